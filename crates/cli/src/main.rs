@@ -1,0 +1,2 @@
+//! The uxfrm command.
+fn main() {}
