@@ -1,1 +1,17 @@
-//! uxfrm packet.
+//! Wire formats, packet buffers and checksums: what every other crate of uxfrm stands on.
+//!
+//! - [`PacketBuf`] is one contiguous stretch of bytes with room before and behind it, so that headers are
+//!   pushed and trailers appended in place. A *super-packet* (up to 64 KiB, to be segmented) and a *train*
+//!   (equal wire packets end to end) are the same type with a [`Segments`] note.
+//! - [`Pool`] hands buffers out and takes them back; the data path allocates nothing once it is warm.
+//! - [`Batch`] is what a port receives and a stage works on.
+//!
+//! No clock, descriptor or thread here. Parsers are total: any bytes give a view or an error, never a panic.
+
+mod batch;
+mod buf;
+mod pool;
+
+pub use batch::{BATCH, Batch};
+pub use buf::{Checksum, Ecn, HEADROOM, PacketBuf, Segments, TAILROOM, UdpPath};
+pub use pool::{Pool, PoolStats, SizeClass};

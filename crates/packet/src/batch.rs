@@ -1,0 +1,73 @@
+//! The packets that one call of a stage works on.
+
+use crate::PacketBuf;
+
+/// How many buffers a batch holds at the most.
+pub const BATCH: usize = 256;
+
+/// Buffers on their way together, in order of arrival; at most [`BATCH`].
+#[derive(Debug, Default)]
+pub struct Batch {
+    packets: Vec<PacketBuf>,
+}
+
+impl Batch {
+    /// An empty batch with its room allocated.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { packets: Vec::with_capacity(BATCH) }
+    }
+
+    /// Buffers held.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.packets.len()
+    }
+
+    /// Whether it holds none.
+    #[must_use]
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// How many more fit.
+    #[must_use]
+    #[inline]
+    pub fn room(&self) -> usize {
+        BATCH.saturating_sub(self.packets.len())
+    }
+
+    /// Adds a buffer behind the others. A batch may grow past [`BATCH`] when one packet becomes several; it then allocates.
+    #[inline]
+    pub fn push(&mut self, packet: PacketBuf) {
+        self.packets.push(packet);
+    }
+
+    /// Takes all buffers out in order; the batch keeps its room.
+    #[inline]
+    pub fn drain(&mut self) -> std::vec::Drain<'_, PacketBuf> {
+        self.packets.drain(..)
+    }
+
+    /// The buffers in order.
+    #[must_use]
+    #[inline]
+    pub fn as_slice(&self) -> &[PacketBuf] {
+        &self.packets
+    }
+
+    /// The buffers in order, to change.
+    #[must_use]
+    #[inline]
+    pub fn as_mut_slice(&mut self) -> &mut [PacketBuf] {
+        &mut self.packets
+    }
+}
+
+impl FromIterator<PacketBuf> for Batch {
+    fn from_iter<I: IntoIterator<Item = PacketBuf>>(packets: I) -> Self {
+        Self { packets: packets.into_iter().collect() }
+    }
+}

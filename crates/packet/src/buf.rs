@@ -1,0 +1,285 @@
+//! One packet, super-packet or train in a contiguous buffer with head- and tailroom.
+
+use std::net::SocketAddr;
+
+/// Bytes kept free before a received packet: an outer IPv6 header (40), UDP (8), ESP with IV (24), a virtio
+/// header (12), and the same once more for a nested SA, rounded up to whole cache lines.
+pub const HEADROOM: usize = 192;
+
+/// Bytes kept free behind a received packet: padding (255 at the most), trailer (2) and ICV (32).
+pub const TAILROOM: usize = 320;
+
+/// What a buffer holds: one packet, or several that belong together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Segments {
+    /// One packet.
+    #[default]
+    One,
+    /// A TCP super-packet over IPv4 or IPv6: one header, payload to be cut into pieces of `mss` bytes.
+    Tcp {
+        /// Payload bytes per segment, the last one may be shorter.
+        mss: u16,
+    },
+    /// A UDP super-packet (`UDP_SEGMENT`, `VIRTIO_NET_HDR_GSO_UDP_L4`): one header, datagrams of `size` payload bytes.
+    Udp {
+        /// Payload bytes per datagram, the last one may be shorter.
+        size: u16,
+    },
+    /// A train: whole wire packets of `stride` bytes end to end, the last one may be shorter.
+    Train {
+        /// Bytes from one packet's first byte to the next one's.
+        stride: u16,
+    },
+}
+
+/// What is known of a packet's transport checksum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Checksum {
+    /// The bytes in the packet are to be believed as they stand (they may be wrong: it came off the wire).
+    #[default]
+    AsIs,
+    /// Left to be filled in: sum from `start` to the end, store at `start + offset` (`VIRTIO_NET_HDR_F_NEEDS_CSUM`).
+    /// The pseudo-header's sum is already there.
+    Partial {
+        /// Where the sum starts, from the packet's first byte.
+        start: u16,
+        /// Where the checksum field lies, from `start`.
+        offset: u16,
+    },
+    /// Known to be right (`VIRTIO_NET_HDR_F_DATA_VALID`).
+    Verified,
+}
+
+/// The two ECN bits of an IP header (RFC 3168 §5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ecn {
+    /// 00: the transport does not know ECN.
+    #[default]
+    NotEct,
+    /// 01
+    Ect1,
+    /// 10
+    Ect0,
+    /// 11: congestion experienced.
+    Ce,
+}
+
+/// How a datagram went, or is to go, through a UDP socket, where the kernel writes the IP and UDP headers.
+///
+/// A buffer with a `UdpPath` holds UDP payload only; one without holds whole IP packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdpPath {
+    /// Our end. The address may be unspecified when sending.
+    pub local: SocketAddr,
+    /// The other end.
+    pub remote: SocketAddr,
+    /// The outer header's whole TOS or traffic-class byte: DSCP and ECN.
+    pub tos: u8,
+    /// The outer header must not be fragmented on the way (IPv4's DF).
+    pub dont_fragment: bool,
+}
+
+/// One packet, super-packet or train, with room before and behind it.
+///
+/// The bytes are `storage[head..tail]`. Room is used up by [`push`](Self::push) and
+/// [`append`](Self::append) and given back by [`pull`](Self::pull) and [`trim`](Self::trim); bytes never move.
+#[derive(Debug)]
+pub struct PacketBuf {
+    storage: Box<[u8]>,
+    head: u32,
+    tail: u32,
+    /// One packet, or several in one buffer.
+    pub segments: Segments,
+    /// What is known of the transport checksum.
+    pub checksum: Checksum,
+    /// The packet mark (`SO_MARK`, `skb->mark`): part of the policy key.
+    pub mark: u32,
+    /// XFRM interface id of the port it came through; 0 without one.
+    pub if_id: u32,
+    /// Set when the bytes are UDP payload that a socket sends or received.
+    pub udp: Option<UdpPath>,
+}
+
+impl PacketBuf {
+    /// An empty buffer of `capacity` bytes in all, its first byte at `headroom`.
+    ///
+    /// # Panics
+    /// When `headroom` is larger than `capacity`, or `capacity` than 4 GiB.
+    #[must_use]
+    pub fn with_capacity(capacity: usize, headroom: usize) -> Self {
+        assert!(headroom <= capacity, "headroom {headroom} in a buffer of {capacity}");
+        let start = u32::try_from(headroom).expect("capacity is below 4 GiB");
+        Self {
+            storage: vec![0; capacity].into_boxed_slice(),
+            head: start,
+            tail: start,
+            segments: Segments::One,
+            checksum: Checksum::AsIs,
+            mark: 0,
+            if_id: 0,
+            udp: None,
+        }
+    }
+
+    /// A buffer that holds `bytes`, with the usual room around them. For tests and slow paths: it allocates.
+    #[must_use]
+    pub fn from_slice(bytes: &[u8]) -> Self {
+        let mut buf = Self::with_capacity(HEADROOM + bytes.len() + TAILROOM, HEADROOM);
+        buf.append(bytes.len()).expect("made large enough").copy_from_slice(bytes);
+        buf
+    }
+
+    /// Empties the buffer, forgets all notes and puts its first byte at [`HEADROOM`] (or as far back as it is long).
+    pub fn reset(&mut self) {
+        let start = HEADROOM.min(self.storage.len());
+        self.head = index(start);
+        self.tail = index(start);
+        self.segments = Segments::One;
+        self.checksum = Checksum::AsIs;
+        self.mark = 0;
+        self.if_id = 0;
+        self.udp = None;
+    }
+
+    /// Bytes held.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        (self.tail - self.head) as usize
+    }
+
+    /// Whether no bytes are held.
+    #[must_use]
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    /// All bytes that the buffer could ever hold.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.storage.len()
+    }
+
+    /// Free bytes before the first one.
+    #[must_use]
+    #[inline]
+    pub fn headroom(&self) -> usize {
+        self.head as usize
+    }
+
+    /// Free bytes behind the last one.
+    #[must_use]
+    #[inline]
+    pub fn tailroom(&self) -> usize {
+        self.storage.len() - self.tail as usize
+    }
+
+    /// The bytes.
+    #[must_use]
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        &self.storage[self.head as usize..self.tail as usize]
+    }
+
+    /// The bytes, to write to.
+    #[must_use]
+    #[inline]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.storage[self.head as usize..self.tail as usize]
+    }
+
+    /// Makes room for `count` bytes before the first one and returns them, their content left over from before.
+    ///
+    /// `None`, and nothing changed, when there is not that much headroom.
+    #[inline]
+    pub fn push(&mut self, count: usize) -> Option<&mut [u8]> {
+        let head = (self.head as usize).checked_sub(count)?;
+        self.head = index(head);
+        Some(&mut self.storage[head..head + count])
+    }
+
+    /// Gives up the first `count` bytes, or all there are.
+    #[inline]
+    pub fn pull(&mut self, count: usize) {
+        self.head += index(count.min(self.len()));
+    }
+
+    /// Adds `count` bytes behind the last one and returns them, their content left over from before.
+    ///
+    /// `None`, and nothing changed, when there is not that much tailroom.
+    #[inline]
+    pub fn append(&mut self, count: usize) -> Option<&mut [u8]> {
+        if count > self.tailroom() {
+            return None;
+        }
+        let tail = self.tail as usize;
+        self.tail += index(count);
+        Some(&mut self.storage[tail..tail + count])
+    }
+
+    /// Keeps the first `len` bytes, or all there are.
+    #[inline]
+    pub fn trim(&mut self, len: usize) {
+        self.tail = self.head + index(len.min(self.len()));
+    }
+
+    /// The whole storage behind the first byte, for a port to receive into; follow with [`received`](Self::received).
+    #[must_use]
+    #[inline]
+    pub fn spare(&mut self) -> &mut [u8] {
+        &mut self.storage[self.head as usize..]
+    }
+
+    /// Says that `len` bytes were written to [`spare`](Self::spare); clipped to what it holds.
+    #[inline]
+    pub fn received(&mut self, len: usize) {
+        let room = self.storage.len() - self.head as usize;
+        self.tail = self.head + index(len.min(room));
+    }
+
+    /// Takes over the notes (segments, checksum, mark, interface id, UDP path) of `other`, not its bytes.
+    pub fn inherit(&mut self, other: &Self) {
+        self.segments = other.segments;
+        self.checksum = other.checksum;
+        self.mark = other.mark;
+        self.if_id = other.if_id;
+        self.udp = other.udp;
+    }
+}
+
+/// An offset within a storage, which `with_capacity` keeps below 4 GiB.
+#[inline]
+fn index(offset: usize) -> u32 {
+    debug_assert!(u32::try_from(offset).is_ok());
+    #[expect(clippy::cast_possible_truncation, reason = "a storage is below 4 GiB: with_capacity")]
+    let narrow = offset as u32;
+    narrow
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_used_and_given_back_without_moving_bytes() {
+        let mut buf = PacketBuf::from_slice(b"payload");
+        buf.push(2).unwrap().copy_from_slice(b"h:");
+        buf.append(2).unwrap().copy_from_slice(b":t");
+        assert_eq!(buf.bytes(), b"h:payload:t");
+        buf.pull(2);
+        buf.trim(7);
+        assert_eq!(buf.bytes(), b"payload");
+        assert_eq!(buf.headroom(), HEADROOM);
+    }
+
+    #[test]
+    fn too_much_is_refused_and_changes_nothing() {
+        let mut buf = PacketBuf::from_slice(b"x");
+        assert!(buf.push(HEADROOM + 1).is_none());
+        assert!(buf.append(TAILROOM + 1).is_none());
+        assert_eq!(buf.bytes(), b"x");
+        buf.pull(99);
+        assert!(buf.is_empty());
+    }
+}
