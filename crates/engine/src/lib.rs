@@ -1,1 +1,34 @@
-//! uxfrm engine.
+//! The XFRM engine: states, policies and ESP over batches of packets, without I/O.
+//!
+//! Time comes in as [`Moment`], randomness as a seed, packets as batches; so two gateways, a lossy wire and a fake
+//! clock run in one unit test. The vocabulary is the kernel's: [`Policy`], [`Template`], [`Selector`], [`SaConfig`].
+#![forbid(unsafe_code)]
+
+pub mod sa;
+pub mod spd;
+
+mod drop_reason;
+mod event;
+mod flow;
+mod id;
+mod lifetime;
+mod moment;
+mod prefix;
+mod selector;
+
+pub use drop_reason::{DropReason, XfrmCounter};
+pub use event::Event;
+pub use flow::FlowKey;
+pub use id::{IfId, Mark, PolicyIndex, Priority, Reqid, Spi};
+pub use lifetime::{Budget, Limits};
+pub use moment::Moment;
+pub use prefix::{Family, Prefix, PrefixError};
+pub use sa::config::{
+    Direction, Mode, Offload, OffloadKind, SaConfig, SaId, SaProtocol, SaTransform, UdpEncap,
+    UdpEncapKind,
+};
+pub use selector::{PortMask, Selector};
+pub use spd::{
+    policy::{Action, Policy, PolicyFlags, PolicyKind},
+    template::{Level, Template},
+};

@@ -1,0 +1,82 @@
+//! Key bytes on their way from the control plane to an [`SaKey`](crate::SaKey). Promises: wiped when dropped, never
+//! printed, compared in constant time.
+
+use core::fmt;
+
+use subtle::ConstantTimeEq;
+use zeroize::Zeroizing;
+
+/// A key as the control plane gave it, salt and nonce at its end as in the kernel.
+pub struct KeyMaterial(Zeroizing<Box<[u8]>>);
+
+impl KeyMaterial {
+    /// Copies the bytes; the caller wipes its own.
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> Self {
+        Self(Zeroizing::new(bytes.into()))
+    }
+
+    /// No key: for the null algorithms and an AEAD's authentication key.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self::new(&[])
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is no key.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The secret itself: for the answer to a dump that asks for keys, and for nothing else.
+    #[must_use]
+    pub fn expose(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl From<Vec<u8>> for KeyMaterial {
+    fn from(bytes: Vec<u8>) -> Self {
+        // The vector may be longer than its bytes, and turning it into a box would leave the rest behind.
+        Self::new(&Zeroizing::new(bytes))
+    }
+}
+
+impl PartialEq for KeyMaterial {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+impl Eq for KeyMaterial {}
+
+impl fmt::Debug for KeyMaterial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KeyMaterial({} bytes, redacted)", self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_means_equal_bytes() {
+        assert_eq!(KeyMaterial::new(b"abc"), KeyMaterial::from(b"abc".to_vec()));
+        assert_ne!(KeyMaterial::new(b"abc"), KeyMaterial::new(b"abd"));
+        assert_ne!(KeyMaterial::new(b"abc"), KeyMaterial::new(b"ab"));
+        assert!(KeyMaterial::empty().is_empty());
+    }
+
+    #[test]
+    fn debug_shows_no_key() {
+        let shown = format!("{:?}", KeyMaterial::new(b"secret"));
+        assert_eq!(shown, "KeyMaterial(6 bytes, redacted)");
+    }
+}

@@ -1,0 +1,494 @@
+//! The kernel's algorithm names, turned once into a [`Transform`]. Owns every length an ESP packet gets from
+//! its algorithms; mirrors the tables of `net/xfrm/xfrm_algo.c` (names, compat names, ICV lengths).
+
+use crate::error::Error;
+
+/// What an SA's algorithms are: checked, without keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Transform {
+    pub(crate) kind: Kind,
+    icv_len: u8,
+}
+
+/// One algorithm that does both, or a pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    Aead(Aead),
+    Pair(Cipher, Auth),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Aead {
+    /// RFC 4106.
+    Gcm(AesSize),
+    /// RFC 4309.
+    Ccm(AesSize),
+    /// RFC 4543: authenticates only.
+    Gmac(AesSize),
+    /// RFC 7634.
+    ChaCha20Poly1305,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Cipher {
+    /// RFC 2410.
+    Null,
+    /// RFC 3602.
+    Cbc(AesSize),
+    /// RFC 3686.
+    Ctr(AesSize),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Auth {
+    Null,
+    /// RFC 2404, RFC 4868; the key's length in bytes goes with it, as HMAC takes any.
+    Hmac(Digest, usize),
+    /// RFC 3566.
+    Xcbc,
+    /// RFC 4494.
+    Cmac(AesSize),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Digest {
+    Md5,
+    Sha1,
+    Sha256,
+    Sha384,
+    Sha512,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum AesSize {
+    Aes128,
+    Aes192,
+    Aes256,
+}
+
+/// SPI and sequence number.
+pub(crate) const HEADER_LEN: usize = 8;
+/// The longest ICV of any transform (`hmac(sha512)`, untruncated).
+pub(crate) const MAX_ICV_LEN: usize = 64;
+/// Below this an ICV is a guess away; it also makes room for the ESN's high half in its place.
+const MIN_ICV_BITS: u32 = 32;
+
+impl Transform {
+    /// An AEAD by the kernel's name; `key_bits` counts the salt as `XFRMA_ALG_AEAD` does (`rfc4106(gcm(aes))` with
+    /// AES-128: 160).
+    ///
+    /// # Errors
+    /// [`Error::AeadNotFound`] for an unknown name or an ICV length that the kernel's table has not,
+    /// [`Error::KeyLength`] for a key that the algorithm does not take.
+    pub fn aead(name: &str, key_bits: usize, icv_bits: u32) -> Result<Self, Error> {
+        let not_found = || Error::AeadNotFound { name: name.to_owned(), icv_bits };
+        let (aead, icvs): (fn(AesSize) -> Aead, &[u32]) = match name {
+            "rfc4106(gcm(aes))" => (Aead::Gcm, &[64, 96, 128]),
+            "rfc4309(ccm(aes))" => (Aead::Ccm, &[64, 96, 128]),
+            "rfc4543(gcm(aes))" => (Aead::Gmac, &[128]),
+            "rfc7539esp(chacha20,poly1305)" => (|_| Aead::ChaCha20Poly1305, &[128]),
+            _ => return Err(not_found()),
+        };
+        if !icvs.contains(&icv_bits) {
+            return Err(not_found());
+        }
+        let any_size = aead(AesSize::Aes256);
+        let size = any_size.key_size(key_bits)?;
+        Ok(Self { kind: Kind::Aead(aead(size)), icv_len: whole_bytes(icv_bits) })
+    }
+
+    /// A cipher and an authentication algorithm, each by the kernel's name or its older alias; `None` is the null one.
+    /// Without truncation bits (or with 0, as the kernel does) the ICV has the kernel's default length, which for
+    /// `hmac(sha256)` is 96 bits: RFC 4868's is 128.
+    ///
+    /// # Errors
+    /// An unknown name, a key length that the algorithm does not take, an ICV length that cannot be.
+    pub fn cipher_auth(
+        cipher: Option<(&str, usize)>,
+        auth: Option<(&str, usize, Option<u32>)>,
+    ) -> Result<Self, Error> {
+        let cipher =
+            cipher.map_or(Ok(Cipher::Null), |(name, key_bits)| Cipher::by_name(name, key_bits))?;
+        let Some((name, key_bits, trunc)) = auth else {
+            return Ok(Self { kind: Kind::Pair(cipher, Auth::Null), icv_len: 0 });
+        };
+        let auth = Auth::by_name(name, key_bits, trunc.is_some())?;
+        let icv_len = auth.icv_len(trunc.filter(|bits| *bits != 0))?;
+        Ok(Self { kind: Kind::Pair(cipher, auth), icv_len })
+    }
+
+    /// Bytes of IV in the packet, between sequence number and payload.
+    #[must_use]
+    pub fn iv_len(&self) -> usize {
+        match self.kind {
+            Kind::Aead(_) => 8,
+            Kind::Pair(cipher, _) => cipher.iv_len(),
+        }
+    }
+
+    /// Bytes of ICV at the packet's end.
+    #[must_use]
+    pub fn icv_len(&self) -> usize {
+        usize::from(self.icv_len)
+    }
+
+    /// The cipher's block in bytes; ESP aligns payload and trailer to this or 4, whichever is more (RFC 4303 §2.4).
+    #[must_use]
+    pub fn block_len(&self) -> usize {
+        match self.kind {
+            Kind::Pair(Cipher::Cbc(_), _) => 16,
+            Kind::Pair(Cipher::Null | Cipher::Ctr(_), _) | Kind::Aead(_) => 1,
+        }
+    }
+
+    /// Bytes around payload and trailer: SPI, sequence number, IV and ICV.
+    #[must_use]
+    pub fn overhead(&self) -> usize {
+        HEADER_LEN + self.iv_len() + self.icv_len()
+    }
+
+    /// Bytes of the encryption key, with salt or nonce.
+    #[must_use]
+    pub fn key_len(&self) -> usize {
+        match self.kind {
+            Kind::Aead(aead) => aead.key_len(),
+            Kind::Pair(Cipher::Null, _) => 0,
+            Kind::Pair(Cipher::Cbc(size), _) => size.bytes(),
+            Kind::Pair(Cipher::Ctr(size), _) => size.bytes() + 4,
+        }
+    }
+
+    /// Bytes of the authentication key; 0 for an AEAD.
+    #[must_use]
+    pub fn auth_key_len(&self) -> usize {
+        match self.kind {
+            Kind::Aead(_) | Kind::Pair(_, Auth::Null) => 0,
+            Kind::Pair(_, Auth::Hmac(_, len)) => len,
+            Kind::Pair(_, Auth::Xcbc) => 16,
+            Kind::Pair(_, Auth::Cmac(size)) => size.bytes(),
+        }
+    }
+
+    /// Whether a changed packet is noticed: false only for a null authentication algorithm.
+    #[must_use]
+    pub fn authenticates(&self) -> bool {
+        self.icv_len != 0
+    }
+
+    /// Whether the payload leaves encrypted: false for the null cipher and for GMAC.
+    #[must_use]
+    pub fn encrypts(&self) -> bool {
+        !matches!(self.kind, Kind::Aead(Aead::Gmac(_)) | Kind::Pair(Cipher::Null, _))
+    }
+
+    /// Whether a sender may count its IVs up by one (all but CBC and null, whose IV is not a counter).
+    #[must_use]
+    pub fn counter_iv(&self) -> bool {
+        self.iv_len() == 8
+    }
+
+    /// The kernel's name: of the AEAD, or `cipher/auth`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self.kind {
+            Kind::Aead(aead) => aead.name().to_owned(),
+            Kind::Pair(cipher, auth) => format!("{}/{}", cipher.name(), auth.name()),
+        }
+    }
+}
+
+impl Aead {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Gcm(_) => "rfc4106(gcm(aes))",
+            Self::Ccm(_) => "rfc4309(ccm(aes))",
+            Self::Gmac(_) => "rfc4543(gcm(aes))",
+            Self::ChaCha20Poly1305 => "rfc7539esp(chacha20,poly1305)",
+        }
+    }
+
+    /// Bytes of salt at the key's end: the nonce's part that is not in the packet.
+    pub(crate) fn salt_len(self) -> usize {
+        match self {
+            Self::Gcm(_) | Self::Gmac(_) | Self::ChaCha20Poly1305 => 4,
+            Self::Ccm(_) => 3,
+        }
+    }
+
+    fn key_len(self) -> usize {
+        let key = match self {
+            Self::Gcm(size) | Self::Ccm(size) | Self::Gmac(size) => size.bytes(),
+            Self::ChaCha20Poly1305 => 32,
+        };
+        key + self.salt_len()
+    }
+
+    fn key_size(self, key_bits: usize) -> Result<AesSize, Error> {
+        let takes = match self {
+            Self::Gcm(_) | Self::Gmac(_) => "160, 224 or 288",
+            Self::Ccm(_) => "152, 216 or 280",
+            Self::ChaCha20Poly1305 => "288",
+        };
+        let wrong = || Error::KeyLength { algorithm: self.name(), bits: key_bits, takes };
+        let size = key_bits
+            .checked_sub(self.salt_len() * 8)
+            .and_then(AesSize::from_bits)
+            .ok_or_else(wrong)?;
+        match (self, size) {
+            (Self::ChaCha20Poly1305, AesSize::Aes128 | AesSize::Aes192) => Err(wrong()),
+            (Self::ChaCha20Poly1305, AesSize::Aes256)
+            | (Self::Gcm(_) | Self::Ccm(_) | Self::Gmac(_), _) => Ok(size),
+        }
+    }
+}
+
+impl Cipher {
+    fn by_name(name: &str, key_bits: usize) -> Result<Self, Error> {
+        let wrong = |algorithm, takes| Error::KeyLength { algorithm, bits: key_bits, takes };
+        match name {
+            "cbc(aes)" | "aes" => AesSize::from_bits(key_bits)
+                .map(Self::Cbc)
+                .ok_or_else(|| wrong("cbc(aes)", "128, 192 or 256")),
+            "rfc3686(ctr(aes))" => key_bits
+                .checked_sub(32)
+                .and_then(AesSize::from_bits)
+                .map(Self::Ctr)
+                .ok_or_else(|| wrong("rfc3686(ctr(aes))", "160, 224 or 288")),
+            "ecb(cipher_null)" | "cipher_null" if key_bits == 0 => Ok(Self::Null),
+            "ecb(cipher_null)" | "cipher_null" => Err(wrong("ecb(cipher_null)", "0")),
+            _ => Err(Error::CipherNotFound { name: name.to_owned() }),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Null => "ecb(cipher_null)",
+            Self::Cbc(_) => "cbc(aes)",
+            Self::Ctr(_) => "rfc3686(ctr(aes))",
+        }
+    }
+
+    fn iv_len(self) -> usize {
+        match self {
+            Self::Null => 0,
+            Self::Cbc(_) => 16,
+            Self::Ctr(_) => 8,
+        }
+    }
+}
+
+impl Auth {
+    fn by_name(name: &str, key_bits: usize, truncated: bool) -> Result<Self, Error> {
+        let wrong = |algorithm, takes| Error::KeyLength { algorithm, bits: key_bits, takes };
+        let hmac = |digest| Self::Hmac(digest, key_bits.div_ceil(8));
+        match name {
+            "hmac(md5)" | "md5" => Ok(hmac(Digest::Md5)),
+            "hmac(sha1)" | "sha1" => Ok(hmac(Digest::Sha1)),
+            "hmac(sha256)" | "sha256" => Ok(hmac(Digest::Sha256)),
+            "hmac(sha384)" | "sha384" => Ok(hmac(Digest::Sha384)),
+            "hmac(sha512)" | "sha512" => Ok(hmac(Digest::Sha512)),
+            "xcbc(aes)" if key_bits == 128 => Ok(Self::Xcbc),
+            "xcbc(aes)" => Err(wrong("xcbc(aes)", "128")),
+            "cmac(aes)" => AesSize::from_bits(key_bits)
+                .map(Self::Cmac)
+                .ok_or_else(|| wrong("cmac(aes)", "128, 192 or 256")),
+            "digest_null" => Ok(Self::Null),
+            _ if truncated => Err(Error::AuthTruncNotFound { name: name.to_owned() }),
+            _ => Err(Error::AuthNotFound { name: name.to_owned() }),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Null => "digest_null",
+            Self::Hmac(Digest::Md5, _) => "hmac(md5)",
+            Self::Hmac(Digest::Sha1, _) => "hmac(sha1)",
+            Self::Hmac(Digest::Sha256, _) => "hmac(sha256)",
+            Self::Hmac(Digest::Sha384, _) => "hmac(sha384)",
+            Self::Hmac(Digest::Sha512, _) => "hmac(sha512)",
+            Self::Xcbc => "xcbc(aes)",
+            Self::Cmac(_) => "cmac(aes)",
+        }
+    }
+
+    /// `(default, longest)` in bits: `icv_truncbits` and `icv_fullbits` of `xfrm_algo.c`.
+    fn icv_bits(self) -> (u32, u32) {
+        match self {
+            Self::Null => (0, 0),
+            Self::Hmac(Digest::Md5, _) | Self::Xcbc | Self::Cmac(_) => (96, 128),
+            Self::Hmac(Digest::Sha1, _) => (96, 160),
+            Self::Hmac(Digest::Sha256, _) => (96, 256),
+            Self::Hmac(Digest::Sha384, _) => (192, 384),
+            Self::Hmac(Digest::Sha512, _) => (256, 512),
+        }
+    }
+
+    fn icv_len(self, trunc: Option<u32>) -> Result<u8, Error> {
+        let (default, longest) = self.icv_bits();
+        match trunc {
+            None => Ok(whole_bytes(default)),
+            Some(bits) if (MIN_ICV_BITS..=longest).contains(&bits) && bits.is_multiple_of(8) => {
+                Ok(whole_bytes(bits))
+            }
+            Some(bits) => Err(Error::TruncatedIcv { bits, longest }),
+        }
+    }
+}
+
+impl Digest {
+    /// Bytes of a digest.
+    pub(crate) fn len(self) -> usize {
+        match self {
+            Self::Md5 => 16,
+            Self::Sha1 => 20,
+            Self::Sha256 => 32,
+            Self::Sha384 => 48,
+            Self::Sha512 => 64,
+        }
+    }
+
+    /// Bytes of a block: an HMAC key longer than this is hashed first (RFC 2104 §2).
+    pub(crate) fn block_len(self) -> usize {
+        match self {
+            Self::Md5 | Self::Sha1 | Self::Sha256 => 64,
+            Self::Sha384 | Self::Sha512 => 128,
+        }
+    }
+}
+
+impl AesSize {
+    fn from_bits(bits: usize) -> Option<Self> {
+        match bits {
+            128 => Some(Self::Aes128),
+            192 => Some(Self::Aes192),
+            256 => Some(Self::Aes256),
+            _ => None,
+        }
+    }
+
+    /// Bytes of the key.
+    pub(crate) fn bytes(self) -> usize {
+        match self {
+            Self::Aes128 => 16,
+            Self::Aes192 => 24,
+            Self::Aes256 => 32,
+        }
+    }
+
+    /// Bits of the key.
+    pub(crate) fn bits(self) -> u32 {
+        match self {
+            Self::Aes128 => 128,
+            Self::Aes192 => 192,
+            Self::Aes256 => 256,
+        }
+    }
+}
+
+/// Every table above has at most 512 bits.
+fn whole_bytes(bits: u32) -> u8 {
+    u8::try_from(bits / 8).unwrap_or(u8::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn aead_lengths_are_the_kernels() {
+        let gcm = Transform::aead("rfc4106(gcm(aes))", 160, 128).unwrap();
+        assert_eq!(
+            (gcm.iv_len(), gcm.icv_len(), gcm.block_len(), gcm.key_len(), gcm.overhead()),
+            (8, 16, 1, 20, 32)
+        );
+        let ccm = Transform::aead("rfc4309(ccm(aes))", 280, 64).unwrap();
+        assert_eq!((ccm.iv_len(), ccm.icv_len(), ccm.key_len()), (8, 8, 35));
+        let gmac = Transform::aead("rfc4543(gcm(aes))", 224, 128).unwrap();
+        assert!(gmac.authenticates() && !gmac.encrypts());
+        assert_eq!(
+            Transform::aead("rfc7539esp(chacha20,poly1305)", 288, 128).unwrap().key_len(),
+            36
+        );
+    }
+
+    #[test]
+    fn an_aead_is_looked_up_by_name_and_icv_together() {
+        for (name, bits, icv) in [
+            ("rfc4106(gcm(aes))", 160, 32),
+            ("rfc4543(gcm(aes))", 160, 96),
+            ("rfc7539esp(chacha20,poly1305)", 288, 96),
+            ("gcm(aes)", 160, 128),
+        ] {
+            assert_eq!(
+                Transform::aead(name, bits, icv),
+                Err(Error::AeadNotFound { name: name.to_owned(), icv_bits: icv })
+            );
+        }
+        for (name, bits) in [
+            ("rfc4106(gcm(aes))", 128),
+            ("rfc4106(gcm(aes))", 0),
+            ("rfc4309(ccm(aes))", 160),
+            ("rfc7539esp(chacha20,poly1305)", 160),
+        ] {
+            assert!(
+                matches!(Transform::aead(name, bits, 128), Err(Error::KeyLength { .. })),
+                "{name} {bits}"
+            );
+        }
+    }
+
+    #[test]
+    fn pair_lengths_are_the_kernels() {
+        for (auth, key, trunc, icv) in [
+            ("hmac(sha1)", 128, None, 12),
+            ("sha1", 160, Some(0), 12),
+            ("hmac(sha256)", 256, None, 12),
+            ("hmac(sha256)", 256, Some(128), 16),
+            ("hmac(sha384)", 384, None, 24),
+            ("hmac(sha512)", 512, None, 32),
+            ("xcbc(aes)", 128, None, 12),
+            ("cmac(aes)", 256, None, 12),
+            ("hmac(md5)", 128, None, 12),
+            ("digest_null", 0, None, 0),
+        ] {
+            let transform =
+                Transform::cipher_auth(Some(("aes", 128)), Some((auth, key, trunc))).unwrap();
+            assert_eq!(
+                (transform.iv_len(), transform.block_len(), transform.icv_len()),
+                (16, 16, icv),
+                "{auth}"
+            );
+            assert_eq!(transform.authenticates(), icv != 0);
+        }
+    }
+
+    #[test]
+    fn refusals_speak_the_kernels_words() {
+        let pair = |cipher, auth| Transform::cipher_auth(cipher, auth).unwrap_err().to_string();
+        assert_eq!(pair(Some(("cbc(des)", 64)), None), "Requested CRYPT algorithm not found");
+        assert_eq!(pair(None, Some(("hmac(sm3)", 64, None))), "Requested AUTH algorithm not found");
+        assert_eq!(
+            pair(None, Some(("hmac(sm3)", 64, Some(96)))),
+            "Requested AUTH_TRUNC algorithm not found"
+        );
+        assert_eq!(
+            pair(None, Some(("sha1", 160, Some(168)))),
+            "Invalid length requested for truncated ICV"
+        );
+        assert_eq!(
+            pair(Some(("aes", 120)), None),
+            "Kernel was unable to initialize cryptographic operations"
+        );
+    }
+
+    #[test]
+    fn names_are_canonical() {
+        let transform =
+            Transform::cipher_auth(Some(("aes", 128)), Some(("sha1", 160, None))).unwrap();
+        assert_eq!(transform.name(), "cbc(aes)/hmac(sha1)");
+        assert_eq!(
+            Transform::cipher_auth(None, None).unwrap().name(),
+            "ecb(cipher_null)/digest_null"
+        );
+    }
+}

@@ -1,0 +1,137 @@
+//! Why a packet went no further: one closed list for counters, logs, traces and tests.
+
+/// The 32 counters of `/proc/net/xfrm_stat`, in its order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the kernel's own names: Documentation/networking/xfrm_proc.rst")]
+#[rustfmt::skip]
+pub enum XfrmCounter {
+    InError, InBufferError, InHdrError, InNoStates, InStateProtoError, InStateModeError, InStateSeqError,
+    InStateExpired, InStateMismatch, InStateInvalid, InTmplMismatch, InNoPols, InPolBlock, InPolError,
+    OutError, OutBundleGenError, OutBundleCheckError, OutNoStates, OutStateProtoError, OutStateModeError,
+    OutStateSeqError, OutStateExpired, OutPolBlock, OutPolDead, OutPolError,
+    FwdHdrError, OutStateInvalid, AcquireError, OutStateDirError, InStateDirError, InIptfsError, OutNoQueueSpace,
+}
+
+impl XfrmCounter {
+    /// All of them, in the order of `/proc/net/xfrm_stat`.
+    #[rustfmt::skip]
+    pub const ALL: [Self; 32] = [
+        Self::InError, Self::InBufferError, Self::InHdrError, Self::InNoStates, Self::InStateProtoError,
+        Self::InStateModeError, Self::InStateSeqError, Self::InStateExpired, Self::InStateMismatch,
+        Self::InStateInvalid, Self::InTmplMismatch, Self::InNoPols, Self::InPolBlock, Self::InPolError,
+        Self::OutError, Self::OutBundleGenError, Self::OutBundleCheckError, Self::OutNoStates,
+        Self::OutStateProtoError, Self::OutStateModeError, Self::OutStateSeqError, Self::OutStateExpired,
+        Self::OutPolBlock, Self::OutPolDead, Self::OutPolError, Self::FwdHdrError, Self::OutStateInvalid,
+        Self::AcquireError, Self::OutStateDirError, Self::InStateDirError, Self::InIptfsError,
+        Self::OutNoQueueSpace,
+    ];
+}
+
+macro_rules! drop_reasons {
+    ($($(#[doc = $doc:literal])+ $name:ident => $text:literal, $counter:expr;)+) => {
+        /// Why a packet was dropped. Each packet that is dropped is counted under exactly one.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum DropReason {
+            $($(#[doc = $doc])+ $name,)+
+        }
+
+        impl DropReason {
+            /// All of them, in order of declaration; `reason as usize` is the place in it.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)+];
+
+            /// The name in metrics, logs and traces.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $text,)+ }
+            }
+
+            /// The line of `/proc/net/xfrm_stat` that counts it; `None` where the kernel counts it elsewhere or not at all.
+            #[must_use]
+            pub const fn counter(self) -> Option<XfrmCounter> {
+                match self { $(Self::$name => $counter,)+ }
+            }
+        }
+    };
+}
+
+use XfrmCounter as X;
+drop_reasons! {
+    /// Outbound: the bytes are no IP packet, or the header lies about its length. The kernel's IP layer counts these.
+    OutMalformed => "out_malformed", Some(X::OutError);
+    /// Outbound: the policy says block.
+    OutPolicyBlock => "out_policy_block", Some(X::OutPolBlock);
+    /// Outbound: no policy matches and the default is block.
+    OutDefaultBlock => "out_default_block", Some(X::OutPolBlock);
+    /// Outbound: a required template has no valid state.
+    OutNoState => "out_no_state", Some(X::OutNoStates);
+    /// Outbound: the state passed its hard limit.
+    OutStateExpired => "out_state_expired", Some(X::OutStateExpired);
+    /// Outbound: the state has `dir in`.
+    OutStateDirection => "out_state_direction", Some(X::OutStateDirError);
+    /// Outbound: the sequence number would wrap (RFC 4303 §3.3.3).
+    OutSequenceOverflow => "out_sequence_overflow", Some(X::OutStateSeqError);
+    /// Outbound: the state's mode can't carry this packet (wrong family, transport mode to another address).
+    OutModeMismatch => "out_mode_mismatch", Some(X::OutStateModeError);
+    /// Outbound: the packet with DF is larger than fits; the sender is told by ICMP. The kernel counts no Xfrm line.
+    OutTooBig => "out_too_big", None;
+    /// Outbound: no head- or tailroom, or longer than an IP packet can be after encapsulation.
+    OutNoRoom => "out_no_room", Some(X::OutError);
+    /// Outbound: the crypto library refused the packet.
+    OutCrypto => "out_crypto", Some(X::OutStateProtoError);
+    /// Outbound: the chain of states could not be built (no source address, families that don't meet).
+    OutBundle => "out_bundle", Some(X::OutBundleGenError);
+
+    /// Inbound: the bytes are no IP or UDP packet, or a header lies about its length.
+    InMalformed => "in_malformed", Some(X::InHdrError);
+    /// Inbound: ESP shorter than header, IV, trailer and ICV need, or not a multiple of the block.
+    InRunt => "in_runt", Some(X::InHdrError);
+    /// Inbound: no state for SPI, destination, protocol and mark (also SPI 0).
+    InNoState => "in_no_state", Some(X::InNoStates);
+    /// Inbound: the state passed its hard limit.
+    InStateExpired => "in_state_expired", Some(X::InStateExpired);
+    /// Inbound: the state has `dir out`.
+    InStateDirection => "in_state_direction", Some(X::InStateDirError);
+    /// Inbound: the state wants UDP encapsulation and the packet has none, or the other way round.
+    InEncapMismatch => "in_encap_mismatch", Some(X::InStateMismatch);
+    /// Inbound: sequence number already seen (RFC 4303 §3.4.3), before or after decryption.
+    InReplay => "in_replay", Some(X::InStateSeqError);
+    /// Inbound: sequence number 0, or older than the window.
+    InTooOld => "in_too_old", Some(X::InStateSeqError);
+    /// Inbound: the ICV is wrong.
+    InForged => "in_forged", Some(X::InStateProtoError);
+    /// Inbound: padding length larger than the packet, or padding of the wrong bytes.
+    InPadding => "in_padding", Some(X::InStateProtoError);
+    /// Inbound: next header 59, a dummy packet (RFC 4303 §2.6): discarded as it should be.
+    InDummy => "in_dummy", None;
+    /// Inbound: tunnel mode, and the inside is no IP packet, or transport mode and the next header can't be.
+    InInnerMalformed => "in_inner_malformed", Some(X::InHdrError);
+    /// Inbound: the mode of the state does not carry this next header.
+    InModeMismatch => "in_mode_mismatch", Some(X::InStateModeError);
+    /// Inbound: the inner packet does not fit the state's selector.
+    InSelectorMismatch => "in_selector_mismatch", Some(X::InStateMismatch);
+    /// Inbound: the outer header carried CE and the inner one is not ECN-capable (RFC 6040 §4.2).
+    InEcn => "in_ecn", Some(X::InHdrError);
+    /// Inbound: more than six SAs around one packet.
+    InTooDeep => "in_too_deep", Some(X::InBufferError);
+    /// Inbound: a policy matches and the SAs used are not those of its templates; also a plain packet that should have been protected.
+    InTemplateMismatch => "in_template_mismatch", Some(X::InTmplMismatch);
+    /// Inbound: the packet came through an SA and no policy matches, or nothing matches and the default is block.
+    InNoPolicy => "in_no_policy", Some(X::InNoPols);
+    /// Inbound: the policy says block.
+    InPolicyBlock => "in_policy_block", Some(X::InPolBlock);
+    /// Inbound: an outer fragment that could not be reassembled (overlap, timeout, table full).
+    InFragment => "in_fragment", Some(X::InHdrError);
+    /// Inbound: a NAT keep-alive (RFC 3948 §2.3): one byte 0xff, taken in as it should be.
+    InKeepalive => "in_keepalive", None;
+    /// Inbound: a zero non-ESP marker (RFC 3948 §2.2) and no IKE daemon to hand it to.
+    InIkeUnclaimed => "in_ike_unclaimed", None;
+    /// Inbound: neither ESP nor anything that a port should have handed over.
+    InUnexpected => "in_unexpected", None;
+
+    /// Forwarded: the header is broken.
+    ForwardMalformed => "forward_malformed", Some(X::FwdHdrError);
+    /// Transmit: the port's queue was full or the kernel had no buffers.
+    PortFull => "port_full", Some(X::OutNoQueueSpace);
+    /// Transmit: the port refused the packet.
+    PortRefused => "port_refused", Some(X::OutError);
+}

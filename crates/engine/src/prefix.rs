@@ -1,0 +1,164 @@
+//! An address and how many of its bits count.
+
+use std::{fmt, net::IpAddr};
+
+/// IPv4 or IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Family {
+    /// IPv4
+    V4,
+    /// IPv6
+    V6,
+}
+
+impl Family {
+    /// The family of an address.
+    #[must_use]
+    pub const fn of(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(_) => Self::V4,
+            IpAddr::V6(_) => Self::V6,
+        }
+    }
+
+    /// Bits in an address.
+    #[must_use]
+    pub const fn bits(self) -> u8 {
+        match self {
+            Self::V4 => 32,
+            Self::V6 => 128,
+        }
+    }
+
+    /// The address that stands for "any": all zero.
+    #[must_use]
+    pub const fn unspecified(self) -> IpAddr {
+        match self {
+            Self::V4 => IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED),
+            Self::V6 => IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED),
+        }
+    }
+}
+
+/// A prefix: an address of which the first `len` bits count. Host bits stay as given (`14.0.0.52/24` is printed back so) and
+/// do not matter for what it holds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Prefix {
+    address: IpAddr,
+    len: u8,
+}
+
+/// A prefix length that the family does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("prefix length {len} is out of range 0..{max} for {address}")]
+pub struct PrefixError {
+    /// The address given.
+    pub address: IpAddr,
+    /// The length given.
+    pub len: u8,
+    /// The longest that the address's family has.
+    pub max: u8,
+}
+
+impl Prefix {
+    /// `address/len`.
+    ///
+    /// # Errors
+    /// When `len` is above 32 (IPv4) or 128 (IPv6).
+    pub const fn new(address: IpAddr, len: u8) -> Result<Self, PrefixError> {
+        let max = Family::of(address).bits();
+        if len > max {
+            return Err(PrefixError { address, len, max });
+        }
+        Ok(Self { address, len })
+    }
+
+    /// The single address.
+    #[must_use]
+    pub const fn host(address: IpAddr) -> Self {
+        Self { address, len: Family::of(address).bits() }
+    }
+
+    /// Every address of a family.
+    #[must_use]
+    pub const fn any(family: Family) -> Self {
+        Self { address: family.unspecified(), len: 0 }
+    }
+
+    /// The address as given, host bits included.
+    #[must_use]
+    pub const fn address(self) -> IpAddr {
+        self.address
+    }
+
+    /// Bits that count.
+    #[must_use]
+    pub const fn prefix_len(self) -> u8 {
+        self.len
+    }
+
+    /// Whether it holds every address of its family.
+    #[must_use]
+    pub const fn is_any(self) -> bool {
+        self.len == 0
+    }
+
+    /// The family it is of.
+    #[must_use]
+    pub const fn family(self) -> Family {
+        Family::of(self.address)
+    }
+
+    /// Whether `address` lies in it; never across families.
+    #[must_use]
+    #[inline]
+    pub fn contains(self, address: IpAddr) -> bool {
+        match (self.address, address) {
+            (IpAddr::V4(ours), IpAddr::V4(theirs)) => {
+                let mask = u32::MAX.checked_shl(32 - u32::from(self.len)).unwrap_or(0);
+                (ours.to_bits() ^ theirs.to_bits()) & mask == 0
+            }
+            (IpAddr::V6(ours), IpAddr::V6(theirs)) => {
+                let mask = u128::MAX.checked_shl(128 - u32::from(self.len)).unwrap_or(0);
+                (ours.to_bits() ^ theirs.to_bits()) & mask == 0
+            }
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
+        }
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}/{}", self.address, self.len)
+    }
+}
+
+impl fmt::Debug for Prefix {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_bits_are_kept_and_do_not_matter() {
+        let net = Prefix::new("14.0.0.52".parse().unwrap(), 24).unwrap();
+        assert!(net.contains("14.0.0.70".parse().unwrap()));
+        assert!(!net.contains("14.0.1.70".parse().unwrap()));
+        assert_eq!(net.to_string(), "14.0.0.52/24");
+    }
+
+    #[test]
+    fn the_ends_of_the_range_hold() {
+        let all = Prefix::any(Family::V6);
+        assert!(all.contains("ff02::1".parse().unwrap()));
+        assert!(!all.contains("10.0.0.1".parse().unwrap()));
+        let one = Prefix::host("::1".parse().unwrap());
+        assert!(one.contains("::1".parse().unwrap()));
+        assert!(!one.contains("::2".parse().unwrap()));
+        assert!(Prefix::new("::".parse().unwrap(), 129).is_err());
+    }
+}

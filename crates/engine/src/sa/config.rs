@@ -1,0 +1,216 @@
+//! What a state says, checked: the fields of `struct xfrm_usersa_info` and its attributes.
+
+use std::net::IpAddr;
+
+use bitflags::bitflags;
+use uxfrm_crypto::{KeyMaterial, Transform};
+
+use crate::{Family, IfId, Limits, Mark, Reqid, Selector, Spi};
+
+/// In, out or forwarded. States know only the first two (`dir in|out`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Direction {
+    /// For this host.
+    In,
+    /// From this host, or leaving it.
+    Out,
+    /// Through this host.
+    Forward,
+}
+
+/// The IPsec protocol of a state or template. The engine processes [`SaProtocol::Esp`]; the others are refused when a state is
+/// added ("Requested type not found").
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SaProtocol {
+    /// 50
+    Esp,
+    /// 51
+    Ah,
+    /// 108
+    Comp,
+    /// 43, Mobile IPv6 routing header type 2
+    Route2,
+    /// 60, Mobile IPv6 home address option
+    Hao,
+    /// Any IPsec protocol (`proto any`, 255), in templates and look-ups only.
+    Any,
+}
+
+/// How a state wraps packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// ESP between the packet's own header and its payload (RFC 4303 §3.1.1).
+    Transport,
+    /// A new header around the whole packet (RFC 4303 §3.1.2).
+    Tunnel,
+    /// Mobile IPv6 route optimisation; known, not processed.
+    RouteOptimization,
+    /// Mobile IPv6 in-trigger; known, not processed.
+    InTrigger,
+    /// Bound end-to-end tunnel; known, not processed.
+    Beet,
+    /// Aggregation and fragmentation (RFC 9347); known, not processed.
+    Iptfs,
+}
+
+/// What names a state on the way in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SaId {
+    /// Destination of the outer header.
+    pub destination: IpAddr,
+    /// Security parameter index.
+    pub spi: Spi,
+    /// The protocol.
+    pub protocol: SaProtocol,
+}
+
+/// Algorithm and keys of a state. No `Clone`: key bytes stay in one place.
+#[derive(Debug)]
+pub struct SaTransform {
+    /// The algorithm.
+    pub transform: Transform,
+    /// The cipher's key with its salt or nonce behind it; empty for none.
+    pub encryption_key: KeyMaterial,
+    /// The authentication key; empty for AEADs and for none.
+    pub authentication_key: KeyMaterial,
+}
+
+/// `encap espinudp SPORT DPORT OADDR`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdpEncap {
+    /// RFC 3948, or the older drafts' form with eight zero bytes.
+    pub kind: UdpEncapKind,
+    /// Source port of the UDP header.
+    pub source_port: u16,
+    /// Destination port of the UDP header.
+    pub destination_port: u16,
+    /// The original address, kept for listing.
+    pub original_address: IpAddr,
+}
+
+/// The kinds of UDP encapsulation that the kernel names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UdpEncapKind {
+    /// `espinudp-nonike`: eight zero bytes before ESP.
+    NonIke,
+    /// `espinudp`: RFC 3948.
+    Esp,
+    /// `espintcp`: RFC 8229; known, not processed.
+    Tcp,
+}
+
+bitflags! {
+    /// `flag …` of a state, with the kernel's values (`XFRM_STATE_*`).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct SaFlags: u8 {
+        /// `noecn`: ECN is neither copied out nor in.
+        const NOECN = 1;
+        /// `decap-dscp`: the outer DSCP is copied to the inner header on the way in.
+        const DECAP_DSCP = 2;
+        /// `nopmtudisc`: the outer header's DF is never set.
+        const NOPMTUDISC = 4;
+        /// `wildrecv`: the destination address does not count on the way in.
+        const WILDRECV = 8;
+        /// `icmp`: ICMP errors may pass although the selector does not fit them.
+        const ICMP = 16;
+        /// `af-unspec`: the selector's family may differ from the state's.
+        const AF_UNSPEC = 32;
+        /// `align4`: IPv6 AH padding; kept for listing.
+        const ALIGN4 = 64;
+        /// `esn`: extended sequence numbers (RFC 4303 §2.2.1).
+        const ESN = 128;
+    }
+}
+
+bitflags! {
+    /// `extra-flag …` of a state, with the kernel's values (`XFRM_SA_XFLAG_*`).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct SaExtraFlags: u32 {
+        /// `dont-encap-dscp`: the outer DSCP is 0 instead of the inner one's copy.
+        const DONT_ENCAP_DSCP = 1;
+        /// `oseq-may-wrap`: a 32-bit sequence number may begin again at 0.
+        const OSEQ_MAY_WRAP = 2;
+    }
+}
+
+/// Replay protection and where the counters start (`XFRMA_REPLAY_VAL`, `XFRMA_REPLAY_ESN_VAL`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplayConfig {
+    /// Packets that may come late; 0 switches the check off, at most 4096.
+    pub window: u32,
+    /// The last sequence number sent, all 64 bits with ESN.
+    pub sent: u64,
+    /// The highest sequence number received, all 64 bits with ESN.
+    pub received: u64,
+}
+
+/// The two kinds of hardware offload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OffloadKind {
+    /// The device encrypts; the stack does the rest.
+    Crypto,
+    /// The device does it all; the packet reaches and leaves the stack plain.
+    Packet,
+}
+
+/// `offload [packet|crypto] dev NAME dir in|out`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offload {
+    /// Which kind.
+    pub kind: OffloadKind,
+    /// The device's name.
+    pub device: String,
+    /// The direction that the line named.
+    pub direction: Direction,
+}
+
+/// A state as configured.
+#[derive(Debug)]
+pub struct SaConfig {
+    /// Destination, SPI and protocol.
+    pub id: SaId,
+    /// Source of the outer header; unspecified takes what the packet has.
+    pub source: IpAddr,
+    /// How it wraps.
+    pub mode: Mode,
+    /// For whose templates it is.
+    pub reqid: Reqid,
+    /// Algorithm and keys.
+    pub transform: SaTransform,
+    /// The traffic it may carry; `None` any of either family.
+    pub selector: Option<Selector>,
+    /// Packets whose mark fits find it.
+    pub mark: Mark,
+    /// `output-mark` / `set-mark`: laid over a packet's mark once it is processed.
+    pub output_mark: Mark,
+    /// XFRM interface id.
+    pub if_id: IfId,
+    /// Replay protection and counters.
+    pub replay: ReplayConfig,
+    /// Limits.
+    pub limits: Limits,
+    /// Flags.
+    pub flags: SaFlags,
+    /// More flags.
+    pub extra_flags: SaExtraFlags,
+    /// ESP in UDP.
+    pub encap: Option<UdpEncap>,
+    /// Pad the inner packet to this many bytes, tunnel mode only; 0 does not.
+    pub tfc_padding: u32,
+    /// `dir in|out`; `None` serves both ways.
+    pub direction: Option<Direction>,
+    /// `pcpu-num`.
+    pub pcpu: Option<u32>,
+    /// Care-of address, kept for listing.
+    pub care_of: Option<IpAddr>,
+    /// Offload asked for.
+    pub offload: Option<Offload>,
+}
+
+impl SaConfig {
+    /// The family of the outer header.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        Family::of(self.id.destination)
+    }
+}

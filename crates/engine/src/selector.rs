@@ -1,0 +1,71 @@
+//! What traffic a policy or a state is for.
+
+use crate::{Family, Prefix};
+
+/// A port, ICMP type or code, or half a GRE key, under a mask: `value & mask`. The default (0/0) fits all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PortMask {
+    /// What the masked port must be.
+    pub value: u16,
+    /// The bits that count.
+    pub mask: u16,
+}
+
+impl PortMask {
+    /// Exactly this port.
+    #[must_use]
+    pub const fn exactly(value: u16) -> Self {
+        Self { value, mask: u16::MAX }
+    }
+
+    /// Whether `port` fits.
+    #[must_use]
+    #[inline]
+    pub const fn fits(self, port: u16) -> bool {
+        (self.value ^ port) & self.mask == 0
+    }
+}
+
+/// An XFRM selector (`struct xfrm_selector`): purely ternary, every field a value under a mask.
+///
+/// ICMP's type stands in the source port and its code in the destination port; a GRE key's upper half in the source port,
+/// its lower half in the destination port; a Mobility Header's type in the source port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Selector {
+    /// Source addresses.
+    pub source: Prefix,
+    /// Destination addresses; of the same family.
+    pub destination: Prefix,
+    /// IP protocol number; 0 fits all.
+    pub protocol: u8,
+    /// Source port, ICMP type, upper half of the GRE key.
+    pub source_port: PortMask,
+    /// Destination port, ICMP code, lower half of the GRE key.
+    pub destination_port: PortMask,
+    /// Interface that the packet is to leave by, or came in by; 0 fits all.
+    pub ifindex: u32,
+    /// User id of the socket; kept for listing, fits all.
+    pub user: u32,
+}
+
+impl Selector {
+    /// Fits every packet of a family.
+    #[must_use]
+    pub const fn any(family: Family) -> Self {
+        Self {
+            source: Prefix::any(family),
+            destination: Prefix::any(family),
+            protocol: 0,
+            source_port: PortMask { value: 0, mask: 0 },
+            destination_port: PortMask { value: 0, mask: 0 },
+            ifindex: 0,
+            user: 0,
+        }
+    }
+
+    /// The family it is of.
+    #[must_use]
+    pub const fn family(&self) -> Family {
+        self.destination.family()
+    }
+}
