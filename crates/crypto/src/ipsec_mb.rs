@@ -1,0 +1,4 @@
+//! Placeholder.
+pub(crate) fn available() -> bool {
+    false
+}

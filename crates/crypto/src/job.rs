@@ -1,0 +1,173 @@
+//! One packet's worth of work, and where its parts are. Every length is checked here, once; backends rely on it.
+
+use core::fmt;
+
+use crate::key::SaKey;
+use crate::transform::{HEADER_LEN, Transform};
+
+/// The half of the sequence number that is not in the packet (RFC 4303 §2.2.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SeqHigh {
+    /// 32-bit sequence numbers: nothing is added.
+    None,
+    /// Extended sequence numbers: these upper 32 bits are authenticated too.
+    Esn(u32),
+}
+
+/// Where the IV of a packet to be sealed comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Iv {
+    /// The caller has written it. It must never repeat under one key, and for CBC it must be unpredictable.
+    InPacket,
+    /// The backend writes it. GCM, CCM, GMAC, CTR and ChaCha20-Poly1305: the counter, big-endian. CBC: the counter as a
+    /// 128-bit block, encrypted under the SA's key (NIST SP 800-38A, appendix C). Null: none. The caller never uses one
+    /// counter twice under one key.
+    Counter(u64),
+}
+
+/// What became of a [`SealJob`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Sealing {
+    /// Not yet worked on.
+    #[default]
+    Pending,
+    /// The packet is ready to leave.
+    Sealed,
+    /// The packet has no room for header, IV, at least two bytes of trailer and ICV, its text is not whole blocks, or
+    /// `plain` has another length than the text. The packet was zeroed, lest its plaintext leave.
+    Malformed,
+}
+
+/// What became of an [`OpenJob`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Authenticity {
+    /// Not yet worked on.
+    #[default]
+    Pending,
+    /// The ICV is right (or the transform has none); the plaintext is in its place.
+    Authentic,
+    /// The ICV is wrong. No plaintext is given out: the text is the ciphertext still, or zeroes.
+    Forged,
+    /// Shorter than header, IV, two bytes of trailer and ICV, or the text is not whole blocks, or `plain` is too
+    /// short. Nothing was touched.
+    Runt,
+}
+
+/// One packet to encrypt and authenticate.
+///
+/// `esp` is SPI | sequence number | IV | payload, padding, pad length, next header | room for the ICV, in one piece.
+pub struct SealJob<'a> {
+    /// The SA's key.
+    pub key: &'a SaKey,
+    /// Extended sequence numbers, or not.
+    pub seq_high: SeqHigh,
+    /// Who writes the IV.
+    pub iv: Iv,
+    /// The packet, from SPI to the end of the ICV.
+    pub esp: &'a mut [u8],
+    /// Out of place: where payload to next header are read from, exactly as long as their room in `esp`.
+    pub plain: Option<&'a [u8]>,
+    /// The answer.
+    pub verdict: Sealing,
+}
+
+impl<'a> SealJob<'a> {
+    /// A packet whose plaintext is already in its place.
+    #[must_use]
+    pub fn in_place(key: &'a SaKey, seq_high: SeqHigh, iv: Iv, esp: &'a mut [u8]) -> Self {
+        Self { key, seq_high, iv, esp, plain: None, verdict: Sealing::Pending }
+    }
+
+    /// A packet whose plaintext is read from elsewhere, in the one pass that encrypts it.
+    #[must_use]
+    pub fn out_of_place(
+        key: &'a SaKey,
+        seq_high: SeqHigh,
+        iv: Iv,
+        esp: &'a mut [u8],
+        plain: &'a [u8],
+    ) -> Self {
+        Self { key, seq_high, iv, esp, plain: Some(plain), verdict: Sealing::Pending }
+    }
+
+    /// Bytes of text, or `None` when the job is [`Sealing::Malformed`].
+    pub(crate) fn text_len(&self) -> Option<usize> {
+        let len = text_len(&self.key.transform, self.esp.len())?;
+        self.plain.is_none_or(|plain| plain.len() == len).then_some(len)
+    }
+}
+
+/// One packet to check and decrypt. `esp` is as in [`SealJob`], as received.
+pub struct OpenJob<'a> {
+    /// The SA's key.
+    pub key: &'a SaKey,
+    /// Extended sequence numbers, or not.
+    pub seq_high: SeqHigh,
+    /// The packet, from SPI to the end of the ICV.
+    pub esp: &'a mut [u8],
+    /// Out of place: where payload to next header go, at least as long as they are; `esp` then keeps the ciphertext.
+    pub plain: Option<&'a mut [u8]>,
+    /// The answer.
+    pub verdict: Authenticity,
+}
+
+impl<'a> OpenJob<'a> {
+    /// A packet to be decrypted where it lies.
+    #[must_use]
+    pub fn in_place(key: &'a SaKey, seq_high: SeqHigh, esp: &'a mut [u8]) -> Self {
+        Self { key, seq_high, esp, plain: None, verdict: Authenticity::Pending }
+    }
+
+    /// A packet to be decrypted into `plain`.
+    #[must_use]
+    pub fn out_of_place(
+        key: &'a SaKey,
+        seq_high: SeqHigh,
+        esp: &'a mut [u8],
+        plain: &'a mut [u8],
+    ) -> Self {
+        Self { key, seq_high, esp, plain: Some(plain), verdict: Authenticity::Pending }
+    }
+
+    /// Bytes of text, or `None` when the job is a [`Authenticity::Runt`].
+    pub(crate) fn text_len(&self) -> Option<usize> {
+        let len = text_len(&self.key.transform, self.esp.len())?;
+        self.plain.as_ref().is_none_or(|plain| plain.len() >= len).then_some(len)
+    }
+}
+
+impl fmt::Debug for SealJob<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SealJob({:?}, {} bytes, {:?})", self.key, self.esp.len(), self.verdict)
+    }
+}
+
+impl fmt::Debug for OpenJob<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OpenJob({:?}, {} bytes, {:?})", self.key, self.esp.len(), self.verdict)
+    }
+}
+
+/// A packet cut at its seams. `lead` is SPI, sequence number and IV.
+pub(crate) struct Parts<'p> {
+    pub(crate) lead: &'p mut [u8],
+    pub(crate) text: &'p mut [u8],
+    pub(crate) icv: &'p mut [u8],
+}
+
+impl<'p> Parts<'p> {
+    /// `text_len` is from the job's own `text_len`, so the cuts are inside.
+    pub(crate) fn of(esp: &'p mut [u8], iv_len: usize, text_len: usize) -> Self {
+        let (lead, rest) = esp.split_at_mut(HEADER_LEN + iv_len);
+        let (text, icv) = rest.split_at_mut(text_len);
+        Self { lead, text, icv }
+    }
+}
+
+/// Pad length and next header, at the least.
+const TRAILER_LEN: usize = 2;
+
+fn text_len(transform: &Transform, esp_len: usize) -> Option<usize> {
+    let len = esp_len.checked_sub(transform.overhead())?;
+    (len >= TRAILER_LEN && len.is_multiple_of(transform.block_len())).then_some(len)
+}

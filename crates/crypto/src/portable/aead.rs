@@ -1,0 +1,160 @@
+//! AES-GCM and ChaCha20-Poly1305 by `EVP_AEAD`: a key context that is only read, the tag apart from the text.
+
+use core::ptr;
+
+use aws_lc_sys as aws;
+
+use super::array;
+use crate::error::Error;
+use crate::job::Parts;
+use crate::secret::{Flat, Secret};
+use crate::transform::{AesSize, HEADER_LEN};
+
+/// Filled in place: the context remembers how its own address is aligned, so it never moves.
+#[derive(Debug)]
+pub(crate) struct AeadKey(Secret<State>);
+
+#[repr(C)]
+struct State {
+    context: aws::EVP_AEAD_CTX,
+    salt: [u8; 4],
+}
+
+// SAFETY: zeroes are the documented empty context; GCM and ChaCha20-Poly1305 keep their keys inside it and own nothing
+// else; sealing and opening take it by const pointer and may run on many threads (`openssl/aead.h`).
+unsafe impl Flat for State {}
+
+impl AeadKey {
+    /// `key` ends with the 4 bytes of salt.
+    pub(super) fn gcm(size: AesSize, key: &[u8], icv_len: usize) -> Result<Self, Error> {
+        // SAFETY: these return pointers to static tables.
+        let aead = unsafe {
+            match size {
+                AesSize::Aes128 => aws::EVP_aead_aes_128_gcm(),
+                AesSize::Aes192 => aws::EVP_aead_aes_192_gcm(),
+                AesSize::Aes256 => aws::EVP_aead_aes_256_gcm(),
+            }
+        };
+        Self::new(aead, key, icv_len)
+    }
+
+    /// `key` ends with the 4 bytes of salt.
+    pub(super) fn chacha(key: &[u8], icv_len: usize) -> Result<Self, Error> {
+        // SAFETY: returns a pointer to a static table.
+        Self::new(unsafe { aws::EVP_aead_chacha20_poly1305() }, key, icv_len)
+    }
+
+    fn new(aead: *const aws::EVP_AEAD, key: &[u8], icv_len: usize) -> Result<Self, Error> {
+        let mut state = Secret::<State>::zeroed();
+        let (key, salt) = key.split_at(key.len() - 4);
+        state.salt = array(salt);
+        // SAFETY: the context is zeroed, the key is as long as said, the engine may be null.
+        let done = unsafe {
+            aws::EVP_AEAD_CTX_init(
+                &raw mut state.context,
+                aead,
+                key.as_ptr(),
+                key.len(),
+                icv_len,
+                ptr::null_mut(),
+            )
+        };
+        if done == 1 { Ok(Self(state)) } else { Err(Error::Library("AEAD")) }
+    }
+
+    /// Encrypts `plain`, or the text in place, and writes the tag; false if the library refuses (a text too long).
+    pub(super) fn seal(&self, aad: &[u8], parts: Parts<'_>, plain: Option<&[u8]>) -> bool {
+        let nonce = self.nonce(parts.lead);
+        let source = plain.map_or(parts.text.as_ptr(), <[u8]>::as_ptr);
+        self.seal_raw(&nonce, aad, (source, parts.text.as_mut_ptr(), parts.text.len()), parts.icv)
+    }
+
+    /// The tag over `aad` alone.
+    pub(super) fn sign(&self, iv: &[u8], aad: &[u8], icv: &mut [u8]) -> bool {
+        let nonce = self.nonce_of(iv);
+        self.seal_raw(&nonce, aad, (ptr::dangling(), ptr::dangling_mut(), 0), icv)
+    }
+
+    /// Decrypts into `plain`, or in place. A wrong tag leaves zeroes.
+    pub(super) fn open(&self, aad: &[u8], parts: Parts<'_>, plain: Option<&mut [u8]>) -> bool {
+        let nonce = self.nonce(parts.lead);
+        let source = parts.text.as_ptr();
+        let target = plain.map_or_else(|| parts.text.as_mut_ptr(), <[u8]>::as_mut_ptr);
+        self.open_raw(&nonce, aad, (source, target, parts.text.len()), parts.icv)
+    }
+
+    /// Whether the tag over `aad` alone is right.
+    pub(super) fn verify(&self, iv: &[u8], aad: &[u8], icv: &[u8]) -> bool {
+        let nonce = self.nonce_of(iv);
+        self.open_raw(&nonce, aad, (ptr::dangling(), ptr::dangling_mut(), 0), icv)
+    }
+
+    /// `text` is source, target and length: one place, or two that do not overlap, each that long.
+    fn seal_raw(
+        &self,
+        nonce: &[u8; 12],
+        aad: &[u8],
+        text: (*const u8, *mut u8, usize),
+        icv: &mut [u8],
+    ) -> bool {
+        let mut tag_len = 0;
+        // SAFETY: source and target are as long as said (the job's lengths were checked), equal or apart; the tag goes
+        // to a slice of the length the context was made for.
+        let done = unsafe {
+            aws::EVP_AEAD_CTX_seal_scatter(
+                &raw const self.0.context,
+                text.1,
+                icv.as_mut_ptr(),
+                &raw mut tag_len,
+                icv.len(),
+                nonce.as_ptr(),
+                nonce.len(),
+                text.0,
+                text.2,
+                ptr::null(),
+                0,
+                aad.as_ptr(),
+                aad.len(),
+            )
+        };
+        done == 1
+    }
+
+    /// As [`Self::seal_raw`].
+    fn open_raw(
+        &self,
+        nonce: &[u8; 12],
+        aad: &[u8],
+        text: (*const u8, *mut u8, usize),
+        icv: &[u8],
+    ) -> bool {
+        // SAFETY: as in `seal_raw`.
+        let done = unsafe {
+            aws::EVP_AEAD_CTX_open_gather(
+                &raw const self.0.context,
+                text.1,
+                nonce.as_ptr(),
+                nonce.len(),
+                text.0,
+                text.2,
+                icv.as_ptr(),
+                icv.len(),
+                aad.as_ptr(),
+                aad.len(),
+            )
+        };
+        done == 1
+    }
+
+    fn nonce(&self, lead: &[u8]) -> [u8; 12] {
+        self.nonce_of(&lead[HEADER_LEN..])
+    }
+
+    /// Salt, then the packet's IV (RFC 4106 §4, RFC 7634 §2).
+    fn nonce_of(&self, iv: &[u8]) -> [u8; 12] {
+        let mut nonce = [0; 12];
+        nonce[..4].copy_from_slice(&self.0.salt);
+        nonce[4..].copy_from_slice(iv);
+        nonce
+    }
+}

@@ -1,0 +1,185 @@
+//! HMAC by aws-lc, and the two CBC-MACs of ESP. AES-CMAC and AES-XCBC differ only in where their three keys come
+//! from; the library has no XCBC, and its CMAC contexts cannot be shared or copied without allocating, so both are
+//! built here on its CBC encryption.
+
+use core::ptr;
+
+use aws_lc_sys as aws;
+use zeroize::{Zeroize, Zeroizing};
+
+use super::aes;
+use crate::error::Error;
+use crate::secret::{Flat, Secret};
+use crate::transform::{Digest, MAX_ICV_LEN};
+
+/// A context that has taken the key and no data: the template of each packet's.
+#[derive(Debug)]
+pub(crate) struct HmacKey(Secret<HmacContext>);
+
+/// A worker's working copy.
+#[derive(Debug)]
+pub(crate) struct HmacScratch(Secret<HmacContext>);
+
+#[repr(C)]
+struct HmacContext(aws::HMAC_CTX);
+
+// SAFETY: hash states and pointers to static method tables; `HMAC_CTX_copy_ex` itself copies the bytes.
+unsafe impl Flat for HmacContext {}
+
+impl HmacScratch {
+    pub(super) fn new() -> Self {
+        Self(Secret::zeroed())
+    }
+}
+
+impl HmacKey {
+    pub(super) fn new(digest: Digest, key: &[u8]) -> Result<Self, Error> {
+        let mut context = Secret::<HmacContext>::zeroed();
+        // A null pointer would mean "the key from before", so an empty key must not be one.
+        let start = if key.is_empty() { ptr::dangling() } else { key.as_ptr() };
+        // SAFETY: a zeroed context is an empty one; the key is as long as said; no engine.
+        let done = unsafe {
+            aws::HMAC_Init_ex(
+                &raw mut context.0,
+                start.cast(),
+                key.len(),
+                function(digest),
+                ptr::null_mut(),
+            )
+        };
+        if done == 1 { Ok(Self(context)) } else { Err(Error::Library("HMAC")) }
+    }
+
+    pub(super) fn tag(&self, scratch: &mut HmacScratch, message: &[u8]) -> [u8; MAX_ICV_LEN] {
+        let mut tag = [0; MAX_ICV_LEN];
+        let working = &raw mut scratch.0.0;
+        // SAFETY: the template was initialised; the copy is this worker's own; the longest digest fits the tag.
+        let done = unsafe {
+            aws::HMAC_CTX_copy_ex(working, &raw const self.0.0) == 1
+                && aws::HMAC_Update(working, message.as_ptr(), message.len()) == 1
+                && aws::HMAC_Final(working, tag.as_mut_ptr(), ptr::null_mut()) == 1
+        };
+        debug_assert!(done, "HMAC of a template that was initialised cannot fail");
+        tag
+    }
+}
+
+fn function(digest: Digest) -> *const aws::EVP_MD {
+    // SAFETY: these return pointers to static tables.
+    unsafe {
+        match digest {
+            Digest::Md5 => aws::EVP_md5(),
+            Digest::Sha1 => aws::EVP_sha1(),
+            Digest::Sha256 => aws::EVP_sha256(),
+            Digest::Sha384 => aws::EVP_sha384(),
+            Digest::Sha512 => aws::EVP_sha512(),
+        }
+    }
+}
+
+/// The key, hashed if it is longer than a block and padded with zeroes to one (RFC 2104 §2).
+pub(crate) fn shortened_hmac_key(digest: Digest, key: &[u8]) -> Zeroizing<[u8; 128]> {
+    let mut block = Zeroizing::new([0; 128]);
+    if key.len() <= digest.block_len() {
+        block[..key.len()].copy_from_slice(key);
+    } else {
+        // SAFETY: the longest digest is 64 bytes; the key is as long as said; no engine.
+        unsafe {
+            let (out, engine) = (block.as_mut_ptr(), ptr::null_mut());
+            aws::EVP_Digest(
+                key.as_ptr().cast(),
+                key.len(),
+                out,
+                ptr::null_mut(),
+                function(digest),
+                engine,
+            );
+        }
+    }
+    block
+}
+
+/// A CBC-MAC whose last block is masked by one of two further keys.
+#[derive(Debug)]
+pub(crate) struct CbcMacKey(Secret<CbcMacKeys>);
+
+#[repr(C)]
+struct CbcMacKeys {
+    chain: aws::AES_KEY,
+    whole: [u8; 16],
+    padded: [u8; 16],
+}
+
+// SAFETY: arrays of integers.
+unsafe impl Flat for CbcMacKeys {}
+
+impl CbcMacKey {
+    /// RFC 4493 §2.3: the masks are the encrypted zero block, doubled once and twice.
+    pub(super) fn cmac(key: &[u8]) -> Result<Self, Error> {
+        let mut keys = Secret::<CbcMacKeys>::zeroed();
+        aes::expand(key, &mut keys.chain)?;
+        let zero = Zeroizing::new(aes::encrypt_block(&keys.chain, &[0; 16]));
+        keys.whole = doubled(&zero);
+        keys.padded = doubled(&keys.whole);
+        Ok(Self(keys))
+    }
+
+    /// RFC 3566 §4: chain key and masks are three constants under the key.
+    pub(super) fn xcbc(key: &[u8]) -> Result<Self, Error> {
+        let mut keys = Secret::<CbcMacKeys>::zeroed();
+        let mut outer = Secret::<CbcMacKeys>::zeroed();
+        aes::expand(key, &mut outer.chain)?;
+        let first = Zeroizing::new(aes::encrypt_block(&outer.chain, &[1; 16]));
+        aes::expand(&*first, &mut keys.chain)?;
+        keys.whole = aes::encrypt_block(&outer.chain, &[2; 16]);
+        keys.padded = aes::encrypt_block(&outer.chain, &[3; 16]);
+        Ok(Self(keys))
+    }
+
+    pub(super) fn tag(&self, message: &[u8]) -> [u8; MAX_ICV_LEN] {
+        let split = message.len().saturating_sub(1) / 16 * 16;
+        let (whole, last) = message.split_at(split);
+        let mut chain = self.chained(whole);
+        let mut block = [0; 16];
+        block[..last.len()].copy_from_slice(last);
+        if last.len() < 16 {
+            block[last.len()] = 0x80;
+        }
+        let mask = if last.len() == 16 { &self.0.whole } else { &self.0.padded };
+        for (c, (b, m)) in chain.iter_mut().zip(block.iter().zip(mask)) {
+            *c ^= b ^ m;
+        }
+        let mut tag = [0; MAX_ICV_LEN];
+        tag[..16].copy_from_slice(&aes::encrypt_block(&self.0.chain, &chain));
+        block.zeroize();
+        tag
+    }
+
+    /// The chaining value behind whole blocks; the ciphertext goes to a buffer that nobody reads.
+    fn chained(&self, whole: &[u8]) -> [u8; 16] {
+        let mut chain = [0; 16];
+        let mut discarded = [0; 512];
+        for piece in whole.chunks(discarded.len()) {
+            // SAFETY: a piece is whole blocks and at most as long as the buffer; they are apart.
+            unsafe {
+                let (key, out) = (&raw const self.0.chain, discarded.as_mut_ptr());
+                aws::AES_cbc_encrypt(
+                    piece.as_ptr(),
+                    out,
+                    piece.len(),
+                    key,
+                    chain.as_mut_ptr(),
+                    aws::AES_ENCRYPT,
+                );
+            }
+        }
+        chain
+    }
+}
+
+/// Times x in GF(2^128), big-endian (RFC 4493 §2.3), without a branch on the secret.
+fn doubled(block: &[u8; 16]) -> [u8; 16] {
+    let value = u128::from_be_bytes(*block);
+    let carry = (value >> 127) * 0x87;
+    ((value << 1) ^ carry).to_be_bytes()
+}
