@@ -1,0 +1,231 @@
+//! A port: where batches of packets come from and go to.
+//!
+//! A port never blocks for long and never allocates once it is warm. What it cannot send it drops *and counts*, by
+//! reason, in the [`Transmitted`] that every [`Port::transmit`] returns: the runtime maps those counts to its drop
+//! reasons, so no packet vanishes without a name.
+
+use std::fmt::Debug;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments};
+
+/// One way in and out for packets, owned by one worker.
+///
+/// Buffers with a `udp` path hold UDP payload, all others whole IP packets from the IP header on.
+pub trait Port: Debug + Send {
+    /// Appends what waits to `into`, as far as it has room, in buffers from `pool`; how many buffers that were.
+    ///
+    /// Does not block: 0 when nothing waits.
+    ///
+    /// # Errors
+    /// The kernel's, when the port itself is broken (device gone, descriptor invalid). Transient ones are not
+    /// reported: they are an empty answer.
+    fn receive(&mut self, pool: &mut Pool, into: &mut Batch) -> io::Result<usize>;
+
+    /// Sends all buffers of `batch` in order and gives them back to `pool`; what became of them.
+    ///
+    /// The batch is empty afterwards in every case. Packets that the kernel has no room for within a fraction of a
+    /// millisecond are dropped and counted as [`Refused::busy`].
+    fn transmit(&mut self, batch: &mut Batch, pool: &mut Pool) -> Transmitted;
+
+    /// Which kinds of super-packets the port takes *now*.
+    ///
+    /// A port that learns from the kernel that it cannot send a kind stops accepting it, so ask once per batch and
+    /// segment before [`transmit`](Self::transmit) what is not accepted; what is handed over all the same is counted
+    /// as [`Refused::unsupported`].
+    fn accepts(&self) -> Accepts;
+
+    /// What to poll for readability; `None` when the port has no descriptor and is to be asked in turn.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+}
+
+/// The kinds of buffers, beyond single finished packets, that a port sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Accepts {
+    /// [`Segments::Tcp`] over IPv4.
+    pub tcp4: bool,
+    /// [`Segments::Tcp`] over IPv6.
+    pub tcp6: bool,
+    /// [`Segments::Udp`] over IPv4.
+    pub udp4: bool,
+    /// [`Segments::Udp`] over IPv6.
+    pub udp6: bool,
+    /// [`Segments::Train`].
+    pub trains: bool,
+    /// [`Checksum::Partial`].
+    pub partial_checksums: bool,
+}
+
+impl Accepts {
+    /// Single packets only, with their checksums filled in.
+    pub const PLAIN: Self = Self {
+        tcp4: false,
+        tcp6: false,
+        udp4: false,
+        udp6: false,
+        trains: false,
+        partial_checksums: false,
+    };
+
+    /// Everything.
+    pub const ALL: Self = Self {
+        tcp4: true,
+        tcp6: true,
+        udp4: true,
+        udp6: true,
+        trains: true,
+        partial_checksums: true,
+    };
+
+    /// Whether a buffer may be handed to the port as it is.
+    #[must_use]
+    #[inline]
+    pub fn takes(&self, packet: &PacketBuf) -> bool {
+        let is_v6 = packet.bytes().first().is_some_and(|byte| byte >> 4 == 6);
+        let segments = match packet.segments {
+            Segments::One => true,
+            Segments::Tcp { .. } => (is_v6 && self.tcp6) || (!is_v6 && self.tcp4),
+            Segments::Udp { .. } => (is_v6 && self.udp6) || (!is_v6 && self.udp4),
+            Segments::Train { .. } => self.trains,
+        };
+        segments && (self.partial_checksums || !matches!(packet.checksum, Checksum::Partial { .. }))
+    }
+}
+
+/// What became of a batch: every packet of it is in `packets` or in one of `refused`.
+#[must_use]
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Transmitted {
+    /// Wire packets taken by the kernel; a super-packet or train counts with [`wire_packets`].
+    pub packets: u64,
+    /// Bytes of them as they stood in the buffers.
+    pub bytes: u64,
+    /// Wire packets dropped.
+    pub refused: Refused,
+}
+
+/// Wire packets that a port dropped, by reason.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refused {
+    /// No room in the kernel's queue (`EAGAIN`, `ENOBUFS`, `ENOMEM`) nor shortly afterwards.
+    pub busy: u64,
+    /// Larger than the link or path takes (`EMSGSIZE`).
+    pub too_big: u64,
+    /// What the path takes for the last of `too_big`, in bytes of IP packet, where the kernel says so.
+    pub mtu: Option<u32>,
+    /// Not of a kind that [`Port::accepts`] named, or the kernel just refused this kind for good.
+    pub unsupported: u64,
+    /// No route, link down, firewall and all else.
+    pub failed: u64,
+    /// The last `errno` counted under `failed`.
+    pub errno: Option<i32>,
+}
+
+impl Refused {
+    /// All refused packets.
+    #[must_use]
+    pub fn packets(&self) -> u64 {
+        self.busy + self.too_big + self.unsupported + self.failed
+    }
+}
+
+impl Transmitted {
+    /// Counts a buffer as sent.
+    #[inline]
+    pub fn sent(&mut self, packet: &PacketBuf) {
+        self.packets += wire_packets(packet);
+        self.bytes += packet.len() as u64;
+    }
+
+    /// Counts `packets` that the kernel refused with `error` under the reason that belongs to it.
+    pub fn refuse(&mut self, packets: u64, error: &io::Error) {
+        match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => self.refused.busy += packets,
+            Some(libc::EMSGSIZE) => self.refused.too_big += packets,
+            errno => {
+                self.refused.failed += packets;
+                self.refused.errno = errno;
+            }
+        }
+    }
+
+    /// Counts a buffer of a kind that the port does not send.
+    pub fn unsupported(&mut self, packet: &PacketBuf) {
+        self.refused.unsupported += wire_packets(packet);
+    }
+}
+
+/// How many packets a buffer is, or becomes, on the wire.
+///
+/// A TCP or UDP super-packet's headers end behind the transport header that its partial checksum starts at; without
+/// a partial checksum it counts as one.
+#[must_use]
+#[inline]
+pub fn wire_packets(packet: &PacketBuf) -> u64 {
+    let pieces =
+        |payload: usize, size: u16| (payload.div_ceil(usize::from(size.max(1)))).max(1) as u64;
+    match (packet.segments, packet.checksum) {
+        (Segments::One, _) => 1,
+        (Segments::Train { stride }, _) => pieces(packet.len(), stride),
+        (Segments::Tcp { mss }, Checksum::Partial { start, .. }) => pieces(
+            packet.len().saturating_sub(tcp_payload(packet.bytes(), usize::from(start))),
+            mss,
+        ),
+        (Segments::Udp { size }, Checksum::Partial { start, .. }) => {
+            pieces(packet.len().saturating_sub(usize::from(start) + 8), size)
+        }
+        (Segments::Tcp { .. } | Segments::Udp { .. }, Checksum::AsIs | Checksum::Verified) => 1,
+    }
+}
+
+/// Where the payload behind a TCP header at `start` begins; the end of the packet when the header is cut off.
+pub(crate) fn tcp_payload(bytes: &[u8], start: usize) -> usize {
+    bytes.get(start + 12).map_or(bytes.len(), |byte| start + usize::from(byte >> 4) * 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn super_packets_count_as_what_they_become() {
+        let mut packet = PacketBuf::from_slice(&[0x45; 3000]);
+        assert_eq!(wire_packets(&packet), 1);
+        packet.segments = Segments::Train { stride: 1000 };
+        assert_eq!(wire_packets(&packet), 3);
+        packet.segments = Segments::Train { stride: 999 };
+        assert_eq!(wire_packets(&packet), 4);
+        packet.segments = Segments::Udp { size: 1486 };
+        packet.checksum = Checksum::Partial { start: 20, offset: 6 };
+        assert_eq!(wire_packets(&packet), 2);
+        packet.segments = Segments::Tcp { mss: 1480 };
+        packet.checksum = Checksum::Partial { start: 20, offset: 16 };
+        packet.bytes_mut()[32] = 5 << 4;
+        assert_eq!(wire_packets(&packet), 2);
+    }
+
+    #[test]
+    fn refusals_go_to_the_reason_of_their_errno() {
+        let mut done = Transmitted::default();
+        for errno in [libc::EAGAIN, libc::ENOBUFS, libc::EMSGSIZE, libc::ENETUNREACH] {
+            done.refuse(1, &io::Error::from_raw_os_error(errno));
+        }
+        assert_eq!((done.refused.busy, done.refused.too_big, done.refused.failed), (2, 1, 1));
+        assert_eq!(done.refused.errno, Some(libc::ENETUNREACH));
+        assert_eq!(done.refused.packets(), 4);
+    }
+
+    #[test]
+    fn a_plain_port_takes_finished_packets_only() {
+        let mut packet = PacketBuf::from_slice(&[0x60; 40]);
+        assert!(Accepts::PLAIN.takes(&packet));
+        packet.checksum = Checksum::Partial { start: 40, offset: 6 };
+        assert!(!Accepts::PLAIN.takes(&packet));
+        packet.segments = Segments::Tcp { mss: 1 };
+        assert!(!Accepts { tcp6: false, ..Accepts::ALL }.takes(&packet));
+        assert!(Accepts { tcp4: false, ..Accepts::ALL }.takes(&packet));
+    }
+}
