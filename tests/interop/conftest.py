@@ -1,0 +1,19 @@
+"""Fixtures: the binary under test and the networks. Each network is built once a module."""
+
+import pytest
+
+import prerequisite
+import topology
+
+
+@pytest.fixture(scope="session")
+def uxfrm():
+    prerequisite.root()
+    return prerequisite.binary()
+
+
+@pytest.fixture(scope="module")
+def linux_network():
+    prerequisite.linux_peer()
+    with topology.UxfrmAndLinux() as network:
+        yield network

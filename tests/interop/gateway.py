@@ -1,0 +1,103 @@
+"""A running `uxfrm run CONFIG.toml` in one network namespace."""
+
+import json
+import pathlib
+import signal
+import subprocess
+import tempfile
+import time
+
+READY = "uxfrm: ready"
+START_SECONDS = 20
+STOP_SECONDS = 10
+
+
+class Gateway:
+    """Started by `start`, ended by `stop` (SIGTERM, must be clean) or `kill` (SIGKILL)."""
+
+    def __init__(self, binary, namespace, tun="uxfrm0"):
+        self.namespace = namespace
+        self._binary = binary
+        self._tun = tun
+        self._directory = tempfile.TemporaryDirectory(prefix="uxfrm-test-")
+        self._process = None
+
+    @property
+    def directory(self):
+        return pathlib.Path(self._directory.name)
+
+    @property
+    def batch(self):
+        return self.directory / "xfrm.batch"
+
+    def log(self):
+        path = self.directory / "log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def write(self, lines):
+        """Lays the `ip xfrm` lines and the configuration that names them."""
+        self.batch.write_text("".join(f"{line}\n" for line in lines))
+        (self.directory / "config.toml").write_text(configuration(self._tun, self.batch))
+
+    def start(self, lines):
+        self.write(lines)
+        with open(self.directory / "log", "w") as log:
+            self._process = subprocess.Popen(
+                ["ip", "netns", "exec", self.namespace.name, self._binary, "run", self.directory / "config.toml"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        self._wait_until_ready()
+
+    def _wait_until_ready(self):
+        deadline = time.monotonic() + START_SECONDS
+        while READY not in self.log():
+            if (status := self._process.poll()) is not None:
+                raise AssertionError(f"uxfrm run ended at start with {status}:\n{self.log()}")
+            if time.monotonic() > deadline:
+                self.kill()
+                raise AssertionError(f"uxfrm run was not ready after {START_SECONDS} s:\n{self.log()}")
+            time.sleep(0.01)
+
+    def running(self):
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self):
+        """SIGTERM; the gateway must end by itself and say success."""
+        assert self.running(), f"uxfrm run ended by itself:\n{self.log()}"
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            status = self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"uxfrm run went on for {STOP_SECONDS} s after SIGTERM:\n{self.log()}") from None
+        assert status == 0, f"uxfrm run ended with {status} after SIGTERM:\n{self.log()}"
+
+    def kill(self):
+        if self.running():
+            self._process.kill()
+            self._process.wait()
+
+    def close(self):
+        """After any test: nothing is left running, nothing is left on disk."""
+        self.kill()
+        self._directory.cleanup()
+
+
+def configuration(tun, batch):
+    return f"""\
+[host]
+tun = {json.dumps(tun)}
+mtu = 1400
+
+[wire]
+encapsulation = "esp"
+udp_ports = [4500]
+
+[xfrm]
+batch = [{json.dumps(str(batch))}]
+
+[runtime]
+workers = 1
+"""

@@ -1,0 +1,89 @@
+"""Network namespaces, the links between them, and what a test does inside one."""
+
+import contextlib
+import ctypes
+import os
+import subprocess
+
+CLONE_NEWNET = 0x40000000
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _set_namespace(descriptor):
+    if _libc.setns(descriptor, CLONE_NEWNET) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"setns: {os.strerror(error)}")
+
+
+def command(*words, check=True):
+    """Runs a command and returns what it printed; a failure carries the command's own words."""
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if check and done.returncode != 0:
+        raise RuntimeError(f"{' '.join(words)}: exit {done.returncode}\n{done.stdout}")
+    return done.stdout
+
+
+class Namespace:
+    """One network namespace of the test's own, with `lo` up and no IPv6 chatter; deleted by `delete`."""
+
+    def __init__(self, name):
+        self.name = name
+        command("ip", "netns", "add", name)
+        for setting in ("accept_dad=0", "router_solicitations=0", "accept_ra=0"):
+            for scope in ("all", "default"):
+                self.run("sysctl", "-qw", f"net.ipv6.conf.{scope}.{setting}")
+        self.ip("link set lo up")
+
+    def delete(self):
+        command("ip", "netns", "delete", self.name)
+
+    def ip(self, words):
+        """`ip -n NAME WORDS`."""
+        return command("ip", "-n", self.name, *words.split())
+
+    def run(self, *words, check=True):
+        return command("ip", "netns", "exec", self.name, *words, check=check)
+
+    @contextlib.contextmanager
+    def entered(self):
+        """This thread is in the namespace meanwhile; sockets and processes made here stay in it afterwards."""
+        with open("/proc/thread-self/ns/net") as home, open(f"/run/netns/{self.name}") as there:
+            _set_namespace(there.fileno())
+            try:
+                yield
+            finally:
+                _set_namespace(home.fileno())
+
+    def address(self, device, *addresses):
+        for address in addresses:
+            nodad = " nodad" if ":" in address else ""
+            self.ip(f"addr add {address} dev {device}{nodad}")
+
+    def neighbour(self, device, mac, *addresses):
+        """A fixed neighbour: its discovery is traffic too, and would meet the policies under test."""
+        for address in addresses:
+            self.ip(f"neigh replace {address} lladdr {mac} dev {device} nud permanent")
+
+    def mac(self, device):
+        return self.ip(f"-br link show dev {device}").split()[2]
+
+    def tap(self, device):
+        self.ip(f"tuntap add {device} mode tap")
+        self.ip(f"link set {device} up")
+
+    def ping(self, source, destination, count=3, size=120):
+        """Pings with the marker as payload; raises with ping's own words unless every reply came."""
+        import echo
+
+        self.run(*ping_command(source, destination, echo.MARKER, count, size).split())
+
+
+def ping_command(source, destination, marker, count=3, size=120):
+    return f"ping -q -c {count} -i 0.02 -W 3 -s {size} -p {marker.hex()} -I {source} {destination}"
+
+
+def veth(left, left_device, right, right_device):
+    """Joins two namespaces by a veth pair, both ends up."""
+    left.ip(f"link add {left_device} type veth peer name {right_device} netns {right.name}")
+    left.ip(f"link set {left_device} up")
+    right.ip(f"link set {right_device} up")

@@ -1,0 +1,52 @@
+"""What the interop tests need of the machine, and how a test says that it was not run.
+
+With CI=true a missing prerequisite is a failure. On a user's machine it is `not run: REASON`, in the summary's own
+line: never a pass.
+"""
+
+import os
+import pathlib
+import shutil
+
+import pytest
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+LINUX_MODULES = pathlib.Path("/usr/lib/uml/modules")
+
+
+def not_run(reason):
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"not run: {reason} (with CI=true this is a failure)", pytrace=False)
+    pytest.skip(f"not run: {reason}")
+
+
+def root():
+    if os.geteuid() != 0:
+        not_run("needs root, to make network namespaces")
+    if not pathlib.Path("/dev/net/tun").exists():
+        not_run("needs /dev/net/tun")
+
+
+def programs(**packages):
+    """Each argument is a program and the Debian package that it comes in."""
+    for program, package in packages.items():
+        if not shutil.which(program):
+            not_run(f"needs {program}: apt-get install {package}")
+
+
+def linux_peer():
+    root()
+    if not (shutil.which("linux.uml") and LINUX_MODULES.is_dir()):
+        not_run("needs a Linux kernel as a process: apt-get install user-mode-linux (amd64 only)")
+    programs(cc="gcc libc6-dev", modprobe="kmod")
+
+
+def binary():
+    """The uxfrm binary: $UXFRM, or else the newest of cargo's."""
+    if named := os.environ.get("UXFRM"):
+        return pathlib.Path(named).resolve()
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
+    built = [path for profile in ("release", "debug") if (path := target / profile / "uxfrm").exists()]
+    if not built:
+        not_run(f"needs the uxfrm binary in {target}: cargo build --release")
+    return max(built, key=lambda path: path.stat().st_mtime)

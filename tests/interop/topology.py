@@ -1,0 +1,156 @@
+"""The three networks in which the interop tests run."""
+
+import contextlib
+import os
+
+import echo
+from association import Side
+from gateway import Gateway
+from linux_guest import LinuxGuest
+from namespace import Namespace, veth
+from wire import Wire
+
+PREFIX = f"ux{os.getpid() % 100000}"
+HERE = Side(outer={4: "10.9.0.1", 6: "fd09::1"}, inner={4: "10.1.0.1", 6: "fd01::1"}, spi=0x1000)
+THERE = Side(outer={4: "10.9.0.2", 6: "fd09::2"}, inner={4: "10.2.0.1", 6: "fd02::1"}, spi=0x2000)
+
+
+class Hosts(contextlib.ExitStack):
+    """Namespaces, gateways and sockets that go away together, the last made first; also when building fails half-way."""
+
+    def __init__(self, *arguments):
+        super().__init__()
+        try:
+            self._build(*arguments)
+        except BaseException:
+            self.close()
+            raise
+
+    def namespace(self, name):
+        made = Namespace(f"{PREFIX}-{name}")
+        self.callback(made.delete)
+        return made
+
+    def wire(self, namespace, device):
+        made = Wire(namespace, device)
+        self.callback(made.close)
+        return made
+
+    def gateway(self, binary, namespace):
+        made = Gateway(binary, namespace)
+        self.callback(made.close)
+        return made
+
+    def echo(self, namespace):
+        with namespace.entered():
+            made = echo.EchoServer()
+        self.callback(made.close)
+
+
+def place(namespace, device, side):
+    """Gives a namespace its side's addresses: on the wire, and behind it on `lo`."""
+    namespace.address(device, f"{side.outer[4]}/24", f"{side.outer[6]}/64")
+    namespace.address("lo", f"{side.inner[4]}/32", f"{side.inner[6]}/128")
+
+
+class UxfrmAndLinux(Hosts):
+    """uxfrm and a real Linux kernel on one wire.
+
+        ┌─ namespace linux ──────────────┐         ┌─ Linux 6.1, User-Mode Linux ─┐
+        │ lo      10.1.0.1  fd01::1      │   TAP   │ lo    10.2.0.1  fd02::1      │
+        │ uxfrm0  (TUN)                  │         │                              │
+        │ tap0    10.9.0.1  fd09::1  ────┼─────────┼─ vec0 10.9.0.2  fd09::2      │
+        └────────────────────────────────┘    ▲    └──────────────────────────────┘
+                                             wire: sees all that passes
+    """
+
+    def _build(self):
+        self.here = self.namespace("linux")
+        self.here.tap("tap0")
+        place(self.here, "tap0", HERE)
+        self.linux = LinuxGuest(self.here, "tap0")
+        self.callback(self.linux.close)
+        self._place_linux()
+        self.echo(self.here)
+        self.between = self.wire(self.here, "tap0")
+
+    def _place_linux(self):
+        mac = self.linux.run("cat /sys/class/net/vec0/address").strip()
+        self.here.neighbour("tap0", mac, THERE.outer[4], THERE.outer[6])
+        mac = self.here.mac("tap0")
+        self.linux.run(
+            f"""set -e
+            ip addr add {THERE.outer[4]}/24 dev vec0; ip addr add {THERE.outer[6]}/64 dev vec0 nodad
+            ip addr add {THERE.inner[4]}/32 dev lo;   ip addr add {THERE.inner[6]}/128 dev lo nodad
+            ip neigh replace {HERE.outer[4]} lladdr {mac} dev vec0 nud permanent
+            ip neigh replace {HERE.outer[6]} lladdr {mac} dev vec0 nud permanent
+            ip route add {HERE.inner[4]}/32 via {HERE.outer[4]} src {THERE.inner[4]}
+            ip route add {HERE.inner[6]}/128 via {HERE.outer[6]} src {THERE.inner[6]}"""
+        )
+
+
+class UxfrmAndWire(Hosts):
+    """A namespace whose peer is the test itself: scapy reads and writes the frames.
+
+        ┌─ namespace alone ──────────────┐         ┌─ namespace scapy ─┐
+        │ lo      10.1.0.1  fd01::1      │  veth   │  no address:      │
+        │ uxfrm0  (TUN)                  │         │  nothing answers  │
+        │ wire0   10.9.0.1  fd09::1  ────┼─────────┼─ far0  wire ◄──── the test
+        └────────────────────────────────┘         └───────────────────┘
+    """
+
+    def _build(self):
+        self.here, far = self.namespace("alone"), self.namespace("scapy")
+        veth(self.here, "wire0", far, "far0")
+        place(self.here, "wire0", HERE)
+        self.here.neighbour("wire0", far.mac("far0"), THERE.outer[4], THERE.outer[6])
+        self.mac = self.here.mac("wire0")
+        self.echo(self.here)
+        self.far = self.wire(far, "far0")
+
+
+class LinuxAndWire(Hosts):
+    """The same for Linux, so that the scapy cases are themselves checked against the kernel.
+
+        ┌─ namespace oracle ─┐         ┌─ Linux 6.1, User-Mode Linux ─┐
+        │  no address        │   TAP   │ lo    10.1.0.1  fd01::1      │
+        │  test ────► tap0 ──┼─────────┼─ vec0 10.9.0.1  fd09::1      │
+        └────────────────────┘         └──────────────────────────────┘
+    """
+
+    def _build(self):
+        outside = self.namespace("oracle")
+        outside.tap("tap0")
+        self.linux = LinuxGuest(outside, "tap0")
+        self.callback(self.linux.close)
+        self.mac = self.linux.run("cat /sys/class/net/vec0/address").strip()
+        self._place(outside.mac("tap0"))
+        self.far = self.wire(outside, "tap0")
+
+    def _place(self, far_mac):
+        self.linux.run(
+            f"""set -e
+            ip addr add {HERE.outer[4]}/24 dev vec0; ip addr add {HERE.outer[6]}/64 dev vec0 nodad
+            ip addr add {HERE.inner[4]}/32 dev lo;   ip addr add {HERE.inner[6]}/128 dev lo nodad
+            ip neigh replace {THERE.outer[4]} lladdr {far_mac} dev vec0 nud permanent
+            ip neigh replace {THERE.outer[6]} lladdr {far_mac} dev vec0 nud permanent
+            ip route add {THERE.inner[4]}/32 via {THERE.outer[4]} src {HERE.inner[4]}
+            ip route add {THERE.inner[6]}/128 via {THERE.outer[6]} src {HERE.inner[6]}"""
+        )
+
+
+class TwoGateways(Hosts):
+    """Two namespaces joined by a veth, for uxfrm at both ends; names and addresses are the test's.
+
+        ┌─ namespace left ─┐   veth   ┌─ namespace right ─┐
+        │        DEVICE ───┼──────────┼─── DEVICE         │
+        └──────────────────┘    ▲     └───────────────────┘
+                               wire
+    """
+
+    def _build(self, device):
+        self.left, self.right = self.namespace("left"), self.namespace("right")
+        veth(self.left, device, self.right, device)
+        for namespace in (self.left, self.right):
+            self.echo(namespace)
+        self.between = self.wire(self.left, device)

@@ -1,0 +1,78 @@
+"""Runs inside the User-Mode Linux guest and does what the test outside asks, through files in /run/channel.
+
+A request is NUMBER.request, a JSON object with one key; its answer NUMBER.reply is `{"status", "output"}`:
+
+    {"run": SCRIPT}                              sh -c SCRIPT
+    {"transfer": [SOURCE, DESTINATION, LENGTH]}  one TCP connection to the echo service at DESTINATION
+    {"stop": null}                               ends the agent, and with it the guest
+
+Files and not packets, so that no XFRM policy under test can cut the test off from its guest. The agent also runs the
+echo service, and holds port 4500 with UDP_ENCAP set, as an IKE daemon would: Linux takes ESP in UDP only there.
+"""
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import time
+import traceback
+
+import echo
+
+CHANNEL = pathlib.Path("/run/channel")
+POLL_SECONDS = 0.01
+UDP_ENCAP = 100  # linux/udp.h
+UDP_ENCAP_ESPINUDP = 2
+
+
+def encapsulation_sockets():
+    for family in (socket.AF_INET, socket.AF_INET6):
+        holder = socket.socket(family, socket.SOCK_DGRAM)
+        if family == socket.AF_INET6:
+            holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        holder.bind(("", 4500))
+        holder.setsockopt(socket.IPPROTO_UDP, UDP_ENCAP, UDP_ENCAP_ESPINUDP)
+        yield holder
+
+
+def run(script):
+    done = subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return done.returncode, done.stdout
+
+
+def transfer(arguments):
+    try:
+        echo.transfer(*arguments)
+    except (OSError, AssertionError):
+        return 1, traceback.format_exc()
+    return 0, ""
+
+
+def answer(number, request):
+    ((verb, argument),) = request.items()
+    status, output = {"run": run, "transfer": transfer, "stop": lambda _: (0, "")}[verb](argument)
+    unfinished = CHANNEL / f"{number}.unfinished"
+    unfinished.write_text(json.dumps({"status": status, "output": output}))
+    os.rename(unfinished, CHANNEL / f"{number}.reply")
+    return verb != "stop"
+
+
+def main():
+    holders = list(encapsulation_sockets())
+    server = echo.EchoServer()
+    number, more = 0, True
+    while more:
+        path = CHANNEL / f"{number}.request"
+        if not path.exists():
+            time.sleep(POLL_SECONDS)
+            continue
+        more = answer(number, json.loads(path.read_text()))
+        number += 1
+    server.close()
+    for holder in holders:
+        holder.close()
+
+
+if __name__ == "__main__":
+    main()
