@@ -64,6 +64,39 @@ pub enum Ecn {
     Ce,
 }
 
+impl Ecn {
+    /// The ECN bits of a TOS or traffic-class byte: its two lowest.
+    #[must_use]
+    #[inline]
+    pub const fn of_tos(tos: u8) -> Self {
+        match tos & 3 {
+            0 => Self::NotEct,
+            1 => Self::Ect1,
+            2 => Self::Ect0,
+            _ => Self::Ce,
+        }
+    }
+
+    /// The two bits: 0 to 3.
+    #[must_use]
+    #[inline]
+    pub const fn bits(self) -> u8 {
+        match self {
+            Self::NotEct => 0,
+            Self::Ect1 => 1,
+            Self::Ect0 => 2,
+            Self::Ce => 3,
+        }
+    }
+
+    /// `tos` with these ECN bits in place of its own.
+    #[must_use]
+    #[inline]
+    pub const fn in_tos(self, tos: u8) -> u8 {
+        tos & !3 | self.bits()
+    }
+}
+
 /// How a datagram went, or is to go, through a UDP socket, where the kernel writes the IP and UDP headers.
 ///
 /// A buffer with a `UdpPath` holds UDP payload only; one without holds whole IP packets.

@@ -8,10 +8,33 @@
 //!
 //! No clock, descriptor or thread here. Parsers are total: any bytes give a view or an error, never a panic.
 
+#![deny(unsafe_code)]
+
+pub mod checksum;
+pub mod error;
+pub mod esp;
+pub mod ethernet;
+pub mod flow;
+pub mod gre;
+pub mod icmp;
+pub mod icmpv6;
+pub mod ip;
+pub mod ipv4;
+pub mod ipv6;
+pub mod protocol;
+pub mod segment;
+pub mod tcp;
+pub mod udp;
+
 mod batch;
 mod buf;
 mod pool;
 
 pub use batch::{BATCH, Batch};
 pub use buf::{Checksum, Ecn, HEADROOM, PacketBuf, Segments, TAILROOM, UdpPath};
+pub use error::ParseError;
+pub use flow::FlowPorts;
+pub use ip::{Fragment, IpPacket, Version};
 pub use pool::{Pool, PoolStats, SizeClass};
+pub use protocol::Protocol;
+pub use segment::SegmentPlan;

@@ -1,0 +1,66 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// RFC 1071 §4.1 in its plainest form.
+fn naive(bytes: &[u8]) -> u16 {
+    let mut sum = 0_u32;
+    for pair in bytes.chunks(2) {
+        sum += u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    u16::try_from(sum).unwrap()
+}
+
+#[test]
+fn the_example_of_rfc_1071() {
+    let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
+    assert_eq!(Sum::of(&bytes).fold(), 0xddf2);
+}
+
+#[test]
+fn the_example_of_rfc_1624() {
+    assert_eq!(update(0xdd2f, 0x5555, 0x3285), 0x0000);
+}
+
+#[test]
+fn a_field_outside_the_packet_is_refused() {
+    for (start, offset) in [(5, 0), (0, 3), (4, 0), (u16::MAX, u16::MAX)] {
+        let mut packet = PacketBuf::from_slice(b"abcd");
+        packet.checksum = Checksum::Partial { start, offset };
+        assert_eq!(complete(&mut packet), Err(ParseError::ChecksumRange));
+        assert_eq!(packet.bytes(), b"abcd");
+    }
+}
+
+proptest! {
+    #[test]
+    fn wide_sums_are_the_plain_ones(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        prop_assert_eq!(Sum::of(&bytes).fold(), naive(&bytes));
+    }
+
+    #[test]
+    fn pieces_of_even_length_add_up(bytes in proptest::collection::vec(any::<u8>(), 0..400), cut in 0_usize..200) {
+        let (front, back) = bytes.split_at((cut * 2).min(bytes.len() & !1));
+        prop_assert_eq!(Sum::of(front).plus_bytes(back).fold(), naive(&bytes));
+    }
+
+    #[test]
+    fn an_update_is_a_new_sum(words in proptest::collection::vec(any::<u16>(), 2..40), at in any::<prop::sample::Index>(), new in any::<u16>()) {
+        let sum = |words: &[u16]| words.iter().fold(Sum::ZERO, |sum, word| sum.plus_u16(*word)).checksum();
+        let at = at.index(words.len());
+        let mut changed = words.clone();
+        changed[at] = new;
+        // Over all zeros, 0 and 0xffff are the same number.
+        prop_assume!(changed.iter().any(|word| *word != 0));
+        prop_assert_eq!(update(sum(&words), words[at], new), sum(&changed));
+    }
+
+    #[test]
+    fn two_words_update_as_one_after_the_other(checksum in any::<u16>(), old in any::<[u16; 2]>(), new in any::<[u16; 2]>()) {
+        let join = |[high, low]: [u16; 2]| u32::from(high) << 16 | u32::from(low);
+        let one_by_one = update(update(checksum, old[0], new[0]), old[1], new[1]);
+        let at_once = update_u32(checksum, join(old), join(new));
+        prop_assert!(at_once == one_by_one || (at_once ^ one_by_one) == 0xffff && [0, 0xffff].contains(&at_once));
+    }
+}

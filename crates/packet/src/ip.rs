@@ -1,0 +1,199 @@
+//! What the data path wants to know of an IP packet, found in one pass and kept without borrowing.
+
+use std::net::IpAddr;
+
+use crate::ipv4::{self, Ipv4};
+use crate::ipv6::{self, Ipv6};
+use crate::{Ecn, ParseError, Protocol};
+
+/// Version of the Internet Protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Version {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+/// Whether a packet is a piece of a larger one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fragment {
+    /// A whole datagram.
+    #[default]
+    None,
+    /// The first piece, which has the transport header.
+    First {
+        /// Which datagram it belongs to (16 bits in IPv4).
+        id: u32,
+        /// Whether others follow. `false` is possible in IPv6 only: an atomic fragment (RFC 6946).
+        more: bool,
+    },
+    /// A later piece, without transport header.
+    Later {
+        /// Which datagram it belongs to (16 bits in IPv4).
+        id: u32,
+        /// Whether others follow.
+        more: bool,
+        /// Where its payload belongs, in bytes.
+        offset: u16,
+    },
+}
+
+impl Fragment {
+    /// A datagram's piece, unless everything says that it is whole.
+    #[inline]
+    fn new(id: u32, offset: u16, more: bool) -> Self {
+        match (offset, more) {
+            (0, _) => Self::First { id, more },
+            (offset, more) => Self::Later { id, more, offset },
+        }
+    }
+}
+
+/// What the data path needs of a packet's network header. All offsets count from the packet's first byte.
+///
+/// ```
+/// use uxfrm_packet::{IpPacket, Protocol};
+/// # let packet = [0x45, 0, 0, 28, 0, 0, 0x40, 0, 64, 17, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2, 0, 53, 0, 53, 0, 8, 0, 0];
+/// let ip = IpPacket::parse(&packet)?;
+/// assert_eq!((ip.protocol, ip.header_len, ip.total_len), (Protocol::UDP, 20, 28));
+/// assert!(ip.dont_fragment);
+/// # Ok::<(), uxfrm_packet::ParseError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpPacket {
+    /// IPv4 or IPv6; both addresses are of it.
+    pub version: Version,
+    /// From whom.
+    pub source: IpAddr,
+    /// To whom, as the fixed header has it (a routing header may know better).
+    pub destination: IpAddr,
+    /// The TOS or traffic-class byte: DSCP and ECN.
+    pub tos: u8,
+    /// Hops left: TTL or hop limit.
+    pub ttl: u8,
+    /// IPv4's DF bit; always `true` in IPv6, where routers never fragment.
+    pub dont_fragment: bool,
+    /// IPv4 options, or IPv6 extension headers of any kind.
+    pub has_options: bool,
+    /// Whether it is a fragment.
+    pub fragment: Fragment,
+    /// IPv6's flow label; 0 in IPv4.
+    pub flow_label: u32,
+    /// The upper layer: the protocol behind IPv4 options or IPv6 extension headers.
+    pub protocol: Protocol,
+    /// Bytes before the upper layer: header with options, or with extension headers.
+    pub header_len: usize,
+    /// Bytes of the packet as its header says: never more than were given, never fewer than `header_len`.
+    pub total_len: usize,
+    /// Bytes given beyond `total_len`.
+    pub trailing: usize,
+    /// Where transport mode puts ESP (RFC 4303 §3.1.1, [`ipv6::Chain::esp_place`](crate::ipv6::Chain::esp_place)); `header_len` in IPv4.
+    pub esp_offset: usize,
+    /// The byte that names what stands at `esp_offset`, and is to say ESP then: 9 in IPv4.
+    pub next_header_at: usize,
+}
+
+impl IpPacket {
+    /// Reads the network header of the packet that `bytes` begins with.
+    ///
+    /// Behind the packet there may be more bytes. The IPv4 header checksum is not looked at.
+    ///
+    /// # Errors
+    /// [`ParseError::NotIp`], and what [`Ipv4::parse`], [`Ipv6::parse`] and [`Ipv6::chain`] say.
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
+        match bytes.first().map(|first| first >> 4) {
+            Some(4) => Self::of_ipv4(bytes),
+            Some(6) => Self::of_ipv6(bytes),
+            Some(_) | None => Err(ParseError::NotIp),
+        }
+    }
+
+    /// The differentiated services code point, 0 to 63.
+    #[must_use]
+    #[inline]
+    pub fn dscp(&self) -> u8 {
+        self.tos >> 2
+    }
+
+    /// The ECN bits.
+    #[must_use]
+    #[inline]
+    pub fn ecn(&self) -> Ecn {
+        Ecn::of_tos(self.tos)
+    }
+
+    /// Whether the packet is a piece of a larger one, the first too; also IPv6's atomic fragments.
+    #[must_use]
+    #[inline]
+    pub fn is_fragment(&self) -> bool {
+        self.fragment != Fragment::None
+    }
+
+    /// The upper layer's bytes; `bytes` are those that were parsed (of others: what there is of them).
+    #[must_use]
+    #[inline]
+    pub fn upper<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        let end = self.total_len.min(bytes.len());
+        bytes.get(self.header_len..end).unwrap_or_default()
+    }
+
+    #[inline]
+    fn of_ipv4(bytes: &[u8]) -> Result<Self, ParseError> {
+        let Ipv4 { header, options, trailing, .. } = Ipv4::parse(bytes)?;
+        let header_len = header.header_len();
+        let fragment = match header.flags_fragment.get() & !ipv4::DONT_FRAGMENT & 0x7fff {
+            0 => Fragment::None,
+            _ => Fragment::new(
+                header.id.get().into(),
+                header.fragment_offset(),
+                header.more_fragments(),
+            ),
+        };
+        Ok(Self {
+            version: Version::V4,
+            source: header.source().into(),
+            destination: header.destination().into(),
+            tos: header.tos,
+            ttl: header.ttl,
+            dont_fragment: header.dont_fragment(),
+            has_options: !options.is_empty(),
+            fragment,
+            flow_label: 0,
+            protocol: header.protocol,
+            header_len,
+            total_len: header.total_len.get().into(),
+            trailing: trailing.len(),
+            esp_offset: header_len,
+            next_header_at: 9,
+        })
+    }
+
+    #[inline]
+    fn of_ipv6(bytes: &[u8]) -> Result<Self, ParseError> {
+        let packet = Ipv6::parse(bytes)?;
+        let chain = packet.chain()?;
+        let header = packet.header;
+        let fragment = chain.fragment.map_or(Fragment::None, |piece| {
+            Fragment::new(piece.id.get(), piece.offset(), piece.more())
+        });
+        Ok(Self {
+            version: Version::V6,
+            source: header.source().into(),
+            destination: header.destination().into(),
+            tos: header.traffic_class(),
+            ttl: header.hop_limit,
+            dont_fragment: true,
+            has_options: chain.upper_place.offset != ipv6::HEADER_LEN,
+            fragment,
+            flow_label: header.flow_label(),
+            protocol: chain.upper,
+            header_len: chain.upper_place.offset,
+            total_len: bytes.len() - packet.trailing.len(),
+            trailing: packet.trailing.len(),
+            esp_offset: chain.esp_place.offset,
+            next_header_at: chain.esp_place.next_header_at,
+        })
+    }
+}

@@ -1,0 +1,286 @@
+//! IPv6 headers and the chain of extension headers behind them (RFC 8200).
+
+use std::net::Ipv6Addr;
+
+use zerocopy::byteorder::big_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::{Ecn, ParseError, Protocol};
+
+/// Bytes of the fixed header.
+pub const HEADER_LEN: usize = 40;
+
+/// Extension headers that are walked; RFC 8200 §4.1 knows at most 6 before the upper layer that are not ESP or AH.
+pub const MAX_EXTENSIONS: usize = 8;
+
+/// The fixed 40 bytes.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
+#[repr(C)]
+pub struct Ipv6Header {
+    /// Version (4 bits), traffic class (8), flow label (20).
+    pub version_class_flow: U32,
+    /// Bytes behind this header.
+    pub payload_len: U16,
+    /// What follows: an extension header or the upper layer.
+    pub next_header: Protocol,
+    /// Hops left.
+    pub hop_limit: u8,
+    /// From whom.
+    pub source: [u8; 16],
+    /// To whom.
+    pub destination: [u8; 16],
+}
+
+impl Ipv6Header {
+    /// A header with traffic class and flow label 0 and hop limit 64.
+    #[must_use]
+    pub fn new(
+        source: Ipv6Addr,
+        destination: Ipv6Addr,
+        next_header: Protocol,
+        payload_len: u16,
+    ) -> Self {
+        Self {
+            version_class_flow: U32::new(6 << 28),
+            payload_len: payload_len.into(),
+            next_header,
+            hop_limit: 64,
+            source: source.octets(),
+            destination: destination.octets(),
+        }
+    }
+
+    /// DSCP (6 bits) and ECN (2).
+    #[must_use]
+    #[inline]
+    pub fn traffic_class(&self) -> u8 {
+        let [high, low, _, _] = self.version_class_flow.to_bytes();
+        (high << 4) | (low >> 4)
+    }
+
+    /// Replaces DSCP and ECN.
+    #[inline]
+    pub fn set_traffic_class(&mut self, class: u8) {
+        let rest = self.version_class_flow.get() & !(0xff << 20);
+        self.version_class_flow = U32::new(rest | u32::from(class) << 20);
+    }
+
+    /// The ECN bits.
+    #[must_use]
+    #[inline]
+    pub fn ecn(&self) -> Ecn {
+        Ecn::of_tos(self.traffic_class())
+    }
+
+    /// The flow label, 20 bits.
+    #[must_use]
+    #[inline]
+    pub fn flow_label(&self) -> u32 {
+        self.version_class_flow.get() & 0x000f_ffff
+    }
+
+    /// Replaces the flow label; bits above the 20th are ignored.
+    #[inline]
+    pub fn set_flow_label(&mut self, label: u32) {
+        let rest = self.version_class_flow.get() & !0x000f_ffff;
+        self.version_class_flow = U32::new(rest | label & 0x000f_ffff);
+    }
+
+    /// From whom.
+    #[must_use]
+    #[inline]
+    pub fn source(&self) -> Ipv6Addr {
+        self.source.into()
+    }
+
+    /// To whom.
+    #[must_use]
+    #[inline]
+    pub fn destination(&self) -> Ipv6Addr {
+        self.destination.into()
+    }
+}
+
+/// The first two bytes of hop-by-hop options, destination options and routing headers.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
+#[repr(C)]
+pub struct ExtensionHeader {
+    /// What follows this extension header.
+    pub next_header: Protocol,
+    /// Length in units of 8 bytes, not counting the first 8.
+    pub length: u8,
+}
+
+/// The fragment header (RFC 8200 §4.5).
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
+#[repr(C)]
+pub struct FragmentHeader {
+    /// What the fragmentable part begins with.
+    pub next_header: Protocol,
+    /// Sent as 0.
+    pub reserved: u8,
+    /// Offset in units of 8 bytes (13 bits), reserved (2), more fragments (1).
+    pub offset_more: U16,
+    /// Which datagram the fragment belongs to.
+    pub id: U32,
+}
+
+impl FragmentHeader {
+    /// Where the payload belongs in the fragmentable part, in bytes.
+    #[must_use]
+    #[inline]
+    pub fn offset(&self) -> u16 {
+        self.offset_more.get() & 0xfff8
+    }
+
+    /// Whether a later fragment follows.
+    #[must_use]
+    #[inline]
+    pub fn more(&self) -> bool {
+        self.offset_more.get() & 1 != 0
+    }
+}
+
+/// A packet taken apart.
+#[derive(Clone, Copy, Debug)]
+pub struct Ipv6<'a> {
+    /// The fixed header.
+    pub header: &'a Ipv6Header,
+    /// What the payload length covers: extension headers and upper layer.
+    pub payload: &'a [u8],
+    /// Bytes behind the payload length: padding of a lower layer.
+    pub trailing: &'a [u8],
+}
+
+impl<'a> Ipv6<'a> {
+    /// Takes a packet apart; [`chain`](Self::chain) walks its extension headers.
+    ///
+    /// # Errors
+    /// [`ParseError::NotIp`] for another version, [`ParseError::Ipv6Truncated`], [`ParseError::Ipv6PayloadLength`].
+    #[inline]
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
+        let (header, rest) =
+            Ipv6Header::ref_from_prefix(bytes).map_err(|_| ParseError::Ipv6Truncated)?;
+        if header.version_class_flow.to_bytes()[0] >> 4 != 6 {
+            return Err(ParseError::NotIp);
+        }
+        let (payload, trailing) = rest
+            .split_at_checked(header.payload_len.get().into())
+            .ok_or(ParseError::Ipv6PayloadLength)?;
+        Ok(Self { header, payload, trailing })
+    }
+
+    /// Walks the extension headers.
+    ///
+    /// # Errors
+    /// [`ParseError::ExtensionTruncated`], [`ParseError::ExtensionsTooMany`].
+    #[inline]
+    pub fn chain(&self) -> Result<Chain, ParseError> {
+        Chain::walk(self.header.next_header, self.payload)
+    }
+}
+
+/// One place in the chain of headers, and the byte that names what stands there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Bytes from the packet's first one.
+    pub offset: usize,
+    /// Where the next-header byte that announces this place lies, from the packet's first byte.
+    pub next_header_at: usize,
+}
+
+impl Place {
+    /// Directly behind the fixed header.
+    const FIRST: Self = Self { offset: HEADER_LEN, next_header_at: 6 };
+}
+
+/// What a walk along the extension headers found.
+///
+/// Hop-by-hop options, routing, fragment and destination options headers are walked past. AH and ESP are upper
+/// layers here, as in `net/xfrm/xfrm_policy.c: decode_session6`. Behind the header of a fragment
+/// that is not the first there is no header to read, so the walk ends there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chain {
+    /// The first protocol that is not an extension header.
+    pub upper: Protocol,
+    /// Where it begins.
+    pub upper_place: Place,
+    /// The fragment header, when there is one.
+    pub fragment: Option<FragmentHeader>,
+    /// Where transport mode puts ESP (RFC 4303 §3.1.1): behind the last hop-by-hop, routing or fragment header.
+    /// Destination options stay outside only when one of those follows them.
+    pub esp_place: Place,
+}
+
+impl Chain {
+    /// Walks from `first`, which is what `payload`, the bytes behind the fixed header, begins with.
+    ///
+    /// # Errors
+    /// [`ParseError::ExtensionTruncated`], [`ParseError::ExtensionsTooMany`].
+    #[inline]
+    pub fn walk(first: Protocol, payload: &[u8]) -> Result<Self, ParseError> {
+        let mut chain = Self {
+            upper: first,
+            upper_place: Place::FIRST,
+            fragment: None,
+            esp_place: Place::FIRST,
+        };
+        for _ in 0..=MAX_EXTENSIONS {
+            if !chain.step(payload)? {
+                return Ok(chain);
+            }
+        }
+        Err(ParseError::ExtensionsTooMany)
+    }
+
+    /// Walks past one extension header; `false` when there is none to walk past.
+    #[inline]
+    fn step(&mut self, payload: &[u8]) -> Result<bool, ParseError> {
+        let later_fragment = self.fragment.is_some_and(|fragment| fragment.offset() != 0);
+        if later_fragment || !is_extension(self.upper) {
+            return Ok(false);
+        }
+        self.skip(payload).map(|()| true)
+    }
+
+    fn skip(&mut self, payload: &[u8]) -> Result<(), ParseError> {
+        let at = self.upper_place.offset - HEADER_LEN;
+        let bytes = payload.get(at..).ok_or(ParseError::ExtensionTruncated)?;
+        let (header, _) =
+            ExtensionHeader::ref_from_prefix(bytes).map_err(|_| ParseError::ExtensionTruncated)?;
+        let kind = self.upper;
+        let mut len = (usize::from(header.length) + 1) * 8;
+        if kind == Protocol::FRAGMENT {
+            let (fragment, _) = FragmentHeader::ref_from_prefix(bytes)
+                .map_err(|_| ParseError::ExtensionTruncated)?;
+            self.fragment = Some(*fragment);
+            len = size_of::<FragmentHeader>();
+        }
+        if len > bytes.len() {
+            return Err(ParseError::ExtensionTruncated);
+        }
+        self.upper = header.next_header;
+        self.upper_place = Place {
+            offset: self.upper_place.offset + len,
+            next_header_at: self.upper_place.offset,
+        };
+        if kind != Protocol::DSTOPTS {
+            self.esp_place = self.upper_place;
+        }
+        Ok(())
+    }
+}
+
+#[inline]
+fn is_extension(protocol: Protocol) -> bool {
+    matches!(
+        protocol,
+        Protocol::HOPOPTS | Protocol::ROUTING | Protocol::FRAGMENT | Protocol::DSTOPTS
+    )
+}
