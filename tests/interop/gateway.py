@@ -1,5 +1,6 @@
 """A running `uxfrm run CONFIG.toml` in one network namespace."""
 
+import contextlib
 import json
 import pathlib
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import tempfile
 import time
 
+TUN = "uxfrm0"
 READY = "uxfrm: ready"
 START_SECONDS = 20
 STOP_SECONDS = 10
@@ -15,10 +17,10 @@ STOP_SECONDS = 10
 class Gateway:
     """Started by `start`, ended by `stop` (SIGTERM, must be clean) or `kill` (SIGKILL)."""
 
-    def __init__(self, binary, namespace, tun="uxfrm0"):
+    def __init__(self, binary, namespace, mtu=1400):
         self.namespace = namespace
         self._binary = binary
-        self._tun = tun
+        self._mtu = mtu
         self._directory = tempfile.TemporaryDirectory(prefix="uxfrm-test-")
         self._process = None
 
@@ -37,7 +39,7 @@ class Gateway:
     def write(self, lines):
         """Lays the `ip xfrm` lines and the configuration that names them."""
         self.batch.write_text("".join(f"{line}\n" for line in lines))
-        (self.directory / "config.toml").write_text(configuration(self._tun, self.batch))
+        (self.directory / "config.toml").write_text(configuration(self._mtu, self.batch))
 
     def start(self, lines):
         self.write(lines)
@@ -80,16 +82,20 @@ class Gateway:
             self._process.wait()
 
     def close(self):
-        """After any test: nothing is left running, nothing is left on disk."""
+        """After any test, a failed one too: nothing is left running, no rule is left to the next, nothing on disk."""
+        if self.running():
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_SECONDS)
         self.kill()
         self._directory.cleanup()
 
 
-def configuration(tun, batch):
+def configuration(mtu, batch):
     return f"""\
 [host]
-tun = {json.dumps(tun)}
-mtu = 1400
+tun = "{TUN}"
+mtu = {mtu}
 
 [wire]
 encapsulation = "esp"

@@ -77,6 +77,15 @@ def test_esp_in_udp(association, gateway, linux_network):
     traffic_is_protected(association, "esp-in-udp", gateway, linux_network)
 
 
+def test_senders_learn_the_path_mtu(uxfrm, linux_network):
+    """A TUN as wide as the wire: full TCP segments do not fit with ESP around them, and uxfrm has to say so."""
+    gateway = Gateway(uxfrm, linux_network.here, mtu=1500)
+    try:
+        traffic_is_protected(Association(GCM_128, "tunnel", 4, 4), "esp", gateway, linux_network)
+    finally:
+        gateway.close()
+
+
 def test_linux_drops_what_was_tampered_with(gateway, linux_network):
     """The counter-test: with another key at the Linux end nothing passes, and Linux counts it as a bad ICV."""
     association = Association(GCM_128, "tunnel", 4, 4)

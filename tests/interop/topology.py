@@ -151,6 +151,7 @@ class TwoGateways(Hosts):
     def _build(self, device):
         self.left, self.right = self.namespace("left"), self.namespace("right")
         veth(self.left, device, self.right, device)
+        self.gateways = []
         for namespace in (self.left, self.right):
             self.echo(namespace)
         self.between = self.wire(self.left, device)

@@ -7,13 +7,14 @@ A request is NUMBER.request, a JSON object with one key; its answer NUMBER.reply
     {"stop": null}                               ends the agent, and with it the guest
 
 Files and not packets, so that no XFRM policy under test can cut the test off from its guest. The agent also runs the
-echo service, and holds port 4500 with UDP_ENCAP set, as an IKE daemon would: Linux takes ESP in UDP only there.
+echo service, and holds port 4500 as an IKE daemon would: Linux takes ESP in UDP only from a socket with UDP_ENCAP set.
 """
 
 import json
 import os
 import pathlib
 import socket
+import struct
 import subprocess
 import time
 import traceback
@@ -24,14 +25,24 @@ CHANNEL = pathlib.Path("/run/channel")
 POLL_SECONDS = 0.01
 UDP_ENCAP = 100  # linux/udp.h
 UDP_ENCAP_ESPINUDP = 2
+XFRM_POLICY_OPTION = {socket.AF_INET: (socket.IPPROTO_IP, 17), socket.AF_INET6: (socket.IPPROTO_IPV6, 35)}
+POLICY_IN, POLICY_OUT = 0, 1
+
+
+def bypass_policy(family, direction):
+    """A struct xfrm_userpolicy_info (linux/xfrm.h) that allows everything: its family and direction are all it says."""
+    return struct.pack("=40xH118xB7x", family, direction)
 
 
 def encapsulation_sockets():
+    """UDP sockets that take ESP. The bypass is needed where a policy covers the outer packets too: transport mode."""
     for family in (socket.AF_INET, socket.AF_INET6):
         holder = socket.socket(family, socket.SOCK_DGRAM)
         if family == socket.AF_INET6:
             holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         holder.bind(("", 4500))
+        for direction in (POLICY_IN, POLICY_OUT):
+            holder.setsockopt(*XFRM_POLICY_OPTION[family], bypass_policy(family, direction))
         holder.setsockopt(socket.IPPROTO_UDP, UDP_ENCAP, UDP_ENCAP_ESPINUDP)
         yield holder
 

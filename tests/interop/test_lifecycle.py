@@ -1,0 +1,133 @@
+"""What `uxfrm run` does to its host: nothing stays behind after SIGTERM, nothing leaves in the clear after a crash.
+
+        ┌─ namespace left ───────────┐  veth   ┌─ namespace right ──────────┐
+        │ lo      10.1.0.1           │         │ lo      10.2.0.1           │
+        │ uxfrm0  (TUN)              │         │                            │
+        │ wire0   10.9.0.1  ─────────┼─────────┼─ wire0  10.9.0.2           │
+        └────────────────────────────┘    ▲    └────────────────────────────┘
+          10.2.0.1 via 10.9.0.2          wire    10.1.0.1 via 10.9.0.1
+
+The namespaces reach each other without uxfrm: what uxfrm fails to protect is seen on the wire.
+"""
+
+import subprocess
+
+import pytest
+
+import topology
+import wire
+from association import GCM_128, Association
+from gateway import Gateway
+from topology import HERE, THERE
+
+PROTECTED = Association(GCM_128, "tunnel", 4, 4)
+
+
+@pytest.fixture
+def network(uxfrm):
+    with topology.TwoGateways("wire0") as made:
+        topology.place(made.left, "wire0", HERE)
+        topology.place(made.right, "wire0", THERE)
+        made.left.ip(f"route add {THERE.inner[4]}/32 via {THERE.outer[4]} src {HERE.inner[4]}")
+        made.right.ip(f"route add {HERE.inner[4]}/32 via {HERE.outer[4]} src {THERE.inner[4]}")
+        yield made
+
+
+@pytest.fixture
+def gateway(uxfrm, network):
+    made = Gateway(uxfrm, network.left)
+    yield made
+    made.close()
+
+
+def host_state(namespace):
+    """All that host mode may touch: links, addresses, rules and routes of both families."""
+    questions = ("-br link", "-br address", "-4 rule", "-6 rule", "-4 route show table all", "-6 route show table all")
+    return {question: sorted(namespace.ip(question).splitlines()) for question in questions}
+
+
+def assert_no_connection(namespace):
+    with pytest.raises(RuntimeError):
+        namespace.ping(HERE.inner[4], THERE.inner[4], count=2)
+
+
+def test_the_wire_shows_plaintext_where_there_is_any(network):
+    """The counter-test of all the others: without uxfrm the marker is seen."""
+    network.left.ping(HERE.inner[4], THERE.inner[4])
+    with pytest.raises(AssertionError, match="in the clear"):
+        wire.assert_no_plaintext(network.between.seen())
+
+
+def test_sigterm_leaves_the_host_as_it_was(gateway, network):
+    before = host_state(network.left)
+    gateway.start(PROTECTED.lines(HERE, THERE))
+    assert host_state(network.left) != before, "host mode sets routes and a TUN"
+    gateway.stop()
+    assert host_state(network.left) == before
+
+
+def test_two_runs_one_after_the_other(gateway, network):
+    before = host_state(network.left)
+    for _ in range(2):
+        gateway.start(PROTECTED.lines(HERE, THERE))
+        gateway.stop()
+    assert host_state(network.left) == before
+
+
+def test_after_a_crash_nothing_leaves_in_the_clear(gateway, network):
+    """SIGKILL: what the policies protect stays cut off until uxfrm runs again, and then SIGTERM cleans it all up."""
+    before = host_state(network.left)
+    gateway.start(PROTECTED.lines(HERE, THERE))
+    network.between.seen()
+    gateway.kill()
+    assert_no_connection(network.left)
+    wire.assert_no_plaintext(network.between.seen())
+
+    gateway.start(PROTECTED.lines(HERE, THERE))
+    gateway.stop()
+    assert host_state(network.left) == before
+
+
+def test_without_a_state_nothing_leaves_in_the_clear(gateway, network):
+    """A policy whose SA is not there (yet) holds its traffic back."""
+    gateway.start(PROTECTED.policies(HERE, THERE))
+    network.between.seen()
+    assert_no_connection(network.left)
+    wire.assert_no_plaintext(network.between.seen())
+    gateway.stop()
+
+
+def test_an_unprotected_answer_is_dropped(gateway, network):
+    """The policy `in` wants ESP; the right side, which knows nothing of it, is not believed."""
+    gateway.start(PROTECTED.lines(HERE, THERE))
+    with pytest.raises(RuntimeError, match="100% packet loss"):
+        network.right.ping(THERE.inner[4], HERE.inner[4], count=2)
+    gateway.stop()
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("xfrm state add src 10.9.0.1 dst 10.9.0.2 proto esp spi 1 mode tunel", "tunel"),
+        ("xfrm policy add src 10.1.0.1/33 dst 10.2.0.1/32 dir out", "10.1.0.1/33"),
+        ("xfrm nonsense add", "nonsense"),
+    ],
+)
+def test_a_wrong_line_is_named(line, word, gateway, network):
+    """File, line and word; and the host is left alone."""
+    before = host_state(network.left)
+    with pytest.raises(AssertionError, match="ended at start") as refusal:
+        gateway.start(["# a comment, so that the mistake is in line 2", line])
+    assert f"{gateway.batch}:2" in str(refusal.value)
+    assert word in str(refusal.value)
+    assert host_state(network.left) == before
+
+
+def test_an_unknown_configuration_key_is_named(uxfrm, gateway, network):
+    gateway.write([])
+    config = gateway.directory / "config.toml"
+    config.write_text(config.read_text() + "\n[hots]\ntun = 'x'\n")
+    with network.left.entered():
+        done = subprocess.run([uxfrm, "run", config], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
+    assert done.returncode != 0
+    assert "hots" in done.stderr and "config.toml" in done.stderr

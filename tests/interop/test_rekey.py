@@ -1,0 +1,103 @@
+"""Rekeying between uxfrm and Linux without losing a packet.
+
+Both generations of SAs are there at both ends before Linux removes its old outbound one (make before break). Meanwhile
+datagrams pass in both directions, and each must be answered. For the network see topology.UxfrmAndLinux.
+"""
+
+import dataclasses
+import socket
+import threading
+import time
+
+import pytest
+
+import echo
+import wire
+from association import CBC_SHA256, GCM_128, Association
+from gateway import Gateway
+from topology import HERE, THERE
+
+INTERVAL_SECONDS = 0.01
+TRAFFIC_SECONDS = 3
+
+
+class Probes:
+    """Numbered datagrams to an echo service, one every INTERVAL_SECONDS, and which of them came back."""
+
+    def __init__(self, namespace, source, destination):
+        self.sent, self.answered = 0, set()
+        self._stopping = threading.Event()
+        with namespace.entered():
+            self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind((source, 0))
+        self._socket.connect((destination, echo.PORT))
+        self._socket.settimeout(0.2)
+        self._threads = [threading.Thread(target=self._send), threading.Thread(target=self._receive)]
+        for thread in self._threads:
+            thread.start()
+
+    def _send(self):
+        while not self._stopping.wait(INTERVAL_SECONDS):
+            self._socket.send(echo.MARKER + self.sent.to_bytes(8, "big"))
+            self.sent += 1
+
+    def _receive(self):
+        last_answer = time.monotonic()
+        while not self._stopping.is_set() or time.monotonic() - last_answer < 2:
+            try:
+                data = self._socket.recv(2048)
+            except TimeoutError:
+                continue
+            self.answered.add(int.from_bytes(data[-8:], "big"))
+            last_answer = time.monotonic()
+            if self._stopping.is_set() and len(self.answered) == self.sent:
+                return
+
+    def lost(self):
+        """Ends the sending, waits for what is still under way, and returns the numbers without an answer."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+        self._socket.close()
+        return sorted(set(range(self.sent)) - self.answered)
+
+
+@pytest.mark.parametrize("transform", [GCM_128, CBC_SHA256], ids=lambda transform: transform.name)
+def test_no_packet_is_lost_when_linux_rekeys(transform, uxfrm, linux_network):
+    old = Association(transform, "tunnel", 4, 4)
+    new = dataclasses.replace(old, generation=1)
+    here, there = old.endpoints(HERE), old.endpoints(THERE)
+    gateway = Gateway(uxfrm, linux_network.here)
+    try:
+        gateway.start(old.lines(HERE, THERE) + new.states(HERE, THERE))
+        linux_network.linux.xfrm(old.lines(THERE, HERE) + [new.state(HERE, THERE)])
+        linux_network.here.ping(here, there, count=1)
+        linux_network.between.seen()
+        probes = Probes(linux_network.here, here, there)
+        time.sleep(TRAFFIC_SECONDS / 2)
+        rekey_towards_us(linux_network.linux, old, new)
+        time.sleep(TRAFFIC_SECONDS / 2)
+        lost = probes.lost()
+        assert probes.sent > 50
+        assert not lost, f"{len(lost)} of {probes.sent} unanswered: {lost[:10]}\nuxfrm said:\n{gateway.log()}"
+        frames = linux_network.between.seen()
+        wire.assert_only("esp", frames)
+        assert {old.spi_of(HERE), new.spi_of(HERE)} == spis_received(frames), "Linux did not change to the new SA"
+        gateway.stop()
+    finally:
+        gateway.close()
+
+
+def rekey_towards_us(linux, old, new):
+    """Linux's outbound SA: the new one is added, and only then is the old one deleted."""
+    gone = f"xfrm state delete src {THERE.outer[4]} dst {HERE.outer[4]} proto esp spi {old.spi_of(HERE)}"
+    linux.run(f"ip {new.state(THERE, HERE)} && ip {gone}".replace("(", "\\(").replace(")", "\\)"))
+
+
+def spis_received(frames):
+    """The SPIs of the IPv4 ESP packets that came in."""
+    return {
+        hex(int.from_bytes(frame[34:38], "big"))
+        for outgoing, frame in frames
+        if not outgoing and wire.protocol(frame) == "esp"
+    }
