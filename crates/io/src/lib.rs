@@ -4,8 +4,27 @@
 //! [`Port`] receives and transmits batches of buffers without blocking, without allocating once it is warm, and
 //! counts every packet that it could not send. This crate knows buffers, not IPsec: it uses only `uxfrm-packet`.
 
+pub mod affinity;
+pub mod capture;
+pub mod clock;
+mod control;
+pub mod dump;
 pub mod memory;
+mod mmsg;
+pub mod netns;
+pub mod poll;
 pub mod port;
+pub mod random;
+pub mod raw;
+pub mod signal;
+mod socket;
+pub mod tun;
+pub mod udp;
+mod virtio;
 
 pub use memory::Memory;
+pub use netns::Namespace;
 pub use port::{Accepts, Port, Refused, Transmitted, wire_packets};
+pub use raw::{IpVersion, Raw, RawOptions};
+pub use tun::{Tun, TunOptions};
+pub use udp::{Udp, UdpOptions};

@@ -1,0 +1,308 @@
+//! Many datagrams per system call: `recvmmsg` and `sendmmsg` over packet buffers.
+//!
+//! Why not `quinn-udp`, which the issue names: its control messages carry the two ECN bits only, and ESP's outer
+//! header needs the whole TOS or traffic-class byte (RFC 4301 §5.1.2); and it sends one train per call, while a batch
+//! here holds several.
+//!
+//! Large and small datagrams come through the same call, and nobody knows beforehand which: every message is received
+//! into *two* buffers, the first 2,048 bytes into one of the packet class and what goes beyond into a super-buffer. A
+//! small datagram leaves in the packet buffer, and its super-buffer, not even touched, stays for the next call; a
+//! large one leaves in the super-buffer at the price of copying its first 2,048 bytes there.
+//!
+//! The kernel's structures are built on the stack per call and point into buffers that outlive it.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
+
+use uxfrm_packet::{PacketBuf, Pool, SizeClass};
+
+use crate::control::Control;
+use crate::socket::Name;
+
+/// Messages in one system call, in either direction.
+pub(crate) const MESSAGES: usize = 32;
+
+/// Bytes of a datagram that go into a buffer of the packet class before the rest goes into a super-buffer.
+pub(crate) const SMALL: usize = 2048;
+
+/// Bytes that a super-buffer takes from its first byte on.
+pub(crate) const LARGE: usize = 65_536;
+
+/// How long one call of `send` waits at the most for the kernel to have room again, in nanoseconds.
+const PATIENCE: libc::c_long = 200_000;
+
+/// A buffer for what comes next, whatever its size.
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    small: Option<PacketBuf>,
+    large: Option<PacketBuf>,
+}
+
+impl Slot {
+    /// Where a packet's first [`SMALL`] bytes and its rest go, as two vectors of a scattered read.
+    pub(crate) fn vectors(&mut self, pool: &mut Pool) -> [libc::iovec; 2] {
+        let small = self.small.get_or_insert_with(|| pool.take(SizeClass::Packet));
+        let large = self.large.get_or_insert_with(|| pool.take(SizeClass::Super));
+        [vector(&mut small.spare()[..SMALL]), vector(&mut large.spare()[SMALL..LARGE])]
+    }
+
+    /// The `len` bytes read into the [`vectors`](Self::vectors), in the buffer of the fitting class.
+    pub(crate) fn take(&mut self, len: usize, pool: &mut Pool) -> PacketBuf {
+        if len <= SMALL {
+            let mut packet = self.small.take().unwrap_or_else(|| pool.take(SizeClass::Packet));
+            packet.received(len);
+            return packet;
+        }
+        let mut packet = self.large.take().unwrap_or_else(|| pool.take(SizeClass::Super));
+        if let Some(front) = &mut self.small {
+            packet.spare()[..SMALL].copy_from_slice(&front.spare()[..SMALL]);
+        }
+        packet.received(len);
+        packet
+    }
+}
+
+/// The receiving half of a datagram socket.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    slots: Box<[Slot]>,
+    names: Box<[Name]>,
+    controls: Box<[Control]>,
+    lengths: [usize; MESSAGES],
+}
+
+impl Receiver {
+    pub(crate) fn new() -> Self {
+        Self {
+            slots: (0..MESSAGES).map(|_| Slot::default()).collect(),
+            names: vec![Name::EMPTY; MESSAGES].into_boxed_slice(),
+            controls: vec![Control::EMPTY; MESSAGES].into_boxed_slice(),
+            lengths: [0; MESSAGES],
+        }
+    }
+
+    /// Receives up to `most` datagrams; how many, 0 when none waits. Take each with [`datagram`](Self::datagram).
+    pub(crate) fn receive(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        pool: &mut Pool,
+        most: usize,
+    ) -> io::Result<usize> {
+        let most = most.min(MESSAGES);
+        let mut vectors = [[vector(&mut []); 2]; MESSAGES];
+        let mut headers = [const { MaybeUninit::<libc::mmsghdr>::zeroed() }; MESSAGES];
+        for index in 0..most {
+            vectors[index] = self.slots[index].vectors(pool);
+            // SAFETY: an mmsghdr is integers and pointers, for which zero bytes are valid.
+            let header = unsafe { headers[index].assume_init_mut() };
+            header.msg_hdr.msg_iov = vectors[index].as_mut_ptr();
+            header.msg_hdr.msg_iovlen = 2;
+            header.msg_hdr.msg_name = self.names[index].as_ptr();
+            header.msg_hdr.msg_namelen = Name::ROOM;
+            header.msg_hdr.msg_control = self.controls[index].as_ptr();
+            header.msg_hdr.msg_controllen = crate::control::ROOM;
+        }
+        // SAFETY: the first `most` headers are filled in and point into `vectors`, `names`, `controls` and the slots'
+        // buffers with their lengths; none of them moves during the call, and all are borrowed by us alone.
+        let count = unsafe {
+            libc::recvmmsg(
+                fd.as_raw_fd(),
+                headers.as_mut_ptr().cast(),
+                u32::try_from(most).unwrap_or(0),
+                libc::MSG_DONTWAIT,
+                ptr::null_mut(),
+            )
+        };
+        let Ok(count) = usize::try_from(count) else {
+            return nothing_waits(io::Error::last_os_error());
+        };
+        for (index, header) in headers.iter().take(count).enumerate() {
+            // SAFETY: filled in above.
+            let header = unsafe { header.assume_init_ref() };
+            self.lengths[index] = header.msg_len as usize;
+            self.controls[index].written(header.msg_hdr.msg_controllen);
+        }
+        Ok(count)
+    }
+
+    /// The datagram in a slot that the last [`receive`](Self::receive) filled, who sent it, and what came with it.
+    pub(crate) fn datagram(
+        &mut self,
+        index: usize,
+        pool: &mut Pool,
+    ) -> (PacketBuf, &Name, &Control) {
+        (
+            self.slots[index].take(self.lengths[index], pool),
+            &self.names[index],
+            &self.controls[index],
+        )
+    }
+
+    /// How long the datagram in a slot is.
+    pub(crate) fn length(&self, index: usize) -> usize {
+        self.lengths[index]
+    }
+}
+
+/// One message to send: a piece of a buffer of the batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    /// Which buffer.
+    pub(crate) packet: usize,
+    /// Where the piece begins.
+    pub(crate) start: usize,
+    /// Its bytes.
+    pub(crate) len: usize,
+    /// How many packets it becomes on the wire.
+    pub(crate) packets: u64,
+}
+
+/// The sending half of a datagram socket: messages collected for one system call.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    parts: Vec<Part>,
+    names: Box<[Name]>,
+    controls: Box<[Control]>,
+}
+
+impl Sender {
+    pub(crate) fn new() -> Self {
+        Self {
+            parts: Vec::with_capacity(MESSAGES),
+            names: vec![Name::EMPTY; MESSAGES].into_boxed_slice(),
+            controls: vec![Control::EMPTY; MESSAGES].into_boxed_slice(),
+        }
+    }
+
+    /// Whether it must be [sent](Self::send) before more fits.
+    pub(crate) fn is_full(&self) -> bool {
+        self.parts.len() == MESSAGES
+    }
+
+    /// Whether nothing is to be sent.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// Adds a message and returns its empty control messages to fill in.
+    pub(crate) fn push(&mut self, part: Part, name: Name) -> &mut Control {
+        let index = self.parts.len();
+        self.parts.push(part);
+        self.names[index] = name;
+        self.controls[index].clear();
+        &mut self.controls[index]
+    }
+
+    /// Sends all messages in order and tells the fate of each.
+    ///
+    /// When the kernel has no room it waits once, for [`PATIENCE`]; what does not fit then is refused: under overload
+    /// it is better to drop than to queue.
+    pub(crate) fn send(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        packets: &[PacketBuf],
+        mut fate: impl FnMut(Part, Result<(), &io::Error>),
+    ) {
+        let (mut at, mut patient) = (0, true);
+        while at < self.parts.len() {
+            match self.send_from(at, fd, packets) {
+                Ok(sent) => {
+                    self.parts[at..at + sent].iter().for_each(|part| fate(*part, Ok(())));
+                    at += sent;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_busy(&error) => {
+                    if !std::mem::take(&mut patient) {
+                        self.parts[at..].iter().for_each(|part| fate(*part, Err(&error)));
+                        break;
+                    }
+                    wait_for_room(fd);
+                }
+                Err(error) => {
+                    fate(self.parts[at], Err(&error));
+                    at += 1;
+                }
+            }
+        }
+        self.parts.clear();
+    }
+
+    /// One `sendmmsg` of the messages from `at` on; how many went out.
+    fn send_from(
+        &mut self,
+        at: usize,
+        fd: BorrowedFd<'_>,
+        packets: &[PacketBuf],
+    ) -> io::Result<usize> {
+        let mut vectors = [vector(&mut []); MESSAGES];
+        let mut headers = [const { MaybeUninit::<libc::mmsghdr>::zeroed() }; MESSAGES];
+        let count = self.parts.len() - at;
+        for (index, part) in self.parts[at..].iter().enumerate() {
+            let bytes = &packets[part.packet].bytes()[part.start..part.start + part.len];
+            vectors[index] =
+                libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+            // SAFETY: an mmsghdr is integers and pointers, for which zero bytes are valid.
+            let header = unsafe { headers[index].assume_init_mut() };
+            header.msg_hdr.msg_iov = &raw mut vectors[index];
+            header.msg_hdr.msg_iovlen = 1;
+            header.msg_hdr.msg_name = self.names[at + index].as_ptr();
+            header.msg_hdr.msg_namelen = self.names[at + index].len();
+            header.msg_hdr.msg_controllen = self.controls[at + index].len();
+            if header.msg_hdr.msg_controllen > 0 {
+                header.msg_hdr.msg_control = self.controls[at + index].as_ptr();
+            }
+        }
+        // SAFETY: the first `count` headers are filled in and point into `vectors`, `names`, `controls` and `packets`
+        // with their lengths; the kernel only reads them, and none moves during the call.
+        let sent = unsafe {
+            libc::sendmmsg(
+                fd.as_raw_fd(),
+                headers.as_mut_ptr().cast(),
+                u32::try_from(count).unwrap_or(0),
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+            )
+        };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+/// A vector of a scattered read or gathered write.
+pub(crate) fn vector(bytes: &mut [u8]) -> libc::iovec {
+    libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }
+}
+
+/// Nothing received for a passing reason is an empty answer; the rest is an error.
+///
+/// An ICMP error to an earlier datagram (`ECONNREFUSED` and its like) is reported by the next call on the socket: it
+/// says nothing about what waits.
+pub(crate) fn nothing_waits(error: io::Error) -> io::Result<usize> {
+    match error.raw_os_error() {
+        Some(
+            libc::EAGAIN
+            | libc::EINTR
+            | libc::ENOBUFS
+            | libc::ENOMEM
+            | libc::ECONNREFUSED
+            | libc::EHOSTUNREACH
+            | libc::ENETUNREACH
+            | libc::EMSGSIZE
+            | libc::ENETDOWN,
+        ) => Ok(0),
+        _broken => Err(error),
+    }
+}
+
+/// Whether the kernel may have room in a moment.
+pub(crate) fn is_busy(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM))
+}
+
+/// Waits until the socket takes more, at the most for [`PATIENCE`].
+pub(crate) fn wait_for_room(fd: BorrowedFd<'_>) {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+    let patience = libc::timespec { tv_sec: 0, tv_nsec: PATIENCE };
+    // SAFETY: one live pollfd, a live timespec, no signal mask. Its result does not matter: the next send tells.
+    unsafe { libc::ppoll(&raw mut poll, 1, &raw const patience, ptr::null()) };
+}

@@ -1,0 +1,163 @@
+//! Waiting for any of several descriptors, for a time, or for another thread.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+/// Descriptors reported by one [`Poller::wait`].
+const EVENTS: usize = 16;
+
+/// What a [`Waker`] reports as.
+const WAKER: u64 = u64::MAX;
+
+/// Waits for descriptors to become readable.
+#[derive(Debug)]
+pub struct Poller {
+    epoll: Epoll,
+    waker: Arc<EventFd>,
+    events: [EpollEvent; EVENTS],
+}
+
+/// Ends a [`Poller::wait`] from another thread.
+#[derive(Clone, Debug)]
+pub struct Waker {
+    event: Arc<EventFd>,
+}
+
+/// What ended a wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ready {
+    /// A bit per token that is readable.
+    tokens: u64,
+    /// Whether a [`Waker`] was used since the last wait.
+    pub woken: bool,
+}
+
+impl Ready {
+    /// Whether the descriptor added under `token` is readable or broken: reading it tells which.
+    #[must_use]
+    pub fn has(&self, token: u8) -> bool {
+        self.tokens >> (token & 63) & 1 == 1
+    }
+
+    /// Whether the wait ended because its time was over.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tokens == 0 && !self.woken
+    }
+}
+
+impl Poller {
+    /// One that waits for nothing but its waker yet.
+    ///
+    /// # Errors
+    /// The kernel's: too many descriptors open.
+    pub fn new() -> io::Result<Self> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let waker = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
+        epoll.add(&*waker, EpollEvent::new(EpollFlags::EPOLLIN, WAKER))?;
+        Ok(Self { epoll, waker, events: [EpollEvent::empty(); EVENTS] })
+    }
+
+    /// A handle to end waits with.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        Waker { event: Arc::clone(&self.waker) }
+    }
+
+    /// Waits for `descriptor` too, which is reported as `token` while it is readable (level-triggered).
+    ///
+    /// # Errors
+    /// `EINVAL` for a token above 63; the kernel's, when the descriptor cannot be polled or was added before.
+    pub fn add(&self, descriptor: BorrowedFd<'_>, token: u8) -> io::Result<()> {
+        if token > 63 {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        Ok(self.epoll.add(descriptor, EpollEvent::new(EpollFlags::EPOLLIN, u64::from(token)))?)
+    }
+
+    /// No longer waits for `descriptor`.
+    ///
+    /// # Errors
+    /// The kernel's, when it was not added.
+    pub fn remove(&self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(self.epoll.delete(descriptor)?)
+    }
+
+    /// Waits until something is ready or `most` is over, rounded up to milliseconds; `None` waits for ever. A signal
+    /// ends it early.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn wait(&mut self, most: Option<Duration>) -> io::Result<Ready> {
+        let timeout = match most
+            .map(|most| i32::try_from(most.as_micros().div_ceil(1000)).unwrap_or(i32::MAX))
+        {
+            Some(milliseconds) => EpollTimeout::try_from(milliseconds).unwrap_or(EpollTimeout::MAX),
+            None => EpollTimeout::NONE,
+        };
+        let count = match self.epoll.wait(&mut self.events, timeout) {
+            Err(nix::Error::EINTR) => 0,
+            result => result?,
+        };
+        let mut ready = Ready::default();
+        for event in &self.events[..count] {
+            if event.data() == WAKER {
+                ready.woken = true;
+                // The count does not matter, and nothing to read means that another wait took it.
+                let _count = self.waker.read();
+            } else {
+                ready.tokens |= 1 << (event.data() & 63);
+            }
+        }
+        Ok(ready)
+    }
+}
+
+impl Waker {
+    /// Ends the current wait, or the next one.
+    pub fn wake(&self) {
+        // The only failure is a counter at its end, and then the wait ends anyway.
+        let _full = self.event.write(1);
+    }
+}
+
+impl AsFd for Poller {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn readable_descriptors_and_wakers_end_a_wait() {
+        let mut poller = Poller::new().unwrap();
+        let (mut near, far) = UnixStream::pair().unwrap();
+        poller.add(far.as_fd(), 5).unwrap();
+        assert!(poller.wait(Some(Duration::ZERO)).unwrap().is_empty());
+        near.write_all(b"x").unwrap();
+        let ready = poller.wait(None).unwrap();
+        assert!(ready.has(5) && !ready.has(4) && !ready.woken);
+        poller.remove(far.as_fd()).unwrap();
+        let waker = poller.waker();
+        std::thread::spawn(move || waker.wake());
+        assert!(poller.wait(None).unwrap().woken);
+        assert!(poller.wait(Some(Duration::ZERO)).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_token_beyond_the_set_is_refused() {
+        let poller = Poller::new().unwrap();
+        let (near, _far) = UnixStream::pair().unwrap();
+        assert!(poller.add(near.as_fd(), 64).is_err());
+    }
+}

@@ -1,0 +1,268 @@
+//! Whole IP packets through raw sockets: ESP as protocol 50, and whatever else must leave beside it.
+//!
+//! Sending goes through an `IPPROTO_RAW` socket, so any protocol will do (ICMP errors, bypassed packets); the IP
+//! header is the buffer's own. The kernel only fills in IPv4's total length, checksum and, where they are 0, source
+//! and identification (`net/ipv4/raw.c: raw_send_hdrinc`). It fragments nothing: oversized packets are refused.
+//!
+//! Receiving takes protocol 50 only, after the kernel has put fragments together. IPv4 comes with its header. IPv6
+//! comes without (RFC 3542 §3): it is written anew from the addresses, traffic class and hop limit that come beside
+//! the payload; flow label and extension headers are lost, and ESP does not need them.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments};
+
+use crate::control::{Control, integer};
+use crate::mmsg::{MESSAGES, Part, Receiver, Sender};
+use crate::port::{Accepts, Port, Transmitted, wire_packets};
+use crate::socket::{self, Name};
+
+/// Encapsulating Security Payload's protocol number (RFC 4303 §2).
+const ESP: u8 = 50;
+
+/// The IP version of a raw port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IpVersion {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+/// What a raw port is opened with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawOptions {
+    /// One port carries one of them.
+    pub version: IpVersion,
+    /// Take only what comes to this address; `None` for all of the host's.
+    pub local: Option<IpAddr>,
+    /// Mark of everything sent (`SO_MARK`); 0 for none.
+    pub mark: u32,
+    /// Bytes of kernel buffer to ask for in each direction.
+    pub buffer: usize,
+}
+
+impl RawOptions {
+    /// All local addresses of a version, no mark, 8 MiB of kernel buffer each way.
+    #[must_use]
+    pub fn new(version: IpVersion) -> Self {
+        Self { version, local: None, mark: 0, buffer: 8 << 20 }
+    }
+}
+
+/// Raw sockets of one IP version as a port.
+#[derive(Debug)]
+pub struct Raw {
+    version: IpVersion,
+    mark: u32,
+    incoming: OwnedFd,
+    outgoing: OwnedFd,
+    receiver: Receiver,
+    sender: Sender,
+}
+
+impl Raw {
+    /// Opens the sockets. Needs `CAP_NET_RAW` in the user namespace that owns the network namespace.
+    ///
+    /// # Errors
+    /// The kernel's: not permitted, no such address.
+    pub fn open(options: &RawOptions) -> io::Result<Self> {
+        let family = match options.version {
+            IpVersion::V4 => libc::AF_INET,
+            IpVersion::V6 => libc::AF_INET6,
+        };
+        let incoming = socket::open(family, libc::SOCK_RAW, i32::from(ESP))?;
+        let outgoing = socket::open(family, libc::SOCK_RAW, libc::IPPROTO_RAW)?;
+        if options.version == IpVersion::V6 {
+            for option in [libc::IPV6_RECVPKTINFO, libc::IPV6_RECVTCLASS, libc::IPV6_RECVHOPLIMIT] {
+                socket::set(incoming.as_fd(), libc::IPPROTO_IPV6, option, 1)?;
+            }
+        }
+        for fd in [incoming.as_fd(), outgoing.as_fd()] {
+            socket::set_mark(fd, options.mark)?;
+            socket::enlarge(fd, options.buffer)?;
+        }
+        if let Some(local) = options.local {
+            socket::bind(incoming.as_fd(), SocketAddr::new(local, 0))?;
+        }
+        Ok(Self {
+            version: options.version,
+            mark: options.mark,
+            incoming,
+            outgoing,
+            receiver: Receiver::new(),
+            sender: Sender::new(),
+        })
+    }
+
+    /// Queues one buffer, a message for each packet in it.
+    fn queue(&mut self, index: usize, packets: &[PacketBuf], done: &mut Transmitted) {
+        let packet = &packets[index];
+        let step = match (packet.udp, packet.segments, packet.checksum) {
+            (None, Segments::One, Checksum::AsIs | Checksum::Verified) => packet.len(),
+            (None, Segments::Train { stride }, Checksum::AsIs | Checksum::Verified) => {
+                usize::from(stride.max(1))
+            }
+            (Some(_), _, _)
+            | (None, Segments::Tcp { .. } | Segments::Udp { .. }, _)
+            | (None, Segments::One | Segments::Train { .. }, Checksum::Partial { .. }) => {
+                return done.unsupported(packet);
+            }
+        };
+        let Some(destination) = destination(self.version, packet.bytes()) else {
+            return done
+                .refuse(wire_packets(packet), &io::Error::from_raw_os_error(libc::EAFNOSUPPORT));
+        };
+        let name = Name::of(SocketAddr::new(destination, 0));
+        for start in (0..packet.len()).step_by(step) {
+            if self.sender.is_full() {
+                self.flush(packets, done);
+            }
+            let len = step.min(packet.len() - start);
+            self.sender.push(Part { packet: index, start, len, packets: 1 }, name);
+        }
+    }
+
+    fn flush(&mut self, packets: &[PacketBuf], done: &mut Transmitted) {
+        let mut too_big = None;
+        self.sender.send(self.outgoing.as_fd(), packets, |part, fate| match fate {
+            Ok(()) => {
+                done.packets += 1;
+                done.bytes += part.len as u64;
+            }
+            Err(error) => {
+                done.refuse(1, error);
+                if error.raw_os_error() == Some(libc::EMSGSIZE) {
+                    too_big = destination(self.version, packets[part.packet].bytes());
+                }
+            }
+        });
+        if let Some(remote) = too_big {
+            done.refused.mtu = socket::path_mtu(remote, self.mark);
+        }
+    }
+}
+
+impl Port for Raw {
+    fn receive(&mut self, pool: &mut Pool, into: &mut Batch) -> io::Result<usize> {
+        let before = into.len();
+        while into.room() > 0 {
+            let most = MESSAGES.min(into.room());
+            let count = self.receiver.receive(self.incoming.as_fd(), pool, most)?;
+            for index in 0..count {
+                let (mut packet, name, control) = self.receiver.datagram(index, pool);
+                if self.version == IpVersion::V4
+                    || restore_header(&mut packet, name, control).is_some()
+                {
+                    into.push(packet);
+                } else {
+                    pool.give(packet);
+                }
+            }
+            if count < most {
+                break;
+            }
+        }
+        Ok(into.len() - before)
+    }
+
+    fn transmit(&mut self, batch: &mut Batch, pool: &mut Pool) -> Transmitted {
+        let mut done = Transmitted::default();
+        for index in 0..batch.len() {
+            self.queue(index, batch.as_slice(), &mut done);
+        }
+        self.flush(batch.as_slice(), &mut done);
+        pool.give_all(batch);
+        done
+    }
+
+    /// Trains always: each of their packets is a message of the same system call.
+    fn accepts(&self) -> Accepts {
+        Accepts { trains: true, ..Accepts::PLAIN }
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.incoming.as_fd())
+    }
+}
+
+/// The destination in a packet's IP header, if it is of this version.
+fn destination(version: IpVersion, bytes: &[u8]) -> Option<IpAddr> {
+    match (version, bytes.first()? >> 4) {
+        (IpVersion::V4, 4) => {
+            Some(Ipv4Addr::from(<[u8; 4]>::try_from(bytes.get(16..20)?).ok()?).into())
+        }
+        (IpVersion::V6, 6) => {
+            Some(Ipv6Addr::from(<[u8; 16]>::try_from(bytes.get(24..40)?).ok()?).into())
+        }
+        (IpVersion::V4 | IpVersion::V6, _) => None,
+    }
+}
+
+/// Writes the IPv6 header that the kernel took off in front of the payload; `None` when it did not say enough.
+fn restore_header(packet: &mut PacketBuf, name: &Name, control: &Control) -> Option<()> {
+    let source = name.address().and_then(|address| match address {
+        SocketAddr::V6(v6) => Some(*SocketAddrV6::ip(&v6)),
+        SocketAddr::V4(_) => None,
+    })?;
+    let (mut destination, mut class, mut hops) = (None, 0, 64);
+    for (level, kind, data) in control.messages() {
+        match (level, kind) {
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                destination = data.get(..16).and_then(|octets| <[u8; 16]>::try_from(octets).ok());
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => class = byte(data)?,
+            (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => hops = byte(data)?,
+            _not_asked_for => {}
+        }
+    }
+    let length = u16::try_from(packet.len()).ok()?;
+    let header = packet.push(40)?;
+    header[..4].copy_from_slice(&(6 << 28 | u32::from(class) << 20).to_be_bytes());
+    header[4..6].copy_from_slice(&length.to_be_bytes());
+    header[6] = ESP;
+    header[7] = hops;
+    header[8..24].copy_from_slice(&source.octets());
+    header[24..40].copy_from_slice(&destination?);
+    Some(())
+}
+
+/// An `int` control message that holds a byte.
+fn byte(data: &[u8]) -> Option<u8> {
+    integer(data).and_then(|value| u8::try_from(value).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_destination_is_read_from_a_whole_header_of_the_version_only() {
+        let mut v4 = [0_u8; 20];
+        v4[0] = 0x45;
+        v4[16..].copy_from_slice(&[192, 0, 2, 1]);
+        assert_eq!(destination(IpVersion::V4, &v4), Some("192.0.2.1".parse().unwrap()));
+        assert_eq!(destination(IpVersion::V4, &v4[..19]), None);
+        assert_eq!(destination(IpVersion::V6, &v4), None);
+        assert_eq!(destination(IpVersion::V6, &[]), None);
+    }
+
+    #[test]
+    fn an_ipv6_header_is_restored() {
+        let mut control = Control::EMPTY;
+        let mut info = [0; 20];
+        info[15] = 1;
+        control.put(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
+        control.put(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &0xb9_i32.to_ne_bytes());
+        control.put(libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, &63_i32.to_ne_bytes());
+        let name = Name::of("[2001:db8::2]:0".parse().unwrap());
+        let mut packet = PacketBuf::from_slice(b"payload!");
+        restore_header(&mut packet, &name, &control).unwrap();
+        assert_eq!(packet.bytes()[..8], [0x6b, 0x90, 0, 0, 0, 8, 50, 63]);
+        assert_eq!(packet.bytes()[8..24], "2001:db8::2".parse::<Ipv6Addr>().unwrap().octets());
+        assert_eq!(packet.bytes()[24..40], Ipv6Addr::LOCALHOST.octets());
+        assert!(restore_header(&mut packet, &name, &Control::EMPTY).is_none());
+    }
+}

@@ -1,0 +1,75 @@
+//! The signals that a daemon answers to, as a descriptor to poll.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+/// What the process was asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// `SIGTERM` or `SIGINT`: finish what is under way and end.
+    Stop,
+    /// `SIGHUP`: read the configuration again.
+    Reload,
+}
+
+/// `SIGTERM`, `SIGINT` and `SIGHUP`, no longer delivered but read.
+#[derive(Debug)]
+pub struct Signals {
+    descriptor: SignalFd,
+}
+
+impl Signals {
+    /// Blocks the signals for the calling thread and those it starts from now on: call it before any other thread is
+    /// started.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn block() -> io::Result<Self> {
+        let set: SigSet = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect();
+        set.thread_block()?;
+        Ok(Self {
+            descriptor: SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?,
+        })
+    }
+
+    /// The next request; `None` when there is none.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn next(&self) -> io::Result<Option<Request>> {
+        let Some(signal) = self.descriptor.read_signal()? else { return Ok(None) };
+        let is_reload = i32::try_from(signal.ssi_signo) == Ok(libc::SIGHUP);
+        Ok(Some(if is_reload { Request::Reload } else { Request::Stop }))
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_blocked_signal_is_read() {
+        std::thread::spawn(|| {
+            let signals = Signals::block().unwrap();
+            assert_eq!(signals.next().unwrap(), None);
+            for (signal, request) in
+                [(libc::SIGHUP, Request::Reload), (libc::SIGTERM, Request::Stop)]
+            {
+                // SAFETY: sends a signal to this thread, which blocks it.
+                assert_eq!(unsafe { libc::pthread_kill(libc::pthread_self(), signal) }, 0);
+                assert_eq!(signals.next().unwrap(), Some(request));
+            }
+        })
+        .join()
+        .unwrap();
+    }
+}

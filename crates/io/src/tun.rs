@@ -1,0 +1,336 @@
+//! A TUN device: the kernel's side of the gateway, with super-packets in and out.
+//!
+//! With `IFF_VNET_HDR` every packet is preceded by a `virtio_net_hdr` that tells of segmentation still to be done and
+//! checksums still to be filled in; the buffer's [`Segments`] and [`Checksum`] say the same. Offloads are asked for
+//! from most to least, and a kernel that refuses them all gives a plain TUN: one packet at a time, checksums filled.
+//!
+//! Each read goes into two buffers, as in [`mmsg`](crate::mmsg): a small packet costs no super-buffer.
+//!
+//! A write of a super-packet that the kernel refuses (`EINVAL`) before it ever took one of that kind ends that kind:
+//! [`Port::accepts`] no longer names it and the caller segments from the next batch on. Once one was taken, a refusal
+//! is that packet's own fault.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments};
+
+use crate::mmsg::{Slot, is_busy, nothing_waits, vector, wait_for_room};
+use crate::port::{Accepts, Port, Transmitted, wire_packets};
+use crate::virtio::{HEADER, VirtioHeader};
+
+const TUNSETIFF: libc::Ioctl = 0x4004_54ca_u32 as libc::Ioctl;
+const TUNSETPERSIST: libc::Ioctl = 0x4004_54cb_u32 as libc::Ioctl;
+const TUNSETOFFLOAD: libc::Ioctl = 0x4004_54d0_u32 as libc::Ioctl;
+
+const TUN_F_CSUM: libc::c_ulong = 0x01;
+const TUN_F_TSO4: libc::c_ulong = 0x02;
+const TUN_F_TSO6: libc::c_ulong = 0x04;
+const TUN_F_TSO_ECN: libc::c_ulong = 0x08;
+const TUN_F_USO4: libc::c_ulong = 0x20;
+const TUN_F_USO6: libc::c_ulong = 0x40;
+
+/// Super-packets read in one call: half a MiB, so that a batch stays in the cache.
+const SUPERS_AT_ONCE: usize = 8;
+
+/// What a TUN is opened with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TunOptions {
+    /// Up to 15 bytes; with `%d` in it the kernel puts the first free number there.
+    pub name: String,
+    /// Whether several queues of the device may be open (`IFF_MULTI_QUEUE`); see [`Tun::another_queue`].
+    pub queues: Queues,
+    /// How packets come and go.
+    pub offload: Offload,
+}
+
+/// How many queues a TUN may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queues {
+    /// One.
+    Single,
+    /// One per worker; the kernel spreads flows over them.
+    Several,
+}
+
+/// How packets come and go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offload {
+    /// As super-packets, with as many offloads as the kernel takes.
+    Most,
+    /// One by one with finished checksums.
+    Plain,
+}
+
+impl TunOptions {
+    /// One queue with all offloads.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), queues: Queues::Single, offload: Offload::Most }
+    }
+}
+
+/// One queue of a TUN device.
+///
+/// The device goes away with its last queue unless it was made [persistent](Self::persist).
+#[derive(Debug)]
+pub struct Tun {
+    file: File,
+    options: TunOptions,
+    header: bool,
+    accepts: Accepts,
+    proven: Accepts,
+    slot: Slot,
+}
+
+impl Tun {
+    /// Creates the device, or attaches to a persistent one of that name. It is down and has no addresses yet: see
+    /// [`Rtnetlink`](crate::route::Rtnetlink).
+    ///
+    /// # Errors
+    /// The kernel's: no `/dev/net/tun`, not permitted, name in use or too long.
+    pub fn open(options: &TunOptions) -> io::Result<Self> {
+        let name = interface_name(&options.name)?;
+        if options.offload == Offload::Most
+            && let Ok(tun) = Self::attach(options, name, Header::Virtio)
+        {
+            return Ok(tun);
+        }
+        Self::attach(options, name, Header::None)
+    }
+
+    /// Another queue of the same device, for another worker.
+    ///
+    /// # Errors
+    /// The kernel's; `EINVAL` when the device was opened with [`Queues::Single`].
+    pub fn another_queue(&self) -> io::Result<Self> {
+        let header = if self.header { Header::Virtio } else { Header::None };
+        Self::attach(&self.options, interface_name(&self.options.name)?, header)
+    }
+
+    /// The device's name, its number filled in.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.options.name
+    }
+
+    /// Keeps the device when its last queue is closed, or no longer.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn persist(&self, keep: Keep) -> io::Result<()> {
+        let value: libc::c_ulong = match keep {
+            Keep::WhileOpen => 0,
+            Keep::UntilDeleted => 1,
+        };
+        // SAFETY: TUNSETPERSIST takes its argument by value.
+        check(unsafe { libc::ioctl(self.file.as_raw_fd(), TUNSETPERSIST, value) })
+    }
+
+    fn attach(options: &TunOptions, name: [u8; 16], header: Header) -> io::Result<Self> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open("/dev/net/tun")?;
+        let mut flags = libc::IFF_TUN | libc::IFF_NO_PI;
+        if header == Header::Virtio {
+            flags |= libc::IFF_VNET_HDR;
+        }
+        if options.queues == Queues::Several {
+            flags |= libc::IFF_MULTI_QUEUE;
+        }
+        let flags = u16::try_from(flags).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        let mut request = Request { name, flags, rest: [0; 22] };
+        // SAFETY: TUNSETIFF reads and writes one `ifreq`, of which `Request` has size and layout.
+        check(unsafe { libc::ioctl(file.as_raw_fd(), TUNSETIFF, &raw mut request) })?;
+        let accepts = match header {
+            Header::Virtio => negotiate(&file)?,
+            Header::None => Accepts::PLAIN,
+        };
+        let end = request.name.iter().position(|byte| *byte == 0).unwrap_or(request.name.len());
+        let name = String::from_utf8_lossy(&request.name[..end]).into_owned();
+        Ok(Self {
+            file,
+            options: TunOptions { name, ..options.clone() },
+            header: header == Header::Virtio,
+            accepts,
+            proven: Accepts::PLAIN,
+            slot: Slot::default(),
+        })
+    }
+
+    /// Reads one packet; `None` when none waits.
+    fn read(&mut self, pool: &mut Pool) -> io::Result<Option<PacketBuf>> {
+        let mut bytes = [0; HEADER];
+        let lead = if self.header { HEADER } else { 0 };
+        let [small, large] = self.slot.vectors(pool);
+        let vectors = [vector(&mut bytes[..lead]), small, large];
+        // SAFETY: the vectors point into `bytes` and the slot's buffers with their lengths, borrowed by us alone.
+        let read = unsafe { libc::readv(self.file.as_raw_fd(), vectors.as_ptr(), 3) };
+        let Ok(read) = usize::try_from(read) else {
+            return nothing_waits(io::Error::last_os_error()).map(|_| None);
+        };
+        let Some(len) = read.checked_sub(lead) else { return Ok(None) };
+        let mut packet = self.slot.take(len, pool);
+        if self.header {
+            VirtioHeader::from_bytes(bytes).note(&mut packet);
+        }
+        Ok(Some(packet))
+    }
+
+    /// Writes one packet.
+    fn write(&self, packet: &mut PacketBuf) -> io::Result<()> {
+        let mut bytes = VirtioHeader::of(packet).to_bytes();
+        let lead = if self.header { HEADER } else { 0 };
+        let vectors = [vector(&mut bytes[..lead]), vector(packet.bytes_mut())];
+        // SAFETY: the vectors point to live bytes with their lengths; the kernel only reads them.
+        let written = unsafe { libc::writev(self.file.as_raw_fd(), vectors.as_ptr(), 2) };
+        if written < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Writes one packet, waiting once per batch for room, and counts what became of it.
+    fn send(&mut self, packet: &mut PacketBuf, patient: &mut bool, done: &mut Transmitted) {
+        if packet.udp.is_some() || !self.accepts.takes(packet) {
+            return done.unsupported(packet);
+        }
+        let mut result = self.write(packet);
+        if result.as_ref().is_err_and(is_busy) && std::mem::take(patient) {
+            wait_for_room(self.file.as_fd());
+            result = self.write(packet);
+        }
+        match result {
+            Ok(()) => {
+                prove(&mut self.proven, packet);
+                done.sent(packet);
+            }
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) && self.give_up(packet) => {
+                done.unsupported(packet);
+            }
+            Err(error) => done.refuse(wire_packets(packet), &error),
+        }
+    }
+
+    /// Stops accepting super-packets of this one's kind if none ever went through; whether it did.
+    fn give_up(&mut self, packet: &PacketBuf) -> bool {
+        let gives_up = packet.segments != Segments::One && !self.proven.takes(packet);
+        if gives_up {
+            *kind(&mut self.accepts, packet) = false;
+        }
+        gives_up
+    }
+}
+
+/// How long a TUN device lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// Until its last queue is closed.
+    WhileOpen,
+    /// Until somebody deletes it.
+    UntilDeleted,
+}
+
+impl Port for Tun {
+    fn receive(&mut self, pool: &mut Pool, into: &mut Batch) -> io::Result<usize> {
+        let (mut count, mut supers) = (0, 0);
+        while into.room() > 0 && supers < SUPERS_AT_ONCE {
+            let Some(packet) = self.read(pool)? else { break };
+            supers += usize::from(packet.len() > crate::mmsg::SMALL);
+            count += 1;
+            into.push(packet);
+        }
+        Ok(count)
+    }
+
+    fn transmit(&mut self, batch: &mut Batch, pool: &mut Pool) -> Transmitted {
+        let (mut done, mut patient) = (Transmitted::default(), true);
+        for mut packet in batch.drain() {
+            self.send(&mut packet, &mut patient, &mut done);
+            pool.give(packet);
+        }
+        done
+    }
+
+    fn accepts(&self) -> Accepts {
+        self.accepts
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.file.as_fd())
+    }
+}
+
+/// What stands before each packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Header {
+    Virtio,
+    None,
+}
+
+/// `struct ifreq` as TUNSETIFF uses it.
+#[repr(C)]
+struct Request {
+    name: [u8; 16],
+    flags: u16,
+    rest: [u8; 22],
+}
+
+const _: () = assert!(size_of::<Request>() == size_of::<libc::ifreq>());
+
+/// Asks for offloads from most to least; what the kernel took.
+fn negotiate(file: &File) -> io::Result<Accepts> {
+    let tso = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6;
+    let checksums = Accepts { partial_checksums: true, ..Accepts::PLAIN };
+    let with_tso = Accepts { tcp4: true, tcp6: true, ..checksums };
+    let with_uso = Accepts { udp4: true, udp6: true, ..with_tso };
+    let steps = [
+        (tso | TUN_F_TSO_ECN | TUN_F_USO4 | TUN_F_USO6, with_uso),
+        (tso | TUN_F_TSO_ECN, with_tso),
+        (tso, with_tso),
+        (TUN_F_CSUM, checksums),
+    ];
+    for (flags, accepts) in steps {
+        // SAFETY: TUNSETOFFLOAD takes its argument by value.
+        if check(unsafe { libc::ioctl(file.as_raw_fd(), TUNSETOFFLOAD, flags) }).is_ok() {
+            return Ok(accepts);
+        }
+    }
+    Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+}
+
+/// A name as `ifreq` has it, zero at its end.
+fn interface_name(name: &str) -> io::Result<[u8; 16]> {
+    let mut bytes = [0; 16];
+    if name.is_empty() || name.len() >= bytes.len() {
+        let text = format!("interface name '{name}' must have 1 to 15 bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    bytes[..name.len()].copy_from_slice(name.as_bytes());
+    Ok(bytes)
+}
+
+/// The flag for a super-packet's kind.
+fn kind<'a>(accepts: &'a mut Accepts, packet: &PacketBuf) -> &'a mut bool {
+    let is_v6 = packet.bytes().first().is_some_and(|byte| byte >> 4 == 6);
+    match (packet.segments, is_v6) {
+        (Segments::Tcp { .. }, false) => &mut accepts.tcp4,
+        (Segments::Tcp { .. }, true) => &mut accepts.tcp6,
+        (Segments::Udp { .. }, false) => &mut accepts.udp4,
+        (Segments::Udp { .. }, true) => &mut accepts.udp6,
+        (Segments::One | Segments::Train { .. }, _) => &mut accepts.trains,
+    }
+}
+
+/// Remembers that the kernel took a packet of this kind.
+fn prove(proven: &mut Accepts, packet: &PacketBuf) {
+    proven.partial_checksums |= matches!(packet.checksum, Checksum::Partial { .. });
+    if packet.segments != Segments::One {
+        *kind(proven, packet) = true;
+    }
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

@@ -1,0 +1,374 @@
+//! ESP in UDP (RFC 3948): one socket of IPv4 or IPv6, where the kernel writes the outer IP and UDP headers.
+//!
+//! Buffers hold UDP payload and a [`UdpPath`]. A train leaves with one `UDP_SEGMENT` message, several trains with one
+//! system call; what `UDP_GRO` joined arrives as a train. The whole TOS or traffic-class byte and the local address
+//! go both ways with every message.
+//!
+//! IPv4's DF bit has no control message in Linux: it is the socket's `IP_MTU_DISCOVER`, switched where a batch
+//! changes from datagrams that may be fragmented to ones that may not. With it set (`IP_PMTUDISC_DO`) the kernel
+//! refuses what is larger than the path's MTU as it knows it, and [`Refused::mtu`](crate::Refused::mtu) tells.
+//!
+//! The mark is the socket's, never the packet's: it keeps uxfrm's own datagrams out of uxfrm's own routes.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments, UdpPath};
+
+use crate::control::{Control, integer};
+use crate::mmsg::{MESSAGES, Part, Receiver, SMALL, Sender};
+use crate::port::{Accepts, Port, Transmitted};
+use crate::socket::{self, Name};
+
+/// Datagrams in one `UDP_SEGMENT` message that every kernel takes (`UDP_MAX_SEGMENTS`).
+const TRAIN_PACKETS: usize = 64;
+
+/// Bytes in one `UDP_SEGMENT` message: the largest UDP payload over IPv4.
+const TRAIN_BYTES: usize = 65_507;
+
+/// A datagram of this size fits every path (RFC 8200 §5, less headers): refused as a train it tells of the kernel.
+const FITS_ANYWHERE: u16 = 1200;
+
+/// Large messages asked for at once while trains arrive: half a MiB, so that a batch stays in the cache.
+const TRAINS_AT_ONCE: usize = 8;
+
+/// What a socket is opened with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UdpOptions {
+    /// Local address and port; the address may be unspecified, the port 0 for any.
+    pub local: SocketAddr,
+    /// Mark of everything sent (`SO_MARK`); 0 for none.
+    pub mark: u32,
+    /// Several sockets may share the port (`SO_REUSEPORT`), one per worker.
+    pub shared: bool,
+    /// Bytes of kernel buffer to ask for in each direction.
+    pub buffer: usize,
+}
+
+impl UdpOptions {
+    /// A socket on `local` of its own, without a mark, with 8 MiB of kernel buffer each way.
+    #[must_use]
+    pub fn new(local: SocketAddr) -> Self {
+        Self { local, mark: 0, shared: false, buffer: 8 << 20 }
+    }
+}
+
+/// A UDP socket as a port.
+#[derive(Debug)]
+pub struct Udp {
+    socket: OwnedFd,
+    local: SocketAddr,
+    mark: u32,
+    trains: bool,
+    dont_fragment: Option<bool>,
+    receiver: Receiver,
+    sender: Sender,
+    refused_trains: Vec<Part>,
+    trains_arrive: bool,
+}
+
+impl Udp {
+    /// Opens and binds a socket.
+    ///
+    /// # Errors
+    /// The kernel's: address in use, not permitted to set the mark, no such address.
+    pub fn open(options: &UdpOptions) -> io::Result<Self> {
+        let socket = socket::open(socket::family(options.local.ip()), libc::SOCK_DGRAM, 0)?;
+        let fd = socket.as_fd();
+        if options.shared {
+            socket::set(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+        }
+        match options.local.ip() {
+            IpAddr::V4(_) => {
+                socket::set(fd, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
+                socket::set(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
+            }
+            IpAddr::V6(_) => {
+                socket::set(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
+                socket::set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
+                socket::set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
+            }
+        }
+        socket::set_mark(fd, options.mark)?;
+        socket::enlarge(fd, options.buffer)?;
+        // Kernels without either offload answer ENOPROTOOPT; then datagrams travel one by one.
+        let trains = socket::set(fd, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
+        let _without_gro = socket::set(fd, libc::SOL_UDP, libc::UDP_GRO, 1);
+        socket::bind(fd, options.local)?;
+        let local = socket::local_address(fd)?;
+        Ok(Self {
+            socket,
+            local,
+            mark: options.mark,
+            trains,
+            dont_fragment: None,
+            receiver: Receiver::new(),
+            sender: Sender::new(),
+            refused_trains: Vec::with_capacity(MESSAGES),
+            trains_arrive: false,
+        })
+    }
+
+    /// The address and port that the socket is bound to.
+    #[must_use]
+    pub fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Queues one buffer as messages of up to a train each, sending what was queued before where it must.
+    fn queue(&mut self, index: usize, packets: &[PacketBuf], done: &mut Transmitted) {
+        let packet = &packets[index];
+        let (Some(path), Some(stride)) = (packet.udp, stride(packet)) else {
+            return done.unsupported(packet);
+        };
+        if path.remote.is_ipv4() != self.local.is_ipv4() {
+            return done.refuse(
+                crate::wire_packets(packet),
+                &io::Error::from_raw_os_error(libc::EAFNOSUPPORT),
+            );
+        }
+        if self.dont_fragment != Some(path.dont_fragment) {
+            self.flush(packets, done);
+            if let Err(error) = self.switch_fragmentation(path.dont_fragment) {
+                return done.refuse(crate::wire_packets(packet), &error);
+            }
+        }
+        let step = if self.trains { train_bytes(stride) } else { usize::from(stride) };
+        let whole = Part { packet: index, start: 0, len: packet.len(), packets: 0 };
+        self.queue_pieces(whole, step, stride, &path, packets, done);
+    }
+
+    /// Queues `whole` in pieces of `step` bytes, each a train of datagrams of `stride` bytes.
+    fn queue_pieces(
+        &mut self,
+        whole: Part,
+        step: usize,
+        stride: u16,
+        path: &UdpPath,
+        packets: &[PacketBuf],
+        done: &mut Transmitted,
+    ) {
+        let mut start = whole.start;
+        let end = whole.start + whole.len;
+        loop {
+            if self.sender.is_full() {
+                self.flush(packets, done);
+            }
+            let len = step.min(end - start);
+            let count = len.div_ceil(usize::from(stride)).max(1);
+            let part = Part { packet: whole.packet, start, len, packets: count as u64 };
+            let control = self.sender.push(part, Name::of(path.remote));
+            write_path(control, path);
+            if count > 1 {
+                control.put(libc::SOL_UDP, libc::UDP_SEGMENT, &stride.to_ne_bytes());
+            }
+            start += len;
+            if start >= end {
+                return;
+            }
+        }
+    }
+
+    /// Sends what is queued; trains that the kernel refuses as such go out again as single datagrams.
+    fn flush(&mut self, packets: &[PacketBuf], done: &mut Transmitted) {
+        let (refused, mark) = (&mut self.refused_trains, self.mark);
+        let mut too_big = None;
+        self.sender.send(self.socket.as_fd(), packets, |part, fate| match fate {
+            Ok(()) => {
+                done.packets += part.packets;
+                done.bytes += part.len as u64;
+            }
+            Err(error) if part.packets > 1 && is_no_train(error) => {
+                self.trains &= !tells_of_the_kernel(error, &packets[part.packet]);
+                refused.push(part);
+            }
+            Err(error) => {
+                done.refuse(part.packets, error);
+                if error.raw_os_error() == Some(libc::EMSGSIZE) {
+                    too_big = packets[part.packet].udp;
+                }
+            }
+        });
+        if let Some(path) = too_big {
+            done.refused.mtu = socket::path_mtu(path.remote.ip(), mark);
+        }
+        let mut again = std::mem::take(&mut self.refused_trains);
+        for part in again.drain(..) {
+            let packet = &packets[part.packet];
+            if let (Some(path), Some(stride)) = (packet.udp, stride(packet)) {
+                self.queue_pieces(part, usize::from(stride), stride, &path, packets, done);
+            }
+        }
+        if self.refused_trains.is_empty() {
+            self.refused_trains = again;
+        }
+        if !self.sender.is_empty() {
+            self.flush(packets, done);
+        }
+    }
+
+    /// Sets or clears DF for what is sent from now on; over IPv6 it allows or forbids the kernel to fragment.
+    fn switch_fragmentation(&mut self, dont_fragment: bool) -> io::Result<()> {
+        let fd = self.socket.as_fd();
+        match (self.local.ip(), dont_fragment) {
+            (IpAddr::V4(_), true) => {
+                socket::set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+            }
+            (IpAddr::V4(_), false) => {
+                socket::set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT)?;
+            }
+            (IpAddr::V6(_), true) => {
+                socket::set(
+                    fd,
+                    libc::IPPROTO_IPV6,
+                    libc::IPV6_MTU_DISCOVER,
+                    libc::IPV6_PMTUDISC_DO,
+                )?;
+            }
+            (IpAddr::V6(_), false) => {
+                socket::set(
+                    fd,
+                    libc::IPPROTO_IPV6,
+                    libc::IPV6_MTU_DISCOVER,
+                    libc::IPV6_PMTUDISC_DONT,
+                )?;
+            }
+        }
+        self.dont_fragment = Some(dont_fragment);
+        Ok(())
+    }
+}
+
+impl Port for Udp {
+    fn receive(&mut self, pool: &mut Pool, into: &mut Batch) -> io::Result<usize> {
+        let before = into.len();
+        while into.room() > 0 {
+            let most = if self.trains_arrive { TRAINS_AT_ONCE } else { MESSAGES }.min(into.room());
+            let count = self.receiver.receive(self.socket.as_fd(), pool, most)?;
+            self.trains_arrive = (0..count).any(|index| self.receiver.length(index) > SMALL);
+            for index in 0..count {
+                let (mut packet, name, control) = self.receiver.datagram(index, pool);
+                match name.address() {
+                    Some(remote) => {
+                        read_path(&mut packet, control, self.local, remote);
+                        into.push(packet);
+                    }
+                    None => pool.give(packet),
+                }
+            }
+            if count < most || self.trains_arrive {
+                break;
+            }
+        }
+        Ok(into.len() - before)
+    }
+
+    fn transmit(&mut self, batch: &mut Batch, pool: &mut Pool) -> Transmitted {
+        let mut done = Transmitted::default();
+        for index in 0..batch.len() {
+            self.queue(index, batch.as_slice(), &mut done);
+        }
+        self.flush(batch.as_slice(), &mut done);
+        pool.give_all(batch);
+        done
+    }
+
+    /// Trains always: the port cuts them itself where the kernel does not.
+    fn accepts(&self) -> Accepts {
+        Accepts { trains: true, ..Accepts::PLAIN }
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+}
+
+/// The datagrams' size in a buffer; `None` when it holds what a UDP socket cannot send.
+fn stride(packet: &PacketBuf) -> Option<u16> {
+    match (packet.segments, packet.checksum) {
+        (_, Checksum::Partial { .. }) | (Segments::Tcp { .. } | Segments::Udp { .. }, _) => None,
+        (Segments::One, _) => Some(u16::try_from(packet.len()).unwrap_or(u16::MAX).max(1)),
+        (Segments::Train { stride }, _) => Some(stride.max(1)),
+    }
+}
+
+/// How much of a train of datagrams of `stride` bytes one message takes.
+fn train_bytes(stride: u16) -> usize {
+    let stride = usize::from(stride);
+    stride * (TRAIN_BYTES / stride).clamp(1, TRAIN_PACKETS)
+}
+
+/// Whether an error may mean that the kernel does not send this train as one message.
+fn is_no_train(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE))
+}
+
+/// Whether an error to a train means that no train will ever do: `EIO` says that the device cannot sum, and `EINVAL`
+/// otherwise says that one datagram exceeds the MTU.
+fn tells_of_the_kernel(error: &io::Error, packet: &PacketBuf) -> bool {
+    error.raw_os_error() == Some(libc::EIO)
+        || (error.raw_os_error() == Some(libc::EINVAL)
+            && stride(packet).is_some_and(|size| size <= FITS_ANYWHERE))
+}
+
+/// Control messages for the outer header.
+fn write_path(control: &mut Control, path: &UdpPath) {
+    match path.local.ip() {
+        IpAddr::V4(local) => {
+            if !local.is_unspecified() {
+                let mut info = [0; 12];
+                info[4..8].copy_from_slice(&local.octets());
+                control.put(libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
+            }
+        }
+        IpAddr::V6(local) => {
+            if !local.is_unspecified() {
+                let mut info = [0; 20];
+                info[..16].copy_from_slice(&local.octets());
+                control.put(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
+            }
+        }
+    }
+    if path.tos != 0 {
+        let (level, kind) = match path.remote {
+            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
+            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+        };
+        control.put(level, kind, &i32::from(path.tos).to_ne_bytes());
+    }
+}
+
+/// Notes on a received datagram or train what its control messages say.
+fn read_path(packet: &mut PacketBuf, control: &Control, bound: SocketAddr, remote: SocketAddr) {
+    let mut path = UdpPath { local: bound, remote, tos: 0, dont_fragment: false };
+    for (level, kind, data) in control.messages() {
+        match (level, kind) {
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+                if let Some(octets) =
+                    data.get(8..12).and_then(|octets| <[u8; 4]>::try_from(octets).ok())
+                {
+                    path.local.set_ip(Ipv4Addr::from(octets).into());
+                }
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                if let Some(octets) =
+                    data.get(..16).and_then(|octets| <[u8; 16]>::try_from(octets).ok())
+                {
+                    path.local.set_ip(Ipv6Addr::from(octets).into());
+                }
+            }
+            (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                path.tos = integer(data).and_then(|tos| u8::try_from(tos).ok()).unwrap_or(0);
+            }
+            (libc::SOL_UDP, libc::UDP_GRO) => {
+                let stride = integer(data).and_then(|size| u16::try_from(size).ok()).unwrap_or(0);
+                if stride > 0 && packet.len() > usize::from(stride) {
+                    packet.segments = Segments::Train { stride };
+                }
+            }
+            _not_asked_for => {}
+        }
+    }
+    packet.udp = Some(path);
+}
