@@ -24,11 +24,11 @@ pub use lifetime::{Budget, Limits};
 pub use moment::Moment;
 pub use prefix::{Family, Prefix, PrefixError};
 pub use sa::config::{
-    Direction, Mode, Offload, OffloadKind, SaConfig, SaId, SaProtocol, SaTransform, UdpEncap,
-    UdpEncapKind,
+    Direction, Mode, Offload, OffloadKind, ReplayConfig, SaConfig, SaExtraFlags, SaFlags, SaId,
+    SaProtocol, SaTransform, UdpEncap, UdpEncapKind,
 };
 pub use selector::{PortMask, Selector};
 pub use spd::{
-    policy::{Action, Policy, PolicyFlags, PolicyKind},
+    policy::{Action, MAX_TEMPLATES, Policy, PolicyFlags, PolicyKind},
     template::{Level, Template},
 };

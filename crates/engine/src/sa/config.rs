@@ -175,6 +175,8 @@ pub struct SaConfig {
     pub mode: Mode,
     /// For whose templates it is.
     pub reqid: Reqid,
+    /// `seq`: the acquire that this state answers; 0 for none.
+    pub acquire_seq: u32,
     /// Algorithm and keys.
     pub transform: SaTransform,
     /// The traffic it may carry; `None` any of either family.
