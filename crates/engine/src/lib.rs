@@ -15,6 +15,7 @@ mod lifetime;
 mod moment;
 mod prefix;
 mod selector;
+mod worker;
 
 pub use drop_reason::{DropReason, XfrmCounter};
 pub use event::Event;
@@ -32,3 +33,4 @@ pub use spd::{
     policy::{Action, MAX_TEMPLATES, Policy, PolicyFlags, PolicyKind},
     template::{Level, Template},
 };
+pub use worker::{Flow, HostAddresses, HostPort, Output, Settings, UdpSuper, WireHeaders, Worker};

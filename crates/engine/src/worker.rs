@@ -1,0 +1,213 @@
+//! One thread's engine: everything that a batch needs and no other worker touches.
+//!
+//! A worker reads the published snapshot once per batch, keeps scratch room that is allocated once, and counts on its
+//! own. It promises that every packet it is given either comes out, is held as a fragment, or is dropped under exactly
+//! one [`DropReason`](crate::DropReason): see [`Flow`].
+
+use std::net::IpAddr;
+
+use uxfrm_crypto::Crypter;
+use uxfrm_packet::{Batch, Pool};
+
+use crate::{Event, Moment};
+
+/// Who writes the headers outside ESP-in-UDP packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WireHeaders {
+    /// The engine: whole IP packets, for raw sockets, memory ports and `AF_PACKET`.
+    #[default]
+    Engine,
+    /// The kernel, for states with UDP encapsulation: the engine yields UDP payloads with a
+    /// [`UdpPath`](uxfrm_packet::UdpPath). Without encapsulation, whole IP packets all the same.
+    UdpSocket,
+}
+
+/// What the host's port takes in one buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HostPort {
+    /// One packet.
+    #[default]
+    Packets,
+    /// Super-packets too: TCP, and UDP when the port says so.
+    SuperPackets {
+        /// Which datagrams may be put together.
+        udp: UdpSuper,
+    },
+}
+
+/// Whether the host's port takes UDP super-packets (`TUN_F_USO4`, kernel 6.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UdpSuper {
+    /// It does not.
+    #[default]
+    Refused,
+    /// It does.
+    Taken,
+}
+
+/// The addresses that are the host's own: what goes to them is checked by `in` policies, all else by `fwd` ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostAddresses {
+    sorted: Vec<IpAddr>,
+}
+
+impl HostAddresses {
+    /// Whether a packet to `address` is for this host: an own address, multicast, or IPv4's limited broadcast.
+    #[must_use]
+    #[inline]
+    pub fn holds(&self, address: IpAddr) -> bool {
+        let broadcast = match address {
+            IpAddr::V4(v4) => v4.is_broadcast(),
+            IpAddr::V6(_) => false,
+        };
+        broadcast || address.is_multicast() || self.sorted.binary_search(&address).is_ok()
+    }
+
+    /// The first own address of the same family as `other`: what an ICMP error comes from.
+    #[must_use]
+    pub fn like(&self, other: IpAddr) -> Option<IpAddr> {
+        self.sorted
+            .iter()
+            .copied()
+            .find(|own| own.is_ipv4() == other.is_ipv4() && !own.is_loopback())
+    }
+}
+
+impl FromIterator<IpAddr> for HostAddresses {
+    fn from_iter<I: IntoIterator<Item = IpAddr>>(addresses: I) -> Self {
+        let mut sorted: Vec<_> = addresses.into_iter().collect();
+        sorted.sort_unstable();
+        sorted.dedup();
+        Self { sorted }
+    }
+}
+
+/// How a worker is set up. All workers of a gateway share these but for the seed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Who writes outer headers.
+    pub headers: WireHeaders,
+    /// What the host takes.
+    pub host: HostPort,
+    /// Bytes of the largest IP packet that the network takes, headers included; at least 576.
+    pub mtu: u16,
+    /// TTL and hop limit of outer headers.
+    pub hop_limit: u8,
+    /// The host's own addresses.
+    pub addresses: HostAddresses,
+    /// UDP ports at which whole IP packets may hold ESP (RFC 3948: 4500). Socket payloads are peeled at any port.
+    pub encap_ports: Vec<u16>,
+    /// Seed of outer IPv4 ids and IPv6 fragment ids; different in every worker.
+    pub seed: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            headers: WireHeaders::default(),
+            host: HostPort::default(),
+            mtu: 1500,
+            hop_limit: 64,
+            addresses: HostAddresses::default(),
+            encap_ports: vec![4500],
+            seed: 0,
+        }
+    }
+}
+
+/// What a call of [`Worker::outbound`] or [`Worker::inbound`] yields. Reused from batch to batch: the caller drains it.
+#[derive(Debug, Default)]
+pub struct Output {
+    /// For the network: single packets and trains, checksums complete. Whole IP packets, or UDP payloads where
+    /// [`PacketBuf::udp`](uxfrm_packet::PacketBuf::udp) is set.
+    pub wire: Batch,
+    /// For the host, or to be forwarded: plain packets, super-packets if the host's port takes them.
+    pub host: Batch,
+    /// What key managers are to hear.
+    pub events: Vec<Event>,
+}
+
+/// Packets and bytes of one direction. A train or super-packet counts as the packets it holds.
+///
+/// `received == sent + dropped + absorbed + held`, after every batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flow {
+    /// Packets given to the worker.
+    pub received: u64,
+    /// Their bytes.
+    pub received_bytes: u64,
+    /// Packets that came out; before outer fragmentation and coalescing.
+    pub sent: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Packets dropped, each under one reason.
+    pub dropped: u64,
+    /// Fragments that went into a reassembled packet, which counts in their place as one.
+    pub absorbed: u64,
+    /// Fragments that wait for others now.
+    pub held: u64,
+    /// Packets that the engine itself made (ICMP errors); not in `sent`.
+    pub originated: u64,
+}
+
+/// One thread's engine.
+#[derive(Debug)]
+pub struct Worker {
+    settings: Settings,
+    crypter: Crypter,
+    outward: Flow,
+    inward: Flow,
+}
+
+impl Worker {
+    /// A worker with its scratch room allocated.
+    ///
+    /// # Errors
+    /// When the crypto library has no memory.
+    pub fn new(settings: Settings) -> Result<Self, uxfrm_crypto::Error> {
+        Ok(Self {
+            settings,
+            crypter: Crypter::new()?,
+            outward: Flow::default(),
+            inward: Flow::default(),
+        })
+    }
+
+    /// Takes plain packets from the host, protects them as the policies say, and puts them into `out.wire`.
+    ///
+    /// `batch` is empty afterwards. ICMP errors for the senders are in `out.host`.
+    pub fn outbound(
+        &mut self,
+        batch: &mut Batch,
+        _now: Moment,
+        pool: &mut Pool,
+        _out: &mut Output,
+    ) {
+        pool.give_all(batch);
+    }
+
+    /// Takes packets from the network, checks and opens them, and puts what the policies let pass into `out.host`.
+    ///
+    /// `batch` is empty afterwards.
+    pub fn inbound(&mut self, batch: &mut Batch, _now: Moment, pool: &mut Pool, _out: &mut Output) {
+        pool.give_all(batch);
+    }
+
+    /// What the worker was set up with.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// What went out so far.
+    #[must_use]
+    pub fn outward(&self) -> Flow {
+        self.outward
+    }
+
+    /// What came in so far.
+    #[must_use]
+    pub fn inward(&self) -> Flow {
+        self.inward
+    }
+}
