@@ -11,6 +11,7 @@
 #![deny(unsafe_code)]
 
 pub mod checksum;
+pub mod coalesce;
 pub mod error;
 pub mod esp;
 pub mod ethernet;
@@ -29,9 +30,12 @@ pub mod udp;
 mod batch;
 mod buf;
 mod pool;
+#[cfg(test)]
+mod specimen;
 
 pub use batch::{BATCH, Batch};
 pub use buf::{Checksum, Ecn, HEADROOM, PacketBuf, Segments, TAILROOM, UdpPath};
+pub use coalesce::{Coalescer, Notes};
 pub use error::ParseError;
 pub use flow::FlowPorts;
 pub use ip::{Fragment, IpPacket, Version};

@@ -1,0 +1,349 @@
+use std::collections::BTreeMap;
+
+use etherparse::{
+    IpHeaders, Ipv4Extensions, Ipv4Header, Ipv6Extensions, Ipv6Header, TcpHeader, TransportHeader,
+    UdpHeader,
+};
+use proptest::prelude::*;
+
+use super::*;
+use crate::SegmentPlan;
+use crate::specimen::{Specimen, joinable};
+
+/// What goes on the wire when `packet` leaves.
+fn expand(packet: &PacketBuf) -> Vec<Vec<u8>> {
+    if packet.segments == Segments::One {
+        return vec![packet.bytes().to_vec()];
+    }
+    let plan = SegmentPlan::new(packet).unwrap();
+    let write = |k| {
+        let mut out = vec![0; plan.len(k)];
+        plan.write(k, packet.bytes(), &mut out).unwrap();
+        out
+    };
+    (0..plan.count()).map(write).collect()
+}
+
+/// Offers all and flushes.
+fn coalesce(packets: &[Vec<u8>]) -> Vec<PacketBuf> {
+    let (mut coalescer, mut pool, mut out) = (Coalescer::new(), Pool::new(), Batch::new());
+    for packet in packets {
+        coalescer.offer(PacketBuf::from_slice(packet), &mut pool, &mut out);
+    }
+    coalescer.flush(&mut out);
+    out.drain().collect()
+}
+
+fn tcp(sequence: u32, payload: &[u8]) -> Specimen {
+    let mut ip =
+        Ipv4Header::new(0, 64, etherparse::IpNumber::TCP, [192, 0, 2, 1], [192, 0, 2, 2]).unwrap();
+    ip.dont_fragment = true;
+    let mut header = TcpHeader::new(1, 2, sequence, 1000);
+    header.ack = true;
+    Specimen {
+        ip: IpHeaders::Ipv4(ip, Ipv4Extensions::default()),
+        transport: TransportHeader::Tcp(header),
+        payload: payload.to_vec(),
+    }
+}
+
+/// The second packet, changed; how many packets come out.
+fn joined_with(change: impl Fn(&mut Specimen)) -> usize {
+    let mut second = tcp(104, b"efgh");
+    change(&mut second);
+    let stream = [tcp(100, b"abcd").bytes(), second.bytes()];
+    let out = coalesce(&stream);
+    assert_eq!(out.iter().flat_map(expand).collect::<Vec<_>>(), stream);
+    out.len()
+}
+
+fn ipv4_of(specimen: &mut Specimen) -> &mut Ipv4Header {
+    match &mut specimen.ip {
+        IpHeaders::Ipv4(header, _) => header,
+        IpHeaders::Ipv6(..) => panic!("an IPv4 specimen"),
+    }
+}
+
+#[test]
+fn each_difference_keeps_packets_apart() {
+    type Change = fn(&mut Specimen);
+    let next = |specimen: &mut Specimen| ipv4_of(specimen).identification = 1;
+    assert_eq!(joined_with(next), 1);
+    let apart: [(&str, Change); 15] = [
+        ("sequence", |s| s.tcp().unwrap().sequence_number += 1),
+        ("acknowledgment", |s| s.tcp().unwrap().acknowledgment_number = 9),
+        ("window", |s| s.tcp().unwrap().window_size = 9),
+        ("urgent", |s| s.tcp().unwrap().urgent_pointer = 9),
+        ("options", |s| s.tcp().unwrap().set_options_raw(&[1; 4]).unwrap()),
+        ("SYN", |s| s.tcp().unwrap().syn = true),
+        ("FIN", |s| s.tcp().unwrap().fin = true),
+        ("CWR", |s| s.tcp().unwrap().cwr = true),
+        ("ECE", |s| s.tcp().unwrap().ece = true),
+        ("reserved", |s| s.tcp().unwrap().ns = true),
+        ("no data", |s| s.payload.clear()),
+        ("more data", |s| s.payload.push(1)),
+        ("TTL", |s| ipv4_of(s).time_to_live = 63),
+        ("DSCP", |s| ipv4_of(s).dscp = 1.try_into().unwrap()),
+        ("DF", |s| ipv4_of(s).dont_fragment = false),
+    ];
+    for (name, change) in apart {
+        let changed = |specimen: &mut Specimen| {
+            next(specimen);
+            change(specimen);
+        };
+        assert_eq!(joined_with(changed), 2, "{name}");
+    }
+    assert_eq!(joined_with(|specimen| ipv4_of(specimen).identification = 2), 2);
+}
+
+#[test]
+fn one_id_for_all_will_do_where_nothing_can_be_fragmented() {
+    let out = coalesce(&[tcp(100, b"abcd").bytes(), tcp(104, b"efgh").bytes()]);
+    assert_eq!(out.len(), 1);
+}
+
+#[test]
+fn push_and_a_short_segment_end_a_super_packet() {
+    let mut pushed = tcp(104, b"efgh");
+    pushed.tcp().unwrap().psh = true;
+    let after = [tcp(108, b"ijkl").bytes(), tcp(112, b"mn").bytes(), tcp(114, b"op").bytes()];
+    let stream = [vec![tcp(100, b"abcd").bytes(), pushed.bytes()], after.to_vec()].concat();
+    let payloads =
+        coalesce(&stream).iter().map(|packet| packet.bytes()[40..].to_vec()).collect::<Vec<_>>();
+    assert_eq!(payloads, [&b"abcdefgh"[..], b"ijklmn", b"op"]);
+}
+
+#[test]
+fn wrong_checksums_are_not_made_right() {
+    for at in [11, 37] {
+        let mut second = tcp(104, b"efgh").bytes();
+        second[at] ^= 1;
+        let stream = [tcp(100, b"abcd").bytes(), second];
+        let out = coalesce(&stream);
+        assert_eq!(out.iter().map(|packet| packet.bytes().to_vec()).collect::<Vec<_>>(), stream);
+        assert_eq!((out[0].checksum, out[1].checksum), (Checksum::Verified, Checksum::AsIs));
+    }
+}
+
+#[test]
+fn the_oldest_flow_makes_way() {
+    let flow = |port: usize| {
+        let mut packet = tcp(100, b"abcd");
+        packet.tcp().unwrap().source_port = port.try_into().unwrap();
+        PacketBuf::from_slice(&packet.bytes())
+    };
+    let (mut coalescer, mut pool, mut out) = (Coalescer::new(), Pool::new(), Batch::new());
+    (0..FLOWS + 2).for_each(|port| coalescer.offer(flow(port), &mut pool, &mut out));
+    let ports =
+        |out: &Batch| out.as_slice().iter().map(|packet| packet.bytes()[21]).collect::<Vec<_>>();
+    assert_eq!(ports(&out), [0, 1]);
+    coalescer.flush(&mut out);
+    assert_eq!(ports(&out), (0..18).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_warm_coalescer_allocates_nothing() {
+    let (mut coalescer, mut pool, mut out) = (Coalescer::new(), Pool::new(), Batch::new());
+    let payload = [7; 1448];
+    let stream = (0..100).map(|k| tcp(k * 1448, &payload).bytes()).collect::<Vec<_>>();
+    let mut warm = None;
+    for _ in 0..3 {
+        for packet in &stream {
+            coalescer.offer_slice(packet, Notes::default(), &mut pool, &mut out);
+        }
+        coalescer.flush(&mut out);
+        assert_eq!(out.len(), 3, "45 segments of 1448 bytes fit in 65,535");
+        pool.give_all(&mut out);
+        assert_eq!(pool.stats(), *warm.get_or_insert(pool.stats()));
+    }
+}
+
+#[test]
+fn what_is_no_plain_packet_passes_in_order() {
+    let (mut coalescer, mut pool, mut out) = (Coalescer::new(), Pool::new(), Batch::new());
+    coalescer.offer(PacketBuf::from_slice(&tcp(100, b"abcd").bytes()), &mut pool, &mut out);
+    coalescer.offer(tcp(104, b"efghij").super_packet(4), &mut pool, &mut out);
+    assert_eq!(out.len(), 2);
+    coalescer.offer(PacketBuf::from_slice(&tcp(110, b"k").bytes()), &mut pool, &mut out);
+    let mut train = PacketBuf::from_slice(b"wwxx");
+    train.segments = Segments::Train { stride: 2 };
+    coalescer.offer(train, &mut pool, &mut out);
+    assert_eq!(out.len(), 4);
+    assert_eq!(out.as_slice()[3].bytes(), b"wwxx");
+}
+
+/// One step of a random stream: which flow goes on, how, and with how much payload.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    flow: usize,
+    change: u8,
+    len: usize,
+    flush: bool,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let len = prop_oneof![6 => Just(400_usize), 2 => Just(150), 1 => 0_usize..1400];
+    let change = prop_oneof![8 => Just(0_u8), 3 => 1_u8..20];
+    let step = (0..6_usize, change, len, prop::bool::weighted(0.02));
+    prop::collection::vec(
+        step.prop_map(|(flow, change, len, flush)| Step { flow, change, len, flush }),
+        1..150,
+    )
+}
+
+/// Six flows between pairs of addresses of their own: TCP and UDP over IPv4 with and without DF, and over IPv6.
+fn flows() -> Vec<Specimen> {
+    let make = |flow: u8| {
+        let ip = if flow < 4 {
+            let mut header = Ipv4Header::new(
+                0,
+                64,
+                etherparse::IpNumber::TCP,
+                [10, 0, 0, flow],
+                [10, 0, 1, flow],
+            )
+            .unwrap();
+            header.dont_fragment = flow < 2;
+            header.identification = 0xfff0;
+            IpHeaders::Ipv4(header, Ipv4Extensions::default())
+        } else {
+            let header = Ipv6Header {
+                source: [flow; 16],
+                destination: [2; 16],
+                hop_limit: 9,
+                ..Ipv6Header::default()
+            };
+            IpHeaders::Ipv6(header, Ipv6Extensions::default())
+        };
+        let transport = if flow % 2 == 0 {
+            let mut header = TcpHeader::new(5, 6, 0xffff_f000, 512);
+            header.ack = true;
+            TransportHeader::Tcp(header)
+        } else {
+            TransportHeader::Udp(UdpHeader {
+                source_port: 5,
+                destination_port: 6,
+                ..UdpHeader::default()
+            })
+        };
+        Specimen { ip, transport, payload: Vec::new() }
+    };
+    (0..6).map(make).collect()
+}
+
+/// The next packet of a flow; `change` says what is unusual about it, most of the time nothing.
+fn next_packet(flow: &mut Specimen, change: u8, len: usize) -> Vec<u8> {
+    flow.payload = (0..len).map(|at| u8::try_from(at % 251).unwrap()).collect();
+    match (&mut flow.ip, change) {
+        (IpHeaders::Ipv4(header, _), 1) => header.time_to_live ^= 1,
+        (IpHeaders::Ipv4(header, _), 2) => {
+            header.ecn = (header.ecn.value() ^ 3).try_into().unwrap()
+        }
+        (IpHeaders::Ipv4(header, _), 3) => {
+            header.identification = header.identification.wrapping_add(700)
+        }
+        (IpHeaders::Ipv4(header, _), 4) => {
+            header.options = if header.options.is_empty() {
+                [1; 4].into()
+            } else {
+                etherparse::Ipv4Options::default()
+            };
+        }
+        (IpHeaders::Ipv6(header, _), 1) => header.hop_limit ^= 1,
+        (IpHeaders::Ipv6(header, _), 2) => header.traffic_class ^= 3,
+        (IpHeaders::Ipv6(header, _), 3) => {
+            header.flow_label = (header.flow_label.value() ^ 1).try_into().unwrap()
+        }
+        (_, _) => {}
+    }
+    let before = flow.transport.clone();
+    if let Some(header) = flow.tcp() {
+        match change {
+            5 => header.acknowledgment_number ^= 1,
+            6 => header.window_size ^= 1,
+            7 => header.set_options_raw(&[1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]).unwrap(),
+            8 => header.sequence_number = header.sequence_number.wrapping_sub(100),
+            9..=11 => header.psh = true,
+            12 => header.fin = true,
+            13 => header.syn = true,
+            14 => header.cwr = true,
+            15 => header.urg = true,
+            16 => header.ece ^= true,
+            _ => {}
+        }
+    }
+    let mut bytes = flow.bytes();
+    match change {
+        17 => *bytes.last_mut().unwrap() ^= 0x55,
+        18 => bytes.push(0),
+        19 if bytes[0] >> 4 == 4 => {
+            bytes[6] |= 0x20;
+            ipv4::fill_checksum(&mut bytes).unwrap();
+        }
+        _ => {}
+    }
+    let lasting = flow.tcp().map(|header| header.clone());
+    flow.transport = before;
+    if let (Some(header), Some(lasting)) = (flow.tcp(), lasting) {
+        header.acknowledgment_number = lasting.acknowledgment_number;
+        header.window_size = lasting.window_size;
+        header.ece = lasting.ece;
+        header.sequence_number = lasting.sequence_number.wrapping_add(len.try_into().unwrap());
+    }
+    if let IpHeaders::Ipv4(header, _) = &mut flow.ip {
+        header.identification = header.identification.wrapping_add(1);
+    }
+    bytes
+}
+
+type BySource = BTreeMap<u8, Vec<(Vec<u8>, u32)>>;
+
+/// Packets with their marks by their flow, which the last byte of the source address names.
+fn file(by_source: &mut BySource, packet: Vec<u8>, mark: u32) {
+    let source = if packet[0] >> 4 == 4 { packet[15] } else { packet[23] };
+    by_source.entry(source).or_default().push((packet, mark));
+}
+
+proptest! {
+    #[test]
+    fn what_segmenting_cut_is_joined_again(specimen in joinable(20_000), size in 320_u16..1500) {
+        let packet = specimen.super_packet(size);
+        prop_assume!(specimen.payload.len() > usize::from(size));
+        let out = coalesce(&expand(&packet));
+        prop_assert_eq!(out.len(), 1);
+        prop_assert_eq!(out[0].bytes(), packet.bytes());
+        prop_assert_eq!((out[0].segments, out[0].checksum), (packet.segments, packet.checksum));
+    }
+
+    #[test]
+    fn what_was_joined_is_cut_into_the_same_packets(steps in steps(), in_trains: bool) {
+        let (mut coalescer, mut pool, mut out) = (Coalescer::new(), Pool::new(), Batch::new());
+        let (mut flows, mut offered, mut left) = (flows(), BySource::new(), BySource::new());
+        for step in steps {
+            let bytes = next_packet(&mut flows[step.flow], step.change, step.len);
+            let mark = u32::from(step.change == 18) + u32::from(step.flush);
+            file(&mut offered, bytes.clone(), mark);
+            if in_trains {
+                coalescer.offer_slice(&bytes, Notes { mark, ..Notes::default() }, &mut pool, &mut out);
+            } else {
+                let mut packet = PacketBuf::from_slice(&bytes);
+                packet.mark = mark;
+                coalescer.offer(packet, &mut pool, &mut out);
+            }
+            if step.flush {
+                coalescer.flush(&mut out);
+            }
+        }
+        coalescer.flush(&mut out);
+        for packet in out.drain() {
+            expand(&packet).into_iter().for_each(|bytes| file(&mut left, bytes, packet.mark));
+        }
+        prop_assert_eq!(left, offered);
+    }
+
+    #[test]
+    fn any_bytes_pass_unchanged(packets in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 0..50)) {
+        let out = coalesce(&packets).iter().map(|packet| packet.bytes().to_vec()).collect::<Vec<_>>();
+        prop_assert_eq!(out, packets);
+    }
+}
