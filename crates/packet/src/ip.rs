@@ -197,3 +197,6 @@ impl IpPacket {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;
