@@ -87,7 +87,7 @@ pub struct Tun {
 
 impl Tun {
     /// Creates the device, or attaches to a persistent one of that name. It is down and has no addresses yet: see
-    /// [`Rtnetlink`](crate::route::Rtnetlink).
+    /// [`Rtnetlink`](crate::rtnetlink::Rtnetlink).
     ///
     /// # Errors
     /// The kernel's: no `/dev/net/tun`, not permitted, name in use or too long.

@@ -1,0 +1,243 @@
+//! The kernel's links, addresses, routes and rules through `NETLINK_ROUTE`: what host mode and the demo would
+//! otherwise call the `ip` program for.
+//!
+//! Requests are answered before the call returns. For set-up and tear-down, not for the data path: it allocates.
+
+mod address;
+mod link;
+mod route;
+mod rule;
+
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
+
+pub use address::Address;
+pub use link::Link;
+pub use route::{Chosen, Route, Via};
+pub use rule::{FirewallMark, Rule};
+
+/// What can go wrong with a request; `request` says what was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It is there already (`EEXIST`).
+    #[error("{request}: exists already")]
+    Exists {
+        /// What was asked for.
+        request: String,
+    },
+    /// It, or the device or gateway it names, is not there (`ENOENT`, `ESRCH`, `ENODEV`, `EADDRNOTAVAIL`).
+    #[error("{request}: no such thing ({source})")]
+    NotFound {
+        /// What was asked for.
+        request: String,
+        /// The kernel's word.
+        source: io::Error,
+    },
+    /// Needs `CAP_NET_ADMIN` in the user namespace that owns the network namespace (`EPERM`, `EACCES`).
+    #[error("{request}: needs CAP_NET_ADMIN")]
+    NotPermitted {
+        /// What was asked for.
+        request: String,
+    },
+    /// The kernel's answer is another error.
+    #[error("{request}: {source}")]
+    Refused {
+        /// What was asked for.
+        request: String,
+        /// The kernel's word.
+        source: io::Error,
+    },
+    /// The kernel's answer is none that the request can have.
+    #[error("{request}: unreadable answer: {reason}")]
+    Unreadable {
+        /// What was asked for.
+        request: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl Error {
+    fn of(request: &str, source: io::Error) -> Self {
+        let request = request.to_owned();
+        match source.raw_os_error() {
+            Some(libc::EEXIST) => Self::Exists { request },
+            Some(libc::ENOENT | libc::ESRCH | libc::ENODEV | libc::EADDRNOTAVAIL) => {
+                Self::NotFound { request, source }
+            }
+            Some(libc::EPERM | libc::EACCES) => Self::NotPermitted { request },
+            _other => Self::Refused { request, source },
+        }
+    }
+}
+
+/// An address and how many of its leading bits count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Prefix {
+    address: IpAddr,
+    length: u8,
+}
+
+impl Prefix {
+    /// `None` when `length` exceeds the family's 32 or 128 bits. Bits behind the length are kept.
+    #[must_use]
+    pub fn new(address: IpAddr, length: u8) -> Option<Self> {
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        (length <= most).then_some(Self { address, length })
+    }
+
+    /// One address.
+    #[must_use]
+    pub fn host(address: IpAddr) -> Self {
+        Self { address, length: if address.is_ipv4() { 32 } else { 128 } }
+    }
+
+    /// The address, bits behind the length included.
+    #[must_use]
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// How many bits count.
+    #[must_use]
+    pub fn length(&self) -> u8 {
+        self.length
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.length)
+    }
+}
+
+/// A connection to the network namespace that the thread was in when it was opened.
+#[derive(Debug)]
+pub struct Rtnetlink {
+    socket: Socket,
+    sequence: u32,
+}
+
+impl Rtnetlink {
+    /// Connects to the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when the kernel gives no socket.
+    pub fn open() -> Result<Self, Error> {
+        let connect = || {
+            let mut socket = Socket::new(NETLINK_ROUTE)?;
+            socket.bind_auto()?;
+            Ok(socket)
+        };
+        connect()
+            .map(|socket| Self { socket, sequence: 0 })
+            .map_err(|error| Error::of("rtnetlink socket", error))
+    }
+
+    /// Sends a request and waits until the kernel did it.
+    fn change(
+        &mut self,
+        request: &str,
+        flags: u16,
+        message: RouteNetlinkMessage,
+    ) -> Result<(), Error> {
+        self.exchange(request, NLM_F_ACK | flags, message).map(drop)
+    }
+
+    /// Sends a request for one thing; the answers to it.
+    fn ask(
+        &mut self,
+        request: &str,
+        message: RouteNetlinkMessage,
+    ) -> Result<Vec<RouteNetlinkMessage>, Error> {
+        self.exchange(request, NLM_F_ACK, message)
+    }
+
+    /// Sends a request for all things of a kind; them.
+    fn dump(
+        &mut self,
+        request: &str,
+        message: RouteNetlinkMessage,
+    ) -> Result<Vec<RouteNetlinkMessage>, Error> {
+        self.exchange(request, NLM_F_DUMP, message)
+    }
+
+    fn exchange(
+        &mut self,
+        request: &str,
+        flags: u16,
+        message: RouteNetlinkMessage,
+    ) -> Result<Vec<RouteNetlinkMessage>, Error> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut header = NetlinkHeader::default();
+        header.flags = NLM_F_REQUEST | flags;
+        header.sequence_number = self.sequence;
+        let mut message = NetlinkMessage::new(header, NetlinkPayload::from(message));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        self.socket.send(&bytes, 0).map_err(|error| Error::of(request, error))?;
+        let mut answers = Vec::new();
+        while !self.read(request, &mut answers)? {}
+        Ok(answers)
+    }
+
+    /// Reads one datagram of the answer; whether it was the last.
+    fn read(&self, request: &str, answers: &mut Vec<RouteNetlinkMessage>) -> Result<bool, Error> {
+        let (datagram, _kernel) =
+            self.socket.recv_from_full().map_err(|error| Error::of(request, error))?;
+        let unreadable = |reason: String| Error::Unreadable { request: request.to_owned(), reason };
+        let mut rest = &datagram[..];
+        while rest.len() >= 16 {
+            let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
+                .map_err(|error| unreadable(error.to_string()))?;
+            let length = (message.header.length as usize).next_multiple_of(4);
+            if length == 0 {
+                return Err(unreadable("a message of no length".to_owned()));
+            }
+            rest = rest.get(length..).unwrap_or_default();
+            if message.header.sequence_number != self.sequence {
+                continue;
+            }
+            match message.payload {
+                NetlinkPayload::InnerMessage(answer) => answers.push(answer),
+                NetlinkPayload::Done(_) => return Ok(true),
+                NetlinkPayload::Error(error) => {
+                    return match error.code {
+                        None => Ok(true),
+                        Some(_errno) => Err(Error::of(request, error.to_io())),
+                    };
+                }
+                NetlinkPayload::Overrun(_) | NetlinkPayload::Noop => {}
+                other => return Err(unreadable(format!("{other:?}"))),
+            }
+        }
+        Ok(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_keeps_to_its_family() {
+        let v4: IpAddr = "192.0.2.1".parse().unwrap();
+        assert_eq!(Prefix::new(v4, 33), None);
+        assert_eq!(Prefix::new(v4, 24).unwrap().to_string(), "192.0.2.1/24");
+        assert_eq!(Prefix::host("::1".parse().unwrap()).length(), 128);
+    }
+
+    #[test]
+    fn errors_name_what_was_asked() {
+        let error = Error::of("route 192.0.2.0/24", io::Error::from_raw_os_error(libc::EEXIST));
+        assert_eq!(error.to_string(), "route 192.0.2.0/24: exists already");
+    }
+}

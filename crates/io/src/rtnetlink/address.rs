@@ -1,0 +1,77 @@
+//! Addresses of network devices.
+
+use std::net::IpAddr;
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
+
+use super::{Error, Prefix, Rtnetlink};
+
+/// An address of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The device's index.
+    pub link: u32,
+    /// The address and its network's prefix length.
+    pub prefix: Prefix,
+}
+
+impl Rtnetlink {
+    /// All addresses of both families.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn addresses(&mut self) -> Result<Vec<Address>, Error> {
+        let found =
+            self.dump("addresses", RouteNetlinkMessage::GetAddress(AddressMessage::default()))?;
+        Ok(found.into_iter().filter_map(read).collect())
+    }
+
+    /// Gives a device an address. An IPv6 address is usable at once: nobody else is looked for (`IFA_F_NODAD`).
+    ///
+    /// # Errors
+    /// [`Error::Exists`] when the device has it.
+    pub fn add_address(&mut self, link: u32, prefix: Prefix) -> Result<(), Error> {
+        let mut message = describe(link, prefix);
+        if prefix.address().is_ipv6() {
+            message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+        }
+        let request = format!("address {prefix} on link with index {link}");
+        self.change(&request, NLM_F_CREATE | NLM_F_EXCL, RouteNetlinkMessage::NewAddress(message))
+    }
+
+    /// Takes an address from a device.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] when the device does not have it.
+    pub fn delete_address(&mut self, link: u32, prefix: Prefix) -> Result<(), Error> {
+        let request = format!("delete address {prefix} from link with index {link}");
+        self.change(&request, 0, RouteNetlinkMessage::DelAddress(describe(link, prefix)))
+    }
+}
+
+fn describe(link: u32, prefix: Prefix) -> AddressMessage {
+    let mut message = AddressMessage::default();
+    message.header.family = prefix.address().into();
+    message.header.prefix_len = prefix.length();
+    message.header.index = link;
+    message.attributes.push(AddressAttribute::Local(prefix.address()));
+    message.attributes.push(AddressAttribute::Address(prefix.address()));
+    message
+}
+
+/// An answer's own address: of a point-to-point link `IFA_LOCAL`, and `IFA_ADDRESS` where there is no other.
+fn read(answer: RouteNetlinkMessage) -> Option<Address> {
+    let RouteNetlinkMessage::NewAddress(message) = answer else { return None };
+    let (mut local, mut other): (Option<IpAddr>, Option<IpAddr>) = (None, None);
+    for attribute in message.attributes {
+        if let AddressAttribute::Local(address) = attribute {
+            local = Some(address);
+        } else if let AddressAttribute::Address(address) = attribute {
+            other = Some(address);
+        }
+    }
+    let prefix = Prefix::new(local.or(other)?, message.header.prefix_len)?;
+    Some(Address { link: message.header.index, prefix })
+}

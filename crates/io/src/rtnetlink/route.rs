@@ -1,0 +1,264 @@
+//! Routes, and the one that the kernel would take.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteProtocol, RouteScope, RouteType,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use super::{Error, Prefix, Rtnetlink};
+
+/// The table that routes are in when nothing else is said (`RT_TABLE_MAIN`).
+const MAIN: u32 = 254;
+
+/// Where a route leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// Out of the device of this index, to neighbours there.
+    Link(u32),
+    /// To a gateway, on the device of this index where one is named.
+    Gateway(IpAddr, Option<u32>),
+    /// Nowhere: the sender is told (`unreachable`). With a high metric behind a TUN's routes it keeps packets from
+    /// leaving plain when the TUN is gone.
+    Unreachable,
+    /// Nowhere: silently (`blackhole`).
+    Blackhole,
+}
+
+/// A route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// What it leads to; bits behind the length must be 0.
+    pub destination: Prefix,
+    /// Where it leads.
+    pub via: Via,
+    /// The table it is in.
+    pub table: u32,
+    /// The source address of packets that have none yet.
+    pub source: Option<IpAddr>,
+    /// Lower goes first; `None` leaves it to the kernel (0 for IPv4, 1024 for IPv6).
+    pub metric: Option<u32>,
+    /// The largest packet along it, in bytes; `None` for the device's MTU.
+    pub mtu: Option<u32>,
+}
+
+impl Route {
+    /// A route in the main table.
+    #[must_use]
+    pub fn new(destination: Prefix, via: Via) -> Self {
+        Self { destination, via, table: MAIN, source: None, metric: None, mtu: None }
+    }
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.via {
+            Via::Link(link) => write!(f, "{} dev index {link}", self.destination)?,
+            Via::Gateway(gateway, _) => write!(f, "{} via {gateway}", self.destination)?,
+            Via::Unreachable => write!(f, "unreachable {}", self.destination)?,
+            Via::Blackhole => write!(f, "blackhole {}", self.destination)?,
+        }
+        write!(f, " table {}", self.table)
+    }
+}
+
+/// What the kernel would do with a packet to some destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// The device it would leave through.
+    pub link: u32,
+    /// The source address it would get.
+    pub source: Option<IpAddr>,
+    /// The neighbour it would be sent to; `None` for the destination itself.
+    pub gateway: Option<IpAddr>,
+    /// The largest packet, in bytes: the path's MTU as far as it is known, else the device's.
+    pub mtu: u32,
+    /// Whether the destination is one of the host's own addresses.
+    pub is_local: bool,
+}
+
+impl Rtnetlink {
+    /// Adds a route.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] when there is one to the same destination with the same metric in the table.
+    pub fn add_route(&mut self, route: &Route) -> Result<(), Error> {
+        let message = RouteNetlinkMessage::NewRoute(describe(route));
+        self.change(&format!("route {route}"), NLM_F_CREATE | NLM_F_EXCL, message)
+    }
+
+    /// Deletes a route.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] when there is none like it.
+    pub fn delete_route(&mut self, route: &Route) -> Result<(), Error> {
+        let message = RouteNetlinkMessage::DelRoute(describe(route));
+        self.change(&format!("delete route {route}"), 0, message)
+    }
+
+    /// All routes of both families in a table, except broadcast, multicast and multipath ones.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn routes(&mut self, table: u32) -> Result<Vec<Route>, Error> {
+        let mut routes = Vec::new();
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let mut message = RouteMessage::default();
+            message.header.address_family = family;
+            let found = self.dump("routes", RouteNetlinkMessage::GetRoute(message))?;
+            routes.extend(found.into_iter().filter_map(read).filter(|route| route.table == table));
+        }
+        Ok(routes)
+    }
+
+    /// What the kernel would do with a packet to `destination` that carries `mark`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with `ENETUNREACH` or `EHOSTUNREACH` when no route leads there.
+    pub fn route_to(&mut self, destination: IpAddr, mark: u32) -> Result<Chosen, Error> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = destination.into();
+        message.header.destination_prefix_length = Prefix::host(destination).length();
+        message.attributes.push(RouteAttribute::Destination(destination.into()));
+        if mark != 0 {
+            message.attributes.push(RouteAttribute::Mark(mark));
+        }
+        let request = format!("route to {destination}");
+        let found = self.ask(&request, RouteNetlinkMessage::GetRoute(message))?;
+        let chosen = found.into_iter().find_map(choose);
+        let mut chosen = chosen.ok_or_else(|| Error::Unreadable {
+            request,
+            reason: "it names no device".to_owned(),
+        })?;
+        if chosen.mtu == 0 {
+            chosen.mtu = self.link_of_index(chosen.link)?.mtu;
+        }
+        Ok(chosen)
+    }
+}
+
+fn describe(route: &Route) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    let header = &mut message.header;
+    header.address_family = route.destination.address().into();
+    header.destination_prefix_length = route.destination.length();
+    header.table = u8::try_from(route.table).unwrap_or(0);
+    header.protocol = RouteProtocol::Static;
+    header.scope =
+        if matches!(route.via, Via::Link(_)) { RouteScope::Link } else { RouteScope::Universe };
+    header.kind = match route.via {
+        Via::Link(_) | Via::Gateway(..) => RouteType::Unicast,
+        Via::Unreachable => RouteType::Unreachable,
+        Via::Blackhole => RouteType::BlackHole,
+    };
+    let attributes = &mut message.attributes;
+    attributes.push(RouteAttribute::Destination(route.destination.address().into()));
+    attributes.push(RouteAttribute::Table(route.table));
+    match route.via {
+        Via::Link(link) => attributes.push(RouteAttribute::Oif(link)),
+        Via::Gateway(gateway, link) => {
+            attributes.push(RouteAttribute::Gateway(gateway.into()));
+            attributes.extend(link.map(RouteAttribute::Oif));
+        }
+        Via::Unreachable | Via::Blackhole => {}
+    }
+    attributes.extend(route.source.map(|source| RouteAttribute::PrefSource(source.into())));
+    attributes.extend(route.metric.map(RouteAttribute::Priority));
+    attributes.extend(route.mtu.map(|mtu| RouteAttribute::Metrics(vec![RouteMetric::Mtu(mtu)])));
+    message
+}
+
+/// What the attributes of an answer say.
+#[derive(Default)]
+struct Found {
+    destination: Option<IpAddr>,
+    link: Option<u32>,
+    gateway: Option<IpAddr>,
+    source: Option<IpAddr>,
+    metric: Option<u32>,
+    table: Option<u32>,
+    mtu: Option<u32>,
+}
+
+impl Found {
+    fn of(attributes: Vec<RouteAttribute>) -> Self {
+        let mut found = Self::default();
+        for attribute in attributes {
+            #[expect(
+                clippy::wildcard_enum_match_arm,
+                reason = "the library's enum is open; the rest is not of use"
+            )]
+            match attribute {
+                RouteAttribute::Destination(address) => found.destination = ip(&address),
+                RouteAttribute::Oif(link) => found.link = Some(link),
+                RouteAttribute::Gateway(address) => found.gateway = ip(&address),
+                RouteAttribute::PrefSource(address) => found.source = ip(&address),
+                RouteAttribute::Priority(metric) => found.metric = Some(metric),
+                RouteAttribute::Table(table) => found.table = Some(table),
+                RouteAttribute::Metrics(metrics) => {
+                    found.mtu = metrics.iter().find_map(|metric| match metric {
+                        RouteMetric::Mtu(mtu) => Some(*mtu),
+                        _ => None,
+                    });
+                }
+                _ => {}
+            }
+        }
+        found
+    }
+}
+
+fn ip(address: &RouteAddress) -> Option<IpAddr> {
+    if let RouteAddress::Inet(v4) = address {
+        Some((*v4).into())
+    } else if let RouteAddress::Inet6(v6) = address {
+        Some((*v6).into())
+    } else {
+        None
+    }
+}
+
+fn read(answer: RouteNetlinkMessage) -> Option<Route> {
+    let RouteNetlinkMessage::NewRoute(message) = answer else { return None };
+    let header = message.header;
+    let found = Found::of(message.attributes);
+    let everything: IpAddr = if header.address_family == AddressFamily::Inet {
+        Ipv4Addr::UNSPECIFIED.into()
+    } else {
+        Ipv6Addr::UNSPECIFIED.into()
+    };
+    let via = match (header.kind, found.gateway, found.link) {
+        (RouteType::Unicast | RouteType::Local, Some(gateway), link) => Via::Gateway(gateway, link),
+        (RouteType::Unicast | RouteType::Local, None, Some(link)) => Via::Link(link),
+        (RouteType::Unreachable, _, _) => Via::Unreachable,
+        (RouteType::BlackHole, _, _) => Via::Blackhole,
+        _other_kinds => return None,
+    };
+    Some(Route {
+        destination: Prefix::new(
+            found.destination.unwrap_or(everything),
+            header.destination_prefix_length,
+        )?,
+        via,
+        table: found.table.unwrap_or_else(|| u32::from(header.table)),
+        source: found.source,
+        metric: found.metric,
+        mtu: found.mtu,
+    })
+}
+
+fn choose(answer: RouteNetlinkMessage) -> Option<Chosen> {
+    let RouteNetlinkMessage::NewRoute(message) = answer else { return None };
+    let is_local = message.header.kind == RouteType::Local;
+    let found = Found::of(message.attributes);
+    Some(Chosen {
+        link: found.link?,
+        source: found.source,
+        gateway: found.gateway,
+        mtu: found.mtu.unwrap_or(0),
+        is_local,
+    })
+}

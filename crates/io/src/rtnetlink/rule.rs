@@ -1,0 +1,139 @@
+//! Rules: which routing table a packet is looked up in.
+
+use std::fmt;
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use super::{Error, Rtnetlink};
+use crate::raw::IpVersion;
+
+/// Which packets a rule is for, by their mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FirewallMark {
+    /// All.
+    Any,
+    /// Those whose mark is the first number under the mask of the second.
+    Is(u32, u32),
+    /// Those whose mark is not the first number under the mask of the second (`not fwmark`).
+    IsNot(u32, u32),
+}
+
+/// A rule: packets of a version that carry a mark are looked up in a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// IPv4 or IPv6.
+    pub version: IpVersion,
+    /// Which packets.
+    pub mark: FirewallMark,
+    /// In which table.
+    pub table: u32,
+    /// Lower goes first.
+    pub priority: u32,
+    /// Ignore what the table says with a prefix this short or shorter (`suppress_prefixlength`); `None` for nothing.
+    pub suppress_prefix_length: Option<u32>,
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "priority {}", self.priority)?;
+        match self.mark {
+            FirewallMark::Any => {}
+            FirewallMark::Is(mark, mask) => write!(f, " fwmark {mark:#x}/{mask:#x}")?,
+            FirewallMark::IsNot(mark, mask) => write!(f, " not fwmark {mark:#x}/{mask:#x}")?,
+        }
+        write!(f, " lookup {}", self.table)
+    }
+}
+
+impl Rtnetlink {
+    /// Adds a rule.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] when there is one like it.
+    pub fn add_rule(&mut self, rule: &Rule) -> Result<(), Error> {
+        let message = RouteNetlinkMessage::NewRule(describe(rule));
+        self.change(&format!("rule {rule}"), NLM_F_CREATE | NLM_F_EXCL, message)
+    }
+
+    /// Deletes a rule.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] when there is none like it.
+    pub fn delete_rule(&mut self, rule: &Rule) -> Result<(), Error> {
+        let message = RouteNetlinkMessage::DelRule(describe(rule));
+        self.change(&format!("delete rule {rule}"), 0, message)
+    }
+
+    /// All rules of a version that look up a table, in order.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn rules(&mut self, version: IpVersion) -> Result<Vec<Rule>, Error> {
+        let mut message = RuleMessage::default();
+        message.header.family = family(version);
+        let found = self.dump("rules", RouteNetlinkMessage::GetRule(message))?;
+        Ok(found.into_iter().filter_map(|answer| read(version, answer)).collect())
+    }
+}
+
+fn family(version: IpVersion) -> AddressFamily {
+    match version {
+        IpVersion::V4 => AddressFamily::Inet,
+        IpVersion::V6 => AddressFamily::Inet6,
+    }
+}
+
+fn describe(rule: &Rule) -> RuleMessage {
+    let mut message = RuleMessage::default();
+    message.header.family = family(rule.version);
+    message.header.action = RuleAction::ToTable;
+    message.header.table = u8::try_from(rule.table).unwrap_or(0);
+    message.attributes.push(RuleAttribute::Table(rule.table));
+    message.attributes.push(RuleAttribute::Priority(rule.priority));
+    message.attributes.extend(rule.suppress_prefix_length.map(RuleAttribute::SuppressPrefixLen));
+    match rule.mark {
+        FirewallMark::Any => {}
+        FirewallMark::Is(mark, mask) => {
+            message.attributes.extend([RuleAttribute::FwMark(mark), RuleAttribute::FwMask(mask)]);
+        }
+        FirewallMark::IsNot(mark, mask) => {
+            message.header.flags = RuleFlags::Invert;
+            message.attributes.extend([RuleAttribute::FwMark(mark), RuleAttribute::FwMask(mask)]);
+        }
+    }
+    message
+}
+
+fn read(version: IpVersion, answer: RouteNetlinkMessage) -> Option<Rule> {
+    let RouteNetlinkMessage::NewRule(message) = answer else { return None };
+    if message.header.action != RuleAction::ToTable {
+        return None;
+    }
+    let (mut mark, mut mask, mut suppress) = (None, u32::MAX, None);
+    let (mut table, mut priority) = (u32::from(message.header.table), 0);
+    for attribute in message.attributes {
+        #[expect(
+            clippy::wildcard_enum_match_arm,
+            reason = "the library's enum is open; the rest is not of use"
+        )]
+        match attribute {
+            RuleAttribute::FwMark(value) => mark = Some(value),
+            RuleAttribute::FwMask(value) => mask = value,
+            RuleAttribute::Table(value) => table = value,
+            RuleAttribute::Priority(value) => priority = value,
+            // The kernel says -1 for "nothing".
+            RuleAttribute::SuppressPrefixLen(value) => {
+                suppress = (value != u32::MAX).then_some(value)
+            }
+            _ => {}
+        }
+    }
+    let mark = match (mark, message.header.flags.contains(RuleFlags::Invert)) {
+        (Some(mark), false) => FirewallMark::Is(mark, mask),
+        (Some(mark), true) => FirewallMark::IsNot(mark, mask),
+        (None, _) => FirewallMark::Any,
+    };
+    Some(Rule { version, mark, table, priority, suppress_prefix_length: suppress })
+}

@@ -1,0 +1,153 @@
+use uxfrm_io::rtnetlink::{Error, FirewallMark, Prefix, Route, Rule, Via};
+use uxfrm_io::{IpVersion, Namespace, Rtnetlink};
+
+use crate::{in_namespace, prefix};
+
+#[test]
+fn a_veth_pair_spans_two_namespaces() {
+    in_namespace(|| {
+        let far = Namespace::new().unwrap();
+        let mut here = Rtnetlink::open().unwrap();
+        here.add_veth("near", "far", std::os::fd::AsFd::as_fd(&far)).unwrap();
+        assert!(matches!(
+            here.add_veth("near", "far2", std::os::fd::AsFd::as_fd(&far)),
+            Err(Error::Exists { .. })
+        ));
+        let near = here.link("near").unwrap();
+        assert!(!near.is_up && near.mtu == 1500);
+        here.set_mtu(near.index, 1400).unwrap();
+        here.set_up(near.index).unwrap();
+        let mut there = far.enter(|| Rtnetlink::open().unwrap()).unwrap();
+        let other = there.link("far").unwrap();
+        there.set_up(other.index).unwrap();
+        let near = here.link_of_index(near.index).unwrap();
+        assert!(near.is_up && near.mtu == 1400 && near.name == "near");
+        here.delete_link(near.index).unwrap();
+        assert!(matches!(there.link("far"), Err(Error::NotFound { .. })));
+        assert_eq!(there.links().unwrap().len(), 1);
+    });
+}
+
+#[test]
+fn a_link_moves_to_another_namespace() {
+    in_namespace(|| {
+        let (far, here) = (Namespace::new().unwrap(), Namespace::current().unwrap());
+        let mut kernel = Rtnetlink::open().unwrap();
+        kernel.add_veth("stays", "moves", std::os::fd::AsFd::as_fd(&here)).unwrap();
+        let index = kernel.link("moves").unwrap().index;
+        kernel.move_link(index, std::os::fd::AsFd::as_fd(&far)).unwrap();
+        assert!(kernel.link("moves").is_err());
+        assert!(far.enter(|| Rtnetlink::open().unwrap().link("moves").is_ok()).unwrap());
+    });
+}
+
+#[test]
+fn addresses_come_and_go() {
+    in_namespace(|| {
+        let mut kernel = Rtnetlink::open().unwrap();
+        let lo = kernel.link("lo").unwrap();
+        assert!(lo.is_loopback);
+        for address in ["192.0.2.1/24", "2001:db8::1/64"].map(prefix) {
+            kernel.add_address(lo.index, address).unwrap();
+            assert!(matches!(kernel.add_address(lo.index, address), Err(Error::Exists { .. })));
+            let found = kernel.addresses().unwrap();
+            assert!(found.iter().any(|found| found.link == lo.index && found.prefix == address));
+            kernel.delete_address(lo.index, address).unwrap();
+            assert!(matches!(
+                kernel.delete_address(lo.index, address),
+                Err(Error::NotFound { .. })
+            ));
+        }
+    });
+}
+
+#[test]
+fn routes_and_rules_are_added_found_and_removed() {
+    in_namespace(|| {
+        let mut kernel = Rtnetlink::open().unwrap();
+        let lo = kernel.link("lo").unwrap().index;
+        for (version, source, net) in [
+            (IpVersion::V4, "192.0.2.1/32", "198.51.100.0/24"),
+            (IpVersion::V6, "2001:db8::1/128", "2001:db8:1::/48"),
+        ] {
+            let (source, net) = (prefix(source), prefix(net));
+            kernel.add_address(lo, source).unwrap();
+            let route = Route {
+                table: 51_820,
+                source: Some(source.address()),
+                metric: Some(7),
+                mtu: Some(1300),
+                ..Route::new(net, Via::Link(lo))
+            };
+            let closed =
+                Route { table: 51_820, metric: Some(9999), ..Route::new(net, Via::Unreachable) };
+            let rule = Rule {
+                version,
+                mark: FirewallMark::IsNot(0x1234, 0xffff),
+                table: 51_820,
+                priority: 100,
+                suppress_prefix_length: None,
+            };
+            let main = Rule {
+                mark: FirewallMark::Any,
+                table: 254,
+                priority: 90,
+                suppress_prefix_length: Some(0),
+                ..rule
+            };
+            for route in [&route, &closed] {
+                kernel.add_route(route).unwrap();
+                assert!(matches!(kernel.add_route(route), Err(Error::Exists { .. })));
+            }
+            for rule in [&rule, &main] {
+                kernel.add_rule(rule).unwrap();
+                assert!(kernel.rules(version).unwrap().contains(rule), "{rule}");
+            }
+            let found = kernel.routes(51_820).unwrap();
+            assert!(found.contains(&route), "{found:?}");
+            assert!(
+                found
+                    .iter()
+                    .any(|found| found.via == Via::Unreachable && found.metric == Some(9999)),
+                "{found:?}"
+            );
+
+            let inside = net.address();
+            let chosen = kernel.route_to(inside, 0).unwrap();
+            assert_eq!(
+                (chosen.link, chosen.source, chosen.mtu),
+                (lo, Some(source.address()), 1300)
+            );
+            let marked = kernel.route_to(inside, 0x1234);
+            assert!(matches!(marked, Err(Error::Refused { .. })), "{marked:?}");
+
+            for rule in [&rule, &main] {
+                kernel.delete_rule(rule).unwrap();
+                assert!(!kernel.rules(version).unwrap().contains(rule));
+            }
+            for route in [&route, &closed] {
+                kernel.delete_route(route).unwrap();
+                assert!(matches!(kernel.delete_route(route), Err(Error::NotFound { .. })));
+            }
+            assert!(kernel.route_to(source.address(), 0).unwrap().is_local);
+        }
+    });
+}
+
+#[test]
+fn a_gateway_is_chosen_with_the_devices_mtu() {
+    in_namespace(|| {
+        let far = Namespace::new().unwrap();
+        let mut kernel = Rtnetlink::open().unwrap();
+        kernel.add_veth("wire", "wire", std::os::fd::AsFd::as_fd(&far)).unwrap();
+        let wire = kernel.link("wire").unwrap().index;
+        kernel.set_up(wire).unwrap();
+        kernel.add_address(wire, prefix("192.0.2.1/24")).unwrap();
+        let gateway = "192.0.2.254".parse().unwrap();
+        kernel.add_route(&Route::new(prefix("0.0.0.0/0"), Via::Gateway(gateway, None))).unwrap();
+        let everything = Prefix::new("0.0.0.0".parse().unwrap(), 0).unwrap();
+        assert!(kernel.routes(254).unwrap().iter().any(|route| route.destination == everything));
+        let chosen = kernel.route_to("203.0.113.9".parse().unwrap(), 0).unwrap();
+        assert_eq!((chosen.link, chosen.gateway, chosen.mtu), (wire, Some(gateway), 1500));
+    });
+}

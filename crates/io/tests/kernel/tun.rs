@@ -1,0 +1,134 @@
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use uxfrm_io::rtnetlink::{Route, Via};
+use uxfrm_io::tun::{Offload, Queues};
+use uxfrm_io::{Namespace, Port, Rtnetlink, Tun, TunOptions};
+use uxfrm_packet::{Batch, Checksum, Pool, Segments};
+
+use crate::{in_namespace, prefix, receive_until};
+
+/// A TUN that is up, with both families' addresses, the other end of each being `.2`.
+fn tun(options: &TunOptions, host: u8) -> Tun {
+    let tun = Tun::open(options).unwrap();
+    let mut kernel = Rtnetlink::open().unwrap();
+    let link = kernel.link(tun.name()).unwrap().index;
+    kernel.set_up(link).unwrap();
+    kernel.add_address(link, prefix(&format!("192.0.2.{host}/24"))).unwrap();
+    kernel.add_address(link, prefix(&format!("2001:db8::{host}/64"))).unwrap();
+    tun
+}
+
+/// Hands packets from one TUN to the other until told to stop; the largest number of bytes in one buffer.
+fn shuttle(mut ends: [Tun; 2], stop: &AtomicBool) -> usize {
+    let (mut pool, mut batch, mut largest) = (Pool::new(), Batch::new(), 0);
+    while !stop.load(Ordering::Relaxed) {
+        let mut idle = true;
+        for (from, to) in [(0, 1), (1, 0)] {
+            idle &= ends[from].receive(&mut pool, &mut batch).unwrap() == 0;
+            largest = largest
+                .max(batch.as_slice().iter().map(uxfrm_packet::PacketBuf::len).max().unwrap_or(0));
+            let done = ends[to].transmit(&mut batch, &mut pool);
+            assert_eq!(done.refused.unsupported, 0, "{done:?}");
+        }
+        if idle {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+    largest
+}
+
+/// A megabyte by TCP through two TUNs in two namespaces; the largest buffer on the way.
+fn transfer(options: &TunOptions, from: &str, to: &str) -> usize {
+    let far = Namespace::new().unwrap();
+    let near = tun(options, 1);
+    let (other, listener) =
+        far.enter(|| (tun(options, 2), TcpListener::bind(to).unwrap())).unwrap();
+    let stop = AtomicBool::new(false);
+    let sent: Vec<u8> = (0..1_u32 << 18).flat_map(u32::to_be_bytes).collect();
+    std::thread::scope(|scope| {
+        let wire = scope.spawn(|| shuttle([near, other], &stop));
+        let server = scope.spawn(|| {
+            let mut got = Vec::new();
+            listener.accept().unwrap().0.read_to_end(&mut got).unwrap();
+            got
+        });
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert_eq!(client.local_addr().unwrap().ip().to_string(), from);
+        client.write_all(&sent).unwrap();
+        drop(client);
+        assert!(server.join().unwrap() == sent, "the bytes that were sent");
+        stop.store(true, Ordering::Relaxed);
+        wire.join().unwrap()
+    })
+}
+
+#[test]
+fn tcp_crosses_two_tuns_in_super_packets() {
+    in_namespace(|| {
+        let options = TunOptions::new("uxio%d");
+        assert!(transfer(&options, "192.0.2.1", "192.0.2.2:0") > 10_000);
+    });
+    in_namespace(|| {
+        let options = TunOptions::new("uxio%d");
+        assert!(transfer(&options, "2001:db8::1", "[2001:db8::2]:0") > 10_000);
+    });
+}
+
+#[test]
+fn tcp_crosses_two_plain_tuns_packet_by_packet() {
+    in_namespace(|| {
+        let options = TunOptions { offload: Offload::Plain, ..TunOptions::new("uxio%d") };
+        assert!(transfer(&options, "192.0.2.1", "192.0.2.2:0") <= 1500);
+    });
+}
+
+#[test]
+fn a_udp_packet_comes_out_with_its_checksum_left_to_do() {
+    in_namespace(|| {
+        let mut tun = tun(&TunOptions::new("uxio%d"), 1);
+        let socket = UdpSocket::bind("192.0.2.1:0").unwrap();
+        socket.send_to(&[7; 100], "192.0.2.2:9").unwrap();
+        let is_ours =
+            |packet: &uxfrm_packet::PacketBuf| packet.bytes()[0] == 0x45 && packet.bytes()[9] == 17;
+        let got = receive_until(&mut tun, |got| got.iter().any(is_ours));
+        let packet = got.iter().find(|packet| is_ours(packet)).unwrap();
+        assert_eq!((packet.len(), packet.segments), (128, Segments::One));
+        assert_eq!(packet.checksum, Checksum::Partial { start: 20, offset: 6 });
+        assert!(packet.capacity() < 4096, "no super-buffer for a small packet");
+    });
+}
+
+#[test]
+fn queues_share_a_device_that_goes_with_the_last() {
+    in_namespace(|| {
+        let options = TunOptions { queues: Queues::Several, ..TunOptions::new("uxio") };
+        let first = Tun::open(&options).unwrap();
+        let second = first.another_queue().unwrap();
+        assert_eq!(second.name(), "uxio");
+        let mut kernel = Rtnetlink::open().unwrap();
+        drop(first);
+        assert!(kernel.link("uxio").is_ok());
+        drop(second);
+        assert!(kernel.link("uxio").is_err());
+        let single = Tun::open(&TunOptions::new("uxio")).unwrap();
+        assert!(single.another_queue().is_err());
+        assert!(Tun::open(&TunOptions::new("a-name-of-17-byte")).is_err());
+    });
+}
+
+#[test]
+fn routes_to_a_tun_go_with_it() {
+    in_namespace(|| {
+        let device = tun(&TunOptions::new("uxio"), 1);
+        let mut kernel = Rtnetlink::open().unwrap();
+        let link = kernel.link("uxio").unwrap().index;
+        let net = prefix("198.51.100.0/24");
+        kernel.add_route(&Route::new(net, Via::Link(link))).unwrap();
+        assert_eq!(kernel.route_to(net.address(), 0).unwrap().link, link);
+        drop(device);
+        assert!(kernel.route_to(net.address(), 0).is_err());
+    });
+}

@@ -1,0 +1,138 @@
+use std::net::SocketAddr;
+
+use uxfrm_io::{Port, Udp, UdpOptions};
+use uxfrm_packet::{Batch, PacketBuf, Pool, Segments, UdpPath};
+
+use crate::{in_namespace, receive_until};
+
+const STRIDE: u16 = 1000;
+
+fn socket(address: &str) -> Udp {
+    Udp::open(&UdpOptions { mark: 7, ..UdpOptions::new(address.parse().unwrap()) }).unwrap()
+}
+
+/// A train whose every byte tells its packet's number.
+fn train(packets: u8, last: u16, path: UdpPath) -> PacketBuf {
+    let mut bytes: Vec<u8> = (0..packets).flat_map(|n| vec![n; usize::from(STRIDE)]).collect();
+    bytes.truncate(bytes.len() - usize::from(STRIDE - last));
+    let mut buf = PacketBuf::from_slice(&bytes);
+    buf.segments = if packets > 1 { Segments::Train { stride: STRIDE } } else { Segments::One };
+    buf.udp = Some(path);
+    buf
+}
+
+/// The datagrams of some buffers, trains taken apart.
+fn datagrams(buffers: &[PacketBuf]) -> Vec<&[u8]> {
+    let pieces = |buf: &PacketBuf| match buf.segments {
+        Segments::Train { stride } => usize::from(stride),
+        _ => buf.len().max(1),
+    };
+    buffers.iter().flat_map(|buf| buf.bytes().chunks(pieces(buf))).collect()
+}
+
+fn round_trip(here: &str, there: &str) {
+    let (mut near, mut far) = (socket(&format!("{here}:0")), socket(&format!("{there}:0")));
+    let wildcard = if near.local().is_ipv4() { "0.0.0.0" } else { "::" };
+    let local = SocketAddr::new(wildcard.parse().unwrap(), near.local().port());
+    let path = UdpPath { local, remote: far.local(), tos: 0xba, dont_fragment: true };
+    let mut batch: Batch = [
+        train(60, 300, path),
+        train(1, 77, UdpPath { tos: 0, ..path }),
+        train(3, 1000, UdpPath { dont_fragment: false, ..path }),
+        train(100, 1, path),
+    ]
+    .into_iter()
+    .collect();
+    let sent: Vec<Vec<u8>> = datagrams(batch.as_slice()).into_iter().map(<[u8]>::to_vec).collect();
+    let done = near.transmit(&mut batch, &mut Pool::new());
+    assert_eq!((done.packets, done.refused.packets()), (164, 0), "{done:?}");
+    assert_eq!(done.bytes, sent.iter().map(Vec::len).sum::<usize>() as u64);
+
+    let got = receive_until(&mut far, |got| datagrams(got).len() >= 164);
+    assert!(datagrams(&got).iter().copied().eq(sent.iter()), "in order and unchanged");
+    assert!(got.len() < 20, "UDP_GRO left them in trains: {} buffers", got.len());
+    for buf in &got {
+        let found = buf.udp.unwrap();
+        assert_eq!((found.local, found.remote), (far.local(), near.local()));
+        assert_eq!(found.tos, if buf.len() == 77 { 0 } else { 0xba });
+    }
+}
+
+#[test]
+fn trains_of_ipv4_arrive_with_tos_and_addresses() {
+    in_namespace(|| round_trip("127.0.0.1", "127.0.0.2"));
+}
+
+#[test]
+fn trains_of_ipv6_arrive_with_traffic_class_and_addresses() {
+    in_namespace(|| round_trip("[::1]", "[::1]"));
+}
+
+#[test]
+fn the_local_address_is_told_and_chosen() {
+    in_namespace(|| {
+        let (mut any, mut peer) = (socket("0.0.0.0:0"), socket("127.0.0.1:0"));
+        let to = SocketAddr::new("127.0.0.9".parse().unwrap(), any.local().port());
+        let path = UdpPath { local: peer.local(), remote: to, tos: 0, dont_fragment: false };
+        let mut batch: Batch = [train(1, 40, path)].into_iter().collect();
+        assert_eq!(peer.transmit(&mut batch, &mut Pool::new()).packets, 1);
+        let got = receive_until(&mut any, |got| !got.is_empty());
+        let there = got[0].udp.unwrap();
+        assert_eq!(there.local, to);
+        let back =
+            UdpPath { local: there.local, remote: there.remote, tos: 1, dont_fragment: false };
+        let mut batch: Batch = [train(2, 40, back)].into_iter().collect();
+        assert_eq!(any.transmit(&mut batch, &mut Pool::new()).packets, 2);
+        let got = receive_until(&mut peer, |got| datagrams(got).len() == 2);
+        assert_eq!(got[0].udp.unwrap().remote, to);
+        assert_eq!(got[0].udp.unwrap().tos, 1);
+    });
+}
+
+#[test]
+fn what_is_too_big_for_the_path_is_named_with_its_mtu() {
+    in_namespace(|| {
+        let mut kernel = uxfrm_io::Rtnetlink::open().unwrap();
+        let lo = kernel.link("lo").unwrap().index;
+        kernel.set_mtu(lo, 1280).unwrap();
+        for (here, mtu) in [("127.0.0.1:0", 1280), ("[::1]:0", 1280)] {
+            let (mut near, mut far) = (socket(here), socket(here));
+            let path =
+                UdpPath { local: near.local(), remote: far.local(), tos: 0, dont_fragment: true };
+            let big = |dont_fragment| {
+                let mut buf = PacketBuf::from_slice(&[1; 4200]);
+                buf.segments = Segments::Train { stride: 1400 };
+                buf.udp = Some(UdpPath { dont_fragment, ..path });
+                buf
+            };
+            let mut batch: Batch =
+                [big(true), train(5, 1000, path), big(false)].into_iter().collect();
+            let done = near.transmit(&mut batch, &mut Pool::new());
+            assert_eq!((done.packets, done.refused.too_big), (8, 3), "{done:?}");
+            assert_eq!(done.refused.mtu, Some(mtu));
+            let got = receive_until(&mut far, |got| datagrams(got).len() == 8);
+            assert_eq!(datagrams(&got).len(), 8);
+        }
+    });
+}
+
+#[test]
+fn what_a_udp_socket_cannot_send_is_counted() {
+    in_namespace(|| {
+        let mut near = socket("127.0.0.1:0");
+        let path = UdpPath {
+            local: near.local(),
+            remote: "[::1]:9".parse().unwrap(),
+            tos: 0,
+            dont_fragment: true,
+        };
+        let mut tcp = PacketBuf::from_slice(&[0x45; 100]);
+        tcp.segments = Segments::Tcp { mss: 10 };
+        tcp.udp = Some(path);
+        let mut batch: Batch =
+            [PacketBuf::from_slice(&[0x45; 20]), tcp, train(2, 5, path)].into_iter().collect();
+        let done = near.transmit(&mut batch, &mut Pool::new());
+        assert_eq!((done.refused.unsupported, done.refused.failed), (2, 2), "{done:?}");
+        assert_eq!(done.refused.errno, Some(97), "EAFNOSUPPORT");
+    });
+}
