@@ -7,6 +7,7 @@
 pub mod sa;
 pub mod spd;
 
+mod database;
 mod drop_reason;
 mod event;
 mod flow;
@@ -15,8 +16,11 @@ mod lifetime;
 mod moment;
 mod prefix;
 mod selector;
+mod snapshot;
+mod stats;
 mod worker;
 
+pub use database::{Change, Database, Error, PolicyKey, PolicyName};
 pub use drop_reason::{DropReason, XfrmCounter};
 pub use event::Event;
 pub use flow::FlowKey;
@@ -28,9 +32,20 @@ pub use sa::config::{
     Direction, Mode, Offload, OffloadKind, ReplayConfig, SaConfig, SaExtraFlags, SaFlags, SaId,
     SaProtocol, SaTransform, UdpEncap, UdpEncapKind,
 };
+pub use sa::{
+    Sa,
+    replay::{Candidate, ReplayWindow},
+    sad::{OutboundQuery, Sad},
+    sequence::{Sequence, SequenceBlock},
+    usage::{Charge, Failures, Lifecycle, Usage},
+};
 pub use selector::{PortMask, Selector};
+pub use snapshot::{Published, Snapshot};
 pub use spd::{
+    entry::{Place, PolicyEntry},
     policy::{Action, MAX_TEMPLATES, Policy, PolicyFlags, PolicyKind},
+    table::{Defaults, Lookup, Spd},
     template::{Level, Template},
 };
+pub use stats::{DropCounts, Drops};
 pub use worker::{Flow, HostAddresses, HostPort, Output, Settings, UdpSuper, WireHeaders, Worker};

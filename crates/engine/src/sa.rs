@@ -1,2 +1,161 @@
-//! Security associations: what they say ([`config`]), what changes with every packet, and how they are found.
+//! Security associations: what they say ([`config`]), what changes with every packet, and how they are found ([`sad`]).
+
 pub mod config;
+pub mod replay;
+pub mod sad;
+pub mod sequence;
+pub mod usage;
+
+use std::sync::Arc;
+
+use uxfrm_crypto::SaKey;
+
+use crate::{Direction, DropReason, Moment, SaConfig, SaId};
+use config::{SaExtraFlags, SaFlags};
+use replay::{Numbers, ReplayWindow};
+use sequence::Sequence;
+use usage::{Charge, Lifecycle, Usage};
+
+/// A state. What it says never changes: an update (`XFRM_MSG_UPDSA`) makes a new `Sa` that shares keys, numbers and counts with
+/// the old one, so that workers which still hold the old one neither repeat a number nor lose a count.
+#[derive(Debug)]
+pub struct Sa {
+    live: Arc<Live>,
+    config: Box<SaConfig>,
+}
+
+/// What all generations of one state share. The fields that every batch touches come first.
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Live {
+    sequence: Sequence,
+    usage: Usage,
+    replay: ReplayWindow,
+    key: SaKey,
+    added: Moment,
+}
+
+impl Sa {
+    /// A state that starts where `config.replay` says, added `now`.
+    #[must_use]
+    pub fn new(config: SaConfig, key: SaKey, now: Moment) -> Self {
+        let live = Live {
+            sequence: Sequence::new(config.replay.sent, last_number(&config)),
+            usage: Usage::new(Lifecycle::Valid),
+            replay: ReplayWindow::new(
+                config.replay.window,
+                numbers(&config),
+                config.replay.received,
+            ),
+            key,
+            added: now,
+        };
+        Self { live: Arc::new(live), config: Box::new(config) }
+    }
+
+    /// What it says.
+    #[must_use]
+    #[inline]
+    pub fn config(&self) -> &SaConfig {
+        &self.config
+    }
+
+    /// Destination, SPI and protocol.
+    #[must_use]
+    #[inline]
+    pub fn id(&self) -> SaId {
+        self.config.id
+    }
+
+    /// Its keys.
+    #[must_use]
+    #[inline]
+    pub fn key(&self) -> &SaKey {
+        &self.live.key
+    }
+
+    /// Outbound numbers.
+    #[must_use]
+    #[inline]
+    pub fn sequence(&self) -> &Sequence {
+        &self.live.sequence
+    }
+
+    /// Inbound numbers.
+    #[must_use]
+    #[inline]
+    pub fn replay(&self) -> &ReplayWindow {
+        &self.live.replay
+    }
+
+    /// Counts and failures.
+    #[must_use]
+    #[inline]
+    pub fn usage(&self) -> &Usage {
+        &self.live.usage
+    }
+
+    /// How far it is in its life.
+    #[must_use]
+    #[inline]
+    pub fn lifecycle(&self) -> Lifecycle {
+        self.live.usage.lifecycle()
+    }
+
+    /// When it was added.
+    #[must_use]
+    pub fn added(&self) -> Moment {
+        self.live.added
+    }
+
+    /// Whether its numbers have 64 bits.
+    #[must_use]
+    #[inline]
+    pub fn extended(&self) -> bool {
+        self.config.flags.contains(SaFlags::ESN)
+    }
+
+    /// Counts packets against its limits: [`Usage::charge`]. Outbound before encryption, with the length before encapsulation;
+    /// inbound after authentication, with the length after decapsulation.
+    #[inline]
+    pub fn charge(&self, packets: u32, bytes: u64, now: Moment) -> Charge {
+        self.live.usage.charge(&self.config.limits, packets, bytes, now)
+    }
+
+    /// Whether an inbound packet may be given to it: the checks of `net/xfrm/xfrm_input.c` that come before replay.
+    ///
+    /// # Errors
+    /// [`DropReason::InStateDirection`], [`DropReason::InStateExpired`], [`DropReason::InNoState`] when it was deleted meanwhile.
+    #[inline]
+    pub fn receives(&self) -> Result<(), DropReason> {
+        if self.config.direction == Some(Direction::Out) {
+            return Err(DropReason::InStateDirection);
+        }
+        match self.lifecycle() {
+            Lifecycle::Valid | Lifecycle::Dying => Ok(()),
+            Lifecycle::Expired => Err(DropReason::InStateExpired),
+            Lifecycle::Acquire | Lifecycle::Error | Lifecycle::Dead => Err(DropReason::InNoState),
+        }
+    }
+
+    /// Whether two are generations of one state.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.live, &other.live)
+    }
+
+    /// The next generation: this state with other words.
+    pub(crate) fn renewed(&self, config: SaConfig) -> Self {
+        Self { live: Arc::clone(&self.live), config: Box::new(config) }
+    }
+}
+
+fn numbers(config: &SaConfig) -> Numbers {
+    if config.flags.contains(SaFlags::ESN) { Numbers::Extended } else { Numbers::Short }
+}
+
+/// Without ESN the number on the wire must not begin again, unless `oseq-may-wrap` says so; the IV counter never does.
+fn last_number(config: &SaConfig) -> u64 {
+    let wraps = config.extra_flags.contains(SaExtraFlags::OSEQ_MAY_WRAP);
+    if wraps || numbers(config) == Numbers::Extended { u64::MAX } else { u64::from(u32::MAX) }
+}

@@ -1,6 +1,6 @@
 //! What traffic a policy or a state is for.
 
-use crate::{Family, Prefix};
+use crate::{Family, FlowKey, Prefix};
 
 /// A port, ICMP type or code, or half a GRE key, under a mask: `value & mask`. The default (0/0) fits all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -67,5 +67,17 @@ impl Selector {
     #[must_use]
     pub const fn family(&self) -> Family {
         self.destination.family()
+    }
+
+    /// Whether a packet fits: `net/xfrm/xfrm_policy.c: __xfrm4_selector_match`, `__xfrm6_selector_match`.
+    #[must_use]
+    #[inline]
+    pub fn matches(&self, flow: &FlowKey) -> bool {
+        self.destination.contains(flow.destination)
+            && self.source.contains(flow.source)
+            && self.destination_port.fits(flow.destination_port)
+            && self.source_port.fits(flow.source_port)
+            && (self.protocol == 0 || self.protocol == flow.protocol)
+            && (self.ifindex == 0 || self.ifindex == flow.ifindex)
     }
 }

@@ -1,3 +1,5 @@
 //! The security policy database: policies, and how the one that decides is found.
+pub mod entry;
 pub mod policy;
+pub mod table;
 pub mod template;

@@ -1,0 +1,224 @@
+//! The inbound anti-replay window (RFC 4303 §3.4.3, appendix A2), without a lock.
+//!
+//! # How it works
+//! Numbers are grouped in blocks of 32. A ring of 64-bit words holds the bits of the newest blocks (the shape of RFC 6479); a
+//! word says itself whose bits it holds: `low 32 bits of the block number << 32 | bitmap`. So recycling a word for a newer
+//! block and setting its first bit are *one* compare-and-swap, and nothing needs to be cleared.
+//!
+//! # Why no number is accepted twice
+//! The first acceptance leaves a word with the number's tag and its bit. A word's tag only ever moves forward, and a bit is
+//! only ever set. So a second attempt finds the same tag with the bit set ([`DropReason::InReplay`]) or a newer tag
+//! ([`DropReason::InTooOld`]). The window's head plays no part in this: it may lag behind without harm.
+//!
+//! # Why tags of 32 bits suffice
+//! "Newer" is decided by the sign of the tags' difference, right while the blocks are less than 2^31 apart (2^36 numbers).
+//! A number that is tried is at most 2^32 above the head that [`ReplayWindow::check`] saw, and above `head - window` as
+//! [`ReplayWindow::accept`] sees it. `accept` loads the word *before* the head: the acquiring load of a word written by another thread
+//! makes that thread's own reading of the head visible, so the head is no more than 2^32 below the tag's block, and a tag newer than
+//! the number's block is less than 2^28 blocks newer. A *stale* tag may be further behind (a word that was not touched for 2^36
+//! numbers): it is then mistaken for a newer or equal one and the packet is refused, never wrongly accepted.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::DropReason;
+
+/// The numbers already received on one SA.
+#[derive(Debug)]
+pub struct ReplayWindow {
+    /// The highest number accepted; only rises.
+    head: AtomicU64,
+    window: u32,
+    numbers: Numbers,
+    /// A power of two of words, more than the blocks that a window can touch; empty when the check is off.
+    ring: Box<[AtomicU64]>,
+}
+
+/// How long sequence numbers are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Numbers {
+    /// 32 bits, all in the packet.
+    Short,
+    /// 64 bits, the lower half in the packet (RFC 4303 §2.2.1).
+    Extended,
+}
+
+/// A number that is not known to have been received: good for authenticating the packet, then for [`ReplayWindow::accept`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate(u64);
+
+/// The largest window (`XFRMA_REPLAY_ESN_MAX` words of 32 bits).
+pub const MAX_WINDOW: u32 = 4096;
+
+impl Candidate {
+    /// The number, all 64 bits; the upper half 0 without ESN.
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
+
+impl ReplayWindow {
+    /// A window of `window` packets (cut to [`MAX_WINDOW`]; 0 switches the check off) in which every number up to and with
+    /// `received` counts as seen.
+    #[must_use]
+    pub fn new(window: u32, numbers: Numbers, received: u64) -> Self {
+        let window = window.min(MAX_WINDOW);
+        Self { head: AtomicU64::new(received), window, numbers, ring: ring(window, received) }
+    }
+
+    /// Infers the upper half (RFC 4303 §A2.2) and looks whether the number may be new. The cheap check before
+    /// authentication; says nothing about a packet with the same number that is under way elsewhere.
+    ///
+    /// # Errors
+    /// [`DropReason::InTooOld`] below the window or number 0, [`DropReason::InReplay`] when already received.
+    #[inline]
+    pub fn check(&self, low: u32) -> Result<Candidate, DropReason> {
+        // Relaxed: a stale head can only make this check milder, or the inferred half wrong, and then the ICV is.
+        let head = self.head.load(Ordering::Relaxed);
+        let number = match self.numbers {
+            Numbers::Short => u64::from(low),
+            Numbers::Extended => infer(low, head, self.window).ok_or(DropReason::InTooOld)?,
+        };
+        if self.window == 0 {
+            return Ok(Candidate(number));
+        }
+        let spot = Spot::of(number, self.ring.len());
+        // Acquire: whoever wrote the tag had read a head at most 2^32 below; see the module's doc.
+        let word = self.ring[spot.slot].load(Ordering::Acquire);
+        self.refuse_old(number)?;
+        spot.mark(word).map(|_| Candidate(number))
+    }
+
+    /// Takes the number of an authenticated packet, at most once whatever other threads do, and advances the window.
+    ///
+    /// # Errors
+    /// [`DropReason::InTooOld`], [`DropReason::InReplay`] as [`ReplayWindow::check`].
+    #[inline]
+    pub fn accept(&self, Candidate(number): Candidate) -> Result<(), DropReason> {
+        if self.window != 0 {
+            let spot = Spot::of(number, self.ring.len());
+            let word = &self.ring[spot.slot];
+            let mut seen = word.load(Ordering::Acquire);
+            loop {
+                self.refuse_old(number)?;
+                let marked = spot.mark(seen)?;
+                // AcqRel: release our reading of the head with the new tag, acquire the other's when we lose.
+                match word.compare_exchange_weak(seen, marked, Ordering::AcqRel, Ordering::Acquire)
+                {
+                    Ok(_) => break,
+                    Err(now) => seen = now,
+                }
+            }
+        }
+        self.head.fetch_max(number, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// The highest number accepted, all 64 bits (`seq` and `seq_hi` of a dump).
+    #[must_use]
+    pub fn highest(&self) -> u64 {
+        self.head.load(Ordering::Relaxed)
+    }
+
+    /// Bits that the window holds; 0 when the check is off.
+    #[must_use]
+    pub const fn window(&self) -> u32 {
+        self.window
+    }
+
+    #[inline]
+    fn refuse_old(&self, number: u64) -> Result<(), DropReason> {
+        let head = self.head.load(Ordering::Acquire);
+        if number == 0 || head.saturating_sub(number) >= u64::from(self.window) {
+            return Err(DropReason::InTooOld);
+        }
+        Ok(())
+    }
+}
+
+/// Where a number's bit is.
+#[derive(Clone, Copy)]
+struct Spot {
+    slot: usize,
+    tag: u32,
+    bit: u32,
+}
+
+impl Spot {
+    #[inline]
+    fn of(number: u64, words: usize) -> Self {
+        let block = number / BLOCK_BITS;
+        let tag = low_half(block);
+        // A ring has at most 256 words, so the low half of the block number is enough to find the slot.
+        Self { slot: tag as usize & (words - 1), tag, bit: 1 << (number % BLOCK_BITS) }
+    }
+
+    /// The word with this number's bit set.
+    #[inline]
+    fn mark(self, word: u64) -> Result<u64, DropReason> {
+        let (tag, bitmap) = (low_half(word >> 32), low_half(word));
+        if tag == self.tag {
+            let marked = bitmap | self.bit;
+            return if marked == bitmap {
+                Err(DropReason::InReplay)
+            } else {
+                Ok(join(tag, marked))
+            };
+        }
+        // The top bit of the difference is its sign.
+        if tag.wrapping_sub(self.tag) >> 31 == 0 {
+            return Err(DropReason::InTooOld);
+        }
+        Ok(join(self.tag, self.bit))
+    }
+}
+
+const BLOCK_BITS: u64 = 32;
+
+/// The full number of a packet whose lower half is `low` (RFC 4303 §A2.2). `None` for one before 0 or after 2^64 - 1.
+#[inline]
+fn infer(low: u32, head: u64, window: u32) -> Option<u64> {
+    let (head_high, head_low) = (head >> 32, low_half(head));
+    let reach = window.saturating_sub(1);
+    let bottom = head_low.wrapping_sub(reach);
+    let high = match (head_low >= reach, low >= bottom) {
+        (true, true) | (false, false) => Some(head_high),
+        (true, false) => head_high.checked_add(1).filter(|high| *high <= u64::from(u32::MAX)),
+        (false, true) => head_high.checked_sub(1),
+    };
+    high.map(|high| high << 32 | u64::from(low))
+}
+
+/// One word more than the blocks that a window can touch, so that the newest block never takes the place of one still in it.
+fn ring(window: u32, received: u64) -> Box<[AtomicU64]> {
+    if window == 0 {
+        return Box::new([]);
+    }
+    let words = ((window as usize - 1) / 32 + 2).next_power_of_two();
+    let newest = received / BLOCK_BITS;
+    let place = |slot: usize| {
+        // The newest block at or below `received` that belongs in this slot; before block 0 it is one that never comes.
+        let behind = newest.wrapping_sub(slot as u64) & (words as u64 - 1);
+        let block = newest.wrapping_sub(behind);
+        let bitmap = if behind == 0 { up_to(received % BLOCK_BITS) } else { u32::MAX };
+        AtomicU64::new(join(low_half(block), bitmap))
+    };
+    (0..words).map(place).collect()
+}
+
+/// Bits 0 to `last`.
+const fn up_to(last: u64) -> u32 {
+    u32::MAX >> (BLOCK_BITS - 1 - last)
+}
+
+const fn join(tag: u32, bitmap: u32) -> u64 {
+    (tag as u64) << 32 | bitmap as u64
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the low half is what is asked for")]
+const fn low_half(value: u64) -> u32 {
+    value as u32
+}
+
+#[cfg(test)]
+mod tests;

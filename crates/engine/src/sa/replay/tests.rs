@@ -1,0 +1,1 @@
+//! The window against a set that forgets nothing.

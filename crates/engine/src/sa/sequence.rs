@@ -1,0 +1,133 @@
+//! Outbound sequence numbers: handed out in blocks, one atomic operation per batch, no number twice.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::DropReason;
+
+/// The numbers of an outbound SA (RFC 4303 §2.2, §3.3.3). The 64-bit number is also the IV counter, so the promise "none
+/// twice" is what GCM rests on; it holds for any number of workers, also where the numbers end.
+#[derive(Debug)]
+pub struct Sequence {
+    /// The last number handed out, or beyond [`Sequence::limit`] when workers asked for more than there was.
+    last: AtomicU64,
+    limit: u64,
+}
+
+/// Consecutive numbers that belong to whoever took them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SequenceBlock {
+    /// The lowest, all 64 bits; the packet carries the low half.
+    pub first: u64,
+    /// How many: at least 1, at most what was asked for.
+    pub count: u32,
+}
+
+impl Sequence {
+    /// Numbers above `sent` up to and with `limit`.
+    #[must_use]
+    pub const fn new(sent: u64, limit: u64) -> Self {
+        Self { last: AtomicU64::new(sent), limit }
+    }
+
+    /// Takes up to `count` (at least 1) numbers; fewer only where they end, and none when they have ended.
+    ///
+    /// # Errors
+    /// [`DropReason::OutSequenceOverflow`] when no number is left; it stays so.
+    #[inline]
+    pub fn take(&self, count: u32) -> Result<SequenceBlock, DropReason> {
+        // Relaxed throughout: a read-modify-write always sees the latest value of its own variable, and no other data
+        // hangs on it.
+        let wanted = u64::from(count.max(1));
+        let taken = if self.last.load(Ordering::Relaxed) < NEAR_WRAP {
+            self.last.fetch_add(wanted, Ordering::Relaxed)
+        } else {
+            self.take_near_wrap(wanted)
+        };
+        let left = self.limit.saturating_sub(taken).min(wanted);
+        match u32::try_from(left) {
+            Ok(0) | Err(_) => Err(DropReason::OutSequenceOverflow),
+            Ok(count) => Ok(SequenceBlock { first: taken + 1, count }),
+        }
+    }
+
+    /// The last number handed out (`replay_oseq`, `oseq` and `oseq_hi` of a dump).
+    #[must_use]
+    pub fn last(&self) -> u64 {
+        self.last.load(Ordering::Relaxed).min(self.limit)
+    }
+
+    /// The counter must not wrap itself: here it stays at the end.
+    #[cold]
+    fn take_near_wrap(&self, wanted: u64) -> u64 {
+        let add = |last: u64| Some(last.saturating_add(wanted));
+        match self.last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) {
+            Ok(before) | Err(before) => before,
+        }
+    }
+}
+
+impl SequenceBlock {
+    /// The numbers, ascending.
+    pub fn numbers(self) -> impl Iterator<Item = u64> {
+        (0..u64::from(self.count)).map(move |step| self.first + step)
+    }
+}
+
+/// From here on the counter is moved by compare-and-swap. Far enough below the end that additions which loaded a lower value
+/// before (one per thread, each below 2^32) cannot wrap it.
+const NEAR_WRAP: u64 = 1 << 63;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn drain(sequence: &Sequence, count: u32) -> Vec<u64> {
+        let mut all = Vec::new();
+        while let Ok(block) = sequence.take(count) {
+            all.extend(block.numbers());
+        }
+        all
+    }
+
+    #[test]
+    fn the_first_packet_is_one_more_than_was_sent() {
+        assert_eq!(Sequence::new(0, 9).take(1), Ok(SequenceBlock { first: 1, count: 1 }));
+        assert_eq!(Sequence::new(7, 9).take(1), Ok(SequenceBlock { first: 8, count: 1 }));
+    }
+
+    #[test]
+    fn what_is_left_is_given_and_then_nothing() {
+        for limit in [u64::from(u32::MAX), u64::MAX] {
+            let sequence = Sequence::new(limit - 10, limit);
+            assert_eq!(drain(&sequence, 4), (limit - 9..=limit).collect::<Vec<_>>());
+            assert_eq!(sequence.take(1), Err(DropReason::OutSequenceOverflow));
+            assert_eq!(sequence.last(), limit);
+        }
+    }
+
+    #[test]
+    fn a_refused_counter_stays_refused() {
+        let sequence = Sequence::new(u64::MAX, u64::MAX);
+        assert!((0..1000).all(|_| sequence.take(u32::MAX).is_err()));
+    }
+
+    #[test]
+    fn threads_share_every_number_up_to_the_end_and_none_twice() {
+        for limit in [u64::from(u32::MAX), u64::MAX, NEAR_WRAP + 10_000] {
+            let sequence = Sequence::new(limit - 20_000, limit);
+            let parts: Vec<Vec<u64>> = std::thread::scope(|scope| {
+                let threads: Vec<_> = (1..=4).map(|id| (id, &sequence)).collect();
+                let threads: Vec<_> = threads
+                    .into_iter()
+                    .map(|(id, s)| scope.spawn(move || drain(s, id * 7)))
+                    .collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            let total: usize = parts.iter().map(Vec::len).sum();
+            let unique: HashSet<u64> = parts.into_iter().flatten().collect();
+            assert_eq!((total, unique.len()), (20_000, 20_000));
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! A policy in the database: its words, its place, its counts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::{FlowKey, Moment, OffloadKind, Policy, PolicyIndex, PolicyKind, Priority};
+
+/// A policy as it stands in the database.
+#[derive(Debug)]
+pub struct PolicyEntry {
+    policy: Policy,
+    index: PolicyIndex,
+    place: Place,
+    added: Moment,
+    bytes: AtomicU64,
+    packets: AtomicU64,
+    last_used: AtomicU64,
+}
+
+/// Where a policy stands among those of its direction and kind: offloaded ones first, then by priority, then the older.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    software: bool,
+    priority: Priority,
+    age: u64,
+}
+
+const NEVER: u64 = u64::MAX;
+
+impl PolicyEntry {
+    pub(crate) fn new(policy: Policy, index: PolicyIndex, age: u64, added: Moment) -> Self {
+        let software =
+            policy.offload.as_ref().is_none_or(|offload| offload.kind != OffloadKind::Packet);
+        Self {
+            place: Place { software, priority: policy.priority, age },
+            policy,
+            index,
+            added,
+            bytes: AtomicU64::new(0),
+            packets: AtomicU64::new(0),
+            last_used: AtomicU64::new(NEVER),
+        }
+    }
+
+    /// What it says.
+    #[must_use]
+    #[inline]
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The index it was given; the lowest three bits are the direction.
+    #[must_use]
+    pub fn index(&self) -> PolicyIndex {
+        self.index
+    }
+
+    /// Its place among the others; smaller is found first.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// When it was added.
+    #[must_use]
+    pub fn added(&self) -> Moment {
+        self.added
+    }
+
+    /// Whether a packet is what it is for: `net/xfrm/xfrm_policy.c: xfrm_policy_match`.
+    #[must_use]
+    #[inline]
+    pub fn matches(&self, flow: &FlowKey) -> bool {
+        self.policy.mark.fits(flow.mark)
+            && self.policy.if_id.0 == flow.if_id
+            && self.policy.selector.matches(flow)
+    }
+
+    /// Counts packets that met it. Policies have no limits by count in the kernel, only by time.
+    #[inline]
+    pub fn charge(&self, packets: u32, bytes: u64, now: Moment) {
+        self.packets.fetch_add(u64::from(packets), Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.last_used.store(now.0, Ordering::Relaxed);
+    }
+
+    /// Bytes that met it.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Packets that met it.
+    #[must_use]
+    pub fn packets(&self) -> u64 {
+        self.packets.load(Ordering::Relaxed)
+    }
+
+    /// When the latest packet met it.
+    #[must_use]
+    pub fn last_used(&self) -> Option<Moment> {
+        match self.last_used.load(Ordering::Relaxed) {
+            NEVER => None,
+            nanos => Some(Moment(nanos)),
+        }
+    }
+
+    /// Main or sub.
+    #[must_use]
+    pub fn kind(&self) -> PolicyKind {
+        self.policy.kind
+    }
+}

@@ -1,0 +1,110 @@
+//! Counting what was dropped: per worker, without a lock, readable by anyone.
+
+use std::{
+    fmt::Write,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use crossbeam_utils::CachePadded;
+
+use crate::{DropReason, XfrmCounter};
+
+/// The drops of one worker by reason. One thread writes, any may read.
+#[derive(Debug)]
+pub struct Drops(CachePadded<[AtomicU64; DropReason::ALL.len()]>);
+
+/// Drops by reason at one instant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DropCounts([u64; DropReason::ALL.len()]);
+
+impl Drops {
+    /// Counts one packet. For the worker that owns the counters only: two writers would lose counts.
+    #[inline]
+    pub fn count(&self, reason: DropReason) {
+        self.add(reason, 1);
+    }
+
+    /// Counts several packets; as [`Drops::count`].
+    #[inline]
+    pub fn add(&self, reason: DropReason, packets: u64) {
+        // Relaxed load and store, no read-modify-write: there is one writer, and readers want no more than a recent value.
+        let counter = &self.0[reason as usize];
+        counter.store(counter.load(Ordering::Relaxed) + packets, Ordering::Relaxed);
+    }
+
+    /// How many so far.
+    #[must_use]
+    pub fn of(&self, reason: DropReason) -> u64 {
+        self.0[reason as usize].load(Ordering::Relaxed)
+    }
+}
+
+impl Default for Drops {
+    fn default() -> Self {
+        Self(CachePadded::new([const { AtomicU64::new(0) }; DropReason::ALL.len()]))
+    }
+}
+
+impl Default for DropCounts {
+    fn default() -> Self {
+        Self([0; DropReason::ALL.len()])
+    }
+}
+
+impl DropCounts {
+    /// The sum over all workers.
+    #[must_use]
+    pub fn sum<'a>(workers: impl IntoIterator<Item = &'a Drops>) -> Self {
+        let mut counts = Self::default();
+        for drops in workers {
+            for reason in DropReason::ALL {
+                counts.0[*reason as usize] += drops.of(*reason);
+            }
+        }
+        counts
+    }
+
+    /// How many for one reason.
+    #[must_use]
+    pub fn of(&self, reason: DropReason) -> u64 {
+        self.0[reason as usize]
+    }
+
+    /// How many under one line of `/proc/net/xfrm_stat`.
+    #[must_use]
+    pub fn line(&self, counter: XfrmCounter) -> u64 {
+        let counted = DropReason::ALL.iter().filter(|reason| reason.counter() == Some(counter));
+        counted.map(|reason| self.of(*reason)).sum()
+    }
+
+    /// The text of `/proc/net/xfrm_stat`, byte for byte (`net/xfrm/xfrm_proc.c: xfrm_statistics_seq_show`).
+    #[must_use]
+    pub fn xfrm_stat(&self) -> String {
+        XfrmCounter::ALL.iter().fold(String::new(), |mut text, counter| {
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{:<24}\t{}", format!("Xfrm{counter:?}"), self.line(*counter));
+            text
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_is_the_kernels() {
+        let (one, two) = (Drops::default(), Drops::default());
+        one.count(DropReason::InNoState);
+        two.add(DropReason::InNoState, 2);
+        two.count(DropReason::InDummy);
+        let text = DropCounts::sum([&one, &two]).xfrm_stat();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 32);
+        assert_eq!(lines[0], "XfrmInError             \t0");
+        assert_eq!(lines[3], "XfrmInNoStates          \t3");
+        assert_eq!(lines[15], "XfrmOutBundleGenError   \t0");
+        assert_eq!(lines[31], "XfrmOutNoQueueSpace     \t0");
+        assert!(text.ends_with('\n'));
+    }
+}
