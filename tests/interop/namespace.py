@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import pathlib
 import subprocess
 
 CLONE_NEWNET = 0x40000000
@@ -29,10 +30,14 @@ class Namespace:
     def __init__(self, name):
         self.name = name
         command("ip", "netns", "add", name)
-        for setting in ("accept_dad=0", "router_solicitations=0", "accept_ra=0"):
-            for scope in ("all", "default"):
-                self.run("sysctl", "-qw", f"net.ipv6.conf.{scope}.{setting}")
+        self._quieten_ipv6()
         self.ip("link set lo up")
+
+    def _quieten_ipv6(self):
+        with self.entered():
+            for setting in ("accept_dad", "router_solicitations", "accept_ra"):
+                for scope in ("all", "default"):
+                    pathlib.Path(f"/proc/sys/net/ipv6/conf/{scope}/{setting}").write_text("0")
 
     def delete(self):
         command("ip", "netns", "delete", self.name)

@@ -10,6 +10,7 @@
 The namespaces reach each other without uxfrm: what uxfrm fails to protect is seen on the wire.
 """
 
+import socket
 import subprocess
 
 import pytest
@@ -86,6 +87,24 @@ def test_after_a_crash_nothing_leaves_in_the_clear(gateway, network):
     gateway.start(PROTECTED.lines(HERE, THERE))
     gateway.stop()
     assert host_state(network.left) == before
+
+
+@pytest.mark.parametrize("mode", ["tunnel", "transport"])
+def test_the_host_chooses_the_same_source_address(mode, gateway, network):
+    """A socket that is bound to no address sends from the one that it would have without uxfrm, as with the kernel's
+    XFRM; from any other the packet would not match the policy."""
+    association = Association(GCM_128, mode, 4, 4)
+    destination = association.endpoints(THERE)
+    before = chosen_source(network.left, destination)
+    gateway.start(association.lines(HERE, THERE))
+    assert chosen_source(network.left, destination) == before == association.endpoints(HERE)
+    gateway.stop()
+
+
+def chosen_source(namespace, destination):
+    with namespace.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unbound:
+        unbound.connect((destination, 9))
+        return unbound.getsockname()[0]
 
 
 def test_without_a_state_nothing_leaves_in_the_clear(gateway, network):

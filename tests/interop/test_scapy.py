@@ -19,10 +19,13 @@ from association import ALL_THAT_SCAPY_KNOWS, CHACHA20_POLY1305, GCM_128, GCM_25
 from gateway import Gateway
 from topology import HERE, THERE
 
-scapy_ipsec = pytest.importorskip("scapy.layers.ipsec", reason="not run: needs python3-scapy and python3-cryptography")
-from scapy.layers.inet import IP, UDP  # noqa: E402  (after the check that scapy is there)
-from scapy.layers.inet6 import IPv6  # noqa: E402
-from scapy.layers.l2 import Ether  # noqa: E402
+try:
+    from scapy.layers import ipsec
+    from scapy.layers.inet import IP, UDP
+    from scapy.layers.inet6 import IPv6
+    from scapy.layers.l2 import Ether
+except ImportError:
+    prerequisite.not_run("needs scapy: apt-get install python3-scapy python3-cryptography")
 
 OUR_PORT = 40000
 ANSWER_SECONDS = 5
@@ -59,7 +62,8 @@ class UxfrmEnd:
         return self._gateway.log()
 
     def release(self):
-        self._gateway.stop()
+        if self._gateway.running():
+            self._gateway.stop()
 
     def close(self):
         self._gateway.close()
@@ -87,7 +91,7 @@ class LinuxEnd:
 
 
 @pytest.fixture(scope="module", params=[UxfrmEnd, LinuxEnd], ids=["uxfrm", "linux"])
-def end(request):
+def either_end(request):
     prerequisite.root()
     binary = request.getfixturevalue("uxfrm") if request.param is UxfrmEnd else None
     made = request.param(binary)
@@ -95,25 +99,28 @@ def end(request):
     made.close()
 
 
+@pytest.fixture
+def end(either_end):
+    yield either_end
+    either_end.release()
+
+
 @pytest.mark.parametrize("association", TRANSPORT + TRANSPORT_6 + TUNNEL, ids=str)
 def test_datagrams_both_ways(association, end):
     end.protect(association.lines(HERE, THERE))
     exchange(association, end)
-    end.release()
 
 
 @pytest.mark.parametrize("association", ESN, ids=str)
 def test_extended_sequence_numbers(association, end):
     end.protect(association.lines(HERE, THERE))
     exchange(association, end, esn_en=True)
-    end.release()
 
 
 def test_esp_in_udp(end):
     association = Association(GCM_128, "tunnel", 4, 4, extra="encap espinudp 4500 4500 0.0.0.0")
     end.protect(association.lines(HERE, THERE))
     exchange(association, end, nat_t_header=UDP(sport=4500, dport=4500))
-    end.release()
 
 
 def test_a_wrong_icv_is_not_answered(end):
@@ -126,7 +133,6 @@ def test_a_wrong_icv_is_not_answered(end):
     end.network.far.send(bytes(frame))
     assert next_esp(end, time.monotonic() + 0.5) is None
     exchange(association, end)  # and the SA still works, with the same sequence number
-    end.release()
 
 
 def exchange(association, end, **scapy_arguments):
@@ -150,7 +156,7 @@ def security_association(association, sender, receiver, **arguments):
         )
     keys = association.transform.scapy(association.secret_towards(receiver))
     spi = int(association.spi_of(receiver), 16)
-    return scapy_ipsec.SecurityAssociation(scapy_ipsec.ESP, spi=spi, **keys, **arguments)
+    return ipsec.SecurityAssociation(ipsec.ESP, spi=spi, **keys, **arguments)
 
 
 def sealed_request(association, end, sa, data):
@@ -167,7 +173,7 @@ def sealed_request(association, end, sa, data):
 def next_esp(end, deadline):
     """The next frame from the other end that carries ESP, raw or in UDP."""
     while (frame := end.network.far.next_frame(deadline)) is not None:
-        if packet(frame) is not None and packet(frame).haslayer(scapy_ipsec.ESP):
+        if packet(frame) is not None and packet(frame).haslayer(ipsec.ESP):
             return frame
     return None
 

@@ -10,6 +10,10 @@ import threading
 
 PORT = 7007
 MARKER = b"UXFRM-PLAINTEXT!"
+PACKET_INFO_OPTION = {
+    socket.AF_INET: (socket.IPPROTO_IP, 8),  # IP_PKTINFO: interface, local address, destination of the header
+    socket.AF_INET6: (socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO),  # destination, interface
+}
 DIGEST = hashlib.sha256().digest_size
 
 
@@ -21,6 +25,13 @@ def payload(length):
 
 def receive_all(connection):
     return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def _any_interface(level, kind, info):
+    """The packet information of a datagram, as the sender of its answer needs it: the interface left open."""
+    if level == socket.IPPROTO_IP:
+        return level, kind, bytes(4) + info[8:12] + info[8:12]
+    return level, kind, info[:16] + bytes(4)
 
 
 class EchoServer:
@@ -38,6 +49,8 @@ class EchoServer:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if kind == socket.SOCK_DGRAM:
+            listener.setsockopt(*PACKET_INFO_OPTION[family], 1)
         listener.bind(("", PORT))
         if kind == socket.SOCK_STREAM:
             listener.listen()
@@ -66,10 +79,11 @@ class EchoServer:
             pass  # the client sees the broken connection and reports it
 
     def _answer_datagrams(self, listener):
+        """Answers from the address that was asked, which is not always the one that the host would choose."""
         while not self._closed:
             try:
-                data, sender = listener.recvfrom(65536)
-                listener.sendto(data, sender)
+                data, ancillary, _, sender = listener.recvmsg(65536, socket.CMSG_SPACE(20))
+                listener.sendmsg([data], [_any_interface(*message) for message in ancillary], 0, sender)
             except TimeoutError:
                 continue
             except OSError:

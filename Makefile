@@ -1,0 +1,47 @@
+# The commands of this repository. `make help` lists them.
+
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+CARGO  := cargo
+FLAGS  := --locked
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint layers bench fmt deny deps
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: ## Two gateways in network namespaces, real traffic through ESP between them (ARGS=… for `uxfrm demo`)
+	@scripts/prerequisites build
+	$(CARGO) build $(FLAGS) --release --bin uxfrm
+	$(TARGET)/release/uxfrm demo $(ARGS)
+
+test: layers ## All tests: unit, property, vectors; then against a real Linux kernel and scapy (needs root for those)
+	$(CARGO) test $(FLAGS) --workspace
+	@scripts/prerequisites test
+	UXFRM=$(TARGET)/debug/uxfrm scripts/interop $(ARGS)
+
+lint: layers ## Formatting, clippy, the arrows between crates, documentation: no warning is let through
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy $(FLAGS) --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc $(FLAGS) --workspace --no-deps --quiet
+
+layers: ## Only the check that a crate uses none but the crates that ARCHITECTURE.md lets it use
+	@scripts/prerequisites build
+	$(CARGO) test $(FLAGS) --workspace --test layers --quiet
+
+bench: ## Every published figure, from this machine (ARGS=… for `uxfrm bench`)
+	@scripts/prerequisites build
+	$(CARGO) build $(FLAGS) --release --bin uxfrm
+	$(TARGET)/release/uxfrm bench $(or $(ARGS),crypto)
+
+fmt: ## Format all Rust code
+	$(CARGO) fmt --all
+
+deny: ## Licences, advisories and bans of all dependencies (deny.toml)
+	@$(CARGO) deny --version >/dev/null 2>&1 || \
+		{ echo "make deny needs cargo-deny: cargo install --locked cargo-deny"; exit 1; }
+	$(CARGO) deny check
+
+deps: ## Install the Debian packages for the build and the tests
+	@scripts/prerequisites build
+	@scripts/prerequisites test
