@@ -1,4 +1,4 @@
-"""The three networks in which the interop tests run."""
+"""The networks in which the interop tests run."""
 
 import contextlib
 import os
@@ -25,6 +25,9 @@ class Hosts(contextlib.ExitStack):
         except BaseException:
             self.close()
             raise
+
+    def _build(self):
+        """Nothing yet: the caller adds what it needs."""
 
     def namespace(self, name):
         made = Namespace(f"{PREFIX}-{name}")
