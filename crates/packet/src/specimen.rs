@@ -50,7 +50,10 @@ impl Specimen {
         let upper_len = bytes.len() - start;
         let (segments, offset) = match self.transport {
             TransportHeader::Tcp(_) => (Segments::Tcp { mss: size }, 16),
-            _ => (Segments::Udp { size }, 6),
+            TransportHeader::Udp(_) => (Segments::Udp { size }, 6),
+            TransportHeader::Icmpv4(_) | TransportHeader::Icmpv6(_) | TransportHeader::Igmp(_) => {
+                unreachable!("specimens are TCP or UDP")
+            }
         };
         let sum = self.pseudo_sum(upper_len);
         bytes[start + offset..start + offset + 2].copy_from_slice(&sum.to_be_bytes());
@@ -89,7 +92,9 @@ impl Specimen {
         match self.transport {
             TransportHeader::Tcp(_) => IpNumber::TCP,
             TransportHeader::Udp(_) => IpNumber::UDP,
-            _ => unreachable!("specimens are TCP or UDP"),
+            TransportHeader::Icmpv4(_) | TransportHeader::Icmpv6(_) | TransportHeader::Igmp(_) => {
+                unreachable!("specimens are TCP or UDP")
+            }
         }
     }
 
@@ -101,7 +106,7 @@ impl Specimen {
         bytes.extend_from_slice(&u32::try_from(upper_len).unwrap().to_be_bytes());
         bytes.extend_from_slice(&[0, self.number().0]);
         let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
-        let sum = words.fold(0, |sum, word| sum + word);
+        let sum = words.sum::<u32>();
         let sum = (sum & 0xffff) + (sum >> 16);
         ((sum & 0xffff) + (sum >> 16)).try_into().unwrap()
     }

@@ -22,9 +22,9 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 
 fn tag(id: u16, priority: u8, drop: bool) -> SingleVlanHeader {
     SingleVlanHeader {
-        pcp: VlanPcp::try_new(priority).unwrap(),
+        pcp: VlanPcp::try_new(priority).expect("3 bits"),
         drop_eligible_indicator: drop,
-        vlan_id: VlanId::try_new(id).unwrap(),
+        vlan_id: VlanId::try_new(id).expect("12 bits"),
         ether_type: etherparse::EtherType::IPV4,
     }
 }

@@ -104,7 +104,7 @@ proptest! {
         let (source, destination) = match &specimen.transport {
             TransportHeader::Tcp(header) => (header.source_port, header.destination_port),
             TransportHeader::Udp(header) => (header.source_port, header.destination_port),
-            _ => unreachable!("specimens are TCP or UDP"),
+            TransportHeader::Icmpv4(_) | TransportHeader::Icmpv6(_) | TransportHeader::Igmp(_) => unreachable!("specimens are TCP or UDP"),
         };
         let expected = if ip.is_fragment() { FlowPorts::NONE } else { FlowPorts { source, destination } };
         prop_assert_eq!(FlowPorts::of(&ip, &bytes), expected);
@@ -192,6 +192,16 @@ fn each_fault_has_its_name() {
     assert_eq!(ipv6(|bytes| bytes[41] = 9), ParseError::ExtensionTruncated);
     assert_eq!(ipv6(|bytes| bytes[5] = 0), ParseError::ExtensionTruncated);
     assert_eq!(ipv6(|_| {}), ParseError::ExtensionsTooMany);
+}
+
+#[test]
+fn behind_a_later_fragments_header_there_is_nothing_to_read() {
+    let mut bytes = vec![0x60, 0, 0, 0, 0, 16, 44, 64];
+    bytes.resize(40, 1);
+    bytes.extend_from_slice(&[60, 0, 0, 9, 0, 0, 0, 5, 6, 0, 1, 4, 0, 0, 0, 0]);
+    let ip = IpPacket::parse(&bytes).unwrap();
+    assert_eq!(ip.fragment, Fragment::Later { id: 5, more: true, offset: 8 });
+    assert_eq!((ip.protocol, ip.header_len), (Protocol::DSTOPTS, 48));
 }
 
 #[test]
