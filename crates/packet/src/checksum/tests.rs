@@ -33,6 +33,27 @@ fn a_field_outside_the_packet_is_refused() {
     }
 }
 
+#[test]
+fn udp_may_go_without_a_checksum_over_ipv4_only() {
+    let verify = |bytes: &[u8]| verify(&IpPacket::parse(bytes).unwrap(), bytes);
+    let mut four = vec![
+        0x45, 0, 0, 29, 0, 0, 0, 0, 64, 17, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 1, 0, 2, 0, 9, 0, 0, 9,
+    ];
+    assert_eq!(verify(&four), Verification::Absent);
+    four[27] = 1;
+    assert_eq!(verify(&four), Verification::Wrong);
+    four[25] = 10;
+    assert_eq!(verify(&four), Verification::Wrong, "longer than the packet");
+    four[6] = 0x20;
+    assert_eq!(verify(&four), Verification::Unknown);
+    let mut six = vec![0x60, 0, 0, 0, 0, 8, 17, 64];
+    six.resize(40, 1);
+    six.extend_from_slice(&[0, 1, 0, 2, 0, 8, 0, 0]);
+    assert_eq!(verify(&six), Verification::Wrong);
+    six[6] = 58;
+    assert_eq!(verify(&six), Verification::Unknown);
+}
+
 proptest! {
     #[test]
     fn wide_sums_are_the_plain_ones(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {

@@ -141,16 +141,43 @@ fn a_super_packet_is_as_long_as_its_length_field_can_say() {
     assert_eq!(coalesce(&stream).iter().map(PacketBuf::len).collect::<Vec<_>>(), [65_535, 45]);
 }
 
+/// A datagram over IPv4.
+fn udp(payload: &[u8]) -> Specimen {
+    let header = UdpHeader { source_port: 1, destination_port: 2, ..UdpHeader::default() };
+    Specimen { transport: TransportHeader::Udp(header), ..tcp(0, payload) }
+}
+
 #[test]
 fn datagrams_are_joined_up_to_the_kernels_count() {
-    let mut datagram = tcp(0, b"abcd");
-    datagram.transport = TransportHeader::Udp(UdpHeader {
-        source_port: 1,
-        destination_port: 2,
-        ..UdpHeader::default()
-    });
-    let out = coalesce(&vec![datagram.bytes(); 65]);
+    let out = coalesce(&vec![udp(b"abcd").bytes(); 65]);
     assert_eq!(out.iter().map(PacketBuf::len).collect::<Vec<_>>(), [28 + 64 * 4, 32]);
+}
+
+#[test]
+fn datagrams_without_checksum_or_with_slack_pass() {
+    let mut without = udp(b"abcd").bytes();
+    without[26..28].fill(0);
+    assert_eq!(coalesce(&[without.clone(), without]).len(), 2);
+    // One byte fewer than the packet holds, and the checksum of that.
+    let mut slack = udp(b"abc").bytes();
+    slack[3] += 1;
+    ipv4::fill_checksum(&mut slack).unwrap();
+    slack.push(9);
+    let ip = IpPacket::parse(&slack).unwrap();
+    assert_eq!(checksum::verify(&ip, &slack), Verification::Right);
+    assert_eq!(coalesce(&[slack.clone(), slack]).len(), 2);
+}
+
+#[test]
+fn an_open_checksum_passes() {
+    let (mut coalescer, mut pool, mut out) = (Coalescer::new(), Pool::new(), Batch::new());
+    for packet in [tcp(100, b"abcd"), tcp(104, b"efgh")] {
+        let mut packet = packet.super_packet(4);
+        packet.segments = Segments::One;
+        coalescer.offer(packet, &mut pool, &mut out);
+    }
+    assert_eq!(out.len(), 2);
+    assert_eq!(out.as_slice()[0].checksum, Checksum::Partial { start: 20, offset: 16 });
 }
 
 #[test]
