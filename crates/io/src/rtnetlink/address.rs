@@ -1,6 +1,8 @@
 //! Addresses of network devices.
 
 use std::net::IpAddr;
+use std::thread;
+use std::time::Duration;
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
@@ -28,7 +30,10 @@ impl Rtnetlink {
         Ok(found.into_iter().filter_map(read).collect())
     }
 
-    /// Gives a device an address. An IPv6 address is usable at once: nobody else is looked for (`IFA_F_NODAD`).
+    /// Gives a device an address.
+    ///
+    /// Whether somebody else has the same IPv6 address is not asked (`IFA_F_NODAD`), but even so the kernel takes a
+    /// moment until it answers to it: on a device that is up this call waits for that, at the most 100 ms.
     ///
     /// # Errors
     /// [`Error::Exists`] when the device has it.
@@ -38,7 +43,21 @@ impl Rtnetlink {
             message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
         }
         let request = format!("address {prefix} on link with index {link}");
-        self.change(&request, NLM_F_CREATE | NLM_F_EXCL, RouteNetlinkMessage::NewAddress(message))
+        self.change(&request, NLM_F_CREATE | NLM_F_EXCL, RouteNetlinkMessage::NewAddress(message))?;
+        if prefix.address().is_ipv6() && self.link_of_index(link)?.is_up {
+            self.settle(prefix.address());
+        }
+        Ok(())
+    }
+
+    /// Waits until an address is one of the host's own.
+    fn settle(&mut self, address: IpAddr) {
+        for _ in 0..100 {
+            if self.route_to(address, 0).is_ok_and(|chosen| chosen.is_local) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Takes an address from a device.

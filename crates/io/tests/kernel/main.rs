@@ -26,7 +26,7 @@ fn in_namespace(test: impl FnOnce() + Send) {
                 std::env::var("CI").as_deref() != Ok("true"),
                 "no network namespace in CI: {error}"
             );
-            println!("not run: no network namespace: {error}");
+            eprintln!("not run: no network namespace: {error}");
             return;
         }
     };

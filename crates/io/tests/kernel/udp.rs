@@ -25,7 +25,7 @@ fn train(packets: u8, last: u16, path: UdpPath) -> PacketBuf {
 fn datagrams(buffers: &[PacketBuf]) -> Vec<&[u8]> {
     let pieces = |buf: &PacketBuf| match buf.segments {
         Segments::Train { stride } => usize::from(stride),
-        _ => buf.len().max(1),
+        Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => buf.len().max(1),
     };
     buffers.iter().flat_map(|buf| buf.bytes().chunks(pieces(buf))).collect()
 }
