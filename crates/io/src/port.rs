@@ -6,6 +6,7 @@
 
 use std::fmt::Debug;
 use std::io;
+use std::ops::AddAssign;
 use std::os::fd::BorrowedFd;
 
 use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments};
@@ -38,6 +39,24 @@ pub trait Port: Debug + Send {
 
     /// What to poll for readability; `None` when the port has no descriptor and is to be asked in turn.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+}
+
+impl<P: Port + ?Sized> Port for Box<P> {
+    fn receive(&mut self, pool: &mut Pool, into: &mut Batch) -> io::Result<usize> {
+        (**self).receive(pool, into)
+    }
+
+    fn transmit(&mut self, batch: &mut Batch, pool: &mut Pool) -> Transmitted {
+        (**self).transmit(batch, pool)
+    }
+
+    fn accepts(&self) -> Accepts {
+        (**self).accepts()
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        (**self).descriptor()
+    }
 }
 
 /// The kinds of buffers, beyond single finished packets, that a port sends.
@@ -158,6 +177,20 @@ impl Transmitted {
     }
 }
 
+impl AddAssign for Transmitted {
+    /// Adds the counts; the later MTU and `errno` stand.
+    fn add_assign(&mut self, later: Self) {
+        self.packets += later.packets;
+        self.bytes += later.bytes;
+        self.refused.busy += later.refused.busy;
+        self.refused.too_big += later.refused.too_big;
+        self.refused.unsupported += later.refused.unsupported;
+        self.refused.failed += later.refused.failed;
+        self.refused.mtu = later.refused.mtu.or(self.refused.mtu);
+        self.refused.errno = later.refused.errno.or(self.refused.errno);
+    }
+}
+
 /// How many packets a buffer is, or becomes, on the wire.
 ///
 /// A TCP or UDP super-packet's headers end behind the transport header that its partial checksum starts at; without
@@ -216,6 +249,8 @@ mod tests {
         assert_eq!((done.refused.busy, done.refused.too_big, done.refused.failed), (2, 1, 1));
         assert_eq!(done.refused.errno, Some(libc::ENETUNREACH));
         assert_eq!(done.refused.packets(), 4);
+        done += done;
+        assert_eq!((done.refused.packets(), done.refused.errno), (8, Some(libc::ENETUNREACH)));
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod rtnetlink;
 mod tun;
 mod udp;
 
+use std::fs::OpenOptions;
 use std::time::{Duration, Instant};
 
 use uxfrm_io::rtnetlink::Prefix;
@@ -21,14 +22,7 @@ use uxfrm_packet::{Batch, PacketBuf, Pool};
 fn in_namespace(test: impl FnOnce() + Send) {
     let namespace = match Namespace::new() {
         Ok(namespace) => namespace,
-        Err(error) => {
-            assert!(
-                std::env::var("CI").as_deref() != Ok("true"),
-                "no network namespace in CI: {error}"
-            );
-            eprintln!("not run: no network namespace: {error}");
-            return;
-        }
+        Err(error) => return not_run(&format!("no network namespace: {error}")),
     };
     namespace
         .enter(|| {
@@ -38,6 +32,19 @@ fn in_namespace(test: impl FnOnce() + Send) {
             test();
         })
         .unwrap();
+}
+
+/// The same for a test that needs TUN devices.
+fn with_tun(test: impl FnOnce() + Send) {
+    match OpenOptions::new().read(true).write(true).open("/dev/net/tun") {
+        Ok(_usable) => in_namespace(test),
+        Err(error) => not_run(&format!("/dev/net/tun: {error}")),
+    }
+}
+
+fn not_run(reason: &str) {
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "must run in CI: {reason}");
+    eprintln!("not run: {reason}");
 }
 
 fn prefix(text: &str) -> Prefix {

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use uxfrm_io::rtnetlink::{Route, Via};
 use uxfrm_io::tun::{Offload, Queues};
-use uxfrm_io::{Namespace, Port, Rtnetlink, Tun, TunOptions};
-use uxfrm_packet::{Batch, Checksum, Pool, Segments};
+use uxfrm_io::{Namespace, Port, Rtnetlink, Tun, TunOptions, Udp, UdpOptions};
+use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments, UdpPath};
 
-use crate::{in_namespace, prefix, receive_until};
+use crate::{prefix, receive_until, with_tun};
 
 /// A TUN that is up, with both families' addresses, the other end of each being `.2`.
 fn tun(options: &TunOptions, host: u8) -> Tun {
@@ -28,8 +28,7 @@ fn shuttle(mut ends: [Tun; 2], stop: &AtomicBool) -> usize {
         let mut idle = true;
         for (from, to) in [(0, 1), (1, 0)] {
             idle &= ends[from].receive(&mut pool, &mut batch).unwrap() == 0;
-            largest = largest
-                .max(batch.as_slice().iter().map(uxfrm_packet::PacketBuf::len).max().unwrap_or(0));
+            largest = largest.max(batch.as_slice().iter().map(PacketBuf::len).max().unwrap_or(0));
             let done = ends[to].transmit(&mut batch, &mut pool);
             assert_eq!(done.refused.unsupported, 0, "{done:?}");
         }
@@ -67,11 +66,11 @@ fn transfer(options: &TunOptions, from: &str, to: &str) -> usize {
 
 #[test]
 fn tcp_crosses_two_tuns_in_super_packets() {
-    in_namespace(|| {
+    with_tun(|| {
         let options = TunOptions::new("uxio%d");
         assert!(transfer(&options, "192.0.2.1", "192.0.2.2:0") > 10_000);
     });
-    in_namespace(|| {
+    with_tun(|| {
         let options = TunOptions::new("uxio%d");
         assert!(transfer(&options, "2001:db8::1", "[2001:db8::2]:0") > 10_000);
     });
@@ -79,20 +78,77 @@ fn tcp_crosses_two_tuns_in_super_packets() {
 
 #[test]
 fn tcp_crosses_two_plain_tuns_packet_by_packet() {
-    in_namespace(|| {
+    with_tun(|| {
         let options = TunOptions { offload: Offload::Plain, ..TunOptions::new("uxio%d") };
         assert!(transfer(&options, "192.0.2.1", "192.0.2.2:0") <= 1500);
     });
 }
 
 #[test]
+fn a_udp_train_crosses_in_one_super_packet_and_arrives_as_a_train() {
+    with_tun(|| {
+        for (here, there) in
+            [("192.0.2.1:0", "192.0.2.2:0"), ("[2001:db8::1]:0", "[2001:db8::2]:0")]
+        {
+            let far = Namespace::new().unwrap();
+            let mut near = tun(&TunOptions::new("uxio%d"), 1);
+            let open =
+                |address: &str| Udp::open(&UdpOptions::new(address.parse().unwrap())).unwrap();
+            let (mut other, mut receiver) =
+                far.enter(|| (tun(&TunOptions::new("uxio%d"), 2), open(there))).unwrap();
+            assert!(
+                near.accepts().udp4 && near.accepts().udp6,
+                "this kernel has no USO: {:?}",
+                near.accepts()
+            );
+            let mut sender = open(here);
+            let path = UdpPath {
+                local: sender.local(),
+                remote: receiver.local(),
+                tos: 0,
+                dont_fragment: true,
+            };
+            let mut train = PacketBuf::from_slice(&[9; 10_500]);
+            train.segments = Segments::Train { stride: 1000 };
+            train.udp = Some(path);
+            let (mut pool, mut batch) = (Pool::new(), [train].into_iter().collect::<Batch>());
+            assert_eq!(sender.transmit(&mut batch, &mut pool).packets, 11);
+            let is_train = |packet: &PacketBuf| packet.segments == Segments::Udp { size: 1000 };
+            let got = receive_until(&mut near, |got| got.iter().any(is_train));
+            let mut batch: Batch = got.into_iter().filter(is_train).collect();
+            let done = other.transmit(&mut batch, &mut pool);
+            assert_eq!((done.packets, done.refused.packets()), (11, 0), "{done:?}");
+            let got = receive_until(&mut receiver, |got| !got.is_empty());
+            assert_eq!((got[0].len(), got[0].segments), (10_500, Segments::Train { stride: 1000 }));
+        }
+    });
+}
+
+#[test]
+fn a_broken_super_packet_ends_its_kind_only_before_a_good_one() {
+    with_tun(|| {
+        let broken = || {
+            let mut packet = PacketBuf::from_slice(&[0; 3000]);
+            packet.bytes_mut()[0] = 0x45;
+            packet.segments = Segments::Tcp { mss: 1000 };
+            packet.checksum = Checksum::Partial { start: 5000, offset: 16 };
+            packet
+        };
+        let mut tun = tun(&TunOptions::new("uxio%d"), 1);
+        let mut pool = Pool::new();
+        let done = tun.transmit(&mut [broken()].into_iter().collect(), &mut pool);
+        assert_eq!((done.packets, done.refused.unsupported), (0, 1), "{done:?}");
+        assert!(!tun.accepts().tcp4 && tun.accepts().tcp6);
+    });
+}
+
+#[test]
 fn a_udp_packet_comes_out_with_its_checksum_left_to_do() {
-    in_namespace(|| {
+    with_tun(|| {
         let mut tun = tun(&TunOptions::new("uxio%d"), 1);
         let socket = UdpSocket::bind("192.0.2.1:0").unwrap();
         socket.send_to(&[7; 100], "192.0.2.2:9").unwrap();
-        let is_ours =
-            |packet: &uxfrm_packet::PacketBuf| packet.bytes()[0] == 0x45 && packet.bytes()[9] == 17;
+        let is_ours = |packet: &PacketBuf| packet.bytes()[0] == 0x45 && packet.bytes()[9] == 17;
         let got = receive_until(&mut tun, |got| got.iter().any(is_ours));
         let packet = got.iter().find(|packet| is_ours(packet)).unwrap();
         assert_eq!((packet.len(), packet.segments), (128, Segments::One));
@@ -103,7 +159,7 @@ fn a_udp_packet_comes_out_with_its_checksum_left_to_do() {
 
 #[test]
 fn queues_share_a_device_that_goes_with_the_last() {
-    in_namespace(|| {
+    with_tun(|| {
         let options = TunOptions { queues: Queues::Several, ..TunOptions::new("uxio") };
         let first = Tun::open(&options).unwrap();
         let second = first.another_queue().unwrap();
@@ -121,7 +177,7 @@ fn queues_share_a_device_that_goes_with_the_last() {
 
 #[test]
 fn routes_to_a_tun_go_with_it() {
-    in_namespace(|| {
+    with_tun(|| {
         let device = tun(&TunOptions::new("uxio"), 1);
         let mut kernel = Rtnetlink::open().unwrap();
         let link = kernel.link("uxio").unwrap().index;
