@@ -1,32 +1,31 @@
 //! The one writer of states and policies: it checks what is added, in the kernel's words, and publishes snapshots.
 
+mod change;
 mod error;
+mod timers;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use uxfrm_crypto::Backend;
 
+pub use change::Change;
 pub use error::Error;
 
 use crate::{
-    Direction, Event, IfId, Mark, Moment, Policy, PolicyEntry, PolicyIndex, PolicyKind, Published,
-    Sa, SaConfig, SaId, Selector, Snapshot, spd::table::Defaults,
+    Direction, Event, IfId, Lifecycle, Mark, Moment, PolicyEntry, PolicyIndex, PolicyKind,
+    Published, Sa, Selector, Snapshot, spd::ledger::Ledger,
 };
+use timers::{Timers, Woken};
 
 /// The databases of states and policies. Sans-IO and single-threaded; workers read what it publishes.
 #[derive(Debug)]
 pub struct Database {
     published: Published,
     next: Snapshot,
+    ledger: Ledger,
+    timers: Timers,
     backend: Backend,
-}
-
-/// A change under way: whatever is done through it, workers see all of it at once when [`Database::apply`] returns.
-#[derive(Debug)]
-pub struct Change<'a> {
-    database: &'a mut Database,
-    now: Moment,
 }
 
 /// Which policy is meant.
@@ -53,12 +52,20 @@ pub enum PolicyName {
     Selector(Selector),
 }
 
+/// A policy past its soft limit is announced again after this (`XFRM_KM_TIMEOUT`).
+const POLICY_REMINDER: Duration = Duration::from_secs(30);
+
 impl Database {
     /// Empty databases whose states will use `backend`.
     #[must_use]
     pub fn new(backend: Backend) -> Self {
-        let next = Snapshot::default();
-        Self { published: Arc::new(ArcSwap::from_pointee(next.clone())), next, backend }
+        Self {
+            published: Arc::new(ArcSwap::default()),
+            next: Snapshot::default(),
+            ledger: Ledger::default(),
+            timers: Timers::default(),
+            backend,
+        }
     }
 
     /// Where workers find the newest snapshot.
@@ -73,7 +80,7 @@ impl Database {
         self.published.load_full()
     }
 
-    /// Makes any number of changes and publishes once. What an operation that failed did not do is not undone for the others.
+    /// Makes any number of changes and publishes once. Each change that fails leaves all as it was; those before it stand.
     pub fn apply<R>(&mut self, now: Moment, changes: impl FnOnce(&mut Change<'_>) -> R) -> R {
         let result = changes(&mut Change { database: self, now });
         self.publish();
@@ -83,86 +90,107 @@ impl Database {
     /// When [`Database::handle_timeout`] must be called at the latest, and what for.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Moment, &'static str)> {
-        todo!()
+        self.timers.first()
     }
 
-    /// Lets time limits take effect.
+    /// Lets time limits take effect: announces soft ones, announces hard ones and removes what reached them.
     pub fn handle_timeout(&mut self, now: Moment, events: &mut Vec<Event>) {
-        todo!()
+        let mut removed = false;
+        while let Some(woken) = self.timers.take_due(now) {
+            removed |= match woken {
+                Woken::Sa(sa) => self.age_sa(&sa, now, events),
+                Woken::Policy(entry) => self.age_policy(&entry, now, events),
+            };
+        }
+        if removed {
+            self.publish();
+        }
     }
 
-    /// To be called with every event of a worker, before it is passed on: a state past its hard limit is taken out.
+    /// To be called with every event of a worker, before it is passed on: states past their hard limit are removed.
     pub fn observe(&mut self, event: &Event) {
-        todo!()
+        let Event::SaHardLimit(id) = event else { return };
+        let expired = |sa: &&Arc<Sa>| sa.lifecycle() == Lifecycle::Expired;
+        let all: Vec<_> = self.next.sad.with_id(*id).filter(expired).cloned().collect();
+        if all.is_empty() {
+            return;
+        }
+        all.iter().for_each(|sa| self.next.sad.remove(sa));
+        self.publish();
+    }
+
+    /// True when the state is removed.
+    fn age_sa(&mut self, sa: &Arc<Sa>, now: Moment, events: &mut Vec<Event>) -> bool {
+        if !self.next.sad.holds(sa) {
+            return false;
+        }
+        let age = sa.config().limits.age(sa.added(), sa.usage().first_used(), now);
+        if age.hard {
+            // A worker may have been first, and then announces it.
+            if sa.usage().advance(Lifecycle::Expired) {
+                events.push(Event::SaHardLimit(sa.id()));
+            }
+            self.next.sad.remove(sa);
+            return true;
+        }
+        if age.soft && sa.usage().advance(Lifecycle::Dying) {
+            events.push(Event::SaSoftLimit(sa.id()));
+        }
+        if let Some(next) = age.next {
+            self.timers.wake_sa(next, sa);
+        }
+        false
+    }
+
+    /// True when the policy is removed. Its use limits run from its *last* use, and its soft limit is announced again and
+    /// again, as in `net/xfrm/xfrm_policy.c: xfrm_policy_timer`.
+    fn age_policy(
+        &mut self,
+        entry: &Arc<PolicyEntry>,
+        now: Moment,
+        events: &mut Vec<Event>,
+    ) -> bool {
+        if !self.ledger.holds(entry) {
+            return false;
+        }
+        let policy = entry.policy();
+        let age = policy.limits.age(entry.added(), entry.last_used(), now);
+        if age.hard {
+            events.push(Event::PolicyHardLimit(entry.index(), policy.direction));
+            self.ledger.remove(entry);
+            return true;
+        }
+        if age.soft {
+            events.push(Event::PolicySoftLimit(entry.index(), policy.direction));
+        }
+        let reminder = age.soft.then(|| now.plus(POLICY_REMINDER));
+        if let Some(next) = age.next.into_iter().chain(reminder).min() {
+            self.timers.wake_policy(next, entry);
+        }
+        false
+    }
+
+    fn wake_for(&mut self, sa: &Arc<Sa>, now: Moment) {
+        let age = sa.config().limits.age(sa.added(), sa.usage().first_used(), now);
+        // An update may set a limit that is past already.
+        let at = if age.hard || age.soft { Some(now) } else { age.next };
+        if let Some(at) = at {
+            self.timers.wake_sa(at, sa);
+        }
+    }
+
+    fn wake_for_policy(&mut self, entry: &Arc<PolicyEntry>, now: Moment) {
+        if let Some(at) = entry.policy().limits.age(now, None, now).next {
+            self.timers.wake_policy(at, entry);
+        }
     }
 
     fn publish(&mut self) {
+        self.ledger.write(&mut self.next.spd);
         self.next.generation += 1;
         self.published.store(Arc::new(self.next.clone()));
     }
 }
 
-impl Change<'_> {
-    /// `ip xfrm state add` (`XFRM_MSG_NEWSA`).
-    ///
-    /// # Errors
-    /// What [`Error`] says of states; `EEXIST` when destination, SPI, protocol and mark find one.
-    pub fn add_sa(&mut self, config: SaConfig) -> Result<Arc<Sa>, Error> {
-        todo!()
-    }
-
-    /// `ip xfrm state update` (`XFRM_MSG_UPDSA`).
-    ///
-    /// # Errors
-    /// `ESRCH` without such a state or with another direction, `EINVAL` for what can't change.
-    pub fn update_sa(&mut self, config: SaConfig) -> Result<Arc<Sa>, Error> {
-        todo!()
-    }
-
-    /// `ip xfrm state delete` (`XFRM_MSG_DELSA`).
-    ///
-    /// # Errors
-    /// `ESRCH`.
-    pub fn delete_sa(&mut self, id: SaId, mark: Mark) -> Result<Arc<Sa>, Error> {
-        todo!()
-    }
-
-    /// `ip xfrm state flush` (`XFRM_MSG_FLUSHSA`), of one protocol or [`SaProtocol::Any`](crate::SaProtocol::Any). Says how many went.
-    pub fn flush_sas(&mut self, protocol: crate::SaProtocol) -> usize {
-        todo!()
-    }
-
-    /// `ip xfrm policy add` (`XFRM_MSG_NEWPOLICY`).
-    ///
-    /// # Errors
-    /// `EEXIST` when direction, kind, selector, mark and if_id are those of another, `EINVAL` as [`Error`] says.
-    pub fn add_policy(&mut self, policy: Policy) -> Result<Arc<PolicyEntry>, Error> {
-        todo!()
-    }
-
-    /// `ip xfrm policy update` (`XFRM_MSG_UPDPOLICY`): adds, or takes the place of the one with the same key.
-    ///
-    /// # Errors
-    /// `EINVAL` as [`Error`] says.
-    pub fn update_policy(&mut self, policy: Policy) -> Result<Arc<PolicyEntry>, Error> {
-        todo!()
-    }
-
-    /// `ip xfrm policy delete` (`XFRM_MSG_DELPOLICY`).
-    ///
-    /// # Errors
-    /// `ENOENT`.
-    pub fn delete_policy(&mut self, key: &PolicyKey) -> Result<Arc<PolicyEntry>, Error> {
-        todo!()
-    }
-
-    /// `ip xfrm policy flush` (`XFRM_MSG_FLUSHPOLICY`). Says how many went.
-    pub fn flush_policies(&mut self, kind: PolicyKind) -> usize {
-        todo!()
-    }
-
-    /// `ip xfrm policy setdefault` (`XFRM_MSG_SETDEFAULT`).
-    pub fn set_defaults(&mut self, defaults: Defaults) {
-        self.database.next.spd.set_defaults(defaults);
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,9 @@
 //! Limits of states and policies (RFC 4301 §4.4.2.1, `struct xfrm_lifetime_cfg`).
 
+use std::time::Duration;
+
+use crate::Moment;
+
 /// One pair of limits; the default is "none". A limit is passed when the count *reaches* it, as in
 /// `net/xfrm/xfrm_state.c: xfrm_state_check_expire`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,4 +36,73 @@ pub struct Limits {
     pub added_seconds: Budget,
     /// Seconds since the first use; [`Budget::NONE`] or 0 is no limit.
     pub used_seconds: Budget,
+}
+
+/// What time has done to a state or policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ageing {
+    /// A hard limit is reached.
+    pub(crate) hard: bool,
+    /// A soft limit is reached.
+    pub(crate) soft: bool,
+    /// When the next limit will be reached; for limits since a use that has not been, at the earliest.
+    pub(crate) next: Option<Moment>,
+}
+
+impl Limits {
+    /// Holds the time limits against `now`: `net/xfrm/xfrm_state.c: xfrm_timer_handler`.
+    pub(crate) fn age(&self, added: Moment, used: Option<Moment>, now: Moment) -> Ageing {
+        let since_use = used.unwrap_or(now);
+        let hard = [due(added, self.added_seconds.hard), due(since_use, self.used_seconds.hard)];
+        let soft = [due(added, self.added_seconds.soft), due(since_use, self.used_seconds.soft)];
+        let reached = |due: &Option<Moment>| due.is_some_and(|due| due <= now);
+        let next = hard.iter().chain(&soft).flatten().filter(|due| **due > now).min();
+        Ageing {
+            hard: hard.iter().any(reached),
+            soft: soft.iter().any(reached),
+            next: next.copied(),
+        }
+    }
+}
+
+fn due(from: Moment, seconds: u64) -> Option<Moment> {
+    let limited = seconds != 0 && seconds != Budget::NONE;
+    limited.then(|| from.plus(Duration::from_secs(seconds)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NO: Option<u64> = None;
+
+    /// Limits (add soft, add hard, use soft, use hard), used at, now; then soft, hard, next. Added at 100 s.
+    #[test]
+    #[rustfmt::skip]
+    fn time_limits_by_table() {
+        let table = [
+            // limits            used       now   soft   hard   next
+            ([0, 0, 0, 0],       NO,        999, (false, false, NO)),
+            ([u64::MAX; 4],      Some(100), 999, (false, false, NO)),
+            ([10, 20, 0, 0],     NO,        100, (false, false, Some(110))),
+            ([10, 20, 0, 0],     NO,        109, (false, false, Some(110))),
+            ([10, 20, 0, 0],     NO,        110, (true,  false, Some(120))),
+            ([10, 20, 0, 0],     NO,        120, (true,  true,  NO)),
+            ([0, 0, 10, 20],     NO,        500, (false, false, Some(510))),
+            ([0, 0, 10, 20],     Some(495), 500, (false, false, Some(505))),
+            ([0, 0, 10, 20],     Some(490), 500, (true,  false, Some(510))),
+            ([0, 0, 10, 20],     Some(480), 500, (true,  true,  NO)),
+            ([0, 50, 0, 20],     Some(105), 110, (false, false, Some(125))),
+            ([u64::MAX - 1, 5, 0, 0], NO,   101, (false, false, Some(105))),
+        ];
+        for (row, ([add_soft, add_hard, use_soft, use_hard], used, now, expected)) in table.into_iter().enumerate() {
+            let limits = Limits {
+                added_seconds: Budget { soft: add_soft, hard: add_hard },
+                used_seconds: Budget { soft: use_soft, hard: use_hard },
+                ..Limits::default()
+            };
+            let age = limits.age(Moment::from_secs(100), used.map(Moment::from_secs), Moment::from_secs(now));
+            assert_eq!((age.soft, age.hard, age.next.map(Moment::as_secs)), expected, "row {row}");
+        }
+    }
 }

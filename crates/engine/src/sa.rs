@@ -6,6 +6,8 @@ pub mod sad;
 pub mod sequence;
 pub mod usage;
 
+pub(crate) mod check;
+
 use std::sync::Arc;
 
 use uxfrm_crypto::SaKey;
@@ -125,7 +127,7 @@ impl Sa {
     /// Whether an inbound packet may be given to it: the checks of `net/xfrm/xfrm_input.c` that come before replay.
     ///
     /// # Errors
-    /// [`DropReason::InStateDirection`], [`DropReason::InStateExpired`], [`DropReason::InNoState`] when it was deleted meanwhile.
+    /// [`DropReason::InStateDirection`], [`DropReason::InStateExpired`], [`DropReason::InNoState`] while it is larval.
     #[inline]
     pub fn receives(&self) -> Result<(), DropReason> {
         if self.config.direction == Some(Direction::Out) {
@@ -134,7 +136,7 @@ impl Sa {
         match self.lifecycle() {
             Lifecycle::Valid | Lifecycle::Dying => Ok(()),
             Lifecycle::Expired => Err(DropReason::InStateExpired),
-            Lifecycle::Acquire | Lifecycle::Error | Lifecycle::Dead => Err(DropReason::InNoState),
+            Lifecycle::Acquire | Lifecycle::Error => Err(DropReason::InNoState),
         }
     }
 

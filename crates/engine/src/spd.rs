@@ -3,3 +3,6 @@ pub mod entry;
 pub mod policy;
 pub mod table;
 pub mod template;
+
+mod check;
+pub(crate) mod ledger;

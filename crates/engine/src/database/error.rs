@@ -1,10 +1,127 @@
 //! Why a change was refused, with the kernel's errno and words.
 
-/// Why a change was refused.
+/// Why a change to the databases was refused. `Display` is the kernel's extended-ACK text, or `strerror`'s where it sends none
+/// (`net/xfrm/xfrm_user.c: verify_newsa_info, verify_newpolicy_info, validate_tmpl`, `xfrm_state.c: __xfrm_init_state`,
+/// `xfrm_device.c`); texts that the kernel does not have say so.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "each variant's text says what is wrong")]
 pub enum Error {
-    /// There is one already.
     #[error("File exists")]
     Exists,
+    #[error("No such process")]
+    NoSuchState,
+    #[error("No such file or directory")]
+    NoSuchPolicy,
+
+    #[error("Invalid address family")]
+    Family,
+    #[error("Invalid address family in selector")]
+    StateSelectorFamily,
+    #[error("Unsupported protocol")]
+    Protocol,
+    #[error("Unsupported mode")]
+    Mode,
+    /// Not the kernel's: it lets SPI 0 in and then never finds it (RFC 4303 §2.1 forbids it on the wire).
+    #[error("SPI 0 is reserved: ESP states need 1 or more")]
+    SpiZero,
+    #[error("TFC padding can only be used in tunnel mode")]
+    TfcPaddingMode,
+    #[error("ESN bitmap length must be <= 128")]
+    WindowTooLarge,
+    #[error("ESN replay window must be > 0")]
+    EsnWithoutWindow,
+    /// Not the kernel's: its fields have 32 bits without ESN.
+    #[error("Sequence numbers above 0xffffffff need flag esn")]
+    SequenceWithoutEsn,
+    #[error("SA_PCPU only supported with SA_DIR")]
+    PcpuWithoutDirection,
+    #[error("Invalid SA direction")]
+    StateDirection,
+    #[error("Flag {0} should not be set for output SA")]
+    OutputFlag(&'static str),
+    #[error("Flag {0} should not be set for input SA")]
+    InputFlag(&'static str),
+    #[error("Replay window should be 0 for output SA")]
+    OutputWindow,
+    #[error("Replay seq and bitmap should be 0 for output SA")]
+    OutputReceived,
+    #[error("Replay oseq should be 0 for input SA")]
+    InputSent,
+    #[error("Only tunnel modes can accommodate a change of family")]
+    FamilyChange,
+    #[error("Only tunnel modes can accommodate an AF_UNSPEC selector")]
+    UnspecifiedSelector,
+    #[error("Requested mode not found")]
+    ModeNotFound,
+    #[error("Requested type not found")]
+    TypeNotFound,
+    #[error("Unsupported encapsulation type for ESP")]
+    Encapsulation,
+    #[error("Mismatched SA and offload direction")]
+    OffloadDirection,
+    #[error("XFRM if_id is not supported in RX path")]
+    OffloadIfId,
+    #[error("TFC padding can't be offloaded")]
+    OffloadTfcPadding,
+    /// The kernel says only "Invalid argument".
+    #[error("Device {0} doesn't support packet offload")]
+    PacketOffload(String),
+    /// What an update may not do to a state: another encapsulation type, or a state that is no longer valid.
+    #[error("Invalid argument")]
+    Update,
+    #[error(transparent)]
+    Crypto(#[from] uxfrm_crypto::Error),
+
+    #[error("Invalid selector family")]
+    PolicySelectorFamily,
+    #[error("Policy index doesn't match direction")]
+    IndexDirection,
+    #[error("Template count must be <= XFRM_MAX_DEPTH (6)")]
+    TooManyTemplates,
+    #[error("Mode in optional template not allowed in outbound policy")]
+    OptionalTunnel,
+    #[error("Mode in template doesn't support a family change")]
+    TemplateFamilyChange,
+    #[error("Invalid family in template")]
+    TemplateFamily,
+    #[error("Unrecognized flags in offload request")]
+    PolicyOffloadFlags,
+    #[error("Policy offload is not supported")]
+    PolicyOffload,
+}
+
+/// Linux's numbers, the same on every architecture that uxfrm runs on.
+mod number {
+    pub(super) const ENOENT: i32 = 2;
+    pub(super) const ESRCH: i32 = 3;
+    pub(super) const EEXIST: i32 = 17;
+    pub(super) const EINVAL: i32 = 22;
+    pub(super) const ENOSYS: i32 = 38;
+    pub(super) const EPROTONOSUPPORT: i32 = 93;
+}
+
+impl Error {
+    /// The errno of the kernel's answer, positive.
+    #[must_use]
+    #[expect(clippy::wildcard_enum_match_arm, reason = "EINVAL is the kernel's answer to all else")]
+    pub fn errno(&self) -> i32 {
+        use uxfrm_crypto::Error as Crypto;
+        match self {
+            Self::Exists => number::EEXIST,
+            Self::NoSuchState => number::ESRCH,
+            Self::NoSuchPolicy => number::ENOENT,
+            Self::ModeNotFound
+            | Self::TypeNotFound
+            | Self::FamilyChange
+            | Self::UnspecifiedSelector => number::EPROTONOSUPPORT,
+            Self::Crypto(
+                Crypto::AeadNotFound { .. }
+                | Crypto::CipherNotFound { .. }
+                | Crypto::AuthNotFound { .. }
+                | Crypto::AuthTruncNotFound { .. },
+            ) => number::ENOSYS,
+            _ => number::EINVAL,
+        }
+    }
 }

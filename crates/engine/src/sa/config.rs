@@ -215,4 +215,30 @@ impl SaConfig {
     pub fn family(&self) -> Family {
         Family::of(self.id.destination)
     }
+
+    /// These words with those of `update` that `XFRM_MSG_UPDSA` changes.
+    pub(crate) fn updated(&self, update: &Self) -> Self {
+        let marks = update.output_mark != Mark::default();
+        Self {
+            limits: update.limits,
+            encap: update.encap,
+            care_of: self.care_of.and(update.care_of.or(self.care_of)),
+            output_mark: if marks { update.output_mark } else { self.output_mark },
+            if_id: if update.if_id == IfId(0) { self.if_id } else { update.if_id },
+            transform: self.transform.duplicate(),
+            offload: self.offload.clone(),
+            ..*self
+        }
+    }
+}
+
+impl SaTransform {
+    /// A copy for the next generation of a state; both are wiped when dropped.
+    fn duplicate(&self) -> Self {
+        Self {
+            transform: self.transform,
+            encryption_key: KeyMaterial::new(self.encryption_key.expose()),
+            authentication_key: KeyMaterial::new(self.authentication_key.expose()),
+        }
+    }
 }

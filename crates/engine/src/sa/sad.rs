@@ -4,6 +4,7 @@ use std::{
     collections::HashMap,
     hash::{BuildHasher, Hash},
     net::IpAddr,
+    slice,
     sync::Arc,
 };
 
@@ -55,8 +56,8 @@ impl Sad {
         mark: u32,
     ) -> Option<&Arc<Sa>> {
         let fits = |sa: &&Arc<Sa>| sa.config().mark.fits(mark);
-        let exact = self.by_id.of(&SaId { destination, spi, protocol }).find(fits);
-        exact.or_else(|| self.by_spi.of(&(Family::of(destination), spi, protocol)).find(fits))
+        self.find(SaId { destination, spi, protocol }, mark)
+            .or_else(|| self.by_spi.of(&(Family::of(destination), spi, protocol)).find(fits))
     }
 
     /// The state for an outbound packet, as `net/xfrm/xfrm_state.c: xfrm_state_find` and `xfrm_state_look_at` choose: one with
@@ -77,6 +78,17 @@ impl Sad {
             return Err(DropReason::OutStateDirection);
         }
         Ok(sa)
+    }
+
+    /// The state that an id and a mark find (`XFRM_MSG_GETSA`).
+    #[must_use]
+    pub fn find(&self, id: SaId, mark: u32) -> Option<&Arc<Sa>> {
+        self.with_id(id).find(|sa| sa.config().mark.fits(mark))
+    }
+
+    /// All states with an id; they differ in their marks. Youngest first.
+    pub fn with_id(&self, id: SaId) -> impl Iterator<Item = &Arc<Sa>> {
+        self.by_id.of(&id)
     }
 
     /// How many there are.
@@ -115,6 +127,11 @@ impl Sad {
         self.len -= usize::from(self.by_id.remove(&sa.id(), sa));
         self.by_spi.remove(&spi_key(sa), sa);
         self.by_destination.remove(&(sa.id().destination, sa.config().reqid), sa);
+    }
+
+    /// Whether this very generation of a state is in.
+    pub(crate) fn holds(&self, sa: &Arc<Sa>) -> bool {
+        self.with_id(sa.id()).any(|held| Arc::ptr_eq(held, sa))
     }
 
     /// Puts `new` in the place of an older generation of itself.
@@ -179,8 +196,8 @@ impl<K> Default for Sharded<K> {
 
 impl<K: Hash + Eq + Clone> Sharded<K> {
     #[inline]
-    fn of(&self, key: &K) -> impl Iterator<Item = &Arc<Sa>> {
-        self.shards[self.place(key)].get(key).into_iter().flatten()
+    fn of(&self, key: &K) -> slice::Iter<'_, Arc<Sa>> {
+        self.shards[self.place(key)].get(key).map_or(&[][..], Vec::as_slice).iter()
     }
 
     fn iter(&self) -> impl Iterator<Item = &Arc<Sa>> {

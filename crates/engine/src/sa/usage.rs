@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::{Budget, DropReason, Limits, Moment};
 
-/// How far a state is in its life (`km.state` and `km.dying` of the kernel).
+/// How far a state is in its life (`km.state` and `km.dying` of the kernel). A deleted state is in no snapshot any more; batches under way
+/// may still use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Lifecycle {
@@ -18,8 +19,6 @@ pub enum Lifecycle {
     Error = 3,
     /// Past a hard limit: carries nothing more.
     Expired = 4,
-    /// Deleted; workers may hold it for the rest of a batch.
-    Dead = 5,
 }
 
 /// The answer to [`Usage::charge`].
@@ -33,7 +32,7 @@ pub enum Charge {
     Crossing,
     /// Not counted, drop; a hard limit was passed for the first time: send [`Event::SaHardLimit`](crate::Event::SaHardLimit).
     HardLimit,
-    /// Not counted, drop: the state is past a hard limit or deleted.
+    /// Not counted, drop: the state is past a hard limit.
     Expired,
 }
 
@@ -117,15 +116,21 @@ impl Usage {
             1 => Lifecycle::Valid,
             2 => Lifecycle::Dying,
             3 => Lifecycle::Error,
-            4 => Lifecycle::Expired,
-            // The field is private and only ever holds a `Lifecycle`; anything else would be as good as dead.
-            _ => Lifecycle::Dead,
+            // 4; the field is private and holds nothing else.
+            _ => Lifecycle::Expired,
         }
     }
 
     /// Moves on to `next`. True for the one caller who did it; false when the state was there already or further.
     pub(crate) fn advance(&self, next: Lifecycle) -> bool {
         self.lifecycle.fetch_max(next as u8, Ordering::AcqRel) < next as u8
+    }
+
+    /// New limits: a soft one that was passed may be passed again.
+    pub(crate) fn revive(&self) {
+        let (dying, valid) = (Lifecycle::Dying as u8, Lifecycle::Valid as u8);
+        // Not dying, nothing to revive.
+        let _ = self.lifecycle.compare_exchange(dying, valid, Ordering::AcqRel, Ordering::Relaxed);
     }
 
     /// Counts a failure of an inbound packet that belongs to this state; others are ignored.

@@ -1,0 +1,143 @@
+//! What can be changed: the kernel's messages, one function each.
+
+use std::sync::Arc;
+
+use uxfrm_crypto::SaKey;
+
+use super::{Database, Error, PolicyKey};
+use crate::{
+    Defaults, Lifecycle, Mark, Moment, Policy, PolicyEntry, PolicyKind, Sa, SaConfig, SaId,
+    SaProtocol, sa::check,
+};
+
+/// A change under way: whatever is done through it, workers see all of it at once when [`Database::apply`] returns.
+#[derive(Debug)]
+pub struct Change<'a> {
+    pub(super) database: &'a mut Database,
+    pub(super) now: Moment,
+}
+
+impl Change<'_> {
+    /// `ip xfrm state add` (`XFRM_MSG_NEWSA`). A state without selector gets its own family's, unless it says `af-unspec`.
+    ///
+    /// # Errors
+    /// What [`Error`] says of states; [`Error::Exists`] when destination, SPI, protocol and mark find one.
+    pub fn add_sa(&mut self, config: SaConfig) -> Result<Arc<Sa>, Error> {
+        let (config, key) = self.checked(config)?;
+        if self.find_sa(config.id, config.mark).is_some() {
+            return Err(Error::Exists);
+        }
+        let sa = Arc::new(Sa::new(config, key, self.now));
+        self.database.next.sad.insert(&sa);
+        self.database.wake_for(&sa, self.now);
+        Ok(sa)
+    }
+
+    /// `ip xfrm state update` (`XFRM_MSG_UPDSA`). Ports of an encapsulation, care-of address, limits, output mark and if_id
+    /// change; keys, numbers and counts do not (`net/xfrm/xfrm_state.c: xfrm_state_update`).
+    ///
+    /// # Errors
+    /// What [`Error`] says of states; [`Error::NoSuchState`] without such a state or with another direction;
+    /// [`Error::Update`] for another encapsulation type and for a state that has expired.
+    pub fn update_sa(&mut self, config: SaConfig) -> Result<Arc<Sa>, Error> {
+        let (config, _) = self.checked(config)?;
+        let old = self.find_sa(config.id, config.mark).cloned().ok_or(Error::NoSuchState)?;
+        if old.config().direction != config.direction {
+            return Err(Error::NoSuchState);
+        }
+        let same_encap =
+            old.config().encap.map(|encap| encap.kind) == config.encap.map(|encap| encap.kind);
+        if !same_encap || old.lifecycle() > Lifecycle::Dying {
+            return Err(Error::Update);
+        }
+        let new = Arc::new(old.renewed(old.config().updated(&config)));
+        new.usage().revive();
+        self.database.next.sad.replace(&old, &new);
+        self.database.wake_for(&new, self.now);
+        Ok(new)
+    }
+
+    /// The state that `id` and a mark find, as `ip xfrm state get` does.
+    #[must_use]
+    pub fn find_sa(&self, id: SaId, mark: Mark) -> Option<&Arc<Sa>> {
+        self.database.next.sad.find(id, mark.value & mark.mask)
+    }
+
+    /// `ip xfrm state delete` (`XFRM_MSG_DELSA`). Batches that are under way still use it.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchState`].
+    pub fn delete_sa(&mut self, id: SaId, mark: Mark) -> Result<Arc<Sa>, Error> {
+        let sa = self.find_sa(id, mark).cloned().ok_or(Error::NoSuchState)?;
+        self.database.next.sad.remove(&sa);
+        Ok(sa)
+    }
+
+    /// `ip xfrm state flush` (`XFRM_MSG_FLUSHSA`) of one protocol or [`SaProtocol::Any`]. Says how many went.
+    pub fn flush_sas(&mut self, protocol: SaProtocol) -> usize {
+        let sad = &mut self.database.next.sad;
+        let meant = |sa: &&Arc<Sa>| protocol == SaProtocol::Any || sa.id().protocol == protocol;
+        let all: Vec<_> = sad.iter().filter(meant).cloned().collect();
+        all.iter().for_each(|sa| sad.remove(sa));
+        all.len()
+    }
+
+    /// `ip xfrm policy add` (`XFRM_MSG_NEWPOLICY`).
+    ///
+    /// # Errors
+    /// What [`Error`] says of policies; [`Error::Exists`] when direction, kind, selector, mark and if_id are those of another.
+    pub fn add_policy(&mut self, policy: Policy) -> Result<Arc<PolicyEntry>, Error> {
+        let entry = self.database.ledger.add(policy, self.now)?;
+        self.database.wake_for_policy(&entry, self.now);
+        Ok(entry)
+    }
+
+    /// `ip xfrm policy update` (`XFRM_MSG_UPDPOLICY`): adds, or takes the place of the one with the same key, with its index.
+    ///
+    /// # Errors
+    /// What [`Error`] says of policies.
+    pub fn update_policy(&mut self, policy: Policy) -> Result<Arc<PolicyEntry>, Error> {
+        let entry = self.database.ledger.update(policy, self.now)?;
+        self.database.wake_for_policy(&entry, self.now);
+        Ok(entry)
+    }
+
+    /// The policy that a key names, as `ip xfrm policy get` does.
+    #[must_use]
+    pub fn find_policy(&self, key: &PolicyKey) -> Option<&Arc<PolicyEntry>> {
+        self.database.ledger.find(key)
+    }
+
+    /// `ip xfrm policy delete` (`XFRM_MSG_DELPOLICY`).
+    ///
+    /// # Errors
+    /// [`Error::NoSuchPolicy`].
+    pub fn delete_policy(&mut self, key: &PolicyKey) -> Result<Arc<PolicyEntry>, Error> {
+        let entry = self.database.ledger.find(key).cloned().ok_or(Error::NoSuchPolicy)?;
+        self.database.ledger.remove(&entry);
+        Ok(entry)
+    }
+
+    /// `ip xfrm policy flush` (`XFRM_MSG_FLUSHPOLICY`). Says how many went.
+    pub fn flush_policies(&mut self, kind: PolicyKind) -> usize {
+        self.database.ledger.flush(kind)
+    }
+
+    /// `ip xfrm policy setdefault` (`XFRM_MSG_SETDEFAULT`).
+    pub fn set_defaults(&mut self, defaults: Defaults) {
+        self.database.next.spd.set_defaults(defaults);
+    }
+
+    fn checked(&self, mut config: SaConfig) -> Result<(SaConfig, SaKey), Error> {
+        check::complete(&mut config);
+        check::verify(&config)?;
+        let words = &config.transform;
+        let key = SaKey::new(
+            &words.transform,
+            &words.encryption_key,
+            &words.authentication_key,
+            self.database.backend,
+        )?;
+        Ok((config, key))
+    }
+}

@@ -1,0 +1,1 @@
+//! The databases as a user of `ip xfrm` sees them.

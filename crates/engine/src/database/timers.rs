@@ -1,0 +1,67 @@
+//! When the time limits of states and policies are due.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Weak},
+};
+
+use crate::{Moment, PolicyEntry, Sa};
+
+/// A queue of wake-ups. It keeps nothing alive: what is gone when its time comes is passed over.
+#[derive(Debug, Default)]
+pub(super) struct Timers {
+    due: BTreeMap<(Moment, u64), Sleeper>,
+    serial: u64,
+}
+
+#[derive(Debug)]
+enum Sleeper {
+    Sa(Weak<Sa>),
+    Policy(Weak<PolicyEntry>),
+}
+
+/// What is to be looked at.
+#[derive(Debug)]
+pub(super) enum Woken {
+    Sa(Arc<Sa>),
+    Policy(Arc<PolicyEntry>),
+}
+
+impl Timers {
+    pub(super) fn wake_sa(&mut self, at: Moment, sa: &Arc<Sa>) {
+        self.add(at, Sleeper::Sa(Arc::downgrade(sa)));
+    }
+
+    pub(super) fn wake_policy(&mut self, at: Moment, entry: &Arc<PolicyEntry>) {
+        self.add(at, Sleeper::Policy(Arc::downgrade(entry)));
+    }
+
+    /// When the first is due, and what for.
+    pub(super) fn first(&self) -> Option<(Moment, &'static str)> {
+        let ((at, _), sleeper) = self.due.first_key_value()?;
+        let why = match sleeper {
+            Sleeper::Sa(_) => "time limit of a state",
+            Sleeper::Policy(_) => "time limit of a policy",
+        };
+        Some((*at, why))
+    }
+
+    /// Takes out the next one due at `now`.
+    pub(super) fn take_due(&mut self, now: Moment) -> Option<Woken> {
+        loop {
+            let first = self.due.first_entry().filter(|entry| entry.key().0 <= now)?;
+            let woken = match first.remove() {
+                Sleeper::Sa(sa) => sa.upgrade().map(Woken::Sa),
+                Sleeper::Policy(entry) => entry.upgrade().map(Woken::Policy),
+            };
+            if woken.is_some() {
+                return woken;
+            }
+        }
+    }
+
+    fn add(&mut self, at: Moment, sleeper: Sleeper) {
+        self.serial += 1;
+        self.due.insert((at, self.serial), sleeper);
+    }
+}

@@ -1,0 +1,1 @@
+//! One line per check: what is wrong, and what is said.

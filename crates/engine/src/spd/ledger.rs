@@ -1,0 +1,135 @@
+//! The writer's side of the SPD: policies by name and in order.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use crate::{
+    Direction, Error, IfId, Mark, Moment, Place, Policy, PolicyEntry, PolicyIndex, PolicyKey,
+    PolicyKind, PolicyName, Selector, Spd, spd::check,
+};
+
+/// All policies. Adding one is logarithmic; [`Ledger::write`] then copies the pointers of its list.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    lists: [[List; 2]; 3],
+    by_name: HashMap<Name, Arc<PolicyEntry>, foldhash::fast::RandomState>,
+    by_index: HashMap<PolicyIndex, Arc<PolicyEntry>, foldhash::fast::RandomState>,
+    age: u64,
+    serial: u32,
+}
+
+#[derive(Debug, Default)]
+struct List {
+    order: BTreeMap<Place, Arc<PolicyEntry>>,
+    changed: bool,
+}
+
+type Name = (Direction, PolicyKind, Selector, Mark, IfId);
+
+impl Ledger {
+    /// Adds a policy whose name is new.
+    pub(crate) fn add(&mut self, policy: Policy, now: Moment) -> Result<Arc<PolicyEntry>, Error> {
+        check::verify(&policy)?;
+        if self.by_name.contains_key(&name(&policy)) {
+            return Err(Error::Exists);
+        }
+        let index = self.index(&policy);
+        Ok(self.insert(policy, index, now))
+    }
+
+    /// Adds a policy; one of the same name gives it its index and goes. It stands behind its equals, as a new one does.
+    pub(crate) fn update(
+        &mut self,
+        policy: Policy,
+        now: Moment,
+    ) -> Result<Arc<PolicyEntry>, Error> {
+        check::verify(&policy)?;
+        let old = self.by_name.get(&name(&policy)).cloned();
+        let index = old.as_ref().map_or_else(|| self.index(&policy), |old| old.index());
+        if let Some(old) = old {
+            self.remove(&old);
+        }
+        Ok(self.insert(policy, index, now))
+    }
+
+    /// The policy of that name.
+    pub(crate) fn find(&self, key: &PolicyKey) -> Option<&Arc<PolicyEntry>> {
+        match &key.name {
+            PolicyName::Selector(selector) => {
+                self.by_name.get(&(key.direction, key.kind, *selector, key.mark, key.if_id))
+            }
+            PolicyName::Index(index) => self.by_index.get(index).filter(|entry| {
+                let policy = entry.policy();
+                (policy.direction, policy.kind, policy.mark, policy.if_id)
+                    == (key.direction, key.kind, key.mark, key.if_id)
+            }),
+        }
+    }
+
+    /// Whether this very entry is in.
+    pub(crate) fn holds(&self, entry: &Arc<PolicyEntry>) -> bool {
+        self.by_index.get(&entry.index()).is_some_and(|held| Arc::ptr_eq(held, entry))
+    }
+
+    pub(crate) fn remove(&mut self, entry: &PolicyEntry) {
+        let policy = entry.policy();
+        let list = self.list(policy.kind, policy.direction);
+        list.order.remove(&entry.place());
+        list.changed = true;
+        self.by_name.remove(&name(policy));
+        self.by_index.remove(&entry.index());
+    }
+
+    /// Removes all of a kind; says how many.
+    pub(crate) fn flush(&mut self, kind: PolicyKind) -> usize {
+        let all: Vec<_> =
+            self.by_index.values().filter(|entry| entry.kind() == kind).cloned().collect();
+        all.iter().for_each(|entry| self.remove(entry));
+        all.len()
+    }
+
+    /// Brings the lists that workers read up to date.
+    pub(crate) fn write(&mut self, spd: &mut Spd) {
+        for direction in [Direction::In, Direction::Out, Direction::Forward] {
+            for kind in [PolicyKind::Main, PolicyKind::Sub] {
+                let list = self.list(kind, direction);
+                if std::mem::take(&mut list.changed) {
+                    spd.set_list(kind, direction, list.order.values().cloned().collect());
+                }
+            }
+        }
+    }
+
+    fn insert(&mut self, policy: Policy, index: PolicyIndex, now: Moment) -> Arc<PolicyEntry> {
+        self.age += 1;
+        let (kind, direction, name) = (policy.kind, policy.direction, name(&policy));
+        let entry = Arc::new(PolicyEntry::new(policy, index, self.age, now));
+        let list = self.list(kind, direction);
+        list.order.insert(entry.place(), Arc::clone(&entry));
+        list.changed = true;
+        self.by_name.insert(name, Arc::clone(&entry));
+        self.by_index.insert(index, Arc::clone(&entry));
+        entry
+    }
+
+    /// The index asked for if it is free, else the next free one.
+    fn index(&mut self, policy: &Policy) -> PolicyIndex {
+        let mut index = policy.index;
+        while index.0 == 0 || self.by_index.contains_key(&index) {
+            index = check::index(self.serial, policy.direction);
+            self.serial = self.serial.wrapping_add(1);
+        }
+        index
+    }
+
+    fn list(&mut self, kind: PolicyKind, direction: Direction) -> &mut List {
+        &mut self.lists[direction as usize][kind as usize]
+    }
+}
+
+/// What two policies must not share.
+fn name(policy: &Policy) -> Name {
+    (policy.direction, policy.kind, policy.selector, policy.mark, policy.if_id)
+}
