@@ -204,20 +204,46 @@ fn verify_covered(ip: &IpPacket, covered: &[u8], field_at: usize) -> Verificatio
     if sum.fold() == 0xffff { Verification::Right } else { Verification::Wrong }
 }
 
-/// Sums in the machine's byte order. Eight independent lanes of 64 bits, which the compiler turns into vector additions; no
-/// lane can overflow below 2^32 words.
+/// Sums in the machine's byte order.
 #[inline]
 fn sum_words(bytes: &[u8]) -> u64 {
-    let (blocks, rest) = bytes.as_chunks::<32>();
-    let mut lanes = [0_u64; 8];
-    for block in blocks {
-        for (lane, word) in lanes.iter_mut().zip(block.as_chunks::<4>().0) {
-            *lane += u64::from(u32::from_ne_bytes(*word));
-        }
+    if bytes.len() < WIDE { sum_narrow(bytes) } else { sum_wide(bytes) }
+}
+
+/// From this length on wide registers pay for asking whether there are any.
+const WIDE: usize = 128;
+
+/// Words of 32 bits into 64, which cannot overflow below 2^32 words. The plainest loop is the one that compilers turn into
+/// vector additions; lanes written out by hand came out half scalar.
+#[inline(always)]
+fn sum_narrow(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<4>();
+    words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum::<u64>() + tail(rest)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn sum_wide(bytes: &[u8]) -> u64 {
+    if is_x86_feature_detected!("avx2") {
+        #[expect(
+            unsafe_code,
+            reason = "calling a function compiled for more than every x86-64 has"
+        )]
+        // SAFETY: AVX2 was detected.
+        return unsafe { sum_avx2(bytes) };
     }
-    let (words, rest) = rest.as_chunks::<4>();
-    let words = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum::<u64>();
-    lanes.iter().sum::<u64>() + words + tail(rest)
+    sum_narrow(bytes)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn sum_wide(bytes: &[u8]) -> u64 {
+    sum_narrow(bytes)
+}
+
+/// [`sum_narrow`] with registers of 32 bytes: twice as fast.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn sum_avx2(bytes: &[u8]) -> u64 {
+    sum_narrow(bytes)
 }
 
 /// The last 0 to 3 bytes, as if zeros followed.

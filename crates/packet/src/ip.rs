@@ -101,7 +101,8 @@ impl IpPacket {
     ///
     /// # Errors
     /// [`ParseError::NotIp`], and what [`Ipv4::parse`], [`Ipv6::parse`] and [`Ipv6::chain`] say.
-    #[inline]
+    // Inlined for sure: the stages use a few fields each, and moving the whole through memory costs more than finding them.
+    #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
         match bytes.first().map(|first| first >> 4) {
             Some(4) => Self::of_ipv4(bytes),
@@ -139,7 +140,7 @@ impl IpPacket {
         bytes.get(self.header_len..end).unwrap_or_default()
     }
 
-    #[inline]
+    #[inline(always)]
     fn of_ipv4(bytes: &[u8]) -> Result<Self, ParseError> {
         let Ipv4 { header, options, trailing, .. } = Ipv4::parse(bytes)?;
         let header_len = header.header_len();
@@ -170,7 +171,7 @@ impl IpPacket {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     fn of_ipv6(bytes: &[u8]) -> Result<Self, ParseError> {
         let packet = Ipv6::parse(bytes)?;
         let chain = packet.chain()?;

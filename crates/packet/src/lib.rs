@@ -48,7 +48,7 @@
 //! # Ok::<(), uxfrm_packet::ParseError>(())
 //! ```
 //!
-//! No clock, descriptor or thread here, and no `unsafe`.
+//! No clock, descriptor or thread here; `unsafe` once, to call the checksum's AVX2 form.
 
 #![deny(unsafe_code)]
 
