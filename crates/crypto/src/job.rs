@@ -1,6 +1,6 @@
 //! One packet's worth of work, and where its parts are. Every length is checked here, once; backends rely on it.
 
-use core::fmt;
+use core::{fmt, ptr};
 
 use crate::key::SaKey;
 use crate::transform::{HEADER_LEN, Transform};
@@ -161,6 +161,35 @@ impl<'p> Parts<'p> {
         let (lead, rest) = esp.split_at_mut(HEADER_LEN + iv_len);
         let (text, icv) = rest.split_at_mut(text_len);
         Self { lead, text, icv }
+    }
+}
+
+/// A text on its way through a library call: `len` bytes at `src` and at `dst`, one place or two that do not overlap.
+/// Valid while the slices it was made of are.
+#[derive(Clone, Copy)]
+pub(crate) struct Span {
+    pub(crate) src: *const u8,
+    pub(crate) dst: *mut u8,
+    pub(crate) len: usize,
+}
+
+impl Span {
+    /// No text.
+    pub(crate) const EMPTY: Self = Self { src: ptr::dangling(), dst: ptr::dangling_mut(), len: 0 };
+
+    /// From `source` into `text`, which is as long, or `text` in place.
+    pub(crate) fn into(text: &mut [u8], source: Option<&[u8]>) -> Self {
+        let dst = text.as_mut_ptr();
+        debug_assert!(source.is_none_or(|source| source.len() == text.len()), "a checked job's");
+        Self { src: source.map_or(dst, |source| source.as_ptr().cast_mut()), dst, len: text.len() }
+    }
+
+    /// From `text` into `target`, which is as long, or `text` in place.
+    pub(crate) fn out_of(text: &mut [u8], target: Option<&mut [u8]>) -> Self {
+        match target {
+            Some(target) => Self::into(target, Some(text)),
+            None => Self::into(text, None),
+        }
     }
 }
 

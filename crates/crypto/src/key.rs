@@ -4,6 +4,7 @@ use core::fmt;
 
 use crate::backend::Backend;
 use crate::error::Error;
+use crate::ipsec_mb::{self, BurstKey, DirectKey};
 use crate::material::KeyMaterial;
 use crate::portable::PortableKey;
 use crate::transform::Transform;
@@ -11,12 +12,32 @@ use crate::transform::Transform;
 /// Expanded keys of one SA: immutable, shared by all workers, wiped when dropped. Debug shows the transform only.
 pub struct SaKey {
     pub(crate) transform: Transform,
-    pub(crate) ready: PortableKey,
+    pub(crate) ready: Ready,
+}
+
+/// For whom the keys are expanded.
+pub(crate) enum Ready {
+    /// aws-lc, always.
+    Portable(PortableKey),
+    /// ipsec-mb, one packet at a time.
+    Direct(DirectKey),
+    /// ipsec-mb in bursts; aws-lc for what does not fit one.
+    Burst { burst: BurstKey, portable: PortableKey, small: SmallBursts },
+}
+
+/// What becomes of a burst too small to pay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SmallBursts {
+    /// aws-lc does it ([`Backend::Auto`]).
+    Portable,
+    /// ipsec-mb does it all the same ([`Backend::IpsecMb`]).
+    Burst,
 }
 
 impl SaKey {
     /// Expands the keys. `enc` is the AEAD's or the cipher's key with its salt or nonce at the end, `auth` the
-    /// authentication key; empty where the transform needs none.
+    /// authentication key; empty where the transform needs none. A transform that ipsec-mb has not (AES-CCM and CMAC
+    /// with 192 bits, HMAC-MD5, XCBC with more than 96 bits of ICV, null with null) is done by the portable backend whatever was asked for.
     ///
     /// # Errors
     /// [`Error::KeyMismatch`] when a key has not the transform's length, [`Error::BackendUnavailable`] when
@@ -29,16 +50,70 @@ impl SaKey {
     ) -> Result<Self, Error> {
         check_len(transform, "encryption", enc.len(), transform.key_len())?;
         check_len(transform, "authentication", auth.len(), transform.auth_key_len())?;
-        if backend == Backend::IpsecMb && !crate::ipsec_mb::available() {
-            return Err(Error::BackendUnavailable(backend.name()));
-        }
-        Ok(Self { transform: *transform, ready: PortableKey::new(transform, enc, auth)? })
+        let small = match backend {
+            Backend::Portable => {
+                let ready = Ready::Portable(PortableKey::new(transform, enc, auth)?);
+                return Ok(Self { transform: *transform, ready });
+            }
+            Backend::IpsecMb if !ipsec_mb::available() => {
+                return Err(Error::BackendUnavailable(backend.name()));
+            }
+            Backend::IpsecMb => SmallBursts::Burst,
+            Backend::Auto => SmallBursts::Portable,
+        };
+        Ok(Self { transform: *transform, ready: Ready::fastest(transform, enc, auth, small)? })
     }
 
     /// What the keys are for.
     #[must_use]
     pub fn transform(&self) -> &Transform {
         &self.transform
+    }
+
+    /// Who works with the keys; of `Auto`, who does when a batch is large enough.
+    #[must_use]
+    pub fn backend(&self) -> Backend {
+        match self.ready {
+            Ready::Portable(_) => Backend::Portable,
+            Ready::Direct(_) | Ready::Burst { .. } => Backend::IpsecMb,
+        }
+    }
+
+    pub(crate) fn burst(&self) -> Option<&BurstKey> {
+        match &self.ready {
+            Ready::Burst { burst, .. } => Some(burst),
+            Ready::Portable(_) | Ready::Direct(_) => None,
+        }
+    }
+
+    /// A block under the cipher's key; zeroes for a key without AES-CBC.
+    pub(crate) fn encrypt_block(&self, block: &[u8; 16]) -> [u8; 16] {
+        self.portable().and_then(|key| key.encrypt_block(block)).unwrap_or([0; 16])
+    }
+
+    pub(crate) fn portable(&self) -> Option<&PortableKey> {
+        match &self.ready {
+            Ready::Burst { portable, .. } | Ready::Portable(portable) => Some(portable),
+            Ready::Direct(_) => None,
+        }
+    }
+}
+
+impl Ready {
+    fn fastest(
+        transform: &Transform,
+        enc: &KeyMaterial,
+        auth: &KeyMaterial,
+        small: SmallBursts,
+    ) -> Result<Self, Error> {
+        if let Some(direct) = DirectKey::new(transform, enc) {
+            return Ok(Self::Direct(direct));
+        }
+        let portable = PortableKey::new(transform, enc, auth)?;
+        Ok(match BurstKey::new(transform, enc, auth) {
+            Some(burst) => Self::Burst { burst, portable, small },
+            None => Self::Portable(portable),
+        })
     }
 }
 

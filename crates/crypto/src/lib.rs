@@ -17,6 +17,7 @@ mod crypter;
 #[cfg(target_arch = "x86_64")]
 pub mod cycles;
 mod error;
+#[cfg_attr(not(ipsec_mb), path = "ipsec_mb/absent.rs")]
 mod ipsec_mb;
 mod job;
 mod key;
@@ -34,4 +35,5 @@ pub use material::KeyMaterial;
 pub use transform::Transform;
 
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "byte patterns")]
 mod tests;

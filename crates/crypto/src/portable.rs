@@ -83,6 +83,17 @@ impl PortableKey {
         })
     }
 
+    /// A block under the CBC cipher's key.
+    pub(crate) fn encrypt_block(&self, block: &[u8; 16]) -> Option<[u8; 16]> {
+        match self {
+            Self::Pair(CipherKey::Cbc(key), _) => Some(key.encrypt_block(block)),
+            Self::Pair(CipherKey::Null | CipherKey::Ctr(_), _)
+            | Self::Aead(_)
+            | Self::Ccm(_)
+            | Self::Gmac(_) => None,
+        }
+    }
+
     /// Seals one packet; `text_len` is from the job.
     pub(crate) fn seal(&self, scratch: &mut Scratch, job: &mut SealJob<'_>, text_len: usize) {
         let transform = job.key.transform;
@@ -268,13 +279,16 @@ pub(crate) fn append_seq_high(seq_high: SeqHigh, esp: &mut [u8], covered: usize)
     }
 }
 
-/// SPI | sequence number, or SPI | high half | sequence number (RFC 4106 §5).
+/// What an AEAD authenticates beside the text: SPI | sequence number, or SPI | high half | sequence number (RFC 4106 §5).
+#[derive(Clone, Copy)]
 pub(crate) struct Aad {
     bytes: [u8; 12],
     len: usize,
 }
 
 impl Aad {
+    pub(crate) const EMPTY: Self = Self { bytes: [0; 12], len: 0 };
+
     pub(crate) fn of(esp: &[u8], seq_high: SeqHigh) -> Self {
         let mut bytes = [0; 12];
         bytes[..4].copy_from_slice(&esp[..4]);

@@ -17,9 +17,12 @@ pub(crate) struct Secret<T: Flat>(Box<T>);
 impl<T: Flat> Secret<T> {
     /// A zeroed value.
     pub(crate) fn zeroed() -> Self {
-        let zeroed = Box::<T>::new_zeroed();
-        // SAFETY: all zeroes is a valid T, says `Flat`.
-        Self(unsafe { zeroed.assume_init() })
+        let mut place = Box::<T>::new_uninit();
+        // SAFETY: the box has room for one T; all zeroes is a valid T, says `Flat`.
+        Self(unsafe {
+            place.as_mut_ptr().write_bytes(0, 1);
+            place.assume_init()
+        })
     }
 
     fn wipe(&mut self) {

@@ -169,6 +169,14 @@ impl Transform {
         }
     }
 
+    /// Bytes of the nonce that are in an AEAD's key and not in the packet.
+    pub(crate) fn salt_len(&self) -> usize {
+        match self.kind {
+            Kind::Aead(aead) => aead.salt_len(),
+            Kind::Pair(..) => 0,
+        }
+    }
+
     /// Whether a changed packet is noticed: false only for a null authentication algorithm.
     #[must_use]
     pub fn authenticates(&self) -> bool {
@@ -208,7 +216,7 @@ impl Aead {
     }
 
     /// Bytes of salt at the key's end: the nonce's part that is not in the packet.
-    pub(crate) fn salt_len(self) -> usize {
+    fn salt_len(self) -> usize {
         match self {
             Self::Gcm(_) | Self::Gmac(_) | Self::ChaCha20Poly1305 => 4,
             Self::Ccm(_) => 3,
@@ -336,17 +344,6 @@ impl Auth {
 }
 
 impl Digest {
-    /// Bytes of a digest.
-    pub(crate) fn len(self) -> usize {
-        match self {
-            Self::Md5 => 16,
-            Self::Sha1 => 20,
-            Self::Sha256 => 32,
-            Self::Sha384 => 48,
-            Self::Sha512 => 64,
-        }
-    }
-
     /// Bytes of a block: an HMAC key longer than this is hashed first (RFC 2104 §2).
     pub(crate) fn block_len(self) -> usize {
         match self {

@@ -6,7 +6,7 @@ use aws_lc_sys as aws;
 
 use super::array;
 use crate::error::Error;
-use crate::job::Parts;
+use crate::job::{Parts, Span};
 use crate::secret::{Flat, Secret};
 use crate::transform::{AesSize, HEADER_LEN};
 
@@ -65,52 +65,42 @@ impl AeadKey {
     /// Encrypts `plain`, or the text in place, and writes the tag; false if the library refuses (a text too long).
     pub(super) fn seal(&self, aad: &[u8], parts: Parts<'_>, plain: Option<&[u8]>) -> bool {
         let nonce = self.nonce(parts.lead);
-        let source = plain.map_or(parts.text.as_ptr(), <[u8]>::as_ptr);
-        self.seal_raw(&nonce, aad, (source, parts.text.as_mut_ptr(), parts.text.len()), parts.icv)
+        self.seal_raw(&nonce, aad, Span::into(parts.text, plain), parts.icv)
     }
 
     /// The tag over `aad` alone.
     pub(super) fn sign(&self, iv: &[u8], aad: &[u8], icv: &mut [u8]) -> bool {
         let nonce = self.nonce_of(iv);
-        self.seal_raw(&nonce, aad, (ptr::dangling(), ptr::dangling_mut(), 0), icv)
+        self.seal_raw(&nonce, aad, Span::EMPTY, icv)
     }
 
     /// Decrypts into `plain`, or in place. A wrong tag leaves zeroes.
     pub(super) fn open(&self, aad: &[u8], parts: Parts<'_>, plain: Option<&mut [u8]>) -> bool {
         let nonce = self.nonce(parts.lead);
-        let source = parts.text.as_ptr();
-        let target = plain.map_or_else(|| parts.text.as_mut_ptr(), <[u8]>::as_mut_ptr);
-        self.open_raw(&nonce, aad, (source, target, parts.text.len()), parts.icv)
+        self.open_raw(&nonce, aad, Span::out_of(parts.text, plain), parts.icv)
     }
 
     /// Whether the tag over `aad` alone is right.
     pub(super) fn verify(&self, iv: &[u8], aad: &[u8], icv: &[u8]) -> bool {
         let nonce = self.nonce_of(iv);
-        self.open_raw(&nonce, aad, (ptr::dangling(), ptr::dangling_mut(), 0), icv)
+        self.open_raw(&nonce, aad, Span::EMPTY, icv)
     }
 
-    /// `text` is source, target and length: one place, or two that do not overlap, each that long.
-    fn seal_raw(
-        &self,
-        nonce: &[u8; 12],
-        aad: &[u8],
-        text: (*const u8, *mut u8, usize),
-        icv: &mut [u8],
-    ) -> bool {
+    fn seal_raw(&self, nonce: &[u8; 12], aad: &[u8], text: Span, icv: &mut [u8]) -> bool {
         let mut tag_len = 0;
-        // SAFETY: source and target are as long as said (the job's lengths were checked), equal or apart; the tag goes
-        // to a slice of the length the context was made for.
+        // SAFETY: the span is valid, as its slices are borrowed by the caller; the tag goes to a slice of the length the
+        // context was made for.
         let done = unsafe {
             aws::EVP_AEAD_CTX_seal_scatter(
                 &raw const self.0.context,
-                text.1,
+                text.dst,
                 icv.as_mut_ptr(),
                 &raw mut tag_len,
                 icv.len(),
                 nonce.as_ptr(),
                 nonce.len(),
-                text.0,
-                text.2,
+                text.src,
+                text.len,
                 ptr::null(),
                 0,
                 aad.as_ptr(),
@@ -120,23 +110,16 @@ impl AeadKey {
         done == 1
     }
 
-    /// As [`Self::seal_raw`].
-    fn open_raw(
-        &self,
-        nonce: &[u8; 12],
-        aad: &[u8],
-        text: (*const u8, *mut u8, usize),
-        icv: &[u8],
-    ) -> bool {
+    fn open_raw(&self, nonce: &[u8; 12], aad: &[u8], text: Span, icv: &[u8]) -> bool {
         // SAFETY: as in `seal_raw`.
         let done = unsafe {
             aws::EVP_AEAD_CTX_open_gather(
                 &raw const self.0.context,
-                text.1,
+                text.dst,
                 nonce.as_ptr(),
                 nonce.len(),
-                text.0,
-                text.2,
+                text.src,
+                text.len,
                 icv.as_ptr(),
                 icv.len(),
                 aad.as_ptr(),

@@ -5,6 +5,7 @@ use aws_lc_sys as aws;
 
 use super::array;
 use crate::error::Error;
+use crate::job::Span;
 use crate::secret::{Flat, Secret};
 
 /// Both schedules.
@@ -45,15 +46,15 @@ impl CbcKey {
 
     /// Encrypts `plain` into `text`, or `text` in place; whole blocks.
     pub(super) fn encrypt(&self, iv: &[u8; 16], plain: Option<&[u8]>, text: &mut [u8]) {
-        let source = plain.map_or(text.as_ptr(), <[u8]>::as_ptr);
+        let span = Span::into(text, plain);
         let mut chain = *iv;
-        // SAFETY: source and target are `text.len()` bytes, a multiple of 16, the same or apart.
+        // SAFETY: the span is valid, as its slices are borrowed, and whole blocks.
         unsafe {
             let key = &raw const self.0.encrypt;
             aws::AES_cbc_encrypt(
-                source,
-                text.as_mut_ptr(),
-                text.len(),
+                span.src,
+                span.dst,
+                span.len,
                 key,
                 chain.as_mut_ptr(),
                 aws::AES_ENCRYPT,
@@ -63,16 +64,15 @@ impl CbcKey {
 
     /// Decrypts `text` into `plain`, or in place; whole blocks.
     pub(super) fn decrypt(&self, iv: &[u8; 16], text: &mut [u8], plain: Option<&mut [u8]>) {
-        let source = text.as_ptr();
-        let target = plain.map_or_else(|| text.as_mut_ptr(), <[u8]>::as_mut_ptr);
+        let span = Span::out_of(text, plain);
         let mut chain = *iv;
         // SAFETY: as in `encrypt`.
         unsafe {
             let key = &raw const self.0.decrypt;
             aws::AES_cbc_encrypt(
-                source,
-                target,
-                text.len(),
+                span.src,
+                span.dst,
+                span.len,
                 key,
                 chain.as_mut_ptr(),
                 aws::AES_DECRYPT,
@@ -101,14 +101,14 @@ impl CtrKey {
         counter[..4].copy_from_slice(&self.0.nonce);
         counter[4..12].copy_from_slice(iv);
         counter[15] = 1; // RFC 3686 §4: blocks count from one
-        let source = source.map_or(text.as_ptr(), <[u8]>::as_ptr);
+        let span = Span::into(text, source);
         let (mut keystream, mut used) = ([0; 16], 0);
-        // SAFETY: source and target are `text.len()` bytes, the same or apart; the rest is this call's own.
+        // SAFETY: the span is valid, as its slices are borrowed; the rest is this call's own.
         unsafe {
             aws::AES_ctr128_encrypt(
-                source,
-                text.as_mut_ptr(),
-                text.len(),
+                span.src,
+                span.dst,
+                span.len,
                 &raw const self.0.encrypt,
                 counter.as_mut_ptr(),
                 keystream.as_mut_ptr(),

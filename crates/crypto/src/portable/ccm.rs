@@ -8,7 +8,7 @@ use aws_lc_sys as aws;
 
 use super::array;
 use crate::error::Error;
-use crate::job::Parts;
+use crate::job::{Parts, Span};
 use crate::secret::{Flat, Secret};
 use crate::transform::{AesSize, HEADER_LEN};
 
@@ -40,9 +40,6 @@ struct Context(ptr::NonNull<aws::EVP_CIPHER_CTX>);
 // SAFETY: a cipher context is heap memory bound to no thread; `&mut` guards its use.
 unsafe impl Send for Context {}
 
-/// A text's place: source, target, length; one place, or two that do not overlap.
-type Text = (*const u8, *mut u8, usize);
-
 impl CcmKey {
     /// `key` ends with the 3 bytes of salt.
     pub(super) fn new(size: AesSize, key: &[u8], icv_len: usize) -> Self {
@@ -60,8 +57,7 @@ impl CcmKey {
         parts: Parts<'_>,
         plain: Option<&[u8]>,
     ) -> bool {
-        let source = plain.map_or(parts.text.as_ptr(), <[u8]>::as_ptr);
-        let text = (source, parts.text.as_mut_ptr(), parts.text.len());
+        let text = Span::into(parts.text, plain);
         let context = contexts.of(self.size);
         context.start(self, parts.lead, None)
             && context.run(aad, text)
@@ -76,11 +72,9 @@ impl CcmKey {
         parts: Parts<'_>,
         plain: Option<&mut [u8]>,
     ) -> bool {
-        let source = parts.text.as_ptr();
-        let target = plain.map_or_else(|| parts.text.as_mut_ptr(), <[u8]>::as_mut_ptr);
+        let text = Span::out_of(parts.text, plain);
         let context = contexts.of(self.size);
-        context.start(self, parts.lead, Some(parts.icv))
-            && context.run(aad, (source, target, parts.text.len()))
+        context.start(self, parts.lead, Some(parts.icv)) && context.run(aad, text)
     }
 
     /// Salt, then the packet's IV (RFC 4309 §4).
@@ -168,15 +162,19 @@ impl Context {
     }
 
     /// Length, associated data, text: in this order, or the library refuses.
-    fn run(&mut self, aad: &[u8], text: Text) -> bool {
+    #[expect(
+        clippy::needless_pass_by_ref_mut,
+        reason = "the library writes the context behind the pointer"
+    )]
+    fn run(&mut self, aad: &[u8], text: Span) -> bool {
         let context = self.0.as_ptr();
         // SAFETY: null, null, length is how the library takes the text's length; the associated data is a slice.
         let ready = unsafe {
-            aws::EVP_Cipher(context, ptr::null_mut(), ptr::null(), text.2) >= 0
+            aws::EVP_Cipher(context, ptr::null_mut(), ptr::null(), text.len) >= 0
                 && aws::EVP_Cipher(context, ptr::null_mut(), aad.as_ptr(), aad.len()) >= 0
         };
-        // SAFETY: source and target are as long as said (the job's lengths were checked), equal or apart.
-        ready && unsafe { aws::EVP_Cipher(context, text.1, text.0, text.2) } >= 0
+        // SAFETY: the span is valid, as its slices are borrowed by the caller.
+        ready && unsafe { aws::EVP_Cipher(context, text.dst, text.src, text.len) } >= 0
     }
 
     fn control(&mut self, command: i32, argument: i32, place: *mut u8) -> bool {

@@ -183,3 +183,37 @@ fn doubled(block: &[u8; 16]) -> [u8; 16] {
     let carry = (value >> 127) * 0x87;
     ((value << 1) ^ carry).to_be_bytes()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 3566 §4.6, cases 1 and 2, and RFC 4493 §4, example 1: too short for an ESP packet.
+    #[test]
+    fn short_messages() {
+        let xcbc =
+            CbcMacKey::xcbc(&0x0001_0203_0405_0607_0809_0a0b_0c0d_0e0f_u128.to_be_bytes()).unwrap();
+        assert_eq!(
+            xcbc.tag(&[])[..16],
+            0x75f0_251d_528a_c01c_4573_dfd5_84d7_9f29_u128.to_be_bytes()
+        );
+        assert_eq!(
+            xcbc.tag(&[0, 1, 2])[..16],
+            0x5b37_6580_ae2f_19af_e721_9cee_f172_756f_u128.to_be_bytes()
+        );
+        let key = 0x2b7e_1516_28ae_d2a6_abf7_1588_09cf_4f3c_u128.to_be_bytes();
+        let cmac = CbcMacKey::cmac(&key).unwrap();
+        assert_eq!(
+            cmac.tag(&[])[..16],
+            0xbb1d_6929_e959_3728_7fa3_7d12_9b75_6746_u128.to_be_bytes()
+        );
+    }
+
+    /// RFC 4231, case 1.
+    #[test]
+    fn short_hmac_message() {
+        let key = HmacKey::new(Digest::Sha256, &[0x0b; 20]).unwrap();
+        let tag = key.tag(&mut HmacScratch::new(), b"Hi There");
+        assert_eq!(tag[..16], 0xb034_4c61_d8db_3853_5ca8_afce_af0b_f12b_u128.to_be_bytes());
+    }
+}

@@ -1,0 +1,64 @@
+//! Stands in for the fast backend where the build has none: its keys and workers cannot exist.
+
+use core::convert::Infallible;
+
+use crate::job::{OpenJob, SealJob};
+use crate::material::KeyMaterial;
+use crate::transform::Transform;
+
+pub(crate) const BURST: usize = 64;
+
+pub(crate) fn available() -> bool {
+    false
+}
+
+#[derive(Debug)]
+pub(crate) struct DirectKey(Infallible);
+
+#[derive(Debug)]
+pub(crate) struct BurstKey(Infallible);
+
+#[derive(Debug)]
+pub(crate) struct Worker(Infallible);
+
+/// Never compared: no key has one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Lane;
+
+impl DirectKey {
+    pub(crate) fn new(_: &Transform, _: &KeyMaterial) -> Option<Self> {
+        None
+    }
+}
+
+impl BurstKey {
+    pub(crate) fn new(_: &Transform, _: &KeyMaterial, _: &KeyMaterial) -> Option<Self> {
+        None
+    }
+
+    pub(crate) fn lane(&self) -> Lane {
+        match self.0 {}
+    }
+}
+
+impl Worker {
+    pub(crate) fn new() -> Option<Self> {
+        None
+    }
+
+    pub(crate) fn seal_direct(&mut self, _: &DirectKey, _: &mut SealJob<'_>, _: usize) {
+        match self.0 {}
+    }
+
+    pub(crate) fn open_direct(&mut self, _: &DirectKey, _: &mut OpenJob<'_>, _: usize) {
+        match self.0 {}
+    }
+
+    pub(crate) fn seal_burst(&mut self, _: &mut [SealJob<'_>], _: &[u32]) {
+        match self.0 {}
+    }
+
+    pub(crate) fn open_burst(&mut self, _: &mut [OpenJob<'_>], _: &[u32]) {
+        match self.0 {}
+    }
+}

@@ -1,0 +1,238 @@
+//! Keys as ipsec-mb wants them, each in a wiped, aligned box.
+
+use super::ffi;
+use crate::material::KeyMaterial;
+use crate::portable::{array, shortened_hmac_key};
+use crate::secret::{Flat, Secret};
+use crate::transform::{Aead, AesSize, Auth, Cipher, Digest, Kind, Transform};
+
+/// AES-GCM or GMAC, for the direct call.
+#[derive(Debug)]
+pub(crate) struct DirectKey {
+    pub(super) secret: Secret<GcmKey>,
+    pub(super) bits: u32,
+    pub(super) authenticates_only: bool,
+}
+
+/// `struct gcm_key_data`, which wants 64-byte alignment (its header forgets so), and the salt.
+#[repr(C, align(64))]
+pub(super) struct GcmKey {
+    pub(super) data: [u8; 1024],
+    pub(super) salt: [u8; 4],
+}
+
+/// What packets must have in common to share a burst. The ICV's length is not part of it but for AEADs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lane {
+    ChaCha20Poly1305,
+    /// With the ICV's length, which CCM signs.
+    Ccm(AesSize, usize),
+    Pair(Cipher, Mac),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mac {
+    Null,
+    Hmac(Digest),
+    Xcbc,
+    Cmac(AesSize),
+}
+
+/// A key for bursts.
+#[derive(Debug)]
+pub(crate) struct BurstKey {
+    pub(super) lane: Lane,
+    pub(super) cipher: Secret<CipherKeys>,
+    pub(super) mac: Secret<MacKeys>,
+}
+
+/// Both AES schedules, or the ChaCha20 key in the first; salt or nonce.
+#[repr(C, align(64))]
+pub(super) struct CipherKeys {
+    pub(super) encrypt: [u8; 240],
+    pub(super) decrypt: [u8; 240],
+    pub(super) salt: [u8; 4],
+}
+
+/// HMAC's inner and outer state, or a CBC-MAC's chain key and two masks.
+#[repr(C, align(64))]
+pub(super) struct MacKeys {
+    pub(super) parts: [MacPart; 3],
+}
+
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+pub(super) struct MacPart(pub(super) [u8; 256]);
+
+// SAFETY: plain bytes.
+unsafe impl Flat for GcmKey {}
+// SAFETY: plain bytes.
+unsafe impl Flat for CipherKeys {}
+// SAFETY: plain bytes.
+unsafe impl Flat for MacKeys {}
+
+impl DirectKey {
+    /// `None` when the transform is not for the direct call, or the library is not there.
+    pub(crate) fn new(transform: &Transform, enc: &KeyMaterial) -> Option<Self> {
+        let (size, authenticates_only) = match transform.kind {
+            Kind::Aead(Aead::Gcm(size)) => (size, false),
+            Kind::Aead(Aead::Gmac(size)) => (size, true),
+            Kind::Aead(Aead::Ccm(_) | Aead::ChaCha20Poly1305) | Kind::Pair(..) => return None,
+        };
+        let worker = super::expander()?;
+        let mut secret = Secret::<GcmKey>::zeroed();
+        let (key, salt) = enc.expose().split_at(size.bytes());
+        secret.salt = array(salt);
+        // SAFETY: the key is `size` long; the shim asserts that the expanded key fits 1024 bytes; aligned to 64.
+        unsafe {
+            ffi::uxfrm_imb_gcm_key(
+                worker.shared(),
+                key.as_ptr(),
+                size.bits(),
+                secret.data.as_mut_ptr().cast(),
+            );
+        }
+        Some(Self { secret, bits: size.bits(), authenticates_only })
+    }
+}
+
+impl BurstKey {
+    /// `None` when the library has not this transform (AES-CCM and CMAC with 192 bits, HMAC-MD5, XCBC beyond 96 bits of
+    /// ICV), or is not there.
+    pub(crate) fn new(
+        transform: &Transform,
+        enc: &KeyMaterial,
+        auth: &KeyMaterial,
+    ) -> Option<Self> {
+        let lane = Lane::of(transform)?;
+        super::expander()?;
+        let (cipher, mac) = match lane {
+            Lane::ChaCha20Poly1305 => (CipherKeys::chacha(enc.expose()), Secret::zeroed()),
+            Lane::Ccm(size, _) => (CipherKeys::aes(enc.expose(), size)?, Secret::zeroed()),
+            Lane::Pair(cipher, mac) => {
+                (CipherKeys::of(cipher, enc.expose())?, MacKeys::of(mac, auth.expose())?)
+            }
+        };
+        Some(Self { lane, cipher, mac })
+    }
+
+    pub(crate) fn lane(&self) -> Lane {
+        self.lane
+    }
+}
+
+impl Lane {
+    fn of(transform: &Transform) -> Option<Self> {
+        match transform.kind {
+            Kind::Aead(Aead::ChaCha20Poly1305) => Some(Self::ChaCha20Poly1305),
+            Kind::Aead(Aead::Ccm(size @ (AesSize::Aes128 | AesSize::Aes256))) => {
+                Some(Self::Ccm(size, transform.icv_len()))
+            }
+            Kind::Aead(Aead::Ccm(AesSize::Aes192) | Aead::Gcm(_) | Aead::Gmac(_)) => None,
+            Kind::Pair(Cipher::Null, Auth::Null) => None, // nothing to do in a burst
+            Kind::Pair(cipher, auth) => {
+                Mac::of(auth, transform.icv_len()).map(|mac| Self::Pair(cipher, mac))
+            }
+        }
+    }
+}
+
+impl Mac {
+    fn of(auth: Auth, icv_len: usize) -> Option<Self> {
+        match auth {
+            Auth::Null => Some(Self::Null),
+            Auth::Hmac(Digest::Md5, _) | Auth::Cmac(AesSize::Aes192) => None,
+            Auth::Hmac(
+                digest @ (Digest::Sha1 | Digest::Sha256 | Digest::Sha384 | Digest::Sha512),
+                _,
+            ) => Some(Self::Hmac(digest)),
+            Auth::Xcbc => (icv_len <= 12).then_some(Self::Xcbc), // all that the library writes of it
+            Auth::Cmac(size @ (AesSize::Aes128 | AesSize::Aes256)) => Some(Self::Cmac(size)),
+        }
+    }
+
+    /// The shim's number; `None` for the null algorithm.
+    pub(super) fn number(self) -> Option<u32> {
+        match self {
+            Self::Null | Self::Hmac(Digest::Md5) | Self::Cmac(AesSize::Aes192) => None,
+            Self::Hmac(Digest::Sha1) => Some(ffi::MAC_SHA1),
+            Self::Hmac(Digest::Sha256) => Some(ffi::MAC_SHA256),
+            Self::Hmac(Digest::Sha384) => Some(ffi::MAC_SHA384),
+            Self::Hmac(Digest::Sha512) => Some(ffi::MAC_SHA512),
+            Self::Xcbc => Some(ffi::MAC_XCBC),
+            Self::Cmac(AesSize::Aes128) => Some(ffi::MAC_CMAC128),
+            Self::Cmac(AesSize::Aes256) => Some(ffi::MAC_CMAC256),
+        }
+    }
+}
+
+impl CipherKeys {
+    fn of(cipher: Cipher, key: &[u8]) -> Option<Secret<Self>> {
+        match cipher {
+            Cipher::Null => Some(Secret::zeroed()),
+            Cipher::Cbc(size) | Cipher::Ctr(size) => Self::aes(key, size),
+        }
+    }
+
+    /// What is behind the key is salt or nonce.
+    fn aes(key: &[u8], size: AesSize) -> Option<Secret<Self>> {
+        let worker = super::expander()?;
+        let mut keys = Secret::<Self>::zeroed();
+        let (key, salt) = key.split_at(size.bytes());
+        keys.salt[..salt.len()].copy_from_slice(salt);
+        let (enc, dec) = (keys.encrypt.as_mut_ptr(), keys.decrypt.as_mut_ptr());
+        // SAFETY: the key is `size` long; a schedule has at most 15 round keys of 16 bytes, aligned to 16.
+        unsafe {
+            ffi::uxfrm_imb_aes_keys(
+                worker.shared(),
+                key.as_ptr(),
+                size.bits(),
+                enc.cast(),
+                dec.cast(),
+            )
+        };
+        Some(keys)
+    }
+
+    fn chacha(key: &[u8]) -> Secret<Self> {
+        let mut keys = Secret::<Self>::zeroed();
+        let (key, salt) = key.split_at(32);
+        keys.encrypt[..32].copy_from_slice(key);
+        keys.salt = array(salt);
+        keys
+    }
+}
+
+impl MacKeys {
+    fn of(mac: Mac, key: &[u8]) -> Option<Secret<Self>> {
+        let worker = super::expander()?.shared();
+        let mut keys = Secret::<Self>::zeroed();
+        let [first, second, third] = keys.parts.each_mut().map(|part| part.0.as_mut_ptr());
+        match mac {
+            Mac::Null => {}
+            Mac::Hmac(digest) => {
+                let key = shortened_hmac_key(digest, key);
+                // SAFETY: the key is padded to 128 bytes; a hash state has at most 64.
+                unsafe {
+                    ffi::uxfrm_imb_hmac_keys(worker, mac.number()?, key.as_ptr(), first, second)
+                };
+            }
+            // SAFETY: the key has 16 bytes; schedule and masks fit 256 each, aligned to 64.
+            Mac::Xcbc => unsafe {
+                ffi::uxfrm_imb_xcbc_keys(
+                    worker,
+                    key.as_ptr(),
+                    first.cast(),
+                    second.cast(),
+                    third.cast(),
+                );
+            },
+            // SAFETY: the key is `size` long; schedule and masks fit 256 each, aligned to 64.
+            Mac::Cmac(size) => unsafe {
+                let (chain, whole, padded) = (first.cast(), second.cast(), third.cast());
+                ffi::uxfrm_imb_cmac_keys(worker, key.as_ptr(), size.bits(), chain, whole, padded);
+            },
+        }
+        Some(keys)
+    }
+}
