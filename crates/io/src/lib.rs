@@ -3,6 +3,17 @@
 //! All system calls of uxfrm are made here, and all `unsafe` outside the packet and crypto crates lives here. A
 //! [`Port`] receives and transmits batches of buffers without blocking, without allocating once it is warm, and
 //! counts every packet that it could not send. This crate knows buffers, not IPsec: it uses only `uxfrm-packet`.
+//!
+//! | module | is |
+//! | --- | --- |
+//! | [`port`] | what all ports promise; what became of a batch |
+//! | [`tun`] | the host's side: a TUN with super-packets |
+//! | [`udp`], [`raw`] | the wire's side: ESP in UDP, ESP as protocol 50 and other whole IP packets |
+//! | [`memory`], [`pcap`] | ports for tests, benchmarks and captures; a tap on any port |
+//! | [`rtnetlink`], [`netns`] | links, addresses, routes and rules; network namespaces |
+//! | [`capture`] | what passes an interface |
+//! | [`poll`], [`signal`] | waiting for ports, other threads and signals |
+//! | [`clock`], [`random`], [`affinity`], [`dump`] | time, seeds, pinned threads, keys kept out of core dumps |
 
 pub mod affinity;
 pub mod capture;

@@ -30,7 +30,7 @@ pub(crate) const SMALL: usize = 2048;
 /// Bytes that a super-buffer takes from its first byte on.
 pub(crate) const LARGE: usize = 65_536;
 
-/// How long one call of `send` waits at the most for the kernel to have room again, in nanoseconds.
+/// How long a port waits at the most per batch for the kernel to have room again, in nanoseconds.
 const PATIENCE: libc::c_long = 200_000;
 
 /// A buffer for what comes next, whatever its size.
@@ -165,25 +165,27 @@ pub(crate) struct Sender {
     parts: Vec<Part>,
     names: Box<[Name]>,
     controls: Box<[Control]>,
+    is_patient: bool,
 }
 
 impl Sender {
     pub(crate) fn new() -> Self {
         Self {
+            is_patient: true,
             parts: Vec::with_capacity(MESSAGES),
             names: vec![Name::EMPTY; MESSAGES].into_boxed_slice(),
             controls: vec![Control::EMPTY; MESSAGES].into_boxed_slice(),
         }
     }
 
+    /// A new batch begins: it may wait for the kernel once.
+    pub(crate) fn begin(&mut self) {
+        self.is_patient = true;
+    }
+
     /// Whether it must be [sent](Self::send) before more fits.
     pub(crate) fn is_full(&self) -> bool {
         self.parts.len() == MESSAGES
-    }
-
-    /// Whether nothing is to be sent.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.parts.is_empty()
     }
 
     /// Adds a message and returns its empty control messages to fill in.
@@ -197,15 +199,15 @@ impl Sender {
 
     /// Sends all messages in order and tells the fate of each.
     ///
-    /// When the kernel has no room it waits once, for [`PATIENCE`]; what does not fit then is refused: under overload
-    /// it is better to drop than to queue.
+    /// When the kernel has no room it waits once per batch, for [`PATIENCE`]; what does not fit then is refused: under
+    /// overload it is better to drop than to queue.
     pub(crate) fn send(
         &mut self,
         fd: BorrowedFd<'_>,
         packets: &[PacketBuf],
         mut fate: impl FnMut(Part, Result<(), &io::Error>),
     ) {
-        let (mut at, mut patient) = (0, true);
+        let mut at = 0;
         while at < self.parts.len() {
             match self.send_from(at, fd, packets) {
                 Ok(sent) => {
@@ -214,7 +216,7 @@ impl Sender {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if is_busy(&error) => {
-                    if !std::mem::take(&mut patient) {
+                    if !std::mem::take(&mut self.is_patient) {
                         self.parts[at..].iter().for_each(|part| fate(*part, Err(&error)));
                         break;
                     }
@@ -264,7 +266,11 @@ impl Sender {
                 libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
             )
         };
-        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+        match usize::try_from(sent) {
+            Ok(0) => Err(io::Error::from_raw_os_error(libc::EAGAIN)),
+            Ok(sent) => Ok(sent),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
     }
 }
 

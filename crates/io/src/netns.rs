@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::panic;
+use std::path::Path;
 use std::thread;
 
 use nix::sched::{CloneFlags, setns, unshare};
@@ -37,6 +38,14 @@ impl Namespace {
     /// The kernel's, when `/proc` is not mounted.
     pub fn current() -> io::Result<Self> {
         Ok(Self { file: File::open(OF_THIS_THREAD)? })
+    }
+
+    /// One that `ip netns add` or a container's runtime keeps at a path.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self { file: File::open(path)? })
     }
 
     /// Runs `work` in the namespace, on a thread of its own, and waits for its result. Sockets and devices that it

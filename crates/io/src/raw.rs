@@ -170,6 +170,7 @@ impl Port for Raw {
 
     fn transmit(&mut self, batch: &mut Batch, pool: &mut Pool) -> Transmitted {
         let mut done = Transmitted::default();
+        self.sender.begin();
         for index in 0..batch.len() {
             self.queue(index, batch.as_slice(), &mut done);
         }

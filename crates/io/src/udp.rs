@@ -172,7 +172,6 @@ impl Udp {
 
     /// Sends what is queued; trains that the kernel refuses as such go out again as single datagrams.
     fn flush(&mut self, packets: &[PacketBuf], done: &mut Transmitted) {
-        let (refused, mark) = (&mut self.refused_trains, self.mark);
         let mut too_big = None;
         self.sender.send(self.socket.as_fd(), packets, |part, fate| match fate {
             Ok(()) => {
@@ -181,7 +180,7 @@ impl Udp {
             }
             Err(error) if part.packets > 1 && is_no_train(error) => {
                 self.trains &= !tells_of_the_kernel(error, &packets[part.packet]);
-                refused.push(part);
+                self.refused_trains.push(part);
             }
             Err(error) => {
                 done.refuse(part.packets, error);
@@ -191,21 +190,25 @@ impl Udp {
             }
         });
         if let Some(path) = too_big {
-            done.refused.mtu = socket::path_mtu(path.remote.ip(), mark);
+            done.refused.mtu = socket::path_mtu(path.remote.ip(), self.mark);
         }
-        let mut again = std::mem::take(&mut self.refused_trains);
-        for part in again.drain(..) {
+        self.send_singly(packets, done);
+    }
+
+    /// Sends the refused trains again, one datagram a message; none of those is a train to be refused once more.
+    fn send_singly(&mut self, packets: &[PacketBuf], done: &mut Transmitted) {
+        if self.refused_trains.is_empty() {
+            return;
+        }
+        let mut refused = std::mem::take(&mut self.refused_trains);
+        for part in refused.drain(..) {
             let packet = &packets[part.packet];
             if let (Some(path), Some(stride)) = (packet.udp, stride(packet)) {
                 self.queue_pieces(part, usize::from(stride), stride, &path, packets, done);
             }
         }
-        if self.refused_trains.is_empty() {
-            self.refused_trains = again;
-        }
-        if !self.sender.is_empty() {
-            self.flush(packets, done);
-        }
+        self.flush(packets, done);
+        self.refused_trains = refused;
     }
 
     /// Sets or clears DF for what is sent from now on; over IPv6 it allows or forbids the kernel to fragment.
@@ -266,6 +269,7 @@ impl Port for Udp {
 
     fn transmit(&mut self, batch: &mut Batch, pool: &mut Pool) -> Transmitted {
         let mut done = Transmitted::default();
+        self.sender.begin();
         for index in 0..batch.len() {
             self.queue(index, batch.as_slice(), &mut done);
         }

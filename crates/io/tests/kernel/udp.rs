@@ -136,3 +136,23 @@ fn what_a_udp_socket_cannot_send_is_counted() {
         assert_eq!(done.refused.errno, Some(97), "EAFNOSUPPORT");
     });
 }
+
+#[test]
+fn datagrams_of_every_size_arrive_unchanged() {
+    in_namespace(|| {
+        let (mut near, mut far) = (socket("127.0.0.1:0"), socket("127.0.0.1:0"));
+        let path =
+            UdpPath { local: near.local(), remote: far.local(), tos: 0, dont_fragment: true };
+        let mut pool = Pool::new();
+        for len in [0, 1, 1500, 2047, 2048, 2049, 4096, 9000, 65_507] {
+            let bytes: Vec<u8> = (0..len).map(|n| u8::try_from(n % 251).unwrap()).collect();
+            let mut packet = PacketBuf::from_slice(&bytes);
+            packet.udp = Some(path);
+            assert_eq!(near.transmit(&mut [packet].into_iter().collect(), &mut pool).packets, 1);
+            let got = receive_until(&mut far, |got| !got.is_empty());
+            assert!(got[0].bytes() == bytes, "{len} bytes");
+            assert_eq!(got[0].segments, Segments::One);
+            assert_eq!(got[0].capacity() > 4096, len > 2048, "{len} bytes in the class that fits");
+        }
+    });
+}
