@@ -1,2 +1,55 @@
-//! The uxfrm command.
-fn main() {}
+//! The `uxfrm` command: a thin door to the crates behind it.
+//!
+//! Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrong usage, 130 interrupted by Ctrl-C.
+
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod bench;
+mod check;
+mod demo;
+mod log;
+mod run;
+mod stat;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use arguments::{Arguments, Command};
+
+/// What a shell calls a command that SIGINT ended: 128 + 2.
+const EXIT_INTERRUPTED: u8 = 130;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    log::start();
+    match execute(arguments.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => explain(&error),
+    }
+}
+
+fn execute(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Run(options) => run::execute(&options),
+        Command::Check(options) => check::execute(&options),
+        Command::Stat => stat::execute(),
+        Command::Demo(options) => demo::execute(&options),
+        Command::Bench(options) => bench::execute(&options),
+    }
+}
+
+/// Says on stderr why the command failed, and the exit code for it.
+fn explain(error: &anyhow::Error) -> ExitCode {
+    if error.is::<demo::Interrupted>() {
+        return ExitCode::from(EXIT_INTERRUPTED);
+    }
+    if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) {
+        return ExitCode::SUCCESS; // `uxfrm stat | head` has read enough
+    }
+    // Nothing is left to tell when stderr is closed as well.
+    let _ = writeln!(io::stderr(), "uxfrm: {error:#}");
+    ExitCode::FAILURE
+}

@@ -1,0 +1,134 @@
+//! The command line, as clap reads it. The doc comments here are the text of `uxfrm --help`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::demo::CaseName;
+
+/// The Linux XFRM stack in user space: an IPsec gateway with the kernel's model and names.
+#[derive(Debug, Parser)]
+#[command(name = "uxfrm", version, about, propagate_version = true)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run the gateway in the foreground; SIGTERM drains and cleans up.
+    Run(RunOptions),
+    /// Read a configuration and its batch files and report every error in them.
+    Check(CheckOptions),
+    /// Print the running gateway's counters in the format of /proc/net/xfrm_stat.
+    Stat,
+    /// Show two gateways in network namespaces carrying real traffic; needs no set-up.
+    Demo(DemoOptions),
+    /// Measure on this machine.
+    Bench(BenchOptions),
+}
+
+/// Options of `uxfrm run`.
+#[derive(Args, Debug)]
+pub(crate) struct RunOptions {
+    /// The configuration (TOML).
+    pub(crate) config: PathBuf,
+
+    /// End as on SIGTERM when standard input ends: a parent that dies leaves no gateway behind.
+    #[arg(long)]
+    pub(crate) until_stdin_ends: bool,
+}
+
+/// Options of `uxfrm check`.
+#[derive(Args, Debug)]
+pub(crate) struct CheckOptions {
+    /// The configuration (TOML).
+    pub(crate) config: PathBuf,
+}
+
+/// Options of `uxfrm demo`.
+#[derive(Args, Debug)]
+pub(crate) struct DemoOptions {
+    /// Print one JSON object at the end and nothing else.
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Seconds that each TCP stream is measured.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(crate) seconds: u64,
+
+    /// Only these cases (`clear` always runs: the others are compared with it).
+    #[arg(long, value_name = "CASE,…", value_delimiter = ',')]
+    pub(crate) only: Vec<CaseName>,
+}
+
+/// Options of `uxfrm bench`.
+#[derive(Args, Debug)]
+pub(crate) struct BenchOptions {
+    /// Which bench.
+    pub(crate) name: String,
+
+    /// Only the rows whose case has these values, as in `transform=gcm128,bytes=64`.
+    #[arg(long, value_name = "KEY=VALUE,…", value_delimiter = ',', value_parser = key_and_value)]
+    pub(crate) only: Vec<(String, String)>,
+
+    /// Write the rows as one JSON object to this file (`-`: standard output).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+
+    /// Draw the rows into this file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+
+    /// Prove that the bench works, in little time; the figures mean nothing.
+    #[arg(long)]
+    pub(crate) quick: bool,
+}
+
+fn key_and_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err(format!("`{text}` is not KEY=VALUE, as in transform=gcm128")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Command, clap::Error> {
+        Arguments::try_parse_from(line.split(' ')).map(|arguments| arguments.command)
+    }
+
+    #[test]
+    fn the_grammar_is_consistent() {
+        use clap::CommandFactory;
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn filters_are_pairs_between_commas() {
+        let Ok(Command::Bench(options)) = parse("uxfrm bench crypto --only op=seal,bytes=64")
+        else {
+            panic!("not a bench");
+        };
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        assert_eq!(options.only, [pair("op", "seal"), pair("bytes", "64")]);
+        assert!(parse("uxfrm bench crypto --only seal").is_err());
+        assert!(parse("uxfrm bench crypto --only =seal").is_err());
+    }
+
+    #[test]
+    fn the_demo_takes_known_cases_and_a_time() {
+        let Ok(Command::Demo(options)) = parse("uxfrm demo --seconds 1 --only gcm128-udp,clear")
+        else {
+            panic!("not a demo");
+        };
+        assert_eq!(options.seconds, 1);
+        assert_eq!(options.only, [CaseName::Gcm128Udp, CaseName::Clear]);
+        for wrong in ["uxfrm demo --seconds 0", "uxfrm demo --only rot13", "uxfrm demo -x"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

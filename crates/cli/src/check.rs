@@ -1,0 +1,8 @@
+//! `uxfrm check`: what `uxfrm run` would say of a configuration, without running it.
+
+use crate::arguments::CheckOptions;
+
+/// Reads the configuration and all its batch files.
+pub(crate) fn execute(options: &CheckOptions) -> anyhow::Result<()> {
+    anyhow::bail!("cannot check {} yet", options.config.display())
+}

@@ -1,0 +1,193 @@
+//! `uxfrm demo`: two gateways in network namespaces, real traffic between them, and what it cost.
+//!
+//! Everything is done by this process and its children, `uxfrm run` twice per case: namespaces, wire, ping, TCP and
+//! capture need no other program. Nothing outlives it: namespaces go with the last process in them, a gateway ends
+//! with its standard input, the directory with keys and configuration is removed on the way out.
+
+mod case;
+mod configuration;
+mod gateway;
+mod interrupt;
+mod marker;
+mod ping;
+mod processor;
+mod report;
+mod screen;
+mod site;
+mod throughput;
+mod topology;
+mod wire;
+
+use std::fs::Permissions;
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use tempfile::TempDir;
+use uxfrm_io::capture::Capture;
+
+use crate::arguments::DemoOptions;
+use case::Protection;
+use configuration::Keys;
+use gateway::Gateway;
+use interrupt::Interrupt;
+use ping::{Pinger, RoundTrips};
+use report::{Report, Row};
+use screen::Screen;
+use site::{A, B};
+use throughput::{Stream, Throughput};
+use topology::Topology;
+use wire::Wire;
+
+pub(crate) use case::CaseName;
+pub(crate) use interrupt::Interrupted;
+
+/// How long the first ping of a case may take to be answered.
+const FIRST_PING: Duration = Duration::from_secs(5);
+
+/// Pings of which the times are taken.
+const PINGS: u32 = 20;
+
+/// Bytes that are sent by TCP while the capture looks on.
+const SHOWN_BYTES: usize = 16 * 1024;
+
+/// How long a capture may take to hand over what it kept.
+const CAPTURED: Duration = Duration::from_millis(50);
+
+/// Runs the demo and prints what it found.
+pub(crate) fn execute(options: &DemoOptions) -> anyhow::Result<()> {
+    topology::gain_privileges()?;
+    let interrupt = Interrupt::listen()?;
+    let screen = if options.json { Screen::Silent } else { Screen::story() };
+    let demo = Demo {
+        topology: Topology::build()?,
+        seconds: Duration::from_secs(options.seconds),
+        screen,
+        interrupt,
+    };
+    let report = Report::new(demo.run(&options.only)?);
+    let mut stdout = io::stdout();
+    if options.json {
+        serde_json::to_writer_pretty(&mut stdout, &report)?;
+        writeln!(stdout)?;
+    } else {
+        write!(stdout, "\n{report}")?;
+    }
+    let breaches = report.breaches();
+    if !breaches.is_empty() {
+        bail!("{}", breaches.join("; "));
+    }
+    Ok(())
+}
+
+/// The stage and the means.
+#[derive(Debug)]
+struct Demo {
+    topology: Topology,
+    seconds: Duration,
+    screen: Screen,
+    interrupt: Interrupt,
+}
+
+/// What a case showed.
+struct Findings {
+    ping: RoundTrips,
+    wire: Wire,
+    throughput: Throughput,
+}
+
+impl Demo {
+    /// Runs the clear case and, of the others, those in `only`, or all where it is empty.
+    fn run(&self, only: &[CaseName]) -> anyhow::Result<Vec<Row>> {
+        self.screen.topology()?;
+        let mut rows: Vec<Row> = Vec::new();
+        for case in CaseName::ALL {
+            if case != CaseName::Clear && !only.is_empty() && !only.contains(&case) {
+                continue;
+            }
+            self.screen.line(&format!("\n{case}: {}", case.title()))?;
+            let Findings { ping, wire, throughput } =
+                self.find(case).with_context(|| format!("case {case}"))?;
+            let clear_gbps = rows.first().map_or(throughput.gbps(), Row::gbps);
+            rows.push(Row::new(case, &throughput, clear_gbps, ping, wire));
+        }
+        Ok(rows)
+    }
+
+    fn find(&self, case: CaseName) -> anyhow::Result<Findings> {
+        match case.protection() {
+            None => {
+                self.topology.open_clear_path()?;
+                let findings = self.measure(&[])?;
+                self.topology.close_clear_path()?;
+                Ok(findings)
+            }
+            Some(protection) => self.find_protected(protection),
+        }
+    }
+
+    /// Starts both gateways, measures and ends them.
+    fn find_protected(&self, protection: Protection) -> anyhow::Result<Findings> {
+        let directory = private_directory()?;
+        let keys = Keys::random()?;
+        let start = |here, there, namespace| {
+            let config = configuration::write(directory.path(), protection, &keys, (here, there))?;
+            Gateway::start(here.name, namespace, &config, &self.interrupt)
+        };
+        let mut gateways = [start(&A, &B, &self.topology.a)?, start(&B, &A, &self.topology.b)?];
+        let pids = gateways.each_ref().map(Gateway::pid);
+        self.screen.line(&format!("  uxfrm run in a (pid {}) and b (pid {})", pids[0], pids[1]))?;
+        let findings = self.measure(&pids).map_err(|error| {
+            gateways.iter_mut().fold(error, |error, gateway| gateway.explain(error))
+        })?;
+        for gateway in gateways {
+            gateway.stop()?;
+        }
+        Ok(findings)
+    }
+
+    /// Pings, looks at the wire, then fills one TCP stream. The capture is over by then: it would cost.
+    fn measure(&self, gateways: &[u32]) -> anyhow::Result<Findings> {
+        let mut pinger = self.topology.a.enter(|| Pinger::new(A.lan, B.lan))??;
+        pinger.wait_for_path(FIRST_PING, &self.interrupt)?;
+        let mut capture = self.topology.capture()?;
+        let ping = pinger.measure(PINGS, &self.interrupt)?;
+        self.screen.line(&format!(
+            "  ping  {} of {} answered, {:.3} ms on average, {:.3} at best",
+            ping.received,
+            ping.sent,
+            ping.avg_us / 1e3,
+            ping.min_us / 1e3
+        ))?;
+        let (a, b) = ((&self.topology.a, A.lan), (&self.topology.b, B.lan));
+        let mut stream = Stream::connect(a, b)?;
+        stream.send(SHOWN_BYTES)?;
+        let wire = look(&mut capture)?;
+        drop(capture);
+        self.screen.wire(&wire)?;
+        let tell = |gbps| self.screen.rate(gbps);
+        let throughput = stream.measure(self.seconds, gateways, &self.interrupt, tell)?;
+        self.screen.final_rate(throughput.gbps())?;
+        Ok(Findings { ping, wire, throughput })
+    }
+}
+
+/// Sorts the IPv4 packets that a capture kept. The demo sends no others; what an interface says for itself is IPv6.
+fn look(capture: &mut Capture) -> anyhow::Result<Wire> {
+    let mut wire = Wire::default();
+    let is_ipv4 = |packet: &[u8]| packet.first().is_some_and(|byte| byte >> 4 == 4);
+    while let Some(frame) = capture.next(CAPTURED, is_ipv4)? {
+        wire.note(&frame.bytes);
+    }
+    Ok(wire)
+}
+
+/// A directory for keys: nobody else may look into it, and it goes when it is dropped.
+fn private_directory() -> anyhow::Result<TempDir> {
+    tempfile::Builder::new()
+        .prefix("uxfrm-demo-")
+        .permissions(Permissions::from_mode(0o700))
+        .tempdir()
+        .context("cannot make a temporary directory")
+}

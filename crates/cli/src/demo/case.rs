@@ -1,0 +1,119 @@
+//! The cases of the demo: how a packet gets from a to b in each of them.
+
+use std::fmt;
+
+use clap::ValueEnum;
+
+/// A case, by the name that `--only` and the table use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CaseName {
+    /// Plain routes, no gateway.
+    Clear,
+    /// AES-GCM-128 in ESP in UDP.
+    Gcm128Udp,
+    /// AES-GCM-128 in ESP straight on IP.
+    Gcm128Esp,
+    /// AES-CBC-128 with HMAC-SHA1-96 in ESP straight on IP.
+    Cbc128Sha1Esp,
+}
+
+/// What a case protects packets with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Protection {
+    pub(crate) transform: Transform,
+    pub(crate) encapsulation: Encapsulation,
+}
+
+/// The ESP transform of a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transform {
+    /// `rfc4106(gcm(aes))` with a 128-bit key and a 128-bit ICV.
+    Gcm128,
+    /// `cbc(aes)` with a 128-bit key and `hmac(sha1)` cut to 96 bits.
+    Cbc128Sha1,
+}
+
+/// What ESP travels in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Encapsulation {
+    /// IP protocol 50.
+    Ip,
+    /// UDP port 4500 (RFC 3948).
+    Udp,
+}
+
+impl CaseName {
+    /// All cases in the order in which they run.
+    pub(crate) const ALL: [Self; 4] =
+        [Self::Clear, Self::Gcm128Udp, Self::Gcm128Esp, Self::Cbc128Sha1Esp];
+
+    /// What protects the packets; `None` in the clear.
+    pub(crate) fn protection(self) -> Option<Protection> {
+        let (transform, encapsulation) = match self {
+            Self::Clear => return None,
+            Self::Gcm128Udp => (Transform::Gcm128, Encapsulation::Udp),
+            Self::Gcm128Esp => (Transform::Gcm128, Encapsulation::Ip),
+            Self::Cbc128Sha1Esp => (Transform::Cbc128Sha1, Encapsulation::Ip),
+        };
+        Some(Protection { transform, encapsulation })
+    }
+
+    /// The case in words.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Clear => "in the clear",
+            Self::Gcm128Udp => "AES-GCM-128, ESP in UDP",
+            Self::Gcm128Esp => "AES-GCM-128, ESP",
+            Self::Cbc128Sha1Esp => "AES-CBC-128 + SHA1, ESP",
+        }
+    }
+
+    /// `path` of the row's case object, as the bench `tunnel` names it.
+    pub(crate) fn path(self) -> &'static str {
+        match self.protection().map(|protection| protection.encapsulation) {
+            None => "clear",
+            Some(Encapsulation::Udp) => "uxfrm-udp",
+            Some(Encapsulation::Ip) => "uxfrm-esp",
+        }
+    }
+}
+
+impl Transform {
+    /// `transform` of the row's case object, as the benches name it.
+    pub(crate) fn key(self) -> &'static str {
+        match self {
+            Self::Gcm128 => "gcm128",
+            Self::Cbc128Sha1 => "cbc128-sha1",
+        }
+    }
+}
+
+impl fmt::Display for CaseName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Clear => "clear",
+            Self::Gcm128Udp => "gcm128-udp",
+            Self::Gcm128Esp => "gcm128-esp",
+            Self::Cbc128Sha1Esp => "cbc128-sha1-esp",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_case_is_called_the_same_everywhere() {
+        for case in CaseName::ALL {
+            assert_eq!(CaseName::from_str(&case.to_string(), false), Ok(case));
+        }
+    }
+
+    #[test]
+    fn only_the_clear_case_is_unprotected() {
+        for case in CaseName::ALL {
+            assert_eq!(case.protection().is_none(), case == CaseName::Clear);
+        }
+    }
+}

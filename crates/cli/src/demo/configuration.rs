@@ -1,0 +1,179 @@
+//! What the two gateways of a case are told: a configuration and a batch file of `ip xfrm` lines for each.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use zeroize::Zeroizing;
+
+use super::case::{Encapsulation, Protection, Transform};
+use super::site::{PREFIX_LEN, Site};
+
+/// One random key per direction, for one run of one case.
+pub(crate) struct Keys {
+    a_to_b: Zeroizing<[u8; KEY_ROOM]>,
+    b_to_a: Zeroizing<[u8; KEY_ROOM]>,
+}
+
+/// Enough for any transform of the demo: a cipher key of 16 bytes and a SHA-1 key of 20.
+const KEY_ROOM: usize = 36;
+
+impl Keys {
+    /// New ones from the kernel.
+    pub(crate) fn random() -> io::Result<Self> {
+        let mut keys = Self { a_to_b: [0; KEY_ROOM].into(), b_to_a: [0; KEY_ROOM].into() };
+        uxfrm_io::random::fill(&mut *keys.a_to_b)?;
+        uxfrm_io::random::fill(&mut *keys.b_to_a)?;
+        Ok(keys)
+    }
+
+    /// The key of what `site` receives.
+    fn towards(&self, site: &Site) -> &[u8; KEY_ROOM] {
+        if *site == super::site::B { &self.a_to_b } else { &self.b_to_a }
+    }
+}
+
+/// Writes both files for the gateway at `here` into `directory`; the path of the configuration.
+pub(crate) fn write(
+    directory: &Path,
+    protection: Protection,
+    keys: &Keys,
+    (here, there): (&Site, &Site),
+) -> io::Result<PathBuf> {
+    let batch_path = directory.join(format!("{}.batch", here.name));
+    let config_path = directory.join(format!("{}.toml", here.name));
+    fs::write(&batch_path, batch(protection, keys, (here, there)))?;
+    fs::write(&config_path, config(protection.encapsulation, &batch_path))?;
+    Ok(config_path)
+}
+
+fn config(encapsulation: Encapsulation, batch: &Path) -> String {
+    let encapsulation = match encapsulation {
+        Encapsulation::Ip => "esp",
+        Encapsulation::Udp => "udp",
+    };
+    // A Rust string literal's escapes are TOML's for every path that a temporary directory has.
+    let batch = batch.display().to_string();
+    format!(
+        "[host]\ntun = \"uxfrm0\"\n\n\
+         [wire]\nencapsulation = \"{encapsulation}\"\n\n\
+         [xfrm]\nbatch = [{batch:?}]\n\n\
+         [runtime]\nworkers = 1\n"
+    )
+}
+
+/// The lines for `here`: a state for each direction, and the policies that want them.
+fn batch(protection: Protection, keys: &Keys, (here, there): (&Site, &Site)) -> Zeroizing<String> {
+    let mut lines = Zeroizing::new(String::with_capacity(4096));
+    for (from, to) in [(here, there), (there, here)] {
+        state(&mut lines, protection, keys.towards(to), (from, to));
+    }
+    policy(&mut lines, "out", (here, there));
+    policy(&mut lines, "in", (there, here));
+    policy(&mut lines, "fwd", (there, here));
+    lines
+}
+
+fn state(
+    lines: &mut String,
+    protection: Protection,
+    key: &[u8; KEY_ROOM],
+    (from, to): (&Site, &Site),
+) {
+    lines.push_str(&format!(
+        "xfrm state add src {} dst {} proto esp spi {:#x} reqid 1 mode tunnel replay-window 64",
+        from.wire, to.wire, to.spi
+    ));
+    match protection.transform {
+        Transform::Gcm128 => {
+            lines.push_str(" aead rfc4106(gcm(aes)) 0x");
+            hex(lines, &key[..20]); // 16 of key and 4 of salt
+            lines.push_str(" 128");
+        }
+        Transform::Cbc128Sha1 => {
+            lines.push_str(" enc cbc(aes) 0x");
+            hex(lines, &key[..16]);
+            lines.push_str(" auth-trunc hmac(sha1) 0x");
+            hex(lines, &key[16..]);
+            lines.push_str(" 96");
+        }
+    }
+    if protection.encapsulation == Encapsulation::Udp {
+        lines.push_str(" encap espinudp 4500 4500 0.0.0.0");
+    }
+    lines.push('\n');
+}
+
+fn policy(lines: &mut String, direction: &str, (from, to): (&Site, &Site)) {
+    lines.push_str(&format!(
+        "xfrm policy add src {}/{PREFIX_LEN} dst {}/{PREFIX_LEN} dir {direction} \
+         tmpl src {} dst {} proto esp reqid 1 mode tunnel\n",
+        from.lan_net, to.lan_net, from.wire, to.wire
+    ));
+}
+
+fn hex(lines: &mut String, bytes: &[u8]) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for byte in bytes {
+        lines.push(DIGITS[usize::from(byte >> 4)].into());
+        lines.push(DIGITS[usize::from(byte & 15)].into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::case::CaseName;
+    use super::super::site::{A, B};
+    use super::*;
+
+    fn keys() -> Keys {
+        Keys { a_to_b: [0xab; KEY_ROOM].into(), b_to_a: [0xba; KEY_ROOM].into() }
+    }
+
+    fn lines(case: CaseName, ends: (&Site, &Site)) -> Vec<String> {
+        let protection = case.protection().unwrap();
+        batch(protection, &keys(), ends).lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn gcm_in_udp() {
+        let key = "ab".repeat(20);
+        let lines = lines(CaseName::Gcm128Udp, (&A, &B));
+        assert_eq!(lines.len(), 5);
+        assert_eq!(
+            lines[0],
+            format!(
+                "xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0xb000 reqid 1 mode tunnel \
+                 replay-window 64 aead rfc4106(gcm(aes)) 0x{key} 128 encap espinudp 4500 4500 0.0.0.0"
+            )
+        );
+        assert!(lines[1].contains("dst 192.0.2.1 proto esp spi 0xa000"));
+        assert_eq!(
+            lines[2],
+            "xfrm policy add src 10.1.0.0/24 dst 10.2.0.0/24 dir out \
+             tmpl src 192.0.2.1 dst 192.0.2.2 proto esp reqid 1 mode tunnel"
+        );
+        assert!(lines[3].contains("src 10.2.0.0/24 dst 10.1.0.0/24 dir in tmpl src 192.0.2.2"));
+        assert!(lines[4].contains("dir fwd"));
+    }
+
+    #[test]
+    fn both_ends_have_the_same_states() {
+        for case in [CaseName::Gcm128Esp, CaseName::Cbc128Sha1Esp] {
+            let (mut a, mut b) = (lines(case, (&A, &B)), lines(case, (&B, &A)));
+            a[..2].sort();
+            b[..2].sort();
+            assert_eq!(a[..2], b[..2]);
+            assert!(a.iter().all(|line| !line.contains("encap")));
+        }
+    }
+
+    #[test]
+    fn cbc_has_two_keys() {
+        let line = &lines(CaseName::Cbc128Sha1Esp, (&B, &A))[0];
+        let (cipher, hash) = ("ba".repeat(16), "ba".repeat(20));
+        assert!(
+            line.ends_with(&format!(" enc cbc(aes) 0x{cipher} auth-trunc hmac(sha1) 0x{hash} 96"))
+        );
+    }
+}

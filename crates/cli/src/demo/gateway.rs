@@ -1,0 +1,201 @@
+//! A gateway of the demo: `uxfrm run` as a child process in one of the namespaces.
+
+use std::collections::VecDeque;
+use std::env;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use uxfrm_io::Namespace;
+
+use super::interrupt::Interrupt;
+
+/// The line by which a gateway says that it forwards.
+const READY: &str = "uxfrm: ready";
+
+/// How long a gateway may take to get there.
+const START: Duration = Duration::from_secs(10);
+
+/// How long it may take to end.
+const STOP: Duration = Duration::from_secs(5);
+
+/// Lines of its log that are kept to be shown if it fails.
+const KEPT: usize = 40;
+
+/// A running gateway. Dropped, it is ended; its standard input, held here, ends it even when the demo is killed.
+#[derive(Debug)]
+pub(crate) struct Gateway {
+    name: &'static str,
+    child: Child,
+    log: Log,
+}
+
+impl Gateway {
+    /// Starts a gateway in `namespace` and waits until it forwards.
+    pub(crate) fn start(
+        name: &'static str,
+        namespace: &Namespace,
+        config: &Path,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Self> {
+        let mut command = Command::new(env::current_exe()?);
+        command.args(["run", "--until-stdin-ends"]).arg(config);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.process_group(0); // Ctrl-C is for the demo, which ends its gateways in order
+        let mut child = namespace
+            .enter(|| command.spawn())?
+            .with_context(|| format!("cannot start gateway {name}"))?;
+        let stderr = child.stderr.take().ok_or_else(|| anyhow!("gateway {name} has no stderr"))?;
+        let (log, ready) = Log::follow(stderr)?;
+        let mut gateway = Self { name, child, log };
+        gateway.wait_until_ready(&ready, interrupt)?;
+        Ok(gateway)
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it by SIGTERM, which it must follow in time and with success.
+    pub(crate) fn stop(mut self) -> anyhow::Result<()> {
+        self.terminate();
+        let Some(status) = self.wait(STOP)? else {
+            return Err(self.failed(&format!("goes on {} s after SIGTERM", STOP.as_secs())));
+        };
+        if !status.success() {
+            return Err(self.failed(&format!("ended on SIGTERM with {status}")));
+        }
+        Ok(())
+    }
+
+    /// `error`, and why the gateway ended if that is behind it.
+    pub(crate) fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
+        match self.child.try_wait() {
+            Ok(Some(status)) => {
+                error.context(self.failed(&format!("ended by itself with {status}")))
+            }
+            Ok(None) | Err(_) => error,
+        }
+    }
+
+    fn wait_until_ready(
+        &mut self,
+        ready: &Receiver<()>,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<()> {
+        let end = Instant::now() + START;
+        loop {
+            interrupt.check()?;
+            match ready.recv_timeout(Duration::from_millis(20)) {
+                Ok(()) => return Ok(()),
+                Err(RecvTimeoutError::Timeout) if Instant::now() < end => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    return Err(self.failed(&format!("is not ready after {} s", START.as_secs())));
+                }
+                Err(RecvTimeoutError::Disconnected) => match self.wait(STOP)? {
+                    Some(status) => {
+                        return Err(self.failed(&format!("ended at start with {status}")));
+                    }
+                    None => bail!("gateway {} closed its stderr", self.name),
+                },
+            }
+        }
+    }
+
+    fn failed(&self, how: &str) -> anyhow::Error {
+        anyhow!("gateway {} {how}; its last words:\n{}", self.name, self.log.text())
+    }
+
+    fn terminate(&self) {
+        if let Ok(pid) = i32::try_from(self.child.id()) {
+            // It may have ended already; as it was not waited for, the number is still its own.
+            let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+        }
+    }
+
+    /// Waits for its end, for at most `patience`.
+    fn wait(&mut self, patience: Duration) -> anyhow::Result<Option<std::process::ExitStatus>> {
+        let end = Instant::now() + patience;
+        loop {
+            let status = self.child.try_wait()?;
+            if status.is_some() || Instant::now() > end {
+                return Ok(status);
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.terminate();
+        }
+        if !matches!(self.wait(STOP), Ok(Some(_))) {
+            // Nobody is left to tell; the namespace goes with its last process in any case.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// The last lines that a gateway wrote.
+#[derive(Clone, Debug, Default)]
+struct Log {
+    lines: Arc<Mutex<VecDeque<String>>>,
+}
+
+impl Log {
+    /// Reads `from` to its end on a thread of its own. The receiver hears of the ready line, and of the end.
+    fn follow(from: impl Read + Send + 'static) -> anyhow::Result<(Self, Receiver<()>)> {
+        let log = Self::default();
+        let (tell, ready) = channel();
+        let writer = log.clone();
+        thread::Builder::new().name("log".into()).spawn(move || writer.read(from, tell))?;
+        Ok((log, ready))
+    }
+
+    fn read(&self, from: impl Read, tell: Sender<()>) {
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            if line.trim() == READY {
+                // Nobody may be waiting any more.
+                let _ = tell.send(());
+            }
+            let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+            if lines.len() == KEPT {
+                lines.pop_front();
+            }
+            lines.push_back(line);
+        }
+    }
+
+    fn text(&self) -> String {
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().map(|line| format!("  {line}\n")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ready_line_is_heard_and_the_last_lines_are_kept() {
+        let text: String = (0..50).map(|n| format!("line {n}\n")).collect();
+        let (log, ready) = Log::follow(std::io::Cursor::new(format!("{READY}\n{text}"))).unwrap();
+        assert_eq!(ready.recv(), Ok(()));
+        assert!(ready.recv().is_err(), "disconnected at the end");
+        let kept = log.text();
+        assert_eq!(kept.lines().count(), KEPT);
+        assert!(kept.starts_with("  line 10\n") && kept.ends_with("  line 49\n"));
+    }
+}

@@ -1,0 +1,82 @@
+//! Ctrl-C: noticed by everything that waits, so that the demo unwinds and cleans up behind itself.
+//!
+//! SIGINT, SIGTERM and SIGHUP are blocked in the whole process and taken by one thread. A second one ends the
+//! process at once; even then no gateway stays behind, for each ends with its standard input.
+
+use std::process;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use nix::sys::signal::{SigSet, Signal};
+use thiserror::Error;
+
+/// Someone pressed Ctrl-C.
+#[derive(Clone, Copy, Debug, Error)]
+#[error("interrupted")]
+pub(crate) struct Interrupted;
+
+/// Whether someone has; all copies tell the same.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Interrupt {
+    seen: Arc<AtomicBool>,
+}
+
+/// The longest time until a sleep notices an interrupt.
+const GRAIN: Duration = Duration::from_millis(50);
+
+impl Interrupt {
+    /// Starts to listen. To be called before any other thread starts, so that all of them inherit the mask.
+    pub(crate) fn listen() -> anyhow::Result<Self> {
+        let signals: SigSet =
+            [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
+        signals.thread_block().context("cannot block SIGINT")?;
+        let interrupt = Self::default();
+        let seen = Arc::clone(&interrupt.seen);
+        thread::Builder::new().name("signals".into()).spawn(move || {
+            while let Ok(signal) = signals.wait() {
+                if seen.swap(true, Ordering::Relaxed) {
+                    process::exit(128 + signal as i32);
+                }
+            }
+        })?;
+        Ok(interrupt)
+    }
+
+    /// One that has happened already.
+    #[cfg(test)]
+    pub(crate) fn set() -> Self {
+        Self { seen: Arc::new(AtomicBool::new(true)) }
+    }
+
+    /// An error once the demo is to end.
+    pub(crate) fn check(&self) -> Result<(), Interrupted> {
+        if self.seen.load(Ordering::Relaxed) { Err(Interrupted) } else { Ok(()) }
+    }
+
+    /// Sleeps for `duration`, or until the demo is to end.
+    pub(crate) fn sleep(&self, duration: Duration) -> Result<(), Interrupted> {
+        let end = Instant::now() + duration;
+        loop {
+            self.check()?;
+            match end.checked_duration_since(Instant::now()) {
+                None => return Ok(()),
+                Some(left) => thread::sleep(left.min(GRAIN)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sleep_ends_with_the_interrupt() {
+        let interrupt = Interrupt::default();
+        assert!(interrupt.sleep(Duration::ZERO).is_ok());
+        assert!(Interrupt::set().sleep(Duration::from_secs(3600)).is_err());
+    }
+}

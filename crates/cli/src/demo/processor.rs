@@ -1,0 +1,87 @@
+//! CPU time of processes and of the whole machine, from `/proc`.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use nix::unistd::{SysconfVar, sysconf};
+
+/// CPU time used since the start of a process, or of the machine.
+pub(crate) type CpuTime = Duration;
+
+/// User and system time of the process `pid` and all its threads (`/proc/PID/stat`, fields 14 and 15).
+pub(crate) fn of_process(pid: u32) -> anyhow::Result<CpuTime> {
+    let path = format!("/proc/{pid}/stat");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    in_time(process_ticks(&text).ok_or_else(|| anyhow!("{path} is not as proc(5) says"))?)
+}
+
+/// Time that all processors of the machine were not idle (`/proc/stat`, first line).
+pub(crate) fn of_machine() -> anyhow::Result<CpuTime> {
+    let text = fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
+    in_time(busy_ticks(&text).ok_or_else(|| anyhow!("/proc/stat is not as proc(5) says"))?)
+}
+
+/// The name of the processor, as far as the machine tells.
+pub(crate) fn name() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let field = |line: &str| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim() == "model name").then(|| value.trim().to_owned())
+    };
+    text.lines().find_map(field).unwrap_or_else(|| "unknown".into())
+}
+
+/// The ticks of a process, in a text like that of `/proc/PID/stat`.
+fn process_ticks(stat: &str) -> Option<u64> {
+    // The second field is the command in parentheses, and may hold blanks and parentheses itself.
+    let behind_command = &stat[stat.rfind(')')? + 1..];
+    let mut fields = behind_command.split_ascii_whitespace().skip(14 - 3);
+    let mut ticks = || fields.next()?.parse::<u64>().ok();
+    Some(ticks()? + ticks()?)
+}
+
+/// The ticks in which any processor worked, in a text like that of `/proc/stat`.
+fn busy_ticks(stat: &str) -> Option<u64> {
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let ticks: Vec<u64> =
+        line.split_ascii_whitespace().map_while(|word| word.parse().ok()).collect();
+    // user nice system idle iowait irq softirq steal; what follows is counted in user already.
+    let [user, nice, system, _idle, _iowait, irq, softirq, ..] = ticks[..] else { return None };
+    Some(user + nice + system + irq + softirq)
+}
+
+fn in_time(ticks: u64) -> anyhow::Result<CpuTime> {
+    let per_second = sysconf(SysconfVar::CLK_TCK)?
+        .and_then(|rate| u64::try_from(rate).ok())
+        .filter(|rate| *rate > 0)
+        .ok_or_else(|| anyhow!("the kernel does not tell its clock ticks per second"))?;
+    let nanoseconds = u128::from(ticks) * 1_000_000_000 / u128::from(per_second);
+    Ok(Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_may_hold_anything() {
+        let stat = "7 (a) 1 (b c) S 1 7 7 0 -1 4194304 10 0 0 0 123 45 6 7 20 0 1 0";
+        assert_eq!(process_ticks(stat), Some(168));
+        assert_eq!(process_ticks("7 (a) S 1 7 7 0 -1 4194304 10 0 0 0 123"), None);
+        assert_eq!(process_ticks("nothing"), None);
+    }
+
+    #[test]
+    fn idle_waiting_and_stolen_time_is_not_busy() {
+        assert_eq!(busy_ticks("cpu  1 2 4 1000 1000 8 16 1000 7 7\ncpu0 9 9 9 9"), Some(31));
+        assert_eq!(busy_ticks("cpu0 1 2 3 4 5 6 7"), None);
+        assert_eq!(busy_ticks("cpu  1 2 3"), None);
+    }
+
+    #[test]
+    fn this_process_has_used_some_time() {
+        let machine = of_machine().unwrap();
+        assert!(of_process(std::process::id()).unwrap() <= machine);
+    }
+}

@@ -1,0 +1,45 @@
+//! The two ends of the demo, and the addresses they have.
+
+use std::net::Ipv4Addr;
+
+/// One end: a gateway with a network behind it, all in one network namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Site {
+    /// As it is called on the screen and in file names.
+    pub(crate) name: &'static str,
+    /// The address in the protected network, on the loopback device.
+    pub(crate) lan: Ipv4Addr,
+    /// The protected network's first address; it has 24 bits.
+    pub(crate) lan_net: Ipv4Addr,
+    /// The address on the wire, where ESP comes from.
+    pub(crate) wire: Ipv4Addr,
+    /// The SPI of what comes in here.
+    pub(crate) spi: u32,
+}
+
+/// Bits of the prefixes: those behind the sites and the one between them.
+pub(crate) const PREFIX_LEN: u8 = 24;
+
+/// The name of the interface between the sites, at either end.
+pub(crate) const WIRE: &str = "wire";
+
+/// What the wire carries at most, in bytes of IP packet.
+pub(crate) const WIRE_MTU: u32 = 1500;
+
+/// From where ping and TCP go.
+pub(crate) const A: Site = Site {
+    name: "a",
+    lan: Ipv4Addr::new(10, 1, 0, 1),
+    lan_net: Ipv4Addr::new(10, 1, 0, 0),
+    wire: Ipv4Addr::new(192, 0, 2, 1),
+    spi: 0xa000,
+};
+
+/// To where they go.
+pub(crate) const B: Site = Site {
+    name: "b",
+    lan: Ipv4Addr::new(10, 2, 0, 1),
+    lan_net: Ipv4Addr::new(10, 2, 0, 0),
+    wire: Ipv4Addr::new(192, 0, 2, 2),
+    spi: 0xb000,
+};

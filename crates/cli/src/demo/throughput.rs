@@ -1,0 +1,259 @@
+//! One TCP stream from a to b, as fast as it goes, and what it cost.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket, sockopt,
+};
+use nix::sys::time::TimeVal;
+use uxfrm_io::Namespace;
+
+use super::interrupt::Interrupt;
+use super::marker;
+use super::processor::{self, CpuTime};
+
+/// Bytes per write and read, as iperf3 has it.
+const BLOCK: usize = 128 * 1024;
+
+/// How long a read or write may take before its thread looks whether it is to end.
+const TURN: Duration = Duration::from_millis(200);
+
+/// How long connecting may take, in seconds.
+const CONNECT_SECONDS: i64 = 5;
+
+/// How long the stream runs before it is measured: past slow start.
+const WARM_UP: Duration = Duration::from_millis(500);
+
+/// How often the figure of the moment is told.
+const STEP: Duration = Duration::from_millis(500);
+
+/// An established stream, its ends in two namespaces.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    client: TcpStream,
+    server: TcpStream,
+}
+
+/// What was measured between two moments.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Throughput {
+    /// Bytes that the server read.
+    pub(crate) bytes: u64,
+    /// In this time.
+    pub(crate) time: Duration,
+    /// CPU time of the gateways.
+    pub(crate) gateways: CpuTime,
+    /// CPU time of the whole machine.
+    pub(crate) machine: CpuTime,
+}
+
+impl Throughput {
+    /// Gigabits of TCP payload per second.
+    pub(crate) fn gbps(&self) -> f64 {
+        gbps(self.bytes, self.time)
+    }
+
+    /// CPU seconds of the gateways per gigabyte (10⁹ bytes) of TCP payload.
+    pub(crate) fn gateways_per_gb(&self) -> f64 {
+        self.gateways.as_secs_f64() / (self.bytes as f64 / 1e9)
+    }
+
+    /// CPU seconds of the whole machine per gigabyte of TCP payload.
+    pub(crate) fn machine_per_gb(&self) -> f64 {
+        self.machine.as_secs_f64() / (self.bytes as f64 / 1e9)
+    }
+}
+
+impl Stream {
+    /// Connects from an address in one namespace to an address in another.
+    pub(crate) fn connect(
+        (client_side, from): (&Namespace, Ipv4Addr),
+        (server_side, to): (&Namespace, Ipv4Addr),
+    ) -> anyhow::Result<Self> {
+        let listener = server_side
+            .enter(|| TcpListener::bind((to, 0)))?
+            .with_context(|| format!("cannot listen on {to}"))?;
+        let port = listener.local_addr()?.port();
+        let client = client_side
+            .enter(|| connect_from(from, SocketAddrV4::new(to, port)))?
+            .with_context(|| format!("cannot connect from {from} to {to} by TCP"))?;
+        let (server, _) = listener.accept()?;
+        server.set_read_timeout(Some(TURN))?;
+        client.set_write_timeout(Some(TURN))?;
+        Ok(Self { client, server })
+    }
+
+    /// Sends `len` bytes through the stream, for a capture to see.
+    pub(crate) fn send(&mut self, len: usize) -> anyhow::Result<()> {
+        self.client.write_all(&marker::fill(len)).context("cannot send by TCP")?;
+        let mut received = vec![0; len];
+        self.server.read_exact(&mut received).context("cannot receive by TCP")
+    }
+
+    /// Keeps the stream full for `seconds` after a warm-up; `gateways` are the processes to be charged, `tell` hears
+    /// the Gbit/s of the moment.
+    pub(crate) fn measure(
+        self,
+        seconds: Duration,
+        gateways: &[u32],
+        interrupt: &Interrupt,
+        tell: impl FnMut(f64) -> io::Result<()>,
+    ) -> anyhow::Result<Throughput> {
+        let Self { client, server } = self;
+        let (received, done) = (&AtomicU64::new(0), &AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(move || write_until(client, done));
+            scope.spawn(move || read_until(server, received, done));
+            let result = watch(received, seconds, gateways, interrupt, tell);
+            done.store(true, Ordering::Relaxed);
+            result
+        })
+    }
+}
+
+/// Takes the figures while others move the bytes.
+fn watch(
+    received: &AtomicU64,
+    seconds: Duration,
+    gateways: &[u32],
+    interrupt: &Interrupt,
+    mut tell: impl FnMut(f64) -> io::Result<()>,
+) -> anyhow::Result<Throughput> {
+    interrupt.sleep(WARM_UP)?;
+    let start = Sample::take(received, gateways)?;
+    let mut last = (start.bytes, start.moment);
+    while let Some(left) =
+        seconds.checked_sub(start.moment.elapsed()).filter(|left| !left.is_zero())
+    {
+        interrupt.sleep(left.min(STEP))?;
+        let now = (received.load(Ordering::Relaxed), Instant::now());
+        tell(gbps(now.0 - last.0, now.1 - last.1))?;
+        last = now;
+    }
+    let end = Sample::take(received, gateways)?;
+    if end.bytes == start.bytes {
+        bail!("TCP is stuck: nothing came through within {} s", seconds.as_secs());
+    }
+    Ok(end.since(&start))
+}
+
+/// All meters, read at one moment.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    moment: Instant,
+    bytes: u64,
+    gateways: CpuTime,
+    machine: CpuTime,
+}
+
+impl Sample {
+    fn take(received: &AtomicU64, gateways: &[u32]) -> anyhow::Result<Self> {
+        let gateways =
+            gateways.iter().map(|&pid| processor::of_process(pid)).sum::<anyhow::Result<_>>()?;
+        let machine = processor::of_machine()?;
+        Ok(Self {
+            moment: Instant::now(),
+            bytes: received.load(Ordering::Relaxed),
+            gateways,
+            machine,
+        })
+    }
+
+    fn since(&self, start: &Self) -> Throughput {
+        Throughput {
+            bytes: self.bytes - start.bytes,
+            time: self.moment - start.moment,
+            gateways: self.gateways.saturating_sub(start.gateways),
+            machine: self.machine.saturating_sub(start.machine),
+        }
+    }
+}
+
+fn gbps(bytes: u64, time: Duration) -> f64 {
+    bytes as f64 * 8.0 / 1e9 / time.as_secs_f64()
+}
+
+/// As `TcpStream::connect`, but from a chosen address.
+fn connect_from(from: Ipv4Addr, to: SocketAddrV4) -> io::Result<TcpStream> {
+    let socket: OwnedFd =
+        socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    setsockopt(&socket, sockopt::SendTimeout, &TimeVal::new(CONNECT_SECONDS, 0))?;
+    bind(socket.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(from, 0)))?;
+    connect(socket.as_raw_fd(), &SockaddrIn::from(to))?;
+    Ok(socket.into())
+}
+
+/// Writes until told to stop. A broken stream ends it too: the watcher sees that nothing arrives.
+fn write_until(mut client: TcpStream, done: &AtomicBool) {
+    let block = marker::fill(BLOCK);
+    while !done.load(Ordering::Relaxed) {
+        match client.write(&block) {
+            Err(error) if !passes(&error) => return,
+            Ok(_) | Err(_) => {}
+        }
+    }
+}
+
+/// Reads and counts until told to stop, or until the stream ends.
+fn read_until(mut server: TcpStream, received: &AtomicU64, done: &AtomicBool) {
+    let mut block = vec![0; BLOCK];
+    while !done.load(Ordering::Relaxed) {
+        match server.read(&mut block) {
+            Ok(0) => return,
+            Ok(len) => drop(received.fetch_add(len as u64, Ordering::Relaxed)),
+            Err(error) if !passes(&error) => return,
+            Err(_) => {}
+        }
+    }
+}
+
+/// Whether the error only says that nothing could be done within a turn.
+fn passes(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_per_second_and_per_gigabyte() {
+        let throughput = Throughput {
+            bytes: 2_000_000_000,
+            time: Duration::from_secs(4),
+            gateways: Duration::from_secs(3),
+            machine: Duration::from_secs(6),
+        };
+        assert_eq!(throughput.gbps(), 4.0);
+        assert_eq!(throughput.gateways_per_gb(), 1.5);
+        assert_eq!(throughput.machine_per_gb(), 3.0);
+    }
+
+    #[test]
+    fn a_stream_over_loopback_is_measured() {
+        let here = Namespace::current().unwrap();
+        let local = (&here, Ipv4Addr::LOCALHOST);
+        let mut stream = Stream::connect(local, local).unwrap();
+        stream.send(1000).unwrap();
+        let (seconds, interrupt) = (Duration::from_millis(100), Interrupt::default());
+        let result =
+            stream.measure(seconds, &[std::process::id()], &interrupt, |_| Ok(())).unwrap();
+        assert!(result.bytes > 0 && result.time >= seconds && result.gbps() > 0.0);
+    }
+
+    #[test]
+    fn an_interrupt_ends_a_stream() {
+        let here = Namespace::current().unwrap();
+        let local = (&here, Ipv4Addr::LOCALHOST);
+        let stream = Stream::connect(local, local).unwrap();
+        let interrupt = Interrupt::set();
+        let result = stream.measure(Duration::from_secs(3600), &[], &interrupt, |_| Ok(()));
+        assert!(result.unwrap_err().is::<crate::demo::Interrupted>());
+    }
+}

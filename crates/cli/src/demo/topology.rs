@@ -1,0 +1,128 @@
+//! Two network namespaces and the wire between them. They live as long as this process and its children hold them:
+//! nothing is to be removed, whatever happens.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::AsFd;
+
+use anyhow::Context;
+use uxfrm_io::Namespace;
+use uxfrm_io::capture::Capture;
+use uxfrm_io::netns;
+use uxfrm_io::rtnetlink::{Prefix, Route, Rtnetlink, Via};
+
+use super::site::{A, B, PREFIX_LEN, Site, WIRE, WIRE_MTU};
+
+/// Bit 21 of a capability set (`linux/capability.h`).
+const CAP_SYS_ADMIN: u64 = 1 << 21;
+
+/// Both namespaces, wired, with addresses and without routes to each other's networks.
+#[derive(Debug)]
+pub(crate) struct Topology {
+    /// Where [`A`] is.
+    pub(crate) a: Namespace,
+    /// Where [`B`] is.
+    pub(crate) b: Namespace,
+}
+
+/// Makes sure that this process may make namespaces, in a user namespace of its own if need be.
+///
+/// To be called while the process has one thread.
+pub(crate) fn gain_privileges() -> anyhow::Result<()> {
+    let status =
+        fs::read_to_string("/proc/self/status").context("cannot read /proc/self/status")?;
+    if capabilities(&status) & CAP_SYS_ADMIN != 0 {
+        return Ok(());
+    }
+    netns::become_root().context(
+        "the demo needs root or user namespaces, and this host allows neither \
+         (see user.max_user_namespaces, and on Debian and Ubuntu kernel.unprivileged_userns_clone \
+         and kernel.apparmor_restrict_unprivileged_userns)",
+    )
+}
+
+/// The effective capabilities in a text like that of `/proc/PID/status`; none when it does not tell.
+fn capabilities(status: &str) -> u64 {
+    let hex = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap_or_default();
+    u64::from_str_radix(hex.trim(), 16).unwrap_or(0)
+}
+
+impl Topology {
+    /// Makes it.
+    pub(crate) fn build() -> anyhow::Result<Self> {
+        let topology = Self { a: Namespace::new()?, b: Namespace::new()? };
+        topology.wire().context("cannot wire the namespaces")?;
+        Ok(topology)
+    }
+
+    /// Lets both ends reach each other's networks in the clear.
+    pub(crate) fn open_clear_path(&self) -> anyhow::Result<()> {
+        for (namespace, here, there) in self.directions() {
+            namespace.enter(|| Rtnetlink::open()?.add_route(&clear_route(here, there)))??;
+        }
+        Ok(())
+    }
+
+    /// Takes those routes away: from here on only a gateway brings packets across.
+    pub(crate) fn close_clear_path(&self) -> anyhow::Result<()> {
+        for (namespace, here, there) in self.directions() {
+            namespace.enter(|| Rtnetlink::open()?.delete_route(&clear_route(here, there)))??;
+        }
+        Ok(())
+    }
+
+    /// A capture of the wire, at a's end.
+    pub(crate) fn capture(&self) -> anyhow::Result<Capture> {
+        self.a.enter(|| {
+            let wire = Rtnetlink::open()?.link(WIRE)?;
+            Capture::open(wire.index).context("cannot capture what is on the wire")
+        })?
+    }
+
+    fn directions(&self) -> [(&Namespace, &Site, &Site); 2] {
+        [(&self.a, &A, &B), (&self.b, &B, &A)]
+    }
+
+    fn wire(&self) -> anyhow::Result<()> {
+        self.a.enter(|| Rtnetlink::open()?.add_veth(WIRE, WIRE, self.b.as_fd()))??;
+        for (namespace, here, _there) in self.directions() {
+            namespace.enter(|| settle(here))??;
+        }
+        Ok(())
+    }
+}
+
+/// Gives `here` its addresses, in the namespace of the calling thread.
+fn settle(here: &Site) -> anyhow::Result<()> {
+    let mut kernel = Rtnetlink::open()?;
+    let (loopback, wire) = (kernel.link("lo")?, kernel.link(WIRE)?);
+    kernel.set_mtu(wire.index, WIRE_MTU)?;
+    kernel.add_address(loopback.index, Prefix::host(here.lan.into()))?;
+    kernel.add_address(wire.index, prefix(here.wire))?;
+    kernel.set_up(loopback.index)?;
+    kernel.set_up(wire.index)?;
+    Ok(())
+}
+
+fn clear_route(here: &Site, there: &Site) -> Route {
+    let mut route = Route::new(prefix(there.lan_net), Via::Gateway(there.wire.into(), None));
+    route.source = Some(here.lan.into());
+    route
+}
+
+fn prefix(address: Ipv4Addr) -> Prefix {
+    Prefix::new(IpAddr::from(address), PREFIX_LEN).unwrap_or(Prefix::host(address.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn effective_capabilities_are_read() {
+        let status = "CapPrm:\t00\nCapEff:\t000001ffffffffff\nCapBnd:\t00\n";
+        assert_ne!(capabilities(status) & CAP_SYS_ADMIN, 0);
+        assert_eq!(capabilities("CapEff:\t00000000ffdfffff\n") & CAP_SYS_ADMIN, 0);
+        assert_eq!(capabilities(""), 0);
+    }
+}

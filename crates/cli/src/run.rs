@@ -1,0 +1,27 @@
+//! `uxfrm run`: the gateway in the foreground.
+
+use std::io;
+use std::thread;
+
+use anyhow::Context;
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::unistd::Pid;
+
+use crate::arguments::RunOptions;
+
+/// Runs the gateway until SIGTERM or SIGINT, or until standard input ends where that was asked for.
+pub(crate) fn execute(options: &RunOptions) -> anyhow::Result<()> {
+    // A parent that waits for signals itself hands down a mask that blocks them.
+    SigSet::empty().thread_set_mask().context("cannot reset the signal mask")?;
+    if options.until_stdin_ends {
+        thread::Builder::new().name("stdin".into()).spawn(end_with_stdin)?;
+    }
+    anyhow::bail!("cannot run {} yet", options.config.display())
+}
+
+/// Waits for the end of standard input, then asks this process to end.
+fn end_with_stdin() {
+    // A broken stdin has ended, too; and a signal to oneself can only fail when the process is gone.
+    let _ = io::copy(&mut io::stdin(), &mut io::sink());
+    let _ = kill(Pid::this(), Signal::SIGTERM);
+}
