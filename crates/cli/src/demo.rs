@@ -57,7 +57,11 @@ const CAPTURED: Duration = Duration::from_millis(50);
 
 /// Runs the demo and prints what it found.
 pub(crate) fn execute(options: &DemoOptions) -> anyhow::Result<()> {
+    let cases = cases(&options.only);
     topology::gain_privileges()?;
+    if cases.iter().any(|case| case.protection().is_some()) {
+        topology::find_tun()?;
+    }
     let interrupt = Interrupt::listen()?;
     let screen = if options.json { Screen::Silent } else { Screen::story() };
     let demo = Demo {
@@ -66,7 +70,7 @@ pub(crate) fn execute(options: &DemoOptions) -> anyhow::Result<()> {
         screen,
         interrupt,
     };
-    let report = Report::new(demo.run(&options.only)?);
+    let report = Report::new(demo.run(&cases)?);
     let mut stdout = io::stdout();
     if options.json {
         serde_json::to_writer_pretty(&mut stdout, &report)?;
@@ -98,18 +102,15 @@ struct Findings {
 }
 
 impl Demo {
-    /// Runs the clear case and, of the others, those in `only`, or all where it is empty.
-    fn run(&self, only: &[CaseName]) -> anyhow::Result<Vec<Row>> {
+    /// Runs the cases; the first is the clear one.
+    fn run(&self, cases: &[CaseName]) -> anyhow::Result<Vec<Row>> {
         self.screen.topology()?;
         let mut rows: Vec<Row> = Vec::new();
-        for case in CaseName::ALL {
-            if case != CaseName::Clear && !only.is_empty() && !only.contains(&case) {
-                continue;
-            }
+        for &case in cases {
             self.screen.line(&format!("\n{case}: {}", case.title()))?;
             let Findings { ping, wire, throughput } =
                 self.find(case).with_context(|| format!("case {case}"))?;
-            let clear_gbps = rows.first().map_or(throughput.gbps(), Row::gbps);
+            let clear_gbps = rows.first().map_or_else(|| throughput.gbps(), Row::gbps);
             rows.push(Row::new(case, &throughput, clear_gbps, ping, wire));
         }
         Ok(rows)
@@ -173,6 +174,13 @@ impl Demo {
     }
 }
 
+/// The clear case and, of the others, those in `only`, or all where it is empty.
+fn cases(only: &[CaseName]) -> Vec<CaseName> {
+    let wanted =
+        |case: &CaseName| *case == CaseName::Clear || only.is_empty() || only.contains(case);
+    CaseName::ALL.into_iter().filter(wanted).collect()
+}
+
 /// Sorts the IPv4 packets that a capture kept. The demo sends no others; what an interface says for itself is IPv6.
 fn look(capture: &mut Capture) -> anyhow::Result<Wire> {
     let mut wire = Wire::default();
@@ -190,4 +198,16 @@ fn private_directory() -> anyhow::Result<TempDir> {
         .permissions(Permissions::from_mode(0o700))
         .tempdir()
         .context("cannot make a temporary directory")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clear_case_always_runs_first() {
+        assert_eq!(cases(&[]), CaseName::ALL);
+        assert_eq!(cases(&[CaseName::Gcm128Esp]), [CaseName::Clear, CaseName::Gcm128Esp]);
+        assert_eq!(cases(&[CaseName::Clear]), [CaseName::Clear]);
+    }
 }

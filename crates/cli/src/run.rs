@@ -11,8 +11,9 @@ use crate::arguments::RunOptions;
 
 /// Runs the gateway until SIGTERM or SIGINT, or until standard input ends where that was asked for.
 pub(crate) fn execute(options: &RunOptions) -> anyhow::Result<()> {
-    // A parent that waits for signals itself hands down a mask that blocks them.
-    SigSet::empty().thread_set_mask().context("cannot reset the signal mask")?;
+    // The gateway reads these from a descriptor: no thread may take them, and a parent's mask is not ours.
+    let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect();
+    signals.thread_set_mask().context("cannot set the signal mask")?;
     if options.until_stdin_ends {
         thread::Builder::new().name("stdin".into()).spawn(end_with_stdin)?;
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 use super::case::{Encapsulation, Protection, Transform};
-use super::site::{PREFIX_LEN, Site};
+use super::site::{ESP_IN_UDP, PREFIX_LEN, Site};
 
 /// One random key per direction, for one run of one case.
 pub(crate) struct Keys {
@@ -43,20 +43,17 @@ pub(crate) fn write(
     let batch_path = directory.join(format!("{}.batch", here.name));
     let config_path = directory.join(format!("{}.toml", here.name));
     fs::write(&batch_path, batch(protection, keys, (here, there)))?;
-    fs::write(&config_path, config(protection.encapsulation, &batch_path))?;
+    fs::write(&config_path, config(&batch_path))?;
     Ok(config_path)
 }
 
-fn config(encapsulation: Encapsulation, batch: &Path) -> String {
-    let encapsulation = match encapsulation {
-        Encapsulation::Ip => "esp",
-        Encapsulation::Udp => "udp",
-    };
+/// One worker: the machine is shared with the other gateway and with both ends of TCP.
+fn config(batch: &Path) -> String {
     // A Rust string literal's escapes are TOML's for every path that a temporary directory has.
     let batch = batch.display().to_string();
     format!(
         "[host]\ntun = \"uxfrm0\"\n\n\
-         [wire]\nencapsulation = \"{encapsulation}\"\n\n\
+         [wire]\nencapsulation = \"esp\"\nudp_ports = [{ESP_IN_UDP}]\n\n\
          [xfrm]\nbatch = [{batch:?}]\n\n\
          [runtime]\nworkers = 1\n"
     )
@@ -99,7 +96,7 @@ fn state(
         }
     }
     if protection.encapsulation == Encapsulation::Udp {
-        lines.push_str(" encap espinudp 4500 4500 0.0.0.0");
+        lines.push_str(&format!(" encap espinudp {ESP_IN_UDP} {ESP_IN_UDP} 0.0.0.0"));
     }
     lines.push('\n');
 }

@@ -75,7 +75,7 @@ impl Screen {
                 count => format!("plaintext readable in {count}"),
             };
             self.line(&format!(
-                "  wire  {} × {}, {readable}; the first: {}",
+                "  wire  {} × {}, {readable}; one of them: {}",
                 sighting.packets,
                 sighting.kind.word(),
                 sighting.summary

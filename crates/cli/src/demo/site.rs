@@ -26,6 +26,9 @@ pub(crate) const WIRE: &str = "wire";
 /// What the wire carries at most, in bytes of IP packet.
 pub(crate) const WIRE_MTU: u32 = 1500;
 
+/// The UDP port of ESP and IKE (RFC 3948).
+pub(crate) const ESP_IN_UDP: u16 = 4500;
+
 /// From where ping and TCP go.
 pub(crate) const A: Site = Site {
     name: "a",

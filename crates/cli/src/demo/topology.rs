@@ -1,7 +1,7 @@
 //! Two network namespaces and the wire between them. They live as long as this process and its children hold them:
 //! nothing is to be removed, whatever happens.
 
-use std::fs;
+use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsFd;
 
@@ -15,6 +15,9 @@ use super::site::{A, B, PREFIX_LEN, Site, WIRE, WIRE_MTU};
 
 /// Bit 21 of a capability set (`linux/capability.h`).
 const CAP_SYS_ADMIN: u64 = 1 << 21;
+
+/// What TUN devices are opened through.
+const TUN: &str = "/dev/net/tun";
 
 /// Both namespaces, wired, with addresses and without routes to each other's networks.
 #[derive(Debug)]
@@ -39,6 +42,17 @@ pub(crate) fn gain_privileges() -> anyhow::Result<()> {
          (see user.max_user_namespaces, and on Debian and Ubuntu kernel.unprivileged_userns_clone \
          and kernel.apparmor_restrict_unprivileged_userns)",
     )
+}
+
+/// Makes sure that the gateways will be able to open a TUN device.
+pub(crate) fn find_tun() -> anyhow::Result<()> {
+    let opened = File::options().read(true).write(true).open(TUN);
+    opened.map(drop).with_context(|| {
+        format!(
+            "the demo needs {TUN}, open to this user: as root, `modprobe tun` if it is missing, \
+             `chmod 0666 {TUN}` if it is closed, or run the demo as root"
+        )
+    })
 }
 
 /// The effective capabilities in a text like that of `/proc/PID/status`; none when it does not tell.
@@ -111,7 +125,8 @@ fn clear_route(here: &Site, there: &Site) -> Route {
 }
 
 fn prefix(address: Ipv4Addr) -> Prefix {
-    Prefix::new(IpAddr::from(address), PREFIX_LEN).unwrap_or(Prefix::host(address.into()))
+    // PREFIX_LEN is not more than an IPv4 address has.
+    Prefix::new(IpAddr::from(address), PREFIX_LEN).expect("24 of 32 bits")
 }
 
 #[cfg(test)]

@@ -8,9 +8,7 @@ use uxfrm_packet::udp::Udp;
 use uxfrm_packet::{IpPacket, ParseError, Protocol};
 
 use super::marker;
-
-/// The UDP port of ESP and IKE (RFC 3948).
-const ESP_IN_UDP: u16 = 4500;
+use super::site::ESP_IN_UDP;
 
 /// Bytes of a packet that are kept to be shown.
 const SHOWN: usize = 112;
@@ -41,9 +39,9 @@ pub(crate) struct Sighting {
     pub(crate) packets: u64,
     /// In how many of them the plaintext could be read.
     pub(crate) plaintext_packets: u64,
-    /// The first one in words.
+    /// One of them in words: the first in which the plaintext could be read, else the first.
     pub(crate) summary: String,
-    /// The first one's first bytes, from the IP header on, in hexadecimal.
+    /// Its first bytes, from the IP header on, in hexadecimal.
     #[serde(serialize_with = "in_hex")]
     pub(crate) head: Vec<u8>,
 }
@@ -61,18 +59,16 @@ impl Wire {
         let (kind, summary) =
             describe(packet).unwrap_or_else(|error| (Kind::Other, error.to_string()));
         let readable = u64::from(marker::is_visible(packet));
-        match self.sightings.iter_mut().find(|sighting| sighting.kind == kind) {
-            Some(sighting) => {
-                sighting.packets += 1;
-                sighting.plaintext_packets += readable;
-            }
-            None => self.sightings.push(Sighting {
-                kind,
-                packets: 1,
-                plaintext_packets: readable,
-                summary,
-                head: packet[..packet.len().min(SHOWN)].to_vec(),
-            }),
+        let head = packet[..packet.len().min(SHOWN)].to_vec();
+        let seen = self.sightings.iter_mut().find(|sighting| sighting.kind == kind);
+        let Some(seen) = seen else {
+            let first = Sighting { kind, packets: 1, plaintext_packets: readable, summary, head };
+            return self.sightings.push(first);
+        };
+        seen.packets += 1;
+        seen.plaintext_packets += readable;
+        if readable == 1 && seen.plaintext_packets == 1 {
+            (seen.summary, seen.head) = (summary, head);
         }
     }
 
@@ -218,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_are_counted_by_kind_and_the_first_is_kept() {
+    fn packets_are_counted_by_kind_and_one_is_kept() {
         let mut wire = Wire::default();
         let mut clear = vec![8, 0, 0, 0, 0, 0, 0, 0];
         clear.extend(marker::fill(56));
@@ -232,6 +228,17 @@ mod tests {
         assert!(wire.shows_plaintext() && wire.has(Kind::Icmp) && !wire.has(Kind::Tcp));
         assert_eq!(wire.sightings[0].head, packet(50, &[1; 40]));
         assert_eq!(wire.in_short(), "ESP, ICMP; plaintext readable");
+    }
+
+    #[test]
+    fn the_proof_of_plaintext_is_kept() {
+        let (opaque, clear) = (packet(50, &[1; 40]), packet(50, &marker::fill(40)));
+        let mut wire = Wire::default();
+        for packet in [&opaque, &clear, &packet(50, &marker::fill(48))] {
+            wire.note(packet);
+        }
+        assert_eq!(wire.sightings[0].head, clear);
+        assert_eq!(wire.sightings[0].plaintext_packets, 2);
     }
 
     #[test]
