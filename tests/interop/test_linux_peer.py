@@ -16,6 +16,7 @@ from namespace import ping_command
 from topology import HERE, THERE
 
 TCP_BYTES = 256 * 1024
+LARGE_PING = 5000
 
 TRANSFORMS = [GCM_128, GCM_256, CHACHA20_POLY1305, CBC_SHA1, CBC_SHA256]
 MATRIX = [
@@ -84,6 +85,20 @@ def test_senders_learn_the_path_mtu(uxfrm, linux_network):
         traffic_is_protected(Association(GCM_128, "tunnel", 4, 4), "esp", gateway, linux_network)
     finally:
         gateway.close()
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_datagrams_larger_than_the_mtu(family, gateway, linux_network):
+    """Linux fragments its ESP packets; towards Linux each fragment that the TUN hands over goes through the tunnel."""
+    association = Association(GCM_128, "tunnel", family, family)
+    gateway.start(association.lines(HERE, THERE))
+    linux_network.linux.xfrm(association.lines(THERE, HERE))
+    here, there = association.endpoints(HERE), association.endpoints(THERE)
+    linux_network.between.seen()
+    linux_network.here.ping(here, there, size=LARGE_PING)
+    linux_network.linux.run(ping_command(there, here, echo.MARKER, size=LARGE_PING))
+    wire.assert_only("esp", linux_network.between.seen())
+    gateway.stop()
 
 
 def test_linux_drops_what_was_tampered_with(gateway, linux_network):

@@ -149,6 +149,20 @@ def test_a_wrong_icv_is_not_answered(end):
     exchange(association, end)  # and the SA still works, with the same sequence number
 
 
+def test_reordered_is_answered_and_replayed_is_not(end):
+    association = Association(GCM_128, "transport", 4, 4, extra="replay-window 32")
+    end.protect(association.lines(HERE, THERE))
+    ours = security_association(association, THERE, HERE)
+    answered = {}
+    for sequence in (5, 3, 5, 3, 40, 8, 9, 40):
+        ours.seq_num = sequence
+        end.network.far.seen()
+        end.network.far.send(sealed_request(association, end, ours, echo.payload(64)))
+        answered.setdefault(sequence, []).append(next_esp(end, time.monotonic() + 0.4) is not None)
+    # 40 moves the window of 32 to 9..=40, so 8 is too old.
+    assert answered == {5: [True, False], 3: [True, False], 40: [True, False], 8: [False], 9: [True]}
+
+
 def exchange(association, end, **scapy_arguments):
     ours = security_association(association, THERE, HERE, **scapy_arguments)
     theirs = security_association(association, HERE, THERE, **scapy_arguments)

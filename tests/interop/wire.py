@@ -10,7 +10,7 @@ ETH_P_ALL = 3
 SO_RCVBUFFORCE = 33
 RECEIVE_BUFFER = 64 << 20
 ETHERTYPE = {0x0800: "ipv4", 0x86DD: "ipv6", 0x0806: "arp"}
-ESP, UDP, ICMPV6, HOP_BY_HOP = 50, 17, 58, 0
+ESP, UDP, ICMPV6, HOP_BY_HOP, FRAGMENT = 50, 17, 58, 0, 44
 ESP_IN_UDP_PORT = 4500
 NEIGHBOUR_DISCOVERY = range(130, 144)  # MLD, router and neighbour discovery, MLDv2
 
@@ -63,6 +63,8 @@ def protocol(frame):
         number, payload = frame[23], frame[14 + 4 * (frame[14] & 15) :]
     elif family == "ipv6":
         number, payload = frame[20], frame[54:]
+        if number == FRAGMENT:
+            number, payload = payload[0], payload[8:]
     else:
         return f"ethertype {frame[12:14].hex()}"
     if number == ESP:
