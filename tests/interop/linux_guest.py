@@ -31,7 +31,11 @@ class LinuxGuest:
                 stdout=console,
                 stderr=console,
             )
-        self.run("true", timeout=BOOT_SECONDS)
+        try:
+            self.run("true", timeout=BOOT_SECONDS)
+        except AssertionError:
+            self._end_by_force()
+            raise
 
     def console(self):
         return (self._channel / "console").read_text(errors="replace")
@@ -78,6 +82,9 @@ class LinuxGuest:
             self._ask({"stop": None}, timeout=10)
             self._process.wait(20)
         except (AssertionError, subprocess.TimeoutExpired):
-            self._process.terminate()  # the script; its `timeout` ends the guest
-            self._process.wait()
+            self._end_by_force()
         self._directory.cleanup()
+
+    def _end_by_force(self):
+        self._process.terminate()  # linux-peer passes it on
+        self._process.wait()

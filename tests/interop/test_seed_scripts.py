@@ -14,11 +14,16 @@ import subprocess
 import echo
 import topology
 import wire
-from gateway import Gateway
 
 DATA = pathlib.Path(__file__).parent / "data"
 TCP_BYTES = 256 * 1024
-SWAPPED = {"192.168.11.1": "192.168.11.2", "192.168.11.2": "192.168.11.1", "192.168.12.": "192.168.13.", "192.168.13.": "192.168.12."}
+SWAPPED = {
+    "192.168.11.1": "192.168.11.2",
+    "192.168.11.2": "192.168.11.1",
+    "192.168.12.": "192.168.13.",
+    "192.168.13.": "192.168.12.",
+}
+NIANTIC_ADDRESSES = {"left": "14.0.0.52/24", "right": "14.0.0.70/24"}
 
 # Stands before `ip` on the script's PATH: keeps the xfrm commands for uxfrm, and lets the others through.
 RECORDER = """\
@@ -36,16 +41,16 @@ def test_the_flow_cache_slides_script(uxfrm, tmp_path):
     with topology.TwoGateways("ens4f0") as network:
         for namespace, text in ((network.left, script), (network.right, swapped(script))):
             namespace.tap("dummy0")  # not every kernel has dummy devices; all that uxfrm runs on have TAPs
-            start(network, uxfrm, namespace, recorded(namespace, text, tmp_path))
+            network.gateway(uxfrm, namespace).start(recorded(namespace, text, tmp_path))
         traffic_flows(network, "192.168.13.1", "192.168.12.1")
 
 
 def test_the_niantic_slides_batch(uxfrm):
     """An ASCII key, the same SPI both ways, selectors with host bits, `offload` on a device that has none."""
     with topology.TwoGateways("eth4") as network:
-        for namespace, side, address in ((network.left, "left", "14.0.0.52/24"), (network.right, "right", "14.0.0.70/24")):
-            namespace.address("eth4", address)
-            start(network, uxfrm, namespace, (DATA / f"niantic-{side}.batch").read_text().splitlines())
+        for namespace, side in ((network.left, "left"), (network.right, "right")):
+            namespace.address("eth4", NIANTIC_ADDRESSES[side])
+            network.gateway(uxfrm, namespace).start((DATA / f"niantic-{side}.batch").read_text().splitlines())
         traffic_flows(network, "14.0.0.52", "14.0.0.70")
 
 
@@ -70,13 +75,6 @@ def recorded(namespace, script, directory):
     with namespace.entered():
         subprocess.run(["sh", "-euc", script], env=environment, check=True)
     return batch.read_text().splitlines()
-
-
-def start(network, binary, namespace, lines):
-    gateway = Gateway(binary, namespace)
-    network.callback(gateway.close)
-    gateway.start(lines)
-    network.gateways.append(gateway)
 
 
 def traffic_flows(network, left, right):

@@ -20,6 +20,7 @@ class Hosts(contextlib.ExitStack):
 
     def __init__(self, *arguments):
         super().__init__()
+        self.gateways = []
         try:
             self._build(*arguments)
         except BaseException:
@@ -42,6 +43,7 @@ class Hosts(contextlib.ExitStack):
     def gateway(self, binary, namespace):
         made = Gateway(binary, namespace)
         self.callback(made.close)
+        self.gateways.append(made)
         return made
 
     def echo(self, namespace):
@@ -154,7 +156,6 @@ class TwoGateways(Hosts):
     def _build(self, device):
         self.left, self.right = self.namespace("left"), self.namespace("right")
         veth(self.left, device, self.right, device)
-        self.gateways = []
         for namespace in (self.left, self.right):
             self.echo(namespace)
         self.between = self.wire(self.left, device)
