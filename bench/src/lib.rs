@@ -1,1 +1,67 @@
-//! uxfrm bench.
+//! The cases of `uxfrm bench`: every published figure, from the user's own machine.
+//!
+//! A case measures and fills a [`Report`]; [`run`] picks it by name and writes what it found: a table, one JSON object
+//! (DESIGN.md, "Measuring"), or a page. Timings are best and median of interleaved rounds, so that a busy moment of the
+//! machine hits all competitors alike.
+#![forbid(unsafe_code)]
+
+mod clock;
+pub mod crypto;
+mod filter;
+mod report;
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+
+pub use clock::TscClock;
+pub use filter::Filter;
+pub use report::{Case, Machine, Report, Row, Sample};
+
+/// What the command line says.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Only rows whose case has these keys and values.
+    pub only: Filter,
+    /// Few and short rounds: proves that the bench works, gives no figure.
+    pub quick: bool,
+    /// Where the JSON object goes besides the table; `-` is standard output, in the table's stead.
+    pub json: Option<PathBuf>,
+    /// Where the page goes.
+    pub html: Option<PathBuf>,
+}
+
+/// The names [`run`] knows.
+pub const NAMES: &[&str] = &["crypto"];
+
+/// Runs one bench and writes its table (or, for `--json -`, its JSON) to `out`.
+///
+/// # Errors
+/// An unknown name, a filter that leaves nothing, a file that cannot be written.
+pub fn run(name: &str, options: &Options, out: &mut impl Write) -> anyhow::Result<()> {
+    let report = match name {
+        "crypto" => crypto::run(options)?,
+        _ => bail!("no bench \"{name}\": there are {}", NAMES.join(", ")),
+    };
+    if report.rows.is_empty() {
+        bail!("--only {} leaves no case of bench {name}", options.only);
+    }
+    let to_stdout = options.json.as_deref().is_some_and(|path| path.as_os_str() == "-");
+    match &options.json {
+        Some(_) if to_stdout => writeln!(out, "{}", report.json()?)?,
+        Some(path) => {
+            std::fs::write(path, report.json()?)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        None => {}
+    }
+    if let Some(path) = &options.html {
+        std::fs::write(path, report.html())
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if !to_stdout {
+        report.table(out)?;
+    }
+    Ok(())
+}

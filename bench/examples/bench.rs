@@ -1,0 +1,17 @@
+//! `cargo run --release -p uxfrm-bench --example bench -- crypto [--quick] [key=value,…]`: the benches without the rest
+//! of uxfrm.
+
+use uxfrm_bench::Options;
+
+fn main() -> anyhow::Result<()> {
+    let mut options = Options::default();
+    let mut name = "crypto".to_owned();
+    for word in std::env::args().skip(1) {
+        match word.as_str() {
+            "--quick" => options.quick = true,
+            _ if word.contains('=') => options.only = word.parse()?,
+            _ => name = word,
+        }
+    }
+    uxfrm_bench::run(&name, &options, &mut std::io::stdout().lock())
+}

@@ -1,0 +1,259 @@
+//! What a bench found: rows of a case and its figures, as a table, JSON or a page.
+
+use std::fmt::Write as _;
+use std::io::Write;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// One bench's result (DESIGN.md, "Measuring").
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// The bench's name.
+    pub bench: &'static str,
+    /// Where it ran.
+    pub machine: Machine,
+    /// What it found.
+    pub rows: Vec<Row>,
+}
+
+/// The machine a report is from.
+#[derive(Debug, Serialize)]
+pub struct Machine {
+    /// Model name.
+    pub cpu: String,
+    /// Processors this process may use.
+    pub cores: usize,
+    /// Rate of the time-stamp counter, which `cycles` count.
+    pub tsc_hz: f64,
+    /// Kernel release.
+    pub kernel: String,
+}
+
+/// One case and its figures.
+#[derive(Debug, Serialize)]
+pub struct Row {
+    /// What was measured.
+    pub case: Case,
+    /// Figures by name.
+    #[serde(flatten)]
+    pub figures: Map<String, Value>,
+}
+
+/// The keys that tell a row from the others.
+#[derive(Debug, Clone, Default, Serialize)]
+#[serde(transparent)]
+pub struct Case(Map<String, Value>);
+
+/// Cycles per packet of each round.
+#[derive(Debug, Clone, Default)]
+pub struct Sample(Vec<f64>);
+
+impl Case {
+    /// No keys yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// One key more.
+    #[must_use]
+    pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.0.insert(key.to_owned(), value.into());
+        self
+    }
+
+    /// A key's value as the command line writes it.
+    #[must_use]
+    pub fn value(&self, key: &str) -> Option<String> {
+        self.0.get(key).map(shown)
+    }
+}
+
+impl Sample {
+    /// One round more.
+    pub fn push(&mut self, cycles_per_packet: f64) {
+        self.0.push(cycles_per_packet);
+    }
+
+    fn sorted(&self) -> Vec<f64> {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted
+    }
+}
+
+impl Row {
+    /// The usual figures of packets of `bytes` each: median and best cycles per packet, and what the median comes to.
+    #[must_use]
+    pub fn of_packets(case: Case, sample: &Sample, bytes: u32, tsc_hz: f64) -> Self {
+        let sorted = sample.sorted();
+        let median = sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN);
+        let packets_per_second = tsc_hz / median;
+        let mut row = Self { case, figures: Map::new() };
+        row.figure("cycles_per_packet", median, 1);
+        row.figure("mpps", packets_per_second / 1e6, 3);
+        row.figure("gbps", packets_per_second * f64::from(bytes) * 8.0 / 1e9, 2);
+        row.figure("min", sorted.first().copied().unwrap_or(f64::NAN), 1);
+        row.figure("max", sorted.last().copied().unwrap_or(f64::NAN), 1);
+        row.figures.insert("rounds".to_owned(), sorted.len().into());
+        row
+    }
+
+    /// One figure more, rounded to `places`.
+    pub fn figure(&mut self, name: &str, value: f64, places: i32) {
+        let scale = 10f64.powi(places);
+        self.figures.insert(name.to_owned(), ((value * scale).round() / scale).into());
+    }
+}
+
+impl Machine {
+    /// This one.
+    #[must_use]
+    pub fn here(tsc_hz: f64) -> Self {
+        let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model =
+            cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Self {
+            cpu: model
+                .map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.to_owned()),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            tsc_hz: tsc_hz.round(),
+            kernel: kernel.trim().to_owned(),
+        }
+    }
+}
+
+impl Report {
+    /// The JSON object.
+    ///
+    /// # Errors
+    /// None that is known: every key is a string.
+    pub fn json(&self) -> anyhow::Result<String> {
+        Ok(serde_json::to_string_pretty(self)?)
+    }
+
+    /// A text table, one line a row.
+    ///
+    /// # Errors
+    /// What `out` has.
+    pub fn table(&self, out: &mut impl Write) -> std::io::Result<()> {
+        writeln!(out, "{}", self.heading())?;
+        let (names, lines) = self.cells();
+        let width = |column: usize| {
+            let cells = lines.iter().map(|line| line[column].len());
+            cells.chain([names[column].len()]).max().unwrap_or(0)
+        };
+        for line in std::iter::once(&names).chain(&lines) {
+            let padded: Vec<String> = line
+                .iter()
+                .enumerate()
+                .map(|(column, cell)| format!("{cell:>width$}", width = width(column)))
+                .collect();
+            writeln!(out, "{}", padded.join("  "))?;
+        }
+        Ok(())
+    }
+
+    /// A page with the table, to be opened from a file.
+    #[must_use]
+    pub fn html(&self) -> String {
+        let (names, lines) = self.cells();
+        let row = |tag: &str, cells: &[String]| {
+            let cells: String =
+                cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect();
+            format!("<tr>{cells}</tr>\n")
+        };
+        let mut page = format!(
+            "<!doctype html>\n<meta charset=\"utf-8\"><title>uxfrm bench {0}</title>\n<style>\
+             body{{font:15px system-ui;margin:2em}}td,th{{padding:.2em .8em;text-align:right}}\
+             tr:nth-child(even){{background:#f3f3f3}}</style>\n<h1>uxfrm bench {0}</h1>\n<p>{1}</p>\n<table>\n",
+            self.bench,
+            escaped(&self.heading()),
+        );
+        page.push_str(&row("th", &names));
+        for line in &lines {
+            page.push_str(&row("td", line));
+        }
+        page.push_str("</table>\n");
+        page
+    }
+
+    fn heading(&self) -> String {
+        let Machine { cpu, cores, tsc_hz, kernel } = &self.machine;
+        let mut line = format!("{cpu}, {cores} cores, TSC {:.0} MHz, Linux {kernel}", tsc_hz / 1e6);
+        if cfg!(debug_assertions) {
+            let _ = write!(line, "; a debug build: no figures"); // writing to a string cannot fail
+        }
+        line
+    }
+
+    /// Column names and cells; all rows of a bench have the same keys.
+    fn cells(&self) -> (Vec<String>, Vec<Vec<String>>) {
+        let columns = |row: &Row| row.case.0.keys().chain(row.figures.keys()).cloned().collect();
+        let names = self.rows.first().map_or_else(Vec::new, columns);
+        let cell = |row: &Row, name: &String| {
+            row.case.0.get(name).or_else(|| row.figures.get(name)).map_or_else(String::new, shown)
+        };
+        let lines = self
+            .rows
+            .iter()
+            .map(|row| names.iter().map(|name| cell(row, name)).collect())
+            .collect();
+        (names, lines)
+    }
+}
+
+fn shown(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        let mut sample = Sample::default();
+        for cycles in [300.0, 200.0, 250.0] {
+            sample.push(cycles);
+        }
+        let case = Case::new().with("op", "seal").with("bytes", 1000);
+        let machine =
+            Machine { cpu: "a<b".to_owned(), cores: 2, tsc_hz: 2e9, kernel: "6.1".to_owned() };
+        Report { bench: "crypto", machine, rows: vec![Row::of_packets(case, &sample, 1000, 2e9)] }
+    }
+
+    #[test]
+    fn json_has_the_published_shape() {
+        let json: Value = serde_json::from_str(&report().json().unwrap()).unwrap();
+        let row = &json["rows"][0];
+        assert_eq!(json["bench"], "crypto");
+        assert_eq!(json["machine"]["tsc_hz"], 2e9);
+        assert_eq!((&row["case"]["op"], &row["case"]["bytes"]), (&"seal".into(), &1000.into()));
+        assert_eq!(
+            (&row["cycles_per_packet"], &row["min"], &row["max"]),
+            (&250.0.into(), &200.0.into(), &300.0.into())
+        );
+        assert_eq!(
+            (&row["mpps"], &row["gbps"], &row["rounds"]),
+            (&8.0.into(), &64.0.into(), &3.into())
+        );
+    }
+
+    #[test]
+    fn table_and_page_show_every_cell() {
+        let mut table = Vec::new();
+        report().table(&mut table).unwrap();
+        let table = String::from_utf8(table).unwrap();
+        let page = report().html();
+        for cell in ["op", "seal", "1000", "250.0", "64.0"] {
+            assert!(table.contains(cell) && page.contains(cell), "{cell}");
+        }
+        assert!(page.contains("a&lt;b"));
+    }
+}
