@@ -21,7 +21,7 @@ const SIZES: [u32; 5] = [64, 256, 512, 1024, 1400];
 /// # Errors
 /// [`uxfrm_crypto::Error`] from making a key, or a wrong verdict, which no figure would excuse.
 pub fn run(options: &Options) -> anyhow::Result<Report> {
-    let (rounds, passes) = if options.quick { (2, 1) } else { (25, 40) };
+    let (rounds, passes) = if options.quick { (2, 1) } else { (21, 10) };
     let mut trials = trials(options)?;
     let mut crypter = Crypter::new()?;
     let clock = TscClock::calibrate();
