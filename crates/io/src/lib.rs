@@ -10,6 +10,7 @@
 //! | [`tun`] | the host's side: a TUN with super-packets |
 //! | [`udp`], [`raw`] | the wire's side: ESP in UDP, ESP as protocol 50 and other whole IP packets |
 //! | [`memory`], [`pcap`] | ports for tests, benchmarks and captures; a tap on any port |
+//! | [`fitted`] | segments and checksums for a port that cannot |
 //! | [`rtnetlink`], [`netns`] | links, addresses, routes and rules; network namespaces |
 //! | [`capture`] | what passes an interface |
 //! | [`poll`], [`signal`] | waiting for ports, other threads and signals |
@@ -20,6 +21,7 @@ pub mod capture;
 pub mod clock;
 mod control;
 pub mod dump;
+pub mod fitted;
 pub mod memory;
 mod mmsg;
 pub mod netns;
@@ -35,11 +37,12 @@ pub mod tun;
 pub mod udp;
 mod virtio;
 
+pub use fitted::Fitted;
 pub use memory::Memory;
 pub use netns::Namespace;
 pub use pcap::{Pcap, Tap};
 pub use port::{Accepts, Port, Refused, Transmitted, wire_packets};
-pub use raw::{IpVersion, Raw, RawOptions};
+pub use raw::{Raw, RawOptions};
 pub use rtnetlink::Rtnetlink;
 pub use tun::{Tun, TunOptions};
 pub use udp::{Udp, UdpOptions};

@@ -12,7 +12,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments};
+use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments, Version};
 
 use crate::control::{Control, integer};
 use crate::mmsg::{MESSAGES, Part, Receiver, Sender};
@@ -22,20 +22,11 @@ use crate::socket::{self, Name};
 /// Encapsulating Security Payload's protocol number (RFC 4303 §2).
 const ESP: u8 = 50;
 
-/// The IP version of a raw port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IpVersion {
-    /// IPv4.
-    V4,
-    /// IPv6.
-    V6,
-}
-
 /// What a raw port is opened with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawOptions {
     /// One port carries one of them.
-    pub version: IpVersion,
+    pub version: Version,
     /// Take only what comes to this address; `None` for all of the host's.
     pub local: Option<IpAddr>,
     /// Mark of everything sent (`SO_MARK`); 0 for none.
@@ -47,7 +38,7 @@ pub struct RawOptions {
 impl RawOptions {
     /// All local addresses of a version, no mark, 8 MiB of kernel buffer each way.
     #[must_use]
-    pub fn new(version: IpVersion) -> Self {
+    pub fn new(version: Version) -> Self {
         Self { version, local: None, mark: 0, buffer: 8 << 20 }
     }
 }
@@ -55,7 +46,7 @@ impl RawOptions {
 /// Raw sockets of one IP version as a port.
 #[derive(Debug)]
 pub struct Raw {
-    version: IpVersion,
+    version: Version,
     mark: u32,
     incoming: OwnedFd,
     outgoing: OwnedFd,
@@ -70,12 +61,12 @@ impl Raw {
     /// The kernel's: not permitted, no such address.
     pub fn open(options: &RawOptions) -> io::Result<Self> {
         let family = match options.version {
-            IpVersion::V4 => libc::AF_INET,
-            IpVersion::V6 => libc::AF_INET6,
+            Version::V4 => libc::AF_INET,
+            Version::V6 => libc::AF_INET6,
         };
         let incoming = socket::open(family, libc::SOCK_RAW, i32::from(ESP))?;
         let outgoing = socket::open(family, libc::SOCK_RAW, libc::IPPROTO_RAW)?;
-        if options.version == IpVersion::V6 {
+        if options.version == Version::V6 {
             for option in [libc::IPV6_RECVPKTINFO, libc::IPV6_RECVTCLASS, libc::IPV6_RECVHOPLIMIT] {
                 socket::set(incoming.as_fd(), libc::IPPROTO_IPV6, option, 1)?;
             }
@@ -153,7 +144,7 @@ impl Port for Raw {
             let count = self.receiver.receive(self.incoming.as_fd(), pool, most)?;
             for index in 0..count {
                 let (mut packet, name, control) = self.receiver.datagram(index, pool);
-                if self.version == IpVersion::V4
+                if self.version == Version::V4
                     || restore_header(&mut packet, name, control).is_some()
                 {
                     into.push(packet);
@@ -190,15 +181,15 @@ impl Port for Raw {
 }
 
 /// The destination in a packet's IP header, if it is of this version.
-fn destination(version: IpVersion, bytes: &[u8]) -> Option<IpAddr> {
+fn destination(version: Version, bytes: &[u8]) -> Option<IpAddr> {
     match (version, bytes.first()? >> 4) {
-        (IpVersion::V4, 4) => {
+        (Version::V4, 4) => {
             Some(Ipv4Addr::from(<[u8; 4]>::try_from(bytes.get(16..20)?).ok()?).into())
         }
-        (IpVersion::V6, 6) => {
+        (Version::V6, 6) => {
             Some(Ipv6Addr::from(<[u8; 16]>::try_from(bytes.get(24..40)?).ok()?).into())
         }
-        (IpVersion::V4 | IpVersion::V6, _) => None,
+        (Version::V4 | Version::V6, _) => None,
     }
 }
 
@@ -244,10 +235,10 @@ mod tests {
         let mut v4 = [0_u8; 20];
         v4[0] = 0x45;
         v4[16..].copy_from_slice(&[192, 0, 2, 1]);
-        assert_eq!(destination(IpVersion::V4, &v4), Some("192.0.2.1".parse().unwrap()));
-        assert_eq!(destination(IpVersion::V4, &v4[..19]), None);
-        assert_eq!(destination(IpVersion::V6, &v4), None);
-        assert_eq!(destination(IpVersion::V6, &[]), None);
+        assert_eq!(destination(Version::V4, &v4), Some("192.0.2.1".parse().unwrap()));
+        assert_eq!(destination(Version::V4, &v4[..19]), None);
+        assert_eq!(destination(Version::V6, &v4), None);
+        assert_eq!(destination(Version::V6, &[]), None);
     }
 
     #[test]

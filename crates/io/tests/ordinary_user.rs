@@ -4,9 +4,8 @@
 use std::os::fd::AsFd;
 
 use uxfrm_io::netns::{become_root, set_sysctl};
-use uxfrm_io::{
-    IpVersion, Namespace, Raw, RawOptions, Rtnetlink, Tun, TunOptions, Udp, UdpOptions,
-};
+use uxfrm_io::{Namespace, Raw, RawOptions, Rtnetlink, Tun, TunOptions, Udp, UdpOptions};
+use uxfrm_packet::Version;
 
 fn main() {
     if let Err(error) = become_root() {
@@ -23,7 +22,7 @@ fn main() {
     assert!(set_sysctl("net/no/such", "1").unwrap_err().to_string().contains("net/no/such"));
     Udp::open(&UdpOptions { mark: 1, ..UdpOptions::new("127.0.0.1:4500".parse().unwrap()) })
         .unwrap();
-    for version in [IpVersion::V4, IpVersion::V6] {
+    for version in [Version::V4, Version::V6] {
         Raw::open(&RawOptions { mark: 1, ..RawOptions::new(version) }).unwrap();
     }
     match Tun::open(&TunOptions::new("uxio%d")) {

@@ -6,8 +6,9 @@ use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
+use uxfrm_packet::Version;
+
 use super::{Error, Rtnetlink};
-use crate::raw::IpVersion;
 
 /// Which packets a rule is for, by their mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +25,7 @@ pub enum FirewallMark {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// IPv4 or IPv6.
-    pub version: IpVersion,
+    pub version: Version,
     /// Which packets.
     pub mark: FirewallMark,
     /// In which table.
@@ -70,7 +71,7 @@ impl Rtnetlink {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn rules(&mut self, version: IpVersion) -> Result<Vec<Rule>, Error> {
+    pub fn rules(&mut self, version: Version) -> Result<Vec<Rule>, Error> {
         let mut message = RuleMessage::default();
         message.header.family = family(version);
         let found = self.dump("rules", RouteNetlinkMessage::GetRule(message))?;
@@ -78,10 +79,10 @@ impl Rtnetlink {
     }
 }
 
-fn family(version: IpVersion) -> AddressFamily {
+fn family(version: Version) -> AddressFamily {
     match version {
-        IpVersion::V4 => AddressFamily::Inet,
-        IpVersion::V6 => AddressFamily::Inet6,
+        Version::V4 => AddressFamily::Inet,
+        Version::V6 => AddressFamily::Inet6,
     }
 }
 
@@ -106,7 +107,7 @@ fn describe(rule: &Rule) -> RuleMessage {
     message
 }
 
-fn read(version: IpVersion, answer: RouteNetlinkMessage) -> Option<Rule> {
+fn read(version: Version, answer: RouteNetlinkMessage) -> Option<Rule> {
     let RouteNetlinkMessage::NewRule(message) = answer else { return None };
     if message.header.action != RuleAction::ToTable {
         return None;

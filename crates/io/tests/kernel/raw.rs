@@ -1,7 +1,7 @@
 use std::net::Ipv6Addr;
 
-use uxfrm_io::{IpVersion, Port, Raw, RawOptions};
-use uxfrm_packet::{Batch, PacketBuf, Pool, Segments};
+use uxfrm_io::{Port, Raw, RawOptions};
+use uxfrm_packet::{Batch, PacketBuf, Pool, Segments, Version};
 
 use crate::{in_namespace, receive_until, sum};
 
@@ -22,7 +22,7 @@ fn ipv6(payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn round_trip(version: IpVersion, packet: fn(&[u8]) -> Vec<u8>) {
+fn round_trip(version: Version, packet: fn(&[u8]) -> Vec<u8>) {
     let mut port = Raw::open(&RawOptions { mark: 3, ..RawOptions::new(version) }).unwrap();
     let mut train =
         PacketBuf::from_slice(&[packet(&[1; 500]), packet(&[2; 500]), packet(&[3; 99])].concat());
@@ -36,7 +36,7 @@ fn round_trip(version: IpVersion, packet: fn(&[u8]) -> Vec<u8>) {
     let sent = [packet(&[1; 500]), packet(&[2; 500]), packet(&[3; 99]), packet(&[4; 5000])];
     for (got, sent) in got.iter().zip(&sent) {
         let mut bytes = got.bytes().to_vec();
-        if version == IpVersion::V4 {
+        if version == Version::V4 {
             assert_eq!(sum(&bytes[..20]), 0xffff, "the kernel's header checksum");
             bytes[4..6].fill(0);
             bytes[10..12].fill(0);
@@ -48,12 +48,12 @@ fn round_trip(version: IpVersion, packet: fn(&[u8]) -> Vec<u8>) {
 
 #[test]
 fn esp_over_ipv4_goes_out_and_comes_in_whole() {
-    in_namespace(|| round_trip(IpVersion::V4, ipv4));
+    in_namespace(|| round_trip(Version::V4, ipv4));
 }
 
 #[test]
 fn esp_over_ipv6_goes_out_whole_and_gets_its_header_back() {
-    in_namespace(|| round_trip(IpVersion::V6, ipv6));
+    in_namespace(|| round_trip(Version::V6, ipv6));
 }
 
 #[test]
@@ -63,8 +63,8 @@ fn what_is_too_big_or_of_the_other_version_is_refused() {
         let lo = kernel.link("lo").unwrap().index;
         kernel.set_mtu(lo, 1400).unwrap();
         for (version, packet, other) in [
-            (IpVersion::V4, ipv4 as fn(&[u8]) -> Vec<u8>, ipv6 as fn(&[u8]) -> Vec<u8>),
-            (IpVersion::V6, ipv6, ipv4),
+            (Version::V4, ipv4 as fn(&[u8]) -> Vec<u8>, ipv6 as fn(&[u8]) -> Vec<u8>),
+            (Version::V6, ipv6, ipv4),
         ] {
             let mut port = Raw::open(&RawOptions::new(version)).unwrap();
             let mut batch: Batch = [packet(&[0; 1500]), other(&[0; 10]), packet(&[0; 10]), vec![]]

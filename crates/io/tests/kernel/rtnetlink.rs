@@ -1,5 +1,6 @@
 use uxfrm_io::rtnetlink::{Error, FirewallMark, Prefix, Route, Rule, Via};
-use uxfrm_io::{IpVersion, Namespace, Rtnetlink};
+use uxfrm_io::{Namespace, Rtnetlink};
+use uxfrm_packet::Version;
 
 use crate::{in_namespace, prefix};
 
@@ -67,8 +68,8 @@ fn routes_and_rules_are_added_found_and_removed() {
         let mut kernel = Rtnetlink::open().unwrap();
         let lo = kernel.link("lo").unwrap().index;
         for (version, source, net) in [
-            (IpVersion::V4, "192.0.2.1/32", "198.51.100.0/24"),
-            (IpVersion::V6, "2001:db8::1/128", "2001:db8:1::/48"),
+            (Version::V4, "192.0.2.1/32", "198.51.100.0/24"),
+            (Version::V6, "2001:db8::1/128", "2001:db8:1::/48"),
         ] {
             let (source, net) = (prefix(source), prefix(net));
             kernel.add_address(lo, source).unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use uxfrm_io::rtnetlink::{Route, Via};
 use uxfrm_io::tun::{Offload, Queues};
-use uxfrm_io::{Namespace, Port, Rtnetlink, Tun, TunOptions, Udp, UdpOptions};
+use uxfrm_io::{Fitted, Namespace, Port, Rtnetlink, Tun, TunOptions, Udp, UdpOptions};
 use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments, UdpPath};
 
 use crate::{prefix, receive_until, with_tun};
@@ -22,7 +22,7 @@ fn tun(options: &TunOptions, host: u8) -> Tun {
 }
 
 /// Hands packets from one TUN to the other until told to stop; the largest number of bytes in one buffer.
-fn shuttle(mut ends: [Tun; 2], stop: &AtomicBool) -> usize {
+fn shuttle(mut ends: [Fitted<Tun>; 2], stop: &AtomicBool) -> usize {
     let (mut pool, mut batch, mut largest) = (Pool::new(), Batch::new(), 0);
     while !stop.load(Ordering::Relaxed) {
         let mut idle = true;
@@ -40,15 +40,14 @@ fn shuttle(mut ends: [Tun; 2], stop: &AtomicBool) -> usize {
 }
 
 /// A megabyte by TCP through two TUNs in two namespaces; the largest buffer on the way.
-fn transfer(options: &TunOptions, from: &str, to: &str) -> usize {
-    let far = Namespace::new().unwrap();
-    let near = tun(options, 1);
+fn transfer([near, far]: [&TunOptions; 2], from: &str, to: &str) -> usize {
+    let near = tun(near, 1);
     let (other, listener) =
-        far.enter(|| (tun(options, 2), TcpListener::bind(to).unwrap())).unwrap();
+        Namespace::new().unwrap().enter(|| (tun(far, 2), TcpListener::bind(to).unwrap())).unwrap();
     let stop = AtomicBool::new(false);
     let sent: Vec<u8> = (0..1_u32 << 18).flat_map(u32::to_be_bytes).collect();
     std::thread::scope(|scope| {
-        let wire = scope.spawn(|| shuttle([near, other], &stop));
+        let wire = scope.spawn(|| shuttle([Fitted::new(near), Fitted::new(other)], &stop));
         let server = scope.spawn(|| {
             let mut got = Vec::new();
             listener.accept().unwrap().0.read_to_end(&mut got).unwrap();
@@ -68,11 +67,11 @@ fn transfer(options: &TunOptions, from: &str, to: &str) -> usize {
 fn tcp_crosses_two_tuns_in_super_packets() {
     with_tun(|| {
         let options = TunOptions::new("uxio%d");
-        assert!(transfer(&options, "192.0.2.1", "192.0.2.2:0") > 10_000);
+        assert!(transfer([&options; 2], "192.0.2.1", "192.0.2.2:0") > 10_000);
     });
     with_tun(|| {
         let options = TunOptions::new("uxio%d");
-        assert!(transfer(&options, "2001:db8::1", "[2001:db8::2]:0") > 10_000);
+        assert!(transfer([&options; 2], "2001:db8::1", "[2001:db8::2]:0") > 10_000);
     });
 }
 
@@ -80,7 +79,16 @@ fn tcp_crosses_two_tuns_in_super_packets() {
 fn tcp_crosses_two_plain_tuns_packet_by_packet() {
     with_tun(|| {
         let options = TunOptions { offload: Offload::Plain, ..TunOptions::new("uxio%d") };
-        assert!(transfer(&options, "192.0.2.1", "192.0.2.2:0") <= 1500);
+        assert!(transfer([&options; 2], "192.0.2.1", "192.0.2.2:0") <= 1500);
+    });
+}
+
+#[test]
+fn super_packets_are_segmented_for_a_plain_tun() {
+    with_tun(|| {
+        let most = TunOptions::new("uxio%d");
+        let plain = TunOptions { offload: Offload::Plain, ..most.clone() };
+        assert!(transfer([&most, &plain], "2001:db8::1", "[2001:db8::2]:0") > 10_000);
     });
 }
 
