@@ -4,6 +4,7 @@
 //! Requests are answered before the call returns. For set-up and tear-down, not for the data path: it allocates.
 
 mod address;
+mod installed;
 mod link;
 mod route;
 mod rule;
@@ -19,6 +20,7 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
 
 pub use address::Address;
+pub use installed::Installed;
 pub use link::Link;
 pub use route::{Chosen, Route, Via};
 pub use rule::{FirewallMark, Rule};

@@ -1,4 +1,4 @@
-use uxfrm_io::rtnetlink::{Error, FirewallMark, Prefix, Route, Rule, Via};
+use uxfrm_io::rtnetlink::{Error, FirewallMark, Installed, Prefix, Route, Rule, Via};
 use uxfrm_io::{Namespace, Rtnetlink};
 use uxfrm_packet::Version;
 
@@ -151,5 +151,34 @@ fn a_gateway_is_chosen_with_the_devices_mtu() {
         assert!(kernel.routes(254).unwrap().iter().any(|route| route.destination == everything));
         let chosen = kernel.route_to("203.0.113.9".parse().unwrap(), 0).unwrap();
         assert_eq!((chosen.link, chosen.gateway, chosen.mtu), (wire, Some(gateway), 1500));
+    });
+}
+
+#[test]
+fn what_was_installed_is_taken_back() {
+    in_namespace(|| {
+        let mut kernel = Rtnetlink::open().unwrap();
+        let lo = kernel.link("lo").unwrap().index;
+        let route = Route { table: 99, ..Route::new(prefix("198.51.100.0/24"), Via::Link(lo)) };
+        let gone = Route { table: 99, ..Route::new(prefix("203.0.113.0/24"), Via::Blackhole) };
+        let mark = FirewallMark::IsNot(1, u32::MAX);
+        let rule = Rule {
+            version: Version::V4,
+            mark,
+            table: 99,
+            priority: 100,
+            suppress_prefix_length: None,
+        };
+        kernel.add_rule(&rule).unwrap();
+        let mut installed = Installed::new(Rtnetlink::open().unwrap());
+        for route in [route, gone] {
+            installed.add_route(route).unwrap();
+            assert!(matches!(installed.add_route(route), Err(Error::Exists { .. })));
+        }
+        installed.add_rule(rule).unwrap();
+        kernel.delete_route(&gone).unwrap();
+        installed.remove().unwrap();
+        assert_eq!(kernel.routes(99).unwrap(), []);
+        assert!(!kernel.rules(Version::V4).unwrap().contains(&rule));
     });
 }

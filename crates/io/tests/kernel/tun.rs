@@ -196,3 +196,17 @@ fn routes_to_a_tun_go_with_it() {
         assert!(kernel.route_to(net.address(), 0).is_err());
     });
 }
+
+#[test]
+fn a_deleted_device_is_an_error_and_not_silence() {
+    with_tun(|| {
+        let mut device = tun(&TunOptions::new("uxio"), 1);
+        let mut kernel = Rtnetlink::open().unwrap();
+        let link = kernel.link("uxio").unwrap().index;
+        kernel.delete_link(link).unwrap();
+        let mut poller = uxfrm_io::poll::Poller::new().unwrap();
+        poller.add(device.descriptor().unwrap(), 1).unwrap();
+        assert!(poller.wait(Some(Duration::from_secs(2))).unwrap().has(1));
+        assert!(device.receive(&mut Pool::new(), &mut Batch::new()).is_err());
+    });
+}
