@@ -4,7 +4,8 @@
 //! checksums still to be filled in; the buffer's [`Segments`] and [`Checksum`] say the same. Offloads are asked for
 //! from most to least, and a kernel that refuses them all gives a plain TUN: one packet at a time, checksums filled.
 //!
-//! Each read goes into two buffers, as in [`mmsg`](crate::mmsg): a small packet costs no super-buffer.
+//! Each read goes into two buffers, the first 2,048 bytes into one of the packet class and the rest into a
+//! super-buffer that stays for the next read if it was not needed: a small packet costs no super-buffer.
 //!
 //! A write of a super-packet that the kernel refuses (`EINVAL`) before it ever took one of that kind ends that kind:
 //! [`Port::accepts`] no longer names it and the caller segments from the next batch on. Once one was taken, a refusal
@@ -40,7 +41,7 @@ const SUPERS_AT_ONCE: usize = 8;
 pub struct TunOptions {
     /// Up to 15 bytes; with `%d` in it the kernel puts the first free number there.
     pub name: String,
-    /// Whether several queues of the device may be open (`IFF_MULTI_QUEUE`); see [`Tun::another_queue`].
+    /// How many queues of the device may be open (`IFF_MULTI_QUEUE`); see [`Tun::another_queue`].
     pub queues: Queues,
     /// How packets come and go.
     pub offload: Offload,
