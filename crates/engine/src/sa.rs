@@ -161,3 +161,45 @@ fn last_number(config: &SaConfig) -> u64 {
     let wraps = config.extra_flags.contains(SaExtraFlags::OSEQ_MAY_WRAP);
     if wraps || numbers(config) == Numbers::Extended { u64::MAX } else { u64::from(u32::MAX) }
 }
+
+/// An ESP tunnel with AES-GCM from 10.0.0.1 to `destination`, for tests.
+#[cfg(test)]
+pub(crate) fn sample(destination: &str, spi: u32) -> SaConfig {
+    use uxfrm_crypto::{KeyMaterial, Transform};
+
+    use crate::{
+        Family, IfId, Limits, Mark, Mode, Reqid, SaProtocol, SaTransform, Spi,
+        sa::config::ReplayConfig,
+    };
+
+    let destination: std::net::IpAddr = destination.parse().unwrap();
+    let source = match Family::of(destination) {
+        Family::V4 => "10.0.0.1",
+        Family::V6 => "fd00::1",
+    };
+    SaConfig {
+        id: SaId { destination, spi: Spi(spi), protocol: SaProtocol::Esp },
+        source: source.parse().unwrap(),
+        mode: Mode::Tunnel,
+        reqid: Reqid(1),
+        transform: SaTransform {
+            transform: Transform::aead("rfc4106(gcm(aes))", 160, 128).unwrap(),
+            encryption_key: KeyMaterial::new(&[7; 20]),
+            authentication_key: KeyMaterial::empty(),
+        },
+        selector: None,
+        mark: Mark::default(),
+        output_mark: Mark::default(),
+        if_id: IfId(0),
+        replay: ReplayConfig { window: 32, sent: 0, received: 0 },
+        limits: Limits::default(),
+        flags: SaFlags::empty(),
+        extra_flags: SaExtraFlags::empty(),
+        encap: None,
+        tfc_padding: 0,
+        direction: None,
+        pcpu: None,
+        care_of: None,
+        offload: None,
+    }
+}

@@ -222,7 +222,7 @@ impl SaConfig {
         Self {
             limits: update.limits,
             encap: update.encap,
-            care_of: self.care_of.and(update.care_of.or(self.care_of)),
+            care_of: self.care_of.map(|old| update.care_of.unwrap_or(old)),
             output_mark: if marks { update.output_mark } else { self.output_mark },
             if_id: if update.if_id == IfId(0) { self.if_id } else { update.if_id },
             transform: self.transform.duplicate(),

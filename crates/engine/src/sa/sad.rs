@@ -234,7 +234,6 @@ impl<K: Hash + Eq + Clone> Sharded<K> {
 
     /// The map inside takes its buckets from the hash's other bits.
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "only eight bits are wanted")]
     fn place(&self, key: &K) -> usize {
         (self.hasher.hash_one(key) >> 24) as usize % SHARDS
     }

@@ -1,1 +1,224 @@
 //! The window against a set that forgets nothing.
+
+use std::{
+    collections::HashSet,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use proptest::prelude::*;
+
+use super::*;
+use DropReason::{InReplay, InTooOld};
+
+/// What the window promises, said naively.
+struct Model {
+    seen: HashSet<u64>,
+    start: u64,
+    head: u64,
+    window: u64,
+}
+
+impl Model {
+    fn new(window: u32, start: u64) -> Self {
+        Self { seen: HashSet::new(), start, head: start, window: u64::from(window) }
+    }
+
+    fn receive(&mut self, number: u64) -> Result<(), DropReason> {
+        if self.window != 0 {
+            if number == 0 || number + self.window <= self.head {
+                return Err(InTooOld);
+            }
+            if number <= self.start || !self.seen.insert(number) {
+                return Err(InReplay);
+            }
+        }
+        self.head = self.head.max(number);
+        Ok(())
+    }
+}
+
+/// A packet that was really sent with `number`: if another number is inferred, its ICV is wrong.
+fn receive(replay: &ReplayWindow, number: u64) -> Result<(), DropReason> {
+    let candidate = replay.check(low_half(number))?;
+    if candidate.number() != number {
+        return Err(InTooOld);
+    }
+    replay.accept(candidate)
+}
+
+/// Steps relative to the head: in order, late, much too late, ahead, far ahead.
+fn steps() -> impl Strategy<Value = Vec<i64>> {
+    let step = prop_oneof![
+        4 => Just(1_i64),
+        4 => -80_i64..80,
+        2 => -5000_i64..5000,
+        1 => 0_i64..(1 << 31),
+        1 => -(1_i64 << 31)..0,
+    ];
+    proptest::collection::vec(step, 1..400)
+}
+
+fn window() -> impl Strategy<Value = u32> {
+    prop_oneof![0_u32..=130, Just(1024_u32), Just(4095_u32), Just(4096_u32)]
+}
+
+proptest! {
+    #[test]
+    fn agrees_with_the_model_with_esn(
+        window in window().prop_filter("ESN needs one", |window| *window > 0),
+        start in prop_oneof![Just(0_u64), 0_u64..5000, (1_u64 << 32) - 5000..(1 << 32) + 5000, Just(7_u64 << 40)],
+        steps in steps(),
+    ) {
+        let replay = ReplayWindow::new(window, Numbers::Extended, start);
+        let mut model = Model::new(window, start);
+        for step in steps {
+            let Some(number) = model.head.checked_add_signed(step) else { continue };
+            prop_assert_eq!(receive(&replay, number), model.receive(number), "number {}", number);
+            prop_assert_eq!(replay.highest(), model.head);
+        }
+    }
+
+    #[test]
+    fn agrees_with_the_model_without_esn(
+        window in window(),
+        start in prop_oneof![Just(0_u64), 0_u64..5000, (1_u64 << 32) - 6000..(1 << 32)],
+        steps in steps(),
+    ) {
+        let replay = ReplayWindow::new(window, Numbers::Short, start);
+        let mut model = Model::new(window, start);
+        for step in steps {
+            let Some(number) = model.head.checked_add_signed(step) else { continue };
+            if number > u64::from(u32::MAX) { continue }
+            prop_assert_eq!(receive(&replay, number), model.receive(number), "number {}", number);
+        }
+    }
+
+    /// RFC 4303 §A2: what is inferred is the one number with that lower half in the 2^32 above the window's bottom.
+    #[test]
+    fn infers_the_number_nearest_above_the_bottom(low: u32, head in any::<u64>(), window in 1_u32..=4096) {
+        let bottom = i128::from(head) - i128::from(window) + 1;
+        let high = (bottom - i128::from(low) + i128::from(u32::MAX)).div_euclid(1 << 32);
+        let expected = u64::try_from((high << 32) + i128::from(low)).ok();
+        prop_assert_eq!(infer(low, head, window), expected);
+    }
+}
+
+/// Number, what happens, what it shows. One window, one step after the other.
+fn walk(replay: &ReplayWindow, steps: &[(u64, Result<(), DropReason>, &str)]) {
+    for (step, (number, expected, why)) in steps.iter().enumerate() {
+        assert_eq!(receive(replay, *number), *expected, "step {}: {number}, {why}", step + 1);
+    }
+}
+
+#[test]
+fn thirty_two_bits_step_by_step() {
+    let last = u64::from(u32::MAX);
+    walk(
+        &ReplayWindow::new(64, Numbers::Short, 0),
+        &[
+            (0, Err(InTooOld), "number 0 is never sent"),
+            (1, Ok(()), "the first"),
+            (1, Err(InReplay), "again"),
+            (2, Ok(()), "in order"),
+            (5, Ok(()), "a gap"),
+            (3, Ok(()), "late, in the gap"),
+            (3, Err(InReplay), "late again"),
+            (66, Ok(()), "65 to go: the window is now 3 to 66"),
+            (2, Err(InTooOld), "below the bottom"),
+            (3, Err(InReplay), "at the bottom, seen"),
+            (4, Ok(()), "inside the window, not seen"),
+            (200, Ok(()), "a jump of more than the ring"),
+            (136, Err(InTooOld), "just below the bottom"),
+            (137, Ok(()), "the bottom"),
+            (199, Ok(()), "just below the head"),
+            (last, Ok(()), "as far ahead as can be"),
+            (last, Err(InReplay), "the last one again"),
+            (0, Err(InTooOld), "it does not wrap"),
+            (200, Err(InTooOld), "the past stays closed"),
+            (last - 63, Ok(()), "the last bottom"),
+        ],
+    );
+}
+
+#[test]
+fn across_2_to_the_32_step_by_step() {
+    let wrap = 1_u64 << 32;
+    walk(
+        &ReplayWindow::new(128, Numbers::Extended, wrap - 200),
+        &[
+            (wrap - 200, Err(InReplay), "what was received before counts as seen"),
+            (wrap - 10, Ok(()), "towards the end of the lower half"),
+            (wrap + 5, Ok(()), "past it: the upper half rises"),
+            (wrap + 5, Err(InReplay), "again"),
+            (wrap, Ok(()), "lower half 0 is a number like any other"),
+            (wrap - 1, Ok(()), "late from before the wrap"),
+            (wrap - 10, Err(InReplay), "seen before the wrap"),
+            (wrap - 122, Ok(()), "the bottom"),
+            (wrap - 123, Err(InTooOld), "just below it"),
+            (2 * wrap - 124, Ok(()), "as far ahead as can be inferred"),
+            (wrap + 5, Err(InTooOld), "all before is closed"),
+            (2 * wrap + 3, Ok(()), "and past the next wrap"),
+        ],
+    );
+}
+
+#[test]
+fn the_end_of_64_bits_is_the_end() {
+    let last = u64::MAX;
+    let replay = ReplayWindow::new(64, Numbers::Extended, last - 3);
+    walk(
+        &replay,
+        &[(last, Ok(()), "the last"), (last - 2, Ok(()), "late"), (last, Err(InReplay), "again")],
+    );
+    assert_eq!(replay.check(5), Err(InTooOld), "a number after the last does not exist");
+}
+
+#[test]
+fn a_number_before_the_first_is_refused() {
+    // Lower halves near 2^32 with a head near 0 would be number -1 and so on.
+    let replay = ReplayWindow::new(64, Numbers::Extended, 3);
+    assert_eq!(replay.check(u32::MAX), Err(InTooOld));
+}
+
+#[test]
+fn no_window_lets_all_pass() {
+    let replay = ReplayWindow::new(0, Numbers::Short, 0);
+    for number in [0, 5, 5, 1, u64::from(u32::MAX), 0] {
+        assert_eq!(receive(&replay, number), Ok(()));
+    }
+    assert_eq!(replay.highest(), u64::from(u32::MAX));
+}
+
+#[test]
+fn a_candidate_is_good_once() {
+    let replay = ReplayWindow::new(64, Numbers::Short, 0);
+    let (one, other) = (replay.check(9).unwrap(), replay.check(9).unwrap());
+    assert_eq!(replay.accept(one), Ok(()));
+    assert_eq!(replay.accept(other), Err(InReplay));
+    let late = replay.check(8).unwrap();
+    assert_eq!(receive(&replay, 500), Ok(()));
+    assert_eq!(replay.accept(late), Err(InTooOld), "the window moved on while it was decrypted");
+}
+
+/// Each thread receives every number, each in another order within runs shorter than the window.
+#[test]
+fn many_threads_accept_each_number_exactly_once() {
+    const COUNT: u64 = 200_000;
+    const START: u64 = (1 << 32) - COUNT / 2;
+    let replay = ReplayWindow::new(2048, Numbers::Extended, START - 1);
+    let accepted: Vec<AtomicU32> = (0..COUNT).map(|_| AtomicU32::new(0)).collect();
+    std::thread::scope(|scope| {
+        for key in [0_u64, 21, 42, 63] {
+            let (replay, accepted) = (&replay, &accepted);
+            scope.spawn(move || {
+                for place in (0..COUNT).map(|place| place ^ key) {
+                    if receive(replay, START + place).is_ok() {
+                        accepted[usize::try_from(place).unwrap()].fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    let wrong = accepted.iter().position(|times| times.load(Ordering::Relaxed) != 1);
+    assert_eq!(wrong, None, "a number that was not accepted exactly once");
+}
