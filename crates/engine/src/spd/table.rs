@@ -96,3 +96,6 @@ impl Defaults {
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;
