@@ -1,1 +1,4 @@
-//! uxfrm daemon.
+//! The running gateway of uxfrm: its configuration, batch files and control.
+#![forbid(unsafe_code)]
+
+pub mod batch;

@@ -1,0 +1,101 @@
+//! Which words of a line may be shown in an error.
+
+use std::fmt;
+
+/// A word of the line as an error shows it: quoted, or only its length where it may be a key that slipped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shown(Form);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Form {
+    Plain(String),
+    Hidden { characters: usize },
+}
+
+/// No keyword is longer.
+const LONGEST_KEYWORD: usize = 14;
+/// `0x` and a 64-bit number: no number is longer.
+const LONGEST_NUMBER: usize = 18;
+
+impl Shown {
+    /// A word before any key of its line: shown unless it is longer than words and numbers are and looks like key material.
+    pub(super) fn word(text: &str) -> Self {
+        Self::when(text, text.chars().count() <= LONGEST_NUMBER || !is_hexadecimal(text))
+    }
+
+    /// A word behind `enc`, `auth`, `aead` …, where a forgotten name or length makes the key stand in another's place:
+    /// shown only if it looks like a keyword, an address or an algorithm.
+    pub(super) fn behind_key(text: &str) -> Self {
+        Self::when(text, is_keyword_like(text) || is_address_like(text) || is_algorithm_like(text))
+    }
+
+    /// A key.
+    pub(super) fn key(text: &str) -> Self {
+        Self::when(text, false)
+    }
+
+    fn when(text: &str, shown: bool) -> Self {
+        Self(if shown {
+            Form::Plain(text.to_owned())
+        } else {
+            Form::Hidden { characters: text.chars().count() }
+        })
+    }
+}
+
+impl fmt::Display for Shown {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Form::Plain(text) => write!(out, "\"{}\"", text.escape_debug()),
+            Form::Hidden { characters } => {
+                write!(out, "(a word of {characters} characters, not shown as it may be a key)")
+            }
+        }
+    }
+}
+
+fn is_hexadecimal(text: &str) -> bool {
+    text.strip_prefix("0x").unwrap_or(text).chars().all(|c| c.is_ascii_hexdigit())
+}
+
+fn is_keyword_like(text: &str) -> bool {
+    text.len() <= LONGEST_KEYWORD
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'))
+}
+
+fn is_address_like(text: &str) -> bool {
+    text.contains(['.', ':'])
+        && text.chars().all(|c| c.is_ascii_hexdigit() || matches!(c, '.' | ':' | '/'))
+}
+
+fn is_algorithm_like(text: &str) -> bool {
+    text.contains('(')
+        && text.ends_with(')')
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '(' | ')' | ',' | '_' | '-'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_not_shown_where_they_may_slip_to() {
+        for key in ["1234567890123456dcba", "0x1c0cf2bb72ce67ba245b593076dfb27a", "se cret"] {
+            assert!(!Shown::behind_key(key).to_string().contains(key), "{key}");
+        }
+        assert!(!Shown::word("1c0cf2bb72ce67ba245b593076dfb27a").to_string().contains("1c0c"));
+        assert!(!Shown::key("x").to_string().contains('x'));
+    }
+
+    #[test]
+    fn what_is_no_key_is_shown() {
+        for word in
+            ["replay-oseq-hi", "10.0.0.300/24", "rfc7539esp(chacha20,poly1305)", "2001:db8::1"]
+        {
+            assert_eq!(Shown::behind_key(word).to_string(), format!("\"{word}\""));
+        }
+        assert_eq!(Shown::word("0xffffffffffffffff").to_string(), "\"0xffffffffffffffff\"");
+    }
+}
