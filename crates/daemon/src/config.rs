@@ -1,0 +1,281 @@
+//! The configuration file: a small TOML file that names ports, workers and batch files.
+//!
+//! Owns every default; `docs/example.toml` shows them all and a test keeps it true. Promises: an unknown key, a value out of
+//! range or a name too long is an error that names file, line and column; a [`Config`] needs no further checks.
+
+use std::{
+    fs, io,
+    num::{NonZeroU16, NonZeroU32},
+    path::{Path, PathBuf},
+};
+
+use serde::Deserialize;
+
+mod value;
+
+pub use value::{Mtu, Table, TunName, Workers};
+
+/// The whole file. Every section and every key may be left out.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// `[host]`
+    pub host: Host,
+    /// `[wire]`
+    pub wire: Wire,
+    /// `[xfrm]`
+    pub xfrm: Xfrm,
+    /// `[runtime]`
+    pub runtime: Runtime,
+    /// `[crypto]`
+    pub crypto: Crypto,
+    /// `[stat]`
+    pub stat: Stat,
+}
+
+/// `[host]`: how the host's own traffic is captured.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Host {
+    /// Name of the TUN that is made at start and goes at the end; default `uxfrm0`.
+    pub tun: TunName,
+    /// MTU of the TUN in bytes, 576 to 65535; default 1500. Packets that don't fit the path once wrapped are answered by
+    /// ICMP, so it need not be lowered for ESP.
+    pub mtu: Mtu,
+}
+
+/// `[wire]`: how protected packets leave and come in.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Wire {
+    /// What states without `encap` use; default `esp`.
+    pub encapsulation: Encapsulation,
+    /// Local UDP ports of states with `encap espinudp`; default `[4500]`.
+    pub udp_ports: Vec<NonZeroU16>,
+    /// `SO_MARK` of uxfrm's own sockets: its routing rule lets packets with it pass by the TUN; default `0x75780001`.
+    pub mark: NonZeroU32,
+    /// Routing table for the routes into the TUN; default 30000. Not one of the system's (253 to 255).
+    pub table: Table,
+}
+
+/// What carries ESP.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Encapsulation {
+    /// Raw sockets of IP protocol 50.
+    #[default]
+    Esp,
+}
+
+/// `[xfrm]`: states and policies.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Xfrm {
+    /// Batch files of `ip xfrm` lines, run in this order; default none. Relative paths are relative to the configuration
+    /// file; [`Config::load`] has joined them.
+    pub batch: Vec<PathBuf>,
+}
+
+/// `[runtime]`: threads.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Runtime {
+    /// Threads that move packets, 1 to 1024; default 1.
+    pub workers: Workers,
+    /// Whether each worker stays on one core; default true.
+    pub pin: bool,
+}
+
+/// `[crypto]`
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Crypto {
+    /// Which library encrypts; default `auto`.
+    pub backend: Backend,
+}
+
+/// A choice of crypto library.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Backend {
+    /// The fastest that works here, for each SA.
+    #[default]
+    Auto,
+    /// Intel's multi-buffer library; the gateway does not start where it is missing.
+    IpsecMb,
+    /// aws-lc-rs.
+    Portable,
+}
+
+/// `[stat]`: where `uxfrm stat` asks.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Stat {
+    /// Path of the Unix socket; default `/run/uxfrm/TUN.stat`. Ask [`Config::stat_socket`] for the one that counts.
+    pub control: Option<PathBuf>,
+}
+
+impl Default for Wire {
+    fn default() -> Self {
+        const IPSEC_NAT_T: NonZeroU16 = NonZeroU16::new(4500).expect("it is not zero");
+        const MARK: NonZeroU32 = NonZeroU32::new(0x7578_0001).expect("it is not zero");
+        Self {
+            encapsulation: Encapsulation::default(),
+            udp_ports: vec![IPSEC_NAT_T],
+            mark: MARK,
+            table: Table::default(),
+        }
+    }
+}
+
+impl Default for Runtime {
+    fn default() -> Self {
+        Self { workers: Workers::default(), pin: true }
+    }
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file can't be read, or is no UTF-8.
+    #[error("{source_name}: {error}")]
+    Read {
+        /// The path.
+        source_name: String,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The text is no configuration.
+    #[error("{source_name}:{line}:{column}: {message}")]
+    Text {
+        /// The text's name.
+        source_name: String,
+        /// Line, from 1.
+        line: usize,
+        /// Column in characters, from 1.
+        column: usize,
+        /// What is wrong.
+        message: String,
+    },
+}
+
+impl Config {
+    /// Reads a configuration file and joins its relative paths with its directory.
+    ///
+    /// # Errors
+    /// [`Error`] when the file can't be read or something in it is wrong.
+    pub fn load(path: &Path) -> Result<Self, Error> {
+        let source_name = path.display().to_string();
+        let text = fs::read_to_string(path)
+            .map_err(|error| Error::Read { source_name: source_name.clone(), error })?;
+        let mut config = Self::parse(&source_name, &text)?;
+        let directory = path.parent().unwrap_or_else(|| Path::new(""));
+        for batch in &mut config.xfrm.batch {
+            *batch = directory.join(&*batch);
+        }
+        Ok(config)
+    }
+
+    /// Reads the text of a configuration, named `source` in errors. Paths stay as they are.
+    ///
+    /// # Errors
+    /// [`Error::Text`] for the first thing that is wrong.
+    pub fn parse(source: &str, text: &str) -> Result<Self, Error> {
+        toml::from_str(text).map_err(|error| {
+            let (line, column) = place(text, error.span().map_or(0, |span| span.start));
+            let message = error.message().to_owned();
+            Error::Text { source_name: source.to_owned(), line, column, message }
+        })
+    }
+
+    /// The socket where `uxfrm stat` asks.
+    #[must_use]
+    pub fn stat_socket(&self) -> PathBuf {
+        let named = self.stat.control.clone();
+        named.unwrap_or_else(|| PathBuf::from(format!("/run/uxfrm/{}.stat", self.host.tun)))
+    }
+}
+
+/// Line and column of a byte, from 1.
+fn place(text: &str, byte: usize) -> (usize, usize) {
+    let before = text.get(..byte).unwrap_or(text);
+    let line = before.matches('\n').count() + 1;
+    let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+    (line, column)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXAMPLE: &str = include_str!("../../../docs/example.toml");
+
+    /// The example's keys stand for the defaults, but for the batch files; with the commented ones too.
+    #[test]
+    fn the_example_is_the_defaults() {
+        let mut example = Config::parse("example.toml", EXAMPLE).unwrap();
+        assert_eq!(example.xfrm.batch, [Path::new("states.batch"), Path::new("policies.batch")]);
+        assert_eq!(example.stat_socket(), Path::new("/run/uxfrm/uxfrm0.stat"));
+        assert_eq!(example.stat_socket(), Config::default().stat_socket());
+        example.xfrm.batch.clear();
+        example.stat.control = None;
+        assert_eq!(example, Config::default());
+        assert_eq!(Config::parse("empty", "").unwrap(), Config::default());
+    }
+
+    #[test]
+    fn errors_name_the_place_and_what_would_do() {
+        for (text, message) in [
+            (
+                "[hots]\ntun = 'x'",
+                "c.toml:1:2: unknown field `hots`, expected one of `host`, `wire`",
+            ),
+            ("[host]\n tum = 'x'", "c.toml:2:2: unknown field `tum`, expected `tun` or `mtu`"),
+            (
+                "[host]\nmtu = 100",
+                "c.toml:2:7: an MTU of 100 bytes; it has to be from 576 to 65535",
+            ),
+            (
+                "[host]\ntun = 'sixteen-letters-'",
+                "c.toml:2:7: \"sixteen-letters-\" can't be an interface's name",
+            ),
+            ("[host]\ntun = 'a/b'", "1 to 15 characters"),
+            ("[host]\nmtu = 'x'", "c.toml:2:7: invalid type: string \"x\""),
+            ("[wire]\ntable = 254", "c.toml:2:9: routing table 254 is the system's"),
+            ("[wire]\nmark = 0", "c.toml:2:8: invalid value: integer `0`"),
+            ("[wire]\nudp_ports = [0]", "c.toml:2:14: invalid value"),
+            ("[wire]\nencapsulation = 'gre'", "unknown variant `gre`, expected `esp`"),
+            ("[runtime]\nworkers = 0", "c.toml:2:11: 0 workers; there have to be 1 to 1024"),
+            ("[crypto]\nbackend = 'ring'", "expected one of `auto`, `ipsec-mb`, `portable`"),
+            ("x", "c.toml:1:2: "),
+        ] {
+            let shown = Config::parse("c.toml", text).unwrap_err().to_string();
+            assert!(shown.contains(message), "{shown}\n{message}");
+        }
+    }
+
+    #[test]
+    fn every_backend_has_its_name() {
+        for (name, backend) in [
+            ("auto", Backend::Auto),
+            ("ipsec-mb", Backend::IpsecMb),
+            ("portable", Backend::Portable),
+        ] {
+            let text = format!("[crypto]\nbackend = \"{name}\"");
+            assert_eq!(Config::parse("x", &text).unwrap().crypto.backend, backend);
+        }
+    }
+
+    #[test]
+    fn batch_files_are_found_beside_the_configuration() {
+        let directory = std::env::temp_dir().join(format!("uxfrm-config-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("config.toml");
+        fs::write(&path, "xfrm.batch = ['a.batch', '/b.batch']").unwrap();
+        let config = Config::load(&path).unwrap();
+        fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(config.xfrm.batch, [directory.join("a.batch"), PathBuf::from("/b.batch")]);
+        let missing = Config::load(&path).unwrap_err().to_string();
+        assert!(missing.starts_with(&path.display().to_string()), "{missing}");
+    }
+}

@@ -1,0 +1,141 @@
+//! Values that have a range: checked when read, right ever after.
+
+use std::{fmt, num::NonZeroUsize};
+
+use serde::Deserialize;
+
+/// Name of an interface: 1 to 15 characters without `/`, `%` and blanks, and neither `.` nor `..`
+/// (`net/core/dev.c: dev_valid_name`).
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct TunName(String);
+
+impl TunName {
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for TunName {
+    fn default() -> Self {
+        Self("uxfrm0".to_owned())
+    }
+}
+
+impl TryFrom<String> for TunName {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        let fits = (1..16).contains(&name.len())
+            && !matches!(name.as_str(), "." | "..")
+            && name.chars().all(|c| c.is_ascii_graphic() && !matches!(c, '/' | '%' | ':'));
+        if fits {
+            Ok(Self(name))
+        } else {
+            Err(format!(
+                "{name:?} can't be an interface's name: 1 to 15 characters without / and blanks"
+            ))
+        }
+    }
+}
+
+impl fmt::Display for TunName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+/// An MTU in bytes, 576 (RFC 791's least) to 65535.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "u32")]
+pub struct Mtu(u16);
+
+impl Mtu {
+    /// Bytes.
+    #[must_use]
+    pub const fn bytes(self) -> u16 {
+        self.0
+    }
+}
+
+impl Default for Mtu {
+    fn default() -> Self {
+        Self(1500)
+    }
+}
+
+impl TryFrom<u32> for Mtu {
+    type Error = String;
+
+    fn try_from(bytes: u32) -> Result<Self, String> {
+        u16::try_from(bytes)
+            .ok()
+            .filter(|bytes| *bytes >= 576)
+            .map(Self)
+            .ok_or_else(|| format!("an MTU of {bytes} bytes; it has to be from 576 to 65535"))
+    }
+}
+
+/// A routing table of uxfrm's own: not 0 and none of the system's (253 `default`, 254 `main`, 255 `local`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "u32")]
+pub struct Table(u32);
+
+impl Table {
+    /// The kernel's number.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self(30000)
+    }
+}
+
+impl TryFrom<u32> for Table {
+    type Error = String;
+
+    fn try_from(number: u32) -> Result<Self, String> {
+        match number {
+            0 | 253..=255 => Err(format!(
+                "routing table {number} is the system's; any but 0 and 253 to 255 will do"
+            )),
+            _ => Ok(Self(number)),
+        }
+    }
+}
+
+/// How many workers, 1 to 1024.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "usize")]
+pub struct Workers(NonZeroUsize);
+
+impl Workers {
+    /// The number.
+    #[must_use]
+    pub const fn count(self) -> NonZeroUsize {
+        self.0
+    }
+}
+
+impl Default for Workers {
+    fn default() -> Self {
+        Self(NonZeroUsize::MIN)
+    }
+}
+
+impl TryFrom<usize> for Workers {
+    type Error = String;
+
+    fn try_from(count: usize) -> Result<Self, String> {
+        NonZeroUsize::new(count)
+            .filter(|count| count.get() <= 1024)
+            .map(Self)
+            .ok_or_else(|| format!("{count} workers; there have to be 1 to 1024"))
+    }
+}
