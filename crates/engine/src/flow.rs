@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use uxfrm_packet::{FlowPorts, IpPacket, PacketBuf};
+
 /// The policy key of a packet (`struct flowi` of the kernel, as `net/xfrm/xfrm_policy.c: decode_session4/6` fill it in).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowKey {
@@ -21,4 +23,23 @@ pub struct FlowKey {
     pub if_id: u32,
     /// Interface that it is to leave by, or came in by; 0 unknown.
     pub ifindex: u32,
+}
+
+impl FlowKey {
+    /// The key of a packet; `ip` was parsed from `bytes`, which are of `packet`.
+    #[must_use]
+    #[inline]
+    pub fn of(packet: &PacketBuf, ip: &IpPacket, bytes: &[u8]) -> Self {
+        let ports = FlowPorts::of(ip, bytes);
+        Self {
+            source: ip.source,
+            destination: ip.destination,
+            protocol: ip.protocol.0,
+            source_port: ports.source,
+            destination_port: ports.destination,
+            mark: packet.mark,
+            if_id: packet.if_id,
+            ifindex: 0,
+        }
+    }
 }

@@ -7,13 +7,20 @@
 pub mod sa;
 pub mod spd;
 
+mod bundle;
 mod database;
 mod drop_reason;
+mod ecn;
+mod esp;
 mod event;
 mod flow;
+mod fragments;
 mod id;
+mod inbound;
 mod lifetime;
 mod moment;
+mod outbound;
+mod pmtu;
 mod prefix;
 mod selector;
 mod snapshot;
@@ -48,4 +55,6 @@ pub use spd::{
     template::{Level, Template},
 };
 pub use stats::{DropCounts, Drops};
-pub use worker::{Flow, HostAddresses, HostPort, Output, Settings, UdpSuper, WireHeaders, Worker};
+pub use worker::{
+    HostAddresses, HostPort, Output, Settings, Traffic, UdpSuper, WireHeaders, Worker,
+};

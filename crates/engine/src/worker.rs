@@ -2,14 +2,17 @@
 //!
 //! A worker reads the published snapshot once per batch, keeps scratch room that is allocated once, and counts on its
 //! own. It promises that every packet it is given either comes out, is held as a fragment, or is dropped under exactly
-//! one [`DropReason`](crate::DropReason): see [`Flow`].
+//! one [`DropReason`](crate::DropReason): see [`Traffic`].
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use uxfrm_crypto::Crypter;
 use uxfrm_packet::{Batch, Pool};
 
-use crate::{Event, Moment};
+use crate::inbound::Inbound;
+use crate::outbound::Outbound;
+use crate::{DropReason, Drops, Event, Moment, Published, Snapshot};
 
 /// Who writes the headers outside ESP-in-UDP packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -131,7 +134,7 @@ pub struct Output {
 ///
 /// `received == sent + dropped + absorbed + held`, after every batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flow {
+pub struct Traffic {
     /// Packets given to the worker.
     pub received: u64,
     /// Their bytes.
@@ -154,43 +157,59 @@ pub struct Flow {
 #[derive(Debug)]
 pub struct Worker {
     settings: Settings,
+    snapshots: arc_swap::Cache<Published, Arc<Snapshot>>,
     crypter: Crypter,
-    outward: Flow,
-    inward: Flow,
+    drops: Arc<Drops>,
+    outbound: Outbound,
+    inbound: Inbound,
 }
 
 impl Worker {
-    /// A worker with its scratch room allocated.
+    /// A worker with its scratch room allocated, which follows what is `published`.
     ///
     /// # Errors
     /// When the crypto library has no memory.
-    pub fn new(settings: Settings) -> Result<Self, uxfrm_crypto::Error> {
+    pub fn new(settings: Settings, published: &Published) -> Result<Self, uxfrm_crypto::Error> {
         Ok(Self {
+            outbound: Outbound::new(settings.seed),
+            inbound: Inbound::new(),
             settings,
+            snapshots: arc_swap::Cache::new(Arc::clone(published)),
             crypter: Crypter::new()?,
-            outward: Flow::default(),
-            inward: Flow::default(),
+            drops: Arc::new(Drops::default()),
         })
     }
 
     /// Takes plain packets from the host, protects them as the policies say, and puts them into `out.wire`.
     ///
     /// `batch` is empty afterwards. ICMP errors for the senders are in `out.host`.
-    pub fn outbound(
-        &mut self,
-        batch: &mut Batch,
-        _now: Moment,
-        pool: &mut Pool,
-        _out: &mut Output,
-    ) {
-        pool.give_all(batch);
+    pub fn outbound(&mut self, batch: &mut Batch, now: Moment, pool: &mut Pool, out: &mut Output) {
+        let mut bench = Bench {
+            settings: &self.settings,
+            snapshot: self.snapshots.load(),
+            crypter: &mut self.crypter,
+            drops: &self.drops,
+            now,
+            pool,
+            out,
+        };
+        self.outbound.run(batch, &mut bench);
     }
 
     /// Takes packets from the network, checks and opens them, and puts what the policies let pass into `out.host`.
     ///
     /// `batch` is empty afterwards.
-    pub fn inbound(&mut self, batch: &mut Batch, _now: Moment, pool: &mut Pool, _out: &mut Output) {
-        pool.give_all(batch);
+    pub fn inbound(&mut self, batch: &mut Batch, now: Moment, pool: &mut Pool, out: &mut Output) {
+        let mut bench = Bench {
+            settings: &self.settings,
+            snapshot: self.snapshots.load(),
+            crypter: &mut self.crypter,
+            drops: &self.drops,
+            now,
+            pool,
+            out,
+        };
+        self.inbound.run(batch, &mut bench);
     }
 
     /// What the worker was set up with.
@@ -199,15 +218,47 @@ impl Worker {
         &self.settings
     }
 
+    /// Its drops, to be read by whoever shows statistics.
+    #[must_use]
+    pub fn drops(&self) -> Arc<Drops> {
+        Arc::clone(&self.drops)
+    }
+
     /// What went out so far.
     #[must_use]
-    pub fn outward(&self) -> Flow {
-        self.outward
+    pub fn outward(&self) -> Traffic {
+        self.outbound.traffic
     }
 
     /// What came in so far.
     #[must_use]
-    pub fn inward(&self) -> Flow {
-        self.inward
+    pub fn inward(&self) -> Traffic {
+        self.inbound.traffic
+    }
+}
+
+/// What both directions work with for one batch.
+pub(crate) struct Bench<'a> {
+    pub(crate) settings: &'a Settings,
+    pub(crate) snapshot: &'a Snapshot,
+    pub(crate) crypter: &'a mut Crypter,
+    pub(crate) drops: &'a Drops,
+    pub(crate) now: Moment,
+    pub(crate) pool: &'a mut Pool,
+    pub(crate) out: &'a mut Output,
+}
+
+impl Bench<'_> {
+    /// Counts `packets` packets as dropped.
+    pub(crate) fn refuse(&self, traffic: &mut Traffic, packets: u64, reason: DropReason) {
+        self.drops.add(reason, packets);
+        traffic.dropped += packets;
+    }
+
+    /// Says something to key managers, once per batch.
+    pub(crate) fn tell(&mut self, event: Event) {
+        if !self.out.events.contains(&event) {
+            self.out.events.push(event);
+        }
     }
 }

@@ -1,0 +1,8 @@
+//! ESP around and out of one packet: where its parts go, not what the algorithms do to them (RFC 4303 §2, §3.1).
+//!
+//! [`layer`] has one SA's lengths and headers worked out in advance; [`encapsulate`] writes them around a packet; [`decapsulate`]
+//! takes them off again.
+
+pub(crate) mod decapsulate;
+pub(crate) mod encapsulate;
+pub(crate) mod layer;

@@ -1,0 +1,100 @@
+//! Cutting an IP packet (RFC 791 §3.2, RFC 8200 §4.5).
+
+use uxfrm_packet::ipv6::FragmentHeader;
+use uxfrm_packet::{Batch, Pool, Protocol, SizeClass, Version, ipv4, ipv6};
+use zerocopy::IntoBytes;
+
+/// How to cut.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cut {
+    pub(crate) version: Version,
+    /// Where the part begins that is cut; the bytes before go with every piece.
+    pub(crate) place: usize,
+    /// The byte that names what stands there.
+    pub(crate) next_header_at: usize,
+    /// Bytes of a piece at the most; at least 576.
+    pub(crate) mtu: usize,
+    /// Identification of all pieces.
+    pub(crate) ident: u32,
+}
+
+/// Cuts `whole`; the pieces go to `out` in order.
+pub(crate) fn split(whole: &[u8], cut: &Cut, mark: u32, pool: &mut Pool, out: &mut Batch) {
+    let (head, body) = whole.split_at(cut.place.min(whole.len()));
+    let extra = match cut.version {
+        Version::V4 => 0,
+        Version::V6 => size_of::<FragmentHeader>(),
+    };
+    let room = cut.mtu.saturating_sub(head.len() + extra) / 8 * 8;
+    let room = room.max(8);
+    for (number, piece) in body.chunks(room).enumerate() {
+        let offset = number * room;
+        let more = offset + piece.len() < body.len();
+        let len = head.len() + extra + piece.len();
+        let mut packet = pool.take(SizeClass::holding(len));
+        packet.mark = mark;
+        let Some(bytes) = packet.append(len) else {
+            debug_assert!(false, "a piece is not longer than the whole");
+            return pool.give(packet);
+        };
+        bytes[..head.len()].copy_from_slice(head);
+        bytes[head.len() + extra..].copy_from_slice(piece);
+        match cut.version {
+            Version::V4 => finish_v4(bytes, cut, offset, more),
+            Version::V6 => finish_v6(bytes, cut, offset, more),
+        }
+        out.push(packet);
+    }
+}
+
+fn finish_v4(bytes: &mut [u8], cut: &Cut, offset: usize, more: bool) {
+    let [_, _, high, low] = cut.ident.to_be_bytes();
+    let flags = narrow(offset / 8) | if more { ipv4::MORE_FRAGMENTS } else { 0 };
+    if offset > 0 {
+        blank_options(&mut bytes[ipv4::HEADER_LEN..cut.place]);
+    }
+    let len = narrow(bytes.len());
+    bytes[2..4].copy_from_slice(&len.to_be_bytes());
+    bytes[4..6].copy_from_slice(&[high, low]);
+    bytes[6..8].copy_from_slice(&flags.to_be_bytes());
+    // The header is the whole packet's, which we wrote.
+    let _ = ipv4::fill_checksum(bytes);
+}
+
+fn finish_v6(bytes: &mut [u8], cut: &Cut, offset: usize, more: bool) {
+    let header = FragmentHeader {
+        next_header: Protocol(bytes[cut.next_header_at]),
+        reserved: 0,
+        offset_more: (narrow(offset) | u16::from(more)).into(),
+        id: cut.ident.into(),
+    };
+    bytes[cut.place..cut.place + size_of::<FragmentHeader>()].copy_from_slice(header.as_bytes());
+    bytes[cut.next_header_at] = Protocol::FRAGMENT.0;
+    let len = narrow(bytes.len() - ipv6::HEADER_LEN);
+    bytes[4..6].copy_from_slice(&len.to_be_bytes());
+}
+
+/// Options without the copied bit are in the first fragment only; in the others "no operation" stands in their place.
+fn blank_options(mut options: &mut [u8]) {
+    while let [kind, rest @ ..] = options {
+        let len = match (*kind, rest.first()) {
+            (0, _) => return,
+            (1, _) | (_, None) => 1,
+            (_, Some(len)) => usize::from(*len).max(2),
+        };
+        let (option, next) =
+            std::mem::take(&mut options).split_at_mut_checked(len).unwrap_or_default();
+        if option.first().is_some_and(|kind| kind & 0x80 == 0) {
+            option.fill(1);
+        }
+        options = next;
+    }
+}
+
+/// Lengths and offsets within one IP packet.
+fn narrow(len: usize) -> u16 {
+    debug_assert!(len <= usize::from(u16::MAX));
+    #[expect(clippy::cast_possible_truncation, reason = "an IP packet is below 64 KiB")]
+    let narrow = len as u16;
+    narrow
+}

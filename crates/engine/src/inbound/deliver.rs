@@ -1,0 +1,107 @@
+//! What the policies let pass goes to the host, coalesced where the host takes that.
+
+use uxfrm_packet::{Batch, IpPacket, Notes, PacketBuf, Pool, Protocol, Segments, SizeClass};
+
+use super::check::{SecPath, check};
+use super::{Fate, Inbound, Item};
+use crate::worker::Bench;
+use crate::{Direction, DropReason, FlowKey, HostPort, UdpSuper};
+
+impl Inbound {
+    /// 8 Check, 9 Coalesce, 10 Transmit.
+    pub(super) fn deliver(&mut self, bench: &mut Bench<'_>) {
+        for place in 0..self.items.len() {
+            match self.items[place].fate {
+                Fate::Gone => {}
+                // A layer was taken off in the last round, and there is one more.
+                Fate::New | Fate::Sealed => self.drop(place, DropReason::InTooDeep, bench),
+                Fate::Plain => match self.check(place, bench) {
+                    Ok(protocol) => self.hand_on(place, protocol, bench),
+                    Err(reason) => self.drop(place, reason, bench),
+                },
+            }
+        }
+        self.items.clear();
+        self.coalescer.flush(&mut bench.out.host);
+        for buffer in self.buffers.drain(..).flatten() {
+            bench.pool.give(buffer);
+        }
+    }
+
+    fn check(&self, place: usize, bench: &Bench<'_>) -> Result<Protocol, DropReason> {
+        let item = &self.items[place];
+        let Some(buffer) = &self.buffers[item.buffer as usize] else {
+            return Err(DropReason::InUnexpected);
+        };
+        let bytes = item.bytes(buffer);
+        let ip = IpPacket::parse(bytes).map_err(|_| DropReason::InMalformed)?;
+        let flow = FlowKey { mark: item.mark, ..FlowKey::of(buffer, &ip, bytes) };
+        let direction = if bench.settings.addresses.holds(ip.destination) {
+            Direction::In
+        } else {
+            Direction::Forward
+        };
+        let path: SecPath<'_> =
+            item.path.iter().map(|used| &*self.used[*used as usize].sa).collect();
+        check(bench.snapshot, direction, &flow, &path, bytes.len(), bench.now)?;
+        Ok(ip.protocol)
+    }
+
+    fn hand_on(&mut self, place: usize, protocol: Protocol, bench: &mut Bench<'_>) {
+        let item = &self.items[place];
+        self.traffic.sent += 1;
+        self.traffic.sent_bytes += u64::from(item.len);
+        let joins = joins(bench.settings.host, protocol);
+        let Some(buffer) = &self.buffers[item.buffer as usize] else { return };
+        if matches!(buffer.segments, Segments::Train { .. }) {
+            let notes = Notes { mark: item.mark, if_id: buffer.if_id, checksum: item.checksum };
+            let bytes = item.bytes(buffer);
+            if joins {
+                self.coalescer.offer_slice(bytes, notes, bench.pool, &mut bench.out.host);
+            } else {
+                single(bytes, notes, bench.pool, &mut bench.out.host);
+            }
+            return;
+        }
+        let packet = self.release(place, bench);
+        if joins {
+            self.coalescer.offer(packet, bench.pool, &mut bench.out.host);
+        } else {
+            bench.out.host.push(packet);
+        }
+    }
+
+    /// The item's buffer, with nothing but the packet in it and on it.
+    fn release(&mut self, place: usize, bench: &mut Bench<'_>) -> PacketBuf {
+        let Item { mark, checksum, .. } = self.items[place];
+        let mut packet = self.take(place, bench);
+        packet.segments = Segments::One;
+        packet.udp = None;
+        (packet.mark, packet.checksum) = (mark, checksum);
+        packet
+    }
+}
+
+fn joins(host: HostPort, protocol: Protocol) -> bool {
+    match host {
+        HostPort::Packets => false,
+        HostPort::SuperPackets { udp: UdpSuper::Taken } => true,
+        HostPort::SuperPackets { udp: UdpSuper::Refused } => protocol != Protocol::UDP,
+    }
+}
+
+fn single(bytes: &[u8], notes: Notes, pool: &mut Pool, host: &mut Batch) {
+    let mut packet = copy(bytes, pool);
+    (packet.mark, packet.if_id, packet.checksum) = (notes.mark, notes.if_id, notes.checksum);
+    host.push(packet);
+}
+
+/// A packet in a buffer of its own.
+pub(super) fn copy(bytes: &[u8], pool: &mut Pool) -> PacketBuf {
+    let mut copy = pool.take(SizeClass::holding(bytes.len()));
+    match copy.append(bytes.len()) {
+        Some(room) => room.copy_from_slice(bytes),
+        None => copy = PacketBuf::from_slice(bytes),
+    }
+    copy
+}

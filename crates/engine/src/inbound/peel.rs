@@ -1,0 +1,165 @@
+//! What stands around ESP: IP and perhaps UDP, or the note of a UDP socket.
+
+use std::net::{IpAddr, SocketAddr};
+
+use uxfrm_packet::esp::{self, Esp};
+use uxfrm_packet::ipv4::Ipv4;
+use uxfrm_packet::ipv6::Ipv6;
+use uxfrm_packet::udp::{self, Udp};
+use uxfrm_packet::{IpPacket, Protocol, UdpPath, Version};
+
+use crate::{DropReason, Settings, UdpEncapKind};
+
+/// What a packet is to the engine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Peeled {
+    /// Not ESP: to be checked and passed on.
+    Plain(IpPacket),
+    /// A piece of a packet for this host.
+    Fragment(IpPacket),
+    /// ESP.
+    Esp(Envelope),
+}
+
+/// An ESP packet, and what of its surroundings is needed later.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Envelope {
+    /// Where ESP begins in the packet, and its bytes.
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+    pub(crate) spi: u32,
+    pub(crate) sequence: u32,
+    pub(crate) encap: Option<UdpEncapKind>,
+    pub(crate) destination: IpAddr,
+    /// Port 0 without UDP.
+    pub(crate) source: SocketAddr,
+    pub(crate) tos: u8,
+    /// The packet's own header, which transport mode keeps; `None` when a socket took it off.
+    pub(crate) header: Option<Header>,
+}
+
+/// The IP header before ESP or UDP.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Header {
+    pub(crate) version: Version,
+    pub(crate) len: usize,
+    /// The byte that names ESP or UDP.
+    pub(crate) next_header_at: usize,
+    /// Whether the packet is for this host.
+    pub(crate) own: bool,
+    pub(crate) ip: IpPacket,
+}
+
+/// Looks at a whole IP packet.
+pub(crate) fn packet(bytes: &[u8], settings: &Settings) -> Result<Peeled, DropReason> {
+    let ip = IpPacket::parse(bytes).map_err(|_| DropReason::InMalformed)?;
+    if ip.version == Version::V4 && !checksum_is_right(bytes) {
+        return Err(DropReason::InMalformed);
+    }
+    let own = settings.addresses.holds(ip.destination);
+    if ip.is_fragment() {
+        return Ok(if own { Peeled::Fragment(ip) } else { Peeled::Plain(ip) });
+    }
+    match ip.protocol {
+        Protocol::ESP => esp_packet(bytes, ip, own),
+        Protocol::UDP if own => udp_packet(bytes, ip, settings),
+        Protocol(_) => Ok(Peeled::Plain(ip)),
+    }
+}
+
+fn checksum_is_right(bytes: &[u8]) -> bool {
+    Ipv4::parse(bytes).is_ok_and(|packet| packet.checksum_is_right())
+}
+
+fn esp_packet(bytes: &[u8], ip: IpPacket, own: bool) -> Result<Peeled, DropReason> {
+    let header = Header::of(bytes, ip, own)?;
+    let source = SocketAddr::new(ip.source, 0);
+    let esp = Esp::parse(ip.upper(bytes)).map_err(|_| DropReason::InRunt)?;
+    Ok(Peeled::Esp(Envelope {
+        at: ip.header_len,
+        len: ip.total_len - ip.header_len,
+        spi: esp.header.spi.get(),
+        sequence: esp.header.sequence.get(),
+        encap: None,
+        destination: ip.destination,
+        source,
+        tos: ip.tos,
+        header: Some(header),
+    }))
+}
+
+/// A UDP packet for this host: ESP when it is at a port for that and does not say otherwise.
+fn udp_packet(bytes: &[u8], ip: IpPacket, settings: &Settings) -> Result<Peeled, DropReason> {
+    let Ok(datagram) = Udp::parse(ip.upper(bytes)) else { return Ok(Peeled::Plain(ip)) };
+    if !settings.encap_ports.contains(&datagram.header.destination.get()) {
+        return Ok(Peeled::Plain(ip));
+    }
+    match payload(datagram.payload) {
+        Err(DropReason::InIkeUnclaimed) => Ok(Peeled::Plain(ip)),
+        Err(reason) => Err(reason),
+        Ok(inside) => Ok(Peeled::Esp(Envelope {
+            at: ip.header_len + udp::HEADER_LEN + inside.marker,
+            len: datagram.payload.len() - inside.marker,
+            spi: inside.spi,
+            sequence: inside.sequence,
+            encap: Some(inside.kind),
+            destination: ip.destination,
+            source: SocketAddr::new(ip.source, datagram.header.source.get()),
+            tos: ip.tos,
+            header: Some(Header::of(bytes, ip, true)?),
+        })),
+    }
+}
+
+/// Looks at what came from a UDP socket.
+pub(crate) fn socket(bytes: &[u8], path: &UdpPath) -> Result<Envelope, DropReason> {
+    let inside = payload(bytes)?;
+    Ok(Envelope {
+        at: inside.marker,
+        len: bytes.len() - inside.marker,
+        spi: inside.spi,
+        sequence: inside.sequence,
+        encap: Some(inside.kind),
+        destination: path.local.ip(),
+        source: path.remote,
+        tos: path.tos,
+        header: None,
+    })
+}
+
+struct Inside {
+    kind: UdpEncapKind,
+    marker: usize,
+    spi: u32,
+    sequence: u32,
+}
+
+/// Tells ESP from IKE and keep-alives (RFC 3948 §2; `net/ipv4/xfrm4_input.c: __xfrm4_udp_encap_rcv`). Eight zero bytes before ESP are the
+/// older drafts' form; an IKE message behind four zero bytes never begins with four more, as its initiator SPI is not 0.
+fn payload(bytes: &[u8]) -> Result<Inside, DropReason> {
+    let (kind, marker) = match bytes {
+        [0xff] => return Err(DropReason::InKeepalive),
+        [0, 0, 0, 0, 0, 0, 0, 0, rest @ ..] if rest.len() > esp::HEADER_LEN => {
+            (UdpEncapKind::NonIke, 8)
+        }
+        [0, 0, 0, 0, ..] => return Err(DropReason::InIkeUnclaimed),
+        _ => (UdpEncapKind::Esp, 0),
+    };
+    let esp = Esp::parse(&bytes[marker..]).map_err(|_| DropReason::InRunt)?;
+    let (spi, sequence) = (esp.header.spi.get(), esp.header.sequence.get());
+    Ok(Inside { kind, marker, spi, sequence })
+}
+
+impl Header {
+    fn of(bytes: &[u8], ip: IpPacket, own: bool) -> Result<Self, DropReason> {
+        let next_header_at = match ip.version {
+            Version::V4 => 9,
+            Version::V6 if ip.has_options => {
+                let chain = Ipv6::parse(bytes).and_then(|packet| packet.chain());
+                chain.map_err(|_| DropReason::InMalformed)?.upper_place.next_header_at
+            }
+            Version::V6 => 6,
+        };
+        Ok(Self { version: ip.version, len: ip.header_len, next_header_at, own, ip })
+    }
+}

@@ -1,0 +1,218 @@
+//! From the opened ESP packet back to the IP packet: the inner one in tunnel mode, the restored one in transport mode.
+
+use std::net::{IpAddr, SocketAddr};
+
+use uxfrm_packet::checksum::Sum;
+use uxfrm_packet::ipv4::Ipv4Header;
+use uxfrm_packet::ipv6::Ipv6Header;
+use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Protocol, SizeClass, Version};
+use zerocopy::IntoBytes;
+
+use super::peel::{Envelope, Header};
+use super::{Fate, Inbound, Sealed, narrow};
+use crate::esp::decapsulate::{self, Stripped};
+use crate::esp::encapsulate::{renew_header, set_tos};
+use crate::worker::Bench;
+use crate::{DropReason, Event, Mode, ecn};
+
+/// Whether a next header is an IP packet in tunnel mode.
+pub(super) const fn is_ip(next_header: Protocol) -> bool {
+    matches!(next_header, Protocol::IPIP | Protocol::IPV6)
+}
+
+impl Inbound {
+    /// 7 Strip.
+    pub(super) fn strip(&mut self, bench: &mut Bench<'_>) {
+        let mut sealed = std::mem::take(&mut self.sealed);
+        for packet in sealed.drain(..) {
+            let place = packet.item as usize;
+            if self.items[place].fate != Fate::Sealed {
+                continue;
+            }
+            match self.unwrap(&packet, bench) {
+                Ok(()) => self.items[place].fate = Fate::New,
+                Err(reason) => self.drop(place, reason, bench),
+            }
+        }
+        self.sealed = sealed;
+    }
+
+    /// The text of an opened packet: how long it is and what it holds.
+    pub(super) fn text(&self, packet: &Sealed) -> Result<Stripped, DropReason> {
+        let item = &self.items[packet.item as usize];
+        let transform = self.used[packet.used as usize].sa.key().transform();
+        let range =
+            decapsulate::text_range(packet.envelope.len, transform.iv_len(), transform.icv_len());
+        let buffer = self.buffers[item.buffer as usize].as_ref();
+        let text = range.zip(buffer).and_then(|(range, buffer)| {
+            buffer.bytes().get(packet.at + range.start..packet.at + range.end)
+        });
+        decapsulate::strip(text.ok_or(DropReason::InRunt)?)
+    }
+
+    fn unwrap(&mut self, packet: &Sealed, bench: &mut Bench<'_>) -> Result<(), DropReason> {
+        let stripped = packet.stripped;
+        let used = &self.used[packet.used as usize];
+        let config = used.sa.config();
+        if let Some(encap) = &config.encap {
+            let configured = SocketAddr::new(config.source, encap.source_port);
+            if packet.envelope.source != configured {
+                bench.tell(Event::Mapping { state: config.id, from: packet.envelope.source });
+            }
+        }
+        let text_at = packet.at + used.sa.key().transform().iv_len() + 8;
+        match config.mode {
+            Mode::Tunnel => self.unwrap_tunnel(packet, text_at, stripped)?,
+            Mode::Transport => match packet.envelope.header {
+                Some(header) => self.restore(packet, header, text_at, stripped)?,
+                None => self.rebuild(packet, text_at, stripped, bench)?,
+            },
+            Mode::RouteOptimization | Mode::InTrigger | Mode::Beet | Mode::Iptfs => {
+                return Err(DropReason::InModeMismatch);
+            }
+        }
+        let output_mark = self.used[packet.used as usize].sa.config().output_mark;
+        let item = &mut self.items[packet.item as usize];
+        item.mark = output_mark.applied_to(item.mark);
+        item.path.push(packet.used);
+        Ok(())
+    }
+
+    /// The packet inside; what is behind its own length is TFC padding.
+    fn unwrap_tunnel(
+        &mut self,
+        packet: &Sealed,
+        text_at: usize,
+        stripped: Stripped,
+    ) -> Result<(), DropReason> {
+        let flags = self.used[packet.used as usize].sa.config().flags;
+        let item = &mut self.items[packet.item as usize];
+        (item.start, item.len) = (narrow(text_at), narrow(stripped.len));
+        let Some(buffer) = &mut self.buffers[item.buffer as usize] else {
+            return Err(DropReason::InInnerMalformed);
+        };
+        let bytes = item.bytes_mut(buffer);
+        let ip = IpPacket::parse(bytes).map_err(|_| DropReason::InInnerMalformed)?;
+        let announced = match stripped.next_header {
+            Protocol::IPIP => Version::V4,
+            _ => Version::V6,
+        };
+        if ip.version != announced {
+            return Err(DropReason::InInnerMalformed);
+        }
+        let tos = ecn::inner_after(packet.envelope.tos, ip.tos, flags);
+        if let Some(tos) = tos.map_err(|ecn::NotEcnCapable| DropReason::InEcn)? {
+            set_tos(bytes, ip.version, tos);
+        }
+        item.len = narrow(ip.total_len);
+        Ok(())
+    }
+
+    /// Moves the packet's own header to its payload.
+    fn restore(
+        &mut self,
+        packet: &Sealed,
+        header: Header,
+        text_at: usize,
+        stripped: Stripped,
+    ) -> Result<(), DropReason> {
+        let nat = packet.envelope.encap.is_some();
+        let item = &mut self.items[packet.item as usize];
+        let Some(buffer) = &mut self.buffers[item.buffer as usize] else {
+            return Err(DropReason::InInnerMalformed);
+        };
+        let (old, new) = (item.start as usize, text_at - header.len);
+        buffer.bytes_mut().copy_within(old..old + header.len, new);
+        (item.start, item.len) = (narrow(new), narrow(header.len + stripped.len));
+        let bytes = item.bytes_mut(buffer);
+        renew_header(bytes, header.version, header.next_header_at, stripped.next_header);
+        let ip = IpPacket::parse(bytes).map_err(|_| DropReason::InInnerMalformed)?;
+        if nat && renew_checksum(bytes, &ip) {
+            item.checksum = Checksum::Verified;
+        }
+        Ok(())
+    }
+
+    /// A packet whose header the kernel kept for itself gets a new one, in a buffer of its own.
+    fn rebuild(
+        &mut self,
+        packet: &Sealed,
+        text_at: usize,
+        stripped: Stripped,
+        bench: &mut Bench<'_>,
+    ) -> Result<(), DropReason> {
+        let item = &self.items[packet.item as usize];
+        let Some(buffer) = &self.buffers[item.buffer as usize] else {
+            return Err(DropReason::InInnerMalformed);
+        };
+        let payload = &buffer.bytes()[text_at..text_at + stripped.len];
+        let mut whole = bench.pool.take(SizeClass::holding(payload.len() + 40));
+        (whole.mark, whole.if_id) = (buffer.mark, buffer.if_id);
+        write_rebuilt(&mut whole, &packet.envelope, stripped.next_header, payload)?;
+        let ip = IpPacket::parse(whole.bytes()).map_err(|_| DropReason::InInnerMalformed)?;
+        let renewed = renew_checksum(whole.bytes_mut(), &ip);
+        self.settle(packet.item as usize, whole);
+        if renewed {
+            self.items[packet.item as usize].checksum = Checksum::Verified;
+        }
+        Ok(())
+    }
+}
+
+fn write_rebuilt(
+    whole: &mut PacketBuf,
+    envelope: &Envelope,
+    protocol: Protocol,
+    payload: &[u8],
+) -> Result<(), DropReason> {
+    let malformed = |_| DropReason::InInnerMalformed;
+    let mut write = |header: &[u8]| {
+        let bytes =
+            whole.append(header.len() + payload.len()).ok_or(DropReason::InInnerMalformed)?;
+        bytes[..header.len()].copy_from_slice(header);
+        bytes[header.len()..].copy_from_slice(payload);
+        Ok(())
+    };
+    match (envelope.source.ip(), envelope.destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let len = u16::try_from(payload.len() + 20).map_err(malformed)?;
+            let mut header = Ipv4Header::new(source, destination, protocol, len);
+            header.tos = envelope.tos;
+            header.fill_checksum();
+            write(header.as_bytes())
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            let len = u16::try_from(payload.len()).map_err(malformed)?;
+            let mut header = Ipv6Header::new(source, destination, protocol, len);
+            header.set_traffic_class(envelope.tos);
+            write(header.as_bytes())
+        }
+        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => {
+            Err(DropReason::InInnerMalformed)
+        }
+    }
+}
+
+/// Behind a NAT the addresses of transport mode are not those that the sender summed (RFC 3948 §3.1.2). The ICV vouches for the payload, so the
+/// checksum is written anew. Says whether there is one.
+fn renew_checksum(bytes: &mut [u8], ip: &IpPacket) -> bool {
+    let at = match ip.protocol {
+        Protocol::TCP => 16,
+        Protocol::UDP => 6,
+        Protocol(_) => return false,
+    };
+    let upper = &mut bytes[ip.header_len..ip.total_len];
+    let Some(field) = upper.get(at..at + 2) else { return false };
+    if ip.is_fragment() || (ip.protocol == Protocol::UDP && field == [0, 0]) {
+        return false;
+    }
+    upper[at..at + 2].fill(0);
+    let len = u32::try_from(upper.len()).unwrap_or(u32::MAX);
+    let sum = Sum::of_pseudo(ip.source, ip.destination, ip.protocol, len).plus_bytes(upper);
+    let checksum = match ip.protocol {
+        Protocol::UDP => sum.nonzero_checksum(),
+        _ => sum.checksum(),
+    };
+    upper[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+    true
+}

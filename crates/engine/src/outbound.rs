@@ -1,0 +1,374 @@
+//! From the host to the network.
+//!
+//! # The map
+//! One batch walks through these stages. The code follows the numbers.
+//!
+//! 1. **Receive**: count; complete checksums that the host left open; plan how super-packets are cut.
+//! 2. **Flow key**: addresses, protocol, ports, mark, interface id.
+//! 3. **Look up** the policy, once per super-packet.
+//! 4. **Verdict**: pass, drop, or a bundle: the chain of SAs, innermost first, from the worker's cache.
+//! 5. **PMTU**: too big and not to be fragmented, and the sender is told; all others get their frame, in which they will
+//!    be wrapped without being moved again. Super-packets are cut straight into theirs.
+//!
+//! Then for each layer of the chains, innermost first:
+//!
+//! 6. **Number**: each SA is charged, and gives a block of sequence numbers, once per batch.
+//! 7. **Wrap**: headers, padding, trailer.
+//! 8. **Seal** the whole batch.
+//! 9. **Finish**: UDP's checksum over IPv6, which covers sealed bytes.
+//!
+//! And at last:
+//!
+//! 10. **Transmit**: single packets, trains, or fragments of what is larger than the network takes.
+//!
+//! Mirrors `net/xfrm/xfrm_policy.c: xfrm_lookup_with_ifid` and `net/xfrm/xfrm_output.c: xfrm_output_one`.
+
+mod frame;
+mod number;
+mod transmit;
+
+use std::net::IpAddr;
+
+use arrayvec::ArrayVec;
+use uxfrm_crypto::{Crypter, Iv, SealJob, Sealing, SeqHigh};
+use uxfrm_packet::{Batch, IpPacket, PacketBuf, SegmentPlan, Segments, checksum};
+
+use crate::bundle::{BundleCache, Deciding, Resolution};
+use crate::esp::encapsulate::{self, Stamp};
+use crate::esp::layer::{Inside, Layer, Wrap};
+use crate::pmtu::{self, ErrorBudget};
+use crate::worker::{Bench, Traffic};
+use crate::{Action, Direction, DropReason, Event, FlowKey, Lookup, PolicyKind};
+
+/// The outbound half of a worker: scratch and what it remembers between batches.
+#[derive(Debug)]
+pub(crate) struct Outbound {
+    pub(crate) traffic: Traffic,
+    items: Vec<Item>,
+    cache: BundleCache,
+    /// Accounts that this layer of this batch draws on.
+    drawn: Vec<u32>,
+    /// Items in which the crypto library refused a packet.
+    failed: Vec<usize>,
+    errors: ErrorBudget,
+    /// The next identification of outer headers and fragments.
+    ident: u32,
+}
+
+/// Packets of one flow in equal frames end to end; one packet, or those that a super-packet was cut into.
+#[derive(Debug)]
+struct Item {
+    packet: PacketBuf,
+    bundle: u32,
+    /// What the next header outward is made from.
+    inside: Inside,
+    /// The plain packet's addresses.
+    ends: (IpAddr, IpAddr),
+    /// Where in each frame the packet begins that now is.
+    at: usize,
+    /// Its length; all are equal but for the last.
+    len: usize,
+    last_len: usize,
+    /// Bytes of a frame.
+    stride: usize,
+    /// Frames left; none when all were dropped.
+    count: u32,
+    /// The sequence number of the first one in the layer that is being worked on.
+    sequence: u64,
+}
+
+/// What the policies say.
+enum Verdict {
+    Pass,
+    Drop(DropReason),
+    Bundle(u32),
+}
+
+impl Outbound {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            traffic: Traffic::default(),
+            items: Vec::with_capacity(uxfrm_packet::BATCH),
+            cache: BundleCache::new(),
+            drawn: Vec::new(),
+            failed: Vec::new(),
+            errors: ErrorBudget::new(),
+            ident: fold(seed),
+        }
+    }
+
+    pub(crate) fn run(&mut self, batch: &mut Batch, bench: &mut Bench<'_>) {
+        self.cache.begin(bench.snapshot.generation);
+        for packet in batch.drain() {
+            self.receive(packet, bench);
+        }
+        let cache = &self.cache;
+        let depths = self.items.iter().map(|item| cache.bundle(item.bundle).layers.len());
+        for depth in 0..depths.max().unwrap_or(0) {
+            self.number(depth, bench);
+            self.wrap(depth);
+            self.seal(depth, bench);
+            self.finish(depth);
+        }
+        self.transmit(bench);
+    }
+
+    /// 1 Receive.
+    fn receive(&mut self, mut packet: PacketBuf, bench: &mut Bench<'_>) {
+        let plan = match packet.segments {
+            Segments::One => Ok(None),
+            Segments::Tcp { .. } | Segments::Udp { .. } => SegmentPlan::new(&packet).map(Some),
+            // The host hands over packets, not what goes on a wire.
+            Segments::Train { .. } => Err(uxfrm_packet::ParseError::NotSuper),
+        };
+        let count = plan.as_ref().ok().and_then(Option::as_ref).map_or(1, SegmentPlan::count);
+        self.traffic.received += count as u64;
+        self.traffic.received_bytes += packet.len() as u64;
+        let parsed = plan.and_then(|plan| {
+            checksum_of(&mut packet, plan.as_ref())?;
+            Ok((plan, IpPacket::parse(packet.bytes())?))
+        });
+        let (plan, ip) = match parsed {
+            Ok(parsed) => parsed,
+            Err(_) => return self.discard(packet, count, DropReason::OutMalformed, bench),
+        };
+        packet.trim(ip.total_len);
+        self.decide(packet, plan.as_ref(), &ip, bench);
+    }
+
+    /// 2 Flow key, and what follows from the verdict.
+    fn decide(
+        &mut self,
+        packet: PacketBuf,
+        plan: Option<&SegmentPlan>,
+        ip: &IpPacket,
+        bench: &mut Bench<'_>,
+    ) {
+        let count = plan.map_or(1, SegmentPlan::count);
+        let flow = FlowKey::of(&packet, ip, packet.bytes());
+        match self.look_up(&flow, count, packet.len(), bench) {
+            Verdict::Pass => self.pass(packet, plan, bench),
+            Verdict::Drop(reason) => self.discard(packet, count, reason, bench),
+            Verdict::Bundle(bundle) => self.enter(packet, plan, ip, bundle, bench),
+        }
+    }
+
+    /// 3 Look up, 4 Verdict.
+    fn look_up(
+        &mut self,
+        flow: &FlowKey,
+        count: usize,
+        bytes: usize,
+        bench: &mut Bench<'_>,
+    ) -> Verdict {
+        let spd = &bench.snapshot.spd;
+        let found = match spd.lookup(Direction::Out, flow) {
+            Lookup::Default(Action::Allow) => return Verdict::Pass,
+            Lookup::Default(Action::Block) => return Verdict::Drop(DropReason::OutDefaultBlock),
+            Lookup::Policy(entry) => entry,
+        };
+        let mut deciding = Deciding::new();
+        deciding.push(found);
+        if found.kind() == PolicyKind::Sub {
+            deciding.extend(spd.lookup_kind(PolicyKind::Main, Direction::Out, flow));
+        }
+        for entry in &deciding {
+            entry.charge(u32::try_from(count).unwrap_or(u32::MAX), bytes as u64, bench.now);
+            if entry.policy().action == Action::Block {
+                return Verdict::Drop(DropReason::OutPolicyBlock);
+            }
+        }
+        if deciding.iter().all(|entry| entry.policy().templates.is_empty()) {
+            return Verdict::Pass;
+        }
+        match self.cache.resolve(bench.snapshot, &deciding, flow, bench.settings, bench.now) {
+            Resolution::Bundle(place) if self.cache.bundle(place).layers.is_empty() => {
+                Verdict::Pass
+            }
+            Resolution::Bundle(place) => Verdict::Bundle(place),
+            Resolution::Refused(reason) => Verdict::Drop(reason),
+            Resolution::Acquire => {
+                let (source, destination) = (flow.source, flow.destination);
+                bench.tell(Event::Acquire { policy: found.index(), source, destination });
+                Verdict::Drop(DropReason::OutNoState)
+            }
+        }
+    }
+
+    /// 5 PMTU.
+    fn enter(
+        &mut self,
+        packet: PacketBuf,
+        plan: Option<&SegmentPlan>,
+        ip: &IpPacket,
+        place: u32,
+        bench: &mut Bench<'_>,
+    ) {
+        let count = plan.map_or(1, SegmentPlan::count);
+        let bundle = self.cache.bundle(place);
+        // Transport mode is for whole datagrams (RFC 4303 §3.1.1).
+        let transport =
+            bundle.layers.first().is_some_and(|layer| matches!(layer.wrap, Wrap::Transport));
+        if transport && ip.is_fragment() {
+            return self.discard(packet, count, DropReason::OutModeMismatch, bench);
+        }
+        let len = plan.map_or(packet.len(), |plan| plan.len(0));
+        let limit = bundle.limit(ip.version);
+        if len <= limit || !ip.dont_fragment {
+            return self.place(packet, plan, ip, place, bench);
+        }
+        if self.errors.take(bench.now)
+            && let Some(answer) =
+                pmtu::too_big(&packet, ip, limit, &bench.settings.addresses, bench.pool)
+        {
+            self.traffic.originated += 1;
+            bench.out.host.push(answer);
+        }
+        self.discard(packet, count, DropReason::OutTooBig, bench);
+    }
+
+    /// 7 Wrap.
+    fn wrap(&mut self, depth: usize) {
+        for item in &mut self.items {
+            let Some(layer) = self.cache.bundle(item.bundle).layers.get(depth) else { continue };
+            let (at, inside, sequence) = (item.at, item.inside, item.sequence);
+            for (k, frame, len) in item.frames() {
+                self.ident = self.ident.wrapping_add(1);
+                let stamp = Stamp { sequence: sequence + k, id: fold_half(self.ident) };
+                encapsulate::wrap(frame, at, len, layer, &inside, stamp);
+            }
+        }
+    }
+
+    /// 8 Seal.
+    fn seal(&mut self, depth: usize, bench: &mut Bench<'_>) {
+        self.seal_all(depth, bench.crypter);
+        for place in self.failed.drain(..) {
+            let item = &mut self.items[place];
+            bench.refuse(&mut self.traffic, item.count.into(), DropReason::OutCrypto);
+            item.count = 0;
+        }
+    }
+
+    fn seal_all(&mut self, depth: usize, crypter: &mut Crypter) {
+        let mut jobs = Jobs::new();
+        for (place, item) in self.items.iter_mut().enumerate() {
+            let Some(layer) = self.cache.bundle(item.bundle).layers.get(depth) else { continue };
+            let (at, inside, sequence) = (item.at, item.inside, item.sequence);
+            for (k, frame, len) in item.frames() {
+                if jobs.is_full() {
+                    jobs.run(crypter, &mut self.failed);
+                }
+                let esp = &mut frame[layer.esp(at, len, &inside)];
+                jobs.push(place, job(layer, sequence + k, esp));
+            }
+        }
+        jobs.run(crypter, &mut self.failed);
+    }
+
+    /// 9 Finish.
+    fn finish(&mut self, depth: usize) {
+        for item in &mut self.items {
+            let Some(layer) = self.cache.bundle(item.bundle).layers.get(depth) else { continue };
+            let start = item.at - layer.front();
+            let (inside, after) = (item.inside, layer.after(&item.inside));
+            for (_, frame, len) in item.frames() {
+                let end = start + layer.sealed_len(len, &inside);
+                encapsulate::finish(&mut frame[start..end], layer, &after);
+            }
+            item.at = start;
+            item.len = layer.sealed_len(item.len, &inside);
+            item.last_len = layer.sealed_len(item.last_len, &inside);
+            item.inside = after;
+        }
+    }
+
+    fn discard(
+        &mut self,
+        packet: PacketBuf,
+        count: usize,
+        reason: DropReason,
+        bench: &mut Bench<'_>,
+    ) {
+        bench.refuse(&mut self.traffic, count as u64, reason);
+        bench.pool.give(packet);
+    }
+}
+
+impl Item {
+    /// The frames left: number, bytes, length of the packet in it.
+    fn frames(&mut self) -> impl Iterator<Item = (u64, &mut [u8], usize)> {
+        let (count, len, last_len) = (self.count, self.len, self.last_len);
+        let frames = self.packet.bytes_mut().chunks_mut(self.stride);
+        (0..count).zip(frames).map(move |(k, frame)| {
+            (u64::from(k), frame, if k + 1 == count { last_len } else { len })
+        })
+    }
+}
+
+/// Jobs of one call of the crypto library, and of which item each is.
+struct Jobs<'a> {
+    jobs: ArrayVec<SealJob<'a>, CHUNK>,
+    places: ArrayVec<usize, CHUNK>,
+}
+
+/// Enough for the library's bursts, little enough for the stack and the first-level cache.
+const CHUNK: usize = 64;
+
+impl<'a> Jobs<'a> {
+    fn new() -> Self {
+        Self { jobs: ArrayVec::new(), places: ArrayVec::new() }
+    }
+
+    fn is_full(&self) -> bool {
+        self.jobs.is_full()
+    }
+
+    fn push(&mut self, place: usize, job: SealJob<'a>) {
+        self.jobs.push(job);
+        self.places.push(place);
+    }
+
+    /// Seals and forgets them; a refused one was zeroed by the library and its item is noted.
+    fn run(&mut self, crypter: &mut Crypter, failed: &mut Vec<usize>) {
+        crypter.seal(&mut self.jobs);
+        for (job, place) in self.jobs.iter().zip(&self.places) {
+            if job.verdict != Sealing::Sealed && failed.last() != Some(place) {
+                failed.push(*place);
+            }
+        }
+        self.jobs.clear();
+        self.places.clear();
+    }
+}
+
+fn job<'a>(layer: &'a Layer, sequence: u64, esp: &'a mut [u8]) -> SealJob<'a> {
+    let high = match layer.sa.extended() {
+        true => SeqHigh::Esn(fold_high(sequence)),
+        false => SeqHigh::None,
+    };
+    SealJob::in_place(layer.sa.key(), high, Iv::Counter(sequence), esp)
+}
+
+/// Segments of a super-packet get their checksums when they are cut.
+fn checksum_of(
+    packet: &mut PacketBuf,
+    plan: Option<&SegmentPlan>,
+) -> Result<(), uxfrm_packet::ParseError> {
+    if plan.is_some() { Ok(()) } else { checksum::complete(packet) }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "a seed is random in all its bits")]
+fn fold(seed: u64) -> u32 {
+    (seed ^ seed >> 32) as u32
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "IPv4's identification has 16 bits")]
+fn fold_half(ident: u32) -> u16 {
+    ident as u16
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the upper half has 32 bits")]
+fn fold_high(sequence: u64) -> u32 {
+    (sequence >> 32) as u32
+}

@@ -1,0 +1,172 @@
+//! Room for each packet and all its headers: in place for single packets, side by side for the pieces of a super-packet.
+
+use uxfrm_packet::{IpPacket, PacketBuf, Pool, SegmentPlan, Segments, SizeClass};
+
+use super::{Item, Outbound};
+use crate::DropReason;
+use crate::bundle::{Bundle, Frame};
+use crate::esp::layer::{Inside, Outside};
+use crate::worker::Bench;
+
+/// Datagrams of one train at the most (`UDP_MAX_SEGMENTS` of kernels before 6.9).
+const MAX_DATAGRAMS: usize = 64;
+/// Bytes of one train at the most: below 65,535 less IPv6 and UDP headers.
+const MAX_TRAIN: usize = 65_000;
+
+/// Some segments of a plan, to go into one buffer.
+struct Cut {
+    from: usize,
+    count: usize,
+    frame: Frame,
+    /// Bytes of the last frame.
+    last: usize,
+}
+
+impl Outbound {
+    /// Gives the packet its frame, or each piece of a super-packet its own.
+    pub(super) fn place(
+        &mut self,
+        packet: PacketBuf,
+        plan: Option<&SegmentPlan>,
+        ip: &IpPacket,
+        place: u32,
+        bench: &mut Bench<'_>,
+    ) {
+        let (len, count) = plan.map_or((packet.len(), 1), |plan| (plan.len(0), plan.count()));
+        let inside = Inside::of(ip);
+        let Some(frame) = self.cache.bundle(place).frame(len, &inside) else {
+            return self.discard(packet, count, DropReason::OutNoRoom, bench);
+        };
+        let ends = (ip.source, ip.destination);
+        let (at, stride) = (frame.prefix, frame.total);
+        let item = |packet, count, len, last_len| Item {
+            packet,
+            bundle: place,
+            inside,
+            ends,
+            at,
+            len,
+            last_len,
+            stride,
+            count,
+            sequence: 0,
+        };
+        let Some(plan) = plan else {
+            match widened(packet, frame, bench.pool) {
+                Ok(packet) => self.items.push(item(packet, 1, len, len)),
+                Err(packet) => self.discard(packet, 1, DropReason::OutNoRoom, bench),
+            }
+            return;
+        };
+        for cut in self.cache.bundle(place).cuts(plan, frame, &inside) {
+            let count = u32::try_from(cut.count).unwrap_or(u32::MAX);
+            let last_len = plan.len(cut.from + cut.count - 1);
+            match cut.write(plan, &packet, bench.pool) {
+                Some(train) => self.items.push(item(train, count, len, last_len)),
+                None => bench.refuse(&mut self.traffic, count.into(), DropReason::OutNoRoom),
+            }
+        }
+        bench.pool.give(packet);
+    }
+
+    /// A packet that leaves as it is; a super-packet is cut all the same.
+    pub(super) fn pass(
+        &mut self,
+        packet: PacketBuf,
+        plan: Option<&SegmentPlan>,
+        bench: &mut Bench<'_>,
+    ) {
+        let Some(plan) = plan else {
+            self.traffic.sent += 1;
+            self.traffic.sent_bytes += packet.len() as u64;
+            return bench.out.wire.push(packet);
+        };
+        let frame = Frame { prefix: 0, total: plan.len(0) };
+        for cut in cuts(plan, frame, MAX_TRAIN / frame.total, |len| len) {
+            let Some(mut train) = cut.write(plan, &packet, bench.pool) else {
+                bench.refuse(&mut self.traffic, cut.count as u64, DropReason::OutNoRoom);
+                continue;
+            };
+            train.segments = train_of(cut.count, frame.total);
+            self.traffic.sent += cut.count as u64;
+            self.traffic.sent_bytes += train.len() as u64;
+            bench.out.wire.push(train);
+        }
+        bench.pool.give(packet);
+    }
+}
+
+impl Bundle {
+    fn cuts(&self, plan: &SegmentPlan, frame: Frame, inside: &Inside) -> impl Iterator<Item = Cut> {
+        let by_size = MAX_TRAIN / frame.total;
+        let most = match self.layers.last().map(|layer| layer.outside) {
+            Some(Outside::SocketPayload) => by_size.min(MAX_DATAGRAMS),
+            Some(Outside::Packet) | None => by_size,
+        };
+        // A shorter piece needs no longer a frame than the first one has.
+        cuts(plan, frame, most, move |len| {
+            self.frame(len, inside).map_or(frame.total, |last| last.total)
+        })
+    }
+}
+
+/// Parts of a plan, `most` segments each; `total` says how long the frame of a segment is.
+fn cuts(
+    plan: &SegmentPlan,
+    frame: Frame,
+    most: usize,
+    total: impl Fn(usize) -> usize,
+) -> impl Iterator<Item = Cut> {
+    let most = most.max(1);
+    (0..plan.count()).step_by(most).map(move |from| {
+        let count = most.min(plan.count() - from);
+        Cut { from, count, frame, last: total(plan.len(from + count - 1)) }
+    })
+}
+
+impl Cut {
+    /// The segments in a buffer of their own, with room around each.
+    fn write(&self, plan: &SegmentPlan, source: &PacketBuf, pool: &mut Pool) -> Option<PacketBuf> {
+        let Frame { prefix, total: stride } = self.frame;
+        let total = stride * (self.count - 1) + self.last;
+        let mut train = pool.take(SizeClass::holding(total));
+        (train.mark, train.if_id) = (source.mark, source.if_id);
+        let written = train.append(total).and_then(|room| {
+            room.chunks_mut(stride).enumerate().try_for_each(|(k, frame)| {
+                plan.write(self.from + k, source.bytes(), &mut frame[prefix..]).map(|_| ())
+            })
+        });
+        if written.is_none() {
+            pool.give(train);
+            return None;
+        }
+        Some(train)
+    }
+}
+
+/// What a buffer of `count` frames holds.
+pub(super) fn train_of(count: usize, stride: usize) -> Segments {
+    match u16::try_from(stride) {
+        Ok(stride) if count > 1 => Segments::Train { stride },
+        Ok(_) | Err(_) => Segments::One,
+    }
+}
+
+/// The same packet with its frame around it: in place where there is room, else in a larger buffer; back if that has none either.
+fn widened(mut packet: PacketBuf, frame: Frame, pool: &mut Pool) -> Result<PacketBuf, PacketBuf> {
+    let behind = frame.total - frame.prefix - packet.len();
+    if packet.headroom() >= frame.prefix && packet.tailroom() >= behind {
+        packet.push(frame.prefix);
+        packet.append(behind);
+        return Ok(packet);
+    }
+    let mut larger = pool.take(SizeClass::Super);
+    larger.inherit(&packet);
+    let Some(room) = larger.append(frame.total) else {
+        pool.give(larger);
+        return Err(packet);
+    };
+    room[frame.prefix..frame.prefix + packet.len()].copy_from_slice(packet.bytes());
+    pool.give(packet);
+    Ok(larger)
+}

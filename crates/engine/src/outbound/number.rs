@@ -1,0 +1,118 @@
+//! What each SA is charged and gives: once per batch, exact at the limits.
+
+use super::{Item, Outbound};
+use crate::bundle::{Account, Giving};
+use crate::worker::Bench;
+use crate::{Charge, DropReason, Event};
+
+impl Outbound {
+    /// 6 Number.
+    pub(super) fn number(&mut self, depth: usize, bench: &mut Bench<'_>) {
+        self.ask(depth);
+        for place in self.drawn.drain(..) {
+            grant(&mut self.cache.accounts[place as usize], bench);
+        }
+        for item in self.items.iter_mut().filter(|item| item.count > 0) {
+            let Some((account, layer)) = self.cache.draw(item.bundle, depth) else { continue };
+            let granted = account.give(item, layer.kept(&item.inside), bench);
+            if granted < item.count {
+                let refused = item.count - granted;
+                bench.refuse(&mut self.traffic, refused.into(), account.refusal);
+                item.keep(granted);
+            }
+        }
+    }
+
+    /// Adds up what the batch wants of each SA.
+    fn ask(&mut self, depth: usize) {
+        for item in self.items.iter().filter(|item| item.count > 0) {
+            let Some((account, layer)) = self.cache.draw(item.bundle, depth) else { continue };
+            if account.packets == 0 {
+                self.drawn.push(account.place);
+            }
+            account.packets += item.count;
+            account.bytes += item.charged(layer.kept(&item.inside));
+        }
+    }
+}
+
+/// Charges the SA and takes numbers for what it lets pass.
+fn grant(account: &mut Account, bench: &mut Bench<'_>) {
+    let (packets, bytes) = (account.packets, account.bytes);
+    (account.packets, account.bytes, account.left) = (0, 0, 0);
+    account.giving = Giving::Block;
+    account.refusal = DropReason::OutStateExpired;
+    let id = account.sa.id();
+    match account.sa.charge(packets, bytes, bench.now) {
+        Charge::Ok => account.take(packets),
+        Charge::SoftLimit => {
+            bench.tell(Event::SaSoftLimit(id));
+            account.take(packets);
+        }
+        Charge::Crossing => account.giving = Giving::OneByOne,
+        Charge::HardLimit => bench.tell(Event::SaHardLimit(id)),
+        Charge::Expired => {}
+    }
+}
+
+impl Account {
+    /// What the block lacks is refused as overflow, whatever was refused before.
+    fn take(&mut self, packets: u32) {
+        match self.sa.sequence().take(packets) {
+            Ok(block) => (self.next, self.left) = (block.first, block.count),
+            Err(reason) => (self.left, self.refusal) = (0, reason),
+        }
+        if self.left < packets {
+            self.refusal = DropReason::OutSequenceOverflow;
+        }
+    }
+
+    /// Numbers for an item: how many of its packets got one.
+    fn give(&mut self, item: &mut Item, kept: usize, bench: &mut Bench<'_>) -> u32 {
+        if self.giving == Giving::OneByOne {
+            self.left = 0;
+            match self.charge_each(item, kept, bench) {
+                0 => {}
+                passed => self.take(passed),
+            }
+        }
+        let granted = item.count.min(self.left);
+        item.sequence = self.next;
+        self.next += u64::from(granted);
+        self.left -= granted;
+        granted
+    }
+
+    /// Charges packet by packet until a limit is met.
+    fn charge_each(&self, item: &Item, kept: usize, bench: &mut Bench<'_>) -> u32 {
+        let id = self.sa.id();
+        for k in 0..item.count {
+            let len = if k + 1 == item.count { item.last_len } else { item.len };
+            match self.sa.charge(1, (len - kept) as u64, bench.now) {
+                Charge::Ok => {}
+                Charge::SoftLimit => bench.tell(Event::SaSoftLimit(id)),
+                Charge::HardLimit => {
+                    bench.tell(Event::SaHardLimit(id));
+                    return k;
+                }
+                Charge::Crossing | Charge::Expired => return k,
+            }
+        }
+        item.count
+    }
+}
+
+impl Item {
+    /// Bytes that its SA is charged: the text without padding, as in `net/xfrm/xfrm_output.c: xfrm_output_one`.
+    fn charged(&self, kept: usize) -> u64 {
+        let equal = (self.len - kept) as u64 * u64::from(self.count - 1);
+        equal + (self.last_len - kept) as u64
+    }
+
+    /// Keeps the first `count` packets.
+    fn keep(&mut self, count: u32) {
+        self.packet.trim(self.stride * count as usize);
+        self.last_len = self.len;
+        self.count = count;
+    }
+}

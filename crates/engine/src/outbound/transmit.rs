@@ -1,0 +1,94 @@
+//! What leaves, in the shape that the wire's port wants.
+
+use uxfrm_packet::{Checksum, PacketBuf, Segments};
+
+use super::frame::train_of;
+use super::{Item, Outbound};
+use crate::esp::layer::{Inside, Layer, Outside};
+use crate::fragments::split::{Cut, split};
+use crate::worker::Bench;
+
+impl Outbound {
+    /// 10 Transmit.
+    pub(super) fn transmit(&mut self, bench: &mut Bench<'_>) {
+        let mut items = std::mem::take(&mut self.items);
+        for item in items.drain(..) {
+            if item.count == 0 {
+                bench.pool.give(item.packet);
+            } else {
+                self.send(item, bench);
+            }
+        }
+        self.items = items;
+    }
+
+    fn send(&mut self, mut item: Item, bench: &mut Bench<'_>) {
+        let bundle = self.cache.bundle(item.bundle);
+        let Some(last) = bundle.layers.last() else { return bench.pool.give(item.packet) };
+        for layer in &bundle.layers {
+            item.packet.mark = layer.sa.config().output_mark.applied_to(item.packet.mark);
+        }
+        item.packet.checksum = Checksum::AsIs;
+        item.packet.segments = train_of(item.count as usize, item.stride);
+        self.traffic.sent += u64::from(item.count);
+        let inside = item.inside;
+        let packet = match last.outside {
+            Outside::SocketPayload => payload(item, last),
+            Outside::Packet => item.packet,
+        };
+        self.traffic.sent_bytes += packet.len() as u64;
+        if packet.udp.is_some() || frame_len(&packet) <= bench.settings.mtu.into() {
+            return bench.out.wire.push(packet);
+        }
+        self.fragment(packet, &inside, bench);
+    }
+
+    /// Fragments of packets that are larger than the network takes and that nobody may be told about.
+    fn fragment(&mut self, packet: PacketBuf, inside: &Inside, bench: &mut Bench<'_>) {
+        for whole in packet.bytes().chunks(frame_len(&packet)) {
+            self.ident = self.ident.wrapping_add(1);
+            let cut = Cut {
+                version: inside.version,
+                place: inside.esp_offset,
+                next_header_at: inside.next_header_at,
+                mtu: bench.settings.mtu.into(),
+                ident: self.ident,
+            };
+            split(whole, &cut, packet.mark, bench.pool, &mut bench.out.wire);
+        }
+        bench.pool.give(packet);
+    }
+}
+
+fn frame_len(packet: &PacketBuf) -> usize {
+    match packet.segments {
+        Segments::Train { stride } => stride.into(),
+        Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => packet.len().max(1),
+    }
+}
+
+/// UDP payload for a socket: without the IP header, which in transport mode is there still.
+fn payload(mut item: Item, layer: &Layer) -> PacketBuf {
+    let kept = layer.kept(&item.inside);
+    if item.count > 1 && kept > 0 {
+        close_up(&mut item, kept);
+    } else {
+        item.packet.pull(kept);
+    }
+    item.packet.udp = layer.udp_path(&item.inside, item.ends);
+    item.packet
+}
+
+/// Leaves out the first `kept` bytes of every frame.
+fn close_up(item: &mut Item, kept: usize) {
+    let (stride, len) = (item.stride, item.packet.len());
+    let bytes = item.packet.bytes_mut();
+    let mut end = 0;
+    for start in (0..len).step_by(stride) {
+        let frame = (start + stride).min(len);
+        bytes.copy_within(start + kept..frame, end);
+        end += frame - start - kept;
+    }
+    item.packet.trim(end);
+    item.packet.segments = train_of(item.count as usize, stride - kept);
+}
