@@ -70,6 +70,9 @@ drop_reasons! {
     OutStateDirection => "out_state_direction", Some(X::OutStateDirError);
     /// Outbound: the sequence number would wrap (RFC 4303 §3.3.3).
     OutSequenceOverflow => "out_sequence_overflow", Some(X::OutStateSeqError);
+    /// Outbound: the next sequence numbers are not written down as reserved yet (static keys; the disk is slow), so that a
+    /// restart could use them again.
+    OutSequenceReserve => "out_sequence_reserve", Some(X::OutStateSeqError);
     /// Outbound: the state's mode can't carry this packet (wrong family, transport mode to another address).
     OutModeMismatch => "out_mode_mismatch", Some(X::OutStateModeError);
     /// Outbound: the packet with DF is larger than fits; the sender is told by ICMP. The kernel counts no Xfrm line.
@@ -132,6 +135,8 @@ drop_reasons! {
     ForwardMalformed => "forward_malformed", Some(X::FwdHdrError);
     /// Transmit: the port's queue was full or the kernel had no buffers.
     PortFull => "port_full", Some(X::OutNoQueueSpace);
+    /// Transmit: larger than the link takes (`EMSGSIZE`); the path's MTU shrank under us.
+    PortTooBig => "port_too_big", Some(X::OutError);
     /// Transmit: the port refused the packet.
     PortRefused => "port_refused", Some(X::OutError);
 }

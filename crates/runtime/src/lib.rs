@@ -1,1 +1,19 @@
-//! uxfrm runtime.
+//! Workers: threads that carry batches between ports and the engine.
+//!
+//! - [`Lane`] is one worker: its host port, its [`Wire`], its engine, and a loop that polls, receives, processes and
+//!   transmits, run to completion on one core.
+//! - [`Wire`] is the network side: one port for whole IPv4 packets, one for IPv6, one per UDP port and family; each
+//!   outgoing packet finds its own.
+//! - [`Running`] is a lane on its thread: it can be told to stop, and is waited for.
+//!
+//! Nothing is shared between lanes but the published snapshot of the databases and the atomics inside states.
+//! Back-pressure is dropping, early and by name: a lane never waits for a port.
+#![forbid(unsafe_code)]
+
+mod lane;
+mod running;
+mod wire;
+
+pub use lane::{Error, Lane};
+pub use running::Running;
+pub use wire::{Datagrams, Wire};

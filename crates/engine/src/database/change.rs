@@ -73,6 +73,11 @@ impl Change<'_> {
         Ok(sa)
     }
 
+    /// All states, changes so far included.
+    pub fn states(&self) -> impl Iterator<Item = &Arc<Sa>> {
+        self.database.next.sad.iter()
+    }
+
     /// `ip xfrm state flush` (`XFRM_MSG_FLUSHSA`) of one protocol or [`SaProtocol::Any`]. Says how many went.
     pub fn flush_sas(&mut self, protocol: SaProtocol) -> usize {
         let sad = &mut self.database.next.sad;
@@ -108,6 +113,11 @@ impl Change<'_> {
         self.database.ledger.find(key)
     }
 
+    /// All policies, changes so far included.
+    pub fn policies(&self) -> impl Iterator<Item = &Arc<PolicyEntry>> {
+        self.database.ledger.iter()
+    }
+
     /// `ip xfrm policy delete` (`XFRM_MSG_DELPOLICY`).
     ///
     /// # Errors
@@ -121,6 +131,12 @@ impl Change<'_> {
     /// `ip xfrm policy flush` (`XFRM_MSG_FLUSHPOLICY`). Says how many went.
     pub fn flush_policies(&mut self, kind: PolicyKind) -> usize {
         self.database.ledger.flush(kind)
+    }
+
+    /// What happens to packets that match no policy, changes so far included.
+    #[must_use]
+    pub fn defaults(&self) -> Defaults {
+        self.database.next.spd.defaults()
     }
 
     /// `ip xfrm policy setdefault` (`XFRM_MSG_SETDEFAULT`).

@@ -10,6 +10,8 @@ use crate::DropReason;
 pub struct Sequence {
     /// The last number handed out, or beyond [`Sequence::limit`] when workers asked for more than there was.
     last: AtomicU64,
+    /// Up to here numbers may be handed out now; see [`Sequence::reserve`]. Never above `limit`.
+    ceiling: AtomicU64,
     limit: u64,
 }
 
@@ -26,13 +28,20 @@ impl Sequence {
     /// Numbers above `sent` up to and with `limit`.
     #[must_use]
     pub const fn new(sent: u64, limit: u64) -> Self {
-        Self { last: AtomicU64::new(sent), limit }
+        Self { last: AtomicU64::new(sent), ceiling: AtomicU64::new(limit), limit }
+    }
+
+    /// Hands out no number above `ceiling` from now on, until told otherwise. So that whoever keeps numbers across a restart (static keys) is
+    /// always ahead of those in use: write `ceiling` down first, then call this.
+    pub fn reserve(&self, ceiling: u64) {
+        self.ceiling.store(ceiling.min(self.limit), Ordering::Relaxed);
     }
 
     /// Takes up to `count` (at least 1) numbers; fewer only where they end, and none when they have ended.
     ///
     /// # Errors
-    /// [`DropReason::OutSequenceOverflow`] when no number is left; it stays so.
+    /// [`DropReason::OutSequenceOverflow`] when no number is left; it stays so. [`DropReason::OutSequenceReserve`] when none is
+    /// reserved; those asked for are lost, as a gap in the numbers.
     #[inline]
     pub fn take(&self, count: u32) -> Result<SequenceBlock, DropReason> {
         // Relaxed throughout: a read-modify-write always sees the latest value of its own variable, and no other data
@@ -43,9 +52,10 @@ impl Sequence {
         } else {
             self.take_near_wrap(wanted)
         };
-        let left = self.limit.saturating_sub(taken).min(wanted);
+        let left = self.ceiling.load(Ordering::Relaxed).saturating_sub(taken).min(wanted);
         match u32::try_from(left) {
-            Ok(0) | Err(_) => Err(DropReason::OutSequenceOverflow),
+            Ok(0) | Err(_) if taken >= self.limit => Err(DropReason::OutSequenceOverflow),
+            Ok(0) | Err(_) => Err(DropReason::OutSequenceReserve),
             Ok(count) => Ok(SequenceBlock { first: taken + 1, count }),
         }
     }
@@ -105,6 +115,18 @@ mod tests {
             assert_eq!(sequence.take(1), Err(DropReason::OutSequenceOverflow));
             assert_eq!(sequence.last(), limit);
         }
+    }
+
+    #[test]
+    fn nothing_above_the_reservation_is_handed_out() {
+        let sequence = Sequence::new(0, 100);
+        sequence.reserve(5);
+        assert_eq!(drain(&sequence, 2), [1, 2, 3, 4, 5]);
+        assert_eq!(sequence.take(1), Err(DropReason::OutSequenceReserve));
+        sequence.reserve(1000);
+        let rest = drain(&sequence, 10);
+        assert!(rest[0] > 5 && rest.last() == Some(&100), "{rest:?}");
+        assert_eq!(sequence.take(1), Err(DropReason::OutSequenceOverflow));
     }
 
     #[test]

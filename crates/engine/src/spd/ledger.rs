@@ -68,6 +68,11 @@ impl Ledger {
         }
     }
 
+    /// All policies; sub before main in each direction.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<PolicyEntry>> {
+        self.lists.iter().flatten().flat_map(|list| list.order.values())
+    }
+
     /// Whether this very entry is in.
     pub(crate) fn holds(&self, entry: &Arc<PolicyEntry>) -> bool {
         self.by_index.get(&entry.index()).is_some_and(|held| Arc::ptr_eq(held, entry))

@@ -1,0 +1,195 @@
+//! The running gateway: databases, lanes, routes and sockets brought up in order, kept, and taken down in order.
+//!
+//! Up: databases from the batch files → TUN (still without routes) → wire sockets → lanes → routes, so that no packet
+//! is brought to a gateway that is not there yet. Down: routes → lanes → TUN.
+
+use std::{
+    net::IpAddr,
+    path::Path,
+    sync::{
+        Arc,
+        mpsc::{self, Receiver},
+    },
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use sd_notify::NotifyState;
+use uxfrm_engine::{Database, DropCounts, Drops, Event, Moment, Spd};
+use uxfrm_io::{
+    clock, dump,
+    poll::Poller,
+    rtnetlink::Rtnetlink,
+    signal::{Request, Signals},
+    tun::{Queues, Tun, TunOptions},
+};
+use uxfrm_runtime::Running;
+
+use crate::{config::Config, host::HostRoutes, lanes, load, stat::StatSocket};
+
+/// What the gateway waits for.
+const SIGNALS: u8 = 0;
+const STAT: u8 = 1;
+
+/// The longest that nobody looks after time limits and events.
+const TICK: Duration = Duration::from_millis(200);
+
+/// Runs the gateway of a configuration file in the foreground until SIGTERM or SIGINT.
+///
+/// # Errors
+/// What keeps it from starting, everything else that ends it.
+pub fn run(path: &Path) -> anyhow::Result<()> {
+    dump::forbid().context("can't keep keys out of core dumps")?;
+    let signals = Signals::block()?;
+    let config = Config::load(path)?;
+    let mut database = Database::new(config.crypto.backend.into());
+    load::load(&mut database, &config.xfrm.batch, now()).map_err(joined)?;
+    let stat = StatSocket::open().context("another uxfrm runs in this network namespace")?;
+    let mut gateway = Gateway::start(&config, database)?;
+    say_ready();
+    let ended = gateway.serve(&signals, &stat);
+    let _not_under_systemd = sd_notify::notify(&[NotifyState::Stopping]);
+    match ended {
+        Ok(()) => gateway.stop(),
+        Err(error) => Err(gateway.fail(error)),
+    }
+}
+
+/// Reads a configuration and its batch files as [`run`] does, and does nothing.
+///
+/// # Errors
+/// All that is wrong with them.
+pub fn check(path: &Path) -> anyhow::Result<()> {
+    let config = Config::load(path)?;
+    let mut database = Database::new(config.crypto.backend.into());
+    load::load(&mut database, &config.xfrm.batch, now()).map_err(joined)
+}
+
+#[derive(Debug)]
+struct Gateway {
+    database: Database,
+    routes: HostRoutes,
+    lanes: Vec<Running>,
+    drops: Vec<Arc<Drops>>,
+    events: Receiver<Event>,
+}
+
+impl Gateway {
+    fn start(config: &Config, database: Database) -> anyhow::Result<Self> {
+        let queues = if config.runtime.workers > 1 { Queues::Several } else { Queues::Single };
+        let tun = Tun::open(&TunOptions { queues, ..TunOptions::new(&config.host.tun) })
+            .with_context(|| format!("can't open the TUN {}", config.host.tun))?;
+        let index = bring_up(&tun, config.host.mtu)?;
+        let mut routes = HostRoutes::open(index, config.wire.table, config.wire.mark)?;
+        let snapshot = database.snapshot();
+        let mtu = routes.wire_mtu(peers(&snapshot.spd)).unwrap_or(1500);
+        let own = routes.addresses()?.into_iter().collect();
+        let (sender, events) = mpsc::channel();
+        let around = lanes::Surroundings { mtu, own };
+        let lanes = lanes::build(config, tun, &database, &around, &sender)?;
+        let drops = lanes.iter().map(|lane| lane.worker().drops()).collect();
+        let lanes = lanes::start(lanes, config.runtime.pin)?;
+        routes.follow(&snapshot.spd)?;
+        Ok(Self { database, routes, lanes, drops, events })
+    }
+
+    /// Looks after signals, counters, events and time limits until told to stop or a lane ends.
+    fn serve(&mut self, signals: &Signals, stat: &StatSocket) -> anyhow::Result<()> {
+        use std::os::fd::AsFd as _;
+        let mut poller = Poller::new()?;
+        poller.add(signals.as_fd(), SIGNALS)?;
+        poller.add(stat.as_fd(), STAT)?;
+        loop {
+            let ready = poller.wait(Some(self.patience()))?;
+            if ready.has(STAT) {
+                stat.answer(|| DropCounts::sum(self.drops.iter().map(Arc::as_ref)).xfrm_stat());
+            }
+            while let Some(request) = signals.next()? {
+                match request {
+                    Request::Stop => return Ok(()),
+                    Request::Reload => tracing::warn!("SIGHUP: reloading is not there yet; restart"),
+                }
+            }
+            self.keep_time()?;
+            anyhow::ensure!(!self.lanes.iter().any(Running::has_ended), "a worker ended by itself");
+        }
+    }
+
+    /// Lets events and time limits take effect, and routes follow the policies that are left.
+    fn keep_time(&mut self) -> anyhow::Result<()> {
+        let before = self.database.snapshot();
+        let mut events: Vec<_> = self.events.try_iter().collect();
+        events.iter().for_each(|event| self.database.observe(event));
+        self.database.handle_timeout(now(), &mut events);
+        for event in &events {
+            tracing::info!(?event, "expiry");
+        }
+        let after = self.database.snapshot();
+        if before.generation != after.generation {
+            self.routes.follow(&after.spd)?;
+        }
+        Ok(())
+    }
+
+    fn patience(&self) -> Duration {
+        self.database
+            .poll_timeout()
+            .map_or(TICK, |(deadline, _)| deadline.since(now()).min(TICK))
+    }
+
+    /// The orderly end: routes first, so that nothing is brought to lanes that are gone.
+    fn stop(self) -> anyhow::Result<()> {
+        self.routes.close()?;
+        let lanes: Result<Vec<()>, _> = self.lanes.into_iter().map(Running::stop).collect();
+        Ok(lanes.map(drop)?)
+    }
+
+    /// The end by a fault. Routes stay: beneath those to the TUN lie unreachable ones, and nothing leaves plain.
+    fn fail(self, error: anyhow::Error) -> anyhow::Error {
+        let lanes: Result<Vec<()>, _> = self.lanes.into_iter().map(Running::stop).collect();
+        let error = match lanes {
+            Ok(_) => error,
+            Err(cause) => anyhow::Error::new(cause).context(error),
+        };
+        error.context("protected destinations stay unreachable until uxfrm runs again")
+    }
+}
+
+/// Gives the TUN its MTU and brings it up, without addresses of its own making. Its index.
+fn bring_up(tun: &Tun, mtu: u16) -> anyhow::Result<u32> {
+    let mut rtnetlink = Rtnetlink::open()?;
+    let link = rtnetlink.link(tun.name())?;
+    // A link-local address would make the kernel send neighbour and router solicitations into the tunnel.
+    let addr_gen_mode = format!("net/ipv6/conf/{}/addr_gen_mode", tun.name());
+    if let Err(error) = uxfrm_io::netns::set_sysctl(&addr_gen_mode, "1") {
+        tracing::debug!(%error, "the kernel has no IPv6 on the TUN");
+    }
+    rtnetlink.set_mtu(link.index, u32::from(mtu))?;
+    rtnetlink.set_up(link.index)?;
+    Ok(link.index)
+}
+
+/// Where the policies' tunnels lead.
+fn peers(spd: &Spd) -> impl Iterator<Item = IpAddr> {
+    spd.iter().flat_map(|entry| {
+        let templates = entry.policy().templates.iter();
+        templates.map(|template| template.destination).filter(|peer| !peer.is_unspecified())
+    })
+}
+
+fn say_ready() {
+    let _not_under_systemd = sd_notify::notify(&[NotifyState::Ready]);
+    use std::io::Write as _;
+    // Whoever started us and closed our standard error does not want to know.
+    let _closed = writeln!(std::io::stderr(), "uxfrm: ready");
+}
+
+fn now() -> Moment {
+    Moment(clock::boot_nanoseconds())
+}
+
+/// All faults as one error, a line each.
+fn joined(faults: Vec<load::Error>) -> anyhow::Error {
+    let lines: Vec<_> = faults.iter().map(ToString::to_string).collect();
+    anyhow::anyhow!(lines.join("\n"))
+}

@@ -1,0 +1,124 @@
+//! Batch files made true: the commands of `ip xfrm` lines carried out on the databases.
+
+use std::path::{Path, PathBuf};
+
+use uxfrm_engine::{Change, Database, Defaults, Error as Refusal, Moment, PolicyKey, PolicyName, SaProtocol};
+
+use crate::batch::{self, Command, LoadError, Located, PolicyTarget};
+
+/// Why the batch files can't be carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file can't be read, or has lines that are no `ip xfrm`.
+    #[error(transparent)]
+    Unreadable(#[from] LoadError),
+    /// The databases refuse a line, in the kernel's words.
+    #[error("{file}:{line}: {refusal}", file = file.display())]
+    Refused {
+        /// The file.
+        file: PathBuf,
+        /// The line, from 1.
+        line: u32,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// The line asks for something that a configuration can't answer.
+    #[error(
+        "{file}:{line}: `{command}` has no place in a configuration; expected state or policy add, update, delete, flush, or policy setdefault",
+        file = file.display()
+    )]
+    Misplaced {
+        /// The file.
+        file: PathBuf,
+        /// The line, from 1.
+        line: u32,
+        /// What it asks for.
+        command: &'static str,
+    },
+}
+
+/// Carries out all lines of `files`, in order, as one change: workers see all of it or nothing.
+///
+/// # Errors
+/// All faults of the first file that has any; the databases are then in no state to be used.
+pub fn load(database: &mut Database, files: &[PathBuf], now: Moment) -> Result<(), Vec<Error>> {
+    let mut scripts = Vec::new();
+    let mut faults = Vec::new();
+    for file in files {
+        match batch::load(file) {
+            Ok(commands) => scripts.push((file, commands)),
+            Err(error) => faults.push(Error::Unreadable(error)),
+        }
+    }
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    database.apply(now, |change| {
+        for (file, commands) in scripts {
+            faults.extend(commands.into_iter().filter_map(|line| run(change, file, line).err()));
+        }
+    });
+    if faults.is_empty() { Ok(()) } else { Err(faults) }
+}
+
+fn run(change: &mut Change<'_>, file: &Path, line: Located<Command>) -> Result<(), Error> {
+    let misplaced = |command| Err(Error::Misplaced { file: file.into(), line: line.line, command });
+    let done = match line.value {
+        Command::StateAdd(config) => change.add_sa(*config).map(drop),
+        Command::StateUpdate(config) => change.update_sa(*config).map(drop),
+        Command::StateDelete(key) => change.delete_sa(key.id, key.mark).map(drop),
+        Command::StateFlush { protocol } => {
+            change.flush_sas(protocol.unwrap_or(SaProtocol::Any));
+            Ok(())
+        }
+        Command::PolicyAdd(policy) => change.add_policy(*policy).map(drop),
+        Command::PolicyUpdate(policy) => change.update_policy(*policy).map(drop),
+        Command::PolicyDelete(key) => change.delete_policy(&named(key)).map(drop),
+        Command::PolicyFlush { kind } => {
+            change.flush_policies(kind);
+            Ok(())
+        }
+        Command::SetDefault { inbound, forward, outbound } => {
+            let old = change.defaults();
+            change.set_defaults(Defaults {
+                inbound: inbound.unwrap_or(old.inbound),
+                forward: forward.unwrap_or(old.forward),
+                outbound: outbound.unwrap_or(old.outbound),
+            });
+            Ok(())
+        }
+        Command::SetHthresh { .. } => {
+            tracing::warn!(
+                file = %file.display(),
+                line = line.line,
+                "hthresh changes nothing here: there is no hash with thresholds to set"
+            );
+            Ok(())
+        }
+        Command::StateAllocSpi(_) => return misplaced("state allocspi"),
+        Command::StateGet(_) => return misplaced("state get"),
+        Command::StateDeleteAll(_) => return misplaced("state deleteall"),
+        Command::StateList(_) | Command::StateListWithoutKeys(_) => return misplaced("state list"),
+        Command::StateCount => return misplaced("state count"),
+        Command::PolicyGet(_) => return misplaced("policy get"),
+        Command::PolicyDeleteAll(_) => return misplaced("policy deleteall"),
+        Command::PolicyList(_) => return misplaced("policy list"),
+        Command::PolicyCount => return misplaced("policy count"),
+        Command::GetDefault => return misplaced("policy getdefault"),
+    };
+    done.map_err(|refusal| Error::Refused { file: file.into(), line: line.line, refusal })
+}
+
+/// The databases' name for the policy that a line names.
+fn named(key: batch::PolicyKey) -> PolicyKey {
+    PolicyKey {
+        direction: key.direction,
+        kind: key.kind,
+        mark: key.mark,
+        if_id: key.if_id,
+        name: match key.target {
+            PolicyTarget::Selector(selector) => PolicyName::Selector(selector),
+            PolicyTarget::Index(index) => PolicyName::Index(index),
+        },
+    }
+}

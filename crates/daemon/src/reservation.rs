@@ -1,0 +1,115 @@
+//! Sequence numbers across restarts: no IV is used twice under a static key.
+//!
+//! States from batch files have the same keys after a restart, so their numbers must go on above any that may have been
+//! used. A file keeps, for each state that sends, a number ahead of use; a state hands out none above it
+//! ([`Sequence::reserve`](uxfrm_engine::Sequence::reserve)). The file holds no keys. An orderly end writes down the exact numbers; after a crash the
+//! rest of a reservation is lost, which peers see as a gap.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+};
+
+use uxfrm_engine::{Direction, Sa, SaConfig, Sad};
+
+/// How many numbers are reserved at a time: at ten million packets per second a second and a half.
+const AHEAD: u64 = 1 << 24;
+
+/// The file of reservations, and what it says.
+#[derive(Debug)]
+pub struct Reservations {
+    path: PathBuf,
+    numbers: BTreeMap<String, u64>,
+}
+
+impl Reservations {
+    /// Reads the file; none yet is an empty one.
+    ///
+    /// # Errors
+    /// A file that can't be read or has other lines than ours: starting without it could use an IV twice.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let text = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(error),
+        };
+        let numbers = text.lines().map(parse).collect::<Result<_, _>>()?;
+        Ok(Self { path: path.to_owned(), numbers })
+    }
+
+    /// Lets a state begin above all numbers that it may have used before.
+    pub fn resume(&self, config: &mut SaConfig) {
+        if let Some(number) = self.numbers.get(&name(config)) {
+            config.replay.sent = config.replay.sent.max(*number);
+        }
+    }
+
+    /// Reserves numbers for all states that are running short of them, and writes them down first.
+    ///
+    /// # Errors
+    /// When the file can't be written; nothing is reserved then, and those states stop when theirs end.
+    pub fn renew(&mut self, sad: &Sad) -> io::Result<()> {
+        let short: Vec<_> = sad.iter().filter(|sa| sends(sa) && self.is_short(sa)).collect();
+        if short.is_empty() {
+            return Ok(());
+        }
+        for sa in &short {
+            let ceiling = sa.sequence().last().saturating_add(AHEAD);
+            self.numbers.insert(name(sa.config()), ceiling);
+        }
+        self.write()?;
+        for sa in short {
+            sa.sequence().reserve(self.numbers[&name(sa.config())]);
+        }
+        Ok(())
+    }
+
+    /// Writes down the very numbers that were used. The states must be at rest.
+    ///
+    /// # Errors
+    /// When the file can't be written; the reservations in it stand.
+    pub fn settle(mut self, sad: &Sad) -> io::Result<()> {
+        for sa in sad.iter().filter(|sa| sends(sa)) {
+            self.numbers.insert(name(sa.config()), sa.sequence().last());
+        }
+        self.write()
+    }
+
+    fn is_short(&self, sa: &Sa) -> bool {
+        let reserved = self.numbers.get(&name(sa.config())).copied().unwrap_or(0);
+        reserved.saturating_sub(sa.sequence().last()) < AHEAD / 2
+    }
+
+    /// Replaces the file as a whole: a crash leaves the old one or the new one.
+    fn write(&self) -> io::Result<()> {
+        let new = self.path.with_extension("sequences.new");
+        let mut file = File::create(&new)?;
+        for (state, number) in &self.numbers {
+            writeln!(file, "{state} {number}")?;
+        }
+        file.sync_all()?;
+        fs::rename(&new, &self.path)?;
+        let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+    }
+}
+
+fn sends(sa: &Sa) -> bool {
+    sa.config().direction != Some(Direction::In)
+}
+
+/// What names a state in the file.
+fn name(config: &SaConfig) -> String {
+    let mark = config.mark;
+    format!("{} {} {:#x}/{:#x}", config.id.destination, config.id.spi, mark.value, mark.mask)
+}
+
+fn parse(line: &str) -> io::Result<(String, u64)> {
+    let parts = line.rsplit_once(' ').and_then(|(state, number)| Some((state, number.parse().ok()?)));
+    let (state, number) = parts.ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidData, format!("no reservation of sequence numbers: {line:?}"))
+    })?;
+    Ok((state.to_owned(), number))
+}

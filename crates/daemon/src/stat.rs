@@ -1,0 +1,83 @@
+//! The counters' socket: who connects is sent the text of `/proc/net/xfrm_stat`, and that is all.
+//!
+//! Its name is abstract, so each network namespace has its own, it needs no directory and is gone with the process.
+//! Only root and the user that runs the gateway are answered (`SO_PEERCRED`).
+
+use std::{
+    io::{self, Read as _, Write as _},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        linux::net::SocketAddrExt as _,
+        unix::net::{SocketAddr, UnixListener, UnixStream},
+    },
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use nix::{
+    sys::socket::{getsockopt, sockopt::PeerCredentials},
+    unistd::Uid,
+};
+
+/// The abstract name of the socket.
+const NAME: &[u8] = b"uxfrm/stat";
+
+/// A client that does not read is not waited for.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// The gateway's end.
+#[derive(Debug)]
+pub struct StatSocket {
+    listener: UnixListener,
+}
+
+impl StatSocket {
+    /// Opens the socket of this network namespace.
+    ///
+    /// # Errors
+    /// `EADDRINUSE` when another gateway runs in this namespace.
+    pub fn open() -> io::Result<Self> {
+        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(NAME)?)?;
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener })
+    }
+
+    /// Answers all that wait with `text`. A client that may not ask or does not read gets nothing and holds up nobody.
+    pub fn answer(&self, text: impl Fn() -> String) {
+        while let Ok((client, _)) = self.listener.accept() {
+            if let Err(error) = serve(client, &text) {
+                tracing::debug!(%error, "a client of the counters went away");
+            }
+        }
+    }
+}
+
+impl AsFd for StatSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+fn serve(mut client: UnixStream, text: &impl Fn() -> String) -> io::Result<()> {
+    let peer = getsockopt(&client, PeerCredentials)?;
+    if peer.uid() != 0 && peer.uid() != Uid::effective().as_raw() {
+        return Ok(());
+    }
+    client.set_nonblocking(false)?;
+    client.set_write_timeout(Some(PATIENCE))?;
+    client.write_all(text().as_bytes())
+}
+
+/// Asks the gateway of this network namespace for its counters: the text of `/proc/net/xfrm_stat`.
+///
+/// # Errors
+/// When no gateway runs here, or it does not answer us.
+pub fn read() -> anyhow::Result<String> {
+    let address = SocketAddr::from_abstract_name(NAME)?;
+    let mut server = UnixStream::connect_addr(&address)
+        .context("no uxfrm runs in this network namespace (start one with `uxfrm run CONFIG.toml`)")?;
+    let mut text = String::new();
+    server.read_to_string(&mut text).context("the gateway went away")?;
+    anyhow::ensure!(!text.is_empty(), "the gateway answers only root and the user that runs it");
+    Ok(text)
+}

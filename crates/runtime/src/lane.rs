@@ -1,0 +1,161 @@
+//! One worker's loop: poll, receive, process, transmit.
+//!
+//! ```text
+//!   host port ─▶ outbound ─▶ wire        wire ─▶ inbound ─▶ host port
+//! ```
+//!
+//! 1 wait until a port is readable → 2 one batch from the host through the engine to the wire → 3 one batch from each
+//! readable wire port through the engine to the host → 4 hand over events → 1. A port that still has more is readable
+//! again at once, so a busy port cannot starve the others.
+
+use std::{sync::mpsc::Sender, time::Duration};
+
+use uxfrm_engine::{DropReason, Event, Moment, Output, Worker};
+use uxfrm_io::{
+    Port, Refused, clock,
+    poll::{Poller, Waker},
+};
+use uxfrm_packet::{Batch, Pool};
+
+use crate::Wire;
+
+/// What ends a lane.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A port can't be polled.
+    #[error("polling failed: {0}")]
+    Poll(#[source] std::io::Error),
+    /// The host's port is gone (the TUN was deleted).
+    #[error("the host's port is gone: {0}")]
+    Host(#[source] std::io::Error),
+}
+
+/// How long a lane waits at the most before it looks at timeouts of its engine.
+const IDLE: Duration = Duration::from_millis(100);
+
+const HOST: u8 = 0;
+
+/// One worker with its ports.
+#[derive(Debug)]
+pub struct Lane {
+    poller: Poller,
+    host: Box<dyn Port>,
+    wire: Wire,
+    worker: Worker,
+    pool: Pool,
+    batch: Batch,
+    out: Output,
+    events: Sender<Event>,
+}
+
+impl Lane {
+    /// A lane between `host` and `wire`, its engine's events sent to `events`.
+    ///
+    /// # Errors
+    /// When a port can't be polled.
+    pub fn new(
+        host: Box<dyn Port>,
+        mut wire: Wire,
+        worker: Worker,
+        events: Sender<Event>,
+    ) -> Result<Self, Error> {
+        let poller = Poller::new().map_err(Error::Poll)?;
+        if let Some(descriptor) = host.descriptor() {
+            poller.add(descriptor, HOST).map_err(Error::Poll)?;
+        }
+        for exit in 0..wire.len() {
+            if let Some(descriptor) = wire.port(exit).descriptor() {
+                poller.add(descriptor, token(exit)).map_err(Error::Poll)?;
+            }
+        }
+        Ok(Self {
+            poller,
+            host,
+            wire,
+            worker,
+            pool: Pool::new(),
+            batch: Batch::new(),
+            out: Output::default(),
+            events,
+        })
+    }
+
+    /// Ends the current [`turn`](Self::turn)'s wait, or the next one's.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        self.poller.waker()
+    }
+
+    /// The engine, to read its counters from.
+    #[must_use]
+    pub fn worker(&self) -> &Worker {
+        &self.worker
+    }
+
+    /// One turn of the loop.
+    ///
+    /// # Errors
+    /// When polling fails or the host's port is gone. A broken wire port ends nothing: the others go on.
+    pub fn turn(&mut self) -> Result<(), Error> {
+        // 1 wait
+        let ready = self.poller.wait(Some(IDLE)).map_err(Error::Poll)?;
+        // 2 host to wire
+        if ready.has(HOST) {
+            self.host.receive(&mut self.pool, &mut self.batch).map_err(Error::Host)?;
+            self.worker.outbound(&mut self.batch, now(), &mut self.pool, &mut self.out);
+            self.deliver();
+        }
+        // 3 wire to host
+        for exit in 0..self.wire.len() {
+            if ready.has(token(exit)) && self.receive(exit) {
+                self.worker.inbound(&mut self.batch, now(), &mut self.pool, &mut self.out);
+                self.deliver();
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills the batch from a wire port; whether anything came.
+    fn receive(&mut self, exit: usize) -> bool {
+        match self.wire.port(exit).receive(&mut self.pool, &mut self.batch) {
+            Ok(count) => count > 0,
+            Err(error) => {
+                tracing::warn!(%error, "a wire port failed");
+                false
+            }
+        }
+    }
+
+    /// Transmits all that the engine put out, and hands its events over.
+    fn deliver(&mut self) {
+        if !self.out.wire.is_empty() {
+            let sent = self.wire.transmit(&mut self.out.wire, &mut self.pool);
+            self.count(&sent.refused);
+        }
+        if !self.out.host.is_empty() {
+            let sent = self.host.transmit(&mut self.out.host, &mut self.pool);
+            self.count(&sent.refused);
+        }
+        // 4 events
+        for event in self.out.events.drain(..) {
+            // Nobody listens any more only while the gateway ends.
+            let _ended = self.events.send(event);
+        }
+    }
+
+    fn count(&mut self, refused: &Refused) {
+        let drops = self.worker.drops();
+        drops.add(DropReason::PortFull, refused.busy);
+        drops.add(DropReason::PortTooBig, refused.too_big);
+        drops.add(DropReason::PortRefused, refused.unsupported + refused.failed);
+    }
+}
+
+fn now() -> Moment {
+    Moment(clock::boot_nanoseconds())
+}
+
+/// The poll token of a wire port; 0 is the host's.
+fn token(exit: usize) -> u8 {
+    u8::try_from(exit + 1).unwrap_or(u8::MAX)
+}

@@ -1,0 +1,77 @@
+//! A lane on its thread.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+};
+
+use uxfrm_io::{affinity, poll::Waker};
+
+use crate::{Error, Lane};
+
+/// A lane that runs. Dropping it stops the lane and waits for it.
+#[derive(Debug)]
+pub struct Running {
+    stop: Arc<AtomicBool>,
+    waker: Waker,
+    thread: Option<JoinHandle<Result<(), Error>>>,
+}
+
+impl Running {
+    /// Starts `lane` on a thread of its own, on `cpu` only if one is given. A CPU that can't be had is said and done without.
+    ///
+    /// # Errors
+    /// When the thread can't be started.
+    pub fn start(lane: Lane, name: String, cpu: Option<usize>) -> std::io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let waker = lane.waker();
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            if let Some(Err(error)) = cpu.map(affinity::pin) {
+                tracing::warn!(%error, cpu, "can't pin a worker");
+            }
+            run(lane, &stopped)
+        })?;
+        Ok(Self { stop, waker, thread: Some(thread) })
+    }
+
+    /// Whether the lane ended by itself.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Lets the lane finish its batch and waits for its end.
+    ///
+    /// # Errors
+    /// What ended the lane before it was told to.
+    ///
+    /// # Panics
+    /// When the lane did.
+    pub fn stop(mut self) -> Result<(), Error> {
+        self.finish().unwrap_or(Ok(()))
+    }
+
+    fn finish(&mut self) -> Option<Result<(), Error>> {
+        let thread = self.thread.take()?;
+        self.stop.store(true, Ordering::Relaxed);
+        self.waker.wake();
+        Some(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ended = self.finish();
+    }
+}
+
+fn run(mut lane: Lane, stop: &AtomicBool) -> Result<(), Error> {
+    while !stop.load(Ordering::Relaxed) {
+        lane.turn()?;
+    }
+    Ok(())
+}
