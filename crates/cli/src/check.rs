@@ -4,5 +4,5 @@ use crate::arguments::CheckOptions;
 
 /// Reads the configuration and all its batch files.
 pub(crate) fn execute(options: &CheckOptions) -> anyhow::Result<()> {
-    anyhow::bail!("cannot check {} yet", options.config.display())
+    uxfrm_daemon::gateway::check(&options.config)
 }

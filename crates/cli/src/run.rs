@@ -17,7 +17,7 @@ pub(crate) fn execute(options: &RunOptions) -> anyhow::Result<()> {
     if options.until_stdin_ends {
         thread::Builder::new().name("stdin".into()).spawn(end_with_stdin)?;
     }
-    anyhow::bail!("cannot run {} yet", options.config.display())
+    uxfrm_daemon::gateway::run(&options.config)
 }
 
 /// Waits for the end of standard input, then asks this process to end.

@@ -29,8 +29,6 @@ pub struct Config {
     pub runtime: Runtime,
     /// `[crypto]`
     pub crypto: Crypto,
-    /// `[stat]`
-    pub stat: Stat,
 }
 
 /// `[host]`: how the host's own traffic is captured.
@@ -74,6 +72,9 @@ pub struct Xfrm {
     /// Batch files of `ip xfrm` lines, run in this order; default none. Relative paths are relative to the configuration
     /// file; [`Config::load`] has joined them.
     pub batch: Vec<PathBuf>,
+    /// Where the sequence numbers that states may have used are written down, so that a restart goes on above them; default: the
+    /// configuration file's name with `.sequences` for its ending.
+    pub sequences: Option<PathBuf>,
 }
 
 /// `[runtime]`: threads.
@@ -82,7 +83,7 @@ pub struct Xfrm {
 pub struct Runtime {
     /// Threads that move packets, 1 to 1024; default 1.
     pub workers: Workers,
-    /// Whether each worker stays on one core; default true.
+    /// Whether each of several workers stays on a core of its own; default true. A single worker goes where the kernel puts it.
     pub pin: bool,
 }
 
@@ -107,12 +108,14 @@ pub enum Backend {
     Portable,
 }
 
-/// `[stat]`: where `uxfrm stat` asks.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Stat {
-    /// Path of the Unix socket; default `/run/uxfrm/TUN.stat`. Ask [`Config::stat_socket`] for the one that counts.
-    pub control: Option<PathBuf>,
+impl From<Backend> for uxfrm_crypto::Backend {
+    fn from(choice: Backend) -> Self {
+        match choice {
+            Backend::Auto => Self::Auto,
+            Backend::IpsecMb => Self::IpsecMb,
+            Backend::Portable => Self::Portable,
+        }
+    }
 }
 
 impl Default for Wire {
@@ -173,6 +176,8 @@ impl Config {
         for batch in &mut config.xfrm.batch {
             *batch = directory.join(&*batch);
         }
+        let sequences = config.xfrm.sequences.take().map(|named| directory.join(named));
+        config.xfrm.sequences = Some(sequences.unwrap_or_else(|| path.with_extension("sequences")));
         Ok(config)
     }
 
@@ -186,13 +191,6 @@ impl Config {
             let message = error.message().to_owned();
             Error::Text { source_name: source.to_owned(), line, column, message }
         })
-    }
-
-    /// The socket where `uxfrm stat` asks.
-    #[must_use]
-    pub fn stat_socket(&self) -> PathBuf {
-        let named = self.stat.control.clone();
-        named.unwrap_or_else(|| PathBuf::from(format!("/run/uxfrm/{}.stat", self.host.tun)))
     }
 }
 
@@ -215,10 +213,8 @@ mod tests {
     fn the_example_is_the_defaults() {
         let mut example = Config::parse("example.toml", EXAMPLE).unwrap();
         assert_eq!(example.xfrm.batch, [Path::new("states.batch"), Path::new("policies.batch")]);
-        assert_eq!(example.stat_socket(), Path::new("/run/uxfrm/uxfrm0.stat"));
-        assert_eq!(example.stat_socket(), Config::default().stat_socket());
         example.xfrm.batch.clear();
-        example.stat.control = None;
+        assert_eq!(example.xfrm.sequences.take(), Some("example.sequences".into()));
         assert_eq!(example, Config::default());
         assert_eq!(Config::parse("empty", "").unwrap(), Config::default());
     }

@@ -25,7 +25,9 @@ use uxfrm_io::{
 };
 use uxfrm_runtime::Running;
 
-use crate::{config::Config, host::HostRoutes, lanes, load, stat::StatSocket};
+use crate::{
+    config::Config, host::HostRoutes, lanes, load, reservation::Reservations, stat::StatSocket,
+};
 
 /// What the gateway waits for.
 const SIGNALS: u8 = 0;
@@ -42,10 +44,9 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
     dump::forbid().context("can't keep keys out of core dumps")?;
     let signals = Signals::block()?;
     let config = Config::load(path)?;
-    let mut database = Database::new(config.crypto.backend.into());
-    load::load(&mut database, &config.xfrm.batch, now()).map_err(joined)?;
+    let (database, reservations) = read(&config)?;
     let stat = StatSocket::open().context("another uxfrm runs in this network namespace")?;
-    let mut gateway = Gateway::start(&config, database)?;
+    let mut gateway = Gateway::start(&config, database, reservations)?;
     say_ready();
     let ended = gateway.serve(&signals, &stat);
     let _not_under_systemd = sd_notify::notify(&[NotifyState::Stopping]);
@@ -60,14 +61,24 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
 /// # Errors
 /// All that is wrong with them.
 pub fn check(path: &Path) -> anyhow::Result<()> {
-    let config = Config::load(path)?;
+    read(&Config::load(path)?).map(drop)
+}
+
+/// The databases that a configuration describes, and the sequence numbers that were used before.
+fn read(config: &Config) -> anyhow::Result<(Database, Reservations)> {
+    let path =
+        config.xfrm.sequences.as_deref().context("a configuration that was loaded names it")?;
+    let reservations = Reservations::open(path)
+        .with_context(|| format!("can't read used sequence numbers from {}", path.display()))?;
     let mut database = Database::new(config.crypto.backend.into());
-    load::load(&mut database, &config.xfrm.batch, now()).map_err(joined)
+    load::load(&mut database, &config.xfrm.batch, &reservations, now()).map_err(joined)?;
+    Ok((database, reservations))
 }
 
 #[derive(Debug)]
 struct Gateway {
     database: Database,
+    reservations: Reservations,
     routes: HostRoutes,
     lanes: Vec<Running>,
     drops: Vec<Arc<Drops>>,
@@ -75,12 +86,19 @@ struct Gateway {
 }
 
 impl Gateway {
-    fn start(config: &Config, database: Database) -> anyhow::Result<Self> {
-        let queues = if config.runtime.workers > 1 { Queues::Several } else { Queues::Single };
-        let tun = Tun::open(&TunOptions { queues, ..TunOptions::new(&config.host.tun) })
+    fn start(
+        config: &Config,
+        database: Database,
+        mut reservations: Reservations,
+    ) -> anyhow::Result<Self> {
+        reservations.renew(&database.snapshot().sad).context("can't reserve sequence numbers")?;
+        let queues =
+            if config.runtime.workers.count().get() > 1 { Queues::Several } else { Queues::Single };
+        let tun = Tun::open(&TunOptions { queues, ..TunOptions::new(config.host.tun.as_str()) })
             .with_context(|| format!("can't open the TUN {}", config.host.tun))?;
-        let index = bring_up(&tun, config.host.mtu)?;
-        let mut routes = HostRoutes::open(index, config.wire.table, config.wire.mark)?;
+        let index = bring_up(&tun, config.host.mtu.bytes())?;
+        let mut routes =
+            HostRoutes::open(index, config.wire.table.number(), config.wire.mark.get())?;
         let snapshot = database.snapshot();
         let mtu = routes.wire_mtu(peers(&snapshot.spd)).unwrap_or(1500);
         let own = routes.addresses()?.into_iter().collect();
@@ -90,7 +108,7 @@ impl Gateway {
         let drops = lanes.iter().map(|lane| lane.worker().drops()).collect();
         let lanes = lanes::start(lanes, config.runtime.pin)?;
         routes.follow(&snapshot.spd)?;
-        Ok(Self { database, routes, lanes, drops, events })
+        Ok(Self { database, reservations, routes, lanes, drops, events })
     }
 
     /// Looks after signals, counters, events and time limits until told to stop or a lane ends.
@@ -107,7 +125,9 @@ impl Gateway {
             while let Some(request) = signals.next()? {
                 match request {
                     Request::Stop => return Ok(()),
-                    Request::Reload => tracing::warn!("SIGHUP: reloading is not there yet; restart"),
+                    Request::Reload => {
+                        tracing::warn!("SIGHUP: reloading is not there yet; restart")
+                    }
                 }
             }
             self.keep_time()?;
@@ -125,6 +145,9 @@ impl Gateway {
             tracing::info!(?event, "expiry");
         }
         let after = self.database.snapshot();
+        if let Err(error) = self.reservations.renew(&after.sad) {
+            tracing::error!(%error, "can't reserve sequence numbers: states will stop when theirs end");
+        }
         if before.generation != after.generation {
             self.routes.follow(&after.spd)?;
         }
@@ -132,23 +155,22 @@ impl Gateway {
     }
 
     fn patience(&self) -> Duration {
-        self.database
-            .poll_timeout()
-            .map_or(TICK, |(deadline, _)| deadline.since(now()).min(TICK))
+        self.database.poll_timeout().map_or(TICK, |(deadline, _)| deadline.since(now()).min(TICK))
     }
 
     /// The orderly end: routes first, so that nothing is brought to lanes that are gone.
     fn stop(self) -> anyhow::Result<()> {
         self.routes.close()?;
-        let lanes: Result<Vec<()>, _> = self.lanes.into_iter().map(Running::stop).collect();
-        Ok(lanes.map(drop)?)
+        self.lanes.into_iter().try_for_each(Running::stop)?;
+        self.reservations
+            .settle(&self.database.snapshot().sad)
+            .context("can't write down used sequence numbers")
     }
 
     /// The end by a fault. Routes stay: beneath those to the TUN lie unreachable ones, and nothing leaves plain.
     fn fail(self, error: anyhow::Error) -> anyhow::Error {
-        let lanes: Result<Vec<()>, _> = self.lanes.into_iter().map(Running::stop).collect();
-        let error = match lanes {
-            Ok(_) => error,
+        let error = match self.lanes.into_iter().try_for_each(Running::stop) {
+            Ok(()) => error,
             Err(cause) => anyhow::Error::new(cause).context(error),
         };
         error.context("protected destinations stay unreachable until uxfrm runs again")

@@ -9,10 +9,8 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use anyhow::Context as _;
 use uxfrm_engine::{Action, Direction, Policy, Prefix, Spd};
-use uxfrm_io::{
-    IpVersion,
-    rtnetlink::{self, FirewallMark, Route, Rtnetlink, Rule, Via},
-};
+use uxfrm_io::rtnetlink::{self, FirewallMark, Route, Rtnetlink, Rule, Via};
+use uxfrm_packet::Version;
 
 /// Metric of the `unreachable` routes beneath.
 const BENEATH: u32 = u32::MAX - 1;
@@ -22,7 +20,7 @@ const PRIORITY: u32 = 32_700;
 
 /// Rules and routes of one gateway.
 #[derive(Debug)]
-pub struct HostRoutes {
+pub(crate) struct HostRoutes {
     rtnetlink: Rtnetlink,
     table: u32,
     mark: u32,
@@ -43,11 +41,11 @@ impl HostRoutes {
     ///
     /// # Errors
     /// The kernel's; what was to be done is in the text.
-    pub fn open(tun: u32, table: u32, mark: u32) -> anyhow::Result<Self> {
+    pub(crate) fn open(tun: u32, table: u32, mark: u32) -> anyhow::Result<Self> {
         let mut rtnetlink = Rtnetlink::open()?;
         clear(&mut rtnetlink, table)?;
         let mut routes = Self { rtnetlink, table, mark, tun, installed: BTreeSet::new() };
-        for version in [IpVersion::V4, IpVersion::V6] {
+        for version in [Version::V4, Version::V6] {
             routes.rtnetlink.add_rule(&routes.rule(version))?;
         }
         Ok(routes)
@@ -57,11 +55,13 @@ impl HostRoutes {
     ///
     /// # Errors
     /// The kernel's; routes already changed stay so.
-    pub fn follow(&mut self, spd: &Spd) -> anyhow::Result<()> {
-        let own: Vec<_> = self.rtnetlink.addresses()?.iter().map(|own| own.prefix.address()).collect();
+    pub(crate) fn follow(&mut self, spd: &Spd) -> anyhow::Result<()> {
+        let own: Vec<_> =
+            self.rtnetlink.addresses()?.iter().map(|own| own.prefix.address()).collect();
         let wanted = wanted(spd, &own);
-        for route in wanted.difference(&self.installed) {
-            self.replace(*route)?;
+        let missing: Vec<_> = wanted.difference(&self.installed).copied().collect();
+        for route in missing {
+            self.replace(route)?;
         }
         for gone in self.installed.difference(&wanted) {
             if !wanted.iter().any(|route| route.same_destination(gone)) {
@@ -78,8 +78,8 @@ impl HostRoutes {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn close(mut self) -> anyhow::Result<()> {
-        for version in [IpVersion::V4, IpVersion::V6] {
+    pub(crate) fn close(mut self) -> anyhow::Result<()> {
+        for version in [Version::V4, Version::V6] {
             let rule = self.rule(version);
             forgive_absent(self.rtnetlink.delete_rule(&rule))?;
         }
@@ -87,15 +87,18 @@ impl HostRoutes {
     }
 
     /// The largest IP packet that the network takes towards all of `peers`; `None` without a route to any of them.
-    pub fn wire_mtu(&mut self, peers: impl Iterator<Item = IpAddr>) -> Option<u32> {
-        peers.filter_map(|peer| self.rtnetlink.route_to(peer, self.mark).ok()).map(|way| way.mtu).min()
+    pub(crate) fn wire_mtu(&mut self, peers: impl Iterator<Item = IpAddr>) -> Option<u32> {
+        peers
+            .filter_map(|peer| self.rtnetlink.route_to(peer, self.mark).ok())
+            .map(|way| way.mtu)
+            .min()
     }
 
     /// The host's own addresses.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn addresses(&mut self) -> anyhow::Result<Vec<IpAddr>> {
+    pub(crate) fn addresses(&mut self) -> anyhow::Result<Vec<IpAddr>> {
         Ok(self.rtnetlink.addresses()?.iter().map(|own| own.prefix.address()).collect())
     }
 
@@ -103,13 +106,15 @@ impl HostRoutes {
         for route in wanted.routes(self.tun, self.table) {
             if let Err(rtnetlink::Error::Exists { .. }) = self.rtnetlink.add_route(&route) {
                 self.rtnetlink.delete_route(&route)?;
-                self.rtnetlink.add_route(&route).with_context(|| format!("can't add route {route}"))?;
+                self.rtnetlink
+                    .add_route(&route)
+                    .with_context(|| format!("can't add route {route}"))?;
             }
         }
         Ok(())
     }
 
-    fn rule(&self, version: IpVersion) -> Rule {
+    fn rule(&self, version: Version) -> Rule {
         Rule {
             version,
             mark: FirewallMark::IsNot(self.mark, u32::MAX),
@@ -184,7 +189,7 @@ fn network(prefix: Prefix) -> IpAddr {
 }
 
 fn clear(rtnetlink: &mut Rtnetlink, table: u32) -> anyhow::Result<()> {
-    for version in [IpVersion::V4, IpVersion::V6] {
+    for version in [Version::V4, Version::V6] {
         for rule in rtnetlink.rules(version)?.iter().filter(|rule| rule.table == table) {
             forgive_absent(rtnetlink.delete_rule(rule))?;
         }

@@ -15,9 +15,9 @@ use uxfrm_engine::{
     Database, Event, Family, HostAddresses, HostPort, Settings, UdpSuper, WireHeaders, Worker,
 };
 use uxfrm_io::{
-    Accepts, IpVersion, Port, Raw, RawOptions, Transmitted, Tun, Udp, UdpOptions, affinity, random,
+    Accepts, Fitted, Port, Raw, RawOptions, Transmitted, Tun, Udp, UdpOptions, affinity, random,
 };
-use uxfrm_packet::{Batch, Pool};
+use uxfrm_packet::{Batch, Pool, Version};
 use uxfrm_runtime::{Datagrams, Lane, Running, Wire};
 
 use crate::config::Config;
@@ -39,7 +39,7 @@ pub(crate) fn build(
     around: &Surroundings,
     events: &Sender<Event>,
 ) -> anyhow::Result<Vec<Lane>> {
-    let more = (1..config.runtime.workers)
+    let more = (1..config.runtime.workers.count().get())
         .map(|_| tun.another_queue().context("can't open another queue of the TUN"))
         .collect::<anyhow::Result<Vec<_>>>()?;
     std::iter::once(tun)
@@ -48,14 +48,19 @@ pub(crate) fn build(
         .map(|(index, queue)| {
             let role = if index == 0 { Role::ReceivesEsp } else { Role::SendsEsp };
             let engine = Worker::new(settings(&queue, around)?, &database.published())?;
-            Ok(Lane::new(Box::new(queue), wire(config, role)?, engine, events.clone())?)
+            Ok(Lane::new(
+                Box::new(Fitted::new(queue)),
+                wire(config, role)?,
+                engine,
+                events.clone(),
+            )?)
         })
         .collect()
 }
 
-/// Starts each lane on its thread, and on a CPU of its own if asked to and as far as there are any.
+/// Starts each lane on its thread; several lanes on a CPU of their own each, if asked to and as far as there are any.
 pub(crate) fn start(lanes: Vec<Lane>, pin: bool) -> anyhow::Result<Vec<Running>> {
-    let cpus = if pin { affinity::allowed()? } else { Vec::new() };
+    let cpus = if pin && lanes.len() > 1 { affinity::allowed()? } else { Vec::new() };
     lanes
         .into_iter()
         .enumerate()
@@ -92,9 +97,10 @@ fn settings(queue: &Tun, around: &Surroundings) -> anyhow::Result<Settings> {
 }
 
 fn wire(config: &Config, role: Role) -> anyhow::Result<Wire> {
-    let mark = config.wire.mark;
+    let mark = config.wire.mark.get();
     let raw = |version| -> anyhow::Result<Box<dyn Port>> {
         let port = Raw::open(&RawOptions { mark, ..RawOptions::new(version) })
+            .map(Fitted::new)
             .context("can't open a raw ESP socket (needs CAP_NET_RAW)")?;
         Ok(match role {
             Role::ReceivesEsp => Box::new(port),
@@ -102,16 +108,16 @@ fn wire(config: &Config, role: Role) -> anyhow::Result<Wire> {
         })
     };
     let mut sockets = Vec::new();
-    for udp_port in &config.wire.udp_ports {
-        for local in unspecified(*udp_port) {
-            let shared = config.runtime.workers > 1;
+    for udp_port in config.wire.udp_ports.iter().map(|port| port.get()) {
+        for local in unspecified(udp_port) {
+            let shared = config.runtime.workers.count().get() > 1;
             let options = UdpOptions { mark, shared, ..UdpOptions::new(local) };
             let port = Udp::open(&options).with_context(|| format!("can't open UDP {local}"))?;
             let family = Family::of(local.ip());
-            sockets.push(Datagrams { family, udp_port: *udp_port, port: Box::new(port) });
+            sockets.push(Datagrams { family, udp_port, port: Box::new(port) });
         }
     }
-    Ok(Wire::new(raw(IpVersion::V4)?, raw(IpVersion::V6)?, sockets))
+    Ok(Wire::new(raw(Version::V4)?, raw(Version::V6)?, sockets))
 }
 
 fn unspecified(udp_port: u16) -> [SocketAddr; 2] {
@@ -120,7 +126,7 @@ fn unspecified(udp_port: u16) -> [SocketAddr; 2] {
 
 /// A port that is never asked for packets.
 #[derive(Debug)]
-struct SendOnly(Raw);
+struct SendOnly(Fitted<Raw>);
 
 impl Port for SendOnly {
     fn receive(&mut self, _pool: &mut Pool, _into: &mut Batch) -> io::Result<usize> {

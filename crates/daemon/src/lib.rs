@@ -1,5 +1,15 @@
 //! The running gateway of uxfrm: its configuration, batch files and control.
+//!
+//! [`gateway::run`] is `uxfrm run`: databases from [`batch`] files named by a [`config`] file, a TUN and routes that bring the
+//! host's traffic to it (host mode), lanes that carry it, and a socket that tells the counters ([`stat`]).
 #![forbid(unsafe_code)]
 
 pub mod batch;
 pub mod config;
+pub mod gateway;
+pub mod stat;
+
+mod host;
+mod lanes;
+mod load;
+mod reservation;

@@ -2,13 +2,19 @@
 
 use std::path::{Path, PathBuf};
 
-use uxfrm_engine::{Change, Database, Defaults, Error as Refusal, Moment, PolicyKey, PolicyName, SaProtocol};
+use uxfrm_engine::{
+    Change, Database, Defaults, Error as Refusal, Moment, PolicyEntry, PolicyKey, PolicyName,
+    SaProtocol,
+};
 
-use crate::batch::{self, Command, LoadError, Located, PolicyTarget};
+use crate::{
+    batch::{self, Command, LoadError, Located, PolicyTarget},
+    reservation::Reservations,
+};
 
 /// Why the batch files can't be carried out.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(crate) enum Error {
     /// A file can't be read, or has lines that are no `ip xfrm`.
     #[error(transparent)]
     Unreadable(#[from] LoadError),
@@ -37,11 +43,17 @@ pub enum Error {
     },
 }
 
-/// Carries out all lines of `files`, in order, as one change: workers see all of it or nothing.
+/// Carries out all lines of `files`, in order, as one change: workers see all of it or nothing. States begin above the sequence
+/// numbers in `reservations`.
 ///
 /// # Errors
 /// All faults of the first file that has any; the databases are then in no state to be used.
-pub fn load(database: &mut Database, files: &[PathBuf], now: Moment) -> Result<(), Vec<Error>> {
+pub(crate) fn load(
+    database: &mut Database,
+    files: &[PathBuf],
+    reservations: &Reservations,
+    now: Moment,
+) -> Result<(), Vec<Error>> {
     let mut scripts = Vec::new();
     let mut faults = Vec::new();
     for file in files {
@@ -55,7 +67,12 @@ pub fn load(database: &mut Database, files: &[PathBuf], now: Moment) -> Result<(
     }
     database.apply(now, |change| {
         for (file, commands) in scripts {
-            faults.extend(commands.into_iter().filter_map(|line| run(change, file, line).err()));
+            for mut line in commands {
+                if let Command::StateAdd(config) = &mut line.value {
+                    reservations.resume(config);
+                }
+                faults.extend(run(change, file, line).err());
+            }
         }
     });
     if faults.is_empty() { Ok(()) } else { Err(faults) }
@@ -71,9 +88,20 @@ fn run(change: &mut Change<'_>, file: &Path, line: Located<Command>) -> Result<(
             change.flush_sas(protocol.unwrap_or(SaProtocol::Any));
             Ok(())
         }
+        Command::StateDeleteAll(filter) => {
+            let meant = change.states().filter(|sa| filter.fits(sa.config()));
+            let names: Vec<_> = meant.map(|sa| (sa.id(), sa.config().mark)).collect();
+            names.into_iter().try_for_each(|(id, mark)| change.delete_sa(id, mark).map(drop))
+        }
         Command::PolicyAdd(policy) => change.add_policy(*policy).map(drop),
         Command::PolicyUpdate(policy) => change.update_policy(*policy).map(drop),
         Command::PolicyDelete(key) => change.delete_policy(&named(key)).map(drop),
+        Command::PolicyDeleteAll(filter) => {
+            let meant =
+                change.policies().filter(|entry| filter.fits(entry.policy(), entry.index()));
+            let names: Vec<_> = meant.map(|entry| by_index(entry)).collect();
+            names.iter().try_for_each(|name| change.delete_policy(name).map(drop))
+        }
         Command::PolicyFlush { kind } => {
             change.flush_policies(kind);
             Ok(())
@@ -97,16 +125,25 @@ fn run(change: &mut Change<'_>, file: &Path, line: Located<Command>) -> Result<(
         }
         Command::StateAllocSpi(_) => return misplaced("state allocspi"),
         Command::StateGet(_) => return misplaced("state get"),
-        Command::StateDeleteAll(_) => return misplaced("state deleteall"),
         Command::StateList(_) | Command::StateListWithoutKeys(_) => return misplaced("state list"),
         Command::StateCount => return misplaced("state count"),
         Command::PolicyGet(_) => return misplaced("policy get"),
-        Command::PolicyDeleteAll(_) => return misplaced("policy deleteall"),
         Command::PolicyList(_) => return misplaced("policy list"),
         Command::PolicyCount => return misplaced("policy count"),
         Command::GetDefault => return misplaced("policy getdefault"),
     };
     done.map_err(|refusal| Error::Refused { file: file.into(), line: line.line, refusal })
+}
+
+fn by_index(entry: &PolicyEntry) -> PolicyKey {
+    let policy = entry.policy();
+    PolicyKey {
+        direction: policy.direction,
+        kind: policy.kind,
+        mark: policy.mark,
+        if_id: policy.if_id,
+        name: PolicyName::Index(entry.index()),
+    }
 }
 
 /// The databases' name for the policy that a line names.

@@ -19,7 +19,7 @@ const AHEAD: u64 = 1 << 24;
 
 /// The file of reservations, and what it says.
 #[derive(Debug)]
-pub struct Reservations {
+pub(crate) struct Reservations {
     path: PathBuf,
     numbers: BTreeMap<String, u64>,
 }
@@ -29,7 +29,7 @@ impl Reservations {
     ///
     /// # Errors
     /// A file that can't be read or has other lines than ours: starting without it could use an IV twice.
-    pub fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let text = match fs::read_to_string(path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
@@ -40,7 +40,7 @@ impl Reservations {
     }
 
     /// Lets a state begin above all numbers that it may have used before.
-    pub fn resume(&self, config: &mut SaConfig) {
+    pub(crate) fn resume(&self, config: &mut SaConfig) {
         if let Some(number) = self.numbers.get(&name(config)) {
             config.replay.sent = config.replay.sent.max(*number);
         }
@@ -50,7 +50,7 @@ impl Reservations {
     ///
     /// # Errors
     /// When the file can't be written; nothing is reserved then, and those states stop when theirs end.
-    pub fn renew(&mut self, sad: &Sad) -> io::Result<()> {
+    pub(crate) fn renew(&mut self, sad: &Sad) -> io::Result<()> {
         let short: Vec<_> = sad.iter().filter(|sa| sends(sa) && self.is_short(sa)).collect();
         if short.is_empty() {
             return Ok(());
@@ -70,7 +70,7 @@ impl Reservations {
     ///
     /// # Errors
     /// When the file can't be written; the reservations in it stand.
-    pub fn settle(mut self, sad: &Sad) -> io::Result<()> {
+    pub(crate) fn settle(mut self, sad: &Sad) -> io::Result<()> {
         for sa in sad.iter().filter(|sa| sends(sa)) {
             self.numbers.insert(name(sa.config()), sa.sequence().last());
         }
@@ -107,9 +107,13 @@ fn name(config: &SaConfig) -> String {
 }
 
 fn parse(line: &str) -> io::Result<(String, u64)> {
-    let parts = line.rsplit_once(' ').and_then(|(state, number)| Some((state, number.parse().ok()?)));
+    let parts =
+        line.rsplit_once(' ').and_then(|(state, number)| Some((state, number.parse().ok()?)));
     let (state, number) = parts.ok_or_else(|| {
-        io::Error::new(io::ErrorKind::InvalidData, format!("no reservation of sequence numbers: {line:?}"))
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("no reservation of sequence numbers: {line:?}"),
+        )
     })?;
     Ok((state.to_owned(), number))
 }

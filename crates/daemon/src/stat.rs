@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The gateway's end.
 #[derive(Debug)]
-pub struct StatSocket {
+pub(crate) struct StatSocket {
     listener: UnixListener,
 }
 
@@ -36,14 +36,14 @@ impl StatSocket {
     ///
     /// # Errors
     /// `EADDRINUSE` when another gateway runs in this namespace.
-    pub fn open() -> io::Result<Self> {
+    pub(crate) fn open() -> io::Result<Self> {
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(NAME)?)?;
         listener.set_nonblocking(true)?;
         Ok(Self { listener })
     }
 
     /// Answers all that wait with `text`. A client that may not ask or does not read gets nothing and holds up nobody.
-    pub fn answer(&self, text: impl Fn() -> String) {
+    pub(crate) fn answer(&self, text: impl Fn() -> String) {
         while let Ok((client, _)) = self.listener.accept() {
             if let Err(error) = serve(client, &text) {
                 tracing::debug!(%error, "a client of the counters went away");
@@ -74,8 +74,9 @@ fn serve(mut client: UnixStream, text: &impl Fn() -> String) -> io::Result<()> {
 /// When no gateway runs here, or it does not answer us.
 pub fn read() -> anyhow::Result<String> {
     let address = SocketAddr::from_abstract_name(NAME)?;
-    let mut server = UnixStream::connect_addr(&address)
-        .context("no uxfrm runs in this network namespace (start one with `uxfrm run CONFIG.toml`)")?;
+    let mut server = UnixStream::connect_addr(&address).context(
+        "no uxfrm runs in this network namespace (start one with `uxfrm run CONFIG.toml`)",
+    )?;
     let mut text = String::new();
     server.read_to_string(&mut text).context("the gateway went away")?;
     anyhow::ensure!(!text.is_empty(), "the gateway answers only root and the user that runs it");

@@ -31,6 +31,23 @@ pub struct SelectorFilter {
 }
 
 impl SelectorFilter {
+    /// Whether a selector's prefixes lie in those named and its other fields are those named.
+    #[must_use]
+    pub fn fits(&self, selector: &Selector) -> bool {
+        let inside = |named: Option<Prefix>, prefix: Prefix| {
+            named.is_none_or(|named| {
+                named.contains(prefix.address()) && named.prefix_len() <= prefix.prefix_len()
+            })
+        };
+        inside(self.source, selector.source)
+            && inside(self.destination, selector.destination)
+            && self.family.is_none_or(|family| family == selector.family())
+            && self.protocol.is_none_or(|protocol| protocol == selector.protocol)
+            && self.source_port.is_none_or(|port| port == selector.source_port)
+            && self.destination_port.is_none_or(|port| port == selector.destination_port)
+            && self.ifindex.is_none_or(|ifindex| ifindex == selector.ifindex)
+    }
+
     /// The selector in which what was not named fits all; `default` is the family where none was named.
     #[must_use]
     pub fn selector(&self, default: Family) -> Selector {
