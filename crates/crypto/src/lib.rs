@@ -11,6 +11,10 @@
 //!
 //! Sources: RFC 4303 (layout, ESN), 4106, 4309, 4543, 7634 (AEADs), 3602, 3686, 2410 (ciphers), 2404, 4868, 3566, 4494
 //! (authentication); names and ICV lengths from the kernel's `net/xfrm/xfrm_algo.c`.
+#![cfg_attr(
+    not(ipsec_mb),
+    expect(dead_code, unused_imports, reason = "what only the bursts of ipsec-mb call")
+)]
 
 mod backend;
 mod crypter;
