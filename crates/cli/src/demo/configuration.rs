@@ -47,7 +47,7 @@ pub(crate) fn write(
     Ok(config_path)
 }
 
-/// One worker: the machine is shared with the other gateway and with both ends of TCP.
+/// One worker that may move: it shares the machine with the other gateway's and with both ends of TCP.
 fn config(batch: &Path) -> String {
     // A Rust string literal's escapes are TOML's for every path that a temporary directory has.
     let batch = batch.display().to_string();
@@ -55,7 +55,7 @@ fn config(batch: &Path) -> String {
         "[host]\ntun = \"uxfrm0\"\n\n\
          [wire]\nencapsulation = \"esp\"\nudp_ports = [{ESP_IN_UDP}]\n\n\
          [xfrm]\nbatch = [{batch:?}]\n\n\
-         [runtime]\nworkers = 1\n"
+         [runtime]\nworkers = 1\npin = false\n"
     )
 }
 
