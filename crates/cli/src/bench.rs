@@ -1,8 +1,16 @@
 //! `uxfrm bench`: figures from the user's own machine.
 
+use std::io;
+
 use crate::arguments::BenchOptions;
 
-/// Runs a bench by its name.
+/// Runs a bench by its name and prints what it found.
 pub(crate) fn execute(options: &BenchOptions) -> anyhow::Result<()> {
-    anyhow::bail!("there is no bench `{}` yet", options.name)
+    let measured = uxfrm_bench::Options {
+        only: options.only.clone(),
+        quick: options.quick,
+        json: options.json.clone(),
+        html: options.html.clone(),
+    };
+    uxfrm_bench::run(&options.name, &measured, &mut io::stdout())
 }

@@ -22,16 +22,6 @@ pub(crate) fn of_machine() -> anyhow::Result<CpuTime> {
     in_time(busy_ticks(&text).ok_or_else(|| anyhow!("/proc/stat is not as proc(5) says"))?)
 }
 
-/// The name of the processor, as far as the machine tells.
-pub(crate) fn name() -> String {
-    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let field = |line: &str| {
-        let (key, value) = line.split_once(':')?;
-        (key.trim() == "model name").then(|| value.trim().to_owned())
-    };
-    text.lines().find_map(field).unwrap_or_else(|| "unknown".into())
-}
-
 /// The ticks of a process, in a text like that of `/proc/PID/stat`.
 fn process_ticks(stat: &str) -> Option<u64> {
     // The second field is the command in parentheses, and may hold blanks and parentheses itself.

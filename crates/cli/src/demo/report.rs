@@ -3,10 +3,10 @@
 use std::fmt;
 
 use serde::{Serialize, Serializer};
+use uxfrm_bench::{Machine, TscClock};
 
 use super::case::CaseName;
 use super::ping::RoundTrips;
-use super::processor;
 use super::throughput::Throughput;
 use super::wire::{Kind, Wire};
 
@@ -16,13 +16,6 @@ pub(crate) struct Report {
     bench: &'static str,
     machine: Machine,
     rows: Vec<Row>,
-}
-
-#[derive(Debug, Serialize)]
-struct Machine {
-    cpu: String,
-    cores: usize,
-    kernel: String,
 }
 
 /// The figures of one case.
@@ -87,12 +80,7 @@ impl Row {
 impl Report {
     /// The report of this machine.
     pub(crate) fn new(rows: Vec<Row>) -> Self {
-        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        let machine = Machine {
-            cpu: processor::name(),
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
-            kernel: kernel.trim().to_owned(),
-        };
+        let machine = Machine::here(TscClock::calibrate().hz());
         Self { bench: "demo", machine, rows }
     }
 
@@ -105,7 +93,7 @@ impl Report {
 /// The table.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Machine { cpu, cores, kernel } = &self.machine;
+        let Machine { cpu, cores, kernel, .. } = &self.machine;
         writeln!(f, "{cpu}, {cores} cores, Linux {kernel}; one TCP stream from a to b")?;
         writeln!(f)?;
         writeln!(
@@ -211,7 +199,7 @@ mod tests {
             Report::new(vec![row(CaseName::Gcm128Udp, 500_000_000, &packet(50, &[1; 12]))]);
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["bench"], "demo");
-        assert!(json["machine"]["cores"].as_u64() >= Some(1));
+        assert!(json["machine"]["tsc_hz"].as_f64() > Some(0.0));
         let row = &json["rows"][0];
         let case = serde_json::json!({
             "name": "gcm128-udp", "path": "uxfrm-udp", "transform": "gcm128", "test": "tcp1"
