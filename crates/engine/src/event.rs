@@ -11,7 +11,7 @@ pub enum Event {
     SaSoftLimit(SaId),
     /// A state reached a hard limit and is dead (`XFRM_MSG_EXPIRE`, hard 1).
     SaHardLimit(SaId),
-    /// A policy reached a soft limit, once (`XFRM_MSG_POLEXPIRE`, hard 0).
+    /// A policy is past a soft limit; again every 30 seconds (`XFRM_MSG_POLEXPIRE`, hard 0).
     PolicySoftLimit(PolicyIndex, Direction),
     /// A policy reached a hard limit and is gone (`XFRM_MSG_POLEXPIRE`, hard 1).
     PolicyHardLimit(PolicyIndex, Direction),

@@ -1,1 +1,353 @@
-//! The databases as a user of `ip xfrm` sees them.
+//! The databases as a user of `ip xfrm` sees them: errno, what an update changes, when limits strike, what workers see.
+
+use std::sync::Arc;
+
+use uxfrm_crypto::{Backend, KeyMaterial};
+
+use super::*;
+use crate::{
+    Budget, Charge, Family, Level, Limits, Lookup, Mode, Offload, OffloadKind, Policy, Prefix,
+    Reqid, SaConfig, SaProtocol, Spi, Template, UdpEncap, UdpEncapKind, sa::sample,
+    spd::table::tests::policy,
+};
+
+fn database() -> Database {
+    Database::new(Backend::Portable)
+}
+
+fn at(seconds: u64) -> Moment {
+    Moment::from_secs(seconds)
+}
+
+fn add(database: &mut Database, config: SaConfig) -> Result<Arc<Sa>, Error> {
+    database.apply(at(0), |change| change.add_sa(config))
+}
+
+fn update(database: &mut Database, config: SaConfig) -> Result<Arc<Sa>, Error> {
+    database.apply(at(0), |change| change.update_sa(config))
+}
+
+fn limited(limits: Limits) -> SaConfig {
+    SaConfig { limits, ..sample("10.0.0.2", 1) }
+}
+
+fn encap(kind: UdpEncapKind, port: u16) -> Option<UdpEncap> {
+    let original_address = "0.0.0.0".parse().unwrap();
+    Some(UdpEncap { kind, source_port: port, destination_port: 4500, original_address })
+}
+
+fn says<T>(result: Result<T, Error>) -> (i32, String) {
+    result.map_or_else(|error| (error.errno(), error.to_string()), |_| (0, String::new()))
+}
+
+#[test]
+fn states_are_told_apart_as_the_kernel_does() {
+    let mut database = database();
+    let marked = || SaConfig { mark: Mark { value: 1, mask: 1 }, ..sample("10.0.0.2", 1) };
+    add(&mut database, marked()).unwrap();
+    add(&mut database, sample("10.0.0.2", 1)).unwrap();
+    add(&mut database, sample("10.0.0.3", 1)).unwrap();
+    assert_eq!(says(add(&mut database, sample("10.0.0.3", 1))), (17, "File exists".into()));
+    // A state without mark is found by every mark, so nothing can be added behind it.
+    let behind = SaConfig { mark: Mark { value: 1, mask: 1 }, ..sample("10.0.0.3", 1) };
+    assert_eq!(says(add(&mut database, behind)).0, 17);
+    let id = sample("10.0.0.2", 1).id;
+    let deleted =
+        database.apply(at(0), |change| change.delete_sa(id, Mark { value: 1, mask: 1 })).unwrap();
+    assert_eq!(deleted.config().mark, Mark::default(), "the youngest whose mark fits");
+    assert_eq!(database.snapshot().sad.len(), 2);
+}
+
+#[test]
+fn what_is_not_there_is_said_so() {
+    let mut database = database();
+    let id = sample("10.0.0.2", 1).id;
+    assert_eq!(says(update(&mut database, sample("10.0.0.2", 1))), (3, "No such process".into()));
+    let deleted = database.apply(at(0), |change| change.delete_sa(id, Mark::default()));
+    assert_eq!(says(deleted), (3, "No such process".into()));
+    let key = PolicyKey {
+        direction: Direction::Out,
+        kind: PolicyKind::Main,
+        mark: Mark::default(),
+        if_id: IfId(0),
+        name: PolicyName::Index(PolicyIndex(9)),
+    };
+    let deleted = database.apply(at(0), |change| change.delete_policy(&key));
+    assert_eq!(says(deleted), (2, "No such file or directory".into()));
+    assert_eq!(database.apply(at(0), |change| change.flush_sas(SaProtocol::Any)), 0);
+    assert_eq!(database.apply(at(0), |change| change.flush_policies(PolicyKind::Main)), 0);
+}
+
+#[test]
+fn a_key_of_the_wrong_length_is_refused() {
+    let mut config = sample("10.0.0.2", 1);
+    config.transform.encryption_key = KeyMaterial::new(&[1; 5]);
+    let error = add(&mut database(), config).unwrap_err();
+    assert!(matches!(error, Error::Crypto(_)) && error.errno() == 22, "{error}");
+    let unknown = uxfrm_crypto::Transform::aead("rfc4106(gcm(camellia))", 160, 128).unwrap_err();
+    assert_eq!(says::<()>(Err(unknown.into())), (38, "Requested AEAD algorithm not found".into()));
+}
+
+#[test]
+fn an_update_keeps_keys_numbers_and_counts() {
+    let mut database = database();
+    let old = add(
+        &mut database,
+        SaConfig { encap: encap(UdpEncapKind::Esp, 1000), ..sample("10.0.0.2", 1) },
+    )
+    .unwrap();
+    old.sequence().take(5).unwrap();
+    old.charge(3, 300, at(1));
+    let soft = Limits { packets: Budget { soft: 1, hard: 99 }, ..Limits::default() };
+    let mut words =
+        SaConfig { encap: encap(UdpEncapKind::Esp, 2000), if_id: IfId(4), ..limited(soft) };
+    words.transform.encryption_key = KeyMaterial::new(&[9; 20]);
+    words.reqid = Reqid(77);
+    let new = update(&mut database, words).unwrap();
+    assert!(new.is_same(&old) && !Arc::ptr_eq(&new, &old));
+    assert_eq!(new.sequence().take(1).unwrap().first, 6);
+    assert_eq!((new.usage().packets(), new.usage().bytes()), (3, 300));
+    let config = new.config();
+    assert_eq!(config.encap.unwrap().source_port, 2000);
+    assert_eq!((config.if_id, config.limits, config.reqid), (IfId(4), soft, Reqid(1)));
+    assert_eq!(config.transform.encryption_key, KeyMaterial::new(&[7; 20]));
+    let snapshot = database.snapshot();
+    let found = snapshot.sad.inbound(new.id().destination, Spi(1), SaProtocol::Esp, 0);
+    assert!(found.is_some_and(|found| Arc::ptr_eq(found, &new)), "workers see the new words");
+    assert_eq!(snapshot.sad.len(), 1);
+}
+
+#[test]
+fn what_an_update_may_not_change_is_refused() {
+    let mut database = database();
+    add(&mut database, sample("10.0.0.2", 1)).unwrap();
+    let other_way = SaConfig { direction: Some(Direction::In), ..sample("10.0.0.2", 1) };
+    assert_eq!(says(update(&mut database, other_way)).0, 3);
+    let encapsulated = SaConfig { encap: encap(UdpEncapKind::Esp, 1), ..sample("10.0.0.2", 1) };
+    assert_eq!(says(update(&mut database, encapsulated)), (22, "Invalid argument".into()));
+}
+
+#[test]
+fn a_soft_limit_moved_up_by_an_update_may_be_passed_again() {
+    let mut database = database();
+    let soft = |soft| {
+        limited(Limits { packets: Budget { soft, hard: Budget::NONE }, ..Limits::default() })
+    };
+    let old = add(&mut database, soft(1)).unwrap();
+    let charges = [old.charge(1, 1, at(1)), old.charge(1, 1, at(1)), old.charge(1, 1, at(1))];
+    assert_eq!(charges, [Charge::Ok, Charge::SoftLimit, Charge::Ok]);
+    let new = update(&mut database, soft(3)).unwrap();
+    assert_eq!(new.lifecycle(), Lifecycle::Valid);
+    assert_eq!(new.charge(1, 1, at(1)), Charge::SoftLimit);
+}
+
+/// Calls when it is due until `end`; gives (second, event).
+fn run(database: &mut Database, end: u64) -> Vec<(u64, Event)> {
+    let mut all = Vec::new();
+    while let Some((due, _)) = database.poll_timeout().filter(|(due, _)| *due <= at(end)) {
+        let mut events = Vec::new();
+        database.handle_timeout(due, &mut events);
+        all.extend(events.into_iter().map(|event| (due.as_secs(), event)));
+    }
+    all
+}
+
+#[test]
+fn time_limits_of_states_strike_once_each() {
+    let mut database = database();
+    let limits = Limits { added_seconds: Budget { soft: 10, hard: 20 }, ..Limits::default() };
+    let sa = add(&mut database, limited(limits)).unwrap();
+    let id = sa.id();
+    assert_eq!(database.poll_timeout(), Some((at(10), "time limit of a state")));
+    assert_eq!(run(&mut database, 19), [(10, Event::SaSoftLimit(id))]);
+    assert_eq!((sa.lifecycle(), database.snapshot().sad.len()), (Lifecycle::Dying, 1));
+    assert_eq!(run(&mut database, 1000), [(20, Event::SaHardLimit(id))]);
+    assert_eq!((sa.lifecycle(), database.snapshot().sad.len()), (Lifecycle::Expired, 0));
+    assert_eq!(sa.charge(1, 1, at(21)), Charge::Expired, "also for workers that still hold it");
+    assert_eq!(database.poll_timeout(), None);
+}
+
+#[test]
+fn limits_since_the_first_use_wait_for_it() {
+    let mut database = database();
+    let limits = Limits { used_seconds: Budget { soft: 0, hard: 10 }, ..Limits::default() };
+    let sa = add(&mut database, limited(limits)).unwrap();
+    assert_eq!(run(&mut database, 34), []);
+    sa.charge(1, 1, at(34));
+    sa.charge(1, 1, at(43));
+    assert_eq!(run(&mut database, 100), [(44, Event::SaHardLimit(sa.id()))]);
+}
+
+#[test]
+fn deleted_and_updated_states_are_left_alone_by_old_timers() {
+    let mut database = database();
+    let limits = |hard| Limits { added_seconds: Budget { soft: 0, hard }, ..Limits::default() };
+    let sa = add(&mut database, limited(limits(10))).unwrap();
+    update(&mut database, limited(limits(50))).unwrap();
+    assert_eq!(run(&mut database, 49), []);
+    assert_eq!(run(&mut database, 60), [(50, Event::SaHardLimit(sa.id()))]);
+    let sa = add(&mut database, limited(limits(10))).unwrap();
+    database.apply(at(1), |change| change.delete_sa(sa.id(), Mark::default())).unwrap();
+    assert_eq!(run(&mut database, 100), []);
+}
+
+#[test]
+fn a_worker_that_meets_a_hard_limit_has_the_state_removed() {
+    let mut database = database();
+    let limits = Limits { packets: Budget { soft: Budget::NONE, hard: 1 }, ..Limits::default() };
+    let sa = add(&mut database, limited(limits)).unwrap();
+    assert_eq!([sa.charge(1, 1, at(1)), sa.charge(1, 1, at(1))], [Charge::Ok, Charge::HardLimit]);
+    assert_eq!(
+        says(update(&mut database, sample("10.0.0.2", 1))).0,
+        22,
+        "an expired state takes no update"
+    );
+    database.observe(&Event::SaHardLimit(sa.id()));
+    assert!(database.snapshot().sad.is_empty());
+    let next = add(&mut database, sample("10.0.0.2", 1)).unwrap();
+    database.observe(&Event::SaHardLimit(sa.id()));
+    assert!(
+        !next.is_same(&sa) && database.snapshot().sad.len() == 1,
+        "a late event does not hit its successor"
+    );
+}
+
+#[test]
+fn policies_remind_and_expire_by_their_last_use() {
+    let mut database = database();
+    let limits = Limits { used_seconds: Budget { soft: 40, hard: 100 }, ..Limits::default() };
+    let words = Policy { limits, ..policy(Direction::Out, 1) };
+    let entry = database.apply(at(0), |change| change.add_policy(words)).unwrap();
+    entry.charge(1, 100, at(10));
+    let soft = |second| (second, Event::PolicySoftLimit(entry.index(), Direction::Out));
+    assert_eq!(run(&mut database, 59), [soft(50)]);
+    assert_eq!(run(&mut database, 109), [soft(80)]);
+    entry.charge(1, 100, at(105));
+    assert_eq!(run(&mut database, 204), [soft(145), soft(175)]);
+    assert_eq!(
+        run(&mut database, 999),
+        [(205, Event::PolicyHardLimit(entry.index(), Direction::Out))]
+    );
+    assert_eq!(database.snapshot().spd.iter().count(), 0);
+}
+
+fn template(mode: Mode, destination: &str) -> Template {
+    let destination = destination.parse().unwrap();
+    Template {
+        source: Family::of(destination).unspecified(),
+        destination,
+        protocol: SaProtocol::Esp,
+        spi: Spi(0),
+        mode,
+        reqid: Reqid(1),
+        level: Level::Required,
+    }
+}
+
+#[test]
+fn each_fault_of_a_policy_is_named_in_the_kernels_words() {
+    type Fault = fn(&mut Policy);
+    let offload = |kind| Some(Offload { kind, device: "eth4".into(), direction: Direction::Out });
+    #[rustfmt::skip]
+    let table: &[(Fault, &str)] = &[
+        (|p| p.selector.source = Prefix::any(Family::V6), "Invalid selector family"),
+        (|p| p.index = PolicyIndex(8), "Policy index doesn't match direction"),
+        (|p| p.templates = vec![template(Mode::Transport, "10.0.0.2"); 7], "Template count must be <= XFRM_MAX_DEPTH (6)"),
+        (|p| p.templates = vec![Template { level: Level::Use, ..template(Mode::Tunnel, "10.0.0.2") }],
+            "Mode in optional template not allowed in outbound policy"),
+        (|p| p.templates = vec![template(Mode::Transport, "::1")], "Mode in template doesn't support a family change"),
+        (|p| p.templates = vec![template(Mode::Tunnel, "::1"), template(Mode::Transport, "10.0.0.2")],
+            "Mode in template doesn't support a family change"),
+        (|p| p.templates = vec![Template { source: "::".parse().unwrap(), ..template(Mode::Tunnel, "10.0.0.2") }],
+            "Invalid family in template"),
+    ];
+    for (fault, text) in table {
+        let mut words = policy(Direction::Out, 1);
+        fault(&mut words);
+        let refused = database().apply(at(0), |change| change.add_policy(words));
+        assert_eq!(says(refused), (22, (*text).to_owned()));
+    }
+    for (kind, text) in [
+        (OffloadKind::Crypto, "Unrecognized flags in offload request"),
+        (OffloadKind::Packet, "Policy offload is not supported"),
+    ] {
+        let words = Policy { offload: offload(kind), ..policy(Direction::Out, 1) };
+        assert_eq!(
+            says(database().apply(at(0), |change| change.add_policy(words))),
+            (22, text.to_owned())
+        );
+    }
+    let nested = vec![
+        template(Mode::Transport, "10.0.0.2"),
+        template(Mode::Tunnel, "::1"),
+        template(Mode::Transport, "::1"),
+    ];
+    let words = Policy { templates: nested, ..policy(Direction::Out, 1) };
+    assert!(database().apply(at(0), |change| change.add_policy(words)).is_ok());
+}
+
+#[test]
+fn policies_get_indices_of_their_direction_and_names_are_their_own() {
+    let mut database = database();
+    let index = |database: &mut Database, words| {
+        database.apply(at(0), |change| change.add_policy(words)).map(|entry| entry.index().0)
+    };
+    assert_eq!(index(&mut database, policy(Direction::In, 1)), Ok(8));
+    assert_eq!(index(&mut database, policy(Direction::Out, 1)), Ok(9));
+    assert_eq!(index(&mut database, policy(Direction::Forward, 1)), Ok(18));
+    assert_eq!(
+        index(&mut database, policy(Direction::In, 7)),
+        Err(Error::Exists),
+        "priority is no part of the name"
+    );
+    assert_eq!(index(&mut database, Policy { if_id: IfId(1), ..policy(Direction::In, 1) }), Ok(24));
+    assert_eq!(
+        index(&mut database, Policy { kind: PolicyKind::Sub, ..policy(Direction::In, 1) }),
+        Ok(32)
+    );
+    let marked = |value| Policy { mark: Mark { value, mask: 0xff }, ..policy(Direction::Out, 1) };
+    assert_eq!(
+        index(&mut database, Policy { index: PolicyIndex(81), ..marked(1) }),
+        Ok(81),
+        "as asked for"
+    );
+    assert_eq!(
+        index(&mut database, Policy { index: PolicyIndex(81), ..marked(2) }),
+        Ok(41),
+        "taken: another"
+    );
+    assert_eq!(database.apply(at(0), |change| change.flush_policies(PolicyKind::Main)), 6);
+    assert_eq!(database.snapshot().spd.iter().count(), 1);
+}
+
+#[test]
+fn a_change_is_seen_at_once_and_whole() {
+    let mut database = database();
+    let published = database.published();
+    let before = published.load_full();
+    database.apply(at(0), |change| {
+        for host in 0..100_u8 {
+            change.add_sa(sample(&format!("10.1.0.{host}"), 1)).unwrap();
+            let mut words = policy(Direction::Out, u32::from(host));
+            words.selector.destination = Prefix::host(format!("10.1.0.{host}").parse().unwrap());
+            change.add_policy(words).unwrap();
+        }
+        assert_eq!(published.load().generation, before.generation);
+    });
+    let after = published.load_full();
+    assert_eq!(after.generation, before.generation + 1);
+    assert_eq!((before.sad.len(), after.sad.len(), after.spd.iter().count()), (0, 100, 100));
+    let flow = crate::FlowKey {
+        source: "10.0.0.1".parse().unwrap(),
+        destination: "10.1.0.42".parse().unwrap(),
+        protocol: 6,
+        source_port: 0,
+        destination_port: 0,
+        mark: 0,
+        if_id: 0,
+        ifindex: 0,
+    };
+    assert!(
+        matches!(after.spd.lookup(Direction::Out, &flow), Lookup::Policy(entry) if entry.place().priority().0 == 42)
+    );
+}

@@ -238,3 +238,6 @@ impl<K: Hash + Eq + Clone> Sharded<K> {
         (self.hasher.hash_one(key) >> 24) as usize % SHARDS
     }
 }
+
+#[cfg(test)]
+mod tests;

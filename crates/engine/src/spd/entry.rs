@@ -24,6 +24,14 @@ pub struct Place {
     age: u64,
 }
 
+impl Place {
+    /// The priority in it.
+    #[must_use]
+    pub const fn priority(self) -> Priority {
+        self.priority
+    }
+}
+
 const NEVER: u64 = u64::MAX;
 
 impl PolicyEntry {

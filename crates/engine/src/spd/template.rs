@@ -27,7 +27,7 @@ pub struct Template {
     pub spi: Spi,
     /// The mode.
     pub mode: Mode,
-    /// The states that may serve it; 0 any.
+    /// The states that may serve it. On the way out it must be the state's own, also when 0; on the way in 0 fits any.
     pub reqid: Reqid,
     /// Whether it must be met.
     pub level: Level,

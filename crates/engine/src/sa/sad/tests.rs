@@ -1,0 +1,229 @@
+//! Which state is found.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use uxfrm_crypto::{Backend, SaKey};
+
+use crate::{
+    Direction, DropReason, Family, FlowKey, IfId, Mark, Mode, Moment, OutboundQuery, Prefix, Reqid,
+    Sa, SaConfig, SaProtocol, Sad, Selector, Spi,
+    sa::{config::SaFlags, sample, usage::Lifecycle},
+};
+
+fn sa(config: SaConfig, seconds: u64) -> Arc<Sa> {
+    let words = &config.transform;
+    let key = SaKey::new(
+        &words.transform,
+        &words.encryption_key,
+        &words.authentication_key,
+        Backend::Portable,
+    )
+    .unwrap();
+    Arc::new(Sa::new(config, key, Moment::from_secs(seconds)))
+}
+
+/// A state, changed, added at `seconds`.
+fn with(sad: &mut Sad, spi: u32, seconds: u64, change: impl FnOnce(&mut SaConfig)) -> Arc<Sa> {
+    let mut config = sample("10.0.0.2", spi);
+    change(&mut config);
+    let sa = sa(config, seconds);
+    sad.insert(&sa);
+    sa
+}
+
+const FLOW: FlowKey = FlowKey {
+    source: std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 168, 0, 1)),
+    destination: std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 168, 0, 2)),
+    protocol: 6,
+    source_port: 1,
+    destination_port: 2,
+    mark: 5,
+    if_id: 0,
+    ifindex: 0,
+};
+
+fn query() -> OutboundQuery<'static> {
+    OutboundQuery {
+        source: "10.0.0.1".parse().unwrap(),
+        destination: "10.0.0.2".parse().unwrap(),
+        protocol: SaProtocol::Esp,
+        spi: Spi(0),
+        mode: Mode::Tunnel,
+        reqid: Reqid(1),
+        if_id: IfId(0),
+        flow: &FLOW,
+    }
+}
+
+fn chosen(sad: &Sad, query: &OutboundQuery<'_>) -> Result<u32, DropReason> {
+    sad.outbound(query).map(|sa| sa.id().spi.0)
+}
+
+#[test]
+fn each_field_of_a_template_must_fit() {
+    type Row = (fn(&mut SaConfig), fn(&mut OutboundQuery<'static>), bool);
+    let table: &[Row] = &[
+        (|_| {}, |_| {}, true),
+        (|_| {}, |query| query.spi = Spi(7), true),
+        (|_| {}, |query| query.spi = Spi(8), false),
+        (|_| {}, |query| query.mode = Mode::Transport, false),
+        (|_| {}, |query| query.protocol = SaProtocol::Ah, false),
+        (|_| {}, |query| query.reqid = Reqid(2), false),
+        // 0 is a reqid like any other here; only the inbound check takes it for "any".
+        (|_| {}, |query| query.reqid = Reqid(0), false),
+        (|_| {}, |query| query.if_id = IfId(1), false),
+        (|_| {}, |query| query.source = "10.0.0.9".parse().unwrap(), false),
+        (|_| {}, |query| query.source = "0.0.0.0".parse().unwrap(), true),
+        (
+            |sa| sa.source = "0.0.0.0".parse().unwrap(),
+            |query| query.source = "10.0.0.9".parse().unwrap(),
+            true,
+        ),
+        (|_| {}, |query| query.destination = "10.0.0.9".parse().unwrap(), false),
+        (|sa| sa.mark = Mark { value: 5, mask: 0xff }, |_| {}, true),
+        (|sa| sa.mark = Mark { value: 4, mask: 0xff }, |_| {}, false),
+        (|sa| sa.mark = Mark { value: 4, mask: 4 }, |_| {}, true),
+        (|sa| sa.selector = Some(Selector::any(Family::V4)), |_| {}, true),
+        (|sa| sa.selector = Some(Selector::any(Family::V6)), |_| {}, false),
+        (
+            |sa| sa.selector = Some(Selector { protocol: 17, ..Selector::any(Family::V4) }),
+            |_| {},
+            false,
+        ),
+        (|sa| sa.flags |= SaFlags::WILDRECV, |_| {}, false),
+        (|sa| sa.pcpu = Some(1), |_| {}, false),
+    ];
+    for (row, (change, ask, fits)) in table.iter().enumerate() {
+        let mut sad = Sad::default();
+        with(&mut sad, 7, 0, change);
+        let mut query = query();
+        ask(&mut query);
+        let expected = if *fits { Ok(7) } else { Err(DropReason::OutNoState) };
+        assert_eq!(chosen(&sad, &query), expected, "row {row}");
+    }
+}
+
+#[test]
+fn a_rekey_never_leaves_a_packet_without_a_state() {
+    let mut sad = Sad::default();
+    let old = with(&mut sad, 1, 100, |_| {});
+    assert_eq!(chosen(&sad, &query()), Ok(1));
+    let new = with(&mut sad, 2, 101, |_| {});
+    assert_eq!(chosen(&sad, &query()), Ok(2), "the youngest as soon as it is there");
+    sad.remove(&old);
+    assert_eq!(chosen(&sad, &query()), Ok(2));
+    with(&mut sad, 3, 101, |_| {});
+    assert_eq!(chosen(&sad, &query()), Ok(3), "of one age, the one added last");
+    sad.remove(&new);
+    assert_eq!(chosen(&sad, &query()), Ok(3));
+    assert_eq!(sad.len(), 1);
+}
+
+#[test]
+fn one_that_is_not_dying_comes_before_a_younger_one_that_is() {
+    let mut sad = Sad::default();
+    with(&mut sad, 1, 100, |_| {});
+    let dying = with(&mut sad, 2, 200, |_| {});
+    dying.usage().advance(Lifecycle::Dying);
+    assert_eq!(chosen(&sad, &query()), Ok(1));
+    dying.usage().advance(Lifecycle::Expired);
+    with(&mut sad, 3, 50, |config| config.source = "0.0.0.0".parse().unwrap());
+    assert_eq!(
+        chosen(&sad, &query()),
+        Ok(1),
+        "a wildcard source only serves when none has the source"
+    );
+}
+
+#[test]
+fn expired_ones_and_those_for_the_way_in_are_refused() {
+    let mut sad = Sad::default();
+    let only = with(&mut sad, 1, 0, |_| {});
+    only.usage().advance(Lifecycle::Expired);
+    assert_eq!(chosen(&sad, &query()), Err(DropReason::OutNoState));
+    assert_eq!(only.receives(), Err(DropReason::InStateExpired));
+    let inward = with(&mut sad, 2, 0, |config| config.direction = Some(Direction::In));
+    assert_eq!(chosen(&sad, &query()), Err(DropReason::OutStateDirection));
+    assert_eq!(inward.receives(), Ok(()));
+    let outward = with(&mut sad, 3, 0, |config| config.direction = Some(Direction::Out));
+    assert_eq!(outward.receives(), Err(DropReason::InStateDirection));
+}
+
+#[test]
+fn on_the_way_in_destination_spi_protocol_and_mark_decide() {
+    let mut sad = Sad::default();
+    let plain = with(&mut sad, 9, 0, |_| {});
+    let marked = with(&mut sad, 9, 0, |config| config.mark = Mark { value: 1, mask: 1 });
+    let wild = with(&mut sad, 10, 0, |config| config.flags |= SaFlags::WILDRECV);
+    let find = |destination: &str, spi, protocol, mark| {
+        sad.inbound(destination.parse().unwrap(), Spi(spi), protocol, mark).map(Arc::as_ptr)
+    };
+    let esp = SaProtocol::Esp;
+    assert_eq!(find("10.0.0.2", 9, esp, 0), Some(Arc::as_ptr(&plain)));
+    assert_eq!(find("10.0.0.2", 9, esp, 3), Some(Arc::as_ptr(&marked)));
+    assert_eq!(find("10.0.0.3", 9, esp, 0), None);
+    assert_eq!(find("10.0.0.2", 8, esp, 0), None);
+    assert_eq!(find("10.0.0.2", 9, SaProtocol::Ah, 0), None);
+    assert_eq!(find("10.0.0.3", 10, esp, 0), Some(Arc::as_ptr(&wild)));
+    assert_eq!(find("::1", 10, esp, 0), None);
+}
+
+#[test]
+fn a_snapshot_taken_before_does_not_change() {
+    let mut sad = Sad::default();
+    let one = with(&mut sad, 1, 0, |_| {});
+    let before = sad.clone();
+    sad.remove(&one);
+    with(&mut sad, 2, 0, |_| {});
+    assert_eq!((before.len(), chosen(&before, &query())), (1, Ok(1)));
+    assert_eq!((sad.len(), chosen(&sad, &query())), (1, Ok(2)));
+}
+
+proptest! {
+    /// Adding and removing in any order, against a list.
+    #[test]
+    fn agrees_with_a_list(steps in prop::collection::vec((1_u32..6, 0_u8..3, any::<bool>()), 0..60)) {
+        let mut sad = Sad::default();
+        let mut model: Vec<Arc<Sa>> = Vec::new();
+        for (second, (spi, host, add)) in steps.into_iter().enumerate() {
+            let destination = format!("10.0.0.{host}");
+            let known = model.iter().position(|sa| sa.id() == sample(&destination, spi).id);
+            match known {
+                None if add => {
+                    let sa = sa(sample(&destination, spi), second as u64);
+                    sad.insert(&sa);
+                    model.push(sa);
+                }
+                Some(place) if !add => sad.remove(&model.remove(place)),
+                None | Some(_) => {}
+            }
+            prop_assert_eq!(sad.len(), model.len());
+            prop_assert_eq!(sad.iter().count(), model.len());
+            for host in 0..3 {
+                let destination = format!("10.0.0.{host}").parse().unwrap();
+                let youngest = model.iter().rfind(|sa| sa.id().destination == destination);
+                let query = OutboundQuery { destination, ..query() };
+                prop_assert_eq!(chosen(&sad, &query).ok(), youngest.map(|sa| sa.id().spi.0));
+                for spi in 1..6 {
+                    let known = model.iter().any(|sa| sa.id().destination == destination && sa.id().spi == Spi(spi));
+                    prop_assert_eq!(sad.inbound(destination, Spi(spi), SaProtocol::Esp, 0).is_some(), known);
+                }
+            }
+        }
+    }
+}
+
+/// The test set-up of the Niantic slides: equal SPIs both ways, selectors with host bits.
+#[test]
+fn equal_spis_are_told_apart_by_destination() {
+    let mut sad = Sad::default();
+    let net = |host: &str| Prefix::new(host.parse().unwrap(), 24).unwrap();
+    let there = sa(SaConfig { mode: Mode::Transport, ..sample("14.0.0.70", 7) }, 0);
+    let back = sa(SaConfig { mode: Mode::Transport, ..sample("14.0.0.52", 7) }, 0);
+    sad.insert(&there);
+    sad.insert(&back);
+    assert!(net("14.0.0.52").contains(there.id().destination));
+    let found = sad.inbound("14.0.0.52".parse().unwrap(), Spi(7), SaProtocol::Esp, 0);
+    assert!(found.is_some_and(|sa| sa.is_same(&back)));
+}
