@@ -80,10 +80,13 @@ impl Database {
         self.published.load_full()
     }
 
-    /// Makes any number of changes and publishes once. Each change that fails leaves all as it was; those before it stand.
+    /// Makes any number of changes and publishes once, if there was one. Each change that fails leaves all as it was; those before it stand.
     pub fn apply<R>(&mut self, now: Moment, changes: impl FnOnce(&mut Change<'_>) -> R) -> R {
-        let result = changes(&mut Change { database: self, now });
-        self.publish();
+        let mut change = Change { database: self, now, changed: false };
+        let result = changes(&mut change);
+        if change.changed {
+            self.publish();
+        }
         result
     }
 

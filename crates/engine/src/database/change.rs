@@ -15,6 +15,7 @@ use crate::{
 pub struct Change<'a> {
     pub(super) database: &'a mut Database,
     pub(super) now: Moment,
+    pub(super) changed: bool,
 }
 
 impl Change<'_> {
@@ -29,6 +30,7 @@ impl Change<'_> {
         }
         let sa = Arc::new(Sa::new(config, key, self.now));
         self.database.next.sad.insert(&sa);
+        self.changed = true;
         self.database.wake_for(&sa, self.now);
         Ok(sa)
     }
@@ -53,6 +55,7 @@ impl Change<'_> {
         let new = Arc::new(old.renewed(old.config().updated(&config)));
         new.usage().revive();
         self.database.next.sad.replace(&old, &new);
+        self.changed = true;
         self.database.wake_for(&new, self.now);
         Ok(new)
     }
@@ -70,6 +73,7 @@ impl Change<'_> {
     pub fn delete_sa(&mut self, id: SaId, mark: Mark) -> Result<Arc<Sa>, Error> {
         let sa = self.find_sa(id, mark).cloned().ok_or(Error::NoSuchState)?;
         self.database.next.sad.remove(&sa);
+        self.changed = true;
         Ok(sa)
     }
 
@@ -84,6 +88,7 @@ impl Change<'_> {
         let meant = |sa: &&Arc<Sa>| protocol == SaProtocol::Any || sa.id().protocol == protocol;
         let all: Vec<_> = sad.iter().filter(meant).cloned().collect();
         all.iter().for_each(|sa| sad.remove(sa));
+        self.changed |= !all.is_empty();
         all.len()
     }
 
@@ -93,6 +98,7 @@ impl Change<'_> {
     /// What [`Error`] says of policies; [`Error::Exists`] when direction, kind, selector, mark and if_id are those of another.
     pub fn add_policy(&mut self, policy: Policy) -> Result<Arc<PolicyEntry>, Error> {
         let entry = self.database.ledger.add(policy, self.now)?;
+        self.changed = true;
         self.database.wake_for_policy(&entry, self.now);
         Ok(entry)
     }
@@ -103,6 +109,7 @@ impl Change<'_> {
     /// What [`Error`] says of policies.
     pub fn update_policy(&mut self, policy: Policy) -> Result<Arc<PolicyEntry>, Error> {
         let entry = self.database.ledger.update(policy, self.now)?;
+        self.changed = true;
         self.database.wake_for_policy(&entry, self.now);
         Ok(entry)
     }
@@ -125,12 +132,15 @@ impl Change<'_> {
     pub fn delete_policy(&mut self, key: &PolicyKey) -> Result<Arc<PolicyEntry>, Error> {
         let entry = self.database.ledger.find(key).cloned().ok_or(Error::NoSuchPolicy)?;
         self.database.ledger.remove(&entry);
+        self.changed = true;
         Ok(entry)
     }
 
     /// `ip xfrm policy flush` (`XFRM_MSG_FLUSHPOLICY`). Says how many went.
     pub fn flush_policies(&mut self, kind: PolicyKind) -> usize {
-        self.database.ledger.flush(kind)
+        let gone = self.database.ledger.flush(kind);
+        self.changed |= gone != 0;
+        gone
     }
 
     /// What happens to packets that match no policy, changes so far included.
@@ -141,6 +151,7 @@ impl Change<'_> {
 
     /// `ip xfrm policy setdefault` (`XFRM_MSG_SETDEFAULT`).
     pub fn set_defaults(&mut self, defaults: Defaults) {
+        self.changed |= self.database.next.spd.defaults() != defaults;
         self.database.next.spd.set_defaults(defaults);
     }
 

@@ -351,3 +351,35 @@ fn a_change_is_seen_at_once_and_whole() {
         matches!(after.spd.lookup(Direction::Out, &flow), Lookup::Policy(entry) if entry.place().priority().0 == 42)
     );
 }
+
+#[test]
+fn a_deleted_policy_gives_back_its_index_and_its_name() {
+    let mut database = database();
+    let words = || Policy { index: PolicyIndex(81), ..policy(Direction::Out, 1) };
+    let key = |name| PolicyKey {
+        direction: Direction::Out,
+        kind: PolicyKind::Main,
+        mark: Mark::default(),
+        if_id: IfId(0),
+        name,
+    };
+    for name in [PolicyName::Index(PolicyIndex(81)), PolicyName::Selector(words().selector)] {
+        let added = database.apply(at(0), |change| change.add_policy(words())).unwrap();
+        assert_eq!(added.index(), PolicyIndex(81));
+        database.apply(at(0), |change| change.delete_policy(&key(name.clone()))).unwrap();
+        let again = database.apply(at(0), |change| change.delete_policy(&key(name)));
+        assert_eq!(says(again).0, 2);
+    }
+}
+
+#[test]
+fn what_changes_nothing_leaves_the_generation_and_the_caches_alone() {
+    let mut database = database();
+    add(&mut database, sample("10.0.0.2", 1)).unwrap();
+    let before = database.snapshot().generation;
+    add(&mut database, sample("10.0.0.2", 1)).unwrap_err();
+    update(&mut database, sample("10.0.0.3", 1)).unwrap_err();
+    database.apply(at(0), |change| change.flush_policies(PolicyKind::Main));
+    database.handle_timeout(at(99), &mut Vec::new());
+    assert_eq!(database.snapshot().generation, before);
+}

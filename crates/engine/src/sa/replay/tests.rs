@@ -222,3 +222,24 @@ fn many_threads_accept_each_number_exactly_once() {
     let wrong = accepted.iter().position(|times| times.load(Ordering::Relaxed) != 1);
     assert_eq!(wrong, None, "a number that was not accepted exactly once");
 }
+
+/// What another thread leaves between taking its number and moving the head.
+#[test]
+fn a_word_taken_by_a_newer_block_refuses_while_the_head_lags() {
+    let replay = ReplayWindow::new(32, Numbers::Short, 0);
+    assert_eq!(replay.ring.len(), 2);
+    let newer = Spot::of(70, 2);
+    replay.ring[newer.slot].store(join(newer.tag, newer.bit), Ordering::Relaxed);
+    walk(
+        &replay,
+        &[
+            (
+                5,
+                Err(InTooOld),
+                "its word holds a newer block: nobody knows any more whether it was seen",
+            ),
+            (70, Err(InReplay), "the other thread has it"),
+            (71, Ok(()), "its neighbour is free"),
+        ],
+    );
+}
