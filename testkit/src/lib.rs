@@ -1,1 +1,25 @@
-//! uxfrm testkit.
+//! For tests only: whole gateways in memory, a wire that loses, doubles and swaps packets, a listener on it, packet
+//! builders, and random numbers that are the same in every run.
+//!
+//! ```
+//! use uxfrm_testkit::{Pair, Wrapping, packets};
+//!
+//! let mut pair = Pair::new(&Wrapping::tunnel4());
+//! let arrived = pair.left_to_right(vec![packets::udp("10.1.0.1:7", "10.2.0.1:9", b"hello")]);
+//! assert!(arrived[0].bytes().ends_with(b"hello"));
+//! ```
+
+mod gateway;
+mod listener;
+pub mod packets;
+mod pair;
+mod rng;
+mod wire;
+mod wrapping;
+
+pub use gateway::Gateway;
+pub use listener::Listener;
+pub use pair::{FIRST_SPI, Pair};
+pub use rng::Rng;
+pub use wire::{LossyWire, Troubles, taken_apart};
+pub use wrapping::{Suite, Way, Wrapping};

@@ -257,7 +257,10 @@ impl Inbound {
         let Some(sa) = found.filter(|_| spi != Spi(0)) else {
             // ESP of others passes through like any packet.
             return match envelope.header {
-                Some(header) if !header.own => Ok(Fate::Plain),
+                Some(header) if !header.own => {
+                    self.items[place].len = narrow(header.total);
+                    Ok(Fate::Plain)
+                }
                 Some(_) | None => Err(DropReason::InNoState),
             };
         };

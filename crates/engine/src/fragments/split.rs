@@ -14,7 +14,7 @@ pub(crate) struct Cut {
     pub(crate) next_header_at: usize,
     /// Bytes of a piece at the most; at least 576.
     pub(crate) mtu: usize,
-    /// Identification of all pieces.
+    /// Identification of all pieces; an IPv4 packet's own goes before it.
     pub(crate) ident: u32,
 }
 
@@ -55,7 +55,10 @@ fn finish_v4(bytes: &mut [u8], cut: &Cut, offset: usize, more: bool) {
     }
     let len = narrow(bytes.len());
     bytes[2..4].copy_from_slice(&len.to_be_bytes());
-    bytes[4..6].copy_from_slice(&[high, low]);
+    // A packet with DF may have none of its own.
+    if bytes[4..6] == [0, 0] {
+        bytes[4..6].copy_from_slice(&[high, low]);
+    }
     bytes[6..8].copy_from_slice(&flags.to_be_bytes());
     // The header is the whole packet's, which we wrote.
     let _ = ipv4::fill_checksum(bytes);

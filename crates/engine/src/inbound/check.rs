@@ -8,7 +8,7 @@ use crate::sa::config::SaFlags;
 use crate::spd::policy::MAX_TEMPLATES;
 use crate::{
     Action, Direction, DropReason, FlowKey, Level, Lookup, Mode, PolicyEntry, PolicyKind, Sa,
-    SaProtocol, Snapshot, Template,
+    Snapshot, Template,
 };
 
 /// SAs around a packet at the most (`XFRM_MAX_DEPTH`).
@@ -101,7 +101,7 @@ fn serves(sa: &Sa, template: &Template, if_id: u32) -> bool {
     let address = config.mode == Mode::Transport
         || template.source.is_unspecified()
         || template.source == config.source;
-    (config.id.protocol == template.protocol || template.protocol == SaProtocol::Any)
+    config.id.protocol == template.protocol
         && (template.spi.0 == 0 || template.spi == config.id.spi)
         && (template.reqid.0 == 0 || template.reqid == config.reqid)
         && template.mode == config.mode

@@ -47,7 +47,8 @@ pub(crate) struct Header {
     pub(crate) next_header_at: usize,
     /// Whether the packet is for this host.
     pub(crate) own: bool,
-    pub(crate) ip: IpPacket,
+    /// Bytes of the whole packet.
+    pub(crate) total: usize,
 }
 
 /// Looks at a whole IP packet.
@@ -160,6 +161,12 @@ impl Header {
             }
             Version::V6 => 6,
         };
-        Ok(Self { version: ip.version, len: ip.header_len, next_header_at, own, ip })
+        Ok(Self {
+            version: ip.version,
+            len: ip.header_len,
+            next_header_at,
+            own,
+            total: ip.total_len,
+        })
     }
 }

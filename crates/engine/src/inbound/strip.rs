@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use uxfrm_packet::checksum::Sum;
-use uxfrm_packet::ipv4::Ipv4Header;
+use uxfrm_packet::ipv4::{self, Ipv4Header};
 use uxfrm_packet::ipv6::Ipv6Header;
 use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Protocol, SizeClass, Version};
 use zerocopy::IntoBytes;
@@ -178,6 +178,8 @@ fn write_rebuilt(
             let len = u16::try_from(payload.len() + 20).map_err(malformed)?;
             let mut header = Ipv4Header::new(source, destination, protocol, len);
             header.tos = envelope.tos;
+            // The sender's id and DF are lost. It has arrived, so DF takes nothing away, and says that the id means nothing (RFC 6864 §4.1).
+            header.flags_fragment = ipv4::DONT_FRAGMENT.into();
             header.fill_checksum();
             write(header.as_bytes())
         }

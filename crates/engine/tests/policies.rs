@@ -1,0 +1,213 @@
+//! What policies let pass, what they hold back, and under which reason.
+
+use uxfrm_engine::{
+    Action, Budget, Defaults, Direction, DropReason, Event, Family, Level, Limits, Mode, Priority,
+    Reqid, SaProtocol, Selector,
+};
+use uxfrm_packet::PacketBuf;
+use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Way, Wrapping, packets};
+
+fn datagram() -> PacketBuf {
+    packets::udp("10.1.0.1:7", "10.2.0.1:9", b"payload")
+}
+
+/// A datagram for a host behind the right gateway.
+fn forwarded() -> PacketBuf {
+    packets::udp("10.1.0.5:7", "10.2.0.5:9", b"payload")
+}
+
+/// Sealed as a good peer seals it.
+fn sealed(packet: PacketBuf) -> Vec<PacketBuf> {
+    Pair::new(&Wrapping::tunnel4()).left.outbound(vec![packet]).0
+}
+
+/// The right gateway with its states, and one policy changed.
+fn right_with(direction: Direction, change: impl Fn(&mut uxfrm_engine::Policy)) -> Gateway {
+    let wrapping = Wrapping::tunnel4();
+    let mut right = Pair::new(&wrapping).right;
+    let mut policy = wrapping.policy(direction, Way::Right);
+    change(&mut policy);
+    right.database.apply(right.now, |to| to.update_policy(policy)).unwrap();
+    right
+}
+
+fn fate(mut gateway: Gateway, packets: Vec<PacketBuf>) -> Result<(), DropReason> {
+    let count = gateway.inbound(packets).len();
+    gateway.assert_accounts();
+    match gateway.reasons().as_slice() {
+        [] if count == 1 => Ok(()),
+        [(reason, 1)] if count == 0 => Err(*reason),
+        other => panic!("{count} passed, {other:?}"),
+    }
+}
+
+#[test]
+fn a_template_is_met_only_by_the_state_that_it_asks_for() {
+    type Change = fn(&mut uxfrm_engine::Policy);
+    let refused = Err(DropReason::InTemplateMismatch);
+    let cases: [(&str, Change, Result<(), DropReason>); 14] = [
+        ("as it is", |_| {}, Ok(())),
+        ("any source", |p| p.templates[0].source = Family::V4.unspecified(), Ok(())),
+        ("other source", |p| p.templates[0].source = "192.0.2.9".parse().unwrap(), refused),
+        (
+            "other destination",
+            |p| p.templates[0].destination = "192.0.2.9".parse().unwrap(),
+            Ok(()),
+        ),
+        ("any reqid", |p| p.templates[0].reqid = Reqid(0), Ok(())),
+        ("other reqid", |p| p.templates[0].reqid = Reqid(9), refused),
+        ("its spi", |p| p.templates[0].spi.0 = FIRST_SPI, Ok(())),
+        ("other spi", |p| p.templates[0].spi.0 = 77, refused),
+        ("any protocol", |p| p.templates[0].protocol = SaProtocol::Any, refused),
+        ("transport", |p| p.templates[0].mode = Mode::Transport, refused),
+        ("use", |p| p.templates[0].level = Level::Use, Ok(())),
+        ("none wanted", |p| p.templates.clear(), refused),
+        ("blocked", |p| p.action = Action::Block, Err(DropReason::InPolicyBlock)),
+        (
+            "two wanted",
+            |p| {
+                let outer = p.templates[0];
+                p.templates.push(outer);
+            },
+            refused,
+        ),
+    ];
+    for (name, change, expected) in cases {
+        let local = fate(right_with(Direction::In, change), sealed(datagram()));
+        let forward = fate(right_with(Direction::Forward, change), sealed(forwarded()));
+        assert_eq!((local, forward), (expected, expected), "{name}");
+    }
+}
+
+#[test]
+fn a_plain_packet_that_should_be_protected_does_not_pass() {
+    let refused = Err(DropReason::InTemplateMismatch);
+    for packet in [datagram, forwarded] {
+        assert_eq!(fate(Pair::new(&Wrapping::tunnel4()).right, vec![packet()]), refused);
+    }
+    let optional = right_with(Direction::In, |policy| policy.templates[0].level = Level::Use);
+    assert_eq!(fate(optional, vec![datagram()]), Ok(()));
+    let other = packets::udp("172.16.0.1:7", "10.2.0.1:9", b"not protected");
+    assert_eq!(fate(Pair::new(&Wrapping::tunnel4()).right, vec![other]), Ok(()));
+}
+
+#[test]
+fn without_a_policy_a_tunnel_is_refused_and_the_default_decides_over_the_rest() {
+    let bare = |wrapping: &Wrapping| {
+        let mut gateway = Pair::new(wrapping).right;
+        let kind = uxfrm_engine::PolicyKind::Main;
+        gateway.database.apply(gateway.now, |change| change.flush_policies(kind));
+        gateway
+    };
+    let refused = Err(DropReason::InNoPolicy);
+    assert_eq!(fate(bare(&Wrapping::tunnel4()), sealed(datagram())), refused);
+    assert_eq!(fate(bare(&Wrapping::tunnel4()), vec![datagram()]), Ok(()));
+    let transport = Wrapping::transport4();
+    let packet = packets::udp("192.0.2.1:7", "192.0.2.2:9", b"payload");
+    let wire = Pair::new(&transport).left.outbound(vec![packet]).0;
+    assert_eq!(fate(bare(&transport), wire), Ok(()));
+    let mut closed = bare(&Wrapping::tunnel4());
+    let defaults =
+        Defaults { inbound: Action::Block, forward: Action::Block, outbound: Action::Block };
+    closed.database.apply(closed.now, |change| change.set_defaults(defaults));
+    assert!(closed.outbound(vec![datagram()]).0.is_empty());
+    assert_eq!(closed.drops(DropReason::OutDefaultBlock), 1);
+    assert!(closed.inbound(vec![datagram()]).is_empty());
+    assert_eq!(closed.drops(DropReason::InNoPolicy), 1);
+}
+
+#[test]
+fn a_states_selector_binds_what_comes_through_it() {
+    let wrapping = Wrapping::tunnel4();
+    let mut right = Pair::without_states(&wrapping).right;
+    let mut config = wrapping.sa(Way::Right, FIRST_SPI);
+    config.selector = Some(Selector { protocol: 6, ..Selector::any(Family::V4) });
+    right.add_sa(config);
+    assert_eq!(fate(right, sealed(datagram())), Err(DropReason::InSelectorMismatch));
+}
+
+#[test]
+fn nothing_leaves_plain_when_there_is_no_state() {
+    let wrapping = Wrapping::tunnel4();
+    let mut left = Pair::without_states(&wrapping).left;
+    for _ in 0..3 {
+        assert!(left.outbound(vec![datagram(), datagram()]).0.is_empty());
+    }
+    assert_eq!(left.drops(DropReason::OutNoState), 6);
+    assert_eq!(left.events.len(), 1, "key managers hear of it once");
+    assert!(matches!(left.events[0], Event::Acquire { .. }));
+    left.add_sa(wrapping.sa(Way::Right, FIRST_SPI));
+    assert_eq!(left.outbound(vec![datagram()]).0.len(), 1);
+}
+
+#[test]
+fn the_first_policy_by_priority_decides() {
+    let wrapping = Wrapping::tunnel4();
+    let mut left = Pair::new(&wrapping).left;
+    let mut pass = wrapping.policy(Direction::Out, Way::Right);
+    (pass.priority, pass.selector.protocol) = (Priority(1), 17);
+    pass.templates.clear();
+    left.add_policy(pass);
+    let (wire, _) = left.outbound(vec![
+        datagram(),
+        packets::echo("10.1.0.1".parse().unwrap(), "10.2.0.1".parse().unwrap(), b"hi"),
+    ]);
+    assert_eq!(wire[0].bytes(), datagram().bytes(), "the exception passes as it is");
+    assert_eq!(wire[1].bytes()[9], 50, "all else is ESP");
+}
+
+#[test]
+fn hard_limits_are_exact_and_said_once() {
+    let limits = Limits { packets: Budget { soft: 5, hard: 10 }, ..Limits::default() };
+    let wrapping = Wrapping { limits, ..Wrapping::tunnel4() };
+    for batch in [1, 3, 7, 64] {
+        let mut left = Pair::new(&wrapping).left;
+        let mut sent = 0;
+        for _ in 0..64 / batch {
+            sent += left.outbound((0..batch).map(|_| datagram()).collect()).0.len();
+        }
+        assert_eq!(sent, 10, "batches of {batch}");
+        let count = |event: fn(&Event) -> bool| left.events.iter().filter(|e| event(e)).count();
+        assert_eq!(count(|event| matches!(event, Event::SaSoftLimit(_))), 1, "{:?}", left.events);
+        assert_eq!(count(|event| matches!(event, Event::SaHardLimit(_))), 1, "{:?}", left.events);
+        left.assert_accounts();
+    }
+}
+
+#[test]
+fn a_super_packet_is_cut_off_at_the_limit() {
+    let limits = Limits { packets: Budget { soft: u64::MAX, hard: 10 }, ..Limits::default() };
+    let wrapping = Wrapping { limits, ..Wrapping::tunnel4() };
+    let mut left = Pair::new(&wrapping).left;
+    let sent = packets::tcp_super("10.1.0.1:7", "10.2.0.1:9", &[0; 30_000], 1000);
+    left.outbound(vec![sent]);
+    assert_eq!(left.worker.outward().sent, 10);
+    assert_eq!(left.drops(DropReason::OutStateExpired), 20);
+    left.assert_accounts();
+}
+
+#[test]
+fn limits_hold_on_the_way_in_too() {
+    let wrapping = Wrapping::tunnel4();
+    let mut pair = Pair::without_states(&wrapping);
+    pair.left.add_sa(wrapping.sa(Way::Right, FIRST_SPI));
+    let mut limited = wrapping.sa(Way::Right, FIRST_SPI);
+    limited.limits.packets = Budget { soft: 3, hard: 10 };
+    pair.right.add_sa(limited);
+    let arrived: usize =
+        (0..5).map(|_| pair.left_to_right((0..4).map(|_| datagram()).collect()).len()).sum();
+    assert_eq!(arrived, 10);
+    assert_eq!(pair.right.events.len(), 2);
+    pair.assert_accounts();
+}
+
+#[test]
+fn the_mapping_of_a_peer_behind_a_nat_is_told() {
+    let wrapping = Wrapping { encap: Some(uxfrm_engine::UdpEncapKind::Esp), ..Wrapping::tunnel4() };
+    let mut pair = Pair::new(&wrapping);
+    let mut wire = pair.left.outbound(vec![datagram()]).0;
+    wire[0].bytes_mut()[20..22].copy_from_slice(&40_000_u16.to_be_bytes());
+    assert_eq!(pair.right.inbound(wire).len(), 1);
+    let [Event::Mapping { from, .. }] = pair.right.events[..] else { panic!() };
+    assert_eq!(from, "192.0.2.1:40000".parse().unwrap());
+}

@@ -1,0 +1,184 @@
+//! Every mode, family, transform and encapsulation, out of one gateway and into another.
+
+use uxfrm_engine::sa::config::SaFlags;
+use uxfrm_engine::{Family, HostPort, Mode, UdpEncapKind, UdpSuper, WireHeaders};
+use uxfrm_packet::{IpPacket, checksum::Verification};
+use uxfrm_packet::{PacketBuf, Protocol, Segments, checksum};
+use uxfrm_testkit::{Listener, Pair, Suite, Way, Wrapping, packets};
+
+const MARKER: &[u8] = b"SECRET-PLAINTEXT";
+
+fn shapes() -> Vec<(Mode, Family, Family)> {
+    use Family::{V4, V6};
+    vec![
+        (Mode::Transport, V4, V4),
+        (Mode::Transport, V6, V6),
+        (Mode::Tunnel, V4, V4),
+        (Mode::Tunnel, V4, V6),
+        (Mode::Tunnel, V6, V4),
+        (Mode::Tunnel, V6, V6),
+    ]
+}
+
+/// A datagram between the hosts of a wrapping.
+fn datagram(wrapping: &Wrapping, way: Way, payload: &[u8]) -> PacketBuf {
+    let (source, destination) = ends(wrapping, way);
+    packets::udp(&source, &destination, payload)
+}
+
+fn ends(wrapping: &Wrapping, way: Way) -> (String, String) {
+    let (source, destination) = wrapping.hosts(way);
+    (
+        std::net::SocketAddr::new(source, 7).to_string(),
+        std::net::SocketAddr::new(destination, 9).to_string(),
+    )
+}
+
+fn marked(len: usize) -> Vec<u8> {
+    MARKER.iter().copied().cycle().take(len.max(MARKER.len())).collect()
+}
+
+/// Sends packets of many sizes both ways and compares what arrives byte for byte.
+fn exercise(wrapping: &Wrapping) {
+    let mut pair = Pair::new(wrapping);
+    let mut listener = Listener::new(MARKER);
+    for len in [16, 17, 18, 19, 20, 63, 64, 65, 255, 1000, 1300] {
+        for way in [Way::Right, Way::Left] {
+            let sent: Vec<PacketBuf> =
+                (0..3).map(|_| datagram(wrapping, way, &marked(len))).collect();
+            let plain: Vec<Vec<u8>> = sent.iter().map(|packet| packet.bytes().to_vec()).collect();
+            let arrived = match way {
+                Way::Right => pair.left_to_right(sent),
+                Way::Left => pair.right_to_left(sent),
+            };
+            let arrived: Vec<Vec<u8>> =
+                arrived.iter().map(|packet| comparable(wrapping, packet.bytes())).collect();
+            let plain: Vec<Vec<u8>> =
+                plain.iter().map(|packet| comparable(wrapping, packet)).collect();
+            assert_eq!(
+                arrived,
+                plain,
+                "{wrapping:?} {len} {way:?}: {:?} {:?}",
+                pair.left.reasons(),
+                pair.right.reasons()
+            );
+            listener.listen(&pair.on_the_wire);
+        }
+    }
+    assert_eq!(listener.seen == 0, wrapping.suite.hides(), "{wrapping:?}");
+    pair.assert_accounts();
+}
+
+/// Behind a UDP socket the header of transport mode is lost: id, DF, TTL and checksum are not the sender's.
+fn comparable(wrapping: &Wrapping, packet: &[u8]) -> Vec<u8> {
+    let mut packet = packet.to_vec();
+    let rebuilt = wrapping.settings.headers == WireHeaders::UdpSocket
+        && wrapping.mode == Mode::Transport
+        && wrapping.encap.is_some();
+    if rebuilt && packet[0] >> 4 == 4 {
+        packet[4..8].fill(0);
+        packet[10..12].fill(0);
+    }
+    packet
+}
+
+#[test]
+fn every_shape_and_transform_arrives_as_it_was_sent() {
+    for (mode, inner, outer) in shapes() {
+        for suite in Suite::ALL {
+            for flags in [SaFlags::empty(), SaFlags::ESN] {
+                exercise(&Wrapping { suite, flags, ..Wrapping::new(mode, inner, outer) });
+            }
+        }
+    }
+}
+
+#[test]
+fn esp_in_udp_arrives_as_it_was_sent() {
+    for (mode, inner, outer) in shapes() {
+        for kind in [UdpEncapKind::Esp, UdpEncapKind::NonIke] {
+            for headers in [WireHeaders::Engine, WireHeaders::UdpSocket] {
+                let mut wrapping = Wrapping::new(mode, inner, outer);
+                wrapping.encap = Some(kind);
+                wrapping.settings.headers = headers;
+                exercise(&wrapping);
+            }
+        }
+    }
+}
+
+#[test]
+fn udp_checksums_are_right_over_ipv6_and_absent_over_ipv4() {
+    for (outer, expected) in [(Family::V6, Verification::Right), (Family::V4, Verification::Absent)]
+    {
+        let wrapping = Wrapping {
+            encap: Some(UdpEncapKind::Esp),
+            ..Wrapping::new(Mode::Tunnel, Family::V4, outer)
+        };
+        let mut pair = Pair::new(&wrapping);
+        pair.left_to_right(vec![datagram(&wrapping, Way::Right, b"hello")]);
+        let bytes = pair.on_the_wire[0].bytes();
+        let ip = IpPacket::parse(bytes).unwrap();
+        assert_eq!((ip.protocol, checksum::verify(&ip, bytes)), (Protocol::UDP, expected));
+    }
+}
+
+#[test]
+fn super_packets_leave_in_trains_and_arrive_as_super_packets() {
+    for (mode, inner, outer) in shapes() {
+        for (encap, headers) in [
+            (None, WireHeaders::Engine),
+            (Some(UdpEncapKind::Esp), WireHeaders::Engine),
+            (Some(UdpEncapKind::Esp), WireHeaders::UdpSocket),
+        ] {
+            for suite in [Suite::Gcm128, Suite::CbcSha1] {
+                let mut wrapping = Wrapping { encap, suite, ..Wrapping::new(mode, inner, outer) };
+                wrapping.settings.headers = headers;
+                wrapping.settings.host = HostPort::SuperPackets { udp: UdpSuper::Refused };
+                super_packet(&wrapping);
+            }
+        }
+    }
+}
+
+fn super_packet(wrapping: &Wrapping) {
+    let mut pair = Pair::new(wrapping);
+    let (source, destination) = ends(wrapping, Way::Right);
+    let payload = marked(50_000);
+    let sent = packets::tcp_super(&source, &destination, &payload, 1300);
+    let (wire, _) = pair.left.outbound(vec![sent]);
+    assert_eq!(pair.left.worker.outward().sent, 39, "{wrapping:?} {:?}", pair.left.reasons());
+    let mut listener = Listener::new(MARKER);
+    listener.listen(&wire);
+    assert_eq!(listener.seen, 0);
+    for train in &wire {
+        let Segments::Train { stride } = train.segments else { panic!("a train: {train:?}") };
+        assert!(train.len() <= 65_000 && train.len() > stride.into());
+        assert_eq!(train.udp.is_some(), headerless(wrapping));
+    }
+    // As trains, as a GRO socket or a memory port hands them over.
+    let turned = wire.into_iter().map(|mut train| {
+        train.udp = train.udp.map(|path| uxfrm_packet::UdpPath {
+            local: path.remote,
+            remote: path.local,
+            ..path
+        });
+        train
+    });
+    let arrived = pair.right.inbound(turned.collect());
+    let total: usize = arrived.iter().map(|packet| body(packet.bytes()).len()).sum();
+    assert_eq!(total, payload.len(), "{wrapping:?} {:?}", pair.right.reasons());
+    let joined: Vec<u8> = arrived.iter().flat_map(|packet| body(packet.bytes()).to_vec()).collect();
+    assert_eq!(joined, payload);
+    assert!(arrived.len() <= 2, "{wrapping:?}: {} packets", arrived.len());
+    pair.assert_accounts();
+}
+
+fn headerless(wrapping: &Wrapping) -> bool {
+    wrapping.encap.is_some() && wrapping.settings.headers == WireHeaders::UdpSocket
+}
+
+fn body(packet: &[u8]) -> &[u8] {
+    let ip = IpPacket::parse(packet).unwrap();
+    &ip.upper(packet)[20..]
+}

@@ -1,0 +1,216 @@
+//! Packets that are too large, in pieces, padded, or wrapped more than once.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use uxfrm_engine::sa::config::{SaExtraFlags, SaFlags};
+use uxfrm_engine::{Direction, DropReason, Family, Mode, Reqid, UdpEncapKind};
+use uxfrm_packet::{Fragment, IpPacket, PacketBuf, Protocol, icmp::Icmp, icmpv6::Icmpv6};
+use uxfrm_testkit::{Pair, Suite, Way, Wrapping, packets};
+
+const LEFT: &str = "10.1.0.1:7";
+const RIGHT: &str = "10.2.0.1:9";
+
+fn of_length(len: usize) -> PacketBuf {
+    packets::udp(LEFT, RIGHT, &vec![b'x'; len - 28])
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_the_mtu_that_does() {
+    for (suite, encap, inner_mtu) in [
+        (Suite::Gcm128, None, 1446),
+        (Suite::Gcm128, Some(UdpEncapKind::Esp), 1438),
+        (Suite::CbcSha1, None, 1438),
+    ] {
+        let wrapping = Wrapping { suite, encap, ..Wrapping::tunnel4() };
+        let mut pair = Pair::new(&wrapping);
+        let fits = packets::dont_fragment(of_length(inner_mtu));
+        assert_eq!(pair.left_to_right(vec![fits]).len(), 1);
+        assert!(pair.on_the_wire[0].len() <= 1500);
+        let (wire, host) =
+            pair.left.outbound(vec![packets::dont_fragment(of_length(inner_mtu + 1))]);
+        assert!(wire.is_empty());
+        let answer = IpPacket::parse(host[0].bytes()).unwrap();
+        let message = Icmp::parse(answer.upper(host[0].bytes())).unwrap();
+        assert_eq!(message.header.mtu().map(usize::from), Some(inner_mtu));
+        assert_eq!(answer.destination, "10.1.0.1".parse::<IpAddr>().unwrap());
+        assert_eq!(pair.left.drops(DropReason::OutTooBig), 1);
+        pair.assert_accounts();
+    }
+}
+
+#[test]
+fn ipv6_is_told_and_never_less_than_its_minimum() {
+    for (mtu, told) in [(1500, 1426), (1300, 1280)] {
+        let mut wrapping = Wrapping::new(Mode::Tunnel, Family::V6, Family::V6);
+        wrapping.settings.mtu = mtu;
+        let mut pair = Pair::new(&wrapping);
+        let large = packets::udp("[fd00:1::1]:7", "[fd00:2::1]:9", &vec![0; told + 1 - 48]);
+        let (wire, host) = pair.left.outbound(vec![large]);
+        assert!(wire.is_empty());
+        let answer = IpPacket::parse(host[0].bytes()).unwrap();
+        let message = Icmpv6::parse(answer.upper(host[0].bytes())).unwrap();
+        assert_eq!(message.header.mtu(), Some(u32::try_from(told).unwrap()));
+        assert!(host[0].len() <= 1280);
+        // What it was told arrives, in outer fragments if need be.
+        let fits = packets::udp("[fd00:1::1]:7", "[fd00:2::1]:9", &vec![0; told - 48]);
+        assert_eq!(pair.left_to_right(vec![fits]).len(), 1);
+        assert!(pair.on_the_wire.iter().all(|packet| packet.len() <= mtu.into()));
+        pair.assert_accounts();
+    }
+}
+
+#[test]
+fn errors_are_not_sent_about_errors_and_not_without_end() {
+    let mut pair = Pair::new(&Wrapping::tunnel4());
+    let (left, right) = ("10.1.0.1".parse().unwrap(), "10.2.0.1".parse().unwrap());
+    let mut error = vec![3, 4, 0, 0, 0, 0, 0, 0];
+    error.resize(1480, 0);
+    let error = PacketBuf::from_slice(&packets::ip(left, right, Protocol::ICMP, &error));
+    let (_, host) = pair.left.outbound(vec![packets::dont_fragment(error)]);
+    assert!(host.is_empty());
+    let many = (0..200).map(|_| packets::dont_fragment(of_length(1500))).collect();
+    assert!(pair.left.outbound(many).1.len() <= 50);
+    assert_eq!(pair.left.drops(DropReason::OutTooBig), 201);
+}
+
+#[test]
+fn without_df_the_outer_packet_is_cut_and_put_together() {
+    for (mode, outer) in
+        [(Mode::Tunnel, Family::V4), (Mode::Tunnel, Family::V6), (Mode::Transport, Family::V4)]
+    {
+        for encap in [None, Some(UdpEncapKind::Esp)] {
+            let wrapping = Wrapping { encap, ..Wrapping::new(mode, Family::V4, outer) };
+            let mut pair = Pair::new(&wrapping);
+            let (source, destination) = wrapping.hosts(Way::Right);
+            let packet = packets::echo(source, destination, &vec![7; 4000]);
+            let plain = packet.bytes().to_vec();
+            let arrived = pair.left_to_right(vec![packet]);
+            assert!(pair.on_the_wire.len() > 2, "{wrapping:?}");
+            assert!(pair.on_the_wire.iter().all(|packet| packet.len() <= 1500));
+            assert_eq!(arrived.len(), 1, "{wrapping:?} {:?}", pair.right.reasons());
+            assert!(arrived[0].bytes() == plain, "{wrapping:?}");
+            pair.assert_accounts();
+        }
+    }
+}
+
+#[test]
+fn fragments_wait_and_then_go() {
+    let mut pair = Pair::new(&Wrapping::tunnel4());
+    let (mut wire, _) = pair.left.outbound(vec![of_length(4000)]);
+    let last = wire.pop().unwrap();
+    assert!(pair.right.inbound(wire).is_empty());
+    pair.assert_accounts();
+    assert_eq!(pair.right.worker.inward().held, 2);
+    pair.wait(Duration::from_secs(31));
+    assert!(pair.right.inbound(vec![last]).is_empty());
+    assert_eq!(pair.right.drops(DropReason::InFragment), 2);
+    pair.assert_accounts();
+}
+
+#[test]
+fn overlapping_fragments_take_their_datagram_with_them() {
+    let mut pair = Pair::new(&Wrapping::tunnel4());
+    let plain = packets::udp_bytes("192.0.2.1:1", "192.0.2.2:2", &[0; 100]);
+    let mut pieces = packets::fragments(&plain, 48);
+    let overlapping = packets::fragments(&plain, 32).remove(1);
+    let rest = pieces.split_off(1);
+    assert!(pair.right.inbound(pieces).is_empty());
+    assert!(pair.right.inbound(vec![overlapping]).is_empty());
+    assert_eq!(pair.right.drops(DropReason::InFragment), 2);
+    assert!(pair.right.inbound(rest).is_empty());
+    pair.assert_accounts();
+}
+
+#[test]
+fn fragments_travel_through_tunnels_but_not_in_transport_mode() {
+    let whole = packets::udp_bytes(LEFT, RIGHT, &[9; 1000]);
+    let mut tunnel = Pair::new(&Wrapping::tunnel4());
+    let arrived = tunnel.left_to_right(packets::fragments(&whole, 400));
+    assert_eq!(arrived.len(), 3);
+    assert!(matches!(
+        IpPacket::parse(arrived[2].bytes()).unwrap().fragment,
+        Fragment::Later { more: false, .. }
+    ));
+    let whole = packets::udp_bytes("192.0.2.1:1", "192.0.2.2:2", &[9; 1000]);
+    let mut transport = Pair::new(&Wrapping::transport4());
+    assert!(transport.left_to_right(packets::fragments(&whole, 400)).is_empty());
+    assert_eq!(transport.left.drops(DropReason::OutModeMismatch), 3);
+}
+
+#[test]
+fn tfc_padding_hides_lengths() {
+    let wrapping = Wrapping { tfc_padding: 1200, ..Wrapping::tunnel4() };
+    let mut pair = Pair::new(&wrapping);
+    let sent = vec![of_length(40), of_length(700), of_length(1100)];
+    let plain: Vec<_> = sent.iter().map(|packet| packet.bytes().to_vec()).collect();
+    let arrived = pair.left_to_right(sent);
+    let lengths: Vec<_> = pair.on_the_wire.iter().map(PacketBuf::len).collect();
+    assert!(lengths.iter().all(|len| *len == lengths[0]), "{lengths:?}");
+    assert_eq!(arrived.iter().map(|packet| packet.bytes().to_vec()).collect::<Vec<_>>(), plain);
+}
+
+#[test]
+fn outer_headers_follow_the_flags() {
+    let outer = |flags, extra_flags, packet| {
+        let mut pair = Pair::new(&Wrapping { flags, extra_flags, ..Wrapping::tunnel4() });
+        assert_eq!(pair.left_to_right(vec![packet]).len(), 1);
+        let ip = IpPacket::parse(pair.on_the_wire[0].bytes()).unwrap();
+        (ip.tos, ip.dont_fragment)
+    };
+    let plain = || packets::dont_fragment(packets::with_tos(of_length(100), 0xba));
+    let (none, no_extra) = (SaFlags::empty(), SaExtraFlags::empty());
+    assert_eq!(outer(none, no_extra, plain()), (0xba, true));
+    assert_eq!(outer(SaFlags::NOECN, no_extra, plain()), (0xb8, true));
+    assert_eq!(outer(SaFlags::NOPMTUDISC, no_extra, plain()), (0xba, false));
+    assert_eq!(outer(none, SaExtraFlags::DONT_ENCAP_DSCP, plain()), (0x02, true));
+    assert_eq!(outer(none, no_extra, of_length(100)), (0, false));
+}
+
+/// Transport between the hosts, inside a tunnel between the gateways.
+#[test]
+fn nested_states_are_put_on_and_taken_off() {
+    for encap in [None, Some(UdpEncapKind::Esp)] {
+        let outer = Wrapping { encap, ..Wrapping::tunnel4() };
+        let mut pair = Pair::without_states(&outer);
+        let between_hosts = |way, spi| {
+            let mut config = Wrapping::transport4().sa(way, spi);
+            (config.source, config.id.destination) = outer.hosts(way);
+            config.reqid = Reqid(2);
+            config
+        };
+        for gateway in [&mut pair.left, &mut pair.right] {
+            for (way, spi) in [(Way::Right, 0x2000), (Way::Left, 0x2001)] {
+                gateway.add_sa(outer.sa(way, spi));
+                gateway.add_sa(between_hosts(way, spi + 0x1000));
+            }
+        }
+        for (gateway, out, back) in
+            [(&mut pair.left, Way::Right, Way::Left), (&mut pair.right, Way::Left, Way::Right)]
+        {
+            for (direction, way) in [(Direction::Out, out), (Direction::In, back)] {
+                let mut policy = outer.policy(direction, way);
+                let mut inner = outer.template(way);
+                (inner.mode, inner.reqid) = (Mode::Transport, Reqid(2));
+                (inner.source, inner.destination) = outer.hosts(way);
+                policy.templates.insert(0, inner);
+                gateway.database.apply(gateway.now, |change| change.update_policy(policy)).unwrap();
+            }
+        }
+        for len in [40, 41, 42, 500, 1380] {
+            let packet = of_length(len);
+            let plain = packet.bytes().to_vec();
+            let arrived = pair.left_to_right(vec![packet]);
+            assert_eq!(arrived.len(), 1, "{:?} {:?}", pair.left.reasons(), pair.right.reasons());
+            assert_eq!(arrived[0].bytes(), plain);
+        }
+        // Only the outer one is not enough.
+        let mut lone = Pair::new(&outer);
+        let wire = lone.left.outbound(vec![of_length(100)]).0;
+        pair.right.add_sa(outer.sa(Way::Right, uxfrm_testkit::FIRST_SPI));
+        assert!(pair.right.inbound(wire).is_empty());
+        assert_eq!(pair.right.drops(DropReason::InTemplateMismatch), 1);
+        pair.assert_accounts();
+    }
+}

@@ -1,0 +1,108 @@
+//! One gateway in memory: databases, one worker, its buffers and its clock.
+
+use uxfrm_crypto::Backend;
+use uxfrm_engine::{
+    Database, DropReason, Event, Moment, Output, Policy, SaConfig, Settings, Worker,
+};
+use uxfrm_packet::{Batch, PacketBuf, Pool};
+
+/// A gateway without ports: packets are handed in and taken out.
+#[derive(Debug)]
+pub struct Gateway {
+    /// States and policies.
+    pub database: Database,
+    /// The data path.
+    pub worker: Worker,
+    /// Its buffers.
+    pub pool: Pool,
+    /// Its clock.
+    pub now: Moment,
+    /// What key managers would have heard.
+    pub events: Vec<Event>,
+    output: Output,
+}
+
+impl Gateway {
+    /// A gateway without states and policies.
+    ///
+    /// # Panics
+    /// When the crypto library does not start.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        let database = Database::new(Backend::Auto);
+        let worker = Worker::new(settings, &database.published()).expect("crypto library");
+        Self {
+            database,
+            worker,
+            pool: Pool::new(),
+            now: Moment::from_secs(1),
+            events: Vec::new(),
+            output: Output::default(),
+        }
+    }
+
+    /// Adds a state.
+    ///
+    /// # Panics
+    /// When the database refuses it.
+    pub fn add_sa(&mut self, config: SaConfig) {
+        self.database.apply(self.now, |change| change.add_sa(config)).expect("a valid state");
+    }
+
+    /// Adds a policy.
+    ///
+    /// # Panics
+    /// When the database refuses it.
+    pub fn add_policy(&mut self, policy: Policy) {
+        self.database.apply(self.now, |change| change.add_policy(policy)).expect("a valid policy");
+    }
+
+    /// Packets from the host: what goes to the wire, and what comes back to the host (ICMP errors).
+    pub fn outbound(&mut self, packets: Vec<PacketBuf>) -> (Vec<PacketBuf>, Vec<PacketBuf>) {
+        let mut batch: Batch = packets.into_iter().collect();
+        self.worker.outbound(&mut batch, self.now, &mut self.pool, &mut self.output);
+        self.collect()
+    }
+
+    /// Packets from the wire: what goes to the host.
+    pub fn inbound(&mut self, packets: Vec<PacketBuf>) -> Vec<PacketBuf> {
+        let mut batch: Batch = packets.into_iter().collect();
+        self.worker.inbound(&mut batch, self.now, &mut self.pool, &mut self.output);
+        self.collect().1
+    }
+
+    /// How often the worker dropped for a reason.
+    #[must_use]
+    pub fn drops(&self, reason: DropReason) -> u64 {
+        self.worker.drops().of(reason)
+    }
+
+    /// All reasons for which something was dropped.
+    #[must_use]
+    pub fn reasons(&self) -> Vec<(DropReason, u64)> {
+        let all = DropReason::ALL.iter().map(|reason| (*reason, self.drops(*reason)));
+        all.filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// Checks that every packet came out, is held, or was dropped under one reason.
+    ///
+    /// # Panics
+    /// When one did not.
+    pub fn assert_accounts(&self) {
+        let (outward, inward) = (self.worker.outward(), self.worker.inward());
+        for traffic in [outward, inward] {
+            let known = traffic.sent + traffic.dropped + traffic.absorbed + traffic.held;
+            assert_eq!(traffic.received, known, "{traffic:?}");
+        }
+        let by_reason: u64 = self.reasons().iter().map(|(_, count)| count).sum();
+        assert_eq!(by_reason, outward.dropped + inward.dropped);
+    }
+
+    fn collect(&mut self) -> (Vec<PacketBuf>, Vec<PacketBuf>) {
+        for event in self.output.events.drain(..) {
+            self.database.observe(&event);
+            self.events.push(event);
+        }
+        (self.output.wire.drain().collect(), self.output.host.drain().collect())
+    }
+}

@@ -1,0 +1,179 @@
+//! Whole IP packets with right lengths and checksums.
+
+use std::net::{IpAddr, SocketAddr};
+
+use uxfrm_packet::checksum::Sum;
+use uxfrm_packet::{Checksum, PacketBuf, Protocol, Segments};
+
+/// An IP packet with any upper layer. Without DF in IPv4.
+///
+/// # Panics
+/// When the families differ or the packet would be too long.
+#[must_use]
+pub fn ip(source: IpAddr, destination: IpAddr, protocol: Protocol, upper: &[u8]) -> Vec<u8> {
+    let mut packet = Vec::with_capacity(40 + upper.len());
+    match (source, destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let len = u16::try_from(20 + upper.len()).expect("below 64 KiB");
+            packet.extend([0x45, 0]);
+            packet.extend(len.to_be_bytes());
+            packet.extend([0, 1, 0, 0, 64, protocol.0, 0, 0]);
+            packet.extend(source.octets());
+            packet.extend(destination.octets());
+            let checksum = Sum::of(&packet).checksum();
+            packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            packet.extend([0x60, 0, 0, 0]);
+            packet.extend(u16::try_from(upper.len()).expect("below 64 KiB").to_be_bytes());
+            packet.extend([protocol.0, 64]);
+            packet.extend(source.octets());
+            packet.extend(destination.octets());
+        }
+        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => panic!("one family"),
+    }
+    packet.extend(upper);
+    packet
+}
+
+/// A UDP datagram; the ends as in `"10.0.0.1:7"` or `"[fd00::1]:7"`.
+///
+/// # Panics
+/// When an end can't be read.
+#[must_use]
+pub fn udp(source: &str, destination: &str, payload: &[u8]) -> PacketBuf {
+    PacketBuf::from_slice(&udp_bytes(source, destination, payload))
+}
+
+/// As [`udp`], as bytes.
+///
+/// # Panics
+/// As [`udp`].
+#[must_use]
+pub fn udp_bytes(source: &str, destination: &str, payload: &[u8]) -> Vec<u8> {
+    let (source, destination) = ends(source, destination);
+    let len = u16::try_from(8 + payload.len()).expect("below 64 KiB");
+    let mut upper = Vec::with_capacity(8 + payload.len());
+    upper.extend(source.port().to_be_bytes());
+    upper.extend(destination.port().to_be_bytes());
+    upper.extend(len.to_be_bytes());
+    upper.extend([0, 0]);
+    upper.extend(payload);
+    let sum = Sum::of_pseudo(source.ip(), destination.ip(), Protocol::UDP, len.into());
+    let checksum = sum.plus_bytes(&upper).nonzero_checksum();
+    upper[6..8].copy_from_slice(&checksum.to_be_bytes());
+    ip(source.ip(), destination.ip(), Protocol::UDP, &upper)
+}
+
+/// A TCP segment with ACK set.
+///
+/// # Panics
+/// As [`udp`].
+#[must_use]
+pub fn tcp(source: &str, destination: &str, sequence: u32, payload: &[u8]) -> PacketBuf {
+    let (source, destination) = ends(source, destination);
+    let mut upper = tcp_header(source, destination, sequence);
+    upper.extend(payload);
+    let len = u32::try_from(upper.len()).expect("below 64 KiB");
+    let sum = Sum::of_pseudo(source.ip(), destination.ip(), Protocol::TCP, len);
+    let checksum = sum.plus_bytes(&upper).checksum();
+    upper[16..18].copy_from_slice(&checksum.to_be_bytes());
+    PacketBuf::from_slice(&ip(source.ip(), destination.ip(), Protocol::TCP, &upper))
+}
+
+/// A TCP super-packet as a TUN hands it over: its checksum left open.
+///
+/// # Panics
+/// As [`udp`].
+#[must_use]
+pub fn tcp_super(source: &str, destination: &str, payload: &[u8], mss: u16) -> PacketBuf {
+    let (source, destination) = ends(source, destination);
+    let mut upper = tcp_header(source, destination, 1000);
+    upper.extend(payload);
+    let len = u32::try_from(upper.len()).expect("below 64 KiB");
+    let pseudo = Sum::of_pseudo(source.ip(), destination.ip(), Protocol::TCP, len).fold();
+    upper[16..18].copy_from_slice(&pseudo.to_be_bytes());
+    let mut packet =
+        PacketBuf::from_slice(&ip(source.ip(), destination.ip(), Protocol::TCP, &upper));
+    let start = if source.is_ipv4() { 20 } else { 40 };
+    packet.segments = Segments::Tcp { mss };
+    packet.checksum = Checksum::Partial { start, offset: 16 };
+    packet
+}
+
+/// An ICMP or ICMPv6 echo request.
+///
+/// # Panics
+/// When the families differ.
+#[must_use]
+pub fn echo(source: IpAddr, destination: IpAddr, payload: &[u8]) -> PacketBuf {
+    let (protocol, kind) =
+        if source.is_ipv4() { (Protocol::ICMP, 8) } else { (Protocol::ICMPV6, 128) };
+    let mut upper = vec![kind, 0, 0, 0, 0, 1, 0, 1];
+    upper.extend(payload);
+    let sum = if source.is_ipv4() {
+        Sum::of(&upper)
+    } else {
+        let len = u32::try_from(upper.len()).expect("below 64 KiB");
+        Sum::of_pseudo(source, destination, protocol, len).plus_bytes(&upper)
+    };
+    upper[2..4].copy_from_slice(&sum.checksum().to_be_bytes());
+    PacketBuf::from_slice(&ip(source, destination, protocol, &upper))
+}
+
+/// The same IPv4 packet with DF set.
+///
+/// # Panics
+/// When it is no IPv4 packet.
+#[must_use]
+pub fn dont_fragment(mut packet: PacketBuf) -> PacketBuf {
+    packet.bytes_mut()[6] |= 0x40;
+    uxfrm_packet::ipv4::fill_checksum(packet.bytes_mut()).expect("an IPv4 packet");
+    packet
+}
+
+/// The same IPv4 packet with another TOS byte.
+///
+/// # Panics
+/// When it is no IPv4 packet.
+#[must_use]
+pub fn with_tos(mut packet: PacketBuf, tos: u8) -> PacketBuf {
+    packet.bytes_mut()[1] = tos;
+    uxfrm_packet::ipv4::fill_checksum(packet.bytes_mut()).expect("an IPv4 packet");
+    packet
+}
+
+/// IPv4 fragments of a packet, `size` payload bytes each; `size` must be a multiple of 8.
+///
+/// # Panics
+/// When it is no IPv4 packet without options.
+#[must_use]
+pub fn fragments(packet: &[u8], size: usize) -> Vec<PacketBuf> {
+    let (head, body) = packet.split_at(20);
+    let pieces = body.chunks(size).enumerate().map(|(number, piece)| {
+        let mut bytes = [head, piece].concat();
+        let len = u16::try_from(bytes.len()).expect("below 64 KiB");
+        let more = (number + 1) * size < body.len();
+        let offset = u16::try_from(number * size / 8).expect("below 64 KiB");
+        let flags = offset | if more { 0x2000 } else { 0 };
+        bytes[2..4].copy_from_slice(&len.to_be_bytes());
+        bytes[6..8].copy_from_slice(&flags.to_be_bytes());
+        uxfrm_packet::ipv4::fill_checksum(&mut bytes).expect("an IPv4 packet");
+        PacketBuf::from_slice(&bytes)
+    });
+    pieces.collect()
+}
+
+fn ends(source: &str, destination: &str) -> (SocketAddr, SocketAddr) {
+    let read = |end: &str| end.parse().expect("address and port");
+    (read(source), read(destination))
+}
+
+fn tcp_header(source: SocketAddr, destination: SocketAddr, sequence: u32) -> Vec<u8> {
+    let mut header = Vec::with_capacity(20);
+    header.extend(source.port().to_be_bytes());
+    header.extend(destination.port().to_be_bytes());
+    header.extend(sequence.to_be_bytes());
+    header.extend([0, 0, 0, 1, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0]);
+    header
+}

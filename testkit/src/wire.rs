@@ -1,0 +1,94 @@
+//! A network between two gateways that is as bad as asked for.
+
+use std::collections::VecDeque;
+
+use uxfrm_packet::{PacketBuf, Segments, UdpPath};
+
+use crate::Rng;
+
+/// How bad the wire is, in thousandths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Troubles {
+    /// Packets lost.
+    pub dropped: usize,
+    /// Packets that arrive twice.
+    pub doubled: usize,
+    /// Packets that are held back behind later ones.
+    pub delayed: usize,
+}
+
+/// One direction of a wire.
+#[derive(Debug)]
+pub struct LossyWire {
+    troubles: Troubles,
+    rng: Rng,
+    held: VecDeque<PacketBuf>,
+    /// Packets lost so far.
+    pub lost: u64,
+    /// Packets doubled so far.
+    pub doubled: u64,
+}
+
+impl LossyWire {
+    /// A wire with the troubles that a seed names.
+    #[must_use]
+    pub fn new(troubles: Troubles, seed: u64) -> Self {
+        Self { troubles, rng: Rng::new(seed), held: VecDeque::new(), lost: 0, doubled: 0 }
+    }
+
+    /// Takes packets in at one end and says what comes out at the other now. Trains travel as single packets.
+    pub fn carry(&mut self, packets: impl IntoIterator<Item = PacketBuf>) -> Vec<PacketBuf> {
+        let mut out = Vec::new();
+        for packet in packets.into_iter().flat_map(|packet| taken_apart(&packet)) {
+            if self.rng.permille(self.troubles.dropped) {
+                self.lost += 1;
+                continue;
+            }
+            if self.rng.permille(self.troubles.doubled) {
+                self.doubled += 1;
+                self.held.push_back(twin(&packet));
+            }
+            if self.rng.permille(self.troubles.delayed) {
+                self.held.push_back(packet);
+            } else {
+                out.push(packet);
+            }
+            if !self.held.is_empty() && self.rng.permille(200) {
+                let place = self.rng.below(self.held.len());
+                out.extend(self.held.remove(place));
+            }
+        }
+        out
+    }
+
+    /// What is under way still.
+    pub fn drain(&mut self) -> Vec<PacketBuf> {
+        self.held.drain(..).collect()
+    }
+}
+
+/// The single packets of a train, as the other end's port would hand them over.
+#[must_use]
+pub fn taken_apart(packet: &PacketBuf) -> Vec<PacketBuf> {
+    let stride = match packet.segments {
+        Segments::Train { stride } => stride.into(),
+        Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => packet.len().max(1),
+    };
+    let pieces = packet.bytes().chunks(stride).map(|bytes| {
+        let mut piece = PacketBuf::from_slice(bytes);
+        piece.udp = packet.udp.map(turned);
+        piece
+    });
+    pieces.collect()
+}
+
+/// What one end sent to is where the other receives.
+pub(crate) fn turned(path: UdpPath) -> UdpPath {
+    UdpPath { local: path.remote, remote: path.local, ..path }
+}
+
+fn twin(packet: &PacketBuf) -> PacketBuf {
+    let mut twin = PacketBuf::from_slice(packet.bytes());
+    twin.inherit(packet);
+    twin
+}
