@@ -218,8 +218,7 @@ impl Outbound {
             return self.place(packet, plan, ip, place, bench);
         }
         if self.errors.take(bench.now)
-            && let Some(answer) =
-                pmtu::too_big(&packet, ip, limit, &bench.settings.addresses, bench.pool)
+            && let Some(answer) = pmtu::too_big(&packet, ip, limit, bench.pool)
         {
             self.traffic.originated += 1;
             bench.out.host.push(answer);

@@ -13,7 +13,7 @@ use uxfrm_packet::ipv6::{self, Ipv6Header};
 use uxfrm_packet::{Fragment, IpPacket, PacketBuf, Pool, Protocol, SizeClass, Version};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::{HostAddresses, Moment};
+use crate::Moment;
 
 /// No IPv6 link is narrower (RFC 8200 §5).
 pub(crate) const IPV6_LEAST: usize = 1280;
@@ -59,20 +59,21 @@ impl ErrorBudget {
 
 /// The ICMP message that tells the sender of `packet` to send no more than `mtu` bytes at once.
 ///
+/// It comes from the packet's destination: an error from an own address would enter the host through the TUN as a martian
+/// (`net/ipv4/fib_frontend.c: __fib_validate_source`) and be dropped, and the sender would never learn.
+///
 /// `None` where none may be sent (RFC 1122 §3.2.2, RFC 4443 §2.4 e): about ICMP errors, later fragments, and packets to or from what is
 /// no single host.
 pub(crate) fn too_big(
     packet: &PacketBuf,
     ip: &IpPacket,
     mtu: usize,
-    own: &HostAddresses,
     pool: &mut Pool,
 ) -> Option<PacketBuf> {
     if !may_be_answered(ip, packet.bytes()) {
         return None;
     }
-    let from = own.like(ip.source).unwrap_or(ip.destination);
-    let mut answer = match (from, ip.source) {
+    let mut answer = match (ip.destination, ip.source) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
             about_ipv4(packet.bytes(), Ipv4Header::new(from, to, Protocol::ICMP, 0), mtu, pool)?
