@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket, sockopt,
 };
-use nix::sys::time::TimeVal;
+use nix::sys::time::{TimeVal, TimeValLike};
 use uxfrm_io::Namespace;
 
 use super::interrupt::Interrupt;
@@ -24,8 +24,8 @@ const BLOCK: usize = 128 * 1024;
 /// How long a read or write may take before its thread looks whether it is to end.
 const TURN: Duration = Duration::from_millis(200);
 
-/// How long connecting may take, in seconds.
-const CONNECT_SECONDS: i64 = 5;
+/// How long connecting, and the first bytes, may take: a lost packet or two, and finding the path's MTU.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long the stream runs before it is measured: past slow start.
 const WARM_UP: Duration = Duration::from_millis(500);
@@ -84,8 +84,7 @@ impl Stream {
             .enter(|| connect_from(from, SocketAddrV4::new(to, port)))?
             .with_context(|| format!("cannot connect from {from} to {to} by TCP"))?;
         let (server, _) = listener.accept()?;
-        server.set_read_timeout(Some(TURN))?;
-        client.set_write_timeout(Some(TURN))?;
+        server.set_read_timeout(Some(PATIENCE))?;
         Ok(Self { client, server })
     }
 
@@ -106,6 +105,8 @@ impl Stream {
         tell: impl FnMut(f64) -> io::Result<()>,
     ) -> anyhow::Result<Throughput> {
         let Self { client, server } = self;
+        server.set_read_timeout(Some(TURN))?;
+        client.set_write_timeout(Some(TURN))?;
         let (received, done) = (&AtomicU64::new(0), &AtomicBool::new(false));
         thread::scope(|scope| {
             scope.spawn(move || write_until(client, done));
@@ -183,7 +184,7 @@ fn gbps(bytes: u64, time: Duration) -> f64 {
 fn connect_from(from: Ipv4Addr, to: SocketAddrV4) -> io::Result<TcpStream> {
     let socket: OwnedFd =
         socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-    setsockopt(&socket, sockopt::SendTimeout, &TimeVal::new(CONNECT_SECONDS, 0))?;
+    setsockopt(&socket, sockopt::SendTimeout, &TimeVal::seconds(PATIENCE.as_secs().cast_signed()))?;
     bind(socket.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(from, 0)))?;
     connect(socket.as_raw_fd(), &SockaddrIn::from(to))?;
     Ok(socket.into())
