@@ -32,17 +32,18 @@ const KEPT: usize = 40;
 
 /// A running gateway. Dropped, it is ended; its standard input, held here, ends it even when the demo is killed.
 #[derive(Debug)]
-pub(crate) struct Gateway {
+pub(crate) struct Gateway<'a> {
     name: &'static str,
+    namespace: &'a Namespace,
     child: Child,
     log: Log,
 }
 
-impl Gateway {
+impl<'a> Gateway<'a> {
     /// Starts a gateway in `namespace` and waits until it forwards.
     pub(crate) fn start(
         name: &'static str,
-        namespace: &Namespace,
+        namespace: &'a Namespace,
         config: &Path,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Self> {
@@ -55,7 +56,7 @@ impl Gateway {
             .with_context(|| format!("cannot start gateway {name}"))?;
         let stderr = child.stderr.take().ok_or_else(|| anyhow!("gateway {name} has no stderr"))?;
         let (log, ready) = Log::follow(stderr)?;
-        let mut gateway = Self { name, child, log };
+        let mut gateway = Self { name, namespace, child, log };
         gateway.wait_until_ready(&ready, interrupt)?;
         Ok(gateway)
     }
@@ -77,14 +78,22 @@ impl Gateway {
         Ok(())
     }
 
-    /// `error`, and why the gateway ended if that is behind it.
+    /// `error`, with what the gateway has to do with it: that it ended, or what it dropped.
     pub(crate) fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
-        match self.child.try_wait() {
-            Ok(Some(status)) => {
-                error.context(self.failed(&format!("ended by itself with {status}")))
-            }
-            Ok(None) | Err(_) => error,
+        if let Ok(Some(status)) = self.child.try_wait() {
+            return error.context(self.failed(&format!("ended by itself with {status}")));
         }
+        match self.drops() {
+            Ok(drops) if !drops.is_empty() => {
+                error.context(format!("gateway {} counts {}", self.name, drops.join(", ")))
+            }
+            Ok(_) | Err(_) => error,
+        }
+    }
+
+    /// The counters of `uxfrm stat` that are not 0.
+    fn drops(&self) -> anyhow::Result<Vec<String>> {
+        Ok(nonzero(&self.namespace.enter(uxfrm_daemon::stat::read)??))
     }
 
     fn wait_until_ready(
@@ -135,7 +144,7 @@ impl Gateway {
     }
 }
 
-impl Drop for Gateway {
+impl Drop for Gateway<'_> {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             self.terminate();
@@ -146,6 +155,15 @@ impl Drop for Gateway {
             let _ = self.child.wait();
         }
     }
+}
+
+/// The lines of a text like that of `/proc/net/xfrm_stat` that end with another number than 0, blanks joined.
+fn nonzero(text: &str) -> Vec<String> {
+    let words = text.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
+    words
+        .filter(|line| !matches!(line.last(), None | Some(&"0")))
+        .map(|line| line.join(" "))
+        .collect()
 }
 
 /// The last lines that a gateway wrote.
@@ -187,6 +205,12 @@ impl Log {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counters_are_shown_unless_they_are_0() {
+        let text = "XfrmInError             \t0\nXfrmInNoPols            \t12\n\n";
+        assert_eq!(nonzero(text), ["XfrmInNoPols 12"]);
+    }
 
     #[test]
     fn the_ready_line_is_heard_and_the_last_lines_are_kept() {
