@@ -203,6 +203,7 @@ impl Wrapping {
             direction: None,
             pcpu: None,
             care_of: None,
+            acquire_seq: 0,
             offload: None,
         }
     }

@@ -200,6 +200,7 @@ pub(crate) fn sample(destination: &str, spi: u32) -> SaConfig {
         direction: None,
         pcpu: None,
         care_of: None,
+        acquire_seq: 0,
         offload: None,
     }
 }
