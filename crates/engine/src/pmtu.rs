@@ -10,7 +10,7 @@ use uxfrm_packet::icmp::{self, Icmp, IcmpHeader};
 use uxfrm_packet::icmpv6::{self, Icmpv6, Icmpv6Header};
 use uxfrm_packet::ipv4::{self, Ipv4Header};
 use uxfrm_packet::ipv6::{self, Ipv6Header};
-use uxfrm_packet::{Fragment, IpPacket, PacketBuf, Pool, Protocol, SizeClass, Version};
+use uxfrm_packet::{Fragment, IpPacket, PacketBuf, Pool, Protocol, SizeClass};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::Moment;
@@ -96,8 +96,8 @@ fn may_be_answered(ip: &IpPacket, bytes: &[u8]) -> bool {
     };
     let later = matches!(ip.fragment, Fragment::Later { .. });
     let single = !ip.source.is_unspecified() && !ip.source.is_multicast();
-    // RFC 4443 lets "packet too big" answer a multicast packet; RFC 1122 forbids it in IPv4.
-    let to_one = ip.version == Version::V6 || !ip.destination.is_multicast();
+    // The answer comes from the destination, so it must be one that can send (RFC 1122 §3.2.2).
+    let to_one = !ip.destination.is_multicast();
     !error && !later && single && to_one
 }
 
