@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use uxfrm_crypto::Authenticity;
-use uxfrm_packet::{Batch, Checksum, Coalescer, PacketBuf, Segments};
+use uxfrm_packet::{Batch, Checksum, Coalescer, IpPacket, PacketBuf, Segments};
 
 use crate::esp::decapsulate::Stripped;
 use crate::fragments::reassembly::{Outcome, Reassembly};
@@ -72,8 +72,8 @@ enum Fate {
     New,
     /// Among `sealed`.
     Sealed,
-    /// To be checked and handed on.
-    Plain,
+    /// To be checked and handed on, with this header.
+    Plain(IpPacket),
     /// Counted: dropped, or held as a fragment.
     Gone,
 }
@@ -183,10 +183,7 @@ impl Inbound {
                 other => other,
             };
             let fate = match looked {
-                Ok(Peeled::Plain(ip)) => {
-                    self.items[place].len = narrow(ip.total_len);
-                    Ok(Fate::Plain)
-                }
+                Ok(Peeled::Plain(ip)) => Ok(self.plain(place, ip)),
                 Ok(Peeled::Esp(envelope)) => self.claim(place, envelope, bench),
                 Ok(Peeled::Fragment(_)) => Ok(Fate::Gone),
                 Err(reason) => Err(reason),
@@ -216,7 +213,7 @@ impl Inbound {
     fn reassemble(
         &mut self,
         place: usize,
-        ip: &uxfrm_packet::IpPacket,
+        ip: &IpPacket,
         bench: &mut Bench<'_>,
     ) -> Result<Peeled, DropReason> {
         if !self.items[place].path.is_empty() {
@@ -257,10 +254,7 @@ impl Inbound {
         let Some(sa) = found.filter(|_| spi != Spi(0)) else {
             // ESP of others passes through like any packet.
             return match envelope.header {
-                Some(header) if !header.own => {
-                    self.items[place].len = narrow(header.total);
-                    Ok(Fate::Plain)
-                }
+                Some(header) if !header.own => Ok(self.plain(place, header.ip)),
                 Some(_) | None => Err(DropReason::InNoState),
             };
         };
@@ -287,6 +281,12 @@ impl Inbound {
             stripped: Stripped::default(),
         });
         Ok(Fate::Sealed)
+    }
+
+    /// A packet without ESP; what is behind its own length is not its own.
+    fn plain(&mut self, place: usize, ip: IpPacket) -> Fate {
+        self.items[place].len = narrow(ip.total_len);
+        Fate::Plain(ip)
     }
 
     /// The place of a state in `used`; the last one is often it.

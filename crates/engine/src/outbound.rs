@@ -97,6 +97,11 @@ impl Outbound {
         }
     }
 
+    /// Forgets what was worked out under another generation.
+    pub(crate) fn refresh(&mut self, generation: u64) {
+        self.cache.begin(generation);
+    }
+
     pub(crate) fn run(&mut self, batch: &mut Batch, bench: &mut Bench<'_>) {
         self.cache.begin(bench.snapshot.generation);
         for packet in batch.drain() {
@@ -128,9 +133,8 @@ impl Outbound {
             checksum_of(&mut packet, plan.as_ref())?;
             Ok((plan, IpPacket::parse(packet.bytes())?))
         });
-        let (plan, ip) = match parsed {
-            Ok(parsed) => parsed,
-            Err(_) => return self.discard(packet, count, DropReason::OutMalformed, bench),
+        let Ok((plan, ip)) = parsed else {
+            return self.discard(packet, count, DropReason::OutMalformed, bench);
         };
         packet.trim(ip.total_len);
         self.decide(packet, plan.as_ref(), &ip, bench);
@@ -342,10 +346,7 @@ impl<'a> Jobs<'a> {
 }
 
 fn job<'a>(layer: &'a Layer, sequence: u64, esp: &'a mut [u8]) -> SealJob<'a> {
-    let high = match layer.sa.extended() {
-        true => SeqHigh::Esn(fold_high(sequence)),
-        false => SeqHigh::None,
-    };
+    let high = if layer.sa.extended() { SeqHigh::Esn(fold_high(sequence)) } else { SeqHigh::None };
     SealJob::in_place(layer.sa.key(), high, Iv::Counter(sequence), esp)
 }
 
@@ -367,7 +368,6 @@ fn fold_half(ident: u32) -> u16 {
     ident as u16
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the upper half has 32 bits")]
 fn fold_high(sequence: u64) -> u32 {
     (sequence >> 32) as u32
 }

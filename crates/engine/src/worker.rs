@@ -212,6 +212,12 @@ impl Worker {
         self.inbound.run(batch, &mut bench);
     }
 
+    /// Lets go of states that are no longer in the snapshot, and of their keys. Every batch does; a worker without traffic is to
+    /// be asked to about once a second.
+    pub fn refresh(&mut self) {
+        self.outbound.refresh(self.snapshots.load().generation);
+    }
+
     /// What the worker was set up with.
     #[must_use]
     pub fn settings(&self) -> &Settings {

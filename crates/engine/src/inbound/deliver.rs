@@ -15,8 +15,8 @@ impl Inbound {
                 Fate::Gone => {}
                 // A layer was taken off in the last round, and there is one more.
                 Fate::New | Fate::Sealed => self.drop(place, DropReason::InTooDeep, bench),
-                Fate::Plain => match self.check(place, bench) {
-                    Ok(protocol) => self.hand_on(place, protocol, bench),
+                Fate::Plain(ip) => match self.check(place, &ip, bench) {
+                    Ok(()) => self.hand_on(place, ip.protocol, bench),
                     Err(reason) => self.drop(place, reason, bench),
                 },
             }
@@ -28,14 +28,13 @@ impl Inbound {
         }
     }
 
-    fn check(&self, place: usize, bench: &Bench<'_>) -> Result<Protocol, DropReason> {
+    fn check(&self, place: usize, ip: &IpPacket, bench: &Bench<'_>) -> Result<(), DropReason> {
         let item = &self.items[place];
         let Some(buffer) = &self.buffers[item.buffer as usize] else {
             return Err(DropReason::InUnexpected);
         };
         let bytes = item.bytes(buffer);
-        let ip = IpPacket::parse(bytes).map_err(|_| DropReason::InMalformed)?;
-        let flow = FlowKey { mark: item.mark, ..FlowKey::of(buffer, &ip, bytes) };
+        let flow = FlowKey { mark: item.mark, ..FlowKey::of(buffer, ip, bytes) };
         let direction = if bench.settings.addresses.holds(ip.destination) {
             Direction::In
         } else {
@@ -43,8 +42,7 @@ impl Inbound {
         };
         let path: SecPath<'_> =
             item.path.iter().map(|used| &*self.used[*used as usize].sa).collect();
-        check(bench.snapshot, direction, &flow, &path, bytes.len(), bench.now)?;
-        Ok(ip.protocol)
+        check(bench.snapshot, direction, &flow, &path, bytes.len(), bench.now)
     }
 
     fn hand_on(&mut self, place: usize, protocol: Protocol, bench: &mut Bench<'_>) {

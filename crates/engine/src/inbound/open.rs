@@ -128,7 +128,6 @@ impl Inbound {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the upper half has 32 bits")]
 fn upper_half(number: u64) -> u32 {
     (number >> 32) as u32
 }

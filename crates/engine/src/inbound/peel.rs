@@ -47,8 +47,7 @@ pub(crate) struct Header {
     pub(crate) next_header_at: usize,
     /// Whether the packet is for this host.
     pub(crate) own: bool,
-    /// Bytes of the whole packet.
-    pub(crate) total: usize,
+    pub(crate) ip: IpPacket,
 }
 
 /// Looks at a whole IP packet.
@@ -161,12 +160,6 @@ impl Header {
             }
             Version::V6 => 6,
         };
-        Ok(Self {
-            version: ip.version,
-            len: ip.header_len,
-            next_header_at,
-            own,
-            total: ip.total_len,
-        })
+        Ok(Self { version: ip.version, len: ip.header_len, next_header_at, own, ip })
     }
 }
