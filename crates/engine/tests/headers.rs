@@ -1,4 +1,8 @@
 //! Where ESP stands among other headers, sequence numbers across 2^32, and what a warm worker does not do.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
+)]
 
 use uxfrm_engine::sa::config::SaFlags;
 use uxfrm_engine::{DropReason, Family, Mode};

@@ -1,4 +1,8 @@
-//! Ten million random and mutated packets from the network: no panic, and every one of them accounted for.
+//! Random and mutated packets, ten million from the network and some from the host: no panic, and every one of them accounted for.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
+)]
 
 use std::net::SocketAddr;
 
@@ -10,6 +14,9 @@ use uxfrm_packet::{Batch, PacketBuf, Pool, Segments, SizeClass, UdpPath};
 use uxfrm_testkit::{Gateway, Pair, Rng, Way, Wrapping, packets};
 
 const PACKETS: u64 = 10_000_000;
+
+/// A packet, and how it came if through a UDP socket.
+type Specimen = (Vec<u8>, Option<UdpPath>);
 
 /// Good packets of every shape. States from `OPEN` on neither hide nor vouch for anything: what is changed gets through to the code behind.
 const OPEN: u32 = 0x8000;
@@ -42,7 +49,7 @@ fn open() -> SaTransform {
 }
 
 /// A gateway that knows the states of all shapes, and packets that it would take.
-fn target() -> (Gateway, Vec<(Vec<u8>, Option<UdpPath>)>) {
+fn target() -> (Gateway, Vec<Specimen>) {
     let base = Wrapping::tunnel4();
     let addresses = ["192.0.2.2", "2001:db8::2", "10.2.0.1", "fd00:2::1"];
     let settings = Settings {
@@ -75,7 +82,7 @@ fn target() -> (Gateway, Vec<(Vec<u8>, Option<UdpPath>)>) {
     (right, good)
 }
 
-fn sealed(wrapping: &Wrapping, left: &mut Gateway) -> Vec<(Vec<u8>, Option<UdpPath>)> {
+fn sealed(wrapping: &Wrapping, left: &mut Gateway) -> Vec<Specimen> {
     let (source, destination) = wrapping.hosts(Way::Right);
     let (from, to) = (SocketAddr::new(source, 7), SocketAddr::new(destination, 9));
     let (from, to) = (from.to_string(), to.to_string());
@@ -91,7 +98,7 @@ fn sealed(wrapping: &Wrapping, left: &mut Gateway) -> Vec<(Vec<u8>, Option<UdpPa
 }
 
 /// Fills a buffer with something that is nearly, or not at all, a packet.
-fn fill(packet: &mut PacketBuf, good: &[(Vec<u8>, Option<UdpPath>)], rng: &mut Rng) {
+fn fill(packet: &mut PacketBuf, good: &[Specimen], rng: &mut Rng) {
     let (bytes, udp) = &good[rng.below(good.len())];
     packet.udp = *udp;
     match rng.below(16) {
@@ -163,4 +170,40 @@ fn ten_million_bad_packets_are_all_accounted_for() {
     assert!(inward.sent > PACKETS / 100, "some are good enough: {inward:?}");
     // The mutations reach every part of the path.
     assert!(right.reasons().len() >= 12, "{:?}", right.reasons());
+}
+
+#[test]
+fn bad_packets_from_the_host_are_accounted_for_too() {
+    let mut rng = Rng::new(8);
+    for wrapping in shapes() {
+        let mut left = Pair::new(&wrapping).left;
+        let (source, destination) = wrapping.hosts(Way::Right);
+        let (from, to) = (SocketAddr::new(source, 7), SocketAddr::new(destination, 9));
+        let (from, to) = (from.to_string(), to.to_string());
+        for _ in 0..2_000 {
+            let payload = vec![0; rng.below(4000)];
+            let mut packet = packets::tcp_super(&from, &to, &payload, 1000);
+            if rng.permille(500) {
+                packet = packets::udp(&from, &to, &payload);
+            }
+            for _ in 0..rng.below(3) {
+                damage(packet.bytes_mut(), &mut rng);
+            }
+            packet.trim(if rng.permille(200) { rng.below(packet.len()) } else { packet.len() });
+            let size = u16::try_from(rng.below(2000)).unwrap();
+            packet.segments = match rng.below(6) {
+                0 => Segments::One,
+                1 => Segments::Udp { size },
+                2 => Segments::Tcp { mss: size },
+                3 => Segments::Train { stride: size },
+                _ => packet.segments,
+            };
+            for wire in left.outbound(vec![packet]).0 {
+                assert!(wire.len() <= 65_535);
+                left.pool.give(wire);
+            }
+        }
+        left.assert_accounts();
+        assert!(left.worker.outward().sent > 1000, "{:?}", left.reasons());
+    }
 }

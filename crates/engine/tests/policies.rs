@@ -1,4 +1,8 @@
 //! What policies let pass, what they hold back, and under which reason.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
+)]
 
 use uxfrm_engine::{
     Action, Budget, Defaults, Direction, DropReason, Event, Family, Level, Limits, Mode, Priority,
@@ -210,4 +214,61 @@ fn the_mapping_of_a_peer_behind_a_nat_is_told() {
     assert_eq!(pair.right.inbound(wire).len(), 1);
     let [Event::Mapping { from, .. }] = pair.right.events[..] else { panic!() };
     assert_eq!(from, "192.0.2.1:40000".parse().unwrap());
+}
+
+#[test]
+fn marks_choose_states_and_are_laid_over_what_leaves() {
+    let wrapping = Wrapping::tunnel4();
+    let mut pair = Pair::without_states(&wrapping);
+    for gateway in [&mut pair.left, &mut pair.right] {
+        let mut state = wrapping.sa(Way::Right, FIRST_SPI);
+        state.mark = uxfrm_engine::Mark { value: 5, mask: 0xff };
+        state.output_mark = uxfrm_engine::Mark { value: 0x900, mask: 0xf00 };
+        gateway.add_sa(state);
+    }
+    let marked = |mark| {
+        let mut packet = datagram();
+        packet.mark = mark;
+        packet
+    };
+    assert!(pair.left.outbound(vec![marked(0), marked(6)]).0.is_empty());
+    assert_eq!(pair.left.drops(DropReason::OutNoState), 2);
+    let wire = pair.left.outbound(vec![marked(5), marked(0x1005)]).0;
+    assert_eq!(wire.iter().map(|packet| packet.mark).collect::<Vec<_>>(), [0x905, 0x1905]);
+    let unmarked = PacketBuf::from_slice(wire[0].bytes());
+    assert!(pair.right.inbound(vec![unmarked]).is_empty());
+    assert_eq!(pair.right.drops(DropReason::InNoState), 1);
+    assert_eq!(pair.right.inbound(wire)[0].mark, 0x905);
+}
+
+#[test]
+fn an_interface_id_has_policies_of_its_own() {
+    let wrapping = Wrapping::tunnel4();
+    let mut left = Pair::new(&wrapping).left;
+    let mut block = wrapping.policy(Direction::Out, Way::Right);
+    (block.if_id, block.action) = (uxfrm_engine::IfId(3), Action::Block);
+    left.add_policy(block);
+    let through = |if_id| {
+        let mut packet = datagram();
+        packet.if_id = if_id;
+        packet
+    };
+    assert_eq!(left.outbound(vec![through(0)]).0.len(), 1);
+    assert!(left.outbound(vec![through(3)]).0.is_empty());
+    assert_eq!(left.drops(DropReason::OutPolicyBlock), 1);
+}
+
+#[test]
+fn a_sub_policy_does_not_stand_without_the_main_one() {
+    let wrapping = Wrapping::tunnel4();
+    let mut left = Pair::new(&wrapping).left;
+    let mut sub = wrapping.policy(Direction::Out, Way::Right);
+    sub.kind = uxfrm_engine::PolicyKind::Sub;
+    sub.templates.clear();
+    left.add_policy(sub);
+    assert_eq!(left.outbound(vec![datagram()]).0[0].bytes()[9], 50, "the main one asks for ESP");
+    let mut block = wrapping.policy(Direction::Out, Way::Right);
+    block.action = Action::Block;
+    left.database.apply(left.now, |change| change.update_policy(block)).unwrap();
+    assert!(left.outbound(vec![datagram()]).0.is_empty());
 }

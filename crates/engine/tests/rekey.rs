@@ -1,4 +1,8 @@
 //! An hour of fake time, a rekey every second, on a wire that loses, doubles and swaps packets.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
+)]
 
 use std::time::Duration;
 

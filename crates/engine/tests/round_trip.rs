@@ -1,4 +1,8 @@
 //! Every mode, family, transform and encapsulation, out of one gateway and into another.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
+)]
 
 use uxfrm_engine::sa::config::SaFlags;
 use uxfrm_engine::{Family, HostPort, Mode, UdpEncapKind, UdpSuper, WireHeaders};

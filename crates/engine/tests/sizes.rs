@@ -1,4 +1,8 @@
 //! Packets that are too large, in pieces, padded, or wrapped more than once.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
+)]
 
 use std::net::IpAddr;
 use std::time::Duration;

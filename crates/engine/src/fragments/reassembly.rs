@@ -13,6 +13,8 @@ use crate::Moment;
 const DATAGRAMS: usize = 64;
 /// Fragments of one datagram at the most: 64 KiB in pieces of 552 bytes.
 const PIECES: usize = 120;
+/// Bytes of all buffers that wait; more make the oldest datagrams go (`net.ipv4.ipfrag_high_thresh` is 4 MiB of smaller ones).
+const ROOM: usize = 16 << 20;
 /// How long the first fragment waits for the last one (`net.ipv4.ipfrag_time`).
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -89,7 +91,7 @@ impl Reassembly {
         now: Moment,
         pool: &mut Pool,
     ) -> (Outcome, u64) {
-        let (key, piece, more) = match Piece::of(packet, ip) {
+        let (key, piece, more) = match Piece::of(fitted(packet, pool), ip) {
             Ok(parts) => parts,
             Err(packet) => {
                 pool.give(packet);
@@ -111,10 +113,44 @@ impl Reassembly {
                 // The refused piece itself is one more.
                 Outcome::Ruined { pieces: self.waiting.remove(place).give_up(pool) + 1 }
             }
-            Insertion::Incomplete => Outcome::Held,
+            Insertion::Incomplete => {
+                evicted += self.make_room(pool);
+                Outcome::Held
+            }
             Insertion::Complete => self.waiting.remove(place).join(pool),
         };
         (outcome, evicted)
+    }
+}
+
+impl Reassembly {
+    /// Lets the oldest datagrams go, though never the last one, until the others fit.
+    fn make_room(&mut self, pool: &mut Pool) -> u64 {
+        let mut evicted = 0;
+        while self.waiting.len() > 1
+            && self.waiting.iter().map(Datagram::room).sum::<usize>() > ROOM
+        {
+            evicted += self.waiting.remove(0).give_up(pool);
+        }
+        evicted
+    }
+}
+
+/// A small fragment does not keep a large buffer waiting.
+fn fitted(packet: PacketBuf, pool: &mut Pool) -> PacketBuf {
+    let class = SizeClass::holding(packet.len());
+    if packet.capacity() <= class.capacity() {
+        return packet;
+    }
+    let mut small = pool.take(class);
+    small.inherit(&packet);
+    match small.append(packet.len()) {
+        Some(room) => {
+            room.copy_from_slice(packet.bytes());
+            pool.give(packet);
+            small
+        }
+        None => packet,
     }
 }
 
@@ -149,6 +185,11 @@ impl Datagram {
         self.pieces.insert(place, piece);
         let have: usize = self.pieces.iter().map(|piece| piece.len).sum();
         if self.total == Some(have) { Insertion::Complete } else { Insertion::Incomplete }
+    }
+
+    /// Bytes of its buffers.
+    fn room(&self) -> usize {
+        self.pieces.iter().map(|piece| piece.packet.capacity()).sum()
     }
 
     /// Puts the pieces, of which none is missing, together.
