@@ -92,7 +92,7 @@ impl Reservations {
         file.sync_all()?;
         fs::rename(&new, &self.path)?;
         let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+        File::open(directory.unwrap_or_else(|| Path::new(".")))?.sync_all()
     }
 }
 
@@ -116,4 +116,79 @@ fn parse(line: &str) -> io::Result<(String, u64)> {
         )
     })?;
     Ok((state.to_owned(), number))
+}
+
+#[cfg(test)]
+mod tests {
+    use uxfrm_crypto::Backend;
+    use uxfrm_engine::{Database, Moment};
+
+    use super::*;
+    use crate::batch::{self, Command};
+
+    const LINE: &str = "xfrm state add src 10.0.0.1 dst 10.0.0.2 proto esp spi 7 mode transport \
+        aead 'rfc4106(gcm(aes))' 0x3132333435363738393031323334353664636261 128";
+
+    /// A gateway's start: databases with one state, its numbers resumed and reserved.
+    fn start(path: &Path) -> (Database, Reservations) {
+        let mut reservations = Reservations::open(path).unwrap();
+        let mut database = Database::new(Backend::Portable);
+        for line in batch::parse("test", LINE).unwrap() {
+            let Command::StateAdd(mut config) = line.value else { panic!("not a state") };
+            reservations.resume(&mut config);
+            database.apply(Moment(0), |change| change.add_sa(*config)).unwrap();
+        }
+        reservations.renew(&database.snapshot().sad).unwrap();
+        (database, reservations)
+    }
+
+    fn take(database: &Database, count: u32) -> u64 {
+        let snapshot = database.snapshot();
+        let sa = snapshot.sad.iter().next().unwrap();
+        sa.sequence().take(count).unwrap().first
+    }
+
+    #[test]
+    fn a_crash_loses_numbers_and_repeats_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("gateway.sequences");
+        let (database, reservations) = start(&path);
+        assert_eq!(take(&database, 1000), 1);
+        drop((database, reservations));
+        let (database, _) = start(&path);
+        assert!(take(&database, 1) > 1000);
+    }
+
+    #[test]
+    fn an_orderly_end_loses_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("gateway.sequences");
+        let (database, reservations) = start(&path);
+        take(&database, 1000);
+        reservations.settle(&database.snapshot().sad).unwrap();
+        let (database, _) = start(&path);
+        assert_eq!(take(&database, 1), 1001);
+    }
+
+    #[test]
+    fn numbers_are_reserved_again_before_they_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("gateway.sequences");
+        let (database, mut reservations) = start(&path);
+        let half = u32::try_from(AHEAD / 2).unwrap() + 1;
+        take(&database, half);
+        let before = reservations.numbers.clone();
+        reservations.renew(&database.snapshot().sad).unwrap();
+        assert_ne!(reservations.numbers, before);
+        let written = Reservations::open(&path).unwrap();
+        assert_eq!(written.numbers, reservations.numbers);
+    }
+
+    #[test]
+    fn a_file_of_another_kind_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("gateway.sequences");
+        fs::write(&path, "not ours at all\n").unwrap();
+        assert!(Reservations::open(&path).is_err());
+    }
 }

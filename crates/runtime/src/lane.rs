@@ -143,7 +143,7 @@ impl Lane {
         }
     }
 
-    fn count(&mut self, refused: &Refused) {
+    fn count(&self, refused: &Refused) {
         let drops = self.worker.drops();
         drops.add(DropReason::PortFull, refused.busy);
         drops.add(DropReason::PortTooBig, refused.too_big);
