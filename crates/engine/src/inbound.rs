@@ -193,8 +193,12 @@ impl Inbound {
                 Err(reason) => self.drop(place, reason, bench),
             }
         }
-        // Packets with a new buffer are out of order; all others cost one comparison.
-        self.sealed.sort_by_key(|sealed| (self.items[sealed.item as usize].buffer, sealed.at));
+        // Only packets with a new buffer are out of order.
+        let items = &self.items;
+        let place = |sealed: &Sealed| (items[sealed.item as usize].buffer, sealed.at);
+        if !self.sealed.is_sorted_by_key(place) {
+            self.sealed.sort_unstable_by_key(place);
+        }
     }
 
     fn peel(&self, place: usize, bench: &Bench<'_>) -> Result<Peeled, DropReason> {
