@@ -21,6 +21,7 @@ mod check;
 mod deliver;
 mod open;
 mod peel;
+mod quote;
 mod strip;
 
 use std::sync::Arc;

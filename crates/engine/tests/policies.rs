@@ -272,3 +272,41 @@ fn a_sub_policy_does_not_stand_without_the_main_one() {
     left.database.apply(left.now, |change| change.update_policy(block)).unwrap();
     assert!(left.outbound(vec![datagram()]).0.is_empty());
 }
+
+/// An error from a router behind the left gateway, about a datagram that came from behind the right one.
+fn router_error(about: &PacketBuf) -> PacketBuf {
+    let mut message = vec![3, 1, 0, 0, 0, 0, 0, 0];
+    message.extend(&about.bytes()[..28]);
+    let checksum = uxfrm_packet::checksum::Sum::of(&message).checksum();
+    message[2..4].copy_from_slice(&checksum.to_be_bytes());
+    let (router, sender) = ("10.1.0.254".parse().unwrap(), "10.2.0.5".parse().unwrap());
+    let protocol = uxfrm_packet::Protocol::ICMP;
+    PacketBuf::from_slice(&packets::ip(router, sender, protocol, &message))
+}
+
+#[test]
+fn errors_pass_where_flags_say_that_they_may() {
+    let wrapping = Wrapping::tunnel4();
+    let there = packets::udp("10.2.0.5:9", "10.1.0.5:7", b"hello");
+    let elsewhere = packets::udp("10.2.0.5:9", "10.9.0.5:7", b"hello");
+    let gateway = |state_flag: bool, policy_flag: bool| {
+        let mut right = Pair::without_states(&wrapping).right;
+        let mut state = wrapping.sa(Way::Right, FIRST_SPI);
+        let host = |text: &str| uxfrm_engine::Prefix::host(text.parse().unwrap());
+        state.selector = Some(Selector { source: host("10.1.0.5"), ..Selector::any(Family::V4) });
+        state.flags.set(uxfrm_engine::sa::config::SaFlags::ICMP, state_flag);
+        right.add_sa(state);
+        let kind = uxfrm_engine::PolicyKind::Main;
+        right.database.apply(right.now, |change| change.flush_policies(kind));
+        let mut policy = wrapping.policy(Direction::Forward, Way::Right);
+        policy.selector.source = host("10.1.0.5");
+        policy.flags.set(uxfrm_engine::PolicyFlags::ICMP, policy_flag);
+        right.add_policy(policy);
+        right
+    };
+    let error = |about| sealed(router_error(about));
+    assert_eq!(fate(gateway(true, true), error(&there)), Ok(()));
+    assert_eq!(fate(gateway(true, false), error(&there)), Err(DropReason::InNoPolicy));
+    assert_eq!(fate(gateway(false, true), error(&there)), Err(DropReason::InSelectorMismatch));
+    assert_eq!(fate(gateway(true, true), error(&elsewhere)), Err(DropReason::InSelectorMismatch));
+}

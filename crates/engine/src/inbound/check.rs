@@ -7,8 +7,8 @@ use arrayvec::ArrayVec;
 use crate::sa::config::SaFlags;
 use crate::spd::policy::MAX_TEMPLATES;
 use crate::{
-    Action, Direction, DropReason, FlowKey, Level, Lookup, Mode, PolicyEntry, PolicyKind, Sa,
-    Snapshot, Template,
+    Action, Direction, DropReason, FlowKey, Level, Lookup, Mode, Moment, PolicyEntry, PolicyFlags,
+    PolicyKind, Sa, Snapshot, Template,
 };
 
 /// SAs around a packet at the most (`XFRM_MAX_DEPTH`).
@@ -17,27 +17,41 @@ pub(crate) const MAX_DEPTH: usize = 6;
 /// The SAs that a packet came through, the outermost first (`struct sec_path`).
 pub(crate) type SecPath<'a> = ArrayVec<&'a Sa, MAX_DEPTH>;
 
+/// A plain packet, and how it came.
+#[derive(Debug)]
+pub(crate) struct Arrival<'a> {
+    /// In, or forwarded.
+    pub(crate) direction: Direction,
+    pub(crate) flow: FlowKey,
+    /// The flow that it reports an error of, if it does.
+    pub(crate) reported: Option<FlowKey>,
+    pub(crate) path: SecPath<'a>,
+    pub(crate) bytes: usize,
+}
+
 /// Checks a plain packet against the states it came through and the policies of its direction.
 pub(crate) fn check(
     snapshot: &Snapshot,
-    direction: Direction,
-    flow: &FlowKey,
-    path: &SecPath<'_>,
-    bytes: usize,
-    now: crate::Moment,
+    arrival: &Arrival<'_>,
+    now: Moment,
 ) -> Result<(), DropReason> {
-    if !path.iter().all(|sa| carries(sa, flow)) {
+    let Arrival { direction, flow, path, .. } = arrival;
+    if !path.iter().all(|sa| carries(sa, arrival)) {
         return Err(DropReason::InSelectorMismatch);
     }
-    let found = match snapshot.spd.lookup(direction, flow) {
+    let found = match snapshot.spd.lookup(*direction, flow) {
         Lookup::Policy(entry) => entry,
-        Lookup::Default(Action::Block) => return Err(DropReason::InNoPolicy),
-        Lookup::Default(Action::Allow) if has_tunnel(path) => return Err(DropReason::InNoPolicy),
-        Lookup::Default(Action::Allow) => return Ok(()),
+        Lookup::Default(default) => match for_errors(snapshot, arrival) {
+            Some(entry) => entry,
+            None if default == Action::Block || has_tunnel(path) => {
+                return Err(DropReason::InNoPolicy);
+            }
+            None => return Ok(()),
+        },
     };
-    found.charge(1, bytes as u64, now);
+    found.charge(1, arrival.bytes as u64, now);
     let main = match found.kind() {
-        PolicyKind::Sub => snapshot.spd.lookup_kind(PolicyKind::Main, direction, flow),
+        PolicyKind::Sub => snapshot.spd.lookup_kind(PolicyKind::Main, *direction, flow),
         PolicyKind::Main => None,
     };
     let deciding = std::iter::once(found).chain(main);
@@ -47,11 +61,22 @@ pub(crate) fn check(
     if satisfies(deciding, path) { Ok(()) } else { Err(DropReason::InTemplateMismatch) }
 }
 
-/// Whether a state's selector lets the packet through; ICMP may report errors of any flow where the state says so.
-fn carries(sa: &Sa, flow: &FlowKey) -> bool {
+/// Whether a state's selector lets the packet through; one with flag `icmp` lets errors through about flows that it would carry.
+fn carries(sa: &Sa, arrival: &Arrival<'_>) -> bool {
     let config = sa.config();
-    let icmp = matches!(flow.protocol, 1 | 58) && config.flags.contains(SaFlags::ICMP);
-    icmp || config.selector.as_ref().is_none_or(|selector| selector.matches(flow))
+    config.selector.as_ref().is_none_or(|selector| {
+        let reported = arrival.reported.filter(|_| config.flags.contains(SaFlags::ICMP));
+        selector.matches(&arrival.flow) || reported.is_some_and(|flow| selector.matches(&flow))
+    })
+}
+
+/// The policy with flag `icmp` for the flow that a forwarded error is about (`xfrm_in_fwd_icmp`).
+fn for_errors<'a>(snapshot: &'a Snapshot, arrival: &Arrival<'_>) -> Option<&'a Arc<PolicyEntry>> {
+    let flow = arrival.reported.filter(|_| arrival.direction == Direction::Forward)?;
+    match snapshot.spd.lookup(Direction::Forward, &flow) {
+        Lookup::Policy(entry) if entry.policy().flags.contains(PolicyFlags::ICMP) => Some(entry),
+        Lookup::Policy(_) | Lookup::Default(_) => None,
+    }
 }
 
 fn has_tunnel(path: &[&Sa]) -> bool {

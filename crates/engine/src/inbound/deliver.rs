@@ -2,7 +2,8 @@
 
 use uxfrm_packet::{Batch, IpPacket, Notes, PacketBuf, Pool, Protocol, Segments, SizeClass};
 
-use super::check::{SecPath, check};
+use super::check::{Arrival, SecPath, check};
+use super::quote::reported;
 use super::{Fate, Inbound, Item};
 use crate::worker::Bench;
 use crate::{Direction, DropReason, FlowKey, HostPort, UdpSuper};
@@ -42,7 +43,9 @@ impl Inbound {
         };
         let path: SecPath<'_> =
             item.path.iter().map(|used| &*self.used[*used as usize].sa).collect();
-        check(bench.snapshot, direction, &flow, &path, bytes.len(), bench.now)
+        let reported = reported(ip, bytes, &flow);
+        let arrival = Arrival { direction, flow, reported, path, bytes: bytes.len() };
+        check(bench.snapshot, &arrival, bench.now)
     }
 
     fn hand_on(&mut self, place: usize, protocol: Protocol, bench: &mut Bench<'_>) {
