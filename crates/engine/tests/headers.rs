@@ -162,3 +162,21 @@ fn a_warm_worker_takes_no_new_buffers() {
     }
     assert_eq!(allocated[0], allocated[19], "{allocated:?}");
 }
+
+/// RFC 4303 §3.1.1 lets destination options stand before ESP too; we put them behind it, others may not.
+#[test]
+fn destination_options_before_esp_are_kept() {
+    let mut pair = Pair::new(&Wrapping::new(Mode::Transport, Family::V6, Family::V6));
+    let plain = packets::udp("[2001:db8::1]:7", "[2001:db8::2]:9", b"datagram");
+    let upper = plain.bytes()[40..].to_vec();
+    let mut wire = pair.left.outbound(vec![plain]).0.remove(0).bytes().to_vec();
+    wire.splice(40..40, [Protocol::ESP.0, 0, 1, 4, 0, 0, 0, 0]);
+    wire[6] = Protocol::DSTOPTS.0;
+    let len = u16::try_from(wire.len() - 40).unwrap();
+    wire[4..6].copy_from_slice(&len.to_be_bytes());
+    let arrived = pair.right.inbound(vec![PacketBuf::from_slice(&wire)]);
+    assert_eq!(arrived.len(), 1, "{:?}", pair.right.reasons());
+    let ip = IpPacket::parse(arrived[0].bytes()).unwrap();
+    assert_eq!((ip.protocol, ip.header_len), (Protocol::UDP, 48));
+    assert_eq!(ip.upper(arrived[0].bytes()), upper);
+}

@@ -218,3 +218,43 @@ fn nested_states_are_put_on_and_taken_off() {
         pair.assert_accounts();
     }
 }
+
+#[test]
+fn a_udp_socket_is_told_what_the_outer_header_should_say() {
+    for (mode, source, destination) in
+        [(Mode::Transport, "192.0.2.1:7", "192.0.2.2:9"), (Mode::Tunnel, LEFT, RIGHT)]
+    {
+        let encap = Some(UdpEncapKind::Esp);
+        let mut wrapping = Wrapping { encap, ..Wrapping::new(mode, Family::V4, Family::V4) };
+        wrapping.settings.headers = uxfrm_engine::WireHeaders::UdpSocket;
+        let mut pair = Pair::new(&wrapping);
+        let plain = packets::with_tos(packets::udp(source, destination, b"payload"), 0xba);
+        let mut wire = pair.left.outbound(vec![packets::dont_fragment(plain)]).0;
+        let path = wire[0].udp.unwrap();
+        assert_eq!(
+            (path.local, path.remote),
+            ("192.0.2.1:4500".parse().unwrap(), "192.0.2.2:4500".parse().unwrap())
+        );
+        assert_eq!((path.tos, path.dont_fragment), (0xba, true));
+        // Congestion on the way reaches the packet inside.
+        let (local, remote) = (path.remote, path.local);
+        wire[0].udp = Some(uxfrm_packet::UdpPath { local, remote, tos: 0xbb, ..path });
+        let arrived = pair.right.inbound(wire);
+        assert_eq!(IpPacket::parse(arrived[0].bytes()).unwrap().tos, 0xbb, "{mode:?}");
+    }
+}
+
+#[test]
+fn congestion_that_cannot_be_passed_on_drops_the_packet() {
+    for (inner, expected) in [(0x02, 0x03), (0x01, 0x03), (0x03, 0x03)] {
+        let mut pair = Pair::new(&Wrapping::tunnel4());
+        let mut wire = pair.left.outbound(vec![packets::with_tos(of_length(100), inner)]).0;
+        let marked = packets::with_tos(wire.remove(0), 0x03);
+        let arrived = pair.right.inbound(vec![marked]);
+        assert_eq!(IpPacket::parse(arrived[0].bytes()).unwrap().tos, expected);
+    }
+    let mut pair = Pair::new(&Wrapping::tunnel4());
+    let wire = pair.left.outbound(vec![of_length(100)]).0.remove(0);
+    assert!(pair.right.inbound(vec![packets::with_tos(wire, 0x03)]).is_empty());
+    assert_eq!(pair.right.drops(DropReason::InEcn), 1);
+}

@@ -78,7 +78,7 @@ impl Inbound {
         Ok(())
     }
 
-    /// The packet inside; what is behind its own length is TFC padding.
+    /// The packet inside; TFC padding behind its own length goes when it is looked at next.
     fn unwrap_tunnel(
         &mut self,
         packet: &Sealed,
@@ -104,7 +104,6 @@ impl Inbound {
         if let Some(tos) = tos.map_err(|ecn::NotEcnCapable| DropReason::InEcn)? {
             set_tos(bytes, ip.version, tos);
         }
-        item.len = narrow(ip.total_len);
         Ok(())
     }
 
