@@ -5,8 +5,8 @@
 //! ```
 //!
 //! 1 wait until a port is readable → 2 one batch from the host through the engine to the wire → 3 one batch from each
-//! readable wire port through the engine to the host → 4 hand over events → 1. A port that still has more is readable
-//! again at once, so a busy port cannot starve the others.
+//! readable wire port through the engine to the host → 4 once a second let the engine forget → 1. A port that still has more is
+//! readable again at once, so a busy port cannot starve the others.
 
 use std::{sync::mpsc::Sender, time::Duration};
 
@@ -33,6 +33,9 @@ pub enum Error {
 /// How long a lane waits at the most before it looks at timeouts of its engine.
 const IDLE: Duration = Duration::from_millis(100);
 
+/// How long what is no longer needed may stay.
+const FORGET: Duration = Duration::from_secs(1);
+
 const HOST: u8 = 0;
 
 /// One worker with its ports.
@@ -46,6 +49,7 @@ pub struct Lane {
     batch: Batch,
     out: Output,
     events: Sender<Event>,
+    forgot: Moment,
 }
 
 impl Lane {
@@ -77,6 +81,7 @@ impl Lane {
             batch: Batch::new(),
             out: Output::default(),
             events,
+            forgot: Moment(0),
         })
     }
 
@@ -112,7 +117,21 @@ impl Lane {
                 self.deliver();
             }
         }
+        // 4 forget
+        self.forget();
         Ok(())
+    }
+
+    /// Lets go of deleted states' keys and of fragments whose others never came, also where no traffic would.
+    fn forget(&mut self) {
+        let now = now();
+        if now.since(self.forgot) < FORGET {
+            return;
+        }
+        self.forgot = now;
+        self.worker.refresh();
+        self.worker.inbound(&mut self.batch, now, &mut self.pool, &mut self.out);
+        self.deliver();
     }
 
     /// Fills the batch from a wire port; whether anything came.
@@ -136,7 +155,6 @@ impl Lane {
             let sent = self.host.transmit(&mut self.out.host, &mut self.pool);
             self.count(&sent.refused);
         }
-        // 4 events
         for event in self.out.events.drain(..) {
             // Nobody listens any more only while the gateway ends.
             let _ended = self.events.send(event);
