@@ -41,6 +41,7 @@ pub use sa::config::{
 };
 pub use sa::{
     Sa,
+    iv::IvSpace,
     replay::{Candidate, ReplayWindow},
     sad::{OutboundQuery, Sad},
     sequence::{Sequence, SequenceBlock},

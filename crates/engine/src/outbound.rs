@@ -347,7 +347,7 @@ impl<'a> Jobs<'a> {
 
 fn job<'a>(layer: &'a Layer, sequence: u64, esp: &'a mut [u8]) -> SealJob<'a> {
     let high = if layer.sa.extended() { SeqHigh::Esn(fold_high(sequence)) } else { SeqHigh::None };
-    SealJob::in_place(layer.sa.key(), high, Iv::Counter(sequence), esp)
+    SealJob::in_place(layer.sa.key(), high, Iv::Counter(layer.sa.ivs().counter(sequence)), esp)
 }
 
 /// Segments of a super-packet get their checksums when they are cut.

@@ -1,6 +1,7 @@
 //! Security associations: what they say ([`config`]), what changes with every packet, and how they are found ([`sad`]).
 
 pub mod config;
+pub mod iv;
 pub mod replay;
 pub mod sad;
 pub mod sequence;
@@ -14,6 +15,7 @@ use uxfrm_crypto::SaKey;
 
 use crate::{Direction, DropReason, Moment, SaConfig, SaId};
 use config::{SaExtraFlags, SaFlags};
+use iv::IvSpace;
 use replay::{Numbers, ReplayWindow};
 use sequence::Sequence;
 use usage::{Charge, Lifecycle, Usage};
@@ -31,6 +33,7 @@ pub struct Sa {
 #[repr(C, align(64))]
 struct Live {
     sequence: Sequence,
+    ivs: IvSpace,
     usage: Usage,
     replay: ReplayWindow,
     key: SaKey,
@@ -42,6 +45,7 @@ impl Sa {
     #[must_use]
     pub fn new(config: SaConfig, key: SaKey, now: Moment) -> Self {
         let live = Live {
+            ivs: IvSpace::of(&config),
             sequence: Sequence::new(config.replay.sent, last_number(&config)),
             usage: Usage::new(Lifecycle::Valid),
             replay: ReplayWindow::new(
@@ -81,6 +85,13 @@ impl Sa {
     #[inline]
     pub fn sequence(&self) -> &Sequence {
         &self.live.sequence
+    }
+
+    /// Where the IVs of its numbers lie.
+    #[must_use]
+    #[inline]
+    pub fn ivs(&self) -> IvSpace {
+        self.live.ivs
     }
 
     /// Inbound numbers.
