@@ -3,8 +3,12 @@
 
 use core::fmt;
 
+use aws_lc_sys as aws;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
+
+/// Before the key in what [`KeyMaterial::fingerprint`] hashes: no other hash of a key, as HMAC has one of long keys, is the same.
+const FINGERPRINT_LABEL: &[u8] = b"uxfrm key fingerprint";
 
 /// A key as the control plane gave it, salt and nonce at its end as in the kernel.
 pub struct KeyMaterial(Zeroizing<Box<[u8]>>);
@@ -39,6 +43,17 @@ impl KeyMaterial {
     pub fn expose(&self) -> &[u8] {
         &self.0
     }
+
+    /// Tells this key from others without holding it: half of a SHA-256 digest. Whoever reads it can try guesses of the
+    /// key, so a key that can be guessed should not be published in this form either.
+    #[must_use]
+    pub fn fingerprint(&self) -> u128 {
+        let text = Zeroizing::new([FINGERPRINT_LABEL, self.expose()].concat());
+        let mut digest = [0; 32];
+        // SAFETY: the text is as long as said, and a SHA-256 digest is 32 bytes.
+        unsafe { aws::SHA256(text.as_ptr(), text.len(), digest.as_mut_ptr()) };
+        digest[..16].iter().fold(0, |number, byte| number << 8 | u128::from(*byte))
+    }
 }
 
 impl From<Vec<u8>> for KeyMaterial {
@@ -72,6 +87,15 @@ mod tests {
         assert_ne!(KeyMaterial::new(b"abc"), KeyMaterial::new(b"abd"));
         assert_ne!(KeyMaterial::new(b"abc"), KeyMaterial::new(b"ab"));
         assert!(KeyMaterial::empty().is_empty());
+    }
+
+    #[test]
+    fn fingerprints_tell_keys_apart() {
+        // printf 'uxfrm key fingerprintabc' | sha256sum
+        let fingerprint = KeyMaterial::new(b"abc").fingerprint();
+        assert_eq!(fingerprint, 0x240f_7781_5545_c007_66da_3e36_0107_1457);
+        assert_ne!(fingerprint, KeyMaterial::new(b"abd").fingerprint());
+        assert_ne!(fingerprint, KeyMaterial::empty().fingerprint());
     }
 
     #[test]
