@@ -14,7 +14,7 @@ use std::sync::Arc;
 use uxfrm_crypto::SaKey;
 
 use crate::{Direction, DropReason, Moment, SaConfig, SaId};
-use config::{SaExtraFlags, SaFlags};
+use config::SaFlags;
 use iv::IvSpace;
 use replay::{Numbers, ReplayWindow};
 use sequence::Sequence;
@@ -46,7 +46,7 @@ impl Sa {
     pub fn new(config: SaConfig, key: SaKey, now: Moment) -> Self {
         let live = Live {
             ivs: IvSpace::of(&config),
-            sequence: Sequence::new(config.replay.sent, last_number(&config)),
+            sequence: Sequence::new(config.replay.sent, config.last_number()),
             usage: Usage::new(Lifecycle::Valid),
             replay: ReplayWindow::new(
                 config.replay.window,
@@ -167,12 +167,6 @@ fn numbers(config: &SaConfig) -> Numbers {
     if config.flags.contains(SaFlags::ESN) { Numbers::Extended } else { Numbers::Short }
 }
 
-/// Without ESN the number on the wire must not begin again, unless `oseq-may-wrap` says so; the IV counter never does.
-fn last_number(config: &SaConfig) -> u64 {
-    let wraps = config.extra_flags.contains(SaExtraFlags::OSEQ_MAY_WRAP);
-    if wraps || numbers(config) == Numbers::Extended { u64::MAX } else { u64::from(u32::MAX) }
-}
-
 /// An ESP tunnel with AES-GCM from 10.0.0.1 to `destination`, for tests.
 #[cfg(test)]
 pub(crate) fn sample(destination: &str, spi: u32) -> SaConfig {
@@ -180,7 +174,7 @@ pub(crate) fn sample(destination: &str, spi: u32) -> SaConfig {
 
     use crate::{
         Family, IfId, Limits, Mark, Mode, Reqid, SaProtocol, SaTransform, Spi,
-        sa::config::ReplayConfig,
+        sa::config::{ReplayConfig, SaExtraFlags},
     };
 
     let destination: std::net::IpAddr = destination.parse().unwrap();

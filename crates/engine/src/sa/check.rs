@@ -63,7 +63,8 @@ fn verify_replay(config: &SaConfig) -> Result<(), Error> {
         return Err(Error::WindowTooLarge);
     }
     let short = !config.flags.contains(SaFlags::ESN);
-    if short && replay.sent.max(replay.received) > u64::from(u32::MAX) {
+    let received_too_high = short && replay.received > u64::from(u32::MAX);
+    if received_too_high || replay.sent > config.last_number() {
         return Err(Error::SequenceWithoutEsn);
     }
     Ok(())

@@ -216,6 +216,14 @@ impl SaConfig {
         Family::of(self.id.destination)
     }
 
+    /// The last number that it may send: without ESN the number on the wire must not begin again, unless `oseq-may-wrap`
+    /// says so; the IV counter never does.
+    #[must_use]
+    pub fn last_number(&self) -> u64 {
+        let wraps = self.extra_flags.contains(SaExtraFlags::OSEQ_MAY_WRAP);
+        if wraps || self.flags.contains(SaFlags::ESN) { u64::MAX } else { u64::from(u32::MAX) }
+    }
+
     /// These words with those of `update` that `XFRM_MSG_UPDSA` changes.
     pub(crate) fn updated(&self, update: &Self) -> Self {
         let marks = update.output_mark != Mark::default();

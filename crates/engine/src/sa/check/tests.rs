@@ -35,6 +35,8 @@ const REFUSED: &[(Fault, i32, &str)] = &[
     (|sa| sa.mode = Mode::InTrigger, EINVAL, "Unsupported mode"),
     (|sa| sa.replay.window = 4097, EINVAL, "ESN bitmap length must be <= 128"),
     (|sa| sa.replay.sent = 1 << 32, EINVAL, "Sequence numbers above 0xffffffff need flag esn"),
+    (|sa| { sa.extra_flags |= SaExtraFlags::OSEQ_MAY_WRAP; sa.replay.received = 1 << 32; },
+        EINVAL, "Sequence numbers above 0xffffffff need flag esn"),
     (|sa| { sa.flags |= SaFlags::ESN; sa.replay.window = 0; }, EINVAL, "ESN replay window must be > 0"),
     (|sa| sa.pcpu = Some(1), EINVAL, "SA_PCPU only supported with SA_DIR"),
     (|sa| sa.direction = Some(Direction::Forward), EINVAL, "Invalid SA direction"),
