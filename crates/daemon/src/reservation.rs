@@ -2,13 +2,17 @@
 //!
 //! States from batch files have the same keys after a restart, so their numbers must go on above any that may have been
 //! used. A file keeps, for each state that sends, a number ahead of use; a state hands out none above it
-//! ([`Sequence::reserve`](uxfrm_engine::Sequence::reserve)). The file holds no keys. An orderly end writes down the exact numbers; after a crash the
+//! ([`Sequence::reserve`](uxfrm_engine::Sequence::reserve)). An orderly end writes down the exact numbers; after a crash the
 //! rest of a reservation is lost, which peers see as a gap.
+//!
+//! It is the key that must not meet an IV again. So numbers go on wherever the key is used, also under another SPI, and a state
+//! that was given another key begins where its line says. The file names keys by their fingerprints and holds none.
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
+    fs::{self, File, OpenOptions},
     io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
 
@@ -16,6 +20,9 @@ use uxfrm_engine::{Direction, Sa, SaConfig, Sad};
 
 /// How many numbers are reserved at a time: at ten million packets per second a second and a half.
 const AHEAD: u64 = 1 << 24;
+
+/// Nobody else may read the file: fingerprints help to guess weak keys.
+const OWNER: u32 = 0o600;
 
 /// The file of reservations, and what it says.
 #[derive(Debug)]
@@ -39,10 +46,20 @@ impl Reservations {
         Ok(Self { path: path.to_owned(), numbers })
     }
 
-    /// Lets a state begin above all numbers that it may have used before.
+    /// Lets a state begin above all numbers that may have been used with its key before: at its last one, if those were all.
     pub(crate) fn resume(&self, config: &mut SaConfig) {
-        if let Some(number) = self.numbers.get(&name(config)) {
-            config.replay.sent = config.replay.sent.max(*number);
+        if config.direction == Some(Direction::In) {
+            return;
+        }
+        let key = key_name(config);
+        let with_key =
+            self.numbers.range(key.clone()..).take_while(|(name, _)| name.starts_with(&key));
+        if let Some(used) = with_key.map(|(_, number)| *number).max() {
+            if used >= config.last_number() {
+                let (destination, spi) = (config.id.destination, config.id.spi);
+                tracing::warn!(%destination, %spi, "this key has used all its sequence numbers: nothing is sent until it is replaced");
+            }
+            config.replay.sent = config.replay.sent.max(used.min(config.last_number()));
         }
     }
 
@@ -85,7 +102,8 @@ impl Reservations {
     /// Replaces the file as a whole: a crash leaves the old one or the new one.
     fn write(&self) -> io::Result<()> {
         let new = self.path.with_extension("sequences.new");
-        let mut file = File::create(&new)?;
+        let mut file =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(OWNER).open(&new)?;
         for (state, number) in &self.numbers {
             writeln!(file, "{state} {number}")?;
         }
@@ -102,8 +120,16 @@ fn sends(sa: &Sa) -> bool {
 
 /// What names a state in the file.
 fn name(config: &SaConfig) -> String {
-    let mark = config.mark;
-    format!("{} {} {:#x}/{:#x}", config.id.destination, config.id.spi, mark.value, mark.mask)
+    let (key, id, mark) = (key_name(config), config.id, config.mark);
+    format!("{key} {} {} {:#x}/{:#x}", id.destination, id.spi, mark.value, mark.mask)
+}
+
+/// What names a state's key in the file: that of the cipher, which the IV belongs to. Without a cipher no IV matters.
+fn key_name(config: &SaConfig) -> String {
+    let transform = &config.transform;
+    let no_cipher = transform.encryption_key.is_empty();
+    let key = if no_cipher { &transform.authentication_key } else { &transform.encryption_key };
+    format!("{:032x}", key.fingerprint())
 }
 
 fn parse(line: &str) -> io::Result<(String, u64)> {
@@ -119,76 +145,4 @@ fn parse(line: &str) -> io::Result<(String, u64)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use uxfrm_crypto::Backend;
-    use uxfrm_engine::{Database, Moment};
-
-    use super::*;
-    use crate::batch::{self, Command};
-
-    const LINE: &str = "xfrm state add src 10.0.0.1 dst 10.0.0.2 proto esp spi 7 mode transport \
-        aead 'rfc4106(gcm(aes))' 0x3132333435363738393031323334353664636261 128";
-
-    /// A gateway's start: databases with one state, its numbers resumed and reserved.
-    fn start(path: &Path) -> (Database, Reservations) {
-        let mut reservations = Reservations::open(path).unwrap();
-        let mut database = Database::new(Backend::Portable);
-        for line in batch::parse("test", LINE).unwrap() {
-            let Command::StateAdd(mut config) = line.value else { panic!("not a state") };
-            reservations.resume(&mut config);
-            database.apply(Moment(0), |change| change.add_sa(*config)).unwrap();
-        }
-        reservations.renew(&database.snapshot().sad).unwrap();
-        (database, reservations)
-    }
-
-    fn take(database: &Database, count: u32) -> u64 {
-        let snapshot = database.snapshot();
-        let sa = snapshot.sad.iter().next().unwrap();
-        sa.sequence().take(count).unwrap().first
-    }
-
-    #[test]
-    fn a_crash_loses_numbers_and_repeats_none() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("gateway.sequences");
-        let (database, reservations) = start(&path);
-        assert_eq!(take(&database, 1000), 1);
-        drop((database, reservations));
-        let (database, _) = start(&path);
-        assert!(take(&database, 1) > 1000);
-    }
-
-    #[test]
-    fn an_orderly_end_loses_none() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("gateway.sequences");
-        let (database, reservations) = start(&path);
-        take(&database, 1000);
-        reservations.settle(&database.snapshot().sad).unwrap();
-        let (database, _) = start(&path);
-        assert_eq!(take(&database, 1), 1001);
-    }
-
-    #[test]
-    fn numbers_are_reserved_again_before_they_end() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("gateway.sequences");
-        let (database, mut reservations) = start(&path);
-        let half = u32::try_from(AHEAD / 2).unwrap() + 1;
-        take(&database, half);
-        let before = reservations.numbers.clone();
-        reservations.renew(&database.snapshot().sad).unwrap();
-        assert_ne!(reservations.numbers, before);
-        let written = Reservations::open(&path).unwrap();
-        assert_eq!(written.numbers, reservations.numbers);
-    }
-
-    #[test]
-    fn a_file_of_another_kind_is_refused() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("gateway.sequences");
-        fs::write(&path, "not ours at all\n").unwrap();
-        assert!(Reservations::open(&path).is_err());
-    }
-}
+mod tests;
