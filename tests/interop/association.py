@@ -121,7 +121,8 @@ class Association:
         return side.inner[self.inner] if self.mode == "tunnel" else side.outer[self.outer]
 
     def secret_towards(self, side):
-        return secret(str(self), side.spi, self.generation)
+        """A key of its own for each case: numbers that one used up are gone for that key, also after a restart."""
+        return secret(str(self), self.extra, side.spi, self.generation)
 
     def state(self, sender, receiver):
         """The SA from `sender` to `receiver`: the same line at both ends."""
