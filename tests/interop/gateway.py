@@ -62,6 +62,15 @@ class Gateway:
                 raise AssertionError(f"uxfrm run was not ready after {START_SECONDS} s:\n{self.log()}")
             time.sleep(0.01)
 
+    def stat(self):
+        """What `uxfrm stat` prints."""
+        return self.namespace.run(str(self._binary), "stat")
+
+    def statistics(self):
+        """The counters of `uxfrm stat` that are not zero."""
+        lines = (line.split() for line in self.stat().splitlines())
+        return {name: int(count) for name, count in lines if count != "0"}
+
     def running(self):
         return self._process is not None and self._process.poll() is None
 

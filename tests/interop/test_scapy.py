@@ -60,6 +60,9 @@ class UxfrmEnd:
     def log(self):
         return self._gateway.log()
 
+    def statistics(self):
+        return self._gateway.statistics()
+
     def release(self):
         if self._gateway.running():
             self._gateway.stop()
