@@ -1,0 +1,120 @@
+"""`uxfrm check`: every mistake with its file, line and word, no key in what it says, and nothing touched.
+
+It needs neither root nor a network.
+"""
+
+import subprocess
+
+import pytest
+
+import prerequisite
+
+SECRET = "deadbeef0102030405060708090a0b0c"
+STATE = "xfrm state add src 10.9.0.1 dst 10.9.0.2 proto esp spi 1 mode tunnel"
+AEAD = f"aead 'rfc4106(gcm(aes))' 0x{SECRET}01020304 128"
+
+
+@pytest.fixture
+def check(tmp_path):
+    """Runs `uxfrm check` on a batch file and, if need be, more TOML; returns the exit status and what it printed."""
+    binary = prerequisite.binary()
+
+    def run(*lines, toml="", batch="states.batch"):
+        (tmp_path / "states.batch").write_text("".join(f"{line}\n" for line in lines))
+        (tmp_path / "config.toml").write_text(f'[xfrm]\nbatch = ["{batch}"]\n{toml}')
+        done = subprocess.run(
+            [binary, "check", "config.toml"],
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=20,
+        )
+        return done.returncode, done.stdout
+
+    return run
+
+
+def test_a_right_configuration_says_nothing_and_leaves_no_file(check, tmp_path):
+    assert check(f"{STATE} {AEAD}") == (0, "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.toml", "states.batch"]
+
+
+@pytest.mark.parametrize(
+    ("line", "column", "words"),
+    [
+        (f"{STATE.replace('tunnel', 'tunel')} {AEAD}", 63, ['"tunel"', "expected one of: transport tunnel"]),
+        ("xfrm policy add src 10.1.0.1/33 dst 10.2.0.1/32 dir out", 21, ['"10.1.0.1/33"', "prefix"]),
+        ("xfrm policy add src 10.1.0.0/16 dst 10.2.0.1/32 dir sideways", 53, ['"sideways"', "in out fwd"]),
+        ("xfrm nonsense add", 6, ['"nonsense"', "state sa policy"]),
+        (f"{STATE} {AEAD} replay-window", None, ["not complete", "replay-window"]),
+        (f"{STATE} aead 'rfc4106(gcm(aes))' 0x{SECRET} 128", None, ["160, 224 or 288 bits, not 128"]),
+    ],
+    ids=["mode", "prefix", "direction", "object", "end", "key"],
+)
+def test_a_wrong_line_is_named_by_file_line_and_word(line, column, words, check):
+    status, text = check("# a comment, so that the mistake is in line 2", line)
+    assert status == 1
+    assert f"states.batch:2:{column or ''}" in text
+    for word in words:
+        assert word in text, text
+
+
+def test_all_wrong_lines_are_told_at_once(check):
+    status, text = check("xfrm one", f"{STATE} {AEAD}", "xfrm two", "", "xfrm three")
+    assert status == 1
+    assert [line.split(" is unknown")[0].removeprefix("uxfrm: ") for line in text.splitlines()] == [
+        'states.batch:1:6: "one"',
+        'states.batch:3:6: "two"',
+        'states.batch:5:6: "three"',
+    ]
+
+
+def test_what_the_databases_refuse_is_named_by_file_and_line(check):
+    """The kernel's words: the second state has the same address, protocol and SPI."""
+    status, text = check(f"{STATE} {AEAD}", f"{STATE} {AEAD}")
+    assert (status, text) == (1, "uxfrm: states.batch:2: File exists\n")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        f"aead 'rfc4106(gcm(aes))' 0x{SECRET}0102030405 128",  # too long
+        f"aead 'rfc4106(gcm(aes))' 0x{SECRET}0102030g 128",  # not hexadecimal
+        f"aead 'rfc4106(gcm(aes)' {SECRET} 128",  # the name is wrong
+        f"aead {SECRET} 'rfc4106(gcm(aes))' 128",  # the wrong way round
+        f"{AEAD} 0x{SECRET}",  # too many words
+    ],
+)
+def test_no_key_is_shown(keys, check):
+    status, text = check(f"{STATE} {keys}")
+    assert status == 1 and "states.batch:1" in text
+    assert SECRET not in text and SECRET[8:24] not in text
+
+
+@pytest.mark.parametrize(
+    ("toml", "words"),
+    [
+        ("[hots]\ntun = 'x'\n", ["config.toml:3:", "hots", "host"]),
+        ("[host]\nmtu = 20\n", ["config.toml:4:", "20", "576 to 65535"]),
+        ("[host]\nmtu = 'wide'\n", ["config.toml:4:", "wide"]),
+    ],
+)
+def test_a_wrong_key_of_the_configuration_is_named(toml, words, check):
+    status, text = check(f"{STATE} {AEAD}", toml=toml)
+    assert status == 1
+    for word in words:
+        assert word in text, text
+
+
+def test_a_missing_batch_file_is_named(check):
+    status, text = check(batch="missing.batch")
+    assert status == 1 and "missing.batch" in text and "No such file" in text
+
+
+def test_a_damaged_file_of_sequence_numbers_is_refused(check, tmp_path):
+    """To start without it could use an IV twice."""
+    (tmp_path / "config.sequences").write_text("not ours\n")
+    status, text = check(f"{STATE} {AEAD}")
+    assert status == 1 and "config.sequences" in text and "not ours" in text
