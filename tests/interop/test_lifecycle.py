@@ -116,11 +116,35 @@ def test_without_a_state_nothing_leaves_in_the_clear(gateway, network):
     gateway.stop()
 
 
-def test_an_unprotected_answer_is_dropped(gateway, network):
-    """The policy `in` wants ESP; the right side, which knows nothing of it, is not believed."""
+def test_the_answer_to_a_plain_request_is_protected(gateway, network):
+    """The right side knows no ESP and asks in the clear: the answer goes out as the policy says, or not at all."""
     gateway.start(PROTECTED.lines(HERE, THERE))
+    network.between.seen()
     with pytest.raises(RuntimeError, match="100% packet loss"):
         network.right.ping(THERE.inner[4], HERE.inner[4], count=2)
+    wire.assert_no_plaintext([(True, frame) for outgoing, frame in network.between.seen() if outgoing])
+    gateway.stop()
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=pytest.fail.Exception,
+    reason="host mode never sees what does not come in through its sockets: the host takes plain packets itself",
+)
+def test_a_plain_datagram_is_not_delivered(gateway, network):
+    """The policy `in` wants ESP; the right side, which knows nothing of it, must not be believed."""
+    with network.left.entered():
+        receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with receiver, network.right.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        receiver.bind((HERE.inner[4], 0))
+        receiver.settimeout(0.5)
+        sender.bind((THERE.inner[4], 0))
+        sender.sendto(b"before", receiver.getsockname())
+        assert receiver.recv(100) == b"before"
+        gateway.start(PROTECTED.lines(HERE, THERE))
+        sender.sendto(b"plain", receiver.getsockname())
+        with pytest.raises(TimeoutError):
+            receiver.recv(100)
     gateway.stop()
 
 
