@@ -1,24 +1,24 @@
 # The commands of this repository. `make help` lists them.
 
-TARGET := $(or $(CARGO_TARGET_DIR),target)
+BUILT  := $(or $(CARGO_TARGET_DIR),target)
 CARGO  := cargo
 FLAGS  := --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint layers bench fmt deny deps
+.PHONY: help demo test lint layers bench fuzz fuzz-seeds fmt deny deps
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## Two gateways in network namespaces, real traffic through ESP between them (ARGS=… for `uxfrm demo`)
 	@scripts/prerequisites build
 	$(CARGO) build $(FLAGS) --release --bin uxfrm
-	$(TARGET)/release/uxfrm demo $(ARGS)
+	$(BUILT)/release/uxfrm demo $(ARGS)
 
 test: layers ## All tests: unit, property, vectors; then against a real Linux kernel and scapy (needs root for those)
 	$(CARGO) test $(FLAGS) --workspace
 	@scripts/prerequisites test
-	UXFRM=$(TARGET)/debug/uxfrm scripts/interop $(ARGS)
+	UXFRM=$(BUILT)/debug/uxfrm scripts/interop $(ARGS)
 
 lint: layers ## Formatting, clippy, the arrows between crates, documentation: no warning is let through
 	$(CARGO) fmt --all --check
@@ -32,7 +32,18 @@ layers: ## Only the check that a crate uses none but the crates that ARCHITECTUR
 bench: ## Every published figure, from this machine (ARGS=… for `uxfrm bench`)
 	@scripts/prerequisites build
 	$(CARGO) build $(FLAGS) --release --bin uxfrm
-	$(TARGET)/release/uxfrm bench $(or $(ARGS),crypto)
+	$(BUILT)/release/uxfrm bench $(or $(ARGS),crypto)
+
+fuzz: ## Fuzz one target of fuzz/README.md with nightly Rust (TARGET=packet SECONDS=60)
+	@$(CARGO) +nightly fuzz --version >/dev/null 2>&1 || { echo "make fuzz needs nightly Rust and cargo-fuzz:"; \
+		echo "rustup toolchain install nightly && cargo install --locked cargo-fuzz"; exit 1; }
+	@mkdir -p fuzz/found/$(or $(TARGET),packet)
+	env -u CARGO_TARGET_DIR $(CARGO) +nightly fuzz run $(or $(TARGET),packet) fuzz/found/$(or $(TARGET),packet) fuzz/corpus/$(or $(TARGET),packet) -- \
+		-max_total_time=$(or $(SECONDS),60) -max_len=4096
+
+fuzz-seeds: ## Write the inputs anew that the corpora of fuzz/ began with
+	$(CARGO) test $(FLAGS) -p uxfrm-testkit -p uxfrm-daemon --test corpus -- --ignored
+	$(CARGO) test $(FLAGS) -p uxfrm-io --lib fuzz -- --ignored
 
 fmt: ## Format all Rust code
 	$(CARGO) fmt --all

@@ -22,6 +22,8 @@ pub mod clock;
 mod control;
 pub mod dump;
 pub mod fitted;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod memory;
 mod mmsg;
 pub mod netns;

@@ -44,7 +44,7 @@ impl std::fmt::Debug for Format {
 }
 
 /// A file whose first bytes were read to tell its format.
-type Start = io::Chain<io::Cursor<[u8; 4]>, BufReader<File>>;
+type Start = io::Chain<io::Cursor<[u8; 4]>, Box<dyn Read + Send>>;
 
 impl Source {
     /// Opens a file.
@@ -52,7 +52,14 @@ impl Source {
     /// # Errors
     /// The kernel's, or `InvalidData` when it is neither pcap nor pcapng.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let mut file = BufReader::new(File::open(path)?);
+        Self::of(Box::new(BufReader::new(File::open(path)?)))
+    }
+
+    /// Reads a capture from anything.
+    ///
+    /// # Errors
+    /// Those of `file`, or `InvalidData` when it is neither pcap nor pcapng.
+    pub fn of(mut file: Box<dyn Read + Send>) -> io::Result<Self> {
         let mut magic = [0; 4];
         file.read_exact(&mut magic)?;
         let start = io::Cursor::new(magic).chain(file);

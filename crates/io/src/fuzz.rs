@@ -1,0 +1,87 @@
+//! What the fuzzer of `fuzz/` runs: foreign bytes through what reads them here without a system call. Built for tests and
+//! fuzzers only. Netlink's answers are the kernel's own and are decoded by a library.
+
+use std::io::Cursor;
+
+use uxfrm_packet::{Checksum, PacketBuf, Pool, Segments};
+
+use crate::pcap::Source;
+use crate::virtio::{HEADER, VirtioHeader};
+
+/// The first byte chooses what the rest is: a packet behind its virtio header, or a capture file.
+///
+/// # Panics
+/// When a decoder does, or believes what cannot be.
+pub fn decode(bytes: &[u8]) {
+    match bytes.split_first() {
+        Some((0, rest)) => virtio(rest),
+        Some((_, rest)) => capture(rest),
+        None => {}
+    }
+}
+
+fn virtio(bytes: &[u8]) {
+    let Some((header, bytes)) = bytes.split_first_chunk::<HEADER>() else { return };
+    let mut packet = PacketBuf::from_slice(bytes);
+    let header = VirtioHeader::from_bytes(*header);
+    assert_eq!(VirtioHeader::from_bytes(header.to_bytes()), header);
+    header.note(&mut packet);
+    if let Checksum::Partial { start, offset } = packet.checksum {
+        assert!(usize::from(start) + usize::from(offset) + 2 <= bytes.len());
+    }
+    assert!(!matches!(packet.segments, Segments::Train { .. }));
+    let mut again = PacketBuf::from_slice(bytes);
+    let written = VirtioHeader::of(&packet);
+    VirtioHeader::from_bytes(written.to_bytes()).note(&mut again);
+    assert_eq!(again.segments, packet.segments);
+}
+
+fn capture(bytes: &[u8]) {
+    let Ok(mut source) = Source::of(Box::new(Cursor::new(bytes.to_vec()))) else { return };
+    let mut pool = Pool::new();
+    while let Ok(Some(packet)) = source.next(&mut pool) {
+        assert!(!packet.is_empty());
+        pool.give(packet);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the corpus began with.
+    #[test]
+    #[ignore = "writes fuzz/corpus/io: for `make fuzz-seeds`"]
+    fn seeds() {
+        let corpus = uxfrm_testkit::fuzz::Corpus::of("io");
+        for (kind, size) in [(0, 0), (1, 1000), (4, 1000), (5, 512)] {
+            let mut input = vec![0, 1, kind];
+            for field in [54_u16, size, 20, 16] {
+                input.extend(field.to_ne_bytes());
+            }
+            let packet = uxfrm_testkit::packets::tcp("10.1.0.1:7", "10.2.0.1:9", 1, &[7; 30]);
+            input.extend(packet.bytes());
+            corpus.add(&format!("seed-virtio-{kind}"), &input);
+        }
+        let header = |link: u32| {
+            let fields = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 0xffff, link, 1, 2, 44, 44];
+            fields.map(u32::to_le_bytes).concat()
+        };
+        let ip = uxfrm_testkit::packets::udp("10.1.0.1:7", "10.2.0.1:9", &[7; 16]);
+        corpus.add("seed-pcap-raw", &[&[1][..], &header(101), ip.bytes()].concat());
+        let frame = [&[2; 12][..], &[8, 0], &ip.bytes()[..30]].concat();
+        corpus.add("seed-pcap-ethernet", &[&[1][..], &header(1), &frame].concat());
+        let section = [0x0a0d_0d0a, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28];
+        let interface = [1, 20, 101, 0xffff, 20];
+        let block = [&[6_u32, 32 + 44, 0, 0, 0, 44, 44][..]].concat();
+        let words = [&section[..], &interface, &block].concat();
+        let words: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
+        let end = 76_u32.to_le_bytes();
+        corpus.add("seed-pcapng", &[&[1][..], &words, ip.bytes(), &end].concat());
+    }
+
+    #[test]
+    fn the_corpus_breaks_nothing() {
+        uxfrm_testkit::fuzz::replay("io", decode);
+    }
+}

@@ -1,0 +1,13 @@
+//! What the fuzzers of `fuzz/` run: each takes any bytes and panics where a promise is broken. They are here so that plain
+//! `cargo test` runs them over the corpora too.
+
+mod corpus;
+mod open;
+mod packet;
+mod script;
+mod traffic;
+
+pub use corpus::{Corpus, replay};
+pub use open::{open, open_seeds};
+pub use packet::{packet, packet_seeds};
+pub use traffic::{inbound, inbound_seeds, outbound, outbound_seeds};

@@ -1,0 +1,167 @@
+//! Any bytes as an ESP packet under every transform: nothing forged is authentic, nothing genuine is refused.
+
+use uxfrm_crypto::{Authenticity, Backend, Crypter, Iv, KeyMaterial, OpenJob, SaKey, SealJob};
+use uxfrm_crypto::{Sealing, SeqHigh, Transform};
+
+/// Every kind of transform, key size and digest.
+fn transforms() -> Vec<Transform> {
+    let aead = |(name, key, icv)| Transform::aead(name, key, icv).expect("the kernel's names");
+    let mut all: Vec<_> = [
+        ("rfc4106(gcm(aes))", 160, 128),
+        ("rfc4106(gcm(aes))", 224, 96),
+        ("rfc4106(gcm(aes))", 288, 64),
+        ("rfc4309(ccm(aes))", 152, 128),
+        ("rfc4309(ccm(aes))", 216, 96),
+        ("rfc4309(ccm(aes))", 280, 64),
+        ("rfc4543(gcm(aes))", 160, 128),
+        ("rfc7539esp(chacha20,poly1305)", 288, 128),
+    ]
+    .map(aead)
+    .into();
+    let ciphers = [
+        None,
+        Some(("cbc(aes)", 128)),
+        Some(("cbc(aes)", 256)),
+        Some(("rfc3686(ctr(aes))", 160)),
+        Some(("rfc3686(ctr(aes))", 288)),
+    ];
+    let auths = [
+        None,
+        Some(("hmac(md5)", 128, None)),
+        Some(("hmac(sha1)", 160, None)),
+        Some(("hmac(sha256)", 256, Some(128))),
+        Some(("hmac(sha384)", 384, None)),
+        Some(("hmac(sha512)", 512, None)),
+        Some(("xcbc(aes)", 128, None)),
+        Some(("cmac(aes)", 256, None)),
+    ];
+    for cipher in ciphers {
+        all.extend(auths.map(|auth| Transform::cipher_auth(cipher, auth).expect("as above")));
+    }
+    all
+}
+
+fn keys(transform: &Transform, backend: Backend) -> SaKey {
+    let key = |len| KeyMaterial::from(vec![0x5a; len]);
+    SaKey::new(transform, &key(transform.key_len()), &key(transform.auth_key_len()), backend)
+        .expect("keys of the transform's lengths")
+}
+
+/// The first byte chooses transform and extended sequence numbers, the second how many packets are opened at once; the
+/// rest is the packet, which is opened in place and out of place by every backend, and sealed.
+///
+/// # Panics
+/// When an opened packet does not seal to the same bytes, backends disagree, or plaintext of a forgery is given out.
+pub fn open(bytes: &[u8]) {
+    let [choice, count, esp @ ..] = bytes else { return };
+    let transforms = transforms();
+    let transform = &transforms[usize::from(choice & 0x7f) % transforms.len()];
+    let seq_high = if choice & 0x80 == 0 { SeqHigh::None } else { SeqHigh::Esn(9) };
+    let mut crypter = Crypter::new().expect("crypto library");
+    let mut verdicts = Vec::new();
+    for backend in Backend::available() {
+        let key = keys(transform, *backend);
+        let count = usize::from(count % 20) + 1;
+        verdicts.push(opened(&mut crypter, &key, seq_high, esp, count));
+        if let Some(Some(plain)) = verdicts.last() {
+            assert_seals_again(&mut crypter, &key, seq_high, esp, plain);
+        }
+        sealed_and_opened(&mut crypter, &key, seq_high, esp);
+    }
+    assert!(verdicts.windows(2).all(|pair| pair[0] == pair[1]), "backends disagree");
+}
+
+/// The plaintext of an authentic packet, in place and out of place the same, whatever batch it is in.
+fn opened(
+    crypter: &mut Crypter,
+    key: &SaKey,
+    seq_high: SeqHigh,
+    esp: &[u8],
+    count: usize,
+) -> Option<Vec<u8>> {
+    let mut packets = vec![esp.to_vec(); count];
+    let mut plains = vec![vec![0xee; esp.len()]; count];
+    let mut jobs = Vec::new();
+    for (number, (packet, plain)) in packets.iter_mut().zip(&mut plains).enumerate() {
+        jobs.push(match number % 2 {
+            0 => OpenJob::in_place(key, seq_high, packet),
+            _ => OpenJob::out_of_place(key, seq_high, packet, plain),
+        });
+    }
+    crypter.open(&mut jobs);
+    let verdict = jobs[0].verdict;
+    assert!(jobs.iter().all(|job| job.verdict == verdict), "one packet, several verdicts");
+    drop(jobs);
+    let transform = key.transform();
+    let text =
+        |bytes: &[u8]| bytes[8 + transform.iv_len()..bytes.len() - transform.icv_len()].to_vec();
+    match verdict {
+        Authenticity::Authentic => {
+            let plain = text(&packets[0]);
+            for (number, (packet, out)) in packets.iter().zip(&plains).enumerate() {
+                let given =
+                    if number % 2 == 0 { text(packet) } else { out[..plain.len()].to_vec() };
+                assert_eq!(given, plain);
+            }
+            Some(plain)
+        }
+        Authenticity::Forged => {
+            let left = text(&packets[0]);
+            assert!(left == text(esp) || left.iter().all(|byte| *byte == 0), "plaintext got out");
+            None
+        }
+        Authenticity::Runt => {
+            assert_eq!(packets[0], esp, "a runt was touched");
+            None
+        }
+        Authenticity::Pending => panic!("a job was left over"),
+    }
+}
+
+fn assert_seals_again(
+    crypter: &mut Crypter,
+    key: &SaKey,
+    seq_high: SeqHigh,
+    esp: &[u8],
+    plain: &[u8],
+) {
+    let mut again = esp.to_vec();
+    let mut jobs = [SealJob::out_of_place(key, seq_high, Iv::InPacket, &mut again, plain)];
+    crypter.seal(&mut jobs);
+    assert_eq!(jobs[0].verdict, Sealing::Sealed);
+    assert_eq!(again, esp, "what opened does not seal to the same");
+}
+
+/// The bytes as a plain packet: refused for its shape, or sealed so that it opens again.
+fn sealed_and_opened(crypter: &mut Crypter, key: &SaKey, seq_high: SeqHigh, esp: &[u8]) {
+    let mut packet = esp.to_vec();
+    let mut jobs = [SealJob::in_place(key, seq_high, Iv::Counter(7), &mut packet)];
+    crypter.seal(&mut jobs);
+    match jobs[0].verdict {
+        Sealing::Sealed => {
+            let transform = key.transform();
+            let plain = opened(crypter, key, seq_high, &packet, 1).expect("our own packet");
+            assert_eq!(plain, esp[8 + transform.iv_len()..esp.len() - transform.icv_len()]);
+        }
+        Sealing::Malformed => assert!(packet.iter().all(|byte| *byte == 0), "plaintext leaves"),
+        Sealing::Pending => panic!("a job was left over"),
+    }
+}
+
+/// Genuine packets of every transform.
+#[must_use]
+pub fn open_seeds() -> Vec<Vec<u8>> {
+    let mut crypter = Crypter::new().expect("crypto library");
+    let mut seeds = Vec::new();
+    for (number, transform) in (0_u8..).zip(transforms()) {
+        let esn = number % 2 * 0x80;
+        let seq_high = if esn == 0 { SeqHigh::None } else { SeqHigh::Esn(9) };
+        let mut esp = vec![number; transform.overhead() + 32];
+        let key = keys(&transform, Backend::Portable);
+        let mut jobs = [SealJob::in_place(&key, seq_high, Iv::Counter(3), &mut esp)];
+        crypter.seal(&mut jobs);
+        assert_eq!(jobs[0].verdict, Sealing::Sealed);
+        seeds.push([&[esn | number, number % 20][..], &esp].concat());
+    }
+    seeds
+}

@@ -1,0 +1,31 @@
+//! Several byte strings in one fuzz input: each behind a byte of flags and its length in two bytes, big-endian.
+//!
+//! Any bytes are a script: a piece longer than what is left takes what is left.
+
+/// What stands before a piece.
+pub(super) struct Piece<'a> {
+    pub(super) flags: u8,
+    pub(super) bytes: &'a [u8],
+}
+
+/// The pieces of a script.
+pub(super) struct Pieces<'a>(pub(super) &'a [u8]);
+
+impl<'a> Iterator for Pieces<'a> {
+    type Item = Piece<'a>;
+
+    fn next(&mut self) -> Option<Piece<'a>> {
+        let (&[flags, high, low], rest) = self.0.split_first_chunk()?;
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        let (bytes, rest) = rest.split_at(length.min(rest.len()));
+        self.0 = rest;
+        Some(Piece { flags, bytes })
+    }
+}
+
+/// Adds a piece to a script.
+pub(super) fn write(script: &mut Vec<u8>, flags: u8, bytes: &[u8]) {
+    script.push(flags);
+    script.extend(u16::try_from(bytes.len()).expect("a packet").to_be_bytes());
+    script.extend(bytes);
+}

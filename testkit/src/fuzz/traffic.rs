@@ -1,0 +1,283 @@
+//! Any bytes as packets for a whole gateway: no panic, and every packet accounted for.
+
+use std::time::Duration;
+
+use uxfrm_crypto::{KeyMaterial, Transform};
+use uxfrm_engine::sa::config::SaFlags;
+use uxfrm_engine::{
+    Action, Defaults, Direction, Family, HostPort, Mode, SaConfig, SaTransform, Settings,
+    UdpEncapKind, UdpSuper, WireHeaders,
+};
+use uxfrm_packet::{Checksum, PacketBuf, Segments, UdpPath, ipv4};
+
+use super::script::{self, Pieces};
+use crate::wire::turned;
+use crate::{Gateway, Suite, Way, Wrapping, packets};
+
+/// A piece's flags: it came through a UDP socket, 4500 to 4500.
+const SOCKET: u8 = 1;
+/// Its IPv4 header checksum is put right first, without which most mutations would end there.
+const CHECKSUM: u8 = 2;
+/// It is a train, or a super-packet: its first two bytes are the size of each.
+const MANY: u8 = 4;
+/// What was collected so far goes into the gateway before it, and a second passes.
+const BATCH: u8 = 8;
+/// It is UDP rather than TCP, for super-packets.
+const DATAGRAMS: u8 = 16;
+
+/// SPIs from here on belong to states without any algorithm: what is changed gets through to the code behind.
+const OPEN: u32 = 0x8000;
+
+/// A script of packets from the network.
+///
+/// # Panics
+/// When the gateway does, or a packet is neither out nor held nor dropped.
+pub fn inbound(bytes: &[u8]) {
+    let mut gateway = receiver();
+    run(
+        bytes,
+        |piece| from_wire(piece.0, piece.1),
+        |packets| {
+            gateway.now = gateway.now.plus(Duration::from_secs(1));
+            let arrived = gateway.inbound(packets);
+            assert!(arrived.iter().all(|packet| packet.udp.is_none()));
+            gateway.assert_accounts();
+        },
+    );
+}
+
+/// A script of packets and super-packets from the host.
+///
+/// # Panics
+/// When the gateway does, a packet is neither out nor dropped, or anything but ESP leaves.
+pub fn outbound(bytes: &[u8]) {
+    let mut gateway = sender();
+    run(
+        bytes,
+        |piece| from_host(piece.0, piece.1),
+        |packets| {
+            gateway.now = gateway.now.plus(Duration::from_secs(1));
+            let wire = gateway.outbound(packets).0;
+            assert!(wire.iter().all(|packet| packet.bytes()[9] == 50), "plain text leaves");
+            gateway.assert_accounts();
+        },
+    );
+}
+
+/// Packets of every shape that the receiver takes: one by one, as trains, in fragments.
+#[must_use]
+pub fn inbound_seeds() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    for (number, wrapping) in (0_u32..).zip(shapes()) {
+        for spi in [0x1000 + number, OPEN + number] {
+            for headers in [WireHeaders::Engine, WireHeaders::UdpSocket] {
+                let mut wrapping = wrapping.clone();
+                wrapping.settings.headers = headers;
+                let mut left = sender_of(&wrapping, state(&wrapping, spi));
+                let mut seed = Vec::new();
+                for packet in left.outbound(plain_packets(&wrapping)).0 {
+                    let (flags, bytes) = piece_of(&packet);
+                    script::write(&mut seed, flags, &bytes);
+                }
+                seeds.push(seed);
+            }
+        }
+    }
+    seeds
+}
+
+/// Plain packets and super-packets of both families.
+#[must_use]
+pub fn outbound_seeds() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    for (source, destination) in [
+        ("10.1.0.1:7", "10.2.0.1:9"),
+        ("[fd00:1::1]:7", "[fd00:2::1]:9"),
+        ("10.1.0.1:7", "10.9.0.1:9"),
+    ] {
+        let mut seed = Vec::new();
+        script::write(&mut seed, CHECKSUM, packets::udp(source, destination, &[1; 40]).bytes());
+        script::write(&mut seed, BATCH, packets::tcp(source, destination, 1, &[2; 40]).bytes());
+        let tcp = packets::tcp_super(source, destination, &[3; 400], 100);
+        script::write(&mut seed, MANY, &[&[0, 100], tcp.bytes()].concat());
+        let udp = packets::udp(source, destination, &[4; 400]);
+        script::write(&mut seed, MANY | DATAGRAMS, &[&[0, 100], udp.bytes()].concat());
+        seeds.push(seed);
+    }
+    let big = packets::dont_fragment(packets::udp("10.1.0.1:7", "10.2.0.1:9", &[5; 1460]));
+    let mut seed = Vec::new();
+    script::write(&mut seed, 0, big.bytes());
+    seeds.push(seed);
+    seeds
+}
+
+/// Collects a script's packets into batches and runs them.
+fn run(
+    bytes: &[u8],
+    packet: impl Fn((u8, &[u8])) -> PacketBuf,
+    mut batch: impl FnMut(Vec<PacketBuf>),
+) {
+    let mut collected = Vec::new();
+    for piece in Pieces(bytes).take(64) {
+        if piece.flags & BATCH != 0 {
+            batch(std::mem::take(&mut collected));
+        }
+        collected.push(packet((piece.flags, piece.bytes)));
+    }
+    batch(collected);
+}
+
+fn from_wire(flags: u8, bytes: &[u8]) -> PacketBuf {
+    let (size, bytes) = sized(flags, bytes);
+    let mut packet = checked(flags, bytes);
+    if flags & SOCKET != 0 {
+        packet.udp = Some(UdpPath {
+            local: ([192, 0, 2, 2], 4500).into(),
+            remote: ([192, 0, 2, 1], 4500).into(),
+            tos: 0,
+            dont_fragment: false,
+        });
+    }
+    if let Some(stride) = size {
+        packet.segments = Segments::Train { stride };
+    }
+    packet
+}
+
+fn from_host(flags: u8, bytes: &[u8]) -> PacketBuf {
+    let (size, bytes) = sized(flags, bytes);
+    let mut packet = checked(flags, bytes);
+    if let Some(size) = size {
+        let start = if bytes.first().is_some_and(|byte| byte >> 4 == 6) { 40 } else { 20 };
+        let offset = if flags & DATAGRAMS == 0 { 16 } else { 6 };
+        packet.checksum = Checksum::Partial { start, offset };
+        packet.segments = match flags & DATAGRAMS {
+            0 => Segments::Tcp { mss: size },
+            _ => Segments::Udp { size },
+        };
+    }
+    packet
+}
+
+fn sized(flags: u8, bytes: &[u8]) -> (Option<u16>, &[u8]) {
+    match bytes.split_first_chunk() {
+        Some((size, bytes)) if flags & MANY != 0 => (Some(u16::from_be_bytes(*size)), bytes),
+        Some(_) | None => (None, bytes),
+    }
+}
+
+fn checked(flags: u8, bytes: &[u8]) -> PacketBuf {
+    let mut packet = PacketBuf::from_slice(bytes);
+    if flags & CHECKSUM != 0 {
+        // What is no IPv4 packet has none.
+        let _ = ipv4::fill_checksum(packet.bytes_mut());
+    }
+    packet
+}
+
+/// A packet as the other end's script has it.
+fn piece_of(packet: &PacketBuf) -> (u8, Vec<u8>) {
+    let socket = if packet.udp.map(turned).is_some() { SOCKET } else { CHECKSUM };
+    match packet.segments {
+        Segments::Train { stride } => {
+            (socket | MANY, [&stride.to_be_bytes()[..], packet.bytes()].concat())
+        }
+        Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => {
+            (socket, packet.bytes().to_vec())
+        }
+    }
+}
+
+/// Every mode and pair of families, with and without UDP; the algorithms go round.
+fn shapes() -> Vec<Wrapping> {
+    use Family::{V4, V6};
+    let modes = [
+        (Mode::Tunnel, V4, V4),
+        (Mode::Tunnel, V6, V4),
+        (Mode::Tunnel, V4, V6),
+        (Mode::Transport, V4, V4),
+        (Mode::Transport, V6, V6),
+    ];
+    let encaps = [None, Some(UdpEncapKind::Esp), Some(UdpEncapKind::NonIke)];
+    let shapes = modes.iter().flat_map(|shape| encaps.map(|encap| (*shape, encap)));
+    let shapes = shapes.zip(Suite::ALL.iter().cycle()).enumerate();
+    shapes
+        .map(|(number, (((mode, inner, outer), encap), suite))| {
+            let esn = if number % 2 == 0 { SaFlags::ESN } else { SaFlags::empty() };
+            let window = if number % 2 == 0 { 128 } else { 0 };
+            let wrapping = Wrapping::new(mode, inner, outer);
+            Wrapping { encap, suite: *suite, flags: esn, window, ..wrapping }
+        })
+        .collect()
+}
+
+fn state(wrapping: &Wrapping, spi: u32) -> SaConfig {
+    let mut state = wrapping.sa(Way::Right, spi);
+    if spi >= OPEN {
+        (state.replay.window, state.flags) = (0, SaFlags::empty());
+        state.transform = SaTransform {
+            transform: Transform::cipher_auth(None, None).expect("the null algorithms"),
+            encryption_key: KeyMaterial::empty(),
+            authentication_key: KeyMaterial::empty(),
+        };
+    }
+    state
+}
+
+/// A gateway that knows the states of all shapes.
+fn receiver() -> Gateway {
+    let addresses = ["192.0.2.2", "2001:db8::2", "10.2.0.1", "fd00:2::1"];
+    let settings = Settings {
+        addresses: addresses.iter().map(|text| text.parse().expect("an address")).collect(),
+        host: HostPort::SuperPackets { udp: UdpSuper::Taken },
+        ..Settings::default()
+    };
+    let mut gateway = Gateway::new(settings);
+    let changed = gateway.database.apply(gateway.now, |change| {
+        for (number, wrapping) in (0_u32..).zip(shapes()) {
+            for spi in [0x1000 + number, OPEN + number] {
+                change.add_sa(state(&wrapping, spi))?;
+            }
+            let first = wrapping.encap.is_none() && wrapping.outer == Family::V4;
+            if first && wrapping.mode == Mode::Tunnel {
+                change.add_policy(wrapping.policy(Direction::In, Way::Right))?;
+            }
+        }
+        Ok::<_, uxfrm_engine::Error>(())
+    });
+    changed.expect("valid states and policies");
+    gateway
+}
+
+/// Lets nothing out that matches no policy, and protects all else by ESP in IPv4.
+fn sender() -> Gateway {
+    let wrapping = Wrapping::tunnel4();
+    let mut gateway = sender_of(&wrapping, state(&wrapping, 0x1000));
+    let six = Wrapping::new(Mode::Tunnel, Family::V6, Family::V4);
+    gateway.add_policy(six.policy(Direction::Out, Way::Right));
+    let block = Defaults { outbound: Action::Block, ..Defaults::default() };
+    gateway.database.apply(gateway.now, |change| change.set_defaults(block));
+    gateway
+}
+
+fn sender_of(wrapping: &Wrapping, state: SaConfig) -> Gateway {
+    let addresses = [wrapping.gateways(Way::Right).0, wrapping.hosts(Way::Right).0];
+    let settings =
+        Settings { addresses: addresses.into_iter().collect(), ..wrapping.settings.clone() };
+    let mut gateway = Gateway::new(settings);
+    gateway.add_policy(wrapping.policy(Direction::Out, Way::Right));
+    gateway.add_sa(state);
+    gateway
+}
+
+fn plain_packets(wrapping: &Wrapping) -> Vec<PacketBuf> {
+    let (source, destination) = wrapping.hosts(Way::Right);
+    let end = |address, port| std::net::SocketAddr::new(address, port).to_string();
+    let (from, to) = (end(source, 7), end(destination, 9));
+    vec![
+        packets::udp(&from, &to, &[1; 12]),
+        packets::tcp_super(&from, &to, &[2; 60], 40),
+        packets::echo(source, destination, &[3; 16]),
+        packets::echo(source, destination, &[4; 1470]),
+    ]
+}
