@@ -59,7 +59,7 @@ impl CcmKey {
     ) -> bool {
         let text = Span::into(parts.text, plain);
         let context = contexts.of(self.size);
-        context.start(self, parts.lead, None)
+        context.start(&self.secret.key, &self.nonce(parts.lead), self.icv_len, None)
             && context.run(aad, text)
             && context.control(aws::EVP_CTRL_AEAD_GET_TAG, self.icv_len, parts.icv.as_mut_ptr())
     }
@@ -74,7 +74,8 @@ impl CcmKey {
     ) -> bool {
         let text = Span::out_of(parts.text, plain);
         let context = contexts.of(self.size);
-        context.start(self, parts.lead, Some(parts.icv)) && context.run(aad, text)
+        context.start(&self.secret.key, &self.nonce(parts.lead), self.icv_len, Some(parts.icv))
+            && context.run(aad, text)
     }
 
     /// Salt, then the packet's IV (RFC 4309 §4).
@@ -125,9 +126,14 @@ impl Context {
         if sized { Ok(context) } else { Err(Error::Library("CCM")) }
     }
 
-    /// Loads key and nonce; with a `tag`, for decryption against it.
-    fn start(&mut self, key: &CcmKey, lead: &[u8], tag: Option<&mut [u8]>) -> bool {
-        let nonce = key.nonce(lead);
+    /// Loads key and nonce, which is as long as the context was told; with a `tag`, for decryption against it.
+    fn start(
+        &mut self,
+        key: &[u8; 32],
+        nonce: &[u8],
+        icv_len: i32,
+        tag: Option<&mut [u8]>,
+    ) -> bool {
         // The direction comes first: the library takes a tag only when decrypting.
         let encrypt = i32::from(tag.is_none());
         // SAFETY: only the direction changes; the context is initialised.
@@ -143,17 +149,16 @@ impl Context {
             )
         };
         let tag = tag.map_or(ptr::null_mut(), <[u8]>::as_mut_ptr);
-        if turned != 1 || !self.control(aws::EVP_CTRL_AEAD_SET_TAG, key.icv_len, tag) {
+        if turned != 1 || !self.control(aws::EVP_CTRL_AEAD_SET_TAG, icv_len, tag) {
             return false;
         }
         // SAFETY: the key is as long as this context's cipher needs, the nonce as long as was set.
         let loaded = unsafe {
-            let key = key.secret.key.as_ptr();
             aws::EVP_CipherInit_ex(
                 self.0.as_ptr(),
                 ptr::null(),
                 ptr::null_mut(),
-                key,
+                key.as_ptr(),
                 nonce.as_ptr(),
                 encrypt,
             )
@@ -189,3 +194,6 @@ impl Drop for Context {
         unsafe { aws::EVP_CIPHER_CTX_free(self.0.as_ptr()) };
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -209,11 +209,35 @@ mod tests {
         );
     }
 
-    /// RFC 4231, case 1.
+    /// RFC 2202 and RFC 4231, case 1, in full: too short for an ESP packet.
     #[test]
     fn short_hmac_message() {
-        let key = HmacKey::new(Digest::Sha256, &[0x0b; 20]).unwrap();
-        let tag = key.tag(&mut HmacScratch::new(), b"Hi There");
-        assert_eq!(tag[..16], 0xb034_4c61_d8db_3853_5ca8_afce_af0b_f12b_u128.to_be_bytes());
+        let cases: [(Digest, usize, &str); 5] = [
+            (Digest::Md5, 16, "9294727a3638bb1c13f48ef8158bfc9d"),
+            (Digest::Sha1, 20, "b617318655057264e28bc0b6fb378c8ef146be00"),
+            (
+                Digest::Sha256,
+                20,
+                "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7",
+            ),
+            (
+                Digest::Sha384,
+                20,
+                "afd03944d84895626b0825f4ab46907f15f9dadbe4101ec682aa034c7cebc59c\
+                 faea9ea9076ede7f4af152e8b2fa9cb6",
+            ),
+            (
+                Digest::Sha512,
+                20,
+                "87aa7cdea5ef619d4ff0b4241a1d6cb02379f4e2ce4ec2787ad0b30545e17cde\
+                 daa833b7d6b8a702038b274eaea3f4e4be9d914eeb61f1702e696c203a126854",
+            ),
+        ];
+        for (digest, key_len, expected) in cases {
+            let key = HmacKey::new(digest, &vec![0x0b; key_len]).unwrap();
+            let tag = key.tag(&mut HmacScratch::new(), b"Hi There");
+            let shown: String = tag.iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(shown[..expected.len()], *expected, "{digest:?}");
+        }
     }
 }
