@@ -17,6 +17,7 @@ import wire
 
 DATA = pathlib.Path(__file__).parent / "data"
 TCP_BYTES = 256 * 1024
+ESP_IV = slice(14 + 20 + 8, 14 + 20 + 8 + 8)  # behind Ethernet, IPv4, SPI and sequence number
 SWAPPED = {
     "192.168.11.1": "192.168.11.2",
     "192.168.11.2": "192.168.11.1",
@@ -51,7 +52,7 @@ def test_the_niantic_slides_batch(uxfrm):
         for namespace, side in ((network.left, "left"), (network.right, "right")):
             namespace.address("eth4", NIANTIC_ADDRESSES[side])
             network.gateway(uxfrm, namespace).start((DATA / f"niantic-{side}.batch").read_text().splitlines())
-        traffic_flows(network, "14.0.0.52", "14.0.0.70")
+        assert_no_iv_twice(traffic_flows(network, "14.0.0.52", "14.0.0.70"))
 
 
 def swapped(script):
@@ -84,6 +85,14 @@ def traffic_flows(network, left, right):
     for namespace, source, destination in ((network.left, left, right), (network.right, right, left)):
         with namespace.entered():
             echo.transfer(source, destination, TCP_BYTES)
-    wire.assert_only("esp", network.between.seen())
+    frames = network.between.seen()
+    wire.assert_only("esp", frames)
     for gateway in network.gateways:
         gateway.stop()
+    return frames
+
+
+def assert_no_iv_twice(frames):
+    """AES-GCM with one key for both directions: an IV that both ends use gives the plaintext away."""
+    ivs = [frame[ESP_IV] for _, frame in frames if wire.protocol(frame) == "esp"]
+    assert len(set(ivs)) == len(ivs), f"{len(ivs) - len(set(ivs))} of {len(ivs)} IVs are used twice"

@@ -2,8 +2,8 @@
 //!
 //! Counter modes break when one key meets one IV twice. A sender never repeats a number, but hand-made states often have *one key for
 //! both directions* (the kernel's documentation, slides and scripts do), and then both ends would count from 1 with it. So the counter
-//! is the number under a mask that depends on source, destination and SPI: the two directions count in different places, and a restart
-//! goes on in the same one. The kernel's `crypto/seqiv.c` has a random mask for this, which a restart forgets.
+//! is the number under a mask that depends on source, destination, SPI and mark: states that share a key count in different places, and a
+//! restart goes on in the same one. The kernel's `crypto/seqiv.c` has a random mask for this, which a restart forgets.
 
 use std::net::IpAddr;
 
@@ -17,8 +17,9 @@ impl IvSpace {
     /// The one of a state.
     #[must_use]
     pub fn of(config: &SaConfig) -> Self {
-        let words =
-            [u128::from(config.id.spi.0), address(config.source), address(config.id.destination)];
+        let (spi, mark) = (config.id.spi.0, config.mark);
+        let numbers = u128::from(spi) << 64 | u128::from(mark.value) << 32 | u128::from(mark.mask);
+        let words = [numbers, address(config.source), address(config.id.destination)];
         Self(words.into_iter().fold(0, mix))
     }
 
@@ -50,37 +51,37 @@ fn mix(hash: u64, word: u128) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::collections::HashSet;
 
-    fn space(source: &str, destination: &str, spi: u32) -> IvSpace {
-        let words = [
-            u128::from(spi),
-            address(source.parse().unwrap()),
-            address(destination.parse().unwrap()),
-        ];
-        IvSpace(words.into_iter().fold(0, mix))
+    use super::*;
+    use crate::{Mark, sa::sample};
+
+    fn state(source: &str, destination: &str, spi: u32) -> SaConfig {
+        SaConfig { source: source.parse().unwrap(), ..sample(destination, spi) }
     }
 
-    /// The Niantic slides' and the flow-cache slides' states: one key, one SPI, both directions.
+    /// The Niantic slides' and the flow-cache slides' states (one key, one SPI, both directions), neighbouring SPIs, and marks.
     #[test]
-    fn two_directions_with_one_key_and_one_spi_share_no_iv() {
+    fn states_that_share_a_key_share_no_iv() {
+        let mut states: Vec<_> = (1..200).map(|spi| state("10.0.0.1", "10.0.0.2", spi)).collect();
         for (near, far, spi) in [
             ("14.0.0.52", "14.0.0.70", 7),
             ("192.168.11.1", "192.168.11.2", 1),
             ("fd00::1", "fd00::2", 1),
         ] {
-            let (out, back) = (space(near, far, spi), space(far, near, spi));
-            // The upper halves differ, so whatever the lower 2^32 numbers of each are, they never meet.
-            assert_ne!(out.counter(0) >> 32, back.counter(0) >> 32, "{near} {far}");
+            states.extend([state(near, far, spi), state(far, near, spi)]);
         }
+        let mark = Mark { value: 1, mask: u32::MAX };
+        states.push(SaConfig { mark, ..state("10.0.0.1", "10.0.0.2", 1) });
+        // Where the upper 24 bits differ, the lower 2^40 numbers of each never meet.
+        let places: HashSet<_> = states.iter().map(|s| IvSpace::of(s).counter(0) >> 40).collect();
+        assert_eq!(places.len(), states.len());
     }
 
+    /// Changing the mask makes every gateway that is upgraded use IVs again.
     #[test]
     fn the_place_is_the_same_after_a_restart_and_in_every_release() {
-        assert_eq!(space("14.0.0.52", "14.0.0.70", 7), space("14.0.0.52", "14.0.0.70", 7));
-        assert_eq!(space("14.0.0.52", "14.0.0.70", 7).counter(0), PINNED);
+        let space = IvSpace::of(&state("14.0.0.52", "14.0.0.70", 7));
+        assert_eq!(space.counter(0), 17_148_274_807_019_333_656);
     }
-
-    /// Changing this makes every gateway that is upgraded use IVs again.
-    const PINNED: u64 = 17_361_086_398_861_444_617;
 }
