@@ -71,8 +71,11 @@ pub fn inbound_seeds() -> Vec<Vec<u8>> {
     for (number, wrapping) in (0_u32..).zip(shapes()) {
         for spi in [0x1000 + number, OPEN + number] {
             for headers in [WireHeaders::Engine, WireHeaders::UdpSocket] {
+                if headers == WireHeaders::UdpSocket && wrapping.encap.is_none() {
+                    continue;
+                }
                 let mut wrapping = wrapping.clone();
-                wrapping.settings.headers = headers;
+                (wrapping.settings.headers, wrapping.settings.mtu) = (headers, 576);
                 let mut left = sender_of(&wrapping, state(&wrapping, spi));
                 let mut seed = Vec::new();
                 for packet in left.outbound(plain_packets(&wrapping)).0 {
@@ -278,6 +281,6 @@ fn plain_packets(wrapping: &Wrapping) -> Vec<PacketBuf> {
         packets::udp(&from, &to, &[1; 12]),
         packets::tcp_super(&from, &to, &[2; 60], 40),
         packets::echo(source, destination, &[3; 16]),
-        packets::echo(source, destination, &[4; 1470]),
+        packets::echo(source, destination, &[4; 580]),
     ]
 }
