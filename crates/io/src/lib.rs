@@ -12,6 +12,7 @@
 //! | [`memory`], [`pcap`] | ports for tests, benchmarks and captures; a tap on any port |
 //! | [`fitted`] | segments and checksums for a port that cannot |
 //! | [`rtnetlink`], [`netns`] | links, addresses, routes and rules; network namespaces |
+//! | [`nftables`] | a table of the kernel's packet filter |
 //! | [`capture`] | what passes an interface |
 //! | [`poll`], [`signal`] | waiting for ports, other threads and signals |
 //! | [`clock`], [`random`], [`affinity`], [`dump`] | time, seeds, pinned threads, keys kept out of core dumps |
@@ -27,6 +28,7 @@ pub mod fuzz;
 pub mod memory;
 mod mmsg;
 pub mod netns;
+pub mod nftables;
 pub mod pcap;
 pub mod poll;
 pub mod port;
@@ -42,6 +44,7 @@ mod virtio;
 pub use fitted::Fitted;
 pub use memory::Memory;
 pub use netns::Namespace;
+pub use nftables::Nftables;
 pub use pcap::{Pcap, Tap};
 pub use port::{Accepts, Port, Refused, Transmitted, wire_packets};
 pub use raw::{Raw, RawOptions};

@@ -1,0 +1,290 @@
+//! A table of the kernel's packet filter (`nf_tables`), made and kept through `NETLINK_NETFILTER` without the `nft`
+//! program or its libraries.
+//!
+//! Only what a guard needs: one table of family `inet` with named counters, chains at the hooks *input* and *forward*,
+//! and rules that compare what [`Condition`] names. Each change is one transaction of the kernel: packets see all of
+//! it or nothing. Where the kernel can (Linux 6.9), nobody else may change the table while we are there, `nft flush ruleset`
+//! leaves it alone, and it stays when we are gone. For set-up and tear-down, not for the data path: it allocates.
+
+mod condition;
+mod message;
+mod model;
+
+use std::{io, time::Duration};
+
+use netlink_sys::{Socket, protocols::NETLINK_NETFILTER};
+use nix::sys::{
+    socket::{setsockopt, sockopt},
+    time::TimeVal,
+};
+
+pub use condition::Condition;
+pub use model::{Chain, Hook, Rule, Table, Verdict};
+
+use message::{Batch, Kind, Payload, flag};
+use model::{Ownership, Part};
+
+/// The kernel answers at once; who waits longer waits in vain.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What can go wrong with a request; `request` says what was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kernel has no `nf_tables`, or an older one without something that is needed.
+    #[error("{request}: this kernel's nf_tables can't ({source})")]
+    Unsupported {
+        /// What was asked for.
+        request: String,
+        /// The kernel's word.
+        source: io::Error,
+    },
+    /// Needs `CAP_NET_ADMIN` in the user namespace that owns the network namespace, or somebody else owns the table.
+    #[error("{request}: not permitted (needs CAP_NET_ADMIN, and a table that nobody else owns)")]
+    NotPermitted {
+        /// What was asked for.
+        request: String,
+    },
+    /// There are more rules than fit into one transaction (`EMSGSIZE`).
+    #[error(
+        "{request}: {bytes} bytes of rules are too many for one transaction; raise net.core.wmem_max"
+    )]
+    TooLong {
+        /// What was asked for.
+        request: String,
+        /// Bytes of the transaction.
+        bytes: usize,
+    },
+    /// The kernel's answer is another error.
+    #[error("{request}: {source}")]
+    Refused {
+        /// What was asked for.
+        request: String,
+        /// The kernel's word.
+        source: io::Error,
+    },
+}
+
+/// A connection to the network namespace that the thread was in when it was opened.
+#[derive(Debug)]
+pub struct Nftables {
+    socket: Socket,
+    sequence: u32,
+}
+
+/// What a counter counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Count {
+    /// The counter's name.
+    pub name: String,
+    /// Packets.
+    pub packets: u64,
+}
+
+impl Nftables {
+    /// Connects to the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] when the kernel has no `nf_tables`.
+    pub fn open() -> Result<Self, Error> {
+        let request = "nf_tables";
+        let socket = connect().map_err(|error| Error::of(request, error))?;
+        let mut nftables = Self { socket, sequence: 0 };
+        let generation =
+            |sequence| message::question(Kind::GetGeneration, flag::ACK, sequence, |_| {});
+        nftables.ask(generation).map_err(|error| Error::of(request, error))?;
+        Ok(nftables)
+    }
+
+    /// Adds a table in the place of the one of its name, if there is one; counters start at 0.
+    ///
+    /// # Errors
+    /// The kernel's; nothing has changed then.
+    pub fn install(&mut self, table: &Table) -> Result<(), Error> {
+        match self.install_as(table, Ownership::Own) {
+            Err(Error::Unsupported { .. }) => self.install_as(table, Ownership::Shared),
+            result => result,
+        }
+    }
+
+    /// Replaces all rules of a table by those in `table`; counters go on. A table that is gone is added anew.
+    ///
+    /// # Errors
+    /// The kernel's; nothing has changed then.
+    pub fn replace_rules(&mut self, table: &Table) -> Result<(), Error> {
+        if !self.has(&table.name)? {
+            return self.install(table);
+        }
+        let mut batch = self.batch();
+        table.describe_change(&mut batch);
+        self.commit(&format!("rules of table {}", table.name), batch)
+    }
+
+    /// Removes a table with all that is in it, if it is there.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn remove(&mut self, name: &str) -> Result<(), Error> {
+        if !self.has(name)? {
+            return Ok(());
+        }
+        let mut batch = self.batch();
+        delete(name, &mut batch);
+        self.commit(&format!("delete table {name}"), batch)
+    }
+
+    /// Whether there is a table of that name.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn has(&mut self, name: &str) -> Result<bool, Error> {
+        let question = |sequence| {
+            message::question(Kind::GetTable, flag::ACK, sequence, |table| table.text(1, name))
+        };
+        match self.ask(question) {
+            Ok(_table) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            Err(error) => Err(Error::of(&format!("table {name}"), error)),
+        }
+    }
+
+    /// What the named counters of a table counted since it was added; nothing when there is no such table.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn counts(&mut self, table: &str) -> Result<Vec<Count>, Error> {
+        let question = |sequence| {
+            message::question(Kind::GetObject, flag::DUMP, sequence, |object| object.text(1, table))
+        };
+        let found = self
+            .ask(question)
+            .map_err(|error| Error::of(&format!("counters of table {table}"), error))?;
+        Ok(found.iter().filter_map(|object| count(table, object)).collect())
+    }
+
+    fn install_as(&mut self, table: &Table, ownership: Ownership) -> Result<(), Error> {
+        let is_there = self.has(&table.name)?;
+        let mut batch = self.batch();
+        if is_there {
+            delete(&table.name, &mut batch);
+        }
+        table.describe(ownership, &mut batch);
+        self.commit(&format!("table {}", table.name), batch)
+    }
+
+    fn batch(&mut self) -> Batch {
+        self.sequence = self.sequence.wrapping_add(1);
+        Batch::new(self.sequence)
+    }
+
+    /// Sends a transaction and waits for its end. Of several errors the first one counts.
+    fn commit(&mut self, request: &str, mut batch: Batch) -> Result<(), Error> {
+        let last = batch.last_sequence();
+        self.sequence = last.wrapping_add(1);
+        let bytes = batch.finish();
+        let length = bytes.len();
+        self.send(bytes).map_err(|error| match error.raw_os_error() {
+            Some(libc::EMSGSIZE) => Error::TooLong { request: request.to_owned(), bytes: length },
+            _other => Error::of(request, error),
+        })?;
+        let mut first = None;
+        loop {
+            let datagram = self.receive().map_err(|error| Error::of(request, error))?;
+            for answer in message::answers(&datagram) {
+                let (part, is_begin) =
+                    (batch.part(answer.sequence), batch.begins_with(answer.sequence));
+                let Payload::Result(errno) = answer.payload else { continue };
+                if part.is_none() && !is_begin {
+                    continue; // of an earlier request
+                }
+                if errno != 0 && first.is_none() {
+                    let request = part
+                        .map_or_else(|| request.to_owned(), |part| format!("{request}: {part}"));
+                    first = Some(Error::of(&request, io::Error::from_raw_os_error(errno)));
+                }
+                if answer.sequence == last || is_begin {
+                    return first.map_or(Ok(()), Err);
+                }
+            }
+        }
+    }
+
+    /// Sends a question; the attributes of each answer.
+    fn ask(&mut self, question: impl Fn(u32) -> Vec<u8>) -> io::Result<Vec<Vec<u8>>> {
+        self.sequence = self.sequence.wrapping_add(1);
+        self.send(&question(self.sequence))?;
+        let mut found = Vec::new();
+        loop {
+            let datagram = self.receive()?;
+            let answers = message::answers(&datagram);
+            for answer in answers.filter(|answer| answer.sequence == self.sequence) {
+                match answer.payload {
+                    Payload::Result(0) | Payload::Done => return Ok(found),
+                    Payload::Result(errno) => return Err(io::Error::from_raw_os_error(errno)),
+                    Payload::Attributes(attributes) => found.push(attributes.to_owned()),
+                    Payload::Other => {}
+                }
+            }
+        }
+    }
+
+    fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        // A transaction is one datagram. Above the administrator's limit only root of the first user namespace goes.
+        let room = bytes.len().saturating_mul(2);
+        if setsockopt(&self.socket, sockopt::SndBufForce, &room).is_err() {
+            setsockopt(&self.socket, sockopt::SndBuf, &room)?;
+        }
+        self.socket.send(bytes, 0).map(drop)
+    }
+
+    fn receive(&self) -> io::Result<Vec<u8>> {
+        self.socket.recv_from_full().map(|(datagram, _kernel)| datagram)
+    }
+}
+
+impl Error {
+    fn of(request: &str, source: io::Error) -> Self {
+        let request = request.to_owned();
+        match source.raw_os_error() {
+            Some(
+                libc::EPROTONOSUPPORT
+                | libc::EAFNOSUPPORT
+                | libc::EOPNOTSUPP
+                | libc::EINVAL
+                | libc::ENOENT
+                | libc::ENOSYS,
+            ) => Self::Unsupported { request, source },
+            Some(libc::EPERM | libc::EACCES) => Self::NotPermitted { request },
+            _other => Self::Refused { request, source },
+        }
+    }
+}
+
+fn connect() -> io::Result<Socket> {
+    let mut socket = Socket::new(NETLINK_NETFILTER)?;
+    socket.bind_auto()?;
+    // An error's answer need not bring back the message.
+    socket.set_cap_ack(true)?;
+    let seconds = i64::try_from(PATIENCE.as_secs()).unwrap_or(i64::MAX);
+    setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(seconds, 0))?;
+    Ok(socket)
+}
+
+fn delete(name: &str, batch: &mut Batch) {
+    batch.push(Part::Table, Kind::DeleteTable, 0, |table| table.text(1, name));
+}
+
+/// A counter of `table` in the kernel's words (`NFTA_OBJ_*`, `NFTA_COUNTER_PACKETS`).
+fn count(table: &str, object: &[u8]) -> Option<Count> {
+    let text = |kind| {
+        let bytes = message::attribute(object, kind)?;
+        std::str::from_utf8(bytes.strip_suffix(&[0])?).ok()
+    };
+    if text(1)? != table {
+        return None;
+    }
+    let packets = message::attribute(message::attribute(object, 4)?, 2)?;
+    Some(Count { name: text(2)?.to_owned(), packets: u64::from_be_bytes(packets.try_into().ok()?) })
+}
+
+#[cfg(test)]
+mod tests;

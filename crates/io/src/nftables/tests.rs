@@ -1,0 +1,265 @@
+use proptest::prelude::*;
+
+use uxfrm_packet::Version;
+
+use super::message::{Attributes, answers, attribute, attributes, question};
+use super::*;
+use crate::rtnetlink::Prefix;
+
+/// An attribute as the kernel wants it: length, kind, payload, padding to four bytes.
+fn attr(kind: u16, payload: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(payload.len() + 4).unwrap();
+    let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+    bytes.extend(payload);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+fn nested(kind: u16, parts: &[Vec<u8>]) -> Vec<u8> {
+    attr(kind | 0x8000, &parts.concat())
+}
+
+fn expression(name: &str, data: &[Vec<u8>]) -> Vec<u8> {
+    nested(1, &[attr(1, format!("{name}\0").as_bytes()), nested(2, data)])
+}
+
+fn message(kind: u16, flags: u16, sequence: u32, generic: [u8; 4], body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(20 + body.len()).unwrap();
+    [
+        &length.to_ne_bytes()[..],
+        &kind.to_ne_bytes(),
+        &flags.to_ne_bytes(),
+        &sequence.to_ne_bytes(),
+        &[0; 4],
+        &generic,
+        body,
+    ]
+    .concat()
+}
+
+/// The expressions of one condition, as they are sent.
+fn described(condition: Condition) -> Vec<u8> {
+    let flags = 0;
+    let list = |list: &mut Attributes<'_>| condition.describe(list);
+    question(Kind::NewRule, flags, 0, list).split_off(20)
+}
+
+fn load(name: &str, numbers: &[u32]) -> Vec<u8> {
+    let numbered = numbers.iter().zip(1..);
+    expression(
+        name,
+        &numbered.map(|(number, kind)| attr(kind, &number.to_be_bytes())).collect::<Vec<_>>(),
+    )
+}
+
+fn compare(relation: u32, value: &[u8]) -> Vec<u8> {
+    let [register, relation] = [1, relation].map(u32::to_be_bytes);
+    let value = nested(3, &[attr(1, value)]);
+    expression("cmp", &[attr(1, &register), attr(2, &relation), value])
+}
+
+fn mask(mask: &[u8]) -> Vec<u8> {
+    let one = 1_u32.to_be_bytes();
+    let length = u32::try_from(mask.len()).unwrap().to_be_bytes();
+    let (mask, xor) = (nested(4, &[attr(1, mask)]), nested(5, &[attr(1, &vec![0; mask.len()])]));
+    expression("bitwise", &[attr(1, &one), attr(2, &one), attr(3, &length), mask, xor])
+}
+
+/// Load, mask, compare: `include/uapi/linux/netfilter/nf_tables.h` has the numbers.
+#[test]
+fn a_condition_is_load_mask_and_compare() {
+    let prefix = |text: &str, length| Prefix::new(text.parse().unwrap(), length).unwrap();
+    let cases: [(Condition, &[Vec<u8>]); 12] = [
+        (Condition::protocol(17), &[load("meta", &[1, 16]), compare(0, &[17])]),
+        (Condition::other_protocol(6), &[load("meta", &[1, 16]), compare(1, &[6])]),
+        (Condition::version(Version::V6), &[load("meta", &[1, 15]), compare(0, &[10])]),
+        (
+            Condition::came_by("lo"),
+            &[load("meta", &[1, 6]), compare(0, b"lo\0\0\0\0\0\0\0\0\0\0\0\0\0\0")],
+        ),
+        (Condition::came_by_index(7), &[load("meta", &[1, 4]), compare(0, &7_u32.to_ne_bytes())]),
+        (
+            Condition::mark(0x12, 0x0f),
+            &[
+                load("meta", &[1, 3]),
+                mask(&0x0f_u32.to_ne_bytes()),
+                compare(0, &2_u32.to_ne_bytes()),
+            ],
+        ),
+        (
+            Condition::source(prefix("10.1.2.3", 23)),
+            &[
+                load("payload", &[1, 1, 12, 4]),
+                mask(&[255, 255, 254, 0]),
+                compare(0, &[10, 1, 2, 0]),
+            ],
+        ),
+        (
+            Condition::destination(prefix("10.1.2.3", 32)),
+            &[load("payload", &[1, 1, 16, 4]), compare(0, &[10, 1, 2, 3])],
+        ),
+        (
+            Condition::destination(prefix("::", 0)),
+            &[load("payload", &[1, 1, 24, 16]), mask(&[0; 16]), compare(0, &[0; 16])],
+        ),
+        (
+            Condition::upper_pair(2, 500, 0xffff),
+            &[load("payload", &[1, 2, 2, 2]), compare(0, &[1, 244])],
+        ),
+        (
+            Condition::upper_byte(0, 0x85, 0x0f),
+            &[load("payload", &[1, 2, 0, 1]), mask(&[0x0f]), compare(0, &[5])],
+        ),
+        (
+            Condition::later_fragment(),
+            &[
+                expression(
+                    "exthdr",
+                    &[
+                        attr(1, &1_u32.to_be_bytes()),
+                        attr(2, &[44]),
+                        attr(3, &2_u32.to_be_bytes()),
+                        attr(4, &2_u32.to_be_bytes()),
+                    ],
+                ),
+                mask(&[0xff, 0xf8]),
+                compare(1, &[0, 0]),
+            ],
+        ),
+    ];
+    for (condition, expressions) in cases {
+        assert_eq!(described(condition), expressions.concat(), "{condition:?}");
+    }
+}
+
+/// nf_tables' messages are 10 << 8 | kind; flags are REQUEST, CREATE, APPEND; the last message asks for an answer.
+#[test]
+fn a_table_is_one_transaction() {
+    let rule = Rule {
+        conditions: vec![Condition::protocol(50)],
+        counter: Some("hits"),
+        verdict: Verdict::Goto("more"),
+    };
+    let table = Table {
+        name: "t".to_owned(),
+        counters: vec!["hits"],
+        chains: vec![Chain { name: "in", hook: Some(Hook::Input), rules: vec![rule] }],
+    };
+    let mut batch = Batch::new(7);
+    table.describe(Ownership::Own, &mut batch);
+    let name = attr(1, b"t\0");
+    let hook = nested(4, &[attr(1, &1_u32.to_be_bytes()), attr(2, &(-300_i32).to_be_bytes())]);
+    let verdict = nested(2, &[attr(1, &(-4_i32).to_be_bytes()), attr(2, b"more\0")]);
+    let expressions = nested(
+        4,
+        &[
+            load("meta", &[1, 16]),
+            compare(0, &[50]),
+            expression("objref", &[attr(1, &1_u32.to_be_bytes()), attr(2, b"hits\0")]),
+            expression("immediate", &[attr(1, &[0; 4]), nested(2, &[verdict])]),
+        ],
+    );
+    let inet = [1, 0, 0, 0];
+    let expected = [
+        message(16, 1, 7, [0, 0, 0, 10], &[]),
+        message(0x0a00, 0x401, 8, inet, &[name.clone(), attr(2, &6_u32.to_be_bytes())].concat()),
+        message(
+            0x0a12,
+            0x401,
+            9,
+            inet,
+            &[name.clone(), attr(2, b"hits\0"), attr(3, &1_u32.to_be_bytes()), nested(4, &[])]
+                .concat(),
+        ),
+        message(
+            0x0a03,
+            0x401,
+            10,
+            inet,
+            &[name.clone(), attr(3, b"in\0"), hook, attr(7, b"filter\0")].concat(),
+        ),
+        message(0x0a06, 0xc05, 11, inet, &[name, attr(2, b"in\0"), expressions].concat()),
+        message(17, 1, 12, [0, 0, 0, 10], &[]),
+    ];
+    assert_eq!(batch.last_sequence(), 11);
+    assert_eq!(batch.part(11).unwrap().to_string(), "rule 1 of chain in");
+    assert_eq!((batch.part(7), batch.part(12)), (None, None));
+    assert_eq!(batch.finish(), expected.concat());
+}
+
+#[test]
+fn a_change_flushes_rules_and_adds_them_anew() {
+    let chain = Chain { name: "in", hook: None, rules: Vec::new() };
+    let table = Table { name: "t".to_owned(), counters: Vec::new(), chains: vec![chain] };
+    let mut batch = Batch::new(1);
+    table.describe_change(&mut batch);
+    let flush = message(0x0a08, 5, 2, [1, 0, 0, 0], &attr(1, b"t\0"));
+    assert_eq!(batch.finish()[20..20 + flush.len()], flush);
+}
+
+#[test]
+fn answers_are_read() {
+    let errno = |code: i32| [&code.to_ne_bytes()[..], &[0; 12]].concat();
+    let datagram = [
+        message(2, 0, 3, (-13_i32).to_ne_bytes(), &errno(0)),
+        message(2, 0, 4, [0; 4], &errno(0)),
+        message(0x0a12, 2, 5, [1, 0, 0, 0], &attr(1, b"t\0")),
+        message(3, 2, 6, [0; 4], &[]),
+        message(99, 0, 7, [0; 4], &[]),
+    ]
+    .concat();
+    let read: Vec<_> = answers(&datagram).map(|answer| (answer.sequence, answer.payload)).collect();
+    let table = attr(1, b"t\0");
+    assert_eq!(
+        read,
+        [
+            (3, Payload::Result(13)),
+            (4, Payload::Result(0)),
+            (5, Payload::Attributes(&table)),
+            (6, Payload::Done),
+            (7, Payload::Other),
+        ]
+    );
+}
+
+#[test]
+fn a_counter_is_read_and_those_of_other_tables_are_not() {
+    let counter = nested(4, &[attr(1, &9_u64.to_be_bytes()), attr(2, &3_u64.to_be_bytes())]);
+    let object = [attr(1, b"t\0"), attr(2, b"hits\0"), counter].concat();
+    let hits = Count { name: "hits".to_owned(), packets: 3 };
+    assert_eq!(count("t", &object), Some(hits));
+    assert_eq!(count("u", &object), None);
+    assert_eq!(count("t", &object[..20]), None);
+}
+
+#[test]
+fn a_kernel_without_nf_tables_is_told_from_a_refusal() {
+    let of = |errno| Error::of("table t", io::Error::from_raw_os_error(errno));
+    for errno in [libc::EPROTONOSUPPORT, libc::EOPNOTSUPP, libc::EINVAL, libc::ENOENT] {
+        assert!(matches!(of(errno), Error::Unsupported { .. }), "{errno}");
+    }
+    assert!(matches!(of(libc::EPERM), Error::NotPermitted { .. }));
+    assert!(matches!(of(libc::ENOMEM), Error::Refused { .. }));
+}
+
+proptest! {
+    /// Whatever stands in an answer: no panic, and nothing beyond its end.
+    #[test]
+    fn any_bytes_can_be_read(bytes in prop::collection::vec(any::<u8>(), 0..256)) {
+        let read: usize = attributes(&bytes).map(|(_, payload)| payload.len()).sum();
+        prop_assert!(read <= bytes.len());
+        for answer in answers(&bytes) {
+            if let Payload::Attributes(found) = answer.payload {
+                let _ = count("t", found);
+            }
+        }
+        let _ = attribute(&bytes, 1);
+    }
+
+    /// The same with lengths that are about right, so that more of it is walked.
+    #[test]
+    fn any_short_lengths_can_be_read(lengths in prop::collection::vec(0_u8..24, 0..64)) {
+        let bytes: Vec<u8> = lengths.iter().flat_map(|length| [*length, 0, 10, 10]).collect();
+        let _ = (attributes(&bytes).count(), answers(&bytes).count(), count("t", &bytes));
+    }
+}

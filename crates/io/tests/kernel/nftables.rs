@@ -1,0 +1,269 @@
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+use uxfrm_io::nftables::{Chain, Condition, Error, Hook, Rule, Table, Verdict};
+use uxfrm_io::{Namespace, Nftables, Rtnetlink, netns};
+use uxfrm_packet::Version;
+
+use crate::{in_namespace, not_run, prefix};
+
+const NAME: &str = "uxfrm-test";
+const PORT: u16 = 7007;
+
+/// Runs a test in a fresh namespace, on kernels that have nf_tables.
+fn with_nftables(test: impl FnOnce() + Send) {
+    in_namespace(|| match Nftables::open() {
+        Ok(_usable) => test(),
+        Err(error @ Error::Unsupported { .. }) => not_run(&error.to_string()),
+        Err(error) => panic!("{error}"),
+    });
+}
+
+fn rule(conditions: Vec<Condition>, counter: &'static str, verdict: Verdict) -> Rule {
+    Rule { conditions, counter: Some(counter), verdict }
+}
+
+fn table(rules: Vec<Rule>) -> Table {
+    let at_input = Chain { name: "in", hook: Some(Hook::Input), rules };
+    let mut more = at_input.clone();
+    (more.name, more.hook, more.rules) =
+        ("more", None, vec![rule(Vec::new(), "more", Verdict::Accept)]);
+    let through = Chain { name: "fwd", hook: Some(Hook::Forward), rules: Vec::new() };
+    let counters = vec!["hit", "all", "more"];
+    Table { name: NAME.to_owned(), counters, chains: vec![at_input, more, through] }
+}
+
+fn count(nftables: &mut Nftables, counter: &str) -> u64 {
+    let counts = nftables.counts(NAME).unwrap();
+    counts.iter().find(|count| count.name == counter).unwrap().packets
+}
+
+/// A neighbour on a link, in a namespace of its own; addresses end in 1 here and in 2 there.
+struct Neighbour {
+    namespace: Namespace,
+    link: u32,
+}
+
+impl Neighbour {
+    fn new() -> Self {
+        let namespace = Namespace::new().unwrap();
+        let mut here = Rtnetlink::open().unwrap();
+        here.add_veth("near", "far", namespace.as_fd()).unwrap();
+        let link = place(&mut here, "near", ["10.9.0.1/24", "fd09::1/64"]);
+        namespace
+            .enter(|| place(&mut Rtnetlink::open().unwrap(), "far", ["10.9.0.2/24", "fd09::2/64"]))
+            .unwrap();
+        Self { namespace, link }
+    }
+
+    /// Sends a datagram from port 4660 there to the test's port here.
+    fn send(&self, to: IpAddr) {
+        let any: SocketAddr =
+            if to.is_ipv4() { ([0; 4], 4660).into() } else { ([0_u16; 8], 4660).into() };
+        self.namespace
+            .enter(|| UdpSocket::bind(any).unwrap().send_to(b"plain", (to, PORT)).unwrap())
+            .unwrap();
+    }
+}
+
+fn place(kernel: &mut Rtnetlink, device: &str, addresses: [&str; 2]) -> u32 {
+    // Duplicate address detection would hold IPv6 back for seconds.
+    netns::set_sysctl(&format!("net/ipv6/conf/{device}/accept_dad"), "0").unwrap();
+    let link = kernel.link(device).unwrap().index;
+    for address in addresses {
+        kernel.add_address(link, prefix(address)).unwrap();
+    }
+    kernel.set_up(link).unwrap();
+    link
+}
+
+fn here(version: Version) -> IpAddr {
+    match version {
+        Version::V4 => "10.9.0.1",
+        Version::V6 => "fd09::1",
+    }
+    .parse()
+    .unwrap()
+}
+
+fn wait_for(nftables: &mut Nftables, counter: &str, at_least: u64) -> u64 {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        let now = count(nftables, counter);
+        if now >= at_least || Instant::now() > deadline {
+            return now;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_table_comes_is_replaced_and_goes() {
+    with_nftables(|| {
+        let mut nftables = Nftables::open().unwrap();
+        assert!(!nftables.has(NAME).unwrap());
+        nftables.remove(NAME).unwrap();
+        assert_eq!(nftables.counts(NAME).unwrap(), []);
+        let table = table(vec![rule(vec![Condition::protocol(17)], "all", Verdict::Accept)]);
+        nftables.install(&table).unwrap();
+        nftables.install(&table).unwrap();
+        let counts = nftables.counts(NAME).unwrap();
+        assert_eq!(counts.len(), 3);
+        assert!(counts.iter().all(|count| count.packets == 0));
+        nftables.replace_rules(&table).unwrap();
+        nftables.remove(NAME).unwrap();
+        assert!(!nftables.has(NAME).unwrap());
+        nftables.replace_rules(&table).unwrap();
+        assert!(nftables.has(NAME).unwrap(), "a table that was gone is back");
+    });
+}
+
+/// What holds after `kill -9`, too: the kernel closes the socket.
+#[test]
+fn a_table_outlives_its_connection_and_the_next_one_may_replace_it() {
+    with_nftables(|| {
+        let table = table(Vec::new());
+        Nftables::open().unwrap().install(&table).unwrap();
+        let mut next = Nftables::open().unwrap();
+        assert!(next.has(NAME).unwrap());
+        next.install(&table).unwrap();
+        next.remove(NAME).unwrap();
+        assert!(!next.has(NAME).unwrap());
+    });
+}
+
+#[test]
+fn a_refused_table_leaves_the_old_one_and_names_the_part() {
+    with_nftables(|| {
+        let mut nftables = Nftables::open().unwrap();
+        nftables.install(&table(Vec::new())).unwrap();
+        let nowhere = rule(Vec::new(), "hit", Verdict::Jump("nowhere"));
+        let bad = table(vec![rule(Vec::new(), "all", Verdict::Accept), nowhere]);
+        let error = nftables.replace_rules(&bad).unwrap_err();
+        assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
+        assert!(error.to_string().contains("rule 2 of chain in"), "{error}");
+        assert!(nftables.install(&bad).is_err());
+        assert!(nftables.has(NAME).unwrap());
+        nftables.replace_rules(&table(Vec::new())).unwrap();
+    });
+}
+
+/// Each condition against a datagram that meets it and, where there is one, another that does not.
+#[test]
+fn conditions_mean_what_they_say() {
+    with_nftables(|| {
+        let far = Neighbour::new();
+        let mut nftables = Nftables::open().unwrap();
+        let (v4, v6) = (Version::V4, Version::V6);
+        let (udp, source, port) = (17, 4660, PORT);
+        for (condition, version, meets) in [
+            (Condition::version(v4), v4, true),
+            (Condition::version(v4), v6, false),
+            (Condition::version(v6), v6, true),
+            (Condition::protocol(udp), v4, true),
+            (Condition::protocol(udp), v6, true),
+            (Condition::protocol(6), v6, false),
+            (Condition::other_protocol(6), v4, true),
+            (Condition::other_protocol(udp), v4, false),
+            (Condition::came_by("near"), v4, true),
+            (Condition::came_by("nea"), v4, false),
+            (Condition::came_by_index(far.link), v6, true),
+            (Condition::came_by_index(far.link + 1), v6, false),
+            (Condition::mark(0x10, 0x0f), v4, true),
+            (Condition::mark(1, 1), v4, false),
+            (Condition::source(prefix("10.9.0.2/32")), v4, true),
+            (Condition::source(prefix("10.9.0.77/25")), v4, true),
+            (Condition::source(prefix("10.9.0.1/32")), v4, false),
+            (Condition::source(prefix("fd09::2/128")), v6, true),
+            (Condition::source(prefix("fd09:0:0:1::/63")), v6, true),
+            (Condition::source(prefix("fd09::4/127")), v6, false),
+            (Condition::destination(prefix("10.9.0.0/31")), v4, true),
+            (Condition::destination(prefix("10.9.0.2/31")), v4, false),
+            (Condition::destination(prefix("fd09::1/128")), v6, true),
+            (Condition::destination(prefix("0.0.0.0/0")), v4, true),
+            (Condition::upper_pair(0, source, 0xffff), v4, true),
+            (Condition::upper_pair(0, 0x1200, 0xff00), v6, true),
+            (Condition::upper_pair(0, 0x1300, 0xff00), v6, false),
+            (Condition::upper_pair(2, port, 0xffff), v6, true),
+            (Condition::upper_pair(2, port + 1, 0xffff), v4, false),
+            (Condition::upper_byte(0, 0x12, 0xff), v4, true),
+            (Condition::upper_byte(0, 0x13, 0x0f), v4, false),
+            (Condition::network_byte(6, udp), v6, true),
+            (Condition::later_fragment(), v6, false),
+        ] {
+            let udp_only = Condition::protocol(17);
+            let hit = rule(vec![udp_only, condition], "hit", Verdict::Accept);
+            let all = rule(vec![udp_only], "all", Verdict::Accept);
+            // What is not accepted by "hit" is by "all".
+            nftables.install(&table(vec![hit, all])).unwrap();
+            far.send(here(version));
+            let counter = if meets { "hit" } else { "all" };
+            assert_eq!(wait_for(&mut nftables, counter, 1), 1, "{condition:?} {version:?}");
+        }
+    });
+}
+
+#[test]
+fn what_is_dropped_reaches_no_socket() {
+    with_nftables(|| {
+        let far = Neighbour::new();
+        let mut nftables = Nftables::open().unwrap();
+        for version in [Version::V4, Version::V6] {
+            let socket = UdpSocket::bind((here(version), PORT)).unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            let dropped = rule(vec![Condition::protocol(17)], "hit", Verdict::Drop);
+            nftables.install(&table(vec![dropped])).unwrap();
+            far.send(here(version));
+            assert_eq!(wait_for(&mut nftables, "hit", 1), 1);
+            socket.set_nonblocking(true).unwrap();
+            assert!(socket.recv(&mut [0; 16]).is_err());
+            socket.set_nonblocking(false).unwrap();
+            nftables.replace_rules(&table(Vec::new())).unwrap();
+            far.send(here(version));
+            assert_eq!(socket.recv(&mut [0; 16]).unwrap(), 5, "with the rule gone it passes");
+            assert_eq!(count(&mut nftables, "hit"), 1, "counters go on when rules change");
+        }
+    });
+}
+
+/// The end of a chain that was jumped to leads back; the end of one that was gone to leads out, accepted.
+#[test]
+fn jump_comes_back_and_goto_does_not() {
+    with_nftables(|| {
+        let far = Neighbour::new();
+        let mut nftables = Nftables::open().unwrap();
+        let udp = vec![Condition::protocol(17)];
+        for (verdict, goes_on) in [(Verdict::Jump("more"), 1), (Verdict::Goto("more"), 0)] {
+            let lead = Rule { conditions: udp.clone(), counter: Some("hit"), verdict };
+            let behind = rule(udp.clone(), "all", Verdict::Accept);
+            let mut made = table(vec![lead, behind]);
+            made.chains[1].rules = vec![rule(vec![Condition::protocol(6)], "more", Verdict::Drop)];
+            nftables.install(&made).unwrap();
+            let socket = UdpSocket::bind((here(Version::V4), PORT)).unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            far.send(here(Version::V4));
+            assert_eq!(socket.recv(&mut [0; 16]).unwrap(), 5);
+            assert_eq!(count(&mut nftables, "hit"), 1);
+            assert_eq!(count(&mut nftables, "all"), goes_on);
+        }
+    });
+}
+
+#[test]
+fn a_thousand_rules_are_one_transaction() {
+    with_nftables(|| {
+        let some = rule(
+            vec![
+                Condition::version(Version::V6),
+                Condition::source(prefix("fd09::/63")),
+                Condition::destination(prefix("fd09::/63")),
+                Condition::protocol(6),
+                Condition::upper_pair(2, 80, 0xffff),
+            ],
+            "hit",
+            Verdict::Drop,
+        );
+        Nftables::open().unwrap().install(&table(vec![some; 1000])).unwrap();
+    });
+}
