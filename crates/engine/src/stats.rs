@@ -64,6 +64,11 @@ impl DropCounts {
         counts
     }
 
+    /// Adds packets that somebody else dropped for us: the kernel's packet filter, on the guard's behalf.
+    pub fn add(&mut self, reason: DropReason, packets: u64) {
+        self.0[reason as usize] += packets;
+    }
+
     /// How many for one reason.
     #[must_use]
     pub fn of(&self, reason: DropReason) -> u64 {
@@ -98,11 +103,14 @@ mod tests {
         one.count(DropReason::InNoState);
         two.add(DropReason::InNoState, 2);
         two.count(DropReason::InDummy);
-        let text = DropCounts::sum([&one, &two]).xfrm_stat();
+        let mut counts = DropCounts::sum([&one, &two]);
+        counts.add(DropReason::InTemplateMismatch, 5);
+        let text = counts.xfrm_stat();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 32);
         assert_eq!(lines[0], "XfrmInError             \t0");
         assert_eq!(lines[3], "XfrmInNoStates          \t3");
+        assert_eq!(lines[10], "XfrmInTmplMismatch      \t5");
         assert_eq!(lines[15], "XfrmOutBundleGenError   \t0");
         assert_eq!(lines[31], "XfrmOutNoQueueSpace     \t0");
         assert!(text.ends_with('\n'));
