@@ -40,6 +40,21 @@ pub struct Host {
     /// MTU of the TUN in bytes, 576 to 65535; default 1500. Packets that don't fit the path once wrapped are answered by
     /// ICMP, so it need not be lowered for ESP.
     pub mtu: Mtu,
+    /// Whether the kernel is told to drop plain packets that the policies `in` and `fwd` want protected; default `auto`.
+    pub guard: Guard,
+}
+
+/// The inbound guard: a table of the kernel's packet filter.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Guard {
+    /// Where the kernel has `nf_tables`; a warning where it has not.
+    #[default]
+    Auto,
+    /// The gateway does not start without it.
+    Require,
+    /// None: somebody else keeps plain packets out.
+    Off,
 }
 
 /// `[wire]`: how protected packets leave and come in.
@@ -226,7 +241,10 @@ mod tests {
                 "[hots]\ntun = 'x'",
                 "c.toml:1:2: unknown field `hots`, expected one of `host`, `wire`",
             ),
-            ("[host]\n tum = 'x'", "c.toml:2:2: unknown field `tum`, expected `tun` or `mtu`"),
+            (
+                "[host]\n tum = 'x'",
+                "c.toml:2:2: unknown field `tum`, expected one of `tun`, `mtu`, `guard`",
+            ),
             (
                 "[host]\nmtu = 100",
                 "c.toml:2:7: an MTU of 100 bytes; it has to be from 576 to 65535",
@@ -237,6 +255,10 @@ mod tests {
             ),
             ("[host]\ntun = 'a/b'", "1 to 15 characters"),
             ("[host]\nmtu = 'x'", "c.toml:2:7: invalid type: string \"x\""),
+            (
+                "[host]\nguard = 'on'",
+                "unknown variant `on`, expected one of `auto`, `require`, `off`",
+            ),
             ("[wire]\ntable = 254", "c.toml:2:9: routing table 254 is the system's"),
             ("[wire]\nmark = 0", "c.toml:2:8: invalid value: integer `0`"),
             ("[wire]\nudp_ports = [0]", "c.toml:2:14: invalid value"),

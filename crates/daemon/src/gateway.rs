@@ -1,7 +1,7 @@
 //! The running gateway: databases, lanes, routes and sockets brought up in order, kept, and taken down in order.
 //!
-//! Up: databases from the batch files → TUN (still without routes) → wire sockets → lanes → routes, so that no packet
-//! is brought to a gateway that is not there yet. Down: routes → lanes → TUN.
+//! Up: databases from the batch files → TUN (still without routes) → wire sockets → lanes → guard → routes, so that no
+//! packet is brought to a gateway that is not there yet. Down: routes → lanes → guard → TUN.
 
 use std::{
     net::IpAddr,
@@ -26,7 +26,8 @@ use uxfrm_io::{
 use uxfrm_runtime::Running;
 
 use crate::{
-    config::Config, host::HostRoutes, lanes, load, reservation::Reservations, stat::StatSocket,
+    config::Config, guard::Guard, host::HostRoutes, lanes, load, reservation::Reservations,
+    stat::StatSocket,
 };
 
 /// What the gateway waits for.
@@ -79,6 +80,7 @@ fn read(config: &Config) -> anyhow::Result<(Database, Reservations)> {
 struct Gateway {
     database: Database,
     reservations: Reservations,
+    guard: Option<Guard>,
     routes: HostRoutes,
     lanes: Vec<Running>,
     drops: Vec<Arc<Drops>>,
@@ -107,8 +109,9 @@ impl Gateway {
         let lanes = lanes::build(config, tun, &database, &around, &sender)?;
         let drops = lanes.iter().map(|lane| lane.worker().drops()).collect();
         let lanes = lanes::start(lanes, config.runtime.pin)?;
+        let guard = Guard::open(config, &snapshot.spd)?;
         routes.follow(&snapshot.spd)?;
-        Ok(Self { database, reservations, routes, lanes, drops, events })
+        Ok(Self { database, reservations, guard, routes, lanes, drops, events })
     }
 
     /// Looks after signals, counters, events and time limits until told to stop or a lane ends.
@@ -120,7 +123,7 @@ impl Gateway {
         loop {
             let ready = poller.wait(Some(self.patience()))?;
             if ready.has(STAT) {
-                stat.answer(|| DropCounts::sum(self.drops.iter().map(Arc::as_ref)).xfrm_stat());
+                stat.answer(|| self.counts().xfrm_stat());
             }
             while let Some(request) = signals.next()? {
                 match request {
@@ -149,25 +152,39 @@ impl Gateway {
             tracing::error!(%error, "can't reserve sequence numbers: states will stop when theirs end");
         }
         if before.generation != after.generation {
+            if let Some(guard) = &mut self.guard {
+                guard.follow(&after.spd)?;
+            }
             self.routes.follow(&after.spd)?;
         }
         Ok(())
+    }
+
+    /// All drops: the lanes', and the kernel's on behalf of the guard.
+    fn counts(&mut self) -> DropCounts {
+        let mut counts = DropCounts::sum(self.drops.iter().map(Arc::as_ref));
+        if let Some(guard) = &mut self.guard {
+            guard.add_to(&mut counts);
+        }
+        counts
     }
 
     fn patience(&self) -> Duration {
         self.database.poll_timeout().map_or(TICK, |(deadline, _)| deadline.since(now()).min(TICK))
     }
 
-    /// The orderly end: routes first, so that nothing is brought to lanes that are gone.
+    /// The orderly end: routes first, so that nothing is brought to lanes that are gone; the guard last.
     fn stop(self) -> anyhow::Result<()> {
         self.routes.close()?;
         self.lanes.into_iter().try_for_each(Running::stop)?;
+        self.guard.map_or(Ok(()), Guard::close)?;
         self.reservations
             .settle(&self.database.snapshot().sad)
             .context("can't write down used sequence numbers")
     }
 
-    /// The end by a fault. Routes stay: beneath those to the TUN lie unreachable ones, and nothing leaves plain.
+    /// The end by a fault. Routes stay: beneath those to the TUN lie unreachable ones, and nothing leaves plain. The guard
+    /// stays: nothing comes in plain.
     fn fail(self, error: anyhow::Error) -> anyhow::Error {
         let error = match self.lanes.into_iter().try_for_each(Running::stop) {
             Ok(()) => error,

@@ -9,6 +9,7 @@ pub mod config;
 pub mod gateway;
 pub mod stat;
 
+mod guard;
 mod host;
 mod lanes;
 mod load;

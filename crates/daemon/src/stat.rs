@@ -43,9 +43,9 @@ impl StatSocket {
     }
 
     /// Answers all that wait with `text`. A client that may not ask or does not read gets nothing and holds up nobody.
-    pub(crate) fn answer(&self, text: impl Fn() -> String) {
+    pub(crate) fn answer(&self, mut text: impl FnMut() -> String) {
         while let Ok((client, _)) = self.listener.accept() {
-            if let Err(error) = serve(client, &text) {
+            if let Err(error) = serve(client, &mut text) {
                 tracing::debug!(%error, "a client of the counters went away");
             }
         }
@@ -58,7 +58,7 @@ impl AsFd for StatSocket {
     }
 }
 
-fn serve(mut client: UnixStream, text: &impl Fn() -> String) -> io::Result<()> {
+fn serve(mut client: UnixStream, text: &mut impl FnMut() -> String) -> io::Result<()> {
     let peer = getsockopt(&client, PeerCredentials)?;
     if peer.uid() != 0 && peer.uid() != Uid::effective().as_raw() {
         return Ok(());

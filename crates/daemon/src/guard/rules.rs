@@ -1,0 +1,168 @@
+//! The guard's table: the policies `in` and `fwd` as rules, in the order in which they decide.
+//!
+//! ```text
+//! in:   exempt → accept · sub policies: drop, or goto in-main · jump in-main · default
+//! fwd:  by the TUN → accept · sub policies: drop, or goto fwd-main · jump fwd-main · default
+//! *-main:  main policies: drop, or accept
+//! ```
+//!
+//! So a sub policy that lets pass leaves the word to the main one, and where that has none the packet passes, whatever
+//! the default (`net/xfrm/xfrm_policy.c: __xfrm_policy_check`, `xfrm_expand_policies`).
+
+use std::collections::BTreeSet;
+
+use uxfrm_engine::{
+    Action, Direction, DropReason, Family, IfId, Level, Policy, PolicyKind, Prefix, Spd,
+};
+use uxfrm_io::{
+    nftables::{Chain, Condition, Hook, Rule, Table, Verdict},
+    rtnetlink,
+};
+use uxfrm_packet::Version;
+
+use super::{REASONS, upper_layer};
+
+/// What the guard must know of its gateway.
+#[derive(Debug)]
+pub(super) struct Surroundings {
+    /// The TUN: what comes in by it was checked by the engine.
+    pub(super) tun: String,
+    /// UDP ports of IKE and of ESP in UDP.
+    pub(super) ports: BTreeSet<u16>,
+}
+
+const ESP: u8 = 50;
+const AH: u8 = 51;
+const UDP: u8 = 17;
+const ICMPV6: u8 = 58;
+
+/// Router and neighbour solicitation and advertisement, redirect (RFC 4861 §4).
+const NEIGHBOUR_DISCOVERY: std::ops::RangeInclusive<u8> = 133..=137;
+
+/// The table for the policies of `spd`.
+pub(super) fn table(around: &Surroundings, spd: &Spd) -> Table {
+    let by_tun = accept(vec![Condition::came_by(&around.tun)]);
+    let exempt = std::iter::once(by_tun.clone()).chain(exempt(around)).collect();
+    let [into, into_main] = chains(spd, Direction::In, Hook::Input, ["in", "in-main"], exempt);
+    let [through, through_main] =
+        chains(spd, Direction::Forward, Hook::Forward, ["fwd", "fwd-main"], vec![by_tun]);
+    Table {
+        name: format!("uxfrm-{}", around.tun),
+        counters: REASONS.iter().map(|reason| reason.as_str()).collect(),
+        chains: vec![into_main, through_main, into, through],
+    }
+}
+
+/// What reaches the host whatever the policies say.
+fn exempt(around: &Surroundings) -> impl Iterator<Item = Rule> {
+    let ah_in_v6 = [Condition::version(Version::V6), Condition::network_byte(6, AH)];
+    let once = [
+        vec![Condition::came_by("lo")],
+        vec![Condition::protocol(ESP)],
+        vec![Condition::version(Version::V4), Condition::protocol(AH)],
+        ah_in_v6.into(),
+        // The first fragment has all headers and is judged; without it the others are nothing.
+        vec![Condition::version(Version::V6), Condition::later_fragment()],
+    ];
+    let ports = around
+        .ports
+        .iter()
+        .map(|port| vec![Condition::protocol(UDP), Condition::upper_pair(2, *port, u16::MAX)]);
+    let discovery = NEIGHBOUR_DISCOVERY.map(|kind| {
+        // Hop limit 255: from a neighbour (RFC 4861 §3.1).
+        vec![
+            Condition::version(Version::V6),
+            Condition::protocol(ICMPV6),
+            Condition::network_byte(7, 255),
+            Condition::upper_byte(0, kind, u8::MAX),
+        ]
+    });
+    once.into_iter().chain(ports).chain(discovery).map(accept)
+}
+
+/// The chain at the hook, which begins with `first`, and that of main policies.
+fn chains(
+    spd: &Spd,
+    direction: Direction,
+    hook: Hook,
+    [name, main]: [&'static str; 2],
+    first: Vec<Rule>,
+) -> [Chain; 2] {
+    let policies = |kind, pass| {
+        let list = spd.list(kind, direction).iter();
+        list.flat_map(move |entry| rules(entry.policy(), pass))
+    };
+    let mut rules = first;
+    rules.extend(policies(PolicyKind::Sub, Verdict::Goto(main)));
+    rules.push(Rule { conditions: Vec::new(), counter: None, verdict: Verdict::Jump(main) });
+    if spd.defaults().of(direction) == Action::Block {
+        rules.push(drop(Vec::new(), DropReason::InNoPolicy));
+    }
+    let main_rules = policies(PolicyKind::Main, Verdict::Accept).collect();
+    [Chain { name, hook: Some(hook), rules }, Chain { name: main, hook: None, rules: main_rules }]
+}
+
+/// A policy as rules, one for each alternative of its selector; packets that may pass get the verdict `pass`.
+fn rules(policy: &Policy, pass: Verdict) -> impl Iterator<Item = Rule> {
+    let refusal = refusal(policy);
+    // Plain packets from the wire belong to no XFRM interface.
+    let alternatives = if policy.if_id == IfId(0) { conditions(policy) } else { Vec::new() };
+    alternatives.into_iter().map(move |conditions| match refusal {
+        Some(reason) => drop(conditions, reason),
+        None => Rule { conditions, counter: None, verdict: pass },
+    })
+}
+
+/// Why a policy drops packets that came through no state; `None` if it lets them pass.
+fn refusal(policy: &Policy) -> Option<DropReason> {
+    let is_required = |level| match level {
+        Level::Required => true,
+        Level::Use => false,
+    };
+    match policy.action {
+        Action::Block => Some(DropReason::InPolicyBlock),
+        Action::Allow if policy.templates.iter().any(|template| is_required(template.level)) => {
+            Some(DropReason::InTemplateMismatch)
+        }
+        Action::Allow => None,
+    }
+}
+
+/// What a packet must meet to match a policy: one of the lists.
+fn conditions(policy: &Policy) -> Vec<Vec<Condition>> {
+    let selector = &policy.selector;
+    let mark = policy.mark;
+    let version = match selector.family() {
+        Family::V4 => Version::V4,
+        Family::V6 => Version::V6,
+    };
+    let common: Vec<_> = [
+        Some(Condition::version(version)),
+        (mark.mask != 0).then(|| Condition::mark(mark.value, mark.mask)),
+        (selector.ifindex != 0).then(|| Condition::came_by_index(selector.ifindex)),
+        prefix(selector.source).map(Condition::source),
+        prefix(selector.destination).map(Condition::destination),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let alternatives = upper_layer::alternatives(selector).into_iter();
+    alternatives.map(|upper| common.iter().copied().chain(upper).collect()).collect()
+}
+
+/// `None` for all addresses.
+fn prefix(prefix: Prefix) -> Option<rtnetlink::Prefix> {
+    rtnetlink::Prefix::new(prefix.address(), prefix.prefix_len())
+        .filter(|prefix| prefix.length() != 0)
+}
+
+fn accept(conditions: Vec<Condition>) -> Rule {
+    Rule { conditions, counter: None, verdict: Verdict::Accept }
+}
+
+fn drop(conditions: Vec<Condition>, reason: DropReason) -> Rule {
+    Rule { conditions, counter: Some(reason.as_str()), verdict: Verdict::Drop }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+use std::path::Path;
+
+use uxfrm_engine::{Database, Moment};
+
+use super::*;
+use crate::{load, reservation::Reservations};
+
+/// The table for policies in the words of `ip xfrm`.
+fn made(lines: &[&str]) -> Table {
+    let directory = tempfile();
+    let batch = directory.join("p.batch");
+    std::fs::write(&batch, lines.join("\n")).unwrap();
+    let reservations = Reservations::open(Path::new("/nonexistent")).unwrap();
+    let mut database = Database::new(uxfrm_crypto::Backend::Auto);
+    load::load(&mut database, &[batch], &reservations, Moment(0)).unwrap();
+    std::fs::remove_dir_all(directory).unwrap();
+    let around = Surroundings { tun: "tun9".to_owned(), ports: [500, 4500].into() };
+    table(&around, &database.snapshot().spd)
+}
+
+/// A directory of this test's thread.
+fn tempfile() -> std::path::PathBuf {
+    let name = format!("uxfrm-guard-{}-{:?}", std::process::id(), std::thread::current().id());
+    let directory = std::env::temp_dir().join(name);
+    std::fs::create_dir_all(&directory).unwrap();
+    directory
+}
+
+fn chain<'a>(table: &'a Table, name: &str) -> &'a [Rule] {
+    &table.chains.iter().find(|chain| chain.name == name).unwrap().rules
+}
+
+/// Verdict and counter of each rule.
+fn outcomes(rules: &[Rule]) -> Vec<(Verdict, Option<&'static str>)> {
+    rules.iter().map(|rule| (rule.verdict, rule.counter)).collect()
+}
+
+const ESP_REQUIRED: &str = "tmpl src 10.9.0.2 dst 10.9.0.1 proto esp mode tunnel";
+const ESP_OPTIONAL: &str = "tmpl src 10.9.0.2 dst 10.9.0.1 proto esp mode tunnel level use";
+const TEMPLATE: Option<&str> = Some("in_template_mismatch");
+const BLOCK: Option<&str> = Some("in_policy_block");
+const NO_POLICY: Option<&str> = Some("in_no_policy");
+
+#[test]
+fn without_policies_everything_passes() {
+    let table = made(&[]);
+    assert_eq!(table.name, "uxfrm-tun9");
+    assert_eq!(table.counters, ["in_template_mismatch", "in_policy_block", "in_no_policy"]);
+    for (name, main, exempt) in [("in", "in-main", 13), ("fwd", "fwd-main", 1)] {
+        let (last, before) = chain(&table, name).split_last().unwrap();
+        assert_eq!(last.verdict, Verdict::Jump(main));
+        assert_eq!(before.len(), exempt);
+        assert!(before.iter().all(|rule| rule.verdict == Verdict::Accept));
+        assert!(chain(&table, main).is_empty());
+    }
+}
+
+#[test]
+fn what_came_by_the_tun_was_checked_already() {
+    let table = made(&["xfrm policy setdefault in block fwd block"]);
+    for name in ["in", "fwd"] {
+        assert_eq!(chain(&table, name)[0].conditions, [Condition::came_by("tun9")]);
+        assert_eq!(chain(&table, name)[0].verdict, Verdict::Accept);
+    }
+}
+
+#[test]
+fn policies_stand_in_the_order_in_which_they_decide() {
+    let table = made(&[
+        &format!("xfrm policy add src 10.2.0.0/16 dst 10.1.0.0/16 dir in priority 7 {ESP_REQUIRED}"),
+        "xfrm policy add src 10.2.0.0/24 dst 10.1.0.0/16 dir in priority 7 action block",
+        "xfrm policy add src 10.2.0.9/32 dst 10.1.0.0/16 dir in priority 3",
+        &format!("xfrm policy add src 10.2.1.0/24 dst 10.1.0.0/16 dir in priority 9 {ESP_OPTIONAL}"),
+    ]);
+    assert_eq!(
+        outcomes(chain(&table, "in-main")),
+        [
+            (Verdict::Accept, None),
+            (Verdict::Drop, TEMPLATE),
+            (Verdict::Drop, BLOCK),
+            (Verdict::Accept, None),
+        ]
+    );
+    assert!(chain(&table, "fwd-main").is_empty());
+}
+
+#[test]
+fn a_sub_policy_that_lets_pass_leaves_the_word_to_the_main_one() {
+    let table = made(&[
+        "xfrm policy add src 10.2.0.0/16 dst 10.1.0.0/16 dir fwd ptype sub",
+        &format!("xfrm policy add src 10.3.0.0/16 dst 10.1.0.0/16 dir fwd ptype sub {ESP_REQUIRED}"),
+        "xfrm policy add src 10.2.0.0/24 dst 10.1.0.0/16 dir fwd action block",
+        "xfrm policy setdefault fwd block",
+    ]);
+    assert_eq!(
+        outcomes(chain(&table, "fwd")),
+        [
+            (Verdict::Accept, None),
+            (Verdict::Goto("fwd-main"), None),
+            (Verdict::Drop, TEMPLATE),
+            (Verdict::Jump("fwd-main"), None),
+            (Verdict::Drop, NO_POLICY),
+        ]
+    );
+    assert_eq!(outcomes(chain(&table, "fwd-main")), [(Verdict::Drop, BLOCK)]);
+}
+
+#[test]
+fn the_default_of_a_direction_is_its_own() {
+    let table = made(&["xfrm policy setdefault in block"]);
+    assert_eq!(chain(&table, "in").last().map(|rule| rule.counter), Some(NO_POLICY));
+    assert_eq!(chain(&table, "fwd").last().map(|rule| rule.verdict), Some(Verdict::Jump("fwd-main")));
+}
+
+#[test]
+fn a_selector_is_its_conditions() {
+    let table = made(&[
+        "xfrm policy add src 10.2.0.5/16 dst 10.1.0.1/32 proto tcp dport 80 dir in mark 3 mask 0xf action block",
+        "xfrm policy add src ::/0 dst fd01::/64 dir in action block",
+    ]);
+    let prefix = |text: &str, length| rtnetlink::Prefix::new(text.parse().unwrap(), length).unwrap();
+    let found: Vec<_> = chain(&table, "in-main").iter().map(|rule| &rule.conditions[..]).collect();
+    assert_eq!(
+        found,
+        [
+            &[
+                Condition::version(Version::V4),
+                Condition::mark(3, 0xf),
+                Condition::source(prefix("10.2.0.0", 16)),
+                Condition::destination(prefix("10.1.0.1", 32)),
+                Condition::protocol(6),
+                Condition::upper_pair(2, 80, 0xffff),
+            ][..],
+            &[Condition::version(Version::V6), Condition::destination(prefix("fd01::", 64))][..],
+        ]
+    );
+}
+
+#[test]
+fn policies_of_xfrm_interfaces_and_of_the_way_out_are_none_of_its_business() {
+    let table = made(&[
+        "xfrm policy add src 10.2.0.0/16 dst 10.1.0.0/16 dir in if_id 5 action block",
+        "xfrm policy add src 10.2.0.0/16 dst 10.1.0.0/16 dir out action block",
+    ]);
+    assert!(chain(&table, "in-main").is_empty());
+    assert!(chain(&table, "fwd-main").is_empty());
+}
