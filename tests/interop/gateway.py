@@ -36,13 +36,13 @@ class Gateway:
         path = self.directory / "log"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def write(self, lines):
+    def write(self, lines, guard="auto"):
         """Lays the `ip xfrm` lines and the configuration that names them."""
         self.batch.write_text("".join(f"{line}\n" for line in lines))
-        (self.directory / "config.toml").write_text(configuration(self._mtu, self.batch))
+        (self.directory / "config.toml").write_text(configuration(self._mtu, self.batch, guard))
 
-    def start(self, lines):
-        self.write(lines)
+    def start(self, lines, guard="auto"):
+        self.write(lines, guard)
         with open(self.directory / "log", "w") as log:
             self._process = subprocess.Popen(
                 ["ip", "netns", "exec", self.namespace.name, self._binary, "run", self.directory / "config.toml"],
@@ -100,11 +100,12 @@ class Gateway:
         self._directory.cleanup()
 
 
-def configuration(mtu, batch):
+def configuration(mtu, batch, guard):
     return f"""\
 [host]
 tun = "{TUN}"
 mtu = {mtu}
+guard = "{guard}"
 
 [wire]
 encapsulation = "esp"

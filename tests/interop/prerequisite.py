@@ -7,10 +7,13 @@ line: never a pass.
 import os
 import pathlib
 import shutil
+import socket
+import struct
 
 import pytest
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+NETLINK_NETFILTER, NLMSG_ERROR = 12, 2
 LINUX_MODULES = pathlib.Path("/usr/lib/uml/modules")
 
 
@@ -32,6 +35,16 @@ def programs(**packages):
     for program, package in packages.items():
         if not shutil.which(program):
             not_run(f"needs {program}: apt-get install {package}")
+
+
+def packet_filter():
+    """A kernel with nf_tables: one that answers NFT_MSG_GETGEN."""
+    request = struct.pack("=IHHIIBBH", 20, 10 << 8 | 16, 1 | 4, 1, 0, 0, 0, 0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER) as kernel:
+        kernel.send(request)
+        kind, error = struct.unpack_from("=4xH10xi", kernel.recv(4096))
+    if kind == NLMSG_ERROR and error != 0:
+        not_run("needs a kernel with nf_tables")
 
 
 def linux_peer():
