@@ -205,19 +205,39 @@ def test_policies_without_esp(network):
     network.here.stop()
 
 
+def test_the_guard_follows_policies_that_end(network):
+    """A policy's hard limit takes its rule away; what was counted stays counted."""
+    source, destination = THERE.outer[4], HERE.outer[4]
+    between = f"src {source} dst {destination}"
+    network.protect([f"xfrm policy add {between} proto udp dport {PORT} dir in action block limit time-hard 2"])
+    packet = IP(src=source, dst=destination) / UDP(sport=9, dport=PORT) / SPOOF
+    with listening(network.left, 4) as sockets:
+        network.send(packet)
+        network.wait_for("XfrmInPolBlock", 1)
+        deadline = time.monotonic() + COUNT_SECONDS
+        while not heard(sockets) and time.monotonic() < deadline:
+            time.sleep(0.1)
+            network.send(packet)
+        assert time.monotonic() < deadline, "the rule outlives its policy"
+        counted = network.counter("XfrmInPolBlock")
+        network.send(packet)
+        time.sleep(0.2)
+        assert network.counter("XfrmInPolBlock") == counted >= 1
+    network.here.stop()
+
+
 def test_neighbours_are_found_under_a_policy_from_host_to_host(network):
-    """IPv6 finds a neighbour by ICMPv6, which the policy would have in ESP, from an unknown neighbour."""
+    """IPv6 finds a neighbour by ICMPv6, which the policy would have in ESP, which needs the neighbour. But only what comes
+    from the link, with a hop limit of 255, is that."""
     association = Association(GCM_128, "transport", 6, 6)
     network.start(association)
     for namespace, address in ((network.left, THERE.outer[6]), (network.right, HERE.outer[6])):
         namespace.ip(f"neigh del {address} dev wire0")
-    network.left.run(*f"ping -q -c 1 -W 1 {THERE.outer[6]}".split(), check=False)
-    network.send(
-        IPv6(src=THERE.outer[6], dst=HERE.outer[6], hlim=255) / ICMPv6ND_NS(tgt=HERE.outer[6])
-    )
+    network.left.ping(HERE.outer[6], THERE.outer[6])
     assert network.counter("XfrmInTmplMismatch") == 0
     network.send(IPv6(src=THERE.outer[6], dst=HERE.outer[6], hlim=64) / ICMPv6ND_NS(tgt=HERE.outer[6]))
     network.wait_for("XfrmInTmplMismatch", 1)
+    network.here.stop()
 
 
 def test_forwarded_packets_follow_fwd(network):

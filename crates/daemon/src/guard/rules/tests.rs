@@ -67,10 +67,14 @@ fn what_came_by_the_tun_was_checked_already() {
 #[test]
 fn policies_stand_in_the_order_in_which_they_decide() {
     let table = made(&[
-        &format!("xfrm policy add src 10.2.0.0/16 dst 10.1.0.0/16 dir in priority 7 {ESP_REQUIRED}"),
+        &format!(
+            "xfrm policy add src 10.2.0.0/16 dst 10.1.0.0/16 dir in priority 7 {ESP_REQUIRED}"
+        ),
         "xfrm policy add src 10.2.0.0/24 dst 10.1.0.0/16 dir in priority 7 action block",
         "xfrm policy add src 10.2.0.9/32 dst 10.1.0.0/16 dir in priority 3",
-        &format!("xfrm policy add src 10.2.1.0/24 dst 10.1.0.0/16 dir in priority 9 {ESP_OPTIONAL}"),
+        &format!(
+            "xfrm policy add src 10.2.1.0/24 dst 10.1.0.0/16 dir in priority 9 {ESP_OPTIONAL}"
+        ),
     ]);
     assert_eq!(
         outcomes(chain(&table, "in-main")),
@@ -88,7 +92,9 @@ fn policies_stand_in_the_order_in_which_they_decide() {
 fn a_sub_policy_that_lets_pass_leaves_the_word_to_the_main_one() {
     let table = made(&[
         "xfrm policy add src 10.2.0.0/16 dst 10.1.0.0/16 dir fwd ptype sub",
-        &format!("xfrm policy add src 10.3.0.0/16 dst 10.1.0.0/16 dir fwd ptype sub {ESP_REQUIRED}"),
+        &format!(
+            "xfrm policy add src 10.3.0.0/16 dst 10.1.0.0/16 dir fwd ptype sub {ESP_REQUIRED}"
+        ),
         "xfrm policy add src 10.2.0.0/24 dst 10.1.0.0/16 dir fwd action block",
         "xfrm policy setdefault fwd block",
     ]);
@@ -109,7 +115,10 @@ fn a_sub_policy_that_lets_pass_leaves_the_word_to_the_main_one() {
 fn the_default_of_a_direction_is_its_own() {
     let table = made(&["xfrm policy setdefault in block"]);
     assert_eq!(chain(&table, "in").last().map(|rule| rule.counter), Some(NO_POLICY));
-    assert_eq!(chain(&table, "fwd").last().map(|rule| rule.verdict), Some(Verdict::Jump("fwd-main")));
+    assert_eq!(
+        chain(&table, "fwd").last().map(|rule| rule.verdict),
+        Some(Verdict::Jump("fwd-main"))
+    );
 }
 
 #[test]
@@ -118,7 +127,8 @@ fn a_selector_is_its_conditions() {
         "xfrm policy add src 10.2.0.5/16 dst 10.1.0.1/32 proto tcp dport 80 dir in mark 3 mask 0xf action block",
         "xfrm policy add src ::/0 dst fd01::/64 dir in action block",
     ]);
-    let prefix = |text: &str, length| rtnetlink::Prefix::new(text.parse().unwrap(), length).unwrap();
+    let prefix =
+        |text: &str, length| rtnetlink::Prefix::new(text.parse().unwrap(), length).unwrap();
     let found: Vec<_> = chain(&table, "in-main").iter().map(|rule| &rule.conditions[..]).collect();
     assert_eq!(
         found,
