@@ -178,8 +178,7 @@ impl Nftables {
 
     /// Sends a transaction and waits for its end. Of several errors the first one counts.
     fn commit(&mut self, request: &str, mut batch: Batch) -> Result<(), Error> {
-        let last = batch.last_sequence();
-        self.sequence = last.wrapping_add(1);
+        self.sequence = batch.last_sequence().wrapping_add(1);
         let bytes = batch.finish();
         let length = bytes.len();
         self.send(bytes).map_err(|error| match error.raw_os_error() {
@@ -188,24 +187,33 @@ impl Nftables {
         })?;
         let mut first = None;
         loop {
-            let datagram = self.receive().map_err(|error| Error::of(request, error))?;
-            for answer in message::answers(&datagram) {
-                let (part, is_begin) =
-                    (batch.part(answer.sequence), batch.begins_with(answer.sequence));
-                let Payload::Result(errno) = answer.payload else { continue };
-                if part.is_none() && !is_begin {
-                    continue; // of an earlier request
+            match self.receive() {
+                Ok(datagram) => {
+                    if read_results(&datagram, &batch, &mut first) {
+                        break;
+                    }
                 }
-                if errno != 0 && first.is_none() {
-                    let request = part
-                        .map_or_else(|| request.to_owned(), |part| format!("{request}: {part}"));
-                    first = Some(Error::of(&request, io::Error::from_raw_os_error(errno)));
+                // So many errors that the last answers were lost. The first ones are still there.
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    self.drain(&batch, &mut first).map_err(|error| Error::of(request, error))?;
+                    first.get_or_insert((None, libc::ENOBUFS));
+                    break;
                 }
-                if answer.sequence == last || is_begin {
-                    return first.map_or(Ok(()), Err);
-                }
+                Err(error) => return Err(Error::of(request, error)),
             }
         }
+        let Some((part, errno)) = first else { return Ok(()) };
+        let request = part.map_or_else(|| request.to_owned(), |part| format!("{request}: {part}"));
+        Err(Error::of(&request, io::Error::from_raw_os_error(errno)))
+    }
+
+    /// Reads what is there of a transaction's results, without waiting: until then the kernel sends no more.
+    fn drain(&self, batch: &Batch, first: &mut Option<(Option<Part>, i32)>) -> io::Result<()> {
+        self.socket.set_non_blocking(true)?;
+        while let Ok(datagram) = self.receive() {
+            read_results(&datagram, batch, first);
+        }
+        self.socket.set_non_blocking(false)
     }
 
     /// Sends a question; the attributes of each answer.
@@ -257,6 +265,24 @@ impl Error {
             _other => Self::Refused { request, source },
         }
     }
+}
+
+/// Looks for the first error of a transaction, and what it is about; whether the last answer was among them.
+fn read_results(datagram: &[u8], batch: &Batch, first: &mut Option<(Option<Part>, i32)>) -> bool {
+    for answer in message::answers(datagram) {
+        let (part, is_begin) = (batch.part(answer.sequence), batch.begins_with(answer.sequence));
+        let Payload::Result(errno) = answer.payload else { continue };
+        if part.is_none() && !is_begin {
+            continue; // of an earlier request
+        }
+        if errno != 0 {
+            first.get_or_insert((part, errno));
+        }
+        if is_begin || answer.sequence == batch.last_sequence() {
+            return true;
+        }
+    }
+    false
 }
 
 fn connect() -> io::Result<Socket> {

@@ -11,10 +11,15 @@ use crate::{in_namespace, not_run, prefix};
 const NAME: &str = "uxfrm-test";
 const PORT: u16 = 7007;
 
-/// Runs a test in a fresh namespace, on kernels that have nf_tables.
+/// Runs a test in a fresh namespace, on kernels that have nf_tables, with the family `inet`.
 fn with_nftables(test: impl FnOnce() + Send) {
-    in_namespace(|| match Nftables::open() {
-        Ok(_usable) => test(),
+    let probe = || {
+        let mut nftables = Nftables::open()?;
+        nftables.install(&table(Vec::new()))?;
+        nftables.remove(NAME)
+    };
+    in_namespace(|| match probe() {
+        Ok(()) => test(),
         Err(error @ Error::Unsupported { .. }) => not_run(&error.to_string()),
         Err(error) => panic!("{error}"),
     });
@@ -265,5 +270,18 @@ fn a_thousand_rules_are_one_transaction() {
             Verdict::Drop,
         );
         Nftables::open().unwrap().install(&table(vec![some; 1000])).unwrap();
+    });
+}
+
+/// More errors than the socket has room for: the call comes back all the same, with the first.
+#[test]
+fn a_thousand_errors_are_one() {
+    with_nftables(|| {
+        let nowhere = rule(Vec::new(), "hit", Verdict::Jump("nowhere"));
+        let mut nftables = Nftables::open().unwrap();
+        let error = nftables.install(&table(vec![nowhere; 2000])).unwrap_err();
+        assert!(error.to_string().contains("rule 1 of chain in"), "{error}");
+        assert!(!nftables.has(NAME).unwrap());
+        nftables.install(&table(Vec::new())).unwrap();
     });
 }
