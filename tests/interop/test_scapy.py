@@ -83,7 +83,9 @@ class LinuxEnd:
         self.network.linux.xfrm(lines)
 
     def log(self):
-        return str(self.network.linux.statistics())
+        linux = self.network.linux
+        where_packets_went = linux.run("ip -s -s link show dev vec0; cat /proc/net/snmp", check=False)
+        return f"{linux.statistics()}\n{where_packets_went}\n{linux.console()}"
 
     def release(self):
         self.network.linux.xfrm([])
