@@ -23,7 +23,7 @@ pub(crate) enum Command {
     /// Read a configuration and its batch files and report every error in them.
     Check(CheckOptions),
     /// Print the running gateway's counters in the format of /proc/net/xfrm_stat.
-    Stat,
+    Stat(StatOptions),
     /// Show two gateways in network namespaces carrying real traffic; needs no set-up.
     Demo(DemoOptions),
     /// Measure on this machine.
@@ -46,6 +46,14 @@ pub(crate) struct RunOptions {
 pub(crate) struct CheckOptions {
     /// The configuration (TOML).
     pub(crate) config: PathBuf,
+}
+
+/// Options of `uxfrm stat`.
+#[derive(Args, Debug)]
+pub(crate) struct StatOptions {
+    /// Print a line for each drop reason instead: apart what the kernel counts together, and what it does not count.
+    #[arg(long)]
+    pub(crate) reasons: bool,
 }
 
 /// Options of `uxfrm demo`.

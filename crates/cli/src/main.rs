@@ -35,7 +35,7 @@ fn execute(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Run(options) => run::execute(&options),
         Command::Check(options) => check::execute(&options),
-        Command::Stat => stat::execute(),
+        Command::Stat(options) => stat::execute(&options),
         Command::Demo(options) => demo::execute(&options),
         Command::Bench(options) => bench::execute(&options),
     }

@@ -2,8 +2,13 @@
 
 use std::io::Write as _;
 
-/// Prints them in the format of `/proc/net/xfrm_stat`.
-pub(crate) fn execute() -> anyhow::Result<()> {
-    let text = uxfrm_daemon::stat::read()?;
+use uxfrm_daemon::stat::{self, Listing};
+
+use crate::arguments::StatOptions;
+
+/// Prints them, a line each.
+pub(crate) fn execute(options: &StatOptions) -> anyhow::Result<()> {
+    let listing = if options.reasons { Listing::Reasons } else { Listing::Kernel };
+    let text = stat::read(listing)?;
     Ok(std::io::stdout().lock().write_all(text.as_bytes())?)
 }

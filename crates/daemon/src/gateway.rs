@@ -123,7 +123,7 @@ impl Gateway {
         loop {
             let ready = poller.wait(Some(self.patience()))?;
             if ready.has(STAT) {
-                stat.answer(|| self.counts().xfrm_stat());
+                stat.answer(|| self.counts());
             }
             while let Some(request) = signals.next()? {
                 match request {

@@ -1,4 +1,4 @@
-//! The counters' socket: who connects is sent the text of `/proc/net/xfrm_stat`, and that is all.
+//! The counters' socket: who connects is sent the text of `/proc/net/xfrm_stat`, a zero byte, and a line for each drop reason.
 //!
 //! Its name is abstract, so each network namespace has its own, it needs no directory and is gone with the process.
 //! Only root and the user that runs the gateway are answered (`SO_PEERCRED`).
@@ -18,6 +18,7 @@ use nix::{
     sys::socket::{getsockopt, sockopt::PeerCredentials},
     unistd::Uid,
 };
+use uxfrm_engine::DropCounts;
 
 /// The abstract name of the socket.
 const NAME: &[u8] = b"uxfrm/stat";
@@ -42,10 +43,10 @@ impl StatSocket {
         Ok(Self { listener })
     }
 
-    /// Answers all that wait with `text`. A client that may not ask or does not read gets nothing and holds up nobody.
-    pub(crate) fn answer(&self, mut text: impl FnMut() -> String) {
+    /// Answers all that wait. A client that may not ask or does not read gets nothing and holds up nobody.
+    pub(crate) fn answer(&self, mut counts: impl FnMut() -> DropCounts) {
         while let Ok((client, _)) = self.listener.accept() {
-            if let Err(error) = serve(client, &mut text) {
+            if let Err(error) = serve(client, &mut counts) {
                 tracing::debug!(%error, "a client of the counters went away");
             }
         }
@@ -58,27 +59,42 @@ impl AsFd for StatSocket {
     }
 }
 
-fn serve(mut client: UnixStream, text: &mut impl FnMut() -> String) -> io::Result<()> {
+fn serve(mut client: UnixStream, counts: &mut impl FnMut() -> DropCounts) -> io::Result<()> {
     let peer = getsockopt(&client, PeerCredentials)?;
     if peer.uid() != 0 && peer.uid() != Uid::effective().as_raw() {
         return Ok(());
     }
     client.set_nonblocking(false)?;
     client.set_write_timeout(Some(PATIENCE))?;
-    client.write_all(text().as_bytes())
+    let counts = counts();
+    client.write_all(format!("{}\0{}", counts.xfrm_stat(), counts.reasons()).as_bytes())
 }
 
-/// Asks the gateway of this network namespace for its counters: the text of `/proc/net/xfrm_stat`.
+/// What the counters are listed by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listing {
+    /// The 32 lines of `/proc/net/xfrm_stat`.
+    Kernel,
+    /// One line for each [`DropReason`](uxfrm_engine::DropReason).
+    Reasons,
+}
+
+/// Asks the gateway of this network namespace for its counters, a line each: name, tab, count.
 ///
 /// # Errors
 /// When no gateway runs here, or it does not answer us.
-pub fn read() -> anyhow::Result<String> {
+pub fn read(listing: Listing) -> anyhow::Result<String> {
     let address = SocketAddr::from_abstract_name(NAME)?;
     let mut server = UnixStream::connect_addr(&address).context(
         "no uxfrm runs in this network namespace (start one with `uxfrm run CONFIG.toml`)",
     )?;
     let mut text = String::new();
     server.read_to_string(&mut text).context("the gateway went away")?;
-    anyhow::ensure!(!text.is_empty(), "the gateway answers only root and the user that runs it");
-    Ok(text)
+    let (kernel, reasons) =
+        text.split_once('\0').context("the gateway answers only root and the user that runs it")?;
+    Ok(match listing {
+        Listing::Kernel => kernel,
+        Listing::Reasons => reasons,
+    }
+    .to_owned())
 }

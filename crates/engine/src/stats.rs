@@ -82,6 +82,17 @@ impl DropCounts {
         counted.map(|reason| self.of(*reason)).sum()
     }
 
+    /// A line for every reason, in the same form as [`xfrm_stat`](Self::xfrm_stat): also those that the kernel has no line for, and
+    /// apart those that share one.
+    #[must_use]
+    pub fn reasons(&self) -> String {
+        DropReason::ALL.iter().fold(String::new(), |mut text, reason| {
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{:<24}\t{}", reason.as_str(), self.of(*reason));
+            text
+        })
+    }
+
     /// The text of `/proc/net/xfrm_stat`, byte for byte (`net/xfrm/xfrm_proc.c: xfrm_statistics_seq_show`).
     #[must_use]
     pub fn xfrm_stat(&self) -> String {
@@ -105,6 +116,9 @@ mod tests {
         two.count(DropReason::InDummy);
         let mut counts = DropCounts::sum([&one, &two]);
         counts.add(DropReason::InTemplateMismatch, 5);
+        let reasons = counts.reasons();
+        assert!(reasons.contains("in_no_state             \t3\n"), "{reasons}");
+        assert!(reasons.contains("in_dummy                \t1\n"), "{reasons}");
         let text = counts.xfrm_stat();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 32);

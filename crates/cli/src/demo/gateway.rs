@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use uxfrm_daemon::stat::{self, Listing};
 use uxfrm_io::Namespace;
 
 use super::interrupt::Interrupt;
@@ -91,9 +92,9 @@ impl<'a> Gateway<'a> {
         }
     }
 
-    /// The counters of `uxfrm stat` that are not 0.
+    /// The counters of `uxfrm stat --reasons` that are not 0.
     fn drops(&self) -> anyhow::Result<Vec<String>> {
-        Ok(nonzero(&self.namespace.enter(uxfrm_daemon::stat::read)??))
+        Ok(nonzero(&self.namespace.enter(|| stat::read(Listing::Reasons))??))
     }
 
     fn wait_until_ready(
