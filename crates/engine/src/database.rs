@@ -160,7 +160,7 @@ impl Database {
         let age = policy.limits.age(entry.added(), entry.last_used(), now);
         if age.hard {
             events.push(Event::PolicyHardLimit(entry.index(), policy.direction));
-            self.ledger.remove(entry);
+            self.ledger.remove(entry, &mut self.next.spd);
             return true;
         }
         if age.soft {
@@ -189,7 +189,6 @@ impl Database {
     }
 
     fn publish(&mut self) {
-        self.ledger.write(&mut self.next.spd);
         self.next.generation += 1;
         self.published.store(Arc::new(self.next.clone()));
     }

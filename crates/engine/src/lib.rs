@@ -50,6 +50,7 @@ pub use sa::{
 pub use selector::{PortMask, Selector};
 pub use snapshot::{Published, Snapshot};
 pub use spd::{
+    classifier::Footprint,
     entry::{Place, PolicyEntry},
     policy::{Action, MAX_TEMPLATES, Policy, PolicyFlags, PolicyKind},
     table::{Defaults, Lookup, Spd},

@@ -5,4 +5,5 @@ pub mod table;
 pub mod template;
 
 mod check;
+pub(crate) mod classifier;
 pub(crate) mod ledger;

@@ -48,7 +48,7 @@
 //! # Ok::<(), uxfrm_packet::ParseError>(())
 //! ```
 //!
-//! No clock, descriptor or thread here; `unsafe` once, to call the checksum's AVX2 form.
+//! No clock, descriptor or thread here; `unsafe` twice: to call the checksum's AVX2 form, and to prefetch.
 
 #![deny(unsafe_code)]
 
@@ -72,6 +72,7 @@ pub mod udp;
 mod batch;
 mod buf;
 mod pool;
+mod prefetch;
 #[cfg(test)]
 mod specimen;
 
@@ -82,5 +83,6 @@ pub use error::ParseError;
 pub use flow::FlowPorts;
 pub use ip::{Fragment, IpPacket, Version};
 pub use pool::{Pool, PoolStats, SizeClass};
+pub use prefetch::prefetch;
 pub use protocol::Protocol;
 pub use segment::SegmentPlan;

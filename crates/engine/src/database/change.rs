@@ -97,7 +97,8 @@ impl Change<'_> {
     /// # Errors
     /// What [`Error`] says of policies; [`Error::Exists`] when direction, kind, selector, mark and if_id are those of another.
     pub fn add_policy(&mut self, policy: Policy) -> Result<Arc<PolicyEntry>, Error> {
-        let entry = self.database.ledger.add(policy, self.now)?;
+        let Database { ledger, next, .. } = &mut *self.database;
+        let entry = ledger.add(policy, self.now, &mut next.spd)?;
         self.changed = true;
         self.database.wake_for_policy(&entry, self.now);
         Ok(entry)
@@ -108,7 +109,8 @@ impl Change<'_> {
     /// # Errors
     /// What [`Error`] says of policies.
     pub fn update_policy(&mut self, policy: Policy) -> Result<Arc<PolicyEntry>, Error> {
-        let entry = self.database.ledger.update(policy, self.now)?;
+        let Database { ledger, next, .. } = &mut *self.database;
+        let entry = ledger.update(policy, self.now, &mut next.spd)?;
         self.changed = true;
         self.database.wake_for_policy(&entry, self.now);
         Ok(entry)
@@ -131,14 +133,14 @@ impl Change<'_> {
     /// [`Error::NoSuchPolicy`].
     pub fn delete_policy(&mut self, key: &PolicyKey) -> Result<Arc<PolicyEntry>, Error> {
         let entry = self.database.ledger.find(key).cloned().ok_or(Error::NoSuchPolicy)?;
-        self.database.ledger.remove(&entry);
+        self.database.ledger.remove(&entry, &mut self.database.next.spd);
         self.changed = true;
         Ok(entry)
     }
 
     /// `ip xfrm policy flush` (`XFRM_MSG_FLUSHPOLICY`). Says how many went.
     pub fn flush_policies(&mut self, kind: PolicyKind) -> usize {
-        let gone = self.database.ledger.flush(kind);
+        let gone = self.database.ledger.flush(kind, &mut self.database.next.spd);
         self.changed |= gone != 0;
         gone
     }

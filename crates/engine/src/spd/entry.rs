@@ -25,6 +25,13 @@ pub struct Place {
 }
 
 impl Place {
+    /// Whether it stands behind all that devices have.
+    #[must_use]
+    #[inline]
+    pub const fn is_software(self) -> bool {
+        self.software
+    }
+
     /// The priority in it.
     #[must_use]
     pub const fn priority(self) -> Priority {
@@ -64,6 +71,7 @@ impl PolicyEntry {
 
     /// Its place among the others; smaller is found first.
     #[must_use]
+    #[inline]
     pub fn place(&self) -> Place {
         self.place
     }

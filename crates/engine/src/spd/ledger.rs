@@ -10,33 +10,32 @@ use crate::{
     PolicyKind, PolicyName, Selector, Spd, spd::check,
 };
 
-/// All policies. Adding one is logarithmic; [`Ledger::write`] then copies the pointers of its list.
+/// All policies. What it does to them, it does to the [`Spd`] that workers will read as well.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    lists: [[List; 2]; 3],
+    lists: [[BTreeMap<Place, Arc<PolicyEntry>>; 2]; 3],
     by_name: HashMap<Name, Arc<PolicyEntry>, foldhash::fast::RandomState>,
     by_index: HashMap<PolicyIndex, Arc<PolicyEntry>, foldhash::fast::RandomState>,
     age: u64,
     serial: u32,
 }
 
-#[derive(Debug, Default)]
-struct List {
-    order: BTreeMap<Place, Arc<PolicyEntry>>,
-    changed: bool,
-}
-
 type Name = (Direction, PolicyKind, Selector, Mark, IfId);
 
 impl Ledger {
     /// Adds a policy whose name is new.
-    pub(crate) fn add(&mut self, policy: Policy, now: Moment) -> Result<Arc<PolicyEntry>, Error> {
+    pub(crate) fn add(
+        &mut self,
+        policy: Policy,
+        now: Moment,
+        spd: &mut Spd,
+    ) -> Result<Arc<PolicyEntry>, Error> {
         check::verify(&policy)?;
         if self.by_name.contains_key(&name(&policy)) {
             return Err(Error::Exists);
         }
         let index = self.index(&policy);
-        Ok(self.insert(policy, index, now))
+        Ok(self.insert(policy, index, now, spd))
     }
 
     /// Adds a policy; one of the same name gives it its index and goes. It stands behind its equals, as a new one does.
@@ -44,14 +43,15 @@ impl Ledger {
         &mut self,
         policy: Policy,
         now: Moment,
+        spd: &mut Spd,
     ) -> Result<Arc<PolicyEntry>, Error> {
         check::verify(&policy)?;
         let old = self.by_name.get(&name(&policy)).cloned();
         let index = old.as_ref().map_or_else(|| self.index(&policy), |old| old.index());
         if let Some(old) = old {
-            self.remove(&old);
+            self.remove(&old, spd);
         }
-        Ok(self.insert(policy, index, now))
+        Ok(self.insert(policy, index, now, spd))
     }
 
     /// The policy of that name.
@@ -70,7 +70,7 @@ impl Ledger {
 
     /// All policies; sub before main in each direction.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<PolicyEntry>> {
-        self.lists.iter().flatten().flat_map(|list| list.order.values())
+        self.lists.iter().flatten().flat_map(BTreeMap::values)
     }
 
     /// Whether this very entry is in.
@@ -78,42 +78,34 @@ impl Ledger {
         self.by_index.get(&entry.index()).is_some_and(|held| Arc::ptr_eq(held, entry))
     }
 
-    pub(crate) fn remove(&mut self, entry: &PolicyEntry) {
+    pub(crate) fn remove(&mut self, entry: &PolicyEntry, spd: &mut Spd) {
         let policy = entry.policy();
-        let list = self.list(policy.kind, policy.direction);
-        list.order.remove(&entry.place());
-        list.changed = true;
+        self.list(policy.kind, policy.direction).remove(&entry.place());
+        spd.remove(entry);
         self.by_name.remove(&name(policy));
         self.by_index.remove(&entry.index());
     }
 
     /// Removes all of a kind; says how many.
-    pub(crate) fn flush(&mut self, kind: PolicyKind) -> usize {
+    pub(crate) fn flush(&mut self, kind: PolicyKind, spd: &mut Spd) -> usize {
         let all: Vec<_> =
             self.by_index.values().filter(|entry| entry.kind() == kind).cloned().collect();
-        all.iter().for_each(|entry| self.remove(entry));
+        all.iter().for_each(|entry| self.remove(entry, spd));
         all.len()
     }
 
-    /// Brings the lists that workers read up to date.
-    pub(crate) fn write(&mut self, spd: &mut Spd) {
-        for direction in [Direction::In, Direction::Out, Direction::Forward] {
-            for kind in [PolicyKind::Main, PolicyKind::Sub] {
-                let list = self.list(kind, direction);
-                if std::mem::take(&mut list.changed) {
-                    spd.set_list(kind, direction, list.order.values().cloned().collect());
-                }
-            }
-        }
-    }
-
-    fn insert(&mut self, policy: Policy, index: PolicyIndex, now: Moment) -> Arc<PolicyEntry> {
+    fn insert(
+        &mut self,
+        policy: Policy,
+        index: PolicyIndex,
+        now: Moment,
+        spd: &mut Spd,
+    ) -> Arc<PolicyEntry> {
         self.age += 1;
         let (kind, direction, name) = (policy.kind, policy.direction, name(&policy));
         let entry = Arc::new(PolicyEntry::new(policy, index, self.age, now));
-        let list = self.list(kind, direction);
-        list.order.insert(entry.place(), Arc::clone(&entry));
-        list.changed = true;
+        self.list(kind, direction).insert(entry.place(), Arc::clone(&entry));
+        spd.insert(&entry);
         self.by_name.insert(name, Arc::clone(&entry));
         self.by_index.insert(index, Arc::clone(&entry));
         entry
@@ -129,7 +121,11 @@ impl Ledger {
         index
     }
 
-    fn list(&mut self, kind: PolicyKind, direction: Direction) -> &mut List {
+    fn list(
+        &mut self,
+        kind: PolicyKind,
+        direction: Direction,
+    ) -> &mut BTreeMap<Place, Arc<PolicyEntry>> {
         &mut self.lists[direction as usize][kind as usize]
     }
 }

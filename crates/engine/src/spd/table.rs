@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use super::classifier::{Classifier, Footprint, Found, TOGETHER};
 use crate::{Action, Direction, FlowKey, PolicyEntry, PolicyKind};
 
 /// All policies of one generation, and what happens to packets that match none.
 #[derive(Clone, Debug, Default)]
 pub struct Spd {
-    lists: [[Arc<[Arc<PolicyEntry>]>; 2]; 3],
+    classifier: Classifier,
     defaults: Defaults,
 }
 
@@ -36,10 +37,36 @@ impl Spd {
     /// allows belongs the main one as well: [`Spd::lookup_kind`] finds it (`xfrm_expand_policies`).
     #[must_use]
     pub fn lookup(&self, direction: Direction, flow: &FlowKey) -> Lookup<'_> {
-        let sub = self.lookup_kind(PolicyKind::Sub, direction, flow);
+        let sub = match self.classifier.has(PolicyKind::Sub, direction) {
+            true => self.lookup_kind(PolicyKind::Sub, direction, flow),
+            false => None,
+        };
         match sub.or_else(|| self.lookup_kind(PolicyKind::Main, direction, flow)) {
             Some(entry) => Lookup::Policy(entry),
             None => Lookup::Default(self.defaults.of(direction)),
+        }
+    }
+
+    /// As [`Spd::lookup`] of each flow, in their order, into `found`. Waits for memory once for many packets where that waits for each.
+    pub fn lookup_each<'a>(
+        &'a self,
+        direction: Direction,
+        flows: &[FlowKey],
+        found: &mut Vec<Lookup<'a>>,
+    ) {
+        let default = Lookup::Default(self.defaults.of(direction));
+        for flows in flows.chunks(TOGETHER) {
+            let (mut main, mut sub) = (Found::new(), Found::new());
+            self.classifier.first_of_each(PolicyKind::Main, direction, flows, &mut main);
+            if self.classifier.has(PolicyKind::Sub, direction) {
+                self.classifier.first_of_each(PolicyKind::Sub, direction, flows, &mut sub);
+            }
+            let sub = sub.into_iter().chain(std::iter::repeat(None));
+            found.extend(
+                main.into_iter()
+                    .zip(sub)
+                    .map(|(main, sub)| sub.or(main).map_or(default, Lookup::Policy)),
+            );
         }
     }
 
@@ -51,18 +78,32 @@ impl Spd {
         direction: Direction,
         flow: &FlowKey,
     ) -> Option<&Arc<PolicyEntry>> {
-        self.list(kind, direction).iter().find(|entry| entry.matches(flow))
+        self.classifier.first(kind, direction, flow)
     }
 
-    /// All policies of a kind and direction, in the order of looking.
-    #[must_use]
-    pub fn list(&self, kind: PolicyKind, direction: Direction) -> &[Arc<PolicyEntry>] {
-        &self.lists[direction as usize][kind as usize]
-    }
-
-    /// All policies.
+    /// All policies, in no order.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<PolicyEntry>> {
-        self.lists.iter().flatten().flat_map(|list| list.iter())
+        let mut all = Vec::with_capacity(self.classifier.len());
+        self.classifier.each(&mut |entry| all.push(entry));
+        all.into_iter()
+    }
+
+    /// How many policies there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.classifier.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What finding policies takes up.
+    #[must_use]
+    pub fn footprint(&self) -> Footprint {
+        self.classifier.footprint()
     }
 
     /// What happens to packets that match none.
@@ -75,13 +116,13 @@ impl Spd {
         self.defaults = defaults;
     }
 
-    pub(crate) fn set_list(
-        &mut self,
-        kind: PolicyKind,
-        direction: Direction,
-        list: Arc<[Arc<PolicyEntry>]>,
-    ) {
-        self.lists[direction as usize][kind as usize] = list;
+    pub(crate) fn insert(&mut self, entry: &Arc<PolicyEntry>) {
+        self.classifier.insert(entry);
+    }
+
+    /// Takes a policy out that is in.
+    pub(crate) fn remove(&mut self, entry: &PolicyEntry) {
+        self.classifier.remove(entry);
     }
 }
 

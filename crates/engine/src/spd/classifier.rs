@@ -1,0 +1,262 @@
+//! Finds the policy that decides over a packet without looking at the others.
+//!
+//! Policies stand in bins by direction, kind, family and interface id, as in `net/xfrm/xfrm_policy.c`. A bin of a few is compared
+//! one by one; a larger one is a pruned tuple space. All of it is immutable for readers and shared between snapshots page by page: a change
+//! copies the pages it touches once per publication, whatever the number of policies.
+//!
+//! Promises: the same answer as a scan in order of [`Place`](crate::Place); no work that grows with what was removed.
+
+mod bin;
+mod packed;
+mod sieve;
+mod table;
+mod ternary;
+mod tree;
+mod tuples;
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+
+use crate::{Direction, Family, FlowKey, PolicyEntry, PolicyKind};
+use bin::Bin;
+use ternary::{Key, V4, V6};
+
+/// All policies, by bin.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Classifier {
+    /// Those without interface id.
+    plain: [[Bins; 2]; 3],
+    by_interface: [[Interfaces; 2]; 3],
+    len: usize,
+}
+
+/// What a classifier takes up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// Policies.
+    pub policies: usize,
+    /// Bytes of the structures that find them; the policies themselves apart.
+    pub bytes: usize,
+    /// Tables that the largest bin has.
+    pub tuples: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Bins {
+    v4: Option<Arc<Bin<V4>>>,
+    v6: Option<Arc<Bin<V6>>>,
+}
+
+/// Bins by interface id, in shards so that a change copies few.
+#[derive(Clone, Debug, Default)]
+struct Interfaces(Option<Arc<[Shard; SHARDS]>>);
+
+type Shard = Arc<HashMap<u32, Bins, foldhash::fast::RandomState>>;
+
+const SHARDS: usize = 64;
+
+/// How many packets are looked up together, so that they wait for memory together.
+pub(crate) const TOGETHER: usize = 32;
+
+/// The policies of some packets.
+pub(crate) type Found<'a> = ArrayVec<Option<&'a Arc<PolicyEntry>>, TOGETHER>;
+
+impl Classifier {
+    /// The first policy that fits.
+    #[inline]
+    pub(crate) fn first(
+        &self,
+        kind: PolicyKind,
+        direction: Direction,
+        flow: &FlowKey,
+    ) -> Option<&Arc<PolicyEntry>> {
+        self.bins(kind, direction, flow.if_id)?.first(flow)
+    }
+
+    /// As [`Classifier::first`] of each flow, of which there are [`TOGETHER`] at the most.
+    pub(crate) fn first_of_each<'a>(
+        &'a self,
+        kind: PolicyKind,
+        direction: Direction,
+        flows: &[FlowKey],
+        found: &mut Found<'a>,
+    ) {
+        let alike = |a: &FlowKey, b: &FlowKey| {
+            a.if_id == b.if_id && a.destination.is_ipv4() == b.destination.is_ipv4()
+        };
+        for flows in flows.chunk_by(alike) {
+            match self.bins(kind, direction, flows[0].if_id) {
+                Some(bins) => bins.first_of_each(flows, found),
+                None => found.extend(flows.iter().map(|_| None)),
+            }
+        }
+    }
+
+    pub(crate) fn insert(&mut self, entry: &Arc<PolicyEntry>) {
+        self.len += 1;
+        let bins = self.bins_mut(entry);
+        match entry.policy().selector.family() {
+            Family::V4 => Arc::make_mut(bins.v4.get_or_insert_default()).insert(entry),
+            Family::V6 => Arc::make_mut(bins.v6.get_or_insert_default()).insert(entry),
+        }
+    }
+
+    /// Takes a policy out that is in.
+    pub(crate) fn remove(&mut self, entry: &PolicyEntry) {
+        self.len -= 1;
+        let bins = self.bins_mut(entry);
+        if let (Family::V4, Some(bin)) = (entry.policy().selector.family(), &mut bins.v4) {
+            Arc::make_mut(bin).remove(entry);
+            if bin.len() == 0 {
+                bins.v4 = None;
+            }
+        } else if let Some(bin) = &mut bins.v6 {
+            Arc::make_mut(bin).remove(entry);
+            if bin.len() == 0 {
+                bins.v6 = None;
+            }
+        }
+        let policy = entry.policy();
+        if policy.if_id.0 != 0 && bins.is_empty() {
+            self.by_interface[policy.direction as usize][policy.kind as usize]
+                .forget(policy.if_id.0);
+        }
+    }
+
+    /// Whether there is any policy of a kind and direction, or was one with an interface id.
+    #[inline]
+    pub(crate) fn has(&self, kind: PolicyKind, direction: Direction) -> bool {
+        let (direction, kind) = (direction as usize, kind as usize);
+        !self.plain[direction][kind].is_empty() || self.by_interface[direction][kind].0.is_some()
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Shows each policy, in no order.
+    pub(crate) fn each<'a>(&'a self, visit: &mut impl FnMut(&'a Arc<PolicyEntry>)) {
+        self.all_bins().for_each(|bins| bins.each(visit));
+    }
+
+    pub(crate) fn footprint(&self) -> Footprint {
+        let mut footprint = Footprint { policies: self.len, bytes: size_of::<Self>(), tuples: 0 };
+        for bins in self.all_bins() {
+            if let Some(bin) = &bins.v4 {
+                footprint.bytes += bin.memory();
+                footprint.tuples = footprint.tuples.max(bin.shapes());
+            }
+            if let Some(bin) = &bins.v6 {
+                footprint.bytes += bin.memory();
+                footprint.tuples = footprint.tuples.max(bin.shapes());
+            }
+        }
+        footprint
+    }
+
+    fn all_bins(&self) -> impl Iterator<Item = &Bins> {
+        let by_interface = self.by_interface.iter().flatten().filter_map(|all| all.0.as_ref());
+        let by_interface =
+            by_interface.flat_map(|shards| shards.iter()).flat_map(|one| one.values());
+        self.plain.iter().flatten().chain(by_interface)
+    }
+
+    #[inline]
+    fn bins(&self, kind: PolicyKind, direction: Direction, if_id: u32) -> Option<&Bins> {
+        if if_id == 0 {
+            return Some(&self.plain[direction as usize][kind as usize]);
+        }
+        self.by_interface[direction as usize][kind as usize].bins(if_id)
+    }
+
+    fn bins_mut(&mut self, entry: &PolicyEntry) -> &mut Bins {
+        let policy = entry.policy();
+        let (direction, kind) = (policy.direction as usize, policy.kind as usize);
+        match policy.if_id.0 {
+            0 => &mut self.plain[direction][kind],
+            if_id => self.by_interface[direction][kind].bins_mut(if_id),
+        }
+    }
+}
+
+impl Bins {
+    #[inline]
+    fn first(&self, flow: &FlowKey) -> Option<&Arc<PolicyEntry>> {
+        match (flow.destination, flow.source) {
+            (IpAddr::V4(destination), IpAddr::V4(source)) => {
+                self.v4.as_ref()?.first(&Key::v4(destination, source, flow))
+            }
+            (IpAddr::V6(destination), IpAddr::V6(source)) => {
+                self.v6.as_ref()?.first(&Key::v6(destination, source, flow))
+            }
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => None,
+        }
+    }
+
+    /// Of flows of one family.
+    fn first_of_each<'a>(&'a self, flows: &[FlowKey], found: &mut Found<'a>) {
+        let v4 = |flow: &FlowKey| match (flow.destination, flow.source) {
+            (IpAddr::V4(destination), IpAddr::V4(source)) => {
+                Some(Key::v4(destination, source, flow))
+            }
+            (IpAddr::V4(_) | IpAddr::V6(_), _) => None,
+        };
+        let v6 = |flow: &FlowKey| match (flow.destination, flow.source) {
+            (IpAddr::V6(destination), IpAddr::V6(source)) => {
+                Some(Key::v6(destination, source, flow))
+            }
+            (IpAddr::V4(_) | IpAddr::V6(_), _) => None,
+        };
+        if let Some(bin) = &self.v4 {
+            let keys: ArrayVec<_, TOGETHER> = flows.iter().map_while(v4).collect();
+            if keys.len() == flows.len() {
+                return bin.first_of_each(&keys, found);
+            }
+        }
+        if let Some(bin) = &self.v6 {
+            let keys: ArrayVec<_, TOGETHER> = flows.iter().map_while(v6).collect();
+            if keys.len() == flows.len() {
+                return bin.first_of_each(&keys, found);
+            }
+        }
+        found.extend(flows.iter().map(|flow| self.first(flow)));
+    }
+
+    fn is_empty(&self) -> bool {
+        self.v4.is_none() && self.v6.is_none()
+    }
+
+    fn each<'a>(&'a self, visit: &mut impl FnMut(&'a Arc<PolicyEntry>)) {
+        if let Some(bin) = &self.v4 {
+            bin.each(visit);
+        }
+        if let Some(bin) = &self.v6 {
+            bin.each(visit);
+        }
+    }
+}
+
+impl Interfaces {
+    fn bins(&self, if_id: u32) -> Option<&Bins> {
+        self.0.as_ref()?[shard(if_id)].get(&if_id)
+    }
+
+    fn bins_mut(&mut self, if_id: u32) -> &mut Bins {
+        let shards =
+            self.0.get_or_insert_with(|| Arc::new(std::array::from_fn(|_| Shard::default())));
+        Arc::make_mut(&mut Arc::make_mut(shards)[shard(if_id)]).entry(if_id).or_default()
+    }
+
+    fn forget(&mut self, if_id: u32) {
+        if let Some(shards) = &mut self.0 {
+            Arc::make_mut(&mut Arc::make_mut(shards)[shard(if_id)]).remove(&if_id);
+        }
+    }
+}
+
+fn shard(if_id: u32) -> usize {
+    if_id as usize % SHARDS
+}
