@@ -8,6 +8,7 @@
 mod clock;
 pub mod crypto;
 mod filter;
+pub mod lookup;
 mod report;
 
 use std::io::Write;

@@ -1,0 +1,153 @@
+//! Look-up against a naive scan: every profile, both families, all directions, with policies added and removed in between.
+
+use std::sync::Arc;
+
+use uxfrm_bench::lookup::{Profile, Random, packet_for, stray};
+use uxfrm_crypto::Backend;
+use uxfrm_engine::{
+    Database, Direction, Family, FlowKey, IfId, Lookup, Mark, Moment, Policy, PolicyEntry,
+    PolicyKey, PolicyKind, PolicyName,
+};
+
+/// Packets looked up in all.
+const PAIRS: usize = 1_000_000;
+const SIZES: [usize; 6] = [1, 7, 12, 60, 250, 700];
+
+/// What the database should hold, in the order of looking.
+#[derive(Default)]
+struct Model(Vec<Arc<PolicyEntry>>);
+
+impl Model {
+    fn add(&mut self, entry: Arc<PolicyEntry>) {
+        let key = |entry: &PolicyEntry| (entry.kind() == PolicyKind::Main, entry.place());
+        let at = self.0.partition_point(|other| key(other) < key(&entry));
+        self.0.insert(at, entry);
+    }
+
+    fn first(&self, direction: Direction, flow: &FlowKey) -> Option<&Arc<PolicyEntry>> {
+        self.0.iter().find(|entry| entry.policy().direction == direction && entry.matches(flow))
+    }
+}
+
+#[test]
+fn the_classifier_finds_what_a_naive_scan_finds() {
+    let mut random = Random::new(4);
+    let directions = [Direction::In, Direction::Out, Direction::Forward];
+    let rounds = Profile::ALL.len() * 2 * 3 * SIZES.len();
+    for profile in Profile::ALL {
+        for family in [Family::V4, Family::V6] {
+            for direction in directions {
+                for size in SIZES {
+                    compare(profile, family, direction, size, PAIRS.div_ceil(rounds), &mut random);
+                }
+            }
+        }
+    }
+}
+
+fn compare(
+    profile: Profile,
+    family: Family,
+    direction: Direction,
+    size: usize,
+    pairs: usize,
+    random: &mut Random,
+) {
+    let mut database = Database::new(Backend::Portable);
+    let mut model = Model::default();
+    let mut waiting = profile.policies(family, direction, size, random);
+    waiting.iter_mut().for_each(|policy| vary(policy, random));
+    for step in 0..4 {
+        let coming = match step {
+            0 => waiting.split_off(waiting.len() / 3),
+            _ => waiting.split_off(waiting.len() / 2),
+        };
+        database.apply(Moment(0), |change| {
+            for policy in coming {
+                if let Ok(entry) = change.add_policy(policy) {
+                    model.add(entry);
+                }
+            }
+            for _ in 0..model.0.len() * step / 4 {
+                let gone = model.0.remove(random.below(model.0.len()));
+                change.delete_policy(&key(&gone)).unwrap();
+                if random.below(3) == 0 {
+                    waiting.push(gone.policy().clone());
+                }
+            }
+        });
+        ask(&database, &model, direction, family, pairs / 4 + 1, random);
+    }
+    let rest: Vec<_> = model.0.drain(..).collect();
+    database.apply(Moment(0), |change| {
+        for entry in rest {
+            change.delete_policy(&key(&entry)).unwrap();
+        }
+    });
+    let spd = &database.snapshot().spd;
+    assert_eq!((spd.len(), spd.footprint().tuples), (0, 0), "nothing is left");
+}
+
+fn ask(
+    database: &Database,
+    model: &Model,
+    direction: Direction,
+    family: Family,
+    pairs: usize,
+    random: &mut Random,
+) {
+    let snapshot = database.snapshot();
+    let flows: Vec<FlowKey> = (0..pairs).map(|_| packet(model, family, random)).collect();
+    let mut together = Vec::new();
+    snapshot.spd.lookup_each(direction, &flows, &mut together);
+    for (flow, together) in flows.iter().zip(together) {
+        let expected = model.first(direction, flow).map(|entry| entry.index());
+        let index = |lookup: Lookup<'_>| match lookup {
+            Lookup::Policy(entry) => Some(entry.index()),
+            Lookup::Default(_) => None,
+        };
+        assert_eq!(index(snapshot.spd.lookup(direction, flow)), expected, "{flow:?}");
+        assert_eq!(index(together), expected, "in a batch: {flow:?}");
+    }
+}
+
+/// Mostly packets that some policy fits, or nearly.
+fn packet(model: &Model, family: Family, random: &mut Random) -> FlowKey {
+    if model.0.is_empty() || random.below(20) == 0 {
+        return stray(family, random);
+    }
+    let mut one = packet_for(model.0[random.below(model.0.len())].policy(), random);
+    let other = packet_for(model.0[random.below(model.0.len())].policy(), random);
+    match random.below(8) {
+        0 => one.source = other.source,
+        1 => one.destination = other.destination,
+        2 => one.protocol = other.protocol,
+        3 => one.destination_port = other.destination_port,
+        4 => one.if_id = other.if_id,
+        _ => {}
+    }
+    one
+}
+
+/// What profiles leave out: marks, interfaces, ids, sub policies.
+fn vary(policy: &mut Policy, random: &mut Random) {
+    match random.below(24) {
+        0 => policy.kind = PolicyKind::Sub,
+        1 => policy.if_id = IfId(random.word() % 3),
+        2 => policy.mark = Mark { value: random.word() % 4, mask: random.pick(&[1, 3, u32::MAX]) },
+        3 => policy.selector.ifindex = random.word() % 4,
+        4 => policy.selector.protocol = 0,
+        _ => {}
+    }
+}
+
+fn key(entry: &PolicyEntry) -> PolicyKey {
+    let policy = entry.policy();
+    PolicyKey {
+        direction: policy.direction,
+        kind: policy.kind,
+        mark: policy.mark,
+        if_id: policy.if_id,
+        name: PolicyName::Index(entry.index()),
+    }
+}
