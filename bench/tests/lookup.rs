@@ -5,8 +5,8 @@ use std::sync::Arc;
 use uxfrm_bench::lookup::{Profile, Random, packet_for, stray};
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{
-    Database, Direction, Family, FlowKey, IfId, Lookup, Mark, Moment, Policy, PolicyEntry,
-    PolicyKey, PolicyKind, PolicyName,
+    CacheMode, CacheSettings, Database, Direction, Family, FlowKey, IfId, Lookup, Mark, Moment,
+    Policy, PolicyCache, PolicyEntry, PolicyKey, PolicyKind, PolicyName, Spi,
 };
 
 /// Packets looked up in all.
@@ -30,7 +30,7 @@ impl Model {
 }
 
 #[test]
-fn the_classifier_finds_what_a_naive_scan_finds() {
+fn classifier_and_cache_find_what_a_naive_scan_finds() {
     let mut random = Random::new(4);
     let directions = [Direction::In, Direction::Out, Direction::Forward];
     let rounds = Profile::ALL.len() * 2 * 3 * SIZES.len();
@@ -55,6 +55,9 @@ fn compare(
 ) {
     let mut database = Database::new(Backend::Portable);
     let mut model = Model::default();
+    // Small, so that flows push each other out.
+    let settings = CacheSettings { mode: CacheMode::On, flows: 256, seed: 3 };
+    let mut cache = PolicyCache::new(settings);
     let mut waiting = profile.policies(family, direction, size, random);
     waiting.iter_mut().for_each(|policy| vary(policy, random));
     for step in 0..4 {
@@ -70,18 +73,18 @@ fn compare(
             }
             for _ in 0..model.0.len() * step / 4 {
                 let gone = model.0.remove(random.below(model.0.len()));
-                change.delete_policy(&key(&gone)).unwrap();
+                change.delete_policy(&key(&gone)).expect("it is in");
                 if random.below(3) == 0 {
                     waiting.push(gone.policy().clone());
                 }
             }
         });
-        ask(&database, &model, direction, family, pairs / 4 + 1, random);
+        ask(&database, &model, &mut cache, direction, family, pairs / 4 + 1, random);
     }
     let rest: Vec<_> = model.0.drain(..).collect();
     database.apply(Moment(0), |change| {
         for entry in rest {
-            change.delete_policy(&key(&entry)).unwrap();
+            change.delete_policy(&key(&entry)).expect("it is in");
         }
     });
     let spd = &database.snapshot().spd;
@@ -91,16 +94,28 @@ fn compare(
 fn ask(
     database: &Database,
     model: &Model,
+    cache: &mut PolicyCache,
     direction: Direction,
     family: Family,
     pairs: usize,
     random: &mut Random,
 ) {
     let snapshot = database.snapshot();
-    let flows: Vec<FlowKey> = (0..pairs).map(|_| packet(model, family, random)).collect();
+    let mut flows: Vec<FlowKey> = (0..pairs).map(|_| packet(model, family, random)).collect();
+    // Flows come again, some soon and some late.
+    for at in 1..flows.len() {
+        match random.below(4) {
+            0 => flows[at] = flows[at - 1],
+            1 => flows[at] = flows[random.below(at.min(100))],
+            _ => {}
+        }
+    }
+    let mut cached = Vec::new();
+    cache.begin(&snapshot.spd);
+    cache.lookup_each(&snapshot.spd, direction, &flows, Spi(0), &mut cached);
     let mut together = Vec::new();
     snapshot.spd.lookup_each(direction, &flows, &mut together);
-    for (flow, together) in flows.iter().zip(together) {
+    for ((flow, together), cached) in flows.iter().zip(together).zip(cached) {
         let expected = model.first(direction, flow).map(|entry| entry.index());
         let index = |lookup: Lookup<'_>| match lookup {
             Lookup::Policy(entry) => Some(entry.index()),
@@ -108,6 +123,8 @@ fn ask(
         };
         assert_eq!(index(snapshot.spd.lookup(direction, flow)), expected, "{flow:?}");
         assert_eq!(index(together), expected, "in a batch: {flow:?}");
+        let cached = cache.answer(cached);
+        assert_eq!(cached.first().map(|entry| entry.index()), expected, "cached: {flow:?}");
     }
 }
 

@@ -52,6 +52,7 @@ pub use snapshot::{Published, Snapshot};
 pub use spd::{
     classifier::Footprint,
     entry::{Place, PolicyEntry},
+    flow_cache::{AnswerId, CacheMode, CacheSettings, CacheStats, PolicyCache},
     policy::{Action, MAX_TEMPLATES, Policy, PolicyFlags, PolicyKind},
     table::{Defaults, Lookup, Spd},
     template::{Level, Template},

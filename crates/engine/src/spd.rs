@@ -1,5 +1,6 @@
 //! The security policy database: policies, and how the one that decides is found.
 pub mod entry;
+pub mod flow_cache;
 pub mod policy;
 pub mod table;
 pub mod template;

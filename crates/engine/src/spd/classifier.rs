@@ -10,7 +10,7 @@ mod bin;
 mod packed;
 mod sieve;
 mod table;
-mod ternary;
+pub(crate) mod ternary;
 mod tree;
 mod tuples;
 
@@ -131,6 +131,15 @@ impl Classifier {
     pub(crate) fn has(&self, kind: PolicyKind, direction: Direction) -> bool {
         let (direction, kind) = (direction as usize, kind as usize);
         !self.plain[direction][kind].is_empty() || self.by_interface[direction][kind].0.is_some()
+    }
+
+    /// Whether the bins of a direction and family without interface id are compared one by one.
+    #[inline]
+    pub(crate) fn is_small(&self, direction: Direction, v4: bool) -> bool {
+        self.plain[direction as usize].iter().all(|bins| match v4 {
+            true => bins.v4.as_ref().is_none_or(|bin| bin.is_small()),
+            false => bins.v6.as_ref().is_none_or(|bin| bin.is_small()),
+        })
     }
 
     pub(crate) const fn len(&self) -> usize {

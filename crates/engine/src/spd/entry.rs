@@ -10,6 +10,7 @@ pub struct PolicyEntry {
     policy: Policy,
     index: PolicyIndex,
     place: Place,
+    slot: u32,
     added: Moment,
     bytes: AtomicU64,
     packets: AtomicU64,
@@ -42,13 +43,20 @@ impl Place {
 const NEVER: u64 = u64::MAX;
 
 impl PolicyEntry {
-    pub(crate) fn new(policy: Policy, index: PolicyIndex, age: u64, added: Moment) -> Self {
+    pub(crate) fn new(
+        policy: Policy,
+        index: PolicyIndex,
+        slot: u32,
+        age: u64,
+        added: Moment,
+    ) -> Self {
         let software =
             policy.offload.as_ref().is_none_or(|offload| offload.kind != OffloadKind::Packet);
         Self {
             place: Place { software, priority: policy.priority, age },
             policy,
             index,
+            slot,
             added,
             bytes: AtomicU64::new(0),
             packets: AtomicU64::new(0),
@@ -67,6 +75,12 @@ impl PolicyEntry {
     #[must_use]
     pub fn index(&self) -> PolicyIndex {
         self.index
+    }
+
+    /// A small number that no other policy has while this one is in the database.
+    #[inline]
+    pub(crate) fn slot(&self) -> u32 {
+        self.slot
     }
 
     /// Its place among the others; smaller is found first.

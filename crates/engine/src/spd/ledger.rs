@@ -18,6 +18,8 @@ pub(crate) struct Ledger {
     by_index: HashMap<PolicyIndex, Arc<PolicyEntry>, foldhash::fast::RandomState>,
     age: u64,
     serial: u32,
+    slots: u32,
+    free_slots: Vec<u32>,
 }
 
 type Name = (Direction, PolicyKind, Selector, Mark, IfId);
@@ -82,6 +84,7 @@ impl Ledger {
         let policy = entry.policy();
         self.list(policy.kind, policy.direction).remove(&entry.place());
         spd.remove(entry);
+        self.free_slots.push(entry.slot());
         self.by_name.remove(&name(policy));
         self.by_index.remove(&entry.index());
     }
@@ -102,8 +105,12 @@ impl Ledger {
         spd: &mut Spd,
     ) -> Arc<PolicyEntry> {
         self.age += 1;
+        let slot = self.free_slots.pop().unwrap_or_else(|| {
+            self.slots += 1;
+            self.slots - 1
+        });
         let (kind, direction, name) = (policy.kind, policy.direction, name(&policy));
-        let entry = Arc::new(PolicyEntry::new(policy, index, self.age, now));
+        let entry = Arc::new(PolicyEntry::new(policy, index, slot, self.age, now));
         self.list(kind, direction).insert(entry.place(), Arc::clone(&entry));
         spd.insert(&entry);
         self.by_name.insert(name, Arc::clone(&entry));

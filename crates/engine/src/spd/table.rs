@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
+
 use super::classifier::{Classifier, Footprint, Found, TOGETHER};
 use crate::{Action, Direction, FlowKey, PolicyEntry, PolicyKind};
 
@@ -10,6 +12,7 @@ use crate::{Action, Direction, FlowKey, PolicyEntry, PolicyKind};
 pub struct Spd {
     classifier: Classifier,
     defaults: Defaults,
+    generation: u64,
 }
 
 /// `ip xfrm policy setdefault`: what happens to packets that match no policy.
@@ -54,8 +57,25 @@ impl Spd {
         flows: &[FlowKey],
         found: &mut Vec<Lookup<'a>>,
     ) {
-        let default = Lookup::Default(self.defaults.of(direction));
         for flows in flows.chunks(TOGETHER) {
+            let mut some = ArrayVec::new();
+            self.lookup_some(direction, flows, &mut some);
+            found.extend(some);
+        }
+    }
+
+    /// As [`Spd::lookup_each`], of [`TOGETHER`] flows at the most.
+    pub(crate) fn lookup_some<'a>(
+        &'a self,
+        direction: Direction,
+        flows: &[FlowKey],
+        found: &mut ArrayVec<Lookup<'a>, TOGETHER>,
+    ) {
+        if let [flow] = flows {
+            return found.push(self.lookup(direction, flow));
+        }
+        let default = Lookup::Default(self.defaults.of(direction));
+        {
             let (mut main, mut sub) = (Found::new(), Found::new());
             self.classifier.first_of_each(PolicyKind::Main, direction, flows, &mut main);
             if self.classifier.has(PolicyKind::Sub, direction) {
@@ -100,6 +120,18 @@ impl Spd {
         self.len() == 0
     }
 
+    /// Rises with every change of policies.
+    #[must_use]
+    #[inline]
+    pub const fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Whether all policies without interface id of a direction and family are compared one by one.
+    pub(crate) fn is_small(&self, direction: Direction, v4: bool) -> bool {
+        self.classifier.is_small(direction, v4)
+    }
+
     /// What finding policies takes up.
     #[must_use]
     pub fn footprint(&self) -> Footprint {
@@ -114,15 +146,18 @@ impl Spd {
 
     pub(crate) fn set_defaults(&mut self, defaults: Defaults) {
         self.defaults = defaults;
+        self.generation += 1;
     }
 
     pub(crate) fn insert(&mut self, entry: &Arc<PolicyEntry>) {
         self.classifier.insert(entry);
+        self.generation += 1;
     }
 
     /// Takes a policy out that is in.
     pub(crate) fn remove(&mut self, entry: &PolicyEntry) {
         self.classifier.remove(entry);
+        self.generation += 1;
     }
 }
 

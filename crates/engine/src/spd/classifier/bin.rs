@@ -70,6 +70,12 @@ impl<W: Words> Bin<W> {
         }
     }
 
+    /// Whether its policies are compared one by one.
+    #[inline]
+    pub(crate) const fn is_small(&self) -> bool {
+        matches!(self, Self::Few(_))
+    }
+
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Few(policies) => policies.len(),

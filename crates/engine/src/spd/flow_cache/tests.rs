@@ -1,0 +1,148 @@
+//! The cache's promises, one by one; that it answers as the policies do is tested over generated sets in `bench/tests/lookup.rs`.
+
+use uxfrm_crypto::Backend;
+
+use super::*;
+use crate::spd::table::tests::policy;
+use crate::{Database, IfId, Moment, Prefix};
+
+fn flow(last: u8) -> FlowKey {
+    FlowKey {
+        source: "10.0.0.1".parse().unwrap(),
+        destination: IpAddr::from([10, 1, 0, last]),
+        protocol: 17,
+        source_port: 1,
+        destination_port: 2,
+        mark: 0,
+        if_id: 0,
+        ifindex: 0,
+    }
+}
+
+fn cache(mode: CacheMode, flows: usize) -> PolicyCache {
+    PolicyCache::new(CacheSettings { mode, flows, seed: 7 })
+}
+
+fn ask(cache: &mut PolicyCache, database: &Database, flow: &FlowKey) -> Option<u32> {
+    let snapshot = database.snapshot();
+    cache.begin(&snapshot.spd);
+    let id = cache.lookup(&snapshot.spd, Direction::Out, flow, Spi(0));
+    cache.answer(id).first().map(|entry| entry.index().0)
+}
+
+fn add(database: &mut Database, priority: u32, last: u8) -> u32 {
+    let mut new = policy(Direction::Out, priority);
+    new.selector.destination = Prefix::host(flow(last).destination);
+    database.apply(Moment(0), |change| change.add_policy(new).unwrap().index().0)
+}
+
+#[test]
+fn a_flow_is_let_in_with_its_second_packet_and_none_is_an_answer() {
+    let database = Database::new(Backend::Portable);
+    let mut cache = cache(CacheMode::On, 64);
+    for _ in 0..4 {
+        assert_eq!(ask(&mut cache, &database, &flow(1)), None);
+    }
+    let stats = cache.stats();
+    assert_eq!((stats.entries, stats.hits, stats.misses), (1, 2, 2));
+}
+
+#[test]
+fn a_change_makes_stale_and_a_rekey_does_not() {
+    let mut database = Database::new(Backend::Portable);
+    let first = add(&mut database, 10, 1);
+    let mut cache = cache(CacheMode::On, 64);
+    for _ in 0..3 {
+        assert_eq!(ask(&mut cache, &database, &flow(1)), Some(first));
+    }
+    add(&mut database, 10, 2);
+    assert_eq!(ask(&mut cache, &database, &flow(1)), Some(first));
+    assert_eq!((cache.stats().stale, cache.stats().hits), (1, 1));
+    assert_eq!(ask(&mut cache, &database, &flow(1)), Some(first));
+    assert_eq!((cache.stats().stale, cache.stats().hits), (1, 2), "it was revalidated");
+    database.apply(Moment(0), |change| change.flush_policies(PolicyKind::Main));
+    assert_eq!(ask(&mut cache, &database, &flow(1)), None);
+}
+
+#[test]
+fn numbers_that_come_round_find_nothing_old() {
+    let mut database = Database::new(Backend::Portable);
+    let mut cache = cache(CacheMode::On, 64);
+    let mut known = None;
+    for round in 0..140_000_u32 {
+        if round % 70_000 < 2 {
+            assert_eq!(ask(&mut cache, &database, &flow(1)), known);
+        }
+        if round == 3 {
+            known = Some(add(&mut database, 1, 1));
+        }
+        // Every batch sees other policies.
+        cache.generation = cache.generation.wrapping_sub(1);
+        cache.begin(&database.snapshot().spd);
+    }
+}
+
+#[test]
+fn everything_that_decides_is_in_the_key() {
+    let mut database = Database::new(Backend::Portable);
+    let plain = add(&mut database, 1, 1);
+    let mut tagged = policy(Direction::Out, 1);
+    tagged.if_id = IfId(9);
+    let tagged = database.apply(Moment(0), |change| change.add_policy(tagged).unwrap().index().0);
+    let mut cache = cache(CacheMode::On, 64);
+    for _ in 0..3 {
+        assert_eq!(ask(&mut cache, &database, &flow(1)), Some(plain));
+        assert_eq!(ask(&mut cache, &database, &FlowKey { if_id: 9, ..flow(1) }), Some(tagged));
+        assert_eq!(ask(&mut cache, &database, &FlowKey { if_id: 8, ..flow(1) }), None);
+        let snapshot = database.snapshot();
+        for (direction, spi) in [(Direction::In, Spi(1)), (Direction::In, Spi(2))] {
+            let id = cache.lookup(&snapshot.spd, direction, &flow(1), spi);
+            assert!(cache.answer(id).is_empty());
+        }
+    }
+    assert_eq!(cache.stats().entries, 5, "two SPIs are two flows");
+}
+
+#[test]
+fn sixteen_places_serve_two_hundred_flows_rightly() {
+    let mut database = Database::new(Backend::Portable);
+    let all: Vec<u32> = (0..200).map(|last| add(&mut database, 1, last)).collect();
+    let mut cache = cache(CacheMode::On, 16);
+    for _ in 0..20 {
+        for last in 0..200 {
+            assert_eq!(ask(&mut cache, &database, &flow(last)), Some(all[usize::from(last)]));
+            assert_eq!(ask(&mut cache, &database, &flow(last)), Some(all[usize::from(last)]));
+        }
+    }
+    assert!(cache.stats().entries <= 16 && cache.stats().evicted > 0);
+}
+
+#[test]
+fn it_steps_aside_for_ever_new_flows_and_comes_back() {
+    let mut database = Database::new(Backend::Portable);
+    (0..20).for_each(|last| {
+        add(&mut database, 1, last);
+    });
+    let mut cache = cache(CacheMode::Auto, 1 << 12);
+    let new = |serial: u32| FlowKey { mark: serial, ..flow(1) };
+    for serial in 0..20_000 {
+        ask(&mut cache, &database, &new(serial));
+    }
+    assert!(cache.stats().bypassed > 10_000);
+    let before = cache.stats();
+    for round in 0..40_000 {
+        ask(&mut cache, &database, &new((1 << 20) | (round % 256)));
+    }
+    assert!(cache.stats().hits - before.hits > 10_000);
+}
+
+#[test]
+fn few_policies_need_no_cache() {
+    let mut database = Database::new(Backend::Portable);
+    let one = add(&mut database, 1, 1);
+    let mut cache = cache(CacheMode::Auto, 64);
+    for _ in 0..5 {
+        assert_eq!(ask(&mut cache, &database, &flow(1)), Some(one));
+    }
+    assert_eq!((cache.stats().bypassed, cache.memory() > 4096), (5, false));
+}
