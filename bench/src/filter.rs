@@ -20,6 +20,20 @@ impl Filter {
             same_key.any(|(_, value)| case.value(key).is_some_and(|has| has == *value))
         })
     }
+
+    /// Whether a row may be wanted whose case begins like this.
+    #[must_use]
+    pub fn may_admit(&self, case: &Case) -> bool {
+        let known = |key: &str| case.value(key).is_some();
+        let part = self.0.iter().filter(|(key, _)| known(key)).cloned().collect();
+        Self(part).admits(case)
+    }
+
+    /// Whether it asks for values of a key.
+    #[must_use]
+    pub fn names(&self, key: &str) -> bool {
+        self.0.iter().any(|(other, _)| other == key)
+    }
 }
 
 impl FromStr for Filter {

@@ -31,10 +31,14 @@ pub struct Options {
     pub json: Option<PathBuf>,
     /// Where the page goes.
     pub html: Option<PathBuf>,
+    /// `lookup`: rules in ClassBench's format, in the profiles' stead.
+    pub rules: Option<PathBuf>,
+    /// `lookup`: packets for them.
+    pub trace: Option<PathBuf>,
 }
 
 /// The names [`run`] knows.
-pub const NAMES: &[&str] = &["crypto"];
+pub const NAMES: &[&str] = &["crypto", "lookup"];
 
 /// Runs one bench and writes its table (or, for `--json -`, its JSON) to `out`.
 ///
@@ -43,6 +47,7 @@ pub const NAMES: &[&str] = &["crypto"];
 pub fn run(name: &str, options: &Options, out: &mut impl Write) -> anyhow::Result<()> {
     let report = match name {
         "crypto" => crypto::run(options)?,
+        "lookup" => lookup::run(options)?,
         _ => bail!("no bench \"{name}\": there are {}", NAMES.join(", ")),
     };
     if report.rows.is_empty() {

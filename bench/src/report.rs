@@ -76,6 +76,13 @@ impl Sample {
         self.0.push(cycles_per_packet);
     }
 
+    /// The middle one; not a number without any.
+    #[must_use]
+    pub fn median(&self) -> f64 {
+        let sorted = self.sorted();
+        sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+    }
+
     fn sorted(&self) -> Vec<f64> {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -88,7 +95,7 @@ impl Row {
     #[must_use]
     pub fn of_packets(case: Case, sample: &Sample, bytes: u32, tsc_hz: f64) -> Self {
         let sorted = sample.sorted();
-        let median = sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN);
+        let median = sample.median();
         let packets_per_second = tsc_hz / median;
         let mut row = Self { case, figures: Map::new() };
         row.figure("cycles_per_packet", median, 1);

@@ -93,6 +93,14 @@ pub(crate) struct BenchOptions {
     /// Prove that the bench works, in little time; the figures mean nothing.
     #[arg(long)]
     pub(crate) quick: bool,
+
+    /// lookup: take the policies from this file of ClassBench's format.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) rules: Option<PathBuf>,
+
+    /// lookup: take the packets for them from this file.
+    #[arg(long, value_name = "FILE", requires = "rules")]
+    pub(crate) trace: Option<PathBuf>,
 }
 
 #[cfg(test)]

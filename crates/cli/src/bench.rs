@@ -11,6 +11,8 @@ pub(crate) fn execute(options: &BenchOptions) -> anyhow::Result<()> {
         quick: options.quick,
         json: options.json.clone(),
         html: options.html.clone(),
+        rules: options.rules.clone(),
+        trace: options.trace.clone(),
     };
     uxfrm_bench::run(&options.name, &measured, &mut io::stdout())
 }

@@ -1,0 +1,137 @@
+//! Rules and traces in ClassBench's format, from files of the user's own.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use uxfrm_engine::{Direction, Family, FlowKey, Policy, PortMask, Prefix, Selector};
+
+use super::profile::policy;
+
+/// The rules of a file as outbound policies, the first line's first. Port ranges become several policies with masks.
+pub(super) fn rules(path: &Path) -> anyhow::Result<Vec<Policy>> {
+    let text = read(path)?;
+    let mut policies = Vec::new();
+    for (number, line) in (1_u32..).zip(text.lines()).filter(|(_, line)| !line.is_empty()) {
+        let at = || format!("{}:{number}: not a ClassBench rule: {line}", path.display());
+        let selector = rule(line).with_context(at)?;
+        let (sources, destinations) = (masks(selector.1), masks(selector.2));
+        for source_port in &sources {
+            for destination_port in &destinations {
+                let selector = Selector {
+                    source_port: *source_port,
+                    destination_port: *destination_port,
+                    ..selector.0
+                };
+                policies.push(policy(Direction::Out, selector, number));
+            }
+        }
+    }
+    Ok(policies)
+}
+
+/// The packets of a trace.
+pub(super) fn trace(path: &Path) -> anyhow::Result<Vec<FlowKey>> {
+    let text = read(path)?;
+    let flow = |(number, line): (usize, &str)| {
+        let at = || format!("{}:{}: not a ClassBench packet: {line}", path.display(), number + 1);
+        packet(line).with_context(at)
+    };
+    text.lines().enumerate().filter(|(_, line)| !line.is_empty()).map(flow).collect()
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+type Range = (u16, u16);
+
+fn rule(line: &str) -> anyhow::Result<(Selector, Range, Range)> {
+    let words: Vec<&str> = line.trim_start_matches('@').split_whitespace().collect();
+    let [source, destination, low, ":", high, other_low, ":", other_high, protocol, ..] = words[..]
+    else {
+        bail!("it is @source destination low : high low : high protocol/mask");
+    };
+    let prefix = |text: &str| -> anyhow::Result<Prefix> {
+        let (address, len) = text.split_once('/').context("a prefix has a length")?;
+        Ok(Prefix::new(address.parse::<Ipv4Addr>()?.into(), len.parse()?)?)
+    };
+    let mut selector = Selector::any(Family::V4);
+    selector.source = prefix(source)?;
+    selector.destination = prefix(destination)?;
+    let (protocol, mask) = protocol.split_once('/').context("a protocol has a mask")?;
+    if mask.eq_ignore_ascii_case("0xff") {
+        selector.protocol = u8::from_str_radix(protocol.trim_start_matches("0x"), 16)?;
+    }
+    let source = (low.parse()?, high.parse()?);
+    Ok((selector, source, (other_low.parse()?, other_high.parse()?)))
+}
+
+/// The fewest masked values that cover a range.
+fn masks((low, high): Range) -> Vec<PortMask> {
+    let (mut next, end) = (u32::from(low), u32::from(high));
+    let mut masks = Vec::new();
+    while next <= end {
+        let aligned = if next == 0 { 1 << 16 } else { 1 << next.trailing_zeros() };
+        let mut size: u32 = aligned;
+        while next + size - 1 > end {
+            size /= 2;
+        }
+        let mask = u16::try_from(0x1_0000 - size).unwrap_or(0);
+        masks.push(PortMask { value: u16::try_from(next).unwrap_or(0), mask });
+        next += size;
+    }
+    masks
+}
+
+fn packet(line: &str) -> anyhow::Result<FlowKey> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [source, destination, source_port, destination_port, protocol, ..] = words[..] else {
+        bail!("it is source destination port port protocol, in decimal");
+    };
+    Ok(FlowKey {
+        source: Ipv4Addr::from_bits(source.parse()?).into(),
+        destination: Ipv4Addr::from_bits(destination.parse()?).into(),
+        protocol: protocol.parse()?,
+        source_port: source_port.parse()?,
+        destination_port: destination_port.parse()?,
+        mark: 0,
+        if_id: 0,
+        ifindex: 0,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_become_masks_that_cover_them_and_nothing_else() {
+        for range in
+            [(0, 65535), (1024, 65535), (5, 5), (1, 14), (0, 0), (65535, 65535), (7810, 7830)]
+        {
+            let masks = masks(range);
+            for port in 0..=u16::MAX {
+                let fits = masks.iter().filter(|mask| mask.fits(port)).count();
+                assert_eq!(
+                    fits,
+                    usize::from((range.0..=range.1).contains(&port)),
+                    "{port} of {range:?}"
+                );
+            }
+        }
+        assert_eq!(masks((0, 65535)).len(), 1);
+    }
+
+    #[test]
+    fn a_rule_and_a_packet_are_read() {
+        let line =
+            "@67.81.126.218/32\t112.154.225.224/27\t0 : 65535\t37 : 37\t0x11/0xFF\t0x0000/0x0000\t";
+        let (selector, source, destination) = rule(line).unwrap();
+        assert_eq!(selector.destination.to_string(), "112.154.225.224/27");
+        assert_eq!((selector.protocol, source, destination), (17, (0, 65535), (37, 37)));
+        let flow = packet("1289415424\t117750809\t0\t21\t17\t0\t383").unwrap();
+        assert_eq!((flow.protocol, flow.destination_port), (17, 21));
+        assert!(rule("@1.2.3.4/32 5.6.7.8/32").is_err());
+    }
+}
