@@ -6,7 +6,7 @@
 
 use arrayvec::ArrayVec;
 
-use super::ternary::{Words, mix};
+use super::ternary::{Words, halves, mix};
 use super::tree::{Page, Tree};
 
 /// Tuples by source or destination prefix.
@@ -26,8 +26,17 @@ pub(crate) struct Sieve {
 struct Group {
     /// Bits of the address that name the cell.
     bits: u8,
-    /// Prefix lengths in use, and the tuples that have them.
-    lens: Vec<(u8, u64)>,
+    /// Prefix lengths in use.
+    lens: Vec<Len>,
+}
+
+/// One prefix length.
+#[derive(Clone, Copy, Debug)]
+struct Len {
+    mask: [u64; 2],
+    len: u8,
+    /// The tuples that have it.
+    tuples: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,6 +51,8 @@ const WORDS: usize = 8;
 const CELLS: usize = 16;
 /// Of a hundred words, how many are filled before a sieve is too small.
 const FULL_PERCENT: usize = 50;
+/// A sieve for fewer prefixes is warm enough.
+const WARM: usize = 16_384;
 
 impl Sieve {
     /// A sieve with room for `prefixes`.
@@ -75,9 +86,9 @@ impl Sieve {
         }
         let group = self.groups.iter_mut().find(|group| group.bits == bits);
         let Some(group) = group else { return };
-        match group.lens.iter_mut().find(|(other, _)| *other == len) {
-            Some((_, tuples)) => *tuples |= tuple,
-            None => group.lens.push((len, tuple)),
+        match group.lens.iter_mut().find(|other| other.len == len) {
+            Some(known) => known.tuples |= tuple,
+            None => group.lens.push(Len::new(len, tuple)),
         }
     }
 
@@ -85,8 +96,8 @@ impl Sieve {
     pub(crate) fn dismiss(&mut self, tuple: u64) {
         self.any &= !tuple;
         for group in &mut self.groups {
-            group.lens.iter_mut().for_each(|(_, tuples)| *tuples &= !tuple);
-            group.lens.retain(|(_, tuples)| *tuples != 0);
+            group.lens.iter_mut().for_each(|len| len.tuples &= !tuple);
+            group.lens.retain(|len| len.tuples != 0);
         }
         self.groups.retain(|group| !group.lens.is_empty());
     }
@@ -98,7 +109,7 @@ impl Sieve {
         }
         let bits = W::CELLS.iter().copied().filter(|bits| *bits <= len).max().unwrap_or(0);
         let hash = cell(address, bits);
-        let word = word(address, len);
+        let word = Len::new(len, tuple).word(address);
         let new = self.tree.add(hash, |cells| {
             let word = &mut cells.0[within(hash)].0[word];
             let new = *word == 0;
@@ -114,8 +125,8 @@ impl Sieve {
         let mut all = self.any;
         for group in &self.groups {
             let Some(cell) = self.cell(address, group) else { continue };
-            for (len, tuples) in &group.lens {
-                all |= cell.0[word(address, *len)] & tuples;
+            for len in &group.lens {
+                all |= cell.0[len.word(address)] & len.tuples;
             }
         }
         all
@@ -124,6 +135,9 @@ impl Sieve {
     /// Fetches what [`Sieve::tuples`] will read.
     #[inline]
     pub(crate) fn prefetch(&self, address: [u64; 2]) {
+        if self.room < WARM {
+            return;
+        }
         for group in self.groups.iter().filter(|group| group.bits > 8) {
             if let Some(cell) = self.cell(address, group) {
                 uxfrm_packet::prefetch(cell);
@@ -174,13 +188,19 @@ fn within(hash: u64) -> usize {
     (hash >> 60) as usize % CELLS
 }
 
-/// The word of a prefix in its cell.
-#[inline]
-fn word(address: [u64; 2], len: u8) -> usize {
-    let len = u32::from(len);
-    let high = u64::MAX.checked_shl(64_u32.saturating_sub(len)).unwrap_or(0) & address[0];
-    let low = u64::MAX.checked_shl(128 - len.max(64)).unwrap_or(0) & address[1];
-    let mixed =
-        (high ^ low.rotate_left(27) ^ u64::from(len) << 3).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed >> 61) as usize % WORDS
+impl Len {
+    fn new(len: u8, tuples: u64) -> Self {
+        let mask = u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0);
+        Self { mask: halves(mask), len, tuples }
+    }
+
+    /// The word of this prefix of an address in its cell.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "three bits")]
+    fn word(&self, address: [u64; 2]) -> usize {
+        let (high, low) = (address[0] & self.mask[0], address[1] & self.mask[1]);
+        let mixed =
+            (high ^ low.rotate_left(27) ^ u64::from(self.len)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed >> 61) as usize % WORDS
+    }
 }

@@ -6,7 +6,7 @@ use arrayvec::ArrayVec;
 
 use super::packed::Packed;
 use super::ternary::{Key, Words};
-use super::tree::{Page, Tree};
+use super::tree::{Page, Tree, Walk};
 use crate::PolicyEntry;
 
 /// Policies by their selectors' bits under one mask.
@@ -71,6 +71,12 @@ impl<W: Words> Table<W> {
     #[inline]
     pub(crate) fn page(&self, hash: u64) -> Option<&Slots<W>> {
         self.tree.page(hash)
+    }
+
+    /// The way to that page.
+    #[inline]
+    pub(crate) fn walk(&self, hash: u64) -> Walk<'_, Slots<W>> {
+        self.tree.walk(hash)
     }
 
     /// What the bits say.

@@ -291,6 +291,6 @@ fn v6_bits(address: Ipv6Addr) -> [u64; 2] {
 
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
-const fn halves(bits: u128) -> [u64; 2] {
+pub(crate) const fn halves(bits: u128) -> [u64; 2] {
     [(bits >> 64) as u64, bits as u64]
 }

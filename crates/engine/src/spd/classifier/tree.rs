@@ -1,6 +1,6 @@
 //! A tree of pages by hash, shared between snapshots until it changes: changing one page copies it and the few forks above it.
 //!
-//! Extendible hashing in forks of sixteen: a page that is full splits in two by one more bit of its hashes, and the halves of a
+//! Extendible hashing in forks of sixty-four: a page that is full splits in two by one more bit of its hashes, and the halves of a
 //! pair that has become small join again. So nothing is ever built anew as a whole, and nothing is left of what was removed.
 
 use std::sync::Arc;
@@ -19,9 +19,19 @@ pub(crate) trait Page: Clone + Default {
     const FEW: usize;
 }
 
-/// Pages by hash.
+/// Pages by hash: some trees side by side, by the lowest bits of it.
 #[derive(Clone, Debug)]
-pub(crate) struct Tree<P>(Branch<P>);
+pub(crate) struct Tree<P> {
+    roots: Box<[Branch<P>]>,
+    bits: u32,
+}
+
+/// On the way to a page, one fork at a time, so that what the next step reads can be fetched meanwhile.
+#[derive(Debug)]
+pub(crate) struct Walk<'a, P> {
+    branch: &'a Branch<P>,
+    hash: u64,
+}
 
 #[derive(Clone, Debug)]
 enum Branch<P> {
@@ -31,29 +41,30 @@ enum Branch<P> {
     Fork(Arc<Fork<P>>),
 }
 
-/// By four bits of the hash. A leaf of depth `d` stands at all places that share its lowest `d` bits; a fork has depth 4.
+/// By six bits of the hash. A leaf of depth `d` stands at all places that share its lowest `d` bits; a fork has depth 6.
 #[derive(Clone, Debug)]
 struct Fork<P> {
     branches: [Branch<P>; WAYS],
     depths: [u8; WAYS],
 }
 
-const BITS: u32 = 4;
+const BITS: u32 = 6;
+const DEEP: u8 = 6;
 const WAYS: usize = 1 << BITS;
 /// Bits of the hash that make forks; a page under equal hashes grows without splitting.
 const DEEPEST: u32 = 48;
 
 impl<P> Default for Tree<P> {
     fn default() -> Self {
-        Self(Branch::Empty)
+        Self { roots: Box::new([Branch::Empty]), bits: 0 }
     }
 }
 
 impl<P> Tree<P> {
     /// The page for a hash.
     #[inline]
-    pub(crate) fn page(&self, mut hash: u64) -> Option<&P> {
-        let mut branch = &self.0;
+    pub(crate) fn page(&self, hash: u64) -> Option<&P> {
+        let Walk { mut branch, mut hash } = self.walk(hash);
         loop {
             match branch {
                 Branch::Fork(fork) => {
@@ -66,43 +77,79 @@ impl<P> Tree<P> {
         }
     }
 
+    /// The way to the page for a hash.
+    #[inline]
+    pub(crate) fn walk(&self, hash: u64) -> Walk<'_, P> {
+        let root = usize::from(hash.to_le_bytes()[0]) & (self.roots.len() - 1);
+        Walk { branch: &self.roots[root], hash: hash >> self.bits }
+    }
+
     /// A tree of `1 << bits` pages, all empty and shared until they change. Their number stays if they are never full.
     pub(crate) fn spread(bits: u32) -> Self
     where
         P: Page,
     {
         let mut branch = Branch::Leaf(Arc::new(P::default()));
-        let mut over = |depth: u8| {
+        for _ in 0..bits / BITS {
             let branches = std::array::from_fn(|_| branch.clone());
-            branch = Branch::Fork(Arc::new(Fork { branches, depths: [depth; WAYS] }));
-        };
-        if let Ok(lowest @ 1..) = u8::try_from(bits % BITS) {
-            over(lowest);
+            branch = Branch::Fork(Arc::new(Fork { branches, depths: [DEEP; WAYS] }));
         }
-        (0..bits / BITS).for_each(|_| over(4));
-        Self(branch)
+        let bits = bits % BITS;
+        Self { roots: vec![branch; 1 << bits].into(), bits }
+    }
+
+    /// How many steps of a [`Walk`] are worth their while for this many items.
+    pub(crate) const fn steps(items: usize) -> u32 {
+        // Forks above this are in the cache anyway.
+        if items < 4096 { 0 } else { items.ilog2() / BITS }
     }
 
     /// Each page once.
     pub(crate) fn each<'a>(&'a self, visit: &mut impl FnMut(&'a P)) {
-        self.0.each(visit);
+        self.roots.iter().for_each(|root| root.each(visit));
     }
 
     /// Bytes of all forks and pages.
     pub(crate) fn memory(&self) -> usize {
-        self.0.memory()
+        self.roots.iter().map(|root| size_of_val(root) + root.memory()).sum()
     }
 }
 
 impl<P: Page> Tree<P> {
     /// Changes the page for a hash, with room for one more item.
     pub(crate) fn add<R>(&mut self, hash: u64, change: impl FnOnce(&mut P) -> R) -> R {
-        self.0.add(hash, 0, change)
+        let root = usize::from(hash.to_le_bytes()[0]) & (self.roots.len() - 1);
+        self.roots[root].add(hash >> self.bits, self.bits, change)
     }
 
     /// Changes the page for a hash, if there is one, and joins what has become small.
     pub(crate) fn take<R>(&mut self, hash: u64, change: impl FnOnce(&mut P) -> R) -> Option<R> {
-        self.0.take(hash, change)
+        let root = usize::from(hash.to_le_bytes()[0]) & (self.roots.len() - 1);
+        self.roots[root].take(hash >> self.bits, change)
+    }
+}
+
+impl<'a, P> Walk<'a, P> {
+    /// Past one fork; stays where there is none.
+    #[inline]
+    pub(crate) fn step(&mut self) {
+        if let Branch::Fork(fork) = self.branch {
+            self.branch = &fork.branches[place(self.hash)];
+            self.hash >>= BITS;
+            uxfrm_packet::prefetch(self.branch);
+        }
+    }
+
+    /// The page at the end of the way.
+    #[inline]
+    pub(crate) fn end(mut self) -> Option<&'a P> {
+        loop {
+            match self.branch {
+                Branch::Fork(_) => self.step(),
+                Branch::Leaf(page) => return Some(page),
+                Branch::Empty => return None,
+            }
+        }
     }
 }
 
@@ -194,9 +241,12 @@ impl<P: Page> Fork<P> {
         let at = place(hash);
         loop {
             let depth = self.depths[at];
+            if depth == DEEP {
+                return self.branches[at].add(hash >> BITS, used + BITS, change);
+            }
             let mut branch = self.lift(at, depth);
             match &mut branch {
-                Branch::Leaf(page) if page.is_full() && u32::from(depth) < BITS => {
+                Branch::Leaf(page) if page.is_full() => {
                     let high = Arc::make_mut(page).split(used + u32::from(depth));
                     let low = at & ((1 << depth) - 1);
                     self.put(low, depth + 1, branch);

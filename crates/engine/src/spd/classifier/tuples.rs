@@ -11,6 +11,7 @@ use arrayvec::ArrayVec;
 use super::sieve::Sieve;
 use super::table::{Exactness, Hit, Rank, Slots, Table};
 use super::ternary::{Key, Shape, Ternary, Words, protocol};
+use super::tree::{Tree, Walk};
 use super::{Found, TOGETHER};
 use crate::PolicyEntry;
 
@@ -42,7 +43,16 @@ struct Tuple<W: Words> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidates(u64);
 
-/// The first probe of a packet, found ahead of looking.
+/// A packet's first probe, before its page is known.
+#[derive(Debug)]
+struct Approach<'a, W: Words> {
+    tuple: u32,
+    hash: u64,
+    bits: W,
+    way: Walk<'a, Slots<W>>,
+}
+
+/// A packet's first probe.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Probe<'a, W: Words> {
     tuple: u32,
@@ -101,16 +111,14 @@ impl<W: Words> Tuples<W> {
         }
     }
 
-    /// Finds the first page to be looked at, and fetches its beginning.
+    /// The first tuple to be looked into, and the way to the page in it.
     #[inline]
-    pub(crate) fn probe(&self, candidates: Candidates, key: &Key<W>) -> Option<Probe<'_, W>> {
+    fn approach(&self, candidates: Candidates, key: &Key<W>) -> Option<Approach<'_, W>> {
         let tuple = candidates.0.trailing_zeros();
         let it = self.tuples.get(tuple as usize)?;
         let bits = key.under(&it.mask);
         let hash = bits.hash();
-        let page = it.table.page(hash)?;
-        uxfrm_packet::prefetch(page);
-        Some(Probe { tuple, hash, bits, page })
+        Some(Approach { tuple, hash, bits, way: it.table.walk(hash) })
     }
 
     /// The first policy that fits; `probe` is that of these candidates.
@@ -140,19 +148,28 @@ impl<W: Words> Tuples<W> {
     /// As [`Tuples::first`] of each key, while the memory that one waits for is fetched for all.
     pub(crate) fn first_of_each<'a>(&'a self, keys: &[Key<W>], found: &mut Found<'a>) {
         keys.iter().for_each(|key| self.prefetch(key));
-        let candidates = keys.iter().map(|key| (key, self.candidates(key)));
-        let probes: ArrayVec<_, TOGETHER> = candidates
-            .take(TOGETHER)
-            .map(|(key, candidates)| (key, candidates, self.probe(candidates, key)))
-            .collect();
-        for probe in probes.iter().filter_map(|(_, _, probe)| probe.as_ref()) {
+        let all: ArrayVec<Candidates, TOGETHER> =
+            keys.iter().take(TOGETHER).map(|key| self.candidates(key)).collect();
+        let each = || keys.iter().zip(all.iter().copied());
+        let mut ways: ArrayVec<_, TOGETHER> =
+            each().map(|(key, candidates)| self.approach(candidates, key)).collect();
+        for _ in 0..Tree::<Slots<W>>::steps(self.policies) {
+            ways.iter_mut().flatten().for_each(|approach| approach.way.step());
+        }
+        let probes: ArrayVec<Option<Probe<'_, W>>, TOGETHER> =
+            ways.into_iter().map(|approach| approach?.probe()).collect();
+        for probe in probes.iter().flatten() {
             if let Some(slot) = probe.page.likely(probe.hash) {
                 uxfrm_packet::prefetch(slot);
             }
         }
-        found.extend(
-            probes.into_iter().map(|(key, candidates, probe)| self.best_of(candidates, key, probe)),
-        );
+        for ((key, candidates), probe) in each().zip(probes) {
+            let best = self.best_of(candidates, key, probe);
+            if let Some(best) = best {
+                uxfrm_packet::prefetch(&**best);
+            }
+            found.push(best);
+        }
     }
 
     pub(crate) fn insert(&mut self, entry: &Arc<PolicyEntry>) {
@@ -333,6 +350,16 @@ impl<W: Words> Tuples<W> {
     fn each_live(&self) -> impl Iterator<Item = usize> + use<W> {
         let live = self.live;
         (0..MOST).filter(move |at| live >> at & 1 != 0)
+    }
+}
+
+impl<'a, W: Words> Approach<'a, W> {
+    /// Goes to the page, and fetches its beginning.
+    #[inline]
+    fn probe(self) -> Option<Probe<'a, W>> {
+        let page = self.way.end()?;
+        uxfrm_packet::prefetch(page);
+        Some(Probe { tuple: self.tuple, hash: self.hash, bits: self.bits, page })
     }
 }
 

@@ -17,7 +17,8 @@ pub(crate) struct Sets<const N: usize> {
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 struct Line {
-    tags: [u16; WAYS],
+    /// Sixteen bits of each way's hash, the first lowest.
+    tags: u128,
     /// Under which epoch an answer held; 0 is a free place.
     epochs: [u16; WAYS],
     answers: [u32; WAYS],
@@ -98,7 +99,7 @@ impl<const N: usize> Sets<N> {
     #[inline]
     pub(crate) fn prefetch_key(&self, key: &Hashed<N>) {
         let set = self.set(key);
-        if let Some(way) = ways(&self.lines[set].tags, tag(key)).next() {
+        if let Some(way) = ways(self.lines[set].tags, tag(key)).next() {
             uxfrm_packet::prefetch(&self.keys[set].0[way]);
         }
     }
@@ -107,7 +108,7 @@ impl<const N: usize> Sets<N> {
     pub(crate) fn find(&self, key: &Hashed<N>, epoch: u16) -> Finding {
         let set = self.set(key);
         let line = &self.lines[set];
-        for way in ways(&line.tags, tag(key)) {
+        for way in ways(line.tags, tag(key)) {
             if line.epochs[way] != 0 && self.keys[set].0[way] == key.key {
                 let answer = line.answers[way];
                 return match line.epochs[way] == epoch {
@@ -153,7 +154,8 @@ impl<const N: usize> Sets<N> {
             (None, None) => (usize::from(key.hash.to_be_bytes()[5]) % WAYS, Settled::Evicted),
         };
         self.entries += usize::from(settled == Settled::Kept);
-        line.tags[way] = tag(key);
+        line.tags &= !(0xffff << (16 * way));
+        line.tags |= u128::from(tag(key)) << (16 * way);
         line.epochs[way] = epoch;
         line.answers[way] = answer;
         self.keys[set].0[way] = key.key;
@@ -195,10 +197,9 @@ fn tag<const N: usize>(key: &Hashed<N>) -> u16 {
 
 /// Where in `tags` a tag may stand; now and then one place too many.
 #[inline]
-fn ways(tags: &[u16; WAYS], tag: u16) -> impl Iterator<Item = usize> + use<> {
+fn ways(tags: u128, tag: u16) -> impl Iterator<Item = usize> + use<> {
     const ONES: u128 = 0x0001_0001_0001_0001_0001_0001_0001_0001;
-    let all = tags.iter().rev().fold(0, |all, tag| all << 16 | u128::from(*tag));
-    let zero_where_equal = all ^ (ONES * u128::from(tag));
+    let zero_where_equal = tags ^ (ONES * u128::from(tag));
     let mut found = zero_where_equal.wrapping_sub(ONES) & !zero_where_equal & ONES << 15;
     std::iter::from_fn(move || {
         (found != 0).then(|| {
