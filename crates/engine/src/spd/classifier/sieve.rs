@@ -75,6 +75,7 @@ impl Sieve {
 
     /// Makes a tuple known: its bit, and the length of its prefixes.
     pub(crate) fn admit<W: Words>(&mut self, tuple: u64, len: u8) {
+        let len = coarse::<W>(len);
         if len == 0 {
             self.any |= tuple;
             return;
@@ -104,6 +105,7 @@ impl Sieve {
 
     /// Notes that a tuple has the prefix of `len` bits in `address`.
     pub(crate) fn note<W: Words>(&mut self, tuple: u64, len: u8, address: [u64; 2]) {
+        let len = coarse::<W>(len);
         if len == 0 {
             return;
         }
@@ -173,6 +175,12 @@ impl Page for Cells {
     }
 
     fn join(&mut self, _: &Self) {}
+}
+
+/// Prefix lengths are told apart in steps: reading fewer words is worth a probe in vain now and then.
+const fn coarse<W: Words>(len: u8) -> u8 {
+    let step = if W::BITS == 32 { 4 } else { 8 };
+    len / step * step
 }
 
 /// The hash of an address's cell.
