@@ -214,7 +214,7 @@ struct Trial {
 
 impl Trial {
     fn new(mode: CacheMode, case: Case) -> Self {
-        let cache = PolicyCache::new(CacheSettings { mode, ..CacheSettings::default() });
+        let cache = PolicyCache::new(CacheSettings { mode, ..CacheSettings::default() }, 1);
         Self { case, mode, cache, sample: Sample::default(), ids: Vec::with_capacity(BATCH) }
     }
 

@@ -56,8 +56,8 @@ fn compare(
     let mut database = Database::new(Backend::Portable);
     let mut model = Model::default();
     // Small, so that flows push each other out.
-    let settings = CacheSettings { mode: CacheMode::On, flows: 256, seed: 3 };
-    let mut cache = PolicyCache::new(settings);
+    let settings = CacheSettings { mode: CacheMode::On, flows: 256 };
+    let mut cache = PolicyCache::new(settings, 3);
     let mut waiting = profile.policies(family, direction, size, random);
     waiting.iter_mut().for_each(|policy| vary(policy, random));
     for step in 0..4 {

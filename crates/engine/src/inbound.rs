@@ -34,7 +34,7 @@ use crate::esp::decapsulate::Stripped;
 use crate::fragments::reassembly::{Outcome, Reassembly};
 use crate::sa::replay::Candidate;
 use crate::worker::{Bench, Traffic};
-use crate::{DropReason, Sa, SaProtocol, Spi, UdpEncap};
+use crate::{DropReason, PolicyCache, Sa, SaProtocol, Settings, Spi, UdpEncap};
 use check::MAX_DEPTH;
 use peel::{Envelope, Peeled};
 
@@ -42,6 +42,7 @@ use peel::{Envelope, Peeled};
 #[derive(Debug)]
 pub(crate) struct Inbound {
     pub(crate) traffic: Traffic,
+    pub(crate) policies: PolicyCache,
     /// The batch's buffers; those handed on are gone.
     buffers: Vec<Option<PacketBuf>>,
     items: Vec<Item>,
@@ -113,9 +114,10 @@ struct Sealed {
 }
 
 impl Inbound {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(settings: &Settings) -> Self {
         Self {
             traffic: Traffic::default(),
+            policies: PolicyCache::new(settings.cache, !settings.seed),
             buffers: Vec::with_capacity(uxfrm_packet::BATCH),
             items: Vec::with_capacity(uxfrm_packet::BATCH),
             used: Vec::new(),
@@ -127,6 +129,7 @@ impl Inbound {
     }
 
     pub(crate) fn run(&mut self, batch: &mut Batch, bench: &mut Bench<'_>) {
+        self.policies.begin(&bench.snapshot.spd);
         let late = self.reassembly.expire(bench.now, bench.pool);
         bench.refuse(&mut self.traffic, late, DropReason::InFragment);
         for packet in batch.drain() {

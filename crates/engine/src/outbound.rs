@@ -38,13 +38,14 @@ use crate::esp::encapsulate::{self, Stamp};
 use crate::esp::layer::{Inside, Layer, Wrap};
 use crate::pmtu::{self, ErrorBudget};
 use crate::worker::{Bench, Traffic};
-use crate::{Action, Direction, DropReason, Event, FlowKey, Lookup, PolicyKind};
+use crate::{Action, Direction, DropReason, Event, FlowKey, PolicyCache, Settings, Spi};
 
 /// The outbound half of a worker: scratch and what it remembers between batches.
 #[derive(Debug)]
 pub(crate) struct Outbound {
     pub(crate) traffic: Traffic,
     items: Vec<Item>,
+    pub(crate) policies: PolicyCache,
     cache: BundleCache,
     /// Accounts that this layer of this batch draws on.
     drawn: Vec<u32>,
@@ -85,15 +86,16 @@ enum Verdict {
 }
 
 impl Outbound {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new(settings: &Settings) -> Self {
         Self {
             traffic: Traffic::default(),
             items: Vec::with_capacity(uxfrm_packet::BATCH),
+            policies: PolicyCache::new(settings.cache, settings.seed),
             cache: BundleCache::new(),
             drawn: Vec::new(),
             failed: Vec::new(),
             errors: ErrorBudget::new(),
-            ident: fold(seed),
+            ident: fold(settings.seed),
         }
     }
 
@@ -103,6 +105,7 @@ impl Outbound {
     }
 
     pub(crate) fn run(&mut self, batch: &mut Batch, bench: &mut Bench<'_>) {
+        self.policies.begin(&bench.snapshot.spd);
         self.cache.begin(bench.snapshot.generation);
         for packet in batch.drain() {
             self.receive(packet, bench);
@@ -166,16 +169,14 @@ impl Outbound {
         bench: &mut Bench<'_>,
     ) -> Verdict {
         let spd = &bench.snapshot.spd;
-        let found = match spd.lookup(Direction::Out, flow) {
-            Lookup::Default(Action::Allow) => return Verdict::Pass,
-            Lookup::Default(Action::Block) => return Verdict::Drop(DropReason::OutDefaultBlock),
-            Lookup::Policy(entry) => entry,
+        let answer = self.policies.lookup(spd, Direction::Out, flow, Spi(0));
+        let deciding: Deciding<'_> = self.policies.answer(answer).iter().collect();
+        let Some(found) = deciding.first() else {
+            return match spd.defaults().outbound {
+                Action::Allow => Verdict::Pass,
+                Action::Block => Verdict::Drop(DropReason::OutDefaultBlock),
+            };
         };
-        let mut deciding = Deciding::new();
-        deciding.push(found);
-        if found.kind() == PolicyKind::Sub {
-            deciding.extend(spd.lookup_kind(PolicyKind::Main, Direction::Out, flow));
-        }
         for entry in &deciding {
             entry.charge(u32::try_from(count).unwrap_or(u32::MAX), bytes as u64, bench.now);
             if entry.policy().action == Action::Block {

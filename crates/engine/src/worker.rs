@@ -12,7 +12,7 @@ use uxfrm_packet::{Batch, Pool};
 
 use crate::inbound::Inbound;
 use crate::outbound::Outbound;
-use crate::{DropReason, Drops, Event, Moment, Published, Snapshot};
+use crate::{CacheSettings, CacheStats, DropReason, Drops, Event, Moment, Published, Snapshot};
 
 /// Who writes the headers outside ESP-in-UDP packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,7 +100,9 @@ pub struct Settings {
     pub addresses: HostAddresses,
     /// UDP ports at which whole IP packets may hold ESP (RFC 3948: 4500). Socket payloads are peeled at any port.
     pub encap_ports: Vec<u16>,
-    /// Seed of outer IPv4 ids and IPv6 fragment ids; different in every worker.
+    /// How policies of flows are remembered, in each direction.
+    pub cache: CacheSettings,
+    /// Seed of outer IPv4 ids, IPv6 fragment ids and flow caches; different in every worker.
     pub seed: u64,
 }
 
@@ -113,6 +115,7 @@ impl Default for Settings {
             hop_limit: 64,
             addresses: HostAddresses::default(),
             encap_ports: vec![4500],
+            cache: CacheSettings::default(),
             seed: 0,
         }
     }
@@ -171,8 +174,8 @@ impl Worker {
     /// When the crypto library has no memory.
     pub fn new(settings: Settings, published: &Published) -> Result<Self, uxfrm_crypto::Error> {
         Ok(Self {
-            outbound: Outbound::new(settings.seed),
-            inbound: Inbound::new(),
+            outbound: Outbound::new(&settings),
+            inbound: Inbound::new(&settings),
             settings,
             snapshots: arc_swap::Cache::new(Arc::clone(published)),
             crypter: Crypter::new()?,
@@ -234,6 +237,12 @@ impl Worker {
     #[must_use]
     pub fn outward(&self) -> Traffic {
         self.outbound.traffic
+    }
+
+    /// What the flow caches did so far, outbound and inbound.
+    #[must_use]
+    pub fn caches(&self) -> [CacheStats; 2] {
+        [self.outbound.policies.stats(), self.inbound.policies.stats()]
     }
 
     /// What came in so far.

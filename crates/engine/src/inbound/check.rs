@@ -7,8 +7,8 @@ use arrayvec::ArrayVec;
 use crate::sa::config::SaFlags;
 use crate::spd::policy::MAX_TEMPLATES;
 use crate::{
-    Action, Direction, DropReason, FlowKey, Level, Lookup, Mode, Moment, PolicyEntry, PolicyFlags,
-    PolicyKind, Sa, Snapshot, Template,
+    Action, Direction, DropReason, FlowKey, Level, Lookup, Mode, Moment, PolicyCache, PolicyEntry,
+    PolicyFlags, PolicyKind, Sa, Snapshot, Spi, Template,
 };
 
 /// SAs around a packet at the most (`XFRM_MAX_DEPTH`).
@@ -32,6 +32,7 @@ pub(crate) struct Arrival<'a> {
 /// Checks a plain packet against the states it came through and the policies of its direction.
 pub(crate) fn check(
     snapshot: &Snapshot,
+    policies: &mut PolicyCache,
     arrival: &Arrival<'_>,
     now: Moment,
 ) -> Result<(), DropReason> {
@@ -39,22 +40,26 @@ pub(crate) fn check(
     if !path.iter().all(|sa| carries(sa, arrival)) {
         return Err(DropReason::InSelectorMismatch);
     }
-    let found = match snapshot.spd.lookup(*direction, flow) {
-        Lookup::Policy(entry) => entry,
-        Lookup::Default(default) => match for_errors(snapshot, arrival) {
-            Some(entry) => entry,
-            None if default == Action::Block || has_tunnel(path) => {
+    // The answer is the policies only, which are compared with the states used below: so no SPI in the key, and a rekey finds what was known.
+    let answer = policies.lookup(&snapshot.spd, *direction, flow, Spi(0));
+    let answer = policies.answer(answer);
+    let instead = match answer {
+        [_, ..] => None,
+        [] => match for_errors(snapshot, arrival) {
+            Some(entry) => Some(entry),
+            None if snapshot.spd.defaults().of(*direction) == Action::Block || has_tunnel(path) => {
                 return Err(DropReason::InNoPolicy);
             }
             None => return Ok(()),
         },
     };
-    found.charge(1, arrival.bytes as u64, now);
-    let main = match found.kind() {
-        PolicyKind::Sub => snapshot.spd.lookup_kind(PolicyKind::Main, *direction, flow),
-        PolicyKind::Main => None,
-    };
-    let deciding = std::iter::once(found).chain(main);
+    let main = instead
+        .filter(|entry| entry.kind() == PolicyKind::Sub)
+        .and_then(|_| snapshot.spd.lookup_kind(PolicyKind::Main, *direction, flow));
+    let deciding = answer.iter().chain(instead).chain(main);
+    if let Some(found) = deciding.clone().next() {
+        found.charge(1, arrival.bytes as u64, now);
+    }
     if deciding.clone().any(|entry| entry.policy().action == Action::Block) {
         return Err(DropReason::InPolicyBlock);
     }

@@ -29,7 +29,7 @@ impl Inbound {
         }
     }
 
-    fn check(&self, place: usize, ip: &IpPacket, bench: &Bench<'_>) -> Result<(), DropReason> {
+    fn check(&mut self, place: usize, ip: &IpPacket, bench: &Bench<'_>) -> Result<(), DropReason> {
         let item = &self.items[place];
         let Some(buffer) = &self.buffers[item.buffer as usize] else {
             return Err(DropReason::InUnexpected);
@@ -45,7 +45,7 @@ impl Inbound {
             item.path.iter().map(|used| &*self.used[*used as usize].sa).collect();
         let reported = reported(ip, bytes, &flow);
         let arrival = Arrival { direction, flow, reported, path, bytes: bytes.len() };
-        check(bench.snapshot, &arrival, bench.now)
+        check(bench.snapshot, &mut self.policies, &arrival, bench.now)
     }
 
     fn hand_on(&mut self, place: usize, protocol: Protocol, bench: &mut Bench<'_>) {

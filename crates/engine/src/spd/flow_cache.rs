@@ -37,10 +37,8 @@ pub enum CacheMode {
 pub struct CacheSettings {
     /// When it is used.
     pub mode: CacheMode,
-    /// Flows of each family that there is room for; 42 bytes each for IPv4, 66 for IPv6, taken when the first packet of the family comes.
+    /// Flows of each family that there is room for at the most; 41 bytes each for IPv4, 65 for IPv6, taken as they come.
     pub flows: usize,
-    /// Makes collisions unforeseeable; different in every worker.
-    pub seed: u64,
 }
 
 /// What a cache did. `lookups == hits + misses + stale + bypassed`.
@@ -68,6 +66,7 @@ pub struct AnswerId(u32);
 #[derive(Debug)]
 pub struct PolicyCache {
     settings: CacheSettings,
+    seed: u64,
     v4: Option<Sets<4>>,
     v6: Option<Sets<7>>,
     /// Policies by their slots, as far as they were met.
@@ -91,21 +90,25 @@ struct Pace {
 }
 
 const WINDOW: u32 = 4096;
+/// Flows that a cache begins with, and how many times as many it takes when they are too few.
+const SMALLEST: usize = 2048;
+const GROWTH: usize = 8;
 /// Pairs of which no flow may know any more are dropped when there are so many more than policies.
 const SURPLUS: usize = 4096;
 
 impl Default for CacheSettings {
     fn default() -> Self {
-        Self { mode: CacheMode::default(), flows: 1 << 20, seed: 0 }
+        Self { mode: CacheMode::default(), flows: 1 << 20 }
     }
 }
 
 impl PolicyCache {
-    /// An empty cache.
+    /// An empty cache. The seed makes collisions unforeseeable: a different one in every worker.
     #[must_use]
-    pub fn new(settings: CacheSettings) -> Self {
+    pub fn new(settings: CacheSettings, seed: u64) -> Self {
         Self {
             settings,
+            seed,
             v4: None,
             v6: None,
             met: Vec::new(),
@@ -119,7 +122,12 @@ impl PolicyCache {
     }
 
     /// To be called before a batch: makes all answers stale when the policies are others than before.
+    /// Takes more room when too many flows push each other out.
     pub fn begin(&mut self, spd: &Spd) {
+        let most = self.settings.flows;
+        if Self::grow(&mut self.v4, most, self.seed) || Self::grow(&mut self.v6, most, self.seed) {
+            self.pace = Pace::default();
+        }
         if self.generation == spd.generation() {
             return;
         }
@@ -195,6 +203,16 @@ impl PolicyCache {
             + self.pairs.capacity() * size_of::<[Arc<PolicyEntry>; 2]>()
     }
 
+    /// True when it is larger, and empty.
+    fn grow<const N: usize>(sets: &mut Option<Sets<N>>, most: usize, seed: u64) -> bool {
+        let Some(full) = sets.as_ref().filter(|sets| sets.is_crowded() && sets.room() < most)
+        else {
+            return false;
+        };
+        *sets = Some(Sets::new((full.room() * GROWTH).min(most), seed));
+        true
+    }
+
     /// Of [`TOGETHER`] flows at the most.
     fn lookup_some(
         &mut self,
@@ -204,7 +222,7 @@ impl PolicyCache {
         spi: Spi,
         mut found: impl FnMut(AnswerId),
     ) {
-        let settings = self.settings;
+        let (settings, seed) = (self.settings, self.seed);
         for flows in flows.chunk_by(|a, b| a.destination.is_ipv4() == b.destination.is_ipv4()) {
             let v4 = flows.first().is_some_and(|flow| flow.destination.is_ipv4());
             let idle = match settings.mode {
@@ -217,12 +235,12 @@ impl PolicyCache {
                 self.look_up(spd, direction, flows, &mut found);
             } else if v4 {
                 let mut sets =
-                    self.v4.take().unwrap_or_else(|| Sets::new(settings.flows, settings.seed));
+                    self.v4.take().unwrap_or_else(|| Sets::new(settings.flows.min(SMALLEST), seed));
                 self.through(&mut sets, v4_key, spd, direction, flows, spi, &mut found);
                 self.v4 = Some(sets);
             } else {
                 let mut sets =
-                    self.v6.take().unwrap_or_else(|| Sets::new(settings.flows, settings.seed));
+                    self.v6.take().unwrap_or_else(|| Sets::new(settings.flows.min(SMALLEST), seed));
                 self.through(&mut sets, v6_key, spd, direction, flows, spi, &mut found);
                 self.v6 = Some(sets);
             }

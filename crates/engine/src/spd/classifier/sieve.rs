@@ -204,7 +204,6 @@ impl Len {
 
     /// The word of this prefix of an address in its cell.
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "three bits")]
     fn word(&self, address: [u64; 2]) -> usize {
         let (high, low) = (address[0] & self.mask[0], address[1] & self.mask[1]);
         let mixed =

@@ -11,6 +11,7 @@ pub(crate) struct Sets<const N: usize> {
     door: Box<[u16]>,
     seed: [u64; 4],
     entries: usize,
+    evicted: usize,
 }
 
 /// What is known of a set without its keys.
@@ -73,6 +74,7 @@ impl<const N: usize> Sets<N> {
                 mix(seed ^ 0x9e37_79b9_7f4a_7c15, salt.wrapping_mul(0xd6e8_feb8_6659_fd93)) | 1
             }),
             entries: 0,
+            evicted: 0,
         }
     }
 
@@ -154,6 +156,7 @@ impl<const N: usize> Sets<N> {
             (None, None) => (usize::from(key.hash.to_be_bytes()[5]) % WAYS, Settled::Evicted),
         };
         self.entries += usize::from(settled == Settled::Kept);
+        self.evicted += usize::from(settled == Settled::Evicted);
         line.tags &= !(0xffff << (16 * way));
         line.tags |= u128::from(tag(key)) << (16 * way);
         line.epochs[way] = epoch;
@@ -172,6 +175,16 @@ impl<const N: usize> Sets<N> {
     pub(crate) fn clear(&mut self) {
         self.lines.fill(Line::default());
         self.entries = 0;
+    }
+
+    /// Flows that there is room for.
+    pub(crate) const fn room(&self) -> usize {
+        self.lines.len() * WAYS
+    }
+
+    /// Whether a quarter of the room's flows had to go for others.
+    pub(crate) const fn is_crowded(&self) -> bool {
+        self.evicted > self.room() / 4
     }
 
     pub(crate) const fn entries(&self) -> usize {

@@ -20,7 +20,7 @@ fn flow(last: u8) -> FlowKey {
 }
 
 fn cache(mode: CacheMode, flows: usize) -> PolicyCache {
-    PolicyCache::new(CacheSettings { mode, flows, seed: 7 })
+    PolicyCache::new(CacheSettings { mode, flows }, 7)
 }
 
 fn ask(cache: &mut PolicyCache, database: &Database, flow: &FlowKey) -> Option<u32> {
