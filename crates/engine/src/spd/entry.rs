@@ -38,6 +38,12 @@ impl Place {
     pub const fn priority(self) -> Priority {
         self.priority
     }
+
+    /// Rises with every policy added or updated: the youngest has the highest.
+    #[must_use]
+    pub const fn age(self) -> u64 {
+        self.age
+    }
 }
 
 const NEVER: u64 = u64::MAX;

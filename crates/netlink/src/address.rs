@@ -1,0 +1,67 @@
+//! `xfrm_address_t`: sixteen bytes that a family gives a meaning.
+
+use std::net::IpAddr;
+
+use uxfrm_engine::Family;
+
+/// An address of either family.
+pub(crate) type RawAddress = [u8; 16];
+
+/// `AF_INET`, `AF_INET6`.
+pub(crate) const INET: u16 = 2;
+pub(crate) const INET6: u16 = 10;
+
+/// The family by number.
+pub(crate) const fn family(number: u16) -> Option<Family> {
+    match number {
+        INET => Some(Family::V4),
+        INET6 => Some(Family::V6),
+        _ => None,
+    }
+}
+
+/// A family's number.
+pub(crate) const fn family_number(family: Family) -> u16 {
+    match family {
+        Family::V4 => INET,
+        Family::V6 => INET6,
+    }
+}
+
+/// The address that the bytes are in a family.
+pub(crate) fn address(family: Family, raw: RawAddress) -> IpAddr {
+    let [a, b, c, d, ..] = raw;
+    match family {
+        Family::V4 => [a, b, c, d].into(),
+        Family::V6 => raw.into(),
+    }
+}
+
+/// The bytes of an address.
+pub(crate) fn raw(address: IpAddr) -> RawAddress {
+    match address {
+        IpAddr::V4(address) => {
+            let [a, b, c, d] = address.octets();
+            [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+        }
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+/// Whether the first `bits` bits agree (`addr_match`); more bits than there are count all.
+pub(crate) fn matches(left: RawAddress, right: RawAddress, bits: u8) -> bool {
+    let mask = u128::MAX.checked_shl(128_u32.saturating_sub(u32::from(bits))).unwrap_or(0);
+    (u128::from_be_bytes(left) ^ u128::from_be_bytes(right)) & mask == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_match_by_their_bits_alone() {
+        let (left, right) = (raw("192.0.2.1".parse().unwrap()), raw("192.0.3.1".parse().unwrap()));
+        assert!(matches(left, right, 0) && matches(left, right, 23));
+        assert!(!matches(left, right, 24) && !matches(left, right, 255));
+    }
+}

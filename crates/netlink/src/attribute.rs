@@ -1,0 +1,262 @@
+//! Attributes (`struct nlattr`): how a run of bytes falls into them, and which lengths and values `NETLINK_XFRM` takes
+//! (`lib/nlattr.c: __nla_validate_parse`, `net/xfrm/xfrm_user.c: xfrma_policy`).
+
+use zerocopy::{FromBytes, Immutable};
+
+use crate::{
+    message::aligned,
+    refusal::{Refusal, number},
+};
+
+macro_rules! attribute_types {
+    ($($name:ident = $value:literal: $rule:expr,)*) => {
+        /// `XFRMA_*`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u16)]
+        #[expect(missing_docs, reason = "the names are the kernel's; the table gives lengths")]
+        pub enum AttributeType { $($name = $value,)* }
+
+        /// What the kernel asks of each before it looks at it.
+        const RULES: [Rule; HIGHEST + 1] = {
+            let mut rules = [Rule::AtLeast(0); HIGHEST + 1];
+            $(rules[$value] = $rule;)*
+            rules
+        };
+    };
+}
+
+const HIGHEST: usize = 41;
+
+attribute_types! {
+    AlgAuth = 1: Rule::AtLeast(68),
+    AlgCrypt = 2: Rule::AtLeast(68),
+    AlgComp = 3: Rule::AtLeast(68),
+    Encap = 4: Rule::AtLeast(24),
+    Tmpl = 5: Rule::AtLeast(64),
+    Sa = 6: Rule::AtLeast(224),
+    Policy = 7: Rule::AtLeast(168),
+    SecCtx = 8: Rule::AtLeast(8),
+    LtimeVal = 9: Rule::AtLeast(32),
+    ReplayVal = 10: Rule::AtLeast(12),
+    ReplayThresh = 11: Rule::AtLeast(4),
+    EtimerThresh = 12: Rule::AtLeast(4),
+    SrcAddr = 13: Rule::AtLeast(16),
+    CoAddr = 14: Rule::AtLeast(16),
+    LastUsed = 15: Rule::AtLeast(8),
+    PolicyType = 16: Rule::AtLeast(6),
+    Migrate = 17: Rule::AtLeast(76),
+    AlgAead = 18: Rule::AtLeast(72),
+    KmAddress = 19: Rule::AtLeast(40),
+    AlgAuthTrunc = 20: Rule::AtLeast(72),
+    Mark = 21: Rule::AtLeast(8),
+    TfcPad = 22: Rule::AtLeast(4),
+    ReplayEsnVal = 23: Rule::AtLeast(24),
+    SaExtraFlags = 24: Rule::AtLeast(4),
+    Proto = 25: Rule::AtLeast(1),
+    AddressFilter = 26: Rule::AtLeast(36),
+    Pad = 27: Rule::AtLeast(0),
+    OffloadDev = 28: Rule::AtLeast(8),
+    SetMark = 29: Rule::AtLeast(4),
+    SetMarkMask = 30: Rule::AtLeast(4),
+    IfId = 31: Rule::AtLeast(4),
+    MtimerThresh = 32: Rule::AtLeast(4),
+    SaDir = 33: Rule::Strict { len: 1, highest: Some(2) },
+    NatKeepaliveInterval = 34: Rule::Strict { len: 4, highest: None },
+    SaPcpu = 35: Rule::Strict { len: 4, highest: None },
+    IptfsDropTime = 36: Rule::Strict { len: 4, highest: None },
+    IptfsReorderWindow = 37: Rule::Strict { len: 2, highest: None },
+    IptfsDontFrag = 38: Rule::Strict { len: 0, highest: None },
+    IptfsInitDelay = 39: Rule::Strict { len: 4, highest: None },
+    IptfsMaxQsize = 40: Rule::Strict { len: 4, highest: None },
+    IptfsPktSize = 41: Rule::Strict { len: 4, highest: None },
+}
+
+/// What an attribute's value must fulfil. Those from `XFRMA_SA_DIR` on are held to it strictly (`strict_start_type`).
+#[derive(Clone, Copy, Debug)]
+enum Rule {
+    /// So many bytes or more.
+    AtLeast(usize),
+    /// So many bytes; and if there is a highest value, 1 to that.
+    Strict { len: usize, highest: Option<u8> },
+}
+
+/// One attribute as it stands.
+#[derive(Clone, Copy)]
+pub struct RawAttribute<'a> {
+    /// Its type without the two flag bits.
+    pub kind: u16,
+    /// Its value.
+    pub value: &'a [u8],
+    /// Where it begins in the run.
+    pub offset: usize,
+}
+
+/// May be a key.
+impl std::fmt::Debug for RawAttribute<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "RawAttribute({}, {} bytes)", self.kind, self.value.len())
+    }
+}
+
+/// The attributes in a run of bytes; ends at the first that is not whole.
+#[derive(Clone)]
+pub struct RawAttributes<'a> {
+    bytes: &'a [u8],
+    offset: usize,
+}
+
+/// The two high bits of a type: nested, and network byte order.
+const TYPE_MASK: u16 = 0x3fff;
+const LEN: usize = 4;
+
+impl<'a> RawAttributes<'a> {
+    /// Of a run of bytes.
+    #[must_use]
+    pub const fn of(bytes: &'a [u8]) -> Self {
+        Self { bytes, offset: 0 }
+    }
+
+    /// Bytes that are no attribute, after the last one.
+    #[must_use]
+    pub fn leftover(&self) -> usize {
+        self.bytes.len().saturating_sub(self.offset)
+    }
+}
+
+impl std::fmt::Debug for RawAttributes<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "RawAttributes({} bytes)", self.leftover())
+    }
+}
+
+impl<'a> Iterator for RawAttributes<'a> {
+    type Item = RawAttribute<'a>;
+
+    fn next(&mut self) -> Option<RawAttribute<'a>> {
+        let rest = self.bytes.get(self.offset..)?;
+        let ([len, kind], _) = <[u16; 2]>::read_from_prefix(rest).ok()?;
+        let value = rest.get(LEN..usize::from(len))?;
+        let attribute = RawAttribute { kind: kind & TYPE_MASK, value, offset: self.offset };
+        self.offset = (self.offset + aligned(usize::from(len))).min(self.bytes.len());
+        Some(attribute)
+    }
+}
+
+/// The attributes of a request by type, each of a length that it may have. Of several of one type the last counts.
+#[derive(Clone, Debug)]
+pub struct Attributes<'a> {
+    values: [Option<&'a [u8]>; HIGHEST + 1],
+    has_leftover: bool,
+}
+
+impl<'a> Attributes<'a> {
+    /// Parses a run of bytes that begins `start` bytes into the request. Unknown attributes are passed over.
+    ///
+    /// # Errors
+    /// `ERANGE` or `EINVAL`, the kernel's words and the attribute's place, for a wrong length or value.
+    pub fn parse(bytes: &'a [u8], start: usize) -> Result<Self, Refusal> {
+        let mut found = Self { values: [None; HIGHEST + 1], has_leftover: false };
+        let mut attributes = RawAttributes::of(bytes);
+        for attribute in attributes.by_ref() {
+            let Some(rule) = RULES.get(usize::from(attribute.kind)).filter(|_| attribute.kind != 0)
+            else {
+                continue;
+            };
+            let place = u32::try_from(start + attribute.offset).unwrap_or(u32::MAX);
+            rule.check(attribute.value, place)?;
+            found.values[usize::from(attribute.kind)] = Some(attribute.value);
+        }
+        found.has_leftover = attributes.leftover() != 0;
+        Ok(found)
+    }
+
+    /// Whether bytes that are no attribute were behind the last one: the kernel says so, and goes on.
+    #[must_use]
+    pub const fn has_leftover(&self) -> bool {
+        self.has_leftover
+    }
+
+    /// The value of an attribute.
+    #[must_use]
+    pub fn value(&self, kind: AttributeType) -> Option<&'a [u8]> {
+        self.values[kind as usize]
+    }
+
+    /// Whether it is there.
+    #[must_use]
+    pub fn has(&self, kind: AttributeType) -> bool {
+        self.value(kind).is_some()
+    }
+
+    /// The structure that an attribute begins with; `None` also when it is shorter, which [`Attributes::parse`] excludes
+    /// for structures not larger than the type's least length.
+    #[must_use]
+    pub(crate) fn read<T: FromBytes + Immutable>(&self, kind: AttributeType) -> Option<T> {
+        T::read_from_prefix(self.value(kind)?).ok().map(|(value, _)| value)
+    }
+}
+
+impl Rule {
+    fn check(self, value: &[u8], place: u32) -> Result<(), Refusal> {
+        match self {
+            Self::AtLeast(len) if value.len() < len => {
+                Err(Refusal::at(number::ERANGE, "Attribute failed policy validation", place))
+            }
+            Self::Strict { len: 0, .. } if !value.is_empty() => {
+                Err(Refusal::at(number::ERANGE, "Attribute failed policy validation", place))
+            }
+            Self::Strict { len, .. } if value.len() != len => {
+                Err(Refusal::at(number::EINVAL, "invalid attribute length", place))
+            }
+            Self::Strict { highest: Some(highest), .. }
+                if !value.iter().all(|value| (1..=highest).contains(value)) =>
+            {
+                Err(Refusal::at(number::ERANGE, "integer out of range", place))
+            }
+            Self::AtLeast(_) | Self::Strict { .. } => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let mut bytes = u16::try_from(4 + value.len()).unwrap().to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(value);
+        bytes.resize(aligned(bytes.len()), 0);
+        bytes
+    }
+
+    #[test]
+    fn the_last_of_a_type_counts_and_unknown_ones_do_not() {
+        let mut bytes = attribute(31, &[1, 0, 0, 0]);
+        bytes.extend(attribute(31, &[2, 0, 0, 0]));
+        bytes.extend(attribute(99, b"whatever"));
+        let attributes = Attributes::parse(&bytes, 0).unwrap();
+        assert_eq!(attributes.read::<[u8; 4]>(AttributeType::IfId), Some([2, 0, 0, 0]));
+        assert!(!attributes.has_leftover());
+    }
+
+    #[test]
+    fn wrong_lengths_are_the_kernels_errors() {
+        let mut bytes = attribute(31, &[1, 0, 0, 0]);
+        bytes.extend(attribute(21, b"abc"));
+        let refusal = Attributes::parse(&bytes, 184).unwrap_err();
+        assert_eq!((refusal.errno, refusal.offset), (34, Some(192)));
+        let says = |kind, value: &[u8]| Attributes::parse(&attribute(kind, value), 0).unwrap_err();
+        assert_eq!(says(33, &[7]).text.unwrap(), "integer out of range");
+        assert_eq!(says(33, &[1, 0]).text.unwrap(), "invalid attribute length");
+    }
+
+    #[test]
+    fn half_an_attribute_is_left_over() {
+        let mut bytes = attribute(31, &[1, 0, 0, 0]);
+        bytes.extend([8, 0, 31]);
+        let attributes = Attributes::parse(&bytes, 0).unwrap();
+        assert!(attributes.has_leftover() && attributes.has(AttributeType::IfId));
+        assert!(Attributes::parse(&[3, 0, 31, 0], 0).unwrap().has_leftover());
+    }
+}

@@ -1,0 +1,140 @@
+//! Datagrams to clients: built message by message, wiped when dropped, never shown, for states carry their keys.
+
+use std::fmt;
+
+use zerocopy::{Immutable, IntoBytes};
+use zeroize::Zeroizing;
+
+use crate::{
+    attribute::AttributeType,
+    message::{HEADER_LEN, Header, aligned},
+};
+
+/// Most bytes of a datagram of a dump: what the kernel sends to a client of which it has seen no larger read
+/// (`NLMSG_GOODSIZE`). charon reads into 4096 bytes.
+pub(crate) const DUMP_LEN: usize = 3776;
+
+/// A message of ours is at most this long: a state with the largest window and keys. So the buffer never grows, which would leave keys behind.
+const CAPACITY: usize = 2 * DUMP_LEN;
+
+/// One datagram: whole messages, each aligned.
+#[derive(PartialEq, Eq)]
+pub struct Datagram {
+    bytes: Zeroizing<Vec<u8>>,
+    message: usize,
+}
+
+impl Datagram {
+    pub(crate) fn new() -> Self {
+        Self { bytes: Zeroizing::new(Vec::with_capacity(CAPACITY)), message: 0 }
+    }
+
+    /// The bytes for the socket.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Bytes so far.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether there is no message in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Begins a message of type `kind`; its length is kept right from now on.
+    pub(crate) fn begin(&mut self, kind: u16, flags: u16, seq: u32, pid: u32) -> &mut Self {
+        self.message = self.bytes.len();
+        self.put(&Header { len: 0, kind, flags, seq, pid })
+    }
+
+    /// Puts a fixed structure, padded.
+    pub(crate) fn put(&mut self, part: &(impl IntoBytes + Immutable)) -> &mut Self {
+        self.put_bytes(part.as_bytes())
+    }
+
+    /// Puts bytes, padded.
+    pub(crate) fn put_bytes(&mut self, part: &[u8]) -> &mut Self {
+        self.reserve(part.len());
+        self.bytes.extend_from_slice(part);
+        self.finish_part()
+    }
+
+    /// Puts an attribute.
+    pub(crate) fn attribute(
+        &mut self,
+        kind: AttributeType,
+        value: &(impl IntoBytes + Immutable + ?Sized),
+    ) -> &mut Self {
+        self.raw_attribute(kind as u16, &[value.as_bytes()])
+    }
+
+    /// Puts an attribute by number, whose value is several parts one behind the other.
+    pub(crate) fn raw_attribute(&mut self, kind: u16, parts: &[&[u8]]) -> &mut Self {
+        let len = 4 + parts.iter().map(|part| part.len()).sum::<usize>();
+        self.reserve(len);
+        // Our own attributes are far below 64 KiB: the longest holds a key.
+        self.bytes.extend_from_slice(&u16::try_from(len).unwrap_or(u16::MAX).to_ne_bytes());
+        self.bytes.extend_from_slice(&kind.to_ne_bytes());
+        parts.iter().for_each(|part| self.bytes.extend_from_slice(part));
+        self.finish_part()
+    }
+
+    /// Takes the message begun last out again.
+    pub(crate) fn cancel(&mut self) {
+        self.bytes.truncate(self.message);
+    }
+
+    /// Makes room without leaving a copy of keys behind.
+    fn reserve(&mut self, more: usize) {
+        let needed = self.bytes.len() + more + 4;
+        if needed > self.bytes.capacity() {
+            let mut larger = Zeroizing::new(Vec::with_capacity(needed.next_power_of_two()));
+            larger.extend_from_slice(&self.bytes);
+            self.bytes = larger;
+        }
+    }
+
+    fn finish_part(&mut self) -> &mut Self {
+        let end = aligned(self.bytes.len());
+        self.bytes.resize(end, 0);
+        let len = u32::try_from(self.bytes.len() - self.message).unwrap_or(u32::MAX);
+        if let Some(field) = self.bytes.get_mut(self.message..self.message + 4) {
+            field.copy_from_slice(&len.to_ne_bytes());
+        }
+        debug_assert!(self.bytes.len() >= self.message + HEADER_LEN);
+        self
+    }
+}
+
+impl fmt::Debug for Datagram {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Datagram({} bytes)", self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_shows_no_byte() {
+        let mut datagram = Datagram::new();
+        datagram.begin(0x10, 0, 1, 2).put_bytes(b"secret");
+        assert_eq!(format!("{datagram:?}"), "Datagram(24 bytes)");
+    }
+
+    #[test]
+    fn lengths_count_padding_as_the_kernels_do() {
+        let mut datagram = Datagram::new();
+        datagram.begin(0x28, 0, 1, 2).put_bytes(&[1, 2, 2]);
+        assert_eq!(datagram.bytes()[0], 20);
+        datagram.begin(0x10, 0, 1, 2).raw_attribute(16, &[&[0; 6]]);
+        assert_eq!((datagram.bytes()[20], datagram.bytes()[36], datagram.len()), (28, 10, 48));
+    }
+}

@@ -1,0 +1,173 @@
+//! What states and policies share: selectors, limits, marks, directions, protocols, modes.
+
+use std::net::IpAddr;
+
+use uxfrm_engine::{
+    Budget, Direction, Family, IfId, Limits, Mark, Mode, PolicyKind, PortMask, Prefix, SaProtocol,
+    Selector,
+};
+use zerocopy::FromBytes as _;
+
+use crate::{
+    address::{RawAddress, address},
+    attribute::{AttributeType, Attributes},
+    layout::{RawLimits, RawMark, RawPolicyType, RawSecurityContext, RawSelector},
+    refusal::Refusal,
+};
+
+/// A selector of a known family; `None` when a prefix is too long for it.
+pub(crate) fn selector(family: Family, raw: &RawSelector) -> Option<Selector> {
+    let prefix = |bytes, len| Prefix::new(address(family, bytes), len).ok();
+    Some(Selector {
+        source: prefix(raw.source, raw.source_len)?,
+        destination: prefix(raw.destination, raw.destination_len)?,
+        protocol: raw.protocol,
+        source_port: PortMask { value: raw.source_port.get(), mask: raw.source_port_mask.get() },
+        destination_port: PortMask {
+            value: raw.destination_port.get(),
+            mask: raw.destination_port_mask.get(),
+        },
+        ifindex: raw.ifindex,
+        user: raw.user,
+    })
+}
+
+/// The kernel's words for a prefix that is too long.
+pub(crate) const fn prefix_too_long(family: Family) -> Refusal {
+    Refusal::invalid(match family {
+        Family::V4 => "Invalid prefix length in selector (must be <= 32 for IPv4)",
+        Family::V6 => "Invalid prefix length in selector (must be <= 128 for IPv6)",
+    })
+}
+
+/// Limits, of which the kernel checks nothing: charon's soft limits may be above the hard ones.
+pub(crate) const fn limits(raw: &RawLimits) -> Limits {
+    Limits {
+        bytes: Budget { soft: raw.soft_bytes, hard: raw.hard_bytes },
+        packets: Budget { soft: raw.soft_packets, hard: raw.hard_packets },
+        added_seconds: Budget { soft: raw.soft_added, hard: raw.hard_added },
+        used_seconds: Budget { soft: raw.soft_used, hard: raw.hard_used },
+    }
+}
+
+/// `XFRMA_MARK`; without it the mark that fits all.
+pub(crate) fn mark(attributes: &Attributes<'_>) -> Mark {
+    let raw = attributes.read::<RawMark>(AttributeType::Mark);
+    raw.map_or_else(Mark::default, |raw| Mark { value: raw.value, mask: raw.mask })
+}
+
+/// `XFRMA_SET_MARK` and its mask, which is all ones when it is not there.
+pub(crate) fn output_mark(attributes: &Attributes<'_>) -> Mark {
+    let number = |kind| attributes.read::<u32>(kind);
+    number(AttributeType::SetMark).map_or_else(Mark::default, |value| Mark {
+        value,
+        mask: number(AttributeType::SetMarkMask).unwrap_or(u32::MAX),
+    })
+}
+
+/// `XFRMA_IF_ID`.
+pub(crate) fn if_id(attributes: &Attributes<'_>) -> IfId {
+    IfId(attributes.read(AttributeType::IfId).unwrap_or(0))
+}
+
+/// `XFRM_POLICY_IN`, `_OUT`, `_FWD`.
+pub(crate) const fn policy_direction(number: u8) -> Result<Direction, Refusal> {
+    match number {
+        0 => Ok(Direction::In),
+        1 => Ok(Direction::Out),
+        2 => Ok(Direction::Forward),
+        _ => Err(Refusal::invalid("Invalid policy direction")),
+    }
+}
+
+/// `XFRMA_POLICY_TYPE`; main without it.
+pub(crate) fn policy_kind(attributes: &Attributes<'_>) -> Result<PolicyKind, Refusal> {
+    let raw = attributes.read::<RawPolicyType>(AttributeType::PolicyType);
+    match raw.map_or(0, |raw| raw.kind) {
+        0 => Ok(PolicyKind::Main),
+        1 => Ok(PolicyKind::Sub),
+        _ => Err(Refusal::invalid("Invalid policy type")),
+    }
+}
+
+/// The IPsec protocols that states have.
+pub(crate) const fn protocol(number: u8) -> Option<SaProtocol> {
+    match number {
+        50 => Some(SaProtocol::Esp),
+        51 => Some(SaProtocol::Ah),
+        108 => Some(SaProtocol::Comp),
+        43 => Some(SaProtocol::Route2),
+        60 => Some(SaProtocol::Hao),
+        _ => None,
+    }
+}
+
+/// A protocol's number.
+pub(crate) const fn protocol_number(protocol: SaProtocol) -> u8 {
+    match protocol {
+        SaProtocol::Esp => 50,
+        SaProtocol::Ah => 51,
+        SaProtocol::Comp => 108,
+        SaProtocol::Route2 => 43,
+        SaProtocol::Hao => 60,
+        SaProtocol::Any => 255,
+    }
+}
+
+/// Whether a state of `protocol` is meant by `wanted`: 0 is all, 255 ESP, AH and IPComp (`xfrm_id_proto_match`).
+pub(crate) const fn protocol_is_meant(protocol: SaProtocol, wanted: u8) -> bool {
+    let ipsec = matches!(protocol, SaProtocol::Esp | SaProtocol::Ah | SaProtocol::Comp);
+    wanted == 0 || wanted == protocol_number(protocol) || (wanted == 255 && ipsec)
+}
+
+/// `XFRM_MODE_*`.
+pub(crate) const fn mode(number: u8) -> Option<Mode> {
+    match number {
+        0 => Some(Mode::Transport),
+        1 => Some(Mode::Tunnel),
+        2 => Some(Mode::RouteOptimization),
+        3 => Some(Mode::InTrigger),
+        4 => Some(Mode::Beet),
+        5 => Some(Mode::Iptfs),
+        _ => None,
+    }
+}
+
+/// A mode's number.
+pub(crate) const fn mode_number(mode: Mode) -> u8 {
+    match mode {
+        Mode::Transport => 0,
+        Mode::Tunnel => 1,
+        Mode::RouteOptimization => 2,
+        Mode::InTrigger => 3,
+        Mode::Beet => 4,
+        Mode::Iptfs => 5,
+    }
+}
+
+/// `XFRMA_SA_DIR`, already known to be 1 or 2.
+pub(crate) fn sa_direction(attributes: &Attributes<'_>) -> Option<Direction> {
+    match attributes.read::<u8>(AttributeType::SaDir)? {
+        1 => Some(Direction::In),
+        _ => Some(Direction::Out),
+    }
+}
+
+/// `XFRMA_SEC_CTX`: its lengths must agree; it is not kept, as by a kernel without a security module.
+pub(crate) fn check_security_context(attributes: &Attributes<'_>) -> Result<(), Refusal> {
+    let Some(value) = attributes.value(AttributeType::SecCtx) else { return Ok(()) };
+    let fits = RawSecurityContext::read_from_prefix(value).is_ok_and(|(raw, _)| {
+        let len = usize::from(raw.len);
+        len <= value.len() && len == size_of::<RawSecurityContext>() + usize::from(raw.text_len)
+    });
+    if fits { Ok(()) } else { Err(Refusal::invalid("Invalid security context length")) }
+}
+
+/// `XFRMA_SRCADDR`, `XFRMA_COADDR` in a family.
+pub(crate) fn address_attribute(
+    attributes: &Attributes<'_>,
+    kind: AttributeType,
+    family: Family,
+) -> Option<IpAddr> {
+    attributes.read::<RawAddress>(kind).map(|raw| address(family, raw))
+}

@@ -1,0 +1,283 @@
+//! States: `net/xfrm/xfrm_user.c: verify_newsa_info`, `xfrm_state_construct`.
+
+use uxfrm_engine::{
+    Direction, Error, Family, Mark, Offload, OffloadKind, Reqid, SaConfig, SaExtraFlags, SaFlags,
+    SaId, SaProtocol, Selector, Spi, UdpEncap, UdpEncapKind,
+};
+
+use super::{algorithm, common, replay};
+use crate::{
+    address::{self, address},
+    attribute::{AttributeType, Attributes},
+    layout::{RawEncap, RawOffload, RawSa, RawSaId},
+    refusal::Refusal,
+};
+
+/// `XFRM_OFFLOAD_IPV6` (ignored), `_INBOUND`, `_PACKET`.
+const OFFLOAD_IPV6: u8 = 1;
+const OFFLOAD_INBOUND: u8 = 2;
+pub(crate) const OFFLOAD_PACKET: u8 = 4;
+
+/// Numbers of [`SaProtocol`] where they decide which attributes there may be.
+const ESP: u8 = 50;
+const AH: u8 = 51;
+const COMP: u8 = 108;
+const ROUTE2: u8 = 43;
+const HAO: u8 = 60;
+const TUNNEL: u8 = 1;
+const IN_TRIGGER: u8 = 3;
+const IPTFS: u8 = 5;
+
+/// The state that NEWSA or UPDSA asks for.
+pub(crate) fn config(raw: &RawSa, attributes: &Attributes<'_>) -> Result<SaConfig, Refusal> {
+    let (family, selector) = families(raw)?;
+    check_attributes(raw, attributes)?;
+    algorithm::check_lengths(attributes)?;
+    common::check_security_context(attributes)?;
+    let esn = replay::esn_state(raw, attributes)?;
+    let mode = common::mode(raw.mode)
+        .filter(|_| raw.mode != IN_TRIGGER)
+        .ok_or(const { Refusal::invalid("Unsupported mode") })?;
+    check_iptfs(raw, attributes)?;
+    if attributes.has(AttributeType::MtimerThresh) && !attributes.has(AttributeType::Encap) {
+        return Err(Refusal::invalid("MTIMER_THRESH attribute can only be set on ENCAP states"));
+    }
+    let direction = common::sa_direction(attributes);
+    let flags = SaFlags::from_bits_retain(raw.flags);
+    let extra_flags = attributes.read(AttributeType::SaExtraFlags).unwrap_or(0);
+    let extra_flags = SaExtraFlags::from_bits_retain(extra_flags);
+    check_direction(raw, (direction, flags, extra_flags), esn.as_ref(), attributes)?;
+    check_is_served(attributes)?;
+    if attributes.has(AttributeType::AlgComp) {
+        return Err(algorithm::compression_not_found());
+    }
+    let transform = algorithm::transform(attributes)?;
+    Ok(SaConfig {
+        id: SaId {
+            destination: address(family, raw.id.destination),
+            spi: Spi(raw.id.spi.get()),
+            // Known since `check_attributes`.
+            protocol: common::protocol(raw.id.protocol).unwrap_or(SaProtocol::Any),
+        },
+        source: address(family, raw.source),
+        mode,
+        reqid: Reqid(raw.reqid),
+        acquire_seq: raw.seq,
+        transform,
+        selector,
+        mark: common::mark(attributes),
+        output_mark: common::output_mark(attributes),
+        if_id: common::if_id(attributes),
+        replay: replay::config(raw, esn.as_ref(), attributes)?,
+        limits: common::limits(&raw.limits),
+        flags,
+        extra_flags,
+        encap: encap(attributes, family)?,
+        tfc_padding: attributes.read(AttributeType::TfcPad).unwrap_or(0),
+        direction,
+        pcpu: attributes.read(AttributeType::SaPcpu),
+        care_of: common::address_attribute(attributes, AttributeType::CoAddr, family),
+        offload: offload(attributes)?,
+    })
+}
+
+/// The state that GETSA, DELSA, EXPIRE or GETAE means; `None` when there can be none of that name.
+pub(crate) fn id(raw: &RawSaId) -> Option<SaId> {
+    Some(SaId {
+        destination: address(address::family(raw.family)?, raw.destination),
+        spi: Spi(raw.spi.get()),
+        protocol: common::protocol(raw.protocol)?,
+    })
+}
+
+/// The id in a whole state.
+pub(crate) fn id_of(raw: &RawSa) -> RawSaId {
+    RawSaId {
+        destination: raw.id.destination,
+        spi: raw.id.spi,
+        family: raw.family,
+        protocol: raw.id.protocol,
+        pad: 0,
+    }
+}
+
+/// What a device is called here, where only its number is known.
+pub(crate) fn device_name(ifindex: u32) -> String {
+    format!("if{ifindex}")
+}
+
+/// The state's family and its selector, which may be of none.
+fn families(raw: &RawSa) -> Result<(Family, Option<Selector>), Refusal> {
+    let family = address::family(raw.family).ok_or_else(|| Refusal::from(Error::Family))?;
+    if raw.selector.family == 0 {
+        // The kernel keeps the rest of such a selector, and gives it the state's family.
+        let own = common::selector(family, &raw.selector);
+        let blank = raw.flags & SaFlags::AF_UNSPEC.bits() != 0;
+        return Ok((family, own.filter(|_| !blank)));
+    }
+    let other = address::family(raw.selector.family)
+        .ok_or_else(|| Refusal::from(Error::StateSelectorFamily))?;
+    let selector =
+        common::selector(other, &raw.selector).ok_or_else(|| common::prefix_too_long(other))?;
+    Ok((family, Some(selector)))
+}
+
+/// Which attributes each protocol must and must not have.
+fn check_attributes(raw: &RawSa, attributes: &Attributes<'_>) -> Result<(), Refusal> {
+    use AttributeType as Type;
+    let any = |kinds: &[Type]| kinds.iter().any(|kind| attributes.has(*kind));
+    let (auth, pair) = (
+        &[Type::AlgAuth, Type::AlgAuthTrunc],
+        &[Type::AlgAuth, Type::AlgAuthTrunc, Type::AlgCrypt],
+    );
+    let wrong = match raw.id.protocol {
+        AH if !any(auth) => "Missing required attribute for AH: AUTH_TRUNC or AUTH",
+        AH if any(&[Type::AlgAead, Type::AlgCrypt, Type::AlgComp, Type::TfcPad]) => {
+            "Invalid attributes for AH: AEAD, CRYPT, COMP, TFCPAD"
+        }
+        ESP if any(&[Type::AlgComp]) => "Invalid attribute for ESP: COMP",
+        ESP if !any(pair) && !any(&[Type::AlgAead]) => {
+            "Missing required attribute for ESP: at least one of AUTH, AUTH_TRUNC, CRYPT, AEAD"
+        }
+        ESP if any(pair) && any(&[Type::AlgAead]) => {
+            "Invalid attribute combination for ESP: AEAD can't be used with AUTH, AUTH_TRUNC, CRYPT"
+        }
+        ESP if any(&[Type::TfcPad]) && raw.mode != TUNNEL => {
+            "TFC padding can only be used in tunnel mode"
+        }
+        COMP if !any(&[Type::AlgComp]) => "Missing required attribute for COMP: COMP",
+        COMP if any(pair) || any(&[Type::AlgAead, Type::TfcPad]) => {
+            "Invalid attributes for COMP: AEAD, AUTH, AUTH_TRUNC, CRYPT, TFCPAD"
+        }
+        COMP if raw.id.spi.get() >= 0x10000 => "SPI is too large for COMP (must be < 0x10000)",
+        ROUTE2 | HAO
+            if any(pair)
+                || any(&[Type::AlgComp, Type::AlgAead, Type::Encap])
+                || any(&[Type::SecCtx, Type::TfcPad]) =>
+        {
+            "Invalid attributes for DSTOPTS/ROUTING"
+        }
+        ROUTE2 | HAO if !any(&[Type::CoAddr]) => {
+            "Missing required COADDR attribute for DSTOPTS/ROUTING"
+        }
+        AH | ESP | COMP | ROUTE2 | HAO => return Ok(()),
+        _ => "Unsupported protocol",
+    };
+    Err(Refusal::invalid(wrong))
+}
+
+/// The options that only IP-TFS has; the mode itself the engine refuses.
+fn check_iptfs(raw: &RawSa, attributes: &Attributes<'_>) -> Result<(), Refusal> {
+    use AttributeType as Type;
+    let options = [
+        Type::IptfsDropTime,
+        Type::IptfsReorderWindow,
+        Type::IptfsDontFrag,
+        Type::IptfsInitDelay,
+        Type::IptfsMaxQsize,
+        Type::IptfsPktSize,
+    ];
+    if raw.mode != IPTFS && options.iter().any(|kind| attributes.has(*kind)) {
+        return Err(Refusal::invalid("IP-TFS options can only be used in IP-TFS mode"));
+    }
+    if raw.mode == IPTFS && !attributes.has(Type::SaDir) {
+        return Err(Refusal::invalid("IP-TFS mode requires in or out direction attribute"));
+    }
+    Ok(())
+}
+
+/// What a direction forbids; the engine checks it again, for those that do not come this way.
+fn check_direction(
+    raw: &RawSa,
+    (direction, flags, extra): (Option<Direction>, SaFlags, SaExtraFlags),
+    esn: Option<&replay::EsnState<'_>>,
+    attributes: &Attributes<'_>,
+) -> Result<(), Refusal> {
+    let Some(direction) = direction else {
+        return match attributes.has(AttributeType::SaPcpu) {
+            true => Err(Error::PcpuWithoutDirection.into()),
+            false => Ok(()),
+        };
+    };
+    let wrong_flag = match direction {
+        Direction::Out => [
+            (SaFlags::DECAP_DSCP, "DECAP_DSCP"),
+            (SaFlags::ICMP, "ICMP"),
+            (SaFlags::WILDRECV, "WILDRECV"),
+        ]
+        .into_iter()
+        .find(|(flag, _)| flags.contains(*flag))
+        .map(|(_, name)| Error::OutputFlag(name)),
+        Direction::In | Direction::Forward => flags
+            .contains(SaFlags::NOPMTUDISC)
+            .then_some(Error::InputFlag("NOPMTUDISC"))
+            .or_else(|| {
+                [
+                    (SaExtraFlags::DONT_ENCAP_DSCP, "DONT_ENCAP_DSCP"),
+                    (SaExtraFlags::OSEQ_MAY_WRAP, "OSEQ_MAY_WRAP"),
+                ]
+                .into_iter()
+                .find(|(flag, _)| extra.contains(*flag))
+                .map(|(_, name)| Error::InputFlag(name))
+            }),
+    };
+    match wrong_flag {
+        Some(error) => Err(error.into()),
+        None => replay::check_direction(raw, direction, esn, attributes),
+    }
+}
+
+/// What the kernel does with a state and the engine does not yet.
+fn check_is_served(attributes: &Attributes<'_>) -> Result<(), Refusal> {
+    use AttributeType as Type;
+    let unserved = [
+        (Type::LtimeVal, "Starting a state with counts is not supported yet"),
+        (Type::ReplayThresh, "Aevents (REPLAY_THRESH) are not supported yet"),
+        (Type::EtimerThresh, "Aevents (ETIMER_THRESH) are not supported yet"),
+        (Type::MtimerThresh, "MTIMER_THRESH is not supported yet"),
+        (
+            Type::NatKeepaliveInterval,
+            "NAT keepalives are not supported yet: let the IKE daemon send them",
+        ),
+    ];
+    match unserved.into_iter().find(|(kind, _)| attributes.has(*kind)) {
+        Some((_, text)) => Err(Refusal::not_yet(text)),
+        None => Ok(()),
+    }
+}
+
+fn encap(attributes: &Attributes<'_>, family: Family) -> Result<Option<UdpEncap>, Refusal> {
+    let Some(raw) = attributes.read::<RawEncap>(AttributeType::Encap) else { return Ok(None) };
+    let kind = match raw.kind {
+        1 => UdpEncapKind::NonIke,
+        2 => UdpEncapKind::Esp,
+        7 => UdpEncapKind::Tcp,
+        _ => return Err(Error::Encapsulation.into()),
+    };
+    Ok(Some(UdpEncap {
+        kind,
+        source_port: raw.source_port.get(),
+        destination_port: raw.destination_port.get(),
+        original_address: address(family, raw.original_address),
+    }))
+}
+
+fn offload(attributes: &Attributes<'_>) -> Result<Option<Offload>, Refusal> {
+    let Some(raw) = attributes.read::<RawOffload>(AttributeType::OffloadDev) else {
+        return Ok(None);
+    };
+    if raw.flags & !(OFFLOAD_IPV6 | OFFLOAD_INBOUND | OFFLOAD_PACKET) != 0 {
+        return Err(Refusal::invalid("Unrecognized flags in offload request"));
+    }
+    let has = |flag| raw.flags & flag != 0;
+    Ok(Some(Offload {
+        kind: if has(OFFLOAD_PACKET) { OffloadKind::Packet } else { OffloadKind::Crypto },
+        device: device_name(raw.ifindex),
+        direction: if has(OFFLOAD_INBOUND) { Direction::In } else { Direction::Out },
+    }))
+}
+
+/// The look-up mark of a request.
+pub(crate) fn mark(attributes: &Attributes<'_>) -> Mark {
+    common::mark(attributes)
+}

@@ -1,0 +1,86 @@
+//! What states and policies share.
+
+use uxfrm_engine::{Direction, IfId, Limits, Mark, Moment, Selector};
+
+use crate::{
+    address::{family_number, raw},
+    attribute::AttributeType,
+    datagram::Datagram,
+    layout::{RawLimits, RawMark, RawSelector},
+};
+
+/// Seconds since 1970 of a [`Moment`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Calendar {
+    /// When moment 0 was, in nanoseconds since 1970.
+    pub(crate) start: u64,
+}
+
+impl Calendar {
+    pub(crate) const fn seconds(self, moment: Moment) -> u64 {
+        self.start.saturating_add(moment.0) / 1_000_000_000
+    }
+
+    /// 0 is never.
+    pub(crate) fn seconds_or_never(self, moment: Option<Moment>) -> u64 {
+        moment.map_or(0, |moment| self.seconds(moment))
+    }
+}
+
+/// The selector of a policy, or of a state that has one.
+pub(crate) fn selector(selector: &Selector) -> RawSelector {
+    RawSelector {
+        destination: raw(selector.destination.address()),
+        source: raw(selector.source.address()),
+        destination_port: selector.destination_port.value.into(),
+        destination_port_mask: selector.destination_port.mask.into(),
+        source_port: selector.source_port.value.into(),
+        source_port_mask: selector.source_port.mask.into(),
+        family: family_number(selector.family()),
+        destination_len: selector.destination.prefix_len(),
+        source_len: selector.source.prefix_len(),
+        protocol: selector.protocol,
+        pad: [0; 3],
+        ifindex: selector.ifindex,
+        user: selector.user,
+    }
+}
+
+/// The selector of a state of any family.
+pub(crate) fn no_selector() -> RawSelector {
+    zerocopy::FromZeros::new_zeroed()
+}
+
+pub(crate) const fn limits(limits: &Limits) -> RawLimits {
+    RawLimits {
+        soft_bytes: limits.bytes.soft,
+        hard_bytes: limits.bytes.hard,
+        soft_packets: limits.packets.soft,
+        hard_packets: limits.packets.hard,
+        soft_added: limits.added_seconds.soft,
+        hard_added: limits.added_seconds.hard,
+        soft_used: limits.used_seconds.soft,
+        hard_used: limits.used_seconds.hard,
+    }
+}
+
+/// `XFRM_POLICY_IN`, `_OUT`, `_FWD`.
+pub(crate) const fn policy_direction(direction: Direction) -> u8 {
+    match direction {
+        Direction::In => 0,
+        Direction::Out => 1,
+        Direction::Forward => 2,
+    }
+}
+
+pub(crate) fn put_mark(out: &mut Datagram, mark: Mark) {
+    if mark != Mark::default() {
+        out.attribute(AttributeType::Mark, &RawMark { value: mark.value, mask: mark.mask });
+    }
+}
+
+pub(crate) fn put_if_id(out: &mut Datagram, if_id: IfId) {
+    if if_id != IfId(0) {
+        out.attribute(AttributeType::IfId, &if_id.0);
+    }
+}

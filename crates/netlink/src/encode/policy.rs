@@ -1,0 +1,113 @@
+//! Policies: `net/xfrm/xfrm_user.c: copy_to_user_policy` and the attributes behind it.
+
+use uxfrm_engine::{Action, Family, Level, Policy, PolicyEntry, PolicyFlags, PolicyKind, Template};
+
+use super::common::{self, Calendar};
+use crate::{
+    address::{family_number, raw},
+    attribute::AttributeType,
+    datagram::Datagram,
+    decode::common::{mode_number, protocol_number},
+    layout::{RawId, RawPolicy, RawPolicyId, RawPolicyType, RawTemplate, RawUsage},
+};
+
+/// `struct xfrm_userpolicy_info`; the kernel always says `share any`.
+pub(crate) fn info(entry: &PolicyEntry, calendar: Calendar) -> RawPolicy {
+    let policy = entry.policy();
+    RawPolicy {
+        selector: common::selector(&policy.selector),
+        limits: common::limits(&policy.limits),
+        usage: RawUsage {
+            bytes: entry.bytes(),
+            packets: entry.packets(),
+            added: calendar.seconds(entry.added()),
+            used: calendar.seconds_or_never(entry.last_used()),
+        },
+        priority: policy.priority.0,
+        index: entry.index().0,
+        direction: common::policy_direction(policy.direction),
+        action: action_number(policy.action),
+        flags: PolicyFlags::bits(&policy.flags),
+        share: 0,
+        pad: 0,
+    }
+}
+
+/// `struct xfrm_userpolicy_id` of a policy that went: by the name that it was called by.
+pub(crate) fn id(entry: &PolicyEntry, by_index: ByName) -> RawPolicyId {
+    let policy = entry.policy();
+    let (selector, index) = match by_index {
+        ByName::Index => (common::no_selector(), entry.index().0),
+        ByName::Selector => (common::selector(&policy.selector), 0),
+    };
+    let direction = common::policy_direction(policy.direction);
+    RawPolicyId { selector, index, direction, pad: [0; 3] }
+}
+
+/// By which name a policy was called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ByName {
+    Index,
+    Selector,
+}
+
+/// All attributes of a policy, in the kernel's order.
+pub(crate) fn attributes(out: &mut Datagram, policy: &Policy) {
+    put_templates(out, policy);
+    put_kind(out, policy.kind);
+    common::put_mark(out, policy.mark);
+    common::put_if_id(out, policy.if_id);
+}
+
+/// `XFRMA_POLICY_TYPE`.
+pub(crate) fn put_kind(out: &mut Datagram, kind: PolicyKind) {
+    let kind = match kind {
+        PolicyKind::Main => 0,
+        PolicyKind::Sub => 1,
+    };
+    out.attribute(AttributeType::PolicyType, &RawPolicyType { kind, pad: [0; 5] });
+}
+
+/// `XFRM_USERPOLICY_BLOCK`, `_ACCEPT`.
+pub(crate) const fn default_number(action: Action) -> u8 {
+    match action {
+        Action::Block => 1,
+        Action::Allow => 2,
+    }
+}
+
+const fn action_number(action: Action) -> u8 {
+    match action {
+        Action::Allow => 0,
+        Action::Block => 1,
+    }
+}
+
+fn put_templates(out: &mut Datagram, policy: &Policy) {
+    let templates: Vec<_> = policy.templates.iter().map(template).collect();
+    if !templates.is_empty() {
+        out.attribute(AttributeType::Tmpl, templates.as_slice());
+    }
+}
+
+fn template(template: &Template) -> RawTemplate {
+    RawTemplate {
+        id: RawId {
+            destination: raw(template.destination),
+            spi: template.spi.0.into(),
+            protocol: protocol_number(template.protocol),
+            pad: [0; 3],
+        },
+        family: family_number(Family::of(template.destination)),
+        pad: 0,
+        source: raw(template.source),
+        reqid: template.reqid.0,
+        mode: mode_number(template.mode),
+        share: 0,
+        optional: u8::from(template.level == Level::Use),
+        pad2: 0,
+        auth_algorithms: u32::MAX,
+        encryption_algorithms: u32::MAX,
+        compression_algorithms: u32::MAX,
+    }
+}

@@ -1,0 +1,201 @@
+//! States: `net/xfrm/xfrm_user.c: copy_to_user_state_extra`, attributes in its order. Keys go straight into the datagram, which is wiped.
+
+use uxfrm_crypto::KeyMaterial;
+use uxfrm_engine::{Direction, Mark, Sa, SaConfig, SaFlags, SaTransform, UdpEncap, UdpEncapKind};
+use zerocopy::IntoBytes as _;
+
+use super::common::{self, Calendar};
+use crate::{
+    address::{family_number, raw},
+    attribute::AttributeType,
+    datagram::Datagram,
+    decode::common::{mode_number, protocol_number},
+    layout::{
+        RawAlgorithm, RawEncap, RawId, RawReplay, RawReplayEsn, RawSa, RawSaId, RawSizedAlgorithm,
+        RawUsage,
+    },
+};
+
+/// The largest window that `struct xfrm_replay_state` has.
+const SHORT_WINDOW: u32 = 32;
+
+/// `struct xfrm_usersa_info`.
+pub(crate) fn info(sa: &Sa, calendar: Calendar) -> RawSa {
+    let config = sa.config();
+    let failures = sa.usage().failures();
+    let selector = config.selector.as_ref();
+    RawSa {
+        selector: selector.map_or_else(common::no_selector, common::selector),
+        id: RawId {
+            destination: raw(config.id.destination),
+            spi: config.id.spi.0.into(),
+            protocol: protocol_number(config.id.protocol),
+            pad: [0; 3],
+        },
+        source: raw(config.source),
+        limits: common::limits(&config.limits),
+        usage: usage(sa, calendar),
+        replay_window_failures: failures.replay_window,
+        replay_failures: failures.replay,
+        integrity_failures: failures.integrity_failed,
+        seq: config.acquire_seq,
+        reqid: config.reqid.0,
+        family: family_number(config.family()),
+        mode: mode_number(config.mode),
+        replay_window: short_window(config),
+        flags: config.flags.bits(),
+        pad: [0; 7],
+    }
+}
+
+/// `struct xfrm_lifetime_cur`.
+pub(crate) fn usage(sa: &Sa, calendar: Calendar) -> RawUsage {
+    RawUsage {
+        bytes: sa.usage().bytes(),
+        packets: sa.usage().packets(),
+        added: calendar.seconds(sa.added()),
+        used: calendar.seconds_or_never(sa.usage().first_used()),
+    }
+}
+
+/// `struct xfrm_usersa_id`.
+pub(crate) fn id(config: &SaConfig) -> RawSaId {
+    RawSaId {
+        destination: raw(config.id.destination),
+        spi: config.id.spi.0.into(),
+        family: family_number(config.family()),
+        protocol: protocol_number(config.id.protocol),
+        pad: 0,
+    }
+}
+
+/// All attributes of a state, keys included.
+pub(crate) fn attributes(out: &mut Datagram, sa: &Sa, calendar: Calendar) {
+    let config = sa.config();
+    if !config.extra_flags.is_empty() {
+        out.attribute(AttributeType::SaExtraFlags, &config.extra_flags.bits());
+    }
+    if let Some(care_of) = config.care_of {
+        out.attribute(AttributeType::CoAddr, &raw(care_of));
+    }
+    if let Some(used) = sa.usage().last_used() {
+        out.attribute(AttributeType::LastUsed, &calendar.seconds(used));
+    }
+    put_algorithms(out, &config.transform);
+    if let Some(encap) = &config.encap {
+        out.attribute(AttributeType::Encap, &raw_encap(encap));
+    }
+    if config.tfc_padding != 0 {
+        out.attribute(AttributeType::TfcPad, &config.tfc_padding);
+    }
+    common::put_mark(out, config.mark);
+    put_output_mark(out, config.output_mark);
+    put_replay(out, sa);
+    common::put_if_id(out, config.if_id);
+    put_direction(out, config.direction);
+    if let Some(pcpu) = config.pcpu {
+        out.attribute(AttributeType::SaPcpu, &pcpu);
+    }
+}
+
+/// `XFRMA_REPLAY_ESN_VAL` where 32 bits do not do, else `XFRMA_REPLAY_VAL`. Bitmaps are zero: the engine does not show its window.
+pub(crate) fn put_replay(out: &mut Datagram, sa: &Sa) {
+    #[expect(clippy::cast_possible_truncation, reason = "the halves of a 64-bit number")]
+    const fn halves(number: u64) -> (u32, u32) {
+        ((number >> 32) as u32, number as u32)
+    }
+    let (sent_high, sent) = halves(sa.sequence().last());
+    let (received_high, received) = halves(sa.replay().highest());
+    if is_short(sa.config()) {
+        out.attribute(AttributeType::ReplayVal, &RawReplay { sent, received, bitmap: 0 });
+        return;
+    }
+    let window = sa.config().replay.window;
+    let words = window.div_ceil(32);
+    let state = RawReplayEsn { words, sent, received, sent_high, received_high, window };
+    // A window is at most 4096 packets.
+    let bitmap = &[0_u32; 128][..usize::try_from(words).unwrap_or(0).min(128)];
+    out.raw_attribute(AttributeType::ReplayEsnVal as u16, &[state.as_bytes(), bitmap.as_bytes()]);
+}
+
+/// `XFRMA_SA_DIR`.
+pub(crate) fn put_direction(out: &mut Datagram, direction: Option<Direction>) {
+    if let Some(direction) = direction {
+        let number: u8 = match direction {
+            Direction::In | Direction::Forward => 1,
+            Direction::Out => 2,
+        };
+        out.attribute(AttributeType::SaDir, &number);
+    }
+}
+
+fn is_short(config: &SaConfig) -> bool {
+    !config.flags.contains(SaFlags::ESN) && config.replay.window <= SHORT_WINDOW
+}
+
+fn short_window(config: &SaConfig) -> u8 {
+    if is_short(config) { u8::try_from(config.replay.window).unwrap_or(0) } else { 0 }
+}
+
+fn put_output_mark(out: &mut Datagram, mark: Mark) {
+    if mark != Mark::default() {
+        out.attribute(AttributeType::SetMark, &mark.value);
+        out.attribute(AttributeType::SetMarkMask, &mark.mask);
+    }
+}
+
+/// The kernel tells of an authentication algorithm twice, for programs that know only the older attribute.
+fn put_algorithms(out: &mut Datagram, words: &SaTransform) {
+    let icv_bits = u32::try_from(words.transform.icv_len() * 8).unwrap_or(0);
+    let name = words.transform.name();
+    let Some((cipher, auth)) = name.split_once('/') else {
+        return put_sized(out, AttributeType::AlgAead, &name, &words.encryption_key, icv_bits);
+    };
+    if words.transform.authenticates() {
+        let key = &words.authentication_key;
+        put_plain(out, AttributeType::AlgAuth, auth, key);
+        put_sized(out, AttributeType::AlgAuthTrunc, auth, key, icv_bits);
+    }
+    put_plain(out, AttributeType::AlgCrypt, cipher, &words.encryption_key);
+}
+
+fn put_plain(out: &mut Datagram, kind: AttributeType, name: &str, key: &KeyMaterial) {
+    let raw = RawAlgorithm { name: padded(name), key_bits: bits(key) };
+    out.raw_attribute(kind as u16, &[raw.as_bytes(), key.expose()]);
+}
+
+fn put_sized(
+    out: &mut Datagram,
+    kind: AttributeType,
+    name: &str,
+    key: &KeyMaterial,
+    icv_bits: u32,
+) {
+    let raw = RawSizedAlgorithm { name: padded(name), key_bits: bits(key), icv_bits };
+    out.raw_attribute(kind as u16, &[raw.as_bytes(), key.expose()]);
+}
+
+fn bits(key: &KeyMaterial) -> u32 {
+    u32::try_from(key.len() * 8).unwrap_or(u32::MAX)
+}
+
+/// A name with zeros behind it; all of ours are short.
+fn padded(name: &str) -> [u8; 64] {
+    let mut padded = [0; 64];
+    padded.iter_mut().zip(name.bytes()).for_each(|(place, byte)| *place = byte);
+    padded
+}
+
+fn raw_encap(encap: &UdpEncap) -> RawEncap {
+    RawEncap {
+        kind: match encap.kind {
+            UdpEncapKind::NonIke => 1,
+            UdpEncapKind::Esp => 2,
+            UdpEncapKind::Tcp => 7,
+        },
+        source_port: encap.source_port.into(),
+        destination_port: encap.destination_port.into(),
+        pad: 0,
+        original_address: raw(encap.original_address),
+    }
+}

@@ -1,0 +1,27 @@
+//! The kernel's control protocol for IPsec, `NETLINK_XFRM`, without I/O: a codec that is total on any bytes and a
+//! [`Server`] that carries requests out on a [`Database`](uxfrm_engine::Database).
+//!
+//! It mirrors `net/xfrm/xfrm_user.c` of Linux 6.18: layouts, the order of checks, errno, extended-ACK texts, what is sent to
+//! which multicast group. What the engine stores but cannot do yet is refused with `EOPNOTSUPP` and a text of our own.
+#![forbid(unsafe_code)]
+
+mod address;
+mod attribute;
+mod datagram;
+mod layout;
+mod message;
+mod refusal;
+mod server;
+
+mod decode;
+mod encode;
+
+pub use attribute::{AttributeType, Attributes, RawAttribute, RawAttributes};
+pub use datagram::Datagram;
+pub use message::{Flags, Header, Message, MessageType, Messages};
+pub use refusal::Refusal;
+pub use server::{
+    Server, Settings,
+    client::{ClientId, Groups},
+    outbox::{Delivery, Outbox},
+};

@@ -1,0 +1,342 @@
+//! The server: requests in, answers and notifications out, all on the one writer of the databases.
+//!
+//! It mirrors `net/xfrm/xfrm_user.c: xfrm_user_rcv_msg` and `net/netlink/af_netlink.c: netlink_rcv_skb`. Who may connect is its
+//! caller's matter: whoever reaches [`Server::handle`] has CAP_NET_ADMIN.
+
+pub(crate) mod client;
+pub(crate) mod outbox;
+
+mod aevent;
+mod dump;
+mod info;
+mod larval;
+mod notify;
+mod policy;
+mod reply;
+mod state;
+
+use uxfrm_engine::{Database, Event, Moment, Snapshot};
+use zerocopy::{FromBytes, Immutable};
+
+use crate::{
+    attribute::Attributes,
+    encode::common::Calendar,
+    layout::{
+        RawAcquire, RawAevent, RawExpire, RawPolicy, RawPolicyExpire, RawPolicyId, RawSa, RawSaId,
+        RawSpiRequest,
+    },
+    message::{Flags, HEADER_LEN, LOWEST_TYPE, Message, MessageType, Messages, aligned},
+    refusal::{Refusal, number},
+};
+use client::{ClientId, Clients, Groups};
+use info::Thresholds;
+use larval::Larvals;
+use outbox::Outbox;
+
+/// What the server is told once.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Nanoseconds from 1970 to [`Moment`] 0, for the times in answers.
+    pub epoch: u64,
+    /// Where random SPIs start from.
+    pub seed: u64,
+    /// Seconds that a larval state lives (`net.core.xfrm_acq_expires`), 30 by default in Linux.
+    pub acquire_expires: u32,
+}
+
+/// All clients, and what of their business is not in the databases: larval states, dumps under way, hash thresholds.
+#[derive(Debug)]
+pub struct Server {
+    clients: Clients,
+    larvals: Larvals,
+    thresholds: Thresholds,
+    calendar: Calendar,
+}
+
+/// One request under way.
+struct Call<'a> {
+    client: ClientId,
+    message: Message<'a>,
+    attributes: Attributes<'a>,
+    database: &'a mut Database,
+    now: Moment,
+    out: &'a mut Outbox,
+}
+
+impl Server {
+    /// A server without clients.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            clients: Clients::default(),
+            larvals: Larvals::new(settings.seed, settings.acquire_expires),
+            thresholds: Thresholds::default(),
+            calendar: Calendar { start: settings.epoch },
+        }
+    }
+
+    /// Makes a client known, or lets it listen to more groups (`bind`, `NETLINK_ADD_MEMBERSHIP`).
+    pub fn join(&mut self, client: ClientId, groups: Groups) {
+        self.clients.join(client, groups);
+    }
+
+    /// Forgets a client, its groups and its dump.
+    pub fn leave(&mut self, client: ClientId) {
+        self.clients.leave(client);
+    }
+
+    /// Seconds that larval states live from now on (a write to `net.core.xfrm_acq_expires`).
+    pub fn set_acquire_expires(&mut self, seconds: u32) {
+        self.larvals.set_lifetime(seconds);
+    }
+
+    /// Carries out all requests of a datagram, whatever its bytes are. Of a dump only the first part goes out:
+    /// [`Server::resume`] gives the others.
+    pub fn handle(
+        &mut self,
+        client: ClientId,
+        bytes: &[u8],
+        database: &mut Database,
+        now: Moment,
+        out: &mut Outbox,
+    ) {
+        for message in Messages::of(bytes) {
+            let answer = self.carry_out(client, message, database, now, out);
+            match answer {
+                Outcome::Answered(Ok(warning)) => {
+                    if message.flags().contains(Flags::ACK) {
+                        out.answer(client, reply::acknowledge(client, message, warning));
+                    }
+                }
+                Outcome::Answered(Err(refusal)) => {
+                    out.answer(client, reply::refuse(client, message, &refusal));
+                }
+                Outcome::Dumping => {}
+            }
+        }
+    }
+
+    /// Whether a client's dump has more to give.
+    #[must_use]
+    pub fn is_dumping(&self, client: ClientId) -> bool {
+        self.clients.known(client).is_some_and(|client| client.dump.is_some())
+    }
+
+    /// The next datagram of a client's dump, to be asked for when its socket has room. A dump shows the databases as they were when
+    /// it began, whatever happens meanwhile.
+    pub fn resume(&mut self, client: ClientId, out: &mut Outbox) {
+        let slot = &mut self.clients.of(client).dump;
+        let Some(dump) = slot else { return };
+        let part = dump.next_part(client, self.calendar);
+        if part.is_last {
+            *slot = None;
+        }
+        out.answer(client, part.datagram);
+    }
+
+    /// Tells listeners what happened on the data path or by time. `before` is the snapshot from before the event was let take
+    /// effect: states and policies that reached a hard limit are in it still.
+    pub fn announce(&mut self, event: &Event, before: &Snapshot, now: Moment, out: &mut Outbox) {
+        notify::event(self, event, before, now, out);
+    }
+
+    /// When [`Server::handle_timeout`] must be called at the latest.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Moment> {
+        self.larvals.first_expiry()
+    }
+
+    /// Lets larval states that nobody turned into real ones go, and says so.
+    pub fn handle_timeout(&mut self, now: Moment, out: &mut Outbox) {
+        while let Some(larval) = self.larvals.take_expired(now) {
+            let datagram = notify::larval_expired(&larval, self.calendar);
+            out.multicast(&self.clients, Groups::EXPIRE, datagram);
+        }
+    }
+
+    fn carry_out(
+        &mut self,
+        client: ClientId,
+        message: Message<'_>,
+        database: &mut Database,
+        now: Moment,
+        out: &mut Outbox,
+    ) -> Outcome {
+        if !message.flags().contains(Flags::REQUEST) || message.header.kind < LOWEST_TYPE {
+            return Outcome::Answered(Ok(None));
+        }
+        let Some(kind) = MessageType::from_number(message.header.kind) else {
+            return Outcome::Answered(Err(Refusal::bare(number::EINVAL)));
+        };
+        // The kernel looks at either bit of `NLM_F_DUMP`.
+        let dumps = matches!(kind, MessageType::GetSa | MessageType::GetPolicy);
+        if dumps && message.flags().intersects(Flags::DUMP) {
+            return match self.begin_dump(client, kind, message, database) {
+                Ok(()) => {
+                    self.resume(client, out);
+                    Outcome::Dumping
+                }
+                Err(refusal) => Outcome::Answered(Err(refusal)),
+            };
+        }
+        Outcome::Answered(self.request(client, kind, message, database, now, out))
+    }
+
+    /// Gives the warning that goes with a success.
+    fn request(
+        &mut self,
+        client: ClientId,
+        kind: MessageType,
+        message: Message<'_>,
+        database: &mut Database,
+        now: Moment,
+        out: &mut Outbox,
+    ) -> Result<Option<&'static str>, Refusal> {
+        let start = aligned(head_len(kind));
+        if message.body().len() < head_len(kind) {
+            return Err(Refusal::invalid("Invalid header length"));
+        }
+        let tail = message.body().get(start..).unwrap_or_default();
+        if kind == MessageType::NewSpdInfo {
+            return self.thresholds.set(tail, HEADER_LEN + start);
+        }
+        let attributes = Attributes::parse(tail, HEADER_LEN + start)?;
+        let warning = attributes.has_leftover().then_some(LEFTOVER);
+        reject_unused(kind, &attributes).map_err(|refusal| refusal.or_words(warning))?;
+        let mut call = Call { client, message, attributes, database, now, out };
+        match self.dispatch(kind, &mut call) {
+            Ok(()) => Ok(warning),
+            Err(refusal) => Err(refusal.or_words(warning)),
+        }
+    }
+
+    fn dispatch(&mut self, kind: MessageType, call: &mut Call<'_>) -> Result<(), Refusal> {
+        match kind {
+            MessageType::NewSa => self.new_sa(call),
+            MessageType::UpdSa => self.update_sa(call),
+            MessageType::DelSa => self.delete_sa(call),
+            MessageType::GetSa => self.one_sa(call),
+            MessageType::FlushSa => self.flush_sas(call),
+            MessageType::AllocSpi => self.allocate_spi(call),
+            MessageType::Expire => self.expire_sa(call),
+            MessageType::NewPolicy | MessageType::UpdPolicy => self.add_policy(kind, call),
+            MessageType::DelPolicy => self.delete_policy(call),
+            MessageType::GetPolicy => self.one_policy(call),
+            MessageType::FlushPolicy => self.flush_policies(call),
+            MessageType::PolExpire => self.expire_policy(call),
+            MessageType::SetDefault => self.set_defaults(call),
+            MessageType::GetDefault => Self::defaults(call),
+            MessageType::GetSadInfo => self.sad_info(call),
+            MessageType::GetSpdInfo => self.spd_info(call),
+            MessageType::NewAe => self.set_counters(call),
+            MessageType::GetAe => self.counters(call),
+            MessageType::Migrate if !call.attributes.has(crate::AttributeType::Migrate) => {
+                Err(Refusal::invalid("Missing required MIGRATE attribute"))
+            }
+            MessageType::Migrate | MessageType::MigrateState => Err(Refusal::not_yet(
+                "Migration is not supported yet: add the new states and delete the old ones",
+            )),
+            MessageType::Acquire => {
+                Err(Refusal::not_yet("Acquires come from packets, not from clients"))
+            }
+            // Never asked for, only sent.
+            MessageType::Report
+            | MessageType::NewSadInfo
+            | MessageType::NewSpdInfo
+            | MessageType::Mapping => Err(Refusal::bare(number::EINVAL)),
+        }
+    }
+}
+
+/// What became of a request.
+enum Outcome {
+    /// Done or refused; a warning may go with success.
+    Answered(Result<Option<&'static str>, Refusal>),
+    /// A dump began, which is never acknowledged.
+    Dumping,
+}
+
+/// The kernel says this and goes on.
+const LEFTOVER: &str = "bytes leftover after parsing attributes";
+
+impl Refusal {
+    /// A refusal without words takes those of a warning.
+    fn or_words(mut self, warning: Option<&'static str>) -> Self {
+        self.text = self.text.or_else(|| warning.map(Into::into));
+        self
+    }
+}
+
+impl Call<'_> {
+    /// The structure that the request begins with; `dispatch` is reached only when the body is as long.
+    fn head<T: FromBytes + Immutable>(&self) -> Result<T, Refusal> {
+        T::read_from_prefix(self.message.body())
+            .map(|(head, _)| head)
+            .map_err(|_| Refusal::invalid("Invalid header length"))
+    }
+
+    /// Begins a message that answers this one.
+    fn answer(&self, kind: MessageType) -> crate::Datagram {
+        let mut datagram = crate::Datagram::new();
+        datagram.begin(kind as u16, 0, self.message.header.seq, self.client.0);
+        datagram
+    }
+
+    /// Begins a message about what this one did: it has the request's own port id, mostly 0.
+    fn notice(&self, kind: MessageType) -> crate::Datagram {
+        let mut datagram = crate::Datagram::new();
+        let header = self.message.header;
+        datagram.begin(kind as u16, 0, header.seq, header.pid);
+        datagram
+    }
+}
+
+/// `xfrm_msg_min`.
+const fn head_len(kind: MessageType) -> usize {
+    match kind {
+        MessageType::NewSa | MessageType::UpdSa => size_of::<RawSa>(),
+        MessageType::DelSa | MessageType::GetSa => size_of::<RawSaId>(),
+        MessageType::NewPolicy | MessageType::UpdPolicy => size_of::<RawPolicy>(),
+        MessageType::DelPolicy | MessageType::GetPolicy | MessageType::Migrate => {
+            size_of::<RawPolicyId>()
+        }
+        MessageType::AllocSpi => size_of::<RawSpiRequest>(),
+        MessageType::Acquire => size_of::<RawAcquire>(),
+        MessageType::Expire => size_of::<RawExpire>(),
+        MessageType::PolExpire => size_of::<RawPolicyExpire>(),
+        MessageType::FlushSa => 1,
+        MessageType::NewAe | MessageType::GetAe => size_of::<RawAevent>(),
+        MessageType::Report => 60,
+        MessageType::GetSadInfo | MessageType::NewSpdInfo | MessageType::GetSpdInfo => 4,
+        MessageType::SetDefault | MessageType::GetDefault => 3,
+        MessageType::FlushPolicy
+        | MessageType::NewSadInfo
+        | MessageType::Mapping
+        | MessageType::MigrateState => 0,
+    }
+}
+
+/// `xfrm_reject_unused_attr`: these attributes mean nothing elsewhere.
+fn reject_unused(kind: MessageType, attributes: &Attributes<'_>) -> Result<(), Refusal> {
+    use crate::AttributeType as Type;
+    let about_states =
+        matches!(kind, MessageType::NewSa | MessageType::UpdSa | MessageType::AllocSpi);
+    let takes_pcpu = about_states || kind == MessageType::Acquire;
+    let refused_by_type = matches!(
+        kind,
+        MessageType::Report
+            | MessageType::NewSadInfo
+            | MessageType::Mapping
+            | MessageType::MigrateState
+    );
+    if refused_by_type {
+        return Ok(());
+    }
+    if attributes.has(Type::SaDir) && !about_states {
+        return Err(Refusal::invalid("Invalid attribute SA_DIR"));
+    }
+    if attributes.has(Type::SaPcpu) && !takes_pcpu {
+        return Err(Refusal::invalid("Invalid attribute SA_PCPU"));
+    }
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! Who is connected: port ids, the groups that each listens to, the dump that each is in.
+
+use std::collections::BTreeMap;
+
+use bitflags::bitflags;
+
+use super::dump::Dump;
+
+/// A client by its netlink port id, which its `getsockname` gave it; never 0, which is the kernel's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClientId(pub u32);
+
+bitflags! {
+    /// Multicast groups as `bind` takes them (`nl_groups`): group n is bit n − 1 (`XFRMNLGRP_*`).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Groups: u32 {
+        /// Packets that need a state.
+        const ACQUIRE = 1;
+        /// States and policies that reached a limit.
+        const EXPIRE = 1 << 1;
+        /// States added, changed, deleted. Their keys are in it, as in the kernel's.
+        const SA = 1 << 2;
+        /// Policies added, changed, deleted, and defaults.
+        const POLICY = 1 << 3;
+        /// Counters of states.
+        const AEVENTS = 1 << 4;
+        /// Mobile IPv6; never sent.
+        const REPORT = 1 << 5;
+        /// Migrations.
+        const MIGRATE = 1 << 6;
+        /// Peers behind NAT that moved.
+        const MAPPING = 1 << 7;
+    }
+}
+
+/// All clients.
+#[derive(Debug, Default)]
+pub(crate) struct Clients(BTreeMap<ClientId, Client>);
+
+/// What is known of one.
+#[derive(Debug, Default)]
+pub(crate) struct Client {
+    pub(crate) groups: Groups,
+    pub(crate) dump: Option<Dump>,
+}
+
+impl Clients {
+    pub(crate) fn join(&mut self, id: ClientId, groups: Groups) {
+        self.0.entry(id).or_default().groups |= groups;
+    }
+
+    pub(crate) fn leave(&mut self, id: ClientId) {
+        self.0.remove(&id);
+    }
+
+    /// A client that never joined listens to nothing and may ask for anything.
+    pub(crate) fn of(&mut self, id: ClientId) -> &mut Client {
+        self.0.entry(id).or_default()
+    }
+
+    pub(crate) fn known(&self, id: ClientId) -> Option<&Client> {
+        self.0.get(&id)
+    }
+
+    pub(crate) fn listeners(&self, group: Groups) -> impl Iterator<Item = ClientId> {
+        let listens = move |client: &Client| client.groups.intersects(group);
+        self.0.iter().filter(move |(_, client)| listens(client)).map(|(id, _)| *id)
+    }
+}

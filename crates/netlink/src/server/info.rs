@@ -1,0 +1,164 @@
+//! Counts, hash thresholds and defaults: GETSADINFO, NEW- and GETSPDINFO, SET- and GETDEFAULT.
+
+use uxfrm_engine::{Action, Defaults, Direction};
+
+use super::{Call, LEFTOVER, Server, client::Groups};
+use crate::{
+    Datagram, MessageType, RawAttributes, Refusal,
+    encode::policy::default_number,
+    layout::{RawDefaults, RawHashInfo, RawSpdInfo, RawThreshold},
+    message::Flags,
+    refusal::number,
+};
+use zerocopy::{FromBytes as _, IntoBytes as _};
+
+/// `XFRMA_SAD_*`, `XFRMA_SPD_*`.
+const SAD_COUNT: u16 = 1;
+const SAD_HASH: u16 = 2;
+const SPD_INFO: u16 = 1;
+const SPD_HASH: u16 = 2;
+const SPD_IPV4_THRESHOLD: u16 = 3;
+const SPD_IPV6_THRESHOLD: u16 = 4;
+
+/// `xfrm_policy_hashmax`, `xfrm_state_hashmax`.
+const MOST_BUCKETS: u32 = 1024 * 1024;
+
+/// From which prefix lengths on the kernel hashes policies. Here it steers nothing: look-ups need no such advice. Kept for those
+/// that ask for it again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Thresholds {
+    ipv4: RawThreshold,
+    ipv6: RawThreshold,
+}
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Self {
+            ipv4: RawThreshold { local: 32, remote: 32 },
+            ipv6: RawThreshold { local: 128, remote: 128 },
+        }
+    }
+}
+
+impl Thresholds {
+    /// NEWSPDINFO: its attributes are a numbering of their own.
+    pub(super) fn set(
+        &mut self,
+        bytes: &[u8],
+        start: usize,
+    ) -> Result<Option<&'static str>, Refusal> {
+        let mut attributes = RawAttributes::of(bytes);
+        let mut new = *self;
+        let (mut ipv4_is_wrong, mut ipv6_is_wrong) = (false, false);
+        for attribute in attributes.by_ref() {
+            if ![SPD_IPV4_THRESHOLD, SPD_IPV6_THRESHOLD].contains(&attribute.kind) {
+                continue;
+            }
+            let Ok((threshold, _)) = RawThreshold::read_from_prefix(attribute.value) else {
+                let place = u32::try_from(start + attribute.offset).unwrap_or(u32::MAX);
+                let text = "Attribute failed policy validation";
+                return Err(Refusal::at(number::ERANGE, text, place));
+            };
+            let highest = threshold.local.max(threshold.remote);
+            if attribute.kind == SPD_IPV4_THRESHOLD {
+                (new.ipv4, ipv4_is_wrong) = (threshold, highest > 32);
+            } else {
+                (new.ipv6, ipv6_is_wrong) = (threshold, highest > 128);
+            }
+        }
+        if ipv4_is_wrong {
+            return Err(Refusal::invalid("Invalid hash threshold (must be <= 32 for IPv4)"));
+        }
+        if ipv6_is_wrong {
+            return Err(Refusal::invalid("Invalid hash threshold (must be <= 128 for IPv6)"));
+        }
+        *self = new;
+        Ok((attributes.leftover() != 0).then_some(LEFTOVER))
+    }
+}
+
+impl Server {
+    pub(super) fn sad_info(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
+        let flags: u32 = call.head()?;
+        let count = call.database.snapshot().sad.len() + self.larvals.len();
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        let buckets = count.next_power_of_two().clamp(8, MOST_BUCKETS);
+        let mut datagram = call.answer(MessageType::NewSadInfo);
+        datagram.put(&flags);
+        datagram.raw_attribute(SAD_COUNT, &[count.as_bytes()]);
+        let hash = RawHashInfo { buckets, most: MOST_BUCKETS };
+        datagram.raw_attribute(SAD_HASH, &[hash.as_bytes()]);
+        call.out.answer(call.client, datagram);
+        Ok(())
+    }
+
+    pub(super) fn spd_info(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
+        let flags: u32 = call.head()?;
+        let mut counts = [0_u32; 3];
+        call.database
+            .snapshot()
+            .spd
+            .iter()
+            .for_each(|entry| counts[entry.policy().direction as usize] += 1);
+        let of = |direction: Direction| counts[direction as usize];
+        let info = RawSpdInfo {
+            inbound: of(Direction::In),
+            outbound: of(Direction::Out),
+            forward: of(Direction::Forward),
+            socket_inbound: 0,
+            socket_outbound: 0,
+            socket_forward: 0,
+        };
+        let all = counts.iter().sum::<u32>();
+        let buckets = all.next_power_of_two().clamp(8, MOST_BUCKETS) - 1;
+        let mut datagram = call.answer(MessageType::NewSpdInfo);
+        datagram.put(&flags);
+        datagram.raw_attribute(SPD_INFO, &[info.as_bytes()]);
+        let hash = RawHashInfo { buckets, most: MOST_BUCKETS };
+        datagram.raw_attribute(SPD_HASH, &[hash.as_bytes()]);
+        datagram.raw_attribute(SPD_IPV4_THRESHOLD, &[self.thresholds.ipv4.as_bytes()]);
+        datagram.raw_attribute(SPD_IPV6_THRESHOLD, &[self.thresholds.ipv6.as_bytes()]);
+        call.out.answer(call.client, datagram);
+        Ok(())
+    }
+
+    /// Numbers that are neither block nor accept leave a direction as it is.
+    pub(super) fn set_defaults(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
+        let wanted: RawDefaults = call.head()?;
+        let action = |number, old| match number {
+            1 => Action::Block,
+            2 => Action::Allow,
+            _ => old,
+        };
+        let defaults = call.database.apply(call.now, |change| {
+            let old = change.defaults();
+            let new = Defaults {
+                inbound: action(wanted.inbound, old.inbound),
+                forward: action(wanted.forward, old.forward),
+                outbound: action(wanted.outbound, old.outbound),
+            };
+            change.set_defaults(new);
+            new
+        });
+        let mut datagram = Datagram::new();
+        datagram.begin(MessageType::GetDefault as u16, Flags::empty().bits(), 0, 0);
+        datagram.put(&raw(defaults));
+        call.out.multicast(&self.clients, Groups::POLICY, datagram);
+        Ok(())
+    }
+
+    pub(super) fn defaults(call: &mut Call<'_>) -> Result<(), Refusal> {
+        let mut datagram = call.answer(MessageType::GetDefault);
+        datagram.put(&raw(call.database.snapshot().spd.defaults()));
+        call.out.answer(call.client, datagram);
+        Ok(())
+    }
+}
+
+fn raw(defaults: Defaults) -> RawDefaults {
+    RawDefaults {
+        inbound: default_number(defaults.inbound),
+        forward: default_number(defaults.forward),
+        outbound: default_number(defaults.outbound),
+    }
+}

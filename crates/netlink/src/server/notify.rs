@@ -1,0 +1,168 @@
+//! What listeners are told without having asked: limits, acquires, mappings.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use uxfrm_engine::{
+    Event, Family, Lifecycle, Moment, PolicyEntry, PolicyIndex, Prefix, Sa, SaId, Selector,
+    Snapshot,
+};
+
+use super::{Server, client::Groups, larval::Larval, outbox::Outbox};
+use crate::{
+    Datagram, MessageType,
+    address::raw,
+    encode::{
+        common::{self, Calendar},
+        policy, state,
+    },
+    layout::{RawAcquire, RawExpire, RawMapping, RawPolicyExpire},
+};
+
+/// One event of the engine.
+pub(super) fn event(
+    server: &mut Server,
+    event: &Event,
+    before: &Snapshot,
+    now: Moment,
+    out: &mut Outbox,
+) {
+    match event {
+        Event::SaSoftLimit(id) => expire(server, before, *id, Lifecycle::Dying, out),
+        Event::SaHardLimit(id) => expire(server, before, *id, Lifecycle::Expired, out),
+        Event::PolicySoftLimit(index, _) => expire_policy(server, before, *index, false, out),
+        Event::PolicyHardLimit(index, _) => expire_policy(server, before, *index, true, out),
+        Event::Acquire { policy, source, destination } => {
+            let flow = Selector {
+                source: Prefix::host(*source),
+                destination: Prefix::host(*destination),
+                ..Selector::any(Family::of(*destination))
+            };
+            acquire(server, before, *policy, flow, now, out);
+        }
+        Event::Mapping { state, from } => mapping(server, before, *state, *from, out),
+    }
+}
+
+/// `build_expire`.
+pub(super) fn sa_expired(sa: &Sa, hard: bool, pid: u32, calendar: Calendar) -> Datagram {
+    let mut datagram = begin(MessageType::Expire, pid);
+    let sa_info = state::info(sa, calendar);
+    datagram.put(&RawExpire { sa: sa_info, hard: hard.into(), pad: [0; 7] });
+    let config = sa.config();
+    common::put_mark(&mut datagram, config.mark);
+    common::put_if_id(&mut datagram, config.if_id);
+    state::put_direction(&mut datagram, config.direction);
+    datagram
+}
+
+/// A larval state that nobody made real expires hard.
+pub(super) fn larval_expired(larval: &Larval, calendar: Calendar) -> Datagram {
+    let mut datagram = begin(MessageType::Expire, 0);
+    datagram.put(&RawExpire { sa: larval.info(calendar), hard: 1, pad: [0; 7] });
+    common::put_mark(&mut datagram, larval.mark);
+    common::put_if_id(&mut datagram, larval.if_id);
+    state::put_direction(&mut datagram, larval.direction);
+    datagram
+}
+
+/// `build_polexpire`.
+pub(super) fn policy_expired(
+    entry: &PolicyEntry,
+    hard: bool,
+    pid: u32,
+    calendar: Calendar,
+) -> Datagram {
+    let mut datagram = begin(MessageType::PolExpire, pid);
+    let info = policy::info(entry, calendar);
+    datagram.put(&RawPolicyExpire { policy: info, hard: hard.into(), pad: [0; 7] });
+    policy::attributes(&mut datagram, entry.policy());
+    datagram
+}
+
+/// Of several states with one id the one that is as far as the event says.
+fn expire(server: &Server, before: &Snapshot, id: SaId, stage: Lifecycle, out: &mut Outbox) {
+    let candidates = || before.sad.with_id(id);
+    let found = candidates().find(|sa| sa.lifecycle() == stage).or_else(|| candidates().next());
+    if let Some(sa) = found {
+        let datagram = sa_expired(sa, stage == Lifecycle::Expired, 0, server.calendar);
+        out.multicast(&server.clients, Groups::EXPIRE, datagram);
+    }
+}
+
+fn expire_policy(
+    server: &Server,
+    before: &Snapshot,
+    index: PolicyIndex,
+    hard: bool,
+    out: &mut Outbox,
+) {
+    if let Some(entry) = find_policy(before, index) {
+        let datagram = policy_expired(entry, hard, 0, server.calendar);
+        out.multicast(&server.clients, Groups::EXPIRE, datagram);
+    }
+}
+
+/// `build_acquire`, for the first template that has no state: the engine says which policy, not which template. A key manager makes all
+/// of a policy's states at once. Nobody listening, nothing is asked for.
+fn acquire(
+    server: &mut Server,
+    before: &Snapshot,
+    index: PolicyIndex,
+    flow: Selector,
+    now: Moment,
+    out: &mut Outbox,
+) {
+    let Some(entry) = find_policy(before, index) else { return };
+    let policy = entry.policy();
+    let Some(template) = policy.templates.first() else { return };
+    if server.clients.listeners(Groups::ACQUIRE).next().is_none() {
+        return;
+    }
+    let or = |wanted: std::net::IpAddr, own| if wanted.is_unspecified() { own } else { wanted };
+    let ends = (
+        or(template.source, flow.source.address()),
+        or(template.destination, flow.destination.address()),
+    );
+    let larval = Larval::wanted(template, ends, (policy.mark, policy.if_id), flow);
+    let Some(larval) = server.larvals.acquire(larval, now) else { return };
+    let mut datagram = begin(MessageType::Acquire, 0);
+    datagram.put(&RawAcquire {
+        id: larval.raw_id(),
+        source: raw(larval.source),
+        selector: common::selector(&flow),
+        policy: policy::info(entry, server.calendar),
+        auth_algorithms: u32::MAX,
+        encryption_algorithms: u32::MAX,
+        compression_algorithms: u32::MAX,
+        seq: larval.seq,
+    });
+    policy::attributes(&mut datagram, policy);
+    out.multicast(&server.clients, Groups::ACQUIRE, datagram);
+}
+
+/// `build_mapping`.
+fn mapping(server: &Server, before: &Snapshot, id: SaId, from: SocketAddr, out: &mut Outbox) {
+    let Some(sa) = before.sad.with_id(id).next() else { return };
+    let config = sa.config();
+    let mut datagram = begin(MessageType::Mapping, 0);
+    datagram.put(&RawMapping {
+        id: state::id(config),
+        reqid: config.reqid.0,
+        old_source: raw(config.source),
+        new_source: raw(from.ip()),
+        old_source_port: config.encap.map_or(0, |encap| encap.source_port).into(),
+        new_source_port: from.port().into(),
+    });
+    out.multicast(&server.clients, Groups::MAPPING, datagram);
+}
+
+fn find_policy(snapshot: &Snapshot, index: PolicyIndex) -> Option<&Arc<PolicyEntry>> {
+    snapshot.spd.iter().find(|entry| entry.index() == index)
+}
+
+/// What comes of itself has no number.
+fn begin(kind: MessageType, pid: u32) -> Datagram {
+    let mut datagram = Datagram::new();
+    datagram.begin(kind as u16, 0, 0, pid);
+    datagram
+}

@@ -1,0 +1,45 @@
+//! What is to be sent, collected for whoever owns the sockets.
+
+use std::sync::Arc;
+
+use super::client::{ClientId, Clients, Groups};
+use crate::Datagram;
+
+/// Datagrams to be sent, in order.
+#[derive(Debug, Default)]
+pub struct Outbox(Vec<Delivery>);
+
+/// One datagram for one client.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    /// For whom.
+    pub to: ClientId,
+    /// What.
+    pub datagram: Arc<Datagram>,
+    /// The group that it was sent to; `None` is an answer. When a listener's queue is full, a group's datagrams are dropped and
+    /// the listener is told `ENOBUFS`; answers wait.
+    pub group: Option<Groups>,
+}
+
+impl Outbox {
+    /// Takes all out.
+    pub fn drain(&mut self) -> impl Iterator<Item = Delivery> {
+        self.0.drain(..)
+    }
+
+    /// Whether there is nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn answer(&mut self, to: ClientId, datagram: Datagram) {
+        self.0.push(Delivery { to, datagram: Arc::new(datagram), group: None });
+    }
+
+    pub(crate) fn multicast(&mut self, clients: &Clients, group: Groups, datagram: Datagram) {
+        let datagram = Arc::new(datagram);
+        let delivery = |to| Delivery { to, datagram: Arc::clone(&datagram), group: Some(group) };
+        self.0.extend(clients.listeners(group).map(delivery));
+    }
+}

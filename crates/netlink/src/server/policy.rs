@@ -1,0 +1,99 @@
+//! Requests about policies.
+
+use std::sync::Arc;
+
+use uxfrm_engine::{PolicyEntry, PolicyKey};
+
+use super::{Call, Server, client::Groups, notify};
+use crate::{
+    MessageType, Refusal,
+    decode::{common, policy as decode},
+    encode::policy::{self as encode, ByName},
+    layout::{RawPolicy, RawPolicyExpire, RawPolicyId},
+    refusal::number,
+};
+
+impl Server {
+    /// NEWPOLICY and UPDPOLICY.
+    pub(super) fn add_policy(&self, kind: MessageType, call: &mut Call<'_>) -> Result<(), Refusal> {
+        let policy = decode::policy(&call.head::<RawPolicy>()?, &call.attributes)?;
+        let entry = call.database.apply(call.now, |change| {
+            if kind == MessageType::NewPolicy {
+                change.add_policy(policy)
+            } else {
+                change.update_policy(policy)
+            }
+        })?;
+        let mut datagram = call.notice(kind);
+        datagram.put(&encode::info(&entry, self.calendar));
+        encode::attributes(&mut datagram, entry.policy());
+        call.out.multicast(&self.clients, Groups::POLICY, datagram);
+        Ok(())
+    }
+
+    pub(super) fn delete_policy(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
+        let id: RawPolicyId = call.head()?;
+        let key = decode::key(&id, &call.attributes)?.ok_or(const { no_such_policy() })?;
+        let entry = call.database.apply(call.now, |change| change.delete_policy(&key))?;
+        let by = if id.index == 0 { ByName::Selector } else { ByName::Index };
+        let mut datagram = call.notice(MessageType::DelPolicy);
+        datagram.put(&encode::id(&entry, by));
+        datagram.attribute(crate::AttributeType::Policy, &encode::info(&entry, self.calendar));
+        encode::attributes(&mut datagram, entry.policy());
+        call.out.multicast(&self.clients, Groups::POLICY, datagram);
+        Ok(())
+    }
+
+    /// GETPOLICY of one.
+    pub(super) fn one_policy(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
+        let key = decode::key(&call.head()?, &call.attributes)?;
+        let entry = find(call, key)?;
+        let mut datagram = call.answer(MessageType::NewPolicy);
+        datagram.put(&encode::info(&entry, self.calendar));
+        encode::attributes(&mut datagram, entry.policy());
+        call.out.answer(call.client, datagram);
+        Ok(())
+    }
+
+    /// Nothing to flush is no error, and nobody is told.
+    pub(super) fn flush_policies(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
+        let kind = common::policy_kind(&call.attributes)?;
+        if call.database.apply(call.now, |change| change.flush_policies(kind)) != 0 {
+            let mut datagram = call.notice(MessageType::FlushPolicy);
+            encode::put_kind(&mut datagram, kind);
+            call.out.multicast(&self.clients, Groups::POLICY, datagram);
+        }
+        Ok(())
+    }
+
+    /// POLEXPIRE from a client: says so to all, and deletes when it is hard.
+    pub(super) fn expire_policy(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
+        let raw: RawPolicyExpire = call.head()?;
+        let id = RawPolicyId {
+            selector: raw.policy.selector,
+            index: raw.policy.index,
+            direction: raw.policy.direction,
+            pad: [0; 3],
+        };
+        let key = decode::key(&id, &call.attributes)?;
+        let entry = find(call, key.clone())?;
+        if raw.hard != 0 {
+            let key = key.ok_or(const { no_such_policy() })?;
+            call.database.apply(call.now, |change| change.delete_policy(&key))?;
+        }
+        let pid = call.message.header.pid;
+        let datagram = notify::policy_expired(&entry, raw.hard != 0, pid, self.calendar);
+        call.out.multicast(&self.clients, Groups::EXPIRE, datagram);
+        Ok(())
+    }
+}
+
+fn find(call: &mut Call<'_>, key: Option<PolicyKey>) -> Result<Arc<PolicyEntry>, Refusal> {
+    let found = key
+        .and_then(|key| call.database.apply(call.now, |change| change.find_policy(&key).cloned()));
+    found.ok_or(const { no_such_policy() })
+}
+
+const fn no_such_policy() -> Refusal {
+    Refusal::bare(number::ENOENT)
+}

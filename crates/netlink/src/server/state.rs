@@ -1,0 +1,179 @@
+//! Requests about states.
+
+use std::sync::Arc;
+
+use uxfrm_engine::{Mark, Sa, SaConfig, SaId};
+
+use super::{Call, Server, client::Groups, larval::Larval, notify};
+use crate::{
+    AttributeType, Datagram, MessageType, Refusal,
+    decode::{common, state as decode},
+    encode::{common::Calendar, state as encode},
+    layout::{RawExpire, RawSa, RawSaId},
+    refusal::number,
+};
+
+/// A state, real or not yet.
+#[derive(Debug)]
+pub(super) enum Found {
+    Sa(Arc<Sa>),
+    Larval(Larval),
+}
+
+impl Server {
+    /// NEWSA. What has an SPI of a larval state is taken, as in the kernel: UPDSA fills it.
+    pub(super) fn new_sa(&mut self, call: &mut Call<'_>) -> Result<(), Refusal> {
+        let config = decode::config(&call.head::<RawSa>()?, &call.attributes)?;
+        if self.larvals.find(config.id, config.mark).is_some() {
+            return Err(Refusal::bare(number::EEXIST));
+        }
+        let sa = self.add(call, config)?;
+        self.larvals.answered_by(sa.config());
+        self.tell_of_sa(MessageType::NewSa, &sa, call);
+        Ok(())
+    }
+
+    /// UPDSA: changes a state, or makes a larval one real.
+    pub(super) fn update_sa(&mut self, call: &mut Call<'_>) -> Result<(), Refusal> {
+        let config = decode::config(&call.head::<RawSa>()?, &call.attributes)?;
+        let (id, mark) = (config.id, config.mark);
+        let Some(larval) = self.larvals.find(id, mark) else {
+            let sa = call.database.apply(call.now, |change| change.update_sa(config))?;
+            self.tell_of_sa(MessageType::UpdSa, &sa, call);
+            return Ok(());
+        };
+        if config.direction.is_some() && larval.direction != config.direction {
+            return Err(no_such_state());
+        }
+        let sa = self.add(call, config)?;
+        self.larvals.take(id, mark);
+        self.tell_of_sa(MessageType::UpdSa, &sa, call);
+        Ok(())
+    }
+
+    pub(super) fn delete_sa(&mut self, call: &mut Call<'_>) -> Result<(), Refusal> {
+        let (id, mark) = sa_id(&call.head()?, call)?;
+        let found = self.remove(id, mark, call)?;
+        let mut datagram = call.notice(MessageType::DelSa);
+        match &found {
+            Found::Sa(sa) => {
+                datagram.put(&encode::id(sa.config()));
+                datagram.attribute(AttributeType::Sa, &encode::info(sa, self.calendar));
+                encode::attributes(&mut datagram, sa, self.calendar);
+            }
+            Found::Larval(larval) => {
+                let info = larval.info(self.calendar);
+                datagram.put(&decode::id_of(&info)).attribute(AttributeType::Sa, &info);
+                larval.attributes(&mut datagram);
+            }
+        }
+        call.out.multicast(&self.clients, Groups::SA, datagram);
+        Ok(())
+    }
+
+    /// GETSA of one.
+    pub(super) fn one_sa(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
+        let (id, mark) = sa_id(&call.head()?, call)?;
+        let found = self.find(id, mark, call).ok_or(const { no_such_state() })?;
+        let mut datagram = call.answer(MessageType::NewSa);
+        found.put(&mut datagram, self.calendar);
+        call.out.answer(call.client, datagram);
+        Ok(())
+    }
+
+    /// Nothing to flush is no error, and nobody is told.
+    pub(super) fn flush_sas(&mut self, call: &mut Call<'_>) -> Result<(), Refusal> {
+        let protocol: u8 = call.head()?;
+        let doomed: Vec<_> = {
+            let snapshot = call.database.snapshot();
+            let meant = |sa: &&Arc<Sa>| common::protocol_is_meant(sa.id().protocol, protocol);
+            snapshot.sad.iter().filter(meant).map(|sa| (sa.id(), sa.config().mark)).collect()
+        };
+        let gone = call.database.apply(call.now, |change| {
+            doomed.iter().filter(|(id, mark)| change.delete_sa(*id, *mark).is_ok()).count()
+        });
+        if gone + self.larvals.flush(protocol) != 0 {
+            let mut datagram = call.notice(MessageType::FlushSa);
+            datagram.put(&protocol);
+            call.out.multicast(&self.clients, Groups::SA, datagram);
+        }
+        Ok(())
+    }
+
+    /// EXPIRE from a client: says so to all, and deletes when it is hard.
+    pub(super) fn expire_sa(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
+        let raw: RawExpire = call.head()?;
+        let mark = decode::mark(&call.attributes);
+        let id = decode::id(&decode::id_of(&raw.sa)).ok_or(Refusal::bare(number::ENOENT))?;
+        let sa = match self.find(id, mark, call) {
+            Some(Found::Sa(sa)) => sa,
+            Some(Found::Larval(_)) => {
+                return Err(Refusal::invalid("SA must be in VALID state"));
+            }
+            None => return Err(Refusal::bare(number::ENOENT)),
+        };
+        let pid = call.message.header.pid;
+        let datagram = notify::sa_expired(&sa, raw.hard != 0, pid, self.calendar);
+        call.out.multicast(&self.clients, Groups::EXPIRE, datagram);
+        if raw.hard != 0 {
+            call.database.apply(call.now, |change| change.delete_sa(id, mark))?;
+        }
+        Ok(())
+    }
+
+    /// The state that a look-up finds.
+    pub(super) fn find(&self, id: SaId, mark: Mark, call: &Call<'_>) -> Option<Found> {
+        let larval = || self.larvals.find(id, mark).cloned().map(Found::Larval);
+        let snapshot = call.database.snapshot();
+        snapshot.sad.find(id, mark.value & mark.mask).cloned().map(Found::Sa).or_else(larval)
+    }
+
+    fn remove(&mut self, id: SaId, mark: Mark, call: &mut Call<'_>) -> Result<Found, Refusal> {
+        if let Ok(sa) = call.database.apply(call.now, |change| change.delete_sa(id, mark)) {
+            return Ok(Found::Sa(sa));
+        }
+        self.larvals.take(id, mark).map(Found::Larval).ok_or(const { no_such_state() })
+    }
+
+    fn add(&self, call: &mut Call<'_>, config: SaConfig) -> Result<Arc<Sa>, Refusal> {
+        Ok(call.database.apply(call.now, |change| change.add_sa(config))?)
+    }
+
+    fn tell_of_sa(&self, kind: MessageType, sa: &Sa, call: &mut Call<'_>) {
+        let mut datagram = call.notice(kind);
+        datagram.put(&encode::info(sa, self.calendar));
+        encode::attributes(&mut datagram, sa, self.calendar);
+        call.out.multicast(&self.clients, Groups::SA, datagram);
+    }
+}
+
+impl Found {
+    /// Structure and attributes of NEWSA.
+    pub(super) fn put(&self, datagram: &mut Datagram, calendar: Calendar) {
+        match self {
+            Self::Sa(sa) => {
+                datagram.put(&encode::info(sa, calendar));
+                encode::attributes(datagram, sa, calendar);
+            }
+            Self::Larval(larval) => {
+                datagram.put(&larval.info(calendar));
+                larval.attributes(datagram);
+            }
+        }
+    }
+}
+
+/// The name that a request gives a state. Protocols without SPIs are found by addresses, and there are none here.
+pub(super) fn sa_id(raw: &RawSaId, call: &Call<'_>) -> Result<(SaId, Mark), Refusal> {
+    const WITH_SPI: [u8; 3] = [50, 51, 108];
+    let by_address = !WITH_SPI.contains(&raw.protocol);
+    if by_address && !call.attributes.has(AttributeType::SrcAddr) {
+        return Err(Refusal::bare(number::EINVAL));
+    }
+    let id = decode::id(raw).filter(|_| !by_address).ok_or(const { no_such_state() })?;
+    Ok((id, decode::mark(&call.attributes)))
+}
+
+pub(super) const fn no_such_state() -> Refusal {
+    Refusal::bare(number::ESRCH)
+}
