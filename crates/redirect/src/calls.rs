@@ -1,0 +1,6 @@
+//! The functions that programs call instead of the C library's.
+
+mod address;
+mod descriptor;
+mod message;
+mod option;

@@ -1,0 +1,120 @@
+//! Descriptors as they come and go: `socket`, `close`, `dup`, `fcntl`.
+
+use libc::{c_int, c_uint};
+
+use crate::{errno, gateway, next, table};
+
+const FLAGS: c_int = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    match (domain, protocol) {
+        (libc::AF_NETLINK, libc::NETLINK_XFRM) => redirect(kind),
+        (libc::AF_KEY, _) => errno::fail(libc::EAFNOSUPPORT),
+        _ => {
+            // SAFETY: the call takes no pointers.
+            let descriptor = unsafe { next::socket()(domain, kind, protocol) };
+            table::remove(descriptor);
+            descriptor
+        }
+    }
+}
+
+/// A connection to the gateway that the program takes for a netlink socket.
+fn redirect(kind: c_int) -> c_int {
+    let flags = kind & FLAGS;
+    if !matches!(kind & !FLAGS, libc::SOCK_RAW | libc::SOCK_DGRAM) {
+        return errno::fail(libc::ESOCKTNOSUPPORT);
+    }
+    let descriptor = match gateway::connect() {
+        Ok(descriptor) => descriptor,
+        Err(errno) => return errno::fail(errno),
+    };
+    // SAFETY: the calls take no pointers.
+    unsafe {
+        if flags & libc::SOCK_NONBLOCK == 0 {
+            next::fcntl()(descriptor, libc::F_SETFL, libc::O_RDWR);
+        }
+        if flags & libc::SOCK_CLOEXEC == 0 {
+            next::fcntl()(descriptor, libc::F_SETFD, 0);
+        }
+    }
+    if table::insert(descriptor, kind & !FLAGS) {
+        return descriptor;
+    }
+    gateway::close(descriptor);
+    errno::fail(libc::EMFILE)
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn close(descriptor: c_int) -> c_int {
+    // Before the number may be handed out again.
+    table::remove(descriptor);
+    // SAFETY: the call takes no pointers.
+    unsafe { next::close()(descriptor) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    if flags.unsigned_abs() & libc::CLOSE_RANGE_CLOEXEC == 0 {
+        let number = |number: c_uint| c_int::try_from(number).unwrap_or(c_int::MAX);
+        table::remove_range(number(first), number(last));
+    }
+    // SAFETY: the call takes no pointers.
+    unsafe { next::close_range()(first, last, flags) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn closefrom(first: c_int) {
+    table::remove_range(first, c_int::MAX);
+    // SAFETY: the call takes no pointers.
+    unsafe { next::closefrom()(first) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn dup(descriptor: c_int) -> c_int {
+    // SAFETY: the call takes no pointers.
+    duplicated(descriptor, unsafe { next::dup()(descriptor) })
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn dup2(descriptor: c_int, copy: c_int) -> c_int {
+    // SAFETY: the call takes no pointers.
+    let copy = unsafe { next::dup2()(descriptor, copy) };
+    if copy == descriptor { copy } else { duplicated(descriptor, copy) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn dup3(descriptor: c_int, copy: c_int, flags: c_int) -> c_int {
+    // SAFETY: the call takes no pointers.
+    duplicated(descriptor, unsafe { next::dup3()(descriptor, copy, flags) })
+}
+
+/// `argument` stands for what the command takes, a number or a pointer: both come in one register.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn fcntl(descriptor: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: the caller's promises about `argument` are passed on.
+    controlled(descriptor, command, unsafe { next::fcntl()(descriptor, command, argument) })
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn fcntl64(descriptor: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: the caller's promises about `argument` are passed on.
+    controlled(descriptor, command, unsafe { next::fcntl64()(descriptor, command, argument) })
+}
+
+fn controlled(descriptor: c_int, command: c_int, result: c_int) -> c_int {
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(descriptor, result),
+        _ => result,
+    }
+}
+
+/// What a call that made `copy` returns.
+fn duplicated(descriptor: c_int, copy: c_int) -> c_int {
+    if copy < 0 || table::duplicate(descriptor, copy) {
+        return copy;
+    }
+    gateway::close(copy);
+    errno::fail(libc::EMFILE)
+}

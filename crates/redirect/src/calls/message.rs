@@ -1,0 +1,312 @@
+//! Messages: `send` and `recv` in all their forms.
+//!
+//! The gateway's own datagrams ([`Greeting`]) do not reach the program: an overrun becomes `ENOBUFS`, as on a netlink
+//! socket. A gateway that is gone is `ECONNRESET`: netlink knows no end of file.
+
+use libc::{
+    c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec,
+};
+
+use super::address;
+use crate::greeting::{Greeting, Kind, LENGTH};
+use crate::{errno, gateway, next, table};
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn send(
+    descriptor: c_int,
+    bytes: *const c_void,
+    length: size_t,
+    flags: c_int,
+) -> ssize_t {
+    match prepare(descriptor, length) {
+        // SAFETY: the caller's promises are passed on.
+        Prepared::Foreign => unsafe { next::send()(descriptor, bytes, length, flags) },
+        Prepared::Done(result) => result,
+        // SAFETY: as above.
+        Prepared::Ours => {
+            sent(unsafe { next::send()(descriptor, bytes, length, flags | libc::MSG_NOSIGNAL) })
+        }
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn sendto(
+    descriptor: c_int,
+    bytes: *const c_void,
+    length: size_t,
+    flags: c_int,
+    to: *const sockaddr,
+    to_length: socklen_t,
+) -> ssize_t {
+    if table::find(descriptor).is_some() {
+        // SAFETY: the caller's promises are passed on.
+        return unsafe { send(descriptor, bytes, length, flags) };
+    }
+    // SAFETY: as above.
+    unsafe { next::sendto()(descriptor, bytes, length, flags, to, to_length) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn sendmsg(descriptor: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    if table::find(descriptor).is_none() || message.is_null() {
+        // SAFETY: the caller's promises are passed on.
+        return unsafe { next::sendmsg()(descriptor, message, flags) };
+    }
+    // SAFETY: the caller promises a valid message.
+    let mut ours = unsafe { message.read() };
+    // SAFETY: as above.
+    let length = unsafe { room(&ours) };
+    match prepare(descriptor, length) {
+        Prepared::Done(result) => return result,
+        Prepared::Foreign | Prepared::Ours => {}
+    }
+    (ours.msg_name, ours.msg_namelen) = (std::ptr::null_mut(), 0);
+    (ours.msg_control, ours.msg_controllen) = (std::ptr::null_mut(), 0);
+    // SAFETY: the vectors are the caller's.
+    sent(unsafe { next::sendmsg()(descriptor, &raw const ours, flags | libc::MSG_NOSIGNAL) })
+}
+
+/// On our sockets one message at a time, which callers must reckon with anyway.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn sendmmsg(
+    descriptor: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
+    if table::find(descriptor).is_none() || messages.is_null() || count == 0 {
+        // SAFETY: the caller's promises are passed on.
+        return unsafe { next::sendmmsg()(descriptor, messages, count, flags) };
+    }
+    // SAFETY: the caller promises `count` valid messages.
+    unsafe { one(messages, sendmsg(descriptor, &raw const (*messages).msg_hdr, flags)) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn recv(
+    descriptor: c_int,
+    bytes: *mut c_void,
+    length: size_t,
+    flags: c_int,
+) -> ssize_t {
+    if table::find(descriptor).is_none() {
+        // SAFETY: the caller's promises are passed on.
+        return unsafe { next::recv()(descriptor, bytes, length, flags) };
+    }
+    loop {
+        // SAFETY: as above.
+        let received = unsafe { next::recv()(descriptor, bytes, length, flags) };
+        let vector = [iovec { iov_base: bytes, iov_len: length }];
+        // SAFETY: the caller's buffer has `length` bytes.
+        let first = unsafe { first_bytes(&vector, received) };
+        match received_by_program(descriptor, received, length, flags, first) {
+            Some(result) => return result,
+            None => continue,
+        }
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn recvfrom(
+    descriptor: c_int,
+    bytes: *mut c_void,
+    length: size_t,
+    flags: c_int,
+    from: *mut sockaddr,
+    from_length: *mut socklen_t,
+) -> ssize_t {
+    if table::find(descriptor).is_none() {
+        // SAFETY: the caller's promises are passed on.
+        return unsafe { next::recvfrom()(descriptor, bytes, length, flags, from, from_length) };
+    }
+    // SAFETY: as above.
+    let received = unsafe { recv(descriptor, bytes, length, flags) };
+    if received >= 0 && !from.is_null() {
+        // SAFETY: the caller promises `*from_length` writable bytes.
+        unsafe { address::write(from, from_length, 0, 0) };
+    }
+    received
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn recvmsg(descriptor: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    if table::find(descriptor).is_none() || message.is_null() {
+        // SAFETY: the caller's promises are passed on.
+        return unsafe { next::recvmsg()(descriptor, message, flags) };
+    }
+    // SAFETY: the caller promises a valid message.
+    let message = unsafe { &mut *message };
+    // SAFETY: as above.
+    let length = unsafe { room(message) };
+    let (name, name_length) = (message.msg_name, message.msg_namelen);
+    (message.msg_name, message.msg_namelen) = (std::ptr::null_mut(), 0);
+    let result = loop {
+        // SAFETY: the vectors are the caller's.
+        let received = unsafe { next::recvmsg()(descriptor, &raw mut *message, flags) };
+        // SAFETY: as above.
+        let first = unsafe { first_bytes(vectors(message), received) };
+        if let Some(result) = received_by_program(descriptor, received, length, flags, first) {
+            break result;
+        }
+    };
+    (message.msg_name, message.msg_namelen) = (name, name_length);
+    if result >= 0 && !name.is_null() {
+        // SAFETY: the caller promises `msg_namelen` writable bytes.
+        unsafe { address::write(name.cast(), &raw mut message.msg_namelen, 0, 0) };
+    }
+    result
+}
+
+/// On our sockets one message at a time, which callers must reckon with anyway.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn recvmmsg(
+    descriptor: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    if table::find(descriptor).is_none() || messages.is_null() || count == 0 {
+        // SAFETY: the caller's promises are passed on.
+        return unsafe { next::recvmmsg()(descriptor, messages, count, flags, timeout) };
+    }
+    let flags = flags & !libc::MSG_WAITFORONE;
+    // SAFETY: the caller promises `count` valid messages.
+    unsafe { one(messages, recvmsg(descriptor, &raw mut (*messages).msg_hdr, flags)) }
+}
+
+/// What programs built with `_FORTIFY_SOURCE` call for `recv`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn __recv_chk(
+    descriptor: c_int,
+    bytes: *mut c_void,
+    length: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
+    assert_room(length, room);
+    // SAFETY: the caller's promises are passed on.
+    unsafe { recv(descriptor, bytes, length, flags) }
+}
+
+/// What programs built with `_FORTIFY_SOURCE` call for `recvfrom`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn __recvfrom_chk(
+    descriptor: c_int,
+    bytes: *mut c_void,
+    length: size_t,
+    room: size_t,
+    flags: c_int,
+    from: *mut sockaddr,
+    from_length: *mut socklen_t,
+) -> ssize_t {
+    assert_room(length, room);
+    // SAFETY: the caller's promises are passed on.
+    unsafe { recvfrom(descriptor, bytes, length, flags, from, from_length) }
+}
+
+/// A program that asks for more than its buffer holds ends, as with the C library.
+fn assert_room(length: size_t, room: size_t) {
+    if length > room {
+        std::process::abort();
+    }
+}
+
+enum Prepared {
+    /// Not our socket.
+    Foreign,
+    /// The message can be sent.
+    Ours,
+    /// The call is over already.
+    Done(ssize_t),
+}
+
+/// Gives the socket a port if it has none. An empty message, which netlink ignores, would look like an end of file.
+fn prepare(descriptor: c_int, length: size_t) -> Prepared {
+    let Some(socket) = table::find(descriptor) else { return Prepared::Foreign };
+    match gateway::introduce(descriptor, socket) {
+        Err(errno) => Prepared::Done(errno::fail_length(errno)),
+        Ok(()) if length == 0 => Prepared::Done(0),
+        Ok(()) => Prepared::Ours,
+    }
+}
+
+fn sent(result: ssize_t) -> ssize_t {
+    if result < 0 && errno::last() == libc::EPIPE {
+        return errno::fail_length(libc::ECONNRESET);
+    }
+    result
+}
+
+/// What the program is told about a datagram that came in; `None` when it was not for the program.
+fn received_by_program(
+    descriptor: c_int,
+    received: ssize_t,
+    room: size_t,
+    flags: c_int,
+    first: [u8; LENGTH],
+) -> Option<ssize_t> {
+    if received == 0 && (room > 0 || flags & libc::MSG_TRUNC != 0) {
+        return Some(errno::fail_length(libc::ECONNRESET));
+    }
+    let Some(greeting) = Greeting::parse(&first) else { return Some(received) };
+    if flags & libc::MSG_PEEK != 0 {
+        // SAFETY: no byte is written.
+        unsafe { next::recv()(descriptor, std::ptr::null_mut(), 0, libc::MSG_DONTWAIT) };
+    }
+    (greeting.kind == Kind::Overrun).then(|| errno::fail_length(libc::ENOBUFS))
+}
+
+/// The first bytes of what was received, zeros where there are fewer.
+///
+/// # Safety
+/// The vectors are valid for their lengths.
+unsafe fn first_bytes(vectors: &[iovec], received: ssize_t) -> [u8; LENGTH] {
+    let mut first = [0; LENGTH];
+    if usize::try_from(received) != Ok(LENGTH) {
+        return first;
+    }
+    let mut filled = 0;
+    for vector in vectors {
+        let part = vector.iov_len.min(LENGTH - filled);
+        if part > 0 {
+            let to = first[filled..].as_mut_ptr();
+            // SAFETY: both are valid for `part` bytes, and the kernel did not write into our array.
+            unsafe { std::ptr::copy_nonoverlapping(vector.iov_base.cast::<u8>(), to, part) };
+        }
+        filled += part;
+    }
+    first
+}
+
+/// # Safety
+/// The message's vectors are as it says.
+unsafe fn vectors(message: &msghdr) -> &[iovec] {
+    if message.msg_iov.is_null() || message.msg_iovlen == 0 {
+        return &[];
+    }
+    // SAFETY: by this function's contract.
+    unsafe { std::slice::from_raw_parts(message.msg_iov, message.msg_iovlen) }
+}
+
+/// Bytes of all vectors.
+///
+/// # Safety
+/// As for [`vectors`].
+unsafe fn room(message: &msghdr) -> size_t {
+    // SAFETY: by this function's contract.
+    unsafe { vectors(message) }
+        .iter()
+        .fold(0, |length: size_t, vector| length.saturating_add(vector.iov_len))
+}
+
+/// What the calls for several messages return after one.
+///
+/// # Safety
+/// `messages` is valid.
+unsafe fn one(messages: *mut mmsghdr, result: ssize_t) -> c_int {
+    let Ok(length) = c_uint::try_from(result) else { return -1 };
+    // SAFETY: by this function's contract.
+    unsafe { (*messages).msg_len = length };
+    1
+}

@@ -1,0 +1,163 @@
+//! Socket options: netlink's on our sockets; on any socket those that would give its traffic or its ESP to the kernel.
+
+use libc::{c_int, c_void, socklen_t};
+
+use crate::table::{self, Socket};
+use crate::{errno, gateway, next};
+
+const IP_IPSEC_POLICY: c_int = 16;
+const IPV6_IPSEC_POLICY: c_int = 34;
+const UDP_ENCAP_ESPINUDP_NON_IKE: c_int = 1;
+const UDP_ENCAP_ESPINUDP: c_int = 2;
+
+/// Netlink options that are a switch; of the others, membership is a number and `LIST_MEMBERSHIPS` is only read.
+const SWITCHES: [c_int; 7] = [
+    libc::NETLINK_PKTINFO,
+    libc::NETLINK_BROADCAST_ERROR,
+    libc::NETLINK_NO_ENOBUFS,
+    libc::NETLINK_LISTEN_ALL_NSID,
+    libc::NETLINK_CAP_ACK,
+    libc::NETLINK_EXT_ACK,
+    libc::NETLINK_GET_STRICT_CHK,
+];
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn setsockopt(
+    descriptor: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    length: socklen_t,
+) -> c_int {
+    // SAFETY: the caller promises `length` readable bytes.
+    let number = || unsafe { read(value, length) };
+    match (level, name) {
+        (libc::IPPROTO_IP, IP_IPSEC_POLICY | libc::IP_XFRM_POLICY)
+        | (libc::IPPROTO_IPV6, IPV6_IPSEC_POLICY | libc::IPV6_XFRM_POLICY) => pass_by(descriptor),
+        (libc::IPPROTO_UDP, libc::UDP_ENCAP) if is_esp(number()) => 0,
+        (libc::SOL_NETLINK, _) => match table::find(descriptor) {
+            Some(socket) => set_netlink(descriptor, socket, name, number()),
+            // SAFETY: the caller's promises are passed on.
+            None => unsafe { next::setsockopt()(descriptor, level, name, value, length) },
+        },
+        // SAFETY: the caller's promises are passed on.
+        _ => unsafe { next::setsockopt()(descriptor, level, name, value, length) },
+    }
+}
+
+/// A policy of a socket's own is an IKE daemon's bypass. The gateway lets pass what has its mark.
+fn pass_by(descriptor: c_int) -> c_int {
+    let mark = match gateway::mark() {
+        Ok(mark) => mark,
+        Err(errno) => return errno::fail(errno),
+    };
+    let length = size_of::<u32>() as socklen_t;
+    let value = (&raw const mark).cast();
+    // SAFETY: `mark` is valid for its length.
+    unsafe { next::setsockopt()(descriptor, libc::SOL_SOCKET, libc::SO_MARK, value, length) }
+}
+
+/// With the option set, the kernel would take ESP from the port and drop it.
+fn is_esp(encapsulation: Option<c_int>) -> bool {
+    matches!(encapsulation, Some(0 | UDP_ENCAP_ESPINUDP_NON_IKE | UDP_ENCAP_ESPINUDP))
+}
+
+fn set_netlink(descriptor: c_int, socket: &Socket, name: c_int, value: Option<c_int>) -> c_int {
+    let Some(value) = value else { return errno::fail(libc::EINVAL) };
+    match name {
+        libc::NETLINK_ADD_MEMBERSHIP | libc::NETLINK_DROP_MEMBERSHIP => {
+            let Some(bit) = group(value) else { return errno::fail(libc::EINVAL) };
+            let groups = socket.groups();
+            let join = name == libc::NETLINK_ADD_MEMBERSHIP;
+            socket.set_groups(if join { groups | bit } else { groups & !bit });
+        }
+        _ if SWITCHES.contains(&name) => {
+            let (options, bit) = (socket.options(), 1 << name);
+            socket.set_options(if value != 0 { options | bit } else { options & !bit });
+        }
+        _ => return errno::fail(libc::ENOPROTOOPT),
+    }
+    gateway::tell(descriptor, socket).map_or_else(errno::fail, |()| 0)
+}
+
+/// The bit of a group's number.
+fn group(number: c_int) -> Option<u32> {
+    1_u32.checked_shl(u32::try_from(number).ok()?.checked_sub(1)?)
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn getsockopt(
+    descriptor: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    length: *mut socklen_t,
+) -> c_int {
+    let answer = table::find(descriptor).and_then(|socket| answer(socket, level, name));
+    match answer {
+        // SAFETY: the caller promises `*length` writable bytes.
+        Some(Ok(number)) => unsafe { write(value, length, number) },
+        Some(Err(errno)) => errno::fail(errno),
+        // SAFETY: the caller's promises are passed on.
+        None => unsafe { next::getsockopt()(descriptor, level, name, value, length) },
+    }
+}
+
+/// What an option of our socket is; `None` for those that the connection itself has.
+fn answer(socket: &Socket, level: c_int, name: c_int) -> Option<Result<u32, c_int>> {
+    match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_DOMAIN) => Some(Ok(libc::AF_NETLINK.unsigned_abs())),
+        (libc::SOL_SOCKET, libc::SO_PROTOCOL) => Some(Ok(libc::NETLINK_XFRM.unsigned_abs())),
+        (libc::SOL_SOCKET, libc::SO_TYPE) => Some(Ok(socket.kind().unsigned_abs())),
+        (libc::SOL_NETLINK, libc::NETLINK_LIST_MEMBERSHIPS) => Some(Ok(socket.groups())),
+        (libc::SOL_NETLINK, name) if SWITCHES.contains(&name) => {
+            Some(Ok(socket.options() >> name & 1))
+        }
+        (libc::SOL_NETLINK, _) => Some(Err(libc::ENOPROTOOPT)),
+        _ => None,
+    }
+}
+
+/// # Safety
+/// `value` is null or valid for `length` bytes.
+unsafe fn read(value: *const c_void, length: socklen_t) -> Option<c_int> {
+    if value.is_null() || (length as usize) < size_of::<c_int>() {
+        return None;
+    }
+    // SAFETY: by this function's contract there are enough bytes.
+    Some(unsafe { value.cast::<c_int>().read_unaligned() })
+}
+
+/// # Safety
+/// `length` is null or valid, and `value` is null or valid for `*length` bytes.
+unsafe fn write(value: *mut c_void, length: *mut socklen_t, number: u32) -> c_int {
+    if value.is_null() || length.is_null() {
+        return errno::fail(libc::EFAULT);
+    }
+    // SAFETY: by this function's contract there are `*length` bytes.
+    unsafe {
+        if (*length as usize) < size_of::<u32>() {
+            return errno::fail(libc::EINVAL);
+        }
+        value.cast::<u32>().write_unaligned(number);
+        *length = size_of::<u32>() as socklen_t;
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_counted_from_one() {
+        assert_eq!([1, 8, 32].map(group), [Some(1), Some(0x80), Some(1 << 31)]);
+        assert_eq!([0, -1, 33].map(group), [None; 3]);
+    }
+
+    #[test]
+    fn only_encapsulations_of_esp_stay_here() {
+        assert!([0, 1, 2].iter().all(|kind| is_esp(Some(*kind))));
+        assert!(!is_esp(Some(3)) && !is_esp(None));
+    }
+}

@@ -1,0 +1,183 @@
+//! Connections to the gateway: made, greeted, asked for its mark.
+
+use std::mem::{size_of, zeroed};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use libc::{c_char, c_int, sockaddr_un, socklen_t};
+
+use crate::errno;
+use crate::greeting::{Greeting, Kind, LENGTH, NAME};
+use crate::next;
+use crate::table::{self, Socket};
+
+/// Another name of the gateway's socket than [`NAME`]: a path, or an abstract name behind `@`.
+const NAME_VARIABLE: &std::ffi::CStr = c"UXFRM_CONTROL";
+
+/// How long a gateway may take to accept or to answer, in milliseconds.
+const PATIENCE: c_int = 5000;
+
+/// Connects to the gateway: a descriptor that does not block and is not inherited, or the errno.
+pub(crate) fn connect() -> Result<c_int, c_int> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: the call takes no pointers.
+    let descriptor = unsafe { next::socket()(libc::AF_UNIX, kind, 0) };
+    if descriptor < 0 {
+        return Err(errno::last());
+    }
+    match reach(descriptor) {
+        Ok(()) => Ok(descriptor),
+        Err(errno) => {
+            close(descriptor);
+            Err(errno)
+        }
+    }
+}
+
+/// Closes a connection that the program does not know.
+pub(crate) fn close(descriptor: c_int) {
+    // SAFETY: the call takes no pointers, and the descriptor is ours.
+    unsafe { next::close()(descriptor) };
+}
+
+/// Tells the gateway who the client is, if it does not know; the port is chosen here if the program did not choose one.
+pub(crate) fn introduce(descriptor: c_int, socket: &Socket) -> Result<(), c_int> {
+    if socket.is_greeted() {
+        return Ok(());
+    }
+    if socket.port() == 0 {
+        socket.set_port(free_port());
+    }
+    // Who listens must have been heard when `bind` returns, or events of the next moment are missed.
+    if socket.groups() != 0 {
+        ask(descriptor, greeting(Kind::Ask, socket))?;
+    } else {
+        send(descriptor, greeting(Kind::Hello, socket))?;
+    }
+    socket.set_greeted();
+    Ok(())
+}
+
+/// Tells the gateway what has changed about a client; a client that it does not know yet is told of later.
+pub(crate) fn tell(descriptor: c_int, socket: &Socket) -> Result<(), c_int> {
+    if socket.is_greeted() {
+        return send(descriptor, greeting(Kind::Hello, socket));
+    }
+    if socket.groups() != 0 { introduce(descriptor, socket) } else { Ok(()) }
+}
+
+/// Asks the gateway for the mark of sockets whose traffic passes it by.
+pub(crate) fn mark() -> Result<u32, c_int> {
+    let descriptor = connect()?;
+    let question = Greeting { kind: Kind::Ask, port: free_port(), groups: 0, options: 0, value: 0 };
+    let answer = ask(descriptor, question);
+    close(descriptor);
+    Ok(answer?.value)
+}
+
+fn greeting(kind: Kind, socket: &Socket) -> Greeting {
+    let (port, groups, options) = (socket.port(), socket.groups(), socket.options());
+    Greeting { kind, port, groups, options, value: 0 }
+}
+
+fn send(descriptor: c_int, greeting: Greeting) -> Result<(), c_int> {
+    let bytes = greeting.to_bytes();
+    // SAFETY: `bytes` is valid for its length.
+    let sent =
+        unsafe { next::send()(descriptor, bytes.as_ptr().cast(), LENGTH, libc::MSG_NOSIGNAL) };
+    if sent < 0 { Err(errno::last()) } else { Ok(()) }
+}
+
+/// Sends a question as the first thing on a connection, so that what comes back is its answer.
+fn ask(descriptor: c_int, question: Greeting) -> Result<Greeting, c_int> {
+    send(descriptor, question)?;
+    wait(descriptor, libc::POLLIN)?;
+    let mut bytes = [0_u8; LENGTH];
+    // SAFETY: `bytes` is valid for its length.
+    let length =
+        unsafe { next::recv()(descriptor, bytes.as_mut_ptr().cast(), LENGTH, libc::MSG_DONTWAIT) };
+    if length < 0 {
+        return Err(errno::last());
+    }
+    match Greeting::parse(&bytes) {
+        Some(answer) if answer.kind == Kind::Welcome => Ok(answer),
+        Some(answer) if answer.kind == Kind::Refused => {
+            Err(c_int::try_from(answer.value).unwrap_or(libc::EPERM))
+        }
+        _ => Err(libc::ECONNREFUSED),
+    }
+}
+
+/// Connects, for a while also where the gateway's queue is full.
+fn reach(descriptor: c_int) -> Result<(), c_int> {
+    let (address, length) = address()?;
+    let mut tries = PATIENCE;
+    loop {
+        // SAFETY: `address` is a `sockaddr_un` of which `length` bytes count.
+        let result = unsafe { next::connect()(descriptor, (&raw const address).cast(), length) };
+        match errno::last() {
+            _ if result == 0 => return Ok(()),
+            libc::EAGAIN if tries > 0 => tries -= 1,
+            libc::EAGAIN => return Err(libc::ETIMEDOUT),
+            libc::ENOENT => return Err(libc::ECONNREFUSED),
+            errno => return Err(errno),
+        }
+        // SAFETY: no descriptors are passed.
+        unsafe { libc::poll(std::ptr::null_mut(), 0, 1) };
+    }
+}
+
+/// The gateway's address, and how many of its bytes count.
+fn address() -> Result<(sockaddr_un, socklen_t), c_int> {
+    // SAFETY: all bytes zero is a valid `sockaddr_un`.
+    let mut address: sockaddr_un = unsafe { zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    // SAFETY: the name ends with a zero byte; the environment is not changed by us.
+    let configured = unsafe { libc::getenv(NAME_VARIABLE.as_ptr()) };
+    let name = if configured.is_null() {
+        NAME
+    } else {
+        // SAFETY: `getenv` returns a string that ends with a zero byte.
+        unsafe { std::ffi::CStr::from_ptr(configured) }.to_bytes()
+    };
+    let (abstract_name, name) = match name {
+        [b'@', name @ ..] => (true, name),
+        name => (configured.is_null(), name),
+    };
+    let start = usize::from(abstract_name);
+    if name.is_empty() || start + name.len() >= address.sun_path.len() {
+        return Err(libc::ENAMETOOLONG);
+    }
+    for (to, from) in address.sun_path[start..].iter_mut().zip(name) {
+        *to = *from as c_char;
+    }
+    let path = start + name.len() + usize::from(!abstract_name);
+    let length = size_of::<libc::sa_family_t>() + path;
+    Ok((address, socklen_t::try_from(length).unwrap_or(socklen_t::MAX)))
+}
+
+/// Waits until a descriptor is ready.
+fn wait(descriptor: c_int, events: i16) -> Result<(), c_int> {
+    let mut entry = libc::pollfd { fd: descriptor, events, revents: 0 };
+    loop {
+        // SAFETY: `entry` is one valid entry.
+        match unsafe { libc::poll(&raw mut entry, 1, PATIENCE) } {
+            0 => return Err(libc::ETIMEDOUT),
+            1 => return Ok(()),
+            _ if errno::last() == libc::EINTR => {}
+            _ => return Err(errno::last()),
+        }
+    }
+}
+
+/// The process id, or where a socket of this process has that, one with the highest bit set: both as the kernel does.
+fn free_port() -> u32 {
+    static MORE: AtomicU32 = AtomicU32::new(0);
+    // SAFETY: the call takes nothing.
+    let process = unsafe { libc::getpid() }.unsigned_abs();
+    if !table::has_port(process) {
+        return process;
+    }
+    // Process ids have at most 22 bits.
+    let port = || 1 << 31 | process << 9 | MORE.fetch_add(1, Ordering::Relaxed) & 0x1ff;
+    std::iter::repeat_with(port).take(512).find(|port| !table::has_port(*port)).unwrap_or(process)
+}

@@ -1,0 +1,24 @@
+//! The preload library behind `uxfrm exec`: a program's `NETLINK_XFRM` sockets become connections to uxfrm.
+//!
+//! | what the program does | what happens |
+//! | --- | --- |
+//! | `socket(AF_NETLINK, …, NETLINK_XFRM)` | a Unix seqpacket connection to the gateway of the current network namespace |
+//! | `bind`, `getsockname`, netlink options | kept here, told to the gateway in a [`greeting`] |
+//! | `send…`, `recv…` | the same messages byte for byte, with netlink's addresses made up |
+//! | `IP_XFRM_POLICY`, `IPV6_XFRM_POLICY` on any socket | `SO_MARK` with the gateway's mark: the socket's traffic passes it by |
+//! | `UDP_ENCAP` for ESP on any socket | nothing, and success: the kernel must not take the ESP |
+//! | `socket(AF_KEY)` | refused: it would reach the kernel's own IPsec |
+//! | everything else | goes on to the C library (or the next preloaded library) as it is |
+//!
+//! It promises that no XFRM message of the program reaches the kernel through the C library, that other sockets are not
+//! touched, and that it neither allocates nor locks: it may be called between `fork` and `exec` and from signal handlers.
+//! Programs that make system calls by themselves are stopped by the filter that `uxfrm exec` installs.
+
+#![cfg(target_os = "linux")]
+
+mod calls;
+mod errno;
+mod gateway;
+pub mod greeting;
+mod next;
+mod table;
