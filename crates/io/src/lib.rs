@@ -15,6 +15,7 @@
 //! | [`nftables`] | a table of the kernel's packet filter |
 //! | [`capture`] | what passes an interface |
 //! | [`poll`], [`signal`] | waiting for ports, other threads and signals |
+//! | [`fence`] | the kernel's IPsec kept out of reach of programs that uxfrm runs |
 //! | [`clock`], [`random`], [`affinity`], [`dump`] | time, seeds, pinned threads, keys kept out of core dumps |
 
 pub mod affinity;
@@ -22,6 +23,7 @@ pub mod capture;
 pub mod clock;
 mod control;
 pub mod dump;
+pub mod fence;
 pub mod fitted;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
