@@ -1,5 +1,6 @@
 //! The command line, as clap reads it. The doc comments here are the text of `uxfrm --help`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -24,6 +25,8 @@ pub(crate) enum Command {
     Check(CheckOptions),
     /// Print the running gateway's counters in the format of /proc/net/xfrm_stat.
     Stat(StatOptions),
+    /// Run an unmodified XFRM program (ip, an IKE daemon) with the gateway in the kernel's place.
+    Exec(ExecOptions),
     /// Show two gateways in network namespaces carrying real traffic; needs no set-up.
     Demo(DemoOptions),
     /// Measure on this machine.
@@ -54,6 +57,23 @@ pub(crate) struct StatOptions {
     /// Print a line for each drop reason instead: apart what the kernel counts together, and what it does not count.
     #[arg(long)]
     pub(crate) reasons: bool,
+}
+
+/// Options of `uxfrm exec`.
+#[derive(Args, Debug)]
+pub(crate) struct ExecOptions {
+    /// The gateway's control socket, where it has a path (`[control] socket`).
+    #[arg(long, value_name = "PATH")]
+    pub(crate) control: Option<PathBuf>,
+
+    /// The command and its arguments; its exit code is this command's.
+    #[arg(
+        value_name = "CMD",
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    pub(crate) command: Vec<OsString>,
 }
 
 /// Options of `uxfrm demo`.
@@ -125,6 +145,15 @@ mod tests {
         };
         assert_eq!(options.only.to_string(), "op=seal,bytes=64");
         assert!(parse("uxfrm bench crypto --only seal").is_err());
+    }
+
+    #[test]
+    fn a_command_keeps_its_own_options() {
+        for line in ["uxfrm exec -- ip -s xfrm", "uxfrm exec ip -s xfrm"] {
+            let Ok(Command::Exec(options)) = parse(line) else { panic!("not an exec") };
+            assert_eq!(options.command, ["ip", "-s", "xfrm"]);
+        }
+        assert!(parse("uxfrm exec").is_err());
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod arguments;
 mod bench;
 mod check;
 mod demo;
+mod exec;
 mod log;
 mod run;
 mod stat;
@@ -36,6 +37,7 @@ fn execute(command: Command) -> anyhow::Result<()> {
         Command::Run(options) => run::execute(&options),
         Command::Check(options) => check::execute(&options),
         Command::Stat(options) => stat::execute(&options),
+        Command::Exec(options) => exec::execute(&options),
         Command::Demo(options) => demo::execute(&options),
         Command::Bench(options) => bench::execute(&options),
     }

@@ -25,6 +25,8 @@ pub struct Config {
     pub wire: Wire,
     /// `[xfrm]`
     pub xfrm: Xfrm,
+    /// `[control]`
+    pub control: Control,
     /// `[runtime]`
     pub runtime: Runtime,
     /// `[crypto]`
@@ -90,6 +92,18 @@ pub struct Xfrm {
     /// Where the sequence numbers that states may have used are written down, so that a restart goes on above them; default: the
     /// configuration file's name with `.sequences` for its ending.
     pub sequences: Option<PathBuf>,
+}
+
+/// `[control]`: the socket on which programs speak `NETLINK_XFRM`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Control {
+    /// Its path; default: an abstract name, `uxfrm/xfrm`, which each network namespace has of its own. A relative path is
+    /// relative to the configuration file; [`Config::load`] has joined them.
+    pub socket: Option<PathBuf>,
+    /// The id of a user who may use it beside root and the user that runs the gateway; default none. For a path, the
+    /// directory has to let that user in, and the socket's mode (0600) has to be widened.
+    pub user: Option<u32>,
 }
 
 /// `[runtime]`: threads.
@@ -191,6 +205,7 @@ impl Config {
         for batch in &mut config.xfrm.batch {
             *batch = directory.join(&*batch);
         }
+        config.control.socket = config.control.socket.take().map(|path| directory.join(path));
         let sequences = config.xfrm.sequences.take().map(|named| directory.join(named));
         config.xfrm.sequences = Some(sequences.unwrap_or_else(|| path.with_extension("sequences")));
         Ok(config)

@@ -26,13 +26,19 @@ use uxfrm_io::{
 use uxfrm_runtime::Running;
 
 use crate::{
-    config::Config, guard::Guard, host::HostRoutes, lanes, load, reservation::Reservations,
+    config::Config,
+    control::{Control, Terms, Unserved},
+    guard::Guard,
+    host::HostRoutes,
+    lanes, load,
+    reservation::Reservations,
     stat::StatSocket,
 };
 
 /// What the gateway waits for.
 const SIGNALS: u8 = 0;
 const STAT: u8 = 1;
+const CONTROL: u8 = 2;
 
 /// The longest that nobody looks after time limits and events.
 const TICK: Duration = Duration::from_millis(200);
@@ -47,9 +53,10 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
     let config = Config::load(path)?;
     let (database, reservations) = read(&config)?;
     let stat = StatSocket::open().context("another uxfrm runs in this network namespace")?;
+    let mut control = control(&config)?;
     let mut gateway = Gateway::start(&config, database, reservations)?;
     say_ready();
-    let ended = gateway.serve(&signals, &stat);
+    let ended = gateway.serve(&signals, &stat, &mut control);
     let _not_under_systemd = sd_notify::notify(&[NotifyState::Stopping]);
     match ended {
         Ok(()) => gateway.stop(),
@@ -74,6 +81,16 @@ fn read(config: &Config) -> anyhow::Result<(Database, Reservations)> {
     let mut database = Database::new(config.crypto.backend.into());
     load::load(&mut database, &config.xfrm.batch, &reservations, now()).map_err(joined)?;
     Ok((database, reservations))
+}
+
+/// Opens the control socket; requests wait there until the gateway is up.
+fn control(config: &Config) -> anyhow::Result<Control> {
+    let terms = Terms { user: config.control.user, mark: config.wire.mark.get() };
+    let path = config.control.socket.as_deref();
+    Control::open(path, terms).with_context(|| match path {
+        Some(path) => format!("can't open the control socket {}", path.display()),
+        None => "can't open the control socket of this network namespace".to_owned(),
+    })
 }
 
 #[derive(Debug)]
@@ -115,15 +132,25 @@ impl Gateway {
     }
 
     /// Looks after signals, counters, events and time limits until told to stop or a lane ends.
-    fn serve(&mut self, signals: &Signals, stat: &StatSocket) -> anyhow::Result<()> {
+    fn serve(
+        &mut self,
+        signals: &Signals,
+        stat: &StatSocket,
+        control: &mut Control,
+    ) -> anyhow::Result<()> {
         use std::os::fd::AsFd as _;
         let mut poller = Poller::new()?;
         poller.add(signals.as_fd(), SIGNALS)?;
         poller.add(stat.as_fd(), STAT)?;
+        poller.add(control.as_fd(), CONTROL)?;
+        let mut protocol = Unserved::default();
         loop {
             let ready = poller.wait(Some(self.patience()))?;
             if ready.has(STAT) {
                 stat.answer(|| self.counts());
+            }
+            if ready.has(CONTROL) {
+                control.serve(&mut protocol).context("the control socket is broken")?;
             }
             while let Some(request) = signals.next()? {
                 match request {

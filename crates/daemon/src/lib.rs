@@ -6,6 +6,7 @@
 
 pub mod batch;
 pub mod config;
+pub mod control;
 pub mod gateway;
 pub mod stat;
 

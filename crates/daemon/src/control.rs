@@ -1,0 +1,361 @@
+//! The control socket: a Unix seqpacket socket on which `NETLINK_XFRM` is spoken byte for byte.
+//!
+//! Its name is abstract, so each network namespace has its own; a path can be configured. This module owns connections,
+//! permissions and queues; what the messages mean is behind [`Protocol`]. It promises that no client holds up another
+//! or the caller: nothing blocks, work per client and per call is bounded, and so is what waits for a client. Who does not read loses
+//! messages and is told so (`ENOBUFS`, as `net/netlink/af_netlink.c: netlink_overrun` does).
+
+mod client;
+pub(crate) mod greeting;
+mod listener;
+mod protocol;
+mod reach;
+mod refusal;
+mod unserved;
+
+use std::{
+    collections::VecDeque,
+    io,
+    os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    sys::{
+        epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
+        socket::{MsgFlags, recv},
+    },
+};
+
+use client::Client;
+use greeting::Greeting;
+use listener::{Accepted, Listener};
+pub(crate) use protocol::{ClientId, Identity, Outbox, Protocol};
+pub use reach::reach;
+pub(crate) use unserved::Unserved;
+
+/// Bytes of the largest datagram that is taken: what a socket's default buffer lets through.
+const LARGEST: usize = 256 * 1024;
+
+/// Datagrams taken from a client before it is the others' turn.
+const TURN: usize = 16;
+
+/// Connections accepted before it is the clients' turn.
+const ACCEPTED: usize = 64;
+
+/// Descriptors reported by one wait.
+const EVENTS: usize = 64;
+
+/// The longest that one call of [`Control::serve`] goes on while clients keep asking.
+const BUDGET: Duration = Duration::from_millis(5);
+
+/// Connections of users that may not use the gateway, which are told so and no more; others of theirs are closed.
+const REFUSED: usize = 32;
+
+/// What the listener reports as; clients report as their index.
+const LISTENER: u64 = u64::MAX;
+
+/// Who may use the gateway beside root and the user that it runs as, and what clients are told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// Another user, by id.
+    pub(crate) user: Option<u32>,
+    /// `SO_MARK` of sockets whose traffic passes the gateway by.
+    pub(crate) mark: u32,
+}
+
+/// The socket and its clients.
+#[derive(Debug)]
+pub(crate) struct Control {
+    listener: Listener,
+    epoll: Epoll,
+    clients: Vec<Option<Client>>,
+    /// Indices that are free.
+    free: Vec<u32>,
+    /// Connections of users that may not use the gateway.
+    refused: usize,
+    /// Whether the listener is not waited for, for want of descriptors.
+    full: bool,
+    terms: Terms,
+    buffer: Box<[u8]>,
+    outbox: Outbox,
+}
+
+/// Whether a client is still there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Presence {
+    Here,
+    Gone,
+}
+
+impl Control {
+    /// Opens the socket of this network namespace, or the one at `path`.
+    ///
+    /// # Errors
+    /// `EADDRINUSE` when another gateway has it.
+    pub(crate) fn open(path: Option<&Path>, terms: Terms) -> io::Result<Self> {
+        let listener = Listener::open(path)?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
+        Ok(Self {
+            listener,
+            epoll,
+            clients: Vec::new(),
+            free: Vec::new(),
+            refused: 0,
+            full: false,
+            terms,
+            buffer: vec![0; LARGEST].into(),
+            outbox: Outbox::default(),
+        })
+    }
+
+    /// Serves all that ask, until nobody does or the time for it is over; then the descriptor stays readable.
+    ///
+    /// # Errors
+    /// The kernel's about the socket itself; what is wrong with a client only ends that client.
+    pub(crate) fn serve(&mut self, protocol: &mut impl Protocol) -> io::Result<()> {
+        let end = Instant::now() + BUDGET;
+        let mut events = [EpollEvent::empty(); EVENTS];
+        loop {
+            let count = match self.epoll.wait(&mut events, EpollTimeout::ZERO) {
+                Err(Errno::EINTR) => continue,
+                result => result?,
+            };
+            for event in &events[..count] {
+                match event.data() {
+                    LISTENER => self.accept(protocol)?,
+                    index => self.attend(index, event.events(), protocol),
+                }
+            }
+            if count == 0 || Instant::now() >= end {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sends what nobody asked for: the events of the gateway.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the protocol that has events comes next"))]
+    pub(crate) fn publish(&mut self, fill: impl FnOnce(&mut Outbox)) {
+        fill(&mut self.outbox);
+        self.post();
+    }
+
+    fn accept(&mut self, protocol: &mut impl Protocol) -> io::Result<()> {
+        for _ in 0..ACCEPTED {
+            match self.listener.accept()? {
+                Accepted::Client(socket) => self.admit(socket, protocol),
+                Accepted::Nobody => return Ok(()),
+                Accepted::NoDescriptors => {
+                    tracing::warn!(clients = self.count(), "no descriptor for another client");
+                    self.epoll.delete(&self.listener)?;
+                    self.full = true;
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a client in, and what it has already said: programs that open a socket per request have sent it by now.
+    fn admit(&mut self, socket: OwnedFd, protocol: &mut impl Protocol) {
+        let client = match Client::new(socket, self.terms.user) {
+            Ok(client) => client,
+            Err(error) => return tracing::debug!(%error, "a client went away at once"),
+        };
+        if !client.is_permitted() {
+            if self.refused == REFUSED {
+                return;
+            }
+            self.refused += 1;
+        }
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.clients.push(None);
+            // Descriptors are `i32`, so there are never more clients.
+            u32::try_from(self.clients.len() - 1).unwrap_or(u32::MAX)
+        });
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, u64::from(index));
+        let added = self.epoll.add(client.as_fd(), event);
+        self.clients[index as usize] = Some(client);
+        let presence = match added {
+            Ok(()) => self.hear(ClientId(index), protocol),
+            Err(_) => Presence::Gone,
+        };
+        if presence == Presence::Gone {
+            self.dismiss(ClientId(index), protocol);
+        }
+    }
+
+    /// Does what a client's descriptor asks for.
+    fn attend(&mut self, index: u64, ready: EpollFlags, protocol: &mut impl Protocol) {
+        let Some(id) = u32::try_from(index).ok().map(ClientId) else { return };
+        if self.client(id).is_none() {
+            return; // dismissed in this round
+        }
+        let mut presence = Presence::Here;
+        if ready.contains(EpollFlags::EPOLLOUT) {
+            presence = self.flush(id);
+            if presence == Presence::Here && self.client(id).is_some_and(Client::is_idle) {
+                self.carry_on(id, protocol);
+            }
+        }
+        if presence == Presence::Here && ready.contains(EpollFlags::EPOLLIN) {
+            presence = self.hear(id, protocol);
+        }
+        // What a client had sent before it hung up has been heard if there was less than a turn of it.
+        let hung_up = EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR;
+        if presence == Presence::Gone
+            || (ready.intersects(hung_up) && !ready.contains(EpollFlags::EPOLLIN))
+        {
+            self.dismiss(id, protocol);
+        }
+    }
+
+    /// Takes a turn's worth of datagrams from a client.
+    fn hear(&mut self, id: ClientId, protocol: &mut impl Protocol) -> Presence {
+        for _ in 0..TURN {
+            let Some(Some(client)) = self.clients.get(id.0 as usize) else { return Presence::Gone };
+            let length = match receive(client.as_fd(), &mut self.buffer) {
+                Ok(length) => length,
+                Err(Errno::EAGAIN | Errno::EINTR) => return Presence::Here,
+                Err(_) => return Presence::Gone,
+            };
+            if length == 0 {
+                return Presence::Gone; // or an empty datagram, which says nothing
+            }
+            if length <= self.buffer.len() {
+                self.take(id, length, protocol);
+            }
+        }
+        Presence::Here
+    }
+
+    /// Acts on the datagram in the buffer.
+    fn take(&mut self, id: ClientId, length: usize, protocol: &mut impl Protocol) {
+        let Some(client) = self.clients.get_mut(id.0 as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        let datagram = &self.buffer[..length];
+        if let Some(greeting) = Greeting::parse(datagram) {
+            let answer = client.greet(greeting, self.terms.mark);
+            if client.is_permitted() {
+                protocol.join(id, client.identity());
+            }
+            if let Some(answer) = answer {
+                self.outbox.send(id, answer.to_bytes().to_vec());
+            }
+        } else if client.is_permitted() {
+            if client.is_unknown() {
+                client.introduce();
+                protocol.join(id, client.identity());
+            }
+            protocol.handle(id, datagram, &mut self.outbox);
+        } else {
+            let port = client.identity().port;
+            for answer in refusal::refuse(datagram, nix::libc::EPERM, port) {
+                self.outbox.send(id, answer);
+            }
+        }
+        self.post();
+        if self.client(id).is_some_and(Client::is_idle) {
+            self.carry_on(id, protocol);
+        }
+    }
+
+    /// Lets a dump go on as long as its client keeps up.
+    fn carry_on(&mut self, id: ClientId, protocol: &mut impl Protocol) {
+        for _ in 0..TURN {
+            protocol.carry_on(id, &mut self.outbox);
+            if self.outbox.is_empty() {
+                return;
+            }
+            self.post();
+            if !self.client(id).is_some_and(Client::is_idle) {
+                return;
+            }
+        }
+        // More at the next round, after the others.
+        self.watch(id, EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT);
+    }
+
+    /// Sends or queues everything in the outbox.
+    fn post(&mut self) {
+        let mut outbox: VecDeque<_> = self.outbox.take();
+        for (id, datagram) in outbox.drain(..) {
+            let Some(client) = self.clients.get_mut(id.0 as usize).and_then(Option::as_mut) else {
+                continue;
+            };
+            let was_idle = client.is_idle();
+            client.send(datagram);
+            if was_idle && !client.is_idle() {
+                self.watch(id, EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT);
+            }
+        }
+        self.outbox.give_back(outbox);
+    }
+
+    /// Sends what is queued for a client as far as there is room for it.
+    fn flush(&mut self, id: ClientId) -> Presence {
+        let Some(client) = self.clients.get_mut(id.0 as usize).and_then(Option::as_mut) else {
+            return Presence::Gone;
+        };
+        client.flush();
+        if client.is_broken() {
+            return Presence::Gone;
+        }
+        if client.is_idle() {
+            self.watch(id, EpollFlags::EPOLLIN);
+        }
+        Presence::Here
+    }
+
+    fn watch(&self, id: ClientId, flags: EpollFlags) {
+        let Some(client) = self.client(id) else { return };
+        let mut event = EpollEvent::new(flags, u64::from(id.0));
+        if let Err(error) = self.epoll.modify(client.as_fd(), &mut event) {
+            tracing::error!(%error, "a client can't be waited for");
+        }
+    }
+
+    /// Forgets a client. Closing its descriptor ends waiting for it.
+    fn dismiss(&mut self, id: ClientId, protocol: &mut impl Protocol) {
+        let Some(client) = self.clients.get_mut(id.0 as usize).and_then(Option::take) else {
+            return;
+        };
+        self.free.push(id.0);
+        if !client.is_permitted() {
+            self.refused -= 1;
+        } else if !client.is_unknown() {
+            protocol.leave(id);
+        }
+        drop(client);
+        if self.full {
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, LISTENER);
+            self.full = self.epoll.add(&self.listener, event).is_err();
+        }
+    }
+
+    fn client(&self, id: ClientId) -> Option<&Client> {
+        self.clients.get(id.0 as usize)?.as_ref()
+    }
+
+    fn count(&self) -> usize {
+        self.clients.len() - self.free.len()
+    }
+}
+
+impl AsFd for Control {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.0.as_fd()
+    }
+}
+
+/// Takes a datagram: its length, which is larger than the buffer when it was cut off.
+fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> nix::Result<usize> {
+    recv(socket.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,155 @@
+//! One client: its permission, its name, and what waits for it.
+
+use std::{
+    collections::VecDeque,
+    io,
+    os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
+    rc::Rc,
+};
+
+use nix::{
+    errno::Errno,
+    libc,
+    sys::socket::{MsgFlags, getsockopt, send, sockopt::PeerCredentials},
+    unistd::Uid,
+};
+
+use super::{
+    greeting::{Greeting, Kind},
+    protocol::Identity,
+};
+
+/// Bytes that wait for a client besides what the kernel keeps for it (`net.core.wmem_default`); more is lost.
+const MOST_QUEUED: usize = 256 * 1024;
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Client {
+    socket: OwnedFd,
+    permitted: bool,
+    identity: Identity,
+    /// Whether the identity is only what we think until it says one.
+    unknown: bool,
+    queue: VecDeque<Rc<[u8]>>,
+    queued: usize,
+    /// Whether messages for it are being lost until the queue is empty.
+    overrun: bool,
+    broken: bool,
+}
+
+impl Client {
+    /// A new connection. Root, the user that the gateway runs as and `user` are permitted to use it.
+    pub(super) fn new(socket: OwnedFd, user: Option<u32>) -> io::Result<Self> {
+        let peer = getsockopt(&socket, PeerCredentials)?;
+        let permitted = peer.uid() == 0
+            || peer.uid() == Uid::effective().as_raw()
+            || user.is_some_and(|user| user == peer.uid());
+        let port = peer.pid().unsigned_abs();
+        Ok(Self {
+            socket,
+            permitted,
+            identity: Identity { port, groups: 0, options: 0 },
+            unknown: true,
+            queue: VecDeque::new(),
+            queued: 0,
+            overrun: false,
+            broken: false,
+        })
+    }
+
+    pub(super) fn is_permitted(&self) -> bool {
+        self.permitted
+    }
+
+    pub(super) fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// Whether the protocol has not been told of it.
+    pub(super) fn is_unknown(&self) -> bool {
+        self.unknown
+    }
+
+    /// Whether nothing waits for it.
+    pub(super) fn is_idle(&self) -> bool {
+        self.queue.is_empty() && !self.overrun
+    }
+
+    /// Whether its connection does not take datagrams any more.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// Lets the identity that we think of stand.
+    pub(super) fn introduce(&mut self) {
+        self.unknown = false;
+    }
+
+    /// Takes what it says about itself. The answer, if it asked for one.
+    pub(super) fn greet(&mut self, greeting: Greeting, mark: u32) -> Option<Greeting> {
+        let Greeting { kind, port, groups, options, .. } = greeting;
+        if !matches!(kind, Kind::Hello | Kind::Ask) {
+            return None;
+        }
+        self.identity = Identity { port, groups, options };
+        self.unknown = !self.permitted;
+        let (answer, value) = if self.permitted {
+            (Kind::Welcome, mark)
+        } else {
+            (Kind::Refused, libc::EPERM.unsigned_abs())
+        };
+        (kind == Kind::Ask).then_some(Greeting { kind: answer, value, ..greeting })
+    }
+
+    /// Sends a datagram, or keeps it for later; where too many wait already it is lost, and the client will be told.
+    pub(super) fn send(&mut self, datagram: Rc<[u8]>) {
+        if self.overrun || self.broken {
+            return;
+        }
+        if self.queue.is_empty() && self.transmit(&datagram) {
+            return;
+        }
+        if self.queued + datagram.len() > MOST_QUEUED {
+            self.overrun = true;
+            return;
+        }
+        self.queued += datagram.len();
+        self.queue.push_back(datagram);
+    }
+
+    /// Sends what waits, and at its end that messages were lost, if some were.
+    pub(super) fn flush(&mut self) {
+        while let Some(datagram) = self.queue.pop_front() {
+            if !self.transmit(&datagram) {
+                self.queue.push_front(datagram);
+                return;
+            }
+            self.queued -= datagram.len();
+        }
+        if self.overrun {
+            let silent = self.identity.options >> libc::NETLINK_NO_ENOBUFS & 1 == 1;
+            let Identity { port, groups, options } = self.identity;
+            let notice = Greeting { kind: Kind::Overrun, port, groups, options, value: 0 };
+            self.overrun = !silent && !self.transmit(&notice.to_bytes());
+        }
+    }
+
+    /// Hands a datagram to the kernel. False when there is no room for it. A broken connection swallows everything.
+    fn transmit(&mut self, datagram: &[u8]) -> bool {
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        match send(self.socket.as_raw_fd(), datagram, flags) {
+            Ok(_) => true,
+            Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOBUFS | Errno::ENOMEM) => false,
+            Err(_) => {
+                self.broken = true;
+                true
+            }
+        }
+    }
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,113 @@
+//! What a client and the gateway say to each other beside netlink messages: 28 bytes, in the machine's byte order.
+//!
+//! | bytes | field | is |
+//! | --- | --- | --- |
+//! | 0–7 | magic | `uxfrm/1\n`: as a netlink length it is larger than any message, so no netlink message begins so |
+//! | 8–11 | kind | see [`Kind`] |
+//! | 12–15 | port | the client's netlink port id (`nl_pid`), never zero |
+//! | 16–19 | groups | multicast groups that the client listens to, a bit each as in `nl_groups` |
+//! | 20–23 | options | netlink socket options that are set, bit N for option N (`NETLINK_EXT_ACK` is 11) |
+//! | 24–27 | value | [`Kind::Welcome`]: the gateway's socket mark; [`Kind::Refused`]: the errno; else zero |
+//!
+//! A greeting is a datagram of its own. A client that sends none has its process id for a port, no groups and no options.
+//! `crates/redirect/src/greeting.rs` is the other end; it may use no crate of ours, so the two are kept alike by a test.
+
+/// Bytes of a greeting.
+pub(super) const LENGTH: usize = 28;
+
+/// What every greeting begins with.
+pub(super) const MAGIC: [u8; 8] = *b"uxfrm/1\n";
+
+/// The gateway's abstract socket name, without the leading zero byte.
+pub(super) const NAME: &[u8] = b"uxfrm/xfrm";
+
+/// What a greeting means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// From the client, without an answer: these are my port, groups and options now.
+    Hello = 1,
+    /// The same, to be answered by [`Kind::Welcome`] or [`Kind::Refused`].
+    Ask = 2,
+    /// The gateway's answer: from here on you are told of your groups' events.
+    Welcome = 3,
+    /// The gateway's answer to who may not use it.
+    Refused = 4,
+    /// From the gateway to a client that did not read in time: messages for it were lost (`ENOBUFS`).
+    Overrun = 5,
+}
+
+/// A greeting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Greeting {
+    /// What it means.
+    pub(crate) kind: Kind,
+    /// The client's port id.
+    pub(crate) port: u32,
+    /// The client's groups.
+    pub(crate) groups: u32,
+    /// The client's netlink options.
+    pub(crate) options: u32,
+    /// Mark or errno.
+    pub(crate) value: u32,
+}
+
+impl Greeting {
+    /// The bytes on the socket.
+
+    pub(crate) fn to_bytes(self) -> [u8; LENGTH] {
+        let mut bytes = [0; LENGTH];
+        bytes[..8].copy_from_slice(&MAGIC);
+        let words = [self.kind as u32, self.port, self.groups, self.options, self.value];
+        for (field, word) in bytes[8..].chunks_exact_mut(4).zip(words) {
+            field.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+
+    /// The greeting that a datagram is; `None` for netlink messages and what is cut off.
+
+    pub(crate) fn parse(datagram: &[u8]) -> Option<Self> {
+        let bytes: &[u8; LENGTH] = datagram.try_into().ok()?;
+        let word = |at: usize| {
+            u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        if bytes[..8] != MAGIC {
+            return None;
+        }
+        let kind = match word(8) {
+            1 => Kind::Hello,
+            2 => Kind::Ask,
+            3 => Kind::Welcome,
+            4 => Kind::Refused,
+            5 => Kind::Overrun,
+            _ => return None,
+        };
+        Some(Self { kind, port: word(12), groups: word(16), options: word(20), value: word(24) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn greetings_come_back() {
+        for kind in [Kind::Hello, Kind::Ask, Kind::Welcome, Kind::Refused, Kind::Overrun] {
+            let greeting = Greeting { kind, port: 1, groups: 2, options: 3, value: 4 };
+            assert_eq!(Greeting::parse(&greeting.to_bytes()), Some(greeting));
+        }
+    }
+
+    #[test]
+    fn no_netlink_message_is_one() {
+        let greeting = Greeting { kind: Kind::Hello, port: 1, groups: 0, options: 0, value: 0 };
+        let bytes = greeting.to_bytes();
+        let length = u32::from_ne_bytes(bytes[..4].try_into().unwrap());
+        assert!(length > 1 << 30, "a netlink length of {length}");
+        assert_eq!(Greeting::parse(&bytes[..LENGTH - 1]), None);
+        let mut unknown = bytes;
+        unknown[8..12].copy_from_slice(&9_u32.to_ne_bytes());
+        assert_eq!(Greeting::parse(&unknown), None);
+        assert_eq!(Greeting::parse(&[28; LENGTH]), None);
+    }
+}

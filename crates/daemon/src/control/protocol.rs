@@ -1,0 +1,61 @@
+//! What stands behind the control socket: who the clients are, what they ask, and what is sent to them.
+
+use std::{collections::VecDeque, rc::Rc};
+
+/// A client, while it is connected; numbers of those that left are used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct ClientId(pub(crate) u32);
+
+/// What a client said about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// Its port id, which replies to it carry.
+    pub(crate) port: u32,
+    /// The multicast groups that it listens to, a bit each: group N is bit N − 1.
+    pub(crate) groups: u32,
+    /// The netlink options that it set, a bit each: `NETLINK_EXT_ACK` is bit 11.
+    pub(crate) options: u32,
+}
+
+/// Answers messages. Sans-IO: answers and events go to the [`Outbox`].
+pub(crate) trait Protocol {
+    /// A client is there, or has changed its groups or options. Before its first message.
+    fn join(&mut self, client: ClientId, identity: Identity);
+
+    /// A client that joined is gone.
+    fn leave(&mut self, client: ClientId);
+
+    /// A client sent a datagram: any bytes, at least one.
+    fn handle(&mut self, client: ClientId, datagram: &[u8], outbox: &mut Outbox);
+
+    /// A client has room for the next part of a dump. Nothing in the outbox: there is none.
+    fn carry_on(&mut self, client: ClientId, outbox: &mut Outbox);
+}
+
+/// Datagrams on their way to clients, in order.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    datagrams: VecDeque<(ClientId, Rc<[u8]>)>,
+}
+
+impl Outbox {
+    /// Sends a datagram to a client.
+    pub(crate) fn send(&mut self, to: ClientId, datagram: impl Into<Rc<[u8]>>) {
+        self.datagrams.push_back((to, datagram.into()));
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.datagrams.is_empty()
+    }
+
+    /// The datagrams; [`Outbox::give_back`] returns their room.
+    pub(super) fn take(&mut self) -> VecDeque<(ClientId, Rc<[u8]>)> {
+        std::mem::take(&mut self.datagrams)
+    }
+
+    pub(super) fn give_back(&mut self, room: VecDeque<(ClientId, Rc<[u8]>)>) {
+        if self.datagrams.is_empty() {
+            self.datagrams = room;
+        }
+    }
+}

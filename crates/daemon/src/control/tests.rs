@@ -1,0 +1,241 @@
+use std::{collections::BTreeMap, os::fd::OwnedFd, path::PathBuf};
+
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, connect, send, setsockopt, socket, sockopt,
+};
+
+use super::{greeting::Kind, *};
+
+/// Repeats what it hears; a datagram of one byte N asks for a dump of N parts of 40,000 bytes.
+#[derive(Default)]
+struct Echo {
+    joined: BTreeMap<ClientId, Identity>,
+    left: usize,
+    heard: usize,
+    dumps: BTreeMap<ClientId, u8>,
+}
+
+const PART: usize = 40_000;
+
+impl Protocol for Echo {
+    fn join(&mut self, client: ClientId, identity: Identity) {
+        self.joined.insert(client, identity);
+    }
+
+    fn leave(&mut self, client: ClientId) {
+        assert!(self.joined.remove(&client).is_some(), "it left and had not joined");
+        self.dumps.remove(&client);
+        self.left += 1;
+    }
+
+    fn handle(&mut self, client: ClientId, datagram: &[u8], outbox: &mut Outbox) {
+        assert!(self.joined.contains_key(&client), "it spoke and had not joined");
+        self.heard += 1;
+        match datagram {
+            [parts] => drop(self.dumps.insert(client, *parts)),
+            _ => outbox.send(client, datagram),
+        }
+    }
+
+    fn carry_on(&mut self, client: ClientId, outbox: &mut Outbox) {
+        let Some(parts @ 1..) = self.dumps.get_mut(&client) else { return };
+        outbox.send(client, vec![*parts; PART]);
+        *parts -= 1;
+    }
+}
+
+struct Stage {
+    control: Control,
+    echo: Echo,
+    path: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+const MARK: u32 = 0x7578_0001;
+
+fn stage() -> Stage {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("control");
+    let control = Control::open(Some(&path), Terms { user: None, mark: MARK }).unwrap();
+    Stage { control, echo: Echo::default(), path, _directory: directory }
+}
+
+impl Stage {
+    fn client(&self) -> OwnedFd {
+        let client =
+            socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_NONBLOCK, None)
+                .unwrap();
+        connect(client.as_raw_fd(), &UnixAddr::new(&self.path).unwrap()).unwrap();
+        client
+    }
+
+    fn serve(&mut self) {
+        self.control.serve(&mut self.echo).unwrap();
+    }
+}
+
+fn say(client: &OwnedFd, bytes: &[u8]) -> nix::Result<usize> {
+    send(client.as_raw_fd(), bytes, MsgFlags::MSG_NOSIGNAL)
+}
+
+fn hear(client: &OwnedFd) -> nix::Result<Vec<u8>> {
+    let mut buffer = vec![0; LARGEST];
+    let length = recv(client.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
+    buffer.truncate(length);
+    Ok(buffer)
+}
+
+fn greeting(kind: Kind, port: u32, groups: u32, options: u32) -> Greeting {
+    Greeting { kind, port, groups, options, value: 0 }
+}
+
+#[test]
+fn clients_are_known_by_what_they_said() {
+    let mut stage = stage();
+    let (greeted, silent) = (stage.client(), stage.client());
+    say(&greeted, &greeting(Kind::Ask, 77, 0xc3, 1 << 11).to_bytes()).unwrap();
+    say(&silent, b"hello").unwrap();
+    stage.serve();
+    let answer = Greeting::parse(&hear(&greeted).unwrap()).unwrap();
+    assert_eq!((answer.kind, answer.port, answer.value), (Kind::Welcome, 77, MARK));
+    assert_eq!(hear(&silent).unwrap(), b"hello");
+    let identities: Vec<_> = stage.echo.joined.values().copied().collect();
+    let own = Identity { port: std::process::id(), groups: 0, options: 0 };
+    assert_eq!(identities, [Identity { port: 77, groups: 0xc3, options: 1 << 11 }, own]);
+    drop((greeted, silent));
+    stage.serve();
+    assert_eq!((stage.echo.left, stage.control.count()), (2, 0));
+}
+
+#[test]
+fn a_request_is_answered_though_its_client_is_in_a_hurry() {
+    let mut stage = stage();
+    for _ in 0..3 {
+        let client = stage.client();
+        say(&client, &greeting(Kind::Hello, 5, 0, 0).to_bytes()).unwrap();
+        say(&client, b"one").unwrap();
+        drop(client);
+    }
+    stage.serve();
+    assert_eq!((stage.echo.heard, stage.echo.left, stage.control.count()), (3, 3, 0));
+}
+
+#[test]
+fn a_thousand_clients_at_once_are_served_and_forgotten() {
+    let mut stage = stage();
+    let clients: Vec<_> = (0..1000).map(|_| stage.client()).collect();
+    for client in &clients {
+        say(client, b"request").unwrap();
+    }
+    while stage.echo.heard < 1000 {
+        stage.serve();
+    }
+    assert!(clients.iter().all(|client| hear(client).unwrap() == b"request"));
+    drop(clients);
+    while stage.control.count() > 0 {
+        stage.serve();
+    }
+    assert_eq!(stage.echo.left, 1000);
+}
+
+/// A dump waits for its reader and loses nothing, while others are served.
+#[test]
+fn a_dump_keeps_step_with_its_reader() {
+    let mut stage = stage();
+    let (slow, other) = (stage.client(), stage.client());
+    say(&slow, &[200]).unwrap();
+    stage.serve();
+    assert!(stage.echo.dumps.values().all(|left| *left > 150), "it ran ahead of its reader");
+    for expected in (1..=200).rev() {
+        let part = loop {
+            match hear(&slow) {
+                Ok(part) => break part,
+                Err(_) => stage.serve(),
+            }
+        };
+        assert_eq!((part.len(), part[0]), (PART, expected));
+        say(&other, b"still there").unwrap();
+        stage.serve();
+        assert_eq!(hear(&other).unwrap(), b"still there");
+    }
+}
+
+#[test]
+fn who_never_reads_loses_messages_is_told_so_and_costs_no_more_than_its_queue() {
+    let mut stage = stage();
+    let (deaf, other) = (stage.client(), stage.client());
+    let request = vec![1; 4000];
+    for _ in 0..1000 {
+        say(&deaf, &request).unwrap();
+        stage.serve();
+    }
+    assert_eq!(stage.echo.heard, 1000, "its requests are acted on, as in the kernel");
+    say(&other, b"quick").unwrap();
+    stage.serve();
+    assert_eq!(hear(&other).unwrap(), b"quick");
+
+    let mut answered = 0;
+    loop {
+        match hear(&deaf) {
+            Ok(answer) if answer == request => answered += 1,
+            Ok(answer) => {
+                assert_eq!(Greeting::parse(&answer).unwrap().kind, Kind::Overrun);
+                break;
+            }
+            Err(_) => stage.serve(),
+        }
+    }
+    assert!((50..300).contains(&answered), "{answered} answers were kept");
+    say(&deaf, b"again").unwrap();
+    stage.serve();
+    assert_eq!(hear(&deaf).unwrap(), b"again");
+}
+
+#[test]
+fn events_reach_clients_in_order() {
+    let mut stage = stage();
+    let client = stage.client();
+    say(&client, b"here").unwrap();
+    stage.serve();
+    let id = *stage.echo.joined.keys().next().unwrap();
+    stage.control.publish(|outbox| {
+        outbox.send(id, *b"first");
+        outbox.send(ClientId(99), *b"to nobody");
+        outbox.send(id, *b"second");
+    });
+    for expected in [&b"here"[..], b"first", b"second"] {
+        assert_eq!(hear(&client).unwrap(), expected);
+    }
+}
+
+#[test]
+fn too_long_and_empty_datagrams_hurt_nobody() {
+    let mut stage = stage();
+    let (long, empty) = (stage.client(), stage.client());
+    setsockopt(&long, sockopt::SndBufForce, &(1 << 20)).ok();
+    let sent = say(&long, &vec![1; LARGEST + 1]);
+    say(&long, b"next").unwrap();
+    say(&empty, b"").unwrap();
+    stage.serve();
+    assert_eq!(hear(&long).unwrap(), b"next", "{sent:?}");
+    assert_eq!(stage.control.count(), 1);
+}
+
+#[test]
+fn a_path_is_private_and_may_be_left_over_but_not_shared() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let stage = stage();
+    let mode = std::fs::metadata(&stage.path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let terms = Terms { user: None, mark: MARK };
+    let second = Control::open(Some(&stage.path), terms).unwrap_err();
+    assert_eq!(second.kind(), io::ErrorKind::AddrInUse);
+    let left = stage.path.with_extension("left");
+    let dead = std::os::unix::net::UnixListener::bind(&left).unwrap();
+    drop(dead);
+    // A stream's leftover is refused with another errno than a dead seqpacket's, and is not ours to remove.
+    assert!(Control::open(Some(&left), terms).is_ok() || left.exists());
+    let Stage { control, path, .. } = stage;
+    drop(control);
+    assert!(!path.exists());
+}
