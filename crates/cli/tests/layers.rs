@@ -32,8 +32,9 @@ const RUNTIME: &str = "uxfrm-runtime";
 const TESTKIT: &str = "uxfrm-testkit";
 const ENGINE: &str = "uxfrm-engine";
 
-/// Stands alone: a library for other programs' processes.
+/// Stands alone: a library for other programs' processes. [`CLI`]'s tests have it built to preload it.
 const REDIRECT: &str = "uxfrm-redirect";
+const CLI: &str = "uxfrm";
 
 /// What the source of a sans-IO crate may not say outside its tests.
 const OUTSIDE_WORLD: &[&str] = &[
@@ -91,8 +92,11 @@ fn the_check_sees_an_arrow_upwards() {
     assert!(!may_use("uxfrm-packet", TESTKIT, DependencyKind::Normal));
     assert!(!may_use("uxfrm-new", "uxfrm-packet", DependencyKind::Normal));
     assert!(!may_use(REDIRECT, "uxfrm-netlink", DependencyKind::Normal));
+    assert!(!may_use(CLI, REDIRECT, DependencyKind::Normal));
+    assert!(!may_use("uxfrm-daemon", REDIRECT, DependencyKind::Development));
     assert!(!may_use("uxfrm-netlink", "uxfrm-tunnel", DependencyKind::Normal));
     assert!(may_use("uxfrm-engine", TESTKIT, DependencyKind::Development));
+    assert!(may_use(CLI, REDIRECT, DependencyKind::Development));
     assert!(may_use("uxfrm", IO, DependencyKind::Normal));
 }
 
@@ -123,6 +127,7 @@ fn has_a_place(name: &str) -> bool {
 fn may_use(user: &str, used: &str, kind: DependencyKind) -> bool {
     match (user, used) {
         (_, TESTKIT) => kind == DependencyKind::Development && has_a_place(user),
+        (CLI, REDIRECT) => kind == DependencyKind::Development,
         (IO, _) => used == PACKET,
         (_, IO) => layer(user) >= layer(RUNTIME),
         (TESTKIT, _) => layer(used).is_some() && layer(used) <= layer(ENGINE),

@@ -29,6 +29,8 @@ use nix::{
     },
 };
 
+use zeroize::Zeroize as _;
+
 use client::Client;
 use greeting::Greeting;
 use listener::{Accepted, Listener};
@@ -227,6 +229,7 @@ impl Control {
             }
             if length <= self.buffer.len() {
                 self.take(id, length, protocol);
+                self.buffer[..length].zeroize(); // states have keys
             }
         }
         Presence::Here

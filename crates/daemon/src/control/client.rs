@@ -4,7 +4,6 @@ use std::{
     collections::VecDeque,
     io,
     os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
-    rc::Rc,
 };
 
 use nix::{
@@ -16,7 +15,7 @@ use nix::{
 
 use super::{
     greeting::{Greeting, Kind},
-    protocol::Identity,
+    protocol::{Datagram, Identity},
 };
 
 /// Bytes that wait for a client besides what the kernel keeps for it (`net.core.wmem_default`); more is lost.
@@ -30,7 +29,7 @@ pub(super) struct Client {
     identity: Identity,
     /// Whether the identity is only what we think until it says one.
     unknown: bool,
-    queue: VecDeque<Rc<[u8]>>,
+    queue: VecDeque<Datagram>,
     queued: usize,
     /// Whether messages for it are being lost until the queue is empty.
     overrun: bool,
@@ -102,7 +101,7 @@ impl Client {
     }
 
     /// Sends a datagram, or keeps it for later; where too many wait already it is lost, and the client will be told.
-    pub(super) fn send(&mut self, datagram: Rc<[u8]>) {
+    pub(super) fn send(&mut self, datagram: Datagram) {
         if self.overrun || self.broken {
             return;
         }

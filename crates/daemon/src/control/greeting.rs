@@ -53,7 +53,6 @@ pub(crate) struct Greeting {
 
 impl Greeting {
     /// The bytes on the socket.
-
     pub(crate) fn to_bytes(self) -> [u8; LENGTH] {
         let mut bytes = [0; LENGTH];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -65,7 +64,6 @@ impl Greeting {
     }
 
     /// The greeting that a datagram is; `None` for netlink messages and what is cut off.
-
     pub(crate) fn parse(datagram: &[u8]) -> Option<Self> {
         let bytes: &[u8; LENGTH] = datagram.try_into().ok()?;
         let word = |at: usize| {

@@ -1,6 +1,11 @@
 //! What stands behind the control socket: who the clients are, what they ask, and what is sent to them.
 
-use std::{collections::VecDeque, rc::Rc};
+use std::{collections::VecDeque, sync::Arc};
+
+use zeroize::Zeroizing;
+
+/// Bytes on their way, shared by all whom an event goes to, and wiped after the last: states have keys.
+pub(crate) type Datagram = Arc<Zeroizing<Vec<u8>>>;
 
 /// A client, while it is connected; numbers of those that left are used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -35,13 +40,18 @@ pub(crate) trait Protocol {
 /// Datagrams on their way to clients, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    datagrams: VecDeque<(ClientId, Rc<[u8]>)>,
+    datagrams: VecDeque<(ClientId, Datagram)>,
 }
 
 impl Outbox {
     /// Sends a datagram to a client.
-    pub(crate) fn send(&mut self, to: ClientId, datagram: impl Into<Rc<[u8]>>) {
-        self.datagrams.push_back((to, datagram.into()));
+    pub(crate) fn send(&mut self, to: ClientId, datagram: Vec<u8>) {
+        self.share(to, Arc::new(Zeroizing::new(datagram)));
+    }
+
+    /// Sends a datagram that others are sent, too.
+    pub(crate) fn share(&mut self, to: ClientId, datagram: Datagram) {
+        self.datagrams.push_back((to, datagram));
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -49,11 +59,11 @@ impl Outbox {
     }
 
     /// The datagrams; [`Outbox::give_back`] returns their room.
-    pub(super) fn take(&mut self) -> VecDeque<(ClientId, Rc<[u8]>)> {
+    pub(super) fn take(&mut self) -> VecDeque<(ClientId, Datagram)> {
         std::mem::take(&mut self.datagrams)
     }
 
-    pub(super) fn give_back(&mut self, room: VecDeque<(ClientId, Rc<[u8]>)>) {
+    pub(super) fn give_back(&mut self, room: VecDeque<(ClientId, Datagram)>) {
         if self.datagrams.is_empty() {
             self.datagrams = room;
         }

@@ -1,10 +1,26 @@
-use std::{collections::BTreeMap, os::fd::OwnedFd, path::PathBuf};
+use std::{collections::BTreeMap, path::PathBuf};
 
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, UnixAddr, connect, send, setsockopt, socket, sockopt,
 };
 
 use super::{greeting::Kind, *};
+
+#[path = "../../../redirect/src/greeting.rs"]
+#[expect(unreachable_pub, dead_code, reason = "it is another crate's")]
+mod other_end;
+
+#[test]
+fn both_ends_say_the_same() {
+    use other_end::Kind::{Ask, Hello, Overrun, Refused, Welcome};
+    assert_eq!((greeting::NAME, greeting::LENGTH), (other_end::NAME, other_end::LENGTH));
+    for kind in [Hello, Ask, Welcome, Refused, Overrun] {
+        let theirs = other_end::Greeting { kind, port: 1, groups: 2, options: 3, value: 4 };
+        let ours = Greeting::parse(&theirs.to_bytes()).unwrap();
+        assert_eq!(format!("{ours:?}"), format!("{theirs:?}"));
+        assert_eq!(ours.to_bytes(), theirs.to_bytes());
+    }
+}
 
 /// Repeats what it hears; a datagram of one byte N asks for a dump of N parts of 40,000 bytes.
 #[derive(Default)]
@@ -33,7 +49,7 @@ impl Protocol for Echo {
         self.heard += 1;
         match datagram {
             [parts] => drop(self.dumps.insert(client, *parts)),
-            _ => outbox.send(client, datagram),
+            _ => outbox.send(client, datagram.to_vec()),
         }
     }
 
@@ -199,9 +215,9 @@ fn events_reach_clients_in_order() {
     stage.serve();
     let id = *stage.echo.joined.keys().next().unwrap();
     stage.control.publish(|outbox| {
-        outbox.send(id, *b"first");
-        outbox.send(ClientId(99), *b"to nobody");
-        outbox.send(id, *b"second");
+        outbox.send(id, b"first".to_vec());
+        outbox.send(ClientId(99), b"to nobody".to_vec());
+        outbox.send(id, b"second".to_vec());
     });
     for expected in [&b"here"[..], b"first", b"second"] {
         assert_eq!(hear(&client).unwrap(), expected);

@@ -1,0 +1,216 @@
+//! `uxfrm exec` with a running gateway: what it lets through to whom, and what it refuses to run.
+//!
+//! Each test has a network namespace of its own: should something reach the kernel's XFRM after all, it is that
+//! namespace's. Needs root and iproute2; without them these tests say `not run: REASON`, and fail where `CI=true`.
+
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+use uxfrm_io::Namespace;
+
+const UXFRM: &str = env!("CARGO_BIN_EXE_uxfrm");
+
+/// A gateway in a namespace.
+struct Gateway {
+    namespace: Namespace,
+    child: Child,
+    directory: TempDir,
+}
+
+impl Gateway {
+    fn start(config: &str) -> Option<Self> {
+        let namespace = namespace()?;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("gateway.toml");
+        std::fs::write(&path, config).unwrap();
+        let mut command = Command::new(UXFRM);
+        command.arg("run").arg("--until-stdin-ends").arg(path);
+        command.stdin(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = namespace.enter(|| command.spawn()).unwrap().unwrap();
+        let mut said = String::new();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        while !said.ends_with("uxfrm: ready\n") {
+            let Some(line) = lines.next() else { panic!("the gateway did not start: {said}") };
+            said += &(line.unwrap() + "\n");
+        }
+        std::thread::spawn(move || lines.for_each(drop));
+        Some(Self { namespace, child, directory })
+    }
+
+    fn exec(&self, command: &str) -> Outcome {
+        exec(&self.namespace, command)
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        self.child.wait().unwrap();
+    }
+}
+
+#[derive(Debug)]
+struct Outcome {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+fn namespace() -> Option<Namespace> {
+    match Namespace::new() {
+        Ok(namespace) => Some(namespace),
+        Err(error) => {
+            assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "not run: {error}");
+            eprintln!("not run: no network namespace: {error}");
+            None
+        }
+    }
+}
+
+fn library() -> PathBuf {
+    std::env::current_exe().unwrap().with_file_name("libuxfrm_redirect.so")
+}
+
+/// `uxfrm exec` and what follows it, words between spaces.
+fn exec(namespace: &Namespace, words: &str) -> Outcome {
+    let mut command = Command::new(UXFRM);
+    command.arg("exec").args(words.split(' ')).env("UXFRM_REDIRECT", library());
+    let output = namespace.enter(|| command.output()).unwrap().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    Outcome { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
+}
+
+#[test]
+fn without_a_gateway_nothing_is_run() {
+    let Some(namespace) = namespace() else { return };
+    let outcome = exec(&namespace, "-- echo reached");
+    assert_eq!((outcome.code, outcome.out.as_str()), (Some(1), ""));
+    assert!(outcome.err.contains("no uxfrm runs in this network namespace"), "{outcome:?}");
+    let outcome = exec(&namespace, "--control /nonexistent/socket -- echo reached");
+    assert!(outcome.err.contains("no uxfrm answers at /nonexistent/socket"), "{outcome:?}");
+}
+
+#[test]
+fn commands_run_with_their_own_code_and_other_sockets() {
+    let Some(gateway) = Gateway::start("") else { return };
+    assert_eq!(gateway.exec("-- false").code, Some(1));
+    assert_eq!(gateway.exec("-- echo a b").out, "a b");
+    assert!(gateway.exec("ip -o link show lo").out.contains("LOOPBACK"));
+    let preloaded = gateway.exec("-- printenv LD_PRELOAD").out;
+    assert_eq!(PathBuf::from(preloaded), library().canonicalize().unwrap());
+}
+
+/// A namespace's own `ip xfrm` would list, add and count here without an error.
+#[test]
+fn xfrm_sockets_lead_to_the_gateway() {
+    let Some(gateway) = Gateway::start("") else { return };
+    for _ in 0..20 {
+        let outcome = gateway.exec("ip xfrm state count");
+        assert!(
+            outcome.out.starts_with("SAD count") || outcome.err.contains("not supported"),
+            "{outcome:?}"
+        );
+    }
+    let sockets = gateway.exec("ip xfrm policy setdefault in block");
+    assert!(sockets.code == Some(0) || sockets.err.contains("not supported"), "{sockets:?}");
+    // The kernel of that namespace has heard nothing.
+    let kernel = || Command::new("ip").args(["xfrm", "policy", "getdefault"]).output();
+    let kernel = gateway.namespace.enter(kernel).unwrap().unwrap();
+    let kernel = String::from_utf8_lossy(&kernel.stdout).into_owned();
+    assert!(!kernel.lines().any(|line| line.contains("in") && line.contains("block")), "{kernel}");
+}
+
+#[test]
+fn a_path_can_be_the_gateways_name() {
+    let Some(gateway) = Gateway::start("control.socket = 'control'") else { return };
+    let path = gateway.directory.path().join("control");
+    let outcome = gateway.exec(&format!("--control {} -- ip xfrm state count", path.display()));
+    assert!(!outcome.err.contains("Cannot open netlink socket"), "{outcome:?}");
+    assert!(gateway.exec("-- true").err.contains("no uxfrm runs"));
+}
+
+#[test]
+fn what_a_library_cannot_be_preloaded_into_is_refused() {
+    let Some(gateway) = Gateway::start("") else { return };
+    let directory = gateway.directory.path();
+    let write = |name: &str, mode: u32, bytes: &[u8]| {
+        let path = directory.join(name);
+        std::fs::write(&path, bytes).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let echo = std::fs::read("/bin/echo").unwrap();
+    let set_id = write("set-id", 0o4755, &echo);
+    // Without program headers there is none that names a loader.
+    let mut bytes = echo.clone();
+    bytes[56..58].fill(0);
+    let fixed = write("static", 0o755, &bytes);
+    let script = write("script", 0o755, format!("#!{fixed}\n").as_bytes());
+    for (program, reason) in [
+        (set_id.as_str(), "set-user-id"),
+        (&fixed, "a static program takes no preload library: it would reach the kernel's XFRM"),
+        (&script, "a static program"),
+        ("no-such-program", "no program no-such-program in PATH"),
+    ] {
+        let outcome = gateway.exec(&format!("-- {program} reached"));
+        assert_eq!((outcome.code, outcome.out.as_str()), (Some(1), ""), "{outcome:?}");
+        assert!(outcome.err.contains(reason), "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_library_that_is_missing_or_is_none_stops_the_command() {
+    let Some(gateway) = Gateway::start("") else { return };
+    for (library, reason) in [
+        ("/nonexistent.so", "no preload library at /nonexistent.so"),
+        ("/etc/passwd", "would not load /etc/passwd: it would reach the kernel's XFRM"),
+    ] {
+        let mut command = Command::new(UXFRM);
+        command.args(["exec", "--", "echo", "reached"]).env("UXFRM_REDIRECT", library);
+        let output = gateway.namespace.enter(|| command.output()).unwrap().unwrap();
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert!(err.contains(reason), "{err}");
+        assert!(output.stdout.is_empty() && output.status.code() == Some(1));
+    }
+}
+
+/// Children that lose the library, as those of `env -i`, reach nothing.
+#[test]
+fn what_escapes_the_library_does_not_reach_the_kernel() {
+    let Some(gateway) = Gateway::start("") else { return };
+    let ip = Command::new("sh").args(["-c", "command -v ip"]).output().unwrap();
+    let ip = String::from_utf8_lossy(&ip.stdout).trim().to_owned();
+    let outcome = gateway.exec(&format!("-- env -i {ip} xfrm policy list"));
+    assert_eq!(outcome.err, "Cannot open netlink socket: Operation not permitted");
+    let outcome = gateway.exec(&format!("-- env -i {ip} -o link show lo"));
+    assert!(outcome.out.contains("LOOPBACK"), "{outcome:?}");
+}
+
+/// Root may use it, and who else the configuration names; others are told what the kernel would tell them.
+#[test]
+fn other_users_are_not_permitted() {
+    let run = |config: &str| {
+        let gateway = Gateway::start(config)?;
+        let library = library();
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        command.args(["ip", "xfrm", "state", "count"]);
+        // The library has to be where such a user may read it.
+        let copy = gateway.directory.path().join("redirect.so");
+        std::fs::copy(library, &copy).unwrap();
+        let mode = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(gateway.directory.path(), mode).unwrap();
+        command.env("LD_PRELOAD", copy);
+        let output = gateway.namespace.enter(|| command.output()).unwrap().unwrap();
+        Some(String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let Some(refused) = run("") else { return };
+    assert!(refused.contains("Operation not permitted"), "{refused}");
+    let permitted = run("control.user = 65534").unwrap();
+    assert!(!permitted.contains("not permitted"), "{permitted}");
+}

@@ -1,0 +1,433 @@
+//! Unmodified programs through the library, against a server of the test's own: `ip`, and this test itself.
+//!
+//! Everything runs in a network namespace without XFRM states and policies of value: should the library not load, the
+//! commands reach that namespace's kernel and the test fails. It needs root for the namespace, and iproute2.
+
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
+use std::ffi::c_int;
+use std::io;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+#[path = "../src/greeting.rs"]
+#[expect(
+    unreachable_pub,
+    reason = "the crate itself must not be linked: its functions would be the test's"
+)]
+mod greeting;
+
+use greeting::{Greeting, Kind, LENGTH, NAME};
+
+const MARK: u32 = 0x7578_0001;
+
+fn library() -> PathBuf {
+    std::env::current_exe().unwrap().with_file_name("libuxfrm_redirect.so")
+}
+
+/// Runs `work` in a network namespace of its own, with a server there, and tells what the server heard.
+fn with_server(work: impl FnOnce(&Receiver<Vec<u8>>) + Send + 'static) {
+    // SAFETY: the call takes no pointers, and concerns the calling thread.
+    let alone = || unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
+    let result = thread::spawn(move || {
+        if !alone() {
+            let reason = format!("no network namespace: {}", io::Error::last_os_error());
+            assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "not run: {reason}");
+            return eprintln!("not run: {reason}");
+        }
+        let listener = listen();
+        let (heard, hear) = channel();
+        thread::spawn(move || {
+            loop {
+                // SAFETY: no address is asked for.
+                let client =
+                    unsafe { libc::accept(listener, std::ptr::null_mut(), std::ptr::null_mut()) };
+                let heard = heard.clone();
+                thread::spawn(move || {
+                    serve(client, |datagram| drop(heard.send(datagram.to_vec())))
+                });
+            }
+        });
+        work(&hear);
+    })
+    .join();
+    if let Err(panic) = result {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn listen() -> c_int {
+    // SAFETY: the address is valid for the length that is passed; all bytes zero is a valid one.
+    unsafe {
+        let listener = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0);
+        let mut address: libc::sockaddr_un = std::mem::zeroed();
+        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        for (to, from) in address.sun_path[1..].iter_mut().zip(NAME) {
+            *to = *from as libc::c_char;
+        }
+        let length = (2 + 1 + NAME.len()) as libc::socklen_t;
+        assert_eq!(libc::bind(listener, (&raw const address).cast(), length), 0);
+        assert_eq!(libc::listen(listener, 4096), 0);
+        listener
+    }
+}
+
+fn say(client: c_int, bytes: &[u8]) {
+    // SAFETY: `bytes` is valid for its length.
+    unsafe { libc::send(client, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
+}
+
+/// A kernel with three states, one policy in its second group, and no room.
+fn serve(client: c_int, heard: impl Fn(&[u8])) {
+    let mut port = 0;
+    let mut buffer = [0_u8; 32 * 1024];
+    loop {
+        // SAFETY: the buffer is valid for its length.
+        let length = unsafe { libc::recv(client, buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+        let Ok(length @ 1..) = usize::try_from(length) else {
+            // SAFETY: the descriptor is this thread's.
+            unsafe { libc::close(client) };
+            return;
+        };
+        let datagram = &buffer[..length];
+        heard(datagram);
+        if let Some(greeting) = Greeting::parse(datagram) {
+            port = greeting.port;
+            if greeting.kind == Kind::Ask {
+                say(client, &Greeting { kind: Kind::Welcome, value: MARK, ..greeting }.to_bytes());
+            }
+            if greeting.groups == u32::MAX {
+                say(client, &Greeting { kind: Kind::Overrun, ..greeting }.to_bytes());
+            }
+            continue;
+        }
+        let kind = u16::from_ne_bytes([datagram[4], datagram[5]]);
+        let dumps = datagram[7] & 3 == 3;
+        let answer = match kind {
+            GETSADINFO => {
+                message(NEWSADINFO, datagram, port, &[&[0; 4][..], &attribute(1, 3)].concat())
+            }
+            _ if dumps => message(3, datagram, port, &[0; 4]),
+            NEWSA => {
+                message(2, datagram, port, &[&(-17_i32).to_ne_bytes(), &datagram[..16]].concat())
+            }
+            _ => message(2, datagram, port, &[&[0; 4], &datagram[..16]].concat()),
+        };
+        say(client, &answer);
+    }
+}
+
+const NEWSA: u16 = 0x10;
+const NEWPOLICY: u16 = 0x13;
+const NEWSADINFO: u16 = 0x22;
+const GETSADINFO: u16 = 0x23;
+
+fn attribute(kind: u16, value: u32) -> Vec<u8> {
+    [&8_u16.to_ne_bytes()[..], &kind.to_ne_bytes(), &value.to_ne_bytes()].concat()
+}
+
+/// An answer to a request.
+fn message(kind: u16, request: &[u8], port: u32, body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(16 + body.len()).unwrap();
+    let mut message = length.to_ne_bytes().to_vec();
+    message.extend(kind.to_ne_bytes());
+    message.extend(if kind == 3 { 2_u16 } else { 0 }.to_ne_bytes());
+    message.extend(&request[8..12]);
+    message.extend(port.to_ne_bytes());
+    message.extend(body);
+    message
+}
+
+fn run(program: &str, arguments: &str) -> Output {
+    let mut command = Command::new(program);
+    command.env("LD_PRELOAD", library()).args(arguments.split_whitespace());
+    command.output().unwrap()
+}
+
+fn ip(arguments: &str) -> (Option<i32>, String, String) {
+    let output = run("ip", arguments);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+fn kinds(heard: &Receiver<Vec<u8>>) -> Vec<u16> {
+    let netlink = heard.try_iter().filter(|datagram| Greeting::parse(datagram).is_none());
+    netlink.map(|datagram| u16::from_ne_bytes([datagram[4], datagram[5]])).collect()
+}
+
+#[test]
+fn ip_xfrm_asks_the_server_and_ip_link_the_kernel() {
+    with_server(|heard| {
+        assert_eq!(ip("xfrm state count"), (Some(0), "SAD count 3".into(), String::new()));
+        let greeting = Greeting::parse(&heard.recv().unwrap()).unwrap();
+        assert!(greeting.port != 0 && greeting.groups == 0);
+        assert_eq!(greeting.options, 1 << libc::NETLINK_EXT_ACK);
+        assert_eq!(kinds(heard), [GETSADINFO]);
+
+        assert_eq!(ip("xfrm state list"), (Some(0), String::new(), String::new()));
+        assert_eq!(ip("xfrm policy list"), (Some(0), String::new(), String::new()));
+        let add = "xfrm policy add src 10.1.0.0/16 dst 10.2.0.0/16 dir out tmpl src 10.0.0.1 dst 10.0.0.2 proto esp mode tunnel";
+        assert_eq!(ip(add), (Some(0), String::new(), String::new()));
+        assert_eq!(*kinds(heard).last().unwrap(), NEWPOLICY);
+
+        let (code, out, _) = ip("-o link show lo");
+        assert!(code == Some(0) && out.contains("LOOPBACK"), "{out}");
+        assert_eq!(kinds(heard), []);
+    });
+}
+
+#[test]
+fn errors_and_overruns_are_the_kernels() {
+    with_server(|_| {
+        let add = "xfrm state add src 10.0.0.1 dst 10.0.0.2 proto esp spi 1 mode tunnel enc ecb(cipher_null) 0x";
+        let (code, _, err) = ip(add);
+        assert_eq!((code, err.as_str()), (Some(2), "RTNETLINK answers: File exists"));
+        // It listens to all groups; the server says that some messages were lost, and closes nothing.
+        let monitor = run("timeout", "1 ip xfrm monitor");
+        let err = String::from_utf8_lossy(&monitor.stderr);
+        assert!(err.contains("netlink receive error No buffer space available (105)"), "{err}");
+    });
+}
+
+#[test]
+fn without_a_server_there_is_no_socket() {
+    with_server(|_| {
+        let status = Command::new("unshare")
+            .args(["-n", "ip", "xfrm", "state"])
+            .env("LD_PRELOAD", library())
+            .output()
+            .unwrap();
+        let err = String::from_utf8_lossy(&status.stderr);
+        assert!(err.contains("Cannot open netlink socket: Connection refused"), "{err}");
+    });
+}
+
+/// Runs the ignored test of that name in this very program, under the library.
+fn inside(test: &str) {
+    with_server({
+        let test = test.to_owned();
+        move |_| {
+            let own = std::env::current_exe().unwrap();
+            let output = run(own.to_str().unwrap(), &format!("--ignored --exact {test}"));
+            let out = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && out.contains("1 passed"), "{out}");
+        }
+    });
+}
+
+#[test]
+fn a_socket_keeps_netlinks_manners() {
+    inside("inside_manners");
+}
+
+#[test]
+fn many_sockets_have_ports_of_their_own() {
+    inside("inside_ports");
+}
+
+#[test]
+fn sockets_survive_copies_and_forks() {
+    inside("inside_copies");
+}
+
+#[test]
+fn ike_sockets_are_marked_and_keep_their_esp() {
+    inside("inside_ike");
+}
+
+fn xfrm_socket() -> c_int {
+    // SAFETY: the call takes no pointers.
+    let descriptor = unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_XFRM) };
+    assert!(descriptor >= 0, "{}", io::Error::last_os_error());
+    descriptor
+}
+
+fn address(port: u32, groups: u32) -> libc::sockaddr_nl {
+    // SAFETY: all bytes zero is a valid `sockaddr_nl`.
+    let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+    address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+    address.nl_pid = port;
+    address.nl_groups = groups;
+    address
+}
+
+fn bind(descriptor: c_int, port: u32, groups: u32) -> c_int {
+    let address = address(port, groups);
+    // SAFETY: the address is valid for its length.
+    let result = unsafe { libc::bind(descriptor, (&raw const address).cast(), 12) };
+    if result == 0 { 0 } else { errno() }
+}
+
+fn name(descriptor: c_int) -> (u16, u32, u32, u32) {
+    let (mut address, mut length) = (address(9, 9), 100);
+    // SAFETY: the address has room for what netlink sockets have; the length says no less.
+    let result =
+        unsafe { libc::getsockname(descriptor, (&raw mut address).cast(), &raw mut length) };
+    assert_eq!(result, 0);
+    (address.nl_family, address.nl_pid, address.nl_groups, length)
+}
+
+fn option(descriptor: c_int, level: c_int, name: c_int) -> c_int {
+    let (mut value, mut length) = (-1, 4);
+    // SAFETY: the value is valid for its length.
+    let result = unsafe {
+        libc::getsockopt(descriptor, level, name, (&raw mut value).cast(), &raw mut length)
+    };
+    if result == 0 { value } else { -errno() }
+}
+
+fn set(descriptor: c_int, level: c_int, name: c_int, value: c_int) -> c_int {
+    // SAFETY: the value is valid for its length.
+    let result = unsafe { libc::setsockopt(descriptor, level, name, (&raw const value).cast(), 4) };
+    if result == 0 { 0 } else { errno() }
+}
+
+fn errno() -> c_int {
+    io::Error::last_os_error().raw_os_error().unwrap()
+}
+
+fn request() -> Vec<u8> {
+    let mut bytes = 20_u32.to_ne_bytes().to_vec();
+    bytes.extend(GETSADINFO.to_ne_bytes());
+    bytes.extend([1, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    bytes
+}
+
+/// Sends a request with an address and takes the answer with one: its length, sequence and port, and who it is from.
+fn ask(descriptor: c_int) -> (isize, u32, u32, u32) {
+    let (request, kernel) = (request(), address(0, 0));
+    let mut buffer = [0_u32; 64];
+    let (mut from, mut length) = (address(9, 9), 12);
+    // SAFETY: buffers and addresses are valid for their lengths.
+    let received = unsafe {
+        let to = (&raw const kernel).cast();
+        let sent = libc::sendto(descriptor, request.as_ptr().cast(), 20, 0, to, 12);
+        assert_eq!(sent, 20, "{}", io::Error::last_os_error());
+        let into = buffer.as_mut_ptr().cast();
+        libc::recvfrom(descriptor, into, 256, 0, (&raw mut from).cast(), &raw mut length)
+    };
+    assert_eq!(c_int::from(from.nl_family), libc::AF_NETLINK);
+    (received, buffer[2], buffer[3], from.nl_pid)
+}
+
+#[test]
+#[ignore = "run by another test, under the library"]
+fn inside_manners() {
+    let descriptor = xfrm_socket();
+    assert_eq!(name(descriptor), (16, 0, 0, 12));
+    for (name, value) in
+        [(libc::SO_DOMAIN, 16), (libc::SO_PROTOCOL, 6), (libc::SO_TYPE, libc::SOCK_RAW)]
+    {
+        assert_eq!(option(descriptor, libc::SOL_SOCKET, name), value);
+    }
+    assert_eq!(bind(descriptor, 0, 0), 0);
+    assert_eq!(name(descriptor), (16, std::process::id(), 0, 12));
+    assert_eq!(bind(descriptor, 12345, 0), libc::EINVAL);
+    assert_eq!(ask(descriptor), (28, 7, std::process::id(), 0));
+
+    let netlink = libc::SOL_NETLINK;
+    assert_eq!(set(descriptor, netlink, libc::NETLINK_ADD_MEMBERSHIP, 3), 0);
+    assert_eq!(option(descriptor, netlink, libc::NETLINK_LIST_MEMBERSHIPS), 4);
+    assert_eq!(set(descriptor, netlink, libc::NETLINK_DROP_MEMBERSHIP, 3), 0);
+    assert_eq!(name(descriptor).2, 0);
+    assert_eq!(set(descriptor, netlink, libc::NETLINK_CAP_ACK, 1), 0);
+    assert_eq!(option(descriptor, netlink, libc::NETLINK_CAP_ACK), 1);
+    assert_eq!(option(descriptor, netlink, libc::NETLINK_EXT_ACK), 0);
+    assert_eq!(set(descriptor, netlink, 77, 1), libc::ENOPROTOOPT);
+
+    let chosen = xfrm_socket();
+    assert_eq!(bind(chosen, std::process::id(), 0), libc::EADDRINUSE);
+    assert_eq!(bind(chosen, 12345, 0), 0);
+    assert_eq!(ask(chosen), (28, 7, 12345, 0));
+    let silent = xfrm_socket();
+    assert_eq!(ask(silent).0, 28, "the first message gives a port");
+
+    // SAFETY: the calls take no pointers.
+    unsafe {
+        assert_eq!(libc::socket(libc::AF_NETLINK, libc::SOCK_STREAM, libc::NETLINK_XFRM), -1);
+        assert_eq!(errno(), libc::ESOCKTNOSUPPORT);
+        assert_eq!(libc::socket(libc::AF_KEY, libc::SOCK_RAW, 2), -1);
+        assert_eq!(errno(), libc::EAFNOSUPPORT);
+        let flags = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        let quick = libc::socket(libc::AF_NETLINK, flags, libc::NETLINK_XFRM);
+        assert_eq!(libc::recv(quick, std::ptr::null_mut(), 0, 0), -1);
+        assert_eq!(errno(), libc::EAGAIN);
+        assert_eq!(libc::fcntl(quick, libc::F_GETFD), libc::FD_CLOEXEC);
+        assert_eq!(libc::fcntl(descriptor, libc::F_GETFD), 0);
+    }
+}
+
+#[test]
+#[ignore = "run by another test, under the library"]
+fn inside_ports() {
+    let mut ports: Vec<_> = (0..500)
+        .map(|_| {
+            let descriptor = xfrm_socket();
+            assert_eq!(bind(descriptor, 0, 0), 0);
+            name(descriptor).1
+        })
+        .collect();
+    assert_eq!(ports[0], std::process::id());
+    ports.sort_unstable();
+    ports.dedup();
+    assert_eq!(ports.len(), 500);
+}
+
+#[test]
+#[ignore = "run by another test, under the library"]
+fn inside_copies() {
+    let descriptor = xfrm_socket();
+    assert_eq!(bind(descriptor, 0, 0), 0);
+    // SAFETY: the calls take no pointers; the child only calls what a signal handler may.
+    unsafe {
+        let copies = [
+            libc::dup(descriptor),
+            libc::dup2(descriptor, 200),
+            libc::dup3(descriptor, 201, libc::O_CLOEXEC),
+            libc::fcntl(descriptor, libc::F_DUPFD, 210),
+            libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, 211),
+        ];
+        assert_eq!(libc::close(descriptor), 0);
+        for copy in copies {
+            assert_eq!(name(copy).1, std::process::id(), "copy {copy}");
+            assert_eq!(ask(copy).0, 28);
+        }
+        let udp = libc::socket(libc::AF_INET, libc::SOCK_DGRAM, 0);
+        assert_eq!(libc::dup2(udp, 200), 200);
+        assert_eq!(c_int::from(name(200).0), libc::AF_INET, "it is an ordinary socket now");
+        libc::close_range(201, 201, 0);
+        assert_eq!(libc::dup2(udp, 201), 201);
+        assert_eq!(c_int::from(name(201).0), libc::AF_INET);
+
+        let child = libc::fork();
+        if child == 0 {
+            libc::close(copies[0]);
+            let answered = ask(copies[3]).0 == 28;
+            libc::_exit(if answered { 0 } else { 1 });
+        }
+        let mut status = -1;
+        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+        assert_eq!(status, 0);
+    }
+    assert_eq!(LENGTH, 28);
+}
+
+#[test]
+#[ignore = "run by another test, under the library"]
+fn inside_ike() {
+    for (domain, level, policy) in [
+        (libc::AF_INET, libc::IPPROTO_IP, libc::IP_XFRM_POLICY),
+        (libc::AF_INET6, libc::IPPROTO_IPV6, libc::IPV6_XFRM_POLICY),
+    ] {
+        // SAFETY: the call takes no pointers.
+        let socket = unsafe { libc::socket(domain, libc::SOCK_DGRAM, 0) };
+        assert_eq!(set(socket, level, policy, 0), 0);
+        assert_eq!(option(socket, libc::SOL_SOCKET, libc::SO_MARK).cast_unsigned(), MARK);
+        assert_eq!(set(socket, libc::IPPROTO_UDP, libc::UDP_ENCAP, 2), 0);
+        assert_eq!(option(socket, libc::IPPROTO_UDP, libc::UDP_ENCAP), 0);
+        assert_eq!(set(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1), 0);
+        assert_eq!(option(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR), 1);
+    }
+}
