@@ -9,10 +9,11 @@
 //! So a sub policy that lets pass leaves the word to the main one, and where that has none the packet passes, whatever
 //! the default (`net/xfrm/xfrm_policy.c: __xfrm_policy_check`, `xfrm_expand_policies`).
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use uxfrm_engine::{
-    Action, Direction, DropReason, Family, IfId, Level, Policy, PolicyKind, Prefix, Spd,
+    Action, Direction, DropReason, Family, IfId, Level, Policy, PolicyEntry, PolicyKind, Prefix,
+    Spd,
 };
 use uxfrm_io::{
     nftables::{Chain, Condition, Hook, Rule, Table, Verdict},
@@ -89,8 +90,12 @@ fn chains(
     first: Vec<Rule>,
 ) -> [Chain; 2] {
     let policies = |kind, pass| {
-        let list = spd.list(kind, direction).iter();
-        list.flat_map(move |entry| rules(entry.policy(), pass))
+        let meant = |entry: &&Arc<PolicyEntry>| {
+            entry.kind() == kind && entry.policy().direction == direction
+        };
+        let mut list: Vec<_> = spd.iter().filter(meant).collect();
+        list.sort_unstable_by_key(|entry| entry.place());
+        list.into_iter().flat_map(move |entry| rules(entry.policy(), pass))
     };
     let mut rules = first;
     rules.extend(policies(PolicyKind::Sub, Verdict::Goto(main)));
