@@ -13,6 +13,10 @@ use crate::table::{self, Socket};
 /// Another name of the gateway's socket than [`NAME`]: a path, or an abstract name behind `@`.
 const NAME_VARIABLE: &std::ffi::CStr = c"UXFRM_CONTROL";
 
+/// `AF_UNIX`, as addresses have it.
+const FAMILY: libc::sa_family_t = 1;
+const _: () = assert!(FAMILY as c_int == libc::AF_UNIX);
+
 /// How long a gateway may take to accept or to answer, in milliseconds.
 const PATIENCE: c_int = 5000;
 
@@ -130,7 +134,7 @@ fn reach(descriptor: c_int) -> Result<(), c_int> {
 fn address() -> Result<(sockaddr_un, socklen_t), c_int> {
     // SAFETY: all bytes zero is a valid `sockaddr_un`.
     let mut address: sockaddr_un = unsafe { zeroed() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    address.sun_family = FAMILY;
     // SAFETY: the name ends with a zero byte; the environment is not changed by us.
     let configured = unsafe { libc::getenv(NAME_VARIABLE.as_ptr()) };
     let name = if configured.is_null() {

@@ -17,7 +17,7 @@ const GREETED: u32 = 1 << 30;
 /// In [`Socket::state`]: `SOCK_RAW` or `SOCK_DGRAM`.
 const KIND: u32 = 0xff;
 
-static SOCKETS: [Socket; DESCRIPTORS] = [const { Socket::NONE }; DESCRIPTORS];
+static SOCKETS: [Socket; DESCRIPTORS] = [const { Socket::none() }; DESCRIPTORS];
 
 /// No descriptor above this one is ours.
 static HIGHEST: AtomicI32 = AtomicI32::new(-1);
@@ -32,12 +32,14 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    const NONE: Self = Self {
-        state: AtomicU32::new(0),
-        port: AtomicU32::new(0),
-        groups: AtomicU32::new(0),
-        options: AtomicU32::new(0),
-    };
+    const fn none() -> Self {
+        Self {
+            state: AtomicU32::new(0),
+            port: AtomicU32::new(0),
+            groups: AtomicU32::new(0),
+            options: AtomicU32::new(0),
+        }
+    }
 
     /// The netlink port id; zero before `bind` and the first message.
     pub(crate) fn port(&self) -> u32 {

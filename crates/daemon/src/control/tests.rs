@@ -7,7 +7,7 @@ use nix::sys::socket::{
 use super::{greeting::Kind, *};
 
 #[path = "../../../redirect/src/greeting.rs"]
-#[expect(unreachable_pub, dead_code, reason = "it is another crate's")]
+#[expect(unreachable_pub, reason = "it is another crate's")]
 mod other_end;
 
 #[test]

@@ -7,6 +7,10 @@ use libc::{c_int, sockaddr, sockaddr_nl, socklen_t};
 use crate::table::{self, Socket};
 use crate::{errno, gateway, next};
 
+/// `AF_NETLINK`, as addresses have it.
+const FAMILY: libc::sa_family_t = 16;
+const _: () = assert!(FAMILY as c_int == libc::AF_NETLINK);
+
 /// Bytes of a netlink address.
 pub(super) const LENGTH: socklen_t = 12;
 const _: () = assert!(size_of::<sockaddr_nl>() == LENGTH as usize);
@@ -130,7 +134,7 @@ unsafe fn read(address: *const sockaddr, length: socklen_t) -> Option<sockaddr_n
 fn netlink_address(port: u32, groups: u32) -> sockaddr_nl {
     // SAFETY: all bytes zero is a valid `sockaddr_nl`.
     let mut address: sockaddr_nl = unsafe { zeroed() };
-    address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+    address.nl_family = FAMILY;
     address.nl_pid = port;
     address.nl_groups = groups;
     address

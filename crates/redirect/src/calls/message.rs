@@ -22,8 +22,8 @@ unsafe extern "C" fn send(
         // SAFETY: the caller's promises are passed on.
         Prepared::Foreign => unsafe { next::send()(descriptor, bytes, length, flags) },
         Prepared::Done(result) => result,
-        // SAFETY: as above.
         Prepared::Ours => {
+            // SAFETY: as above.
             sent(unsafe { next::send()(descriptor, bytes, length, flags | libc::MSG_NOSIGNAL) })
         }
     }

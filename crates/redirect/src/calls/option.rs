@@ -5,6 +5,10 @@ use libc::{c_int, c_void, socklen_t};
 use crate::table::{self, Socket};
 use crate::{errno, gateway, next};
 
+/// Bytes of an option that is a number.
+const INTEGER: socklen_t = 4;
+const _: () = assert!(size_of::<c_int>() == INTEGER as usize);
+
 const IP_IPSEC_POLICY: c_int = 16;
 const IPV6_IPSEC_POLICY: c_int = 34;
 const UDP_ENCAP_ESPINUDP_NON_IKE: c_int = 1;
@@ -51,10 +55,9 @@ fn pass_by(descriptor: c_int) -> c_int {
         Ok(mark) => mark,
         Err(errno) => return errno::fail(errno),
     };
-    let length = size_of::<u32>() as socklen_t;
     let value = (&raw const mark).cast();
     // SAFETY: `mark` is valid for its length.
-    unsafe { next::setsockopt()(descriptor, libc::SOL_SOCKET, libc::SO_MARK, value, length) }
+    unsafe { next::setsockopt()(descriptor, libc::SOL_SOCKET, libc::SO_MARK, value, INTEGER) }
 }
 
 /// With the option set, the kernel would take ESP from the port and drop it.
@@ -121,7 +124,7 @@ fn answer(socket: &Socket, level: c_int, name: c_int) -> Option<Result<u32, c_in
 /// # Safety
 /// `value` is null or valid for `length` bytes.
 unsafe fn read(value: *const c_void, length: socklen_t) -> Option<c_int> {
-    if value.is_null() || (length as usize) < size_of::<c_int>() {
+    if value.is_null() || length < INTEGER {
         return None;
     }
     // SAFETY: by this function's contract there are enough bytes.
@@ -136,11 +139,11 @@ unsafe fn write(value: *mut c_void, length: *mut socklen_t, number: u32) -> c_in
     }
     // SAFETY: by this function's contract there are `*length` bytes.
     unsafe {
-        if (*length as usize) < size_of::<u32>() {
+        if *length < INTEGER {
             return errno::fail(libc::EINVAL);
         }
         value.cast::<u32>().write_unaligned(number);
-        *length = size_of::<u32>() as socklen_t;
+        *length = INTEGER;
     }
     0
 }
