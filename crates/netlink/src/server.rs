@@ -278,7 +278,7 @@ impl Call<'_> {
     /// Begins a message that answers this one.
     fn answer(&self, kind: MessageType) -> crate::Datagram {
         let mut datagram = crate::Datagram::new();
-        datagram.begin(kind as u16, 0, self.message.header.seq, self.client.0);
+        datagram.begin(kind as u16, 0, self.message.header.seq, self.client.port);
         datagram
     }
 

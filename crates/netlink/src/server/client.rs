@@ -6,9 +6,15 @@ use bitflags::bitflags;
 
 use super::dump::Dump;
 
-/// A client by its netlink port id, which its `getsockname` gave it; never 0, which is the kernel's.
+/// A client. A program that opens a socket per request has the same port each time, and the next may be there before the
+/// last has left: so connections are told apart by a number of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ClientId(pub u32);
+pub struct ClientId {
+    /// Its connection, by its caller's number.
+    pub connection: u32,
+    /// Its netlink port id, which its `getsockname` gave it; never 0, which is the kernel's.
+    pub port: u32,
+}
 
 bitflags! {
     /// Multicast groups as `bind` takes them (`nl_groups`): group n is bit n − 1 (`XFRMNLGRP_*`).

@@ -91,7 +91,7 @@ impl Dump {
         let mut datagram = Datagram::new();
         while let Some(item) = self.waiting.take().or_else(|| self.rest.next()) {
             let before = datagram.len();
-            datagram.begin(item.kind() as u16, Flags::MULTI.bits(), self.seq, client.0);
+            datagram.begin(item.kind() as u16, Flags::MULTI.bits(), self.seq, client.port);
             item.put(&mut datagram, calendar);
             if before != 0 && datagram.len() > DUMP_LEN {
                 datagram.cancel();
@@ -101,7 +101,7 @@ impl Dump {
         }
         let is_last = datagram.is_empty();
         if is_last {
-            datagram.begin(DONE, Flags::MULTI.bits(), self.seq, client.0).put(&-self.errno);
+            datagram.begin(DONE, Flags::MULTI.bits(), self.seq, client.port).put(&-self.errno);
         }
         Part { datagram, is_last }
     }

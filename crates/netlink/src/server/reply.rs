@@ -41,7 +41,7 @@ pub(super) fn refuse(client: ClientId, message: Message<'_>, refusal: &Refusal) 
 
 fn begin(client: ClientId, message: Message<'_>, flags: Flags) -> Datagram {
     let mut datagram = Datagram::new();
-    datagram.begin(ERROR, flags.bits(), message.header.seq, client.0);
+    datagram.begin(ERROR, flags.bits(), message.header.seq, client.port);
     datagram
 }
 

@@ -25,7 +25,7 @@ fn request(start: &str) -> Vec<u8> {
 fn well(answers: &[Answer]) {
     let verdicts: Vec<_> = answers.iter().map(Answer::verdict).collect();
     assert_eq!(verdicts, [Some((0, String::new()))]);
-    assert_eq!((answers[0].seq, answers[0].pid, answers[0].flags), (7, CLIENT.0, 0x100));
+    assert_eq!((answers[0].seq, answers[0].pid, answers[0].flags), (7, CLIENT.port, 0x100));
 }
 
 fn u64_at(body: &[u8], at: usize) -> u64 {

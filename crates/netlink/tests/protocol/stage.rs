@@ -5,9 +5,9 @@ use uxfrm_engine::{Database, Moment};
 use uxfrm_netlink::{ClientId, Groups, Messages, Outbox, RawAttributes, Server, Settings};
 
 /// The port id of the client that asks.
-pub(crate) const CLIENT: ClientId = ClientId(4711);
+pub(crate) const CLIENT: ClientId = ClientId { connection: 1, port: 4711 };
 /// One that only listens.
-pub(crate) const LISTENER: ClientId = ClientId(4712);
+pub(crate) const LISTENER: ClientId = ClientId { connection: 2, port: 4712 };
 /// A Friday in 2026, in seconds.
 pub(crate) const EPOCH: u64 = 1_795_000_000;
 
