@@ -11,7 +11,7 @@ mod listener;
 mod protocol;
 mod reach;
 mod refusal;
-mod unserved;
+mod xfrm;
 
 use std::{
     collections::VecDeque,
@@ -36,7 +36,7 @@ use greeting::Greeting;
 use listener::{Accepted, Listener};
 pub(crate) use protocol::{ClientId, Identity, Outbox, Protocol};
 pub use reach::reach;
-pub(crate) use unserved::Unserved;
+pub(crate) use xfrm::{Serving, Xfrm};
 
 /// Bytes of the largest datagram that is taken: what a socket's default buffer lets through.
 const LARGEST: usize = 256 * 1024;
@@ -139,7 +139,6 @@ impl Control {
     }
 
     /// Sends what nobody asked for: the events of the gateway.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the protocol that has events comes next"))]
     pub(crate) fn publish(&mut self, fill: impl FnOnce(&mut Outbox)) {
         fill(&mut self.outbox);
         self.post();

@@ -27,7 +27,7 @@ use uxfrm_runtime::Running;
 
 use crate::{
     config::Config,
-    control::{Control, Terms, Unserved},
+    control::{Control, Serving, Terms, Xfrm},
     guard::Guard,
     host::HostRoutes,
     lanes, load,
@@ -42,6 +42,10 @@ const CONTROL: u8 = 2;
 
 /// The longest that nobody looks after time limits and events.
 const TICK: Duration = Duration::from_millis(200);
+
+/// What follows the databases costs more the larger they are. After each time it rests for this many times as long, so that
+/// clients who make one change after the other have most of the time; at most for [`TICK`].
+const REST: u32 = 4;
 
 /// Runs the gateway of a configuration file in the foreground until SIGTERM or SIGINT.
 ///
@@ -102,6 +106,10 @@ struct Gateway {
     lanes: Vec<Running>,
     drops: Vec<Arc<Drops>>,
     events: Receiver<Event>,
+    /// The generation of the snapshot that routes and guard follow.
+    followed: u64,
+    /// When they may follow again.
+    rest_until: Moment,
 }
 
 impl Gateway {
@@ -128,7 +136,18 @@ impl Gateway {
         let lanes = lanes::start(lanes, config.runtime.pin)?;
         let guard = Guard::open(config, &snapshot.spd)?;
         routes.follow(&snapshot.spd)?;
-        Ok(Self { database, reservations, guard, routes, lanes, drops, events })
+        let followed = snapshot.generation;
+        Ok(Self {
+            database,
+            reservations,
+            guard,
+            routes,
+            lanes,
+            drops,
+            events,
+            followed,
+            rest_until: now(),
+        })
     }
 
     /// Looks after signals, counters, events and time limits until told to stop or a lane ends.
@@ -143,14 +162,15 @@ impl Gateway {
         poller.add(signals.as_fd(), SIGNALS)?;
         poller.add(stat.as_fd(), STAT)?;
         poller.add(control.as_fd(), CONTROL)?;
-        let mut protocol = Unserved::default();
+        let mut xfrm = Xfrm::new().context("no random numbers")?;
         loop {
             let ready = poller.wait(Some(self.patience()))?;
             if ready.has(STAT) {
                 stat.answer(|| self.counts());
             }
             if ready.has(CONTROL) {
-                control.serve(&mut protocol).context("the control socket is broken")?;
+                let mut serving = Serving { xfrm: &mut xfrm, database: &mut self.database };
+                control.serve(&mut serving).context("the control socket is broken")?;
             }
             while let Some(request) = signals.next()? {
                 match request {
@@ -160,13 +180,13 @@ impl Gateway {
                     }
                 }
             }
-            self.keep_time()?;
+            self.keep_time(&mut xfrm, control)?;
             anyhow::ensure!(!self.lanes.iter().any(Running::has_ended), "a worker ended by itself");
         }
     }
 
     /// Lets events and time limits take effect, and routes follow the policies that are left.
-    fn keep_time(&mut self) -> anyhow::Result<()> {
+    fn keep_time(&mut self, xfrm: &mut Xfrm, control: &mut Control) -> anyhow::Result<()> {
         let before = self.database.snapshot();
         let mut events: Vec<_> = self.events.try_iter().collect();
         events.iter().for_each(|event| self.database.observe(event));
@@ -174,15 +194,28 @@ impl Gateway {
         for event in &events {
             tracing::info!(?event, "expiry");
         }
-        let after = self.database.snapshot();
-        if let Err(error) = self.reservations.renew(&after.sad) {
+        control.publish(|outbox| xfrm.announce(&events, &before, outbox));
+        if now() >= self.rest_until {
+            let begun = now();
+            self.follow()?;
+            let cost = now().since(begun);
+            self.rest_until = now().plus((REST * cost).min(TICK));
+        }
+        Ok(())
+    }
+
+    /// Lets reservations, guard and routes follow the databases.
+    fn follow(&mut self) -> anyhow::Result<()> {
+        let snapshot = self.database.snapshot();
+        if let Err(error) = self.reservations.renew(&snapshot.sad) {
             tracing::error!(%error, "can't reserve sequence numbers: states will stop when theirs end");
         }
-        if before.generation != after.generation {
+        if self.followed != snapshot.generation {
             if let Some(guard) = &mut self.guard {
-                guard.follow(&after.spd)?;
+                guard.follow(&snapshot.spd)?;
             }
-            self.routes.follow(&after.spd)?;
+            self.routes.follow(&snapshot.spd)?;
+            self.followed = snapshot.generation;
         }
         Ok(())
     }
@@ -197,7 +230,10 @@ impl Gateway {
     }
 
     fn patience(&self) -> Duration {
-        self.database.poll_timeout().map_or(TICK, |(deadline, _)| deadline.since(now()).min(TICK))
+        let deadline = self.database.poll_timeout().map(|(deadline, _)| deadline);
+        let behind = self.followed != self.database.snapshot().generation;
+        let next = deadline.into_iter().chain(behind.then_some(self.rest_until)).min();
+        next.map_or(TICK, |next| next.since(now()).min(TICK))
     }
 
     /// The orderly end: routes first, so that nothing is brought to lanes that are gone; the guard last.
@@ -250,7 +286,7 @@ fn say_ready() {
     let _closed = writeln!(std::io::stderr(), "uxfrm: ready");
 }
 
-fn now() -> Moment {
+pub(crate) fn now() -> Moment {
     Moment(clock::boot_nanoseconds())
 }
 

@@ -2,10 +2,28 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
+use uxfrm_netlink as netlink;
 use zeroize::Zeroizing;
 
-/// Bytes on their way, shared by all whom an event goes to, and wiped after the last: states have keys.
-pub(crate) type Datagram = Arc<Zeroizing<Vec<u8>>>;
+/// Bytes on their way, wiped after the last client that they go to: states have keys.
+#[derive(Clone, Debug)]
+pub(crate) enum Datagram {
+    /// For one client.
+    Own(Zeroizing<Vec<u8>>),
+    /// The netlink server's, shared by all whom an event goes to.
+    Shared(Arc<netlink::Datagram>),
+}
+
+impl std::ops::Deref for Datagram {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Shared(datagram) => datagram.bytes(),
+        }
+    }
+}
 
 /// A client, while it is connected; numbers of those that left are used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -46,12 +64,12 @@ pub(crate) struct Outbox {
 impl Outbox {
     /// Sends a datagram to a client.
     pub(crate) fn send(&mut self, to: ClientId, datagram: Vec<u8>) {
-        self.share(to, Arc::new(Zeroizing::new(datagram)));
+        self.datagrams.push_back((to, Datagram::Own(Zeroizing::new(datagram))));
     }
 
     /// Sends a datagram that others are sent, too.
-    pub(crate) fn share(&mut self, to: ClientId, datagram: Datagram) {
-        self.datagrams.push_back((to, datagram));
+    pub(crate) fn share(&mut self, to: ClientId, datagram: Arc<netlink::Datagram>) {
+        self.datagrams.push_back((to, Datagram::Shared(datagram)));
     }
 
     pub(super) fn is_empty(&self) -> bool {

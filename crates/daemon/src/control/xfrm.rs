@@ -1,0 +1,103 @@
+//! The protocol: requests go to the netlink server, which carries them out on the databases.
+
+use std::collections::BTreeMap;
+
+use uxfrm_engine::{Database, Event, Snapshot};
+use uxfrm_io::{clock, random};
+use uxfrm_netlink as netlink;
+
+use super::{ClientId, Identity, Outbox, Protocol};
+use crate::gateway::now;
+
+/// Seconds that a larval state lives, as Linux has it.
+const ACQUIRE_EXPIRES: u32 = 30;
+
+/// The netlink server, and who its clients are.
+#[derive(Debug)]
+pub(crate) struct Xfrm {
+    server: netlink::Server,
+    clients: BTreeMap<ClientId, Identity>,
+    answers: netlink::Outbox,
+}
+
+/// The server with the databases that it works on.
+#[derive(Debug)]
+pub(crate) struct Serving<'a> {
+    pub(crate) xfrm: &'a mut Xfrm,
+    pub(crate) database: &'a mut Database,
+}
+
+impl Xfrm {
+    /// A server without clients.
+    ///
+    /// # Errors
+    /// The kernel's, when it has no random numbers.
+    pub(crate) fn new() -> std::io::Result<Self> {
+        let mut seed = [0; 8];
+        random::fill(&mut seed)?;
+        let settings = netlink::Settings {
+            epoch: clock::wall_nanoseconds().saturating_sub(clock::boot_nanoseconds()),
+            seed: u64::from_ne_bytes(seed),
+            acquire_expires: ACQUIRE_EXPIRES,
+        };
+        let server = netlink::Server::new(settings);
+        Ok(Self { server, clients: BTreeMap::new(), answers: netlink::Outbox::default() })
+    }
+
+    /// Tells listeners what the data path and time did; `before` is the snapshot from before that.
+    pub(crate) fn announce(&mut self, events: &[Event], before: &Snapshot, outbox: &mut Outbox) {
+        let now = now();
+        for event in events {
+            self.server.announce(event, before, now, &mut self.answers);
+        }
+        self.server.handle_timeout(now, &mut self.answers);
+        self.post(outbox);
+    }
+
+    /// The server's name for a client.
+    fn name(&self, client: ClientId) -> netlink::ClientId {
+        let port = self.clients.get(&client).map_or(0, |identity| identity.port);
+        netlink::ClientId { connection: client.0, port }
+    }
+
+    fn post(&mut self, outbox: &mut Outbox) {
+        for delivery in self.answers.drain() {
+            outbox.share(ClientId(delivery.to.connection), delivery.datagram);
+        }
+    }
+}
+
+impl Protocol for Serving<'_> {
+    fn join(&mut self, client: ClientId, identity: Identity) {
+        if let Some(before) = self.xfrm.clients.get(&client)
+            && (before.port != identity.port || before.groups & !identity.groups != 0)
+        {
+            let name = self.xfrm.name(client);
+            self.xfrm.server.leave(name);
+        }
+        self.xfrm.clients.insert(client, identity);
+        let name = self.xfrm.name(client);
+        self.xfrm.server.join(name, netlink::Groups::from_bits_truncate(identity.groups));
+    }
+
+    fn leave(&mut self, client: ClientId) {
+        let name = self.xfrm.name(client);
+        self.xfrm.server.leave(name);
+        self.xfrm.clients.remove(&client);
+    }
+
+    fn handle(&mut self, client: ClientId, datagram: &[u8], outbox: &mut Outbox) {
+        let name = self.xfrm.name(client);
+        let xfrm = &mut *self.xfrm;
+        xfrm.server.handle(name, datagram, self.database, now(), &mut xfrm.answers);
+        xfrm.post(outbox);
+    }
+
+    fn carry_on(&mut self, client: ClientId, outbox: &mut Outbox) {
+        let name = self.xfrm.name(client);
+        if self.xfrm.server.is_dumping(name) {
+            self.xfrm.server.resume(name, &mut self.xfrm.answers);
+            self.xfrm.post(outbox);
+        }
+    }
+}
