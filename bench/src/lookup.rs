@@ -174,8 +174,8 @@ impl Set {
         let heads: Vec<Head> = flows.iter().map(Head::of).collect();
         let snapshot = self.database.snapshot();
         let (rounds, warm) = if options.quick { (2, 1) } else { (15, 3) };
-        // As often as it takes for all flows to have come twice before the first figure.
-        let warm = (2 * heads.len()).div_ceil(ROUND).max(warm) + 1;
+        // As often as it takes for a cache to grow and to know all flows before the first figure.
+        let warm = (6 * heads.len()).div_ceil(ROUND).max(warm) + 1;
         let mut floor = Sample::default();
         let mut at = 0;
         for round in 0..warm + rounds {

@@ -4,8 +4,8 @@
 //! interface, interface id; and, for a check of what came in, the SPI it came by. "No policy" is an answer like any other. When the policies change, all
 //! answers become stale at once and are looked up again as their flows come; states do not matter here, so a rekey forgets nothing.
 //!
-//! It must never lose: a flow is let in with its second packet, and when too few packets find their flows, the cache steps aside but
-//! for a sixteenth of its sets, by which it sees when to come back. One worker's own: no lock, no allocation once it is warm.
+//! It must never lose: a flow is let in with its second packet, and when too few packets find their flows, the cache first takes more room, then steps aside but
+//! for one look-up of some, by which it sees when to come back. One worker's own: no lock, no allocation once it is warm.
 
 mod sets;
 
@@ -85,14 +85,27 @@ pub struct PolicyCache {
 #[derive(Debug, Default)]
 struct Pace {
     aside: bool,
+    /// More room may help.
+    crowded: bool,
     asked: u32,
     found: u32,
+    /// Batches that passed by.
+    passed: u32,
+    /// Packets that may yet come before it is judged: an empty cache needs each flow two times.
+    patience: u32,
 }
 
 const WINDOW: u32 = 4096;
 /// Flows that a cache begins with, and how many times as many it takes when they are too few.
 const SMALLEST: usize = 2048;
 const GROWTH: usize = 8;
+/// Hits of a hundred packets with which it takes no more room.
+const ENOUGH: u32 = 85;
+/// In mode `auto`, room for so many flows always, and for so many of each policy: memory far larger than the policies' own is slower than they are.
+const ALWAYS: usize = 1 << 17;
+const EACH: usize = 8;
+/// Of so many look-ups one asks the cache when it stands aside.
+const SAMPLE: u32 = 32;
 /// Pairs of which no flow may know any more are dropped when there are so many more than policies.
 const SURPLUS: usize = 4096;
 
@@ -124,9 +137,13 @@ impl PolicyCache {
     /// To be called before a batch: makes all answers stale when the policies are others than before.
     /// Takes more room when too many flows push each other out.
     pub fn begin(&mut self, spd: &Spd) {
-        let most = self.settings.flows;
-        if Self::grow(&mut self.v4, most, self.seed) || Self::grow(&mut self.v6, most, self.seed) {
-            self.pace = Pace::default();
+        if self.pace.crowded {
+            let most = self.most(spd);
+            Self::grow(&mut self.v4, most, self.seed);
+            Self::grow(&mut self.v6, most, self.seed);
+            let (v4, v6) = (self.v4.as_ref().map(Sets::room), self.v6.as_ref().map(Sets::room));
+            let room = v4.max(v6).unwrap_or(0);
+            self.pace = Pace { patience: patience(room), ..Pace::default() };
         }
         if self.generation == spd.generation() {
             return;
@@ -203,14 +220,19 @@ impl PolicyCache {
             + self.pairs.capacity() * size_of::<[Arc<PolicyEntry>; 2]>()
     }
 
-    /// True when it is larger, and empty.
-    fn grow<const N: usize>(sets: &mut Option<Sets<N>>, most: usize, seed: u64) -> bool {
-        let Some(full) = sets.as_ref().filter(|sets| sets.is_crowded() && sets.room() < most)
-        else {
-            return false;
-        };
-        *sets = Some(Sets::new((full.room() * GROWTH).min(most), seed));
-        true
+    /// Room for a family at the most, under these policies.
+    fn most(&self, spd: &Spd) -> usize {
+        match self.settings.mode {
+            CacheMode::On | CacheMode::Off => self.settings.flows,
+            CacheMode::Auto => self.settings.flows.min(ALWAYS.max(spd.len() * EACH)),
+        }
+    }
+
+    /// More room, empty.
+    fn grow<const N: usize>(sets: &mut Option<Sets<N>>, most: usize, seed: u64) {
+        if let Some(full) = sets.as_ref().filter(|sets| sets.room() < most) {
+            *sets = Some(Sets::new((full.room() * GROWTH).min(most), seed));
+        }
     }
 
     /// Of [`TOGETHER`] flows at the most.
@@ -227,8 +249,8 @@ impl PolicyCache {
             let v4 = flows.first().is_some_and(|flow| flow.destination.is_ipv4());
             let idle = match settings.mode {
                 CacheMode::Off => true,
-                CacheMode::On => false,
-                CacheMode::Auto => spd.is_small(direction, v4),
+                CacheMode::On => self.pace.is_aside(),
+                CacheMode::Auto => spd.is_small(direction, v4) || self.pace.is_aside(),
             };
             if idle {
                 self.stats.bypassed += flows.len() as u64;
@@ -270,19 +292,13 @@ impl PolicyCache {
         if flows.len() > 1 {
             keys.iter().for_each(|key| sets.prefetch_key(key));
         }
-        let aside = self.pace.aside;
         let mut ids = ArrayVec::<u32, TOGETHER>::new();
-        let mut open = ArrayVec::<(usize, Option<Finding>), TOGETHER>::new();
+        let mut open = ArrayVec::<(usize, Finding), TOGETHER>::new();
         for (at, key) in keys.iter().enumerate() {
-            if aside && !sets.is_sample(key) {
-                open.push((at, None));
-                ids.push(0);
-                continue;
-            }
             match sets.find(key, self.epoch) {
                 Finding::Fresh(answer) => ids.push(answer),
                 finding @ (Finding::Stale { .. } | Finding::Absent) => {
-                    open.push((at, Some(finding)));
+                    open.push((at, finding));
                     ids.push(0);
                 }
             }
@@ -299,8 +315,8 @@ impl PolicyCache {
                 self.settle(sets, &keys[*at], *finding, answer);
             }
         }
-        let asked = flows.len() - open.iter().filter(|(_, finding)| finding.is_none()).count();
-        self.pace.note(asked, hits, self.settings.mode);
+        let growth = self.most(spd).saturating_sub(sets.room());
+        self.pace.note(flows.len(), hits, sets.room(), growth, self.settings.mode);
         ids.into_iter().for_each(|id| found(AnswerId(id)));
     }
 
@@ -308,16 +324,16 @@ impl PolicyCache {
         &mut self,
         sets: &mut Sets<N>,
         key: &Hashed<N>,
-        finding: Option<Finding>,
+        finding: Finding,
         answer: u32,
     ) {
         match finding {
-            None | Some(Finding::Fresh(_)) => self.stats.bypassed += 1,
-            Some(Finding::Stale { way, .. }) => {
+            Finding::Fresh(_) => {}
+            Finding::Stale { way, .. } => {
                 self.stats.stale += 1;
                 sets.renew(key, way, answer, self.epoch);
             }
-            Some(Finding::Absent) => {
+            Finding::Absent => {
                 self.stats.misses += 1;
                 let settled = sets.offer(key, answer, self.epoch);
                 self.stats.evicted += u64::from(settled == Settled::Evicted);
@@ -383,6 +399,11 @@ impl AnswerId {
 /// Marks answers that are pairs; the others are slots of policies.
 const PAIR: u32 = 1 << 31;
 
+/// Packets until a cache with that much room is as full as it will be.
+fn patience(room: usize) -> u32 {
+    u32::try_from(room).unwrap_or(u32::MAX).saturating_mul(3)
+}
+
 impl Pace {
     /// Below how many hits of a hundred packets it steps aside, and above how many it comes back.
     const fn limits(mode: CacheMode) -> (u32, u32) {
@@ -392,17 +413,36 @@ impl Pace {
         }
     }
 
+    /// Whether this look-up goes past the cache.
     #[inline]
-    fn note(&mut self, asked: usize, found: usize, mode: CacheMode) {
+    fn is_aside(&mut self) -> bool {
+        if !self.aside {
+            return false;
+        }
+        self.passed = self.passed.wrapping_add(1);
+        !self.passed.is_multiple_of(SAMPLE)
+    }
+
+    /// `growth` is how many flows more there could be room for.
+    #[inline]
+    fn note(&mut self, asked: usize, found: usize, room: usize, growth: usize, mode: CacheMode) {
         self.asked += u32::try_from(asked).unwrap_or(0);
         self.found += u32::try_from(found).unwrap_or(0);
         let window = if self.aside { WINDOW / 4 } else { WINDOW };
         if self.asked < window {
             return;
         }
+        self.patience = self.patience.saturating_sub(self.asked);
         let percent = self.found * 100 / self.asked;
         let (leave, come) = Self::limits(mode);
-        self.aside = if self.aside { percent < come } else { percent < leave };
+        match (self.aside, self.patience) {
+            (true, _) if percent >= come => {
+                (self.aside, self.patience) = (false, patience(room));
+            }
+            (false, 0) if percent < ENOUGH && growth > 0 => self.crowded = true,
+            (false, 0) => self.aside = percent < leave,
+            (true | false, _) => {}
+        }
         (self.asked, self.found) = (0, 0);
     }
 }

@@ -11,7 +11,6 @@ pub(crate) struct Sets<const N: usize> {
     door: Box<[u16]>,
     seed: [u64; 4],
     entries: usize,
-    evicted: usize,
 }
 
 /// What is known of a set without its keys.
@@ -31,7 +30,7 @@ struct Keys<const N: usize>([[u64; N]; WAYS]);
 
 const WAYS: usize = 8;
 /// Door places for each set.
-const DOORS: usize = 4;
+const DOORS: usize = 8;
 
 /// A key with its hash.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +73,6 @@ impl<const N: usize> Sets<N> {
                 mix(seed ^ 0x9e37_79b9_7f4a_7c15, salt.wrapping_mul(0xd6e8_feb8_6659_fd93)) | 1
             }),
             entries: 0,
-            evicted: 0,
         }
     }
 
@@ -156,19 +154,12 @@ impl<const N: usize> Sets<N> {
             (None, None) => (usize::from(key.hash.to_be_bytes()[5]) % WAYS, Settled::Evicted),
         };
         self.entries += usize::from(settled == Settled::Kept);
-        self.evicted += usize::from(settled == Settled::Evicted);
         line.tags &= !(0xffff << (16 * way));
         line.tags |= u128::from(tag(key)) << (16 * way);
         line.epochs[way] = epoch;
         line.answers[way] = answer;
         self.keys[set].0[way] = key.key;
         settled
-    }
-
-    /// Whether the set of a key is one of the sixteenth that is watched while the rest stands aside.
-    #[inline]
-    pub(crate) fn is_sample(&self, key: &Hashed<N>) -> bool {
-        self.lines.len() < 16 || self.set(key).is_multiple_of(16)
     }
 
     /// Forgets all.
@@ -180,11 +171,6 @@ impl<const N: usize> Sets<N> {
     /// Flows that there is room for.
     pub(crate) const fn room(&self) -> usize {
         self.lines.len() * WAYS
-    }
-
-    /// Whether a quarter of the room's flows had to go for others.
-    pub(crate) const fn is_crowded(&self) -> bool {
-        self.evicted > self.room() / 4
     }
 
     pub(crate) const fn entries(&self) -> usize {

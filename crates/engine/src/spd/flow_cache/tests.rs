@@ -125,12 +125,12 @@ fn it_steps_aside_for_ever_new_flows_and_comes_back() {
     });
     let mut cache = cache(CacheMode::Auto, 1 << 12);
     let new = |serial: u32| FlowKey { mark: serial, ..flow(1) };
-    for serial in 0..20_000 {
+    for serial in 0..40_000 {
         ask(&mut cache, &database, &new(serial));
     }
     assert!(cache.stats().bypassed > 10_000);
     let before = cache.stats();
-    for round in 0..40_000 {
+    for round in 0..300_000 {
         ask(&mut cache, &database, &new((1 << 20) | (round % 256)));
     }
     assert!(cache.stats().hits - before.hits > 10_000);
