@@ -4,17 +4,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{FlowKey, Moment, OffloadKind, Policy, PolicyIndex, PolicyKind, Priority};
 
-/// A policy as it stands in the database.
+/// A policy as it stands in the database. What every packet touches comes first, next to the reference count.
 #[derive(Debug)]
+#[repr(C)]
 pub struct PolicyEntry {
-    policy: Policy,
-    index: PolicyIndex,
     place: Place,
+    index: PolicyIndex,
     slot: u32,
-    added: Moment,
     bytes: AtomicU64,
     packets: AtomicU64,
     last_used: AtomicU64,
+    kind: PolicyKind,
+    added: Moment,
+    policy: Policy,
 }
 
 /// Where a policy stands among those of its direction and kind: offloaded ones first, then by priority, then the older.
@@ -60,6 +62,7 @@ impl PolicyEntry {
             policy.offload.as_ref().is_none_or(|offload| offload.kind != OffloadKind::Packet);
         Self {
             place: Place { software, priority: policy.priority, age },
+            kind: policy.kind,
             policy,
             index,
             slot,
@@ -142,7 +145,8 @@ impl PolicyEntry {
 
     /// Main or sub.
     #[must_use]
+    #[inline]
     pub fn kind(&self) -> PolicyKind {
-        self.policy.kind
+        self.kind
     }
 }

@@ -89,8 +89,11 @@ struct Pace {
     crowded: bool,
     asked: u32,
     found: u32,
-    /// Batches that passed by.
+    /// Look-ups that passed by.
     passed: u32,
+    /// Packets that pass by before it is even tried again, longer with each time that this was in vain.
+    sits_out: u32,
+    lapses: u32,
     /// Packets that may yet come before it is judged: an empty cache needs each flow two times.
     patience: u32,
 }
@@ -106,6 +109,8 @@ const ALWAYS: usize = 1 << 17;
 const EACH: usize = 8;
 /// Of so many look-ups one asks the cache when it stands aside.
 const SAMPLE: u32 = 32;
+/// For so many packets at first it does not ask at all.
+const SITS_OUT: u32 = 1 << 18;
 /// Pairs of which no flow may know any more are dropped when there are so many more than policies.
 const SURPLUS: usize = 4096;
 
@@ -249,8 +254,8 @@ impl PolicyCache {
             let v4 = flows.first().is_some_and(|flow| flow.destination.is_ipv4());
             let idle = match settings.mode {
                 CacheMode::Off => true,
-                CacheMode::On => self.pace.is_aside(),
-                CacheMode::Auto => spd.is_small(direction, v4) || self.pace.is_aside(),
+                CacheMode::On => self.pace.is_aside(flows.len()),
+                CacheMode::Auto => spd.is_small(direction, v4) || self.pace.is_aside(flows.len()),
             };
             if idle {
                 self.stats.bypassed += flows.len() as u64;
@@ -415,9 +420,13 @@ impl Pace {
 
     /// Whether this look-up goes past the cache.
     #[inline]
-    fn is_aside(&mut self) -> bool {
+    fn is_aside(&mut self, packets: usize) -> bool {
         if !self.aside {
             return false;
+        }
+        if self.sits_out > 0 {
+            self.sits_out = self.sits_out.saturating_sub(u32::try_from(packets).unwrap_or(0));
+            return true;
         }
         self.passed = self.passed.wrapping_add(1);
         !self.passed.is_multiple_of(SAMPLE)
@@ -440,7 +449,12 @@ impl Pace {
                 (self.aside, self.patience) = (false, patience(room));
             }
             (false, 0) if percent < ENOUGH && growth > 0 => self.crowded = true,
-            (false, 0) => self.aside = percent < leave,
+            (false, 0) if percent < leave => {
+                self.aside = true;
+                self.sits_out = SITS_OUT << self.lapses;
+                self.lapses = (self.lapses + 1).min(8);
+            }
+            (false, 0) => self.lapses = self.lapses.saturating_sub(1),
             (true | false, _) => {}
         }
         (self.asked, self.found) = (0, 0);

@@ -130,7 +130,7 @@ fn it_steps_aside_for_ever_new_flows_and_comes_back() {
     }
     assert!(cache.stats().bypassed > 10_000);
     let before = cache.stats();
-    for round in 0..300_000 {
+    for round in 0..700_000 {
         ask(&mut cache, &database, &new((1 << 20) | (round % 256)));
     }
     assert!(cache.stats().hits - before.hits > 10_000);
