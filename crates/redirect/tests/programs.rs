@@ -63,11 +63,11 @@ fn listen() -> c_int {
     unsafe {
         let listener = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0);
         let mut address: libc::sockaddr_un = std::mem::zeroed();
-        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        address.sun_family = u16::try_from(libc::AF_UNIX).unwrap();
         for (to, from) in address.sun_path[1..].iter_mut().zip(NAME) {
             *to = *from as libc::c_char;
         }
-        let length = (2 + 1 + NAME.len()) as libc::socklen_t;
+        let length = u32::try_from(2 + 1 + NAME.len()).unwrap();
         assert_eq!(libc::bind(listener, (&raw const address).cast(), length), 0);
         assert_eq!(libc::listen(listener, 4096), 0);
         listener
@@ -247,7 +247,7 @@ fn xfrm_socket() -> c_int {
 fn address(port: u32, groups: u32) -> libc::sockaddr_nl {
     // SAFETY: all bytes zero is a valid `sockaddr_nl`.
     let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
-    address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+    address.nl_family = u16::try_from(libc::AF_NETLINK).unwrap();
     address.nl_pid = port;
     address.nl_groups = groups;
     address
