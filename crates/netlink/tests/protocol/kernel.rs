@@ -114,7 +114,7 @@ fn same(
 ) -> Result<(), TestCaseError> {
     let (theirs, ours) = (kernel.ask(request), stage.ask(request));
     prop_assert_eq!(comparable(&ours), comparable(&theirs), "ours, the kernel's: {}", what);
-    prop_assert!(ours.iter().all(|answer| answer.pid == CLIENT.0));
+    prop_assert!(ours.iter().all(|answer| answer.pid == CLIENT.port));
     Ok(())
 }
 
