@@ -22,8 +22,8 @@ use crate::{
     attribute::Attributes,
     encode::common::Calendar,
     layout::{
-        RawAcquire, RawAevent, RawExpire, RawPolicy, RawPolicyExpire, RawPolicyId, RawSa, RawSaId,
-        RawSpiRequest,
+        RawAcquire, RawAevent, RawExpire, RawMapping, RawPolicy, RawPolicyExpire, RawPolicyId,
+        RawSa, RawSaId, RawSpiRequest,
     },
     message::{Flags, HEADER_LEN, LOWEST_TYPE, Message, MessageType, Messages, aligned},
     refusal::{Refusal, number},
@@ -42,6 +42,8 @@ pub struct Settings {
     pub seed: u64,
     /// Seconds that a larval state lives (`net.core.xfrm_acq_expires`), 30 by default in Linux.
     pub acquire_expires: u32,
+    /// How many processors the machine may have: `pcpu-num` is below that.
+    pub cpus: u32,
 }
 
 /// All clients, and what of their business is not in the databases: larval states, dumps under way, hash thresholds.
@@ -51,6 +53,7 @@ pub struct Server {
     larvals: Larvals,
     thresholds: Thresholds,
     calendar: Calendar,
+    cpus: u32,
 }
 
 /// One request under way.
@@ -72,6 +75,7 @@ impl Server {
             larvals: Larvals::new(settings.seed, settings.acquire_expires),
             thresholds: Thresholds::default(),
             calendar: Calendar { start: settings.epoch },
+            cpus: settings.cpus,
         }
     }
 
@@ -210,6 +214,15 @@ impl Server {
         }
     }
 
+    /// The kernel says it with `ERANGE` of a state and with `EINVAL` elsewhere.
+    fn check_pcpu(&self, call: &Call<'_>, errno: i32) -> Result<(), Refusal> {
+        let pcpu = call.attributes.read::<u32>(crate::AttributeType::SaPcpu);
+        match pcpu.filter(|pcpu| *pcpu >= self.cpus) {
+            Some(_) => Err(Refusal::new(errno, "pCPU number too big")),
+            None => Ok(()),
+        }
+    }
+
     fn dispatch(&mut self, kind: MessageType, call: &mut Call<'_>) -> Result<(), Refusal> {
         match kind {
             MessageType::NewSa => self.new_sa(call),
@@ -307,12 +320,10 @@ const fn head_len(kind: MessageType) -> usize {
         MessageType::FlushSa => 1,
         MessageType::NewAe | MessageType::GetAe => size_of::<RawAevent>(),
         MessageType::Report => 60,
+        MessageType::Mapping => size_of::<RawMapping>(),
         MessageType::GetSadInfo | MessageType::NewSpdInfo | MessageType::GetSpdInfo => 4,
         MessageType::SetDefault | MessageType::GetDefault => 3,
-        MessageType::FlushPolicy
-        | MessageType::NewSadInfo
-        | MessageType::Mapping
-        | MessageType::MigrateState => 0,
+        MessageType::FlushPolicy | MessageType::NewSadInfo | MessageType::MigrateState => 0,
     }
 }
 
@@ -322,16 +333,6 @@ fn reject_unused(kind: MessageType, attributes: &Attributes<'_>) -> Result<(), R
     let about_states =
         matches!(kind, MessageType::NewSa | MessageType::UpdSa | MessageType::AllocSpi);
     let takes_pcpu = about_states || kind == MessageType::Acquire;
-    let refused_by_type = matches!(
-        kind,
-        MessageType::Report
-            | MessageType::NewSadInfo
-            | MessageType::Mapping
-            | MessageType::MigrateState
-    );
-    if refused_by_type {
-        return Ok(());
-    }
     if attributes.has(Type::SaDir) && !about_states {
         return Err(Refusal::invalid("Invalid attribute SA_DIR"));
     }

@@ -39,6 +39,7 @@ impl Xfrm {
             epoch: clock::wall_nanoseconds().saturating_sub(clock::boot_nanoseconds()),
             seed: u64::from_ne_bytes(seed),
             acquire_expires: ACQUIRE_EXPIRES,
+            cpus: cpus(),
         };
         let server = netlink::Server::new(settings);
         Ok(Self { server, clients: BTreeMap::new(), answers: netlink::Outbox::default() })
@@ -100,4 +101,10 @@ impl Protocol for Serving<'_> {
             self.xfrm.post(outbox);
         }
     }
+}
+
+/// How many processors there may be; as many as there are for us when that can't be known.
+fn cpus() -> u32 {
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    u32::try_from(cpus).unwrap_or(u32::MAX)
 }

@@ -3,6 +3,7 @@
 use uxfrm_engine::{Direction, Error, ReplayConfig, SaFlags};
 use zerocopy::FromBytes as _;
 
+use super::common;
 use crate::{
     attribute::{AttributeType, Attributes},
     layout::{RawReplay, RawReplayEsn, RawSa},
@@ -47,14 +48,20 @@ pub(crate) fn esn_state<'a>(
     if sa.replay_window != 0 {
         return Err(Refusal::invalid("ESN not compatible with legacy replay_window"));
     }
-    Ok(Some(EsnState { raw, bitmap: bitmap.get(..len).unwrap_or_default() }))
+    let state = EsnState { raw, bitmap: bitmap.get(..len).unwrap_or_default() };
+    let long = SaFlags::from_bits_retain(sa.flags) & SaFlags::ESN;
+    match common::sa_direction(attributes) {
+        Some(Direction::Out) => state.check_output(long)?,
+        Some(Direction::In | Direction::Forward) => state.check_input(long)?,
+        None => {}
+    }
+    Ok(Some(state))
 }
 
-/// What `XFRMA_SA_DIR` forbids of counters, before anything is looked up (`verify_sa_dir` part of `verify_newsa_info`).
+/// What `XFRMA_SA_DIR` forbids of the shorter counters; of the longer ones, [`esn_state`] has said it.
 pub(crate) fn check_direction(
     sa: &RawSa,
     direction: Direction,
-    esn: Option<&EsnState<'_>>,
     attributes: &Attributes<'_>,
 ) -> Result<(), Refusal> {
     let legacy = attributes.read::<RawReplay>(AttributeType::ReplayVal);
@@ -63,7 +70,6 @@ pub(crate) fn check_direction(
             if sa.replay_window != 0 {
                 return Err(Error::OutputWindow.into());
             }
-            esn.map_or(Ok(()), EsnState::check_output)?;
             match legacy {
                 Some(raw) if raw.received != 0 || raw.bitmap != 0 => {
                     Err(Error::OutputReceived.into())
@@ -71,13 +77,8 @@ pub(crate) fn check_direction(
                 Some(_) | None => Ok(()),
             }
         }
-        Direction::In | Direction::Forward => {
-            esn.map_or(Ok(()), EsnState::check_input)?;
-            match legacy {
-                Some(raw) if raw.sent != 0 => Err(Error::InputSent.into()),
-                Some(_) | None => Ok(()),
-            }
-        }
+        // The engine checks it, after the algorithms: so late does the kernel see it too.
+        Direction::In | Direction::Forward => Ok(()),
     }
 }
 
@@ -111,12 +112,18 @@ pub(crate) fn config(
 }
 
 impl EsnState<'_> {
-    fn check_output(&self) -> Result<(), Refusal> {
+    /// `long` is flag `esn` if the state has it.
+    fn check_output(&self, long: SaFlags) -> Result<(), Refusal> {
         if self.raw.window != 0 {
             return Err(Error::OutputWindow.into());
         }
         if self.raw.received != 0 || self.raw.received_high != 0 {
             return Err(Refusal::invalid("Replay seq and seq_hi should be 0 for output SA"));
+        }
+        if long.is_empty() && self.raw.sent_high != 0 {
+            return Err(Refusal::invalid(
+                "Replay oseq_hi should be 0 in non-ESN mode for output SA",
+            ));
         }
         if self.bitmap.iter().any(|byte| *byte != 0) {
             return Err(Refusal::invalid("Replay bitmap should be 0 for output SA"));
@@ -124,9 +131,12 @@ impl EsnState<'_> {
         Ok(())
     }
 
-    fn check_input(&self) -> Result<(), Refusal> {
+    fn check_input(&self, long: SaFlags) -> Result<(), Refusal> {
         if self.raw.sent != 0 || self.raw.sent_high != 0 {
             return Err(Refusal::invalid("Replay oseq and oseq_hi should be 0 for input SA"));
+        }
+        if long.is_empty() && self.raw.received_high != 0 {
+            return Err(Refusal::invalid("Replay seq_hi should be 0 in non-ESN mode for input SA"));
         }
         Ok(())
     }

@@ -28,6 +28,16 @@ const TUNNEL: u8 = 1;
 const IN_TRIGGER: u8 = 3;
 const IPTFS: u8 = 5;
 
+/// What only IP-TFS has.
+const IPTFS_OPTIONS: [AttributeType; 6] = [
+    AttributeType::IptfsDropTime,
+    AttributeType::IptfsReorderWindow,
+    AttributeType::IptfsDontFrag,
+    AttributeType::IptfsInitDelay,
+    AttributeType::IptfsMaxQsize,
+    AttributeType::IptfsPktSize,
+];
+
 /// The state that NEWSA or UPDSA asks for.
 pub(crate) fn config(raw: &RawSa, attributes: &Attributes<'_>) -> Result<SaConfig, Refusal> {
     let (family, selector) = families(raw)?;
@@ -46,12 +56,12 @@ pub(crate) fn config(raw: &RawSa, attributes: &Attributes<'_>) -> Result<SaConfi
     let flags = SaFlags::from_bits_retain(raw.flags);
     let extra_flags = attributes.read(AttributeType::SaExtraFlags).unwrap_or(0);
     let extra_flags = SaExtraFlags::from_bits_retain(extra_flags);
-    check_direction(raw, (direction, flags, extra_flags), esn.as_ref(), attributes)?;
-    check_is_served(attributes)?;
+    check_direction(raw, (direction, flags, extra_flags), attributes)?;
     if attributes.has(AttributeType::AlgComp) {
         return Err(algorithm::compression_not_found());
     }
     let transform = algorithm::transform(attributes)?;
+    check_is_served(attributes)?;
     Ok(SaConfig {
         id: SaId {
             destination: address(family, raw.id.destination),
@@ -109,14 +119,14 @@ pub(crate) fn device_name(ifindex: u32) -> String {
 /// The state's family and its selector, which may be of none.
 fn families(raw: &RawSa) -> Result<(Family, Option<Selector>), Refusal> {
     let family = address::family(raw.family).ok_or_else(|| Refusal::from(Error::Family))?;
-    if raw.selector.family == 0 {
-        // The kernel keeps the rest of such a selector, and gives it the state's family.
-        let own = common::selector(family, &raw.selector);
-        let blank = raw.flags & SaFlags::AF_UNSPEC.bits() != 0;
-        return Ok((family, own.filter(|_| !blank)));
-    }
-    let other = address::family(raw.selector.family)
-        .ok_or_else(|| Refusal::from(Error::StateSelectorFamily))?;
+    let other = match raw.selector.family {
+        // Such a selector fits any traffic.
+        0 if raw.flags & SaFlags::AF_UNSPEC.bits() != 0 => return Ok((family, None)),
+        0 => family,
+        number => {
+            address::family(number).ok_or_else(|| Refusal::from(Error::StateSelectorFamily))?
+        }
+    };
     let selector =
         common::selector(other, &raw.selector).ok_or_else(|| common::prefix_too_long(other))?;
     Ok((family, Some(selector)))
@@ -145,6 +155,9 @@ fn check_attributes(raw: &RawSa, attributes: &Attributes<'_>) -> Result<(), Refu
         ESP if any(&[Type::TfcPad]) && raw.mode != TUNNEL => {
             "TFC padding can only be used in tunnel mode"
         }
+        ESP if any(&IPTFS_OPTIONS) && raw.mode != IPTFS => {
+            "IP-TFS options can only be used in IP-TFS mode"
+        }
         COMP if !any(&[Type::AlgComp]) => "Missing required attribute for COMP: COMP",
         COMP if any(pair) || any(&[Type::AlgAead, Type::TfcPad]) => {
             "Invalid attributes for COMP: AEAD, AUTH, AUTH_TRUNC, CRYPT, TFCPAD"
@@ -166,21 +179,15 @@ fn check_attributes(raw: &RawSa, attributes: &Attributes<'_>) -> Result<(), Refu
     Err(Refusal::invalid(wrong))
 }
 
-/// The options that only IP-TFS has; the mode itself the engine refuses.
+/// What IP-TFS asks for; the mode itself the engine refuses.
 fn check_iptfs(raw: &RawSa, attributes: &Attributes<'_>) -> Result<(), Refusal> {
-    use AttributeType as Type;
-    let options = [
-        Type::IptfsDropTime,
-        Type::IptfsReorderWindow,
-        Type::IptfsDontFrag,
-        Type::IptfsInitDelay,
-        Type::IptfsMaxQsize,
-        Type::IptfsPktSize,
-    ];
-    if raw.mode != IPTFS && options.iter().any(|kind| attributes.has(*kind)) {
-        return Err(Refusal::invalid("IP-TFS options can only be used in IP-TFS mode"));
+    if raw.mode != IPTFS {
+        return Ok(());
     }
-    if raw.mode == IPTFS && !attributes.has(Type::SaDir) {
+    if raw.id.protocol != ESP {
+        return Err(Refusal::invalid("IP-TFS mode only supported with ESP"));
+    }
+    if !attributes.has(AttributeType::SaDir) {
         return Err(Refusal::invalid("IP-TFS mode requires in or out direction attribute"));
     }
     Ok(())
@@ -190,7 +197,6 @@ fn check_iptfs(raw: &RawSa, attributes: &Attributes<'_>) -> Result<(), Refusal> 
 fn check_direction(
     raw: &RawSa,
     (direction, flags, extra): (Option<Direction>, SaFlags, SaExtraFlags),
-    esn: Option<&replay::EsnState<'_>>,
     attributes: &Attributes<'_>,
 ) -> Result<(), Refusal> {
     let Some(direction) = direction else {
@@ -223,7 +229,31 @@ fn check_direction(
     };
     match wrong_flag {
         Some(error) => Err(error.into()),
-        None => replay::check_direction(raw, direction, esn, attributes),
+        None => replay::check_direction(raw, direction, attributes)
+            .and_then(|()| check_iptfs_direction(direction, attributes)),
+    }
+}
+
+/// Options of the other direction.
+fn check_iptfs_direction(direction: Direction, attributes: &Attributes<'_>) -> Result<(), Refusal> {
+    use AttributeType as Type;
+    let inputs_only = [
+        (Type::IptfsDropTime, "IP-TFS drop time should not be set for output SA"),
+        (Type::IptfsReorderWindow, "IP-TFS reorder window should not be set for output SA"),
+    ];
+    let outputs_only = [
+        (Type::IptfsDontFrag, "IP-TFS don't fragment should not be set for input SA"),
+        (Type::IptfsInitDelay, "IP-TFS initial delay should not be set for input SA"),
+        (Type::IptfsMaxQsize, "IP-TFS max queue size should not be set for input SA"),
+        (Type::IptfsPktSize, "IP-TFS packet size should not be set for input SA"),
+    ];
+    let misplaced = match direction {
+        Direction::Out => inputs_only.as_slice(),
+        Direction::In | Direction::Forward => outputs_only.as_slice(),
+    };
+    match misplaced.iter().find(|(kind, _)| attributes.has(*kind)) {
+        Some((_, text)) => Err(Refusal::invalid(text)),
+        None => Ok(()),
     }
 }
 

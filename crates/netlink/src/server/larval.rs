@@ -124,8 +124,8 @@ impl Larvals {
                 && same_way(larval)
                 && larval.source == config.source
                 && larval.mode.0 == common::mode_number(config.mode)
-                && (larval.reqid, larval.mark, larval.if_id)
-                    == (config.reqid, config.mark, config.if_id)
+                && larval.mark.fits(config.mark.value & config.mark.mask)
+                && larval.reqid == config.reqid
         };
         let place = self.all.iter().position(asked).or_else(|| self.all.iter().position(meant));
         if let Some(place) = place {
@@ -160,12 +160,20 @@ impl Larvals {
 
     /// The place of the one that ALLOCSPI means, made if it is not there: by number, else one without SPI that wishes the same.
     fn seek(&mut self, wish: Wish, seq: u32, now: Moment) -> usize {
+        let mark = wish.mark.value & wish.mark.mask;
         let by_seq = |larval: &Larval| {
-            seq != 0 && larval.seq == seq && larval.id.destination == wish.id.destination
+            seq != 0
+                && larval.seq == seq
+                && larval.id.destination == wish.id.destination
+                && larval.mark.fits(mark)
         };
-        let by_wish = |larval: &Larval| larval.id.spi.0 == 0 && larval.wish() == wish;
-        let found = self.all.iter().position(by_seq);
-        found.or_else(|| self.all.iter().position(by_wish)).unwrap_or_else(|| {
+        let by_wish = |larval: &Larval| {
+            // As in the kernel, which interface it is for does not count.
+            let same = Wish { mark: wish.mark, if_id: wish.if_id, ..larval.wish() } == wish;
+            larval.id.spi.0 == 0 && same && larval.mark.fits(mark)
+        };
+        let found = self.all.iter().rposition(by_seq);
+        found.or_else(|| self.all.iter().rposition(by_wish)).unwrap_or_else(|| {
             self.all.push(Larval::new(wish, now, self.lifetime));
             self.all.len() - 1
         })
@@ -286,10 +294,7 @@ impl Server {
     pub(super) fn allocate_spi(&mut self, call: &mut Call<'_>) -> Result<(), Refusal> {
         let request: RawSpiRequest = call.head()?;
         check_range(&request)?;
-        if call.attributes.has(AttributeType::SaPcpu) && !call.attributes.has(AttributeType::SaDir)
-        {
-            return Err(uxfrm_engine::Error::PcpuWithoutDirection.into());
-        }
+        self.check_pcpu(call, number::EINVAL)?;
         let wish = wish(&request, call)?;
         let place = self.larvals.seek(wish, request.sa.seq, call.now);
         self.larvals.all[place].direction =

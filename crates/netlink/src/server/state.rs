@@ -24,6 +24,7 @@ impl Server {
     /// NEWSA. What has an SPI of a larval state is taken, as in the kernel: UPDSA fills it.
     pub(super) fn new_sa(&mut self, call: &mut Call<'_>) -> Result<(), Refusal> {
         let config = decode::config(&call.head::<RawSa>()?, &call.attributes)?;
+        self.check_pcpu(call, number::ERANGE)?;
         if self.larvals.find(config.id, config.mark).is_some() {
             return Err(Refusal::bare(number::EEXIST));
         }
@@ -36,6 +37,7 @@ impl Server {
     /// UPDSA: changes a state, or makes a larval one real.
     pub(super) fn update_sa(&mut self, call: &mut Call<'_>) -> Result<(), Refusal> {
         let config = decode::config(&call.head::<RawSa>()?, &call.attributes)?;
+        self.check_pcpu(call, number::ERANGE)?;
         let (id, mark) = (config.id, config.mark);
         let Some(larval) = self.larvals.find(id, mark) else {
             let sa = call.database.apply(call.now, |change| change.update_sa(config))?;

@@ -32,7 +32,10 @@ pub(crate) struct Answer {
 
 impl Stage {
     pub(crate) fn new() -> Self {
-        let settings = Settings { epoch: EPOCH * 1_000_000_000, seed: 1, acquire_expires: 30 };
+        let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
+        let cpus = u32::try_from(cpus).unwrap();
+        let settings =
+            Settings { cpus, epoch: EPOCH * 1_000_000_000, seed: 1, acquire_expires: 30 };
         let mut server = Server::new(settings);
         server.join(LISTENER, Groups::all());
         let database = Database::new(Backend::Portable);
