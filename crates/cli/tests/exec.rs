@@ -27,7 +27,7 @@ impl Gateway {
         let namespace = namespace()?;
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("gateway.toml");
-        std::fs::write(&path, config).unwrap();
+        std::fs::write(&path, format!("control.enabled = true\n{config}")).unwrap();
         let mut command = Command::new(UXFRM);
         command.arg("run").arg("--until-stdin-ends").arg(path);
         command.stdin(Stdio::piped()).stderr(Stdio::piped());

@@ -98,6 +98,9 @@ pub struct Xfrm {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Control {
+    /// Whether there is one; default false. Not yet for keys that are used again: a state that a program adds does not go on above the
+    /// sequence numbers that its key used before a restart, and routes and guard follow a policy some milliseconds later.
+    pub enabled: bool,
     /// Its path; default: an abstract name, `uxfrm/xfrm`, which each network namespace has of its own. A relative path is
     /// relative to the configuration file; [`Config::load`] has joined them.
     pub socket: Option<PathBuf>,

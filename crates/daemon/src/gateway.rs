@@ -60,7 +60,7 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
     let mut control = control(&config)?;
     let mut gateway = Gateway::start(&config, database, reservations)?;
     say_ready();
-    let ended = gateway.serve(&signals, &stat, &mut control);
+    let ended = gateway.serve(&signals, &stat, control.as_mut());
     let _not_under_systemd = sd_notify::notify(&[NotifyState::Stopping]);
     match ended {
         Ok(()) => gateway.stop(),
@@ -87,11 +87,14 @@ fn read(config: &Config) -> anyhow::Result<(Database, Reservations)> {
     Ok((database, reservations))
 }
 
-/// Opens the control socket; requests wait there until the gateway is up.
-fn control(config: &Config) -> anyhow::Result<Control> {
+/// Opens the control socket, if there is to be one; requests wait there until the gateway is up.
+fn control(config: &Config) -> anyhow::Result<Option<Control>> {
+    if !config.control.enabled {
+        return Ok(None);
+    }
     let terms = Terms { user: config.control.user, mark: config.wire.mark.get() };
     let path = config.control.socket.as_deref();
-    Control::open(path, terms).with_context(|| match path {
+    Control::open(path, terms).map(Some).with_context(|| match path {
         Some(path) => format!("can't open the control socket {}", path.display()),
         None => "can't open the control socket of this network namespace".to_owned(),
     })
@@ -155,20 +158,22 @@ impl Gateway {
         &mut self,
         signals: &Signals,
         stat: &StatSocket,
-        control: &mut Control,
+        mut control: Option<&mut Control>,
     ) -> anyhow::Result<()> {
         use std::os::fd::AsFd as _;
         let mut poller = Poller::new()?;
         poller.add(signals.as_fd(), SIGNALS)?;
         poller.add(stat.as_fd(), STAT)?;
-        poller.add(control.as_fd(), CONTROL)?;
+        if let Some(control) = &control {
+            poller.add(control.as_fd(), CONTROL)?;
+        }
         let mut xfrm = Xfrm::new().context("no random numbers")?;
         loop {
             let ready = poller.wait(Some(self.patience()))?;
             if ready.has(STAT) {
                 stat.answer(|| self.counts());
             }
-            if ready.has(CONTROL) {
+            if let Some(control) = control.as_mut().filter(|_| ready.has(CONTROL)) {
                 let mut serving = Serving { xfrm: &mut xfrm, database: &mut self.database };
                 control.serve(&mut serving).context("the control socket is broken")?;
             }
@@ -180,13 +185,13 @@ impl Gateway {
                     }
                 }
             }
-            self.keep_time(&mut xfrm, control)?;
+            self.keep_time(&mut xfrm, control.as_deref_mut())?;
             anyhow::ensure!(!self.lanes.iter().any(Running::has_ended), "a worker ended by itself");
         }
     }
 
     /// Lets events and time limits take effect, and routes follow the policies that are left.
-    fn keep_time(&mut self, xfrm: &mut Xfrm, control: &mut Control) -> anyhow::Result<()> {
+    fn keep_time(&mut self, xfrm: &mut Xfrm, control: Option<&mut Control>) -> anyhow::Result<()> {
         let before = self.database.snapshot();
         let mut events: Vec<_> = self.events.try_iter().collect();
         events.iter().for_each(|event| self.database.observe(event));
@@ -194,7 +199,9 @@ impl Gateway {
         for event in &events {
             tracing::info!(?event, "expiry");
         }
-        control.publish(|outbox| xfrm.announce(&events, &before, outbox));
+        if let Some(control) = control {
+            control.publish(|outbox| xfrm.announce(&events, &before, outbox));
+        }
         if now() >= self.rest_until {
             let begun = now();
             self.follow()?;
