@@ -178,7 +178,7 @@ fn better<'a>(best: &'a Arc<Sa>, other: &'a Arc<Sa>) -> &'a Arc<Sa> {
 /// small part. States with one key stand newest first.
 #[derive(Clone, Debug)]
 struct Sharded<K> {
-    shards: Box<[Arc<Shard<K>>]>,
+    shards: Arc<[Arc<Shard<K>>]>,
     hasher: foldhash::fast::RandomState,
 }
 
@@ -229,7 +229,7 @@ impl<K: Hash + Eq + Clone> Sharded<K> {
 
     fn shard(&mut self, key: &K) -> &mut Shard<K> {
         let place = self.place(key);
-        Arc::make_mut(&mut self.shards[place])
+        Arc::make_mut(&mut Arc::make_mut(&mut self.shards)[place])
     }
 
     /// The map inside takes its buckets from the hash's other bits.
