@@ -1,7 +1,7 @@
 //! The control socket: a Unix seqpacket socket on which `NETLINK_XFRM` is spoken byte for byte.
 //!
 //! Its name is abstract, so each network namespace has its own; a path can be configured. This module owns connections,
-//! permissions and queues; what the messages mean is behind [`Protocol`]. It promises that no client holds up another
+//! permissions and queues; what the messages mean is behind `Protocol`. It promises that no client holds up another
 //! or the caller: nothing blocks, work per client and per call is bounded, and so is what waits for a client. Who does not read loses
 //! messages and is told so (`ENOBUFS`, as `net/netlink/af_netlink.c: netlink_overrun` does).
 
