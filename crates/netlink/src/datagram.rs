@@ -14,8 +14,8 @@ use crate::{
 /// (`NLMSG_GOODSIZE`). charon reads into 4096 bytes.
 pub(crate) const DUMP_LEN: usize = 3776;
 
-/// A message of ours is at most this long: a state with the largest window and keys. So the buffer never grows, which would leave keys behind.
-const CAPACITY: usize = 2 * DUMP_LEN;
+/// Room for most messages. Wiping costs a cycle a byte, so what is not needed is not taken.
+const USUAL_LEN: usize = 512;
 
 /// One datagram: whole messages, each aligned.
 #[derive(PartialEq, Eq)]
@@ -25,8 +25,18 @@ pub struct Datagram {
 }
 
 impl Datagram {
+    /// For one message.
     pub(crate) fn new() -> Self {
-        Self { bytes: Zeroizing::new(Vec::with_capacity(CAPACITY)), message: 0 }
+        Self::with_capacity(USUAL_LEN)
+    }
+
+    /// For as many messages as a part of a dump has, and the one that is too many.
+    pub(crate) fn for_dump() -> Self {
+        Self::with_capacity(DUMP_LEN + USUAL_LEN)
+    }
+
+    fn with_capacity(len: usize) -> Self {
+        Self { bytes: Zeroizing::new(Vec::with_capacity(len)), message: 0 }
     }
 
     /// The bytes for the socket.
@@ -96,6 +106,7 @@ impl Datagram {
         if needed > self.bytes.capacity() {
             let mut larger = Zeroizing::new(Vec::with_capacity(needed.next_power_of_two()));
             larger.extend_from_slice(&self.bytes);
+            // What is dropped here is wiped.
             self.bytes = larger;
         }
     }

@@ -153,8 +153,9 @@ impl Server {
     /// Lets larval states that nobody turned into real ones go, and says so.
     pub fn handle_timeout(&mut self, now: Moment, out: &mut Outbox) {
         while let Some(larval) = self.larvals.take_expired(now) {
-            let datagram = notify::larval_expired(&larval, self.calendar);
-            out.multicast(&self.clients, Groups::EXPIRE, datagram);
+            out.multicast(&self.clients, Groups::EXPIRE, || {
+                notify::larval_expired(&larval, self.calendar)
+            });
         }
     }
 
@@ -295,12 +296,21 @@ impl Call<'_> {
         datagram
     }
 
-    /// Begins a message about what this one did: it has the request's own port id, mostly 0.
-    fn notice(&self, kind: MessageType) -> crate::Datagram {
-        let mut datagram = crate::Datagram::new();
+    /// Tells a group what this request did, in a message that `fill` completes. It has the request's own port id, mostly 0.
+    fn tell(
+        &mut self,
+        clients: &Clients,
+        group: Groups,
+        kind: MessageType,
+        fill: impl FnOnce(&mut crate::Datagram),
+    ) {
         let header = self.message.header;
-        datagram.begin(kind as u16, 0, header.seq, header.pid);
-        datagram
+        self.out.multicast(clients, group, || {
+            let mut datagram = crate::Datagram::new();
+            datagram.begin(kind as u16, 0, header.seq, header.pid);
+            fill(&mut datagram);
+            datagram
+        });
     }
 }
 

@@ -68,6 +68,10 @@ impl Clients {
         self.0.get(&id)
     }
 
+    pub(crate) fn are_listening(&self, group: Groups) -> bool {
+        self.listeners(group).next().is_some()
+    }
+
     pub(crate) fn listeners(&self, group: Groups) -> impl Iterator<Item = ClientId> {
         let listens = move |client: &Client| client.groups.intersects(group);
         self.0.iter().filter(move |(_, client)| listens(client)).map(|(id, _)| *id)

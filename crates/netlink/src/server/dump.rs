@@ -88,7 +88,7 @@ impl Server {
 impl Dump {
     /// As many messages as fit, at least one; then `NLMSG_DONE` alone.
     pub(super) fn next_part(&mut self, client: ClientId, calendar: Calendar) -> Part {
-        let mut datagram = Datagram::new();
+        let mut datagram = Datagram::for_dump();
         while let Some(item) = self.waiting.take().or_else(|| self.rest.next()) {
             let before = datagram.len();
             datagram.begin(item.kind() as u16, Flags::MULTI.bits(), self.seq, client.port);

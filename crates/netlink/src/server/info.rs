@@ -140,10 +140,12 @@ impl Server {
             change.set_defaults(new);
             new
         });
-        let mut datagram = Datagram::new();
-        datagram.begin(MessageType::GetDefault as u16, Flags::empty().bits(), 0, 0);
-        datagram.put(&raw(defaults));
-        call.out.multicast(&self.clients, Groups::POLICY, datagram);
+        call.out.multicast(&self.clients, Groups::POLICY, || {
+            let mut datagram = Datagram::new();
+            datagram.begin(MessageType::GetDefault as u16, Flags::empty().bits(), 0, 0);
+            datagram.put(&raw(defaults));
+            datagram
+        });
         Ok(())
     }
 

@@ -84,8 +84,9 @@ fn expire(server: &Server, before: &Snapshot, id: SaId, stage: Lifecycle, out: &
     let candidates = || before.sad.with_id(id);
     let found = candidates().find(|sa| sa.lifecycle() == stage).or_else(|| candidates().next());
     if let Some(sa) = found {
-        let datagram = sa_expired(sa, stage == Lifecycle::Expired, 0, server.calendar);
-        out.multicast(&server.clients, Groups::EXPIRE, datagram);
+        out.multicast(&server.clients, Groups::EXPIRE, || {
+            sa_expired(sa, stage == Lifecycle::Expired, 0, server.calendar)
+        });
     }
 }
 
@@ -97,8 +98,9 @@ fn expire_policy(
     out: &mut Outbox,
 ) {
     if let Some(entry) = find_policy(before, index) {
-        let datagram = policy_expired(entry, hard, 0, server.calendar);
-        out.multicast(&server.clients, Groups::EXPIRE, datagram);
+        out.multicast(&server.clients, Groups::EXPIRE, || {
+            policy_expired(entry, hard, 0, server.calendar)
+        });
     }
 }
 
@@ -137,7 +139,7 @@ fn acquire(
         seq: larval.seq,
     });
     policy::attributes(&mut datagram, policy);
-    out.multicast(&server.clients, Groups::ACQUIRE, datagram);
+    out.multicast(&server.clients, Groups::ACQUIRE, || datagram);
 }
 
 /// `build_mapping`.
@@ -153,7 +155,7 @@ fn mapping(server: &Server, before: &Snapshot, id: SaId, from: SocketAddr, out: 
         old_source_port: config.encap.map_or(0, |encap| encap.source_port).into(),
         new_source_port: from.port().into(),
     });
-    out.multicast(&server.clients, Groups::MAPPING, datagram);
+    out.multicast(&server.clients, Groups::MAPPING, || datagram);
 }
 
 fn find_policy(snapshot: &Snapshot, index: PolicyIndex) -> Option<&Arc<PolicyEntry>> {

@@ -37,8 +37,17 @@ impl Outbox {
         self.0.push(Delivery { to, datagram: Arc::new(datagram), group: None });
     }
 
-    pub(crate) fn multicast(&mut self, clients: &Clients, group: Groups, datagram: Datagram) {
-        let datagram = Arc::new(datagram);
+    /// What nobody hears is not even written.
+    pub(crate) fn multicast(
+        &mut self,
+        clients: &Clients,
+        group: Groups,
+        datagram: impl FnOnce() -> Datagram,
+    ) {
+        if !clients.are_listening(group) {
+            return;
+        }
+        let datagram = Arc::new(datagram());
         let delivery = |to| Delivery { to, datagram: Arc::clone(&datagram), group: Some(group) };
         self.0.extend(clients.listeners(group).map(delivery));
     }

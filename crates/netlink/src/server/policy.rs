@@ -24,10 +24,10 @@ impl Server {
                 change.update_policy(policy)
             }
         })?;
-        let mut datagram = call.notice(kind);
-        datagram.put(&encode::info(&entry, self.calendar));
-        encode::attributes(&mut datagram, entry.policy());
-        call.out.multicast(&self.clients, Groups::POLICY, datagram);
+        call.tell(&self.clients, Groups::POLICY, kind, |datagram| {
+            datagram.put(&encode::info(&entry, self.calendar));
+            encode::attributes(datagram, entry.policy());
+        });
         Ok(())
     }
 
@@ -36,11 +36,11 @@ impl Server {
         let key = decode::key(&id, &call.attributes)?.ok_or(const { no_such_policy() })?;
         let entry = call.database.apply(call.now, |change| change.delete_policy(&key))?;
         let by = if id.index == 0 { ByName::Selector } else { ByName::Index };
-        let mut datagram = call.notice(MessageType::DelPolicy);
-        datagram.put(&encode::id(&entry, by));
-        datagram.attribute(crate::AttributeType::Policy, &encode::info(&entry, self.calendar));
-        encode::attributes(&mut datagram, entry.policy());
-        call.out.multicast(&self.clients, Groups::POLICY, datagram);
+        call.tell(&self.clients, Groups::POLICY, MessageType::DelPolicy, |datagram| {
+            datagram.put(&encode::id(&entry, by));
+            datagram.attribute(crate::AttributeType::Policy, &encode::info(&entry, self.calendar));
+            encode::attributes(datagram, entry.policy());
+        });
         Ok(())
     }
 
@@ -59,9 +59,9 @@ impl Server {
     pub(super) fn flush_policies(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
         let kind = common::policy_kind(&call.attributes)?;
         if call.database.apply(call.now, |change| change.flush_policies(kind)) != 0 {
-            let mut datagram = call.notice(MessageType::FlushPolicy);
-            encode::put_kind(&mut datagram, kind);
-            call.out.multicast(&self.clients, Groups::POLICY, datagram);
+            call.tell(&self.clients, Groups::POLICY, MessageType::FlushPolicy, |datagram| {
+                encode::put_kind(datagram, kind);
+            });
         }
         Ok(())
     }
@@ -82,8 +82,9 @@ impl Server {
             call.database.apply(call.now, |change| change.delete_policy(&key))?;
         }
         let pid = call.message.header.pid;
-        let datagram = notify::policy_expired(&entry, raw.hard != 0, pid, self.calendar);
-        call.out.multicast(&self.clients, Groups::EXPIRE, datagram);
+        call.out.multicast(&self.clients, Groups::EXPIRE, || {
+            notify::policy_expired(&entry, raw.hard != 0, pid, self.calendar)
+        });
         Ok(())
     }
 }

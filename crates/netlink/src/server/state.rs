@@ -56,20 +56,18 @@ impl Server {
     pub(super) fn delete_sa(&mut self, call: &mut Call<'_>) -> Result<(), Refusal> {
         let (id, mark) = sa_id(&call.head()?, call)?;
         let found = self.remove(id, mark, call)?;
-        let mut datagram = call.notice(MessageType::DelSa);
-        match &found {
+        call.tell(&self.clients, Groups::SA, MessageType::DelSa, |datagram| match &found {
             Found::Sa(sa) => {
                 datagram.put(&encode::id(sa.config()));
                 datagram.attribute(AttributeType::Sa, &encode::info(sa, self.calendar));
-                encode::attributes(&mut datagram, sa, self.calendar);
+                encode::attributes(datagram, sa, self.calendar);
             }
             Found::Larval(larval) => {
                 let info = larval.info(self.calendar);
                 datagram.put(&decode::id_of(&info)).attribute(AttributeType::Sa, &info);
-                larval.attributes(&mut datagram);
+                larval.attributes(datagram);
             }
-        }
-        call.out.multicast(&self.clients, Groups::SA, datagram);
+        });
         Ok(())
     }
 
@@ -95,9 +93,9 @@ impl Server {
             doomed.iter().filter(|(id, mark)| change.delete_sa(*id, *mark).is_ok()).count()
         });
         if gone + self.larvals.flush(protocol) != 0 {
-            let mut datagram = call.notice(MessageType::FlushSa);
-            datagram.put(&protocol);
-            call.out.multicast(&self.clients, Groups::SA, datagram);
+            call.tell(&self.clients, Groups::SA, MessageType::FlushSa, |datagram| {
+                datagram.put(&protocol);
+            });
         }
         Ok(())
     }
@@ -115,8 +113,9 @@ impl Server {
             None => return Err(Refusal::bare(number::ENOENT)),
         };
         let pid = call.message.header.pid;
-        let datagram = notify::sa_expired(&sa, raw.hard != 0, pid, self.calendar);
-        call.out.multicast(&self.clients, Groups::EXPIRE, datagram);
+        call.out.multicast(&self.clients, Groups::EXPIRE, || {
+            notify::sa_expired(&sa, raw.hard != 0, pid, self.calendar)
+        });
         if raw.hard != 0 {
             call.database.apply(call.now, |change| change.delete_sa(id, mark))?;
         }
@@ -142,10 +141,10 @@ impl Server {
     }
 
     fn tell_of_sa(&self, kind: MessageType, sa: &Sa, call: &mut Call<'_>) {
-        let mut datagram = call.notice(kind);
-        datagram.put(&encode::info(sa, self.calendar));
-        encode::attributes(&mut datagram, sa, self.calendar);
-        call.out.multicast(&self.clients, Groups::SA, datagram);
+        call.tell(&self.clients, Groups::SA, kind, |datagram| {
+            datagram.put(&encode::info(sa, self.calendar));
+            encode::attributes(datagram, sa, self.calendar);
+        });
     }
 }
 
