@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod clock;
+pub mod control;
 pub mod crypto;
 mod filter;
 pub mod lookup;
@@ -38,7 +39,7 @@ pub struct Options {
 }
 
 /// The names [`run`] knows.
-pub const NAMES: &[&str] = &["crypto", "lookup"];
+pub const NAMES: &[&str] = &["crypto", "lookup", "control"];
 
 /// Runs one bench and writes its table (or, for `--json -`, its JSON) to `out`.
 ///
@@ -48,6 +49,7 @@ pub fn run(name: &str, options: &Options, out: &mut impl Write) -> anyhow::Resul
     let report = match name {
         "crypto" => crypto::run(options)?,
         "lookup" => lookup::run(options)?,
+        "control" => control::run(options)?,
         _ => bail!("no bench \"{name}\": there are {}", NAMES.join(", ")),
     };
     if report.rows.is_empty() {

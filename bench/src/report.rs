@@ -107,6 +107,20 @@ impl Row {
         row
     }
 
+    /// The figures of `count` requests in a row: median, best and worst microseconds of one, and what all take by the median.
+    #[must_use]
+    pub fn of_requests(case: Case, sample: &Sample, count: u32, tsc_hz: f64) -> Self {
+        let micros = 1e6 / tsc_hz;
+        let sorted = sample.sorted();
+        let mut row = Self { case, figures: Map::new() };
+        row.figure("us_per_request", sample.median() * micros, 3);
+        row.figure("seconds", sample.median() / tsc_hz * f64::from(count), 4);
+        row.figure("min", sorted.first().copied().unwrap_or(f64::NAN) * micros, 3);
+        row.figure("max", sorted.last().copied().unwrap_or(f64::NAN) * micros, 3);
+        row.figures.insert("rounds".to_owned(), sorted.len().into());
+        row
+    }
+
     /// One figure more, rounded to `places`.
     pub fn figure(&mut self, name: &str, value: f64, places: i32) {
         let scale = 10f64.powi(places);
