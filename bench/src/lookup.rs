@@ -197,7 +197,7 @@ impl Set {
             row.figure("floor_cycles", floor.median(), 1);
             row.figure("load_seconds", self.load_seconds, 3);
             row.figure("bytes_per_policy", self.bytes_per_policy, 1);
-            row.figure("tuples", snapshot.spd.footprint().tuples.into(), 0);
+            row.figure("depth", snapshot.spd.footprint().depth.into(), 0);
             rows.push(row);
         }
     }
@@ -247,11 +247,12 @@ impl Trial {
     }
 }
 
-/// Cycles per packet of one round: parses batch after batch from `at` on, round and round, and gives the flows to `work`.
+/// Cycles per packet of one round: parses batch after batch from `at` on, round and round, and gives the flows to `work`. It is the median
+/// batch's figure, so that what else runs on the machine does not count.
 fn pass(heads: &[Head], at: &mut usize, mut work: impl FnMut(&[FlowKey]) -> usize) -> f64 {
     let mut batch: Vec<Head> = Vec::with_capacity(BATCH);
     let mut flows: Vec<FlowKey> = Vec::with_capacity(BATCH);
-    let (mut cycles, mut packets) = (0.0, 0_u32);
+    let mut sample = Sample::default();
     for _ in 0..ROUND / BATCH {
         batch.clear();
         flows.clear();
@@ -262,8 +263,7 @@ fn pass(heads: &[Head], at: &mut usize, mut work: impl FnMut(&[FlowKey]) -> usiz
         let from = TscClock::now();
         flows.extend(batch.iter().filter_map(Head::flow));
         std::hint::black_box(work(std::hint::black_box(&flows)));
-        cycles += TscClock::per_packet(from, 1);
-        packets += u32::try_from(BATCH).unwrap_or(0);
+        sample.push(TscClock::per_packet(from, BATCH));
     }
-    cycles / f64::from(packets)
+    sample.median()
 }

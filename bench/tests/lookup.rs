@@ -88,7 +88,7 @@ fn compare(
         }
     });
     let spd = &database.snapshot().spd;
-    assert_eq!((spd.len(), spd.footprint().tuples), (0, 0), "nothing is left");
+    assert_eq!((spd.len(), spd.footprint().depth), (0, 0), "nothing is left");
 }
 
 fn ask(

@@ -1,18 +1,17 @@
 //! Finds the policy that decides over a packet without looking at the others.
 //!
-//! Policies stand in bins by direction, kind, family and interface id, as in `net/xfrm/xfrm_policy.c`. A bin of a few is compared
-//! one by one; a larger one is a pruned tuple space. All of it is immutable for readers and shared between snapshots page by page: a change
-//! copies the pages it touches once per publication, whatever the number of policies.
+//! Policies stand in bins by direction, kind, family and interface id, as in `net/xfrm/xfrm_policy.c`. Each bin is a tree of cuts
+//! ([`node`]), whose leaves compare few policies one by one or many at once. All of it is immutable for readers and shared between
+//! snapshots node by node: a change copies the nodes on its way down once per publication, whatever the number of policies.
 //!
 //! Promises: the same answer as a scan in order of [`Place`](crate::Place); no work that grows with what was removed.
 
-mod bin;
-mod packed;
-mod sieve;
-mod table;
+mod matrix;
+mod node;
+mod plan;
+mod rule;
 pub(crate) mod ternary;
-mod tree;
-mod tuples;
+mod window;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -21,7 +20,8 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 
 use crate::{Direction, Family, FlowKey, PolicyEntry, PolicyKind};
-use bin::Bin;
+use node::Node;
+use rule::Rule;
 use ternary::{Key, V4, V6};
 
 /// All policies, by bin.
@@ -40,14 +40,14 @@ pub struct Footprint {
     pub policies: usize,
     /// Bytes of the structures that find them; the policies themselves apart.
     pub bytes: usize,
-    /// Tables that the largest bin has.
-    pub tuples: u32,
+    /// Cuts on the longest way to a policy.
+    pub depth: u32,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Bins {
-    v4: Option<Arc<Bin<V4>>>,
-    v6: Option<Arc<Bin<V6>>>,
+    v4: Node<V4>,
+    v6: Node<V6>,
 }
 
 /// Bins by interface id, in shards so that a change copies few.
@@ -99,25 +99,18 @@ impl Classifier {
         self.len += 1;
         let bins = self.bins_mut(entry);
         match entry.policy().selector.family() {
-            Family::V4 => Arc::make_mut(bins.v4.get_or_insert_default()).insert(entry),
-            Family::V6 => Arc::make_mut(bins.v6.get_or_insert_default()).insert(entry),
+            Family::V4 => bins.v4.insert(Rule::of(entry)),
+            Family::V6 => bins.v6.insert(Rule::of(entry)),
         }
     }
 
     /// Takes a policy out that is in.
-    pub(crate) fn remove(&mut self, entry: &PolicyEntry) {
+    pub(crate) fn remove(&mut self, entry: &Arc<PolicyEntry>) {
         self.len -= 1;
         let bins = self.bins_mut(entry);
-        if let (Family::V4, Some(bin)) = (entry.policy().selector.family(), &mut bins.v4) {
-            Arc::make_mut(bin).remove(entry);
-            if bin.len() == 0 {
-                bins.v4 = None;
-            }
-        } else if let Some(bin) = &mut bins.v6 {
-            Arc::make_mut(bin).remove(entry);
-            if bin.len() == 0 {
-                bins.v6 = None;
-            }
+        match entry.policy().selector.family() {
+            Family::V4 => bins.v4.remove(&Rule::of(entry)),
+            Family::V6 => bins.v6.remove(&Rule::of(entry)),
         }
         let policy = entry.policy();
         if policy.if_id.0 != 0 && bins.is_empty() {
@@ -137,8 +130,8 @@ impl Classifier {
     #[inline]
     pub(crate) fn is_small(&self, direction: Direction, v4: bool) -> bool {
         self.plain[direction as usize].iter().all(|bins| match v4 {
-            true => bins.v4.as_ref().is_none_or(|bin| bin.is_small()),
-            false => bins.v6.as_ref().is_none_or(|bin| bin.is_small()),
+            true => bins.v4.is_small(),
+            false => bins.v6.is_small(),
         })
     }
 
@@ -152,16 +145,10 @@ impl Classifier {
     }
 
     pub(crate) fn footprint(&self) -> Footprint {
-        let mut footprint = Footprint { policies: self.len, bytes: size_of::<Self>(), tuples: 0 };
+        let mut footprint = Footprint { policies: self.len, bytes: size_of::<Self>(), depth: 0 };
         for bins in self.all_bins() {
-            if let Some(bin) = &bins.v4 {
-                footprint.bytes += bin.memory();
-                footprint.tuples = footprint.tuples.max(bin.shapes());
-            }
-            if let Some(bin) = &bins.v6 {
-                footprint.bytes += bin.memory();
-                footprint.tuples = footprint.tuples.max(bin.shapes());
-            }
+            footprint.bytes += bins.v4.memory() + bins.v6.memory();
+            footprint.depth = footprint.depth.max(bins.v4.depth()).max(bins.v6.depth());
         }
         footprint
     }
@@ -196,10 +183,10 @@ impl Bins {
     fn first(&self, flow: &FlowKey) -> Option<&Arc<PolicyEntry>> {
         match (flow.destination, flow.source) {
             (IpAddr::V4(destination), IpAddr::V4(source)) => {
-                self.v4.as_ref()?.first(&Key::v4(destination, source, flow))
+                self.v4.first(&Key::v4(destination, source, flow))
             }
             (IpAddr::V6(destination), IpAddr::V6(source)) => {
-                self.v6.as_ref()?.first(&Key::v6(destination, source, flow))
+                self.v6.first(&Key::v6(destination, source, flow))
             }
             (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => None,
         }
@@ -219,32 +206,27 @@ impl Bins {
             }
             (IpAddr::V4(_) | IpAddr::V6(_), _) => None,
         };
-        if let Some(bin) = &self.v4 {
+        if flows.first().is_some_and(|flow| flow.destination.is_ipv4()) {
             let keys: ArrayVec<_, TOGETHER> = flows.iter().map_while(v4).collect();
             if keys.len() == flows.len() {
-                return bin.first_of_each(&keys, found);
+                return self.v4.first_of_each(&keys, found);
             }
-        }
-        if let Some(bin) = &self.v6 {
+        } else {
             let keys: ArrayVec<_, TOGETHER> = flows.iter().map_while(v6).collect();
             if keys.len() == flows.len() {
-                return bin.first_of_each(&keys, found);
+                return self.v6.first_of_each(&keys, found);
             }
         }
         found.extend(flows.iter().map(|flow| self.first(flow)));
     }
 
     fn is_empty(&self) -> bool {
-        self.v4.is_none() && self.v6.is_none()
+        self.v4.len() == 0 && self.v6.len() == 0
     }
 
     fn each<'a>(&'a self, visit: &mut impl FnMut(&'a Arc<PolicyEntry>)) {
-        if let Some(bin) = &self.v4 {
-            bin.each(visit);
-        }
-        if let Some(bin) = &self.v6 {
-            bin.each(visit);
-        }
+        self.v4.each(visit);
+        self.v6.each(visit);
     }
 }
 

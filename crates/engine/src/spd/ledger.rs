@@ -80,7 +80,7 @@ impl Ledger {
         self.by_index.get(&entry.index()).is_some_and(|held| Arc::ptr_eq(held, entry))
     }
 
-    pub(crate) fn remove(&mut self, entry: &PolicyEntry, spd: &mut Spd) {
+    pub(crate) fn remove(&mut self, entry: &Arc<PolicyEntry>, spd: &mut Spd) {
         let policy = entry.policy();
         self.list(policy.kind, policy.direction).remove(&entry.place());
         spd.remove(entry);

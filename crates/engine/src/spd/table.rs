@@ -155,7 +155,7 @@ impl Spd {
     }
 
     /// Takes a policy out that is in.
-    pub(crate) fn remove(&mut self, entry: &PolicyEntry) {
+    pub(crate) fn remove(&mut self, entry: &Arc<PolicyEntry>) {
         self.classifier.remove(entry);
         self.generation += 1;
     }

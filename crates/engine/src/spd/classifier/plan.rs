@@ -1,0 +1,127 @@
+//! How a set of policies is best told apart: compared one by one, all at once, or cut into parts by some bits of the packet first.
+//!
+//! Costs are cycles of a look-up, as far as they can be foretold from counting how the policies would fall apart.
+
+use super::matrix;
+use super::rule::Rule;
+use super::ternary::Words;
+use super::window::Window;
+
+/// What to do with a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Plan {
+    /// Compare one by one.
+    Few,
+    /// Compare all at once.
+    Many,
+    /// Cut.
+    Cut(Window),
+}
+
+/// So many are compared one by one, whatever they are.
+pub(crate) const FEW: usize = 8;
+/// So many still may be.
+const SOME: usize = 16;
+/// Of a larger set so many are looked at.
+const SAMPLE: usize = 2048;
+/// Following a cut, and looking at what it left aside.
+const HOP: usize = 7;
+const REST: usize = 7;
+
+/// The best for these.
+pub(crate) fn plan<W: Words>(rules: &[Rule<W>]) -> Plan {
+    if rules.len() <= FEW {
+        return Plan::Few;
+    }
+    let stay = flat::<W>(rules.len());
+    let sample: Vec<&Rule<W>> = rules.iter().step_by(rules.len().div_ceil(SAMPLE)).collect();
+    let cut = windows(&sample)
+        .into_iter()
+        .filter_map(|window| Some((cut_cost(&sample, rules.len(), window)?, window)))
+        .min_by_key(|(cost, _)| *cost);
+    match cut {
+        Some((cost, window)) if cost < stay => Plan::Cut(window),
+        Some(_) | None if rules.len() <= SOME => Plan::Few,
+        Some(_) | None => Plan::Many,
+    }
+}
+
+/// Comparing so many without a cut.
+const fn flat<W: Words>(policies: usize) -> usize {
+    if policies <= SOME {
+        return 6 + 3 * policies;
+    }
+    let fields = matrix::fields::<W>();
+    let width = matrix::width(policies);
+    20 + fields * 3 / 2 + fields * width / 4
+}
+
+/// So many of which nothing is known yet.
+fn unknown<W: Words>(policies: usize) -> usize {
+    match policies {
+        0 => 4,
+        1..=FEW => 6 + 3 * policies,
+        _ => flat::<W>(policies).min(30 + 9 * (policies / FEW).ilog2() as usize),
+    }
+}
+
+/// None when it does not tell any apart.
+fn cut_cost<W: Words>(sample: &[&Rule<W>], policies: usize, window: Window) -> Option<usize> {
+    let mut parts = [0_usize; 64];
+    let mut rest = 0;
+    for rule in sample {
+        match window.part_of(&rule.value, &rule.mask) {
+            Some(part) => parts[part] += 1,
+            None => rest += 1,
+        }
+    }
+    let inside = sample.len() - rest;
+    if inside == 0 || parts.contains(&sample.len()) {
+        return None;
+    }
+    let scale = |count: usize| (count * policies).div_ceil(sample.len());
+    let each = parts.iter().filter(|count| **count != 0);
+    let parts = each.map(|count| count * unknown::<W>(scale(*count))).sum::<usize>() / inside;
+    let rest = if rest == 0 { 0 } else { REST + unknown::<W>(scale(rest)) };
+    let memory = window.parts() * 8 / policies;
+    Some(HOP + parts + rest + memory)
+}
+
+/// Where a cut may be worth it: in each field at the highest bits that tell policies apart, further down, and at the lowest.
+fn windows<W: Words>(sample: &[&Rule<W>]) -> Vec<Window> {
+    let mut windows = Vec::with_capacity(48);
+    for (word, low, len) in fields::<W>() {
+        let of = |words: &W| words.word(word.into()) >> low & (u64::MAX >> (64 - len));
+        let (mut ones, mut zeros) = (0, 0);
+        for rule in sample {
+            ones |= of(&rule.value) & of(&rule.mask);
+            zeros |= !of(&rule.value) & of(&rule.mask);
+        }
+        let split = ones & zeros;
+        if split == 0 {
+            continue;
+        }
+        let (highest, lowest) = (split.ilog2(), split.trailing_zeros());
+        for bits in [3_u8, 6] {
+            let width = u32::from(bits);
+            let top = (highest + 1).saturating_sub(width);
+            for shift in [top, top.saturating_sub(width), lowest.min(u32::from(len) - width)] {
+                let window = Window::new(word, low + shift.to_le_bytes()[0], bits);
+                if !windows.contains(&window) {
+                    windows.push(window);
+                }
+            }
+        }
+    }
+    windows
+}
+
+/// Addresses by words, ports and protocol: word, lowest bit, length.
+fn fields<W: Words>() -> impl Iterator<Item = (u8, u8, u8)> {
+    let last = u8::try_from(W::COUNT - 1).unwrap_or(0);
+    let addresses: &[(u8, u8, u8)] = match W::BITS {
+        32 => &[(0, 32, 32), (0, 0, 32)],
+        _ => &[(0, 0, 64), (1, 0, 64), (2, 0, 64), (3, 0, 64)],
+    };
+    addresses.iter().copied().chain([(last, 48, 16), (last, 32, 16), (last, 24, 8)])
+}

@@ -1,0 +1,36 @@
+//! Some neighbouring bits of a packet, by which a set of policies is cut into parts.
+
+use super::ternary::Words;
+
+/// Up to six bits of one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Window {
+    word: u8,
+    shift: u8,
+    bits: u8,
+}
+
+impl Window {
+    /// `bits` bits from `shift` upwards; they are inside the word.
+    pub(crate) const fn new(word: u8, shift: u8, bits: u8) -> Self {
+        Self { word, shift, bits }
+    }
+
+    /// What stands in it.
+    #[inline]
+    pub(crate) fn part<W: Words>(self, words: &W) -> usize {
+        let mask = (1 << self.bits) - 1;
+        usize::from((words.word(self.word.into()) >> self.shift).to_le_bytes()[0]) & mask
+    }
+
+    /// What stands in it in all packets that fit a selector; none when its bits do not all count.
+    #[inline]
+    pub(crate) fn part_of<W: Words>(self, value: &W, mask: &W) -> Option<usize> {
+        (self.part(mask) == self.parts() - 1).then(|| self.part(value))
+    }
+
+    /// How many parts there are.
+    pub(crate) const fn parts(self) -> usize {
+        1 << self.bits
+    }
+}
