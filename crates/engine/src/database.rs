@@ -1,6 +1,7 @@
 //! The one writer of states and policies: it checks what is added, in the kernel's words, and publishes snapshots.
 
 mod change;
+mod changes;
 mod error;
 mod timers;
 
@@ -10,19 +11,23 @@ use arc_swap::ArcSwap;
 use uxfrm_crypto::Backend;
 
 pub use change::Change;
+pub use changes::{Changes, PolicyChange};
 pub use error::Error;
 
 use crate::{
     Direction, Event, IfId, Lifecycle, Mark, Moment, PolicyEntry, PolicyIndex, PolicyKind,
     Published, Sa, Selector, Snapshot, spd::ledger::Ledger,
 };
+use changes::Attendance;
 use timers::{Timers, Woken};
 
 /// The databases of states and policies. Sans-IO and single-threaded; workers read what it publishes.
 #[derive(Debug)]
 pub struct Database {
     published: Published,
+    newest: Arc<Snapshot>,
     next: Snapshot,
+    attendance: Attendance,
     ledger: Ledger,
     timers: Timers,
     backend: Backend,
@@ -61,7 +66,9 @@ impl Database {
     pub fn new(backend: Backend) -> Self {
         Self {
             published: Arc::new(ArcSwap::default()),
+            newest: Arc::default(),
             next: Snapshot::default(),
+            attendance: Attendance::None,
             ledger: Ledger::default(),
             timers: Timers::default(),
             backend,
@@ -77,7 +84,31 @@ impl Database {
     /// The newest snapshot.
     #[must_use]
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        self.published.load_full()
+        Arc::clone(&self.newest)
+    }
+
+    /// From now on workers see a change only after [`Database::publish`], and what has changed is kept until it is taken. For an owner
+    /// who has to do something about each change first: whoever keeps sequence numbers across a restart writes them down.
+    pub fn attend(&mut self) {
+        if matches!(self.attendance, Attendance::None) {
+            self.attendance = Attendance::Owner(Changes::default());
+        }
+    }
+
+    /// What has changed since the last time; nothing unless [attended](Database::attend) to.
+    #[must_use]
+    pub fn take_changes(&mut self) -> Changes {
+        match &mut self.attendance {
+            Attendance::None => Changes::default(),
+            Attendance::Owner(changes) => std::mem::take(changes),
+        }
+    }
+
+    /// Lets workers see the newest snapshot.
+    pub fn publish(&self) {
+        if !Arc::ptr_eq(&self.published.load(), &self.newest) {
+            self.published.store(Arc::clone(&self.newest));
+        }
     }
 
     /// Makes any number of changes and publishes once, if there was one. Each change that fails leaves all as it was; those before it stand.
@@ -85,7 +116,7 @@ impl Database {
         let mut change = Change { database: self, now, changed: false };
         let result = changes(&mut change);
         if change.changed {
-            self.publish();
+            self.renew();
         }
         result
     }
@@ -106,7 +137,7 @@ impl Database {
             };
         }
         if removed {
-            self.publish();
+            self.renew();
         }
     }
 
@@ -118,8 +149,8 @@ impl Database {
         if all.is_empty() {
             return;
         }
-        all.iter().for_each(|sa| self.next.sad.remove(sa));
-        self.publish();
+        all.iter().for_each(|sa| self.remove_sa(sa));
+        self.renew();
     }
 
     /// True when the state is removed.
@@ -133,7 +164,7 @@ impl Database {
             if sa.usage().advance(Lifecycle::Expired) {
                 events.push(Event::SaHardLimit(sa.id()));
             }
-            self.next.sad.remove(sa);
+            self.remove_sa(sa);
             return true;
         }
         if age.soft && sa.usage().advance(Lifecycle::Dying) {
@@ -160,7 +191,7 @@ impl Database {
         let age = policy.limits.age(entry.added(), entry.last_used(), now);
         if age.hard {
             events.push(Event::PolicyHardLimit(entry.index(), policy.direction));
-            self.ledger.remove(entry, &mut self.next.spd);
+            self.remove_policy(entry);
             return true;
         }
         if age.soft {
@@ -188,9 +219,28 @@ impl Database {
         }
     }
 
-    fn publish(&mut self) {
+    fn insert_sa(&mut self, sa: &Arc<Sa>) {
+        self.attendance.add_sa(sa);
+        self.next.sad.insert(sa);
+    }
+
+    fn remove_sa(&mut self, sa: &Arc<Sa>) {
+        self.next.sad.remove(sa);
+        self.attendance.remove_sa(sa);
+    }
+
+    fn remove_policy(&mut self, entry: &Arc<PolicyEntry>) {
+        self.ledger.remove(entry, &mut self.next.spd);
+        self.attendance.remove_policy(entry);
+    }
+
+    /// Makes the newest snapshot from what has changed.
+    fn renew(&mut self) {
         self.next.generation += 1;
-        self.published.store(Arc::new(self.next.clone()));
+        self.newest = Arc::new(self.next.clone());
+        if matches!(self.attendance, Attendance::None) {
+            self.publish();
+        }
     }
 }
 

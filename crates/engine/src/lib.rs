@@ -27,7 +27,7 @@ mod snapshot;
 mod stats;
 mod worker;
 
-pub use database::{Change, Database, Error, PolicyKey, PolicyName};
+pub use database::{Change, Changes, Database, Error, PolicyChange, PolicyKey, PolicyName};
 pub use drop_reason::{DropReason, XfrmCounter};
 pub use event::Event;
 pub use flow::FlowKey;

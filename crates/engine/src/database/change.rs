@@ -29,7 +29,7 @@ impl Change<'_> {
             return Err(Error::Exists);
         }
         let sa = Arc::new(Sa::new(config, key, self.now));
-        self.database.next.sad.insert(&sa);
+        self.database.insert_sa(&sa);
         self.changed = true;
         self.database.wake_for(&sa, self.now);
         Ok(sa)
@@ -72,7 +72,7 @@ impl Change<'_> {
     /// [`Error::NoSuchState`].
     pub fn delete_sa(&mut self, id: SaId, mark: Mark) -> Result<Arc<Sa>, Error> {
         let sa = self.find_sa(id, mark).cloned().ok_or(Error::NoSuchState)?;
-        self.database.next.sad.remove(&sa);
+        self.database.remove_sa(&sa);
         self.changed = true;
         Ok(sa)
     }
@@ -84,10 +84,9 @@ impl Change<'_> {
 
     /// `ip xfrm state flush` (`XFRM_MSG_FLUSHSA`) of one protocol or [`SaProtocol::Any`]. Says how many went.
     pub fn flush_sas(&mut self, protocol: SaProtocol) -> usize {
-        let sad = &mut self.database.next.sad;
         let meant = |sa: &&Arc<Sa>| protocol == SaProtocol::Any || sa.id().protocol == protocol;
-        let all: Vec<_> = sad.iter().filter(meant).cloned().collect();
-        all.iter().for_each(|sa| sad.remove(sa));
+        let all: Vec<_> = self.states().filter(meant).cloned().collect();
+        all.iter().for_each(|sa| self.database.remove_sa(sa));
         self.changed |= !all.is_empty();
         all.len()
     }
@@ -97,8 +96,9 @@ impl Change<'_> {
     /// # Errors
     /// What [`Error`] says of policies; [`Error::Exists`] when direction, kind, selector, mark and if_id are those of another.
     pub fn add_policy(&mut self, policy: Policy) -> Result<Arc<PolicyEntry>, Error> {
-        let Database { ledger, next, .. } = &mut *self.database;
+        let Database { ledger, next, attendance, .. } = &mut *self.database;
         let entry = ledger.add(policy, self.now, &mut next.spd)?;
+        attendance.add_policy(&entry);
         self.changed = true;
         self.database.wake_for_policy(&entry, self.now);
         Ok(entry)
@@ -109,8 +109,10 @@ impl Change<'_> {
     /// # Errors
     /// What [`Error`] says of policies.
     pub fn update_policy(&mut self, policy: Policy) -> Result<Arc<PolicyEntry>, Error> {
-        let Database { ledger, next, .. } = &mut *self.database;
-        let entry = ledger.update(policy, self.now, &mut next.spd)?;
+        let Database { ledger, next, attendance, .. } = &mut *self.database;
+        let (entry, old) = ledger.update(policy, self.now, &mut next.spd)?;
+        old.iter().for_each(|old| attendance.remove_policy(old));
+        attendance.add_policy(&entry);
         self.changed = true;
         self.database.wake_for_policy(&entry, self.now);
         Ok(entry)
@@ -133,16 +135,17 @@ impl Change<'_> {
     /// [`Error::NoSuchPolicy`].
     pub fn delete_policy(&mut self, key: &PolicyKey) -> Result<Arc<PolicyEntry>, Error> {
         let entry = self.database.ledger.find(key).cloned().ok_or(Error::NoSuchPolicy)?;
-        self.database.ledger.remove(&entry, &mut self.database.next.spd);
+        self.database.remove_policy(&entry);
         self.changed = true;
         Ok(entry)
     }
 
     /// `ip xfrm policy flush` (`XFRM_MSG_FLUSHPOLICY`). Says how many went.
     pub fn flush_policies(&mut self, kind: PolicyKind) -> usize {
-        let gone = self.database.ledger.flush(kind, &mut self.database.next.spd);
-        self.changed |= gone != 0;
-        gone
+        let all: Vec<_> = self.policies().filter(|entry| entry.kind() == kind).cloned().collect();
+        all.iter().for_each(|entry| self.database.remove_policy(entry));
+        self.changed |= !all.is_empty();
+        all.len()
     }
 
     /// What happens to packets that match no policy, changes so far included.
@@ -153,8 +156,12 @@ impl Change<'_> {
 
     /// `ip xfrm policy setdefault` (`XFRM_MSG_SETDEFAULT`).
     pub fn set_defaults(&mut self, defaults: Defaults) {
-        self.changed |= self.database.next.spd.defaults() != defaults;
+        if self.defaults() == defaults {
+            return;
+        }
         self.database.next.spd.set_defaults(defaults);
+        self.database.attendance.set_defaults();
+        self.changed = true;
     }
 
     fn checked(&self, mut config: SaConfig) -> Result<(SaConfig, SaKey), Error> {

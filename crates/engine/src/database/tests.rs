@@ -6,8 +6,8 @@ use uxfrm_crypto::{Backend, KeyMaterial};
 
 use super::*;
 use crate::{
-    Budget, Charge, Family, Level, Limits, Lookup, Mode, Offload, OffloadKind, Policy, Prefix,
-    Reqid, SaConfig, SaProtocol, Spi, Template, UdpEncap, UdpEncapKind, sa::sample,
+    Action, Budget, Charge, Defaults, Family, Level, Limits, Lookup, Mode, Offload, OffloadKind,
+    Policy, Prefix, Reqid, SaConfig, SaProtocol, Spi, Template, UdpEncap, UdpEncapKind, sa::sample,
     spd::table::tests::policy,
 };
 
@@ -382,4 +382,55 @@ fn what_changes_nothing_leaves_the_generation_and_the_caches_alone() {
     database.apply(at(0), |change| change.flush_policies(PolicyKind::Main));
     database.handle_timeout(at(99), &mut Vec::new());
     assert_eq!(database.snapshot().generation, before);
+}
+
+/// Who attends to changes is told of each once, and workers see none before they are let.
+#[test]
+fn changes_wait_for_who_attends_to_them() {
+    let mut database = database();
+    database.attend();
+    let workers = database.published();
+    let sa = add(&mut database, sample("10.0.0.2", 1)).unwrap();
+    let old = database.apply(at(0), |change| change.add_policy(policy(Direction::Out, 1))).unwrap();
+    let new =
+        database.apply(at(0), |change| change.update_policy(policy(Direction::Out, 1))).unwrap();
+    assert_eq!((database.snapshot().sad.len(), workers.load().sad.len()), (1, 0));
+    assert!(sa.sequence().take(1).is_err(), "nothing is reserved");
+
+    let changes = database.take_changes();
+    assert!(Arc::ptr_eq(&changes.added[0], &sa) && changes.removed.is_empty());
+    let [PolicyChange::Added(first), PolicyChange::Removed(gone), PolicyChange::Added(second)] =
+        &changes.policies[..]
+    else {
+        panic!("{:?}", changes.policies)
+    };
+    assert!(Arc::ptr_eq(first, &old) && Arc::ptr_eq(gone, &old) && Arc::ptr_eq(second, &new));
+    assert!(database.take_changes().is_empty());
+    database.publish();
+    assert_eq!((workers.load().sad.len(), workers.load().spd.len()), (1, 1));
+
+    database.apply(at(0), |change| {
+        change.flush_sas(SaProtocol::Any);
+        change.flush_policies(PolicyKind::Main);
+        change.set_defaults(Defaults { inbound: Action::Block, ..Defaults::default() });
+    });
+    let changes = database.take_changes();
+    assert_eq!((changes.removed.len(), changes.policies.len(), changes.defaults), (1, 1, true));
+    assert_eq!(workers.load().sad.len(), 1);
+}
+
+/// What goes by its limits is a change as well.
+#[test]
+fn what_reaches_its_limits_is_told_to_who_attends() {
+    let mut database = database();
+    database.attend();
+    let limits =
+        Limits { added_seconds: Budget { soft: Budget::NONE, hard: 5 }, ..Limits::default() };
+    add(&mut database, limited(limits)).unwrap();
+    let words = Policy { limits, ..policy(Direction::Out, 1) };
+    database.apply(at(0), |change| change.add_policy(words)).unwrap();
+    let _added = database.take_changes();
+    database.handle_timeout(at(6), &mut Vec::new());
+    let changes = database.take_changes();
+    assert_eq!((changes.removed.len(), changes.policies.len()), (1, 1));
 }

@@ -37,6 +37,29 @@ impl Sequence {
         self.ceiling.store(ceiling.min(self.limit), Ordering::Relaxed);
     }
 
+    /// Up to where numbers may be handed out now.
+    #[must_use]
+    pub fn reserved(&self) -> u64 {
+        self.ceiling.load(Ordering::Relaxed)
+    }
+
+    /// Begins above `used`, or at the end if all were used; numbers that are further already stay. For a state that has handed out none.
+    pub fn skip_to(&self, used: u64) {
+        self.last.fetch_max(used.min(self.limit), Ordering::Relaxed);
+    }
+
+    /// Hands out no number any more. No number above the one it gives was ever handed out, or will be.
+    #[must_use]
+    pub fn close(&self) -> u64 {
+        let ceiling = self.reserved();
+        self.ceiling.store(0, Ordering::Relaxed);
+        if ceiling >= NEAR_WRAP {
+            return ceiling;
+        }
+        // A worker that still sees the old ceiling comes before this in the order of `last`, or finds itself above that ceiling.
+        self.last.swap(NEAR_WRAP, Ordering::Relaxed).min(ceiling)
+    }
+
     /// Takes up to `count` (at least 1) numbers; fewer only where they end, and none when they have ended.
     ///
     /// # Errors
@@ -127,6 +150,43 @@ mod tests {
         let rest = drain(&sequence, 10);
         assert!(rest[0] > 5 && rest.last() == Some(&100), "{rest:?}");
         assert_eq!(sequence.take(1), Err(DropReason::OutSequenceOverflow));
+    }
+
+    #[test]
+    fn a_state_begins_above_what_was_used_and_not_below_what_it_says() {
+        let sequence = Sequence::new(7, 100);
+        sequence.skip_to(3);
+        assert_eq!(sequence.last(), 7);
+        sequence.skip_to(20);
+        assert_eq!(sequence.take(1), Ok(SequenceBlock { first: 21, count: 1 }));
+        sequence.skip_to(1000);
+        assert_eq!(sequence.take(1), Err(DropReason::OutSequenceOverflow));
+    }
+
+    /// Threads take while it is closed: what it said at its close is what they got.
+    #[test]
+    fn a_closed_counter_knows_its_last_number() {
+        for limit in [u64::from(u32::MAX), u64::MAX] {
+            let sequence = Sequence::new(0, limit);
+            sequence.reserve(1 << 30);
+            let (closed, highest) = std::thread::scope(|scope| {
+                let take = || {
+                    let mut highest = 0;
+                    while let Ok(block) = sequence.take(3) {
+                        highest = block.numbers().last().unwrap();
+                    }
+                    highest
+                };
+                let threads = [scope.spawn(take), scope.spawn(take)];
+                std::thread::sleep(std::time::Duration::from_millis(5));
+                let closed = sequence.close();
+                (closed, threads.map(|thread| thread.join().unwrap()).into_iter().max().unwrap())
+            });
+            assert_eq!(closed, highest);
+            assert!(sequence.take(1).is_err());
+        }
+        let near_the_end = Sequence::new(u64::MAX - 9, u64::MAX);
+        assert_eq!(near_the_end.close(), u64::MAX, "then all that was reserved counts as used");
     }
 
     #[test]

@@ -40,20 +40,21 @@ impl Ledger {
         Ok(self.insert(policy, index, now, spd))
     }
 
-    /// Adds a policy; one of the same name gives it its index and goes. It stands behind its equals, as a new one does.
+    /// Adds a policy; one of the same name gives it its index and goes. It stands behind its equals, as a new one does. It, and the
+    /// one that went.
     pub(crate) fn update(
         &mut self,
         policy: Policy,
         now: Moment,
         spd: &mut Spd,
-    ) -> Result<Arc<PolicyEntry>, Error> {
+    ) -> Result<(Arc<PolicyEntry>, Option<Arc<PolicyEntry>>), Error> {
         check::verify(&policy)?;
         let old = self.by_name.get(&name(&policy)).cloned();
         let index = old.as_ref().map_or_else(|| self.index(&policy), |old| old.index());
-        if let Some(old) = old {
-            self.remove(&old, spd);
+        if let Some(old) = &old {
+            self.remove(old, spd);
         }
-        Ok(self.insert(policy, index, now, spd))
+        Ok((self.insert(policy, index, now, spd), old))
     }
 
     /// The policy of that name.
@@ -87,14 +88,6 @@ impl Ledger {
         self.free_slots.push(entry.slot());
         self.by_name.remove(&name(policy));
         self.by_index.remove(&entry.index());
-    }
-
-    /// Removes all of a kind; says how many.
-    pub(crate) fn flush(&mut self, kind: PolicyKind, spd: &mut Spd) -> usize {
-        let all: Vec<_> =
-            self.by_index.values().filter(|entry| entry.kind() == kind).cloned().collect();
-        all.iter().for_each(|entry| self.remove(entry, spd));
-        all.len()
     }
 
     fn insert(
