@@ -2,7 +2,8 @@
 
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{
-    Database, DropReason, Event, Moment, Output, Policy, SaConfig, Settings, Worker,
+    Acquires, Database, DropReason, Event, KeyManagers, Moment, Output, Policy, SaConfig, Settings,
+    Wanted, Worker,
 };
 use uxfrm_packet::{Batch, PacketBuf, Pool};
 
@@ -55,6 +56,13 @@ impl Gateway {
     /// When the database refuses it.
     pub fn add_policy(&mut self, policy: Policy) {
         self.database.apply(self.now, |change| change.add_policy(policy)).expect("a valid policy");
+    }
+
+    /// Key managers listen, and have larval states for what they were asked for; each lives until the moment beside it.
+    pub fn listen(&mut self, pending: impl IntoIterator<Item = (Wanted, Moment)>) {
+        let pending = std::sync::Arc::new(pending.into_iter().collect());
+        let key_managers = KeyManagers::Listening;
+        self.database.set_acquires(Acquires { key_managers, pending, ..Acquires::default() });
     }
 
     /// Packets from the host: what goes to the wire, and what comes back to the host (ICMP errors).

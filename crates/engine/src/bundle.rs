@@ -6,16 +6,18 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use uxfrm_packet::Version;
 
+use crate::acquire::Missing;
 use crate::esp::layer::{Inside, Layer, Outside, Wrap};
 use crate::sa::usage::Lifecycle;
 use crate::spd::policy::MAX_TEMPLATES;
 use crate::{
-    DropReason, Family, FlowKey, Level, Mode, Moment, OutboundQuery, PolicyEntry, Sa, Settings,
-    Snapshot, WireHeaders, pmtu,
+    DropReason, Family, FlowKey, KeyManagers, Level, Mark, Mode, Moment, OutboundQuery,
+    PolicyEntry, Sa, SaId, Settings, Snapshot, Spi, Wanted, WireHeaders, pmtu,
 };
 
 /// SAs around one packet at the most: those of a sub policy and of a main one.
@@ -35,6 +37,9 @@ pub(crate) struct Bundle {
     pub(crate) inner_mtu: usize,
     /// How far the first byte moves forward in all.
     pub(crate) prefix: usize,
+    /// When it is to be worked out again; the end of time unless a template of level `use` has no state, for which key managers
+    /// are asked again and again.
+    until: Moment,
 }
 
 /// Where one packet lies in the room for the whole chain.
@@ -53,8 +58,10 @@ impl Bundle {
         deciding: &Deciding<'_>,
         flow: &FlowKey,
         settings: &Settings,
+        missing: &mut Vec<Missing>,
     ) -> Result<Self, DropReason> {
-        let states = states(snapshot, deciding, flow)?;
+        missing.clear();
+        let states = states(snapshot, deciding, flow, settings, missing)?;
         let outermost = states.len().wrapping_sub(1);
         let mut layers = Vec::with_capacity(states.len());
         let mut version = version_of(flow.destination);
@@ -77,7 +84,13 @@ impl Bundle {
         }
         let inner_mtu = fit_mtu(&mut layers, settings.mtu.into());
         let prefix = layers.iter().map(Layer::front).sum();
-        Ok(Self { layers: layers.into(), accounts: Box::default(), inner_mtu, prefix })
+        Ok(Self {
+            layers: layers.into(),
+            accounts: Box::default(),
+            inner_mtu,
+            prefix,
+            until: Moment(u64::MAX),
+        })
     }
 
     /// The room for a packet of `len` bytes; `None` when what comes out would be longer than an IP packet can be.
@@ -108,26 +121,30 @@ impl Bundle {
     }
 
     /// Whether every state in it still works and is for this flow (`xfrm_bundle_ok`, `xfrm_state_look_at`).
-    fn serves(&self, flow: &FlowKey) -> bool {
-        self.layers.iter().all(|layer| {
-            let selector = layer.sa.config().selector.as_ref();
-            matches!(layer.sa.lifecycle(), Lifecycle::Valid | Lifecycle::Dying)
-                && selector.is_none_or(|selector| selector.matches(flow))
-        })
+    fn serves(&self, flow: &FlowKey, now: Moment) -> bool {
+        now < self.until
+            && self.layers.iter().all(|layer| {
+                let selector = layer.sa.config().selector.as_ref();
+                matches!(layer.sa.lifecycle(), Lifecycle::Valid | Lifecycle::Dying)
+                    && selector.is_none_or(|selector| selector.matches(flow))
+            })
     }
 }
 
-/// One state per template, innermost first; `use` templates without one are left out.
+/// One state per template, innermost first; `use` templates without one are left out. What is `missing` is noted, a required
+/// one last.
 fn states<'a>(
     snapshot: &'a Snapshot,
     deciding: &Deciding<'_>,
     flow: &FlowKey,
+    settings: &Settings,
+    missing: &mut Vec<Missing>,
 ) -> Result<ArrayVec<&'a Arc<Sa>, MAX_LAYERS>, DropReason> {
     let mut states = ArrayVec::new();
     let (mut source, mut destination) = (flow.source, flow.destination);
     for entry in deciding {
         let policy = entry.policy();
-        for template in policy.templates.iter().take(MAX_TEMPLATES) {
+        for (place, template) in (0..).zip(policy.templates.iter().take(MAX_TEMPLATES)) {
             let ends = match template.mode {
                 Mode::Transport | Mode::RouteOptimization | Mode::InTrigger => {
                     (source, destination)
@@ -149,12 +166,45 @@ fn states<'a>(
                     (source, destination) = ends;
                     states.push(sa);
                 }
-                Err(DropReason::OutNoState) if template.level == Level::Use => {}
+                Err(DropReason::OutNoState) => {
+                    // A state with the very SPI that is wanted, but not the right one (`EEXIST` in `xfrm_state_find`).
+                    if !is_taken(snapshot, &query) {
+                        let wanted = wanted(&query, policy.mark, settings);
+                        missing.push(Missing { policy: entry.index(), template: place, wanted });
+                    } else if template.level == Level::Required {
+                        missing.clear();
+                    }
+                    if template.level == Level::Required {
+                        return Err(DropReason::OutNoState);
+                    }
+                }
                 Err(reason) => return Err(reason),
             }
         }
     }
     Ok(states)
+}
+
+fn is_taken(snapshot: &Snapshot, query: &OutboundQuery<'_>) -> bool {
+    let id = SaId { destination: query.destination, spi: query.spi, protocol: query.protocol };
+    query.spi != Spi(0) && snapshot.sad.find(id, query.flow.mark).is_some()
+}
+
+/// `xfrm_get_saddr` asks the routes for a source that the template leaves open; here it is the host's own address.
+fn wanted(query: &OutboundQuery<'_>, mark: Mark, settings: &Settings) -> Wanted {
+    let own = || settings.addresses.like(query.destination);
+    let source =
+        if query.source.is_unspecified() { own().unwrap_or(query.source) } else { query.source };
+    Wanted {
+        source,
+        destination: query.destination,
+        protocol: query.protocol,
+        spi: query.spi,
+        mode: query.mode,
+        reqid: query.reqid,
+        mark,
+        if_id: query.if_id,
+    }
 }
 
 /// Works the MTU inward, and caps TFC padding by it as `net/ipv4/esp4.c: esp_output` does.
@@ -208,10 +258,12 @@ pub(crate) enum Giving {
 pub(crate) enum Resolution {
     /// The bundle's place in the cache.
     Bundle(u32),
+    /// The bundle's place; it is new, and key managers are to be asked for all that is [`missing`](BundleCache::missing).
+    Asking(u32),
     /// There is none.
     Refused(DropReason),
-    /// There is none, and key managers have not heard of it lately.
-    Acquire,
+    /// There is none before what is [`missing`](BundleCache::missing) is there, the last of which is required.
+    Missing,
 }
 
 /// Bundles of one generation.
@@ -222,6 +274,8 @@ pub(crate) struct BundleCache {
     pub(crate) accounts: Vec<Account>,
     account_of: HashMap<usize, u32, foldhash::fast::RandomState>,
     generation: u64,
+    /// What the latest resolution found no states for.
+    pub(crate) missing: Vec<Missing>,
 }
 
 /// Policies by address: they live as long as the snapshot, and the cache is emptied with it.
@@ -239,14 +293,12 @@ enum Entry {
     Bundle(u32),
     /// States with selectors for ports: to be found by the whole flow.
     Finer,
-    /// No state; since when key managers know.
-    Missing(Moment),
 }
 
 /// Bundles kept at the most. More flows than this make the cache begin anew between two batches.
 const MOST: usize = 16_384;
-/// How long until key managers are asked again (`net.core.xfrm_acq_expires`).
-const ASK_AGAIN_SECONDS: u64 = 30;
+/// How soon it is looked again whether somebody listens who can be asked for what is optional.
+const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
 impl BundleCache {
     pub(crate) fn new() -> Self {
@@ -256,6 +308,7 @@ impl BundleCache {
             accounts: Vec::new(),
             account_of: HashMap::default(),
             generation: 0,
+            missing: Vec::new(),
         }
     }
 
@@ -292,21 +345,27 @@ impl BundleCache {
     ) -> Resolution {
         let key = Key::of(deciding, flow);
         match self.index.get(&key) {
-            Some(Entry::Bundle(place)) if self.bundle(*place).serves(flow) => {
+            Some(Entry::Bundle(place)) if self.bundle(*place).serves(flow, now) => {
                 return Resolution::Bundle(*place);
             }
             Some(Entry::Finer) => {
                 if let Some(Entry::Bundle(place)) = self.index.get(&key.finer(flow))
-                    && self.bundle(*place).serves(flow)
+                    && self.bundle(*place).serves(flow, now)
                 {
                     return Resolution::Bundle(*place);
                 }
             }
-            Some(Entry::Bundle(_) | Entry::Missing(_)) | None => {}
+            Some(Entry::Bundle(_)) | None => {}
         }
-        match Bundle::resolve(snapshot, deciding, flow, settings) {
-            Ok(bundle) => Resolution::Bundle(self.keep(key, flow, bundle)),
-            Err(DropReason::OutNoState) => self.missing(key, now),
+        match Bundle::resolve(snapshot, deciding, flow, settings, &mut self.missing) {
+            Ok(bundle) if self.missing.is_empty() => {
+                Resolution::Bundle(self.keep(key, flow, bundle))
+            }
+            Ok(mut bundle) => {
+                bundle.until = ask_again(snapshot, now);
+                Resolution::Asking(self.keep(key, flow, bundle))
+            }
+            Err(DropReason::OutNoState) if !self.missing.is_empty() => Resolution::Missing,
             Err(reason) => Resolution::Refused(reason),
         }
     }
@@ -322,17 +381,6 @@ impl BundleCache {
         }
         self.bundles.push(bundle);
         place
-    }
-
-    /// No state: key managers are to hear of it, but not with every packet.
-    fn missing(&mut self, key: Key, now: Moment) -> Resolution {
-        if let Some(Entry::Missing(asked)) = self.index.get(&key)
-            && now.since(*asked).as_secs() < ASK_AGAIN_SECONDS
-        {
-            return Resolution::Refused(DropReason::OutNoState);
-        }
-        self.index.insert(key, Entry::Missing(now));
-        Resolution::Acquire
     }
 
     fn account(&mut self, sa: &Arc<Sa>) -> u32 {
@@ -368,6 +416,14 @@ impl Key {
         let upper = Some((flow.protocol, flow.source_port, flow.destination_port));
         Self { upper, ..self }
     }
+}
+
+fn ask_again(snapshot: &Snapshot, now: Moment) -> Moment {
+    let acquires = &snapshot.acquires;
+    now.plus(match acquires.key_managers {
+        KeyManagers::Absent => LISTEN_AGAIN,
+        KeyManagers::Listening => acquires.lifetime,
+    })
 }
 
 /// Places in the cache, which holds no more than [`MOST`] and one batch.

@@ -15,8 +15,8 @@ pub use changes::{Changes, PolicyChange};
 pub use error::Error;
 
 use crate::{
-    Direction, Event, IfId, Lifecycle, Mark, Moment, PolicyEntry, PolicyIndex, PolicyKind,
-    Published, Sa, Selector, Snapshot, spd::ledger::Ledger,
+    Acquires, Direction, Event, IfId, Lifecycle, Mark, Moment, PolicyEntry, PolicyIndex,
+    PolicyKind, Published, Sa, Selector, Snapshot, spd::ledger::Ledger,
 };
 use changes::Attendance;
 use timers::{Timers, Woken};
@@ -116,9 +116,17 @@ impl Database {
         let mut change = Change { database: self, now, changed: false };
         let result = changes(&mut change);
         if change.changed {
-            self.renew();
+            self.advance();
         }
         result
+    }
+
+    /// Tells workers who listens for acquires, and what is pending. States and policies stay as they are.
+    pub fn set_acquires(&mut self, acquires: Acquires) {
+        if *self.next.acquires != acquires {
+            self.next.acquires = Arc::new(acquires);
+            self.renew();
+        }
     }
 
     /// When [`Database::handle_timeout`] must be called at the latest, and what for.
@@ -137,7 +145,7 @@ impl Database {
             };
         }
         if removed {
-            self.renew();
+            self.advance();
         }
     }
 
@@ -150,7 +158,7 @@ impl Database {
             return;
         }
         all.iter().for_each(|sa| self.remove_sa(sa));
-        self.renew();
+        self.advance();
     }
 
     /// True when the state is removed.
@@ -234,9 +242,14 @@ impl Database {
         self.attendance.remove_policy(entry);
     }
 
-    /// Makes the newest snapshot from what has changed.
-    fn renew(&mut self) {
+    /// Makes the next generation from what has changed.
+    fn advance(&mut self) {
         self.next.generation += 1;
+        self.renew();
+    }
+
+    /// Makes the newest snapshot.
+    fn renew(&mut self) {
         self.newest = Arc::new(self.next.clone());
         if matches!(self.attendance, Attendance::None) {
             self.publish();

@@ -62,8 +62,10 @@ drop_reasons! {
     OutPolicyBlock => "out_policy_block", Some(X::OutPolBlock);
     /// Outbound: no policy matches and the default is block.
     OutDefaultBlock => "out_default_block", Some(X::OutPolBlock);
-    /// Outbound: a required template has no valid state.
+    /// Outbound: a required template has no valid state, and nobody makes one: no key manager listens, or none did in time.
     OutNoState => "out_no_state", Some(X::OutNoStates);
+    /// Outbound: a required template has no valid state yet, and as many packets wait for it, or for any, as may.
+    OutWaitFull => "out_wait_full", Some(X::OutNoStates);
     /// Outbound: the state passed its hard limit.
     OutStateExpired => "out_state_expired", Some(X::OutStateExpired);
     /// Outbound: the state has `dir in`.

@@ -1,8 +1,6 @@
 //! What the engine tells those who listen (IKE daemons, `ip xfrm monitor`).
 
-use std::net::IpAddr;
-
-use crate::{Direction, PolicyIndex, SaId};
+use crate::{Direction, FlowKey, PolicyIndex, SaId, Wanted};
 
 /// Something that happened to a state or policy. Drained by the runtime after each batch and each timer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,14 +13,17 @@ pub enum Event {
     PolicySoftLimit(PolicyIndex, Direction),
     /// A policy reached a hard limit and is gone (`XFRM_MSG_POLEXPIRE`, hard 1).
     PolicyHardLimit(PolicyIndex, Direction),
-    /// A packet matched a policy for which no state is there (`XFRM_MSG_ACQUIRE`).
+    /// A packet met a template for which there is no state (`XFRM_MSG_ACQUIRE`). Each worker says it once as long as
+    /// [`Acquires::pending`](crate::Acquires::pending) has it.
     Acquire {
         /// The policy that wants a state.
         policy: PolicyIndex,
-        /// Source address of the packet.
-        source: IpAddr,
-        /// Destination address of the packet.
-        destination: IpAddr,
+        /// Which of the policy's templates has none.
+        template: u8,
+        /// The state.
+        wanted: Wanted,
+        /// The packet that asked first.
+        flow: FlowKey,
     },
     /// ESP-in-UDP of a state came from another address or port than configured (`XFRM_MSG_MAPPING`).
     Mapping {

@@ -23,7 +23,7 @@ pub struct Priority(pub u32);
 pub struct PolicyIndex(pub u32);
 
 /// A packet mark under a mask, as `mark VALUE mask MASK`. The default (0/0) fits every packet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Mark {
     /// What the masked mark must be.
     pub value: u32,

@@ -7,6 +7,7 @@
 pub mod sa;
 pub mod spd;
 
+mod acquire;
 mod bundle;
 mod database;
 mod drop_reason;
@@ -27,6 +28,7 @@ mod snapshot;
 mod stats;
 mod worker;
 
+pub use acquire::{Acquires, KeyManagers, Wanted};
 pub use database::{Change, Changes, Database, Error, PolicyChange, PolicyKey, PolicyName};
 pub use drop_reason::{DropReason, XfrmCounter};
 pub use event::Event;
@@ -59,5 +61,5 @@ pub use spd::{
 };
 pub use stats::{DropCounts, Drops};
 pub use worker::{
-    HostAddresses, HostPort, Output, Settings, Traffic, UdpSuper, WireHeaders, Worker,
+    HostAddresses, HostPort, Output, Patience, Settings, Traffic, UdpSuper, WireHeaders, Worker,
 };

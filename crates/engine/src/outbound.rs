@@ -6,7 +6,8 @@
 //! 1. **Receive**: count; complete checksums that the host left open; plan how super-packets are cut.
 //! 2. **Flow key**: addresses, protocol, ports, mark, interface id.
 //! 3. **Look up** the policy, once per super-packet.
-//! 4. **Verdict**: pass, drop, or a bundle: the chain of SAs, innermost first, from the worker's cache.
+//! 4. **Verdict**: pass, drop, or a bundle: the chain of SAs, innermost first, from the worker's cache. Without a state that is
+//!    required, wait for key managers to make it; those that have waited come before the batch.
 //! 5. **PMTU**: too big and not to be fragmented, and the sender is told; all others get their frame, in which they will
 //!    be wrapped without being moved again. Super-packets are cut straight into theirs.
 //!
@@ -26,6 +27,7 @@
 mod frame;
 mod number;
 mod transmit;
+mod waiting;
 
 use std::net::IpAddr;
 
@@ -38,7 +40,8 @@ use crate::esp::encapsulate::{self, Stamp};
 use crate::esp::layer::{Inside, Layer, Wrap};
 use crate::pmtu::{self, ErrorBudget};
 use crate::worker::{Bench, Traffic};
-use crate::{Action, Direction, DropReason, Event, FlowKey, PolicyCache, Settings, Spi};
+use crate::{Action, Direction, DropReason, FlowKey, PolicyCache, Settings, Spi};
+use waiting::Waiting;
 
 /// The outbound half of a worker: scratch and what it remembers between batches.
 #[derive(Debug)]
@@ -52,6 +55,7 @@ pub(crate) struct Outbound {
     /// Items in which the crypto library refused a packet.
     failed: Vec<usize>,
     errors: ErrorBudget,
+    waiting: Waiting,
     /// The next identification of outer headers and fragments.
     ident: u32,
 }
@@ -83,6 +87,8 @@ enum Verdict {
     Pass,
     Drop(DropReason),
     Bundle(u32),
+    /// Wait for a state.
+    Wait,
 }
 
 impl Outbound {
@@ -95,6 +101,7 @@ impl Outbound {
             drawn: Vec::new(),
             failed: Vec::new(),
             errors: ErrorBudget::new(),
+            waiting: Waiting::new(settings.patience),
             ident: fold(settings.seed),
         }
     }
@@ -104,9 +111,15 @@ impl Outbound {
         self.cache.begin(generation);
     }
 
+    /// Buffers that wait for a state.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
     pub(crate) fn run(&mut self, batch: &mut Batch, bench: &mut Bench<'_>) {
         self.policies.begin(&bench.snapshot.spd);
         self.cache.begin(bench.snapshot.generation);
+        self.resume(bench);
         for packet in batch.drain() {
             self.receive(packet, bench);
         }
@@ -157,6 +170,7 @@ impl Outbound {
             Verdict::Pass => self.pass(packet, plan, bench),
             Verdict::Drop(reason) => self.discard(packet, count, reason, bench),
             Verdict::Bundle(bundle) => self.enter(packet, plan, ip, bundle, bench),
+            Verdict::Wait => self.wait(packet, &flow, count, bench),
         }
     }
 
@@ -171,12 +185,12 @@ impl Outbound {
         let spd = &bench.snapshot.spd;
         let answer = self.policies.lookup(spd, Direction::Out, flow, Spi(0));
         let deciding: Deciding<'_> = self.policies.answer(answer).iter().collect();
-        let Some(found) = deciding.first() else {
+        if deciding.is_empty() {
             return match spd.defaults().outbound {
                 Action::Allow => Verdict::Pass,
                 Action::Block => Verdict::Drop(DropReason::OutDefaultBlock),
             };
-        };
+        }
         for entry in &deciding {
             entry.charge(u32::try_from(count).unwrap_or(u32::MAX), bytes as u64, bench.now);
             if entry.policy().action == Action::Block {
@@ -187,17 +201,19 @@ impl Outbound {
             return Verdict::Pass;
         }
         match self.cache.resolve(bench.snapshot, &deciding, flow, bench.settings, bench.now) {
-            Resolution::Bundle(place) if self.cache.bundle(place).layers.is_empty() => {
-                Verdict::Pass
+            Resolution::Bundle(place) => self.verdict(place),
+            Resolution::Asking(place) => {
+                self.ask_for_optional(flow, bench);
+                self.verdict(place)
             }
-            Resolution::Bundle(place) => Verdict::Bundle(place),
             Resolution::Refused(reason) => Verdict::Drop(reason),
-            Resolution::Acquire => {
-                let (source, destination) = (flow.source, flow.destination);
-                bench.tell(Event::Acquire { policy: found.index(), source, destination });
-                Verdict::Drop(DropReason::OutNoState)
-            }
+            Resolution::Missing => Verdict::Wait,
         }
+    }
+
+    fn verdict(&self, place: u32) -> Verdict {
+        let is_empty = self.cache.bundle(place).layers.is_empty();
+        if is_empty { Verdict::Pass } else { Verdict::Bundle(place) }
     }
 
     /// 5 PMTU.
@@ -349,6 +365,15 @@ impl<'a> Jobs<'a> {
 fn job<'a>(layer: &'a Layer, sequence: u64, esp: &'a mut [u8]) -> SealJob<'a> {
     let high = if layer.sa.extended() { SeqHigh::Esn(fold_high(sequence)) } else { SeqHigh::None };
     SealJob::in_place(layer.sa.key(), high, Iv::Counter(layer.sa.ivs().counter(sequence)), esp)
+}
+
+/// What a packet was found to be when it came.
+fn parsed(packet: &PacketBuf) -> Result<(Option<SegmentPlan>, IpPacket), uxfrm_packet::ParseError> {
+    let plan = match packet.segments {
+        Segments::One | Segments::Train { .. } => None,
+        Segments::Tcp { .. } | Segments::Udp { .. } => Some(SegmentPlan::new(packet)?),
+    };
+    Ok((plan, IpPacket::parse(packet.bytes())?))
 }
 
 /// Segments of a super-packet get their checksums when they are cut.

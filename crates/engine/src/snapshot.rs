@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-use crate::{Sad, Spd};
+use crate::{Acquires, Sad, Spd};
 
 /// One generation of the databases. Immutable; a worker loads it once per batch and sees either all of a change or nothing.
 #[derive(Clone, Debug, Default)]
@@ -13,7 +13,9 @@ pub struct Snapshot {
     pub sad: Sad,
     /// Policies.
     pub spd: Spd,
-    /// Rises with every change; what was worked out under another generation is stale.
+    /// What key managers were asked for.
+    pub acquires: Arc<Acquires>,
+    /// Rises with every change of states and policies; what was worked out under another generation is stale.
     pub generation: u64,
 }
 

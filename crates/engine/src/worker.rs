@@ -1,7 +1,7 @@
 //! One thread's engine: everything that a batch needs and no other worker touches.
 //!
 //! A worker reads the published snapshot once per batch, keeps scratch room that is allocated once, and counts on its
-//! own. It promises that every packet it is given either comes out, is held as a fragment, or is dropped under exactly
+//! own. It promises that every packet it is given either comes out, waits for a state or for other fragments, or is dropped under exactly
 //! one [`DropReason`](crate::DropReason): see [`Traffic`].
 
 use std::net::IpAddr;
@@ -85,6 +85,27 @@ impl FromIterator<IpAddr> for HostAddresses {
     }
 }
 
+/// How much a worker lets wait for states that key managers are to make. A super-packet is one buffer; bytes are those of whole
+/// buffers, whatever is in them, as that is what is missing elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// Buffers for one state.
+    pub buffers_each: usize,
+    /// Bytes for one state.
+    pub bytes_each: usize,
+    /// Buffers in all.
+    pub buffers: usize,
+    /// Bytes in all.
+    pub bytes: usize,
+}
+
+impl Default for Patience {
+    /// 100 buffers for each state as in Linux (`XFRM_MAX_QUEUE_LEN`), but no more than 1 MiB; 1,024 in all, but no more than 8 MiB.
+    fn default() -> Self {
+        Self { buffers_each: 100, bytes_each: 1 << 20, buffers: 1024, bytes: 8 << 20 }
+    }
+}
+
 /// How a worker is set up. All workers of a gateway share these but for the seed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -102,6 +123,8 @@ pub struct Settings {
     pub encap_ports: Vec<u16>,
     /// How policies of flows are remembered, in each direction.
     pub cache: CacheSettings,
+    /// How much may wait for states.
+    pub patience: Patience,
     /// Seed of outer IPv4 ids, IPv6 fragment ids and flow caches; different in every worker.
     pub seed: u64,
 }
@@ -116,6 +139,7 @@ impl Default for Settings {
             addresses: HostAddresses::default(),
             encap_ports: vec![4500],
             cache: CacheSettings::default(),
+            patience: Patience::default(),
             seed: 0,
         }
     }
@@ -150,7 +174,7 @@ pub struct Traffic {
     pub dropped: u64,
     /// Fragments that went into a reassembled packet, which counts in their place as one.
     pub absorbed: u64,
-    /// Fragments that wait for others now.
+    /// Packets that wait now: outbound for a state, inbound fragments for others.
     pub held: u64,
     /// Packets that the engine itself made (ICMP errors); not in `sent`.
     pub originated: u64,
@@ -185,7 +209,9 @@ impl Worker {
 
     /// Takes plain packets from the host, protects them as the policies say, and puts them into `out.wire`.
     ///
-    /// `batch` is empty afterwards. ICMP errors for the senders are in `out.host`.
+    /// `batch` is empty afterwards. ICMP errors for the senders are in `out.host`. Packets without a state wait for it, if key managers
+    /// [listen](crate::Acquires); who wants them to leave, or to be dropped in time, also where no others come, calls this with an empty batch
+    /// while any [wait](Self::waiting).
     pub fn outbound(&mut self, batch: &mut Batch, now: Moment, pool: &mut Pool, out: &mut Output) {
         let mut bench = Bench {
             settings: &self.settings,
@@ -219,6 +245,13 @@ impl Worker {
     /// be asked to about once a second.
     pub fn refresh(&mut self) {
         self.outbound.refresh(self.snapshots.load().generation);
+    }
+
+    /// Outbound buffers that wait for a state.
+    #[must_use]
+    #[inline]
+    pub fn waiting(&self) -> usize {
+        self.outbound.waiting()
     }
 
     /// What the worker was set up with.

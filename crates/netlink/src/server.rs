@@ -10,12 +10,13 @@ mod aevent;
 mod dump;
 mod info;
 mod larval;
+mod larvals;
 mod notify;
 mod policy;
 mod reply;
 mod state;
 
-use uxfrm_engine::{Database, Event, Moment, Snapshot};
+use uxfrm_engine::{Acquires, Database, Event, KeyManagers, Moment, Snapshot};
 use zerocopy::{FromBytes, Immutable};
 
 use crate::{
@@ -30,7 +31,7 @@ use crate::{
 };
 use client::{ClientId, Clients, Groups};
 use info::Thresholds;
-use larval::Larvals;
+use larvals::Larvals;
 use outbox::Outbox;
 
 /// What the server is told once.
@@ -156,6 +157,20 @@ impl Server {
             out.multicast(&self.clients, Groups::EXPIRE, || {
                 notify::larval_expired(&larval, self.calendar)
             });
+        }
+    }
+
+    /// Tells workers who listens for acquires and which larval states there are, if that has changed; to be called after all that
+    /// may change it: [`Server::join`], [`Server::leave`], [`Server::handle`], [`Server::announce`], [`Server::handle_timeout`].
+    pub fn settle(&mut self, database: &mut Database) {
+        let key_managers = match self.clients.listeners(Groups::ACQUIRE).next() {
+            Some(_) => KeyManagers::Listening,
+            None => KeyManagers::Absent,
+        };
+        let known = database.snapshot();
+        if self.larvals.take_news() || known.acquires.key_managers != key_managers {
+            let (lifetime, pending) = (self.larvals.lifetime(), self.larvals.pending());
+            database.set_acquires(Acquires { key_managers, lifetime, pending });
         }
     }
 

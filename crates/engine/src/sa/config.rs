@@ -37,7 +37,7 @@ pub enum SaProtocol {
 }
 
 /// How a state wraps packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Mode {
     /// ESP between the packet's own header and its payload (RFC 4303 §3.1.1).
     Transport,

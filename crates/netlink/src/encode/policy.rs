@@ -90,7 +90,8 @@ fn put_templates(out: &mut Datagram, policy: &Policy) {
     }
 }
 
-fn template(template: &Template) -> RawTemplate {
+/// `struct xfrm_user_tmpl`.
+pub(crate) fn template(template: &Template) -> RawTemplate {
     RawTemplate {
         id: RawId {
             destination: raw(template.destination),

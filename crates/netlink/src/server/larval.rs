@@ -6,11 +6,12 @@
 use std::{net::IpAddr, time::Duration};
 
 use uxfrm_engine::{
-    Direction, Family, IfId, Mark, Moment, Prefix, Reqid, SaConfig, SaId, Selector, Spi, Template,
+    Direction, Family, FlowKey, IfId, Mark, Moment, PortMask, Prefix, Reqid, SaId, Selector, Spi,
+    Wanted,
 };
 use zerocopy::FromZeros as _;
 
-use super::{Call, Server};
+use super::{Call, Server, state::no_such_state};
 use crate::{
     Datagram, MessageType, Refusal,
     address::{self, address, raw},
@@ -48,150 +49,24 @@ pub(crate) struct Larval {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RawMode(pub(crate) u8);
 
-/// All larval states, the youngest last.
-#[derive(Debug)]
-pub(super) struct Larvals {
-    all: Vec<Larval>,
-    lifetime: u32,
-    random: u64,
-    acquires: u32,
-}
-
-/// What [`Larvals::seek`] compares.
+/// What [`Larvals::seek`](super::larvals::Larvals::seek) compares.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Wish {
-    id: SaId,
-    source: IpAddr,
-    mode: RawMode,
-    reqid: Reqid,
-    mark: Mark,
-    if_id: IfId,
-    pcpu: Option<u32>,
+pub(super) struct Wish {
+    pub(super) id: SaId,
+    pub(super) source: IpAddr,
+    pub(super) mode: RawMode,
+    pub(super) reqid: Reqid,
+    pub(super) mark: Mark,
+    pub(super) if_id: IfId,
+    pub(super) pcpu: Option<u32>,
 }
 
 /// How many random SPIs are tried before a range is walked through.
 const RANDOM_TRIES: u32 = 64;
 const MOST_WALKED: u32 = 0x1_0000;
 
-impl Larvals {
-    pub(super) fn new(seed: u64, lifetime: u32) -> Self {
-        Self { all: Vec::new(), lifetime, random: seed, acquires: 0 }
-    }
-
-    pub(super) fn set_lifetime(&mut self, seconds: u32) {
-        self.lifetime = seconds;
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.all.len()
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Larval> {
-        self.all.iter()
-    }
-
-    /// The one with an SPI, as a look-up of states would find it.
-    pub(super) fn find(&self, id: SaId, mark: Mark) -> Option<&Larval> {
-        let mark = mark.value & mark.mask;
-        self.all.iter().rev().find(|larval| larval.id == id && larval.mark.fits(mark))
-    }
-
-    /// Takes it out.
-    pub(super) fn take(&mut self, id: SaId, mark: Mark) -> Option<Larval> {
-        let mark = mark.value & mark.mask;
-        let place = self.all.iter().rposition(|larval| larval.id == id && larval.mark.fits(mark));
-        place.map(|place| self.all.remove(place))
-    }
-
-    /// Takes all of a protocol number out; says how many went.
-    pub(super) fn flush(&mut self, protocol: u8) -> usize {
-        let before = self.all.len();
-        self.all.retain(|larval| !common::protocol_is_meant(larval.id.protocol, protocol));
-        before - self.all.len()
-    }
-
-    /// A real state has come: what was asked for with its number, else what it answers without an SPI, goes.
-    pub(super) fn answered_by(&mut self, config: &SaConfig) {
-        let same_way = |larval: &Larval| {
-            (larval.id.destination, larval.id.protocol)
-                == (config.id.destination, config.id.protocol)
-        };
-        let asked = |larval: &Larval| {
-            config.acquire_seq != 0 && larval.seq == config.acquire_seq && same_way(larval)
-        };
-        let meant = |larval: &Larval| {
-            larval.id.spi.0 == 0
-                && same_way(larval)
-                && larval.source == config.source
-                && larval.mode.0 == common::mode_number(config.mode)
-                && larval.mark.fits(config.mark.value & config.mark.mask)
-                && larval.reqid == config.reqid
-        };
-        let place = self.all.iter().position(asked).or_else(|| self.all.iter().position(meant));
-        if let Some(place) = place {
-            self.all.remove(place);
-        }
-    }
-
-    /// A packet asks for a state: the number of the acquire, or `None` when the same was asked already.
-    pub(super) fn acquire(&mut self, mut larval: Larval, now: Moment) -> Option<Larval> {
-        let same = |old: &Larval| {
-            old.wish() == larval.wish() && old.selector == larval.selector && old.seq != 0
-        };
-        if self.all.iter().any(same) {
-            return None;
-        }
-        self.acquires = self.acquires.checked_add(1).unwrap_or(1);
-        larval.seq = self.acquires;
-        larval.added = now;
-        larval.lifetime = self.lifetime;
-        self.all.push(larval.clone());
-        Some(larval)
-    }
-
-    pub(super) fn first_expiry(&self) -> Option<Moment> {
-        self.all.iter().map(Larval::expires).min()
-    }
-
-    pub(super) fn take_expired(&mut self, now: Moment) -> Option<Larval> {
-        let place = self.all.iter().position(|larval| larval.expires() <= now)?;
-        Some(self.all.remove(place))
-    }
-
-    /// The place of the one that ALLOCSPI means, made if it is not there: by number, else one without SPI that wishes the same.
-    fn seek(&mut self, wish: Wish, seq: u32, now: Moment) -> usize {
-        let mark = wish.mark.value & wish.mark.mask;
-        let by_seq = |larval: &Larval| {
-            seq != 0
-                && larval.seq == seq
-                && larval.id.destination == wish.id.destination
-                && larval.mark.fits(mark)
-        };
-        let by_wish = |larval: &Larval| {
-            // As in the kernel, which interface it is for does not count.
-            let same = Wish { mark: wish.mark, if_id: wish.if_id, ..larval.wish() } == wish;
-            larval.id.spi.0 == 0 && same && larval.mark.fits(mark)
-        };
-        let found = self.all.iter().rposition(by_seq);
-        found.or_else(|| self.all.iter().rposition(by_wish)).unwrap_or_else(|| {
-            self.all.push(Larval::new(wish, now, self.lifetime));
-            self.all.len() - 1
-        })
-    }
-
-    /// A number from `min..=max`. SplitMix64: SPIs need not be secret, only spread.
-    fn random(&mut self, min: u32, max: u32) -> u32 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.random;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let range = u64::from(max - min) + 1;
-        min + u32::try_from((mixed ^ (mixed >> 31)) % range).unwrap_or(0)
-    }
-}
-
 impl Larval {
-    fn new(wish: Wish, added: Moment, lifetime: u32) -> Self {
+    pub(super) fn new(wish: Wish, added: Moment, lifetime: u32) -> Self {
         Self {
             id: wish.id,
             source: wish.source,
@@ -208,22 +83,44 @@ impl Larval {
         }
     }
 
-    /// One that a packet asks for; number and lifetime are given by [`Larvals::acquire`].
-    pub(super) fn wanted(
-        template: &Template,
-        (source, destination): (IpAddr, IpAddr),
-        (mark, if_id): (Mark, IfId),
-        selector: Selector,
+    /// One that a packet asks for (`xfrm_init_tempstate`).
+    pub(super) fn asked(
+        wanted: &Wanted,
+        flow: &FlowKey,
+        seq: u32,
+        now: Moment,
+        lifetime: u32,
     ) -> Self {
-        let id = SaId { destination, spi: template.spi, protocol: template.protocol };
-        let mode = RawMode(common::mode_number(template.mode));
-        let wish = Wish { id, source, mode, reqid: template.reqid, mark, if_id, pcpu: None };
-        let mut larval = Self::new(wish, Moment::default(), 0);
-        larval.selector = Some(selector);
-        larval
+        let wish = Wish {
+            id: SaId {
+                destination: wanted.destination,
+                spi: wanted.spi,
+                protocol: wanted.protocol,
+            },
+            source: wanted.source,
+            mode: RawMode(common::mode_number(wanted.mode)),
+            reqid: wanted.reqid,
+            mark: wanted.mark,
+            if_id: wanted.if_id,
+            pcpu: None,
+        };
+        let direction = Some(Direction::Out);
+        Self { seq, selector: Some(only(flow)), direction, ..Self::new(wish, now, lifetime) }
     }
 
-    fn wish(&self) -> Wish {
+    /// Whether a packet that wants a state finds this one in progress (`xfrm_state_find`, `xfrm_state_look_at`); its selector does not
+    /// count there. One of its way, and without an SPI.
+    pub(super) fn serves(&self, wanted: &Wanted, flow: &FlowKey) -> bool {
+        let any = |address: IpAddr| address.is_unspecified();
+        (self.source == wanted.source || any(self.source) || any(wanted.source))
+            && self.mode.0 == common::mode_number(wanted.mode)
+            && self.reqid == wanted.reqid
+            && self.if_id == wanted.if_id
+            && self.mark.fits(flow.mark)
+            && wanted.spi == Spi(0)
+    }
+
+    pub(super) fn wish(&self) -> Wish {
         Wish {
             id: SaId { spi: Spi(0), ..self.id },
             source: self.source,
@@ -235,7 +132,7 @@ impl Larval {
         }
     }
 
-    fn expires(&self) -> Moment {
+    pub(super) fn expires(&self) -> Moment {
         self.added.plus(Duration::from_secs(self.lifetime.into()))
     }
 
@@ -296,14 +193,15 @@ impl Server {
         check_range(&request)?;
         self.check_pcpu(call, number::EINVAL)?;
         let wish = wish(&request, call)?;
-        let place = self.larvals.seek(wish, request.sa.seq, call.now);
-        self.larvals.all[place].direction =
-            common::sa_direction(&call.attributes).or(self.larvals.all[place].direction);
-        if self.larvals.all[place].id.spi.0 == 0 {
+        let serial = self.larvals.seek(wish, request.sa.seq, call.now);
+        if self.larvals.at(serial).is_some_and(|larval| larval.id.spi == Spi(0)) {
             let spi = self.free_spi(wish.id, (request.min, request.max), call)?;
-            self.larvals.all[place].id.spi = spi;
+            self.larvals.change(serial, |larval| larval.id.spi = spi);
         }
-        let larval = &self.larvals.all[place];
+        if let Some(direction) = common::sa_direction(&call.attributes) {
+            self.larvals.change(serial, |larval| larval.direction = Some(direction));
+        }
+        let Some(larval) = self.larvals.at(serial) else { return Err(no_such_state()) };
         let mut datagram = call.answer(MessageType::NewSa);
         datagram.put(&larval.info(self.calendar));
         larval.attributes(&mut datagram);
@@ -323,10 +221,7 @@ impl Server {
             let id = SaId { spi: Spi(spi), ..id };
             spi != 0
                 && snapshot.sad.with_id(id).next().is_none()
-                && !larvals
-                    .larvals
-                    .iter()
-                    .any(|larval| larval.id.spi == id.spi && larval.id.protocol == id.protocol)
+                && !larvals.larvals.has_spi(id.spi, id.protocol)
         };
         let tried = (0..RANDOM_TRIES).find_map(|_| {
             let spi = self.larvals.random(min, max);
@@ -339,6 +234,19 @@ impl Server {
         tried.or_else(walked).map(Spi).ok_or(
             const { Refusal::new(number::ENOENT, "No SPI available in the requested range") },
         )
+    }
+}
+
+/// The one flow (`__xfrm4_init_tempsel`, `__xfrm6_init_tempsel`).
+fn only(flow: &FlowKey) -> Selector {
+    Selector {
+        source: Prefix::host(flow.source),
+        destination: Prefix::host(flow.destination),
+        protocol: flow.protocol,
+        source_port: PortMask::exactly(flow.source_port),
+        destination_port: PortMask::exactly(flow.destination_port),
+        ifindex: flow.ifindex,
+        user: 0,
     }
 }
 

@@ -3,8 +3,8 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use uxfrm_engine::{
-    Event, Family, Lifecycle, Moment, PolicyEntry, PolicyIndex, Prefix, Sa, SaId, Selector,
-    Snapshot,
+    Direction, Event, FlowKey, Lifecycle, Moment, PolicyEntry, PolicyIndex, PolicyKind, Sa, SaId,
+    Snapshot, Template, Wanted,
 };
 
 use super::{Server, client::Groups, larval::Larval, outbox::Outbox};
@@ -31,13 +31,12 @@ pub(super) fn event(
         Event::SaHardLimit(id) => expire(server, before, *id, Lifecycle::Expired, out),
         Event::PolicySoftLimit(index, _) => expire_policy(server, before, *index, false, out),
         Event::PolicyHardLimit(index, _) => expire_policy(server, before, *index, true, out),
-        Event::Acquire { policy, source, destination } => {
-            let flow = Selector {
-                source: Prefix::host(*source),
-                destination: Prefix::host(*destination),
-                ..Selector::any(Family::of(*destination))
+        Event::Acquire { policy, template, wanted, flow } => {
+            let Some(entry) = asking_policy(before, *policy, flow) else { return };
+            let Some(template) = entry.policy().templates.get(usize::from(*template)) else {
+                return;
             };
-            acquire(server, before, *policy, flow, now, out);
+            acquire(server, entry, template, (wanted, flow), now, out);
         }
         Event::Mapping { state, from } => mapping(server, before, *state, *from, out),
     }
@@ -104,41 +103,33 @@ fn expire_policy(
     }
 }
 
-/// `build_acquire`, for the first template that has no state: the engine says which policy, not which template. A key manager makes all
-/// of a policy's states at once. Nobody listening, nothing is asked for.
+/// `km_query`, `build_acquire`. Nobody listening, nothing is asked for, and no larval state made.
 fn acquire(
     server: &mut Server,
-    before: &Snapshot,
-    index: PolicyIndex,
-    flow: Selector,
+    entry: &PolicyEntry,
+    template: &Template,
+    (wanted, flow): (&Wanted, &FlowKey),
     now: Moment,
     out: &mut Outbox,
 ) {
-    let Some(entry) = find_policy(before, index) else { return };
-    let policy = entry.policy();
-    let Some(template) = policy.templates.first() else { return };
     if server.clients.listeners(Groups::ACQUIRE).next().is_none() {
         return;
     }
-    let or = |wanted: std::net::IpAddr, own| if wanted.is_unspecified() { own } else { wanted };
-    let ends = (
-        or(template.source, flow.source.address()),
-        or(template.destination, flow.destination.address()),
-    );
-    let larval = Larval::wanted(template, ends, (policy.mark, policy.if_id), flow);
-    let Some(larval) = server.larvals.acquire(larval, now) else { return };
+    let calendar = server.calendar;
+    let Some(larval) = server.larvals.acquire(wanted, flow, now) else { return };
+    let template = policy::template(template);
     let mut datagram = begin(MessageType::Acquire, 0);
     datagram.put(&RawAcquire {
         id: larval.raw_id(),
         source: raw(larval.source),
-        selector: common::selector(&flow),
-        policy: policy::info(entry, server.calendar),
-        auth_algorithms: u32::MAX,
-        encryption_algorithms: u32::MAX,
-        compression_algorithms: u32::MAX,
+        selector: larval.info(calendar).selector,
+        policy: policy::info(entry, calendar),
+        auth_algorithms: template.auth_algorithms,
+        encryption_algorithms: template.encryption_algorithms,
+        compression_algorithms: template.compression_algorithms,
         seq: larval.seq,
     });
-    policy::attributes(&mut datagram, policy);
+    policy::attributes(&mut datagram, entry.policy());
     out.multicast(&server.clients, Groups::ACQUIRE, || datagram);
 }
 
@@ -156,6 +147,18 @@ fn mapping(server: &Server, before: &Snapshot, id: SaId, from: SocketAddr, out: 
         new_source_port: from.port().into(),
     });
     out.multicast(&server.clients, Groups::MAPPING, || datagram);
+}
+
+/// The policy that a flow met, if it is there still: found by the flow, as there may be a million.
+fn asking_policy<'a>(
+    snapshot: &'a Snapshot,
+    index: PolicyIndex,
+    flow: &FlowKey,
+) -> Option<&'a Arc<PolicyEntry>> {
+    [PolicyKind::Sub, PolicyKind::Main]
+        .into_iter()
+        .filter_map(|kind| snapshot.spd.lookup_kind(kind, Direction::Out, flow))
+        .find(|entry| entry.index() == index)
 }
 
 fn find_policy(snapshot: &Snapshot, index: PolicyIndex) -> Option<&Arc<PolicyEntry>> {

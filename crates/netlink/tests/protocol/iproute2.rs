@@ -1,15 +1,12 @@
 //! What Debian's unmodified `ip xfrm` (6.1) sends is carried out and answered as it expects.
 
-use crate::stage::{
-    Answer, CLIENT, EPOCH, LISTENER, Stage, attribute, golden, message, take_apart,
-};
-use uxfrm_engine::{Action, Event, IfId, Moment, PolicyIndex, SaId, SaProtocol, Spi};
-use uxfrm_netlink::{Groups, Outbox};
+use crate::stage::{Answer, CLIENT, EPOCH, Stage, attribute, golden, message, take_apart};
+use uxfrm_engine::{Action, Event, IfId, Moment, SaId, SaProtocol, Spi};
+use uxfrm_netlink::Outbox;
 
 const NEW_SA: u16 = 0x10;
 const DEL_SA: u16 = 0x11;
 const NEW_POLICY: u16 = 0x13;
-const ACQUIRE: u16 = 0x17;
 const EXPIRE: u16 = 0x18;
 const UPD_SA: u16 = 0x1a;
 const FLUSH_SA: u16 = 0x1c;
@@ -237,47 +234,6 @@ fn filters_narrow_a_dump() {
     filter[34] = 200;
     let wrong = stage.ask(&message(0x12, 0x301, &attribute(26, &filter)));
     assert_eq!((wrong[0].kind, &wrong[0].body), (DONE, &(-22_i32).to_ne_bytes().to_vec()));
-}
-
-#[test]
-fn a_packet_without_state_is_told_once() {
-    let mut stage = Stage::new();
-    let index = PolicyIndex(1);
-    well(&stage.ask(&request("ip xfrm policy add src 10.0.0.0/24")));
-    stage.heard();
-    let event = Event::Acquire {
-        policy: index,
-        source: "10.0.0.5".parse().unwrap(),
-        destination: "10.1.0.5".parse().unwrap(),
-    };
-    let before = stage.database.snapshot();
-    let mut out = Outbox::default();
-    stage.server.announce(&event, &before, Moment::from_secs(2), &mut out);
-    stage.server.announce(&event, &before, Moment::from_secs(2), &mut out);
-    stage.sort(&mut out);
-    let acquire = take_apart(&stage.heard[0]).remove(0);
-    assert_eq!((stage.heard.len(), acquire.kind, acquire.seq, acquire.pid), (1, ACQUIRE, 0, 0));
-    assert_eq!(acquire.body[..4], [192, 0, 2, 2], "the tunnel's end");
-    assert_eq!(acquire.body[40..44], [10, 1, 0, 5], "the packet's destination");
-    // A state with the acquire's number takes its place.
-    let mut add = request("ip xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x1000");
-    add[16 + 204..16 + 208].copy_from_slice(&1_u32.to_ne_bytes());
-    well(&stage.ask(&add));
-    assert_eq!(stage.ask(&request("ip xfrm state count"))[0].body[8..12], 1_u32.to_ne_bytes());
-}
-
-#[test]
-fn nobody_listening_nothing_is_asked_for() {
-    let mut stage = Stage::new();
-    stage.server.leave(LISTENER);
-    stage.server.join(LISTENER, Groups::SA | Groups::POLICY);
-    well(&stage.ask(&request("ip xfrm policy add src 10.0.0.0/24")));
-    let address = "10.1.0.5".parse().unwrap();
-    let event = Event::Acquire { policy: PolicyIndex(1), source: address, destination: address };
-    let mut out = Outbox::default();
-    let before = stage.database.snapshot();
-    stage.server.announce(&event, &before, Moment::from_secs(2), &mut out);
-    assert!(out.is_empty() && stage.server.poll_timeout().is_none());
 }
 
 #[test]

@@ -29,7 +29,7 @@ const DONE: u16 = 3;
 const DONT_WAIT: i32 = 0x40;
 
 /// The kernel's XFRM of a namespace that ends with the thread.
-struct Kernel(Socket);
+pub(crate) struct Kernel(Socket);
 
 impl Kernel {
     fn new() -> Result<Self, String> {
@@ -43,7 +43,7 @@ impl Kernel {
         open().map(Self).map_err(no_xfrm)
     }
 
-    fn ask(&self, request: &[u8]) -> Vec<Answer> {
+    pub(crate) fn ask(&self, request: &[u8]) -> Vec<Answer> {
         self.0.send_to(request, &SocketAddr::new(0, 0), 0).unwrap();
         let mut answers = Vec::new();
         loop {
@@ -58,7 +58,7 @@ impl Kernel {
 }
 
 /// Runs `test` against a kernel of its own, in a thread that ends with its namespace, or says why not.
-fn against_the_kernel(test: impl FnOnce(&Kernel) + Send + 'static) {
+pub(crate) fn against_the_kernel(test: impl FnOnce(&Kernel) + Send + 'static) {
     let ended = thread::spawn(move || Kernel::new().map(|kernel| test(&kernel))).join();
     match ended {
         Ok(Ok(())) => {}
@@ -102,7 +102,7 @@ fn comparable(answers: &[Answer]) -> Vec<String> {
         .collect()
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

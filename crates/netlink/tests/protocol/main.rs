@@ -1,6 +1,7 @@
 //! The server as its clients see it: bytes in, bytes out.
 #![expect(clippy::unwrap_used, reason = "a test ends where it is wrong")]
 
+mod acquire;
 mod iproute2;
 mod kernel;
 mod stage;

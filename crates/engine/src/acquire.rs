@@ -1,0 +1,69 @@
+//! What key managers are asked for, and what workers know of it.
+//!
+//! A packet whose template has no state makes a *larval state* and an `XFRM_MSG_ACQUIRE` (`net/xfrm/xfrm_state.c: xfrm_state_find`):
+//! one per [`Wanted`], not one per packet. Larval states carry no packets and belong to whoever speaks with the key managers; workers
+//! read from the snapshot which there are, so that all of them ask but once.
+
+use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
+
+use crate::{IfId, Mark, Mode, Moment, PolicyIndex, Reqid, SaProtocol, Spi};
+
+/// The state that a template wants for a packet: what a larval state is made from (`xfrm_init_tempstate`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Wanted {
+    /// Source of the outer header; unspecified when neither template nor host has one.
+    pub source: IpAddr,
+    /// Destination of the outer header.
+    pub destination: IpAddr,
+    /// The template's protocol.
+    pub protocol: SaProtocol,
+    /// The template's SPI, mostly 0.
+    pub spi: Spi,
+    /// The template's mode.
+    pub mode: Mode,
+    /// The template's reqid.
+    pub reqid: Reqid,
+    /// The policy's mark.
+    pub mark: Mark,
+    /// The policy's XFRM interface id.
+    pub if_id: IfId,
+}
+
+/// Whether anybody would hear an acquire (`net/xfrm/xfrm_state.c: km_is_alive`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeyManagers {
+    /// Nobody: packets without a state are dropped at once, and no larval state is made (`ESRCH` in the kernel).
+    #[default]
+    Absent,
+    /// Somebody.
+    Listening,
+}
+
+/// What workers know of key managers. Changes of it leave all that was worked out for flows as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acquires {
+    /// Whether there are any.
+    pub key_managers: KeyManagers,
+    /// How long a larval state lives (`net.core.xfrm_acq_expires`), and a packet waits.
+    pub lifetime: Duration,
+    /// What they were asked for and have not answered, each with the end of its larval state.
+    pub pending: Arc<HashMap<Wanted, Moment>>,
+}
+
+impl Default for Acquires {
+    /// Nobody listens; 30 seconds.
+    fn default() -> Self {
+        let lifetime = Duration::from_secs(30);
+        Self { key_managers: KeyManagers::default(), lifetime, pending: Arc::default() }
+    }
+}
+
+/// A template without a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Missing {
+    /// Whose template it is.
+    pub(crate) policy: PolicyIndex,
+    /// Its place among the policy's templates.
+    pub(crate) template: u8,
+    pub(crate) wanted: Wanted,
+}

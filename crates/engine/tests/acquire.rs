@@ -1,0 +1,344 @@
+//! Packets without a state: who is asked, what waits, in which order it leaves, and what becomes of it when nobody answers.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
+)]
+
+use std::time::Duration;
+
+use uxfrm_engine::{
+    Action, Direction, DropReason, Event, Family, FlowKey, IfId, Level, Mark, Mode, Moment, Output,
+    Patience, PolicyKind, Reqid, SaConfig, SaProtocol, Spi, Template, Wanted, Worker,
+};
+use uxfrm_packet::{Batch, PacketBuf, Pool};
+use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Way, Wrapping, packets};
+
+/// Long enough that its length alone tells which one it is.
+fn datagram(number: usize) -> PacketBuf {
+    packets::udp("10.1.0.1:7", "10.2.0.1:9", &vec![0; 100 + number])
+}
+
+fn expected(number: usize) -> Vec<u8> {
+    datagram(number).bytes().to_vec()
+}
+
+/// The left one of two gateways without states, to which somebody listens.
+fn waiting(wrapping: &Wrapping) -> Pair {
+    let mut pair = Pair::without_states(wrapping);
+    pair.left.listen([]);
+    pair
+}
+
+fn wanted_of(gateway: &Gateway) -> Vec<Wanted> {
+    let wanted = |event: &Event| match event {
+        Event::Acquire { wanted, .. } => Some(*wanted),
+        Event::SaSoftLimit(_)
+        | Event::SaHardLimit(_)
+        | Event::PolicySoftLimit(..)
+        | Event::PolicyHardLimit(..)
+        | Event::Mapping { .. } => None,
+    };
+    gateway.events.iter().filter_map(wanted).collect()
+}
+
+/// Sends nothing, so that what waits may leave.
+fn nudge(gateway: &mut Gateway) -> Vec<PacketBuf> {
+    gateway.outbound(Vec::new()).0
+}
+
+#[test]
+fn all_packets_of_a_template_ask_once() {
+    let wrapping = Wrapping::tunnel4();
+    let mut left = waiting(&wrapping).left;
+    assert!(left.outbound(vec![datagram(0), datagram(1)]).0.is_empty());
+    let other_flow = packets::tcp("10.1.0.5:1", "10.2.3.4:80", 1, b"syn");
+    assert!(left.outbound(vec![other_flow]).0.is_empty());
+    assert_eq!((left.events.len(), left.worker.waiting()), (1, 3));
+    let (source, destination) = wrapping.gateways(Way::Right);
+    let wanted = Wanted {
+        source,
+        destination,
+        protocol: SaProtocol::Esp,
+        spi: Spi(0),
+        mode: Mode::Tunnel,
+        reqid: Reqid(1),
+        mark: Mark::default(),
+        if_id: IfId(0),
+    };
+    let flow = FlowKey {
+        source: "10.1.0.1".parse().unwrap(),
+        destination: "10.2.0.1".parse().unwrap(),
+        protocol: 17,
+        source_port: 7,
+        destination_port: 9,
+        mark: 0,
+        if_id: 0,
+        ifindex: 0,
+    };
+    let Event::Acquire { policy, template: 0, wanted: told, flow: asked } = left.events[0] else {
+        panic!("{:?}", left.events);
+    };
+    assert_eq!((policy.0 & 7, told, asked), (1, wanted, flow));
+    left.assert_accounts();
+}
+
+#[test]
+fn what_waited_leaves_in_order_and_before_what_came_later() {
+    let wrapping = Wrapping::tunnel4();
+    let mut pair = waiting(&wrapping);
+    pair.left.outbound(vec![datagram(0), datagram(1)]);
+    let long = packets::tcp_super("10.1.0.1:7", "10.2.0.1:9", &[7; 4000], 1000);
+    pair.left.outbound(vec![long, datagram(2)]);
+    assert_eq!(pair.left.worker.outward().held, 7, "a super-packet is the packets that it holds");
+    pair.left.assert_accounts();
+    pair.add_states(&wrapping, FIRST_SPI);
+    let there = pair.left_to_right(vec![datagram(3)]);
+    let lens: Vec<_> = there.iter().map(|packet| packet.len()).collect();
+    assert_eq!(lens, [128, 129, 1040, 1040, 1040, 1040, 130, 131]);
+    assert_eq!(there[0].bytes(), expected(0));
+    assert_eq!((pair.left.worker.waiting(), pair.left.worker.outward().held), (0, 0));
+    assert_eq!(pair.left.reasons(), []);
+    pair.assert_accounts();
+}
+
+#[test]
+fn a_packet_that_waited_is_counted_by_its_policy_once() {
+    let wrapping = Wrapping::tunnel4();
+    let mut pair = waiting(&wrapping);
+    pair.left.outbound(vec![datagram(0)]);
+    for spi in 1..4 {
+        let other = SaConfig { reqid: Reqid(77), ..wrapping.sa(Way::Right, spi) };
+        pair.left.add_sa(other);
+        assert!(nudge(&mut pair.left).is_empty(), "a state of another template");
+    }
+    pair.add_states(&wrapping, FIRST_SPI);
+    assert_eq!(nudge(&mut pair.left).len(), 1);
+    let snapshot = pair.left.database.snapshot();
+    let out = |entry: &&std::sync::Arc<uxfrm_engine::PolicyEntry>| {
+        entry.policy().direction == Direction::Out
+    };
+    let entry = snapshot.spd.iter().find(out).unwrap();
+    assert_eq!((entry.packets(), entry.bytes()), (1, 128));
+    assert_eq!(pair.left.events.len(), 1, "asked once all the while");
+}
+
+#[test]
+fn nobody_answers_in_time() {
+    let mut pair = waiting(&Wrapping::tunnel4());
+    pair.left.outbound(vec![datagram(0), datagram(1)]);
+    pair.wait(Duration::from_millis(29_999));
+    pair.left.outbound(vec![datagram(2)]);
+    assert_eq!((pair.left.reasons(), pair.left.worker.waiting()), (vec![], 3));
+    pair.wait(Duration::from_millis(1));
+    assert!(nudge(&mut pair.left).is_empty());
+    assert_eq!(pair.left.reasons(), [(DropReason::OutNoState, 3)]);
+    pair.left.assert_accounts();
+    pair.left.outbound(vec![datagram(3)]);
+    assert_eq!((pair.left.events.len(), pair.left.worker.waiting()), (2, 1), "asked again");
+}
+
+#[test]
+fn the_larval_states_time_is_what_counts() {
+    let mut left = waiting(&Wrapping::tunnel4()).left;
+    left.outbound(vec![datagram(0)]);
+    let wanted = wanted_of(&left)[0];
+    left.listen([(wanted, Moment::from_secs(100))]);
+    left.now = Moment::from_secs(99);
+    nudge(&mut left);
+    assert_eq!((left.reasons(), left.worker.waiting()), (vec![], 1));
+    // A key manager gave up and deleted it.
+    left.listen([]);
+    nudge(&mut left);
+    assert_eq!(left.reasons(), [(DropReason::OutNoState, 1)]);
+    assert_eq!(left.events.len(), 1, "what is given up is not asked for by what was waiting");
+}
+
+#[test]
+fn when_nobody_listens_packets_are_dropped_at_once() {
+    let mut left = Pair::without_states(&Wrapping::tunnel4()).left;
+    assert!(left.outbound(vec![datagram(0)]).0.is_empty());
+    assert_eq!(left.reasons(), [(DropReason::OutNoState, 1)]);
+    assert_eq!((left.events.len(), left.worker.waiting()), (0, 0));
+}
+
+#[test]
+fn workers_share_what_was_asked() {
+    let mut left = waiting(&Wrapping::tunnel4()).left;
+    left.outbound(vec![datagram(0)]);
+    let wanted = wanted_of(&left)[0];
+    left.listen([(wanted, Moment::from_secs(31))]);
+    let settings = left.worker.settings().clone();
+    let mut other = Worker::new(settings, &left.database.published()).unwrap();
+    let (mut pool, mut out) = (Pool::new(), Output::default());
+    let mut send = |at| {
+        let mut batch: Batch = [datagram(1)].into_iter().collect();
+        other.outbound(&mut batch, Moment::from_secs(at), &mut pool, &mut out);
+        (other.waiting(), out.events.len())
+    };
+    assert_eq!(send(20), (1, 0), "it waits, and does not ask");
+    // Time is over for all at once.
+    left.listen([]);
+    assert_eq!(send(31), (1, 1), "the old one is dropped, the new one asks");
+}
+
+#[test]
+fn the_newest_is_dropped_when_there_is_no_room() {
+    let patience = |patience: Patience| {
+        let mut wrapping = Wrapping::tunnel4();
+        wrapping.settings.patience = patience;
+        let mut pair = waiting(&wrapping);
+        pair.left.outbound((0..150).map(datagram).collect());
+        let full = pair.left.drops(DropReason::OutWaitFull);
+        pair.left.assert_accounts();
+        pair.add_states(&wrapping, FIRST_SPI);
+        let there = pair.left_to_right(Vec::new());
+        assert_eq!(there.len() as u64 + full, 150);
+        for (number, packet) in there.iter().enumerate() {
+            assert_eq!(packet.bytes(), expected(number), "the oldest are kept, in order");
+        }
+        there.len()
+    };
+    let plenty = Patience { bytes_each: 1 << 30, bytes: 1 << 30, buffers_each: 999, buffers: 999 };
+    let size = datagram(0).capacity();
+    assert_eq!(patience(Patience::default()), 100, "as many as in Linux");
+    assert_eq!(patience(plenty), 150);
+    assert_eq!(patience(Patience { buffers_each: 3, ..plenty }), 3);
+    assert_eq!(patience(Patience { buffers: 4, ..plenty }), 4);
+    assert_eq!(patience(Patience { bytes_each: size + 1, ..plenty }), 1);
+    assert_eq!(patience(Patience { bytes: 2 * size + 1, ..plenty }), 2);
+}
+
+#[test]
+fn what_waits_never_leaves_plain() {
+    let mut left = waiting(&Wrapping::tunnel4()).left;
+    left.outbound(vec![datagram(0)]);
+    left.database.apply(left.now, |change| change.flush_policies(PolicyKind::Main));
+    assert!(nudge(&mut left).is_empty());
+    assert_eq!(left.reasons(), [(DropReason::OutNoState, 1)]);
+    assert_eq!(left.outbound(vec![datagram(0)]).0.len(), 1, "what comes later passes");
+}
+
+#[test]
+fn a_block_policy_asks_nobody() {
+    let wrapping = Wrapping::tunnel4();
+    let mut left = waiting(&wrapping).left;
+    let mut block = wrapping.policy(Direction::Out, Way::Right);
+    block.action = Action::Block;
+    left.database.apply(left.now, |change| change.update_policy(block)).unwrap();
+    left.outbound(vec![datagram(0)]);
+    assert_eq!((left.reasons(), left.events.len()), (vec![(DropReason::OutPolicyBlock, 1)], 0));
+}
+
+#[test]
+fn every_mode_and_family_waits() {
+    let both = [Family::V4, Family::V6];
+    let tunnels = both.map(|inner| both.map(|outer| Wrapping::new(Mode::Tunnel, inner, outer)));
+    let transports = both.map(|family| Wrapping::new(Mode::Transport, family, family));
+    for wrapping in tunnels.into_iter().flatten().chain(transports) {
+        let mut pair = waiting(&wrapping);
+        let (source, destination) = wrapping.hosts(Way::Right);
+        assert!(pair.left.outbound(vec![packets::echo(source, destination, b"one")]).0.is_empty());
+        let [wanted] = wanted_of(&pair.left)[..] else { panic!("{:?}", pair.left.events) };
+        assert_eq!((wanted.source, wanted.destination), wrapping.gateways(Way::Right));
+        assert_eq!(wanted.mode, wrapping.mode);
+        pair.add_states(&wrapping, FIRST_SPI);
+        let there = pair.left_to_right(vec![packets::echo(source, destination, b"two")]);
+        assert_eq!(there.len(), 2);
+        assert_eq!(there[0].bytes(), packets::echo(source, destination, b"one").bytes());
+    }
+}
+
+#[test]
+fn a_template_without_source_wants_the_hosts_own() {
+    let wrapping = Wrapping::tunnel4();
+    let mut left = waiting(&wrapping).left;
+    let mut policy = wrapping.policy(Direction::Out, Way::Right);
+    policy.templates[0].source = Family::V4.unspecified();
+    left.database.apply(left.now, |change| change.update_policy(policy)).unwrap();
+    left.outbound(vec![datagram(0)]);
+    let own = left.worker.settings().addresses.like("192.0.2.2".parse().unwrap());
+    assert_eq!(Some(wanted_of(&left)[0].source), own);
+}
+
+#[test]
+fn marks_and_interfaces_of_policies_are_wanted_of_their_states() {
+    let wrapping = Wrapping::tunnel4();
+    let mut left = waiting(&wrapping).left;
+    let mut policy = wrapping.policy(Direction::Out, Way::Right);
+    policy.mark = Mark { value: 5, mask: 0xff };
+    policy.if_id = IfId(42);
+    left.add_policy(policy);
+    let marked = || {
+        let mut packet = datagram(0);
+        (packet.mark, packet.if_id) = (0x105, 42);
+        packet
+    };
+    left.outbound(vec![marked()]);
+    left.outbound(vec![datagram(0)]);
+    let all = wanted_of(&left);
+    let words: Vec<_> = all.iter().map(|wanted| (wanted.mark, wanted.if_id)).collect();
+    assert_eq!(words, [(Mark { value: 5, mask: 0xff }, IfId(42)), (Mark::default(), IfId(0))]);
+    let sa = SaConfig {
+        mark: Mark { value: 5, mask: 0xff },
+        if_id: IfId(42),
+        ..wrapping.sa(Way::Right, FIRST_SPI)
+    };
+    left.add_sa(sa);
+    assert_eq!((nudge(&mut left).len(), left.worker.waiting()), (1, 1));
+    assert_eq!(left.outbound(vec![marked()]).0.len(), 1);
+}
+
+#[test]
+fn one_template_after_the_other_is_asked_for() {
+    let wrapping = Wrapping::tunnel4();
+    let mut left = waiting(&wrapping).left;
+    let mut policy = wrapping.policy(Direction::Out, Way::Right);
+    policy.templates.push(Template {
+        mode: Mode::Transport,
+        reqid: Reqid(2),
+        ..policy.templates[0]
+    });
+    left.database.apply(left.now, |change| change.update_policy(policy)).unwrap();
+    left.outbound(vec![datagram(0)]);
+    left.add_sa(wrapping.sa(Way::Right, FIRST_SPI));
+    assert!(nudge(&mut left).is_empty());
+    let reqids: Vec<_> = wanted_of(&left).iter().map(|wanted| wanted.reqid).collect();
+    assert_eq!(reqids, [Reqid(1), Reqid(2)]);
+    let (reqid, mode) = (Reqid(2), Mode::Transport);
+    left.add_sa(SaConfig { reqid, mode, ..wrapping.sa(Way::Right, FIRST_SPI + 2) });
+    let wire = nudge(&mut left);
+    assert_eq!((wire.len(), wire[0].bytes()[9]), (1, 50));
+    assert_eq!(left.reasons(), []);
+}
+
+#[test]
+fn an_optional_template_is_asked_for_and_done_without() {
+    let wrapping = Wrapping::transport4();
+    let mut left = waiting(&wrapping).left;
+    let mut policy = wrapping.policy(Direction::Out, Way::Right);
+    policy.templates[0].level = Level::Use;
+    left.database.apply(left.now, |change| change.update_policy(policy)).unwrap();
+    let packet = || packets::udp("192.0.2.1:7", "192.0.2.2:9", b"plain");
+    for _ in 0..3 {
+        let (wire, _) = left.outbound(vec![packet(), packet()]);
+        assert_eq!((wire.len(), wire[0].bytes()[9]), (2, 17));
+    }
+    assert_eq!(left.events.len(), 1);
+    left.now = left.now.plus(Duration::from_secs(30));
+    left.outbound(vec![packet()]);
+    assert_eq!(left.events.len(), 2, "again when the larval state has gone");
+    left.add_sa(wrapping.sa(Way::Right, FIRST_SPI));
+    assert_eq!(left.outbound(vec![packet()]).0[0].bytes()[9], 50);
+}
+
+#[test]
+fn a_state_with_the_very_spi_that_is_not_right_is_not_asked_for() {
+    let wrapping = Wrapping::tunnel4();
+    let mut left = waiting(&wrapping).left;
+    let mut policy = wrapping.policy(Direction::Out, Way::Right);
+    policy.templates[0].spi = Spi(FIRST_SPI);
+    left.database.apply(left.now, |change| change.update_policy(policy)).unwrap();
+    left.add_sa(SaConfig { reqid: Reqid(9), ..wrapping.sa(Way::Right, FIRST_SPI) });
+    left.outbound(vec![datagram(0)]);
+    assert_eq!((left.reasons(), left.events.len()), (vec![(DropReason::OutNoState, 1)], 0));
+}

@@ -1,0 +1,283 @@
+//! All larval states, found in every way in which the kernel finds them, however many there are.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
+    hash::Hash,
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
+
+use uxfrm_engine::{FlowKey, Mark, Moment, SaConfig, SaId, SaProtocol, Spi, Wanted};
+
+use super::larval::{Larval, Wish};
+use crate::decode::common;
+
+/// All larval states, the youngest last.
+#[derive(Debug)]
+pub(super) struct Larvals {
+    all: BTreeMap<Serial, Larval>,
+    next: u64,
+    /// Those with an SPI. One SPI of a protocol may be of several destinations only by hand.
+    by_spi: Index<(Spi, SaProtocol)>,
+    /// Those without.
+    bare: Index<(IpAddr, SaProtocol)>,
+    by_seq: Index<u32>,
+    /// What packets asked for.
+    asked: HashMap<Wanted, Serial>,
+    expiries: BTreeSet<(Moment, Serial)>,
+    lifetime: u32,
+    random: u64,
+    acquires: u32,
+    /// Whether what workers know of `asked` is old.
+    news: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Serial(u64);
+
+/// Larval states by something that several of them may have.
+#[derive(Debug)]
+struct Index<K>(HashMap<K, Vec<Serial>>);
+
+/// How many may be asked for at a time: beyond that packets find nobody, as in the kernel when memory ends.
+const MOST_ASKED: usize = 4096;
+
+impl Larvals {
+    pub(super) fn new(seed: u64, lifetime: u32) -> Self {
+        Self {
+            all: BTreeMap::new(),
+            next: 0,
+            by_spi: Index(HashMap::new()),
+            bare: Index(HashMap::new()),
+            by_seq: Index(HashMap::new()),
+            asked: HashMap::new(),
+            expiries: BTreeSet::new(),
+            lifetime,
+            random: seed,
+            acquires: 0,
+            news: true,
+        }
+    }
+
+    pub(super) fn set_lifetime(&mut self, seconds: u32) {
+        self.news |= self.lifetime != seconds;
+        self.lifetime = seconds;
+    }
+
+    pub(super) fn lifetime(&self) -> Duration {
+        Duration::from_secs(self.lifetime.into())
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Larval> {
+        self.all.values()
+    }
+
+    /// Whether what packets asked for has changed since this was asked last.
+    pub(super) fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.news)
+    }
+
+    /// What packets asked for, each with its end.
+    pub(super) fn pending(&self) -> Arc<HashMap<Wanted, Moment>> {
+        let until = |serial| self.all.get(serial).map(Larval::expires);
+        Arc::new(
+            self.asked
+                .iter()
+                .filter_map(|(wanted, serial)| Some((*wanted, until(serial)?)))
+                .collect(),
+        )
+    }
+
+    /// The one with an SPI, as a look-up of states would find it. Without an SPI none is found so.
+    pub(super) fn find(&self, id: SaId, mark: Mark) -> Option<&Larval> {
+        self.all.get(&self.place(id, mark)?)
+    }
+
+    /// Takes it out.
+    pub(super) fn take(&mut self, id: SaId, mark: Mark) -> Option<Larval> {
+        self.remove(self.place(id, mark)?)
+    }
+
+    /// Takes all of a protocol number out; says how many went.
+    pub(super) fn flush(&mut self, protocol: u8) -> usize {
+        let meant = |larval: &Larval| common::protocol_is_meant(larval.id.protocol, protocol);
+        let doomed: Vec<_> = self.serials(|larval| meant(larval)).collect();
+        doomed.iter().filter_map(|serial| self.remove(*serial)).count()
+    }
+
+    /// A real state has come: what was asked for with its number, else what it answers without an SPI, goes.
+    pub(super) fn answered_by(&mut self, config: &SaConfig) {
+        let way = (config.id.destination, config.id.protocol);
+        let mark = config.mark.value & config.mark.mask;
+        let asked = |larval: &Larval| {
+            (larval.id.destination, larval.id.protocol) == way && larval.mark.fits(mark)
+        };
+        let meant = |larval: &Larval| {
+            larval.source == config.source
+                && larval.mode.0 == common::mode_number(config.mode)
+                && larval.mark.fits(mark)
+                && larval.reqid == config.reqid
+        };
+        let by_seq = || self.youngest(&self.by_seq, &config.acquire_seq, asked);
+        let by_words = || self.youngest(&self.bare, &way, meant);
+        let numbered = if config.acquire_seq == 0 { None } else { by_seq() };
+        if let Some(serial) = numbered.or_else(by_words) {
+            self.remove(serial);
+        }
+    }
+
+    /// A packet asks for a state: its larval state, or `None` when one is there already or there are too many.
+    pub(super) fn acquire(
+        &mut self,
+        wanted: &Wanted,
+        flow: &FlowKey,
+        now: Moment,
+    ) -> Option<&Larval> {
+        if self.asked.contains_key(wanted) || self.asked.len() >= MOST_ASKED {
+            return None;
+        }
+        let way = (wanted.destination, wanted.protocol);
+        if let Some(serial) = self.youngest(&self.bare, &way, |old| old.serves(wanted, flow)) {
+            self.asked.insert(*wanted, serial);
+            self.news = true;
+            return None;
+        }
+        self.acquires = self.acquires.checked_add(1).unwrap_or(1);
+        let larval = Larval::asked(wanted, flow, self.acquires, now, self.lifetime);
+        let serial = self.insert(larval);
+        self.asked.insert(*wanted, serial);
+        self.news = true;
+        self.all.get(&serial)
+    }
+
+    pub(super) fn first_expiry(&self) -> Option<Moment> {
+        self.expiries.first().map(|(at, _)| *at)
+    }
+
+    pub(super) fn take_expired(&mut self, now: Moment) -> Option<Larval> {
+        let (_, serial) = *self.expiries.first().filter(|(at, _)| *at <= now)?;
+        self.remove(serial)
+    }
+
+    /// The one that ALLOCSPI means, made if it is not there: by number, else one without SPI that wishes the same.
+    pub(super) fn seek(&mut self, wish: Wish, seq: u32, now: Moment) -> Serial {
+        let mark = wish.mark.value & wish.mark.mask;
+        let by_seq = |larval: &Larval| {
+            larval.id.destination == wish.id.destination && larval.mark.fits(mark)
+        };
+        let by_wish = |larval: &Larval| {
+            // As in the kernel, which interface it is for does not count.
+            let same = Wish { mark: wish.mark, if_id: wish.if_id, ..larval.wish() } == wish;
+            same && larval.mark.fits(mark)
+        };
+        let way = (wish.id.destination, wish.id.protocol);
+        let numbered = if seq == 0 { None } else { self.youngest(&self.by_seq, &seq, by_seq) };
+        let found = numbered.or_else(|| self.youngest(&self.bare, &way, by_wish));
+        found.unwrap_or_else(|| self.insert(Larval::new(wish, now, self.lifetime)))
+    }
+
+    pub(super) fn at(&self, serial: Serial) -> Option<&Larval> {
+        self.all.get(&serial)
+    }
+
+    /// Changes one that is there still.
+    pub(super) fn change(&mut self, serial: Serial, change: impl FnOnce(&mut Larval)) {
+        let Some(mut larval) = self.all.remove(&serial) else { return };
+        self.forget(serial, &larval);
+        change(&mut larval);
+        self.remember(serial, &larval);
+        self.all.insert(serial, larval);
+    }
+
+    pub(super) fn has_spi(&self, spi: Spi, protocol: SaProtocol) -> bool {
+        self.by_spi.0.contains_key(&(spi, protocol))
+    }
+
+    /// A number from `min..=max`. SplitMix64: SPIs need not be secret, only spread.
+    pub(super) fn random(&mut self, min: u32, max: u32) -> u32 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.random;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let range = u64::from(max - min) + 1;
+        min + u32::try_from((mixed ^ (mixed >> 31)) % range).unwrap_or(0)
+    }
+
+    fn place(&self, id: SaId, mark: Mark) -> Option<Serial> {
+        let mark = mark.value & mark.mask;
+        let fits = |larval: &Larval| larval.id == id && larval.mark.fits(mark);
+        self.youngest(&self.by_spi, &(id.spi, id.protocol), fits)
+    }
+
+    fn youngest<K: Hash + Eq>(
+        &self,
+        index: &Index<K>,
+        key: &K,
+        fits: impl Fn(&Larval) -> bool,
+    ) -> Option<Serial> {
+        let serials = index.0.get(key)?.iter().rev().copied();
+        serials.into_iter().find(|serial| self.all.get(serial).is_some_and(&fits))
+    }
+
+    fn serials(&self, fits: impl Fn(&Larval) -> bool) -> impl Iterator<Item = Serial> {
+        self.all.iter().filter(move |(_, larval)| fits(larval)).map(|(serial, _)| *serial)
+    }
+
+    fn insert(&mut self, larval: Larval) -> Serial {
+        self.next += 1;
+        let serial = Serial(self.next);
+        self.remember(serial, &larval);
+        self.all.insert(serial, larval);
+        serial
+    }
+
+    fn remove(&mut self, serial: Serial) -> Option<Larval> {
+        let larval = self.all.remove(&serial)?;
+        self.forget(serial, &larval);
+        let before = self.asked.len();
+        self.asked.retain(|_, asked| *asked != serial);
+        self.news |= self.asked.len() != before;
+        Some(larval)
+    }
+
+    fn remember(&mut self, serial: Serial, larval: &Larval) {
+        let SaId { destination, spi, protocol } = larval.id;
+        if spi == Spi(0) {
+            self.bare.add((destination, protocol), serial);
+        } else {
+            self.by_spi.add((spi, protocol), serial);
+        }
+        if larval.seq != 0 {
+            self.by_seq.add(larval.seq, serial);
+        }
+        self.expiries.insert((larval.expires(), serial));
+    }
+
+    fn forget(&mut self, serial: Serial, larval: &Larval) {
+        let SaId { destination, spi, protocol } = larval.id;
+        self.bare.drop(&(destination, protocol), serial);
+        self.by_spi.drop(&(spi, protocol), serial);
+        self.by_seq.drop(&larval.seq, serial);
+        self.expiries.remove(&(larval.expires(), serial));
+    }
+}
+
+impl<K: Hash + Eq + Clone> Index<K> {
+    fn add(&mut self, key: K, serial: Serial) {
+        self.0.entry(key).or_default().push(serial);
+    }
+
+    fn drop(&mut self, key: &K, serial: Serial) {
+        if let Entry::Occupied(mut entry) = self.0.entry(key.clone()) {
+            entry.get_mut().retain(|other| *other != serial);
+            if entry.get().is_empty() {
+                entry.remove();
+            }
+        }
+    }
+}
