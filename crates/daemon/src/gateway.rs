@@ -23,7 +23,7 @@ use uxfrm_io::{
     signal::{Request, Signals},
     tun::{Queues, Tun, TunOptions},
 };
-use uxfrm_runtime::Running;
+use uxfrm_runtime::{Events, Running};
 
 use crate::{
     config::Config,
@@ -109,6 +109,7 @@ struct Gateway {
     lanes: Vec<Running>,
     drops: Vec<Arc<Drops>>,
     events: Receiver<Event>,
+    poller: Poller,
     /// The generation of the snapshot that routes and guard follow.
     followed: u64,
     /// When they may follow again.
@@ -133,6 +134,8 @@ impl Gateway {
         let mtu = routes.wire_mtu(peers(&snapshot.spd)).unwrap_or(1500);
         let own = routes.addresses()?.into_iter().collect();
         let (sender, events) = mpsc::channel();
+        let poller = Poller::new()?;
+        let sender = Events::new(sender, poller.waker());
         let around = lanes::Surroundings { mtu, own };
         let lanes = lanes::build(config, tun, &database, &around, &sender)?;
         let drops = lanes.iter().map(|lane| lane.worker().drops()).collect();
@@ -148,6 +151,7 @@ impl Gateway {
             lanes,
             drops,
             events,
+            poller,
             followed,
             rest_until: now(),
         })
@@ -161,15 +165,15 @@ impl Gateway {
         mut control: Option<&mut Control>,
     ) -> anyhow::Result<()> {
         use std::os::fd::AsFd as _;
-        let mut poller = Poller::new()?;
-        poller.add(signals.as_fd(), SIGNALS)?;
-        poller.add(stat.as_fd(), STAT)?;
+        self.poller.add(signals.as_fd(), SIGNALS)?;
+        self.poller.add(stat.as_fd(), STAT)?;
         if let Some(control) = &control {
-            poller.add(control.as_fd(), CONTROL)?;
+            self.poller.add(control.as_fd(), CONTROL)?;
         }
         let mut xfrm = Xfrm::new().context("no random numbers")?;
         loop {
-            let ready = poller.wait(Some(self.patience()))?;
+            let patience = self.patience();
+            let ready = self.poller.wait(Some(patience))?;
             if ready.has(STAT) {
                 stat.answer(|| self.counts());
             }
@@ -202,6 +206,8 @@ impl Gateway {
         if let Some(control) = control {
             control.publish(|outbox| xfrm.announce(&events, &before, outbox));
         }
+        xfrm.settle(&mut self.database);
+        self.lanes.iter().for_each(Running::nudge);
         if now() >= self.rest_until {
             let begun = now();
             self.follow()?;

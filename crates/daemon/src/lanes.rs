@@ -7,18 +7,17 @@ use std::{
     io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     os::fd::BorrowedFd,
-    sync::mpsc::Sender,
 };
 
 use anyhow::Context as _;
 use uxfrm_engine::{
-    Database, Event, Family, HostAddresses, HostPort, Settings, UdpSuper, WireHeaders, Worker,
+    Database, Family, HostAddresses, HostPort, Settings, UdpSuper, WireHeaders, Worker,
 };
 use uxfrm_io::{
     Accepts, Fitted, Port, Raw, RawOptions, Transmitted, Tun, Udp, UdpOptions, affinity, random,
 };
 use uxfrm_packet::{Batch, Pool, Version};
-use uxfrm_runtime::{Datagrams, Lane, Running, Wire};
+use uxfrm_runtime::{Datagrams, Events, Lane, Running, Wire};
 
 use crate::config::Config;
 
@@ -37,7 +36,7 @@ pub(crate) fn build(
     tun: Tun,
     database: &Database,
     around: &Surroundings,
-    events: &Sender<Event>,
+    events: &Events,
 ) -> anyhow::Result<Vec<Lane>> {
     let more = (1..config.runtime.workers.count().get())
         .map(|_| tun.another_queue().context("can't open another queue of the TUN"))

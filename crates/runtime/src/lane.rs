@@ -5,19 +5,26 @@
 //! ```
 //!
 //! 1 wait until a port is readable → 2 one batch from the host through the engine to the wire → 3 one batch from each
-//! readable wire port through the engine to the host → 4 once a second let the engine forget → 1. A port that still has more is
+//! readable wire port through the engine to the host → 4 packets whose states have come to the wire → 5 once a second let the engine
+//! forget → 1. A port that still has more is
 //! readable again at once, so a busy port cannot starve the others.
 
-use std::{sync::mpsc::Sender, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering, fence},
+    },
+    time::Duration,
+};
 
-use uxfrm_engine::{DropReason, Event, Moment, Output, Worker};
+use uxfrm_engine::{DropReason, Moment, Output, Worker};
 use uxfrm_io::{
     Port, Refused, clock,
     poll::{Poller, Waker},
 };
 use uxfrm_packet::{Batch, Pool};
 
-use crate::Wire;
+use crate::{Events, Wire};
 
 /// What ends a lane.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +55,9 @@ pub struct Lane {
     pool: Pool,
     batch: Batch,
     out: Output,
-    events: Sender<Event>,
+    events: Events,
+    /// Buffers that wait for states, for others to see.
+    waiting: Arc<AtomicUsize>,
     forgot: Moment,
 }
 
@@ -61,7 +70,7 @@ impl Lane {
         host: Box<dyn Port>,
         mut wire: Wire,
         worker: Worker,
-        events: Sender<Event>,
+        events: Events,
     ) -> Result<Self, Error> {
         let poller = Poller::new().map_err(Error::Poll)?;
         if let Some(descriptor) = host.descriptor() {
@@ -81,6 +90,7 @@ impl Lane {
             batch: Batch::new(),
             out: Output::default(),
             events,
+            waiting: Arc::default(),
             forgot: Moment(0),
         })
     }
@@ -117,9 +127,30 @@ impl Lane {
                 self.deliver();
             }
         }
-        // 4 forget
+        // 4 what waits
+        self.attend_to_waiting();
+        // 5 forget
         self.forget();
         Ok(())
+    }
+
+    /// Buffers that wait for states.
+    pub(crate) fn waiting(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.waiting)
+    }
+
+    /// Lets go what waited, if there is news. Who publishes news looks at the count afterwards, and here it is the other way round: one
+    /// of both sees the other's, so that nothing waits for longer than it must.
+    fn attend_to_waiting(&mut self) {
+        let before = self.worker.waiting();
+        if before == 0 {
+            return;
+        }
+        self.waiting.store(before, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.worker.outbound(&mut self.batch, now(), &mut self.pool, &mut self.out);
+        self.deliver();
+        self.waiting.store(self.worker.waiting(), Ordering::Relaxed);
     }
 
     /// Lets go of deleted states' keys and of fragments whose others never came, also where no traffic would.
@@ -155,10 +186,7 @@ impl Lane {
             let sent = self.host.transmit(&mut self.out.host, &mut self.pool);
             self.count(&sent.refused);
         }
-        for event in self.out.events.drain(..) {
-            // Nobody listens any more only while the gateway ends.
-            let _ended = self.events.send(event);
-        }
+        self.events.send(&mut self.out.events);
     }
 
     fn count(&self, refused: &Refused) {

@@ -10,10 +10,12 @@
 //! Back-pressure is dropping, early and by name: a lane never waits for a port.
 #![forbid(unsafe_code)]
 
+mod events;
 mod lane;
 mod running;
 mod wire;
 
+pub use events::Events;
 pub use lane::{Error, Lane};
 pub use running::Running;
 pub use wire::{Datagrams, Wire};

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering, fence},
     },
     thread::JoinHandle,
 };
@@ -17,6 +17,7 @@ use crate::{Error, Lane};
 pub struct Running {
     stop: Arc<AtomicBool>,
     waker: Waker,
+    waiting: Arc<AtomicUsize>,
     thread: Option<JoinHandle<Result<(), Error>>>,
 }
 
@@ -28,6 +29,7 @@ impl Running {
     pub fn start(lane: Lane, name: String, cpu: Option<usize>) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let waker = lane.waker();
+        let waiting = lane.waiting();
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             if let Some(Err(error)) = cpu.map(affinity::pin) {
@@ -35,13 +37,21 @@ impl Running {
             }
             run(lane, &stopped)
         })?;
-        Ok(Self { stop, waker, thread: Some(thread) })
+        Ok(Self { stop, waker, waiting, thread: Some(thread) })
     }
 
     /// Whether the lane ended by itself.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// To be called after states, policies or acquires were published: wakes the lane if packets wait for that.
+    pub fn nudge(&self) {
+        fence(Ordering::SeqCst);
+        if self.waiting.load(Ordering::Relaxed) != 0 {
+            self.waker.wake();
+        }
     }
 
     /// Lets the lane finish its batch and waits for its end.

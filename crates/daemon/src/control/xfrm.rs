@@ -55,6 +55,12 @@ impl Xfrm {
         self.post(outbox);
     }
 
+    /// Tells workers what became of acquires and who listens for them. To be called when all else is published.
+    pub(crate) fn settle(&mut self, database: &mut Database) {
+        self.server.settle(database);
+        database.publish();
+    }
+
     /// The server's name for a client.
     fn name(&self, client: ClientId) -> netlink::ClientId {
         let port = self.clients.get(&client).map_or(0, |identity| identity.port);
