@@ -137,8 +137,7 @@ impl Gateway {
         let poller = Poller::new()?;
         let sender = Events::new(sender, poller.waker());
         let around = lanes::Surroundings { mtu, own };
-        let lanes = lanes::build(config, tun, &database, &around, &sender)?;
-        let drops = lanes.iter().map(|lane| lane.worker().drops()).collect();
+        let lanes::Lanes { lanes, drops } = lanes::build(config, tun, &database, &around, &sender)?;
         let lanes = lanes::start(lanes, config.runtime.pin)?;
         let guard = Guard::open(config, &snapshot.spd)?;
         routes.follow(&snapshot.spd)?;

@@ -1,25 +1,31 @@
 //! The lanes of a gateway: per worker a queue of the TUN, sockets towards the network, and an engine.
 //!
 //! Raw sockets are not shared out by the kernel: each gets a copy of every ESP packet. So only the first worker
-//! receives raw ESP; the others send with sockets of their own. UDP ports are shared by `SO_REUSEPORT`.
+//! receives raw ESP; the others send with sockets of their own. UDP ports are shared by `SO_REUSEPORT` among the lanes, and
+//! with IKE daemons as [`crate::ike`] does.
 
 use std::{
     io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     os::fd::BorrowedFd,
+    sync::{Arc, mpsc::SyncSender},
 };
 
 use anyhow::Context as _;
 use uxfrm_engine::{
-    Database, Family, HostAddresses, HostPort, Settings, UdpSuper, WireHeaders, Worker,
+    Database, Drops, Family, HostAddresses, HostPort, Settings, UdpSuper, WireHeaders, Worker,
 };
 use uxfrm_io::{
-    Accepts, Fitted, Port, Raw, RawOptions, Transmitted, Tun, Udp, UdpOptions, affinity, random,
+    Accepts, Fitted, Port, Raw, RawOptions, Transmitted, Tun, Udp, UdpOptions, affinity,
+    ike::Datagram, random,
 };
 use uxfrm_packet::{Batch, Pool, Version};
 use uxfrm_runtime::{Datagrams, Events, Lane, Running, Wire};
 
-use crate::config::Config;
+use crate::{config::Config, ike};
+
+/// The port of ESP and IKE where NAT may be between (RFC 3948 §2).
+const NAT_TRAVERSAL: u16 = 4500;
 
 /// What the lanes must know of the host.
 #[derive(Debug)]
@@ -30,6 +36,15 @@ pub(crate) struct Surroundings {
     pub(crate) own: HostAddresses,
 }
 
+/// All lanes of a gateway.
+#[derive(Debug)]
+pub(crate) struct Lanes {
+    /// The lanes.
+    pub(crate) lanes: Vec<Lane>,
+    /// What they drop, and what is dropped beside them.
+    pub(crate) drops: Vec<Arc<Drops>>,
+}
+
 /// Opens all sockets and queues: the first lane has `tun` itself, the others a queue more of it each.
 pub(crate) fn build(
     config: &Config,
@@ -37,11 +52,12 @@ pub(crate) fn build(
     database: &Database,
     around: &Surroundings,
     events: &Events,
-) -> anyhow::Result<Vec<Lane>> {
+) -> anyhow::Result<Lanes> {
+    let ports = udp_ports(config)?;
     let more = (1..config.runtime.workers.count().get())
         .map(|_| tun.another_queue().context("can't open another queue of the TUN"))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    std::iter::once(tun)
+    let lanes = std::iter::once(tun)
         .chain(more)
         .enumerate()
         .map(|(index, queue)| {
@@ -49,12 +65,15 @@ pub(crate) fn build(
             let engine = Worker::new(settings(&queue, around)?, &database.published())?;
             Ok(Lane::new(
                 Box::new(Fitted::new(queue)),
-                wire(config, role)?,
+                wire(config, &ports, role)?,
                 engine,
                 events.clone(),
             )?)
         })
-        .collect()
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let unclaimed = ports.into_iter().filter_map(|port| port.unclaimed);
+    let drops = lanes.iter().map(|lane| lane.worker().drops()).chain(unclaimed).collect();
+    Ok(Lanes { lanes, drops })
 }
 
 /// Starts each lane on its thread; several lanes on a CPU of their own each, if asked to and as far as there are any.
@@ -95,7 +114,7 @@ fn settings(queue: &Tun, around: &Surroundings) -> anyhow::Result<Settings> {
     })
 }
 
-fn wire(config: &Config, role: Role) -> anyhow::Result<Wire> {
+fn wire(config: &Config, ports: &[UdpPort], role: Role) -> anyhow::Result<Wire> {
     let mark = config.wire.mark.get();
     let raw = |version| -> anyhow::Result<Box<dyn Port>> {
         let port = Raw::open(&RawOptions { mark, ..RawOptions::new(version) })
@@ -107,16 +126,54 @@ fn wire(config: &Config, role: Role) -> anyhow::Result<Wire> {
         })
     };
     let mut sockets = Vec::new();
-    for udp_port in config.wire.udp_ports.iter().map(|port| port.get()) {
-        for local in unspecified(udp_port) {
-            let shared = config.runtime.workers.count().get() > 1;
-            let options = UdpOptions { mark, shared, ..UdpOptions::new(local) };
-            let port = Udp::open(&options).with_context(|| format!("can't open UDP {local}"))?;
+    for port in ports {
+        for local in unspecified(port.number) {
             let family = Family::of(local.ip());
-            sockets.push(Datagrams { family, udp_port, port: Box::new(port) });
+            let socket = open(config, port, local)?;
+            sockets.push(Datagrams { family, udp_port: port.number, port: Box::new(socket) });
         }
     }
     Ok(Wire::new(raw(Version::V4)?, raw(Version::V6)?, sockets))
+}
+
+/// A UDP port of all lanes.
+#[derive(Debug)]
+struct UdpPort {
+    number: u16,
+    /// Where its IKE messages go, and the count of those that nobody takes.
+    daemons: Option<SyncSender<Datagram>>,
+    unclaimed: Option<Arc<Drops>>,
+}
+
+/// The configured ports. With a control socket there may be IKE daemons: they get a share of each, and of 4500 in any case.
+fn udp_ports(config: &Config) -> anyhow::Result<Vec<UdpPort>> {
+    let mut numbers: Vec<_> = config.wire.udp_ports.iter().map(|port| port.get()).collect();
+    if config.control.enabled && !numbers.contains(&NAT_TRAVERSAL) {
+        numbers.push(NAT_TRAVERSAL);
+    }
+    numbers
+        .into_iter()
+        .map(|number| {
+            if !config.control.enabled {
+                return Ok(UdpPort { number, daemons: None, unclaimed: None });
+            }
+            let (daemons, unclaimed) =
+                ike::share(number, config.wire.mark.get(), config.control.user)
+                    .with_context(|| format!("can't share UDP port {number} with IKE daemons"))?;
+            Ok(UdpPort { number, daemons: Some(daemons), unclaimed: Some(unclaimed) })
+        })
+        .collect()
+}
+
+fn open(config: &Config, port: &UdpPort, local: SocketAddr) -> anyhow::Result<Udp> {
+    let shared = config.runtime.workers.count().get() > 1 || port.daemons.is_some();
+    let mark = config.wire.mark.get();
+    let options = UdpOptions { mark, shared, ..UdpOptions::new(local) };
+    let socket = Udp::open(&options).with_context(|| format!("can't open UDP {local}"))?;
+    Ok(match &port.daemons {
+        Some(daemons) => socket.sharing_with(daemons.clone()),
+        None => socket,
+    })
 }
 
 fn unspecified(udp_port: u16) -> [SocketAddr; 2] {

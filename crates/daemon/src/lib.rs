@@ -12,6 +12,7 @@ pub mod stat;
 
 mod guard;
 mod host;
+mod ike;
 mod lanes;
 mod load;
 mod reservation;

@@ -9,6 +9,7 @@
 //! | [`port`] | what all ports promise; what became of a batch |
 //! | [`tun`] | the host's side: a TUN with super-packets |
 //! | [`udp`], [`raw`] | the wire's side: ESP in UDP, ESP as protocol 50 and other whole IP packets |
+//! | [`ike`] | a UDP port shared with IKE daemons |
 //! | [`memory`], [`pcap`] | ports for tests, benchmarks and captures; a tap on any port |
 //! | [`fitted`] | segments and checksums for a port that cannot |
 //! | [`rtnetlink`], [`netns`] | links, addresses, routes and rules; network namespaces |
@@ -27,6 +28,7 @@ pub mod fence;
 pub mod fitted;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+pub mod ike;
 pub mod memory;
 mod mmsg;
 pub mod netns;

@@ -8,15 +8,19 @@
 //! changes from datagrams that may be fragmented to ones that may not. With it set (`IP_PMTUDISC_DO`) the kernel
 //! refuses what is larger than the path's MTU as it knows it, and [`Refused::mtu`](crate::Refused::mtu) tells.
 //!
+//! Where IKE daemons share the port, [`ike`] tells what becomes of their messages.
+//!
 //! The mark is the socket's, never the packet's: it keeps uxfrm's own datagrams out of uxfrm's own routes.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::mpsc::SyncSender;
 
 use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments, UdpPath};
 
 use crate::control::{Control, integer};
+use crate::ike;
 use crate::mmsg::{MESSAGES, Part, Receiver, SMALL, Sender};
 use crate::port::{Accepts, Port, Transmitted};
 use crate::socket::{self, Name};
@@ -66,6 +70,7 @@ pub struct Udp {
     sender: Sender,
     refused_trains: Vec<Part>,
     trains_arrive: bool,
+    daemons: Option<SyncSender<ike::Datagram>>,
 }
 
 impl Udp {
@@ -107,7 +112,14 @@ impl Udp {
             sender: Sender::new(),
             refused_trains: Vec::with_capacity(MESSAGES),
             trains_arrive: false,
+            daemons: None,
         })
+    }
+
+    /// The same, with IKE messages going to `daemons` and not into batches.
+    #[must_use]
+    pub fn sharing_with(self, daemons: SyncSender<ike::Datagram>) -> Self {
+        Self { daemons: Some(daemons), ..self }
     }
 
     /// The address and port that the socket is bound to.
@@ -252,12 +264,14 @@ impl Port for Udp {
             self.trains_arrive = (0..count).any(|index| self.receiver.length(index) > SMALL);
             for index in 0..count {
                 let (mut packet, name, control) = self.receiver.datagram(index, pool);
-                match name.address() {
-                    Some(remote) => {
-                        read_path(&mut packet, control, self.local, remote);
-                        into.push(packet);
-                    }
-                    None => pool.give(packet),
+                let Some(remote) = name.address() else {
+                    pool.give(packet);
+                    continue;
+                };
+                read_path(&mut packet, control, self.local, remote);
+                match &self.daemons {
+                    Some(daemons) if !ike::take(&mut packet, daemons) => pool.give(packet),
+                    Some(_) | None => into.push(packet),
                 }
             }
             if count < most || self.trains_arrive {
@@ -317,7 +331,7 @@ fn tells_of_the_kernel(error: &io::Error, packet: &PacketBuf) -> bool {
 }
 
 /// Control messages for the outer header.
-fn write_path(control: &mut Control, path: &UdpPath) {
+pub(crate) fn write_path(control: &mut Control, path: &UdpPath) {
     match path.local.ip() {
         IpAddr::V4(local) => {
             if !local.is_unspecified() {

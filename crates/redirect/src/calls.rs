@@ -1,6 +1,10 @@
 //! The functions that programs call instead of the C library's.
 
 mod address;
+mod control;
+mod datagram;
 mod descriptor;
+mod file;
+mod ip;
 mod message;
 mod option;

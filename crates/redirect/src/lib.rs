@@ -7,6 +7,7 @@
 //! | `send…`, `recv…` | the same messages byte for byte, with netlink's addresses made up |
 //! | `IP_XFRM_POLICY`, `IPV6_XFRM_POLICY` on any socket | `SO_MARK` with the gateway's mark: the socket's traffic passes it by |
 //! | `UDP_ENCAP` for ESP on any socket | nothing, and success: the kernel must not take the ESP |
+//! | `bind` of a UDP socket to port 4500, or another of the gateway's | a Unix socket on which the gateway hands IKE on |
 //! | `socket(AF_KEY)` | refused: it would reach the kernel's own IPsec |
 //! | everything else | goes on to the C library (or the next preloaded library) as it is |
 //!
@@ -21,6 +22,7 @@
 )]
 
 mod calls;
+pub mod ends;
 mod errno;
 mod gateway;
 pub mod greeting;

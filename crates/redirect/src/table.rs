@@ -1,4 +1,4 @@
-//! Which descriptors are redirected netlink sockets, and what the program was told about them.
+//! Which descriptors are redirected sockets, of netlink or of a UDP port of the gateway's, and what the program was told about them.
 //!
 //! A fixed array of atomics: no lock that a fork could leave taken, no allocation. Pages that no descriptor needs are
 //! never touched.
@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use libc::c_int;
 
+use crate::ends::{End, Family};
+
 /// Descriptors from here on cannot be redirected; `socket` fails with `EMFILE` there.
 const DESCRIPTORS: usize = 1 << 16;
 
@@ -14,6 +16,8 @@ const DESCRIPTORS: usize = 1 << 16;
 const OPEN: u32 = 1 << 31;
 /// In [`Socket::state`]: the gateway has been told the port.
 const GREETED: u32 = 1 << 30;
+/// In [`Socket::state`]: of a UDP port, not of netlink.
+const DATAGRAM: u32 = 1 << 29;
 /// In [`Socket::state`]: `SOCK_RAW` or `SOCK_DGRAM`.
 const KIND: u32 = 0xff;
 
@@ -27,8 +31,29 @@ static HIGHEST: AtomicI32 = AtomicI32::new(-1);
 pub(crate) struct Socket {
     state: AtomicU32,
     port: AtomicU32,
+    /// Of netlink: multicast groups.
     groups: AtomicU32,
+    /// Of netlink: what is switched on; of UDP: [`Wish`]es.
     options: AtomicU32,
+    /// Of UDP: 4 or 6.
+    family: AtomicU32,
+    /// Of UDP.
+    tos: AtomicU32,
+    /// Of UDP: as on the wire.
+    address: [AtomicU32; 4],
+}
+
+/// A redirected UDP socket: bound to a port that the gateway shares.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Datagram(&'static Socket);
+
+/// What a program asked for with the datagrams that it receives, and that it may ask for again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// `IP_PKTINFO`, `IPV6_RECVPKTINFO`.
+    Address = 1,
+    /// `IP_RECVTOS`, `IPV6_RECVTCLASS`.
+    Tos = 2,
 }
 
 impl Socket {
@@ -38,7 +63,16 @@ impl Socket {
             port: AtomicU32::new(0),
             groups: AtomicU32::new(0),
             options: AtomicU32::new(0),
+            family: AtomicU32::new(0),
+            tos: AtomicU32::new(0),
+            address: [const { AtomicU32::new(0) }; 4],
         }
+    }
+
+    /// All but the state.
+    fn words(&self) -> [&AtomicU32; 9] {
+        let [a, b, c, d] = &self.address;
+        [&self.port, &self.groups, &self.options, &self.family, &self.tos, a, b, c, d]
     }
 
     /// The netlink port id; zero before `bind` and the first message.
@@ -86,27 +120,106 @@ impl Socket {
     fn is_open(&self) -> bool {
         self.state.load(Ordering::Acquire) & OPEN != 0
     }
+
+    /// Whether it is open as what `kind` says: [`DATAGRAM`], or 0 for netlink.
+    fn is(&self, kind: u32) -> bool {
+        self.state.load(Ordering::Acquire) & (OPEN | DATAGRAM) == OPEN | kind
+    }
+
+    fn begin(&self, state: u32) {
+        self.words().iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        self.state.store(OPEN | state, Ordering::Release);
+    }
 }
 
-/// The redirected socket behind a descriptor; `None` for everything else.
+impl Datagram {
+    /// IPv4 or IPv6.
+    pub(crate) fn family(self) -> Family {
+        if self.0.family.load(Ordering::Relaxed) == Family::V4 as u32 {
+            Family::V4
+        } else {
+            Family::V6
+        }
+    }
+
+    /// What it is bound to.
+    pub(crate) fn local(self) -> End {
+        let mut address = [0; 16];
+        for (bytes, word) in address.chunks_exact_mut(4).zip(&self.0.address) {
+            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        }
+        // Written from a u16.
+        End { address, port: u16::try_from(self.0.port()).unwrap_or(0) }
+    }
+
+    /// The TOS or traffic-class byte of what it sends.
+    pub(crate) fn tos(self) -> u8 {
+        self.0.tos.load(Ordering::Relaxed).to_le_bytes()[0]
+    }
+
+    pub(crate) fn set_tos(self, tos: u8) {
+        self.0.tos.store(tos.into(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn wishes(self, wish: Wish) -> bool {
+        self.0.options() & wish as u32 != 0
+    }
+
+    pub(crate) fn set_wish(self, wish: Wish, value: c_int) {
+        let (options, bit) = (self.0.options(), wish as u32);
+        self.0.set_options(if value != 0 { options | bit } else { options & !bit });
+    }
+
+    fn set_local(self, family: Family, local: End) {
+        self.0.family.store(family as u32, Ordering::Relaxed);
+        self.0.set_port(local.port.into());
+        for (bytes, word) in local.address.chunks_exact(4).zip(&self.0.address) {
+            let bytes = [bytes[0], bytes[1], bytes[2], bytes[3]];
+            word.store(u32::from_ne_bytes(bytes), Ordering::Relaxed);
+        }
+    }
+}
+
+/// The redirected netlink socket behind a descriptor; `None` for everything else.
 pub(crate) fn find(descriptor: c_int) -> Option<&'static Socket> {
-    slot(descriptor).filter(|socket| socket.is_open())
+    slot(descriptor).filter(|socket| socket.is(0))
 }
 
-/// Notes that a descriptor is a new redirected socket. False when it is too high for that.
+/// The redirected UDP socket behind a descriptor; `None` for everything else.
+pub(crate) fn datagram(descriptor: c_int) -> Option<Datagram> {
+    slot(descriptor).filter(|socket| socket.is(DATAGRAM)).map(Datagram)
+}
+
+/// Whether a descriptor is redirected.
+pub(crate) fn is_ours(descriptor: c_int) -> bool {
+    slot(descriptor).is_some_and(Socket::is_open)
+}
+
+/// Whether a descriptor is low enough to be redirected.
+pub(crate) fn takes(descriptor: c_int) -> bool {
+    slot(descriptor).is_some()
+}
+
+/// Notes that a descriptor is a redirected UDP socket.
+pub(crate) fn insert_datagram(descriptor: c_int, family: Family, local: End) -> Option<Datagram> {
+    slot(descriptor)?.begin(DATAGRAM);
+    HIGHEST.fetch_max(descriptor, Ordering::Relaxed);
+    let socket = datagram(descriptor)?;
+    socket.set_local(family, local);
+    Some(socket)
+}
+
+/// Notes that a descriptor is a new redirected netlink socket. False when it is too high for that.
 pub(crate) fn insert(descriptor: c_int, kind: c_int) -> bool {
     let Some(socket) = slot(descriptor) else { return false };
-    socket.set_port(0);
-    socket.set_groups(0);
-    socket.set_options(0);
-    socket.state.store(OPEN | (kind.unsigned_abs() & KIND), Ordering::Release);
+    socket.begin(kind.unsigned_abs() & KIND);
     HIGHEST.fetch_max(descriptor, Ordering::Relaxed);
     true
 }
 
 /// Forgets a descriptor that is closed, or that the kernel has just handed out for something else.
 pub(crate) fn remove(descriptor: c_int) {
-    if let Some(socket) = find(descriptor) {
+    if let Some(socket) = slot(descriptor).filter(|socket| socket.is_open()) {
         socket.state.store(0, Ordering::Release);
     }
 }
@@ -119,23 +232,20 @@ pub(crate) fn remove_range(first: c_int, last: c_int) {
 
 /// Notes that `copy` is now the same as `descriptor`, whatever that is. False when it should be redirected and cannot be.
 pub(crate) fn duplicate(descriptor: c_int, copy: c_int) -> bool {
-    let Some(socket) = find(descriptor) else {
+    let Some(socket) = slot(descriptor).filter(|socket| socket.is_open()) else {
         remove(copy);
         return true;
     };
-    if !insert(copy, socket.kind()) {
-        return false;
+    let Some(twin) = slot(copy) else { return false };
+    for (from, to) in socket.words().into_iter().zip(twin.words()) {
+        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
     }
-    if let Some(copy) = find(copy) {
-        copy.set_port(socket.port());
-        copy.set_groups(socket.groups());
-        copy.set_options(socket.options());
-        copy.state.store(socket.state.load(Ordering::Relaxed), Ordering::Release);
-    }
+    HIGHEST.fetch_max(copy, Ordering::Relaxed);
+    twin.state.store(socket.state.load(Ordering::Relaxed), Ordering::Release);
     true
 }
 
-/// Whether a redirected socket of this process has the port.
+/// Whether a redirected netlink socket of this process has the port.
 pub(crate) fn has_port(port: u32) -> bool {
     (0..=HIGHEST.load(Ordering::Relaxed)).filter_map(find).any(|socket| socket.port() == port)
 }
@@ -166,5 +276,22 @@ mod tests {
         insert(65_000, libc::SOCK_DGRAM);
         remove_range(64_000, c_int::MAX);
         assert!(find(65_000).is_none());
+    }
+    #[test]
+    fn a_udp_socket_is_no_netlink_socket() {
+        let local = End { address: [7; 16], port: 4500 };
+        let socket = insert_datagram(63_900, Family::V6, local).unwrap();
+        socket.set_tos(0x88);
+        socket.set_wish(Wish::Address, 1);
+        assert!(find(63_900).is_none() && is_ours(63_900));
+        assert!(duplicate(63_900, 63_901));
+        remove(63_900);
+        assert!(datagram(63_900).is_none() && !is_ours(63_900));
+        let copy = datagram(63_901).unwrap();
+        assert_eq!((copy.family(), copy.local(), copy.tos()), (Family::V6, local, 0x88));
+        assert!(copy.wishes(Wish::Address) && !copy.wishes(Wish::Tos));
+        assert!(insert(63_901, libc::SOCK_RAW) && datagram(63_901).is_none());
+        assert_eq!(find(63_901).unwrap().options(), 0);
+        remove(63_901);
     }
 }

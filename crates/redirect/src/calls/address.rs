@@ -4,6 +4,7 @@ use std::mem::{size_of, zeroed};
 
 use libc::{c_int, sockaddr, sockaddr_nl, socklen_t};
 
+use super::datagram;
 use crate::table::{self, Socket};
 use crate::{errno, gateway, next};
 
@@ -18,8 +19,12 @@ const _: () = assert!(size_of::<sockaddr_nl>() == LENGTH as usize);
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn bind(descriptor: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
     let Some(socket) = table::find(descriptor) else {
+        if table::datagram(descriptor).is_some() {
+            return errno::fail(libc::EINVAL);
+        }
         // SAFETY: the caller's promises are passed on.
-        return unsafe { next::bind()(descriptor, address, length) };
+        return unsafe { datagram::bind(descriptor, address, length) }
+            .unwrap_or_else(|| unsafe { next::bind()(descriptor, address, length) });
     };
     // SAFETY: the caller promises `length` readable bytes.
     let Some(address) = (unsafe { read(address, length) }) else {
@@ -56,6 +61,9 @@ unsafe extern "C" fn connect(
     length: socklen_t,
 ) -> c_int {
     let Some(socket) = table::find(descriptor) else {
+        if table::datagram(descriptor).is_some() {
+            return errno::fail(libc::EOPNOTSUPP);
+        }
         // SAFETY: the caller's promises are passed on.
         return unsafe { next::connect()(descriptor, address, length) };
     };
@@ -73,6 +81,10 @@ unsafe extern "C" fn getsockname(
     address: *mut sockaddr,
     length: *mut socklen_t,
 ) -> c_int {
+    if let Some(socket) = table::datagram(descriptor) {
+        // SAFETY: the caller promises `*length` writable bytes.
+        return unsafe { datagram::local(socket, address, length) };
+    }
     let Some(socket) = table::find(descriptor) else {
         // SAFETY: the caller's promises are passed on.
         return unsafe { next::getsockname()(descriptor, address, length) };

@@ -1,7 +1,8 @@
-//! Descriptors as they come and go: `socket`, `close`, `dup`, `fcntl`.
+//! Descriptors as they come and go: `socket`, `close`, `dup`, `fcntl`; and `ioctl`.
 
-use libc::{c_int, c_uint};
+use libc::{c_int, c_uint, c_ulong};
 
+use super::datagram;
 use crate::{errno, gateway, next, table};
 
 const FLAGS: c_int = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
@@ -101,6 +102,20 @@ unsafe extern "C" fn fcntl(descriptor: c_int, command: c_int, argument: usize) -
 unsafe extern "C" fn fcntl64(descriptor: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: the caller's promises about `argument` are passed on.
     controlled(descriptor, command, unsafe { next::fcntl64()(descriptor, command, argument) })
+}
+
+/// Interfaces are asked about through any socket (`SIOCETHTOOL`, `SIOCGIFCONF`): a Unix socket will do. Of datagrams that wait, the
+/// program knows no header.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: usize) -> c_int {
+    // SAFETY: the caller's promises about `argument` are passed on.
+    let result = unsafe { next::ioctl()(descriptor, request, argument) };
+    if request == libc::FIONREAD && result == 0 && table::datagram(descriptor).is_some() {
+        let bytes = argument as *mut c_int;
+        // SAFETY: the kernel has just written an `int` there.
+        unsafe { bytes.write_unaligned(datagram::waiting(bytes.read_unaligned())) };
+    }
+    result
 }
 
 fn controlled(descriptor: c_int, command: c_int, result: c_int) -> c_int {

@@ -7,17 +7,23 @@ use libc::{
     c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
 
-use super::address;
+use super::{address, datagram};
 use crate::greeting::{Greeting, Kind, LENGTH};
 use crate::{errno, gateway, next, table};
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C" fn send(
+pub(super) unsafe extern "C" fn send(
     descriptor: c_int,
     bytes: *const c_void,
     length: size_t,
     flags: c_int,
 ) -> ssize_t {
+    if let Some(socket) = table::datagram(descriptor) {
+        let mut vector = vector(bytes.cast_mut(), length);
+        let (message, to) = (whole(&mut vector), (std::ptr::null(), 0));
+        // SAFETY: the caller's buffer has `length` bytes.
+        return unsafe { datagram::send(descriptor, socket, &named(message, to), flags) };
+    }
     match prepare(descriptor, length) {
         // SAFETY: the caller's promises are passed on.
         Prepared::Foreign => unsafe { next::send()(descriptor, bytes, length, flags) },
@@ -38,6 +44,12 @@ unsafe extern "C" fn sendto(
     to: *const sockaddr,
     to_length: socklen_t,
 ) -> ssize_t {
+    if let Some(socket) = table::datagram(descriptor) {
+        let mut vector = vector(bytes.cast_mut(), length);
+        let message = named(whole(&mut vector), (to, to_length));
+        // SAFETY: the caller's buffer has `length` bytes, and its address `to_length`.
+        return unsafe { datagram::send(descriptor, socket, &message, flags) };
+    }
     if table::find(descriptor).is_some() {
         // SAFETY: the caller's promises are passed on.
         return unsafe { send(descriptor, bytes, length, flags) };
@@ -47,7 +59,15 @@ unsafe extern "C" fn sendto(
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C" fn sendmsg(descriptor: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+pub(super) unsafe extern "C" fn sendmsg(
+    descriptor: c_int,
+    message: *const msghdr,
+    flags: c_int,
+) -> ssize_t {
+    if let Some(socket) = table::datagram(descriptor).filter(|_| !message.is_null()) {
+        // SAFETY: the caller promises a valid message.
+        return unsafe { datagram::send(descriptor, socket, &*message, flags) };
+    }
     if table::find(descriptor).is_none() || message.is_null() {
         // SAFETY: the caller's promises are passed on.
         return unsafe { next::sendmsg()(descriptor, message, flags) };
@@ -74,7 +94,7 @@ unsafe extern "C" fn sendmmsg(
     count: c_uint,
     flags: c_int,
 ) -> c_int {
-    if table::find(descriptor).is_none() || messages.is_null() || count == 0 {
+    if !table::is_ours(descriptor) || messages.is_null() || count == 0 {
         // SAFETY: the caller's promises are passed on.
         return unsafe { next::sendmmsg()(descriptor, messages, count, flags) };
     }
@@ -83,12 +103,17 @@ unsafe extern "C" fn sendmmsg(
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C" fn recv(
+pub(super) unsafe extern "C" fn recv(
     descriptor: c_int,
     bytes: *mut c_void,
     length: size_t,
     flags: c_int,
 ) -> ssize_t {
+    if let Some(socket) = table::datagram(descriptor) {
+        let mut vector = vector(bytes, length);
+        // SAFETY: the caller's buffer has `length` bytes.
+        return unsafe { datagram::receive(descriptor, socket, &mut whole(&mut vector), flags) };
+    }
     if table::find(descriptor).is_none() {
         // SAFETY: the caller's promises are passed on.
         return unsafe { next::recv()(descriptor, bytes, length, flags) };
@@ -115,6 +140,21 @@ unsafe extern "C" fn recvfrom(
     from: *mut sockaddr,
     from_length: *mut socklen_t,
 ) -> ssize_t {
+    if let Some(socket) = table::datagram(descriptor) {
+        let mut vector = vector(bytes, length);
+        let wanted = !from.is_null() && !from_length.is_null();
+        // SAFETY: the caller promises `*from_length` writable bytes, and `length` in the buffer.
+        unsafe {
+            let room = if wanted { *from_length } else { 0 };
+            let address = if wanted { from.cast_const() } else { std::ptr::null() };
+            let mut message = named(whole(&mut vector), (address, room));
+            let received = datagram::receive(descriptor, socket, &mut message, flags);
+            if wanted && received >= 0 {
+                *from_length = message.msg_namelen;
+            }
+            return received;
+        }
+    }
     if table::find(descriptor).is_none() {
         // SAFETY: the caller's promises are passed on.
         return unsafe { next::recvfrom()(descriptor, bytes, length, flags, from, from_length) };
@@ -129,7 +169,15 @@ unsafe extern "C" fn recvfrom(
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C" fn recvmsg(descriptor: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+pub(super) unsafe extern "C" fn recvmsg(
+    descriptor: c_int,
+    message: *mut msghdr,
+    flags: c_int,
+) -> ssize_t {
+    if let Some(socket) = table::datagram(descriptor).filter(|_| !message.is_null()) {
+        // SAFETY: the caller promises a valid message.
+        return unsafe { datagram::receive(descriptor, socket, &mut *message, flags) };
+    }
     if table::find(descriptor).is_none() || message.is_null() {
         // SAFETY: the caller's promises are passed on.
         return unsafe { next::recvmsg()(descriptor, message, flags) };
@@ -166,7 +214,7 @@ unsafe extern "C" fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    if table::find(descriptor).is_none() || messages.is_null() || count == 0 {
+    if !table::is_ours(descriptor) || messages.is_null() || count == 0 {
         // SAFETY: the caller's promises are passed on.
         return unsafe { next::recvmmsg()(descriptor, messages, count, flags, timeout) };
     }
@@ -205,8 +253,25 @@ unsafe extern "C" fn __recvfrom_chk(
     unsafe { recvfrom(descriptor, bytes, length, flags, from, from_length) }
 }
 
+fn vector(bytes: *mut c_void, length: size_t) -> iovec {
+    iovec { iov_base: bytes, iov_len: length }
+}
+
+/// A message of one buffer.
+fn whole(vector: &mut iovec) -> msghdr {
+    // SAFETY: all bytes zero is a valid `msghdr`.
+    let mut message: msghdr = unsafe { std::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (vector, 1);
+    message
+}
+
+/// The message with an address.
+fn named(message: msghdr, (address, length): (*const sockaddr, socklen_t)) -> msghdr {
+    msghdr { msg_name: address.cast_mut().cast(), msg_namelen: length, ..message }
+}
+
 /// A program that asks for more than its buffer holds ends, as with the C library.
-fn assert_room(length: size_t, room: size_t) {
+pub(super) fn assert_room(length: size_t, room: size_t) {
     if length > room {
         std::process::abort();
     }
@@ -281,7 +346,7 @@ unsafe fn first_bytes(vectors: &[iovec], received: ssize_t) -> [u8; LENGTH] {
 
 /// # Safety
 /// The message's vectors are as it says.
-unsafe fn vectors(message: &msghdr) -> &[iovec] {
+pub(super) unsafe fn vectors(message: &msghdr) -> &[iovec] {
     if message.msg_iov.is_null() || message.msg_iovlen == 0 {
         return &[];
     }

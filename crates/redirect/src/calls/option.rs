@@ -2,7 +2,9 @@
 
 use libc::{c_int, c_void, socklen_t};
 
-use crate::table::{self, Socket};
+use super::datagram::{self, Meaning};
+use crate::ends::Family;
+use crate::table::{self, Datagram, Socket};
 use crate::{errno, gateway, next};
 
 /// Bytes of an option that is a number.
@@ -35,6 +37,18 @@ unsafe extern "C" fn setsockopt(
 ) -> c_int {
     // SAFETY: the caller promises `length` readable bytes.
     let number = || unsafe { read(value, length) };
+    if let Some(socket) = table::datagram(descriptor) {
+        match datagram::meaning(level, name) {
+            Meaning::Wish(wish) => socket.set_wish(wish, number().unwrap_or(0)),
+            Meaning::Tos => socket.set_tos(number().unwrap_or(0).to_le_bytes()[0]),
+            Meaning::Nothing => {}
+            // SAFETY: the caller's promises are passed on.
+            Meaning::Socket => unsafe {
+                return next::setsockopt()(descriptor, level, name, value, length);
+            },
+        }
+        return 0;
+    }
     match (level, name) {
         (libc::IPPROTO_IP, IP_IPSEC_POLICY | libc::IP_XFRM_POLICY)
         | (libc::IPPROTO_IPV6, IPV6_IPSEC_POLICY | libc::IPV6_XFRM_POLICY) => pass_by(descriptor),
@@ -96,7 +110,10 @@ unsafe extern "C" fn getsockopt(
     value: *mut c_void,
     length: *mut socklen_t,
 ) -> c_int {
-    let answer = table::find(descriptor).and_then(|socket| answer(socket, level, name));
+    let answer = match table::datagram(descriptor) {
+        Some(socket) => answer_datagram(socket, level, name),
+        None => table::find(descriptor).and_then(|socket| answer(socket, level, name)),
+    };
     match answer {
         // SAFETY: the caller promises `*length` writable bytes.
         Some(Ok(number)) => unsafe { write(value, length, number) },
@@ -119,6 +136,27 @@ fn answer(socket: &Socket, level: c_int, name: c_int) -> Option<Result<u32, c_in
         (libc::SOL_NETLINK, _) => Some(Err(libc::ENOPROTOOPT)),
         _ => None,
     }
+}
+
+/// As [`answer`], of a UDP socket.
+fn answer_datagram(socket: Datagram, level: c_int, name: c_int) -> Option<Result<u32, c_int>> {
+    let domain = match socket.family() {
+        Family::V4 => libc::AF_INET,
+        Family::V6 => libc::AF_INET6,
+    };
+    let number = match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_DOMAIN) => domain.unsigned_abs(),
+        (libc::SOL_SOCKET, libc::SO_PROTOCOL) => libc::IPPROTO_UDP.unsigned_abs(),
+        (libc::SOL_SOCKET, libc::SO_TYPE) => libc::SOCK_DGRAM.unsigned_abs(),
+        (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => 1,
+        _ => match datagram::meaning(level, name) {
+            Meaning::Wish(wish) => socket.wishes(wish).into(),
+            Meaning::Tos => socket.tos().into(),
+            Meaning::Socket => return None,
+            Meaning::Nothing => 0,
+        },
+    };
+    Some(Ok(number))
 }
 
 /// # Safety

@@ -1,0 +1,65 @@
+//! Two threads per shared UDP port, which carry IKE messages between the lanes and IKE daemons ([`uxfrm_io::ike`]).
+//!
+//! Off the lanes because both wait: one for a daemon that is slow to read, the other for daemons that have something to say. They end
+//! by themselves when the last lane is gone. A message that no daemon takes is counted as [`DropReason::InIkeUnclaimed`].
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    thread,
+};
+
+use uxfrm_engine::{DropReason, Drops};
+use uxfrm_io::ike::{Buffer, Datagram, Exchange};
+
+/// Messages that may wait for a daemon; what comes while they do is dropped.
+const WAITING: usize = 256;
+
+/// Starts sharing `port`: where its IKE messages go, and the counter of those that nobody takes.
+pub(crate) fn share(
+    port: u16,
+    mark: u32,
+    user: Option<u32>,
+) -> io::Result<(SyncSender<Datagram>, Arc<Drops>)> {
+    let exchange = Arc::new(Exchange::open(port, mark, user)?);
+    let drops = Arc::new(Drops::default());
+    let (sender, messages) = sync_channel(WAITING);
+    let (inwards, counter) = (Arc::clone(&exchange), Arc::clone(&drops));
+    start(format!("uxfrm-ike-in-{port}"), move || hand_on(&inwards, &messages, &counter))?;
+    start(format!("uxfrm-ike-{port}"), move || send_on(&exchange))?;
+    Ok((sender, drops))
+}
+
+fn start(name: String, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    thread::Builder::new().name(name).spawn(work).map(drop)
+}
+
+/// From the lanes to the daemons, until there are no lanes.
+fn hand_on(exchange: &Exchange, messages: &Receiver<Datagram>, drops: &Drops) {
+    for message in messages {
+        if let Err(error) = exchange.deliver(&message) {
+            drops.count(DropReason::InIkeUnclaimed);
+            tracing::debug!(%error, path = ?message.path, "no IKE daemon takes a message");
+        }
+    }
+    exchange.close();
+}
+
+/// From the daemons to the network, until the exchange is closed.
+fn send_on(exchange: &Exchange) {
+    let mut buffer = Buffer::default();
+    loop {
+        match exchange.next(&mut buffer) {
+            Ok(Some(message)) => {
+                if let Err(error) = exchange.send(&message) {
+                    tracing::debug!(%error, path = ?message.path, "an IKE message can't be sent");
+                }
+            }
+            Ok(None) => return,
+            Err(error) => return tracing::error!(%error, "IKE daemons can't be heard any more"),
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The gateway's side: messages to daemons, and messages of daemons to the wire.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, bind, recvmsg,
+    sendmsg, sendto, setsockopt, socket, sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
+use nix::unistd::{Uid, geteuid};
+
+use super::{Datagram, message, name, names};
+use crate::control::Control;
+use crate::socket::{self as sockets, Name};
+use crate::udp::write_path;
+
+/// Addresses that no host has and that nothing is sent to (RFC 7600, RFC 6666): what a socket is bound to that only sends.
+const NOBODY4: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
+const NOBODY6: Ipv6Addr = Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 1);
+
+/// How long a daemon whose queue is full is waited for, in milliseconds.
+const PATIENCE: i64 = 100;
+
+/// Bytes of the largest message.
+const LARGEST: usize = message::LENGTH + (1 << 16);
+
+/// Room for the message that comes next.
+#[derive(Debug)]
+pub struct Buffer(Box<[u8]>);
+
+impl Default for Buffer {
+    fn default() -> Self {
+        Self(vec![0; LARGEST].into())
+    }
+}
+
+/// A UDP port's messages between the gateway and IKE daemons. Its calls block; each is for a thread of its own.
+#[derive(Debug)]
+pub struct Exchange {
+    port: u16,
+    mark: u32,
+    user: Option<Uid>,
+    daemons: OwnedFd,
+    wire4: OwnedFd,
+    wire6: OwnedFd,
+    closed: AtomicBool,
+}
+
+impl Exchange {
+    /// Takes the gateway's name for `port`. What is sent carries `mark`; daemons of `user` are heard, too.
+    ///
+    /// The UDP sockets that receive must have been opened as [shared](crate::UdpOptions::shared).
+    ///
+    /// # Errors
+    /// `EADDRINUSE` when another gateway of this network namespace has the name.
+    pub fn open(port: u16, mark: u32, user: Option<u32>) -> io::Result<Self> {
+        let daemons =
+            socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+        setsockopt(&daemons, sockopt::PassCred, &true)?;
+        setsockopt(&daemons, sockopt::SendTimeout, &TimeVal::milliseconds(PATIENCE))?;
+        bind(daemons.as_raw_fd(), &UnixAddr::new_abstract(name(port).as_bytes())?)?;
+        Ok(Self {
+            port,
+            mark,
+            user: user.map(Uid::from_raw),
+            daemons,
+            wire4: sending(SocketAddr::new(NOBODY4.into(), port), mark)?,
+            wire6: sending(SocketAddr::new(NOBODY6.into(), port), mark)?,
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    /// Hands a message to the daemon that has bound the address that it came to, or else any address.
+    ///
+    /// # Errors
+    /// `ECONNREFUSED` when there is none, `EAGAIN` when it does not read.
+    pub fn deliver(&self, datagram: &Datagram) -> io::Result<()> {
+        let header = message::header(&datagram.path);
+        let parts = [IoSlice::new(&header), IoSlice::new(&datagram.payload)];
+        let mut result = Err(Errno::ECONNREFUSED);
+        for name in names(datagram.path.local) {
+            let to = UnixAddr::new_abstract(name.as_bytes())?;
+            let flags = MsgFlags::MSG_NOSIGNAL;
+            result = sendmsg(self.daemons.as_raw_fd(), &parts, &[], flags, Some(&to));
+            if result != Err(Errno::ECONNREFUSED) {
+                break;
+            }
+        }
+        Ok(result.map(drop)?)
+    }
+
+    /// Waits for the next message of a daemon. `None` after [`close`](Self::close).
+    ///
+    /// # Errors
+    /// The kernel's about the socket itself.
+    pub fn next(&self, buffer: &mut Buffer) -> io::Result<Option<Datagram>> {
+        let Buffer(buffer) = buffer;
+        loop {
+            let length = self.receive(buffer)?;
+            if self.closed.load(Ordering::Acquire) {
+                return Ok(None);
+            }
+            let message = length.and_then(|length| message::parse(&buffer[..length]));
+            if let Some((mut path, payload)) = message {
+                path.local.set_port(self.port);
+                return Ok(Some(Datagram { path, payload: payload.to_vec() }));
+            }
+        }
+    }
+
+    /// Sends a daemon's message to the network. It may be fragmented on its way.
+    ///
+    /// # Errors
+    /// The kernel's: no route, no such local address.
+    pub fn send(&self, datagram: &Datagram) -> io::Result<()> {
+        let mut path = datagram.path;
+        if path.local.ip().is_unspecified() {
+            path.local.set_ip(self.source(path.remote)?);
+        }
+        let wire = if path.remote.is_ipv4() { &self.wire4 } else { &self.wire6 };
+        let mut control = Control::EMPTY;
+        write_path(&mut control, &path);
+        transmit(wire.as_fd(), &datagram.payload, Name::of(path.remote), control)
+    }
+
+    /// Ends what waits in [`next`](Self::next), and what will.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        if let Ok(own) = UnixAddr::new_abstract(name(self.port).as_bytes()) {
+            // A full queue wakes it as well.
+            let _woken = sendto(self.daemons.as_raw_fd(), &[], &own, MsgFlags::MSG_DONTWAIT);
+        }
+    }
+
+    /// The length of the next message; `None` when it is from somebody who may not send any.
+    fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        let mut parts = [IoSliceMut::new(buffer)];
+        let mut control = nix::cmsg_space!(libc::ucred);
+        let received = loop {
+            let fd = self.daemons.as_raw_fd();
+            match recvmsg::<()>(fd, &mut parts, Some(&mut control), MsgFlags::empty()) {
+                Err(Errno::EINTR) => {}
+                result => break result?,
+            }
+        };
+        let permitted = received.cmsgs()?.any(|message| {
+            matches!(message, ControlMessageOwned::ScmCredentials(who) if self.permits(Uid::from_raw(who.uid())))
+        });
+        Ok(permitted.then_some(received.bytes))
+    }
+
+    fn permits(&self, user: Uid) -> bool {
+        user.is_root() || user == geteuid() || Some(user) == self.user
+    }
+
+    /// The address that the kernel would send from.
+    fn source(&self, remote: SocketAddr) -> io::Result<std::net::IpAddr> {
+        let probe = sockets::open(sockets::family(remote.ip()), libc::SOCK_DGRAM, 0)?;
+        sockets::set_mark(probe.as_fd(), self.mark)?;
+        sockets::connect(probe.as_fd(), remote)?;
+        Ok(sockets::local_address(probe.as_fd())?.ip())
+    }
+}
+
+/// A socket that sends from a port and receives nothing: it is bound to an address of nobody's, and each message names its own.
+fn sending(local: SocketAddr, mark: u32) -> io::Result<OwnedFd> {
+    let socket = sockets::open(sockets::family(local.ip()), libc::SOCK_DGRAM, 0)?;
+    let fd = socket.as_fd();
+    sockets::set(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+    match local {
+        SocketAddr::V4(_) => {
+            sockets::set(fd, libc::IPPROTO_IP, libc::IP_FREEBIND, 1)?;
+            sockets::set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT)?;
+        }
+        SocketAddr::V6(_) => {
+            sockets::set(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
+            sockets::set(fd, libc::IPPROTO_IPV6, libc::IPV6_FREEBIND, 1)?;
+            let dont = libc::IPV6_PMTUDISC_DONT;
+            sockets::set(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, dont)?;
+        }
+    }
+    sockets::set_mark(fd, mark)?;
+    sockets::bind(fd, local)?;
+    Ok(socket)
+}
+
+fn transmit(
+    socket: BorrowedFd<'_>,
+    payload: &[u8],
+    mut to: Name,
+    mut control: Control,
+) -> io::Result<()> {
+    let mut vector =
+        libc::iovec { iov_base: payload.as_ptr().cast_mut().cast(), iov_len: payload.len() };
+    // SAFETY: a msghdr is integers and pointers, for which zero bytes are valid.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = &raw mut vector;
+    header.msg_iovlen = 1;
+    (header.msg_name, header.msg_namelen) = (to.as_ptr(), to.len());
+    if control.len() > 0 {
+        (header.msg_control, header.msg_controllen) = (control.as_ptr(), control.len());
+    }
+    // SAFETY: the header points to the payload, the name and the control messages with their lengths; all live, and the
+    // kernel only reads them.
+    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, libc::MSG_NOSIGNAL) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
