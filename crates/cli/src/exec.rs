@@ -3,16 +3,21 @@
 //! The command becomes this process, so its exit code and signals are its own. It is started only when it cannot reach
 //! the kernel's XFRM: a gateway must answer, the dynamic loader must have said that it takes the preload library, and a
 //! system call filter refuses the kernel's IPsec to whatever does not come by that library, children included.
+//!
+//! Exit codes of its own are those of `env` and its like: 127 for no such command, 126 for one that can't be run or must not, 125
+//! for everything else.
 
 mod library;
 mod program;
 
 use std::ffi::OsString;
+use std::fmt;
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, ensure};
 use uxfrm_daemon::control;
 use uxfrm_io::fence;
 
@@ -21,26 +26,89 @@ use program::Program;
 
 const PRELOAD: &str = "LD_PRELOAD";
 
+/// Why the command was not started.
+#[derive(Debug)]
+pub(crate) struct NotStarted {
+    /// The exit code for it.
+    pub(crate) code: u8,
+    reason: anyhow::Error,
+}
+
+/// The command is there, but can't be run here.
+const CANNOT_RUN: u8 = 126;
+
+/// There is no such command.
+const NOT_FOUND: u8 = 127;
+
+impl fmt::Display for NotStarted {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{:#}", self.reason)
+    }
+}
+
+impl std::error::Error for NotStarted {}
+
+impl NotStarted {
+    /// Something is missing that is not the command.
+    fn by_us(reason: anyhow::Error) -> Self {
+        Self { code: 125, reason }
+    }
+
+    fn by_command(reason: anyhow::Error) -> Self {
+        let is_missing = |cause: &(dyn std::error::Error + 'static)| {
+            cause.downcast_ref::<io::Error>().map(io::Error::kind) == Some(io::ErrorKind::NotFound)
+        };
+        let code = if reason.chain().any(is_missing) { NOT_FOUND } else { CANNOT_RUN };
+        Self { code, reason }
+    }
+}
+
 /// Becomes the command. Returns only when it was not started.
 pub(crate) fn execute(options: &ExecOptions) -> anyhow::Result<()> {
+    Err(start(options).into())
+}
+
+fn start(options: &ExecOptions) -> NotStarted {
     let Some((name, arguments)) = options.command.split_first() else {
-        bail!("which command? `uxfrm exec -- ip xfrm state`");
+        return NotStarted::by_us(anyhow!("which command? `uxfrm exec -- ip xfrm state`"));
     };
-    control::reach(options.control.as_deref())?;
-    let library = library::find()?;
-    let program = Program::find(name)?;
-    let preload = preload(&library);
-    check_preload(&program, &library, &preload)?;
+    let library = match control::reach(options.control.as_deref()).and_then(|()| library::find()) {
+        Ok(library) => library,
+        Err(reason) => return NotStarted::by_us(reason),
+    };
+    let program = match Program::find(name) {
+        Ok(program) => program,
+        Err(reason) => return NotStarted::by_command(reason),
+    };
+    let mut command = Command::new(program.path());
+    command.arg0(name).args(arguments);
+    match prepare(&mut command, options, &program, &library) {
+        Ok(()) => {
+            let error = anyhow::Error::new(command.exec());
+            NotStarted::by_command(error.context(format!("can't run {}", program.path().display())))
+        }
+        Err(reason) => NotStarted::by_us(reason),
+    }
+}
+
+/// Sees to it that the command reaches the gateway and not the kernel.
+fn prepare(
+    command: &mut Command,
+    options: &ExecOptions,
+    program: &Program,
+    library: &Path,
+) -> anyhow::Result<()> {
+    let preload = preload(library);
+    check_preload(program, library, &preload)?;
     fence::forbid_kernel_ipsec().context(
         "this kernel has no system call filters, which keep what escapes the library from the kernel's XFRM",
     )?;
-    let mut command = Command::new(program.path());
-    command.arg0(name).args(arguments).env(PRELOAD, preload);
+    command.env(PRELOAD, preload);
     match &options.control {
         Some(path) => command.env("UXFRM_CONTROL", std::path::absolute(path)?),
         None => command.env_remove("UXFRM_CONTROL"),
     };
-    Err(command.exec()).with_context(|| format!("can't run {}", program.path().display()))
+    Ok(())
 }
 
 /// Our library before those that are preloaded anyway.

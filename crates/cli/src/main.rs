@@ -1,6 +1,7 @@
 //! The `uxfrm` command: a thin door to the crates behind it.
 //!
-//! Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrong usage, 130 interrupted by Ctrl-C.
+//! Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrong usage, 130 interrupted by Ctrl-C. `uxfrm exec` has its command's,
+//! and 125 to 127 where that did not start ([`exec`]).
 
 #![forbid(unsafe_code)]
 
@@ -53,5 +54,8 @@ fn explain(error: &anyhow::Error) -> ExitCode {
     }
     // Nothing is left to tell when stderr is closed as well.
     let _ = writeln!(io::stderr(), "uxfrm: {error:#}");
-    ExitCode::FAILURE
+    match error.downcast_ref::<exec::NotStarted>() {
+        Some(not_started) => ExitCode::from(not_started.code),
+        None => ExitCode::FAILURE,
+    }
 }

@@ -89,7 +89,7 @@ fn exec(namespace: &Namespace, words: &str) -> Outcome {
 fn without_a_gateway_nothing_is_run() {
     let Some(namespace) = namespace() else { return };
     let outcome = exec(&namespace, "-- echo reached");
-    assert_eq!((outcome.code, outcome.out.as_str()), (Some(1), ""));
+    assert_eq!((outcome.code, outcome.out.as_str()), (Some(125), ""));
     assert!(outcome.err.contains("no uxfrm runs in this network namespace"), "{outcome:?}");
     let outcome = exec(&namespace, "--control /nonexistent/socket -- echo reached");
     assert!(outcome.err.contains("no uxfrm answers at /nonexistent/socket"), "{outcome:?}");
@@ -158,14 +158,20 @@ fn what_a_library_cannot_be_preloaded_into_is_refused() {
     bytes[56..58].fill(0);
     let fixed = write("static", 0o755, &bytes);
     let script = write("script", 0o755, format!("#!{fixed}\n").as_bytes());
-    for (program, reason) in [
-        (set_id.as_str(), "set-user-id"),
-        (&fixed, "a static program takes no preload library: it would reach the kernel's XFRM"),
-        (&script, "a static program"),
-        ("no-such-program", "no program no-such-program in PATH"),
+    for (program, code, reason) in [
+        (set_id.as_str(), 126, "set-user-id"),
+        (
+            &fixed,
+            126,
+            "a static program takes no preload library: it would reach the kernel's XFRM",
+        ),
+        (&script, 126, "a static program"),
+        ("/etc/hostname", 126, "/etc/hostname"),
+        ("no-such-program", 127, "no program no-such-program in PATH"),
+        ("./no-such-program", 127, "can't read ./no-such-program"),
     ] {
         let outcome = gateway.exec(&format!("-- {program} reached"));
-        assert_eq!((outcome.code, outcome.out.as_str()), (Some(1), ""), "{outcome:?}");
+        assert_eq!((outcome.code, outcome.out.as_str()), (Some(code), ""), "{outcome:?}");
         assert!(outcome.err.contains(reason), "{outcome:?}");
     }
 }
@@ -182,7 +188,7 @@ fn a_library_that_is_missing_or_is_none_stops_the_command() {
         let output = gateway.namespace.enter(|| command.output()).unwrap().unwrap();
         let err = String::from_utf8_lossy(&output.stderr);
         assert!(err.contains(reason), "{err}");
-        assert!(output.stdout.is_empty() && output.status.code() == Some(1));
+        assert!(output.stdout.is_empty() && output.status.code() == Some(125));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -63,6 +63,7 @@ fn locate(name: &OsStr) -> anyhow::Result<PathBuf> {
     found
         .into_iter()
         .find(|candidate| is_executable(candidate))
+        .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
         .with_context(|| format!("no program {} in PATH", name.display()))
 }
 
