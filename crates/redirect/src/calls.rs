@@ -8,3 +8,4 @@ mod file;
 mod ip;
 mod message;
 mod option;
+mod sysctl;

@@ -8,6 +8,7 @@
 //! | `IP_XFRM_POLICY`, `IPV6_XFRM_POLICY` on any socket | `SO_MARK` with the gateway's mark: the socket's traffic passes it by |
 //! | `UDP_ENCAP` for ESP on any socket | nothing, and success: the kernel must not take the ESP |
 //! | `bind` of a UDP socket to port 4500, or another of the gateway's | a Unix socket on which the gateway hands IKE on |
+//! | writing to `/proc/sys/net/core/xfrm_*` | nothing, and success: they are the kernel's own |
 //! | `socket(AF_KEY)` | refused: it would reach the kernel's own IPsec |
 //! | everything else | goes on to the C library (or the next preloaded library) as it is |
 //!

@@ -23,6 +23,10 @@ macro_rules! next {
 }
 
 next! {
+    open(*const c_char, c_int; ...) -> c_int;
+    open64(*const c_char, c_int; ...) -> c_int;
+    openat(c_int, *const c_char, c_int; ...) -> c_int;
+    openat64(c_int, *const c_char, c_int; ...) -> c_int;
     socket(c_int, c_int, c_int) -> c_int;
     close(c_int) -> c_int;
     close_range(c_uint, c_uint, c_int) -> c_int;

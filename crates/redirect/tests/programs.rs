@@ -415,6 +415,23 @@ fn inside_copies() {
 }
 
 #[test]
+fn the_kernels_own_settings_stay_as_they_are() {
+    inside("inside_settings");
+}
+
+#[test]
+#[ignore = "run by another test, under the library"]
+fn inside_settings() {
+    let path = "/proc/sys/net/core/xfrm_acq_expires";
+    let before = std::fs::read_to_string(path).unwrap();
+    std::fs::write(path, "165\n").unwrap();
+    assert_eq!(std::fs::read_to_string(path).unwrap(), before);
+    let other = "/proc/sys/net/core/somaxconn";
+    std::fs::write(other, "4321").unwrap();
+    assert_eq!(std::fs::read_to_string(other).unwrap().trim(), "4321");
+}
+
+#[test]
 #[ignore = "run by another test, under the library"]
 fn inside_ike() {
     for (domain, level, policy) in [
@@ -425,6 +442,10 @@ fn inside_ike() {
         let socket = unsafe { libc::socket(domain, libc::SOCK_DGRAM, 0) };
         assert_eq!(set(socket, level, policy, 0), 0);
         assert_eq!(option(socket, libc::SOL_SOCKET, libc::SO_MARK).cast_unsigned(), MARK);
+        assert_eq!(set(socket, libc::SOL_SOCKET, libc::SO_MARK, 7), 0, "it keeps the bypass");
+        // SAFETY: the call takes no pointers.
+        let copy = unsafe { libc::dup(socket) };
+        assert_eq!(option(copy, libc::SOL_SOCKET, libc::SO_MARK).cast_unsigned(), MARK);
         assert_eq!(set(socket, libc::IPPROTO_UDP, libc::UDP_ENCAP, 2), 0);
         assert_eq!(option(socket, libc::IPPROTO_UDP, libc::UDP_ENCAP), 0);
         assert_eq!(set(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1), 0);

@@ -1,5 +1,7 @@
 //! Socket options: netlink's on our sockets; on any socket those that would give its traffic or its ESP to the kernel.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use libc::{c_int, c_void, socklen_t};
 
 use super::datagram::{self, Meaning};
@@ -37,6 +39,7 @@ unsafe extern "C" fn setsockopt(
 ) -> c_int {
     // SAFETY: the caller promises `length` readable bytes.
     let number = || unsafe { read(value, length) };
+    // What its traffic passes by is the gateway's affair, which sends it.
     if let Some(socket) = table::datagram(descriptor) {
         match datagram::meaning(level, name) {
             Meaning::Wish(wish) => socket.set_wish(wish, number().unwrap_or(0)),
@@ -53,6 +56,7 @@ unsafe extern "C" fn setsockopt(
         (libc::IPPROTO_IP, IP_IPSEC_POLICY | libc::IP_XFRM_POLICY)
         | (libc::IPPROTO_IPV6, IPV6_IPSEC_POLICY | libc::IPV6_XFRM_POLICY) => pass_by(descriptor),
         (libc::IPPROTO_UDP, libc::UDP_ENCAP) if is_esp(number()) => 0,
+        (libc::SOL_SOCKET, libc::SO_MARK) if passes_by(descriptor) => 0,
         (libc::SOL_NETLINK, _) => match table::find(descriptor) {
             Some(socket) => set_netlink(descriptor, socket, name, number()),
             // SAFETY: the caller's promises are passed on.
@@ -71,7 +75,27 @@ fn pass_by(descriptor: c_int) -> c_int {
     };
     let value = (&raw const mark).cast();
     // SAFETY: `mark` is valid for its length.
-    unsafe { next::setsockopt()(descriptor, libc::SOL_SOCKET, libc::SO_MARK, value, INTEGER) }
+    let result =
+        unsafe { next::setsockopt()(descriptor, libc::SOL_SOCKET, libc::SO_MARK, value, INTEGER) };
+    if result == 0 {
+        MARK.store(mark, Ordering::Relaxed);
+    }
+    result
+}
+
+/// The gateway's mark, once a socket has it.
+static MARK: AtomicU32 = AtomicU32::new(0);
+
+/// Whether a socket has a bypass that a mark of the program's own would take away.
+fn passes_by(descriptor: c_int) -> bool {
+    let (mut mark, mut length) = (0_u32, INTEGER);
+    let ours = MARK.load(Ordering::Relaxed);
+    // SAFETY: `mark` is valid for its length.
+    let result = unsafe {
+        let value = (&raw mut mark).cast();
+        next::getsockopt()(descriptor, libc::SOL_SOCKET, libc::SO_MARK, value, &raw mut length)
+    };
+    ours != 0 && result == 0 && mark == ours
 }
 
 /// With the option set, the kernel would take ESP from the port and drop it.
