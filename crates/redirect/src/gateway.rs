@@ -69,6 +69,32 @@ pub(crate) fn tell(descriptor: c_int, socket: &Socket) -> Result<(), c_int> {
     if socket.groups() != 0 { introduce(descriptor, socket) } else { Ok(()) }
 }
 
+/// Puts a connection to the gateway that is there now in the place of one whose gateway is gone. What the program has asked of the
+/// descriptor stays: its flags, port, groups and options, and that an `epoll` waits for it.
+pub(crate) fn reconnect(descriptor: c_int, socket: &Socket) -> Result<(), c_int> {
+    let fresh = connect()?;
+    let result = take_over(fresh, descriptor);
+    close(fresh);
+    result?;
+    socket.set_strange();
+    if let Some((epoll, mut event)) = socket.watch() {
+        // SAFETY: the event is valid. An `epoll` that was closed meanwhile waits for nothing.
+        unsafe { next::epoll_ctl()(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw mut event) };
+    }
+    introduce(descriptor, socket)
+}
+
+fn take_over(fresh: c_int, descriptor: c_int) -> Result<(), c_int> {
+    // SAFETY: the calls take no pointers.
+    let result = unsafe {
+        let flags = next::fcntl()(descriptor, libc::F_GETFL);
+        let kept = next::fcntl()(descriptor, libc::F_GETFD) & libc::FD_CLOEXEC == 0;
+        next::fcntl()(fresh, libc::F_SETFL, flags & libc::O_NONBLOCK);
+        next::dup3()(fresh, descriptor, if kept { 0 } else { libc::O_CLOEXEC })
+    };
+    if result < 0 { Err(errno::last()) } else { Ok(()) }
+}
+
 /// Asks the gateway for the mark of sockets whose traffic passes it by.
 pub(crate) fn mark() -> Result<u32, c_int> {
     let descriptor = connect()?;

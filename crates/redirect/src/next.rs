@@ -6,8 +6,8 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    c_char, c_int, c_uint, c_ulong, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t,
-    ssize_t, timespec,
+    c_char, c_int, c_uint, c_ulong, c_void, epoll_event, iovec, mmsghdr, msghdr, size_t, sockaddr,
+    socklen_t, ssize_t, timespec,
 };
 
 macro_rules! next {
@@ -36,6 +36,7 @@ next! {
     dup3(c_int, c_int, c_int) -> c_int;
     fcntl(c_int, c_int; ...) -> c_int;
     fcntl64(c_int, c_int; ...) -> c_int;
+    epoll_ctl(c_int, c_int, c_int, *mut epoll_event) -> c_int;
     ioctl(c_int, c_ulong; ...) -> c_int;
     read(c_int, *mut c_void, size_t) -> ssize_t;
     readv(c_int, *const iovec, c_int) -> ssize_t;

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-use libc::c_int;
+use libc::{c_int, epoll_event};
 
 use crate::ends::{End, Family};
 
@@ -41,6 +41,17 @@ pub(crate) struct Socket {
     tos: AtomicU32,
     /// Of UDP: as on the wire.
     address: [AtomicU32; 4],
+    /// Of netlink: who waits for it.
+    watch: Watch,
+}
+
+/// An `epoll` that a descriptor has been added to.
+#[derive(Debug)]
+struct Watch {
+    /// One more than its descriptor; 0 for none.
+    epoll: AtomicU32,
+    events: AtomicU32,
+    data: [AtomicU32; 2],
 }
 
 /// A redirected UDP socket: bound to a port that the gateway shares.
@@ -66,10 +77,37 @@ impl Socket {
             family: AtomicU32::new(0),
             tos: AtomicU32::new(0),
             address: [const { AtomicU32::new(0) }; 4],
+            watch: Watch {
+                epoll: AtomicU32::new(0),
+                events: AtomicU32::new(0),
+                data: [const { AtomicU32::new(0) }; 2],
+            },
         }
     }
 
-    /// All but the state.
+    /// The `epoll` that waits for it and what that was told, if there is one.
+    pub(crate) fn watch(&self) -> Option<(c_int, epoll_event)> {
+        let Watch { epoll, events, data: [low, high] } = &self.watch;
+        let word = |word: &AtomicU32| word.load(Ordering::Relaxed);
+        let event = epoll_event {
+            events: word(events),
+            u64: u64::from(word(low)) | u64::from(word(high)) << 32,
+        };
+        Some((c_int::try_from(word(epoll).checked_sub(1)?).ok()?, event))
+    }
+
+    pub(crate) fn set_watch(&self, watch: Option<(c_int, epoll_event)>) {
+        let Watch { epoll, events, data: [low, high] } = &self.watch;
+        let (descriptor, event) = watch.unwrap_or((-1, epoll_event { events: 0, u64: 0 }));
+        let data = event.u64.to_le_bytes();
+        events.store(event.events, Ordering::Relaxed);
+        low.store(u32::from_le_bytes([data[0], data[1], data[2], data[3]]), Ordering::Relaxed);
+        high.store(u32::from_le_bytes([data[4], data[5], data[6], data[7]]), Ordering::Relaxed);
+        // From -1 on.
+        epoll.store((descriptor + 1).unsigned_abs(), Ordering::Relaxed);
+    }
+
+    /// All but the state, and who waits: that is not a copy's.
     fn words(&self) -> [&AtomicU32; 9] {
         let [a, b, c, d] = &self.address;
         [&self.port, &self.groups, &self.options, &self.family, &self.tos, a, b, c, d]
@@ -113,6 +151,11 @@ impl Socket {
         self.state.load(Ordering::Relaxed) & GREETED != 0
     }
 
+    /// The gateway is another one, which knows nothing yet.
+    pub(crate) fn set_strange(&self) {
+        self.state.fetch_and(!GREETED, Ordering::Relaxed);
+    }
+
     pub(crate) fn set_greeted(&self) {
         self.state.fetch_or(GREETED, Ordering::Relaxed);
     }
@@ -128,6 +171,7 @@ impl Socket {
 
     fn begin(&self, state: u32) {
         self.words().iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        self.set_watch(None);
         self.state.store(OPEN | state, Ordering::Release);
     }
 }
@@ -240,6 +284,7 @@ pub(crate) fn duplicate(descriptor: c_int, copy: c_int) -> bool {
     for (from, to) in socket.words().into_iter().zip(twin.words()) {
         to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
     }
+    twin.set_watch(None);
     HIGHEST.fetch_max(copy, Ordering::Relaxed);
     twin.state.store(socket.state.load(Ordering::Relaxed), Ordering::Release);
     true

@@ -104,6 +104,11 @@ fn serve(client: c_int, heard: impl Fn(&[u8])) {
             continue;
         }
         let kind = u16::from_ne_bytes([datagram[4], datagram[5]]);
+        if kind == END {
+            // SAFETY: the descriptor is this thread's.
+            unsafe { libc::close(client) };
+            return;
+        }
         let dumps = datagram[7] & 3 == 3;
         let answer = match kind {
             GETSADINFO => {
@@ -119,6 +124,8 @@ fn serve(client: c_int, heard: impl Fn(&[u8])) {
     }
 }
 
+/// The server ends the connection: what the end of a gateway looks like.
+const END: u16 = 0x7f;
 const NEWSA: u16 = 0x10;
 const NEWPOLICY: u16 = 0x13;
 const NEWSADINFO: u16 = 0x22;
@@ -288,16 +295,16 @@ fn errno() -> c_int {
     io::Error::last_os_error().raw_os_error().unwrap()
 }
 
-fn request() -> Vec<u8> {
+fn request(kind: u16) -> Vec<u8> {
     let mut bytes = 20_u32.to_ne_bytes().to_vec();
-    bytes.extend(GETSADINFO.to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
     bytes.extend([1, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     bytes
 }
 
 /// Sends a request with an address and takes the answer with one: its length, sequence and port, and who it is from.
 fn ask(descriptor: c_int) -> (isize, u32, u32, u32) {
-    let (request, kernel) = (request(), address(0, 0));
+    let (request, kernel) = (request(GETSADINFO), address(0, 0));
     let mut buffer = [0_u32; 64];
     let (mut from, mut length) = (address(9, 9), 12);
     // SAFETY: buffers and addresses are valid for their lengths.
@@ -412,6 +419,50 @@ fn inside_copies() {
         assert_eq!(status, 0);
     }
     assert_eq!(LENGTH, 28);
+}
+
+#[test]
+fn a_socket_finds_the_next_gateway() {
+    inside("inside_restart");
+}
+
+/// Has the server end the connection, and waits until it has.
+fn end(descriptor: c_int) {
+    let bytes = request(END);
+    // SAFETY: buffer and entry are valid.
+    unsafe {
+        assert_eq!(libc::write(descriptor, bytes.as_ptr().cast(), bytes.len()), 20);
+        let mut entry = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
+        assert_eq!(libc::poll(&raw mut entry, 1, 5000), 1);
+    }
+}
+
+#[test]
+#[ignore = "run by another test, under the library"]
+fn inside_restart() {
+    let descriptor = xfrm_socket();
+    assert_eq!(bind(descriptor, 0, 3), 0);
+    let mut buffer = [0_u8; 64];
+    // SAFETY: the buffer and the events are valid for their lengths.
+    unsafe {
+        let epoll = libc::epoll_create1(0);
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 1 << 40 | 7 };
+        let add = libc::EPOLL_CTL_ADD;
+        assert_eq!(libc::epoll_ctl(epoll, add, descriptor, &raw mut event), 0);
+        let before = name(descriptor);
+        end(descriptor);
+        assert_eq!(libc::read(descriptor, buffer.as_mut_ptr().cast(), 64), -1);
+        assert_eq!(errno(), libc::ENOBUFS);
+        assert_eq!(name(descriptor), before);
+        let message = request(GETSADINFO);
+        assert_eq!(libc::write(descriptor, message.as_ptr().cast(), 20), 20);
+        event = libc::epoll_event { events: 0, u64: 0 };
+        assert_eq!(libc::epoll_wait(epoll, &raw mut event, 1, 5000), 1);
+        assert_eq!({ event.u64 }, 1 << 40 | 7);
+        assert_eq!(libc::read(descriptor, buffer.as_mut_ptr().cast(), 64), 28);
+    }
+    end(descriptor);
+    assert_eq!(ask(descriptor), (28, 7, std::process::id(), 0), "who asks need not know");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Descriptors as they come and go: `socket`, `close`, `dup`, `fcntl`; and `ioctl`.
 
-use libc::{c_int, c_uint, c_ulong};
+use libc::{c_int, c_uint, c_ulong, epoll_event};
 
 use super::datagram;
 use crate::{errno, gateway, next, table};
@@ -114,6 +114,24 @@ unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: usize)
         let bytes = argument as *mut c_int;
         // SAFETY: the kernel has just written an `int` there.
         unsafe { bytes.write_unaligned(datagram::waiting(bytes.read_unaligned())) };
+    }
+    result
+}
+
+/// Remembers who waits for a socket of ours: a connection that takes its place must be waited for as well.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn epoll_ctl(
+    epoll: c_int,
+    operation: c_int,
+    descriptor: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    // SAFETY: the caller's promises are passed on.
+    let result = unsafe { next::epoll_ctl()(epoll, operation, descriptor, event) };
+    if let Some(socket) = table::find(descriptor).filter(|_| result == 0) {
+        let stays = operation != libc::EPOLL_CTL_DEL && !event.is_null();
+        // SAFETY: the caller promises a valid event where one is needed.
+        socket.set_watch(stays.then(|| (epoll, unsafe { event.read_unaligned() })));
     }
     result
 }

@@ -1,7 +1,8 @@
 //! Messages: `send` and `recv` in all their forms.
 //!
 //! The gateway's own datagrams ([`Greeting`]) do not reach the program: an overrun becomes `ENOBUFS`, as on a netlink
-//! socket. A gateway that is gone is `ECONNRESET`: netlink knows no end of file.
+//! socket. When the gateway is gone and another one is there, the next message goes to that one, and who waits for messages is told
+//! that some were lost (`ENOBUFS`). When there is none, that is `ECONNRESET`: netlink knows no end of file.
 
 use libc::{
     c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec,
@@ -29,8 +30,9 @@ pub(super) unsafe extern "C" fn send(
         Prepared::Foreign => unsafe { next::send()(descriptor, bytes, length, flags) },
         Prepared::Done(result) => result,
         Prepared::Ours => {
+            let flags = flags | libc::MSG_NOSIGNAL;
             // SAFETY: as above.
-            sent(unsafe { next::send()(descriptor, bytes, length, flags | libc::MSG_NOSIGNAL) })
+            sent(descriptor, || unsafe { next::send()(descriptor, bytes, length, flags) })
         }
     }
 }
@@ -82,8 +84,9 @@ pub(super) unsafe extern "C" fn sendmsg(
     }
     (ours.msg_name, ours.msg_namelen) = (std::ptr::null_mut(), 0);
     (ours.msg_control, ours.msg_controllen) = (std::ptr::null_mut(), 0);
+    let flags = flags | libc::MSG_NOSIGNAL;
     // SAFETY: the vectors are the caller's.
-    sent(unsafe { next::sendmsg()(descriptor, &raw const ours, flags | libc::MSG_NOSIGNAL) })
+    sent(descriptor, || unsafe { next::sendmsg()(descriptor, &raw const ours, flags) })
 }
 
 /// On our sockets one message at a time, which callers must reckon with anyway.
@@ -296,11 +299,25 @@ fn prepare(descriptor: c_int, length: size_t) -> Prepared {
     }
 }
 
-fn sent(result: ssize_t) -> ssize_t {
-    if result < 0 && errno::last() == libc::EPIPE {
-        return errno::fail_length(libc::ECONNRESET);
+/// Sends, and once more where there is another gateway now.
+fn sent(descriptor: c_int, send: impl Fn() -> ssize_t) -> ssize_t {
+    let result = send();
+    if result >= 0 || !is_gone(errno::last()) {
+        return result;
     }
-    result
+    match reconnected(descriptor) {
+        Ok(()) => send(),
+        Err(_) => errno::fail_length(libc::ECONNRESET),
+    }
+}
+
+/// Whether an error says that there is no gateway at the other end.
+fn is_gone(errno: c_int) -> bool {
+    matches!(errno, libc::EPIPE | libc::ECONNRESET | libc::ENOTCONN)
+}
+
+fn reconnected(descriptor: c_int) -> Result<(), c_int> {
+    gateway::reconnect(descriptor, table::find(descriptor).ok_or(libc::EBADF)?)
 }
 
 /// What the program is told about a datagram that came in; `None` when it was not for the program.
@@ -311,8 +328,10 @@ fn received_by_program(
     flags: c_int,
     first: [u8; LENGTH],
 ) -> Option<ssize_t> {
-    if received == 0 && (room > 0 || flags & libc::MSG_TRUNC != 0) {
-        return Some(errno::fail_length(libc::ECONNRESET));
+    let ended = received == 0 && (room > 0 || flags & libc::MSG_TRUNC != 0);
+    if ended || received < 0 && is_gone(errno::last()) {
+        let lost = reconnected(descriptor).map_or(libc::ECONNRESET, |()| libc::ENOBUFS);
+        return Some(errno::fail_length(lost));
     }
     let Some(greeting) = Greeting::parse(&first) else { return Some(received) };
     if flags & libc::MSG_PEEK != 0 {
