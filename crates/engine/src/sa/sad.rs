@@ -1,25 +1,26 @@
 //! The security association database as workers see it: immutable, found by SPI on the way in and by template on the way out.
 
-use std::{
-    collections::HashMap,
-    hash::{BuildHasher, Hash},
-    net::IpAddr,
-    slice,
-    sync::Arc,
-};
+mod index;
+mod tree;
+
+use std::{net::IpAddr, sync::Arc};
 
 use crate::{
     Direction, DropReason, Family, FlowKey, IfId, Mode, Reqid, Sa, SaId, SaProtocol, Spi,
     sa::{config::SaFlags, usage::Lifecycle},
 };
+use index::{Entry, Index};
 
 /// All states of one generation. Cloning shares all that does not change afterwards.
 #[derive(Clone, Debug, Default)]
 pub struct Sad {
-    by_id: Sharded<SaId>,
-    by_spi: Sharded<(Family, Spi, SaProtocol)>,
-    by_destination: Sharded<(IpAddr, Reqid)>,
+    by_id: Index<SaId>,
+    /// Those with `wildrecv`.
+    by_spi: Index<(Family, Spi, SaProtocol)>,
+    /// Those without.
+    by_destination: Index<(IpAddr, Reqid)>,
     len: usize,
+    turns: u64,
 }
 
 /// What an outbound packet wants of a state: a template with its addresses worked out, and the packet's flow.
@@ -55,9 +56,9 @@ impl Sad {
         protocol: SaProtocol,
         mark: u32,
     ) -> Option<&Arc<Sa>> {
-        let fits = |sa: &&Arc<Sa>| sa.config().mark.fits(mark);
+        let any = || (Family::of(destination), spi, protocol);
         self.find(SaId { destination, spi, protocol }, mark)
-            .or_else(|| self.by_spi.of(&(Family::of(destination), spi, protocol)).find(fits))
+            .or_else(|| self.by_spi.youngest(&any(), |sa| sa.config().mark.fits(mark)))
     }
 
     /// The state for an outbound packet, as `net/xfrm/xfrm_state.c: xfrm_state_find` and `xfrm_state_look_at` choose: one with
@@ -67,13 +68,15 @@ impl Sad {
     /// # Errors
     /// [`DropReason::OutNoState`]; [`DropReason::OutStateDirection`] when the choice has `dir in`.
     pub fn outbound(&self, query: &OutboundQuery<'_>) -> Result<&Arc<Sa>, DropReason> {
-        let key = (query.destination, query.reqid);
-        let best = |wildcard: bool| {
-            let all = self.by_destination.of(&key);
-            all.filter(|sa| sa.config().source.is_unspecified() == wildcard && query.fits(sa))
-                .reduce(better)
-        };
-        let sa = best(false).or_else(|| best(true)).ok_or(DropReason::OutNoState)?;
+        let (mut own, mut wildcard): (Option<&Entry>, Option<&Entry>) = (None, None);
+        self.by_destination.each(&(query.destination, query.reqid), &mut |entry| {
+            let best =
+                if entry.sa.config().source.is_unspecified() { &mut wildcard } else { &mut own };
+            if query.fits(&entry.sa) && best.is_none_or(|best| is_better(entry, best)) {
+                *best = Some(entry);
+            }
+        });
+        let Entry { sa, .. } = own.or(wildcard).ok_or(DropReason::OutNoState)?;
         if sa.config().direction == Some(Direction::In) {
             return Err(DropReason::OutStateDirection);
         }
@@ -83,12 +86,15 @@ impl Sad {
     /// The state that an id and a mark find (`XFRM_MSG_GETSA`).
     #[must_use]
     pub fn find(&self, id: SaId, mark: u32) -> Option<&Arc<Sa>> {
-        self.with_id(id).find(|sa| sa.config().mark.fits(mark))
+        self.by_id.youngest(&id, |sa| sa.config().mark.fits(mark))
     }
 
     /// All states with an id; they differ in their marks. Youngest first.
     pub fn with_id(&self, id: SaId) -> impl Iterator<Item = &Arc<Sa>> {
-        self.by_id.of(&id)
+        let mut all = Vec::new();
+        self.by_id.each(&id, &mut |entry| all.push(entry));
+        all.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.turn));
+        all.into_iter().map(|entry| &entry.sa)
     }
 
     /// How many there are.
@@ -105,28 +111,34 @@ impl Sad {
 
     /// All states, in no order.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Sa>> {
-        self.by_id.iter()
+        self.by_id.all().into_iter().map(|entry| &entry.sa)
     }
 }
 
 impl Sad {
     /// Puts a state before all others that look-ups cannot tell from it.
     pub(crate) fn insert(&mut self, sa: &Arc<Sa>) {
-        let config = sa.config();
-        self.by_id.insert(config.id, sa);
-        if config.flags.contains(SaFlags::WILDRECV) {
-            self.by_spi.insert(spi_key(sa), sa);
+        self.turns += 1;
+        let entry = Entry { turn: self.turns, sa: Arc::clone(sa) };
+        self.by_id.insert(sa.id(), entry.clone());
+        if is_wild(sa) {
+            self.by_spi.insert(spi_key(sa), entry);
         } else {
-            self.by_destination.insert((config.id.destination, config.reqid), sa);
+            self.by_destination.insert(destination_key(sa), entry);
         }
         self.len += 1;
     }
 
     /// Takes a state out; one that is not in is no error.
     pub(crate) fn remove(&mut self, sa: &Arc<Sa>) {
-        self.len -= usize::from(self.by_id.remove(&sa.id(), sa));
-        self.by_spi.remove(&spi_key(sa), sa);
-        self.by_destination.remove(&(sa.id().destination, sa.config().reqid), sa);
+        let Some(turn) = self.turn(sa) else { return };
+        self.by_id.remove(&sa.id(), turn);
+        if is_wild(sa) {
+            self.by_spi.remove(&spi_key(sa), turn);
+        } else {
+            self.by_destination.remove(&destination_key(sa), turn);
+        }
+        self.len -= 1;
     }
 
     /// Whether this very generation of a state is in.
@@ -134,12 +146,34 @@ impl Sad {
         self.with_id(sa.id()).any(|held| Arc::ptr_eq(held, sa))
     }
 
-    /// Puts `new` in the place of an older generation of itself.
+    /// Puts `new` in the place of an older generation of itself, with the same keys.
     pub(crate) fn replace(&mut self, old: &Arc<Sa>, new: &Arc<Sa>) {
-        self.by_id.replace(&old.id(), old, new);
-        self.by_spi.replace(&spi_key(old), old, new);
-        self.by_destination.replace(&(old.id().destination, old.config().reqid), old, new);
+        let Some(turn) = self.turn(old) else { return };
+        self.by_id.replace(&old.id(), turn, new);
+        if is_wild(old) {
+            self.by_spi.replace(&spi_key(old), turn, new);
+        } else {
+            self.by_destination.replace(&destination_key(old), turn, new);
+        }
     }
+
+    fn turn(&self, sa: &Sa) -> Option<u64> {
+        let mut turn = None;
+        self.by_id.each(&sa.id(), &mut |entry| {
+            if entry.sa.is_same(sa) {
+                turn = Some(entry.turn);
+            }
+        });
+        turn
+    }
+}
+
+fn is_wild(sa: &Sa) -> bool {
+    sa.config().flags.contains(SaFlags::WILDRECV)
+}
+
+fn destination_key(sa: &Sa) -> (IpAddr, Reqid) {
+    (sa.id().destination, sa.config().reqid)
 }
 
 fn spi_key(sa: &Sa) -> (Family, Spi, SaProtocol) {
@@ -163,80 +197,11 @@ impl OutboundQuery<'_> {
     }
 }
 
-/// Of two that fit, the first found first: a later one must be really better.
-fn better<'a>(best: &'a Arc<Sa>, other: &'a Arc<Sa>) -> &'a Arc<Sa> {
-    let dying = |sa: &Sa| sa.lifecycle() == Lifecycle::Dying;
-    let wins = match (dying(best), dying(other)) {
-        (true, false) => true,
-        (false, true) => false,
-        (true, true) | (false, false) => best.added() < other.added(),
-    };
-    if wins { other } else { best }
-}
-
-/// A hash map in [`SHARDS`] parts, each shared with the snapshots before until it changes: adding a state to a million copies a
-/// small part. States with one key stand newest first.
-#[derive(Clone, Debug)]
-struct Sharded<K> {
-    shards: Arc<[Arc<Shard<K>>]>,
-    hasher: foldhash::fast::RandomState,
-}
-
-type Shard<K> = HashMap<K, Vec<Arc<Sa>>, foldhash::fast::RandomState>;
-
-const SHARDS: usize = 256;
-
-impl<K> Default for Sharded<K> {
-    fn default() -> Self {
-        let hasher = foldhash::fast::RandomState::default();
-        let shards = (0..SHARDS).map(|_| Arc::new(Shard::with_hasher(hasher.clone()))).collect();
-        Self { shards, hasher }
-    }
-}
-
-impl<K: Hash + Eq + Clone> Sharded<K> {
-    #[inline]
-    fn of(&self, key: &K) -> slice::Iter<'_, Arc<Sa>> {
-        self.shards[self.place(key)].get(key).map_or(&[][..], Vec::as_slice).iter()
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &Arc<Sa>> {
-        self.shards.iter().flat_map(|shard| shard.values()).flatten()
-    }
-
-    fn insert(&mut self, key: K, sa: &Arc<Sa>) {
-        self.shard(&key).entry(key).or_default().insert(0, Arc::clone(sa));
-    }
-
-    fn remove(&mut self, key: &K, sa: &Arc<Sa>) -> bool {
-        let shard = self.shard(key);
-        let Some(list) = shard.get_mut(key) else { return false };
-        let before = list.len();
-        list.retain(|other| !other.is_same(sa));
-        let removed = list.len() < before;
-        if list.is_empty() {
-            shard.remove(key);
-        }
-        removed
-    }
-
-    fn replace(&mut self, key: &K, old: &Arc<Sa>, new: &Arc<Sa>) {
-        let list = self.shard(key).get_mut(key);
-        if let Some(place) = list.and_then(|list| list.iter_mut().find(|sa| sa.is_same(old))) {
-            *place = Arc::clone(new);
-        }
-    }
-
-    fn shard(&mut self, key: &K) -> &mut Shard<K> {
-        let place = self.place(key);
-        Arc::make_mut(&mut Arc::make_mut(&mut self.shards)[place])
-    }
-
-    /// The map inside takes its buckets from the hash's other bits.
-    #[inline]
-    fn place(&self, key: &K) -> usize {
-        (self.hasher.hash_one(key) >> 24) as usize % SHARDS
-    }
+/// Of two that fit: one that is not dying, then the younger, then the one put in later.
+fn is_better(one: &Entry, other: &Entry) -> bool {
+    let rank =
+        |entry: &Entry| (entry.sa.lifecycle() != Lifecycle::Dying, entry.sa.added(), entry.turn);
+    rank(one) > rank(other)
 }
 
 #[cfg(test)]

@@ -214,6 +214,30 @@ proptest! {
     }
 }
 
+/// More states between two peers than a list takes, and back to none.
+#[test]
+fn a_crowd_with_one_key_comes_and_goes() {
+    let mut sad = Sad::default();
+    let mut all: Vec<_> = (1..=300).map(|spi| with(&mut sad, spi, 0, |_| {})).collect();
+    let before = sad.clone();
+    // 7 and 300 have no common divisor: each once, in no order.
+    for step in 0..300 {
+        assert_eq!((sad.len(), sad.iter().count()), (all.len(), all.len()));
+        let youngest = all.iter().map(|sa| sa.id().spi.0).max();
+        assert_eq!(chosen(&sad, &query()).ok(), youngest, "step {step}");
+        let gone = all.swap_remove(step * 7 % all.len());
+        if step % 3 == 0 {
+            let renewed = Arc::new(gone.renewed(sample("10.0.0.2", gone.id().spi.0)));
+            sad.replace(&gone, &renewed);
+            assert!(sad.holds(&renewed) && !sad.holds(&gone));
+        }
+        sad.remove(&gone);
+        assert!(sad.find(gone.id(), 0).is_none());
+    }
+    assert_eq!(chosen(&sad, &query()), Err(DropReason::OutNoState));
+    assert_eq!((sad.len(), before.len(), chosen(&before, &query())), (0, 300, Ok(300)));
+}
+
 /// The test set-up of the Niantic slides: equal SPIs both ways, selectors with host bits.
 #[test]
 fn equal_spis_are_told_apart_by_destination() {
