@@ -42,7 +42,8 @@ pub use sa::config::{
     SaProtocol, SaTransform, UdpEncap, UdpEncapKind,
 };
 pub use sa::{
-    Sa,
+    Counters, Sa,
+    aevent::{Aevents, Cause, Thresholds},
     iv::IvSpace,
     replay::{Candidate, ReplayWindow},
     sad::{OutboundQuery, Sad},

@@ -1,5 +1,6 @@
 //! Security associations: what they say ([`config`]), what changes with every packet, and how they are found ([`sad`]).
 
+pub mod aevent;
 pub mod config;
 pub mod iv;
 pub mod replay;
@@ -9,11 +10,15 @@ pub mod usage;
 
 pub(crate) mod check;
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use uxfrm_crypto::SaKey;
 
 use crate::{Direction, DropReason, Moment, SaConfig, SaId};
+use aevent::Aevents;
 use config::SaFlags;
 use iv::IvSpace;
 use replay::{Numbers, ReplayWindow};
@@ -37,7 +42,25 @@ struct Live {
     usage: Usage,
     replay: ReplayWindow,
     key: SaKey,
-    added: Moment,
+    added: AtomicU64,
+    aevents: Aevents,
+}
+
+/// Counters of a state as another knows them, who has carried its packets; what is `None` stays as it is (`XFRM_MSG_NEWAE`).
+#[derive(Clone, Debug, Default)]
+pub struct Counters {
+    /// The last number sent.
+    pub sent: Option<u64>,
+    /// The highest number received.
+    pub received: Option<u64>,
+    /// Numbers in the window that were received.
+    pub window: Vec<u64>,
+    /// Bytes, packets, when it was added and when it was used first.
+    pub usage: Option<(u64, u64, Moment, Option<Moment>)>,
+    /// From how many packets on others are told.
+    pub packets_threshold: Option<u32>,
+    /// After how many tenths of a second others are told.
+    pub time_threshold: Option<u32>,
 }
 
 impl Sa {
@@ -54,7 +77,8 @@ impl Sa {
                 config.replay.received,
             ),
             key,
-            added: now,
+            added: now.0.into(),
+            aevents: Aevents::new(config.replay.sent, config.replay.received, now),
         };
         Self { live: Arc::new(live), config: Box::new(config) }
     }
@@ -118,7 +142,13 @@ impl Sa {
     /// When it was added.
     #[must_use]
     pub fn added(&self) -> Moment {
-        self.live.added
+        Moment(self.live.added.load(Ordering::Relaxed))
+    }
+
+    /// When others are told of its counters.
+    #[must_use]
+    pub fn aevents(&self) -> &Aevents {
+        &self.live.aevents
     }
 
     /// Whether its numbers have 64 bits.
@@ -155,6 +185,26 @@ impl Sa {
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.live, &other.live)
+    }
+
+    /// Takes over counters. Numbers go on only: none is sent or accepted that was before.
+    pub(crate) fn set_counters(&self, counters: Counters, now: Moment) {
+        let Live { sequence, usage, replay, aevents, added, .. } = &*self.live;
+        if let Some(sent) = counters.sent {
+            sequence.skip_to(sent);
+        }
+        if let Some(received) = counters.received {
+            replay.learn(received, counters.window);
+        }
+        if let Some((bytes, packets, since, first_used)) = counters.usage {
+            usage.set(bytes, packets, first_used);
+            added.store(since.0, Ordering::Relaxed);
+        }
+        let mut thresholds = aevents.thresholds();
+        thresholds.packets = counters.packets_threshold.unwrap_or(thresholds.packets);
+        thresholds.time = counters.time_threshold.unwrap_or(thresholds.time);
+        aevents.set_thresholds(thresholds);
+        aevents.tell(sequence.last(), replay.highest(), now);
     }
 
     /// The next generation: this state with other words.

@@ -55,6 +55,8 @@ pub struct Server {
     thresholds: Thresholds,
     calendar: Calendar,
     cpus: u32,
+    /// When counters are to be looked at again; `None` while nobody listens to them.
+    next_look: Option<Moment>,
 }
 
 /// One request under way.
@@ -77,6 +79,7 @@ impl Server {
             thresholds: Thresholds::default(),
             calendar: Calendar { start: settings.epoch },
             cpus: settings.cpus,
+            next_look: None,
         }
     }
 

@@ -6,8 +6,8 @@ use uxfrm_crypto::SaKey;
 
 use super::{Database, Error, PolicyKey};
 use crate::{
-    Defaults, Lifecycle, Mark, Moment, Policy, PolicyEntry, PolicyKind, Sa, SaConfig, SaId,
-    SaProtocol, sa::check,
+    Counters, Defaults, Lifecycle, Mark, Moment, Policy, PolicyEntry, PolicyKind, Sa, SaConfig,
+    SaId, SaProtocol, sa::check,
 };
 
 /// A change under way: whatever is done through it, workers see all of it at once when [`Database::apply`] returns.
@@ -58,6 +58,32 @@ impl Change<'_> {
         self.changed = true;
         self.database.wake_for(&new, self.now);
         Ok(new)
+    }
+
+    /// `XFRM_MSG_NEWAE`: lets a state go on where another has come with it. What workers take meanwhile counts too.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchState`]; [`Error::NumbersBack`] for numbers below those that were sent or received; [`Error::SequenceWithoutEsn`].
+    pub fn set_counters(
+        &mut self,
+        id: SaId,
+        mark: Mark,
+        counters: Counters,
+    ) -> Result<Arc<Sa>, Error> {
+        let sa = self.find_sa(id, mark).cloned().ok_or(Error::NoSuchState)?;
+        let last = sa.config().last_number();
+        if counters.sent.is_some_and(|sent| sent > last) {
+            return Err(Error::SequenceWithoutEsn);
+        }
+        let back = |new: Option<u64>, now: u64| new.is_some_and(|new| new < now);
+        if back(counters.sent, sa.sequence().last())
+            || back(counters.received, sa.replay().highest())
+        {
+            return Err(Error::NumbersBack);
+        }
+        sa.set_counters(counters, self.now);
+        self.database.wake_for(&sa, self.now);
+        Ok(sa)
     }
 
     /// The state that `id` and a mark find, as `ip xfrm state get` does.

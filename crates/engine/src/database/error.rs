@@ -34,6 +34,9 @@ pub enum Error {
     /// Not the kernel's: its fields have 32 bits without ESN.
     #[error("Sequence numbers above 0xffffffff need flag esn")]
     SequenceWithoutEsn,
+    /// Not the kernel's: it sets numbers back, sends them again, and takes replayed packets.
+    #[error("Sequence numbers can't go back: they would be used twice")]
+    NumbersBack,
     #[error("SA_PCPU only supported with SA_DIR")]
     PcpuWithoutDirection,
     #[error("Invalid SA direction")]

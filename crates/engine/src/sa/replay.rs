@@ -114,6 +114,26 @@ impl ReplayWindow {
         Ok(())
     }
 
+    /// Whether a number in the window was received: a bit of a dump.
+    #[must_use]
+    pub fn has(&self, number: u64) -> bool {
+        if self.window == 0 || number > self.highest() || self.refuse_old(number).is_err() {
+            return false;
+        }
+        let spot = Spot::of(number, self.ring.len());
+        let word = self.ring[spot.slot].load(Ordering::Acquire);
+        spot.mark(word) == Err(DropReason::InReplay)
+    }
+
+    /// Takes numbers as received that another has received, up to `received`. The window only moves on, and what was received stays so.
+    pub(crate) fn learn(&self, received: u64, numbers: impl IntoIterator<Item = u64>) {
+        for number in numbers {
+            // Known already, or too old to matter.
+            let _ = self.accept(Candidate(number));
+        }
+        self.head.fetch_max(received, Ordering::AcqRel);
+    }
+
     /// The highest number accepted, all 64 bits (`seq` and `seq_hi` of a dump).
     #[must_use]
     pub fn highest(&self) -> u64 {

@@ -106,6 +106,13 @@ impl Usage {
         charge
     }
 
+    /// Sets counts and the moment of the first use to what another knows.
+    pub(crate) fn set(&self, bytes: u64, packets: u64, first_used: Option<Moment>) {
+        self.bytes.store(bytes, Ordering::Relaxed);
+        self.packets.store(packets, Ordering::Relaxed);
+        self.first_used.store(first_used.map_or(NEVER, |moment| moment.0), Ordering::Relaxed);
+    }
+
     /// How far the state is.
     #[must_use]
     #[inline]

@@ -1,12 +1,13 @@
 //! Replay protection and counters of a state: `verify_replay` and the checks that a direction brings with it.
 
-use uxfrm_engine::{Direction, Error, ReplayConfig, SaFlags};
+use uxfrm_engine::{Counters, Direction, Error, ReplayConfig, SaFlags};
 use zerocopy::FromBytes as _;
 
 use super::common;
 use crate::{
     attribute::{AttributeType, Attributes},
-    layout::{RawReplay, RawReplayEsn, RawSa},
+    encode::common::Calendar,
+    layout::{RawReplay, RawReplayEsn, RawSa, RawUsage},
     refusal::Refusal,
 };
 
@@ -82,8 +83,7 @@ pub(crate) fn check_direction(
     }
 }
 
-/// Window and counters. Numbers below the highest received count as received, whatever a bitmap says: it may say that
-/// less was, and then packets are refused that the kernel would take, never the other way.
+/// The window, and up to which number was sent. What was received comes with [`counters`].
 pub(crate) fn config(
     sa: &RawSa,
     esn: Option<&EsnState<'_>>,
@@ -95,20 +95,97 @@ pub(crate) fn config(
                 "ESN replay window is too large for the chosen bitmap size",
             ));
         }
-        let whole = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
-        return Ok(ReplayConfig {
-            window: raw.window,
-            sent: whole(raw.sent_high, raw.sent),
-            received: whole(raw.received_high, raw.received),
-        });
+        let sent = whole(raw.sent_high, raw.sent);
+        return Ok(ReplayConfig { window: raw.window, sent, received: 0 });
     }
     let raw = attributes.read::<RawReplay>(AttributeType::ReplayVal);
     Ok(ReplayConfig {
         // The kernel's bitmap has 32 bits.
         window: u32::from(sa.replay_window).min(32),
         sent: raw.map_or(0, |raw| raw.sent.into()),
-        received: raw.map_or(0, |raw| raw.received.into()),
+        received: 0,
     })
+}
+
+/// Counters that NEWSA and NEWAE set (`xfrm_update_ae_params`), for a state with this window.
+pub(crate) fn counters(attributes: &Attributes<'_>, calendar: Calendar) -> Counters {
+    let usage = attributes.read::<RawUsage>(AttributeType::LtimeVal);
+    let mut counters = Counters {
+        usage: usage.map(|raw| {
+            let first_used = (raw.used != 0).then(|| calendar.moment(raw.used));
+            (raw.bytes, raw.packets, calendar.moment(raw.added), first_used)
+        }),
+        packets_threshold: attributes.read(AttributeType::ReplayThresh),
+        time_threshold: attributes.read(AttributeType::EtimerThresh),
+        ..Counters::default()
+    };
+    if let Some(raw) = attributes.read::<RawReplay>(AttributeType::ReplayVal) {
+        let received = u64::from(raw.received);
+        counters.sent = Some(raw.sent.into());
+        counters.received = Some(received);
+        let is_set = |number: &u64| {
+            short_bit(received, *number).is_some_and(|bit| raw.bitmap >> bit & 1 != 0)
+        };
+        counters.window = (received.saturating_sub(31)..=received).filter(is_set).collect();
+    }
+    let long = attributes.value(AttributeType::ReplayEsnVal);
+    let long = long.and_then(|value| RawReplayEsn::read_from_prefix(value).ok());
+    if let Some((raw, bitmap)) = long {
+        let received = whole(raw.received_high, raw.received);
+        counters.sent = Some(whole(raw.sent_high, raw.sent));
+        counters.received = Some(received);
+        let is_set = |number: &u64| {
+            let bit = long_bit(received, raw.window, *number);
+            let word =
+                bit.and_then(|bit| bitmap.as_chunks().0.get(bit / 32).map(|word| (bit, word)));
+            word.is_some_and(|(bit, word)| u32::from_ne_bytes(*word) >> (bit % 32) & 1 != 0)
+        };
+        let window = u64::from(raw.window.min(MOST_WORDS * 32));
+        let lowest = received.saturating_sub(window.saturating_sub(1));
+        counters.window = (lowest..=received).filter(is_set).collect();
+    }
+    counters
+}
+
+/// Which bit of `struct xfrm_replay_state` a number has: the highest received the lowest.
+pub(crate) fn short_bit(highest: u64, number: u64) -> Option<u32> {
+    let behind = u32::try_from(highest.checked_sub(number)?).ok()?;
+    (number != 0 && behind < 32).then_some(behind)
+}
+
+/// Which bit of the longer bitmap a number has (`xfrm_replay_advance_bmp`): a ring as long as the window, by the lower half of numbers.
+pub(crate) fn long_bit(highest: u64, window: u32, number: u64) -> Option<usize> {
+    let behind = u32::try_from(highest.checked_sub(number)?).ok()?;
+    if number == 0 || behind >= window {
+        return None;
+    }
+    let [.., a, b, c, d] = highest.to_be_bytes();
+    let place = u32::from_be_bytes([a, b, c, d]).wrapping_sub(1) % window;
+    let place = place.checked_sub(behind).unwrap_or_else(|| window - (behind - place));
+    usize::try_from(place).ok()
+}
+
+/// What NEWAE may not do to a state with the longer counters: `xfrm_replay_verify_len`.
+pub(crate) fn check_size(old: &ReplayConfig, attributes: &Attributes<'_>) -> Result<(), Refusal> {
+    let Some(value) = attributes.value(AttributeType::ReplayEsnVal) else { return Ok(()) };
+    let Ok((raw, bitmap)) = RawReplayEsn::read_from_prefix(value) else { return Ok(()) };
+    if u64::from(raw.words) * 4 > bitmap.len() as u64 {
+        return Err(Refusal::invalid("ESN attribute is too short"));
+    }
+    if raw.words != old.window.div_ceil(32) {
+        return Err(Refusal::invalid("New ESN size doesn't match the existing SA's ESN size"));
+    }
+    if raw.window > raw.words * 32 {
+        return Err(Refusal::invalid("ESN replay window is longer than the bitmap"));
+    }
+    if raw.window != old.window {
+        return Err(Refusal::not_yet("The replay window of a state can't change"));
+    }
+    Ok(())
+}
+
+fn whole(high: u32, low: u32) -> u64 {
+    u64::from(high) << 32 | u64::from(low)
 }
 
 impl EsnState<'_> {
@@ -139,5 +216,35 @@ impl EsnState<'_> {
             return Err(Refusal::invalid("Replay seq_hi should be 0 in non-ESN mode for input SA"));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_stand_where_the_kernel_puts_them() {
+        assert_eq!(
+            [100, 99, 69, 68, 101].map(|number| short_bit(100, number)),
+            [Some(0), Some(1), Some(31), None, None]
+        );
+        assert_eq!(short_bit(3, 0), None, "there is no number 0");
+        // The kernel's first packet sets bit 0, the packet after a full turn bit 0 again.
+        assert_eq!(
+            [1, 64, 65].map(|highest| long_bit(highest, 64, highest)),
+            [Some(0), Some(63), Some(0)]
+        );
+        assert_eq!(
+            [65, 64, 2, 1].map(|number| long_bit(65, 64, number)),
+            [Some(0), Some(63), Some(1), None]
+        );
+        // Where the lower half begins again, a window that is no power of two begins anew as well.
+        let turn = 1 << 32;
+        assert_eq!(long_bit(turn, 96, turn), Some(u32::MAX as usize % 96));
+        assert_eq!(long_bit(turn + 1, 96, turn), Some(95));
+        let all: std::collections::BTreeSet<_> =
+            (turn - 90..=turn + 5).filter_map(|number| long_bit(turn + 5, 96, number)).collect();
+        assert_eq!(all.len(), 96, "each number of a window its own bit");
     }
 }

@@ -261,9 +261,6 @@ fn check_iptfs_direction(direction: Direction, attributes: &Attributes<'_>) -> R
 fn check_is_served(attributes: &Attributes<'_>) -> Result<(), Refusal> {
     use AttributeType as Type;
     let unserved = [
-        (Type::LtimeVal, "Starting a state with counts is not supported yet"),
-        (Type::ReplayThresh, "Aevents (REPLAY_THRESH) are not supported yet"),
-        (Type::EtimerThresh, "Aevents (ETIMER_THRESH) are not supported yet"),
         (Type::MtimerThresh, "MTIMER_THRESH is not supported yet"),
         (
             Type::NatKeepaliveInterval,

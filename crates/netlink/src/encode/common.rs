@@ -21,6 +21,11 @@ impl Calendar {
         self.start.saturating_add(moment.0) / 1_000_000_000
     }
 
+    /// The moment of a second since 1970; what was before moment 0 is moment 0.
+    pub(crate) fn moment(self, seconds: u64) -> Moment {
+        Moment(seconds.saturating_mul(1_000_000_000).saturating_sub(self.start))
+    }
+
     /// 0 is never.
     pub(crate) fn seconds_or_never(self, moment: Option<Moment>) -> u64 {
         moment.map_or(0, |moment| self.seconds(moment))

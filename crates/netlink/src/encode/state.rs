@@ -9,7 +9,10 @@ use crate::{
     address::{family_number, raw},
     attribute::AttributeType,
     datagram::Datagram,
-    decode::common::{mode_number, protocol_number},
+    decode::{
+        common::{mode_number, protocol_number},
+        replay,
+    },
     layout::{
         RawAlgorithm, RawEncap, RawId, RawReplay, RawReplayEsn, RawSa, RawSaId, RawSizedAlgorithm,
         RawUsage,
@@ -98,23 +101,32 @@ pub(crate) fn attributes(out: &mut Datagram, sa: &Sa, calendar: Calendar) {
     }
 }
 
-/// `XFRMA_REPLAY_ESN_VAL` where 32 bits do not do, else `XFRMA_REPLAY_VAL`. Bitmaps are zero: the engine does not show its window.
+/// `XFRMA_REPLAY_ESN_VAL` where 32 bits do not do, else `XFRMA_REPLAY_VAL`.
 pub(crate) fn put_replay(out: &mut Datagram, sa: &Sa) {
     #[expect(clippy::cast_possible_truncation, reason = "the halves of a 64-bit number")]
     const fn halves(number: u64) -> (u32, u32) {
         ((number >> 32) as u32, number as u32)
     }
     let (sent_high, sent) = halves(sa.sequence().last());
-    let (received_high, received) = halves(sa.replay().highest());
+    let highest = sa.replay().highest();
+    let (received_high, received) = halves(highest);
+    let window = sa.config().replay.window;
+    let numbers = (highest.saturating_sub(u64::from(window.max(1)) - 1)..=highest).rev();
+    let numbers = numbers.filter(|number| sa.replay().has(*number));
     if is_short(sa.config()) {
-        out.attribute(AttributeType::ReplayVal, &RawReplay { sent, received, bitmap: 0 });
+        let bit = |number| replay::short_bit(highest, number);
+        let bitmap = numbers.filter_map(bit).fold(0, |bitmap, bit| bitmap | 1 << bit);
+        out.attribute(AttributeType::ReplayVal, &RawReplay { sent, received, bitmap });
         return;
     }
-    let window = sa.config().replay.window;
     let words = window.div_ceil(32);
     let state = RawReplayEsn { words, sent, received, sent_high, received_high, window };
     // A window is at most 4096 packets.
-    let bitmap = &[0_u32; 128][..usize::try_from(words).unwrap_or(0).min(128)];
+    let mut bitmap = [0_u32; 128];
+    for bit in numbers.filter_map(|number| replay::long_bit(highest, window, number)) {
+        bitmap[bit / 32 % 128] |= 1 << (bit % 32);
+    }
+    let bitmap = &bitmap[..usize::try_from(words).unwrap_or(0).min(128)];
     out.raw_attribute(AttributeType::ReplayEsnVal as u16, &[state.as_bytes(), bitmap.as_bytes()]);
 }
 

@@ -1,14 +1,20 @@
-//! Counters of states: GETAE, NEWAE.
+//! Counters of states: GETAE, NEWAE, and telling of them (aevents).
+//!
+//! The kernel tells after every so many packets of a state; here it is looked ten times a second, so a state is told of at most so often.
 
-use uxfrm_engine::Lifecycle;
+use std::time::Duration;
+
+use uxfrm_engine::{Cause, Lifecycle, Moment, Sa, Snapshot, Thresholds};
 
 use super::{
     Call, Server,
+    client::Groups,
+    outbox::Outbox,
     state::{Found, no_such_state},
 };
 use crate::{
     AttributeType, Datagram, MessageType, Refusal,
-    decode::state as decode,
+    decode::{replay, state as decode},
     encode::{common, state as encode},
     layout::RawAevent,
     message::Flags,
@@ -18,9 +24,13 @@ use crate::{
 const REPLAY_THRESHOLD: u32 = 1;
 const TIMER_THRESHOLD: u32 = 8;
 
-/// `xfrm_aevent_rseqth`, `xfrm_aevent_etime` as they are by default.
-const DEFAULT_REPLAY_THRESHOLD: u32 = 2;
-const DEFAULT_TIMER_THRESHOLD: u32 = 10;
+/// `XFRM_AE_CR`, `_CE`, `_CU`: why counters are told.
+const CAUSE_PACKETS: u32 = 16;
+const CAUSE_TIME: u32 = 32;
+const CAUSE_UPDATE: u32 = 64;
+
+/// Between looks at all counters: the unit of the timer thresholds.
+pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
 impl Server {
     pub(super) fn counters(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
@@ -30,21 +40,7 @@ impl Server {
             .ok_or(const { no_such_state() })?;
         let mut datagram = call.answer(MessageType::NewAe);
         match &found {
-            Found::Sa(sa) => {
-                let config = sa.config();
-                datagram.put(&RawAevent {
-                    id: encode::id(config),
-                    source: crate::address::raw(config.source),
-                    flags: raw.flags,
-                    reqid: config.reqid.0,
-                });
-                encode::put_replay(&mut datagram, sa);
-                datagram.attribute(AttributeType::LtimeVal, &encode::usage(sa, self.calendar));
-                put_thresholds(&mut datagram, raw.flags);
-                common::put_mark(&mut datagram, config.mark);
-                common::put_if_id(&mut datagram, config.if_id);
-                encode::put_direction(&mut datagram, config.direction);
-            }
+            Found::Sa(sa) => self.put_counters(&mut datagram, sa, raw.flags),
             Found::Larval(larval) => {
                 let info = larval.info(self.calendar);
                 datagram.put(&RawAevent {
@@ -55,7 +51,7 @@ impl Server {
                 });
                 datagram.attribute(AttributeType::ReplayVal, &[0_u32; 3]);
                 datagram.attribute(AttributeType::LtimeVal, &info.usage);
-                put_thresholds(&mut datagram, raw.flags);
+                put_thresholds(&mut datagram, raw.flags, Thresholds::default());
                 common::put_mark(&mut datagram, larval.mark);
                 common::put_if_id(&mut datagram, larval.if_id);
                 encode::put_direction(&mut datagram, larval.direction);
@@ -65,8 +61,8 @@ impl Server {
         Ok(())
     }
 
-    /// Checked as in the kernel, and then refused: the engine's counters only count.
-    pub(super) fn set_counters(&self, call: &Call<'_>) -> Result<(), Refusal> {
+    /// NEWAE: counters go on where another has come with the state, and all are told.
+    pub(super) fn set_counters(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
         use AttributeType as Type;
         let settable = [
             Type::LtimeVal,
@@ -82,23 +78,82 @@ impl Server {
             return Err(Refusal::invalid("NLM_F_REPLACE flag is required"));
         }
         let raw: RawAevent = call.head()?;
+        let mark = decode::mark(&call.attributes);
         let found = decode::id(&raw.id)
-            .and_then(|id| self.find(id, decode::mark(&call.attributes), call))
+            .and_then(|id| self.find(id, mark, call))
             .ok_or(const { no_such_state() })?;
-        match found {
-            Found::Sa(sa) if sa.lifecycle() <= Lifecycle::Dying => {
-                Err(Refusal::not_yet("Setting the counters of a state is not supported yet"))
+        let sa = match found {
+            Found::Sa(sa) if sa.lifecycle() <= Lifecycle::Dying => sa,
+            Found::Sa(_) | Found::Larval(_) => {
+                return Err(Refusal::invalid("SA must be in VALID state"));
             }
-            Found::Sa(_) | Found::Larval(_) => Err(Refusal::invalid("SA must be in VALID state")),
+        };
+        replay::check_size(&sa.config().replay, &call.attributes)?;
+        let counters = replay::counters(&call.attributes, self.calendar);
+        call.database.apply(call.now, |change| change.set_counters(sa.id(), mark, counters))?;
+        call.tell(&self.clients, Groups::AEVENTS, MessageType::NewAe, |datagram| {
+            self.put_counters(datagram, &sa, CAUSE_UPDATE);
+        });
+        Ok(())
+    }
+
+    /// When [`Server::tell_counters`] must be called at the latest: a tenth of a second after the last time while somebody listens.
+    #[must_use]
+    pub fn poll_counters(&self) -> Option<Moment> {
+        let listening = self.clients.are_listening(Groups::AEVENTS);
+        listening.then(|| self.next_look.unwrap_or_default())
+    }
+
+    /// Tells listeners of states whose counters ran ahead by their thresholds. `snapshot` is the newest; before [`Server::poll_counters`] it
+    /// does nothing.
+    pub fn tell_counters(&mut self, snapshot: &Snapshot, now: Moment, out: &mut Outbox) {
+        if !self.clients.are_listening(Groups::AEVENTS) {
+            self.next_look = None;
+            return;
         }
+        if self.next_look.is_some_and(|at| now < at) {
+            return;
+        }
+        self.next_look = Some(now.plus(PAUSE));
+        for sa in snapshot.sad.iter() {
+            let (sent, received) = (sa.sequence().last(), sa.replay().highest());
+            let Some(cause) = sa.aevents().due(sent, received, now) else { continue };
+            let cause = match cause {
+                Cause::Packets => CAUSE_PACKETS,
+                Cause::Time => CAUSE_TIME,
+            };
+            out.multicast(&self.clients, Groups::AEVENTS, || {
+                let mut datagram = Datagram::new();
+                datagram.begin(MessageType::NewAe as u16, 0, 0, 0);
+                self.put_counters(&mut datagram, sa, cause);
+                datagram
+            });
+        }
+    }
+
+    /// `build_aevent`.
+    fn put_counters(&self, datagram: &mut Datagram, sa: &Sa, flags: u32) {
+        let config = sa.config();
+        datagram.put(&RawAevent {
+            id: encode::id(config),
+            source: crate::address::raw(config.source),
+            flags,
+            reqid: config.reqid.0,
+        });
+        encode::put_replay(datagram, sa);
+        datagram.attribute(AttributeType::LtimeVal, &encode::usage(sa, self.calendar));
+        put_thresholds(datagram, flags, sa.aevents().thresholds());
+        common::put_mark(datagram, config.mark);
+        common::put_if_id(datagram, config.if_id);
+        encode::put_direction(datagram, config.direction);
     }
 }
 
-fn put_thresholds(datagram: &mut Datagram, flags: u32) {
+fn put_thresholds(datagram: &mut Datagram, flags: u32, thresholds: Thresholds) {
     if flags & REPLAY_THRESHOLD != 0 {
-        datagram.attribute(AttributeType::ReplayThresh, &DEFAULT_REPLAY_THRESHOLD);
+        datagram.attribute(AttributeType::ReplayThresh, &thresholds.packets);
     }
     if flags & TIMER_THRESHOLD != 0 {
-        datagram.attribute(AttributeType::EtimerThresh, &DEFAULT_TIMER_THRESHOLD);
+        datagram.attribute(AttributeType::EtimerThresh, &thresholds.time);
     }
 }

@@ -7,7 +7,7 @@ use uxfrm_engine::{Mark, Sa, SaConfig, SaId};
 use super::{Call, Server, client::Groups, larval::Larval, notify};
 use crate::{
     AttributeType, Datagram, MessageType, Refusal,
-    decode::{common, state as decode},
+    decode::{common, replay, state as decode},
     encode::{common::Calendar, state as encode},
     layout::{RawExpire, RawSa, RawSaId},
     refusal::number,
@@ -136,8 +136,15 @@ impl Server {
         self.larvals.take(id, mark).map(Found::Larval).ok_or(const { no_such_state() })
     }
 
+    /// Adds a state with the counters that its request gives it.
     fn add(&self, call: &mut Call<'_>, config: SaConfig) -> Result<Arc<Sa>, Refusal> {
-        Ok(call.database.apply(call.now, |change| change.add_sa(config))?)
+        let counters = replay::counters(&call.attributes, self.calendar);
+        let (id, mark) = (config.id, config.mark);
+        Ok(call.database.apply(call.now, |change| {
+            change.add_sa(config)?;
+            // Its own counters don't go back, and its numbers were checked with the state.
+            change.set_counters(id, mark, counters)
+        })?)
     }
 
     fn tell_of_sa(&self, kind: MessageType, sa: &Sa, call: &mut Call<'_>) {

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where it is wrong")]
 
 mod acquire;
+mod counters;
 mod iproute2;
 mod kernel;
 mod stage;

@@ -1,0 +1,121 @@
+//! When those who keep a copy of a state's counters are told of them (`XFRM_MSG_NEWAE`): `net/xfrm/xfrm_replay.c: xfrm_replay_notify`.
+//!
+//! The kernel looks with every packet. Here whoever serves listeners looks now and then, so packets pay nothing and a
+//! listener hears of a state at most once per look.
+
+use std::{
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    time::Duration,
+};
+
+use crate::Moment;
+
+/// Thresholds of one state, and what was told last. For the one thread that tells; others may read.
+#[derive(Debug)]
+pub struct Aevents {
+    packets: AtomicU32,
+    time: AtomicU32,
+    told_sent: AtomicU64,
+    told_received: AtomicU64,
+    told_at: AtomicU64,
+}
+
+/// How far counters run ahead of what was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thresholds {
+    /// Sequence numbers (`XFRMA_REPLAY_THRESH`); 0 lets time alone decide.
+    pub packets: u32,
+    /// Tenths of a second (`XFRMA_ETIMER_THRESH`); 0 lets packets alone decide.
+    pub time: u32,
+}
+
+/// Why counters are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// So many packets (`XFRM_AE_CR`).
+    Packets,
+    /// Some packets, so long ago (`XFRM_AE_CE`).
+    Time,
+}
+
+/// `net.core.xfrm_aevent_rseqth` and `xfrm_aevent_etime` as they are by default.
+impl Default for Thresholds {
+    fn default() -> Self {
+        Self { packets: 2, time: 10 }
+    }
+}
+
+impl Aevents {
+    /// For a state whose counters everybody knows.
+    pub(crate) fn new(sent: u64, received: u64, now: Moment) -> Self {
+        let Thresholds { packets, time } = Thresholds::default();
+        Self {
+            packets: packets.into(),
+            time: time.into(),
+            told_sent: sent.into(),
+            told_received: received.into(),
+            told_at: now.0.into(),
+        }
+    }
+
+    /// The thresholds.
+    #[must_use]
+    pub fn thresholds(&self) -> Thresholds {
+        Thresholds {
+            packets: self.packets.load(Ordering::Relaxed),
+            time: self.time.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Sets the thresholds.
+    pub(crate) fn set_thresholds(&self, thresholds: Thresholds) {
+        self.packets.store(thresholds.packets, Ordering::Relaxed);
+        self.time.store(thresholds.time, Ordering::Relaxed);
+    }
+
+    /// Whether the last numbers sent and received are to be told now. If so, they count as told.
+    #[must_use]
+    pub fn due(&self, sent: u64, received: u64, now: Moment) -> Option<Cause> {
+        let told = |told: &AtomicU64| told.load(Ordering::Relaxed);
+        let ahead = sent.saturating_sub(told(&self.told_sent));
+        let ahead = ahead.max(received.saturating_sub(told(&self.told_received)));
+        let Thresholds { packets, time } = self.thresholds();
+        let pause = Duration::from_millis(100) * time;
+        let cause = match ahead {
+            0 => return None,
+            _ if packets != 0 && ahead >= u64::from(packets) => Cause::Packets,
+            _ if time != 0 && now >= Moment(told(&self.told_at)).plus(pause) => Cause::Time,
+            _ => return None,
+        };
+        self.tell(sent, received, now);
+        Some(cause)
+    }
+
+    /// These numbers are known to all who listen.
+    pub(crate) fn tell(&self, sent: u64, received: u64, now: Moment) {
+        self.told_sent.store(sent, Ordering::Relaxed);
+        self.told_received.store(received, Ordering::Relaxed);
+        self.told_at.store(now.0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_or_time_make_an_event_and_nothing_makes_none() {
+        let at = Moment::from_secs;
+        let aevents = Aevents::new(5, 0, at(100));
+        assert_eq!(aevents.due(5, 0, at(1000)), None, "nothing new, however long ago");
+        assert_eq!(aevents.due(6, 0, at(100)), None);
+        assert_eq!(aevents.due(7, 0, at(100)), Some(Cause::Packets));
+        assert_eq!(aevents.due(7, 0, at(100)), None, "told once");
+        assert_eq!(aevents.due(7, 1, at(100)), None);
+        assert_eq!(aevents.due(7, 1, at(101)), Some(Cause::Time));
+        aevents.set_thresholds(Thresholds { packets: 0, time: 0 });
+        assert_eq!(aevents.due(700, 1, at(1000)), None, "switched off");
+        aevents.set_thresholds(Thresholds { packets: 0, time: 1 });
+        assert_eq!(aevents.due(700, 1, at(1000)), Some(Cause::Time));
+    }
+}
