@@ -5,7 +5,10 @@ mod changes;
 mod error;
 mod timers;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use arc_swap::ArcSwap;
 use uxfrm_crypto::Backend;
@@ -25,7 +28,8 @@ use timers::{Timers, Woken};
 #[derive(Debug)]
 pub struct Database {
     published: Published,
-    newest: Arc<Snapshot>,
+    /// Made when somebody asks for it: until then a change copies nothing that no snapshot holds.
+    newest: OnceLock<Arc<Snapshot>>,
     next: Snapshot,
     attendance: Attendance,
     ledger: Ledger,
@@ -66,7 +70,7 @@ impl Database {
     pub fn new(backend: Backend) -> Self {
         Self {
             published: Arc::new(ArcSwap::default()),
-            newest: Arc::default(),
+            newest: OnceLock::new(),
             next: Snapshot::default(),
             attendance: Attendance::None,
             ledger: Ledger::default(),
@@ -84,7 +88,13 @@ impl Database {
     /// The newest snapshot.
     #[must_use]
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        Arc::clone(&self.newest)
+        Arc::clone(self.newest.get_or_init(|| Arc::new(self.next.clone())))
+    }
+
+    /// The databases as they are now, changes included that workers do not see yet: cheaper than a snapshot, for a look.
+    #[must_use]
+    pub const fn current(&self) -> &Snapshot {
+        &self.next
     }
 
     /// From now on workers see a change only after [`Database::publish`], and what has changed is kept until it is taken. For an owner
@@ -106,8 +116,9 @@ impl Database {
 
     /// Lets workers see the newest snapshot.
     pub fn publish(&self) {
-        if !Arc::ptr_eq(&self.published.load(), &self.newest) {
-            self.published.store(Arc::clone(&self.newest));
+        let newest = self.snapshot();
+        if !Arc::ptr_eq(&self.published.load(), &newest) {
+            self.published.store(newest);
         }
     }
 
@@ -248,9 +259,9 @@ impl Database {
         self.renew();
     }
 
-    /// Makes the newest snapshot.
+    /// Lets the next snapshot have what has changed.
     fn renew(&mut self) {
-        self.newest = Arc::new(self.next.clone());
+        self.newest.take();
         if matches!(self.attendance, Attendance::None) {
             self.publish();
         }

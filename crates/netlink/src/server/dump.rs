@@ -75,7 +75,7 @@ impl Server {
     }
 
     fn states(&self, filter: &Filter, database: &Database) -> Vec<Found> {
-        let snapshot = database.snapshot();
+        let snapshot = database.current();
         let real = snapshot.sad.iter().filter(|sa| filter.takes_sa(sa));
         let real = real.map(|sa| Found::Sa(Arc::clone(sa)));
         let larval = self.larvals.iter().filter(|larval| filter.takes_larval(larval));
@@ -179,7 +179,7 @@ impl Filter {
 }
 
 fn policies(database: &Database) -> Vec<Arc<PolicyEntry>> {
-    let mut all: Vec<_> = database.snapshot().spd.iter().cloned().collect();
+    let mut all: Vec<_> = database.current().spd.iter().cloned().collect();
     all.sort_by_key(|entry| std::cmp::Reverse(entry.place().age()));
     all
 }

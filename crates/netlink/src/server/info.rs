@@ -80,7 +80,7 @@ impl Thresholds {
 impl Server {
     pub(super) fn sad_info(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
         let flags: u32 = call.head()?;
-        let count = call.database.snapshot().sad.len() + self.larvals.len();
+        let count = call.database.current().sad.len() + self.larvals.len();
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         let buckets = count.next_power_of_two().clamp(8, MOST_BUCKETS);
         let mut datagram = call.answer(MessageType::NewSadInfo);
@@ -96,7 +96,7 @@ impl Server {
         let flags: u32 = call.head()?;
         let mut counts = [0_u32; 3];
         call.database
-            .snapshot()
+            .current()
             .spd
             .iter()
             .for_each(|entry| counts[entry.policy().direction as usize] += 1);
@@ -151,7 +151,7 @@ impl Server {
 
     pub(super) fn defaults(call: &mut Call<'_>) -> Result<(), Refusal> {
         let mut datagram = call.answer(MessageType::GetDefault);
-        datagram.put(&raw(call.database.snapshot().spd.defaults()));
+        datagram.put(&raw(call.database.current().spd.defaults()));
         call.out.answer(call.client, datagram);
         Ok(())
     }

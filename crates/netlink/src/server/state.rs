@@ -85,7 +85,7 @@ impl Server {
     pub(super) fn flush_sas(&mut self, call: &mut Call<'_>) -> Result<(), Refusal> {
         let protocol: u8 = call.head()?;
         let doomed: Vec<_> = {
-            let snapshot = call.database.snapshot();
+            let snapshot = call.database.current();
             let meant = |sa: &&Arc<Sa>| common::protocol_is_meant(sa.id().protocol, protocol);
             snapshot.sad.iter().filter(meant).map(|sa| (sa.id(), sa.config().mark)).collect()
         };
@@ -125,7 +125,7 @@ impl Server {
     /// The state that a look-up finds.
     pub(super) fn find(&self, id: SaId, mark: Mark, call: &Call<'_>) -> Option<Found> {
         let larval = || self.larvals.find(id, mark).cloned().map(Found::Larval);
-        let snapshot = call.database.snapshot();
+        let snapshot = call.database.current();
         snapshot.sad.find(id, mark.value & mark.mask).cloned().map(Found::Sa).or_else(larval)
     }
 
