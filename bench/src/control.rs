@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{Database, Moment};
-use uxfrm_netlink::{ClientId, Groups, Outbox, Server, Settings};
+use uxfrm_netlink::{ClientId, Groups, Options, Outbox, Server, Settings};
 
 use crate::Options;
 use crate::clock::TscClock;
@@ -95,7 +95,8 @@ impl Gateway {
         let settings = Settings { epoch: 0, seed: 1, acquire_expires: 30, cpus: 2 };
         let mut server = Server::new(settings);
         for listener in 0..listeners {
-            server.join(ClientId { connection: listener, port: 1 }, Groups::all());
+            let client = ClientId { connection: listener, port: 1 };
+            server.join(client, Groups::all(), Options::empty());
         }
         Self {
             server,
@@ -110,7 +111,7 @@ impl Gateway {
         let now = Moment(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX));
         self.connection = self.connection.wrapping_add(1).max(16);
         let client = ClientId { connection: self.connection, port: 4711 };
-        self.server.join(client, Groups::empty());
+        self.server.join(client, Groups::empty(), Options::EXT_ACK);
         self.server.handle(client, request, &mut self.database, now, &mut self.out);
         self.server.leave(client);
         for delivery in self.out.drain() {

@@ -22,6 +22,6 @@ pub use message::{Flags, Header, Message, MessageType, Messages};
 pub use refusal::Refusal;
 pub use server::{
     Server, Settings,
-    client::{ClientId, Groups},
+    client::{ClientId, Groups, Options},
     outbox::{Delivery, Outbox},
 };

@@ -29,7 +29,7 @@ use crate::{
     message::{Flags, HEADER_LEN, LOWEST_TYPE, Message, MessageType, Messages, aligned},
     refusal::{Refusal, number},
 };
-use client::{ClientId, Clients, Groups};
+use client::{ClientId, Clients, Groups, Options};
 use info::Thresholds;
 use larvals::Larvals;
 use outbox::Outbox;
@@ -83,9 +83,9 @@ impl Server {
         }
     }
 
-    /// Makes a client known, or lets it listen to more groups (`bind`, `NETLINK_ADD_MEMBERSHIP`).
-    pub fn join(&mut self, client: ClientId, groups: Groups) {
-        self.clients.join(client, groups);
+    /// Makes a client known, or lets it listen to more groups (`bind`, `NETLINK_ADD_MEMBERSHIP`); its options are these from now on.
+    pub fn join(&mut self, client: ClientId, groups: Groups, options: Options) {
+        self.clients.join(client, groups, options);
     }
 
     /// Forgets a client, its groups and its dump.
@@ -109,15 +109,16 @@ impl Server {
         out: &mut Outbox,
     ) {
         for message in Messages::of(bytes) {
+            let options = self.clients.options(client);
             let answer = self.carry_out(client, message, database, now, out);
             match answer {
                 Outcome::Answered(Ok(warning)) => {
                     if message.flags().contains(Flags::ACK) {
-                        out.answer(client, reply::acknowledge(client, message, warning));
+                        out.answer(client, reply::acknowledge(client, options, message, warning));
                     }
                 }
                 Outcome::Answered(Err(refusal)) => {
-                    out.answer(client, reply::refuse(client, message, &refusal));
+                    out.answer(client, reply::refuse(client, options, message, &refusal));
                 }
                 Outcome::Dumping => {}
             }

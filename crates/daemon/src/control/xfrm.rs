@@ -84,7 +84,9 @@ impl Protocol for Serving<'_> {
         }
         self.xfrm.clients.insert(client, identity);
         let name = self.xfrm.name(client);
-        self.xfrm.server.join(name, netlink::Groups::from_bits_truncate(identity.groups));
+        let groups = netlink::Groups::from_bits_truncate(identity.groups);
+        let options = netlink::Options::from_bits_truncate(identity.options);
+        self.xfrm.server.join(name, groups, options);
     }
 
     fn leave(&mut self, client: ClientId) {

@@ -39,6 +39,17 @@ bitflags! {
     }
 }
 
+bitflags! {
+    /// Options of a netlink socket that change what its client is sent: option n is bit n, as greetings carry them.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Options: u32 {
+        /// `NETLINK_CAP_ACK`: a refusal repeats only the header of its request.
+        const CAP_ACK = 1 << 10;
+        /// `NETLINK_EXT_ACK`: words, and the place of what is wrong.
+        const EXT_ACK = 1 << 11;
+    }
+}
+
 /// All clients.
 #[derive(Debug, Default)]
 pub(crate) struct Clients(BTreeMap<ClientId, Client>);
@@ -47,21 +58,28 @@ pub(crate) struct Clients(BTreeMap<ClientId, Client>);
 #[derive(Debug, Default)]
 pub(crate) struct Client {
     pub(crate) groups: Groups,
+    pub(crate) options: Options,
     pub(crate) dump: Option<Dump>,
 }
 
 impl Clients {
-    pub(crate) fn join(&mut self, id: ClientId, groups: Groups) {
-        self.0.entry(id).or_default().groups |= groups;
+    pub(crate) fn join(&mut self, id: ClientId, groups: Groups, options: Options) {
+        let client = self.0.entry(id).or_default();
+        client.groups |= groups;
+        client.options = options;
     }
 
     pub(crate) fn leave(&mut self, id: ClientId) {
         self.0.remove(&id);
     }
 
-    /// A client that never joined listens to nothing and may ask for anything.
+    /// A client that never joined listens to nothing, has set no option, and may ask for anything.
     pub(crate) fn of(&mut self, id: ClientId) -> &mut Client {
         self.0.entry(id).or_default()
+    }
+
+    pub(crate) fn options(&self, id: ClientId) -> Options {
+        self.known(id).map_or_else(Options::default, |client| client.options)
     }
 
     pub(crate) fn known(&self, id: ClientId) -> Option<&Client> {

@@ -2,7 +2,7 @@
 
 use zerocopy::IntoBytes as _;
 
-use super::client::ClientId;
+use super::client::{ClientId, Options};
 use crate::{
     Datagram, Refusal,
     message::{ERROR, Flags, Message},
@@ -14,9 +14,11 @@ const OFFSET: u16 = 2;
 /// All is well; the request's body is left out.
 pub(super) fn acknowledge(
     client: ClientId,
+    options: Options,
     message: Message<'_>,
     warning: Option<&'static str>,
 ) -> Datagram {
+    let warning = warning.filter(|_| options.contains(Options::EXT_ACK));
     let mut datagram = begin(client, message, Flags::CAPPED | tlvs(warning.is_some()));
     datagram.put(&0_i32).put(&message.header);
     if let Some(text) = warning {
@@ -25,15 +27,29 @@ pub(super) fn acknowledge(
     datagram
 }
 
-/// An errno, the whole request, and the extended ACK.
-pub(super) fn refuse(client: ClientId, message: Message<'_>, refusal: &Refusal) -> Datagram {
-    let has_words = refusal.text.is_some() || refusal.offset.is_some();
-    let mut datagram = begin(client, message, tlvs(has_words));
-    datagram.put(&-refusal.errno).put_bytes(message.bytes);
-    if let Some(text) = &refusal.text {
+/// An errno, the request as far as the client wants it back, and what it wants to know about it.
+pub(super) fn refuse(
+    client: ClientId,
+    options: Options,
+    message: Message<'_>,
+    refusal: &Refusal,
+) -> Datagram {
+    let is_wordy = options.contains(Options::EXT_ACK);
+    let (text, offset) = (refusal.text.as_ref(), refusal.offset);
+    let (text, offset) = (text.filter(|_| is_wordy), offset.filter(|_| is_wordy));
+    let is_capped = options.contains(Options::CAP_ACK);
+    let capped = if is_capped { Flags::CAPPED } else { Flags::empty() };
+    let mut datagram = begin(client, message, capped | tlvs(text.is_some() || offset.is_some()));
+    datagram.put(&-refusal.errno);
+    if is_capped {
+        datagram.put(&message.header);
+    } else {
+        datagram.put_bytes(message.bytes);
+    }
+    if let Some(text) = text {
         put_text(&mut datagram, text);
     }
-    if let Some(offset) = refusal.offset {
+    if let Some(offset) = offset {
         datagram.raw_attribute(OFFSET, &[offset.as_bytes()]);
     }
     datagram

@@ -8,7 +8,7 @@ use uxfrm_engine::{
     Event, FlowKey, IfId, KeyManagers, Mark, Mode, Moment, PolicyIndex, Reqid, SaProtocol, Spi,
     Wanted,
 };
-use uxfrm_netlink::{Groups, Outbox};
+use uxfrm_netlink::{Groups, Options, Outbox};
 
 use crate::{
     kernel::{Kernel, against_the_kernel, hex},
@@ -302,7 +302,7 @@ fn workers_know_what_is_asked_and_whether_anybody_listens() {
     stage.expire(until.unwrap());
     assert_eq!((stage.pending(), stage.server.poll_timeout()), (0, None));
     // Nobody listening, nothing is asked for.
-    stage.server.join(LISTENER, Groups::SA | Groups::POLICY);
+    stage.server.join(LISTENER, Groups::SA | Groups::POLICY, Options::empty());
     assert!(stage.acquire(&words, DESTINATION).is_empty());
     assert_eq!((stage.pending(), stage.server.poll_timeout()), (0, None));
 }

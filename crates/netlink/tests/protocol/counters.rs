@@ -1,6 +1,6 @@
 //! Counters of states: NEWAE, GETAE, aevents, and the window in answers.
 
-use uxfrm_netlink::{Groups, Outbox, RawAttributes};
+use uxfrm_netlink::{Groups, Options, Outbox, RawAttributes};
 
 use crate::stage::{Answer, LISTENER, Stage, attribute, golden, message, take_apart};
 
@@ -154,6 +154,6 @@ fn listeners_hear_of_counters_by_packets_and_by_time() {
     assert_eq!(look(&mut stage, 500), [32], "one packet, a second");
     assert_eq!(look(&mut stage, 5000), [], "nothing new");
     stage.server.leave(LISTENER);
-    stage.server.join(LISTENER, Groups::SA);
+    stage.server.join(LISTENER, Groups::SA, Options::empty());
     assert_eq!(stage.server.poll_counters(), None, "nobody listens, nothing is looked at");
 }

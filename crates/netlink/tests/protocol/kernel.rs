@@ -16,6 +16,8 @@ use proptest::{
     test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
 };
 
+use uxfrm_netlink::{Groups, Options};
+
 use crate::stage::{Answer, CLIENT, Stage, attribute, golden, message, take_apart};
 
 const NEW_SA: u16 = 0x10;
@@ -44,12 +46,16 @@ impl Kernel {
     }
 
     pub(crate) fn ask(&self, request: &[u8]) -> Vec<Answer> {
-        self.0.send_to(request, &SocketAddr::new(0, 0), 0).unwrap();
+        Self::of(&self.0, request)
+    }
+
+    fn of(socket: &Socket, request: &[u8]) -> Vec<Answer> {
+        socket.send_to(request, &SocketAddr::new(0, 0), 0).unwrap();
         let mut answers = Vec::new();
         loop {
             let mut bytes = Vec::with_capacity(1 << 16);
             // Answers are there before the send returns; only a dump goes on while it is read.
-            if self.0.recv(&mut bytes, DONT_WAIT).is_err() {
+            if socket.recv(&mut bytes, DONT_WAIT).is_err() {
                 return answers;
             }
             answers.extend(take_apart(&bytes));
@@ -130,6 +136,31 @@ fn iproute2_is_answered_alike() {
                 same(kernel, &mut stage, &command, &request).unwrap();
             }
         }
+    });
+}
+
+/// What is repeated of a request, and what is said of it, is the client's choice.
+#[test]
+fn acknowledgements_are_as_the_socket_asked() {
+    against_the_kernel(|kernel| {
+        let broken = message(0x14, 5, &[vec![0; 64], attribute(21, b"abc")].concat());
+        let requests = [broken, message(0x14, 5, &[1; 65]), message(0x27, 5, &[2, 2, 2, 0, 9])];
+        for options in [Options::empty(), Options::CAP_ACK, Options::EXT_ACK, Options::all()] {
+            let mut socket = Socket::new(NETLINK_XFRM).unwrap();
+            socket.bind_auto().unwrap();
+            socket.set_ext_ack(options.contains(Options::EXT_ACK)).unwrap();
+            socket.set_cap_ack(options.contains(Options::CAP_ACK)).unwrap();
+            let mut stage = Stage::new();
+            stage.server.join(CLIENT, Groups::empty(), options);
+            for request in &requests {
+                let whole = |answer: &Answer| (answer.kind, answer.flags, answer.body.clone());
+                let theirs = Kernel::of(&socket, request);
+                let theirs: Vec<_> = theirs.iter().map(whole).collect();
+                let ours: Vec<_> = stage.ask(request).iter().map(whole).collect();
+                assert_eq!(ours, theirs, "{options:?}");
+            }
+        }
+        assert!(kernel.ask(&message(0x28, 5, &[0; 4])).len() == 2);
     });
 }
 

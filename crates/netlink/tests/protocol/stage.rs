@@ -2,7 +2,7 @@
 
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{Database, Moment};
-use uxfrm_netlink::{ClientId, Groups, Messages, Outbox, RawAttributes, Server, Settings};
+use uxfrm_netlink::{ClientId, Groups, Messages, Options, Outbox, RawAttributes, Server, Settings};
 
 /// The port id of the client that asks.
 pub(crate) const CLIENT: ClientId = ClientId { connection: 1, port: 4711 };
@@ -37,7 +37,8 @@ impl Stage {
         let settings =
             Settings { cpus, epoch: EPOCH * 1_000_000_000, seed: 1, acquire_expires: 30 };
         let mut server = Server::new(settings);
-        server.join(LISTENER, Groups::all());
+        server.join(LISTENER, Groups::all(), Options::empty());
+        server.join(CLIENT, Groups::empty(), Options::EXT_ACK);
         let database = Database::new(Backend::Portable);
         Self { server, database, now: Moment::from_secs(1), heard: Vec::new() }
     }
