@@ -12,6 +12,10 @@ TUN = "uxfrm0"
 READY = "uxfrm: ready"
 START_SECONDS = 20
 STOP_SECONDS = 10
+CONTROLLED = """
+[control]
+enabled = true
+"""
 
 
 class Gateway:
@@ -36,13 +40,14 @@ class Gateway:
         path = self.directory / "log"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def write(self, lines, guard="auto"):
+    def write(self, lines, guard="auto", more=""):
         """Lays the `ip xfrm` lines and the configuration that names them."""
         self.batch.write_text("".join(f"{line}\n" for line in lines))
-        (self.directory / "config.toml").write_text(configuration(self._mtu, self.batch, guard))
+        (self.directory / "config.toml").write_text(configuration(self._mtu, self.batch, guard) + more)
 
-    def start(self, lines, guard="auto"):
-        self.write(lines, guard)
+    def start(self, lines=(), guard="auto", more=""):
+        """`more` is further TOML, as `CONTROLLED`."""
+        self.write(lines, guard, more)
         with open(self.directory / "log", "w") as log:
             self._process = subprocess.Popen(
                 ["ip", "netns", "exec", self.namespace.name, self._binary, "run", self.directory / "config.toml"],
@@ -61,6 +66,10 @@ class Gateway:
                 self.kill()
                 raise AssertionError(f"uxfrm run was not ready after {START_SECONDS} s:\n{self.log()}")
             time.sleep(0.01)
+
+    def ip(self, words):
+        """What `uxfrm exec -- ip WORDS` prints."""
+        return self.namespace.run(str(self._binary), "exec", "--", "ip", *words.split())
 
     def stat(self):
         """What `uxfrm stat` prints."""

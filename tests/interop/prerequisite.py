@@ -47,6 +47,13 @@ def packet_filter():
         not_run("needs a kernel with nf_tables")
 
 
+def strongswan():
+    root()
+    programs(
+        **{"/usr/lib/ipsec/charon": "strongswan-charon", "swanctl": "strongswan-swanctl", "pki": "strongswan-pki"},
+    )
+
+
 def linux_peer():
     root()
     if not (shutil.which("linux.uml") and LINUX_MODULES.is_dir()):

@@ -12,6 +12,7 @@ from wire import Wire
 
 PREFIX = f"ux{os.getpid() % 100000}"
 HERE = Side(outer={4: "10.9.0.1", 6: "fd09::1"}, inner={4: "10.1.0.1", 6: "fd01::1"}, spi=0x1000)
+FORGETFUL_SECONDS = 1  # of the router's connection tracking
 THERE = Side(outer={4: "10.9.0.2", 6: "fd09::2"}, inner={4: "10.2.0.1", 6: "fd02::1"}, spi=0x2000)
 
 
@@ -159,3 +160,74 @@ class TwoGateways(Hosts):
         for namespace in (self.left, self.right):
             self.echo(namespace)
         self.between = self.wire(self.left, device)
+
+
+class Sites(Hosts):
+    """Two gateways, each with a host behind it.
+
+        10.1.0.2                                                                 10.2.0.2
+        ┌─ host left ─┐    ┌─ left ────────────┐  veth  ┌─ right ───────────┐    ┌─ host right ─┐
+        │        eth0 ┼────┼ lan0        wire0 ┼────────┼ wire0        lan0 ┼────┼ eth0         │
+        └─────────────┘    └───────────────────┘   ▲    └───────────────────┘    └──────────────┘
+                           10.1.0.1     10.9.0.1  wire  10.9.0.2     10.2.0.1
+    """
+
+    def _build(self):
+        self.left, self.left_host = self._site("left", "10.1.0")
+        self.right, self.right_host = self._site("right", "10.2.0")
+        self._join()
+        self.between = self.wire(self.left, "wire0")
+
+    def _site(self, name, net):
+        gateway, host = self.namespace(name), self.namespace(f"host-{name}")
+        veth(gateway, "lan0", host, "eth0")
+        gateway.address("lan0", f"{net}.1/24")
+        host.address("eth0", f"{net}.2/24")
+        host.ip(f"route add default via {net}.1")
+        gateway.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
+        self.echo(host)
+        self.echo(gateway)
+        return gateway, host
+
+    def _join(self):
+        veth(self.left, "wire0", self.right, "wire0")
+        self.left.address("wire0", "10.9.0.1/24")
+        self.right.address("wire0", "10.9.0.2/24")
+        self.left.ip("route add default via 10.9.0.2")
+        self.right.ip("route add default via 10.9.0.1")
+
+
+class SitesWithNat(Sites):
+    """The same, with a router between that hides the left gateway behind its own address: what it masquerades comes
+    from 10.9.0.9. The wire is on the right gateway's side.
+
+        ┌─ left ─────┐      ┌─ router ─────────────────────┐      ┌─ right ────┐
+        │      wire0 ┼──────┼ inside                outside ┼──────┼ wire0      │
+        └────────────┘      └──────────────────────────────┘  ▲   └────────────┘
+              192.168.9.2    192.168.9.1          10.9.0.9   wire   10.9.0.2
+    """
+
+    def _join(self):
+        self.router = self.namespace("router")
+        veth(self.left, "wire0", self.router, "inside")
+        veth(self.router, "outside", self.right, "wire0")
+        self.left.address("wire0", "192.168.9.2/24")
+        self.router.address("inside", "192.168.9.1/24")
+        self.router.address("outside", "10.9.0.9/24")
+        self.right.address("wire0", "10.9.0.2/24")
+        self.left.ip("route add default via 192.168.9.1")
+        self.router.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
+        for timeout in ("udp_timeout", "udp_timeout_stream"):
+            self.router.run("sysctl", "-qw", f"net.netfilter.nf_conntrack_{timeout}={FORGETFUL_SECONDS}")
+        self.masquerade("20000-20999")
+
+    def masquerade(self, ports):
+        """New flows of the left gateway come from these ports. A flow is new after FORGETFUL_SECONDS of silence."""
+        rules = f"""flush ruleset
+        table ip nat {{
+            chain out {{
+                type nat hook postrouting priority srcnat
+                oifname "outside" meta l4proto udp masquerade to :{ports}
+            }}
+        }}"""
+        self.router.run("nft", rules)

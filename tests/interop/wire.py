@@ -11,7 +11,8 @@ SO_RCVBUFFORCE = 33
 RECEIVE_BUFFER = 64 << 20
 ETHERTYPE = {0x0800: "ipv4", 0x86DD: "ipv6", 0x0806: "arp"}
 ESP, UDP, ICMPV6, HOP_BY_HOP, FRAGMENT = 50, 17, 58, 0, 44
-ESP_IN_UDP_PORT = 4500
+IKE_PORT, ESP_IN_UDP_PORT = 500, 4500
+NON_ESP_MARKER = bytes(4)
 NEIGHBOUR_DISCOVERY = range(130, 144)  # MLD, router and neighbour discovery, MLDv2
 
 
@@ -55,7 +56,7 @@ class Wire:
 
 
 def protocol(frame):
-    """What a frame carries: 'esp', 'esp-in-udp', 'housekeeping' (ARP, neighbour discovery) or a word on what else."""
+    """What a frame carries: 'esp', 'esp-in-udp', 'ike', 'housekeeping' (ARP, neighbour discovery), or what else."""
     family = ETHERTYPE.get(struct.unpack_from("!H", frame, 12)[0], "other")
     if family == "arp":
         return "housekeeping"
@@ -69,17 +70,19 @@ def protocol(frame):
         return f"ethertype {frame[12:14].hex()}"
     if number == ESP:
         return "esp"
+    if number == UDP and IKE_PORT in struct.unpack_from("!HH", payload):
+        return "ike"
     if number == UDP and ESP_IN_UDP_PORT in struct.unpack_from("!HH", payload):
-        return "esp-in-udp"
+        return "ike" if payload[8:12] == NON_ESP_MARKER else "esp-in-udp"
     if family == "ipv6" and (number == HOP_BY_HOP or (number == ICMPV6 and payload[0] in NEIGHBOUR_DISCOVERY)):
         return "housekeeping"
     return f"{family} protocol {number}"
 
 
 def assert_only(expected, frames):
-    """Fails unless `expected` went both ways, nothing else did, and no frame shows the marker."""
+    """Fails unless `expected` went both ways, nothing else but IKE did, and no frame shows the marker."""
     told = [(outgoing, protocol(frame)) for outgoing, frame in frames]
-    strangers = sorted({kind for _, kind in told} - {expected, "housekeeping"})
+    strangers = sorted({kind for _, kind in told} - {expected, "ike", "housekeeping"})
     assert not strangers, f"on the wire, besides {expected}: {', '.join(strangers)}"
     for outgoing in (True, False):
         direction = "sent" if outgoing else "received"
