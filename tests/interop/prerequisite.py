@@ -9,6 +9,7 @@ import pathlib
 import shutil
 import socket
 import struct
+import subprocess
 
 import pytest
 
@@ -52,6 +53,13 @@ def strongswan():
     programs(
         **{"/usr/lib/ipsec/charon": "strongswan-charon", "swanctl": "strongswan-swanctl", "pki": "strongswan-pki"},
     )
+
+
+def libreswan():
+    root()
+    programs(certutil="libnss3-tools")
+    if subprocess.run([REPOSITORY / "scripts" / "libreswan"], stdout=subprocess.DEVNULL).returncode != 0:
+        not_run("needs libreswan: scripts/libreswan fetches Debian's")
 
 
 def linux_peer():

@@ -1,5 +1,6 @@
 """Debian's strongSwan, unmodified: charon under `uxfrm exec` at both ends. For the networks see topology.Sites."""
 
+import dataclasses
 import re
 import time
 
@@ -55,12 +56,6 @@ def counted(end, direction):
     return tuple(map(int, lines[-1]))
 
 
-def spis(frames):
-    """The SPIs of what went out as ESP, in the order of their first use."""
-    seen = (frame[34:38].hex() for outgoing, frame in frames if outgoing and wire.protocol(frame) == "esp")
-    return list(dict.fromkeys(seen))
-
-
 def assert_cut_off(sites):
     """The hosts do not reach each other, and nothing of it is to be read on the wire."""
     sites.between.seen()
@@ -100,7 +95,7 @@ def test_no_packet_is_lost_when_charon_rekeys(ends, sites):
     assert lost == [[], []]
     frames = sites.between.seen()
     wire.assert_only("esp", frames)
-    assert len(spis(frames)) == 3, "two times a new SA"
+    assert len(wire.spis_sent(frames)) == 3, "two times a new SA"
 
 
 def test_a_limit_of_packets_makes_charon_rekey(ends, sites):
@@ -111,7 +106,7 @@ def test_a_limit_of_packets_makes_charon_rekey(ends, sites):
     left.charon.initiate()
     sites.left_host.ping(LEFT_HOST, RIGHT_HOST, count=80)
     left.charon.wait_for("CHILD_SA closed")
-    assert len(spis(sites.between.seen())) > 1
+    assert len(wire.spis_sent(sites.between.seen())) > 1
     assert counted(left, "out")[1] < 50
 
 
@@ -157,3 +152,86 @@ def test_without_uxfrm_nothing_leaves_in_the_clear(ends, sites):
     for end in ends:
         end.gateway.kill()
     assert_cut_off(sites)
+
+
+def test_transport_mode_from_host_to_host(ends, sites):
+    left, right = (dataclasses.replace(end, net=f"{end.address}/32") for end in ends)
+    ike.connect(left, right, {"mode": "transport"})
+    left.charon.initiate()
+    sites.left.ping(left.address, right.address)
+    with sites.right.entered():
+        echo.transfer(right.address, left.address, TRANSFER_BYTES)
+    wire.assert_only("esp", sites.between.seen())
+    assert "mode transport" in left.policies()
+
+
+def test_a_road_warrior_gets_an_address(ends, sites):
+    """The left end asks for an address and speaks from it, though nothing there is bound to it."""
+    left, right = ends
+    left.charon.load(ike.connection(left, right, {"local_ts": "dynamic"}, vips="0.0.0.0"))
+    right.charon.load(
+        ike.connection(right, left, {"remote_ts": "dynamic"}, pools="guests") | {"pools": {"guests": {"addrs": "10.3.0.0/28"}}}
+    )
+    left.charon.initiate()
+    sites.left.run("ping", "-q", "-c", "3", "-i", "0.02", "-W", "1", "-p", echo.MARKER.hex(), RIGHT_HOST)
+    sites.right_host.ping(RIGHT_HOST, "10.3.0.1")
+    with sites.left.entered():
+        echo.transfer("10.3.0.1", RIGHT_HOST, TRANSFER_BYTES)
+    wire.assert_only("esp", sites.between.seen())
+    left.charon.swanctl("--terminate", "--ike", "to")
+    assert "10.3.0.1" not in sites.left.ip("address")
+
+
+def test_strongswan_s_own_data_plane(uxfrm, sites, running):
+    """uxfrm at the left end, libipsec at the right one: that takes only ESP in UDP."""
+    left, right = End(sites.left, "10.9.0.1", "10.1.0.0/24"), End(sites.right, "10.9.0.2", "10.2.0.0/24")
+    left.start(running, uxfrm)
+    right.start_without_uxfrm(running)
+    ike.connect(left, right, encap="yes")
+    left.charon.initiate()
+    exchange(sites)
+    wire.assert_only("esp-in-udp", sites.between.seen())
+    left.charon.swanctl("--rekey", "--child", "net")
+    exchange(sites)
+
+
+@pytest.fixture(scope="module")
+def sites_with_nat():
+    prerequisite.strongswan()
+    prerequisite.packet_filter()
+    prerequisite.programs(nft="nftables")
+    with topology.SitesWithNat() as made:
+        yield made
+
+
+def test_a_nat_between(uxfrm, sites_with_nat, running):
+    """Found by IKE: both end up on port 4500. Then the NAT gives the connection another port, and the right end follows."""
+    sites = sites_with_nat
+    left, right = End(sites.left, "192.168.9.2", "10.1.0.0/24"), End(sites.right, "10.9.0.2", "10.2.0.0/24")
+    for end in (left, right):
+        end.start(running, uxfrm)
+    left.charon.load(ike.connection(left, right))
+    right.charon.load(ike.connection(right, dataclasses.replace(left, address="%any"), remote={"auth": "psk", "id": left.address}))
+    left.charon.initiate()
+    exchange(sites)
+    frames = sites.between.seen()
+    wire.assert_only("esp-in-udp", frames)
+    assert set(ports(frames)) <= set(range(20000, 21000))
+    for _ in range(2):
+        left.charon.swanctl("--rekey", "--child", "net")
+        exchange(sites)
+
+    sites.masquerade("30000-30999")
+    time.sleep(topology.FORGETFUL_SECONDS + 0.5)
+    sites.between.seen()
+    sites.left_host.run("ping", "-q", "-c", "1", "-W", "1", RIGHT_HOST, check=False)
+    right.charon.wait_for("XFRM_MSG_MAPPING")
+    exchange(sites)
+    frames = sites.between.seen()
+    wire.assert_only("esp-in-udp", frames)
+
+
+def ports(frames):
+    """The UDP source ports of what was received as ESP in UDP."""
+    received = (frame for outgoing, frame in frames if not outgoing and wire.protocol(frame) == "esp-in-udp")
+    return [int.from_bytes(frame[34:36], "big") for frame in received]

@@ -172,14 +172,16 @@ class Sites(Hosts):
                            10.1.0.1     10.9.0.1  wire  10.9.0.2     10.2.0.1
     """
 
+    names = ""
+
     def _build(self):
-        self.left, self.left_host = self._site("left", "10.1.0")
-        self.right, self.right_host = self._site("right", "10.2.0")
+        self.left, self.left_host = self._site(f"{self.names}left", "10.1.0")
+        self.right, self.right_host = self._site(f"{self.names}right", "10.2.0")
         self._join()
         self.between = self.wire(self.left, "wire0")
 
     def _site(self, name, net):
-        gateway, host = self.namespace(name), self.namespace(f"host-{name}")
+        gateway, host = self.namespace(name), self.namespace(f"{name}-host")
         veth(gateway, "lan0", host, "eth0")
         gateway.address("lan0", f"{net}.1/24")
         host.address("eth0", f"{net}.2/24")
@@ -206,6 +208,8 @@ class SitesWithNat(Sites):
         └────────────┘      └──────────────────────────────┘  ▲   └────────────┘
               192.168.9.2    192.168.9.1          10.9.0.9   wire   10.9.0.2
     """
+
+    names = "nat-"
 
     def _join(self):
         self.router = self.namespace("router")

@@ -79,6 +79,12 @@ def protocol(frame):
     return f"{family} protocol {number}"
 
 
+def spis_sent(frames):
+    """The SPIs of what went out as ESP over IPv4, in the order of their first use."""
+    sent = (frame[34:38].hex() for outgoing, frame in frames if outgoing and protocol(frame) == "esp")
+    return list(dict.fromkeys(sent))
+
+
 def assert_only(expected, frames):
     """Fails unless `expected` went both ways, nothing else but IKE did, and no frame shows the marker."""
     told = [(outgoing, protocol(frame)) for outgoing, frame in frames]

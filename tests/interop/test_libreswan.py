@@ -1,0 +1,57 @@
+"""Debian's libreswan, unmodified: pluto under `uxfrm exec` at both ends. For the network see topology.Sites."""
+
+import re
+
+import pytest
+
+import echo
+import prerequisite
+import topology
+import wire
+from gateway import CONTROLLED
+from ike import End
+from pluto import Pluto
+
+LEFT_HOST, RIGHT_HOST = "10.1.0.2", "10.2.0.2"
+
+
+@pytest.fixture(scope="module")
+def sites():
+    prerequisite.libreswan()
+    with topology.Sites() as made:
+        yield made
+
+
+@pytest.fixture
+def plutos(uxfrm, sites):
+    left, right = End(sites.left, "10.9.0.1", "10.1.0.0/24"), End(sites.right, "10.9.0.2", "10.2.0.0/24")
+    with topology.Hosts() as running:
+        yield [start(running, uxfrm, end, left, right) for end in (left, right)]
+
+
+def start(running, uxfrm, end, left, right):
+    running.gateway(uxfrm, end.namespace).start(more=CONTROLLED)
+    made = Pluto(end.namespace, [uxfrm, "exec", "--"], left, right)
+    running.callback(made.close)
+    made.start()
+    return made
+
+
+def test_a_tunnel_between_two_nets(plutos, sites):
+    left, right = plutos
+    left.whack("--initiate", "--name", "net")
+    sites.left_host.ping(LEFT_HOST, RIGHT_HOST)
+    with sites.right_host.entered():
+        echo.transfer(RIGHT_HOST, LEFT_HOST, 1 << 20)
+    wire.assert_only("esp", sites.between.seen())
+    for end in plutos:
+        traffic = re.search(r"inBytes=(\d+), outBytes=(\d+)", end.whack("--trafficstatus"))
+        assert min(map(int, traffic.groups())) > 1 << 20
+
+    for end, what in [(left, "--rekey-ipsec"), (right, "--rekey-ipsec"), (right, "--rekey-ike")]:
+        end.whack(what, "--name", "net")
+        sites.left_host.ping(LEFT_HOST, RIGHT_HOST)
+    frames = sites.between.seen()
+    wire.assert_only("esp", frames)
+    assert len(wire.spis_sent(frames)) == 3, "two times a new SA"
+    left.whack("--terminate", "--name", "net")
