@@ -18,6 +18,7 @@ demo: ## Two gateways in network namespaces, real traffic through ESP between th
 test: layers ## All tests: unit, property, vectors; then against a real Linux kernel and scapy (needs root for those)
 	$(CARGO) test $(FLAGS) --workspace
 	@scripts/prerequisites test
+	$(CARGO) build $(FLAGS) -p uxfrm -p uxfrm-redirect
 	UXFRM=$(BUILT)/debug/uxfrm scripts/interop $(ARGS)
 
 lint: layers ## Formatting, clippy, the arrows between crates, documentation: no warning is let through

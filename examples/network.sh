@@ -165,9 +165,9 @@ show_wire() {
 	kill "${process_of[capture]}"
 	wait "${process_of[capture]}" 2>/dev/null || true
 	say "On the wire between the gateways: $(count "$protected") packets of ESP, $(count "$clear") of anything but ESP and IKE"
-	tcpdump -n -t -r "$work/wire.pcap" 2>/dev/null | head -"${1:-12}"
+	tcpdump -n -t -c "${1:-12}" -r "$work/wire.pcap" 2>/dev/null
 	[ "$(count "$protected")" -gt 0 ] || fail "No ESP."
-	[ "$(count "$clear")" = 0 ] || fail "Something passed in the clear: $(tcpdump -n -r "$work/wire.pcap" "$clear" 2>/dev/null | head -5)"
+	[ "$(count "$clear")" = 0 ] || fail "Something passed in the clear: $(tcpdump -n -r "$work/wire.pcap" -c 5 "$clear" 2>/dev/null)"
 }
 
 count() {
