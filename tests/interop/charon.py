@@ -66,7 +66,8 @@ def strongswan_conf(socket, plugins, settings):
         "load": plugins,
         "install_routes": "no",
         "retransmit_timeout": 0.5,
-        "retransmit_tries": 2,
+        "retransmit_base": 1.0,
+        "retransmit_tries": 3,
         "filelog": {"stderr": {"default": 1, "knl": 2, "flush_line": "yes"}},
         "plugins": {"vici": {"socket": socket}},
     }

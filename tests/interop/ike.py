@@ -20,15 +20,15 @@ class End:
     gateway: object = None
     charon: object = None
 
-    def start(self, hosts, binary, **settings):
-        """uxfrm, and charon under `uxfrm exec`; both end with `hosts`."""
+    def start(self, hosts, binary, lines=()):
+        """uxfrm with these lines, and charon under `uxfrm exec`; both end with `hosts`."""
         self.gateway = hosts.gateway(binary, self.namespace)
-        self.gateway.start(more=CONTROLLED)
-        self._start_charon(hosts, charon.Charon(self.namespace, [str(binary), "exec", "--"], **settings))
+        self.gateway.start(lines, more=CONTROLLED)
+        self._start_charon(hosts, charon.Charon(self.namespace, [str(binary), "exec", "--"]))
 
     def start_without_uxfrm(self, hosts):
         """charon with the data plane that it brings along."""
-        self._start_charon(hosts, charon.Charon(self.namespace, plugins=charon.OWN_DATA_PLANE))
+        self._start_charon(hosts, charon.Charon(self.namespace, plugins=charon.OWN_DATA_PLANE, install_routes="yes"))
 
     def _start_charon(self, hosts, made):
         self.charon = made

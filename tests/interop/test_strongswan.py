@@ -60,7 +60,7 @@ def assert_cut_off(sites):
     """The hosts do not reach each other, and nothing of it is to be read on the wire."""
     sites.between.seen()
     for host, source, destination in [(sites.left_host, LEFT_HOST, RIGHT_HOST), (sites.right_host, RIGHT_HOST, LEFT_HOST)]:
-        answer = host.run(*"ping -q -c 3 -i 0.02 -W 1".split(), "-p", echo.MARKER.hex(), "-I", source, destination, check=False)
+        answer = host.run(*"ping -q -c 3 -i 0.02 -W 0.3".split(), "-p", echo.MARKER.hex(), "-I", source, destination, check=False)
         assert "100% packet loss" in answer
     wire.assert_no_plaintext(sites.between.seen())
 
@@ -116,7 +116,7 @@ def test_a_dead_peer_is_noticed(ends, sites):
     left.charon.initiate()
     sites.left_host.ping(LEFT_HOST, RIGHT_HOST)
     right.charon.kill()
-    left.charon.wait_for("giving up after 2 retransmits")
+    left.charon.wait_for("giving up after 3 retransmits")
     left.charon.wait_for("deleting policy")
     assert "esp" not in re.findall("proto (.*?) ", left.states())
     assert_cut_off(sites)
@@ -151,6 +151,21 @@ def test_without_uxfrm_nothing_leaves_in_the_clear(ends, sites):
     sites.left_host.ping(LEFT_HOST, RIGHT_HOST)
     for end in ends:
         end.gateway.kill()
+    assert_cut_off(sites)
+
+
+def test_a_policy_that_blocks_closes_the_way_until_charon_is_there(uxfrm, sites, running):
+    """In a batch file, with a priority below those that charon gives, and another selector: of each there is one policy."""
+    left, right = End(sites.left, "10.9.0.1", "10.1.0.0/24"), End(sites.right, "10.9.0.2", "10.2.0.0/24")
+    for here, there in [(left, right), (right, left)]:
+        ways = [f"dst {there.net} dir out", f"src {there.net} dir in", f"src {there.net} dir fwd"]
+        block = [f"xfrm policy add {way} action block priority 4000000" for way in ways]
+        here.start(running, uxfrm, block)
+    assert_cut_off(sites)
+    ike.connect(left, right)
+    left.charon.initiate()
+    exchange(sites)
+    left.charon.swanctl("--terminate", "--ike", "to")
     assert_cut_off(sites)
 
 
