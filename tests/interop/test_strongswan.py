@@ -169,9 +169,25 @@ def test_a_policy_that_blocks_closes_the_way_until_charon_is_there(uxfrm, sites,
     assert_cut_off(sites)
 
 
+def test_a_tunnel_for_both_families(ends, sites):
+    """One SA carries IPv4 and IPv6; with ESN, and CBC and HMAC instead of GCM."""
+    left, right = ends
+    left.net, right.net = f"{left.net}, fd01::/64", f"{right.net}, fd02::/64"
+    ike.connect(left, right, {"esp_proposals": "aes128-sha256-esn"})
+    left.charon.initiate()
+    exchange(sites)
+    sites.left_host.ping("fd01::2", "fd02::2")
+    with sites.right_host.entered():
+        echo.transfer("fd02::2", "fd01::2", TRANSFER_BYTES)
+    frames = sites.between.seen()
+    wire.assert_only("esp", frames)
+    assert len(wire.spis_sent(frames)) == 1
+    assert "esn" in left.states()
+
+
 def test_transport_mode_from_host_to_host(ends, sites):
     left, right = (dataclasses.replace(end, net=f"{end.address}/32") for end in ends)
-    ike.connect(left, right, {"mode": "transport"})
+    ike.connect(left, right, {"mode": "transport", "esp_proposals": "chacha20poly1305"})
     left.charon.initiate()
     sites.left.ping(left.address, right.address)
     with sites.right.entered():

@@ -163,7 +163,7 @@ class TwoGateways(Hosts):
 
 
 class Sites(Hosts):
-    """Two gateways, each with a host behind it.
+    """Two gateways, each with a host behind it. The nets behind them have IPv6 as well: fd01::/64 and fd02::/64.
 
         10.1.0.2                                                                 10.2.0.2
         ┌─ host left ─┐    ┌─ left ────────────┐  veth  ┌─ right ───────────┐    ┌─ host right ─┐
@@ -175,18 +175,19 @@ class Sites(Hosts):
     names = ""
 
     def _build(self):
-        self.left, self.left_host = self._site(f"{self.names}left", "10.1.0")
-        self.right, self.right_host = self._site(f"{self.names}right", "10.2.0")
+        self.left, self.left_host = self._site(f"{self.names}left", "10.1.0.", "fd01::")
+        self.right, self.right_host = self._site(f"{self.names}right", "10.2.0.", "fd02::")
         self._join()
         self.between = self.wire(self.left, "wire0")
 
-    def _site(self, name, net):
+    def _site(self, name, net, net6):
         gateway, host = self.namespace(name), self.namespace(f"{name}-host")
         veth(gateway, "lan0", host, "eth0")
-        gateway.address("lan0", f"{net}.1/24")
-        host.address("eth0", f"{net}.2/24")
-        host.ip(f"route add default via {net}.1")
-        gateway.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
+        gateway.address("lan0", f"{net}1/24", f"{net6}1/64")
+        host.address("eth0", f"{net}2/24", f"{net6}2/64")
+        host.ip(f"route add default via {net}1")
+        host.ip(f"-6 route add default via {net6}1")
+        gateway.run("sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
         self.echo(host)
         self.echo(gateway)
         return gateway, host
