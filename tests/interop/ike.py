@@ -1,11 +1,13 @@
 """Two ends of an IKEv2 connection: a gateway and an unmodified charon each, and what they agree on."""
 
 import dataclasses
+import time
 
 import charon
 from gateway import CONTROLLED
 from namespace import Namespace
 
+WAIT_SECONDS = 10
 PROPOSAL, ESP_PROPOSAL = "aes128gcm16-prfsha256-ecp256", "aes128gcm16-ecp256"
 SECRET = {"ike": {"secret": "swordfish"}}
 
@@ -40,6 +42,12 @@ class End:
 
     def states(self):
         return self.gateway.ip("xfrm state")
+
+    def wait_for_no_states(self):
+        deadline = time.monotonic() + WAIT_SECONDS
+        while (states := self.states()):
+            assert time.monotonic() < deadline, f"still there after {WAIT_SECONDS} s:\n{states}"
+            time.sleep(0.05)
 
 
 def connection(here, there, child=None, **more):
