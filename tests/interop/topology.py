@@ -178,7 +178,6 @@ class Sites(Hosts):
         self.left, self.left_host = self._site(f"{self.names}left", "10.1.0.", "fd01::")
         self.right, self.right_host = self._site(f"{self.names}right", "10.2.0.", "fd02::")
         self._join()
-        self.between = self.wire(self.left, "wire0")
 
     def _site(self, name, net, net6):
         gateway, host = self.namespace(name), self.namespace(f"{name}-host")
@@ -198,6 +197,7 @@ class Sites(Hosts):
         self.right.address("wire0", "10.9.0.2/24")
         self.left.ip("route add default via 10.9.0.2")
         self.right.ip("route add default via 10.9.0.1")
+        self.between = self.wire(self.left, "wire0")
 
 
 class SitesWithNat(Sites):
@@ -222,6 +222,7 @@ class SitesWithNat(Sites):
         self.right.address("wire0", "10.9.0.2/24")
         self.left.ip("route add default via 192.168.9.1")
         self.router.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
+        self.between = self.wire(self.right, "wire0")
         for timeout in ("udp_timeout", "udp_timeout_stream"):
             self.router.run("sysctl", "-qw", f"net.netfilter.nf_conntrack_{timeout}={FORGETFUL_SECONDS}")
         self.masquerade("20000-20999")
