@@ -44,9 +44,13 @@ class End:
         return self.gateway.ip("xfrm state")
 
     def wait_for_no_states(self):
+        self.wait_for_states(lambda states: states == "")
+
+    def wait_for_states(self, are_right):
+        """Until what `ip xfrm state` prints is right."""
         deadline = time.monotonic() + WAIT_SECONDS
-        while (states := self.states()):
-            assert time.monotonic() < deadline, f"still there after {WAIT_SECONDS} s:\n{states}"
+        while not are_right(states := self.states()):
+            assert time.monotonic() < deadline, f"after {WAIT_SECONDS} s still:\n{states}"
             time.sleep(0.05)
 
 

@@ -256,9 +256,12 @@ def test_a_nat_between(uxfrm, sites_with_nat, running):
     sites.between.seen()
     sites.left_host.run("ping", "-q", "-c", "1", "-W", "1", RIGHT_HOST, check=False)
     right.charon.wait_for("XFRM_MSG_MAPPING")
+    right.wait_for_states(lambda states: re.search(r" dport 30\d{3} ", states))
+    wire.assert_no_plaintext(sites.between.seen())
     exchange(sites)
     frames = sites.between.seen()
     wire.assert_only("esp-in-udp", frames)
+    assert set(ports(frames)) <= set(range(30000, 31000))
 
 
 def ports(frames):
