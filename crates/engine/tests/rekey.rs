@@ -1,4 +1,4 @@
-//! An hour of fake time, a rekey every second, on a wire that loses, doubles and swaps packets.
+//! An hour of fake time, a rekey every second, on a wire that loses, doubles and swaps packets; and which of two states is taken.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -7,9 +7,11 @@
 use std::time::Duration;
 
 use uxfrm_engine::sa::config::SaFlags;
-use uxfrm_engine::{DropReason, Mark, UdpEncapKind, WireHeaders};
+use uxfrm_engine::{Direction, DropReason, Mark, Spi, UdpEncapKind, WireHeaders};
 use uxfrm_packet::{IpPacket, PacketBuf};
-use uxfrm_testkit::{FIRST_SPI, Listener, LossyWire, Pair, Rng, Troubles, Way, Wrapping, packets};
+use uxfrm_testkit::{
+    FIRST_SPI, Gateway, Listener, LossyWire, Pair, Rng, Troubles, Way, Wrapping, packets,
+};
 
 const MARKER: &[u8] = b"never-seen-on-the-wire:";
 const SECONDS: u32 = 3600;
@@ -71,7 +73,10 @@ impl Stream {
     }
 }
 
-fn an_hour(wrapping: &Wrapping) {
+/// How two ends get from one pair of states to the next, with traffic in between.
+type Rekey = fn(&mut Pair, &Wrapping, u32, &mut [Stream; 2], &mut Rng);
+
+fn an_hour(wrapping: &Wrapping, rekey: Rekey) {
     let mut pair = Pair::new(wrapping);
     let mut rng = Rng::new(42);
     let mut streams = [Stream::new(Way::Right), Stream::new(Way::Left)];
@@ -100,8 +105,14 @@ fn an_hour(wrapping: &Wrapping) {
     pair.assert_accounts();
 }
 
-/// As IKE does it: the one who was asked has both states first, and traffic goes on in between.
-fn rekey(pair: &mut Pair, wrapping: &Wrapping, spi: u32, streams: &mut [Stream; 2], rng: &mut Rng) {
+/// The simplest way: the one who was asked has both states first, and traffic goes on in between.
+fn at_once(
+    pair: &mut Pair,
+    wrapping: &Wrapping,
+    spi: u32,
+    streams: &mut [Stream; 2],
+    rng: &mut Rng,
+) {
     pair.right.add_sa(wrapping.sa(Way::Right, spi));
     streams[0].send(pair, rng);
     pair.left.add_sa(wrapping.sa(Way::Left, spi + 1));
@@ -111,21 +122,70 @@ fn rekey(pair: &mut Pair, wrapping: &Wrapping, spi: u32, streams: &mut [Stream; 
     pair.right.add_sa(wrapping.sa(Way::Left, spi + 1));
 }
 
+/// As charon does it, in turn begun by either end: ALLOCSPI and UPDSA of what it receives, NEWSA of what it sends, UPDPOLICY of all three,
+/// the SPI in the template for the way out, DELSA of the old one. Who answers sends with the old state until the other deletes it.
+fn as_charon(
+    pair: &mut Pair,
+    wrapping: &Wrapping,
+    spi: u32,
+    streams: &mut [Stream; 2],
+    rng: &mut Rng,
+) {
+    let ends = [(Way::Right, Way::Left), (Way::Left, Way::Right)];
+    let [(out, back), _] = if spi & 2 == 0 { ends } else { [ends[1], ends[0]] };
+    let spi_of = |way| if way == Way::Right { spi } else { spi + 1 };
+    let traffic = |pair: &mut Pair, streams: &mut [Stream; 2], rng: &mut Rng| {
+        streams.iter_mut().for_each(|stream| stream.send(pair, rng));
+    };
+    sender(pair, back).add_sa(wrapping.sa(out, spi_of(out)));
+    sender(pair, out).add_sa(wrapping.sa(back, spi_of(back)));
+    traffic(pair, streams, rng);
+    switch(sender(pair, out), wrapping, (out, back), spi_of(out));
+    traffic(pair, streams, rng);
+    switch(sender(pair, back), wrapping, (back, out), spi_of(back));
+    let old = wrapping.sa(back, spi_of(back) - 2).id;
+    let gateway = sender(pair, back);
+    gateway.database.apply(gateway.now, |change| change.delete_sa(old, Mark::default())).unwrap();
+    traffic(pair, streams, rng);
+}
+
+/// NEWSA of the new outbound state, and UPDPOLICY of all policies.
+fn switch(gateway: &mut Gateway, wrapping: &Wrapping, (out, back): (Way, Way), spi: u32) {
+    gateway.add_sa(wrapping.sa(out, spi));
+    let mut policy = wrapping.policy(Direction::Out, out);
+    policy.templates[0].spi = Spi(spi);
+    let others = [Direction::In, Direction::Forward].map(|way| wrapping.policy(way, back));
+    for policy in others.into_iter().chain([policy]) {
+        gateway.database.apply(gateway.now, |change| change.update_policy(policy)).unwrap();
+    }
+}
+
+fn sender(pair: &mut Pair, way: Way) -> &mut Gateway {
+    match way {
+        Way::Right => &mut pair.left,
+        Way::Left => &mut pair.right,
+    }
+}
+
 fn retire(pair: &mut Pair, wrapping: &Wrapping, spi: u32) {
     for gateway in [&mut pair.left, &mut pair.right] {
         for (way, spi) in [(Way::Right, spi), (Way::Left, spi + 1)] {
             let id = wrapping.sa(way, spi).id;
-            gateway
-                .database
-                .apply(gateway.now, |change| change.delete_sa(id, Mark::default()))
-                .unwrap();
+            // Gone already where the rekeying deleted it.
+            let _gone =
+                gateway.database.apply(gateway.now, |change| change.delete_sa(id, Mark::default()));
         }
     }
 }
 
 #[test]
 fn a_rekey_every_second_for_an_hour_loses_and_doubles_nothing() {
-    an_hour(&Wrapping { flags: SaFlags::ESN, window: 128, ..Wrapping::tunnel4() });
+    an_hour(&Wrapping { flags: SaFlags::ESN, window: 128, ..Wrapping::tunnel4() }, at_once);
+}
+
+#[test]
+fn so_it_is_as_charon_does_it() {
+    an_hour(&Wrapping { flags: SaFlags::ESN, window: 128, ..Wrapping::tunnel4() }, as_charon);
 }
 
 #[test]
@@ -133,5 +193,32 @@ fn so_it_is_behind_udp_sockets() {
     let mut wrapping = Wrapping { window: 128, ..Wrapping::tunnel4() };
     wrapping.encap = Some(UdpEncapKind::Esp);
     wrapping.settings.headers = WireHeaders::UdpSocket;
-    an_hour(&wrapping);
+    an_hour(&wrapping, at_once);
+}
+
+/// `xfrm_state_find`: the youngest, unless it is dying; what went away is not missed while another is there.
+#[test]
+fn the_youngest_state_is_taken_at_once_and_another_when_it_goes() {
+    let wrapping = Wrapping::tunnel4();
+    let mut pair = Pair::new(&wrapping);
+    let spi = |pair: &mut Pair| {
+        let packet = packets::udp("10.1.0.1:7", "10.2.0.1:9", b"which");
+        let (wire, _) = pair.left.outbound(vec![packet]);
+        u32::from_be_bytes(wire[0].bytes()[20..24].try_into().unwrap())
+    };
+    let old = FIRST_SPI;
+    assert_eq!(spi(&mut pair), old);
+    // Of one second and one moment the first found is the one added last, as in the kernel's chains.
+    for (wait, new) in [(0, 0x20), (1, 0x10), (1, 0x30)] {
+        pair.wait(Duration::from_secs(wait));
+        pair.left.add_sa(wrapping.sa(Way::Right, new));
+        assert_eq!(spi(&mut pair), new, "at once");
+    }
+    for (gone, next) in [(0x10, 0x30), (0x30, 0x20), (0x20, old)] {
+        let id = wrapping.sa(Way::Right, gone).id;
+        let left = &mut pair.left;
+        left.database.apply(left.now, |change| change.delete_sa(id, Mark::default())).unwrap();
+        assert_eq!(spi(&mut pair), next);
+    }
+    assert_eq!(pair.left.reasons(), []);
 }
