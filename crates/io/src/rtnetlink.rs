@@ -22,7 +22,7 @@ use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
 pub use address::Address;
 pub use installed::Installed;
 pub use link::Link;
-pub use route::{Chosen, Route, Via};
+pub use route::{Chosen, Route, RouteChange, Via};
 pub use rule::{FirewallMark, Rule};
 
 /// What can go wrong with a request; `request` says what was asked for.
@@ -67,6 +67,19 @@ pub enum Error {
 }
 
 impl Error {
+    /// The kernel's errno, or one that is like it.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Exists { .. } => libc::EEXIST,
+            Self::NotPermitted { .. } => libc::EPERM,
+            Self::NotFound { source, .. } | Self::Refused { source, .. } => {
+                source.raw_os_error().unwrap_or(libc::EIO)
+            }
+            Self::Unreadable { .. } => libc::EPROTO,
+        }
+    }
+
     fn of(request: &str, source: io::Error) -> Self {
         let request = request.to_owned();
         match source.raw_os_error() {
@@ -120,11 +133,16 @@ impl fmt::Display for Prefix {
     }
 }
 
+/// More than an error's answer with the request in it.
+const ANSWER: usize = 4096;
+
 /// A connection to the network namespace that the thread was in when it was opened.
 #[derive(Debug)]
 pub struct Rtnetlink {
     socket: Socket,
     sequence: u32,
+    /// Room for one error's answer.
+    answer: Vec<u8>,
 }
 
 impl Rtnetlink {
@@ -139,7 +157,7 @@ impl Rtnetlink {
             Ok(socket)
         };
         connect()
-            .map(|socket| Self { socket, sequence: 0 })
+            .map(|socket| Self { socket, sequence: 0, answer: Vec::with_capacity(ANSWER) })
             .map_err(|error| Error::of("rtnetlink socket", error))
     }
 
@@ -177,18 +195,49 @@ impl Rtnetlink {
         flags: u16,
         message: RouteNetlinkMessage,
     ) -> Result<Vec<RouteNetlinkMessage>, Error> {
+        let mut bytes = Vec::new();
+        self.encode(flags, message, &mut bytes);
+        self.socket.send(&bytes, 0).map_err(|error| Error::of(request, error))?;
+        let mut answers = Vec::new();
+        while !self.read(request, &mut answers)? {}
+        Ok(answers)
+    }
+
+    /// Appends a request with the next number.
+    fn encode(&mut self, flags: u16, message: RouteNetlinkMessage, bytes: &mut Vec<u8>) {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST | flags;
         header.sequence_number = self.sequence;
         let mut message = NetlinkMessage::new(header, NetlinkPayload::from(message));
         message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
-        self.socket.send(&bytes, 0).map_err(|error| Error::of(request, error))?;
-        let mut answers = Vec::new();
-        while !self.read(request, &mut answers)? {}
-        Ok(answers)
+        let start = bytes.len();
+        bytes.resize(start + message.buffer_len().next_multiple_of(4), 0);
+        message.serialize(&mut bytes[start..]);
+    }
+
+    /// Sends several requests in one datagram. The kernel does them before the call returns and says only which failed: their places, with
+    /// errno.
+    fn change_all(
+        &mut self,
+        requests: impl Iterator<Item = (u16, RouteNetlinkMessage)>,
+    ) -> io::Result<Vec<(usize, i32)>> {
+        let first = self.sequence.wrapping_add(1);
+        let mut bytes = Vec::new();
+        requests.for_each(|(flags, message)| self.encode(flags, message, &mut bytes));
+        if bytes.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.socket.send(&bytes, 0)?;
+        let mut failed = Vec::new();
+        loop {
+            self.answer.clear();
+            match self.socket.recv(&mut self.answer, libc::MSG_DONTWAIT) {
+                Ok(_length) => failed.extend(failure(&self.answer, first)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(failed),
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Reads one datagram of the answer; whether it was the last.
@@ -223,6 +272,16 @@ impl Rtnetlink {
         }
         Ok(false)
     }
+}
+
+/// An `NLMSG_ERROR`, as the place of its request behind the one numbered `first`, and the errno.
+fn failure(answer: &[u8], first: u32) -> Option<(usize, i32)> {
+    const ERROR: u16 = 2;
+    let word = |at: usize| answer.get(at..)?.first_chunk().map(|word| u32::from_ne_bytes(*word));
+    let kind = u16::from_ne_bytes(*answer.get(4..)?.first_chunk()?);
+    let errno = word(16)?.cast_signed().saturating_neg();
+    let place = usize::try_from(word(8)?.wrapping_sub(first)).ok()?;
+    (kind == ERROR && errno != 0).then_some((place, errno))
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! Routes, and the one that the kernel would take.
 
 use std::fmt;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteProtocol, RouteScope, RouteType,
 };
@@ -65,6 +66,18 @@ impl fmt::Display for Route {
     }
 }
 
+/// A change of one route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RouteChange {
+    /// It is added, in the place of one to the same destination with the same metric, if there is one.
+    Put(Route),
+    /// It is deleted, if it is there.
+    Delete(Route),
+}
+
+/// Changes that go into one datagram.
+const TOGETHER: usize = 64;
+
 /// What the kernel would do with a packet to some destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chosen {
@@ -97,6 +110,37 @@ impl Rtnetlink {
     pub fn delete_route(&mut self, route: &Route) -> Result<(), Error> {
         let message = RouteNetlinkMessage::DelRoute(describe(route));
         self.change(&format!("delete route {route}"), 0, message)
+    }
+
+    /// Makes changes, in order: one system call for many. A failure keeps none of the others from being made.
+    ///
+    /// # Errors
+    /// The kernel's about the first that failed.
+    pub fn change_routes(&mut self, changes: &[RouteChange]) -> Result<(), Error> {
+        let mut result = Ok(());
+        for some in changes.chunks(TOGETHER) {
+            let requests = some.iter().map(|change| match change {
+                RouteChange::Put(route) => {
+                    let message = RouteNetlinkMessage::NewRoute(describe(route));
+                    (NLM_F_CREATE | NLM_F_REPLACE, message)
+                }
+                RouteChange::Delete(route) => (0, RouteNetlinkMessage::DelRoute(describe(route))),
+            });
+            let failed = self.change_all(requests).map_err(|error| Error::of("routes", error))?;
+            for (place, errno) in failed {
+                let error = io::Error::from_raw_os_error(errno);
+                let error = match some.get(place) {
+                    Some(RouteChange::Put(route)) => Error::of(&format!("route {route}"), error),
+                    Some(RouteChange::Delete(_)) if errno == libc::ESRCH => continue,
+                    Some(RouteChange::Delete(route)) => {
+                        Error::of(&format!("delete route {route}"), error)
+                    }
+                    None => continue, // of an earlier request
+                };
+                result = result.and(Err(error));
+            }
+        }
+        result
     }
 
     /// All routes of both families in a table, except broadcast, multicast and multipath ones.

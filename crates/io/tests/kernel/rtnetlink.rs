@@ -1,4 +1,4 @@
-use uxfrm_io::rtnetlink::{Error, FirewallMark, Installed, Prefix, Route, Rule, Via};
+use uxfrm_io::rtnetlink::{Error, FirewallMark, Installed, Prefix, Route, RouteChange, Rule, Via};
 use uxfrm_io::{Namespace, Rtnetlink};
 use uxfrm_packet::Version;
 
@@ -180,5 +180,41 @@ fn what_was_installed_is_taken_back() {
         installed.remove().unwrap();
         assert_eq!(kernel.routes(99).unwrap(), []);
         assert!(!kernel.rules(Version::V4).unwrap().contains(&rule));
+    });
+}
+
+#[test]
+fn many_routes_change_at_once_and_one_that_fails_keeps_no_other_back() {
+    in_namespace(|| {
+        let mut kernel = Rtnetlink::open().unwrap();
+        let lo = kernel.link("lo").unwrap().index;
+        kernel.set_up(lo).unwrap();
+        kernel.add_address(lo, prefix("192.0.2.1/32")).unwrap();
+        let table = 51_821;
+        let routes: Vec<_> = (0..200_u32)
+            .map(|n| prefix(&format!("10.1.{n}.0/24")))
+            .chain((0..200_u32).map(|n| prefix(&format!("2001:db8:{n:x}::/48"))))
+            .map(|net| Route { table, metric: Some(7), ..Route::new(net, Via::Link(lo)) })
+            .collect();
+        let put: Vec<_> = routes.iter().map(|route| RouteChange::Put(*route)).collect();
+        kernel.change_routes(&put).unwrap();
+        kernel.change_routes(&put).unwrap();
+        assert_eq!(kernel.routes(table).unwrap().len(), 400);
+
+        let source = Some("192.0.2.1".parse().unwrap());
+        kernel.change_routes(&[RouteChange::Put(Route { source, ..routes[0] })]).unwrap();
+        let found = kernel.routes(table).unwrap();
+        assert_eq!(found.iter().filter(|route| route.source == source).count(), 1);
+        assert_eq!(found.len(), 400);
+
+        let foreign = Some("192.0.2.77".parse().unwrap());
+        let wrong = RouteChange::Put(Route { source: foreign, ..routes[1] });
+        let gone = RouteChange::Delete(Route { metric: Some(8), ..routes[2] });
+        let mut changes: Vec<_> = routes.iter().map(|route| RouteChange::Delete(*route)).collect();
+        changes.splice(100..100, [wrong, gone]);
+        let error = kernel.change_routes(&changes).unwrap_err();
+        assert!(error.to_string().contains("10.1.1.0/24"), "{error}");
+        assert_eq!(error.errno(), 22, "{error}");
+        assert_eq!(kernel.routes(table).unwrap(), []);
     });
 }
