@@ -19,7 +19,7 @@ use nix::sys::{
 };
 
 pub use condition::Condition;
-pub use model::{Chain, Hook, Rule, Table, Verdict};
+pub use model::{Chain, Hook, Rule, RuleChange, RuleId, Table, Verdict};
 
 use message::{Batch, Kind, Payload, flag};
 use model::{Ownership, Part};
@@ -119,6 +119,43 @@ impl Nftables {
         self.commit(&format!("rules of table {}", table.name), batch)
     }
 
+    /// Changes single rules of a table that is there, all at once. The rules that were added, in the order of the changes.
+    ///
+    /// # Errors
+    /// The kernel's; nothing has changed then.
+    pub fn change_rules(
+        &mut self,
+        table: &str,
+        changes: &[RuleChange<'_>],
+    ) -> Result<Vec<RuleId>, Error> {
+        let mut batch = self.batch();
+        for (place, change) in changes.iter().enumerate() {
+            change.describe(table, place + 1, &mut batch);
+        }
+        self.commit_telling(&format!("rules of table {table}"), batch)
+    }
+
+    /// The rules of a chain, in their order.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn rules(&mut self, table: &str, chain: &str) -> Result<Vec<RuleId>, Error> {
+        let question = |sequence| {
+            message::question(Kind::GetRule, flag::DUMP, sequence, |rule| {
+                rule.text(1, table);
+                rule.text(2, chain);
+            })
+        };
+        let found = self
+            .ask(question)
+            .map_err(|error| Error::of(&format!("rules of chain {chain}"), error))?;
+        let in_chain = |rule: &&Vec<u8>| {
+            let name = |kind| message::attribute(rule, kind)?.strip_suffix(&[0]);
+            name(1) == Some(table.as_bytes()) && name(2) == Some(chain.as_bytes())
+        };
+        Ok(found.iter().filter(in_chain).filter_map(|rule| handle(rule)).collect())
+    }
+
     /// Removes a table with all that is in it, if it is there.
     ///
     /// # Errors
@@ -177,7 +214,15 @@ impl Nftables {
     }
 
     /// Sends a transaction and waits for its end. Of several errors the first one counts.
-    fn commit(&mut self, request: &str, mut batch: Batch) -> Result<(), Error> {
+    fn commit(&mut self, request: &str, batch: Batch) -> Result<(), Error> {
+        self.commit_telling(request, batch).map(drop)
+    }
+
+    /// As [`Nftables::commit`], with the rules that the kernel was asked to tell of.
+    fn commit_telling(&mut self, request: &str, mut batch: Batch) -> Result<Vec<RuleId>, Error> {
+        if batch.is_empty() {
+            return Ok(Vec::new());
+        }
         self.sequence = batch.last_sequence().wrapping_add(1);
         let bytes = batch.finish();
         let length = bytes.len();
@@ -186,9 +231,11 @@ impl Nftables {
             _other => Error::of(request, error),
         })?;
         let mut first = None;
+        let mut made = Vec::new();
         loop {
             match self.receive() {
                 Ok(datagram) => {
+                    made.extend(told(&datagram, &batch));
                     if read_results(&datagram, &batch, &mut first) {
                         break;
                     }
@@ -202,7 +249,7 @@ impl Nftables {
                 Err(error) => return Err(Error::of(request, error)),
             }
         }
-        let Some((part, errno)) = first else { return Ok(()) };
+        let Some((part, errno)) = first else { return Ok(made) };
         let request = part.map_or_else(|| request.to_owned(), |part| format!("{request}: {part}"));
         Err(Error::of(&request, io::Error::from_raw_os_error(errno)))
     }
@@ -250,6 +297,18 @@ impl Nftables {
 }
 
 impl Error {
+    /// The kernel's errno.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::NotPermitted { .. } => libc::EPERM,
+            Self::TooLong { .. } => libc::EMSGSIZE,
+            Self::Unsupported { source, .. } | Self::Refused { source, .. } => {
+                source.raw_os_error().unwrap_or(libc::EIO)
+            }
+        }
+    }
+
     fn of(request: &str, source: io::Error) -> Self {
         let request = request.to_owned();
         match source.raw_os_error() {
@@ -283,6 +342,22 @@ fn read_results(datagram: &[u8], batch: &Batch, first: &mut Option<(Option<Part>
         }
     }
     false
+}
+
+/// The rules that a datagram tells of, of those that a transaction made.
+fn told(datagram: &[u8], batch: &Batch) -> Vec<RuleId> {
+    let of_batch = |answer: &message::Answer<'_>| batch.part(answer.sequence).is_some();
+    let rule = |answer: message::Answer<'_>| match answer.payload {
+        Payload::Attributes(attributes) => handle(attributes),
+        Payload::Result(_) | Payload::Done | Payload::Other => None,
+    };
+    message::answers(datagram).filter(of_batch).filter_map(rule).collect()
+}
+
+/// `NFTA_RULE_HANDLE`
+fn handle(rule: &[u8]) -> Option<RuleId> {
+    let handle = message::attribute(rule, 3)?.try_into().ok()?;
+    Some(RuleId(u64::from_be_bytes(handle)))
 }
 
 fn connect() -> io::Result<Socket> {

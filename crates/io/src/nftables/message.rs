@@ -23,6 +23,7 @@ pub(super) enum Kind {
     DeleteTable = 2,
     NewChain = 3,
     NewRule = 6,
+    GetRule = 7,
     DeleteRule = 8,
     GetGeneration = 16,
     NewObject = 18,
@@ -33,6 +34,8 @@ pub(super) enum Kind {
 pub(super) mod flag {
     pub(in super::super) const REQUEST: u16 = 1;
     pub(in super::super) const ACK: u16 = 4;
+    /// What was made is told, with its handle.
+    pub(in super::super) const ECHO: u16 = 8;
     pub(in super::super) const DUMP: u16 = 0x300;
     pub(in super::super) const CREATE: u16 = 0x400;
     /// The rule goes behind the others.
@@ -49,6 +52,10 @@ impl Attributes<'_> {
     }
 
     pub(super) fn number(&mut self, kind: u16, value: u32) {
+        self.bytes(kind, &value.to_be_bytes());
+    }
+
+    pub(super) fn long(&mut self, kind: u16, value: u64) {
         self.bytes(kind, &value.to_be_bytes());
     }
 
@@ -130,6 +137,11 @@ impl Batch {
     pub(super) fn last_sequence(&self) -> u32 {
         let parts = u32::try_from(self.parts.len()).unwrap_or(u32::MAX);
         self.begin.wrapping_add(parts)
+    }
+
+    /// Whether it changes nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.parts.is_empty()
     }
 
     /// Whether a message's number is that of the batch's begin: errors of the whole have it.

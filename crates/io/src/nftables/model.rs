@@ -53,6 +53,31 @@ pub struct Rule {
     pub verdict: Verdict,
 }
 
+/// A rule in the kernel, by its handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuleId(pub(super) u64);
+
+/// A change of one rule in a table that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuleChange<'a> {
+    /// A rule is added to a chain: before another one, or as the last.
+    Add {
+        /// The chain's name.
+        chain: &'static str,
+        /// The rule behind it.
+        before: Option<RuleId>,
+        /// What it is.
+        rule: &'a Rule,
+    },
+    /// A rule goes.
+    Delete {
+        /// The name of the chain that it is in.
+        chain: &'static str,
+        /// Which one.
+        rule: RuleId,
+    },
+}
+
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -143,6 +168,33 @@ impl Table {
                     attributes.text(1, &self.name);
                     attributes.text(2, chain.name);
                     attributes.nest(4, |list| rule.describe(list));
+                });
+            }
+        }
+    }
+}
+
+impl RuleChange<'_> {
+    /// Tells it to the kernel; `place` is its place among the changes, from 1.
+    pub(super) fn describe(&self, table: &str, place: usize, batch: &mut Batch) {
+        match *self {
+            Self::Add { chain, before, rule } => {
+                let place_flag = if before.is_none() { flag::APPEND } else { 0 };
+                let flags = flag::CREATE | flag::ECHO | place_flag;
+                batch.push(Part::Rule(chain, place), Kind::NewRule, flags, |attributes| {
+                    attributes.text(1, table);
+                    attributes.text(2, chain);
+                    attributes.nest(4, |list| rule.describe(list));
+                    if let Some(RuleId(handle)) = before {
+                        attributes.long(6, handle);
+                    }
+                });
+            }
+            Self::Delete { chain, rule: RuleId(handle) } => {
+                batch.push(Part::Rule(chain, place), Kind::DeleteRule, 0, |attributes| {
+                    attributes.text(1, table);
+                    attributes.text(2, chain);
+                    attributes.long(3, handle);
                 });
             }
         }

@@ -2,7 +2,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
-use uxfrm_io::nftables::{Chain, Condition, Error, Hook, Rule, Table, Verdict};
+use uxfrm_io::nftables::{Chain, Condition, Error, Hook, Rule, RuleChange, Table, Verdict};
 use uxfrm_io::{Namespace, Nftables, Rtnetlink, netns};
 use uxfrm_packet::Version;
 
@@ -283,5 +283,38 @@ fn a_thousand_errors_are_one() {
         assert!(error.to_string().contains("rule 1 of chain in"), "{error}");
         assert!(!nftables.has(NAME).unwrap());
         nftables.install(&table(Vec::new())).unwrap();
+    });
+}
+
+/// Rules come and go one by one, each in its place, while the others go on counting.
+#[test]
+fn single_rules_are_added_in_their_place_and_deleted() {
+    with_nftables(|| {
+        let mut nftables = Nftables::open().unwrap();
+        let to_port = |port, counter| {
+            let conditions = vec![Condition::protocol(17), Condition::upper_pair(2, port, 0xffff)];
+            rule(conditions, counter, Verdict::Drop)
+        };
+        nftables.install(&table(vec![to_port(1, "hit"), to_port(2, "hit")])).unwrap();
+        let before = nftables.rules(NAME, "in").unwrap();
+        assert_eq!((before.len(), nftables.rules(NAME, "more").unwrap().len()), (2, 1));
+
+        let (first, middle, last) = (to_port(3, "all"), to_port(4, "all"), to_port(5, "all"));
+        let add = |rule, before| RuleChange::Add { chain: "in", before, rule };
+        let changes = [
+            add(&middle, Some(before[1])),
+            add(&first, Some(before[0])),
+            add(&last, None),
+            RuleChange::Delete { chain: "in", rule: before[0] },
+        ];
+        let made = nftables.change_rules(NAME, &changes).unwrap();
+        let expected = [made[1], made[0], before[1], made[2]];
+        assert_eq!(nftables.rules(NAME, "in").unwrap(), expected);
+
+        // Of a change that fails nothing comes true.
+        let gone = RuleChange::Delete { chain: "in", rule: before[0] };
+        nftables.change_rules(NAME, &[add(&first, None), gone]).unwrap_err();
+        assert_eq!(nftables.rules(NAME, "in").unwrap(), expected);
+        assert_eq!(nftables.change_rules(NAME, &[]).unwrap(), []);
     });
 }
