@@ -108,9 +108,30 @@ impl Server {
         now: Moment,
         out: &mut Outbox,
     ) {
+        self.handle_attended(client, bytes, database, now, &mut |_| Ok(()), out);
+    }
+
+    /// As [`Server::handle`]; `attend` is called after each request that was carried out, before anybody is told. When it refuses, nobody is
+    /// told but the client; it has undone in the databases what the request did.
+    pub fn handle_attended(
+        &mut self,
+        client: ClientId,
+        bytes: &[u8],
+        database: &mut Database,
+        now: Moment,
+        attend: &mut impl FnMut(&mut Database) -> Result<(), Refusal>,
+        out: &mut Outbox,
+    ) {
         for message in Messages::of(bytes) {
             let options = self.clients.options(client);
-            let answer = self.carry_out(client, message, database, now, out);
+            let told = out.len();
+            let mut answer = self.carry_out(client, message, database, now, out);
+            if matches!(answer, Outcome::Answered(Ok(_)))
+                && let Err(refusal) = attend(database)
+            {
+                out.truncate(told);
+                answer = Outcome::Answered(Err(refusal));
+            }
             match answer {
                 Outcome::Answered(Ok(warning)) => {
                     if message.flags().contains(Flags::ACK) {

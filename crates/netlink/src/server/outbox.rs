@@ -33,6 +33,15 @@ impl Outbox {
         self.0.is_empty()
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Takes back all behind the first `len`.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.0.truncate(len);
+    }
+
     pub(crate) fn answer(&mut self, to: ClientId, datagram: Datagram) {
         self.0.push(Delivery { to, datagram: Arc::new(datagram), group: None });
     }
