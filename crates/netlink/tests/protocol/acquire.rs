@@ -28,7 +28,7 @@ const SOURCE: [u8; 4] = [10, 0, 0, 1];
 const DESTINATION: [u8; 4] = [10, 1, 0, 5];
 
 /// A policy from 10.0.0.0/24 to 10.1.0.0/16 for UDP; the gateways are 192.0.2.1 and 192.0.2.2.
-struct Words {
+pub(crate) struct Words {
     mode: Mode,
     attributes: Vec<u8>,
     mark: Mark,
@@ -36,7 +36,7 @@ struct Words {
 }
 
 impl Words {
-    fn tunnel() -> Self {
+    pub(crate) fn tunnel() -> Self {
         Self { mode: Mode::Tunnel, attributes: Vec::new(), mark: Mark::default(), if_id: IfId(0) }
     }
 
@@ -117,7 +117,7 @@ impl Stage {
         self.database.snapshot().acquires.pending.len()
     }
 
-    fn prepared(words: &Words) -> Self {
+    pub(crate) fn prepared(words: &Words) -> Self {
         let mut stage = Self::new();
         let answers = stage.ask(&words.request());
         assert_eq!(answers[0].verdict(), Some((0, String::new())));
@@ -195,7 +195,7 @@ fn allocate(seq: u32, spi: u32, mode: u8) -> Vec<u8> {
     message(ALLOC_SPI, 1, &body)
 }
 
-fn by_spi(kind: u16, spi: u32) -> Vec<u8> {
+pub(crate) fn by_spi(kind: u16, spi: u32) -> Vec<u8> {
     let mut body = vec![0; 24];
     body[0..4].copy_from_slice(&[192, 0, 2, 2]);
     body[16..20].copy_from_slice(&spi.to_be_bytes());

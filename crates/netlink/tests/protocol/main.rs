@@ -5,5 +5,6 @@ mod acquire;
 mod counters;
 mod iproute2;
 mod kernel;
+mod limits;
 mod stage;
 mod total;
