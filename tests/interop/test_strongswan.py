@@ -252,9 +252,7 @@ def test_a_nat_between(uxfrm, sites_with_nat, running):
         exchange(sites)
 
     sites.masquerade("30000-30999")
-    time.sleep(topology.FORGETFUL_SECONDS + 0.5)
-    sites.between.seen()
-    sites.left_host.run("ping", "-q", "-c", "1", "-W", "1", RIGHT_HOST, check=False)
+    sites.left_host.run("ping", "-q", "-c", "3", "-i", "0.2", "-W", "0.2", RIGHT_HOST, check=False)
     right.charon.wait_for("XFRM_MSG_MAPPING")
     right.wait_for_states(lambda states: re.search(r" dport 30\d{3} ", states))
     wire.assert_no_plaintext(sites.between.seen())

@@ -12,7 +12,6 @@ from wire import Wire
 
 PREFIX = f"ux{os.getpid() % 100000}"
 HERE = Side(outer={4: "10.9.0.1", 6: "fd09::1"}, inner={4: "10.1.0.1", 6: "fd01::1"}, spi=0x1000)
-FORGETFUL_SECONDS = 1  # of the router's connection tracking
 THERE = Side(outer={4: "10.9.0.2", 6: "fd09::2"}, inner={4: "10.2.0.1", 6: "fd02::1"}, spi=0x2000)
 
 
@@ -223,12 +222,11 @@ class SitesWithNat(Sites):
         self.left.ip("route add default via 192.168.9.1")
         self.router.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
         self.between = self.wire(self.right, "wire0")
-        for timeout in ("udp_timeout", "udp_timeout_stream"):
-            self.router.run("sysctl", "-qw", f"net.netfilter.nf_conntrack_{timeout}={FORGETFUL_SECONDS}")
         self.masquerade("20000-20999")
 
     def masquerade(self, ports):
-        """New flows of the left gateway come from these ports. A flow is new after FORGETFUL_SECONDS of silence."""
+        """The left gateway's packets come from these ports from now on, also those of flows that were there before: Linux forgets
+        them with the address."""
         rules = f"""flush ruleset
         table ip nat {{
             chain out {{
@@ -237,3 +235,5 @@ class SitesWithNat(Sites):
             }}
         }}"""
         self.router.run("nft", rules)
+        self.router.ip("address delete 10.9.0.9/24 dev outside")
+        self.router.ip("address add 10.9.0.9/24 dev outside")
