@@ -122,12 +122,16 @@ impl Bundle {
 
     /// Whether every state in it still works and is for this flow (`xfrm_bundle_ok`, `xfrm_state_look_at`).
     fn serves(&self, flow: &FlowKey, now: Moment) -> bool {
-        now < self.until
-            && self.layers.iter().all(|layer| {
-                let selector = layer.sa.config().selector.as_ref();
-                matches!(layer.sa.lifecycle(), Lifecycle::Valid | Lifecycle::Dying)
-                    && selector.is_none_or(|selector| selector.matches(flow))
-            })
+        let mut selectors = self.layers.iter().map(|layer| layer.sa.config().selector.as_ref());
+        self.works(now) && selectors.all(|one| one.is_none_or(|selector| selector.matches(flow)))
+    }
+
+    /// Whether every state in it still works.
+    #[inline]
+    fn works(&self, now: Moment) -> bool {
+        let works =
+            |layer: &Layer| matches!(layer.sa.lifecycle(), Lifecycle::Valid | Lifecycle::Dying);
+        now < self.until && self.layers.iter().all(works)
     }
 }
 
@@ -312,19 +316,28 @@ impl BundleCache {
         }
     }
 
-    /// To be called before a batch: forgets what another generation, or too many flows, left behind.
-    pub(crate) fn begin(&mut self, generation: u64) {
-        if self.generation != generation || self.bundles.len() >= MOST || self.index.len() >= MOST {
+    /// To be called before a batch: forgets what another generation, or too many flows, left behind. True when places are void.
+    pub(crate) fn begin(&mut self, generation: u64) -> bool {
+        let void =
+            self.generation != generation || self.bundles.len() >= MOST || self.index.len() >= MOST;
+        if void {
             self.bundles.clear();
             self.index.clear();
             self.accounts.clear();
             self.account_of.clear();
             self.generation = generation;
         }
+        void
     }
 
     pub(crate) fn bundle(&self, place: u32) -> &Bundle {
         &self.bundles[place as usize]
+    }
+
+    /// Whether the bundle at a place, which is known from an earlier packet of the same flow, still works.
+    #[inline]
+    pub(crate) fn works(&self, place: u32, now: Moment) -> bool {
+        self.bundles.get(place as usize).is_some_and(|bundle| bundle.works(now))
     }
 
     /// The account and the layer at `depth` of a bundle; `None` when it is not so deep.

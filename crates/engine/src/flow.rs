@@ -26,6 +26,20 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
+    /// What only the addresses are known of.
+    pub(crate) const fn between(source: IpAddr, destination: IpAddr) -> Self {
+        Self {
+            source,
+            destination,
+            protocol: 0,
+            source_port: 0,
+            destination_port: 0,
+            mark: 0,
+            if_id: 0,
+            ifindex: 0,
+        }
+    }
+
     /// The key of a packet; `ip` was parsed from `bytes`, which are of `packet`.
     #[must_use]
     #[inline]

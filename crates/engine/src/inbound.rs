@@ -33,8 +33,9 @@ use uxfrm_packet::{Batch, Checksum, Coalescer, IpPacket, PacketBuf, Segments};
 use crate::esp::decapsulate::Stripped;
 use crate::fragments::reassembly::{Outcome, Reassembly};
 use crate::sa::replay::Candidate;
+use crate::spd::flow_cache::Known;
 use crate::worker::{Bench, Traffic};
-use crate::{DropReason, PolicyCache, Sa, SaProtocol, Settings, Spi, UdpEncap};
+use crate::{Direction, DropReason, FlowKey, PolicyCache, Sa, SaProtocol, Settings, Spi, UdpEncap};
 use check::MAX_DEPTH;
 use peel::{Envelope, Peeled};
 
@@ -51,6 +52,7 @@ pub(crate) struct Inbound {
     /// ESP to be opened in this round, in order of buffers and places.
     sealed: Vec<Sealed>,
     verdicts: Vec<Authenticity>,
+    questions: Questions,
     reassembly: Reassembly,
     coalescer: Coalescer,
 }
@@ -100,6 +102,16 @@ enum Standing {
     Expired,
 }
 
+/// What the policies are asked about the batch's plain packets, one place each, and what they say.
+#[derive(Debug, Default)]
+struct Questions {
+    flows: Vec<FlowKey>,
+    /// Of the innermost state that each came by.
+    spis: Vec<Spi>,
+    directions: Vec<Direction>,
+    known: Vec<Known>,
+}
+
 /// An ESP packet that waits to be opened.
 #[derive(Debug)]
 struct Sealed {
@@ -117,12 +129,13 @@ impl Inbound {
     pub(crate) fn new(settings: &Settings) -> Self {
         Self {
             traffic: Traffic::default(),
-            policies: PolicyCache::new(settings.cache, !settings.seed),
+            policies: PolicyCache::new(settings.cache.inbound, !settings.seed),
             buffers: Vec::with_capacity(uxfrm_packet::BATCH),
             items: Vec::with_capacity(uxfrm_packet::BATCH),
             used: Vec::new(),
             sealed: Vec::with_capacity(uxfrm_packet::BATCH),
             verdicts: Vec::with_capacity(uxfrm_packet::BATCH),
+            questions: Questions::default(),
             reassembly: Reassembly::default(),
             coalescer: Coalescer::new(),
         }

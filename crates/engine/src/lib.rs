@@ -55,7 +55,9 @@ pub use snapshot::{Published, Snapshot};
 pub use spd::{
     classifier::Footprint,
     entry::{Place, PolicyEntry},
-    flow_cache::{AnswerId, CacheMode, CacheSettings, CacheStats, PolicyCache},
+    flow_cache::{
+        AnswerId, CacheFamilies, CacheMode, CacheSettings, CacheStats, Caches, PolicyCache, Ruling,
+    },
     policy::{Action, MAX_TEMPLATES, Policy, PolicyFlags, PolicyKind},
     table::{Defaults, Lookup, Spd},
     template::{Level, Template},

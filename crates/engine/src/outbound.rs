@@ -4,9 +4,9 @@
 //! One batch walks through these stages. The code follows the numbers.
 //!
 //! 1. **Receive**: count; complete checksums that the host left open; plan how super-packets are cut.
-//! 2. **Flow key**: addresses, protocol, ports, mark, interface id.
-//! 3. **Look up** the policy, once per super-packet.
-//! 4. **Verdict**: pass, drop, or a bundle: the chain of SAs, innermost first, from the worker's cache. Without a state that is
+//! 2. **Flow key**: addresses, protocol, ports, mark, interface id; of the whole batch before anything else is done.
+//! 3. **Look up** policies and bundles of the whole batch together, once per super-packet.
+//! 4. **Verdict**: pass, drop, or a bundle: the chain of SAs, innermost first, from the worker's caches. Without a state that is
 //!    required, wait for key managers to make it; those that have waited come before the batch.
 //! 5. **PMTU**: too big and not to be fragmented, and the sender is told; all others get their frame, in which they will
 //!    be wrapped without being moved again. Super-packets are cut straight into theirs.
@@ -29,18 +29,19 @@ mod number;
 mod transmit;
 mod waiting;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use arrayvec::ArrayVec;
 use uxfrm_crypto::{Crypter, Iv, SealJob, Sealing, SeqHigh};
-use uxfrm_packet::{Batch, IpPacket, PacketBuf, SegmentPlan, Segments, checksum};
+use uxfrm_packet::{Batch, IpPacket, PacketBuf, ParseError, SegmentPlan, Segments, checksum};
 
 use crate::bundle::{BundleCache, Deciding, Resolution};
 use crate::esp::encapsulate::{self, Stamp};
 use crate::esp::layer::{Inside, Layer, Wrap};
 use crate::pmtu::{self, ErrorBudget};
+use crate::spd::flow_cache::Known;
 use crate::worker::{Bench, Traffic};
-use crate::{Action, Direction, DropReason, FlowKey, PolicyCache, Settings, Spi};
+use crate::{Action, AnswerId, Direction, DropReason, FlowKey, PolicyCache, Ruling, Settings, Spi};
 use waiting::Waiting;
 
 /// The outbound half of a worker: scratch and what it remembers between batches.
@@ -50,6 +51,7 @@ pub(crate) struct Outbound {
     items: Vec<Item>,
     pub(crate) policies: PolicyCache,
     cache: BundleCache,
+    ahead: Ahead,
     /// Accounts that this layer of this batch draws on.
     drawn: Vec<u32>,
     /// Items in which the crypto library refused a packet.
@@ -82,6 +84,14 @@ struct Item {
     sequence: u64,
 }
 
+/// The batch's packets before they are touched, one place each: their headers, their flows, and what is known of those.
+#[derive(Debug, Default)]
+struct Ahead {
+    headers: Vec<Result<IpPacket, ParseError>>,
+    flows: Vec<FlowKey>,
+    known: Vec<Known>,
+}
+
 /// What the policies say.
 enum Verdict {
     Pass,
@@ -96,8 +106,9 @@ impl Outbound {
         Self {
             traffic: Traffic::default(),
             items: Vec::with_capacity(uxfrm_packet::BATCH),
-            policies: PolicyCache::new(settings.cache, settings.seed),
+            policies: PolicyCache::new(settings.cache.outbound, settings.seed),
             cache: BundleCache::new(),
+            ahead: Ahead::default(),
             drawn: Vec::new(),
             failed: Vec::new(),
             errors: ErrorBudget::new(),
@@ -108,7 +119,9 @@ impl Outbound {
 
     /// Forgets what was worked out under another generation.
     pub(crate) fn refresh(&mut self, generation: u64) {
-        self.cache.begin(generation);
+        if self.cache.begin(generation) {
+            self.policies.forget_bundles();
+        }
     }
 
     /// Buffers that wait for a state.
@@ -118,11 +131,16 @@ impl Outbound {
 
     pub(crate) fn run(&mut self, batch: &mut Batch, bench: &mut Bench<'_>) {
         self.policies.begin(&bench.snapshot.spd);
-        self.cache.begin(bench.snapshot.generation);
+        self.refresh(bench.snapshot.generation);
         self.resume(bench);
-        for packet in batch.drain() {
-            self.receive(packet, bench);
+        self.look_ahead(batch, bench);
+        let ahead = std::mem::take(&mut self.ahead);
+        let known = ahead.headers.iter().zip(&ahead.flows).zip(&ahead.known);
+        for (packet, ((ip, flow), known)) in batch.drain().zip(known) {
+            self.receive(packet, ip, flow, *known, bench);
         }
+        self.ahead = ahead;
+        self.policies.settle(bench.now);
         let cache = &self.cache;
         let depths = self.items.iter().map(|item| cache.bundle(item.bundle).layers.len());
         for depth in 0..depths.max().unwrap_or(0) {
@@ -134,86 +152,111 @@ impl Outbound {
         self.transmit(bench);
     }
 
+    /// 2 Flow key, 3 Look up.
+    fn look_ahead(&mut self, batch: &Batch, bench: &Bench<'_>) {
+        let Ahead { headers, flows, known } = &mut self.ahead;
+        headers.clear();
+        flows.clear();
+        known.clear();
+        for packet in batch.as_slice() {
+            let ip = IpPacket::parse(packet.bytes());
+            // What cannot be parsed is dropped whatever the policies say.
+            let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+            flows.push(match &ip {
+                Ok(ip) => FlowKey::of(packet, ip, packet.bytes()),
+                Err(_) => FlowKey::between(none, none),
+            });
+            headers.push(ip);
+        }
+        self.policies.know_each(&bench.snapshot.spd, Direction::Out, flows, &[], known);
+    }
+
     /// 1 Receive.
-    fn receive(&mut self, mut packet: PacketBuf, bench: &mut Bench<'_>) {
+    fn receive(
+        &mut self,
+        mut packet: PacketBuf,
+        ip: &Result<IpPacket, ParseError>,
+        flow: &FlowKey,
+        known: Known,
+        bench: &mut Bench<'_>,
+    ) {
         let plan = match packet.segments {
             Segments::One => Ok(None),
             Segments::Tcp { .. } | Segments::Udp { .. } => SegmentPlan::new(&packet).map(Some),
             // The host hands over packets, not what goes on a wire.
-            Segments::Train { .. } => Err(uxfrm_packet::ParseError::NotSuper),
+            Segments::Train { .. } => Err(ParseError::NotSuper),
         };
         let count = plan.as_ref().ok().and_then(Option::as_ref).map_or(1, SegmentPlan::count);
         self.traffic.received += count as u64;
         self.traffic.received_bytes += packet.len() as u64;
         let parsed = plan.and_then(|plan| {
             checksum_of(&mut packet, plan.as_ref())?;
-            Ok((plan, IpPacket::parse(packet.bytes())?))
+            Ok((plan, (*ip)?))
         });
         let Ok((plan, ip)) = parsed else {
             return self.discard(packet, count, DropReason::OutMalformed, bench);
         };
         packet.trim(ip.total_len);
-        self.decide(packet, plan.as_ref(), &ip, bench);
-    }
-
-    /// 2 Flow key, and what follows from the verdict.
-    fn decide(
-        &mut self,
-        packet: PacketBuf,
-        plan: Option<&SegmentPlan>,
-        ip: &IpPacket,
-        bench: &mut Bench<'_>,
-    ) {
-        let count = plan.map_or(1, SegmentPlan::count);
-        let flow = FlowKey::of(&packet, ip, packet.bytes());
-        match self.look_up(&flow, count, packet.len(), bench) {
-            Verdict::Pass => self.pass(packet, plan, bench),
+        let packets = u32::try_from(count).unwrap_or(u32::MAX);
+        self.policies.count(known.answer, packets, packet.len() as u64);
+        match self.rule(flow, known, bench) {
+            Verdict::Pass => self.pass(packet, plan.as_ref(), bench),
             Verdict::Drop(reason) => self.discard(packet, count, reason, bench),
-            Verdict::Bundle(bundle) => self.enter(packet, plan, ip, bundle, bench),
-            Verdict::Wait => self.wait(packet, &flow, count, bench),
+            Verdict::Bundle(bundle) => self.enter(packet, plan.as_ref(), &ip, bundle, bench),
+            Verdict::Wait => self.wait(packet, flow, count, bench),
         }
     }
 
-    /// 3 Look up, 4 Verdict.
-    fn look_up(
-        &mut self,
-        flow: &FlowKey,
-        count: usize,
-        bytes: usize,
-        bench: &mut Bench<'_>,
-    ) -> Verdict {
+    /// 3 Look up, 4 Verdict; of one packet that comes again.
+    fn look_up(&mut self, flow: &FlowKey, bench: &mut Bench<'_>) -> Verdict {
         let spd = &bench.snapshot.spd;
         let answer = self.policies.lookup(spd, Direction::Out, flow, Spi(0));
-        let deciding: Deciding<'_> = self.policies.answer(answer).iter().collect();
-        if deciding.is_empty() {
-            return match spd.defaults().outbound {
+        self.rule(flow, Known::only(answer), bench)
+    }
+
+    /// 4 Verdict.
+    fn rule(&mut self, flow: &FlowKey, known: Known, bench: &mut Bench<'_>) -> Verdict {
+        match known.answer.ruling() {
+            Ruling::Default => match bench.snapshot.spd.defaults().outbound {
                 Action::Allow => Verdict::Pass,
                 Action::Block => Verdict::Drop(DropReason::OutDefaultBlock),
-            };
-        }
-        for entry in &deciding {
-            entry.charge(u32::try_from(count).unwrap_or(u32::MAX), bytes as u64, bench.now);
-            if entry.policy().action == Action::Block {
-                return Verdict::Drop(DropReason::OutPolicyBlock);
+            },
+            Ruling::Block => Verdict::Drop(DropReason::OutPolicyBlock),
+            Ruling::Pass => Verdict::Pass,
+            Ruling::Protect => {
+                let working = |place: &u32| self.cache.works(*place, bench.now);
+                match known.bundle().filter(working) {
+                    Some(place) => Verdict::Bundle(place),
+                    None => self.resolve(flow, known.answer, bench),
+                }
             }
         }
-        if deciding.iter().all(|entry| entry.policy().templates.is_empty()) {
-            return Verdict::Pass;
-        }
-        match self.cache.resolve(bench.snapshot, &deciding, flow, bench.settings, bench.now) {
-            Resolution::Bundle(place) => self.verdict(place),
+    }
+
+    /// The verdict of a flow whose bundle is not known; only one with layers is.
+    fn resolve(&mut self, flow: &FlowKey, answer: AnswerId, bench: &mut Bench<'_>) -> Verdict {
+        let deciding: Deciding<'_> = self.policies.answer(answer).iter().collect();
+        let cache = &mut self.cache;
+        let resolution = cache.resolve(bench.snapshot, &deciding, flow, bench.settings, bench.now);
+        drop(deciding);
+        match resolution {
+            Resolution::Bundle(place) => self.verdict(flow, answer, place),
             Resolution::Asking(place) => {
                 self.ask_for_optional(flow, bench);
-                self.verdict(place)
+                self.verdict(flow, answer, place)
             }
             Resolution::Refused(reason) => Verdict::Drop(reason),
             Resolution::Missing => Verdict::Wait,
         }
     }
 
-    fn verdict(&self, place: u32) -> Verdict {
-        let is_empty = self.cache.bundle(place).layers.is_empty();
-        if is_empty { Verdict::Pass } else { Verdict::Bundle(place) }
+    /// That of a bundle, which the flow's next packets find without asking.
+    fn verdict(&mut self, flow: &FlowKey, answer: AnswerId, place: u32) -> Verdict {
+        if self.cache.bundle(place).layers.is_empty() {
+            return Verdict::Pass;
+        }
+        self.policies.teach(Direction::Out, flow, answer, place);
+        Verdict::Bundle(place)
     }
 
     /// 5 PMTU.
@@ -368,7 +411,7 @@ fn job<'a>(layer: &'a Layer, sequence: u64, esp: &'a mut [u8]) -> SealJob<'a> {
 }
 
 /// What a packet was found to be when it came.
-fn parsed(packet: &PacketBuf) -> Result<(Option<SegmentPlan>, IpPacket), uxfrm_packet::ParseError> {
+fn parsed(packet: &PacketBuf) -> Result<(Option<SegmentPlan>, IpPacket), ParseError> {
     let plan = match packet.segments {
         Segments::One | Segments::Train { .. } => None,
         Segments::Tcp { .. } | Segments::Udp { .. } => Some(SegmentPlan::new(packet)?),
@@ -377,10 +420,7 @@ fn parsed(packet: &PacketBuf) -> Result<(Option<SegmentPlan>, IpPacket), uxfrm_p
 }
 
 /// Segments of a super-packet get their checksums when they are cut.
-fn checksum_of(
-    packet: &mut PacketBuf,
-    plan: Option<&SegmentPlan>,
-) -> Result<(), uxfrm_packet::ParseError> {
+fn checksum_of(packet: &mut PacketBuf, plan: Option<&SegmentPlan>) -> Result<(), ParseError> {
     if plan.is_some() { Ok(()) } else { checksum::complete(packet) }
 }
 

@@ -12,7 +12,7 @@ use uxfrm_packet::{Batch, Pool};
 
 use crate::inbound::Inbound;
 use crate::outbound::Outbound;
-use crate::{CacheSettings, CacheStats, DropReason, Drops, Event, Moment, Published, Snapshot};
+use crate::{CacheStats, Caches, DropReason, Drops, Event, Moment, Published, Snapshot};
 
 /// Who writes the headers outside ESP-in-UDP packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,8 +121,8 @@ pub struct Settings {
     pub addresses: HostAddresses,
     /// UDP ports at which whole IP packets may hold ESP (RFC 3948: 4500). Socket payloads are peeled at any port.
     pub encap_ports: Vec<u16>,
-    /// How policies of flows are remembered, in each direction.
-    pub cache: CacheSettings,
+    /// How what was found out about flows is remembered.
+    pub cache: Caches,
     /// How much may wait for states.
     pub patience: Patience,
     /// Seed of outer IPv4 ids, IPv6 fragment ids and flow caches; different in every worker.
@@ -138,7 +138,7 @@ impl Default for Settings {
             hop_limit: 64,
             addresses: HostAddresses::default(),
             encap_ports: vec![4500],
-            cache: CacheSettings::default(),
+            cache: Caches::default(),
             patience: Patience::default(),
             seed: 0,
         }

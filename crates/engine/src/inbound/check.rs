@@ -7,8 +7,8 @@ use arrayvec::ArrayVec;
 use crate::sa::config::SaFlags;
 use crate::spd::policy::MAX_TEMPLATES;
 use crate::{
-    Action, Direction, DropReason, FlowKey, Level, Lookup, Mode, Moment, PolicyCache, PolicyEntry,
-    PolicyFlags, PolicyKind, Sa, Snapshot, Spi, Template,
+    Action, AnswerId, Direction, DropReason, FlowKey, Level, Lookup, Mode, Moment, PolicyCache,
+    PolicyEntry, PolicyFlags, PolicyKind, Sa, Snapshot, Template,
 };
 
 /// SAs around a packet at the most (`XFRM_MAX_DEPTH`).
@@ -27,6 +27,8 @@ pub(crate) struct Arrival<'a> {
     pub(crate) reported: Option<FlowKey>,
     pub(crate) path: SecPath<'a>,
     pub(crate) bytes: usize,
+    /// The policies of its flow.
+    pub(crate) answer: AnswerId,
 }
 
 /// Checks a plain packet against the states it came through and the policies of its direction.
@@ -40,9 +42,8 @@ pub(crate) fn check(
     if !path.iter().all(|sa| carries(sa, arrival)) {
         return Err(DropReason::InSelectorMismatch);
     }
-    // The answer is the policies only, which are compared with the states used below: so no SPI in the key, and a rekey finds what was known.
-    let answer = policies.lookup(&snapshot.spd, *direction, flow, Spi(0));
-    let answer = policies.answer(answer);
+    policies.count_first(arrival.answer, 1, arrival.bytes as u64);
+    let answer = policies.answer(arrival.answer);
     let instead = match answer {
         [_, ..] => None,
         [] => match for_errors(snapshot, arrival) {
@@ -57,7 +58,7 @@ pub(crate) fn check(
         .filter(|entry| entry.kind() == PolicyKind::Sub)
         .and_then(|_| snapshot.spd.lookup_kind(PolicyKind::Main, *direction, flow));
     let deciding = answer.iter().chain(instead).chain(main);
-    if let Some(found) = deciding.clone().next() {
+    if let Some(found) = instead {
         found.charge(1, arrival.bytes as u64, now);
     }
     if deciding.clone().any(|entry| entry.policy().action == Action::Block) {

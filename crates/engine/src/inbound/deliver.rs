@@ -4,24 +4,33 @@ use uxfrm_packet::{Batch, IpPacket, Notes, PacketBuf, Pool, Protocol, Segments, 
 
 use super::check::{Arrival, SecPath, check};
 use super::quote::reported;
-use super::{Fate, Inbound, Item};
+use super::{Fate, Inbound, Item, Questions, Used};
 use crate::worker::Bench;
-use crate::{Direction, DropReason, FlowKey, HostPort, UdpSuper};
+use crate::{AnswerId, Direction, DropReason, FlowKey, HostPort, Spi, UdpSuper};
 
 impl Inbound {
     /// 8 Check, 9 Coalesce, 10 Transmit.
     pub(super) fn deliver(&mut self, bench: &mut Bench<'_>) {
+        let mut questions = std::mem::take(&mut self.questions);
+        self.look_up(&mut questions, bench);
+        let mut answered = questions.known.iter().zip(&questions.flows).zip(&questions.directions);
         for place in 0..self.items.len() {
             match self.items[place].fate {
                 Fate::Gone => {}
                 // A layer was taken off in the last round, and there is one more.
                 Fate::New | Fate::Sealed => self.drop(place, DropReason::InTooDeep, bench),
-                Fate::Plain(ip) => match self.check(place, &ip, bench) {
-                    Ok(()) => self.hand_on(place, ip.protocol, bench),
-                    Err(reason) => self.drop(place, reason, bench),
-                },
+                Fate::Plain(ip) => {
+                    let Some(((known, flow), direction)) = answered.next() else { continue };
+                    match self.check(place, &ip, flow, *direction, known.answer, bench) {
+                        Ok(()) => self.hand_on(place, ip.protocol, bench),
+                        Err(reason) => self.drop(place, reason, bench),
+                    }
+                }
             }
         }
+        self.policies.settle(bench.now);
+        questions.clear();
+        self.questions = questions;
         self.items.clear();
         self.coalescer.flush(&mut bench.out.host);
         for buffer in self.buffers.drain(..).flatten() {
@@ -29,22 +38,42 @@ impl Inbound {
         }
     }
 
-    fn check(&mut self, place: usize, ip: &IpPacket, bench: &Bench<'_>) -> Result<(), DropReason> {
+    /// 8 Check: the policies of all plain packets, found together.
+    fn look_up(&mut self, questions: &mut Questions, bench: &Bench<'_>) {
+        for item in &self.items {
+            let Fate::Plain(ip) = &item.fate else { continue };
+            let buffer = self.buffers[item.buffer as usize].as_ref();
+            questions.push(item, ip, buffer, &self.used, bench);
+        }
+        let Questions { flows, spis, directions, known } = questions;
+        let mut from = 0;
+        for run in directions.chunk_by(|a, b| a == b) {
+            let these = from..from + run.len();
+            let (flows, spis) = (&flows[these.clone()], &spis[these.clone()]);
+            self.policies.know_each(&bench.snapshot.spd, run[0], flows, spis, known);
+            from = these.end;
+        }
+    }
+
+    fn check(
+        &mut self,
+        place: usize,
+        ip: &IpPacket,
+        flow: &FlowKey,
+        direction: Direction,
+        answer: AnswerId,
+        bench: &Bench<'_>,
+    ) -> Result<(), DropReason> {
         let item = &self.items[place];
         let Some(buffer) = &self.buffers[item.buffer as usize] else {
             return Err(DropReason::InUnexpected);
         };
         let bytes = item.bytes(buffer);
-        let flow = FlowKey { mark: item.mark, ..FlowKey::of(buffer, ip, bytes) };
-        let direction = if bench.settings.addresses.holds(ip.destination) {
-            Direction::In
-        } else {
-            Direction::Forward
-        };
         let path: SecPath<'_> =
             item.path.iter().map(|used| &*self.used[*used as usize].sa).collect();
-        let reported = reported(ip, bytes, &flow);
-        let arrival = Arrival { direction, flow, reported, path, bytes: bytes.len() };
+        let reported = reported(ip, bytes, flow);
+        let bytes = bytes.len();
+        let arrival = Arrival { direction, flow: *flow, reported, path, bytes, answer };
         check(bench.snapshot, &mut self.policies, &arrival, bench.now)
     }
 
@@ -80,6 +109,32 @@ impl Inbound {
         packet.udp = None;
         (packet.mark, packet.checksum) = (mark, checksum);
         packet
+    }
+}
+
+impl Questions {
+    fn push(
+        &mut self,
+        item: &Item,
+        ip: &IpPacket,
+        buffer: Option<&PacketBuf>,
+        used: &[Used],
+        bench: &Bench<'_>,
+    ) {
+        let own = bench.settings.addresses.holds(ip.destination);
+        let flow = buffer.map(|buffer| FlowKey::of(buffer, ip, item.bytes(buffer)));
+        // Without its buffer a packet is dropped whatever the policies say.
+        let flow = flow.unwrap_or_else(|| FlowKey::between(ip.source, ip.destination));
+        self.flows.push(FlowKey { mark: item.mark, ..flow });
+        self.directions.push(if own { Direction::In } else { Direction::Forward });
+        self.spis.push(item.path.last().map_or(Spi(0), |last| used[*last as usize].sa.id().spi));
+    }
+
+    fn clear(&mut self) {
+        self.flows.clear();
+        self.spis.clear();
+        self.directions.clear();
+        self.known.clear();
     }
 }
 

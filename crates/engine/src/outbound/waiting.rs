@@ -230,7 +230,7 @@ impl Outbound {
             return self.discard(packet, count, DropReason::OutMalformed, bench);
         };
         let flow = FlowKey::of(&packet, &ip, packet.bytes());
-        match self.look_up(&flow, 0, 0, bench) {
+        match self.look_up(&flow, bench) {
             // Its policy went or changed meanwhile. What was to be protected never leaves plain (`xfrm_policy_kill`).
             Verdict::Pass => self.discard(packet, count, DropReason::OutNoState, bench),
             Verdict::Drop(reason) => self.discard(packet, count, reason, bench),

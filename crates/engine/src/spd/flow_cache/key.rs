@@ -1,0 +1,95 @@
+//! Everything of a packet that decides, in as few words as a flow cache needs: two for IPv4, five for IPv6.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use crate::{Direction, FlowKey, Spi};
+
+/// Addresses, then ports, protocol, direction and context in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key<const N: usize> {
+    pub(crate) words: [u64; N],
+    /// Of the state that a packet came by; 0 without one.
+    pub(crate) spi: u32,
+}
+
+/// IPv4: one word of addresses.
+pub(crate) type V4 = Key<2>;
+/// IPv6: four.
+pub(crate) type V6 = Key<5>;
+
+/// Marks and interfaces of packets under short numbers: most packets have none, and the others few different ones.
+#[derive(Debug, Default)]
+pub(crate) struct Contexts {
+    numbers: HashMap<Context, u32, foldhash::fast::RandomState>,
+    last: (Context, u32),
+}
+
+/// Mark, interface id, interface.
+type Context = [u32; 3];
+
+/// So many are told apart; far fewer than there are numbers, which have 22 bits.
+const MOST: usize = 1 << 16;
+
+impl Contexts {
+    /// The number of a packet's context; 0 for none of all.
+    #[inline]
+    pub(crate) fn number(&mut self, flow: &FlowKey) -> u32 {
+        if flow.mark | flow.if_id | flow.ifindex == 0 {
+            return 0;
+        }
+        self.look_up([flow.mark, flow.if_id, flow.ifindex])
+    }
+
+    /// Whether to begin anew, with all that was known under the old numbers forgotten.
+    pub(crate) fn are_full(&self) -> bool {
+        self.numbers.len() >= MOST
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    fn look_up(&mut self, context: Context) -> u32 {
+        if self.last.0 != context {
+            let next = u32::try_from(self.numbers.len()).unwrap_or(0) + 1;
+            self.last = (context, *self.numbers.entry(context).or_insert(next));
+        }
+        self.last.1
+    }
+}
+
+/// The key of a packet between IPv4 addresses.
+#[inline]
+pub(crate) fn v4(flow: &FlowKey, direction: Direction, context: u32, spi: Spi) -> V4 {
+    let (IpAddr::V4(destination), IpAddr::V4(source)) = (flow.destination, flow.source) else {
+        return Key { words: [0; 2], spi: spi.0 };
+    };
+    let addresses = u64::from(destination.to_bits()) << 32 | u64::from(source.to_bits());
+    Key { words: [addresses, upper(flow, direction, context)], spi: spi.0 }
+}
+
+/// The key of a packet between IPv6 addresses.
+#[inline]
+pub(crate) fn v6(flow: &FlowKey, direction: Direction, context: u32, spi: Spi) -> V6 {
+    let (IpAddr::V6(destination), IpAddr::V6(source)) = (flow.destination, flow.source) else {
+        return Key { words: [0; 5], spi: spi.0 };
+    };
+    let ([a, b], [c, d]) = (halves(destination.to_bits()), halves(source.to_bits()));
+    Key { words: [a, b, c, d, upper(flow, direction, context)], spi: spi.0 }
+}
+
+#[inline]
+fn upper(flow: &FlowKey, direction: Direction, context: u32) -> u64 {
+    u64::from(flow.source_port) << 48
+        | u64::from(flow.destination_port) << 32
+        | u64::from(flow.protocol) << 24
+        | (direction as u64) << 22
+        | u64::from(context)
+}
+
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
+const fn halves(bits: u128) -> [u64; 2] {
+    [(bits >> 64) as u64, bits as u64]
+}
