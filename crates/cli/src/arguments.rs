@@ -57,6 +57,10 @@ pub(crate) struct StatOptions {
     /// Print a line for each drop reason instead: apart what the kernel counts together, and what it does not count.
     #[arg(long)]
     pub(crate) reasons: bool,
+
+    /// Print a table of the workers' flow caches instead: entries, room, and what became of the packets' look-ups.
+    #[arg(long, conflicts_with = "reasons")]
+    pub(crate) caches: bool,
 }
 
 /// Options of `uxfrm exec`.

@@ -8,7 +8,11 @@ use crate::arguments::StatOptions;
 
 /// Prints them, a line each.
 pub(crate) fn execute(options: &StatOptions) -> anyhow::Result<()> {
-    let listing = if options.reasons { Listing::Reasons } else { Listing::Kernel };
+    let listing = match options {
+        StatOptions { reasons: true, .. } => Listing::Reasons,
+        StatOptions { caches: true, .. } => Listing::Caches,
+        StatOptions { .. } => Listing::Kernel,
+    };
     let text = stat::read(listing)?;
     Ok(std::io::stdout().lock().write_all(text.as_bytes())?)
 }

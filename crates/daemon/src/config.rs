@@ -11,8 +11,10 @@ use std::{
 
 use serde::Deserialize;
 
+mod cache;
 mod value;
 
+pub use cache::Cache;
 pub use value::{Mtu, Table, TunName, Workers};
 
 /// The whole file. Every section and every key may be left out.
@@ -31,6 +33,8 @@ pub struct Config {
     pub runtime: Runtime,
     /// `[crypto]`
     pub crypto: Crypto,
+    /// `[cache]`
+    pub cache: Cache,
 }
 
 /// `[host]`: how the host's own traffic is captured.

@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::Context as _;
 use sd_notify::NotifyState;
-use uxfrm_engine::{Database, DropCounts, Drops, Event, Moment, Spd};
+use uxfrm_engine::{CacheCounts, Database, DropCounts, Drops, Event, Moment, Spd};
 use uxfrm_io::{
     clock, dump,
     poll::Poller,
@@ -32,7 +32,7 @@ use crate::{
     host::HostRoutes,
     lanes, load,
     reservation::Reservations,
-    stat::StatSocket,
+    stat::{self, StatSocket},
 };
 
 /// What the gateway waits for.
@@ -108,6 +108,7 @@ struct Gateway {
     routes: HostRoutes,
     lanes: Vec<Running>,
     drops: Vec<Arc<Drops>>,
+    caches: Vec<Arc<CacheCounts>>,
     events: Receiver<Event>,
     poller: Poller,
     /// The generation of the snapshot that routes and guard follow.
@@ -137,7 +138,8 @@ impl Gateway {
         let poller = Poller::new()?;
         let sender = Events::new(sender, poller.waker());
         let around = lanes::Surroundings { mtu, own };
-        let lanes::Lanes { lanes, drops } = lanes::build(config, tun, &database, &around, &sender)?;
+        let lanes::Lanes { lanes, drops, caches } =
+            lanes::build(config, tun, &database, &around, &sender)?;
         let lanes = lanes::start(lanes, config.runtime.pin)?;
         let guard = Guard::open(config, &snapshot.spd)?;
         routes.follow(&snapshot.spd)?;
@@ -149,6 +151,7 @@ impl Gateway {
             routes,
             lanes,
             drops,
+            caches,
             events,
             poller,
             followed,
@@ -174,7 +177,7 @@ impl Gateway {
             let patience = self.patience();
             let ready = self.poller.wait(Some(patience))?;
             if ready.has(STAT) {
-                stat.answer(|| self.counts());
+                stat.answer(|| (self.counts(), stat::caches(&self.caches)));
             }
             if let Some(control) = control.as_mut().filter(|_| ready.has(CONTROL)) {
                 let mut serving = Serving { xfrm: &mut xfrm, database: &mut self.database };

@@ -13,7 +13,8 @@ use std::{
 
 use anyhow::Context as _;
 use uxfrm_engine::{
-    Database, Drops, Family, HostAddresses, HostPort, Settings, UdpSuper, WireHeaders, Worker,
+    CacheCounts, Database, Drops, Family, HostAddresses, HostPort, Settings, UdpSuper, WireHeaders,
+    Worker,
 };
 use uxfrm_io::{
     Accepts, Fitted, Port, Raw, RawOptions, Transmitted, Tun, Udp, UdpOptions, affinity,
@@ -43,6 +44,8 @@ pub(crate) struct Lanes {
     pub(crate) lanes: Vec<Lane>,
     /// What they drop, and what is dropped beside them.
     pub(crate) drops: Vec<Arc<Drops>>,
+    /// What their flow caches do.
+    pub(crate) caches: Vec<Arc<CacheCounts>>,
 }
 
 /// Opens all sockets and queues: the first lane has `tun` itself, the others a queue more of it each.
@@ -62,7 +65,7 @@ pub(crate) fn build(
         .enumerate()
         .map(|(index, queue)| {
             let role = if index == 0 { Role::ReceivesEsp } else { Role::SendsEsp };
-            let engine = Worker::new(settings(&queue, around)?, &database.published())?;
+            let engine = Worker::new(settings(config, &queue, around)?, &database.published())?;
             Ok(Lane::new(
                 Box::new(Fitted::new(queue)),
                 wire(config, &ports, role)?,
@@ -73,7 +76,8 @@ pub(crate) fn build(
         .collect::<anyhow::Result<Vec<_>>>()?;
     let unclaimed = ports.into_iter().filter_map(|port| port.unclaimed);
     let drops = lanes.iter().map(|lane| lane.worker().drops()).chain(unclaimed).collect();
-    Ok(Lanes { lanes, drops })
+    let caches = lanes.iter().map(|lane| lane.worker().cache_counts()).collect();
+    Ok(Lanes { lanes, drops, caches })
 }
 
 /// Starts each lane on its thread; several lanes on a CPU of their own each, if asked to and as far as there are any.
@@ -95,7 +99,7 @@ enum Role {
     SendsEsp,
 }
 
-fn settings(queue: &Tun, around: &Surroundings) -> anyhow::Result<Settings> {
+fn settings(config: &Config, queue: &Tun, around: &Surroundings) -> anyhow::Result<Settings> {
     let accepts = queue.accepts();
     let udp = if accepts.udp4 && accepts.udp6 { UdpSuper::Taken } else { UdpSuper::Refused };
     let host = if accepts.tcp4 && accepts.tcp6 && accepts.partial_checksums {
@@ -110,6 +114,7 @@ fn settings(queue: &Tun, around: &Surroundings) -> anyhow::Result<Settings> {
         mtu: u16::try_from(around.mtu).unwrap_or(u16::MAX),
         addresses: around.own.clone(),
         seed: u64::from_ne_bytes([a, b, c, d, e, f, g, h]),
+        cache: config.cache.into(),
         ..Settings::default()
     })
 }

@@ -1,15 +1,18 @@
-//! The counters' socket: who connects is sent the text of `/proc/net/xfrm_stat`, a zero byte, and a line for each drop reason.
+//! The counters' socket: who connects is sent the text of `/proc/net/xfrm_stat`, a zero byte, a line for each drop reason, a zero byte,
+//! and a table of the workers' flow caches.
 //!
 //! Its name is abstract, so each network namespace has its own, it needs no directory and is gone with the process.
 //! Only root and the user that runs the gateway are answered (`SO_PEERCRED`).
 
 use std::{
+    fmt::Write as _,
     io::{self, Read as _, Write as _},
     os::{
         fd::{AsFd, BorrowedFd},
         linux::net::SocketAddrExt as _,
         unix::net::{SocketAddr, UnixListener, UnixStream},
     },
+    sync::Arc,
     time::Duration,
 };
 
@@ -18,7 +21,7 @@ use nix::{
     sys::socket::{getsockopt, sockopt::PeerCredentials},
     unistd::Uid,
 };
-use uxfrm_engine::DropCounts;
+use uxfrm_engine::{CacheCounts, CacheStats, DropCounts};
 
 /// The abstract name of the socket.
 const NAME: &[u8] = b"uxfrm/stat";
@@ -44,7 +47,7 @@ impl StatSocket {
     }
 
     /// Answers all that wait. A client that may not ask or does not read gets nothing and holds up nobody.
-    pub(crate) fn answer(&self, mut counts: impl FnMut() -> DropCounts) {
+    pub(crate) fn answer(&self, mut counts: impl FnMut() -> (DropCounts, String)) {
         while let Ok((client, _)) = self.listener.accept() {
             if let Err(error) = serve(client, &mut counts) {
                 tracing::debug!(%error, "a client of the counters went away");
@@ -59,15 +62,42 @@ impl AsFd for StatSocket {
     }
 }
 
-fn serve(mut client: UnixStream, counts: &mut impl FnMut() -> DropCounts) -> io::Result<()> {
+fn serve(
+    mut client: UnixStream,
+    counts: &mut impl FnMut() -> (DropCounts, String),
+) -> io::Result<()> {
     let peer = getsockopt(&client, PeerCredentials)?;
     if peer.uid() != 0 && peer.uid() != Uid::effective().as_raw() {
         return Ok(());
     }
     client.set_nonblocking(false)?;
     client.set_write_timeout(Some(PATIENCE))?;
-    let counts = counts();
-    client.write_all(format!("{}\0{}", counts.xfrm_stat(), counts.reasons()).as_bytes())
+    let (counts, caches) = counts();
+    let text = format!("{}\0{}\0{caches}", counts.xfrm_stat(), counts.reasons());
+    client.write_all(text.as_bytes())
+}
+
+/// A line for each worker, direction and family, about a second old at the most; what was never used is left out.
+pub(crate) fn caches(workers: &[Arc<CacheCounts>]) -> String {
+    let mut text = String::from(
+        "worker\tdirection\tfamily\tentries\troom\tbytes\thits\tmisses\tstale\tevicted\tbypassed\n",
+    );
+    for (worker, counts) in workers.iter().enumerate() {
+        for (direction, families) in ["out", "in"].into_iter().zip(counts.read()) {
+            for (family, stats) in ["ipv4", "ipv6"].into_iter().zip(families) {
+                if stats.hits + stats.misses + stats.stale + stats.bypassed > 0 {
+                    // Writing to a string cannot fail.
+                    let _ = writeln!(text, "{worker}\t{direction}\t{family}\t{}", line(&stats));
+                }
+            }
+        }
+    }
+    text
+}
+
+fn line(stats: &CacheStats) -> String {
+    let CacheStats { entries, room, bytes, hits, misses, stale, evicted, bypassed } = stats;
+    format!("{entries}\t{room}\t{bytes}\t{hits}\t{misses}\t{stale}\t{evicted}\t{bypassed}")
 }
 
 /// What the counters are listed by.
@@ -77,6 +107,8 @@ pub enum Listing {
     Kernel,
     /// One line for each [`DropReason`](uxfrm_engine::DropReason).
     Reasons,
+    /// A table: what each worker's flow caches hold and did.
+    Caches,
 }
 
 /// Asks the gateway of this network namespace for its counters, a line each: name, tab, count.
@@ -90,11 +122,30 @@ pub fn read(listing: Listing) -> anyhow::Result<String> {
     )?;
     let mut text = String::new();
     server.read_to_string(&mut text).context("the gateway went away")?;
-    let (kernel, reasons) =
-        text.split_once('\0').context("the gateway answers only root and the user that runs it")?;
+    let mut parts = text.split('\0');
+    let (Some(kernel), Some(reasons), Some(caches)) = (parts.next(), parts.next(), parts.next())
+    else {
+        anyhow::bail!("the gateway answers only root and the user that runs it");
+    };
     Ok(match listing {
         Listing::Kernel => kernel,
         Listing::Reasons => reasons,
+        Listing::Caches => caches,
     }
     .to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn caches_that_were_used_have_a_line_each() {
+        let workers = [Arc::default(), Arc::default()];
+        assert_eq!(caches(&workers).lines().count(), 1, "a head and nothing else");
+        assert_eq!(
+            line(&CacheStats { hits: 3, ..CacheStats::default() }),
+            "0\t0\t0\t3\t0\t0\t0\t0"
+        );
+    }
 }

@@ -56,7 +56,8 @@ pub use spd::{
     classifier::Footprint,
     entry::{Place, PolicyEntry},
     flow_cache::{
-        AnswerId, CacheFamilies, CacheMode, CacheSettings, CacheStats, Caches, PolicyCache, Ruling,
+        AnswerId, CacheCounts, CacheFamilies, CacheMode, CacheSettings, CacheStats, Caches,
+        PolicyCache, Ruling,
     },
     policy::{Action, MAX_TEMPLATES, Policy, PolicyFlags, PolicyKind},
     table::{Defaults, Lookup, Spd},

@@ -12,7 +12,9 @@ use uxfrm_packet::{Batch, Pool};
 
 use crate::inbound::Inbound;
 use crate::outbound::Outbound;
-use crate::{CacheStats, Caches, DropReason, Drops, Event, Moment, Published, Snapshot};
+use crate::{
+    CacheCounts, CacheStats, Caches, DropReason, Drops, Event, Moment, Published, Snapshot,
+};
 
 /// Who writes the headers outside ESP-in-UDP packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -187,6 +189,7 @@ pub struct Worker {
     snapshots: arc_swap::Cache<Published, Arc<Snapshot>>,
     crypter: Crypter,
     drops: Arc<Drops>,
+    cache_counts: Arc<CacheCounts>,
     outbound: Outbound,
     inbound: Inbound,
 }
@@ -204,6 +207,7 @@ impl Worker {
             snapshots: arc_swap::Cache::new(Arc::clone(published)),
             crypter: Crypter::new()?,
             drops: Arc::new(Drops::default()),
+            cache_counts: Arc::default(),
         })
     }
 
@@ -242,9 +246,11 @@ impl Worker {
     }
 
     /// Lets go of states that are no longer in the snapshot, and of their keys. Every batch does; a worker without traffic is to
-    /// be asked to about once a second.
+    /// be asked to about once a second. Shows, too, what the flow caches did so far.
     pub fn refresh(&mut self) {
         self.outbound.refresh(self.snapshots.load().generation);
+        let (outbound, inbound) = (&self.outbound.policies, &self.inbound.policies);
+        self.cache_counts.write([outbound.stats_by_family(), inbound.stats_by_family()]);
     }
 
     /// Outbound buffers that wait for a state.
@@ -276,6 +282,12 @@ impl Worker {
     #[must_use]
     pub fn caches(&self) -> [CacheStats; 2] {
         [self.outbound.policies.stats(), self.inbound.policies.stats()]
+    }
+
+    /// What the flow caches did until the latest [`Worker::refresh`], to be read by whoever shows statistics.
+    #[must_use]
+    pub fn cache_counts(&self) -> Arc<CacheCounts> {
+        Arc::clone(&self.cache_counts)
     }
 
     /// What came in so far.

@@ -9,6 +9,7 @@
 //! for one look-up of some, by which it sees when to come back. One worker's own: no lock, no allocation once it is warm.
 
 mod answers;
+mod counts;
 mod key;
 mod pace;
 mod sets;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 
 pub use answers::{AnswerId, Ruling};
+pub use counts::CacheCounts;
 
 use super::classifier::TOGETHER;
 use crate::{Direction, FlowKey, Lookup, Moment, PolicyEntry, PolicyKind, Spd, Spi};

@@ -1,0 +1,155 @@
+//! `[cache]`: how each worker remembers what it found out about flows.
+
+use std::num::{NonZeroU32, NonZeroU64};
+
+use serde::Deserialize;
+use uxfrm_engine::{CacheFamilies, CacheMode, CacheSettings, Caches};
+
+/// `[cache]`, for each direction.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Cache {
+    /// For packets that leave.
+    pub outbound: Families,
+    /// For packets that came in: policies `in` and `fwd`.
+    pub inbound: Families,
+}
+
+/// `[cache.outbound]`, `[cache.inbound]`, for each family.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Families {
+    /// Packets between IPv4 addresses.
+    pub ipv4: Flows,
+    /// Packets between IPv6 addresses.
+    pub ipv6: Flows,
+}
+
+/// One cache.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Words")]
+pub struct Flows {
+    mode: Mode,
+    room: Room,
+}
+
+/// When it is used; default `auto`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Mode {
+    /// While it pays.
+    #[default]
+    Auto,
+    /// Always, but for traffic of which hardly any packet has a flow in it.
+    On,
+    /// Never.
+    Off,
+}
+
+/// The most that it may take; it begins small.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Room {
+    #[default]
+    Usual,
+    /// Flows, rounded up to a power of two.
+    Entries(NonZeroU32),
+    /// Bytes, never more.
+    Memory(NonZeroU64),
+}
+
+/// As they stand in the file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Words {
+    #[serde(default)]
+    mode: Mode,
+    entries: Option<NonZeroU32>,
+    memory: Option<NonZeroU64>,
+}
+
+impl TryFrom<Words> for Flows {
+    type Error = &'static str;
+
+    fn try_from(words: Words) -> Result<Self, Self::Error> {
+        let Words { mode, entries, memory } = words;
+        let room = match (entries, memory) {
+            (None, None) => Room::Usual,
+            (Some(entries), None) => Room::Entries(entries),
+            (None, Some(memory)) => Room::Memory(memory),
+            (Some(_), Some(_)) => return Err("a cache has `entries` or `memory`, not both"),
+        };
+        Ok(Self { mode, room })
+    }
+}
+
+impl Flows {
+    /// `bytes` are those of one flow.
+    fn settings(self, bytes: usize) -> CacheSettings {
+        let mode = match self.mode {
+            Mode::Auto => CacheMode::Auto,
+            Mode::On => CacheMode::On,
+            Mode::Off => CacheMode::Off,
+        };
+        let flows = match self.room {
+            Room::Usual => CacheSettings::default().flows,
+            Room::Entries(entries) => usize::try_from(entries.get()).unwrap_or(usize::MAX),
+            Room::Memory(memory) => {
+                let flows = usize::try_from(memory.get()).unwrap_or(usize::MAX) / bytes;
+                1 << flows.max(1).ilog2()
+            }
+        };
+        CacheSettings { mode, flows }
+    }
+}
+
+impl From<Families> for CacheFamilies {
+    fn from(Families { ipv4, ipv6 }: Families) -> Self {
+        let [v4, v6] = CacheSettings::BYTES;
+        Self { v4: ipv4.settings(v4), v6: ipv6.settings(v6) }
+    }
+}
+
+impl From<Cache> for Caches {
+    fn from(Cache { outbound, inbound }: Cache) -> Self {
+        Self { outbound: outbound.into(), inbound: inbound.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn caches(text: &str) -> Caches {
+        Config::parse("c.toml", text).unwrap().cache.into()
+    }
+
+    #[test]
+    fn each_direction_and_family_has_its_own() {
+        assert_eq!(caches(""), Caches::default());
+        let text = "[cache.outbound]\nipv4 = { mode = 'on', entries = 5000 }\n\
+                    [cache.inbound]\nipv6 = { mode = 'off' }\nipv4 = { memory = 1048576 }";
+        let Caches { outbound, inbound } = caches(text);
+        assert_eq!(outbound.v4, CacheSettings { mode: CacheMode::On, flows: 5000 });
+        assert_eq!(outbound.v6, CacheSettings::default());
+        assert_eq!(inbound.v6.mode, CacheMode::Off);
+        // 2^14 flows of 35 bytes are 560 KiB; twice as many would be more than was allowed.
+        assert_eq!(inbound.v4.flows, 1 << 14);
+    }
+
+    #[test]
+    fn what_cannot_be_is_said_with_its_place() {
+        for (text, message) in [
+            (
+                "[cache.outbound]\nipv4 = { entries = 1, memory = 1 }",
+                "`entries` or `memory`, not both",
+            ),
+            ("[cache.outbound]\nipv4 = { entries = 0 }", "c.toml:2:"),
+            ("[cache.outbound]\nipv4 = { mode = 'maybe' }", "expected one of `auto`, `on`, `off`"),
+            ("[cache]\nboth = 1", "expected `outbound` or `inbound`"),
+        ] {
+            let shown = Config::parse("c.toml", text).unwrap_err().to_string();
+            assert!(shown.contains(message), "{shown}\n{message}");
+        }
+    }
+}
