@@ -99,15 +99,17 @@ pub struct Xfrm {
 }
 
 /// `[control]`: the socket on which programs speak `NETLINK_XFRM`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Control {
-    /// Whether there is one; default false. Not yet for keys that are used again: a state that a program adds does not go on above the
-    /// sequence numbers that its key used before a restart, and routes and guard follow a policy some milliseconds later.
+    /// Whether there is one; default false.
     pub enabled: bool,
     /// Its path; default: an abstract name, `uxfrm/xfrm`, which each network namespace has of its own. A relative path is
     /// relative to the configuration file; [`Config::load`] has joined them.
     pub socket: Option<PathBuf>,
+    /// Seconds that a state asked for (`ACQUIRE`) or an SPI reserved (`ALLOCSPI`) waits for its keys, as the kernel's
+    /// `net.core.xfrm_acq_expires`; default 30.
+    pub acquire_expires: NonZeroU32,
     /// The id of a user who may use it beside root and the user that runs the gateway; default none. For a path, the
     /// directory has to let that user in, and the socket's mode (0600) has to be widened.
     pub user: Option<u32>,
@@ -164,6 +166,13 @@ impl Default for Wire {
             mark: MARK,
             table: Table::default(),
         }
+    }
+}
+
+impl Default for Control {
+    fn default() -> Self {
+        const AS_IN_LINUX: NonZeroU32 = NonZeroU32::new(30).expect("it is not zero");
+        Self { enabled: false, socket: None, acquire_expires: AS_IN_LINUX, user: None }
     }
 }
 

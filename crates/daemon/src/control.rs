@@ -2,8 +2,8 @@
 //!
 //! Its name is abstract, so each network namespace has its own; a path can be configured. This module owns connections,
 //! permissions and queues; what the messages mean is behind `Protocol`. It promises that no client holds up another
-//! or the caller: nothing blocks, work per client and per call is bounded, and so is what waits for a client. Who does not read loses
-//! messages and is told so (`ENOBUFS`, as `net/netlink/af_netlink.c: netlink_overrun` does).
+//! or the caller: nothing blocks, work per client and per call is bounded, and so is what waits for a client. Requests are handled in
+//! rounds; all of a round are committed together, and only then answered. Who does not read loses messages and is told so (`ENOBUFS`, as `net/netlink/af_netlink.c: netlink_overrun` does).
 
 mod client;
 pub(crate) mod greeting;
@@ -83,6 +83,8 @@ pub(crate) struct Control {
     terms: Terms,
     buffer: Box<[u8]>,
     outbox: Outbox,
+    /// Who was heard in this round.
+    heard: Vec<ClientId>,
 }
 
 /// Whether a client is still there.
@@ -111,6 +113,7 @@ impl Control {
             terms,
             buffer: vec![0; LARGEST].into(),
             outbox: Outbox::default(),
+            heard: Vec::new(),
         })
     }
 
@@ -132,6 +135,7 @@ impl Control {
                     index => self.attend(index, event.events(), protocol),
                 }
             }
+            self.end_round(protocol);
             if count == 0 || Instant::now() >= end {
                 return Ok(());
             }
@@ -142,6 +146,20 @@ impl Control {
     pub(crate) fn publish(&mut self, fill: impl FnOnce(&mut Outbox)) {
         fill(&mut self.outbox);
         self.post();
+    }
+
+    /// Commits what was handled, sends the answers, and lets dumps go on.
+    fn end_round(&mut self, protocol: &mut impl Protocol) {
+        if self.heard.is_empty() {
+            return;
+        }
+        protocol.commit();
+        self.post();
+        for id in std::mem::take(&mut self.heard) {
+            if self.client(id).is_some_and(Client::is_idle) {
+                self.carry_on(id, protocol);
+            }
+        }
     }
 
     fn accept(&mut self, protocol: &mut impl Protocol) -> io::Result<()> {
@@ -260,9 +278,8 @@ impl Control {
                 self.outbox.send(id, answer);
             }
         }
-        self.post();
-        if self.client(id).is_some_and(Client::is_idle) {
-            self.carry_on(id, protocol);
+        if self.heard.last() != Some(&id) {
+            self.heard.push(id);
         }
     }
 
@@ -321,8 +338,10 @@ impl Control {
         }
     }
 
-    /// Forgets a client. Closing its descriptor ends waiting for it.
+    /// Forgets a client, with the answers that are due to it sent: its index may be another's at once. Closing its descriptor ends
+    /// waiting for it.
     fn dismiss(&mut self, id: ClientId, protocol: &mut impl Protocol) {
+        self.end_round(protocol);
         let Some(client) = self.clients.get_mut(id.0 as usize).and_then(Option::take) else {
             return;
         };

@@ -4,6 +4,7 @@
 //! packet is brought to a gateway that is not there yet. Down: routes → lanes → guard → TUN.
 
 use std::{
+    collections::BTreeSet,
     net::IpAddr,
     path::Path,
     sync::{
@@ -15,7 +16,7 @@ use std::{
 
 use anyhow::Context as _;
 use sd_notify::NotifyState;
-use uxfrm_engine::{CacheCounts, Database, DropCounts, Drops, Event, Moment, Spd};
+use uxfrm_engine::{CacheCounts, Changes, Database, DropCounts, Drops, Event, Moment, Spd};
 use uxfrm_io::{
     clock, dump,
     poll::Poller,
@@ -28,6 +29,7 @@ use uxfrm_runtime::{Events, Running};
 use crate::{
     config::Config,
     control::{Control, Serving, Terms, Xfrm},
+    following::Following,
     guard::Guard,
     host::HostRoutes,
     lanes, load,
@@ -42,10 +44,6 @@ const CONTROL: u8 = 2;
 
 /// The longest that nobody looks after time limits and events.
 const TICK: Duration = Duration::from_millis(200);
-
-/// What follows the databases costs more the larger they are. After each time it rests for this many times as long, so that
-/// clients who make one change after the other have most of the time; at most for [`TICK`].
-const REST: u32 = 4;
 
 /// Runs the gateway of a configuration file in the foreground until SIGTERM or SIGINT.
 ///
@@ -76,14 +74,15 @@ pub fn check(path: &Path) -> anyhow::Result<()> {
     read(&Config::load(path)?).map(drop)
 }
 
-/// The databases that a configuration describes, and the sequence numbers that were used before.
+/// The databases that a configuration describes, and the sequence numbers that were used before. Workers see nothing of it yet.
 fn read(config: &Config) -> anyhow::Result<(Database, Reservations)> {
     let path =
         config.xfrm.sequences.as_deref().context("a configuration that was loaded names it")?;
     let reservations = Reservations::open(path)
         .with_context(|| format!("can't read used sequence numbers from {}", path.display()))?;
     let mut database = Database::new(config.crypto.backend.into());
-    load::load(&mut database, &config.xfrm.batch, &reservations, now()).map_err(joined)?;
+    database.attend();
+    load::load(&mut database, &config.xfrm.batch, now()).map_err(joined)?;
     Ok((database, reservations))
 }
 
@@ -103,27 +102,25 @@ fn control(config: &Config) -> anyhow::Result<Option<Control>> {
 #[derive(Debug)]
 struct Gateway {
     database: Database,
-    reservations: Reservations,
-    guard: Option<Guard>,
-    routes: HostRoutes,
+    following: Following,
     lanes: Vec<Running>,
     drops: Vec<Arc<Drops>>,
     caches: Vec<Arc<CacheCounts>>,
     events: Receiver<Event>,
     poller: Poller,
-    /// The generation of the snapshot that routes and guard follow.
-    followed: u64,
-    /// When they may follow again.
-    rest_until: Moment,
+    xfrm: Xfrm,
 }
 
 impl Gateway {
     fn start(
         config: &Config,
-        database: Database,
+        mut database: Database,
         mut reservations: Reservations,
     ) -> anyhow::Result<Self> {
-        reservations.renew(&database.snapshot().sad).context("can't reserve sequence numbers")?;
+        let Changes { added, .. } = database.take_changes();
+        added.iter().for_each(|sa| reservations.admit(sa));
+        reservations.commit().context("can't reserve sequence numbers")?;
+        database.publish();
         let queues =
             if config.runtime.workers.count().get() > 1 { Queues::Several } else { Queues::Single };
         let tun = Tun::open(&TunOptions { queues, ..TunOptions::new(config.host.tun.as_str()) })
@@ -132,8 +129,8 @@ impl Gateway {
         let mut routes =
             HostRoutes::open(index, config.wire.table.number(), config.wire.mark.get())?;
         let snapshot = database.snapshot();
-        let mtu = routes.wire_mtu(peers(&snapshot.spd)).unwrap_or(1500);
-        let own = routes.addresses()?.into_iter().collect();
+        let mtu = routes.wire_mtu(peers(&snapshot.spd).into_iter()).unwrap_or(1500);
+        let own = routes.addresses().iter().copied().collect();
         let (sender, events) = mpsc::channel();
         let poller = Poller::new()?;
         let sender = Events::new(sender, poller.waker());
@@ -143,20 +140,9 @@ impl Gateway {
         let lanes = lanes::start(lanes, config.runtime.pin)?;
         let guard = Guard::open(config, &snapshot.spd)?;
         routes.follow(&snapshot.spd)?;
-        let followed = snapshot.generation;
-        Ok(Self {
-            database,
-            reservations,
-            guard,
-            routes,
-            lanes,
-            drops,
-            caches,
-            events,
-            poller,
-            followed,
-            rest_until: now(),
-        })
+        let following = Following::new(reservations, guard, routes);
+        let xfrm = Xfrm::new(config.control.acquire_expires.get()).context("no random numbers")?;
+        Ok(Self { database, following, lanes, drops, caches, events, poller, xfrm })
     }
 
     /// Looks after signals, counters, events and time limits until told to stop or a lane ends.
@@ -172,7 +158,6 @@ impl Gateway {
         if let Some(control) = &control {
             self.poller.add(control.as_fd(), CONTROL)?;
         }
-        let mut xfrm = Xfrm::new().context("no random numbers")?;
         loop {
             let patience = self.patience();
             let ready = self.poller.wait(Some(patience))?;
@@ -180,7 +165,8 @@ impl Gateway {
                 stat.answer(|| (self.counts(), stat::caches(&self.caches)));
             }
             if let Some(control) = control.as_mut().filter(|_| ready.has(CONTROL)) {
-                let mut serving = Serving { xfrm: &mut xfrm, database: &mut self.database };
+                let Self { xfrm, database, following, .. } = self;
+                let mut serving = Serving { xfrm, database, following };
                 control.serve(&mut serving).context("the control socket is broken")?;
             }
             while let Some(request) = signals.next()? {
@@ -191,73 +177,57 @@ impl Gateway {
                     }
                 }
             }
-            self.keep_time(&mut xfrm, control.as_deref_mut())?;
+            self.keep_time(control.as_deref_mut());
             anyhow::ensure!(!self.lanes.iter().any(Running::has_ended), "a worker ended by itself");
         }
     }
 
-    /// Lets events and time limits take effect, and routes follow the policies that are left.
-    fn keep_time(&mut self, xfrm: &mut Xfrm, control: Option<&mut Control>) -> anyhow::Result<()> {
-        let before = self.database.snapshot();
+    /// Lets events and time limits take effect, and tells who listens.
+    fn keep_time(&mut self, control: Option<&mut Control>) {
+        let Self { database, following, xfrm, .. } = self;
+        let before = database.snapshot();
         let mut events: Vec<_> = self.events.try_iter().collect();
-        events.iter().for_each(|event| self.database.observe(event));
-        self.database.handle_timeout(now(), &mut events);
+        events.iter().for_each(|event| database.observe(event));
+        database.handle_timeout(now(), &mut events);
+        if let Err(refusal) = following.attend(database) {
+            tracing::error!(?refusal, "what went by its limits is still there in part");
+        }
+        following.commit(database);
+        following.review(database);
         for event in &events {
             tracing::info!(?event, "expiry");
         }
         if let Some(control) = control {
             control.publish(|outbox| xfrm.announce(&events, &before, outbox));
         }
-        xfrm.settle(&mut self.database);
-        self.lanes.iter().for_each(Running::nudge);
-        if now() >= self.rest_until {
-            let begun = now();
-            self.follow()?;
-            let cost = now().since(begun);
-            self.rest_until = now().plus((REST * cost).min(TICK));
+        let asked = Arc::clone(&database.snapshot().acquires);
+        xfrm.settle(database);
+        let answered = !Arc::ptr_eq(&asked, &database.snapshot().acquires);
+        if following.take_news() || answered {
+            self.lanes.iter().for_each(Running::nudge);
         }
-        Ok(())
-    }
-
-    /// Lets reservations, guard and routes follow the databases.
-    fn follow(&mut self) -> anyhow::Result<()> {
-        let snapshot = self.database.snapshot();
-        if let Err(error) = self.reservations.renew(&snapshot.sad) {
-            tracing::error!(%error, "can't reserve sequence numbers: states will stop when theirs end");
-        }
-        if self.followed != snapshot.generation {
-            if let Some(guard) = &mut self.guard {
-                guard.follow(&snapshot.spd)?;
-            }
-            self.routes.follow(&snapshot.spd)?;
-            self.followed = snapshot.generation;
-        }
-        Ok(())
     }
 
     /// All drops: the lanes', and the kernel's on behalf of the guard.
     fn counts(&mut self) -> DropCounts {
         let mut counts = DropCounts::sum(self.drops.iter().map(Arc::as_ref));
-        if let Some(guard) = &mut self.guard {
-            guard.add_to(&mut counts);
-        }
+        self.following.add_to(&mut counts);
         counts
     }
 
     fn patience(&self) -> Duration {
-        let deadline = self.database.poll_timeout().map(|(deadline, _)| deadline);
-        let behind = self.followed != self.database.snapshot().generation;
-        let next = deadline.into_iter().chain(behind.then_some(self.rest_until)).min();
+        let of_limits = self.database.poll_timeout().map(|(deadline, _)| deadline);
+        let next = of_limits.into_iter().chain(self.xfrm.poll_timeout()).min();
         next.map_or(TICK, |next| next.since(now()).min(TICK))
     }
 
     /// The orderly end: routes first, so that nothing is brought to lanes that are gone; the guard last.
     fn stop(self) -> anyhow::Result<()> {
-        self.routes.close()?;
+        let (guard, reservations) = self.following.close_routes()?;
         self.lanes.into_iter().try_for_each(Running::stop)?;
-        self.guard.map_or(Ok(()), Guard::close)?;
-        self.reservations
-            .settle(&self.database.snapshot().sad)
+        guard.map_or(Ok(()), Guard::close)?;
+        reservations
+            .close(&self.database.snapshot().sad)
             .context("can't write down used sequence numbers")
     }
 
@@ -287,11 +257,9 @@ fn bring_up(tun: &Tun, mtu: u16) -> anyhow::Result<u32> {
 }
 
 /// Where the policies' tunnels lead.
-fn peers(spd: &Spd) -> impl Iterator<Item = IpAddr> {
-    spd.iter().flat_map(|entry| {
-        let templates = entry.policy().templates.iter();
-        templates.map(|template| template.destination).filter(|peer| !peer.is_unspecified())
-    })
+fn peers(spd: &Spd) -> BTreeSet<IpAddr> {
+    let templates = spd.iter().flat_map(|entry| &entry.policy().templates);
+    templates.map(|template| template.destination).filter(|peer| !peer.is_unspecified()).collect()
 }
 
 fn say_ready() {

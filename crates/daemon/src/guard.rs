@@ -3,21 +3,23 @@
 //! In host mode plain packets go from the wire to the host's own stack and never pass the engine. So the policies `in`
 //! and `fwd` are told to the kernel's packet filter, as a table of our own: what did not come by the TUN has no states
 //! around it, and is judged as `__xfrm_policy_check` judges a packet without any. It follows the policies as routes do, each
-//! change at once; an orderly end removes it; after a crash it stays, and the next start replaces it.
+//! change at once, by its own rules alone; an orderly end removes it; after a crash it stays, and the next start replaces it.
 //!
 //! The chains are where XFRM asks: `in` on the way to a socket, `fwd` on the way through the host. Before all of `in`
 //! pass, whatever the policies say, what brings protected packets here and what finds the way to the neighbour: loopback, ESP,
 //! AH, UDP to IKE's ports and ours, IPv6 neighbour and router discovery. In Linux, too, ESP passes unchecked and IKE daemons'
 //! sockets are exempt; neighbour discovery is not, and a policy from host to host that forgets it cuts IPv6 off.
 
+mod placed;
 mod rules;
 mod upper_layer;
 
 use anyhow::Context as _;
-use uxfrm_engine::{DropCounts, DropReason, Spd};
-use uxfrm_io::nftables::{Error, Nftables, Table};
+use uxfrm_engine::{Direction, DropCounts, DropReason, PolicyChange, Spd};
+use uxfrm_io::nftables::{Error, Nftables};
 
 use crate::config::{self, Config};
+use placed::Placed;
 use rules::Surroundings;
 
 /// The guard of one gateway.
@@ -25,7 +27,10 @@ use rules::Surroundings;
 pub(crate) struct Guard {
     nftables: Nftables,
     around: Surroundings,
-    table: Table,
+    /// The table's name.
+    name: String,
+    /// Which rules are whose; `None` when that has to be learnt anew.
+    placed: Option<Placed>,
     /// What the counters said last.
     counts: [u64; REASONS.len()],
 }
@@ -33,6 +38,9 @@ pub(crate) struct Guard {
 /// Why the guard drops; each has a counter of its name in the table.
 const REASONS: [DropReason; 3] =
     [DropReason::InTemplateMismatch, DropReason::InPolicyBlock, DropReason::InNoPolicy];
+
+/// Changes that are made one by one; when there are more, all rules are replaced.
+const FEW: usize = 64;
 
 /// IKE (RFC 7296 §2.23).
 const IKE: [u16; 2] = [500, 4500];
@@ -66,22 +74,42 @@ impl Guard {
         }
     }
 
-    /// Makes the rules those of the policies in `spd`, at once.
+    /// Makes the rules those of the policies in `spd`, at once, whatever they were.
     ///
     /// # Errors
     /// The kernel's; the old rules stay.
-    pub(crate) fn follow(&mut self, spd: &Spd) -> anyhow::Result<()> {
-        let table = rules::table(&self.around, spd);
-        if table != self.table {
-            self.nftables.replace_rules(&table).context("can't change the guard")?;
-            self.table = table;
+    pub(crate) fn follow(&mut self, spd: &Spd) -> Result<(), Error> {
+        self.placed = None;
+        self.nftables.replace_rules(&rules::table(&self.around, spd))?;
+        self.placed = Placed::learn(&mut self.nftables, &self.name, spd)?;
+        Ok(())
+    }
+
+    /// Lets the rules follow policies that came or went; `spd` is what they led to.
+    ///
+    /// # Errors
+    /// The kernel's; the old rules stay.
+    pub(crate) fn change(&mut self, changes: &[PolicyChange], spd: &Spd) -> Result<(), Error> {
+        let minded = || changes.iter().filter(|change| minds(change));
+        let added = minded().filter(|change| matches!(change, PolicyChange::Added(_))).count();
+        match (minded().count(), added, self.placed.take()) {
+            (0, _, placed) => self.placed = placed,
+            (..=FEW, ..=1, Some(mut placed)) => {
+                match placed.change(&mut self.nftables, &self.name, minded()) {
+                    Ok(()) => self.placed = Some(placed),
+                    // Somebody took the rules away: `nft flush ruleset`, where the table can't be ours alone.
+                    Err(Error::Unsupported { .. }) => self.follow(spd)?,
+                    Err(error) => return Err(error),
+                }
+            }
+            _ => self.follow(spd)?,
         }
         Ok(())
     }
 
     /// Adds what the guard dropped since the start.
     pub(crate) fn add_to(&mut self, counts: &mut DropCounts) {
-        match self.nftables.counts(&self.table.name) {
+        match self.nftables.counts(&self.name) {
             Ok(found) => {
                 for (reason, count) in REASONS.iter().zip(&mut self.counts) {
                     let now = found.iter().find(|counter| counter.name == reason.as_str());
@@ -100,13 +128,21 @@ impl Guard {
     /// # Errors
     /// The kernel's.
     pub(crate) fn close(mut self) -> anyhow::Result<()> {
-        self.nftables.remove(&self.table.name).context("can't take down the guard")
+        self.nftables.remove(&self.name).context("can't take down the guard")
     }
 
     fn install(around: Surroundings, spd: &Spd) -> Result<Self, Error> {
         let mut nftables = Nftables::open()?;
         let table = rules::table(&around, spd);
         nftables.install(&table)?;
-        Ok(Self { nftables, around, table, counts: [0; REASONS.len()] })
+        let name = table.name;
+        let placed = Placed::learn(&mut nftables, &name, spd)?;
+        Ok(Self { nftables, around, name, placed, counts: [0; REASONS.len()] })
     }
+}
+
+/// Whether a change of policies changes the rules.
+fn minds(change: &PolicyChange) -> bool {
+    let (PolicyChange::Added(entry) | PolicyChange::Removed(entry)) = change;
+    entry.policy().direction != Direction::Out
 }

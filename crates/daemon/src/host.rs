@@ -4,12 +4,17 @@
 //! policy that protects or blocks has a route to the TUN. Our own sockets carry the mark, so what they send takes the
 //! ordinary way. Beneath each route lies an `unreachable` one: when the TUN is gone (`kill -9`), packets are refused, not sent plain. A
 //! start clears what an earlier run left behind; an orderly end removes everything.
+//!
+//! Many policies may lead to one destination, so each destination counts its policies, and a policy that comes or goes costs the same
+//! however many there are.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::{BTreeMap, HashMap, hash_map},
+    net::IpAddr,
+};
 
-use anyhow::Context as _;
-use uxfrm_engine::{Action, Direction, Policy, Prefix, Spd};
-use uxfrm_io::rtnetlink::{self, FirewallMark, Route, Rtnetlink, Rule, Via};
+use uxfrm_engine::{Action, Direction, Policy, PolicyChange, PolicyEntry, Prefix, Spd};
+use uxfrm_io::rtnetlink::{self, FirewallMark, Route, RouteChange, Rtnetlink, Rule, Via};
 use uxfrm_packet::Version;
 
 /// Metric of the `unreachable` routes beneath.
@@ -25,15 +30,20 @@ pub(crate) struct HostRoutes {
     table: u32,
     mark: u32,
     tun: u32,
-    installed: BTreeSet<Wanted>,
+    own: Vec<IpAddr>,
+    destinations: HashMap<Destination, Users>,
 }
 
-/// A destination that must go to the TUN, and the source that local packets get.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Wanted {
-    destination: IpAddr,
-    length: u8,
-    source: Option<IpAddr>,
+/// Where a route leads, and to how many leading bits of it.
+type Destination = (IpAddr, u8);
+
+/// The policies that want a route.
+#[derive(Debug, Default)]
+struct Users {
+    /// How many want each source for local packets.
+    sources: BTreeMap<Option<IpAddr>, u32>,
+    /// The source that the route in the kernel has, if there is one.
+    installed: Option<Option<IpAddr>>,
 }
 
 impl HostRoutes {
@@ -44,34 +54,42 @@ impl HostRoutes {
     pub(crate) fn open(tun: u32, table: u32, mark: u32) -> anyhow::Result<Self> {
         let mut rtnetlink = Rtnetlink::open()?;
         clear(&mut rtnetlink, table)?;
-        let mut routes = Self { rtnetlink, table, mark, tun, installed: BTreeSet::new() };
+        let own = addresses(&mut rtnetlink)?;
+        let destinations = HashMap::new();
+        let mut routes = Self { rtnetlink, table, mark, tun, own, destinations };
         for version in [Version::V4, Version::V6] {
             routes.rtnetlink.add_rule(&routes.rule(version))?;
         }
         Ok(routes)
     }
 
-    /// Makes the routes those of the outbound policies in `spd`: adds what is missing first, then removes what is no longer wanted.
+    /// Makes the routes those of the outbound policies in `spd`, whatever they were.
     ///
     /// # Errors
-    /// The kernel's; routes already changed stay so.
-    pub(crate) fn follow(&mut self, spd: &Spd) -> anyhow::Result<()> {
-        let own: Vec<_> =
-            self.rtnetlink.addresses()?.iter().map(|own| own.prefix.address()).collect();
-        let wanted = wanted(spd, &own);
-        let missing: Vec<_> = wanted.difference(&self.installed).copied().collect();
-        for route in missing {
-            self.replace(route)?;
+    /// The kernel's about the first route that it does not take; all others are as they should be.
+    pub(crate) fn follow(&mut self, spd: &Spd) -> Result<(), rtnetlink::Error> {
+        self.own = addresses(&mut self.rtnetlink)?;
+        self.destinations.values_mut().for_each(|users| *users = Users::default());
+        for entry in spd.iter() {
+            self.count_in(entry);
         }
-        for gone in self.installed.difference(&wanted) {
-            if !wanted.iter().any(|route| route.same_destination(gone)) {
-                for route in gone.routes(self.tun, self.table) {
-                    forgive_absent(self.rtnetlink.delete_route(&route))?;
-                }
-            }
+        let all: Vec<_> = self.destinations.keys().copied().collect();
+        self.install(&all)
+    }
+
+    /// Lets the routes follow policies that came or went.
+    ///
+    /// # Errors
+    /// As [`HostRoutes::follow`].
+    pub(crate) fn change(&mut self, changes: &[PolicyChange]) -> Result<(), rtnetlink::Error> {
+        let mut touched = Vec::new();
+        for change in changes {
+            touched.extend(match change {
+                PolicyChange::Added(entry) => self.count_in(entry),
+                PolicyChange::Removed(entry) => self.count_out(entry),
+            });
         }
-        self.installed = wanted;
-        Ok(())
+        self.install(&touched)
     }
 
     /// Removes rules, routes and all.
@@ -94,24 +112,62 @@ impl HostRoutes {
             .min()
     }
 
-    /// The host's own addresses.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub(crate) fn addresses(&mut self) -> anyhow::Result<Vec<IpAddr>> {
-        Ok(self.rtnetlink.addresses()?.iter().map(|own| own.prefix.address()).collect())
+    /// The host's own addresses, as they were last asked for.
+    pub(crate) fn addresses(&self) -> &[IpAddr] {
+        &self.own
     }
 
-    fn replace(&mut self, wanted: Wanted) -> anyhow::Result<()> {
-        for route in wanted.routes(self.tun, self.table) {
-            if let Err(rtnetlink::Error::Exists { .. }) = self.rtnetlink.add_route(&route) {
-                self.rtnetlink.delete_route(&route)?;
-                self.rtnetlink
-                    .add_route(&route)
-                    .with_context(|| format!("can't add route {route}"))?;
+    /// Counts a policy's wish for a route, if it has one. Where to.
+    fn count_in(&mut self, entry: &PolicyEntry) -> Option<Destination> {
+        let (destination, source) = wish(entry.policy(), &self.own)?;
+        let users = self.destinations.entry(destination).or_default();
+        *users.sources.entry(source).or_default() += 1;
+        Some(destination)
+    }
+
+    fn count_out(&mut self, entry: &PolicyEntry) -> Option<Destination> {
+        let (destination, source) = wish(entry.policy(), &self.own)?;
+        let users = self.destinations.get_mut(&destination)?;
+        if let Some(count) = users.sources.get_mut(&source) {
+            *count -= 1;
+            if *count == 0 {
+                users.sources.remove(&source);
             }
         }
-        Ok(())
+        Some(destination)
+    }
+
+    /// Makes the kernel's routes to some destinations those that are wanted.
+    fn install(&mut self, destinations: &[Destination]) -> Result<(), rtnetlink::Error> {
+        let mut changes = Vec::new();
+        for destination in destinations {
+            let hash_map::Entry::Occupied(mut users) = self.destinations.entry(*destination) else {
+                continue;
+            };
+            let wanted = users.get().source();
+            let [to_tun, beneath] = routes(*destination, wanted.flatten(), self.tun, self.table);
+            match wanted {
+                None => {
+                    users.remove();
+                    changes.extend([to_tun, beneath].map(RouteChange::Delete));
+                }
+                Some(source) if users.get().installed != Some(source) => {
+                    users.get_mut().installed = Some(source);
+                    changes.extend([beneath, to_tun].map(RouteChange::Put));
+                }
+                Some(_) => {}
+            }
+        }
+        let result = self.rtnetlink.change_routes(&changes);
+        if result.is_err() {
+            // Which of them are there is asked of the kernel by trying again.
+            for destination in destinations {
+                if let Some(users) = self.destinations.get_mut(destination) {
+                    users.installed = None;
+                }
+            }
+        }
+        result
     }
 
     fn rule(&self, version: Version) -> Rule {
@@ -125,42 +181,43 @@ impl HostRoutes {
     }
 }
 
-impl Wanted {
-    fn same_destination(&self, other: &Self) -> bool {
-        (self.destination, self.length) == (other.destination, other.length)
-    }
-
-    /// The route to the TUN and the one beneath it.
-    fn routes(self, tun: u32, table: u32) -> impl Iterator<Item = Route> {
-        let destination = rtnetlink::Prefix::new(self.destination, self.length);
-        destination.into_iter().flat_map(move |destination| {
-            let to_tun = Route {
-                table,
-                source: self.source,
-                metric: Some(1),
-                ..Route::new(destination, Via::Link(tun))
-            };
-            let beneath =
-                Route { table, metric: Some(BENEATH), ..Route::new(destination, Via::Unreachable) };
-            [beneath, to_tun]
-        })
+impl Users {
+    /// The source that local packets are to get: the one that the route has if some policy wants it, else any that one wants. `None` when
+    /// nobody wants a route.
+    fn source(&self) -> Option<Option<IpAddr>> {
+        let installed = self.installed.filter(|source| self.sources.contains_key(source));
+        installed.or_else(|| self.sources.keys().next_back().copied())
     }
 }
 
-/// The destinations of all outbound policies that do not simply let pass.
-fn wanted(spd: &Spd, own: &[IpAddr]) -> BTreeSet<Wanted> {
-    spd.iter()
-        .map(|entry| entry.policy())
-        .filter(|policy| policy.direction == Direction::Out && !passes_plain(policy))
-        .map(|policy| {
-            let destination = policy.selector.destination;
-            Wanted {
-                destination: network(destination),
-                length: destination.prefix_len(),
-                source: source(policy.selector.source, own),
-            }
-        })
-        .collect()
+/// The route to the TUN and the one beneath it.
+fn routes(
+    (destination, length): Destination,
+    source: Option<IpAddr>,
+    tun: u32,
+    table: u32,
+) -> [Route; 2] {
+    let destination = rtnetlink::Prefix::new(destination, length)
+        .unwrap_or_else(|| rtnetlink::Prefix::host(destination));
+    let to_tun =
+        Route { table, source, metric: Some(1), ..Route::new(destination, Via::Link(tun)) };
+    let beneath =
+        Route { table, metric: Some(BENEATH), ..Route::new(destination, Via::Unreachable) };
+    [to_tun, beneath]
+}
+
+/// The route that an outbound policy wants, unless it simply lets pass.
+fn wish(policy: &Policy, own: &[IpAddr]) -> Option<(Destination, Option<IpAddr>)> {
+    let is_meant = policy.direction == Direction::Out && !passes_plain(policy);
+    is_meant.then(|| {
+        let destination = policy.selector.destination;
+        let source = source(policy.selector.source, own);
+        ((network(destination), destination.prefix_len()), source)
+    })
+}
+
+fn addresses(rtnetlink: &mut Rtnetlink) -> Result<Vec<IpAddr>, rtnetlink::Error> {
+    Ok(rtnetlink.addresses()?.iter().map(|own| own.prefix.address()).collect())
 }
 
 fn passes_plain(policy: &Policy) -> bool {

@@ -7,10 +7,7 @@ use uxfrm_engine::{
     SaProtocol,
 };
 
-use crate::{
-    batch::{self, Command, LoadError, Located, PolicyTarget},
-    reservation::Reservations,
-};
+use crate::batch::{self, Command, LoadError, Located, PolicyTarget};
 
 /// Why the batch files can't be carried out.
 #[derive(Debug, thiserror::Error)]
@@ -43,15 +40,13 @@ pub(crate) enum Error {
     },
 }
 
-/// Carries out all lines of `files`, in order, as one change: workers see all of it or nothing. States begin above the sequence
-/// numbers in `reservations`.
+/// Carries out all lines of `files`, in order, as one change: workers see all of it or nothing.
 ///
 /// # Errors
 /// All faults of the first file that has any; the databases are then in no state to be used.
 pub(crate) fn load(
     database: &mut Database,
     files: &[PathBuf],
-    reservations: &Reservations,
     now: Moment,
 ) -> Result<(), Vec<Error>> {
     let mut scripts = Vec::new();
@@ -67,10 +62,7 @@ pub(crate) fn load(
     }
     database.apply(now, |change| {
         for (file, commands) in scripts {
-            for mut line in commands {
-                if let Command::StateAdd(config) = &mut line.value {
-                    reservations.resume(config);
-                }
+            for line in commands {
                 faults.extend(run(change, file, line).err());
             }
         }

@@ -1,86 +1,137 @@
-//! Sequence numbers across restarts: no IV is used twice under a static key.
+//! Sequence numbers across restarts and deletions: no IV is used twice under a static key.
 //!
-//! States from batch files have the same keys after a restart, so their numbers must go on above any that may have been
-//! used. A file keeps, for each state that sends, a number ahead of use; a state hands out none above it
-//! ([`Sequence::reserve`](uxfrm_engine::Sequence::reserve)). An orderly end writes down the exact numbers; after a crash the
-//! rest of a reservation is lost, which peers see as a gap.
+//! A key that is used again, by a batch file after a restart or by a program that deletes a state and adds it anew, must go on above all
+//! numbers that may have been used with it. A file keeps, for each state that sends, a number ahead of use; a state hands out none above
+//! it ([`Sequence::reserve`](uxfrm_engine::Sequence::reserve)), and a new state none at all before its first reservation is on the disk.
+//! An orderly end, and a state's deletion, write down the exact number; after a crash the rest of a reservation is lost, which peers see as
+//! a gap.
 //!
 //! It is the key that must not meet an IV again. So numbers go on wherever the key is used, also under another SPI, and a state
-//! that was given another key begins where its line says. The file names keys by their fingerprints and holds none.
+//! that was given another key begins where its words say. The file names keys by their fingerprints and holds none. Keys of states that
+//! are gone and sent something are remembered up to [`REMEMBERED`]; beyond, the one that went first is forgotten: key managers make new
+//! keys all the time and never use one again.
+
+mod journal;
+mod name;
 
 use std::{
-    collections::BTreeMap,
-    fs::{self, File, OpenOptions},
-    io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
-    path::{Path, PathBuf},
+    collections::{BTreeMap, VecDeque},
+    io,
+    path::Path,
+    sync::Arc,
 };
 
-use uxfrm_engine::{Direction, Sa, SaConfig, Sad};
+use uxfrm_engine::{Direction, Sa, Sad};
+
+use journal::Journal;
+use name::StateName;
 
 /// How many numbers are reserved at a time: a second's at four million packets per second, renewed when half are used. A
 /// crash loses them, so without ESN a key lasts a thousand crashes.
 const AHEAD: u64 = 1 << 22;
 
-/// Nobody else may read the file: fingerprints help to guess weak keys.
-const OWNER: u32 = 0o600;
+/// How many states that are gone are remembered, with their keys: about 100 bytes each, in memory and on the disk.
+const REMEMBERED: usize = 1 << 20;
 
 /// The file of reservations, and what it says.
 #[derive(Debug)]
 pub(crate) struct Reservations {
-    path: PathBuf,
-    numbers: BTreeMap<String, u64>,
+    journal: Journal,
+    numbers: BTreeMap<StateName, Number>,
+    /// States in the order in which they went, with the ticket that each got then.
+    gone: VecDeque<(StateName, u64)>,
+    tickets: u64,
+    remembered: usize,
+    /// What is reserved once the journal is on the disk.
+    pending: Vec<(Arc<Sa>, u64)>,
+}
+
+/// What is known of the numbers of one state.
+#[derive(Clone, Copy, Debug)]
+struct Number {
+    /// None above it may have been used.
+    highest: u64,
+    /// Where it began.
+    begun: u64,
+    /// The ticket that it got when it went.
+    gone: Option<u64>,
 }
 
 impl Reservations {
-    /// Reads the file; none yet is an empty one.
+    /// Reads the file; none yet is an empty one. Nothing is written.
     ///
     /// # Errors
     /// A file that can't be read or has other lines than ours: starting without it could use an IV twice.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let text = match fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(error),
+        let (journal, read) = Journal::open(path)?;
+        let mut reservations = Self {
+            journal,
+            numbers: BTreeMap::new(),
+            gone: VecDeque::new(),
+            tickets: 0,
+            remembered: REMEMBERED,
+            pending: Vec::new(),
         };
-        let numbers = text.lines().map(parse).collect::<Result<_, _>>()?;
-        Ok(Self { path: path.to_owned(), numbers })
+        for (state, highest) in read {
+            reservations.remember(state, highest);
+        }
+        Ok(reservations)
     }
 
-    /// Lets a state begin above all numbers that may have been used with its key before: at its last one, if those were all.
-    pub(crate) fn resume(&self, config: &mut SaConfig) {
-        if config.direction == Some(Direction::In) {
+    /// Lets a new state, which has no numbers yet, begin above all that may have been used with its key before: at its last one, if those
+    /// were all. It hands out the first after [`Reservations::commit`].
+    pub(crate) fn admit(&mut self, sa: &Arc<Sa>) {
+        if !sends(sa) {
             return;
         }
-        let key = key_name(config);
-        let with_key =
-            self.numbers.range(key.clone()..).take_while(|(name, _)| name.starts_with(&key));
-        if let Some(used) = with_key.map(|(_, number)| *number).max() {
-            if used >= config.last_number() {
-                let (destination, spi) = (config.id.destination, config.id.spi);
-                tracing::warn!(%destination, %spi, "this key has used all its sequence numbers: nothing is sent until it is replaced");
-            }
-            config.replay.sent = config.replay.sent.max(used.min(config.last_number()));
+        let config = sa.config();
+        let state = StateName::of(config);
+        let used = self.used(state);
+        if used >= config.last_number() {
+            let (destination, spi) = (config.id.destination, config.id.spi);
+            tracing::warn!(%destination, %spi, "this key has used all its sequence numbers: nothing is sent until it is replaced");
         }
+        sa.sequence().skip_to(used);
+        self.reserve(sa, state, sa.sequence().last());
     }
 
-    /// Reserves numbers for all states that are running short of them, and writes them down first.
+    /// Ends a state that is no longer in the databases: it hands out no number any more, and its last one is remembered.
+    pub(crate) fn settle(&mut self, sa: &Sa) {
+        if !sends(sa) {
+            return;
+        }
+        let state = StateName::of(sa.config());
+        self.pending.retain(|(pending, _)| !pending.is_same(sa));
+        let last = sa.sequence().close();
+        let begun = self.numbers.get(&state).map_or(0, |number| number.begun);
+        let highest = last.max(begun);
+        self.journal.note(&state, highest);
+        self.remember(state, highest);
+    }
+
+    /// Reserves numbers for all states that are running short of them.
     ///
     /// # Errors
-    /// When the file can't be written; nothing is reserved then, and those states stop when theirs end.
+    /// As [`Reservations::commit`].
     pub(crate) fn renew(&mut self, sad: &Sad) -> io::Result<()> {
-        let short: Vec<_> = sad.iter().filter(|sa| sends(sa) && self.is_short(sa)).collect();
-        if short.is_empty() {
-            return Ok(());
+        for sa in sad.iter().filter(|sa| sends(sa) && is_short(sa)) {
+            let state = StateName::of(sa.config());
+            let begun = self.numbers.get(&state).map_or(0, |number| number.begun);
+            self.reserve(sa, state, begun);
         }
-        for sa in &short {
-            let ceiling = sa.sequence().last().saturating_add(AHEAD);
-            self.numbers.insert(name(sa.config()), ceiling);
-        }
-        self.write()?;
-        for sa in short {
-            sa.sequence().reserve(self.numbers[&name(sa.config())]);
-        }
+        self.commit()
+    }
+
+    /// Brings all that was noted to the disk, and hands out the numbers that were reserved by it.
+    ///
+    /// # Errors
+    /// When the file can't be written; nothing is reserved then, and those states stop when theirs end. [`Reservations::renew`] tries
+    /// again.
+    pub(crate) fn commit(&mut self) -> io::Result<()> {
+        let pending = std::mem::take(&mut self.pending);
+        let current = self.numbers.iter().map(|(state, number)| (state, number.highest));
+        self.journal.commit(current)?;
+        pending.iter().for_each(|(sa, ceiling)| sa.sequence().reserve(*ceiling));
         Ok(())
     }
 
@@ -88,30 +139,46 @@ impl Reservations {
     ///
     /// # Errors
     /// When the file can't be written; the reservations in it stand.
-    pub(crate) fn settle(mut self, sad: &Sad) -> io::Result<()> {
-        for sa in sad.iter().filter(|sa| sends(sa)) {
-            self.numbers.insert(name(sa.config()), sa.sequence().last());
-        }
-        self.write()
+    pub(crate) fn close(mut self, sad: &Sad) -> io::Result<()> {
+        sad.iter().for_each(|sa| self.settle(sa));
+        self.commit()
     }
 
-    fn is_short(&self, sa: &Sa) -> bool {
-        let reserved = self.numbers.get(&name(sa.config())).copied().unwrap_or(0);
-        reserved.saturating_sub(sa.sequence().last()) < AHEAD / 2
+    /// The highest number that may have been used with a state's key by states that are gone. Those that are there count in places of
+    /// their own ([`IvSpace`](uxfrm_engine::IvSpace)).
+    fn used(&self, state: StateName) -> u64 {
+        self.numbers
+            .range(state.first_with_key()..)
+            .take_while(|(other, _)| other.shares_key(&state))
+            .filter(|(_, number)| number.gone.is_some())
+            .map(|(_, number)| number.highest)
+            .max()
+            .unwrap_or(0)
     }
 
-    /// Replaces the file as a whole: a crash leaves the old one or the new one.
-    fn write(&self) -> io::Result<()> {
-        let new = self.path.with_extension("sequences.new");
-        let mut file =
-            OpenOptions::new().write(true).create(true).truncate(true).mode(OWNER).open(&new)?;
-        for (state, number) in &self.numbers {
-            writeln!(file, "{state} {number}")?;
+    fn reserve(&mut self, sa: &Arc<Sa>, state: StateName, begun: u64) {
+        let highest = sa.sequence().last().saturating_add(AHEAD);
+        self.numbers.insert(state, Number { highest, begun, gone: None });
+        self.journal.note(&state, highest);
+        self.pending.push((Arc::clone(sa), highest));
+    }
+
+    /// Keeps the number of a state that is gone, unless it sent nothing.
+    fn remember(&mut self, state: StateName, highest: u64) {
+        if highest == 0 {
+            self.numbers.remove(&state);
+            return;
         }
-        file.sync_all()?;
-        fs::rename(&new, &self.path)?;
-        let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        File::open(directory.unwrap_or_else(|| Path::new(".")))?.sync_all()
+        self.tickets += 1;
+        self.numbers.insert(state, Number { highest, begun: 0, gone: Some(self.tickets) });
+        self.gone.push_back((state, self.tickets));
+        while self.gone.len() > self.remembered {
+            let Some((oldest, ticket)) = self.gone.pop_front() else { return };
+            // It may have come back meanwhile, or come and gone.
+            if self.numbers.get(&oldest).is_some_and(|number| number.gone == Some(ticket)) {
+                self.numbers.remove(&oldest);
+            }
+        }
     }
 }
 
@@ -119,30 +186,10 @@ fn sends(sa: &Sa) -> bool {
     sa.config().direction != Some(Direction::In)
 }
 
-/// What names a state in the file.
-fn name(config: &SaConfig) -> String {
-    let (key, id, mark) = (key_name(config), config.id, config.mark);
-    format!("{key} {} {} {:#x}/{:#x}", id.destination, id.spi, mark.value, mark.mask)
-}
-
-/// What names a state's key in the file: that of the cipher, which the IV belongs to. Without a cipher no IV matters.
-fn key_name(config: &SaConfig) -> String {
-    let transform = &config.transform;
-    let no_cipher = transform.encryption_key.is_empty();
-    let key = if no_cipher { &transform.authentication_key } else { &transform.encryption_key };
-    format!("{:032x}", key.fingerprint())
-}
-
-fn parse(line: &str) -> io::Result<(String, u64)> {
-    let parts =
-        line.rsplit_once(' ').and_then(|(state, number)| Some((state, number.parse().ok()?)));
-    let (state, number) = parts.ok_or_else(|| {
-        io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("no reservation of sequence numbers: {line:?}"),
-        )
-    })?;
-    Ok((state.to_owned(), number))
+/// Whether less than half a reservation is left, and there are more numbers to reserve.
+fn is_short(sa: &Sa) -> bool {
+    let (reserved, last) = (sa.sequence().reserved(), sa.sequence().last());
+    reserved < sa.config().last_number() && reserved.saturating_sub(last) < AHEAD / 2
 }
 
 #[cfg(test)]

@@ -51,6 +51,9 @@ pub(crate) trait Protocol {
     /// A client sent a datagram: any bytes, at least one.
     fn handle(&mut self, client: ClientId, datagram: &[u8], outbox: &mut Outbox);
 
+    /// The requests of a round were handled: what they did is to be lasting before anybody is told.
+    fn commit(&mut self);
+
     /// A client has room for the next part of a dump. Nothing in the outbox: there is none.
     fn carry_on(&mut self, client: ClientId, outbox: &mut Outbox);
 }

@@ -28,6 +28,7 @@ struct Echo {
     joined: BTreeMap<ClientId, Identity>,
     left: usize,
     heard: usize,
+    commits: usize,
     dumps: BTreeMap<ClientId, u8>,
 }
 
@@ -51,6 +52,10 @@ impl Protocol for Echo {
             [parts] => drop(self.dumps.insert(client, *parts)),
             _ => outbox.send(client, datagram.to_vec()),
         }
+    }
+
+    fn commit(&mut self) {
+        self.commits += 1;
     }
 
     fn carry_on(&mut self, client: ClientId, outbox: &mut Outbox) {
@@ -134,6 +139,20 @@ fn a_request_is_answered_though_its_client_is_in_a_hurry() {
     }
     stage.serve();
     assert_eq!((stage.echo.heard, stage.echo.left, stage.control.count()), (3, 3, 0));
+}
+
+#[test]
+fn requests_that_wait_together_are_committed_together() {
+    let mut stage = stage();
+    let clients = [stage.client(), stage.client(), stage.client()];
+    stage.serve(); // they are accepted
+    let before = stage.echo.commits;
+    for client in clients.iter().cycle().take(30) {
+        say(client, b"request").unwrap();
+    }
+    stage.serve();
+    assert_eq!((stage.echo.heard, stage.echo.commits - before), (30, 1));
+    assert!(clients.iter().all(|client| hear(client).unwrap() == b"request"));
 }
 
 #[test]

@@ -2,15 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use uxfrm_engine::{Database, Event, Snapshot};
+use uxfrm_engine::{Database, Event, Moment, Snapshot};
 use uxfrm_io::{clock, random};
 use uxfrm_netlink as netlink;
 
 use super::{ClientId, Identity, Outbox, Protocol};
-use crate::gateway::now;
-
-/// Seconds that a larval state lives, as Linux has it.
-const ACQUIRE_EXPIRES: u32 = 30;
+use crate::{following::Following, gateway::now};
 
 /// The netlink server, and who its clients are.
 #[derive(Debug)]
@@ -25,20 +22,21 @@ pub(crate) struct Xfrm {
 pub(crate) struct Serving<'a> {
     pub(crate) xfrm: &'a mut Xfrm,
     pub(crate) database: &'a mut Database,
+    pub(crate) following: &'a mut Following,
 }
 
 impl Xfrm {
-    /// A server without clients.
+    /// A server without clients, whose larval states live for so many seconds.
     ///
     /// # Errors
     /// The kernel's, when it has no random numbers.
-    pub(crate) fn new() -> std::io::Result<Self> {
+    pub(crate) fn new(acquire_expires: u32) -> std::io::Result<Self> {
         let mut seed = [0; 8];
         random::fill(&mut seed)?;
         let settings = netlink::Settings {
             epoch: clock::wall_nanoseconds().saturating_sub(clock::boot_nanoseconds()),
             seed: u64::from_ne_bytes(seed),
-            acquire_expires: ACQUIRE_EXPIRES,
+            acquire_expires,
             cpus: cpus(),
         };
         let server = netlink::Server::new(settings);
@@ -59,6 +57,11 @@ impl Xfrm {
     pub(crate) fn settle(&mut self, database: &mut Database) {
         self.server.settle(database);
         database.publish();
+    }
+
+    /// When [`Xfrm::announce`] must be called at the latest, with or without events.
+    pub(crate) fn poll_timeout(&self) -> Option<Moment> {
+        self.server.poll_timeout()
     }
 
     /// The server's name for a client.
@@ -98,8 +101,15 @@ impl Protocol for Serving<'_> {
     fn handle(&mut self, client: ClientId, datagram: &[u8], outbox: &mut Outbox) {
         let name = self.xfrm.name(client);
         let xfrm = &mut *self.xfrm;
-        xfrm.server.handle(name, datagram, self.database, now(), &mut xfrm.answers);
+        let following = &mut *self.following;
+        let mut attend = |database: &mut Database| following.attend(database);
+        let answers = &mut xfrm.answers;
+        xfrm.server.handle_attended(name, datagram, self.database, now(), &mut attend, answers);
         xfrm.post(outbox);
+    }
+
+    fn commit(&mut self) {
+        self.following.commit(self.database);
     }
 
     fn carry_on(&mut self, client: ClientId, outbox: &mut Outbox) {
@@ -111,8 +121,30 @@ impl Protocol for Serving<'_> {
     }
 }
 
-/// How many processors there may be; as many as there are for us when that can't be known.
+/// How many processors the machine may have, as the kernel's `num_possible_cpus`; as many as there are for us when that can't be known.
 fn cpus() -> u32 {
-    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    u32::try_from(cpus).unwrap_or(u32::MAX)
+    let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible");
+    possible.ok().and_then(|list| last_of(&list)?.checked_add(1)).unwrap_or_else(|| {
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        u32::try_from(cpus).unwrap_or(u32::MAX)
+    })
+}
+
+/// The last number of a list like `0-3,8`.
+fn last_of(list: &str) -> Option<u32> {
+    list.trim_end().rsplit([',', '-']).next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_processors_end_with_the_last() {
+        assert_eq!(last_of("0\n"), Some(0));
+        assert_eq!(last_of("0-3\n"), Some(3));
+        assert_eq!(last_of("0-3,8,12-15\n"), Some(15));
+        assert_eq!(last_of("\n"), None);
+        assert!(cpus() >= 1);
+    }
 }

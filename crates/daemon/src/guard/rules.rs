@@ -40,6 +40,53 @@ const ICMPV6: u8 = 58;
 /// Router and neighbour solicitation and advertisement, redirect (RFC 4861 §4).
 const NEIGHBOUR_DISCOVERY: std::ops::RangeInclusive<u8> = 133..=137;
 
+/// The chains that policies stand in.
+pub(super) const CHAINS: [(Direction, PolicyKind); 4] = [
+    (Direction::In, PolicyKind::Sub),
+    (Direction::In, PolicyKind::Main),
+    (Direction::Forward, PolicyKind::Sub),
+    (Direction::Forward, PolicyKind::Main),
+];
+
+/// The name of the chain of a direction and kind; the way out has none.
+pub(super) const fn chain(direction: Direction, kind: PolicyKind) -> Option<&'static str> {
+    match (direction, kind) {
+        (Direction::In, PolicyKind::Sub) => Some("in"),
+        (Direction::In, PolicyKind::Main) => Some("in-main"),
+        (Direction::Forward, PolicyKind::Sub) => Some("fwd"),
+        (Direction::Forward, PolicyKind::Main) => Some("fwd-main"),
+        (Direction::Out, _) => None,
+    }
+}
+
+/// The rules of one policy, in its chain: none where plain packets never meet it.
+pub(super) fn of_policy(policy: &Policy) -> Vec<Rule> {
+    let pass = match (policy.kind, policy.direction) {
+        (PolicyKind::Main, _) => Verdict::Accept,
+        (PolicyKind::Sub, Direction::Forward) => Verdict::Goto("fwd-main"),
+        (PolicyKind::Sub, _) => Verdict::Goto("in-main"),
+    };
+    rules(policy, pass).collect()
+}
+
+/// The policies of one chain, in the order in which they decide.
+pub(super) fn of_chain(
+    spd: &Spd,
+    direction: Direction,
+    kind: PolicyKind,
+) -> Vec<&Arc<PolicyEntry>> {
+    let meant =
+        |entry: &&Arc<PolicyEntry>| entry.kind() == kind && entry.policy().direction == direction;
+    let mut list: Vec<_> = spd.iter().filter(meant).collect();
+    list.sort_unstable_by_key(|entry| entry.place());
+    list
+}
+
+/// How many rules stand behind the sub policies of a direction: the jump to the main ones, the default.
+pub(super) fn tail(spd: &Spd, direction: Direction) -> usize {
+    1 + usize::from(spd.defaults().of(direction) == Action::Block)
+}
+
 /// The table for the policies of `spd`.
 pub(super) fn table(around: &Surroundings, spd: &Spd) -> Table {
     let by_tun = accept(vec![Condition::came_by(&around.tun)]);
@@ -89,21 +136,17 @@ fn chains(
     [name, main]: [&'static str; 2],
     first: Vec<Rule>,
 ) -> [Chain; 2] {
-    let policies = |kind, pass| {
-        let meant = |entry: &&Arc<PolicyEntry>| {
-            entry.kind() == kind && entry.policy().direction == direction
-        };
-        let mut list: Vec<_> = spd.iter().filter(meant).collect();
-        list.sort_unstable_by_key(|entry| entry.place());
-        list.into_iter().flat_map(move |entry| rules(entry.policy(), pass))
+    let policies = |kind| {
+        let list = of_chain(spd, direction, kind);
+        list.into_iter().flat_map(|entry| of_policy(entry.policy()))
     };
     let mut rules = first;
-    rules.extend(policies(PolicyKind::Sub, Verdict::Goto(main)));
+    rules.extend(policies(PolicyKind::Sub));
     rules.push(Rule { conditions: Vec::new(), counter: None, verdict: Verdict::Jump(main) });
     if spd.defaults().of(direction) == Action::Block {
         rules.push(drop(Vec::new(), DropReason::InNoPolicy));
     }
-    let main_rules = policies(PolicyKind::Main, Verdict::Accept).collect();
+    let main_rules = policies(PolicyKind::Main).collect();
     [Chain { name, hook: Some(hook), rules }, Chain { name: main, hook: None, rules: main_rules }]
 }
 

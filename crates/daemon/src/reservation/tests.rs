@@ -1,11 +1,14 @@
-use std::os::unix::fs::PermissionsExt as _;
+use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf};
 
 use tempfile::TempDir;
 use uxfrm_crypto::Backend;
-use uxfrm_engine::{Database, DropReason, Moment};
+use uxfrm_engine::{Database, DropReason, Moment, SaConfig};
 
 use super::*;
-use crate::load;
+use crate::{
+    batch::{self, Command},
+    load,
+};
 
 const KEY: &str = "0x000102030405060708090a0b0c0d0e0f10111213";
 const OTHER_KEY: &str = "0xff0102030405060708090a0b0c0d0e0f10111213";
@@ -28,15 +31,51 @@ impl Runs {
     fn start(&self, words: &str, key: &str) -> Run {
         let batch = self.0.path().join("batch");
         fs::write(&batch, state(words, key)).unwrap();
-        let mut reservations = Reservations::open(&self.path()).unwrap();
+        let reservations = Reservations::open(&self.path()).unwrap();
         let mut database = Database::new(Backend::Portable);
-        load::load(&mut database, &[batch], &reservations, Moment(0)).unwrap();
-        reservations.renew(&database.snapshot().sad).unwrap();
-        Run(database, reservations)
+        database.attend();
+        load::load(&mut database, &[batch], Moment(0)).unwrap();
+        let mut run = Run(database, reservations);
+        run.attend();
+        run
+    }
+
+    /// A run without states.
+    fn start_empty(&self) -> Run {
+        let mut database = Database::new(Backend::Portable);
+        database.attend();
+        Run(database, Reservations::open(&self.path()).unwrap())
+    }
+
+    /// The lines in the file.
+    fn lines(&self) -> usize {
+        fs::read_to_string(self.path()).unwrap().lines().count()
     }
 }
 
 impl Run {
+    /// What the gateway does about changes.
+    fn attend(&mut self) {
+        let changes = self.0.take_changes();
+        changes.removed.iter().for_each(|sa| self.1.settle(sa));
+        changes.added.iter().for_each(|sa| self.1.admit(sa));
+        self.1.commit().unwrap();
+        self.0.publish();
+    }
+
+    fn add(&mut self, spi: u32, key: &[u8; 20]) -> Arc<Sa> {
+        let sa = self.0.apply(Moment(0), |change| change.add_sa(config(spi, key))).unwrap();
+        assert_eq!(sa.sequence().reserved(), 0, "nothing is reserved yet");
+        self.attend();
+        sa
+    }
+
+    fn delete(&mut self, sa: &Sa) {
+        let (id, mark) = (sa.id(), sa.config().mark);
+        self.0.apply(Moment(0), |change| change.delete_sa(id, mark)).unwrap();
+        self.attend();
+    }
+
     /// The number of the next packet of the first state.
     fn send(&self) -> Result<u64, DropReason> {
         let snapshot = self.0.snapshot();
@@ -45,7 +84,19 @@ impl Run {
     }
 
     fn end(self) {
-        self.1.settle(&self.0.snapshot().sad).unwrap();
+        self.1.close(&self.0.snapshot().sad).unwrap();
+    }
+}
+
+/// A state's words with a name and key.
+fn config(spi: u32, key: &[u8; 20]) -> SaConfig {
+    let directory = TempDir::new().unwrap();
+    let batch = directory.path().join("batch");
+    let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    fs::write(&batch, state(&format!("spi {spi}"), &format!("0x{key}"))).unwrap();
+    match batch::load(&batch).unwrap().remove(0).value {
+        Command::StateAdd(config) => *config,
+        other => panic!("{other:?}"),
     }
 }
 
@@ -81,10 +132,12 @@ fn numbers_are_reserved_again_before_they_end() {
     for sa in database.snapshot().sad.iter() {
         sa.sequence().take(half).unwrap();
     }
-    let before = reservations.numbers.clone();
+    let ahead = || database.snapshot().sad.iter().next().unwrap().sequence().reserved();
+    assert_eq!(ahead(), AHEAD);
     reservations.renew(&database.snapshot().sad).unwrap();
-    assert_ne!(reservations.numbers, before);
-    assert_eq!(Reservations::open(&runs.path()).unwrap().numbers, reservations.numbers);
+    assert_eq!(ahead(), AHEAD + u64::from(half));
+    let text = fs::read_to_string(runs.path()).unwrap();
+    assert!(text.ends_with(&format!(" {}\n", ahead())), "{text}");
 }
 
 #[test]
@@ -143,7 +196,7 @@ fn the_file_has_no_key_and_is_for_its_owner() {
     let text = fs::read_to_string(runs.path()).unwrap();
     assert!(!text.contains(&KEY[2..18]), "{text}");
     let mode = fs::metadata(runs.path()).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, OWNER);
+    assert_eq!(mode & 0o777, 0o600);
 }
 
 #[test]
@@ -151,4 +204,99 @@ fn a_file_with_other_lines_is_refused() {
     let runs = Runs::new();
     fs::write(runs.path(), "none of ours\n").unwrap();
     assert!(Reservations::open(&runs.path()).is_err());
+}
+
+const STATIC: [u8; 20] = [1; 20];
+
+/// A program deletes a state and adds it again, under another SPI too: numbers go on without a gap.
+#[test]
+fn a_key_that_comes_back_goes_on_where_it_was() {
+    let runs = Runs::new();
+    let mut run = runs.start_empty();
+    for (spi, expected) in [(1, 1), (1, 4), (2, 7)] {
+        let sa = run.add(spi, &STATIC);
+        assert_eq!(sa.sequence().take(3).unwrap().first, expected);
+        run.delete(&sa);
+        assert!(sa.sequence().take(1).is_err(), "batches under way get no number any more");
+    }
+    drop(run);
+    let mut run = runs.start_empty();
+    assert_eq!(run.add(1, &STATIC).sequence().take(1).unwrap().first, 10);
+    drop(run);
+    let mut run = runs.start_empty();
+    assert_eq!(run.add(1, &STATIC).sequence().take(1).unwrap().first, 9 + AHEAD + 1, "a crash");
+}
+
+/// Two states with one key count in places of their own while both are there.
+#[test]
+fn states_that_share_a_key_do_not_skip_each_others_numbers() {
+    let runs = Runs::new();
+    let mut run = runs.start_empty();
+    let (first, second) = (run.add(1, &STATIC), run.add(2, &STATIC));
+    assert_eq!(first.sequence().take(5).unwrap().first, 1);
+    assert_eq!(second.sequence().take(1).unwrap().first, 1);
+    run.delete(&first);
+    assert_eq!(second.sequence().take(1).unwrap().first, 2);
+    assert_eq!(run.add(3, &STATIC).sequence().take(1).unwrap().first, 6);
+}
+
+#[test]
+fn a_state_that_sent_nothing_leaves_nothing_behind() {
+    let runs = Runs::new();
+    let mut run = runs.start_empty();
+    let sa = run.add(1, &STATIC);
+    run.delete(&sa);
+    assert!(run.1.numbers.is_empty());
+}
+
+/// One that is deleted in the round in which it was added, and cannot be written down, has sent nothing and sends nothing.
+#[test]
+fn without_a_file_nothing_is_handed_out_and_it_is_tried_again() {
+    let runs = Runs::new();
+    let mut run = runs.start_empty();
+    fs::create_dir(runs.path().with_extension("sequences.new")).unwrap();
+    let sa = run.0.apply(Moment(0), |change| change.add_sa(config(1, &STATIC))).unwrap();
+    run.0.take_changes().added.iter().for_each(|sa| run.1.admit(sa));
+    run.1.commit().unwrap_err();
+    assert_eq!(sa.sequence().reserved(), 0);
+    fs::remove_dir(runs.path().with_extension("sequences.new")).unwrap();
+    run.1.renew(&run.0.snapshot().sad).unwrap();
+    assert!(sa.sequence().take(1).is_ok());
+    assert_eq!(runs.lines(), 1);
+}
+
+/// Keys that come and go all the time leave a file and a memory that do not grow for ever.
+#[test]
+fn only_so_many_keys_are_remembered_and_the_file_is_rewritten() {
+    let runs = Runs::new();
+    let mut run = runs.start_empty();
+    run.1.remembered = 100;
+    let key = |n: u32| {
+        let mut key = STATIC;
+        key[..4].copy_from_slice(&n.to_be_bytes());
+        key
+    };
+    for n in 0..200 {
+        let sa = run.add(1, &key(n));
+        sa.sequence().take(1).unwrap();
+        run.delete(&sa);
+    }
+    assert_eq!((run.1.numbers.len(), run.1.gone.len()), (100, 100));
+    assert!(runs.lines() < 300, "{} lines", runs.lines());
+    assert_eq!(run.add(1, &key(199)).sequence().take(1).unwrap().first, 2);
+    assert_eq!(run.add(2, &key(0)).sequence().take(1).unwrap().first, 1, "forgotten");
+}
+
+/// Power fails while lines are added: what was confirmed stands, the rest is nothing.
+#[test]
+fn a_line_that_was_cut_off_is_no_line() {
+    let runs = Runs::new();
+    drop(runs.start("spi 1", KEY));
+    let whole = fs::read_to_string(runs.path()).unwrap();
+    for cut in ["0001", "\0\0\0\0\n", "00112233445566778899aabbccddeeff 10.0.0.2 0x1"] {
+        fs::write(runs.path(), whole.clone() + cut).unwrap();
+        let run = runs.start("spi 1", KEY);
+        assert_eq!(run.send(), Ok(AHEAD + 1));
+        fs::write(runs.path(), &whole).unwrap();
+    }
 }

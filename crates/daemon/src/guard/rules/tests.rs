@@ -1,18 +1,15 @@
-use std::path::Path;
-
 use uxfrm_engine::{Database, Moment};
 
 use super::*;
-use crate::{load, reservation::Reservations};
+use crate::load;
 
 /// The table for policies in the words of `ip xfrm`.
 fn made(lines: &[&str]) -> Table {
     let directory = tempfile();
     let batch = directory.join("p.batch");
     std::fs::write(&batch, lines.join("\n")).unwrap();
-    let reservations = Reservations::open(Path::new("/nonexistent")).unwrap();
     let mut database = Database::new(uxfrm_crypto::Backend::Auto);
-    load::load(&mut database, &[batch], &reservations, Moment(0)).unwrap();
+    load::load(&mut database, &[batch], Moment(0)).unwrap();
     std::fs::remove_dir_all(directory).unwrap();
     let around = Surroundings { tun: "tun9".to_owned(), ports: [500, 4500].into() };
     table(&around, &database.snapshot().spd)

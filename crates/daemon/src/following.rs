@@ -1,0 +1,239 @@
+//! What has to be done about each change of the databases before workers see it, and before whoever asked for it is told: sequence
+//! numbers written down, routes and guard made to follow the policies.
+//!
+//! ```text
+//!   request ─► databases ─► attend: routes, guard ─► … ─► commit: journal to the disk, numbers, workers ─► answers
+//!                              │ fails                       once for all requests of a round
+//!                              └─► undone, refused
+//! ```
+//!
+//! So a policy is in force when its answer is out, a new state never meets an IV of an earlier life of its key, and a state is seen by
+//! workers only with numbers to send with. A program's request that the kernel does not take (too many routes, no memory) is refused
+//! in its words and ends nothing.
+
+use std::{io, time::Duration};
+
+use uxfrm_engine::{
+    Change, Changes, Database, DropCounts, Error, Moment, PolicyChange, PolicyEntry, PolicyKey,
+    PolicyName, Spd,
+};
+use uxfrm_netlink::Refusal;
+
+use crate::{gateway::now, guard::Guard, host::HostRoutes, reservation::Reservations};
+
+/// How often states are looked at for numbers that run short, and what could not be done is tried again.
+const REVIEW: Duration = Duration::from_millis(200);
+
+/// Everything that follows the databases.
+#[derive(Debug)]
+pub(crate) struct Following {
+    reservations: Reservations,
+    guard: Option<Guard>,
+    routes: HostRoutes,
+    /// Whether routes and guard may be others than the policies want.
+    is_behind: bool,
+    /// Why numbers can't be written down, if they can't.
+    fault: Option<io::Error>,
+    review: Moment,
+    /// Whether states came that packets may be waiting for.
+    news: bool,
+}
+
+/// Why the kernel does not take what a policy needs.
+#[derive(Debug, thiserror::Error)]
+enum Fault {
+    #[error(transparent)]
+    Route(#[from] uxfrm_io::rtnetlink::Error),
+    #[error(transparent)]
+    Guard(#[from] uxfrm_io::nftables::Error),
+}
+
+impl Fault {
+    fn errno(&self) -> i32 {
+        match self {
+            Self::Route(error) => error.errno(),
+            Self::Guard(error) => error.errno(),
+        }
+    }
+}
+
+impl Following {
+    /// Routes and guard stand as the databases want it, and nothing is waiting to be attended to.
+    pub(crate) fn new(
+        reservations: Reservations,
+        guard: Option<Guard>,
+        routes: HostRoutes,
+    ) -> Self {
+        let (is_behind, fault, review, news) = (false, None, now(), false);
+        Self { reservations, guard, routes, is_behind, fault, review, news }
+    }
+
+    /// Does what the changes since the last time need; states and workers wait for [`Following::commit`].
+    ///
+    /// # Errors
+    /// The kernel's, or the disk's, about something that was added; all changes are undone then.
+    pub(crate) fn attend(&mut self, database: &mut Database) -> Result<(), Refusal> {
+        let changes = database.take_changes();
+        if changes.is_empty() {
+            return Ok(());
+        }
+        changes.removed.iter().for_each(|sa| self.reservations.settle(sa));
+        changes.added.iter().for_each(|sa| self.reservations.admit(sa));
+        self.news |= !changes.added.is_empty();
+        let result = self.check_journal(&changes).and_then(|()| self.follow(&changes, database));
+        if result.is_err() {
+            self.undo(changes, database);
+        }
+        result
+    }
+
+    /// Brings sequence numbers to the disk, hands them out, and lets workers see the databases.
+    pub(crate) fn commit(&mut self, database: &Database) {
+        let result = self.reservations.commit();
+        self.note(result);
+        database.publish();
+    }
+
+    /// Whether states were added since the last time.
+    pub(crate) fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.news)
+    }
+
+    /// Reserves what runs short, and tries again what failed, now and then.
+    pub(crate) fn review(&mut self, database: &Database) {
+        if now() < self.review {
+            return;
+        }
+        let snapshot = database.snapshot();
+        let result = self.reservations.renew(&snapshot.sad);
+        self.note(result);
+        if self.is_behind {
+            match self.follow_anew(&snapshot.spd) {
+                Ok(()) => self.is_behind = false,
+                Err(error) => tracing::error!(%error, "routes or guard don't follow the policies"),
+            }
+        }
+        self.review = now().plus(REVIEW);
+    }
+
+    /// Adds what the guard dropped.
+    pub(crate) fn add_to(&mut self, counts: &mut DropCounts) {
+        if let Some(guard) = &mut self.guard {
+            guard.add_to(counts);
+        }
+    }
+
+    /// Removes the routes: nothing is brought to the gateway any more.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn close_routes(self) -> anyhow::Result<(Option<Guard>, Reservations)> {
+        self.routes.close()?;
+        Ok((self.guard, self.reservations))
+    }
+
+    /// Adding a state whose numbers can't be kept is refused.
+    fn check_journal(&self, changes: &Changes) -> Result<(), Refusal> {
+        match &self.fault {
+            Some(error) if !changes.added.is_empty() => Err(Refusal {
+                errno: error.raw_os_error().unwrap_or(nix::libc::EIO),
+                text: Some(format!("Sequence numbers can't be written down: {error}").into()),
+                offset: None,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn follow(&mut self, changes: &Changes, database: &Database) -> Result<(), Refusal> {
+        let adds = changes.policies.iter().any(|change| matches!(change, PolicyChange::Added(_)));
+        let result = self.follow_changes(changes, database);
+        let Err(error) = result else { return Ok(()) };
+        self.is_behind = true;
+        if !adds && !changes.defaults {
+            // What is left too many keeps packets from leaving plain or coming in plain.
+            tracing::error!(%error, "routes or guard don't follow the policies");
+            return Ok(());
+        }
+        let text = format!("The kernel does not take what the policy needs: {error}");
+        Err(Refusal { errno: error.errno(), text: Some(text.into()), offset: None })
+    }
+
+    fn follow_changes(&mut self, changes: &Changes, database: &Database) -> Result<(), Fault> {
+        if !changes.policies.is_empty() {
+            self.routes.change(&changes.policies)?;
+        }
+        let Some(guard) = &mut self.guard else { return Ok(()) };
+        let snapshot = database.snapshot();
+        if changes.defaults {
+            guard.follow(&snapshot.spd)?;
+        } else {
+            guard.change(&changes.policies, &snapshot.spd)?;
+        }
+        Ok(())
+    }
+
+    fn follow_anew(&mut self, spd: &Spd) -> Result<(), Fault> {
+        if let Some(guard) = &mut self.guard {
+            guard.follow(spd)?;
+        }
+        self.routes.follow(spd)?;
+        Ok(())
+    }
+
+    /// Puts the databases back, the latest change first. A policy that comes back stands behind its equals. Defaults stay: packets
+    /// without a policy meet them in the engine.
+    fn undo(&mut self, changes: Changes, database: &mut Database) {
+        database.apply(now(), |change| {
+            for policy in changes.policies.iter().rev() {
+                if let Err(error) = put_back(change, policy) {
+                    tracing::error!(%error, "a policy can't be put back");
+                }
+            }
+            for sa in &changes.added {
+                if let Err(error) = change.delete_sa(sa.id(), sa.config().mark) {
+                    tracing::error!(%error, "a state can't be taken back");
+                }
+            }
+        });
+        let undone = database.take_changes();
+        undone.removed.iter().for_each(|sa| self.reservations.settle(sa));
+        self.is_behind |= !undone.policies.is_empty();
+    }
+
+    /// Says once when numbers can't be written down, and once when they can again.
+    fn note(&mut self, result: io::Result<()>) {
+        match (result, &self.fault) {
+            (Ok(()), Some(_)) => {
+                tracing::info!("sequence numbers are written down again");
+                self.fault = None;
+            }
+            (Err(error), None) => {
+                tracing::error!(%error, "can't reserve sequence numbers: states will stop when theirs end");
+                self.fault = Some(error);
+            }
+            (Ok(()), None) | (Err(_), Some(_)) => {}
+        }
+    }
+}
+
+fn put_back(change: &mut Change<'_>, policy: &PolicyChange) -> Result<(), Error> {
+    match policy {
+        PolicyChange::Added(entry) => change.delete_policy(&by_index(entry)).map(drop),
+        PolicyChange::Removed(entry) => {
+            let mut policy = entry.policy().clone();
+            policy.index = entry.index();
+            change.add_policy(policy).map(drop)
+        }
+    }
+}
+
+fn by_index(entry: &PolicyEntry) -> PolicyKey {
+    let policy = entry.policy();
+    PolicyKey {
+        direction: policy.direction,
+        kind: policy.kind,
+        mark: policy.mark,
+        if_id: policy.if_id,
+        name: PolicyName::Index(entry.index()),
+    }
+}

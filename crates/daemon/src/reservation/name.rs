@@ -1,0 +1,93 @@
+//! What names a state and its key in the file of reservations.
+
+use std::{fmt, net::IpAddr, str::FromStr};
+
+use uxfrm_engine::SaConfig;
+
+/// A state by its key's fingerprint, destination, SPI and mark. States that share a key are neighbours in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct StateName {
+    key: u128,
+    destination: IpAddr,
+    spi: u32,
+    mark: u32,
+    mask: u32,
+}
+
+impl StateName {
+    /// The key is that of the cipher, which the IV belongs to. Without a cipher no IV matters.
+    pub(super) fn of(config: &SaConfig) -> Self {
+        let transform = &config.transform;
+        let no_cipher = transform.encryption_key.is_empty();
+        let key = if no_cipher { &transform.authentication_key } else { &transform.encryption_key };
+        let (id, mark) = (config.id, config.mark);
+        Self {
+            key: key.fingerprint(),
+            destination: id.destination,
+            spi: id.spi.0,
+            mark: mark.value,
+            mask: mark.mask,
+        }
+    }
+
+    /// Before all states with the same key.
+    pub(super) fn first_with_key(self) -> Self {
+        let destination = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
+        Self { destination, spi: 0, mark: 0, mask: 0, ..self }
+    }
+
+    pub(super) fn shares_key(&self, other: &Self) -> bool {
+        self.key == other.key
+    }
+}
+
+impl fmt::Display for StateName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, destination, spi, mark, mask } = self;
+        write!(out, "{key:032x} {destination} {spi:#010x} {mark:#x}/{mask:#x}")
+    }
+}
+
+/// It is none of ours.
+#[derive(Debug)]
+pub(super) struct NoName;
+
+impl FromStr for StateName {
+    type Err = NoName;
+
+    fn from_str(text: &str) -> Result<Self, NoName> {
+        read(text).ok_or(NoName)
+    }
+}
+
+fn read(text: &str) -> Option<StateName> {
+    let words: Vec<_> = text.split(' ').collect();
+    let [key, destination, spi, mark] = words[..] else { return None };
+    let hex = |word: &str| u32::from_str_radix(word.strip_prefix("0x")?, 16).ok();
+    let (mark, mask) = mark.split_once('/')?;
+    Some(StateName {
+        key: u128::from_str_radix(key, 16).ok()?,
+        destination: destination.parse().ok()?,
+        spi: hex(spi)?,
+        mark: hex(mark)?,
+        mask: hex(mask)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_back() {
+        for text in [
+            "000102030405060708090a0b0c0d0e0f 10.0.0.1 0x00000001 0x0/0x0",
+            "ff0102030405060708090a0b0c0d0e0f fd00::1 0xffffffff 0x10/0xffffffff",
+        ] {
+            assert_eq!(text.parse::<StateName>().unwrap().to_string(), text);
+        }
+        for text in ["", "a b c d", "00 10.0.0.1 0x1 0x0", "00 10.0.0.1 1 0x0/0x0"] {
+            assert!(text.parse::<StateName>().is_err(), "{text}");
+        }
+    }
+}
