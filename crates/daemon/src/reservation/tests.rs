@@ -94,10 +94,9 @@ fn config(spi: u32, key: &[u8; 20]) -> SaConfig {
     let batch = directory.path().join("batch");
     let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
     fs::write(&batch, state(&format!("spi {spi}"), &format!("0x{key}"))).unwrap();
-    match batch::load(&batch).unwrap().remove(0).value {
-        Command::StateAdd(config) => *config,
-        other => panic!("{other:?}"),
-    }
+    let line = batch::load(&batch).unwrap().remove(0);
+    let Command::StateAdd(config) = line.value else { panic!("{line:?}") };
+    *config
 }
 
 fn state(words: &str, key: &str) -> String {
