@@ -102,7 +102,7 @@ pub struct Xfrm {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Control {
-    /// Whether there is one; default false.
+    /// Whether there is one; default true.
     pub enabled: bool,
     /// Its path; default: an abstract name, `uxfrm/xfrm`, which each network namespace has of its own. A relative path is
     /// relative to the configuration file; [`Config::load`] has joined them.
@@ -172,7 +172,7 @@ impl Default for Wire {
 impl Default for Control {
     fn default() -> Self {
         const AS_IN_LINUX: NonZeroU32 = NonZeroU32::new(30).expect("it is not zero");
-        Self { enabled: false, socket: None, acquire_expires: AS_IN_LINUX, user: None }
+        Self { enabled: true, socket: None, acquire_expires: AS_IN_LINUX, user: None }
     }
 }
 

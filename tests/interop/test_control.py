@@ -1,0 +1,320 @@
+"""Unmodified `ip` drives a running gateway through `uxfrm exec`: requests, answers, and what they do to traffic.
+
+The network is test_lifecycle's: two namespaces that reach each other without uxfrm, so that what is not protected is seen.
+Policies are listed as the machine's own kernel lists them, in a third namespace without uxfrm.
+"""
+
+import re
+import socket
+import subprocess
+import time
+
+import pytest
+
+import echo
+import topology
+import wire
+from association import GCM_128, Association
+from test_restart import IV_BYTES, parsed
+from topology import HERE, THERE
+
+PROTECTED = Association(GCM_128, "tunnel", 4, 4)
+MONITOR_SECONDS = 5
+
+
+class Controlled(topology.TwoGateways):
+    """Both gateways run without states or policies."""
+
+    def _build(self, uxfrm):
+        super()._build("wire0")
+        topology.place(self.left, "wire0", HERE)
+        topology.place(self.right, "wire0", THERE)
+        self.left.neighbour("wire0", self.right.mac("wire0"), THERE.outer[4], THERE.outer[6])
+        self.right.neighbour("wire0", self.left.mac("wire0"), HERE.outer[4], HERE.outer[6])
+        self.left.ip(f"route add {THERE.inner[4]}/32 via {THERE.outer[4]} src {HERE.inner[4]}")
+        self.right.ip(f"route add {HERE.inner[4]}/32 via {HERE.outer[4]} src {THERE.inner[4]}")
+        self._uxfrm = uxfrm
+        self.here, self.there = self.gateway(uxfrm, self.left), self.gateway(uxfrm, self.right)
+        self.here.start([])
+        self.there.start([])
+
+    def ip(self, words, namespace=None, check=True):
+        """`ip` with uxfrm in the kernel's place; the left side unless another is named."""
+        namespace = namespace or self.left
+        return namespace.run(str(self._uxfrm), "exec", "--", "ip", *words.split(), check=check)
+
+    def add(self, lines, namespace=None):
+        for line in lines:
+            self.ip(line, namespace)
+
+    def protect(self, association):
+        self.add(association.lines(HERE, THERE))
+        self.add(association.lines(THERE, HERE), self.right)
+
+    def esp(self, spi):
+        """The ESP packets that the left side has sent with an SPI."""
+        sent = [frame for outgoing, frame in self.between.seen() if outgoing and wire.protocol(frame) == "esp"]
+        packets = [parsed(frame, IV_BYTES[GCM_128.name]) for frame in sent]
+        return [packet for packet in packets if packet.spi == spi]
+
+
+@pytest.fixture
+def network(uxfrm):
+    with Controlled(uxfrm) as made:
+        yield made
+
+
+def test_traffic_flows_through_what_programs_add(network):
+    network.protect(PROTECTED)
+    network.between.seen()
+    network.left.ping(HERE.inner[4], THERE.inner[4])
+    network.right.ping(THERE.inner[4], HERE.inner[4])
+    with network.left.entered():
+        echo.transfer(HERE.inner[4], THERE.inner[4], 100_000)
+    wire.assert_no_plaintext(network.between.seen())
+    network.here.stop()
+    network.there.stop()
+
+
+def test_a_policy_is_in_force_when_its_answer_is_out(network):
+    """Not some time later: each round adds it, sends a packet at once, and takes it away again."""
+    out, _ = PROTECTED.policies(HERE, THERE)
+    with network.left.entered():
+        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with sender:
+        sender.bind((HERE.inner[4], 0))
+        for _ in range(10):
+            network.ip(out)
+            network.between.seen()
+            sender.sendto(echo.MARKER, (THERE.inner[4], 9))
+            wire.assert_no_plaintext(network.between.seen())
+            network.ip(f"xfrm policy delete {' '.join(out.split()[3:9])}")
+            sender.sendto(echo.MARKER, (THERE.inner[4], 9))
+            with pytest.raises(AssertionError, match="in the clear"):
+                wire.assert_no_plaintext(network.between.seen())
+
+
+def test_kill_9_leaves_no_way_in_the_clear(network):
+    network.protect(PROTECTED)
+    network.left.ping(HERE.inner[4], THERE.inner[4])
+    network.between.seen()
+    network.here.kill()
+    with pytest.raises(RuntimeError):
+        network.left.ping(HERE.inner[4], THERE.inner[4], count=2)
+    wire.assert_no_plaintext(network.between.seen())
+
+
+def test_a_static_key_meets_no_iv_twice(network):
+    """Deleted and added again, flushed and added again, killed and added again: numbers go on."""
+    network.protect(PROTECTED)
+    state, spi = PROTECTED.state(HERE, THERE), int(PROTECTED.spi_of(THERE), 16)
+    name = f"src {HERE.outer[4]} dst {THERE.outer[4]} proto esp spi {PROTECTED.spi_of(THERE)}"
+    rounds = []
+
+    def send():
+        network.between.seen()
+        network.left.run("ping", "-q", "-c", "5", "-i", "0.02", "-W", "1", "-I", HERE.inner[4], THERE.inner[4], check=False)
+        rounds.append(network.esp(spi))
+
+    send()
+    network.ip(f"xfrm state delete {name}")
+    network.ip(state)
+    send()
+    network.ip("xfrm state flush")
+    network.add(PROTECTED.states(HERE, THERE))
+    send()
+    network.here.kill()
+    network.here.start([])
+    network.add(PROTECTED.lines(HERE, THERE))
+    send()
+    network.here.stop()
+    network.here.start([])
+    network.add(PROTECTED.lines(HERE, THERE))
+    send()
+
+    packets = [packet for each in rounds for packet in each]
+    assert [len(each) for each in rounds] == [5] * 5
+    assert len({packet.iv for packet in packets}) == len(packets), "an IV was used twice"
+    numbers = [packet.number for packet in packets]
+    assert numbers[:15] == list(range(1, 16)), "what is deleted ends exactly"
+    assert numbers[15] > 15 and numbers[20] == numbers[19] + 1, "a crash leaves a gap, SIGTERM none"
+
+
+POLICIES = [
+    "xfrm policy add src 10.1.0.0/16 dst 10.2.0.0/16 dir out priority 7 tmpl src 10.9.0.1 dst 10.9.0.2 proto esp reqid 5 mode tunnel",
+    "xfrm policy add src 10.2.0.0/16 dst 10.1.0.0/16 dir in tmpl src 10.9.0.2 dst 10.9.0.1 proto esp mode tunnel level use",
+    "xfrm policy add src 10.2.0.0/16 dst 10.1.0.0/16 dir fwd ptype sub action block",
+    "xfrm policy add src fd01::/64 dst fd02::/64 proto udp sport 5 dport 6 dir out mark 7 mask 0xff action block",
+    "xfrm policy add src 0.0.0.0/0 dst 10.7.0.0/24 proto icmp type 8 code 0 dir out flag icmp limit time-hard 1000",
+]
+
+
+def test_policies_read_as_the_kernel_writes_them(network):
+    """List, get, update, delete and flush, text for text beside the machine's own kernel."""
+    kernel = network.namespace("kernel")
+    ask = [
+        "xfrm policy",
+        "xfrm policy list dir out",
+        "xfrm policy list ptype sub",
+        "xfrm policy get src 10.1.0.0/16 dst 10.2.0.0/16 dir out",
+        "-o xfrm policy",
+        "xfrm policy count",
+        "xfrm policy getdefault",
+    ]
+
+    def compare():
+        for words in ask:
+            ours, theirs = network.ip(words, check=False), kernel.run("ip", *words.split(), check=False)
+            assert ours == theirs, words
+
+    steps = POLICIES + [
+        "xfrm policy update src 10.1.0.0/16 dst 10.2.0.0/16 dir out priority 9 action block",
+        POLICIES[0],  # there already
+        "xfrm policy delete src 10.9.9.0/24 dst 10.2.0.0/16 dir out",  # not there
+        "xfrm policy delete src 10.1.0.0/16 dst 10.2.0.0/16 dir out",
+        "xfrm policy setdefault in block",
+        "xfrm policy flush ptype sub",
+        "xfrm policy flush",
+    ]
+    for words in steps:
+        ours, theirs = network.ip(words, check=False), kernel.run("ip", *words.split(), check=False)
+        assert ours == theirs, words
+        compare()
+
+
+def test_states_are_added_found_counted_updated_and_flushed(network):
+    state = PROTECTED.state(HERE, THERE)
+    name = f"src {HERE.outer[4]} dst {THERE.outer[4]} proto esp spi {PROTECTED.spi_of(THERE)}"
+    network.ip(state)
+    listed = network.ip("xfrm state")
+    assert listed == network.ip(f"xfrm state get {name}")
+    assert f"proto esp spi 0x{int(PROTECTED.spi_of(THERE), 16):08x} reqid 1 mode tunnel" in listed
+    assert "oseq 0x0" in listed, "nothing was sent"
+    assert network.ip("xfrm state count") == "\t SAD count 1\n"
+    assert "File exists" in network.ip(state, check=False)
+    network.ip(state.replace(" add ", " update ") + " limit packet-hard 77")
+    assert "hard 77(packets)" in network.ip("-s xfrm state").replace("hard 77 (packets)", "hard 77(packets)")
+    allocated = network.ip(
+        f"xfrm state allocspi src {HERE.outer[4]} dst {THERE.outer[4]} proto esp mode tunnel min 500 max 500"
+    )
+    assert "spi 0x000001f4" in allocated
+    network.ip(f"xfrm state delete {name}")
+    assert "No such process" in network.ip(f"xfrm state delete {name}", check=False)
+    network.ip("xfrm state flush")
+    assert network.ip("xfrm state count") == "\t SAD count 0\n"
+
+
+def test_the_kernels_selftest_of_ipsec(network):
+    """What `kci_test_ipsec` of the kernel's rtnetlink.sh does: add, list, count, get, delete and flush, and a monitor that sees it."""
+    near, far = "192.168.123.1", "192.168.123.2"
+    key = "aead rfc4106(gcm(aes)) 0x3132333435363738393031323334353664636261 128"
+    network.left.ip(f"addr add {near}/32 dev lo")
+    with monitor(network) as lines:
+        identity = f"proto esp src {near} dst {far} spi 0x07"
+        network.ip(
+            f"x s add {identity} mode transport reqid 0x07 replay-window 32 {key} sel src {near}/24 dst {far}/24"
+        )
+        assert lines_with_both(network.ip("x s list"), near, far) == 2
+        assert "SAD count 1" in network.ip("x s count")
+        assert lines_with_both(network.ip(f"x s get {identity}"), near, far) == 2
+        network.ip(f"x s delete {identity}")
+        assert network.ip("x s list") == ""
+
+        selector = f"dir out src {near}/24 dst {far}/24"
+        network.ip(f"x p add {selector} tmpl proto esp src {near} dst {far} spi 0x07 mode transport reqid 0x07")
+        assert lines_with_both(network.ip("x p list"), near, far) == 2
+        assert "SPD IN  0 OUT 1 FWD 0" in network.ip("x p count")
+        assert lines_with_both(network.ip(f"x p get {selector}"), near, far) == 2
+        network.ip(f"x p delete {selector}")
+        assert network.ip("x p list") == ""
+
+        network.ip(f"x s add {identity} mode transport reqid 0x07 {key}")
+        network.ip("x s flush")
+        network.ip("x p flush")
+        assert network.ip("x s list") == network.ip("x p list") == ""
+        wait_for(lambda: lines_with_both(lines(), near, far) >= 6)
+    network.here.stop()
+
+
+class monitor:
+    """`ip xfrm monitor` in the background; gives what it has printed so far."""
+
+    def __init__(self, network):
+        self._path = network.here.directory / "monitor"
+        with open(self._path, "w") as out, network.left.entered():
+            command = [str(network._uxfrm), "exec", "--", "stdbuf", "-oL", "ip", "xfrm", "monitor"]
+            self._process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+        time.sleep(0.3)
+
+    def __enter__(self):
+        return lambda: self._path.read_text()
+
+    def __exit__(self, *_):
+        self._process.kill()
+        self._process.wait()
+
+
+def lines_with_both(text, near, far):
+    return sum(near in line and far in line for line in text.splitlines())
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + MONITOR_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.05)
+
+
+def test_what_the_kernel_does_not_take_is_refused_and_ends_nothing(network):
+    """The TUN is down, so no route leads there: the policy is refused in the kernel's words, and is not there."""
+    out, _ = PROTECTED.policies(HERE, THERE)
+    network.left.ip("link set uxfrm0 down")
+    refused = network.ip(out, check=False)
+    assert "route 10.2.0.1/32" in refused and "Network is down" in refused, refused
+    assert network.ip("xfrm policy") == ""
+    network.left.ip("link set uxfrm0 up")
+    network.protect(PROTECTED)
+    network.left.ping(HERE.inner[4], THERE.inner[4])
+    network.here.stop()
+
+
+def test_adding_many_policies_at_once(network, capsys):
+    """The kernel's selftest xfrm_policy_add_speed.sh: blocking policies by `ip -batch`, beside the machine's own kernel in the
+    same run. The ratio is printed, and no time is asserted; 100,000 with an optimised binary."""
+    count = 100_000 if "release" in str(network._uxfrm) else 4_000
+    batch = network.here.directory / "policies"
+    batch.write_text("".join(many_policies(count)))
+    kernel = network.namespace("kernel")
+    seconds = []
+    for namespace, words in ((kernel, []), (network.left, [str(network._uxfrm), "exec", "--"])):
+        begun = time.monotonic()
+        namespace.run(*words, "ip", "-batch", str(batch))
+        seconds.append(time.monotonic() - begun)
+        listed = namespace.run(*words, "ip", "xfrm", "policy")
+        assert len(re.findall("action block", listed)) == count
+    with capsys.disabled():
+        print(f"\n{count} policies: kernel {seconds[0]:.2f} s, uxfrm {seconds[1]:.2f} s, ratio {seconds[1] / seconds[0]:.2f}")
+    routes = network.left.ip("route show table 30000").splitlines()
+    assert len(routes) == 2 * len({line.split()[6] for line in destinations(count)})
+    network.ip("xfrm policy flush")
+    assert network.left.ip("route show table 30000") == ""
+
+
+def many_policies(count):
+    """Half of them share one destination in thirty-two, as in the selftest."""
+    made = 0
+    for i in range(1, 101):
+        for j in range(1, 256):
+            for near in (True, False):
+                for a in range(1, 256, 8):
+                    if made == count:
+                        return
+                    made += 1
+                    source, destination = (0, a) if near else (a, 0)
+                    yield f"xfrm policy add src 10.{i}.{j}.{source}/30 dst 10.{i + 100}.{j}.{destination}/30 dir out action block\n"
+
+
+def destinations(count):
+    """The policies' lines with their destinations cut to the network."""
+    for line in many_policies(count):
+        yield re.sub(r"dst (\S+)\.(\d+)/30", lambda m: f"dst {m[1]}.{int(m[2]) & ~3}/30", line)
