@@ -31,8 +31,8 @@ def python(tmp_path_factory):
 
 
 class ControlledGateway(Gateway):
-    def write(self, lines, guard="auto"):
-        super().write(lines, guard)
+    def write(self, lines, guard="auto", more=""):
+        super().write(lines, guard, more)
         with open(self.directory / "config.toml", "a") as config:
             config.write("\n[control]\nenabled = true\n")
 
