@@ -124,7 +124,8 @@ declare -A process_of
 start() {
 	local name=$1 log=$2
 	shift 2
-	inside "$name" "$@" >"$work/$log" 2>&1 </dev/null &
+	# Not by `inside`: the process to be ended is the program itself, not a shell around it.
+	ip netns exec "$prefix-$name" "$@" >"$work/$log" 2>&1 </dev/null &
 	processes+=($!)
 	process_of[$log]=$!
 }
