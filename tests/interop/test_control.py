@@ -4,6 +4,7 @@ The network is test_lifecycle's: two namespaces that reach each other without ux
 Policies are listed as the machine's own kernel lists them, in a third namespace without uxfrm.
 """
 
+import dataclasses
 import re
 import socket
 import subprocess
@@ -275,6 +276,31 @@ def test_what_the_kernel_does_not_take_is_refused_and_ends_nothing(network):
     network.left.ip("link set uxfrm0 up")
     network.protect(PROTECTED)
     network.left.ping(HERE.inner[4], THERE.inner[4])
+    network.here.stop()
+
+
+def test_addresses_and_links_may_change_meanwhile(network):
+    """An address that comes later is the host's own: routes give it to local packets, and `in` policies decide over what comes to it.
+    A link that takes less makes packets smaller."""
+    late = "10.1.7.7"
+    association = dataclasses.replace(PROTECTED, extra="replay-window 64")
+    here = dataclasses.replace(HERE, inner={4: late})
+    network.add(association.lines(here, THERE))
+    network.add(association.lines(THERE, here), network.right)
+    network.right.ip(f"route add {late}/32 via {HERE.outer[4]} src {THERE.inner[4]}")
+    network.left.address("lo", f"{late}/32")
+    wait_for(lambda: f"src {late}" in network.left.ip(f"route get {THERE.inner[4]}"))
+    network.between.seen()
+    network.left.ping(late, THERE.inner[4])
+    network.right.ping(THERE.inner[4], late)
+    wire.assert_no_plaintext(network.between.seen())
+
+    network.left.ip("link set wire0 mtu 1280")
+    network.left.ping(late, THERE.inner[4], size=1150)
+    network.left.ip("link set uxfrm0 down")
+    network.left.ip("link set uxfrm0 up")
+    wait_for(lambda: "dev uxfrm0" in network.left.run("ip", "route", "get", THERE.inner[4], check=False))
+    network.left.ping(late, THERE.inner[4])
     network.here.stop()
 
 

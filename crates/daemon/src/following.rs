@@ -17,6 +17,7 @@ use uxfrm_engine::{
     Change, Changes, Database, DropCounts, Error, Moment, PolicyChange, PolicyEntry, PolicyKey,
     PolicyName, Spd,
 };
+use uxfrm_io::rtnetlink::{Monitor, News};
 use uxfrm_netlink::Refusal;
 
 use crate::{gateway::now, guard::Guard, host::HostRoutes, reservation::Reservations};
@@ -87,6 +88,19 @@ impl Following {
         result
     }
 
+    /// Follows links and addresses, if they have changed.
+    pub(crate) fn look_around(&mut self, network: &Monitor, database: &mut Database) {
+        let news = network.take_news(self.routes.tun());
+        if news == News::Nothing {
+            return;
+        }
+        if let Err(error) = self.routes.look_around(news, &database.snapshot().spd) {
+            tracing::warn!(%error, "routes don't follow the host's addresses");
+            self.is_behind = true;
+        }
+        self.tell_of_host(database);
+    }
+
     /// Brings sequence numbers to the disk, hands them out, and lets workers see the databases.
     pub(crate) fn commit(&mut self, database: &Database) {
         let result = self.reservations.commit();
@@ -144,7 +158,7 @@ impl Following {
         }
     }
 
-    fn follow(&mut self, changes: &Changes, database: &Database) -> Result<(), Refusal> {
+    fn follow(&mut self, changes: &Changes, database: &mut Database) -> Result<(), Refusal> {
         let adds = changes.policies.iter().any(|change| matches!(change, PolicyChange::Added(_)));
         let result = self.follow_changes(changes, database);
         let Err(error) = result else { return Ok(()) };
@@ -158,9 +172,10 @@ impl Following {
         Err(Refusal { errno: error.errno(), text: Some(text.into()), offset: None })
     }
 
-    fn follow_changes(&mut self, changes: &Changes, database: &Database) -> Result<(), Fault> {
+    fn follow_changes(&mut self, changes: &Changes, database: &mut Database) -> Result<(), Fault> {
         if !changes.policies.is_empty() {
             self.routes.change(&changes.policies)?;
+            self.tell_of_host(database);
         }
         let Some(guard) = &mut self.guard else { return Ok(()) };
         let snapshot = database.snapshot();
@@ -170,6 +185,12 @@ impl Following {
             guard.change(&changes.policies, &snapshot.spd)?;
         }
         Ok(())
+    }
+
+    fn tell_of_host(&mut self, database: &mut Database) {
+        if let Some(host) = self.routes.take_news() {
+            database.set_host(host);
+        }
     }
 
     fn follow_anew(&mut self, spd: &Spd) -> Result<(), Fault> {

@@ -4,8 +4,6 @@
 //! packet is brought to a gateway that is not there yet. Down: routes → lanes → guard → TUN.
 
 use std::{
-    collections::BTreeSet,
-    net::IpAddr,
     path::Path,
     sync::{
         Arc,
@@ -16,11 +14,11 @@ use std::{
 
 use anyhow::Context as _;
 use sd_notify::NotifyState;
-use uxfrm_engine::{CacheCounts, Changes, Database, DropCounts, Drops, Event, Moment, Spd};
+use uxfrm_engine::{CacheCounts, Changes, Database, DropCounts, Drops, Event, Host, Moment};
 use uxfrm_io::{
     clock, dump,
     poll::Poller,
-    rtnetlink::Rtnetlink,
+    rtnetlink::{Monitor, Rtnetlink},
     signal::{Request, Signals},
     tun::{Queues, Tun, TunOptions},
 };
@@ -41,6 +39,7 @@ use crate::{
 const SIGNALS: u8 = 0;
 const STAT: u8 = 1;
 const CONTROL: u8 = 2;
+const NETWORK: u8 = 3;
 
 /// The longest that nobody looks after time limits and events.
 const TICK: Duration = Duration::from_millis(200);
@@ -108,6 +107,8 @@ struct Gateway {
     caches: Vec<Arc<CacheCounts>>,
     events: Receiver<Event>,
     poller: Poller,
+    /// Word of links and addresses.
+    network: Monitor,
     xfrm: Xfrm,
 }
 
@@ -129,20 +130,22 @@ impl Gateway {
         let mut routes =
             HostRoutes::open(index, config.wire.table.number(), config.wire.mark.get())?;
         let snapshot = database.snapshot();
-        let mtu = routes.wire_mtu(peers(&snapshot.spd).into_iter()).unwrap_or(1500);
-        let own = routes.addresses().iter().copied().collect();
         let (sender, events) = mpsc::channel();
         let poller = Poller::new()?;
         let sender = Events::new(sender, poller.waker());
-        let around = lanes::Surroundings { mtu, own };
+        let network = Monitor::open()?;
+        let Host { addresses: own, mtu } = routes.host();
+        let around = lanes::Surroundings { mtu: mtu.into(), own };
         let lanes::Lanes { lanes, drops, caches } =
             lanes::build(config, tun, &database, &around, &sender)?;
         let lanes = lanes::start(lanes, config.runtime.pin)?;
         let guard = Guard::open(config, &snapshot.spd)?;
         routes.follow(&snapshot.spd)?;
+        database.set_host(routes.host());
+        database.publish();
         let following = Following::new(reservations, guard, routes);
         let xfrm = Xfrm::new(config.control.acquire_expires.get()).context("no random numbers")?;
-        Ok(Self { database, following, lanes, drops, caches, events, poller, xfrm })
+        Ok(Self { database, following, lanes, drops, caches, events, poller, network, xfrm })
     }
 
     /// Looks after signals, counters, events and time limits until told to stop or a lane ends.
@@ -155,6 +158,7 @@ impl Gateway {
         use std::os::fd::AsFd as _;
         self.poller.add(signals.as_fd(), SIGNALS)?;
         self.poller.add(stat.as_fd(), STAT)?;
+        self.poller.add(self.network.as_fd(), NETWORK)?;
         if let Some(control) = &control {
             self.poller.add(control.as_fd(), CONTROL)?;
         }
@@ -163,6 +167,9 @@ impl Gateway {
             let ready = self.poller.wait(Some(patience))?;
             if ready.has(STAT) {
                 stat.answer(|| (self.counts(), stat::caches(&self.caches)));
+            }
+            if ready.has(NETWORK) {
+                self.following.look_around(&self.network, &mut self.database);
             }
             if let Some(control) = control.as_mut().filter(|_| ready.has(CONTROL)) {
                 let Self { xfrm, database, following, .. } = self;
@@ -254,12 +261,6 @@ fn bring_up(tun: &Tun, mtu: u16) -> anyhow::Result<u32> {
     rtnetlink.set_mtu(link.index, u32::from(mtu))?;
     rtnetlink.set_up(link.index)?;
     Ok(link.index)
-}
-
-/// Where the policies' tunnels lead.
-fn peers(spd: &Spd) -> BTreeSet<IpAddr> {
-    let templates = spd.iter().flat_map(|entry| &entry.policy().templates);
-    templates.map(|template| template.destination).filter(|peer| !peer.is_unspecified()).collect()
 }
 
 fn say_ready() {

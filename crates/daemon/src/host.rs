@@ -13,8 +13,8 @@ use std::{
     net::IpAddr,
 };
 
-use uxfrm_engine::{Action, Direction, Policy, PolicyChange, PolicyEntry, Prefix, Spd};
-use uxfrm_io::rtnetlink::{self, FirewallMark, Route, RouteChange, Rtnetlink, Rule, Via};
+use uxfrm_engine::{Action, Direction, Host, Policy, PolicyChange, PolicyEntry, Prefix, Spd};
+use uxfrm_io::rtnetlink::{self, FirewallMark, News, Route, RouteChange, Rtnetlink, Rule, Via};
 use uxfrm_packet::Version;
 
 /// Metric of the `unreachable` routes beneath.
@@ -22,6 +22,11 @@ const BENEATH: u32 = u32::MAX - 1;
 
 /// Priority of our rules: before the main table's 32766, behind anything that an administrator numbers by hand.
 const PRIORITY: u32 = 32_700;
+
+/// What the network takes towards peers that no route leads to.
+const USUAL_MTU: u32 = 1500;
+/// Every network takes that much (RFC 791 §3.2).
+const SMALLEST_MTU: u16 = 576;
 
 /// Rules and routes of one gateway.
 #[derive(Debug)]
@@ -32,6 +37,14 @@ pub(crate) struct HostRoutes {
     tun: u32,
     own: Vec<IpAddr>,
     destinations: HashMap<Destination, Users>,
+    /// Where tunnels lead, and the largest IP packet that the network takes towards there.
+    peers: HashMap<IpAddr, u32>,
+    /// The least of those.
+    mtu: u32,
+    /// Whether workers have to be told.
+    news: bool,
+    /// Whether the TUN is up, so that routes to it are there.
+    is_up: bool,
 }
 
 /// Where a route leads, and to how many leading bits of it.
@@ -55,8 +68,19 @@ impl HostRoutes {
         let mut rtnetlink = Rtnetlink::open()?;
         clear(&mut rtnetlink, table)?;
         let own = addresses(&mut rtnetlink)?;
-        let destinations = HashMap::new();
-        let mut routes = Self { rtnetlink, table, mark, tun, own, destinations };
+        let (destinations, peers) = (HashMap::new(), HashMap::new());
+        let mut routes = Self {
+            rtnetlink,
+            table,
+            mark,
+            tun,
+            own,
+            destinations,
+            peers,
+            mtu: u32::MAX,
+            news: true,
+            is_up: true,
+        };
         for version in [Version::V4, Version::V6] {
             routes.rtnetlink.add_rule(&routes.rule(version))?;
         }
@@ -69,6 +93,8 @@ impl HostRoutes {
     /// The kernel's about the first route that it does not take; all others are as they should be.
     pub(crate) fn follow(&mut self, spd: &Spd) -> Result<(), rtnetlink::Error> {
         self.own = addresses(&mut self.rtnetlink)?;
+        self.peers.clear();
+        (self.mtu, self.news) = (u32::MAX, true);
         self.destinations.values_mut().for_each(|users| *users = Users::default());
         for entry in spd.iter() {
             self.count_in(entry);
@@ -92,6 +118,11 @@ impl HostRoutes {
         self.install(&touched)
     }
 
+    /// The TUN's index.
+    pub(crate) fn tun(&self) -> u32 {
+        self.tun
+    }
+
     /// Removes rules, routes and all.
     ///
     /// # Errors
@@ -104,22 +135,61 @@ impl HostRoutes {
         clear(&mut self.rtnetlink, self.table)
     }
 
-    /// The largest IP packet that the network takes towards all of `peers`; `None` without a route to any of them.
-    pub(crate) fn wire_mtu(&mut self, peers: impl Iterator<Item = IpAddr>) -> Option<u32> {
-        peers
-            .filter_map(|peer| self.rtnetlink.route_to(peer, self.mark).ok())
-            .map(|way| way.mtu)
-            .min()
+    /// What workers are to know of the host: its addresses, and the largest IP packet that the network takes towards all peers.
+    pub(crate) fn host(&self) -> Host {
+        let mtu = if self.mtu == u32::MAX { USUAL_MTU } else { self.mtu };
+        Host {
+            addresses: self.own.iter().copied().collect(),
+            mtu: u16::try_from(mtu).unwrap_or(u16::MAX).max(SMALLEST_MTU),
+        }
     }
 
-    /// The host's own addresses, as they were last asked for.
-    pub(crate) fn addresses(&self) -> &[IpAddr] {
-        &self.own
+    /// The same, if it may have changed since the last time.
+    pub(crate) fn take_news(&mut self) -> Option<Host> {
+        std::mem::take(&mut self.news).then(|| self.host())
+    }
+
+    /// Links or addresses have changed: makes the routes right again where that matters to them.
+    ///
+    /// # Errors
+    /// As [`HostRoutes::follow`].
+    pub(crate) fn look_around(&mut self, news: News, spd: &Spd) -> Result<(), rtnetlink::Error> {
+        let is_up = self.rtnetlink.link_of_index(self.tun)?.is_up;
+        let was_up = std::mem::replace(&mut self.is_up, is_up) && news != News::WentDown;
+        let came_back = is_up && !was_up;
+        let own = addresses(&mut self.rtnetlink)?;
+        if came_back || own != self.own {
+            return self.follow(spd);
+        }
+        (self.mtu, self.news) = (u32::MAX, true);
+        let peers: Vec<_> = std::mem::take(&mut self.peers).into_keys().collect();
+        peers.into_iter().for_each(|peer| self.meet(peer));
+        Ok(())
+    }
+
+    /// Asks for the way to the peers of a policy, the first time.
+    fn meet_peers(&mut self, policy: &Policy) {
+        for template in &policy.templates {
+            let peer = template.destination;
+            if !peer.is_unspecified() && !self.peers.contains_key(&peer) {
+                self.meet(peer);
+            }
+        }
+    }
+
+    fn meet(&mut self, peer: IpAddr) {
+        // A peer that no route leads to says nothing about packets' size; the next change of links asks again.
+        let mtu = self.rtnetlink.route_to(peer, self.mark).map_or(u32::MAX, |way| way.mtu);
+        self.peers.insert(peer, mtu);
+        if mtu < self.mtu {
+            (self.mtu, self.news) = (mtu, true);
+        }
     }
 
     /// Counts a policy's wish for a route, if it has one. Where to.
     fn count_in(&mut self, entry: &PolicyEntry) -> Option<Destination> {
         let (destination, source) = wish(entry.policy(), &self.own)?;
+        self.meet_peers(entry.policy());
         let users = self.destinations.entry(destination).or_default();
         *users.sources.entry(source).or_default() += 1;
         Some(destination)

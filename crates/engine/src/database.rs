@@ -18,7 +18,7 @@ pub use changes::{Changes, PolicyChange};
 pub use error::Error;
 
 use crate::{
-    Acquires, Direction, Event, IfId, Lifecycle, Mark, Moment, PolicyEntry, PolicyIndex,
+    Acquires, Direction, Event, Host, IfId, Lifecycle, Mark, Moment, PolicyEntry, PolicyIndex,
     PolicyKind, Published, Sa, Selector, Snapshot, spd::ledger::Ledger,
 };
 use changes::Attendance;
@@ -136,6 +136,14 @@ impl Database {
     pub fn set_acquires(&mut self, acquires: Acquires) {
         if *self.next.acquires != acquires {
             self.next.acquires = Arc::new(acquires);
+            self.renew();
+        }
+    }
+
+    /// Tells workers what has become of the host.
+    pub fn set_host(&mut self, host: Host) {
+        if self.next.host.as_deref() != Some(&host) {
+            self.next.host = Some(Arc::new(host));
             self.renew();
         }
     }

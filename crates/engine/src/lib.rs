@@ -51,7 +51,7 @@ pub use sa::{
     usage::{Charge, Failures, Lifecycle, Usage},
 };
 pub use selector::{PortMask, Selector};
-pub use snapshot::{Published, Snapshot};
+pub use snapshot::{Host, Published, Snapshot};
 pub use spd::{
     classifier::Footprint,
     entry::{Place, PolicyEntry},

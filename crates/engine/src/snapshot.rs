@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-use crate::{Acquires, Sad, Spd};
+use crate::{Acquires, HostAddresses, Sad, Spd};
 
 /// One generation of the databases. Immutable; a worker loads it once per batch and sees either all of a change or nothing.
 #[derive(Clone, Debug, Default)]
@@ -15,8 +15,19 @@ pub struct Snapshot {
     pub spd: Spd,
     /// What key managers were asked for.
     pub acquires: Arc<Acquires>,
-    /// Rises with every change of states and policies; what was worked out under another generation is stale.
+    /// What is known of the host; `None` when workers' settings say it.
+    pub host: Option<Arc<Host>>,
+    /// Rises with every change of states, policies and host; what was worked out under another generation is stale.
     pub generation: u64,
+}
+
+/// What may change on the host while workers run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// Its own addresses.
+    pub addresses: HostAddresses,
+    /// Bytes of the largest IP packet that the network takes, headers included; at least 576.
+    pub mtu: u16,
 }
 
 /// Where the newest snapshot is found. Each worker keeps an [`arc_swap::Cache`] of it.

@@ -13,7 +13,7 @@ use uxfrm_packet::{Batch, Pool};
 use crate::inbound::Inbound;
 use crate::outbound::Outbound;
 use crate::{
-    CacheCounts, CacheStats, Caches, DropReason, Drops, Event, Moment, Published, Snapshot,
+    CacheCounts, CacheStats, Caches, DropReason, Drops, Event, Host, Moment, Published, Snapshot,
 };
 
 /// Who writes the headers outside ESP-in-UDP packets.
@@ -119,7 +119,7 @@ pub struct Settings {
     pub mtu: u16,
     /// TTL and hop limit of outer headers.
     pub hop_limit: u8,
-    /// The host's own addresses.
+    /// The host's own addresses, until a [`Host`] says otherwise; so for `mtu`.
     pub addresses: HostAddresses,
     /// UDP ports at which whole IP packets may hold ESP (RFC 3948: 4500). Socket payloads are peeled at any port.
     pub encap_ports: Vec<u16>,
@@ -192,6 +192,8 @@ pub struct Worker {
     cache_counts: Arc<CacheCounts>,
     outbound: Outbound,
     inbound: Inbound,
+    /// What the settings were last told of the host.
+    host: Option<Arc<Host>>,
 }
 
 impl Worker {
@@ -208,6 +210,7 @@ impl Worker {
             crypter: Crypter::new()?,
             drops: Arc::new(Drops::default()),
             cache_counts: Arc::default(),
+            host: None,
         })
     }
 
@@ -217,6 +220,7 @@ impl Worker {
     /// [listen](crate::Acquires); who wants them to leave, or to be dropped in time, also where no others come, calls this with an empty batch
     /// while any [wait](Self::waiting).
     pub fn outbound(&mut self, batch: &mut Batch, now: Moment, pool: &mut Pool, out: &mut Output) {
+        self.meet_host();
         let mut bench = Bench {
             settings: &self.settings,
             snapshot: self.snapshots.load(),
@@ -233,6 +237,7 @@ impl Worker {
     ///
     /// `batch` is empty afterwards.
     pub fn inbound(&mut self, batch: &mut Batch, now: Moment, pool: &mut Pool, out: &mut Output) {
+        self.meet_host();
         let mut bench = Bench {
             settings: &self.settings,
             snapshot: self.snapshots.load(),
@@ -251,6 +256,19 @@ impl Worker {
         self.outbound.refresh(self.snapshots.load().generation);
         let (outbound, inbound) = (&self.outbound.policies, &self.inbound.policies);
         self.cache_counts.write([outbound.stats_by_family(), inbound.stats_by_family()]);
+    }
+
+    /// Lets what the snapshot says of the host be the settings'.
+    #[inline]
+    fn meet_host(&mut self) {
+        let host = &self.snapshots.load().host;
+        if host.as_ref().map(Arc::as_ptr) != self.host.as_ref().map(Arc::as_ptr)
+            && let Some(host) = host
+        {
+            self.settings.addresses = host.addresses.clone();
+            self.settings.mtu = host.mtu;
+            self.host = Some(Arc::clone(host));
+        }
     }
 
     /// Outbound buffers that wait for a state.

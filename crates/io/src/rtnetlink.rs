@@ -6,6 +6,7 @@
 mod address;
 mod installed;
 mod link;
+mod monitor;
 mod route;
 mod rule;
 
@@ -22,6 +23,7 @@ use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
 pub use address::Address;
 pub use installed::Installed;
 pub use link::Link;
+pub use monitor::{Monitor, News};
 pub use route::{Chosen, Route, RouteChange, Via};
 pub use rule::{FirewallMark, Rule};
 

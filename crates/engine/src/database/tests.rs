@@ -434,3 +434,18 @@ fn what_reaches_its_limits_is_told_to_who_attends() {
     let changes = database.take_changes();
     assert_eq!((changes.removed.len(), changes.policies.len()), (1, 1));
 }
+
+#[test]
+fn workers_take_up_what_has_become_of_the_host() {
+    let mut database = database();
+    let mut worker = crate::Worker::new(crate::Settings::default(), &database.published()).unwrap();
+    let addresses = std::iter::once("10.0.0.9".parse().unwrap()).collect();
+    let host = Host { addresses, mtu: 1280 };
+    database.set_host(host.clone());
+    let before = database.snapshot().generation;
+    database.set_host(host.clone());
+    assert_eq!(database.snapshot().generation, before, "nothing new");
+    let (mut batch, mut pool) = (uxfrm_packet::Batch::new(), uxfrm_packet::Pool::new());
+    worker.inbound(&mut batch, at(0), &mut pool, &mut crate::Output::default());
+    assert_eq!((&worker.settings().addresses, worker.settings().mtu), (&host.addresses, 1280));
+}

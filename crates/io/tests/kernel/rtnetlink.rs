@@ -1,4 +1,6 @@
-use uxfrm_io::rtnetlink::{Error, FirewallMark, Installed, Prefix, Route, RouteChange, Rule, Via};
+use uxfrm_io::rtnetlink::{
+    Error, FirewallMark, Installed, Monitor, News, Prefix, Route, RouteChange, Rule, Via,
+};
 use uxfrm_io::{Namespace, Rtnetlink};
 use uxfrm_packet::Version;
 
@@ -216,5 +218,26 @@ fn many_routes_change_at_once_and_one_that_fails_keeps_no_other_back() {
         assert!(error.to_string().contains("10.1.1.0/24"), "{error}");
         assert_eq!(error.errno(), 22, "{error}");
         assert_eq!(kernel.routes(table).unwrap(), []);
+    });
+}
+
+#[test]
+fn a_monitor_hears_of_links_and_addresses_and_of_nothing_else() {
+    in_namespace(|| {
+        let monitor = Monitor::open().unwrap();
+        let mut kernel = Rtnetlink::open().unwrap();
+        let lo = kernel.link("lo").unwrap().index;
+        assert_eq!(monitor.take_news(lo), News::Nothing);
+        kernel.add_address(lo, prefix("192.0.2.1/32")).unwrap();
+        assert_eq!(monitor.take_news(lo), News::Changed);
+        kernel.set_down(lo).unwrap();
+        kernel.set_up(lo).unwrap();
+        assert_eq!(monitor.take_news(lo), News::WentDown);
+        kernel.set_down(lo).unwrap();
+        kernel.set_up(lo).unwrap();
+        assert_eq!(monitor.take_news(lo + 1), News::Changed);
+        let route = Route::new(prefix("198.51.100.0/24"), Via::Link(lo));
+        kernel.add_route(&route).unwrap();
+        assert_eq!(monitor.take_news(lo), News::Nothing);
     });
 }
