@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{Database, Moment};
-use uxfrm_netlink::{ClientId, Groups, Outbox, Server, Settings};
+use uxfrm_netlink::{ClientId, Groups, Options as SocketOptions, Outbox, Server, Settings};
 
 use crate::Options;
 use crate::clock::TscClock;
@@ -96,7 +96,7 @@ impl Gateway {
         let mut server = Server::new(settings);
         for listener in 0..listeners {
             let client = ClientId { connection: listener, port: 1 };
-            server.join(client, Groups::all(), uxfrm_netlink::Options::empty());
+            server.join(client, Groups::all(), SocketOptions::empty());
         }
         Self {
             server,
@@ -111,7 +111,7 @@ impl Gateway {
         let now = Moment(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX));
         self.connection = self.connection.wrapping_add(1).max(16);
         let client = ClientId { connection: self.connection, port: 4711 };
-        self.server.join(client, Groups::empty(), uxfrm_netlink::Options::EXT_ACK);
+        self.server.join(client, Groups::empty(), SocketOptions::EXT_ACK);
         self.server.handle(client, request, &mut self.database, now, &mut self.out);
         self.server.leave(client);
         for delivery in self.out.drain() {

@@ -216,7 +216,7 @@ impl Server {
         (min, max): (u32, u32),
         call: &Call<'_>,
     ) -> Result<Spi, Refusal> {
-        let snapshot = call.database.snapshot();
+        let snapshot = call.database.current();
         let is_free = |larvals: &Self, spi: u32| {
             let id = SaId { spi: Spi(spi), ..id };
             spi != 0
