@@ -83,6 +83,20 @@ impl Sa {
         Self { live: Arc::new(live), config: Box::new(config) }
     }
 
+    /// A state that goes on where `old` ends, with other words and the same key: `old` sends nothing more.
+    pub(crate) fn continuing(old: &Self, mut config: SaConfig, key: SaKey) -> Self {
+        config.replay.sent = old.live.sequence.end();
+        let new = Self::new(config, key, old.added());
+        let (replay, usage) = (old.replay(), old.usage());
+        let highest = replay.highest();
+        let lowest = highest.saturating_sub(u64::from(replay.window()));
+        new.replay().learn(highest, (lowest..=highest).filter(|number| replay.has(*number)));
+        new.usage().set(usage.bytes(), usage.packets(), usage.first_used());
+        new.usage().advance(usage.lifecycle());
+        new.aevents().set_thresholds(old.aevents().thresholds());
+        new
+    }
+
     /// What it says.
     #[must_use]
     #[inline]

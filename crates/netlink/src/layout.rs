@@ -165,6 +165,19 @@ layouts! {
         old_source_port: U16<BE>,
         new_source_port: U16<BE>,
     }
+    /// `struct xfrm_user_migrate`
+    RawMigration[76] {
+        old_destination: RawAddress,
+        old_source: RawAddress,
+        new_destination: RawAddress,
+        new_source: RawAddress,
+        protocol: u8,
+        mode: u8,
+        reserved: u16,
+        reqid: u32,
+        old_family: u16,
+        new_family: u16,
+    }
     /// `struct xfrm_userpolicy_default`
     RawDefaults[3] {
         inbound: u8,

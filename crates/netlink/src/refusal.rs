@@ -22,7 +22,9 @@ pub(crate) mod number {
     pub(crate) const EINVAL: i32 = 22;
     pub(crate) const ERANGE: i32 = 34;
     pub(crate) const ENOSYS: i32 = 38;
+    pub(crate) const ENODATA: i32 = 61;
     pub(crate) const EOPNOTSUPP: i32 = 95;
+    pub(crate) const EAFNOSUPPORT: i32 = 97;
 }
 
 impl Refusal {

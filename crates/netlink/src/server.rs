@@ -11,6 +11,7 @@ mod dump;
 mod info;
 mod larval;
 mod larvals;
+mod migrate;
 mod notify;
 mod policy;
 mod reply;
@@ -192,7 +193,7 @@ impl Server {
             Some(_) => KeyManagers::Listening,
             None => KeyManagers::Absent,
         };
-        let known = database.snapshot();
+        let known = database.current();
         if self.larvals.take_news() || known.acquires.key_managers != key_managers {
             let (lifetime, pending) = (self.larvals.lifetime(), self.larvals.pending());
             database.set_acquires(Acquires { key_managers, lifetime, pending });
@@ -284,11 +285,9 @@ impl Server {
             MessageType::GetSpdInfo => self.spd_info(call),
             MessageType::NewAe => self.set_counters(call),
             MessageType::GetAe => self.counters(call),
-            MessageType::Migrate if !call.attributes.has(crate::AttributeType::Migrate) => {
-                Err(Refusal::invalid("Missing required MIGRATE attribute"))
-            }
-            MessageType::Migrate | MessageType::MigrateState => Err(Refusal::not_yet(
-                "Migration is not supported yet: add the new states and delete the old ones",
+            MessageType::Migrate => self.migrate(call),
+            MessageType::MigrateState => Err(Refusal::not_yet(
+                "MIGRATE_STATE is not supported yet: use MIGRATE, or add the new state and delete the old one",
             )),
             MessageType::Acquire => {
                 Err(Refusal::not_yet("Acquires come from packets, not from clients"))

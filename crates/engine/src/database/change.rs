@@ -1,13 +1,13 @@
 //! What can be changed: the kernel's messages, one function each.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use uxfrm_crypto::SaKey;
 
 use super::{Database, Error, PolicyKey};
 use crate::{
     Counters, Defaults, Lifecycle, Mark, Moment, Policy, PolicyEntry, PolicyKind, Sa, SaConfig,
-    SaId, SaProtocol, sa::check,
+    SaId, SaProtocol, UdpEncap, sa::check,
 };
 
 /// A change under way: whatever is done through it, workers see all of it at once when [`Database::apply`] returns.
@@ -84,6 +84,45 @@ impl Change<'_> {
         sa.set_counters(counters, self.now);
         self.database.wake_for(&sa, self.now);
         Ok(sa)
+    }
+
+    /// Gives states new ends, source and destination each (`XFRM_MSG_MIGRATE`, `net/xfrm/xfrm_state.c: xfrm_state_migrate`). A state's
+    /// numbers go on above those it sent, and in its window what it received stays received; counts go on as well. The old
+    /// state sends nothing more: what workers still have in hands of it is dropped.
+    ///
+    /// # Errors
+    /// All or nothing: [`Error::NoSuchState`]; [`Error::Exists`] where a state is already; what [`Error`] says of states.
+    pub fn move_sas(
+        &mut self,
+        states: &[(Arc<Sa>, (IpAddr, IpAddr))],
+        encap: Option<UdpEncap>,
+    ) -> Result<(), Error> {
+        let goes = |id, mark: Mark| {
+            states.iter().any(|(old, _)| (old.id(), old.config().mark) == (id, mark))
+        };
+        let mut moved: Vec<(&Arc<Sa>, SaConfig, SaKey)> = Vec::new();
+        for (old, (source, destination)) in states {
+            let config = old.config().moved(*source, *destination, encap);
+            let (config, key) = self.checked(config)?;
+            let (id, mark) = (config.id, config.mark);
+            if !self.database.next.sad.holds(old) {
+                return Err(Error::NoSuchState);
+            }
+            let taken = self.find_sa(id, mark).is_some_and(|sa| !goes(sa.id(), sa.config().mark));
+            let twice = moved.iter().any(|(_, other, _)| (other.id, other.mark) == (id, mark));
+            if taken || twice {
+                return Err(Error::Exists);
+            }
+            moved.push((old, config, key));
+        }
+        for (old, config, key) in moved {
+            let new = Arc::new(Sa::continuing(old, config, key));
+            self.database.remove_sa(old);
+            self.database.insert_sa(&new);
+            self.database.wake_for(&new, self.now);
+            self.changed = true;
+        }
+        Ok(())
     }
 
     /// The state that `id` and a mark find, as `ip xfrm state get` does.

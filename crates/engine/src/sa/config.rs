@@ -224,6 +224,25 @@ impl SaConfig {
         if wraps || self.flags.contains(SaFlags::ESN) { u64::MAX } else { u64::from(u32::MAX) }
     }
 
+    /// These words with other ends; without `encap` the encapsulation stays.
+    pub(crate) fn moved(
+        &self,
+        source: IpAddr,
+        destination: IpAddr,
+        encap: Option<UdpEncap>,
+    ) -> Self {
+        Self {
+            id: SaId { destination, ..self.id },
+            source,
+            encap: encap.or(self.encap),
+            // What it has sent and received by now is not said here.
+            replay: ReplayConfig { window: self.replay.window, sent: 0, received: 0 },
+            transform: self.transform.duplicate(),
+            offload: self.offload.clone(),
+            ..*self
+        }
+    }
+
     /// These words with those of `update` that `XFRM_MSG_UPDSA` changes.
     pub(crate) fn updated(&self, update: &Self) -> Self {
         let marks = update.output_mark != Mark::default();

@@ -60,6 +60,14 @@ impl Sequence {
         self.last.swap(NEAR_WRAP, Ordering::Relaxed).min(ceiling)
     }
 
+    /// As [`Sequence::close`], for numbers that nobody keeps across a restart and that are not reserved therefore.
+    pub(crate) fn end(&self) -> u64 {
+        // As many as that are never sent, and below it closing tells how many were.
+        let ceiling = self.ceiling.fetch_min(NEAR_WRAP - 1, Ordering::Relaxed);
+        let last = self.last.load(Ordering::Relaxed);
+        if last >= NEAR_WRAP { ceiling } else { self.close() }
+    }
+
     /// Takes up to `count` (at least 1) numbers; fewer only where they end, and none when they have ended.
     ///
     /// # Errors
@@ -188,6 +196,17 @@ mod tests {
         }
         let near_the_end = Sequence::new(u64::MAX - 9, u64::MAX);
         assert_eq!(near_the_end.close(), u64::MAX, "then all that was reserved counts as used");
+    }
+
+    #[test]
+    fn an_ended_counter_tells_its_last_number_whatever_was_reserved() {
+        for limit in [u64::from(u32::MAX), u64::MAX] {
+            let sequence = Sequence::new(7, limit);
+            sequence.take(3).unwrap();
+            assert_eq!(sequence.end(), 10);
+            assert!(sequence.take(1).is_err());
+        }
+        assert_eq!(Sequence::new(NEAR_WRAP + 5, u64::MAX).end(), u64::MAX);
     }
 
     #[test]

@@ -273,7 +273,10 @@ fn check_is_served(attributes: &Attributes<'_>) -> Result<(), Refusal> {
     }
 }
 
-fn encap(attributes: &Attributes<'_>, family: Family) -> Result<Option<UdpEncap>, Refusal> {
+pub(crate) fn encap(
+    attributes: &Attributes<'_>,
+    family: Family,
+) -> Result<Option<UdpEncap>, Refusal> {
     let Some(raw) = attributes.read::<RawEncap>(AttributeType::Encap) else { return Ok(None) };
     let kind = match raw.kind {
         1 => UdpEncapKind::NonIke,

@@ -54,7 +54,7 @@ fn value(answer: &Answer, kind: u16) -> Vec<u8> {
 fn newae_is_checked_as_in_the_kernel() {
     let replay = attribute(REPLAY, &words(&[0, 0, 0]));
     let longer = |window, words_: u32| {
-        attribute(ESN, &words(&[&[words_, 0, 0, 0, 0, window][..], &vec![0; 4]].concat()))
+        attribute(ESN, &words(&[&[words_, 0, 0, 0, 0, window][..], &[0; 4]].concat()))
     };
     let table: [(u16, u32, Vec<u8>, i32, &str); 7] = [
         (REPLACE, 0x1000, Vec::new(), 22, "Missing required attribute for AE"),

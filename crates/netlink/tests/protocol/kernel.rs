@@ -113,7 +113,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 }
 
 /// Asks both, and compares.
-fn same(
+pub(crate) fn same(
     kernel: &Kernel,
     stage: &mut Stage,
     what: &str,

@@ -6,5 +6,6 @@ mod counters;
 mod iproute2;
 mod kernel;
 mod limits;
+mod migrate;
 mod stage;
 mod total;
