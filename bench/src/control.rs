@@ -20,8 +20,11 @@ const COUNTS: [u32; 3] = [100, 1000, 100_000];
 /// Who hears of every change.
 const LISTENERS: [(u32, &str); 2] = [(0, "none"), (1, "one")];
 
+/// Makes the request with a number.
+type Make = fn(u32) -> Vec<u8>;
+
 /// In the order in which each round sends them: what one adds, a later one finds.
-const REQUESTS: [(&str, fn(u32) -> Vec<u8>); 8] = [
+const REQUESTS: [(&str, Make); 8] = [
     ("newpolicy", |nth| policy(0x13, nth)),
     ("updpolicy", |nth| policy(0x19, nth)),
     ("newsa", new_sa),
