@@ -20,6 +20,10 @@ const COUNTS: [u32; 3] = [100, 1000, 100_000];
 /// Who hears of every change.
 const LISTENERS: [(u32, &str); 2] = [(0, "none"), (1, "one")];
 
+/// After how many requests workers see what has changed: the gateway publishes after each turn, and a client that waits for no answer
+/// has many requests in one.
+const TURNS: [u32; 2] = [1, 64];
+
 /// Makes the request with a number.
 type Make = fn(u32) -> Vec<u8>;
 
@@ -45,9 +49,12 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     let counts = COUNTS.into_iter().filter(|count| !options.quick || *count < 100_000);
     for count in counts {
         for (listeners, word) in LISTENERS {
-            let case = Case::new().with("count", count).with("listeners", word);
-            if options.only.may_admit(&case) {
-                measure(&case, count, listeners, options, &clock, &mut rows)?;
+            for turn in TURNS {
+                let case = Case::new().with("count", count).with("listeners", word);
+                let case = case.with("turn", turn);
+                if options.only.may_admit(&case) {
+                    measure(&case, (count, listeners, turn), options, &clock, &mut rows)?;
+                }
             }
         }
     }
@@ -56,8 +63,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
 
 fn measure(
     case: &Case,
-    count: u32,
-    listeners: u32,
+    (count, listeners, turn): (u32, u32, u32),
     options: &Options,
     clock: &TscClock,
     rows: &mut Vec<Row>,
@@ -66,7 +72,7 @@ fn measure(
     let mut samples = vec![Sample::default(); REQUESTS.len()];
     let requests = REQUESTS.map(|(_, make)| (0..count).map(make).collect::<Vec<_>>());
     for _ in 0..rounds {
-        let mut gateway = Gateway::new(listeners);
+        let mut gateway = Gateway::new(listeners, turn);
         for (sample, requests) in samples.iter_mut().zip(&requests) {
             let from = TscClock::now();
             for request in requests {
@@ -91,22 +97,26 @@ struct Gateway {
     out: Outbox,
     start: Instant,
     connection: u32,
+    turn: u32,
 }
 
 impl Gateway {
-    fn new(listeners: u32) -> Self {
+    fn new(listeners: u32, turn: u32) -> Self {
         let settings = Settings { epoch: 0, seed: 1, acquire_expires: 30, cpus: 2 };
         let mut server = Server::new(settings);
         for listener in 0..listeners {
             let client = ClientId { connection: listener, port: 1 };
             server.join(client, Groups::all(), SocketOptions::empty());
         }
+        let mut database = Database::new(Backend::default());
+        database.attend();
         Self {
             server,
-            database: Database::new(Backend::default()),
+            database,
             out: Outbox::default(),
             start: Instant::now(),
             connection: listeners,
+            turn,
         }
     }
 
@@ -117,6 +127,10 @@ impl Gateway {
         self.server.join(client, Groups::empty(), SocketOptions::EXT_ACK);
         self.server.handle(client, request, &mut self.database, now, &mut self.out);
         self.server.leave(client);
+        if self.connection.is_multiple_of(self.turn) {
+            drop(self.database.take_changes());
+            self.database.publish();
+        }
         for delivery in self.out.drain() {
             let bytes = delivery.datagram.bytes();
             let refused = bytes[4..6] == [2, 0] && bytes[16..20] != [0; 4];
@@ -214,7 +228,7 @@ mod tests {
 
     #[test]
     fn every_request_is_carried_out() {
-        let mut gateway = Gateway::new(1);
+        let mut gateway = Gateway::new(1, 1);
         for (_, make) in REQUESTS {
             (0..20).for_each(|nth| gateway.ask(&make(nth)).unwrap());
         }
