@@ -110,6 +110,20 @@ def test_a_limit_of_packets_makes_charon_rekey(ends, sites):
     assert counted(left, "out")[1] < 50
 
 
+def test_a_hard_limit_alone_makes_charon_start_anew(ends, sites):
+    """Without a soft limit there is no SA for a moment: the trap holds packets back and has charon make another."""
+    left, right = ends
+    left.charon.load(ike.connection(left, right, TRAP | {"life_packets": 50, "rekey_packets": 0}))
+    right.charon.load(ike.connection(right, left, TRAP))
+    left.charon.initiate()
+    sites.left_host.run(*"ping -q -c 60 -i 0.01 -W 0.2 10.2.0.2".split(), check=False)
+    left.charon.wait_for("creating delete job for CHILD_SA")
+    sites.left_host.ping(LEFT_HOST, RIGHT_HOST)
+    frames = sites.between.seen()
+    wire.assert_only("esp", frames)
+    assert len(wire.spis_sent(frames)) > 1
+
+
 def test_a_dead_peer_is_noticed(ends, sites):
     left, right = ends
     ike.connect(left, right, TRAP | {"dpd_action": "trap"}, dpd_delay="1s")
