@@ -11,6 +11,7 @@ import ike
 import prerequisite
 import topology
 import wire
+from gateway import CONTROLLED
 from ike import End
 from probes import Probes
 
@@ -165,6 +166,20 @@ def test_without_uxfrm_nothing_leaves_in_the_clear(ends, sites):
     for end in ends:
         end.gateway.kill()
     assert_cut_off(sites)
+
+
+def test_charon_finds_a_uxfrm_that_came_back(ends, sites):
+    """It does not know that its states and policies are gone; a new CHILD_SA brings them back."""
+    left, right = ends
+    ike.connect(left, right)
+    left.charon.initiate()
+    left.gateway.kill()
+    left.gateway.start(more=CONTROLLED)
+    left.charon.swanctl("--rekey", "--child", "net")
+    left.charon.wait_for("CHILD_SA closed")
+    sites.between.seen()
+    exchange(sites)
+    wire.assert_only("esp", sites.between.seen())
 
 
 def test_a_policy_that_blocks_closes_the_way_until_charon_is_there(uxfrm, sites, running):
