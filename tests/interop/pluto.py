@@ -15,11 +15,11 @@ class Pluto(IkeDaemon):
 
     name = "pluto"
 
-    def __init__(self, namespace, before, left, right):
+    def __init__(self, namespace, before, left, right, encapsulation="auto"):
         super().__init__(namespace)
         self._before = before
         self._libexec = libreswan() + "/usr/libexec"
-        (self.directory / "ipsec.conf").write_text(ipsec_conf(self.directory, left, right))
+        (self.directory / "ipsec.conf").write_text(ipsec_conf(self.directory, left, right, encapsulation))
         (self.directory / "ipsec.secrets").write_text(f'{left.address} {right.address} : PSK "{SECRET}"\n')
         (self.directory / "nss").mkdir()
         command("certutil", "-N", "-d", f"sql:{self.directory}/nss", "--empty-password")
@@ -48,7 +48,7 @@ def libreswan():
     return found.stdout.strip().rstrip("/")
 
 
-def ipsec_conf(directory, left, right):
+def ipsec_conf(directory, left, right, encapsulation):
     """`updown` would set routes and rules of packet filters for the kernel's IPsec; uxfrm needs none of that."""
     return f"""\
 config setup
@@ -61,6 +61,7 @@ conn net
   authby=secret
   ike=aes_gcm128-sha2_256-dh19
   esp=aes_gcm128
+  encapsulation={encapsulation}
   left={left.address}
   leftsubnet={left.net}
   leftupdown=/bin/true

@@ -23,20 +23,21 @@ def sites():
 
 
 @pytest.fixture
-def plutos(uxfrm, sites):
+def plutos(uxfrm, sites, request):
     left, right = End(sites.left, "10.9.0.1", "10.1.0.0/24"), End(sites.right, "10.9.0.2", "10.2.0.0/24")
     with topology.Hosts() as running:
-        yield [start(running, uxfrm, end, left, right) for end in (left, right)]
+        yield [start(running, uxfrm, end, left, right, request.param) for end in (left, right)]
 
 
-def start(running, uxfrm, end, left, right):
+def start(running, uxfrm, end, left, right, encapsulation):
     running.gateway(uxfrm, end.namespace).start(more=CONTROLLED)
-    made = Pluto(end.namespace, [uxfrm, "exec", "--"], left, right)
+    made = Pluto(end.namespace, [uxfrm, "exec", "--"], left, right, encapsulation)
     running.callback(made.close)
     made.start()
     return made
 
 
+@pytest.mark.parametrize("plutos", ["auto"], indirect=True)
 def test_a_tunnel_between_two_nets(plutos, sites):
     left, right = plutos
     left.whack("--initiate", "--name", "net")
@@ -55,3 +56,15 @@ def test_a_tunnel_between_two_nets(plutos, sites):
     wire.assert_only("esp", frames)
     assert len(wire.spis_sent(frames)) == 2, "two times a new SA"
     left.whack("--terminate", "--name", "net")
+
+
+@pytest.mark.parametrize("plutos", ["yes"], indirect=True)
+def test_esp_in_udp(plutos, sites):
+    """On port 4500, of which pluto has a socket for each address."""
+    left, right = plutos
+    left.whack("--initiate", "--name", "net")
+    sites.left_host.ping(LEFT_HOST, RIGHT_HOST)
+    wire.assert_only("esp-in-udp", sites.between.seen())
+    right.whack("--rekey-ipsec", "--name", "net")
+    sites.left_host.ping(LEFT_HOST, RIGHT_HOST)
+    wire.assert_only("esp-in-udp", sites.between.seen())
