@@ -78,7 +78,7 @@ impl Following {
         if changes.is_empty() {
             return Ok(());
         }
-        changes.removed.iter().for_each(|sa| self.reservations.settle(sa));
+        changes.removed.iter().for_each(|sa| self.reservations.dismiss(sa, now()));
         changes.added.iter().for_each(|sa| self.reservations.admit(sa));
         self.news |= !changes.added.is_empty();
         let result = self.check_journal(&changes).and_then(|()| self.follow(&changes, database));
@@ -119,6 +119,7 @@ impl Following {
             return;
         }
         let snapshot = database.snapshot();
+        self.reservations.settle_due(now());
         let result = self.reservations.renew(&snapshot.sad);
         self.note(result);
         if self.is_behind {

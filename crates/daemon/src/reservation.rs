@@ -19,9 +19,10 @@ use std::{
     io,
     path::Path,
     sync::Arc,
+    time::Duration,
 };
 
-use uxfrm_engine::{Direction, Sa, Sad};
+use uxfrm_engine::{Direction, Moment, Sa, Sad};
 
 use journal::Journal;
 use name::StateName;
@@ -29,6 +30,9 @@ use name::StateName;
 /// How many numbers are reserved at a time: a second's at four million packets per second, renewed when half are used. A
 /// crash loses them, so without ESN a key lasts a thousand crashes.
 const AHEAD: u64 = 1 << 22;
+
+/// How long batches may be under way with a state that is no longer in the databases: longer than a worker that has to wait for its turn.
+const UNDER_WAY: Duration = Duration::from_millis(500);
 
 /// How many states that are gone are remembered, with their keys: about 100 bytes each, in memory and on the disk.
 const REMEMBERED: usize = 1 << 20;
@@ -38,7 +42,9 @@ const REMEMBERED: usize = 1 << 20;
 pub(crate) struct Reservations {
     journal: Journal,
     numbers: BTreeMap<StateName, Number>,
-    /// States in the order in which they went, with the ticket that each got then.
+    /// States that went, and until when batches may be under way with them.
+    leaving: BTreeMap<StateName, (Moment, Arc<Sa>)>,
+    /// States in the order in which they were settled, with the ticket that each got then.
     gone: VecDeque<(StateName, u64)>,
     tickets: u64,
     remembered: usize,
@@ -67,6 +73,7 @@ impl Reservations {
         let mut reservations = Self {
             journal,
             numbers: BTreeMap::new(),
+            leaving: BTreeMap::new(),
             gone: VecDeque::new(),
             tickets: 0,
             remembered: REMEMBERED,
@@ -86,6 +93,7 @@ impl Reservations {
         }
         let config = sa.config();
         let state = StateName::of(config);
+        self.settle_key(state);
         let used = self.used(state);
         if used >= config.last_number() {
             let (destination, spi) = (config.id.destination, config.id.spi);
@@ -93,6 +101,29 @@ impl Reservations {
         }
         sa.sequence().skip_to(used);
         self.reserve(sa, state, sa.sequence().last());
+    }
+
+    /// Takes leave of a state that is no longer in the databases. Batches that are under way send with it yet; so it is settled by
+    /// [`Reservations::settle_due`], or before, when its key is used again.
+    pub(crate) fn dismiss(&mut self, sa: &Arc<Sa>, now: Moment) {
+        if !sends(sa) {
+            return;
+        }
+        let state = StateName::of(sa.config());
+        if let Some((_, earlier)) =
+            self.leaving.insert(state, (now.plus(UNDER_WAY), Arc::clone(sa)))
+        {
+            self.settle(&earlier);
+        }
+    }
+
+    /// Settles the states with which no batch is under way any more.
+    pub(crate) fn settle_due(&mut self, now: Moment) {
+        let (due, leaving) = std::mem::take(&mut self.leaving)
+            .into_iter()
+            .partition(|(_, (until, _))| *until <= now);
+        self.leaving = leaving;
+        self.settle_all(due);
     }
 
     /// Ends a state that is no longer in the databases: it hands out no number any more, and its last one is remembered.
@@ -140,8 +171,22 @@ impl Reservations {
     /// # Errors
     /// When the file can't be written; the reservations in it stand.
     pub(crate) fn close(mut self, sad: &Sad) -> io::Result<()> {
+        let leaving = std::mem::take(&mut self.leaving);
+        self.settle_all(leaving);
         sad.iter().for_each(|sa| self.settle(sa));
         self.commit()
+    }
+
+    /// Settles what went and has the same key as a state.
+    fn settle_key(&mut self, state: StateName) {
+        let same = self.leaving.range(state.first_with_key()..).map(|(name, _)| *name);
+        let same: Vec<_> = same.take_while(|name| name.shares_key(&state)).collect();
+        let leaving = same.iter().filter_map(|name| self.leaving.remove_entry(name)).collect();
+        self.settle_all(leaving);
+    }
+
+    fn settle_all(&mut self, leaving: BTreeMap<StateName, (Moment, Arc<Sa>)>) {
+        leaving.values().for_each(|(_, sa)| self.settle(sa));
     }
 
     /// The highest number that may have been used with a state's key by states that are gone. Those that are there count in places of

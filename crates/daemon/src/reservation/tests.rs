@@ -299,3 +299,34 @@ fn a_line_that_was_cut_off_is_no_line() {
         fs::write(runs.path(), &whole).unwrap();
     }
 }
+
+#[test]
+fn a_batch_under_way_goes_on_with_a_state_that_went() {
+    let runs = Runs::new();
+    let Run(database, mut reservations) = runs.start("spi 1", KEY);
+    let sa = Arc::clone(database.snapshot().sad.iter().next().unwrap());
+    sa.sequence().take(1).unwrap();
+    reservations.dismiss(&sa, Moment(0));
+    reservations.settle_due(Moment(0));
+    assert!(sa.sequence().take(1).is_ok());
+    reservations.settle_due(Moment(0).plus(UNDER_WAY));
+    assert!(sa.sequence().take(1).is_err());
+}
+
+#[test]
+fn a_state_that_went_ends_when_its_key_is_used_again() {
+    let runs = Runs::new();
+    let mut run = runs.start_empty();
+    let (key, other) = ([1; 20], [2; 20]);
+    let (old, stranger) = (run.add(1, &key), run.add(2, &other));
+    old.sequence().take(5).unwrap();
+    for sa in [&old, &stranger] {
+        run.1.dismiss(sa, Moment(0));
+        run.0.apply(Moment(0), |change| change.delete_sa(sa.id(), sa.config().mark)).unwrap();
+        run.0.take_changes();
+    }
+    let new = run.add(3, &key);
+    assert!(old.sequence().take(1).is_err());
+    assert!(stranger.sequence().take(1).is_ok());
+    assert_eq!(new.sequence().take(1).unwrap().first, 6);
+}
