@@ -5,14 +5,16 @@ use std::net::IpAddr;
 use uxfrm_engine::Family;
 
 /// An address of either family.
-pub(crate) type RawAddress = [u8; 16];
+pub type RawAddress = [u8; 16];
 
-/// `AF_INET`, `AF_INET6`.
-pub(crate) const INET: u16 = 2;
-pub(crate) const INET6: u16 = 10;
+/// `AF_INET`
+pub const INET: u16 = 2;
+/// `AF_INET6`
+pub const INET6: u16 = 10;
 
 /// The family by number.
-pub(crate) const fn family(number: u16) -> Option<Family> {
+#[must_use]
+pub const fn family(number: u16) -> Option<Family> {
     match number {
         INET => Some(Family::V4),
         INET6 => Some(Family::V6),
@@ -21,7 +23,8 @@ pub(crate) const fn family(number: u16) -> Option<Family> {
 }
 
 /// A family's number.
-pub(crate) const fn family_number(family: Family) -> u16 {
+#[must_use]
+pub const fn family_number(family: Family) -> u16 {
     match family {
         Family::V4 => INET,
         Family::V6 => INET6,
@@ -29,7 +32,8 @@ pub(crate) const fn family_number(family: Family) -> u16 {
 }
 
 /// The address that the bytes are in a family.
-pub(crate) fn address(family: Family, raw: RawAddress) -> IpAddr {
+#[must_use]
+pub fn address(family: Family, raw: RawAddress) -> IpAddr {
     let [a, b, c, d, ..] = raw;
     match family {
         Family::V4 => [a, b, c, d].into(),
@@ -38,7 +42,8 @@ pub(crate) fn address(family: Family, raw: RawAddress) -> IpAddr {
 }
 
 /// The bytes of an address.
-pub(crate) fn raw(address: IpAddr) -> RawAddress {
+#[must_use]
+pub fn raw(address: IpAddr) -> RawAddress {
     match address {
         IpAddr::V4(address) => {
             let [a, b, c, d] = address.octets();
@@ -49,7 +54,8 @@ pub(crate) fn raw(address: IpAddr) -> RawAddress {
 }
 
 /// Whether the first `bits` bits agree (`addr_match`); more bits than there are count all.
-pub(crate) fn matches(left: RawAddress, right: RawAddress, bits: u8) -> bool {
+#[must_use]
+pub fn matches(left: RawAddress, right: RawAddress, bits: u8) -> bool {
     let mask = u128::MAX.checked_shl(128_u32.saturating_sub(u32::from(bits))).unwrap_or(0);
     (u128::from_be_bytes(left) ^ u128::from_be_bytes(right)) & mask == 0
 }

@@ -1,7 +1,11 @@
 //! The structures of `include/uapi/linux/xfrm.h` as 64-bit programs lay them out. Padding is a field, always 0 from us.
+#![expect(
+    missing_debug_implementations,
+    reason = "the marker types of zerocopy's derives have none"
+)]
 
 use zerocopy::{
-    FromBytes, Immutable, IntoBytes, KnownLayout,
+    FromBytes, Immutable, IntoBytes,
     byteorder::{BE, U16, U32},
 };
 
@@ -10,9 +14,10 @@ use crate::address::RawAddress;
 macro_rules! layouts {
     ($($(#[$doc:meta])* $name:ident[$len:literal] { $($field:ident: $type:ty,)* })*) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
         #[repr(C)]
-        pub(crate) struct $name { $(pub(crate) $field: $type,)* }
+        #[expect(missing_docs, reason = "the fields are those of the kernel's header, by plainer names")]
+        pub struct $name { $(pub $field: $type,)* }
         const _: () = assert!(size_of::<$name>() == $len);
     )*};
 }
@@ -155,6 +160,12 @@ layouts! {
         encryption_algorithms: u32,
         compression_algorithms: u32,
         seq: u32,
+    }
+    /// `struct xfrm_user_report`
+    RawReport[60] {
+        protocol: u8,
+        pad: [u8; 3],
+        selector: RawSelector,
     }
     /// `struct xfrm_user_mapping`
     RawMapping[64] {

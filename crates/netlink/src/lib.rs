@@ -13,6 +13,8 @@ mod message;
 mod refusal;
 mod server;
 
+pub mod client;
+
 mod decode;
 mod encode;
 

@@ -103,7 +103,8 @@ pub(crate) const fn protocol(number: u8) -> Option<SaProtocol> {
 }
 
 /// A protocol's number.
-pub(crate) const fn protocol_number(protocol: SaProtocol) -> u8 {
+#[must_use]
+pub const fn protocol_number(protocol: SaProtocol) -> u8 {
     match protocol {
         SaProtocol::Esp => 50,
         SaProtocol::Ah => 51,
@@ -134,7 +135,8 @@ pub(crate) const fn mode(number: u8) -> Option<Mode> {
 }
 
 /// A mode's number.
-pub(crate) const fn mode_number(mode: Mode) -> u8 {
+#[must_use]
+pub const fn mode_number(mode: Mode) -> u8 {
     match mode {
         Mode::Transport => 0,
         Mode::Tunnel => 1,

@@ -33,7 +33,8 @@ impl Calendar {
 }
 
 /// The selector of a policy, or of a state that has one.
-pub(crate) fn selector(selector: &Selector) -> RawSelector {
+#[must_use]
+pub fn selector(selector: &Selector) -> RawSelector {
     RawSelector {
         destination: raw(selector.destination.address()),
         source: raw(selector.source.address()),
@@ -56,7 +57,9 @@ pub(crate) fn no_selector() -> RawSelector {
     zerocopy::FromZeros::new_zeroed()
 }
 
-pub(crate) const fn limits(limits: &Limits) -> RawLimits {
+/// `struct xfrm_lifetime_cfg`
+#[must_use]
+pub const fn limits(limits: &Limits) -> RawLimits {
     RawLimits {
         soft_bytes: limits.bytes.soft,
         hard_bytes: limits.bytes.hard,
@@ -70,7 +73,8 @@ pub(crate) const fn limits(limits: &Limits) -> RawLimits {
 }
 
 /// `XFRM_POLICY_IN`, `_OUT`, `_FWD`.
-pub(crate) const fn policy_direction(direction: Direction) -> u8 {
+#[must_use]
+pub const fn policy_direction(direction: Direction) -> u8 {
     match direction {
         Direction::In => 0,
         Direction::Out => 1,

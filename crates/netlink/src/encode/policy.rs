@@ -61,22 +61,31 @@ pub(crate) fn attributes(out: &mut Datagram, policy: &Policy) {
 
 /// `XFRMA_POLICY_TYPE`.
 pub(crate) fn put_kind(out: &mut Datagram, kind: PolicyKind) {
-    let kind = match kind {
-        PolicyKind::Main => 0,
-        PolicyKind::Sub => 1,
-    };
+    let kind = kind_number(kind);
     out.attribute(AttributeType::PolicyType, &RawPolicyType { kind, pad: [0; 5] });
 }
 
+/// `XFRM_POLICY_TYPE_MAIN`, `_SUB`.
+#[must_use]
+pub const fn kind_number(kind: PolicyKind) -> u8 {
+    match kind {
+        PolicyKind::Main => 0,
+        PolicyKind::Sub => 1,
+    }
+}
+
 /// `XFRM_USERPOLICY_BLOCK`, `_ACCEPT`.
-pub(crate) const fn default_number(action: Action) -> u8 {
+#[must_use]
+pub const fn default_number(action: Action) -> u8 {
     match action {
         Action::Block => 1,
         Action::Allow => 2,
     }
 }
 
-const fn action_number(action: Action) -> u8 {
+/// `XFRM_POLICY_ALLOW`, `_BLOCK`.
+#[must_use]
+pub const fn action_number(action: Action) -> u8 {
     match action {
         Action::Allow => 0,
         Action::Block => 1,
@@ -90,8 +99,9 @@ fn put_templates(out: &mut Datagram, policy: &Policy) {
     }
 }
 
-/// `struct xfrm_user_tmpl`.
-pub(crate) fn template(template: &Template) -> RawTemplate {
+/// `struct xfrm_user_tmpl` that takes every algorithm.
+#[must_use]
+pub fn template(template: &Template) -> RawTemplate {
     RawTemplate {
         id: RawId {
             destination: raw(template.destination),

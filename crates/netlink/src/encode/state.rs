@@ -133,11 +133,16 @@ pub(crate) fn put_replay(out: &mut Datagram, sa: &Sa) {
 /// `XFRMA_SA_DIR`.
 pub(crate) fn put_direction(out: &mut Datagram, direction: Option<Direction>) {
     if let Some(direction) = direction {
-        let number: u8 = match direction {
-            Direction::In | Direction::Forward => 1,
-            Direction::Out => 2,
-        };
-        out.attribute(AttributeType::SaDir, &number);
+        out.attribute(AttributeType::SaDir, &direction_number(direction));
+    }
+}
+
+/// `XFRM_SA_DIR_IN`, `_OUT`.
+#[must_use]
+pub const fn direction_number(direction: Direction) -> u8 {
+    match direction {
+        Direction::In | Direction::Forward => 1,
+        Direction::Out => 2,
     }
 }
 
@@ -172,7 +177,7 @@ fn put_algorithms(out: &mut Datagram, words: &SaTransform) {
 }
 
 fn put_plain(out: &mut Datagram, kind: AttributeType, name: &str, key: &KeyMaterial) {
-    let raw = RawAlgorithm { name: padded(name), key_bits: bits(key) };
+    let raw = RawAlgorithm { name: padded_name(name), key_bits: bits(key) };
     out.raw_attribute(kind as u16, &[raw.as_bytes(), key.expose()]);
 }
 
@@ -183,7 +188,7 @@ fn put_sized(
     key: &KeyMaterial,
     icv_bits: u32,
 ) {
-    let raw = RawSizedAlgorithm { name: padded(name), key_bits: bits(key), icv_bits };
+    let raw = RawSizedAlgorithm { name: padded_name(name), key_bits: bits(key), icv_bits };
     out.raw_attribute(kind as u16, &[raw.as_bytes(), key.expose()]);
 }
 
@@ -191,14 +196,17 @@ fn bits(key: &KeyMaterial) -> u32 {
     u32::try_from(key.len() * 8).unwrap_or(u32::MAX)
 }
 
-/// A name with zeros behind it; all of ours are short.
-fn padded(name: &str) -> [u8; 64] {
+/// A name with zeros behind it; all of ours are short, and others are cut off at 63 bytes.
+#[must_use]
+pub fn padded_name(name: &str) -> [u8; 64] {
     let mut padded = [0; 64];
-    padded.iter_mut().zip(name.bytes()).for_each(|(place, byte)| *place = byte);
+    padded.iter_mut().zip(name.bytes().take(63)).for_each(|(place, byte)| *place = byte);
     padded
 }
 
-fn raw_encap(encap: &UdpEncap) -> RawEncap {
+/// `struct xfrm_encap_tmpl`
+#[must_use]
+pub fn raw_encap(encap: &UdpEncap) -> RawEncap {
     RawEncap {
         kind: match encap.kind {
             UdpEncapKind::NonIke => 1,

@@ -1,0 +1,21 @@
+//! The client's half of the codec: requests built, answers taken apart.
+//!
+//! A [`Request`] is laid out as iproute2's `addattr_l` does it, so that the same request is the same bytes. An answer is
+//! taken as `lib/libnetlink.c: parse_rtattr` takes it: what is too short is missing, of several attributes of one type
+//! the first counts, and nothing is refused.
+
+mod reply;
+mod request;
+
+pub use crate::{
+    address::{INET, INET6, RawAddress, address, family, family_number, matches, raw},
+    decode::common::{mode_number, protocol_number},
+    encode::{
+        common::{limits, policy_direction, selector},
+        policy::{action_number, default_number, kind_number, template},
+        state::{direction_number, padded_name, raw_encap},
+    },
+    layout::*,
+};
+pub use reply::{Found, Reply};
+pub use request::Request;
