@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use uxfrm_bench::Filter;
 
 use crate::demo::CaseName;
@@ -25,12 +25,21 @@ pub(crate) enum Command {
     Check(CheckOptions),
     /// Print the running gateway's counters in the format of /proc/net/xfrm_stat.
     Stat(StatOptions),
+    /// List and change states and policies, as `ip xfrm` does; watch events.
+    Xfrm(XfrmOptions),
     /// Run an unmodified XFRM program (ip, an IKE daemon) with the gateway in the kernel's place.
     Exec(ExecOptions),
     /// Show two gateways in network namespaces carrying real traffic; needs no set-up.
     Demo(DemoOptions),
     /// Measure on this machine.
     Bench(BenchOptions),
+    /// Print the completion script of a shell.
+    Completions(CompletionsOptions),
+    /// Print uxfrm(8), or write all manual pages into a directory.
+    Man(ManOptions),
+    /// What may come next behind `uxfrm xfrm`: for the completion scripts.
+    #[command(hide = true)]
+    CompleteXfrm(XfrmOptions),
 }
 
 /// Options of `uxfrm run`.
@@ -61,6 +70,40 @@ pub(crate) struct StatOptions {
     /// Print a table of the workers' flow caches instead: entries, room, and what became of the packets' look-ups.
     #[arg(long, conflicts_with = "reasons")]
     pub(crate) caches: bool,
+}
+
+/// Options of `uxfrm xfrm`.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true, disable_version_flag = true)]
+pub(crate) struct XfrmOptions {
+    /// What `ip xfrm` takes, with the options of `ip` (-s, -d, -o, -j, -4, -6, -batch FILE …) before it.
+    #[arg(value_name = "WORDS", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) words: Vec<String>,
+}
+
+/// Options of `uxfrm completions`.
+#[derive(Args, Debug)]
+pub(crate) struct CompletionsOptions {
+    /// Which shell.
+    pub(crate) shell: Shell,
+}
+
+/// The shells that there is a completion script for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Shell {
+    /// GNU bash
+    Bash,
+    /// Z shell
+    Zsh,
+    /// fish
+    Fish,
+}
+
+/// Options of `uxfrm man`.
+#[derive(Args, Debug)]
+pub(crate) struct ManOptions {
+    /// Where the pages go, one for each command; it is made if it is not there.
+    pub(crate) directory: Option<PathBuf>,
 }
 
 /// Options of `uxfrm exec`.
@@ -158,6 +201,15 @@ mod tests {
             assert_eq!(options.command, ["ip", "-s", "xfrm"]);
         }
         assert!(parse("uxfrm exec").is_err());
+    }
+
+    #[test]
+    fn all_words_behind_xfrm_are_its_own() {
+        for line in ["uxfrm xfrm -s state --help", "uxfrm xfrm -batch -", "uxfrm xfrm"] {
+            let Ok(Command::Xfrm(options)) = parse(line) else { panic!("not an xfrm") };
+            let words = line.split(' ').skip(2);
+            assert!(options.words.iter().map(String::as_str).eq(words), "{line}");
+        }
     }
 
     #[test]

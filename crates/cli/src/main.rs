@@ -1,18 +1,21 @@
 //! The `uxfrm` command: a thin door to the crates behind it.
 //!
 //! Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrong usage, 130 interrupted by Ctrl-C. `uxfrm exec` has its command's,
-//! and 125 to 127 where that did not start ([`exec`]).
+//! and 125 to 127 where that did not start ([`exec`]); `uxfrm xfrm` has iproute2's.
 
 #![forbid(unsafe_code)]
 
 mod arguments;
 mod bench;
 mod check;
+mod completions;
 mod demo;
 mod exec;
 mod log;
+mod man;
 mod run;
 mod stat;
+mod xfrm;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -28,20 +31,25 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     log::start();
     match execute(arguments.command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => explain(&error),
     }
 }
 
-fn execute(command: Command) -> anyhow::Result<()> {
-    match command {
+fn execute(command: Command) -> anyhow::Result<ExitCode> {
+    let done = match command {
         Command::Run(options) => run::execute(&options),
         Command::Check(options) => check::execute(&options),
         Command::Stat(options) => stat::execute(&options),
         Command::Exec(options) => exec::execute(&options),
         Command::Demo(options) => demo::execute(&options),
         Command::Bench(options) => bench::execute(&options),
-    }
+        Command::Completions(options) => completions::execute(&options),
+        Command::Man(options) => man::execute(&options),
+        Command::CompleteXfrm(options) => xfrm::complete(&options),
+        Command::Xfrm(options) => return Ok(ExitCode::from(xfrm::execute(&options))),
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 /// Says on stderr why the command failed, and the exit code for it.

@@ -14,6 +14,7 @@ const LAYERS: &[&[&str]] = &[
     &["uxfrm-crypto"],
     &["uxfrm-engine"],
     &["uxfrm-tunnel", "uxfrm-offload", "uxfrm-netlink"],
+    &["uxfrm-xfrm"],
     &["uxfrm-runtime"],
     &["uxfrm-daemon"],
     &["uxfrm-fleet", "uxfrm-bench"],

@@ -35,7 +35,7 @@ use client::Client;
 use greeting::Greeting;
 use listener::{Accepted, Listener};
 pub(crate) use protocol::{ClientId, Identity, Outbox, Protocol};
-pub use reach::reach;
+pub use reach::{connect, reach};
 pub(crate) use xfrm::{Serving, Xfrm};
 
 /// Bytes of the largest datagram that is taken: what a socket's default buffer lets through.

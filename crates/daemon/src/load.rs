@@ -95,7 +95,7 @@ fn run(change: &mut Change<'_>, file: &Path, line: Located<Command>) -> Result<(
             names.iter().try_for_each(|name| change.delete_policy(name).map(drop))
         }
         Command::PolicyFlush { kind } => {
-            change.flush_policies(kind);
+            change.flush_policies(kind.unwrap_or_default());
             Ok(())
         }
         Command::SetDefault { inbound, forward, outbound } => {
@@ -142,9 +142,9 @@ fn by_index(entry: &PolicyEntry) -> PolicyKey {
 fn named(key: batch::PolicyKey) -> PolicyKey {
     PolicyKey {
         direction: key.direction,
-        kind: key.kind,
+        kind: key.kind.unwrap_or_default(),
         mark: key.mark,
-        if_id: key.if_id,
+        if_id: key.if_id.unwrap_or_default(),
         name: match key.target {
             PolicyTarget::Selector(selector) => PolicyName::Selector(selector),
             PolicyTarget::Index(index) => PolicyName::Index(index),

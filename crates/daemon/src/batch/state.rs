@@ -1,169 +1,84 @@
-//! `state COMMAND …` (`ip/xfrm_state.c`).
+//! A state as written made into one that the databases take.
 
-mod config;
+use uxfrm_engine::{Family, Mark, ReplayConfig, SaConfig, SaFlags, Selector, UdpEncap};
+use uxfrm_xfrm::grammar::{EncapWords, Fault, Part, ReplayWords, SelectorFilter, StateWords};
 
-use uxfrm_engine::{Mark, Mode, Reqid, SaProtocol, Spi};
+use super::algorithm;
 
-use super::{
-    command::{Command, SpiRequest, StateKey},
-    cursor::{Cursor, Fault},
-    filter::StateFilter,
-    id,
-    keyword::{
-        FLUSH_STATES, ID, MARK, MODES, SPI_REQUEST, STATE_COMMANDS, STATE_DIRECTIONS, STATE_FILTER,
-        SpiRequestWord, StateCommand, StateFilterWord, words_of,
-    },
-    mark, protocol,
-};
-
-/// Behind `state`: without a command it is `list`.
-pub(super) fn parse(cursor: &mut Cursor<'_, '_>) -> Result<Command, Fault> {
-    if cursor.is_at_end() {
-        return Ok(Command::StateList(StateFilter { family: cursor.family, ..Default::default() }));
-    }
-    match cursor.abbreviated(&STATE_COMMANDS)? {
-        StateCommand::Add => Ok(Command::StateAdd(config::parse(cursor)?)),
-        StateCommand::Update => Ok(Command::StateUpdate(config::parse(cursor)?)),
-        StateCommand::AllocSpi => Ok(Command::StateAllocSpi(parse_spi_request(cursor)?)),
-        StateCommand::Delete => Ok(Command::StateDelete(parse_key(cursor)?)),
-        StateCommand::Get => Ok(Command::StateGet(parse_key(cursor)?)),
-        StateCommand::DeleteAll => Ok(Command::StateDeleteAll(parse_filter(cursor)?.0)),
-        StateCommand::List => Ok(match parse_filter(cursor)? {
-            (filter, Keys::Shown) => Command::StateList(filter),
-            (filter, Keys::Hidden) => Command::StateListWithoutKeys(filter),
-        }),
-        StateCommand::Flush => parse_flush(cursor),
-        StateCommand::Count => Ok(Command::StateCount),
-        StateCommand::Help => Err(cursor.refuse("\"help\" is not for batch files")),
-    }
-}
-
-/// `{ delete | get } ID [mark MARK [mask MASK]]`
-fn parse_key(cursor: &mut Cursor<'_, '_>) -> Result<StateKey, Fault> {
-    let mut id = None;
-    let mut mark = Mark::default();
-    while let Some(word) = cursor.peek() {
-        if cursor.keyword(&MARK).is_some() {
-            mark = mark::parse(cursor)?;
-        } else if id.is_some() && id::begins(cursor) {
-            return Err(cursor.misplaced(word, TWO_IDS));
-        } else if id::begins(cursor) {
-            id = Some(id::parse(cursor)?);
-        } else {
-            return Err(cursor.unknown(&words_of!(ID, MARK)));
+/// What the kernel makes of what `ip` sends for it.
+pub(super) fn config(words: StateWords) -> Result<Box<SaConfig>, Fault> {
+    let family = Family::of(words.id.destination);
+    let (mut encap, mut care_of, mut algorithms) = (None, None, Vec::new());
+    for part in words.parts {
+        match part {
+            Part::Encap(words) => encap = Some(words),
+            Part::CareOf(address) => care_of = Some(address),
+            // Taken and not kept, as by a kernel without a security module.
+            Part::Context(_) => {}
+            Part::Algorithm(algorithm) => algorithms.push(algorithm),
         }
     }
-    let id = id.ok_or_else(|| cursor.refuse(NO_ID))?.full(cursor, cursor.family)?;
-    // As `ip` does it: a mark that no bit of the value is in is not sent.
-    let mark = if mark.value & mark.mask == 0 { Mark::default() } else { mark };
-    Ok(StateKey { id: id.id, source: id.source, mark })
+    Ok(Box::new(SaConfig {
+        id: words.id,
+        source: words.source,
+        mode: words.mode,
+        reqid: words.reqid,
+        acquire_seq: words.acquire_seq.to_be(),
+        transform: algorithm::transform(algorithms, words.end)?,
+        selector: selector_of(words.selector, words.flags, family),
+        mark: words.mark,
+        output_mark: output_mark(words.output_mark),
+        if_id: words.if_id.unwrap_or_default(),
+        replay: replay(words.replay, words.flags),
+        limits: words.limits,
+        flags: words.flags,
+        extra_flags: words.extra_flags,
+        encap: encap.map(|encap| udp_encap(encap, family)),
+        tfc_padding: words.tfc_padding,
+        direction: words.direction,
+        pcpu: words.pcpu,
+        care_of,
+        offload: words.offload,
+    }))
 }
 
-const TWO_IDS: &str = "unknown; the ID (src dst proto spi) has to stand in one place";
-const NO_ID: &str = "Not enough information: ID is required";
-
-/// `allocspi ID [mode MODE] [mark MARK [mask MASK]] [reqid REQID] [dir DIR] [seq SEQ] [min SPI max SPI] [pcpu-num CPUNUM]`
-fn parse_spi_request(cursor: &mut Cursor<'_, '_>) -> Result<SpiRequest, Fault> {
-    let (mut id, mut min, mut max, mut direction, mut pcpu) = (None, None, None, None, None);
-    let (mut mode, mut reqid, mut acquire_seq, mut mark) =
-        (Mode::Transport, Reqid::default(), 0, Mark::default());
-    while let Some(word) = cursor.peek() {
-        match cursor.keyword(&SPI_REQUEST) {
-            Some(SpiRequestWord::Mode) => mode = cursor.abbreviated_choice(&MODES)?,
-            Some(SpiRequestWord::Mark) => mark = mark::parse(cursor)?,
-            Some(SpiRequestWord::Reqid) => reqid = Reqid(cursor.number()?),
-            Some(SpiRequestWord::Seq) => acquire_seq = cursor.number()?,
-            Some(SpiRequestWord::Min) if min.is_some() => return Err(cursor.duplicate("min", word)),
-            Some(SpiRequestWord::Min) => min = Some(cursor.number()?),
-            Some(SpiRequestWord::Max) if max.is_some() => return Err(cursor.duplicate("max", word)),
-            Some(SpiRequestWord::Max) => max = Some(cursor.number()?),
-            Some(SpiRequestWord::Direction) => direction = Some(cursor.choice(&STATE_DIRECTIONS)?),
-            Some(SpiRequestWord::Pcpu) => pcpu = parse_pcpu(cursor)?,
-            None if id.is_some() && id::begins(cursor) => {
-                return Err(cursor.misplaced(word, TWO_IDS));
-            }
-            None if id::begins(cursor) => id = Some(id::parse(cursor)?),
-            None => return Err(cursor.unknown(&words_of!(ID, SPI_REQUEST))),
-        }
-    }
-    let id = id.ok_or_else(|| cursor.refuse(NO_ID))?.full(cursor, cursor.family)?;
-    if id.id.spi != Spi(0) {
-        return Err(cursor.refuse("\"spi\" is invalid"));
-    }
-    let mark = if mark.value & mark.mask == 0 { Mark::default() } else { mark };
-    let (min, max) = spi_range((min, max), id.id.protocol, cursor)?;
-    let id::FullId { source, id } = id;
-    Ok(SpiRequest { id, source, mode, reqid, acquire_seq, mark, min, max, direction, pcpu })
-}
-
-/// The defaults are PF_KEY's (`net/key/af_key.c: pfkey_getspi`).
-fn spi_range(
-    range: (Option<u32>, Option<u32>),
-    protocol: SaProtocol,
-    cursor: &Cursor<'_, '_>,
-) -> Result<(u32, u32), Fault> {
-    match range {
-        (Some(min), Some(max)) if min > max => {
-            Err(cursor.refuse("value after \"min\" is larger than value after \"max\""))
-        }
-        (Some(min), Some(max)) => Ok((min, max)),
-        (Some(_), None) => Err(cursor.refuse("\"max\" is missing")),
-        (None, Some(_)) => Err(cursor.refuse("\"min\" is missing")),
-        (None, None) if protocol == SaProtocol::Comp => Ok((0x100, 0xffff)),
-        (None, None) => Ok((0x100, 0x0fff_ffff)),
+/// Value 0 is no mark, whatever the mask; mask 0 is not sent by `ip`, and the kernel takes all bits then
+/// (`net/xfrm/xfrm_user.c: xfrm_smark_init`).
+fn output_mark(mark: Mark) -> Mark {
+    match mark {
+        Mark { value: 0, .. } => Mark::default(),
+        Mark { value, mask: 0 } => Mark { value, mask: u32::MAX },
+        mark => mark,
     }
 }
 
-/// Whether a list shows keys.
-enum Keys {
-    Shown,
-    Hidden,
-}
-
-/// `{ deleteall | list } [nokeys] [ID] [mode MODE] [reqid REQID] [flag FLAG-LIST]`
-fn parse_filter(cursor: &mut Cursor<'_, '_>) -> Result<(StateFilter, Keys), Fault> {
-    let mut filter = StateFilter { family: cursor.family, ..Default::default() };
-    let mut keys = Keys::Shown;
-    let mut has_id = false;
-    while let Some(word) = cursor.peek() {
-        match cursor.keyword(&STATE_FILTER) {
-            Some(StateFilterWord::NoKeys) => keys = Keys::Hidden,
-            Some(StateFilterWord::Mode) => filter.mode = Some(cursor.abbreviated_choice(&MODES)?),
-            Some(StateFilterWord::Reqid) => filter.reqid = Some(Reqid(cursor.number()?)),
-            Some(StateFilterWord::Flag) => filter.flags = Some(config::parse_flags(cursor)?),
-            None if has_id && id::begins(cursor) => return Err(cursor.misplaced(word, TWO_IDS)),
-            None if id::begins(cursor) => {
-                let id = id::parse(cursor)?;
-                has_id = true;
-                filter = StateFilter {
-                    family: id.ends.family,
-                    source: id.ends.source,
-                    destination: id.ends.destination,
-                    protocol: id.protocol,
-                    spi: id.spi,
-                    ..filter
-                };
-            }
-            None => return Err(cursor.unknown(&words_of!(STATE_FILTER, ID))),
-        }
+/// Upper halves count with ESN only.
+fn replay(words: ReplayWords, flags: SaFlags) -> ReplayConfig {
+    let esn = flags.contains(SaFlags::ESN);
+    let joined =
+        |[lower, upper]: [u32; 2]| u64::from(lower) | if esn { u64::from(upper) << 32 } else { 0 };
+    ReplayConfig {
+        window: words.window,
+        sent: joined(words.sent),
+        received: joined(words.received),
     }
-    Ok((filter, keys))
 }
 
-/// `flush [proto XFRM-PROTO]`
-fn parse_flush(cursor: &mut Cursor<'_, '_>) -> Result<Command, Fault> {
-    let mut protocol = None;
-    while let Some(word) = cursor.peek() {
-        cursor.exactly(&FLUSH_STATES)?;
-        if protocol.is_some() {
-            return Err(cursor.duplicate("proto", word));
-        }
-        protocol = Some(protocol::parse_ipsec(cursor)?);
+fn udp_encap(words: EncapWords, family: Family) -> UdpEncap {
+    UdpEncap {
+        kind: words.kind,
+        source_port: words.source_port,
+        destination_port: words.destination_port,
+        original_address: words.original_address.unwrap_or_else(|| family.unspecified()),
     }
-    Ok(Command::StateFlush { protocol })
 }
 
-/// All bits set is no CPU.
-fn parse_pcpu(cursor: &mut Cursor<'_, '_>) -> Result<Option<u32>, Fault> {
-    Ok(Some(cursor.number()?).filter(|number| *number != u32::MAX))
+/// What the kernel makes of the selector (`net/xfrm/xfrm_user.c: copy_from_user_state`): one without a family gets the
+/// state's, unless `flag af-unspec` says that it may carry either.
+fn selector_of(words: Option<SelectorFilter>, flags: SaFlags, family: Family) -> Option<Selector> {
+    let words = words.unwrap_or_default();
+    if words.family.is_none() && flags.contains(SaFlags::AF_UNSPEC) {
+        return None;
+    }
+    Some(words.selector(family))
 }

@@ -1,18 +1,23 @@
-//! The client's end: whether a gateway is there and lets us use it.
+//! The client's end: a connection to the gateway, once it is there and lets us use it.
 
 use std::{
+    ffi::OsStr,
     io,
     os::{
         fd::{AsRawFd as _, OwnedFd},
-        unix::net::UnixDatagram,
+        unix::{ffi::OsStrExt as _, net::UnixDatagram},
     },
     path::Path,
     time::Duration,
 };
 
 use anyhow::Context as _;
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, send, socket,
+use nix::{
+    libc,
+    sys::socket::{
+        AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect as connect_socket, recv,
+        send, socket,
+    },
 };
 
 use super::greeting::{Greeting, Kind, LENGTH, NAME};
@@ -20,12 +25,24 @@ use super::greeting::{Greeting, Kind, LENGTH, NAME};
 /// How long a gateway may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Refusals come with their texts, and without the request that they are for, which may have keys.
+const OPTIONS: u32 = 1 << libc::NETLINK_EXT_ACK | 1 << libc::NETLINK_CAP_ACK;
+
 /// Makes sure that a gateway answers us, at `path` or in this network namespace.
 ///
 /// # Errors
 /// When none runs there, or it does not answer us.
 pub fn reach(path: Option<&Path>) -> anyhow::Result<()> {
-    let answer = ask(path).with_context(|| match path {
+    connect(path, 0).map(drop)
+}
+
+/// A connection to the gateway at `path` or in this network namespace, on which netlink is spoken. It listens to
+/// `groups`, a bit each as in `nl_groups`. A path that begins with `@` is an abstract name.
+///
+/// # Errors
+/// When none runs there, or it does not answer us.
+pub fn connect(path: Option<&Path>, groups: u32) -> anyhow::Result<OwnedFd> {
+    let (socket, answer) = ask(path, groups).with_context(|| match path {
         Some(path) => format!("no uxfrm answers at {}", path.display()),
         None => "no uxfrm runs in this network namespace (start one with `uxfrm run CONFIG.toml`)"
             .to_owned(),
@@ -34,13 +51,15 @@ pub fn reach(path: Option<&Path>) -> anyhow::Result<()> {
         answer.kind == Kind::Welcome,
         "the gateway answers only root and the user that runs it"
     );
-    Ok(())
+    Ok(socket)
 }
 
-fn ask(path: Option<&Path>) -> io::Result<Greeting> {
-    let address = match path {
-        Some(path) => UnixAddr::new(path)?,
-        None => UnixAddr::new_abstract(NAME)?,
+fn ask(path: Option<&Path>, groups: u32) -> io::Result<(OwnedFd, Greeting)> {
+    let bytes = path.map(Path::as_os_str).map(OsStr::as_bytes);
+    let address = match (path, bytes) {
+        (_, Some([b'@', name @ ..])) => UnixAddr::new_abstract(name)?,
+        (Some(path), _) => UnixAddr::new(path)?,
+        (None, _) => UnixAddr::new_abstract(NAME)?,
     };
     let socket: OwnedFd =
         socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
@@ -48,12 +67,15 @@ fn ask(path: Option<&Path>) -> io::Result<Greeting> {
     let socket = UnixDatagram::from(socket);
     socket.set_read_timeout(Some(PATIENCE))?;
     socket.set_write_timeout(Some(PATIENCE))?;
-    connect(socket.as_raw_fd(), &address)?;
+    connect_socket(socket.as_raw_fd(), &address)?;
     let port = std::process::id();
-    let question = Greeting { kind: Kind::Ask, port, groups: 0, options: 0, value: 0 };
+    let question = Greeting { kind: Kind::Ask, port, groups, options: OPTIONS, value: 0 };
     send(socket.as_raw_fd(), &question.to_bytes(), MsgFlags::MSG_NOSIGNAL)?;
     let mut bytes = [0; LENGTH];
     let length = recv(socket.as_raw_fd(), &mut bytes, MsgFlags::empty())?;
-    Greeting::parse(&bytes[..length])
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it is no uxfrm that answers"))
+    let answer = Greeting::parse(&bytes[..length])
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it is no uxfrm that answers"))?;
+    socket.set_read_timeout(None)?;
+    socket.set_write_timeout(None)?;
+    Ok((socket.into(), answer))
 }

@@ -29,8 +29,8 @@ pub(crate) fn batch(bytes: &[u8]) {
         }
     }
     let words: Vec<&str> = text.split_whitespace().collect();
-    if let Err(error) = batch::parse_line(&words) {
-        assert!(!error.to_string().is_empty());
+    if let Err(fault) = batch::words(&words, None) {
+        assert!(!fault.error.to_string().is_empty());
     }
 }
 

@@ -1,0 +1,59 @@
+//! `uxfrm completions SHELL`: the script that a shell completes `uxfrm` with. The outer command line comes from clap's
+//! description of it; what stands behind `uxfrm xfrm` is asked of the binary, which has the grammar's tables.
+
+use std::io::{self, Write as _};
+
+use clap::CommandFactory as _;
+use clap_complete::{Shell as Generator, generate};
+
+use crate::arguments::{Arguments, CompletionsOptions, Shell};
+
+const NAME: &str = "uxfrm";
+
+/// Prints the script.
+pub(crate) fn execute(options: &CompletionsOptions) -> anyhow::Result<()> {
+    let (generator, words) = match options.shell {
+        Shell::Bash => (Generator::Bash, BASH),
+        Shell::Zsh => (Generator::Zsh, ZSH),
+        Shell::Fish => (Generator::Fish, FISH),
+    };
+    let mut script = Vec::new();
+    generate(generator, &mut Arguments::command(), NAME, &mut script);
+    script.extend_from_slice(words.as_bytes());
+    Ok(io::stdout().lock().write_all(&script)?)
+}
+
+/// Bash breaks words at `(` and `,` only where they are not quoted, and algorithms' names have both.
+const BASH: &str = r#"
+_uxfrm_words() {
+    if [[ ${COMP_WORDS[1]} == xfrm && $COMP_CWORD -ge 2 ]]; then
+        local IFS=$'\n'
+        COMPREPLY=($("${COMP_WORDS[0]}" complete-xfrm -- "${COMP_WORDS[@]:2:COMP_CWORD-1}" 2>/dev/null))
+        [[ ${#COMPREPLY[@]} -eq 0 ]] || COMPREPLY=($(printf '%q\n' "${COMPREPLY[@]}"))
+    else
+        _uxfrm "$@"
+    fi
+}
+complete -F _uxfrm_words -o bashdefault -o default uxfrm
+"#;
+
+const ZSH: &str = r#"
+_uxfrm_words() {
+    if [[ ${words[2]} == xfrm ]] && (( CURRENT >= 3 )); then
+        local -a found
+        found=("${(@f)$("${words[1]}" complete-xfrm -- "${(@)words[3,CURRENT]}" 2>/dev/null)}")
+        compadd -a found
+    else
+        _uxfrm "$@"
+    fi
+}
+compdef _uxfrm_words uxfrm
+"#;
+
+const FISH: &str = r#"
+function __uxfrm_xfrm_words
+    set -l words (commandline -opc) (commandline -ct)
+    $words[1] complete-xfrm -- $words[3..-1] 2>/dev/null
+end
+complete -c uxfrm -n "__fish_seen_subcommand_from xfrm" -f -a "(__uxfrm_xfrm_words)"
+"#;

@@ -1,0 +1,165 @@
+//! What the server sends, taken apart for those who print it. Nothing is refused but what is too short to be what it says.
+
+use uxfrm_netlink::{
+    AttributeType, Message, MessageType,
+    client::{
+        Found, RawAcquire, RawAevent, RawDefaults, RawExpire, RawMapping, RawPolicy,
+        RawPolicyExpire, RawPolicyId, RawPolicyType, RawReport, RawSa, RawSaId,
+    },
+};
+use zerocopy::{FromBytes, Immutable};
+
+/// One message.
+#[derive(Debug)]
+pub enum Answer<'a> {
+    /// A state, or an event about one.
+    State(State<'a>),
+    /// A policy, or an event about one.
+    Policy(Policy<'a>),
+    /// A packet needs a state.
+    Acquire(Box<RawAcquire>, Found<'a>),
+    /// All states of a protocol went.
+    StatesFlushed(u8),
+    /// All policies of a type went.
+    PoliciesFlushed(Found<'a>),
+    /// Mobile IPv6.
+    Report(RawReport, Found<'a>),
+    /// The counters of a state.
+    Aevent(RawAevent),
+    /// A peer's address changed.
+    Mapping(RawMapping),
+    /// What happens without a policy.
+    Defaults(RawDefaults),
+    /// How many states.
+    SadInfo(Found<'a>),
+    /// How many policies.
+    SpdInfo(Found<'a>),
+    /// Of a type that is never sent to us: its number.
+    Unknown(u16),
+    /// Too short to be what it says.
+    Broken(MessageType),
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It is there, or new.
+    Here,
+    /// It was changed.
+    Updated,
+    /// It went.
+    Deleted,
+    /// It reached a limit, a hard one if not 0.
+    Expired {
+        /// `hard`
+        hard: u8,
+    },
+}
+
+/// A state.
+#[derive(Debug)]
+pub struct State<'a> {
+    /// What happened to it.
+    pub change: Change,
+    /// Its fixed part.
+    pub info: Box<RawSa>,
+    /// Its attributes.
+    pub found: Found<'a>,
+}
+
+/// A policy.
+#[derive(Debug)]
+pub struct Policy<'a> {
+    /// What happened to it.
+    pub change: Change,
+    /// Its fixed part.
+    pub info: Box<RawPolicy>,
+    /// Its attributes.
+    pub found: Found<'a>,
+}
+
+impl Policy<'_> {
+    /// `XFRMA_POLICY_TYPE`; main without it.
+    #[must_use]
+    pub fn kind(&self) -> u8 {
+        self.found.read::<RawPolicyType>(AttributeType::PolicyType).map_or(0, |raw| raw.kind)
+    }
+}
+
+impl<'a> Answer<'a> {
+    /// What `message` is, which is no end of a dump and no acknowledgement.
+    #[must_use]
+    pub fn of(message: &Message<'a>) -> Self {
+        let Some(kind) = MessageType::from_number(message.header.kind) else {
+            return Self::Unknown(message.header.kind);
+        };
+        Self::parse(kind, message.body()).unwrap_or(Self::Broken(kind))
+    }
+
+    fn parse(kind: MessageType, body: &'a [u8]) -> Option<Self> {
+        Some(match kind {
+            MessageType::NewSa | MessageType::UpdSa => {
+                let (info, found) = split(body)?;
+                let updated = kind == MessageType::UpdSa;
+                let change = if updated { Change::Updated } else { Change::Here };
+                Self::State(State { change, info: Box::new(info), found })
+            }
+            MessageType::DelSa => {
+                let (_, found) = split::<RawSaId>(body)?;
+                let info = Box::new(found.read(AttributeType::Sa)?);
+                Self::State(State { change: Change::Deleted, info, found })
+            }
+            MessageType::Expire => {
+                let (RawExpire { sa, hard, .. }, found) = split(body)?;
+                Self::State(State { change: Change::Expired { hard }, info: Box::new(sa), found })
+            }
+            MessageType::NewPolicy | MessageType::UpdPolicy => {
+                let (info, found) = split(body)?;
+                let updated = kind == MessageType::UpdPolicy;
+                let change = if updated { Change::Updated } else { Change::Here };
+                Self::Policy(Policy { change, info: Box::new(info), found })
+            }
+            MessageType::DelPolicy => {
+                let (_, found) = split::<RawPolicyId>(body)?;
+                let info = Box::new(found.read(AttributeType::Policy)?);
+                Self::Policy(Policy { change: Change::Deleted, info, found })
+            }
+            MessageType::PolExpire => {
+                let (RawPolicyExpire { policy, hard, .. }, found) = split(body)?;
+                let info = Box::new(policy);
+                Self::Policy(Policy { change: Change::Expired { hard }, info, found })
+            }
+            MessageType::Acquire => {
+                let (acquire, found) = split(body)?;
+                Self::Acquire(Box::new(acquire), found)
+            }
+            MessageType::FlushSa => Self::StatesFlushed(*body.first()?),
+            MessageType::FlushPolicy => Self::PoliciesFlushed(Found::of(body)),
+            MessageType::Report => {
+                let (report, found) = split(body)?;
+                Self::Report(report, found)
+            }
+            MessageType::NewAe => Self::Aevent(split(body)?.0),
+            MessageType::Mapping => Self::Mapping(split(body)?.0),
+            MessageType::GetDefault => Self::Defaults(split(body)?.0),
+            MessageType::NewSadInfo => Self::SadInfo(split::<u32>(body)?.1),
+            MessageType::NewSpdInfo => Self::SpdInfo(split::<u32>(body)?.1),
+            MessageType::GetSa
+            | MessageType::GetPolicy
+            | MessageType::AllocSpi
+            | MessageType::GetAe
+            | MessageType::Migrate
+            | MessageType::GetSadInfo
+            | MessageType::GetSpdInfo
+            | MessageType::SetDefault
+            | MessageType::MigrateState => Self::Unknown(kind as u16),
+        })
+    }
+}
+
+/// The structure that a body begins with, and the attributes behind it.
+fn split<T: FromBytes + Immutable>(body: &[u8]) -> Option<(T, Found<'_>)> {
+    let (structure, _) = T::read_from_prefix(body).ok()?;
+    let attributes = body.get(size_of::<T>().next_multiple_of(4)..).unwrap_or_default();
+    Some((structure, Found::of(attributes)))
+}

@@ -1,0 +1,163 @@
+//! Many requests in flight: they go out in datagrams of many messages, of which only the last asks for an acknowledgement;
+//! refusals are answered anyway. So a batch of 100,000 lines costs a few thousand system calls.
+
+use std::{collections::VecDeque, io, os::fd::AsRawFd as _};
+
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::socket::{MsgFlags, send},
+};
+use uxfrm_netlink::{
+    Messages, Refusal,
+    client::{Reply, Request},
+};
+use zeroize::{Zeroize as _, Zeroizing};
+
+use super::{Acknowledged, Connection, Error, set_acknowledged};
+use std::os::fd::AsFd as _;
+
+/// A datagram is sent when it has this many bytes or messages.
+const FULL: usize = 24 * 1024;
+const MOST: usize = 64;
+
+/// Datagrams that wait for their acknowledgement.
+const IN_FLIGHT: usize = 4;
+
+/// Requests that are on their way, each with a tag that its refusal is reported with.
+pub struct Pipeline<T> {
+    datagram: Zeroizing<Vec<u8>>,
+    /// Of the datagram being filled.
+    filling: Vec<(u32, T)>,
+    /// Where the last message of it begins.
+    last: usize,
+    /// Of the datagrams on their way, oldest first.
+    sent: VecDeque<Vec<(u32, T)>>,
+    refused: Vec<(T, Refusal)>,
+}
+
+impl<T: Copy> Default for Pipeline<T> {
+    fn default() -> Self {
+        Self {
+            // Room for the message that makes it full, too: it never grows, which would leave keys behind.
+            datagram: Zeroizing::new(Vec::with_capacity(2 * FULL)),
+            filling: Vec::new(),
+            last: 0,
+            sent: VecDeque::new(),
+            refused: Vec::new(),
+        }
+    }
+}
+
+impl<T: Copy> Pipeline<T> {
+    /// Puts a request on its way.
+    ///
+    /// # Errors
+    /// When the connection ends.
+    pub fn push(
+        &mut self,
+        connection: &mut Connection,
+        mut request: Request,
+        tag: T,
+    ) -> Result<(), Error> {
+        let seq = connection.next_number();
+        request.number(seq);
+        self.last = self.datagram.len();
+        self.datagram.extend_from_slice(request.bytes());
+        let end = self.datagram.len().next_multiple_of(4);
+        self.datagram.resize(end, 0);
+        set_acknowledged(&mut self.datagram, self.last, Acknowledged::IfRefused);
+        self.filling.push((seq, tag));
+        if self.datagram.len() >= FULL || self.filling.len() == MOST {
+            self.ship(connection)?;
+        }
+        Ok(())
+    }
+
+    /// Sends what is not sent yet, and waits for all of it.
+    ///
+    /// # Errors
+    /// When the connection ends.
+    pub fn drain(&mut self, connection: &mut Connection) -> Result<(), Error> {
+        self.ship(connection)?;
+        while !self.sent.is_empty() {
+            self.receive(connection)?;
+        }
+        Ok(())
+    }
+
+    /// The refusals so far, in the order of the requests.
+    pub fn refusals(&mut self) -> impl Iterator<Item = (T, Refusal)> + use<'_, T> {
+        self.refused.drain(..)
+    }
+
+    /// Whether there is a refusal.
+    #[must_use]
+    pub fn has_refusals(&self) -> bool {
+        !self.refused.is_empty()
+    }
+
+    fn ship(&mut self, connection: &mut Connection) -> Result<(), Error> {
+        if self.filling.is_empty() {
+            return Ok(());
+        }
+        set_acknowledged(&mut self.datagram, self.last, Acknowledged::Always);
+        while self.sent.len() >= IN_FLIGHT {
+            self.receive(connection)?;
+        }
+        loop {
+            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+            match send(connection.socket.as_raw_fd(), &self.datagram, flags) {
+                Ok(_) => break,
+                // Both ends could wait for the other to read if only one of the two were waited for.
+                Err(Errno::EAGAIN) => self.wait(connection)?,
+                Err(Errno::EINTR) => {}
+                Err(Errno::EPIPE | Errno::ECONNRESET) => return Err(Error::Closed),
+                Err(errno) => return Err(io::Error::from(errno).into()),
+            }
+        }
+        self.datagram.zeroize();
+        self.sent.push_back(std::mem::take(&mut self.filling));
+        Ok(())
+    }
+
+    /// Until there is room for a datagram, or one has come, which is taken.
+    fn wait(&mut self, connection: &mut Connection) -> Result<(), Error> {
+        let flags = PollFlags::POLLIN | PollFlags::POLLOUT;
+        let mut entries = [PollFd::new(connection.as_fd(), flags)];
+        match poll(&mut entries, PollTimeout::NONE) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(io::Error::from(errno).into()),
+        }
+        let ready = entries[0].revents().unwrap_or(PollFlags::empty());
+        if ready.contains(PollFlags::POLLIN) { self.receive(connection) } else { Ok(()) }
+    }
+
+    /// Takes one datagram of answers.
+    fn receive(&mut self, connection: &mut Connection) -> Result<(), Error> {
+        let len = connection.receive()?;
+        for message in Messages::of(&connection.buffer[..len]) {
+            let Some(oldest) = self.sent.front() else { return Err(Error::Unexpected) };
+            let seq = message.header.seq;
+            let Some(&(_, tag)) = oldest.iter().find(|(number, _)| *number == seq) else {
+                continue;
+            };
+            let is_last = oldest.last().is_some_and(|(number, _)| *number == seq);
+            match Reply::of(&message) {
+                Reply::Refused(refusal) => self.refused.push((tag, refusal)),
+                Reply::Done { .. } => {}
+                Reply::Content | Reply::Broken => return Err(Error::Unexpected),
+            }
+            if is_last {
+                self.sent.pop_front();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<T> std::fmt::Debug for Pipeline<T> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Pipeline({} filling, {} datagrams sent)", self.filling.len(), self.sent.len())
+    }
+}

@@ -1,0 +1,185 @@
+//! The grammar of `ip xfrm`: lines into [`Command`]s. No text makes it panic, and no error shows a byte of a key.
+//!
+//! Mirrors `ip/ipxfrm.c`, `ip/xfrm_state.c`, `ip/xfrm_policy.c`, `ip/xfrm_monitor.c` and `lib/utils.c: do_batch` of
+//! iproute2, including abbreviations (`ip x s add`). It departs from them where a script is *copied*, as such a line
+//! would otherwise come to mean something else without a word:
+//! - blanks may follow a continuation's backslash;
+//! - `#` begins a comment at the start of a word only and is text inside quotes; inside a bare word it is an error;
+//! - an unexpanded `$NAME` is an error, not an ASCII key of five bytes;
+//! - `any` next to an address of known family takes that family;
+//! - `offload … dir` says what the device is told and does not set the state's own `dir` (as up to iproute2 6.9).
+
+mod address;
+mod algorithm;
+mod command;
+mod cursor;
+mod error;
+mod filter;
+mod flags;
+mod id;
+mod keyword;
+mod limit;
+mod mark;
+mod monitor;
+mod number;
+mod options;
+mod policy;
+mod protocol;
+mod secret;
+mod selector;
+mod state;
+mod template;
+pub(crate) mod vocabulary;
+mod words;
+
+use uxfrm_engine::Family;
+
+pub use self::{
+    algorithm::{Algorithm, algorithms},
+    command::{
+        Command, Hthresh, Line, Monitor, PolicyKey, PolicyTarget, SpiRequest, StateKey, Topic,
+    },
+    cursor::Fault,
+    error::{Error, Position, one_of},
+    filter::{PolicyFilter, SelectorFilter, StateFilter},
+    keyword::{AEADS, AUTHS, AlgorithmKind, CIPHERS},
+    options::{Notation, Options, Style, Timestamps},
+    policy::PolicyWords,
+    secret::Shown,
+    state::{EncapWords, Part, ReplayWords, StateWords},
+    template::TemplateWords,
+};
+use self::{
+    cursor::Cursor,
+    keyword::{OBJECTS, OPTIONS, Object, PROGRAM_OBJECTS, ProgramOption},
+    words::{Lines, Word},
+};
+
+/// A command and the line where it begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Located<T> {
+    /// Line in the file, from 1.
+    pub line: u32,
+    /// What stands there.
+    pub value: T,
+}
+
+/// What may stand before the object in a batch file's line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prefix {
+    /// `[ip [OPTIONS]] xfrm`, as in a script.
+    Program,
+    /// The same or nothing, as in a file for `uxfrm xfrm -batch`.
+    Optional,
+}
+
+/// The commands of a batch file's text, comments and blank lines left out. The caller wipes the text if there are keys
+/// in it.
+pub fn lines(text: &str, prefix: Prefix) -> impl Iterator<Item = Result<Located<Command>, Fault>> {
+    Lines::of(text).map(move |words| {
+        let words = words?;
+        let line = words.first().map_or(1, |word| word.at.line);
+        let value = batch_line(&words, prefix, None)?;
+        Ok(Located { line, value })
+    })
+}
+
+/// The one command of `text`, which is a whole line with its continuations; `None` where it is blank or a comment.
+/// `family` is the preferred one.
+///
+/// # Errors
+/// What is wrong with it; lines are counted from the text's first.
+pub fn line(text: &str, family: Option<Family>) -> Result<Option<Command>, Fault> {
+    match Lines::of(text).next() {
+        None => Ok(None),
+        Some(words) => batch_line(&words?, Prefix::Optional, family).map(Some),
+    }
+}
+
+/// Reads the words of one command, from the object on (`state add …`), as a shell hands them over.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn words<S: AsRef<str>>(words: &[S], family: Option<Family>) -> Result<Line, Fault> {
+    let words = literal(words);
+    object(&mut Cursor::new(&words, family))
+}
+
+/// Words that need no reading; columns count as if one blank stood between them.
+fn literal<S: AsRef<str>>(words: &[S]) -> Vec<Word<'_>> {
+    let mut column = 1;
+    let mut literal = Vec::with_capacity(words.len());
+    for word in words {
+        literal.push(Word::literal(word.as_ref(), Position { line: 1, column }));
+        let len = u32::try_from(word.as_ref().chars().count()).unwrap_or(u32::MAX - column - 1);
+        column = column.saturating_add(len).saturating_add(1);
+    }
+    literal
+}
+
+fn batch_line(
+    words: &[Word<'_>],
+    prefix: Prefix,
+    family: Option<Family>,
+) -> Result<Command, Fault> {
+    if let Some(fault) = words.iter().find_map(Word::unexpanded) {
+        return Err(fault);
+    }
+    let mut cursor = Cursor::new(words, family);
+    cursor.skip_program();
+    while cursor.peek().is_some_and(|word| word.text().starts_with('-')) {
+        line_option(&mut cursor)?;
+    }
+    match prefix {
+        Prefix::Program => cursor.abbreviated(&PROGRAM_OBJECTS)?,
+        Prefix::Optional if cursor.peek().is_some_and(|word| word.text().starts_with('x')) => {
+            cursor.abbreviated(&PROGRAM_OBJECTS)?;
+        }
+        Prefix::Optional => {}
+    }
+    let refuse = |cursor: &Cursor<'_, '_>, what: &str| Err(cursor.refuse(what));
+    match object(&mut cursor)? {
+        Line::Command(command) => Ok(command),
+        Line::Monitor(_) => refuse(&cursor, "\"monitor\" never ends: it is not for batch files"),
+        Line::Help(_) => refuse(&cursor, "\"help\" is not for batch files"),
+    }
+}
+
+/// Options that a line of a script may have: the family counts, what changes the output does not.
+fn line_option(cursor: &mut Cursor<'_, '_>) -> Result<(), Fault> {
+    const ALLOWED: &[&str] = &[
+        "-4",
+        "-6",
+        "-family",
+        "-stats",
+        "-statistics",
+        "-details",
+        "-oneline",
+        "-json",
+        "-pretty",
+    ];
+    let word = cursor.peek().map(Word::text).unwrap_or_default();
+    let is_allowed = OPTIONS.abbreviated(word).is_some_and(|entry| ALLOWED.contains(&entry.word));
+    if !is_allowed {
+        return Err(cursor.unknown(ALLOWED));
+    }
+    let option = cursor.abbreviated(&OPTIONS)?;
+    if matches!(option, ProgramOption::Inet) {
+        cursor.family = Some(Family::V4);
+    } else if matches!(option, ProgramOption::Inet6) {
+        cursor.family = Some(Family::V6);
+    } else if matches!(option, ProgramOption::Family) {
+        cursor.family = Some(cursor.choice(&keyword::FAMILIES)?);
+    }
+    Ok(())
+}
+
+/// `state|policy COMMAND …`
+fn object(cursor: &mut Cursor<'_, '_>) -> Result<Line, Fault> {
+    match cursor.abbreviated(&OBJECTS)? {
+        Object::State => state::parse(cursor),
+        Object::Policy => policy::parse(cursor),
+        Object::Monitor => monitor::parse(cursor),
+        Object::Help => Ok(Line::Help(Topic::Objects)),
+    }
+}

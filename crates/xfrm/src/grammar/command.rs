@@ -1,0 +1,224 @@
+//! What a line asks for, as it is written: two lines that iproute2 sends as different bytes are different here.
+
+use std::net::IpAddr;
+
+use uxfrm_engine::{
+    Action, Direction, IfId, Mark, Mode, PolicyIndex, PolicyKind, Reqid, SaId, SaProtocol, Selector,
+};
+
+use super::{
+    filter::{PolicyFilter, StateFilter},
+    policy::PolicyWords,
+    state::StateWords,
+};
+
+/// One line. `S` and `P` are whole states and policies: as written, or what a reader made of them.
+#[derive(Debug)]
+pub enum Command<S = Box<StateWords>, P = Box<PolicyWords>> {
+    /// `state add`
+    StateAdd(S),
+    /// `state update`
+    StateUpdate(S),
+    /// `state allocspi`
+    StateAllocSpi(SpiRequest),
+    /// `state delete`
+    StateDelete(StateKey),
+    /// `state get`
+    StateGet(StateKey),
+    /// `state deleteall`
+    StateDeleteAll(StateFilter),
+    /// `state list`
+    StateList(StateFilter),
+    /// `state list nokeys`
+    StateListWithoutKeys(StateFilter),
+    /// `state flush`
+    StateFlush {
+        /// Only states of this protocol.
+        protocol: Option<SaProtocol>,
+    },
+    /// `state count`
+    StateCount,
+    /// `policy add`
+    PolicyAdd(P),
+    /// `policy update`
+    PolicyUpdate(P),
+    /// `policy delete`
+    PolicyDelete(PolicyKey),
+    /// `policy get`
+    PolicyGet(PolicyKey),
+    /// `policy deleteall`
+    PolicyDeleteAll(PolicyFilter),
+    /// `policy list`
+    PolicyList(PolicyFilter),
+    /// `policy flush`
+    PolicyFlush {
+        /// Main or sub policies; main ones if not named.
+        kind: Option<PolicyKind>,
+    },
+    /// `policy count`
+    PolicyCount,
+    /// `policy set`
+    SetHthresh {
+        /// For IPv4.
+        v4: Option<Hthresh>,
+        /// For IPv6.
+        v6: Option<Hthresh>,
+    },
+    /// `policy setdefault`: what happens in a direction where no policy matches; `None` stays as it is.
+    SetDefault {
+        /// For packets to this host.
+        inbound: Option<Action>,
+        /// For packets through this host.
+        forward: Option<Action>,
+        /// For packets from this host, and leaving it.
+        outbound: Option<Action>,
+    },
+    /// `policy getdefault`
+    GetDefault,
+}
+
+impl<S, P> Command<S, P> {
+    /// The same command with its state or policy made into something else.
+    ///
+    /// # Errors
+    /// What `state` or `policy` says.
+    pub fn read<T, Q, E>(
+        self,
+        state: impl FnOnce(S) -> Result<T, E>,
+        policy: impl FnOnce(P) -> Result<Q, E>,
+    ) -> Result<Command<T, Q>, E> {
+        Ok(match self {
+            Self::StateAdd(words) => Command::StateAdd(state(words)?),
+            Self::StateUpdate(words) => Command::StateUpdate(state(words)?),
+            Self::PolicyAdd(words) => Command::PolicyAdd(policy(words)?),
+            Self::PolicyUpdate(words) => Command::PolicyUpdate(policy(words)?),
+            Self::StateAllocSpi(request) => Command::StateAllocSpi(request),
+            Self::StateDelete(key) => Command::StateDelete(key),
+            Self::StateGet(key) => Command::StateGet(key),
+            Self::StateDeleteAll(filter) => Command::StateDeleteAll(filter),
+            Self::StateList(filter) => Command::StateList(filter),
+            Self::StateListWithoutKeys(filter) => Command::StateListWithoutKeys(filter),
+            Self::StateFlush { protocol } => Command::StateFlush { protocol },
+            Self::StateCount => Command::StateCount,
+            Self::PolicyDelete(key) => Command::PolicyDelete(key),
+            Self::PolicyGet(key) => Command::PolicyGet(key),
+            Self::PolicyDeleteAll(filter) => Command::PolicyDeleteAll(filter),
+            Self::PolicyList(filter) => Command::PolicyList(filter),
+            Self::PolicyFlush { kind } => Command::PolicyFlush { kind },
+            Self::PolicyCount => Command::PolicyCount,
+            Self::SetHthresh { v4, v6 } => Command::SetHthresh { v4, v6 },
+            Self::SetDefault { inbound, forward, outbound } => {
+                Command::SetDefault { inbound, forward, outbound }
+            }
+            Self::GetDefault => Command::GetDefault,
+        })
+    }
+}
+
+/// A command, or what only a terminal can be given.
+#[derive(Debug)]
+pub enum Line {
+    /// For the databases.
+    Command(Command),
+    /// `monitor`
+    Monitor(Monitor),
+    /// `help`
+    Help(Topic),
+}
+
+/// What help is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topic {
+    /// `help`
+    Objects,
+    /// `state help`
+    State,
+    /// `policy help`
+    Policy,
+    /// `monitor help`
+    Monitor,
+}
+
+/// `monitor`: which events, and how they are shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Monitor {
+    /// The groups that were named, a bit each as in `nl_groups`; 0 is all.
+    pub groups: u32,
+    /// `nokeys`
+    pub hides_keys: bool,
+    /// `all-nsid`: each event begins with the namespace that it is from.
+    pub names_namespace: bool,
+    /// `file FILE`: events that were recorded, not those to come.
+    pub file: Option<String>,
+}
+
+/// Which state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateKey {
+    /// Destination, SPI and protocol.
+    pub id: SaId,
+    /// Source; unspecified fits any. It counts where there is no SPI.
+    pub source: IpAddr,
+    /// Mark.
+    pub mark: Mark,
+}
+
+/// `state allocspi`: a larval state with a free SPI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpiRequest {
+    /// Destination and protocol; the SPI is 0.
+    pub id: SaId,
+    /// Source.
+    pub source: IpAddr,
+    /// Mode.
+    pub mode: Mode,
+    /// Request id.
+    pub reqid: Reqid,
+    /// The acquire that it answers; 0 for none.
+    pub acquire_seq: u32,
+    /// Mark.
+    pub mark: Mark,
+    /// Lowest SPI that will do.
+    pub min: u32,
+    /// Highest SPI that will do.
+    pub max: u32,
+    /// `dir in|out`.
+    pub direction: Option<Direction>,
+    /// `pcpu-num`.
+    pub pcpu: Option<u32>,
+}
+
+/// Which policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyKey {
+    /// In, out or forward.
+    pub direction: Direction,
+    /// By selector or by index.
+    pub target: PolicyTarget,
+    /// Mark.
+    pub mark: Mark,
+    /// XFRM interface id.
+    pub if_id: Option<IfId>,
+    /// Main or sub; main if not named.
+    pub kind: Option<PolicyKind>,
+    /// Security context.
+    pub context: Option<String>,
+}
+
+/// What names a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyTarget {
+    /// The whole selector is this one.
+    Selector(Selector),
+    /// The index is this one.
+    Index(PolicyIndex),
+}
+
+/// Prefixes at least this long are found through a hash in the kernel; here it is kept for listing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hthresh {
+    /// Bits of the local prefix.
+    pub local: u8,
+    /// Bits of the remote prefix.
+    pub remote: u8,
+}

@@ -1,0 +1,72 @@
+//! `tmpl ID [mode MODE] [reqid REQID] [level LEVEL]`.
+
+use std::net::IpAddr;
+
+use uxfrm_engine::{Family, Level, Mode, Reqid, SaProtocol, Spi};
+
+use super::{
+    cursor::{Cursor, Fault},
+    id::{self, Id},
+    keyword::{ID, LEVELS, MODES, TEMPLATE, TemplateWord, words_of},
+};
+
+/// A template whose family may still be that of the policy, which may come later in the line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TemplateWords {
+    /// `src`
+    pub source: Option<IpAddr>,
+    /// `dst`
+    pub destination: Option<IpAddr>,
+    /// Of the addresses, else the preferred one when the template began.
+    pub family: Option<Family>,
+    /// `proto`
+    pub protocol: SaProtocol,
+    /// `spi`
+    pub spi: Spi,
+    /// `mode`
+    pub mode: Mode,
+    /// `reqid`
+    pub reqid: Reqid,
+    /// `level`
+    pub level: Level,
+}
+
+/// Behind `tmpl`: up to the first word that is no template's, or the second ID (`ip/xfrm_policy.c: xfrm_tmpl_parse`).
+pub(super) fn parse(cursor: &mut Cursor<'_, '_>) -> Result<TemplateWords, Fault> {
+    let (mut id, mut mode, mut reqid, mut level) =
+        (None, Mode::Transport, Reqid::default(), Level::Required);
+    let preferred = cursor.family;
+    if !begins(cursor) {
+        return Err(cursor.unknown(&words_of!(ID, TEMPLATE)));
+    }
+    loop {
+        match cursor.keyword(&TEMPLATE) {
+            Some(TemplateWord::Mode) => mode = cursor.abbreviated_choice(&MODES)?,
+            Some(TemplateWord::Reqid) => reqid = Reqid(cursor.number()?),
+            Some(TemplateWord::Level) => level = cursor.choice(&LEVELS)?,
+            None if id.is_none() && id::begins(cursor) => {
+                // A tunnel's ends may be of another family than what goes through it.
+                cursor.family = None;
+                let words = id::parse(cursor)?;
+                cursor.family = words.ends.family;
+                id = Some(words);
+            }
+            None => break,
+        }
+    }
+    let id: Id = id.unwrap_or_default();
+    Ok(TemplateWords {
+        source: id.ends.source.map(|prefix| prefix.address()),
+        destination: id.ends.destination.map(|prefix| prefix.address()),
+        family: id.ends.family.or(preferred),
+        protocol: id.protocol.ok_or_else(|| cursor.required("XFRM-PROTO"))?,
+        spi: id.spi.unwrap_or_default(),
+        mode,
+        reqid,
+        level,
+    })
+}
+
+fn begins(cursor: &Cursor<'_, '_>) -> bool {
+    id::begins(cursor) || cursor.peek().is_some_and(|word| TEMPLATE.exact(word.text()).is_some())
+}

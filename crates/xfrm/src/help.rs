@@ -1,0 +1,117 @@
+//! The grammar's own page, completion and manual, made from its tables.
+
+mod completion;
+mod manual;
+
+use std::fmt::Write as _;
+
+pub use self::{completion::complete, manual::manual};
+use crate::grammar::{Topic, vocabulary};
+
+/// What `help` prints.
+#[must_use]
+pub fn text(topic: Topic) -> String {
+    let mut text = String::new();
+    match topic {
+        Topic::Objects => {
+            text += "Usage: uxfrm xfrm [ OPTIONS ] XFRM-OBJECT { COMMAND | help }\n";
+            text += "       uxfrm xfrm [ -force ] -batch FILE\n";
+            list(&mut text, "XFRM-OBJECT", &vocabulary::objects());
+            list(&mut text, "OPTIONS", &vocabulary::options());
+        }
+        Topic::State => commands(&mut text, "state"),
+        Topic::Policy => commands(&mut text, "policy"),
+        Topic::Monitor => {
+            text += "Usage: uxfrm xfrm monitor [ WHAT ]...\n";
+            list(&mut text, "WHAT", &vocabulary::commands("monitor"));
+        }
+    }
+    text
+}
+
+/// Every command of an object with its parts, then what their names mean.
+fn commands(text: &mut String, object: &str) {
+    for (command, _) in vocabulary::commands(object) {
+        let parts = vocabulary::parts(object, command);
+        let line = format!("Usage: uxfrm xfrm {object} {command}");
+        wrap(text, &line, parts.iter().map(|phrase| format!("[ {} ]", joined(*phrase))));
+    }
+    for (name, phrases) in vocabulary::notions() {
+        list(text, name, &phrases);
+    }
+}
+
+/// `NAME := one | other`
+fn list(text: &mut String, name: &str, phrases: &[vocabulary::Phrase]) {
+    let separated = phrases.iter().enumerate().map(|(place, phrase)| {
+        let bar = if place == 0 { "" } else { "| " };
+        format!("{bar}{}", joined(*phrase))
+    });
+    wrap(text, &format!("{name} :="), separated);
+}
+
+/// A word and what it takes.
+fn joined((word, takes): vocabulary::Phrase) -> String {
+    if takes.is_empty() { word.to_owned() } else { format!("{word} {takes}") }
+}
+
+const WIDTH: usize = 90;
+
+/// Pieces behind a beginning, in lines of bearable length.
+fn wrap(text: &mut String, beginning: &str, pieces: impl Iterator<Item = String>) {
+    let mut line = beginning.to_owned();
+    for piece in pieces {
+        if line.len() + 1 + piece.len() > WIDTH {
+            let _ = writeln!(text, "{line}");
+            line = "       ".to_owned();
+        }
+        line.push(' ');
+        line += &piece;
+    }
+    let _ = writeln!(text, "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::grammar::vocabulary::{notions, objects, options, parts};
+
+    /// All words that the parser takes.
+    fn every_word() -> Vec<&'static str> {
+        let mut words: Vec<&str> = Vec::new();
+        let mut take = |phrases: Vec<vocabulary::Phrase>| words.extend(phrases.iter().map(|p| p.0));
+        take(objects());
+        take(options());
+        for object in ["state", "policy", "monitor"] {
+            for (command, _) in vocabulary::commands(object) {
+                take(vec![(command, "")]);
+                take(parts(object, command));
+            }
+        }
+        for (_, phrases) in notions() {
+            take(phrases);
+        }
+        words.retain(|word| *word != "VALUE");
+        words
+    }
+
+    #[test]
+    fn every_word_is_in_the_help_and_in_the_manual() {
+        let help = [Topic::Objects, Topic::State, Topic::Policy, Topic::Monitor].map(text).concat();
+        let manual = manual().replace("\\-", "-");
+        assert!(every_word().len() > 150);
+        for word in every_word() {
+            assert!(help.split_whitespace().any(|one| one == word), "{word} in help");
+            assert!(manual.contains(word), "{word} in manual");
+        }
+    }
+
+    #[test]
+    fn lines_stay_bearable() {
+        for topic in [Topic::Objects, Topic::State, Topic::Policy, Topic::Monitor] {
+            for line in text(topic).lines() {
+                assert!(line.len() <= WIDTH + 10, "{line}");
+            }
+        }
+    }
+}

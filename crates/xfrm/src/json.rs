@@ -1,0 +1,159 @@
+//! Answers as JSON (`-j`, `-j -p`). iproute2 has none for `xfrm`, so this form is ours:
+//!
+//! - a list is an array of objects, each what `-s` would print; any other answer is one object, and of `monitor` each event
+//!   is one on a line of its own, with `"event"` as its first member;
+//! - members are called as the grammar calls the words (`replay-window`, `if_id`, `auth-trunc`), so what is shown can be
+//!   said; flags are arrays of their names, with `"0x…"` for the bits without one;
+//! - numbers are numbers, but SPIs, marks, keys and bitmaps are `"0x…"` strings; limits without an end and times that never
+//!   came are `null`; times are seconds since 1970;
+//! - a member that has nothing to say is left out.
+
+mod policy;
+mod state;
+mod writer;
+
+use uxfrm_netlink::client::{
+    Found, RawAcquire, RawAevent, RawDefaults, RawHashInfo, RawMapping, RawSaId, RawSpdInfo,
+    RawThreshold,
+};
+
+use self::writer::Object;
+use crate::{
+    answer::{Answer, Change},
+    names,
+    text::{Page, SAD_COUNT, SAD_HASH, SPD_COUNTS, SPD_HASH, THRESHOLDS},
+};
+
+/// Writes an answer.
+pub fn write(page: &mut Page<'_>, answer: &Answer<'_>) {
+    let mut object = Object::begin(page);
+    match answer {
+        Answer::State(one) => {
+            change(&mut object, "state", one.change);
+            state::write(&mut object, &one.info, &one.found);
+        }
+        Answer::Policy(one) => {
+            change(&mut object, "policy", one.change);
+            policy::write(&mut object, &one.info, &one.found);
+        }
+        Answer::Acquire(one, found) => acquire(&mut object, one, found),
+        Answer::StatesFlushed(protocol) => {
+            object.text("event", "flush-state");
+            object.text("proto", &names::ipsec_protocol(*protocol));
+        }
+        Answer::PoliciesFlushed(found) => {
+            object.text("event", "flush-policy");
+            policy::kind(&mut object, found);
+        }
+        Answer::Report(one, _) => {
+            object.text("event", "report");
+            object.text("proto", &names::ipsec_protocol(one.protocol));
+            object.object("sel", |inner| state::selector(inner, &one.selector, 0));
+        }
+        Answer::Aevent(one) => aevent(&mut object, one),
+        Answer::Mapping(one) => mapping(&mut object, one),
+        Answer::Defaults(one) => defaults(&mut object, one),
+        Answer::SadInfo(found) => sad_info(&mut object, found),
+        Answer::SpdInfo(found) => spd_info(&mut object, found),
+        Answer::Unknown(number) => {
+            object.text("event", "unknown");
+            object.number("type", *number);
+        }
+        Answer::Broken(kind) => {
+            object.text("event", "broken");
+            object.text("type", &format!("{kind:?}"));
+        }
+    }
+    object.end();
+}
+
+/// What happened, if anything did: a list's members are only there.
+fn change(object: &mut Object<'_, '_>, what: &str, change: Change) {
+    match change {
+        Change::Here => {}
+        Change::Updated => object.text("event", &format!("update-{what}")),
+        Change::Deleted => object.text("event", &format!("delete-{what}")),
+        Change::Expired { hard } => {
+            object.text("event", &format!("expire-{what}"));
+            object.flag("hard", hard != 0);
+        }
+    }
+}
+
+fn acquire(object: &mut Object<'_, '_>, one: &RawAcquire, found: &Found<'_>) {
+    object.text("event", "acquire");
+    object.text("proto", &names::ipsec_protocol(one.id.protocol));
+    object.number("seq", one.seq);
+    object.object("sel", |inner| {
+        state::selector(inner, &one.selector, one.policy.selector.family);
+    });
+    object.object("policy", |inner| policy::write(inner, &one.policy, found));
+}
+
+fn aevent(object: &mut Object<'_, '_>, one: &RawAevent) {
+    object.text("event", "aevent");
+    object.number("flags", one.flags);
+    object.text("src", &names::address(one.id.family, one.source));
+    id(object, &one.id, one.reqid);
+}
+
+fn mapping(object: &mut Object<'_, '_>, one: &RawMapping) {
+    object.text("event", "mapping");
+    let address = |raw| names::address(one.id.family, raw);
+    object.text("old-src", &address(one.old_source));
+    object.number("old-sport", one.old_source_port.get());
+    object.text("new-src", &address(one.new_source));
+    object.number("new-sport", one.new_source_port.get());
+    id(object, &one.id, one.reqid);
+}
+
+fn id(object: &mut Object<'_, '_>, id: &RawSaId, reqid: u32) {
+    object.text("dst", &names::address(id.family, id.destination));
+    object.text("proto", &names::ipsec_protocol(id.protocol));
+    object.text("spi", &format!("0x{:08x}", id.spi.get()));
+    object.number("reqid", reqid);
+}
+
+fn defaults(object: &mut Object<'_, '_>, one: &RawDefaults) {
+    object.text("in", names::default_action(one.inbound));
+    object.text("fwd", names::default_action(one.forward));
+    object.text("out", names::default_action(one.outbound));
+}
+
+fn sad_info(object: &mut Object<'_, '_>, found: &Found<'_>) {
+    if let Some(count) = found.read_number::<u32>(SAD_COUNT) {
+        object.number("count", count);
+    }
+    buckets(object, found.read_number(SAD_HASH));
+}
+
+fn spd_info(object: &mut Object<'_, '_>, found: &Found<'_>) {
+    if let Some(raw) = found.read_number::<RawSpdInfo>(SPD_COUNTS) {
+        object.number("in", raw.inbound);
+        object.number("out", raw.outbound);
+        object.number("fwd", raw.forward);
+        object.object("socket", |inner| {
+            inner.number("in", raw.socket_inbound);
+            inner.number("out", raw.socket_outbound);
+            inner.number("fwd", raw.socket_forward);
+        });
+    }
+    buckets(object, found.read_number(SPD_HASH));
+    for ((number, _), name) in THRESHOLDS.into_iter().zip(["hthresh4", "hthresh6"]) {
+        if let Some(RawThreshold { local, remote }) = found.read_number(number) {
+            object.object(name, |inner| {
+                inner.number("local", local);
+                inner.number("remote", remote);
+            });
+        }
+    }
+}
+
+fn buckets(object: &mut Object<'_, '_>, hash: Option<RawHashInfo>) {
+    if let Some(RawHashInfo { buckets, most }) = hash {
+        object.object("buckets", |inner| {
+            inner.number("count", buckets);
+            inner.number("max", most);
+        });
+    }
+}

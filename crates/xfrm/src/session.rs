@@ -1,0 +1,317 @@
+//! `uxfrm xfrm WORDS…`: one command line, or a batch of them, from its words to its exit code.
+//!
+//! Exit codes are iproute2's: 0 done, 1 what was asked for makes no sense together or the socket failed, 2 the server
+//! refused it, 255 wrong words.
+
+mod batch;
+mod deletion;
+
+use std::{
+    fs::File,
+    io::{self, Read, Write},
+    os::fd::OwnedFd,
+};
+
+use jiff::Timestamp;
+use uxfrm_netlink::{Message, Messages};
+
+use crate::{
+    answer::Answer,
+    client::{self, Connection, Remarks},
+    grammar::{self, Command, Fault, Line, Monitor, Notation, Options, Timestamps, Topic},
+    help, json,
+    names::Names,
+    request::{self, request},
+    text::{Keys, Page},
+};
+
+/// What a command line may use of the world outside.
+pub trait World {
+    /// A connection to the gateway that `options` name, listening to `groups` (bits as in `nl_groups`).
+    ///
+    /// # Errors
+    /// Why there is none, for the user.
+    fn connect(&mut self, options: &Options, groups: u32) -> Result<OwnedFd, String>;
+    /// Where answers go.
+    fn output(&mut self) -> &mut dyn Write;
+    /// Where complaints go.
+    fn complaints(&mut self) -> &mut dyn Write;
+    /// The text of `-batch FILE`.
+    ///
+    /// # Errors
+    /// The system's.
+    fn script(&mut self, path: &std::path::Path) -> io::Result<Box<dyn Read>>;
+}
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("Error: {}", .0.error)]
+    Words(Fault),
+    #[error("{}", .0.error)]
+    Rule(Fault),
+    #[error("Error: {0}")]
+    Device(#[from] request::Error),
+    #[error("{0}")]
+    NoConnection(String),
+    #[error("{0}")]
+    Talk(#[from] client::Error),
+    #[error("{0}")]
+    Output(#[from] io::Error),
+}
+
+impl From<Fault> for Failure {
+    fn from(fault: Fault) -> Self {
+        if matches!(fault.error, grammar::Error::Rule(_)) {
+            Self::Rule(fault)
+        } else {
+            Self::Words(fault)
+        }
+    }
+}
+
+const DONE: u8 = 0;
+const FAILED: u8 = 1;
+const REFUSED: u8 = 2;
+const USAGE: u8 = 255;
+
+impl Failure {
+    const fn code(&self) -> u8 {
+        match self {
+            Self::Words(_) | Self::Device(_) => USAGE,
+            Self::Talk(client::Error::Refused(_)) => REFUSED,
+            Self::Rule(_) | Self::NoConnection(_) | Self::Talk(_) | Self::Output(_) => FAILED,
+        }
+    }
+
+    /// Whoever read the answers has read enough.
+    fn is_broken_pipe(&self) -> bool {
+        matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+/// Carries out `words`, all that stands behind `uxfrm xfrm`; the exit code.
+pub fn run<S: AsRef<str>>(words: &[S], world: &mut impl World) -> u8 {
+    match attempt(words, world) {
+        Ok(code) => code,
+        Err(failure) if failure.is_broken_pipe() => DONE,
+        Err(failure) => {
+            // Nothing is left to tell when that is closed as well.
+            let _ = writeln!(world.complaints(), "{failure}");
+            failure.code()
+        }
+    }
+}
+
+fn attempt<S: AsRef<str>>(words: &[S], world: &mut impl World) -> Result<u8, Failure> {
+    let (options, count) = Options::parse(words)?;
+    let rest = &words[count..];
+    if options.version {
+        writeln!(world.output(), "uxfrm utility, {}", env!("CARGO_PKG_VERSION"))?;
+        return Ok(DONE);
+    }
+    if options.help {
+        return show_help(Topic::Objects, world);
+    }
+    if let Some(path) = options.batch.clone() {
+        return batch::run(&path, &options, world);
+    }
+    if rest.is_empty() {
+        return show_help(Topic::Objects, world);
+    }
+    match grammar::words(rest, options.style.family)? {
+        Line::Help(topic) => show_help(topic, world),
+        Line::Monitor(monitor) => listen(&monitor, &options, world).map(|()| DONE),
+        Line::Command(command) => {
+            let mut session = Session::open(&options, world)?;
+            session.execute(&command)?;
+            Ok(DONE)
+        }
+    }
+}
+
+/// As iproute2: on stderr, and not a success.
+fn show_help(topic: Topic, world: &mut impl World) -> Result<u8, Failure> {
+    world.complaints().write_all(help::text(topic).as_bytes())?;
+    Ok(USAGE)
+}
+
+/// A connection and how its answers are shown.
+struct Session<'w, W> {
+    world: &'w mut W,
+    options: &'w Options,
+    connection: Connection,
+    names: Names,
+}
+
+impl<'w, W: World> Session<'w, W> {
+    fn open(options: &'w Options, world: &'w mut W) -> Result<Self, Failure> {
+        let socket = world.connect(options, 0).map_err(Failure::NoConnection)?;
+        let connection = Connection::new(socket);
+        Ok(Self { world, options, connection, names: Names::of_host() })
+    }
+
+    /// Carries out one command and shows what comes back.
+    fn execute(&mut self, command: &Command) -> Result<(), Failure> {
+        if let Command::StateDeleteAll(filter) = command {
+            Ok(deletion::states(&mut self.connection, filter)?)
+        } else if let Command::PolicyDeleteAll(filter) = command {
+            Ok(deletion::policies(&mut self.connection, filter)?)
+        } else {
+            self.ask(command)
+        }
+    }
+
+    fn ask(&mut self, command: &Command) -> Result<(), Failure> {
+        let (request, wanted) = request(command)?;
+        let hides = matches!(command, Command::StateListWithoutKeys(_));
+        let keys = if hides { Keys::Hidden } else { Keys::Shown };
+        let mut printer = Printer::new(self.options, keys, &self.names, self.world.output());
+        let is_list = wanted == request::Answer::All;
+        printer.begin(is_list)?;
+        let mut failed = Ok(());
+        let remarks = self.connection.talk(request, wanted, |message| {
+            let answer = Answer::of(message);
+            if failed.is_ok() && is_meant(command, &answer) {
+                failed = printer.show(&answer);
+            }
+        })?;
+        failed?;
+        printer.end(is_list)?;
+        remark(&remarks, self.world)?;
+        Ok(())
+    }
+}
+
+/// Whether a list's filter lets it through; what answers no list always goes through.
+fn is_meant(command: &Command, answer: &Answer<'_>) -> bool {
+    match (command, answer) {
+        (
+            Command::StateList(filter) | Command::StateListWithoutKeys(filter),
+            Answer::State(state),
+        ) => filter.means(&state.info),
+        (Command::PolicyList(filter), Answer::Policy(policy)) => {
+            filter.means(&policy.info, policy.kind())
+        }
+        _other => true,
+    }
+}
+
+fn remark(remarks: &Remarks, world: &mut impl World) -> io::Result<()> {
+    if let Some(warning) = &remarks.warning {
+        writeln!(world.complaints(), "Warning: {}", client::with_stop(warning))?;
+    }
+    if remarks.inconsistent {
+        writeln!(world.complaints(), "Dump was interrupted and may be inconsistent.")?;
+    }
+    Ok(())
+}
+
+/// All groups that there are.
+const ALL_GROUPS: u32 = u32::MAX;
+
+/// `monitor`: ends only with the connection, or the file.
+fn listen(monitor: &Monitor, options: &Options, world: &mut impl World) -> Result<(), Failure> {
+    let names = Names::of_host();
+    let keys = if monitor.hides_keys { Keys::Hidden } else { Keys::Shown };
+    if let Some(path) = &monitor.file {
+        let mut bytes = zeroize::Zeroizing::new(Vec::new());
+        File::open(path)?.read_to_end(&mut bytes)?;
+        let mut printer = Printer::new(options, keys, &names, world.output());
+        return Messages::of(&bytes).try_for_each(|message| printer.event(&message, monitor));
+    }
+    let groups = if monitor.groups == 0 { ALL_GROUPS } else { monitor.groups };
+    let mut connection =
+        Connection::new(world.connect(options, groups).map_err(Failure::NoConnection)?);
+    loop {
+        let mut printer = Printer::new(options, keys, &names, world.output());
+        let ended = connection.listen(|message| printer.event(message, monitor));
+        match ended {
+            Err(failure @ Failure::Talk(client::Error::Overrun)) => {
+                writeln!(world.complaints(), "{failure}")?;
+            }
+            ended => return ended,
+        }
+    }
+}
+
+/// Shows answers as they come.
+struct Printer<'p> {
+    page: Page<'p>,
+    notation: Notation,
+    timestamps: Timestamps,
+    names: &'p Names,
+    out: &'p mut dyn Write,
+    /// Answers so far: JSON has a comma before all but the first.
+    count: u64,
+}
+
+/// A page is written out when it is this long.
+const PAGE: usize = 32 * 1024;
+
+impl<'p> Printer<'p> {
+    fn new(options: &Options, keys: Keys, names: &'p Names, out: &'p mut dyn Write) -> Self {
+        let style = options.style;
+        Self {
+            page: Page::new(style, keys, names),
+            notation: style.notation,
+            timestamps: style.timestamps,
+            names,
+            out,
+            count: 0,
+        }
+    }
+
+    const fn is_json(&self) -> bool {
+        matches!(self.notation, Notation::Json | Notation::PrettyJson)
+    }
+
+    fn begin(&mut self, is_list: bool) -> io::Result<()> {
+        if self.is_json() && is_list {
+            self.page.raw("[");
+        }
+        Ok(())
+    }
+
+    fn show(&mut self, answer: &Answer<'_>) -> io::Result<()> {
+        if self.is_json() {
+            if self.count > 0 {
+                self.page.raw(",");
+            }
+            json::write(&mut self.page, answer);
+        } else {
+            self.page.answer(answer);
+        }
+        self.count += 1;
+        if self.page.text().len() >= PAGE { self.flush() } else { Ok(()) }
+    }
+
+    fn end(&mut self, is_list: bool) -> io::Result<()> {
+        if self.is_json() && (is_list || self.count > 0) {
+            self.page.raw(if is_list { "]\n" } else { "\n" });
+        }
+        self.flush()
+    }
+
+    /// Shows an event at once.
+    fn event(&mut self, message: &Message<'_>, monitor: &Monitor) -> Result<(), Failure> {
+        if self.is_json() {
+            json::write(&mut self.page, &Answer::of(message));
+            self.page.raw("\n");
+            return Ok(self.flush()?);
+        }
+        let stamp = self.names.stamp(Timestamp::now(), self.timestamps);
+        self.page.raw(&stamp);
+        if monitor.names_namespace {
+            self.page.raw("[nsid current]"); // a control socket is one namespace's
+        }
+        self.page.answer(&Answer::of(message));
+        Ok(self.flush()?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.write_all(self.page.text().as_bytes())?;
+        self.page.clear();
+        self.out.flush()
+    }
+}
