@@ -4,6 +4,7 @@
 mod acquire;
 mod counters;
 mod iproute2;
+mod judge;
 mod kernel;
 mod limits;
 mod migrate;
