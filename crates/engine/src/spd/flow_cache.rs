@@ -194,9 +194,6 @@ impl PolicyCache {
             }
             self.now.policies = self.next(self.now.policies);
         }
-        if self.contexts.are_full() {
-            self.forget();
-        }
     }
 
     /// Has all bundles asked for again.
@@ -336,6 +333,9 @@ impl PolicyCache {
         spi: impl Fn(usize) -> Spi,
         mut found: impl FnMut(&[Known]),
     ) {
+        if self.contexts.are_full() {
+            self.forget();
+        }
         let question = Question { spd, direction, now: self.now };
         let (answers, contexts) = (&mut self.answers, &mut self.contexts);
         let mut rest = flows;

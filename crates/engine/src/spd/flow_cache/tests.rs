@@ -169,3 +169,18 @@ fn flows_that_take_turns_before_one_door_are_let_in_all_the_same() {
         assert!(round < 30 || before.entries > 1490, "{before:?}");
     }
 }
+
+#[test]
+fn marks_without_end_are_told_apart_all_the_same() {
+    let mut database = Database::new(Backend::Portable);
+    let mut marked = policy(Direction::Out, 1);
+    marked.mark = crate::Mark { value: 0, mask: 1 };
+    let even = database.apply(Moment(0), |change| change.add_policy(marked).unwrap().index().0);
+    let mut cache = cache(CacheMode::On, 64);
+    for serial in 0..200_000_u32 {
+        let expected = serial.is_multiple_of(2).then_some(even);
+        let flow = FlowKey { mark: serial, ..flow(1) };
+        assert_eq!(ask(&mut cache, &database, &flow), expected);
+        assert_eq!(ask(&mut cache, &database, &flow), expected);
+    }
+}

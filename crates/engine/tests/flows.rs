@@ -1,0 +1,346 @@
+//! Workers with flow caches do what workers without do: the faults of other caches one by one, then random traffic, policies and rekeys.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
+)]
+
+use uxfrm_engine::{
+    Action, CacheMode, CacheSettings, CacheStats, Direction, Family, FlowKey, IfId, Mark, Mode,
+    Policy, PolicyKey, PolicyKind, PolicyName, PortMask, Prefix, Priority,
+};
+use uxfrm_packet::{IpPacket, PacketBuf, Protocol};
+use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Rng, Way, Wrapping, packets, taken_apart};
+
+fn with_cache(mode: CacheMode, flows: usize) -> Wrapping {
+    let mut wrapping = Wrapping::tunnel4();
+    wrapping.settings.cache = CacheSettings { mode, flows }.into();
+    wrapping
+}
+
+fn datagram() -> PacketBuf {
+    packets::udp("10.1.0.1:7", "10.2.0.1:9", b"payload")
+}
+
+fn is_esp(packet: &PacketBuf) -> bool {
+    IpPacket::parse(packet.bytes()).unwrap().protocol == Protocol::ESP
+}
+
+/// Sends one packet alone; whether it left, and as ESP.
+fn sent(gateway: &mut Gateway, packet: PacketBuf) -> Option<bool> {
+    gateway.outbound(vec![packet]).0.first().map(is_esp)
+}
+
+fn key(policy: &Policy) -> PolicyKey {
+    PolicyKey {
+        direction: policy.direction,
+        kind: PolicyKind::Main,
+        mark: policy.mark,
+        if_id: policy.if_id,
+        name: PolicyName::Selector(policy.selector),
+    }
+}
+
+fn outward(gateway: &Gateway) -> CacheStats {
+    gateway.worker.caches()[0]
+}
+
+#[test]
+fn a_rekey_leaves_what_is_known_of_policies() {
+    let wrapping = with_cache(CacheMode::On, 64);
+    let mut pair = Pair::new(&wrapping);
+    for _ in 0..4 {
+        assert_eq!(pair.left_to_right(vec![datagram()]).len(), 1);
+    }
+    let before = outward(&pair.left);
+    pair.add_states(&wrapping, FIRST_SPI + 2);
+    assert_eq!(pair.left_to_right(vec![datagram()]).len(), 1);
+    let after = outward(&pair.left);
+    assert_eq!((after.hits, after.stale, after.misses), (before.hits + 1, 0, before.misses));
+}
+
+/// During a rekey both states are between the same addresses; each packet is opened by the one that its SPI names.
+#[test]
+fn two_states_between_the_same_addresses_are_told_apart() {
+    let wrapping = with_cache(CacheMode::On, 64);
+    let mut pair = Pair::new(&wrapping);
+    let old: Vec<_> = (0..6).flat_map(|_| pair.left.outbound(vec![datagram()]).0).collect();
+    pair.add_states(&wrapping, FIRST_SPI + 2);
+    let new: Vec<_> = (0..6).flat_map(|_| pair.left.outbound(vec![datagram()]).0).collect();
+    for (old, new) in old.into_iter().zip(new) {
+        assert_eq!(pair.right.inbound(vec![old]).len(), 1);
+        assert_eq!(pair.right.inbound(vec![new]).len(), 1);
+    }
+    let inward = pair.right.worker.caches()[1];
+    assert_eq!((inward.entries, inward.hits), (2, 8), "one flow by two SPIs");
+    pair.assert_accounts();
+}
+
+#[test]
+fn a_policy_that_goes_and_comes_back_is_followed_at_once() {
+    let wrapping = with_cache(CacheMode::On, 64);
+    let mut left = Pair::new(&wrapping).left;
+    let policy = wrapping.policy(Direction::Out, Way::Right);
+    for _ in 0..3 {
+        for _ in 0..3 {
+            assert_eq!(sent(&mut left, datagram()), Some(true));
+        }
+        left.database.apply(left.now, |to| to.delete_policy(&key(&policy))).unwrap();
+        for _ in 0..3 {
+            assert_eq!(sent(&mut left, datagram()), Some(false));
+        }
+        left.add_policy(policy.clone());
+    }
+}
+
+#[test]
+fn flows_without_a_policy_are_known_as_well() {
+    let mut left = Pair::new(&with_cache(CacheMode::On, 64)).left;
+    let stray = || packets::udp("10.9.0.1:7", "10.9.0.2:9", b"payload");
+    for _ in 0..6 {
+        assert_eq!(sent(&mut left, stray()), Some(false));
+    }
+    assert_eq!((outward(&left).misses, outward(&left).hits), (2, 4));
+}
+
+/// Plain datagrams and keep-alives beside ESP in UDP, from the wire.
+#[test]
+fn datagrams_that_are_not_esp_are_known_too() {
+    let mut right = Pair::new(&with_cache(CacheMode::On, 64)).right;
+    let plain = || packets::udp("198.51.100.1:4500", "192.0.2.2:53", b"a question");
+    for _ in 0..6 {
+        assert_eq!(right.inbound(vec![plain()]).len(), 1);
+    }
+    let inward = right.worker.caches()[1];
+    assert_eq!((inward.misses, inward.hits), (2, 4));
+    right.assert_accounts();
+}
+
+/// The same addresses and ports through two interfaces with ids: two databases of policies, in effect.
+#[test]
+fn the_same_addresses_in_two_databases_are_two_flows() {
+    let wrapping = with_cache(CacheMode::On, 64);
+    let mut left = Pair::new(&wrapping).left;
+    let block = Policy {
+        action: Action::Block,
+        templates: Vec::new(),
+        if_id: IfId(7),
+        ..wrapping.policy(Direction::Out, Way::Right)
+    };
+    left.add_policy(block);
+    for _ in 0..5 {
+        assert_eq!(sent(&mut left, datagram()), Some(true));
+        let mut other = datagram();
+        other.if_id = 7;
+        assert_eq!(sent(&mut left, other), None);
+    }
+    assert_eq!(outward(&left).entries, 2);
+}
+
+#[test]
+fn sixteen_places_are_enough_to_be_right() {
+    let mut left = Pair::new(&with_cache(CacheMode::On, 16)).left;
+    for round in 0..6 {
+        for port in 1..200 {
+            let (inside, outside) = (format!("10.2.0.{port}:9"), format!("10.9.0.{port}:9"));
+            for (to, esp) in [(inside, true), (outside, false)] {
+                let packet = || packets::udp("10.1.0.1:7", &to, b"payload");
+                assert_eq!(sent(&mut left, packet()), Some(esp), "round {round}");
+                assert_eq!(sent(&mut left, packet()), Some(esp), "round {round}");
+            }
+        }
+    }
+    assert!(outward(&left).entries <= 32 && outward(&left).evicted > 0);
+}
+
+/// Policies are charged for the same packets and bytes, though by the batch.
+#[test]
+fn policies_count_every_packet() {
+    let wrapping = with_cache(CacheMode::On, 64);
+    let mut pair = Pair::new(&wrapping);
+    for burst in 1..9 {
+        pair.left_to_right((0..burst).map(|_| datagram()).collect());
+    }
+    for (gateway, direction) in [(&pair.left, Direction::Out), (&pair.right, Direction::In)] {
+        let snapshot = gateway.database.snapshot();
+        let entry = snapshot.spd.iter().find(|entry| entry.policy().direction == direction);
+        assert_eq!(entry.unwrap().packets(), 36, "{direction:?}");
+        assert_eq!(entry.unwrap().bytes(), 36 * datagram().len() as u64);
+    }
+}
+
+/// Two gateways alike but for their caches, and a list of the policies.
+struct Twins {
+    cached: Pair,
+    plain: Pair,
+    family: Family,
+    wrapping: Wrapping,
+    policies: Vec<Policy>,
+    spi: u32,
+    rng: Rng,
+}
+
+impl Twins {
+    fn new(family: Family, seed: u64) -> Self {
+        let pair = |mode| {
+            let mut wrapping = Wrapping::new(Mode::Tunnel, family, family);
+            // Now enough for all flows, now so little that they push each other out.
+            let flows = if seed.is_multiple_of(2) { 4096 } else { 32 };
+            wrapping.settings.cache = CacheSettings { mode, flows }.into();
+            Pair::new(&wrapping)
+        };
+        let wrapping = Wrapping::new(Mode::Tunnel, family, family);
+        let policies = vec![wrapping.policy(Direction::Out, Way::Right)];
+        let (cached, plain) = (pair(CacheMode::On), pair(CacheMode::Off));
+        Self { cached, plain, family, wrapping, policies, spi: FIRST_SPI, rng: Rng::new(seed) }
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.rng.below(from.len())]
+    }
+
+    fn host(&mut self, network: u8) -> String {
+        let host = self.pick(&[1, 2, 3, 130]);
+        match self.family {
+            Family::V4 => format!("10.{network}.{}.{host}", self.pick(&[0, 1])),
+            Family::V6 => format!("fd00:{network}::{host}"),
+        }
+    }
+
+    fn packet(&mut self) -> PacketBuf {
+        let (from, to) = (self.host(1), self.host(2));
+        let (near, far) = (self.pick(&[7, 8]), self.pick(&[9, 10, 80]));
+        match self.family {
+            Family::V4 => {
+                packets::udp(&format!("{from}:{near}"), &format!("{to}:{far}"), b"payload")
+            }
+            Family::V6 => {
+                packets::udp(&format!("[{from}]:{near}"), &format!("[{to}]:{far}"), b"payload")
+            }
+        }
+    }
+
+    fn policy(&mut self, direction: Direction) -> Policy {
+        let mut policy = self.wrapping.policy(direction, Way::Right);
+        let lens: [u8; 3] = match self.family {
+            Family::V4 => [16, 24, 32],
+            Family::V6 => [32, 64, 128],
+        };
+        let destination = self.host(2).parse().unwrap();
+        policy.selector.destination = Prefix::new(destination, self.pick(&lens)).unwrap();
+        policy.selector.destination_port =
+            self.pick(&[PortMask::default(), PortMask { value: 80, mask: u16::MAX }]);
+        policy.priority = Priority(self.pick(&[90, 100, 110]));
+        policy.action = self.pick(&[Action::Allow, Action::Allow, Action::Block]);
+        if policy.action == Action::Block || self.pick(&[true, false]) {
+            policy.templates.clear();
+        }
+        policy
+    }
+
+    fn change_policies(&mut self) {
+        let mut gateways = [
+            &mut self.cached.left,
+            &mut self.plain.left,
+            &mut self.cached.right,
+            &mut self.plain.right,
+        ];
+        if self.policies.len() > 1 && self.rng.below(2) == 0 {
+            let at = self.rng.below(self.policies.len());
+            let gone = self.policies.remove(at);
+            for gateway in &mut gateways {
+                let now = gateway.now;
+                let _elsewhere = gateway.database.apply(now, |to| to.delete_policy(&key(&gone)));
+            }
+            return;
+        }
+        let new = self.policy(Direction::Out);
+        let known = self.policies.iter().any(|policy| policy.selector == new.selector);
+        if known {
+            return;
+        }
+        self.policies.push(new.clone());
+        let direction = self.pick(&[Direction::In, Direction::Forward]);
+        let mut back = self.policy(direction);
+        back.selector = new.selector;
+        for gateway in [&mut self.cached.left, &mut self.plain.left] {
+            gateway.add_policy(new.clone());
+        }
+        for gateway in [&mut self.cached.right, &mut self.plain.right] {
+            let now = gateway.now;
+            gateway.database.apply(now, |to| to.update_policy(back.clone())).unwrap();
+        }
+    }
+
+    fn rekey(&mut self) {
+        let old = self.wrapping.sa(Way::Right, self.spi).id;
+        self.spi += 2;
+        for pair in [&mut self.cached, &mut self.plain] {
+            pair.add_states(&self.wrapping, self.spi);
+            for gateway in [&mut pair.left, &mut pair.right] {
+                let now = gateway.now;
+                gateway.database.apply(now, |to| to.delete_sa(old, Mark::default())).unwrap();
+            }
+        }
+    }
+
+    /// How many packets a scan of the list lets leave: plain, and protected.
+    fn expected(&self, packets: &[PacketBuf]) -> (usize, usize) {
+        let mut expected = (0, 0);
+        for packet in packets {
+            let ip = IpPacket::parse(packet.bytes()).unwrap();
+            let flow = FlowKey::of(packet, &ip, packet.bytes());
+            // Of equal priorities the older is first, in the list and to `min_by_key`.
+            let fits = self.policies.iter().filter(|policy| policy.selector.matches(&flow));
+            match fits.min_by_key(|policy| policy.priority) {
+                Some(policy) if policy.action == Action::Block => {}
+                Some(policy) if !policy.templates.is_empty() => expected.1 += 1,
+                Some(_) | None => expected.0 += 1,
+            }
+        }
+        expected
+    }
+
+    fn send(&mut self) {
+        let count = 1 + self.rng.below(40);
+        let packets: Vec<_> = (0..count).map(|_| self.packet()).collect();
+        let again = |packets: &[PacketBuf]| -> Vec<PacketBuf> {
+            packets.iter().map(|packet| PacketBuf::from_slice(packet.bytes())).collect()
+        };
+        let bytes = |packets: &[PacketBuf]| -> Vec<Vec<u8>> {
+            packets.iter().map(|packet| packet.bytes().to_vec()).collect()
+        };
+        let expected = self.expected(&packets);
+        let (wire, _) = self.cached.left.outbound(again(&packets));
+        let (other, _) = self.plain.left.outbound(packets);
+        assert_eq!(bytes(&wire), bytes(&other), "on the wire");
+        let protected = wire.iter().filter(|packet| is_esp(packet)).count();
+        assert_eq!((wire.len() - protected, protected), expected, "as the list says");
+        let wire: Vec<_> = wire.iter().flat_map(taken_apart).collect();
+        let here = self.cached.right.inbound(again(&wire));
+        let there = self.plain.right.inbound(wire);
+        assert_eq!(bytes(&here), bytes(&there), "behind the other gateway");
+        assert_eq!(self.cached.right.reasons(), self.plain.right.reasons());
+    }
+}
+
+#[test]
+fn a_worker_with_caches_does_what_one_without_does() {
+    for family in [Family::V4, Family::V6] {
+        for seed in 0..6_u64 {
+            let mut twins = Twins::new(family, seed);
+            for _ in 0..400 {
+                match twins.rng.below(8) {
+                    0 => twins.change_policies(),
+                    1 => twins.rekey(),
+                    _ => twins.send(),
+                }
+            }
+            let hits = twins.cached.left.worker.caches()[0].hits;
+            let inward = twins.cached.right.worker.caches()[1].hits;
+            let enough = !seed.is_multiple_of(2) || (hits > 300 && inward > 30);
+            assert!(enough, "{hits} and {inward} hits: not much of a test");
+            assert_eq!(outward(&twins.plain.left).hits, 0);
+            twins.cached.assert_accounts();
+        }
+    }
+}
