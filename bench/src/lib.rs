@@ -11,6 +11,7 @@ pub mod crypto;
 mod filter;
 pub mod lookup;
 mod report;
+pub mod states;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -39,7 +40,7 @@ pub struct Options {
 }
 
 /// The names [`run`] knows.
-pub const NAMES: &[&str] = &["crypto", "lookup", "control"];
+pub const NAMES: &[&str] = &["crypto", "lookup", "control", "states"];
 
 /// Runs one bench and writes its table (or, for `--json -`, its JSON) to `out`.
 ///
@@ -49,6 +50,7 @@ pub fn run(name: &str, options: &Options, out: &mut impl Write) -> anyhow::Resul
     let report = match name {
         "crypto" => crypto::run(options)?,
         "lookup" => lookup::run(options)?,
+        "states" => states::run(options)?,
         "control" => control::run(options)?,
         _ => bail!("no bench \"{name}\": there are {}", NAMES.join(", ")),
     };

@@ -1,0 +1,199 @@
+//! `uxfrm bench states`: cycles to find a state on the way in and on the way out, microseconds to add and delete one with all workers told,
+//! and what a state takes, keys apart.
+
+use std::hint::black_box;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Instant;
+
+use uxfrm_crypto::{Backend, KeyMaterial, SaKey, Transform};
+use uxfrm_engine::{
+    Database, FlowKey, IfId, Limits, Mark, Mode, Moment, OutboundQuery, ReplayConfig, Reqid,
+    SaConfig, SaExtraFlags, SaFlags, SaId, SaProtocol, SaTransform, Snapshot, Spi,
+};
+
+use crate::Options;
+use crate::clock::TscClock;
+use crate::lookup::Random;
+use crate::report::{Case, Machine, Report, Row, Sample};
+
+const SIZES: [u32; 7] = [1, 10, 100, 1000, 10_000, 100_000, 1_000_000];
+const BATCH: usize = 256;
+/// States that are added, and deleted again, one at a time.
+const CHANGES: u32 = 200;
+/// Keys whose memory is looked at.
+const KEYS: u32 = 20_000;
+
+/// Measures what the options leave.
+///
+/// # Errors
+/// Keys that the crypto library does not take.
+pub fn run(options: &Options) -> anyhow::Result<Report> {
+    let clock = TscClock::calibrate();
+    let bytes_per_key = bytes_per_key()?;
+    let mut rows = Vec::new();
+    for size in SIZES.into_iter().filter(|size| !options.quick || *size <= 1000) {
+        let case = Case::new().with("states", size);
+        if !options.only.may_admit(&case) {
+            continue;
+        }
+        let before = resident();
+        let mut database = Database::new(Backend::Portable);
+        let start = Instant::now();
+        database.apply(Moment(0), |change| {
+            (0..size).try_for_each(|number| {
+                change.add_sa(state(number)?).map(drop).map_err(anyhow::Error::from)
+            })
+        })?;
+        let load_seconds = start.elapsed().as_secs_f64();
+        let each = (resident() - before) / f64::from(size) - bytes_per_key;
+        let (insert, delete) = changes(&mut database, size)?;
+        let snapshot = database.snapshot();
+        for way in ["in", "out"] {
+            let case = case.clone().with("direction", way);
+            if !options.only.admits(&case) {
+                continue;
+            }
+            let sample = look_ups(&snapshot, size, way, if options.quick { 4 } else { 400 });
+            let mut row = Row::of_packets(case, &sample, 64, clock.hz());
+            row.figure("insert_us", insert, 2);
+            row.figure("delete_us", delete, 2);
+            row.figure("load_seconds", load_seconds, 3);
+            // Of a few states nothing can be said: the process grows by pages.
+            row.figure("bytes_per_state", if size < 10_000 { f64::NAN } else { each }, 0);
+            row.figure("bytes_per_key", bytes_per_key, 0);
+            rows.push(row);
+        }
+    }
+    Ok(Report { bench: "states", machine: Machine::here(clock.hz()), rows })
+}
+
+/// Cycles per look-up of random states, batch by batch.
+fn look_ups(snapshot: &Snapshot, size: u32, way: &str, rounds: usize) -> Sample {
+    let mut random = Random::new(9);
+    let mut sample = Sample::default();
+    for round in 0..rounds + 8 {
+        let numbers: Vec<u32> = (0..BATCH).map(|_| random.word() % size).collect();
+        let from = TscClock::now();
+        let found = match way {
+            "in" => numbers.iter().filter(|number| is_found_inward(snapshot, **number)).count(),
+            _ => numbers.iter().filter(|number| is_found_outward(snapshot, **number)).count(),
+        };
+        let cycles = TscClock::per_packet(from, BATCH);
+        assert_eq!(black_box(found), BATCH, "every state is found");
+        if round >= 8 {
+            sample.push(cycles);
+        }
+    }
+    sample
+}
+
+fn is_found_inward(snapshot: &Snapshot, number: u32) -> bool {
+    snapshot.sad.inbound(peer(number), spi(number), SaProtocol::Esp, 0).is_some()
+}
+
+fn is_found_outward(snapshot: &Snapshot, number: u32) -> bool {
+    let flow = FlowKey {
+        source: SOURCE,
+        destination: peer(number),
+        protocol: 17,
+        source_port: 7,
+        destination_port: 9,
+        mark: 0,
+        if_id: 0,
+        ifindex: 0,
+    };
+    let query = OutboundQuery {
+        source: SOURCE,
+        destination: peer(number),
+        protocol: SaProtocol::Esp,
+        spi: Spi(0),
+        mode: Mode::Tunnel,
+        reqid: Reqid(1),
+        if_id: IfId(0),
+        flow: &flow,
+    };
+    snapshot.sad.outbound(&query).is_ok()
+}
+
+/// Microseconds of one addition and one deletion, each published; a worker holds the snapshot before.
+fn changes(database: &mut Database, size: u32) -> anyhow::Result<(f64, f64)> {
+    let _held = database.snapshot();
+    let new = (size..size + CHANGES).map(state).collect::<anyhow::Result<Vec<_>>>()?;
+    let ids: Vec<SaId> = new.iter().map(|config| config.id).collect();
+    let start = Instant::now();
+    for config in new {
+        database.apply(Moment(0), |change| change.add_sa(config).map(drop))?;
+    }
+    let insert = start.elapsed().as_secs_f64() * 1e6 / f64::from(CHANGES);
+    let start = Instant::now();
+    for id in ids {
+        database.apply(Moment(0), |change| change.delete_sa(id, Mark::default()).map(drop))?;
+    }
+    Ok((insert, start.elapsed().as_secs_f64() * 1e6 / f64::from(CHANGES)))
+}
+
+const SOURCE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+
+/// Each state has a peer of its own.
+fn peer(number: u32) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + number))
+}
+
+const fn spi(number: u32) -> Spi {
+    Spi(0x1000 + number)
+}
+
+fn transform() -> anyhow::Result<SaTransform> {
+    Ok(SaTransform {
+        transform: Transform::aead("rfc4106(gcm(aes))", 160, 128)?,
+        encryption_key: KeyMaterial::new(&[7; 20]),
+        authentication_key: KeyMaterial::empty(),
+    })
+}
+
+fn state(number: u32) -> anyhow::Result<SaConfig> {
+    Ok(SaConfig {
+        id: SaId { destination: peer(number), spi: spi(number), protocol: SaProtocol::Esp },
+        source: SOURCE,
+        mode: Mode::Tunnel,
+        reqid: Reqid(1),
+        transform: transform()?,
+        selector: None,
+        mark: Mark::default(),
+        output_mark: Mark::default(),
+        if_id: IfId(0),
+        replay: ReplayConfig { window: 32, sent: 0, received: 0 },
+        limits: Limits::default(),
+        flags: SaFlags::empty(),
+        extra_flags: SaExtraFlags::empty(),
+        encap: None,
+        tfc_padding: 0,
+        direction: None,
+        pcpu: None,
+        care_of: None,
+        acquire_seq: 0,
+        offload: None,
+    })
+}
+
+/// What an expanded key takes: it belongs to the crypto library.
+fn bytes_per_key() -> anyhow::Result<f64> {
+    let words = transform()?;
+    let before = resident();
+    let keys = (0..KEYS)
+        .map(|_| {
+            let (cipher, auth) = (&words.encryption_key, &words.authentication_key);
+            SaKey::new(&words.transform, cipher, auth, Backend::Portable)
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    let each = (resident() - before) / f64::from(KEYS);
+    black_box(keys);
+    Ok(each)
+}
+
+/// Bytes of memory that this process has.
+fn resident() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<f64>().ok());
+    pages.unwrap_or(f64::NAN) * 4096.0
+}
