@@ -48,7 +48,7 @@
 //! # Ok::<(), uxfrm_packet::ParseError>(())
 //! ```
 //!
-//! No clock, descriptor or thread here; `unsafe` twice: to call the checksum's AVX2 form, and to prefetch.
+//! No clock, descriptor or thread here; `unsafe` three times: to call the AVX forms of the checksum and of [`first_common`], and to prefetch.
 
 #![deny(unsafe_code)]
 
@@ -71,6 +71,7 @@ pub mod udp;
 
 mod batch;
 mod buf;
+mod intersect;
 mod pool;
 mod prefetch;
 #[cfg(test)]
@@ -81,6 +82,7 @@ pub use buf::{Checksum, Ecn, HEADROOM, PacketBuf, Segments, TAILROOM, UdpPath};
 pub use coalesce::{Coalescer, Notes};
 pub use error::ParseError;
 pub use flow::FlowPorts;
+pub use intersect::first_common;
 pub use ip::{Fragment, IpPacket, Version};
 pub use pool::{Pool, PoolStats, SizeClass};
 pub use prefetch::prefetch;

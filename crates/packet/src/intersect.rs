@@ -1,0 +1,207 @@
+//! Intersecting rows of bits.
+
+/// The lowest bit from `from` on that is set in all of some rows, by their numbers. `words` are rows of `width` words each, which is 1, 2, 4,
+/// 8 or a multiple of 16. A row beyond the end asks nothing.
+#[must_use]
+#[inline]
+pub fn first_common(words: &[u64], rows: &[u16], width: usize, from: usize) -> Option<usize> {
+    match width {
+        1 => search::<1>(words, rows, width, from),
+        2 => search::<2>(words, rows, width, from),
+        4 => search::<4>(words, rows, width, from),
+        _ => search_wide(words, rows, width, from),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn search_wide(words: &[u64], rows: &[u16], width: usize, from: usize) -> Option<usize> {
+    if is_x86_feature_detected!("avx512f") {
+        #[expect(
+            unsafe_code,
+            reason = "calling a function compiled for more than every x86-64 has"
+        )]
+        // SAFETY: AVX-512F was detected.
+        return unsafe { search_avx512(words, rows, width, from) };
+    }
+    if is_x86_feature_detected!("avx2") {
+        #[expect(
+            unsafe_code,
+            reason = "calling a function compiled for more than every x86-64 has"
+        )]
+        // SAFETY: AVX2 was detected.
+        return unsafe { search_avx2(words, rows, width, from) };
+    }
+    search::<8>(words, rows, width, from)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn search_wide(words: &[u64], rows: &[u16], width: usize, from: usize) -> Option<usize> {
+    search::<8>(words, rows, width, from)
+}
+
+/// Written out, because the compiler would gather the words one by one.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn search_avx512(words: &[u64], rows: &[u16], width: usize, from: usize) -> Option<usize> {
+    if width == 8 {
+        search_lines::<1>(words, rows, width, from)
+    } else {
+        search_lines::<2>(words, rows, width, from)
+    }
+}
+
+/// `LINES` times eight words at a time.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn search_lines<const LINES: usize>(
+    words: &[u64],
+    rows: &[u16],
+    width: usize,
+    from: usize,
+) -> Option<usize> {
+    use core::arch::x86_64::{
+        _mm512_and_si512, _mm512_loadu_si512, _mm512_set1_epi64, _mm512_storeu_si512,
+        _mm512_test_epi64_mask,
+    };
+    let (lines, _) = words.as_chunks::<8>();
+    let (lines, _) = lines.as_chunks::<LINES>();
+    let each = width / 8 / LINES;
+    for block in from / 512 / LINES..each {
+        let mut all = [_mm512_set1_epi64(-1); LINES];
+        for row in rows {
+            if let Some(row) = lines.get(usize::from(*row) * each + block) {
+                for (all, row) in all.iter_mut().zip(row) {
+                    #[expect(unsafe_code, reason = "a load through a pointer")]
+                    // SAFETY: the line has eight words; the load needs no alignment.
+                    let row = unsafe { _mm512_loadu_si512(row.as_ptr().cast()) };
+                    *all = _mm512_and_si512(*all, row);
+                }
+            }
+        }
+        for (line, all) in (block * LINES..).zip(all) {
+            if _mm512_test_epi64_mask(all, all) != 0 {
+                let mut left = [0_u64; 8];
+                #[expect(unsafe_code, reason = "a store through a pointer")]
+                // SAFETY: there is room for eight words; the store needs no alignment.
+                unsafe {
+                    _mm512_storeu_si512(left.as_mut_ptr().cast(), all);
+                }
+                if let Some(first) = lowest(left, line * 8, from) {
+                    return Some(first);
+                }
+            }
+        }
+    }
+    None
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn search_avx2(words: &[u64], rows: &[u16], width: usize, from: usize) -> Option<usize> {
+    use core::arch::x86_64::{
+        __m256i, _mm256_and_si256, _mm256_loadu_si256, _mm256_set1_epi64x, _mm256_storeu_si256,
+        _mm256_testz_si256,
+    };
+    let (lines, _) = words.as_chunks::<4>();
+    for block in (from / 256 * 4..width).step_by(4) {
+        let mut all = _mm256_set1_epi64x(-1);
+        for row in rows {
+            if let Some(row) = lines.get((usize::from(*row) * width + block) / 4) {
+                #[expect(unsafe_code, reason = "a load through a pointer")]
+                // SAFETY: the row has four words; the load needs no alignment.
+                let row = unsafe { _mm256_loadu_si256(row.as_ptr().cast::<__m256i>()) };
+                all = _mm256_and_si256(all, row);
+            }
+        }
+        if _mm256_testz_si256(all, all) == 0 {
+            let mut left = [0_u64; 4];
+            #[expect(unsafe_code, reason = "a store through a pointer")]
+            // SAFETY: there is room for four words; the store needs no alignment.
+            unsafe {
+                _mm256_storeu_si256(left.as_mut_ptr().cast::<__m256i>(), all);
+            }
+            if let Some(first) = lowest(left, block, from) {
+                return Some(first);
+            }
+        }
+    }
+    None
+}
+
+/// `N` words at a time.
+#[inline(always)]
+fn search<const N: usize>(words: &[u64], rows: &[u16], width: usize, from: usize) -> Option<usize> {
+    let (lines, _) = words.as_chunks::<N>();
+    for block in (from / (64 * N) * N..width).step_by(N) {
+        let mut all = [u64::MAX; N];
+        for row in rows {
+            if let Some(row) = lines.get((usize::from(*row) * width + block) / N) {
+                for (all, word) in all.iter_mut().zip(row) {
+                    *all &= word;
+                }
+            }
+        }
+        if all.iter().fold(0, |any, word| any | word) == 0 {
+            continue;
+        }
+        if let Some(first) = lowest(all, block, from) {
+            return Some(first);
+        }
+    }
+    None
+}
+
+/// The lowest bit from `from` on in words of which the first is number `block`.
+#[inline(always)]
+fn lowest<const N: usize>(words: [u64; N], block: usize, from: usize) -> Option<usize> {
+    for (word, bits) in (block..).zip(words) {
+        let before = from.saturating_sub(word * 64);
+        let bits = if before < 64 { bits & u64::MAX << before } else { 0 };
+        if bits != 0 {
+            return Some(word * 64 + bits.trailing_zeros() as usize);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the processor has, and the form for those that have less.
+    #[test]
+    fn finds_what_a_walk_over_the_bits_finds() {
+        let mut seed = 1_u64;
+        let mut next = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            seed ^ seed >> 29
+        };
+        for width in [1, 2, 4, 8, 16, 32, 48] {
+            for count in 1..6 {
+                // Dense enough that some bits are left, and some words empty.
+                let words: Vec<u64> = (0..count * width)
+                    .map(|_| if next() % 3 == 0 { 0 } else { next() | next() })
+                    .collect();
+                let rows: Vec<u16> = (0..u16::try_from(count).unwrap()).collect();
+                let set = |bit: usize| {
+                    (0..count).all(|row| words[row * width + bit / 64] >> (bit % 64) & 1 != 0)
+                };
+                for from in (0..width * 64).step_by(13) {
+                    let expected = (from..width * 64).find(|bit| set(*bit));
+                    assert_eq!(first_common(&words, &rows, width, from), expected);
+                    if width >= 8 {
+                        assert_eq!(search::<8>(&words, &rows, width, from), expected);
+                        #[cfg(target_arch = "x86_64")]
+                        if is_x86_feature_detected!("avx2") {
+                            #[expect(unsafe_code, reason = "as in search_wide")]
+                            // SAFETY: AVX2 was detected.
+                            let found = unsafe { search_avx2(&words, &rows, width, from) };
+                            assert_eq!(found, expected);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
