@@ -228,7 +228,7 @@ impl Trial {
                     found.clear();
                     spd.lookup_each(Direction::Out, flows, &mut found);
                     let allowed = |lookup: &&Lookup<'_>| match lookup {
-                        Lookup::Policy(entry) => entry.policy().action == Action::Allow,
+                        Lookup::Policy(entry) => entry.action() == Action::Allow,
                         Lookup::Default(action) => *action == Action::Allow,
                     };
                     found.iter().filter(allowed).count()
@@ -239,7 +239,7 @@ impl Trial {
                 cache.begin(spd);
                 cache.lookup_each(spd, Direction::Out, flows, Spi(0), ids);
                 let allowed = |id: &&AnswerId| {
-                    cache.answer(**id).iter().all(|entry| entry.policy().action == Action::Allow)
+                    cache.answer(**id).iter().all(|entry| entry.action() == Action::Allow)
                 };
                 ids.iter().filter(allowed).count()
             }),

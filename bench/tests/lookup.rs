@@ -45,6 +45,17 @@ fn classifier_and_cache_find_what_a_naive_scan_finds() {
     }
 }
 
+/// So many that packets of a batch go down together, and that parts are planned on their own.
+#[test]
+fn large_sets_are_searched_as_rightly() {
+    let mut random = Random::new(5);
+    for profile in Profile::ALL {
+        for family in [Family::V4, Family::V6] {
+            compare(profile, family, Direction::Out, 9000, 3000, &mut random);
+        }
+    }
+}
+
 fn compare(
     profile: Profile,
     family: Family,

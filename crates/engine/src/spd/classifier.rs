@@ -61,9 +61,6 @@ const SHARDS: usize = 64;
 /// How many packets are looked up together, so that they wait for memory together.
 pub(crate) const TOGETHER: usize = 32;
 
-/// The policies of some packets.
-pub(crate) type Found<'a> = ArrayVec<Option<&'a Arc<PolicyEntry>>, TOGETHER>;
-
 impl Classifier {
     /// The first policy that fits.
     #[inline]
@@ -82,15 +79,16 @@ impl Classifier {
         kind: PolicyKind,
         direction: Direction,
         flows: &[FlowKey],
-        found: &mut Found<'a>,
+        mut found: &mut [Option<&'a Arc<PolicyEntry>>],
     ) {
         let alike = |a: &FlowKey, b: &FlowKey| {
             a.if_id == b.if_id && a.destination.is_ipv4() == b.destination.is_ipv4()
         };
         for flows in flows.chunk_by(alike) {
-            match self.bins(kind, direction, flows[0].if_id) {
-                Some(bins) => bins.first_of_each(flows, found),
-                None => found.extend(flows.iter().map(|_| None)),
+            let Some((these, others)) = found.split_at_mut_checked(flows.len()) else { return };
+            found = others;
+            if let Some(bins) = self.bins(kind, direction, flows[0].if_id) {
+                bins.first_of_each(flows, these);
             }
         }
     }
@@ -193,7 +191,8 @@ impl Bins {
     }
 
     /// Of flows of one family.
-    fn first_of_each<'a>(&'a self, flows: &[FlowKey], found: &mut Found<'a>) {
+    #[inline]
+    fn first_of_each<'a>(&'a self, flows: &[FlowKey], found: &mut [Option<&'a Arc<PolicyEntry>>]) {
         let v4 = |flow: &FlowKey| match (flow.destination, flow.source) {
             (IpAddr::V4(destination), IpAddr::V4(source)) => {
                 Some(Key::v4(destination, source, flow))
@@ -217,7 +216,9 @@ impl Bins {
                 return self.v6.first_of_each(&keys, found);
             }
         }
-        found.extend(flows.iter().map(|flow| self.first(flow)));
+        for (found, flow) in found.iter_mut().zip(flows) {
+            *found = self.first(flow);
+        }
     }
 
     fn is_empty(&self) -> bool {

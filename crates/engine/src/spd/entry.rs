@@ -2,19 +2,20 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{FlowKey, Moment, OffloadKind, Policy, PolicyIndex, PolicyKind, Priority};
+use crate::{Action, FlowKey, Moment, OffloadKind, Policy, PolicyIndex, PolicyKind, Priority};
 
 /// A policy as it stands in the database. What every packet touches comes first, next to the reference count.
 #[derive(Debug)]
 #[repr(C)]
 pub struct PolicyEntry {
     place: Place,
-    index: PolicyIndex,
     slot: u32,
+    action: Action,
+    kind: PolicyKind,
     bytes: AtomicU64,
     packets: AtomicU64,
     last_used: AtomicU64,
-    kind: PolicyKind,
+    index: PolicyIndex,
     added: Moment,
     policy: Policy,
 }
@@ -62,6 +63,7 @@ impl PolicyEntry {
             policy.offload.as_ref().is_none_or(|offload| offload.kind != OffloadKind::Packet);
         Self {
             place: Place { software, priority: policy.priority, age },
+            action: policy.action,
             kind: policy.kind,
             policy,
             index,
@@ -78,6 +80,13 @@ impl PolicyEntry {
     #[inline]
     pub fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    /// Whether it lets packets pass. The policy says it too, but further away in memory.
+    #[must_use]
+    #[inline]
+    pub fn action(&self) -> Action {
+        self.action
     }
 
     /// The index it was given; the lowest three bits are the direction.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 
-use super::classifier::{Classifier, Footprint, Found, TOGETHER};
+use super::classifier::{Classifier, Footprint, TOGETHER};
 use crate::{Action, Direction, FlowKey, PolicyEntry, PolicyKind};
 
 /// All policies of one generation, and what happens to packets that match none.
@@ -58,9 +58,10 @@ impl Spd {
         found: &mut Vec<Lookup<'a>>,
     ) {
         for flows in flows.chunks(TOGETHER) {
-            let mut some = ArrayVec::new();
-            self.lookup_some(direction, flows, &mut some);
-            found.extend(some);
+            let default = Lookup::Default(self.defaults.of(direction));
+            let some = self.some(direction, flows);
+            let some = some.iter().take(flows.len());
+            found.extend(some.map(|first| first.map_or(default, Lookup::Policy)));
         }
     }
 
@@ -75,19 +76,28 @@ impl Spd {
             return found.push(self.lookup(direction, flow));
         }
         let default = Lookup::Default(self.defaults.of(direction));
-        {
-            let (mut main, mut sub) = (Found::new(), Found::new());
-            self.classifier.first_of_each(PolicyKind::Main, direction, flows, &mut main);
-            if self.classifier.has(PolicyKind::Sub, direction) {
-                self.classifier.first_of_each(PolicyKind::Sub, direction, flows, &mut sub);
+        let some = self.some(direction, flows);
+        let some = some.iter().take(flows.len());
+        found.extend(some.map(|first| first.map_or(default, Lookup::Policy)));
+    }
+
+    /// The policies that decide, of [`TOGETHER`] flows at the most.
+    #[inline]
+    fn some(
+        &self,
+        direction: Direction,
+        flows: &[FlowKey],
+    ) -> [Option<&Arc<PolicyEntry>>; TOGETHER] {
+        let mut main = [None; TOGETHER];
+        self.classifier.first_of_each(PolicyKind::Main, direction, flows, &mut main);
+        if self.classifier.has(PolicyKind::Sub, direction) {
+            let mut sub = [None; TOGETHER];
+            self.classifier.first_of_each(PolicyKind::Sub, direction, flows, &mut sub);
+            for (main, sub) in main.iter_mut().zip(sub) {
+                *main = sub.or(*main);
             }
-            let sub = sub.into_iter().chain(std::iter::repeat(None));
-            found.extend(
-                main.into_iter()
-                    .zip(sub)
-                    .map(|(main, sub)| sub.or(main).map_or(default, Lookup::Policy)),
-            );
         }
+        main
     }
 
     /// The first match among policies of one kind: offloaded ones, then by priority, then the older.

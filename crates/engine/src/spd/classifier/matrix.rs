@@ -6,7 +6,7 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::rule::{Best, Rank, Rule, fits_more};
 use super::ternary::{Key, Words};
@@ -16,16 +16,18 @@ use crate::PolicyEntry;
 #[derive(Clone, Debug)]
 pub(crate) struct Matrix<W: Words> {
     /// Of each field and value one row of so many words.
-    rows: Vec<u64>,
+    lines: Vec<Line>,
     width: usize,
     policies: Vec<Column>,
-    /// Fields of which some policy asks anything, and how many do of each.
-    asked: ArrayVec<u8, MOST_FIELDS>,
-    asking: ArrayVec<u32, MOST_FIELDS>,
     /// How many policies there were when it was decided that this is the way to compare them.
     pub(crate) planned: usize,
     words: PhantomData<W>,
 }
+
+/// A cache line of rows: reading one never takes two.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(64))]
+struct Line([u64; 8]);
 
 #[derive(Clone, Debug)]
 struct Column {
@@ -47,7 +49,7 @@ pub(crate) const fn fields<W: Words>() -> usize {
 /// Words in a row of so many bits.
 pub(crate) const fn width(policies: usize) -> usize {
     let words = policies.div_ceil(64);
-    if words <= BLOCK { words.next_power_of_two() } else { words.next_multiple_of(BLOCK) }
+    if words <= BLOCK { words.next_power_of_two() } else { words.next_multiple_of(2 * BLOCK) }
 }
 
 impl<W: Words> Matrix<W> {
@@ -55,18 +57,15 @@ impl<W: Words> Matrix<W> {
     pub(crate) fn of(rules: &[Rule<W>]) -> Self {
         let width = width(rules.len());
         let mut matrix = Self {
-            rows: vec![0; fields::<W>() * VALUES * width],
+            lines: lines::<W>(width),
             width,
             policies: Vec::with_capacity(rules.len()),
-            asked: ArrayVec::new(),
-            asking: std::iter::repeat_n(0, fields::<W>()).collect(),
             planned: rules.len(),
             words: PhantomData,
         };
         for rule in rules {
             matrix.put(matrix.policies.len(), rule);
         }
-        matrix.list_asked();
         matrix
     }
 
@@ -75,57 +74,28 @@ impl<W: Words> Matrix<W> {
     }
 
     /// The first that fits.
-    #[inline]
     pub(crate) fn find<'a>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
-        let mut rows = ArrayVec::<usize, MOST_FIELDS>::new();
-        for field in &self.asked {
-            let field = usize::from(*field);
-            // No more are asked than there are.
-            let _ = rows.try_push((field * VALUES + half_byte(&key.words, field)) * self.width);
-        }
-        match self.width {
-            1 => self.meet::<1>(&rows, key, best),
-            2 => self.meet::<2>(&rows, key, best),
-            4 => self.meet::<4>(&rows, key, best),
-            _ => self.meet::<BLOCK>(&rows, key, best),
-        }
-    }
-
-    /// Intersects rows, `N` words at a time, up to the first policy.
-    #[inline]
-    fn meet<'a, const N: usize>(&'a self, rows: &[usize], key: &Key<W>, best: &mut Best<'a>) {
-        for block in (0..self.width).step_by(N) {
-            let mut all = [u64::MAX; N];
-            for row in rows {
-                if let Some(words) = self.rows[row + block..].first_chunk::<N>() {
-                    for (all, word) in all.iter_mut().zip(words) {
-                        *all &= word;
-                    }
-                }
-            }
-            for (at, bits) in all.into_iter().enumerate() {
-                if bits != 0 && self.settle((block + at) * 64, bits, key, best) {
-                    return;
-                }
+        let mut numbers = [0; MOST_FIELDS];
+        for (at, numbers) in numbers[..fields::<W>()].chunks_mut(16).enumerate() {
+            for (numbers, byte) in numbers.chunks_exact_mut(2).zip(key.words.word(at).to_be_bytes())
+            {
+                numbers.copy_from_slice(&[u16::from(byte >> 4), u16::from(byte & 15)]);
             }
         }
-    }
-
-    /// Takes the first of these that has the mark and the interface as well; true when there is one.
-    #[inline]
-    fn settle<'a>(&'a self, from: usize, mut bits: u64, key: &Key<W>, best: &mut Best<'a>) -> bool {
-        while bits != 0 {
-            // Without anything asked, there are bits beyond the last policy.
-            let Some(policy) = self.policies.get(from + bits.trailing_zeros() as usize) else {
-                return true;
-            };
+        for (first, number) in (0..).step_by(VALUES).zip(&mut numbers) {
+            *number += first;
+        }
+        let numbers = &numbers[..fields::<W>()];
+        let rows = words(&self.lines);
+        let mut from = 0;
+        while let Some(at) = uxfrm_packet::first_common(rows, numbers, self.width, from)
+            && let Some(policy) = self.policies.get(at)
+        {
             if !policy.asks_more || fits_more(&policy.entry, key) {
-                best.consider(policy.rank, &policy.entry);
-                return true;
+                return best.consider(policy.rank, &policy.entry);
             }
-            bits &= bits - 1;
+            from = at + 1;
         }
-        false
     }
 
     pub(crate) fn insert(&mut self, rule: &Rule<W>) {
@@ -134,7 +104,6 @@ impl<W: Words> Matrix<W> {
         }
         let place = rule.entry.place();
         self.put(self.policies.partition_point(|policy| policy.entry.place() < place), rule);
-        self.list_asked();
     }
 
     /// Takes a policy out; one that is not in is no error.
@@ -145,11 +114,7 @@ impl<W: Words> Matrix<W> {
             return;
         };
         self.policies.remove(at);
-        self.rows.chunks_mut(self.width).for_each(|row| close(row, at));
-        for (field, asking) in self.asking.iter_mut().enumerate() {
-            *asking -= u32::from(half_byte(&rule.mask, field) != 0);
-        }
-        self.list_asked();
+        words_mut(&mut self.lines).chunks_mut(self.width).for_each(|row| close(row, at));
     }
 
     /// Shows each policy in order.
@@ -159,7 +124,7 @@ impl<W: Words> Matrix<W> {
 
     pub(crate) fn memory(&self) -> usize {
         size_of::<Self>()
-            + self.rows.capacity() * size_of::<u64>()
+            + self.lines.capacity() * size_of::<Line>()
             + self.policies.capacity() * size_of::<Column>()
     }
 
@@ -167,10 +132,8 @@ impl<W: Words> Matrix<W> {
     fn put(&mut self, at: usize, rule: &Rule<W>) {
         for field in 0..fields::<W>() {
             let (value, mask) = (half_byte(&rule.value, field), half_byte(&rule.mask, field));
-            self.asking[field] += u32::from(mask != 0);
-            for (seen, row) in
-                self.rows.chunks_mut(self.width).skip(field * VALUES).take(VALUES).enumerate()
-            {
+            let rows = words_mut(&mut self.lines).chunks_mut(self.width);
+            for (seen, row) in rows.skip(field * VALUES).take(VALUES).enumerate() {
                 open(row, at, (seen ^ value) & mask == 0);
             }
         }
@@ -180,17 +143,28 @@ impl<W: Words> Matrix<W> {
 
     fn widen(&mut self) {
         let width = width(self.width * 64 + 1);
-        let mut rows = vec![0; fields::<W>() * VALUES * width];
-        for (new, old) in rows.chunks_mut(width).zip(self.rows.chunks(self.width)) {
+        let mut wider = lines::<W>(width);
+        let old = words(&self.lines).chunks(self.width);
+        for (new, old) in words_mut(&mut wider).chunks_mut(width).zip(old) {
             new[..old.len()].copy_from_slice(old);
         }
-        (self.rows, self.width) = (rows, width);
+        (self.lines, self.width) = (wider, width);
     }
+}
 
-    fn list_asked(&mut self) {
-        let asked = (0_u8..).zip(&self.asking).filter(|(_, asking)| **asking != 0);
-        self.asked = asked.map(|(field, _)| field).collect();
-    }
+/// Empty rows of a width.
+fn lines<W: Words>(width: usize) -> Vec<Line> {
+    vec![Line::default(); (fields::<W>() * VALUES * width).div_ceil(8)]
+}
+
+/// Lines are nothing but words.
+#[inline]
+fn words(lines: &[Line]) -> &[u64] {
+    <[u64]>::ref_from_bytes(lines.as_bytes()).unwrap_or_default()
+}
+
+fn words_mut(lines: &mut [Line]) -> &mut [u64] {
+    <[u64]>::mut_from_bytes(lines.as_mut_bytes()).unwrap_or_default()
 }
 
 /// A field of a packet, a value or a mask.

@@ -6,14 +6,12 @@
 
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
-
+use super::TOGETHER;
 use super::matrix::Matrix;
 use super::plan::{FEW, Plan, plan};
-use super::rule::{Best, Rank, Rule, fits_more};
+use super::rule::{Best, Rule, fits_more};
 use super::ternary::{Key, Words};
 use super::window::Window;
-use super::{Found, TOGETHER};
 use crate::PolicyEntry;
 
 /// Some policies.
@@ -25,119 +23,155 @@ pub(crate) enum Node<W: Words> {
     Few(Arc<[Rule<W>]>),
     /// All at once.
     Many(Arc<Matrix<W>>),
-    /// In parts. `rest` says that some policies are in none.
-    Narrow {
-        window: Window,
-        rest: bool,
-        cut: Arc<Cut<W, 8>>,
-    },
-    Wide {
-        window: Window,
-        rest: bool,
-        cut: Arc<Cut<W, 64>>,
-    },
+    /// By what stands in a window: one node for each value; behind them those to which not all of its bits matter, `rest` says
+    /// whether there are any; and at last a tally.
+    Cut { window: Window, rest: bool, nodes: Arc<[Self]> },
+    /// How many policies a cut has, and had when it was planned. No place for a policy.
+    Tally { len: usize, planned: usize },
 }
 
-/// Policies by what stands in a window of a packet.
-#[derive(Clone, Debug)]
-pub(crate) struct Cut<W: Words, const N: usize> {
-    parts: [Node<W>; N],
-    /// Policies to which not all bits of the window matter.
-    rest: Node<W>,
-    /// None of them is before this.
-    rest_best: Rank,
-    len: usize,
-    planned: usize,
-}
-
-/// A packet on its way down.
-#[derive(Debug)]
-struct Walk<'a, W: Words> {
+/// A packet among others, and where it is on one of its ways down.
+#[derive(Clone, Copy, Debug)]
+struct Way<'a, W: Words> {
+    packet: u32,
+    /// What is compared there has been fetched.
+    ready: bool,
     node: &'a Node<W>,
-    rests: Rests<'a, W>,
 }
 
-type Rests<'a, W> = ArrayVec<(&'a Node<W>, &'a Rank), DEEP>;
-
-/// Ways left aside that are noted on the way down; further ones are followed at once.
-const DEEP: usize = 10;
+/// Ways that packets of a batch are on; a power of two.
+const WAYS: usize = 128;
+/// Fewer policies are near enough not to be fetched ahead.
+const COLD: usize = 3000;
 /// Larger sets are not planned anew as a whole.
 const REPLANNED: usize = 4096;
-/// From so many policies on it pays to fetch ahead.
-const COLD: usize = 2000;
 
 impl<W: Words> Node<W> {
     /// The first policy that fits.
     #[inline]
     pub(crate) fn first(&self, key: &Key<W>) -> Option<&Arc<PolicyEntry>> {
         let mut best = Best::NONE;
-        self.find(key, &mut best);
+        match self {
+            Self::Few(rules) => one_by_one(rules, key, &mut best),
+            Self::Empty | Self::Many(_) | Self::Cut { .. } | Self::Tally { .. } => {
+                self.find(key, &mut best);
+            }
+        }
         best.entry
     }
 
     /// As [`Node::first`] of each key, of which there are [`TOGETHER`] at the most.
-    pub(crate) fn first_of_each<'a>(&'a self, keys: &[Key<W>], found: &mut Found<'a>) {
-        if self.len() < COLD {
-            return found.extend(keys.iter().map(|key| self.first(key)));
-        }
-        let start = |_| Walk { node: self, rests: ArrayVec::new() };
-        let mut walks: ArrayVec<Walk<'_, W>, TOGETHER> =
-            keys.iter().take(TOGETHER).map(start).collect();
-        let mut under_way = true;
-        while under_way {
-            under_way = false;
-            for (walk, key) in walks.iter_mut().zip(keys) {
-                under_way |= walk.step(key);
+    #[inline]
+    pub(crate) fn first_of_each<'a>(
+        &'a self,
+        keys: &[Key<W>],
+        found: &mut [Option<&'a Arc<PolicyEntry>>],
+    ) {
+        match self {
+            Self::Cut { nodes, .. } if counts(nodes).0 >= COLD => self.together(keys, found),
+            Self::Empty | Self::Few(_) | Self::Many(_) | Self::Cut { .. } | Self::Tally { .. } => {
+                for (found, key) in found.iter_mut().zip(keys) {
+                    *found = self.first(key);
+                    if let Some(entry) = found {
+                        uxfrm_packet::prefetch(&***entry);
+                    }
+                }
             }
-        }
-        for (walk, key) in walks.iter().zip(keys) {
-            let mut best = Best::NONE;
-            walk.node.find(key, &mut best);
-            find_in_rests(&walk.rests, key, &mut best);
-            if let Some(entry) = best.entry {
-                uxfrm_packet::prefetch(&**entry);
-            }
-            found.push(best.entry);
         }
     }
 
-    fn find<'a>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
-        let mut walk = Walk { node: self, rests: ArrayVec::new() };
-        loop {
-            match walk.node {
-                Self::Empty => break,
-                Self::Few(rules) => break one_by_one(rules, key, best),
-                Self::Many(matrix) => break matrix.find(key, best),
-                Self::Narrow { window, rest, cut } => {
-                    walk.pass(*rest, cut, window.part(&key.words), key, best);
+    /// All keys go down at once, a node at a time in turn, so that they wait for memory together.
+    fn together<'a>(&'a self, keys: &[Key<W>], found: &mut [Option<&'a Arc<PolicyEntry>>]) {
+        let mut bests = [Best::NONE; TOGETHER];
+        let mut ways = [Way { packet: 0, ready: false, node: self }; WAYS];
+        let (mut from, mut to) = (0, keys.len().min(TOGETHER));
+        for (way, packet) in ways.iter_mut().zip(0..).take(to) {
+            way.packet = packet;
+        }
+        while from != to {
+            let way = ways[from % WAYS];
+            from += 1;
+            let Some(key) = keys.get(way.packet as usize) else { continue };
+            let best = &mut bests[way.packet as usize % TOGETHER];
+            match way.node {
+                Self::Empty | Self::Tally { .. } => {}
+                Self::Cut { window, rest, nodes } if to - from < WAYS - 2 => {
+                    let Some(node) = nodes.get(window.part(&key.words)) else { continue };
+                    uxfrm_packet::prefetch(node);
+                    ways[to % WAYS] = Way { node, ..way };
+                    to += 1;
+                    if *rest && let [.., node, _] = &**nodes {
+                        uxfrm_packet::prefetch(node);
+                        ways[to % WAYS] = Way { node, ..way };
+                        to += 1;
+                    }
                 }
-                Self::Wide { window, rest, cut } => {
-                    walk.pass(*rest, cut, window.part(&key.words), key, best);
+                Self::Few(rules) if !way.ready => {
+                    for rule in &**rules {
+                        uxfrm_packet::prefetch(&rule.value);
+                        if W::COUNT > 2 {
+                            uxfrm_packet::prefetch(&rule.entry);
+                        }
+                    }
+                    ways[to % WAYS] = Way { ready: true, ..way };
+                    to += 1;
+                }
+                Self::Few(rules) => one_by_one(rules, key, best),
+                Self::Many(matrix) => matrix.find(key, best),
+                // Too many ways to go them all at once.
+                Self::Cut { .. } => way.node.find(key, best),
+            }
+        }
+        for (found, best) in found.iter_mut().zip(bests) {
+            *found = best.entry;
+            if let Some(entry) = best.entry {
+                uxfrm_packet::prefetch(&**entry);
+            }
+        }
+    }
+
+    /// Considers the first that fits here.
+    fn find<'a>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
+        let mut node = self;
+        loop {
+            match node {
+                Self::Empty | Self::Tally { .. } => return,
+                Self::Few(rules) => return one_by_one(rules, key, best),
+                Self::Many(matrix) => return matrix.find(key, best),
+                Self::Cut { window, rest, nodes } => {
+                    if *rest && let [.., rest, _] = &**nodes {
+                        rest.find(key, best);
+                    }
+                    let Some(part) = nodes.get(window.part(&key.words)) else { return };
+                    node = part;
                 }
             }
         }
-        find_in_rests(&walk.rests, key, best);
     }
 
     pub(crate) fn insert(&mut self, rule: Rule<W>) {
         match self {
-            Self::Empty => *self = Self::Few([rule].into()),
+            Self::Empty | Self::Tally { .. } => *self = Self::Few([rule].into()),
             Self::Few(rules) => {
-                let mut rules = rules.to_vec();
-                let place = rule.entry.place();
-                rules.insert(rules.partition_point(|other| other.entry.place() < place), rule);
-                *self = Self::of(rules);
+                let at = rules.partition_point(|other| other.entry.place() < rule.entry.place());
+                let (before, after) = rules.split_at(at);
+                let rules = before.iter().cloned().chain([rule]).chain(after.iter().cloned());
+                *self = match before.len() + after.len() {
+                    0..FEW => Self::Few(rules.collect()),
+                    _ => Self::of(rules.collect()),
+                };
             }
             Self::Many(matrix) if matrix.len() < 2 * matrix.planned => {
                 Arc::make_mut(matrix).insert(&rule);
             }
-            Self::Narrow { window, rest, cut } if !cut.outgrown() => {
-                Arc::make_mut(cut).insert(*window, rest, rule);
+            Self::Cut { window, rest, nodes } if !outgrown(nodes) => {
+                let nodes = Arc::make_mut(nodes);
+                tally(nodes, |len| len + 1);
+                let (at, aside) = place(*window, &rule);
+                *rest |= aside;
+                nodes[at].insert(rule);
             }
-            Self::Wide { window, rest, cut } if !cut.outgrown() => {
-                Arc::make_mut(cut).insert(*window, rest, rule);
-            }
-            Self::Many(_) | Self::Narrow { .. } | Self::Wide { .. } => {
+            Self::Many(_) | Self::Cut { .. } => {
                 let mut rules = self.rules();
                 rules.push(rule);
                 *self = Self::of(rules);
@@ -147,24 +181,28 @@ impl<W: Words> Node<W> {
 
     /// Takes a policy out that is in.
     pub(crate) fn remove(&mut self, rule: &Rule<W>) {
-        let replan = match self {
-            Self::Empty => false,
+        let (len, planned) = match self {
+            Self::Empty | Self::Tally { .. } => return,
             Self::Few(rules) => {
-                let place = rule.entry.place();
-                let left = rules.iter().filter(|other| other.entry.place() != place);
+                let left = rules.iter().filter(|other| other.entry.place() != rule.entry.place());
                 let left: Arc<[Rule<W>]> = left.cloned().collect();
                 *self = if left.is_empty() { Self::Empty } else { Self::Few(left) };
-                false
+                return;
             }
             Self::Many(matrix) => {
                 let matrix = Arc::make_mut(matrix);
                 matrix.remove(rule);
-                shrunk(matrix.len(), matrix.planned)
+                (matrix.len(), matrix.planned)
             }
-            Self::Narrow { window, rest, cut } => Arc::make_mut(cut).remove(*window, rest, rule),
-            Self::Wide { window, rest, cut } => Arc::make_mut(cut).remove(*window, rest, rule),
+            Self::Cut { window, rest, nodes } => {
+                let nodes = Arc::make_mut(nodes);
+                let (at, aside) = place(*window, rule);
+                nodes[at].remove(rule);
+                *rest &= !aside || !matches!(nodes[at], Self::Empty);
+                tally(nodes, |len| len - 1)
+            }
         };
-        if replan {
+        if len <= FEW || len * 4 < planned && len <= REPLANNED {
             *self = Self::of(self.rules());
         }
     }
@@ -177,44 +215,42 @@ impl<W: Words> Node<W> {
 
     pub(crate) fn len(&self) -> usize {
         match self {
-            Self::Empty => 0,
+            Self::Empty | Self::Tally { .. } => 0,
             Self::Few(rules) => rules.len(),
             Self::Many(matrix) => matrix.len(),
-            Self::Narrow { cut, .. } => cut.len,
-            Self::Wide { cut, .. } => cut.len,
+            Self::Cut { nodes, .. } => counts(nodes).0,
         }
     }
 
     /// Shows each policy, in no order.
     pub(crate) fn each<'a>(&'a self, visit: &mut impl FnMut(&'a Arc<PolicyEntry>)) {
         match self {
-            Self::Empty => {}
+            Self::Empty | Self::Tally { .. } => {}
             Self::Few(rules) => rules.iter().for_each(|rule| visit(&rule.entry)),
             Self::Many(matrix) => matrix.each(visit),
-            Self::Narrow { cut, .. } => cut.nodes().for_each(|node| node.each(visit)),
-            Self::Wide { cut, .. } => cut.nodes().for_each(|node| node.each(visit)),
+            Self::Cut { nodes, .. } => nodes.iter().for_each(|node| node.each(visit)),
         }
     }
 
     /// Bytes on the heap, policies apart.
     pub(crate) fn memory(&self) -> usize {
-        /// The counts of an `Arc`.
-        const COUNTS: usize = 16;
+        /// The counts of an `Arc`, and what an allocation costs.
+        const EACH: usize = 16 + 8;
         match self {
-            Self::Empty => 0,
-            Self::Few(rules) => COUNTS + size_of_val(&**rules),
-            Self::Many(matrix) => COUNTS + matrix.memory(),
-            Self::Narrow { cut, .. } => COUNTS + cut.memory(),
-            Self::Wide { cut, .. } => COUNTS + cut.memory(),
+            Self::Empty | Self::Tally { .. } => 0,
+            Self::Few(rules) => EACH + size_of_val(&**rules),
+            Self::Many(matrix) => EACH + matrix.memory(),
+            Self::Cut { nodes, .. } => {
+                EACH + size_of_val(&**nodes) + nodes.iter().map(Self::memory).sum::<usize>()
+            }
         }
     }
 
     /// Cuts on the longest way down.
     pub(crate) fn depth(&self) -> u32 {
         match self {
-            Self::Empty | Self::Few(_) | Self::Many(_) => 0,
-            Self::Narrow { cut, .. } => 1 + cut.depth(),
-            Self::Wide { cut, .. } => 1 + cut.depth(),
+            Self::Empty | Self::Few(_) | Self::Many(_) | Self::Tally { .. } => 0,
+            Self::Cut { nodes, .. } => 1 + nodes.iter().map(Self::depth).max().unwrap_or(0),
         }
     }
 
@@ -223,24 +259,27 @@ impl<W: Words> Node<W> {
         if rules.is_empty() {
             return Self::Empty;
         }
-        match plan(&rules) {
-            Plan::Few => {
-                rules.sort_by_key(|rule| rule.entry.place());
-                Self::Few(rules.into())
-            }
-            Plan::Many => {
-                rules.sort_by_key(|rule| rule.entry.place());
-                Self::Many(Arc::new(Matrix::of(&rules)))
-            }
-            Plan::Cut(window) if window.parts() == 8 => {
-                let cut = Arc::new(Cut::of(window, rules));
-                Self::Narrow { window, rest: !matches!(cut.rest, Self::Empty), cut }
-            }
-            Plan::Cut(window) => {
-                let cut = Arc::new(Cut::of(window, rules));
-                Self::Wide { window, rest: !matches!(cut.rest, Self::Empty), cut }
-            }
+        let plan = plan(&rules);
+        if let Plan::Cut(window) = plan {
+            return Self::cut(window, rules);
         }
+        rules.sort_by_key(|rule| rule.entry.place());
+        match plan {
+            Plan::Few => Self::Few(rules.into()),
+            Plan::Many | Plan::Cut(_) => Self::Many(Arc::new(Matrix::of(&rules))),
+        }
+    }
+
+    fn cut(window: Window, rules: Vec<Rule<W>>) -> Self {
+        let len = rules.len();
+        let mut sets = Vec::new();
+        sets.resize_with(window.parts() + 1, Vec::new);
+        for rule in rules {
+            sets[place(window, &rule).0].push(rule);
+        }
+        let rest = !sets[window.parts()].is_empty();
+        let tally = Self::Tally { len, planned: len };
+        Self::Cut { window, rest, nodes: sets.into_iter().map(Self::of).chain([tally]).collect() }
     }
 
     fn rules(&self) -> Vec<Rule<W>> {
@@ -250,17 +289,44 @@ impl<W: Words> Node<W> {
     }
 }
 
-/// Whether a set that was planned for more is to be planned anew.
-const fn shrunk(len: usize, planned: usize) -> bool {
-    len <= FEW || len * 4 < planned && len <= REPLANNED
+/// The node of a cut where a policy belongs, and whether that is the rest.
+fn place<W: Words>(window: Window, rule: &Rule<W>) -> (usize, bool) {
+    match window.part_of(&rule.value, &rule.mask) {
+        Some(part) => (part, false),
+        None => (window.parts(), true),
+    }
+}
+
+/// How many policies a cut has, and had when it was planned.
+fn counts<W: Words>(nodes: &[Node<W>]) -> (usize, usize) {
+    match nodes {
+        [.., Node::Tally { len, planned }] => (*len, *planned),
+        _ => (0, 0),
+    }
+}
+
+/// Counts a policy in or out.
+fn tally<W: Words>(nodes: &mut [Node<W>], count: impl Fn(usize) -> usize) -> (usize, usize) {
+    if let [.., Node::Tally { len, .. }] = nodes {
+        *len = count(*len);
+    }
+    counts(nodes)
+}
+
+/// Whether a cut has so many more policies than it was planned for that another may be better.
+fn outgrown<W: Words>(nodes: &[Node<W>]) -> bool {
+    let (len, planned) = counts(nodes);
+    len >= 2 * planned && len <= REPLANNED
 }
 
 #[inline]
 fn one_by_one<'a, W: Words>(rules: &'a [Rule<W>], key: &Key<W>, best: &mut Best<'a>) {
-    let mut fits = 0_u32;
-    for (at, rule) in rules.iter().enumerate() {
-        fits |= u32::from(rule.fits(&key.words)) << at;
-    }
+    let mut fits = match rules.len() {
+        0..=2 => fitting::<W, 2>(rules, key),
+        3..=4 => fitting::<W, 4>(rules, key),
+        5..=8 => fitting::<W, 8>(rules, key),
+        _ => fitting::<W, 16>(rules, key),
+    };
     while let Some(rule) = rules.get(fits.trailing_zeros() as usize) {
         if !rule.asks_more() || fits_more(&rule.entry, key) {
             return best.consider(rule.rank, &rule.entry);
@@ -269,126 +335,10 @@ fn one_by_one<'a, W: Words>(rules: &'a [Rule<W>], key: &Key<W>, best: &mut Best<
     }
 }
 
+/// Which of up to `N` rules fit, as bits. Always `N` are compared, the last one over and over, because a branch less is worth more.
 #[inline]
-fn find_in_rests<'a, W: Words>(rests: &Rests<'a, W>, key: &Key<W>, best: &mut Best<'a>) {
-    for (rest, rank) in rests {
-        if **rank <= best.rank {
-            rest.find(key, best);
-        }
-    }
-}
-
-impl<'a, W: Words> Walk<'a, W> {
-    /// Past one cut, whose part is fetched; false at the end, which is fetched as well.
-    #[inline]
-    fn step(&mut self, key: &Key<W>) -> bool {
-        match self.node {
-            Node::Empty => return false,
-            Node::Few(rules) => {
-                rules.iter().for_each(uxfrm_packet::prefetch);
-                return false;
-            }
-            Node::Many(matrix) => {
-                uxfrm_packet::prefetch(&**matrix);
-                return false;
-            }
-            Node::Narrow { window, rest, cut } => {
-                if *rest && self.note(cut).is_err() {
-                    return false;
-                }
-                self.node = &cut.parts[window.part(&key.words) % 8];
-            }
-            Node::Wide { window, rest, cut } => {
-                if *rest && self.note(cut).is_err() {
-                    return false;
-                }
-                self.node = &cut.parts[window.part(&key.words) % 64];
-            }
-        }
-        uxfrm_packet::prefetch(self.node);
-        true
-    }
-
-    /// Past one cut.
-    #[inline]
-    fn pass<const N: usize>(
-        &mut self,
-        rest: bool,
-        cut: &'a Cut<W, N>,
-        part: usize,
-        key: &Key<W>,
-        best: &mut Best<'a>,
-    ) {
-        if rest && self.note(cut).is_err() {
-            cut.rest.find(key, best);
-        }
-        self.node = &cut.parts[part % N];
-    }
-
-    /// Leaves the rest of a cut for later.
-    #[inline]
-    fn note<const N: usize>(&mut self, cut: &'a Cut<W, N>) -> Result<(), impl Sized> {
-        uxfrm_packet::prefetch(&cut.rest);
-        self.rests.try_push((&cut.rest, &cut.rest_best))
-    }
-}
-
-impl<W: Words, const N: usize> Cut<W, N> {
-    fn of(window: Window, rules: Vec<Rule<W>>) -> Self {
-        let len = rules.len();
-        let mut parts: [Vec<Rule<W>>; N] = std::array::from_fn(|_| Vec::new());
-        let mut rest = Vec::new();
-        for rule in rules {
-            match window.part_of(&rule.value, &rule.mask) {
-                Some(part) => parts[part % N].push(rule),
-                None => rest.push(rule),
-            }
-        }
-        let rest_best = rest.iter().map(|rule| rule.rank).min().unwrap_or(Rank::LAST);
-        Self { parts: parts.map(Node::of), rest: Node::of(rest), rest_best, len, planned: len }
-    }
-
-    const fn outgrown(&self) -> bool {
-        self.len >= 2 * self.planned && self.len <= REPLANNED
-    }
-
-    fn insert(&mut self, window: Window, rest: &mut bool, rule: Rule<W>) {
-        self.len += 1;
-        match window.part_of(&rule.value, &rule.mask) {
-            Some(part) => self.parts[part % N].insert(rule),
-            None => {
-                *rest = true;
-                self.rest_best = self.rest_best.min(rule.rank);
-                self.rest.insert(rule);
-            }
-        }
-    }
-
-    /// True when it is to be planned anew.
-    fn remove(&mut self, window: Window, rest: &mut bool, rule: &Rule<W>) -> bool {
-        self.len -= 1;
-        match window.part_of(&rule.value, &rule.mask) {
-            Some(part) => self.parts[part % N].remove(rule),
-            None => {
-                self.rest.remove(rule);
-                if matches!(self.rest, Node::Empty) {
-                    *rest = false;
-                    self.rest_best = Rank::LAST;
-                }
-            }
-        }
-        shrunk(self.len, self.planned)
-    }
-
-    fn nodes(&self) -> impl Iterator<Item = &Node<W>> {
-        self.parts.iter().chain([&self.rest])
-    }
-
-    fn memory(&self) -> usize {
-        size_of::<Self>() + self.nodes().map(Node::memory).sum::<usize>()
-    }
-
-    fn depth(&self) -> u32 {
-        self.nodes().map(Node::depth).max().unwrap_or(0)
-    }
+fn fitting<W: Words, const N: usize>(rules: &[Rule<W>], key: &Key<W>) -> u32 {
+    let Some((last, before)) = rules.split_last() else { return 0 };
+    let fit = |at: usize| u32::from(before.get(at).unwrap_or(last).fits(&key.words)) << at;
+    (0..N).fold(0, |fits, at| fits | fit(at))
 }

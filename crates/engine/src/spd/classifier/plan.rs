@@ -22,18 +22,20 @@ pub(crate) enum Plan {
 pub(crate) const FEW: usize = 8;
 /// So many still may be.
 const SOME: usize = 16;
+/// More are compared all at once only when nothing tells them apart.
+const MANY: usize = 1024;
 /// Of a larger set so many are looked at.
 const SAMPLE: usize = 2048;
-/// Following a cut, and looking at what it left aside.
-const HOP: usize = 7;
-const REST: usize = 7;
+/// Following a cut; and one more way to go, which is not foreseen.
+const HOP: usize = 10;
+const WAY: usize = 20;
 
 /// The best for these.
 pub(crate) fn plan<W: Words>(rules: &[Rule<W>]) -> Plan {
     if rules.len() <= FEW {
         return Plan::Few;
     }
-    let stay = flat::<W>(rules.len());
+    let stay = if rules.len() <= MANY { flat::<W>(rules.len()) } else { usize::MAX };
     let sample: Vec<&Rule<W>> = rules.iter().step_by(rules.len().div_ceil(SAMPLE)).collect();
     let cut = windows(&sample)
         .into_iter()
@@ -49,25 +51,25 @@ pub(crate) fn plan<W: Words>(rules: &[Rule<W>]) -> Plan {
 /// Comparing so many without a cut.
 const fn flat<W: Words>(policies: usize) -> usize {
     if policies <= SOME {
-        return 6 + 3 * policies;
+        return 25 + 2 * policies.next_multiple_of(4);
     }
     let fields = matrix::fields::<W>();
-    let width = matrix::width(policies);
-    20 + fields * 3 / 2 + fields * width / 4
+    20 + fields * 3 / 2 + fields * matrix::width(policies) / 6
 }
 
 /// So many of which nothing is known yet.
 fn unknown<W: Words>(policies: usize) -> usize {
     match policies {
         0 => 4,
-        1..=FEW => 6 + 3 * policies,
-        _ => flat::<W>(policies).min(30 + 9 * (policies / FEW).ilog2() as usize),
+        1..=FEW => flat::<W>(policies),
+        _ => flat::<W>(policies).min(45 + 10 * (policies / FEW).ilog2() as usize),
     }
 }
 
 /// None when it does not tell any apart.
 fn cut_cost<W: Words>(sample: &[&Rule<W>], policies: usize, window: Window) -> Option<usize> {
-    let mut parts = [0_usize; 64];
+    let mut parts = [0_usize; 512];
+    let parts = &mut parts[..window.parts()];
     let mut rest = 0;
     for rule in sample {
         match window.part_of(&rule.value, &rule.mask) {
@@ -82,7 +84,7 @@ fn cut_cost<W: Words>(sample: &[&Rule<W>], policies: usize, window: Window) -> O
     let scale = |count: usize| (count * policies).div_ceil(sample.len());
     let each = parts.iter().filter(|count| **count != 0);
     let parts = each.map(|count| count * unknown::<W>(scale(*count))).sum::<usize>() / inside;
-    let rest = if rest == 0 { 0 } else { REST + unknown::<W>(scale(rest)) };
+    let rest = if rest == 0 { 0 } else { WAY + unknown::<W>(scale(rest)) };
     let memory = window.parts() * 8 / policies;
     Some(HOP + parts + rest + memory)
 }
@@ -102,7 +104,10 @@ fn windows<W: Words>(sample: &[&Rule<W>]) -> Vec<Window> {
             continue;
         }
         let (highest, lowest) = (split.ilog2(), split.trailing_zeros());
-        for bits in [3_u8, 6] {
+        for bits in [3_u8, 6, 9] {
+            if bits > len || 1 << bits > 4 * sample.len() {
+                continue;
+            }
             let width = u32::from(bits);
             let top = (highest + 1).saturating_sub(width);
             for shift in [top, top.saturating_sub(width), lowest.min(u32::from(len) - width)] {

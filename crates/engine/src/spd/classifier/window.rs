@@ -2,7 +2,7 @@
 
 use super::ternary::Words;
 
-/// Up to six bits of one word.
+/// Up to nine bits of one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
     word: u8,
@@ -20,7 +20,7 @@ impl Window {
     #[inline]
     pub(crate) fn part<W: Words>(self, words: &W) -> usize {
         let mask = (1 << self.bits) - 1;
-        usize::from((words.word(self.word.into()) >> self.shift).to_le_bytes()[0]) & mask
+        (words.word(self.word.into()) >> self.shift) as usize & mask
     }
 
     /// What stands in it in all packets that fit a selector; none when its bits do not all count.
