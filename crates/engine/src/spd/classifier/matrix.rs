@@ -169,6 +169,7 @@ fn words_mut(lines: &mut [Line]) -> &mut [u64] {
 
 /// A field of a packet, a value or a mask.
 #[inline]
+#[expect(clippy::cast_possible_truncation, reason = "four bits are used")]
 fn half_byte<W: Words>(words: &W, field: usize) -> usize {
     (words.word(field / 16) >> (60 - field % 16 * 4)) as usize % VALUES
 }

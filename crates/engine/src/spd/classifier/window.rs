@@ -18,6 +18,7 @@ impl Window {
 
     /// What stands in it.
     #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "nine bits are used")]
     pub(crate) fn part<W: Words>(self, words: &W) -> usize {
         let mask = (1 << self.bits) - 1;
         (words.word(self.word.into()) >> self.shift) as usize & mask
