@@ -29,6 +29,12 @@ impl Filter {
         Self(part).admits(case)
     }
 
+    /// Whether it leaves every row.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether it asks for values of a key.
     #[must_use]
     pub fn names(&self, key: &str) -> bool {

@@ -3,9 +3,12 @@
 //! Packets come in batches of 256 whose bytes are warm, as from a port. Rounds of all caches and of parsing alone (the
 //! floor) take turns. The tables are those that workers use, behind a [`Database`].
 
+mod churn;
 mod classbench;
+pub(crate) mod curves;
 mod packets;
 mod profile;
+pub(crate) mod published;
 mod random;
 
 use std::time::Instant;
@@ -48,7 +51,8 @@ const MATCHES: [(Match, &str); 4] = [
     (Match::None, "none"),
 ];
 
-/// Measures what the options leave. Without a word about them, only `tunnels` has all kinds of matches and numbers of flows.
+/// Measures what the options leave. Without a word about them, only `tunnels` has all kinds of matches and numbers of flows. Look-ups while
+/// policies change are measured when nothing is left out, and when `changes` is asked for.
 ///
 /// # Errors
 /// A ClassBench file that cannot be read.
@@ -68,7 +72,8 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
         set.measure(&case, &flows, options, &clock, &mut rows);
         return Ok(Report { bench: "lookup", machine: Machine::here(clock.hz()), rows });
     }
-    for profile in Profile::ALL {
+    let only_changes = options.only.names("changes");
+    for profile in Profile::ALL.into_iter().filter(|_| !only_changes) {
         for (family, number) in [(Family::V4, 4), (Family::V6, 6)] {
             for size in SIZES.into_iter().filter(|size| !options.quick || *size <= 1000) {
                 let case = Case::new().with("profile", profile.to_string()).with("family", number);
@@ -78,6 +83,9 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
                 }
             }
         }
+    }
+    if only_changes || options.only.is_empty() {
+        churn::measure(options, &clock, &mut rows);
     }
     Ok(Report { bench: "lookup", machine: Machine::here(clock.hz()), rows })
 }

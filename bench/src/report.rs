@@ -79,8 +79,21 @@ impl Sample {
     /// The middle one; not a number without any.
     #[must_use]
     pub fn median(&self) -> f64 {
+        self.quantile(0.5)
+    }
+
+    /// The one that a share of all, from 0 to 1, is below; not a number without any.
+    #[must_use]
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a place among few"
+    )]
+    pub fn quantile(&self, share: f64) -> f64 {
         let sorted = self.sorted();
-        sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+        let at = (sorted.len() as f64 * share.clamp(0.0, 1.0)) as usize;
+        sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
     }
 
     fn sorted(&self) -> Vec<f64> {
@@ -172,7 +185,10 @@ impl Report {
                 .enumerate()
                 .map(|(column, cell)| format!("{cell:>width$}", width = width(column)))
                 .collect();
-            writeln!(out, "{}", padded.join("  "))?;
+            writeln!(out, "{}", padded.join("  ").trim_end())?;
+        }
+        if self.bench == "lookup" {
+            writeln!(out, "{}", crate::lookup::published::side_by_side(self))?;
         }
         Ok(())
     }
@@ -193,6 +209,11 @@ impl Report {
             self.bench,
             escaped(&self.heading()),
         );
+        if self.bench == "lookup" {
+            let curves = crate::lookup::curves::page(self);
+            let published = escaped(&crate::lookup::published::side_by_side(self));
+            page = page.replace("<table>", &format!("{curves}<pre>{published}</pre>\n<table>"));
+        }
         page.push_str(&row("th", &names));
         for line in &lines {
             page.push_str(&row("td", line));
@@ -210,10 +231,16 @@ impl Report {
         line
     }
 
-    /// Column names and cells; all rows of a bench have the same keys.
+    /// Column names and cells; what a row does not have stays empty.
     fn cells(&self) -> (Vec<String>, Vec<Vec<String>>) {
-        let columns = |row: &Row| row.case.0.keys().chain(row.figures.keys()).cloned().collect();
-        let names = self.rows.first().map_or_else(Vec::new, columns);
+        let mut names: Vec<String> = Vec::new();
+        for row in &self.rows {
+            for name in row.case.0.keys().chain(row.figures.keys()) {
+                if !names.contains(name) {
+                    names.push(name.clone());
+                }
+            }
+        }
         let cell = |row: &Row, name: &String| {
             row.case.0.get(name).or_else(|| row.figures.get(name)).map_or_else(String::new, shown)
         };

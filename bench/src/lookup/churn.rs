@@ -1,0 +1,191 @@
+//! Changes of policies: how fast they are, and what look-ups feel of them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use uxfrm_engine::{
+    Database, Direction, Family, FlowKey, Moment, Policy, PolicyKey, PolicyName, Published,
+};
+
+use super::{Match, Profile, Random, Set, flows_for};
+use crate::Options;
+use crate::clock::TscClock;
+use crate::report::{Case, Row, Sample};
+
+const SIZES: [usize; 3] = [1000, 100_000, 1_000_000];
+/// Policies that another thread adds a second, and as many that it removes.
+const RATES: [u32; 3] = [0, 10_000, 100_000];
+/// Packets that are timed together.
+const TOGETHER: usize = 32;
+/// Changes that are timed one by one.
+const SINGLE: usize = 2000;
+/// Changes published at once otherwise.
+const BURST: usize = 100;
+
+/// One row for each size and rate that the options leave.
+pub(super) fn measure(options: &Options, clock: &TscClock, rows: &mut Vec<Row>) {
+    for size in SIZES.into_iter().filter(|size| !options.quick || *size <= 1000) {
+        let case = Case::new().with("profile", Profile::Tunnels.to_string()).with("family", 4);
+        let case = case.with("policies", size).with("match", "random").with("flows", 16_384);
+        let case = case.with("cache", "off");
+        let cases = RATES.map(|rate| (rate, case.clone().with("changes", format!("{rate}/s"))));
+        if cases.iter().any(|(_, case)| options.only.admits(case)) {
+            measure_size(size, &cases, options, clock, rows);
+        }
+    }
+}
+
+fn measure_size(
+    size: usize,
+    cases: &[(u32, Case)],
+    options: &Options,
+    clock: &TscClock,
+    rows: &mut Vec<Row>,
+) {
+    let mut random = Random::new(7);
+    let count = if options.quick { 2 * SINGLE } else { 100_000 };
+    // One set, so that none of those that come is like one that is there.
+    let mut policies =
+        Profile::Tunnels.policies(Family::V4, Direction::Out, size + count, &mut random);
+    let mut coming = Coming(policies.split_off(size));
+    let flows = flows_for(&policies, Match::Random, 16_384, Family::V4);
+    let mut set = Set::load(policies);
+    let speed = coming.speed(&mut set.database);
+    let seconds = if options.quick { 0.1 } else { 2.0 };
+    for (rate, case) in cases.iter().filter(|(_, case)| options.only.admits(case)) {
+        let (sample, reached) = under_changes(&mut set.database, &coming, *rate, &flows, seconds);
+        let mut row = Row::of_packets(case.clone(), &sample, 64, clock.hz());
+        let nanoseconds = |share: f64| sample.quantile(share) / clock.hz() * 1e9;
+        row.figure("p50_ns", nanoseconds(0.5), 1);
+        row.figure("p99_ns", nanoseconds(0.99), 1);
+        row.figure("p999_ns", nanoseconds(0.999), 1);
+        row.figure("changes_per_second", reached, 0);
+        row.figure("adds_per_second", speed.adds, 0);
+        row.figure("removes_per_second", speed.removes, 0);
+        row.figure("one_add_us", speed.one.median(), 2);
+        row.figure("one_add_p999_us", speed.one.quantile(0.999), 2);
+        row.figure("load_seconds", set.load_seconds, 3);
+        row.figure("bytes_per_policy", set.bytes_per_policy, 1);
+        rows.push(row);
+    }
+}
+
+/// Policies that are not in the database.
+struct Coming(Vec<Policy>);
+
+/// How fast the database changes while nobody looks.
+struct Speed {
+    /// Policies a second, in bursts.
+    adds: f64,
+    removes: f64,
+    /// Microseconds from a change of one policy to its being published.
+    one: Sample,
+}
+
+impl Coming {
+    fn speed(&mut self, database: &mut Database) -> Speed {
+        let mut one = Sample::default();
+        for policy in &self.0[..SINGLE] {
+            let start = Instant::now();
+            add(database, std::slice::from_ref(policy));
+            one.push(start.elapsed().as_secs_f64() * 1e6);
+        }
+        remove(database, &self.0[..SINGLE]);
+        let adds = self.rate(|burst| add(database, burst));
+        let removes = self.rate(|burst| remove(database, burst));
+        Speed { adds, removes, one }
+    }
+
+    /// Policies a second.
+    #[expect(clippy::cast_precision_loss, reason = "a figure")]
+    fn rate(&self, mut change: impl FnMut(&[Policy])) -> f64 {
+        let start = Instant::now();
+        self.0.chunks(BURST).for_each(&mut change);
+        self.0.len() as f64 / start.elapsed().as_secs_f64()
+    }
+}
+
+/// Cycles per packet of many small batches while another thread adds and removes; and how many policies a second it came to.
+fn under_changes(
+    database: &mut Database,
+    coming: &Coming,
+    rate: u32,
+    flows: &[FlowKey],
+    seconds: f64,
+) -> (Sample, f64) {
+    let published = database.published();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| change_until(database, coming, rate, &done));
+        let sample = look_up(&published, flows, Duration::from_secs_f64(seconds));
+        done.store(true, Ordering::Relaxed);
+        (sample, writer.join().unwrap_or(f64::NAN))
+    })
+}
+
+fn look_up(published: &Published, flows: &[FlowKey], time: Duration) -> Sample {
+    let mut sample = Sample::default();
+    let start = Instant::now();
+    for flows in flows.chunks_exact(TOGETHER).cycle() {
+        if start.elapsed() > time {
+            break;
+        }
+        let from = TscClock::now();
+        let snapshot = published.load();
+        let mut found = Vec::with_capacity(TOGETHER);
+        snapshot.spd.lookup_each(Direction::Out, flows, &mut found);
+        std::hint::black_box(found.len());
+        sample.push(TscClock::per_packet(from, TOGETHER));
+    }
+    sample
+}
+
+/// Adds a millisecond's policies, then removes them in the next, and so on.
+fn change_until(database: &mut Database, coming: &Coming, rate: u32, done: &AtomicBool) -> f64 {
+    let burst = (rate / 1000) as usize;
+    let (mut changes, start) = (0_u32, Instant::now());
+    let mut added: Option<&[Policy]> = None;
+    let mut bursts = coming.0.chunks_exact(burst.max(1)).cycle();
+    let mut next = start;
+    while !done.load(Ordering::Relaxed) {
+        if burst != 0 {
+            if let Some(burst) = bursts.next() {
+                add(database, burst);
+                if let Some(old) = added.replace(burst) {
+                    remove(database, old);
+                }
+                changes += rate / 1000;
+            }
+        }
+        next += Duration::from_millis(1);
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+    }
+    if let Some(old) = added {
+        remove(database, old);
+    }
+    f64::from(changes) / start.elapsed().as_secs_f64()
+}
+
+fn add(database: &mut Database, policies: &[Policy]) {
+    database.apply(Moment(0), |change| {
+        for policy in policies {
+            // Two of one name are one.
+            let _ = change.add_policy(policy.clone());
+        }
+    });
+}
+
+fn remove(database: &mut Database, policies: &[Policy]) {
+    database.apply(Moment(0), |change| {
+        for policy in policies {
+            // As in `add`.
+            let _ = change.delete_policy(&PolicyKey {
+                direction: policy.direction,
+                kind: policy.kind,
+                mark: policy.mark,
+                if_id: policy.if_id,
+                name: PolicyName::Selector(policy.selector),
+            });
+        }
+    });
+}
