@@ -26,6 +26,10 @@ const SOME: usize = 16;
 const MANY: usize = 1024;
 /// Of a larger set so many are looked at.
 const SAMPLE: usize = 2048;
+/// A change copies every cut on its way. At the root of a large set that is once in a batch of changes; further down, where such sets are, it is for
+/// each change, and cuts into more parts than this cost more than they save.
+const WIDE: usize = 64;
+const INNER: std::ops::Range<usize> = 1024..32_768;
 /// Following a cut; and one more way to go, which is not foreseen.
 const HOP: usize = 10;
 const WAY: usize = 20;
@@ -39,6 +43,7 @@ pub(crate) fn plan<W: Words>(rules: &[Rule<W>]) -> Plan {
     let sample: Vec<&Rule<W>> = rules.iter().step_by(rules.len().div_ceil(SAMPLE)).collect();
     let cut = windows(&sample)
         .into_iter()
+        .filter(|window| window.parts() <= WIDE || !INNER.contains(&rules.len()))
         .filter_map(|window| Some((cut_cost(&sample, rules.len(), window)?, window)))
         .min_by_key(|(cost, _)| *cost);
     match cut {
