@@ -323,7 +323,7 @@ fn a_state_that_went_ends_when_its_key_is_used_again() {
     for sa in [&old, &stranger] {
         run.1.dismiss(sa, Moment(0));
         run.0.apply(Moment(0), |change| change.delete_sa(sa.id(), sa.config().mark)).unwrap();
-        run.0.take_changes();
+        drop(run.0.take_changes());
     }
     let new = run.add(3, &key);
     assert!(old.sequence().take(1).is_err());
