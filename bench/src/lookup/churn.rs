@@ -47,7 +47,7 @@ fn measure_size(
     // One set, so that none of those that come is like one that is there.
     let mut policies =
         Profile::Tunnels.policies(Family::V4, Direction::Out, size + count, &mut random);
-    let mut coming = Coming(policies.split_off(size));
+    let coming = Coming(policies.split_off(size));
     let flows = flows_for(&policies, Match::Random, 16_384, Family::V4);
     let mut set = Set::load(policies);
     let speed = coming.speed(&mut set.database);
@@ -83,7 +83,7 @@ struct Speed {
 }
 
 impl Coming {
-    fn speed(&mut self, database: &mut Database) -> Speed {
+    fn speed(&self, database: &mut Database) -> Speed {
         let mut one = Sample::default();
         for policy in &self.0[..SINGLE] {
             let start = Instant::now();
@@ -148,14 +148,14 @@ fn change_until(database: &mut Database, coming: &Coming, rate: u32, done: &Atom
     let mut bursts = coming.0.chunks_exact(burst.max(1)).cycle();
     let mut next = start;
     while !done.load(Ordering::Relaxed) {
-        if burst != 0 {
-            if let Some(burst) = bursts.next() {
-                add(database, burst);
-                if let Some(old) = added.replace(burst) {
-                    remove(database, old);
-                }
-                changes += rate / 1000;
+        if burst != 0
+            && let Some(burst) = bursts.next()
+        {
+            add(database, burst);
+            if let Some(old) = added.replace(burst) {
+                remove(database, old);
             }
+            changes += rate / 1000;
         }
         next += Duration::from_millis(1);
         std::thread::sleep(next.saturating_duration_since(Instant::now()));

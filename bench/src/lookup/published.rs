@@ -12,8 +12,11 @@ const VPP: [(&str, [(f64, f64); 4]); 3] = [
     ("Intel SKX", [(4.93, 4.48), (4.29, 4.46), (2.05, 4.48), (0.337, 4.47)]),
 ];
 
+/// Without and with the cache.
+type Pairs = [(u32, u32); 4];
+
 /// Mbit/s of 64-byte packets with 1 to 4 processors, without and with the flow cache ("xfrm: is the flow cache still needed?", veth).
-const KERNEL: [(&str, &str, [(u32, u32); 4]); 2] = [
+const KERNEL: [(&str, &str, Pairs); 2] = [
     ("4", "4", [(198, 241), (320, 469), (503, 690), (688, 880)]),
     ("16k", "16384", [(190, 112), (307, 193), (488, 305), (668, 435)]),
 ];
