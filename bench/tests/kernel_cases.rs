@@ -172,7 +172,7 @@ fn the_order_of_adding_does_not_matter_where_priorities_differ() {
             fits.map(|policy| policy.priority.0).min()
         };
         assert_eq!(found, flows.iter().map(naive).collect::<Vec<_>>());
-        assert_eq!(first.get_or_insert(found.clone()), &found);
+        assert_eq!(first.get_or_insert_with(|| found.clone()), &found);
     }
 }
 
