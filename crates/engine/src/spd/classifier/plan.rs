@@ -26,10 +26,12 @@ const SOME: usize = 16;
 const MANY: usize = 1024;
 /// Of a larger set so many are looked at.
 const SAMPLE: usize = 2048;
-/// A change copies every cut on its way. At the root of a large set that is once in a batch of changes; further down, where such sets are, it is for
-/// each change, and cuts into more parts than this cost more than they save.
-const WIDE: usize = 64;
+/// A change copies every cut on its way. At the root of a large set that is once in a batch of changes; further down, where sets of these
+/// sizes are, it is for each change, and a cut into more parts than `WIDE` must save more than `COPY` to be worth it. Where a rest is
+/// left, it does.
 const INNER: std::ops::Range<usize> = 1024..32_768;
+const WIDE: usize = 64;
+const COPY: usize = 30;
 /// Following a cut; and one more way to go, which is not foreseen.
 const HOP: usize = 10;
 const WAY: usize = 20;
@@ -43,7 +45,6 @@ pub(crate) fn plan<W: Words>(rules: &[Rule<W>]) -> Plan {
     let sample: Vec<&Rule<W>> = rules.iter().step_by(rules.len().div_ceil(SAMPLE)).collect();
     let cut = windows(&sample)
         .into_iter()
-        .filter(|window| window.parts() <= WIDE || !INNER.contains(&rules.len()))
         .filter_map(|window| Some((cut_cost(&sample, rules.len(), window)?, window)))
         .min_by_key(|(cost, _)| *cost);
     match cut {
@@ -89,8 +90,12 @@ fn cut_cost<W: Words>(sample: &[&Rule<W>], policies: usize, window: Window) -> O
     let scale = |count: usize| (count * policies).div_ceil(sample.len());
     let each = parts.iter().filter(|count| **count != 0);
     let parts = each.map(|count| count * unknown::<W>(scale(*count))).sum::<usize>() / inside;
-    let rest = if rest == 0 { 0 } else { WAY + unknown::<W>(scale(rest)) };
     let memory = window.parts() * 8 / policies;
+    let rest = match rest {
+        0 if window.parts() > WIDE && INNER.contains(&policies) => COPY,
+        0 => 0,
+        _ => WAY + unknown::<W>(scale(rest)),
+    };
     Some(HOP + parts + rest + memory)
 }
 
