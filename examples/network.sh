@@ -155,7 +155,7 @@ gateway() {
 
 # Writes down all that passes between the gateways, as `right` sees it, until `show_wire`.
 capture() {
-	start right capture tcpdump -U -n -i wire0 -w "$work/wire.pcap"
+	start right capture tcpdump --immediate-mode -U -n -i wire0 -w "$work/wire.pcap"
 	until_true grep -q 'listening on' "$work/capture"
 }
 

@@ -24,12 +24,7 @@ CASES.append(Association(GCM_128, "tunnel", 6, 4))
 
 
 class Controlled(Gateway):
-    """With the control socket."""
-
-    def write(self, lines, guard="auto"):
-        super().write(lines, guard)
-        path = self.directory / "config.toml"
-        path.write_text(path.read_text() + "\n[control]\nenabled = true\n")
+    """Spoken to by its control socket."""
 
     def exec(self, words):
         """`uxfrm exec -- WORDS`."""
