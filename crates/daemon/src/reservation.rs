@@ -13,19 +13,15 @@
 
 mod journal;
 mod name;
+mod numbers;
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    io,
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, io, path::Path, sync::Arc, time::Duration};
 
 use uxfrm_engine::{Direction, Moment, Sa, Sad};
 
 use journal::Journal;
 use name::StateName;
+use numbers::Numbers;
 
 /// How many numbers are reserved at a time: a second's at four million packets per second, renewed when half are used. A
 /// crash loses them, so without ESN a key lasts a thousand crashes.
@@ -41,26 +37,11 @@ const REMEMBERED: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Reservations {
     journal: Journal,
-    numbers: BTreeMap<StateName, Number>,
+    numbers: Numbers,
     /// States that went, and until when batches may be under way with them.
     leaving: BTreeMap<StateName, (Moment, Arc<Sa>)>,
-    /// States in the order in which they were settled, with the ticket that each got then.
-    gone: VecDeque<(StateName, u64)>,
-    tickets: u64,
-    remembered: usize,
     /// What is reserved once the journal is on the disk.
     pending: Vec<(Arc<Sa>, u64)>,
-}
-
-/// What is known of the numbers of one state.
-#[derive(Clone, Copy, Debug)]
-struct Number {
-    /// None above it may have been used.
-    highest: u64,
-    /// Where it began.
-    begun: u64,
-    /// The ticket that it got when it went.
-    gone: Option<u64>,
 }
 
 impl Reservations {
@@ -72,15 +53,12 @@ impl Reservations {
         let (journal, read) = Journal::open(path)?;
         let mut reservations = Self {
             journal,
-            numbers: BTreeMap::new(),
+            numbers: Numbers::remembering(REMEMBERED),
             leaving: BTreeMap::new(),
-            gone: VecDeque::new(),
-            tickets: 0,
-            remembered: REMEMBERED,
             pending: Vec::new(),
         };
         for (state, highest) in read {
-            reservations.remember(state, highest);
+            reservations.numbers.remember(state, highest);
         }
         Ok(reservations)
     }
@@ -94,7 +72,7 @@ impl Reservations {
         let config = sa.config();
         let state = StateName::of(config);
         self.settle_key(state);
-        let used = self.used(state);
+        let used = self.numbers.used_with_key_of(state);
         if used >= config.last_number() {
             let (destination, spi) = (config.id.destination, config.id.spi);
             tracing::warn!(%destination, %spi, "this key has used all its sequence numbers: nothing is sent until it is replaced");
@@ -134,10 +112,9 @@ impl Reservations {
         let state = StateName::of(sa.config());
         self.pending.retain(|(pending, _)| !pending.is_same(sa));
         let last = sa.sequence().close();
-        let begun = self.numbers.get(&state).map_or(0, |number| number.begun);
-        let highest = last.max(begun);
+        let highest = last.max(self.numbers.begun(state));
         self.journal.note(&state, highest);
-        self.remember(state, highest);
+        self.numbers.remember(state, highest);
     }
 
     /// Reserves numbers for all states that are running short of them.
@@ -147,7 +124,7 @@ impl Reservations {
     pub(crate) fn renew(&mut self, sad: &Sad) -> io::Result<()> {
         for sa in sad.iter().filter(|sa| sends(sa) && is_short(sa)) {
             let state = StateName::of(sa.config());
-            let begun = self.numbers.get(&state).map_or(0, |number| number.begun);
+            let begun = self.numbers.begun(state);
             self.reserve(sa, state, begun);
         }
         self.commit()
@@ -160,8 +137,7 @@ impl Reservations {
     /// again.
     pub(crate) fn commit(&mut self) -> io::Result<()> {
         let pending = std::mem::take(&mut self.pending);
-        let current = self.numbers.iter().map(|(state, number)| (state, number.highest));
-        self.journal.commit(current)?;
+        self.journal.commit(self.numbers.iter())?;
         pending.iter().for_each(|(sa, ceiling)| sa.sequence().reserve(*ceiling));
         Ok(())
     }
@@ -189,41 +165,11 @@ impl Reservations {
         leaving.values().for_each(|(_, sa)| self.settle(sa));
     }
 
-    /// The highest number that may have been used with a state's key by states that are gone. Those that are there count in places of
-    /// their own ([`IvSpace`](uxfrm_engine::IvSpace)).
-    fn used(&self, state: StateName) -> u64 {
-        self.numbers
-            .range(state.first_with_key()..)
-            .take_while(|(other, _)| other.shares_key(&state))
-            .filter(|(_, number)| number.gone.is_some())
-            .map(|(_, number)| number.highest)
-            .max()
-            .unwrap_or(0)
-    }
-
     fn reserve(&mut self, sa: &Arc<Sa>, state: StateName, begun: u64) {
         let highest = sa.sequence().last().saturating_add(AHEAD);
-        self.numbers.insert(state, Number { highest, begun, gone: None });
+        self.numbers.reserve(state, highest, begun);
         self.journal.note(&state, highest);
         self.pending.push((Arc::clone(sa), highest));
-    }
-
-    /// Keeps the number of a state that is gone, unless it sent nothing.
-    fn remember(&mut self, state: StateName, highest: u64) {
-        if highest == 0 {
-            self.numbers.remove(&state);
-            return;
-        }
-        self.tickets += 1;
-        self.numbers.insert(state, Number { highest, begun: 0, gone: Some(self.tickets) });
-        self.gone.push_back((state, self.tickets));
-        while self.gone.len() > self.remembered {
-            let Some((oldest, ticket)) = self.gone.pop_front() else { return };
-            // It may have come back meanwhile, or come and gone.
-            if self.numbers.get(&oldest).is_some_and(|number| number.gone == Some(ticket)) {
-                self.numbers.remove(&oldest);
-            }
-        }
     }
 }
 

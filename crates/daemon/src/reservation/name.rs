@@ -36,6 +36,17 @@ impl StateName {
         Self { destination, spi: 0, mark: 0, mask: 0, ..self }
     }
 
+    /// Behind all states with the same key.
+    pub(super) fn last_with_key(self) -> Self {
+        let destination = IpAddr::V6(u128::MAX.into());
+        Self { destination, spi: u32::MAX, mark: u32::MAX, mask: u32::MAX, ..self }
+    }
+
+    /// The key's fingerprint.
+    pub(super) fn key(&self) -> u128 {
+        self.key
+    }
+
     pub(super) fn shares_key(&self, other: &Self) -> bool {
         self.key == other.key
     }
