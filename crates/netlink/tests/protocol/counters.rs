@@ -53,9 +53,8 @@ fn value(answer: &Answer, kind: u16) -> Vec<u8> {
 #[test]
 fn newae_is_checked_as_in_the_kernel() {
     let replay = attribute(REPLAY, &words(&[0, 0, 0]));
-    let longer = |window, words_: u32| {
-        attribute(ESN, &words(&[&[words_, 0, 0, 0, 0, window][..], &[0; 4]].concat()))
-    };
+    let longer =
+        |window, words_: u32| attribute(ESN, &words(&[words_, 0, 0, 0, 0, window, 0, 0, 0, 0]));
     let table: [(u16, u32, Vec<u8>, i32, &str); 7] = [
         (REPLACE, 0x1000, Vec::new(), 22, "Missing required attribute for AE"),
         (5, 0x1000, replay.clone(), 22, "NLM_F_REPLACE flag is required"),
