@@ -179,11 +179,12 @@ impl Following {
             self.tell_of_host(database);
         }
         let Some(guard) = &mut self.guard else { return Ok(()) };
-        let snapshot = database.snapshot();
+        // No snapshot: the next change would have to copy what it touches, within a round too.
+        let spd = &database.current().spd;
         if changes.defaults {
-            guard.follow(&snapshot.spd)?;
+            guard.follow(spd)?;
         } else {
-            guard.change(&changes.policies, &snapshot.spd)?;
+            guard.change(&changes.policies, spd)?;
         }
         Ok(())
     }
