@@ -72,16 +72,43 @@ pub(crate) fn tell(descriptor: c_int, socket: &Socket) -> Result<(), c_int> {
 /// Puts a connection to the gateway that is there now in the place of one whose gateway is gone. What the program has asked of the
 /// descriptor stays: its flags, port, groups and options, and that an `epoll` waits for it.
 pub(crate) fn reconnect(descriptor: c_int, socket: &Socket) -> Result<(), c_int> {
-    let fresh = connect()?;
+    replace(connect()?, descriptor, socket)?;
+    socket.set_strange();
+    introduce(descriptor, socket)
+}
+
+/// Connects all sockets that [`silence`] has silenced, when a gateway is there again.
+pub(crate) fn rouse() {
+    for (descriptor, socket) in table::quiet() {
+        // One that fails stays quiet, or finds out by itself that it has no gateway.
+        let _tried_again_later = reconnect(descriptor, socket);
+    }
+}
+
+/// Puts a socket that nothing ever comes from in the place of a connection whose gateway is gone, so that who polls it waits and does
+/// not go round in circles: a connection stays readable at its end. Whatever is sent there fails with `ENOTCONN`.
+pub(crate) fn silence(descriptor: c_int, socket: &Socket) -> Result<(), c_int> {
+    // Not seqpacket: that hangs up (`POLLHUP`) while it is not connected.
+    let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: the call takes no pointers.
+    let silent = unsafe { next::socket()(libc::AF_UNIX, kind, 0) };
+    if silent < 0 {
+        return Err(errno::last());
+    }
+    socket.set_quiet();
+    replace(silent, descriptor, socket)
+}
+
+/// Puts a socket in another one's place.
+fn replace(fresh: c_int, descriptor: c_int, socket: &Socket) -> Result<(), c_int> {
     let result = take_over(fresh, descriptor);
     close(fresh);
     result?;
-    socket.set_strange();
     if let Some((epoll, mut event)) = socket.watch() {
         // SAFETY: the event is valid. An `epoll` that was closed meanwhile waits for nothing.
         unsafe { next::epoll_ctl()(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw mut event) };
     }
-    introduce(descriptor, socket)
+    Ok(())
 }
 
 fn take_over(fresh: c_int, descriptor: c_int) -> Result<(), c_int> {

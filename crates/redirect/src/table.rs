@@ -18,6 +18,8 @@ const OPEN: u32 = 1 << 31;
 const GREETED: u32 = 1 << 30;
 /// In [`Socket::state`]: of a UDP port, not of netlink.
 const DATAGRAM: u32 = 1 << 29;
+/// In [`Socket::state`]: of netlink, and its gateway is gone.
+const QUIET: u32 = 1 << 28;
 /// In [`Socket::state`]: `SOCK_RAW` or `SOCK_DGRAM`.
 const KIND: u32 = 0xff;
 
@@ -153,7 +155,16 @@ impl Socket {
 
     /// The gateway is another one, which knows nothing yet.
     pub(crate) fn set_strange(&self) {
-        self.state.fetch_and(!GREETED, Ordering::Relaxed);
+        self.state.fetch_and(!(GREETED | QUIET), Ordering::Relaxed);
+    }
+
+    /// Whether its gateway is gone and no other was there.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & QUIET != 0
+    }
+
+    pub(crate) fn set_quiet(&self) {
+        self.state.fetch_or(QUIET, Ordering::Relaxed);
     }
 
     pub(crate) fn set_greeted(&self) {
@@ -288,6 +299,12 @@ pub(crate) fn duplicate(descriptor: c_int, copy: c_int) -> bool {
     HIGHEST.fetch_max(copy, Ordering::Relaxed);
     twin.state.store(socket.state.load(Ordering::Relaxed), Ordering::Release);
     true
+}
+
+/// The redirected netlink sockets whose gateway is gone.
+pub(crate) fn quiet() -> impl Iterator<Item = (c_int, &'static Socket)> {
+    let open = |descriptor| Some((descriptor, find(descriptor)?));
+    (0..=HIGHEST.load(Ordering::Relaxed)).filter_map(open).filter(|(_, socket)| socket.is_quiet())
 }
 
 /// Whether a redirected netlink socket of this process has the port.

@@ -41,6 +41,7 @@ fn redirect(kind: c_int) -> c_int {
         }
     }
     if table::insert(descriptor, kind & !FLAGS) {
+        gateway::rouse();
         return descriptor;
     }
     gateway::close(descriptor);

@@ -2,7 +2,11 @@
 //!
 //! The gateway's own datagrams ([`Greeting`]) do not reach the program: an overrun becomes `ENOBUFS`, as on a netlink
 //! socket. When the gateway is gone and another one is there, the next message goes to that one, and who waits for messages is told
-//! that some were lost (`ENOBUFS`). When there is none, that is `ECONNRESET`: netlink knows no end of file.
+//! that some were lost (`ENOBUFS`).
+//!
+//! When there is none, who sends or waits for an answer gets `ECONNRESET`: netlink knows no end of file. A listener is told of the loss
+//! once, and then its socket is silent, as the kernel's is when nothing happens, until this process finds a gateway again: by sending,
+//! by opening a socket, by receiving once more.
 
 use libc::{
     c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec,
@@ -11,6 +15,9 @@ use libc::{
 use super::{address, datagram};
 use crate::greeting::{Greeting, Kind, LENGTH};
 use crate::{errno, gateway, next, table};
+
+/// How often a listener that blocks looks for a gateway, in milliseconds.
+const PAUSE: c_int = 500;
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(super) unsafe extern "C" fn send(
@@ -117,9 +124,12 @@ pub(super) unsafe extern "C" fn recv(
         // SAFETY: the caller's buffer has `length` bytes.
         return unsafe { datagram::receive(descriptor, socket, &mut whole(&mut vector), flags) };
     }
-    if table::find(descriptor).is_none() {
+    let Some(socket) = table::find(descriptor) else {
         // SAFETY: the caller's promises are passed on.
         return unsafe { next::recv()(descriptor, bytes, length, flags) };
+    };
+    if socket.is_quiet() {
+        return errno::fail_length(received_in_silence(descriptor, socket, flags));
     }
     loop {
         // SAFETY: as above.
@@ -181,9 +191,12 @@ pub(super) unsafe extern "C" fn recvmsg(
         // SAFETY: the caller promises a valid message.
         return unsafe { datagram::receive(descriptor, socket, &mut *message, flags) };
     }
-    if table::find(descriptor).is_none() || message.is_null() {
+    let Some(socket) = table::find(descriptor).filter(|_| !message.is_null()) else {
         // SAFETY: the caller's promises are passed on.
         return unsafe { next::recvmsg()(descriptor, message, flags) };
+    };
+    if socket.is_quiet() {
+        return errno::fail_length(received_in_silence(descriptor, socket, flags));
     }
     // SAFETY: the caller promises a valid message.
     let message = unsafe { &mut *message };
@@ -317,7 +330,43 @@ fn is_gone(errno: c_int) -> bool {
 }
 
 fn reconnected(descriptor: c_int) -> Result<(), c_int> {
-    gateway::reconnect(descriptor, table::find(descriptor).ok_or(libc::EBADF)?)
+    gateway::reconnect(descriptor, table::find(descriptor).ok_or(libc::EBADF)?)?;
+    gateway::rouse();
+    Ok(())
+}
+
+/// The errno of who receives when the gateway is gone.
+fn lost(descriptor: c_int) -> c_int {
+    if reconnected(descriptor).is_ok() {
+        return libc::ENOBUFS;
+    }
+    let Some(socket) = table::find(descriptor) else { return libc::EBADF };
+    match gateway::silence(descriptor, socket) {
+        Ok(()) if socket.groups() != 0 => libc::ENOBUFS,
+        _ => libc::ECONNRESET,
+    }
+}
+
+/// The errno of who receives from a socket without a gateway. A listener that may block waits here until there is one.
+fn received_in_silence(descriptor: c_int, socket: &table::Socket, flags: c_int) -> c_int {
+    // SAFETY: the call takes no pointers.
+    let status = unsafe { next::fcntl()(descriptor, libc::F_GETFL) };
+    let at_once = flags & libc::MSG_DONTWAIT != 0 || status & libc::O_NONBLOCK != 0;
+    loop {
+        if reconnected(descriptor).is_ok() {
+            return libc::ENOBUFS;
+        }
+        if socket.groups() == 0 {
+            return libc::ECONNRESET;
+        }
+        if at_once {
+            return libc::EAGAIN;
+        }
+        // SAFETY: no descriptors are passed.
+        if unsafe { libc::poll(std::ptr::null_mut(), 0, PAUSE) } < 0 {
+            return errno::last();
+        }
+    }
 }
 
 /// What the program is told about a datagram that came in; `None` when it was not for the program.
@@ -330,8 +379,7 @@ fn received_by_program(
 ) -> Option<ssize_t> {
     let ended = received == 0 && (room > 0 || flags & libc::MSG_TRUNC != 0);
     if ended || received < 0 && is_gone(errno::last()) {
-        let lost = reconnected(descriptor).map_or(libc::ECONNRESET, |()| libc::ENOBUFS);
-        return Some(errno::fail_length(lost));
+        return Some(errno::fail_length(lost(descriptor)));
     }
     let Some(greeting) = Greeting::parse(&first) else { return Some(received) };
     if flags & libc::MSG_PEEK != 0 {
