@@ -237,6 +237,16 @@ def test_the_kernels_selftest_of_ipsec(network):
     network.here.stop()
 
 
+def test_listeners_hear_of_counters(network):
+    """By the kernel's own thresholds: more than two packets, or any and a second."""
+    network.protect(PROTECTED)
+    with monitor(network) as lines:
+        assert "Async event" not in lines()
+        network.left.ping(HERE.inner[4], THERE.inner[4])
+        wait_for(lambda: "replay update" in lines() and f"SPI {PROTECTED.spi_of(THERE)}" in lines())
+    network.here.stop()
+
+
 class monitor:
     """`ip xfrm monitor` in the background; gives what it has printed so far."""
 

@@ -205,7 +205,10 @@ impl Gateway {
             tracing::info!(?event, "expiry");
         }
         if let Some(control) = control {
-            control.publish(|outbox| xfrm.announce(&events, &before, outbox));
+            control.publish(|outbox| {
+                xfrm.announce(&events, &before, outbox);
+                xfrm.tell_counters(&database.snapshot(), outbox);
+            });
         }
         let asked = Arc::clone(&database.snapshot().acquires);
         xfrm.settle(database);

@@ -53,15 +53,21 @@ impl Xfrm {
         self.post(outbox);
     }
 
+    /// Tells listeners of aevents which states' counters have run ahead; `snapshot` is the newest.
+    pub(crate) fn tell_counters(&mut self, snapshot: &Snapshot, outbox: &mut Outbox) {
+        self.server.tell_counters(snapshot, now(), &mut self.answers);
+        self.post(outbox);
+    }
+
     /// Tells workers what became of acquires and who listens for them. To be called when all else is published.
     pub(crate) fn settle(&mut self, database: &mut Database) {
         self.server.settle(database);
         database.publish();
     }
 
-    /// When [`Xfrm::announce`] must be called at the latest, with or without events.
+    /// When [`Xfrm::announce`] and [`Xfrm::tell_counters`] must be called at the latest, with or without events.
     pub(crate) fn poll_timeout(&self) -> Option<Moment> {
-        self.server.poll_timeout()
+        self.server.poll_timeout().into_iter().chain(self.server.poll_counters()).min()
     }
 
     /// The server's name for a client.
