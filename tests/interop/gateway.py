@@ -3,6 +3,7 @@
 import contextlib
 import json
 import pathlib
+import re
 import signal
 import subprocess
 import tempfile
@@ -79,6 +80,11 @@ class Gateway:
         """The counters of `uxfrm stat` that are not zero."""
         lines = (line.split() for line in self.stat().splitlines())
         return {name: int(count) for name, count in lines if count != "0"}
+
+    def memory(self):
+        """Kilobytes that the program has in memory."""
+        status = pathlib.Path(f"/proc/{self._process.pid}/status").read_text()
+        return int(re.search(r"^VmRSS:\s+(\d+) kB$", status, re.M)[1])
 
     def running(self):
         return self._process is not None and self._process.poll() is None
