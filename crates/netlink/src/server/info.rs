@@ -20,6 +20,10 @@ const SPD_HASH: u16 = 2;
 const SPD_IPV4_THRESHOLD: u16 = 3;
 const SPD_IPV6_THRESHOLD: u16 = 4;
 
+/// A success that says why nothing changes: a refusal would be no answer that programs know of.
+const NO_ADVICE_NEEDED: &str =
+    "Hash thresholds are kept and shown, but look-ups here need no such advice";
+
 /// `xfrm_policy_hashmax`, `xfrm_state_hashmax`.
 const MOST_BUCKETS: u32 = 1024 * 1024;
 
@@ -41,7 +45,7 @@ impl Default for Thresholds {
 }
 
 impl Thresholds {
-    /// NEWSPDINFO: its attributes are a numbering of their own.
+    /// NEWSPDINFO: its attributes are a numbering of their own. A success may come with a warning.
     pub(super) fn set(
         &mut self,
         bytes: &[u8],
@@ -49,6 +53,7 @@ impl Thresholds {
     ) -> Result<Option<&'static str>, Refusal> {
         let mut attributes = RawAttributes::of(bytes);
         let mut new = *self;
+        let mut given = false;
         let (mut ipv4_is_wrong, mut ipv6_is_wrong) = (false, false);
         for attribute in attributes.by_ref() {
             if ![SPD_IPV4_THRESHOLD, SPD_IPV6_THRESHOLD].contains(&attribute.kind) {
@@ -59,6 +64,7 @@ impl Thresholds {
                 let text = "Attribute failed policy validation";
                 return Err(Refusal::at(number::ERANGE, text, place));
             };
+            given = true;
             let highest = threshold.local.max(threshold.remote);
             if attribute.kind == SPD_IPV4_THRESHOLD {
                 (new.ipv4, ipv4_is_wrong) = (threshold, highest > 32);
@@ -73,7 +79,9 @@ impl Thresholds {
             return Err(Refusal::invalid("Invalid hash threshold (must be <= 128 for IPv6)"));
         }
         *self = new;
-        Ok((attributes.leftover() != 0).then_some(LEFTOVER))
+        let leftover = (attributes.leftover() != 0).then_some(LEFTOVER);
+        let advice = given.then_some(NO_ADVICE_NEEDED);
+        Ok(leftover.or(advice))
     }
 }
 
