@@ -42,12 +42,11 @@ pub(crate) fn side_by_side(report: &Report) -> String {
     line("uxfrm, 4 flows", ["1", "10", "100", "1000"].map(ours));
     text.push_str("\nThe kernel's table: with the flow cache, per cent of without, 1 to 4 processors; ours at 1, 10, 1000 and 100,000 policies.\n");
     for (word, flows, cells) in KERNEL {
-        let theirs =
-            cells.map(|(off, on)| format!("{:>8.0}%", f64::from(on) / f64::from(off) * 100.0));
+        let theirs = cells.map(|(off, on)| per_cent(f64::from(on) / f64::from(off)));
         let _ = writeln!(text, "{:>18}{}", format!("Linux, {word} flows"), theirs.concat());
         let ours = ["1", "10", "1000", "100000"].map(|policies| {
             let figure = |cache| find(report, policies, "random", flows, cache, "mpps");
-            format!("{:>8.0}%", figure("auto") / figure("off") * 100.0)
+            per_cent(figure("auto") / figure("off"))
         });
         let _ = writeln!(text, "{:>18}{}", format!("uxfrm, {word} flows"), ours.concat());
     }
@@ -56,6 +55,10 @@ pub(crate) fn side_by_side(report: &Report) -> String {
 
 fn mpps(value: f64) -> String {
     if value.is_nan() { "-".to_owned() } else { format!("{value:.2}") }
+}
+
+fn per_cent(ratio: f64) -> String {
+    if ratio.is_nan() { format!("{:>9}", "-") } else { format!("{:>8.0}%", ratio * 100.0) }
 }
 
 /// A figure of the `tunnels` rows over IPv4; not a number where there is none.
