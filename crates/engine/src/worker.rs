@@ -220,10 +220,11 @@ impl Worker {
     /// [listen](crate::Acquires); who wants them to leave, or to be dropped in time, also where no others come, calls this with an empty batch
     /// while any [wait](Self::waiting).
     pub fn outbound(&mut self, batch: &mut Batch, now: Moment, pool: &mut Pool, out: &mut Output) {
-        self.meet_host();
+        let snapshot = self.snapshots.load();
+        meet_host(snapshot, &mut self.host, &mut self.settings);
         let mut bench = Bench {
             settings: &self.settings,
-            snapshot: self.snapshots.load(),
+            snapshot,
             crypter: &mut self.crypter,
             drops: &self.drops,
             now,
@@ -237,10 +238,11 @@ impl Worker {
     ///
     /// `batch` is empty afterwards.
     pub fn inbound(&mut self, batch: &mut Batch, now: Moment, pool: &mut Pool, out: &mut Output) {
-        self.meet_host();
+        let snapshot = self.snapshots.load();
+        meet_host(snapshot, &mut self.host, &mut self.settings);
         let mut bench = Bench {
             settings: &self.settings,
-            snapshot: self.snapshots.load(),
+            snapshot,
             crypter: &mut self.crypter,
             drops: &self.drops,
             now,
@@ -256,19 +258,6 @@ impl Worker {
         self.outbound.refresh(self.snapshots.load().generation);
         let (outbound, inbound) = (&self.outbound.policies, &self.inbound.policies);
         self.cache_counts.write([outbound.stats_by_family(), inbound.stats_by_family()]);
-    }
-
-    /// Lets what the snapshot says of the host be the settings'.
-    #[inline]
-    fn meet_host(&mut self) {
-        let host = &self.snapshots.load().host;
-        if host.as_ref().map(Arc::as_ptr) != self.host.as_ref().map(Arc::as_ptr)
-            && let Some(host) = host
-        {
-            self.settings.addresses = host.addresses.clone();
-            self.settings.mtu = host.mtu;
-            self.host = Some(Arc::clone(host));
-        }
     }
 
     /// Outbound buffers that wait for a state.
@@ -338,5 +327,17 @@ impl Bench<'_> {
         if !self.out.events.contains(&event) {
             self.out.events.push(event);
         }
+    }
+}
+
+/// Lets what the snapshot says of the host be the settings'. It must be the snapshot of the batch: bundles are kept by its generation.
+#[inline]
+fn meet_host(snapshot: &Snapshot, met: &mut Option<Arc<Host>>, settings: &mut Settings) {
+    if let Some(host) = &snapshot.host
+        && !met.as_ref().is_some_and(|met| Arc::ptr_eq(met, host))
+    {
+        settings.addresses = host.addresses.clone();
+        settings.mtu = host.mtu;
+        *met = Some(Arc::clone(host));
     }
 }
