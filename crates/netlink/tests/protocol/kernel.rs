@@ -80,7 +80,7 @@ pub(crate) fn against_the_kernel(test: impl FnOnce(&Kernel) + Send + 'static) {
 const HAS_WORDS: u16 = 0x200;
 
 /// What of an answer must be the same: all but times, port ids and what is random.
-fn comparable(answers: &[Answer]) -> Vec<String> {
+pub(crate) fn comparable(answers: &[Answer]) -> Vec<String> {
     answers
         .iter()
         .map(|answer| {

@@ -3,6 +3,8 @@
 
 mod acquire;
 mod counters;
+mod dice;
+mod get_policy;
 mod iproute2;
 mod judge;
 mod kernel;
