@@ -22,10 +22,11 @@ enabled = true
 class Gateway:
     """Started by `start`, ended by `stop` (SIGTERM, must be clean) or `kill` (SIGKILL)."""
 
-    def __init__(self, binary, namespace, mtu=1400):
+    def __init__(self, binary, namespace, mtu=1400, workers=1):
         self.namespace = namespace
         self._binary = binary
         self._mtu = mtu
+        self._workers = workers
         self._directory = tempfile.TemporaryDirectory(prefix="uxfrm-test-")
         self._process = None
 
@@ -44,7 +45,7 @@ class Gateway:
     def write(self, lines, guard="auto", more=""):
         """Lays the `ip xfrm` lines and the configuration that names them."""
         self.batch.write_text("".join(f"{line}\n" for line in lines))
-        (self.directory / "config.toml").write_text(configuration(self._mtu, self.batch, guard) + more)
+        (self.directory / "config.toml").write_text(configuration(self._mtu, self.batch, guard, self._workers) + more)
 
     def start(self, lines=(), guard="auto", more=""):
         """`more` is further TOML, as `CONTROLLED`."""
@@ -115,7 +116,7 @@ class Gateway:
         self._directory.cleanup()
 
 
-def configuration(mtu, batch, guard):
+def configuration(mtu, batch, guard, workers=1):
     return f"""\
 [host]
 tun = "{TUN}"
@@ -130,5 +131,5 @@ udp_ports = [4500]
 batch = [{json.dumps(str(batch))}]
 
 [runtime]
-workers = 1
+workers = {workers}
 """
