@@ -5,8 +5,8 @@
 )]
 
 use uxfrm_engine::{
-    Action, CacheMode, CacheSettings, CacheStats, Direction, Family, FlowKey, IfId, Mark, Mode,
-    Policy, PolicyKey, PolicyKind, PolicyName, PortMask, Prefix, Priority,
+    Action, CacheMode, CacheSettings, CacheStats, Defaults, Direction, Family, FlowKey, Host, IfId,
+    Mark, Mode, Policy, PolicyKey, PolicyKind, PolicyName, PortMask, Prefix, Priority, Selector,
 };
 use uxfrm_packet::{IpPacket, PacketBuf, Protocol};
 use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Rng, Way, Wrapping, packets, taken_apart};
@@ -102,16 +102,20 @@ fn flows_without_a_policy_are_known_as_well() {
     assert_eq!((outward(&left).misses, outward(&left).hits), (2, 4));
 }
 
-/// Plain datagrams and keep-alives beside ESP in UDP, from the wire.
+/// Plain datagrams, also at the port of ESP in UDP: what stands where an SPI would is no part of their flow.
 #[test]
 fn datagrams_that_are_not_esp_are_known_too() {
     let mut right = Pair::new(&with_cache(CacheMode::On, 64)).right;
-    let plain = || packets::udp("198.51.100.1:4500", "192.0.2.2:53", b"a question");
-    for _ in 0..6 {
-        assert_eq!(right.inbound(vec![plain()]).len(), 1);
+    for number in 1..=6 {
+        let question = [number, number, 1, 2, 3, 4, 5, 6, 7, 8];
+        let ike = [0, 0, 0, 0, number, number, 1, 2, 3, 4, 5, 6];
+        for (to, payload) in [("192.0.2.2:53", &question[..]), ("192.0.2.2:4500", &ike[..])] {
+            let plain = packets::udp("198.51.100.1:4500", to, payload);
+            assert_eq!(right.inbound(vec![plain]).len(), 1);
+        }
     }
     let inward = right.worker.caches()[1];
-    assert_eq!((inward.misses, inward.hits), (2, 4));
+    assert_eq!((inward.entries, inward.misses, inward.hits), (2, 4, 8));
     right.assert_accounts();
 }
 
@@ -134,6 +138,107 @@ fn the_same_addresses_in_two_databases_are_two_flows() {
         assert_eq!(sent(&mut left, other), None);
     }
     assert_eq!(outward(&left).entries, 2);
+}
+
+/// The same addresses and ports under two marks.
+#[test]
+fn the_same_addresses_under_two_marks_are_two_flows() {
+    let wrapping = with_cache(CacheMode::On, 64);
+    let mut left = Pair::new(&wrapping).left;
+    let mark = Mark { value: 4, mask: 6 };
+    let block = Policy {
+        action: Action::Block,
+        templates: Vec::new(),
+        mark,
+        ..wrapping.policy(Direction::Out, Way::Right)
+    };
+    left.add_policy(Policy { priority: Priority(0), ..block });
+    let marks = [(0, Some(true)), (4, None), (5, None), (6, Some(true))];
+    for _ in 0..5 {
+        for (mark, fate) in marks {
+            let mut packet = datagram();
+            packet.mark = mark;
+            assert_eq!(sent(&mut left, packet), fate, "mark {mark}");
+        }
+    }
+    assert_eq!(outward(&left).entries, marks.len() as u64);
+}
+
+/// The same packet meets the policies `in` while its destination is the host's own, and those of `fwd` when it is not.
+#[test]
+fn the_same_addresses_in_two_directions_are_two_flows() {
+    let mut right = Pair::new(&with_cache(CacheMode::On, 64)).right;
+    let plain = || packets::udp("198.51.100.1:7", "198.51.100.2:9", b"payload");
+    let mut block = Wrapping::tunnel4().policy(Direction::Forward, Way::Left);
+    block.selector = Selector::any(Family::V4);
+    block.templates.clear();
+    block.action = Action::Block;
+    right.add_policy(Policy { priority: Priority(0), ..block });
+    for _ in 0..3 {
+        for (own, passes) in [("198.51.100.2", 1), ("198.51.100.3", 0)] {
+            let addresses = std::iter::once(own.parse().unwrap()).collect();
+            right.database.set_host(Host { addresses, mtu: 1500 });
+            for _ in 0..3 {
+                assert_eq!(right.inbound(vec![plain()]).len(), passes, "the host is {own}");
+            }
+        }
+    }
+    assert_eq!(right.worker.caches()[1].entries, 2);
+}
+
+/// A sub policy that allows leaves the word to the main one, for flows that are known as well, whichever comes and goes.
+#[test]
+fn known_flows_heed_policies_of_both_kinds() {
+    let wrapping = with_cache(CacheMode::On, 64);
+    let mut left = Pair::new(&wrapping).left;
+    let of_kind = |kind, action| Policy {
+        kind,
+        action,
+        templates: Vec::new(),
+        ..wrapping.policy(Direction::Out, Way::Right)
+    };
+    let protect = wrapping.policy(Direction::Out, Way::Right);
+    let pass = of_kind(PolicyKind::Main, Action::Allow);
+    let block = of_kind(PolicyKind::Main, Action::Block);
+    let sub_pass = of_kind(PolicyKind::Sub, Action::Allow);
+    let sub_block = of_kind(PolicyKind::Sub, Action::Block);
+    let changes = [
+        (&sub_pass, Some(true)),
+        (&block, None),
+        (&pass, Some(false)),
+        (&sub_block, None),
+        (&protect, None),
+        (&sub_pass, Some(true)),
+        (&sub_block, None),
+    ];
+    for (change, fate) in changes {
+        left.database.apply(left.now, |to| to.update_policy(change.clone())).unwrap();
+        for _ in 0..4 {
+            assert_eq!(sent(&mut left, datagram()), fate);
+        }
+    }
+    let gone = PolicyKey { kind: PolicyKind::Sub, ..key(&sub_block) };
+    left.database.apply(left.now, |to| to.delete_policy(&gone)).unwrap();
+    for _ in 0..4 {
+        assert_eq!(sent(&mut left, datagram()), Some(true), "the main one alone");
+    }
+    assert!(outward(&left).hits > 16, "they were known");
+}
+
+/// That a flow has no policy is remembered, not what becomes of such flows.
+#[test]
+fn flows_without_a_policy_follow_the_default() {
+    let mut left = Pair::new(&with_cache(CacheMode::On, 64)).left;
+    let stray = || packets::udp("10.9.0.1:7", "10.9.0.2:9", b"payload");
+    for (outbound, fate) in
+        [(Action::Allow, Some(false)), (Action::Block, None), (Action::Allow, Some(false))]
+    {
+        let defaults = Defaults { outbound, ..Defaults::default() };
+        left.database.apply(left.now, |to| to.set_defaults(defaults));
+        for _ in 0..4 {
+            assert_eq!(sent(&mut left, stray()), fate);
+        }
+    }
 }
 
 #[test]
