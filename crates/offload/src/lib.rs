@@ -1,0 +1,25 @@
+//! IPsec offload devices: what a device can hold, what it refuses and in which words, and where it steers what it decrypted.
+//!
+//! A [`Profile`] is a device as data: its tables, its features and the checks of its driver in the driver's order. Four are shipped
+//! ([`Profile::shipped`]), and users write their own in TOML. A [`Registry`] is the control half of one device: it takes states and
+//! policies as `xdo_dev_state_add` and `xdo_dev_policy_add` would (`net/xfrm/xfrm_device.c`). A [`Steering`] is what the device does with
+//! the 5-tuple of a decrypted packet: flow director rules in ethtool's words, else receive side scaling.
+//!
+//! Not wired yet: the data half (the model NIC that encrypts), events, virtual functions, and the gateway's use of all this.
+#![forbid(unsafe_code)]
+
+mod profile;
+mod refusal;
+mod registry;
+mod steering;
+
+pub use profile::{Profile, ProfileError, SteeringLimits, TableSizes};
+pub use refusal::{Errno, Refusal};
+pub use registry::{Attached, Handle, Registry};
+pub use steering::{
+    FlowRule, Queue, RssKey, Steering,
+    grammar::{RuleCommand, RuleError},
+    rule::{FlowType, RuleId},
+    target::Target,
+    tuple::Tuple,
+};

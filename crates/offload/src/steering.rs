@@ -1,0 +1,122 @@
+//! Which receive queue a packet goes to, once it is decrypted: flow director rules first, else receive side scaling.
+//!
+//! Rules are looked at in the order of their places, as ethtool says (`RX_CLS_LOC_*`): the lowest that fits decides.
+
+use std::collections::BTreeMap;
+
+use grammar::{RuleCommand, RuleError};
+use rule::RuleId;
+use target::Target;
+use toeplitz::INDIRECTIONS;
+use tuple::Tuple;
+
+use crate::SteeringLimits;
+pub use rule::FlowRule;
+pub use toeplitz::RssKey;
+
+pub(crate) mod grammar;
+pub(crate) mod rule;
+pub(crate) mod target;
+mod toeplitz;
+pub(crate) mod tuple;
+
+/// A receive queue, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Queue(pub u16);
+
+/// The rules and the hash of one device.
+#[derive(Clone, Debug)]
+pub struct Steering {
+    limits: SteeringLimits,
+    rules: BTreeMap<RuleId, FlowRule>,
+    key: RssKey,
+    indirections: [Queue; INDIRECTIONS],
+}
+
+impl Steering {
+    /// No rules; flows are spread evenly over all queues.
+    #[must_use]
+    pub fn new(limits: SteeringLimits, key: RssKey) -> Self {
+        let queues = (0..limits.queues.max(1)).cycle();
+        let mut indirections = [Queue(0); INDIRECTIONS];
+        for (place, queue) in indirections.iter_mut().zip(queues) {
+            *place = Queue(queue);
+        }
+        Self { limits, rules: BTreeMap::new(), key, indirections }
+    }
+
+    /// Carries out what `ethtool -U` was told: adds a rule and gives its place, or deletes one.
+    ///
+    /// # Errors
+    /// A [`RuleError`]: nothing has changed then.
+    pub fn change(&mut self, command: RuleCommand) -> Result<RuleId, RuleError> {
+        match command {
+            RuleCommand::Delete(place) => {
+                self.rules.remove(&place).map(|_| place).ok_or(RuleError::NoRule(place))
+            }
+            RuleCommand::Add(rule, wanted) => {
+                self.check(&rule)?;
+                let place = self.place(wanted)?;
+                self.rules.insert(place, rule);
+                Ok(place)
+            }
+        }
+    }
+
+    /// The rules by their places (`ethtool -u`).
+    pub fn rules(&self) -> impl Iterator<Item = (RuleId, &FlowRule)> {
+        self.rules.iter().map(|(place, rule)| (*place, rule))
+    }
+
+    /// Where the flex field lies, counted from the start of the frame; `None` while no rule matches it.
+    #[must_use]
+    pub fn flex_offset(&self) -> Option<u16> {
+        self.rules.values().find_map(|rule| rule.flex().map(|flex| flex.offset))
+    }
+
+    /// Where a packet goes.
+    #[must_use]
+    pub fn steer(&self, tuple: &Tuple) -> Target {
+        let rule = self.rules.values().find(|rule| rule.fits(tuple));
+        rule.map_or_else(|| Target::Queue(self.scale(tuple)), FlowRule::target)
+    }
+
+    fn scale(&self, tuple: &Tuple) -> Queue {
+        let hash = self.key.hash(tuple);
+        // The table has 128 places, so the low seven bits are one of them.
+        self.indirections[hash as usize % INDIRECTIONS]
+    }
+
+    fn check(&self, rule: &FlowRule) -> Result<(), RuleError> {
+        if let Target::Queue(queue) = rule.target()
+            && queue.0 >= self.limits.queues
+        {
+            return Err(RuleError::NoQueue(queue.0, self.limits.queues - 1));
+        }
+        let Some(flex) = rule.flex() else { return Ok(()) };
+        if !self.limits.flex_field {
+            return Err(RuleError::NoFlexField);
+        }
+        match self.flex_offset() {
+            Some(offset) if offset != flex.offset => Err(RuleError::OtherFlexOffset(offset)),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Without a wish: the highest that is free, as ethtool chooses, so that rules with a wish go before.
+    fn place(&self, wanted: Option<RuleId>) -> Result<RuleId, RuleError> {
+        let end = u32::try_from(self.limits.rules).unwrap_or(u32::MAX);
+        match wanted {
+            Some(place) if place.0 >= end => Err(RuleError::NoPlace(place, end.saturating_sub(1))),
+            Some(place) => Ok(place),
+            None => (0..end)
+                .rev()
+                .map(RuleId)
+                .find(|place| !self.rules.contains_key(place))
+                .ok_or(RuleError::Full(end)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
