@@ -35,7 +35,10 @@ use crate::fragments::reassembly::{Outcome, Reassembly};
 use crate::sa::replay::Candidate;
 use crate::spd::flow_cache::Known;
 use crate::worker::{Bench, Traffic};
-use crate::{Direction, DropReason, FlowKey, PolicyCache, Sa, SaProtocol, Settings, Spi, UdpEncap};
+use crate::{
+    Direction, DropReason, FlowKey, PolicyCache, Sa, SaProtocol, Settings, Spi, Stage, UdpEncap,
+    Watch,
+};
 use check::MAX_DEPTH;
 use peel::{Envelope, Peeled};
 
@@ -141,23 +144,29 @@ impl Inbound {
         }
     }
 
-    pub(crate) fn run(&mut self, batch: &mut Batch, bench: &mut Bench<'_>) {
+    pub(crate) fn run(&mut self, batch: &mut Batch, bench: &mut Bench<'_>, watch: &mut impl Watch) {
         self.policies.begin(&bench.snapshot.spd);
         let late = self.reassembly.expire(bench.now, bench.pool);
         bench.refuse(&mut self.traffic, late, DropReason::InFragment);
         for packet in batch.drain() {
             self.receive(packet);
         }
+        watch.passed(Stage::Receive);
         for _ in 0..=MAX_DEPTH {
             self.peel_all(bench);
+            watch.passed(Stage::Peel);
             if self.sealed.is_empty() {
                 break;
             }
             self.open(bench);
+            watch.passed(Stage::Open);
             self.accept(bench);
+            watch.passed(Stage::Accept);
             self.strip(bench);
+            watch.passed(Stage::Strip);
         }
-        self.deliver(bench);
+        self.deliver(bench, watch);
+        watch.passed(Stage::Deliver);
         self.traffic.held = self.reassembly.held();
         self.used.clear();
     }

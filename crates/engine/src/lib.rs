@@ -26,6 +26,7 @@ mod prefix;
 mod selector;
 mod snapshot;
 mod stats;
+mod watch;
 mod worker;
 
 pub use acquire::{Acquires, KeyManagers, Wanted};
@@ -64,6 +65,7 @@ pub use spd::{
     template::{Level, Template},
 };
 pub use stats::{DropCounts, Drops};
+pub use watch::{Stage, Watch};
 pub use worker::{
     HostAddresses, HostPort, Output, Patience, Settings, Traffic, UdpSuper, WireHeaders, Worker,
 };

@@ -41,7 +41,10 @@ use crate::esp::layer::{Inside, Layer, Wrap};
 use crate::pmtu::{self, ErrorBudget};
 use crate::spd::flow_cache::Known;
 use crate::worker::{Bench, Traffic};
-use crate::{Action, AnswerId, Direction, DropReason, FlowKey, PolicyCache, Ruling, Settings, Spi};
+use crate::{
+    Action, AnswerId, Direction, DropReason, FlowKey, PolicyCache, Ruling, Settings, Spi, Stage,
+    Watch,
+};
 use waiting::Waiting;
 
 /// The outbound half of a worker: scratch and what it remembers between batches.
@@ -129,11 +132,11 @@ impl Outbound {
         self.waiting.len()
     }
 
-    pub(crate) fn run(&mut self, batch: &mut Batch, bench: &mut Bench<'_>) {
+    pub(crate) fn run(&mut self, batch: &mut Batch, bench: &mut Bench<'_>, watch: &mut impl Watch) {
         self.policies.begin(&bench.snapshot.spd);
         self.refresh(bench.snapshot.generation);
         self.resume(bench);
-        self.look_ahead(batch, bench);
+        self.look_ahead(batch, bench, watch);
         let ahead = std::mem::take(&mut self.ahead);
         let known = ahead.headers.iter().zip(&ahead.flows).zip(&ahead.known);
         for (packet, ((ip, flow), known)) in batch.drain().zip(known) {
@@ -141,19 +144,25 @@ impl Outbound {
         }
         self.ahead = ahead;
         self.policies.settle(bench.now);
+        watch.passed(Stage::Frame);
         let cache = &self.cache;
         let depths = self.items.iter().map(|item| cache.bundle(item.bundle).layers.len());
         for depth in 0..depths.max().unwrap_or(0) {
             self.number(depth, bench);
+            watch.passed(Stage::Number);
             self.wrap(depth);
+            watch.passed(Stage::Wrap);
             self.seal(depth, bench);
+            watch.passed(Stage::Seal);
             self.finish(depth);
+            watch.passed(Stage::Finish);
         }
         self.transmit(bench);
+        watch.passed(Stage::Transmit);
     }
 
     /// 2 Flow key, 3 Look up.
-    fn look_ahead(&mut self, batch: &Batch, bench: &Bench<'_>) {
+    fn look_ahead(&mut self, batch: &Batch, bench: &Bench<'_>, watch: &mut impl Watch) {
         let Ahead { headers, flows, known } = &mut self.ahead;
         headers.clear();
         flows.clear();
@@ -168,7 +177,9 @@ impl Outbound {
             });
             headers.push(ip);
         }
+        watch.passed(Stage::Parse);
         self.policies.know_each(&bench.snapshot.spd, Direction::Out, flows, &[], known);
+        watch.passed(Stage::LookUp);
     }
 
     /// 1 Receive.

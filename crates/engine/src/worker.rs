@@ -14,6 +14,7 @@ use crate::inbound::Inbound;
 use crate::outbound::Outbound;
 use crate::{
     CacheCounts, CacheStats, Caches, DropReason, Drops, Event, Host, Moment, Published, Snapshot,
+    Watch,
 };
 
 /// Who writes the headers outside ESP-in-UDP packets.
@@ -220,6 +221,18 @@ impl Worker {
     /// [listen](crate::Acquires); who wants them to leave, or to be dropped in time, also where no others come, calls this with an empty batch
     /// while any [wait](Self::waiting).
     pub fn outbound(&mut self, batch: &mut Batch, now: Moment, pool: &mut Pool, out: &mut Output) {
+        self.outbound_watched(batch, now, pool, out, &mut ());
+    }
+
+    /// As [`Worker::outbound`], and tells `watch` of each stage.
+    pub fn outbound_watched(
+        &mut self,
+        batch: &mut Batch,
+        now: Moment,
+        pool: &mut Pool,
+        out: &mut Output,
+        watch: &mut impl Watch,
+    ) {
         let snapshot = self.snapshots.load();
         meet_host(snapshot, &mut self.host, &mut self.settings);
         let mut bench = Bench {
@@ -231,13 +244,25 @@ impl Worker {
             pool,
             out,
         };
-        self.outbound.run(batch, &mut bench);
+        self.outbound.run(batch, &mut bench, watch);
     }
 
     /// Takes packets from the network, checks and opens them, and puts what the policies let pass into `out.host`.
     ///
     /// `batch` is empty afterwards.
     pub fn inbound(&mut self, batch: &mut Batch, now: Moment, pool: &mut Pool, out: &mut Output) {
+        self.inbound_watched(batch, now, pool, out, &mut ());
+    }
+
+    /// As [`Worker::inbound`], and tells `watch` of each stage.
+    pub fn inbound_watched(
+        &mut self,
+        batch: &mut Batch,
+        now: Moment,
+        pool: &mut Pool,
+        out: &mut Output,
+        watch: &mut impl Watch,
+    ) {
         let snapshot = self.snapshots.load();
         meet_host(snapshot, &mut self.host, &mut self.settings);
         let mut bench = Bench {
@@ -249,7 +274,7 @@ impl Worker {
             pool,
             out,
         };
-        self.inbound.run(batch, &mut bench);
+        self.inbound.run(batch, &mut bench, watch);
     }
 
     /// Lets go of states that are no longer in the snapshot, and of their keys. Every batch does; a worker without traffic is to

@@ -6,13 +6,14 @@ use super::check::{Arrival, SecPath, check};
 use super::quote::reported;
 use super::{Fate, Inbound, Item, Questions, Used};
 use crate::worker::Bench;
-use crate::{AnswerId, Direction, DropReason, FlowKey, HostPort, Spi, UdpSuper};
+use crate::{AnswerId, Direction, DropReason, FlowKey, HostPort, Spi, Stage, UdpSuper, Watch};
 
 impl Inbound {
     /// 8 Check, 9 Coalesce, 10 Transmit.
-    pub(super) fn deliver(&mut self, bench: &mut Bench<'_>) {
+    pub(super) fn deliver(&mut self, bench: &mut Bench<'_>, watch: &mut impl Watch) {
         let mut questions = std::mem::take(&mut self.questions);
         self.look_up(&mut questions, bench);
+        watch.passed(Stage::LookUp);
         let mut answered = questions.known.iter().zip(&questions.flows).zip(&questions.directions);
         for place in 0..self.items.len() {
             match self.items[place].fate {

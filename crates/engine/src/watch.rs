@@ -1,0 +1,87 @@
+//! Where a batch is on its way, for whoever measures the stages.
+
+/// A stage that a batch has just been through: a number, or several, of the maps of `outbound.rs` and `inbound.rs`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Inbound 1: packets of trains became items.
+    Receive,
+    /// Outbound 2: flow keys.
+    Parse,
+    /// Outbound 3, inbound 8: policies, and bundles where they are known.
+    LookUp,
+    /// Outbound 1, 4, 5: checksums, verdicts, PMTU, frames.
+    Frame,
+    /// Outbound 6: sequence numbers.
+    Number,
+    /// Outbound 7: headers, padding, trailer.
+    Wrap,
+    /// Outbound 8: encryption.
+    Seal,
+    /// Outbound 9: UDP checksums.
+    Finish,
+    /// Outbound 10: what leaves.
+    Transmit,
+    /// Inbound 2, 3, 4: headers, states, replay check.
+    Peel,
+    /// Inbound 5: decryption.
+    Open,
+    /// Inbound 6: replay windows, charges.
+    Accept,
+    /// Inbound 7: back to IP packets.
+    Strip,
+    /// Inbound 8, 9, 10: selectors, templates; to the host.
+    Deliver,
+}
+
+impl Stage {
+    /// All of them.
+    pub const ALL: [Self; 14] = [
+        Self::Receive,
+        Self::Parse,
+        Self::LookUp,
+        Self::Frame,
+        Self::Number,
+        Self::Wrap,
+        Self::Seal,
+        Self::Finish,
+        Self::Transmit,
+        Self::Peel,
+        Self::Open,
+        Self::Accept,
+        Self::Strip,
+        Self::Deliver,
+    ];
+
+    /// Its name, in lower case.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Receive => "receive",
+            Self::Parse => "parse",
+            Self::LookUp => "look_up",
+            Self::Frame => "frame",
+            Self::Number => "number",
+            Self::Wrap => "wrap",
+            Self::Seal => "seal",
+            Self::Finish => "finish",
+            Self::Transmit => "transmit",
+            Self::Peel => "peel",
+            Self::Open => "open",
+            Self::Accept => "accept",
+            Self::Strip => "strip",
+            Self::Deliver => "deliver",
+        }
+    }
+}
+
+/// Told of each stage when a batch is through it. The engine knows no clock: who watches has one.
+pub trait Watch {
+    /// All packets of the batch are through `stage`; a chain of SAs passes some more than once.
+    fn passed(&mut self, stage: Stage);
+}
+
+/// Nobody watches, at no cost.
+impl Watch for () {
+    #[inline(always)]
+    fn passed(&mut self, _: Stage) {}
+}
