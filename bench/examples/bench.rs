@@ -9,6 +9,7 @@ fn main() -> anyhow::Result<()> {
     for word in std::env::args().skip(1) {
         match word.as_str() {
             "--quick" => options.quick = true,
+            "--stages" => options.stages = true,
             "--json" => options.json = Some("-".into()),
             _ if word.contains('=') => options.only = word.parse()?,
             _ => name = word,

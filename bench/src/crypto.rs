@@ -38,7 +38,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
 }
 
 /// The transforms by the bench's short names.
-fn transforms() -> Result<Vec<(&'static str, Transform)>, uxfrm_crypto::Error> {
+pub(crate) fn transforms() -> Result<Vec<(&'static str, Transform)>, uxfrm_crypto::Error> {
     let cbc = |auth, bits, trunc| {
         Transform::cipher_auth(Some(("cbc(aes)", 128)), Some((auth, bits, trunc)))
     };

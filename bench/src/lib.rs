@@ -8,6 +8,7 @@
 mod clock;
 pub mod control;
 pub mod crypto;
+pub mod esp;
 mod filter;
 pub mod lookup;
 mod report;
@@ -37,10 +38,12 @@ pub struct Options {
     pub rules: Option<PathBuf>,
     /// `lookup`: packets for them.
     pub trace: Option<PathBuf>,
+    /// `esp`: cycles of each stage as well.
+    pub stages: bool,
 }
 
 /// The names [`run`] knows.
-pub const NAMES: &[&str] = &["crypto", "lookup", "control", "states"];
+pub const NAMES: &[&str] = &["crypto", "esp", "lookup", "control", "states"];
 
 /// Runs one bench and writes its table (or, for `--json -`, its JSON) to `out`.
 ///
@@ -49,6 +52,7 @@ pub const NAMES: &[&str] = &["crypto", "lookup", "control", "states"];
 pub fn run(name: &str, options: &Options, out: &mut impl Write) -> anyhow::Result<()> {
     let report = match name {
         "crypto" => crypto::run(options)?,
+        "esp" => esp::run(options)?,
         "lookup" => lookup::run(options)?,
         "states" => states::run(options)?,
         "control" => control::run(options)?,

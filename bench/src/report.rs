@@ -134,6 +134,12 @@ impl Row {
         row
     }
 
+    /// Cycles of each stage that was measured by itself.
+    pub fn stages(&self) -> impl Iterator<Item = (&str, f64)> {
+        let stages = self.figures.iter().filter(|(name, _)| name.starts_with("stage_"));
+        stages.filter_map(|(name, cycles)| Some((name.as_str(), cycles.as_f64()?)))
+    }
+
     /// One figure more, rounded to `places`.
     pub fn figure(&mut self, name: &str, value: f64, places: i32) {
         let scale = 10f64.powi(places);

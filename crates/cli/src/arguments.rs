@@ -168,6 +168,10 @@ pub(crate) struct BenchOptions {
     /// lookup: take the packets for them from this file.
     #[arg(long, value_name = "FILE", requires = "rules")]
     pub(crate) trace: Option<PathBuf>,
+
+    /// esp: show the cycles of each stage as well.
+    #[arg(long)]
+    pub(crate) stages: bool,
 }
 
 #[cfg(test)]

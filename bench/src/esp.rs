@@ -1,0 +1,91 @@
+//! `uxfrm bench esp`: cycles per packet of the whole data path in memory, beside the crypto library alone.
+//!
+//! A round is [`ROUND`] packets of as many SAs in turn. 256 of them wait in a port in memory, warm as from a network
+//! card; batch by batch they are received, walk through a [`Worker`](uxfrm_engine::Worker), and are transmitted to a port in
+//! memory. Then the floor is measured with the same packets in the same buffers: the crypto library's calls and nothing else, or for the
+//! null transform a copy. A round's figure is the median over its 256s, so that what else runs on the machine does not count.
+
+mod gateways;
+mod plan;
+mod ring;
+mod trial;
+
+use crate::Options;
+use crate::clock::TscClock;
+use crate::report::{Machine, Report, Row};
+use gateways::Gateways;
+use trial::{Trial, Yardstick};
+
+pub use plan::Shape;
+
+/// Packets of a round.
+const ROUND: usize = 4096;
+
+/// Measures what the options leave. Without a word about them, sizes are combined with transforms; more SAs, other modes and other batches are
+/// shown for 64 and 1400 bytes of AES-GCM.
+///
+/// # Errors
+/// What making states and keys has, or a packet that did not come through, which no figure would excuse.
+pub fn run(options: &Options) -> anyhow::Result<Report> {
+    let (rounds, steps) = if options.quick { (2, 2) } else { (15, ROUND / ring::ROOM) };
+    let clock = TscClock::calibrate();
+    let mut rows = Vec::new();
+    for scene in plan::scenes(options)? {
+        let mut gateways = Gateways::new(&scene)?;
+        let mut yardstick = Yardstick::new(&scene)?;
+        let mut trials: Vec<Trial> =
+            scene.cases(options).into_iter().map(|case| Trial::new(case, options.stages)).collect();
+        // The flow caches know all flows after their second packets.
+        let warm = 3;
+        for round in 0..warm + rounds {
+            for trial in &mut trials {
+                // A round ends where the flows begin anew.
+                let steps = if scene.sas > ring::ROOM { ROUND / ring::ROOM } else { steps };
+                trial.round(&mut gateways, &mut yardstick, steps)?;
+                if round < warm {
+                    trial.forget();
+                }
+            }
+        }
+        rows.extend(trials.into_iter().map(|trial| -> Row { trial.row(clock.hz()) }));
+    }
+    Ok(Report { bench: "esp", machine: Machine::here(clock.hz()), rows })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(only: &str) -> Vec<Row> {
+        let only = only.parse().unwrap();
+        run(&Options { only, quick: true, stages: true, ..Options::default() }).unwrap().rows
+    }
+
+    #[test]
+    fn every_mode_carries_packets_both_ways() {
+        let rows = rows(
+            "transform=gcm128,bytes=64,sas=1,batch=64,mode=transport4,mode=transport6,mode=tunnel4,mode=tunnel6,\
+             mode=transport4-udp,mode=tunnel4-udp,mode=tunnel6-udp",
+        );
+        assert_eq!(rows.len(), 2 * Shape::ALL.len());
+        for row in &rows {
+            assert!(row.figures["cycles_per_packet"].as_f64().unwrap() > 0.0);
+            assert!(row.figures["floor_cycles"].as_f64().unwrap() > 0.0);
+        }
+    }
+
+    #[test]
+    fn stages_add_up_to_the_whole() {
+        for row in rows("transform=null,bytes=64,sas=64,batch=256,mode=tunnel4") {
+            let whole = row.figures["cycles_per_packet"].as_f64().unwrap();
+            let stages: f64 = row.stages().map(|(_, cycles)| cycles).sum();
+            assert!(stages > 0.5 * whole && stages < 2.0 * whole, "{stages} of {whole}");
+        }
+    }
+
+    #[test]
+    fn every_transform_has_a_floor() {
+        let rows = rows("bytes=64,sas=1,batch=64,mode=tunnel4,direction=in");
+        assert_eq!(rows.len(), crate::crypto::transforms().unwrap().len());
+    }
+}

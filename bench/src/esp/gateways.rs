@@ -1,0 +1,231 @@
+//! Two gateways with the same states: one sends, the other receives.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use uxfrm_crypto::Backend;
+use uxfrm_engine::{
+    Action, Database, Direction, IfId, Level, Limits, Mark, Mode, Moment, Output, Policy,
+    PolicyFlags, PolicyIndex, PolicyKind, Prefix, Priority, ReplayConfig, Reqid, SaConfig,
+    SaExtraFlags, SaFlags, SaId, SaProtocol, SaTransform, Selector, Settings, Spi, Template,
+    UdpEncap, UdpEncapKind, Worker,
+};
+use uxfrm_packet::ipv4::{self, Ipv4Header};
+use uxfrm_packet::ipv6::Ipv6Header;
+use uxfrm_packet::{PacketBuf, Pool, Protocol};
+use zerocopy::IntoBytes;
+
+use super::plan::{Scene, Shape};
+
+/// One end.
+pub(super) struct Gateway {
+    pub(super) worker: Worker,
+    pub(super) pool: Pool,
+    pub(super) out: Output,
+    _database: Database,
+}
+
+/// Both ends, and the heads of the packets that go from one to the other: flow n by SA n.
+pub(super) struct Gateways {
+    pub(super) sender: Gateway,
+    pub(super) receiver: Gateway,
+    heads: Vec<Head>,
+    /// The flow that comes next.
+    at: usize,
+}
+
+/// IP and UDP headers without lengths.
+#[derive(Clone, Copy)]
+struct Head {
+    bytes: [u8; 48],
+    ip_len: usize,
+}
+
+/// The whole time that a bench runs.
+pub(super) const NOW: Moment = Moment::from_secs(1);
+
+impl Gateways {
+    pub(super) fn new(scene: &Scene) -> anyhow::Result<Self> {
+        let ends = Ends { shape: scene.shape };
+        let sender = Gateway::new(scene, [Direction::Out].as_slice(), [ends.near()].as_slice())?;
+        let far: Vec<_> = (0..scene.sas).map(|number| ends.far(number)).collect();
+        let receiver = Gateway::new(scene, &[Direction::In, Direction::Forward], &far)?;
+        let heads = (0..scene.sas).map(|number| ends.head(number)).collect();
+        Ok(Self { sender, receiver, heads, at: 0 })
+    }
+
+    /// Begins with the first flow again.
+    pub(super) fn rewind(&mut self) {
+        self.at = 0;
+    }
+
+    /// Makes the next flow's packet of `bytes` bytes of what the buffer held.
+    pub(super) fn fill(&mut self, packet: &mut PacketBuf, bytes: usize) {
+        let head = &self.heads[self.at];
+        self.at = (self.at + 1) % self.heads.len();
+        packet.reset();
+        if let Some(room) = packet.append(bytes) {
+            head.write(room);
+        }
+    }
+}
+
+impl Gateway {
+    fn new(scene: &Scene, directions: &[Direction], own: &[IpAddr]) -> anyhow::Result<Self> {
+        let mut database = Database::new(Backend::Auto);
+        let ends = Ends { shape: scene.shape };
+        database.apply(NOW, |change| -> anyhow::Result<()> {
+            for number in 0..scene.sas {
+                change.add_sa(ends.state(number, scene))?;
+                for direction in directions {
+                    change.add_policy(ends.policy(number, *direction)?)?;
+                }
+            }
+            Ok(())
+        })?;
+        // Nothing is to be fragmented.
+        let addresses = own.iter().copied().collect();
+        let settings = Settings { addresses, mtu: 9000, ..Settings::default() };
+        let worker = Worker::new(settings, &database.published())?;
+        Ok(Self { worker, pool: Pool::new(), out: Output::default(), _database: database })
+    }
+}
+
+impl Head {
+    fn write(&self, packet: &mut [u8]) {
+        let (ip_len, len) = (self.ip_len, packet.len());
+        packet[..ip_len + 8].copy_from_slice(&self.bytes[..ip_len + 8]);
+        let below = |len: usize| u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes();
+        if ip_len == ipv4::HEADER_LEN {
+            packet[2..4].copy_from_slice(&below(len));
+            // As long as it was made.
+            let _ = ipv4::fill_checksum(packet);
+        } else {
+            packet[4..6].copy_from_slice(&below(len - ip_len));
+        }
+        packet[ip_len + 4..ip_len + 6].copy_from_slice(&below(len - ip_len));
+    }
+}
+
+/// Who talks to whom. In transport mode the gateways do themselves.
+struct Ends {
+    shape: Shape,
+}
+
+impl Ends {
+    fn near(&self) -> IpAddr {
+        self.address(0, 0)
+    }
+
+    fn far(&self, number: usize) -> IpAddr {
+        self.address(1, number)
+    }
+
+    /// Of a flow: source and destination.
+    fn hosts(&self, number: usize) -> (IpAddr, IpAddr) {
+        if self.shape.is_tunnel() {
+            (self.address(2, 1), self.address(3, number))
+        } else {
+            (self.near(), self.far(number))
+        }
+    }
+
+    fn address(&self, network: u8, number: usize) -> IpAddr {
+        let [low, high, ..] = number.to_le_bytes();
+        if self.shape.is_ipv6() {
+            let last = u16::from_be_bytes([high, low]);
+            IpAddr::V6(Ipv6Addr::new(0xfd00, network.into(), 0, 0, 0, 0, 1, last))
+        } else {
+            IpAddr::V4(Ipv4Addr::new(10, network, high, low))
+        }
+    }
+
+    fn head(&self, number: usize) -> Head {
+        let mut bytes = [0; 48];
+        let ip_len = match self.hosts(number) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let ip = Ipv4Header::new(source, destination, Protocol::UDP, 0);
+                bytes[..20].copy_from_slice(ip.as_bytes());
+                20
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                let ip = Ipv6Header::new(source, destination, Protocol::UDP, 0);
+                bytes[..40].copy_from_slice(ip.as_bytes());
+                40
+            }
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => 0,
+        };
+        bytes[ip_len + 1] = 7;
+        bytes[ip_len + 3] = 9;
+        Head { bytes, ip_len }
+    }
+
+    fn mode(&self) -> Mode {
+        if self.shape.is_tunnel() { Mode::Tunnel } else { Mode::Transport }
+    }
+
+    fn state(&self, number: usize, scene: &Scene) -> SaConfig {
+        let [encryption_key, authentication_key] = scene.material(number);
+        let spi = Spi(0x1000 + u32::try_from(number).unwrap_or(0));
+        SaConfig {
+            id: SaId { destination: self.far(number), spi, protocol: SaProtocol::Esp },
+            source: self.near(),
+            mode: self.mode(),
+            reqid: Reqid(1),
+            transform: SaTransform {
+                transform: scene.transform,
+                encryption_key,
+                authentication_key,
+            },
+            selector: None,
+            mark: Mark::default(),
+            output_mark: Mark::default(),
+            if_id: IfId(0),
+            replay: ReplayConfig { window: 1024, sent: 0, received: 0 },
+            limits: Limits::default(),
+            flags: SaFlags::empty(),
+            extra_flags: SaExtraFlags::empty(),
+            encap: self.shape.is_in_udp().then(|| UdpEncap {
+                kind: UdpEncapKind::Esp,
+                source_port: 4500,
+                destination_port: 4500,
+                original_address: self.near(),
+            }),
+            tfc_padding: 0,
+            direction: None,
+            pcpu: None,
+            care_of: None,
+            acquire_seq: 0,
+            offload: None,
+        }
+    }
+
+    fn policy(&self, number: usize, direction: Direction) -> anyhow::Result<Policy> {
+        let (source, destination) = self.hosts(number);
+        let network = Prefix::new(source, if source.is_ipv4() { 24 } else { 64 })?;
+        let destination = Prefix::host(destination);
+        let family = uxfrm_engine::Family::of(source);
+        let template = Template {
+            source: self.near(),
+            destination: self.far(number),
+            protocol: SaProtocol::Esp,
+            spi: Spi(0),
+            mode: self.mode(),
+            reqid: Reqid(1),
+            level: Level::Required,
+        };
+        Ok(Policy {
+            direction,
+            kind: PolicyKind::Main,
+            index: PolicyIndex(0),
+            selector: Selector { source: network, destination, ..Selector::any(family) },
+            priority: Priority(100),
+            action: Action::Allow,
+            templates: vec![template],
+            mark: Mark::default(),
+            if_id: IfId(0),
+            flags: PolicyFlags::empty(),
+            limits: Limits::default(),
+            offload: None,
+        })
+    }
+}

@@ -1,0 +1,48 @@
+//! A port in memory: buffers change hands and no byte is copied, as with a ring of a network card's descriptors.
+
+use std::collections::VecDeque;
+
+use uxfrm_packet::{Batch, PacketBuf};
+
+/// Buffers that a ring holds.
+pub(super) const ROOM: usize = 256;
+
+/// Buffers that wait.
+#[derive(Debug)]
+pub(super) struct Ring(VecDeque<PacketBuf>);
+
+impl Ring {
+    pub(super) fn new() -> Self {
+        Self(VecDeque::with_capacity(2 * ROOM))
+    }
+
+    /// Hands over up to `most` buffers.
+    #[inline]
+    pub(super) fn receive(&mut self, most: usize, into: &mut Batch) -> usize {
+        let count = most.min(self.0.len());
+        self.0.drain(..count).for_each(|packet| into.push(packet));
+        count
+    }
+
+    /// Takes all buffers of a batch.
+    #[inline]
+    pub(super) fn transmit(&mut self, batch: &mut Batch) {
+        self.0.extend(batch.drain());
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn packets(&mut self) -> &mut [PacketBuf] {
+        self.0.make_contiguous()
+    }
+
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = PacketBuf> + '_ {
+        self.0.drain(..)
+    }
+
+    pub(super) fn push(&mut self, packet: PacketBuf) {
+        self.0.push_back(packet);
+    }
+}
