@@ -75,6 +75,33 @@ fn two_states_between_the_same_addresses_are_told_apart() {
     pair.assert_accounts();
 }
 
+/// Bundles are numbered anew when states change: a flow that knew a number must not leave by the state that has it now.
+#[test]
+fn after_a_rekey_each_flow_leaves_by_a_state_of_its_own() {
+    let wrapping = with_cache(CacheMode::On, 64);
+    let mut left = Pair::new(&wrapping).left;
+    let elsewhere = "192.0.2.77".parse().unwrap();
+    let mut policy = wrapping.policy(Direction::Out, Way::Right);
+    policy.selector.destination = Prefix::new("10.3.0.0".parse().unwrap(), 16).unwrap();
+    policy.templates[0].destination = elsewhere;
+    left.add_policy(policy);
+    let mut flows = [("10.2.0.1", [192, 0, 2, 2]), ("10.3.0.1", [192, 0, 2, 77])];
+    for spi in 0x7000..0x7006 {
+        let mut state = wrapping.sa(Way::Right, spi);
+        state.id.destination = elsewhere;
+        left.add_sa(state);
+        flows.reverse();
+        for _ in 0..3 {
+            for (inner, outer) in flows {
+                let packet = packets::udp("10.1.0.1:7", &format!("{inner}:9"), b"payload");
+                let wire = left.outbound(vec![packet]).0;
+                assert_eq!((wire.len(), &wire[0].bytes()[16..20]), (1, &outer[..]), "to {inner}");
+            }
+        }
+    }
+    assert!(outward(&left).hits > 24, "they were known");
+}
+
 #[test]
 fn a_policy_that_goes_and_comes_back_is_followed_at_once() {
     let wrapping = with_cache(CacheMode::On, 64);
