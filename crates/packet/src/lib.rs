@@ -48,7 +48,8 @@
 //! # Ok::<(), uxfrm_packet::ParseError>(())
 //! ```
 //!
-//! No clock, descriptor or thread here; `unsafe` three times: to call the AVX forms of the checksum and of [`first_common`], and to prefetch.
+//! No clock, descriptor or thread here; `unsafe` four times: to call the AVX forms of the checksum and of [`first_common`], to prefetch, and for
+//! the memory of [`ZeroedTable`].
 
 #![deny(unsafe_code)]
 
@@ -76,6 +77,7 @@ mod pool;
 mod prefetch;
 #[cfg(test)]
 mod specimen;
+mod table;
 
 pub use batch::{BATCH, Batch};
 pub use buf::{Checksum, Ecn, HEADROOM, PacketBuf, Segments, TAILROOM, UdpPath};
@@ -88,3 +90,4 @@ pub use pool::{Pool, PoolStats, SizeClass};
 pub use prefetch::prefetch;
 pub use protocol::Protocol;
 pub use segment::SegmentPlan;
+pub use table::ZeroedTable;
