@@ -16,7 +16,7 @@ use std::time::Instant;
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{
     Action, AnswerId, CacheMode, CacheSettings, Database, Direction, Family, FlowKey, Lookup,
-    Moment, Policy, PolicyCache, Snapshot, Spi,
+    Moment, Policy, PolicyCache, Ruling, Snapshot, Spi,
 };
 
 use crate::Options;
@@ -246,8 +246,10 @@ impl Trial {
                 ids.clear();
                 cache.begin(spd);
                 cache.lookup_each(spd, Direction::Out, flows, Spi(0), ids);
-                let allowed = |id: &&AnswerId| {
-                    cache.answer(**id).iter().all(|entry| entry.action() == Action::Allow)
+                let allowed = |id: &&AnswerId| match id.ruling() {
+                    Ruling::Pass | Ruling::Protect => true,
+                    Ruling::Block => false,
+                    Ruling::Default => spd.defaults().outbound == Action::Allow,
                 };
                 ids.iter().filter(allowed).count()
             }),
