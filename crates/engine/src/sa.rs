@@ -31,6 +31,8 @@ use usage::{Charge, Lifecycle, Usage};
 pub struct Sa {
     live: Arc<Live>,
     config: Box<SaConfig>,
+    /// Among all of a database, the one put in later has the higher; set before others see it.
+    turn: AtomicU64,
 }
 
 /// What all generations of one state share. The fields that every batch touches come first.
@@ -80,7 +82,7 @@ impl Sa {
             added: now.0.into(),
             aevents: Aevents::new(config.replay.sent, config.replay.received, now),
         };
-        Self { live: Arc::new(live), config: Box::new(config) }
+        Self { live: Arc::new(live), config: Box::new(config), turn: AtomicU64::new(0) }
     }
 
     /// A state that goes on where `old` ends, with other words and the same key: `old` sends nothing more.
@@ -201,6 +203,17 @@ impl Sa {
         Arc::ptr_eq(&self.live, &other.live)
     }
 
+    /// When it was put in, counted in states.
+    #[inline]
+    pub(crate) fn turn(&self) -> u64 {
+        self.turn.load(Ordering::Relaxed)
+    }
+
+    /// For the database that takes it in.
+    pub(crate) fn set_turn(&self, turn: u64) {
+        self.turn.store(turn, Ordering::Relaxed);
+    }
+
     /// Takes over counters. Numbers go on only: none is sent or accepted that was before.
     pub(crate) fn set_counters(&self, counters: Counters, now: Moment) {
         let Live { sequence, usage, replay, aevents, added, .. } = &*self.live;
@@ -223,7 +236,7 @@ impl Sa {
 
     /// The next generation: this state with other words.
     pub(crate) fn renewed(&self, config: SaConfig) -> Self {
-        Self { live: Arc::clone(&self.live), config: Box::new(config) }
+        Self { live: Arc::clone(&self.live), config: Box::new(config), turn: self.turn().into() }
     }
 }
 

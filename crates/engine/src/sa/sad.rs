@@ -1,26 +1,49 @@
 //! The security association database as workers see it: immutable, found by SPI on the way in and by template on the way out.
 
 mod index;
+mod leaf;
 mod tree;
 
 use std::{net::IpAddr, sync::Arc};
 
+use arrayvec::ArrayVec;
+
 use crate::{
-    Direction, DropReason, Family, FlowKey, IfId, Mode, Reqid, Sa, SaId, SaProtocol, Spi,
+    Direction, DropReason, Family, FlowKey, IfId, Mode, Reqid, Sa, SaConfig, SaId, SaProtocol, Spi,
     sa::{config::SaFlags, usage::Lifecycle},
 };
-use index::{Entry, Index};
+use index::{Index, Key};
+use tree::TOGETHER;
 
 /// All states of one generation. Cloning shares all that does not change afterwards.
 #[derive(Clone, Debug, Default)]
 pub struct Sad {
     by_id: Index<SaId>,
     /// Those with `wildrecv`.
-    by_spi: Index<(Family, Spi, SaProtocol)>,
+    wild: Index<AnyDestination>,
     /// Those without.
-    by_destination: Index<(IpAddr, Reqid)>,
+    outbound: Index<Peer>,
+    wild_len: usize,
     len: usize,
     turns: u64,
+}
+
+/// What must be a template's own in a state that serves it; a source may be wildcards on either side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Peer {
+    destination: IpAddr,
+    reqid: Reqid,
+    if_id: IfId,
+    mode: Mode,
+    protocol: SaProtocol,
+}
+
+/// What names a state with `wildrecv`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct AnyDestination {
+    spi: Spi,
+    family: Family,
+    protocol: SaProtocol,
 }
 
 /// What an outbound packet wants of a state: a template with its addresses worked out, and the packet's flow.
@@ -56,9 +79,27 @@ impl Sad {
         protocol: SaProtocol,
         mark: u32,
     ) -> Option<&Arc<Sa>> {
-        let any = || (Family::of(destination), spi, protocol);
-        self.find(SaId { destination, spi, protocol }, mark)
-            .or_else(|| self.by_spi.youngest(&any(), |sa| sa.config().mark.fits(mark)))
+        let own = self.find(SaId { destination, spi, protocol }, mark);
+        if own.is_some() || self.wild_len == 0 {
+            return own;
+        }
+        let any = AnyDestination { spi, family: Family::of(destination), protocol };
+        self.wild.youngest(&any, |sa| sa.config().mark.fits(mark))
+    }
+
+    /// Brings the states with these ids into the processor's cache, together: for a batch that is about to ask [`Sad::inbound`] for each.
+    #[inline]
+    pub fn fetch_inbound(&self, ids: &[SaId]) {
+        ids.chunks(TOGETHER).for_each(|ids| self.by_id.fetch(ids));
+    }
+
+    /// As [`Sad::fetch_inbound`], for [`Sad::outbound`].
+    #[inline]
+    pub fn fetch_outbound(&self, queries: &[OutboundQuery<'_>]) {
+        for queries in queries.chunks(TOGETHER) {
+            let peers: ArrayVec<Peer, TOGETHER> = queries.iter().map(OutboundQuery::peer).collect();
+            self.outbound.fetch(&peers);
+        }
     }
 
     /// The state for an outbound packet, as `net/xfrm/xfrm_state.c: xfrm_state_find` and `xfrm_state_look_at` choose: one with
@@ -68,15 +109,14 @@ impl Sad {
     /// # Errors
     /// [`DropReason::OutNoState`]; [`DropReason::OutStateDirection`] when the choice has `dir in`.
     pub fn outbound(&self, query: &OutboundQuery<'_>) -> Result<&Arc<Sa>, DropReason> {
-        let (mut own, mut wildcard): (Option<&Entry>, Option<&Entry>) = (None, None);
-        self.by_destination.each(&(query.destination, query.reqid), &mut |entry| {
-            let best =
-                if entry.sa.config().source.is_unspecified() { &mut wildcard } else { &mut own };
-            if query.fits(&entry.sa) && best.is_none_or(|best| is_better(entry, best)) {
-                *best = Some(entry);
+        let (mut own, mut wildcard): (Option<&Arc<Sa>>, Option<&Arc<Sa>>) = (None, None);
+        self.outbound.each(&query.peer(), &mut |sa| {
+            let best = if sa.config().source.is_unspecified() { &mut wildcard } else { &mut own };
+            if query.fits(sa) && best.is_none_or(|best| is_better(sa, best)) {
+                *best = Some(sa);
             }
         });
-        let Entry { sa, .. } = own.or(wildcard).ok_or(DropReason::OutNoState)?;
+        let sa = own.or(wildcard).ok_or(DropReason::OutNoState)?;
         if sa.config().direction == Some(Direction::In) {
             return Err(DropReason::OutStateDirection);
         }
@@ -92,9 +132,9 @@ impl Sad {
     /// All states with an id; they differ in their marks. Youngest first.
     pub fn with_id(&self, id: SaId) -> impl Iterator<Item = &Arc<Sa>> {
         let mut all = Vec::new();
-        self.by_id.each(&id, &mut |entry| all.push(entry));
-        all.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.turn));
-        all.into_iter().map(|entry| &entry.sa)
+        self.by_id.each(&id, &mut |sa| all.push(sa));
+        all.sort_unstable_by_key(|sa| std::cmp::Reverse(sa.turn()));
+        all.into_iter()
     }
 
     /// How many there are.
@@ -109,9 +149,9 @@ impl Sad {
         self.len == 0
     }
 
-    /// All states, in no order.
+    /// All states, in no order. Nothing is collected first: the first costs as little as the next.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Sa>> {
-        self.by_id.all().into_iter().map(|entry| &entry.sa)
+        self.by_id.states()
     }
 }
 
@@ -119,52 +159,68 @@ impl Sad {
     /// Puts a state before all others that look-ups cannot tell from it.
     pub(crate) fn insert(&mut self, sa: &Arc<Sa>) {
         self.turns += 1;
-        let entry = Entry { turn: self.turns, sa: Arc::clone(sa) };
-        self.by_id.insert(sa.id(), entry.clone());
-        if is_wild(sa) {
-            self.by_spi.insert(spi_key(sa), entry);
-        } else {
-            self.by_destination.insert(destination_key(sa), entry);
-        }
+        sa.set_turn(self.turns);
+        self.by_id.insert(sa);
+        self.insert_by_use(sa);
         self.len += 1;
     }
 
     /// Takes a state out; one that is not in is no error.
     pub(crate) fn remove(&mut self, sa: &Arc<Sa>) {
-        let Some(turn) = self.turn(sa) else { return };
-        self.by_id.remove(&sa.id(), turn);
-        if is_wild(sa) {
-            self.by_spi.remove(&spi_key(sa), turn);
-        } else {
-            self.by_destination.remove(&destination_key(sa), turn);
-        }
+        let Some(held) = self.generation(sa).cloned() else { return };
+        self.by_id.remove(&held);
+        self.remove_by_use(&held);
         self.len -= 1;
     }
 
     /// Whether this very generation of a state is in.
     pub(crate) fn holds(&self, sa: &Arc<Sa>) -> bool {
-        self.with_id(sa.id()).any(|held| Arc::ptr_eq(held, sa))
+        self.generation(sa).is_some_and(|held| Arc::ptr_eq(held, sa))
     }
 
-    /// Puts `new` in the place of an older generation of itself, with the same keys.
+    /// Puts `new` in the place of an older generation of itself, with the same id.
     pub(crate) fn replace(&mut self, old: &Arc<Sa>, new: &Arc<Sa>) {
-        let Some(turn) = self.turn(old) else { return };
-        self.by_id.replace(&old.id(), turn, new);
-        if is_wild(old) {
-            self.by_spi.replace(&spi_key(old), turn, new);
+        let Some(held) = self.generation(old).cloned() else { return };
+        new.set_turn(held.turn());
+        self.by_id.replace(new);
+        if is_wild(&held) == is_wild(new) && Peer::of(&held) == Peer::of(new) {
+            match is_wild(new) {
+                true => self.wild.replace(new),
+                false => self.outbound.replace(new),
+            }
         } else {
-            self.by_destination.replace(&destination_key(old), turn, new);
+            self.remove_by_use(&held);
+            self.insert_by_use(new);
         }
     }
 
-    fn turn(&self, sa: &Sa) -> Option<u64> {
-        let mut turn = None;
-        self.by_id.each(&sa.id(), &mut |entry| {
-            if entry.sa.is_same(sa) {
-                turn = Some(entry.turn);
+    /// The generation of a state that is in.
+    fn generation(&self, sa: &Sa) -> Option<&Arc<Sa>> {
+        let mut found = None;
+        self.by_id.each(&sa.id(), &mut |held| {
+            if held.is_same(sa) {
+                found = Some(held);
             }
         });
-        turn
+        found
+    }
+
+    fn insert_by_use(&mut self, sa: &Arc<Sa>) {
+        if is_wild(sa) {
+            self.wild.insert(sa);
+            self.wild_len += 1;
+        } else {
+            self.outbound.insert(sa);
+        }
+    }
+
+    fn remove_by_use(&mut self, sa: &Arc<Sa>) {
+        if is_wild(sa) {
+            self.wild.remove(sa);
+            self.wild_len -= 1;
+        } else {
+            self.outbound.remove(sa);
+        }
     }
 }
 
@@ -172,25 +228,45 @@ fn is_wild(sa: &Sa) -> bool {
     sa.config().flags.contains(SaFlags::WILDRECV)
 }
 
-fn destination_key(sa: &Sa) -> (IpAddr, Reqid) {
-    (sa.id().destination, sa.config().reqid)
+impl Key for SaId {
+    #[inline]
+    fn of(sa: &Sa) -> Self {
+        sa.id()
+    }
 }
 
-fn spi_key(sa: &Sa) -> (Family, Spi, SaProtocol) {
-    (sa.config().family(), sa.id().spi, sa.id().protocol)
+impl Key for Peer {
+    #[inline]
+    fn of(sa: &Sa) -> Self {
+        let SaId { destination, protocol, .. } = sa.id();
+        let SaConfig { reqid, if_id, mode, .. } = *sa.config();
+        Self { destination, reqid, if_id, mode, protocol }
+    }
+}
+
+impl Key for AnyDestination {
+    #[inline]
+    fn of(sa: &Sa) -> Self {
+        let SaId { destination, spi, protocol } = sa.id();
+        Self { spi, family: Family::of(destination), protocol }
+    }
 }
 
 impl OutboundQuery<'_> {
+    #[inline]
+    fn peer(&self) -> Peer {
+        let Self { destination, protocol, mode, reqid, if_id, .. } = *self;
+        Peer { destination, reqid, if_id, mode, protocol }
+    }
+
+    /// Whether a state serves it that has what its [`Peer`] says.
     fn fits(&self, sa: &Sa) -> bool {
         let config = sa.config();
         matches!(sa.lifecycle(), Lifecycle::Valid | Lifecycle::Dying)
             && (config.source == self.source
                 || config.source.is_unspecified()
                 || self.source.is_unspecified())
-            && config.id.protocol == self.protocol
             && (self.spi == Spi(0) || config.id.spi == self.spi)
-            && config.mode == self.mode
-            && config.if_id == self.if_id
             && config.pcpu.is_none()
             && config.mark.fits(self.flow.mark)
             && config.selector.as_ref().is_none_or(|selector| selector.matches(self.flow))
@@ -198,9 +274,8 @@ impl OutboundQuery<'_> {
 }
 
 /// Of two that fit: one that is not dying, then the younger, then the one put in later.
-fn is_better(one: &Entry, other: &Entry) -> bool {
-    let rank =
-        |entry: &Entry| (entry.sa.lifecycle() != Lifecycle::Dying, entry.sa.added(), entry.turn);
+fn is_better(one: &Sa, other: &Sa) -> bool {
+    let rank = |sa: &Sa| (sa.lifecycle() != Lifecycle::Dying, sa.added(), sa.turn());
     rank(one) > rank(other)
 }
 
