@@ -1,0 +1,289 @@
+//! What a tunnel is asked to be: the attributes of `ip link add … type ipip|sit|gre|ip6tnl|ip6gre`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::num::NonZeroU16;
+
+use uxfrm_packet::{Protocol, Version};
+
+use crate::SixRd;
+
+/// The kind of a tunnel, by iproute2's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// IPv4 in IPv4 (RFC 2003).
+    Ipip,
+    /// IPv6 in IPv4 (RFC 4213); IPv4 too in mode `any` or `ipip`.
+    Sit,
+    /// GRE over IPv4 (RFC 2784, 2890).
+    Gre,
+    /// IPv4 or IPv6 in IPv6 (RFC 2473).
+    Ip6tnl,
+    /// GRE over IPv6 (RFC 7676).
+    Ip6gre,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Ipip, Self::Sit, Self::Gre, Self::Ip6tnl, Self::Ip6gre];
+
+    /// iproute2's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ipip => "ipip",
+            Self::Sit => "sit",
+            Self::Gre => "gre",
+            Self::Ip6tnl => "ip6tnl",
+            Self::Ip6gre => "ip6gre",
+        }
+    }
+
+    /// The version of the outer header.
+    #[must_use]
+    pub const fn outer(self) -> Version {
+        match self {
+            Self::Ipip | Self::Sit | Self::Gre => Version::V4,
+            Self::Ip6tnl | Self::Ip6gre => Version::V6,
+        }
+    }
+
+    /// Whether there is a GRE header.
+    #[must_use]
+    pub const fn is_gre(self) -> bool {
+        match self {
+            Self::Gre | Self::Ip6gre => true,
+            Self::Ipip | Self::Sit | Self::Ip6tnl => false,
+        }
+    }
+
+    /// The protocol number that a packet of `inner` version goes by.
+    #[must_use]
+    pub const fn protocol(self, inner: Version) -> Protocol {
+        match (self, inner) {
+            (Self::Gre | Self::Ip6gre, _) => Protocol::GRE,
+            (Self::Ipip | Self::Sit | Self::Ip6tnl, Version::V4) => Protocol::IPIP,
+            (Self::Ipip | Self::Sit | Self::Ip6tnl, Version::V6) => Protocol::IPV6,
+        }
+    }
+}
+
+/// Which versions of IP a tunnel carries (iproute2's `mode`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carries {
+    /// IPv4 only: `ipip`, `ipip6`.
+    V4,
+    /// IPv6 only: `ip6ip`, `ip6ip6`.
+    V6,
+    /// Both: `any`.
+    Both,
+}
+
+impl Carries {
+    /// Whether a packet of `version` may go in.
+    #[must_use]
+    pub const fn takes(self, version: Version) -> bool {
+        match (self, version) {
+            (Self::Both, _) | (Self::V4, Version::V4) | (Self::V6, Version::V6) => true,
+            (Self::V4, Version::V6) | (Self::V6, Version::V4) => false,
+        }
+    }
+}
+
+/// Where an outer byte comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Octet {
+    /// The inner header's.
+    Inherit,
+    /// Always this one.
+    Fixed(u8),
+}
+
+/// The flow label of an outer IPv6 header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowLabel {
+    /// From the flow's hash (`net.ipv6.auto_flowlabels`).
+    Auto,
+    /// The inner IPv6 header's; from the hash for IPv4.
+    Inherit,
+    /// Always this one; 20 bits count.
+    Fixed(u32),
+}
+
+/// Whether the outer header of a tunnel over IPv4 always has DF (`pmtudisc`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathMtuDiscovery {
+    /// `pmtudisc`: every outer packet has DF.
+    On,
+    /// `nopmtudisc`: only those that carry DF.
+    Off,
+}
+
+/// Whether an inner DF bit goes outside, without path MTU discovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InnerDf {
+    /// It does.
+    Copy,
+    /// `ignore-df`.
+    Ignore,
+}
+
+/// Whether GRE has one of its optional fields.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Field {
+    /// It does not.
+    #[default]
+    Without,
+    /// It does.
+    With,
+}
+
+/// The optional GRE fields of one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gre {
+    /// `ikey`, `okey`.
+    pub key: Option<u32>,
+    /// `iseq`, `oseq`: packets are numbered.
+    pub sequence: Field,
+    /// `icsum`, `ocsum`: a checksum over header and payload.
+    pub checksum: Field,
+}
+
+/// What stands between UDP header and payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// Nothing: `encap fou`.
+    Fou,
+    /// A GUE header of variant 0: `encap gue`.
+    Gue,
+}
+
+/// Where the UDP source port comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourcePort {
+    /// `encap-sport auto`: from the hash of the inner flow.
+    Auto,
+    /// Always this one.
+    Fixed(NonZeroU16),
+}
+
+/// Whether a packet that is sent has a UDP checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UdpChecksum {
+    /// It has: `encap-csum`, `encap6-csum`.
+    Computed,
+    /// It has 0 in its place: `noencap-csum`, `noencap6-csum`.
+    Zero,
+}
+
+/// Who sums a checksum that the host left to be filled in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemoteOffload {
+    /// We do: `noencap-remcsum`.
+    Off,
+    /// The other end does, told by GUE's private field: `encap-remcsum`.
+    On,
+}
+
+/// How a tunnel's packets go in UDP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdpEncap {
+    /// FOU or GUE.
+    pub framing: Framing,
+    /// `encap-sport`.
+    pub source_port: SourcePort,
+    /// `encap-dport`.
+    pub destination_port: NonZeroU16,
+    /// `encap-csum`, for an outer IPv4 header.
+    pub checksum4: UdpChecksum,
+    /// `encap6-csum`, for an outer IPv6 header.
+    pub checksum6: UdpChecksum,
+    /// `encap-remcsum`.
+    pub remote_checksum: RemoteOffload,
+}
+
+impl UdpEncap {
+    /// As iproute2's defaults are: source port from the flow, checksums 0, no remote checksum offload.
+    #[must_use]
+    pub const fn new(framing: Framing, destination_port: NonZeroU16) -> Self {
+        Self {
+            framing,
+            source_port: SourcePort::Auto,
+            destination_port,
+            checksum4: UdpChecksum::Zero,
+            checksum6: UdpChecksum::Zero,
+            remote_checksum: RemoteOffload::Off,
+        }
+    }
+}
+
+/// All that is said of a tunnel. [`Tunnel::new`](crate::Tunnel::new) checks whether it can be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Its kind.
+    pub kind: Kind,
+    /// Which versions of IP go in.
+    pub carries: Carries,
+    /// Our end; unspecified for whichever address the route gives.
+    pub local: IpAddr,
+    /// The other end; unspecified takes packets from anybody and sends to nobody, except by [`SixRd`].
+    pub remote: IpAddr,
+    /// TTL or hop limit.
+    pub ttl: Octet,
+    /// DSCP and ECN. ECN goes out as RFC 6040 says, whatever this is.
+    pub tos: Octet,
+    /// Of an outer IPv6 header.
+    pub flow_label: FlowLabel,
+    /// Of an outer IPv4 header.
+    pub path_mtu: PathMtuDiscovery,
+    /// Of an outer IPv4 header.
+    pub inner_df: InnerDf,
+    /// Which GRE fields come in.
+    pub input: Gre,
+    /// Which GRE fields go out.
+    pub output: Gre,
+    /// How many tunnels may follow inside this one (RFC 2473 §4.1.1), over IPv6; `None` says nothing of it.
+    pub encap_limit: Option<u8>,
+    /// How it goes in UDP, if it does. Says nothing of what comes in: that is for receive ports.
+    pub udp: Option<UdpEncap>,
+    /// The IPv6 addresses that tell `sit` without remote address where to.
+    pub six_rd: SixRd,
+}
+
+impl Config {
+    /// The kernel's and iproute2's defaults for a tunnel of this kind.
+    #[must_use]
+    pub const fn new(kind: Kind, local: IpAddr, remote: IpAddr) -> Self {
+        let (carries, ttl, encap_limit) = match kind {
+            Kind::Ipip => (Carries::V4, Octet::Inherit, None),
+            Kind::Sit => (Carries::V6, Octet::Inherit, None),
+            Kind::Gre => (Carries::Both, Octet::Inherit, None),
+            Kind::Ip6tnl => (Carries::Both, Octet::Fixed(64), Some(4)),
+            Kind::Ip6gre => (Carries::Both, Octet::Fixed(64), Some(4)),
+        };
+        Self {
+            kind,
+            carries,
+            local,
+            remote,
+            ttl,
+            tos: Octet::Fixed(0),
+            flow_label: FlowLabel::Auto,
+            path_mtu: PathMtuDiscovery::On,
+            inner_df: InnerDf::Copy,
+            input: Gre { key: None, sequence: Field::Without, checksum: Field::Without },
+            output: Gre { key: None, sequence: Field::Without, checksum: Field::Without },
+            encap_limit,
+            udp: None,
+            six_rd: SixRd::SIX_TO_FOUR,
+        }
+    }
+
+    /// The unspecified address of a version: "any".
+    #[must_use]
+    pub const fn any(version: Version) -> IpAddr {
+        match version {
+            Version::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            Version::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        }
+    }
+}

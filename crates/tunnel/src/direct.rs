@@ -1,0 +1,70 @@
+//! Any IP packet in UDP: the FOU header "is essentially an inserted header between the IP header and transport". So ESP, or TCP itself,
+//! can be spread by ports; [`Peeled::restore`](crate::Peeled::restore) is the way back.
+
+use uxfrm_packet::checksum::{self, Sum};
+use uxfrm_packet::udp::{self, UdpHeader};
+use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Protocol};
+use zerocopy::IntoBytes;
+
+use crate::config::{Framing, UdpChecksum, UdpEncap};
+use crate::encapsulate::{Egress, ends};
+use crate::gue::{self, Gue};
+use crate::outer::{narrow, push};
+use crate::peel::{finish_header, next_header_at};
+use crate::{DropReason, FlowHash};
+
+/// Puts UDP, and GUE if asked for, between the IP header of `packet` and what follows it.
+///
+/// `flow` is that of the packet before anybody encrypted it, so that each inner flow of an SA has a port of its own. Checksums of the upper
+/// layer stand: their pseudo-header is of the outer addresses, and their length does not include UDP. Remote checksum offload is
+/// not used.
+///
+/// # Errors
+/// [`DropReason::OutMalformed`], also for fragments and packets that are not one alone; [`DropReason::OutChecksum`];
+/// [`DropReason::OutNoRoom`].
+pub fn wrap(
+    packet: &mut PacketBuf,
+    encap: &UdpEncap,
+    flow: FlowHash,
+    egress: &Egress,
+) -> Result<(), DropReason> {
+    checksum::complete(packet).map_err(|_| DropReason::OutChecksum)?;
+    let ip = IpPacket::parse(packet.bytes()).map_err(|_| DropReason::OutMalformed)?;
+    if ip.is_fragment() || packet.segments != uxfrm_packet::Segments::One {
+        return Err(DropReason::OutMalformed);
+    }
+    let next_at = next_header_at(&ip, packet.bytes()).ok_or(DropReason::OutMalformed)?;
+    packet.trim(ip.total_len);
+    let gue_len = match encap.framing {
+        Framing::Fou => 0,
+        Framing::Gue => gue::HEADER_LEN,
+    };
+    let inserted = udp::HEADER_LEN + gue_len;
+    let udp_len = narrow(ip.total_len - ip.header_len + inserted)?;
+    narrow(ip.total_len + inserted)?;
+    push(packet, inserted)?;
+    let bytes = packet.bytes_mut();
+    bytes.copy_within(inserted..inserted + ip.header_len, 0);
+    bytes[next_at] = Protocol::UDP.0;
+    let (_, datagram) = bytes.split_at_mut(ip.header_len);
+    if encap.framing == Framing::Gue {
+        let written = Gue::plain(ip.protocol).write(&mut datagram[udp::HEADER_LEN..]);
+        written.ok_or(DropReason::OutNoRoom)?;
+    }
+    let ends = ends(encap, ip.version, flow, egress);
+    let mut header = UdpHeader {
+        source: ends.source.into(),
+        destination: ends.destination.into(),
+        length: udp_len.into(),
+        checksum: 0.into(),
+    };
+    if ends.checksum == UdpChecksum::Computed {
+        let pseudo = Sum::of_pseudo(ip.source, ip.destination, Protocol::UDP, udp_len.into());
+        let sum = pseudo.plus_bytes(header.as_bytes()).plus_bytes(&datagram[udp::HEADER_LEN..]);
+        header.checksum = sum.nonzero_checksum().into();
+    }
+    datagram[..udp::HEADER_LEN].copy_from_slice(header.as_bytes());
+    finish_header(packet.bytes_mut()).ok_or(DropReason::OutNoRoom)?;
+    packet.checksum = Checksum::AsIs;
+    Ok(())
+}

@@ -1,0 +1,393 @@
+//! Receive ports: which datagrams are decapsulated, and as what (`net/ipv4/fou_core.c`).
+//!
+//! A port is known by family, UDP port, peer port, device, local and peer address: two are the same when all of these are, whatever they
+//! decapsulate (`fou_cfg_cmp`). Of several that a datagram fits, the kernel's socket look-up decides (`net/ipv4/udp.c:
+//! compute_score`): a port at the datagram's own address goes before one at any, then each of peer address, peer port and device counts.
+//!
+//! A duplicate is `-EALREADY`. Another port that would share the UDP port at an address, and so could not be bound beside the first, is
+//! `-EADDRINUSE`. (Linux binds first, so that a duplicate with a port number says `-EADDRINUSE` there too.)
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use uxfrm_packet::{Protocol, Version};
+
+use crate::{Config, Error};
+
+/// `AF_INET`.
+const AF_INET: u8 = 2;
+/// `AF_INET6`.
+const AF_INET6: u8 = 10;
+/// `FOU_ENCAP_DIRECT`.
+const DIRECT: u8 = 1;
+/// `FOU_ENCAP_GUE`.
+const GUE: u8 = 2;
+
+/// What a port is asked to be: the attributes of a `FOU_CMD_…` request as they stand, unchecked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortRequest {
+    /// `FOU_ATTR_AF`; IPv4 without.
+    pub family: Option<u8>,
+    /// `FOU_ATTR_PORT`.
+    pub port: u16,
+    /// `FOU_ATTR_IPPROTO`.
+    pub protocol: u8,
+    /// `FOU_ATTR_TYPE`.
+    pub kind: u8,
+    /// `FOU_ATTR_REMCSUM_NOPARTIAL` is there.
+    pub remcsum_nopartial: bool,
+    /// `FOU_ATTR_LOCAL_V4`.
+    pub local4: Option<Ipv4Addr>,
+    /// `FOU_ATTR_LOCAL_V6`.
+    pub local6: Option<Ipv6Addr>,
+    /// `FOU_ATTR_PEER_V4`.
+    pub peer4: Option<Ipv4Addr>,
+    /// `FOU_ATTR_PEER_V6`.
+    pub peer6: Option<Ipv6Addr>,
+    /// `FOU_ATTR_PEER_PORT`.
+    pub peer_port: Option<u16>,
+    /// `FOU_ATTR_IFINDEX`.
+    pub device: Option<u32>,
+}
+
+/// What two ports that are the same have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortIdentity {
+    /// The family of the datagrams; both addresses are of it.
+    pub version: Version,
+    /// The UDP port.
+    pub port: u16,
+    /// The other end's UDP port; 0 for any.
+    pub peer_port: u16,
+    /// Index of the device that datagrams must come through; 0 for any.
+    pub device: u32,
+    /// The address that datagrams must come to; unspecified for any.
+    pub local: IpAddr,
+    /// The address that datagrams must come from; unspecified for any.
+    pub peer: IpAddr,
+}
+
+/// What a port decapsulates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encapsulation {
+    /// What follows the UDP header is of this protocol: never 0.
+    Direct(Protocol),
+    /// A GUE header follows.
+    Gue(RemoteChecksumMode),
+}
+
+/// What becomes of a checksum that the other end left open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemoteChecksumMode {
+    /// It is left open for the host ([`Checksum::Partial`](uxfrm_packet::Checksum::Partial)): nothing is summed for packets that stay here.
+    Partial,
+    /// It is filled in at once (`FOU_ATTR_REMCSUM_NOPARTIAL`).
+    Filled,
+}
+
+/// What becomes of datagrams over IPv6 without UDP checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ZeroChecksum6 {
+    /// They are taken, as the kernel's FOU takes them (`udp_port_cfg.use_udp6_rx_checksums` is not set).
+    Allow,
+    /// They are dropped (RFC 8200 §8.1).
+    Refuse,
+}
+
+/// A receive port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Which datagrams it takes.
+    pub identity: PortIdentity,
+    /// What it makes of them.
+    pub encapsulation: Encapsulation,
+    /// Its rule for datagrams over IPv6 without checksum.
+    pub zero_checksum6: ZeroChecksum6,
+}
+
+impl Port {
+    /// Checks a request to add a port, in the kernel's order (`parse_nl_config`, `fou_create`).
+    ///
+    /// # Errors
+    /// As [`PortIdentity::of`], then [`Error::PortZero`], [`Error::PortType`], [`Error::PortProtocol`].
+    pub fn of(request: &PortRequest) -> Result<Self, Error> {
+        let identity = PortIdentity::of(request)?;
+        if identity.port == 0 {
+            return Err(Error::PortZero);
+        }
+        let encapsulation = match (request.kind, request.protocol) {
+            (DIRECT, 0) => return Err(Error::PortProtocol),
+            (DIRECT, protocol) => Encapsulation::Direct(Protocol(protocol)),
+            (GUE, _) if request.remcsum_nopartial => Encapsulation::Gue(RemoteChecksumMode::Filled),
+            (GUE, _) => Encapsulation::Gue(RemoteChecksumMode::Partial),
+            _ => return Err(Error::PortType),
+        };
+        Ok(Self { identity, encapsulation, zero_checksum6: ZeroChecksum6::Allow })
+    }
+
+    /// The request that this port would come of, as `FOU_CMD_GET` tells it (`fou_fill_info`).
+    #[must_use]
+    pub fn request(&self) -> PortRequest {
+        let PortIdentity { version, port, peer_port, device, local, peer } = self.identity;
+        let (kind, protocol) = match self.encapsulation {
+            Encapsulation::Direct(protocol) => (DIRECT, protocol.0),
+            Encapsulation::Gue(_) => (GUE, 0),
+        };
+        let mut request = PortRequest {
+            family: Some(match version {
+                Version::V4 => AF_INET,
+                Version::V6 => AF_INET6,
+            }),
+            port,
+            protocol,
+            kind,
+            remcsum_nopartial: self.encapsulation == Encapsulation::Gue(RemoteChecksumMode::Filled),
+            peer_port: Some(peer_port),
+            device: Some(device),
+            ..PortRequest::default()
+        };
+        match (local, peer) {
+            (IpAddr::V4(local), IpAddr::V4(peer)) => {
+                (request.local4, request.peer4) = (Some(local), Some(peer));
+            }
+            (IpAddr::V6(local), IpAddr::V6(peer)) => {
+                (request.local6, request.peer6) = (Some(local), Some(peer));
+            }
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => {}
+        }
+        request
+    }
+
+    /// How well a datagram fits; `None` when it does not.
+    fn score(&self, datagram: &Datagram) -> Option<u8> {
+        let PortIdentity { version: _, port, peer_port, device, local, peer } = self.identity;
+        let wanted = |asked: bool, there: bool, worth: u8| match (asked, there) {
+            (false, _) => Some(0),
+            (true, true) => Some(worth),
+            (true, false) => None,
+        };
+        if port != datagram.to.port() || local.is_ipv4() != datagram.to.is_ipv4() {
+            return None;
+        }
+        Some(
+            wanted(!local.is_unspecified(), local == datagram.to.ip(), 4)?
+                + wanted(!peer.is_unspecified(), peer == datagram.from.ip(), 1)?
+                + wanted(peer_port != 0, peer_port == datagram.from.port(), 1)?
+                + wanted(device != 0, device == datagram.device, 1)?,
+        )
+    }
+
+    /// Whether two sockets for these could not be bound beside each other.
+    fn clashes(&self, other: &PortIdentity) -> bool {
+        let ours = &self.identity;
+        let overlap = |a: IpAddr, b: IpAddr| a == b || a.is_unspecified() || b.is_unspecified();
+        ours.version == other.version
+            && ours.port == other.port
+            && (ours.device == other.device || ours.device == 0 || other.device == 0)
+            && overlap(ours.local, other.local)
+    }
+}
+
+impl PortIdentity {
+    /// What a request says of a port's identity (`parse_nl_config`).
+    ///
+    /// # Errors
+    /// [`Error::PortFamily`], [`Error::PeerPort`], [`Error::DeviceLocal`].
+    pub fn of(request: &PortRequest) -> Result<Self, Error> {
+        let (version, local, peer) = match request.family.unwrap_or(AF_INET) {
+            AF_INET => {
+                let [local, peer] = [request.local4, request.peer4].map(|ip| ip.map(IpAddr::V4));
+                (Version::V4, local, peer)
+            }
+            AF_INET6 => {
+                let [local, peer] = [request.local6, request.peer6].map(|ip| ip.map(IpAddr::V6));
+                (Version::V6, local, peer)
+            }
+            _ => return Err(Error::PortFamily),
+        };
+        // Without a peer, the kernel reads no peer port.
+        let peer_port = match (peer, request.peer_port) {
+            (Some(_), Some(port)) => port,
+            (Some(_), None) => return Err(Error::PeerPort),
+            (None, _) => 0,
+        };
+        let device = match (request.device, local) {
+            (Some(_), None) => return Err(Error::DeviceLocal),
+            (device, _) => device.unwrap_or(0),
+        };
+        let any = Config::any(version);
+        let (local, peer) = (local.unwrap_or(any), peer.unwrap_or(any));
+        Ok(Self { version, port: request.port, peer_port, device, local, peer })
+    }
+}
+
+/// Between which ends a datagram went, and through which device it came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Datagram {
+    pub(crate) from: SocketAddr,
+    pub(crate) to: SocketAddr,
+    pub(crate) device: u32,
+}
+
+/// The receive ports of a gateway.
+#[derive(Clone, Debug, Default)]
+pub struct Ports {
+    /// The latest first, as the kernel lists them.
+    ports: Vec<Port>,
+}
+
+impl Ports {
+    /// None.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { ports: Vec::new() }
+    }
+
+    /// Adds one.
+    ///
+    /// # Errors
+    /// [`Error::PortAlready`], [`Error::PortInUse`].
+    pub fn add(&mut self, port: Port) -> Result<(), Error> {
+        if self.ports.iter().any(|other| other.identity == port.identity) {
+            return Err(Error::PortAlready);
+        }
+        if self.ports.iter().any(|other| other.clashes(&port.identity)) {
+            return Err(Error::PortInUse);
+        }
+        self.ports.insert(0, port);
+        Ok(())
+    }
+
+    /// Deletes one and returns it.
+    ///
+    /// # Errors
+    /// [`Error::PortMissing`].
+    pub fn delete(&mut self, identity: &PortIdentity) -> Result<Port, Error> {
+        let at = self.ports.iter().position(|port| port.identity == *identity);
+        at.map(|at| self.ports.remove(at)).ok_or(Error::PortMissing)
+    }
+
+    /// The port of this identity (`fou_nl_get_doit`).
+    ///
+    /// # Errors
+    /// [`Error::PortZero`], [`Error::PortUnknown`].
+    pub fn find(&self, identity: &PortIdentity) -> Result<&Port, Error> {
+        if identity.port == 0 {
+            return Err(Error::PortZero);
+        }
+        let port = self.ports.iter().find(|port| port.identity == *identity);
+        port.ok_or(Error::PortUnknown)
+    }
+
+    /// All, the latest first.
+    pub fn iter(&self) -> impl Iterator<Item = &Port> {
+        self.ports.iter()
+    }
+
+    /// The port that takes a datagram. A few ports are compared faster than hashed; gateways have a few.
+    pub(crate) fn of(&self, datagram: &Datagram) -> Option<&Port> {
+        let scored = self.ports.iter().filter_map(|port| Some((port.score(datagram)?, port)));
+        // Of equals the earliest: the kernel's own list is in order of binding.
+        scored.max_by_key(|(score, _)| *score).map(|(_, port)| port)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(port: u16) -> PortRequest {
+        PortRequest { port, kind: DIRECT, protocol: 4, ..PortRequest::default() }
+    }
+
+    #[test]
+    fn requests_fail_with_the_kernels_errno() {
+        let v4 = Some(Ipv4Addr::LOCALHOST);
+        for (request, errno) in [
+            (PortRequest { protocol: 0, ..request(5) }, 22),
+            (PortRequest { kind: 0, ..request(5) }, 22),
+            (PortRequest { kind: 3, ..request(5) }, 22),
+            (PortRequest { family: Some(1), ..request(5) }, 97),
+            (PortRequest { peer4: v4, ..request(5) }, 22),
+            (PortRequest { device: Some(3), ..request(5) }, 22),
+            (request(0), 22),
+        ] {
+            assert_eq!(Port::of(&request).map_err(Error::errno), Err(errno), "{request:?}");
+        }
+        let gue = PortRequest { kind: GUE, protocol: 0, ..request(5) };
+        let encapsulation = Encapsulation::Gue(RemoteChecksumMode::Partial);
+        assert_eq!(Port::of(&gue).unwrap().encapsulation, encapsulation);
+        // An address of the other family is not looked at.
+        let other = PortRequest { peer6: Some(Ipv6Addr::LOCALHOST), ..request(5) };
+        assert_eq!(Port::of(&other).unwrap().identity.peer, IpAddr::from([0, 0, 0, 0]));
+    }
+
+    #[test]
+    fn a_port_tells_what_it_was_asked_to_be() {
+        let asked = PortRequest {
+            family: Some(AF_INET6),
+            kind: GUE,
+            protocol: 0,
+            remcsum_nopartial: true,
+            local6: Some(Ipv6Addr::LOCALHOST),
+            peer6: Some("2001:db8::1".parse().unwrap()),
+            peer_port: Some(9),
+            device: Some(2),
+            ..request(5)
+        };
+        assert_eq!(Port::of(&asked).unwrap().request(), asked);
+    }
+
+    #[test]
+    fn identity_is_all_six_and_nothing_else() {
+        let mut ports = Ports::new();
+        let first = Port::of(&request(5)).unwrap();
+        ports.add(first).unwrap();
+        let other = Port::of(&PortRequest { protocol: 41, ..request(5) }).unwrap();
+        assert_eq!(ports.add(other), Err(Error::PortAlready));
+        let local = Some(Ipv4Addr::LOCALHOST);
+        let narrow = Port::of(&PortRequest { local4: local, ..request(5) }).unwrap();
+        assert_eq!(ports.add(narrow), Err(Error::PortInUse));
+        assert_eq!(ports.delete(&narrow.identity), Err(Error::PortMissing));
+        assert_eq!(ports.find(&narrow.identity), Err(Error::PortUnknown));
+        assert_eq!(Error::PortAlready.errno(), 114);
+        assert_eq!(ports.delete(&other.identity), Ok(first));
+        ports.add(narrow).unwrap();
+        let v6 = PortRequest { family: Some(AF_INET6), ..request(5) };
+        ports.add(Port::of(&v6).unwrap()).unwrap();
+        assert_eq!(ports.iter().next().unwrap().identity.version, Version::V6);
+    }
+
+    #[test]
+    fn the_closest_port_takes_a_datagram() {
+        let mut ports = Ports::new();
+        let local = |last| Some(Ipv4Addr::from([10, 0, 0, last]));
+        for asked in [
+            PortRequest { protocol: 1, local4: local(1), ..request(5) },
+            PortRequest {
+                protocol: 2,
+                local4: local(2),
+                peer4: local(9),
+                peer_port: Some(7),
+                ..request(5)
+            },
+            PortRequest { protocol: 3, ..request(6) },
+        ] {
+            ports.add(Port::of(&asked).unwrap()).unwrap();
+        }
+        // What could not be bound beside another is looked up right all the same, where sockets may share.
+        ports.ports.push(Port::of(&PortRequest { protocol: 4, ..request(5) }).unwrap());
+        let taken = |from: &str, to: &str| {
+            let datagram =
+                Datagram { from: from.parse().unwrap(), to: to.parse().unwrap(), device: 1 };
+            ports.of(&datagram).map(|port| port.encapsulation)
+        };
+        let direct = |protocol| Some(Encapsulation::Direct(Protocol(protocol)));
+        assert_eq!(taken("10.0.0.9:1", "10.0.0.1:5"), direct(1));
+        assert_eq!(taken("10.0.0.9:7", "10.0.0.2:5"), direct(2));
+        assert_eq!(taken("10.0.0.9:8", "10.0.0.2:5"), direct(4));
+        assert_eq!(taken("10.0.0.8:7", "10.0.0.2:5"), direct(4));
+        assert_eq!(taken("10.0.0.8:7", "10.0.0.2:6"), direct(3));
+        assert_eq!(taken("10.0.0.8:7", "10.0.0.2:7"), None);
+        assert_eq!(taken("[fd00::1]:7", "[fd00::2]:5"), None);
+    }
+}

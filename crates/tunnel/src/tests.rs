@@ -1,0 +1,586 @@
+//! Into a tunnel and out of it again, for every kind and encapsulation; what is refused on the way, and why.
+
+use std::net::IpAddr;
+use std::num::NonZeroU16;
+
+use proptest::prelude::*;
+use uxfrm_packet::{
+    Checksum, Ecn, HEADROOM, IpPacket, PacketBuf, Pool, Protocol, Version, checksum,
+};
+use uxfrm_testkit::packets;
+
+use crate::config::{
+    Carries, Config, Field, Framing, Gre, InnerDf, Kind, Octet, PathMtuDiscovery, RemoteOffload,
+    SourcePort, UdpChecksum, UdpEncap,
+};
+use crate::ports::{PortRequest, ZeroChecksum6};
+use crate::{
+    ALL_PORTS, DropReason, Egress, Error, HashSeed, Inside, Message, Outer, Port, Ports, Refused,
+    SixRd, Tunnel, Tunnels,
+};
+
+const PORT: NonZeroU16 = NonZeroU16::new(5555).unwrap();
+
+fn egress() -> Egress {
+    Egress { path_mtu: 1500, device_mtu: 1400, seed: HashSeed(1), source_ports: ALL_PORTS }
+}
+
+fn ends(version: Version) -> [IpAddr; 2] {
+    match version {
+        Version::V4 => ["192.0.2.1", "192.0.2.2"],
+        Version::V6 => ["2001:db8::1", "2001:db8::2"],
+    }
+    .map(|text| text.parse().unwrap())
+}
+
+fn config(kind: Kind) -> Config {
+    let [local, remote] = ends(kind.outer());
+    Config::new(kind, local, remote)
+}
+
+/// The same tunnel, seen from the other end.
+fn turned(config: &Config) -> Config {
+    let (input, output) = (config.output, config.input);
+    Config { local: config.remote, remote: config.local, input, output, ..config.clone() }
+}
+
+fn tunnel(config: &Config) -> Tunnel {
+    Tunnel::new("tun1", config.clone()).unwrap()
+}
+
+fn only(config: &Config) -> Tunnels {
+    let mut tunnels = Tunnels::new();
+    tunnels.add(tunnel(config)).unwrap();
+    tunnels
+}
+
+/// The receive ports that take what a tunnel sends.
+fn ports_for(config: &Config, carried: Version) -> Ports {
+    let mut ports = Ports::new();
+    if let Some(encap) = config.udp {
+        let (kind, protocol) = match encap.framing {
+            Framing::Fou => (1, config.kind.protocol(carried).0),
+            Framing::Gue => (2, 0),
+        };
+        let family = if config.kind.outer() == Version::V4 { 2 } else { 10 };
+        let port = encap.destination_port.get();
+        let request =
+            PortRequest { family: Some(family), port, kind, protocol, ..PortRequest::default() };
+        ports.add(Port::of(&request).unwrap()).unwrap();
+    }
+    ports
+}
+
+fn inner(version: Version) -> Vec<u8> {
+    match version {
+        Version::V4 => packets::udp_bytes("10.0.0.1:7", "10.0.0.2:9", b"inner payload"),
+        Version::V6 => packets::udp_bytes("[fd00::1]:7", "[fd00::2]:9", b"inner payload"),
+    }
+}
+
+fn in_udp(kind: Kind, framing: Framing, checksum: UdpChecksum) -> Config {
+    let udp = UdpEncap { checksum4: checksum, checksum6: checksum, ..UdpEncap::new(framing, PORT) };
+    Config { udp: Some(udp), ..config(kind) }
+}
+
+/// Encapsulates and writes all headers.
+fn sent(tunnel: &Tunnel, bytes: &[u8]) -> Result<(PacketBuf, Outer), Refused> {
+    let mut packet = PacketBuf::from_slice(bytes);
+    let outer = tunnel.encapsulate(&mut packet, &egress())?;
+    outer.push(&mut packet)?;
+    Ok((packet, outer))
+}
+
+fn refusal(config: &Config, bytes: &[u8]) -> Refused {
+    sent(&tunnel(config), bytes).unwrap_err()
+}
+
+fn received(config: &Config, ports: &Ports, mut packet: PacketBuf) -> Result<Vec<u8>, DropReason> {
+    let tunnels = only(config);
+    match tunnels.receive(&mut packet, 0, ports)? {
+        Inside::Tunnel(_) => Ok(packet.bytes().to_vec()),
+        Inside::Other(protocol) => panic!("nobody's: {protocol}"),
+    }
+}
+
+fn kinds() -> impl Strategy<Value = Kind> {
+    proptest::sample::select(Kind::ALL.to_vec())
+}
+
+fn gres() -> impl Strategy<Value = Gre> {
+    let field = || prop_oneof![Just(Field::Without), Just(Field::With)];
+    (any::<Option<u32>>(), field(), field()).prop_map(|(key, sequence, checksum)| Gre {
+        key,
+        sequence,
+        checksum,
+    })
+}
+
+fn encaps() -> impl Strategy<Value = Option<UdpEncap>> {
+    let checksum = || prop_oneof![Just(UdpChecksum::Zero), Just(UdpChecksum::Computed)];
+    let framing = prop_oneof![Just(Framing::Fou), Just(Framing::Gue)];
+    let source = prop_oneof![Just(SourcePort::Auto), Just(SourcePort::Fixed(PORT))];
+    let udp =
+        (framing, source, checksum(), checksum()).prop_map(|(framing, source_port, c4, c6)| {
+            UdpEncap { source_port, checksum4: c4, checksum6: c6, ..UdpEncap::new(framing, PORT) }
+        });
+    proptest::option::of(udp)
+}
+
+fn configs() -> impl Strategy<Value = Config> {
+    let octet = || prop_oneof![Just(Octet::Inherit), any::<u8>().prop_map(Octet::Fixed)];
+    (kinds(), gres(), gres(), octet(), octet(), encaps(), proptest::option::of(0_u8..9)).prop_map(
+        |(kind, input, output, ttl, tos, udp, limit)| {
+            let carries = if kind == Kind::Ipip { Carries::V4 } else { Carries::Both };
+            let mut config = Config { ttl, tos, udp, carries, ..config(kind) };
+            if kind.is_gre() {
+                (config.input, config.output) = (input, output);
+            }
+            if kind.outer() == Version::V6 {
+                config.encap_limit = limit;
+            }
+            config
+        },
+    )
+}
+
+fn inners() -> impl Strategy<Value = Vec<u8>> {
+    let payload = proptest::collection::vec(any::<u8>(), 0..1200);
+    (any::<bool>(), any::<bool>(), any::<u8>(), payload).prop_map(|(v4, tcp, tos, payload)| {
+        let (from, to) =
+            if v4 { ("10.0.0.1:7", "10.0.0.2:9") } else { ("[fd00::1]:7", "[fd00::2]:9") };
+        let mut bytes = match tcp {
+            true => packets::tcp(from, to, 5, &payload).bytes().to_vec(),
+            false => packets::udp_bytes(from, to, &payload),
+        };
+        if v4 {
+            bytes[1] = tos;
+            uxfrm_packet::ipv4::fill_checksum(&mut bytes).unwrap();
+        } else {
+            bytes[0] |= tos >> 4;
+            bytes[1] |= tos << 4;
+        }
+        bytes
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_goes_in_comes_out(config in configs(), bytes in inners()) {
+        let version = IpPacket::parse(&bytes).unwrap().version;
+        prop_assume!(config.carries.takes(version));
+        let (packet, _) = sent(&tunnel(&config), &bytes).unwrap();
+        let outer = IpPacket::parse(packet.bytes()).unwrap();
+        prop_assert_eq!(outer.total_len, packet.len());
+        prop_assert!(packet.len() - bytes.len() <= tunnel(&config).overhead());
+        let unsummed = config.udp.is_some_and(|udp| udp.checksum6 == UdpChecksum::Zero);
+        let verdict = checksum::verify(&outer, packet.bytes());
+        prop_assert!(verdict != checksum::Verification::Wrong || unsummed && outer.version == Version::V6);
+        let out = received(&turned(&config), &ports_for(&config, version), packet).unwrap();
+        let mut expected = bytes;
+        // What RFC 6040 lets congestion marks become: CE goes out as ECT(0), and comes back as it was.
+        prop_assert_eq!(Ecn::of_tos(IpPacket::parse(&out).unwrap().tos), Ecn::of_tos(IpPacket::parse(&expected).unwrap().tos));
+        expected.truncate(out.len());
+        prop_assert_eq!(out, expected);
+    }
+
+    #[test]
+    fn what_goes_through_a_socket_comes_out(config in configs(), bytes in inners()) {
+        let config = Config { encap_limit: None, ..config };
+        prop_assume!(config.udp.is_some());
+        let version = IpPacket::parse(&bytes).unwrap().version;
+        prop_assume!(config.carries.takes(version));
+        let mut packet = PacketBuf::from_slice(&bytes);
+        let outer = tunnel(&config).encapsulate(&mut packet, &egress()).unwrap();
+        prop_assert!(outer.datagram(&mut packet));
+        let path = packet.udp.unwrap();
+        packet.udp = Some(uxfrm_packet::UdpPath { local: path.remote, remote: path.local, ..path });
+        prop_assert_eq!(received(&turned(&config), &ports_for(&config, version), packet), Ok(bytes));
+    }
+
+    #[test]
+    fn one_changed_bit_is_seen_by_the_checksum(config in configs(), bytes in inners(), at in any::<usize>(), bit in 0_u8..8) {
+        let mut config = config;
+        config.udp = config.udp.map(|udp| UdpEncap { checksum4: UdpChecksum::Computed, checksum6: UdpChecksum::Computed, ..udp });
+        prop_assume!(config.udp.is_some());
+        let version = IpPacket::parse(&bytes).unwrap().version;
+        prop_assume!(config.carries.takes(version));
+        let (mut packet, _) = sent(&tunnel(&config), &bytes).unwrap();
+        let behind_ports = IpPacket::parse(packet.bytes()).unwrap().header_len + 8;
+        let at = behind_ports + at % (packet.len() - behind_ports);
+        packet.bytes_mut()[at] ^= 1 << bit;
+        packet.checksum = Checksum::AsIs;
+        let out = received(&turned(&config), &ports_for(&config, version), packet);
+        prop_assert_eq!(out, Err(DropReason::InUdpChecksum));
+    }
+}
+
+#[test]
+fn outer_headers_are_what_the_tunnel_says() {
+    let mut config = in_udp(Kind::Gre, Framing::Gue, UdpChecksum::Computed);
+    config.ttl = Octet::Fixed(225);
+    config.tos = Octet::Fixed(0xb8);
+    let mut bytes = inner(Version::V4);
+    bytes[1] = 0x23;
+    let (packet, _) = sent(&tunnel(&config), &bytes).unwrap();
+    let ip = IpPacket::parse(packet.bytes()).unwrap();
+    // A fixed DSCP, and CE inside is ECT(0) outside.
+    assert_eq!((ip.ttl, ip.tos, ip.dont_fragment), (225, 0xba, true));
+    let inherits = Config { ttl: Octet::Inherit, tos: Octet::Inherit, ..config };
+    let inherits = Config { path_mtu: PathMtuDiscovery::Off, ..inherits };
+    let (packet, _) = sent(&tunnel(&inherits), &bytes).unwrap();
+    let ip = IpPacket::parse(packet.bytes()).unwrap();
+    assert_eq!((ip.ttl, ip.tos, ip.dont_fragment), (64, 0x22, false));
+    // An inner DF goes outside, unless it is to be ignored.
+    bytes[6] = 0x40;
+    assert!(
+        IpPacket::parse(sent(&tunnel(&inherits), &bytes).unwrap().0.bytes()).unwrap().dont_fragment
+    );
+    let ignores = Config { inner_df: InnerDf::Ignore, ..inherits };
+    assert!(
+        !IpPacket::parse(sent(&tunnel(&ignores), &bytes).unwrap().0.bytes()).unwrap().dont_fragment
+    );
+}
+
+#[test]
+fn too_much_is_told_to_the_sender_as_the_kernel_does() {
+    let v4 = |len: usize, df: bool| {
+        let mut bytes = packets::udp_bytes("10.0.0.1:7", "10.0.0.2:9", &vec![0; len - 28]);
+        bytes[6] = if df { 0x40 } else { 0 };
+        bytes
+    };
+    let v6 = |len: usize| packets::udp_bytes("[fd00::1]:7", "[fd00::2]:9", &vec![0; len - 48]);
+    let off = |kind| Config { path_mtu: PathMtuDiscovery::Off, ..config(kind) };
+    let on = config;
+    for (config, bytes, mtu) in [
+        (on(Kind::Ipip), v4(1480, true), None),
+        (on(Kind::Ipip), v4(1481, true), Some(1480)),
+        (on(Kind::Ipip), v4(1481, false), None),
+        (off(Kind::Ipip), v4(1401, true), Some(1400)),
+        (off(Kind::Ipip), v4(1401, false), None),
+        (on(Kind::Gre), v6(1477), Some(1476)),
+        (on(Kind::Sit), v6(1480), None),
+        (on(Kind::Sit), v6(1481), Some(1480)),
+        (off(Kind::Sit), v6(1481), None),
+        (on(Kind::Ip6tnl), v6(1453), Some(1452)),
+        (on(Kind::Ip6tnl), v4(1453, false), Some(1452)),
+        (in_udp(Kind::Ipip, Framing::Fou, UdpChecksum::Zero), v4(1473, true), Some(1472)),
+    ] {
+        let made = sent(&tunnel(&config), &bytes).map(|_| ());
+        let refused = mtu.map(|mtu| Refused {
+            reason: DropReason::OutTooBig,
+            tell: Some(Message::TooBig { mtu }),
+        });
+        assert_eq!(made, refused.map_or(Ok(()), Err), "{config:?}, {} bytes", bytes.len());
+    }
+    // Less than IPv6 needs has to go in fragments.
+    let narrow = Egress { path_mtu: 1200, ..egress() };
+    let mut packet = PacketBuf::from_slice(&v6(1280));
+    let outer = tunnel(&on(Kind::Sit)).encapsulate(&mut packet, &narrow).unwrap();
+    assert!(!outer.dont_fragment);
+}
+
+#[test]
+fn senders_are_told_by_icmp() {
+    let mut pool = Pool::new();
+    let bytes = inner(Version::V4);
+    let told = Message::TooBig { mtu: 1480 }.about(&bytes, &mut pool).unwrap();
+    let ip = IpPacket::parse(told.bytes()).unwrap();
+    assert_eq!((ip.source, ip.destination), ([10, 0, 0, 2].into(), [10, 0, 0, 1].into()));
+    assert_eq!(told.bytes()[20..28], [3, 4, told.bytes()[22], told.bytes()[23], 0, 0, 5, 200]);
+    assert_eq!(told.bytes()[28..], bytes);
+    assert_eq!(checksum::Sum::of(&told.bytes()[20..]).fold(), 0xffff);
+    assert!(
+        Message::Unreachable.about(told.bytes(), &mut pool).is_none(),
+        "an error about an error"
+    );
+    let bytes = inner(Version::V6);
+    let told = Message::ParameterProblem { pointer: 43 }.about(&bytes, &mut pool).unwrap();
+    let ip = IpPacket::parse(told.bytes()).unwrap();
+    assert_eq!((ip.protocol, told.bytes()[40], told.bytes()[47]), (Protocol::ICMPV6, 4, 43));
+    let sum = checksum::Sum::of_pseudo(ip.source, ip.destination, ip.protocol, 8 + 61);
+    assert_eq!(sum.plus_bytes(ip.upper(told.bytes())).fold(), 0xffff);
+}
+
+#[test]
+fn what_can_not_go_in_has_a_reason() {
+    use DropReason as D;
+    let reason = |config: &Config, bytes: &[u8]| refusal(config, bytes).reason;
+    assert_eq!(reason(&config(Kind::Ipip), b"?"), D::OutMalformed);
+    assert_eq!(reason(&config(Kind::Ipip), &inner(Version::V6)), D::OutWrongVersion);
+    assert_eq!(reason(&config(Kind::Sit), &inner(Version::V4)), D::OutWrongVersion);
+    let nobody = Config { remote: Config::any(Version::V4), ..config(Kind::Gre) };
+    assert_eq!(reason(&nobody, &inner(Version::V4)), D::OutNoRemote);
+    let mut open = PacketBuf::from_slice(&inner(Version::V4));
+    open.checksum = Checksum::Partial { start: 300, offset: 6 };
+    let refused = tunnel(&config(Kind::Ipip)).encapsulate(&mut open, &egress()).unwrap_err();
+    assert_eq!(refused.reason, D::OutChecksum);
+    let mut tight = PacketBuf::with_capacity(100, 20);
+    tight.append(41).unwrap().copy_from_slice(&inner(Version::V4));
+    let outer = tunnel(&config(Kind::Ipip)).encapsulate(&mut tight, &egress()).unwrap();
+    outer.push(&mut tight).unwrap();
+    assert_eq!(outer.push(&mut tight), Err(D::OutNoRoom));
+}
+
+#[test]
+fn a_packet_enters_no_tunnel_that_it_came_out_of() {
+    for config in [
+        config(Kind::Ipip),
+        config(Kind::Gre),
+        in_udp(Kind::Ipip, Framing::Fou, UdpChecksum::Zero),
+        in_udp(Kind::Gre, Framing::Fou, UdpChecksum::Computed),
+        in_udp(Kind::Gre, Framing::Gue, UdpChecksum::Zero),
+    ] {
+        let (own, _) = sent(&tunnel(&config), &inner(Version::V4)).unwrap();
+        assert_eq!(refusal(&config, own.bytes()).reason, DropReason::OutRecursion, "{config:?}");
+        // Deeper inside, too.
+        let other = Config { remote: [198, 51, 100, 1].into(), ..self::config(Kind::Gre) };
+        let (wrapped, _) = sent(&tunnel(&other), own.bytes()).unwrap();
+        assert_eq!(refusal(&config, wrapped.bytes()).reason, DropReason::OutRecursion);
+        // Of another kind between the same ends it is somebody else's.
+        let kind = if config.kind == Kind::Gre { Kind::Ipip } else { Kind::Gre };
+        sent(&tunnel(&self::config(kind)), own.bytes()).unwrap();
+    }
+}
+
+#[test]
+fn nesting_is_bounded() {
+    let mut bytes = inner(Version::V4);
+    for level in 0..crate::MAX_NESTING {
+        let remote = [198, 51, 100, u8::try_from(level).unwrap()].into();
+        let (packet, _) = sent(&tunnel(&Config { remote, ..config(Kind::Ipip) }), &bytes).unwrap();
+        bytes = packet.bytes().to_vec();
+    }
+    assert_eq!(refusal(&config(Kind::Gre), &bytes).reason, DropReason::OutTooDeep);
+}
+
+#[test]
+fn the_encapsulation_limit_is_in_a_destination_option() {
+    let config = config(Kind::Ip6tnl);
+    let (once, _) = sent(&tunnel(&config), &inner(Version::V6)).unwrap();
+    assert_eq!((once.bytes()[6], &once.bytes()[40..48]), (60, &[41, 0, 4, 1, 4, 1, 1, 0][..]));
+    let mut bytes = once.bytes().to_vec();
+    for limit in (0..4).rev() {
+        let remote = format!("2001:db8::1:{limit}").parse().unwrap();
+        let (packet, _) = sent(&tunnel(&Config { remote, ..config.clone() }), &bytes).unwrap();
+        assert_eq!(packet.bytes()[44], limit);
+        bytes = packet.bytes().to_vec();
+    }
+    let last = Config { remote: "2001:db8::9".parse().unwrap(), ..config };
+    let refused = refusal(&last, &bytes);
+    // Five deep and out of limit at once: the depth is what is seen first.
+    assert_eq!(refused.reason, DropReason::OutTooDeep);
+    let mut bytes = once.bytes().to_vec();
+    bytes[44] = 0;
+    let refused = refusal(&last, &bytes);
+    assert_eq!(refused.tell, Some(Message::ParameterProblem { pointer: 44 }));
+}
+
+#[test]
+fn a_remote_checksum_is_left_to_the_other_end() {
+    for version in [Version::V4, Version::V6] {
+        for kind in [Kind::Gre, Kind::Ip6gre] {
+            let mut config = in_udp(kind, Framing::Gue, UdpChecksum::Computed);
+            config.encap_limit = None;
+            config.output = Gre { key: Some(3), ..Gre::default() };
+            config.udp =
+                config.udp.map(|udp| UdpEncap { remote_checksum: RemoteOffload::On, ..udp });
+            let whole = inner(version);
+            let start = IpPacket::parse(&whole).unwrap().header_len;
+            let open = Checksum::Partial { start: u16::try_from(start).unwrap(), offset: 6 };
+            let mut bytes = whole.clone();
+            let len = u32::try_from(whole.len() - start).unwrap();
+            let ip = IpPacket::parse(&whole).unwrap();
+            let pseudo =
+                checksum::Sum::of_pseudo(ip.source, ip.destination, Protocol::UDP, len).fold();
+            bytes[start + 6..start + 8].copy_from_slice(&pseudo.to_be_bytes());
+            let mut packet = PacketBuf::from_slice(&bytes);
+            packet.checksum = open;
+            let outer = tunnel(&config).encapsulate(&mut packet, &egress()).unwrap();
+            outer.push(&mut packet).unwrap();
+            assert!(packet.len() > whole.len() + 12);
+            let far = turned(&config);
+            for (nopartial, expected, checksum) in
+                [(false, &bytes, open), (true, &whole, Checksum::AsIs)]
+            {
+                let mut request = ports_for(&config, version).iter().next().unwrap().request();
+                request.remcsum_nopartial = nopartial;
+                let mut ports = Ports::new();
+                ports.add(Port::of(&request).unwrap()).unwrap();
+                let mut arrived = PacketBuf::from_slice(packet.bytes());
+                only(&far).receive(&mut arrived, 0, &ports).unwrap();
+                assert_eq!((arrived.bytes(), arrived.checksum), (&expected[..], checksum));
+                checksum::complete(&mut arrived).unwrap();
+                assert_eq!(arrived.bytes(), whole);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_verified_outer_checksum_spares_the_inner_one() {
+    let checksum_of = |config: &Config, bytes: &[u8]| {
+        let version = IpPacket::parse(bytes).unwrap().version;
+        let (packet, _) = sent(&tunnel(config), bytes).unwrap();
+        let mut packet = PacketBuf::from_slice(packet.bytes());
+        let (tunnels, ports) = (only(&turned(config)), ports_for(config, version));
+        tunnels.receive(&mut packet, 0, &ports).unwrap();
+        packet.checksum
+    };
+    for version in [Version::V4, Version::V6] {
+        for framing in [Framing::Fou, Framing::Gue] {
+            let with = in_udp(Kind::Gre, framing, UdpChecksum::Computed);
+            let good = inner(version);
+            assert_eq!(checksum_of(&with, &good), Checksum::Verified);
+            let mut bad = good.clone();
+            *bad.last_mut().unwrap() ^= 1;
+            assert_eq!(checksum_of(&with, &bad), Checksum::AsIs);
+            let without = in_udp(Kind::Gre, framing, UdpChecksum::Zero);
+            assert_eq!(checksum_of(&without, &good), Checksum::AsIs);
+        }
+    }
+}
+
+#[test]
+fn what_can_not_come_in_has_a_reason() {
+    use DropReason as D;
+    let fou = in_udp(Kind::Ipip, Framing::Fou, UdpChecksum::Zero);
+    let (far, ports) = (turned(&fou), ports_for(&fou, Version::V4));
+    let (good, _) = sent(&tunnel(&fou), &inner(Version::V4)).unwrap();
+    let changed = |change: &dyn Fn(&mut [u8])| {
+        let mut bytes = good.bytes().to_vec();
+        change(&mut bytes);
+        received(&far, &ports, PacketBuf::from_slice(&bytes)).unwrap_err()
+    };
+    assert_eq!(changed(&|bytes| bytes[0] = 0), D::InMalformed);
+    assert_eq!(changed(&|bytes| bytes[6] = 0x20), D::InFragment);
+    assert_eq!(changed(&|bytes| bytes[23] = 1), D::InNoPort);
+    assert_eq!(changed(&|bytes| bytes[25] = 9), D::InInnerMalformed);
+    assert_eq!(changed(&|bytes| bytes[27] = 1), D::InUdpChecksum);
+    assert_eq!(changed(&|bytes| bytes[15] = 77), D::InNoTunnel);
+    assert_eq!(changed(&|bytes| bytes[28] = 0x65), D::InInnerMalformed);
+    assert_eq!(changed(&|bytes| bytes[1] = 3), D::InEcn);
+
+    let gre = Config {
+        output: Gre { key: Some(1), sequence: Field::With, checksum: Field::With },
+        ..config(Kind::Gre)
+    };
+    let far = turned(&gre);
+    let (good, _) = sent(&tunnel(&gre), &inner(Version::V4)).unwrap();
+    let changed = |change: &dyn Fn(&mut [u8])| {
+        let mut bytes = good.bytes().to_vec();
+        change(&mut bytes);
+        received(&far, &Ports::new(), PacketBuf::from_slice(&bytes)).unwrap_err()
+    };
+    assert_eq!(changed(&|bytes| bytes[21] = 1), D::InGreMalformed);
+    assert_eq!(changed(&|bytes| bytes[22] = 1), D::InGreProtocol);
+    assert_eq!(changed(&|bytes| bytes[31] = 2), D::InNoTunnel);
+    assert_eq!(changed(&|bytes| bytes[40] ^= 1), D::InGreChecksum);
+    let tunnels = only(&far);
+    let again = || {
+        let mut packet = PacketBuf::from_slice(good.bytes());
+        tunnels.receive(&mut packet, 0, &Ports::new()).map(|_| ())
+    };
+    assert_eq!((again(), again()), (Ok(()), Err(D::InGreSequence)));
+    let unsummed = Config { output: Gre { checksum: Field::Without, ..gre.output }, ..gre };
+    let (bare, _) = sent(&tunnel(&unsummed), &inner(Version::V4)).unwrap();
+    assert_eq!(received(&far, &Ports::new(), bare), Err(D::InGreChecksum));
+
+    let any = config(Kind::Ip6tnl);
+    let only_v6 = Config { carries: Carries::V6, ..turned(&any) };
+    let (packet, _) = sent(&tunnel(&any), &inner(Version::V4)).unwrap();
+    assert_eq!(received(&only_v6, &Ports::new(), packet), Err(D::InWrongVersion));
+}
+
+#[test]
+fn zero_checksums_over_ipv6_come_in_only_where_allowed() {
+    let config = in_udp(Kind::Ip6tnl, Framing::Fou, UdpChecksum::Zero);
+    let mut port = *ports_for(&config, Version::V4).iter().next().unwrap();
+    for (rule, expected) in [
+        (ZeroChecksum6::Allow, Ok(inner(Version::V4))),
+        (ZeroChecksum6::Refuse, Err(DropReason::InZeroChecksum)),
+    ] {
+        port.zero_checksum6 = rule;
+        let mut ports = Ports::new();
+        ports.add(port).unwrap();
+        let (packet, _) = sent(&tunnel(&config), &inner(Version::V4)).unwrap();
+        let packet = PacketBuf::from_slice(packet.bytes());
+        assert_eq!(received(&turned(&config), &ports, packet), expected);
+    }
+}
+
+#[test]
+fn six_rd_tells_where_to_and_who_lies() {
+    let any = Config::any(Version::V4);
+    let six_rd =
+        SixRd::new("2001:db8::".parse().unwrap(), 32, "10.0.0.0".parse().unwrap(), 8).unwrap();
+    let left = Config { local: [10, 1, 2, 3].into(), remote: any, six_rd, ..config(Kind::Sit) };
+    let right = Config { local: [10, 4, 5, 6].into(), ..left.clone() };
+    let bytes = packets::udp_bytes("[2001:db8:102:300::1]:1", "[2001:db8:405:600::1]:2", b"6rd");
+    let (packet, outer) = sent(&tunnel(&left), &bytes).unwrap();
+    assert_eq!(outer.destination, IpAddr::from([10, 4, 5, 6]));
+    let copy = || PacketBuf::from_slice(packet.bytes());
+    assert_eq!(received(&right, &Ports::new(), copy()), Ok(bytes));
+    let mut liar = copy();
+    liar.bytes_mut()[15] = 4;
+    assert_eq!(received(&right, &Ports::new(), liar), Err(DropReason::InSpoofed));
+    assert_eq!(refusal(&left, &inner(Version::V6)).reason, DropReason::OutNoRemote);
+}
+
+#[test]
+fn what_no_tunnel_takes_comes_out_whole() {
+    let mut ports = Ports::new();
+    for (port, protocol) in [(5555, 50), (5556, 17)] {
+        for family in [2, 10] {
+            let family = Some(family);
+            let request = PortRequest { family, port, protocol, kind: 1, ..PortRequest::default() };
+            ports.add(Port::of(&request).unwrap()).unwrap();
+        }
+    }
+    for version in [Version::V4, Version::V6] {
+        let [from, to] = ends(version);
+        let esp = packets::ip(from, to, Protocol::ESP, &[7; 60]);
+        let flow = crate::FlowHash::of(&IpPacket::parse(&esp).unwrap(), &esp, HashSeed(3));
+        for checksum in [UdpChecksum::Zero, UdpChecksum::Computed] {
+            let encap = in_udp(Kind::Gre, Framing::Fou, checksum).udp.unwrap();
+            let mut packet = PacketBuf::from_slice(&esp);
+            crate::direct::wrap(&mut packet, &encap, flow, &egress()).unwrap();
+            assert_eq!(packet.len(), esp.len() + 8);
+            let inside = Tunnels::new().receive(&mut packet, 0, &ports).unwrap().protocol();
+            assert_eq!((inside, packet.bytes()), (Some(Protocol::ESP), &esp[..]));
+        }
+        // In UDP in UDP, as deep as may be; the last is nobody's port, so it is a datagram for a host.
+        let mut packet =
+            PacketBuf::from_slice(&packets::ip(from, to, Protocol::UDP, &[0, 1, 0, 2, 0, 8, 0, 0]));
+        let whole = packet.bytes().to_vec();
+        let nested = UdpEncap::new(Framing::Fou, NonZeroU16::new(5556).unwrap());
+        for depth in 1..=crate::MAX_PEELS + 1 {
+            crate::direct::wrap(&mut packet, &nested, flow, &egress()).unwrap();
+            let mut copy = PacketBuf::from_slice(packet.bytes());
+            let inside =
+                Tunnels::new().receive(&mut copy, 0, &ports).map(|inside| inside.protocol());
+            if depth <= crate::MAX_PEELS {
+                assert_eq!((inside, copy.bytes()), (Ok(Some(Protocol::UDP)), &whole[..]));
+            } else {
+                assert_eq!(inside, Err(DropReason::InTooDeep));
+            }
+        }
+    }
+}
+
+#[test]
+fn headroom_is_enough_for_the_largest_headers() {
+    let mut config = in_udp(Kind::Ip6gre, Framing::Gue, UdpChecksum::Computed);
+    config.output = Gre { key: Some(1), sequence: Field::With, checksum: Field::With };
+    assert!(tunnel(&config).overhead() <= HEADROOM / 2);
+    assert_eq!(Error::TunnelExists.errno(), 17);
+}
+
+impl Inside<'_> {
+    fn protocol(&self) -> Option<Protocol> {
+        match self {
+            Self::Tunnel(_) => None,
+            Self::Other(protocol) => Some(*protocol),
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! A tunnel: a [`Config`] that can be, with the numbers of its packets.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use uxfrm_packet::{Version, gre, ipv4, ipv6, udp};
+
+use crate::config::{
+    Carries, Config, Field, Framing, InnerDf, Kind, PathMtuDiscovery, RemoteOffload,
+};
+use crate::{Error, SixRd, gue};
+
+/// Bytes of a destination options header with the tunnel encapsulation limit (RFC 2473 §4.1.1).
+pub(crate) const LIMIT_LEN: usize = 8;
+
+/// A tunnel that can be. Shared by workers: its sequence numbers are handed out atomically.
+#[derive(Debug)]
+pub struct Tunnel {
+    name: Box<str>,
+    config: Config,
+    overhead: usize,
+    /// The next number to send.
+    outgoing: AtomicU32,
+    /// The next number that may come; none has come while this is [`NONE_YET`].
+    incoming: AtomicU64,
+}
+
+/// No 32-bit number.
+const NONE_YET: u64 = u64::MAX;
+
+impl Tunnel {
+    /// A tunnel named `name`, as its interface is.
+    ///
+    /// # Errors
+    /// [`Error::EndsFamily`], [`Error::Carries`], [`Error::NotGre`], [`Error::NoEncapLimit`], [`Error::NotSit`], [`Error::IgnoreDf`],
+    /// [`Error::RemoteChecksum`].
+    pub fn new(name: &str, config: Config) -> Result<Self, Error> {
+        check(&config)?;
+        let overhead = overhead(&config);
+        Ok(Self {
+            name: name.into(),
+            config,
+            overhead,
+            outgoing: AtomicU32::new(0),
+            incoming: AtomicU64::new(NONE_YET),
+        })
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it was asked to be.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Bytes that go around a packet at the most: outer header, UDP, GUE, GRE.
+    #[must_use]
+    pub fn overhead(&self) -> usize {
+        self.overhead
+    }
+
+    /// What the tunnel's interface takes at once when the path takes `path_mtu` (`ip_tunnel_bind_dev`, `ip6_tnl_link_config`).
+    #[must_use]
+    pub fn device_mtu(&self, path_mtu: usize) -> usize {
+        let least = match self.config.kind.outer() {
+            Version::V4 => IPV4_LEAST,
+            Version::V6 => IPV6_LEAST,
+        };
+        path_mtu.saturating_sub(self.overhead).max(least)
+    }
+
+    /// The number of the next packet that is sent.
+    pub(crate) fn next_number(&self) -> u32 {
+        self.outgoing.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether a packet with this number has not gone by yet (`ip_tunnel_rcv`); if so, later ones must have higher numbers.
+    pub(crate) fn takes_number(&self, number: u32) -> bool {
+        let advance = |expected: u64| match u32::try_from(expected) {
+            Ok(expected) if number.wrapping_sub(expected) > u32::MAX / 2 => None,
+            Ok(_) | Err(_) => Some(u64::from(number.wrapping_add(1))),
+        };
+        self.incoming.fetch_update(Ordering::Relaxed, Ordering::Relaxed, advance).is_ok()
+    }
+}
+
+/// `IPV4_MIN_MTU`.
+pub(crate) const IPV4_LEAST: usize = 68;
+/// No IPv6 link is narrower (RFC 8200 §5).
+pub(crate) const IPV6_LEAST: usize = 1280;
+
+fn check(config: &Config) -> Result<(), Error> {
+    let is_version = |address: IpAddr| match config.kind.outer() {
+        Version::V4 => address.is_ipv4(),
+        Version::V6 => address.is_ipv6(),
+    };
+    if !is_version(config.local) || !is_version(config.remote) {
+        return Err(Error::EndsFamily(match config.kind.outer() {
+            Version::V4 => "IPv4",
+            Version::V6 => "IPv6",
+        }));
+    }
+    if config.kind == Kind::Ipip && config.carries != Carries::V4 {
+        return Err(Error::Carries);
+    }
+    let none = crate::config::Gre::default();
+    if !config.kind.is_gre() && (config.input != none || config.output != none) {
+        return Err(Error::NotGre);
+    }
+    if config.encap_limit.is_some() && config.kind.outer() == Version::V4 {
+        return Err(Error::NoEncapLimit);
+    }
+    if config.six_rd != SixRd::SIX_TO_FOUR && config.kind != Kind::Sit {
+        return Err(Error::NotSit);
+    }
+    if config.inner_df == InnerDf::Ignore && config.path_mtu == PathMtuDiscovery::On {
+        return Err(Error::IgnoreDf);
+    }
+    match config.udp {
+        Some(udp) if udp.framing == Framing::Fou && udp.remote_checksum == RemoteOffload::On => {
+            Err(Error::RemoteChecksum)
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// As the kernel adds it up (`ip_tunnel.hlen`, `gue_encap_hlen`).
+fn overhead(config: &Config) -> usize {
+    let outer = match config.kind.outer() {
+        Version::V4 => ipv4::HEADER_LEN,
+        Version::V6 => ipv6::HEADER_LEN + config.encap_limit.map_or(0, |_| LIMIT_LEN),
+    };
+    let encap = config.udp.map_or(0, |encap| {
+        udp::HEADER_LEN
+            + match (encap.framing, encap.remote_checksum) {
+                (Framing::Fou, _) => 0,
+                (Framing::Gue, RemoteOffload::Off) => gue::HEADER_LEN,
+                (Framing::Gue, RemoteOffload::On) => gue::REMOTE_CHECKSUM_LEN,
+            }
+    });
+    outer + encap + if config.kind.is_gre() { gre_len(config) } else { 0 }
+}
+
+/// Bytes of the GRE header that goes out.
+pub(crate) fn gre_len(config: &Config) -> usize {
+    let fields = [
+        config.output.key.is_some(),
+        config.output.sequence == Field::With,
+        config.output.checksum == Field::With,
+    ];
+    gre::HEADER_LEN + 4 * fields.into_iter().filter(|there| *there).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU16;
+
+    use super::*;
+    use crate::config::UdpEncap;
+
+    fn ends(kind: Kind) -> Config {
+        match kind.outer() {
+            Version::V4 => {
+                Config::new(kind, "192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap())
+            }
+            Version::V6 => {
+                Config::new(kind, "2001:db8::1".parse().unwrap(), "2001:db8::2".parse().unwrap())
+            }
+        }
+    }
+
+    fn in_udp(kind: Kind, framing: Framing) -> Config {
+        Config { udp: Some(UdpEncap::new(framing, NonZeroU16::new(5555).unwrap())), ..ends(kind) }
+    }
+
+    #[test]
+    fn mtus_are_the_kernels() {
+        // What Linux 6.1 gives such interfaces over Ethernet.
+        for (config, mtu) in [
+            (ends(Kind::Ipip), 1480),
+            (ends(Kind::Sit), 1480),
+            (ends(Kind::Gre), 1476),
+            (ends(Kind::Ip6tnl), 1452),
+            (ends(Kind::Ip6gre), 1448),
+            (in_udp(Kind::Ipip, Framing::Fou), 1472),
+            (in_udp(Kind::Gre, Framing::Gue), 1464),
+        ] {
+            let name = config.kind.name();
+            assert_eq!(Tunnel::new("t", config).unwrap().device_mtu(1500), mtu, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_can_not_be_is_refused() {
+        let key = crate::config::Gre { key: Some(1), ..Default::default() };
+        let mut remote = in_udp(Kind::Ipip, Framing::Fou);
+        remote.udp = remote.udp.map(|udp| UdpEncap { remote_checksum: RemoteOffload::On, ..udp });
+        let ends_of = |kind, of| Config { local: ends(of).local, ..ends(kind) };
+        let six_rd = SixRd::new("2001:db8::".parse().unwrap(), 32, "0.0.0.0".parse().unwrap(), 0);
+        for (config, error) in [
+            (Config { carries: Carries::Both, ..ends(Kind::Ipip) }, Error::Carries),
+            (Config { input: key, ..ends(Kind::Ipip) }, Error::NotGre),
+            (Config { output: key, ..ends(Kind::Ip6tnl) }, Error::NotGre),
+            (ends_of(Kind::Sit, Kind::Ip6tnl), Error::EndsFamily("IPv4")),
+            (ends_of(Kind::Ip6gre, Kind::Gre), Error::EndsFamily("IPv6")),
+            (Config { encap_limit: Some(4), ..ends(Kind::Gre) }, Error::NoEncapLimit),
+            (Config { six_rd: six_rd.unwrap(), ..ends(Kind::Ipip) }, Error::NotSit),
+            (Config { inner_df: InnerDf::Ignore, ..ends(Kind::Ipip) }, Error::IgnoreDf),
+            (remote, Error::RemoteChecksum),
+        ] {
+            assert_eq!(Tunnel::new("t", config).unwrap_err(), error);
+        }
+    }
+
+    #[test]
+    fn numbers_go_up_and_around() {
+        let tunnel = Tunnel::new("t", ends(Kind::Gre)).unwrap();
+        let taken: Vec<bool> = [5, 5, 4, 7, 6, 8, 0x8000_0008, 0x8000_0009]
+            .into_iter()
+            .map(|number| tunnel.takes_number(number))
+            .collect();
+        assert_eq!(taken, [true, false, false, true, false, true, true, true]);
+        assert!(tunnel.takes_number(u32::MAX) && tunnel.takes_number(0));
+        assert_eq!((tunnel.next_number(), tunnel.next_number()), (0, 1));
+    }
+}
