@@ -57,8 +57,7 @@ impl Tunnels {
         let mut peeled = peel(packet.bytes_mut(), arrival, ports)?;
         if kinds(peeled.protocol, version_of(peeled.source)).is_empty() {
             peeled.fill(packet.bytes_mut());
-            peeled.restore(packet)?;
-            return Ok(Inside::Other(peeled.protocol));
+            return peeled.restore(packet).map(Inside::Other);
         }
         let Decapsulated { tunnel, span, checksum } =
             self.decapsulate(packet.bytes_mut(), &peeled)?;

@@ -142,11 +142,13 @@ pub fn peel(bytes: &mut [u8], arrival: Arrival, ports: &Ports) -> Result<Peeled,
 impl Peeled {
     /// Makes the packet a whole one again, its IP header followed by what was encapsulated, for whoever takes that: ESP, a host.
     ///
-    /// Lengths, next header and the IPv4 checksum are right; what came by a UDP socket gets a new IP header, with a TTL of 64.
+    /// Lengths, next header and the IPv4 checksum are right; what came by a UDP socket gets a new IP header, with a TTL of 64. Returns the
+    /// upper layer: GUE may name an IPv6 extension header, which belongs to the packet's headers then.
     ///
     /// # Errors
-    /// [`DropReason::InMalformed`] when the packet is not the one that was peeled, or has no room for a header.
-    pub fn restore(&self, packet: &mut PacketBuf) -> Result<(), DropReason> {
+    /// [`DropReason::InMalformed`] when the packet is not the one that was peeled, or has no room for a header;
+    /// [`DropReason::InInnerMalformed`] for extension headers cut short.
+    pub fn restore(&self, packet: &mut PacketBuf) -> Result<Protocol, DropReason> {
         let malformed = DropReason::InMalformed;
         packet.trim(self.span.end);
         let whole = match self.header {
@@ -168,7 +170,9 @@ impl Peeled {
         };
         packet.udp = None;
         packet.checksum = Checksum::AsIs;
-        whole.ok_or(malformed)
+        whole.ok_or(malformed)?;
+        let ip = IpPacket::parse(packet.bytes()).map_err(|_| DropReason::InInnerMalformed)?;
+        Ok(ip.protocol)
     }
 
     /// The port that takes the datagram at hand, and where its payload lies.

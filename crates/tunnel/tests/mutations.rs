@@ -1,0 +1,131 @@
+//! Random and mutated packets, ten million into each decapsulator: no panic, and every one is either taken or counted.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
+)]
+
+mod gateway;
+
+use std::collections::BTreeMap;
+
+use gateway::{End, Gateway};
+use uxfrm_packet::{HEADROOM, PacketBuf, ipv4};
+use uxfrm_testkit::{Rng, packets};
+use uxfrm_tunnel::{DropReason, Kind};
+
+const PACKETS: u64 = 10_000_000;
+
+/// Good packets of every tunnel that `wanted` chooses.
+fn good(wanted: impl Fn(&uxfrm_tunnel::Config) -> bool) -> Vec<Vec<u8>> {
+    let left = Gateway::new(End::Left);
+    let inner = [
+        packets::udp("10.0.0.1:7", "10.0.0.2:9", &[1; 40]),
+        packets::tcp("[2002:c612::1]:7", "[2002:c633:6410::2]:9", 1, &[2; 60]),
+    ];
+    let mut good = Vec::new();
+    for (index, tunnel) in left.tunnels.iter().enumerate() {
+        if !wanted(tunnel.config()) {
+            continue;
+        }
+        for inner in &inner {
+            let mut packet = PacketBuf::from_slice(inner.bytes());
+            if left.send(index, &mut packet).is_ok() {
+                good.push(packet.bytes().to_vec());
+            }
+        }
+    }
+    good
+}
+
+/// Writes to `packet` something that is nearly, or not at all, one of `good`.
+fn fill(packet: &mut PacketBuf, good: &[Vec<u8>], rng: &mut Rng) {
+    packet.reset();
+    let bytes = &good[rng.below(good.len())];
+    if rng.permille(50) {
+        let room = packet.append(rng.below(200)).unwrap();
+        return rng.fill(room);
+    }
+    let len = if rng.permille(100) { rng.below(bytes.len() + 1) } else { bytes.len() };
+    packet.append(len).unwrap().copy_from_slice(&bytes[..len]);
+    if len == 0 {
+        return;
+    }
+    for _ in 0..=rng.below(3) {
+        let place = rng.below(len.min(100));
+        let byte = &mut packet.bytes_mut()[place];
+        match rng.below(4) {
+            0 => *byte ^= 1 << rng.below(8),
+            1 => *byte = 0,
+            2 => *byte = 0xff,
+            _ => *byte = u8::try_from(rng.below(256)).unwrap(),
+        }
+    }
+    // Most would end at a length that has no packet, or at the UDP checksum.
+    if rng.permille(500) {
+        let _ = ipv4::fill_checksum(packet.bytes_mut());
+    }
+    if rng.permille(500)
+        && packet.len() > 28
+        && packet.bytes()[0] == 0x45
+        && packet.bytes()[9] == 17
+    {
+        packet.bytes_mut()[26..28].fill(0);
+    }
+}
+
+/// What became of them by reason; those that were taken under `None`.
+fn counted(good: &[Vec<u8>], seed: u64) -> BTreeMap<Option<DropReason>, u64> {
+    let right = Gateway::new(End::Right);
+    let mut rng = Rng::new(seed);
+    let mut packet = PacketBuf::with_capacity(2048, HEADROOM);
+    let mut counts = BTreeMap::new();
+    for number in 0..PACKETS {
+        fill(&mut packet, good, &mut rng);
+        if number % 7 == 0 {
+            packet.udp = Some(gateway::path(rng.below(256)));
+        }
+        let reason = right.receive(&mut packet).err();
+        *counts.entry(reason).or_default() += 1;
+    }
+    counts
+}
+
+fn ten_million(reasons: usize, seed: u64, wanted: impl Fn(&uxfrm_tunnel::Config) -> bool) {
+    let good = good(wanted);
+    assert!(!good.is_empty());
+    let counts = counted(&good, seed);
+    assert_eq!(counts.values().sum::<u64>(), PACKETS, "each is counted once");
+    assert!(counts[&None] > PACKETS / 100, "some are good enough: {counts:?}");
+    // The mutations reach every part of the path.
+    assert!(counts.len() >= reasons, "{} reasons: {counts:?}", counts.len());
+}
+
+#[test]
+fn ipip() {
+    ten_million(12, 1, |config| config.kind == Kind::Ipip && config.udp.is_none());
+}
+
+#[test]
+fn sit() {
+    ten_million(12, 2, |config| config.kind == Kind::Sit && config.udp.is_none());
+}
+
+#[test]
+fn gre() {
+    ten_million(12, 3, |config| config.kind == Kind::Gre && config.udp.is_none());
+}
+
+#[test]
+fn ip6tnl() {
+    ten_million(12, 4, |config| config.kind == Kind::Ip6tnl && config.udp.is_none());
+}
+
+#[test]
+fn ip6gre() {
+    ten_million(12, 5, |config| config.kind == Kind::Ip6gre && config.udp.is_none());
+}
+
+#[test]
+fn fou_and_gue() {
+    ten_million(16, 6, |config| config.udp.is_some());
+}
