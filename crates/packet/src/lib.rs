@@ -48,8 +48,7 @@
 //! # Ok::<(), uxfrm_packet::ParseError>(())
 //! ```
 //!
-//! No clock, descriptor or thread here; `unsafe` four times: to call the AVX forms of the checksum and of [`first_common`], to prefetch, and for
-//! the memory of [`ZeroedTable`].
+//! No clock, descriptor or thread here; `unsafe` three times: to call the AVX forms of the checksum and of [`first_common`], and to prefetch.
 
 #![deny(unsafe_code)]
 
@@ -77,7 +76,6 @@ mod pool;
 mod prefetch;
 #[cfg(test)]
 mod specimen;
-mod table;
 
 pub use batch::{BATCH, Batch};
 pub use buf::{Checksum, Ecn, HEADROOM, PacketBuf, Segments, TAILROOM, UdpPath};
@@ -90,4 +88,3 @@ pub use pool::{Pool, PoolStats, SizeClass};
 pub use prefetch::prefetch;
 pub use protocol::Protocol;
 pub use segment::SegmentPlan;
-pub use table::ZeroedTable;

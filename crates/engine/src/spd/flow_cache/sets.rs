@@ -1,9 +1,7 @@
 //! A set-associative table from flows to what was found out about them: eight flows a set, one byte of each one's hash side by side.
 //!
 //! A look-up reads eight bytes that say where in its set a flow may be, and then that place: 32 bytes for IPv4, 64 for IPv6, within
-//! one cache line. The memory is in huge pages, for the look-ups are at random, and is taken only as flows come.
-
-use uxfrm_packet::ZeroedTable;
+//! one cache line. All memory comes zeroed from the allocator and is touched only as flows come.
 
 use super::key::Key;
 use crate::spd::classifier::ternary::mix;
@@ -12,10 +10,12 @@ use crate::spd::classifier::ternary::mix;
 #[derive(Debug)]
 pub(crate) struct Sets<const N: usize, const W: usize> {
     /// Eight bits of each way's hash, the first lowest; 0 is a free place.
-    tags: ZeroedTable<u64>,
-    places: ZeroedTable<[u64; W]>,
+    tags: Box<[u64]>,
+    /// Places of `W` words, from the first one on that is aligned to a place's size.
+    words: Box<[u64]>,
+    aligned: usize,
     /// Hashes of flows seen once: what is met here again is let in.
-    door: ZeroedTable<u16>,
+    door: Box<[u16]>,
     seed: [u64; 4],
     coin: u64,
     entries: usize,
@@ -80,10 +80,13 @@ impl<const N: usize, const W: usize> Sets<N, W> {
     /// Room for `flows`, rounded up to a power of two.
     pub(crate) fn new(flows: usize, seed: u64) -> Self {
         let sets = flows.div_ceil(WAYS).max(1).next_power_of_two();
+        let words: Box<[u64]> = vec![0; sets * WAYS * W + W - 1].into();
+        let beyond = words.as_ptr().addr() / size_of::<u64>() % W;
         Self {
-            tags: ZeroedTable::new(sets),
-            places: ZeroedTable::new(sets * WAYS),
-            door: ZeroedTable::new(sets * DOORS),
+            tags: vec![0; sets].into(),
+            aligned: (W - beyond) % W,
+            words,
+            door: vec![0; sets * DOORS].into(),
             seed: [1, 2, 3, 4].map(|salt: u64| {
                 mix(seed ^ 0x9e37_79b9_7f4a_7c15, salt.wrapping_mul(0xd6e8_feb8_6659_fd93)) | 1
             }),
@@ -192,7 +195,7 @@ impl<const N: usize, const W: usize> Sets<N, W> {
     }
 
     /// Flows that there is room for.
-    pub(crate) fn room(&self) -> usize {
+    pub(crate) const fn room(&self) -> usize {
         self.tags.len() * WAYS
     }
 
@@ -201,7 +204,7 @@ impl<const N: usize, const W: usize> Sets<N, W> {
     }
 
     pub(crate) fn memory(&self) -> usize {
-        size_of_val(&*self.tags) + size_of_val(&*self.places) + size_of_val(&*self.door)
+        size_of_val(&*self.tags) + size_of_val(&*self.words) + size_of_val(&*self.door)
     }
 
     #[inline]
@@ -226,7 +229,7 @@ impl<const N: usize, const W: usize> Sets<N, W> {
 
     #[inline]
     fn place(&self, place: usize) -> &[u64; W] {
-        &self.places[place]
+        &self.words[self.aligned..].as_chunks().0[place]
     }
 
     #[inline]
@@ -252,7 +255,8 @@ impl<const N: usize, const W: usize> Sets<N, W> {
     }
 
     fn write(&mut self, place: usize, key: &Key<N>, value: Value, now: Epochs) {
-        let words = &mut self.places[place];
+        let from = self.aligned + place * W;
+        let words = &mut self.words[from..from + W];
         words[..N].copy_from_slice(&key.words);
         words[N] = u64::from(key.spi) << 32 | u64::from(value.answer);
         words[N + 1] = u64::from(value.bundle) << 32 | u64::from(now.bits());
