@@ -23,6 +23,11 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use arguments::{Arguments, Command};
+use uxfrm_io::huge_pages::HugePages;
+
+/// Policies, states and flow caches are tables that are read at random.
+#[global_allocator]
+static MEMORY: HugePages = HugePages;
 
 /// What a shell calls a command that SIGINT ended: 128 + 2.
 const EXIT_INTERRUPTED: u8 = 130;

@@ -18,6 +18,7 @@
 //! | [`poll`], [`signal`] | waiting for ports, other threads and signals |
 //! | [`fence`] | the kernel's IPsec kept out of reach of programs that uxfrm runs |
 //! | [`clock`], [`random`], [`affinity`], [`dump`] | time, seeds, pinned threads, keys kept out of core dumps |
+//! | [`huge_pages`] | the program's allocator: large tables in huge pages |
 
 pub mod affinity;
 pub mod capture;
@@ -28,6 +29,7 @@ pub mod fence;
 pub mod fitted;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+pub mod huge_pages;
 pub mod ike;
 pub mod memory;
 mod mmsg;

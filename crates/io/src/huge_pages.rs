@@ -1,0 +1,173 @@
+//! Large tables in huge pages.
+//!
+//! A table that is read at random has a page for each entry, as good as: with pages of 4 KiB, finding the page costs more than the read.
+//! The crates that own such tables make no system calls, so the whole program's allocator does it, for whoever allocates much at once.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::ptr::null_mut;
+
+/// An allocator for `#[global_allocator]`: blocks of 2 MiB and more begin on a huge page, are taken from the system only where they are
+/// touched, and ask for huge pages (`/sys/kernel/mm/transparent_hugepage/enabled`: `always` or `madvise`). All others are the
+/// system allocator's.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HugePages;
+
+/// x86-64's and, with pages of 4 KiB, AArch64's.
+const HUGE_PAGE: usize = 2 << 20;
+
+// SAFETY: a layout alone decides who has a block, so that each block is given back to where it came from; both give blocks as long and
+// as aligned as the layout says.
+unsafe impl GlobalAlloc for HugePages {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if is_large(layout) {
+            return map(layout.size());
+        }
+        // SAFETY: the caller's promises are the system allocator's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if is_large(layout) {
+            return map(layout.size());
+        }
+        // SAFETY: as in `alloc`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        if is_large(layout) {
+            // SAFETY: `map` or `move_to` gave these pages for a layout of this size.
+            unsafe { libc::munmap(block.cast(), whole(layout.size())) };
+            return;
+        }
+        // SAFETY: as in `alloc`.
+        unsafe { System.dealloc(block, layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller promises that `size` fits a layout of this alignment.
+        let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+        match (is_large(layout), is_large(new)) {
+            // SAFETY: as in `alloc`.
+            (false, false) => unsafe { System.realloc(block, layout, size) },
+            // SAFETY: `block` is of `layout`, and `new` is what the caller asks for.
+            (false, true) | (true, false) | (true, true) => unsafe {
+                self.move_to(block, layout, new)
+            },
+        }
+    }
+}
+
+impl HugePages {
+    /// Moves a block to where its new size belongs.
+    ///
+    /// # Safety
+    /// `block` is of this allocator and of layout `old`.
+    unsafe fn move_to(self, block: *mut u8, old: Layout, new: Layout) -> *mut u8 {
+        // SAFETY: no block has size 0: the caller of `realloc` promises that.
+        let to = unsafe { self.alloc(new) };
+        if !to.is_null() {
+            // SAFETY: both blocks are at least as long, and a new one overlaps no other.
+            unsafe { to.copy_from_nonoverlapping(block, old.size().min(new.size())) };
+            // SAFETY: the caller's promise; nobody uses the old block any more.
+            unsafe { self.dealloc(block, old) };
+        }
+        to
+    }
+}
+
+const fn is_large(layout: Layout) -> bool {
+    layout.size() >= HUGE_PAGE && layout.align() <= HUGE_PAGE
+}
+
+/// The bytes that a block of `size` bytes has: whole huge pages. `is_large` layouts are below `isize::MAX`, so it does not overflow.
+const fn whole(size: usize) -> usize {
+    size.next_multiple_of(HUGE_PAGE)
+}
+
+/// Zeroed pages from a huge page's boundary on; null where there are none.
+fn map(size: usize) -> *mut u8 {
+    let (len, more) = (whole(size), whole(size).saturating_add(HUGE_PAGE));
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: an anonymous mapping at an address of the kernel's choice touches nothing that exists.
+    let start = unsafe { libc::mmap(null_mut(), more, protection, flags, -1, 0) };
+    if start == libc::MAP_FAILED {
+        return null_mut();
+    }
+    let start = start.cast::<u8>();
+    let before = start.addr().wrapping_neg() % HUGE_PAGE;
+    // SAFETY: less than a huge page, and the mapping is longer than one; the same for what is left behind the block.
+    let (block, behind) = unsafe { (start.add(before), start.add(before + len)) };
+    for (unused, len) in [(start, before), (behind, HUGE_PAGE - before)] {
+        if len != 0 {
+            // SAFETY: of the mapping just made, outside the block; its ends are whole pages.
+            unsafe { libc::munmap(unused.cast(), len) };
+        }
+    }
+    // SAFETY: the block is inside the mapping. Advice that is not taken does no harm.
+    unsafe { libc::madvise(block.cast(), len, libc::MADV_HUGEPAGE) };
+    block
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZES: [usize; 6] =
+        [1, 4096, HUGE_PAGE - 1, HUGE_PAGE, HUGE_PAGE + 1, 3 * HUGE_PAGE + 12_345];
+
+    fn layout(size: usize) -> Layout {
+        Layout::from_size_align(size, 64).unwrap()
+    }
+
+    fn bytes(block: *mut u8, size: usize) -> &'static mut [u8] {
+        assert!(!block.is_null());
+        // SAFETY: the tests use a block only between its allocation and its end.
+        unsafe { std::slice::from_raw_parts_mut(block, size) }
+    }
+
+    #[test]
+    fn blocks_are_zeroed_aligned_and_their_own() {
+        for size in SIZES {
+            // SAFETY: the size is not 0.
+            let blocks = [(); 2].map(|()| unsafe { HugePages.alloc_zeroed(layout(size)) });
+            for (block, number) in blocks.into_iter().zip(1..) {
+                let whole_page = if size >= HUGE_PAGE { HUGE_PAGE } else { 64 };
+                assert!(block.addr().is_multiple_of(whole_page));
+                assert!(bytes(block, size).iter().all(|byte| *byte == 0));
+                bytes(block, size).fill(number);
+            }
+            for (block, number) in blocks.into_iter().zip(1..) {
+                assert!(bytes(block, size).iter().all(|byte| *byte == number));
+                // SAFETY: allocated above with this layout.
+                unsafe { HugePages.dealloc(block, layout(size)) };
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_block_held_moves_with_it() {
+        for from in SIZES {
+            for to in SIZES {
+                // SAFETY: the size is not 0.
+                let block = unsafe { HugePages.alloc(layout(from)) };
+                let content = |at: usize| at.to_le_bytes()[0] ^ at.to_le_bytes()[1];
+                bytes(block, from).iter_mut().enumerate().for_each(|(at, byte)| *byte = content(at));
+                // SAFETY: allocated above with this layout.
+                let moved = unsafe { HugePages.realloc(block, layout(from), to) };
+                let kept = &bytes(moved, to)[..from.min(to)];
+                assert!(kept.iter().enumerate().all(|(at, byte)| *byte == content(at)));
+                // SAFETY: moved there by `realloc`.
+                unsafe { HugePages.dealloc(moved, layout(to)) };
+            }
+        }
+    }
+
+    #[test]
+    fn more_than_there_is_gives_none() {
+        let huge = Layout::from_size_align(isize::MAX as usize & !(HUGE_PAGE - 1), 64).unwrap();
+        // SAFETY: the size is not 0.
+        assert!(unsafe { HugePages.alloc(huge) }.is_null());
+    }
+}
