@@ -199,6 +199,8 @@ impl Wrapping {
                 destination_port: 4500,
                 original_address: self.outer.unspecified(),
             }),
+            nat_keepalive: None,
+            mapping_age: None,
             tfc_padding: self.tfc_padding,
             direction: None,
             pcpu: None,

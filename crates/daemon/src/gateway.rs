@@ -30,6 +30,7 @@ use crate::{
     following::Following,
     guard::Guard,
     host::HostRoutes,
+    keepalive::Keepalives,
     lanes, load,
     reservation::Reservations,
     stat::{self, StatSocket},
@@ -109,6 +110,7 @@ struct Gateway {
     poller: Poller,
     /// Word of links and addresses.
     network: Monitor,
+    keepalives: Keepalives,
     xfrm: Xfrm,
 }
 
@@ -145,7 +147,19 @@ impl Gateway {
         database.publish();
         let following = Following::new(reservations, guard, routes);
         let xfrm = Xfrm::new(config.control.acquire_expires.get()).context("no random numbers")?;
-        Ok(Self { database, following, lanes, drops, caches, events, poller, network, xfrm })
+        let keepalives = Keepalives::open(config.wire.mark.get())?;
+        Ok(Self {
+            database,
+            following,
+            lanes,
+            drops,
+            caches,
+            events,
+            poller,
+            network,
+            keepalives,
+            xfrm,
+        })
     }
 
     /// Looks after signals, counters, events and time limits until told to stop or a lane ends.
@@ -191,11 +205,12 @@ impl Gateway {
 
     /// Lets events and time limits take effect, and tells who listens.
     fn keep_time(&mut self, control: Option<&mut Control>) {
-        let Self { database, following, xfrm, .. } = self;
+        let Self { database, following, xfrm, keepalives, .. } = self;
         let before = database.snapshot();
         let mut events: Vec<_> = self.events.try_iter().collect();
         events.iter().for_each(|event| database.observe(event));
         database.handle_timeout(now(), &mut events);
+        keepalives.send(database.take_keepalives());
         if let Err(refusal) = following.attend(database) {
             tracing::error!(?refusal, "what went by its limits is still there in part");
         }

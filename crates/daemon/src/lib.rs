@@ -14,6 +14,7 @@ mod following;
 mod guard;
 mod host;
 mod ike;
+mod keepalive;
 mod lanes;
 mod load;
 mod reservation;

@@ -18,8 +18,10 @@ pub use changes::{Changes, PolicyChange};
 pub use error::Error;
 
 use crate::{
-    Acquires, Direction, Event, Host, IfId, Lifecycle, Mark, Moment, PolicyEntry, PolicyIndex,
-    PolicyKind, Published, Sa, Selector, Snapshot, spd::ledger::Ledger,
+    Acquires, Direction, Event, Host, IfId, Keepalive, Lifecycle, Mark, Moment, PolicyEntry,
+    PolicyIndex, PolicyKind, Published, Sa, Selector, Snapshot,
+    sa::keepalive::{self, Turn},
+    spd::ledger::Ledger,
 };
 use changes::Attendance;
 use timers::{Timers, Woken};
@@ -34,6 +36,7 @@ pub struct Database {
     attendance: Attendance,
     ledger: Ledger,
     timers: Timers,
+    keepalives: Vec<Keepalive>,
     backend: Backend,
 }
 
@@ -75,6 +78,7 @@ impl Database {
             attendance: Attendance::None,
             ledger: Ledger::default(),
             timers: Timers::default(),
+            keepalives: Vec::new(),
             backend,
         }
     }
@@ -154,18 +158,28 @@ impl Database {
         self.timers.first()
     }
 
-    /// Lets time limits take effect: announces soft ones, announces hard ones and removes what reached them.
+    /// Lets time limits take effect: announces soft ones, announces hard ones and removes what reached them. Makes the keepalives that
+    /// are due.
     pub fn handle_timeout(&mut self, now: Moment, events: &mut Vec<Event>) {
         let mut removed = false;
         while let Some(woken) = self.timers.take_due(now) {
             removed |= match woken {
                 Woken::Sa(sa) => self.age_sa(&sa, now, events),
+                Woken::Nat(sa) => {
+                    self.keep_alive(&sa, now);
+                    false
+                }
                 Woken::Policy(entry) => self.age_policy(&entry, now, events),
             };
         }
         if removed {
             self.advance();
         }
+    }
+
+    /// The keepalives that are due, to be sent; each once.
+    pub fn take_keepalives(&mut self) -> impl Iterator<Item = Keepalive> {
+        self.keepalives.drain(..)
     }
 
     /// To be called with every event of a worker, before it is passed on: states past their hard limit are removed.
@@ -178,6 +192,22 @@ impl Database {
         }
         all.iter().for_each(|sa| self.remove_sa(sa));
         self.advance();
+    }
+
+    /// Begins or goes on keeping the NAT in front of a state open. One that was replaced ends here: the next generation has its own turn.
+    fn keep_alive(&mut self, sa: &Arc<Sa>, now: Moment) {
+        if !self.next.sad.holds(sa) {
+            return;
+        }
+        let again = match keepalive::turn(sa, now) {
+            None => return,
+            Some(Turn::Wait(again)) => again,
+            Some(Turn::Send(keepalive, again)) => {
+                self.keepalives.push(keepalive);
+                again
+            }
+        };
+        self.timers.wake_nat(again, sa);
     }
 
     /// True when the state is removed.

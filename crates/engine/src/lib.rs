@@ -40,12 +40,13 @@ pub use moment::Moment;
 pub use prefix::{Family, Prefix, PrefixError};
 pub use sa::config::{
     Direction, Mode, Offload, OffloadKind, ReplayConfig, SaConfig, SaExtraFlags, SaFlags, SaId,
-    SaProtocol, SaTransform, UdpEncap, UdpEncapKind,
+    SaMove, SaProtocol, SaTransform, UdpEncap, UdpEncapKind,
 };
 pub use sa::{
     Counters, Sa,
     aevent::{Aevents, Cause, Thresholds},
     iv::IvSpace,
+    keepalive::{Keepalive, KeepaliveInterval},
     replay::{Candidate, ReplayWindow},
     sad::{OutboundQuery, Sad},
     sequence::{Sequence, SequenceBlock},

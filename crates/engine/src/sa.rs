@@ -3,6 +3,7 @@
 pub mod aevent;
 pub mod config;
 pub mod iv;
+pub mod keepalive;
 pub mod replay;
 pub mod sad;
 pub mod sequence;
@@ -278,6 +279,8 @@ pub(crate) fn sample(destination: &str, spi: u32) -> SaConfig {
         flags: SaFlags::empty(),
         extra_flags: SaExtraFlags::empty(),
         encap: None,
+        nat_keepalive: None,
+        mapping_age: None,
         tfc_padding: 0,
         direction: None,
         pcpu: None,

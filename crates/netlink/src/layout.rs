@@ -189,6 +189,18 @@ layouts! {
         old_family: u16,
         new_family: u16,
     }
+    /// `struct xfrm_user_migrate_state` (Linux 7.2)
+    RawStateMigration[132] {
+        id: RawSaId,
+        new_destination: RawAddress,
+        new_source: RawAddress,
+        old_mark: RawMark,
+        new_selector: RawSelector,
+        new_reqid: u32,
+        flags: u32,
+        new_family: u16,
+        reserved: u16,
+    }
     /// `struct xfrm_userpolicy_default`
     RawDefaults[3] {
         inbound: u8,

@@ -14,6 +14,7 @@ mod larvals;
 mod migrate;
 mod notify;
 mod policy;
+mod relocate;
 mod reply;
 mod state;
 
@@ -25,7 +26,7 @@ use crate::{
     encode::common::Calendar,
     layout::{
         RawAcquire, RawAevent, RawExpire, RawMapping, RawPolicy, RawPolicyExpire, RawPolicyId,
-        RawSa, RawSaId, RawSpiRequest,
+        RawSa, RawSaId, RawSpiRequest, RawStateMigration,
     },
     message::{Flags, HEADER_LEN, LOWEST_TYPE, Message, MessageType, Messages, aligned},
     refusal::{Refusal, number},
@@ -286,9 +287,7 @@ impl Server {
             MessageType::NewAe => self.set_counters(call),
             MessageType::GetAe => self.counters(call),
             MessageType::Migrate => self.migrate(call),
-            MessageType::MigrateState => Err(Refusal::not_yet(
-                "MIGRATE_STATE is not supported yet: use MIGRATE, or add the new state and delete the old one",
-            )),
+            MessageType::MigrateState => self.migrate_state(call),
             MessageType::Acquire => {
                 Err(Refusal::not_yet("Acquires come from packets, not from clients"))
             }
@@ -372,7 +371,8 @@ const fn head_len(kind: MessageType) -> usize {
         MessageType::Mapping => size_of::<RawMapping>(),
         MessageType::GetSadInfo | MessageType::NewSpdInfo | MessageType::GetSpdInfo => 4,
         MessageType::SetDefault | MessageType::GetDefault => 3,
-        MessageType::FlushPolicy | MessageType::NewSadInfo | MessageType::MigrateState => 0,
+        MessageType::FlushPolicy | MessageType::NewSadInfo => 0,
+        MessageType::MigrateState => size_of::<RawStateMigration>(),
     }
 }
 

@@ -34,6 +34,8 @@ pub(super) fn config(words: StateWords) -> Result<Box<SaConfig>, Fault> {
         flags: words.flags,
         extra_flags: words.extra_flags,
         encap: encap.map(|encap| udp_encap(encap, family)),
+        nat_keepalive: words.nat_keepalive,
+        mapping_age: None,
         tfc_padding: words.tfc_padding,
         direction: words.direction,
         pcpu: words.pcpu,

@@ -1,13 +1,13 @@
 //! What can be changed: the kernel's messages, one function each.
 
-use std::{net::IpAddr, sync::Arc};
+use std::sync::Arc;
 
 use uxfrm_crypto::SaKey;
 
 use super::{Database, Error, PolicyKey};
 use crate::{
     Counters, Defaults, Lifecycle, Mark, Moment, Policy, PolicyEntry, PolicyKind, Sa, SaConfig,
-    SaId, SaProtocol, UdpEncap, sa::check,
+    SaId, SaMove, SaProtocol, sa::check,
 };
 
 /// A change under way: whatever is done through it, workers see all of it at once when [`Database::apply`] returns.
@@ -32,6 +32,7 @@ impl Change<'_> {
         self.database.insert_sa(&sa);
         self.changed = true;
         self.database.wake_for(&sa, self.now);
+        self.database.keep_alive(&sa, self.now);
         Ok(sa)
     }
 
@@ -57,6 +58,7 @@ impl Change<'_> {
         self.database.next.sad.replace(&old, &new);
         self.changed = true;
         self.database.wake_for(&new, self.now);
+        self.database.keep_alive(&new, self.now);
         Ok(new)
     }
 
@@ -86,26 +88,20 @@ impl Change<'_> {
         Ok(sa)
     }
 
-    /// Gives states new ends, source and destination each (`XFRM_MSG_MIGRATE`, `net/xfrm/xfrm_state.c: xfrm_state_migrate`). A state's
-    /// numbers go on above those it sent, and in its window what it received stays received; counts go on as well. The old
-    /// state sends nothing more: what workers still have in hands of it is dropped.
+    /// Gives states new ends and what goes with them (`XFRM_MSG_MIGRATE`, `XFRM_MSG_MIGRATE_STATE`; `net/xfrm/xfrm_state.c:
+    /// xfrm_state_migrate`). A state's numbers go on above those it sent, and in its window what it received stays received; counts
+    /// go on as well. The old state sends nothing more: what workers still have in hands of it is dropped. Gives the new states.
     ///
     /// # Errors
     /// All or nothing: [`Error::NoSuchState`]; [`Error::Exists`] where a state is already; what [`Error`] says of states.
-    pub fn move_sas(
-        &mut self,
-        states: &[(Arc<Sa>, (IpAddr, IpAddr))],
-        encap: Option<UdpEncap>,
-    ) -> Result<(), Error> {
-        let goes = |id, mark: Mark| {
-            states.iter().any(|(old, _)| (old.id(), old.config().mark) == (id, mark))
-        };
-        let mut moved: Vec<(&Arc<Sa>, SaConfig, SaKey)> = Vec::new();
-        for (old, (source, destination)) in states {
-            let config = old.config().moved(*source, *destination, encap);
-            let (config, key) = self.checked(config)?;
+    pub fn move_sas(&mut self, states: Vec<(Arc<Sa>, SaMove)>) -> Result<Vec<Arc<Sa>>, Error> {
+        let going: Vec<_> = states.iter().map(|(old, _)| (old.id(), old.config().mark)).collect();
+        let goes = |id, mark: Mark| going.contains(&(id, mark));
+        let mut moved: Vec<(Arc<Sa>, SaConfig, SaKey)> = Vec::new();
+        for (old, to) in states {
+            let (config, key) = self.verified(old.config().moved(to))?;
             let (id, mark) = (config.id, config.mark);
-            if !self.database.next.sad.holds(old) {
+            if !self.database.next.sad.holds(&old) {
                 return Err(Error::NoSuchState);
             }
             let taken = self.find_sa(id, mark).is_some_and(|sa| !goes(sa.id(), sa.config().mark));
@@ -115,14 +111,18 @@ impl Change<'_> {
             }
             moved.push((old, config, key));
         }
-        for (old, config, key) in moved {
-            let new = Arc::new(Sa::continuing(old, config, key));
-            self.database.remove_sa(old);
-            self.database.insert_sa(&new);
-            self.database.wake_for(&new, self.now);
-            self.changed = true;
-        }
-        Ok(())
+        self.changed |= !moved.is_empty();
+        Ok(moved.into_iter().map(|(old, config, key)| self.settle(&old, config, key)).collect())
+    }
+
+    /// Puts a state in another's place.
+    fn settle(&mut self, old: &Arc<Sa>, config: SaConfig, key: SaKey) -> Arc<Sa> {
+        let new = Arc::new(Sa::continuing(old, config, key));
+        self.database.remove_sa(old);
+        self.database.insert_sa(&new);
+        self.database.wake_for(&new, self.now);
+        self.database.keep_alive(&new, self.now);
+        new
     }
 
     /// The state that `id` and a mark find, as `ip xfrm state get` does.
@@ -231,6 +231,10 @@ impl Change<'_> {
 
     fn checked(&self, mut config: SaConfig) -> Result<(SaConfig, SaKey), Error> {
         check::complete(&mut config);
+        self.verified(config)
+    }
+
+    fn verified(&self, config: SaConfig) -> Result<(SaConfig, SaKey), Error> {
         check::verify(&config)?;
         let words = &config.transform;
         let key = SaKey::new(

@@ -61,6 +61,10 @@ pub enum Error {
     TypeNotFound,
     #[error("Unsupported encapsulation type for ESP")]
     Encapsulation,
+    #[error("NAT keepalive is only supported for outbound SAs")]
+    KeepaliveDirection,
+    #[error("NAT keepalive is only supported for UDP encapsulation")]
+    KeepaliveEncapsulation,
     #[error("Mismatched SA and offload direction")]
     OffloadDirection,
     #[error("XFRM if_id is not supported in RX path")]

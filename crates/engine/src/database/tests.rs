@@ -449,3 +449,73 @@ fn workers_take_up_what_has_become_of_the_host() {
     worker.inbound(&mut batch, at(0), &mut pool, &mut crate::Output::default());
     assert_eq!((&worker.settings().addresses, worker.settings().mtu), (&host.addresses, 1280));
 }
+
+/// A state out through a NAT, with a keepalive after 20 seconds of silence.
+fn through_nat() -> SaConfig {
+    SaConfig {
+        direction: Some(Direction::Out),
+        replay: crate::ReplayConfig::default(),
+        encap: encap(UdpEncapKind::Esp, 1024),
+        nat_keepalive: crate::KeepaliveInterval::from_secs(20),
+        ..sample("10.0.0.2", 1)
+    }
+}
+
+/// The seconds until `end` at which a keepalive is due.
+fn keepalives(database: &mut Database, end: u64) -> Vec<u64> {
+    let mut all: Vec<_> = database.take_keepalives().map(|_| 0).collect();
+    while let Some((due, _)) = database.poll_timeout().filter(|(due, _)| *due <= at(end)) {
+        database.handle_timeout(due, &mut Vec::new());
+        all.extend(database.take_keepalives().map(|_| due.as_secs()));
+    }
+    all
+}
+
+#[test]
+fn an_idle_state_keeps_its_nat_open() {
+    let mut database = database();
+    let sa = add(&mut database, through_nat()).unwrap();
+    let first: Vec<_> = database.take_keepalives().collect();
+    let [source, destination] = ["10.0.0.1:1024", "10.0.0.2:4500"].map(|end| end.parse().unwrap());
+    assert_eq!(first, [Keepalive { source, destination }], "at once, as it never sent");
+    assert_eq!(keepalives(&mut database, 45), [20, 40]);
+    assert_eq!(sa.charge(1, 100, at(50)), Charge::Ok);
+    assert_eq!(keepalives(&mut database, 69), [0; 0], "what was sent kept it open");
+    assert_eq!(keepalives(&mut database, 95), [70, 90]);
+    let id = sa.id();
+    database.apply(at(95), |change| change.delete_sa(id, Mark::default())).unwrap();
+    assert_eq!(keepalives(&mut database, 500), [0; 0]);
+    assert_eq!(database.poll_timeout(), None);
+}
+
+#[test]
+fn an_update_leaves_one_turn_of_keepalives_and_the_new_ports() {
+    let mut database = database();
+    add(&mut database, through_nat()).unwrap();
+    keepalives(&mut database, 0);
+    let ports = SaConfig { encap: encap(UdpEncapKind::Esp, 7777), ..through_nat() };
+    database.apply(at(5), |change| change.update_sa(ports)).unwrap();
+    let ends: Vec<_> = database.take_keepalives().map(|ends| ends.source.port()).collect();
+    assert_eq!(ends, [7777]);
+    assert_eq!(keepalives(&mut database, 70), [25, 45, 65]);
+}
+
+#[test]
+fn a_move_changes_what_it_names_and_drops_keepalives_with_the_encapsulation() {
+    let mut database = database();
+    let old = add(&mut database, through_nat()).unwrap();
+    keepalives(&mut database, 0);
+    old.sequence().take(7).unwrap();
+    let to = crate::SaMove {
+        destination: "10.0.0.9".parse().unwrap(),
+        reqid: Reqid(9),
+        encap: None,
+        ..crate::SaMove::of(old.config())
+    };
+    let new = database.apply(at(5), |change| change.move_sas(vec![(old, to)])).unwrap();
+    let config = new[0].config();
+    assert_eq!((config.reqid, config.encap, config.nat_keepalive), (Reqid(9), None, None));
+    assert_eq!(new[0].sequence().take(1).unwrap().first, 8);
+    assert_eq!(keepalives(&mut database, 100), [0; 0]);
+    assert_eq!(database.snapshot().sad.len(), 1);
+}

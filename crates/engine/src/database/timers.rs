@@ -1,4 +1,4 @@
-//! When the time limits of states and policies are due.
+//! When time limits of states and policies, and keepalives, are due.
 
 use std::{
     collections::BTreeMap,
@@ -17,6 +17,7 @@ pub(super) struct Timers {
 #[derive(Debug)]
 enum Sleeper {
     Sa(Weak<Sa>),
+    Nat(Weak<Sa>),
     Policy(Weak<PolicyEntry>),
 }
 
@@ -24,12 +25,18 @@ enum Sleeper {
 #[derive(Debug)]
 pub(super) enum Woken {
     Sa(Arc<Sa>),
+    Nat(Arc<Sa>),
     Policy(Arc<PolicyEntry>),
 }
 
 impl Timers {
     pub(super) fn wake_sa(&mut self, at: Moment, sa: &Arc<Sa>) {
         self.add(at, Sleeper::Sa(Arc::downgrade(sa)));
+    }
+
+    /// For the NAT that a state is kept open through.
+    pub(super) fn wake_nat(&mut self, at: Moment, sa: &Arc<Sa>) {
+        self.add(at, Sleeper::Nat(Arc::downgrade(sa)));
     }
 
     pub(super) fn wake_policy(&mut self, at: Moment, entry: &Arc<PolicyEntry>) {
@@ -41,6 +48,7 @@ impl Timers {
         let ((at, _), sleeper) = self.due.first_key_value()?;
         let why = match sleeper {
             Sleeper::Sa(_) => "time limit of a state",
+            Sleeper::Nat(_) => "keepalive of a state",
             Sleeper::Policy(_) => "time limit of a policy",
         };
         Some((*at, why))
@@ -52,6 +60,7 @@ impl Timers {
             let first = self.due.first_entry().filter(|entry| entry.key().0 <= now)?;
             let woken = match first.remove() {
                 Sleeper::Sa(sa) => sa.upgrade().map(Woken::Sa),
+                Sleeper::Nat(sa) => sa.upgrade().map(Woken::Nat),
                 Sleeper::Policy(entry) => entry.upgrade().map(Woken::Policy),
             };
             if woken.is_some() {

@@ -4,6 +4,7 @@
 //! listener hears of a state at most once per look.
 
 use std::{
+    num::NonZeroU32,
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
     time::Duration,
 };
@@ -18,6 +19,8 @@ pub struct Aevents {
     told_sent: AtomicU64,
     told_received: AtomicU64,
     told_at: AtomicU64,
+    mapped_port: AtomicU32,
+    mapped_at: AtomicU64,
 }
 
 /// How far counters run ahead of what was told.
@@ -28,6 +31,9 @@ pub struct Thresholds {
     /// Tenths of a second (`XFRMA_ETIMER_THRESH`); 0 lets packets alone decide.
     pub time: u32,
 }
+
+/// No moment yet.
+const NEVER: u64 = u64::MAX;
 
 /// Why counters are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +61,8 @@ impl Aevents {
             told_sent: sent.into(),
             told_received: received.into(),
             told_at: now.0.into(),
+            mapped_port: 0.into(),
+            mapped_at: NEVER.into(),
         }
     }
 
@@ -91,6 +99,24 @@ impl Aevents {
         Some(cause)
     }
 
+    /// Whether it is to be told now that packets come from another address or from `port` (`XFRM_MSG_MAPPING`;
+    /// `net/xfrm/xfrm_state.c: km_new_mapping`). If so, it counts as told. `age` is the state's
+    /// [`mapping_age`](crate::SaConfig::mapping_age): without it every packet tells.
+    #[must_use]
+    pub fn mapping_due(&self, port: u16, age: Option<NonZeroU32>, now: Moment) -> bool {
+        let Some(age) = age else { return true };
+        let (told_port, told_at) =
+            (self.mapped_port.load(Ordering::Relaxed), self.mapped_at.load(Ordering::Relaxed));
+        let age = Duration::from_secs(age.get().into());
+        let due =
+            told_at == NEVER || told_port != u32::from(port) || now.since(Moment(told_at)) > age;
+        if due {
+            self.mapped_port.store(port.into(), Ordering::Relaxed);
+            self.mapped_at.store(now.0, Ordering::Relaxed);
+        }
+        due
+    }
+
     /// These numbers are known to all who listen.
     pub(crate) fn tell(&self, sent: u64, received: u64, now: Moment) {
         self.told_sent.store(sent, Ordering::Relaxed);
@@ -117,5 +143,15 @@ mod tests {
         assert_eq!(aevents.due(700, 1, at(1000)), None, "switched off");
         aevents.set_thresholds(Thresholds { packets: 0, time: 1 });
         assert_eq!(aevents.due(700, 1, at(1000)), Some(Cause::Time));
+    }
+
+    #[test]
+    fn a_mapping_is_told_once_an_age_or_when_its_port_changes() {
+        let at = Moment::from_secs;
+        let (aevents, age) = (Aevents::new(0, 0, at(0)), NonZeroU32::new(10));
+        let due = [(4500, 1), (4500, 11), (4500, 12), (4501, 13), (4500, 13), (4500, 23)]
+            .map(|(port, second)| aevents.mapping_due(port, age, at(second)));
+        assert_eq!(due, [true, false, true, true, true, false]);
+        assert!(aevents.mapping_due(4500, None, at(23)), "without an age every packet tells");
     }
 }

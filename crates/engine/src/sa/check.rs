@@ -14,6 +14,7 @@ pub(crate) fn verify(config: &SaConfig) -> Result<(), Error> {
     verify_replay(config)?;
     verify_direction(config)?;
     verify_supported(config)?;
+    verify_keepalive(config)?;
     if config.flags.contains(SaFlags::ESN)
         && config.replay.window == 0
         && config.direction != Some(Direction::Out)
@@ -139,6 +140,19 @@ fn verify_supported(config: &SaConfig) -> Result<(), Error> {
     match config.encap.map(|encap| encap.kind) {
         Some(UdpEncapKind::Tcp) => Err(Error::Encapsulation),
         Some(UdpEncapKind::Esp | UdpEncapKind::NonIke) | None => Ok(()),
+    }
+}
+
+fn verify_keepalive(config: &SaConfig) -> Result<(), Error> {
+    if config.nat_keepalive.is_none() {
+        return Ok(());
+    }
+    if config.direction != Some(Direction::Out) {
+        return Err(Error::KeepaliveDirection);
+    }
+    match config.encap.map(|encap| encap.kind) {
+        Some(UdpEncapKind::Esp) => Ok(()),
+        Some(UdpEncapKind::NonIke | UdpEncapKind::Tcp) | None => Err(Error::KeepaliveEncapsulation),
     }
 }
 

@@ -1,11 +1,11 @@
 //! What a state says, checked: the fields of `struct xfrm_usersa_info` and its attributes.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, num::NonZeroU32};
 
 use bitflags::bitflags;
 use uxfrm_crypto::{KeyMaterial, Transform};
 
-use crate::{Family, IfId, Limits, Mark, Reqid, Selector, Spi};
+use crate::{Family, IfId, KeepaliveInterval, Limits, Mark, Reqid, Selector, Spi};
 
 /// In, out or forwarded. States know only the first two (`dir in|out`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -197,6 +197,11 @@ pub struct SaConfig {
     pub extra_flags: SaExtraFlags,
     /// ESP in UDP.
     pub encap: Option<UdpEncap>,
+    /// Keeps a NAT on the way from forgetting an idle state; outbound, with [`UdpEncapKind::Esp`] only.
+    pub nat_keepalive: Option<KeepaliveInterval>,
+    /// Seconds for which listeners are not told again that the peer's address is another (`XFRMA_MTIMER_THRESH`), unless its port
+    /// changes once more; inbound, with encapsulation only.
+    pub mapping_age: Option<NonZeroU32>,
     /// Pad the inner packet to this many bytes, tunnel mode only; 0 does not.
     pub tfc_padding: u32,
     /// `dir in|out`; `None` serves both ways.
@@ -207,6 +212,50 @@ pub struct SaConfig {
     pub care_of: Option<IpAddr>,
     /// Offload asked for.
     pub offload: Option<Offload>,
+}
+
+/// What a migration can change of a state: `XFRM_MSG_MIGRATE` its ends and encapsulation, `XFRM_MSG_MIGRATE_STATE` all of this.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SaMove {
+    /// Source of the outer header.
+    pub source: IpAddr,
+    /// Destination of the outer header.
+    pub destination: IpAddr,
+    /// For whose templates it is.
+    pub reqid: Reqid,
+    /// The traffic it may carry; `None` any of either family.
+    pub selector: Option<Selector>,
+    /// Packets whose mark fits find it.
+    pub mark: Mark,
+    /// Laid over a packet's mark once it is processed.
+    pub output_mark: Mark,
+    /// ESP in UDP; what needs it goes with it.
+    pub encap: Option<UdpEncap>,
+    /// [`SaConfig::nat_keepalive`]
+    pub nat_keepalive: Option<KeepaliveInterval>,
+    /// [`SaConfig::mapping_age`]
+    pub mapping_age: Option<NonZeroU32>,
+    /// Offload asked for.
+    pub offload: Option<Offload>,
+}
+
+impl SaMove {
+    /// One that changes nothing of a state.
+    #[must_use]
+    pub fn of(config: &SaConfig) -> Self {
+        Self {
+            source: config.source,
+            destination: config.id.destination,
+            reqid: config.reqid,
+            selector: config.selector,
+            mark: config.mark,
+            output_mark: config.output_mark,
+            encap: config.encap,
+            nat_keepalive: config.nat_keepalive,
+            mapping_age: config.mapping_age,
+            offload: config.offload.clone(),
+        }
+    }
 }
 
 impl SaConfig {
@@ -224,21 +273,22 @@ impl SaConfig {
         if wraps || self.flags.contains(SaFlags::ESN) { u64::MAX } else { u64::from(u32::MAX) }
     }
 
-    /// These words with other ends; without `encap` the encapsulation stays.
-    pub(crate) fn moved(
-        &self,
-        source: IpAddr,
-        destination: IpAddr,
-        encap: Option<UdpEncap>,
-    ) -> Self {
+    /// These words with those of a migration.
+    pub(crate) fn moved(&self, to: SaMove) -> Self {
         Self {
-            id: SaId { destination, ..self.id },
-            source,
-            encap: encap.or(self.encap),
+            id: SaId { destination: to.destination, ..self.id },
+            source: to.source,
+            reqid: to.reqid,
+            selector: to.selector,
+            mark: to.mark,
+            output_mark: to.output_mark,
+            encap: to.encap,
+            nat_keepalive: to.nat_keepalive.filter(|_| to.encap.is_some()),
+            mapping_age: to.mapping_age.filter(|_| to.encap.is_some()),
+            offload: to.offload,
             // What it has sent and received by now is not said here.
             replay: ReplayConfig { window: self.replay.window, sent: 0, received: 0 },
             transform: self.transform.duplicate(),
-            offload: self.offload.clone(),
             ..*self
         }
     }

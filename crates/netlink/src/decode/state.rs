@@ -1,8 +1,10 @@
 //! States: `net/xfrm/xfrm_user.c: verify_newsa_info`, `xfrm_state_construct`.
 
+use std::num::NonZeroU32;
+
 use uxfrm_engine::{
-    Direction, Error, Family, Mark, Offload, OffloadKind, Reqid, SaConfig, SaExtraFlags, SaFlags,
-    SaId, SaProtocol, Selector, Spi, UdpEncap, UdpEncapKind,
+    Direction, Error, Family, KeepaliveInterval, Mark, Offload, OffloadKind, Reqid, SaConfig,
+    SaExtraFlags, SaFlags, SaId, SaProtocol, Selector, Spi, UdpEncap, UdpEncapKind,
 };
 
 use super::{algorithm, common, replay};
@@ -49,10 +51,8 @@ pub(crate) fn config(raw: &RawSa, attributes: &Attributes<'_>) -> Result<SaConfi
         .filter(|_| raw.mode != IN_TRIGGER)
         .ok_or(const { Refusal::invalid("Unsupported mode") })?;
     check_iptfs(raw, attributes)?;
-    if attributes.has(AttributeType::MtimerThresh) && !attributes.has(AttributeType::Encap) {
-        return Err(Refusal::invalid("MTIMER_THRESH attribute can only be set on ENCAP states"));
-    }
     let direction = common::sa_direction(attributes);
+    check_mapping_age(direction, attributes)?;
     let flags = SaFlags::from_bits_retain(raw.flags);
     let extra_flags = attributes.read(AttributeType::SaExtraFlags).unwrap_or(0);
     let extra_flags = SaExtraFlags::from_bits_retain(extra_flags);
@@ -61,7 +61,6 @@ pub(crate) fn config(raw: &RawSa, attributes: &Attributes<'_>) -> Result<SaConfi
         return Err(algorithm::compression_not_found());
     }
     let transform = algorithm::transform(attributes)?;
-    check_is_served(attributes)?;
     Ok(SaConfig {
         id: SaId {
             destination: address(family, raw.id.destination),
@@ -83,6 +82,8 @@ pub(crate) fn config(raw: &RawSa, attributes: &Attributes<'_>) -> Result<SaConfi
         flags,
         extra_flags,
         encap: encap(attributes, family)?,
+        nat_keepalive: keepalive(attributes).unwrap_or_default(),
+        mapping_age: mapping_age(attributes).unwrap_or_default(),
         tfc_padding: attributes.read(AttributeType::TfcPad).unwrap_or(0),
         direction,
         pcpu: attributes.read(AttributeType::SaPcpu),
@@ -179,6 +180,23 @@ fn check_attributes(raw: &RawSa, attributes: &Attributes<'_>) -> Result<(), Refu
     Err(Refusal::invalid(wrong))
 }
 
+/// Only an encapsulated state can learn that its peer's address is another, and only on the way in.
+fn check_mapping_age(
+    direction: Option<Direction>,
+    attributes: &Attributes<'_>,
+) -> Result<(), Refusal> {
+    if !attributes.has(AttributeType::MtimerThresh) {
+        return Ok(());
+    }
+    if !attributes.has(AttributeType::Encap) {
+        return Err(Refusal::invalid("MTIMER_THRESH attribute can only be set on ENCAP states"));
+    }
+    if direction == Some(Direction::Out) {
+        return Err(Refusal::invalid("MTIMER_THRESH attribute should not be set on output SA"));
+    }
+    Ok(())
+}
+
 /// What IP-TFS asks for; the mode itself the engine refuses.
 fn check_iptfs(raw: &RawSa, attributes: &Attributes<'_>) -> Result<(), Refusal> {
     if raw.mode != IPTFS {
@@ -257,20 +275,14 @@ fn check_iptfs_direction(direction: Direction, attributes: &Attributes<'_>) -> R
     }
 }
 
-/// What the kernel does with a state and the engine does not yet.
-fn check_is_served(attributes: &Attributes<'_>) -> Result<(), Refusal> {
-    use AttributeType as Type;
-    let unserved = [
-        (Type::MtimerThresh, "MTIMER_THRESH is not supported yet"),
-        (
-            Type::NatKeepaliveInterval,
-            "NAT keepalives are not supported yet: let the IKE daemon send them",
-        ),
-    ];
-    match unserved.into_iter().find(|(kind, _)| attributes.has(*kind)) {
-        Some((_, text)) => Err(Refusal::not_yet(text)),
-        None => Ok(()),
-    }
+/// `XFRMA_NAT_KEEPALIVE_INTERVAL`, if it is there; 0 is none.
+pub(crate) fn keepalive(attributes: &Attributes<'_>) -> Option<Option<KeepaliveInterval>> {
+    attributes.read(AttributeType::NatKeepaliveInterval).map(KeepaliveInterval::from_secs)
+}
+
+/// `XFRMA_MTIMER_THRESH`, if it is there; 0 is none.
+pub(crate) fn mapping_age(attributes: &Attributes<'_>) -> Option<Option<NonZeroU32>> {
+    attributes.read(AttributeType::MtimerThresh).map(NonZeroU32::new)
 }
 
 pub(crate) fn encap(
@@ -292,7 +304,7 @@ pub(crate) fn encap(
     }))
 }
 
-fn offload(attributes: &Attributes<'_>) -> Result<Option<Offload>, Refusal> {
+pub(crate) fn offload(attributes: &Attributes<'_>) -> Result<Option<Offload>, Refusal> {
     let Some(raw) = attributes.read::<RawOffload>(AttributeType::OffloadDev) else {
         return Ok(None);
     };

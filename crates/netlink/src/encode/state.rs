@@ -1,7 +1,11 @@
 //! States: `net/xfrm/xfrm_user.c: copy_to_user_state_extra`, attributes in its order. Keys go straight into the datagram, which is wiped.
 
+use std::num::NonZeroU32;
+
 use uxfrm_crypto::KeyMaterial;
-use uxfrm_engine::{Direction, Mark, Sa, SaConfig, SaFlags, SaTransform, UdpEncap, UdpEncapKind};
+use uxfrm_engine::{
+    Direction, KeepaliveInterval, Mark, Sa, SaConfig, SaFlags, SaTransform, UdpEncap, UdpEncapKind,
+};
 use zerocopy::IntoBytes as _;
 
 use super::common::{self, Calendar};
@@ -95,7 +99,9 @@ pub(crate) fn attributes(out: &mut Datagram, sa: &Sa, calendar: Calendar) {
     put_output_mark(out, config.output_mark);
     put_replay(out, sa);
     common::put_if_id(out, config.if_id);
+    put_mapping_age(out, config.mapping_age);
     put_direction(out, config.direction);
+    put_keepalive(out, config.nat_keepalive);
     if let Some(pcpu) = config.pcpu {
         out.attribute(AttributeType::SaPcpu, &pcpu);
     }
@@ -137,6 +143,20 @@ pub(crate) fn put_direction(out: &mut Datagram, direction: Option<Direction>) {
     }
 }
 
+/// `XFRMA_MTIMER_THRESH`.
+pub(crate) fn put_mapping_age(out: &mut Datagram, age: Option<NonZeroU32>) {
+    if let Some(age) = age {
+        out.attribute(AttributeType::MtimerThresh, &age.get());
+    }
+}
+
+/// `XFRMA_NAT_KEEPALIVE_INTERVAL`.
+pub(crate) fn put_keepalive(out: &mut Datagram, interval: Option<KeepaliveInterval>) {
+    if let Some(interval) = interval {
+        out.attribute(AttributeType::NatKeepaliveInterval, &interval.0.get());
+    }
+}
+
 /// `XFRM_SA_DIR_IN`, `_OUT`.
 #[must_use]
 pub const fn direction_number(direction: Direction) -> u8 {
@@ -154,7 +174,8 @@ fn short_window(config: &SaConfig) -> u8 {
     if is_short(config) { u8::try_from(config.replay.window).unwrap_or(0) } else { 0 }
 }
 
-fn put_output_mark(out: &mut Datagram, mark: Mark) {
+/// `XFRMA_SET_MARK` and its mask.
+pub(crate) fn put_output_mark(out: &mut Datagram, mark: Mark) {
     if mark != Mark::default() {
         out.attribute(AttributeType::SetMark, &mark.value);
         out.attribute(AttributeType::SetMarkMask, &mark.mask);

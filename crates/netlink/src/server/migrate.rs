@@ -6,7 +6,8 @@
 use std::{net::IpAddr, sync::Arc};
 
 use uxfrm_engine::{
-    Direction, Family, FlowKey, Mode, PolicyEntry, PolicyKind, Sa, SaProtocol, Template,
+    Direction, Family, FlowKey, Mode, PolicyEntry, PolicyKind, Sa, SaMove, SaProtocol, Template,
+    UdpEncap,
 };
 use zerocopy::FromBytes as _;
 
@@ -58,11 +59,11 @@ impl Server {
                     migration.means(sa) && (if_id.0 == 0 || sa.config().if_id == if_id)
                 };
                 let found = change.states().filter(is_meant).max_by_key(|sa| sa.added());
-                found.map(|sa| (Arc::clone(sa), migration.new))
+                found.map(|sa| (Arc::clone(sa), migration.of(sa, encap)))
             });
             let doomed: Vec<_> = doomed.collect();
             // Whatever is wrong with one, the kernel says this.
-            change.move_sas(&doomed, encap).map_err(|_| Refusal::bare(number::ENODATA))?;
+            change.move_sas(doomed).map_err(|_| Refusal::bare(number::ENODATA))?;
             let policy =
                 uxfrm_engine::Policy { templates, index: entry.index(), ..entry.policy().clone() };
             change.update_policy(policy).map(|_| ()).map_err(Refusal::from)
@@ -106,6 +107,13 @@ impl Migration {
             && config.id.protocol == self.protocol
             && config.mode == self.mode
             && (self.reqid == 0 || config.reqid.0 == self.reqid)
+    }
+
+    /// What becomes of a state; without `encap` its encapsulation stays.
+    fn of(&self, sa: &Sa, encap: Option<UdpEncap>) -> SaMove {
+        let stays = SaMove::of(sa.config());
+        let (source, destination) = self.new;
+        SaMove { source, destination, encap: encap.or(stays.encap), ..stays }
     }
 
     /// `migrate_tmpl_match`: the ends of a transport template are the packet's own.

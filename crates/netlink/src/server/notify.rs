@@ -38,7 +38,7 @@ pub(super) fn event(
             };
             acquire(server, entry, template, (wanted, flow), now, out);
         }
-        Event::Mapping { state, from } => mapping(server, before, *state, *from, out),
+        Event::Mapping { state, from } => mapping(server, before, (*state, *from), now, out),
     }
 }
 
@@ -134,9 +134,18 @@ fn acquire(
 }
 
 /// `build_mapping`.
-fn mapping(server: &Server, before: &Snapshot, id: SaId, from: SocketAddr, out: &mut Outbox) {
+fn mapping(
+    server: &Server,
+    before: &Snapshot,
+    (id, from): (SaId, SocketAddr),
+    now: Moment,
+    out: &mut Outbox,
+) {
     let Some(sa) = before.sad.with_id(id).next() else { return };
     let config = sa.config();
+    if !sa.aevents().mapping_due(from.port(), config.mapping_age, now) {
+        return;
+    }
     let mut datagram = begin(MessageType::Mapping, 0);
     datagram.put(&RawMapping {
         id: state::id(config),

@@ -254,15 +254,16 @@ fn limits_are_told_from_the_snapshot_before() {
     assert_eq!((expire.kind, expire.body[224]), (EXPIRE, 1));
 }
 
+/// IP-TFS is a mode that there is none of here; its options come with it.
 #[test]
 fn what_has_no_effect_yet_is_refused() {
     let mut stage = Stage::new();
     let mut add = request("ip xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x1000");
-    add.extend(attribute(34, &10_u32.to_ne_bytes()));
+    add[16 + 214] = 5;
+    add.extend(attribute(33, &[1]));
     let len = u32::try_from(add.len()).unwrap();
     add[..4].copy_from_slice(&len.to_ne_bytes());
-    let (errno, text) = stage.ask(&add)[0].verdict().unwrap();
-    assert_eq!(errno, 95);
-    assert!(text.contains("NAT keepalives"), "{text}");
+    let refused = (93, "Requested mode not found".to_owned());
+    assert_eq!(stage.ask(&add)[0].verdict(), Some(refused));
     assert!(stage.database.snapshot().sad.is_empty());
 }

@@ -10,5 +10,6 @@ mod judge;
 mod kernel;
 mod limits;
 mod migrate;
+mod migrate_state;
 mod stage;
 mod total;

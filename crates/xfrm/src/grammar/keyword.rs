@@ -198,6 +198,8 @@ STATE: StateWord {
     "tfcpad" "LENGTH" => StateWord::TfcPadding,
     "dir" "DIR" => StateWord::Direction,
     "pcpu-num" "CPUNUM" => StateWord::Pcpu,
+    // Not iproute2's either: it has none for this.
+    "nat-keepalive" "SECONDS" => StateWord::NatKeepalive,
     "enc" "ALGO-NAME" => StateWord::Algorithm(AlgorithmKind::Enc),
     "auth" "ALGO-NAME" => StateWord::Algorithm(AlgorithmKind::Auth),
     "auth-trunc" "ALGO-NAME" => StateWord::Algorithm(AlgorithmKind::AuthTrunc),

@@ -47,6 +47,9 @@ pub(super) fn write(object: &mut Object<'_, '_>, info: &RawSa, found: &Found<'_>
     if let Some(number) = found.read::<u32>(AttributeType::SaPcpu) {
         object.number("pcpu-num", number);
     }
+    if let Some(seconds) = found.read::<u32>(AttributeType::NatKeepaliveInterval) {
+        object.number("nat-keepalive", seconds);
+    }
     if info.selector.as_bytes().iter().any(|byte| *byte != 0) {
         object.object("sel", |inner| selector(inner, &info.selector, info.family));
     }

@@ -48,6 +48,9 @@ pub(super) fn whole(kind: MessageType, words: &StateWords) -> Result<Request, Er
     put_output_mark(&mut request, words.output_mark);
     put_direction(&mut request, words.direction);
     put_pcpu(&mut request, words.pcpu);
+    if let Some(interval) = words.nat_keepalive {
+        request.attribute(AttributeType::NatKeepaliveInterval, &interval.0.get());
+    }
     Ok(request)
 }
 

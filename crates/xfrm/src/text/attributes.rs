@@ -181,6 +181,10 @@ impl Page<'_> {
             self.put(format_args!("\tpcpu-num {number}"));
             self.end_line();
         }
+        if let Some(seconds) = found.read::<u32>(AttributeType::NatKeepaliveInterval) {
+            self.put(format_args!("\tnat-keepalive {seconds}"));
+            self.end_line();
+        }
     }
 
     fn templates(&mut self, value: &[u8], prefix: &str) {

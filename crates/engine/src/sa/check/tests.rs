@@ -1,8 +1,8 @@
 //! One line per check: what is wrong, and what is said.
 
 use crate::{
-    Direction, IfId, Mode, Offload, OffloadKind, ReplayConfig, SaConfig, SaProtocol, Selector, Spi,
-    UdpEncap, UdpEncapKind,
+    Direction, IfId, KeepaliveInterval, Mode, Offload, OffloadKind, ReplayConfig, SaConfig,
+    SaProtocol, Selector, Spi, UdpEncap, UdpEncapKind,
     sa::{
         check::{complete, verify},
         config::{SaExtraFlags, SaFlags},
@@ -62,6 +62,14 @@ const REFUSED: &[(Fault, i32, &str)] = &[
     (|sa| sa.id.protocol = SaProtocol::Comp, EPROTONOSUPPORT, "Requested type not found"),
     (|sa| sa.id.protocol = SaProtocol::Hao, EPROTONOSUPPORT, "Requested type not found"),
     (|sa| sa.encap = encap(UdpEncapKind::Tcp), EINVAL, "Unsupported encapsulation type for ESP"),
+    (|sa| { sa.encap = encap(UdpEncapKind::Esp); sa.nat_keepalive = KeepaliveInterval::from_secs(20); },
+        EINVAL, "NAT keepalive is only supported for outbound SAs"),
+    (|sa| { inward(sa); sa.nat_keepalive = KeepaliveInterval::from_secs(20); },
+        EINVAL, "NAT keepalive is only supported for outbound SAs"),
+    (|sa| { out(sa); sa.nat_keepalive = KeepaliveInterval::from_secs(20); },
+        EINVAL, "NAT keepalive is only supported for UDP encapsulation"),
+    (|sa| { out(sa); sa.encap = encap(UdpEncapKind::NonIke); sa.nat_keepalive = KeepaliveInterval::from_secs(20); },
+        EINVAL, "NAT keepalive is only supported for UDP encapsulation"),
     (|sa| { out(sa); sa.offload = offload(OffloadKind::Crypto, Direction::In); },
         EINVAL, "Mismatched SA and offload direction"),
     (|sa| { sa.if_id = IfId(1); sa.offload = offload(OffloadKind::Crypto, Direction::In); },
@@ -77,6 +85,7 @@ const ACCEPTED: &[Fault] = &[
     |sa| sa.mode = Mode::Transport,
     |sa| { sa.flags |= SaFlags::ESN; sa.replay = ReplayConfig { window: 4096, sent: 1 << 40, received: 1 << 41 }; },
     |sa| { out(sa); sa.flags |= SaFlags::ESN; },
+    |sa| { out(sa); sa.encap = encap(UdpEncapKind::Esp); sa.nat_keepalive = KeepaliveInterval::from_secs(u32::MAX); },
     |sa| { out(sa); sa.extra_flags |= SaExtraFlags::OSEQ_MAY_WRAP | SaExtraFlags::DONT_ENCAP_DSCP; sa.pcpu = Some(0); },
     |sa| { inward(sa); sa.flags |= SaFlags::DECAP_DSCP | SaFlags::ICMP | SaFlags::WILDRECV; sa.replay.window = 32; },
     |sa| sa.encap = encap(UdpEncapKind::Esp),

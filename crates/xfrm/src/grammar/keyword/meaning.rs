@@ -95,6 +95,7 @@ pub(in crate::grammar) enum StateWord {
     TfcPadding,
     Direction,
     Pcpu,
+    NatKeepalive,
     Algorithm(AlgorithmKind),
 }
 

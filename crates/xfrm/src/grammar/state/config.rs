@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use uxfrm_engine::{
-    Direction, Family, IfId, Limits, Mark, Mode, Offload, OffloadKind, Reqid, SaExtraFlags,
-    SaFlags, SaId, SaProtocol, UdpEncapKind,
+    Direction, Family, IfId, KeepaliveInterval, Limits, Mark, Mode, Offload, OffloadKind, Reqid,
+    SaExtraFlags, SaFlags, SaId, SaProtocol, UdpEncapKind,
 };
 
 use super::{NO_ID, TWO_IDS, parse_pcpu};
@@ -66,6 +66,8 @@ pub struct StateWords {
     pub direction: Option<Direction>,
     /// `pcpu-num`
     pub pcpu: Option<u32>,
+    /// `nat-keepalive`; iproute2 has no word for it.
+    pub nat_keepalive: Option<KeepaliveInterval>,
     /// Where the last word is: what is wrong with the whole is wrong there.
     pub end: Position,
 }
@@ -127,6 +129,7 @@ struct Draft {
     tfc_padding: u32,
     direction: Option<Direction>,
     pcpu: Option<u32>,
+    nat_keepalive: Option<KeepaliveInterval>,
 }
 
 /// Behind `add` or `update` (`ip/xfrm_state.c: xfrm_state_modify`).
@@ -190,6 +193,9 @@ impl Draft {
             StateWord::TfcPadding => self.tfc_padding = cursor.number()?,
             StateWord::Direction => self.direction = Some(cursor.choice(&STATE_DIRECTIONS)?),
             StateWord::Pcpu => self.pcpu = parse_pcpu(cursor)?,
+            StateWord::NatKeepalive => {
+                self.nat_keepalive = KeepaliveInterval::from_secs(cursor.number()?);
+            }
             StateWord::Algorithm(kind) => {
                 let algorithm = algorithm::parse(kind, word, &self.parts, cursor)?;
                 self.parts.push(Part::Algorithm(algorithm));
@@ -232,6 +238,7 @@ impl Draft {
             tfc_padding: self.tfc_padding,
             direction: self.direction,
             pcpu: self.pcpu,
+            nat_keepalive: self.nat_keepalive,
             end: cursor.last_place(),
         })
     }
