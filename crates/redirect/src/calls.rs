@@ -8,4 +8,5 @@ mod file;
 mod ip;
 mod message;
 mod option;
+mod standing;
 mod sysctl;

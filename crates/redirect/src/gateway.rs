@@ -49,7 +49,11 @@ pub(crate) fn introduce(descriptor: c_int, socket: &Socket) -> Result<(), c_int>
         return Ok(());
     }
     if socket.port() == 0 {
-        socket.set_port(free_port());
+        socket.set_port(port_of(socket));
+    }
+    if socket.told() == Some(socket.identity()) {
+        socket.set_greeted();
+        return Ok(()); // as the last one that had the connection
     }
     // Who listens must have been heard when `bind` returns, or events of the next moment are missed.
     if socket.groups() != 0 {
@@ -57,6 +61,7 @@ pub(crate) fn introduce(descriptor: c_int, socket: &Socket) -> Result<(), c_int>
     } else {
         send(descriptor, greeting(Kind::Hello, socket))?;
     }
+    socket.set_told(socket.identity());
     socket.set_greeted();
     Ok(())
 }
@@ -64,7 +69,9 @@ pub(crate) fn introduce(descriptor: c_int, socket: &Socket) -> Result<(), c_int>
 /// Tells the gateway what has changed about a client; a client that it does not know yet is told of later.
 pub(crate) fn tell(descriptor: c_int, socket: &Socket) -> Result<(), c_int> {
     if socket.is_greeted() {
-        return send(descriptor, greeting(Kind::Hello, socket));
+        send(descriptor, greeting(Kind::Hello, socket))?;
+        socket.set_told(socket.identity());
+        return Ok(());
     }
     if socket.groups() != 0 { introduce(descriptor, socket) } else { Ok(()) }
 }
@@ -224,6 +231,12 @@ fn wait(descriptor: c_int, events: i16) -> Result<(), c_int> {
             _ => return Err(errno::last()),
         }
     }
+}
+
+/// The port of the last socket that had the connection, or another one that is free.
+fn port_of(socket: &Socket) -> u32 {
+    let before = socket.told().map(|told| told.port).filter(|port| !table::has_port(*port));
+    before.unwrap_or_else(free_port)
 }
 
 /// The process id, or where a socket of this process has that, one with the highest bit set: both as the kernel does.

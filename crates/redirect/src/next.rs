@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
     c_char, c_int, c_uint, c_ulong, c_void, epoll_event, iovec, mmsghdr, msghdr, size_t, sockaddr,
-    socklen_t, ssize_t, timespec,
+    socklen_t, ssize_t, timespec, uid_t,
 };
 
 macro_rules! next {
@@ -38,6 +38,12 @@ next! {
     fcntl64(c_int, c_int; ...) -> c_int;
     epoll_ctl(c_int, c_int, c_int, *mut epoll_event) -> c_int;
     ioctl(c_int, c_ulong; ...) -> c_int;
+    setns(c_int, c_int) -> c_int;
+    unshare(c_int) -> c_int;
+    setuid(uid_t) -> c_int;
+    seteuid(uid_t) -> c_int;
+    setreuid(uid_t, uid_t) -> c_int;
+    setresuid(uid_t, uid_t, uid_t) -> c_int;
     read(c_int, *mut c_void, size_t) -> ssize_t;
     readv(c_int, *const iovec, c_int) -> ssize_t;
     write(c_int, *const c_void, size_t) -> ssize_t;

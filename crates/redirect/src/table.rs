@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use libc::{c_int, epoll_event};
 
 use crate::ends::{End, Family};
+use crate::parking;
 
 /// Descriptors from here on cannot be redirected; `socket` fails with `EMFILE` there.
 const DESCRIPTORS: usize = 1 << 16;
@@ -20,6 +21,10 @@ const GREETED: u32 = 1 << 30;
 const DATAGRAM: u32 = 1 << 29;
 /// In [`Socket::state`]: of netlink, and its gateway is gone.
 const QUIET: u32 = 1 << 28;
+/// In [`Socket::state`]: of netlink, and its connection must not be another socket's when this one is closed.
+const SPOILT: u32 = 1 << 27;
+/// In [`Socket::state`]: of netlink, and the answer to the request that [`Socket::sequence`] numbers is still to come.
+const BUSY: u32 = 1 << 26;
 /// In [`Socket::state`]: `SOCK_RAW` or `SOCK_DGRAM`.
 const KIND: u32 = 0xff;
 
@@ -43,8 +48,36 @@ pub(crate) struct Socket {
     tos: AtomicU32,
     /// Of UDP: as on the wire.
     address: [AtomicU32; 4],
+    /// Of netlink: room for what is sent and what is received that the program asked for and the connection does not have yet; 0 for none.
+    rooms: [AtomicU32; 2],
     /// Of netlink: who waits for it.
     watch: Watch,
+    /// Of netlink: port, groups and options that the gateway knows the connection by; no port when it knows none.
+    told: [AtomicU32; 3],
+    /// Of netlink: the number of the last request.
+    sequence: AtomicU32,
+    /// Of netlink: how often the process had forked when it was opened.
+    forks: AtomicU32,
+}
+
+/// Who a gateway takes the program at a netlink connection for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// The port id, not zero.
+    pub(crate) port: u32,
+    /// Multicast groups, a bit each.
+    pub(crate) groups: u32,
+    /// Netlink options, a bit each.
+    pub(crate) options: u32,
+}
+
+/// Room that a program asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// `SO_SNDBUF`.
+    Send = 0,
+    /// `SO_RCVBUF`.
+    Receive = 1,
 }
 
 /// An `epoll` that a descriptor has been added to.
@@ -79,11 +112,15 @@ impl Socket {
             family: AtomicU32::new(0),
             tos: AtomicU32::new(0),
             address: [const { AtomicU32::new(0) }; 4],
+            rooms: [const { AtomicU32::new(0) }; 2],
             watch: Watch {
                 epoll: AtomicU32::new(0),
                 events: AtomicU32::new(0),
                 data: [const { AtomicU32::new(0) }; 2],
             },
+            told: [const { AtomicU32::new(0) }; 3],
+            sequence: AtomicU32::new(0),
+            forks: AtomicU32::new(0),
         }
     }
 
@@ -109,10 +146,22 @@ impl Socket {
         epoll.store((descriptor + 1).unsigned_abs(), Ordering::Relaxed);
     }
 
-    /// All but the state, and who waits: that is not a copy's.
-    fn words(&self) -> [&AtomicU32; 9] {
-        let [a, b, c, d] = &self.address;
-        [&self.port, &self.groups, &self.options, &self.family, &self.tos, a, b, c, d]
+    /// What a copy has as well, beside the state.
+    fn words(&self) -> [&AtomicU32; 11] {
+        let ([a, b, c, d], [send, receive]) = (&self.address, &self.rooms);
+        [
+            &self.port,
+            &self.groups,
+            &self.options,
+            &self.family,
+            &self.tos,
+            a,
+            b,
+            c,
+            d,
+            send,
+            receive,
+        ]
     }
 
     /// The netlink port id; zero before `bind` and the first message.
@@ -130,6 +179,9 @@ impl Socket {
     }
 
     pub(crate) fn set_groups(&self, groups: u32) {
+        if groups != 0 {
+            self.spoil(); // events may be on their way when it leaves them
+        }
         self.groups.store(groups, Ordering::Relaxed);
     }
 
@@ -155,7 +207,75 @@ impl Socket {
 
     /// The gateway is another one, which knows nothing yet.
     pub(crate) fn set_strange(&self) {
+        self.spoil();
+        self.told[0].store(0, Ordering::Relaxed);
         self.state.fetch_and(!(GREETED | QUIET), Ordering::Relaxed);
+    }
+
+    /// Its connection is not to be another socket's.
+    pub(crate) fn spoil(&self) {
+        self.state.fetch_or(SPOILT, Ordering::Relaxed);
+    }
+
+    /// Whether its connection is to be closed with it, whatever comes.
+    pub(crate) fn is_spoilt(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & SPOILT != 0
+    }
+
+    /// Whether its connection is as good as a new one: nothing is to come on it, it has no copy, and it is as it was made.
+    pub(crate) fn is_as_new(&self) -> bool {
+        self.state.load(Ordering::Acquire) & (SPOILT | BUSY | QUIET | GREETED) == GREETED
+            && self.forks.load(Ordering::Relaxed) == parking::forks()
+    }
+
+    /// Notes a request that was sent: its number, if it has one answer.
+    pub(crate) fn ask(&self, request: Option<u32>) {
+        match request {
+            Some(sequence) if self.state.fetch_or(BUSY, Ordering::AcqRel) & BUSY == 0 => {
+                self.sequence.store(sequence, Ordering::Relaxed);
+            }
+            _ => self.spoil(),
+        }
+    }
+
+    /// Whether the answer to the one request that was sent is still to come.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & BUSY != 0
+    }
+
+    /// Notes that the answer to a request was received.
+    pub(crate) fn hear(&self, sequence: u32) {
+        if self.sequence.load(Ordering::Relaxed) == sequence {
+            self.state.fetch_and(!BUSY, Ordering::AcqRel);
+        }
+    }
+
+    /// Who the gateway takes the connection for, if it knows.
+    pub(crate) fn told(&self) -> Option<Identity> {
+        let [port, groups, options] =
+            [0, 1, 2].map(|word: usize| self.told[word].load(Ordering::Relaxed));
+        (port != 0).then_some(Identity { port, groups, options })
+    }
+
+    pub(crate) fn set_told(&self, Identity { port, groups, options }: Identity) {
+        for (word, value) in self.told.iter().zip([port, groups, options]) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Who the program is now.
+    pub(crate) fn identity(&self) -> Identity {
+        Identity { port: self.port(), groups: self.groups(), options: self.options() }
+    }
+
+    /// Keeps what a program asked for until it matters.
+    pub(crate) fn set_room(&self, room: Room, bytes: u32) {
+        self.rooms[room as usize].store(bytes, Ordering::Relaxed);
+    }
+
+    /// What is kept, which the caller sees to.
+    pub(crate) fn take_room(&self, room: Room) -> Option<u32> {
+        Some(self.rooms[room as usize].swap(0, Ordering::Relaxed)).filter(|bytes| *bytes != 0)
     }
 
     /// Whether its gateway is gone and no other was there.
@@ -183,6 +303,8 @@ impl Socket {
     fn begin(&self, state: u32) {
         self.words().iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.set_watch(None);
+        self.told[0].store(0, Ordering::Relaxed);
+        self.forks.store(parking::forks(), Ordering::Relaxed);
         self.state.store(OPEN | state, Ordering::Release);
     }
 }
@@ -292,10 +414,12 @@ pub(crate) fn duplicate(descriptor: c_int, copy: c_int) -> bool {
         return true;
     };
     let Some(twin) = slot(copy) else { return false };
+    socket.spoil();
     for (from, to) in socket.words().into_iter().zip(twin.words()) {
         to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
     }
     twin.set_watch(None);
+    twin.told[0].store(0, Ordering::Relaxed);
     HIGHEST.fetch_max(copy, Ordering::Relaxed);
     twin.state.store(socket.state.load(Ordering::Relaxed), Ordering::Release);
     true

@@ -49,6 +49,23 @@ pub(super) fn is_permitted(message: &msghdr) -> bool {
     permitted
 }
 
+/// Calls `visit` with each descriptor that a message passes on.
+///
+/// # Safety
+/// The message is as it says.
+pub(super) unsafe fn descriptors(message: &msghdr, visit: impl Fn(c_int)) {
+    // SAFETY: by this function's contract; what is read is not longer than the control message.
+    unsafe {
+        each(message, |level, kind, data, length| {
+            if (level, kind) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                let descriptors = data.cast::<c_int>();
+                let count = length / size_of::<c_int>();
+                (0..count).for_each(|nth| visit(descriptors.add(nth).read_unaligned()));
+            }
+        });
+    }
+}
+
 /// Takes from a message to send what it says of its source and its TOS.
 ///
 /// # Safety

@@ -3,7 +3,8 @@
 use libc::{c_int, c_uint, c_ulong, epoll_event};
 
 use super::datagram;
-use crate::{errno, gateway, next, table};
+use crate::table::Socket;
+use crate::{errno, gateway, next, parking, table};
 
 const FLAGS: c_int = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
 
@@ -27,6 +28,13 @@ fn redirect(kind: c_int) -> c_int {
     if !matches!(kind & !FLAGS, libc::SOCK_RAW | libc::SOCK_DGRAM) {
         return errno::fail(libc::ESOCKTNOSUPPORT);
     }
+    if flags == libc::SOCK_CLOEXEC
+        && let Some((descriptor, told)) = parking::take()
+        && table::insert(descriptor, kind & !FLAGS)
+    {
+        table::find(descriptor).into_iter().for_each(|socket| socket.set_told(told));
+        return descriptor;
+    }
     let descriptor = match gateway::connect() {
         Ok(descriptor) => descriptor,
         Err(errno) => return errno::fail(errno),
@@ -41,6 +49,9 @@ fn redirect(kind: c_int) -> c_int {
         }
     }
     if table::insert(descriptor, kind & !FLAGS) {
+        if flags != libc::SOCK_CLOEXEC {
+            spoil(descriptor);
+        }
         gateway::rouse();
         return descriptor;
     }
@@ -50,6 +61,13 @@ fn redirect(kind: c_int) -> c_int {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn close(descriptor: c_int) -> c_int {
+    if table::find(descriptor).is_some_and(|socket| parking::park(descriptor, socket)) {
+        return 0;
+    }
+    if parking::forget(descriptor) {
+        gateway::close(descriptor);
+        return errno::fail(libc::EBADF); // the program closed it already
+    }
     // Before the number may be handed out again.
     table::remove(descriptor);
     // SAFETY: the call takes no pointers.
@@ -61,6 +79,7 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
     if flags.unsigned_abs() & libc::CLOSE_RANGE_CLOEXEC == 0 {
         let number = |number: c_uint| c_int::try_from(number).unwrap_or(c_int::MAX);
         table::remove_range(number(first), number(last));
+        parking::forget_range(number(first), number(last));
     }
     // SAFETY: the call takes no pointers.
     unsafe { next::close_range()(first, last, flags) }
@@ -69,6 +88,7 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn closefrom(first: c_int) {
     table::remove_range(first, c_int::MAX);
+    parking::forget_range(first, c_int::MAX);
     // SAFETY: the call takes no pointers.
     unsafe { next::closefrom()(first) }
 }
@@ -81,6 +101,9 @@ unsafe extern "C" fn dup(descriptor: c_int) -> c_int {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn dup2(descriptor: c_int, copy: c_int) -> c_int {
+    if parking::forget(copy) {
+        gateway::close(copy);
+    }
     // SAFETY: the call takes no pointers.
     let copy = unsafe { next::dup2()(descriptor, copy) };
     if copy == descriptor { copy } else { duplicated(descriptor, copy) }
@@ -88,6 +111,9 @@ unsafe extern "C" fn dup2(descriptor: c_int, copy: c_int) -> c_int {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn dup3(descriptor: c_int, copy: c_int, flags: c_int) -> c_int {
+    if parking::forget(copy) {
+        gateway::close(copy);
+    }
     // SAFETY: the call takes no pointers.
     duplicated(descriptor, unsafe { next::dup3()(descriptor, copy, flags) })
 }
@@ -109,6 +135,7 @@ unsafe extern "C" fn fcntl64(descriptor: c_int, command: c_int, argument: usize)
 /// program knows no header.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: usize) -> c_int {
+    spoil(descriptor);
     // SAFETY: the caller's promises about `argument` are passed on.
     let result = unsafe { next::ioctl()(descriptor, request, argument) };
     if request == libc::FIONREAD && result == 0 && table::datagram(descriptor).is_some() {
@@ -130,6 +157,7 @@ unsafe extern "C" fn epoll_ctl(
     // SAFETY: the caller's promises are passed on.
     let result = unsafe { next::epoll_ctl()(epoll, operation, descriptor, event) };
     if let Some(socket) = table::find(descriptor).filter(|_| result == 0) {
+        socket.spoil();
         let stays = operation != libc::EPOLL_CTL_DEL && !event.is_null();
         // SAFETY: the caller promises a valid event where one is needed.
         socket.set_watch(stays.then(|| (epoll, unsafe { event.read_unaligned() })));
@@ -140,8 +168,17 @@ unsafe extern "C" fn epoll_ctl(
 fn controlled(descriptor: c_int, command: c_int, result: c_int) -> c_int {
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(descriptor, result),
-        _ => result,
+        libc::F_GETFD | libc::F_GETFL => result,
+        _ => {
+            spoil(descriptor);
+            result
+        }
     }
+}
+
+/// The program has changed something about a socket, which the next one must not have.
+fn spoil(descriptor: c_int) {
+    table::find(descriptor).into_iter().for_each(Socket::spoil);
 }
 
 /// What a call that made `copy` returns.

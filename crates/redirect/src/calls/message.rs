@@ -12,9 +12,17 @@ use libc::{
     c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
 
-use super::{address, datagram};
+use super::{address, control, datagram, option};
 use crate::greeting::{Greeting, Kind, LENGTH};
-use crate::{errno, gateway, next, table};
+use crate::table::Socket;
+use crate::{errno, exchange, gateway, next, patience, table};
+
+/// Bytes of the longest message that has room in any case.
+const SHORT: size_t = 8 * 1024;
+
+/// [`exchange::ANSWER`] as calls return it.
+const ANSWER: ssize_t = 16;
+const _: () = assert!(ANSWER as usize == exchange::ANSWER);
 
 /// How often a listener that blocks looks for a gateway, in milliseconds.
 const PAUSE: c_int = 500;
@@ -32,7 +40,8 @@ pub(super) unsafe extern "C" fn send(
         // SAFETY: the caller's buffer has `length` bytes.
         return unsafe { datagram::send(descriptor, socket, &named(message, to), flags) };
     }
-    match prepare(descriptor, length) {
+    // SAFETY: the caller's buffer has `length` bytes.
+    match unsafe { prepare(descriptor, &[vector(bytes.cast_mut(), length)]) } {
         // SAFETY: the caller's promises are passed on.
         Prepared::Foreign => unsafe { next::send()(descriptor, bytes, length, flags) },
         Prepared::Done(result) => result,
@@ -79,13 +88,15 @@ pub(super) unsafe extern "C" fn sendmsg(
     }
     if table::find(descriptor).is_none() || message.is_null() {
         // SAFETY: the caller's promises are passed on.
-        return unsafe { next::sendmsg()(descriptor, message, flags) };
+        unsafe {
+            note_passed(message);
+            return next::sendmsg()(descriptor, message, flags);
+        }
     }
     // SAFETY: the caller promises a valid message.
     let mut ours = unsafe { message.read() };
     // SAFETY: as above.
-    let length = unsafe { room(&ours) };
-    match prepare(descriptor, length) {
+    match unsafe { prepare(descriptor, vectors(&ours)) } {
         Prepared::Done(result) => return result,
         Prepared::Foreign | Prepared::Ours => {}
     }
@@ -105,8 +116,14 @@ unsafe extern "C" fn sendmmsg(
     flags: c_int,
 ) -> c_int {
     if !table::is_ours(descriptor) || messages.is_null() || count == 0 {
-        // SAFETY: the caller's promises are passed on.
-        return unsafe { next::sendmmsg()(descriptor, messages, count, flags) };
+        // SAFETY: the caller promises `count` valid messages.
+        unsafe {
+            if !messages.is_null() {
+                (0..count as usize)
+                    .for_each(|nth| note_passed(&raw const (*messages.add(nth)).msg_hdr));
+            }
+            return next::sendmmsg()(descriptor, messages, count, flags);
+        }
     }
     // SAFETY: the caller promises `count` valid messages.
     unsafe { one(messages, sendmsg(descriptor, &raw const (*messages).msg_hdr, flags)) }
@@ -132,11 +149,14 @@ pub(super) unsafe extern "C" fn recv(
         return errno::fail_length(received_in_silence(descriptor, socket, flags));
     }
     loop {
-        // SAFETY: as above.
-        let received = unsafe { next::recv()(descriptor, bytes, length, flags) };
-        let vector = [iovec { iov_base: bytes, iov_len: length }];
+        // SAFETY: the caller promises `length` writable bytes.
+        let receive = |flags: c_int| unsafe { next::recv()(descriptor, bytes, length, flags) };
+        let received = patience::receive(socket, flags, receive);
+        let vector = [vector(bytes, length)];
         // SAFETY: the caller's buffer has `length` bytes.
         let first = unsafe { first_bytes(&vector, received) };
+        // SAFETY: as above.
+        unsafe { note_received(socket, &vector, received, flags) };
         match received_by_program(descriptor, received, length, flags, first) {
             Some(result) => return result,
             None => continue,
@@ -201,14 +221,18 @@ pub(super) unsafe extern "C" fn recvmsg(
     // SAFETY: the caller promises a valid message.
     let message = unsafe { &mut *message };
     // SAFETY: as above.
-    let length = unsafe { room(message) };
+    let length = room(unsafe { vectors(message) });
     let (name, name_length) = (message.msg_name, message.msg_namelen);
     (message.msg_name, message.msg_namelen) = (std::ptr::null_mut(), 0);
     let result = loop {
+        let whole = &raw mut *message;
         // SAFETY: the vectors are the caller's.
-        let received = unsafe { next::recvmsg()(descriptor, &raw mut *message, flags) };
+        let receive = |flags: c_int| unsafe { next::recvmsg()(descriptor, whole, flags) };
+        let received = patience::receive(socket, flags, receive);
         // SAFETY: as above.
         let first = unsafe { first_bytes(vectors(message), received) };
+        // SAFETY: as above.
+        unsafe { note_received(socket, vectors(message), received, flags) };
         if let Some(result) = received_by_program(descriptor, received, length, flags, first) {
             break result;
         }
@@ -302,13 +326,56 @@ enum Prepared {
     Done(ssize_t),
 }
 
-/// Gives the socket a port if it has none. An empty message, which netlink ignores, would look like an end of file.
-fn prepare(descriptor: c_int, length: size_t) -> Prepared {
+/// Gives the socket a port if it has none, and notes what is asked. An empty message, which netlink ignores, would look like an end of
+/// file.
+///
+/// # Safety
+/// The vectors are valid for their lengths.
+unsafe fn prepare(descriptor: c_int, vectors: &[iovec]) -> Prepared {
     let Some(socket) = table::find(descriptor) else { return Prepared::Foreign };
-    match gateway::introduce(descriptor, socket) {
-        Err(errno) => Prepared::Done(errno::fail_length(errno)),
-        Ok(()) if length == 0 => Prepared::Done(0),
-        Ok(()) => Prepared::Ours,
+    if let Err(errno) = gateway::introduce(descriptor, socket) {
+        return Prepared::Done(errno::fail_length(errno));
+    }
+    let length = room(vectors);
+    if length == 0 {
+        return Prepared::Done(0);
+    }
+    if length > SHORT {
+        option::make_room(descriptor, socket);
+    }
+    // SAFETY: by this function's contract.
+    socket.ask(exchange::request(unsafe { prefix(vectors) }, length));
+    Prepared::Ours
+}
+
+/// Notes that the answer has come, if it has.
+///
+/// # Safety
+/// The vectors are valid for their lengths.
+unsafe fn note_received(socket: &Socket, vectors: &[iovec], received: ssize_t, flags: c_int) {
+    if received < ANSWER || flags & libc::MSG_PEEK != 0 || !socket.is_busy() {
+        return;
+    }
+    // SAFETY: by this function's contract.
+    if let Some(sequence) = exchange::answers(unsafe { prefix(vectors) }) {
+        socket.hear(sequence);
+    }
+}
+
+/// Notes that another process gets copies of sockets of ours (`SCM_RIGHTS`).
+///
+/// # Safety
+/// `message` is null or valid.
+unsafe fn note_passed(message: *const msghdr) {
+    // SAFETY: by this function's contract.
+    if let Some(message) = unsafe { message.as_ref() }.filter(|message| message.msg_controllen > 0)
+    {
+        // SAFETY: as above.
+        unsafe {
+            control::descriptors(message, |passed| {
+                table::find(passed).into_iter().for_each(Socket::spoil);
+            });
+        }
     }
 }
 
@@ -348,7 +415,7 @@ fn lost(descriptor: c_int) -> c_int {
 }
 
 /// The errno of who receives from a socket without a gateway. A listener that may block waits here until there is one.
-fn received_in_silence(descriptor: c_int, socket: &table::Socket, flags: c_int) -> c_int {
+fn received_in_silence(descriptor: c_int, socket: &Socket, flags: c_int) -> c_int {
     // SAFETY: the call takes no pointers.
     let status = unsafe { next::fcntl()(descriptor, libc::F_GETFL) };
     let at_once = flags & libc::MSG_DONTWAIT != 0 || status & libc::O_NONBLOCK != 0;
@@ -394,13 +461,22 @@ fn received_by_program(
 /// # Safety
 /// The vectors are valid for their lengths.
 unsafe fn first_bytes(vectors: &[iovec], received: ssize_t) -> [u8; LENGTH] {
-    let mut first = [0; LENGTH];
     if usize::try_from(received) != Ok(LENGTH) {
-        return first;
+        return [0; LENGTH];
     }
+    // SAFETY: by this function's contract.
+    unsafe { prefix(vectors) }
+}
+
+/// The first bytes of a message's buffers, zeros where there are fewer.
+///
+/// # Safety
+/// The vectors are valid for their lengths.
+unsafe fn prefix<const N: usize>(vectors: &[iovec]) -> [u8; N] {
+    let mut first = [0; N];
     let mut filled = 0;
     for vector in vectors {
-        let part = vector.iov_len.min(LENGTH - filled);
+        let part = vector.iov_len.min(N - filled);
         if part > 0 {
             let to = first[filled..].as_mut_ptr();
             // SAFETY: both are valid for `part` bytes, and the kernel did not write into our array.
@@ -422,14 +498,8 @@ pub(super) unsafe fn vectors(message: &msghdr) -> &[iovec] {
 }
 
 /// Bytes of all vectors.
-///
-/// # Safety
-/// As for [`vectors`].
-unsafe fn room(message: &msghdr) -> size_t {
-    // SAFETY: by this function's contract.
-    unsafe { vectors(message) }
-        .iter()
-        .fold(0, |length: size_t, vector| length.saturating_add(vector.iov_len))
+fn room(vectors: &[iovec]) -> size_t {
+    vectors.iter().fold(0, |length: size_t, vector| length.saturating_add(vector.iov_len))
 }
 
 /// What the calls for several messages return after one.

@@ -6,12 +6,15 @@ use libc::{c_int, c_void, socklen_t};
 
 use super::datagram::{self, Meaning};
 use crate::ends::Family;
-use crate::table::{self, Datagram, Socket};
+use crate::table::{self, Datagram, Room, Socket};
 use crate::{errno, gateway, next};
 
 /// Bytes of an option that is a number.
 const INTEGER: socklen_t = 4;
 const _: () = assert!(size_of::<c_int>() == INTEGER as usize);
+
+/// Room to send that a connection has in any case.
+const USUAL: u32 = 64 * 1024;
 
 const IP_IPSEC_POLICY: c_int = 16;
 const IPV6_IPSEC_POLICY: c_int = 34;
@@ -57,13 +60,42 @@ unsafe extern "C" fn setsockopt(
         | (libc::IPPROTO_IPV6, IPV6_IPSEC_POLICY | libc::IPV6_XFRM_POLICY) => pass_by(descriptor),
         (libc::IPPROTO_UDP, libc::UDP_ENCAP) if is_esp(number()) => 0,
         (libc::SOL_SOCKET, libc::SO_MARK) if passes_by(descriptor) => 0,
+        (libc::SOL_SOCKET, libc::SO_SNDBUF) if keeps(descriptor, Room::Send, number()) => 0,
+        (libc::SOL_SOCKET, libc::SO_RCVBUF) if keeps(descriptor, Room::Receive, number()) => 0,
         (libc::SOL_NETLINK, _) => match table::find(descriptor) {
             Some(socket) => set_netlink(descriptor, socket, name, number()),
             // SAFETY: the caller's promises are passed on.
             None => unsafe { next::setsockopt()(descriptor, level, name, value, length) },
         },
-        // SAFETY: the caller's promises are passed on.
-        _ => unsafe { next::setsockopt()(descriptor, level, name, value, length) },
+        _ => {
+            table::find(descriptor).into_iter().for_each(Socket::spoil);
+            // SAFETY: the caller's promises are passed on.
+            unsafe { next::setsockopt()(descriptor, level, name, value, length) }
+        }
+    }
+}
+
+/// Room that is asked for is kept in mind where it makes no difference before somebody asks how much there is, or needs it: a Unix socket
+/// receives into the sender's room, and has enough for what is usual.
+fn keeps(descriptor: c_int, room: Room, bytes: Option<c_int>) -> bool {
+    let bytes = bytes.and_then(|bytes| u32::try_from(bytes).ok()).filter(|bytes| *bytes != 0);
+    let (Some(socket), Some(bytes)) = (table::find(descriptor), bytes) else { return false };
+    let makes_none = !socket.is_spoilt() && (room == Room::Receive || bytes <= USUAL);
+    if makes_none {
+        socket.set_room(room, bytes);
+    }
+    makes_none
+}
+
+/// Gives a socket the room that was asked for.
+pub(super) fn make_room(descriptor: c_int, socket: &Socket) {
+    for (room, name) in [(Room::Send, libc::SO_SNDBUF), (Room::Receive, libc::SO_RCVBUF)] {
+        if let Some(bytes) = socket.take_room(room) {
+            socket.spoil();
+            let value = (&raw const bytes).cast();
+            // SAFETY: `bytes` is valid for its length. The kernel takes any number.
+            unsafe { next::setsockopt()(descriptor, libc::SOL_SOCKET, name, value, INTEGER) };
+        }
     }
 }
 
@@ -136,7 +168,14 @@ unsafe extern "C" fn getsockopt(
 ) -> c_int {
     let answer = match table::datagram(descriptor) {
         Some(socket) => answer_datagram(socket, level, name),
-        None => table::find(descriptor).and_then(|socket| answer(socket, level, name)),
+        None => table::find(descriptor).and_then(|socket| {
+            if (level, name) == (libc::SOL_SOCKET, libc::SO_SNDBUF)
+                || (level, name) == (libc::SOL_SOCKET, libc::SO_RCVBUF)
+            {
+                make_room(descriptor, socket);
+            }
+            answer(socket, level, name)
+        }),
     };
     match answer {
         // SAFETY: the caller promises `*length` writable bytes.

@@ -1,0 +1,70 @@
+//! Requests and their answers, as far as a socket has to know them: whether something is still to come on it.
+
+/// Bytes of a request that are looked at: its `nlmsghdr`.
+pub(crate) const REQUEST: usize = 16;
+/// Bytes of an answer that are looked at.
+pub(crate) const ANSWER: usize = 16;
+
+const NLMSG_ERROR: u16 = 2;
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_ACK: u16 = 4;
+/// The requester is told what others are told, before its answer.
+const NLM_F_ECHO: u16 = 8;
+
+/// Requests that are answered by an acknowledgement or an error and nothing else: NEWSA, DELSA, NEWPOLICY, DELPOLICY, UPDPOLICY, UPDSA,
+/// FLUSHSA, FLUSHPOLICY.
+const PLAIN: [u16; 8] = [0x10, 0x11, 0x13, 0x14, 0x19, 0x1a, 0x1c, 0x1d];
+
+/// The number of a request that one datagram answers, the one that [`answers`] knows; `None` when more may come, or nothing. `length`
+/// is the datagram's.
+pub(crate) fn request(header: [u8; REQUEST], length: usize) -> Option<u32> {
+    let flags = half(&header, 6);
+    let is_whole = usize::try_from(word(&header, 0)).is_ok_and(|own| own == length);
+    let is_answered = flags & (NLM_F_REQUEST | NLM_F_ACK | NLM_F_ECHO) == NLM_F_REQUEST | NLM_F_ACK;
+    (is_whole && is_answered && PLAIN.contains(&half(&header, 4))).then(|| word(&header, 8))
+}
+
+/// The number of the request that an acknowledgement or an error answers.
+pub(crate) fn answers(header: [u8; ANSWER]) -> Option<u32> {
+    (half(&header, 4) == NLMSG_ERROR).then(|| word(&header, 8))
+}
+
+fn half(header: &[u8; 16], at: usize) -> u16 {
+    u16::from_ne_bytes([header[at], header[at + 1]])
+}
+
+fn word(header: &[u8; 16], at: usize) -> u32 {
+    u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(length: u32, kind: u16, flags: u16) -> [u8; 16] {
+        let mut header = [0; 16];
+        header[..4].copy_from_slice(&length.to_ne_bytes());
+        header[4..6].copy_from_slice(&kind.to_ne_bytes());
+        header[6..8].copy_from_slice(&flags.to_ne_bytes());
+        header[8..12].copy_from_slice(&77_u32.to_ne_bytes());
+        header
+    }
+
+    #[test]
+    fn only_what_has_one_answer_is_expected_to_have_one() {
+        assert_eq!(request(header(40, 0x13, 0x605), 40), Some(77));
+        for (length, kind, flags, sent) in [
+            (40, 0x13, 0x605, 80), // two messages
+            (40, 0x13, 0x605, 39), // cut off
+            (40, 0x13, 1, 40),     // not acknowledged
+            (40, 0x13, 4, 40),     // no request
+            (40, 0x13, 0xd, 40),   // echoed
+            (40, 0x15, 5, 40),     // answered by a policy as well
+            (40, 0x16, 5, 40),     // by a state
+        ] {
+            assert_eq!(request(header(length, kind, flags), sent), None, "{length} {kind} {flags}");
+        }
+        assert_eq!(answers(header(36, 2, 0x100)), Some(77));
+        assert_eq!(answers(header(36, 0x13, 0)), None, "an event");
+    }
+}

@@ -1,0 +1,162 @@
+//! A connection whose socket the program has closed, kept for the next netlink socket that it opens: `ip -batch` opens one for each line,
+//! and a new connection costs more than what is asked on it.
+//!
+//! What is parked is as good as new. Nothing is on its way on it and nothing was ever changed that a new one would not have; it has no
+//! copies, in this process or in others; and who takes it is who a new one would be from: the same thread, as the same user, in the same
+//! network namespace. Where one of these is not known for sure the connection is closed, as the program wants it.
+//!
+//! While it is parked its number is taken, so the next socket has the number that the last one had, and other files have higher ones. The
+//! program can't tell a parked connection from none by what it calls here; a list of `/proc/self/fd` shows it.
+
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+use libc::c_int;
+
+use crate::table::{self, Identity, Socket};
+use crate::{errno, gateway, next};
+
+/// Nothing is parked.
+const NONE: c_int = -1;
+/// Another thread is about to park something, or to take it.
+const HELD: c_int = -2;
+
+/// The descriptor that is parked.
+static PARKED: AtomicI32 = AtomicI32::new(NONE);
+/// The thread that parked it.
+static THREAD: AtomicU32 = AtomicU32::new(0);
+/// The options that the gateway knows of it. Its port is the process's number, and it has no groups.
+static OPTIONS: AtomicU32 = AtomicU32::new(0);
+
+/// This process's number, as long as it is known to the C library as a process.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// How often it forked: what is older than that may have a copy.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// How often this process forked until now.
+pub(crate) fn forks() -> u32 {
+    FORKS.load(Ordering::Relaxed)
+}
+
+/// Keeps a socket's connection. False when it has to be closed.
+pub(crate) fn park(descriptor: c_int, socket: &Socket) -> bool {
+    let Some(Identity { port, groups: 0, options }) = socket.told() else { return false };
+    // Programs that close one of the first three want its number next.
+    if descriptor <= libc::STDERR_FILENO
+        || !socket.is_as_new()
+        || port != PROCESS.load(Ordering::Relaxed)
+    {
+        return false;
+    }
+    let Some(thread) = own_thread() else { return false };
+    if hold(NONE).is_none() {
+        return false;
+    }
+    table::remove(descriptor);
+    THREAD.store(thread, Ordering::Relaxed);
+    OPTIONS.store(options, Ordering::Relaxed);
+    PARKED.store(descriptor, Ordering::Release);
+    true
+}
+
+/// Takes the connection that is parked, if it is the calling thread's and still there, and who the gateway takes it for.
+pub(crate) fn take() -> Option<(c_int, Identity)> {
+    let descriptor = PARKED.load(Ordering::Acquire);
+    if descriptor < 0 || THREAD.load(Ordering::Relaxed) != thread() {
+        return None;
+    }
+    hold(descriptor)?;
+    let port = PROCESS.load(Ordering::Relaxed);
+    let options = OPTIONS.load(Ordering::Relaxed);
+    PARKED.store(NONE, Ordering::Release);
+    if is_silent(descriptor) {
+        return Some((descriptor, Identity { port, groups: 0, options }));
+    }
+    gateway::close(descriptor);
+    None
+}
+
+/// Closes what is parked: from here on a new connection would be from another.
+pub(crate) fn release() {
+    let descriptor = PARKED.load(Ordering::Acquire);
+    if descriptor >= 0 && forget(descriptor) {
+        gateway::close(descriptor);
+    }
+}
+
+/// Lets a descriptor go that the caller closes or replaces, if it is parked.
+pub(crate) fn forget(descriptor: c_int) -> bool {
+    if descriptor < 0 || hold(descriptor).is_none() {
+        return false;
+    }
+    PARKED.store(NONE, Ordering::Release);
+    true
+}
+
+/// As [`forget`], for all descriptors of a range.
+pub(crate) fn forget_range(first: c_int, last: c_int) {
+    let descriptor = PARKED.load(Ordering::Acquire);
+    if (first..=last).contains(&descriptor) {
+        forget(descriptor);
+    }
+}
+
+fn hold(expected: c_int) -> Option<c_int> {
+    PARKED.compare_exchange(expected, HELD, Ordering::Acquire, Ordering::Relaxed).ok()
+}
+
+/// Whether a connection is there and nothing has come on it.
+fn is_silent(descriptor: c_int) -> bool {
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    // SAFETY: no byte is written.
+    let received = unsafe { next::recv()(descriptor, null_mut(), 0, flags) };
+    received < 0 && errno::last() == libc::EAGAIN
+}
+
+/// The calling thread's number, unless it is that of a child that has this process's memory and descriptors of its own (`vfork`).
+fn own_thread() -> Option<u32> {
+    let (thread, process) = (thread(), PROCESS.load(Ordering::Relaxed));
+    // SAFETY: the call takes nothing.
+    let is_own = || unsafe { libc::getpid() }.unsigned_abs() == process;
+    (thread == process || is_own()).then_some(thread)
+}
+
+/// The calling thread's number, which no other thread of any process has.
+fn thread() -> u32 {
+    // SAFETY: the call takes nothing.
+    unsafe { libc::gettid() }.unsigned_abs()
+}
+
+/// Has the C library tell of forks.
+extern "C" fn attend_forks() {
+    know_process();
+    // SAFETY: the handlers stay as long as the library, which is never unloaded. Should there be no room for them, the numbers of forks
+    // are not known, and nothing may be parked.
+    unsafe {
+        if libc::pthread_atfork(Some(before_fork), None, Some(in_child)) != 0 {
+            PARKED.store(HELD, Ordering::Relaxed);
+        }
+    }
+}
+
+fn know_process() {
+    // SAFETY: the call takes nothing.
+    PROCESS.store(unsafe { libc::getpid() }.unsigned_abs(), Ordering::Relaxed);
+}
+
+#[cfg(not(test))]
+#[used]
+// SAFETY: the loader calls what stands there once, before the program begins.
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = attend_forks;
+
+unsafe extern "C" fn before_fork() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// What is parked is the parent's.
+unsafe extern "C" fn in_child() {
+    release();
+    know_process();
+    PARKED.store(NONE, Ordering::Release);
+}
