@@ -56,14 +56,14 @@ fn delete(database: &mut Database, policy: &Policy) {
 fn priority(database: &Database, flow: &FlowKey) -> Option<u32> {
     let snapshot = database.snapshot();
     let found = match snapshot.spd.lookup(Direction::Out, flow) {
-        Lookup::Policy(entry) => Some(entry.policy().priority.0),
+        Lookup::Policy(entry) => Some(entry.place().priority().0),
         Lookup::Default(_) => None,
     };
     let mut together = Vec::new();
     snapshot.spd.lookup_each(Direction::Out, &[*flow, *flow], &mut together);
     for lookup in together {
         let each = match lookup {
-            Lookup::Policy(entry) => Some(entry.policy().priority.0),
+            Lookup::Policy(entry) => Some(entry.place().priority().0),
             Lookup::Default(_) => None,
         };
         assert_eq!(each, found, "alone and in a batch");
@@ -186,7 +186,7 @@ fn among_equal_priorities_the_older_decides() {
     add_all(&mut database, &[older.clone(), younger.clone()]);
     let flow = packet("10.0.0.1", "10.0.0.2");
     let winner = |database: &Database| match database.snapshot().spd.lookup(Direction::Out, &flow) {
-        Lookup::Policy(entry) => Some(entry.policy().selector),
+        Lookup::Policy(entry) => Some(entry.selector()),
         Lookup::Default(_) => None,
     };
     assert_eq!(winner(&database), Some(older.selector));

@@ -6,7 +6,7 @@ use uxfrm_bench::lookup::{Profile, Random, packet_for, stray};
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{
     CacheMode, CacheSettings, Database, Direction, Family, FlowKey, IfId, Lookup, Mark, Moment,
-    Policy, PolicyCache, PolicyEntry, PolicyKey, PolicyKind, PolicyName, Spi,
+    Policy, PolicyCache, PolicyEntry, PolicyKind, Spi,
 };
 
 /// Packets looked up in all.
@@ -25,7 +25,7 @@ impl Model {
     }
 
     fn first(&self, direction: Direction, flow: &FlowKey) -> Option<&Arc<PolicyEntry>> {
-        self.0.iter().find(|entry| entry.policy().direction == direction && entry.matches(flow))
+        self.0.iter().find(|entry| entry.direction() == direction && entry.matches(flow))
     }
 }
 
@@ -84,9 +84,9 @@ fn compare(
             }
             for _ in 0..model.0.len() * step / 4 {
                 let gone = model.0.remove(random.below(model.0.len()));
-                change.delete_policy(&key(&gone)).expect("it is in");
+                change.delete_policy(&gone.key()).expect("it is in");
                 if random.below(3) == 0 {
-                    waiting.push(gone.policy().clone());
+                    waiting.push(gone.policy());
                 }
             }
         });
@@ -95,7 +95,7 @@ fn compare(
     let rest: Vec<_> = model.0.drain(..).collect();
     database.apply(Moment(0), |change| {
         for entry in rest {
-            change.delete_policy(&key(&entry)).expect("it is in");
+            change.delete_policy(&entry.key()).expect("it is in");
         }
     });
     let spd = &database.snapshot().spd;
@@ -144,8 +144,8 @@ fn packet(model: &Model, family: Family, random: &mut Random) -> FlowKey {
     if model.0.is_empty() || random.below(20) == 0 {
         return stray(family, random);
     }
-    let mut one = packet_for(model.0[random.below(model.0.len())].policy(), random);
-    let other = packet_for(model.0[random.below(model.0.len())].policy(), random);
+    let mut one = packet_for(&model.0[random.below(model.0.len())].policy(), random);
+    let other = packet_for(&model.0[random.below(model.0.len())].policy(), random);
     match random.below(8) {
         0 => one.source = other.source,
         1 => one.destination = other.destination,
@@ -166,16 +166,5 @@ fn vary(policy: &mut Policy, random: &mut Random) {
         3 => policy.selector.ifindex = random.word() % 4,
         4 => policy.selector.protocol = 0,
         _ => {}
-    }
-}
-
-fn key(entry: &PolicyEntry) -> PolicyKey {
-    let policy = entry.policy();
-    PolicyKey {
-        direction: policy.direction,
-        kind: policy.kind,
-        mark: policy.mark,
-        if_id: policy.if_id,
-        name: PolicyName::Index(entry.index()),
     }
 }

@@ -241,22 +241,7 @@ impl Following {
 
 fn put_back(change: &mut Change<'_>, policy: &PolicyChange) -> Result<(), Error> {
     match policy {
-        PolicyChange::Added(entry) => change.delete_policy(&by_index(entry)).map(drop),
-        PolicyChange::Removed(entry) => {
-            let mut policy = entry.policy().clone();
-            policy.index = entry.index();
-            change.add_policy(policy).map(drop)
-        }
-    }
-}
-
-fn by_index(entry: &PolicyEntry) -> PolicyKey {
-    let policy = entry.policy();
-    PolicyKey {
-        direction: policy.direction,
-        kind: policy.kind,
-        mark: policy.mark,
-        if_id: policy.if_id,
-        name: PolicyName::Index(entry.index()),
+        PolicyChange::Added(entry) => change.delete_policy(&entry.key()).map(drop),
+        PolicyChange::Removed(entry) => change.add_policy(entry.policy()).map(drop),
     }
 }

@@ -144,5 +144,5 @@ impl Guard {
 /// Whether a change of policies changes the rules.
 fn minds(change: &PolicyChange) -> bool {
     let (PolicyChange::Added(entry) | PolicyChange::Removed(entry)) = change;
-    entry.policy().direction != Direction::Out
+    entry.direction() != Direction::Out
 }

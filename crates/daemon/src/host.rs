@@ -188,15 +188,15 @@ impl HostRoutes {
 
     /// Counts a policy's wish for a route, if it has one. Where to.
     fn count_in(&mut self, entry: &PolicyEntry) -> Option<Destination> {
-        let (destination, source) = wish(entry.policy(), &self.own)?;
-        self.meet_peers(entry.policy());
+        let (destination, source) = wish(&entry.policy(), &self.own)?;
+        self.meet_peers(&entry.policy());
         let users = self.destinations.entry(destination).or_default();
         *users.sources.entry(source).or_default() += 1;
         Some(destination)
     }
 
     fn count_out(&mut self, entry: &PolicyEntry) -> Option<Destination> {
-        let (destination, source) = wish(entry.policy(), &self.own)?;
+        let (destination, source) = wish(&entry.policy(), &self.own)?;
         let users = self.destinations.get_mut(&destination)?;
         if let Some(count) = users.sources.get_mut(&source) {
             *count -= 1;

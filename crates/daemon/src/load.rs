@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use uxfrm_engine::{
-    Change, Database, Defaults, Error as Refusal, Moment, PolicyEntry, PolicyKey, PolicyName,
-    SaProtocol,
+    Change, Database, Defaults, Error as Refusal, Moment, PolicyKey, PolicyName, SaProtocol,
 };
 
 use crate::batch::{self, Command, LoadError, Located, PolicyTarget};
@@ -90,8 +89,8 @@ fn run(change: &mut Change<'_>, file: &Path, line: Located<Command>) -> Result<(
         Command::PolicyDelete(key) => change.delete_policy(&named(key)).map(drop),
         Command::PolicyDeleteAll(filter) => {
             let meant =
-                change.policies().filter(|entry| filter.fits(entry.policy(), entry.index()));
-            let names: Vec<_> = meant.map(|entry| by_index(entry)).collect();
+                change.policies().filter(|entry| filter.fits(&entry.policy(), entry.index()));
+            let names: Vec<_> = meant.map(|entry| entry.key()).collect();
             names.iter().try_for_each(|name| change.delete_policy(name).map(drop))
         }
         Command::PolicyFlush { kind } => {
@@ -125,17 +124,6 @@ fn run(change: &mut Change<'_>, file: &Path, line: Located<Command>) -> Result<(
         Command::GetDefault => return misplaced("policy getdefault"),
     };
     done.map_err(|refusal| Error::Refused { file: file.into(), line: line.line, refusal })
-}
-
-fn by_index(entry: &PolicyEntry) -> PolicyKey {
-    let policy = entry.policy();
-    PolicyKey {
-        direction: policy.direction,
-        kind: policy.kind,
-        mark: policy.mark,
-        if_id: policy.if_id,
-        name: PolicyName::Index(entry.index()),
-    }
 }
 
 /// The databases' name for the policy that a line names.

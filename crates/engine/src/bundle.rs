@@ -147,8 +147,7 @@ fn states<'a>(
     let mut states = ArrayVec::new();
     let (mut source, mut destination) = (flow.source, flow.destination);
     for entry in deciding {
-        let policy = entry.policy();
-        for (place, template) in (0..).zip(policy.templates.iter().take(MAX_TEMPLATES)) {
+        for (place, template) in (0..).zip(entry.templates().iter().take(MAX_TEMPLATES)) {
             let ends = match template.mode {
                 Mode::Transport | Mode::RouteOptimization | Mode::InTrigger => {
                     (source, destination)
@@ -162,7 +161,7 @@ fn states<'a>(
                 spi: template.spi,
                 mode: template.mode,
                 reqid: template.reqid,
-                if_id: policy.if_id,
+                if_id: entry.if_id(),
                 flow,
             };
             match snapshot.sad.outbound(&query) {
@@ -173,7 +172,7 @@ fn states<'a>(
                 Err(DropReason::OutNoState) => {
                     // A state with the very SPI that is wanted, but not the right one (`EEXIST` in `xfrm_state_find`).
                     if !is_taken(snapshot, &query) {
-                        let wanted = wanted(&query, policy.mark, settings);
+                        let wanted = wanted(&query, entry.mark(), settings);
                         missing.push(Missing { policy: entry.index(), template: place, wanted });
                     } else if template.level == Level::Required {
                         missing.clear();

@@ -244,15 +244,14 @@ impl Database {
         if !self.ledger.holds(entry) {
             return false;
         }
-        let policy = entry.policy();
-        let age = policy.limits.age(entry.added(), entry.last_used(), now);
+        let age = entry.limits().age(entry.added(), entry.last_used(), now);
         if age.hard {
-            events.push(Event::PolicyHardLimit(entry.index(), policy.direction));
+            events.push(Event::PolicyHardLimit(entry.index(), entry.direction()));
             self.remove_policy(entry);
             return true;
         }
         if age.soft {
-            events.push(Event::PolicySoftLimit(entry.index(), policy.direction));
+            events.push(Event::PolicySoftLimit(entry.index(), entry.direction()));
         }
         let reminder = age.soft.then(|| now.plus(POLICY_REMINDER));
         if let Some(next) = age.next.into_iter().chain(reminder).min() {
@@ -271,7 +270,7 @@ impl Database {
     }
 
     fn wake_for_policy(&mut self, entry: &Arc<PolicyEntry>, now: Moment) {
-        if let Some(at) = entry.policy().limits.age(now, None, now).next {
+        if let Some(at) = entry.limits().age(now, None, now).next {
             self.timers.wake_policy(at, entry);
         }
     }

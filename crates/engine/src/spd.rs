@@ -7,4 +7,6 @@ pub mod template;
 
 mod check;
 pub(crate) mod classifier;
+mod ends;
 pub(crate) mod ledger;
+mod terms;

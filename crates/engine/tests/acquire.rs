@@ -114,9 +114,8 @@ fn a_packet_that_waited_is_counted_by_its_policy_once() {
     pair.add_states(&wrapping, FIRST_SPI);
     assert_eq!(nudge(&mut pair.left).len(), 1);
     let snapshot = pair.left.database.snapshot();
-    let out = |entry: &&std::sync::Arc<uxfrm_engine::PolicyEntry>| {
-        entry.policy().direction == Direction::Out
-    };
+    let out =
+        |entry: &&std::sync::Arc<uxfrm_engine::PolicyEntry>| entry.direction() == Direction::Out;
     let entry = snapshot.spd.iter().find(out).unwrap();
     assert_eq!((entry.packets(), entry.bytes()), (1, 128));
     assert_eq!(pair.left.events.len(), 1, "asked once all the while");

@@ -294,7 +294,7 @@ fn policies_count_every_packet() {
     }
     for (gateway, direction) in [(&pair.left, Direction::Out), (&pair.right, Direction::In)] {
         let snapshot = gateway.database.snapshot();
-        let entry = snapshot.spd.iter().find(|entry| entry.policy().direction == direction);
+        let entry = snapshot.spd.iter().find(|entry| entry.direction() == direction);
         assert_eq!(entry.unwrap().packets(), 36, "{direction:?}");
         assert_eq!(entry.unwrap().bytes(), 36 * datagram().len() as u64);
     }

@@ -67,7 +67,7 @@ impl Placed {
             }
         }
         let new_rules: Vec<Rule> =
-            new.map(|entry| rules::of_policy(entry.policy())).unwrap_or_default();
+            new.map(|entry| rules::of_policy(&entry.policy())).unwrap_or_default();
         if let Some(chain) = new.and_then(|entry| Some((entry, self.chain(entry)?))) {
             let (entry, chain) = chain;
             let before = chain.behind(entry.place());
@@ -84,7 +84,7 @@ impl Placed {
     }
 
     fn chain(&mut self, entry: &PolicyEntry) -> Option<&mut Chain> {
-        let (direction, kind) = (entry.policy().direction, entry.kind());
+        let (direction, kind) = (entry.direction(), entry.kind());
         self.chains.iter_mut().find(|chain| (chain.direction, chain.kind) == (direction, kind))
     }
 }
@@ -99,7 +99,7 @@ impl Chain {
     ) -> Option<Self> {
         let policies: Vec<_> = rules::of_chain(spd, direction, kind)
             .into_iter()
-            .map(|entry| (entry.place(), rules::of_policy(entry.policy()).len()))
+            .map(|entry| (entry.place(), rules::of_policy(&entry.policy()).len()))
             .collect();
         let count: usize = policies.iter().map(|(_, rules)| rules).sum();
         // Sub policies stand between what is exempt and the jump to the main ones, which the default may follow.

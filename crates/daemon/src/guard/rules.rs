@@ -75,8 +75,7 @@ pub(super) fn of_chain(
     direction: Direction,
     kind: PolicyKind,
 ) -> Vec<&Arc<PolicyEntry>> {
-    let meant =
-        |entry: &&Arc<PolicyEntry>| entry.kind() == kind && entry.policy().direction == direction;
+    let meant = |entry: &&Arc<PolicyEntry>| entry.kind() == kind && entry.direction() == direction;
     let mut list: Vec<_> = spd.iter().filter(meant).collect();
     list.sort_unstable_by_key(|entry| entry.place());
     list
@@ -138,7 +137,7 @@ fn chains(
 ) -> [Chain; 2] {
     let policies = |kind| {
         let list = of_chain(spd, direction, kind);
-        list.into_iter().flat_map(|entry| of_policy(entry.policy()))
+        list.into_iter().flat_map(|entry| of_policy(&entry.policy()))
     };
     let mut rules = first;
     rules.extend(policies(PolicyKind::Sub));

@@ -162,7 +162,7 @@ impl Change<'_> {
     /// What [`Error`] says of policies; [`Error::Exists`] when direction, kind, selector, mark and if_id are those of another.
     pub fn add_policy(&mut self, policy: Policy) -> Result<Arc<PolicyEntry>, Error> {
         let Database { ledger, next, attendance, .. } = &mut *self.database;
-        let entry = ledger.add(policy, self.now, &mut next.spd)?;
+        let entry = ledger.add(&policy, self.now, &mut next.spd)?;
         attendance.add_policy(&entry);
         self.changed = true;
         self.database.wake_for_policy(&entry, self.now);
@@ -175,7 +175,7 @@ impl Change<'_> {
     /// What [`Error`] says of policies.
     pub fn update_policy(&mut self, policy: Policy) -> Result<Arc<PolicyEntry>, Error> {
         let Database { ledger, next, attendance, .. } = &mut *self.database;
-        let (entry, old) = ledger.update(policy, self.now, &mut next.spd)?;
+        let (entry, old) = ledger.update(&policy, self.now, &mut next.spd)?;
         old.iter().for_each(|old| attendance.remove_policy(old));
         attendance.add_policy(&entry);
         self.changed = true;
@@ -189,7 +189,7 @@ impl Change<'_> {
         self.database.ledger.find(key)
     }
 
-    /// All policies, changes so far included.
+    /// All policies, changes so far included, in no order.
     pub fn policies(&self) -> impl Iterator<Item = &Arc<PolicyEntry>> {
         self.database.ledger.iter()
     }

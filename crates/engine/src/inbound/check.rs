@@ -61,7 +61,7 @@ pub(crate) fn check(
     if let Some(found) = instead {
         found.charge(1, arrival.bytes as u64, now);
     }
-    if deciding.clone().any(|entry| entry.policy().action == Action::Block) {
+    if deciding.clone().any(|entry| entry.action() == Action::Block) {
         return Err(DropReason::InPolicyBlock);
     }
     if satisfies(deciding, path) { Ok(()) } else { Err(DropReason::InTemplateMismatch) }
@@ -80,7 +80,7 @@ fn carries(sa: &Sa, arrival: &Arrival<'_>) -> bool {
 fn for_errors<'a>(snapshot: &'a Snapshot, arrival: &Arrival<'_>) -> Option<&'a Arc<PolicyEntry>> {
     let flow = arrival.reported.filter(|_| arrival.direction == Direction::Forward)?;
     match snapshot.spd.lookup(Direction::Forward, &flow) {
-        Lookup::Policy(entry) if entry.policy().flags.contains(PolicyFlags::ICMP) => Some(entry),
+        Lookup::Policy(entry) if entry.flags().contains(PolicyFlags::ICMP) => Some(entry),
         Lookup::Policy(_) | Lookup::Default(_) => None,
     }
 }
@@ -94,9 +94,8 @@ fn has_tunnel(path: &[&Sa]) -> bool {
 fn satisfies<'a>(deciding: impl Iterator<Item = &'a Arc<PolicyEntry>>, path: &SecPath<'_>) -> bool {
     let mut wanted: ArrayVec<(&Template, u32), { 2 * MAX_TEMPLATES }> = ArrayVec::new();
     for entry in deciding {
-        let policy = entry.policy();
-        let templates = policy.templates.iter().take(MAX_TEMPLATES);
-        wanted.extend(templates.map(|template| (template, policy.if_id.0)));
+        let templates = entry.templates().iter().take(MAX_TEMPLATES);
+        wanted.extend(templates.map(|template| (template, entry.if_id().0)));
     }
     let mut next = 0;
     for (template, if_id) in wanted.iter().rev() {

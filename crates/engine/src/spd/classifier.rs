@@ -96,7 +96,7 @@ impl Classifier {
     pub(crate) fn insert(&mut self, entry: &Arc<PolicyEntry>) {
         self.len += 1;
         let bins = self.bins_mut(entry);
-        match entry.policy().selector.family() {
+        match entry.family() {
             Family::V4 => bins.v4.insert(Rule::of(entry)),
             Family::V6 => bins.v6.insert(Rule::of(entry)),
         }
@@ -106,14 +106,13 @@ impl Classifier {
     pub(crate) fn remove(&mut self, entry: &Arc<PolicyEntry>) {
         self.len -= 1;
         let bins = self.bins_mut(entry);
-        match entry.policy().selector.family() {
+        match entry.family() {
             Family::V4 => bins.v4.remove(&Rule::of(entry)),
             Family::V6 => bins.v6.remove(&Rule::of(entry)),
         }
-        let policy = entry.policy();
-        if policy.if_id.0 != 0 && bins.is_empty() {
-            self.by_interface[policy.direction as usize][policy.kind as usize]
-                .forget(policy.if_id.0);
+        let if_id = entry.if_id().0;
+        if if_id != 0 && bins.is_empty() {
+            self.by_interface[entry.direction() as usize][entry.kind() as usize].forget(if_id);
         }
     }
 
@@ -167,9 +166,8 @@ impl Classifier {
     }
 
     fn bins_mut(&mut self, entry: &PolicyEntry) -> &mut Bins {
-        let policy = entry.policy();
-        let (direction, kind) = (policy.direction as usize, policy.kind as usize);
-        match policy.if_id.0 {
+        let (direction, kind) = (entry.direction() as usize, entry.kind() as usize);
+        match entry.if_id().0 {
             0 => &mut self.plain[direction][kind],
             if_id => self.by_interface[direction][kind].bins_mut(if_id),
         }

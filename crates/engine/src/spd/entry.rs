@@ -1,23 +1,38 @@
 //! A policy in the database: its words, its place, its counts.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
-use crate::{Action, FlowKey, Moment, OffloadKind, Policy, PolicyIndex, PolicyKind, Priority};
+use super::{ends::Ends, terms::Terms};
+use crate::{
+    Action, Direction, Family, FlowKey, IfId, Limits, Mark, Moment, OffloadKind, Policy,
+    PolicyFlags, PolicyIndex, PolicyKey, PolicyKind, PolicyName, PortMask, Priority, Selector,
+    Template,
+};
 
-/// A policy as it stands in the database. What every packet touches comes first, next to the reference count.
+/// A policy as it stands in the database. What every packet touches comes first, next to the reference count; what policies say alike is kept
+/// once for all of them.
 #[derive(Debug)]
 #[repr(C)]
 pub struct PolicyEntry {
-    place: Place,
+    priority: Priority,
     slot: u32,
+    index: PolicyIndex,
     action: Action,
     kind: PolicyKind,
+    direction: Direction,
+    software: bool,
     bytes: AtomicU64,
     packets: AtomicU64,
     last_used: AtomicU64,
-    index: PolicyIndex,
+    terms: Arc<Terms>,
+    ends: Ends,
+    source_port: PortMask,
+    destination_port: PortMask,
+    age: u64,
     added: Moment,
-    policy: Policy,
 }
 
 /// Where a policy stands among those of its direction and kind: offloaded ones first, then by priority, then the older.
@@ -26,6 +41,16 @@ pub struct Place {
     software: bool,
     priority: Priority,
     age: u64,
+}
+
+/// Which number, age and terms a new policy gets.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    pub(crate) index: PolicyIndex,
+    pub(crate) slot: u32,
+    pub(crate) age: u64,
+    pub(crate) added: Moment,
+    pub(crate) terms: Arc<Terms>,
 }
 
 impl Place {
@@ -52,75 +77,172 @@ impl Place {
 const NEVER: u64 = u64::MAX;
 
 impl PolicyEntry {
-    pub(crate) fn new(
-        policy: Policy,
-        index: PolicyIndex,
-        slot: u32,
-        age: u64,
-        added: Moment,
-    ) -> Self {
+    /// A policy with its own terms.
+    pub(crate) fn new(policy: &Policy, admission: Admission) -> Self {
+        let Admission { index, slot, age, added, terms } = admission;
         let software =
             policy.offload.as_ref().is_none_or(|offload| offload.kind != OffloadKind::Packet);
         Self {
-            place: Place { software, priority: policy.priority, age },
+            priority: policy.priority,
+            slot,
+            index,
             action: policy.action,
             kind: policy.kind,
-            policy,
-            index,
-            slot,
-            added,
+            direction: policy.direction,
+            software,
             bytes: AtomicU64::new(0),
             packets: AtomicU64::new(0),
             last_used: AtomicU64::new(NEVER),
+            terms,
+            ends: Ends::of(&policy.selector),
+            source_port: policy.selector.source_port,
+            destination_port: policy.selector.destination_port,
+            age,
+            added,
         }
     }
 
-    /// What it says.
+    /// What it says, put together again; its index is the one that it was given.
     #[must_use]
-    #[inline]
-    pub fn policy(&self) -> &Policy {
-        &self.policy
+    pub fn policy(&self) -> Policy {
+        Policy {
+            direction: self.direction,
+            kind: self.kind,
+            index: self.index,
+            selector: self.selector(),
+            priority: self.priority,
+            action: self.action,
+            templates: self.terms.templates.to_vec(),
+            mark: self.terms.mark,
+            if_id: self.terms.if_id,
+            flags: self.terms.flags,
+            limits: self.terms.limits(),
+            offload: self.terms.offload().cloned(),
+        }
     }
 
-    /// Whether it lets packets pass. The policy says it too, but further away in memory.
+    /// Its name by index, which finds it and no other.
+    #[must_use]
+    pub fn key(&self) -> PolicyKey {
+        PolicyKey {
+            direction: self.direction,
+            kind: self.kind,
+            mark: self.mark(),
+            if_id: self.if_id(),
+            name: PolicyName::Index(self.index),
+        }
+    }
+
+    /// Whether it lets packets pass.
     #[must_use]
     #[inline]
-    pub fn action(&self) -> Action {
+    pub const fn action(&self) -> Action {
         self.action
+    }
+
+    /// Main or sub.
+    #[must_use]
+    #[inline]
+    pub const fn kind(&self) -> PolicyKind {
+        self.kind
+    }
+
+    /// In, out or forward.
+    #[must_use]
+    #[inline]
+    pub const fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    /// The traffic it is for.
+    #[must_use]
+    pub fn selector(&self) -> Selector {
+        let [source, destination] = self.ends.prefixes();
+        Selector {
+            source,
+            destination,
+            protocol: self.ends.protocol(),
+            source_port: self.source_port,
+            destination_port: self.destination_port,
+            ifindex: self.terms.ifindex,
+            user: self.terms.user,
+        }
+    }
+
+    /// The family of that traffic.
+    #[must_use]
+    #[inline]
+    pub const fn family(&self) -> Family {
+        self.ends.family()
+    }
+
+    /// What is to be done, innermost first.
+    #[must_use]
+    #[inline]
+    pub fn templates(&self) -> &[Template] {
+        &self.terms.templates
+    }
+
+    /// Packets whose mark fits match.
+    #[must_use]
+    #[inline]
+    pub fn mark(&self) -> Mark {
+        self.terms.mark
+    }
+
+    /// XFRM interface id.
+    #[must_use]
+    #[inline]
+    pub fn if_id(&self) -> IfId {
+        self.terms.if_id
+    }
+
+    /// Flags.
+    #[must_use]
+    pub fn flags(&self) -> PolicyFlags {
+        self.terms.flags
+    }
+
+    /// Limits.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.terms.limits()
     }
 
     /// The index it was given; the lowest three bits are the direction.
     #[must_use]
-    pub fn index(&self) -> PolicyIndex {
+    pub const fn index(&self) -> PolicyIndex {
         self.index
     }
 
     /// A small number that no other policy has while this one is in the database.
     #[inline]
-    pub(crate) fn slot(&self) -> u32 {
+    pub(crate) const fn slot(&self) -> u32 {
         self.slot
+    }
+
+    /// What it shares with others.
+    pub(crate) const fn terms(&self) -> &Arc<Terms> {
+        &self.terms
     }
 
     /// Its place among the others; smaller is found first.
     #[must_use]
     #[inline]
-    pub fn place(&self) -> Place {
-        self.place
+    pub const fn place(&self) -> Place {
+        Place { software: self.software, priority: self.priority, age: self.age }
     }
 
     /// When it was added.
     #[must_use]
-    pub fn added(&self) -> Moment {
+    pub const fn added(&self) -> Moment {
         self.added
     }
 
     /// Whether a packet is what it is for: `net/xfrm/xfrm_policy.c: xfrm_policy_match`.
     #[must_use]
-    #[inline]
     pub fn matches(&self, flow: &FlowKey) -> bool {
-        self.policy.mark.fits(flow.mark)
-            && self.policy.if_id.0 == flow.if_id
-            && self.policy.selector.matches(flow)
+        self.mark().fits(flow.mark) && self.if_id().0 == flow.if_id && self.selector().matches(flow)
     }
 
     /// Counts packets that met it. Policies have no limits by count in the kernel, only by time.
@@ -151,11 +273,14 @@ impl PolicyEntry {
             nanos => Some(Moment(nanos)),
         }
     }
+}
 
-    /// Main or sub.
-    #[must_use]
-    #[inline]
-    pub fn kind(&self) -> PolicyKind {
-        self.kind
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_million_of_them_fit() {
+        assert!(size_of::<PolicyEntry>() <= 88, "{}", size_of::<PolicyEntry>());
     }
 }

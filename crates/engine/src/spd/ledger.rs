@@ -1,42 +1,47 @@
-//! The writer's side of the SPD: policies by name and in order.
+//! The writer's side of the SPD: policies by name.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::{hash::BuildHasher, sync::Arc};
 
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+
+use super::{check, entry::Admission, terms::AllTerms};
 use crate::{
-    Direction, Error, IfId, Mark, Moment, Place, Policy, PolicyEntry, PolicyIndex, PolicyKey,
-    PolicyKind, PolicyName, Selector, Spd, spd::check,
+    Direction, Error, IfId, Mark, Moment, Policy, PolicyEntry, PolicyIndex, PolicyKey, PolicyKind,
+    PolicyName, Selector, Spd,
 };
 
 /// All policies. What it does to them, it does to the [`Spd`] that workers will read as well.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    lists: [[BTreeMap<Place, Arc<PolicyEntry>>; 2]; 3],
-    by_name: HashMap<Name, Arc<PolicyEntry>, foldhash::fast::RandomState>,
-    by_index: HashMap<PolicyIndex, Arc<PolicyEntry>, foldhash::fast::RandomState>,
+    /// By their slots.
+    entries: Vec<Option<Arc<PolicyEntry>>>,
+    free_slots: Vec<u32>,
+    /// Slots by name and by index: numbers, as there may be a million.
+    by_name: HashTable<u32>,
+    by_index: HashTable<u32>,
+    hasher: RandomState,
+    terms: AllTerms,
     age: u64,
     serial: u32,
-    slots: u32,
-    free_slots: Vec<u32>,
 }
 
+/// What two policies must not share.
 type Name = (Direction, PolicyKind, Selector, Mark, IfId);
 
 impl Ledger {
     /// Adds a policy whose name is new.
     pub(crate) fn add(
         &mut self,
-        policy: Policy,
+        policy: &Policy,
         now: Moment,
         spd: &mut Spd,
     ) -> Result<Arc<PolicyEntry>, Error> {
-        check::verify(&policy)?;
-        if self.by_name.contains_key(&name(&policy)) {
+        check::verify(policy)?;
+        if self.named(&name(policy)).is_some() {
             return Err(Error::Exists);
         }
-        let index = self.index(&policy);
+        let index = self.index(policy);
         Ok(self.insert(policy, index, now, spd))
     }
 
@@ -44,13 +49,13 @@ impl Ledger {
     /// one that went.
     pub(crate) fn update(
         &mut self,
-        policy: Policy,
+        policy: &Policy,
         now: Moment,
         spd: &mut Spd,
     ) -> Result<(Arc<PolicyEntry>, Option<Arc<PolicyEntry>>), Error> {
-        check::verify(&policy)?;
-        let old = self.by_name.get(&name(&policy)).cloned();
-        let index = old.as_ref().map_or_else(|| self.index(&policy), |old| old.index());
+        check::verify(policy)?;
+        let old = self.named(&name(policy)).cloned();
+        let index = old.as_ref().map_or_else(|| self.index(policy), |old| old.index());
         if let Some(old) = &old {
             self.remove(old, spd);
         }
@@ -59,78 +64,137 @@ impl Ledger {
 
     /// The policy of that name.
     pub(crate) fn find(&self, key: &PolicyKey) -> Option<&Arc<PolicyEntry>> {
-        match &key.name {
+        let PolicyKey { direction, kind, mark, if_id, name } = key;
+        match name {
             PolicyName::Selector(selector) => {
-                self.by_name.get(&(key.direction, key.kind, *selector, key.mark, key.if_id))
+                self.named(&(*direction, *kind, *selector, *mark, *if_id))
             }
-            PolicyName::Index(index) => self.by_index.get(index).filter(|entry| {
-                let policy = entry.policy();
-                (policy.direction, policy.kind, policy.mark, policy.if_id)
-                    == (key.direction, key.kind, key.mark, key.if_id)
+            PolicyName::Index(index) => self.indexed(*index).filter(|entry| {
+                (entry.direction(), entry.kind(), entry.mark(), entry.if_id())
+                    == (*direction, *kind, *mark, *if_id)
             }),
         }
     }
 
-    /// All policies; sub before main in each direction.
+    /// All policies, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<PolicyEntry>> {
-        self.lists.iter().flatten().flat_map(BTreeMap::values)
+        self.entries.iter().flatten()
     }
 
     /// Whether this very entry is in.
     pub(crate) fn holds(&self, entry: &Arc<PolicyEntry>) -> bool {
-        self.by_index.get(&entry.index()).is_some_and(|held| Arc::ptr_eq(held, entry))
+        let held = self.entries.get(entry.slot() as usize);
+        held.and_then(Option::as_ref).is_some_and(|held| Arc::ptr_eq(held, entry))
     }
 
+    /// Takes a policy out that is in.
     pub(crate) fn remove(&mut self, entry: &Arc<PolicyEntry>, spd: &mut Spd) {
-        let policy = entry.policy();
-        self.list(policy.kind, policy.direction).remove(&entry.place());
+        let slot = entry.slot();
         spd.remove(entry);
-        self.free_slots.push(entry.slot());
-        self.by_name.remove(&name(policy));
-        self.by_index.remove(&entry.index());
+        let (name, index) = (self.hash(&name_of(entry)), self.hash(&entry.index()));
+        for (table, hash) in [(&mut self.by_name, name), (&mut self.by_index, index)] {
+            if let Ok(found) = table.find_entry(hash, |held| *held == slot) {
+                found.remove();
+            }
+        }
+        self.terms.release(entry.terms());
+        self.entries[slot as usize] = None;
+        self.free_slots.push(slot);
     }
 
     fn insert(
         &mut self,
-        policy: Policy,
+        policy: &Policy,
         index: PolicyIndex,
         now: Moment,
         spd: &mut Spd,
     ) -> Arc<PolicyEntry> {
         self.age += 1;
         let slot = self.free_slots.pop().unwrap_or_else(|| {
-            self.slots += 1;
-            self.slots - 1
+            self.entries.push(None);
+            u32::try_from(self.entries.len() - 1).unwrap_or(u32::MAX)
         });
-        let (kind, direction, name) = (policy.kind, policy.direction, name(&policy));
-        let entry = Arc::new(PolicyEntry::new(policy, index, slot, self.age, now));
-        self.list(kind, direction).insert(entry.place(), Arc::clone(&entry));
+        let terms = self.terms.share(policy);
+        let admission = Admission { index, slot, age: self.age, added: now, terms };
+        let entry = Arc::new(PolicyEntry::new(policy, admission));
         spd.insert(&entry);
-        self.by_name.insert(name, Arc::clone(&entry));
-        self.by_index.insert(index, Arc::clone(&entry));
+        let (name, number) = (self.hash(&name(policy)), self.hash(&index));
+        let Self { entries, hasher, .. } = self;
+        entries[slot as usize] = Some(Arc::clone(&entry));
+        let held = |slot: u32| entries[slot as usize].as_ref();
+        self.by_name.insert_unique(name, slot, |slot| {
+            held(*slot).map_or(0, |entry| hasher.hash_one(name_of(entry)))
+        });
+        self.by_index.insert_unique(number, slot, |slot| {
+            held(*slot).map_or(0, |entry| hasher.hash_one(entry.index()))
+        });
         entry
     }
 
     /// The index asked for if it is free, else the next free one.
     fn index(&mut self, policy: &Policy) -> PolicyIndex {
         let mut index = policy.index;
-        while index.0 == 0 || self.by_index.contains_key(&index) {
+        while index.0 == 0 || self.indexed(index).is_some() {
             index = check::index(self.serial, policy.direction);
             self.serial = self.serial.wrapping_add(1);
         }
         index
     }
 
-    fn list(
-        &mut self,
-        kind: PolicyKind,
-        direction: Direction,
-    ) -> &mut BTreeMap<Place, Arc<PolicyEntry>> {
-        &mut self.lists[direction as usize][kind as usize]
+    fn named(&self, name: &Name) -> Option<&Arc<PolicyEntry>> {
+        let is_it = |slot: &u32| self.held(*slot).is_some_and(|entry| name_of(entry) == *name);
+        self.by_name.find(self.hash(name), is_it).and_then(|slot| self.held(*slot))
+    }
+
+    fn indexed(&self, index: PolicyIndex) -> Option<&Arc<PolicyEntry>> {
+        let is_it = |slot: &u32| self.held(*slot).is_some_and(|entry| entry.index() == index);
+        self.by_index.find(self.hash(&index), is_it).and_then(|slot| self.held(*slot))
+    }
+
+    fn held(&self, slot: u32) -> Option<&Arc<PolicyEntry>> {
+        self.entries.get(slot as usize)?.as_ref()
+    }
+
+    fn hash(&self, of: &impl std::hash::Hash) -> u64 {
+        self.hasher.hash_one(of)
     }
 }
 
-/// What two policies must not share.
 fn name(policy: &Policy) -> Name {
     (policy.direction, policy.kind, policy.selector, policy.mark, policy.if_id)
+}
+
+fn name_of(entry: &PolicyEntry) -> Name {
+    (entry.direction(), entry.kind(), entry.selector(), entry.mark(), entry.if_id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spd::table::tests::policy;
+
+    fn add(ledger: &mut Ledger, spd: &mut Spd, port: u16, mark: u32) -> Arc<PolicyEntry> {
+        let mut policy = policy(Direction::Out, 1);
+        policy.selector.source_port = crate::PortMask::exactly(port);
+        policy.mark = Mark { value: mark, mask: 1 };
+        ledger.add(&policy, Moment(0), spd).unwrap()
+    }
+
+    #[test]
+    fn terms_are_kept_once_and_go_with_the_last_policy_that_has_them() {
+        let (mut ledger, mut spd) = (Ledger::default(), Spd::default());
+        let entries: Vec<_> = (0..100).map(|port| add(&mut ledger, &mut spd, port, 0)).collect();
+        let other = add(&mut ledger, &mut spd, 1, 1);
+        assert_eq!(ledger.terms.len(), 2);
+        ledger.remove(&other, &mut spd);
+        assert_eq!(ledger.terms.len(), 1);
+        entries.iter().for_each(|entry| ledger.remove(entry, &mut spd));
+        assert_eq!((ledger.terms.len(), ledger.by_name.len(), ledger.by_index.len()), (0, 0, 0));
+        assert_eq!(ledger.iter().count(), 0);
+        assert_eq!(
+            add(&mut ledger, &mut spd, 7, 7).slot(),
+            entries[99].slot(),
+            "slots are used again"
+        );
+    }
 }

@@ -107,7 +107,7 @@ impl Server {
             .current()
             .spd
             .iter()
-            .for_each(|entry| counts[entry.policy().direction as usize] += 1);
+            .for_each(|entry| counts[entry.direction() as usize] += 1);
         let of = |direction: Direction| counts[direction as usize];
         let info = RawSpdInfo {
             inbound: of(Direction::In),

@@ -44,13 +44,13 @@ impl Server {
         let entry = policy(&id, kind, direction, call)?;
         // What names no family or protocol that there is, no template has.
         let migrations: Vec<_> = raw.iter().filter_map(migration).collect();
-        let templates = moved(&entry.policy().templates, &migrations)
+        let templates = moved(entry.templates(), &migrations)
             .ok_or(const { Refusal::bare(number::ENODATA) })?;
         let if_id = common::if_id(&call.attributes);
         let encap = call
             .attributes
             .has(AttributeType::Encap)
-            .then(|| decode::encap(&call.attributes, entry.policy().selector.family()))
+            .then(|| decode::encap(&call.attributes, entry.family()))
             .transpose()?
             .flatten();
         call.database.apply(call.now, |change| {
@@ -65,7 +65,7 @@ impl Server {
             // Whatever is wrong with one, the kernel says this.
             change.move_sas(doomed).map_err(|_| Refusal::bare(number::ENODATA))?;
             let policy =
-                uxfrm_engine::Policy { templates, index: entry.index(), ..entry.policy().clone() };
+                uxfrm_engine::Policy { templates, index: entry.index(), ..entry.policy() };
             change.update_policy(policy).map(|_| ()).map_err(Refusal::from)
         })?;
         self.tell_of_migration(&id, kind, &raw, call);

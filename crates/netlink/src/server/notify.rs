@@ -33,7 +33,7 @@ pub(super) fn event(
         Event::PolicyHardLimit(index, _) => expire_policy(server, before, *index, true, out),
         Event::Acquire { policy, template, wanted, flow } => {
             let Some(entry) = asking_policy(before, *policy, flow) else { return };
-            let Some(template) = entry.policy().templates.get(usize::from(*template)) else {
+            let Some(template) = entry.templates().get(usize::from(*template)) else {
                 return;
             };
             acquire(server, entry, template, (wanted, flow), now, out);
@@ -74,7 +74,7 @@ pub(super) fn policy_expired(
     let mut datagram = begin(MessageType::PolExpire, pid);
     let info = policy::info(entry, calendar);
     datagram.put(&RawPolicyExpire { policy: info, hard: hard.into(), pad: [0; 7] });
-    policy::attributes(&mut datagram, entry.policy());
+    policy::attributes(&mut datagram, &entry.policy());
     datagram
 }
 
@@ -129,7 +129,7 @@ fn acquire(
         compression_algorithms: template.compression_algorithms,
         seq: larval.seq,
     });
-    policy::attributes(&mut datagram, entry.policy());
+    policy::attributes(&mut datagram, &entry.policy());
     out.multicast(&server.clients, Groups::ACQUIRE, || datagram);
 }
 

@@ -41,7 +41,7 @@ impl Rank {
 
 impl<W: Words> Rule<W> {
     pub(crate) fn of(entry: &Arc<PolicyEntry>) -> Self {
-        let Ternary { value, mask } = Ternary::<W>::of(entry.policy());
+        let Ternary { value, mask } = Ternary::<W>::of(entry);
         let more = if mask.extra == 0 { 0 } else { MORE };
         Self {
             value: value.words,
@@ -67,7 +67,7 @@ impl<W: Words> Rule<W> {
 /// Whether a packet has the mark and the interface that a policy asks for.
 #[inline(never)]
 pub(crate) fn fits_more<W: Words>(entry: &PolicyEntry, key: &Key<W>) -> bool {
-    let Ternary { value, mask } = Ternary::<W>::of(entry.policy());
+    let Ternary { value, mask } = Ternary::<W>::of(entry);
     (key.extra ^ value.extra) & mask.extra == 0
 }
 

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::{FlowKey, Policy, Prefix};
+use crate::{FlowKey, PolicyEntry, Prefix, Selector};
 
 /// Words that hold a packet's addresses, ports and protocol: [`V4`] or [`V6`]. The last one is
 /// source port, destination port, protocol, and 24 bits that are 0 in packets.
@@ -68,20 +68,19 @@ impl Key<V6> {
 
 impl<W: Words> Ternary<W> {
     /// What a policy asks of packets, direction, family and interface id apart.
-    pub(crate) fn of(policy: &Policy) -> Self {
-        let selector = &policy.selector;
-        let mask = mask(policy);
+    pub(crate) fn of(policy: &PolicyEntry) -> Self {
+        let selector = policy.selector();
+        let mask = mask(policy, &selector);
         let ports = [selector.source_port.value, selector.destination_port.value];
         let (destination, source) = (bits(selector.destination), bits(selector.source));
         let words = W::new(destination, source, upper(ports, selector.protocol));
-        let extra = extra(policy.mark.value, selector.ifindex) & mask.extra;
+        let extra = extra(policy.mark().value, selector.ifindex) & mask.extra;
         Self { value: Key { words: words.under(&mask.words), extra }, mask }
     }
 }
 
 /// The bits that count.
-fn mask<W: Words>(policy: &Policy) -> Key<W> {
-    let selector = &policy.selector;
+fn mask<W: Words>(policy: &PolicyEntry, selector: &Selector) -> Key<W> {
     let high = |prefix: Prefix| {
         let len = u32::from(prefix.prefix_len());
         halves(u128::MAX.checked_shl(128 - len).unwrap_or(0))
@@ -92,7 +91,7 @@ fn mask<W: Words>(policy: &Policy) -> Key<W> {
     let upper = upper(ports, protocol);
     Key {
         words: W::new(high(selector.destination), high(selector.source), upper),
-        extra: extra(policy.mark.mask, ifindex),
+        extra: extra(policy.mark().mask, ifindex),
     }
 }
 

@@ -115,7 +115,7 @@ impl Answers {
             AnswerId::NONE => {}
             AnswerId(pair) if pair & PAIR != 0 => {
                 let [sub, main] = &self.pairs[(pair & PLACE) as usize];
-                let blocked = sub.policy().action == Action::Block;
+                let blocked = sub.action() == Action::Block;
                 let slots = [sub.slot(), main.slot()];
                 for slot in &slots[..if blocked { 1 } else { 2 }] {
                     self.count_slot(*slot, packets, bytes);
@@ -172,8 +172,8 @@ impl Answers {
 }
 
 fn ruling<'a>(policies: impl IntoIterator<Item = &'a Arc<PolicyEntry>> + Clone) -> u32 {
-    let blocks = |entry: &Arc<PolicyEntry>| entry.policy().action == Action::Block;
-    let plain = |entry: &Arc<PolicyEntry>| entry.policy().templates.is_empty();
+    let blocks = |entry: &Arc<PolicyEntry>| entry.action() == Action::Block;
+    let plain = |entry: &Arc<PolicyEntry>| entry.templates().is_empty();
     if policies.clone().into_iter().any(blocks) {
         BLOCK
     } else if policies.into_iter().all(plain) {

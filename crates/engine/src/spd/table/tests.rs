@@ -129,19 +129,15 @@ proptest! {
             for pick in removed {
                 if model.is_empty() { break; }
                 let entry = model.remove(pick.index(model.len()));
-                let key = crate::PolicyKey {
-                    direction: entry.policy().direction, kind: entry.kind(), mark: entry.policy().mark,
-                    if_id: entry.policy().if_id, name: crate::PolicyName::Index(entry.index()),
-                };
-                change.delete_policy(&key).unwrap();
+                change.delete_policy(&entry.key()).unwrap();
             }
         });
         let snapshot = database.snapshot();
         for (direction, flow) in packets {
             let fits = model.iter().enumerate().filter(|(_, entry)| {
-                entry.policy().direction == direction && applies(entry.policy(), &flow)
+                entry.direction() == direction && applies(&entry.policy(), &flow)
             });
-            let first = fits.min_by_key(|(age, entry)| (entry.kind() == PolicyKind::Main, entry.policy().priority, *age));
+            let first = fits.min_by_key(|(age, entry)| (entry.kind() == PolicyKind::Main, entry.place().priority(), *age));
             let found = match snapshot.spd.lookup(direction, &flow) {
                 Lookup::Policy(entry) => Some(entry.index()),
                 Lookup::Default(action) => { prop_assert_eq!(action, Action::Allow); None }

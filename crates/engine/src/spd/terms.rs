@@ -1,0 +1,98 @@
+//! What many policies say alike, kept once: templates, limits, marks.
+
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+
+use crate::{IfId, Limits, Mark, Offload, Policy, PolicyFlags, Template};
+
+/// All that a policy says but its action, its place and its traffic's addresses, protocol and ports.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Terms {
+    pub(crate) templates: Box<[Template]>,
+    limits: Option<Box<Limits>>,
+    offload: Option<Box<Offload>>,
+    pub(crate) mark: Mark,
+    pub(crate) if_id: IfId,
+    pub(crate) ifindex: u32,
+    pub(crate) user: u32,
+    pub(crate) flags: PolicyFlags,
+}
+
+/// The terms of all policies, each once.
+#[derive(Debug, Default)]
+pub(crate) struct AllTerms {
+    table: HashTable<Used>,
+    hasher: RandomState,
+}
+
+/// Terms, and how many policies have them.
+#[derive(Debug)]
+struct Used {
+    terms: Arc<Terms>,
+    policies: u32,
+}
+
+impl Terms {
+    pub(crate) fn of(policy: &Policy) -> Self {
+        Self {
+            templates: policy.templates.as_slice().into(),
+            limits: (policy.limits != Limits::default()).then(|| Box::new(policy.limits)),
+            offload: policy.offload.clone().map(Box::new),
+            mark: policy.mark,
+            if_id: policy.if_id,
+            ifindex: policy.selector.ifindex,
+            user: policy.selector.user,
+            flags: policy.flags,
+        }
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        self.limits.as_deref().copied().unwrap_or_default()
+    }
+
+    pub(crate) fn offload(&self) -> Option<&Offload> {
+        self.offload.as_deref()
+    }
+
+    /// By what differs most often.
+    fn hash(&self, hasher: &RandomState) -> u64 {
+        let ends = self.templates.first().map(|one| (one.source, one.destination, one.reqid));
+        hasher.hash_one((ends, self.templates.len(), self.mark, self.if_id, self.ifindex))
+    }
+}
+
+impl AllTerms {
+    /// Those of one more policy.
+    pub(crate) fn share(&mut self, policy: &Policy) -> Arc<Terms> {
+        let terms = Terms::of(policy);
+        let Self { table, hasher } = self;
+        let hash = terms.hash(hasher);
+        if let Some(used) = table.find_mut(hash, |used| *used.terms == terms) {
+            used.policies += 1;
+            return Arc::clone(&used.terms);
+        }
+        let terms = Arc::new(terms);
+        let used = Used { terms: Arc::clone(&terms), policies: 1 };
+        table.insert_unique(hash, used, |used| used.terms.hash(hasher));
+        terms
+    }
+
+    /// A policy with these terms is gone.
+    pub(crate) fn release(&mut self, terms: &Arc<Terms>) {
+        let hash = terms.hash(&self.hasher);
+        if let Ok(mut used) = self.table.find_entry(hash, |used| Arc::ptr_eq(&used.terms, terms)) {
+            used.get_mut().policies -= 1;
+            if used.get().policies == 0 {
+                used.remove();
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+}
