@@ -165,7 +165,7 @@ impl<W: Words> Node<W> {
                 Arc::make_mut(matrix).insert(&rule);
             }
             Self::Cut { window, rest, nodes } if !outgrown(nodes) => {
-                let nodes = Arc::make_mut(nodes);
+                let nodes = own(nodes);
                 tally(nodes, |len| len + 1);
                 let (at, aside) = place(*window, &rule);
                 *rest |= aside;
@@ -195,7 +195,7 @@ impl<W: Words> Node<W> {
                 (matrix.len(), matrix.planned)
             }
             Self::Cut { window, rest, nodes } => {
-                let nodes = Arc::make_mut(nodes);
+                let nodes = own(nodes);
                 let (at, aside) = place(*window, rule);
                 nodes[at].remove(rule);
                 *rest &= !aside || !matches!(nodes[at], Self::Empty);
@@ -282,6 +282,16 @@ impl<W: Words> Node<W> {
         Self::Cut { window, rest, nodes: sets.into_iter().map(Self::of).chain([tally]).collect() }
     }
 
+    /// Who has it.
+    fn sharers(&self) -> usize {
+        match self {
+            Self::Empty | Self::Tally { .. } => 0,
+            Self::Few(rules) => Arc::strong_count(rules),
+            Self::Many(matrix) => Arc::strong_count(matrix),
+            Self::Cut { nodes, .. } => Arc::strong_count(nodes),
+        }
+    }
+
     fn rules(&self) -> Vec<Rule<W>> {
         let mut rules = Vec::with_capacity(self.len() + 1);
         self.each(&mut |entry| rules.push(Rule::of(entry)));
@@ -295,6 +305,15 @@ fn place<W: Words>(window: Window, rule: &Rule<W>) -> (usize, bool) {
         Some(part) => (part, false),
         None => (window.parts(), true),
     }
+}
+
+/// A cut's nodes, to be changed: copied first if a snapshot has them too. A copy counts on each part that it shares, and these lie all over
+/// memory: reading all counts first has them fetched at the same time.
+fn own<W: Words>(nodes: &mut Arc<[Node<W>]>) -> &mut [Node<W>] {
+    if Arc::strong_count(nodes) > 1 {
+        std::hint::black_box(nodes.iter().map(Node::sharers).sum::<usize>());
+    }
+    Arc::make_mut(nodes)
 }
 
 /// How many policies a cut has, and had when it was planned.
