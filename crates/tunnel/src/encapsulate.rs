@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 use uxfrm_packet::checksum::{self, Sum};
 use uxfrm_packet::ethernet::EtherType;
 use uxfrm_packet::gre::GreFields;
-use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Protocol, Version};
+use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Version};
 
 use crate::config::{
     Config, Field, FlowLabel, Framing, Kind, Octet, PathMtuDiscovery, RemoteOffload, SourcePort,
@@ -20,7 +20,7 @@ use crate::config::{
 use crate::gue::{Gue, RemoteChecksum};
 use crate::outer::{UdpEnds, push};
 use crate::tunnel::{IPV4_LEAST, IPV6_LEAST, gre_len};
-use crate::{DropReason, FlowHash, HashSeed, Message, Outer, Tunnel, ecn, limit, nesting};
+use crate::{DropReason, FlowHash, HashSeed, Message, Outer, Tunnel, ecn, gue, limit, nesting};
 
 /// What a tunnel's packets leave into.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,32 +105,69 @@ impl Tunnel {
     }
 
     /// Steps 8 to 10, for one packet.
-    pub(crate) fn frame(
-        &self,
-        packet: &mut PacketBuf,
-        admitted: &Admitted,
-    ) -> Result<(), DropReason> {
-        let config = self.config();
-        let gue = match config.udp {
-            Some(encap) if encap.framing == Framing::Gue => Some(encap),
-            Some(_) | None => None,
-        };
+    fn frame(&self, packet: &mut PacketBuf, admitted: &Admitted) -> Result<(), DropReason> {
         // 8
-        let gre_len = if config.kind.is_gre() { gre_len(config) } else { 0 };
-        let left_open = gue.and_then(|encap| left_open(&encap, packet, gre_len));
+        let left_open = self.left_open(packet);
         if left_open.is_none() {
             checksum::complete(packet).map_err(|_| DropReason::OutChecksum)?;
         }
         packet.checksum = Checksum::AsIs;
+        push(packet, self.frame_len(left_open))?;
+        self.write_frame(packet.bytes_mut(), admitted, left_open)
+    }
+
+    /// Bytes of GUE and GRE headers.
+    pub(crate) fn frame_len(&self, left_open: Option<RemoteChecksum>) -> usize {
+        self.gue_len(left_open)
+            + if self.config().kind.is_gre() { gre_len(self.config()) } else { 0 }
+    }
+
+    /// Steps 9 and 10: writes GUE and GRE headers to the front of `out`, behind which the inner packet stands already.
+    pub(crate) fn write_frame(
+        &self,
+        out: &mut [u8],
+        admitted: &Admitted,
+        left_open: Option<RemoteChecksum>,
+    ) -> Result<(), DropReason> {
+        let no_room = DropReason::OutNoRoom;
+        let gue_len = self.gue_len(left_open);
+        let (front, behind) = out.split_at_mut_checked(gue_len).ok_or(no_room)?;
         // 9
-        if config.kind.is_gre() {
-            self.push_gre(packet, admitted.version)?;
+        if self.config().kind.is_gre() {
+            self.write_gre(behind, admitted.version).ok_or(no_room)?;
         }
         // 10
-        if gue.is_some() {
-            push_gue(packet, admitted.outer.protocol, left_open)?;
+        if gue_len > 0 {
+            let protocol = admitted.outer.protocol;
+            let gue = match left_open {
+                Some(checksum) => Gue::with_checksum(protocol, checksum),
+                None => Gue::plain(protocol),
+            };
+            gue.write(front).ok_or(no_room)?;
         }
         Ok(())
+    }
+
+    fn gue_len(&self, left_open: Option<RemoteChecksum>) -> usize {
+        match self.config().udp.map(|encap| encap.framing) {
+            Some(Framing::Gue) if left_open.is_some() => gue::REMOTE_CHECKSUM_LEN,
+            Some(Framing::Gue) => gue::HEADER_LEN,
+            Some(Framing::Fou) | None => 0,
+        }
+    }
+
+    /// A packet's checksum that the other end can sum: what GUE's private field says of it.
+    fn left_open(&self, packet: &PacketBuf) -> Option<RemoteChecksum> {
+        let config = self.config();
+        let Checksum::Partial { start, offset } = packet.checksum else { return None };
+        let asked = config.udp.is_some_and(|udp| udp.remote_checksum == RemoteOffload::On);
+        let covers = usize::from(start) + usize::from(offset) + 2 <= packet.len();
+        if !asked || !covers {
+            return None;
+        }
+        let gre_len = if config.kind.is_gre() { gre_len(config) } else { 0 };
+        let start = start.checked_add(u16::try_from(gre_len).ok()?)?;
+        Some(RemoteChecksum { start: start.into(), field: start.checked_add(offset)?.into() })
     }
 
     /// Whether `len` bytes get through; then whether the outer header has DF.
@@ -172,7 +209,7 @@ impl Tunnel {
         }
     }
 
-    fn push_gre(&self, packet: &mut PacketBuf, version: Version) -> Result<(), DropReason> {
+    fn write_gre(&self, out: &mut [u8], version: Version) -> Option<()> {
         let output = self.config().output;
         let fields = GreFields {
             checksum: (output.checksum == Field::With).then_some(0),
@@ -183,38 +220,13 @@ impl Tunnel {
             Version::V4 => EtherType::IPV4,
             Version::V6 => EtherType::IPV6,
         };
-        let header = push(packet, fields.header_len())?;
-        fields.write(protocol, header).ok_or(DropReason::OutNoRoom)?;
+        fields.write(protocol, out)?;
         if fields.checksum.is_some() {
-            let sum = Sum::of(packet.bytes()).checksum();
-            packet.bytes_mut()[4..6].copy_from_slice(&sum.to_be_bytes());
+            let sum = Sum::of(out).checksum();
+            out.get_mut(4..6)?.copy_from_slice(&sum.to_be_bytes());
         }
-        Ok(())
+        Some(())
     }
-}
-
-/// A packet's checksum that the other end can sum: what GUE's private field says of it.
-fn left_open(encap: &UdpEncap, packet: &PacketBuf, gre_len: usize) -> Option<RemoteChecksum> {
-    let Checksum::Partial { start, offset } = packet.checksum else { return None };
-    let covers = usize::from(start) + usize::from(offset) + 2 <= packet.len();
-    if encap.remote_checksum == RemoteOffload::Off || !covers {
-        return None;
-    }
-    let start = start.checked_add(u16::try_from(gre_len).ok()?)?;
-    Some(RemoteChecksum { start: start.into(), field: start.checked_add(offset)?.into() })
-}
-
-fn push_gue(
-    packet: &mut PacketBuf,
-    protocol: Protocol,
-    checksum: Option<RemoteChecksum>,
-) -> Result<(), DropReason> {
-    let gue = match checksum {
-        Some(checksum) => Gue::with_checksum(protocol, checksum),
-        None => Gue::plain(protocol),
-    };
-    let header = push(packet, gue.header_len)?;
-    gue.write(header).map(|_| ()).ok_or(DropReason::OutNoRoom)
 }
 
 /// The other end, for this packet.

@@ -5,6 +5,8 @@
 //! **In.** [`Tunnels::receive`] takes what the network sent out of UDP, by its receive port ([`Ports`]), and out of its tunnel.
 //! What no tunnel takes (ESP in FOU) comes out as a whole IP packet without UDP.
 //! **Errors.** A packet that goes no further has a [`DropReason`]; where its sender must be told, [`Refused::tell`] says what.
+//! [`Tunnels::translate`] brings ICMP errors of the network back to the inner sender.
+//! **Trains.** [`Tunnel::encapsulate_super`] makes a super-packet of the host one `UDP_SEGMENT` call, [`Tunnels::receive_train`] is the way back.
 //!
 //! The model is the kernel's, by its names: `ip link add … type ipip|sit|gre|ip6tnl|ip6gre … encap fou|gue` is a [`Config`],
 //! `ip fou add` a [`PortRequest`]. Sending and receiving are independent: a tunnel may use FOU in one direction only.
@@ -30,6 +32,8 @@ mod outer;
 mod peel;
 mod quote;
 mod sixrd;
+mod train;
+mod translate;
 mod tunnel;
 mod tunnels;
 
@@ -45,6 +49,8 @@ pub use outer::{Outer, UdpEnds};
 pub use peel::{Arrival, MAX_PEELS, Peeled, peel};
 pub use ports::{Port, PortIdentity, PortRequest, Ports};
 pub use sixrd::SixRd;
+pub use train::Inner;
+pub use translate::{Event, News};
 pub use tunnel::Tunnel;
 pub use tunnels::Tunnels;
 

@@ -149,7 +149,7 @@ fn ports() -> Ports {
 /// How a socket on the port of this number received something.
 pub(crate) fn path(number: usize) -> UdpPath {
     let (port, _) = PORTS[number % PORTS.len()];
-    let version = if number / PORTS.len() % 2 == 0 { Version::V4 } else { Version::V6 };
+    let version = if (number / PORTS.len()).is_multiple_of(2) { Version::V4 } else { Version::V6 };
     let [local, remote] = ends(version, number / 16 % 16, End::Right);
     UdpPath {
         local: SocketAddr::new(local, port),

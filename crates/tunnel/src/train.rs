@@ -1,0 +1,228 @@
+//! Many packets of one flow at once: a super-packet of the host becomes a train for one `UDP_SEGMENT` call (GSO), and a train that
+//! `UDP_GRO` joined is taken apart and its inner packets joined again (GRO).
+//!
+//! The kernel did the first by `fou_build_header`'s GSO types (`SKB_GSO_UDP_TUNNEL`), the second by `fou_gro_receive`.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use uxfrm_packet::{Batch, Notes, PacketBuf, Pool, SegmentPlan, Segments, SizeClass};
+
+use crate::decapsulate::Decapsulated;
+use crate::encapsulate::{Admitted, Egress};
+use crate::outer::narrow;
+use crate::peel::Arrival;
+use crate::{DropReason, Outer, Ports, Refused, Tunnel, Tunnels, peel};
+
+/// The largest UDP payload over IPv6; that over IPv4 is 20 bytes more.
+const TRAIN_BYTES: usize = 65_487;
+
+/// An inner packet of a train.
+#[derive(Clone, Copy, Debug)]
+pub struct Inner<'t, 'b> {
+    /// The tunnel that it came out of.
+    pub tunnel: &'t Arc<Tunnel>,
+    /// The packet.
+    pub bytes: &'b [u8],
+    /// What is known of it: as [`Coalescer::offer_slice`](uxfrm_packet::Coalescer::offer_slice) wants it.
+    pub notes: Notes,
+}
+
+impl Tunnel {
+    /// Encapsulates a super-packet: looked up and checked once, cut straight into its place in a train of UDP payload.
+    ///
+    /// Each segment gets headers of its own, with GRE's number and checksum; the outer headers are one and the same, and all segments of an inner
+    /// flow leave by one source port. Trains of more than a UDP socket takes at once become several, in order, at the end of `out`. Each has
+    /// a [`UdpPath`](uxfrm_packet::UdpPath) and [`Segments::Train`] (or [`Segments::One`]).
+    ///
+    /// # Errors
+    /// As [`Tunnel::encapsulate`]; [`DropReason::OutSuper`] for what can't be cut, and for tunnels whose packets no UDP socket sends (without UDP, or with
+    /// an encapsulation limit): their super-packets are to be cut first. Nothing is added to `out` then.
+    pub fn encapsulate_super(
+        &self,
+        packet: &PacketBuf,
+        egress: &Egress,
+        pool: &mut Pool,
+        out: &mut Batch,
+    ) -> Result<Outer, Refused> {
+        let config = self.config();
+        if config.udp.is_none() || config.encap_limit.is_some() {
+            return Err(DropReason::OutSuper.into());
+        }
+        let plan = SegmentPlan::new(packet).map_err(|_| DropReason::OutSuper)?;
+        let admitted = self.admit(packet.bytes(), plan.len(0), egress)?;
+        let stride = self.frame_len(None) + plan.len(0);
+        let most = (TRAIN_BYTES / stride).max(1);
+        let (mut first, sent_before) = (0, out.len());
+        while first < plan.count() {
+            let segments = first..plan.count().min(first + most);
+            first = segments.end;
+            let mut train = pool.take(SizeClass::holding(stride * segments.len()));
+            train.inherit(packet);
+            let filled = self.fill_train(&plan, segments, packet.bytes(), &admitted, &mut train);
+            if filled.is_err() || !admitted.outer.datagram(&mut train) {
+                debug_assert!(out.len() == sent_before, "each train has the same room");
+                pool.give(train);
+                return Err(DropReason::OutNoRoom.into());
+            }
+            out.push(train);
+        }
+        Ok(admitted.outer)
+    }
+
+    /// Writes `segments` end to end, each behind its own headers.
+    fn fill_train(
+        &self,
+        plan: &SegmentPlan,
+        segments: Range<usize>,
+        source: &[u8],
+        admitted: &Admitted,
+        train: &mut PacketBuf,
+    ) -> Result<(), DropReason> {
+        let before = self.frame_len(None);
+        let stride = before + plan.len(segments.start);
+        train.segments = match segments.len() {
+            1 => Segments::One,
+            _ => Segments::Train { stride: narrow(stride)? },
+        };
+        for k in segments {
+            let out = train.append(before + plan.len(k)).ok_or(DropReason::OutNoRoom)?;
+            plan.write(k, source, &mut out[before..]).ok_or(DropReason::OutNoRoom)?;
+            self.write_frame(out, admitted, None)?;
+        }
+        Ok(())
+    }
+}
+
+impl Tunnels {
+    /// Takes a train that came through a UDP socket apart, as [`Tunnels::receive`] does with a packet; `each` gets its inner packets, or
+    /// why there is none, in order.
+    ///
+    /// A checksum that was left open is filled in. What no tunnel takes is [`DropReason::InUnclaimed`] here.
+    pub fn receive_train<'t>(
+        &'t self,
+        train: &mut PacketBuf,
+        device: u32,
+        ports: &Ports,
+        mut each: impl FnMut(Result<Inner<'t, '_>, DropReason>),
+    ) {
+        let stride = match train.segments {
+            Segments::Train { stride } => usize::from(stride.max(1)),
+            Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => train.len().max(1),
+        };
+        let (arrival, notes) = (Arrival::of(train, device), Notes::of(train));
+        for bytes in train.bytes_mut().chunks_mut(stride) {
+            each(match self.inner_of(bytes, arrival, ports) {
+                Ok(Decapsulated { tunnel, span, checksum }) => {
+                    Ok(Inner { tunnel, bytes: &bytes[span], notes: Notes { checksum, ..notes } })
+                }
+                Err(reason) => Err(reason),
+            });
+        }
+    }
+
+    fn inner_of(
+        &self,
+        bytes: &mut [u8],
+        arrival: Arrival,
+        ports: &Ports,
+    ) -> Result<Decapsulated<'_>, DropReason> {
+        let mut peeled = peel(bytes, arrival, ports)?;
+        peeled.fill(bytes);
+        self.decapsulate(bytes, &peeled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU16;
+
+    use uxfrm_packet::{Coalescer, UdpPath};
+    use uxfrm_testkit::packets;
+
+    use super::*;
+    use crate::config::{Config, Field, Framing, Gre, Kind, UdpEncap};
+    use crate::{ALL_PORTS, HashSeed, Port, PortRequest};
+
+    fn ends(kind: Kind, framing: Framing) -> (Tunnel, Tunnels, Ports) {
+        let [left, right] = match kind.outer() {
+            uxfrm_packet::Version::V4 => ["192.0.2.1", "192.0.2.2"],
+            uxfrm_packet::Version::V6 => ["2001:db8::1", "2001:db8::2"],
+        }
+        .map(|end| end.parse().unwrap());
+        let mut config = Config::new(kind, left, right);
+        config.encap_limit = None;
+        config.udp = Some(UdpEncap::new(framing, NonZeroU16::new(5555).unwrap()));
+        if kind.is_gre() {
+            let all = Gre { key: Some(1), sequence: Field::With, checksum: Field::With };
+            (config.input, config.output) = (all, all);
+        }
+        let far = Config { local: right, remote: left, ..config.clone() };
+        let mut tunnels = Tunnels::new();
+        tunnels.add(Tunnel::new("far", far).unwrap()).unwrap();
+        let mut ports = Ports::new();
+        let request = PortRequest {
+            family: Some(if left.is_ipv4() { 2 } else { 10 }),
+            port: 5555,
+            kind: if framing == Framing::Fou { 1 } else { 2 },
+            protocol: if kind.is_gre() { 47 } else { 4 },
+            ..PortRequest::default()
+        };
+        ports.add(Port::of(&request).unwrap()).unwrap();
+        (Tunnel::new("near", config).unwrap(), tunnels, ports)
+    }
+
+    fn egress() -> Egress {
+        Egress { path_mtu: 1500, device_mtu: 1400, seed: HashSeed(1), source_ports: ALL_PORTS }
+    }
+
+    #[test]
+    fn a_super_packet_goes_out_in_trains_and_comes_in_whole() {
+        for kind in [Kind::Ipip, Kind::Gre, Kind::Ip6tnl, Kind::Ip6gre] {
+            for framing in [Framing::Fou, Framing::Gue] {
+                let (near, tunnels, ports) = ends(kind, framing);
+                let (mut pool, mut out) = (Pool::new(), Batch::new());
+                let payload: Vec<u8> = (0..60_000_u32).map(|n| n.to_le_bytes()[0]).collect();
+                let packet = packets::tcp_super("10.0.0.1:1", "10.0.0.2:2", &payload, 1300);
+                near.encapsulate_super(&packet, &egress(), &mut pool, &mut out).unwrap();
+                let (mut coalescer, mut joined) = (Coalescer::new(), Batch::new());
+                let (mut count, mut tcp) = (0, Vec::new());
+                for mut train in out.drain() {
+                    let path = train.udp.unwrap();
+                    train.udp = Some(UdpPath { local: path.remote, remote: path.local, ..path });
+                    tunnels.receive_train(&mut train, 0, &ports, |inner| {
+                        let inner = inner.unwrap();
+                        count += 1;
+                        coalescer.offer_slice(inner.bytes, inner.notes, &mut pool, &mut joined);
+                    });
+                }
+                coalescer.flush(&mut joined);
+                assert_eq!(count, 60_000_usize.div_ceil(1300));
+                for packet in joined.as_slice() {
+                    tcp.extend_from_slice(&packet.bytes()[40..]);
+                }
+                assert_eq!(tcp, payload, "{kind:?} {framing:?}");
+                assert!(joined.len() <= 2, "{} pieces", joined.len());
+            }
+        }
+    }
+
+    #[test]
+    fn what_no_socket_sends_as_a_train_is_refused() {
+        let (mut pool, mut out) = (Pool::new(), Batch::new());
+        let (near, _, _) = ends(Kind::Gre, Framing::Fou);
+        let mut refused = |tunnel: &Tunnel, packet: &PacketBuf| {
+            let made = tunnel.encapsulate_super(packet, &egress(), &mut pool, &mut out);
+            assert!(out.is_empty());
+            made.unwrap_err().reason
+        };
+        let good = packets::tcp_super("10.0.0.1:1", "10.0.0.2:2", &[0; 5000], 1000);
+        let bare = Tunnel::new("bare", Config { udp: None, ..near.config().clone() }).unwrap();
+        assert_eq!(refused(&bare, &good), DropReason::OutSuper);
+        let plain = packets::udp("10.0.0.1:1", "10.0.0.2:2", b"one");
+        assert_eq!(refused(&near, &plain), DropReason::OutSuper);
+        let mut large = packets::tcp_super("10.0.0.1:1", "10.0.0.2:2", &[0; 5000], 1460);
+        large.bytes_mut()[6] = 0x40;
+        assert_eq!(refused(&near, &large), DropReason::OutTooBig);
+    }
+}
