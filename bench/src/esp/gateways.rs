@@ -190,6 +190,8 @@ impl Ends {
                 destination_port: 4500,
                 original_address: self.near(),
             }),
+            nat_keepalive: None,
+            mapping_age: None,
             tfc_padding: 0,
             direction: None,
             pcpu: None,

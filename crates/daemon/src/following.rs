@@ -13,10 +13,7 @@
 
 use std::{io, time::Duration};
 
-use uxfrm_engine::{
-    Change, Changes, Database, DropCounts, Error, Moment, PolicyChange, PolicyEntry, PolicyKey,
-    PolicyName, Spd,
-};
+use uxfrm_engine::{Change, Changes, Database, DropCounts, Error, Moment, PolicyChange, Spd};
 use uxfrm_io::rtnetlink::{Monitor, News};
 use uxfrm_netlink::Refusal;
 

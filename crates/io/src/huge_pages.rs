@@ -153,7 +153,10 @@ mod tests {
                 // SAFETY: the size is not 0.
                 let block = unsafe { HugePages.alloc(layout(from)) };
                 let content = |at: usize| at.to_le_bytes()[0] ^ at.to_le_bytes()[1];
-                bytes(block, from).iter_mut().enumerate().for_each(|(at, byte)| *byte = content(at));
+                bytes(block, from)
+                    .iter_mut()
+                    .enumerate()
+                    .for_each(|(at, byte)| *byte = content(at));
                 // SAFETY: allocated above with this layout.
                 let moved = unsafe { HugePages.realloc(block, layout(from), to) };
                 let kept = &bytes(moved, to)[..from.min(to)];

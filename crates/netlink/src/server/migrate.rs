@@ -64,8 +64,7 @@ impl Server {
             let doomed: Vec<_> = doomed.collect();
             // Whatever is wrong with one, the kernel says this.
             change.move_sas(doomed).map_err(|_| Refusal::bare(number::ENODATA))?;
-            let policy =
-                uxfrm_engine::Policy { templates, index: entry.index(), ..entry.policy() };
+            let policy = uxfrm_engine::Policy { templates, index: entry.index(), ..entry.policy() };
             change.update_policy(policy).map(|_| ()).map_err(Refusal::from)
         })?;
         self.tell_of_migration(&id, kind, &raw, call);
