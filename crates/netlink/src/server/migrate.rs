@@ -38,6 +38,9 @@ const ANY_PROTOCOL: u8 = 255;
 impl Server {
     pub(super) fn migrate(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
         let id: RawPolicyId = call.head()?;
+        if !call.attributes.has(AttributeType::Migrate) {
+            return Err(Refusal::invalid("Missing required MIGRATE attribute"));
+        }
         let kind = common::policy_kind(&call.attributes)?;
         let raw = entries(call)?;
         let direction = common::policy_direction(id.direction)?;
@@ -132,10 +135,7 @@ impl Migration {
 
 /// `copy_from_user_migrate`, `xfrm_migrate_check`.
 fn entries(call: &Call<'_>) -> Result<Vec<RawMigration>, Refusal> {
-    let value = call
-        .attributes
-        .value(AttributeType::Migrate)
-        .ok_or(const { Refusal::invalid("Missing required MIGRATE attribute") })?;
+    let value = call.attributes.value(AttributeType::Migrate).unwrap_or_default();
     let raw: Vec<_> = value
         .chunks_exact(size_of::<RawMigration>())
         .filter_map(|bytes| RawMigration::read_from_bytes(bytes).ok())

@@ -4,6 +4,7 @@
 mod acquire;
 mod counters;
 mod dice;
+mod differences;
 mod get_policy;
 mod iproute2;
 mod judge;

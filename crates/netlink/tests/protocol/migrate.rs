@@ -81,8 +81,8 @@ fn get() -> Vec<u8> {
     message(0x15, 1, &[selector("10.1.0.0", 0), vec![0, 0, 0, 0, 1, 0, 0, 0]].concat())
 }
 
-/// Each in turn to both; the policy that comes of it is compared as well. One difference is left out: an unknown new family, which the
-/// kernel takes, and shows a template of no family from then on.
+/// Each in turn to both; the policy that comes of it is compared as well. An unknown new family is a row of
+/// [`crate::differences`].
 #[test]
 fn migrations_of_policies_are_answered_alike() {
     against_the_kernel(|kernel| {
