@@ -14,7 +14,7 @@ const LAYERS: &[&[&str]] = &[
     &["uxfrm-crypto"],
     &["uxfrm-engine"],
     &["uxfrm-tunnel", "uxfrm-offload", "uxfrm-netlink"],
-    &["uxfrm-xfrm"],
+    &["uxfrm-xfrm", "uxfrm-link"],
     &["uxfrm-runtime"],
     &["uxfrm-daemon"],
     &["uxfrm-fleet", "uxfrm-bench"],

@@ -1,0 +1,63 @@
+//! What is wrong with a line, in iproute2's words where it has some.
+
+/// Why a line is no command.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The line ends where something must follow.
+    #[error("Command line is not complete. Expected {0}")]
+    Incomplete(&'static str),
+    /// A word that is no object of ours.
+    #[error("Object \"{0}\" is unknown, try \"fou\" or \"link\"")]
+    Object(String),
+    /// A word that says to do what is not done.
+    #[error("Command \"{word}\" is unknown, try {known}")]
+    Command {
+        /// The word.
+        word: String,
+        /// What there is.
+        known: &'static str,
+    },
+    /// A word that is no option here.
+    #[error("\"{word}\"? expected {known}")]
+    Option {
+        /// The word.
+        word: String,
+        /// What there is.
+        known: &'static str,
+    },
+    /// A value that can't be.
+    #[error("argument \"{word}\" is wrong: {what}")]
+    Argument {
+        /// The value.
+        word: String,
+        /// What it should be.
+        what: &'static str,
+    },
+    /// An option of iproute2 that uxfrm does not have.
+    #[error("\"{0}\" is not supported by uxfrm")]
+    Unsupported(&'static str),
+    /// `fou` without port.
+    #[error("fou: missing port")]
+    FouPort,
+    /// `fou add` that does not say as what.
+    #[error("fou: must set ipproto or gue")]
+    FouNeither,
+    /// `fou add` that says two things.
+    #[error("fou: cannot set ipproto and gue")]
+    FouBoth,
+    /// `fou` with half of the other end.
+    #[error("fou: both peer and peer port must be set")]
+    FouPeer,
+    /// A link without name.
+    #[error("Not enough information: \"dev\" argument is required.")]
+    LinkName,
+    /// A link without type.
+    #[error("Not enough information: \"type\" argument is required")]
+    LinkType,
+    /// A tunnel in UDP without the port to send to.
+    #[error("Must specify encap-dport with encap fou or gue")]
+    EncapPort,
+    /// What the kernel would refuse.
+    #[error("RTNETLINK answers: {0}")]
+    Refused(#[from] uxfrm_tunnel::Error),
+}

@@ -1,0 +1,179 @@
+//! `ip fou add|del` (`ip/ipfou.c: fou_parse_opt`).
+
+use std::net::IpAddr;
+
+use uxfrm_packet::Protocol;
+use uxfrm_tunnel::PortRequest;
+
+use crate::Error;
+use crate::cursor::{Cursor, is_abbreviation, is_v6, wrong};
+
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
+const DIRECT: u8 = 1;
+const GUE: u8 = 2;
+
+const OPTIONS: &str = "port, ipproto, gue, peer, peer_port, local, dev or -6";
+
+/// What is to be done with a receive port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fou {
+    /// `fou add`
+    Add(FouPort),
+    /// `fou del`
+    Delete(FouPort),
+}
+
+/// A receive port as a line names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FouPort {
+    /// Everything but the device.
+    pub request: PortRequest,
+    /// `dev`: the name of the device, whose index is the host's to know.
+    pub device: Option<String>,
+}
+
+pub(crate) fn read(cursor: &mut Cursor<'_, '_>, is_v6: bool) -> Result<Fou, Error> {
+    let word = cursor.next("add or del")?;
+    if is_abbreviation(word, "add") {
+        let port = options(cursor, is_v6)?;
+        match (port.request.protocol, port.request.kind) {
+            (0, DIRECT) => Err(Error::FouNeither),
+            (0, _) | (_, DIRECT) => Ok(Fou::Add(port)),
+            (_, _) => Err(Error::FouBoth),
+        }
+    } else if is_abbreviation(word, "delete") {
+        options(cursor, is_v6).map(Fou::Delete)
+    } else {
+        Err(Error::Command { word: word.to_owned(), known: "add or del" })
+    }
+}
+
+fn options(cursor: &mut Cursor<'_, '_>, v6: bool) -> Result<FouPort, Error> {
+    let mut request = PortRequest { kind: DIRECT, ..PortRequest::default() };
+    let (mut device, mut ends, mut has_port, mut v6) = (None, [None; 2], false, v6);
+    while let Some(word) = cursor.take() {
+        match word {
+            "port" => (request.port, has_port) = (port(cursor)?, true),
+            "ipproto" => request.protocol = protocol(cursor)?,
+            "gue" => request.kind = GUE,
+            "peer" => ends[1] = cursor.address("an address")?,
+            "peer_port" => request.peer_port = Some(port(cursor)?),
+            "local" => ends[0] = cursor.address("an address")?,
+            "dev" => device = Some(cursor.next("a device")?.to_owned()),
+            "-6" => v6 = true,
+            _ => return Err(Error::Option { word: word.to_owned(), known: OPTIONS }),
+        }
+    }
+    if !has_port {
+        return Err(Error::FouPort);
+    }
+    let [local, peer]: [Option<IpAddr>; 2] = ends;
+    if peer.is_some() != request.peer_port.is_some() {
+        return Err(Error::FouPeer);
+    }
+    v6 |= is_v6(local) || is_v6(peer);
+    request.family = Some(if v6 { AF_INET6 } else { AF_INET });
+    (request.local4, request.local6) = of_family(local, v6)?;
+    (request.peer4, request.peer6) = of_family(peer, v6)?;
+    Ok(FouPort { request, device })
+}
+
+/// An address where its family's attribute is.
+fn of_family(
+    address: Option<IpAddr>,
+    v6: bool,
+) -> Result<(Option<std::net::Ipv4Addr>, Option<std::net::Ipv6Addr>), Error> {
+    match address {
+        Some(IpAddr::V4(address)) if v6 => {
+            Err(wrong(&address.to_string(), "an IPv6 address is needed"))
+        }
+        Some(IpAddr::V4(address)) => Ok((Some(address), None)),
+        Some(IpAddr::V6(address)) => Ok((None, Some(address))),
+        None => Ok((None, None)),
+    }
+}
+
+fn port(cursor: &mut Cursor<'_, '_>) -> Result<u16, Error> {
+    match cursor.number("a port, 1 to 65535")? {
+        0 => Err(wrong("0", "a port, 1 to 65535")),
+        port => Ok(port),
+    }
+}
+
+/// By number, or by the name of those that tunnels have.
+fn protocol(cursor: &mut Cursor<'_, '_>) -> Result<u8, Error> {
+    const WHAT: &str = "an IP protocol, 1 to 255";
+    let named = [
+        ("ipip", Protocol::IPIP),
+        ("ipencap", Protocol::IPIP),
+        ("ipv6", Protocol::IPV6),
+        ("gre", Protocol::GRE),
+        ("esp", Protocol::ESP),
+        ("tcp", Protocol::TCP),
+        ("udp", Protocol::UDP),
+    ];
+    if let Some((_, protocol)) = named.into_iter().find(|(name, _)| cursor.skip(name)) {
+        return Ok(protocol.0);
+    }
+    match cursor.number(WHAT)? {
+        0 => Err(wrong("0", WHAT)),
+        number => Ok(number),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Command, command};
+
+    fn read(line: &str) -> Result<Fou, Error> {
+        match command(&line.split(' ').collect::<Vec<_>>())? {
+            Command::Fou(fou) => Ok(fou),
+            Command::Link(_) => unreachable!("it begins with fou"),
+        }
+    }
+
+    #[test]
+    fn ports_are_what_iproute2_would_send() {
+        let request = PortRequest { family: Some(2), port: 5555, kind: 1, ..Default::default() };
+        let add = |request| Fou::Add(FouPort { request, device: None });
+        let v4 = add(PortRequest { protocol: 4, ..request.clone() });
+        assert_eq!(read("ip fou add port 5555 ipproto 4"), Ok(v4.clone()));
+        assert_eq!(read("f a port 0x15b3 ipproto ipip"), Ok(v4));
+        let gue = add(PortRequest { kind: 2, family: Some(10), ..request.clone() });
+        assert_eq!(read("fou add port 5555 gue -6"), Ok(gue.clone()));
+        assert_eq!(read("-6 fou add port 5555 gue"), Ok(gue));
+        let peer = PortRequest {
+            local4: Some([10, 0, 0, 1].into()),
+            peer4: Some([10, 0, 0, 2].into()),
+            peer_port: Some(9),
+            ..request
+        };
+        let line = "fou del port 5555 peer 10.0.0.2 peer_port 9 local 10.0.0.1 dev eth0";
+        let device = Some("eth0".to_owned());
+        assert_eq!(read(line), Ok(Fou::Delete(FouPort { request: peer, device })));
+    }
+
+    #[test]
+    fn mistakes_are_told_in_iproute2s_words() {
+        for (line, text) in [
+            ("fou add ipproto 4", "fou: missing port"),
+            ("fou add port 5", "fou: must set ipproto or gue"),
+            ("fou add port 5 ipproto 4 gue", "fou: cannot set ipproto and gue"),
+            ("fou add port 5 gue peer 10.0.0.1", "fou: both peer and peer port must be set"),
+            ("fou add port 5 gue peer_port 7", "fou: both peer and peer port must be set"),
+            ("fou add port 0 gue", "argument \"0\" is wrong: a port, 1 to 65535"),
+            ("fou add port 70000 gue", "argument \"70000\" is wrong: a port, 1 to 65535"),
+            ("fou add port 5 ipproto 256", "argument \"256\" is wrong: an IP protocol, 1 to 255"),
+            ("fou add port", "Command line is not complete. Expected a port, 1 to 65535"),
+            ("fou show", "Command \"show\" is unknown, try add or del"),
+            (
+                "fou add port 5 gue -6 local 1.2.3.4",
+                "argument \"1.2.3.4\" is wrong: an IPv6 address is needed",
+            ),
+        ] {
+            assert_eq!(read(line).unwrap_err().to_string(), text, "{line}");
+        }
+    }
+}

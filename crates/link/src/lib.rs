@@ -1,0 +1,107 @@
+//! iproute2's `ip fou …` and `ip link … type ipip|sit|gre|ip6tnl|ip6gre`: lines into what [`uxfrm_tunnel`] takes.
+//!
+//! Mirrors `ip/ipfou.c`, `ip/iplink.c`, `ip/link_iptnl.c`, `ip/link_gre.c`, `ip/link_ip6tnl.c`, `ip/link_gre6.c`, with their
+//! abbreviations of `fou`, `link` and what they do. No text makes it panic.
+//!
+//! Here: `fou add|del`, `link add|change|del`, as lines of a batch file. Not here yet: `show`, `-j`, `mode` of MPLS, `external`, `fwmark`,
+//! `isatap`; these are refused by name.
+#![forbid(unsafe_code)]
+
+mod cursor;
+mod error;
+mod fou;
+mod link;
+mod tunnel;
+
+pub use error::Error;
+pub use fou::{Fou, FouPort};
+pub use link::{Link, TunnelLink};
+
+use cursor::Cursor;
+
+/// A command of a batch file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// `fou …`
+    Fou(Fou),
+    /// `link …`
+    Link(Link),
+}
+
+/// A command, or what is wrong with it, and its line from 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Located {
+    /// The line where it begins.
+    pub line: usize,
+    /// What stands there.
+    pub command: Result<Command, Error>,
+}
+
+/// The commands of a batch file's text. Blank lines are left out, and comments, which `#` begins at the start of a word; a backslash at
+/// its end joins a line with the next; `ip` may stand before each command.
+#[must_use]
+pub fn lines(text: &str) -> Vec<Located> {
+    let mut found = Vec::new();
+    let mut words: Vec<&str> = Vec::new();
+    let mut begin = None;
+    for (line, text) in (1..).zip(text.lines()) {
+        let (text, goes_on) = match text.trim_end().strip_suffix('\\') {
+            Some(text) => (text, true),
+            None => (text, false),
+        };
+        begin = begin.or(Some(line));
+        words.extend(text.split_whitespace().take_while(|word| !word.starts_with('#')));
+        if !goes_on {
+            found.extend(located(begin.take().unwrap_or(line), &std::mem::take(&mut words)));
+        }
+    }
+    found.extend(begin.and_then(|begin| located(begin, &words)));
+    found
+}
+
+fn located(line: usize, words: &[&str]) -> Option<Located> {
+    (!words.is_empty()).then(|| Located { line, command: command(words) })
+}
+
+/// Reads the words of one command, from `fou` or `link` on, as a shell hands them over; `ip`, `-4` and `-6` may stand before it.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn command(words: &[&str]) -> Result<Command, Error> {
+    let mut cursor = Cursor::new(words);
+    cursor.skip("ip");
+    let is_v6 = cursor.skip("-6");
+    if !is_v6 {
+        cursor.skip("-4");
+    }
+    let object = cursor.next("an object")?;
+    if cursor::is_abbreviation(object, "fou") {
+        return fou::read(&mut cursor, is_v6).map(Command::Fou);
+    }
+    if cursor::is_abbreviation(object, "link") {
+        return link::read(&mut cursor).map(Command::Link);
+    }
+    Err(Error::Object(object.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_file_has_comments_blanks_and_long_lines() {
+        let text = "# FOU\n\nip fou add port 5555 ipproto 4 # IPIP\nlink add t1 \\\n  type ipip \\\n remote 10.0.0.1\nbad\n";
+        let found = lines(text);
+        let at: Vec<_> = found.iter().map(|found| (found.line, found.command.is_ok())).collect();
+        assert_eq!(at, [(3, true), (4, true), (7, false)]);
+        assert_eq!(found[2].command, Err(Error::Object("bad".to_owned())));
+        assert_eq!(lines("fou del port 1 \\")[0].line, 1);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in "((fou|link|add|del|name|type|gre|sit|port|key|ttl|encap|fou|gue|-6|[0-9a-f.:/]{1,9}|\\PC{0,4})[ \n\\\\]){0,20}") {
+            let _ = lines(&text);
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! The options behind `type` (`ip/link_iptnl.c`, `ip/link_gre.c`, `ip/link_ip6tnl.c`, `ip/link_gre6.c`).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::num::NonZeroU16;
+
+use uxfrm_packet::Version;
+use uxfrm_tunnel::config::{
+    Carries, Field, FlowLabel, Framing, InnerDf, PathMtuDiscovery, RemoteOffload, SourcePort,
+    UdpChecksum, UdpEncap,
+};
+use uxfrm_tunnel::{Config, Kind, SixRd};
+
+use crate::Error;
+use crate::cursor::{Cursor, wrong};
+
+const PLACEHOLDER: NonZeroU16 = NonZeroU16::MAX;
+
+/// What is collected before it is a [`Config`].
+struct Words {
+    config: Config,
+    framing: Option<Framing>,
+    encap: UdpEncap,
+    port: Option<NonZeroU16>,
+    six_rd: Option<(Ipv6Addr, u8)>,
+    relay: (Ipv4Addr, u8),
+}
+
+pub(crate) fn read(kind: Kind, cursor: &mut Cursor<'_, '_>) -> Result<Config, Error> {
+    let any = Config::any(kind.outer());
+    let mut words = Words {
+        config: Config::new(kind, any, any),
+        framing: None,
+        encap: UdpEncap::new(Framing::Fou, PLACEHOLDER),
+        port: None,
+        six_rd: None,
+        relay: (Ipv4Addr::UNSPECIFIED, 0),
+    };
+    while let Some(word) = cursor.take() {
+        if !(words.ends(word, cursor)?
+            || words.outer(word, cursor)?
+            || words.gre(word, cursor)?
+            || words.encap(word, cursor)?)
+        {
+            return Err(unknown(word));
+        }
+    }
+    words.finish()
+}
+
+impl Words {
+    fn ends(&mut self, word: &str, cursor: &mut Cursor<'_, '_>) -> Result<bool, Error> {
+        match word {
+            "remote" => self.config.remote = self.end(cursor)?,
+            "local" => self.config.local = self.end(cursor)?,
+            "mode" => self.config.carries = self.mode(cursor)?,
+            "6rd-prefix" => self.six_rd = Some(cursor.prefix(128, "an IPv6 prefix")?),
+            "6rd-relay_prefix" => self.relay = cursor.prefix(32, "an IPv4 prefix")?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn outer(&mut self, word: &str, cursor: &mut Cursor<'_, '_>) -> Result<bool, Error> {
+        let config = &mut self.config;
+        match word {
+            "ttl" | "hoplimit" | "hlim" => {
+                config.ttl = cursor.octet("a TTL, 1 to 255, or inherit")?
+            }
+            "tos" | "tclass" | "tc" | "dsfield" => {
+                config.tos = cursor.octet("a TOS byte, or inherit")?
+            }
+            "pmtudisc" => config.path_mtu = PathMtuDiscovery::On,
+            "nopmtudisc" => config.path_mtu = PathMtuDiscovery::Off,
+            "ignore-df" => config.inner_df = InnerDf::Ignore,
+            "noignore-df" => config.inner_df = InnerDf::Copy,
+            "flowlabel" | "fl" => config.flow_label = flow_label(cursor)?,
+            "encaplimit" => config.encap_limit = limit(cursor)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn gre(&mut self, word: &str, cursor: &mut Cursor<'_, '_>) -> Result<bool, Error> {
+        if !self.config.kind.is_gre() {
+            return Ok(false);
+        }
+        let Config { input, output, .. } = &mut self.config;
+        match word {
+            "key" => {
+                let key = Some(cursor.key()?);
+                (input.key, output.key) = (key, key);
+            }
+            "ikey" => input.key = Some(cursor.key()?),
+            "okey" => output.key = Some(cursor.key()?),
+            "seq" => (input.sequence, output.sequence) = (Field::With, Field::With),
+            "iseq" => input.sequence = Field::With,
+            "oseq" => output.sequence = Field::With,
+            "csum" => (input.checksum, output.checksum) = (Field::With, Field::With),
+            "icsum" => input.checksum = Field::With,
+            "ocsum" => output.checksum = Field::With,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn encap(&mut self, word: &str, cursor: &mut Cursor<'_, '_>) -> Result<bool, Error> {
+        let encap = &mut self.encap;
+        match word {
+            "encap" => self.framing = framing(cursor)?,
+            "noencap" => self.framing = None,
+            "encap-sport" if cursor.skip("auto") => encap.source_port = SourcePort::Auto,
+            "encap-sport" => encap.source_port = SourcePort::Fixed(port(cursor)?),
+            "encap-dport" => self.port = Some(port(cursor)?),
+            "encap-csum" | "encap-udp-csum" => encap.checksum4 = UdpChecksum::Computed,
+            "noencap-csum" | "noencap-udp-csum" => encap.checksum4 = UdpChecksum::Zero,
+            "encap6-csum" | "encap-udp6-csum" => encap.checksum6 = UdpChecksum::Computed,
+            "noencap6-csum" | "noencap-udp6-csum" => encap.checksum6 = UdpChecksum::Zero,
+            "encap-remcsum" => encap.remote_checksum = RemoteOffload::On,
+            "noencap-remcsum" => encap.remote_checksum = RemoteOffload::Off,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn finish(mut self) -> Result<Config, Error> {
+        if let Some(framing) = self.framing {
+            let destination_port = self.port.ok_or(Error::EncapPort)?;
+            self.config.udp = Some(UdpEncap { framing, destination_port, ..self.encap });
+        }
+        if let Some((prefix, len)) = self.six_rd {
+            self.config.six_rd = SixRd::new(prefix, len, self.relay.0, self.relay.1)?;
+        }
+        Ok(self.config)
+    }
+
+    /// An end, of the family of the outer header.
+    fn end(&self, cursor: &mut Cursor<'_, '_>) -> Result<IpAddr, Error> {
+        let address = match self.config.kind.outer() {
+            Version::V4 => cursor.address::<Ipv4Addr>("an IPv4 address")?.map(IpAddr::V4),
+            Version::V6 => cursor.address::<Ipv6Addr>("an IPv6 address")?.map(IpAddr::V6),
+        };
+        Ok(address.unwrap_or_else(|| Config::any(self.config.kind.outer())))
+    }
+
+    fn mode(&self, cursor: &mut Cursor<'_, '_>) -> Result<Carries, Error> {
+        let word = cursor.next("a mode")?;
+        match (self.config.kind, word) {
+            (Kind::Ipip | Kind::Sit, "ipip" | "ipv4/ipv4" | "ip4ip4")
+            | (Kind::Ip6tnl, "ipip6" | "ip4ip6" | "ipv4/ipv6") => Ok(Carries::V4),
+            (Kind::Sit, "ip6ip" | "ipv6/ipv4") | (Kind::Ip6tnl, "ip6ip6" | "ipv6/ipv6") => {
+                Ok(Carries::V6)
+            }
+            (Kind::Sit, "any" | "any/ipv4") | (Kind::Ip6tnl, "any" | "any/ipv6") => {
+                Ok(Carries::Both)
+            }
+            (Kind::Ipip | Kind::Sit | Kind::Gre | Kind::Ip6tnl | Kind::Ip6gre, _) => {
+                Err(wrong(word, "no mode of this type"))
+            }
+        }
+    }
+}
+
+fn framing(cursor: &mut Cursor<'_, '_>) -> Result<Option<Framing>, Error> {
+    match cursor.next("fou, gue or none")? {
+        "fou" => Ok(Some(Framing::Fou)),
+        "gue" => Ok(Some(Framing::Gue)),
+        "none" => Ok(None),
+        word => Err(wrong(word, "fou, gue or none")),
+    }
+}
+
+fn port(cursor: &mut Cursor<'_, '_>) -> Result<NonZeroU16, Error> {
+    const WHAT: &str = "a port, 1 to 65535";
+    NonZeroU16::new(cursor.number(WHAT)?).ok_or_else(|| wrong("0", WHAT))
+}
+
+fn flow_label(cursor: &mut Cursor<'_, '_>) -> Result<FlowLabel, Error> {
+    const WHAT: &str = "a flow label, up to 0xfffff, or inherit";
+    if cursor.skip("inherit") {
+        return Ok(FlowLabel::Inherit);
+    }
+    match cursor.number::<u32>(WHAT)? {
+        label @ 0..=0xf_ffff => Ok(FlowLabel::Fixed(label)),
+        label => Err(wrong(&label.to_string(), WHAT)),
+    }
+}
+
+fn limit(cursor: &mut Cursor<'_, '_>) -> Result<Option<u8>, Error> {
+    if cursor.skip("none") {
+        return Ok(None);
+    }
+    cursor.number("an encapsulation limit, 0 to 255, or none").map(Some)
+}
+
+fn unknown(word: &str) -> Error {
+    const UNSUPPORTED: [&str; 6] =
+        ["external", "fwmark", "isatap", "erspan", "allow-localremote", "dev"];
+    match UNSUPPORTED.into_iter().find(|known| *known == word) {
+        Some(known) => Error::Unsupported(known),
+        None => Error::Option {
+            word: word.to_owned(),
+            known: "an option of this type of tunnel (remote, local, ttl, tos, encap …)",
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uxfrm_tunnel::config::{Gre, Octet};
+
+    use super::*;
+    use crate::{Command, Link, TunnelLink, command};
+
+    fn parsed(line: &str) -> Result<TunnelLink, Error> {
+        match command(&line.split_whitespace().collect::<Vec<_>>())? {
+            Command::Link(Link::Add(link) | Link::Change(link)) => Ok(link),
+            Command::Link(Link::Delete { .. }) | Command::Fou(_) => unreachable!("not asked for"),
+        }
+    }
+
+    #[test]
+    fn the_line_of_the_fou_series() {
+        let line = "ip link add name tun1 type ipip remote 192.168.1.1 local 192.168.1.2 ttl 225 \
+                    encap fou encap-sport auto encap-dport 5555";
+        let ends = ([192, 168, 1, 2].into(), [192, 168, 1, 1].into());
+        let config = Config {
+            ttl: Octet::Fixed(225),
+            udp: Some(UdpEncap::new(Framing::Fou, NonZeroU16::new(5555).unwrap())),
+            ..Config::new(Kind::Ipip, ends.0, ends.1)
+        };
+        assert_eq!(parsed(line), Ok(TunnelLink { name: "tun1".to_owned(), mtu: None, config }));
+    }
+
+    #[test]
+    fn every_option_says_what_it_says() {
+        let read = |line: &str| parsed(line).unwrap().config;
+        let gre = read(
+            "l a t mtu 1400 type gre remote 1.2.3.4 local any key 0.0.1.2 oseq icsum tos inherit \
+             nopmtudisc ignore-df encap gue encap-dport 7 encap-sport 9 encap-csum encap-remcsum",
+        );
+        assert_eq!(
+            gre.input,
+            Gre { key: Some(258), sequence: Field::Without, checksum: Field::With }
+        );
+        assert_eq!(
+            gre.output,
+            Gre { key: Some(258), sequence: Field::With, checksum: Field::Without }
+        );
+        assert_eq!((gre.tos, gre.path_mtu), (Octet::Inherit, PathMtuDiscovery::Off));
+        let udp = gre.udp.unwrap();
+        assert_eq!((udp.framing, udp.remote_checksum), (Framing::Gue, RemoteOffload::On));
+        assert_eq!(udp.source_port, SourcePort::Fixed(NonZeroU16::new(9).unwrap()));
+        assert_eq!((udp.checksum4, udp.checksum6), (UdpChecksum::Computed, UdpChecksum::Zero));
+        let tnl = read(
+            "link add t type ip6tnl mode ipip6 remote fd00::1 local fd00::2 hoplimit inherit encaplimit none flowlabel 0x1234",
+        );
+        assert_eq!((tnl.carries, tnl.encap_limit), (Carries::V4, None));
+        assert_eq!((tnl.ttl, tnl.flow_label), (Octet::Inherit, FlowLabel::Fixed(0x1234)));
+        let sit = read("link add t type sit 6rd-prefix 2001:db8::/32 6rd-relay_prefix 10.0.0.0/8");
+        let six_rd = SixRd::new("2001:db8::".parse().unwrap(), 32, [10, 0, 0, 0].into(), 8);
+        assert_eq!(Ok(sit.six_rd), six_rd);
+        assert_eq!(read("link add t type sit mode any").carries, Carries::Both);
+    }
+
+    #[test]
+    fn mistakes_have_a_text() {
+        for (line, text) in [
+            ("link add type ipip", "Not enough information: \"dev\" argument is required."),
+            ("link add t", "Not enough information: \"type\" argument is required"),
+            (
+                "link add t type vxlan",
+                "argument \"vxlan\" is wrong: the type is ipip, sit, gre, ip6tnl or ip6gre",
+            ),
+            (
+                "link add 0123456789abcdef type ipip",
+                "argument \"0123456789abcdef\" is wrong: not a valid ifname",
+            ),
+            (
+                "link add t type ipip remote fd00::1",
+                "argument \"fd00::1\" is wrong: an IPv4 address",
+            ),
+            ("link add t type ipip encap fou", "Must specify encap-dport with encap fou or gue"),
+            ("link add t type ipip encap mpls", "argument \"mpls\" is wrong: fou, gue or none"),
+            ("link add t type gre external", "\"external\" is not supported by uxfrm"),
+            (
+                "link add t type gre ttl 256",
+                "argument \"256\" is wrong: a TTL, 1 to 255, or inherit",
+            ),
+            ("link add t type gre mode any", "argument \"any\" is wrong: no mode of this type"),
+            ("link add t type gre ignore-df", "RTNETLINK answers: ignore-df needs nopmtudisc"),
+            ("link set t up", "Command \"set\" is unknown, try add, change or del"),
+        ] {
+            assert_eq!(parsed(line).unwrap_err().to_string(), text, "{line}");
+        }
+        let text = parsed("link add t type ipip key 5").unwrap_err().to_string();
+        assert!(text.starts_with("\"key\"? expected"), "{text}");
+    }
+}
