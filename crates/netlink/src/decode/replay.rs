@@ -15,16 +15,15 @@ use crate::{
 const MOST_WORDS: u32 = 128;
 
 /// `struct xfrm_replay_state_esn` as a request has it.
-pub(crate) struct EsnState<'a> {
+pub(crate) struct EsnState {
     raw: RawReplayEsn,
-    bitmap: &'a [u8],
 }
 
 /// `XFRMA_REPLAY_ESN_VAL`, checked: `verify_replay`.
-pub(crate) fn esn_state<'a>(
+pub(crate) fn esn_state(
     sa: &RawSa,
-    attributes: &Attributes<'a>,
-) -> Result<Option<EsnState<'a>>, Refusal> {
+    attributes: &Attributes<'_>,
+) -> Result<Option<EsnState>, Refusal> {
     const ESP: u8 = 50;
     const AH: u8 = 51;
     let value = attributes.value(AttributeType::ReplayEsnVal);
@@ -49,7 +48,7 @@ pub(crate) fn esn_state<'a>(
     if sa.replay_window != 0 {
         return Err(Refusal::invalid("ESN not compatible with legacy replay_window"));
     }
-    let state = EsnState { raw, bitmap: bitmap.get(..len).unwrap_or_default() };
+    let state = EsnState { raw };
     let long = SaFlags::from_bits_retain(sa.flags) & SaFlags::ESN;
     match common::sa_direction(attributes) {
         Some(Direction::Out) => state.check_output(long)?,
@@ -61,23 +60,15 @@ pub(crate) fn esn_state<'a>(
 
 /// What `XFRMA_SA_DIR` forbids of the shorter counters; of the longer ones, [`esn_state`] has said it.
 pub(crate) fn check_direction(
-    sa: &RawSa,
     direction: Direction,
     attributes: &Attributes<'_>,
 ) -> Result<(), Refusal> {
     let legacy = attributes.read::<RawReplay>(AttributeType::ReplayVal);
     match direction {
-        Direction::Out => {
-            if sa.replay_window != 0 {
-                return Err(Error::OutputWindow.into());
-            }
-            match legacy {
-                Some(raw) if raw.received != 0 || raw.bitmap != 0 => {
-                    Err(Error::OutputReceived.into())
-                }
-                Some(_) | None => Ok(()),
-            }
-        }
+        Direction::Out => match legacy {
+            Some(raw) if raw.received != 0 || raw.bitmap != 0 => Err(Error::OutputReceived.into()),
+            Some(_) | None => Ok(()),
+        },
         // The engine checks it, after the algorithms: so late does the kernel see it too.
         Direction::In | Direction::Forward => Ok(()),
     }
@@ -86,10 +77,10 @@ pub(crate) fn check_direction(
 /// The window, and up to which number was sent. What was received comes with [`counters`].
 pub(crate) fn config(
     sa: &RawSa,
-    esn: Option<&EsnState<'_>>,
+    esn: Option<&EsnState>,
     attributes: &Attributes<'_>,
 ) -> Result<ReplayConfig, Refusal> {
-    if let Some(EsnState { raw, .. }) = esn {
+    if let Some(EsnState { raw }) = esn {
         if raw.window > raw.words * 32 {
             return Err(Refusal::invalid(
                 "ESN replay window is too large for the chosen bitmap size",
@@ -188,7 +179,7 @@ fn whole(high: u32, low: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
-impl EsnState<'_> {
+impl EsnState {
     /// `long` is flag `esn` if the state has it.
     fn check_output(&self, long: SaFlags) -> Result<(), Refusal> {
         if self.raw.window != 0 {
@@ -202,8 +193,8 @@ impl EsnState<'_> {
                 "Replay oseq_hi should be 0 in non-ESN mode for output SA",
             ));
         }
-        if self.bitmap.iter().any(|byte| *byte != 0) {
-            return Err(Refusal::invalid("Replay bitmap should be 0 for output SA"));
+        if self.raw.words != 0 {
+            return Err(Refusal::invalid("Replay bmp_len should 0 for output SA"));
         }
         Ok(())
     }

@@ -247,8 +247,11 @@ fn check_direction(
     };
     match wrong_flag {
         Some(error) => Err(error.into()),
-        None => replay::check_direction(raw, direction, attributes)
-            .and_then(|()| check_iptfs_direction(direction, attributes)),
+        None if direction == Direction::Out && raw.replay_window != 0 => {
+            Err(Error::OutputWindow.into())
+        }
+        None => check_iptfs_direction(direction, attributes)
+            .and_then(|()| replay::check_direction(direction, attributes)),
     }
 }
 

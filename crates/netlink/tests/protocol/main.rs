@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where it is wrong")]
 
 mod acquire;
+mod checks;
 mod counters;
 mod dice;
 mod differences;
