@@ -278,10 +278,12 @@ impl Database {
     fn insert_sa(&mut self, sa: &Arc<Sa>) {
         self.attendance.add_sa(sa);
         self.next.sad.insert(sa);
+        self.next.states += 1;
     }
 
     fn remove_sa(&mut self, sa: &Arc<Sa>) {
         self.next.sad.remove(sa);
+        self.next.states += 1;
         self.attendance.remove_sa(sa);
     }
 

@@ -42,8 +42,8 @@ use crate::pmtu::{self, ErrorBudget};
 use crate::spd::flow_cache::Known;
 use crate::worker::{Bench, Traffic};
 use crate::{
-    Action, AnswerId, Direction, DropReason, FlowKey, PolicyCache, Ruling, Settings, Spi, Stage,
-    Watch,
+    Action, AnswerId, Direction, DropReason, FlowKey, PolicyCache, Ruling, Settings, Snapshot, Spi,
+    Stage, Watch,
 };
 use waiting::Waiting;
 
@@ -110,7 +110,7 @@ impl Outbound {
             traffic: Traffic::default(),
             items: Vec::with_capacity(uxfrm_packet::BATCH),
             policies: PolicyCache::new(settings.cache.outbound, settings.seed),
-            cache: BundleCache::new(),
+            cache: BundleCache::default(),
             ahead: Ahead::default(),
             drawn: Vec::new(),
             failed: Vec::new(),
@@ -120,11 +120,17 @@ impl Outbound {
         }
     }
 
-    /// Forgets what was worked out under another generation.
-    pub(crate) fn refresh(&mut self, generation: u64) {
-        if self.cache.begin(generation) {
+    /// Asks again for what other states may change, and begins to let go of those that are gone.
+    fn refresh(&mut self, snapshot: &Snapshot) {
+        if self.cache.begin(snapshot) {
             self.policies.forget_bundles();
         }
+    }
+
+    /// Lets go of all states that are gone.
+    pub(crate) fn let_go(&mut self, snapshot: &Snapshot) {
+        self.refresh(snapshot);
+        self.cache.let_go(snapshot);
     }
 
     /// Buffers that wait for a state.
@@ -134,7 +140,7 @@ impl Outbound {
 
     pub(crate) fn run(&mut self, batch: &mut Batch, bench: &mut Bench<'_>, watch: &mut impl Watch) {
         self.policies.begin(&bench.snapshot.spd);
-        self.refresh(bench.snapshot.generation);
+        self.refresh(bench.snapshot);
         self.resume(bench);
         self.look_ahead(batch, bench, watch);
         let ahead = std::mem::take(&mut self.ahead);

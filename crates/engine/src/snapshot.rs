@@ -17,8 +17,10 @@ pub struct Snapshot {
     pub acquires: Arc<Acquires>,
     /// What is known of the host; `None` when workers' settings say it.
     pub host: Option<Arc<Host>>,
-    /// Rises with every change of states, policies and host; what was worked out under another generation is stale.
+    /// Rises with every change of states or policies.
     pub generation: u64,
+    /// Rises with every change of states: those found for a flow under another number may be others now.
+    pub states: u64,
 }
 
 /// What may change on the host while workers run.

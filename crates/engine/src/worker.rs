@@ -280,7 +280,7 @@ impl Worker {
     /// Lets go of states that are no longer in the snapshot, and of their keys. Every batch does; a worker without traffic is to
     /// be asked to about once a second. Shows, too, what the flow caches did so far.
     pub fn refresh(&mut self) {
-        self.outbound.refresh(self.snapshots.load().generation);
+        self.outbound.let_go(self.snapshots.load());
         let (outbound, inbound) = (&self.outbound.policies, &self.inbound.policies);
         self.cache_counts.write([outbound.stats_by_family(), inbound.stats_by_family()]);
     }
@@ -355,7 +355,7 @@ impl Bench<'_> {
     }
 }
 
-/// Lets what the snapshot says of the host be the settings'. It must be the snapshot of the batch: bundles are kept by its generation.
+/// Lets what the snapshot says of the host be the settings'. It must be the snapshot of the batch: bundles are kept by its host.
 #[inline]
 fn meet_host(snapshot: &Snapshot, met: &mut Option<Arc<Host>>, settings: &mut Settings) {
     if let Some(host) = &snapshot.host

@@ -56,6 +56,7 @@ impl Change<'_> {
         let new = Arc::new(old.renewed(old.config().updated(&config)));
         new.usage().revive();
         self.database.next.sad.replace(&old, &new);
+        self.database.next.states += 1;
         self.changed = true;
         self.database.wake_for(&new, self.now);
         self.database.keep_alive(&new, self.now);

@@ -10,7 +10,9 @@ impl Outbound {
     pub(super) fn number(&mut self, depth: usize, bench: &mut Bench<'_>) {
         self.ask(depth);
         for place in self.drawn.drain(..) {
-            grant(&mut self.cache.accounts[place as usize], bench);
+            if let Some(account) = self.cache.account(place) {
+                grant(account, bench);
+            }
         }
         for item in self.items.iter_mut().filter(|item| item.count > 0) {
             let Some((account, layer)) = self.cache.draw(item.bundle, depth) else { continue };

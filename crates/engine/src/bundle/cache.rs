@@ -1,0 +1,340 @@
+//! A worker's bundles: one for each chain of states, shared by all flows that leave by it.
+//!
+//! What was found out about a flow holds until states change. Then its states are looked for again, and a bundle is made only of a chain
+//! that has none yet; a change of policies touches the flows of these policies alone. States that are gone are let go, with their keys, a few
+//! with each batch. A worker keeps [`MOST`] bundles and as many flows, and a batch's.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::hash::BuildHasher;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+use uxfrm_packet::Version;
+
+use super::{Bundle, Deciding, States, states, version_of};
+use crate::acquire::Missing;
+use crate::esp::layer::Layer;
+use crate::{DropReason, FlowKey, Host, KeyManagers, Moment, Sa, Settings, Snapshot};
+
+/// What all packets of one batch want of one SA, and what it gave them.
+#[derive(Debug)]
+pub(crate) struct Account {
+    /// Its place in the cache.
+    pub(crate) place: u32,
+    pub(crate) sa: Arc<Sa>,
+    /// Layers that draw on it.
+    layers: u32,
+    /// Packets and bytes asked for.
+    pub(crate) packets: u32,
+    pub(crate) bytes: u64,
+    /// The next sequence number, and how many are left of the block.
+    pub(crate) next: u64,
+    pub(crate) left: u32,
+    /// Why there are no more than those.
+    pub(crate) refusal: DropReason,
+    pub(crate) giving: Giving,
+}
+
+/// How an account gives numbers to the items of this batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Giving {
+    /// From the block, until it is used up.
+    Block,
+    /// Only some packets fit under a hard limit: each is charged on its own.
+    OneByOne,
+}
+
+/// The answer for a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Resolution {
+    /// The bundle's place in the cache.
+    Bundle(u32),
+    /// The bundle's place; it is new, and key managers are to be asked for all that is [`missing`](BundleCache::missing).
+    Asking(u32),
+    /// There is none.
+    Refused(DropReason),
+    /// There is none before what is [`missing`](BundleCache::missing) is there, the last of which is required.
+    Missing,
+}
+
+/// Bundles, and which flow leaves by which.
+#[derive(Debug, Default)]
+pub(crate) struct BundleCache {
+    bundles: Vec<Bundle>,
+    free: Vec<u32>,
+    /// Places of bundles by their states.
+    by_states: HashTable<u32>,
+    hasher: RandomState,
+    flows: HashMap<Key, Entry, RandomState>,
+    accounts: Vec<Option<Account>>,
+    free_accounts: Vec<u32>,
+    account_of: HashMap<usize, u32, RandomState>,
+    /// The states' generation.
+    states: u64,
+    host: Option<Arc<Host>>,
+    /// Bundles before this place have no state that is gone.
+    swept: usize,
+    /// What the latest resolution found no states for.
+    pub(crate) missing: Vec<Missing>,
+}
+
+/// All flows that are told apart by no state without ports. Policies are known by their ages, which no other ever has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    policies: [u64; 2],
+    source: IpAddr,
+    destination: IpAddr,
+    mark: u32,
+    upper: Option<(u8, u16, u16)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Entry {
+    /// A bundle, and the generation of states in which it was found.
+    Bundle { place: u32, states: u64 },
+    /// States with selectors for ports: to be found by the whole flow.
+    Finer,
+}
+
+/// Bundles and flows kept at the most; with more, their part of the cache begins anew between two batches.
+const MOST: usize = 16_384;
+/// Bundles looked at before each batch for states that are gone.
+const SWEEP: usize = 256;
+/// How soon it is looked again whether somebody listens who can be asked for what is optional.
+const LISTEN_AGAIN: Duration = Duration::from_secs(1);
+
+impl BundleCache {
+    /// To be called before a batch. True when flows must ask for their bundles again.
+    pub(crate) fn begin(&mut self, snapshot: &Snapshot) -> bool {
+        if self.flows.len() >= MOST {
+            self.flows.clear();
+        }
+        let moved = self.host.as_ref().map(Arc::as_ptr) != snapshot.host.as_ref().map(Arc::as_ptr);
+        if moved || self.bundles.len() - self.free.len() >= MOST {
+            let host = snapshot.host.clone();
+            *self = Self { host, states: snapshot.states, ..Self::default() };
+            return true;
+        }
+        let news = self.states != snapshot.states;
+        if news {
+            (self.states, self.swept) = (snapshot.states, 0);
+        }
+        self.sweep(snapshot, SWEEP);
+        news
+    }
+
+    /// Lets go of all states that are gone.
+    pub(crate) fn let_go(&mut self, snapshot: &Snapshot) {
+        self.sweep(snapshot, self.bundles.len());
+    }
+
+    pub(crate) fn bundle(&self, place: u32) -> &Bundle {
+        &self.bundles[place as usize]
+    }
+
+    /// Whether the bundle at a place, which is known from an earlier packet of the same flow, still works.
+    #[inline]
+    pub(crate) fn works(&self, place: u32, now: Moment) -> bool {
+        self.bundles.get(place as usize).is_some_and(|bundle| bundle.works(now))
+    }
+
+    /// The account and the layer at `depth` of a bundle; `None` when it is not so deep.
+    pub(crate) fn draw(&mut self, place: u32, depth: usize) -> Option<(&mut Account, &Layer)> {
+        let bundle = &self.bundles[place as usize];
+        let account = *bundle.accounts.get(depth)?;
+        Some((self.accounts[account as usize].as_mut()?, bundle.layers.get(depth)?))
+    }
+
+    /// The account at a place.
+    pub(crate) fn account(&mut self, place: u32) -> Option<&mut Account> {
+        self.accounts.get_mut(place as usize)?.as_mut()
+    }
+
+    /// The bundle of a flow, made if need be.
+    pub(crate) fn resolve(
+        &mut self,
+        snapshot: &Snapshot,
+        deciding: &Deciding<'_>,
+        flow: &FlowKey,
+        settings: &Settings,
+        now: Moment,
+    ) -> Resolution {
+        let key = Key::of(deciding, flow);
+        if let Some(place) = self.known(&key, flow)
+            && self.bundle(place).serves(flow, now)
+        {
+            return Resolution::Bundle(place);
+        }
+        self.missing.clear();
+        let states = match states(snapshot, deciding, flow, settings, &mut self.missing) {
+            Ok(states) => states,
+            Err(DropReason::OutNoState) if !self.missing.is_empty() => return Resolution::Missing,
+            Err(reason) => return Resolution::Refused(reason),
+        };
+        let inner = version_of(flow.destination);
+        let asks = !self.missing.is_empty();
+        if !asks && let Some(place) = self.find(&states, inner) {
+            self.learn(key, flow, place);
+            return Resolution::Bundle(place);
+        }
+        let mut bundle = match Bundle::of(&states, inner, settings) {
+            Ok(bundle) => bundle,
+            Err(reason) => return Resolution::Refused(reason),
+        };
+        if asks {
+            bundle.until = ask_again(snapshot, now);
+        }
+        let place = self.keep(bundle);
+        self.learn(key, flow, place);
+        if asks { Resolution::Asking(place) } else { Resolution::Bundle(place) }
+    }
+
+    /// The bundle that was found for a flow under these states.
+    fn known(&self, key: &Key, flow: &FlowKey) -> Option<u32> {
+        let fresh = |entry: &Entry| match *entry {
+            Entry::Bundle { place, states } => (states == self.states).then_some(place),
+            Entry::Finer => None,
+        };
+        match self.flows.get(key)? {
+            Entry::Finer => self.flows.get(&key.finer(flow)).and_then(fresh),
+            entry @ Entry::Bundle { .. } => fresh(entry),
+        }
+    }
+
+    fn learn(&mut self, key: Key, flow: &FlowKey, place: u32) {
+        let entry = Entry::Bundle { place, states: self.states };
+        if self.bundle(place).wants_more_than_addresses() {
+            self.flows.insert(key, Entry::Finer);
+            self.flows.insert(key.finer(flow), entry);
+        } else {
+            self.flows.insert(key, entry);
+        }
+    }
+
+    fn find(&self, states: &States<'_>, inner: Version) -> Option<u32> {
+        let hash = hash(&self.hasher, states.iter().copied());
+        let is_it = |place: &u32| self.bundles[*place as usize].is_of(states, inner);
+        self.by_states.find(hash, is_it).copied()
+    }
+
+    fn keep(&mut self, mut bundle: Bundle) -> u32 {
+        bundle.accounts = bundle.layers.iter().map(|layer| self.draw_on(&layer.sa)).collect();
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.bundles.push(Bundle::gone());
+            narrow(self.bundles.len() - 1)
+        });
+        self.bundles[place as usize] = bundle;
+        let Self { bundles, hasher, .. } = self;
+        let hash = |place: u32| hash(hasher, states_of(&bundles[place as usize]));
+        self.by_states.insert_unique(hash(place), place, |place| hash(*place));
+        place
+    }
+
+    /// Drops bundles with states that are gone, of so many.
+    fn sweep(&mut self, snapshot: &Snapshot, most: usize) {
+        let end = self.bundles.len().min(self.swept + most);
+        for place in self.swept..end {
+            let is_in = |sa| snapshot.sad.holds(sa);
+            let all = states_of(&self.bundles[place]).all(is_in);
+            if !all {
+                self.drop_bundle(place);
+            }
+        }
+        self.swept = end;
+    }
+
+    fn drop_bundle(&mut self, place: usize) {
+        let bundle = std::mem::replace(&mut self.bundles[place], Bundle::gone());
+        let place = narrow(place);
+        let hash = hash(&self.hasher, states_of(&bundle));
+        if let Ok(found) = self.by_states.find_entry(hash, |other| *other == place) {
+            found.remove();
+        }
+        bundle.accounts.iter().for_each(|account| self.draw_no_more(*account));
+        self.free.push(place);
+    }
+
+    /// The account of an SA that one more layer draws on.
+    fn draw_on(&mut self, sa: &Arc<Sa>) -> u32 {
+        let Self { accounts, free_accounts, account_of, .. } = self;
+        let place = *account_of.entry(Arc::as_ptr(sa).addr()).or_insert_with(|| {
+            let place = free_accounts.pop().unwrap_or_else(|| {
+                accounts.push(None);
+                narrow(accounts.len() - 1)
+            });
+            accounts[place as usize] = Some(Account {
+                place,
+                sa: Arc::clone(sa),
+                layers: 0,
+                packets: 0,
+                bytes: 0,
+                next: 0,
+                left: 0,
+                refusal: DropReason::OutSequenceOverflow,
+                giving: Giving::Block,
+            });
+            place
+        });
+        if let Some(account) = self.account(place) {
+            account.layers += 1;
+        }
+        place
+    }
+
+    /// The account goes with the last layer.
+    fn draw_no_more(&mut self, place: u32) {
+        let Some(account) = self.account(place) else { return };
+        account.layers -= 1;
+        if account.layers == 0 {
+            let sa = Arc::as_ptr(&account.sa).addr();
+            self.account_of.remove(&sa);
+            self.accounts[place as usize] = None;
+            self.free_accounts.push(place);
+        }
+    }
+}
+
+impl Key {
+    fn of(deciding: &Deciding<'_>, flow: &FlowKey) -> Self {
+        let mut policies = [0; 2];
+        for (age, entry) in policies.iter_mut().zip(deciding) {
+            *age = entry.place().age();
+        }
+        let (source, destination) = (flow.source, flow.destination);
+        Self { policies, source, destination, mark: flow.mark, upper: None }
+    }
+
+    fn finer(self, flow: &FlowKey) -> Self {
+        let upper = Some((flow.protocol, flow.source_port, flow.destination_port));
+        Self { upper, ..self }
+    }
+}
+
+fn states_of(bundle: &Bundle) -> impl Iterator<Item = &Arc<Sa>> {
+    bundle.layers.iter().map(|layer| &layer.sa)
+}
+
+/// Of states by address: a bundle keeps its own alive.
+fn hash<'a>(hasher: &RandomState, states: impl Iterator<Item = &'a Arc<Sa>>) -> u64 {
+    let add = |hash: u64, sa: &Arc<Sa>| hasher.hash_one((hash, Arc::as_ptr(sa).addr()));
+    states.fold(0, add)
+}
+
+fn ask_again(snapshot: &Snapshot, now: Moment) -> Moment {
+    let acquires = &snapshot.acquires;
+    now.plus(match acquires.key_managers {
+        KeyManagers::Absent => LISTEN_AGAIN,
+        KeyManagers::Listening => acquires.lifetime,
+    })
+}
+
+/// Places in the cache, which holds no more than [`MOST`] and one batch.
+fn narrow(place: usize) -> u32 {
+    u32::try_from(place).unwrap_or(u32::MAX)
+}

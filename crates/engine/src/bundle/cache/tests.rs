@@ -1,0 +1,208 @@
+//! What makes a bundle anew, and what does not.
+
+use std::net::Ipv4Addr;
+
+use uxfrm_crypto::Backend;
+
+use super::*;
+use crate::{
+    Budget, Database, Direction, HostAddresses, Level, Limits, Lookup, Mark, Mode, Policy,
+    PortMask, Prefix, Reqid, SaConfig, SaProtocol, Selector, Spi, Template, sa::sample,
+    spd::table::tests::policy,
+};
+
+const PEER: &str = "192.0.2.2";
+
+/// A database with a policy for 10.0.0.0/8, another one for 11.0.0.0/8, and one state that serves both.
+struct Stage {
+    database: Database,
+    cache: BundleCache,
+    settings: Settings,
+}
+
+fn tunnel(net: u8) -> Policy {
+    let mut policy = policy(Direction::Out, 1);
+    policy.selector.destination = Prefix::new(Ipv4Addr::new(net, 0, 0, 0).into(), 8).unwrap();
+    policy.templates = vec![Template {
+        source: "10.0.0.1".parse().unwrap(),
+        destination: PEER.parse().unwrap(),
+        protocol: SaProtocol::Esp,
+        spi: Spi(0),
+        mode: Mode::Tunnel,
+        reqid: Reqid(1),
+        level: Level::Required,
+    }];
+    policy
+}
+
+fn to(net: u8, host: u16) -> FlowKey {
+    let [high, low] = host.to_be_bytes();
+    FlowKey::between(Ipv4Addr::new(10, 0, 0, 1).into(), Ipv4Addr::new(net, 0, high, low).into())
+}
+
+impl Stage {
+    fn new() -> Self {
+        let mut database = Database::new(Backend::Portable);
+        database.apply(Moment(0), |change| {
+            change.add_policy(tunnel(10)).unwrap();
+            change.add_policy(tunnel(11)).unwrap();
+        });
+        let mut stage =
+            Self { database, cache: BundleCache::default(), settings: Settings::default() };
+        stage.add_state(sample(PEER, 1), 0);
+        stage
+    }
+
+    fn add_state(&mut self, config: SaConfig, seconds: u64) {
+        self.database
+            .apply(Moment::from_secs(seconds), |change| change.add_sa(config).map(drop))
+            .unwrap();
+    }
+
+    fn begin(&mut self) -> bool {
+        self.cache.begin(&self.database.snapshot())
+    }
+
+    fn resolve(&mut self, flow: &FlowKey) -> Resolution {
+        let snapshot = self.database.snapshot();
+        let Lookup::Policy(entry) = snapshot.spd.lookup(Direction::Out, flow) else {
+            panic!("{flow:?} has a policy")
+        };
+        let deciding: Deciding<'_> = [entry].into_iter().collect();
+        self.cache.resolve(&snapshot, &deciding, flow, &self.settings, Moment(1))
+    }
+
+    fn place(&mut self, flow: &FlowKey) -> u32 {
+        let resolution = self.resolve(flow);
+        let Resolution::Bundle(place) = resolution else { panic!("{resolution:?}") };
+        place
+    }
+
+    /// Where the layers lie in memory: nowhere else unless they were made anew.
+    fn layers(&mut self, flow: &FlowKey) -> *const Layer {
+        let place = self.place(flow);
+        self.cache.bundle(place).layers.as_ptr()
+    }
+
+    fn spi(&mut self, flow: &FlowKey) -> Spi {
+        let place = self.place(flow);
+        self.cache.bundle(place).layers[0].sa.id().spi
+    }
+}
+
+#[test]
+fn flows_and_policies_share_the_bundle_of_their_states() {
+    let mut stage = Stage::new();
+    stage.begin();
+    let first = stage.layers(&to(10, 1));
+    assert_eq!(stage.layers(&to(10, 2)), first);
+    assert_eq!(stage.layers(&to(11, 1)), first);
+    assert_eq!(stage.cache.bundles.len(), 1);
+}
+
+#[test]
+fn a_change_of_policies_leaves_bundles_as_they_are() {
+    let mut stage = Stage::new();
+    stage.begin();
+    let first = stage.layers(&to(10, 1));
+    stage.database.apply(Moment(0), |change| change.add_policy(tunnel(12)).map(drop)).unwrap();
+    assert!(!stage.begin(), "flows need not ask again");
+    assert_eq!(stage.layers(&to(10, 1)), first);
+    // Its own policy is another: its states are looked for again.
+    let other = Template { reqid: Reqid(9), ..tunnel(10).templates[0] };
+    let policy = Policy { templates: vec![other], ..tunnel(10) };
+    stage.database.apply(Moment(0), |change| change.update_policy(policy).map(drop)).unwrap();
+    stage.begin();
+    assert_eq!(stage.resolve(&to(10, 1)), Resolution::Missing);
+    assert_eq!(stage.layers(&to(11, 1)), first);
+}
+
+#[test]
+fn a_change_of_states_makes_only_bundles_of_other_states() {
+    let mut stage = Stage::new();
+    stage.begin();
+    let first = stage.layers(&to(10, 1));
+    let elsewhere = SaConfig { reqid: Reqid(7), ..sample("192.0.2.7", 7) };
+    stage.add_state(elsewhere, 1);
+    assert!(stage.begin(), "flows ask again");
+    assert_eq!(stage.layers(&to(10, 1)), first);
+    stage.add_state(sample(PEER, 2), 2);
+    stage.begin();
+    assert_eq!((stage.spi(&to(10, 1)), stage.spi(&to(11, 1))), (Spi(2), Spi(2)), "the younger");
+}
+
+#[test]
+fn an_updated_state_is_another() {
+    let mut stage = Stage::new();
+    stage.begin();
+    stage.place(&to(10, 1));
+    let limits = Limits { packets: Budget { soft: 9, hard: 99 }, ..Limits::default() };
+    let words = SaConfig { limits, ..sample(PEER, 1) };
+    stage.database.apply(Moment(0), |change| change.update_sa(words).map(drop)).unwrap();
+    stage.begin();
+    let place = stage.place(&to(10, 1));
+    assert_eq!(stage.cache.bundle(place).layers[0].sa.config().limits, limits);
+    assert_eq!((stage.cache.bundles.len(), stage.cache.accounts.len()), (1, 1), "in its place");
+}
+
+#[test]
+fn states_that_are_gone_are_let_go_with_the_next_batch() {
+    let mut stage = Stage::new();
+    stage.begin();
+    let place = stage.place(&to(10, 1));
+    let held = Arc::downgrade(&stage.cache.bundle(place).layers[0].sa);
+    let id = sample(PEER, 1).id;
+    stage.database.apply(Moment(0), |change| change.delete_sa(id, Mark::default())).unwrap();
+    assert!(held.upgrade().is_some());
+    stage.begin();
+    assert!(held.upgrade().is_none());
+    assert!(!stage.cache.works(place, Moment(1)));
+    assert_eq!(stage.resolve(&to(10, 1)), Resolution::Missing);
+    assert!(stage.cache.account_of.is_empty() && stage.cache.by_states.is_empty());
+}
+
+#[test]
+fn another_host_makes_all_anew() {
+    let mut stage = Stage::new();
+    stage.begin();
+    let place = stage.place(&to(10, 1));
+    let before = stage.cache.bundle(place).inner_mtu;
+    let host = Host { addresses: HostAddresses::default(), mtu: 1000 };
+    stage.database.set_host(host);
+    stage.settings.mtu = 1000;
+    assert!(stage.begin());
+    let place = stage.place(&to(10, 1));
+    assert_eq!(stage.cache.bundle(place).inner_mtu, before - 500);
+}
+
+#[test]
+fn many_flows_are_forgotten_without_their_bundle() {
+    let mut stage = Stage::new();
+    stage.begin();
+    let first = stage.layers(&to(10, 0));
+    for host in 0..u16::try_from(MOST).unwrap() {
+        stage.place(&to(10, host));
+    }
+    assert!(!stage.begin());
+    assert!(stage.cache.flows.is_empty());
+    assert_eq!((stage.layers(&to(10, 9)), stage.cache.flows.len()), (first, 1));
+}
+
+#[test]
+fn states_for_ports_are_found_by_the_whole_flow() {
+    let mut stage = Stage::new();
+    let ports = |port| Selector {
+        protocol: 17,
+        destination_port: PortMask::exactly(port),
+        ..Selector::any(crate::Family::V4)
+    };
+    let state = |spi, port| SaConfig { selector: Some(ports(port)), ..sample(PEER, spi) };
+    stage.add_state(state(2, 53), 2);
+    stage.add_state(state(3, 443), 2);
+    stage.begin();
+    let udp = |port| FlowKey { protocol: 17, destination_port: port, ..to(10, 1) };
+    for _ in 0..2 {
+        let found = [53, 443].map(|port| stage.spi(&udp(port)));
+        assert_eq!(found, [Spi(2), Spi(3)]);
+    }
+}
