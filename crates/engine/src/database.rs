@@ -3,6 +3,7 @@
 mod change;
 mod changes;
 mod error;
+mod spare;
 mod timers;
 
 use std::{
@@ -24,6 +25,7 @@ use crate::{
     spd::ledger::Ledger,
 };
 use changes::Attendance;
+use spare::Spare;
 use timers::{Timers, Woken};
 
 /// The databases of states and policies. Sans-IO and single-threaded; workers read what it publishes.
@@ -35,6 +37,7 @@ pub struct Database {
     next: Snapshot,
     attendance: Attendance,
     ledger: Ledger,
+    spare: Spare,
     timers: Timers,
     keepalives: Vec<Keepalive>,
     backend: Backend,
@@ -77,6 +80,7 @@ impl Database {
             next: Snapshot::default(),
             attendance: Attendance::None,
             ledger: Ledger::default(),
+            spare: Spare::default(),
             timers: Timers::default(),
             keepalives: Vec::new(),
             backend,
@@ -288,7 +292,8 @@ impl Database {
     }
 
     fn remove_policy(&mut self, entry: &Arc<PolicyEntry>) {
-        self.ledger.remove(entry, &mut self.next.spd);
+        self.ledger.remove(entry, self.spare.part(&mut self.next.spd));
+        self.spare.note(entry);
         self.attendance.remove_policy(entry);
     }
 

@@ -12,7 +12,7 @@ pub struct Snapshot {
     /// States.
     pub sad: Sad,
     /// Policies.
-    pub spd: Spd,
+    pub spd: Arc<Spd>,
     /// What key managers were asked for.
     pub acquires: Arc<Acquires>,
     /// What is known of the host; `None` when workers' settings say it.

@@ -162,8 +162,9 @@ impl Change<'_> {
     /// # Errors
     /// What [`Error`] says of policies; [`Error::Exists`] when direction, kind, selector, mark and if_id are those of another.
     pub fn add_policy(&mut self, policy: Policy) -> Result<Arc<PolicyEntry>, Error> {
-        let Database { ledger, next, attendance, .. } = &mut *self.database;
-        let entry = ledger.add(&policy, self.now, &mut next.spd)?;
+        let Database { ledger, next, spare, attendance, .. } = &mut *self.database;
+        let entry = ledger.add(&policy, self.now, || spare.part(&mut next.spd))?;
+        spare.note(&entry);
         attendance.add_policy(&entry);
         self.changed = true;
         self.database.wake_for_policy(&entry, self.now);
@@ -175,9 +176,13 @@ impl Change<'_> {
     /// # Errors
     /// What [`Error`] says of policies.
     pub fn update_policy(&mut self, policy: Policy) -> Result<Arc<PolicyEntry>, Error> {
-        let Database { ledger, next, attendance, .. } = &mut *self.database;
-        let (entry, old) = ledger.update(&policy, self.now, &mut next.spd)?;
-        old.iter().for_each(|old| attendance.remove_policy(old));
+        let Database { ledger, next, spare, attendance, .. } = &mut *self.database;
+        let (entry, old) = ledger.update(&policy, self.now, || spare.part(&mut next.spd))?;
+        if let Some(old) = &old {
+            spare.note(old);
+            attendance.remove_policy(old);
+        }
+        spare.note(&entry);
         attendance.add_policy(&entry);
         self.changed = true;
         self.database.wake_for_policy(&entry, self.now);
@@ -225,7 +230,8 @@ impl Change<'_> {
         if self.defaults() == defaults {
             return;
         }
-        self.database.next.spd.set_defaults(defaults);
+        let Database { next, spare, .. } = &mut *self.database;
+        spare.part(&mut next.spd).set_defaults(defaults);
         self.database.attendance.set_defaults();
         self.changed = true;
     }

@@ -116,6 +116,20 @@ impl Classifier {
         }
     }
 
+    /// Becomes what `newer` is, of which it was a copy before some policies came or went.
+    pub(crate) fn follow(&mut self, newer: &Self, changed: &[Arc<PolicyEntry>]) {
+        for entry in changed.iter().filter(|entry| entry.if_id().0 == 0) {
+            let (direction, kind) = (entry.direction() as usize, entry.kind() as usize);
+            let (own, newer) = (&mut self.plain[direction][kind], &newer.plain[direction][kind]);
+            match entry.family() {
+                Family::V4 => own.v4.follow(&newer.v4, &Rule::of(entry)),
+                Family::V6 => own.v6.follow(&newer.v6, &Rule::of(entry)),
+            }
+        }
+        self.by_interface.clone_from(&newer.by_interface);
+        self.len = newer.len;
+    }
+
     /// Whether there is any policy of a kind and direction, or was one with an interface id.
     #[inline]
     pub(crate) fn has(&self, kind: PolicyKind, direction: Direction) -> bool {

@@ -31,31 +31,32 @@ type Name = (Direction, PolicyKind, Selector, Mark, IfId);
 
 impl Ledger {
     /// Adds a policy whose name is new.
-    pub(crate) fn add(
+    pub(crate) fn add<'a>(
         &mut self,
         policy: &Policy,
         now: Moment,
-        spd: &mut Spd,
+        spd: impl FnOnce() -> &'a mut Spd,
     ) -> Result<Arc<PolicyEntry>, Error> {
         check::verify(policy)?;
         if self.named(&name(policy)).is_some() {
             return Err(Error::Exists);
         }
         let index = self.index(policy);
-        Ok(self.insert(policy, index, now, spd))
+        Ok(self.insert(policy, index, now, spd()))
     }
 
     /// Adds a policy; one of the same name gives it its index and goes. It stands behind its equals, as a new one does. It, and the
     /// one that went.
-    pub(crate) fn update(
+    pub(crate) fn update<'a>(
         &mut self,
         policy: &Policy,
         now: Moment,
-        spd: &mut Spd,
+        spd: impl FnOnce() -> &'a mut Spd,
     ) -> Result<(Arc<PolicyEntry>, Option<Arc<PolicyEntry>>), Error> {
         check::verify(policy)?;
         let old = self.named(&name(policy)).cloned();
         let index = old.as_ref().map_or_else(|| self.index(policy), |old| old.index());
+        let spd = spd();
         if let Some(old) = &old {
             self.remove(old, spd);
         }
@@ -177,7 +178,7 @@ mod tests {
         let mut policy = policy(Direction::Out, 1);
         policy.selector.source_port = crate::PortMask::exactly(port);
         policy.mark = Mark { value: mark, mask: 1 };
-        ledger.add(&policy, Moment(0), spd).unwrap()
+        ledger.add(&policy, Moment(0), || spd).unwrap()
     }
 
     #[test]

@@ -159,6 +159,12 @@ impl Spd {
         self.generation += 1;
     }
 
+    /// Becomes what `newer` is, of which it was a copy before some policies came or went; shares with it only what is new.
+    pub(crate) fn follow(&mut self, newer: &Self, changed: &[Arc<PolicyEntry>]) {
+        self.classifier.follow(&newer.classifier, changed);
+        (self.defaults, self.generation) = (newer.defaults, newer.generation);
+    }
+
     pub(crate) fn insert(&mut self, entry: &Arc<PolicyEntry>) {
         self.classifier.insert(entry);
         self.generation += 1;

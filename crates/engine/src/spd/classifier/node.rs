@@ -207,6 +207,29 @@ impl<W: Words> Node<W> {
         }
     }
 
+    /// Becomes what `newer` is where a policy has its place. Elsewhere it may have grown in another way, but has the same policies.
+    pub(crate) fn follow(&mut self, newer: &Self, rule: &Rule<W>) {
+        if let (
+            Self::Cut { window, rest, nodes },
+            Self::Cut { window: newer_window, rest: newer_rest, nodes: newer },
+        ) = (&mut *self, newer)
+            && window == newer_window
+        {
+            if Arc::ptr_eq(nodes, newer) {
+                return;
+            }
+            *rest = *newer_rest;
+            let nodes = own(nodes);
+            let (at, _) = place(*window, rule);
+            nodes[at].follow(&newer[at], rule);
+            if let ([.., tally], [.., newer]) = (nodes, &**newer) {
+                tally.clone_from(newer);
+            }
+        } else {
+            self.clone_from(newer);
+        }
+    }
+
     /// Whether its policies are compared one by one.
     #[inline]
     pub(crate) const fn is_small(&self) -> bool {

@@ -1,0 +1,164 @@
+//! Policies to be changed that no snapshot shares.
+//!
+//! A change copies the nodes on its way down that a snapshot has too, and a copy counts on every part that it shares. At a million policies
+//! that was most of the time of a change, and it took from readers the very lines that they look at. So there are two trees that share little: while one
+//! is published, the one that was published before takes in what has changed since and becomes the next. When somebody still reads it, or when
+//! much has changed, the published one is copied as far as need be.
+
+use std::sync::Arc;
+
+use crate::{PolicyEntry, Spd};
+
+/// What was published before, and what has changed since then.
+#[derive(Debug, Default)]
+pub(super) struct Spare {
+    before: Option<Arc<Spd>>,
+    since: Vec<Arc<PolicyEntry>>,
+    /// Somebody reads these. They are freed here, not by the reader.
+    read: Vec<Arc<Spd>>,
+}
+
+/// With more changes than these there is more to catch up with than to copy.
+const MOST: usize = 4096;
+
+impl Spare {
+    /// The policies to be changed. Whoever has `spd` now keeps them as they are.
+    pub(super) fn part<'a>(&mut self, spd: &'a mut Arc<Spd>) -> &'a mut Spd {
+        if Arc::get_mut(spd).is_none() {
+            self.read.retain(|spd| Arc::strong_count(spd) > 1);
+            let newest = Arc::clone(spd);
+            if let Some(old) = self.reclaim(&newest) {
+                *spd = Arc::new(old);
+            }
+            self.since.clear();
+            self.before = Some(newest);
+        }
+        Arc::make_mut(spd)
+    }
+
+    /// A policy came or went.
+    pub(super) fn note(&mut self, entry: &Arc<PolicyEntry>) {
+        if self.since.len() <= MOST {
+            self.since.push(Arc::clone(entry));
+        }
+    }
+
+    /// What was published before, as the newest.
+    fn reclaim(&mut self, newest: &Spd) -> Option<Spd> {
+        let before = self.before.take()?;
+        if self.since.len() > MOST {
+            self.read.push(before);
+            return None;
+        }
+        match Arc::try_unwrap(before) {
+            Ok(mut old) => {
+                old.follow(newest, &self.since);
+                Some(old)
+            }
+            Err(before) => {
+                self.read.push(before);
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+    use uxfrm_crypto::Backend;
+
+    use crate::{
+        Database, Direction, FlowKey, IfId, Lookup, Moment, Policy, PolicyEntry, PolicyIndex,
+        Prefix, Snapshot, spd::table::tests::policy,
+    };
+    use std::net::Ipv4Addr;
+    use std::sync::Arc;
+
+    /// Which networks get a policy, or lose it; whether this publication is kept.
+    type Step = (Vec<u16>, bool);
+
+    fn net(number: u16) -> Policy {
+        let [high, low] = number.to_be_bytes();
+        let mut policy = policy(Direction::Out, u32::from(number) % 3);
+        let len = if number.is_multiple_of(7) { 16 } else { 24 };
+        let address = Ipv4Addr::new(10, high, low, 0).into();
+        policy.selector.destination = Prefix::new(address, len).unwrap();
+        policy.if_id = IfId(u32::from(number.is_multiple_of(11)));
+        policy
+    }
+
+    fn to(number: u16, if_id: u32) -> FlowKey {
+        let [high, low] = number.to_be_bytes();
+        let ends = FlowKey::between(
+            Ipv4Addr::new(192, 0, 2, 1).into(),
+            Ipv4Addr::new(10, high, low, 9).into(),
+        );
+        FlowKey { if_id, ..ends }
+    }
+
+    fn check(snapshot: &Snapshot, model: &[Arc<PolicyEntry>]) {
+        let indexes = |entries: &mut dyn Iterator<Item = &Arc<PolicyEntry>>| {
+            entries.map(|entry| entry.index()).collect::<BTreeSet<PolicyIndex>>()
+        };
+        assert_eq!(indexes(&mut snapshot.spd.iter()), indexes(&mut model.iter()));
+        assert_eq!(snapshot.spd.len(), model.len());
+        for number in (0..2048).step_by(13) {
+            for if_id in 0..2 {
+                let flow = to(number, if_id);
+                let fits = model.iter().filter(|entry| entry.matches(&flow));
+                let first = fits.min_by_key(|entry| entry.place()).map(|entry| entry.index());
+                let found = match snapshot.spd.lookup(Direction::Out, &flow) {
+                    Lookup::Policy(entry) => Some(entry.index()),
+                    Lookup::Default(_) => None,
+                };
+                assert_eq!(found, first, "{flow:?}");
+            }
+        }
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let many = prop::collection::vec(0_u16..2048, 0..400);
+        let few = prop::collection::vec(0_u16..2048, 0..6);
+        let keep = prop::bool::weighted(0.3);
+        prop::collection::vec((prop_oneof![1 => many, 4 => few], keep), 1..30)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(60))]
+        #[test]
+        fn snapshots_stay_as_they_were_whoever_reads_them(steps in steps()) {
+            let mut database = Database::new(Backend::Portable);
+            let mut model: Vec<Arc<PolicyEntry>> = Vec::new();
+            let mut kept = Vec::new();
+            for (numbers, keep) in steps {
+                database.apply(Moment(0), |change| {
+                    for number in numbers {
+                        match change.add_policy(net(number)) {
+                            Ok(entry) => model.push(entry),
+                            Err(_) => {
+                                let name = net(number).selector;
+                                let at = model.iter().position(|entry| entry.selector() == name);
+                                let gone = model.remove(at.unwrap());
+                                change.delete_policy(&gone.key()).unwrap();
+                            }
+                        }
+                    }
+                });
+                check(&database.snapshot(), &model);
+                if keep {
+                    kept.push((database.snapshot(), model.clone()));
+                }
+                if kept.len() > 3 {
+                    let (snapshot, model) = kept.remove(0);
+                    check(&snapshot, &model);
+                }
+            }
+            for (snapshot, model) in kept {
+                check(&snapshot, &model);
+            }
+        }
+    }
+}
