@@ -42,6 +42,7 @@ fn measure_size(
     clock: &TscClock,
     rows: &mut Vec<Row>,
 ) {
+    let before = resident();
     let mut random = Random::new(7);
     let count = if options.quick { 2 * SINGLE } else { 100_000 };
     // One set, so that none of those that come is like one that is there.
@@ -50,6 +51,7 @@ fn measure_size(
     let coming = Coming(policies.split_off(size));
     let flows = flows_for(&policies, Match::Random, 16_384, Family::V4);
     let mut set = Set::load(policies);
+    let memory = set.memory_per_policy(before, coming.0.capacity() * size_of::<Policy>());
     let speed = coming.speed(&mut set.database);
     let seconds = if options.quick { 0.1 } else { 2.0 };
     for (rate, case) in cases.iter().filter(|(_, case)| options.only.admits(case)) {
@@ -66,8 +68,30 @@ fn measure_size(
         row.figure("one_add_p999_us", speed.one.quantile(0.999), 2);
         row.figure("load_seconds", set.load_seconds, 3);
         row.figure("bytes_per_policy", set.bytes_per_policy, 1);
+        if let Some(memory) = memory {
+            row.figure("memory_per_policy", memory, 1);
+        }
         rows.push(row);
     }
+}
+
+impl Set {
+    /// Bytes that the process has taken for each policy since it had `before`, names and words and all, other things' bytes apart. None
+    /// where there are so few that it says nothing.
+    #[expect(clippy::cast_precision_loss, reason = "a figure")]
+    fn memory_per_policy(&self, before: Option<usize>, others: usize) -> Option<f64> {
+        let policies = self.database.current().spd.len();
+        let taken = resident()?.checked_sub(before? + others)?;
+        (policies >= 100_000).then(|| taken as f64 / policies as f64)
+    }
+}
+
+/// Bytes of memory that the process has, where the system tells.
+fn resident() -> Option<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kilobytes: usize = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes * 1024)
 }
 
 /// Policies that are not in the database.
