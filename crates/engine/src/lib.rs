@@ -34,6 +34,7 @@ pub use database::{Change, Changes, Database, Error, PolicyChange, PolicyKey, Po
 pub use drop_reason::{DropReason, XfrmCounter};
 pub use event::Event;
 pub use flow::FlowKey;
+pub use fragments::split::{Cut, split};
 pub use id::{IfId, Mark, PolicyIndex, Priority, Reqid, Spi};
 pub use lifetime::{Budget, Limits};
 pub use moment::Moment;

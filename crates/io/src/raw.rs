@@ -4,7 +4,7 @@
 //! header is the buffer's own. The kernel only fills in IPv4's total length, checksum and, where they are 0, source
 //! and identification (`net/ipv4/raw.c: raw_send_hdrinc`). It fragments nothing: oversized packets are refused.
 //!
-//! Receiving takes protocol 50 only, after the kernel has put fragments together. IPv4 comes with its header. IPv6
+//! Receiving takes one protocol only (ESP's, or that of [`RawOptions::protocol`]), after the kernel has put fragments together. IPv4 comes with its header. IPv6
 //! comes without (RFC 3542 §3): it is written anew from the addresses, traffic class and hop limit that come beside
 //! the payload; flow label and extension headers are lost, and ESP does not need them.
 
@@ -12,21 +12,20 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments, Version};
+use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Protocol, Segments, Version};
 
 use crate::control::{Control, integer};
 use crate::mmsg::{MESSAGES, Part, Receiver, Sender};
 use crate::port::{Accepts, Port, Transmitted, wire_packets};
 use crate::socket::{self, Name};
 
-/// Encapsulating Security Payload's protocol number (RFC 4303 §2).
-const ESP: u8 = 50;
-
 /// What a raw port is opened with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawOptions {
     /// One port carries one of them.
     pub version: Version,
+    /// The protocol that is received; ESP by default.
+    pub protocol: Protocol,
     /// Take only what comes to this address; `None` for all of the host's.
     pub local: Option<IpAddr>,
     /// Mark of everything sent (`SO_MARK`); 0 for none.
@@ -39,7 +38,7 @@ impl RawOptions {
     /// All local addresses of a version, no mark, 8 MiB of kernel buffer each way.
     #[must_use]
     pub fn new(version: Version) -> Self {
-        Self { version, local: None, mark: 0, buffer: 8 << 20 }
+        Self { version, protocol: Protocol::ESP, local: None, mark: 0, buffer: 8 << 20 }
     }
 }
 
@@ -47,6 +46,7 @@ impl RawOptions {
 #[derive(Debug)]
 pub struct Raw {
     version: Version,
+    protocol: Protocol,
     mark: u32,
     incoming: OwnedFd,
     outgoing: OwnedFd,
@@ -64,7 +64,7 @@ impl Raw {
             Version::V4 => libc::AF_INET,
             Version::V6 => libc::AF_INET6,
         };
-        let incoming = socket::open(family, libc::SOCK_RAW, i32::from(ESP))?;
+        let incoming = socket::open(family, libc::SOCK_RAW, i32::from(options.protocol.0))?;
         let outgoing = socket::open(family, libc::SOCK_RAW, libc::IPPROTO_RAW)?;
         if options.version == Version::V6 {
             for option in [libc::IPV6_RECVPKTINFO, libc::IPV6_RECVTCLASS, libc::IPV6_RECVHOPLIMIT] {
@@ -80,6 +80,7 @@ impl Raw {
         }
         Ok(Self {
             version: options.version,
+            protocol: options.protocol,
             mark: options.mark,
             incoming,
             outgoing,
@@ -145,7 +146,7 @@ impl Port for Raw {
             for index in 0..count {
                 let (mut packet, name, control) = self.receiver.datagram(index, pool);
                 if self.version == Version::V4
-                    || restore_header(&mut packet, name, control).is_some()
+                    || restore_header(&mut packet, self.protocol, name, control).is_some()
                 {
                     into.push(packet);
                 } else {
@@ -194,7 +195,12 @@ fn destination(version: Version, bytes: &[u8]) -> Option<IpAddr> {
 }
 
 /// Writes the IPv6 header that the kernel took off in front of the payload; `None` when it did not say enough.
-fn restore_header(packet: &mut PacketBuf, name: &Name, control: &Control) -> Option<()> {
+fn restore_header(
+    packet: &mut PacketBuf,
+    protocol: Protocol,
+    name: &Name,
+    control: &Control,
+) -> Option<()> {
     let source = name.address().and_then(|address| match address {
         SocketAddr::V6(v6) => Some(*SocketAddrV6::ip(&v6)),
         SocketAddr::V4(_) => None,
@@ -214,7 +220,7 @@ fn restore_header(packet: &mut PacketBuf, name: &Name, control: &Control) -> Opt
     let header = packet.push(40)?;
     header[..4].copy_from_slice(&(6 << 28 | u32::from(class) << 20).to_be_bytes());
     header[4..6].copy_from_slice(&length.to_be_bytes());
-    header[6] = ESP;
+    header[6] = protocol.0;
     header[7] = hops;
     header[8..24].copy_from_slice(&source.octets());
     header[24..40].copy_from_slice(&destination?);
@@ -251,10 +257,10 @@ mod tests {
         control.put(libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, &63_i32.to_ne_bytes());
         let name = Name::of("[2001:db8::2]:0".parse().unwrap());
         let mut packet = PacketBuf::from_slice(b"payload!");
-        restore_header(&mut packet, &name, &control).unwrap();
+        restore_header(&mut packet, Protocol::ESP, &name, &control).unwrap();
         assert_eq!(packet.bytes()[..8], [0x6b, 0x90, 0, 0, 0, 8, 50, 63]);
         assert_eq!(packet.bytes()[8..24], "2001:db8::2".parse::<Ipv6Addr>().unwrap().octets());
         assert_eq!(packet.bytes()[24..40], Ipv6Addr::LOCALHOST.octets());
-        assert!(restore_header(&mut packet, &name, &Control::EMPTY).is_none());
+        assert!(restore_header(&mut packet, Protocol::ESP, &name, &Control::EMPTY).is_none());
     }
 }

@@ -122,6 +122,19 @@ impl Udp {
         Self { daemons: Some(daemons), ..self }
     }
 
+    /// Takes datagrams over IPv6 without checksum, which the kernel drops otherwise (RFC 6936 §4). Over IPv4 it takes them anyway.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn accept_without_checksum(&self) -> io::Result<()> {
+        match self.local {
+            SocketAddr::V4(_) => Ok(()),
+            SocketAddr::V6(_) => {
+                socket::set(self.socket.as_fd(), libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)
+            }
+        }
+    }
+
     /// The address and port that the socket is bound to.
     #[must_use]
     pub fn local(&self) -> SocketAddr {

@@ -6,20 +6,21 @@ use zerocopy::IntoBytes;
 
 /// How to cut.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cut {
-    pub(crate) version: Version,
+pub struct Cut {
+    /// The packet's.
+    pub version: Version,
     /// Where the part begins that is cut; the bytes before go with every piece.
-    pub(crate) place: usize,
+    pub place: usize,
     /// The byte that names what stands there.
-    pub(crate) next_header_at: usize,
+    pub next_header_at: usize,
     /// Bytes of a piece at the most; at least 576.
-    pub(crate) mtu: usize,
+    pub mtu: usize,
     /// Identification of all pieces; an IPv4 packet's own goes before it.
-    pub(crate) ident: u32,
+    pub ident: u32,
 }
 
-/// Cuts `whole`; the pieces go to `out` in order.
-pub(crate) fn split(whole: &[u8], cut: &Cut, mark: u32, pool: &mut Pool, out: &mut Batch) {
+/// Cuts `whole`, an IP packet; the pieces go to `out` in order.
+pub fn split(whole: &[u8], cut: &Cut, mark: u32, pool: &mut Pool, out: &mut Batch) {
     let (head, body) = whole.split_at(cut.place.min(whole.len()));
     let extra = match cut.version {
         Version::V4 => 0,
