@@ -35,6 +35,9 @@ pub enum Error {
     /// The host's port is gone (the TUN was deleted).
     #[error("the host's port is gone: {0}")]
     Host(#[source] std::io::Error),
+    /// One loop can't wait for so many ports.
+    #[error("{0} interfaces and sockets of tunnels, where one loop waits for 64 at the most")]
+    TooManyPorts(usize),
 }
 
 /// How long a lane waits at the most before it looks at timeouts of its engine.

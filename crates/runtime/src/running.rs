@@ -10,7 +10,50 @@ use std::{
 
 use uxfrm_io::{affinity, poll::Waker};
 
-use crate::{Error, Lane};
+use crate::{Error, Lane, TunnelLane};
+
+/// What a thread can run: one turn of its loop after the other.
+pub trait Turns: Send + 'static {
+    /// One turn.
+    ///
+    /// # Errors
+    /// What ends the loop.
+    fn turn(&mut self) -> Result<(), Error>;
+
+    /// Ends the current turn's wait, or the next one's.
+    fn waker(&self) -> Waker;
+
+    /// Buffers that wait for states.
+    fn waiting(&self) -> Arc<AtomicUsize>;
+}
+
+impl Turns for Lane {
+    fn turn(&mut self) -> Result<(), Error> {
+        Self::turn(self)
+    }
+
+    fn waker(&self) -> Waker {
+        Self::waker(self)
+    }
+
+    fn waiting(&self) -> Arc<AtomicUsize> {
+        Self::waiting(self)
+    }
+}
+
+impl Turns for TunnelLane {
+    fn turn(&mut self) -> Result<(), Error> {
+        Self::turn(self)
+    }
+
+    fn waker(&self) -> Waker {
+        Self::waker(self)
+    }
+
+    fn waiting(&self) -> Arc<AtomicUsize> {
+        Arc::default()
+    }
+}
 
 /// A lane that runs. Dropping it stops the lane and waits for it.
 #[derive(Debug)]
@@ -26,7 +69,7 @@ impl Running {
     ///
     /// # Errors
     /// When the thread can't be started.
-    pub fn start(lane: Lane, name: String, cpu: Option<usize>) -> std::io::Result<Self> {
+    pub fn start(lane: impl Turns, name: String, cpu: Option<usize>) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let waker = lane.waker();
         let waiting = lane.waiting();
@@ -79,7 +122,7 @@ impl Drop for Running {
     }
 }
 
-fn run(mut lane: Lane, stop: &AtomicBool) -> Result<(), Error> {
+fn run(mut lane: impl Turns, stop: &AtomicBool) -> Result<(), Error> {
     while !stop.load(Ordering::Relaxed) {
         lane.turn()?;
     }

@@ -41,6 +41,8 @@ drop_reasons! {
     OutNoRoom => "tunnel_out_no_room";
     /// Outbound: the checksum that is still to be filled in lies outside the packet.
     OutChecksum => "tunnel_out_checksum";
+    /// Outbound: the network did not take the packet: no route, link down, queue full, or larger than the link takes.
+    OutRefused => "tunnel_out_refused";
     /// Outbound: a super-packet that can't be cut (not TCP or UDP as it is marked, a fragment, segments of 0 bytes).
     OutSuper => "tunnel_out_super";
 
@@ -88,6 +90,9 @@ drop_reasons! {
     InEcn => "tunnel_in_ecn";
     /// Inbound: the IPv4 address within the inner source is not the outer source (6to4, 6rd: RFC 5969 §9.2).
     InSpoofed => "tunnel_in_spoofed";
+
+    /// Inbound: the host did not take the inner packet: interface down, or queue full.
+    InRefused => "tunnel_in_refused";
 
     /// ICMP: not an error, or no IP header in what it quotes.
     ErrorMalformed => "tunnel_error_malformed";

@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod counters;
 pub mod direct;
 pub mod ecn;
 pub mod gue;

@@ -1,0 +1,170 @@
+//! Two loops with a wire of memory between them.
+
+use std::num::NonZeroU16;
+
+use uxfrm_io::Memory;
+use uxfrm_packet::Checksum;
+use uxfrm_testkit::packets;
+use uxfrm_tunnel::config::{Framing, PathMtuDiscovery, UdpEncap};
+use uxfrm_tunnel::{Config, Kind, Port as FouPort, PortRequest};
+
+use super::*;
+
+/// One end, and the far sides of its host, its wire and its ICMP socket.
+struct End {
+    lane: TunnelLane,
+    host: Memory,
+    errors: Memory,
+}
+
+fn config(kind: Kind, framing: Option<Framing>) -> Config {
+    let mut config = Config::new(kind, [192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+    config.udp = framing.map(|framing| UdpEncap::new(framing, NonZeroU16::new(5555).unwrap()));
+    config
+}
+
+fn turned(config: &Config) -> Config {
+    Config { local: config.remote, remote: config.local, ..config.clone() }
+}
+
+fn end(config: Config, wire_in: Memory, wire_out: Memory) -> End {
+    let mut ports = Ports::new();
+    let protocol = config.kind.protocol(Version::V4).0;
+    let kind = if config.udp.is_some_and(|udp| udp.framing == Framing::Gue) { 2 } else { 1 };
+    let request = PortRequest { port: 5555, protocol, kind, ..PortRequest::default() };
+    ports.add(FouPort::of(&request).unwrap()).unwrap();
+    let local = config.local;
+    let mut tunnels = Tunnels::new();
+    let tunnel = tunnels.add(Tunnel::new("t", config).unwrap()).unwrap();
+    let (near_host, host) = Memory::pair(256);
+    let (near_errors, errors) = Memory::pair(16);
+    let (unused, _) = Memory::pair(1);
+    let interface = Interface {
+        tunnel,
+        port: Box::new(near_host),
+        local,
+        egress: egress(1500, 1400, 1),
+        traffic: Arc::default(),
+    };
+    let sockets = Sockets {
+        incoming: vec![(Box::new(wire_in), 0)],
+        errors: vec![Box::new(near_errors)],
+        outgoing: [Box::new(wire_out), Box::new(unused)],
+    };
+    let lane = TunnelLane::new(tunnels, ports, vec![interface], sockets).unwrap();
+    End { lane, host, errors }
+}
+
+fn pair(config: Config) -> (End, End) {
+    let (left_out, right_in) = Memory::pair(256);
+    let (right_out, left_in) = Memory::pair(256);
+    let right = end(turned(&config), right_in, right_out);
+    (end(config, left_in, left_out), right)
+}
+
+fn turn(end: &mut End) {
+    end.lane.waker().wake();
+    end.lane.turn().unwrap();
+}
+
+fn give(port: &mut Memory, packet: PacketBuf) {
+    let mut batch = Batch::new();
+    batch.push(packet);
+    assert_eq!(port.transmit(&mut batch, &mut Pool::new()).refused.packets(), 0);
+}
+
+fn taken(port: &mut Memory) -> Vec<PacketBuf> {
+    let mut batch = Batch::new();
+    port.receive(&mut Pool::new(), &mut batch).unwrap();
+    batch.drain().collect()
+}
+
+#[test]
+fn packets_and_super_packets_come_out_at_the_other_end() {
+    for kind in [Kind::Ipip, Kind::Gre] {
+        for framing in [None, Some(Framing::Fou), Some(Framing::Gue)] {
+            let (mut left, mut right) = pair(config(kind, framing));
+            let one = packets::udp("10.0.0.1:1", "10.0.0.2:2", b"one");
+            let bytes = one.bytes().to_vec();
+            let payload = vec![5; 20_000];
+            give(&mut left.host, one);
+            give(&mut left.host, packets::tcp_super("10.0.0.1:1", "10.0.0.2:2", &payload, 1300));
+            turn(&mut left);
+            turn(&mut right);
+            let came = taken(&mut right.host);
+            assert_eq!(came.len(), 2, "{kind:?} {framing:?}");
+            assert!(came.iter().any(|packet| packet.bytes() == bytes));
+            let whole = came.iter().find(|packet| packet.len() == payload.len() + 40).unwrap();
+            assert_eq!(whole.segments, Segments::Tcp { mss: 1300 });
+            let sent = left.lane.interfaces[0].interface.traffic.sent.read();
+            assert_eq!(sent.0, 1 + 16);
+            assert_eq!(right.lane.interfaces[0].interface.traffic.received.read(), sent);
+        }
+    }
+}
+
+#[test]
+fn what_goes_no_further_is_counted_and_told() {
+    let (mut left, _right) = pair(config(Kind::Ipip, None));
+    let mut large = packets::udp("10.0.0.1:1", "10.0.0.2:2", &[0; 1500]);
+    large.bytes_mut()[6] = 0x40;
+    give(&mut left.host, large);
+    turn(&mut left);
+    assert_eq!(left.lane.drops().of(DropReason::OutTooBig), 1);
+    let told = taken(&mut left.host);
+    assert_eq!((told.len(), told[0].bytes()[20..22].to_vec()), (1, vec![3, 4]));
+    let esp = packets::ip(
+        [192, 0, 2, 2].into(),
+        [192, 0, 2, 1].into(),
+        uxfrm_packet::Protocol::ESP,
+        &[1; 40],
+    );
+    let (mut far, mut other) = pair(config(Kind::Ipip, None));
+    other.lane.leaving[0].push(PacketBuf::from_slice(&esp));
+    let sent =
+        other.lane.sockets.outgoing[0].transmit(&mut other.lane.leaving[0], &mut Pool::new());
+    assert_eq!(sent.packets, 1);
+    turn(&mut far);
+    assert_eq!(far.lane.drops().of(DropReason::InUnclaimed), 1);
+}
+
+#[test]
+fn without_path_mtu_discovery_large_packets_go_in_fragments() {
+    let off = Config { path_mtu: PathMtuDiscovery::Off, ..config(Kind::Gre, Some(Framing::Fou)) };
+    let (mut left, mut right) = pair(off);
+    give(&mut left.host, packets::udp("10.0.0.1:1", "10.0.0.2:2", &[7; 2000]));
+    turn(&mut left);
+    turn(&mut right);
+    // A socket would have put them together; here nobody does, and each is counted.
+    assert_eq!(right.lane.drops().of(DropReason::InFragment), 2);
+}
+
+#[test]
+fn an_icmp_error_lowers_the_paths_mtu_and_reaches_the_inner_sender() {
+    let (mut left, mut right) = pair(config(Kind::Ipip, Some(Framing::Fou)));
+    give(&mut left.host, packets::udp("10.0.0.1:1", "10.0.0.2:2", &[7; 1200]));
+    turn(&mut left);
+    let wire = taken_from(right.lane.sockets.incoming[0].0.as_mut());
+    let mut message = vec![3, 4, 0, 0, 0, 0, 4, 176];
+    message.extend(&wire[0].bytes()[..100]);
+    let error = packets::ip(
+        [203, 0, 113, 1].into(),
+        [192, 0, 2, 1].into(),
+        uxfrm_packet::Protocol::ICMP,
+        &message,
+    );
+    give(&mut left.errors, PacketBuf::from_slice(&error));
+    turn(&mut left);
+    assert_eq!(left.lane.interfaces[0].interface.egress.path_mtu, 1200);
+    let told = taken(&mut left.host);
+    let ip = IpPacket::parse(told[0].bytes()).unwrap();
+    assert_eq!(ip.destination, IpAddr::from([10, 0, 0, 1]));
+    assert_eq!(told[0].bytes()[26..28], 1172_u16.to_be_bytes());
+    assert_eq!(told[0].checksum, Checksum::AsIs);
+}
+
+fn taken_from(port: &mut dyn Port) -> Vec<PacketBuf> {
+    let mut batch = Batch::new();
+    port.receive(&mut Pool::new(), &mut batch).unwrap();
+    batch.drain().collect()
+}

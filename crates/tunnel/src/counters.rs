@@ -1,0 +1,86 @@
+//! What tunnels carried and dropped: written by one thread, readable by any.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::DropReason;
+
+/// The drops of one worker by reason. One thread writes, any may read.
+#[derive(Debug)]
+pub struct Drops([AtomicU64; DropReason::ALL.len()]);
+
+/// What one tunnel carried.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    /// Packets and bytes of inner packets that went in.
+    pub sent: Count,
+    /// Those that came out.
+    pub received: Count,
+}
+
+/// Packets and bytes. One thread writes, any may read.
+#[derive(Debug, Default)]
+pub struct Count {
+    packets: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Default for Drops {
+    fn default() -> Self {
+        Self([const { AtomicU64::new(0) }; DropReason::ALL.len()])
+    }
+}
+
+impl Drops {
+    /// Counts one packet. For the thread that owns the counters only: two writers would lose counts.
+    #[inline]
+    pub fn count(&self, reason: DropReason) {
+        bump(&self.0[reason as usize], 1);
+    }
+
+    /// How many so far.
+    #[must_use]
+    pub fn of(&self, reason: DropReason) -> u64 {
+        self.0[reason as usize].load(Ordering::Relaxed)
+    }
+}
+
+impl Count {
+    /// Counts packets of `bytes` bytes in all; as [`Drops::count`].
+    #[inline]
+    pub fn add(&self, packets: u64, bytes: usize) {
+        bump(&self.packets, packets);
+        bump(&self.bytes, bytes as u64);
+    }
+
+    /// Packets and bytes so far.
+    #[must_use]
+    pub fn read(&self) -> (u64, u64) {
+        (self.packets.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    }
+}
+
+/// Load and store, no read-modify-write: there is one writer.
+#[inline]
+fn bump(counter: &AtomicU64, by: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_has_a_count_of_its_own() {
+        let drops = Drops::default();
+        drops.count(DropReason::InGueControl);
+        drops.count(DropReason::InGueControl);
+        drops.count(DropReason::OutRecursion);
+        let counts = DropReason::ALL.iter().map(|reason| drops.of(*reason));
+        assert_eq!(counts.sum::<u64>(), 3);
+        assert_eq!(drops.of(DropReason::InGueControl), 2);
+        let traffic = Traffic::default();
+        traffic.sent.add(2, 3000);
+        traffic.sent.add(1, 5);
+        assert_eq!((traffic.sent.read(), traffic.received.read()), ((3, 3005), (0, 0)));
+    }
+}
