@@ -32,7 +32,7 @@ pub struct Options {
     pub quick: bool,
     /// Where the JSON object goes besides the table; `-` is standard output, in the table's stead.
     pub json: Option<PathBuf>,
-    /// Where the page goes.
+    /// Where the page goes; the curves alone, when it ends in `.svg`.
     pub html: Option<PathBuf>,
     /// `lookup`: rules in ClassBench's format, in the profiles' stead.
     pub rules: Option<PathBuf>,
@@ -71,7 +71,8 @@ pub fn run(name: &str, options: &Options, out: &mut impl Write) -> anyhow::Resul
         None => {}
     }
     if let Some(path) = &options.html {
-        std::fs::write(path, report.html())
+        let alone = path.extension().is_some_and(|extension| extension == "svg");
+        std::fs::write(path, if alone { report.svg()? } else { report.html() })
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     if !to_stdout {

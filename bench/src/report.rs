@@ -194,7 +194,7 @@ impl Report {
             writeln!(out, "{}", padded.join("  ").trim_end())?;
         }
         if self.bench == "lookup" {
-            writeln!(out, "{}", crate::lookup::published::side_by_side(self))?;
+            write!(out, "{}", crate::lookup::published::text(self))?;
         }
         Ok(())
     }
@@ -202,30 +202,53 @@ impl Report {
     /// A page with the table, to be opened from a file.
     #[must_use]
     pub fn html(&self) -> String {
+        let mut page = format!(
+            "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>uxfrm bench {0}</title>\n<style>{STYLE}</style>\n\
+             <h1>uxfrm bench {0}</h1>\n<p>{1}</p>\n",
+            self.bench,
+            escaped(&self.heading()),
+        );
+        if self.bench == "lookup" {
+            page.push_str(LOOKUP);
+            page.extend(crate::lookup::curves::figures(self));
+            page.push_str(&crate::lookup::published::html(self));
+            let _ = write!(page, "<details><summary>All {} rows</summary>", self.rows.len());
+            page.push_str(&self.html_table());
+            page.push_str("</details>\n");
+        } else {
+            page.push_str(&self.html_table());
+        }
+        page
+    }
+
+    /// The curves alone, as one picture.
+    ///
+    /// # Errors
+    /// When this bench draws none, or there are too few rows for a curve.
+    pub fn svg(&self) -> anyhow::Result<String> {
+        if self.bench != "lookup" || crate::lookup::curves::figures(self).is_empty() {
+            anyhow::bail!("bench {} has no curves of these rows: name an .html file", self.bench);
+        }
+        Ok(crate::lookup::curves::file(self))
+    }
+
+    fn html_table(&self) -> String {
         let (names, lines) = self.cells();
         let row = |tag: &str, cells: &[String]| {
             let cells: String =
                 cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect();
             format!("<tr>{cells}</tr>\n")
         };
-        let mut page = format!(
-            "<!doctype html>\n<meta charset=\"utf-8\"><title>uxfrm bench {0}</title>\n<style>\
-             body{{font:15px system-ui;margin:2em}}td,th{{padding:.2em .8em;text-align:right}}\
-             tr:nth-child(even){{background:#f3f3f3}}</style>\n<h1>uxfrm bench {0}</h1>\n<p>{1}</p>\n<table>\n",
-            self.bench,
-            escaped(&self.heading()),
-        );
-        if self.bench == "lookup" {
-            let curves = crate::lookup::curves::page(self);
-            let published = escaped(&crate::lookup::published::side_by_side(self));
-            page = page.replace("<table>", &format!("{curves}<pre>{published}</pre>\n<table>"));
-        }
-        page.push_str(&row("th", &names));
+        let mut table = String::from("<table>\n");
+        table.push_str(&row(
+            "th",
+            &names.iter().map(|name| name.replace('_', " ")).collect::<Vec<_>>(),
+        ));
         for line in &lines {
-            page.push_str(&row("td", line));
+            table.push_str(&row("td", line));
         }
-        page.push_str("</table>\n");
-        page
+        table.push_str("</table>\n");
+        table
     }
 
     fn heading(&self) -> String {
@@ -258,6 +281,13 @@ impl Report {
         (names, lines)
     }
 }
+
+const STYLE: &str = "body{font:15px system-ui,sans-serif;margin:2em;color:#1f2328}svg{max-width:100%;height:auto;display:block;margin:1em 0}\
+                     table{border-collapse:collapse;font-variant-numeric:tabular-nums}td,th{padding:.2em .7em;text-align:right;white-space:nowrap}\
+                     th{font-weight:600}tr:nth-child(even){background:#f6f8fa}summary{cursor:pointer;margin:1.5em 0 .5em}details{overflow-x:auto}p{max-width:60em}";
+
+const LOOKUP: &str = "<p>Cycles of the time-stamp counter for each packet: parsing, finding the policies, reading the verdict. Each figure is \
+                      the median of its rounds; the rounds of all caches take turns.</p>\n";
 
 fn shown(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)

@@ -103,7 +103,13 @@ fn packet(line: &str) -> anyhow::Result<FlowKey> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
+    use uxfrm_crypto::Backend;
+    use uxfrm_engine::{Database, Lookup, Moment};
+
     use super::*;
+    use crate::lookup::{Profile, Random, packet_for};
 
     #[test]
     fn ranges_become_masks_that_cover_them_and_nothing_else() {
@@ -121,6 +127,98 @@ mod tests {
             }
         }
         assert_eq!(masks((0, 65535)).len(), 1);
+    }
+
+    /// Rules and packets of our own generator, each packet with the line that decides over it; `UXFRM_BLESS=1` writes the files anew.
+    #[test]
+    fn the_files_in_the_tests_are_what_the_generator_makes() {
+        for (profile, name) in FILES {
+            let mut random = Random::new(1);
+            let mut policies = profile.policies(Family::V4, Direction::Out, 100, &mut random);
+            policies.sort_by_key(|policy| policy.priority);
+            let rules: String = policies.iter().map(|policy| rule_line(&policy.selector)).collect();
+            let packets: String = (0..200)
+                .map(|_| packet_for(&policies[random.below(policies.len())], &mut random))
+                .map(|flow| {
+                    let first = policies.iter().position(|policy| policy.selector.matches(&flow));
+                    packet_line(&flow, first.unwrap())
+                })
+                .collect();
+            for (path, text) in [(data(name), rules), (data(&format!("{name}_trace")), packets)] {
+                if std::env::var_os("UXFRM_BLESS").is_some() {
+                    std::fs::write(&path, &text).unwrap();
+                }
+                assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "{}", path.display());
+            }
+        }
+    }
+
+    /// A line's number is its policies' priority, so the packets of a trace tell whether all of it was understood. Traces count from 0,
+    /// and those of ClassBench name a line that fits, which one before it may forestall.
+    #[test]
+    fn the_line_that_a_trace_names_decides() {
+        let own = FILES.map(|(_, name)| data(name));
+        // Sets of others, which have no place here: UXFRM_CLASSBENCH=DIRECTORY.
+        let others = std::env::var_os("UXFRM_CLASSBENCH").into_iter().flat_map(|directory| {
+            let files = std::fs::read_dir(directory).unwrap().map(|file| file.unwrap().path());
+            files.filter(|path| !path.to_string_lossy().ends_with("_trace")).collect::<Vec<_>>()
+        });
+        for path in own.iter().cloned().chain(others) {
+            let trace_path = format!("{}_trace", path.display());
+            let mut database = Database::new(Backend::Portable);
+            database.apply(Moment(0), |change| {
+                for policy in rules(&path).unwrap() {
+                    // Lines of one selector are one policy: the first.
+                    let _ = change.add_policy(policy);
+                }
+            });
+            let text = std::fs::read_to_string(&trace_path).unwrap();
+            let named = text.lines().map(|line| line.split_whitespace().nth(6).unwrap());
+            let flows = trace(trace_path.as_ref()).unwrap();
+            let snapshot = database.snapshot();
+            assert!(flows.len() >= 200);
+            for (flow, named) in flows.iter().zip(named) {
+                let Lookup::Policy(entry) = snapshot.spd.lookup(Direction::Out, flow) else {
+                    panic!("{}: no policy for {flow:?}", path.display());
+                };
+                let (line, named) = (entry.policy().priority.0 - 1, named.parse().unwrap());
+                let right = line == named || line < named && !own.contains(&path);
+                assert!(right, "{trace_path}: line {line}, not {named}: {flow:?}");
+            }
+        }
+    }
+
+    const FILES: [(Profile, &str); 3] =
+        [(Profile::Acl, "acl_100"), (Profile::Fw, "fw_100"), (Profile::Ipc, "ipc_100")];
+
+    fn data(name: &str) -> std::path::PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+    }
+
+    fn rule_line(selector: &Selector) -> String {
+        let range = |mask: PortMask| {
+            let low = mask.value & mask.mask;
+            format!("{low} : {}", low | !mask.mask)
+        };
+        let protocol = match selector.protocol {
+            0 => "0x00/0x00".to_owned(),
+            protocol => format!("0x{protocol:02X}/0xFF"),
+        };
+        let (source, destination) = (range(selector.source_port), range(selector.destination_port));
+        let Selector { source: from, destination: to, .. } = selector;
+        format!("@{from}\t{to}\t{source}\t{destination}\t{protocol}\t0x0000/0x0000\n")
+    }
+
+    fn packet_line(flow: &FlowKey, rule: usize) -> String {
+        let number = |address: IpAddr| match address {
+            IpAddr::V4(v4) => v4.to_bits(),
+            IpAddr::V6(_) => unreachable!("the sets are of IPv4"),
+        };
+        let FlowKey { source, destination, source_port, destination_port, protocol, .. } = *flow;
+        let (source, destination) = (number(source), number(destination));
+        format!(
+            "{source}\t{destination}\t{source_port}\t{destination_port}\t{protocol}\t0\t{rule}\n"
+        )
     }
 
     #[test]

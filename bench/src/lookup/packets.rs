@@ -68,6 +68,12 @@ impl Head {
         })
     }
 
+    /// Makes it a packet of another flow, where the protocol has ports.
+    pub(super) fn set_source_port(&mut self, port: u16) {
+        let at = if self.bytes[0] >> 4 == 4 { 20 } else { 40 };
+        self.bytes[at..at + 2].copy_from_slice(&port.to_be_bytes());
+    }
+
     fn put(&mut self, ip: &[u8], upper: &[u8]) {
         let len = ip.len() + upper.len();
         self.bytes[..ip.len()].copy_from_slice(ip);

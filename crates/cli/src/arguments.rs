@@ -153,7 +153,7 @@ pub(crate) struct BenchOptions {
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 
-    /// Draw the rows into this file.
+    /// Draw the rows into this file; only their curves, if its name ends in .svg.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
 

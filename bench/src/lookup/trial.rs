@@ -1,0 +1,164 @@
+//! Packets, and one way of looking them up.
+
+use std::ops::Range;
+
+use uxfrm_engine::{
+    Action, AnswerId, CacheMode, CacheSettings, CacheStats, Direction, FlowKey, Lookup,
+    PolicyCache, Ruling, Snapshot, Spi,
+};
+
+use super::packets::Head;
+use crate::clock::TscClock;
+use crate::report::{Case, Row, Sample};
+
+/// Packets of a batch.
+const BATCH: usize = 256;
+
+/// Packets of some flows, turn by turn.
+pub(super) struct Traffic {
+    heads: Vec<Head>,
+    direction: Direction,
+    ever_new: bool,
+}
+
+/// One row in the making.
+pub(super) struct Trial {
+    pub(super) case: Case,
+    pub(super) sample: Sample,
+    mode: CacheMode,
+    cache: PolicyCache,
+    ids: Vec<AnswerId>,
+    /// What the cache had done before the latest round, and did in it.
+    before: CacheStats,
+    round: CacheStats,
+    packets: usize,
+}
+
+impl Traffic {
+    pub(super) fn of(flows: &[FlowKey], direction: Direction) -> Self {
+        Self { heads: flows.iter().map(Head::of).collect(), direction, ever_new: false }
+    }
+
+    /// The same, but from another port with each turn.
+    pub(super) fn ever_new(flows: &[FlowKey], direction: Direction) -> Self {
+        Self { ever_new: true, ..Self::of(flows, direction) }
+    }
+
+    /// Packets of a turn.
+    pub(super) const fn flows(&self) -> usize {
+        self.heads.len()
+    }
+
+    /// Cycles per packet of one round: parses these packets batch after batch, and gives the flows to `work`. It is the median
+    /// batch's figure, so that what else runs on the machine does not count.
+    pub(super) fn pass(
+        &self,
+        packets: Range<usize>,
+        mut work: impl FnMut(&[FlowKey]) -> usize,
+    ) -> f64 {
+        let mut batch: Vec<Head> = Vec::with_capacity(BATCH);
+        let mut flows: Vec<FlowKey> = Vec::with_capacity(BATCH);
+        let mut sample = Sample::default();
+        for start in packets.step_by(BATCH) {
+            batch.clear();
+            batch.extend((start..start + BATCH).map(|at| self.head(at)));
+            flows.clear();
+            let begun = TscClock::now();
+            flows.extend(batch.iter().filter_map(Head::flow));
+            std::hint::black_box(work(std::hint::black_box(&flows)));
+            sample.push(TscClock::per_packet(begun, BATCH));
+        }
+        sample.median()
+    }
+
+    fn head(&self, at: usize) -> Head {
+        let mut head = self.heads[at % self.heads.len()];
+        if self.ever_new {
+            let turn = at / self.heads.len();
+            head.set_source_port(u16::try_from(turn & 0xffff).unwrap_or(0));
+        }
+        head
+    }
+}
+
+impl Trial {
+    pub(super) fn new(mode: CacheMode, case: Case) -> Self {
+        Self {
+            case,
+            sample: Sample::default(),
+            mode,
+            cache: PolicyCache::new(CacheSettings { mode, ..CacheSettings::default() }, 1),
+            ids: Vec::with_capacity(BATCH),
+            before: CacheStats::default(),
+            round: CacheStats::default(),
+            packets: 0,
+        }
+    }
+
+    /// Cycles per packet of one round.
+    pub(super) fn round(
+        &mut self,
+        snapshot: &Snapshot,
+        traffic: &Traffic,
+        packets: Range<usize>,
+    ) -> f64 {
+        self.packets = packets.len();
+        let cycles = match self.mode {
+            CacheMode::Off => without(snapshot, traffic, packets),
+            CacheMode::On | CacheMode::Auto => self.with_cache(snapshot, traffic, packets),
+        };
+        let stats = self.cache.stats();
+        self.round = CacheStats {
+            hits: stats.hits - self.before.hits,
+            bypassed: stats.bypassed - self.before.bypassed,
+            ..stats
+        };
+        self.before = stats;
+        cycles
+    }
+
+    /// What the cache was like in the last round.
+    #[expect(clippy::cast_precision_loss, reason = "figures")]
+    pub(super) fn tell(&self, row: &mut Row) {
+        if self.mode != CacheMode::Off {
+            let share = |part: u64| part as f64 / self.packets as f64;
+            row.figure("hit_share", share(self.round.hits), 3);
+            row.figure("bypassed_share", share(self.round.bypassed), 3);
+            row.figure("cache_bytes", self.cache.memory() as f64, 0);
+        }
+    }
+
+    fn with_cache(&mut self, snapshot: &Snapshot, traffic: &Traffic, packets: Range<usize>) -> f64 {
+        let Self { cache, ids, .. } = self;
+        let spd = &snapshot.spd;
+        let (spi, default) = match traffic.direction {
+            Direction::Out => (Spi(0), spd.defaults().outbound),
+            Direction::In => (Spi(0x1000), spd.defaults().inbound),
+            Direction::Forward => (Spi(0x1000), spd.defaults().forward),
+        };
+        traffic.pass(packets, |flows| {
+            ids.clear();
+            cache.begin(spd);
+            cache.lookup_each(spd, traffic.direction, flows, spi, ids);
+            let allowed = |id: &&AnswerId| match id.ruling() {
+                Ruling::Pass | Ruling::Protect => true,
+                Ruling::Block => false,
+                Ruling::Default => default == Action::Allow,
+            };
+            ids.iter().filter(allowed).count()
+        })
+    }
+}
+
+fn without(snapshot: &Snapshot, traffic: &Traffic, packets: Range<usize>) -> f64 {
+    let mut found = Vec::with_capacity(BATCH);
+    traffic.pass(packets, |flows| {
+        found.clear();
+        snapshot.spd.lookup_each(traffic.direction, flows, &mut found);
+        let allowed = |lookup: &&Lookup<'_>| match lookup {
+            Lookup::Policy(entry) => entry.action() == Action::Allow,
+            Lookup::Default(action) => *action == Action::Allow,
+        };
+        found.iter().filter(allowed).count()
+    })
+}
