@@ -1,6 +1,9 @@
 //! One packet, super-packet or train in a contiguous buffer with head- and tailroom.
 
 use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
+
+use crate::prefetch;
 
 /// Bytes kept free before a received packet: an outer IPv6 header (40), UDP (8), ESP with IV (24), a virtio
 /// header (12), and the same once more for a nested SA, rounded up to whole cache lines.
@@ -116,11 +119,14 @@ pub struct UdpPath {
 ///
 /// The bytes are `storage[head..tail]`. Room is used up by [`push`](Self::push) and
 /// [`append`](Self::append) and given back by [`pull`](Self::pull) and [`trim`](Self::trim); bytes never move.
+///
+/// It is as small as a pointer, since packets change hands many times on their way.
 #[derive(Debug)]
-pub struct PacketBuf {
-    storage: Box<[u8]>,
-    head: u32,
-    tail: u32,
+pub struct PacketBuf(Box<Held>);
+
+/// What is known of a buffer's packet besides its bytes; found through the [`PacketBuf`] itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Label {
     /// One packet, or several in one buffer.
     pub segments: Segments,
     /// What is known of the transport checksum.
@@ -133,6 +139,32 @@ pub struct PacketBuf {
     pub udp: Option<UdpPath>,
 }
 
+/// All but the last note in one cache line.
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Held {
+    storage: Box<[u8]>,
+    head: u32,
+    tail: u32,
+    label: Label,
+}
+
+impl Deref for PacketBuf {
+    type Target = Label;
+
+    #[inline(always)]
+    fn deref(&self) -> &Label {
+        &self.0.label
+    }
+}
+
+impl DerefMut for PacketBuf {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Label {
+        &mut self.0.label
+    }
+}
+
 impl PacketBuf {
     /// An empty buffer of `capacity` bytes in all, its first byte at `headroom`.
     ///
@@ -142,16 +174,8 @@ impl PacketBuf {
     pub fn with_capacity(capacity: usize, headroom: usize) -> Self {
         assert!(headroom <= capacity, "headroom {headroom} in a buffer of {capacity}");
         let start = u32::try_from(headroom).expect("capacity is below 4 GiB");
-        Self {
-            storage: vec![0; capacity].into_boxed_slice(),
-            head: start,
-            tail: start,
-            segments: Segments::One,
-            checksum: Checksum::AsIs,
-            mark: 0,
-            if_id: 0,
-            udp: None,
-        }
+        let storage = vec![0; capacity].into_boxed_slice();
+        Self(Box::new(Held { storage, head: start, tail: start, label: Label::default() }))
     }
 
     /// A buffer that holds `bytes`, with the usual room around them. For tests and slow paths: it allocates.
@@ -164,62 +188,72 @@ impl PacketBuf {
 
     /// Empties the buffer, forgets all notes and puts its first byte at [`HEADROOM`] (or as far back as it is long).
     pub fn reset(&mut self) {
-        let start = HEADROOM.min(self.storage.len());
-        self.head = index(start);
-        self.tail = index(start);
-        self.segments = Segments::One;
-        self.checksum = Checksum::AsIs;
-        self.mark = 0;
-        self.if_id = 0;
-        self.udp = None;
+        let start = HEADROOM.min(self.0.storage.len());
+        self.0.head = index(start);
+        self.0.tail = index(start);
+        self.0.label = Label::default();
     }
 
     /// Bytes held.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
-        (self.tail - self.head) as usize
+        (self.0.tail - self.0.head) as usize
     }
 
     /// Whether no bytes are held.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.head == self.tail
+        self.0.head == self.0.tail
     }
 
     /// All bytes that the buffer could ever hold.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.storage.len()
+        self.0.storage.len()
     }
 
     /// Free bytes before the first one.
     #[must_use]
     #[inline]
     pub fn headroom(&self) -> usize {
-        self.head as usize
+        self.0.head as usize
     }
 
     /// Free bytes behind the last one.
     #[must_use]
     #[inline]
     pub fn tailroom(&self) -> usize {
-        self.storage.len() - self.tail as usize
+        self.0.storage.len() - self.0.tail as usize
     }
 
     /// The bytes.
     #[must_use]
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        &self.storage[self.head as usize..self.tail as usize]
+        &self.0.storage[self.0.head as usize..self.0.tail as usize]
     }
 
     /// The bytes, to write to.
     #[must_use]
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.storage[self.head as usize..self.tail as usize]
+        &mut self.0.storage[self.0.head as usize..self.0.tail as usize]
+    }
+
+    /// Asks for what is known of the packet: soon to be used.
+    #[inline(always)]
+    pub fn prefetch(&self) {
+        prefetch(&*self.0);
+    }
+
+    /// Asks for the first bytes; what is known of the packet should be at hand already.
+    #[inline(always)]
+    pub fn prefetch_bytes(&self) {
+        if let Some(first) = self.0.storage.get(self.0.head as usize) {
+            prefetch(first);
+        }
     }
 
     /// Makes room for `count` bytes before the first one and returns them, their content left over from before.
@@ -227,15 +261,15 @@ impl PacketBuf {
     /// `None`, and nothing changed, when there is not that much headroom.
     #[inline]
     pub fn push(&mut self, count: usize) -> Option<&mut [u8]> {
-        let head = (self.head as usize).checked_sub(count)?;
-        self.head = index(head);
-        Some(&mut self.storage[head..head + count])
+        let head = (self.0.head as usize).checked_sub(count)?;
+        self.0.head = index(head);
+        Some(&mut self.0.storage[head..head + count])
     }
 
     /// Gives up the first `count` bytes, or all there are.
     #[inline]
     pub fn pull(&mut self, count: usize) {
-        self.head += index(count.min(self.len()));
+        self.0.head += index(count.min(self.len()));
     }
 
     /// Adds `count` bytes behind the last one and returns them, their content left over from before.
@@ -246,38 +280,34 @@ impl PacketBuf {
         if count > self.tailroom() {
             return None;
         }
-        let tail = self.tail as usize;
-        self.tail += index(count);
-        Some(&mut self.storage[tail..tail + count])
+        let tail = self.0.tail as usize;
+        self.0.tail += index(count);
+        Some(&mut self.0.storage[tail..tail + count])
     }
 
     /// Keeps the first `len` bytes, or all there are.
     #[inline]
     pub fn trim(&mut self, len: usize) {
-        self.tail = self.head + index(len.min(self.len()));
+        self.0.tail = self.0.head + index(len.min(self.len()));
     }
 
     /// The whole storage behind the first byte, for a port to receive into; follow with [`received`](Self::received).
     #[must_use]
     #[inline]
     pub fn spare(&mut self) -> &mut [u8] {
-        &mut self.storage[self.head as usize..]
+        &mut self.0.storage[self.0.head as usize..]
     }
 
     /// Says that `len` bytes were written to [`spare`](Self::spare); clipped to what it holds.
     #[inline]
     pub fn received(&mut self, len: usize) {
-        let room = self.storage.len() - self.head as usize;
-        self.tail = self.head + index(len.min(room));
+        let room = self.0.storage.len() - self.0.head as usize;
+        self.0.tail = self.0.head + index(len.min(room));
     }
 
     /// Takes over the notes (segments, checksum, mark, interface id, UDP path) of `other`, not its bytes.
     pub fn inherit(&mut self, other: &Self) {
-        self.segments = other.segments;
-        self.checksum = other.checksum;
-        self.mark = other.mark;
-        self.if_id = other.if_id;
-        self.udp = other.udp;
+        self.0.label = other.0.label;
     }
 }
 

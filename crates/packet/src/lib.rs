@@ -78,7 +78,7 @@ mod prefetch;
 mod specimen;
 
 pub use batch::{BATCH, Batch};
-pub use buf::{Checksum, Ecn, HEADROOM, PacketBuf, Segments, TAILROOM, UdpPath};
+pub use buf::{Checksum, Ecn, HEADROOM, Label, PacketBuf, Segments, TAILROOM, UdpPath};
 pub use coalesce::{Coalescer, Notes};
 pub use error::ParseError;
 pub use flow::FlowPorts;
