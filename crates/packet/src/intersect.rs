@@ -79,18 +79,28 @@ fn search_lines<const LINES: usize>(
                 }
             }
         }
-        for (line, all) in (block * LINES..).zip(all) {
-            if _mm512_test_epi64_mask(all, all) != 0 {
-                let mut left = [0_u64; 8];
-                #[expect(unsafe_code, reason = "a store through a pointer")]
-                // SAFETY: there is room for eight words; the store needs no alignment.
-                unsafe {
-                    _mm512_storeu_si512(left.as_mut_ptr().cast(), all);
-                }
-                if let Some(first) = lowest(left, line * 8, from) {
-                    return Some(first);
-                }
+        let mut left = [[0_u64; 8]; LINES];
+        let mut some = 0_u32;
+        for (line, (left, all)) in left.iter_mut().zip(all).enumerate() {
+            some |= u32::from(_mm512_test_epi64_mask(all, all)) << (8 * line);
+            #[expect(unsafe_code, reason = "a store through a pointer")]
+            // SAFETY: there is room for eight words; the store needs no alignment.
+            unsafe {
+                _mm512_storeu_si512(left.as_mut_ptr().cast(), all);
             }
+        }
+        // Whatever the word is in which the answer stands, the way to it is the same: no branch to be foretold.
+        let first = block * LINES * 8;
+        let left = left.as_flattened();
+        if from > first * 64 {
+            let left = left.iter().copied();
+            if let Some(bit) = lowest(left, first, from) {
+                return Some(bit);
+            }
+        } else if let word = some.trailing_zeros() as usize
+            && let Some(bits) = left.get(word)
+        {
+            return Some((first + word) * 64 + bits.trailing_zeros() as usize);
         }
     }
     None
@@ -154,7 +164,7 @@ fn search<const N: usize>(words: &[u64], rows: &[u16], width: usize, from: usize
 
 /// The lowest bit from `from` on in words of which the first is number `block`.
 #[inline(always)]
-fn lowest<const N: usize>(words: [u64; N], block: usize, from: usize) -> Option<usize> {
+fn lowest(words: impl IntoIterator<Item = u64>, block: usize, from: usize) -> Option<usize> {
     for (word, bits) in (block..).zip(words) {
         let before = from.saturating_sub(word * 64);
         let bits = if before < 64 { bits & u64::MAX << before } else { 0 };

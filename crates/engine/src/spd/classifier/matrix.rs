@@ -1,7 +1,8 @@
-//! Policies that no cut tells apart, all compared at once: which of them each half byte of a packet fits, as words of bits.
+//! Policies that no cut tells apart, all compared at once: which of them each byte of a packet fits, as rows of bits.
 //!
-//! A selector asks something of every half byte on its own, so the policies that fit a packet are those that fit all of its half
-//! bytes: one row of bits for each, and their intersection. The bits are in order, so the first one set is the answer.
+//! A selector asks something of every byte on its own, so the policies that fit a packet are those that fit all of its
+//! bytes: one row of bits for each, and their intersection. The bits are in order, so the first one set is the answer. Values of a byte that
+//! no policy tells apart share a row, and a byte that none asks for has no rows: what is read is little, and read without a branch.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -9,19 +10,33 @@ use std::sync::Arc;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::rule::{Best, Rank, Rule, fits_more};
-use super::ternary::{Key, Words};
+use super::ternary::{Key, MOST_BYTES, Words};
 use crate::PolicyEntry;
 
 /// Policies in their order, by bits.
 #[derive(Clone, Debug)]
 pub(crate) struct Matrix<W: Words> {
-    /// Of each field and value one row of so many words.
+    /// The bytes that some policy asks for.
+    fields: Vec<Field>,
+    /// Rows of so many words.
     lines: Vec<Line>,
     width: usize,
+    /// How many rows there are, at most one for each value of each field.
+    rows: u16,
+    /// Those that are out of use.
+    free: Vec<u16>,
     policies: Vec<Column>,
     /// How many policies there were when it was decided that this is the way to compare them.
     pub(crate) planned: usize,
     words: PhantomData<W>,
+}
+
+/// A byte of a packet: its place among all, how many policies ask for it, and the row of each of its values.
+#[derive(Clone, Debug)]
+struct Field {
+    byte: usize,
+    asking: usize,
+    rows: [u16; VALUES],
 }
 
 /// A cache line of rows: reading one never takes two.
@@ -36,14 +51,13 @@ struct Column {
     entry: Arc<PolicyEntry>,
 }
 
-const MOST_FIELDS: usize = 74;
-const VALUES: usize = 16;
+const VALUES: usize = 256;
 /// Words that are compared together in long rows.
 const BLOCK: usize = 8;
 
-/// Half bytes that count; the last six of the last word are nothing.
+/// Bytes that count; the last three of the last word are nothing.
 pub(crate) const fn fields<W: Words>() -> usize {
-    W::COUNT * 16 - 6
+    W::COUNT * 8 - 3
 }
 
 /// Words in a row of so many bits.
@@ -57,8 +71,11 @@ impl<W: Words> Matrix<W> {
     pub(crate) fn of(rules: &[Rule<W>]) -> Self {
         let width = width(rules.len());
         let mut matrix = Self {
-            lines: lines::<W>(width),
+            fields: Vec::new(),
+            lines: Vec::new(),
             width,
+            rows: 0,
+            free: Vec::new(),
             policies: Vec::with_capacity(rules.len()),
             planned: rules.len(),
             words: PhantomData,
@@ -75,17 +92,12 @@ impl<W: Words> Matrix<W> {
 
     /// The first that fits.
     pub(crate) fn find<'a>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
-        let mut numbers = [0; MOST_FIELDS];
-        for (at, numbers) in numbers[..fields::<W>()].chunks_mut(16).enumerate() {
-            for (numbers, byte) in numbers.chunks_exact_mut(2).zip(key.words.word(at).to_be_bytes())
-            {
-                numbers.copy_from_slice(&[u16::from(byte >> 4), u16::from(byte & 15)]);
-            }
+        let bytes = key.words.bytes();
+        let mut numbers = [0; MOST_BYTES];
+        for (number, field) in numbers.iter_mut().zip(&self.fields) {
+            *number = field.rows[usize::from(bytes[field.byte % MOST_BYTES])];
         }
-        for (first, number) in (0..).step_by(VALUES).zip(&mut numbers) {
-            *number += first;
-        }
-        let numbers = &numbers[..fields::<W>()];
+        let numbers = &numbers[..self.fields.len().min(MOST_BYTES)];
         let rows = words(&self.lines);
         let mut from = 0;
         while let Some(at) = uxfrm_packet::first_common(rows, numbers, self.width, from)
@@ -114,7 +126,16 @@ impl<W: Words> Matrix<W> {
             return;
         };
         self.policies.remove(at);
-        words_mut(&mut self.lines).chunks_mut(self.width).for_each(|row| close(row, at));
+        words_mut(&mut self.lines).chunks_exact_mut(self.width).for_each(|row| close(row, at));
+        for field in &mut self.fields {
+            field.asking -= usize::from(byte(&rule.mask, field.byte) != 0);
+            if field.asking == 0 {
+                self.free.extend(field.rows);
+            }
+        }
+        self.fields.retain(|field| field.asking > 0);
+        self.free.sort_unstable();
+        self.free.dedup();
     }
 
     /// Shows each policy in order.
@@ -124,37 +145,96 @@ impl<W: Words> Matrix<W> {
 
     pub(crate) fn memory(&self) -> usize {
         size_of::<Self>()
+            + self.fields.capacity() * size_of::<Field>()
             + self.lines.capacity() * size_of::<Line>()
             + self.policies.capacity() * size_of::<Column>()
     }
 
     /// The policy at a place, all others from there on one further.
     fn put(&mut self, at: usize, rule: &Rule<W>) {
-        for field in 0..fields::<W>() {
-            let (value, mask) = (half_byte(&rule.value, field), half_byte(&rule.mask, field));
-            let rows = words_mut(&mut self.lines).chunks_mut(self.width);
-            for (seen, row) in rows.skip(field * VALUES).take(VALUES).enumerate() {
-                open(row, at, (seen ^ value) & mask == 0);
+        for place in (0..fields::<W>()).filter(|place| byte(&rule.mask, *place) != 0) {
+            let field = self.field(place);
+            self.fields[field].asking += 1;
+            self.tell_apart(field, byte(&rule.value, place), byte(&rule.mask, place));
+        }
+        let mut fits = vec![true; self.rows.into()];
+        for field in &self.fields {
+            let (value, mask) = (byte(&rule.value, field.byte), byte(&rule.mask, field.byte));
+            for (seen, row) in field.rows.iter().enumerate() {
+                fits[usize::from(*row)] = (seen ^ value) & mask == 0;
             }
         }
+        let used = self.policies.len() / 64 + 1;
+        let rows = words_mut(&mut self.lines).chunks_exact_mut(self.width);
+        rows.zip(fits).for_each(|(row, fits)| open(&mut row[..used], at, fits));
         let (rank, asks_more) = (rule.rank, rule.asks_more());
         self.policies.insert(at, Column { rank, asks_more, entry: Arc::clone(&rule.entry) });
     }
 
+    /// Which of the fields is for a byte; a new one, of one row that fits all policies, if none was.
+    fn field(&mut self, byte: usize) -> usize {
+        if let Some(field) = self.fields.iter().position(|field| field.byte == byte) {
+            return field;
+        }
+        let row = self.add_row();
+        let policies = self.policies.len();
+        for (word, first) in self.row_mut(row).iter_mut().zip((0..).step_by(64)) {
+            let bits = policies.saturating_sub(first).min(64);
+            *word = u64::MAX.checked_shr(64 - u32::try_from(bits).unwrap_or(64)).unwrap_or(0);
+        }
+        self.fields.push(Field { byte, asking: 0, rows: [row; VALUES] });
+        self.fields.len() - 1
+    }
+
+    /// Gives values of a field that fit under a mask rows of their own, apart from those of values that do not.
+    fn tell_apart(&mut self, field: usize, value: usize, mask: usize) {
+        let mut shared = vec![false; self.rows.into()];
+        for (seen, row) in self.fields[field].rows.iter().enumerate() {
+            shared[usize::from(*row)] |= (seen ^ value) & mask != 0;
+        }
+        let mut own: Vec<(u16, u16)> = Vec::new();
+        for seen in (0..VALUES).filter(|seen| (seen ^ value) & mask == 0) {
+            let old = self.fields[field].rows[seen];
+            if shared[usize::from(old)] {
+                let known = own.iter().find(|(row, _)| *row == old).map(|(_, new)| *new);
+                let new = known.unwrap_or_else(|| self.copy_row(old));
+                own.push((old, new));
+                self.fields[field].rows[seen] = new;
+            }
+        }
+    }
+
+    fn copy_row(&mut self, old: u16) -> u16 {
+        let new = self.add_row();
+        let row: Vec<u64> = self.row_mut(old).to_vec();
+        self.row_mut(new).copy_from_slice(&row);
+        new
+    }
+
+    /// A row with anything in it.
+    fn add_row(&mut self) -> u16 {
+        self.free.pop().unwrap_or_else(|| {
+            self.rows += 1;
+            let words = usize::from(self.rows) * self.width;
+            self.lines.resize(words.div_ceil(8), Line::default());
+            self.rows - 1
+        })
+    }
+
+    fn row_mut(&mut self, row: u16) -> &mut [u64] {
+        let from = usize::from(row) * self.width;
+        &mut words_mut(&mut self.lines)[from..from + self.width]
+    }
+
     fn widen(&mut self) {
         let width = width(self.width * 64 + 1);
-        let mut wider = lines::<W>(width);
-        let old = words(&self.lines).chunks(self.width);
-        for (new, old) in words_mut(&mut wider).chunks_mut(width).zip(old) {
+        let mut wider = vec![Line::default(); (usize::from(self.rows) * width).div_ceil(8)];
+        let old = words(&self.lines).chunks_exact(self.width);
+        for (new, old) in words_mut(&mut wider).chunks_exact_mut(width).zip(old) {
             new[..old.len()].copy_from_slice(old);
         }
         (self.lines, self.width) = (wider, width);
     }
-}
-
-/// Empty rows of a width.
-fn lines<W: Words>(width: usize) -> Vec<Line> {
-    vec![Line::default(); (fields::<W>() * VALUES * width).div_ceil(8)]
 }
 
 /// Lines are nothing but words.
@@ -167,11 +247,11 @@ fn words_mut(lines: &mut [Line]) -> &mut [u64] {
     <[u64]>::mut_from_bytes(lines.as_mut_bytes()).unwrap_or_default()
 }
 
-/// A field of a packet, a value or a mask.
+/// A byte of a packet, a value or a mask.
 #[inline]
-#[expect(clippy::cast_possible_truncation, reason = "four bits are used")]
-fn half_byte<W: Words>(words: &W, field: usize) -> usize {
-    (words.word(field / 16) >> (60 - field % 16 * 4)) as usize % VALUES
+#[expect(clippy::cast_possible_truncation, reason = "eight bits are used")]
+fn byte<W: Words>(words: &W, at: usize) -> usize {
+    (words.word(at / 8) >> (56 - at % 8 * 8)) as usize % VALUES
 }
 
 /// Makes room for a bit and sets it.

@@ -60,7 +60,7 @@ const fn flat<W: Words>(policies: usize) -> usize {
         return 25 + 2 * policies.next_multiple_of(4);
     }
     let fields = matrix::fields::<W>();
-    20 + fields * 3 / 2 + fields * matrix::width(policies) / 6
+    30 + fields + fields * matrix::width(policies).div_ceil(8) * 2
 }
 
 /// So many of which nothing is known yet.

@@ -16,6 +16,8 @@ pub(crate) trait Words: Copy + Eq + std::fmt::Debug + Send + Sync {
     fn new(destination: [u64; 2], source: [u64; 2], upper: u64) -> Self;
     /// One of the words; `at` is below [`Words::COUNT`].
     fn word(&self, at: usize) -> u64;
+    /// All bytes, the first word's highest first; the rest are 0.
+    fn bytes(&self) -> [u8; MOST_BYTES];
     /// These words under a mask.
     fn under(&self, mask: &Self) -> Self;
     /// These words with more bits in the last.
@@ -23,6 +25,9 @@ pub(crate) trait Words: Copy + Eq + std::fmt::Debug + Send + Sync {
     /// The bits under `mask` in which these differ from `value`.
     fn difference(&self, value: &Self, mask: &Self) -> u64;
 }
+
+/// Bytes of the longest words, rounded up so that any place is inside.
+pub(crate) const MOST_BYTES: usize = 40;
 
 /// Words of IPv4: both addresses, upper layer.
 pub(crate) type V4 = [u64; 2];
@@ -110,6 +115,15 @@ impl Words for V4 {
     }
 
     #[inline]
+    fn bytes(&self) -> [u8; MOST_BYTES] {
+        let mut bytes = [0; MOST_BYTES];
+        for (bytes, word) in bytes.chunks_exact_mut(8).zip(self) {
+            bytes.copy_from_slice(&word.to_be_bytes());
+        }
+        bytes
+    }
+
+    #[inline]
     fn under(&self, mask: &Self) -> Self {
         [self[0] & mask[0], self[1] & mask[1]]
     }
@@ -137,6 +151,15 @@ impl Words for V6 {
     #[inline]
     fn word(&self, at: usize) -> u64 {
         self.get(at).copied().unwrap_or(0)
+    }
+
+    #[inline]
+    fn bytes(&self) -> [u8; MOST_BYTES] {
+        let mut bytes = [0; MOST_BYTES];
+        for (bytes, word) in bytes.chunks_exact_mut(8).zip(self) {
+            bytes.copy_from_slice(&word.to_be_bytes());
+        }
+        bytes
     }
 
     #[inline]
