@@ -54,10 +54,17 @@ impl Sequence {
         let ceiling = self.reserved();
         self.ceiling.store(0, Ordering::Relaxed);
         if ceiling >= NEAR_WRAP {
+            self.last.fetch_max(NEAR_WRAP, Ordering::Relaxed);
             return ceiling;
         }
         // A worker that still sees the old ceiling comes before this in the order of `last`, or finds itself above that ceiling.
         self.last.swap(NEAR_WRAP, Ordering::Relaxed).min(ceiling)
+    }
+
+    /// Whether it hands out no number any more, by [`Sequence::close`].
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.reserved() == 0 && self.last.load(Ordering::Relaxed) >= NEAR_WRAP
     }
 
     /// As [`Sequence::close`], for numbers that nobody keeps across a restart and that are not reserved therefore.
