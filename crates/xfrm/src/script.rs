@@ -8,8 +8,9 @@ use std::io::Read;
 
 use zeroize::{Zeroize as _, Zeroizing};
 
-/// Bytes asked for at once.
+/// Bytes asked for at once: as many as a pipe holds, and more and more of a source that always has them.
 const PIECE: usize = 64 * 1024;
+const LARGEST: usize = 16 * PIECE;
 
 /// A whole line with its continuations, as it stands.
 #[derive(Debug)]
@@ -37,6 +38,7 @@ pub(crate) struct Lines<R> {
     /// Bytes that are read and not taken yet.
     held: Zeroizing<Vec<u8>>,
     taken: usize,
+    piece: usize,
     number: u32,
     is_at_end: bool,
     has_paused: bool,
@@ -48,6 +50,7 @@ impl<R: Read> Lines<R> {
             source,
             held: Zeroizing::new(Vec::with_capacity(2 * PIECE)),
             taken: 0,
+            piece: PIECE,
             number: 1,
             is_at_end: false,
             has_paused: false,
@@ -89,12 +92,13 @@ impl<R: Read> Lines<R> {
     }
 
     fn read(&mut self) -> std::io::Result<()> {
-        let mut held = Zeroizing::new(Vec::with_capacity(self.held.len() - self.taken + PIECE));
+        let mut held =
+            Zeroizing::new(Vec::with_capacity(self.held.len() - self.taken + self.piece));
         held.extend_from_slice(&self.held[self.taken..]);
         self.held = held;
         self.taken = 0;
         let start = self.held.len();
-        self.held.resize(start + PIECE, 0);
+        self.held.resize(start + self.piece, 0);
         let count = loop {
             match self.source.read(&mut self.held[start..]) {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
@@ -103,6 +107,9 @@ impl<R: Read> Lines<R> {
         };
         self.held[start + count..].zeroize();
         self.held.truncate(start + count);
+        if count == self.piece {
+            self.piece = LARGEST.min(2 * self.piece);
+        }
         self.is_at_end = count == 0;
         Ok(())
     }

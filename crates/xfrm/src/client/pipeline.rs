@@ -6,7 +6,7 @@ use std::{collections::VecDeque, io, os::fd::AsRawFd as _};
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::socket::{MsgFlags, send},
+    sys::socket::{MsgFlags, send, setsockopt, sockopt},
 };
 use uxfrm_netlink::{
     Messages, Refusal,
@@ -21,8 +21,11 @@ use std::os::fd::AsFd as _;
 const FULL: usize = 24 * 1024;
 const MOST: usize = 64;
 
-/// Datagrams that wait for their acknowledgement.
-const IN_FLIGHT: usize = 4;
+/// Datagrams that wait for their acknowledgement: the server does all that it finds at once with one write to its disk.
+const IN_FLIGHT: usize = 32;
+
+/// Bytes that the socket should have room for. Where that is not allowed, fewer datagrams are in flight.
+const ROOM: usize = 4 * 1024 * 1024;
 
 /// Requests that are on their way, each with a tag that its refusal is reported with.
 pub struct Pipeline<T> {
@@ -36,8 +39,13 @@ pub struct Pipeline<T> {
     refused: Vec<(T, Refusal)>,
 }
 
-impl<T: Copy> Default for Pipeline<T> {
-    fn default() -> Self {
+impl<T: Copy> Pipeline<T> {
+    /// None on their way yet.
+    #[must_use]
+    pub fn new(connection: &Connection) -> Self {
+        // Root may have more than others.
+        let _as_it_is = setsockopt(&connection.socket, sockopt::SndBufForce, &ROOM)
+            .or_else(|_| setsockopt(&connection.socket, sockopt::SndBuf, &ROOM));
         Self {
             // Room for the message that makes it full, too: it never grows, which would leave keys behind.
             datagram: Zeroizing::new(Vec::with_capacity(2 * FULL)),
@@ -47,9 +55,7 @@ impl<T: Copy> Default for Pipeline<T> {
             refused: Vec::new(),
         }
     }
-}
 
-impl<T: Copy> Pipeline<T> {
     /// Puts a request on its way.
     ///
     /// # Errors

@@ -19,9 +19,10 @@ pub(super) fn run(path: &Path, options: &Options, world: &mut impl World) -> Res
             return Err(Failure::NoConnection(text));
         }
     };
+    let session = Session::open(options, world)?;
     let mut batch = Batch {
-        session: Session::open(options, world)?,
-        pipeline: Pipeline::default(),
+        pipeline: Pipeline::new(&session.connection),
+        session,
         name: path.display().to_string(),
         code: DONE,
     };

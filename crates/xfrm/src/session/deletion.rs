@@ -43,7 +43,7 @@ fn rounds(
         let mut found = Vec::new();
         connection.talk(request, wanted, |message| found.extend(deletion(&Answer::of(message))))?;
         let count = found.len();
-        let mut pipeline = Pipeline::default();
+        let mut pipeline = Pipeline::new(connection);
         for request in found {
             pipeline.push(connection, request, ())?;
         }
