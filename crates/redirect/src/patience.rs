@@ -1,4 +1,5 @@
 //! Waiting for an answer awake, a moment long: a gateway that is awake has most answers sooner than a program goes to sleep and is woken.
+//! Where that was in vain, as on a machine with more to do than it has processors, the next answers are slept for.
 
 use std::mem::{size_of, zeroed};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,6 +12,12 @@ use crate::table::Socket;
 /// How long, in nanoseconds.
 const MOMENT: i64 = 50_000;
 
+/// How many answers are slept for after one that did not come in time.
+const SLEPT: u32 = 32;
+
+/// How many of those are left.
+static LEFT: AtomicU32 = AtomicU32::new(0);
+
 /// Receives from a socket by `receive`, which takes flags, as it does with these flags.
 pub(crate) fn receive(
     socket: &Socket,
@@ -19,7 +26,7 @@ pub(crate) fn receive(
 ) -> ssize_t {
     // A socket that may not block, or has a time limit, is spoilt.
     let waits = flags & libc::MSG_DONTWAIT == 0 && socket.is_busy() && !socket.is_spoilt();
-    if !waits || !are_several_processors() {
+    if !waits || is_tired() || !are_several_processors() {
         return receive(flags);
     }
     let end = now().saturating_add(MOMENT);
@@ -29,12 +36,16 @@ pub(crate) fn receive(
             return received;
         }
         if now() >= end {
+            LEFT.store(SLEPT, Ordering::Relaxed);
             return receive(flags);
         }
-        // The gateway may need the very processor.
-        // SAFETY: the call takes nothing.
-        unsafe { libc::sched_yield() };
     }
+}
+
+fn is_tired() -> bool {
+    let left = LEFT.load(Ordering::Relaxed);
+    LEFT.store(left.saturating_sub(1), Ordering::Relaxed);
+    left > 0
 }
 
 /// Nanoseconds of a clock that does not jump.
