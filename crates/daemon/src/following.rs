@@ -98,6 +98,11 @@ impl Following {
         self.tell_of_host(database);
     }
 
+    /// Whether [`Following::commit`] will write something down.
+    pub(crate) fn waits_for_disk(&self) -> bool {
+        self.reservations.has_news()
+    }
+
     /// Brings sequence numbers to the disk, hands them out, and lets workers see the databases.
     pub(crate) fn commit(&mut self, database: &Database) {
         let result = self.reservations.commit();
@@ -117,7 +122,7 @@ impl Following {
         }
         let snapshot = database.snapshot();
         self.reservations.settle_due(now());
-        let result = self.reservations.renew(&snapshot.sad);
+        let result = self.reservations.renew();
         self.note(result);
         if self.is_behind {
             match self.follow_anew(&snapshot.spd) {

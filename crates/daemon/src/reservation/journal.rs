@@ -53,6 +53,11 @@ impl Journal {
         self.new_lines += 1;
     }
 
+    /// Whether something was noted since the last [`Journal::commit`].
+    pub(super) const fn has_news(&self) -> bool {
+        self.new_lines > 0
+    }
+
     /// Brings what was noted to the disk. `current` has all that counts, what was noted included.
     ///
     /// # Errors

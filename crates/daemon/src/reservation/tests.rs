@@ -133,7 +133,7 @@ fn numbers_are_reserved_again_before_they_end() {
     }
     let ahead = || database.snapshot().sad.iter().next().unwrap().sequence().reserved();
     assert_eq!(ahead(), AHEAD);
-    reservations.renew(&database.snapshot().sad).unwrap();
+    reservations.renew().unwrap();
     assert_eq!(ahead(), AHEAD + u64::from(half));
     let text = fs::read_to_string(runs.path()).unwrap();
     assert!(text.ends_with(&format!(" {}\n", ahead())), "{text}");
@@ -259,7 +259,7 @@ fn without_a_file_nothing_is_handed_out_and_it_is_tried_again() {
     run.1.commit().unwrap_err();
     assert_eq!(sa.sequence().reserved(), 0);
     fs::remove_dir(runs.path().with_extension("sequences.new")).unwrap();
-    run.1.renew(&run.0.snapshot().sad).unwrap();
+    run.1.renew().unwrap();
     assert!(sa.sequence().take(1).is_ok());
     assert_eq!(runs.lines(), 1);
 }
