@@ -11,6 +11,7 @@ mod listener;
 mod protocol;
 mod reach;
 mod refusal;
+mod rhythm;
 mod xfrm;
 
 use std::{
@@ -36,6 +37,7 @@ use greeting::Greeting;
 use listener::{Accepted, Listener};
 pub(crate) use protocol::{ClientId, Identity, Outbox, Protocol};
 pub use reach::{connect, reach};
+use rhythm::Rhythm;
 pub(crate) use xfrm::{Serving, Xfrm};
 
 /// Bytes of the largest datagram that is taken: what a socket's default buffer lets through.
@@ -52,6 +54,12 @@ const EVENTS: usize = 64;
 
 /// The longest that one call of [`Control::serve`] goes on while clients keep asking.
 const BUDGET: Duration = Duration::from_millis(5);
+
+/// The longest that requests are gathered for one commit that waits for the disk: one sync for as many as there are.
+const GATHERING: Duration = Duration::from_millis(25);
+
+/// Rounds for one client that asks again at once, before others are looked for.
+const STAY: usize = 32;
 
 /// Connections of users that may not use the gateway, which are told so and no more; others of theirs are closed.
 const REFUSED: usize = 32;
@@ -85,6 +93,7 @@ pub(crate) struct Control {
     outbox: Outbox,
     /// Who was heard in this round.
     heard: Vec<ClientId>,
+    rhythm: Rhythm,
 }
 
 /// Whether a client is still there.
@@ -114,6 +123,7 @@ impl Control {
             buffer: vec![0; LARGEST].into(),
             outbox: Outbox::default(),
             heard: Vec::new(),
+            rhythm: Rhythm::new(),
         })
     }
 
@@ -122,22 +132,59 @@ impl Control {
     /// # Errors
     /// The kernel's about the socket itself; what is wrong with a client only ends that client.
     pub(crate) fn serve(&mut self, protocol: &mut impl Protocol) -> io::Result<()> {
-        let end = Instant::now() + BUDGET;
-        let mut events = [EpollEvent::empty(); EVENTS];
+        let begun = Instant::now();
+        let mut round = begun;
         loop {
-            let count = match self.epoll.wait(&mut events, EpollTimeout::ZERO) {
-                Err(Errno::EINTR) => continue,
-                result => result?,
-            };
-            for event in &events[..count] {
-                match event.data() {
-                    LISTENER => self.accept(protocol)?,
-                    index => self.attend(index, event.events(), protocol),
-                }
+            let count = self.take_turns(protocol)?;
+            if count > 0 && protocol.waits_for_disk() && round.elapsed() < GATHERING {
+                continue;
             }
-            self.end_round(protocol);
-            if count == 0 || Instant::now() >= end {
+            let quick = self.end_round(round, protocol);
+            if count == 0 || begun.elapsed() >= BUDGET {
                 return Ok(());
+            }
+            if let Some(client) = quick {
+                self.stay_with(client, protocol);
+            }
+            round = Instant::now();
+        }
+    }
+
+    /// Lets everyone have a turn who is ready; how many were.
+    fn take_turns(&mut self, protocol: &mut impl Protocol) -> io::Result<usize> {
+        let mut events = [EpollEvent::empty(); EVENTS];
+        let count = match self.epoll.wait(&mut events, EpollTimeout::ZERO) {
+            Err(Errno::EINTR) => 0,
+            result => result?,
+        };
+        for event in &events[..count] {
+            match event.data() {
+                LISTENER => self.accept(protocol)?,
+                index => self.attend(index, event.events(), protocol),
+            }
+        }
+        Ok(count)
+    }
+
+    /// Serves one client for as long as its next request comes at once. A request that had been there already may be one of many.
+    fn stay_with(&mut self, id: ClientId, protocol: &mut impl Protocol) {
+        for _ in 0..STAY {
+            let answered = Instant::now();
+            let mut most = TURN;
+            loop {
+                if self.hear(id, most, protocol) == Presence::Gone {
+                    return self.dismiss(id, protocol);
+                }
+                if !self.heard.is_empty() {
+                    break;
+                }
+                if answered.elapsed() >= rhythm::PATIENCE {
+                    return self.rhythm.tire();
+                }
+                most = 1;
+            }
+            if self.end_round(Instant::now(), protocol) != Some(id) {
+                return;
             }
         }
     }
@@ -148,18 +195,29 @@ impl Control {
         self.post();
     }
 
-    /// Commits what was handled, sends the answers, and lets dumps go on.
-    fn end_round(&mut self, protocol: &mut impl Protocol) {
+    /// Commits what was handled since `begun`, sends the answers, and lets dumps go on. A client that had all its requests answered and
+    /// will ask again at once, if it was the only one.
+    fn end_round(&mut self, begun: Instant, protocol: &mut impl Protocol) -> Option<ClientId> {
         if self.heard.is_empty() {
-            return;
+            return None;
         }
         protocol.commit();
         self.post();
-        for id in std::mem::take(&mut self.heard) {
-            if self.client(id).is_some_and(Client::is_idle) {
-                self.carry_on(id, protocol);
+        let mut heard = std::mem::take(&mut self.heard);
+        for id in &heard {
+            if self.client(*id).is_some_and(Client::is_idle) {
+                self.carry_on(*id, protocol);
             }
         }
+        let quick = match heard[..] {
+            [id] if self.client(id).is_some_and(Client::is_idle) => {
+                self.rhythm.note(id, begun, Instant::now()).then_some(id)
+            }
+            _ => None,
+        };
+        heard.clear();
+        self.heard = heard;
+        quick
     }
 
     fn accept(&mut self, protocol: &mut impl Protocol) -> io::Result<()> {
@@ -199,7 +257,7 @@ impl Control {
         let added = self.epoll.add(client.as_fd(), event);
         self.clients[index as usize] = Some(client);
         let presence = match added {
-            Ok(()) => self.hear(ClientId(index), protocol),
+            Ok(()) => self.hear(ClientId(index), TURN, protocol),
             Err(_) => Presence::Gone,
         };
         if presence == Presence::Gone {
@@ -221,7 +279,7 @@ impl Control {
             }
         }
         if presence == Presence::Here && ready.contains(EpollFlags::EPOLLIN) {
-            presence = self.hear(id, protocol);
+            presence = self.hear(id, TURN, protocol);
         }
         // What a client had sent before it hung up has been heard if there was less than a turn of it.
         let hung_up = EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR;
@@ -232,9 +290,9 @@ impl Control {
         }
     }
 
-    /// Takes a turn's worth of datagrams from a client.
-    fn hear(&mut self, id: ClientId, protocol: &mut impl Protocol) -> Presence {
-        for _ in 0..TURN {
+    /// Takes so many datagrams from a client, if there are as many.
+    fn hear(&mut self, id: ClientId, most: usize, protocol: &mut impl Protocol) -> Presence {
+        for _ in 0..most {
             let Some(Some(client)) = self.clients.get(id.0 as usize) else { return Presence::Gone };
             let length = match receive(client.as_fd(), &mut self.buffer) {
                 Ok(length) => length,
@@ -341,7 +399,7 @@ impl Control {
     /// Forgets a client, with the answers that are due to it sent: its index may be another's at once. Closing its descriptor ends
     /// waiting for it.
     fn dismiss(&mut self, id: ClientId, protocol: &mut impl Protocol) {
-        self.end_round(protocol);
+        self.end_round(Instant::now(), protocol);
         let Some(client) = self.clients.get_mut(id.0 as usize).and_then(Option::take) else {
             return;
         };

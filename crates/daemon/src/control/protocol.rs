@@ -51,6 +51,9 @@ pub(crate) trait Protocol {
     /// A client sent a datagram: any bytes, at least one.
     fn handle(&mut self, client: ClientId, datagram: &[u8], outbox: &mut Outbox);
 
+    /// Whether [`Protocol::commit`] will wait for the disk, which takes as long for one request as for a thousand.
+    fn waits_for_disk(&self) -> bool;
+
     /// The requests of a round were handled: what they did is to be lasting before anybody is told.
     fn commit(&mut self);
 

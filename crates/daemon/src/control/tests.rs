@@ -29,6 +29,8 @@ struct Echo {
     left: usize,
     heard: usize,
     commits: usize,
+    committed: usize,
+    slow_disk: bool,
     dumps: BTreeMap<ClientId, u8>,
 }
 
@@ -54,8 +56,13 @@ impl Protocol for Echo {
         }
     }
 
+    fn waits_for_disk(&self) -> bool {
+        self.slow_disk && self.heard > self.committed
+    }
+
     fn commit(&mut self) {
         self.commits += 1;
+        self.committed = self.heard;
     }
 
     fn carry_on(&mut self, client: ClientId, outbox: &mut Outbox) {
@@ -153,6 +160,51 @@ fn requests_that_wait_together_are_committed_together() {
     stage.serve();
     assert_eq!((stage.echo.heard, stage.echo.commits - before), (30, 1));
     assert!(clients.iter().all(|client| hear(client).unwrap() == b"request"));
+}
+
+#[test]
+fn what_waits_for_the_disk_is_gathered() {
+    let many = 4 * TURN;
+    let commits = |slow_disk| {
+        let mut stage = stage();
+        stage.echo.slow_disk = slow_disk;
+        let client = stage.client();
+        stage.serve();
+        (0..many).for_each(|_| assert_eq!(say(&client, b"request"), Ok(7)));
+        while stage.echo.heard < many {
+            stage.serve();
+        }
+        assert!((0..many).all(|_| hear(&client).unwrap() == b"request"));
+        stage.echo.commits
+    };
+    assert!(commits(false) >= 4, "a turn each");
+    assert!(commits(true) < 4, "one, unless the machine is very slow");
+}
+
+/// Each asks again when it has its answer. One of them does so at once, and is waited for.
+#[test]
+fn who_asks_again_at_once_holds_up_nobody() {
+    const REQUESTS: usize = 2000;
+    let mut stage = stage();
+    let clients = [stage.client(), stage.client()];
+    let threads = clients.map(|client| {
+        std::thread::spawn(move || {
+            for _ in 0..REQUESTS {
+                say(&client, b"request").unwrap();
+                while hear(&client).is_err() {
+                    std::hint::spin_loop();
+                }
+            }
+        })
+    });
+    while stage.echo.heard < 2 * REQUESTS {
+        stage.serve();
+    }
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    while stage.control.count() > 0 {
+        stage.serve();
+    }
+    assert_eq!(stage.echo.left, 2);
 }
 
 #[test]

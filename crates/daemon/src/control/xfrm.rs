@@ -114,6 +114,10 @@ impl Protocol for Serving<'_> {
         xfrm.post(outbox);
     }
 
+    fn waits_for_disk(&self) -> bool {
+        self.following.waits_for_disk()
+    }
+
     fn commit(&mut self) {
         self.following.commit(self.database);
     }

@@ -1,0 +1,80 @@
+//! Whether a client asks again as soon as it has its answer, as `ip -batch` does: then its next request is waited for awake, a moment
+//! long. Going to sleep and being woken costs both ends more than a request.
+//!
+//! Nobody is waited for who did not just do so, so that a gateway without such clients costs nothing; nor where there is but one
+//! processor, which the client needs to ask; nor for a while after it was in vain, as on a machine with more to do than it has processors.
+
+use std::time::{Duration, Instant};
+
+use super::ClientId;
+
+/// From an answer to the next request, with both ends woken in between: who takes longer is not waited for.
+const QUICK: Duration = Duration::from_micros(250);
+
+/// How long a quick client is waited for.
+pub(super) const PATIENCE: Duration = Duration::from_micros(50);
+
+/// How many requests are slept for after one that did not come in time.
+const SLEPT: u32 = 32;
+
+/// When whom was last answered.
+#[derive(Debug)]
+pub(super) struct Rhythm {
+    answered: Option<(ClientId, Instant)>,
+    several_processors: bool,
+    /// How many quick requests are left to sleep for.
+    tired: u32,
+}
+
+impl Rhythm {
+    /// Nobody was answered yet.
+    pub(super) fn new() -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self { answered: None, several_processors: processors > 1, tired: 0 }
+    }
+
+    /// A client's requests were taken at `heard` and answered now; whether it is worth waiting for the next one.
+    pub(super) fn note(&mut self, client: ClientId, heard: Instant, now: Instant) -> bool {
+        let before = self.answered.replace((client, now));
+        let is_quick = |(last, answered): (ClientId, Instant)| {
+            last == client && heard.saturating_duration_since(answered) < QUICK
+        };
+        let rested = self.tired == 0;
+        self.tired = self.tired.saturating_sub(1);
+        self.several_processors && rested && before.is_some_and(is_quick)
+    }
+
+    /// A client was waited for in vain.
+    pub(super) fn tire(&mut self) {
+        self.tired = SLEPT;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_asks_again_at_once_is_waited_for() {
+        let start = Instant::now();
+        let at = |micros| start + Duration::from_micros(micros);
+        let mut rhythm = Rhythm { answered: None, several_processors: true, tired: 0 };
+        let (one, other) = (ClientId(1), ClientId(2));
+        assert!(!rhythm.note(one, at(0), at(10)), "its first request");
+        assert!(rhythm.note(one, at(100), at(110)));
+        assert!(!rhythm.note(other, at(120), at(130)));
+        assert!(!rhythm.note(one, at(140), at(150)), "another one was heard in between");
+        assert!(!rhythm.note(one, at(400), at(410)), "it took its time");
+        rhythm.several_processors = false;
+        assert!(!rhythm.note(one, at(420), at(430)));
+        rhythm.several_processors = true;
+        rhythm.tire();
+        assert!((44..44 + SLEPT).all(|ten| !rhythm.note(
+            one,
+            at(10 * u64::from(ten)),
+            at(10 * u64::from(ten))
+        )));
+        let next = 10 * u64::from(44 + SLEPT);
+        assert!(rhythm.note(one, at(next), at(next)), "it has slept");
+    }
+}
