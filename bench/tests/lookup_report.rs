@@ -92,13 +92,13 @@ fn rules_and_packets_come_from_files() {
 fn a_page_and_a_picture_are_drawn() {
     let only =
         "profile=tunnels,family=4,direction=out,match=random,policies=1,policies=10,policies=100";
-    for (name, svgs) in [("lookup.html", 2), ("lookup.svg", 1)] {
+    for name in ["lookup.html", "lookup.svg"] {
         let path = temporary(name);
         let options = Options { html: Some(path.clone()), ..options(only) };
         let mut out = Vec::new();
         run("lookup", &options, &mut out).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
-        assert_eq!(text.matches("<svg").count(), svgs, "{name}");
+        assert_eq!(text.matches("<svg").count(), 1, "{name}");
         for tag in ["svg", "g", "text", "table", "tr", "td", "th", "details"] {
             let opened = text.matches(&format!("<{tag}>")).count()
                 + text.matches(&format!("<{tag} ")).count();

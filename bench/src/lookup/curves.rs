@@ -34,23 +34,19 @@ struct Panel {
 
 /// The figures that a report's rows have curves for, each as an SVG element.
 pub(crate) fn figures(report: &Report) -> Vec<String> {
-    all(report)
-        .iter()
-        .map(|figure| svg(&drawn(figure, 0.0), PANEL * count(figure), HEIGHT))
-        .collect()
+    all(report).iter().map(|figure| svg(&drawn(figure, 0.0), figure.size())).collect()
 }
 
 /// All of them below each other, as a file of its own.
 pub(crate) fn file(report: &Report) -> String {
-    let figures = all(report);
-    let wide = figures.iter().map(count).fold(1.0, f64::max) * PANEL;
     let mut content = String::from("<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n");
-    let mut y = 0.0;
-    for figure in &figures {
-        content.push_str(&drawn(figure, y));
-        y += HEIGHT;
+    let mut size: (f64, f64) = (0.0, 0.0);
+    for figure in all(report) {
+        content.push_str(&drawn(&figure, size.1));
+        let (width, height) = figure.size();
+        size = (size.0.max(width), size.1 + height);
     }
-    svg(&content, wide, y)
+    svg(&content, size)
 }
 
 fn all(report: &Report) -> Vec<Figure> {
@@ -106,9 +102,12 @@ fn all(report: &Report) -> Vec<Figure> {
     let draws = |panel: &Panel| panel.curves.values().any(|points| points.len() > 1);
     figures.iter_mut().for_each(|figure| figure.panels.retain(draws));
     figures.retain(|figure| !figure.panels.is_empty());
-    // What is in a figure already, alone.
-    let profiles = |figure: &Figure| figure.panels.iter().map(|panel| panel.curves.len()).max();
-    figures.retain(|figure| !figure.title.starts_with("All") || profiles(figure) > Some(1));
+    // What would repeat a part of another.
+    figures.retain(|figure| match figure.title.split_whitespace().next() {
+        Some("All") => figure.panels.iter().any(|panel| panel.curves.len() > 1),
+        Some("Which") => figure.panels.len() > 1,
+        Some(_) | None => true,
+    });
     figures
 }
 
@@ -164,12 +163,7 @@ fn point(row: &Row, figure: &str) -> Option<(f64, f64)> {
     Some((policies, row.figures.get(figure)?.as_f64()?))
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a handful")]
-fn count(figure: &Figure) -> f64 {
-    figure.panels.len() as f64
-}
-
-fn svg(content: &str, width: f64, height: f64) -> String {
+fn svg(content: &str, (width, height): (f64, f64)) -> String {
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" font-family=\"system-ui, sans-serif\" \
          font-size=\"11\" role=\"img\">\n{content}</svg>\n"
@@ -180,18 +174,39 @@ fn drawn(figure: &Figure, y: f64) -> String {
     let cycles = figure.panels.iter().flat_map(|panel| panel.curves.values().flatten());
     let scale = Scale::up_to(cycles.map(|(_, cycles)| *cycles).fold(100.0, f64::max));
     let mut text = format!(
-        "<g transform=\"translate(0 {y})\">\n<text x=\"6\" y=\"18\" font-size=\"14\" font-weight=\"600\">{}</text>\n",
+        "<g transform=\"translate(0 {y})\">\n<text x=\"8\" y=\"20\" font-size=\"14\" font-weight=\"600\">{}</text>\n",
         figure.title
     );
-    let mut x = 0.0;
-    for panel in &figure.panels {
-        let _ = writeln!(text, "<g transform=\"translate({x} 0)\">"); // writing to a string cannot fail
+    for (place, panel) in figure.panels.iter().enumerate() {
+        let (x, y) = figure.place(place);
+        let _ = writeln!(text, "<g transform=\"translate({x} {y})\">"); // writing to a string cannot fail
         panel.draw(&scale, &mut text);
         text.push_str("</g>\n");
-        x += PANEL;
     }
     text.push_str("</g>\n");
     text
+}
+
+impl Figure {
+    /// Panels side by side: three at the most, and of four two.
+    const fn columns(&self) -> usize {
+        match self.panels.len() {
+            columns @ 0..=3 => columns,
+            4 => 2,
+            _ => 3,
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a handful")]
+    fn place(&self, panel: usize) -> (f64, f64) {
+        let (column, line) = (panel % self.columns(), panel / self.columns());
+        (column as f64 * PANEL, line as f64 * (HEIGHT - LINE))
+    }
+
+    fn size(&self) -> (f64, f64) {
+        let (last, widest) = (self.panels.len().max(1) - 1, self.columns().max(1) - 1);
+        (self.place(widest).0 + PANEL, self.place(last).1 + HEIGHT)
+    }
 }
 
 /// Cycles from 0 to a round number, and lines at round steps.
@@ -335,7 +350,7 @@ mod tests {
             assert!(text.contains(part), "{part}");
         }
         assert!(!text.contains("1M flows") && !text.contains("NaN") && !text.contains("inbound"));
-        assert_eq!(text.matches("<polyline").count(), 2 * 3 + 2, "and one of both flows");
+        assert_eq!(text.matches("<polyline").count(), 2 * 3);
         assert_eq!(text.matches("<svg").count(), 1);
     }
 
