@@ -27,6 +27,8 @@ pub struct Config {
     pub wire: Wire,
     /// `[xfrm]`
     pub xfrm: Xfrm,
+    /// `[tunnel]`
+    pub tunnel: Tunnel,
     /// `[control]`
     pub control: Control,
     /// `[runtime]`
@@ -96,6 +98,15 @@ pub struct Xfrm {
     /// Where the sequence numbers that states may have used are written down, so that a restart goes on above them; default: the
     /// configuration file's name with `.sequences` for its ending.
     pub sequences: Option<PathBuf>,
+}
+
+/// `[tunnel]`: tunnels and FOU receive ports.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tunnel {
+    /// Batch files of `ip fou add` and `ip link add … type ipip|sit|gre|ip6tnl|ip6gre` lines; default none. Relative paths are
+    /// relative to the configuration file; [`Config::load`] has joined them.
+    pub batch: Vec<PathBuf>,
 }
 
 /// `[control]`: the socket on which programs speak `NETLINK_XFRM`.
@@ -218,7 +229,7 @@ impl Config {
             .map_err(|error| Error::Read { source_name: source_name.clone(), error })?;
         let mut config = Self::parse(&source_name, &text)?;
         let directory = path.parent().unwrap_or_else(|| Path::new(""));
-        for batch in &mut config.xfrm.batch {
+        for batch in config.xfrm.batch.iter_mut().chain(&mut config.tunnel.batch) {
             *batch = directory.join(&*batch);
         }
         config.control.socket = config.control.socket.take().map(|path| directory.join(path));

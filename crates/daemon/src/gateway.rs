@@ -34,6 +34,7 @@ use crate::{
     lanes, load,
     reservation::Reservations,
     stat::{self, StatSocket},
+    tunnels::{Carrying, Plan},
 };
 
 /// What the gateway waits for.
@@ -54,9 +55,11 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
     let signals = Signals::block()?;
     let config = Config::load(path)?;
     let (database, reservations) = read(&config)?;
+    let plan = Plan::read(&config.tunnel.batch)?;
     let stat = StatSocket::open().context("another uxfrm runs in this network namespace")?;
     let mut control = control(&config)?;
     let mut gateway = Gateway::start(&config, database, reservations)?;
+    gateway.tunnels = plan.start()?;
     say_ready();
     let ended = gateway.serve(&signals, &stat, control.as_mut());
     let _not_under_systemd = sd_notify::notify(&[NotifyState::Stopping]);
@@ -71,7 +74,9 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
 /// # Errors
 /// All that is wrong with them.
 pub fn check(path: &Path) -> anyhow::Result<()> {
-    read(&Config::load(path)?).map(drop)
+    let config = Config::load(path)?;
+    read(&config)?;
+    Plan::read(&config.tunnel.batch).map(drop)
 }
 
 /// The databases that a configuration describes, and the sequence numbers that were used before. Workers see nothing of it yet.
@@ -104,6 +109,7 @@ struct Gateway {
     database: Database,
     following: Following,
     lanes: Vec<Running>,
+    tunnels: Option<Carrying>,
     drops: Vec<Arc<Drops>>,
     caches: Vec<Arc<CacheCounts>>,
     events: Receiver<Event>,
@@ -148,10 +154,12 @@ impl Gateway {
         let following = Following::new(reservations, guard, routes);
         let xfrm = Xfrm::new(config.control.acquire_expires.get()).context("no random numbers")?;
         let keepalives = Keepalives::open(config.wire.mark.get())?;
+        let tunnels = None;
         Ok(Self {
             database,
             following,
             lanes,
+            tunnels,
             drops,
             caches,
             events,
@@ -180,7 +188,8 @@ impl Gateway {
             let patience = self.patience();
             let ready = self.poller.wait(Some(patience))?;
             if ready.has(STAT) {
-                stat.answer(|| (self.counts(), stat::caches(&self.caches)));
+                let tunnels = self.tunnels.as_ref().map(Carrying::counts).unwrap_or_default();
+                stat.answer(|| (self.counts(), tunnels.clone(), stat::caches(&self.caches)));
             }
             if ready.has(NETWORK) {
                 self.following.look_around(&self.network, &mut self.database);
@@ -199,7 +208,9 @@ impl Gateway {
                 }
             }
             self.keep_time(control.as_deref_mut());
-            anyhow::ensure!(!self.lanes.iter().any(Running::has_ended), "a worker ended by itself");
+            let tunnels_end = self.tunnels.as_ref().is_some_and(Carrying::has_ended);
+            let lane_ends = self.lanes.iter().any(Running::has_ended);
+            anyhow::ensure!(!lane_ends && !tunnels_end, "a worker ended by itself");
         }
     }
 
@@ -250,6 +261,7 @@ impl Gateway {
     fn stop(self) -> anyhow::Result<()> {
         let (guard, reservations) = self.following.close_routes()?;
         self.lanes.into_iter().try_for_each(Running::stop)?;
+        self.tunnels.map_or(Ok(()), Carrying::stop)?;
         guard.map_or(Ok(()), Guard::close)?;
         reservations
             .close(&self.database.snapshot().sad)
@@ -268,7 +280,7 @@ impl Gateway {
 }
 
 /// Gives the TUN its MTU and brings it up, without addresses of its own making. Its index.
-fn bring_up(tun: &Tun, mtu: u16) -> anyhow::Result<u32> {
+pub(crate) fn bring_up(tun: &Tun, mtu: u16) -> anyhow::Result<u32> {
     let mut rtnetlink = Rtnetlink::open()?;
     let link = rtnetlink.link(tun.name())?;
     // A link-local address would make the kernel send neighbour and router solicitations into the tunnel.

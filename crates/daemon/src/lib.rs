@@ -1,7 +1,7 @@
 //! The running gateway of uxfrm: its configuration, batch files and control.
 //!
 //! [`gateway::run`] is `uxfrm run`: databases from [`batch`] files named by a [`config`] file, a TUN and routes that bring the
-//! host's traffic to it (host mode), lanes that carry it, and a socket that tells the counters ([`stat`]).
+//! host's traffic to it (host mode), lanes that carry it, tunnels, and a socket that tells the counters ([`stat`]).
 #![forbid(unsafe_code)]
 
 pub mod batch;
@@ -18,3 +18,4 @@ mod keepalive;
 mod lanes;
 mod load;
 mod reservation;
+mod tunnels;

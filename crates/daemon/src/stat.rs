@@ -47,7 +47,7 @@ impl StatSocket {
     }
 
     /// Answers all that wait. A client that may not ask or does not read gets nothing and holds up nobody.
-    pub(crate) fn answer(&self, mut counts: impl FnMut() -> (DropCounts, String)) {
+    pub(crate) fn answer(&self, mut counts: impl FnMut() -> (DropCounts, String, String)) {
         while let Ok((client, _)) = self.listener.accept() {
             if let Err(error) = serve(client, &mut counts) {
                 tracing::debug!(%error, "a client of the counters went away");
@@ -64,7 +64,7 @@ impl AsFd for StatSocket {
 
 fn serve(
     mut client: UnixStream,
-    counts: &mut impl FnMut() -> (DropCounts, String),
+    counts: &mut impl FnMut() -> (DropCounts, String, String),
 ) -> io::Result<()> {
     let peer = getsockopt(&client, PeerCredentials)?;
     if peer.uid() != 0 && peer.uid() != Uid::effective().as_raw() {
@@ -72,8 +72,8 @@ fn serve(
     }
     client.set_nonblocking(false)?;
     client.set_write_timeout(Some(PATIENCE))?;
-    let (counts, caches) = counts();
-    let text = format!("{}\0{}\0{caches}", counts.xfrm_stat(), counts.reasons());
+    let (counts, tunnels, caches) = counts();
+    let text = format!("{}\0{}{tunnels}\0{caches}", counts.xfrm_stat(), counts.reasons());
     client.write_all(text.as_bytes())
 }
 
