@@ -14,6 +14,7 @@ mod refusal;
 mod server;
 
 pub mod client;
+pub mod fou;
 
 mod decode;
 mod encode;

@@ -1,0 +1,220 @@
+//! The generic netlink family `fou` (`Documentation/netlink/specs/fou.yaml`, `include/uapi/linux/fou.h`): what `ip fou` sends and is answered.
+//!
+//! Owns the bytes behind `struct nlmsghdr`: `struct genlmsghdr` and attributes. Total on any bytes. What a port may be is for who keeps the ports to
+//! say; here is what the kernel's attribute policy asks (`net/ipv4/fou_nl.c: fou_nl_policy`): the right lengths.
+//!
+//! Not wired yet: the server speaks `NETLINK_XFRM` only, and `uxfrm exec` leaves generic netlink to the kernel.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use crate::attribute::RawAttributes;
+use crate::message::aligned;
+use crate::refusal::{Refusal, number};
+
+/// The family's name.
+pub const FAMILY: &str = "fou";
+/// The family's version.
+pub const VERSION: u8 = 1;
+
+/// Bytes of `struct genlmsghdr`: command, version, two reserved.
+const HEAD: usize = 4;
+
+/// What is to be done (`FOU_CMD_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Command {
+    /// A port is to be there.
+    Add = 1,
+    /// A port is to go.
+    Delete = 2,
+    /// A port is asked for, or with `NLM_F_DUMP` all; and each answer.
+    Get = 3,
+}
+
+impl Command {
+    const fn of(number: u8) -> Option<Self> {
+        match number {
+            1 => Some(Self::Add),
+            2 => Some(Self::Delete),
+            3 => Some(Self::Get),
+            _ => None,
+        }
+    }
+}
+
+/// The attributes of a port; `None` for those that are not there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortAttributes {
+    /// `FOU_ATTR_PORT`, in network order on the wire.
+    pub port: Option<u16>,
+    /// `FOU_ATTR_AF`.
+    pub family: Option<u8>,
+    /// `FOU_ATTR_IPPROTO`.
+    pub protocol: Option<u8>,
+    /// `FOU_ATTR_TYPE`: 1 direct, 2 GUE.
+    pub kind: Option<u8>,
+    /// `FOU_ATTR_REMCSUM_NOPARTIAL` is there.
+    pub remcsum_nopartial: bool,
+    /// `FOU_ATTR_LOCAL_V4`.
+    pub local4: Option<Ipv4Addr>,
+    /// `FOU_ATTR_LOCAL_V6`.
+    pub local6: Option<Ipv6Addr>,
+    /// `FOU_ATTR_PEER_V4`.
+    pub peer4: Option<Ipv4Addr>,
+    /// `FOU_ATTR_PEER_V6`.
+    pub peer6: Option<Ipv6Addr>,
+    /// `FOU_ATTR_PEER_PORT`, in network order on the wire.
+    pub peer_port: Option<u16>,
+    /// `FOU_ATTR_IFINDEX`, a signed number on the wire.
+    pub ifindex: Option<i32>,
+}
+
+impl PortAttributes {
+    /// Reads a message's body. Unknown attributes are passed over; of several of one type the last counts.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` for a command that is not there, `EINVAL` for a body without one, `ERANGE` for an attribute that is too short, with its place.
+    pub fn decode(body: &[u8]) -> Result<(Command, Self), Refusal> {
+        let Some((head, attributes)) = body.split_first_chunk::<HEAD>() else {
+            return Err(Refusal::bare(number::EINVAL));
+        };
+        let command = Command::of(head[0]).ok_or(Refusal::bare(number::EOPNOTSUPP))?;
+        let mut found = Self::default();
+        for attribute in RawAttributes::of(attributes) {
+            if found.take(attribute.kind, attribute.value).is_none() {
+                let place = u32::try_from(HEAD + attribute.offset).unwrap_or(u32::MAX);
+                let text = "Attribute failed policy validation";
+                return Err(Refusal::at(number::ERANGE, text, place));
+            }
+        }
+        Ok((command, found))
+    }
+
+    /// Appends a message's body, attributes in the order of their numbers.
+    pub fn encode(&self, command: Command, out: &mut Vec<u8>) {
+        out.extend([command as u8, VERSION, 0, 0]);
+        let mut put = |kind: u16, value: Option<&[u8]>| {
+            if let Some(value) = value {
+                put(kind, value, out);
+            }
+        };
+        put(1, self.port.map(u16::to_be_bytes).as_ref().map(<[u8; 2]>::as_slice));
+        put(2, self.family.map(|family| [family]).as_ref().map(<[u8; 1]>::as_slice));
+        put(3, self.protocol.map(|protocol| [protocol]).as_ref().map(<[u8; 1]>::as_slice));
+        put(4, self.kind.map(|kind| [kind]).as_ref().map(<[u8; 1]>::as_slice));
+        put(5, self.remcsum_nopartial.then_some(&[]));
+        put(6, self.local4.map(|local| local.octets()).as_ref().map(<[u8; 4]>::as_slice));
+        put(7, self.local6.map(|local| local.octets()).as_ref().map(<[u8; 16]>::as_slice));
+        put(8, self.peer4.map(|peer| peer.octets()).as_ref().map(<[u8; 4]>::as_slice));
+        put(9, self.peer6.map(|peer| peer.octets()).as_ref().map(<[u8; 16]>::as_slice));
+        put(10, self.peer_port.map(u16::to_be_bytes).as_ref().map(<[u8; 2]>::as_slice));
+        put(11, self.ifindex.map(i32::to_ne_bytes).as_ref().map(<[u8; 4]>::as_slice));
+    }
+
+    /// Takes an attribute in; `None` when it is too short.
+    fn take(&mut self, kind: u16, value: &[u8]) -> Option<()> {
+        match kind {
+            1 => self.port = Some(u16::from_be_bytes(*value.first_chunk()?)),
+            2 => self.family = Some(*value.first()?),
+            3 => self.protocol = Some(*value.first()?),
+            4 => self.kind = Some(*value.first()?),
+            5 => self.remcsum_nopartial = true,
+            6 => self.local4 = Some(value.first_chunk::<4>().copied()?.into()),
+            7 => self.local6 = Some(value.first_chunk::<16>().copied()?.into()),
+            8 => self.peer4 = Some(value.first_chunk::<4>().copied()?.into()),
+            9 => self.peer6 = Some(value.first_chunk::<16>().copied()?.into()),
+            10 => self.peer_port = Some(u16::from_be_bytes(*value.first_chunk()?)),
+            11 => self.ifindex = Some(i32::from_ne_bytes(*value.first_chunk()?)),
+            _ => {}
+        }
+        Some(())
+    }
+}
+
+fn put(kind: u16, value: &[u8], out: &mut Vec<u8>) {
+    // The longest value is an IPv6 address.
+    let len = u16::try_from(HEAD + value.len()).unwrap_or(u16::MAX);
+    out.extend(len.to_ne_bytes());
+    out.extend(kind.to_ne_bytes());
+    out.extend(value);
+    out.resize(out.len() + aligned(value.len()) - value.len(), 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `ip fou add port 5555 ipproto 4`, attributes in another order than ours.
+    #[cfg(target_endian = "little")]
+    const ADD: [u8; 36] = [
+        1, 1, 0, 0, // FOU_CMD_ADD, version 1
+        6, 0, 1, 0, 0x15, 0xb3, 0, 0, // port
+        5, 0, 4, 0, 1, 0, 0, 0, // type
+        5, 0, 2, 0, 2, 0, 0, 0, // AF
+        5, 0, 3, 0, 4, 0, 0, 0, // protocol
+    ];
+
+    #[cfg(target_endian = "little")]
+    #[test]
+    fn a_request_is_read_whatever_its_order() {
+        let expected = PortAttributes {
+            port: Some(5555),
+            family: Some(2),
+            protocol: Some(4),
+            kind: Some(1),
+            ..PortAttributes::default()
+        };
+        assert_eq!(PortAttributes::decode(&ADD), Ok((Command::Add, expected.clone())));
+        let mut written = Vec::new();
+        expected.encode(Command::Add, &mut written);
+        assert_eq!(PortAttributes::decode(&written), Ok((Command::Add, expected)));
+        assert_eq!(written.len(), ADD.len());
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let all = PortAttributes {
+            port: Some(1),
+            family: Some(10),
+            protocol: Some(41),
+            kind: Some(2),
+            remcsum_nopartial: true,
+            local4: Some([1, 2, 3, 4].into()),
+            local6: Some("fd00::1".parse().unwrap()),
+            peer4: Some([5, 6, 7, 8].into()),
+            peer6: Some("fd00::2".parse().unwrap()),
+            peer_port: Some(0xff01),
+            ifindex: Some(-3),
+        };
+        for command in [Command::Add, Command::Delete, Command::Get] {
+            let mut bytes = Vec::new();
+            all.encode(command, &mut bytes);
+            assert_eq!(bytes.len() % 4, 0);
+            assert_eq!(PortAttributes::decode(&bytes), Ok((command, all.clone())));
+        }
+    }
+
+    #[test]
+    fn mistakes_have_the_kernels_errno() {
+        let errno = |body: &[u8]| PortAttributes::decode(body).unwrap_err().errno;
+        assert_eq!(errno(&[1, 1]), 22);
+        assert_eq!(errno(&[9, 1, 0, 0]), 95);
+        let mut short = vec![1, 1, 0, 0];
+        put(7, &[0; 15], &mut short);
+        assert_eq!(PortAttributes::decode(&short).unwrap_err().offset, Some(4));
+        assert_eq!(errno(&short), 34);
+    }
+
+    #[test]
+    fn any_bytes_are_read_without_a_panic() {
+        let mut random = 7_u64;
+        for _ in 0..100_000 {
+            let mut bytes = [0; 48];
+            for byte in &mut bytes {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                *byte = random.to_be_bytes()[1] % 24;
+            }
+            let _ = PortAttributes::decode(&bytes[..usize::from(bytes[0]) * 2]);
+        }
+    }
+}
