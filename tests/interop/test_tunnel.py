@@ -12,6 +12,7 @@ import pytest
 import echo
 import topology
 import wire
+from association import GCM_128, Association
 from gateway import Gateway
 from namespace import ping_command
 from topology import HERE, THERE
@@ -80,10 +81,11 @@ TO_LINUX_IN_UDP = [
 ] + [Case("gre", 4, "gue", "encap-remcsum")]
 
 
-def start(gateway, lines):
+def start(gateway, lines, protection=()):
+    """Starts uxfrm with tunnels, and with the states and policies that protect them."""
     batch = gateway.directory / "tunnels.batch"
     batch.write_text("".join(f"ip {line}\n" for line in lines))
-    gateway.start(more=f"\n[tunnel]\nbatch = [{json.dumps(str(batch))}]\n")
+    gateway.start(protection, more=f"\n[tunnel]\nbatch = [{json.dumps(str(batch))}]\n")
 
 
 def drops(gateway):
@@ -162,6 +164,33 @@ def test_linux_at_the_other_end(case, uxfrm, linux_network):
     finally:
         linux.run(f"ip link del tun1; ip fou del port {PORT}", check=False)
         gateway.close()
+
+
+@pytest.mark.parametrize("case", [Case("ipip", 4, "fou"), Case("gre", 4, "gue-csum"), Case("sit", 6)], ids=str)
+def test_a_tunnel_within_esp(case, uxfrm, two):
+    """FOU inside transport-mode ESP: a policy between the ends applies to tunnels, too, and nothing of them is seen."""
+    association = Association(GCM_128, "transport", 4, 4)
+    left, right = Gateway(uxfrm, two.left), Gateway(uxfrm, two.right)
+    try:
+        start(left, case.lines(HERE, THERE), association.lines(HERE, THERE))
+        start(right, case.lines(THERE, HERE), association.lines(THERE, HERE))
+        here, there, length = INSIDE[case.inner]
+        two.left.address("tun1", f"{here}/{length}")
+        two.right.address("tun1", f"{there}/{length}")
+        two.between.seen()
+        try:
+            two.left.ping(here, there)
+            two.right.ping(there, here)
+            with two.left.entered():
+                echo.transfer(here, there, TCP_BYTES)
+        except Exception as failure:
+            failure.add_note(f"left: {drops(left)} {left.stat()}\nright: {drops(right)} {right.stat()}")
+            raise
+        wire.assert_only("esp", two.between.seen())
+        assert drops(left) == drops(right) == {}
+    finally:
+        left.close()
+        right.close()
 
 
 def test_a_tunnel_into_itself_is_stopped(uxfrm, two):
