@@ -135,6 +135,18 @@ impl Udp {
         }
     }
 
+    /// Sends with this TTL or hop limit from now on, not with the host's.
+    ///
+    /// # Errors
+    /// The kernel's; `EINVAL` for 0.
+    pub fn set_ttl(&self, ttl: u8) -> io::Result<()> {
+        let (level, option) = match self.local {
+            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TTL),
+            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
+        };
+        socket::set(self.socket.as_fd(), level, option, libc::c_int::from(ttl))
+    }
+
     /// The address and port that the socket is bound to.
     #[must_use]
     pub fn local(&self) -> SocketAddr {

@@ -7,27 +7,37 @@
 //! 1 wait until a port is readable → 2 from each readable TUN a batch into its tunnel and out → 3 from each readable socket a batch out of its
 //! tunnels to their TUNs → 4 from the sockets for ICMP errors, back to inner senders → 1.
 //!
-//! Packets leave whole, by raw sockets, so that a flow may have any source port. Their sockets carry no mark: routes, and so the
+//! Packets leave whole, by raw sockets, so that a flow may have any source port. A super-packet of a tunnel with UDP checksums leaves as trains by a
+//! UDP socket that has the flow's source port, where that is to be had ([`trains`]; `UDP_SEGMENT` needs the checksum). Their sockets carry no mark: routes, and so the
 //! gateway's policies, apply to them, and a tunnel goes through ESP where a policy says so.
 //!
 //! Known: a Linux on the same machine leaves GRE's checksum to its device, which on virtual links nobody fills in; a raw socket sees 0 then, and
 //! the packet is dropped as `tunnel_in_gre_checksum`. Off a real wire it is right.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+mod trains;
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use uxfrm_engine::{Cut, split};
 use uxfrm_io::{
     Port, Transmitted,
     poll::{Poller, Waker},
+    wire_packets,
 };
 use uxfrm_packet::{
     Batch, Coalescer, IpPacket, Notes, PacketBuf, Pool, SegmentPlan, Segments, SizeClass, Version,
 };
 use uxfrm_tunnel::{
     DropReason, Egress, Event, HashSeed, Inside, Outer, Ports, Tunnel, Tunnels,
+    config::UdpChecksum,
     counters::{Drops, Traffic},
 };
 
+use self::trains::TrainSockets;
 use crate::Error;
 
 /// How long the loop waits at the most.
@@ -74,6 +84,9 @@ pub struct TunnelLane {
     pool: Pool,
     batch: Batch,
     leaving: [Batch; 2],
+    trains: TrainSockets,
+    /// Trains on their way to a socket.
+    train: Batch,
     ident: u32,
 }
 
@@ -123,6 +136,8 @@ impl TunnelLane {
             pool: Pool::new(),
             batch: Batch::new(),
             leaving: [Batch::new(), Batch::new()],
+            trains: TrainSockets::default(),
+            train: Batch::new(),
             ident: 0,
         })
     }
@@ -192,32 +207,55 @@ impl TunnelLane {
             }
         }
         self.batch = batch;
-        for (port, leaving) in self.sockets.outgoing.iter_mut().zip(&mut self.leaving) {
-            if !leaving.is_empty() {
-                let sent = port.transmit(leaving, &mut self.pool);
-                count_refused(&self.drops, DropReason::OutRefused, &sent);
-            }
-        }
+        transmit(&mut self.sockets, &mut self.leaving, &self.drops, &mut self.pool);
         self.deliver(index);
     }
 
     fn send_super(&mut self, index: usize, packet: PacketBuf) {
-        match SegmentPlan::new(&packet) {
-            Ok(plan) => {
-                for k in 0..plan.count() {
-                    let mut piece = self.pool.take(SizeClass::holding(plan.len(k)));
-                    let room = piece.append(plan.len(k));
-                    if room.and_then(|out| plan.write(k, packet.bytes(), out)).is_some() {
-                        self.send_one(index, piece);
-                    } else {
-                        self.drops.count(DropReason::OutSuper);
-                        self.pool.give(piece);
-                    }
-                }
-            }
-            Err(_) => self.drops.count(DropReason::OutSuper),
+        if !self.send_trains(index, &packet) {
+            self.cut(index, &packet);
         }
         self.pool.give(packet);
+    }
+
+    /// Sends a super-packet as trains; `false`, and nothing is sent, where it has to be cut.
+    fn send_trains(&mut self, index: usize, packet: &PacketBuf) -> bool {
+        let Self { interfaces, sockets, trains, train, leaving, drops, pool, .. } = self;
+        let Interface { tunnel, egress, local, traffic, .. } = &interfaces[index].interface;
+        if !is_summed(tunnel) {
+            return false;
+        }
+        // What is refused is cut: then each piece is refused, counted and told of.
+        let Ok(outer) = tunnel.encapsulate_super(packet, egress, pool, train) else {
+            return false;
+        };
+        let local = SocketAddr::new(*local, outer.udp.map_or(0, |ends| ends.source));
+        let Some(socket) = trains.bound_to(local, outer.ttl) else {
+            pool.give_all(train);
+            return false;
+        };
+        traffic.sent.add(train.as_slice().iter().map(wire_packets).sum(), packet.len());
+        // Of one flow, what came before leaves before.
+        transmit(sockets, leaving, drops, pool);
+        let sent = socket.transmit(train, pool);
+        count_refused(drops, DropReason::OutRefused, &sent);
+        true
+    }
+
+    fn cut(&mut self, index: usize, packet: &PacketBuf) {
+        let Ok(plan) = SegmentPlan::new(packet) else {
+            return self.drops.count(DropReason::OutSuper);
+        };
+        for k in 0..plan.count() {
+            let mut piece = self.pool.take(SizeClass::holding(plan.len(k)));
+            let room = piece.append(plan.len(k));
+            if room.and_then(|out| plan.write(k, packet.bytes(), out)).is_some() {
+                self.send_one(index, piece);
+            } else {
+                self.drops.count(DropReason::OutSuper);
+                self.pool.give(piece);
+            }
+        }
     }
 
     fn send_one(&mut self, index: usize, mut packet: PacketBuf) {
@@ -342,6 +380,25 @@ impl TunnelLane {
         if !arriving.is_empty() {
             let sent = interface.port.transmit(arriving, &mut self.pool);
             count_refused(&self.drops, DropReason::InRefused, &sent);
+        }
+    }
+}
+
+/// Whether a tunnel's datagrams have checksums.
+fn is_summed(tunnel: &Tunnel) -> bool {
+    let config = tunnel.config();
+    config.udp.is_some_and(|udp| match config.kind.outer() {
+        Version::V4 => udp.checksum4 == UdpChecksum::Computed,
+        Version::V6 => udp.checksum6 == UdpChecksum::Computed,
+    })
+}
+
+/// Sends what is queued for the network.
+fn transmit(sockets: &mut Sockets, leaving: &mut [Batch; 2], drops: &Drops, pool: &mut Pool) {
+    for (port, leaving) in sockets.outgoing.iter_mut().zip(leaving) {
+        if !leaving.is_empty() {
+            let sent = port.transmit(leaving, pool);
+            count_refused(drops, DropReason::OutRefused, &sent);
         }
     }
 }
