@@ -166,6 +166,33 @@ def test_linux_at_the_other_end(case, uxfrm, linux_network):
         gateway.close()
 
 
+@pytest.mark.parametrize("case", [Case("ipip", 4, "fou"), Case("gre", 4, "gue-csum")], ids=str)
+def test_each_flow_has_a_source_port_of_its_own(case, uxfrm, two):
+    """Nine flows, at least eight ports, and each flow keeps its own; with checksums super-packets leave as trains."""
+    left, right = Gateway(uxfrm, two.left), Gateway(uxfrm, two.right)
+    try:
+        start(left, case.lines(HERE, THERE))
+        start(right, case.lines(THERE, HERE))
+        here, there, length = INSIDE[case.inner]
+        two.left.address("tun1", f"{here}/{length}")
+        two.right.address("tun1", f"{there}/{length}")
+        two.between.seen()
+        for _ in range(9):
+            with two.left.entered():
+                echo.transfer(here, there, TCP_BYTES)
+        frames = [frame for outgoing, frame in two.between.seen() if outgoing and frame[23:24] == bytes([wire.UDP])]
+        behind = 14 + 20 + 8 + (8 if case.kind == "gre" else 0)
+        flows = {(frame[behind + 20 : behind + 22], frame[34:36]) for frame in frames}
+        assert len({inner for inner, _ in flows}) == 9
+        assert len(flows) == 9, "a flow changed its port"
+        assert len({outer for _, outer in flows}) >= 8
+        if case.encap.endswith("csum"):
+            assert max(map(len, frames)) > 4000, "no train was sent"
+    finally:
+        left.close()
+        right.close()
+
+
 @pytest.mark.parametrize("case", [Case("ipip", 4, "fou"), Case("gre", 4, "gue-csum"), Case("sit", 6)], ids=str)
 def test_a_tunnel_within_esp(case, uxfrm, two):
     """FOU inside transport-mode ESP: a policy between the ends applies to tunnels, too, and nothing of them is seen."""
