@@ -205,8 +205,8 @@ impl Following {
         Ok(())
     }
 
-    /// Puts the databases back, the latest change first. A policy that comes back stands behind its equals. Defaults stay: packets
-    /// without a policy meet them in the engine.
+    /// Puts the databases back, the latest change first. Defaults stay: packets without a policy meet them in the
+    /// engine.
     fn undo(&mut self, changes: Changes, database: &mut Database) {
         database.apply(now(), |change| {
             for policy in changes.policies.iter().rev() {
@@ -244,6 +244,6 @@ impl Following {
 fn put_back(change: &mut Change<'_>, policy: &PolicyChange) -> Result<(), Error> {
     match policy {
         PolicyChange::Added(entry) => change.delete_policy(&entry.key()).map(drop),
-        PolicyChange::Removed(entry) => change.add_policy(entry.policy()).map(drop),
+        PolicyChange::Removed(entry) => change.restore_policy(entry).map(drop),
     }
 }

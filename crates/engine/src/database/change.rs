@@ -171,6 +171,20 @@ impl Change<'_> {
         Ok(entry)
     }
 
+    /// Takes back that a policy went: it stands where it stood. Its counts begin anew.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] when there is another of its name by now.
+    pub fn restore_policy(&mut self, entry: &PolicyEntry) -> Result<Arc<PolicyEntry>, Error> {
+        let Database { ledger, next, spare, attendance, .. } = &mut *self.database;
+        let restored = ledger.restore(entry, || spare.part(&mut next.spd))?;
+        spare.note(&restored);
+        attendance.add_policy(&restored);
+        self.changed = true;
+        self.database.wake_for_policy(&restored, self.now);
+        Ok(restored)
+    }
+
     /// `ip xfrm policy update` (`XFRM_MSG_UPDPOLICY`): adds, or takes the place of the one with the same key, with its index.
     ///
     /// # Errors

@@ -67,11 +67,21 @@ impl Place {
         self.priority
     }
 
-    /// Rises with every policy added or updated: the youngest has the highest.
+    /// Whether a policy that takes the place of the one here stands there too.
+    pub(crate) fn suits(self, policy: &Policy) -> bool {
+        (self.software, self.priority) == (is_software(policy), policy.priority)
+    }
+
+    /// Rises with every policy added: the youngest has the highest. One that takes another's place has its age.
     #[must_use]
     pub const fn age(self) -> u64 {
         self.age
     }
+}
+
+/// Whether no device has all of it.
+fn is_software(policy: &Policy) -> bool {
+    policy.offload.as_ref().is_none_or(|offload| offload.kind != OffloadKind::Packet)
 }
 
 const NEVER: u64 = u64::MAX;
@@ -80,8 +90,6 @@ impl PolicyEntry {
     /// A policy with its own terms.
     pub(crate) fn new(policy: &Policy, admission: Admission) -> Self {
         let Admission { index, slot, age, added, terms } = admission;
-        let software =
-            policy.offload.as_ref().is_none_or(|offload| offload.kind != OffloadKind::Packet);
         Self {
             priority: policy.priority,
             slot,
@@ -89,7 +97,7 @@ impl PolicyEntry {
             action: policy.action,
             kind: policy.kind,
             direction: policy.direction,
-            software,
+            software: is_software(policy),
             bytes: AtomicU64::new(0),
             packets: AtomicU64::new(0),
             last_used: AtomicU64::new(NEVER),

@@ -41,12 +41,26 @@ impl Ledger {
         if self.named(&name(policy)).is_some() {
             return Err(Error::Exists);
         }
-        let index = self.index(policy);
-        Ok(self.insert(policy, index, now, spd()))
+        let place = (self.index(policy), self.next_age());
+        Ok(self.insert(policy, place, now, spd()))
     }
 
-    /// Adds a policy; one of the same name gives it its index and goes. It stands behind its equals, as a new one does. It, and the
-    /// one that went.
+    /// Adds a policy that was in before, by the number that it had, where it stood, and as old as it was.
+    pub(crate) fn restore<'a>(
+        &mut self,
+        entry: &PolicyEntry,
+        spd: impl FnOnce() -> &'a mut Spd,
+    ) -> Result<Arc<PolicyEntry>, Error> {
+        let policy = entry.policy();
+        if self.named(&name(&policy)).is_some() {
+            return Err(Error::Exists);
+        }
+        let place = (self.index(&policy), entry.place().age());
+        Ok(self.insert(&policy, place, entry.added(), spd()))
+    }
+
+    /// Adds a policy; one of the same name gives it its index and goes. With the same priority it stands where that stood, with another
+    /// behind its equals, as a new one does (`net/xfrm/xfrm_policy.c: xfrm_policy_insert_list`). It, and the one that went.
     pub(crate) fn update<'a>(
         &mut self,
         policy: &Policy,
@@ -60,7 +74,9 @@ impl Ledger {
         if let Some(old) = &old {
             self.remove(old, spd);
         }
-        Ok((self.insert(policy, index, now, spd), old))
+        let place = old.as_ref().map(|old| old.place()).filter(|old| old.suits(policy));
+        let age = place.map_or_else(|| self.next_age(), |old| old.age());
+        Ok((self.insert(policy, (index, age), now, spd), old))
     }
 
     /// The policy of that name.
@@ -106,17 +122,16 @@ impl Ledger {
     fn insert(
         &mut self,
         policy: &Policy,
-        index: PolicyIndex,
+        (index, age): (PolicyIndex, u64),
         now: Moment,
         spd: &mut Spd,
     ) -> Arc<PolicyEntry> {
-        self.age += 1;
         let slot = self.free_slots.pop().unwrap_or_else(|| {
             self.entries.push(None);
             u32::try_from(self.entries.len() - 1).unwrap_or(u32::MAX)
         });
         let terms = self.terms.share(policy);
-        let admission = Admission { index, slot, age: self.age, added: now, terms };
+        let admission = Admission { index, slot, age, added: now, terms };
         let entry = Arc::new(PolicyEntry::new(policy, admission));
         spd.insert(&entry);
         let (name, number) = (self.hash(&name(policy)), self.hash(&index));
@@ -130,6 +145,12 @@ impl Ledger {
             held(*slot).map_or(0, |entry| hasher.hash_one(entry.index()))
         });
         entry
+    }
+
+    /// A number above all so far.
+    const fn next_age(&mut self) -> u64 {
+        self.age += 1;
+        self.age
     }
 
     /// The index asked for if it is free, else the next free one.

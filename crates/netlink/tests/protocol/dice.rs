@@ -7,6 +7,7 @@ use uxfrm_engine::Family;
 use crate::stage::{attribute, message};
 
 const NEW_POLICY: u16 = 0x13;
+const UPD_POLICY: u16 = 0x19;
 
 /// Numbers that are the same in every run, and what is drawn with them.
 pub(crate) struct Dice {
@@ -106,6 +107,13 @@ impl Candidate {
     /// NEWPOLICY.
     pub(crate) fn add(&self) -> Vec<u8> {
         message(NEW_POLICY, 5, &[self.info.clone(), self.attributes()].concat())
+    }
+
+    /// UPDPOLICY with the other action, and another priority perhaps.
+    pub(crate) fn update(&mut self, dice: &mut Dice) -> Vec<u8> {
+        self.info[161] ^= 1;
+        self.info[152] = dice.pick(&[self.info[152], self.info[152], 1, 2, 3]);
+        message(UPD_POLICY, 5, &[self.info.clone(), self.attributes()].concat())
     }
 
     /// What tells policies of one selector from each other.

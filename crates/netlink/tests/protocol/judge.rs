@@ -30,7 +30,7 @@ fn the_same_policy_decides_over_two_thousand_sets_of_ipv6() {
     judge(Family::V6);
 }
 
-/// Gives both the same new policies in place of the old.
+/// Gives both the same new policies in place of the old, and lets some of them take their own place once more.
 pub(crate) fn set_up(
     kernel: &Kernel,
     stage: &mut Stage,
@@ -42,10 +42,14 @@ pub(crate) fn set_up(
         stage.ask(&flush);
     }
     let most = dice.pick(&[2, 12, 40]);
-    let candidates: Vec<_> = (0..1 + dice.below(most)).map(|_| dice.candidate()).collect();
-    for candidate in &candidates {
-        let add = candidate.add();
-        let (theirs, ours) = (kernel.ask(&add), stage.ask(&add));
+    let mut candidates: Vec<_> = (0..1 + dice.below(most)).map(|_| dice.candidate()).collect();
+    let mut requests: Vec<_> = candidates.iter().map(crate::dice::Candidate::add).collect();
+    for _ in 0..dice.below(8) {
+        let place = dice.below(candidates.len());
+        requests.push(candidates[place].update(dice));
+    }
+    for request in &requests {
+        let (theirs, ours) = (kernel.ask(request), stage.ask(request));
         let verdict = |answers: &[Answer]| answers.first().and_then(Answer::verdict);
         assert_eq!(
             verdict(&ours).map(|(errno, _)| errno),

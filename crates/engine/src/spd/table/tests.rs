@@ -191,8 +191,9 @@ fn priority_decides_then_age_and_never_how_narrow_a_selector_is() {
     assert_eq!(winner(&database), Some(sub), "sub policies come before main ones");
 }
 
+/// As `net/xfrm/xfrm_policy.c: xfrm_policy_insert_list` has it; the machine's kernel is asked in `netlink`'s `tests/protocol/judge.rs`.
 #[test]
-fn an_updated_policy_keeps_its_index_and_stands_behind_its_equals() {
+fn an_updated_policy_keeps_its_index_and_with_its_priority_its_place() {
     let mut database = Database::new(Backend::Portable);
     let (first, second) = database.apply(Moment(0), |change| {
         (
@@ -200,10 +201,28 @@ fn an_updated_policy_keeps_its_index_and_stands_behind_its_equals() {
             change.add_policy(narrower(1, 16)).unwrap().index(),
         )
     });
-    assert_eq!(winner(&database), Some(first));
-    let updated =
-        database.apply(Moment(0), |change| change.update_policy(narrower(1, 8)).unwrap().index());
-    assert_eq!((updated, winner(&database)), (first, Some(second)));
+    let mut update = |policy| {
+        let index =
+            database.apply(Moment(0), |change| change.update_policy(policy).unwrap().index());
+        (index, winner(&database))
+    };
+    assert_eq!(update(narrower(1, 8)), (first, Some(first)));
+    assert_eq!(update(narrower(2, 8)), (first, Some(second)));
+    assert_eq!(update(narrower(1, 8)), (first, Some(second)), "behind its new equals");
+}
+
+#[test]
+fn a_restored_policy_stands_where_it_stood() {
+    let mut database = Database::new(Backend::Portable);
+    database.apply(Moment(0), |change| {
+        let first = change.add_policy(narrower(1, 8)).unwrap();
+        change.add_policy(narrower(1, 16)).unwrap();
+        change.delete_policy(&first.key()).unwrap();
+        let again = change.restore_policy(&first).unwrap();
+        assert_eq!((again.index(), again.place()), (first.index(), first.place()));
+        assert!(change.restore_policy(&first).is_err(), "it is there");
+    });
+    assert_eq!(winner(&database), Some(PolicyIndex(1)));
 }
 
 #[test]
