@@ -11,16 +11,17 @@ SECRET = "a-secret-of-more-than-twenty-octets"
 
 
 class Pluto(IkeDaemon):
-    """One connection `net`, between what is behind `left` and what is behind `right`: the same words at both ends."""
+    """One connection `net`, between what is behind `left` and what is behind `right`, or themselves when that is None: the same words
+    at both ends, but for those in `words`."""
 
     name = "pluto"
 
-    def __init__(self, namespace, before, left, right, encapsulation="auto"):
+    def __init__(self, namespace, before, left, right, words=()):
         super().__init__(namespace)
         self._before = before
         self._libexec = libreswan() + "/usr/libexec"
-        (self.directory / "ipsec.conf").write_text(ipsec_conf(self.directory, left, right, encapsulation))
-        (self.directory / "ipsec.secrets").write_text(f'{left.address} {right.address} : PSK "{SECRET}"\n')
+        (self.directory / "ipsec.conf").write_text(ipsec_conf(self.directory, left, right, dict(words)))
+        (self.directory / "ipsec.secrets").write_text(f': PSK "{SECRET}"\n')
         (self.directory / "nss").mkdir()
         command("certutil", "-N", "-d", f"sql:{self.directory}/nss", "--empty-password")
 
@@ -48,8 +49,21 @@ def libreswan():
     return found.stdout.strip().rstrip("/")
 
 
-def ipsec_conf(directory, left, right, encapsulation):
+def ipsec_conf(directory, left, right, words):
     """`updown` would set routes and rules of packet filters for the kernel's IPsec; uxfrm needs none of that."""
+    connection = {
+        "ikev2": "insist",
+        "authby": "secret",
+        "ike": "aes_gcm128-sha2_256-dh19",
+        "esp": "aes_gcm128",
+        "left": left.address,
+        "leftsubnet": left.net,
+        "leftupdown": "/bin/true",
+        "right": right.address,
+        "rightsubnet": right.net,
+        "rightupdown": "/bin/true",
+    } | words
+    lines = "".join(f"  {word}={value}\n" for word, value in connection.items() if value is not None)
     return f"""\
 config setup
   nssdir={directory}/nss
@@ -57,15 +71,4 @@ config setup
   dumpdir={directory}
 
 conn net
-  ikev2=insist
-  authby=secret
-  ike=aes_gcm128-sha2_256-dh19
-  esp=aes_gcm128
-  encapsulation={encapsulation}
-  left={left.address}
-  leftsubnet={left.net}
-  leftupdown=/bin/true
-  right={right.address}
-  rightsubnet={right.net}
-  rightupdown=/bin/true
-"""
+{lines}"""

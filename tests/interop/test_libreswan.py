@@ -1,5 +1,6 @@
 """Debian's libreswan, unmodified: pluto under `uxfrm exec` at both ends. For the network see topology.Sites."""
 
+import dataclasses
 import re
 
 import pytest
@@ -22,16 +23,20 @@ def sites():
         yield made
 
 
+def ends(sites):
+    return End(sites.left, "10.9.0.1", "10.1.0.0/24"), End(sites.right, "10.9.0.2", "10.2.0.0/24")
+
+
 @pytest.fixture
 def plutos(uxfrm, sites, request):
-    left, right = End(sites.left, "10.9.0.1", "10.1.0.0/24"), End(sites.right, "10.9.0.2", "10.2.0.0/24")
+    left, right = ends(sites)
     with topology.Hosts() as running:
-        yield [start(running, uxfrm, end, left, right, request.param) for end in (left, right)]
+        yield [start(running, uxfrm, end, left, right, {"encapsulation": request.param}) for end in (left, right)]
 
 
-def start(running, uxfrm, end, left, right, encapsulation):
+def start(running, uxfrm, end, left, right, words):
     running.gateway(uxfrm, end.namespace).start(more=CONTROLLED)
-    made = Pluto(end.namespace, [uxfrm, "exec", "--"], left, right, encapsulation)
+    made = Pluto(end.namespace, [uxfrm, "exec", "--"], left, right, words)
     running.callback(made.close)
     made.start()
     return made
@@ -68,3 +73,40 @@ def test_esp_in_udp(plutos, sites):
     right.whack("--rekey-ipsec", "--name", "net")
     sites.left_host.ping(LEFT_HOST, RIGHT_HOST)
     wire.assert_only("esp-in-udp", sites.between.seen())
+
+
+def test_transport_mode_from_host_to_host(uxfrm, sites):
+    left, right = (dataclasses.replace(end, net=None) for end in ends(sites))
+    with topology.Hosts() as running:
+        plutos = [start(running, uxfrm, end, left, right, {"type": "transport"}) for end in (left, right)]
+        plutos[0].whack("--initiate", "--name", "net")
+        sites.left.ping(left.address, right.address)
+        with sites.right.entered():
+            echo.transfer(right.address, left.address, 1 << 20)
+        wire.assert_only("esp", sites.between.seen())
+        assert "mode transport" in running.gateways[0].ip("xfrm policy list")
+
+
+@pytest.mark.parametrize("plutos", ["auto"], indirect=True)
+def test_a_trap_brings_the_tunnel_up(plutos, sites):
+    """The first packet asks for it, waits, and arrives."""
+    plutos[0].whack("--route", "--name", "net")
+    sites.between.seen()
+    sites.left_host.ping(LEFT_HOST, RIGHT_HOST, count=1)
+    wire.assert_only("esp", sites.between.seen())
+
+
+def test_behind_a_nat(uxfrm):
+    """The left end is behind a router that hides it; the right one knows it by its name alone."""
+    prerequisite.libreswan()
+    with topology.SitesWithNat() as sites:
+        left = End(sites.left, "192.168.9.2", "10.1.0.0/24")
+        right = End(sites.right, "10.9.0.2", "10.2.0.0/24")
+        names = {"leftid": "@left", "rightid": "@right"}
+        there = start(sites, uxfrm, right, left, right, names | {"left": "%any"})
+        here = start(sites, uxfrm, left, left, right, names)
+        here.whack("--initiate", "--name", "net")
+        sites.left_host.ping(LEFT_HOST, RIGHT_HOST)
+        sites.right_host.ping(RIGHT_HOST, LEFT_HOST)
+        wire.assert_only("esp-in-udp", sites.between.seen())
+        assert "10.9.0.9" in there.whack("--trafficstatus") + there.whack("--status")
