@@ -16,7 +16,7 @@
 #define BURST 64 /* as in ipsec_mb/burst.rs */
 
 /* Sizes and alignments that ipsec_mb/keys.rs counts on. */
-_Static_assert(sizeof(struct gcm_key_data) <= 1024, "GcmKey is 1024 bytes");
+_Static_assert(sizeof(struct gcm_key_data) <= 1008, "GcmKey's data is 1008 bytes");
 _Static_assert(BURST <= IMB_MAX_BURST_SIZE, "a burst fits the library's");
 
 struct worker {
@@ -48,6 +48,19 @@ struct aead_job {
         const uint8_t *aad;
         uint64_t aad_len;
         uint8_t *tag;
+};
+
+/* The tag goes to own_tag where tag is NULL. */
+struct gcm_job {
+        const uint8_t *keys;
+        const uint8_t *src;
+        uint8_t *dst;
+        uint64_t len;
+        uint8_t *tag;
+        uint64_t aad_len;
+        uint8_t nonce[12];
+        uint8_t aad[12];
+        uint8_t own_tag[16];
 };
 
 /* The numbers of ipsec_mb/ffi.rs. */
@@ -142,24 +155,44 @@ void uxfrm_imb_cmac_keys(const struct worker *worker, const uint8_t *key, uint32
         imb_clear_mem(unused, sizeof(unused));
 }
 
-void uxfrm_imb_gcm_seal(const struct worker *worker, uint32_t bits, const struct aead_job *job, uint64_t tag_len)
+/* Lines of a key that short packets need: the round keys, and the lowest powers of the hash key. */
+static inline void fetch_key(const uint8_t *keys)
 {
-        IMB_MGR *mgr = worker->mgr;
-        const aes_gcm_enc_dec_t call = bits == 128 ? mgr->gcm128_enc : bits == 192 ? mgr->gcm192_enc : mgr->gcm256_enc;
-        struct gcm_context_data context;
-
-        call((const struct gcm_key_data *)job->keys, &context, job->dst, job->src, job->len, job->nonce, job->aad,
-             job->aad_len, job->tag, tag_len);
+        for (size_t at = 0; at < 192; at += 64)
+                __builtin_prefetch(keys + at);
+        for (size_t at = 832; at < 1024; at += 64)
+                __builtin_prefetch(keys + at);
 }
 
-void uxfrm_imb_gcm_open(const struct worker *worker, uint32_t bits, const struct aead_job *job, uint64_t tag_len)
+/*
+ * Packets of one key size and tag length, one call each. What a call reads beside the packet was written before the first call: the library
+ * loads it in wider pieces than it was stored in, which must not be too soon after.
+ */
+static void gcm_burst(aes_gcm_enc_dec_t call, struct gcm_job *jobs, uint32_t n, uint64_t tag_len)
 {
-        IMB_MGR *mgr = worker->mgr;
-        const aes_gcm_enc_dec_t call = bits == 128 ? mgr->gcm128_dec : bits == 192 ? mgr->gcm192_dec : mgr->gcm256_dec;
         struct gcm_context_data context;
 
-        call((const struct gcm_key_data *)job->keys, &context, job->dst, job->src, job->len, job->nonce, job->aad,
-             job->aad_len, job->tag, tag_len);
+        for (uint32_t i = 0; i < n; i++) {
+                struct gcm_job *job = &jobs[i];
+                if (i + 2 < n && jobs[i + 2].keys != job->keys)
+                        fetch_key(jobs[i + 2].keys);
+                call((const struct gcm_key_data *)job->keys, &context, job->dst, job->src, job->len, job->nonce, job->aad,
+                     job->aad_len, job->tag != NULL ? job->tag : job->own_tag, tag_len);
+        }
+}
+
+void uxfrm_imb_gcm_seal(const struct worker *worker, uint32_t bits, struct gcm_job *jobs, uint32_t n, uint64_t tag_len)
+{
+        const IMB_MGR *mgr = worker->mgr;
+
+        gcm_burst(bits == 128 ? mgr->gcm128_enc : bits == 192 ? mgr->gcm192_enc : mgr->gcm256_enc, jobs, n, tag_len);
+}
+
+void uxfrm_imb_gcm_open(const struct worker *worker, uint32_t bits, struct gcm_job *jobs, uint32_t n, uint64_t tag_len)
+{
+        const IMB_MGR *mgr = worker->mgr;
+
+        gcm_burst(bits == 128 ? mgr->gcm128_dec : bits == 192 ? mgr->gcm192_dec : mgr->gcm256_dec, jobs, n, tag_len);
 }
 
 /* The tag over aad, then src: in two pieces, so that neither must be moved. */

@@ -1,12 +1,12 @@
 //! A worker's end of the crate: batches of jobs in, verdicts out.
 //!
 //! 1. Each job's shape is checked.
-//! 2. What goes one packet at a time is done at once.
+//! 2. What goes one packet at a time is done at once; direct calls are made together, when all that they read is written.
 //! 3. The rest waits, and is taken out by lane (packets whose algorithms agree) in bursts.
 //! 4. A burst too small to pay goes one packet at a time.
 
 use crate::error::Error;
-use crate::ipsec_mb::{BURST, Lane, Worker};
+use crate::ipsec_mb::{BURST, Calls, Lane, Worker};
 use crate::job::{Authenticity, OpenJob, SealJob};
 use crate::key::{Ready, SaKey, SmallBursts};
 use crate::portable::{self, Scratch};
@@ -38,13 +38,22 @@ impl Crypter {
     /// Encrypts and signs every job and sets its verdict.
     pub fn seal(&mut self, jobs: &mut [SealJob<'_>]) {
         self.waiting.clear();
+        let mut calls = Calls::new();
         for (i, job) in jobs.iter_mut().enumerate() {
             let Some(text_len) = job.text_len() else {
                 job.verdict = portable::refused(job.esp);
                 continue;
             };
             match (&job.key.ready, &mut self.ipsec_mb) {
-                (Ready::Direct(key), Some(worker)) => worker.seal_direct(key, job, text_len),
+                (Ready::Direct(key), Some(worker)) if key.authenticates_only() => {
+                    worker.seal_gmac(key, job, text_len);
+                }
+                (Ready::Direct(key), Some(worker)) => {
+                    if calls.are_others(key, job.key.shape.icv_len()) {
+                        calls.run_sealing(worker);
+                    }
+                    calls.seal(key, job, text_len);
+                }
                 (Ready::Burst { .. }, Some(_)) if job.esp.len() <= LONGEST_IN_BURST => {
                     self.waiting.push(i)
                 }
@@ -54,6 +63,9 @@ impl Crypter {
             }
         }
         let Some(worker) = &mut self.ipsec_mb else { return };
+        if !calls.is_empty() {
+            calls.run_sealing(worker);
+        }
         while let Some(burst) = self.waiting.next_burst(|i| (jobs[i].key, jobs[i].esp.len())) {
             if burst.pays {
                 worker.seal_burst(jobs, burst.chosen());
@@ -70,13 +82,24 @@ impl Crypter {
     /// Checks every job and decrypts the authentic ones; sets its verdict.
     pub fn open(&mut self, jobs: &mut [OpenJob<'_>]) {
         self.waiting.clear();
-        for (i, job) in jobs.iter_mut().enumerate() {
+        let mut calls = Calls::new();
+        for i in 0..jobs.len() {
+            let job = &mut jobs[i];
             let Some(text_len) = job.text_len() else {
                 job.verdict = Authenticity::Runt;
                 continue;
             };
             match (&job.key.ready, &mut self.ipsec_mb) {
-                (Ready::Direct(key), Some(worker)) => worker.open_direct(key, job, text_len),
+                (Ready::Direct(key), Some(worker)) if key.authenticates_only() => {
+                    worker.open_gmac(key, job, text_len);
+                }
+                (Ready::Direct(key), Some(worker)) => {
+                    if calls.are_others(key, job.key.shape.icv_len()) {
+                        calls.run_opening(worker, jobs);
+                    }
+                    // A batch has fewer than 2^32 packets.
+                    calls.open(key, &mut jobs[i], text_len, u32::try_from(i).unwrap_or(0));
+                }
                 (Ready::Burst { .. }, Some(_)) if job.esp.len() <= LONGEST_IN_BURST => {
                     self.waiting.push(i)
                 }
@@ -86,6 +109,9 @@ impl Crypter {
             }
         }
         let Some(worker) = &mut self.ipsec_mb else { return };
+        if !calls.is_empty() {
+            calls.run_opening(worker, jobs);
+        }
         while let Some(burst) = self.waiting.next_burst(|i| (jobs[i].key, jobs[i].esp.len())) {
             if burst.pays {
                 worker.open_burst(jobs, burst.chosen());

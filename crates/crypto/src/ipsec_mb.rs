@@ -13,6 +13,7 @@ use core::ptr::NonNull;
 use std::sync::OnceLock;
 
 pub(crate) use self::burst::BURST;
+pub(crate) use self::direct::Calls;
 pub(crate) use self::keys::{BurstKey, DirectKey, Lane};
 
 use crate::job::{OpenJob, SealJob};
@@ -38,12 +39,14 @@ impl Worker {
         NonNull::new(unsafe { ffi::uxfrm_imb_new() }).map(Self)
     }
 
-    pub(crate) fn seal_direct(&mut self, key: &DirectKey, job: &mut SealJob<'_>, text_len: usize) {
-        direct::seal(self, key, job, text_len);
+    /// Signs a packet of GMAC.
+    pub(crate) fn seal_gmac(&mut self, key: &DirectKey, job: &mut SealJob<'_>, text_len: usize) {
+        direct::seal_gmac(self, key, job, text_len);
     }
 
-    pub(crate) fn open_direct(&mut self, key: &DirectKey, job: &mut OpenJob<'_>, text_len: usize) {
-        direct::open(self, key, job, text_len);
+    /// Checks a packet of GMAC.
+    pub(crate) fn open_gmac(&mut self, key: &DirectKey, job: &mut OpenJob<'_>, text_len: usize) {
+        direct::open_gmac(self, key, job, text_len);
     }
 
     /// Seals the chosen jobs, at most [`BURST`], all of one lane and of a checked shape.

@@ -3,7 +3,7 @@
 use core::{fmt, ptr};
 
 use crate::key::SaKey;
-use crate::transform::{HEADER_LEN, Transform};
+use crate::transform::HEADER_LEN;
 
 /// The half of the sequence number that is not in the packet (RFC 4303 §2.2.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl<'a> SealJob<'a> {
 
     /// Bytes of text, or `None` when the job is [`Sealing::Malformed`].
     pub(crate) fn text_len(&self) -> Option<usize> {
-        let len = text_len(&self.key.transform, self.esp.len())?;
+        let len = self.key.shape.text_len(self.esp.len())?;
         self.plain.is_none_or(|plain| plain.len() == len).then_some(len)
     }
 }
@@ -131,7 +131,7 @@ impl<'a> OpenJob<'a> {
 
     /// Bytes of text, or `None` when the job is a [`Authenticity::Runt`].
     pub(crate) fn text_len(&self) -> Option<usize> {
-        let len = text_len(&self.key.transform, self.esp.len())?;
+        let len = self.key.shape.text_len(self.esp.len())?;
         self.plain.as_ref().is_none_or(|plain| plain.len() >= len).then_some(len)
     }
 }
@@ -191,12 +191,4 @@ impl Span {
             None => Self::into(text, None),
         }
     }
-}
-
-/// Pad length and next header, at the least.
-const TRAILER_LEN: usize = 2;
-
-fn text_len(transform: &Transform, esp_len: usize) -> Option<usize> {
-    let len = esp_len.checked_sub(transform.overhead())?;
-    (len >= TRAILER_LEN && len.is_multiple_of(transform.block_len())).then_some(len)
 }

@@ -12,8 +12,45 @@ use crate::transform::Transform;
 /// Expanded keys of one SA: immutable, shared by all workers, wiped when dropped. Debug shows the transform only.
 pub struct SaKey {
     pub(crate) transform: Transform,
+    pub(crate) shape: Shape,
     pub(crate) ready: Ready,
 }
+
+/// A transform's lengths, worked out once.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    overhead: u8,
+    icv_len: u8,
+    /// The cipher's block, a power of two, less one.
+    block_mask: u8,
+}
+
+impl Shape {
+    /// Overhead is at most 8 + 16 + 32 bytes, a block 16.
+    fn of(transform: &Transform) -> Self {
+        let narrow = |len: usize| u8::try_from(len).unwrap_or(u8::MAX);
+        Self {
+            overhead: narrow(transform.overhead()),
+            icv_len: narrow(transform.icv_len()),
+            block_mask: narrow(transform.block_len() - 1),
+        }
+    }
+
+    /// Bytes of text in `esp_len` bytes; `None` when they hold no whole blocks, or not even a trailer.
+    #[inline(always)]
+    pub(crate) fn text_len(self, esp_len: usize) -> Option<usize> {
+        let len = esp_len.checked_sub(self.overhead.into())?;
+        (len >= TRAILER_LEN && len & usize::from(self.block_mask) == 0).then_some(len)
+    }
+
+    #[inline(always)]
+    pub(crate) fn icv_len(self) -> usize {
+        self.icv_len.into()
+    }
+}
+
+/// Pad length and next header, at the least.
+const TRAILER_LEN: usize = 2;
 
 /// For whom the keys are expanded.
 pub(crate) enum Ready {
@@ -53,7 +90,7 @@ impl SaKey {
         let small = match backend {
             Backend::Portable => {
                 let ready = Ready::Portable(PortableKey::new(transform, enc, auth)?);
-                return Ok(Self { transform: *transform, ready });
+                return Ok(Self { transform: *transform, shape: Shape::of(transform), ready });
             }
             Backend::IpsecMb if !ipsec_mb::available() => {
                 return Err(Error::BackendUnavailable(backend.name()));
@@ -61,7 +98,8 @@ impl SaKey {
             Backend::IpsecMb => SmallBursts::Burst,
             Backend::Auto => SmallBursts::Portable,
         };
-        Ok(Self { transform: *transform, ready: Ready::fastest(transform, enc, auth, small)? })
+        let ready = Ready::fastest(transform, enc, auth, small)?;
+        Ok(Self { transform: *transform, shape: Shape::of(transform), ready })
     }
 
     /// What the keys are for.

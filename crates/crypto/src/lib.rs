@@ -21,6 +21,7 @@ mod crypter;
 #[cfg(target_arch = "x86_64")]
 pub mod cycles;
 mod error;
+mod icv;
 #[cfg_attr(not(ipsec_mb), path = "ipsec_mb/absent.rs")]
 mod ipsec_mb;
 mod job;

@@ -7,10 +7,10 @@ mod ccm;
 mod gmac;
 mod mac;
 
-use subtle::ConstantTimeEq;
 use zeroize::Zeroize;
 
 use crate::error::Error;
+use crate::icv;
 use crate::job::{Authenticity, Iv, OpenJob, Parts, SealJob, Sealing, SeqHigh};
 use crate::material::KeyMaterial;
 use crate::transform::{Aead, Auth, Cipher, HEADER_LEN, Kind, MAX_ICV_LEN, Transform};
@@ -263,7 +263,7 @@ impl Received {
 
     /// In constant time.
     pub(crate) fn matches(&self, tag: &[u8]) -> bool {
-        self.icv[..self.len].ct_eq(&tag[..self.len]).into()
+        icv::matches(&self.icv[..self.len], tag)
     }
 }
 

@@ -32,6 +32,45 @@ impl DirectKey {
     }
 }
 
+impl DirectKey {
+    pub(crate) fn authenticates_only(&self) -> bool {
+        match self.0 {}
+    }
+}
+
+/// Always empty.
+pub(crate) struct Calls;
+
+impl Calls {
+    pub(crate) fn new() -> Self {
+        Self
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        true
+    }
+
+    pub(crate) fn are_others(&self, key: &DirectKey, _: usize) -> bool {
+        match key.0 {}
+    }
+
+    pub(crate) fn seal(&mut self, key: &DirectKey, _: &mut SealJob<'_>, _: usize) {
+        match key.0 {}
+    }
+
+    pub(crate) fn open(&mut self, key: &DirectKey, _: &mut OpenJob<'_>, _: usize, _: u32) {
+        match key.0 {}
+    }
+
+    pub(crate) fn run_sealing(&mut self, worker: &mut Worker) {
+        match worker.0 {}
+    }
+
+    pub(crate) fn run_opening(&mut self, worker: &mut Worker, _: &mut [OpenJob<'_>]) {
+        match worker.0 {}
+    }
+}
+
 impl BurstKey {
     pub(crate) fn new(_: &Transform, _: &KeyMaterial, _: &KeyMaterial) -> Option<Self> {
         None
@@ -47,11 +86,11 @@ impl Worker {
         None
     }
 
-    pub(crate) fn seal_direct(&mut self, _: &DirectKey, _: &mut SealJob<'_>, _: usize) {
+    pub(crate) fn seal_gmac(&mut self, _: &DirectKey, _: &mut SealJob<'_>, _: usize) {
         match self.0 {}
     }
 
-    pub(crate) fn open_direct(&mut self, _: &DirectKey, _: &mut OpenJob<'_>, _: usize) {
+    pub(crate) fn open_gmac(&mut self, _: &DirectKey, _: &mut OpenJob<'_>, _: usize) {
         match self.0 {}
     }
 

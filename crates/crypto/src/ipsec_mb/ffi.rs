@@ -40,6 +40,20 @@ pub(super) struct AeadJob {
     pub(super) tag: *mut u8,
 }
 
+/// The tag goes to `own_tag` where `tag` is null.
+#[repr(C)]
+pub(super) struct GcmJob {
+    pub(super) keys: *const u8,
+    pub(super) src: *const u8,
+    pub(super) dst: *mut u8,
+    pub(super) len: u64,
+    pub(super) tag: *mut u8,
+    pub(super) aad_len: u64,
+    pub(super) nonce: [u8; 12],
+    pub(super) aad: [u8; 12],
+    pub(super) own_tag: [u8; 16],
+}
+
 impl CipherJob {
     pub(super) const NONE: Self = Self {
         keys: core::ptr::null(),
@@ -127,13 +141,15 @@ unsafe extern "C" {
     pub(super) fn uxfrm_imb_gcm_seal(
         worker: *const Worker,
         bits: u32,
-        job: *const AeadJob,
+        jobs: *mut GcmJob,
+        n: u32,
         tag_len: u64,
     );
     pub(super) fn uxfrm_imb_gcm_open(
         worker: *const Worker,
         bits: u32,
-        job: *const AeadJob,
+        jobs: *mut GcmJob,
+        n: u32,
         tag_len: u64,
     );
     pub(super) fn uxfrm_imb_gmac(

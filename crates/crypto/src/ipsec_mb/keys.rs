@@ -11,13 +11,13 @@ use crate::transform::{Aead, AesSize, Auth, Cipher, Digest, Kind, Transform};
 pub(crate) struct DirectKey {
     pub(super) secret: Secret<GcmKey>,
     pub(super) bits: u32,
-    pub(super) authenticates_only: bool,
+    authenticates_only: bool,
 }
 
-/// `struct gcm_key_data`, which wants 64-byte alignment (its header forgets so), and the salt.
+/// `struct gcm_key_data`, which wants 64-byte alignment (its header forgets so), and the salt, in the line of the hash key's first powers.
 #[repr(C, align(64))]
 pub(super) struct GcmKey {
-    pub(super) data: [u8; 1024],
+    pub(super) data: [u8; 1008],
     pub(super) salt: [u8; 4],
 }
 
@@ -83,7 +83,7 @@ impl DirectKey {
         let mut secret = Secret::<GcmKey>::zeroed();
         let (key, salt) = enc.expose().split_at(size.bytes());
         secret.salt = array(salt);
-        // SAFETY: the key is `size` long; the shim asserts that the expanded key fits 1024 bytes; aligned to 64.
+        // SAFETY: the key is `size` long; the shim asserts that the expanded key fits 1008 bytes; aligned to 64.
         unsafe {
             ffi::uxfrm_imb_gcm_key(
                 worker.shared(),
@@ -93,6 +93,12 @@ impl DirectKey {
             );
         }
         Some(Self { secret, bits: size.bits(), authenticates_only })
+    }
+
+    /// GMAC, which is not for [`Calls`](super::Calls).
+    #[inline]
+    pub(crate) fn authenticates_only(&self) -> bool {
+        self.authenticates_only
     }
 }
 
