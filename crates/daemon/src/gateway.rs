@@ -153,7 +153,7 @@ impl Gateway {
         database.publish();
         let following = Following::new(reservations, guard, routes);
         let xfrm = Xfrm::new(config.control.acquire_expires.get()).context("no random numbers")?;
-        let keepalives = Keepalives::open(config.wire.mark.get())?;
+        let keepalives = Keepalives::new(config.wire.mark.get());
         let tunnels = None;
         Ok(Self {
             database,
