@@ -32,6 +32,9 @@ const CAUSE_UPDATE: u32 = 64;
 /// Between looks at all counters: the unit of the timer thresholds.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
+/// States that are looked at in a fraction of [`PAUSE`].
+const QUICKLY_LOOKED_AT: usize = 100_000;
+
 impl Server {
     pub(super) fn counters(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
         let raw: RawAevent = call.head()?;
@@ -97,7 +100,8 @@ impl Server {
         Ok(())
     }
 
-    /// When [`Server::tell_counters`] must be called at the latest: a tenth of a second after the last time while somebody listens.
+    /// When [`Server::tell_counters`] must be called at the latest: a tenth of a second after the last time while somebody listens, and as
+    /// much more for each 100,000 states.
     #[must_use]
     pub fn poll_counters(&self) -> Option<Moment> {
         let listening = self.clients.are_listening(Groups::AEVENTS);
@@ -114,7 +118,7 @@ impl Server {
         if self.next_look.is_some_and(|at| now < at) {
             return;
         }
-        self.next_look = Some(now.plus(PAUSE));
+        self.next_look = Some(now.plus(PAUSE * pauses(snapshot.sad.len())));
         for sa in snapshot.sad.iter() {
             let (sent, received) = (sa.sequence().last(), sa.replay().highest());
             let Some(cause) = sa.aevents().due(sent, received, now) else { continue };
@@ -149,11 +153,26 @@ impl Server {
     }
 }
 
+/// How many pauses lie between two looks: a look takes as long as there are states, and shall take the same share of the time however many.
+fn pauses(states: usize) -> u32 {
+    u32::try_from(states / QUICKLY_LOOKED_AT).unwrap_or(u32::MAX).saturating_add(1)
+}
+
 fn put_thresholds(datagram: &mut Datagram, flags: u32, thresholds: Thresholds) {
     if flags & REPLAY_THRESHOLD != 0 {
         datagram.attribute(AttributeType::ReplayThresh, &thresholds.packets);
     }
     if flags & TIMER_THRESHOLD != 0 {
         datagram.attribute(AttributeType::EtimerThresh, &thresholds.time);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_are_rarer_where_there_are_more_states() {
+        assert_eq!([0, 99_999, 100_000, 1_000_000].map(pauses), [1, 1, 2, 11]);
     }
 }
