@@ -127,7 +127,7 @@ impl Control {
         })
     }
 
-    /// Serves all that ask, until nobody does or the time for it is over; then the descriptor stays readable.
+    /// Serves all that ask. The descriptor stays readable while somebody does.
     ///
     /// # Errors
     /// The kernel's about the socket itself; what is wrong with a client only ends that client.
@@ -143,8 +143,11 @@ impl Control {
             if count == 0 || begun.elapsed() >= BUDGET {
                 return Ok(());
             }
-            if let Some(client) = quick {
-                self.stay_with(client, protocol);
+            match quick {
+                Some(client) => self.stay_with(client, protocol),
+                // Nobody else was ready: should somebody be by now, the descriptor says so.
+                None if count == 1 => return Ok(()),
+                None => {}
             }
             round = Instant::now();
         }

@@ -199,7 +199,9 @@ impl Gateway {
                 let mut serving = Serving { xfrm, database, following };
                 control.serve(&mut serving).context("the control socket is broken")?;
             }
-            while let Some(request) = signals.next()? {
+            while ready.has(SIGNALS)
+                && let Some(request) = signals.next()?
+            {
                 match request {
                     Request::Stop => return Ok(()),
                     Request::Reload => {
