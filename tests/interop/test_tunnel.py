@@ -6,6 +6,8 @@ tunnels go in UDP and back without: receiving and sending are independent.
 
 import dataclasses
 import json
+import time
+import types
 
 import pytest
 
@@ -218,6 +220,35 @@ def test_a_tunnel_within_esp(case, uxfrm, two):
     finally:
         left.close()
         right.close()
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_esp_behind_a_receive_port(family, uxfrm):
+    """ESP as the foo: scapy seals a datagram and puts the ESP packet into UDP; the answer comes as plain ESP."""
+    scapy = pytest.importorskip("test_scapy")
+    association = Association(GCM_128, "tunnel", family, family)
+    with topology.UxfrmAndWire() as network:
+        gateway = Gateway(uxfrm, network.here)
+        end = types.SimpleNamespace(network=network, log=gateway.log)
+        try:
+            version = "-6 " if family == 6 else ""
+            start(gateway, [f"{version}fou add port {PORT} ipproto 50"], association.lines(HERE, THERE))
+            ours = scapy.security_association(association, THERE, HERE)
+            theirs = scapy.security_association(association, HERE, THERE)
+            for length in (10, 1000):
+                data = echo.payload(length)
+                frame = scapy.sealed_request(association, end, ours, data)
+                sealed = scapy.packet(frame)
+                header, esp = type(sealed)(src=sealed.src, dst=sealed.dst), bytes(sealed.payload)
+                in_udp = header / scapy.UDP(sport=7777, dport=PORT) / esp
+                network.far.seen()
+                network.far.send(frame[:14] + bytes(in_udp))
+                answer = scapy.next_esp(end, time.monotonic() + scapy.ANSWER_SECONDS)
+                assert answer is not None, f"{drops(gateway)} {gateway.stat()}"
+                scapy.assert_answer(association, theirs.decrypt(scapy.packet(answer)), data)
+            assert drops(gateway) == {}
+        finally:
+            gateway.close()
 
 
 def test_a_tunnel_into_itself_is_stopped(uxfrm, two):

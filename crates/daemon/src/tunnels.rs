@@ -3,8 +3,8 @@
 //! Each tunnel is a TUN of its name, up from the start, without addresses and routes: those are the user's own (`ip addr`, `ip route`).
 //! A tunnel without `local` gets the address that the way to its other end has when the gateway starts.
 //!
-//! Not here yet: changing them while the gateway runs (`uxfrm fou`, `uxfrm link`, `uxfrm exec -- ip fou`), receive ports with `dev`, and what no tunnel
-//! takes behind a receive port (ESP in FOU), which is counted as `tunnel_in_unclaimed`.
+//! Not here yet: changing them while the gateway runs (`uxfrm fou`, `uxfrm link`, `uxfrm exec -- ip fou`), receive ports with `dev`,
+//! and what neither a tunnel nor ESP is behind a receive port: it is counted as `tunnel_in_unclaimed`.
 
 use std::{fmt::Write as _, fs, net::SocketAddr, path::PathBuf, sync::Arc};
 

@@ -22,14 +22,15 @@ use std::{
     time::Duration,
 };
 
-use uxfrm_engine::{Cut, split};
+use uxfrm_engine::{Cut, Moment, split};
 use uxfrm_io::{
-    Port, Transmitted,
+    Port, Transmitted, clock,
     poll::{Poller, Waker},
     wire_packets,
 };
 use uxfrm_packet::{
-    Batch, Coalescer, IpPacket, Notes, PacketBuf, Pool, SegmentPlan, Segments, SizeClass, Version,
+    Batch, Coalescer, IpPacket, Notes, PacketBuf, Pool, Protocol, SegmentPlan, Segments, SizeClass,
+    Version,
 };
 use uxfrm_tunnel::{
     DropReason, Egress, Event, HashSeed, Inside, Outer, Ports, Tunnel, Tunnels,
@@ -42,6 +43,13 @@ use crate::Error;
 
 /// How long the loop waits at the most.
 const IDLE: Duration = Duration::from_millis(500);
+
+/// `net.ipv4.route.min_pmtu`.
+const LEAST_V4: usize = 552;
+/// RFC 8200 §5.
+const LEAST_V6: usize = 1280;
+/// `net.ipv4.route.mtu_expires`: ten minutes in nanoseconds.
+const NARROW_FOR: u64 = 600_000_000_000;
 
 /// Ports that one loop can wait for.
 const MOST_PORTS: usize = 64;
@@ -96,6 +104,10 @@ struct Side {
     interface: Interface,
     coalescer: Coalescer,
     arriving: Batch,
+    /// What the path took at the start.
+    whole_path: usize,
+    /// How long an ICMP error's word of the path's MTU holds.
+    narrow_until: Option<Moment>,
 }
 
 impl TunnelLane {
@@ -121,16 +133,11 @@ impl TunnelLane {
                 poller.add(descriptor, token).map_err(Error::Poll)?;
             }
         }
-        let sides = interfaces.into_iter().map(|interface| Side {
-            interface,
-            coalescer: Coalescer::new(),
-            arriving: Batch::new(),
-        });
         Ok(Self {
             poller,
             tunnels,
             ports,
-            interfaces: sides.collect(),
+            interfaces: interfaces.into_iter().map(Side::new).collect(),
             sockets,
             drops: Arc::default(),
             pool: Pool::new(),
@@ -195,6 +202,7 @@ impl TunnelLane {
 
     /// Sends what a TUN handed over.
     fn send(&mut self, index: usize) {
+        self.interfaces[index].widen(now());
         let mut batch = std::mem::take(&mut self.batch);
         for packet in batch.drain() {
             match packet.segments {
@@ -313,6 +321,7 @@ impl TunnelLane {
             }
         }
         self.batch = batch;
+        transmit(&mut self.sockets, &mut self.leaving, &self.drops, &mut self.pool);
         for index in 0..self.interfaces.len() {
             let Side { coalescer, arriving, .. } = &mut self.interfaces[index];
             coalescer.flush(arriving);
@@ -323,6 +332,12 @@ impl TunnelLane {
     fn receive_one(&mut self, mut packet: PacketBuf, device: u32) {
         let tunnel = match self.tunnels.receive(&mut packet, device, &self.ports) {
             Ok(Inside::Tunnel(tunnel)) => tunnel,
+            // To our own address, as ESP without UDP: so whoever takes ESP here gets it (`fou_udp_recv` returns the protocol to the IP layer).
+            // Nothing else: it would come by loopback, where the inbound guard lets everything pass.
+            Ok(Inside::Other(Protocol::ESP)) => {
+                let is_v6 = packet.bytes().first().is_some_and(|first| first >> 4 == 6);
+                return self.leaving[usize::from(is_v6)].push(packet);
+            }
             Ok(Inside::Other(_)) => {
                 self.drops.count(DropReason::InUnclaimed);
                 return self.pool.give(packet);
@@ -362,7 +377,7 @@ impl TunnelLane {
                 && let Some(side) = side_of(&mut self.interfaces, news.tunnel)
             {
                 if let Event::PathMtu(mtu) = news.event {
-                    lower(&mut side.interface.egress.path_mtu, mtu);
+                    side.narrow(mtu, now());
                 }
                 let told = news.told(error.bytes(), &mut self.pool);
                 told.into_iter().for_each(|told| side.arriving.push(told));
@@ -410,11 +425,38 @@ pub fn egress(path_mtu: usize, device_mtu: usize, seed: u64) -> Egress {
     Egress { path_mtu, device_mtu, seed: HashSeed(seed), source_ports }
 }
 
-/// A path's MTU becomes smaller, but not below what every path takes (`net.ipv4.route.min_pmtu`, RFC 8200 §5).
-fn lower(path_mtu: &mut usize, told: u32) {
-    const LEAST: usize = 552;
-    let told = usize::try_from(told).unwrap_or(usize::MAX).max(LEAST);
-    *path_mtu = told.min(*path_mtu);
+impl Side {
+    fn new(interface: Interface) -> Self {
+        let whole_path = interface.egress.path_mtu;
+        let (coalescer, arriving) = (Coalescer::new(), Batch::new());
+        Self { interface, coalescer, arriving, whole_path, narrow_until: None }
+    }
+
+    /// The path's MTU becomes smaller for a while, but not below what every path takes.
+    fn narrow(&mut self, told: u32, now: Moment) {
+        let least = match self.interface.tunnel.config().kind.outer() {
+            Version::V4 => LEAST_V4,
+            Version::V6 => LEAST_V6,
+        };
+        let told = usize::try_from(told).unwrap_or(usize::MAX).max(least);
+        let path_mtu = &mut self.interface.egress.path_mtu;
+        if told < *path_mtu {
+            *path_mtu = told;
+            self.narrow_until = Some(Moment(now.0 + NARROW_FOR));
+        }
+    }
+
+    /// Tries the whole path again when its time has come.
+    fn widen(&mut self, now: Moment) {
+        if self.narrow_until.is_some_and(|until| now >= until) {
+            self.narrow_until = None;
+            self.interface.egress.path_mtu = self.whole_path;
+        }
+    }
+}
+
+fn now() -> Moment {
+    Moment(clock::boot_nanoseconds())
 }
 
 fn side_of<'s>(sides: &'s mut [Side], tunnel: &Arc<Tunnel>) -> Option<&'s mut Side> {

@@ -56,7 +56,7 @@ drop_reasons! {
     InUdpChecksum => "tunnel_in_udp_checksum";
     /// Inbound: no UDP checksum over IPv6, and the receive port does not allow that (RFC 6936 §4).
     InZeroChecksum => "tunnel_in_zero_checksum";
-    /// Inbound: nothing behind the UDP header of a direct port, a GUE header cut short, or one without room for what its flags announce.
+    /// Inbound: a GUE header cut short, or one without room for what its flags announce.
     InGueTruncated => "tunnel_in_gue_truncated";
     /// Inbound: a GUE version other than 0 and 1, or version 1 before what is no IP packet.
     InGueVersion => "tunnel_in_gue_version";

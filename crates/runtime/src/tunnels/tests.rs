@@ -113,14 +113,10 @@ fn what_goes_no_further_is_counted_and_told() {
     assert_eq!(left.lane.drops().of(DropReason::OutTooBig), 1);
     let told = taken(&mut left.host);
     assert_eq!((told.len(), told[0].bytes()[20..22].to_vec()), (1, vec![3, 4]));
-    let esp = packets::ip(
-        [192, 0, 2, 2].into(),
-        [192, 0, 2, 1].into(),
-        uxfrm_packet::Protocol::ESP,
-        &[1; 40],
-    );
+    let strange =
+        packets::ip([192, 0, 2, 2].into(), [192, 0, 2, 1].into(), Protocol::SCTP, &[1; 40]);
     let (mut far, mut other) = pair(config(Kind::Ipip, None));
-    other.lane.leaving[0].push(PacketBuf::from_slice(&esp));
+    other.lane.leaving[0].push(PacketBuf::from_slice(&strange));
     let sent =
         other.lane.sockets.outgoing[0].transmit(&mut other.lane.leaving[0], &mut Pool::new());
     assert_eq!(sent.packets, 1);
@@ -147,12 +143,8 @@ fn an_icmp_error_lowers_the_paths_mtu_and_reaches_the_inner_sender() {
     let wire = taken_from(right.lane.sockets.incoming[0].0.as_mut());
     let mut message = vec![3, 4, 0, 0, 0, 0, 4, 176];
     message.extend(&wire[0].bytes()[..100]);
-    let error = packets::ip(
-        [203, 0, 113, 1].into(),
-        [192, 0, 2, 1].into(),
-        uxfrm_packet::Protocol::ICMP,
-        &message,
-    );
+    let error =
+        packets::ip([203, 0, 113, 1].into(), [192, 0, 2, 1].into(), Protocol::ICMP, &message);
     give(&mut left.errors, PacketBuf::from_slice(&error));
     turn(&mut left);
     assert_eq!(left.lane.interfaces[0].interface.egress.path_mtu, 1200);
@@ -161,6 +153,11 @@ fn an_icmp_error_lowers_the_paths_mtu_and_reaches_the_inner_sender() {
     assert_eq!(ip.destination, IpAddr::from([10, 0, 0, 1]));
     assert_eq!(told[0].bytes()[26..28], 1172_u16.to_be_bytes());
     assert_eq!(told[0].checksum, Checksum::AsIs);
+    let side = &mut left.lane.interfaces[0];
+    side.widen(Moment(now().0 + NARROW_FOR / 2));
+    assert_eq!(side.interface.egress.path_mtu, 1200);
+    side.widen(Moment(now().0 + NARROW_FOR));
+    assert_eq!(side.interface.egress.path_mtu, 1500);
 }
 
 fn taken_from(port: &mut dyn Port) -> Vec<PacketBuf> {
