@@ -26,8 +26,8 @@ pub(crate) trait Words: Copy + Eq + std::fmt::Debug + Send + Sync {
     fn difference(&self, value: &Self, mask: &Self) -> u64;
 }
 
-/// Bytes of the longest words, rounded up so that any place is inside.
-pub(crate) const MOST_BYTES: usize = 40;
+/// No words have more bytes. A power of two, so that a place is kept inside without a division.
+pub(crate) const MOST_BYTES: usize = 64;
 
 /// Words of IPv4: both addresses, upper layer.
 pub(crate) type V4 = [u64; 2];
