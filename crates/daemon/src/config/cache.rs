@@ -51,7 +51,7 @@ enum Mode {
 enum Room {
     #[default]
     Usual,
-    /// Flows, rounded up to a power of two.
+    /// Flows, rounded down to whole sets of seven.
     Entries(NonZeroU32),
     /// Bytes, never more.
     Memory(NonZeroU64),
@@ -94,8 +94,7 @@ impl Flows {
             Room::Usual => CacheSettings::default().flows,
             Room::Entries(entries) => usize::try_from(entries.get()).unwrap_or(usize::MAX),
             Room::Memory(memory) => {
-                let flows = usize::try_from(memory.get()).unwrap_or(usize::MAX) / bytes;
-                1 << flows.max(1).ilog2()
+                (usize::try_from(memory.get()).unwrap_or(usize::MAX) / bytes).max(1)
             }
         };
         CacheSettings { mode, flows }
@@ -133,8 +132,7 @@ mod tests {
         assert_eq!(outbound.v4, CacheSettings { mode: CacheMode::On, flows: 5000 });
         assert_eq!(outbound.v6, CacheSettings::default());
         assert_eq!(inbound.v6.mode, CacheMode::Off);
-        // 2^14 flows of 35 bytes are 560 KiB; twice as many would be more than was allowed.
-        assert_eq!(inbound.v4.flows, 1 << 14);
+        assert_eq!(inbound.v4.flows, 1_048_576 / CacheSettings::BYTES[0]);
     }
 
     #[test]

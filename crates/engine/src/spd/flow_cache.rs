@@ -47,8 +47,8 @@ pub enum CacheMode {
 pub struct CacheSettings {
     /// When it is used.
     pub mode: CacheMode,
-    /// Flows that there is room for at the most, rounded up to a power of two; 35 bytes each for IPv4, 67 for IPv6, taken as they come. Twice
-    /// as many as flows are expected lose hardly any to others of the same set.
+    /// Flows that there is room for at the most, rounded down to whole sets of seven; 37 bytes each for IPv4, 74 for IPv6, taken as they come.
+    /// Twice as many as flows are expected lose hardly any to others of the same set.
     pub flows: usize,
 }
 
@@ -127,7 +127,7 @@ impl Default for CacheSettings {
 
 impl CacheSettings {
     /// Bytes of each flow's room, at the most: of IPv4, of IPv6.
-    pub const BYTES: [usize; 2] = [35, 67];
+    pub const BYTES: [usize; 2] = [37, 74];
 }
 
 impl From<CacheSettings> for CacheFamilies {

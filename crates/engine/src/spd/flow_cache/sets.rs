@@ -1,7 +1,8 @@
-//! A set-associative table from flows to what was found out about them: eight flows a set, one byte of each one's hash side by side.
+//! A set-associative table from flows to what was found out about them: seven flows a set, one byte of each one's hash side by side before them.
 //!
 //! A look-up reads eight bytes that say where in its set a flow may be, and then that place: 32 bytes for IPv4, 64 for IPv6, within
-//! one cache line. All memory comes zeroed from the allocator and is touched only as flows come.
+//! one cache line. A set is within one page, but for some, whatever the pages' size: finding the page is a good part of the cost of a read at
+//! random. All memory comes zeroed from the allocator and is touched only as flows come.
 
 use super::key::Key;
 use crate::spd::classifier::ternary::mix;
@@ -9,21 +10,23 @@ use crate::spd::classifier::ternary::mix;
 /// Flows of one family: keys of `N` words in places of `W`.
 #[derive(Debug)]
 pub(crate) struct Sets<const N: usize, const W: usize> {
-    /// Eight bits of each way's hash, the first lowest; 0 is a free place.
-    tags: Box<[u64]>,
-    /// Places of `W` words, from the first one on that is aligned to a place's size.
+    /// Places of `W` words, eight of each set: what is known of the set, then its flows. From the first word on that is aligned to a
+    /// place's size.
     words: Box<[u64]>,
     aligned: usize,
-    /// Hashes of flows seen once: what is met here again is let in.
-    door: Box<[u16]>,
+    sets: usize,
     seed: [u64; 4],
     coin: u64,
     entries: usize,
 }
 
-const WAYS: usize = 8;
-/// Door places for each set.
-const DOORS: usize = 8;
+/// Places of a set, the first for the set itself: a word of tags, eight bits of each flow's hash, 0 for a free place and for this one;
+/// two words of [doors](Sets::knock); the rest is 0, and no flow is ever found here.
+const PLACES: usize = 8;
+/// Flows of a set.
+const WAYS: usize = PLACES - 1;
+const TAGS: usize = 0;
+const DOORS: [usize; 2] = [1, 2];
 
 /// A key with its hash.
 #[derive(Clone, Copy, Debug)]
@@ -77,16 +80,15 @@ pub(crate) enum Settled {
 }
 
 impl<const N: usize, const W: usize> Sets<N, W> {
-    /// Room for `flows`, rounded up to a power of two.
+    /// Room for `flows`, rounded down to whole sets, of which there is one at least.
     pub(crate) fn new(flows: usize, seed: u64) -> Self {
-        let sets = flows.div_ceil(WAYS).max(1).next_power_of_two();
-        let words: Box<[u64]> = vec![0; sets * WAYS * W + W - 1].into();
+        let sets = Self::room_for(flows) / WAYS;
+        let words: Box<[u64]> = vec![0; sets * PLACES * W + W - 1].into();
         let beyond = words.as_ptr().addr() / size_of::<u64>() % W;
         Self {
-            tags: vec![0; sets].into(),
-            aligned: (W - beyond) % W,
             words,
-            door: vec![0; sets * DOORS].into(),
+            aligned: (W - beyond) % W,
+            sets,
             seed: [1, 2, 3, 4].map(|salt: u64| {
                 mix(seed ^ 0x9e37_79b9_7f4a_7c15, salt.wrapping_mul(0xd6e8_feb8_6659_fd93)) | 1
             }),
@@ -111,14 +113,14 @@ impl<const N: usize, const W: usize> Sets<N, W> {
     /// Fetches the tags of a key's set.
     #[inline]
     pub(crate) fn prefetch(&self, key: &Hashed<N>) {
-        uxfrm_packet::prefetch(&self.tags[self.set(key)]);
+        uxfrm_packet::prefetch(self.place(self.set(key)));
     }
 
     /// Where a key is if it is anywhere and nothing is in its way; fetched for [`Sets::find_at`].
     #[inline]
     pub(crate) fn likely(&self, key: &Hashed<N>) -> usize {
         let set = self.set(key);
-        let place = set * WAYS + first(matching(self.tags[set], tag(key))) % WAYS;
+        let place = set + first(matching(self.tags(set), tag(key))) % PLACES;
         uxfrm_packet::prefetch(self.place(place));
         place
     }
@@ -156,47 +158,44 @@ impl<const N: usize, const W: usize> Sets<N, W> {
     /// Keeps an answer for a flow that has none, from its second packet on.
     pub(crate) fn offer(&mut self, key: &Hashed<N>, answer: u32, now: Epochs) -> Settled {
         let set = self.set(key);
-        let [_, _, high, low, at, die, ..] = key.hash.to_be_bytes();
-        let door = &mut self.door[set * DOORS + usize::from(at) % DOORS];
-        let knock = u16::from_be_bytes([high, low]) | 1;
-        if *door != knock {
-            // Two flows before one door, turn by turn, would keep each other out for ever.
-            self.coin = self.coin.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-            if *door == 0 || self.coin >> 63 == 0 {
-                *door = knock;
-            }
+        if !self.knock(set, key) {
             return Settled::NotYet;
         }
-        *door = 0;
         // Several packets of one flow may come in one batch.
         if self.seek(key).is_some() {
             return Settled::NotYet;
         }
-        let tags = self.tags[set].to_le_bytes();
-        let free = tags.iter().position(|tag| *tag == 0);
-        let stale = || (0..WAYS).find(|way| self.epochs(set * WAYS + way).policies != now.policies);
-        let (way, settled) = match (free, stale()) {
-            (Some(way), _) => (way, Settled::Kept),
-            (None, Some(way)) => (way, Settled::Evicted),
+        let tags = self.tags(set).to_le_bytes();
+        let free = (1..PLACES).find(|place| tags[*place] == 0);
+        let stale = || (1..PLACES).find(|at| self.epochs(set + at).policies != now.policies);
+        let (at, settled) = match (free, stale()) {
+            (Some(at), _) => (at, Settled::Kept),
+            (None, Some(at)) => (at, Settled::Evicted),
             // Whichever: the hash is as good as a die, and one set's flows have different ones.
-            (None, None) => (usize::from(die) % WAYS, Settled::Evicted),
+            (None, None) => (1 + usize::from(key.hash.to_le_bytes()[3]) % WAYS, Settled::Evicted),
         };
         self.entries += usize::from(settled == Settled::Kept);
-        let shift = 8 * way;
-        self.tags[set] = self.tags[set] & !(0xff << shift) | u64::from(tag(key)) << shift;
-        self.write(set * WAYS + way, &key.key, Value { answer, bundle: NO_BUNDLE }, now);
+        let shift = 8 * at;
+        let tags = self.tags(set) & !(0xff << shift) | u64::from(tag(key)) << shift;
+        self.place_mut(set)[TAGS] = tags;
+        self.write(set + at, &key.key, Value { answer, bundle: NO_BUNDLE }, now);
         settled
     }
 
     /// Forgets all.
     pub(crate) fn clear(&mut self) {
-        self.tags.fill(0);
+        (0..self.sets).for_each(|set| self.place_mut(set * PLACES)[TAGS] = 0);
         self.entries = 0;
     }
 
+    /// Flows that there is room for when `flows` are asked for.
+    pub(crate) fn room_for(flows: usize) -> usize {
+        (flows / WAYS).max(1) * WAYS
+    }
+
     /// Flows that there is room for.
-    pub(crate) const fn room(&self) -> usize {
-        self.tags.len() * WAYS
+    pub(crate) fn room(&self) -> usize {
+        self.sets * WAYS
     }
 
     pub(crate) const fn entries(&self) -> usize {
@@ -204,21 +203,55 @@ impl<const N: usize, const W: usize> Sets<N, W> {
     }
 
     pub(crate) fn memory(&self) -> usize {
-        size_of_val(&*self.tags) + size_of_val(&*self.words) + size_of_val(&*self.door)
+        size_of_val(&*self.words)
     }
 
+    /// Whether a flow was here before, of late: each set has eight doors, at which flows leave a part of their hash with their first packet.
+    fn knock(&mut self, set: usize, key: &Hashed<N>) -> bool {
+        let [_, low, high, at, ..] = key.hash.to_le_bytes();
+        let knock = u16::from_le_bytes([low, high]) | 1;
+        let at_doors: [u16; 8] = std::array::from_fn(|door| {
+            let [a, b, ..] = (self.place(set)[DOORS[door / 4]] >> (door % 4 * 16)).to_le_bytes();
+            u16::from_le_bytes([a, b])
+        });
+        if let Some(door) = at_doors.iter().position(|seen| *seen == knock) {
+            self.leave(set, door, 0);
+            return true;
+        }
+        // Flows before one door, turn by turn, would keep each other out for ever.
+        self.coin = self.coin.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        match at_doors.iter().position(|seen| *seen == 0) {
+            Some(door) => self.leave(set, door, knock),
+            None if self.coin >> 63 == 0 => self.leave(set, usize::from(at >> 5), knock),
+            None => {}
+        }
+        false
+    }
+
+    fn leave(&mut self, set: usize, door: usize, knock: u16) {
+        let doors = &mut self.place_mut(set)[DOORS[door / 4]];
+        let shift = door % 4 * 16;
+        *doors = *doors & !(0xffff << shift) | u64::from(knock) << shift;
+    }
+
+    /// The first place of a key's set.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "fewer sets than that")]
     fn set(&self, key: &Hashed<N>) -> usize {
-        key.hash as usize & (self.tags.len() - 1)
+        ((key.hash >> 32) * self.sets as u64 >> 32) as usize * PLACES
+    }
+
+    #[inline]
+    fn tags(&self, set: usize) -> u64 {
+        self.place(set)[TAGS]
     }
 
     /// Where a key is.
     fn seek(&self, key: &Hashed<N>) -> Option<usize> {
         let set = self.set(key);
-        let mut found = matching(self.tags[set], tag(key));
+        let mut found = matching(self.tags(set), tag(key));
         while found != 0 {
-            let place = set * WAYS + first(found);
+            let place = set + first(found);
             if self.is(place, &key.key) {
                 return Some(place);
             }
@@ -230,6 +263,11 @@ impl<const N: usize, const W: usize> Sets<N, W> {
     #[inline]
     fn place(&self, place: usize) -> &[u64; W] {
         &self.words[self.aligned..].as_chunks().0[place]
+    }
+
+    #[inline]
+    fn place_mut(&mut self, place: usize) -> &mut [u64; W] {
+        &mut self.words[self.aligned..].as_chunks_mut().0[place]
     }
 
     #[inline]
@@ -255,8 +293,7 @@ impl<const N: usize, const W: usize> Sets<N, W> {
     }
 
     fn write(&mut self, place: usize, key: &Key<N>, value: Value, now: Epochs) {
-        let from = self.aligned + place * W;
-        let words = &mut self.words[from..from + W];
+        let words = self.place_mut(place);
         words[..N].copy_from_slice(&key.words);
         words[N] = u64::from(key.spi) << 32 | u64::from(value.answer);
         words[N + 1] = u64::from(value.bundle) << 32 | u64::from(now.bits());
@@ -288,7 +325,7 @@ fn is<const N: usize, const W: usize>(words: &[u64; W], key: &Key<N>) -> bool {
 /// The byte that stands for a key among its set's; never 0.
 #[inline]
 fn tag<const N: usize>(key: &Hashed<N>) -> u8 {
-    key.hash.to_be_bytes()[0].max(1)
+    key.hash.to_le_bytes()[0].max(1)
 }
 
 /// The uppermost bit of each byte in which a tag may stand; now and then one byte too many, above one that is right.

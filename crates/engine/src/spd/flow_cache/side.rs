@@ -97,7 +97,7 @@ impl<const N: usize, const W: usize> Side<N, W> {
             question.look_up(answers, flows, without);
             return found(&known);
         }
-        if self.sets.room() < SMALLEST.min(self.settings.flows) {
+        if self.sets.room() < Sets::<N, W>::room_for(SMALLEST.min(self.settings.flows)) {
             self.sets = Sets::new(SMALLEST.min(self.settings.flows), self.seed);
         }
         let mut keys = [Hashed::NONE; TOGETHER];
@@ -122,7 +122,7 @@ impl<const N: usize, const W: usize> Side<N, W> {
                 (CacheMode::Auto, _) => Worth::Much,
             };
             let room = self.sets.room();
-            if self.pace.decide(room, most, worth) == Decision::TakeRoom {
+            if self.pace.decide(room, Sets::<N, W>::room_for(most), worth) == Decision::TakeRoom {
                 self.wanted = Some((room * GROWTH).min(most));
             }
         }
