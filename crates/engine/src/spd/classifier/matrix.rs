@@ -167,7 +167,7 @@ impl<W: Words> Matrix<W> {
         let used = self.policies.len() / 64 + 1;
         let rows = words_mut(&mut self.lines).chunks_exact_mut(self.width);
         rows.zip(fits).for_each(|(row, fits)| open(&mut row[..used], at, fits));
-        let (rank, asks_more) = (rule.rank, rule.asks_more());
+        let (rank, asks_more) = (rule.rank(), rule.asks_more());
         self.policies.insert(at, Column { rank, asks_more, entry: Arc::clone(&rule.entry) });
     }
 

@@ -371,7 +371,7 @@ fn one_by_one<'a, W: Words>(rules: &'a [Rule<W>], key: &Key<W>, best: &mut Best<
     };
     while let Some(rule) = rules.get(fits.trailing_zeros() as usize) {
         if !rule.asks_more() || fits_more(&rule.entry, key) {
-            return best.consider(rule.rank, &rule.entry);
+            return best.consider(rule.rank(), &rule.entry);
         }
         fits &= fits - 1;
     }

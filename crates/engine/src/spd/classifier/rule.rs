@@ -8,16 +8,16 @@ use crate::PolicyEntry;
 /// A policy with its selector beside it, so that only one that fits is looked at itself.
 #[derive(Clone, Debug)]
 pub(crate) struct Rule<W> {
+    /// Its lowest 24 bits, which are nothing in packets, hold the rank.
     pub(crate) value: W,
     /// Its last bit says that the policy asks for a mark or an interface too.
     pub(crate) mask: W,
-    pub(crate) rank: Rank,
     pub(crate) entry: Arc<PolicyEntry>,
 }
 
-/// Device policies first, then by priority. Equal ranks are told apart by age, which only the policy knows.
+/// Device policies first, then by priority as far as 22 bits tell. Equal ranks are told apart by what only the policy knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Rank(u64);
+pub(crate) struct Rank(u32);
 
 /// The first of the policies seen so far.
 #[derive(Clone, Copy, Debug)]
@@ -28,14 +28,18 @@ pub(crate) struct Best<'a> {
 
 /// Always 0 in packets and in values.
 const MORE: u64 = 1;
+/// Where the rank stands in a value; no mask asks for these bits.
+const RANK: u64 = 0xff_fffe;
+/// The rank of the last priorities.
+const LAST_PRIORITY: u32 = (1 << 22) - 1;
 
 impl Rank {
     /// Behind all policies.
-    pub(crate) const LAST: Self = Self(u64::MAX);
+    pub(crate) const LAST: Self = Self(u32::MAX);
 
     pub(crate) fn of(entry: &PolicyEntry) -> Self {
         let place = entry.place();
-        Self(u64::from(place.is_software()) << 32 | u64::from(place.priority().0))
+        Self(u32::from(place.is_software()) << 22 | place.priority().0.min(LAST_PRIORITY))
     }
 }
 
@@ -44,11 +48,16 @@ impl<W: Words> Rule<W> {
         let Ternary { value, mask } = Ternary::<W>::of(entry);
         let more = if mask.extra == 0 { 0 } else { MORE };
         Self {
-            value: value.words,
+            value: value.words.or_last(u64::from(Rank::of(entry).0) << 1),
             mask: mask.words.or_last(more),
-            rank: Rank::of(entry),
             entry: Arc::clone(entry),
         }
+    }
+
+    /// Its rank.
+    #[inline]
+    pub(crate) fn rank(&self) -> Rank {
+        Rank(((self.value.word(W::COUNT - 1) & RANK) >> 1) as u32)
     }
 
     /// Whether a packet's words fit; when [`Rule::asks_more`], that is not all.
