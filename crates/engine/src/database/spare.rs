@@ -1,8 +1,8 @@
 //! Policies to be changed that no snapshot shares.
 //!
 //! A change copies the nodes on its way down that a snapshot has too, and a copy counts on every part that it shares. At a million policies
-//! that was most of the time of a change, and it took from readers the very lines that they look at. So there are two trees that share little: while one
-//! is published, the one that was published before takes in what has changed since and becomes the next. When somebody still reads it, or when
+//! that was most of the time of a change, and it took from readers the very lines that they look at. So there are a few trees that share
+//! little: while one is published, the youngest that nobody reads any more takes in what has changed since and becomes the next. When all are read, or when
 //! much has changed, the published one is copied as far as need be.
 
 use std::sync::Arc;
@@ -12,12 +12,22 @@ use crate::{PolicyEntry, Spd};
 /// What was published before, and what has changed since then.
 #[derive(Debug, Default)]
 pub(super) struct Spare {
-    before: Option<Arc<Spd>>,
-    since: Vec<Arc<PolicyEntry>>,
-    /// Somebody reads these. They are freed here, not by the reader.
+    /// The oldest first.
+    before: Vec<Older>,
+    /// Somebody reads these, or nobody can use them. They are freed here, not by a reader.
     read: Vec<Arc<Spd>>,
 }
 
+/// Policies as they were.
+#[derive(Debug)]
+struct Older {
+    spd: Arc<Spd>,
+    /// What came or went until the next one's time.
+    changed: Vec<Arc<PolicyEntry>>,
+}
+
+/// So many may be read still while one is free: readers look at the two newest.
+const KEPT: usize = 3;
 /// With more changes than these there is more to catch up with than to copy.
 const MOST: usize = 4096;
 
@@ -30,36 +40,50 @@ impl Spare {
             if let Some(old) = self.reclaim(&newest) {
                 *spd = Arc::new(old);
             }
-            self.since.clear();
-            self.before = Some(newest);
+            self.before.push(Older { spd: newest, changed: Vec::new() });
+            if self.before.len() > KEPT {
+                self.read.push(self.before.remove(0).spd);
+            }
         }
         Arc::make_mut(spd)
     }
 
     /// A policy came or went.
     pub(super) fn note(&mut self, entry: &Arc<PolicyEntry>) {
-        if self.since.len() <= MOST {
-            self.since.push(Arc::clone(entry));
+        if let Some(last) = self.before.last_mut()
+            && last.changed.len() <= MOST
+        {
+            last.changed.push(Arc::clone(entry));
         }
     }
 
-    /// What was published before, as the newest.
+    /// The youngest that nobody reads any more, as the newest is.
     fn reclaim(&mut self, newest: &Spd) -> Option<Spd> {
-        let before = self.before.take()?;
-        if self.since.len() > MOST {
-            self.read.push(before);
-            return None;
-        }
-        match Arc::try_unwrap(before) {
-            Ok(mut old) => {
-                old.follow(newest, &self.since);
-                Some(old)
+        let mut behind = 0;
+        for at in (0..self.before.len()).rev() {
+            behind += self.before[at].changed.len();
+            if behind > MOST {
+                self.read.extend(self.before.drain(..=at).map(|older| older.spd));
+                return None;
             }
-            Err(before) => {
-                self.read.push(before);
-                None
+            if Arc::strong_count(&self.before[at].spd) == 1 {
+                return self.catch_up(at, newest);
             }
         }
+        None
+    }
+
+    fn catch_up(&mut self, at: usize, newest: &Spd) -> Option<Spd> {
+        let Older { spd, changed } = self.before.remove(at);
+        let mut spd = Arc::try_unwrap(spd).ok()?;
+        spd.follow(newest, &changed);
+        for later in &self.before[at..] {
+            spd.follow(newest, &later.changed);
+        }
+        if let Some(earlier) = at.checked_sub(1) {
+            self.before[earlier].changed.extend(changed);
+        }
+        Some(spd)
     }
 }
 
