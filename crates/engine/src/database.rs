@@ -38,6 +38,8 @@ pub struct Database {
     attendance: Attendance,
     ledger: Ledger,
     spare: Spare,
+    /// Policies that are to be put in together.
+    coming: Vec<Arc<PolicyEntry>>,
     timers: Timers,
     keepalives: Vec<Keepalive>,
     backend: Backend,
@@ -81,6 +83,7 @@ impl Database {
             attendance: Attendance::None,
             ledger: Ledger::default(),
             spare: Spare::default(),
+            coming: Vec::new(),
             timers: Timers::default(),
             keepalives: Vec::new(),
             backend,
@@ -135,6 +138,7 @@ impl Database {
         let mut change = Change { database: self, now, changed: false };
         let result = changes(&mut change);
         if change.changed {
+            self.settle_policies();
             self.advance();
         }
         result
@@ -292,9 +296,31 @@ impl Database {
     }
 
     fn remove_policy(&mut self, entry: &Arc<PolicyEntry>) {
-        self.ledger.remove(entry, self.spare.part(&mut self.next.spd));
+        self.ledger.remove(entry);
+        self.take_out(entry);
+    }
+
+    /// Lets no look-up find a policy that the ledger no longer has.
+    fn take_out(&mut self, entry: &Arc<PolicyEntry>) {
+        self.settle_policies();
+        self.spare.part(&mut self.next.spd).remove(entry);
         self.spare.note(entry);
         self.attendance.remove_policy(entry);
+    }
+
+    fn put_in(&mut self, entry: &Arc<PolicyEntry>) {
+        self.coming.push(Arc::clone(entry));
+        self.attendance.add_policy(entry);
+    }
+
+    /// Lets look-ups find the policies that came.
+    fn settle_policies(&mut self) {
+        if self.coming.is_empty() {
+            return;
+        }
+        let coming = std::mem::take(&mut self.coming);
+        self.spare.part(&mut self.next.spd).insert_all(&coming);
+        coming.iter().for_each(|entry| self.spare.note(entry));
     }
 
     /// Makes the next generation from what has changed.

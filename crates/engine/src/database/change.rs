@@ -162,10 +162,8 @@ impl Change<'_> {
     /// # Errors
     /// What [`Error`] says of policies; [`Error::Exists`] when direction, kind, selector, mark and if_id are those of another.
     pub fn add_policy(&mut self, policy: Policy) -> Result<Arc<PolicyEntry>, Error> {
-        let Database { ledger, next, spare, attendance, .. } = &mut *self.database;
-        let entry = ledger.add(&policy, self.now, || spare.part(&mut next.spd))?;
-        spare.note(&entry);
-        attendance.add_policy(&entry);
+        let entry = self.database.ledger.add(&policy, self.now)?;
+        self.database.put_in(&entry);
         self.changed = true;
         self.database.wake_for_policy(&entry, self.now);
         Ok(entry)
@@ -176,10 +174,8 @@ impl Change<'_> {
     /// # Errors
     /// [`Error::Exists`] when there is another of its name by now.
     pub fn restore_policy(&mut self, entry: &PolicyEntry) -> Result<Arc<PolicyEntry>, Error> {
-        let Database { ledger, next, spare, attendance, .. } = &mut *self.database;
-        let restored = ledger.restore(entry, || spare.part(&mut next.spd))?;
-        spare.note(&restored);
-        attendance.add_policy(&restored);
+        let restored = self.database.ledger.restore(entry)?;
+        self.database.put_in(&restored);
         self.changed = true;
         self.database.wake_for_policy(&restored, self.now);
         Ok(restored)
@@ -190,14 +186,11 @@ impl Change<'_> {
     /// # Errors
     /// What [`Error`] says of policies.
     pub fn update_policy(&mut self, policy: Policy) -> Result<Arc<PolicyEntry>, Error> {
-        let Database { ledger, next, spare, attendance, .. } = &mut *self.database;
-        let (entry, old) = ledger.update(&policy, self.now, || spare.part(&mut next.spd))?;
+        let (entry, old) = self.database.ledger.update(&policy, self.now)?;
         if let Some(old) = &old {
-            spare.note(old);
-            attendance.remove_policy(old);
+            self.database.take_out(old);
         }
-        spare.note(&entry);
-        attendance.add_policy(&entry);
+        self.database.put_in(&entry);
         self.changed = true;
         self.database.wake_for_policy(&entry, self.now);
         Ok(entry)

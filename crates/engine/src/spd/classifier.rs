@@ -93,6 +93,30 @@ impl Classifier {
         }
     }
 
+    /// As [`Classifier::insert`] of each.
+    pub(crate) fn insert_all(&mut self, entries: &[Arc<PolicyEntry>]) {
+        if entries.len() < self.len {
+            return entries.iter().for_each(|entry| self.insert(entry));
+        }
+        let (mut v4, mut v6) =
+            (<[[Vec<Rule<V4>>; 2]; 3]>::default(), <[[Vec<Rule<V6>>; 2]; 3]>::default());
+        for entry in entries {
+            let (direction, kind) = (entry.direction() as usize, entry.kind() as usize);
+            match (entry.if_id().0, entry.family()) {
+                (0, Family::V4) => v4[direction][kind].push(Rule::of(entry)),
+                (0, Family::V6) => v6[direction][kind].push(Rule::of(entry)),
+                (_, _) => self.insert(entry),
+            }
+        }
+        for ((bins, v4), v6) in self.plain.iter_mut().zip(v4).zip(v6) {
+            for ((bins, v4), v6) in bins.iter_mut().zip(v4).zip(v6) {
+                self.len += v4.len() + v6.len();
+                bins.v4.insert_all(v4);
+                bins.v6.insert_all(v6);
+            }
+        }
+    }
+
     pub(crate) fn insert(&mut self, entry: &Arc<PolicyEntry>) {
         self.len += 1;
         let bins = self.bins_mut(entry);

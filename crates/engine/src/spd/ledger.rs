@@ -8,10 +8,10 @@ use hashbrown::HashTable;
 use super::{check, entry::Admission, terms::AllTerms};
 use crate::{
     Direction, Error, IfId, Mark, Moment, Policy, PolicyEntry, PolicyIndex, PolicyKey, PolicyKind,
-    PolicyName, Selector, Spd,
+    PolicyName, Selector,
 };
 
-/// All policies. What it does to them, it does to the [`Spd`] that workers will read as well.
+/// All policies.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     /// By their slots.
@@ -31,52 +31,41 @@ type Name = (Direction, PolicyKind, Selector, Mark, IfId);
 
 impl Ledger {
     /// Adds a policy whose name is new.
-    pub(crate) fn add<'a>(
-        &mut self,
-        policy: &Policy,
-        now: Moment,
-        spd: impl FnOnce() -> &'a mut Spd,
-    ) -> Result<Arc<PolicyEntry>, Error> {
+    pub(crate) fn add(&mut self, policy: &Policy, now: Moment) -> Result<Arc<PolicyEntry>, Error> {
         check::verify(policy)?;
         if self.named(&name(policy)).is_some() {
             return Err(Error::Exists);
         }
         let place = (self.index(policy), self.next_age());
-        Ok(self.insert(policy, place, now, spd()))
+        Ok(self.insert(policy, place, now))
     }
 
     /// Adds a policy that was in before, by the number that it had, where it stood, and as old as it was.
-    pub(crate) fn restore<'a>(
-        &mut self,
-        entry: &PolicyEntry,
-        spd: impl FnOnce() -> &'a mut Spd,
-    ) -> Result<Arc<PolicyEntry>, Error> {
+    pub(crate) fn restore(&mut self, entry: &PolicyEntry) -> Result<Arc<PolicyEntry>, Error> {
         let policy = entry.policy();
         if self.named(&name(&policy)).is_some() {
             return Err(Error::Exists);
         }
         let place = (self.index(&policy), entry.place().age());
-        Ok(self.insert(&policy, place, entry.added(), spd()))
+        Ok(self.insert(&policy, place, entry.added()))
     }
 
     /// Adds a policy; one of the same name gives it its index and goes. With the same priority it stands where that stood, with another
     /// behind its equals, as a new one does (`net/xfrm/xfrm_policy.c: xfrm_policy_insert_list`). It, and the one that went.
-    pub(crate) fn update<'a>(
+    pub(crate) fn update(
         &mut self,
         policy: &Policy,
         now: Moment,
-        spd: impl FnOnce() -> &'a mut Spd,
     ) -> Result<(Arc<PolicyEntry>, Option<Arc<PolicyEntry>>), Error> {
         check::verify(policy)?;
         let old = self.named(&name(policy)).cloned();
         let index = old.as_ref().map_or_else(|| self.index(policy), |old| old.index());
-        let spd = spd();
         if let Some(old) = &old {
-            self.remove(old, spd);
+            self.remove(old);
         }
         let place = old.as_ref().map(|old| old.place()).filter(|old| old.suits(policy));
         let age = place.map_or_else(|| self.next_age(), |old| old.age());
-        Ok((self.insert(policy, (index, age), now, spd), old))
+        Ok((self.insert(policy, (index, age), now), old))
     }
 
     /// The policy of that name.
@@ -105,9 +94,8 @@ impl Ledger {
     }
 
     /// Takes a policy out that is in.
-    pub(crate) fn remove(&mut self, entry: &Arc<PolicyEntry>, spd: &mut Spd) {
+    pub(crate) fn remove(&mut self, entry: &Arc<PolicyEntry>) {
         let slot = entry.slot();
-        spd.remove(entry);
         let (name, index) = (self.hash(&name_of(entry)), self.hash(&entry.index()));
         for (table, hash) in [(&mut self.by_name, name), (&mut self.by_index, index)] {
             if let Ok(found) = table.find_entry(hash, |held| *held == slot) {
@@ -124,7 +112,6 @@ impl Ledger {
         policy: &Policy,
         (index, age): (PolicyIndex, u64),
         now: Moment,
-        spd: &mut Spd,
     ) -> Arc<PolicyEntry> {
         let slot = self.free_slots.pop().unwrap_or_else(|| {
             self.entries.push(None);
@@ -133,7 +120,6 @@ impl Ledger {
         let terms = self.terms.share(policy);
         let admission = Admission { index, slot, age, added: now, terms };
         let entry = Arc::new(PolicyEntry::new(policy, admission));
-        spd.insert(&entry);
         let (name, number) = (self.hash(&name(policy)), self.hash(&index));
         let Self { entries, hasher, .. } = self;
         entries[slot as usize] = Some(Arc::clone(&entry));
@@ -195,28 +181,24 @@ mod tests {
     use super::*;
     use crate::spd::table::tests::policy;
 
-    fn add(ledger: &mut Ledger, spd: &mut Spd, port: u16, mark: u32) -> Arc<PolicyEntry> {
+    fn add(ledger: &mut Ledger, port: u16, mark: u32) -> Arc<PolicyEntry> {
         let mut policy = policy(Direction::Out, 1);
         policy.selector.source_port = crate::PortMask::exactly(port);
         policy.mark = Mark { value: mark, mask: 1 };
-        ledger.add(&policy, Moment(0), || spd).unwrap()
+        ledger.add(&policy, Moment(0)).unwrap()
     }
 
     #[test]
     fn terms_are_kept_once_and_go_with_the_last_policy_that_has_them() {
-        let (mut ledger, mut spd) = (Ledger::default(), Spd::default());
-        let entries: Vec<_> = (0..100).map(|port| add(&mut ledger, &mut spd, port, 0)).collect();
-        let other = add(&mut ledger, &mut spd, 1, 1);
+        let mut ledger = Ledger::default();
+        let entries: Vec<_> = (0..100).map(|port| add(&mut ledger, port, 0)).collect();
+        let other = add(&mut ledger, 1, 1);
         assert_eq!(ledger.terms.len(), 2);
-        ledger.remove(&other, &mut spd);
+        ledger.remove(&other);
         assert_eq!(ledger.terms.len(), 1);
-        entries.iter().for_each(|entry| ledger.remove(entry, &mut spd));
+        entries.iter().for_each(|entry| ledger.remove(entry));
         assert_eq!((ledger.terms.len(), ledger.by_name.len(), ledger.by_index.len()), (0, 0, 0));
         assert_eq!(ledger.iter().count(), 0);
-        assert_eq!(
-            add(&mut ledger, &mut spd, 7, 7).slot(),
-            entries[99].slot(),
-            "slots are used again"
-        );
+        assert_eq!(add(&mut ledger, 7, 7).slot(), entries[99].slot(), "slots are used again");
     }
 }

@@ -165,8 +165,8 @@ impl Spd {
         (self.defaults, self.generation) = (newer.defaults, newer.generation);
     }
 
-    pub(crate) fn insert(&mut self, entry: &Arc<PolicyEntry>) {
-        self.classifier.insert(entry);
+    pub(crate) fn insert_all(&mut self, entries: &[Arc<PolicyEntry>]) {
+        self.classifier.insert_all(entries);
         self.generation += 1;
     }
 

@@ -179,6 +179,16 @@ impl<W: Words> Node<W> {
         }
     }
 
+    /// Plans anew when they are most of all there is, which is much faster than one by one.
+    pub(crate) fn insert_all(&mut self, coming: Vec<Rule<W>>) {
+        if coming.len() < self.len().max(FEW) {
+            return coming.into_iter().for_each(|rule| self.insert(rule));
+        }
+        let mut rules = self.rules();
+        rules.extend(coming);
+        *self = Self::of(rules);
+    }
+
     /// Takes a policy out that is in.
     pub(crate) fn remove(&mut self, rule: &Rule<W>) {
         let (len, planned) = match self {
