@@ -13,6 +13,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use uxfrm_packet::Version;
@@ -20,7 +21,7 @@ use uxfrm_packet::Version;
 use super::{Bundle, Deciding, States, states, version_of};
 use crate::acquire::Missing;
 use crate::esp::layer::Layer;
-use crate::{DropReason, FlowKey, Host, KeyManagers, Moment, Sa, Settings, Snapshot};
+use crate::{DropReason, FlowKey, Host, KeyManagers, Moment, PolicyEntry, Sa, Settings, Snapshot};
 
 /// What all packets of one batch want of one SA, and what it gave them.
 #[derive(Debug)]
@@ -84,18 +85,25 @@ pub(crate) struct BundleCache {
     pub(crate) missing: Vec<Missing>,
 }
 
-/// All flows that are told apart by no state without ports. Policies are known by their ages, which no other ever has.
+/// All flows that are told apart by no state without ports. Policies are known by address: their entry keeps them alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
-    policies: [u64; 2],
+    policies: [usize; 2],
     source: IpAddr,
     destination: IpAddr,
     mark: u32,
     upper: Option<(u8, u16, u16)>,
 }
 
+#[derive(Debug)]
+struct Entry {
+    /// No other policy may come to lie where one of these does.
+    _policies: ArrayVec<Arc<PolicyEntry>, 2>,
+    way: Way,
+}
+
 #[derive(Clone, Copy, Debug)]
-enum Entry {
+enum Way {
     /// A bundle, and the generation of states in which it was found.
     Bundle { place: u32, states: u64 },
     /// States with selectors for ports: to be found by the whole flow.
@@ -180,7 +188,7 @@ impl BundleCache {
         let inner = version_of(flow.destination);
         let asks = !self.missing.is_empty();
         if !asks && let Some(place) = self.find(&states, inner) {
-            self.learn(key, flow, place);
+            self.learn(key, deciding, flow, place);
             return Resolution::Bundle(place);
         }
         let mut bundle = match Bundle::of(&states, inner, settings) {
@@ -191,29 +199,31 @@ impl BundleCache {
             bundle.until = ask_again(snapshot, now);
         }
         let place = self.keep(bundle);
-        self.learn(key, flow, place);
+        self.learn(key, deciding, flow, place);
         if asks { Resolution::Asking(place) } else { Resolution::Bundle(place) }
     }
 
     /// The bundle that was found for a flow under these states.
     fn known(&self, key: &Key, flow: &FlowKey) -> Option<u32> {
-        let fresh = |entry: &Entry| match *entry {
-            Entry::Bundle { place, states } => (states == self.states).then_some(place),
-            Entry::Finer => None,
+        let fresh = |entry: &Entry| match entry.way {
+            Way::Bundle { place, states } => (states == self.states).then_some(place),
+            Way::Finer => None,
         };
-        match self.flows.get(key)? {
-            Entry::Finer => self.flows.get(&key.finer(flow)).and_then(fresh),
-            entry @ Entry::Bundle { .. } => fresh(entry),
+        let entry = self.flows.get(key)?;
+        match entry.way {
+            Way::Finer => self.flows.get(&key.finer(flow)).and_then(fresh),
+            Way::Bundle { .. } => fresh(entry),
         }
     }
 
-    fn learn(&mut self, key: Key, flow: &FlowKey, place: u32) {
-        let entry = Entry::Bundle { place, states: self.states };
+    fn learn(&mut self, key: Key, deciding: &Deciding<'_>, flow: &FlowKey, place: u32) {
+        let entry = |way| Entry { _policies: deciding.iter().copied().cloned().collect(), way };
+        let bundle = entry(Way::Bundle { place, states: self.states });
         if self.bundle(place).wants_more_than_addresses() {
-            self.flows.insert(key, Entry::Finer);
-            self.flows.insert(key.finer(flow), entry);
+            self.flows.insert(key, entry(Way::Finer));
+            self.flows.insert(key.finer(flow), bundle);
         } else {
-            self.flows.insert(key, entry);
+            self.flows.insert(key, bundle);
         }
     }
 
@@ -303,8 +313,8 @@ impl BundleCache {
 impl Key {
     fn of(deciding: &Deciding<'_>, flow: &FlowKey) -> Self {
         let mut policies = [0; 2];
-        for (age, entry) in policies.iter_mut().zip(deciding) {
-            *age = entry.place().age();
+        for (address, entry) in policies.iter_mut().zip(deciding) {
+            *address = Arc::as_ptr(entry).addr();
         }
         let (source, destination) = (flow.source, flow.destination);
         Self { policies, source, destination, mark: flow.mark, upper: None }
