@@ -85,21 +85,35 @@ impl SaKey {
         auth: &KeyMaterial,
         backend: Backend,
     ) -> Result<Self, Error> {
-        check_len(transform, "encryption", enc.len(), transform.key_len())?;
-        check_len(transform, "authentication", auth.len(), transform.auth_key_len())?;
+        Self::verify(transform, enc, auth, backend)?;
         let small = match backend {
             Backend::Portable => {
                 let ready = Ready::Portable(PortableKey::new(transform, enc, auth)?);
                 return Ok(Self { transform: *transform, shape: Shape::of(transform), ready });
-            }
-            Backend::IpsecMb if !ipsec_mb::available() => {
-                return Err(Error::BackendUnavailable(backend.name()));
             }
             Backend::IpsecMb => SmallBursts::Burst,
             Backend::Auto => SmallBursts::Portable,
         };
         let ready = Ready::fastest(transform, enc, auth, small)?;
         Ok(Self { transform: *transform, shape: Shape::of(transform), ready })
+    }
+
+    /// Whether [`SaKey::new`] takes these keys, without expanding them.
+    ///
+    /// # Errors
+    /// As [`SaKey::new`].
+    pub fn verify(
+        transform: &Transform,
+        enc: &KeyMaterial,
+        auth: &KeyMaterial,
+        backend: Backend,
+    ) -> Result<(), Error> {
+        check_len(transform, "encryption", enc.len(), transform.key_len())?;
+        check_len(transform, "authentication", auth.len(), transform.auth_key_len())?;
+        if backend == Backend::IpsecMb && !ipsec_mb::available() {
+            return Err(Error::BackendUnavailable(backend.name()));
+        }
+        Ok(())
     }
 
     /// What the keys are for.
