@@ -80,7 +80,7 @@ fn run(change: &mut Change<'_>, file: &Path, line: Located<Command>) -> Result<(
             Ok(())
         }
         Command::StateDeleteAll(filter) => {
-            let meant = change.states().filter(|sa| filter.fits(sa.config()));
+            let meant = change.states().filter(|sa| filter.fits(&sa.to_config()));
             let names: Vec<_> = meant.map(|sa| (sa.id(), sa.config().mark)).collect();
             names.into_iter().try_for_each(|(id, mark)| change.delete_sa(id, mark).map(drop))
         }

@@ -82,12 +82,11 @@ impl Reservations {
         if !sends(sa) {
             return;
         }
-        let config = sa.config();
-        let state = StateName::of(config);
+        let state = StateName::of(sa);
         self.settle_key(state);
         let used = self.numbers.used_with_key_of(state);
-        if used >= config.last_number() {
-            let (destination, spi) = (config.id.destination, config.id.spi);
+        if used >= sa.config().last_number() {
+            let (destination, spi) = (sa.id().destination, sa.id().spi);
             tracing::warn!(%destination, %spi, "this key has used all its sequence numbers: nothing is sent until it is replaced");
         }
         sa.sequence().skip_to(used);
@@ -101,7 +100,7 @@ impl Reservations {
         if !sends(sa) {
             return;
         }
-        let state = StateName::of(sa.config());
+        let state = StateName::of(sa);
         if let Some((_, earlier)) =
             self.leaving.insert(state, (now.plus(UNDER_WAY), Arc::clone(sa)))
         {
@@ -123,7 +122,7 @@ impl Reservations {
         if !sends(sa) {
             return;
         }
-        let state = StateName::of(sa.config());
+        let state = StateName::of(sa);
         self.pending.retain(|(pending, _)| !pending.is_same(sa));
         let last = sa.sequence().close();
         let highest = last.max(self.numbers.begun(state));
@@ -142,7 +141,7 @@ impl Reservations {
                 continue;
             }
             if is_short(&sa) {
-                let state = StateName::of(sa.config());
+                let state = StateName::of(&sa);
                 let begun = self.numbers.begun(state);
                 self.reserve(&sa, state, begun);
             }

@@ -69,7 +69,7 @@ impl Bundle {
                 WireHeaders::UdpSocket if place == outermost => Outside::SocketPayload,
                 WireHeaders::UdpSocket | WireHeaders::Engine => Outside::Packet,
             };
-            let destination = sa.config().id.destination;
+            let destination = sa.id().destination;
             let own = settings.addresses.like(destination);
             let layer = Layer::new(sa, version, own, outside, settings.hop_limit)?;
             match layer.wrap {

@@ -22,6 +22,7 @@ use crate::{
     Acquires, Direction, Event, Host, IfId, Keepalive, Lifecycle, Mark, Moment, PolicyEntry,
     PolicyIndex, PolicyKind, Published, Sa, Selector, Snapshot,
     sa::keepalive::{self, Turn},
+    sa::words::Lexicon,
     spd::ledger::Ledger,
 };
 use changes::Attendance;
@@ -42,6 +43,7 @@ pub struct Database {
     coming: Vec<Arc<PolicyEntry>>,
     timers: Timers,
     keepalives: Vec<Keepalive>,
+    lexicon: Lexicon,
     backend: Backend,
 }
 
@@ -86,6 +88,7 @@ impl Database {
             coming: Vec::new(),
             timers: Timers::default(),
             keepalives: Vec::new(),
+            lexicon: Lexicon::default(),
             backend,
         }
     }
@@ -226,13 +229,13 @@ impl Database {
         let age = sa.config().limits.age(sa.added(), sa.usage().first_used(), now);
         if age.hard {
             // A worker may have been first, and then announces it.
-            if sa.usage().advance(Lifecycle::Expired) {
+            if sa.advance(Lifecycle::Expired) {
                 events.push(Event::SaHardLimit(sa.id()));
             }
             self.remove_sa(sa);
             return true;
         }
-        if age.soft && sa.usage().advance(Lifecycle::Dying) {
+        if age.soft && sa.advance(Lifecycle::Dying) {
             events.push(Event::SaSoftLimit(sa.id()));
         }
         if let Some(next) = age.next {

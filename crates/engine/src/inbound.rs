@@ -295,10 +295,8 @@ impl Inbound {
         if sa.config().encap.map(|UdpEncap { kind, .. }| kind) != envelope.encap {
             return Err(DropReason::InEncapMismatch);
         }
-        let number = sa
-            .replay()
-            .check(envelope.sequence)
-            .inspect_err(|reason| sa.usage().count_failure(*reason))?;
+        let number =
+            sa.replay().check(envelope.sequence).inspect_err(|reason| sa.count_failure(*reason))?;
         let at = item.start as usize + envelope.at;
         let used = self.used(sa);
         let item = narrow(place);

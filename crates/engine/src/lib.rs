@@ -52,6 +52,7 @@ pub use sa::{
     sad::{OutboundQuery, Sad},
     sequence::{Sequence, SequenceBlock},
     usage::{Charge, Failures, Lifecycle, Usage},
+    words::SaWords,
 };
 pub use selector::{PortMask, Selector};
 pub use snapshot::{Host, Published, Snapshot};

@@ -6,7 +6,7 @@ use crate::Moment;
 
 /// One pair of limits; the default is "none". A limit is passed when the count *reaches* it, as in
 /// `net/xfrm/xfrm_state.c: xfrm_state_check_expire`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Budget {
     /// At this the SA is to be rekeyed: an event, once.
     pub soft: u64,
@@ -26,7 +26,7 @@ impl Default for Budget {
 }
 
 /// All limits of a state or policy.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Limits {
     /// Bytes of IP packets before encapsulation, after decapsulation, as the kernel counts.
     pub bytes: Budget,

@@ -8,46 +8,76 @@ pub mod replay;
 pub mod sad;
 pub mod sequence;
 pub mod usage;
+pub mod words;
 
 pub(crate) mod check;
+mod keys;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    net::IpAddr,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
-use uxfrm_crypto::SaKey;
+use once_cell::race::OnceBox;
+use uxfrm_crypto::{SaKey, Transform};
 
-use crate::{Direction, DropReason, Moment, SaConfig, SaId};
-use aevent::Aevents;
+use crate::{
+    Direction, DropReason, Family, Moment, ReplayConfig, Reqid, SaConfig, SaId, SaTransform,
+};
+use aevent::{Aevents, Cause, Thresholds};
 use config::SaFlags;
 use iv::IvSpace;
+use keys::Keys;
 use replay::{Numbers, ReplayWindow};
 use sequence::Sequence;
 use usage::{Charge, Lifecycle, Usage};
+use words::{Name, SaWords};
 
 /// A state. What it says never changes: an update (`XFRM_MSG_UPDSA`) makes a new `Sa` that shares keys, numbers and counts with
 /// the old one, so that workers which still hold the old one neither repeat a number nor lose a count.
+///
+/// Of a million states few carry packets at a time, so one that has carried none is small: its counts, window and expanded keys are made
+/// for its first packet.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Sa {
-    live: Arc<Live>,
-    config: Box<SaConfig>,
+    name: Name,
     /// Among all of a database, the one put in later has the higher; set before others see it.
     turn: AtomicU64,
+    words: Arc<SaWords>,
+    active: OnceBox<Active>,
+    sequence: Sequence,
+    keys: Keys,
+    added: AtomicU64,
+    reqid: Reqid,
+    acquire_seq: u32,
 }
 
-/// What all generations of one state share. The fields that every batch touches come first.
+/// What a state has that carries packets.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is boxed, and few states are updated")]
+enum Active {
+    Live(Live),
+    /// Another generation of a state: numbers, counts and keys are its first one's.
+    Of(Arc<Sa>),
+}
+
+/// The fields that every batch touches come first.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Live {
-    sequence: Sequence,
-    ivs: IvSpace,
     usage: Usage,
+    ivs: IvSpace,
     replay: ReplayWindow,
-    key: SaKey,
-    added: AtomicU64,
+    key: OnceLock<SaKey>,
     aevents: Aevents,
 }
+
+/// What is read of a state that has carried nothing. Nobody writes to it.
+static UNUSED: Usage = Usage::new(Lifecycle::Valid);
 
 /// Counters of a state as another knows them, who has carried its packets; what is `None` stays as it is (`XFRM_MSG_NEWAE`).
 #[derive(Clone, Debug, Default)]
@@ -67,119 +97,235 @@ pub struct Counters {
 }
 
 impl Sa {
-    /// A state that starts where `config.replay` says, added `now`.
+    /// A state that starts where `config.replay` says, added `now`. `words` are those of `config`.
     #[must_use]
-    pub fn new(config: SaConfig, key: SaKey, now: Moment) -> Self {
-        let live = Live {
-            ivs: IvSpace::of(&config),
-            sequence: Sequence::new(config.replay.sent, config.last_number()),
-            usage: Usage::new(Lifecycle::Valid),
-            replay: ReplayWindow::new(
-                config.replay.window,
-                numbers(&config),
-                config.replay.received,
-            ),
-            key,
+    pub fn new(config: &SaConfig, words: Arc<SaWords>, now: Moment) -> Arc<Self> {
+        let ReplayConfig { sent, received, .. } = config.replay;
+        let mut new = Arc::new(Self {
+            name: Name::new(config.id, config.source),
+            turn: AtomicU64::new(0),
+            active: OnceBox::new(),
+            sequence: Sequence::new(sent, words.last_number()),
+            words,
+            keys: Keys::none(),
             added: now.0.into(),
-            aevents: Aevents::new(config.replay.sent, config.replay.received, now),
-        };
-        Self { live: Arc::new(live), config: Box::new(config), turn: AtomicU64::new(0) }
-    }
-
-    /// A state that goes on where `old` ends, with other words and the same key: `old` sends nothing more.
-    pub(crate) fn continuing(old: &Self, mut config: SaConfig, key: SaKey) -> Self {
-        config.replay.sent = old.live.sequence.end();
-        let new = Self::new(config, key, old.added());
-        let (replay, usage) = (old.replay(), old.usage());
-        let highest = replay.highest();
-        let lowest = highest.saturating_sub(u64::from(replay.window()));
-        new.replay().learn(highest, (lowest..=highest).filter(|number| replay.has(*number)));
-        new.usage().set(usage.bytes(), usage.packets(), usage.first_used());
-        new.usage().advance(usage.lifecycle());
-        new.aevents().set_thresholds(old.aevents().thresholds());
+            reqid: config.reqid,
+            acquire_seq: config.acquire_seq,
+        });
+        if let Some(sa) = Arc::get_mut(&mut new) {
+            let SaTransform { encryption_key, authentication_key, .. } = &config.transform;
+            sa.keys.copy(encryption_key.expose(), authentication_key.expose());
+            if (sent, received) != (0, 0) {
+                sa.begin(sent, received);
+            }
+        }
         new
     }
 
-    /// What it says.
+    /// A state that goes on where `old` ends, with other words and the same key: `old` sends nothing more.
+    pub(crate) fn continuing(old: &Self, mut config: SaConfig, words: Arc<SaWords>) -> Arc<Self> {
+        config.replay.sent = old.sequence().end();
+        let new = Self::new(&config, words, old.added());
+        if let Some(live) = old.live_if_used() {
+            let (replay, usage) = (&live.replay, &live.usage);
+            let highest = replay.highest();
+            let lowest = highest.saturating_sub(u64::from(replay.window()));
+            let received = (lowest..=highest).filter(|number| replay.has(*number));
+            let Live { usage: counts, replay: window, aevents, .. } = new.live();
+            window.learn(highest, received);
+            counts.set(usage.bytes(), usage.packets(), usage.first_used());
+            counts.advance(usage.lifecycle());
+            aevents.set_thresholds(live.aevents.thresholds());
+        }
+        new
+    }
+
+    /// What it says, but for what [`Sa`] itself tells.
     #[must_use]
     #[inline]
-    pub fn config(&self) -> &SaConfig {
-        &self.config
+    pub fn config(&self) -> &SaWords {
+        &self.words
+    }
+
+    /// All that it says, keys included, as it could be added again. Numbers begin at 0 there.
+    #[must_use]
+    pub fn to_config(&self) -> SaConfig {
+        let words = &*self.words;
+        SaConfig {
+            id: self.id(),
+            source: self.source(),
+            mode: words.mode,
+            reqid: self.reqid,
+            acquire_seq: self.acquire_seq,
+            transform: self.secrets(),
+            selector: words.selector,
+            mark: words.mark,
+            output_mark: words.output_mark,
+            if_id: words.if_id,
+            replay: ReplayConfig { window: words.window, sent: 0, received: 0 },
+            limits: words.limits,
+            flags: words.flags,
+            extra_flags: words.extra_flags,
+            encap: words.encap,
+            nat_keepalive: words.nat_keepalive,
+            mapping_age: words.mapping_age,
+            tfc_padding: words.tfc_padding,
+            direction: words.direction,
+            pcpu: words.pcpu,
+            care_of: words.care_of,
+            offload: words.offload.clone(),
+        }
     }
 
     /// Destination, SPI and protocol.
     #[must_use]
     #[inline]
     pub fn id(&self) -> SaId {
-        self.config.id
+        self.name.id()
     }
 
-    /// Its keys.
+    /// Source of the outer header; unspecified takes what the packet has.
+    #[must_use]
+    #[inline]
+    pub fn source(&self) -> IpAddr {
+        self.name.source()
+    }
+
+    /// The family of the outer header.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        Family::of(self.id().destination)
+    }
+
+    /// For whose templates it is.
+    #[must_use]
+    #[inline]
+    pub fn reqid(&self) -> Reqid {
+        self.reqid
+    }
+
+    /// The acquire that it answers; 0 for none.
+    #[must_use]
+    pub fn acquire_seq(&self) -> u32 {
+        self.acquire_seq
+    }
+
+    /// Its algorithm.
+    #[must_use]
+    #[inline]
+    pub fn transform(&self) -> &Transform {
+        &self.words.transform
+    }
+
+    /// Algorithm and keys as they were given: for a dump that asks for keys, and for who must know a key again.
+    #[must_use]
+    pub fn secrets(&self) -> SaTransform {
+        let (encryption_key, authentication_key) = self.keys.material();
+        SaTransform { transform: self.words.transform, encryption_key, authentication_key }
+    }
+
+    /// Its keys, expanded by the first who asks.
     #[must_use]
     #[inline]
     pub fn key(&self) -> &SaKey {
-        &self.live.key
+        self.live().key.get_or_init(|| self.expand())
+    }
+
+    /// Makes what its first packet would otherwise wait for.
+    pub fn activate(&self) {
+        let _ = self.key();
     }
 
     /// Outbound numbers.
     #[must_use]
     #[inline]
     pub fn sequence(&self) -> &Sequence {
-        &self.live.sequence
+        match self.active.get() {
+            Some(Active::Of(first)) => &first.sequence,
+            Some(Active::Live(_)) | None => &self.sequence,
+        }
     }
 
     /// Where the IVs of its numbers lie.
     #[must_use]
     #[inline]
     pub fn ivs(&self) -> IvSpace {
-        self.live.ivs
+        self.live().ivs
     }
 
-    /// Inbound numbers.
+    /// Inbound numbers, for a packet. Who only wants to know asks [`Sa::highest_received`] and [`Sa::has_received`].
     #[must_use]
     #[inline]
     pub fn replay(&self) -> &ReplayWindow {
-        &self.live.replay
+        &self.live().replay
     }
 
-    /// Counts and failures.
+    /// The highest number received.
+    #[must_use]
+    pub fn highest_received(&self) -> u64 {
+        self.live_if_used().map_or(0, |live| live.replay.highest())
+    }
+
+    /// Whether a number in the window was received.
+    #[must_use]
+    pub fn has_received(&self, number: u64) -> bool {
+        self.live_if_used().is_some_and(|live| live.replay.has(number))
+    }
+
+    /// Counts and failures so far.
     #[must_use]
     #[inline]
     pub fn usage(&self) -> &Usage {
-        &self.live.usage
+        self.live_if_used().map_or(&UNUSED, |live| &live.usage)
     }
 
     /// How far it is in its life.
     #[must_use]
     #[inline]
     pub fn lifecycle(&self) -> Lifecycle {
-        self.live.usage.lifecycle()
+        self.usage().lifecycle()
     }
 
     /// When it was added.
     #[must_use]
     pub fn added(&self) -> Moment {
-        Moment(self.live.added.load(Ordering::Relaxed))
+        Moment(self.first().added.load(Ordering::Relaxed))
+    }
+
+    /// Whether others are to be told of its counters now. If so, they count as told.
+    #[must_use]
+    pub fn due(&self, now: Moment) -> Option<Cause> {
+        let (sent, received) = (self.sequence().last(), self.highest_received());
+        if (sent, received) == (0, 0) {
+            return None;
+        }
+        self.live().aevents.due(sent, received, now)
+    }
+
+    /// Whether it is to be told now that its packets come from `port` elsewhere: [`Aevents::mapping_due`].
+    #[must_use]
+    pub fn mapping_due(&self, port: u16, now: Moment) -> bool {
+        self.live().aevents.mapping_due(port, self.words.mapping_age, now)
     }
 
     /// When others are told of its counters.
     #[must_use]
-    pub fn aevents(&self) -> &Aevents {
-        &self.live.aevents
+    pub fn thresholds(&self) -> Thresholds {
+        self.live_if_used().map_or_else(Thresholds::default, |live| live.aevents.thresholds())
     }
 
     /// Whether its numbers have 64 bits.
     #[must_use]
     #[inline]
     pub fn extended(&self) -> bool {
-        self.config.flags.contains(SaFlags::ESN)
+        self.words.flags.contains(SaFlags::ESN)
     }
 
     /// Counts packets against its limits: [`Usage::charge`]. Outbound before encryption, with the length before encapsulation;
     /// inbound after authentication, with the length after decapsulation.
     #[inline]
     pub fn charge(&self, packets: u32, bytes: u64, now: Moment) -> Charge {
-        self.live.usage.charge(&self.config.limits, packets, bytes, now)
+        self.live().usage.charge(&self.words.limits, packets, bytes, now)
     }
 
     /// Whether an inbound packet may be given to it: the checks of `net/xfrm/xfrm_input.c` that come before replay.
@@ -188,7 +334,7 @@ impl Sa {
     /// [`DropReason::InStateDirection`], [`DropReason::InStateExpired`], [`DropReason::InNoState`] while it is larval.
     #[inline]
     pub fn receives(&self) -> Result<(), DropReason> {
-        if self.config.direction == Some(Direction::Out) {
+        if self.words.direction == Some(Direction::Out) {
             return Err(DropReason::InStateDirection);
         }
         match self.lifecycle() {
@@ -201,7 +347,23 @@ impl Sa {
     /// Whether two are generations of one state.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.live, &other.live)
+        std::ptr::eq(self.first(), other.first())
+    }
+
+    /// Counts a failure of an inbound packet that belongs to it.
+    #[cold]
+    pub fn count_failure(&self, reason: DropReason) {
+        self.live().usage.count_failure(reason);
+    }
+
+    /// Moves on to `next`: [`Usage::advance`].
+    pub(crate) fn advance(&self, next: Lifecycle) -> bool {
+        self.live().usage.advance(next)
+    }
+
+    /// New limits: [`Usage::revive`].
+    pub(crate) fn revive(&self) {
+        self.live_if_used().iter().for_each(|live| live.usage.revive());
     }
 
     /// When it was put in, counted in states.
@@ -217,7 +379,8 @@ impl Sa {
 
     /// Takes over counters. Numbers go on only: none is sent or accepted that was before.
     pub(crate) fn set_counters(&self, counters: Counters, now: Moment) {
-        let Live { sequence, usage, replay, aevents, added, .. } = &*self.live;
+        let Live { usage, replay, aevents, .. } = self.live();
+        let (sequence, added) = (self.sequence(), &self.first().added);
         if let Some(sent) = counters.sent {
             sequence.skip_to(sent);
         }
@@ -236,13 +399,86 @@ impl Sa {
     }
 
     /// The next generation: this state with other words.
-    pub(crate) fn renewed(&self, config: SaConfig) -> Self {
-        Self { live: Arc::clone(&self.live), config: Box::new(config), turn: self.turn().into() }
+    pub(crate) fn renewed(self: &Arc<Self>, words: Arc<SaWords>) -> Arc<Self> {
+        let first = match self.active.get() {
+            Some(Active::Of(first)) => first,
+            Some(Active::Live(_)) | None => self,
+        };
+        let mut new = Arc::new(Self {
+            name: Name::new(self.id(), self.source()),
+            turn: self.turn().into(),
+            active: OnceBox::with_value(Box::new(Active::Of(Arc::clone(first)))),
+            sequence: Sequence::new(0, 0),
+            words,
+            keys: Keys::none(),
+            added: AtomicU64::new(0),
+            reqid: self.reqid,
+            acquire_seq: self.acquire_seq,
+        });
+        if let Some(sa) = Arc::get_mut(&mut new) {
+            let (encryption, authentication) = self.keys.expose();
+            sa.keys.copy(encryption, authentication);
+        }
+        new
+    }
+
+    /// The generation that has numbers, counts and expanded keys.
+    #[inline]
+    fn first(&self) -> &Self {
+        match self.active.get() {
+            Some(Active::Of(first)) => first,
+            Some(Active::Live(_)) | None => self,
+        }
+    }
+
+    #[inline]
+    fn live(&self) -> &Live {
+        match self.active.get() {
+            Some(Active::Live(live)) => live,
+            Some(Active::Of(first)) => first.live(),
+            None => self.begin(0, 0),
+        }
+    }
+
+    #[inline]
+    fn live_if_used(&self) -> Option<&Live> {
+        match self.active.get()? {
+            Active::Live(live) => Some(live),
+            Active::Of(first) => first.live_if_used(),
+        }
+    }
+
+    /// Others know that so many numbers were sent and received already.
+    #[cold]
+    fn begin(&self, sent: u64, received: u64) -> &Live {
+        let words = &*self.words;
+        let live = || {
+            Box::new(Active::Live(Live {
+                usage: Usage::new(Lifecycle::Valid),
+                ivs: IvSpace::new(self.id(), self.source(), words.mark),
+                replay: ReplayWindow::new(words.window, numbers(words), received),
+                key: OnceLock::new(),
+                aevents: Aevents::new(sent, received, self.added()),
+            }))
+        };
+        match self.active.get_or_init(live) {
+            Active::Live(live) => live,
+            Active::Of(first) => first.live(),
+        }
+    }
+
+    #[cold]
+    fn expand(&self) -> SaKey {
+        let (encryption, authentication) = self.keys.material();
+        let words = &*self.words;
+        // Cannot fail: `SaKey::verify` took these keys when the state was added.
+        SaKey::new(&words.transform, &encryption, &authentication, words.backend)
+            .expect("keys that were verified")
     }
 }
 
-fn numbers(config: &SaConfig) -> Numbers {
-    if config.flags.contains(SaFlags::ESN) { Numbers::Extended } else { Numbers::Short }
+fn numbers(words: &SaWords) -> Numbers {
+    if words.flags.contains(SaFlags::ESN) { Numbers::Extended } else { Numbers::Short }
 }
 
 /// An ESP tunnel with AES-GCM from 10.0.0.1 to `destination`, for tests.
@@ -255,7 +491,7 @@ pub(crate) fn sample(destination: &str, spi: u32) -> SaConfig {
         sa::config::{ReplayConfig, SaExtraFlags},
     };
 
-    let destination: std::net::IpAddr = destination.parse().unwrap();
+    let destination: IpAddr = destination.parse().unwrap();
     let source = match Family::of(destination) {
         Family::V4 => "10.0.0.1",
         Family::V6 => "fd00::1",

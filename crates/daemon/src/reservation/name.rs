@@ -2,7 +2,7 @@
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
-use uxfrm_engine::SaConfig;
+use uxfrm_engine::Sa;
 
 /// A state by its key's fingerprint, destination, SPI and mark. States that share a key are neighbours in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,11 +16,11 @@ pub(super) struct StateName {
 
 impl StateName {
     /// The key is that of the cipher, which the IV belongs to. Without a cipher no IV matters.
-    pub(super) fn of(config: &SaConfig) -> Self {
-        let transform = &config.transform;
+    pub(super) fn of(sa: &Sa) -> Self {
+        let transform = sa.secrets();
         let no_cipher = transform.encryption_key.is_empty();
         let key = if no_cipher { &transform.authentication_key } else { &transform.encryption_key };
-        let (id, mark) = (config.id, config.mark);
+        let (id, mark) = (sa.id(), sa.config().mark);
         Self {
             key: key.fingerprint(),
             destination: id.destination,

@@ -7,7 +7,7 @@ use uxfrm_crypto::SaKey;
 use super::{Database, Error, PolicyKey};
 use crate::{
     Counters, Defaults, Lifecycle, Mark, Moment, Policy, PolicyEntry, PolicyKind, Sa, SaConfig,
-    SaId, SaMove, SaProtocol, sa::check,
+    SaId, SaMove, SaProtocol, SaTransform, SaWords, sa::check,
 };
 
 /// A change under way: whatever is done through it, workers see all of it at once when [`Database::apply`] returns.
@@ -24,11 +24,11 @@ impl Change<'_> {
     /// # Errors
     /// What [`Error`] says of states; [`Error::Exists`] when destination, SPI, protocol and mark find one.
     pub fn add_sa(&mut self, config: SaConfig) -> Result<Arc<Sa>, Error> {
-        let (config, key) = self.checked(config)?;
+        let config = self.checked(config)?;
         if self.find_sa(config.id, config.mark).is_some() {
             return Err(Error::Exists);
         }
-        let sa = Arc::new(Sa::new(config, key, self.now));
+        let sa = Sa::new(&config, self.words(&config), self.now);
         self.database.insert_sa(&sa);
         self.changed = true;
         self.database.wake_for(&sa, self.now);
@@ -43,7 +43,7 @@ impl Change<'_> {
     /// What [`Error`] says of states; [`Error::NoSuchState`] without such a state or with another direction;
     /// [`Error::Update`] for another encapsulation type and for a state that has expired.
     pub fn update_sa(&mut self, config: SaConfig) -> Result<Arc<Sa>, Error> {
-        let (config, _) = self.checked(config)?;
+        let config = self.checked(config)?;
         let old = self.find_sa(config.id, config.mark).cloned().ok_or(Error::NoSuchState)?;
         if old.config().direction != config.direction {
             return Err(Error::NoSuchState);
@@ -53,8 +53,9 @@ impl Change<'_> {
         if !same_encap || old.lifecycle() > Lifecycle::Dying {
             return Err(Error::Update);
         }
-        let new = Arc::new(old.renewed(old.config().updated(&config)));
-        new.usage().revive();
+        let words = self.database.lexicon.share(old.config().updated(&config));
+        let new = old.renewed(words);
+        new.revive();
         self.database.next.sad.replace(&old, &new);
         self.database.next.states += 1;
         self.changed = true;
@@ -80,7 +81,7 @@ impl Change<'_> {
         }
         let back = |new: Option<u64>, now: u64| new.is_some_and(|new| new < now);
         if back(counters.sent, sa.sequence().last())
-            || back(counters.received, sa.replay().highest())
+            || back(counters.received, sa.highest_received())
         {
             return Err(Error::NumbersBack);
         }
@@ -98,27 +99,28 @@ impl Change<'_> {
     pub fn move_sas(&mut self, states: Vec<(Arc<Sa>, SaMove)>) -> Result<Vec<Arc<Sa>>, Error> {
         let going: Vec<_> = states.iter().map(|(old, _)| (old.id(), old.config().mark)).collect();
         let goes = |id, mark: Mark| going.contains(&(id, mark));
-        let mut moved: Vec<(Arc<Sa>, SaConfig, SaKey)> = Vec::new();
+        let mut moved: Vec<(Arc<Sa>, SaConfig)> = Vec::new();
         for (old, to) in states {
-            let (config, key) = self.verified(old.config().moved(to))?;
+            let config = self.verified(old.to_config().moved(to))?;
             let (id, mark) = (config.id, config.mark);
             if !self.database.next.sad.holds(&old) {
                 return Err(Error::NoSuchState);
             }
             let taken = self.find_sa(id, mark).is_some_and(|sa| !goes(sa.id(), sa.config().mark));
-            let twice = moved.iter().any(|(_, other, _)| (other.id, other.mark) == (id, mark));
+            let twice = moved.iter().any(|(_, other)| (other.id, other.mark) == (id, mark));
             if taken || twice {
                 return Err(Error::Exists);
             }
-            moved.push((old, config, key));
+            moved.push((old, config));
         }
         self.changed |= !moved.is_empty();
-        Ok(moved.into_iter().map(|(old, config, key)| self.settle(&old, config, key)).collect())
+        Ok(moved.into_iter().map(|(old, config)| self.settle(&old, config)).collect())
     }
 
     /// Puts a state in another's place.
-    fn settle(&mut self, old: &Arc<Sa>, config: SaConfig, key: SaKey) -> Arc<Sa> {
-        let new = Arc::new(Sa::continuing(old, config, key));
+    fn settle(&mut self, old: &Arc<Sa>, config: SaConfig) -> Arc<Sa> {
+        let words = self.words(&config);
+        let new = Sa::continuing(old, config, words);
         self.database.remove_sa(old);
         self.database.insert_sa(&new);
         self.database.wake_for(&new, self.now);
@@ -243,20 +245,20 @@ impl Change<'_> {
         self.changed = true;
     }
 
-    fn checked(&self, mut config: SaConfig) -> Result<(SaConfig, SaKey), Error> {
+    fn checked(&self, mut config: SaConfig) -> Result<SaConfig, Error> {
         check::complete(&mut config);
         self.verified(config)
     }
 
-    fn verified(&self, config: SaConfig) -> Result<(SaConfig, SaKey), Error> {
+    fn verified(&self, config: SaConfig) -> Result<SaConfig, Error> {
         check::verify(&config)?;
-        let words = &config.transform;
-        let key = SaKey::new(
-            &words.transform,
-            &words.encryption_key,
-            &words.authentication_key,
-            self.database.backend,
-        )?;
-        Ok((config, key))
+        let SaTransform { transform, encryption_key, authentication_key } = &config.transform;
+        SaKey::verify(transform, encryption_key, authentication_key, self.database.backend)?;
+        Ok(config)
+    }
+
+    fn words(&mut self, config: &SaConfig) -> Arc<SaWords> {
+        let Database { lexicon, backend, .. } = &mut *self.database;
+        lexicon.share(SaWords::of(config, *backend))
     }
 }

@@ -109,8 +109,8 @@ fn an_update_keeps_keys_numbers_and_counts() {
     assert_eq!((new.usage().packets(), new.usage().bytes()), (3, 300));
     let config = new.config();
     assert_eq!(config.encap.unwrap().source_port, 2000);
-    assert_eq!((config.if_id, config.limits, config.reqid), (IfId(4), soft, Reqid(1)));
-    assert_eq!(config.transform.encryption_key, KeyMaterial::new(&[7; 20]));
+    assert_eq!((config.if_id, config.limits, new.reqid()), (IfId(4), soft, Reqid(1)));
+    assert_eq!(new.secrets().encryption_key, KeyMaterial::new(&[7; 20]));
     let snapshot = database.snapshot();
     let found = snapshot.sad.inbound(new.id().destination, Spi(1), SaProtocol::Esp, 0);
     assert!(found.is_some_and(|found| Arc::ptr_eq(found, &new)), "workers see the new words");
@@ -510,11 +510,11 @@ fn a_move_changes_what_it_names_and_drops_keepalives_with_the_encapsulation() {
         destination: "10.0.0.9".parse().unwrap(),
         reqid: Reqid(9),
         encap: None,
-        ..crate::SaMove::of(old.config())
+        ..crate::SaMove::of(&old)
     };
     let new = database.apply(at(5), |change| change.move_sas(vec![(old, to)])).unwrap();
     let config = new[0].config();
-    assert_eq!((config.reqid, config.encap, config.nat_keepalive), (Reqid(9), None, None));
+    assert_eq!((new[0].reqid(), config.encap, config.nat_keepalive), (Reqid(9), None, None));
     assert_eq!(new[0].sequence().take(1).unwrap().first, 8);
     assert_eq!(keepalives(&mut database, 100), [0; 0]);
     assert_eq!(database.snapshot().sad.len(), 1);

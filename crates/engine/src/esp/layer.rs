@@ -140,12 +140,13 @@ impl Layer {
         hop_limit: u8,
     ) -> Result<Self, DropReason> {
         let config = sa.config();
-        let transform = sa.key().transform();
-        let destination = config.id.destination;
+        let transform = sa.transform();
+        let destination = sa.id().destination;
+        sa.activate();
         let wrap = match config.mode {
             Mode::Transport => Wrap::Transport,
             Mode::Tunnel => {
-                let known = Some(config.source).filter(|source| !source.is_unspecified());
+                let known = Some(sa.source()).filter(|source| !source.is_unspecified());
                 let source = known.or(source).ok_or(DropReason::OutBundle)?;
                 let outer = Outer::new(source, destination, ip_in_ip(inner), hop_limit);
                 Wrap::Tunnel(outer.ok_or(DropReason::OutBundle)?)
@@ -211,7 +212,7 @@ impl Layer {
     pub(crate) fn inner_mtu(&self, mtu: usize) -> usize {
         let (outer, outside) = match &self.wrap {
             Wrap::Tunnel(outer) => (outer.len(), 0),
-            Wrap::Transport if self.sa.config().id.destination.is_ipv4() => (0, ipv4::HEADER_LEN),
+            Wrap::Transport if self.sa.id().destination.is_ipv4() => (0, ipv4::HEADER_LEN),
             Wrap::Transport => (0, ipv6::HEADER_LEN),
         };
         let around = outer + self.udp_header_len() + self.marker() + self.lead + self.icv;

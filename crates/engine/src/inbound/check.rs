@@ -130,10 +130,10 @@ fn serves(sa: &Sa, template: &Template, if_id: u32) -> bool {
     let config = sa.config();
     let address = config.mode == Mode::Transport
         || template.source.is_unspecified()
-        || template.source == config.source;
-    config.id.protocol == template.protocol
-        && (template.spi.0 == 0 || template.spi == config.id.spi)
-        && (template.reqid.0 == 0 || template.reqid == config.reqid)
+        || template.source == sa.source();
+    sa.id().protocol == template.protocol
+        && (template.spi.0 == 0 || template.spi == sa.id().spi)
+        && (template.reqid.0 == 0 || template.reqid == sa.reqid())
         && template.mode == config.mode
         && (if_id == 0 || if_id == config.if_id.0)
         && address

@@ -54,7 +54,7 @@ impl Inbound {
                 Authenticity::Runt | Authenticity::Pending => Err(DropReason::InRunt),
             };
             if let Err(reason) = accepted {
-                sa.usage().count_failure(reason);
+                sa.count_failure(reason);
                 self.drop(packet.item as usize, reason, bench);
                 continue;
             }

@@ -40,7 +40,7 @@ impl Inbound {
     /// The text of an opened packet: how long it is and what it holds.
     pub(super) fn text(&self, packet: &Sealed) -> Result<Stripped, DropReason> {
         let item = &self.items[packet.item as usize];
-        let transform = self.used[packet.used as usize].sa.key().transform();
+        let transform = self.used[packet.used as usize].sa.transform();
         let range =
             decapsulate::text_range(packet.envelope.len, transform.iv_len(), transform.icv_len());
         let buffer = self.buffers[item.buffer as usize].as_ref();
@@ -55,12 +55,12 @@ impl Inbound {
         let used = &self.used[packet.used as usize];
         let config = used.sa.config();
         if let Some(encap) = &config.encap {
-            let configured = SocketAddr::new(config.source, encap.source_port);
+            let configured = SocketAddr::new(used.sa.source(), encap.source_port);
             if packet.envelope.source != configured {
-                bench.tell(Event::Mapping { state: config.id, from: packet.envelope.source });
+                bench.tell(Event::Mapping { state: used.sa.id(), from: packet.envelope.source });
             }
         }
-        let text_at = packet.at + used.sa.key().transform().iv_len() + 8;
+        let text_at = packet.at + used.sa.transform().iv_len() + 8;
         match config.mode {
             Mode::Tunnel => self.unwrap_tunnel(packet, text_at, stripped)?,
             Mode::Transport => match packet.envelope.header {

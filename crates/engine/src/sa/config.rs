@@ -5,7 +5,7 @@ use std::{net::IpAddr, num::NonZeroU32};
 use bitflags::bitflags;
 use uxfrm_crypto::{KeyMaterial, Transform};
 
-use crate::{Family, IfId, KeepaliveInterval, Limits, Mark, Reqid, Selector, Spi};
+use crate::{Family, IfId, KeepaliveInterval, Limits, Mark, Reqid, Sa, Selector, Spi};
 
 /// In, out or forwarded. States know only the first two (`dir in|out`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -76,7 +76,7 @@ pub struct SaTransform {
 }
 
 /// `encap espinudp SPORT DPORT OADDR`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UdpEncap {
     /// RFC 3948, or the older drafts' form with eight zero bytes.
     pub kind: UdpEncapKind,
@@ -89,7 +89,7 @@ pub struct UdpEncap {
 }
 
 /// The kinds of UDP encapsulation that the kernel names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UdpEncapKind {
     /// `espinudp-nonike`: eight zero bytes before ESP.
     NonIke,
@@ -101,7 +101,7 @@ pub enum UdpEncapKind {
 
 bitflags! {
     /// `flag …` of a state, with the kernel's values (`XFRM_STATE_*`).
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct SaFlags: u8 {
         /// `noecn`: ECN is neither copied out nor in.
         const NOECN = 1;
@@ -124,7 +124,7 @@ bitflags! {
 
 bitflags! {
     /// `extra-flag …` of a state, with the kernel's values (`XFRM_SA_XFLAG_*`).
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct SaExtraFlags: u32 {
         /// `dont-encap-dscp`: the outer DSCP is 0 instead of the inner one's copy.
         const DONT_ENCAP_DSCP = 1;
@@ -145,7 +145,7 @@ pub struct ReplayConfig {
 }
 
 /// The two kinds of hardware offload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OffloadKind {
     /// The device encrypts; the stack does the rest.
     Crypto,
@@ -154,7 +154,7 @@ pub enum OffloadKind {
 }
 
 /// `offload [packet|crypto] dev NAME dir in|out`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Offload {
     /// Which kind.
     pub kind: OffloadKind,
@@ -242,11 +242,12 @@ pub struct SaMove {
 impl SaMove {
     /// One that changes nothing of a state.
     #[must_use]
-    pub fn of(config: &SaConfig) -> Self {
+    pub fn of(sa: &Sa) -> Self {
+        let config = sa.config();
         Self {
-            source: config.source,
-            destination: config.id.destination,
-            reqid: config.reqid,
+            source: sa.source(),
+            destination: sa.id().destination,
+            reqid: sa.reqid(),
             selector: config.selector,
             mark: config.mark,
             output_mark: config.output_mark,
@@ -269,12 +270,11 @@ impl SaConfig {
     /// says so; the IV counter never does.
     #[must_use]
     pub fn last_number(&self) -> u64 {
-        let wraps = self.extra_flags.contains(SaExtraFlags::OSEQ_MAY_WRAP);
-        if wraps || self.flags.contains(SaFlags::ESN) { u64::MAX } else { u64::from(u32::MAX) }
+        last_number(self.flags, self.extra_flags)
     }
 
     /// These words with those of a migration.
-    pub(crate) fn moved(&self, to: SaMove) -> Self {
+    pub(crate) fn moved(self, to: SaMove) -> Self {
         Self {
             id: SaId { destination: to.destination, ..self.id },
             source: to.source,
@@ -286,36 +286,12 @@ impl SaConfig {
             nat_keepalive: to.nat_keepalive.filter(|_| to.encap.is_some()),
             mapping_age: to.mapping_age.filter(|_| to.encap.is_some()),
             offload: to.offload,
-            // What it has sent and received by now is not said here.
-            replay: ReplayConfig { window: self.replay.window, sent: 0, received: 0 },
-            transform: self.transform.duplicate(),
-            ..*self
-        }
-    }
-
-    /// These words with those of `update` that `XFRM_MSG_UPDSA` changes.
-    pub(crate) fn updated(&self, update: &Self) -> Self {
-        let marks = update.output_mark != Mark::default();
-        Self {
-            limits: update.limits,
-            encap: update.encap,
-            care_of: self.care_of.map(|old| update.care_of.unwrap_or(old)),
-            output_mark: if marks { update.output_mark } else { self.output_mark },
-            if_id: if update.if_id == IfId(0) { self.if_id } else { update.if_id },
-            transform: self.transform.duplicate(),
-            offload: self.offload.clone(),
-            ..*self
+            ..self
         }
     }
 }
 
-impl SaTransform {
-    /// A copy for the next generation of a state; both are wiped when dropped.
-    fn duplicate(&self) -> Self {
-        Self {
-            transform: self.transform,
-            encryption_key: KeyMaterial::new(self.encryption_key.expose()),
-            authentication_key: KeyMaterial::new(self.authentication_key.expose()),
-        }
-    }
+pub(super) const fn last_number(flags: SaFlags, extra: SaExtraFlags) -> u64 {
+    let wraps = extra.contains(SaExtraFlags::OSEQ_MAY_WRAP);
+    if wraps || flags.contains(SaFlags::ESN) { u64::MAX } else { u32::MAX as u64 }
 }

@@ -7,7 +7,7 @@
 
 use std::net::IpAddr;
 
-use crate::SaConfig;
+use crate::{Mark, SaConfig, SaId};
 
 /// A mask over an SA's sequence numbers; a permutation, so no two numbers meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,9 +17,15 @@ impl IvSpace {
     /// The one of a state.
     #[must_use]
     pub fn of(config: &SaConfig) -> Self {
-        let (spi, mark) = (config.id.spi.0, config.mark);
-        let numbers = u128::from(spi) << 64 | u128::from(mark.value) << 32 | u128::from(mark.mask);
-        let words = [numbers, address(config.source), address(config.id.destination)];
+        Self::new(config.id, config.source, config.mark)
+    }
+
+    /// The one of a state with these names.
+    #[must_use]
+    pub fn new(id: SaId, source: IpAddr, mark: Mark) -> Self {
+        let spi = u128::from(id.spi.0);
+        let numbers = spi << 64 | u128::from(mark.value) << 32 | u128::from(mark.mask);
+        let words = [numbers, address(source), address(id.destination)];
         Self(words.into_iter().fold(0, mix))
     }
 
@@ -54,7 +60,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::{Mark, sa::sample};
+    use crate::sa::sample;
 
     fn state(source: &str, destination: &str, spi: u32) -> SaConfig {
         SaConfig { source: source.parse().unwrap(), ..sample(destination, spi) }

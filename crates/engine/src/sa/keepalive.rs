@@ -97,8 +97,8 @@ pub(crate) fn turn(sa: &Sa, now: Moment) -> Option<Turn> {
         Some(later) => Turn::Wait(later),
         None => {
             let keepalive = Keepalive {
-                source: SocketAddr::new(config.source, encap.source_port),
-                destination: SocketAddr::new(config.id.destination, encap.destination_port),
+                source: SocketAddr::new(sa.source(), encap.source_port),
+                destination: SocketAddr::new(sa.id().destination, encap.destination_port),
             };
             Turn::Send(keepalive, now.plus(interval))
         }

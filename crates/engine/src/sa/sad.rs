@@ -9,8 +9,8 @@ use std::{net::IpAddr, sync::Arc};
 use arrayvec::ArrayVec;
 
 use crate::{
-    Direction, DropReason, Family, FlowKey, IfId, Mode, Reqid, Sa, SaConfig, SaId, SaProtocol, Spi,
-    sa::{config::SaFlags, usage::Lifecycle},
+    Direction, DropReason, Family, FlowKey, IfId, Mode, Reqid, Sa, SaId, SaProtocol, Spi,
+    sa::{config::SaFlags, usage::Lifecycle, words::SaWords},
 };
 use index::{Index, Key};
 use tree::TOGETHER;
@@ -87,6 +87,13 @@ impl Sad {
         self.wild.youngest(&any, |sa| sa.config().mark.fits(mark))
     }
 
+    /// Whether there are so many that finding one means waiting for memory: then [`Sad::fetch_inbound`] pays.
+    #[must_use]
+    #[inline]
+    pub const fn is_far(&self) -> bool {
+        self.len > NEAR
+    }
+
     /// Brings the states with these ids into the processor's cache, together: for a batch that is about to ask [`Sad::inbound`] for each.
     #[inline]
     pub fn fetch_inbound(&self, ids: &[SaId]) {
@@ -111,7 +118,7 @@ impl Sad {
     pub fn outbound(&self, query: &OutboundQuery<'_>) -> Result<&Arc<Sa>, DropReason> {
         let (mut own, mut wildcard): (Option<&Arc<Sa>>, Option<&Arc<Sa>>) = (None, None);
         self.outbound.each(&query.peer(), &mut |sa| {
-            let best = if sa.config().source.is_unspecified() { &mut wildcard } else { &mut own };
+            let best = if sa.source().is_unspecified() { &mut wildcard } else { &mut own };
             if query.fits(sa) && best.is_none_or(|best| is_better(sa, best)) {
                 *best = Some(sa);
             }
@@ -224,6 +231,9 @@ impl Sad {
     }
 }
 
+/// So many states are in the processor's own caches, more or less (`uxfrm bench states`).
+const NEAR: usize = 4096;
+
 fn is_wild(sa: &Sa) -> bool {
     sa.config().flags.contains(SaFlags::WILDRECV)
 }
@@ -239,8 +249,8 @@ impl Key for Peer {
     #[inline]
     fn of(sa: &Sa) -> Self {
         let SaId { destination, protocol, .. } = sa.id();
-        let SaConfig { reqid, if_id, mode, .. } = *sa.config();
-        Self { destination, reqid, if_id, mode, protocol }
+        let SaWords { if_id, mode, .. } = *sa.config();
+        Self { destination, reqid: sa.reqid(), if_id, mode, protocol }
     }
 }
 
@@ -261,12 +271,10 @@ impl OutboundQuery<'_> {
 
     /// Whether a state serves it that has what its [`Peer`] says.
     fn fits(&self, sa: &Sa) -> bool {
-        let config = sa.config();
+        let (config, source) = (sa.config(), sa.source());
         matches!(sa.lifecycle(), Lifecycle::Valid | Lifecycle::Dying)
-            && (config.source == self.source
-                || config.source.is_unspecified()
-                || self.source.is_unspecified())
-            && (self.spi == Spi(0) || config.id.spi == self.spi)
+            && (source == self.source || source.is_unspecified() || self.source.is_unspecified())
+            && (self.spi == Spi(0) || sa.id().spi == self.spi)
             && config.pcpu.is_none()
             && config.mark.fits(self.flow.mark)
             && config.selector.as_ref().is_none_or(|selector| selector.matches(self.flow))

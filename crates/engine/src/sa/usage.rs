@@ -21,7 +21,7 @@ pub enum Lifecycle {
     Expired = 4,
 }
 
-/// The answer to [`Usage::charge`].
+/// The answer to [`Sa::charge`](crate::Sa::charge).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charge {
     /// Counted.
@@ -85,7 +85,7 @@ impl Usage {
     /// a hard limit of N packets N pass, and the soft event comes with packet N + 1. No more ever pass, whatever the number of workers;
     /// a few less may when another worker is just then taking back a [`Charge::Crossing`].
     #[inline]
-    pub fn charge(&self, limits: &Limits, packets: u32, bytes: u64, now: Moment) -> Charge {
+    pub(super) fn charge(&self, limits: &Limits, packets: u32, bytes: u64, now: Moment) -> Charge {
         self.touch(now);
         if self.lifecycle() >= Lifecycle::Error {
             return Charge::Expired;
@@ -107,7 +107,7 @@ impl Usage {
     }
 
     /// Sets counts and the moment of the first use to what another knows.
-    pub(crate) fn set(&self, bytes: u64, packets: u64, first_used: Option<Moment>) {
+    pub(super) fn set(&self, bytes: u64, packets: u64, first_used: Option<Moment>) {
         self.bytes.store(bytes, Ordering::Relaxed);
         self.packets.store(packets, Ordering::Relaxed);
         self.first_used.store(first_used.map_or(NEVER, |moment| moment.0), Ordering::Relaxed);
@@ -129,12 +129,12 @@ impl Usage {
     }
 
     /// Moves on to `next`. True for the one caller who did it; false when the state was there already or further.
-    pub(crate) fn advance(&self, next: Lifecycle) -> bool {
+    pub(super) fn advance(&self, next: Lifecycle) -> bool {
         self.lifecycle.fetch_max(next as u8, Ordering::AcqRel) < next as u8
     }
 
     /// New limits: a soft one that was passed may be passed again.
-    pub(crate) fn revive(&self) {
+    pub(super) fn revive(&self) {
         let (dying, valid) = (Lifecycle::Dying as u8, Lifecycle::Valid as u8);
         // Not dying, nothing to revive.
         let _ = self.lifecycle.compare_exchange(dying, valid, Ordering::AcqRel, Ordering::Relaxed);
@@ -143,7 +143,7 @@ impl Usage {
     /// Counts a failure of an inbound packet that belongs to this state; others are ignored.
     #[cold]
     #[expect(clippy::wildcard_enum_match_arm, reason = "all other reasons are not a state's own")]
-    pub fn count_failure(&self, reason: DropReason) {
+    pub(super) fn count_failure(&self, reason: DropReason) {
         let counter = match reason {
             DropReason::InTooOld => &self.replay_window,
             DropReason::InReplay => &self.replay,

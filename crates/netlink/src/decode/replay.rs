@@ -157,19 +157,19 @@ pub(crate) fn long_bit(highest: u64, window: u32, number: u64) -> Option<usize> 
 }
 
 /// What NEWAE may not do to a state with the longer counters: `xfrm_replay_verify_len`.
-pub(crate) fn check_size(old: &ReplayConfig, attributes: &Attributes<'_>) -> Result<(), Refusal> {
+pub(crate) fn check_size(window: u32, attributes: &Attributes<'_>) -> Result<(), Refusal> {
     let Some(value) = attributes.value(AttributeType::ReplayEsnVal) else { return Ok(()) };
     let Ok((raw, bitmap)) = RawReplayEsn::read_from_prefix(value) else { return Ok(()) };
     if u64::from(raw.words) * 4 > bitmap.len() as u64 {
         return Err(Refusal::invalid("ESN attribute is too short"));
     }
-    if raw.words != old.window.div_ceil(32) {
+    if raw.words != window.div_ceil(32) {
         return Err(Refusal::invalid("New ESN size doesn't match the existing SA's ESN size"));
     }
     if raw.window > raw.words * 32 {
         return Err(Refusal::invalid("ESN replay window is longer than the bitmap"));
     }
-    if raw.window != old.window {
+    if raw.window != window {
         return Err(Refusal::not_yet("The replay window of a state can't change"));
     }
     Ok(())

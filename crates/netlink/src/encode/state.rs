@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use uxfrm_crypto::KeyMaterial;
 use uxfrm_engine::{
-    Direction, KeepaliveInterval, Mark, Sa, SaConfig, SaFlags, SaTransform, UdpEncap, UdpEncapKind,
+    Direction, KeepaliveInterval, Mark, Sa, SaFlags, SaTransform, SaWords, UdpEncap, UdpEncapKind,
 };
 use zerocopy::IntoBytes as _;
 
@@ -28,26 +28,26 @@ const SHORT_WINDOW: u32 = 32;
 
 /// `struct xfrm_usersa_info`.
 pub(crate) fn info(sa: &Sa, calendar: Calendar) -> RawSa {
-    let config = sa.config();
+    let (config, id) = (sa.config(), sa.id());
     let failures = sa.usage().failures();
     let selector = config.selector.as_ref();
     RawSa {
         selector: selector.map_or_else(common::no_selector, common::selector),
         id: RawId {
-            destination: raw(config.id.destination),
-            spi: config.id.spi.0.into(),
-            protocol: protocol_number(config.id.protocol),
+            destination: raw(id.destination),
+            spi: id.spi.0.into(),
+            protocol: protocol_number(id.protocol),
             pad: [0; 3],
         },
-        source: raw(config.source),
+        source: raw(sa.source()),
         limits: common::limits(&config.limits),
         usage: usage(sa, calendar),
         replay_window_failures: failures.replay_window,
         replay_failures: failures.replay,
         integrity_failures: failures.integrity_failed,
-        seq: config.acquire_seq,
-        reqid: config.reqid.0,
-        family: family_number(config.family()),
+        seq: sa.acquire_seq(),
+        reqid: sa.reqid().0,
+        family: family_number(sa.family()),
         mode: mode_number(config.mode),
         replay_window: short_window(config),
         flags: config.flags.bits(),
@@ -66,12 +66,13 @@ pub(crate) fn usage(sa: &Sa, calendar: Calendar) -> RawUsage {
 }
 
 /// `struct xfrm_usersa_id`.
-pub(crate) fn id(config: &SaConfig) -> RawSaId {
+pub(crate) fn id(sa: &Sa) -> RawSaId {
+    let id = sa.id();
     RawSaId {
-        destination: raw(config.id.destination),
-        spi: config.id.spi.0.into(),
-        family: family_number(config.family()),
-        protocol: protocol_number(config.id.protocol),
+        destination: raw(id.destination),
+        spi: id.spi.0.into(),
+        family: family_number(sa.family()),
+        protocol: protocol_number(id.protocol),
         pad: 0,
     }
 }
@@ -88,7 +89,7 @@ pub(crate) fn attributes(out: &mut Datagram, sa: &Sa, calendar: Calendar) {
     if let Some(used) = sa.usage().last_used() {
         out.attribute(AttributeType::LastUsed, &calendar.seconds(used));
     }
-    put_algorithms(out, &config.transform);
+    put_algorithms(out, &sa.secrets());
     if let Some(encap) = &config.encap {
         out.attribute(AttributeType::Encap, &raw_encap(encap));
     }
@@ -114,11 +115,11 @@ pub(crate) fn put_replay(out: &mut Datagram, sa: &Sa) {
         ((number >> 32) as u32, number as u32)
     }
     let (sent_high, sent) = halves(sa.sequence().last());
-    let highest = sa.replay().highest();
+    let highest = sa.highest_received();
     let (received_high, received) = halves(highest);
-    let window = sa.config().replay.window;
+    let window = sa.config().window;
     let numbers = (highest.saturating_sub(u64::from(window.max(1)) - 1)..=highest).rev();
-    let numbers = numbers.filter(|number| sa.replay().has(*number));
+    let numbers = numbers.filter(|number| sa.has_received(*number));
     if is_short(sa.config()) {
         let bit = |number| replay::short_bit(highest, number);
         let bitmap = numbers.filter_map(bit).fold(0, |bitmap, bit| bitmap | 1 << bit);
@@ -166,12 +167,12 @@ pub const fn direction_number(direction: Direction) -> u8 {
     }
 }
 
-fn is_short(config: &SaConfig) -> bool {
-    !config.flags.contains(SaFlags::ESN) && config.replay.window <= SHORT_WINDOW
+fn is_short(config: &SaWords) -> bool {
+    !config.flags.contains(SaFlags::ESN) && config.window <= SHORT_WINDOW
 }
 
-fn short_window(config: &SaConfig) -> u8 {
-    if is_short(config) { u8::try_from(config.replay.window).unwrap_or(0) } else { 0 }
+fn short_window(config: &SaWords) -> u8 {
+    if is_short(config) { u8::try_from(config.window).unwrap_or(0) } else { 0 }
 }
 
 /// `XFRMA_SET_MARK` and its mask.

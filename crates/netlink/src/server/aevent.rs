@@ -91,7 +91,7 @@ impl Server {
                 return Err(Refusal::invalid("SA must be in VALID state"));
             }
         };
-        replay::check_size(&sa.config().replay, &call.attributes)?;
+        replay::check_size(sa.config().window, &call.attributes)?;
         let counters = replay::counters(&call.attributes, self.calendar);
         call.database.apply(call.now, |change| change.set_counters(sa.id(), mark, counters))?;
         call.tell(&self.clients, Groups::AEVENTS, MessageType::NewAe, |datagram| {
@@ -120,8 +120,7 @@ impl Server {
         }
         self.next_look = Some(now.plus(PAUSE * pauses(snapshot.sad.len())));
         for sa in snapshot.sad.iter() {
-            let (sent, received) = (sa.sequence().last(), sa.replay().highest());
-            let Some(cause) = sa.aevents().due(sent, received, now) else { continue };
+            let Some(cause) = sa.due(now) else { continue };
             let cause = match cause {
                 Cause::Packets => CAUSE_PACKETS,
                 Cause::Time => CAUSE_TIME,
@@ -139,14 +138,14 @@ impl Server {
     fn put_counters(&self, datagram: &mut Datagram, sa: &Sa, flags: u32) {
         let config = sa.config();
         datagram.put(&RawAevent {
-            id: encode::id(config),
-            source: crate::address::raw(config.source),
+            id: encode::id(sa),
+            source: crate::address::raw(sa.source()),
             flags,
-            reqid: config.reqid.0,
+            reqid: sa.reqid().0,
         });
         encode::put_replay(datagram, sa);
         datagram.attribute(AttributeType::LtimeVal, &encode::usage(sa, self.calendar));
-        put_thresholds(datagram, flags, sa.aevents().thresholds());
+        put_thresholds(datagram, flags, sa.thresholds());
         common::put_mark(datagram, config.mark);
         common::put_if_id(datagram, config.if_id);
         encode::put_direction(datagram, config.direction);

@@ -159,7 +159,7 @@ impl Filter {
     }
 
     fn takes_sa(&self, sa: &Sa) -> bool {
-        self.takes(sa.config().source, sa.id())
+        self.takes(sa.source(), sa.id())
     }
 
     fn takes_larval(&self, larval: &Larval) -> bool {

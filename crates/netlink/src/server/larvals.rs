@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use uxfrm_engine::{FlowKey, Mark, Moment, SaConfig, SaId, SaProtocol, Spi, Wanted};
+use uxfrm_engine::{FlowKey, Mark, Moment, Sa, SaId, SaProtocol, Spi, Wanted};
 
 use super::larval::{Larval, Wish};
 use crate::decode::common;
@@ -111,21 +111,22 @@ impl Larvals {
     }
 
     /// A real state has come: what was asked for with its number, else what it answers without an SPI, goes.
-    pub(super) fn answered_by(&mut self, config: &SaConfig) {
-        let way = (config.id.destination, config.id.protocol);
+    pub(super) fn answered_by(&mut self, sa: &Sa) {
+        let (config, id) = (sa.config(), sa.id());
+        let way = (id.destination, id.protocol);
         let mark = config.mark.value & config.mark.mask;
         let asked = |larval: &Larval| {
             (larval.id.destination, larval.id.protocol) == way && larval.mark.fits(mark)
         };
         let meant = |larval: &Larval| {
-            larval.source == config.source
+            larval.source == sa.source()
                 && larval.mode.0 == common::mode_number(config.mode)
                 && larval.mark.fits(mark)
-                && larval.reqid == config.reqid
+                && larval.reqid == sa.reqid()
         };
-        let by_seq = || self.youngest(&self.by_seq, &config.acquire_seq, asked);
+        let by_seq = || self.youngest(&self.by_seq, &sa.acquire_seq(), asked);
         let by_words = || self.youngest(&self.bare, &way, meant);
-        let numbered = if config.acquire_seq == 0 { None } else { by_seq() };
+        let numbered = if sa.acquire_seq() == 0 { None } else { by_seq() };
         if let Some(serial) = numbered.or_else(by_words) {
             self.remove(serial);
         }

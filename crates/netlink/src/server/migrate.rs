@@ -104,16 +104,15 @@ impl Server {
 impl Migration {
     /// `xfrm_migrate_state_find`
     fn means(&self, sa: &Sa) -> bool {
-        let config = sa.config();
-        (config.source, config.id.destination) == self.old
-            && config.id.protocol == self.protocol
-            && config.mode == self.mode
-            && (self.reqid == 0 || config.reqid.0 == self.reqid)
+        (sa.source(), sa.id().destination) == self.old
+            && sa.id().protocol == self.protocol
+            && sa.config().mode == self.mode
+            && (self.reqid == 0 || sa.reqid().0 == self.reqid)
     }
 
     /// What becomes of a state; without `encap` its encapsulation stays.
     fn of(&self, sa: &Sa, encap: Option<UdpEncap>) -> SaMove {
-        let stays = SaMove::of(sa.config());
+        let stays = SaMove::of(sa);
         let (source, destination) = self.new;
         SaMove { source, destination, encap: encap.or(stays.encap), ..stays }
     }

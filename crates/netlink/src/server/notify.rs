@@ -143,14 +143,14 @@ fn mapping(
 ) {
     let Some(sa) = before.sad.with_id(id).next() else { return };
     let config = sa.config();
-    if !sa.aevents().mapping_due(from.port(), config.mapping_age, now) {
+    if !sa.mapping_due(from.port(), now) {
         return;
     }
     let mut datagram = begin(MessageType::Mapping, 0);
     datagram.put(&RawMapping {
-        id: state::id(config),
-        reqid: config.reqid.0,
-        old_source: raw(config.source),
+        id: state::id(sa),
+        reqid: sa.reqid().0,
+        old_source: raw(sa.source()),
         new_source: raw(from.ip()),
         old_source_port: config.encap.map_or(0, |encap| encap.source_port).into(),
         new_source_port: from.port().into(),

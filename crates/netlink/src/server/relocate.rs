@@ -6,7 +6,7 @@
 use std::{num::NonZeroU32, sync::Arc};
 
 use uxfrm_engine::{
-    Direction, Family, KeepaliveInterval, Sa, SaConfig, SaId, SaMove, Selector, UdpEncap,
+    Direction, Family, KeepaliveInterval, Sa, SaConfig, SaId, SaMove, SaWords, Selector, UdpEncap,
     UdpEncapKind,
 };
 
@@ -29,15 +29,15 @@ impl Server {
         let raw: RawStateMigration = call.head()?;
         let (family, selector) = words(&raw, call)?;
         let old = self.target(&raw, call)?;
+        let config = old.to_config();
         let (source, destination) =
             (address(family, raw.new_source), address(family, raw.new_destination));
         let selector = match selector {
             Wish::Words(selector) => selector,
-            Wish::OfTheEnds => Some(selector_of_ends(old.config(), source, destination)?),
+            Wish::OfTheEnds => Some(selector_of_ends(&config, source, destination)?),
         };
-        let encap = encap(call, old.config(), family)?;
-        let (mapping_age, nat_keepalive) = timers(call, old.config(), encap)?;
-        let config = old.config();
+        let encap = encap(call, &config, family)?;
+        let (mapping_age, nat_keepalive) = timers(call, &config, encap)?;
         let attributes = &call.attributes;
         let to = SaMove {
             source,
@@ -100,7 +100,7 @@ impl Server {
 
 fn put_attributes(
     datagram: &mut Datagram,
-    config: &SaConfig,
+    config: &SaWords,
     encap: Option<RawEncap>,
     mark: Option<RawMark>,
 ) {

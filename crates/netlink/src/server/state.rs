@@ -29,7 +29,7 @@ impl Server {
             return Err(Refusal::bare(number::EEXIST));
         }
         let sa = self.add(call, config)?;
-        self.larvals.answered_by(sa.config());
+        self.larvals.answered_by(&sa);
         self.tell_of_sa(MessageType::NewSa, &sa, call);
         Ok(())
     }
@@ -58,7 +58,7 @@ impl Server {
         let found = self.remove(id, mark, call)?;
         call.tell(&self.clients, Groups::SA, MessageType::DelSa, |datagram| match &found {
             Found::Sa(sa) => {
-                datagram.put(&encode::id(sa.config()));
+                datagram.put(&encode::id(sa));
                 datagram.attribute(AttributeType::Sa, &encode::info(sa, self.calendar));
                 encode::attributes(datagram, sa, self.calendar);
             }

@@ -98,9 +98,9 @@ fn states_are_added_with_all_their_words() {
         let id = SaId { destination, spi: Spi(spi), protocol: SaProtocol::Esp };
         snapshot.sad.with_id(id).next().unwrap()
     };
-    let gcm = find(0x1000).config();
+    let gcm = find(0x1000).to_config();
     assert_eq!((gcm.replay.window, gcm.reqid.0, gcm.transform.encryption_key.len()), (64, 16, 20));
-    let cbc = find(0x1001).config();
+    let cbc = find(0x1001).to_config();
     assert_eq!((cbc.transform.transform.icv_len(), cbc.if_id, cbc.mark.mask), (16, IfId(9), 7));
     assert_eq!((cbc.output_mark.value, cbc.output_mark.mask), (5, u32::MAX));
     assert_eq!((cbc.encap.unwrap().source_port, cbc.limits.packets.soft), (4500, 10));

@@ -173,7 +173,7 @@ fn a_state_goes_on_where_it_was() {
     assert_eq!(stage.ask(&moved)[0].verdict(), Some((0, String::new())));
     assert!(find(&stage, "192.0.2.2").is_none());
     let new = find(&stage, "192.0.2.4").unwrap();
-    assert_eq!(new.config().source, "192.0.2.3".parse::<IpAddr>().unwrap());
+    assert_eq!(new.source(), "192.0.2.3".parse::<IpAddr>().unwrap());
     assert!(old.sequence().take(1).is_err(), "the old one sends nothing more");
     assert_eq!(new.sequence().take(1).unwrap().first, 6);
     let taken = |number| new.replay().check(number).is_ok();

@@ -3,24 +3,20 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use uxfrm_crypto::{Backend, SaKey};
+use uxfrm_crypto::Backend;
 
 use crate::{
     Direction, DropReason, Family, FlowKey, IfId, Mark, Mode, Moment, OutboundQuery, Prefix, Reqid,
-    Sa, SaConfig, SaProtocol, Sad, Selector, Spi,
+    Sa, SaConfig, SaProtocol, SaWords, Sad, Selector, Spi,
     sa::{config::SaFlags, sample, usage::Lifecycle},
 };
 
 fn sa(config: SaConfig, seconds: u64) -> Arc<Sa> {
-    let words = &config.transform;
-    let key = SaKey::new(
-        &words.transform,
-        &words.encryption_key,
-        &words.authentication_key,
-        Backend::Portable,
-    )
-    .unwrap();
-    Arc::new(Sa::new(config, key, Moment::from_secs(seconds)))
+    Sa::new(&config, words(&config), Moment::from_secs(seconds))
+}
+
+fn words(config: &SaConfig) -> Arc<SaWords> {
+    Arc::new(SaWords::of(config, Backend::Portable))
 }
 
 /// A state, changed, added at `seconds`.
@@ -125,9 +121,9 @@ fn one_that_is_not_dying_comes_before_a_younger_one_that_is() {
     let mut sad = Sad::default();
     with(&mut sad, 1, 100, |_| {});
     let dying = with(&mut sad, 2, 200, |_| {});
-    dying.usage().advance(Lifecycle::Dying);
+    dying.advance(Lifecycle::Dying);
     assert_eq!(chosen(&sad, &query()), Ok(1));
-    dying.usage().advance(Lifecycle::Expired);
+    dying.advance(Lifecycle::Expired);
     with(&mut sad, 3, 50, |config| config.source = "0.0.0.0".parse().unwrap());
     assert_eq!(
         chosen(&sad, &query()),
@@ -140,7 +136,7 @@ fn one_that_is_not_dying_comes_before_a_younger_one_that_is() {
 fn expired_ones_and_those_for_the_way_in_are_refused() {
     let mut sad = Sad::default();
     let only = with(&mut sad, 1, 0, |_| {});
-    only.usage().advance(Lifecycle::Expired);
+    only.advance(Lifecycle::Expired);
     assert_eq!(chosen(&sad, &query()), Err(DropReason::OutNoState));
     assert_eq!(only.receives(), Err(DropReason::InStateExpired));
     let inward = with(&mut sad, 2, 0, |config| config.direction = Some(Direction::In));
@@ -214,6 +210,143 @@ proptest! {
     }
 }
 
+/// What decides which state is found, among few values each.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    /// Adds; else takes out, or updates.
+    adds: bool,
+    updates: bool,
+    which: usize,
+    spi: u32,
+    host: u8,
+    mark: u32,
+    reqid: u32,
+    if_id: u32,
+    wild: bool,
+    any_source: bool,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let choice = (any::<(bool, bool, bool, bool)>(), any::<usize>());
+    let words = (1_u32..5, 0_u8..3, 0_u32..3, 0_u32..2, 0_u32..2);
+    let step = (choice, words).prop_map(|((choice, which), words)| {
+        let (one, adds, wild, any_source) = choice;
+        let (spi, host, mark, reqid, if_id) = words;
+        let updates = !adds && one;
+        Step { adds: adds || one, updates, which, spi, host, mark, reqid, if_id, wild, any_source }
+    });
+    prop::collection::vec(step, 0..200)
+}
+
+impl Step {
+    fn config(self) -> SaConfig {
+        let mut config = sample(&format!("10.0.0.{}", self.host), self.spi);
+        config.mark = Mark { value: self.mark, mask: self.mark };
+        config.reqid = Reqid(self.reqid);
+        config.if_id = IfId(self.if_id);
+        config.flags.set(SaFlags::WILDRECV, self.wild);
+        if self.any_source {
+            config.source = "0.0.0.0".parse().unwrap();
+        }
+        config
+    }
+}
+
+/// `xfrm_state_find` over a list, the youngest last.
+fn first_outward(model: &[Arc<Sa>], query: &OutboundQuery<'_>) -> Option<*const Sa> {
+    let fits = |sa: &&Arc<Sa>| {
+        let config = sa.config();
+        sa.id().destination == query.destination
+            && sa.reqid() == query.reqid
+            && config.if_id == query.if_id
+            && config.mark.fits(query.flow.mark)
+            && !config.flags.contains(SaFlags::WILDRECV)
+    };
+    let own = |sa: &&Arc<Sa>| sa.source() == query.source;
+    let best = model.iter().filter(fits).rfind(own);
+    let wildcard = || model.iter().filter(fits).rfind(|sa| sa.source().is_unspecified());
+    best.or_else(wildcard).map(Arc::as_ptr)
+}
+
+/// `__xfrm_state_lookup` over a list, the youngest last.
+fn first_inward(model: &[Arc<Sa>], host: u8, spi: u32, mark: u32) -> Option<*const Sa> {
+    let destination: std::net::IpAddr = format!("10.0.0.{host}").parse().unwrap();
+    let fits = |sa: &&Arc<Sa>| sa.id().spi == Spi(spi) && sa.config().mark.fits(mark);
+    let own = model.iter().filter(fits).rfind(|sa| sa.id().destination == destination);
+    let is_wild = |sa: &&Arc<Sa>| sa.config().flags.contains(SaFlags::WILDRECV);
+    own.or_else(|| model.iter().filter(fits).rfind(is_wild)).map(Arc::as_ptr)
+}
+
+proptest! {
+    /// All three indexes beside a list, through additions, removals and updates that move a state to another interface.
+    #[test]
+    fn agrees_with_a_list_in_all_that_decides(steps in steps()) {
+        let mut sad = Sad::default();
+        let mut model: Vec<Arc<Sa>> = Vec::new();
+        for step in steps {
+            let place = step.which.checked_rem(model.len());
+            match place {
+                Some(place) if step.updates => {
+                    let old = &model[place];
+                    let words = SaWords { if_id: IfId(step.if_id), ..old.config().clone() };
+                    let new = old.renewed(Arc::new(words));
+                    sad.replace(old, &new);
+                    prop_assert!(sad.holds(&new) && !sad.holds(old));
+                    model[place] = new;
+                }
+                Some(place) if !step.adds => sad.remove(&model.remove(place)),
+                Some(_) | None => {
+                    let sa = sa(step.config(), 0);
+                    sad.insert(&sa);
+                    model.push(sa);
+                }
+            }
+        }
+        prop_assert_eq!(sad.len(), model.len());
+        let mut shown: Vec<_> = sad.iter().map(Arc::as_ptr).collect();
+        let mut known: Vec<_> = model.iter().map(Arc::as_ptr).collect();
+        (shown.sort_unstable(), known.sort_unstable());
+        prop_assert_eq!(shown, known);
+        for host in 0..4 {
+            let destination: std::net::IpAddr = format!("10.0.0.{host}").parse().unwrap();
+            for (mark, other) in [0, 1, 2, 3].into_iter().flat_map(|mark| (0..5).map(move |other| (mark, other))) {
+                let found = sad.inbound(destination, Spi(other), SaProtocol::Esp, mark);
+                prop_assert_eq!(found.map(Arc::as_ptr), first_inward(&model, host, other, mark));
+                let flow = FlowKey { mark, ..FLOW };
+                let (reqid, if_id) = (Reqid(other % 2), IfId(other / 2 % 2));
+                let query = OutboundQuery { destination, reqid, if_id, flow: &flow, ..query() };
+                let found = sad.outbound(&query).ok().map(Arc::as_ptr);
+                prop_assert_eq!(found, first_outward(&model, &query));
+            }
+        }
+    }
+}
+
+/// Leaves split and join, forks come and go, and whoever looks on meanwhile sees what was there.
+#[test]
+fn thousands_come_and_go_and_nothing_is_left_of_them() {
+    let mut sad = Sad::default();
+    let all: Vec<_> = (0..3000)
+        .map(|number| with(&mut sad, number + 1, 0, |sa| sa.reqid = Reqid(number / 100)))
+        .collect();
+    let ids: Vec<_> = all.iter().map(|sa| sa.id()).collect();
+    let before = sad.clone();
+    // 1277 and 3000 have no common divisor: each once, in no order.
+    for step in 0..all.len() {
+        let gone = &all[step * 1277 % all.len()];
+        sad.fetch_inbound(&ids[step / 16 * 16..step]);
+        assert!(sad.find(gone.id(), 0).is_some_and(|sa| Arc::ptr_eq(sa, gone)));
+        sad.remove(gone);
+        assert!(sad.find(gone.id(), 0).is_none());
+        if step % 500 == 0 {
+            assert_eq!(sad.iter().count(), sad.len());
+        }
+    }
+    assert_eq!(format!("{sad:?}").matches("Leaf").count(), 0, "nothing is left");
+    assert_eq!((before.len(), before.iter().count()), (3000, 3000));
+    assert!(all.iter().all(|sa| before.find(sa.id(), 0).is_some()));
+}
+
 /// More states between two peers than a list takes, and back to none.
 #[test]
 fn a_crowd_with_one_key_comes_and_goes() {
@@ -227,7 +360,7 @@ fn a_crowd_with_one_key_comes_and_goes() {
         assert_eq!(chosen(&sad, &query()).ok(), youngest, "step {step}");
         let gone = all.swap_remove(step * 7 % all.len());
         if step % 3 == 0 {
-            let renewed = Arc::new(gone.renewed(sample("10.0.0.2", gone.id().spi.0)));
+            let renewed = gone.renewed(words(&sample("10.0.0.2", gone.id().spi.0)));
             sad.replace(&gone, &renewed);
             assert!(sad.holds(&renewed) && !sad.holds(&gone));
         }

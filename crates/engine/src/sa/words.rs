@@ -1,0 +1,213 @@
+//! What a state says and others say too: most states of a gateway differ in addresses, SPI, reqid and keys alone, so all else is kept once.
+
+use std::{
+    hash::BuildHasher,
+    net::{IpAddr, Ipv4Addr},
+    num::NonZeroU32,
+    sync::Arc,
+};
+
+use uxfrm_crypto::{Backend, Transform};
+
+use crate::{
+    Direction, IfId, KeepaliveInterval, Limits, Mark, Mode, Offload, SaConfig, SaExtraFlags,
+    SaFlags, SaId, SaProtocol, Selector, Spi, UdpEncap,
+};
+
+/// The words of a state that others may share. The fields are those of [`SaConfig`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SaWords {
+    /// Packets whose mark fits find it.
+    pub mark: Mark,
+    /// How it wraps.
+    pub mode: Mode,
+    /// `dir in|out`; `None` serves both ways.
+    pub direction: Option<Direction>,
+    /// Flags.
+    pub flags: SaFlags,
+    /// More flags.
+    pub extra_flags: SaExtraFlags,
+    /// XFRM interface id.
+    pub if_id: IfId,
+    /// `pcpu-num`.
+    pub pcpu: Option<u32>,
+    /// The traffic it may carry; `None` any of either family.
+    pub selector: Option<Selector>,
+    /// ESP in UDP.
+    pub encap: Option<UdpEncap>,
+    /// Keeps a NAT on the way from forgetting an idle state.
+    pub nat_keepalive: Option<KeepaliveInterval>,
+    /// Seconds for which listeners are not told again that the peer's address is another.
+    pub mapping_age: Option<NonZeroU32>,
+    /// Limits.
+    pub limits: Limits,
+    /// The algorithm.
+    pub transform: Transform,
+    /// Who computes it.
+    pub backend: Backend,
+    /// Packets that may come late; 0 switches the check off.
+    pub window: u32,
+    /// Pad the inner packet to this many bytes; 0 does not.
+    pub tfc_padding: u32,
+    /// `output-mark` / `set-mark`: laid over a packet's mark once it is processed.
+    pub output_mark: Mark,
+    /// Care-of address, kept for listing.
+    pub care_of: Option<IpAddr>,
+    /// Offload asked for.
+    pub offload: Option<Offload>,
+}
+
+/// Words that were said lately, so that who says them again shares them. Of a fixed size: what is pushed out is only not shared with
+/// those to come.
+#[derive(Debug)]
+pub(crate) struct Lexicon {
+    known: Box<[Option<Arc<SaWords>>]>,
+    hasher: foldhash::fast::RandomState,
+}
+
+/// Both ends, SPI and protocol, in 16 bytes for IPv4.
+#[derive(Debug)]
+pub(super) enum Name {
+    V4 { protocol: SaProtocol, spi: Spi, source: Ipv4Addr, destination: Ipv4Addr },
+    V6 { protocol: SaProtocol, spi: Spi, ends: Box<Ends> },
+}
+
+#[derive(Debug)]
+pub(super) struct Ends {
+    source: IpAddr,
+    destination: IpAddr,
+}
+
+const KNOWN: usize = 1024;
+
+impl SaWords {
+    /// Those of a state whose packets `backend` encrypts.
+    #[must_use]
+    pub fn of(config: &SaConfig, backend: Backend) -> Self {
+        Self {
+            mark: config.mark,
+            mode: config.mode,
+            direction: config.direction,
+            flags: config.flags,
+            extra_flags: config.extra_flags,
+            if_id: config.if_id,
+            pcpu: config.pcpu,
+            selector: config.selector,
+            encap: config.encap,
+            nat_keepalive: config.nat_keepalive,
+            mapping_age: config.mapping_age,
+            limits: config.limits,
+            transform: config.transform.transform,
+            backend,
+            window: config.replay.window,
+            tfc_padding: config.tfc_padding,
+            output_mark: config.output_mark,
+            care_of: config.care_of,
+            offload: config.offload.clone(),
+        }
+    }
+
+    /// As [`SaConfig::last_number`].
+    #[must_use]
+    pub fn last_number(&self) -> u64 {
+        super::config::last_number(self.flags, self.extra_flags)
+    }
+
+    /// These with those of `update` that `XFRM_MSG_UPDSA` changes.
+    pub(crate) fn updated(&self, update: &SaConfig) -> Self {
+        let marks = update.output_mark != Mark::default();
+        Self {
+            limits: update.limits,
+            encap: update.encap,
+            care_of: self.care_of.map(|old| update.care_of.unwrap_or(old)),
+            output_mark: if marks { update.output_mark } else { self.output_mark },
+            if_id: if update.if_id == IfId(0) { self.if_id } else { update.if_id },
+            ..self.clone()
+        }
+    }
+}
+
+impl Default for Lexicon {
+    fn default() -> Self {
+        let hasher = foldhash::fast::RandomState::default();
+        Self { known: vec![None; KNOWN].into(), hasher }
+    }
+}
+
+impl Lexicon {
+    /// The words, shared with who said the same lately.
+    pub(crate) fn share(&mut self, words: SaWords) -> Arc<SaWords> {
+        #[expect(clippy::cast_possible_truncation, reason = "any bits of a hash will do")]
+        let place = self.hasher.hash_one(&words) as usize % self.known.len();
+        match &mut self.known[place] {
+            Some(known) if **known == words => Arc::clone(known),
+            other => Arc::clone(other.insert(Arc::new(words))),
+        }
+    }
+}
+
+impl Name {
+    pub(super) fn new(SaId { destination, spi, protocol }: SaId, source: IpAddr) -> Self {
+        match (source, destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                Self::V4 { protocol, spi, source, destination }
+            }
+            _ => Self::V6 { protocol, spi, ends: Box::new(Ends { source, destination }) },
+        }
+    }
+
+    #[inline]
+    pub(super) fn id(&self) -> SaId {
+        match *self {
+            Self::V4 { protocol, spi, destination, .. } => {
+                SaId { destination: destination.into(), spi, protocol }
+            }
+            Self::V6 { protocol, spi, ref ends } => {
+                SaId { destination: ends.destination, spi, protocol }
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn source(&self) -> IpAddr {
+        match self {
+            Self::V4 { source, .. } => (*source).into(),
+            Self::V6 { ends, .. } => ends.source,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sa::sample;
+
+    fn words(window: u32) -> SaWords {
+        SaWords { window, ..SaWords::of(&sample("10.0.0.2", 1), Backend::Portable) }
+    }
+
+    #[test]
+    fn who_says_the_same_shares_it_and_who_does_not_is_understood() {
+        let mut lexicon = Lexicon::default();
+        let first = lexicon.share(words(1));
+        assert!(Arc::ptr_eq(&first, &lexicon.share(words(1))));
+        // Far more than it keeps.
+        for window in 0..4096 {
+            assert_eq!(lexicon.share(words(window)).window, window);
+        }
+        assert_eq!(lexicon.share(words(1)), first);
+        let kept = lexicon.known.iter().flatten().count();
+        assert!((KNOWN / 2..=KNOWN).contains(&kept), "{kept}");
+    }
+
+    #[test]
+    fn a_name_says_what_it_was_given() {
+        let ends = [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2"), ("0.0.0.0", "fd00::2")];
+        for (source, destination) in ends {
+            let id = sample(destination, 7).id;
+            let name = Name::new(id, source.parse().unwrap());
+            assert_eq!((name.id(), name.source()), (id, source.parse().unwrap()));
+        }
+        assert_eq!(size_of::<Name>(), 16);
+    }
+}
