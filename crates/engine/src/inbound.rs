@@ -36,8 +36,8 @@ use crate::sa::replay::Candidate;
 use crate::spd::flow_cache::Known;
 use crate::worker::{Bench, Traffic};
 use crate::{
-    Direction, DropReason, FlowKey, PolicyCache, Sa, SaProtocol, Settings, Spi, Stage, UdpEncap,
-    Watch,
+    Direction, DropReason, FlowKey, PolicyCache, Sa, SaId, SaProtocol, Settings, Spi, Stage,
+    UdpEncap, Watch,
 };
 use check::MAX_DEPTH;
 use peel::{Envelope, Peeled};
@@ -199,6 +199,9 @@ impl Inbound {
 
     /// 2 Peel, 3 State, 4 Replay check.
     fn peel_all(&mut self, bench: &mut Bench<'_>) {
+        if bench.snapshot.sad.is_far() {
+            self.fetch_states(bench);
+        }
         for place in 0..self.items.len() {
             if self.items[place].fate != Fate::New {
                 continue;
@@ -225,6 +228,21 @@ impl Inbound {
         if !self.sealed.is_sorted_by_key(place) {
             self.sealed.sort_unstable_by_key(place);
         }
+    }
+
+    /// Asks for the states of all packets before the first is waited for.
+    fn fetch_states(&self, bench: &Bench<'_>) {
+        let mut ids: ArrayVec<SaId, { uxfrm_packet::BATCH }> = ArrayVec::new();
+        for place in (0..self.items.len()).filter(|place| self.items[*place].fate == Fate::New) {
+            let Ok(Peeled::Esp(envelope)) = self.peel(place, bench) else { continue };
+            let (spi, destination) = (Spi(envelope.spi), envelope.destination);
+            // Packets of one state often follow each other.
+            let id = SaId { destination, spi, protocol: SaProtocol::Esp };
+            if ids.last() != Some(&id) && ids.try_push(id).is_err() {
+                break;
+            }
+        }
+        bench.snapshot.sad.fetch_inbound(&ids);
     }
 
     fn peel(&self, place: usize, bench: &Bench<'_>) -> Result<Peeled, DropReason> {
