@@ -1,11 +1,12 @@
-//! `uxfrm bench states`: cycles to find a state on the way in and on the way out, microseconds to add and delete one with all workers told,
-//! and what a state takes, keys apart.
+//! `uxfrm bench states`: cycles to find a state on the way in and on the way out, alone and in batches, microseconds to add and delete one with
+//! all workers told, and what a state takes: before its first packet, with its keys as they were given, and once it is in use.
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 use std::time::Instant;
 
-use uxfrm_crypto::{Backend, KeyMaterial, SaKey, Transform};
+use uxfrm_crypto::{Backend, KeyMaterial, Transform};
 use uxfrm_engine::{
     Database, FlowKey, IfId, Limits, Mark, Mode, Moment, OutboundQuery, ReplayConfig, Reqid,
     SaConfig, SaExtraFlags, SaFlags, SaId, SaProtocol, SaTransform, Snapshot, Spi,
@@ -17,11 +18,14 @@ use crate::lookup::Random;
 use crate::report::{Case, Machine, Report, Row, Sample};
 
 const SIZES: [u32; 7] = [1, 10, 100, 1000, 10_000, 100_000, 1_000_000];
+/// Look-ups per measurement.
 const BATCH: usize = 256;
+/// Look-ups whose states are fetched together, as workers do.
+const TOGETHER: usize = 16;
 /// States that are added, and deleted again, one at a time.
 const CHANGES: u32 = 200;
-/// Keys whose memory is looked at.
-const KEYS: u32 = 20_000;
+/// States that are used, to see what that takes.
+const USED: usize = 20_000;
 
 /// Measures what the options leave.
 ///
@@ -29,15 +33,16 @@ const KEYS: u32 = 20_000;
 /// Keys that the crypto library does not take.
 pub fn run(options: &Options) -> anyhow::Result<Report> {
     let clock = TscClock::calibrate();
-    let bytes_per_key = bytes_per_key()?;
     let mut rows = Vec::new();
+    // Kept, so that no database is built in what another left behind.
+    let mut databases = Vec::new();
     for size in SIZES.into_iter().filter(|size| !options.quick || *size <= 1000) {
         let case = Case::new().with("states", size);
         if !options.only.may_admit(&case) {
             continue;
         }
         let before = resident();
-        let mut database = Database::new(Backend::Portable);
+        let mut database = Database::new(Backend::Auto);
         let start = Instant::now();
         database.apply(Moment(0), |change| {
             (0..size).try_for_each(|number| {
@@ -45,38 +50,45 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
             })
         })?;
         let load_seconds = start.elapsed().as_secs_f64();
-        let each = (resident() - before) / f64::from(size) - bytes_per_key;
+        let each = (resident() - before) / f64::from(size);
         let (insert, delete) = changes(&mut database, size)?;
         let snapshot = database.snapshot();
-        for way in ["in", "out"] {
-            let case = case.clone().with("direction", way);
+        let mut of_size = Vec::new();
+        for (way, batch) in [("in", 1), ("in", TOGETHER), ("out", 1), ("out", TOGETHER)] {
+            let case = case.clone().with("direction", way).with("batch", batch);
             if !options.only.admits(&case) {
                 continue;
             }
-            let sample = look_ups(&snapshot, size, way, if options.quick { 4 } else { 400 });
-            let mut row = Row::of_packets(case, &sample, 64, clock.hz());
+            let rounds = if options.quick { 4 } else { 400 };
+            let sample = look_ups(&snapshot, size, way, batch, rounds);
+            of_size.push(Row::of_packets(case, &sample, 64, clock.hz()));
+        }
+        let in_use = each + bytes_of_use(&snapshot);
+        for mut row in of_size {
             row.figure("insert_us", insert, 2);
             row.figure("delete_us", delete, 2);
             row.figure("load_seconds", load_seconds, 3);
             // Of a few states nothing can be said: the process grows by pages.
-            row.figure("bytes_per_state", if size < 10_000 { f64::NAN } else { each }, 0);
-            row.figure("bytes_per_key", bytes_per_key, 0);
+            let shown = |bytes| if size < 10_000 { f64::NAN } else { bytes };
+            row.figure("bytes_per_state", shown(each), 0);
+            row.figure("bytes_in_use", shown(in_use), 0);
             rows.push(row);
         }
+        databases.push(database);
     }
     Ok(Report { bench: "states", machine: Machine::here(clock.hz()), rows })
 }
 
-/// Cycles per look-up of random states, batch by batch.
-fn look_ups(snapshot: &Snapshot, size: u32, way: &str, rounds: usize) -> Sample {
+/// Cycles per look-up of random states, some at a time.
+fn look_ups(snapshot: &Snapshot, size: u32, way: &str, batch: usize, rounds: usize) -> Sample {
     let mut random = Random::new(9);
     let mut sample = Sample::default();
     for round in 0..rounds + 8 {
         let numbers: Vec<u32> = (0..BATCH).map(|_| random.word() % size).collect();
         let from = TscClock::now();
-        let found = match way {
-            "in" => numbers.iter().filter(|number| is_found_inward(snapshot, **number)).count(),
-            _ => numbers.iter().filter(|number| is_found_outward(snapshot, **number)).count(),
+        let found: usize = match way {
+            "in" => numbers.chunks(batch).map(|some| found_inward(snapshot, some)).sum(),
+            _ => numbers.chunks(batch).map(|some| found_outward(snapshot, some)).sum(),
         };
         let cycles = TscClock::per_packet(from, BATCH);
         assert_eq!(black_box(found), BATCH, "every state is found");
@@ -87,14 +99,35 @@ fn look_ups(snapshot: &Snapshot, size: u32, way: &str, rounds: usize) -> Sample 
     sample
 }
 
-fn is_found_inward(snapshot: &Snapshot, number: u32) -> bool {
-    snapshot.sad.inbound(peer(number), spi(number), SaProtocol::Esp, 0).is_some()
+fn found_inward(snapshot: &Snapshot, numbers: &[u32]) -> usize {
+    if let [_, _, ..] = numbers {
+        let mut ids = [id(0); TOGETHER];
+        ids.iter_mut().zip(numbers).for_each(|(place, number)| *place = id(*number));
+        snapshot.sad.fetch_inbound(&ids[..numbers.len().min(TOGETHER)]);
+    }
+    let is_found = |SaId { destination, spi, protocol }| {
+        snapshot.sad.inbound(destination, spi, protocol, 0).is_some()
+    };
+    numbers.iter().filter(|number| is_found(id(**number))).count()
 }
 
-fn is_found_outward(snapshot: &Snapshot, number: u32) -> bool {
-    let flow = FlowKey {
+fn found_outward(snapshot: &Snapshot, numbers: &[u32]) -> usize {
+    if let [_, _, ..] = numbers {
+        let mut queries = [query(0); TOGETHER];
+        queries.iter_mut().zip(numbers).for_each(|(place, number)| *place = query(*number));
+        snapshot.sad.fetch_outbound(&queries[..numbers.len().min(TOGETHER)]);
+    }
+    numbers.iter().filter(|number| snapshot.sad.outbound(&query(**number)).is_ok()).count()
+}
+
+const fn id(number: u32) -> SaId {
+    SaId { destination: peer(number), spi: spi(number), protocol: SaProtocol::Esp }
+}
+
+const fn query(number: u32) -> OutboundQuery<'static> {
+    const FLOW: FlowKey = FlowKey {
         source: SOURCE,
-        destination: peer(number),
+        destination: SOURCE,
         protocol: 17,
         source_port: 7,
         destination_port: 9,
@@ -102,7 +135,7 @@ fn is_found_outward(snapshot: &Snapshot, number: u32) -> bool {
         if_id: 0,
         ifindex: 0,
     };
-    let query = OutboundQuery {
+    OutboundQuery {
         source: SOURCE,
         destination: peer(number),
         protocol: SaProtocol::Esp,
@@ -110,9 +143,8 @@ fn is_found_outward(snapshot: &Snapshot, number: u32) -> bool {
         mode: Mode::Tunnel,
         reqid: Reqid(1),
         if_id: IfId(0),
-        flow: &flow,
-    };
-    snapshot.sad.outbound(&query).is_ok()
+        flow: &FLOW,
+    }
 }
 
 /// Microseconds of one addition and one deletion, each published; a worker holds the snapshot before.
@@ -135,7 +167,7 @@ fn changes(database: &mut Database, size: u32) -> anyhow::Result<(f64, f64)> {
 const SOURCE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
 /// Each state has a peer of its own.
-fn peer(number: u32) -> IpAddr {
+const fn peer(number: u32) -> IpAddr {
     IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + number))
 }
 
@@ -153,7 +185,7 @@ fn transform() -> anyhow::Result<SaTransform> {
 
 fn state(number: u32) -> anyhow::Result<SaConfig> {
     Ok(SaConfig {
-        id: SaId { destination: peer(number), spi: spi(number), protocol: SaProtocol::Esp },
+        id: id(number),
         source: SOURCE,
         mode: Mode::Tunnel,
         reqid: Reqid(1),
@@ -178,19 +210,14 @@ fn state(number: u32) -> anyhow::Result<SaConfig> {
     })
 }
 
-/// What an expanded key takes: it belongs to the crypto library.
-fn bytes_per_key() -> anyhow::Result<f64> {
-    let words = transform()?;
+/// What a state takes more once it carries packets: counts, window, and the keys as the crypto library wants them.
+fn bytes_of_use(snapshot: &Snapshot) -> f64 {
     let before = resident();
-    let keys = (0..KEYS)
-        .map(|_| {
-            let (cipher, auth) = (&words.encryption_key, &words.authentication_key);
-            SaKey::new(&words.transform, cipher, auth, Backend::Portable)
-        })
-        .collect::<Result<Vec<_>, _>>()?;
-    let each = (resident() - before) / f64::from(KEYS);
-    black_box(keys);
-    Ok(each)
+    let used: Vec<_> = snapshot.sad.iter().take(USED).map(Arc::clone).collect();
+    used.iter().for_each(|sa| sa.activate());
+    #[expect(clippy::cast_precision_loss, reason = "20,000 at the most")]
+    let count = used.len() as f64;
+    (resident() - before) / count
 }
 
 /// Bytes of memory that this process has.
