@@ -305,7 +305,8 @@ proptest! {
         prop_assert_eq!(sad.len(), model.len());
         let mut shown: Vec<_> = sad.iter().map(Arc::as_ptr).collect();
         let mut known: Vec<_> = model.iter().map(Arc::as_ptr).collect();
-        (shown.sort_unstable(), known.sort_unstable());
+        shown.sort_unstable();
+        known.sort_unstable();
         prop_assert_eq!(shown, known);
         for host in 0..4 {
             let destination: std::net::IpAddr = format!("10.0.0.{host}").parse().unwrap();
