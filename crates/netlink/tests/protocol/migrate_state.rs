@@ -266,7 +266,7 @@ fn what_is_not_named_stays_and_numbers_go_on() {
     assert!(find(&stage, "192.0.2.2", 0).is_none());
     let new = find(&stage, "192.0.2.4", 0).unwrap();
     let (was, is) = (old.config(), new.config());
-    assert_eq!((is.source, is.reqid), ("192.0.2.3".parse().unwrap(), Reqid(77)));
+    assert_eq!((new.source(), new.reqid()), ("192.0.2.3".parse().unwrap(), Reqid(77)));
     assert_eq!(
         is.selector.as_ref().unwrap().source.address(),
         "2001:db8:1::".parse::<IpAddr>().unwrap()
