@@ -91,6 +91,8 @@ fn state(number: u32) -> SaConfig {
         flags: SaFlags::empty(),
         extra_flags: SaExtraFlags::empty(),
         encap: None,
+        nat_keepalive: None,
+        mapping_age: None,
         tfc_padding: 0,
         direction: None,
         pcpu: None,
