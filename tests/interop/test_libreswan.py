@@ -79,6 +79,8 @@ def test_transport_mode_from_host_to_host(uxfrm, sites):
     left, right = (dataclasses.replace(end, net=None) for end in ends(sites))
     with topology.Hosts() as running:
         plutos = [start(running, uxfrm, end, left, right, {"type": "transport"}) for end in (left, right)]
+        # Those before this one said farewell to ports that were closed already.
+        sites.between.seen()
         plutos[0].whack("--initiate", "--name", "net")
         sites.left.ping(left.address, right.address)
         with sites.right.entered():
