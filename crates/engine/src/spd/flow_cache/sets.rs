@@ -236,9 +236,8 @@ impl<const N: usize, const W: usize> Sets<N, W> {
 
     /// The first place of a key's set.
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "fewer sets than that")]
     fn set(&self, key: &Hashed<N>) -> usize {
-        ((key.hash >> 32) * self.sets as u64 >> 32) as usize * PLACES
+        (((key.hash >> 32) * self.sets as u64) >> 32) as usize * PLACES
     }
 
     #[inline]
