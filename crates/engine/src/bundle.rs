@@ -71,7 +71,7 @@ impl Bundle {
             };
             let destination = sa.id().destination;
             let own = settings.addresses.like(destination);
-            let layer = Layer::new(sa, version, own, outside, settings.hop_limit)?;
+            let layer = Layer::new(sa, own, outside, settings.hop_limit)?;
             match layer.wrap {
                 Wrap::Transport if version_of(destination) != version => {
                     return Err(DropReason::OutModeMismatch);
@@ -115,6 +115,7 @@ impl Bundle {
     }
 
     /// The room for a packet of `len` bytes; `None` when what comes out would be longer than an IP packet can be.
+    #[inline]
     pub(crate) fn frame(&self, len: usize, inside: &Inside) -> Option<Frame> {
         let mut total = len;
         let mut inside = *inside;
@@ -125,7 +126,13 @@ impl Bundle {
         (total <= usize::from(u16::MAX)).then_some(Frame { prefix: self.prefix, total })
     }
 
+    /// Whether the innermost state has transport mode.
+    pub(crate) fn is_transport(&self) -> bool {
+        self.layers.first().is_some_and(|layer| matches!(layer.wrap, Wrap::Transport))
+    }
+
     /// The largest packet of a version that is let in; IPv6 is never told to send less than its minimum.
+    #[inline]
     pub(crate) fn limit(&self, version: Version) -> usize {
         match version {
             Version::V4 => self.inner_mtu,

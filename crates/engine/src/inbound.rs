@@ -24,11 +24,12 @@ mod peel;
 mod quote;
 mod strip;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use uxfrm_crypto::Authenticity;
-use uxfrm_packet::{Batch, Checksum, Coalescer, IpPacket, PacketBuf, Segments};
+use uxfrm_packet::{Batch, Checksum, Coalescer, IpPacket, PacketBuf, Segments, esp};
 
 use crate::esp::decapsulate::Stripped;
 use crate::fragments::reassembly::{Outcome, Reassembly};
@@ -36,11 +37,11 @@ use crate::sa::replay::Candidate;
 use crate::spd::flow_cache::Known;
 use crate::worker::{Bench, Traffic};
 use crate::{
-    Direction, DropReason, FlowKey, PolicyCache, Sa, SaId, SaProtocol, Settings, Spi, Stage,
-    UdpEncap, Watch,
+    AnswerId, Direction, DropReason, FlowKey, Mode, PolicyCache, Sa, SaId, SaProtocol, Settings,
+    Spi, Stage, Watch,
 };
 use check::MAX_DEPTH;
-use peel::{Envelope, Peeled};
+use peel::{Envelope, Peeled, Shell};
 
 /// The inbound half of a worker: scratch and what it remembers between batches.
 #[derive(Debug)]
@@ -55,22 +56,26 @@ pub(crate) struct Inbound {
     /// ESP to be opened in this round, in order of buffers and places.
     sealed: Vec<Sealed>,
     verdicts: Vec<Authenticity>,
+    /// Numbers of one state's neighbours, and what its window says of them.
+    numbers: Vec<Candidate>,
+    /// Items whose UDP source is another than their state's.
+    movers: Vec<(u32, SocketAddr)>,
     questions: Questions,
     reassembly: Reassembly,
     coalescer: Coalescer,
 }
 
-/// One packet in one of the buffers.
+/// One packet in one of the buffers. One cache line.
 #[derive(Debug)]
 struct Item {
     buffer: u32,
     start: u32,
     len: u32,
     fate: Fate,
-    /// States it came through, the outermost first, by their place in `used`.
-    path: ArrayVec<u32, MAX_DEPTH>,
     mark: u32,
     checksum: Checksum,
+    /// States it came through, the outermost first, by their place in `used`.
+    path: ArrayVec<u32, MAX_DEPTH>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,8 +84,8 @@ enum Fate {
     New,
     /// Among `sealed`.
     Sealed,
-    /// To be checked and handed on, with this header.
-    Plain(IpPacket),
+    /// To be checked and handed on: the place of its question.
+    Plain(u32),
     /// Counted: dropped, or held as a fragment.
     Gone,
 }
@@ -92,6 +97,13 @@ struct Used {
     packets: u32,
     bytes: u64,
     standing: Standing,
+    /// The policies under which packets that came through this state alone may pass, whatever their flow; not known yet without.
+    passes: Option<AnswerId>,
+    /// Bytes of SPI, sequence number and IV; and of ICV.
+    lead: u32,
+    icv: u32,
+    mode: Mode,
+    extended: bool,
 }
 
 /// What charging a state's packets together gave.
@@ -115,18 +127,29 @@ struct Questions {
     known: Vec<Known>,
 }
 
-/// An ESP packet that waits to be opened.
+/// An ESP packet that waits to be opened. One cache line.
 #[derive(Debug)]
 struct Sealed {
     item: u32,
     used: u32,
-    envelope: Envelope,
+    buffer: u32,
+    /// Where ESP begins in the buffer, and its bytes.
+    at: u32,
+    len: u32,
     number: Candidate,
-    /// Where ESP begins in the buffer.
-    at: usize,
     /// What was in it; known once it is open.
     stripped: Stripped,
+    /// The packet's own header, which transport mode keeps; `None` when a socket took it off.
+    shell: Option<Shell>,
+    tos: u8,
+    in_udp: bool,
+    /// It came from elsewhere than the state says: among `movers`.
+    moved: bool,
 }
+
+/// How many items ahead a packet's note, and how many its first bytes, are fetched.
+const NOTES_AHEAD: usize = 8;
+const BYTES_AHEAD: usize = 4;
 
 impl Inbound {
     pub(crate) fn new(settings: &Settings) -> Self {
@@ -138,6 +161,8 @@ impl Inbound {
             used: Vec::new(),
             sealed: Vec::with_capacity(uxfrm_packet::BATCH),
             verdicts: Vec::with_capacity(uxfrm_packet::BATCH),
+            numbers: Vec::with_capacity(uxfrm_packet::BATCH),
+            movers: Vec::new(),
             questions: Questions::default(),
             reassembly: Reassembly::default(),
             coalescer: Coalescer::new(),
@@ -148,6 +173,9 @@ impl Inbound {
         self.policies.begin(&bench.snapshot.spd);
         let late = self.reassembly.expire(bench.now, bench.pool);
         bench.refuse(&mut self.traffic, late, DropReason::InFragment);
+        for packet in batch.as_slice().iter().take(NOTES_AHEAD) {
+            packet.prefetch();
+        }
         for packet in batch.drain() {
             self.receive(packet);
         }
@@ -169,32 +197,41 @@ impl Inbound {
         watch.passed(Stage::Deliver);
         self.traffic.held = self.reassembly.held();
         self.used.clear();
+        self.movers.clear();
     }
 
     /// 1 Receive.
+    #[inline]
     fn receive(&mut self, packet: PacketBuf) {
-        let stride = match packet.segments {
-            Segments::Train { stride } if stride > 0 => stride.into(),
+        let buffer = narrow(self.buffers.len());
+        self.traffic.received_bytes += packet.len() as u64;
+        match packet.segments {
+            Segments::Train { stride } if stride > 0 => {
+                for start in (0..packet.len().max(1)).step_by(stride.into()) {
+                    let len = usize::from(stride).min(packet.len() - start);
+                    self.enlist(buffer, start, len, packet.mark);
+                }
+            }
             Segments::Train { .. }
             | Segments::One
             | Segments::Tcp { .. }
-            | Segments::Udp { .. } => packet.len().max(1),
-        };
-        let buffer = narrow(self.buffers.len());
-        self.traffic.received_bytes += packet.len() as u64;
-        for start in (0..packet.len().max(1)).step_by(stride) {
-            self.traffic.received += 1;
-            self.items.push(Item {
-                buffer,
-                start: narrow(start),
-                len: narrow(stride.min(packet.len() - start)),
-                fate: Fate::New,
-                path: ArrayVec::new(),
-                mark: packet.mark,
-                checksum: Checksum::AsIs,
-            });
+            | Segments::Udp { .. } => self.enlist(buffer, 0, packet.len(), packet.mark),
         }
         self.buffers.push(Some(packet));
+    }
+
+    #[inline(always)]
+    fn enlist(&mut self, buffer: u32, start: usize, len: usize, mark: u32) {
+        self.traffic.received += 1;
+        self.items.push(Item {
+            buffer,
+            start: narrow(start),
+            len: narrow(len),
+            fate: Fate::New,
+            mark,
+            checksum: Checksum::AsIs,
+            path: ArrayVec::new(),
+        });
     }
 
     /// 2 Peel, 3 State, 4 Replay check.
@@ -206,15 +243,12 @@ impl Inbound {
             if self.items[place].fate != Fate::New {
                 continue;
             }
-            // A fragment may make a whole packet, to be looked at in its place.
-            let looked = match self.peel(place, bench) {
+            self.fetch_ahead(place);
+            let fate = match self.peel(place, bench) {
+                Ok(Peeled::Esp(envelope)) => self.claim(place, &envelope, bench),
+                Ok(Peeled::Plain(ip, own)) => Ok(self.plain(place, &ip, own)),
+                // It may make a whole packet, to be looked at in its place.
                 Ok(Peeled::Fragment(ip)) => self.reassemble(place, &ip, bench),
-                other => other,
-            };
-            let fate = match looked {
-                Ok(Peeled::Plain(ip)) => Ok(self.plain(place, ip)),
-                Ok(Peeled::Esp(envelope)) => self.claim(place, envelope, bench),
-                Ok(Peeled::Fragment(_)) => Ok(Fate::Gone),
                 Err(reason) => Err(reason),
             };
             match fate {
@@ -223,8 +257,7 @@ impl Inbound {
             }
         }
         // Only packets with a new buffer are out of order.
-        let items = &self.items;
-        let place = |sealed: &Sealed| (items[sealed.item as usize].buffer, sealed.at);
+        let place = |sealed: &Sealed| (sealed.buffer, sealed.at);
         if !self.sealed.is_sorted_by_key(place) {
             self.sealed.sort_unstable_by_key(place);
         }
@@ -245,6 +278,17 @@ impl Inbound {
         bench.snapshot.sad.fetch_inbound(&ids);
     }
 
+    #[inline(always)]
+    fn fetch_ahead(&self, place: usize) {
+        let buffer = |ahead: usize| {
+            let item = self.items.get(place + ahead)?;
+            self.buffers[item.buffer as usize].as_ref()
+        };
+        buffer(NOTES_AHEAD).inspect(|buffer| buffer.prefetch());
+        buffer(BYTES_AHEAD).inspect(|buffer| buffer.prefetch_bytes());
+    }
+
+    #[inline(always)]
     fn peel(&self, place: usize, bench: &Bench<'_>) -> Result<Peeled, DropReason> {
         let item = &self.items[place];
         let Some(buffer) = &self.buffers[item.buffer as usize] else {
@@ -258,21 +302,23 @@ impl Inbound {
     }
 
     /// Fragments to this host wait for each other.
+    #[inline(never)]
     fn reassemble(
         &mut self,
         place: usize,
         ip: &IpPacket,
         bench: &mut Bench<'_>,
-    ) -> Result<Peeled, DropReason> {
+    ) -> Result<Fate, DropReason> {
         if !self.items[place].path.is_empty() {
             // Inside a tunnel: the host's own stack puts it together.
-            return Ok(Peeled::Plain(*ip));
+            let own = bench.settings.addresses.holds(ip.destination);
+            return Ok(self.plain(place, ip, own));
         }
         let packet = self.take(place, bench);
         let (outcome, evicted) = self.reassembly.add(packet, ip, bench.now, bench.pool);
         bench.refuse(&mut self.traffic, evicted, DropReason::InFragment);
         match outcome {
-            Outcome::Held => Ok(Peeled::Fragment(*ip)),
+            Outcome::Held => Ok(Fate::Gone),
             Outcome::Refused => Err(DropReason::InFragment),
             Outcome::Ruined { pieces } => {
                 bench.refuse(&mut self.traffic, pieces - 1, DropReason::InFragment);
@@ -283,17 +329,19 @@ impl Inbound {
                 self.settle(place, packet);
                 match self.peel(place, bench)? {
                     Peeled::Fragment(_) => Err(DropReason::InFragment),
-                    other @ (Peeled::Plain(_) | Peeled::Esp(_)) => Ok(other),
+                    Peeled::Plain(ip, own) => Ok(self.plain(place, &ip, own)),
+                    Peeled::Esp(envelope) => self.claim(place, &envelope, bench),
                 }
             }
         }
     }
 
     /// 3 State, 4 Replay check.
+    #[inline(always)]
     fn claim(
         &mut self,
         place: usize,
-        envelope: Envelope,
+        envelope: &Envelope,
         bench: &Bench<'_>,
     ) -> Result<Fate, DropReason> {
         let item = &self.items[place];
@@ -301,8 +349,8 @@ impl Inbound {
         let found = bench.snapshot.sad.inbound(destination, spi, SaProtocol::Esp, item.mark);
         let Some(sa) = found.filter(|_| spi != Spi(0)) else {
             // ESP of others passes through like any packet.
-            return match envelope.header {
-                Some(header) if !header.own => Ok(self.plain(place, header.ip)),
+            return match &envelope.header {
+                Some(header) if !header.own => Ok(self.plain(place, &header.ip, false)),
                 Some(_) | None => Err(DropReason::InNoState),
             };
         };
@@ -310,38 +358,42 @@ impl Inbound {
             return Err(DropReason::InTooDeep);
         }
         sa.receives()?;
-        if sa.config().encap.map(|UdpEncap { kind, .. }| kind) != envelope.encap {
+        let config = sa.config();
+        let encap = config.encap.as_ref();
+        if encap.map(|encap| encap.kind) != envelope.encap {
             return Err(DropReason::InEncapMismatch);
         }
         let number =
             sa.replay().check(envelope.sequence).inspect_err(|reason| sa.count_failure(*reason))?;
-        let at = item.start as usize + envelope.at;
-        let used = self.used(sa);
-        let item = narrow(place);
+        let configured = encap.map(|encap| SocketAddr::new(sa.source(), encap.source_port));
+        let moved = configured.is_some_and(|configured| configured != envelope.source);
+        if moved {
+            self.movers.push((narrow(place), envelope.source));
+        }
         self.sealed.push(Sealed {
-            item,
-            used,
-            envelope,
+            item: narrow(place),
+            used: used(&mut self.used, sa),
+            buffer: item.buffer,
+            at: item.start + narrow(envelope.at),
+            len: narrow(envelope.len),
             number,
-            at,
             stripped: Stripped::default(),
+            shell: envelope.header.as_ref().map(|header| header.shell),
+            tos: envelope.tos,
+            in_udp: envelope.encap.is_some(),
+            moved,
         });
         Ok(Fate::Sealed)
     }
 
     /// A packet without ESP; what is behind its own length is not its own.
-    fn plain(&mut self, place: usize, ip: IpPacket) -> Fate {
-        self.items[place].len = narrow(ip.total_len);
-        Fate::Plain(ip)
-    }
-
-    /// The place of a state in `used`; the last one is often it.
-    fn used(&mut self, sa: &Arc<Sa>) -> u32 {
-        if !self.used.last().is_some_and(|last| Arc::ptr_eq(&last.sa, sa)) {
-            let sa = Arc::clone(sa);
-            self.used.push(Used { sa, packets: 0, bytes: 0, standing: Standing::Good });
-        }
-        narrow(self.used.len() - 1)
+    #[inline(always)]
+    fn plain(&mut self, place: usize, ip: &IpPacket, own: bool) -> Fate {
+        let item = &mut self.items[place];
+        item.len = narrow(ip.total_len);
+        let buffer = self.buffers[item.buffer as usize].as_ref();
+        let spi = item.path.last().map_or(Spi(0), |last| self.used[*last as usize].sa.id().spi);
+        Fate::Plain(self.questions.push(item, ip, buffer, spi, own))
     }
 
     fn drop(&mut self, place: usize, reason: DropReason, bench: &Bench<'_>) {
@@ -386,7 +438,28 @@ impl Item {
     }
 }
 
+/// The place of a state in `used`; the last one is often it.
+#[inline]
+fn used(used: &mut Vec<Used>, sa: &Arc<Sa>) -> u32 {
+    if !used.last().is_some_and(|last| Arc::ptr_eq(&last.sa, sa)) {
+        let transform = sa.transform();
+        used.push(Used {
+            sa: Arc::clone(sa),
+            packets: 0,
+            bytes: 0,
+            standing: Standing::Good,
+            passes: None,
+            lead: narrow(esp::HEADER_LEN + transform.iv_len()),
+            icv: narrow(transform.icv_len()),
+            mode: sa.config().mode,
+            extended: sa.extended(),
+        });
+    }
+    narrow(used.len() - 1)
+}
+
 /// Places in a buffer or in a batch, both far below 4 GiB.
+#[inline(always)]
 fn narrow(place: usize) -> u32 {
     debug_assert!(u32::try_from(place).is_ok());
     #[expect(

@@ -37,7 +37,7 @@ use uxfrm_packet::{Batch, IpPacket, PacketBuf, ParseError, SegmentPlan, Segments
 
 use crate::bundle::{BundleCache, Deciding, Resolution};
 use crate::esp::encapsulate::{self, Stamp};
-use crate::esp::layer::{Inside, Layer, Wrap};
+use crate::esp::layer::{Inside, Layer};
 use crate::pmtu::{self, ErrorBudget};
 use crate::spd::flow_cache::Known;
 use crate::worker::{Bench, Traffic};
@@ -52,11 +52,18 @@ use waiting::Waiting;
 pub(crate) struct Outbound {
     pub(crate) traffic: Traffic,
     items: Vec<Item>,
+    /// SAs around one of them at the most.
+    deepest: usize,
     pub(crate) policies: PolicyCache,
     cache: BundleCache,
     ahead: Ahead,
     /// Accounts that this layer of this batch draws on.
     drawn: Vec<u32>,
+    numbering: Numbering,
+    /// What the latest packets are counted as.
+    tally: Option<Tally>,
+    /// A bundle that was found to work in this batch.
+    working: Option<u32>,
     /// Items in which the crypto library refused a packet.
     failed: Vec<usize>,
     errors: ErrorBudget,
@@ -65,34 +72,61 @@ pub(crate) struct Outbound {
     ident: u32,
 }
 
-/// Packets of one flow in equal frames end to end; one packet, or those that a super-packet was cut into.
+/// Packets of one flow in equal frames end to end; one packet, or those that a super-packet was cut into. One cache line.
 #[derive(Debug)]
 struct Item {
     packet: PacketBuf,
-    bundle: u32,
-    /// What the next header outward is made from.
-    inside: Inside,
-    /// The plain packet's addresses.
-    ends: (IpAddr, IpAddr),
-    /// Where in each frame the packet begins that now is.
-    at: usize,
-    /// Its length; all are equal but for the last.
-    len: usize,
-    last_len: usize,
-    /// Bytes of a frame.
-    stride: usize,
-    /// Frames left; none when all were dropped.
-    count: u32,
     /// The sequence number of the first one in the layer that is being worked on.
     sequence: u64,
+    bundle: u32,
+    /// Frames left; none when all were dropped.
+    count: u32,
+    /// Where in each frame the packet begins that now is.
+    at: u32,
+    /// Its length; all are equal but for the last.
+    len: u32,
+    last_len: u32,
+    /// Bytes of a frame.
+    stride: u32,
+    /// What the next header outward is made from.
+    inside: Inside,
 }
 
 /// The batch's packets before they are touched, one place each: their headers, their flows, and what is known of those.
 #[derive(Debug, Default)]
 struct Ahead {
-    headers: Vec<Result<IpPacket, ParseError>>,
+    heads: Vec<Option<Head>>,
     flows: Vec<FlowKey>,
     known: Vec<Known>,
+}
+
+/// What of a packet's own header is needed on the way.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    inside: Inside,
+    fragment: bool,
+    total_len: u32,
+}
+
+/// How many packets ahead a packet's note, and how many its first bytes, are fetched.
+const NOTES_AHEAD: usize = 8;
+const BYTES_AHEAD: usize = 4;
+
+/// Packets of one answer that are yet to be counted for its policies.
+#[derive(Debug)]
+struct Tally {
+    answer: AnswerId,
+    packets: u32,
+    bytes: u64,
+}
+
+/// Who gives the packets of a layer their numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Numbering {
+    /// Each SA has numbers for all of its packets: whoever writes headers takes them.
+    Whole,
+    /// Some SA has not: they were handed out beforehand.
+    Short,
 }
 
 /// What the policies say.
@@ -109,10 +143,14 @@ impl Outbound {
         Self {
             traffic: Traffic::default(),
             items: Vec::with_capacity(uxfrm_packet::BATCH),
+            deepest: 0,
             policies: PolicyCache::new(settings.cache.outbound, settings.seed),
             cache: BundleCache::default(),
             ahead: Ahead::default(),
             drawn: Vec::new(),
+            numbering: Numbering::Whole,
+            tally: None,
+            working: None,
             failed: Vec::new(),
             errors: ErrorBudget::new(),
             waiting: Waiting::new(settings.patience),
@@ -141,23 +179,21 @@ impl Outbound {
     pub(crate) fn run(&mut self, batch: &mut Batch, bench: &mut Bench<'_>, watch: &mut impl Watch) {
         self.policies.begin(&bench.snapshot.spd);
         self.refresh(bench.snapshot);
+        self.working = None;
         self.resume(bench);
         self.look_ahead(batch, bench, watch);
         let ahead = std::mem::take(&mut self.ahead);
-        let known = ahead.headers.iter().zip(&ahead.flows).zip(&ahead.known);
-        for (packet, ((ip, flow), known)) in batch.drain().zip(known) {
-            self.receive(packet, ip, flow, *known, bench);
+        let known = ahead.heads.iter().zip(&ahead.flows).zip(&ahead.known);
+        for (packet, ((head, flow), known)) in batch.drain().zip(known) {
+            self.receive(packet, head.as_ref(), flow, *known, bench);
         }
         self.ahead = ahead;
+        self.note_tally();
         self.policies.settle(bench.now);
         watch.passed(Stage::Frame);
-        let cache = &self.cache;
-        let depths = self.items.iter().map(|item| cache.bundle(item.bundle).layers.len());
-        for depth in 0..depths.max().unwrap_or(0) {
+        for depth in 0..std::mem::take(&mut self.deepest) {
             self.number(depth, bench);
             watch.passed(Stage::Number);
-            self.wrap(depth);
-            watch.passed(Stage::Wrap);
             self.seal(depth, bench);
             watch.passed(Stage::Seal);
             self.finish(depth);
@@ -169,19 +205,27 @@ impl Outbound {
 
     /// 2 Flow key, 3 Look up.
     fn look_ahead(&mut self, batch: &Batch, bench: &Bench<'_>, watch: &mut impl Watch) {
-        let Ahead { headers, flows, known } = &mut self.ahead;
-        headers.clear();
+        let Ahead { heads, flows, known } = &mut self.ahead;
+        heads.clear();
         flows.clear();
         known.clear();
-        for packet in batch.as_slice() {
-            let ip = IpPacket::parse(packet.bytes());
-            // What cannot be parsed is dropped whatever the policies say.
-            let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-            flows.push(match &ip {
-                Ok(ip) => FlowKey::of(packet, ip, packet.bytes()),
-                Err(_) => FlowKey::between(none, none),
-            });
-            headers.push(ip);
+        let packets = batch.as_slice();
+        for (place, packet) in packets.iter().enumerate() {
+            packets.get(place + NOTES_AHEAD).inspect(|packet| packet.prefetch());
+            packets.get(place + BYTES_AHEAD).inspect(|packet| packet.prefetch_bytes());
+            let bytes = packet.bytes();
+            match IpPacket::parse(bytes) {
+                Ok(ip) => {
+                    flows.push(FlowKey::of(packet, &ip, bytes));
+                    heads.push(Some(Head::of(&ip)));
+                }
+                Err(_) => {
+                    // What cannot be parsed is dropped whatever the policies say.
+                    let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+                    flows.push(FlowKey::between(none, none));
+                    heads.push(None);
+                }
+            }
         }
         watch.passed(Stage::Parse);
         self.policies.know_each(&bench.snapshot.spd, Direction::Out, flows, &[], known);
@@ -189,37 +233,78 @@ impl Outbound {
     }
 
     /// 1 Receive.
+    #[inline(always)]
     fn receive(
         &mut self,
         mut packet: PacketBuf,
-        ip: &Result<IpPacket, ParseError>,
+        head: Option<&Head>,
         flow: &FlowKey,
         known: Known,
         bench: &mut Bench<'_>,
     ) {
-        let plan = match packet.segments {
-            Segments::One => Ok(None),
-            Segments::Tcp { .. } | Segments::Udp { .. } => SegmentPlan::new(&packet).map(Some),
-            // The host hands over packets, not what goes on a wire.
-            Segments::Train { .. } => Err(ParseError::NotSuper),
+        if packet.segments != Segments::One {
+            return self.receive_many(packet, head, flow, known, bench);
+        }
+        self.traffic.received += 1;
+        self.traffic.received_bytes += packet.len() as u64;
+        let Some(head) = head.filter(|_| checksum::complete(&mut packet).is_ok()) else {
+            return self.discard(packet, 1, DropReason::OutMalformed, bench);
         };
+        packet.trim(head.total_len as usize);
+        self.tally(known.answer, packet.len());
+        match self.rule(flow, known, bench) {
+            Verdict::Bundle(bundle) => self.enter(packet, None, head, bundle, bench),
+            Verdict::Pass => self.pass(packet, None, bench),
+            Verdict::Drop(reason) => self.discard(packet, 1, reason, bench),
+            Verdict::Wait => self.wait(packet, flow, 1, bench),
+        }
+    }
+
+    /// Counts a packet for its policies; neighbours of one answer together.
+    #[inline(always)]
+    fn tally(&mut self, answer: AnswerId, len: usize) {
+        match &mut self.tally {
+            Some(tally) if tally.answer == answer => {
+                tally.packets += 1;
+                tally.bytes += len as u64;
+            }
+            Some(_) | None => {
+                self.note_tally();
+                self.tally = Some(Tally { answer, packets: 1, bytes: len as u64 });
+            }
+        }
+    }
+
+    #[inline]
+    fn note_tally(&mut self) {
+        if let Some(Tally { answer, packets, bytes }) = self.tally.take() {
+            self.policies.count(answer, packets, bytes);
+        }
+    }
+
+    /// 1 Receive; a super-packet, whose segments get their checksums when they are cut.
+    fn receive_many(
+        &mut self,
+        mut packet: PacketBuf,
+        head: Option<&Head>,
+        flow: &FlowKey,
+        known: Known,
+        bench: &mut Bench<'_>,
+    ) {
+        let plan = plan_of(&packet);
         let count = plan.as_ref().ok().and_then(Option::as_ref).map_or(1, SegmentPlan::count);
         self.traffic.received += count as u64;
         self.traffic.received_bytes += packet.len() as u64;
-        let parsed = plan.and_then(|plan| {
-            checksum_of(&mut packet, plan.as_ref())?;
-            Ok((plan, (*ip)?))
-        });
-        let Ok((plan, ip)) = parsed else {
+        let (Ok(plan), Some(head)) = (plan, head) else {
             return self.discard(packet, count, DropReason::OutMalformed, bench);
         };
-        packet.trim(ip.total_len);
+        packet.trim(head.total_len as usize);
         let packets = u32::try_from(count).unwrap_or(u32::MAX);
         self.policies.count(known.answer, packets, packet.len() as u64);
         match self.rule(flow, known, bench) {
             Verdict::Pass => self.pass(packet, plan.as_ref(), bench),
             Verdict::Drop(reason) => self.discard(packet, count, reason, bench),
-            Verdict::Bundle(bundle) => self.enter(packet, plan.as_ref(), &ip, bundle, bench),
+            Verdict::Bundle(bundle) => self.enter(packet, plan.as_ref(), head, bundle, bench),
             Verdict::Wait => self.wait(packet, flow, count, bench),
         }
     }
@@ -232,6 +317,7 @@ impl Outbound {
     }
 
     /// 4 Verdict.
+    #[inline(always)]
     fn rule(&mut self, flow: &FlowKey, known: Known, bench: &mut Bench<'_>) -> Verdict {
         match known.answer.ruling() {
             Ruling::Default => match bench.snapshot.spd.defaults().outbound {
@@ -240,17 +326,28 @@ impl Outbound {
             },
             Ruling::Block => Verdict::Drop(DropReason::OutPolicyBlock),
             Ruling::Pass => Verdict::Pass,
-            Ruling::Protect => {
-                let working = |place: &u32| self.cache.works(*place, bench.now);
-                match known.bundle().filter(working) {
-                    Some(place) => Verdict::Bundle(place),
-                    None => self.resolve(flow, known.answer, bench),
-                }
-            }
+            Ruling::Protect => match known.bundle() {
+                Some(place) if self.is_working(place, bench) => Verdict::Bundle(place),
+                Some(_) | None => self.resolve(flow, known.answer, bench),
+            },
         }
     }
 
+    /// Whether all states of a known bundle work; neighbours often leave by the same.
+    #[inline(always)]
+    fn is_working(&mut self, place: u32, bench: &Bench<'_>) -> bool {
+        if self.working == Some(place) {
+            return true;
+        }
+        let works = self.cache.works(place, bench.now);
+        if works {
+            self.working = Some(place);
+        }
+        works
+    }
+
     /// The verdict of a flow whose bundle is not known; only one with layers is.
+    #[inline(never)]
     fn resolve(&mut self, flow: &FlowKey, answer: AnswerId, bench: &mut Bench<'_>) -> Verdict {
         let deciding: Deciding<'_> = self.policies.answer(answer).iter().collect();
         let cache = &mut self.cache;
@@ -277,50 +374,50 @@ impl Outbound {
     }
 
     /// 5 PMTU.
+    #[inline(always)]
     fn enter(
         &mut self,
         packet: PacketBuf,
         plan: Option<&SegmentPlan>,
-        ip: &IpPacket,
+        head: &Head,
         place: u32,
         bench: &mut Bench<'_>,
     ) {
-        let count = plan.map_or(1, SegmentPlan::count);
         let bundle = self.cache.bundle(place);
         // Transport mode is for whole datagrams (RFC 4303 §3.1.1).
-        let transport =
-            bundle.layers.first().is_some_and(|layer| matches!(layer.wrap, Wrap::Transport));
-        if transport && ip.is_fragment() {
+        if head.fragment && bundle.is_transport() {
+            let count = plan.map_or(1, SegmentPlan::count);
             return self.discard(packet, count, DropReason::OutModeMismatch, bench);
         }
         let len = plan.map_or(packet.len(), |plan| plan.len(0));
-        let limit = bundle.limit(ip.version);
-        if len <= limit || !ip.dont_fragment {
-            return self.place(packet, plan, ip, place, bench);
+        let limit = bundle.limit(head.inside.version);
+        if len <= limit || !head.inside.dont_fragment {
+            return self.place(packet, plan, head.inside, place, bench);
         }
+        self.refuse_size(packet, plan, limit, bench);
+    }
+
+    /// Tells the sender what fits.
+    #[cold]
+    fn refuse_size(
+        &mut self,
+        packet: PacketBuf,
+        plan: Option<&SegmentPlan>,
+        limit: usize,
+        bench: &mut Bench<'_>,
+    ) {
         if self.errors.take(bench.now)
-            && let Some(answer) = pmtu::too_big(&packet, ip, limit, bench.pool)
+            && let Ok(ip) = IpPacket::parse(packet.bytes())
+            && let Some(answer) = pmtu::too_big(&packet, &ip, limit, bench.pool)
         {
             self.traffic.originated += 1;
             bench.out.host.push(answer);
         }
+        let count = plan.map_or(1, SegmentPlan::count);
         self.discard(packet, count, DropReason::OutTooBig, bench);
     }
 
-    /// 7 Wrap.
-    fn wrap(&mut self, depth: usize) {
-        for item in &mut self.items {
-            let Some(layer) = self.cache.bundle(item.bundle).layers.get(depth) else { continue };
-            let (at, inside, sequence) = (item.at, item.inside, item.sequence);
-            for (k, frame, len) in item.frames() {
-                self.ident = self.ident.wrapping_add(1);
-                let stamp = Stamp { sequence: sequence + k, id: fold_half(self.ident) };
-                encapsulate::wrap(frame, at, len, layer, &inside, stamp);
-            }
-        }
-    }
-
-    /// 8 Seal.
+    /// 7 Wrap, 8 Seal: as many at once as one call of the crypto library takes, so that what was written is still at hand.
     fn seal(&mut self, depth: usize, bench: &mut Bench<'_>) {
         self.seal_all(depth, bench.crypter);
         for place in self.failed.drain(..) {
@@ -331,35 +428,68 @@ impl Outbound {
     }
 
     fn seal_all(&mut self, depth: usize, crypter: &mut Crypter) {
+        let (bundles, accounts) = self.cache.parts();
         let mut jobs = Jobs::new();
         for (place, item) in self.items.iter_mut().enumerate() {
-            let Some(layer) = self.cache.bundle(item.bundle).layers.get(depth) else { continue };
-            let (at, inside, sequence) = (item.at, item.inside, item.sequence);
-            for (k, frame, len) in item.frames() {
-                if jobs.is_full() {
-                    jobs.run(crypter, &mut self.failed);
-                }
-                let esp = &mut frame[layer.esp(at, len, &inside)];
-                jobs.push(place, job(layer, sequence + k, esp));
+            let bundle = &bundles[item.bundle as usize];
+            let (Some(layer), Some(account)) =
+                (bundle.layers.get(depth), bundle.accounts.get(depth))
+            else {
+                continue;
+            };
+            if self.numbering == Numbering::Whole {
+                // A bundle's accounts are there as long as it is.
+                let Some(account) = accounts[*account as usize].as_mut() else {
+                    self.failed.push(place);
+                    continue;
+                };
+                item.sequence = account.hand_out(item.count);
             }
+            let (inside, sequence) = (item.inside, item.sequence);
+            item.at -= narrow(layer.front());
+            let after = layer.after(&inside);
+            item.inside = after;
+            let (at, len) = (item.at as usize, item.len as usize);
+            if item.count != 1 {
+                item.len = narrow(layer.sealed_len(len, &inside));
+                let last_len = item.last_len as usize;
+                item.last_len = narrow(layer.sealed_len(last_len, &inside));
+                let frames = item.packet.bytes_mut().chunks_mut(item.stride as usize);
+                for (k, frame) in (0..item.count).zip(frames) {
+                    self.ident = self.ident.wrapping_add(1);
+                    let stamp =
+                        Stamp { sequence: sequence + u64::from(k), id: fold_half(self.ident) };
+                    let len = if k + 1 == item.count { last_len } else { len };
+                    if jobs.is_full() {
+                        jobs.run(crypter, &mut self.failed);
+                    }
+                    jobs.wrap(place, &mut frame[at..], len, layer, (&inside, &after), stamp);
+                }
+                continue;
+            }
+            self.ident = self.ident.wrapping_add(1);
+            let stamp = Stamp { sequence, id: fold_half(self.ident) };
+            if jobs.is_full() {
+                jobs.run(crypter, &mut self.failed);
+            }
+            let room = &mut item.packet.bytes_mut()[at..];
+            let sealed_len = narrow(jobs.wrap(place, room, len, layer, (&inside, &after), stamp));
+            (item.len, item.last_len) = (sealed_len, sealed_len);
         }
         jobs.run(crypter, &mut self.failed);
     }
 
-    /// 9 Finish.
+    /// 9 Finish: only UDP over IPv6 has a checksum to be written.
     fn finish(&mut self, depth: usize) {
         for item in &mut self.items {
             let Some(layer) = self.cache.bundle(item.bundle).layers.get(depth) else { continue };
-            let start = item.at - layer.front();
-            let (inside, after) = (item.inside, layer.after(&item.inside));
-            for (_, frame, len) in item.frames() {
-                let end = start + layer.sealed_len(len, &inside);
-                encapsulate::finish(&mut frame[start..end], layer, &after);
+            if !layer.needs_finish() {
+                continue;
             }
-            item.at = start;
-            item.len = layer.sealed_len(item.len, &inside);
-            item.last_len = layer.sealed_len(item.last_len, &inside);
-            item.inside = after;
+            let (at, inside) = (item.at as usize, item.inside);
+            for (frame, len) in item.frames() {
+                encapsulate::finish(&mut frame[at..at + len], layer, &inside);
+            }
         }
     }
 
@@ -376,20 +506,28 @@ impl Outbound {
 }
 
 impl Item {
-    /// The frames left: number, bytes, length of the packet in it.
-    fn frames(&mut self) -> impl Iterator<Item = (u64, &mut [u8], usize)> {
-        let (count, len, last_len) = (self.count, self.len, self.last_len);
-        let frames = self.packet.bytes_mut().chunks_mut(self.stride);
-        (0..count).zip(frames).map(move |(k, frame)| {
-            (u64::from(k), frame, if k + 1 == count { last_len } else { len })
-        })
+    /// The frames left, and the length of the packet in each.
+    fn frames(&mut self) -> impl Iterator<Item = (&mut [u8], usize)> {
+        let (count, len, last_len) = (self.count, self.len as usize, self.last_len as usize);
+        let frames = self.packet.bytes_mut().chunks_mut(self.stride as usize);
+        (0..count)
+            .zip(frames)
+            .map(move |(k, frame)| (frame, if k + 1 == count { last_len } else { len }))
+    }
+}
+
+impl Head {
+    #[inline(always)]
+    fn of(ip: &IpPacket) -> Self {
+        let inside = Inside::of(ip);
+        Self { inside, fragment: ip.is_fragment(), total_len: narrow(ip.total_len) }
     }
 }
 
 /// Jobs of one call of the crypto library, and of which item each is.
 struct Jobs<'a> {
     jobs: ArrayVec<SealJob<'a>, CHUNK>,
-    places: ArrayVec<usize, CHUNK>,
+    places: ArrayVec<u32, CHUNK>,
 }
 
 /// Enough for the library's bursts, little enough for the stack and the first-level cache.
@@ -404,17 +542,31 @@ impl<'a> Jobs<'a> {
         self.jobs.is_full()
     }
 
-    fn push(&mut self, place: usize, job: SealJob<'a>) {
-        self.jobs.push(job);
-        self.places.push(place);
+    /// Puts a layer around the packet and notes it. Says how long it is now.
+    #[inline(always)]
+    fn wrap(
+        &mut self,
+        place: usize,
+        room: &'a mut [u8],
+        len: usize,
+        layer: &'a Layer,
+        around: (&Inside, &Inside),
+        stamp: Stamp,
+    ) -> usize {
+        let esp = encapsulate::wrap(room, len, layer, around, stamp);
+        let end = esp.end;
+        self.jobs.push(job(layer, stamp.sequence, &mut room[esp]));
+        self.places.push(narrow(place));
+        end
     }
 
     /// Seals and forgets them; a refused one was zeroed by the library and its item is noted.
     fn run(&mut self, crypter: &mut Crypter, failed: &mut Vec<usize>) {
         crypter.seal(&mut self.jobs);
         for (job, place) in self.jobs.iter().zip(&self.places) {
-            if job.verdict != Sealing::Sealed && failed.last() != Some(place) {
-                failed.push(*place);
+            let place = *place as usize;
+            if job.verdict != Sealing::Sealed && failed.last() != Some(&place) {
+                failed.push(place);
             }
         }
         self.jobs.clear();
@@ -422,23 +574,38 @@ impl<'a> Jobs<'a> {
     }
 }
 
+#[inline(always)]
 fn job<'a>(layer: &'a Layer, sequence: u64, esp: &'a mut [u8]) -> SealJob<'a> {
-    let high = if layer.sa.extended() { SeqHigh::Esn(fold_high(sequence)) } else { SeqHigh::None };
-    SealJob::in_place(layer.sa.key(), high, Iv::Counter(layer.sa.ivs().counter(sequence)), esp)
+    let high = if layer.extended { SeqHigh::Esn(fold_high(sequence)) } else { SeqHigh::None };
+    SealJob::in_place(layer.sa.key(), high, Iv::Counter(layer.ivs.counter(sequence)), esp)
 }
 
 /// What a packet was found to be when it came.
 fn parsed(packet: &PacketBuf) -> Result<(Option<SegmentPlan>, IpPacket), ParseError> {
     let plan = match packet.segments {
-        Segments::One | Segments::Train { .. } => None,
-        Segments::Tcp { .. } | Segments::Udp { .. } => Some(SegmentPlan::new(packet)?),
+        Segments::Train { .. } => None,
+        Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => plan_of(packet)?,
     };
     Ok((plan, IpPacket::parse(packet.bytes())?))
 }
 
-/// Segments of a super-packet get their checksums when they are cut.
-fn checksum_of(packet: &mut PacketBuf, plan: Option<&SegmentPlan>) -> Result<(), ParseError> {
-    if plan.is_some() { Ok(()) } else { checksum::complete(packet) }
+/// How a super-packet is cut.
+fn plan_of(packet: &PacketBuf) -> Result<Option<SegmentPlan>, ParseError> {
+    match packet.segments {
+        Segments::One => Ok(None),
+        Segments::Tcp { .. } | Segments::Udp { .. } => SegmentPlan::new(packet).map(Some),
+        // The host hands over packets, not what goes on a wire.
+        Segments::Train { .. } => Err(ParseError::NotSuper),
+    }
+}
+
+/// Bytes within a buffer.
+#[inline(always)]
+fn narrow(bytes: usize) -> u32 {
+    debug_assert!(u32::try_from(bytes).is_ok());
+    #[expect(clippy::cast_possible_truncation, reason = "a buffer is below 4 GiB")]
+    let narrow = bytes as u32;
+    narrow
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "a seed is random in all its bits")]

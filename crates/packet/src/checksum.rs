@@ -14,6 +14,9 @@
 
 use std::net::IpAddr;
 
+use zerocopy::IntoBytes;
+
+use crate::ipv4::Ipv4Header;
 use crate::{Checksum, IpPacket, PacketBuf, ParseError, Protocol};
 
 /// Where TCP keeps its checksum.
@@ -38,6 +41,13 @@ impl Sum {
     #[inline]
     pub fn of(bytes: &[u8]) -> Self {
         Self(sum_words(bytes))
+    }
+
+    /// The sum of an IPv4 header without options: five words of 32 bits.
+    #[inline(always)]
+    pub(crate) fn of_header(header: &Ipv4Header) -> Self {
+        let (words, _) = header.as_bytes().as_chunks::<4>();
+        Self(words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum())
     }
 
     /// The sum of the pseudo-header of TCP, UDP and ICMPv6 (RFC 9293 §3.1, RFC 8200 §8.1); `len` is the upper layer's.
@@ -143,8 +153,15 @@ pub fn update_u32(checksum: u16, old: u32, new: u32) -> u16 {
 ///
 /// # Errors
 /// [`ParseError::ChecksumRange`] when the field is not within the packet; nothing is changed.
+#[inline]
 pub fn complete(packet: &mut PacketBuf) -> Result<(), ParseError> {
-    let Checksum::Partial { start, offset } = packet.checksum else { return Ok(()) };
+    match packet.checksum {
+        Checksum::Partial { start, offset } => fill_in(packet, start, offset),
+        Checksum::AsIs | Checksum::Verified => Ok(()),
+    }
+}
+
+fn fill_in(packet: &mut PacketBuf, start: u16, offset: u16) -> Result<(), ParseError> {
     let covered =
         packet.bytes_mut().get_mut(usize::from(start)..).ok_or(ParseError::ChecksumRange)?;
     let sum = Sum::of(covered);

@@ -142,6 +142,7 @@ impl BundleCache {
         self.sweep(snapshot, self.bundles.len());
     }
 
+    #[inline]
     pub(crate) fn bundle(&self, place: u32) -> &Bundle {
         &self.bundles[place as usize]
     }
@@ -152,7 +153,13 @@ impl BundleCache {
         self.bundles.get(place as usize).is_some_and(|bundle| bundle.works(now))
     }
 
+    /// Bundles, to be read while numbers are taken from the accounts.
+    pub(crate) fn parts(&mut self) -> (&[Bundle], &mut [Option<Account>]) {
+        (&self.bundles, &mut self.accounts)
+    }
+
     /// The account and the layer at `depth` of a bundle; `None` when it is not so deep.
+    #[inline]
     pub(crate) fn draw(&mut self, place: u32, depth: usize) -> Option<(&mut Account, &Layer)> {
         let bundle = &self.bundles[place as usize];
         let account = *bundle.accounts.get(depth)?;

@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use uxfrm_packet::checksum::Sum;
-use uxfrm_packet::esp::EspHeader;
 use uxfrm_packet::ipv6::{self, Ipv6Header};
 use uxfrm_packet::{IpPacket, Protocol, Version, esp, ipv4, udp};
 use zerocopy::{FromBytes, IntoBytes};
@@ -19,61 +18,58 @@ pub(crate) struct Stamp {
     pub(crate) id: u16,
 }
 
-/// Where things are after [`wrap`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wrapped {
-    /// The first byte of the packet that now is.
-    pub(crate) at: usize,
-    /// From SPI to the end of the ICV: what is to be sealed.
-    pub(crate) esp: Range<usize>,
-}
-
-/// Puts one layer around the packet `slot[at..at + len]`: everything but the encryption and UDP's checksum over IPv6.
+/// Puts one layer around the packet of `len` bytes that lies [`Layer::front`] bytes into `room`, but for the encryption and UDP's checksum over
+/// IPv6. Says what is to be sealed: from SPI to the end of the ICV, with which the packet ends.
 ///
-/// The slot must have [`Layer::front`] bytes before the packet and the rest of [`Layer::sealed_len`] behind it, as the frame that was
-/// made for the whole bundle has.
+/// What is inside is what the layer is put around, and what the next layer sees ([`Layer::after`]). The room must have the rest of [`Layer::sealed_len`] behind the packet, as the frame that was made for the whole bundle has.
+#[inline(always)]
 pub(crate) fn wrap(
-    slot: &mut [u8],
-    at: usize,
+    room: &mut [u8],
     len: usize,
     layer: &Layer,
-    inside: &Inside,
+    (inside, after): (&Inside, &Inside),
     stamp: Stamp,
-) -> Wrapped {
-    let kept = layer.kept(inside);
-    let start = at - layer.front();
+) -> Range<usize> {
+    let (at, kept) = (layer.front(), layer.kept(inside));
     let esp_at = at + kept - layer.lead;
     let inner = match layer.wrap {
-        Wrap::Transport => Protocol(slot[at + inside.next_header_at]),
+        Wrap::Transport => Protocol(room[at + inside.next_header_at()]),
         Wrap::Tunnel(_) => ip_in_ip(inside.version),
     };
-    let end = write_trailer(slot, at + kept, len - kept, layer, inner);
+    let end = write_trailer(room, at + kept, len - kept, layer, inner);
+    let packet = &mut room[..end];
     if kept > 0 {
-        slot.copy_within(at..at + kept, start);
+        move_header(packet, at, kept);
     }
-    write_esp_header(&mut slot[esp_at..], layer, stamp);
-    if layer.outside == Outside::Packet {
-        write_outside(&mut slot[start..end], layer, inside, esp_at - start, stamp);
-    } else {
-        slot[esp_at - layer.marker()..esp_at].fill(0);
+    write_esp_header(&mut packet[esp_at..], layer, stamp);
+    match layer.outside {
+        Outside::Packet => write_outside(packet, layer, (inside, after), esp_at, stamp),
+        Outside::SocketPayload if layer.marker() > 0 => {
+            packet[esp_at - layer.marker()..esp_at].fill(0);
+        }
+        Outside::SocketPayload => {}
     }
-    Wrapped { at: start, esp: esp_at..end }
+    esp_at..end
 }
 
 /// Fills in UDP's checksum, which IPv6 wants and which covers the sealed bytes; without UDP or over IPv4 does nothing.
 pub(crate) fn finish(packet: &mut [u8], layer: &Layer, after: &Inside) {
-    if layer.udp.is_none() || layer.outside != Outside::Packet || after.version == Version::V4 {
+    if !layer.needs_finish() || after.version == Version::V4 {
         return;
     }
     let Ok(ip) = IpPacket::parse(packet) else { return };
-    let datagram = &mut packet[after.esp_offset..];
+    let datagram = &mut packet[after.esp_offset()..];
     let len = u32::try_from(datagram.len()).unwrap_or(u32::MAX);
     let pseudo = Sum::of_pseudo(ip.source, ip.destination, Protocol::UDP, len);
     let checksum = pseudo.plus_bytes(datagram).nonzero_checksum();
     datagram[6..8].copy_from_slice(&checksum.to_be_bytes());
 }
 
+/// As much padding as there can be (RFC 4303 §2.4), for one wide store.
+const PADDING: [u8; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
+
 /// TFC padding, padding 1, 2, 3 …, its length, next header; returns where the ICV behind them ends.
+#[inline(always)]
 fn write_trailer(
     slot: &mut [u8],
     text: usize,
@@ -83,35 +79,69 @@ fn write_trailer(
 ) -> usize {
     let padded = layer.padded(len);
     let padding = layer.padding(padded);
-    slot[text + len..text + padded].fill(0);
-    let trailer = &mut slot[text + padded..text + padded + padding + esp::TRAILER_LEN];
-    for (byte, number) in trailer[..padding].iter_mut().zip(1..=u8::MAX) {
-        *byte = number;
+    if padded > len {
+        slot[text + len..text + padded].fill(0);
     }
-    trailer[padding] = low_byte(padding);
-    trailer[padding + 1] = inner.0;
+    let behind = &mut slot[text + padded..];
+    // What is too much lies where trailer and ICV come, or the next layer's.
+    match behind.first_chunk_mut() {
+        Some(wide) => *wide = PADDING,
+        None => behind[..padding].copy_from_slice(&PADDING[..padding]),
+    }
+    let trailer = [low_byte(padding), inner.0];
+    behind[padding..padding + esp::TRAILER_LEN].copy_from_slice(&trailer);
     text + padded + padding + esp::TRAILER_LEN + layer.icv
 }
 
+/// To the packet's beginning, as transport mode has it; mostly a header without options.
+#[inline(always)]
+fn move_header(packet: &mut [u8], at: usize, len: usize) {
+    fn by<const N: usize>(packet: &mut [u8], at: usize) -> bool {
+        let Some(header) = packet[at..].first_chunk::<N>().copied() else { return false };
+        packet[..N].copy_from_slice(&header);
+        true
+    }
+    let moved = match len {
+        ipv4::HEADER_LEN => by::<{ ipv4::HEADER_LEN }>(packet, at),
+        ipv6::HEADER_LEN => by::<{ ipv6::HEADER_LEN }>(packet, at),
+        _ => false,
+    };
+    if !moved {
+        packet.copy_within(at..at + len, 0);
+    }
+}
+
+/// SPI and sequence number, in one store.
+#[inline(always)]
 fn write_esp_header(slot: &mut [u8], layer: &Layer, stamp: Stamp) {
-    let header =
-        EspHeader { spi: layer.sa.id().spi.0.into(), sequence: low_word(stamp.sequence).into() };
-    slot[..esp::HEADER_LEN].copy_from_slice(header.as_bytes());
+    let both = u64::from(layer.spi.0) << 32 | u64::from(low_word(stamp.sequence));
+    slot[..esp::HEADER_LEN].copy_from_slice(&both.to_be_bytes());
 }
 
 /// The IP and UDP headers of the whole packet, in which ESP begins at `esp_at`.
-fn write_outside(packet: &mut [u8], layer: &Layer, inside: &Inside, esp_at: usize, stamp: Stamp) {
-    let protocol = if layer.udp.is_some() { Protocol::UDP } else { Protocol::ESP };
+#[inline(always)]
+fn write_outside(
+    packet: &mut [u8],
+    layer: &Layer,
+    (inside, after): (&Inside, &Inside),
+    esp_at: usize,
+    stamp: Stamp,
+) {
     match &layer.wrap {
-        Wrap::Transport => renew_header(packet, inside.version, inside.next_header_at, protocol),
-        Wrap::Tunnel(outer) => write_outer(packet, outer, layer, inside, protocol, stamp),
+        Wrap::Transport => {
+            let protocol = if layer.udp.is_some() { Protocol::UDP } else { Protocol::ESP };
+            renew_header(packet, inside.version, inside.next_header_at(), protocol);
+        }
+        Wrap::Tunnel(outer) => write_outer(packet, outer, after, stamp),
     }
     if let Some(shape) = &layer.udp {
         let at = esp_at - shape.marker - udp::HEADER_LEN;
-        let mut header = shape.header;
-        header.length = low_half(packet.len() - at).into();
-        packet[at..at + udp::HEADER_LEN].copy_from_slice(header.as_bytes());
-        packet[at + udp::HEADER_LEN..esp_at].fill(0);
+        let length = low_half(packet.len() - at);
+        packet[at..at + udp::HEADER_LEN].copy_from_slice(shape.header.as_bytes());
+        packet[at + 4..at + 6].copy_from_slice(&length.to_be_bytes());
+        if shape.marker > 0 {
+            packet[at + udp::HEADER_LEN..esp_at].fill(0);
+        }
     }
 }
 
@@ -137,36 +167,32 @@ pub(crate) fn renew_header(
     }
 }
 
-fn write_outer(
-    packet: &mut [u8],
-    outer: &Outer,
-    layer: &Layer,
-    inside: &Inside,
-    protocol: Protocol,
-    stamp: Stamp,
-) {
-    let tos = layer.tos.outer(inside.tos);
+/// The template in wide stores, then what differs; IPv4's checksum from the template's sum.
+#[inline(always)]
+fn write_outer(packet: &mut [u8], outer: &Outer, after: &Inside, stamp: Stamp) {
+    let tos = after.tos;
     match outer {
-        Outer::V4(template) => {
-            let mut header = *template;
-            header.tos = tos;
-            header.total_len = low_half(packet.len()).into();
-            header.protocol = protocol;
-            if layer.dont_fragment(inside) {
-                header.flags_fragment = ipv4::DONT_FRAGMENT.into();
-            } else {
-                header.id = stamp.id.into();
-            }
-            header.fill_checksum();
-            packet[..ipv4::HEADER_LEN].copy_from_slice(header.as_bytes());
+        Outer::V4(template, sum) => {
+            let len = low_half(packet.len());
+            let (id, flags) =
+                if after.dont_fragment { (0, ipv4::DONT_FRAGMENT) } else { (stamp.id, 0) };
+            let sum = sum.plus_u16(tos.into()).plus_u16(len).plus_u16(id).plus_u16(flags);
+            // The frame has room for the header that it was made for.
+            let Some(header) = packet.first_chunk_mut::<{ ipv4::HEADER_LEN }>() else { return };
+            header.copy_from_slice(template.as_bytes());
+            header[1] = tos;
+            header[2..4].copy_from_slice(&len.to_be_bytes());
+            header[4..6].copy_from_slice(&id.to_be_bytes());
+            header[6..8].copy_from_slice(&flags.to_be_bytes());
+            header[10..12].copy_from_slice(&sum.checksum().to_be_bytes());
         }
         Outer::V6(template) => {
-            let mut header = *template;
-            header.set_traffic_class(tos);
-            header.set_flow_label(inside.flow_label);
-            header.payload_len = low_half(packet.len() - ipv6::HEADER_LEN).into();
-            header.next_header = protocol;
-            packet[..ipv6::HEADER_LEN].copy_from_slice(header.as_bytes());
+            let len = low_half(packet.len() - ipv6::HEADER_LEN);
+            let Some(header) = packet.first_chunk_mut::<{ ipv6::HEADER_LEN }>() else { return };
+            header.copy_from_slice(template.as_bytes());
+            let first = 6 << 28 | u32::from(tos) << 20 | after.flow_label & 0xf_ffff;
+            header[..4].copy_from_slice(&first.to_be_bytes());
+            header[4..6].copy_from_slice(&len.to_be_bytes());
         }
     }
 }

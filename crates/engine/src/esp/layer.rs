@@ -1,61 +1,75 @@
 //! One SA of a bundle: the headers it writes and the room it needs, worked out once.
 
 use std::net::{IpAddr, SocketAddr};
-use std::ops::Range;
 use std::sync::Arc;
 
+use uxfrm_packet::checksum::Sum;
 use uxfrm_packet::ipv4::{self, Ipv4Header};
 use uxfrm_packet::ipv6::{self, Ipv6Header};
 use uxfrm_packet::udp::{self, UdpHeader};
 use uxfrm_packet::{IpPacket, Protocol, UdpPath, Version, esp};
+use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::U16;
 
 use crate::ecn::TosRule;
 use crate::sa::config::SaFlags;
-use crate::{DropReason, Mode, Sa, UdpEncap, UdpEncapKind, pmtu};
+use crate::{DropReason, IvSpace, Mark, Mode, Sa, Spi, UdpEncap, UdpEncapKind, pmtu};
 
 /// What of a packet the next header outward is made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Inside {
     pub(crate) version: Version,
-    /// Where transport mode puts ESP, from the packet's first byte.
-    pub(crate) esp_offset: usize,
-    /// The byte that names what stands there.
-    pub(crate) next_header_at: usize,
     pub(crate) tos: u8,
     pub(crate) dont_fragment: bool,
+    esp_offset: u16,
+    next_header_at: u16,
     pub(crate) flow_label: u32,
 }
 
 impl Inside {
+    #[inline(always)]
     pub(crate) fn of(ip: &IpPacket) -> Self {
         Self {
             version: ip.version,
-            esp_offset: ip.esp_offset,
-            next_header_at: ip.next_header_at,
             tos: ip.tos,
             dont_fragment: ip.dont_fragment,
+            esp_offset: narrow(ip.esp_offset),
+            next_header_at: narrow(ip.next_header_at),
             flow_label: ip.flow_label,
         }
+    }
+
+    /// Where transport mode puts ESP, from the packet's first byte.
+    #[inline(always)]
+    pub(crate) fn esp_offset(&self) -> usize {
+        self.esp_offset.into()
+    }
+
+    /// The byte that names what stands there.
+    #[inline(always)]
+    pub(crate) fn next_header_at(&self) -> usize {
+        self.next_header_at.into()
     }
 }
 
 /// The outer header of tunnel mode, with everything in it that all packets share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Outer {
-    V4(Ipv4Header),
+    /// TOS, length, id, flags and checksum are still 0; the sum is that of all else.
+    V4(Ipv4Header, Sum),
     V6(Ipv6Header),
 }
 
 impl Outer {
-    fn new(source: IpAddr, destination: IpAddr, inner: Protocol, hop_limit: u8) -> Option<Self> {
+    fn new(source: IpAddr, destination: IpAddr, next: Protocol, hop_limit: u8) -> Option<Self> {
         match (source, destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                let header = Ipv4Header::new(source, destination, inner, 0);
-                Some(Self::V4(Ipv4Header { ttl: hop_limit, ..header }))
+                let header = Ipv4Header::new(source, destination, next, 0);
+                let header = Ipv4Header { ttl: hop_limit, ..header };
+                Some(Self::V4(header, Sum::of(header.as_bytes())))
             }
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                let header = Ipv6Header::new(source, destination, inner, 0);
+                let header = Ipv6Header::new(source, destination, next, 0);
                 Some(Self::V6(Ipv6Header { hop_limit, ..header }))
             }
             (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => None,
@@ -64,7 +78,7 @@ impl Outer {
 
     pub(crate) const fn len(&self) -> usize {
         match self {
-            Self::V4(_) => ipv4::HEADER_LEN,
+            Self::V4(..) => ipv4::HEADER_LEN,
             Self::V6(_) => ipv6::HEADER_LEN,
         }
     }
@@ -124,17 +138,25 @@ pub(crate) struct Layer {
     /// ESP header and IV.
     pub(crate) lead: usize,
     pub(crate) icv: usize,
-    /// Text is padded to a multiple of this.
-    pub(crate) align: usize,
+    /// Text is padded to a multiple of this: a power of two.
+    align: usize,
     /// Shorter inner packets are padded to this many bytes (RFC 4303 §2.7).
     pub(crate) tfc: usize,
+    /// Bytes by which a packet's first byte moves forward.
+    front: usize,
+    /// Whether an outer header may forbid fragments.
+    pub(crate) pmtu_discovery: bool,
+    /// Whether numbers have 64 bits.
+    pub(crate) extended: bool,
+    pub(crate) ivs: IvSpace,
+    pub(crate) spi: Spi,
+    pub(crate) output_mark: Mark,
 }
 
 impl Layer {
-    /// The layer of `sa` around packets of version `inner`; `source` stands in for a state without one.
+    /// The layer of `sa`; `source` stands in for a state without one.
     pub(crate) fn new(
         sa: &Arc<Sa>,
-        inner: Version,
         source: Option<IpAddr>,
         outside: Outside,
         hop_limit: u8,
@@ -143,20 +165,23 @@ impl Layer {
         let transform = sa.transform();
         let destination = sa.id().destination;
         sa.activate();
+        let udp = config.encap.as_ref().map(UdpShape::of).transpose()?;
+        let next = if udp.is_some() { Protocol::UDP } else { Protocol::ESP };
         let wrap = match config.mode {
             Mode::Transport => Wrap::Transport,
             Mode::Tunnel => {
                 let known = Some(sa.source()).filter(|source| !source.is_unspecified());
                 let source = known.or(source).ok_or(DropReason::OutBundle)?;
-                let outer = Outer::new(source, destination, ip_in_ip(inner), hop_limit);
+                let outer = Outer::new(source, destination, next, hop_limit);
                 Wrap::Tunnel(outer.ok_or(DropReason::OutBundle)?)
             }
             Mode::RouteOptimization | Mode::InTrigger | Mode::Beet | Mode::Iptfs => {
                 return Err(DropReason::OutModeMismatch);
             }
         };
-        let udp = config.encap.as_ref().map(UdpShape::of).transpose()?;
-        Ok(Self {
+        let block = transform.block_len();
+        debug_assert!(block.is_power_of_two(), "as those of all ciphers are");
+        let mut layer = Self {
             sa: Arc::clone(sa),
             wrap,
             udp,
@@ -164,48 +189,60 @@ impl Layer {
             tos: TosRule::of(config.flags, config.extra_flags),
             lead: esp::HEADER_LEN + transform.iv_len(),
             icv: transform.icv_len(),
-            align: transform.block_len().max(4),
+            align: block.max(4),
             tfc: 0,
-        })
+            front: 0,
+            pmtu_discovery: !config.flags.contains(SaFlags::NOPMTUDISC),
+            extended: sa.extended(),
+            ivs: sa.ivs(),
+            spi: sa.id().spi,
+            output_mark: config.output_mark,
+        };
+        layer.front = layer.headers() + layer.marker() + layer.lead;
+        Ok(layer)
     }
 
     /// Bytes by which the packet's first byte moves forward.
+    #[inline(always)]
     pub(crate) fn front(&self) -> usize {
-        let headers = match (self.outside, &self.wrap) {
+        self.front
+    }
+
+    /// Bytes of new headers before ESP.
+    fn headers(&self) -> usize {
+        match (self.outside, &self.wrap) {
             (Outside::SocketPayload, _) => 0,
             (Outside::Packet, Wrap::Transport) => self.udp_header_len(),
             (Outside::Packet, Wrap::Tunnel(outer)) => outer.len() + self.udp_header_len(),
-        };
-        headers + self.marker() + self.lead
+        }
     }
 
     /// Bytes of the packet that stay outside the text.
+    #[inline(always)]
     pub(crate) fn kept(&self, inside: &Inside) -> usize {
         match self.wrap {
-            Wrap::Transport => inside.esp_offset,
+            Wrap::Transport => inside.esp_offset(),
             Wrap::Tunnel(_) => 0,
         }
     }
 
     /// Padding bytes of a text of `len` bytes, before pad length and next header.
+    #[inline(always)]
     pub(crate) fn padding(&self, len: usize) -> usize {
-        (len + esp::TRAILER_LEN).next_multiple_of(self.align) - len - esp::TRAILER_LEN
+        (len + esp::TRAILER_LEN).wrapping_neg() & (self.align - 1)
     }
 
     /// Bytes of inner packet with TFC padding, without ESP's own.
+    #[inline(always)]
     pub(crate) fn padded(&self, len: usize) -> usize {
         len.max(self.tfc)
     }
 
     /// Bytes of a packet of `len` bytes after this layer, as if the header that a socket leaves out were there still.
+    #[inline(always)]
     pub(crate) fn sealed_len(&self, len: usize, inside: &Inside) -> usize {
         let text = self.padded(len - self.kept(inside));
         self.front() + self.kept(inside) + text + self.padding(text) + esp::TRAILER_LEN + self.icv
-    }
-
-    /// From SPI to the end of the ICV, once the packet `frame[at..at + len]` is wrapped.
-    pub(crate) fn esp(&self, at: usize, len: usize, inside: &Inside) -> Range<usize> {
-        at + self.kept(inside) - self.lead..at - self.front() + self.sealed_len(len, inside)
     }
 
     /// The largest packet that fits, if what leaves may have `mtu` bytes: `net/xfrm/xfrm_state.c: __xfrm_state_mtu`.
@@ -220,17 +257,18 @@ impl Layer {
     }
 
     /// What the next layer sees.
+    #[inline(always)]
     pub(crate) fn after(&self, inside: &Inside) -> Inside {
         match &self.wrap {
             Wrap::Transport => *inside,
             Wrap::Tunnel(outer) => {
-                let (version, next_header_at) = match outer {
-                    Outer::V4(_) => (Version::V4, 9),
-                    Outer::V6(_) => (Version::V6, 6),
+                let (version, esp_offset, next_header_at) = match outer {
+                    Outer::V4(..) => (Version::V4, 20, 9),
+                    Outer::V6(_) => (Version::V6, 40, 6),
                 };
                 Inside {
                     version,
-                    esp_offset: outer.len(),
+                    esp_offset,
                     next_header_at,
                     tos: self.tos.outer(inside.tos),
                     dont_fragment: self.dont_fragment(inside),
@@ -241,8 +279,9 @@ impl Layer {
     }
 
     /// Whether the outer header forbids fragments (`xfrm4_tunnel_encap_add`).
+    #[inline(always)]
     pub(crate) fn dont_fragment(&self, inside: &Inside) -> bool {
-        inside.dont_fragment && !self.sa.config().flags.contains(SaFlags::NOPMTUDISC)
+        inside.dont_fragment && self.pmtu_discovery
     }
 
     /// How the payload goes through a UDP socket. `after` is [`after`](Self::after) this layer; `ends` are the packet's own addresses, which transport
@@ -251,7 +290,7 @@ impl Layer {
         let shape = self.udp.as_ref().filter(|_| self.outside == Outside::SocketPayload)?;
         let (source, destination) = match &self.wrap {
             Wrap::Transport => ends,
-            Wrap::Tunnel(Outer::V4(header)) => {
+            Wrap::Tunnel(Outer::V4(header, _)) => {
                 (header.source().into(), header.destination().into())
             }
             Wrap::Tunnel(Outer::V6(header)) => {
@@ -266,6 +305,12 @@ impl Layer {
         })
     }
 
+    /// Whether something is to be written once the packet is sealed.
+    #[inline(always)]
+    pub(crate) fn needs_finish(&self) -> bool {
+        self.udp.is_some() && self.outside == Outside::Packet
+    }
+
     pub(crate) fn udp_header_len(&self) -> usize {
         if self.udp.is_some() { udp::HEADER_LEN } else { 0 }
     }
@@ -273,6 +318,15 @@ impl Layer {
     pub(crate) fn marker(&self) -> usize {
         self.udp.map_or(0, |shape| shape.marker)
     }
+}
+
+/// Offsets within a packet.
+#[inline(always)]
+fn narrow(offset: usize) -> u16 {
+    debug_assert!(u16::try_from(offset).is_ok());
+    #[expect(clippy::cast_possible_truncation, reason = "an IP packet is below 64 KiB")]
+    let narrow = offset as u16;
+    narrow
 }
 
 /// What an outer header calls an IP packet inside.

@@ -4,9 +4,11 @@ use uxfrm_packet::{Batch, IpPacket, Notes, PacketBuf, Pool, Protocol, Segments, 
 
 use super::check::{Arrival, SecPath, check};
 use super::quote::reported;
-use super::{Fate, Inbound, Item, Questions, Used};
+use super::{Fate, Inbound, Item, Questions, narrow};
 use crate::worker::Bench;
-use crate::{AnswerId, Direction, DropReason, FlowKey, HostPort, Spi, Stage, UdpSuper, Watch};
+use crate::{
+    Direction, DropReason, Family, FlowKey, HostPort, Ruling, Selector, Spi, Stage, UdpSuper, Watch,
+};
 
 impl Inbound {
     /// 8 Check, 9 Coalesce, 10 Transmit.
@@ -14,16 +16,14 @@ impl Inbound {
         let mut questions = std::mem::take(&mut self.questions);
         self.look_up(&mut questions, bench);
         watch.passed(Stage::LookUp);
-        let mut answered = questions.known.iter().zip(&questions.flows).zip(&questions.directions);
         for place in 0..self.items.len() {
             match self.items[place].fate {
                 Fate::Gone => {}
                 // A layer was taken off in the last round, and there is one more.
                 Fate::New | Fate::Sealed => self.drop(place, DropReason::InTooDeep, bench),
-                Fate::Plain(ip) => {
-                    let Some(((known, flow), direction)) = answered.next() else { continue };
-                    match self.check(place, &ip, flow, *direction, known.answer, bench) {
-                        Ok(()) => self.hand_on(place, ip.protocol, bench),
+                Fate::Plain(question) => {
+                    match self.check(place, &questions, question as usize, bench) {
+                        Ok(()) => self.hand_on(place, &questions, question as usize, bench),
                         Err(reason) => self.drop(place, reason, bench),
                     }
                 }
@@ -41,11 +41,6 @@ impl Inbound {
 
     /// 8 Check: the policies of all plain packets, found together.
     fn look_up(&mut self, questions: &mut Questions, bench: &Bench<'_>) {
-        for item in &self.items {
-            let Fate::Plain(ip) = &item.fate else { continue };
-            let buffer = self.buffers[item.buffer as usize].as_ref();
-            questions.push(item, ip, buffer, &self.used, bench);
-        }
         let Questions { flows, spis, directions, known } = questions;
         let mut from = 0;
         for run in directions.chunk_by(|a, b| a == b) {
@@ -56,13 +51,32 @@ impl Inbound {
         }
     }
 
+    #[inline(always)]
     fn check(
         &mut self,
         place: usize,
-        ip: &IpPacket,
-        flow: &FlowKey,
-        direction: Direction,
-        answer: AnswerId,
+        questions: &Questions,
+        question: usize,
+        bench: &Bench<'_>,
+    ) -> Result<(), DropReason> {
+        let item = &self.items[place];
+        let answer = questions.known[question].answer;
+        if let [only] = *item.path.as_slice()
+            && self.used[only as usize].passes == Some(answer)
+        {
+            self.policies.count_first(answer, 1, item.len.into());
+            return Ok(());
+        }
+        self.check_path(place, questions, question, bench)
+    }
+
+    /// Whatever a packet came through. What does not hang on the flow is remembered for those that come by the same state.
+    #[inline(never)]
+    fn check_path(
+        &mut self,
+        place: usize,
+        questions: &Questions,
+        question: usize,
         bench: &Bench<'_>,
     ) -> Result<(), DropReason> {
         let item = &self.items[place];
@@ -72,13 +86,34 @@ impl Inbound {
         let bytes = item.bytes(buffer);
         let path: SecPath<'_> =
             item.path.iter().map(|used| &*self.used[*used as usize].sa).collect();
-        let reported = reported(ip, bytes, flow);
+        let (flow, direction) = (questions.flows[question], questions.directions[question]);
+        let answer = questions.known[question].answer;
+        // An answer is for one family.
+        let family = Selector::any(Family::of(flow.source));
+        let any_flow = path.iter().all(|sa| sa.config().selector.is_none_or(|own| own == family));
+        let reported = reported(bytes, &flow);
         let bytes = bytes.len();
-        let arrival = Arrival { direction, flow: *flow, reported, path, bytes, answer };
-        check(bench.snapshot, &mut self.policies, &arrival, bench.now)
+        let arrival = Arrival { direction, flow, reported, path, bytes, answer };
+        check(bench.snapshot, &mut self.policies, &arrival, bench.now)?;
+        drop(arrival);
+        if let [only] = *item.path.as_slice()
+            && any_flow
+            && answer.ruling() != Ruling::Default
+        {
+            self.used[only as usize].passes = Some(answer);
+        }
+        Ok(())
     }
 
-    fn hand_on(&mut self, place: usize, protocol: Protocol, bench: &mut Bench<'_>) {
+    #[inline]
+    fn hand_on(
+        &mut self,
+        place: usize,
+        questions: &Questions,
+        question: usize,
+        bench: &mut Bench<'_>,
+    ) {
+        let protocol = Protocol(questions.flows[question].protocol);
         let item = &self.items[place];
         self.traffic.sent += 1;
         self.traffic.sent_bytes += u64::from(item.len);
@@ -114,21 +149,24 @@ impl Inbound {
 }
 
 impl Questions {
-    fn push(
+    /// The place of a packet's question.
+    #[inline(always)]
+    pub(super) fn push(
         &mut self,
         item: &Item,
         ip: &IpPacket,
         buffer: Option<&PacketBuf>,
-        used: &[Used],
-        bench: &Bench<'_>,
-    ) {
-        let own = bench.settings.addresses.holds(ip.destination);
+        spi: Spi,
+        own: bool,
+    ) -> u32 {
         let flow = buffer.map(|buffer| FlowKey::of(buffer, ip, item.bytes(buffer)));
         // Without its buffer a packet is dropped whatever the policies say.
         let flow = flow.unwrap_or_else(|| FlowKey::between(ip.source, ip.destination));
+        let place = narrow(self.flows.len());
         self.flows.push(FlowKey { mark: item.mark, ..flow });
         self.directions.push(if own { Direction::In } else { Direction::Forward });
-        self.spis.push(item.path.last().map_or(Spi(0), |last| used[*last as usize].sa.id().spi));
+        self.spis.push(spi);
+        place
     }
 
     fn clear(&mut self) {

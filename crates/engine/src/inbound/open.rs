@@ -20,22 +20,22 @@ impl Inbound {
         for (place, buffer) in self.buffers.iter_mut().enumerate() {
             let Some(buffer) = buffer else { continue };
             let (mut rest, mut passed) = (buffer.bytes_mut(), 0);
-            let here = |sealed: &&Sealed| self.items[sealed.item as usize].buffer as usize == place;
-            while let Some(next) = sealed.next_if(here) {
-                let (_, from) = std::mem::take(&mut rest).split_at_mut(next.at - passed);
-                let (esp, behind) = from.split_at_mut(next.envelope.len);
-                (rest, passed) = (behind, next.at + next.envelope.len);
+            while let Some(next) = sealed.next_if(|next| next.buffer as usize == place) {
+                let (at, len) = (next.at as usize, next.len as usize);
+                let (_, from) = std::mem::take(&mut rest).split_at_mut(at - passed);
+                let (esp, behind) = from.split_at_mut(len);
+                (rest, passed) = (behind, at + len);
                 if jobs.is_full() {
                     bench.crypter.open(&mut jobs);
                     self.verdicts.extend(jobs.drain(..).map(|job| job.verdict));
                 }
-                let sa = &self.used[next.used as usize].sa;
-                let high = if sa.extended() {
+                let used = &self.used[next.used as usize];
+                let high = if used.extended {
                     SeqHigh::Esn(upper_half(next.number.number()))
                 } else {
                     SeqHigh::None
                 };
-                jobs.push(OpenJob::in_place(sa.key(), high, esp));
+                jobs.push(OpenJob::in_place(used.sa.key(), high, esp));
             }
         }
         bench.crypter.open(&mut jobs);
@@ -46,32 +46,67 @@ impl Inbound {
     pub(super) fn accept(&mut self, bench: &mut Bench<'_>) {
         let mut sealed = std::mem::take(&mut self.sealed);
         let verdicts = std::mem::take(&mut self.verdicts);
-        for (packet, verdict) in sealed.iter_mut().zip(&verdicts) {
-            let sa = &self.used[packet.used as usize].sa;
-            let accepted = match verdict {
-                Authenticity::Authentic => sa.replay().accept(packet.number),
-                Authenticity::Forged => Err(DropReason::InForged),
-                Authenticity::Runt | Authenticity::Pending => Err(DropReason::InRunt),
-            };
-            if let Err(reason) = accepted {
-                sa.count_failure(reason);
-                self.drop(packet.item as usize, reason, bench);
-                continue;
-            }
-            if let Err(reason) = self.measure(packet) {
-                self.drop(packet.item as usize, reason, bench);
-            }
+        let mut rest = verdicts.as_slice();
+        for run in sealed.chunk_by_mut(|a, b| a.used == b.used) {
+            let (these, behind) = rest.split_at(run.len());
+            rest = behind;
+            self.accept_run(run, these, bench);
         }
         self.verdicts = verdicts;
         self.charge(&mut sealed, bench);
         self.sealed = sealed;
     }
 
+    /// Neighbours that came by one state: its window takes their numbers together.
+    fn accept_run(&mut self, run: &mut [Sealed], verdicts: &[Authenticity], bench: &Bench<'_>) {
+        let Some(used) = run.first().map(|first| first.used as usize) else { return };
+        let mut numbers = std::mem::take(&mut self.numbers);
+        let authentic = |verdict: &Authenticity| *verdict == Authenticity::Authentic;
+        let received = run.iter().zip(verdicts).filter(|(_, verdict)| authentic(verdict));
+        numbers.extend(received.map(|(packet, _)| packet.number));
+        let mut accepted = numbers.as_slice();
+        let mut fresh = 0;
+        for (packet, verdict) in run.iter_mut().zip(verdicts) {
+            let outcome = match verdict {
+                Authenticity::Authentic => {
+                    if fresh == 0 {
+                        fresh = self.used[used].sa.replay().accept_some(accepted);
+                    }
+                    let (_, behind) = accepted.split_at(1);
+                    accepted = behind;
+                    match fresh.checked_sub(1) {
+                        Some(left) => {
+                            fresh = left;
+                            self.measure(packet)
+                        }
+                        None => self.accept_one(packet),
+                    }
+                }
+                Authenticity::Forged => Err(DropReason::InForged),
+                Authenticity::Runt | Authenticity::Pending => Err(DropReason::InRunt),
+            };
+            if let Err(reason) = outcome {
+                self.used[used].sa.count_failure(reason);
+                self.drop(packet.item as usize, reason, bench);
+            }
+        }
+        numbers.clear();
+        self.numbers = numbers;
+    }
+
+    /// A number that can't be taken together with others.
+    #[cold]
+    fn accept_one(&mut self, packet: &mut Sealed) -> Result<(), DropReason> {
+        self.used[packet.used as usize].sa.replay().accept(packet.number)?;
+        self.measure(packet)
+    }
+
     /// Takes padding and trailer off, and notes what the state carried.
+    #[inline]
     fn measure(&mut self, packet: &mut Sealed) -> Result<(), DropReason> {
         packet.stripped = self.text(packet)?;
         let used = &mut self.used[packet.used as usize];
-        if used.sa.config().mode == Mode::Tunnel && !is_ip(packet.stripped.next_header) {
+        if used.mode == Mode::Tunnel && !is_ip(packet.stripped.next_header) {
             return Err(DropReason::InModeMismatch);
         }
         used.packets += 1;
@@ -97,6 +132,9 @@ impl Inbound {
                 Charge::Expired => Standing::Expired,
             };
             (used.packets, used.bytes) = (0, 0);
+        }
+        if self.used.iter().all(|used| used.standing == Standing::Good) {
+            return;
         }
         for packet in sealed {
             let alive = self.items[packet.item as usize].fate == Fate::Sealed;

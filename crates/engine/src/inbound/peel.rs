@@ -13,8 +13,8 @@ use crate::{DropReason, Settings, UdpEncapKind};
 /// What a packet is to the engine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Peeled {
-    /// Not ESP: to be checked and passed on.
-    Plain(IpPacket),
+    /// Not ESP: to be checked and passed on; whether it is for this host.
+    Plain(IpPacket, bool),
     /// A piece of a packet for this host.
     Fragment(IpPacket),
     /// ESP.
@@ -41,16 +41,23 @@ pub(crate) struct Envelope {
 /// The IP header before ESP or UDP.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header {
-    pub(crate) version: Version,
-    pub(crate) len: usize,
-    /// The byte that names ESP or UDP.
-    pub(crate) next_header_at: usize,
+    pub(crate) shell: Shell,
     /// Whether the packet is for this host.
     pub(crate) own: bool,
     pub(crate) ip: IpPacket,
 }
 
+/// What of that header is needed to keep it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shell {
+    pub(crate) version: Version,
+    pub(crate) len: u16,
+    /// The byte that names ESP or UDP.
+    pub(crate) next_header_at: u16,
+}
+
 /// Looks at a whole IP packet.
+#[inline(always)]
 pub(crate) fn packet(bytes: &[u8], settings: &Settings) -> Result<Peeled, DropReason> {
     let ip = IpPacket::parse(bytes).map_err(|_| DropReason::InMalformed)?;
     if ip.version == Version::V4 && !checksum_is_right(bytes) {
@@ -58,19 +65,21 @@ pub(crate) fn packet(bytes: &[u8], settings: &Settings) -> Result<Peeled, DropRe
     }
     let own = settings.addresses.holds(ip.destination);
     if ip.is_fragment() {
-        return Ok(if own { Peeled::Fragment(ip) } else { Peeled::Plain(ip) });
+        return Ok(if own { Peeled::Fragment(ip) } else { Peeled::Plain(ip, own) });
     }
     match ip.protocol {
         Protocol::ESP => esp_packet(bytes, ip, own),
         Protocol::UDP if own => udp_packet(bytes, ip, settings),
-        Protocol(_) => Ok(Peeled::Plain(ip)),
+        Protocol(_) => Ok(Peeled::Plain(ip, own)),
     }
 }
 
+#[inline(always)]
 fn checksum_is_right(bytes: &[u8]) -> bool {
     Ipv4::parse(bytes).is_ok_and(|packet| packet.checksum_is_right())
 }
 
+#[inline(always)]
 fn esp_packet(bytes: &[u8], ip: IpPacket, own: bool) -> Result<Peeled, DropReason> {
     let header = Header::of(bytes, ip, own)?;
     let source = SocketAddr::new(ip.source, 0);
@@ -90,12 +99,12 @@ fn esp_packet(bytes: &[u8], ip: IpPacket, own: bool) -> Result<Peeled, DropReaso
 
 /// A UDP packet for this host: ESP when it is at a port for that and does not say otherwise.
 fn udp_packet(bytes: &[u8], ip: IpPacket, settings: &Settings) -> Result<Peeled, DropReason> {
-    let Ok(datagram) = Udp::parse(ip.upper(bytes)) else { return Ok(Peeled::Plain(ip)) };
+    let Ok(datagram) = Udp::parse(ip.upper(bytes)) else { return Ok(Peeled::Plain(ip, true)) };
     if !settings.encap_ports.contains(&datagram.header.destination.get()) {
-        return Ok(Peeled::Plain(ip));
+        return Ok(Peeled::Plain(ip, true));
     }
     match payload(datagram.payload) {
-        Err(DropReason::InIkeUnclaimed) => Ok(Peeled::Plain(ip)),
+        Err(DropReason::InIkeUnclaimed) => Ok(Peeled::Plain(ip, true)),
         Err(reason) => Err(reason),
         Ok(inside) => Ok(Peeled::Esp(Envelope {
             at: ip.header_len + udp::HEADER_LEN + inside.marker,
@@ -151,6 +160,7 @@ fn payload(bytes: &[u8]) -> Result<Inside, DropReason> {
 }
 
 impl Header {
+    #[inline(always)]
     fn of(bytes: &[u8], ip: IpPacket, own: bool) -> Result<Self, DropReason> {
         let next_header_at = match ip.version {
             Version::V4 => 9,
@@ -160,6 +170,8 @@ impl Header {
             }
             Version::V6 => 6,
         };
-        Ok(Self { version: ip.version, len: ip.header_len, next_header_at, own, ip })
+        let narrow = |offset: usize| u16::try_from(offset).map_err(|_| DropReason::InMalformed);
+        let (len, next_header_at) = (narrow(ip.header_len)?, narrow(next_header_at)?);
+        Ok(Self { shell: Shell { version: ip.version, len, next_header_at }, own, ip })
     }
 }

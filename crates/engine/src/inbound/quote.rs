@@ -10,10 +10,11 @@ use uxfrm_packet::{IpPacket, Protocol};
 use crate::FlowKey;
 
 /// The flow that a packet's ICMP error belongs to, as if it were one of its packets; `None` when the packet is no error, or quotes too little.
-pub(super) fn reported(ip: &IpPacket, bytes: &[u8], flow: &FlowKey) -> Option<FlowKey> {
-    if ip.is_fragment() {
+pub(super) fn reported(bytes: &[u8], flow: &FlowKey) -> Option<FlowKey> {
+    if !matches!(Protocol(flow.protocol), Protocol::ICMP | Protocol::ICMPV6) {
         return None;
     }
+    let ip = IpPacket::parse(bytes).ok().filter(|ip| !ip.is_fragment())?;
     let upper = ip.upper(bytes);
     match ip.protocol {
         Protocol::ICMP => {

@@ -1,14 +1,14 @@
 //! From the opened ESP packet back to the IP packet: the inner one in tunnel mode, the restored one in transport mode.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use uxfrm_packet::checksum::Sum;
 use uxfrm_packet::ipv4::{self, Ipv4Header};
 use uxfrm_packet::ipv6::Ipv6Header;
-use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Protocol, SizeClass, Version};
+use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Protocol, SizeClass, UdpPath, Version};
 use zerocopy::IntoBytes;
 
-use super::peel::{Envelope, Header};
+use super::peel::Shell;
 use super::{Fate, Inbound, Sealed, narrow};
 use crate::esp::decapsulate::{self, Stripped};
 use crate::esp::encapsulate::{renew_header, set_tos};
@@ -38,33 +38,31 @@ impl Inbound {
     }
 
     /// The text of an opened packet: how long it is and what it holds.
+    #[inline]
     pub(super) fn text(&self, packet: &Sealed) -> Result<Stripped, DropReason> {
-        let item = &self.items[packet.item as usize];
-        let transform = self.used[packet.used as usize].sa.transform();
-        let range =
-            decapsulate::text_range(packet.envelope.len, transform.iv_len(), transform.icv_len());
-        let buffer = self.buffers[item.buffer as usize].as_ref();
-        let text = range.zip(buffer).and_then(|(range, buffer)| {
-            buffer.bytes().get(packet.at + range.start..packet.at + range.end)
+        let used = &self.used[packet.used as usize];
+        let text = self.buffers[packet.buffer as usize].as_ref().and_then(|buffer| {
+            // Long enough for all of these, says the crypto library.
+            let (at, end) = (packet.at + used.lead, packet.at + packet.len - used.icv);
+            buffer.bytes().get(at as usize..end as usize)
         });
         decapsulate::strip(text.ok_or(DropReason::InRunt)?)
     }
 
+    #[inline]
     fn unwrap(&mut self, packet: &Sealed, bench: &mut Bench<'_>) -> Result<(), DropReason> {
         let stripped = packet.stripped;
         let used = &self.used[packet.used as usize];
-        let config = used.sa.config();
-        if let Some(encap) = &config.encap {
-            let configured = SocketAddr::new(used.sa.source(), encap.source_port);
-            if packet.envelope.source != configured {
-                bench.tell(Event::Mapping { state: used.sa.id(), from: packet.envelope.source });
-            }
+        if packet.moved
+            && let Some((_, from)) = self.movers.iter().find(|(item, _)| *item == packet.item)
+        {
+            bench.tell(Event::Mapping { state: used.sa.id(), from: *from });
         }
-        let text_at = packet.at + used.sa.transform().iv_len() + 8;
-        match config.mode {
+        let text_at = (packet.at + used.lead) as usize;
+        match used.mode {
             Mode::Tunnel => self.unwrap_tunnel(packet, text_at, stripped)?,
-            Mode::Transport => match packet.envelope.header {
-                Some(header) => self.restore(packet, header, text_at, stripped)?,
+            Mode::Transport => match packet.shell {
+                Some(shell) => self.restore(packet, shell, text_at, stripped)?,
                 None => self.rebuild(packet, text_at, stripped, bench)?,
             },
             Mode::RouteOptimization | Mode::InTrigger | Mode::Beet | Mode::Iptfs => {
@@ -79,6 +77,7 @@ impl Inbound {
     }
 
     /// The packet inside; TFC padding behind its own length goes when it is looked at next.
+    #[inline]
     fn unwrap_tunnel(
         &mut self,
         packet: &Sealed,
@@ -100,7 +99,7 @@ impl Inbound {
         if ip.version != announced {
             return Err(DropReason::InInnerMalformed);
         }
-        let tos = ecn::inner_after(packet.envelope.tos, ip.tos, flags);
+        let tos = ecn::inner_after(packet.tos, ip.tos, flags);
         if let Some(tos) = tos.map_err(|ecn::NotEcnCapable| DropReason::InEcn)? {
             set_tos(bytes, ip.version, tos);
         }
@@ -111,20 +110,22 @@ impl Inbound {
     fn restore(
         &mut self,
         packet: &Sealed,
-        header: Header,
+        shell: Shell,
         text_at: usize,
         stripped: Stripped,
     ) -> Result<(), DropReason> {
-        let nat = packet.envelope.encap.is_some();
+        let nat = packet.in_udp;
+        let (header_len, next_header_at) =
+            (usize::from(shell.len), usize::from(shell.next_header_at));
         let item = &mut self.items[packet.item as usize];
         let Some(buffer) = &mut self.buffers[item.buffer as usize] else {
             return Err(DropReason::InInnerMalformed);
         };
-        let (old, new) = (item.start as usize, text_at - header.len);
-        buffer.bytes_mut().copy_within(old..old + header.len, new);
-        (item.start, item.len) = (narrow(new), narrow(header.len + stripped.len));
+        let (old, new) = (item.start as usize, text_at - header_len);
+        buffer.bytes_mut().copy_within(old..old + header_len, new);
+        (item.start, item.len) = (narrow(new), narrow(header_len + stripped.len));
         let bytes = item.bytes_mut(buffer);
-        renew_header(bytes, header.version, header.next_header_at, stripped.next_header);
+        renew_header(bytes, shell.version, next_header_at, stripped.next_header);
         let ip = IpPacket::parse(bytes).map_err(|_| DropReason::InInnerMalformed)?;
         if nat && renew_checksum(bytes, &ip) {
             item.checksum = Checksum::Verified;
@@ -144,10 +145,12 @@ impl Inbound {
         let Some(buffer) = &self.buffers[item.buffer as usize] else {
             return Err(DropReason::InInnerMalformed);
         };
+        // Only what came from a socket has no header.
+        let Some(path) = buffer.udp else { return Err(DropReason::InInnerMalformed) };
         let payload = &buffer.bytes()[text_at..text_at + stripped.len];
         let mut whole = bench.pool.take(SizeClass::holding(payload.len() + 40));
         (whole.mark, whole.if_id) = (buffer.mark, buffer.if_id);
-        write_rebuilt(&mut whole, &packet.envelope, stripped.next_header, payload)?;
+        write_rebuilt(&mut whole, &path, stripped.next_header, payload)?;
         let ip = IpPacket::parse(whole.bytes()).map_err(|_| DropReason::InInnerMalformed)?;
         let renewed = renew_checksum(whole.bytes_mut(), &ip);
         self.settle(packet.item as usize, whole);
@@ -160,7 +163,7 @@ impl Inbound {
 
 fn write_rebuilt(
     whole: &mut PacketBuf,
-    envelope: &Envelope,
+    path: &UdpPath,
     protocol: Protocol,
     payload: &[u8],
 ) -> Result<(), DropReason> {
@@ -172,11 +175,11 @@ fn write_rebuilt(
         bytes[header.len()..].copy_from_slice(payload);
         Ok(())
     };
-    match (envelope.source.ip(), envelope.destination) {
+    match (path.remote.ip(), path.local.ip()) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
             let len = u16::try_from(payload.len() + 20).map_err(malformed)?;
             let mut header = Ipv4Header::new(source, destination, protocol, len);
-            header.tos = envelope.tos;
+            header.tos = path.tos;
             // The sender's id and DF are lost. It has arrived, so DF takes nothing away, and says that the id means nothing (RFC 6864 §4.1).
             header.flags_fragment = ipv4::DONT_FRAGMENT.into();
             header.fill_checksum();
@@ -185,7 +188,7 @@ fn write_rebuilt(
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
             let len = u16::try_from(payload.len()).map_err(malformed)?;
             let mut header = Ipv6Header::new(source, destination, protocol, len);
-            header.set_traffic_class(envelope.tos);
+            header.set_traffic_class(path.tos);
             write(header.as_bytes())
         }
         (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => {

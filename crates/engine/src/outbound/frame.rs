@@ -1,8 +1,8 @@
 //! Room for each packet and all its headers: in place for single packets, side by side for the pieces of a super-packet.
 
-use uxfrm_packet::{IpPacket, PacketBuf, Pool, SegmentPlan, Segments, SizeClass};
+use uxfrm_packet::{PacketBuf, Pool, SegmentPlan, Segments, SizeClass};
 
-use super::{Item, Outbound};
+use super::{Item, Outbound, narrow};
 use crate::DropReason;
 use crate::bundle::{Bundle, Frame};
 use crate::esp::layer::{Inside, Outside};
@@ -24,49 +24,55 @@ struct Cut {
 
 impl Outbound {
     /// Gives the packet its frame, or each piece of a super-packet its own.
+    #[inline(always)]
     pub(super) fn place(
         &mut self,
         packet: PacketBuf,
         plan: Option<&SegmentPlan>,
-        ip: &IpPacket,
+        inside: Inside,
         place: u32,
         bench: &mut Bench<'_>,
     ) {
-        let (len, count) = plan.map_or((packet.len(), 1), |plan| (plan.len(0), plan.count()));
-        let inside = Inside::of(ip);
-        let Some(frame) = self.cache.bundle(place).frame(len, &inside) else {
+        let bundle = self.cache.bundle(place);
+        let len = plan.map_or(packet.len(), |plan| plan.len(0));
+        let Some(frame) = bundle.frame(len, &inside) else {
+            let count = plan.map_or(1, SegmentPlan::count);
             return self.discard(packet, count, DropReason::OutNoRoom, bench);
         };
-        let ends = (ip.source, ip.destination);
-        let (at, stride) = (frame.prefix, frame.total);
-        let item = |packet, count, len, last_len| Item {
-            packet,
-            bundle: place,
-            inside,
-            ends,
-            at,
-            len,
-            last_len,
-            stride,
-            count,
-            sequence: 0,
-        };
-        let Some(plan) = plan else {
-            match widened(packet, frame, bench.pool) {
-                Ok(packet) => self.items.push(item(packet, 1, len, len)),
+        self.deepest = self.deepest.max(bundle.layers.len());
+        match plan {
+            None => match widened(packet, frame, bench.pool) {
+                Ok(packet) => self.admit(Item::new(packet, place, frame, inside, len)),
                 Err(packet) => self.discard(packet, 1, DropReason::OutNoRoom, bench),
-            }
-            return;
-        };
+            },
+            Some(plan) => self.cut(packet, plan, frame, inside, place, bench),
+        }
+    }
+
+    /// Cuts a super-packet straight into its frames.
+    fn cut(
+        &mut self,
+        packet: PacketBuf,
+        plan: &SegmentPlan,
+        frame: Frame,
+        inside: Inside,
+        place: u32,
+        bench: &mut Bench<'_>,
+    ) {
+        let first = self.items.len();
         for cut in self.cache.bundle(place).cuts(plan, frame, &inside) {
             let count = u32::try_from(cut.count).unwrap_or(u32::MAX);
-            let last_len = plan.len(cut.from + cut.count - 1);
+            let last_len = narrow(plan.len(cut.from + cut.count - 1));
             match cut.write(plan, &packet, bench.pool) {
-                Some(train) => self.items.push(item(train, count, len, last_len)),
+                Some(train) => {
+                    let item = Item::new(train, place, frame, inside, plan.len(0));
+                    self.items.push(Item { count, last_len, ..item });
+                }
                 None => bench.refuse(&mut self.traffic, count.into(), DropReason::OutNoRoom),
             }
         }
         bench.pool.give(packet);
+        self.want_for(first);
     }
 
     /// A packet that leaves as it is; a super-packet is cut all the same.
@@ -107,6 +113,24 @@ impl Bundle {
         cuts(plan, frame, most, move |len| {
             self.frame(len, inside).map_or(frame.total, |last| last.total)
         })
+    }
+}
+
+impl Item {
+    /// One packet of `len` bytes in its frame.
+    #[inline(always)]
+    fn new(packet: PacketBuf, bundle: u32, frame: Frame, inside: Inside, len: usize) -> Self {
+        Self {
+            packet,
+            sequence: 0,
+            bundle,
+            count: 1,
+            at: narrow(frame.prefix),
+            len: narrow(len),
+            last_len: narrow(len),
+            stride: narrow(frame.total),
+            inside,
+        }
     }
 }
 
@@ -153,6 +177,7 @@ pub(super) fn train_of(count: usize, stride: usize) -> Segments {
 }
 
 /// The same packet with its frame around it: in place where there is room, else in a larger buffer; back if that has none either.
+#[inline(always)]
 fn widened(mut packet: PacketBuf, frame: Frame, pool: &mut Pool) -> Result<PacketBuf, PacketBuf> {
     let behind = frame.total - frame.prefix - packet.len();
     if packet.headroom() >= frame.prefix && packet.tailroom() >= behind {
@@ -160,6 +185,12 @@ fn widened(mut packet: PacketBuf, frame: Frame, pool: &mut Pool) -> Result<Packe
         packet.append(behind);
         return Ok(packet);
     }
+    moved(packet, frame, pool)
+}
+
+/// The same packet in the middle of a larger buffer.
+#[cold]
+fn moved(packet: PacketBuf, frame: Frame, pool: &mut Pool) -> Result<PacketBuf, PacketBuf> {
     let mut larger = pool.take(SizeClass::Super);
     larger.inherit(&packet);
     let Some(room) = larger.append(frame.total) else {

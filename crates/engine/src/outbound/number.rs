@@ -1,19 +1,49 @@
 //! What each SA is charged and gives: once per batch, exact at the limits.
 
-use super::{Item, Outbound};
-use crate::bundle::{Account, Giving};
+use super::{Item, Numbering, Outbound};
+use crate::bundle::{Account, BundleCache, Giving};
 use crate::worker::Bench;
 use crate::{Charge, DropReason, Event};
 
 impl Outbound {
-    /// 6 Number.
+    /// An item enters: the first layer of it is asked for.
+    #[inline(always)]
+    pub(super) fn admit(&mut self, item: Item) {
+        want(&mut self.cache, &mut self.drawn, &item, 0);
+        self.items.push(item);
+    }
+
+    /// As [`Self::admit`], of items that are there already: from `first` on.
+    pub(super) fn want_for(&mut self, first: usize) {
+        for item in &self.items[first..] {
+            want(&mut self.cache, &mut self.drawn, item, 0);
+        }
+    }
+
+    /// 6 Number. Where all get what they want, they are given it as their headers are written.
     pub(super) fn number(&mut self, depth: usize, bench: &mut Bench<'_>) {
-        self.ask(depth);
-        for place in self.drawn.drain(..) {
-            if let Some(account) = self.cache.account(place) {
-                grant(account, bench);
+        if depth > 0 {
+            for item in self.items.iter().filter(|item| item.count > 0) {
+                want(&mut self.cache, &mut self.drawn, item, depth);
             }
         }
+        self.numbering = Numbering::Whole;
+        for place in self.drawn.drain(..) {
+            let Some(account) = self.cache.account(place) else { continue };
+            let wanted = account.packets;
+            grant(account, bench);
+            if account.left < wanted {
+                self.numbering = Numbering::Short;
+            }
+        }
+        if self.numbering == Numbering::Short {
+            self.share_out(depth, bench);
+        }
+    }
+
+    /// Gives each item in turn what there is.
+    #[cold]
+    fn share_out(&mut self, depth: usize, bench: &mut Bench<'_>) {
         for item in self.items.iter_mut().filter(|item| item.count > 0) {
             let Some((account, layer)) = self.cache.draw(item.bundle, depth) else { continue };
             let granted = account.give(item, layer.kept(&item.inside), bench);
@@ -24,18 +54,17 @@ impl Outbound {
             }
         }
     }
+}
 
-    /// Adds up what the batch wants of each SA.
-    fn ask(&mut self, depth: usize) {
-        for item in self.items.iter().filter(|item| item.count > 0) {
-            let Some((account, layer)) = self.cache.draw(item.bundle, depth) else { continue };
-            if account.packets == 0 {
-                self.drawn.push(account.place);
-            }
-            account.packets += item.count;
-            account.bytes += item.charged(layer.kept(&item.inside));
-        }
+/// Adds what an item wants of an SA to what the batch does.
+#[inline(always)]
+fn want(cache: &mut BundleCache, drawn: &mut Vec<u32>, item: &Item, depth: usize) {
+    let Some((account, layer)) = cache.draw(item.bundle, depth) else { return };
+    if account.packets == 0 {
+        drawn.push(account.place);
     }
+    account.packets += item.count;
+    account.bytes += item.charged(layer.kept(&item.inside));
 }
 
 /// Charges the SA and takes numbers for what it lets pass.
@@ -58,6 +87,16 @@ fn grant(account: &mut Account, bench: &mut Bench<'_>) {
 }
 
 impl Account {
+    /// The first of `count` numbers, of which there are enough.
+    #[inline(always)]
+    pub(super) fn hand_out(&mut self, count: u32) -> u64 {
+        debug_assert!(self.left >= count);
+        self.left -= count;
+        let first = self.next;
+        self.next += u64::from(count);
+        first
+    }
+
     /// What the block lacks is refused as overflow, whatever was refused before.
     fn take(&mut self, packets: u32) {
         match self.sa.sequence().take(packets) {
@@ -89,7 +128,7 @@ impl Account {
     fn charge_each(&self, item: &Item, kept: usize, bench: &mut Bench<'_>) -> u32 {
         let id = self.sa.id();
         for k in 0..item.count {
-            let len = if k + 1 == item.count { item.last_len } else { item.len };
+            let len = if k + 1 == item.count { item.last_len } else { item.len } as usize;
             match self.sa.charge(1, (len - kept) as u64, bench.now) {
                 Charge::Ok => {}
                 Charge::SoftLimit => bench.tell(Event::SaSoftLimit(id)),
@@ -107,13 +146,13 @@ impl Account {
 impl Item {
     /// Bytes that its SA is charged: the text without padding, as in `net/xfrm/xfrm_output.c: xfrm_output_one`.
     fn charged(&self, kept: usize) -> u64 {
-        let equal = (self.len - kept) as u64 * u64::from(self.count - 1);
-        equal + (self.last_len - kept) as u64
+        let (len, last_len) = (self.len as usize - kept, self.last_len as usize - kept);
+        len as u64 * u64::from(self.count - 1) + last_len as u64
     }
 
     /// Keeps the first `count` packets.
     fn keep(&mut self, count: u32) {
-        self.packet.trim(self.stride * count as usize);
+        self.packet.trim(self.stride as usize * count as usize);
         self.last_len = self.len;
         self.count = count;
     }

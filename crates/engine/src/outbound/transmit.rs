@@ -1,10 +1,12 @@
 //! What leaves, in the shape that the wire's port wants.
 
-use uxfrm_packet::{Checksum, PacketBuf, Segments};
+use std::net::{IpAddr, Ipv4Addr};
+
+use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Segments};
 
 use super::frame::train_of;
 use super::{Item, Outbound};
-use crate::esp::layer::{Inside, Layer, Outside};
+use crate::esp::layer::{Inside, Layer, Outside, Wrap};
 use crate::fragments::split::{Cut, split};
 use crate::worker::Bench;
 
@@ -22,19 +24,28 @@ impl Outbound {
         self.items = items;
     }
 
+    #[inline(always)]
     fn send(&mut self, mut item: Item, bench: &mut Bench<'_>) {
         let bundle = self.cache.bundle(item.bundle);
+        // Without a layer it is still plain.
         let Some(last) = bundle.layers.last() else { return bench.pool.give(item.packet) };
         for layer in &bundle.layers {
-            item.packet.mark = layer.sa.config().output_mark.applied_to(item.packet.mark);
+            item.packet.mark = layer.output_mark.applied_to(item.packet.mark);
         }
         item.packet.checksum = Checksum::AsIs;
-        item.packet.segments = train_of(item.count as usize, item.stride);
+        item.packet.segments = train_of(item.count as usize, item.stride as usize);
         self.traffic.sent += u64::from(item.count);
         let inside = item.inside;
         let packet = match last.outside {
             Outside::SocketPayload => payload(item, last),
-            Outside::Packet => item.packet,
+            Outside::Packet => {
+                // A frame may be shorter than the first one, if it is the last.
+                if item.stride <= u32::from(bench.settings.mtu) {
+                    self.traffic.sent_bytes += item.packet.len() as u64;
+                    return bench.out.wire.push(item.packet);
+                }
+                item.packet
+            }
         };
         self.traffic.sent_bytes += packet.len() as u64;
         if packet.udp.is_some() || frame_len(&packet) <= bench.settings.mtu.into() {
@@ -49,8 +60,8 @@ impl Outbound {
             self.ident = self.ident.wrapping_add(1);
             let cut = Cut {
                 version: inside.version,
-                place: inside.esp_offset,
-                next_header_at: inside.next_header_at,
+                place: inside.esp_offset(),
+                next_header_at: inside.next_header_at(),
                 mtu: bench.settings.mtu.into(),
                 ident: self.ident,
             };
@@ -67,21 +78,33 @@ fn frame_len(packet: &PacketBuf) -> usize {
     }
 }
 
+/// Ends that nobody asks for.
+const UNKNOWN: (IpAddr, IpAddr) =
+    (IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+
 /// UDP payload for a socket: without the IP header, which in transport mode is there still.
+#[inline(never)]
 fn payload(mut item: Item, layer: &Layer) -> PacketBuf {
+    let ends = match layer.wrap {
+        // Where they are still.
+        Wrap::Transport => {
+            IpPacket::parse(item.packet.bytes()).map_or(UNKNOWN, |ip| (ip.source, ip.destination))
+        }
+        Wrap::Tunnel(_) => UNKNOWN,
+    };
     let kept = layer.kept(&item.inside);
     if item.count > 1 && kept > 0 {
         close_up(&mut item, kept);
     } else {
         item.packet.pull(kept);
     }
-    item.packet.udp = layer.udp_path(&item.inside, item.ends);
+    item.packet.udp = layer.udp_path(&item.inside, ends);
     item.packet
 }
 
 /// Leaves out the first `kept` bytes of every frame.
 fn close_up(item: &mut Item, kept: usize) {
-    let (stride, len) = (item.stride, item.packet.len());
+    let (stride, len) = (item.stride as usize, item.packet.len());
     let bytes = item.packet.bytes_mut();
     let mut end = 0;
     for start in (0..len).step_by(stride) {

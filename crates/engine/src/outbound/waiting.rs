@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use uxfrm_packet::PacketBuf;
 
-use super::{Outbound, Verdict};
+use super::{Head, Outbound, Verdict};
 use crate::acquire::Missing;
 use crate::worker::Bench;
 use crate::{Acquires, DropReason, Event, FlowKey, KeyManagers, Moment, Patience, Wanted};
@@ -234,7 +234,9 @@ impl Outbound {
             // Its policy went or changed meanwhile. What was to be protected never leaves plain (`xfrm_policy_kill`).
             Verdict::Pass => self.discard(packet, count, DropReason::OutNoState, bench),
             Verdict::Drop(reason) => self.discard(packet, count, reason, bench),
-            Verdict::Bundle(bundle) => self.enter(packet, plan.as_ref(), &ip, bundle, bench),
+            Verdict::Bundle(bundle) => {
+                self.enter(packet, plan.as_ref(), &Head::of(&ip), bundle, bench);
+            }
             Verdict::Wait => self.wait(packet, &flow, count, bench),
         }
     }

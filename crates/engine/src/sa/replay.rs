@@ -114,6 +114,47 @@ impl ReplayWindow {
         Ok(())
     }
 
+    /// Takes as many of the first of `numbers` as one operation can, if it takes any: neighbours, all of them new. Says how many; the
+    /// first one that it did not take may still be [accepted](Self::accept) by itself.
+    #[inline]
+    pub(crate) fn accept_some(&self, numbers: &[Candidate]) -> usize {
+        let Some(first) = numbers.first() else { return 0 };
+        if self.window == 0 {
+            let highest = numbers.iter().fold(0, |highest, number| highest.max(number.0));
+            self.head.fetch_max(highest, Ordering::AcqRel);
+            return numbers.len();
+        }
+        let mut spot = Spot::of(first.0, self.ring.len());
+        let (mut lowest, mut highest, mut count) = (first.0, first.0, 1);
+        for number in &numbers[1..] {
+            let next = Spot::of(number.0, self.ring.len());
+            let ends = (lowest.min(number.0), highest.max(number.0));
+            // None of them may be too old for another.
+            let apart = ends.1 - ends.0 >= u64::from(self.window);
+            if next.tag != spot.tag || spot.bit & next.bit != 0 || apart {
+                break;
+            }
+            spot.bit |= next.bit;
+            (lowest, highest) = ends;
+            count += 1;
+        }
+        let word = &self.ring[spot.slot];
+        let mut seen = word.load(Ordering::Acquire);
+        loop {
+            if self.refuse_old(lowest).is_err() {
+                return 0;
+            }
+            let Some(marked) = spot.mark_all(seen) else { return 0 };
+            // As in `accept`.
+            match word.compare_exchange_weak(seen, marked, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => break,
+                Err(now) => seen = now,
+            }
+        }
+        self.head.fetch_max(highest, Ordering::AcqRel);
+        count
+    }
+
     /// Whether a number in the window was received: a bit of a dump.
     #[must_use]
     pub fn has(&self, number: u64) -> bool {
@@ -156,7 +197,7 @@ impl ReplayWindow {
     }
 }
 
-/// Where a number's bit is.
+/// Where a number's bit is; or the bits of several in one block.
 #[derive(Clone, Copy)]
 struct Spot {
     slot: usize,
@@ -190,6 +231,16 @@ impl Spot {
             return Err(DropReason::InTooOld);
         }
         Ok(join(self.tag, self.bit))
+    }
+
+    /// The word with all these bits set; `None` when one is set already, or the block is too old.
+    #[inline]
+    fn mark_all(self, word: u64) -> Option<u64> {
+        let (tag, bitmap) = (low_half(word >> 32), low_half(word));
+        if tag == self.tag {
+            return (bitmap & self.bit == 0).then(|| join(tag, bitmap | self.bit));
+        }
+        self.mark(word).ok()
     }
 }
 

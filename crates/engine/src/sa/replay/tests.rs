@@ -93,6 +93,42 @@ proptest! {
         }
     }
 
+    #[test]
+    fn numbers_taken_together_are_those_taken_one_by_one(
+        window in window(),
+        steps in steps(),
+        size in 1_usize..80,
+    ) {
+        let [together, single] = [(); 2].map(|()| ReplayWindow::new(window, Numbers::Short, 9000));
+        let mut head = 9000_u64;
+        let next = |step: &i64| {
+            let number = head.checked_add_signed(*step).unwrap_or(1) & u64::from(u32::MAX);
+            head = head.max(number);
+            number
+        };
+        let numbers: Vec<u64> = steps.iter().map(next).collect();
+        for batch in numbers.chunks(size) {
+            let candidates: Vec<Candidate> =
+                batch.iter().filter_map(|number| single.check(low_half(*number)).ok()).collect();
+            let expected: Vec<_> = candidates.iter().map(|number| single.accept(*number)).collect();
+            let (mut rest, mut outcomes) = (candidates.as_slice(), Vec::new());
+            while let Some((first, behind)) = rest.split_first() {
+                match together.accept_some(rest) {
+                    0 => {
+                        outcomes.push(together.accept(*first));
+                        rest = behind;
+                    }
+                    taken => {
+                        outcomes.extend(std::iter::repeat_n(Ok(()), taken));
+                        rest = &rest[taken..];
+                    }
+                }
+            }
+            prop_assert_eq!(outcomes, expected);
+            prop_assert_eq!(together.highest(), single.highest());
+        }
+    }
+
     /// RFC 4303 §A2: what is inferred is the one number with that lower half in the 2^32 above the window's bottom.
     #[test]
     fn infers_the_number_nearest_above_the_bottom(low: u32, head in any::<u64>(), window in 1_u32..=4096) {
