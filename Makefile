@@ -5,7 +5,7 @@ CARGO  := cargo
 FLAGS  := --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint layers bench fuzz fuzz-seeds fmt deny deps
+.PHONY: help demo test lint layers bench bench-gate fuzz fuzz-seeds fmt deny deps
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,11 @@ bench: ## Every published figure, from this machine (ARGS=… for `uxfrm bench`)
 	@scripts/prerequisites build
 	$(CARGO) build $(FLAGS) --release --bin uxfrm
 	$(BUILT)/release/uxfrm bench $(or $(ARGS),crypto)
+
+bench-gate: ## Count the data path's instructions under callgrind; over 2 % more than bench/gate.txt is a failure (ARGS=--update writes it)
+	@scripts/prerequisites build
+	@scripts/prerequisites test
+	scripts/bench-gate $(ARGS)
 
 fuzz: ## Fuzz one target of fuzz/README.md with nightly Rust (TARGET=packet SECONDS=60)
 	@$(CARGO) +nightly fuzz --version >/dev/null 2>&1 || { echo "make fuzz needs nightly Rust and cargo-fuzz:"; \

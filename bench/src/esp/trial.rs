@@ -93,18 +93,41 @@ impl Trial {
                 Way::Out => self.pass(&mut gateways.sender, Way::Out),
                 Way::In => self.pass(&mut gateways.receiver, Way::In),
             });
-            ensure!(
-                self.outgoing.len() == ROOM,
-                "{} of {ROOM} packets came out",
-                self.outgoing.len()
-            );
             floor.push(self.floor(yardstick, step * ROOM)?);
-            for packet in self.outgoing.drain() {
-                self.incoming.push(packet);
-            }
+            self.take_back()?;
         }
         self.sample.push(path.median());
         self.floor.push(floor.median());
+        Ok(())
+    }
+
+    /// `packets` packets, each [`ROOM`] of which `pass` has the gateway of their way work on.
+    pub(super) fn walk(
+        &mut self,
+        gateways: &mut Gateways,
+        packets: usize,
+        mut pass: impl FnMut(&mut Self, &mut Gateway) -> f64,
+    ) -> anyhow::Result<()> {
+        for _ in 0..packets / ROOM {
+            self.feed(gateways);
+            pass(
+                self,
+                match self.variant.way {
+                    Way::Out => &mut gateways.sender,
+                    Way::In => &mut gateways.receiver,
+                },
+            );
+            self.take_back()?;
+        }
+        Ok(())
+    }
+
+    /// All packets that went in must have come out.
+    fn take_back(&mut self) -> anyhow::Result<()> {
+        ensure!(self.outgoing.len() == ROOM, "{} of {ROOM} packets came out", self.outgoing.len());
+        for packet in self.outgoing.drain() {
+            self.incoming.push(packet);
+        }
         Ok(())
     }
 
@@ -137,7 +160,7 @@ impl Trial {
     }
 
     /// Cycles per packet from port to port.
-    fn pass(&mut self, gateway: &mut Gateway, way: Way) -> f64 {
+    pub(super) fn pass(&mut self, gateway: &mut Gateway, way: Way) -> f64 {
         let count = self.incoming.len();
         match self.stages.take() {
             None => {
