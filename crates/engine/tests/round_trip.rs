@@ -178,6 +178,28 @@ fn super_packet(wrapping: &Wrapping) {
     pair.assert_accounts();
 }
 
+/// Of a buffer's worth of segments and a few more, so that the last buffer has any number of them, also a short one alone.
+#[test]
+fn what_is_left_behind_full_trains_leaves_too() {
+    for encap in [None, Some(UdpEncapKind::Esp)] {
+        let mut wrapping = Wrapping { encap, ..Wrapping::tunnel4() };
+        wrapping.settings.host = HostPort::SuperPackets { udp: UdpSuper::Refused };
+        for mss in [1400_u16, 700] {
+            for full in 60_000 / usize::from(mss)..64_000 / usize::from(mss) {
+                let mut pair = Pair::new(&wrapping);
+                let payload = marked(full * usize::from(mss) + 100);
+                let (source, destination) = ends(&wrapping, Way::Right);
+                let sent = packets::tcp_super(&source, &destination, &payload, mss);
+                let arrived = pair.left_to_right(vec![sent]);
+                let joined: Vec<u8> =
+                    arrived.iter().flat_map(|packet| body(packet.bytes()).to_vec()).collect();
+                assert!(joined == payload, "{full} of {mss}: {:?}", pair.right.reasons());
+                pair.assert_accounts();
+            }
+        }
+    }
+}
+
 fn headerless(wrapping: &Wrapping) -> bool {
     wrapping.encap.is_some() && wrapping.settings.headers == WireHeaders::UdpSocket
 }

@@ -65,7 +65,8 @@ impl Outbound {
             let last_len = narrow(plan.len(cut.from + cut.count - 1));
             match cut.write(plan, &packet, bench.pool) {
                 Some(train) => {
-                    let item = Item::new(train, place, frame, inside, plan.len(0));
+                    // The last cut may be one segment, shorter than the others are.
+                    let item = Item::new(train, place, frame, inside, plan.len(cut.from));
                     self.items.push(Item { count, last_len, ..item });
                 }
                 None => bench.refuse(&mut self.traffic, count.into(), DropReason::OutNoRoom),
