@@ -1,6 +1,6 @@
 //! `uxfrm bench esp`: cycles per packet of the whole data path in memory, beside the crypto library alone.
 //!
-//! A round is [`ROUND`] packets of as many SAs in turn. 256 of them wait in a port in memory, warm as from a network
+//! A round is 4,096 packets of as many SAs in turn. 256 of them wait in a port in memory, warm as from a network
 //! card; batch by batch they are received, walk through a [`Worker`](uxfrm_engine::Worker), and are transmitted to a port in
 //! memory. Then the floor is measured with the same packets in the same buffers: the crypto library's calls and nothing else, or for the
 //! null transform a copy. A round's figure is the median over its 256s, so that what else runs on the machine does not count.

@@ -27,7 +27,7 @@ pub const PATHS: &[&str] = &[
     "in-tunnel4_udp-64-1-256",
 ];
 
-/// Sends [`PACKETS`] packets down a path, within calls of [`counted`]; twice as many before, which are not counted.
+/// Sends [`PACKETS`] packets down a path, within calls of `counted`; twice as many before, which are not counted.
 ///
 /// # Errors
 /// An unknown path, or what making its states has.

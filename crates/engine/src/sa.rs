@@ -321,7 +321,7 @@ impl Sa {
         self.words.flags.contains(SaFlags::ESN)
     }
 
-    /// Counts packets against its limits: [`Usage::charge`]. Outbound before encryption, with the length before encapsulation;
+    /// Counts packets against its limits. Outbound before encryption, with the length before encapsulation;
     /// inbound after authentication, with the length after decapsulation.
     #[inline]
     pub fn charge(&self, packets: u32, bytes: u64, now: Moment) -> Charge {

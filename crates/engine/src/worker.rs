@@ -165,7 +165,7 @@ impl Default for Settings {
 #[derive(Debug, Default)]
 pub struct Output {
     /// For the network: single packets and trains, checksums complete. Whole IP packets, or UDP payloads where
-    /// [`PacketBuf::udp`](uxfrm_packet::PacketBuf::udp) is set.
+    /// [`Label::udp`](uxfrm_packet::Label::udp) is set.
     pub wire: Batch,
     /// For the host, or to be forwarded: plain packets, super-packets if the host's port takes them.
     pub host: Batch,
