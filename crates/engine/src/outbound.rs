@@ -25,19 +25,19 @@
 //! Mirrors `net/xfrm/xfrm_policy.c: xfrm_lookup_with_ifid` and `net/xfrm/xfrm_output.c: xfrm_output_one`.
 
 mod frame;
+mod jobs;
 mod number;
 mod transmit;
 mod waiting;
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use arrayvec::ArrayVec;
-use uxfrm_crypto::{Crypter, Iv, SealJob, Sealing, SeqHigh};
+use uxfrm_crypto::Crypter;
 use uxfrm_packet::{Batch, IpPacket, PacketBuf, ParseError, SegmentPlan, Segments, checksum};
 
 use crate::bundle::{BundleCache, Deciding, Resolution};
 use crate::esp::encapsulate::{self, Stamp};
-use crate::esp::layer::{Inside, Layer};
+use crate::esp::layer::Inside;
 use crate::pmtu::{self, ErrorBudget};
 use crate::spd::flow_cache::Known;
 use crate::worker::{Bench, Traffic};
@@ -45,6 +45,7 @@ use crate::{
     Action, AnswerId, Direction, DropReason, FlowKey, PolicyCache, Ruling, Settings, Snapshot, Spi,
     Stage, Watch,
 };
+use jobs::Jobs;
 use waiting::Waiting;
 
 /// The outbound half of a worker: scratch and what it remembers between batches.
@@ -524,62 +525,6 @@ impl Head {
     }
 }
 
-/// Jobs of one call of the crypto library, and of which item each is.
-struct Jobs<'a> {
-    jobs: ArrayVec<SealJob<'a>, CHUNK>,
-    places: ArrayVec<u32, CHUNK>,
-}
-
-/// Enough for the library's bursts, little enough for the stack and the first-level cache.
-const CHUNK: usize = 64;
-
-impl<'a> Jobs<'a> {
-    fn new() -> Self {
-        Self { jobs: ArrayVec::new(), places: ArrayVec::new() }
-    }
-
-    fn is_full(&self) -> bool {
-        self.jobs.is_full()
-    }
-
-    /// Puts a layer around the packet and notes it. Says how long it is now.
-    #[inline(always)]
-    fn wrap(
-        &mut self,
-        place: usize,
-        room: &'a mut [u8],
-        len: usize,
-        layer: &'a Layer,
-        around: (&Inside, &Inside),
-        stamp: Stamp,
-    ) -> usize {
-        let esp = encapsulate::wrap(room, len, layer, around, stamp);
-        let end = esp.end;
-        self.jobs.push(job(layer, stamp.sequence, &mut room[esp]));
-        self.places.push(narrow(place));
-        end
-    }
-
-    /// Seals and forgets them; a refused one was zeroed by the library and its item is noted.
-    fn run(&mut self, crypter: &mut Crypter, failed: &mut Vec<usize>) {
-        crypter.seal(&mut self.jobs);
-        for (job, place) in self.jobs.iter().zip(&self.places) {
-            let place = *place as usize;
-            if job.verdict != Sealing::Sealed && failed.last() != Some(&place) {
-                failed.push(place);
-            }
-        }
-        self.jobs.clear();
-        self.places.clear();
-    }
-}
-
-#[inline(always)]
-fn job<'a>(layer: &'a Layer, sequence: u64, esp: &'a mut [u8]) -> SealJob<'a> {
-    let high = if layer.extended { SeqHigh::Esn(fold_high(sequence)) } else { SeqHigh::None };
-    SealJob::in_place(layer.sa.key(), high, Iv::Counter(layer.ivs.counter(sequence)), esp)
-}
-
 /// What a packet was found to be when it came.
 fn parsed(packet: &PacketBuf) -> Result<(Option<SegmentPlan>, IpPacket), ParseError> {
     let plan = match packet.segments {
@@ -616,8 +561,4 @@ fn fold(seed: u64) -> u32 {
 #[expect(clippy::cast_possible_truncation, reason = "IPv4's identification has 16 bits")]
 fn fold_half(ident: u32) -> u16 {
     ident as u16
-}
-
-fn fold_high(sequence: u64) -> u32 {
-    (sequence >> 32) as u32
 }
