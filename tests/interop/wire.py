@@ -5,11 +5,12 @@ import struct
 import time
 
 import echo
+from linux_guest import RING_ETHERTYPE
 
 ETH_P_ALL = 3
 SO_RCVBUFFORCE = 33
 RECEIVE_BUFFER = 64 << 20
-ETHERTYPE = {0x0800: "ipv4", 0x86DD: "ipv6", 0x0806: "arp"}
+ETHERTYPE = {0x0800: "ipv4", 0x86DD: "ipv6", 0x0806: "arp", RING_ETHERTYPE: "doorbell"}
 ESP, UDP, ICMPV6, HOP_BY_HOP, FRAGMENT = 50, 17, 58, 0, 44
 IKE_PORT, ESP_IN_UDP_PORT = 500, 4500
 NON_ESP_MARKER = bytes(4)
@@ -56,9 +57,9 @@ class Wire:
 
 
 def protocol(frame):
-    """What a frame carries: 'esp', 'esp-in-udp', 'ike', 'housekeeping' (ARP, neighbour discovery), or what else."""
+    """What a frame carries: 'esp', 'esp-in-udp', 'ike', 'housekeeping' (ARP, neighbour discovery, LinuxGuest's doorbell), or what else."""
     family = ETHERTYPE.get(struct.unpack_from("!H", frame, 12)[0], "other")
-    if family == "arp":
+    if family in ("arp", "doorbell"):
         return "housekeeping"
     if family == "ipv4":
         number, payload = frame[23], frame[14 + 4 * (frame[14] & 15) :]
