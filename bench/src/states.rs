@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use uxfrm_crypto::{Backend, KeyMaterial, Transform};
 use uxfrm_engine::{
-    Database, FlowKey, IfId, Limits, Mark, Mode, Moment, OutboundQuery, ReplayConfig, Reqid,
+    Cpu, Database, FlowKey, IfId, Limits, Mark, Mode, Moment, OutboundQuery, ReplayConfig, Reqid,
     SaConfig, SaExtraFlags, SaFlags, SaId, SaProtocol, SaTransform, Snapshot, Spi,
 };
 
@@ -143,6 +143,7 @@ const fn query(number: u32) -> OutboundQuery<'static> {
         mode: Mode::Tunnel,
         reqid: Reqid(1),
         if_id: IfId(0),
+        cpu: Cpu(0),
         flow: &FLOW,
     }
 }

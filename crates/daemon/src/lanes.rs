@@ -13,8 +13,8 @@ use std::{
 
 use anyhow::Context as _;
 use uxfrm_engine::{
-    CacheCounts, Database, Drops, Family, HostAddresses, HostPort, Settings, UdpSuper, WireHeaders,
-    Worker,
+    CacheCounts, Cpu, Database, Drops, Family, HostAddresses, HostPort, Settings, UdpSuper,
+    WireHeaders, Worker,
 };
 use uxfrm_io::{
     Accepts, Fitted, Port, Raw, RawOptions, Transmitted, Tun, Udp, UdpOptions, affinity,
@@ -62,10 +62,12 @@ pub(crate) fn build(
         .collect::<anyhow::Result<Vec<_>>>()?;
     let lanes = std::iter::once(tun)
         .chain(more)
-        .enumerate()
-        .map(|(index, queue)| {
-            let role = if index == 0 { Role::ReceivesEsp } else { Role::SendsEsp };
-            let engine = Worker::new(settings(config, &queue, around)?, &database.published())?;
+        .zip(0..)
+        .map(|(queue, number)| {
+            let cpu = Cpu(number);
+            let role = if number == 0 { Role::ReceivesEsp } else { Role::SendsEsp };
+            let engine =
+                Worker::new(settings(config, &queue, cpu, around)?, &database.published())?;
             Ok(Lane::new(
                 Box::new(Fitted::new(queue)),
                 wire(config, &ports, role)?,
@@ -99,7 +101,12 @@ enum Role {
     SendsEsp,
 }
 
-fn settings(config: &Config, queue: &Tun, around: &Surroundings) -> anyhow::Result<Settings> {
+fn settings(
+    config: &Config,
+    queue: &Tun,
+    cpu: Cpu,
+    around: &Surroundings,
+) -> anyhow::Result<Settings> {
     let accepts = queue.accepts();
     let udp = if accepts.udp4 && accepts.udp6 { UdpSuper::Taken } else { UdpSuper::Refused };
     let host = if accepts.tcp4 && accepts.tcp6 && accepts.partial_checksums {
@@ -113,6 +120,7 @@ fn settings(config: &Config, queue: &Tun, around: &Surroundings) -> anyhow::Resu
         host,
         mtu: u16::try_from(around.mtu).unwrap_or(u16::MAX),
         addresses: around.own.clone(),
+        cpu,
         seed: u64::from_ne_bytes([a, b, c, d, e, f, g, h]),
         cache: config.cache.into(),
         ..Settings::default()

@@ -6,7 +6,7 @@
 
 use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 
-use crate::{IfId, Mark, Mode, Moment, PolicyIndex, Reqid, SaProtocol, Spi};
+use crate::{Cpu, IfId, Mark, Mode, Moment, PolicyIndex, Reqid, SaProtocol, Spi};
 
 /// The state that a template wants for a packet: what a larval state is made from (`xfrm_init_tempstate`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -27,6 +27,8 @@ pub struct Wanted {
     pub mark: Mark,
     /// The policy's XFRM interface id.
     pub if_id: IfId,
+    /// For this processor alone: others have a state, and the policy has `flag cpu-acquire`.
+    pub pcpu: Option<Cpu>,
 }
 
 /// Whether anybody would hear an acquire (`net/xfrm/xfrm_state.c: km_is_alive`).

@@ -18,8 +18,8 @@ use crate::esp::layer::{Inside, Layer, Outside, Wrap};
 use crate::sa::usage::Lifecycle;
 use crate::spd::policy::MAX_TEMPLATES;
 use crate::{
-    DropReason, Family, FlowKey, Level, Mark, Mode, Moment, OutboundQuery, PolicyEntry, Sa, SaId,
-    Settings, Snapshot, Spi, Wanted, WireHeaders, pmtu,
+    DropReason, Family, FlowKey, Level, Mark, Mode, Moment, OutboundQuery, PolicyEntry,
+    PolicyFlags, Sa, SaId, Settings, Snapshot, Spi, Wanted, WireHeaders, pmtu,
 };
 
 /// SAs around one packet at the most: those of a sub policy and of a main one.
@@ -44,8 +44,8 @@ pub(crate) struct Bundle {
     pub(crate) inner_mtu: usize,
     /// How far the first byte moves forward in all.
     pub(crate) prefix: usize,
-    /// When it is to be worked out again; the end of time unless a template of level `use` has no state, for which key managers
-    /// are asked again and again.
+    /// When it is to be worked out again; the end of time unless a template of level `use` has no state, or one of a policy with
+    /// `flag cpu-acquire` none of this processor: key managers are asked for these again and again.
     until: Moment,
 }
 
@@ -164,7 +164,7 @@ impl Bundle {
 }
 
 /// One state per template, innermost first; `use` templates without one are left out. What is `missing` is noted, a required
-/// one last.
+/// one last. With `flag cpu-acquire` a state of this very processor is, too, until which another serves (`xfrm_state_find`).
 fn states<'a>(
     snapshot: &'a Snapshot,
     deciding: &Deciding<'_>,
@@ -190,18 +190,29 @@ fn states<'a>(
                 mode: template.mode,
                 reqid: template.reqid,
                 if_id: entry.if_id(),
+                cpu: settings.cpu,
                 flow,
+            };
+            let missing_one = |pcpu| Missing {
+                policy: entry.index(),
+                template: place,
+                wanted: Wanted { pcpu, ..wanted(&query, entry.mark(), settings) },
             };
             match snapshot.sad.outbound(&query) {
                 Ok(sa) => {
+                    if entry.flags().contains(PolicyFlags::CPU_ACQUIRE)
+                        && sa.config().pcpu != Some(query.cpu)
+                        && query.spi == Spi(0)
+                    {
+                        missing.push(missing_one(Some(query.cpu)));
+                    }
                     (source, destination) = ends;
                     states.push(sa);
                 }
                 Err(DropReason::OutNoState) => {
                     // A state with the very SPI that is wanted, but not the right one (`EEXIST` in `xfrm_state_find`).
                     if !is_taken(snapshot, &query) {
-                        let wanted = wanted(&query, entry.mark(), settings);
-                        missing.push(Missing { policy: entry.index(), template: place, wanted });
+                        missing.push(missing_one(None));
                     } else if template.level == Level::Required {
                         missing.clear();
                     }
@@ -235,6 +246,7 @@ fn wanted(query: &OutboundQuery<'_>, mark: Mark, settings: &Settings) -> Wanted 
         reqid: query.reqid,
         mark,
         if_id: query.if_id,
+        pcpu: None,
     }
 }
 

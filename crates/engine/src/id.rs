@@ -14,6 +14,10 @@ pub struct Reqid(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IfId(pub u32);
 
+/// The number of a processor (RFC 9611); a worker's own is its place among the workers, from 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Cpu(pub u32);
+
 /// A policy's priority: lower goes first, among equals the older.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Priority(pub u32);

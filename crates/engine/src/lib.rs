@@ -35,7 +35,7 @@ pub use drop_reason::{DropReason, XfrmCounter};
 pub use event::Event;
 pub use flow::FlowKey;
 pub use fragments::split::{Cut, split};
-pub use id::{IfId, Mark, PolicyIndex, Priority, Reqid, Spi};
+pub use id::{Cpu, IfId, Mark, PolicyIndex, Priority, Reqid, Spi};
 pub use lifetime::{Budget, Limits};
 pub use moment::Moment;
 pub use prefix::{Family, Prefix, PrefixError};

@@ -13,8 +13,8 @@ use uxfrm_packet::{Batch, Pool};
 use crate::inbound::Inbound;
 use crate::outbound::Outbound;
 use crate::{
-    CacheCounts, CacheStats, Caches, DropReason, Drops, Event, Host, Moment, Published, Snapshot,
-    Watch,
+    CacheCounts, CacheStats, Caches, Cpu, DropReason, Drops, Event, Host, Moment, Published,
+    Snapshot, Watch,
 };
 
 /// Who writes the headers outside ESP-in-UDP packets.
@@ -122,7 +122,7 @@ impl Default for Patience {
     }
 }
 
-/// How a worker is set up. All workers of a gateway share these but for the seed.
+/// How a worker is set up. All workers of a gateway share these but for `cpu` and `seed`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Who writes outer headers.
@@ -141,6 +141,8 @@ pub struct Settings {
     pub cache: Caches,
     /// How much may wait for states.
     pub patience: Patience,
+    /// Which `pcpu-num` is this worker's (RFC 9611); different in every worker.
+    pub cpu: Cpu,
     /// Seed of outer IPv4 ids, IPv6 fragment ids and flow caches; different in every worker.
     pub seed: u64,
 }
@@ -156,6 +158,7 @@ impl Default for Settings {
             encap_ports: vec![4500],
             cache: Caches::default(),
             patience: Patience::default(),
+            cpu: Cpu(0),
             seed: 0,
         }
     }

@@ -7,8 +7,9 @@
 use std::time::Duration;
 
 use uxfrm_engine::{
-    Action, Direction, DropReason, Event, Family, FlowKey, IfId, Level, Mark, Mode, Moment, Output,
-    Patience, PolicyKind, Reqid, SaConfig, SaProtocol, Spi, Template, Wanted, Worker,
+    Action, Cpu, Direction, DropReason, Event, Family, FlowKey, IfId, Level, Mark, Mode, Moment,
+    Output, Patience, PolicyFlags, PolicyKind, ReplayConfig, Reqid, SaConfig, SaProtocol, Spi,
+    Template, Wanted, Worker,
 };
 use uxfrm_packet::{Batch, PacketBuf, Pool};
 use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Way, Wrapping, packets};
@@ -64,6 +65,7 @@ fn all_packets_of_a_template_ask_once() {
         reqid: Reqid(1),
         mark: Mark::default(),
         if_id: IfId(0),
+        pcpu: None,
     };
     let flow = FlowKey {
         source: "10.1.0.1".parse().unwrap(),
@@ -308,6 +310,36 @@ fn one_template_after_the_other_is_asked_for() {
     let wire = nudge(&mut left);
     assert_eq!((wire.len(), wire[0].bytes()[9]), (1, 50));
     assert_eq!(left.reasons(), []);
+}
+
+/// `flag cpu-acquire` (RFC 9611): the first state is for all; then each worker asks for its own, and sends by the first meanwhile.
+#[test]
+fn a_worker_asks_for_a_state_of_its_own_and_does_with_the_fallback() {
+    let mut wrapping = Wrapping::tunnel4();
+    wrapping.settings.cpu = Cpu(3);
+    let mut left = waiting(&wrapping).left;
+    let mut policy = wrapping.policy(Direction::Out, Way::Right);
+    policy.flags |= PolicyFlags::CPU_ACQUIRE;
+    left.database.apply(left.now, |change| change.update_policy(policy)).unwrap();
+    left.outbound(vec![datagram(0)]);
+    let state = |spi, pcpu| SaConfig {
+        direction: Some(Direction::Out),
+        replay: ReplayConfig::default(),
+        pcpu,
+        ..wrapping.sa(Way::Right, spi)
+    };
+    left.add_sa(state(FIRST_SPI, None));
+    let spi_of = |wire: &[PacketBuf]| wire[0].bytes()[20..24].to_vec();
+    let spi = |number: u32| number.to_be_bytes().to_vec();
+    assert_eq!(spi_of(&nudge(&mut left)), spi(FIRST_SPI), "what waited leaves by the fallback");
+    let asked: Vec<_> = wanted_of(&left).iter().map(|wanted| wanted.pcpu).collect();
+    assert_eq!(asked, [None, Some(Cpu(3))]);
+    left.add_sa(state(FIRST_SPI + 2, Some(Cpu(2))));
+    assert_eq!(spi_of(&left.outbound(vec![datagram(1)]).0), spi(FIRST_SPI), "not by another's");
+    left.add_sa(state(FIRST_SPI + 4, Some(Cpu(3))));
+    assert_eq!(spi_of(&left.outbound(vec![datagram(2)]).0), spi(FIRST_SPI + 4));
+    assert_eq!((left.reasons(), left.worker.waiting()), (vec![], 0));
+    left.assert_accounts();
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A state as written made into one that the databases take.
 
-use uxfrm_engine::{Family, Mark, ReplayConfig, SaConfig, SaFlags, Selector, UdpEncap};
+use uxfrm_engine::{Cpu, Family, Mark, ReplayConfig, SaConfig, SaFlags, Selector, UdpEncap};
 use uxfrm_xfrm::grammar::{EncapWords, Fault, Part, ReplayWords, SelectorFilter, StateWords};
 
 use super::algorithm;
@@ -38,7 +38,7 @@ pub(super) fn config(words: StateWords) -> Result<Box<SaConfig>, Fault> {
         mapping_age: None,
         tfc_padding: words.tfc_padding,
         direction: words.direction,
-        pcpu: words.pcpu,
+        pcpu: words.pcpu.map(Cpu),
         care_of,
         offload: words.offload,
     }))

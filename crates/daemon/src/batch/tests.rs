@@ -1,7 +1,7 @@
 use std::net::IpAddr;
 
 use uxfrm_engine::{
-    Action, Budget, Direction, Family, IfId, Level, Limits, Mark, Mode, Offload, OffloadKind,
+    Action, Budget, Cpu, Direction, Family, IfId, Level, Limits, Mark, Mode, Offload, OffloadKind,
     Policy, PolicyFlags, PolicyIndex, PolicyKind, PortMask, Prefix, Priority, ReplayConfig, Reqid,
     SaConfig, SaExtraFlags, SaFlags, SaProtocol, Spi, Template, UdpEncap, UdpEncapKind,
 };
@@ -140,7 +140,7 @@ fn every_word_of_a_state_lands_in_its_field() {
         original_address: ip("0.0.0.0"),
     };
     assert_eq!(s.encap, Some(encap));
-    assert_eq!((s.tfc_padding, s.direction, s.pcpu), (1400, Some(Direction::In), Some(2)));
+    assert_eq!((s.tfc_padding, s.direction, s.pcpu), (1400, Some(Direction::In), Some(Cpu(2))));
     let device = "eth4".to_owned();
     let offload = Offload { kind: OffloadKind::Packet, device, direction: Direction::In };
     assert_eq!(s.offload, Some(offload));

@@ -5,7 +5,7 @@ use std::{net::IpAddr, num::NonZeroU32};
 use bitflags::bitflags;
 use uxfrm_crypto::{KeyMaterial, Transform};
 
-use crate::{Family, IfId, KeepaliveInterval, Limits, Mark, Reqid, Sa, Selector, Spi};
+use crate::{Cpu, Family, IfId, KeepaliveInterval, Limits, Mark, Reqid, Sa, Selector, Spi};
 
 /// In, out or forwarded. States know only the first two (`dir in|out`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -207,7 +207,7 @@ pub struct SaConfig {
     /// `dir in|out`; `None` serves both ways.
     pub direction: Option<Direction>,
     /// `pcpu-num`.
-    pub pcpu: Option<u32>,
+    pub pcpu: Option<Cpu>,
     /// Care-of address, kept for listing.
     pub care_of: Option<IpAddr>,
     /// Offload asked for.

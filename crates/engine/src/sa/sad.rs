@@ -9,7 +9,7 @@ use std::{net::IpAddr, sync::Arc};
 use arrayvec::ArrayVec;
 
 use crate::{
-    Direction, DropReason, Family, FlowKey, IfId, Mode, Reqid, Sa, SaId, SaProtocol, Spi,
+    Cpu, Direction, DropReason, Family, FlowKey, IfId, Mode, Reqid, Sa, SaId, SaProtocol, Spi,
     sa::{config::SaFlags, usage::Lifecycle, words::SaWords},
 };
 use index::{Index, Key};
@@ -63,6 +63,8 @@ pub struct OutboundQuery<'a> {
     pub reqid: Reqid,
     /// The policy's XFRM interface id.
     pub if_id: IfId,
+    /// Who sends: states of another processor do not serve it.
+    pub cpu: Cpu,
     /// The packet; its mark counts.
     pub flow: &'a FlowKey,
 }
@@ -119,7 +121,7 @@ impl Sad {
         let (mut own, mut wildcard): (Option<&Arc<Sa>>, Option<&Arc<Sa>>) = (None, None);
         self.outbound.each(&query.peer(), &mut |sa| {
             let best = if sa.source().is_unspecified() { &mut wildcard } else { &mut own };
-            if query.fits(sa) && best.is_none_or(|best| is_better(sa, best)) {
+            if query.fits(sa) && best.is_none_or(|best| query.prefers(sa, best)) {
                 *best = Some(sa);
             }
         });
@@ -275,16 +277,19 @@ impl OutboundQuery<'_> {
         matches!(sa.lifecycle(), Lifecycle::Valid | Lifecycle::Dying)
             && (source == self.source || source.is_unspecified() || self.source.is_unspecified())
             && (self.spi == Spi(0) || sa.id().spi == self.spi)
-            && config.pcpu.is_none()
+            && config.pcpu.is_none_or(|cpu| cpu == self.cpu)
             && config.mark.fits(self.flow.mark)
             && config.selector.as_ref().is_none_or(|selector| selector.matches(self.flow))
     }
-}
 
-/// Of two that fit: one that is not dying, then the younger, then the one put in later.
-fn is_better(one: &Sa, other: &Sa) -> bool {
-    let rank = |sa: &Sa| (sa.lifecycle() != Lifecycle::Dying, sa.added(), sa.turn());
-    rank(one) > rank(other)
+    /// Of two that fit: the one for this processor, then one that is not dying, then the younger, then the one put in later.
+    fn prefers(&self, one: &Sa, other: &Sa) -> bool {
+        let rank = |sa: &Sa| {
+            let own = sa.config().pcpu == Some(self.cpu);
+            (own, sa.lifecycle() != Lifecycle::Dying, sa.added(), sa.turn())
+        };
+        rank(one) > rank(other)
+    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::{
 use uxfrm_crypto::{Backend, Transform};
 
 use crate::{
-    Direction, IfId, KeepaliveInterval, Limits, Mark, Mode, Offload, SaConfig, SaExtraFlags,
+    Cpu, Direction, IfId, KeepaliveInterval, Limits, Mark, Mode, Offload, SaConfig, SaExtraFlags,
     SaFlags, SaId, SaProtocol, Selector, Spi, UdpEncap,
 };
 
@@ -30,7 +30,7 @@ pub struct SaWords {
     /// XFRM interface id.
     pub if_id: IfId,
     /// `pcpu-num`.
-    pub pcpu: Option<u32>,
+    pub pcpu: Option<Cpu>,
     /// The traffic it may carry; `None` any of either family.
     pub selector: Option<Selector>,
     /// ESP in UDP.

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use uxfrm_engine::{
-    Direction, Error, Family, KeepaliveInterval, Mark, Offload, OffloadKind, Reqid, SaConfig,
+    Cpu, Direction, Error, Family, KeepaliveInterval, Mark, Offload, OffloadKind, Reqid, SaConfig,
     SaExtraFlags, SaFlags, SaId, SaProtocol, Selector, Spi, UdpEncap, UdpEncapKind,
 };
 
@@ -86,7 +86,7 @@ pub(crate) fn config(raw: &RawSa, attributes: &Attributes<'_>) -> Result<SaConfi
         mapping_age: mapping_age(attributes).unwrap_or_default(),
         tfc_padding: attributes.read(AttributeType::TfcPad).unwrap_or(0),
         direction,
-        pcpu: attributes.read(AttributeType::SaPcpu),
+        pcpu: attributes.read(AttributeType::SaPcpu).map(Cpu),
         care_of: common::address_attribute(attributes, AttributeType::CoAddr, family),
         offload: offload(attributes)?,
     })

@@ -104,7 +104,7 @@ pub(crate) fn attributes(out: &mut Datagram, sa: &Sa, calendar: Calendar) {
     put_direction(out, config.direction);
     put_keepalive(out, config.nat_keepalive);
     if let Some(pcpu) = config.pcpu {
-        out.attribute(AttributeType::SaPcpu, &pcpu);
+        out.attribute(AttributeType::SaPcpu, &pcpu.0);
     }
 }
 

@@ -6,8 +6,8 @@
 use std::{net::IpAddr, time::Duration};
 
 use uxfrm_engine::{
-    Direction, Family, FlowKey, IfId, Mark, Moment, PortMask, Prefix, Reqid, SaId, Selector, Spi,
-    Wanted,
+    Cpu, Direction, Family, FlowKey, IfId, Mark, Moment, PortMask, Prefix, Reqid, SaId, Selector,
+    Spi, Wanted,
 };
 use zerocopy::FromZeros as _;
 
@@ -36,7 +36,7 @@ pub(crate) struct Larval {
     pub(crate) mark: Mark,
     pub(crate) if_id: IfId,
     pub(crate) direction: Option<Direction>,
-    pub(crate) pcpu: Option<u32>,
+    pub(crate) pcpu: Option<Cpu>,
     /// The number of its acquire; 0 for none.
     pub(crate) seq: u32,
     /// The packet that it is for; `None` from ALLOCSPI, which shows its addresses without a family.
@@ -58,7 +58,7 @@ pub(super) struct Wish {
     pub(super) reqid: Reqid,
     pub(super) mark: Mark,
     pub(super) if_id: IfId,
-    pub(super) pcpu: Option<u32>,
+    pub(super) pcpu: Option<Cpu>,
 }
 
 /// How many random SPIs are tried before a range is walked through.
@@ -102,7 +102,7 @@ impl Larval {
             reqid: wanted.reqid,
             mark: wanted.mark,
             if_id: wanted.if_id,
-            pcpu: None,
+            pcpu: wanted.pcpu,
         };
         let direction = Some(Direction::Out);
         Self { seq, selector: Some(only(flow)), direction, ..Self::new(wish, now, lifetime) }
@@ -117,6 +117,7 @@ impl Larval {
             && self.reqid == wanted.reqid
             && self.if_id == wanted.if_id
             && self.mark.fits(flow.mark)
+            && (wanted.pcpu.is_none() || self.pcpu == wanted.pcpu)
             && wanted.spi == Spi(0)
     }
 
@@ -180,8 +181,12 @@ impl Larval {
         out.attribute(AttributeType::ReplayVal, &RawReplay::new_zeroed());
         encode::put_if_id(out, self.if_id);
         put_direction(out, self.direction);
+        self.put_cpu(out);
+    }
+
+    pub(crate) fn put_cpu(&self, out: &mut Datagram) {
         if let Some(pcpu) = self.pcpu {
-            out.attribute(AttributeType::SaPcpu, &pcpu);
+            out.attribute(AttributeType::SaPcpu, &pcpu.0);
         }
     }
 }
@@ -283,6 +288,6 @@ fn wish(request: &RawSpiRequest, call: &Call<'_>) -> Result<Wish, Refusal> {
         reqid: Reqid(sa.reqid),
         mark: common::mark(&call.attributes),
         if_id: common::if_id(&call.attributes),
-        pcpu: call.attributes.read(AttributeType::SaPcpu),
+        pcpu: call.attributes.read(AttributeType::SaPcpu).map(Cpu),
     })
 }

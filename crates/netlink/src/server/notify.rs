@@ -130,6 +130,7 @@ fn acquire(
         seq: larval.seq,
     });
     policy::attributes(&mut datagram, &entry.policy());
+    larval.put_cpu(&mut datagram);
     out.multicast(&server.clients, Groups::ACQUIRE, || datagram);
 }
 

@@ -5,8 +5,8 @@ use std::{net::UdpSocket, process::Command};
 
 use netlink_sys::{Socket, protocols::NETLINK_XFRM};
 use uxfrm_engine::{
-    Event, FlowKey, IfId, KeyManagers, Mark, Mode, Moment, PolicyIndex, Reqid, SaProtocol, Spi,
-    Wanted,
+    Cpu, Event, FlowKey, IfId, KeyManagers, Mark, Mode, Moment, PolicyIndex, Reqid, SaProtocol,
+    Spi, Wanted,
 };
 use uxfrm_netlink::{Groups, Options, Outbox};
 
@@ -33,11 +33,19 @@ pub(crate) struct Words {
     attributes: Vec<u8>,
     mark: Mark,
     if_id: IfId,
+    /// What the engine wants under `flag cpu-acquire` when there is a fallback.
+    pcpu: Option<Cpu>,
 }
 
 impl Words {
     pub(crate) fn tunnel() -> Self {
-        Self { mode: Mode::Tunnel, attributes: Vec::new(), mark: Mark::default(), if_id: IfId(0) }
+        Self {
+            mode: Mode::Tunnel,
+            attributes: Vec::new(),
+            mark: Mark::default(),
+            if_id: IfId(0),
+            pcpu: None,
+        }
     }
 
     /// What the template says of source and destination.
@@ -78,6 +86,7 @@ impl Words {
             reqid: Reqid(7),
             mark: self.mark,
             if_id: self.if_id,
+            pcpu: self.pcpu,
         };
         let flow = FlowKey {
             source: SOURCE.into(),
@@ -234,6 +243,21 @@ fn an_acquire_has_the_kernels_bytes() {
             assert_eq!([&ours, &theirs].map(|answers| answers[0].body[204..208].to_vec()), seq);
         }
     });
+}
+
+/// `build_acquire`, `xfrm_state_look_at`: no kernel without ESP gets so far.
+#[test]
+fn an_acquire_for_one_processor_says_so_and_is_no_other_ones() {
+    let of = |pcpu| Words { pcpu, ..Words::tunnel() };
+    let told = attribute(35, &1_u32.to_ne_bytes());
+    let mut stage = Stage::prepared(&of(None));
+    let asked = stage.acquire(&of(Some(Cpu(1))), DESTINATION);
+    assert!(asked[0].kind == ACQUIRE && asked[0].body.ends_with(&told));
+    let larval = stage.ask(&message(GET_SA, 0x301, &[]));
+    assert!(larval[0].kind == NEW_SA && larval[0].body.ends_with(&told));
+    assert!(stage.acquire(&of(Some(Cpu(1))), DESTINATION).is_empty(), "it is in progress");
+    assert!(stage.acquire(&of(None), DESTINATION).is_empty(), "any will do without a fallback");
+    assert_eq!(stage.acquire(&of(Some(Cpu(0))), DESTINATION).len(), 1);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! One line per check: what is wrong, and what is said.
 
 use crate::{
-    Direction, IfId, KeepaliveInterval, Mode, Offload, OffloadKind, ReplayConfig, SaConfig,
+    Cpu, Direction, IfId, KeepaliveInterval, Mode, Offload, OffloadKind, ReplayConfig, SaConfig,
     SaProtocol, Selector, Spi, UdpEncap, UdpEncapKind,
     sa::{
         check::{complete, verify},
@@ -38,7 +38,7 @@ const REFUSED: &[(Fault, i32, &str)] = &[
     (|sa| { sa.extra_flags |= SaExtraFlags::OSEQ_MAY_WRAP; sa.replay.received = 1 << 32; },
         EINVAL, "Sequence numbers above 0xffffffff need flag esn"),
     (|sa| { sa.flags |= SaFlags::ESN; sa.replay.window = 0; }, EINVAL, "ESN replay window must be > 0"),
-    (|sa| sa.pcpu = Some(1), EINVAL, "SA_PCPU only supported with SA_DIR"),
+    (|sa| sa.pcpu = Some(Cpu(1)), EINVAL, "SA_PCPU only supported with SA_DIR"),
     (|sa| sa.direction = Some(Direction::Forward), EINVAL, "Invalid SA direction"),
     (|sa| { out(sa); sa.flags |= SaFlags::DECAP_DSCP; }, EINVAL, "Flag DECAP_DSCP should not be set for output SA"),
     (|sa| { out(sa); sa.flags |= SaFlags::ICMP; }, EINVAL, "Flag ICMP should not be set for output SA"),
@@ -86,7 +86,7 @@ const ACCEPTED: &[Fault] = &[
     |sa| { sa.flags |= SaFlags::ESN; sa.replay = ReplayConfig { window: 4096, sent: 1 << 40, received: 1 << 41 }; },
     |sa| { out(sa); sa.flags |= SaFlags::ESN; },
     |sa| { out(sa); sa.encap = encap(UdpEncapKind::Esp); sa.nat_keepalive = KeepaliveInterval::from_secs(u32::MAX); },
-    |sa| { out(sa); sa.extra_flags |= SaExtraFlags::OSEQ_MAY_WRAP | SaExtraFlags::DONT_ENCAP_DSCP; sa.pcpu = Some(0); },
+    |sa| { out(sa); sa.extra_flags |= SaExtraFlags::OSEQ_MAY_WRAP | SaExtraFlags::DONT_ENCAP_DSCP; sa.pcpu = Some(Cpu(0)); },
     |sa| { inward(sa); sa.flags |= SaFlags::DECAP_DSCP | SaFlags::ICMP | SaFlags::WILDRECV; sa.replay.window = 32; },
     |sa| sa.encap = encap(UdpEncapKind::Esp),
     |sa| sa.encap = encap(UdpEncapKind::NonIke),

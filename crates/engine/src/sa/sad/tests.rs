@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use uxfrm_crypto::Backend;
 
 use crate::{
-    Direction, DropReason, Family, FlowKey, IfId, Mark, Mode, Moment, OutboundQuery, Prefix, Reqid,
-    Sa, SaConfig, SaProtocol, SaWords, Sad, Selector, Spi,
+    Cpu, Direction, DropReason, Family, FlowKey, IfId, Mark, Mode, Moment, OutboundQuery, Prefix,
+    Reqid, Sa, SaConfig, SaProtocol, SaWords, Sad, Selector, Spi,
     sa::{config::SaFlags, sample, usage::Lifecycle},
 };
 
@@ -48,6 +48,7 @@ fn query() -> OutboundQuery<'static> {
         mode: Mode::Tunnel,
         reqid: Reqid(1),
         if_id: IfId(0),
+        cpu: Cpu(0),
         flow: &FLOW,
     }
 }
@@ -88,7 +89,9 @@ fn each_field_of_a_template_must_fit() {
             false,
         ),
         (|sa| sa.flags |= SaFlags::WILDRECV, |_| {}, false),
-        (|sa| sa.pcpu = Some(1), |_| {}, false),
+        (|sa| sa.pcpu = Some(Cpu(0)), |_| {}, true),
+        (|sa| sa.pcpu = Some(Cpu(1)), |_| {}, false),
+        (|sa| sa.pcpu = Some(Cpu(1)), |query| query.cpu = Cpu(1), true),
     ];
     for (row, (change, ask, fits)) in table.iter().enumerate() {
         let mut sad = Sad::default();
@@ -114,6 +117,21 @@ fn a_rekey_never_leaves_a_packet_without_a_state() {
     sad.remove(&new);
     assert_eq!(chosen(&sad, &query()), Ok(3));
     assert_eq!(sad.len(), 1);
+}
+
+/// RFC 9611 §3: the fallback serves whoever has none of his own.
+#[test]
+fn each_processor_has_its_own_state_and_the_others_the_fallback() {
+    let mut sad = Sad::default();
+    let own = with(&mut sad, 1, 100, |sa| sa.pcpu = Some(Cpu(1)));
+    with(&mut sad, 2, 200, |_| {});
+    let of = |sad: &Sad, cpu| chosen(sad, &OutboundQuery { cpu: Cpu(cpu), ..query() });
+    assert_eq!((of(&sad, 0), of(&sad, 1)), (Ok(2), Ok(1)), "its own, though it is older");
+    own.advance(Lifecycle::Dying);
+    assert_eq!(of(&sad, 1), Ok(1), "until its successor is there");
+    with(&mut sad, 3, 50, |sa| sa.pcpu = Some(Cpu(1)));
+    assert_eq!(of(&sad, 1), Ok(3));
+    assert_eq!(of(&sad, 0), Ok(2));
 }
 
 #[test]
@@ -222,18 +240,20 @@ struct Step {
     mark: u32,
     reqid: u32,
     if_id: u32,
+    pcpu: Option<u32>,
     wild: bool,
     any_source: bool,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let choice = (any::<(bool, bool, bool, bool)>(), any::<usize>());
-    let words = (1_u32..5, 0_u8..3, 0_u32..3, 0_u32..2, 0_u32..2);
+    let words = (1_u32..5, 0_u8..3, 0_u32..3, 0_u32..2, 0_u32..2, prop::option::of(0_u32..2));
     let step = (choice, words).prop_map(|((choice, which), words)| {
         let (one, adds, wild, any_source) = choice;
-        let (spi, host, mark, reqid, if_id) = words;
+        let (spi, host, mark, reqid, if_id, pcpu) = words;
         let updates = !adds && one;
-        Step { adds: adds || one, updates, which, spi, host, mark, reqid, if_id, wild, any_source }
+        let adds = adds || one;
+        Step { adds, updates, which, spi, host, mark, reqid, if_id, pcpu, wild, any_source }
     });
     prop::collection::vec(step, 0..200)
 }
@@ -244,6 +264,7 @@ impl Step {
         config.mark = Mark { value: self.mark, mask: self.mark };
         config.reqid = Reqid(self.reqid);
         config.if_id = IfId(self.if_id);
+        config.pcpu = self.pcpu.map(Cpu);
         config.flags.set(SaFlags::WILDRECV, self.wild);
         if self.any_source {
             config.source = "0.0.0.0".parse().unwrap();
@@ -259,13 +280,18 @@ fn first_outward(model: &[Arc<Sa>], query: &OutboundQuery<'_>) -> Option<*const 
         sa.id().destination == query.destination
             && sa.reqid() == query.reqid
             && config.if_id == query.if_id
+            && config.pcpu.is_none_or(|cpu| cpu == query.cpu)
             && config.mark.fits(query.flow.mark)
             && !config.flags.contains(SaFlags::WILDRECV)
     };
     let own = |sa: &&Arc<Sa>| sa.source() == query.source;
-    let best = model.iter().filter(fits).rfind(own);
-    let wildcard = || model.iter().filter(fits).rfind(|sa| sa.source().is_unspecified());
-    best.or_else(wildcard).map(Arc::as_ptr)
+    let any = |sa: &&Arc<Sa>| sa.source().is_unspecified();
+    let best = |from: &dyn Fn(&&Arc<Sa>) -> bool| {
+        let of_cpu = |sa: &&Arc<Sa>| from(sa) && sa.config().pcpu == Some(query.cpu);
+        let theirs = model.iter().filter(fits).rfind(of_cpu);
+        theirs.or_else(|| model.iter().filter(fits).rfind(|sa| from(sa)))
+    };
+    best(&own).or_else(|| best(&any)).map(Arc::as_ptr)
 }
 
 /// `__xfrm_state_lookup` over a list, the youngest last.
@@ -315,9 +341,12 @@ proptest! {
                 prop_assert_eq!(found.map(Arc::as_ptr), first_inward(&model, host, other, mark));
                 let flow = FlowKey { mark, ..FLOW };
                 let (reqid, if_id) = (Reqid(other % 2), IfId(other / 2 % 2));
-                let query = OutboundQuery { destination, reqid, if_id, flow: &flow, ..query() };
-                let found = sad.outbound(&query).ok().map(Arc::as_ptr);
-                prop_assert_eq!(found, first_outward(&model, &query));
+                for cpu in [Cpu(0), Cpu(1)] {
+                    let query =
+                        OutboundQuery { destination, reqid, if_id, cpu, flow: &flow, ..query() };
+                    let found = sad.outbound(&query).ok().map(Arc::as_ptr);
+                    prop_assert_eq!(found, first_outward(&model, &query));
+                }
             }
         }
     }
