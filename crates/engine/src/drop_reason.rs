@@ -85,6 +85,12 @@ drop_reasons! {
     OutCrypto => "out_crypto", Some(X::OutStateProtoError);
     /// Outbound: the chain of states could not be built (no source address, families that don't meet).
     OutBundle => "out_bundle", Some(X::OutBundleGenError);
+    /// Outbound: policy and state are not on the same device, or only one of them is on any. Linux drops such packets in
+    /// `validate_xmit_xfrm` and counts them as the device's `tx_dropped`.
+    OutDeviceMismatch => "out_device_mismatch", None;
+    /// Outbound, offload of kind packet: what devices don't take, and nobody else may do (`xfrm_dev_offload_ok`): a fragment, IPv4 options,
+    /// IPv6 extension headers, several SAs, or larger than fits without forbidding fragments.
+    OutDeviceUnfit => "out_device_unfit", Some(X::OutError);
 
     /// Inbound: the bytes are no IP or UDP packet, or a header lies about its length.
     InMalformed => "in_malformed", Some(X::InHdrError);
@@ -104,6 +110,17 @@ drop_reasons! {
     InTooOld => "in_too_old", Some(X::InStateSeqError);
     /// Inbound: the ICV is wrong.
     InForged => "in_forged", Some(X::InStateProtoError);
+    /// Inbound: a device says that the packet is not of the protocol that the state is for.
+    InDeviceProtocol => "in_device_protocol", Some(X::InStateProtoError);
+    /// Inbound: a device could not decrypt the packet.
+    InDeviceError => "in_device_error", Some(X::InBufferError);
+    /// Inbound: a device marked the packet with a state that it does not have, has no more, or has in another way, or with none where
+    /// one is needed.
+    InDeviceMark => "in_device_mark", Some(X::InNoStates);
+    /// Inbound: ESP of a state of kind packet that its device did not decrypt. Nobody else may: the device has the replay window.
+    InDeviceOnly => "in_device_only", Some(X::InStateInvalid);
+    /// Inbound: a plain packet without a device's mark that a policy on a device wants protected. Linux lets it in.
+    InDeviceUnmarked => "in_device_unmarked", Some(X::InTmplMismatch);
     /// Inbound: padding length larger than the packet, or padding of the wrong bytes.
     InPadding => "in_padding", Some(X::InStateProtoError);
     /// Inbound: next header 59, a dummy packet (RFC 4303 §2.6): discarded as it should be.

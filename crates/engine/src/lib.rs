@@ -16,6 +16,7 @@ mod esp;
 mod event;
 mod flow;
 mod fragments;
+mod handover;
 mod id;
 mod inbound;
 mod lifetime;
@@ -35,6 +36,10 @@ pub use drop_reason::{DropReason, XfrmCounter};
 pub use event::Event;
 pub use flow::FlowKey;
 pub use fragments::split::{Cut, split};
+pub use handover::{
+    Attachment, DeviceId, DeviceMark, DeviceStatus, Handed, Handle, Handover, Received,
+    Segmentation, Task,
+};
 pub use id::{Cpu, IfId, Mark, PolicyIndex, Priority, Reqid, Spi};
 pub use lifetime::{Budget, Limits};
 pub use moment::Moment;

@@ -13,8 +13,8 @@ use uxfrm_packet::{Batch, Pool};
 use crate::inbound::Inbound;
 use crate::outbound::Outbound;
 use crate::{
-    CacheCounts, CacheStats, Caches, Cpu, DropReason, Drops, Event, Host, Moment, Published,
-    Snapshot, Watch,
+    CacheCounts, CacheStats, Caches, Cpu, DropReason, Drops, Event, Handed, Host, Moment,
+    Published, Snapshot, Watch,
 };
 
 /// Who writes the headers outside ESP-in-UDP packets.
@@ -170,6 +170,8 @@ pub struct Output {
     /// For the network: single packets and trains, checksums complete. Whole IP packets, or UDP payloads where
     /// [`Label::udp`](uxfrm_packet::Label::udp) is set.
     pub wire: Batch,
+    /// For devices, in order.
+    pub handed: Vec<Handed>,
     /// For the host, or to be forwarded: plain packets, super-packets if the host's port takes them.
     pub host: Batch,
     /// What key managers are to hear.

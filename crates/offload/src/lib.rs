@@ -15,7 +15,7 @@ mod steering;
 
 pub use profile::{Profile, ProfileError, SteeringLimits, TableSizes};
 pub use refusal::{Errno, Refusal};
-pub use registry::{Attached, Handle, Registry};
+pub use registry::{Attached, Registry};
 pub use steering::{
     FlowRule, Queue, RssKey, Steering,
     grammar::{RuleCommand, RuleError},
@@ -23,3 +23,4 @@ pub use steering::{
     target::Target,
     tuple::Tuple,
 };
+pub use uxfrm_engine::Handle;

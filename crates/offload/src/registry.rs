@@ -8,16 +8,12 @@ use std::{
     net::IpAddr,
 };
 
-use uxfrm_engine::{Direction, OffloadKind, Policy, SaConfig, SaFlags};
+use uxfrm_engine::{Direction, Handle, OffloadKind, Policy, SaConfig, SaFlags};
 
 use crate::{
     Errno, Profile, Refusal,
     profile::{Table, TableSizes},
 };
-
-/// What a device knows a state or policy by (`offload_handle`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Handle(pub u32);
 
 /// What became of a state that asked for a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
