@@ -57,6 +57,7 @@ pub(crate) fn build(
     events: &Events,
 ) -> anyhow::Result<Lanes> {
     let ports = udp_ports(config)?;
+    let port_seed = seed()?;
     let more = (1..config.runtime.workers.count().get())
         .map(|_| tun.another_queue().context("can't open another queue of the TUN"))
         .collect::<anyhow::Result<Vec<_>>>()?;
@@ -64,10 +65,10 @@ pub(crate) fn build(
         .chain(more)
         .zip(0..)
         .map(|(queue, number)| {
-            let cpu = Cpu(number);
             let role = if number == 0 { Role::ReceivesEsp } else { Role::SendsEsp };
-            let engine =
-                Worker::new(settings(config, &queue, cpu, around)?, &database.published())?;
+            let cpu = Cpu(number);
+            let settings = Settings { cpu, port_seed, ..settings(config, &queue, around)? };
+            let engine = Worker::new(settings, &database.published())?;
             Ok(Lane::new(
                 Box::new(Fitted::new(queue)),
                 wire(config, &ports, role)?,
@@ -101,12 +102,7 @@ enum Role {
     SendsEsp,
 }
 
-fn settings(
-    config: &Config,
-    queue: &Tun,
-    cpu: Cpu,
-    around: &Surroundings,
-) -> anyhow::Result<Settings> {
+fn settings(config: &Config, queue: &Tun, around: &Surroundings) -> anyhow::Result<Settings> {
     let accepts = queue.accepts();
     let udp = if accepts.udp4 && accepts.udp6 { UdpSuper::Taken } else { UdpSuper::Refused };
     let host = if accepts.tcp4 && accepts.tcp6 && accepts.partial_checksums {
@@ -114,17 +110,20 @@ fn settings(
     } else {
         HostPort::Packets
     };
-    let [a, b, c, d, e, f, g, h, ..] = random::seed().context("can't get a random seed")?;
     Ok(Settings {
         headers: WireHeaders::UdpSocket,
         host,
         mtu: u16::try_from(around.mtu).unwrap_or(u16::MAX),
         addresses: around.own.clone(),
-        cpu,
-        seed: u64::from_ne_bytes([a, b, c, d, e, f, g, h]),
+        seed: seed()?,
         cache: config.cache.into(),
         ..Settings::default()
     })
+}
+
+fn seed() -> anyhow::Result<u64> {
+    let [a, b, c, d, e, f, g, h, ..] = random::seed().context("can't get a random seed")?;
+    Ok(u64::from_ne_bytes([a, b, c, d, e, f, g, h]))
 }
 
 fn wire(config: &Config, ports: &[UdpPort], role: Role) -> anyhow::Result<Wire> {

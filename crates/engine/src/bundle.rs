@@ -42,6 +42,8 @@ pub(crate) struct Bundle {
     inner: Version,
     /// The largest packet that fits into the outer MTU.
     pub(crate) inner_mtu: usize,
+    /// Whether flows have source ports of their own in one of the layers.
+    pub(crate) spreads: bool,
     /// How far the first byte moves forward in all.
     pub(crate) prefix: usize,
     /// When it is to be worked out again; the end of time unless a template of level `use` has no state, or one of a policy with
@@ -83,7 +85,9 @@ impl Bundle {
         }
         let inner_mtu = fit_mtu(&mut layers, settings.mtu.into());
         let prefix = layers.iter().map(Layer::front).sum();
+        let spreads = layers.iter().any(Layer::spreads);
         Ok(Self {
+            spreads,
             layers: layers.into(),
             accounts: Box::default(),
             inner,
@@ -100,6 +104,7 @@ impl Bundle {
             accounts: Box::default(),
             inner: Version::V4,
             inner_mtu: 0,
+            spreads: false,
             prefix: 0,
             until: Moment(0),
         }

@@ -1,7 +1,9 @@
 //! What of a packet decides which policy it meets.
 
+use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
 
+use foldhash::fast::FixedState;
 use uxfrm_packet::{FlowPorts, IpPacket, PacketBuf};
 
 /// The policy key of a packet (`struct flowi` of the kernel, as `net/xfrm/xfrm_policy.c: decode_session4/6` fill it in).
@@ -55,5 +57,54 @@ impl FlowKey {
             if_id: packet.if_id,
             ifindex: 0,
         }
+    }
+
+    /// The source port of the flow's own, where an encapsulation gives each one: spread over all, never 0 (`include/net/udp.h:
+    /// udp_flow_src_port`). Fragments have no ports, the first one too, so that all of a datagram go one way.
+    pub(crate) fn source_port(&self, seed: u64) -> u16 {
+        let mut hasher = FixedState::with_seed(seed).build_hasher();
+        for end in [self.source, self.destination] {
+            match end {
+                IpAddr::V4(address) => hasher.write_u32(address.to_bits()),
+                IpAddr::V6(address) => hasher.write_u128(address.to_bits()),
+            }
+        }
+        let ports = u64::from(self.source_port) << 16 | u64::from(self.destination_port);
+        hasher.write_u64(ports << 16 | u64::from(self.protocol));
+        let [a, b, c, d, ..] = hasher.finish().to_be_bytes();
+        let offset = (u64::from(u32::from_be_bytes([a, b, c, d])) * u64::from(u16::MAX)) >> 32;
+        // At most 65,534: the product without its 32 lower bits.
+        u16::try_from(offset).map_or(u16::MAX, |offset| offset + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn flow(source_port: u16) -> FlowKey {
+        let ends = ["10.1.0.1", "10.2.0.1"].map(|end| end.parse().unwrap());
+        FlowKey { source_port, protocol: 17, ..FlowKey::between(ends[0], ends[1]) }
+    }
+
+    #[test]
+    fn flows_spread_over_all_ports() {
+        let ports: Vec<u16> = (0..4096).map(|port| flow(port).source_port(7)).collect();
+        let different = ports.iter().collect::<HashSet<_>>().len();
+        assert!(different > 3800, "{different} ports for 4096 flows");
+        assert!(!ports.contains(&0) && ports.iter().any(|port| *port > 65_000));
+        for bit in 0..16 {
+            let set = ports.iter().filter(|port| **port >> bit & 1 == 1).count();
+            assert!((1800..2300).contains(&set), "bit {bit}: {set} of 4096");
+        }
+    }
+
+    #[test]
+    fn what_is_no_part_of_the_flow_changes_nothing() {
+        let marked = FlowKey { mark: 5, if_id: 7, ..flow(1) };
+        assert_eq!(marked.source_port(7), flow(1).source_port(7));
+        assert_ne!(flow(1).source_port(8), flow(1).source_port(7));
     }
 }

@@ -365,8 +365,7 @@ impl Inbound {
         }
         let number =
             sa.replay().check(envelope.sequence).inspect_err(|reason| sa.count_failure(*reason))?;
-        let configured = encap.map(|encap| SocketAddr::new(sa.source(), encap.source_port));
-        let moved = configured.is_some_and(|configured| configured != envelope.source);
+        let moved = encap.is_some_and(|encap| encap.has_moved(sa.source(), envelope.source));
         if moved {
             self.movers.push((narrow(place), envelope.source));
         }

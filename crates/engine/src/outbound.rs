@@ -254,7 +254,7 @@ impl Outbound {
         packet.trim(head.total_len as usize);
         self.tally(known.answer, packet.len());
         match self.rule(flow, known, bench) {
-            Verdict::Bundle(bundle) => self.enter(packet, None, head, bundle, bench),
+            Verdict::Bundle(bundle) => self.enter(packet, None, (head, flow), bundle, bench),
             Verdict::Pass => self.pass(packet, None, bench),
             Verdict::Drop(reason) => self.discard(packet, 1, reason, bench),
             Verdict::Wait => self.wait(packet, flow, 1, bench),
@@ -305,7 +305,9 @@ impl Outbound {
         match self.rule(flow, known, bench) {
             Verdict::Pass => self.pass(packet, plan.as_ref(), bench),
             Verdict::Drop(reason) => self.discard(packet, count, reason, bench),
-            Verdict::Bundle(bundle) => self.enter(packet, plan.as_ref(), head, bundle, bench),
+            Verdict::Bundle(bundle) => {
+                self.enter(packet, plan.as_ref(), (head, flow), bundle, bench)
+            }
             Verdict::Wait => self.wait(packet, flow, count, bench),
         }
     }
@@ -380,20 +382,24 @@ impl Outbound {
         &mut self,
         packet: PacketBuf,
         plan: Option<&SegmentPlan>,
-        head: &Head,
+        (head, flow): (&Head, &FlowKey),
         place: u32,
         bench: &mut Bench<'_>,
     ) {
         let bundle = self.cache.bundle(place);
+        let mut inside = head.inside;
+        if bundle.spreads {
+            inside.source_port = flow.source_port(bench.settings.port_seed);
+        }
         // Transport mode is for whole datagrams (RFC 4303 §3.1.1).
         if head.fragment && bundle.is_transport() {
             let count = plan.map_or(1, SegmentPlan::count);
             return self.discard(packet, count, DropReason::OutModeMismatch, bench);
         }
         let len = plan.map_or(packet.len(), |plan| plan.len(0));
-        let limit = bundle.limit(head.inside.version);
-        if len <= limit || !head.inside.dont_fragment {
-            return self.place(packet, plan, head.inside, place, bench);
+        let limit = bundle.limit(inside.version);
+        if len <= limit || !inside.dont_fragment {
+            return self.place(packet, plan, inside, place, bench);
         }
         self.refuse_size(packet, plan, limit, bench);
     }

@@ -145,6 +145,8 @@ pub struct Settings {
     pub cpu: Cpu,
     /// Seed of outer IPv4 ids, IPv6 fragment ids and flow caches; different in every worker.
     pub seed: u64,
+    /// Seed of the source ports that inner flows have of their own; the same in every worker, so that a flow keeps its port with any.
+    pub port_seed: u64,
 }
 
 impl Default for Settings {
@@ -160,6 +162,7 @@ impl Default for Settings {
             patience: Patience::default(),
             cpu: Cpu(0),
             seed: 0,
+            port_seed: 0,
         }
     }
 }

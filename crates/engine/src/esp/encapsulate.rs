@@ -139,6 +139,9 @@ fn write_outside(
         let length = low_half(packet.len() - at);
         packet[at..at + udp::HEADER_LEN].copy_from_slice(shape.header.as_bytes());
         packet[at + 4..at + 6].copy_from_slice(&length.to_be_bytes());
+        if shape.spreads {
+            packet[at..at + 2].copy_from_slice(&after.source_port.to_be_bytes());
+        }
         if shape.marker > 0 {
             packet[at + udp::HEADER_LEN..esp_at].fill(0);
         }

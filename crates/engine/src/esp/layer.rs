@@ -24,6 +24,8 @@ pub(crate) struct Inside {
     esp_offset: u16,
     next_header_at: u16,
     pub(crate) flow_label: u32,
+    /// What encapsulations that [spread flows](crate::UdpEncap::spreads_flows) send from; 0 where there is none.
+    pub(crate) source_port: u16,
 }
 
 impl Inside {
@@ -36,6 +38,7 @@ impl Inside {
             esp_offset: narrow(ip.esp_offset),
             next_header_at: narrow(ip.next_header_at),
             flow_label: ip.flow_label,
+            source_port: 0,
         }
     }
 
@@ -99,6 +102,8 @@ pub(crate) struct UdpShape {
     pub(crate) header: UdpHeader,
     /// Zero bytes between UDP and ESP: 8 for `espinudp-nonike`, else 0.
     pub(crate) marker: usize,
+    /// Whether the source port is the inner flow's.
+    pub(crate) spreads: bool,
 }
 
 impl UdpShape {
@@ -114,7 +119,7 @@ impl UdpShape {
             length: U16::ZERO,
             checksum: U16::ZERO,
         };
-        Ok(Self { header, marker })
+        Ok(Self { header, marker, spreads: encap.spreads_flows() })
     }
 }
 
@@ -185,7 +190,12 @@ impl Layer {
             sa: Arc::clone(sa),
             wrap,
             udp,
-            outside: if udp.is_some() { outside } else { Outside::Packet },
+            // A socket has one source port.
+            outside: if udp.is_some_and(|shape| !shape.spreads) {
+                outside
+            } else {
+                Outside::Packet
+            },
             tos: TosRule::of(config.flags, config.extra_flags),
             lead: esp::HEADER_LEN + transform.iv_len(),
             icv: transform.icv_len(),
@@ -273,6 +283,7 @@ impl Layer {
                     tos: self.tos.outer(inside.tos),
                     dont_fragment: self.dont_fragment(inside),
                     flow_label: inside.flow_label,
+                    source_port: inside.source_port,
                 }
             }
         }
@@ -309,6 +320,11 @@ impl Layer {
     #[inline(always)]
     pub(crate) fn needs_finish(&self) -> bool {
         self.udp.is_some() && self.outside == Outside::Packet
+    }
+
+    /// Whether inner flows have source ports of their own.
+    pub(crate) fn spreads(&self) -> bool {
+        self.udp.is_some_and(|shape| shape.spreads)
     }
 
     pub(crate) fn udp_header_len(&self) -> usize {

@@ -235,7 +235,7 @@ impl Outbound {
             Verdict::Pass => self.discard(packet, count, DropReason::OutNoState, bench),
             Verdict::Drop(reason) => self.discard(packet, count, reason, bench),
             Verdict::Bundle(bundle) => {
-                self.enter(packet, plan.as_ref(), &Head::of(&ip), bundle, bench);
+                self.enter(packet, plan.as_ref(), (&Head::of(&ip), &flow), bundle, bench);
             }
             Verdict::Wait => self.wait(packet, &flow, count, bench),
         }

@@ -1,6 +1,9 @@
 //! What a state says, checked: the fields of `struct xfrm_usersa_info` and its attributes.
 
-use std::{net::IpAddr, num::NonZeroU32};
+use std::{
+    net::{IpAddr, SocketAddr},
+    num::NonZeroU32,
+};
 
 use bitflags::bitflags;
 use uxfrm_crypto::{KeyMaterial, Transform};
@@ -76,16 +79,32 @@ pub struct SaTransform {
 }
 
 /// `encap espinudp SPORT DPORT OADDR`.
+///
+/// With a source port of 0, which Linux would send as it stands, each inner flow has a source port of its own, as with `encap-sport auto`
+/// of a tunnel: so networks spread the flows of one SA over paths and queues. Such a packet is ESP in FOU as well (`ip fou add port DPORT ipproto 50`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UdpEncap {
     /// RFC 3948, or the older drafts' form with eight zero bytes.
     pub kind: UdpEncapKind,
-    /// Source port of the UDP header.
+    /// Source port of the UDP header; 0 for one of the inner flow's own.
     pub source_port: u16,
     /// Destination port of the UDP header.
     pub destination_port: u16,
     /// The original address, kept for listing.
     pub original_address: IpAddr,
+}
+
+impl UdpEncap {
+    /// Whether each inner flow has a source port of its own.
+    #[must_use]
+    pub const fn spreads_flows(&self) -> bool {
+        self.source_port == 0
+    }
+
+    /// Whether `sender` is not where a state with this encapsulation and `source` expects its packets from.
+    pub(crate) fn has_moved(&self, source: IpAddr, sender: SocketAddr) -> bool {
+        sender.ip() != source || !self.spreads_flows() && sender.port() != self.source_port
+    }
 }
 
 /// The kinds of UDP encapsulation that the kernel names.

@@ -88,10 +88,11 @@ impl Keepalive {
     }
 }
 
-/// Nothing for states without an interval.
+/// Nothing for states without an interval, and for those whose flows have ports of their own: there is no one mapping to keep.
 pub(crate) fn turn(sa: &Sa, now: Moment) -> Option<Turn> {
     let config = sa.config();
-    let (interval, encap) = (config.nat_keepalive?.duration(), config.encap?);
+    let encap = config.encap.filter(|encap| !encap.spreads_flows())?;
+    let interval = config.nat_keepalive?.duration();
     let silent_from = sa.usage().last_used().map(|used| used.plus(interval));
     Some(match silent_from.filter(|moment| *moment > now) {
         Some(later) => Turn::Wait(later),

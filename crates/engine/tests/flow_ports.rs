@@ -1,0 +1,125 @@
+//! ESP in UDP from source port 0: each inner flow has a port of its own, so that networks spread the flows of one SA.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use uxfrm_engine::{Family, KeepaliveInterval, Mode, UdpEncap, UdpEncapKind, WireHeaders};
+use uxfrm_packet::{IpPacket, PacketBuf, Protocol, checksum, udp::Udp};
+use uxfrm_testkit::{FIRST_SPI, Pair, Way, Wrapping, packets, taken_apart};
+
+const SHAPES: [(Mode, Family, Family); 4] = [
+    (Mode::Transport, Family::V4, Family::V4),
+    (Mode::Transport, Family::V6, Family::V6),
+    (Mode::Tunnel, Family::V4, Family::V6),
+    (Mode::Tunnel, Family::V6, Family::V4),
+];
+
+fn spreading(mode: Mode, inner: Family, outer: Family) -> Wrapping {
+    let mut wrapping = Wrapping::new(mode, inner, outer);
+    wrapping.settings.headers = WireHeaders::UdpSocket;
+    wrapping.settings.port_seed = 9;
+    wrapping
+}
+
+/// Both ends with a state from left to right whose source port is open.
+fn pair(wrapping: &Wrapping) -> Pair {
+    let mut pair = Pair::without_states(wrapping);
+    let encap = Some(UdpEncap {
+        kind: UdpEncapKind::Esp,
+        source_port: 0,
+        destination_port: 4500,
+        original_address: wrapping.outer.unspecified(),
+    });
+    for gateway in [&mut pair.left, &mut pair.right] {
+        gateway.add_sa(uxfrm_engine::SaConfig { encap, ..wrapping.sa(Way::Right, FIRST_SPI) });
+    }
+    pair
+}
+
+/// The packet number `number` of a flow.
+fn of_flow(wrapping: &Wrapping, flow: u16, number: u8) -> PacketBuf {
+    let (source, destination) = wrapping.hosts(Way::Right);
+    let end = |address, port| std::net::SocketAddr::new(address, port).to_string();
+    packets::udp(&end(source, 1000 + flow), &end(destination, 9), &[number; 32])
+}
+
+/// Outer source port of what is on the wire.
+fn port(packet: &PacketBuf) -> u16 {
+    assert_eq!(packet.udp, None, "no socket has this port");
+    let ip = IpPacket::parse(packet.bytes()).unwrap();
+    assert_eq!(ip.protocol, Protocol::UDP);
+    let udp = Udp::parse(ip.upper(packet.bytes())).unwrap();
+    assert_eq!(udp.header.destination.get(), 4500);
+    udp.header.source.get()
+}
+
+#[test]
+fn each_flow_has_a_port_and_keeps_it_and_its_order() {
+    for (mode, inner, outer) in SHAPES {
+        let wrapping = spreading(mode, inner, outer);
+        let mut pair = pair(&wrapping);
+        let mut ports: BTreeMap<u16, BTreeSet<u16>> = BTreeMap::new();
+        for number in 0..20 {
+            let sent: Vec<_> = (0..8).map(|flow| of_flow(&wrapping, flow, number)).collect();
+            let plain: Vec<_> = sent.iter().map(|packet| packet.bytes().to_vec()).collect();
+            let wire = pair.left.outbound(sent).0;
+            for (flow, packet) in (0..).zip(&wire) {
+                ports.entry(flow).or_default().insert(port(packet));
+                let ip = IpPacket::parse(packet.bytes()).unwrap();
+                let sum = checksum::verify(&ip, packet.bytes());
+                assert_ne!(sum, checksum::Verification::Wrong, "{mode:?} {outer:?}");
+            }
+            let arrived = pair.right.inbound(wire);
+            assert_eq!(arrived.iter().map(|packet| packet.bytes()).collect::<Vec<_>>(), plain);
+        }
+        assert!(ports.values().all(|of_flow| of_flow.len() == 1), "a flow changed its port");
+        let different = ports.values().flatten().collect::<BTreeSet<_>>().len();
+        assert!(ports.len() == 8 && different >= 7, "{different} ports for 8 flows");
+        assert!(pair.right.events.is_empty(), "another port is no other place: {mode:?}");
+    }
+}
+
+#[test]
+fn a_flow_has_the_same_port_with_every_worker() {
+    let of_worker = |seed| {
+        let mut wrapping = spreading(Mode::Tunnel, Family::V4, Family::V4);
+        wrapping.settings.seed = seed;
+        let sent = vec![of_flow(&wrapping, 0, 0)];
+        port(&pair(&wrapping).left.outbound(sent).0[0])
+    };
+    assert_eq!(of_worker(1), of_worker(2));
+}
+
+#[test]
+fn the_pieces_of_a_super_packet_have_one_port() {
+    let wrapping = spreading(Mode::Tunnel, Family::V4, Family::V4);
+    let mut pair = pair(&wrapping);
+    let payload = vec![7; 20_000];
+    let sent = packets::tcp_super("10.1.0.1:7", "10.2.0.1:9", &payload, 1000);
+    let wire: Vec<_> = pair.left.outbound(vec![sent]).0.iter().flat_map(taken_apart).collect();
+    let ports: BTreeSet<u16> = wire.iter().map(port).collect();
+    assert_eq!((wire.len(), ports.len()), (20, 1));
+    let bytes: usize = pair.right.inbound(wire).iter().map(|packet| packet.len() - 40).sum();
+    assert_eq!(bytes, payload.len());
+}
+
+#[test]
+fn many_ports_have_no_nat_mapping_to_keep() {
+    let mut pair = pair(&spreading(Mode::Tunnel, Family::V4, Family::V4));
+    for source_port in [4500, 0] {
+        let wrapping = Wrapping { encap: Some(UdpEncapKind::Esp), ..Wrapping::tunnel4() };
+        let mut state = wrapping.sa(Way::Right, FIRST_SPI + 1 + u32::from(source_port));
+        state.encap = state.encap.map(|encap| UdpEncap { source_port, ..encap });
+        state.direction = Some(uxfrm_engine::Direction::Out);
+        state.replay.window = 0;
+        state.nat_keepalive = KeepaliveInterval::from_secs(20);
+        pair.left.add_sa(state);
+    }
+    let now = pair.left.now;
+    pair.left.database.handle_timeout(now, &mut Vec::new());
+    let due: Vec<_> = pair.left.database.take_keepalives().collect();
+    assert_eq!(due.iter().map(|one| one.source.port()).collect::<Vec<_>>(), [4500]);
+}
