@@ -13,6 +13,13 @@ def uxfrm():
 
 
 @pytest.fixture(scope="module")
+def qemu_network():
+    prerequisite.qemu_peer()
+    with topology.UxfrmAndQemu() as network:
+        yield network
+
+
+@pytest.fixture(scope="module")
 def linux_network():
     prerequisite.linux_peer()
     with topology.UxfrmAndLinux() as network:

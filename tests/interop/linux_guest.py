@@ -1,7 +1,7 @@
-"""The real Linux kernel that uxfrm is tested against: a User-Mode Linux guest and the requests it is sent.
+"""The real Linux kernels that uxfrm is tested against, a User-Mode Linux guest and one in QEMU, and the requests they are sent.
 
-Its network driver now and then (once in some 5,000 frames on a busy machine) misses the signal for a frame, which then lies in the TAP
-until the next one comes. So the guest gets a frame that means nothing every RING_SECONDS.
+The network driver of User-Mode Linux now and then (once in some 5,000 frames on a busy machine) misses the signal for a frame, which then
+lies in the TAP until the next one comes. So a guest gets a frame that means nothing every RING_SECONDS.
 """
 
 import json
@@ -26,6 +26,8 @@ RING_FRAME = bytes.fromhex("ffffffffffff 020000000000") + RING_ETHERTYPE.to_byte
 class LinuxGuest:
     """One guest on one TAP device, driven through files by `tests/peer/agent.py`."""
 
+    program = "linux-peer"
+
     def __init__(self, namespace, tap):
         self._directory = tempfile.TemporaryDirectory(prefix="uxfrm-guest-")
         self._channel = pathlib.Path(self._directory.name)
@@ -35,7 +37,7 @@ class LinuxGuest:
             shutil.copy(PEER / program, self._channel)
         with open(self._channel / "console", "w") as console:
             self._process = subprocess.Popen(
-                [PEER / "linux-peer", namespace.name, tap, self._channel, str(LIFE_SECONDS)],
+                [PEER / self.program, namespace.name, tap, self._channel, str(LIFE_SECONDS)],
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=console,
@@ -99,6 +101,42 @@ class LinuxGuest:
     def _end_by_force(self):
         self._process.terminate()  # linux-peer passes it on
         self._process.wait()
+
+
+class QemuGuest(LinuxGuest):
+    """A guest with Debian's cloud kernel, which sends FOU and GUE as well. It is driven through a port; see `tests/peer/qemu-peer`."""
+
+    program = "qemu-peer"
+    _port = None
+
+    def _ask(self, request, timeout):
+        deadline = time.monotonic() + timeout
+        self._connect(deadline)
+        self._port.settimeout(max(0.1, deadline - time.monotonic()))
+        try:
+            self._port.sendall(json.dumps(request).encode() + b"\n")
+            return json.loads(self._answers.readline())
+        except (OSError, ValueError) as error:
+            raise AssertionError(f"the Linux guest did not answer: {error}: {request}\n{self.console()}") from None
+
+    def _connect(self, deadline):
+        while self._port is None:
+            connection = socket.socket(socket.AF_UNIX)
+            try:
+                connection.connect(str(self._channel / "port"))
+            except OSError:
+                connection.close()
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    raise AssertionError(f"the Linux guest does not start:\n{self.console()}") from None
+                time.sleep(0.05)
+            else:
+                self._port, self._answers = connection, connection.makefile()
+
+    def close(self):
+        super().close()
+        if self._port is not None:
+            self._answers.close()
+            self._port.close()
 
 
 class Doorbell:

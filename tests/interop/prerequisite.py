@@ -69,6 +69,13 @@ def linux_peer():
     programs(cc="gcc libc6-dev", modprobe="kmod")
 
 
+def qemu_peer():
+    root()
+    programs(**{"qemu-system-x86_64": "qemu-system-x86", "busybox": "busybox-static", "cpio": "cpio", "modprobe": "kmod"})
+    if subprocess.run([REPOSITORY / "scripts" / "cloud-kernel"], stdout=subprocess.DEVNULL).returncode != 0:
+        not_run("needs Debian's cloud kernel: scripts/cloud-kernel fetches it (amd64 only)")
+
+
 def binary():
     """The uxfrm binary: $UXFRM, or else the newest of cargo's."""
     if named := os.environ.get("UXFRM"):

@@ -6,7 +6,7 @@ import os
 import echo
 from association import Side
 from gateway import Gateway
-from linux_guest import LinuxGuest
+from linux_guest import LinuxGuest, QemuGuest
 from namespace import Namespace, veth
 from wire import Wire
 
@@ -69,11 +69,13 @@ class UxfrmAndLinux(Hosts):
                                              wire: sees all that passes
     """
 
+    guest = LinuxGuest
+
     def _build(self):
         self.here = self.namespace("linux")
         self.here.tap("tap0")
         place(self.here, "tap0", HERE)
-        self.linux = LinuxGuest(self.here, "tap0")
+        self.linux = self.guest(self.here, "tap0")
         self.callback(self.linux.close)
         self._place_linux()
         self.echo(self.here)
@@ -92,6 +94,12 @@ class UxfrmAndLinux(Hosts):
             ip route add {HERE.inner[4]}/32 via {HERE.outer[4]} src {THERE.inner[4]}
             ip route add {HERE.inner[6]}/128 via {HERE.outer[6]} src {THERE.inner[6]}"""
         )
+
+
+class UxfrmAndQemu(UxfrmAndLinux):
+    """The same with Debian's cloud kernel, which sends FOU and GUE as well."""
+
+    guest = QemuGuest
 
 
 class UxfrmAndWire(Hosts):

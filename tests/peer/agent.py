@@ -1,12 +1,13 @@
-"""Runs inside the User-Mode Linux guest and does what the test outside asks, through files in /run/channel.
+"""Runs inside a guest and does what the test outside asks: in User-Mode Linux through files in /run/channel, in QEMU by the port that is
+named on the command line, a line each.
 
-A request is NUMBER.request, a JSON object with one key; its answer NUMBER.reply is `{"status", "output"}`:
+A request, or the file NUMBER.request, is a JSON object with one key; its answer, or NUMBER.reply, is `{"status", "output"}`:
 
     {"run": SCRIPT}                              sh -c SCRIPT
     {"transfer": [SOURCE, DESTINATION, LENGTH]}  one TCP connection to the echo service at DESTINATION
     {"stop": null}                               ends the agent, and with it the guest
 
-Files and not packets, so that no XFRM policy under test can cut the test off from its guest. The agent also runs the
+Not by packets, so that no XFRM policy under test can cut the test off from its guest. The agent also runs the
 echo service, and holds port 4500 as an IKE daemon would: Linux takes ESP in UDP only from a socket with UDP_ENCAP set.
 """
 
@@ -16,6 +17,7 @@ import pathlib
 import socket
 import struct
 import subprocess
+import sys
 import time
 import traceback
 
@@ -60,30 +62,49 @@ def transfer(arguments):
     return 0, ""
 
 
-def answer(number, request):
-    ((verb, argument),) = request.items()
+def answered(request):
+    """Whether there are to be more requests, and the answer."""
+    ((verb, argument),) = json.loads(request).items()
     status, output = {"run": run, "transfer": transfer, "stop": lambda _: (0, "")}[verb](argument)
-    unfinished = CHANNEL / f"{number}.unfinished"
-    unfinished.write_text(json.dumps({"status": status, "output": output}))
-    os.rename(unfinished, CHANNEL / f"{number}.reply")
-    return verb != "stop"
+    return verb != "stop", json.dumps({"status": status, "output": output})
 
 
-def main():
-    holders = list(encapsulation_sockets())
-    server = echo.EchoServer()
+def serve_files():
     number, more = 0, True
     while more:
         path = CHANNEL / f"{number}.request"
         if not path.exists():
             time.sleep(POLL_SECONDS)
             continue
-        more = answer(number, json.loads(path.read_text()))
+        more, reply = answered(path.read_text())
+        unfinished = CHANNEL / f"{number}.unfinished"
+        unfinished.write_text(reply)
+        os.rename(unfinished, CHANNEL / f"{number}.reply")
         number += 1
+
+
+def serve_port(port):
+    more = True
+    while more:
+        if not (request := port.readline()):  # nobody holds the other end yet
+            time.sleep(POLL_SECONDS)
+            continue
+        more, reply = answered(request)
+        port.write(f"{reply}\n".encode())
+
+
+def main(ports):
+    holders = list(encapsulation_sockets())
+    server = echo.EchoServer()
+    if ports:
+        with open(ports[0], "r+b", buffering=0) as port:
+            serve_port(port)
+    else:
+        serve_files()
     server.close()
     for holder in holders:
         holder.close()
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
