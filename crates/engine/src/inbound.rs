@@ -31,7 +31,7 @@ use arrayvec::ArrayVec;
 use uxfrm_crypto::Authenticity;
 use uxfrm_packet::{Batch, Checksum, Coalescer, IpPacket, PacketBuf, Segments, esp};
 
-use crate::esp::decapsulate::Stripped;
+use crate::esp::decapsulate::{Shell, Stripped};
 use crate::fragments::reassembly::{Outcome, Reassembly};
 use crate::sa::replay::Candidate;
 use crate::spd::flow_cache::Known;
@@ -41,7 +41,7 @@ use crate::{
     Spi, Stage, Watch,
 };
 use check::MAX_DEPTH;
-use peel::{Envelope, Peeled, Shell};
+use peel::{Envelope, Peeled};
 
 /// The inbound half of a worker: scratch and what it remembers between batches.
 #[derive(Debug)]

@@ -33,6 +33,7 @@ mod worker;
 pub use acquire::{Acquires, KeyManagers, Wanted};
 pub use database::{Change, Changes, Database, Error, PolicyChange, PolicyKey, PolicyName};
 pub use drop_reason::{DropReason, XfrmCounter};
+pub use esp::single::{Decapsulated, Encapsulation, Measured, decapsulate};
 pub use event::Event;
 pub use flow::FlowKey;
 pub use fragments::split::{Cut, split};

@@ -1,8 +1,11 @@
 //! Out of a decrypted ESP text back to the packet.
 
-use uxfrm_packet::Protocol;
+use uxfrm_packet::checksum::Sum;
+use uxfrm_packet::{IpPacket, Protocol, Version};
 
-use crate::DropReason;
+use super::encapsulate::{renew_header, set_tos};
+use crate::sa::config::SaFlags;
+use crate::{DropReason, ecn};
 
 /// The text without its padding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +28,80 @@ pub(crate) fn strip(text: &[u8]) -> Result<Stripped, DropReason> {
         Protocol::NONE => Err(DropReason::InDummy),
         next_header => Ok(Stripped { len, next_header }),
     }
+}
+
+/// What of a packet's own header transport mode needs, to keep it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shell {
+    pub(crate) version: Version,
+    pub(crate) len: u16,
+    /// The byte that names ESP or UDP.
+    pub(crate) next_header_at: u16,
+}
+
+/// Looks at the packet that was in a tunnel, and gives it the TOS byte that it is to have after the outer header's `tos`. TFC padding behind its own
+/// length is still there.
+#[inline]
+pub(crate) fn check_tunnelled(
+    packet: &mut [u8],
+    next_header: Protocol,
+    outer_tos: u8,
+    flags: SaFlags,
+) -> Result<(), DropReason> {
+    let ip = IpPacket::parse(packet).map_err(|_| DropReason::InInnerMalformed)?;
+    let announced = match next_header {
+        Protocol::IPIP => Version::V4,
+        _ => Version::V6,
+    };
+    if ip.version != announced {
+        return Err(DropReason::InInnerMalformed);
+    }
+    let tos = ecn::inner_after(outer_tos, ip.tos, flags);
+    if let Some(tos) = tos.map_err(|ecn::NotEcnCapable| DropReason::InEcn)? {
+        set_tos(packet, ip.version, tos);
+    }
+    Ok(())
+}
+
+/// Moves the packet's own header to its payload, with which `packet` ends. Says where it begins now, and whether its checksum was written anew, as it is
+/// where there was UDP around ESP.
+pub(crate) fn restore(
+    packet: &mut [u8],
+    shell: Shell,
+    stripped: Stripped,
+    in_udp: bool,
+) -> Result<(usize, bool), DropReason> {
+    let header_len = usize::from(shell.len);
+    let new = packet.len() - stripped.len - header_len;
+    packet.copy_within(..header_len, new);
+    let plain = &mut packet[new..];
+    renew_header(plain, shell.version, shell.next_header_at.into(), stripped.next_header);
+    let ip = IpPacket::parse(plain).map_err(|_| DropReason::InInnerMalformed)?;
+    Ok((new, in_udp && renew_checksum(plain, &ip)))
+}
+
+/// Behind a NAT the addresses of transport mode are not those that the sender summed (RFC 3948 §3.1.2). The ICV vouches for the payload, so the
+/// checksum is written anew. Says whether there is one.
+pub(crate) fn renew_checksum(bytes: &mut [u8], ip: &IpPacket) -> bool {
+    let at = match ip.protocol {
+        Protocol::TCP => 16,
+        Protocol::UDP => 6,
+        Protocol(_) => return false,
+    };
+    let upper = &mut bytes[ip.header_len..ip.total_len];
+    let Some(field) = upper.get(at..at + 2) else { return false };
+    if ip.is_fragment() || (ip.protocol == Protocol::UDP && field == [0, 0]) {
+        return false;
+    }
+    upper[at..at + 2].fill(0);
+    let len = u32::try_from(upper.len()).unwrap_or(u32::MAX);
+    let sum = Sum::of_pseudo(ip.source, ip.destination, ip.protocol, len).plus_bytes(upper);
+    let checksum = match ip.protocol {
+        Protocol::UDP => sum.nonzero_checksum(),
+        _ => sum.checksum(),
+    };
+    upper[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+    true
 }
 
 /// Mostly 3 bytes at the most, as everything but CBC aligns to 4.

@@ -8,6 +8,7 @@ use uxfrm_packet::ipv6::Ipv6;
 use uxfrm_packet::udp::{self, Udp};
 use uxfrm_packet::{IpPacket, Protocol, UdpPath, Version};
 
+use crate::esp::decapsulate::Shell;
 use crate::{DropReason, Settings, UdpEncapKind};
 
 /// What a packet is to the engine.
@@ -45,15 +46,6 @@ pub(crate) struct Header {
     /// Whether the packet is for this host.
     pub(crate) own: bool,
     pub(crate) ip: IpPacket,
-}
-
-/// What of that header is needed to keep it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Shell {
-    pub(crate) version: Version,
-    pub(crate) len: u16,
-    /// The byte that names ESP or UDP.
-    pub(crate) next_header_at: u16,
 }
 
 /// Looks at a whole IP packet.

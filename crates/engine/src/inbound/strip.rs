@@ -2,18 +2,15 @@
 
 use std::net::IpAddr;
 
-use uxfrm_packet::checksum::Sum;
 use uxfrm_packet::ipv4::{self, Ipv4Header};
 use uxfrm_packet::ipv6::Ipv6Header;
-use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Protocol, SizeClass, UdpPath, Version};
+use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Protocol, SizeClass, UdpPath};
 use zerocopy::IntoBytes;
 
-use super::peel::Shell;
 use super::{Fate, Inbound, Sealed, narrow};
-use crate::esp::decapsulate::{self, Stripped};
-use crate::esp::encapsulate::{renew_header, set_tos};
+use crate::esp::decapsulate::{self, Shell, Stripped};
 use crate::worker::Bench;
-use crate::{DropReason, Event, Mode, ecn};
+use crate::{DropReason, Event, Mode};
 
 /// Whether a next header is an IP packet in tunnel mode.
 pub(super) const fn is_ip(next_header: Protocol) -> bool {
@@ -90,20 +87,12 @@ impl Inbound {
         let Some(buffer) = &mut self.buffers[item.buffer as usize] else {
             return Err(DropReason::InInnerMalformed);
         };
-        let bytes = item.bytes_mut(buffer);
-        let ip = IpPacket::parse(bytes).map_err(|_| DropReason::InInnerMalformed)?;
-        let announced = match stripped.next_header {
-            Protocol::IPIP => Version::V4,
-            _ => Version::V6,
-        };
-        if ip.version != announced {
-            return Err(DropReason::InInnerMalformed);
-        }
-        let tos = ecn::inner_after(packet.tos, ip.tos, flags);
-        if let Some(tos) = tos.map_err(|ecn::NotEcnCapable| DropReason::InEcn)? {
-            set_tos(bytes, ip.version, tos);
-        }
-        Ok(())
+        decapsulate::check_tunnelled(
+            item.bytes_mut(buffer),
+            stripped.next_header,
+            packet.tos,
+            flags,
+        )
     }
 
     /// Moves the packet's own header to its payload.
@@ -114,20 +103,16 @@ impl Inbound {
         text_at: usize,
         stripped: Stripped,
     ) -> Result<(), DropReason> {
-        let nat = packet.in_udp;
-        let (header_len, next_header_at) =
-            (usize::from(shell.len), usize::from(shell.next_header_at));
         let item = &mut self.items[packet.item as usize];
         let Some(buffer) = &mut self.buffers[item.buffer as usize] else {
             return Err(DropReason::InInnerMalformed);
         };
-        let (old, new) = (item.start as usize, text_at - header_len);
-        buffer.bytes_mut().copy_within(old..old + header_len, new);
-        (item.start, item.len) = (narrow(new), narrow(header_len + stripped.len));
-        let bytes = item.bytes_mut(buffer);
-        renew_header(bytes, shell.version, next_header_at, stripped.next_header);
-        let ip = IpPacket::parse(bytes).map_err(|_| DropReason::InInnerMalformed)?;
-        if nat && renew_checksum(bytes, &ip) {
+        let old = item.start as usize;
+        let until = text_at + stripped.len;
+        let around = &mut buffer.bytes_mut()[old..until];
+        let (new, renewed) = decapsulate::restore(around, shell, stripped, packet.in_udp)?;
+        (item.start, item.len) = (narrow(old + new), narrow(until - old - new));
+        if renewed {
             item.checksum = Checksum::Verified;
         }
         Ok(())
@@ -152,7 +137,7 @@ impl Inbound {
         (whole.mark, whole.if_id) = (buffer.mark, buffer.if_id);
         write_rebuilt(&mut whole, &path, stripped.next_header, payload)?;
         let ip = IpPacket::parse(whole.bytes()).map_err(|_| DropReason::InInnerMalformed)?;
-        let renewed = renew_checksum(whole.bytes_mut(), &ip);
+        let renewed = decapsulate::renew_checksum(whole.bytes_mut(), &ip);
         self.settle(packet.item as usize, whole);
         if renewed {
             self.items[packet.item as usize].checksum = Checksum::Verified;
@@ -195,28 +180,4 @@ fn write_rebuilt(
             Err(DropReason::InInnerMalformed)
         }
     }
-}
-
-/// Behind a NAT the addresses of transport mode are not those that the sender summed (RFC 3948 §3.1.2). The ICV vouches for the payload, so the
-/// checksum is written anew. Says whether there is one.
-fn renew_checksum(bytes: &mut [u8], ip: &IpPacket) -> bool {
-    let at = match ip.protocol {
-        Protocol::TCP => 16,
-        Protocol::UDP => 6,
-        Protocol(_) => return false,
-    };
-    let upper = &mut bytes[ip.header_len..ip.total_len];
-    let Some(field) = upper.get(at..at + 2) else { return false };
-    if ip.is_fragment() || (ip.protocol == Protocol::UDP && field == [0, 0]) {
-        return false;
-    }
-    upper[at..at + 2].fill(0);
-    let len = u32::try_from(upper.len()).unwrap_or(u32::MAX);
-    let sum = Sum::of_pseudo(ip.source, ip.destination, ip.protocol, len).plus_bytes(upper);
-    let checksum = match ip.protocol {
-        Protocol::UDP => sum.nonzero_checksum(),
-        _ => sum.checksum(),
-    };
-    upper[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
-    true
 }

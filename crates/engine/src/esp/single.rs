@@ -1,0 +1,238 @@
+//! ESP around single packets and out of them, for who does not send by bundles: devices. The bytes are those of a worker.
+//!
+//! Outward: [`Encapsulation::measure`] the packet, put it into a room, [`Encapsulation::wrap`] it there, seal what that says, and
+//! [`Encapsulation::finish`]. Inward: open, then [`decapsulate`].
+
+use std::{ops::Range, sync::Arc};
+
+use uxfrm_packet::{IpPacket, Protocol, Version, udp};
+
+use super::decapsulate::{self, Shell};
+use super::encapsulate::{self, Stamp};
+use super::layer::{Inside, Layer, Outside, Wrap};
+use crate::{DropReason, Family, Mode, Sa};
+
+/// What one state puts around packets.
+#[derive(Debug)]
+pub struct Encapsulation(Layer);
+
+/// A packet that is to be wrapped, and the room that it takes then.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured {
+    inside: Inside,
+    after: Inside,
+    len: usize,
+    before: usize,
+    kept: usize,
+    total: usize,
+}
+
+impl Measured {
+    /// Bytes of new headers before the packet.
+    #[must_use]
+    pub const fn before(&self) -> usize {
+        self.before
+    }
+
+    /// Bytes of what comes out.
+    #[must_use]
+    pub const fn total(&self) -> usize {
+        self.total
+    }
+
+    /// Bytes that the state is charged: what goes into ESP, without padding.
+    #[must_use]
+    pub const fn charged(&self) -> usize {
+        self.len - self.kept
+    }
+}
+
+impl Encapsulation {
+    /// What `sa` puts around packets. Its tunnel's source must be known.
+    ///
+    /// # Errors
+    /// [`DropReason::OutBundle`] without a source, or for ESP in TCP; [`DropReason::OutModeMismatch`] for a mode that is not processed.
+    pub fn new(sa: &Arc<Sa>, hop_limit: u8) -> Result<Self, DropReason> {
+        Layer::new(sa, None, Outside::Packet, hop_limit).map(Self)
+    }
+
+    /// The state.
+    #[must_use]
+    pub fn sa(&self) -> &Sa {
+        &self.0.sa
+    }
+
+    /// Looks at a whole IP packet.
+    ///
+    /// # Errors
+    /// [`DropReason::OutMalformed`]; [`DropReason::OutModeMismatch`] in transport mode for a packet of the other family;
+    /// [`DropReason::OutNoRoom`] when it would be longer than an IP packet can be.
+    pub fn measure(&self, packet: &[u8]) -> Result<Measured, DropReason> {
+        let ip = IpPacket::parse(packet).map_err(|_| DropReason::OutMalformed)?;
+        if ip.total_len != packet.len() {
+            return Err(DropReason::OutMalformed);
+        }
+        if matches!(self.0.wrap, Wrap::Transport) && Family::of(ip.source) != self.0.sa.family() {
+            return Err(DropReason::OutModeMismatch);
+        }
+        let inside = Inside::of(&ip);
+        let total = self.0.sealed_len(packet.len(), &inside);
+        if total > usize::from(u16::MAX) {
+            return Err(DropReason::OutNoRoom);
+        }
+        Ok(Measured {
+            inside,
+            after: self.0.after(&inside),
+            len: packet.len(),
+            before: self.0.front(),
+            kept: self.0.kept(&inside),
+            total,
+        })
+    }
+
+    /// Puts headers, padding and trailer around the packet that lies [`Measured::before`] bytes into `room`, which has [`Measured::total`]
+    /// bytes. Says what is to be sealed: from SPI to the end of the ICV. `id` is the identification of an outer IPv4 header without DF.
+    pub fn wrap(
+        &self,
+        measured: &Measured,
+        room: &mut [u8],
+        sequence: u64,
+        id: u16,
+    ) -> Range<usize> {
+        let Measured { inside, after, len, .. } = measured;
+        encapsulate::wrap(room, *len, &self.0, (inside, after), Stamp { sequence, id })
+    }
+
+    /// Fills in what covers the sealed bytes: UDP's checksum over IPv6.
+    pub fn finish(&self, measured: &Measured, packet: &mut [u8]) {
+        encapsulate::finish(packet, &self.0, &measured.after);
+    }
+}
+
+/// What came out of ESP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decapsulated {
+    /// Where the plain packet lies in what was given. Behind its own length there may be TFC padding.
+    pub plain: Range<usize>,
+    /// Bytes that the state is charged: what was in ESP, without padding.
+    pub charged: usize,
+    /// Whether the transport checksum was written anew, as a NAT on the way asks for.
+    pub renewed: bool,
+}
+
+/// Takes the ESP that was opened at `esp` (from SPI to the end of the ICV) off `packet`, an IP packet without options that begins with it or
+/// with UDP.
+///
+/// # Errors
+/// [`DropReason::InRunt`], [`DropReason::InPadding`], [`DropReason::InDummy`], [`DropReason::InModeMismatch`],
+/// [`DropReason::InInnerMalformed`], [`DropReason::InEcn`].
+pub fn decapsulate(
+    packet: &mut [u8],
+    esp: Range<usize>,
+    sa: &Sa,
+) -> Result<Decapsulated, DropReason> {
+    let ip = IpPacket::parse(packet).map_err(|_| DropReason::InMalformed)?;
+    let (transform, words) = (sa.transform(), sa.config());
+    let lead = uxfrm_packet::esp::HEADER_LEN + transform.iv_len();
+    let text_at = esp.start + lead;
+    let text = packet.get(text_at..esp.end.saturating_sub(transform.icv_len()));
+    let stripped = decapsulate::strip(text.ok_or(DropReason::InRunt)?)?;
+    let until = text_at + stripped.len;
+    let mut renewed = false;
+    let from = match words.mode {
+        Mode::Tunnel if !matches!(stripped.next_header, Protocol::IPIP | Protocol::IPV6) => {
+            return Err(DropReason::InModeMismatch);
+        }
+        Mode::Tunnel => {
+            let plain = &mut packet[text_at..until];
+            decapsulate::check_tunnelled(plain, stripped.next_header, ip.tos, words.flags)?;
+            text_at
+        }
+        Mode::Transport => {
+            let next_header_at = match ip.version {
+                Version::V4 => 9,
+                Version::V6 => 6,
+            };
+            // Bounded by the packet, which is below 64 KiB.
+            let len = u16::try_from(ip.header_len).map_err(|_| DropReason::InMalformed)?;
+            let shell = Shell { version: ip.version, len, next_header_at };
+            let in_udp = esp.start >= ip.header_len + udp::HEADER_LEN;
+            let (at, anew) = decapsulate::restore(&mut packet[..until], shell, stripped, in_udp)?;
+            renewed = anew;
+            at
+        }
+        Mode::RouteOptimization | Mode::InTrigger | Mode::Beet | Mode::Iptfs => {
+            return Err(DropReason::InModeMismatch);
+        }
+    };
+    Ok(Decapsulated { plain: from..until, charged: stripped.len, renewed })
+}
+
+#[cfg(test)]
+mod tests {
+    use uxfrm_crypto::{Backend, Crypter, Iv, OpenJob, SealJob, SeqHigh};
+    use uxfrm_packet::ipv4::Ipv4Header;
+    use zerocopy::IntoBytes;
+
+    use super::*;
+    use crate::{Moment, SaConfig, SaWords, UdpEncap, UdpEncapKind, sa::sample};
+
+    fn plain() -> Vec<u8> {
+        let ends = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
+        let mut header = Ipv4Header::new(ends.0, ends.1, Protocol::ICMP, 20 + 9);
+        header.fill_checksum();
+        [header.as_bytes(), b"\x08\0\0\0\0\0\0\0!"].concat()
+    }
+
+    fn sa(mode: Mode, encap: Option<UdpEncap>) -> Arc<Sa> {
+        let config = SaConfig { mode, encap, ..sample("10.0.0.2", 7) };
+        let words = SaWords::of(&config, Backend::Portable);
+        Sa::new(&config, Arc::new(words), Moment(0))
+    }
+
+    #[test]
+    fn what_is_wrapped_and_sealed_opens_to_the_same_packet() {
+        let udp = UdpEncap {
+            kind: UdpEncapKind::Esp,
+            source_port: 4500,
+            destination_port: 4500,
+            original_address: std::net::Ipv4Addr::UNSPECIFIED.into(),
+        };
+        let mut crypter = Crypter::new().unwrap();
+        for (mode, encap, before) in [
+            (Mode::Tunnel, None, 36),
+            (Mode::Transport, None, 16),
+            (Mode::Tunnel, Some(udp), 44),
+            (Mode::Transport, Some(udp), 24),
+        ] {
+            let encapsulation = Encapsulation::new(&sa(mode, encap), 64).unwrap();
+            let measured = encapsulation.measure(&plain()).unwrap();
+            assert_eq!(measured.before(), before);
+            let mut room = vec![0; measured.total()];
+            room[before..before + plain().len()].copy_from_slice(&plain());
+            let esp = encapsulation.wrap(&measured, &mut room, 5, 9);
+            let key = encapsulation.sa().key();
+            let job = SealJob::in_place(key, SeqHigh::None, Iv::Counter(5), &mut room[esp.clone()]);
+            crypter.seal(&mut [job]);
+            encapsulation.finish(&measured, &mut room);
+            assert_eq!(usize::from(u16::from_be_bytes([room[2], room[3]])), room.len());
+            let job = OpenJob::in_place(key, SeqHigh::None, &mut room[esp.clone()]);
+            crypter.open(&mut [job]);
+            let got = decapsulate(&mut room, esp, encapsulation.sa()).unwrap();
+            assert_eq!(room[got.plain], plain(), "{mode:?}");
+            assert_eq!(got.charged, measured.charged());
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_the_state_is_named() {
+        let transport = Encapsulation::new(&sa(Mode::Transport, None), 64).unwrap();
+        let mut long = plain();
+        long.push(0);
+        assert_eq!(transport.measure(&long).unwrap_err(), DropReason::OutMalformed);
+        let mut v6 = vec![0; 40];
+        v6[0] = 0x60;
+        v6[6] = 59;
+        assert_eq!(transport.measure(&v6).unwrap_err(), DropReason::OutModeMismatch);
+    }
+}
