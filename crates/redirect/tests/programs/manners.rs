@@ -1,0 +1,170 @@
+//! A socket behaves as one of netlink does.
+
+use std::ffi::c_int;
+
+use crate::{
+    greeting::LENGTH,
+    server::{MARK, inside},
+    socket::{ask, bind, errno, name, option, set, xfrm_socket},
+};
+
+#[test]
+fn a_socket_keeps_netlinks_manners() {
+    inside("manners::inside_manners");
+}
+
+#[test]
+#[ignore = "run by another test, under the library"]
+fn inside_manners() {
+    let descriptor = xfrm_socket();
+    assert_eq!(name(descriptor), (16, 0, 0, 12));
+    for (name, value) in
+        [(libc::SO_DOMAIN, 16), (libc::SO_PROTOCOL, 6), (libc::SO_TYPE, libc::SOCK_RAW)]
+    {
+        assert_eq!(option(descriptor, libc::SOL_SOCKET, name), value);
+    }
+    assert_eq!(bind(descriptor, 0, 0), 0);
+    assert_eq!(name(descriptor), (16, std::process::id(), 0, 12));
+    assert_eq!(bind(descriptor, 12345, 0), libc::EINVAL);
+    assert_eq!(ask(descriptor), (28, 7, std::process::id(), 0));
+
+    let netlink = libc::SOL_NETLINK;
+    assert_eq!(set(descriptor, netlink, libc::NETLINK_ADD_MEMBERSHIP, 3), 0);
+    assert_eq!(option(descriptor, netlink, libc::NETLINK_LIST_MEMBERSHIPS), 4);
+    assert_eq!(set(descriptor, netlink, libc::NETLINK_DROP_MEMBERSHIP, 3), 0);
+    assert_eq!(name(descriptor).2, 0);
+    assert_eq!(set(descriptor, netlink, libc::NETLINK_CAP_ACK, 1), 0);
+    assert_eq!(option(descriptor, netlink, libc::NETLINK_CAP_ACK), 1);
+    assert_eq!(option(descriptor, netlink, libc::NETLINK_EXT_ACK), 0);
+    assert_eq!(set(descriptor, netlink, 77, 1), libc::ENOPROTOOPT);
+
+    let chosen = xfrm_socket();
+    assert_eq!(bind(chosen, std::process::id(), 0), libc::EADDRINUSE);
+    assert_eq!(bind(chosen, 12345, 0), 0);
+    assert_eq!(ask(chosen), (28, 7, 12345, 0));
+    let silent = xfrm_socket();
+    assert_eq!(ask(silent).0, 28, "the first message gives a port");
+
+    // SAFETY: the calls take no pointers.
+    unsafe {
+        assert_eq!(libc::socket(libc::AF_NETLINK, libc::SOCK_STREAM, libc::NETLINK_XFRM), -1);
+        assert_eq!(errno(), libc::ESOCKTNOSUPPORT);
+        assert_eq!(libc::socket(libc::AF_KEY, libc::SOCK_RAW, 2), -1);
+        assert_eq!(errno(), libc::EAFNOSUPPORT);
+        let flags = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        let quick = libc::socket(libc::AF_NETLINK, flags, libc::NETLINK_XFRM);
+        assert_eq!(libc::recv(quick, std::ptr::null_mut(), 0, 0), -1);
+        assert_eq!(errno(), libc::EAGAIN);
+        assert_eq!(libc::fcntl(quick, libc::F_GETFD), libc::FD_CLOEXEC);
+        assert_eq!(libc::fcntl(descriptor, libc::F_GETFD), 0);
+    }
+}
+
+#[test]
+fn many_sockets_have_ports_of_their_own() {
+    inside("manners::inside_ports");
+}
+
+#[test]
+#[ignore = "run by another test, under the library"]
+fn inside_ports() {
+    let mut ports: Vec<_> = (0..500)
+        .map(|_| {
+            let descriptor = xfrm_socket();
+            assert_eq!(bind(descriptor, 0, 0), 0);
+            name(descriptor).1
+        })
+        .collect();
+    assert_eq!(ports[0], std::process::id());
+    ports.sort_unstable();
+    ports.dedup();
+    assert_eq!(ports.len(), 500);
+}
+
+#[test]
+fn sockets_survive_copies_and_forks() {
+    inside("manners::inside_copies");
+}
+
+#[test]
+#[ignore = "run by another test, under the library"]
+fn inside_copies() {
+    let descriptor = xfrm_socket();
+    assert_eq!(bind(descriptor, 0, 0), 0);
+    // SAFETY: the calls take no pointers; the child only calls what a signal handler may.
+    unsafe {
+        let copies = [
+            libc::dup(descriptor),
+            libc::dup2(descriptor, 200),
+            libc::dup3(descriptor, 201, libc::O_CLOEXEC),
+            libc::fcntl(descriptor, libc::F_DUPFD, 210),
+            libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, 211),
+        ];
+        assert_eq!(libc::close(descriptor), 0);
+        for copy in copies {
+            assert_eq!(name(copy).1, std::process::id(), "copy {copy}");
+            assert_eq!(ask(copy).0, 28);
+        }
+        let udp = libc::socket(libc::AF_INET, libc::SOCK_DGRAM, 0);
+        assert_eq!(libc::dup2(udp, 200), 200);
+        assert_eq!(c_int::from(name(200).0), libc::AF_INET, "it is an ordinary socket now");
+        libc::close_range(201, 201, 0);
+        assert_eq!(libc::dup2(udp, 201), 201);
+        assert_eq!(c_int::from(name(201).0), libc::AF_INET);
+
+        let child = libc::fork();
+        if child == 0 {
+            libc::close(copies[0]);
+            let answered = ask(copies[3]).0 == 28;
+            libc::_exit(if answered { 0 } else { 1 });
+        }
+        let mut status = -1;
+        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+        assert_eq!(status, 0);
+    }
+    assert_eq!(LENGTH, 28);
+}
+
+#[test]
+fn the_kernels_own_settings_stay_as_they_are() {
+    inside("manners::inside_settings");
+}
+
+#[test]
+#[ignore = "run by another test, under the library"]
+fn inside_settings() {
+    let path = "/proc/sys/net/core/xfrm_acq_expires";
+    let before = std::fs::read_to_string(path).unwrap();
+    std::fs::write(path, "165\n").unwrap();
+    assert_eq!(std::fs::read_to_string(path).unwrap(), before);
+    let other = "/proc/sys/net/core/somaxconn";
+    std::fs::write(other, "4321").unwrap();
+    assert_eq!(std::fs::read_to_string(other).unwrap().trim(), "4321");
+}
+
+#[test]
+fn ike_sockets_are_marked_and_keep_their_esp() {
+    inside("manners::inside_ike");
+}
+
+#[test]
+#[ignore = "run by another test, under the library"]
+fn inside_ike() {
+    for (domain, level, policy) in [
+        (libc::AF_INET, libc::IPPROTO_IP, libc::IP_XFRM_POLICY),
+        (libc::AF_INET6, libc::IPPROTO_IPV6, libc::IPV6_XFRM_POLICY),
+    ] {
+        // SAFETY: the call takes no pointers.
+        let socket = unsafe { libc::socket(domain, libc::SOCK_DGRAM, 0) };
+        assert_eq!(set(socket, level, policy, 0), 0);
+        assert_eq!(option(socket, libc::SOL_SOCKET, libc::SO_MARK).cast_unsigned(), MARK);
+        assert_eq!(set(socket, libc::SOL_SOCKET, libc::SO_MARK, 7), 0, "it keeps the bypass");
+        // SAFETY: the call takes no pointers.
+        let copy = unsafe { libc::dup(socket) };
+        assert_eq!(option(copy, libc::SOL_SOCKET, libc::SO_MARK).cast_unsigned(), MARK);
+        assert_eq!(set(socket, libc::IPPROTO_UDP, libc::UDP_ENCAP, 2), 0);
+        assert_eq!(option(socket, libc::IPPROTO_UDP, libc::UDP_ENCAP), 0);
+        assert_eq!(set(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1), 0);
+        assert_eq!(option(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR), 1);
+    }
+}
