@@ -3,6 +3,7 @@
 mod change;
 mod changes;
 mod error;
+mod offload;
 mod spare;
 mod timers;
 
@@ -17,6 +18,7 @@ use uxfrm_crypto::Backend;
 pub use change::Change;
 pub use changes::{Changes, PolicyChange};
 pub use error::Error;
+pub use offload::LinkDown;
 
 use crate::{
     Acquires, Direction, Event, Host, IfId, Keepalive, Lifecycle, Mark, Moment, PolicyEntry,
@@ -26,6 +28,7 @@ use crate::{
     spd::ledger::Ledger,
 };
 use changes::Attendance;
+use offload::Offloads;
 use spare::Spare;
 use timers::{Timers, Woken};
 
@@ -43,6 +46,7 @@ pub struct Database {
     coming: Vec<Arc<PolicyEntry>>,
     timers: Timers,
     keepalives: Vec<Keepalive>,
+    offloads: Offloads,
     lexicon: Lexicon,
     backend: Backend,
 }
@@ -73,6 +77,8 @@ pub enum PolicyName {
 
 /// A policy past its soft limit is announced again after this (`XFRM_KM_TIMEOUT`).
 const POLICY_REMINDER: Duration = Duration::from_secs(30);
+/// How soon a device's counts are held against a state's limits if the device says nothing: its events may get lost.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Database {
     /// Empty databases whose states will use `backend`.
@@ -88,6 +94,7 @@ impl Database {
             coming: Vec::new(),
             timers: Timers::default(),
             keepalives: Vec::new(),
+            offloads: Offloads::default(),
             lexicon: Lexicon::default(),
             backend,
         }
@@ -226,6 +233,9 @@ impl Database {
         if !self.next.sad.holds(sa) {
             return false;
         }
+        if sa.counts_elsewhere() && self.look_at_limits(sa, events) {
+            return true;
+        }
         let age = sa.config().limits.age(sa.added(), sa.usage().first_used(), now);
         if age.hard {
             // A worker may have been first, and then announces it.
@@ -238,7 +248,8 @@ impl Database {
         if age.soft && sa.advance(Lifecycle::Dying) {
             events.push(Event::SaSoftLimit(sa.id()));
         }
-        if let Some(next) = age.next {
+        let look = sa.looks_elsewhere().then(|| now.plus(LOOK_AGAIN));
+        if let Some(next) = age.next.into_iter().chain(look).min() {
             self.timers.wake_sa(next, sa);
         }
         false
@@ -275,6 +286,8 @@ impl Database {
         let age = sa.config().limits.age(sa.added(), sa.usage().first_used(), now);
         // An update may set a limit that is past already.
         let at = if age.hard || age.soft { Some(now) } else { age.next };
+        let look = sa.looks_elsewhere().then(|| now.plus(LOOK_AGAIN));
+        let at = at.into_iter().chain(look).min();
         if let Some(at) = at {
             self.timers.wake_sa(at, sa);
         }
@@ -295,11 +308,13 @@ impl Database {
     fn remove_sa(&mut self, sa: &Arc<Sa>) {
         self.next.sad.remove(sa);
         self.next.states += 1;
+        self.detach_state(sa.attachment());
         self.attendance.remove_sa(sa);
     }
 
     fn remove_policy(&mut self, entry: &Arc<PolicyEntry>) {
         self.ledger.remove(entry);
+        self.unseat(entry);
         self.take_out(entry);
     }
 

@@ -10,6 +10,7 @@ pub mod spd;
 mod acquire;
 mod bundle;
 mod database;
+mod devices;
 mod drop_reason;
 mod ecn;
 mod esp;
@@ -31,7 +32,10 @@ mod watch;
 mod worker;
 
 pub use acquire::{Acquires, KeyManagers, Wanted};
-pub use database::{Change, Changes, Database, Error, PolicyChange, PolicyKey, PolicyName};
+pub use database::{
+    Change, Changes, Database, Error, LinkDown, PolicyChange, PolicyKey, PolicyName,
+};
+pub use devices::{DeviceCounts, DeviceEvent, DeviceRefusal, Devices};
 pub use drop_reason::{DropReason, XfrmCounter};
 pub use esp::single::{Decapsulated, Encapsulation, Measured, decapsulate};
 pub use event::Event;

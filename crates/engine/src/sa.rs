@@ -25,7 +25,8 @@ use once_cell::race::OnceBox;
 use uxfrm_crypto::{SaKey, Transform};
 
 use crate::{
-    Direction, DropReason, Family, Moment, ReplayConfig, Reqid, SaConfig, SaId, SaTransform,
+    Attachment, Budget, DeviceCounts, DeviceId, Direction, DropReason, Family, Limits, Moment,
+    OffloadKind, ReplayConfig, Reqid, SaConfig, SaId, SaTransform,
 };
 use aevent::{Aevents, Cause, Thresholds};
 use config::SaFlags;
@@ -54,6 +55,7 @@ pub struct Sa {
     added: AtomicU64,
     reqid: Reqid,
     acquire_seq: u32,
+    attachment: Option<Attachment>,
 }
 
 /// What a state has that carries packets.
@@ -111,6 +113,7 @@ impl Sa {
             added: now.0.into(),
             reqid: config.reqid,
             acquire_seq: config.acquire_seq,
+            attachment: None,
         });
         if let Some(sa) = Arc::get_mut(&mut new) {
             let SaTransform { encryption_key, authentication_key, .. } = &config.transform;
@@ -356,6 +359,53 @@ impl Sa {
         self.live().usage.count_failure(reason);
     }
 
+    /// Where it is on a device; `None`: nowhere.
+    #[must_use]
+    #[inline]
+    pub fn attachment(&self) -> Option<Attachment> {
+        self.attachment
+    }
+
+    /// The device that does all of its work; `None` when that is done here.
+    #[must_use]
+    #[inline]
+    pub fn packet_device(&self) -> Option<DeviceId> {
+        self.attachment.filter(|place| place.kind == OffloadKind::Packet).map(|place| place.device)
+    }
+
+    /// The same state with its place, before others see it.
+    pub(crate) fn on(mut self: Arc<Self>, place: Option<Attachment>) -> Arc<Self> {
+        if let Some(sa) = Arc::get_mut(&mut self) {
+            sa.attachment = place;
+        }
+        self
+    }
+
+    /// Whether a device counts its packets.
+    pub(crate) fn counts_elsewhere(&self) -> bool {
+        self.packet_device().is_some()
+    }
+
+    /// Whether it has limits that a device's counts are to be held against.
+    pub(crate) fn looks_elsewhere(&self) -> bool {
+        let Limits { bytes, packets, .. } = self.words.limits;
+        let ends = |budget: Budget| budget.soft.min(budget.hard) != u64::MAX;
+        self.counts_elsewhere() && (ends(bytes) || ends(packets))
+    }
+
+    /// Takes over what a device has counted.
+    pub(crate) fn take_over(&self, counts: &DeviceCounts) {
+        self.live().usage.take_over(counts);
+        if counts.sent > 0 {
+            self.sequence().skip_to(counts.sent);
+        }
+    }
+
+    /// Holds its counts against its limits: [`Usage::check`].
+    pub(crate) fn check_limits(&self) -> Charge {
+        self.live().usage.check(&self.words.limits)
+    }
+
     /// Moves on to `next`: [`Usage::advance`].
     pub(crate) fn advance(&self, next: Lifecycle) -> bool {
         self.live().usage.advance(next)
@@ -414,6 +464,7 @@ impl Sa {
             added: AtomicU64::new(0),
             reqid: self.reqid,
             acquire_seq: self.acquire_seq,
+            attachment: self.attachment,
         });
         if let Some(sa) = Arc::get_mut(&mut new) {
             let (encryption, authentication) = self.keys.expose();

@@ -5,7 +5,7 @@ pub mod policy;
 pub mod table;
 pub mod template;
 
-mod check;
+pub(crate) mod check;
 pub(crate) mod classifier;
 mod ends;
 pub(crate) mod ledger;

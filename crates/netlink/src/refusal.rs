@@ -66,7 +66,7 @@ impl From<uxfrm_engine::Error> for Refusal {
         let wordless = matches!(
             error,
             Error::Exists | Error::NoSuchState | Error::NoSuchPolicy | Error::Update
-        );
+        ) || matches!(&error, Error::Device(refusal) if refusal.text.is_empty());
         let text = (!wordless).then(|| Cow::Owned(error.to_string()));
         Self { errno: error.errno(), text, offset: None }
     }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use uxfrm_crypto::SaKey;
 
-use super::{Database, Error, PolicyKey};
+use super::{Database, Error, PolicyKey, PolicyName, offload::Seat};
 use crate::{
-    Counters, Defaults, Lifecycle, Mark, Moment, Policy, PolicyEntry, PolicyKind, Sa, SaConfig,
-    SaId, SaMove, SaProtocol, SaTransform, SaWords, sa::check,
+    Action, Attachment, Counters, Defaults, Lifecycle, Mark, Moment, Policy, PolicyEntry,
+    PolicyKind, Sa, SaConfig, SaId, SaMove, SaProtocol, SaTransform, SaWords, sa::check,
 };
 
 /// A change under way: whatever is done through it, workers see all of it at once when [`Database::apply`] returns.
@@ -18,17 +18,25 @@ pub struct Change<'a> {
     pub(super) changed: bool,
 }
 
+/// A state, what it becomes, and where.
+type Moved = (Arc<Sa>, SaConfig, Option<Attachment>);
+
+/// Numbers that a device may use between being asked for its counts and being told that a state moves: far more than it can.
+const AHEAD: u64 = 1 << 20;
+
 impl Change<'_> {
     /// `ip xfrm state add` (`XFRM_MSG_NEWSA`). A state without selector gets its own family's, unless it says `af-unspec`.
     ///
     /// # Errors
     /// What [`Error`] says of states; [`Error::Exists`] when destination, SPI, protocol and mark find one.
     pub fn add_sa(&mut self, config: SaConfig) -> Result<Arc<Sa>, Error> {
-        let config = self.checked(config)?;
+        let mut config = self.checked(config)?;
+        let place = self.database.attach_state(&mut config)?;
         if self.find_sa(config.id, config.mark).is_some() {
+            self.database.detach_state(place);
             return Err(Error::Exists);
         }
-        let sa = Sa::new(&config, self.words(&config), self.now);
+        let sa = Sa::new(&config, self.words(&config), self.now).on(place);
         self.database.insert_sa(&sa);
         self.changed = true;
         self.database.wake_for(&sa, self.now);
@@ -43,7 +51,10 @@ impl Change<'_> {
     /// What [`Error`] says of states; [`Error::NoSuchState`] without such a state or with another direction;
     /// [`Error::Update`] for another encapsulation type and for a state that has expired.
     pub fn update_sa(&mut self, config: SaConfig) -> Result<Arc<Sa>, Error> {
-        let config = self.checked(config)?;
+        let mut config = self.checked(config)?;
+        // The device may refuse it, but the state that it has goes on.
+        let place = self.database.attach_state(&mut config)?;
+        self.database.detach_state(place);
         let old = self.find_sa(config.id, config.mark).cloned().ok_or(Error::NoSuchState)?;
         if old.config().direction != config.direction {
             return Err(Error::NoSuchState);
@@ -113,14 +124,36 @@ impl Change<'_> {
             }
             moved.push((old, config));
         }
+        let moved = self.reattach(moved)?;
         self.changed |= !moved.is_empty();
-        Ok(moved.into_iter().map(|(old, config)| self.settle(&old, config)).collect())
+        let settled =
+            moved.into_iter().map(|(old, config, place)| self.settle(&old, config, place));
+        Ok(settled.collect())
+    }
+
+    /// Gives moved states to the devices that they name: all or none.
+    fn reattach(&mut self, moved: Vec<(Arc<Sa>, SaConfig)>) -> Result<Vec<Moved>, Error> {
+        let mut seated = Vec::new();
+        for (old, mut config) in moved {
+            self.database.update_counts(&old);
+            // A device that numbers itself sends on until it is told.
+            let ahead = if old.packet_device().is_some() { AHEAD } else { 0 };
+            config.replay.sent = old.sequence().last().saturating_add(ahead);
+            match self.database.attach_state(&mut config) {
+                Ok(place) => seated.push((old, config, place)),
+                Err(error) => {
+                    seated.into_iter().for_each(|(.., place)| self.database.detach_state(place));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(seated)
     }
 
     /// Puts a state in another's place.
-    fn settle(&mut self, old: &Arc<Sa>, config: SaConfig) -> Arc<Sa> {
+    fn settle(&mut self, old: &Arc<Sa>, config: SaConfig, place: Option<Attachment>) -> Arc<Sa> {
         let words = self.words(&config);
-        let new = Sa::continuing(old, config, words);
+        let new = Sa::continuing(old, config, words).on(place);
         self.database.remove_sa(old);
         self.database.insert_sa(&new);
         self.database.wake_for(&new, self.now);
@@ -164,11 +197,41 @@ impl Change<'_> {
     /// # Errors
     /// What [`Error`] says of policies; [`Error::Exists`] when direction, kind, selector, mark and if_id are those of another.
     pub fn add_policy(&mut self, policy: Policy) -> Result<Arc<PolicyEntry>, Error> {
-        let entry = self.database.ledger.add(&policy, self.now)?;
+        let seat = self.database.attach_policy(&policy)?;
+        let entry = match self.add_or_replace(&policy, seat) {
+            Ok(entry) => entry,
+            Err(error) => {
+                self.database.detach_policy(seat);
+                return Err(error);
+            }
+        };
+        self.database.seat(entry.index(), seat);
         self.database.put_in(&entry);
         self.changed = true;
         self.database.wake_for_policy(&entry, self.now);
         Ok(entry)
+    }
+
+    /// One that only stands in for another makes room for any of its name.
+    fn add_or_replace(&mut self, policy: &Policy, seat: Seat) -> Result<Arc<PolicyEntry>, Error> {
+        let device = seat.map(|(device, _)| device);
+        match self.database.ledger.add(policy, device, self.now) {
+            Err(Error::Exists) => {}
+            other => return other,
+        }
+        let key = PolicyKey {
+            direction: policy.direction,
+            kind: policy.kind,
+            mark: policy.mark,
+            if_id: policy.if_id,
+            name: PolicyName::Selector(policy.selector),
+        };
+        let stands_in = |entry: &&Arc<PolicyEntry>| self.database.stands_in(entry);
+        let Some(old) = self.database.ledger.find(&key).filter(stands_in).cloned() else {
+            return Err(Error::Exists);
+        };
+        self.database.remove_policy(&old);
+        self.database.ledger.add(policy, device, self.now)
     }
 
     /// Takes back that a policy went: it stands where it stood. Its counts begin anew.
@@ -176,7 +239,19 @@ impl Change<'_> {
     /// # Errors
     /// [`Error::Exists`] when there is another of its name by now.
     pub fn restore_policy(&mut self, entry: &PolicyEntry) -> Result<Arc<PolicyEntry>, Error> {
-        let restored = self.database.ledger.restore(entry)?;
+        let seat = match self.database.attach_policy(&entry.policy()) {
+            // It stood in for one that a device had, and that device takes it no more than before.
+            Err(_) if entry.action() == Action::Block => None,
+            other => other?,
+        };
+        let restored = match self.database.ledger.restore(entry) {
+            Ok(restored) => restored,
+            Err(error) => {
+                self.database.detach_policy(seat);
+                return Err(error);
+            }
+        };
+        self.database.seat(restored.index(), seat);
         self.database.put_in(&restored);
         self.changed = true;
         self.database.wake_for_policy(&restored, self.now);
@@ -188,7 +263,16 @@ impl Change<'_> {
     /// # Errors
     /// What [`Error`] says of policies.
     pub fn update_policy(&mut self, policy: Policy) -> Result<Arc<PolicyEntry>, Error> {
-        let (entry, old) = self.database.ledger.update(&policy, self.now)?;
+        let seat = self.database.attach_policy(&policy)?;
+        let device = seat.map(|(device, _)| device);
+        let (entry, old) = match self.database.ledger.update(&policy, device, self.now) {
+            Ok(both) => both,
+            Err(error) => {
+                self.database.detach_policy(seat);
+                return Err(error);
+            }
+        };
+        self.database.seat(entry.index(), seat);
         if let Some(old) = &old {
             self.database.take_out(old);
         }

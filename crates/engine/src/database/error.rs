@@ -1,5 +1,7 @@
 //! Why a change was refused, with the kernel's errno and words.
 
+use crate::DeviceRefusal;
+
 /// Why a change to the databases was refused. `Display` is the kernel's extended-ACK text, or `strerror`'s where it sends none
 /// (`net/xfrm/xfrm_user.c: verify_newsa_info, verify_newpolicy_info, validate_tmpl`, `xfrm_state.c: __xfrm_init_state`,
 /// `xfrm_device.c`); texts that the kernel does not have say so.
@@ -77,6 +79,9 @@ pub enum Error {
     /// What an update may not do to a state: another encapsulation type, or a state that is no longer valid.
     #[error("Invalid argument")]
     Update,
+    /// What a device says.
+    #[error(transparent)]
+    Device(#[from] DeviceRefusal),
     #[error(transparent)]
     Crypto(#[from] uxfrm_crypto::Error),
 
@@ -94,8 +99,6 @@ pub enum Error {
     TemplateFamily,
     #[error("Unrecognized flags in offload request")]
     PolicyOffloadFlags,
-    #[error("Policy offload is not supported")]
-    PolicyOffload,
 }
 
 /// Linux's numbers, the same on every architecture that uxfrm runs on.
@@ -115,6 +118,7 @@ impl Error {
     pub fn errno(&self) -> i32 {
         use uxfrm_crypto::Error as Crypto;
         match self {
+            Self::Device(refusal) => refusal.errno,
             Self::Exists => number::EEXIST,
             Self::NoSuchState => number::ESRCH,
             Self::NoSuchPolicy => number::ENOENT,

@@ -1,7 +1,7 @@
 //! What a state must fulfil to be added: the kernel's checks in the kernel's order, so that of two faults the same one is named.
 
 use crate::{
-    Direction, Error, Family, Mode, OffloadKind, SaConfig, SaProtocol, Selector, Spi, UdpEncapKind,
+    Direction, Error, Family, Mode, SaConfig, SaProtocol, Selector, Spi, UdpEncapKind,
     sa::{
         config::{SaExtraFlags, SaFlags},
         replay::MAX_WINDOW,
@@ -156,7 +156,7 @@ fn verify_keepalive(config: &SaConfig) -> Result<(), Error> {
     }
 }
 
-/// `net/xfrm/xfrm_device.c: xfrm_dev_state_add`, on a device without offload: `crypto` is then done in software without a word.
+/// `net/xfrm/xfrm_device.c: xfrm_dev_state_add`, up to where the device is looked for.
 fn verify_offload(config: &SaConfig) -> Result<(), Error> {
     let Some(offload) = &config.offload else { return Ok(()) };
     if config.direction.is_some_and(|direction| direction != offload.direction) {
@@ -168,10 +168,7 @@ fn verify_offload(config: &SaConfig) -> Result<(), Error> {
     if config.tfc_padding != 0 {
         return Err(Error::OffloadTfcPadding);
     }
-    match offload.kind {
-        OffloadKind::Crypto => Ok(()),
-        OffloadKind::Packet => Err(Error::PacketOffload(offload.device.clone())),
-    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -9,7 +9,8 @@ use std::{net::IpAddr, sync::Arc};
 use arrayvec::ArrayVec;
 
 use crate::{
-    Cpu, Direction, DropReason, Family, FlowKey, IfId, Mode, Reqid, Sa, SaId, SaProtocol, Spi,
+    Cpu, DeviceId, Direction, DropReason, Family, FlowKey, Handle, IfId, Mode, Reqid, Sa, SaId,
+    SaProtocol, Spi,
     sa::{config::SaFlags, usage::Lifecycle, words::SaWords},
 };
 use index::{Index, Key};
@@ -23,6 +24,8 @@ pub struct Sad {
     wild: Index<AnyDestination>,
     /// Those without.
     outbound: Index<Peer>,
+    /// Those on devices.
+    attached: Index<Seat>,
     wild_len: usize,
     len: usize,
     turns: u64,
@@ -45,6 +48,10 @@ struct AnyDestination {
     family: Family,
     protocol: SaProtocol,
 }
+
+/// A device, and what it calls a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Seat(Option<(DeviceId, Handle)>);
 
 /// What an outbound packet wants of a state: a template with its addresses worked out, and the packet's flow.
 #[derive(Clone, Copy, Debug)]
@@ -118,10 +125,37 @@ impl Sad {
     /// # Errors
     /// [`DropReason::OutNoState`]; [`DropReason::OutStateDirection`] when the choice has `dir in`.
     pub fn outbound(&self, query: &OutboundQuery<'_>) -> Result<&Arc<Sa>, DropReason> {
+        self.outbound_on(None, query)
+    }
+
+    /// As [`Sad::outbound`], for a policy that a device has: only states of kind *packet* that the same device has. Without a device only those
+    /// that are none's.
+    ///
+    /// # Errors
+    /// As [`Sad::outbound`].
+    pub fn outbound_on(
+        &self,
+        device: Option<DeviceId>,
+        query: &OutboundQuery<'_>,
+    ) -> Result<&Arc<Sa>, DropReason> {
+        self.outbound_where(query, |sa| sa.packet_device() == device)
+    }
+
+    /// Whether there is a state for a packet but for the device that has it, or has it not.
+    #[must_use]
+    pub fn is_elsewhere(&self, query: &OutboundQuery<'_>) -> bool {
+        self.outbound_where(query, |_| true).is_ok()
+    }
+
+    fn outbound_where(
+        &self,
+        query: &OutboundQuery<'_>,
+        is_there: impl Fn(&Sa) -> bool,
+    ) -> Result<&Arc<Sa>, DropReason> {
         let (mut own, mut wildcard): (Option<&Arc<Sa>>, Option<&Arc<Sa>>) = (None, None);
         self.outbound.each(&query.peer(), &mut |sa| {
             let best = if sa.source().is_unspecified() { &mut wildcard } else { &mut own };
-            if query.fits(sa) && best.is_none_or(|best| query.prefers(sa, best)) {
+            if is_there(sa) && query.fits(sa) && best.is_none_or(|best| query.prefers(sa, best)) {
                 *best = Some(sa);
             }
         });
@@ -130,6 +164,18 @@ impl Sad {
             return Err(DropReason::OutStateDirection);
         }
         Ok(sa)
+    }
+
+    /// The state that a device calls so.
+    #[must_use]
+    #[inline]
+    pub fn attached(&self, device: DeviceId, handle: Handle) -> Option<&Arc<Sa>> {
+        self.attached.youngest(&Seat(Some((device, handle))), |_| true)
+    }
+
+    /// All states that devices have, in no order.
+    pub fn all_attached(&self) -> impl Iterator<Item = &Arc<Sa>> {
+        self.attached.states()
     }
 
     /// The state that an id and a mark find (`XFRM_MSG_GETSA`).
@@ -171,6 +217,9 @@ impl Sad {
         sa.set_turn(self.turns);
         self.by_id.insert(sa);
         self.insert_by_use(sa);
+        if sa.attachment().is_some() {
+            self.attached.insert(sa);
+        }
         self.len += 1;
     }
 
@@ -179,6 +228,9 @@ impl Sad {
         let Some(held) = self.generation(sa).cloned() else { return };
         self.by_id.remove(&held);
         self.remove_by_use(&held);
+        if held.attachment().is_some() {
+            self.attached.remove(&held);
+        }
         self.len -= 1;
     }
 
@@ -192,6 +244,9 @@ impl Sad {
         let Some(held) = self.generation(old).cloned() else { return };
         new.set_turn(held.turn());
         self.by_id.replace(new);
+        if new.attachment().is_some() {
+            self.attached.replace(new);
+        }
         if is_wild(&held) == is_wild(new) && Peer::of(&held) == Peer::of(new) {
             match is_wild(new) {
                 true => self.wild.replace(new),
@@ -253,6 +308,13 @@ impl Key for Peer {
         let SaId { destination, protocol, .. } = sa.id();
         let SaWords { if_id, mode, .. } = *sa.config();
         Self { destination, reqid: sa.reqid(), if_id, mode, protocol }
+    }
+}
+
+impl Key for Seat {
+    #[inline]
+    fn of(sa: &Sa) -> Self {
+        Self(sa.attachment().map(|place| (place.device, place.handle)))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use crate::{Budget, DropReason, Limits, Moment};
+use crate::{Budget, DeviceCounts, DropReason, Limits, Moment};
 
 /// How far a state is in its life (`km.state` and `km.dying` of the kernel). A deleted state is in no snapshot any more; batches under way
 /// may still use it.
@@ -111,6 +111,30 @@ impl Usage {
         self.bytes.store(bytes, Ordering::Relaxed);
         self.packets.store(packets, Ordering::Relaxed);
         self.first_used.store(first_used.map_or(NEVER, |moment| moment.0), Ordering::Relaxed);
+    }
+
+    /// Takes over what a device has counted. A device counts up only.
+    pub(super) fn take_over(&self, counts: &DeviceCounts) {
+        let DeviceCounts { packets, bytes, first_used, last_used, failures, .. } = *counts;
+        self.set(bytes, packets, first_used);
+        self.last_used.store(last_used.map_or(NEVER, |moment| moment.0), Ordering::Relaxed);
+        self.replay_window.store(failures.replay_window, Ordering::Relaxed);
+        self.replay.store(failures.replay, Ordering::Relaxed);
+        self.integrity_failed.store(failures.integrity_failed, Ordering::Relaxed);
+    }
+
+    /// Holds what was counted elsewhere against limits, as `net/xfrm/xfrm_state.c: xfrm_state_check_expire` does: [`Charge::HardLimit`]
+    /// and [`Charge::SoftLimit`] once each.
+    pub(super) fn check(&self, limits: &Limits) -> Charge {
+        let tally = Tally { packets: self.packets(), bytes: self.bytes() };
+        if tally.reaches(limits, |budget| budget.hard) {
+            return match self.advance(Lifecycle::Expired) {
+                true => Charge::HardLimit,
+                false => Charge::Expired,
+            };
+        }
+        let soft = tally.reaches(limits, |budget| budget.soft);
+        if soft && self.advance(Lifecycle::Dying) { Charge::SoftLimit } else { Charge::Ok }
     }
 
     /// How far the state is.

@@ -22,9 +22,8 @@ pub(crate) fn verify(policy: &Policy) -> Result<(), Error> {
         .iter()
         .try_fold(family, |family, template| inner_to_outer(policy, template, family))?;
     match policy.offload.as_ref().map(|offload| offload.kind) {
-        None => Ok(()),
+        None | Some(OffloadKind::Packet) => Ok(()),
         Some(OffloadKind::Crypto) => Err(Error::PolicyOffloadFlags),
-        Some(OffloadKind::Packet) => Err(Error::PolicyOffload),
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{
 
 use super::{ends::Ends, terms::Terms};
 use crate::{
-    Action, Direction, Family, FlowKey, IfId, Limits, Mark, Moment, OffloadKind, Policy,
+    Action, DeviceId, Direction, Family, FlowKey, IfId, Limits, Mark, Moment, OffloadKind, Policy,
     PolicyFlags, PolicyIndex, PolicyKey, PolicyKind, PolicyName, PortMask, Priority, Selector,
     Template,
 };
@@ -215,6 +215,12 @@ impl PolicyEntry {
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.terms.limits()
+    }
+
+    /// The device that has it, or had it until it went down.
+    #[must_use]
+    pub fn device(&self) -> Option<DeviceId> {
+        self.terms.device()
     }
 
     /// The index it was given; the lowest three bits are the direction.

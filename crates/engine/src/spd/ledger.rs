@@ -7,8 +7,8 @@ use hashbrown::HashTable;
 
 use super::{check, entry::Admission, terms::AllTerms};
 use crate::{
-    Direction, Error, IfId, Mark, Moment, Policy, PolicyEntry, PolicyIndex, PolicyKey, PolicyKind,
-    PolicyName, Selector,
+    DeviceId, Direction, Error, IfId, Mark, Moment, Policy, PolicyEntry, PolicyIndex, PolicyKey,
+    PolicyKind, PolicyName, Selector,
 };
 
 /// All policies.
@@ -31,13 +31,18 @@ type Name = (Direction, PolicyKind, Selector, Mark, IfId);
 
 impl Ledger {
     /// Adds a policy whose name is new.
-    pub(crate) fn add(&mut self, policy: &Policy, now: Moment) -> Result<Arc<PolicyEntry>, Error> {
+    pub(crate) fn add(
+        &mut self,
+        policy: &Policy,
+        device: Option<DeviceId>,
+        now: Moment,
+    ) -> Result<Arc<PolicyEntry>, Error> {
         check::verify(policy)?;
         if self.named(&name(policy)).is_some() {
             return Err(Error::Exists);
         }
         let place = (self.index(policy), self.next_age());
-        Ok(self.insert(policy, place, now))
+        Ok(self.insert(policy, device, place, now))
     }
 
     /// Adds a policy that was in before, by the number that it had, where it stood, and as old as it was.
@@ -47,7 +52,7 @@ impl Ledger {
             return Err(Error::Exists);
         }
         let place = (self.index(&policy), entry.place().age());
-        Ok(self.insert(&policy, place, entry.added()))
+        Ok(self.insert(&policy, entry.device(), place, entry.added()))
     }
 
     /// Adds a policy; one of the same name gives it its index and goes. With the same priority it stands where that stood, with another
@@ -55,6 +60,7 @@ impl Ledger {
     pub(crate) fn update(
         &mut self,
         policy: &Policy,
+        device: Option<DeviceId>,
         now: Moment,
     ) -> Result<(Arc<PolicyEntry>, Option<Arc<PolicyEntry>>), Error> {
         check::verify(policy)?;
@@ -65,7 +71,7 @@ impl Ledger {
         }
         let place = old.as_ref().map(|old| old.place()).filter(|old| old.suits(policy));
         let age = place.map_or_else(|| self.next_age(), |old| old.age());
-        Ok((self.insert(policy, (index, age), now), old))
+        Ok((self.insert(policy, device, (index, age), now), old))
     }
 
     /// The policy of that name.
@@ -110,6 +116,7 @@ impl Ledger {
     fn insert(
         &mut self,
         policy: &Policy,
+        device: Option<DeviceId>,
         (index, age): (PolicyIndex, u64),
         now: Moment,
     ) -> Arc<PolicyEntry> {
@@ -117,7 +124,7 @@ impl Ledger {
             self.entries.push(None);
             u32::try_from(self.entries.len() - 1).unwrap_or(u32::MAX)
         });
-        let terms = self.terms.share(policy);
+        let terms = self.terms.share(policy, device);
         let admission = Admission { index, slot, age, added: now, terms };
         let entry = Arc::new(PolicyEntry::new(policy, admission));
         let (name, number) = (self.hash(&name(policy)), self.hash(&index));
@@ -185,7 +192,7 @@ mod tests {
         let mut policy = policy(Direction::Out, 1);
         policy.selector.source_port = crate::PortMask::exactly(port);
         policy.mark = Mark { value: mark, mask: 1 };
-        ledger.add(&policy, Moment(0)).unwrap()
+        ledger.add(&policy, None, Moment(0)).unwrap()
     }
 
     #[test]

@@ -6,19 +6,26 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
-use crate::{IfId, Limits, Mark, Offload, Policy, PolicyFlags, Template};
+use crate::{DeviceId, IfId, Limits, Mark, Offload, Policy, PolicyFlags, Template};
 
 /// All that a policy says but its action, its place and its traffic's addresses, protocol and ports.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Terms {
     pub(crate) templates: Box<[Template]>,
     limits: Option<Box<Limits>>,
-    offload: Option<Box<Offload>>,
+    offload: Option<Box<Placed>>,
     pub(crate) mark: Mark,
     pub(crate) if_id: IfId,
     pub(crate) ifindex: u32,
     pub(crate) user: u32,
     pub(crate) flags: PolicyFlags,
+}
+
+/// What a policy says of its device, and which that is.
+#[derive(Debug, PartialEq)]
+struct Placed {
+    offload: Offload,
+    device: Option<DeviceId>,
 }
 
 /// The terms of all policies, each once.
@@ -36,11 +43,12 @@ struct Used {
 }
 
 impl Terms {
-    pub(crate) fn of(policy: &Policy) -> Self {
+    pub(crate) fn of(policy: &Policy, device: Option<DeviceId>) -> Self {
+        let placed = |offload| Box::new(Placed { offload, device });
         Self {
             templates: policy.templates.as_slice().into(),
             limits: (policy.limits != Limits::default()).then(|| Box::new(policy.limits)),
-            offload: policy.offload.clone().map(Box::new),
+            offload: policy.offload.clone().map(placed),
             mark: policy.mark,
             if_id: policy.if_id,
             ifindex: policy.selector.ifindex,
@@ -54,7 +62,11 @@ impl Terms {
     }
 
     pub(crate) fn offload(&self) -> Option<&Offload> {
-        self.offload.as_deref()
+        self.offload.as_deref().map(|placed| &placed.offload)
+    }
+
+    pub(crate) fn device(&self) -> Option<DeviceId> {
+        self.offload.as_deref()?.device
     }
 
     /// By what differs most often.
@@ -66,8 +78,8 @@ impl Terms {
 
 impl AllTerms {
     /// Those of one more policy.
-    pub(crate) fn share(&mut self, policy: &Policy) -> Arc<Terms> {
-        let terms = Terms::of(policy);
+    pub(crate) fn share(&mut self, policy: &Policy, device: Option<DeviceId>) -> Arc<Terms> {
+        let terms = Terms::of(policy, device);
         let Self { table, hasher } = self;
         let hash = terms.hash(hasher);
         if let Some(used) = table.find_mut(hash, |used| *used.terms == terms) {

@@ -76,7 +76,6 @@ const REFUSED: &[(Fault, i32, &str)] = &[
         EINVAL, "XFRM if_id is not supported in RX path"),
     (|sa| { sa.tfc_padding = 8; sa.offload = offload(OffloadKind::Crypto, Direction::Out); },
         EINVAL, "TFC padding can't be offloaded"),
-    (|sa| sa.offload = offload(OffloadKind::Packet, Direction::Out), EINVAL, "Device eth4 doesn't support packet offload"),
 ];
 
 #[rustfmt::skip]
@@ -91,6 +90,7 @@ const ACCEPTED: &[Fault] = &[
     |sa| sa.encap = encap(UdpEncapKind::Esp),
     |sa| sa.encap = encap(UdpEncapKind::NonIke),
     |sa| sa.offload = offload(OffloadKind::Crypto, Direction::Out),
+    |sa| sa.offload = offload(OffloadKind::Packet, Direction::Out),
     |sa| sa.selector = Some(Selector::any(crate::Family::V6)),
     |sa| sa.flags |= SaFlags::AF_UNSPEC,
     |sa| sa.tfc_padding = 1400,

@@ -1,0 +1,223 @@
+//! States and policies on devices: given with what is added, taken back with what goes, and what devices have to say about them.
+//!
+//! Mirrors `net/xfrm/xfrm_device.c`. One thing differs: when a device goes down, Linux lets its policies go and their traffic with them, in plain.
+//! Here a policy that blocks stands in for each until a policy of its name is added again ([`LinkDown`]).
+
+use std::{collections::HashMap, sync::Arc};
+
+use super::Database;
+use crate::{
+    Action, Attachment, Charge, DeviceEvent, DeviceId, DeviceRefusal, Devices, Error, Event,
+    Handle, Lifecycle, Moment, OffloadKind, Policy, PolicyEntry, PolicyIndex, Sa, SaConfig,
+    devices::NoDevices,
+};
+
+/// What becomes of the traffic of a device's policies when the device goes down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LinkDown {
+    /// It is blocked until a policy of the same name is added again: a policy without templates and with action block stands in.
+    #[default]
+    Block,
+    /// As in Linux: what other policies say, or the default.
+    Release,
+}
+
+/// The devices, and which policies they have.
+#[derive(Debug)]
+pub(super) struct Offloads {
+    devices: Box<dyn Devices>,
+    policies: HashMap<PolicyIndex, (DeviceId, Handle)>,
+    link_down: LinkDown,
+}
+
+impl Default for Offloads {
+    fn default() -> Self {
+        Self {
+            devices: Box::new(NoDevices),
+            policies: HashMap::new(),
+            link_down: LinkDown::default(),
+        }
+    }
+}
+
+/// A policy's place on a device.
+pub(super) type Seat = Option<(DeviceId, Handle)>;
+
+impl Database {
+    /// States and policies that are added from now on find these devices.
+    pub fn set_devices(&mut self, devices: Box<dyn Devices>) {
+        self.offloads.devices = devices;
+    }
+
+    /// What becomes of traffic when a device goes down from now on.
+    pub fn set_link_down(&mut self, link_down: LinkDown) {
+        self.offloads.link_down = link_down;
+    }
+
+    /// Takes over what a device has counted for a state of kind *packet*; for others does nothing (`xfrm_dev_state_update_stats`).
+    pub fn update_counts(&mut self, sa: &Sa) {
+        let Some(place) = sa.attachment().filter(|place| place.kind == OffloadKind::Packet) else {
+            return;
+        };
+        if let Some(counts) = self.offloads.devices.counts(place.device, place.handle) {
+            sa.take_over(&counts);
+        }
+    }
+
+    /// A device said something. What key managers are to hear of it is added to `events`.
+    pub fn hear(
+        &mut self,
+        device: DeviceId,
+        event: DeviceEvent,
+        now: Moment,
+        events: &mut Vec<Event>,
+    ) {
+        let changed = match event {
+            DeviceEvent::Limit(handle) => {
+                let sa = self.next.sad.attached(device, handle).cloned();
+                sa.is_some_and(|sa| self.look_at_limits(&sa, events))
+            }
+            DeviceEvent::SequenceEnd(handle) => {
+                let sa = self.next.sad.attached(device, handle).cloned();
+                sa.is_some_and(|sa| self.end(&sa, events))
+            }
+            DeviceEvent::Down => self.lose(device, now),
+        };
+        if changed {
+            self.settle_policies();
+            self.advance();
+        }
+    }
+
+    /// `xfrm_state_check_expire`: true when the state is removed.
+    pub(super) fn look_at_limits(&mut self, sa: &Arc<Sa>, events: &mut Vec<Event>) -> bool {
+        self.update_counts(sa);
+        match sa.check_limits() {
+            Charge::HardLimit => {
+                events.push(Event::SaHardLimit(sa.id()));
+                self.remove_sa(sa);
+                true
+            }
+            Charge::SoftLimit => {
+                events.push(Event::SaSoftLimit(sa.id()));
+                false
+            }
+            Charge::Ok | Charge::Crossing | Charge::Expired => false,
+        }
+    }
+
+    fn end(&mut self, sa: &Arc<Sa>, events: &mut Vec<Event>) -> bool {
+        self.update_counts(sa);
+        if sa.advance(Lifecycle::Expired) {
+            events.push(Event::SaHardLimit(sa.id()));
+        }
+        self.remove_sa(sa);
+        true
+    }
+
+    /// `xfrm_dev_down`: true when anything was on the device.
+    fn lose(&mut self, device: DeviceId, now: Moment) -> bool {
+        let is_on = |place: Attachment| place.device == device;
+        let states: Vec<_> = self.next.sad.all_attached().cloned().collect();
+        let states: Vec<_> =
+            states.into_iter().filter(|sa| sa.attachment().is_some_and(is_on)).collect();
+        for sa in &states {
+            // So that what comes still hears of the last counts.
+            self.update_counts(sa);
+            self.remove_sa(sa);
+        }
+        let has = |entry: &&Arc<PolicyEntry>| {
+            let place = self.offloads.policies.get(&entry.index());
+            place.is_some_and(|(on, _)| *on == device)
+        };
+        let policies: Vec<_> = self.ledger.iter().filter(has).cloned().collect();
+        for entry in &policies {
+            self.lose_policy(entry, device, now);
+        }
+        !states.is_empty() || !policies.is_empty()
+    }
+
+    fn lose_policy(&mut self, entry: &Arc<PolicyEntry>, device: DeviceId, now: Moment) {
+        self.unseat(entry);
+        match self.offloads.link_down {
+            LinkDown::Release => self.remove_policy(entry),
+            LinkDown::Block => {
+                let policy = Policy {
+                    action: Action::Block,
+                    templates: Vec::new(),
+                    limits: crate::Limits::default(),
+                    ..entry.policy()
+                };
+                // A policy without templates and with another's name is right.
+                let Ok((stand_in, old)) = self.ledger.update(&policy, Some(device), now) else {
+                    return;
+                };
+                if let Some(old) = &old {
+                    self.take_out(old);
+                }
+                self.put_in(&stand_in);
+            }
+        }
+    }
+
+    /// Whether a policy only stands in for one that a device had.
+    pub(super) fn stands_in(&self, entry: &PolicyEntry) -> bool {
+        entry.device().is_some() && !self.offloads.policies.contains_key(&entry.index())
+    }
+
+    /// Gives a state to the device that it names. What is to be done in software asks for nothing any more.
+    pub(super) fn attach_state(
+        &mut self,
+        config: &mut SaConfig,
+    ) -> Result<Option<Attachment>, Error> {
+        let Some(offload) = &config.offload else { return Ok(None) };
+        let refused = |refusal: DeviceRefusal| match offload.kind {
+            OffloadKind::Packet if refusal.text.is_empty() => {
+                Error::PacketOffload(offload.device.clone())
+            }
+            OffloadKind::Packet | OffloadKind::Crypto => Error::Device(refusal),
+        };
+        let place = self.offloads.devices.attach_state(config).map_err(refused)?;
+        if place.is_none() {
+            config.offload = None;
+        }
+        Ok(place)
+    }
+
+    pub(super) fn detach_state(&mut self, place: Option<Attachment>) {
+        if let Some(Attachment { device, handle, .. }) = place {
+            self.offloads.devices.detach_state(device, handle);
+        }
+    }
+
+    /// Gives a policy to the device that it names, if it names one.
+    pub(super) fn attach_policy(&mut self, policy: &Policy) -> Result<Seat, Error> {
+        if policy.offload.is_none() {
+            return Ok(None);
+        }
+        crate::spd::check::verify(policy)?;
+        self.offloads.devices.attach_policy(policy).map(Some).map_err(Error::Device)
+    }
+
+    pub(super) fn detach_policy(&mut self, seat: Seat) {
+        if let Some((device, handle)) = seat {
+            self.offloads.devices.detach_policy(device, handle);
+        }
+    }
+
+    /// From now on a policy has this place; the one that had its number before loses its own.
+    pub(super) fn seat(&mut self, index: PolicyIndex, seat: Seat) {
+        let old = match seat {
+            Some(seat) => self.offloads.policies.insert(index, seat),
+            None => self.offloads.policies.remove(&index),
+        };
+        self.detach_policy(old);
+    }
+
+    /// A policy goes.
+    pub(super) fn unseat(&mut self, entry: &PolicyEntry) {
+        if entry.device().is_some() {
+            self.seat(entry.index(), None);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The control half of offload: what the database asks of the devices that states and policies name.
+//!
+//! The engine knows no device. Whoever has some implements [`Devices`] (`crates/offload`); the database asks for a place when a state or
+//! policy is added and gives it back when it goes, whichever way it goes. Mirrors `struct xfrmdev_ops` (`include/linux/netdevice.h`) as
+//! `net/xfrm/xfrm_device.c` calls it.
+
+use std::fmt::Debug;
+
+use crate::{Attachment, DeviceId, Failures, Handle, Moment, Policy, SaConfig};
+
+/// Devices that take states and policies.
+pub trait Devices: Debug + Send {
+    /// `xfrm_dev_state_add`, from where the device is looked for: gives a state to the device that it names. `None`: it is done in software,
+    /// without a word, as Linux does with kind *crypto* where the device can't; never with kind *packet*.
+    ///
+    /// # Errors
+    /// A [`DeviceRefusal`]; the device has nothing of it then.
+    fn attach_state(&mut self, state: &SaConfig) -> Result<Option<Attachment>, DeviceRefusal>;
+
+    /// `xdo_dev_state_delete`: the device forgets the state. One that it does not have (any more) is no error.
+    fn detach_state(&mut self, device: DeviceId, handle: Handle);
+
+    /// `xfrm_dev_policy_add`: gives a policy to the device that it names.
+    ///
+    /// # Errors
+    /// A [`DeviceRefusal`]; the device has nothing of it then.
+    fn attach_policy(&mut self, policy: &Policy) -> Result<(DeviceId, Handle), DeviceRefusal>;
+
+    /// `xdo_dev_policy_delete`.
+    fn detach_policy(&mut self, device: DeviceId, handle: Handle);
+
+    /// `xdo_dev_state_update_stats`: what a state of kind *packet* has carried; `None` when the device does not have it (any more).
+    fn counts(&mut self, device: DeviceId, handle: Handle) -> Option<DeviceCounts>;
+}
+
+/// What a device has carried for a state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceCounts {
+    /// Packets, counted as [`Sa::charge`](crate::Sa::charge) would.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The last number sent, 0 for none.
+    pub sent: u64,
+    /// When the first packet was carried.
+    pub first_used: Option<Moment>,
+    /// When the latest packet was carried.
+    pub last_used: Option<Moment>,
+    /// What went wrong.
+    pub failures: Failures,
+}
+
+/// Why a device does not take something: an errno, and the driver's words or the kernel's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct DeviceRefusal {
+    /// Linux's number, positive.
+    pub errno: i32,
+    /// For the extended ACK; empty where the kernel sends no words.
+    pub text: String,
+}
+
+/// What a device has to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceEvent {
+    /// A state may have reached a limit: its counts are to be looked at (`xfrm_state_check_expire` as drivers call it).
+    Limit(Handle),
+    /// A state can send nothing more, as its numbers are used up: it goes as one past its hard limit does.
+    SequenceEnd(Handle),
+    /// The link is down, or the device is gone (`NETDEV_DOWN`, `NETDEV_UNREGISTER`): it has no states and policies any more.
+    Down,
+}
+
+/// Where there are none.
+#[derive(Debug)]
+pub(crate) struct NoDevices;
+
+impl Devices for NoDevices {
+    fn attach_state(&mut self, state: &SaConfig) -> Result<Option<Attachment>, DeviceRefusal> {
+        use crate::OffloadKind;
+        match state.offload.as_ref().map(|offload| offload.kind) {
+            None | Some(OffloadKind::Crypto) => Ok(None),
+            Some(OffloadKind::Packet) => Err(DeviceRefusal::invalid("")),
+        }
+    }
+
+    fn detach_state(&mut self, _: DeviceId, _: Handle) {}
+
+    fn attach_policy(&mut self, _: &Policy) -> Result<(DeviceId, Handle), DeviceRefusal> {
+        Err(DeviceRefusal::invalid("Policy offload is not supported"))
+    }
+
+    fn detach_policy(&mut self, _: DeviceId, _: Handle) {}
+
+    fn counts(&mut self, _: DeviceId, _: Handle) -> Option<DeviceCounts> {
+        None
+    }
+}
+
+impl DeviceRefusal {
+    /// `EINVAL` with words.
+    #[must_use]
+    pub fn invalid(text: &str) -> Self {
+        const EINVAL: i32 = 22;
+        Self { errno: EINVAL, text: text.to_owned() }
+    }
+}
