@@ -4,6 +4,7 @@
 //! worker [keeps](cache) its own bundles.
 
 mod cache;
+mod device;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::esp::layer::{Inside, Layer, Outside, Wrap};
 use crate::sa::usage::Lifecycle;
 use crate::spd::policy::MAX_TEMPLATES;
 use crate::{
-    DropReason, Family, FlowKey, Level, Mark, Mode, Moment, OutboundQuery, PolicyEntry,
+    Attachment, DropReason, Family, FlowKey, Level, Mark, Mode, Moment, OutboundQuery, PolicyEntry,
     PolicyFlags, Sa, SaId, Settings, Snapshot, Spi, Wanted, WireHeaders, pmtu,
 };
 
@@ -46,6 +47,8 @@ pub(crate) struct Bundle {
     pub(crate) spreads: bool,
     /// How far the first byte moves forward in all.
     pub(crate) prefix: usize,
+    /// Where the outermost state's work is done, if not here.
+    pub(crate) device: Option<Attachment>,
     /// When it is to be worked out again; the end of time unless a template of level `use` has no state, or one of a policy with
     /// `flag cpu-acquire` none of this processor: key managers are asked for these again and again.
     until: Moment,
@@ -93,6 +96,7 @@ impl Bundle {
             inner,
             inner_mtu,
             prefix,
+            device: device::device_of(states)?,
             until: Moment(u64::MAX),
         })
     }
@@ -106,6 +110,7 @@ impl Bundle {
             inner_mtu: 0,
             spreads: false,
             prefix: 0,
+            device: None,
             until: Moment(0),
         }
     }
@@ -203,7 +208,7 @@ fn states<'a>(
                 template: place,
                 wanted: Wanted { pcpu, ..wanted(&query, entry.mark(), settings) },
             };
-            match snapshot.sad.outbound(&query) {
+            match snapshot.sad.outbound_on(entry.device(), &query) {
                 Ok(sa) => {
                     if entry.flags().contains(PolicyFlags::CPU_ACQUIRE)
                         && sa.config().pcpu != Some(query.cpu)
@@ -215,6 +220,9 @@ fn states<'a>(
                     states.push(sa);
                 }
                 Err(DropReason::OutNoState) => {
+                    if template.level == Level::Required && device::is_amiss(snapshot, &query) {
+                        return Err(DropReason::OutDeviceMismatch);
+                    }
                     // A state with the very SPI that is wanted, but not the right one (`EEXIST` in `xfrm_state_find`).
                     if !is_taken(snapshot, &query) {
                         missing.push(missing_one(None));

@@ -22,9 +22,13 @@
 //!
 //! 10. **Transmit**: single packets, trains, or fragments of what is larger than the network takes.
 //!
+//! What a device does for a state is left out here, and the packet [handed over](handover) to it: after 5 if it does all, after 7 if it
+//! encrypts.
+//!
 //! Mirrors `net/xfrm/xfrm_policy.c: xfrm_lookup_with_ifid` and `net/xfrm/xfrm_output.c: xfrm_output_one`.
 
 mod frame;
+mod handover;
 mod jobs;
 mod number;
 mod transmit;
@@ -45,6 +49,7 @@ use crate::{
     Action, AnswerId, Direction, DropReason, FlowKey, PolicyCache, Ruling, Settings, Snapshot, Spi,
     Stage, Watch,
 };
+use handover::Sealer;
 use jobs::Jobs;
 use waiting::Waiting;
 
@@ -91,6 +96,7 @@ struct Item {
     stride: u32,
     /// What the next header outward is made from.
     inside: Inside,
+    sealer: Sealer,
 }
 
 /// The batch's packets before they are touched, one place each: their headers, their flows, and what is known of those.
@@ -106,6 +112,7 @@ struct Ahead {
 struct Head {
     inside: Inside,
     fragment: bool,
+    options: bool,
     total_len: u32,
 }
 
@@ -387,6 +394,9 @@ impl Outbound {
         bench: &mut Bench<'_>,
     ) {
         let bundle = self.cache.bundle(place);
+        if let Some(device) = bundle.device {
+            return self.enter_device(packet, plan, head, place, (device, bench));
+        }
         let mut inside = head.inside;
         if bundle.spreads {
             inside.source_port = flow.source_port(bench.settings.port_seed);
@@ -456,6 +466,10 @@ impl Outbound {
             item.at -= narrow(layer.front());
             let after = layer.after(&inside);
             item.inside = after;
+            if item.sealer == Sealer::Device && depth + 1 == bundle.layers.len() {
+                item.wrap_for_device(layer, (&inside, &after), &mut self.ident);
+                continue;
+            }
             let (at, len) = (item.at as usize, item.len as usize);
             if item.count != 1 {
                 item.len = narrow(layer.sealed_len(len, &inside));
@@ -527,7 +541,8 @@ impl Head {
     #[inline(always)]
     fn of(ip: &IpPacket) -> Self {
         let inside = Inside::of(ip);
-        Self { inside, fragment: ip.is_fragment(), total_len: narrow(ip.total_len) }
+        let (fragment, options) = (ip.is_fragment(), ip.has_options);
+        Self { inside, fragment, options, total_len: narrow(ip.total_len) }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use uxfrm_packet::{PacketBuf, Pool, SegmentPlan, Segments, SizeClass};
 
+use super::handover::Sealer;
 use super::{Item, Outbound, narrow};
 use crate::DropReason;
 use crate::bundle::{Bundle, Frame};
@@ -14,7 +15,7 @@ const MAX_DATAGRAMS: usize = 64;
 const MAX_TRAIN: usize = 65_000;
 
 /// Some segments of a plan, to go into one buffer.
-struct Cut {
+pub(super) struct Cut {
     from: usize,
     count: usize,
     frame: Frame,
@@ -131,6 +132,7 @@ impl Item {
             last_len: narrow(len),
             stride: narrow(frame.total),
             inside,
+            sealer: Sealer::Engine,
         }
     }
 }
@@ -150,8 +152,18 @@ fn cuts(
 }
 
 impl Cut {
+    /// One segment.
+    pub(super) const fn one(k: usize, frame: Frame) -> Self {
+        Self { from: k, count: 1, frame, last: frame.total }
+    }
+
     /// The segments in a buffer of their own, with room around each.
-    fn write(&self, plan: &SegmentPlan, source: &PacketBuf, pool: &mut Pool) -> Option<PacketBuf> {
+    pub(super) fn write(
+        &self,
+        plan: &SegmentPlan,
+        source: &PacketBuf,
+        pool: &mut Pool,
+    ) -> Option<PacketBuf> {
         let Frame { prefix, total: stride } = self.frame;
         let total = stride * (self.count - 1) + self.last;
         let mut train = pool.take(SizeClass::holding(total));

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Segments};
 
 use super::frame::train_of;
+use super::handover::Sealer;
 use super::{Item, Outbound};
 use crate::esp::layer::{Inside, Layer, Outside, Wrap};
 use crate::fragments::split::{Cut, split};
@@ -33,6 +34,9 @@ impl Outbound {
             item.packet.mark = layer.output_mark.applied_to(item.packet.mark);
         }
         item.packet.checksum = Checksum::AsIs;
+        if let (Sealer::Device, Some(device)) = (item.sealer, bundle.device) {
+            return self.hand_sealed(item, device, bench);
+        }
         item.packet.segments = train_of(item.count as usize, item.stride as usize);
         self.traffic.sent += u64::from(item.count);
         let inside = item.inside;

@@ -1,0 +1,136 @@
+//! Packets whose state a device has: how they get there ([`crate::handover`] has the contract).
+//!
+//! Mirrors `net/xfrm/xfrm_device.c: xfrm_dev_offload_ok` and `net/xfrm/xfrm_output.c: xfrm_output`: kind *crypto* is done in software where the
+//! device would not take a packet, kind *packet* never.
+
+use uxfrm_packet::{PacketBuf, SegmentPlan};
+
+use super::frame::{Cut, train_of};
+use super::{Head, Item, Outbound};
+use crate::bundle::{Bundle, Frame};
+use crate::esp::encapsulate::{self, Stamp};
+use crate::esp::layer::{Inside, Layer};
+use crate::worker::Bench;
+use crate::{Attachment, DropReason, Handed, Handover, OffloadKind, Segmentation, Task};
+
+/// Who does the work of a packet's outermost layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sealer {
+    /// The crypto library.
+    Engine,
+    /// The device that the bundle names.
+    Device,
+}
+
+impl Outbound {
+    /// 5 PMTU, of a packet that is for a device.
+    #[inline(never)]
+    pub(super) fn enter_device(
+        &mut self,
+        packet: PacketBuf,
+        plan: Option<&SegmentPlan>,
+        head: &Head,
+        place: u32,
+        (device, bench): (Attachment, &mut Bench<'_>),
+    ) {
+        let bundle = self.cache.bundle(place);
+        let (limit, transport) = (bundle.limit(head.inside.version), bundle.is_transport());
+        let count = plan.map_or(1, SegmentPlan::count);
+        let fits = plan.map_or(packet.len(), |plan| plan.len(0)) <= limit;
+        if head.fragment && transport {
+            return self.discard(packet, count, DropReason::OutModeMismatch, bench);
+        }
+        if !fits && head.inside.dont_fragment {
+            return self.refuse_size(packet, plan, limit, bench);
+        }
+        let taken = fits && !head.fragment && !head.options;
+        match device.kind {
+            OffloadKind::Packet if !taken => {
+                self.discard(packet, count, DropReason::OutDeviceUnfit, bench);
+            }
+            OffloadKind::Packet => self.hand_plain(packet, plan, place, (device, bench)),
+            OffloadKind::Crypto => {
+                let first = self.items.len();
+                self.place(packet, plan, head.inside, place, bench);
+                let sealer = if taken { Sealer::Device } else { Sealer::Engine };
+                self.items[first..].iter_mut().for_each(|item| item.sealer = sealer);
+            }
+        }
+    }
+
+    /// A plain packet of kind *packet*; a super-packet whole if the device cuts it.
+    fn hand_plain(
+        &mut self,
+        mut packet: PacketBuf,
+        plan: Option<&SegmentPlan>,
+        place: u32,
+        (device, bench): (Attachment, &mut Bench<'_>),
+    ) {
+        let mark = self.cache.bundle(place).mark(packet.mark);
+        packet.mark = mark;
+        match plan {
+            Some(plan) if device.segmentation == Segmentation::Engine => {
+                for k in 0..plan.count() {
+                    let frame = Frame { prefix: 0, total: plan.len(k) };
+                    match Cut::one(k, frame).write(plan, &packet, bench.pool) {
+                        Some(piece) => self.hand(piece, 1, device.over(Task::Protect), bench),
+                        None => bench.refuse(&mut self.traffic, 1, DropReason::OutNoRoom),
+                    }
+                }
+                bench.pool.give(packet);
+            }
+            Some(plan) => {
+                self.hand(packet, plan.count() as u64, device.over(Task::Protect), bench);
+            }
+            None => self.hand(packet, 1, device.over(Task::Protect), bench),
+        }
+    }
+
+    /// 10 Transmit, of an item that only lacks its outermost encryption.
+    pub(super) fn hand_sealed(&mut self, item: Item, device: Attachment, bench: &mut Bench<'_>) {
+        let over = device.over(Task::Encrypt { sequence: item.sequence });
+        let mut packet = item.packet;
+        packet.segments = train_of(item.count as usize, item.stride as usize);
+        self.hand(packet, item.count.into(), over, bench);
+    }
+
+    fn hand(&mut self, packet: PacketBuf, count: u64, handover: Handover, bench: &mut Bench<'_>) {
+        self.traffic.sent += count;
+        self.traffic.sent_bytes += packet.len() as u64;
+        bench.out.handed.push(Handed { packet, handover });
+    }
+}
+
+impl Item {
+    /// 7 Wrap, but for the encryption; `ident` counts outer headers.
+    #[inline(never)]
+    pub(super) fn wrap_for_device(
+        &mut self,
+        layer: &Layer,
+        around: (&Inside, &Inside),
+        ident: &mut u32,
+    ) {
+        let (at, first) = (self.at as usize, self.sequence);
+        let (mut len, mut last_len) = (0, 0);
+        for (k, (frame, plain)) in (0..).zip(self.frames()) {
+            *ident = ident.wrapping_add(1);
+            let stamp = Stamp { sequence: first + k, id: super::fold_half(*ident) };
+            last_len = encapsulate::wrap(&mut frame[at..], plain, layer, around, stamp).end;
+            len = if k == 0 { last_len } else { len };
+        }
+        (self.len, self.last_len) = (super::narrow(len), super::narrow(last_len));
+    }
+}
+
+impl Bundle {
+    /// What its states lay over a packet's mark.
+    pub(super) fn mark(&self, mark: u32) -> u32 {
+        self.layers.iter().fold(mark, |mark, layer| layer.output_mark.applied_to(mark))
+    }
+}
+
+impl Attachment {
+    const fn over(self, task: Task) -> Handover {
+        Handover { device: self.device, handle: self.handle, task }
+    }
+}
