@@ -2,8 +2,8 @@
 
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{
-    Acquires, Database, DropReason, Event, KeyManagers, Moment, Output, Policy, SaConfig, Settings,
-    Wanted, Worker,
+    Acquires, Database, DropReason, Event, Handed, KeyManagers, Moment, Output, Policy, Received,
+    SaConfig, Settings, Wanted, Worker,
 };
 use uxfrm_packet::{Batch, PacketBuf, Pool};
 
@@ -20,6 +20,8 @@ pub struct Gateway {
     pub now: Moment,
     /// What key managers would have heard.
     pub events: Vec<Event>,
+    /// What devices got since it was last taken.
+    pub handed: Vec<Handed>,
     output: Output,
 }
 
@@ -38,6 +40,7 @@ impl Gateway {
             pool: Pool::new(),
             now: Moment::from_secs(1),
             events: Vec::new(),
+            handed: Vec::new(),
             output: Output::default(),
         }
     }
@@ -79,6 +82,13 @@ impl Gateway {
         self.collect().1
     }
 
+    /// Packets from a device: what goes to the host.
+    pub fn inbound_from_device(&mut self, mut received: Vec<Received>) -> Vec<PacketBuf> {
+        let Self { worker, pool, output, now, .. } = self;
+        worker.inbound_from_device(&mut received, *now, pool, output);
+        self.collect().1
+    }
+
     /// How often the worker dropped for a reason.
     #[must_use]
     pub fn drops(&self, reason: DropReason) -> u64 {
@@ -111,6 +121,7 @@ impl Gateway {
             self.database.observe(&event);
             self.events.push(event);
         }
+        self.handed.append(&mut self.output.handed);
         (self.output.wire.drain().collect(), self.output.host.drain().collect())
     }
 }

@@ -16,7 +16,7 @@
 //! never meet in one IV, not even when the engine encrypts some packets of a crypto-kind state itself (those with IP options).
 //!
 //! # Inbound
-//! What a device received goes to `Worker::inbound_from_device`, all of it in order, each packet with the
+//! What a device received goes to [`Worker::inbound_from_device`](crate::Worker::inbound_from_device), all of it in order, each packet with the
 //! [`DeviceMark`] that the device gave it or without. A packet that is not marked is not protected, whatever port it came by.
 //!
 //! - Kind *packet*: the plain IP packet, as if it had come through the state: headers, padding and ICV are off, ECN and DSCP are passed on,

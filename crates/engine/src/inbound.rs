@@ -19,6 +19,7 @@
 
 mod check;
 mod deliver;
+mod marked;
 mod open;
 mod peel;
 mod quote;
@@ -37,10 +38,11 @@ use crate::sa::replay::Candidate;
 use crate::spd::flow_cache::Known;
 use crate::worker::{Bench, Traffic};
 use crate::{
-    AnswerId, Direction, DropReason, FlowKey, Mode, PolicyCache, Sa, SaId, SaProtocol, Settings,
-    Spi, Stage, Watch,
+    AnswerId, DeviceMark, Direction, DropReason, FlowKey, Mode, PolicyCache, Received, Sa, SaId,
+    SaProtocol, Settings, Spi, Stage, Watch,
 };
 use check::MAX_DEPTH;
+use marked::Opener;
 use peel::{Envelope, Peeled};
 
 /// The inbound half of a worker: scratch and what it remembers between batches.
@@ -50,6 +52,9 @@ pub(crate) struct Inbound {
     pub(crate) policies: PolicyCache,
     /// The batch's buffers; those handed on are gone.
     buffers: Vec<Option<PacketBuf>>,
+    /// A batch from a device, and what that says of its buffers.
+    from_device: Batch,
+    marks: Vec<Option<DeviceMark>>,
     items: Vec<Item>,
     /// States that this batch met; neighbours differ.
     used: Vec<Used>,
@@ -145,6 +150,7 @@ struct Sealed {
     in_udp: bool,
     /// It came from elsewhere than the state says: among `movers`.
     moved: bool,
+    opener: Opener,
 }
 
 /// How many items ahead a packet's note, and how many its first bytes, are fetched.
@@ -157,6 +163,8 @@ impl Inbound {
             traffic: Traffic::default(),
             policies: PolicyCache::new(settings.cache.inbound, !settings.seed),
             buffers: Vec::with_capacity(uxfrm_packet::BATCH),
+            from_device: Batch::default(),
+            marks: Vec::new(),
             items: Vec::with_capacity(uxfrm_packet::BATCH),
             used: Vec::new(),
             sealed: Vec::with_capacity(uxfrm_packet::BATCH),
@@ -179,6 +187,9 @@ impl Inbound {
         for packet in batch.drain() {
             self.receive(packet);
         }
+        if !self.marks.is_empty() {
+            self.admit_marked(bench);
+        }
         watch.passed(Stage::Receive);
         for _ in 0..=MAX_DEPTH {
             self.peel_all(bench);
@@ -198,6 +209,18 @@ impl Inbound {
         self.traffic.held = self.reassembly.held();
         self.used.clear();
         self.movers.clear();
+        self.marks.clear();
+    }
+
+    /// As [`Inbound::run`], of what a device received.
+    pub(crate) fn run_marked(&mut self, received: &mut Vec<Received>, bench: &mut Bench<'_>) {
+        let mut batch = std::mem::take(&mut self.from_device);
+        for Received { packet, mark } in received.drain(..) {
+            batch.push(packet);
+            self.marks.push(mark);
+        }
+        self.run(&mut batch, bench, &mut ());
+        self.from_device = batch;
     }
 
     /// 1 Receive.
@@ -363,6 +386,11 @@ impl Inbound {
         if encap.map(|encap| encap.kind) != envelope.encap {
             return Err(DropReason::InEncapMismatch);
         }
+        let opener = if config.offload.is_none() && self.marks.is_empty() {
+            Opener::Engine
+        } else {
+            self.opener(place, sa)?
+        };
         let number =
             sa.replay().check(envelope.sequence).inspect_err(|reason| sa.count_failure(*reason))?;
         let moved = encap.is_some_and(|encap| encap.has_moved(sa.source(), envelope.source));
@@ -381,6 +409,7 @@ impl Inbound {
             tos: envelope.tos,
             in_udp: envelope.encap.is_some(),
             moved,
+            opener,
         });
         Ok(Fate::Sealed)
     }

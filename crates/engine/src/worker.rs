@@ -14,7 +14,7 @@ use crate::inbound::Inbound;
 use crate::outbound::Outbound;
 use crate::{
     CacheCounts, CacheStats, Caches, Cpu, DropReason, Drops, Event, Handed, Host, Moment,
-    Published, Snapshot, Watch,
+    Published, Received, Snapshot, Watch,
 };
 
 /// Who writes the headers outside ESP-in-UDP packets.
@@ -296,6 +296,29 @@ impl Worker {
             out,
         };
         self.inbound.run(batch, &mut bench, watch);
+    }
+
+    /// As [`Worker::inbound`], of what a device received: packets that it decrypted, each with its mark, and all others. `received` is empty
+    /// afterwards.
+    pub fn inbound_from_device(
+        &mut self,
+        received: &mut Vec<Received>,
+        now: Moment,
+        pool: &mut Pool,
+        out: &mut Output,
+    ) {
+        let snapshot = self.snapshots.load();
+        meet_host(snapshot, &mut self.host, &mut self.settings);
+        let mut bench = Bench {
+            settings: &self.settings,
+            snapshot,
+            crypter: &mut self.crypter,
+            drops: &self.drops,
+            now,
+            pool,
+            out,
+        };
+        self.inbound.run_marked(received, &mut bench);
     }
 
     /// Lets go of states that are no longer in the snapshot, and of their keys. Every batch does; a worker without traffic is to

@@ -7,8 +7,8 @@ use arrayvec::ArrayVec;
 use crate::sa::config::SaFlags;
 use crate::spd::policy::MAX_TEMPLATES;
 use crate::{
-    Action, AnswerId, Direction, DropReason, FlowKey, Level, Lookup, Mode, Moment, PolicyCache,
-    PolicyEntry, PolicyFlags, PolicyKind, Sa, Snapshot, Template,
+    Action, AnswerId, DeviceId, Direction, DropReason, FlowKey, Level, Lookup, Mode, Moment,
+    PolicyCache, PolicyEntry, PolicyFlags, PolicyKind, Sa, Snapshot, Template,
 };
 
 /// SAs around a packet at the most (`XFRM_MAX_DEPTH`).
@@ -16,6 +16,13 @@ pub(crate) const MAX_DEPTH: usize = 6;
 
 /// The SAs that a packet came through, the outermost first (`struct sec_path`).
 pub(crate) type SecPath<'a> = ArrayVec<&'a Sa, MAX_DEPTH>;
+
+/// What all templates of a policy ask for.
+#[derive(Clone, Copy)]
+struct Whose {
+    if_id: u32,
+    device: Option<DeviceId>,
+}
 
 /// A plain packet, and how it came.
 #[derive(Debug)]
@@ -64,7 +71,12 @@ pub(crate) fn check(
     if deciding.clone().any(|entry| entry.action() == Action::Block) {
         return Err(DropReason::InPolicyBlock);
     }
-    if satisfies(deciding, path) { Ok(()) } else { Err(DropReason::InTemplateMismatch) }
+    let on_device = deciding.clone().any(|entry| entry.device().is_some());
+    match satisfies(deciding, path) {
+        true => Ok(()),
+        false if on_device && path.is_empty() => Err(DropReason::InDeviceUnmarked),
+        false => Err(DropReason::InTemplateMismatch),
+    }
 }
 
 /// Whether a state's selector lets the packet through; one with flag `icmp` lets errors through about flows that it would carry.
@@ -92,14 +104,15 @@ fn has_tunnel(path: &[&Sa]) -> bool {
 /// Whether the SAs used are those that the templates ask for: from the outermost inward every template finds its SA, and no tunnel is left
 /// over that none asked for.
 fn satisfies<'a>(deciding: impl Iterator<Item = &'a Arc<PolicyEntry>>, path: &SecPath<'_>) -> bool {
-    let mut wanted: ArrayVec<(&Template, u32), { 2 * MAX_TEMPLATES }> = ArrayVec::new();
+    let mut wanted: ArrayVec<(&Template, Whose), { 2 * MAX_TEMPLATES }> = ArrayVec::new();
     for entry in deciding {
         let templates = entry.templates().iter().take(MAX_TEMPLATES);
-        wanted.extend(templates.map(|template| (template, entry.if_id().0)));
+        let whose = Whose { if_id: entry.if_id().0, device: entry.device() };
+        wanted.extend(templates.map(|template| (template, whose)));
     }
     let mut next = 0;
-    for (template, if_id) in wanted.iter().rev() {
-        match met(template, *if_id, path, next) {
+    for (template, whose) in wanted.iter().rev() {
+        match met(template, *whose, path, next) {
             Some(after) => next = after,
             None => return false,
         }
@@ -108,14 +121,14 @@ fn satisfies<'a>(deciding: impl Iterator<Item = &'a Arc<PolicyEntry>>, path: &Se
 }
 
 /// The place behind the SA that meets a template, looked for from `start` on up to the first tunnel (`xfrm_policy_ok`).
-fn met(template: &Template, if_id: u32, path: &SecPath<'_>, start: usize) -> Option<usize> {
+fn met(template: &Template, whose: Whose, path: &SecPath<'_>, start: usize) -> Option<usize> {
     let unmet = match template.level {
         Level::Use if template.mode == Mode::Transport => return Some(start),
         Level::Use => Some(start),
         Level::Required => None,
     };
     for (place, sa) in path.iter().enumerate().skip(start) {
-        if serves(sa, template, if_id) {
+        if serves(sa, template, whose) {
             return Some(place + 1);
         }
         if sa.config().mode != Mode::Transport {
@@ -125,8 +138,9 @@ fn met(template: &Template, if_id: u32, path: &SecPath<'_>, start: usize) -> Opt
     unmet
 }
 
-/// Whether a state is what a template asks for (`xfrm_state_ok`).
-fn serves(sa: &Sa, template: &Template, if_id: u32) -> bool {
+/// Whether a state is what a template asks for (`xfrm_state_ok`). A policy on a device asks for what that device decrypted; others don't
+/// mind who did, as policies to forward are on no device.
+fn serves(sa: &Sa, template: &Template, Whose { if_id, device }: Whose) -> bool {
     let config = sa.config();
     let address = config.mode == Mode::Transport
         || template.source.is_unspecified()
@@ -136,5 +150,6 @@ fn serves(sa: &Sa, template: &Template, if_id: u32) -> bool {
         && (template.reqid.0 == 0 || template.reqid == sa.reqid())
         && template.mode == config.mode
         && (if_id == 0 || if_id == config.if_id.0)
+        && device.is_none_or(|device| sa.packet_device() == Some(device))
         && address
 }

@@ -25,6 +25,12 @@ impl Inbound {
                 let (_, from) = std::mem::take(&mut rest).split_at_mut(at - passed);
                 let (esp, behind) = from.split_at_mut(len);
                 (rest, passed) = (behind, at + len);
+                if let Some(verdict) = next.opener.verdict() {
+                    bench.crypter.open(&mut jobs);
+                    self.verdicts.extend(jobs.drain(..).map(|job| job.verdict));
+                    self.verdicts.push(verdict);
+                    continue;
+                }
                 if jobs.is_full() {
                     bench.crypter.open(&mut jobs);
                     self.verdicts.extend(jobs.drain(..).map(|job| job.verdict));

@@ -1,0 +1,105 @@
+//! Packets that a device received, by what it says of them ([`crate::handover`] has the contract).
+//!
+//! Mirrors `net/xfrm/xfrm_input.c: xfrm_input` and `include/net/xfrm.h: __xfrm_policy_check2` where they look at `struct xfrm_offload`. One
+//! thing differs: Linux believes a device that does all the work, and checks no policy for its packets; here they are checked like others.
+
+use uxfrm_crypto::Authenticity;
+
+use super::{Inbound, used};
+use crate::worker::Bench;
+use crate::{DeviceMark, Direction, DropReason, OffloadKind, Sa};
+
+/// Who opens a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Opener {
+    /// The crypto library.
+    Engine,
+    /// A device did, and says that the packet is authentic.
+    Device,
+    /// A device tried, and says that it is not.
+    DeviceForged,
+}
+
+impl Opener {
+    /// What a device says of a packet.
+    pub(super) const fn verdict(self) -> Option<Authenticity> {
+        match self {
+            Self::Engine => None,
+            Self::Device => Some(Authenticity::Authentic),
+            Self::DeviceForged => Some(Authenticity::Forged),
+        }
+    }
+}
+
+impl Inbound {
+    /// Packets that a device did all the work for come through their states here, and are peeled and checked like others from here on.
+    #[cold]
+    pub(super) fn admit_marked(&mut self, bench: &Bench<'_>) {
+        for place in 0..self.items.len() {
+            let Some(mark) = self.mark(place).filter(|mark| mark.kind == OffloadKind::Packet)
+            else {
+                continue;
+            };
+            if let Err(reason) = self.admit(place, mark, bench) {
+                self.drop(place, reason, bench);
+            }
+        }
+    }
+
+    fn admit(
+        &mut self,
+        place: usize,
+        mark: DeviceMark,
+        bench: &Bench<'_>,
+    ) -> Result<(), DropReason> {
+        let handle = mark.handle.ok_or(DropReason::InDeviceMark)?;
+        let sa = bench.snapshot.sad.attached(mark.device, handle);
+        let is_its = |sa: &Sa| {
+            let way = sa.config().offload.as_ref().map(|offload| offload.direction);
+            sa.packet_device() == Some(mark.device) && way == Some(Direction::In)
+        };
+        let sa = sa.filter(|sa| is_its(sa)).ok_or(DropReason::InDeviceMark)?;
+        if let Some(reason) = mark.status.refusal() {
+            return Err(reason);
+        }
+        sa.receives()?;
+        let state = used(&mut self.used, sa);
+        let item = &mut self.items[place];
+        item.mark = sa.config().output_mark.applied_to(item.mark);
+        item.path.push(state);
+        Ok(())
+    }
+
+    /// Who opens an ESP packet of a state that a device has, or one that a device marked.
+    #[cold]
+    pub(super) fn opener(&self, place: usize, sa: &Sa) -> Result<Opener, DropReason> {
+        // What was inside another state came from there, whatever a device did outside.
+        let outermost = self.items[place].path.is_empty();
+        let mark = self.mark(place).filter(|_| outermost);
+        let Some(mark) = mark else {
+            return match sa.packet_device() {
+                Some(_) => Err(DropReason::InDeviceOnly),
+                None => Ok(Opener::Engine),
+            };
+        };
+        let is_its = sa.attachment().is_some_and(|at| {
+            at.kind == OffloadKind::Crypto
+                && at.device == mark.device
+                && mark.handle.is_none_or(|handle| handle == at.handle)
+        });
+        if !is_its {
+            return Err(DropReason::InDeviceMark);
+        }
+        match mark.status.refusal() {
+            None => Ok(Opener::Device),
+            Some(DropReason::InForged) => Ok(Opener::DeviceForged),
+            Some(reason) => Err(reason),
+        }
+    }
+
+    /// What a device says of an item; a train's packets have one mark.
+    fn mark(&self, place: usize) -> Option<DeviceMark> {
+        let item = &self.items[place];
+        *self.marks.get(item.buffer as usize)?
+    }
+}
