@@ -1,0 +1,228 @@
+//! What becomes of states and policies that ask for a device, and that nothing stays behind.
+
+use std::sync::Arc;
+
+use uxfrm_crypto::Backend;
+use uxfrm_engine::{
+    Budget, Database, DeviceCounts, DeviceEvent, DeviceRefusal, Direction, Error, Event, Failures,
+    Limits, Mark, Moment, OffloadKind, Policy, PolicyKind, Priority, Sa, SaConfig, SaMove,
+    SaProtocol,
+};
+use uxfrm_testkit::{Way, Wrapping};
+
+use crate::nic::{NIC0, NIC1, Nics, offload};
+
+fn database() -> (Database, Nics) {
+    let (mut database, nics) = (Database::new(Backend::Portable), Nics::default());
+    database.set_devices(Box::new(nics.clone()));
+    (database, nics)
+}
+
+fn state(kind: OffloadKind, spi: u32) -> SaConfig {
+    let offload = offload(kind, "nic0", Direction::Out);
+    SaConfig { offload, ..Wrapping::tunnel4().sa(Way::Right, spi) }
+}
+
+fn policy() -> Policy {
+    let offload = offload(OffloadKind::Packet, "nic0", Direction::Out);
+    Policy { offload, ..Wrapping::tunnel4().policy(Direction::Out, Way::Right) }
+}
+
+fn add(database: &mut Database, config: SaConfig) -> Result<Arc<Sa>, Error> {
+    database.apply(Moment(0), |change| change.add_sa(config))
+}
+
+fn add_policy(database: &mut Database, policy: Policy) -> Result<(), Error> {
+    database.apply(Moment(0), |change| change.add_policy(policy).map(drop))
+}
+
+fn full() -> DeviceRefusal {
+    DeviceRefusal { errno: 28, text: "No space for SA in Tx table!".into() }
+}
+
+#[test]
+fn a_state_that_goes_gives_its_place_back_whichever_way_it_goes() {
+    let mark = Mark::default();
+    for kind in [OffloadKind::Packet, OffloadKind::Crypto] {
+        let (mut database, nics) = database();
+        let sa = add(&mut database, state(kind, 1)).unwrap();
+        let place = sa.attachment().unwrap();
+        assert_eq!((place.device, place.handle, place.kind), (NIC0, nics.handle(), kind));
+        assert_eq!(sa.to_config().offload, state(kind, 1).offload);
+        database.apply(Moment(0), |change| change.delete_sa(sa.id(), mark)).unwrap();
+        assert_eq!(nics.held(), (0, 0), "deleted");
+
+        add(&mut database, state(kind, 1)).unwrap();
+        add(&mut database, state(kind, 2)).unwrap();
+        assert_eq!(nics.held().0, 2);
+        database.apply(Moment(0), |change| change.flush_sas(SaProtocol::Any));
+        assert_eq!(nics.held(), (0, 0), "flushed");
+
+        let limits =
+            Limits { added_seconds: Budget { soft: u64::MAX, hard: 5 }, ..Limits::default() };
+        add(&mut database, SaConfig { limits, ..state(kind, 1) }).unwrap();
+        database.handle_timeout(Moment::from_secs(5), &mut Vec::new());
+        assert_eq!(nics.held(), (0, 0), "expired");
+    }
+}
+
+#[test]
+fn what_fails_leaves_nothing_behind() {
+    let (mut database, nics) = database();
+    add(&mut database, state(OffloadKind::Packet, 1)).unwrap();
+    let again = add(&mut database, state(OffloadKind::Packet, 1));
+    assert!(matches!(again, Err(Error::Exists)));
+    assert_eq!(nics.held(), (1, 0));
+    add_policy(&mut database, policy()).unwrap();
+    assert!(matches!(add_policy(&mut database, policy()), Err(Error::Exists)));
+    assert_eq!(nics.held(), (1, 1));
+    nics.tables().refusal = Some(full());
+    let refused = add(&mut database, state(OffloadKind::Packet, 2)).unwrap_err();
+    assert_eq!((refused.errno(), refused.to_string()), (28, full().text));
+    let refused = add_policy(&mut database, Policy { priority: Priority(9), ..policy() });
+    assert_eq!(refused.unwrap_err().errno(), 28, "the device is asked before names are compared");
+    assert_eq!((database.snapshot().sad.len(), nics.held()), (1, (1, 1)));
+}
+
+#[test]
+fn kind_crypto_falls_back_without_a_word_and_kind_packet_does_not() {
+    let (mut database, nics) = database();
+    nics.tables().declines = true;
+    let sa = add(&mut database, state(OffloadKind::Crypto, 1)).unwrap();
+    assert_eq!((sa.attachment(), sa.to_config().offload), (None, None), "listed as software");
+    // A device that is not there at all.
+    let mut bare = Database::new(Backend::Portable);
+    assert_eq!(add(&mut bare, state(OffloadKind::Crypto, 1)).unwrap().attachment(), None);
+    let refused = add(&mut bare, state(OffloadKind::Packet, 2)).unwrap_err();
+    let text = "Device nic0 doesn't support packet offload";
+    assert_eq!((refused.errno(), refused.to_string()), (22, text.to_owned()));
+    let refused = add_policy(&mut bare, policy()).unwrap_err();
+    let text = "Policy offload is not supported";
+    assert_eq!((refused.errno(), refused.to_string()), (22, text.to_owned()));
+}
+
+#[test]
+fn a_policy_keeps_one_place_through_updates_and_gives_it_back() {
+    let (mut database, nics) = database();
+    add_policy(&mut database, policy()).unwrap();
+    let update = |database: &mut Database, policy| {
+        database.apply(Moment(0), |change| change.update_policy(policy)).unwrap()
+    };
+    let on_device = update(&mut database, policy());
+    assert_eq!((on_device.device(), nics.held()), (Some(NIC0), (0, 1)));
+    let software = update(&mut database, Policy { offload: None, ..policy() });
+    assert_eq!((software.device(), nics.held()), (None, (0, 0)));
+    assert_eq!(software.index(), on_device.index());
+    let back = update(&mut database, policy());
+    assert_eq!(nics.held(), (0, 1));
+    database.apply(Moment(0), |change| change.delete_policy(&back.key())).unwrap();
+    assert_eq!(nics.held(), (0, 0));
+    let restored = database.apply(Moment(0), |change| change.restore_policy(&back)).unwrap();
+    assert_eq!((restored.device(), nics.held()), (Some(NIC0), (0, 1)));
+    database.apply(Moment(0), |change| change.flush_policies(PolicyKind::Main));
+    assert_eq!(nics.held(), (0, 0));
+}
+
+#[test]
+fn a_state_that_moves_leaves_its_device_and_finds_its_new_one() {
+    let (mut database, nics) = database();
+    let old = add(&mut database, state(OffloadKind::Packet, 1)).unwrap();
+    let destination = "192.0.2.77".parse().unwrap();
+    let to = || SaMove {
+        destination,
+        offload: offload(OffloadKind::Packet, "nic1", Direction::Out),
+        ..SaMove::of(&old)
+    };
+    nics.tables().refusal = Some(full());
+    let change = |database: &mut Database, to| {
+        let old = Arc::clone(&old);
+        database.apply(Moment(0), |change| change.move_sas(vec![(old, to)]))
+    };
+    assert_eq!(change(&mut database, to()).unwrap_err().errno(), 28);
+    assert!(old.sequence().take(1).is_ok(), "it goes on where it is");
+    nics.tables().refusal = None;
+    let new = change(&mut database, to()).unwrap().remove(0);
+    assert_eq!((new.packet_device(), nics.held()), (Some(NIC1), (1, 0)));
+    assert!(database.snapshot().sad.attached(NIC1, nics.handle()).is_some());
+}
+
+#[test]
+fn an_update_leaves_a_state_where_it_is() {
+    let (mut database, nics) = database();
+    let old = add(&mut database, state(OffloadKind::Packet, 1)).unwrap();
+    let limits = Limits { packets: Budget { soft: 1, hard: 2 }, ..Limits::default() };
+    let config = SaConfig { limits, ..state(OffloadKind::Packet, 1) };
+    let new = database.apply(Moment(0), |change| change.update_sa(config)).unwrap();
+    assert_eq!(new.attachment(), old.attachment());
+    let snapshot = database.snapshot();
+    let found = snapshot.sad.attached(NIC0, nics.handle()).unwrap();
+    assert!(Arc::ptr_eq(found, &new));
+}
+
+#[test]
+fn a_device_counts_and_its_counts_meet_the_limits_once() {
+    let (mut database, nics) = database();
+    let packets = Budget { soft: 10, hard: 20 };
+    let limits = Limits { packets, ..Limits::default() };
+    let sa = add(&mut database, SaConfig { limits, ..state(OffloadKind::Packet, 1) }).unwrap();
+    let handle = nics.handle();
+    let count = |packets: u64| {
+        let failures = Failures { replay: 3, ..Failures::default() };
+        let counts = DeviceCounts {
+            packets,
+            bytes: packets * 100,
+            sent: packets,
+            first_used: Some(Moment(1)),
+            last_used: Some(Moment(packets)),
+            failures,
+        };
+        nics.tables().counts.insert(handle, counts);
+    };
+    let hear = |database: &mut Database| {
+        let mut events = Vec::new();
+        database.hear(NIC0, DeviceEvent::Limit(handle), Moment(0), &mut events);
+        events
+    };
+    count(9);
+    assert_eq!(hear(&mut database), []);
+    let usage = sa.usage();
+    assert_eq!((usage.packets(), usage.bytes(), usage.failures().replay), (9, 900, 3));
+    assert_eq!((usage.first_used(), usage.last_used()), (Some(Moment(1)), Some(Moment(9))));
+    assert_eq!(sa.sequence().last(), 9);
+    count(10);
+    assert_eq!(hear(&mut database), [Event::SaSoftLimit(sa.id())]);
+    assert_eq!(hear(&mut database), [], "once");
+    count(20);
+    assert_eq!(hear(&mut database), [Event::SaHardLimit(sa.id())]);
+    assert_eq!((database.snapshot().sad.len(), nics.held()), (0, (0, 0)));
+    assert_eq!(hear(&mut database), []);
+}
+
+#[test]
+fn a_limit_that_a_device_does_not_tell_of_is_met_all_the_same() {
+    let (mut database, nics) = database();
+    let limits = Limits { bytes: Budget { soft: 500, hard: 1000 }, ..Limits::default() };
+    let sa = add(&mut database, SaConfig { limits, ..state(OffloadKind::Packet, 1) }).unwrap();
+    let counts = |bytes| DeviceCounts { packets: 1, bytes, ..DeviceCounts::default() };
+    let (mut events, handle) = (Vec::new(), nics.handle());
+    for (second, bytes) in [(1, 400), (2, 500), (3, 999), (4, 1000)] {
+        nics.tables().counts.insert(handle, counts(bytes));
+        let (at, _) = database.poll_timeout().unwrap();
+        assert_eq!(at, Moment::from_secs(second));
+        database.handle_timeout(at, &mut events);
+    }
+    assert_eq!(events, [Event::SaSoftLimit(sa.id()), Event::SaHardLimit(sa.id())]);
+    assert_eq!(nics.held(), (0, 0));
+}
+
+#[test]
+fn a_state_without_numbers_left_goes() {
+    let (mut database, nics) = database();
+    let sa = add(&mut database, state(OffloadKind::Packet, 1)).unwrap();
+    let mut events = Vec::new();
+    let event = DeviceEvent::SequenceEnd(nics.handle());
+    database.hear(NIC1, event, Moment(0), &mut events);
+    assert_eq!((events.len(), nics.held()), (0, (1, 0)), "another device's handle");
+    database.hear(NIC0, event, Moment(0), &mut events);
+    assert_eq!((events, nics.held()), (vec![Event::SaHardLimit(sa.id())], (0, 0)));
+}

@@ -1,0 +1,252 @@
+//! Who may come in that a device received.
+
+use uxfrm_engine::{
+    DeviceMark, DeviceStatus, Direction, DropReason, Handle, OffloadKind, Policy, Received, Reqid,
+    SaConfig, SaId, Spi,
+};
+use uxfrm_packet::PacketBuf;
+use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Way, Wrapping, packets};
+
+use crate::nic::{NIC1, Nics, mark, offload};
+
+const PACKET: OffloadKind = OffloadKind::Packet;
+const CRYPTO: OffloadKind = OffloadKind::Crypto;
+
+fn datagram() -> PacketBuf {
+    packets::udp("10.1.0.1:7", "10.2.0.1:9", b"payload")
+}
+
+fn forwarded() -> PacketBuf {
+    packets::udp("10.1.0.5:7", "10.2.0.5:9", b"payload")
+}
+
+fn state(kind: OffloadKind) -> SaConfig {
+    let offload = offload(kind, "nic0", Direction::In);
+    SaConfig { offload, ..Wrapping::tunnel4().sa(Way::Right, FIRST_SPI) }
+}
+
+/// The right gateway with its state on a device; in kind *packet* its `in` policy is there too, the one to forward is not.
+fn right(kind: OffloadKind) -> (Gateway, Nics) {
+    let (mut right, nics) = (Pair::without_states(&Wrapping::tunnel4()).right, Nics::default());
+    right.database.set_devices(Box::new(nics.clone()));
+    if kind == PACKET {
+        let offload = offload(PACKET, "nic0", Direction::In);
+        let policy = Policy { offload, ..Wrapping::tunnel4().policy(Direction::In, Way::Right) };
+        right.database.apply(right.now, |change| change.update_policy(policy)).unwrap();
+    }
+    right.add_sa(state(kind));
+    (right, nics)
+}
+
+/// What becomes of one packet from the device.
+fn fate(
+    right: &mut Gateway,
+    packet: PacketBuf,
+    mark: Option<DeviceMark>,
+) -> Result<(), DropReason> {
+    let before = right.reasons();
+    let count = right.inbound_from_device(vec![Received { packet, mark }]).len();
+    right.assert_accounts();
+    let told = right.reasons().into_iter().find(|reason| !before.contains(reason));
+    match (count, told) {
+        (1, None) => Ok(()),
+        (0, Some((reason, _))) => Err(reason),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Sealed as a good peer seals it; but for the encryption, as a device has undone it.
+fn sealed(opened: bool) -> PacketBuf {
+    let (mut left, nics) = (Pair::without_states(&Wrapping::tunnel4()).left, Nics::default());
+    left.database.set_devices(Box::new(nics.clone()));
+    let offload = offload(CRYPTO, "nic0", Direction::Out).filter(|_| opened);
+    left.add_sa(SaConfig { offload, ..Wrapping::tunnel4().sa(Way::Right, FIRST_SPI) });
+    let mut wire = left.outbound(vec![datagram()]).0;
+    match left.handed.pop() {
+        Some(handed) => handed.packet,
+        None => wire.remove(0),
+    }
+}
+
+#[test]
+fn only_a_mark_of_the_right_state_lets_a_plain_packet_in() {
+    let (mut right, nics) = right(PACKET);
+    let good = mark(PACKET, nics.handle());
+    assert_eq!(fate(&mut right, datagram(), Some(good)), Ok(()));
+    let unmarked = Err(DropReason::InDeviceUnmarked);
+    assert_eq!(fate(&mut right, datagram(), None), unmarked);
+    let by_another_port = right.inbound(vec![datagram()]);
+    assert!(by_another_port.is_empty());
+    assert_eq!(right.drops(DropReason::InDeviceUnmarked), 2);
+    let refused = Err(DropReason::InDeviceMark);
+    for (what, mark, expected) in [
+        ("unknown", DeviceMark { handle: Some(Handle(99)), ..good }, refused),
+        ("not told", DeviceMark { handle: None, ..good }, refused),
+        ("another device", DeviceMark { device: NIC1, ..good }, refused),
+        ("only decrypted", DeviceMark { kind: CRYPTO, ..good }, unmarked),
+        (
+            "forged",
+            DeviceMark { status: DeviceStatus::AuthFailed, ..good },
+            Err(DropReason::InForged),
+        ),
+        (
+            "failed",
+            DeviceMark { status: DeviceStatus::GenericError, ..good },
+            Err(DropReason::InDeviceError),
+        ),
+    ] {
+        assert_eq!(fate(&mut right, datagram(), Some(mark)), expected, "{what}");
+    }
+    let other = packets::udp("172.16.0.1:7", "10.2.0.1:9", b"not protected");
+    assert_eq!(fate(&mut right, other, None), Ok(()));
+}
+
+#[test]
+fn the_marks_state_must_fit_policy_and_packet() {
+    let (mut right, nics) = right(PACKET);
+    let first = nics.handle();
+    let id = SaId { spi: Spi(2), ..state(PACKET).id };
+    right.add_sa(SaConfig { id, reqid: Reqid(9), ..state(PACKET) });
+    let id = SaId { spi: Spi(3), ..state(PACKET).id };
+    let out = offload(PACKET, "nic0", Direction::Out);
+    right.add_sa(SaConfig { id, offload: out, ..state(PACKET) });
+    let [_, other, outward] = nics.tables().states.keys().copied().collect::<Vec<_>>()[..] else {
+        panic!("three states");
+    };
+    let mark = |handle| Some(mark(PACKET, handle));
+    let mismatch = Err(DropReason::InTemplateMismatch);
+    assert_eq!(fate(&mut right, datagram(), mark(other)), mismatch);
+    assert_eq!(fate(&mut right, datagram(), mark(outward)), Err(DropReason::InDeviceMark));
+    let foreign = packets::udp("172.16.0.1:7", "10.2.0.1:9", b"from elsewhere");
+    assert_eq!(fate(&mut right, foreign, mark(first)), Err(DropReason::InNoPolicy));
+    assert_eq!(fate(&mut right, forwarded(), mark(first)), Ok(()), "the policy is in software");
+    assert_eq!(fate(&mut right, forwarded(), mark(other)), mismatch);
+    assert_eq!(fate(&mut right, forwarded(), None), mismatch);
+}
+
+#[test]
+fn a_state_that_is_gone_marks_nothing() {
+    let (mut right, nics) = right(PACKET);
+    let mark = Some(mark(PACKET, nics.handle()));
+    let deleted = |right: &mut Gateway| {
+        let id = state(PACKET).id;
+        right.database.apply(right.now, |change| change.delete_sa(id, state(PACKET).mark))
+    };
+    deleted(&mut right).unwrap();
+    assert_eq!(fate(&mut right, datagram(), mark), Err(DropReason::InDeviceMark));
+    right.add_sa(state(PACKET));
+    assert_eq!(fate(&mut right, datagram(), mark), Err(DropReason::InDeviceMark), "another one");
+}
+
+#[test]
+fn esp_of_a_state_of_kind_packet_is_its_devices_alone() {
+    let (mut right, nics) = right(PACKET);
+    assert_eq!(fate(&mut right, sealed(false), None), Err(DropReason::InDeviceOnly));
+    let crypto = Some(mark(CRYPTO, nics.handle()));
+    assert_eq!(fate(&mut right, sealed(true), crypto), Err(DropReason::InDeviceMark));
+}
+
+#[test]
+fn a_policy_on_a_device_is_met_by_its_states_alone() {
+    let (mut right, _) = right(PACKET);
+    let id = state(PACKET).id;
+    right.database.apply(right.now, |change| change.delete_sa(id, state(PACKET).mark)).unwrap();
+    right.add_sa(SaConfig { offload: None, ..state(PACKET) });
+    let mismatch = Err(DropReason::InTemplateMismatch);
+    assert_eq!(fate(&mut right, sealed(false), None), mismatch, "decrypted in software");
+    let (mut right, _) = self::right(PACKET);
+    right.database.apply(right.now, |change| change.delete_sa(id, state(PACKET).mark)).unwrap();
+    let elsewhere = offload(PACKET, "nic1", Direction::In);
+    let sa = SaConfig { offload: elsewhere, ..state(PACKET) };
+    let sa = right.database.apply(right.now, |change| change.add_sa(sa)).unwrap();
+    let handle = sa.attachment().unwrap().handle;
+    let mark = DeviceMark { device: NIC1, ..mark(PACKET, handle) };
+    assert_eq!(fate(&mut right, datagram(), Some(mark)), mismatch, "decrypted by another device");
+}
+
+#[test]
+fn kind_crypto_skips_the_decryption_and_nothing_else() {
+    let (mut right, nics) = right(CRYPTO);
+    let good = mark(CRYPTO, nics.handle());
+    assert_eq!(fate(&mut right, sealed(true), Some(good)), Ok(()));
+    assert_eq!(fate(&mut right, sealed(true), Some(good)), Err(DropReason::InReplay));
+    let sa = right.database.snapshot().sad.iter().next().cloned().unwrap();
+    assert_eq!((sa.usage().packets(), sa.highest_received()), (1, 1), "the engine counts");
+    let mut policy = Wrapping::tunnel4().policy(Direction::In, Way::Right);
+    policy.templates[0].reqid = Reqid(9);
+    let (mut strict, nics) = self::right(CRYPTO);
+    strict.database.apply(strict.now, |change| change.update_policy(policy)).unwrap();
+    let good = mark(CRYPTO, nics.handle());
+    let mismatch = Err(DropReason::InTemplateMismatch);
+    assert_eq!(fate(&mut strict, sealed(true), Some(good)), mismatch);
+}
+
+#[test]
+fn a_device_that_does_not_tell_the_state_is_held_to_the_spis() {
+    let (mut right, _) = right(CRYPTO);
+    let untold = DeviceMark { handle: None, ..mark(CRYPTO, Handle(0)) };
+    assert_eq!(fate(&mut right, sealed(true), Some(untold)), Ok(()));
+    let (mut software, _) = self::right(CRYPTO);
+    let id = state(CRYPTO).id;
+    let mark = state(CRYPTO).mark;
+    software.database.apply(software.now, |change| change.delete_sa(id, mark)).unwrap();
+    software.add_sa(SaConfig { offload: None, ..state(CRYPTO) });
+    let refused = Err(DropReason::InDeviceMark);
+    assert_eq!(fate(&mut software, sealed(true), Some(untold)), refused, "not on the device");
+}
+
+#[test]
+fn what_a_device_could_not_decrypt_is_named() {
+    for (status, expected) in [
+        (DeviceStatus::AuthFailed, DropReason::InForged),
+        (DeviceStatus::GenericError, DropReason::InDeviceError),
+        (DeviceStatus::InvalidSyntax, DropReason::InDeviceError),
+        (DeviceStatus::InvalidProtocol, DropReason::InDeviceProtocol),
+    ] {
+        let (mut right, nics) = right(CRYPTO);
+        let mark = DeviceMark { status, ..mark(CRYPTO, nics.handle()) };
+        assert_eq!(fate(&mut right, sealed(true), Some(mark)), Err(expected));
+        let sa = right.database.snapshot().sad.iter().next().cloned().unwrap();
+        let forged = u32::from(expected == DropReason::InForged);
+        assert_eq!(sa.usage().failures().integrity_failed, forged);
+        assert_eq!(sa.highest_received(), 0);
+    }
+}
+
+#[test]
+fn what_a_device_passes_on_is_decrypted_in_software() {
+    let (mut right, _) = right(CRYPTO);
+    assert_eq!(fate(&mut right, sealed(false), None), Ok(()));
+    let (mut right, _) = self::right(CRYPTO);
+    assert_eq!(fate(&mut right, sealed(true), None), Err(DropReason::InForged), "nobody vouches");
+}
+
+#[test]
+fn a_mixed_batch_keeps_its_order_and_each_packet_its_mark() {
+    let (mut left, nics) = (Pair::without_states(&Wrapping::tunnel4()).left, Nics::default());
+    left.database.set_devices(Box::new(nics.clone()));
+    let out = offload(CRYPTO, "nic0", Direction::Out);
+    left.add_sa(SaConfig { offload: out, ..Wrapping::tunnel4().sa(Way::Right, FIRST_SPI) });
+    let (mut right, own) = right(CRYPTO);
+    let good = mark(CRYPTO, own.handle());
+    let sizes: Vec<usize> = (1..=150).collect();
+    let packets: Vec<PacketBuf> = sizes
+        .iter()
+        .map(|size| packets::udp("10.1.0.1:7", "10.2.0.1:9", &vec![0; *size]))
+        .collect();
+    left.outbound(packets);
+    let received = left.handed.drain(..).enumerate().map(|(number, handed)| match number % 3 {
+        0 => Received { packet: nics.encrypt(handed).unwrap(), mark: None },
+        1 => Received { packet: handed.packet, mark: Some(good) },
+        _ => Received {
+            packet: handed.packet,
+            mark: Some(DeviceMark { status: DeviceStatus::AuthFailed, ..good }),
+        },
+    });
+    let there = right.inbound_from_device(received.collect());
+    let lens: Vec<usize> = there.iter().map(|packet| packet.len() - 28).collect();
+    let expected: Vec<usize> = sizes.into_iter().filter(|size| size % 3 != 0).collect();
+    assert_eq!(lens, expected);
+    assert_eq!(right.reasons(), [(DropReason::InForged, 50)]);
+    right.assert_accounts();
+}

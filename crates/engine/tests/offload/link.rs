@@ -1,0 +1,159 @@
+//! Devices that go down: nothing leaks, and what comes back is taken.
+
+use uxfrm_engine::{
+    Action, DeviceEvent, Direction, DropReason, LinkDown, OffloadKind, Policy, PolicyKind, SaConfig,
+};
+use uxfrm_packet::PacketBuf;
+use uxfrm_testkit::{FIRST_SPI, Gateway, Listener, Pair, Rng, Way, Wrapping, packets};
+
+use crate::nic::{NIC0, NIC1, Nics, offload};
+
+const SECRET: &[u8] = b"nobody else may read this";
+
+fn datagram() -> PacketBuf {
+    packets::udp("10.1.0.1:7", "10.2.0.1:9", SECRET)
+}
+
+fn policy(direction: Direction, way: Way) -> Policy {
+    let offload = offload(OffloadKind::Packet, "nic0", direction);
+    Policy { offload, ..Wrapping::tunnel4().policy(direction, way) }
+}
+
+fn state(kind: OffloadKind) -> SaConfig {
+    let offload = offload(kind, "nic0", Direction::Out);
+    SaConfig { offload, ..Wrapping::tunnel4().sa(Way::Right, FIRST_SPI) }
+}
+
+/// The left gateway without policies.
+fn bare() -> (Gateway, Nics) {
+    let (mut left, nics) = (Pair::without_states(&Wrapping::tunnel4()).left, Nics::default());
+    left.database.set_devices(Box::new(nics.clone()));
+    left.database.apply(left.now, |change| change.flush_policies(PolicyKind::Main));
+    (left, nics)
+}
+
+fn on_device() -> (Gateway, Nics) {
+    let (mut left, nics) = bare();
+    left.add_policy(policy(Direction::Out, Way::Right));
+    left.add_policy(policy(Direction::In, Way::Left));
+    left.add_sa(state(OffloadKind::Packet));
+    (left, nics)
+}
+
+fn down(left: &mut Gateway, nics: &Nics) {
+    nics.go_down(NIC0);
+    left.database.hear(NIC0, DeviceEvent::Down, left.now, &mut left.events);
+}
+
+#[test]
+fn a_policy_that_blocks_stands_in_until_the_policy_is_back() {
+    let (mut left, nics) = on_device();
+    left.database.hear(NIC1, DeviceEvent::Down, left.now, &mut left.events);
+    assert_eq!(left.database.snapshot().sad.len(), 1, "another device");
+    down(&mut left, &nics);
+    assert_eq!(left.database.snapshot().sad.len(), 0);
+    let policies: Vec<_> = left.database.snapshot().spd.iter().cloned().collect();
+    assert_eq!(policies.len(), 2);
+    for entry in policies {
+        assert_eq!((entry.action(), entry.templates().len()), (Action::Block, 0));
+        assert_eq!(entry.policy().offload.unwrap().device, "nic0", "it says whose place it has");
+    }
+    let (wire, host) = left.outbound(vec![datagram()]);
+    assert_eq!((wire.len(), host.len(), left.handed.len()), (0, 0, 0));
+    assert!(left.inbound(vec![packets::udp("10.2.0.1:9", "10.1.0.1:7", SECRET)]).is_empty());
+    let blocked = [(DropReason::OutPolicyBlock, 1), (DropReason::InPolicyBlock, 1)];
+    assert_eq!(left.reasons(), blocked);
+    // As a key manager does it that knows of nothing: no EEXIST.
+    left.add_policy(policy(Direction::Out, Way::Right));
+    left.add_sa(state(OffloadKind::Packet));
+    left.outbound(vec![datagram()]);
+    assert_eq!((left.handed.len(), nics.held()), (1, (1, 1)));
+    let again = policy(Direction::Out, Way::Right);
+    let refused = left.database.apply(left.now, |change| change.add_policy(again));
+    assert_eq!(refused.unwrap_err().errno(), 17, "now there is one");
+}
+
+#[test]
+fn a_stand_in_goes_before_all_in_software_and_can_be_deleted_and_updated() {
+    let (mut left, nics) = on_device();
+    let mut bypass = Wrapping::tunnel4().policy(Direction::Out, Way::Right);
+    bypass.templates.clear();
+    bypass.priority.0 = 1;
+    bypass.selector.protocol = 17;
+    left.add_policy(bypass);
+    down(&mut left, &nics);
+    assert!(left.outbound(vec![datagram()]).0.is_empty());
+    let update = policy(Direction::Out, Way::Right);
+    left.database.apply(left.now, |change| change.update_policy(update)).unwrap();
+    assert_eq!(nics.held(), (0, 1));
+    down(&mut left, &nics);
+    let snapshot = left.database.snapshot();
+    let stand_in =
+        snapshot.spd.iter().find(|one| one.device().is_some() && one.direction() == Direction::Out);
+    let key = stand_in.unwrap().key();
+    left.database.apply(left.now, |change| change.delete_policy(&key)).unwrap();
+    assert_eq!(left.outbound(vec![datagram()]).0.len(), 1, "somebody said so");
+}
+
+#[test]
+fn without_stand_ins_linux_behaviour_is_to_be_had() {
+    let (mut left, nics) = on_device();
+    left.database.set_link_down(LinkDown::Release);
+    down(&mut left, &nics);
+    assert_eq!(left.database.snapshot().spd.iter().count(), 0);
+    assert_eq!(left.outbound(vec![datagram()]).0.len(), 1, "in plain");
+}
+
+/// Link down and up a thousand times under load, with events that come late and key managers that come when they like: what is on
+/// the wire is encrypted, and each packet is accounted for.
+#[test]
+fn nothing_leaves_plain_while_links_flap() {
+    for kind in [OffloadKind::Packet, OffloadKind::Crypto] {
+        let (mut left, nics) = bare();
+        let mut rng = Rng::new(kind as u64);
+        let mut listener = Listener::new(SECRET);
+        let out = || match kind {
+            OffloadKind::Packet => policy(Direction::Out, Way::Right),
+            OffloadKind::Crypto => Wrapping::tunnel4().policy(Direction::Out, Way::Right),
+        };
+        left.add_policy(out());
+        let (mut sent, mut lost, mut flaps) = (0, 0, 0);
+        while flaps < 1000 {
+            match rng.below(6) {
+                0 => {
+                    nics.go_down(NIC0);
+                    flaps += 1;
+                }
+                1 => left.database.hear(NIC0, DeviceEvent::Down, left.now, &mut left.events),
+                // Errors: it is there already.
+                2 => drop(left.database.apply(left.now, |change| change.add_policy(out()))),
+                3 => drop(left.database.apply(left.now, |change| change.add_sa(state(kind)))),
+                _ => {
+                    let (wire, _) = left.outbound((0..8).map(|_| datagram()).collect());
+                    listener.listen(&wire);
+                    for handed in left.handed.drain(..) {
+                        let on_wire = match kind {
+                            OffloadKind::Packet => {
+                                let has =
+                                    nics.tables().states.contains_key(&handed.handover.handle);
+                                has.then_some(())
+                            }
+                            OffloadKind::Crypto => nics.encrypt(handed).map(|packet| {
+                                listener.listen(&[packet]);
+                            }),
+                        };
+                        match on_wire {
+                            Some(()) => sent += 1,
+                            None => lost += 1,
+                        }
+                    }
+                }
+            }
+            left.assert_accounts();
+        }
+        assert_eq!(listener.seen, 0);
+        let out = left.worker.outward();
+        assert_eq!((out.sent, out.received), (sent + lost, sent + lost + out.dropped));
+        assert!(sent > 0 && lost > 0 && out.dropped > 0, "{kind:?}: {sent} {lost} {out:?}");
+    }
+}

@@ -1,0 +1,162 @@
+//! A small device: tables, and the encryption of kind *crypto*. What it is asked and told is written down.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use uxfrm_crypto::{Backend, Crypter, Iv, SaKey, SealJob, Sealing, SeqHigh};
+use uxfrm_engine::{
+    Attachment, DeviceCounts, DeviceId, DeviceMark, DeviceRefusal, DeviceStatus, Devices,
+    Direction, Handed, Handle, IvSpace, Offload, OffloadKind, Policy, SaConfig, SaFlags,
+    Segmentation, Task,
+};
+use uxfrm_packet::{IpPacket, PacketBuf, Segments};
+
+pub(crate) const NIC0: DeviceId = DeviceId(7);
+pub(crate) const NIC1: DeviceId = DeviceId(8);
+
+/// Two devices, `nic0` and `nic1`, with one table: clones are the same.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Nics(Arc<Mutex<Tables>>);
+
+#[derive(Debug, Default)]
+pub(crate) struct Tables {
+    pub(crate) states: BTreeMap<Handle, State>,
+    pub(crate) policies: BTreeMap<Handle, DeviceId>,
+    pub(crate) counts: BTreeMap<Handle, DeviceCounts>,
+    /// What it answers instead of taking anything.
+    pub(crate) refusal: Option<DeviceRefusal>,
+    /// It leaves kind *crypto* to software.
+    pub(crate) declines: bool,
+    pub(crate) segmentation: Segmentation,
+    next: u32,
+}
+
+/// A state on a device.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) device: DeviceId,
+    key: SaKey,
+    ivs: IvSpace,
+    extended: bool,
+}
+
+impl Nics {
+    pub(crate) fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.0.lock().unwrap()
+    }
+
+    /// How many states and policies there are.
+    pub(crate) fn held(&self) -> (usize, usize) {
+        let tables = self.tables();
+        (tables.states.len(), tables.policies.len())
+    }
+
+    /// The only state's handle.
+    pub(crate) fn handle(&self) -> Handle {
+        let tables = self.tables();
+        assert_eq!(tables.states.len(), 1);
+        *tables.states.keys().next().unwrap()
+    }
+
+    /// Loses all that a device has.
+    pub(crate) fn go_down(&self, device: DeviceId) {
+        let mut tables = self.tables();
+        tables.states.retain(|_, state| state.device != device);
+        tables.policies.retain(|_, on| *on != device);
+    }
+
+    /// What a device puts on the wire of a packet of kind *crypto*; nothing when it does not have the state.
+    pub(crate) fn encrypt(&self, handed: Handed) -> Option<PacketBuf> {
+        let Handed { mut packet, handover } = handed;
+        let tables = self.tables();
+        let state = tables.states.get(&handover.handle)?;
+        assert_eq!(handover.device, state.device);
+        let Task::Encrypt { sequence } = handover.task else { panic!("{handover:?}") };
+        let stride = match packet.segments {
+            Segments::Train { stride } => stride.into(),
+            _ => packet.len(),
+        };
+        for (number, frame) in (sequence..).zip(packet.bytes_mut().chunks_mut(stride)) {
+            let ip = IpPacket::parse(frame).unwrap();
+            state.seal(number, &mut frame[ip.header_len..ip.total_len]);
+        }
+        Some(packet)
+    }
+}
+
+impl State {
+    fn seal(&self, number: u64, esp: &mut [u8]) {
+        let high = u32::try_from(number >> 32).unwrap();
+        let high = if self.extended { SeqHigh::Esn(high) } else { SeqHigh::None };
+        let iv = Iv::Counter(self.ivs.counter(number));
+        let mut jobs = [SealJob::in_place(&self.key, high, iv, esp)];
+        Crypter::new().unwrap().seal(&mut jobs);
+        assert_eq!(jobs[0].verdict, Sealing::Sealed);
+    }
+}
+
+impl Tables {
+    fn device(&self, name: &str) -> Result<DeviceId, DeviceRefusal> {
+        match (&self.refusal, name) {
+            (Some(refusal), _) => Err(refusal.clone()),
+            (None, "nic0") => Ok(NIC0),
+            (None, "nic1") => Ok(NIC1),
+            (None, _) => Err(DeviceRefusal::invalid("")),
+        }
+    }
+
+    fn handle(&mut self) -> Handle {
+        self.next += 1;
+        Handle(self.next)
+    }
+}
+
+impl Devices for Nics {
+    fn attach_state(&mut self, config: &SaConfig) -> Result<Option<Attachment>, DeviceRefusal> {
+        let offload = config.offload.as_ref().expect("only what asks for a device");
+        let mut tables = self.tables();
+        let device = tables.device(&offload.device)?;
+        if tables.declines && offload.kind == OffloadKind::Crypto {
+            return Ok(None);
+        }
+        let words = &config.transform;
+        let keys = (&words.encryption_key, &words.authentication_key);
+        let key = SaKey::new(&words.transform, keys.0, keys.1, Backend::Portable).unwrap();
+        let extended = config.flags.contains(SaFlags::ESN);
+        let state = State { device, key, ivs: IvSpace::of(config), extended };
+        let handle = tables.handle();
+        tables.states.insert(handle, state);
+        let segmentation = tables.segmentation;
+        Ok(Some(Attachment { device, handle, kind: offload.kind, segmentation }))
+    }
+
+    fn detach_state(&mut self, _: DeviceId, handle: Handle) {
+        self.tables().states.remove(&handle);
+    }
+
+    fn attach_policy(&mut self, policy: &Policy) -> Result<(DeviceId, Handle), DeviceRefusal> {
+        let mut tables = self.tables();
+        let device = tables.device(&policy.offload.as_ref().unwrap().device)?;
+        let handle = tables.handle();
+        tables.policies.insert(handle, device);
+        Ok((device, handle))
+    }
+
+    fn detach_policy(&mut self, _: DeviceId, handle: Handle) {
+        self.tables().policies.remove(&handle);
+    }
+
+    fn counts(&mut self, _: DeviceId, handle: Handle) -> Option<DeviceCounts> {
+        self.tables().counts.get(&handle).copied()
+    }
+}
+
+/// `offload KIND dev NAME dir DIRECTION`.
+pub(crate) fn offload(kind: OffloadKind, device: &str, direction: Direction) -> Option<Offload> {
+    Some(Offload { kind, device: device.to_owned(), direction })
+}
+
+/// What `nic0` says of a packet that it decrypted.
+pub(crate) fn mark(kind: OffloadKind, handle: Handle) -> DeviceMark {
+    DeviceMark { device: NIC0, handle: Some(handle), kind, status: DeviceStatus::Success }
+}

@@ -1,0 +1,297 @@
+//! What is handed to a device, in which shape, and what is not.
+
+use uxfrm_engine::{
+    Action, Direction, DropReason, Event, Family, Handed, Handover, Mode, OffloadKind, Policy,
+    Priority, Reqid, SaConfig, Segmentation, Settings, Spi, Task, UdpEncapKind,
+};
+use uxfrm_packet::{PacketBuf, Protocol, Segments};
+use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Way, Wrapping, packets};
+
+use crate::nic::{NIC0, Nics, offload};
+
+const PACKET: OffloadKind = OffloadKind::Packet;
+const CRYPTO: OffloadKind = OffloadKind::Crypto;
+
+fn datagram(len: usize) -> PacketBuf {
+    packets::udp("10.1.0.1:7", "10.2.0.1:9", &vec![b'x'; len])
+}
+
+/// The same packet with four bytes of IPv4 options.
+fn with_options(packet: &PacketBuf) -> PacketBuf {
+    let mut bytes = packet.bytes().to_vec();
+    bytes.splice(20..20, [1, 1, 1, 0]);
+    bytes[0] = 0x46;
+    let len = u16::try_from(bytes.len()).unwrap();
+    bytes[2..4].copy_from_slice(&len.to_be_bytes());
+    uxfrm_packet::ipv4::fill_checksum(&mut bytes).unwrap();
+    PacketBuf::from_slice(&bytes)
+}
+
+fn policy(wrapping: &Wrapping, device: Option<&str>) -> Policy {
+    let offload = device.and_then(|device| offload(PACKET, device, Direction::Out));
+    Policy { offload, ..wrapping.policy(Direction::Out, Way::Right) }
+}
+
+fn state(wrapping: &Wrapping, kind: OffloadKind, device: Option<&str>) -> SaConfig {
+    let offload = device.and_then(|device| offload(kind, device, Direction::Out));
+    SaConfig { offload, ..wrapping.sa(Way::Right, FIRST_SPI) }
+}
+
+/// A pair whose left gateway has its outbound policy and state on devices.
+fn pair(
+    wrapping: &Wrapping,
+    kind: OffloadKind,
+    on: [Option<&str>; 2],
+    segmentation: Segmentation,
+) -> (Pair, Nics) {
+    let (mut pair, nics) = (Pair::without_states(wrapping), Nics::default());
+    nics.tables().segmentation = segmentation;
+    pair.left.database.set_devices(Box::new(nics.clone()));
+    let policy = policy(wrapping, on[0]);
+    pair.left.database.apply(pair.left.now, |change| change.update_policy(policy)).unwrap();
+    pair.left.add_sa(state(wrapping, kind, on[1]));
+    pair.right.add_sa(wrapping.sa(Way::Right, FIRST_SPI));
+    (pair, nics)
+}
+
+fn packet_kind() -> (Pair, Nics) {
+    pair(&Wrapping::tunnel4(), PACKET, [Some("nic0"); 2], Segmentation::Engine)
+}
+
+fn crypto_kind(wrapping: &Wrapping) -> (Pair, Nics) {
+    pair(wrapping, CRYPTO, [None, Some("nic0")], Segmentation::Engine)
+}
+
+/// Sends; nothing leaves for the wire. What is handed over.
+fn hand(gateway: &mut Gateway, packets: Vec<PacketBuf>) -> Vec<Handed> {
+    let (wire, host) = gateway.outbound(packets);
+    assert_eq!((wire.len(), host.len()), (0, 0));
+    gateway.assert_accounts();
+    std::mem::take(&mut gateway.handed)
+}
+
+/// What becomes of one packet that is not handed over.
+fn refusal(gateway: &mut Gateway, packet: PacketBuf) -> DropReason {
+    assert!(hand(gateway, vec![packet]).is_empty());
+    let [(reason, _)] = gateway.reasons()[..] else { panic!("{:?}", gateway.reasons()) };
+    reason
+}
+
+/// Through the device, over the wire, out of the other gateway.
+fn across(pair: &mut Pair, nics: &Nics, handed: Vec<Handed>) -> Vec<Vec<u8>> {
+    let wire = handed.into_iter().map(|handed| nics.encrypt(handed).unwrap());
+    let wire = wire.flat_map(|packet| uxfrm_testkit::taken_apart(&packet)).collect();
+    pair.right.inbound(wire).iter().map(|packet| packet.bytes().to_vec()).collect()
+}
+
+#[test]
+fn kind_packet_hands_over_the_plain_packet_as_it_is() {
+    let (mut pair, nics) = packet_kind();
+    let packets = [datagram(1), datagram(1400 - 28), datagram(40)];
+    let expected: Vec<Vec<u8>> = packets.iter().map(|packet| packet.bytes().to_vec()).collect();
+    let handed = hand(&mut pair.left, packets.into());
+    let over = Handover { device: NIC0, handle: nics.handle(), task: Task::Protect };
+    assert!(handed.iter().all(|handed| handed.handover == over));
+    let got: Vec<Vec<u8>> = handed.iter().map(|one| one.packet.bytes().to_vec()).collect();
+    assert_eq!(got, expected);
+    assert_eq!(pair.left.worker.outward().sent, 3);
+    let sa = pair.left.database.snapshot().sad.iter().next().cloned().unwrap();
+    assert_eq!((sa.usage().packets(), sa.sequence().last()), (0, 0), "the device counts");
+}
+
+#[test]
+fn policy_and_state_must_be_on_the_same_device() {
+    let wrapping = Wrapping::tunnel4();
+    for on in [
+        [Some("nic0"), Some("nic1")],
+        [Some("nic1"), Some("nic0")],
+        [Some("nic0"), None],
+        [None, Some("nic0")],
+    ] {
+        let (mut pair, _) = pair(&wrapping, PACKET, on, Segmentation::Engine);
+        let reason = refusal(&mut pair.left, datagram(1));
+        assert_eq!(reason, DropReason::OutDeviceMismatch, "{on:?}");
+        // Key managers who listen are asked for the right one, as in Linux.
+        pair.left.listen([]);
+        assert!(hand(&mut pair.left, vec![datagram(1)]).is_empty());
+        assert!(matches!(pair.left.events[..], [Event::Acquire { .. }]), "{on:?}");
+        assert_eq!(pair.left.worker.waiting(), 1);
+    }
+    let (mut crypto, _) = pair(&wrapping, CRYPTO, [Some("nic0"); 2], Segmentation::Engine);
+    assert_eq!(refusal(&mut crypto.left, datagram(1)), DropReason::OutDeviceMismatch);
+}
+
+#[test]
+fn a_right_state_is_found_beside_wrong_ones() {
+    let (mut pair, nics) = packet_kind();
+    let right = nics.handle();
+    for (spi, device) in [(1, Some("nic1")), (2, None)] {
+        let id =
+            uxfrm_engine::SaId { spi: Spi(spi), ..state(&Wrapping::tunnel4(), PACKET, device).id };
+        pair.left.add_sa(SaConfig { id, ..state(&Wrapping::tunnel4(), PACKET, device) });
+    }
+    let handed = hand(&mut pair.left, vec![datagram(1)]);
+    assert_eq!(handed[0].handover.handle, right, "younger ones elsewhere don't count");
+}
+
+#[test]
+fn what_no_device_takes_is_dropped_in_kind_packet() {
+    let fragment = || packets::fragments(datagram(64).bytes(), 48).remove(0);
+    for (what, packet) in [
+        ("options", with_options(&datagram(1))),
+        ("a fragment", fragment()),
+        ("too big without DF", datagram(1480)),
+    ] {
+        let (mut pair, _) = packet_kind();
+        assert_eq!(refusal(&mut pair.left, packet), DropReason::OutDeviceUnfit, "{what}");
+    }
+    let v6 = Wrapping::new(Mode::Tunnel, Family::V6, Family::V4);
+    let (mut six, _) = pair(&v6, PACKET, [Some("nic0"); 2], Segmentation::Engine);
+    let (from, to) = v6.hosts(Way::Right);
+    // Hop-by-hop options: next header UDP, 8 bytes, PadN.
+    let hop =
+        packets::ip(from, to, Protocol(0), &[17, 0, 1, 4, 0, 0, 0, 0, 0, 7, 0, 9, 0, 8, 0, 0]);
+    let reason = refusal(&mut six.left, PacketBuf::from_slice(&hop));
+    assert_eq!(reason, DropReason::OutDeviceUnfit);
+    let fits = hand(&mut six.left, vec![packets::udp("[fd00:1::1]:7", "[fd00:2::1]:9", b"x")]);
+    assert_eq!(fits.len(), 1);
+}
+
+#[test]
+fn senders_are_told_what_fits_before_a_device_sees_it() {
+    for kind in [PACKET, CRYPTO] {
+        let policy = (kind == PACKET).then_some("nic0");
+        let on = [policy, Some("nic0")];
+        let (mut pair, _) = pair(&Wrapping::tunnel4(), kind, on, Segmentation::Device);
+        let (wire, host) = pair.left.outbound(vec![packets::dont_fragment(datagram(1480))]);
+        assert_eq!((wire.len(), host.len(), pair.left.handed.len()), (0, 1, 0));
+        assert_eq!(pair.left.reasons(), [(DropReason::OutTooBig, 1)]);
+    }
+}
+
+#[test]
+fn a_super_packet_is_cut_in_order_or_handed_over_whole() {
+    let long = || packets::tcp_super("10.1.0.1:7", "10.2.0.1:9", &[7; 4500], 1000);
+    let (mut cut, _) = packet_kind();
+    let lens: Vec<usize> =
+        hand(&mut cut.left, vec![long()]).iter().map(|handed| handed.packet.len()).collect();
+    assert_eq!(lens, [1040, 1040, 1040, 1040, 540]);
+    let mut pieces: Vec<u32> = Vec::new();
+    for handed in hand(&mut cut.left, vec![long(), long()]) {
+        assert_eq!(handed.packet.segments, Segments::One);
+        let tcp = &handed.packet.bytes()[24..28];
+        pieces.push(u32::from_be_bytes(tcp.try_into().unwrap()));
+    }
+    assert_eq!(pieces[..5], [1000, 2000, 3000, 4000, 5000]);
+    assert_eq!(pieces[5..], pieces[..5]);
+    let on = [Some("nic0"); 2];
+    let (mut whole, _) = pair(&Wrapping::tunnel4(), PACKET, on, Segmentation::Device);
+    let handed = hand(&mut whole.left, vec![long()]);
+    assert_eq!(handed.len(), 1);
+    assert_eq!(handed[0].packet.segments, Segments::Tcp { mss: 1000 });
+    assert_eq!(whole.left.worker.outward().sent, 5);
+}
+
+#[test]
+fn kind_crypto_leaves_only_the_encryption() {
+    for wrapping in [
+        Wrapping::tunnel4(),
+        Wrapping::new(Mode::Tunnel, Family::V6, Family::V4),
+        Wrapping::transport4(),
+        Wrapping { flags: uxfrm_engine::SaFlags::ESN, ..Wrapping::tunnel4() },
+        Wrapping { suite: uxfrm_testkit::Suite::CbcSha256, ..Wrapping::tunnel4() },
+    ] {
+        let (mut pair, nics) = crypto_kind(&wrapping);
+        let (from, to) = wrapping.hosts(Way::Right);
+        let packets = || [(); 2].map(|()| packets::echo(from, to, b"ping"));
+        let expected: Vec<Vec<u8>> = packets().iter().map(|one| one.bytes().to_vec()).collect();
+        for round in 0..2 {
+            let handed = hand(&mut pair.left, packets().into());
+            let sequences: Vec<u64> = handed.iter().map(|one| sequence(one.handover)).collect();
+            assert_eq!(sequences, [round * 2 + 1, round * 2 + 2]);
+            assert_eq!(across(&mut pair, &nics, handed), expected, "{wrapping:?}");
+        }
+        let sa = pair.left.database.snapshot().sad.iter().next().cloned().unwrap();
+        assert_eq!((sa.usage().packets(), sa.sequence().last()), (4, 4), "the engine counts");
+        pair.assert_accounts();
+    }
+}
+
+fn sequence(handover: Handover) -> u64 {
+    match handover.task {
+        Task::Encrypt { sequence } => sequence,
+        Task::Protect => panic!("{handover:?}"),
+    }
+}
+
+#[test]
+fn a_train_of_kind_crypto_has_its_numbers_in_order() {
+    let (mut pair, nics) = crypto_kind(&Wrapping::tunnel4());
+    let long = packets::tcp_super("10.1.0.1:7", "10.2.0.1:9", &[7; 4500], 1000);
+    let handed = hand(&mut pair.left, vec![datagram(1), long, datagram(2)]);
+    let sequences: Vec<u64> = handed.iter().map(|one| sequence(one.handover)).collect();
+    assert_eq!(sequences, [1, 2, 7]);
+    let lens: Vec<usize> = across(&mut pair, &nics, handed).iter().map(Vec::len).collect();
+    assert_eq!(lens, [29, 1040, 1040, 1040, 1040, 540, 30]);
+    assert_eq!(pair.right.reasons(), []);
+}
+
+#[test]
+fn what_a_device_does_not_take_is_encrypted_in_software_in_kind_crypto() {
+    let (mut pair, nics) = crypto_kind(&Wrapping::tunnel4());
+    let packets = vec![datagram(1), with_options(&datagram(2)), datagram(3), datagram(1480)];
+    let mut expected: Vec<usize> = packets.iter().map(|packet| packet.len()).collect();
+    expected.sort_unstable();
+    let (wire, _) = pair.left.outbound(packets);
+    let handed = std::mem::take(&mut pair.left.handed);
+    assert_eq!((wire.len(), handed.len()), (3, 2), "the long one in two fragments");
+    let mut all =
+        handed.into_iter().map(|handed| nics.encrypt(handed).unwrap()).collect::<Vec<_>>();
+    all.extend(wire);
+    let mut lens: Vec<usize> = pair.right.inbound(all).iter().map(|packet| packet.len()).collect();
+    lens.sort_unstable();
+    assert_eq!(lens, expected);
+    assert_eq!(pair.right.reasons(), []);
+    pair.assert_accounts();
+}
+
+#[test]
+fn esp_in_udp_is_encrypted_in_software_in_kind_crypto() {
+    let encap = Some(UdpEncapKind::Esp);
+    let (mut pair, _) = crypto_kind(&Wrapping { encap, ..Wrapping::tunnel4() });
+    assert_eq!(pair.left_to_right(vec![datagram(1)]).len(), 1);
+    assert!(pair.left.handed.is_empty());
+}
+
+#[test]
+fn kind_packet_goes_with_no_other_state() {
+    let wrapping = Wrapping::tunnel4();
+    let (mut pair, _) = packet_kind();
+    let mut policy = policy(&wrapping, Some("nic0"));
+    let outer = uxfrm_engine::Template { reqid: Reqid(2), ..policy.templates[0] };
+    policy.templates.push(outer);
+    pair.left.database.apply(pair.left.now, |change| change.update_policy(policy)).unwrap();
+    let id = uxfrm_engine::SaId { spi: Spi(77), ..state(&wrapping, PACKET, None).id };
+    pair.left.add_sa(SaConfig { id, reqid: Reqid(2), ..state(&wrapping, PACKET, Some("nic0")) });
+    assert_eq!(refusal(&mut pair.left, datagram(1)), DropReason::OutDeviceUnfit);
+}
+
+#[test]
+fn a_policy_on_a_device_goes_before_all_in_software() {
+    let wrapping = Wrapping::tunnel4();
+    let (mut pair, _) = packet_kind();
+    let mut first = policy(&wrapping, None);
+    (first.priority, first.action) = (Priority(1), Action::Block);
+    first.selector.protocol = 17;
+    pair.left.add_policy(first);
+    assert_eq!(hand(&mut pair.left, vec![datagram(1)]).len(), 1);
+}
+
+#[test]
+fn headers_of_the_socket_port_are_not_for_devices() {
+    let headers = uxfrm_engine::WireHeaders::UdpSocket;
+    let settings = Settings { headers, ..Settings::default() };
+    let (mut pair, nics) = crypto_kind(&Wrapping { settings, ..Wrapping::tunnel4() });
+    let handed = hand(&mut pair.left, vec![datagram(1)]);
+    assert_eq!(across(&mut pair, &nics, handed).len(), 1, "a whole packet");
+}
