@@ -48,6 +48,11 @@ impl Errno {
 }
 
 impl Refusal {
+    /// Without words.
+    pub(crate) const fn new(errno: Errno) -> Self {
+        Self { errno, text: String::new() }
+    }
+
     pub(crate) fn invalid(text: &str) -> Self {
         Self { errno: Errno::Invalid, text: text.to_owned() }
     }

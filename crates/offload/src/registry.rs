@@ -3,17 +3,17 @@
 //! Order of checks, errnos and texts are those of `net/xfrm/xfrm_device.c: xfrm_dev_state_add`, `xfrm_dev_policy_add` from where the
 //! device is known; what comes before (flags, directions, `if_id`, TFC padding) the engine checks with the rest of the request.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    net::IpAddr,
-};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 
-use uxfrm_engine::{Direction, Handle, OffloadKind, Policy, SaConfig, SaFlags};
+use uxfrm_engine::{Direction, Handle, Offload, OffloadKind, Policy, SaConfig, SaFlags};
 
-use crate::{
-    Errno, Profile, Refusal,
-    profile::{Table, TableSizes},
-};
+use crate::{Errno, FunctionId, Profile, Refusal, profile::TableSizes};
+use tally::Tally;
+
+mod tally;
+
+pub(crate) use tally::Rooms;
 
 /// What became of a state that asked for a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,10 +30,19 @@ pub struct Registry {
     profile: Profile,
     states: BTreeMap<Handle, Row>,
     policies: BTreeMap<Handle, Direction>,
-    /// Receiving states by destination.
-    addresses: HashMap<IpAddr, usize>,
-    receiving: usize,
+    device: Tally,
+    functions: BTreeMap<FunctionId, Tally>,
     next: u32,
+    /// How many more additions find the tables full, and how many a device that is busy.
+    pub(crate) pretended_full: u32,
+    pub(crate) pretended_busy: u32,
+}
+
+/// Who asks: a function, and how much it may hold.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Asker {
+    pub(crate) function: FunctionId,
+    pub(crate) share: TableSizes,
 }
 
 /// A state that a device holds.
@@ -41,15 +50,7 @@ pub struct Registry {
 struct Row {
     direction: Direction,
     destination: IpAddr,
-}
-
-/// How full the tables of a device are.
-#[derive(Debug)]
-pub(crate) struct Rooms<'a> {
-    sizes: TableSizes,
-    receiving: usize,
-    transmitting: usize,
-    addresses: &'a HashMap<IpAddr, usize>,
+    function: FunctionId,
 }
 
 impl Registry {
@@ -60,9 +61,11 @@ impl Registry {
             profile,
             states: BTreeMap::new(),
             policies: BTreeMap::new(),
-            addresses: HashMap::new(),
-            receiving: 0,
+            device: Tally::default(),
+            functions: BTreeMap::new(),
             next: 1,
+            pretended_full: 0,
+            pretended_busy: 0,
         }
     }
 
@@ -75,7 +78,14 @@ impl Registry {
     /// How many states it holds, receiving and sending.
     #[must_use]
     pub fn states(&self) -> (usize, usize) {
-        (self.receiving, self.states.len() - self.receiving)
+        (self.device.receiving, self.device.transmitting)
+    }
+
+    /// How many of them are one function's.
+    #[must_use]
+    pub fn states_of(&self, function: FunctionId) -> (usize, usize) {
+        let tally = self.functions.get(&function);
+        tally.map_or((0, 0), |tally| (tally.receiving, tally.transmitting))
     }
 
     /// How many policies it holds.
@@ -97,19 +107,27 @@ impl Registry {
                 OffloadKind::Crypto => Ok(Attached::Software),
             };
         };
-        if offload.kind == OffloadKind::Crypto
-            && sa.flags.contains(SaFlags::ESN)
-            && !device.profile.esn
-        {
+        device.attach_state_of(Asker::default(), sa, offload)
+    }
+
+    /// As [`Registry::attach_state`], for one of the device's functions.
+    pub(crate) fn attach_state_of(
+        &mut self,
+        asker: Asker,
+        sa: &SaConfig,
+        offload: &Offload,
+    ) -> Result<Attached, Refusal> {
+        let crypto = offload.kind == OffloadKind::Crypto;
+        if crypto && sa.flags.contains(SaFlags::ESN) && !self.profile.esn {
             return Err(Refusal::invalid("Device doesn't support offload with ESN"));
         }
-        match device.profile.check_state(sa, offload.kind, &device.rooms()) {
+        match self.check_state(asker, sa, offload) {
             Ok(()) => {
-                Ok(Attached::Device(device.insert_state(offload.direction, sa.id.destination)))
+                let (direction, destination) = (offload.direction, sa.id.destination);
+                let row = Row { direction, destination, function: asker.function };
+                Ok(Attached::Device(self.insert_state(row)))
             }
-            Err(refusal)
-                if refusal.errno == Errno::NotSupported && offload.kind == OffloadKind::Crypto =>
-            {
+            Err(refusal) if crypto && refusal.errno == Errno::NotSupported => {
                 Ok(Attached::Software)
             }
             Err(refusal) => Err(refusal.or_text("Device failed to offload this state")),
@@ -129,7 +147,6 @@ impl Registry {
             return Err(Refusal::invalid("Policy offload is not supported"));
         }
         device
-            .profile
             .check_policy(policy)
             .map_err(|refusal| refusal.or_text("Device failed to offload this policy"))?;
         let handle = device.take_handle();
@@ -137,50 +154,8 @@ impl Registry {
         Ok(handle)
     }
 
-    /// Takes a state away; `false` when the device does not have it (any more).
-    pub fn detach_state(&mut self, handle: Handle) -> bool {
-        let Some(row) = self.states.remove(&handle) else { return false };
-        if row.direction == Direction::In {
-            self.receiving -= 1;
-            self.leave_address(row.destination);
-        }
-        true
-    }
-
-    /// Takes a policy away; `false` when the device does not have it (any more).
-    pub fn detach_policy(&mut self, handle: Handle) -> bool {
-        self.policies.remove(&handle).is_some()
-    }
-
-    /// Takes all away, as when the link goes down.
-    pub fn flush(&mut self) {
-        self.states.clear();
-        self.policies.clear();
-        self.addresses.clear();
-        self.receiving = 0;
-    }
-
-    fn insert_state(&mut self, direction: Direction, destination: IpAddr) -> Handle {
-        let handle = self.take_handle();
-        self.states.insert(handle, Row { direction, destination });
-        if direction == Direction::In {
-            self.receiving += 1;
-            *self.addresses.entry(destination).or_default() += 1;
-        }
-        handle
-    }
-
-    fn leave_address(&mut self, destination: IpAddr) {
-        if let Some(count) = self.addresses.get_mut(&destination) {
-            *count -= 1;
-            if *count == 0 {
-                self.addresses.remove(&destination);
-            }
-        }
-    }
-
-    /// Numbers are used anew only after all 2^32 have been; those in use are passed over.
-    fn take_handle(&mut self) -> Handle {
+    /// A handle for what takes no place in the tables.
+    pub(crate) fn take_handle(&mut self) -> Handle {
         loop {
             let handle = Handle(self.next);
             self.next = self.next.wrapping_add(1).max(1);
@@ -190,35 +165,89 @@ impl Registry {
         }
     }
 
-    fn rooms(&self) -> Rooms<'_> {
-        let (receiving, transmitting) = self.states();
-        Rooms { sizes: self.profile.tables, receiving, transmitting, addresses: &self.addresses }
+    /// Takes a state away; `false` when the device does not have it (any more).
+    pub fn detach_state(&mut self, handle: Handle) -> bool {
+        let Some(row) = self.states.remove(&handle) else { return false };
+        self.device.leave(row.direction, row.destination);
+        if let Some(tally) = self.functions.get_mut(&row.function) {
+            tally.leave(row.direction, row.destination);
+        }
+        true
     }
+
+    /// Takes a policy away; `false` when the device does not have it (any more).
+    pub fn detach_policy(&mut self, handle: Handle) -> bool {
+        self.policies.remove(&handle).is_some()
+    }
+
+    /// Takes all away.
+    pub fn flush(&mut self) {
+        self.states.clear();
+        self.policies.clear();
+        self.functions.clear();
+        self.device = Tally::default();
+    }
+
+    /// The driver's checks, and those of tables that it has no words for.
+    fn check_state(
+        &mut self,
+        asker: Asker,
+        sa: &SaConfig,
+        offload: &Offload,
+    ) -> Result<(), Refusal> {
+        let full = take_one(&mut self.pretended_full);
+        if offload.kind == OffloadKind::Packet && take_one(&mut self.pretended_busy) {
+            return Err(Refusal::new(Errno::Busy));
+        }
+        let nothing = Tally::default();
+        let own = self.functions.get(&asker.function).unwrap_or(&nothing);
+        let rooms = Rooms {
+            limits: [(self.profile.tables, &self.device), (asker.share, own)],
+            pretended_full: full,
+        };
+        self.profile.check_state(sa, offload.kind, &rooms)?;
+        if rooms.has_any(offload.direction, sa.id.destination) {
+            return Ok(());
+        }
+        Err(Refusal::new(Errno::NoSpace))
+    }
+
+    fn check_policy(&mut self, policy: &Policy) -> Result<(), Refusal> {
+        if take_one(&mut self.pretended_busy) {
+            return Err(Refusal::new(Errno::Busy));
+        }
+        self.profile.check_policy(policy)?;
+        if take_one(&mut self.pretended_full) {
+            return Err(Refusal::new(Errno::NoSpace));
+        }
+        Ok(())
+    }
+
+    fn insert_state(&mut self, row: Row) -> Handle {
+        let handle = self.take_handle();
+        self.states.insert(handle, row);
+        let own = self.functions.entry(row.function).or_default();
+        for tally in [&mut self.device, own] {
+            tally.enter(row.direction, row.destination);
+        }
+        handle
+    }
+}
+
+/// Counts one of those that are left; whether there was one.
+fn take_one(left: &mut u32) -> bool {
+    let some = *left > 0;
+    *left = left.saturating_sub(1);
+    some
 }
 
 impl Refusal {
     /// `NL_SET_ERR_MSG_WEAK`: words for a refusal that has none.
-    fn or_text(mut self, text: &str) -> Self {
+    pub(crate) fn or_text(mut self, text: &str) -> Self {
         if self.text.is_empty() {
             text.clone_into(&mut self.text);
         }
         self
-    }
-}
-
-impl Rooms<'_> {
-    /// Whether `table` takes one more, a state to `destination`.
-    pub(crate) fn has(&self, table: Table, destination: IpAddr) -> bool {
-        let below = |used: usize, size: Option<usize>| size.is_none_or(|size| used < size);
-        match table {
-            Table::Receive => below(self.receiving, self.sizes.receive),
-            Table::Transmit => below(self.transmitting, self.sizes.transmit),
-            Table::Both => below(self.receiving + self.transmitting, self.sizes.both),
-            Table::Addresses => {
-                self.addresses.contains_key(&destination)
-                    || below(self.addresses.len(), self.sizes.addresses)
-            }
-        }
     }
 }
 

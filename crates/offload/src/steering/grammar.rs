@@ -69,6 +69,9 @@ pub enum RuleError {
     /// The device has one flex field for all rules.
     #[error("the flex field is at offset {0} already, for all rules: delete those first")]
     OtherFlexOffset(u16),
+    /// The device has no rules.
+    #[error("the device has no flow director")]
+    NoFlowDirector,
     /// No such rule.
     #[error("no rule at {0}")]
     NoRule(RuleId),

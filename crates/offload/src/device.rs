@@ -1,0 +1,111 @@
+//! What a device's driver offers to the stack: the kernel's `struct xfrmdev_ops` (`include/linux/netdevice.h`), and the events that come back.
+//!
+//! Control goes through a [`Device`]; packets go to the device itself ([`ModelNic`](crate::ModelNic)). Time is an argument.
+
+use uxfrm_engine::{Failures, Handle, Moment, Policy, SaConfig, SaId, Wanted};
+use uxfrm_packet::IpPacket;
+
+use crate::{Attached, Refusal};
+
+/// The control half of a device, as one of its functions sees it.
+pub trait Device {
+    /// `xdo_dev_state_add`. The state begins with the numbers of its `replay`, and the device counts from 0.
+    ///
+    /// # Errors
+    /// A [`Refusal`] with errno and words; nothing has changed then. What Linux does in software without a word is no refusal, but
+    /// [`Attached::Software`].
+    fn add_state(&mut self, state: &SaConfig, now: Moment) -> Result<Attached, Refusal>;
+
+    /// `xdo_dev_state_add` of a larval state (`XFRM_DEV_OFFLOAD_FLAG_ACQ`): a handle without a key, whose packets are dropped. It takes no
+    /// place in the tables.
+    ///
+    /// # Errors
+    /// A [`Refusal`] when the device does not do kind *packet*, or the function may not ask.
+    fn add_larval(&mut self, wanted: &Wanted) -> Result<Handle, Refusal>;
+
+    /// `xdo_dev_state_delete`: from now on nothing is sent or received by it, and its place is free. Its counts can still be read. Unknown
+    /// handles are ignored, as by all that follow.
+    fn delete_state(&mut self, handle: Handle);
+
+    /// `xdo_dev_state_free`: nobody will ask for it again.
+    fn free_state(&mut self, handle: Handle);
+
+    /// `xdo_dev_offload_ok`: whether a packet of the state may be given to the device.
+    fn offload_ok(&self, handle: Handle, packet: &IpPacket) -> bool;
+
+    /// `xdo_dev_state_advance_esn`: kind *crypto*, extended numbers. The stack has accepted (or sent) `number`; the device takes the upper half of
+    /// what it receives from whatever is nearest. To be told at least once in 2^31 packets.
+    fn advance_esn(&mut self, handle: Handle, number: u64);
+
+    /// `xdo_dev_state_update_stats`: what the device has counted; `None` for a handle that it does not know.
+    fn update_stats(&self, handle: Handle) -> Option<StateCounts>;
+
+    /// Kind *packet*: no number above `ceiling` is sent from now on. Not the kernel's: with keys that stay the same over a restart, numbers are
+    /// written down as reserved before they are used, and here it is the device that uses them.
+    fn reserve(&mut self, handle: Handle, ceiling: u64);
+
+    /// `xdo_dev_policy_add`.
+    ///
+    /// # Errors
+    /// A [`Refusal`], as for states.
+    fn add_policy(&mut self, policy: &Policy) -> Result<Handle, Refusal>;
+
+    /// `xdo_dev_policy_delete`: no packet meets it any more.
+    fn delete_policy(&mut self, handle: Handle);
+
+    /// `xdo_dev_policy_free`: nobody will ask for it again.
+    fn free_policy(&mut self, handle: Handle);
+
+    /// Takes the events that are there, the oldest first.
+    fn take_events(&mut self, events: &mut Vec<DeviceEvent>);
+}
+
+/// What a device says of its own accord.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceEvent {
+    /// A state reached a soft limit of bytes or packets, once.
+    SoftLimit {
+        /// What the device calls it.
+        handle: Handle,
+        /// The state.
+        state: SaId,
+    },
+    /// A state reached a hard limit, once; the device drops its packets from now on.
+    HardLimit {
+        /// What the device calls it.
+        handle: Handle,
+        /// The state.
+        state: SaId,
+    },
+    /// The lower half of a state's numbers began again, and the upper half went on; without extended numbers they have ended, and the device
+    /// drops its packets from now on.
+    SequenceWrap {
+        /// What the device calls it.
+        handle: Handle,
+        /// The state.
+        state: SaId,
+    },
+    /// `NETDEV_DOWN`: nothing passes. Linux takes all states and policies off the device then.
+    LinkDown,
+    /// `NETDEV_UP`: nothing comes back by itself.
+    LinkUp,
+}
+
+/// What a device knows of a state: `struct xfrm_lifetime_cur`, `struct xfrm_stats`, and numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StateCounts {
+    /// Packets that went through it.
+    pub packets: u64,
+    /// Their bytes: of IP packets before encapsulation or after decapsulation, as in software.
+    pub bytes: u64,
+    /// The last number sent, all 64 bits.
+    pub sent: u64,
+    /// The highest number received, all 64 bits.
+    pub received: u64,
+    /// What went wrong.
+    pub failures: Failures,
+    /// When the first packet went through it.
+    pub first_used: Option<Moment>,
+    /// When the latest did.
+    pub last_used: Option<Moment>,
+}

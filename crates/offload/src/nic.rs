@@ -1,0 +1,339 @@
+//! The model NIC: a device that does what its profile says, for real: it encrypts, checks, cuts, counts and steers.
+//!
+//! It stands between the engine and a port. The engine hands over what a state on the device is to protect ([`ModelNic::transmit`]) and everything
+//! else as it is ([`ModelNic::forward`]); what came off the wire goes through [`ModelNic::receive`] to the engine, by queues. Control goes through a
+//! [`FunctionPort`], one for the device itself and one for each of its virtual functions.
+//!
+//! Promises: what was handed over leaves encrypted or not at all, whatever happens to the link, the state or the device. Every packet comes out, is under
+//! way still, or was dropped under exactly one [`NicDrop`]. The order of a flow is kept unless a [`Fault`] says otherwise. No clock, thread or random
+//! source: time is an argument, the seed is in the [`NicSetup`].
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use uxfrm_crypto::{Backend, Crypter};
+use uxfrm_engine::{DeviceId, Handle, Moment, Traffic};
+use uxfrm_packet::{Batch, PacketBuf, Pool};
+
+use crate::steering::{grammar::RuleCommand, rule::RuleId};
+use crate::{DeviceEvent, FlowRule, Profile, Registry, RssKey, RuleError, Steering};
+use completions::Completions;
+use policies::PolicyTable;
+use receive::{Arrival, Delivery};
+use table::StateTable;
+use transmit::Departure;
+
+pub use control::FunctionPort;
+pub use drops::{NicDrop, NicDrops};
+pub use fault::{Fault, FaultError};
+pub use function::{FunctionId, Trust, VirtualFunction};
+pub use queues::Queues;
+
+mod association;
+mod completions;
+mod control;
+mod debug_text;
+mod drops;
+mod fault;
+mod flex;
+mod function;
+mod policies;
+mod queues;
+mod receive;
+mod segment;
+mod table;
+mod transmit;
+
+/// What the packets that come off the wire begin with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Framing {
+    /// The IP header. Flow rules then count the flex field's offset as if 14 bytes of Ethernet stood before it.
+    #[default]
+    Ip,
+    /// An Ethernet header, perhaps with a VLAN tag; the device takes both off.
+    Ethernet,
+}
+
+/// Whether a link carries anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Link {
+    /// It does.
+    #[default]
+    Up,
+    /// It does not: all packets are dropped.
+    Down,
+}
+
+/// What a device is.
+#[derive(Clone, Debug)]
+pub struct NicSetup {
+    /// What it can do.
+    pub profile: Profile,
+    /// The interface that it is.
+    pub device: DeviceId,
+    /// Its virtual functions, the first one `FunctionId(1)`.
+    pub functions: Vec<VirtualFunction>,
+    /// What comes off the wire.
+    pub framing: Framing,
+    /// Key of receive side scaling.
+    pub rss_key: RssKey,
+    /// Who does its cryptography.
+    pub backend: Backend,
+    /// Seed of outer IPv4 ids.
+    pub seed: u16,
+}
+
+/// A device in memory.
+#[derive(Debug)]
+pub struct ModelNic {
+    registry: Registry,
+    device: DeviceId,
+    functions: Vec<VirtualFunction>,
+    framing: Framing,
+    backend: Backend,
+    link: Link,
+    states: StateTable,
+    policies: PolicyTable,
+    steering: Option<Steering>,
+    crypter: Crypter,
+    events: VecDeque<(FunctionId, DeviceEvent)>,
+    lost_events: u32,
+    wrong_decryptions: u32,
+    drops: NicDrops,
+    sent: Traffic,
+    received: Traffic,
+    /// Packets that it encrypted.
+    encrypted: u64,
+    ident: u16,
+    departures: Vec<Departure>,
+    arrivals: Vec<Arrival>,
+    to_wire: Completions<PacketBuf>,
+    to_host: Completions<Delivery>,
+}
+
+impl NicSetup {
+    /// A device of this kind without virtual functions.
+    #[must_use]
+    pub fn new(profile: Profile, device: DeviceId) -> Self {
+        Self {
+            profile,
+            device,
+            functions: Vec::new(),
+            framing: Framing::default(),
+            rss_key: RssKey::default(),
+            backend: Backend::Auto,
+            seed: 0,
+        }
+    }
+}
+
+impl ModelNic {
+    /// A device that holds nothing, its link up.
+    ///
+    /// # Errors
+    /// When the crypto library has no memory.
+    pub fn new(setup: NicSetup) -> Result<Self, uxfrm_crypto::Error> {
+        let NicSetup { profile, device, functions, framing, rss_key, backend, seed } = setup;
+        Ok(Self {
+            steering: profile.steering.map(|limits| Steering::new(limits, rss_key)),
+            registry: Registry::new(profile),
+            device,
+            functions,
+            framing,
+            backend,
+            link: Link::Up,
+            states: StateTable::default(),
+            policies: PolicyTable::default(),
+            crypter: Crypter::new()?,
+            events: VecDeque::new(),
+            lost_events: 0,
+            wrong_decryptions: 0,
+            drops: NicDrops::default(),
+            sent: Traffic::default(),
+            received: Traffic::default(),
+            encrypted: 0,
+            ident: seed,
+            departures: Vec::new(),
+            arrivals: Vec::new(),
+            to_wire: Completions::default(),
+            to_host: Completions::default(),
+        })
+    }
+
+    /// What it can do.
+    #[must_use]
+    pub fn profile(&self) -> &Profile {
+        self.registry.profile()
+    }
+
+    /// The control half, for one function; `None` when the device has no such function.
+    #[must_use]
+    pub fn function(&mut self, function: FunctionId) -> Option<FunctionPort<'_>> {
+        self.device_of(function)?;
+        Some(FunctionPort::new(self, function))
+    }
+
+    /// Which function an interface is.
+    #[must_use]
+    pub fn function_of(&self, device: DeviceId) -> Option<FunctionId> {
+        let count = u16::try_from(self.functions.len()).unwrap_or(u16::MAX);
+        (0..=count).map(FunctionId).find(|function| self.device_of(*function) == Some(device))
+    }
+
+    /// Trusts a virtual function or does not (`ip link set DEV vf N trust on|off`). What it holds already stays.
+    pub fn set_trust(&mut self, function: FunctionId, trust: Trust) {
+        let place = usize::from(function.0).checked_sub(1);
+        if let Some(found) = place.and_then(|place| self.functions.get_mut(place)) {
+            found.trust = trust;
+        }
+    }
+
+    /// Empty receive queues of the right number for [`ModelNic::receive`].
+    #[must_use]
+    pub fn queues(&self) -> Queues {
+        let physical = self.profile().steering.map_or(1, |limits| limits.queues);
+        Queues::new(physical, self.functions.len())
+    }
+
+    /// Takes the link up or down, and says so to all functions. States and policies stay until the stack takes them away; what is not on
+    /// the wire yet is dropped. Nothing when it is so already.
+    pub fn set_link(&mut self, link: Link, pool: &mut Pool) {
+        if self.link == link {
+            return;
+        }
+        self.link = link;
+        let event = match link {
+            Link::Up => DeviceEvent::LinkUp,
+            Link::Down => DeviceEvent::LinkDown,
+        };
+        let count = u16::try_from(self.functions.len()).unwrap_or(u16::MAX);
+        (0..=count).for_each(|function| self.tell(FunctionId(function), event));
+        if link == Link::Down {
+            let late: Vec<_> = self.to_wire.drain().collect();
+            for packet in late {
+                self.refuse_sending(packet, NicDrop::TxLinkDown, pool);
+            }
+        }
+    }
+
+    /// Whether it carries anything.
+    #[must_use]
+    pub const fn link(&self) -> Link {
+        self.link
+    }
+
+    /// Lets something go wrong.
+    pub fn inject(&mut self, fault: Fault) {
+        match fault {
+            Fault::LostEvents(events) => self.lost_events = events,
+            Fault::FullTables(additions) => self.registry.pretended_full = additions,
+            Fault::Busy(additions) => self.registry.pretended_busy = additions,
+            Fault::Delay(delay) => self.set_delay(delay),
+            Fault::WrongDecryptions(packets) => self.wrong_decryptions = packets,
+            Fault::Reorder(packets) => {
+                self.to_wire.reorder(packets);
+                self.to_host.reorder(packets);
+            }
+        }
+    }
+
+    /// Takes a rule of the flow director, or deletes one (`ethtool -U`).
+    ///
+    /// # Errors
+    /// A [`RuleError`]: nothing has changed then.
+    pub fn change_rule(&mut self, command: RuleCommand) -> Result<RuleId, RuleError> {
+        self.steering.as_mut().ok_or(RuleError::NoFlowDirector)?.change(command)
+    }
+
+    /// The rules by their places (`ethtool -u`).
+    pub fn rules(&self) -> impl Iterator<Item = (RuleId, &FlowRule)> {
+        self.steering.iter().flat_map(Steering::rules)
+    }
+
+    /// What was dropped, by reason.
+    #[must_use]
+    pub const fn drops(&self) -> &NicDrops {
+        &self.drops
+    }
+
+    /// What went to the wire. `received == sent + dropped + held`; a super-packet counts as its segments.
+    #[must_use]
+    pub fn outward(&self) -> Traffic {
+        let held = self.to_wire.iter().map(segment::count).sum();
+        Traffic { held, ..self.sent }
+    }
+
+    /// What came from the wire; as [`ModelNic::outward`].
+    #[must_use]
+    pub fn inward(&self) -> Traffic {
+        let held = u64::try_from(self.to_host.iter().count()).unwrap_or(u64::MAX);
+        Traffic { held, ..self.received }
+    }
+
+    /// How many states it holds, receiving and sending; larval ones are none.
+    #[must_use]
+    pub fn states(&self) -> (usize, usize) {
+        self.registry.states()
+    }
+
+    /// How many policies it holds.
+    #[must_use]
+    pub fn policies(&self) -> usize {
+        self.registry.policies()
+    }
+
+    /// When the next delayed packet comes out, if any is: call [`ModelNic::complete`] then.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Moment> {
+        [self.to_wire.next_due(), self.to_host.next_due()].into_iter().flatten().min()
+    }
+
+    /// Lets out what was delayed and is due `now`. Every call of [`ModelNic::transmit`], [`ModelNic::forward`] and [`ModelNic::receive`] does so
+    /// for its own direction.
+    pub fn complete(&mut self, now: Moment, wire: &mut Batch, queues: &mut Queues) {
+        self.complete_sending(now, wire);
+        self.complete_receiving(now, queues);
+    }
+
+    fn set_delay(&mut self, delay: Duration) {
+        self.to_wire.set_delay(delay);
+        self.to_host.set_delay(delay);
+    }
+
+    fn device_of(&self, function: FunctionId) -> Option<DeviceId> {
+        match usize::from(function.0).checked_sub(1) {
+            None => Some(self.device),
+            Some(place) => self.functions.get(place).map(|found| found.device),
+        }
+    }
+
+    fn tell(&mut self, function: FunctionId, event: DeviceEvent) {
+        if self.lost_events > 0 {
+            self.lost_events -= 1;
+            return;
+        }
+        self.events.push_back((function, event));
+    }
+
+    /// Says something of a state.
+    fn tell_of(&mut self, handle: Handle, event: impl FnOnce(uxfrm_engine::SaId) -> DeviceEvent) {
+        if let Some(association) = self.states.of(handle) {
+            let (function, id) = (association.function, association.id());
+            self.tell(function, event(id));
+        }
+    }
+}
+
+impl Default for RssKey {
+    /// The one that Microsoft publishes vectors for, and many drivers come with.
+    fn default() -> Self {
+        Self([
+            0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3,
+            0x8f, 0xb0, 0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3,
+            0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
+        ])
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,137 @@
+//! A state as a device has it: keys, numbers, window and counts of its own.
+
+use std::sync::Arc;
+
+use uxfrm_crypto::{Backend, Iv, OpenJob, SaKey, SealJob, SeqHigh};
+use uxfrm_engine::{
+    Direction, DropReason, Encapsulation, Handle, Limits, Moment, Offload, OffloadKind, Sa,
+    SaConfig, SaId, SaWords,
+};
+
+use super::FunctionId;
+use crate::{Errno, Refusal, StateCounts};
+
+/// One state on a device.
+#[derive(Debug)]
+pub(super) struct Association {
+    pub(super) sa: Arc<Sa>,
+    pub(super) handle: Handle,
+    pub(super) kind: OffloadKind,
+    pub(super) direction: Direction,
+    pub(super) function: FunctionId,
+    /// Its place in the device's table, the lowest that was free.
+    pub(super) slot: usize,
+    pub(super) standing: Standing,
+    /// Kind *packet*, sending: what goes around packets.
+    pub(super) encapsulation: Option<Encapsulation>,
+    /// Kind *crypto*, extended numbers: the latest number that the stack told of.
+    pub(super) head: u64,
+    /// Whether it was told that numbers have ended.
+    pub(super) ended: bool,
+}
+
+/// Whether packets go through a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// They do.
+    Live,
+    /// Deleted, not yet freed: only its counts are left.
+    Deleted,
+}
+
+impl Association {
+    /// The device's own copy of a state that its driver took.
+    ///
+    /// # Errors
+    /// `EINVAL` for keys that are not the algorithm's, or a tunnel without a source.
+    pub(super) fn new(
+        config: &SaConfig,
+        offload: &Offload,
+        backend: Backend,
+        now: Moment,
+    ) -> Result<Self, Refusal> {
+        let keys = &config.transform;
+        SaKey::verify(&keys.transform, &keys.encryption_key, &keys.authentication_key, backend)
+            .map_err(|_| Refusal::new(Errno::Invalid))?;
+        let mut words = SaWords::of(config, backend);
+        if offload.kind == OffloadKind::Crypto {
+            words.limits = Limits::default();
+        }
+        let sa = Sa::new(config, Arc::new(words), now);
+        let sends = offload.direction == Direction::Out;
+        let wraps = sends && offload.kind == OffloadKind::Packet;
+        let encapsulation = wraps.then(|| Encapsulation::new(&sa, HOP_LIMIT)).transpose();
+        Ok(Self {
+            head: if sends { config.replay.sent } else { config.replay.received },
+            encapsulation: encapsulation.map_err(|_| Refusal::new(Errno::Invalid))?,
+            sa,
+            handle: Handle(0),
+            kind: offload.kind,
+            direction: offload.direction,
+            function: FunctionId::PHYSICAL,
+            slot: 0,
+            standing: Standing::Live,
+            ended: false,
+        })
+    }
+
+    pub(super) fn id(&self) -> SaId {
+        self.sa.id()
+    }
+
+    /// Whether packets go through it in a direction and kind.
+    pub(super) fn serves(&self, direction: Direction, kind: OffloadKind) -> bool {
+        self.standing == Standing::Live && self.direction == direction && self.kind == kind
+    }
+
+    /// The upper half of a number, where it counts.
+    pub(super) fn high(&self, number: u64) -> SeqHigh {
+        if self.sa.extended() { SeqHigh::Esn(upper_half(number)) } else { SeqHigh::None }
+    }
+
+    /// The number that a received packet of kind *crypto* must have: the nearest to what the stack told of.
+    pub(super) fn nearest(&self, low: u32) -> u64 {
+        if !self.sa.extended() {
+            return low.into();
+        }
+        let same = self.head & !u64::from(u32::MAX) | u64::from(low);
+        let around = [Some(same), same.checked_sub(1 << 32), same.checked_add(1 << 32)];
+        let distance = |number: &u64| number.abs_diff(self.head);
+        around.into_iter().flatten().min_by_key(distance).unwrap_or(same)
+    }
+
+    pub(super) fn seal_job<'a>(&'a self, sequence: u64, esp: &'a mut [u8]) -> SealJob<'a> {
+        let iv = Iv::Counter(self.sa.ivs().counter(sequence));
+        SealJob::in_place(self.sa.key(), self.high(sequence), iv, esp)
+    }
+
+    pub(super) fn open_job<'a>(&'a self, number: u64, esp: &'a mut [u8]) -> OpenJob<'a> {
+        OpenJob::in_place(self.sa.key(), self.high(number), esp)
+    }
+
+    /// The next number, and whether with it the lower half began again.
+    pub(super) fn next_number(&self) -> Result<(u64, bool), DropReason> {
+        let number = self.sa.sequence().take(1)?.first;
+        Ok((number, number > 1 << 32 && upper_half(number) != upper_half(number - 1)))
+    }
+
+    pub(super) fn counts(&self) -> StateCounts {
+        let usage = self.sa.usage();
+        StateCounts {
+            packets: usage.packets(),
+            bytes: usage.bytes(),
+            sent: self.sa.sequence().last(),
+            received: self.sa.highest_received(),
+            failures: usage.failures(),
+            first_used: usage.first_used(),
+            last_used: usage.last_used(),
+        }
+    }
+}
+
+/// Of outer headers.
+const HOP_LIMIT: u8 = 64;
+
+pub(super) const fn upper_half(number: u64) -> u32 {
+    (number >> 32) as u32
+}

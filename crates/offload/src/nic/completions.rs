@@ -1,0 +1,111 @@
+//! What a device is done with, on its way out: at once, or later and in another order when a fault says so.
+
+use std::{collections::VecDeque, time::Duration};
+
+use uxfrm_engine::Moment;
+
+/// A ring of completions; first in, first out, but for [`Completions::reorder`].
+#[derive(Debug)]
+pub(super) struct Completions<T> {
+    waiting: VecDeque<(Moment, T)>,
+    delay: Duration,
+    /// How many more change places with the one behind.
+    swaps: u32,
+    /// One that waits for the one behind it.
+    overtaken: Option<T>,
+}
+
+impl<T> Default for Completions<T> {
+    fn default() -> Self {
+        Self { waiting: VecDeque::new(), delay: Duration::ZERO, swaps: 0, overtaken: None }
+    }
+}
+
+impl<T> Completions<T> {
+    /// Those that come from now on come out so much later.
+    pub(super) const fn set_delay(&mut self, delay: Duration) {
+        self.delay = delay;
+    }
+
+    /// So many more change places with the one behind.
+    pub(super) const fn reorder(&mut self, packets: u32) {
+        self.swaps = packets;
+    }
+
+    /// One is done.
+    pub(super) fn push(&mut self, item: T, now: Moment) {
+        if self.overtaken.is_none() && self.swaps > 0 {
+            self.swaps -= 1;
+            self.overtaken = Some(item);
+            return;
+        }
+        self.enqueue(item, now);
+        if let Some(late) = self.overtaken.take() {
+            self.enqueue(late, now);
+        }
+    }
+
+    /// The next one that is due. One that waits for another to overtake it is due when nothing else is left.
+    pub(super) fn pop(&mut self, now: Moment) -> Option<T> {
+        match self.waiting.front() {
+            Some((due, _)) if *due <= now => self.waiting.pop_front().map(|(_, item)| item),
+            Some(_) => None,
+            None => self.overtaken.take(),
+        }
+    }
+
+    /// All of them, due or not.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = T> {
+        self.waiting.drain(..).map(|(_, item)| item).chain(self.overtaken.take())
+    }
+
+    /// When the first one is due.
+    pub(super) fn next_due(&self) -> Option<Moment> {
+        self.waiting.front().map(|(due, _)| *due)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.waiting.iter().map(|(_, item)| item).chain(&self.overtaken)
+    }
+
+    /// Never before one that was done earlier.
+    fn enqueue(&mut self, item: T, now: Moment) {
+        let last = self.waiting.back().map_or(now, |(due, _)| *due);
+        self.waiting.push_back((now.plus(self.delay).max(last), item));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn due(ring: &mut Completions<u32>, now: Moment) -> Vec<u32> {
+        std::iter::from_fn(|| ring.pop(now)).collect()
+    }
+
+    #[test]
+    fn delay_keeps_the_order() {
+        let mut ring = Completions::default();
+        ring.set_delay(Duration::from_secs(2));
+        ring.push(1, Moment::from_secs(10));
+        ring.set_delay(Duration::ZERO);
+        ring.push(2, Moment::from_secs(11));
+        assert_eq!(due(&mut ring, Moment::from_secs(11)), []);
+        assert_eq!(ring.next_due(), Some(Moment::from_secs(12)));
+        assert_eq!(due(&mut ring, Moment::from_secs(12)), [1, 2]);
+        assert_eq!(ring.next_due(), None);
+    }
+
+    #[test]
+    fn neighbours_change_places_and_none_is_lost() {
+        let mut ring = Completions::default();
+        ring.reorder(2);
+        for item in 1..=5 {
+            ring.push(item, Moment(0));
+        }
+        assert_eq!(due(&mut ring, Moment(0)), [2, 1, 4, 3, 5]);
+        ring.reorder(1);
+        ring.push(6, Moment(0));
+        assert_eq!(due(&mut ring, Moment(0)), [6]);
+    }
+}

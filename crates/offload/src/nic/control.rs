@@ -1,0 +1,135 @@
+//! The control half, as one function of the device sees it.
+
+use uxfrm_engine::{Handle, Moment, Policy, SaConfig, Wanted};
+use uxfrm_packet::IpPacket;
+
+use super::association::Association;
+use super::{FunctionId, ModelNic, Trust};
+use crate::profile::TableSizes;
+use crate::registry::Asker;
+use crate::{Attached, Device, DeviceEvent, Errno, Refusal, Registry, StateCounts};
+
+/// One function of a device: [`ModelNic::function`].
+#[derive(Debug)]
+pub struct FunctionPort<'a> {
+    nic: &'a mut ModelNic,
+    function: FunctionId,
+}
+
+impl<'a> FunctionPort<'a> {
+    pub(super) const fn new(nic: &'a mut ModelNic, function: FunctionId) -> Self {
+        Self { nic, function }
+    }
+
+    /// Who asks; an untrusted virtual function may not.
+    fn asker(&self) -> Result<Asker, Refusal> {
+        let place = usize::from(self.function.0).checked_sub(1);
+        let share = match place.and_then(|place| self.nic.functions.get(place)) {
+            None => TableSizes::default(),
+            Some(found) if found.trust == Trust::Untrusted => {
+                return Err(Refusal::new(Errno::Denied));
+            }
+            Some(found) => found.share,
+        };
+        Ok(Asker { function: self.function, share })
+    }
+
+    /// A state of this function.
+    fn own(&self, handle: Handle) -> Option<&Association> {
+        self.nic.states.of(handle).filter(|found| found.function == self.function)
+    }
+}
+
+impl Device for FunctionPort<'_> {
+    fn add_state(&mut self, state: &SaConfig, now: Moment) -> Result<Attached, Refusal> {
+        let Some(offload) = &state.offload else { return Ok(Attached::Software) };
+        let weak = |refusal: Refusal| refusal.or_text("Device failed to offload this state");
+        let asker = self.asker().map_err(weak)?;
+        // Last, so that its refusals come behind the driver's; made first, so that nothing has to be undone.
+        let association = Association::new(state, offload, self.nic.backend, now);
+        let attached = self.nic.registry.attach_state_of(asker, state, offload)?;
+        let Attached::Device(handle) = attached else { return Ok(attached) };
+        match association {
+            Ok(association) => {
+                let function = self.function;
+                self.nic.states.insert(Association { handle, function, ..association });
+                Ok(attached)
+            }
+            Err(refusal) => {
+                self.nic.registry.detach_state(handle);
+                Err(weak(refusal))
+            }
+        }
+    }
+
+    fn add_larval(&mut self, _wanted: &Wanted) -> Result<Handle, Refusal> {
+        let weak = |refusal: Refusal| refusal.or_text("Device failed to offload this state");
+        self.asker().map_err(weak)?;
+        if !self.nic.profile().policies {
+            return Err(weak(Refusal::new(Errno::Invalid)));
+        }
+        Ok(self.nic.registry.take_handle())
+    }
+
+    fn delete_state(&mut self, handle: Handle) {
+        if self.own(handle).is_some() {
+            self.nic.registry.detach_state(handle);
+            self.nic.states.delete(handle);
+        }
+    }
+
+    fn free_state(&mut self, handle: Handle) {
+        if self.own(handle).is_some() {
+            self.nic.registry.detach_state(handle);
+            self.nic.states.free(handle);
+        }
+    }
+
+    fn offload_ok(&self, handle: Handle, packet: &IpPacket) -> bool {
+        self.own(handle).is_some() && !packet.has_options && !packet.is_fragment()
+    }
+
+    fn advance_esn(&mut self, handle: Handle, number: u64) {
+        if self.own(handle).is_some()
+            && let Some(association) = self.nic.states.of_mut(handle)
+        {
+            association.head = association.head.max(number);
+        }
+    }
+
+    fn update_stats(&self, handle: Handle) -> Option<StateCounts> {
+        self.own(handle).map(Association::counts)
+    }
+
+    fn reserve(&mut self, handle: Handle, ceiling: u64) {
+        if let Some(association) = self.own(handle) {
+            association.sa.sequence().reserve(ceiling);
+        }
+    }
+
+    fn add_policy(&mut self, policy: &Policy) -> Result<Handle, Refusal> {
+        self.asker().map_err(|refusal| refusal.or_text("Device failed to offload this policy"))?;
+        let handle = Registry::attach_policy(Some(&mut self.nic.registry), policy)?;
+        self.nic.policies.insert(handle, policy.clone());
+        Ok(handle)
+    }
+
+    fn delete_policy(&mut self, handle: Handle) {
+        self.nic.registry.detach_policy(handle);
+        self.nic.policies.delete(handle);
+    }
+
+    fn free_policy(&mut self, handle: Handle) {
+        self.delete_policy(handle);
+    }
+
+    fn take_events(&mut self, events: &mut Vec<DeviceEvent>) {
+        let function = self.function;
+        self.nic.events.retain(|(whose, event)| {
+            if *whose == function {
+                events.push(*event);
+            }
+            *whose != function
+        });
+    }
+}

@@ -1,0 +1,129 @@
+//! Why a device dropped a packet: one closed list for counters and tests.
+
+use uxfrm_engine::DropReason;
+
+macro_rules! nic_drops {
+    ($($(#[doc = $doc:literal])+ $name:ident => $text:literal;)+) => {
+        /// Why a device dropped a packet. Each packet that it drops is counted under exactly one.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum NicDrop {
+            $($(#[doc = $doc])+ $name,)+
+        }
+
+        impl NicDrop {
+            /// All of them, in order of declaration; `reason as usize` is the place in it.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)+];
+
+            /// The name in metrics, logs and `ethtool -S`.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $text,)+ }
+            }
+        }
+    };
+}
+
+nic_drops! {
+    /// Transmit: the link is down, or went down before the packet was on the wire.
+    TxLinkDown => "tx_link_down";
+    /// Transmit: handed over with a handle that the device does not have (any more), a larval one, or one of another kind or direction.
+    TxNoState => "tx_no_state";
+    /// Transmit: handed over for another device, or for another function's state.
+    TxWrongDevice => "tx_wrong_device";
+    /// Transmit: the bytes are no IP packet, no ESP packet of the state, or a header lies about its length.
+    TxMalformed => "tx_malformed";
+    /// Transmit: what the device said it can't do: a super-packet, an open checksum, a fragment, IPv4 options, IPv6 extension headers.
+    TxUnsupported => "tx_unsupported";
+    /// Transmit: a policy on the device says block.
+    TxPolicyBlock => "tx_policy_block";
+    /// Transmit: the state passed its hard limit.
+    TxHardLimit => "tx_hard_limit";
+    /// Transmit: the sequence number would wrap, or the next ones are not reserved yet.
+    TxSequence => "tx_sequence";
+    /// Transmit: longer than an IP packet can be once it is wrapped.
+    TxNoRoom => "tx_no_room";
+    /// Transmit: could not be encrypted.
+    TxCrypto => "tx_crypto";
+    /// Receive: the link is down.
+    RxLinkDown => "rx_link_down";
+    /// Receive: a frame that is cut short, or has no IP packet in it; only where the device takes Ethernet headers off.
+    RxNotIp => "rx_not_ip";
+    /// Receive: ESP shorter than header, IV, trailer and ICV need, or not a multiple of the block.
+    RxRunt => "rx_runt";
+    /// Receive: the number was received before.
+    RxReplay => "rx_replay";
+    /// Receive: number 0, or older than the window.
+    RxTooOld => "rx_too_old";
+    /// Receive: the ICV is wrong.
+    RxAuthFailed => "rx_auth_failed";
+    /// Receive: padding that is none, or of the wrong bytes.
+    RxTrailer => "rx_trailer";
+    /// Receive: a dummy packet (RFC 4303 §2.6), discarded as it should be.
+    RxDummy => "rx_dummy";
+    /// Receive: what was inside is not what the state's mode carries, or no IP packet.
+    RxInner => "rx_inner";
+    /// Receive: congestion outside that the packet inside can't carry on (RFC 6040 §4.2).
+    RxEcn => "rx_ecn";
+    /// Receive: the state passed its hard limit.
+    RxHardLimit => "rx_hard_limit";
+    /// Receive: a policy on the device says block.
+    RxPolicyBlock => "rx_policy_block";
+    /// Receive: decrypted by a state that the policy on the device does not want.
+    RxPolicyMismatch => "rx_policy_mismatch";
+    /// Receive: a rule of the flow director says so (`action -1`).
+    RxFlowRule => "rx_flow_rule";
+}
+
+impl NicDrop {
+    /// What the engine's ESP says of a packet that it did not take off or put around.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "ESP around single packets has no others")]
+    pub(super) const fn of(reason: DropReason) -> Self {
+        match reason {
+            DropReason::OutModeMismatch => Self::TxNoState,
+            DropReason::OutNoRoom => Self::TxNoRoom,
+            DropReason::OutSequenceOverflow | DropReason::OutSequenceReserve => Self::TxSequence,
+            DropReason::InRunt | DropReason::InMalformed => Self::RxRunt,
+            DropReason::InReplay => Self::RxReplay,
+            DropReason::InTooOld => Self::RxTooOld,
+            DropReason::InPadding => Self::RxTrailer,
+            DropReason::InDummy => Self::RxDummy,
+            DropReason::InInnerMalformed | DropReason::InModeMismatch => Self::RxInner,
+            DropReason::InEcn => Self::RxEcn,
+            _ => Self::TxMalformed,
+        }
+    }
+}
+
+/// How often a device dropped for each reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NicDrops([u64; NicDrop::ALL.len()]);
+
+impl NicDrops {
+    /// How often for one.
+    #[must_use]
+    pub const fn of(&self, reason: NicDrop) -> u64 {
+        self.0[reason as usize]
+    }
+
+    /// Those that ever happened.
+    pub fn iter(&self) -> impl Iterator<Item = (NicDrop, u64)> {
+        let all = NicDrop::ALL.iter().map(|reason| (*reason, self.of(*reason)));
+        all.filter(|(_, count)| *count > 0)
+    }
+
+    /// All together.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    pub(super) fn add(&mut self, reason: NicDrop, packets: u64) {
+        self.0[reason as usize] += packets;
+    }
+}
+
+impl Default for NicDrops {
+    fn default() -> Self {
+        Self([0; NicDrop::ALL.len()])
+    }
+}

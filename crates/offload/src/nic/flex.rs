@@ -1,0 +1,49 @@
+//! The link layer's part of a received frame, and the two bytes that rules of the flow director may match.
+
+use uxfrm_packet::PacketBuf;
+use uxfrm_packet::ethernet::{EtherType, Frame};
+
+use super::Framing;
+
+/// What stood before the IP packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LinkHeader {
+    bytes: [u8; Self::MOST],
+    len: usize,
+    pub(super) vlan: Option<u16>,
+}
+
+/// Bytes of an Ethernet header without tags.
+const UNTAGGED: usize = 14;
+
+impl LinkHeader {
+    /// Addresses, two VLAN tags, EtherType.
+    const MOST: usize = 22;
+
+    /// Takes it off; without one, Ethernet's length is assumed. `None` for what is no IP packet.
+    pub(super) fn take(packet: &mut PacketBuf, framing: Framing) -> Option<Self> {
+        let mut header = Self { bytes: [0; Self::MOST], len: UNTAGGED, vlan: None };
+        if framing == Framing::Ip {
+            return Some(header);
+        }
+        let frame = Frame::parse(packet.bytes()).ok()?;
+        if !matches!(frame.ether_type, EtherType::IPV4 | EtherType::IPV6) {
+            return None;
+        }
+        header.vlan = frame.tags.first().map(|tag| tag.control.get());
+        header.len = frame.header_len().min(Self::MOST);
+        header.bytes[..header.len].copy_from_slice(packet.bytes().get(..header.len)?);
+        packet.pull(header.len);
+        Some(header)
+    }
+
+    /// The two bytes of the frame at `offset`, which is even: of the link layer's header, or of `packet` as it goes to the host.
+    pub(super) fn flex(&self, packet: &[u8], offset: u16) -> Option<u16> {
+        let offset = usize::from(offset);
+        let bytes = match offset.checked_sub(self.len) {
+            Some(behind) => packet.get(behind..behind + 2)?,
+            None => self.bytes.get(offset..offset + 2)?,
+        };
+        bytes.try_into().ok().map(u16::from_be_bytes)
+    }
+}

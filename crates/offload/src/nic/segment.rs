@@ -1,0 +1,94 @@
+//! Buffers of several packets, and a packet with room around it.
+
+use uxfrm_packet::{PacketBuf, Pool, SegmentPlan, Segments, SizeClass};
+
+/// How many packets a buffer holds, or is to be cut into.
+pub(super) fn count(packet: &PacketBuf) -> u64 {
+    let packets = match packet.segments {
+        Segments::One => 1,
+        Segments::Train { stride } => packet.len().div_ceil(usize::from(stride).max(1)).max(1),
+        Segments::Tcp { .. } | Segments::Udp { .. } => {
+            SegmentPlan::new(packet).map_or(1, |plan| plan.count())
+        }
+    };
+    packets as u64
+}
+
+/// Bytes from one frame of a buffer to the next.
+pub(super) fn stride(packet: &PacketBuf) -> usize {
+    match packet.segments {
+        Segments::Train { stride } if stride > 0 => stride.into(),
+        Segments::Train { .. } | Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => {
+            packet.len().max(1)
+        }
+    }
+}
+
+/// Segment `k` of a super-packet in a buffer of its own; `None` when it can't be written.
+pub(super) fn cut(
+    plan: &SegmentPlan,
+    k: usize,
+    source: &PacketBuf,
+    pool: &mut Pool,
+) -> Option<PacketBuf> {
+    let len = plan.len(k);
+    let mut segment = pool.take(SizeClass::holding(len));
+    (segment.mark, segment.if_id) = (source.mark, source.if_id);
+    let room = segment.append(len);
+    match room.and_then(|room| plan.write(k, source.bytes(), room)) {
+        Some(_) => Some(segment),
+        None => {
+            pool.give(segment);
+            None
+        }
+    }
+}
+
+/// The same packet with `before` bytes before it and `behind` behind it: in place where there is room, else in a larger buffer; back if that has none
+/// either.
+pub(super) fn widened(
+    mut packet: PacketBuf,
+    before: usize,
+    behind: usize,
+    pool: &mut Pool,
+) -> Result<PacketBuf, PacketBuf> {
+    if packet.headroom() >= before && packet.tailroom() >= behind {
+        packet.push(before);
+        packet.append(behind);
+        return Ok(packet);
+    }
+    let mut larger = pool.take(SizeClass::Super);
+    larger.inherit(&packet);
+    let Some(room) = larger.append(before + packet.len() + behind) else {
+        pool.give(larger);
+        return Err(packet);
+    };
+    room[before..before + packet.len()].copy_from_slice(packet.bytes());
+    pool.give(packet);
+    Ok(larger)
+}
+
+/// The packets of a train, each in a buffer of its own; anything else as it is.
+pub(super) fn apart(packet: PacketBuf, pool: &mut Pool) -> impl Iterator<Item = PacketBuf> + use<> {
+    let (whole, parts) = match packet.segments {
+        Segments::Train { .. } => (None, take_apart(packet, pool)),
+        Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => (Some(packet), Vec::new()),
+    };
+    whole.into_iter().chain(parts)
+}
+
+fn take_apart(train: PacketBuf, pool: &mut Pool) -> Vec<PacketBuf> {
+    let mut parts = Vec::new();
+    for bytes in train.bytes().chunks(stride(&train)) {
+        let mut own = pool.take(SizeClass::holding(bytes.len()));
+        own.inherit(&train);
+        own.segments = Segments::One;
+        // Both classes hold what a part of a buffer of theirs has.
+        if let Some(room) = own.append(bytes.len()) {
+            room.copy_from_slice(bytes);
+        }
+        parts.push(own);
+    }
+    pool.give(train);
+    parts
+}

@@ -1,0 +1,193 @@
+//! The model NIC against the software engine: what one puts on the wire the other takes off, byte by byte the same.
+
+use std::sync::Arc;
+
+use uxfrm_crypto::Crypter;
+use uxfrm_engine::{DeviceStatus, Direction, Handed, Received};
+use uxfrm_engine::{
+    Encapsulation, Family, Handover, Mode, Offload, OffloadKind, Sa, SaConfig, SaFlags, SaWords,
+    Task, UdpEncapKind, Wanted,
+};
+use uxfrm_testkit::{FIRST_SPI, Pair, Way, Wrapping, packets};
+
+use super::*;
+use crate::{Attached, Device, StateCounts};
+
+mod crypto_kind;
+mod packet_kind;
+
+const NIC: DeviceId = DeviceId(7);
+const NOW: Moment = Moment::from_secs(1);
+
+/// A device, and what is around it.
+struct Stand {
+    nic: ModelNic,
+    pool: Pool,
+    now: Moment,
+    queues: Queues,
+}
+
+impl Stand {
+    fn new(profile: &str) -> Self {
+        Self::of(NicSetup::new(Profile::by_name(profile).unwrap(), NIC))
+    }
+
+    fn of(setup: NicSetup) -> Self {
+        let nic = ModelNic::new(setup).unwrap();
+        let queues = nic.queues();
+        Self { nic, pool: Pool::new(), now: NOW, queues }
+    }
+
+    fn port(&mut self) -> FunctionPort<'_> {
+        self.nic.function(FunctionId::PHYSICAL).unwrap()
+    }
+
+    fn add(&mut self, sa: SaConfig, kind: OffloadKind, direction: Direction) -> Handle {
+        match self.port().add_state(&offloaded(sa, kind, direction), NOW) {
+            Ok(Attached::Device(handle)) => handle,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The state that sends from left to right.
+    fn add_sending(&mut self, wrapping: &Wrapping, kind: OffloadKind) -> Handle {
+        self.add(wrapping.sa(Way::Right, FIRST_SPI), kind, Direction::Out)
+    }
+
+    /// The state that receives what the left one sends.
+    fn add_receiving(&mut self, wrapping: &Wrapping, kind: OffloadKind) -> Handle {
+        self.add(wrapping.sa(Way::Right, FIRST_SPI), kind, Direction::In)
+    }
+
+    fn transmit(&mut self, handed: Vec<Handed>) -> Vec<PacketBuf> {
+        let (mut handed, mut wire) = (handed, Batch::new());
+        self.nic.transmit(&mut handed, self.now, &mut self.pool, &mut wire);
+        assert!(handed.is_empty());
+        self.assert_accounts();
+        wire.drain().collect()
+    }
+
+    fn protect(&mut self, handle: Handle, plain: Vec<PacketBuf>) -> Vec<PacketBuf> {
+        let handover = Handover { device: NIC, handle, task: Task::Protect };
+        let handed = |packet| Handed { packet, handover };
+        self.transmit(plain.into_iter().map(handed).collect())
+    }
+
+    fn receive(&mut self, packets: Vec<PacketBuf>) -> Vec<Received> {
+        let mut batch: Batch = packets.into_iter().collect();
+        self.nic.receive(&mut batch, self.now, &mut self.pool, &mut self.queues);
+        assert!(batch.is_empty());
+        self.assert_accounts();
+        self.queues.drain().collect()
+    }
+
+    fn counts(&mut self, handle: Handle) -> StateCounts {
+        self.port().update_stats(handle).unwrap()
+    }
+
+    /// Every packet is out, held or dropped under one reason.
+    fn assert_accounts(&self) {
+        let (outward, inward) = (self.nic.outward(), self.nic.inward());
+        for traffic in [outward, inward] {
+            assert_eq!(traffic.received, traffic.sent + traffic.dropped + traffic.held);
+        }
+        assert_eq!(self.nic.drops().total(), outward.dropped + inward.dropped);
+    }
+}
+
+fn offloaded(mut sa: SaConfig, kind: OffloadKind, direction: Direction) -> SaConfig {
+    sa.offload = Some(Offload { kind, device: "nic0".into(), direction });
+    sa
+}
+
+/// All ways to wrap that a device may be asked for.
+fn wrappings() -> Vec<Wrapping> {
+    use Family::{V4, V6};
+    let mut all = Vec::new();
+    for (mode, inner, outer) in [
+        (Mode::Tunnel, V4, V4),
+        (Mode::Tunnel, V6, V4),
+        (Mode::Tunnel, V4, V6),
+        (Mode::Tunnel, V6, V6),
+        (Mode::Transport, V4, V4),
+        (Mode::Transport, V6, V6),
+    ] {
+        for encap in [None, Some(UdpEncapKind::Esp), Some(UdpEncapKind::NonIke)] {
+            for flags in [SaFlags::empty(), SaFlags::ESN] {
+                let settings = Wrapping::tunnel4().settings;
+                let base = Wrapping::new(mode, inner, outer);
+                all.push(Wrapping { encap, flags, settings, ..base });
+            }
+        }
+    }
+    all
+}
+
+/// Datagrams of these payload lengths between the hosts of a wrapping, IPv4 ones with DF (so that outer ids are 0).
+fn datagrams(wrapping: &Wrapping, lengths: &[usize]) -> Vec<PacketBuf> {
+    let (source, destination) = wrapping.hosts(Way::Right);
+    let end = |address, port| std::net::SocketAddr::new(address, port).to_string();
+    let datagram = |len: &usize| {
+        let payload: Vec<u8> = (0..=250).cycle().take(*len).collect();
+        let packet = packets::udp(&end(source, 7), &end(destination, 9), &payload);
+        if source.is_ipv4() { packets::dont_fragment(packet) } else { packet }
+    };
+    lengths.iter().map(datagram).collect()
+}
+
+fn bytes_of(packets: &[PacketBuf]) -> Vec<Vec<u8>> {
+    packets.iter().map(|packet| packet.bytes().to_vec()).collect()
+}
+
+fn copies(packets: &[PacketBuf]) -> Vec<PacketBuf> {
+    let copy = |packet: &PacketBuf| {
+        let mut copy = PacketBuf::from_slice(packet.bytes());
+        copy.inherit(packet);
+        copy
+    };
+    packets.iter().map(copy).collect()
+}
+
+/// Makes ESP with any number, or what the engine hands over of kind *crypto*.
+struct Sender {
+    encapsulation: Encapsulation,
+    crypter: Crypter,
+}
+
+impl Sender {
+    fn new(sa: &SaConfig) -> Self {
+        let words = SaWords::of(sa, Backend::Auto);
+        let sa = Sa::new(sa, Arc::new(words), NOW);
+        Self {
+            encapsulation: Encapsulation::new(&sa, 64).unwrap(),
+            crypter: Crypter::new().unwrap(),
+        }
+    }
+
+    /// Wrapped, not sealed; and where ESP is.
+    fn frame(&self, plain: &PacketBuf, sequence: u64) -> (PacketBuf, std::ops::Range<usize>) {
+        let measured = self.encapsulation.measure(plain.bytes()).unwrap();
+        let behind = measured.total() - measured.before() - plain.len();
+        let plain = copies(std::slice::from_ref(plain)).remove(0);
+        let mut frame =
+            segment::widened(plain, measured.before(), behind, &mut Pool::new()).unwrap();
+        let esp = self.encapsulation.wrap(&measured, frame.bytes_mut(), sequence, 0);
+        (frame, esp)
+    }
+
+    fn esp(&mut self, plain: &PacketBuf, sequence: u64) -> PacketBuf {
+        use uxfrm_crypto::{Iv, SealJob, SeqHigh};
+        let (mut frame, esp) = self.frame(plain, sequence);
+        let sa = self.encapsulation.sa();
+        let high = match sa.extended() {
+            true => SeqHigh::Esn(u32::try_from(sequence >> 32).unwrap()),
+            false => SeqHigh::None,
+        };
+        let iv = Iv::Counter(sa.ivs().counter(sequence));
+        let job = SealJob::in_place(sa.key(), high, iv, &mut frame.bytes_mut()[esp]);
+        self.crypter.seal(&mut [job]);
+        let measured = self.encapsulation.measure(plain.bytes()).unwrap();
+        self.encapsulation.finish(&measured, frame.bytes_mut());
+        frame
+    }
+}

@@ -1,0 +1,123 @@
+//! Kind *crypto*: the host wraps, numbers and strips, the device encrypts and checks.
+
+use uxfrm_engine::decapsulate;
+use uxfrm_packet::Segments;
+
+use super::*;
+
+const LENGTHS: [usize; 5] = [0, 3, 64, 700, 1300];
+
+#[test]
+fn what_it_encrypts_is_what_the_engine_sends() {
+    for wrapping in wrappings() {
+        let mut pair = Pair::new(&wrapping);
+        let mut stand = Stand::new("unlimited");
+        let handle = stand.add_sending(&wrapping, OffloadKind::Crypto);
+        let sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
+        let plain = datagrams(&wrapping, &LENGTHS);
+        let (expected, _) = pair.left.outbound(copies(&plain));
+        let handed = plain.iter().zip(1..).map(|(plain, sequence)| Handed {
+            packet: sender.frame(plain, sequence).0,
+            handover: Handover { device: NIC, handle, task: Task::Encrypt { sequence } },
+        });
+        let sent = stand.transmit(handed.collect());
+        assert_eq!(bytes_of(&sent), bytes_of(&expected), "{wrapping:?}");
+    }
+}
+
+#[test]
+fn a_train_is_encrypted_frame_by_frame() {
+    let wrapping = Wrapping::tunnel4();
+    let mut pair = Pair::new(&wrapping);
+    let mut stand = Stand::new("unlimited");
+    let handle = stand.add_sending(&wrapping, OffloadKind::Crypto);
+    let sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
+    // 100 frames are more than one call of the crypto library takes; the last is shorter.
+    let plain = datagrams(&wrapping, &[[400; 99].as_slice(), &[100]].concat());
+    let (expected, _) = pair.left.outbound(copies(&plain));
+    let frames: Vec<_> =
+        plain.iter().zip(1..).map(|(plain, sequence)| sender.frame(plain, sequence).0).collect();
+    let stride = frames[0].len();
+    let bytes: Vec<u8> = frames.iter().flat_map(|frame| frame.bytes().to_vec()).collect();
+    let mut train = PacketBuf::from_slice(&bytes);
+    train.segments = Segments::Train { stride: u16::try_from(stride).unwrap() };
+    let task = Task::Encrypt { sequence: 1 };
+    let handover = Handover { device: NIC, handle, task };
+    let sent = stand.transmit(vec![Handed { packet: train, handover }]);
+    assert_eq!(stand.nic.outward().sent, 100);
+    let apart: Vec<_> = sent.iter().flat_map(uxfrm_testkit::taken_apart).collect();
+    assert_eq!(bytes_of(&apart), bytes_of(&expected));
+}
+
+#[test]
+fn what_it_decrypts_lies_where_it_lay() {
+    for wrapping in wrappings() {
+        let sa = wrapping.sa(Way::Right, FIRST_SPI);
+        let mut sender = Sender::new(&sa);
+        let mut stand = Stand::new("unlimited");
+        let handle = stand.add_receiving(&wrapping, OffloadKind::Crypto);
+        let plain = datagrams(&wrapping, &LENGTHS);
+        let wire: Vec<_> = plain.iter().zip(1..).map(|(plain, n)| sender.esp(plain, n)).collect();
+        let wrapped = bytes_of(&wire);
+        let mut received = stand.receive(wire);
+        received.sort_by_key(|received| received.packet.len());
+        for ((mut received, wrapped), plain) in received.into_iter().zip(wrapped).zip(&plain) {
+            let mark = received.mark.unwrap();
+            assert_eq!((mark.handle, mark.status), (Some(handle), DeviceStatus::Success));
+            assert_eq!(mark.kind, OffloadKind::Crypto);
+            let (_, esp) = sender.frame(plain, 1);
+            let (packet, icv) = (received.packet.bytes_mut(), esp.end - 16);
+            assert_eq!(packet[..esp.start + 16], wrapped[..esp.start + 16], "headers and IV");
+            assert_eq!(packet[icv..], wrapped[icv..], "ICV");
+            let got = decapsulate(packet, esp, sender.encapsulation.sa()).unwrap();
+            assert_eq!(packet[got.plain], *plain.bytes(), "{wrapping:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_forged_or_cut_short_is_said_to_be() {
+    let wrapping = Wrapping::transport4();
+    let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
+    let mut stand = Stand::new("niantic");
+    let handle = stand.add_receiving(&wrapping, OffloadKind::Crypto);
+    let plain = datagrams(&wrapping, &[64]);
+    let mut forged = sender.esp(&plain[0], 1);
+    *forged.bytes_mut().last_mut().unwrap() ^= 1;
+    let short = packets::ip(
+        wrapping.gateways(Way::Right).0,
+        wrapping.gateways(Way::Right).1,
+        uxfrm_packet::Protocol::ESP,
+        &[&FIRST_SPI.to_be_bytes()[..], &[0; 12]].concat(),
+    );
+    let statuses: Vec<_> = [forged, PacketBuf::from_slice(&short)]
+        .into_iter()
+        .map(|packet| stand.receive(vec![packet])[0].mark.unwrap().status)
+        .collect();
+    assert_eq!(statuses, [DeviceStatus::AuthFailed, DeviceStatus::InvalidSyntax]);
+    assert_eq!(stand.counts(handle).failures.integrity_failed, 1);
+    assert_eq!(stand.counts(handle).packets, 0);
+}
+
+#[test]
+fn the_upper_half_is_the_nearest_to_what_the_stack_told_of() {
+    let wrapping = Wrapping { flags: SaFlags::ESN, ..Wrapping::tunnel4() };
+    let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
+    let mut stand = Stand::new("unlimited");
+    let handle = stand.add_receiving(&wrapping, OffloadKind::Crypto);
+    let plain = datagrams(&wrapping, &[64]);
+    let mut status = |stand: &mut Stand, number| {
+        stand.receive(vec![sender.esp(&plain[0], number)])[0].mark.unwrap().status
+    };
+    let (good, bad) = (DeviceStatus::Success, DeviceStatus::AuthFailed);
+    assert_eq!(status(&mut stand, 1), good);
+    assert_eq!(status(&mut stand, (1 << 32) + 5), bad, "nobody told of numbers so far on");
+    stand.port().advance_esn(handle, 0xffff_fff0);
+    assert_eq!(status(&mut stand, 0xffff_fff5), good);
+    assert_eq!(status(&mut stand, (1 << 32) + 5), good);
+    stand.port().advance_esn(handle, (1 << 32) + 5);
+    assert_eq!(status(&mut stand, 0xffff_fff8), good, "late ones");
+    stand.port().advance_esn(handle, 7 << 32);
+    assert_eq!(status(&mut stand, (7 << 32) + 1), good);
+    assert_eq!(status(&mut stand, (1 << 32) + 9), bad);
+}

@@ -1,0 +1,157 @@
+//! Kind *packet*: the device does it all, and nobody can tell its packets from the software engine's.
+
+use uxfrm_testkit::Suite;
+
+use super::*;
+
+const LENGTHS: [usize; 7] = [0, 1, 2, 15, 64, 512, 1300];
+
+#[test]
+fn what_it_sends_is_what_the_engine_sends_and_opens() {
+    for wrapping in wrappings() {
+        let mut pair = Pair::new(&wrapping);
+        let mut stand = Stand::new("unlimited");
+        let handle = stand.add_sending(&wrapping, OffloadKind::Packet);
+        let plain = datagrams(&wrapping, &LENGTHS);
+        let expected = bytes_of(&plain);
+        let arrived = pair.left_to_right(copies(&plain));
+        assert_eq!(bytes_of(&arrived), expected, "{wrapping:?}");
+        let sent = stand.protect(handle, plain);
+        assert_eq!(bytes_of(&sent), bytes_of(&pair.on_the_wire), "{wrapping:?}");
+        let mut other = Pair::new(&wrapping);
+        assert_eq!(bytes_of(&other.right.inbound(sent)), expected, "{wrapping:?}");
+        let counts = stand.counts(handle);
+        let snapshot = pair.left.database.published().load_full();
+        let id = wrapping.sa(Way::Right, FIRST_SPI).id;
+        let usage = snapshot.sad.find(id, 0).unwrap().usage();
+        assert_eq!((counts.packets, counts.sent), (7, 7));
+        assert_eq!((counts.packets, counts.bytes), (usage.packets(), usage.bytes()));
+        assert_eq!(counts.first_used, Some(NOW));
+    }
+}
+
+#[test]
+fn what_it_receives_is_the_plain_packet_with_its_mark() {
+    for wrapping in wrappings() {
+        let mut pair = Pair::new(&wrapping);
+        let mut stand = Stand::new("unlimited");
+        let handle = stand.add_receiving(&wrapping, OffloadKind::Packet);
+        let plain = datagrams(&wrapping, &LENGTHS);
+        let expected = bytes_of(&plain);
+        let (wire, _) = pair.left.outbound(plain);
+        let mut received = stand.receive(wire);
+        received.sort_by_key(|received| received.packet.len());
+        for (received, expected) in received.iter().zip(&expected) {
+            assert_eq!(received.packet.bytes(), expected, "{wrapping:?}");
+            let mark = received.mark.unwrap();
+            assert_eq!((mark.device, mark.handle), (NIC, Some(handle)));
+            assert_eq!((mark.kind, mark.status), (OffloadKind::Packet, DeviceStatus::Success));
+            assert_eq!(received.packet.checksum, uxfrm_packet::Checksum::Verified);
+        }
+        let counts = stand.counts(handle);
+        assert_eq!((received.len(), counts.packets, counts.received), (7, 7, 7));
+    }
+}
+
+#[test]
+fn every_algorithm_goes_between_two_devices() {
+    for suite in Suite::ALL {
+        let wrapping = Wrapping { suite, ..Wrapping::tunnel4() };
+        let (mut left, mut right) = (Stand::new("unlimited"), Stand::new("unlimited"));
+        let out = left.add_sending(&wrapping, OffloadKind::Packet);
+        let _ = right.add_receiving(&wrapping, OffloadKind::Packet);
+        let plain = datagrams(&wrapping, &[100; 40]);
+        let expected = bytes_of(&plain);
+        let wire = left.protect(out, plain);
+        if suite.hides() {
+            let mut listener = uxfrm_testkit::Listener::new(&expected[0][28..60]);
+            listener.listen(&wire);
+            assert_eq!(listener.seen, 0, "{suite:?}");
+        }
+        let received: Vec<_> =
+            right.receive(wire).into_iter().map(|received| received.packet).collect();
+        assert_eq!(bytes_of(&received), expected, "{suite:?}");
+    }
+}
+
+#[test]
+fn what_is_not_for_its_states_passes_as_it_came() {
+    let wrapping = Wrapping::tunnel4();
+    let mut pair = Pair::new(&wrapping);
+    let mut stand = Stand::new("unlimited");
+    let plain = datagrams(&wrapping, &[64]);
+    let expected = bytes_of(&plain);
+    let (esp, _) = pair.left.outbound(copies(&plain));
+    let bytes = bytes_of(&esp);
+    for (packets, expected) in [(plain, expected), (esp, bytes)] {
+        let received = stand.receive(packets);
+        assert_eq!(received[0].packet.bytes(), expected[0]);
+        assert!(received[0].mark.is_none());
+    }
+    let fragments =
+        packets::fragments(pair.left.outbound(datagrams(&wrapping, &[64])).0[0].bytes(), 64);
+    let _ = stand.add_receiving(&wrapping, OffloadKind::Packet);
+    for received in stand.receive(fragments) {
+        assert!(received.mark.is_none(), "fragments are not matched");
+    }
+}
+
+#[test]
+fn a_device_without_marks_says_only_that_it_decrypted() {
+    let wrapping = Wrapping::transport4();
+    let mut profile = Profile::by_name("niantic").unwrap();
+    profile.marks_received = false;
+    let mut stand = Stand::of(NicSetup::new(profile, NIC));
+    let _ = stand.add_receiving(&wrapping, OffloadKind::Crypto);
+    let (wire, _) = Pair::new(&wrapping).left.outbound(datagrams(&wrapping, &[64]));
+    let mark = stand.receive(wire)[0].mark.unwrap();
+    assert_eq!((mark.handle, mark.status), (None, DeviceStatus::Success));
+}
+
+#[test]
+fn what_it_cannot_take_is_dropped_by_name() {
+    let wrapping = Wrapping::tunnel4();
+    let mut stand = Stand::new("unlimited");
+    let handle = stand.add_sending(&wrapping, OffloadKind::Packet);
+    let receiving =
+        stand.add(wrapping.sa(Way::Left, FIRST_SPI + 1), OffloadKind::Packet, Direction::In);
+    let wanted = wanted(&wrapping);
+    let larval = stand.port().add_larval(&wanted).unwrap();
+    let whole = || datagrams(&wrapping, &[64]).remove(0);
+    let piece = packets::fragments(whole().bytes(), 64).remove(0);
+    let to = |device, handle, task| Handover { device, handle, task };
+    let protect = Task::Protect;
+    for (packet, handover, reason) in [
+        (whole(), to(NIC, Handle(99), protect), NicDrop::TxNoState),
+        (whole(), to(NIC, larval, protect), NicDrop::TxNoState),
+        (whole(), to(NIC, receiving, protect), NicDrop::TxNoState),
+        (whole(), to(NIC, handle, Task::Encrypt { sequence: 1 }), NicDrop::TxNoState),
+        (whole(), to(DeviceId(8), handle, protect), NicDrop::TxWrongDevice),
+        (piece, to(NIC, handle, protect), NicDrop::TxUnsupported),
+        (PacketBuf::from_slice(b"no packet"), to(NIC, handle, protect), NicDrop::TxMalformed),
+    ] {
+        let before = stand.nic.drops().of(reason);
+        assert!(stand.transmit(vec![Handed { packet, handover }]).is_empty());
+        assert_eq!(stand.nic.drops().of(reason), before + 1, "{reason:?}");
+    }
+    assert_eq!(stand.counts(handle).packets, 0);
+    stand.port().delete_state(handle);
+    assert!(stand.protect(handle, vec![whole()]).is_empty());
+    assert!(stand.port().update_stats(handle).is_some(), "until it is freed");
+    stand.port().free_state(handle);
+    assert!(stand.port().update_stats(handle).is_none());
+}
+
+fn wanted(wrapping: &Wrapping) -> Wanted {
+    let template = wrapping.template(Way::Right);
+    Wanted {
+        source: template.source,
+        destination: template.destination,
+        protocol: template.protocol,
+        spi: template.spi,
+        mode: template.mode,
+        reqid: template.reqid,
+        mark: uxfrm_engine::Mark::default(),
+        if_id: uxfrm_engine::IfId(0),
+    }
+}

@@ -1,0 +1,400 @@
+//! From the host to the wire.
+//!
+//! 1. Receive what was handed over, while the link is up.
+//! 2. Find the state; another device's, a deleted or a larval one drops the packet.
+//! 3. Cut a super-packet into segments, complete checksums (kind *packet*).
+//! 4. Ask the device's own policies (kind *packet*).
+//! 5. Charge the state and take a number (kind *packet*).
+//! 6. Wrap (kind *packet*), or find ESP in what the engine wrapped (kind *crypto*).
+//! 7. Seal all.
+//! 8. Transmit, in order.
+
+use std::ops::Range;
+
+use arrayvec::ArrayVec;
+use uxfrm_crypto::{SealJob, Sealing};
+use uxfrm_engine::{
+    Charge, Direction, FlowKey, Handed, Handle, Handover, Measured, Moment, OffloadKind, Task,
+    UdpEncapKind,
+};
+use uxfrm_packet::checksum::{self, Sum};
+use uxfrm_packet::esp::Esp;
+use uxfrm_packet::{
+    Batch, Checksum, IpPacket, PacketBuf, Pool, Protocol, SegmentPlan, Segments, Version, udp,
+};
+
+use super::association::Association;
+use super::policies::Ruling;
+use super::{Link, ModelNic, NicDrop, segment};
+use crate::DeviceEvent;
+
+/// A buffer that is to be sealed: one packet, or a train of equal frames.
+#[derive(Debug)]
+pub(super) struct Departure {
+    packet: PacketBuf,
+    handle: Handle,
+    /// Of the first frame.
+    sequence: u64,
+    /// Where ESP begins in each frame.
+    esp: usize,
+    measured: Option<Measured>,
+    sealed: bool,
+}
+
+/// Enough for the library's bursts, little enough for the stack.
+const CHUNK: usize = 64;
+
+impl ModelNic {
+    /// Sends what the engine handed over: encrypts it (kind *crypto*), or does all that its state says (kind *packet*). `handed` is empty
+    /// afterwards.
+    pub fn transmit(
+        &mut self,
+        handed: &mut Vec<Handed>,
+        now: Moment,
+        pool: &mut Pool,
+        wire: &mut Batch,
+    ) {
+        for Handed { packet, handover } in handed.drain(..) {
+            self.sent.received += segment::count(&packet);
+            self.sent.received_bytes += packet.len() as u64;
+            self.take(packet, handover, now, pool);
+        }
+        self.seal();
+        self.depart(now, pool);
+        self.complete_sending(now, wire);
+    }
+
+    /// Sends what the device has nothing to do with: what is plain, or was encrypted by the engine. `packets` is empty afterwards.
+    pub fn forward(&mut self, packets: &mut Batch, now: Moment, pool: &mut Pool, wire: &mut Batch) {
+        for packet in packets.drain() {
+            self.sent.received += segment::count(&packet);
+            self.sent.received_bytes += packet.len() as u64;
+            match self.link {
+                Link::Up => self.send(packet, now),
+                Link::Down => self.refuse_sending(packet, NicDrop::TxLinkDown, pool),
+            }
+        }
+        self.complete_sending(now, wire);
+    }
+
+    /// 8 Transmit.
+    pub(super) fn complete_sending(&mut self, now: Moment, wire: &mut Batch) {
+        while let Some(packet) = self.to_wire.pop(now) {
+            self.sent.sent += segment::count(&packet);
+            self.sent.sent_bytes += packet.len() as u64;
+            wire.push(packet);
+        }
+    }
+
+    pub(super) fn refuse_sending(&mut self, packet: PacketBuf, reason: NicDrop, pool: &mut Pool) {
+        let packets = segment::count(&packet);
+        self.sent.dropped += packets;
+        self.drops.add(reason, packets);
+        pool.give(packet);
+    }
+
+    /// 1 Receive, 2 State.
+    fn take(&mut self, packet: PacketBuf, handover: Handover, now: Moment, pool: &mut Pool) {
+        let outcome = match self.find(&handover) {
+            Err(reason) => Err((packet, reason)),
+            Ok(handle) => match handover.task {
+                Task::Encrypt { sequence } => self.admit(packet, handle, sequence),
+                Task::Protect => self.protect(packet, handle, now, pool),
+            },
+        };
+        if let Err((packet, reason)) = outcome {
+            self.refuse_sending(packet, reason, pool);
+        }
+    }
+
+    /// The state that is to protect a packet.
+    fn find(&self, handover: &Handover) -> Result<Handle, NicDrop> {
+        if self.link == Link::Down {
+            return Err(NicDrop::TxLinkDown);
+        }
+        let function = self.function_of(handover.device).ok_or(NicDrop::TxWrongDevice)?;
+        let association = self.states.of(handover.handle).ok_or(NicDrop::TxNoState)?;
+        if association.function != function {
+            return Err(NicDrop::TxWrongDevice);
+        }
+        if !association.serves(Direction::Out, handover.task.kind()) {
+            return Err(NicDrop::TxNoState);
+        }
+        Ok(association.handle)
+    }
+
+    /// 6 Find ESP, of kind *crypto*.
+    fn admit(
+        &mut self,
+        packet: PacketBuf,
+        handle: Handle,
+        sequence: u64,
+    ) -> Result<(), (PacketBuf, NicDrop)> {
+        if matches!(packet.segments, Segments::Tcp { .. } | Segments::Udp { .. }) {
+            return Err((packet, NicDrop::TxUnsupported));
+        }
+        let bytes = packet.bytes();
+        let first = &bytes[..segment::stride(&packet).min(bytes.len())];
+        let esp = self.states.of(handle).and_then(|association| esp_of(first, association));
+        let Some(esp) = esp else { return Err((packet, NicDrop::TxMalformed)) };
+        let departure = Departure { packet, handle, sequence, esp, measured: None, sealed: false };
+        self.departures.push(departure);
+        Ok(())
+    }
+
+    /// 3 Cut, of kind *packet*.
+    fn protect(
+        &mut self,
+        mut packet: PacketBuf,
+        handle: Handle,
+        now: Moment,
+        pool: &mut Pool,
+    ) -> Result<(), (PacketBuf, NicDrop)> {
+        match packet.segments {
+            Segments::One => {
+                if matches!(packet.checksum, Checksum::Partial { .. }) {
+                    if !self.profile().checksums {
+                        return Err((packet, NicDrop::TxUnsupported));
+                    }
+                    if checksum::complete(&mut packet).is_err() {
+                        return Err((packet, NicDrop::TxMalformed));
+                    }
+                }
+                self.wrap(packet, handle, now, pool)
+            }
+            Segments::Train { .. } => Err((packet, NicDrop::TxUnsupported)),
+            Segments::Tcp { .. } | Segments::Udp { .. } if !self.profile().segmentation => {
+                Err((packet, NicDrop::TxUnsupported))
+            }
+            Segments::Tcp { .. } | Segments::Udp { .. } => {
+                let Ok(plan) = SegmentPlan::new(&packet) else {
+                    return Err((packet, NicDrop::TxMalformed));
+                };
+                for k in 0..plan.count() {
+                    self.protect_segment(&plan, k, &packet, handle, now, pool);
+                }
+                pool.give(packet);
+                Ok(())
+            }
+        }
+    }
+
+    fn protect_segment(
+        &mut self,
+        plan: &SegmentPlan,
+        k: usize,
+        source: &PacketBuf,
+        handle: Handle,
+        now: Moment,
+        pool: &mut Pool,
+    ) {
+        let Some(segment) = segment::cut(plan, k, source, pool) else {
+            self.sent.dropped += 1;
+            return self.drops.add(NicDrop::TxNoRoom, 1);
+        };
+        if let Err((segment, reason)) = self.wrap(segment, handle, now, pool) {
+            self.refuse_sending(segment, reason, pool);
+        }
+    }
+
+    /// 4 Policies, 5 Charge and number, 6 Wrap.
+    fn wrap(
+        &mut self,
+        packet: PacketBuf,
+        handle: Handle,
+        now: Moment,
+        pool: &mut Pool,
+    ) -> Result<(), (PacketBuf, NicDrop)> {
+        let measured = match self.measure(&packet, handle) {
+            Ok(measured) => measured,
+            Err(reason) => return Err((packet, reason)),
+        };
+        let behind = measured.total() - measured.before() - packet.len();
+        let mut packet = segment::widened(packet, measured.before(), behind, pool)
+            .map_err(|packet| (packet, NicDrop::TxNoRoom))?;
+        let sequence = match self.number(handle, &measured, now) {
+            Ok(sequence) => sequence,
+            Err(reason) => return Err((packet, reason)),
+        };
+        self.ident = self.ident.wrapping_add(1);
+        let encapsulation = self.states.of(handle).and_then(|found| found.encapsulation.as_ref());
+        let Some(encapsulation) = encapsulation else {
+            return Err((packet, NicDrop::TxNoState));
+        };
+        let Range { start, .. } =
+            encapsulation.wrap(&measured, packet.bytes_mut(), sequence, self.ident);
+        (packet.segments, packet.checksum) = (Segments::One, Checksum::AsIs);
+        let measured = Some(measured);
+        self.departures.push(Departure {
+            packet,
+            handle,
+            sequence,
+            esp: start,
+            measured,
+            sealed: false,
+        });
+        Ok(())
+    }
+
+    /// What the packet takes once it is wrapped, if it may leave.
+    fn measure(&mut self, packet: &PacketBuf, handle: Handle) -> Result<Measured, NicDrop> {
+        let ip = IpPacket::parse(packet.bytes()).map_err(|_| NicDrop::TxMalformed)?;
+        if ip.is_fragment() || ip.has_options {
+            return Err(NicDrop::TxUnsupported);
+        }
+        let flow = FlowKey::of(packet, &ip, packet.bytes());
+        if self.policies.ruling(Direction::Out, &flow) == Ruling::Block {
+            return Err(NicDrop::TxPolicyBlock);
+        }
+        let encapsulation = self.states.of(handle).and_then(|found| found.encapsulation.as_ref());
+        let encapsulation = encapsulation.ok_or(NicDrop::TxNoState)?;
+        encapsulation.measure(packet.bytes()).map_err(NicDrop::of)
+    }
+
+    /// 5 Charge, number.
+    fn number(&mut self, handle: Handle, measured: &Measured, now: Moment) -> Result<u64, NicDrop> {
+        self.charge(handle, measured.charged(), now).map_err(|Spent| NicDrop::TxHardLimit)?;
+        let association = self.states.of_mut(handle).ok_or(NicDrop::TxNoState)?;
+        let next = association.next_number();
+        let (wrapped, outcome) = match next {
+            Ok((number, wrapped)) => (wrapped, Ok(number)),
+            Err(reason) => {
+                // Numbers that are only not reserved yet have not ended.
+                let ended = reason == uxfrm_engine::DropReason::OutSequenceOverflow;
+                let first = ended && !association.ended;
+                association.ended |= ended;
+                (first, Err(NicDrop::of(reason)))
+            }
+        };
+        if wrapped {
+            self.tell_of(handle, |state| DeviceEvent::SequenceWrap { handle, state });
+        }
+        outcome
+    }
+
+    /// Counts one packet of a state against its limits, and tells of them once each.
+    pub(super) fn charge(
+        &mut self,
+        handle: Handle,
+        bytes: usize,
+        now: Moment,
+    ) -> Result<(), Spent> {
+        let Some(association) = self.states.of(handle) else { return Err(Spent) };
+        match association.sa.charge(1, bytes as u64, now) {
+            Charge::Ok => Ok(()),
+            Charge::SoftLimit => {
+                self.tell_of(handle, |state| DeviceEvent::SoftLimit { handle, state });
+                Ok(())
+            }
+            Charge::HardLimit => {
+                self.tell_of(handle, |state| DeviceEvent::HardLimit { handle, state });
+                Err(Spent)
+            }
+            // A single packet crosses nothing.
+            Charge::Expired | Charge::Crossing => Err(Spent),
+        }
+    }
+
+    /// 7 Seal.
+    fn seal(&mut self) {
+        let mut jobs: ArrayVec<SealJob<'_>, CHUNK> = ArrayVec::new();
+        let mut sealed = Vec::with_capacity(self.departures.len());
+        let mut verdicts = |jobs: &mut ArrayVec<SealJob<'_>, CHUNK>| {
+            sealed.extend(jobs.drain(..).map(|job| job.verdict == Sealing::Sealed));
+        };
+        for departure in &mut self.departures {
+            let Some(association) = self.states.of(departure.handle) else { continue };
+            let stride = segment::stride(&departure.packet);
+            for (frame, number) in
+                departure.packet.bytes_mut().chunks_mut(stride).zip(departure.sequence..)
+            {
+                if jobs.is_full() {
+                    self.crypter.seal(&mut jobs);
+                    verdicts(&mut jobs);
+                }
+                let at = departure.esp.min(frame.len());
+                jobs.push(association.seal_job(number, &mut frame[at..]));
+            }
+        }
+        self.crypter.seal(&mut jobs);
+        verdicts(&mut jobs);
+        drop(jobs);
+        let mut sealed = sealed.into_iter();
+        for departure in &mut self.departures {
+            let frames = departure.packet.len().div_ceil(segment::stride(&departure.packet));
+            let failed = sealed.by_ref().take(frames).filter(|sealed| !sealed).count();
+            departure.sealed = failed == 0;
+        }
+    }
+
+    /// What covers the sealed bytes, and off.
+    fn depart(&mut self, now: Moment, pool: &mut Pool) {
+        let mut departures = std::mem::take(&mut self.departures);
+        for mut departure in departures.drain(..) {
+            let Some(association) = self.states.of(departure.handle).filter(|_| departure.sealed)
+            else {
+                self.refuse_sending(departure.packet, NicDrop::TxCrypto, pool);
+                continue;
+            };
+            departure.finish(association, now);
+            self.encrypted += segment::count(&departure.packet);
+            self.send(departure.packet, now);
+        }
+        self.departures = departures;
+    }
+
+    fn send(&mut self, packet: PacketBuf, now: Moment) {
+        self.to_wire.push(packet, now);
+    }
+}
+
+/// The state is past its hard limit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spent;
+
+impl Departure {
+    fn finish(&mut self, association: &Association, now: Moment) {
+        let stride = segment::stride(&self.packet);
+        match (&self.measured, &association.encapsulation) {
+            (Some(measured), Some(encapsulation)) => {
+                encapsulation.finish(measured, self.packet.bytes_mut());
+            }
+            (Some(_), None) | (None, _) => {
+                // Kind *crypto* has no limits on the device: this only counts.
+                let frames = u32::try_from(segment::count(&self.packet)).unwrap_or(u32::MAX);
+                let _ = association.sa.charge(frames, self.packet.len() as u64, now);
+                self.packet.bytes_mut().chunks_mut(stride).for_each(fill_udp_checksum);
+            }
+        }
+    }
+}
+
+/// Where ESP begins in a packet that the engine wrapped for a state.
+fn esp_of(packet: &[u8], association: &Association) -> Option<usize> {
+    debug_assert!(association.kind == OffloadKind::Crypto, "the other kind is wrapped here");
+    let ip = IpPacket::parse(packet).ok()?;
+    let encap = association.sa.config().encap.map(|encap| encap.kind);
+    let at = match (ip.protocol, encap) {
+        (Protocol::ESP, None) => ip.header_len,
+        (Protocol::UDP, Some(UdpEncapKind::Esp)) => ip.header_len + udp::HEADER_LEN,
+        (Protocol::UDP, Some(UdpEncapKind::NonIke)) => ip.header_len + udp::HEADER_LEN + 8,
+        (Protocol(_), _) => return None,
+    };
+    let esp = Esp::parse(packet.get(at..)?).ok()?;
+    (esp.header.spi.get() == association.id().spi.0).then_some(at)
+}
+
+/// UDP's checksum over IPv6, which covers what the device has encrypted just now.
+fn fill_udp_checksum(packet: &mut [u8]) {
+    let Ok(ip) = IpPacket::parse(packet) else { return };
+    if ip.version == Version::V4 || ip.protocol != Protocol::UDP {
+        return;
+    }
+    let datagram = &mut packet[ip.header_len..ip.total_len];
+    let Some(field) = datagram.get_mut(6..8) else { return };
+    field.fill(0);
+    let len = u32::try_from(datagram.len()).unwrap_or(u32::MAX);
+    let pseudo = Sum::of_pseudo(ip.source, ip.destination, Protocol::UDP, len);
+    let checksum = pseudo.plus_bytes(datagram).nonzero_checksum();
+    datagram[6..8].copy_from_slice(&checksum.to_be_bytes());
+}

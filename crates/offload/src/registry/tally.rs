@@ -1,0 +1,80 @@
+//! How full the tables of a device are, and whether there is room for one more.
+
+use std::{collections::HashMap, net::IpAddr};
+
+use uxfrm_engine::Direction;
+
+use crate::profile::{Table, TableSizes};
+
+/// What is held: by a whole device, or by one of its functions.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) receiving: usize,
+    pub(super) transmitting: usize,
+    /// Receiving states by destination.
+    addresses: HashMap<IpAddr, usize>,
+}
+
+/// What stands against what, when a state asks for a place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rooms<'a> {
+    /// Sizes and what is taken of them: the device's, and those of the function that asks.
+    pub(super) limits: [(TableSizes, &'a Tally); 2],
+    /// [`Fault::FullTables`](crate::Fault::FullTables)
+    pub(super) pretended_full: bool,
+}
+
+impl Tally {
+    pub(super) fn enter(&mut self, direction: Direction, destination: IpAddr) {
+        if direction == Direction::In {
+            self.receiving += 1;
+            *self.addresses.entry(destination).or_default() += 1;
+        } else {
+            self.transmitting += 1;
+        }
+    }
+
+    pub(super) fn leave(&mut self, direction: Direction, destination: IpAddr) {
+        if direction != Direction::In {
+            self.transmitting -= 1;
+            return;
+        }
+        self.receiving -= 1;
+        if let Some(count) = self.addresses.get_mut(&destination) {
+            *count -= 1;
+            if *count == 0 {
+                self.addresses.remove(&destination);
+            }
+        }
+    }
+
+    fn has(&self, sizes: TableSizes, table: Table, destination: IpAddr) -> bool {
+        let below = |used: usize, size: Option<usize>| size.is_none_or(|size| used < size);
+        match table {
+            Table::Receive => below(self.receiving, sizes.receive),
+            Table::Transmit => below(self.transmitting, sizes.transmit),
+            Table::Both => below(self.receiving + self.transmitting, sizes.both),
+            Table::Addresses => {
+                self.addresses.contains_key(&destination)
+                    || below(self.addresses.len(), sizes.addresses)
+            }
+        }
+    }
+}
+
+impl Rooms<'_> {
+    /// Whether `table` takes one more, a state to `destination`.
+    pub(crate) fn has(&self, table: Table, destination: IpAddr) -> bool {
+        let within = |(sizes, tally): &(TableSizes, &Tally)| tally.has(*sizes, table, destination);
+        !self.pretended_full && self.limits.iter().all(within)
+    }
+
+    /// Whether every table takes one more, also those that the driver does not ask about.
+    pub(super) fn has_any(&self, direction: Direction, destination: IpAddr) -> bool {
+        let own: &[Table] = match direction {
+            Direction::In => &[Table::Receive, Table::Addresses],
+            Direction::Out | Direction::Forward => &[Table::Transmit],
+        };
+        self.has(Table::Both, destination) && own.iter().all(|table| self.has(*table, destination))
+    }
+}
