@@ -51,9 +51,9 @@ class Case:
     def lines(self, here, there):
         encap = ""
         if self.encap != "none":
-            checksum = "encap6-csum" if self.outer == 6 else "encap-csum"
+            checksum = "encap-udp6-csum" if self.outer == 6 else "encap-csum"
             framing, _, summed = self.encap.partition("-")
-            encap = f"encap {framing} encap-sport auto encap-dport {PORT} {checksum if summed else ''}"
+            encap = f"encap {framing} encap-sport auto encap-dport {PORT} {'' if summed else 'no'}{checksum}"
         return [self.port(), self.tunnel(here, there, encap)]
 
     def port(self):
