@@ -10,6 +10,7 @@ pub mod control;
 pub mod crypto;
 pub mod esp;
 mod filter;
+pub mod fou;
 pub mod lookup;
 mod report;
 pub mod states;
@@ -43,7 +44,7 @@ pub struct Options {
 }
 
 /// The names [`run`] knows.
-pub const NAMES: &[&str] = &["crypto", "esp", "lookup", "control", "states"];
+pub const NAMES: &[&str] = &["crypto", "esp", "lookup", "control", "states", "fou"];
 
 /// Runs one bench and writes its table (or, for `--json -`, its JSON) to `out`.
 ///
@@ -56,6 +57,7 @@ pub fn run(name: &str, options: &Options, out: &mut impl Write) -> anyhow::Resul
         "lookup" => lookup::run(options)?,
         "states" => states::run(options)?,
         "control" => control::run(options)?,
+        "fou" => fou::run(options)?,
         _ => bail!("no bench \"{name}\": there are {}", NAMES.join(", ")),
     };
     if report.rows.is_empty() {

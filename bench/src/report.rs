@@ -216,6 +216,11 @@ impl Report {
             page.push_str(&self.html_table());
             page.push_str("</details>\n");
         } else {
+            page.extend(if self.bench == "fou" {
+                crate::fou::bars::figures(self)
+            } else {
+                Vec::new()
+            });
             page.push_str(&self.html_table());
         }
         page

@@ -1,0 +1,140 @@
+//! What netperf does in `TCP_STREAM` and `TCP_RR`: one connection that is kept full, and many that each have one byte under way.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+
+use super::gateways::{CpuTime, Ends};
+
+/// Connections of `TCP_RR`: enough to keep both gateways busy.
+const CONNECTIONS: usize = 16;
+/// Bytes of each write and read of a stream.
+const BLOCK: usize = 128 * 1024;
+/// How long traffic goes on before it is measured, of the measured time: past slow start.
+const WARM_UP: f64 = 0.3;
+/// How long a read or write may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Bytes or transactions, the seconds that they took, and what the gateways used meanwhile.
+type Measured = (f64, f64, CpuTime);
+
+/// One stream for `time`: bytes of payload that arrived.
+pub(super) fn stream(
+    ends: Ends<'_>,
+    time: Duration,
+    cpu_time: impl Fn() -> anyhow::Result<CpuTime>,
+) -> anyhow::Result<Measured> {
+    let (client, server) = connection(ends)?;
+    let (received, done) = (&AtomicU64::new(0), &AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(move || write_until(client, done));
+        scope.spawn(move || read_on(server, received));
+        let measured = between(time, received, cpu_time);
+        done.store(true, Ordering::Relaxed);
+        measured
+    })
+}
+
+/// Requests and responses of one byte each over all connections for `time`: how many, and in `latencies` the microseconds of each.
+pub(super) fn requests(
+    ends: Ends<'_>,
+    time: Duration,
+    cpu_time: impl Fn() -> anyhow::Result<CpuTime>,
+    latencies: &mut Vec<f64>,
+) -> anyhow::Result<Measured> {
+    let pairs: Vec<_> =
+        (0..CONNECTIONS).map(|_| connection(ends)).collect::<anyhow::Result<_>>()?;
+    let (count, done) = (&AtomicU64::new(0), &AtomicBool::new(false));
+    thread::scope(|scope| {
+        let clients: Vec<ScopedJoinHandle<'_, Vec<f64>>> = pairs
+            .into_iter()
+            .map(|(client, server)| {
+                scope.spawn(move || answer(server));
+                scope.spawn(move || ask(client, count, done))
+            })
+            .collect();
+        let measured = between(time, count, cpu_time);
+        done.store(true, Ordering::Relaxed);
+        for client in clients {
+            latencies.extend(client.join().unwrap_or_default());
+        }
+        measured
+    })
+}
+
+/// A connection: its client's and its server's end.
+fn connection(ends: Ends<'_>) -> anyhow::Result<(TcpStream, TcpStream)> {
+    let (server_side, to) = ends.to;
+    let listener = server_side.enter(|| TcpListener::bind(SocketAddr::new(to, 0)))?;
+    let listener = listener.with_context(|| format!("cannot listen on {to}"))?;
+    let place = listener.local_addr()?;
+    let client = ends.from.enter(|| TcpStream::connect_timeout(&place, PATIENCE))?;
+    let client = client.with_context(|| format!("cannot connect to {to}"))?;
+    let (server, _) = listener.accept()?;
+    for end in [&client, &server] {
+        end.set_nodelay(true)?;
+        end.set_read_timeout(Some(PATIENCE))?;
+        end.set_write_timeout(Some(PATIENCE))?;
+    }
+    Ok((client, server))
+}
+
+/// Lets traffic warm up, then counts for `time`.
+fn between(
+    time: Duration,
+    count: &AtomicU64,
+    cpu_time: impl Fn() -> anyhow::Result<CpuTime>,
+) -> anyhow::Result<Measured> {
+    thread::sleep(time.mul_f64(WARM_UP));
+    let (start, from, cpu) = (Instant::now(), count.load(Ordering::Relaxed), cpu_time()?);
+    thread::sleep(time);
+    let counted = count.load(Ordering::Relaxed) - from;
+    let seconds = start.elapsed().as_secs_f64();
+    if counted == 0 {
+        bail!("TCP is stuck: nothing came through within {seconds:.1} s");
+    }
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+    let counted = counted as f64;
+    Ok((counted, seconds, cpu_time()?.saturating_sub(cpu)))
+}
+
+/// Ends when it is told to, or the connection does.
+fn write_until(mut client: TcpStream, done: &AtomicBool) {
+    let block = vec![0x55; BLOCK];
+    while !done.load(Ordering::Relaxed) && client.write_all(&block).is_ok() {}
+}
+
+fn read_on(mut server: TcpStream, received: &AtomicU64) {
+    let mut block = vec![0; BLOCK];
+    loop {
+        match server.read(&mut block) {
+            Ok(0) => return,
+            Ok(bytes) => _ = received.fetch_add(bytes as u64, Ordering::Relaxed),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// Microseconds of each transaction. A broken connection ends it: what it did not do is missing from the count.
+fn ask(mut client: TcpStream, count: &AtomicU64, done: &AtomicBool) -> Vec<f64> {
+    let (mut byte, mut latencies) = ([0x55], Vec::new());
+    while !done.load(Ordering::Relaxed) {
+        let sent = Instant::now();
+        if client.write_all(&byte).and_then(|()| client.read_exact(&mut byte)).is_err() {
+            break;
+        }
+        latencies.push(sent.elapsed().as_secs_f64() * 1e6);
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+    latencies
+}
+
+fn answer(mut server: TcpStream) {
+    let mut byte = [0];
+    while server.read_exact(&mut byte).is_ok() && server.write_all(&byte).is_ok() {}
+}

@@ -1,0 +1,45 @@
+//! `uxfrm bench fou`, very short. Needs root and `/dev/net/tun`; without them it says `not run: REASON`, and fails where `CI=true`.
+
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
+use std::process::Command;
+
+use serde_json::Value;
+
+#[test]
+fn every_row_has_its_figures_and_the_published_ones() {
+    let directory = tempfile::tempdir().unwrap();
+    let page = directory.path().join("fou.html");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uxfrm"));
+    command.args(["bench", "fou", "--quick", "--json", "-", "--html"]).arg(&page);
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if !nix::unistd::geteuid().is_root() {
+        assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "not run: {stderr}");
+        return eprintln!("not run: needs root: {stderr}");
+    }
+    assert!(output.status.success(), "{stderr}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 24);
+    for row in rows {
+        let of_stream = ["gbps", "cpu_s_per_gb"].as_slice();
+        let of_requests =
+            ["tps", "p90_us", "p95_us", "p99_us", "cpu_us_per_transaction"].as_slice();
+        let figures = if row["case"]["test"] == "stream" { of_stream } else { of_requests };
+        for figure in figures.iter().chain(&["time_against_none"]) {
+            assert!(row[figure].as_f64().is_some_and(|value| value > 0.0), "{figure}: {row}");
+        }
+        assert_eq!(row["published_cpu_percent"].is_number(), row["case"]["encap"] != "gue");
+    }
+    let is_ours = |row: &&Value| row["case"]["tunnel"] == "gre" && row["case"]["encap"] == "fou-csum";
+    let published: Vec<_> = rows
+        .iter()
+        .filter(is_ours)
+        .map(|row| row["published_gbps"].as_f64().or(row["published_tps"].as_f64()).unwrap())
+        .collect();
+    assert_eq!(published, [9.311, 1_170_180.0]);
+    let page = std::fs::read_to_string(page).unwrap();
+    assert_eq!(page.matches("<svg").count(), 2);
+    assert_eq!(page.matches("<rect").count(), 24 + 18);
+}
