@@ -32,7 +32,8 @@ fn every_row_has_its_figures_and_the_published_ones() {
         }
         assert_eq!(row["published_cpu_percent"].is_number(), row["case"]["encap"] != "gue");
     }
-    let is_ours = |row: &&Value| row["case"]["tunnel"] == "gre" && row["case"]["encap"] == "fou-csum";
+    let is_ours =
+        |row: &&Value| row["case"]["tunnel"] == "gre" && row["case"]["encap"] == "fou-csum";
     let published: Vec<_> = rows
         .iter()
         .filter(is_ours)

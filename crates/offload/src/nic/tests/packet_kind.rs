@@ -153,5 +153,6 @@ fn wanted(wrapping: &Wrapping) -> Wanted {
         reqid: template.reqid,
         mark: uxfrm_engine::Mark::default(),
         if_id: uxfrm_engine::IfId(0),
+        pcpu: None,
     }
 }
