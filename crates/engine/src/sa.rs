@@ -23,6 +23,7 @@ use std::{
 
 use once_cell::race::OnceBox;
 use uxfrm_crypto::{SaKey, Transform};
+use uxfrm_packet::prefetch;
 
 use crate::{
     Attachment, Budget, DeviceCounts, DeviceId, Direction, DropReason, Family, Limits, Moment,
@@ -45,17 +46,18 @@ use words::{Name, SaWords};
 #[derive(Debug)]
 #[repr(C)]
 pub struct Sa {
+    // What look-ups read comes first.
     name: Name,
-    /// Among all of a database, the one put in later has the higher; set before others see it.
-    turn: AtomicU64,
     words: Arc<SaWords>,
     active: OnceBox<Active>,
+    reqid: Reqid,
+    attachment: Option<Attachment>,
+    /// Among all of a database, the one put in later has the higher; set before others see it.
+    turn: AtomicU64,
     sequence: Sequence,
     keys: Keys,
     added: AtomicU64,
-    reqid: Reqid,
     acquire_seq: u32,
-    attachment: Option<Attachment>,
 }
 
 /// What a state has that carries packets.
@@ -404,6 +406,13 @@ impl Sa {
     /// Holds its counts against its limits: [`Usage::check`].
     pub(crate) fn check_limits(&self) -> Charge {
         self.live().usage.check(&self.words.limits)
+    }
+
+    /// Asks for all that look-ups read, which may begin in one cache line and end in the next.
+    #[inline]
+    pub(crate) fn fetch(&self) {
+        prefetch(&self.name);
+        prefetch(&self.attachment);
     }
 
     /// Moves on to `next`: [`Usage::advance`].

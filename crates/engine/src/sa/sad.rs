@@ -1,20 +1,18 @@
 //! The security association database as workers see it: immutable, found by SPI on the way in and by template on the way out.
 
+mod bucket;
 mod index;
-mod leaf;
+mod page;
 mod tree;
 
-use std::{net::IpAddr, sync::Arc};
-
-use arrayvec::ArrayVec;
+use std::{hash::Hasher, net::IpAddr, sync::Arc};
 
 use crate::{
     Cpu, DeviceId, Direction, DropReason, Family, FlowKey, Handle, IfId, Mode, Reqid, Sa, SaId,
     SaProtocol, Spi,
     sa::{config::SaFlags, usage::Lifecycle, words::SaWords},
 };
-use index::{Index, Key};
-use tree::TOGETHER;
+use index::{Index, Key, TOGETHER};
 
 /// All states of one generation. Cloning shares all that does not change afterwards.
 #[derive(Clone, Debug, Default)]
@@ -106,15 +104,14 @@ impl Sad {
     /// Brings the states with these ids into the processor's cache, together: for a batch that is about to ask [`Sad::inbound`] for each.
     #[inline]
     pub fn fetch_inbound(&self, ids: &[SaId]) {
-        ids.chunks(TOGETHER).for_each(|ids| self.by_id.fetch(ids));
+        ids.chunks(TOGETHER).for_each(|ids| self.by_id.fetch(ids.iter().copied()));
     }
 
     /// As [`Sad::fetch_inbound`], for [`Sad::outbound`].
     #[inline]
     pub fn fetch_outbound(&self, queries: &[OutboundQuery<'_>]) {
         for queries in queries.chunks(TOGETHER) {
-            let peers: ArrayVec<Peer, TOGETHER> = queries.iter().map(OutboundQuery::peer).collect();
-            self.outbound.fetch(&peers);
+            self.outbound.fetch(queries.iter().map(OutboundQuery::peer));
         }
     }
 
@@ -300,6 +297,17 @@ impl Key for SaId {
     fn of(sa: &Sa) -> Self {
         sa.id()
     }
+
+    #[inline]
+    fn is_of(&self, sa: &Sa) -> bool {
+        sa.id() == *self
+    }
+
+    #[inline]
+    fn feed(&self, hasher: &mut impl Hasher) {
+        feed_address(self.destination, hasher);
+        hasher.write_u64(u64::from(self.spi.0) << 8 | self.protocol as u64);
+    }
 }
 
 impl Key for Peer {
@@ -309,12 +317,40 @@ impl Key for Peer {
         let SaWords { if_id, mode, .. } = *sa.config();
         Self { destination, reqid: sa.reqid(), if_id, mode, protocol }
     }
+
+    #[inline]
+    fn is_of(&self, sa: &Sa) -> bool {
+        let (id, words) = (sa.id(), sa.config());
+        sa.reqid() == self.reqid
+            && id.destination == self.destination
+            && id.protocol == self.protocol
+            && words.if_id == self.if_id
+            && words.mode == self.mode
+    }
+
+    #[inline]
+    fn feed(&self, hasher: &mut impl Hasher) {
+        feed_address(self.destination, hasher);
+        hasher.write_u64(u64::from(self.reqid.0) << 32 | u64::from(self.if_id.0));
+        hasher.write_u64((self.mode as u64) << 8 | self.protocol as u64);
+    }
 }
 
 impl Key for Seat {
     #[inline]
     fn of(sa: &Sa) -> Self {
         Self(sa.attachment().map(|place| (place.device, place.handle)))
+    }
+
+    #[inline]
+    fn is_of(&self, sa: &Sa) -> bool {
+        *self == Self::of(sa)
+    }
+
+    #[inline]
+    fn feed(&self, hasher: &mut impl Hasher) {
+        let Some((device, handle)) = self.0 else { return };
+        hasher.write_u64(u64::from(device.0) << 32 | u64::from(handle.0));
     }
 }
 
@@ -323,6 +359,25 @@ impl Key for AnyDestination {
     fn of(sa: &Sa) -> Self {
         let SaId { destination, spi, protocol } = sa.id();
         Self { spi, family: Family::of(destination), protocol }
+    }
+
+    #[inline]
+    fn is_of(&self, sa: &Sa) -> bool {
+        *self == Self::of(sa)
+    }
+
+    #[inline]
+    fn feed(&self, hasher: &mut impl Hasher) {
+        hasher.write_u64(u64::from(self.spi.0) << 8 | self.protocol as u64);
+        hasher.write_u64(self.family as u64);
+    }
+}
+
+#[inline]
+fn feed_address(address: IpAddr, hasher: &mut impl Hasher) {
+    match address {
+        IpAddr::V4(address) => hasher.write_u64(address.to_bits().into()),
+        IpAddr::V6(address) => hasher.write_u128(address.to_bits()),
     }
 }
 

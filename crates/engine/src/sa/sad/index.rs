@@ -1,34 +1,52 @@
 //! States by a key that each state says itself: an index holds nothing but references, and compares keys where the states are.
 
 use std::{
-    hash::{BuildHasher, Hash},
+    hash::{BuildHasher, Hasher},
     marker::PhantomData,
     sync::Arc,
 };
 
+use arrayvec::ArrayVec;
+use foldhash::fast::RandomState;
+
 use super::{
-    leaf::Level,
-    tree::{States, TOGETHER, Tree},
+    page::{Page, Spread},
+    tree::{States, Tree},
 };
 use crate::Sa;
 
 /// By what states are found.
-pub(super) trait Key: Hash + Eq {
+pub(super) trait Key {
     /// The key of a state.
     fn of(sa: &Sa) -> Self;
+
+    /// Whether it is a state's key.
+    fn is_of(&self, sa: &Sa) -> bool;
+
+    /// Gives all of itself to a hasher.
+    fn feed(&self, hasher: &mut impl Hasher);
 }
 
 /// States by a key. Cloning shares all that does not change afterwards.
 #[derive(Debug)]
 pub(super) struct Index<K> {
     tree: Tree,
-    hasher: foldhash::fast::RandomState,
+    hasher: RandomState,
     key: PhantomData<fn() -> K>,
 }
 
+/// Spreads states by their keys.
+struct Keys<'a, K> {
+    hasher: &'a RandomState,
+    key: PhantomData<fn() -> K>,
+}
+
+/// Keys that are looked up at a time.
+pub(super) const TOGETHER: usize = 64;
+
 impl<K> Default for Index<K> {
     fn default() -> Self {
-        let hasher = foldhash::fast::RandomState::default();
+        let hasher = RandomState::default();
         Self { tree: Tree::default(), hasher, key: PhantomData }
     }
 }
@@ -44,10 +62,10 @@ impl<K: Key> Index<K> {
     /// Shows each state with a key, in no order.
     #[inline]
     pub(super) fn each<'a>(&'a self, key: &K, visit: &mut impl FnMut(&'a Arc<Sa>)) {
-        let hash = self.hash(key);
-        let Some(leaf) = self.tree.leaf(hash) else { return };
-        leaf.each(hash, &mut |sa| {
-            if K::of(sa) == *key {
+        let hash = self.hash_of(key);
+        let Some(page) = self.tree.page(hash) else { return };
+        page.each(hash, &mut |sa| {
+            if key.is_of(sa) {
                 visit(sa);
             }
         });
@@ -67,15 +85,16 @@ impl<K: Key> Index<K> {
 
     /// Brings the states with these keys, [`TOGETHER`] at the most, into the processor's cache, and all on the way to them.
     #[inline]
-    pub(super) fn fetch(&self, keys: &[K]) {
-        let mut hashes = [0; TOGETHER];
-        for (hash, key) in hashes.iter_mut().zip(keys) {
-            *hash = self.hash(key);
+    pub(super) fn fetch(&self, keys: impl Iterator<Item = K>) {
+        let mut pages: ArrayVec<(u64, &Page), TOGETHER> = ArrayVec::new();
+        for key in keys.take(TOGETHER) {
+            let hash = self.hash_of(&key);
+            if let Some(page) = self.tree.page(hash) {
+                page.prepare(hash);
+                pages.push((hash, page));
+            }
         }
-        let hashes = &hashes[..keys.len().min(TOGETHER)];
-        for (leaf, hash) in self.tree.leaves(hashes).zip(hashes) {
-            leaf.iter().for_each(|leaf| leaf.fetch(*hash));
-        }
+        pages.iter().for_each(|(hash, page)| page.fetch(*hash));
     }
 
     /// All states, in no order.
@@ -84,24 +103,48 @@ impl<K: Key> Index<K> {
     }
 
     pub(super) fn insert(&mut self, sa: &Arc<Sa>) {
-        self.tree.add(self.hash(&K::of(sa)), sa, Level::Key);
+        let Self { tree, hasher, .. } = self;
+        let spread = Keys::<K>::by(hasher);
+        tree.add(spread.hash(sa), sa, &spread);
     }
 
     /// Takes a state out that is in.
     pub(super) fn remove(&mut self, sa: &Sa) {
-        let hash = self.hash(&K::of(sa));
-        self.tree.change(hash, &mut |leaf| leaf.remove(hash, sa.turn()));
+        let Self { tree, hasher, .. } = self;
+        let spread = Keys::<K>::by(hasher);
+        let hash = spread.hash(sa);
+        tree.change(hash, &spread, &mut |page| page.remove(hash, sa.turn(), &spread));
     }
 
     /// Puts `new` in the place of an older generation of itself with the same key and turn.
     pub(super) fn replace(&mut self, new: &Arc<Sa>) {
-        let hash = self.hash(&K::of(new));
-        self.tree.change(hash, &mut |leaf| leaf.replace(hash, new));
+        let Self { tree, hasher, .. } = self;
+        let spread = Keys::<K>::by(hasher);
+        let hash = spread.hash(new);
+        tree.change(hash, &spread, &mut |page| page.replace(hash, new));
     }
 
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "half a hash is enough")]
-    fn hash(&self, key: &K) -> u32 {
-        self.hasher.hash_one(key) as u32
+    fn hash_of(&self, key: &K) -> u64 {
+        hash(&self.hasher, key)
     }
+}
+
+impl<'a, K> Keys<'a, K> {
+    fn by(hasher: &'a RandomState) -> Self {
+        Self { hasher, key: PhantomData }
+    }
+}
+
+impl<K: Key> Spread for Keys<'_, K> {
+    fn hash(&self, sa: &Sa) -> u64 {
+        hash(self.hasher, &K::of(sa))
+    }
+}
+
+#[inline]
+fn hash(hasher: &RandomState, key: &impl Key) -> u64 {
+    let mut hasher = hasher.build_hasher();
+    key.feed(&mut hasher);
+    hasher.finish()
 }

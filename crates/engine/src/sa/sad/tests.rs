@@ -15,7 +15,7 @@ fn sa(config: SaConfig, seconds: u64) -> Arc<Sa> {
     Sa::new(&config, words(&config), Moment::from_secs(seconds))
 }
 
-fn words(config: &SaConfig) -> Arc<SaWords> {
+pub(super) fn words(config: &SaConfig) -> Arc<SaWords> {
     Arc::new(SaWords::of(config, Backend::Portable))
 }
 
@@ -372,7 +372,7 @@ fn thousands_come_and_go_and_nothing_is_left_of_them() {
             assert_eq!(sad.iter().count(), sad.len());
         }
     }
-    assert_eq!(format!("{sad:?}").matches("Leaf").count(), 0, "nothing is left");
+    assert_eq!(format!("{sad:?}").matches("Page").count(), 0, "nothing is left");
     assert_eq!((before.len(), before.iter().count()), (3000, 3000));
     assert!(all.iter().all(|sa| before.find(sa.id(), 0).is_some()));
 }

@@ -1,6 +1,6 @@
-//! A tree of leaves by hash, shared between snapshots until it changes: changing one leaf copies it and the few forks above it.
+//! A tree of pages by hash, shared between snapshots until it changes: changing one page copies it and the few forks above it.
 //!
-//! Extendible hashing in forks of [`WAYS`]: a leaf that is full splits in two by one more bit of its hashes, and the halves of a
+//! Extendible hashing in forks of [`WAYS`]: a page that is full splits in two by one more bit of its hashes, and the halves of a
 //! pair that has become small join again. So nothing is ever built anew as a whole, and nothing is left of what was removed.
 //!
 //! Copying a fork counts a reference to each of its branches, and these lie anywhere in memory: what a change costs is how many
@@ -8,10 +8,9 @@
 
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
 use uxfrm_packet::prefetch;
 
-use super::leaf::{Leaf, Level};
+use super::page::{self, Page, Spread};
 use crate::Sa;
 
 /// States by hash.
@@ -20,35 +19,45 @@ pub(super) struct Tree {
     root: Branch,
 }
 
+/// What a tree is, or a part of it.
 #[derive(Clone, Debug)]
 enum Branch {
     /// Nothing here, or for a moment what is being changed.
     Empty,
-    Leaf(Arc<Leaf>),
+    Page(Arc<Page>),
     Fork(Arc<Fork>),
 }
 
-/// By a few bits of the hash. A leaf of depth `d` stands at all places that share its lowest `d` bits; a fork has depth [`DEEP`].
-#[derive(Debug)]
+/// By a few bits of the hash. A page of depth `d` stands at all places that share its lowest `d` bits; a fork has depth [`DEEP`].
+///
+/// Most forks have pages only, and a look-up reads one line of those; so pages stand apart from forks.
+#[derive(Debug, Default)]
 struct Fork {
-    branches: [Branch; WAYS],
+    pages: [Option<Arc<Page>>; WAYS],
+    forks: Option<Box<[Option<Arc<Fork>>; WAYS]>>,
     depths: [u8; WAYS],
+}
+
+/// A state that is to be put in.
+struct Addition<'a> {
+    hash: u64,
+    sa: &'a Arc<Sa>,
+    spread: &'a dyn Spread,
 }
 
 /// All states of a tree.
 #[derive(Debug)]
 pub(super) struct States<'a> {
-    leaf: std::slice::Iter<'a, Option<Arc<Sa>>>,
-    branches: Vec<&'a Branch>,
+    page: Option<page::States<'a>>,
+    pages: Vec<&'a Page>,
+    forks: Vec<&'a Fork>,
 }
 
 const BITS: u32 = 3;
 const DEEP: u8 = 3;
 const WAYS: usize = 1 << BITS;
-/// Bits of the hash that make forks. All states in a leaf below these have one hash.
-const DEEPEST: u32 = u32::BITS;
-/// Hashes that are looked up at a time.
-pub(super) const TOGETHER: usize = 16;
+/// Bits of the hash that make forks. What a page below these has no room for stands in crowds.
+const DEEPEST: u32 = 48;
 
 impl Default for Tree {
     fn default() -> Self {
@@ -57,59 +66,44 @@ impl Default for Tree {
 }
 
 impl Tree {
-    /// The leaf for a hash.
+    /// The page for a hash.
     #[inline]
-    pub(super) fn leaf(&self, mut hash: u32) -> Option<&Leaf> {
-        let mut branch = &self.root;
+    pub(super) fn page(&self, mut hash: u64) -> Option<&Page> {
+        let mut fork = match &self.root {
+            Branch::Fork(fork) => fork,
+            Branch::Page(page) => return Some(page),
+            Branch::Empty => return None,
+        };
         loop {
-            match branch {
-                Branch::Fork(fork) => {
-                    branch = &fork.branches[place(hash)];
-                    hash >>= BITS;
-                }
-                Branch::Leaf(leaf) => return Some(leaf),
-                Branch::Empty => return None,
+            let at = place(hash);
+            if let Some(page) = &fork.pages[at] {
+                return Some(page);
             }
+            fork = fork.forks.as_ref()?[at].as_ref()?;
+            hash >>= BITS;
         }
-    }
-
-    /// The leaf for each hash. All go down together, so memory is waited for once per level.
-    #[inline]
-    pub(super) fn leaves(&self, hashes: &[u32]) -> impl Iterator<Item = Option<&Leaf>> + use<'_> {
-        let mut all: ArrayVec<(&Branch, u32), TOGETHER> =
-            hashes.iter().map(|hash| (&self.root, *hash)).collect();
-        let mut deeper = true;
-        while deeper {
-            deeper = false;
-            for (branch, hash) in &mut all {
-                if let Branch::Fork(fork) = branch {
-                    *branch = &fork.branches[place(*hash)];
-                    *hash >>= BITS;
-                    prefetch(*branch);
-                    deeper = true;
-                }
-            }
-            all.iter().for_each(|(branch, hash)| branch.fetch(*hash));
-        }
-        all.into_iter().map(|(branch, _)| match branch {
-            Branch::Leaf(leaf) => Some(&**leaf),
-            Branch::Empty | Branch::Fork(_) => None,
-        })
     }
 
     /// All states, in no order.
     pub(super) fn states(&self) -> States<'_> {
-        States { leaf: [].iter(), branches: vec![&self.root] }
+        let mut states = States { page: None, pages: Vec::new(), forks: Vec::new() };
+        states.begin(self);
+        states
     }
 
     /// Puts in a state under a hash.
-    pub(super) fn add(&mut self, hash: u32, sa: &Arc<Sa>, level: Level) {
-        self.root.add(hash, 0, &|leaf| leaf.add(hash, sa, level));
+    pub(super) fn add(&mut self, hash: u64, sa: &Arc<Sa>, spread: &dyn Spread) {
+        self.root.add(&Addition { hash, sa, spread }, 0);
     }
 
-    /// Changes the leaf for a hash, if there is one, and joins what has become small.
-    pub(super) fn change(&mut self, hash: u32, change: &mut dyn FnMut(&mut Leaf)) {
-        self.root.change(hash, change);
+    /// Changes the page for a hash, if there is one, and joins what has become small.
+    pub(super) fn change(
+        &mut self,
+        hash: u64,
+        spread: &dyn Spread,
+        change: &mut dyn FnMut(&mut Page),
+    ) {
+        self.root.change(hash, 0, spread, change);
     }
 }
 
@@ -118,171 +112,198 @@ impl<'a> Iterator for States<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            if let Some(sa) = self.leaf.by_ref().flatten().next() {
+            if let Some(sa) = self.page.as_mut().and_then(Iterator::next) {
                 return Some(sa);
             }
-            match self.branches.pop()? {
-                Branch::Empty => {}
-                Branch::Leaf(leaf) => {
-                    self.leaf = leaf.states().iter();
-                    self.branches.extend(leaf.crowds().map(|tree| &tree.root));
-                }
-                Branch::Fork(fork) => self.branches.extend(fork.own()),
+            if let Some(page) = self.pages.pop() {
+                self.page = Some(page.states());
+                page.crowds().for_each(|tree| self.begin(tree));
+            } else {
+                let fork = self.forks.pop()?;
+                self.pages.extend(fork.own_pages());
+                self.forks.extend(
+                    fork.forks.iter().flat_map(|forks| forks.iter().flatten()).map(|fork| &**fork),
+                );
             }
+        }
+    }
+}
+
+impl<'a> States<'a> {
+    fn begin(&mut self, tree: &'a Tree) {
+        match &tree.root {
+            Branch::Empty => {}
+            Branch::Page(page) => self.pages.push(page),
+            Branch::Fork(fork) => self.forks.push(fork),
         }
     }
 }
 
 impl Branch {
-    /// Asks for what the next step for a hash will read.
-    #[inline]
-    fn fetch(&self, hash: u32) {
-        match self {
-            Self::Empty => {}
-            Self::Leaf(leaf) => prefetch(&**leaf),
-            Self::Fork(fork) => prefetch(&fork.branches[place(hash)]),
-        }
-    }
-
     /// `used` bits of the hash led here.
-    fn add(&mut self, hash: u32, used: u32, add: &dyn Fn(&mut Leaf)) {
+    fn add(&mut self, new: &Addition<'_>, used: u32) {
         match self {
             Self::Empty => {
-                let mut leaf = Leaf::default();
-                add(&mut leaf);
-                *self = Self::Leaf(Arc::new(leaf));
+                let mut page = Page::default();
+                new.put_into(&mut page);
+                *self = Self::Page(Arc::new(page));
             }
-            Self::Leaf(leaf) if !leaf.is_full() || used >= DEEPEST => add(Arc::make_mut(leaf)),
-            Self::Leaf(_) => {
-                let leaf = std::mem::replace(self, Self::Empty);
-                let branches = std::array::from_fn(|_| leaf.clone());
-                drop(leaf);
-                *self = Self::Fork(Arc::new(Fork { branches, depths: [0; WAYS] }));
-                self.add(hash, used, add);
+            Self::Page(page) if page.has_room(new.hash) || used >= DEEPEST => {
+                new.put_into(Arc::make_mut(page));
             }
-            Self::Fork(fork) => Arc::make_mut(fork).add(hash, used, add),
+            Self::Page(_) => {
+                let mut fork = Fork::default();
+                fork.put(0, 0, std::mem::replace(self, Self::Empty));
+                fork.add(new, used);
+                *self = Self::Fork(Arc::new(fork));
+            }
+            Self::Fork(fork) => Arc::make_mut(fork).add(new, used),
         }
     }
 
-    fn change(&mut self, hash: u32, change: &mut dyn FnMut(&mut Leaf)) {
+    fn change(
+        &mut self,
+        hash: u64,
+        used: u32,
+        spread: &dyn Spread,
+        change: &mut dyn FnMut(&mut Page),
+    ) {
         match self {
             Self::Empty => {}
-            Self::Leaf(leaf) => {
-                let leaf = Arc::make_mut(leaf);
-                change(leaf);
-                if leaf.is_empty() {
+            Self::Page(page) => {
+                let page = Arc::make_mut(page);
+                change(page);
+                if page.is_empty() {
                     *self = Self::Empty;
                 }
             }
             Self::Fork(fork) => {
                 let fork = Arc::make_mut(fork);
-                fork.change(hash, change);
+                fork.change(hash, used, spread, change);
                 if fork.depths[0] == 0 {
-                    *self = std::mem::replace(&mut fork.branches[0], Self::Empty);
+                    *self = fork.lift(0, 0);
                 }
             }
         }
     }
 
-    /// How much is here, when it is not a fork.
-    fn len(&self) -> Option<usize> {
-        match self {
-            Self::Empty => Some(0),
-            Self::Leaf(leaf) => Some(leaf.len()),
-            Self::Fork(_) => None,
-        }
+    fn of(page: Page) -> Self {
+        if page.is_empty() { Self::Empty } else { Self::Page(Arc::new(page)) }
     }
 }
 
 impl Clone for Fork {
     fn clone(&self) -> Self {
-        for branch in &self.branches {
-            branch.fetch(0);
-        }
-        Self { branches: self.branches.clone(), depths: self.depths }
+        self.pages.iter().flatten().for_each(|page| prefetch(&**page));
+        Self { pages: self.pages.clone(), forks: self.forks.clone(), depths: self.depths }
     }
 }
 
 impl Fork {
-    /// Its branches, each once.
-    fn own(&self) -> impl Iterator<Item = &Branch> {
+    /// Its pages, each once.
+    fn own_pages(&self) -> impl Iterator<Item = &Page> {
         let first = |at: &usize| *at < 1 << self.depths[*at];
-        (0..WAYS).filter(first).map(|at| &self.branches[at])
+        (0..WAYS).filter(first).filter_map(|at| self.pages[at].as_deref())
     }
 
-    fn add(&mut self, hash: u32, used: u32, add: &dyn Fn(&mut Leaf)) {
-        let at = place(hash);
+    fn add(&mut self, new: &Addition<'_>, used: u32) {
+        let at = place(new.hash >> used);
         loop {
             let depth = self.depths[at];
-            if depth == DEEP {
-                return self.branches[at].add(hash >> BITS, used + BITS, add);
-            }
             let mut branch = self.lift(at, depth);
             match &mut branch {
-                Branch::Leaf(leaf) if leaf.is_full() => {
-                    let high = Arc::make_mut(leaf).split(used + u32::from(depth));
+                Branch::Page(page) if depth < DEEP && !page.has_room(new.hash) => {
+                    let (lower, upper) = page.split(used + u32::from(depth), new.spread);
                     let low = at & ((1 << depth) - 1);
-                    self.put(low, depth + 1, branch);
-                    self.put(low | 1 << depth, depth + 1, Branch::of(high));
+                    self.put(low, depth + 1, Branch::of(lower));
+                    self.put(low | 1 << depth, depth + 1, Branch::of(upper));
                 }
-                Branch::Leaf(_) | Branch::Fork(_) | Branch::Empty => {
-                    branch.add(hash >> BITS, used + BITS, add);
+                Branch::Page(_) | Branch::Fork(_) | Branch::Empty => {
+                    branch.add(new, used + BITS);
                     return self.put(at, depth, branch);
                 }
             }
         }
     }
 
-    fn change(&mut self, hash: u32, change: &mut dyn FnMut(&mut Leaf)) {
-        let at = place(hash);
+    fn change(
+        &mut self,
+        hash: u64,
+        used: u32,
+        spread: &dyn Spread,
+        change: &mut dyn FnMut(&mut Page),
+    ) {
+        let at = place(hash >> used);
         let depth = self.depths[at];
         let mut branch = self.lift(at, depth);
-        branch.change(hash >> BITS, change);
+        branch.change(hash, used + BITS, spread, change);
         self.put(at, depth, branch);
-        self.join(at);
+        self.join(at, spread);
     }
 
-    /// Joins the leaf at a place with its other half, and what comes of that with its own, while they are small.
-    fn join(&mut self, at: usize) {
+    /// Joins the page at a place with its other half, and what comes of that with its own, while they are small.
+    fn join(&mut self, at: usize, spread: &dyn Spread) {
         loop {
             let depth = self.depths[at];
             let Some(upper) = depth.checked_sub(1) else { return };
             let other = at ^ 1 << upper;
-            let both = self.branches[at].len().zip(self.branches[other].len());
+            let both = self.items(at).zip(self.items(other));
             let Some((ours, theirs)) = both else { return };
-            if self.depths[other] != depth || ours + theirs > Leaf::FEW {
+            if self.depths[other] != depth || ours + theirs > Page::FEW {
                 return;
             }
             let (mut left, right) = (self.lift(at, depth), self.lift(other, depth));
             match (&mut left, &right) {
-                (Branch::Leaf(left), Branch::Leaf(right)) => Arc::make_mut(left).join(right),
+                (Branch::Page(left), Branch::Page(right)) => {
+                    Arc::make_mut(left).join(right, spread)
+                }
                 (Branch::Empty, _) => left = right,
-                (Branch::Leaf(_), Branch::Empty) | (_, Branch::Fork(_)) | (Branch::Fork(_), _) => {}
+                (Branch::Page(_), Branch::Empty) | (_, Branch::Fork(_)) | (Branch::Fork(_), _) => {}
             }
             self.put(at, upper, left);
         }
     }
 
-    /// Takes a branch out of all its places, so that it is not shared by itself.
-    fn lift(&mut self, at: usize, depth: u8) -> Branch {
-        let mut lifted = Branch::Empty;
-        for branch in self.branches[low(at, depth)..].iter_mut().step_by(1 << depth) {
-            lifted = std::mem::replace(branch, Branch::Empty);
-        }
-        lifted
+    /// How many items stand at a place, when no fork does.
+    fn items(&self, at: usize) -> Option<usize> {
+        let is_fork = self.forks.as_ref().is_some_and(|forks| forks[at].is_some());
+        (!is_fork).then(|| self.pages[at].as_ref().map_or(0, |page| page.len()))
     }
 
+    /// Takes a branch out of all its places, so that it is not shared by itself.
+    fn lift(&mut self, at: usize, depth: u8) -> Branch {
+        if let Some(forks) = &mut self.forks
+            && let Some(fork) = forks[at].take()
+        {
+            return Branch::Fork(fork);
+        }
+        let mut lifted = None;
+        for page in self.pages[low(at, depth)..].iter_mut().step_by(1 << depth) {
+            lifted = page.take();
+        }
+        lifted.map_or(Branch::Empty, Branch::Page)
+    }
+
+    /// Puts a branch where none is.
     fn put(&mut self, at: usize, depth: u8, branch: Branch) {
-        for place in (low(at, depth)..WAYS).step_by(1 << depth) {
-            self.branches[place] = branch.clone();
-            self.depths[place] = depth;
+        let places = (low(at, depth)..WAYS).step_by(1 << depth);
+        places.clone().for_each(|place| self.depths[place] = depth);
+        match branch {
+            Branch::Empty => {}
+            Branch::Page(page) => {
+                places.for_each(|place| self.pages[place] = Some(Arc::clone(&page)));
+            }
+            Branch::Fork(fork) => self.forks.get_or_insert_default()[at] = Some(fork),
+        }
+        if self.forks.as_ref().is_some_and(|forks| forks.iter().all(Option::is_none)) {
+            self.forks = None;
         }
     }
 }
 
-impl Branch {
-    fn of(leaf: Leaf) -> Self {
-        if leaf.is_empty() { Self::Empty } else { Self::Leaf(Arc::new(leaf)) }
+impl Addition<'_> {
+    fn put_into(&self, page: &mut Page) {
+        page.add(self.hash, self.sa, self.spread);
     }
 }
 
@@ -292,6 +313,6 @@ fn low(at: usize, depth: u8) -> usize {
 }
 
 #[inline]
-fn place(hash: u32) -> usize {
+fn place(hash: u64) -> usize {
     usize::from(hash.to_le_bytes()[0]) % WAYS
 }
