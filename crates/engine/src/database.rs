@@ -1,5 +1,6 @@
 //! The one writer of states and policies: it checks what is added, in the kernel's words, and publishes snapshots.
 
+mod ages;
 mod change;
 mod changes;
 mod error;
@@ -15,6 +16,7 @@ use std::{
 use arc_swap::ArcSwap;
 use uxfrm_crypto::Backend;
 
+pub use ages::StateCursor;
 pub use change::Change;
 pub use changes::{Changes, PolicyChange};
 pub use error::Error;
@@ -27,6 +29,7 @@ use crate::{
     sa::words::Lexicon,
     spd::ledger::Ledger,
 };
+use ages::Ages;
 use changes::Attendance;
 use offload::Offloads;
 use spare::Spare;
@@ -44,6 +47,7 @@ pub struct Database {
     spare: Spare,
     /// Policies that are to be put in together.
     coming: Vec<Arc<PolicyEntry>>,
+    ages: Ages,
     timers: Timers,
     keepalives: Vec<Keepalive>,
     offloads: Offloads,
@@ -92,6 +96,7 @@ impl Database {
             ledger: Ledger::default(),
             spare: Spare::default(),
             coming: Vec::new(),
+            ages: Ages::default(),
             timers: Timers::default(),
             keepalives: Vec::new(),
             offloads: Offloads::default(),
@@ -116,6 +121,12 @@ impl Database {
     #[must_use]
     pub const fn current(&self) -> &Snapshot {
         &self.next
+    }
+
+    /// The states that a cursor has not passed, the youngest first; changes included that workers do not see yet. What comes and goes
+    /// between two looks neither shifts the cursor nor is held up by it: a dump costs what it shows, and keeps nothing meanwhile.
+    pub fn states_from(&self, cursor: StateCursor) -> impl Iterator<Item = &Arc<Sa>> {
+        self.ages.from(cursor)
     }
 
     /// From now on workers see a change only after [`Database::publish`], and what has changed is kept until it is taken. For an owner
@@ -302,11 +313,13 @@ impl Database {
     fn insert_sa(&mut self, sa: &Arc<Sa>) {
         self.attendance.add_sa(sa);
         self.next.sad.insert(sa);
+        self.ages.push(sa);
         self.next.states += 1;
     }
 
     fn remove_sa(&mut self, sa: &Arc<Sa>) {
         self.next.sad.remove(sa);
+        self.ages.remove(sa);
         self.next.states += 1;
         self.detach_state(sa.attachment());
         self.attendance.remove_sa(sa);

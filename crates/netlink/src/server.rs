@@ -154,12 +154,12 @@ impl Server {
         self.clients.known(client).is_some_and(|client| client.dump.is_some())
     }
 
-    /// The next datagram of a client's dump, to be asked for when its socket has room. A dump shows the databases as they were when
-    /// it began, whatever happens meanwhile.
-    pub fn resume(&mut self, client: ClientId, out: &mut Outbox) {
+    /// The next datagram of a client's dump, to be asked for when its socket has room. Between two of them a dump of states holds nothing: what
+    /// came since it began is not shown, nor what has gone before its turn. A dump of policies shows those that there were when it began.
+    pub fn resume(&mut self, client: ClientId, database: &Database, out: &mut Outbox) {
         let slot = &mut self.clients.of(client).dump;
         let Some(dump) = slot else { return };
-        let part = dump.next_part(client, self.calendar);
+        let part = dump.next_part(client, self.calendar, database);
         if part.is_last {
             *slot = None;
         }
@@ -220,7 +220,7 @@ impl Server {
         if dumps && message.flags().intersects(Flags::DUMP) {
             return match self.begin_dump(client, kind, message, database) {
                 Ok(()) => {
-                    self.resume(client, out);
+                    self.resume(client, database, out);
                     Outcome::Dumping
                 }
                 Err(refusal) => Outcome::Answered(Err(refusal)),

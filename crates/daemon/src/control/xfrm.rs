@@ -125,7 +125,7 @@ impl Protocol for Serving<'_> {
     fn carry_on(&mut self, client: ClientId, outbox: &mut Outbox) {
         let name = self.xfrm.name(client);
         if self.xfrm.server.is_dumping(name) {
-            self.xfrm.server.resume(name, &mut self.xfrm.answers);
+            self.xfrm.server.resume(name, self.database, &mut self.xfrm.answers);
             self.xfrm.post(outbox);
         }
     }

@@ -68,6 +68,7 @@ impl Change<'_> {
         let new = old.renewed(words);
         new.revive();
         self.database.next.sad.replace(&old, &new);
+        self.database.ages.replace(&new);
         self.database.next.states += 1;
         self.changed = true;
         self.database.wake_for(&new, self.now);

@@ -1,8 +1,8 @@
-//! Dumps: all states or policies that were there when it began, in as many datagrams as it takes.
+//! Dumps: all states, or all policies that were there when it began, in as many datagrams as it takes.
 
-use std::{sync::Arc, vec};
+use std::{iter::Peekable, sync::Arc, vec};
 
-use uxfrm_engine::{Database, PolicyEntry, Sa};
+use uxfrm_engine::{Database, PolicyEntry, Sa, StateCursor};
 
 use super::{Server, client::ClientId, larval::Larval, state::Found};
 use crate::{
@@ -16,12 +16,11 @@ use crate::{
     refusal::number,
 };
 
-/// A dump under way. It holds what it has still to show, so changes meanwhile do not disturb it.
+/// A dump under way.
 #[derive(Debug)]
 pub(crate) struct Dump {
     seq: u32,
     rest: Rest,
-    waiting: Option<Item>,
     errno: i32,
 }
 
@@ -31,10 +30,21 @@ pub(super) struct Part {
     pub(super) is_last: bool,
 }
 
+/// What is still to be shown.
 #[derive(Debug)]
 enum Rest {
-    States(vec::IntoIter<Found>),
+    /// States that have gone meanwhile are not shown, and those that came are not either (`xfrm_state_walk`).
+    States(Walk),
+    /// Changes meanwhile do not disturb it.
     Policies(vec::IntoIter<Arc<PolicyEntry>>),
+}
+
+/// The way along all states. It holds none of them.
+#[derive(Debug)]
+struct Walk {
+    filter: Filter,
+    cursor: StateCursor,
+    larvals: Peekable<vec::IntoIter<Larval>>,
 }
 
 #[derive(Debug)]
@@ -44,6 +54,7 @@ enum Item {
 }
 
 /// Which states a client wants to see (`__xfrm_state_filter_match`).
+#[derive(Debug)]
 struct Filter {
     protocol: u8,
     addresses: Option<RawAddressFilter>,
@@ -63,40 +74,54 @@ impl Server {
         }
         let (rest, errno) = if kind == MessageType::GetSa {
             // A wrong filter is said at the end of a dump of nothing.
-            let found = Filter::parse(message).map(|filter| self.states(&filter, database));
-            let errno = found.as_ref().err().map_or(0, |refusal| refusal.errno);
-            (Rest::States(found.unwrap_or_default().into_iter()), errno)
+            match Filter::parse(message) {
+                Ok(filter) => (Rest::States(self.walk(filter)), 0),
+                Err(refusal) => (Rest::Policies(Vec::new().into_iter()), refusal.errno),
+            }
         } else {
             (Rest::Policies(policies(database).into_iter()), 0)
         };
-        let dump = Dump { seq: message.header.seq, rest, waiting: None, errno };
+        let dump = Dump { seq: message.header.seq, rest, errno };
         self.clients.of(client).dump = Some(dump);
         Ok(())
     }
 
-    fn states(&self, filter: &Filter, database: &Database) -> Vec<Found> {
-        let snapshot = database.current();
-        let real = snapshot.sad.iter().filter(|sa| filter.takes_sa(sa));
-        let real = real.map(|sa| Found::Sa(Arc::clone(sa)));
-        let larval = self.larvals.iter().filter(|larval| filter.takes_larval(larval));
-        let mut found: Vec<_> = real.chain(larval.cloned().map(Found::Larval)).collect();
-        found.sort_by_key(|found| std::cmp::Reverse(found.age()));
-        found
+    fn walk(&self, filter: Filter) -> Walk {
+        let larvals = self.larvals.iter().filter(|larval| filter.takes_larval(larval));
+        let mut larvals: Vec<_> = larvals.cloned().collect();
+        larvals.sort_by_key(|larval| std::cmp::Reverse((larval.added, larval.id.spi)));
+        Walk { filter, cursor: StateCursor::default(), larvals: larvals.into_iter().peekable() }
     }
 }
 
 impl Dump {
     /// As many messages as fit, at least one; then `NLMSG_DONE` alone.
-    pub(super) fn next_part(&mut self, client: ClientId, calendar: Calendar) -> Part {
+    pub(super) fn next_part(
+        &mut self,
+        client: ClientId,
+        calendar: Calendar,
+        database: &Database,
+    ) -> Part {
         let mut datagram = Datagram::for_dump();
-        while let Some(item) = self.waiting.take().or_else(|| self.rest.next()) {
+        let seq = self.seq;
+        let mut fits = |item: &Item| {
             let before = datagram.len();
-            datagram.begin(item.kind() as u16, Flags::MULTI.bits(), self.seq, client.port);
+            datagram.begin(item.kind() as u16, Flags::MULTI.bits(), seq, client.port);
             item.put(&mut datagram, calendar);
-            if before != 0 && datagram.len() > DUMP_LEN {
+            let fits = before == 0 || datagram.len() <= DUMP_LEN;
+            if !fits {
                 datagram.cancel();
-                self.waiting = Some(item);
-                break;
+            }
+            fits
+        };
+        match &mut self.rest {
+            Rest::States(walk) => walk.go_on(database, &mut fits),
+            Rest::Policies(rest) => {
+                while let Some(entry) = rest.as_slice().first()
+                    && fits(&Item::Policy(Arc::clone(entry)))
+                {
+                    rest.next();
+                }
             }
         }
         let is_last = datagram.is_empty();
@@ -107,13 +132,28 @@ impl Dump {
     }
 }
 
-impl Iterator for Rest {
-    type Item = Item;
-
-    fn next(&mut self) -> Option<Item> {
-        match self {
-            Self::States(states) => states.next().map(Item::State),
-            Self::Policies(policies) => policies.next().map(Item::Policy),
+impl Walk {
+    /// Shows states, from the youngest on, until one does not fit.
+    fn go_on(&mut self, database: &Database, fits: &mut impl FnMut(&Item) -> bool) {
+        let Self { filter, cursor, larvals } = self;
+        for sa in database.states_from(*cursor) {
+            let is_younger = |larval: &Larval| larval.added >= sa.added();
+            while let Some(larval) = larvals.peek().filter(|larval| is_younger(larval)) {
+                if !fits(&Item::State(Found::Larval(larval.clone()))) {
+                    return;
+                }
+                larvals.next();
+            }
+            if filter.takes_sa(sa) && !fits(&Item::State(Found::Sa(Arc::clone(sa)))) {
+                return;
+            }
+            *cursor = StateCursor::behind(sa);
+        }
+        while let Some(larval) = larvals.peek() {
+            if !fits(&Item::State(Found::Larval(larval.clone()))) {
+                return;
+            }
+            larvals.next();
         }
     }
 }
@@ -133,16 +173,6 @@ impl Item {
                 datagram.put(&encode::info(entry, calendar));
                 encode::attributes(datagram, &entry.policy());
             }
-        }
-    }
-}
-
-impl Found {
-    /// States added at one moment stand by SPI.
-    fn age(&self) -> (uxfrm_engine::Moment, u32) {
-        match self {
-            Self::Sa(sa) => (sa.added(), sa.id().spi.0),
-            Self::Larval(larval) => (larval.added, larval.id.spi.0),
         }
     }
 }

@@ -49,7 +49,7 @@ impl Stage {
         self.now = Moment(self.now.0 + 1000);
         self.server.handle(CLIENT, request, &mut self.database, self.now, &mut out);
         while self.server.is_dumping(CLIENT) {
-            self.server.resume(CLIENT, &mut out);
+            self.server.resume(CLIENT, &self.database, &mut out);
         }
         self.sort(&mut out)
     }

@@ -58,7 +58,7 @@ impl Gateway {
                 break;
             }
             assert!(part < most, "a dump without end");
-            self.server.resume(CLIENT, &mut self.out);
+            self.server.resume(CLIENT, &self.database, &mut self.out);
             self.deliver();
         }
         self.go_on();
