@@ -1,5 +1,5 @@
 //! `uxfrm bench states`: cycles to find a state on the way in and on the way out, alone and in batches, microseconds to add and delete one with
-//! all workers told, and what a state takes: before its first packet, with its keys as they were given, and once it is in use.
+//! all workers told, also while a dump goes on, and what a state takes: before its first packet, with its keys as they were given, and once it is in use.
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
@@ -9,7 +9,7 @@ use std::time::Instant;
 use uxfrm_crypto::{Backend, KeyMaterial, Transform};
 use uxfrm_engine::{
     Cpu, Database, FlowKey, IfId, Limits, Mark, Mode, Moment, OutboundQuery, ReplayConfig, Reqid,
-    SaConfig, SaExtraFlags, SaFlags, SaId, SaProtocol, SaTransform, Snapshot, Spi,
+    SaConfig, SaExtraFlags, SaFlags, SaId, SaProtocol, SaTransform, Snapshot, Spi, StateCursor,
 };
 
 use crate::Options;
@@ -21,9 +21,11 @@ const SIZES: [u32; 7] = [1, 10, 100, 1000, 10_000, 100_000, 1_000_000];
 /// Look-ups per measurement.
 const BATCH: usize = 256;
 /// Look-ups whose states are fetched together, as workers do.
-const TOGETHER: usize = 16;
+const TOGETHER: usize = 64;
 /// States that are added, and deleted again, one at a time.
 const CHANGES: u32 = 200;
+/// States that a datagram of a dump shows.
+const PART: usize = 16;
 /// States that are used, to see what that takes.
 const USED: usize = 20_000;
 
@@ -51,7 +53,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
         })?;
         let load_seconds = start.elapsed().as_secs_f64();
         let each = (resident() - before) / f64::from(size);
-        let (insert, delete) = changes(&mut database, size)?;
+        let (insert, insert_dumping, delete) = changes(&mut database, size)?;
         let snapshot = database.snapshot();
         let mut of_size = Vec::new();
         for (way, batch) in [("in", 1), ("in", TOGETHER), ("out", 1), ("out", TOGETHER)] {
@@ -66,6 +68,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
         let in_use = each + bytes_of_use(&snapshot);
         for mut row in of_size {
             row.figure("insert_us", insert, 2);
+            row.figure("insert_dumping_us", insert_dumping, 2);
             row.figure("delete_us", delete, 2);
             row.figure("load_seconds", load_seconds, 3);
             // Of a few states nothing can be said: the process grows by pages.
@@ -100,7 +103,7 @@ fn look_ups(snapshot: &Snapshot, size: u32, way: &str, batch: usize, rounds: usi
 }
 
 fn found_inward(snapshot: &Snapshot, numbers: &[u32]) -> usize {
-    if let [_, _, ..] = numbers {
+    if numbers.len() > 1 && snapshot.sad.is_far() {
         let mut ids = [id(0); TOGETHER];
         ids.iter_mut().zip(numbers).for_each(|(place, number)| *place = id(*number));
         snapshot.sad.fetch_inbound(&ids[..numbers.len().min(TOGETHER)]);
@@ -112,10 +115,8 @@ fn found_inward(snapshot: &Snapshot, numbers: &[u32]) -> usize {
 }
 
 fn found_outward(snapshot: &Snapshot, numbers: &[u32]) -> usize {
-    if let [_, _, ..] = numbers {
-        let mut queries = [query(0); TOGETHER];
-        queries.iter_mut().zip(numbers).for_each(|(place, number)| *place = query(*number));
-        snapshot.sad.fetch_outbound(&queries[..numbers.len().min(TOGETHER)]);
+    if numbers.len() > 1 && snapshot.sad.is_far() {
+        snapshot.sad.fetch_outbound(numbers.iter().map(|number| query(*number)));
     }
     numbers.iter().filter(|number| snapshot.sad.outbound(&query(**number)).is_ok()).count()
 }
@@ -148,21 +149,32 @@ const fn query(number: u32) -> OutboundQuery<'static> {
     }
 }
 
-/// Microseconds of one addition and one deletion, each published; a worker holds the snapshot before.
-fn changes(database: &mut Database, size: u32) -> anyhow::Result<(f64, f64)> {
+/// Microseconds of one addition, of one between the parts of a dump, and of one deletion, each published; a worker holds the
+/// snapshot before.
+fn changes(database: &mut Database, size: u32) -> anyhow::Result<(f64, f64, f64)> {
     let _held = database.snapshot();
-    let new = (size..size + CHANGES).map(state).collect::<anyhow::Result<Vec<_>>>()?;
+    let new = (size..size + 2 * CHANGES).map(state).collect::<anyhow::Result<Vec<_>>>()?;
     let ids: Vec<SaId> = new.iter().map(|config| config.id).collect();
-    let start = Instant::now();
-    for config in new {
+    let mut cursor = StateCursor::default();
+    let mut seconds = [0.0, 0.0];
+    for (number, config) in new.into_iter().enumerate() {
+        let dumping = number % 2;
+        if dumping == 1 {
+            let part = database.states_from(cursor).take(PART).last();
+            cursor = part.map_or(cursor, |sa| StateCursor::behind(sa));
+        }
+        let start = Instant::now();
         database.apply(Moment(0), |change| change.add_sa(config).map(drop))?;
+        seconds[dumping] += start.elapsed().as_secs_f64();
     }
-    let insert = start.elapsed().as_secs_f64() * 1e6 / f64::from(CHANGES);
     let start = Instant::now();
     for id in ids {
         database.apply(Moment(0), |change| change.delete_sa(id, Mark::default()).map(drop))?;
     }
-    Ok((insert, start.elapsed().as_secs_f64() * 1e6 / f64::from(CHANGES)))
+    let delete = start.elapsed().as_secs_f64() / 2.0;
+    let [insert, insert_dumping] = seconds;
+    let each = |seconds: f64| seconds * 1e6 / f64::from(CHANGES);
+    Ok((each(insert), each(insert_dumping), each(delete)))
 }
 
 const SOURCE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));

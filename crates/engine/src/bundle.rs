@@ -20,7 +20,7 @@ use crate::sa::usage::Lifecycle;
 use crate::spd::policy::MAX_TEMPLATES;
 use crate::{
     Attachment, DropReason, Family, FlowKey, Level, Mark, Mode, Moment, OutboundQuery, PolicyEntry,
-    PolicyFlags, Sa, SaId, Settings, Snapshot, Spi, Wanted, WireHeaders, pmtu,
+    PolicyFlags, Sa, SaId, Settings, Snapshot, Spi, Template, Wanted, WireHeaders, pmtu,
 };
 
 /// SAs around one packet at the most: those of a sub policy and of a main one.
@@ -186,23 +186,8 @@ fn states<'a>(
     let (mut source, mut destination) = (flow.source, flow.destination);
     for entry in deciding {
         for (place, template) in (0..).zip(entry.templates().iter().take(MAX_TEMPLATES)) {
-            let ends = match template.mode {
-                Mode::Transport | Mode::RouteOptimization | Mode::InTrigger => {
-                    (source, destination)
-                }
-                Mode::Tunnel | Mode::Beet | Mode::Iptfs => (template.source, template.destination),
-            };
-            let query = OutboundQuery {
-                source: ends.0,
-                destination: ends.1,
-                protocol: template.protocol,
-                spi: template.spi,
-                mode: template.mode,
-                reqid: template.reqid,
-                if_id: entry.if_id(),
-                cpu: settings.cpu,
-                flow,
-            };
+            let ends = ends(template, (source, destination));
+            let query = query(entry, template, ends, flow, settings);
             let missing_one = |pcpu| Missing {
                 policy: entry.index(),
                 template: place,
@@ -238,6 +223,45 @@ fn states<'a>(
         }
     }
     Ok(states)
+}
+
+/// What a flow will ask for first, when no bundle of it is known.
+pub(crate) fn first_query<'a>(
+    entry: &PolicyEntry,
+    flow: &'a FlowKey,
+    settings: &Settings,
+) -> Option<OutboundQuery<'a>> {
+    let template = entry.templates().first()?;
+    let ends = ends(template, (flow.source, flow.destination));
+    Some(query(entry, template, ends, flow, settings))
+}
+
+/// Source and destination of what a template makes of a packet with these.
+fn ends(template: &Template, inner: (IpAddr, IpAddr)) -> (IpAddr, IpAddr) {
+    match template.mode {
+        Mode::Transport | Mode::RouteOptimization | Mode::InTrigger => inner,
+        Mode::Tunnel | Mode::Beet | Mode::Iptfs => (template.source, template.destination),
+    }
+}
+
+fn query<'a>(
+    entry: &PolicyEntry,
+    template: &Template,
+    (source, destination): (IpAddr, IpAddr),
+    flow: &'a FlowKey,
+    settings: &Settings,
+) -> OutboundQuery<'a> {
+    OutboundQuery {
+        source,
+        destination,
+        protocol: template.protocol,
+        spi: template.spi,
+        mode: template.mode,
+        reqid: template.reqid,
+        if_id: entry.if_id(),
+        cpu: settings.cpu,
+        flow,
+    }
 }
 
 fn is_taken(snapshot: &Snapshot, query: &OutboundQuery<'_>) -> bool {

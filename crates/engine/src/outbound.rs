@@ -39,7 +39,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use uxfrm_crypto::Crypter;
 use uxfrm_packet::{Batch, IpPacket, PacketBuf, ParseError, SegmentPlan, Segments, checksum};
 
-use crate::bundle::{BundleCache, Deciding, Resolution};
+use crate::bundle::{BundleCache, Deciding, Resolution, first_query};
 use crate::esp::encapsulate::{self, Stamp};
 use crate::esp::layer::Inside;
 use crate::pmtu::{self, ErrorBudget};
@@ -237,7 +237,27 @@ impl Outbound {
         }
         watch.passed(Stage::Parse);
         self.policies.know_each(&bench.snapshot.spd, Direction::Out, flows, &[], known);
+        if bench.snapshot.sad.is_far() {
+            self.fetch_states(bench);
+        }
         watch.passed(Stage::LookUp);
+    }
+
+    /// Asks for the states of all flows without a bundle before the first is waited for.
+    #[inline(never)]
+    fn fetch_states(&self, bench: &Bench<'_>) {
+        let Ahead { flows, known, .. } = &self.ahead;
+        let mut latest: Option<&FlowKey> = None;
+        let queries = flows.iter().zip(known).filter_map(|(flow, known)| {
+            // Packets of one flow often follow each other.
+            let asks = known.answer.ruling() == Ruling::Protect && known.bundle().is_none();
+            if !asks || latest.replace(flow) == Some(flow) {
+                return None;
+            }
+            let entry = self.policies.answer(known.answer).first()?;
+            first_query(entry, flow, bench.settings)
+        });
+        bench.snapshot.sad.fetch_outbound(queries);
     }
 
     /// 1 Receive.

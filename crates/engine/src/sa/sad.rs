@@ -12,7 +12,7 @@ use crate::{
     SaProtocol, Spi,
     sa::{config::SaFlags, usage::Lifecycle, words::SaWords},
 };
-use index::{Index, Key, TOGETHER};
+use index::{Index, Key};
 
 /// All states of one generation. Cloning shares all that does not change afterwards.
 #[derive(Clone, Debug, Default)]
@@ -104,15 +104,13 @@ impl Sad {
     /// Brings the states with these ids into the processor's cache, together: for a batch that is about to ask [`Sad::inbound`] for each.
     #[inline]
     pub fn fetch_inbound(&self, ids: &[SaId]) {
-        ids.chunks(TOGETHER).for_each(|ids| self.by_id.fetch(ids.iter().copied()));
+        self.by_id.fetch(ids.iter().copied());
     }
 
     /// As [`Sad::fetch_inbound`], for [`Sad::outbound`].
     #[inline]
-    pub fn fetch_outbound(&self, queries: &[OutboundQuery<'_>]) {
-        for queries in queries.chunks(TOGETHER) {
-            self.outbound.fetch(queries.iter().map(OutboundQuery::peer));
-        }
+    pub fn fetch_outbound<'a>(&self, queries: impl Iterator<Item = OutboundQuery<'a>>) {
+        self.outbound.fetch(queries.map(|query| query.peer()));
     }
 
     /// The state for an outbound packet, as `net/xfrm/xfrm_state.c: xfrm_state_find` and `xfrm_state_look_at` choose: one with

@@ -42,7 +42,7 @@ struct Keys<'a, K> {
 }
 
 /// Keys that are looked up at a time.
-pub(super) const TOGETHER: usize = 64;
+const TOGETHER: usize = 64;
 
 impl<K> Default for Index<K> {
     fn default() -> Self {
@@ -83,18 +83,23 @@ impl<K: Key> Index<K> {
         youngest
     }
 
-    /// Brings the states with these keys, [`TOGETHER`] at the most, into the processor's cache, and all on the way to them.
+    /// Brings the states with these keys into the processor's cache, and all on the way to them; [`TOGETHER`] wait for memory at a time.
     #[inline]
-    pub(super) fn fetch(&self, keys: impl Iterator<Item = K>) {
+    pub(super) fn fetch(&self, mut keys: impl Iterator<Item = K>) {
         let mut pages: ArrayVec<(u64, &Page), TOGETHER> = ArrayVec::new();
-        for key in keys.take(TOGETHER) {
-            let hash = self.hash_of(&key);
-            if let Some(page) = self.tree.page(hash) {
-                page.prepare(hash);
-                pages.push((hash, page));
+        let mut more = true;
+        while more {
+            more = false;
+            for key in keys.by_ref().take(TOGETHER) {
+                more = true;
+                let hash = self.hash_of(&key);
+                if let Some(page) = self.tree.page(hash) {
+                    page.prepare(hash);
+                    pages.push((hash, page));
+                }
             }
+            pages.drain(..).for_each(|(hash, page)| page.fetch(hash));
         }
-        pages.iter().for_each(|(hash, page)| page.fetch(*hash));
     }
 
     /// All states, in no order.
