@@ -51,7 +51,7 @@ enum Mode {
 enum Room {
     #[default]
     Usual,
-    /// Flows, rounded down to whole sets of seven.
+    /// Flows, rounded down to whole sets of eight.
     Entries(NonZeroU32),
     /// Bytes, never more.
     Memory(NonZeroU64),

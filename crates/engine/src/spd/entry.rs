@@ -7,9 +7,9 @@ use std::sync::{
 
 use super::{ends::Ends, terms::Terms};
 use crate::{
-    Action, DeviceId, Direction, Family, FlowKey, IfId, Limits, Mark, Moment, OffloadKind, Policy,
-    PolicyFlags, PolicyIndex, PolicyKey, PolicyKind, PolicyName, PortMask, Priority, Selector,
-    Template,
+    Action, AnswerId, DeviceId, Direction, Family, FlowKey, IfId, Limits, Mark, Moment,
+    OffloadKind, Policy, PolicyFlags, PolicyIndex, PolicyKey, PolicyKind, PolicyName, PortMask,
+    Priority, Selector, Template,
 };
 
 /// A policy as it stands in the database. What every packet touches comes first, next to the reference count; what policies say alike is kept
@@ -18,7 +18,7 @@ use crate::{
 #[repr(C)]
 pub struct PolicyEntry {
     priority: Priority,
-    slot: u32,
+    answer: AnswerId,
     index: PolicyIndex,
     action: Action,
     kind: PolicyKind,
@@ -92,7 +92,7 @@ impl PolicyEntry {
         let Admission { index, slot, age, added, terms } = admission;
         Self {
             priority: policy.priority,
-            slot,
+            answer: AnswerId::of(slot, policy.action, &terms.templates),
             index,
             action: policy.action,
             kind: policy.kind,
@@ -232,7 +232,13 @@ impl PolicyEntry {
     /// A small number that no other policy has while this one is in the database.
     #[inline]
     pub(crate) const fn slot(&self) -> u32 {
-        self.slot
+        self.answer.slot()
+    }
+
+    /// What it comes to where it decides alone.
+    #[inline]
+    pub(crate) const fn answer(&self) -> AnswerId {
+        self.answer
     }
 
     /// What it shares with others.

@@ -5,26 +5,24 @@
 //! and states have generations of their own: when policies change, all answers become stale at once and are looked up again as their
 //! flows come; when states change, the answers stay and only bundles are asked for again. Larval states make no bundle, so none is known here.
 //!
-//! It must never lose: a flow is let in with its second packet, and when too few packets find their flows, the cache first takes more room, then steps aside but
-//! for one look-up of some, by which it sees when to come back. One worker's own: no lock, no allocation once it is warm.
+//! It must never lose: a flow is let in with its second packet; where flows push each other out the cache takes more room; and when too few packets
+//! find their flows it steps aside, and looks out for flows that come again. One worker's own: no lock, no allocation once it is warm.
 
 mod answers;
 mod counts;
 mod key;
+mod lookout;
 mod pace;
 mod sets;
 mod side;
 
-use std::net::IpAddr;
 use std::sync::Arc;
-
-use arrayvec::ArrayVec;
 
 pub use answers::{AnswerId, Ruling};
 pub use counts::CacheCounts;
 
 use super::classifier::TOGETHER;
-use crate::{Direction, FlowKey, Lookup, Moment, PolicyEntry, PolicyKind, Spd, Spi};
+use crate::{Direction, FlowKey, Moment, PolicyEntry, PolicyKind, Spd, Spi};
 use answers::{Answers, is_sub};
 use key::Contexts;
 use sets::{Epochs, Value};
@@ -47,7 +45,7 @@ pub enum CacheMode {
 pub struct CacheSettings {
     /// When it is used.
     pub mode: CacheMode,
-    /// Flows that there is room for at the most, rounded down to whole sets of seven; 37 bytes each for IPv4, 74 for IPv6, taken as they come.
+    /// Flows that there is room for at the most, rounded down to whole sets of eight; 34 bytes each for IPv4, 66 for IPv6, taken as they come.
     /// Twice as many as flows are expected lose hardly any to others of the same set.
     pub flows: usize,
 }
@@ -127,7 +125,7 @@ impl Default for CacheSettings {
 
 impl CacheSettings {
     /// Bytes of each flow's room, at the most: of IPv4, of IPv6.
-    pub const BYTES: [usize; 2] = [37, 74];
+    pub const BYTES: [usize; 2] = [34, 66];
 }
 
 impl From<CacheSettings> for CacheFamilies {
@@ -234,17 +232,13 @@ impl PolicyCache {
         spi: Spi,
         found: &mut Vec<AnswerId>,
     ) {
-        for flows in flows.chunks(TOGETHER) {
-            self.know_some(
-                spd,
-                direction,
-                flows,
-                |_| spi,
-                |known| {
-                    found.extend(known.iter().map(|known| known.answer));
-                },
-            );
-        }
+        self.know_some(
+            spd,
+            direction,
+            flows,
+            |_| spi,
+            |known| found.extend(known.iter().map(|known| known.answer)),
+        );
     }
 
     /// As [`PolicyCache::lookup`] of each flow, each with the SPI in its place (0 where `spis` has none), with the bundles that are known.
@@ -256,11 +250,8 @@ impl PolicyCache {
         spis: &[Spi],
         found: &mut Vec<Known>,
     ) {
-        for (part, flows) in flows.chunks(TOGETHER).enumerate() {
-            let spis = spis.get(part * TOGETHER..).unwrap_or_default();
-            let spi = |at: usize| spis.get(at).copied().unwrap_or(Spi(0));
-            self.know_some(spd, direction, flows, spi, |known| found.extend_from_slice(known));
-        }
+        let spi = |at: usize| spis.get(at).copied().unwrap_or(Spi(0));
+        self.know_some(spd, direction, flows, spi, |known| found.extend_from_slice(known));
     }
 
     /// Notes by which bundle a flow leaves under an answer.
@@ -273,10 +264,10 @@ impl PolicyCache {
     ) {
         let value = Value { answer: answer.0, bundle };
         let context = self.contexts.number(flow);
-        match Kind::of(flow) {
-            Kind::V4 => self.v4.teach(key::v4(flow, direction, context, Spi(0)), value, self.now),
-            Kind::V6 => self.v6.teach(key::v6(flow, direction, context, Spi(0)), value, self.now),
-            Kind::Mixed => {}
+        if is_v4(flow) {
+            self.v4.teach(key::v4(flow, direction, context, Spi(0)), value, self.now);
+        } else {
+            self.v6.teach(key::v6(flow, direction, context, Spi(0)), value, self.now);
         }
     }
 
@@ -323,7 +314,7 @@ impl PolicyCache {
         self.v4.memory() + self.v6.memory() + self.answers.memory()
     }
 
-    /// Of [`TOGETHER`] flows at the most.
+    /// What is known of each flow, some at a time.
     #[inline]
     fn know_some(
         &mut self,
@@ -340,26 +331,21 @@ impl PolicyCache {
         let (answers, contexts) = (&mut self.answers, &mut self.contexts);
         let mut rest = flows;
         while let Some(first) = rest.first() {
-            let kind = Kind::of(first);
-            let alike = rest.iter().position(|flow| Kind::of(flow) != kind).unwrap_or(rest.len());
+            let v4 = is_v4(first);
+            let alike = rest.iter().position(|flow| is_v4(flow) != v4).unwrap_or(rest.len());
             let before = flows.len() - rest.len();
             let these;
             (these, rest) = rest.split_at(alike);
-            match kind {
-                Kind::V4 => {
-                    let keys = |at: usize, flow: &FlowKey| {
-                        key::v4(flow, direction, contexts.number(flow), spi(before + at))
-                    };
-                    self.v4.ask(&question, these, keys, answers, &mut found);
-                }
-                Kind::V6 => {
-                    let keys = |at: usize, flow: &FlowKey| {
-                        key::v6(flow, direction, contexts.number(flow), spi(before + at))
-                    };
-                    self.v6.ask(&question, these, keys, answers, &mut found);
-                }
-                // No policy is for packets between two families.
-                Kind::Mixed => these.iter().for_each(|_| found(&[Known::NOTHING])),
+            if v4 {
+                let keys = |at: usize, flow: &FlowKey| {
+                    key::v4(flow, direction, contexts.number(flow), spi(before + at))
+                };
+                self.v4.ask(&question, these, keys, answers, &mut found);
+            } else {
+                let keys = |at: usize, flow: &FlowKey| {
+                    key::v6(flow, direction, contexts.number(flow), spi(before + at))
+                };
+                self.v6.ask(&question, these, keys, answers, &mut found);
             }
         }
     }
@@ -392,41 +378,39 @@ impl Known {
     }
 }
 
-/// Of which family a packet's addresses are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    V4,
-    V6,
-    Mixed,
-}
-
-impl Kind {
-    #[inline]
-    fn of(flow: &FlowKey) -> Self {
-        match (flow.destination, flow.source) {
-            (IpAddr::V4(_), IpAddr::V4(_)) => Self::V4,
-            (IpAddr::V6(_), IpAddr::V6(_)) => Self::V6,
-            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => Self::Mixed,
-        }
-    }
+#[inline]
+fn is_v4(flow: &FlowKey) -> bool {
+    flow.destination.is_ipv4()
 }
 
 impl Question<'_> {
-    /// Asks the policies themselves.
+    /// Asks the policies themselves, about [`TOGETHER`] flows at the most.
+    #[inline]
     fn look_up(&self, answers: &mut Answers, flows: &[FlowKey], mut found: impl FnMut(AnswerId)) {
-        let mut together = ArrayVec::<Lookup<'_>, TOGETHER>::new();
-        self.spd.lookup_some(self.direction, flows, &mut together);
-        for (flow, lookup) in flows.iter().zip(together) {
-            found(match lookup {
-                Lookup::Default(_) => AnswerId::NONE,
-                Lookup::Policy(entry) if !is_sub(entry) => answers.meet(entry),
-                Lookup::Policy(entry) => {
-                    match self.spd.lookup_kind(PolicyKind::Main, self.direction, flow) {
-                        None => answers.meet(entry),
-                        Some(behind) => answers.pair(entry, behind),
-                    }
-                }
+        let first = self.spd.first_of_each(self.direction, flows);
+        let first = &first[..flows.len().min(TOGETHER)];
+        if !answers.are_near() {
+            first.iter().flatten().for_each(|entry| answers.prefetch(entry));
+        }
+        if self.spd.has_subs(self.direction) {
+            for (flow, first) in flows.iter().zip(first) {
+                found(first.map_or(AnswerId::NONE, |entry| self.both(answers, flow, entry)));
+            }
+        } else {
+            first.iter().for_each(|first| {
+                found(first.map_or(AnswerId::NONE, |entry| answers.meet(entry)));
             });
+        }
+    }
+
+    /// The answer of a policy and, if it is a sub one, of the main one behind it.
+    fn both(&self, answers: &mut Answers, flow: &FlowKey, entry: &Arc<PolicyEntry>) -> AnswerId {
+        if !is_sub(entry) {
+            return answers.meet(entry);
+        }
+        match self.spd.lookup_kind(PolicyKind::Main, self.direction, flow) {
+            None => answers.meet(entry),
+            Some(behind) => answers.pair(entry, behind),
         }
     }
 }

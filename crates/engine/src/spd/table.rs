@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
-
 use super::classifier::{Classifier, Footprint, TOGETHER};
 use crate::{Action, Direction, FlowKey, PolicyEntry, PolicyKind};
 
@@ -40,14 +38,8 @@ impl Spd {
     /// allows belongs the main one as well: [`Spd::lookup_kind`] finds it (`xfrm_expand_policies`).
     #[must_use]
     pub fn lookup(&self, direction: Direction, flow: &FlowKey) -> Lookup<'_> {
-        let sub = match self.classifier.has(PolicyKind::Sub, direction) {
-            true => self.lookup_kind(PolicyKind::Sub, direction, flow),
-            false => None,
-        };
-        match sub.or_else(|| self.lookup_kind(PolicyKind::Main, direction, flow)) {
-            Some(entry) => Lookup::Policy(entry),
-            None => Lookup::Default(self.defaults.of(direction)),
-        }
+        let default = Lookup::Default(self.defaults.of(direction));
+        self.first(direction, flow).map_or(default, Lookup::Policy)
     }
 
     /// As [`Spd::lookup`] of each flow, in their order, into `found`. Waits for memory once for many packets where that waits for each.
@@ -59,38 +51,26 @@ impl Spd {
     ) {
         for flows in flows.chunks(TOGETHER) {
             let default = Lookup::Default(self.defaults.of(direction));
-            let some = self.some(direction, flows);
+            let some = self.first_of_each(direction, flows);
             let some = some.iter().take(flows.len());
             found.extend(some.map(|first| first.map_or(default, Lookup::Policy)));
         }
     }
 
-    /// As [`Spd::lookup_each`], of [`TOGETHER`] flows at the most.
-    pub(crate) fn lookup_some<'a>(
-        &'a self,
-        direction: Direction,
-        flows: &[FlowKey],
-        found: &mut ArrayVec<Lookup<'a>, TOGETHER>,
-    ) {
-        if let [flow] = flows {
-            return found.push(self.lookup(direction, flow));
-        }
-        let default = Lookup::Default(self.defaults.of(direction));
-        let some = self.some(direction, flows);
-        let some = some.iter().take(flows.len());
-        found.extend(some.map(|first| first.map_or(default, Lookup::Policy)));
-    }
-
     /// The policies that decide, of [`TOGETHER`] flows at the most.
     #[inline]
-    fn some(
+    pub(crate) fn first_of_each(
         &self,
         direction: Direction,
         flows: &[FlowKey],
     ) -> [Option<&Arc<PolicyEntry>>; TOGETHER] {
         let mut main = [None; TOGETHER];
+        if let [flow] = flows {
+            main[0] = self.first(direction, flow);
+            return main;
+        }
         self.classifier.first_of_each(PolicyKind::Main, direction, flows, &mut main);
-        if self.classifier.has(PolicyKind::Sub, direction) {
+        if self.has_subs(direction) {
             let mut sub = [None; TOGETHER];
             self.classifier.first_of_each(PolicyKind::Sub, direction, flows, &mut sub);
             for (main, sub) in main.iter_mut().zip(sub) {
@@ -98,6 +78,21 @@ impl Spd {
             }
         }
         main
+    }
+
+    /// The policy that decides, if any does.
+    fn first(&self, direction: Direction, flow: &FlowKey) -> Option<&Arc<PolicyEntry>> {
+        let sub = match self.has_subs(direction) {
+            true => self.lookup_kind(PolicyKind::Sub, direction, flow),
+            false => None,
+        };
+        sub.or_else(|| self.lookup_kind(PolicyKind::Main, direction, flow))
+    }
+
+    /// Whether there may be sub policies in a direction.
+    #[inline]
+    pub(crate) fn has_subs(&self, direction: Direction) -> bool {
+        self.classifier.has(PolicyKind::Sub, direction)
     }
 
     /// The first match among policies of one kind: offloaded ones, then by priority, then the older.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::{Action, Moment, PolicyEntry, PolicyKind};
+use crate::{Action, Moment, PolicyEntry, PolicyKind, Template};
 
 /// The policies that decide over a flow, by their place in the cache; it holds until the next [`PolicyCache::begin`](super::PolicyCache::begin).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,26 @@ const PLACE: u32 = PASS - 1;
 impl AnswerId {
     /// No policy.
     pub(super) const NONE: Self = Self(u32::MAX);
+
+    /// That of one policy, by its slot.
+    pub(crate) fn of(slot: u32, action: Action, templates: &[Template]) -> Self {
+        Self(match action {
+            Action::Block => slot | BLOCK,
+            Action::Allow if templates.is_empty() => slot | PASS,
+            Action::Allow => slot,
+        })
+    }
+
+    /// The slot of its policy, where there is but one.
+    #[inline]
+    pub(crate) const fn slot(self) -> u32 {
+        self.0 & PLACE
+    }
+
+    /// What two policies come to, of which the second is asked when the first allows.
+    const fn then(self, second: Self) -> u32 {
+        (self.0 | second.0) & BLOCK | self.0 & second.0 & PASS
+    }
 
     /// What it comes to, without reading the policies.
     #[must_use]
@@ -69,6 +89,8 @@ struct Met {
 
 /// Pairs of which no flow may know any more are dropped when there are so many more than policies.
 const SURPLUS: usize = 4096;
+/// So many policies that were met are in the first-level cache, or nearly.
+const NEAR: usize = 1024;
 
 impl Answers {
     /// The policies of an answer.
@@ -84,16 +106,25 @@ impl Answers {
     /// The answer of one policy.
     #[inline]
     pub(super) fn meet(&mut self, entry: &Arc<PolicyEntry>) -> AnswerId {
-        let slot = entry.slot() as usize;
-        if self.met.len() <= slot {
-            self.met.resize(slot + 1, Met::default());
+        let is_it = |met: &Met| met.entry.as_ref().is_some_and(|met| Arc::ptr_eq(met, entry));
+        if !self.met.get(entry.slot() as usize).is_some_and(is_it) {
+            self.introduce(entry);
         }
-        let met = &mut self.met[slot];
-        // Who knew the policy that had the slot before is stale since it went.
-        if !met.entry.as_ref().is_some_and(|met| Arc::ptr_eq(met, entry)) {
-            met.entry = Some(Arc::clone(entry));
+        entry.answer()
+    }
+
+    /// Fetches what [`Answers::meet`] will read, where that is far away.
+    #[inline]
+    pub(super) fn prefetch(&self, entry: &PolicyEntry) {
+        if let Some(met) = self.met.get(entry.slot() as usize) {
+            uxfrm_packet::prefetch(met);
         }
-        AnswerId(entry.slot() | ruling([entry]))
+    }
+
+    /// Whether all that was met is near.
+    #[inline]
+    pub(super) fn are_near(&self) -> bool {
+        self.met.len() <= NEAR
     }
 
     /// The answer of a sub policy with a main one behind it.
@@ -105,7 +136,7 @@ impl Answers {
             pairs.push([Arc::clone(sub), Arc::clone(main)]);
             u32::try_from(pairs.len() - 1).unwrap_or(PLACE)
         });
-        AnswerId(*pair | PAIR | ruling([sub, main]))
+        AnswerId(*pair | PAIR | sub.answer().then(main.answer()))
     }
 
     /// Notes packets for the policies that they met, up to the first that blocks.
@@ -160,6 +191,16 @@ impl Answers {
             + self.pairs.capacity() * size_of::<[Arc<PolicyEntry>; 2]>()
     }
 
+    /// Meets a policy for the first time. Who knew the one that had its slot before is stale since that went.
+    #[cold]
+    fn introduce(&mut self, entry: &Arc<PolicyEntry>) {
+        let slot = entry.slot() as usize;
+        if self.met.len() <= slot {
+            self.met.resize(slot + 1, Met::default());
+        }
+        self.met[slot].entry = Some(Arc::clone(entry));
+    }
+
     #[inline]
     fn count_slot(&mut self, slot: u32, packets: u32, bytes: u64) {
         let met = &mut self.met[slot as usize];
@@ -168,18 +209,6 @@ impl Answers {
         }
         met.packets += packets;
         met.bytes += bytes;
-    }
-}
-
-fn ruling<'a>(policies: impl IntoIterator<Item = &'a Arc<PolicyEntry>> + Clone) -> u32 {
-    let blocks = |entry: &Arc<PolicyEntry>| entry.action() == Action::Block;
-    let plain = |entry: &Arc<PolicyEntry>| entry.templates().is_empty();
-    if policies.clone().into_iter().any(blocks) {
-        BLOCK
-    } else if policies.into_iter().all(plain) {
-        PASS
-    } else {
-        0
     }
 }
 

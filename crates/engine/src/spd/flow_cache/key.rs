@@ -31,6 +31,11 @@ type Context = [u32; 3];
 /// So many are told apart; far fewer than there are numbers, which have 22 bits.
 const MOST: usize = 1 << 16;
 
+impl<const N: usize> Key<N> {
+    /// Of all packets between two families, for which there is no policy; no other packet's, as no context has all bits.
+    const ODD: Self = Self { words: [u64::MAX; N], spi: 0 };
+}
+
 impl Contexts {
     /// The number of a packet's context; 0 for none of all.
     #[inline]
@@ -63,9 +68,10 @@ impl Contexts {
 #[inline]
 pub(crate) fn v4(flow: &FlowKey, direction: Direction, context: u32, spi: Spi) -> V4 {
     let (IpAddr::V4(destination), IpAddr::V4(source)) = (flow.destination, flow.source) else {
-        return Key { words: [0; 2], spi: spi.0 };
+        return Key::ODD;
     };
-    let addresses = u64::from(destination.to_bits()) << 32 | u64::from(source.to_bits());
+    let [destination, source] = [destination, source].map(|one| u32::from_ne_bytes(one.octets()));
+    let addresses = u64::from(destination) << 32 | u64::from(source);
     Key { words: [addresses, upper(flow, direction, context)], spi: spi.0 }
 }
 
@@ -73,7 +79,7 @@ pub(crate) fn v4(flow: &FlowKey, direction: Direction, context: u32, spi: Spi) -
 #[inline]
 pub(crate) fn v6(flow: &FlowKey, direction: Direction, context: u32, spi: Spi) -> V6 {
     let (IpAddr::V6(destination), IpAddr::V6(source)) = (flow.destination, flow.source) else {
-        return Key { words: [0; 5], spi: spi.0 };
+        return Key::ODD;
     };
     let ([a, b], [c, d]) = (halves(destination.to_bits()), halves(source.to_bits()));
     Key { words: [a, b, c, d, upper(flow, direction, context)], spi: spi.0 }

@@ -5,8 +5,10 @@
 pub(crate) enum Decision {
     /// Nothing that the table has to know.
     GoOn,
-    /// More room may help.
+    /// Flows push each other out.
     TakeRoom,
+    /// It does not pay. It is not to be tried again before so many packets.
+    StepAside(usize),
 }
 
 /// How much is gained by a hit.
@@ -14,22 +16,21 @@ pub(crate) enum Decision {
 pub(crate) enum Worth {
     /// Hardly more than is lost by a miss.
     Little,
+    /// More, but a few misses eat it up.
+    Some,
     /// Much more.
     Much,
     /// Whatever it is, the cache was asked for.
     Asked,
 }
 
-/// Decided anew after every window.
-#[derive(Debug, Default)]
+/// What packets found, since the last decision.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pace {
-    aside: bool,
     asked: u32,
     found: u32,
-    /// Look-ups that passed by.
-    passed: u32,
-    /// Packets that pass by before it is even tried again, longer with each time that this was in vain.
-    sits_out: u32,
+    evicted: u32,
+    /// How often it stepped aside of late.
     lapses: u32,
     /// Packets that may yet come before it is judged: an empty cache needs each flow two times.
     patience: u32,
@@ -38,74 +39,70 @@ pub(crate) struct Pace {
 /// Packets between two decisions.
 const WINDOW: u32 = 4096;
 /// Hits of a hundred packets with which it takes no more room.
-const ENOUGH: u32 = 95;
-/// Of so many look-ups one asks the cache when it stands aside.
-const SAMPLE: u32 = 32;
-/// For so many packets at first it does not ask at all.
-const SITS_OUT: u32 = 1 << 18;
+const ENOUGH: u32 = 99;
+/// Of so many packets one pushes another flow out when there is too little room.
+const CROWDED: u32 = 256;
+/// For so many packets it does not look out when it stepped aside a second time, longer and longer from then on.
+const SITS_OUT: usize = 1 << 18;
+const MOST_LAPSES: u32 = 8;
 
 impl Pace {
     /// That of a cache that has just got this much room, and is empty.
-    pub(crate) fn of_room(room: usize) -> Self {
-        Self { patience: patience(room), ..Self::default() }
+    pub(crate) fn refill(&mut self, room: usize) {
+        *self = Self { patience: patience(room), lapses: self.lapses, ..Self::default() };
     }
 
-    /// Whether most look-ups go past the cache.
-    pub(crate) const fn stands_aside(&self) -> bool {
-        self.aside
-    }
-
-    /// Whether this look-up goes past the cache.
+    /// Counts some packets, how many of them found their flows, and how many pushed others out; true when there is something to
+    /// [decide](Self::decide).
     #[inline]
-    pub(crate) fn is_aside(&mut self, packets: usize) -> bool {
-        if !self.aside {
-            return false;
-        }
-        if self.sits_out > 0 {
-            self.sits_out = self.sits_out.saturating_sub(u32::try_from(packets).unwrap_or(0));
-            return true;
-        }
-        self.passed = self.passed.wrapping_add(1);
-        !self.passed.is_multiple_of(SAMPLE)
-    }
-
-    /// Counts some packets, and how many of them found their flows; true when there is something to [decide](Self::decide).
-    #[inline]
-    pub(crate) fn note(&mut self, asked: usize, found: usize) -> bool {
+    pub(crate) fn note(&mut self, asked: usize, found: usize, evicted: usize) -> bool {
         self.asked += u32::try_from(asked).unwrap_or(0);
         self.found += u32::try_from(found).unwrap_or(0);
-        self.asked >= if self.aside { WINDOW / 4 } else { WINDOW }
+        self.evicted += u32::try_from(evicted).unwrap_or(0);
+        self.asked >= WINDOW
     }
 
-    /// What is to be done after a window, with this much room, of `most` that there may be.
-    pub(crate) fn decide(&mut self, room: usize, most: usize, worth: Worth) -> Decision {
-        self.patience = self.patience.saturating_sub(self.asked);
-        let percent = self.found * 100 / self.asked.max(1);
-        (self.asked, self.found) = (0, 0);
-        let (leave, come) = limits(worth);
-        match (self.aside, self.patience) {
-            (true, _) if percent >= come => {
-                (self.aside, self.patience) = (false, patience(room));
-            }
-            (false, 0) if percent < ENOUGH && room < most => return Decision::TakeRoom,
-            (false, 0) if percent < leave => {
-                self.aside = true;
-                self.sits_out = SITS_OUT << self.lapses;
-                self.lapses = (self.lapses + 1).min(8);
-            }
-            (false, 0) => self.lapses = self.lapses.saturating_sub(1),
-            (true | false, _) => {}
+    /// What is to be done after a window, when there may be more room or not.
+    pub(crate) fn decide(&mut self, may_grow: bool, worth: Worth) -> Decision {
+        let Self { asked, found, evicted, .. } = *self;
+        self.patience = self.patience.saturating_sub(asked);
+        (self.asked, self.found, self.evicted) = (0, 0, 0);
+        let percent = found * 100 / asked.max(1);
+        if self.patience > 0 {
+            return Decision::GoOn;
         }
-        Decision::GoOn
+        if percent < ENOUGH && may_grow && evicted > asked / CROWDED {
+            return Decision::TakeRoom;
+        }
+        if percent >= worth.leave() {
+            self.lapses = self.lapses.saturating_sub(1);
+            return Decision::GoOn;
+        }
+        let out = if self.lapses == 0 { 0 } else { SITS_OUT << self.lapses };
+        self.lapses = (self.lapses + 1).min(MOST_LAPSES);
+        Decision::StepAside(out)
     }
 }
 
-/// Below how many hits of a hundred packets it steps aside, and above how many it comes back.
-const fn limits(worth: Worth) -> (u32, u32) {
-    match worth {
-        Worth::Asked => (10, 20),
-        Worth::Much => (50, 60),
-        Worth::Little => (90, 95),
+impl Worth {
+    /// Below how many hits of a hundred packets it steps aside.
+    const fn leave(self) -> u32 {
+        match self {
+            Self::Asked => 10,
+            Self::Much => 50,
+            Self::Some => 75,
+            Self::Little => 90,
+        }
+    }
+
+    /// Of how many of a hundred packets the flows must have come before, for it to come back.
+    pub(crate) const fn come(self) -> u32 {
+        match self {
+            Self::Asked => 20,
+            Self::Much => 60,
+            Self::Some => 80,
+            Self::Little => 85,
+        }
     }
 }
 

@@ -1,43 +1,45 @@
-//! A set-associative table from flows to what was found out about them: seven flows a set, one byte of each one's hash side by side before them.
+//! A set-associative table from flows to what was found out about them: eight flows a set, each at home in one cache line of it.
 //!
-//! A look-up reads eight bytes that say where in its set a flow may be, and then that place: 32 bytes for IPv4, 64 for IPv6, within
-//! one cache line. A set is within one page, but for some, whatever the pages' size: finding the page is a good part of the cost of a read at
-//! random. All memory comes zeroed from the allocator and is touched only as flows come.
+//! A look-up reads the line that the flow's hash names, which holds two flows of IPv4 or one of IPv6: key, policies and bundle. So it
+//! waits for memory once. A flow that finds its home full stays elsewhere in its set, and its home says so; only then is the set searched.
+//! All memory comes zeroed from the allocator and is touched only as flows come.
+
+use std::alloc::{Layout, handle_alloc_error};
+
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::key::Key;
 use crate::spd::classifier::ternary::mix;
 
-/// Flows of one family: keys of `N` words in places of `W`.
+/// Flows of one family: keys of `N` words in places of `W`, which divides a line's eight.
 #[derive(Debug)]
 pub(crate) struct Sets<const N: usize, const W: usize> {
-    /// Places of `W` words, eight of each set: what is known of the set, then its flows. From the first word on that is aligned to a
-    /// place's size.
-    words: Box<[u64]>,
-    aligned: usize,
-    sets: usize,
+    /// `W` lines of each set.
+    lines: Box<[Line]>,
+    /// Of each set, what flows [left](Sets::knock) with their first packets.
+    doors: Box<[[u16; DOORS]]>,
     seed: [u64; 4],
     coin: u64,
     entries: usize,
 }
 
-/// Places of a set, the first for the set itself: a word of tags, eight bits of each flow's hash, 0 for a free place and for this one;
-/// two words of [doors](Sets::knock); the rest is 0, and no flow is ever found here.
-const PLACES: usize = 8;
-/// Flows of a set.
-const WAYS: usize = PLACES - 1;
-const TAGS: usize = 0;
-const DOORS: [usize; 2] = [1, 2];
+/// A cache line of places. A place is the key's words, the SPI over the [epochs](Epochs), and the bundle over the answer.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(64))]
+struct Line([u64; 8]);
+
+/// Places of a set.
+const WAYS: usize = 8;
+/// First packets that a set remembers.
+const DOORS: usize = 8;
+/// In the last word of a line's first place: some flow whose home the line is stays elsewhere in the set.
+const STRAYED: u64 = 1 << 63;
 
 /// A key with its hash.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hashed<const N: usize> {
     key: Key<N>,
     hash: u64,
-}
-
-impl<const N: usize> Hashed<N> {
-    /// Stands where there is no key yet.
-    pub(crate) const NONE: Self = Self { key: Key { words: [0; N], spi: 0 }, hash: 0 };
 }
 
 /// Under which policies and states something was found out; 0 is never.
@@ -54,8 +56,8 @@ pub(crate) struct Value {
     pub(crate) bundle: u32,
 }
 
-/// No bundle is known.
-pub(crate) const NO_BUNDLE: u32 = u32::MAX;
+/// No bundle is known. Its uppermost bit is [`STRAYED`]'s.
+pub(crate) const NO_BUNDLE: u32 = u32::MAX >> 1;
 
 /// What a set says of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,16 +81,23 @@ pub(crate) enum Settled {
     NotYet,
 }
 
+impl<const N: usize> Hashed<N> {
+    /// Any bits of it are as good as any others.
+    pub(crate) const fn hash(&self) -> u64 {
+        self.hash
+    }
+}
+
 impl<const N: usize, const W: usize> Sets<N, W> {
+    /// Places of a line.
+    const ABREAST: usize = 8 / W;
+
     /// Room for `flows`, rounded down to whole sets, of which there is one at least.
     pub(crate) fn new(flows: usize, seed: u64) -> Self {
         let sets = Self::room_for(flows) / WAYS;
-        let words: Box<[u64]> = vec![0; sets * PLACES * W + W - 1].into();
-        let beyond = words.as_ptr().addr() / size_of::<u64>() % W;
         Self {
-            words,
-            aligned: (W - beyond) % W,
-            sets,
+            lines: zeroed(sets * W),
+            doors: zeroed(sets),
             seed: [1, 2, 3, 4].map(|salt: u64| {
                 mix(seed ^ 0x9e37_79b9_7f4a_7c15, salt.wrapping_mul(0xd6e8_feb8_6659_fd93)) | 1
             }),
@@ -110,27 +119,31 @@ impl<const N: usize, const W: usize> Sets<N, W> {
         Hashed { key, hash }
     }
 
-    /// Fetches the tags of a key's set.
+    /// Fetches a key's home.
     #[inline]
     pub(crate) fn prefetch(&self, key: &Hashed<N>) {
-        uxfrm_packet::prefetch(self.place(self.set(key)));
+        uxfrm_packet::prefetch(&self.lines[self.home(key)]);
     }
 
-    /// Where a key is if it is anywhere and nothing is in its way; fetched for [`Sets::find_at`].
-    #[inline]
-    pub(crate) fn likely(&self, key: &Hashed<N>) -> usize {
-        let set = self.set(key);
-        let place = set + first(matching(self.tags(set), tag(key))) % PLACES;
-        uxfrm_packet::prefetch(self.place(place));
-        place
+    /// Fetches all that [`Sets::find`] and [`Sets::offer`] may read beside a key's home.
+    pub(crate) fn prefetch_set(&self, key: &Hashed<N>) {
+        let home = self.home(key);
+        uxfrm_packet::prefetch(&self.doors[home / W]);
+        if self.has_strays(home) {
+            let set = home / W * W;
+            self.lines[set..set + W].iter().for_each(uxfrm_packet::prefetch);
+        }
     }
 
-    /// All that is known of a key, if it is where it is likely to be and nothing has changed since; else see [`Sets::find`].
+    /// All that is known of a key, if it is at home and nothing has changed since; else see [`Sets::find`].
     #[inline]
-    pub(crate) fn find_at(&self, likely: usize, key: &Hashed<N>, now: Epochs) -> Option<Value> {
-        let words = self.place(likely);
-        let same = is(words, &key.key) & (lower(words[N + 1]) == now.bits());
-        same.then_some(Value { answer: lower(words[N]), bundle: upper(words[N + 1]) })
+    pub(crate) fn find_at_home(&self, key: &Hashed<N>, now: Epochs) -> Option<Value> {
+        let places = self.lines[self.home(key)].0.as_chunks::<W>().0;
+        let fresh = u64::from(key.key.spi) << 32 | u64::from(now.bits());
+        let fits = |words: &[u64; W]| differing(words, &key.key) | (words[N] ^ fresh) == 0;
+        // A branch for each place would often be foretold wrongly.
+        let words = &places[usize::from(!fits(&places[0])) % Self::ABREAST];
+        fits(words).then(|| Value::of(words[N + 1]))
     }
 
     /// What is known of a key.
@@ -141,7 +154,7 @@ impl<const N: usize, const W: usize> Sets<N, W> {
     /// An answer that was stale is known again; a bundle that was found under these policies has to be resolved anew.
     pub(crate) fn renew(&mut self, place: usize, key: &Hashed<N>, answer: u32, now: Epochs) {
         // Another flow of the same batch may have taken the place.
-        if self.is(place, &key.key) {
+        if is(self.place(place), &key.key) {
             self.write(place, &key.key, Value { answer, bundle: NO_BUNDLE }, now);
         }
     }
@@ -157,34 +170,30 @@ impl<const N: usize, const W: usize> Sets<N, W> {
 
     /// Keeps an answer for a flow that has none, from its second packet on.
     pub(crate) fn offer(&mut self, key: &Hashed<N>, answer: u32, now: Epochs) -> Settled {
-        let set = self.set(key);
-        if !self.knock(set, key) {
-            return Settled::NotYet;
-        }
+        let home = self.home(key);
         // Several packets of one flow may come in one batch.
-        if self.seek(key).is_some() {
+        if !self.knock(home / W, key) || self.seek(key).is_some() {
             return Settled::NotYet;
         }
-        let tags = self.tags(set).to_le_bytes();
-        let free = (1..PLACES).find(|place| tags[*place] == 0);
-        let stale = || (1..PLACES).find(|at| self.epochs(set + at).policies != now.policies);
-        let (at, settled) = match (free, stale()) {
-            (Some(at), _) => (at, Settled::Kept),
-            (None, Some(at)) => (at, Settled::Evicted),
-            // Whichever: the hash is as good as a die, and one set's flows have different ones.
-            (None, None) => (1 + usize::from(key.hash.to_le_bytes()[3]) % WAYS, Settled::Evicted),
-        };
-        self.entries += usize::from(settled == Settled::Kept);
-        let shift = 8 * at;
-        let tags = self.tags(set) & !(0xff << shift) | u64::from(tag(key)) << shift;
-        self.place_mut(set)[TAGS] = tags;
-        self.write(set + at, &key.key, Value { answer, bundle: NO_BUNDLE }, now);
-        settled
+        let [at_home, elsewhere] = [home..home + 1, home / W * W..home / W * W + W]
+            .map(|lines| lines.start * Self::ABREAST..lines.end * Self::ABREAST);
+        let mut outdated =
+            at_home.chain(elsewhere).filter(|at| self.epochs(*at).policies != now.policies);
+        // Whichever: the hash is as good as a die, and one set's flows have different ones.
+        let die = usize::from(key.hash.to_le_bytes()[3]) % WAYS;
+        let place = outdated.next().unwrap_or(home / W * WAYS + die);
+        let before = self.vacate(place);
+        self.entries += usize::from(before == Settled::Kept);
+        if place / Self::ABREAST != home {
+            self.lines[home].0[N + 1] |= STRAYED;
+        }
+        self.write(place, &key.key, Value { answer, bundle: NO_BUNDLE }, now);
+        before
     }
 
     /// Forgets all.
     pub(crate) fn clear(&mut self) {
-        (0..self.sets).for_each(|set| self.place_mut(set * PLACES)[TAGS] = 0);
+        self.lines.fill(Line::default());
         self.entries = 0;
     }
 
@@ -195,7 +204,7 @@ impl<const N: usize, const W: usize> Sets<N, W> {
 
     /// Flows that there is room for.
     pub(crate) fn room(&self) -> usize {
-        self.sets * WAYS
+        self.doors.len() * WAYS
     }
 
     pub(crate) const fn entries(&self) -> usize {
@@ -203,110 +212,130 @@ impl<const N: usize, const W: usize> Sets<N, W> {
     }
 
     pub(crate) fn memory(&self) -> usize {
-        size_of_val(&*self.words)
+        size_of_val(&*self.lines) + size_of_val(&*self.doors)
     }
 
     /// Whether a flow was here before, of late: each set has eight doors, at which flows leave a part of their hash with their first packet.
     fn knock(&mut self, set: usize, key: &Hashed<N>) -> bool {
-        let [_, low, high, at, ..] = key.hash.to_le_bytes();
+        let [low, high, at, ..] = key.hash.to_le_bytes();
         let knock = u16::from_le_bytes([low, high]) | 1;
-        let at_doors: [u16; 8] = std::array::from_fn(|door| {
-            let [a, b, ..] = (self.place(set)[DOORS[door / 4]] >> (door % 4 * 16)).to_le_bytes();
-            u16::from_le_bytes([a, b])
-        });
-        if let Some(door) = at_doors.iter().position(|seen| *seen == knock) {
-            self.leave(set, door, 0);
+        let doors = &mut self.doors[set];
+        if let Some(seen) = doors.iter_mut().find(|seen| **seen == knock) {
+            *seen = 0;
             return true;
         }
         // Flows before one door, turn by turn, would keep each other out for ever.
         self.coin = self.coin.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-        match at_doors.iter().position(|seen| *seen == 0) {
-            Some(door) => self.leave(set, door, knock),
-            None if self.coin >> 63 == 0 => self.leave(set, usize::from(at >> 5), knock),
+        match doors.iter_mut().find(|seen| **seen == 0) {
+            Some(free) => *free = knock,
+            None if self.coin >> 63 == 0 => doors[usize::from(at) % DOORS] = knock,
             None => {}
         }
         false
     }
 
-    fn leave(&mut self, set: usize, door: usize, knock: u16) {
-        let doors = &mut self.place_mut(set)[DOORS[door / 4]];
-        let shift = door % 4 * 16;
-        *doors = *doors & !(0xffff << shift) | u64::from(knock) << shift;
-    }
-
-    /// The first place of a key's set.
+    /// Which line is a key's home.
     #[inline]
-    fn set(&self, key: &Hashed<N>) -> usize {
-        (((key.hash >> 32) * self.sets as u64) >> 32) as usize * PLACES
+    fn home(&self, key: &Hashed<N>) -> usize {
+        (((key.hash >> 32) * self.lines.len() as u64) >> 32) as usize
     }
 
     #[inline]
-    fn tags(&self, set: usize) -> u64 {
-        self.place(set)[TAGS]
+    fn has_strays(&self, home: usize) -> bool {
+        self.lines[home].0[N + 1] & STRAYED != 0
     }
 
     /// Where a key is.
     fn seek(&self, key: &Hashed<N>) -> Option<usize> {
-        let set = self.set(key);
-        let mut found = matching(self.tags(set), tag(key));
-        while found != 0 {
-            let place = set + first(found);
-            if self.is(place, &key.key) {
-                return Some(place);
-            }
-            found &= found - 1;
+        let home = self.home(key);
+        let set = home / W * W;
+        let lines = if self.has_strays(home) { set..set + W } else { home..home + 1 };
+        let mut places = lines.start * Self::ABREAST..lines.end * Self::ABREAST;
+        places.find(|at| self.epochs(*at).policies != 0 && is(self.place(*at), &key.key))
+    }
+
+    /// Has whoever is in a place forgotten; whether there was anybody. Its home has no strays any more if it was the last one.
+    fn vacate(&mut self, place: usize) -> Settled {
+        if self.epochs(place).policies == 0 {
+            return Settled::Kept;
         }
-        None
+        let (line, home) = (place / Self::ABREAST, self.home_of(place));
+        self.write(place, &Key { words: [0; N], spi: 0 }, Value::NONE, Epochs::NEVER);
+        if line != home {
+            let mut set = home / W * WAYS..home / W * WAYS + WAYS;
+            let strays = set.any(|at| {
+                at / Self::ABREAST != home
+                    && self.epochs(at).policies != 0
+                    && self.home_of(at) == home
+            });
+            if !strays {
+                self.lines[home].0[N + 1] &= !STRAYED;
+            }
+        }
+        Settled::Evicted
+    }
+
+    /// The home of who is in a place.
+    fn home_of(&self, place: usize) -> usize {
+        let words = self.place(place);
+        let key = Key { words: std::array::from_fn(|at| words[at]), spi: upper(words[N]) };
+        self.home(&self.hash(key))
     }
 
     #[inline]
     fn place(&self, place: usize) -> &[u64; W] {
-        &self.words[self.aligned..].as_chunks().0[place]
-    }
-
-    #[inline]
-    fn place_mut(&mut self, place: usize) -> &mut [u64; W] {
-        &mut self.words[self.aligned..].as_chunks_mut().0[place]
-    }
-
-    #[inline]
-    fn is(&self, place: usize, key: &Key<N>) -> bool {
-        is(self.place(place), key)
+        &self.lines[place / Self::ABREAST].0.as_chunks().0[place % Self::ABREAST]
     }
 
     #[inline]
     fn epochs(&self, place: usize) -> Epochs {
-        Epochs::of(self.place(place)[N + 1])
+        Epochs::of(self.place(place)[N])
     }
 
     #[inline]
     fn read(&self, place: usize, now: Epochs) -> Finding {
         let words = self.place(place);
-        let (answer, bundle) = (lower(words[N]), upper(words[N + 1]));
         let held = self.epochs(place);
         if held.policies != now.policies {
             return Finding::Stale(place);
         }
-        let bundle = if held.states == now.states { bundle } else { NO_BUNDLE };
-        Finding::Fresh(Value { answer, bundle })
+        let value = Value::of(words[N + 1]);
+        let bundle = if held.states == now.states { value.bundle } else { NO_BUNDLE };
+        Finding::Fresh(Value { bundle, ..value })
     }
 
     fn write(&mut self, place: usize, key: &Key<N>, value: Value, now: Epochs) {
-        let words = self.place_mut(place);
+        let line = &mut self.lines[place / Self::ABREAST].0;
+        let words = &mut line.as_chunks_mut::<W>().0[place % Self::ABREAST];
         words[..N].copy_from_slice(&key.words);
-        words[N] = u64::from(key.spi) << 32 | u64::from(value.answer);
-        words[N + 1] = u64::from(value.bundle) << 32 | u64::from(now.bits());
+        words[N] = u64::from(key.spi) << 32 | u64::from(now.bits());
+        let last = u64::from(value.bundle) << 32 | u64::from(value.answer);
+        words[N + 1] = words[N + 1] & STRAYED | last;
+    }
+}
+
+impl Value {
+    /// Stands in places that nobody is in.
+    const NONE: Self = Self { answer: 0, bundle: 0 };
+
+    /// That in a place's last word.
+    #[inline]
+    fn of(word: u64) -> Self {
+        Self { answer: lower(word), bundle: upper(word & !STRAYED) }
     }
 }
 
 impl Epochs {
+    /// Of no time.
+    const NEVER: Self = Self { policies: 0, states: 0 };
+
     /// Both in one word.
     #[inline]
     fn bits(self) -> u32 {
         u32::from(self.policies) << 16 | u32::from(self.states)
     }
 
-    /// Those in a place's last word.
+    /// Those in the word behind a place's key.
     #[inline]
     fn of(word: u64) -> Self {
         let [.., a, b, c, d] = word.to_be_bytes();
@@ -314,30 +343,22 @@ impl Epochs {
     }
 }
 
+/// Without being touched: the system gives zeroed memory page by page.
+fn zeroed<T: FromZeros>(len: usize) -> Box<[T]> {
+    let none = |_| handle_alloc_error(Layout::new::<T>());
+    <[T]>::new_box_zeroed_with_elems(len).unwrap_or_else(none)
+}
+
 /// Whether a place is a key's.
 #[inline]
 fn is<const N: usize, const W: usize>(words: &[u64; W], key: &Key<N>) -> bool {
-    let differing = (0..N).fold(0, |all, at| all | (words[at] ^ key.words[at]));
-    differing | (words[N] >> 32 ^ u64::from(key.spi)) == 0
+    differing(words, key) == 0 && upper(words[N]) == key.spi
 }
 
-/// The byte that stands for a key among its set's; never 0.
+/// The bits in which a place's flow is not a key's, SPI apart.
 #[inline]
-fn tag<const N: usize>(key: &Hashed<N>) -> u8 {
-    key.hash.to_le_bytes()[0].max(1)
-}
-
-/// The uppermost bit of each byte in which a tag may stand; now and then one byte too many, above one that is right.
-#[inline]
-const fn matching(tags: u64, tag: u8) -> u64 {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    let zero_where_equal = tags ^ (ONES * tag as u64);
-    zero_where_equal.wrapping_sub(ONES) & !zero_where_equal & ONES << 7
-}
-
-#[inline]
-const fn first(found: u64) -> usize {
-    (found.trailing_zeros() / 8) as usize
+fn differing<const N: usize, const W: usize>(words: &[u64; W], key: &Key<N>) -> u64 {
+    (0..N).fold(0, |all, at| all | (words[at] ^ key.words[at]))
 }
 
 #[inline]
@@ -350,3 +371,6 @@ const fn lower(word: u64) -> u32 {
 const fn upper(word: u64) -> u32 {
     (word >> 32) as u32
 }
+
+#[cfg(test)]
+mod tests;

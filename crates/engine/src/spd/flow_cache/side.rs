@@ -4,8 +4,9 @@ use arrayvec::ArrayVec;
 
 use super::answers::{AnswerId, Answers};
 use super::key::Key;
+use super::lookout::{Lookout, Orders};
 use super::pace::{Decision, Pace, Worth};
-use super::sets::{Epochs, Finding, Hashed, NO_BUNDLE, Sets, Settled, Value};
+use super::sets::{Epochs, Finding, Hashed, Sets, Settled, Value};
 use super::{CacheMode, CacheSettings, CacheStats, Known, Question};
 use crate::spd::classifier::TOGETHER;
 use crate::{Direction, FlowKey, Spd};
@@ -16,32 +17,56 @@ pub(super) struct Side<const N: usize, const W: usize> {
     settings: CacheSettings,
     seed: u64,
     sets: Sets<N, W>,
+    standing: Standing,
     pace: Pace,
+    lookout: Lookout,
     /// More room that may help.
     wanted: Option<usize>,
     stats: CacheStats,
 }
 
-/// A flow without an answer: its place among those asked for, and what the cache says of it.
-type Open = (usize, Finding);
+/// Whether a cache is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Used,
+    Aside,
+    Never,
+}
+
+/// Flows with their hashes, as far as they are looked up together.
+type Group<const N: usize> = ArrayVec<Hashed<N>, TOGETHER>;
+
+/// A flow without an answer: its place among those asked for, its key, and what the cache says of it.
+type Open<const N: usize> = (usize, Hashed<N>, Finding);
 
 /// Flows that a cache begins with, and how many times as many it takes when they are too few.
 const SMALLEST: usize = 2048;
-const GROWTH: usize = 8;
-/// In mode `auto`, room for so many flows always, and for so many of each policy: memory far larger than the policies' own is slower than they are.
+const GROWTH: usize = 4;
+/// In mode `auto`, room among fewer policies than [`MANY`]: a larger table is slower than they are.
 const ALWAYS: usize = 1 << 17;
-const EACH: usize = 8;
 /// In mode `auto`, room where policies are so few that comparing them costs no more than a hit out of the second-level cache.
 const WITH_FEW: usize = SMALLEST;
+/// Policies from which on finding one costs several times what a hit does.
+const MANY: usize = 8192;
+/// Among fewer, it looks out for one spell in so many.
+const REST: usize = 8;
+/// Tables of so many bytes are near enough to be read without being fetched ahead.
+const NEAR: usize = 1 << 19;
 
 impl<const N: usize, const W: usize> Side<N, W> {
     pub(super) fn new(settings: CacheSettings, seed: u64) -> Self {
+        let standing = match settings.mode {
+            CacheMode::Off => Standing::Never,
+            CacheMode::On | CacheMode::Auto => Standing::Used,
+        };
         Self {
             settings,
             seed,
             // Most gateways have traffic of one family.
             sets: Sets::new(0, seed),
+            standing,
             pace: Pace::default(),
+            lookout: Lookout::default(),
             wanted: None,
             stats: CacheStats::default(),
         }
@@ -51,7 +76,7 @@ impl<const N: usize, const W: usize> Side<N, W> {
     pub(super) fn make_room(&mut self) {
         if let Some(room) = self.wanted.take() {
             self.sets = Sets::new(room, self.seed);
-            self.pace = Pace::of_room(self.sets.room());
+            self.pace.refill(self.sets.room());
         }
     }
 
@@ -60,11 +85,10 @@ impl<const N: usize, const W: usize> Side<N, W> {
     }
 
     pub(super) fn teach(&mut self, key: Key<N>, value: Value, now: Epochs) {
-        if self.settings.mode == CacheMode::Off || self.pace.stands_aside() {
-            return;
+        if self.standing == Standing::Used {
+            let key = self.sets.hash(key);
+            self.sets.teach(&key, value, now);
         }
-        let key = self.sets.hash(key);
-        self.sets.teach(&key, value, now);
     }
 
     pub(super) fn stats(&self) -> CacheStats {
@@ -80,7 +104,7 @@ impl<const N: usize, const W: usize> Side<N, W> {
         self.sets.memory()
     }
 
-    /// Asks the cache, then the policies for what it does not know; of [`TOGETHER`] flows at the most.
+    /// Asks the cache, then the policies for what it does not know.
     #[inline]
     pub(super) fn ask(
         &mut self,
@@ -90,126 +114,208 @@ impl<const N: usize, const W: usize> Side<N, W> {
         answers: &mut Answers,
         found: &mut impl FnMut(&[Known]),
     ) {
-        if self.settings.mode == CacheMode::Off || self.pace.is_aside(flows.len()) {
-            self.stats.bypassed += flows.len() as u64;
-            let mut known = ArrayVec::<Known, TOGETHER>::new();
-            let without = |answer| known.push(Known { answer, bundle: NO_BUNDLE });
-            question.look_up(answers, flows, without);
-            return found(&known);
+        match self.standing {
+            Standing::Used => self.ask_sets(question, flows, key, answers, found),
+            Standing::Never => self.pass_by(question, flows, answers, found),
+            Standing::Aside => {
+                if !self.lookout.rests(flows.len()) {
+                    self.look_out(question, flows, &mut key);
+                }
+                self.pass_by(question, flows, answers, found);
+            }
         }
+    }
+
+    /// Asks the policies alone.
+    fn pass_by(
+        &mut self,
+        question: &Question<'_>,
+        flows: &[FlowKey],
+        answers: &mut Answers,
+        found: &mut impl FnMut(&[Known]),
+    ) {
+        self.stats.bypassed += flows.len() as u64;
+        for flows in flows.chunks(TOGETHER) {
+            let mut known = ArrayVec::<Known, TOGETHER>::new();
+            question.look_up(answers, flows, |answer| known.push(Known::only(answer)));
+            found(&known);
+        }
+    }
+
+    /// Watches for flows that come again while the cache stands aside.
+    fn look_out(
+        &mut self,
+        question: &Question<'_>,
+        flows: &[FlowKey],
+        key: &mut impl FnMut(usize, &FlowKey) -> Key<N>,
+    ) {
+        for (at, flow) in flows.iter().enumerate() {
+            if self.lookout.chooses(flow) {
+                self.lookout.note(self.sets.hash(key(at, flow)).hash());
+            }
+        }
+        let orders = Orders {
+            most: self.most(question.spd, question.direction),
+            come: self.worth(question).come(),
+            // A glance at a packet costs little beside a look-up among many policies.
+            rest: if question.spd.len() < MANY { REST } else { 0 },
+        };
+        if let Some(room) = self.lookout.report(flows.len(), orders) {
+            self.standing = Standing::Used;
+            let room = room.max(SMALLEST).min(orders.most);
+            if Sets::<N, W>::room_for(room) > self.sets.room() {
+                self.wanted = Some(room);
+            } else {
+                self.pace.refill(self.sets.room());
+            }
+        }
+    }
+
+    #[inline]
+    fn ask_sets(
+        &mut self,
+        question: &Question<'_>,
+        flows: &[FlowKey],
+        mut key: impl FnMut(usize, &FlowKey) -> Key<N>,
+        answers: &mut Answers,
+        found: &mut impl FnMut(&[Known]),
+    ) {
         if self.sets.room() < Sets::<N, W>::room_for(SMALLEST.min(self.settings.flows)) {
             self.sets = Sets::new(SMALLEST.min(self.settings.flows), self.seed);
         }
-        let mut keys = [Hashed::NONE; TOGETHER];
-        let keys = &mut keys[..flows.len().min(TOGETHER)];
-        for (at, (hashed, flow)) in keys.iter_mut().zip(flows).enumerate() {
-            *hashed = self.sets.hash(key(at, flow));
-            self.sets.prefetch(hashed);
-        }
-        let mut known = [Known::NOTHING; TOGETHER];
-        let known = &mut known[..keys.len()];
-        let open = self.find(keys, known, question.now);
-        let hits = keys.len() - open.len();
-        self.stats.hits += hits as u64;
-        if !open.is_empty() {
-            self.fill_in(question, flows, keys, &open, answers, known);
-        }
-        if self.pace.note(keys.len(), hits) {
-            let most = self.most(question.spd, question.direction);
-            let worth = match (self.settings.mode, most) {
-                (CacheMode::On | CacheMode::Off, _) => Worth::Asked,
-                (CacheMode::Auto, WITH_FEW) => Worth::Little,
-                (CacheMode::Auto, _) => Worth::Much,
-            };
-            let room = self.sets.room();
-            if self.pace.decide(room, Sets::<N, W>::room_for(most), worth) == Decision::TakeRoom {
-                self.wanted = Some((room * GROWTH).min(most));
+        let mut groups = flows.chunks(TOGETHER).zip((0..).step_by(TOGETHER));
+        if self.sets.memory() <= NEAR {
+            for (flows, from) in groups {
+                let hashed = |sets: &Sets<N, W>, at: usize| sets.hash(key(from + at, &flows[at]));
+                self.answer(question, flows, hashed, answers, found);
             }
+            return;
+        }
+        let mut next =
+            groups.next().map(|(these, at)| (these, fetch(&self.sets, these, at, &mut key)));
+        while let Some((flows, keys)) = next {
+            next = groups.next().map(|(these, at)| (these, fetch(&self.sets, these, at, &mut key)));
+            self.answer(question, flows, |_, at| keys[at], answers, found);
+        }
+    }
+
+    /// What is known of a group; what is not is found out.
+    #[inline]
+    fn answer(
+        &mut self,
+        question: &Question<'_>,
+        flows: &[FlowKey],
+        mut hashed: impl FnMut(&Sets<N, W>, usize) -> Hashed<N>,
+        answers: &mut Answers,
+        found: &mut impl FnMut(&[Known]),
+    ) {
+        let mut known = [Known::NOTHING; TOGETHER];
+        let known = &mut known[..flows.len().min(TOGETHER)];
+        let mut others = ArrayVec::<_, TOGETHER>::new();
+        for (at, known) in known.iter_mut().enumerate() {
+            let key = hashed(&self.sets, at);
+            match self.sets.find_at_home(&key, question.now) {
+                Some(Value { answer, bundle }) => {
+                    *known = Known { answer: AnswerId(answer), bundle };
+                }
+                None => others.push((at, key)),
+            }
+        }
+        let (mut missed, mut evicted) = (0, 0);
+        if !others.is_empty() {
+            let open = self.find_others(&others, known, question.now);
+            missed = open.len();
+            evicted = self.fill_in(question, flows, &open, answers, known);
+        }
+        let hits = known.len() - missed;
+        self.stats.hits += hits as u64;
+        if self.pace.note(known.len(), hits, evicted) {
+            self.decide(question);
         }
         found(known);
     }
 
-    /// What the cache knows, with gaps where it does not.
-    #[inline]
-    fn find(
-        &self,
-        keys: &[Hashed<N>],
-        known: &mut [Known],
-        now: Epochs,
-    ) -> ArrayVec<Open, TOGETHER> {
-        let mut likely = [0; TOGETHER];
-        for (likely, key) in likely.iter_mut().zip(keys) {
-            *likely = self.sets.likely(key);
-        }
-        let mut others = ArrayVec::<usize, TOGETHER>::new();
-        for (at, ((key, likely), known)) in keys.iter().zip(likely).zip(&mut *known).enumerate() {
-            match self.sets.find_at(likely, key, now) {
-                Some(Value { answer, bundle }) => {
-                    *known = Known { answer: AnswerId(answer), bundle };
-                }
-                None => others.push(at),
-            }
-        }
-        if others.is_empty() {
-            ArrayVec::new()
-        } else {
-            self.find_others(&others, keys, known, now)
-        }
-    }
-
-    /// What is not where it is likely to be: in another place, without its bundle, stale, or not there.
+    /// What is not as it is likely to be: away from home, without its bundle, stale, or not there.
     #[inline(never)]
     fn find_others(
         &self,
-        others: &[usize],
-        keys: &[Hashed<N>],
+        others: &[(usize, Hashed<N>)],
         known: &mut [Known],
         now: Epochs,
-    ) -> ArrayVec<Open, TOGETHER> {
+    ) -> ArrayVec<Open<N>, TOGETHER> {
+        others.iter().for_each(|(_, key)| self.sets.prefetch_set(key));
         let mut open = ArrayVec::new();
-        for at in others {
-            match self.sets.find(&keys[*at], now) {
+        for (at, key) in others {
+            match self.sets.find(key, now) {
                 Finding::Fresh(Value { answer, bundle }) => {
                     known[*at] = Known { answer: AnswerId(answer), bundle };
                 }
-                finding @ (Finding::Stale(_) | Finding::Absent) => open.push((*at, finding)),
+                finding @ (Finding::Stale(_) | Finding::Absent) => open.push((*at, *key, finding)),
             }
         }
         open
     }
 
-    /// Asks the policies about the gaps, and keeps what they say.
+    /// Asks the policies about the gaps, and keeps what they say; how many flows had to go for that.
     #[inline(never)]
     fn fill_in(
         &mut self,
         question: &Question<'_>,
         flows: &[FlowKey],
-        keys: &[Hashed<N>],
-        open: &ArrayVec<Open, TOGETHER>,
+        open: &ArrayVec<Open<N>, TOGETHER>,
         answers: &mut Answers,
         known: &mut [Known],
-    ) {
-        let missed: ArrayVec<FlowKey, TOGETHER> = open.iter().map(|(at, _)| flows[*at]).collect();
+    ) -> usize {
+        let missed: ArrayVec<FlowKey, TOGETHER> = open.iter().map(|(at, ..)| flows[*at]).collect();
         let mut found = ArrayVec::<AnswerId, TOGETHER>::new();
         question.look_up(answers, &missed, |id| found.push(id));
-        for ((at, finding), answer) in open.iter().zip(found) {
-            known[*at] = Known { answer, bundle: NO_BUNDLE };
-            self.settle(&keys[*at], *finding, answer.0, question.now);
+        let mut evicted = 0;
+        for ((at, key, finding), answer) in open.iter().zip(found) {
+            known[*at] = Known::only(answer);
+            let settled = self.settle(key, *finding, answer.0, question.now);
+            evicted += usize::from(settled == Settled::Evicted);
         }
+        self.stats.evicted += evicted as u64;
+        evicted
     }
 
-    fn settle(&mut self, key: &Hashed<N>, finding: Finding, answer: u32, now: Epochs) {
+    fn settle(&mut self, key: &Hashed<N>, finding: Finding, answer: u32, now: Epochs) -> Settled {
         match finding {
-            Finding::Fresh(_) => {}
+            Finding::Fresh(_) => Settled::Kept,
             Finding::Stale(place) => {
                 self.stats.stale += 1;
                 self.sets.renew(place, key, answer, now);
+                Settled::Kept
             }
             Finding::Absent => {
                 self.stats.misses += 1;
-                let settled = self.sets.offer(key, answer, now);
-                self.stats.evicted += u64::from(settled == Settled::Evicted);
+                self.sets.offer(key, answer, now)
             }
+        }
+    }
+
+    /// After a window.
+    fn decide(&mut self, question: &Question<'_>) {
+        let most = self.most(question.spd, question.direction);
+        let room = self.sets.room();
+        let worth = self.worth(question);
+        match self.pace.decide(room < Sets::<N, W>::room_for(most), worth) {
+            Decision::GoOn => {}
+            Decision::TakeRoom => self.wanted = Some((room * GROWTH).min(most)),
+            Decision::StepAside(packets) => {
+                self.standing = Standing::Aside;
+                self.lookout.begin(packets);
+            }
+        }
+    }
+
+    fn worth(&self, question: &Question<'_>) -> Worth {
+        let Question { spd, direction, .. } = *question;
+        match self.settings.mode {
+            CacheMode::On | CacheMode::Off => Worth::Asked,
+            CacheMode::Auto if spd.is_small(direction, N == 2) => Worth::Little,
+            CacheMode::Auto if spd.len() < MANY => Worth::Some,
+            CacheMode::Auto => Worth::Much,
         }
     }
 
@@ -218,8 +324,25 @@ impl<const N: usize, const W: usize> Side<N, W> {
         let most = match self.settings.mode {
             CacheMode::On | CacheMode::Off => usize::MAX,
             CacheMode::Auto if spd.is_small(direction, N == 2) => WITH_FEW,
-            CacheMode::Auto => ALWAYS.max(spd.len() * EACH),
+            CacheMode::Auto if spd.len() < MANY => ALWAYS,
+            CacheMode::Auto => usize::MAX,
         };
         self.settings.flows.min(most)
     }
+}
+
+/// Hashes a group's keys, and fetches what is known of them.
+#[inline]
+fn fetch<const N: usize, const W: usize>(
+    sets: &Sets<N, W>,
+    flows: &[FlowKey],
+    from: usize,
+    key: &mut impl FnMut(usize, &FlowKey) -> Key<N>,
+) -> Group<N> {
+    let hash = |(at, flow)| {
+        let hashed = sets.hash(key(from + at, flow));
+        sets.prefetch(&hashed);
+        hashed
+    };
+    flows.iter().enumerate().map(hash).collect()
 }

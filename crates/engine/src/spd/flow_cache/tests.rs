@@ -1,5 +1,7 @@
 //! The cache's promises, one by one; that it answers as the policies do is tested over generated sets in `bench/tests/lookup.rs`.
 
+use std::net::IpAddr;
+
 use uxfrm_crypto::Backend;
 
 use super::*;
@@ -182,5 +184,19 @@ fn marks_without_end_are_told_apart_all_the_same() {
         let flow = FlowKey { mark: serial, ..flow(1) };
         assert_eq!(ask(&mut cache, &database, &flow), expected);
         assert_eq!(ask(&mut cache, &database, &flow), expected);
+    }
+}
+
+#[test]
+fn packets_between_two_families_have_no_policy() {
+    let mut database = Database::new(Backend::Portable);
+    let any = policy(Direction::Out, 1);
+    database.apply(Moment(0), |change| change.add_policy(any).unwrap());
+    let mut cache = cache(CacheMode::On, 64);
+    let v6: IpAddr = "2001:db8::1".parse().unwrap();
+    let odd = [FlowKey { source: v6, ..flow(1) }, FlowKey { destination: v6, ..flow(1) }];
+    for _ in 0..4 {
+        assert!(ask(&mut cache, &database, &flow(1)).is_some());
+        assert_eq!(odd.each_ref().map(|odd| ask(&mut cache, &database, odd)), [None; 2]);
     }
 }

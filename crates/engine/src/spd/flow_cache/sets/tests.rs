@@ -1,0 +1,98 @@
+//! Sets beside a map: what is found is what was kept last, strays are found and only searched for where there are some.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const NOW: Epochs = Epochs { policies: 3, states: 1 };
+
+fn key<const N: usize>(flow: u16) -> Key<N> {
+    Key { words: [u64::from(flow); N], spi: u32::from(flow % 3) }
+}
+
+/// Every stray's home says that there is one, and no other line does.
+fn assert_strays_are_known<const N: usize, const W: usize>(sets: &Sets<N, W>) {
+    let mut strays = vec![false; sets.lines.len()];
+    for place in 0..sets.lines.len() * Sets::<N, W>::ABREAST {
+        let home = sets.home_of(place);
+        if sets.epochs(place).policies != 0 && home != place / Sets::<N, W>::ABREAST {
+            assert_eq!(home / W, place / Sets::<N, W>::ABREAST / W, "within its set");
+            strays[home] = true;
+        }
+    }
+    let said: Vec<bool> = (0..sets.lines.len()).map(|line| sets.has_strays(line)).collect();
+    assert_eq!(said, strays);
+}
+
+fn compare_with_a_map<const N: usize, const W: usize>(steps: &[(u16, bool)]) {
+    let mut sets = Sets::<N, W>::new(64, 5);
+    let mut kept = HashMap::new();
+    let mut now = NOW;
+    for (serial, (flow, changed)) in (0..).zip(steps) {
+        if *changed {
+            now.policies += 1;
+        }
+        let hashed = sets.hash(key::<N>(*flow));
+        match sets.find(&hashed, now) {
+            Finding::Fresh(value) => {
+                assert_eq!(Some(&(value.answer, now.policies)), kept.get(flow));
+                if let Some(at_home) = sets.find_at_home(&hashed, now) {
+                    assert_eq!(at_home, value);
+                }
+            }
+            Finding::Stale(place) => {
+                assert_ne!(kept[flow].1, now.policies);
+                sets.renew(place, &hashed, serial, now);
+                kept.insert(*flow, (serial, now.policies));
+            }
+            Finding::Absent => {
+                assert_eq!(sets.find_at_home(&hashed, now), None);
+                // In with its second knock.
+                if (0..2).any(|_| sets.offer(&hashed, serial, now) != Settled::NotYet) {
+                    kept.insert(*flow, (serial, now.policies));
+                }
+            }
+        }
+        assert!(sets.entries() <= sets.room());
+        assert_strays_are_known(&sets);
+    }
+    sets.clear();
+    assert!((0..400).all(|flow| sets.find(&sets.hash(key::<N>(flow)), now) == Finding::Absent));
+}
+
+proptest! {
+    #[test]
+    fn sets_hold_what_they_were_given(
+        steps in proptest::collection::vec((0..400_u16, proptest::bool::weighted(0.01)), 1..600),
+    ) {
+        compare_with_a_map::<2, 4>(&steps);
+        compare_with_a_map::<5, 8>(&steps);
+    }
+}
+
+#[test]
+fn a_set_holds_eight_flows_and_finds_them_all() {
+    let mut sets = Sets::<2, 4>::new(8, 1);
+    let keys: Vec<_> = (0..8).map(|flow| sets.hash(key::<2>(flow))).collect();
+    for key in &keys {
+        while sets.find(key, NOW) == Finding::Absent {
+            let _ = sets.offer(key, 7, NOW);
+        }
+    }
+    assert!(keys.iter().all(|key| matches!(sets.find(key, NOW), Finding::Fresh(_))));
+    assert_eq!((sets.entries(), sets.room()), (8, 8));
+}
+
+#[test]
+fn a_bundle_is_known_until_states_change() {
+    let mut sets = Sets::<5, 8>::new(8, 1);
+    let flow = sets.hash(key::<5>(1));
+    let _ = (sets.offer(&flow, 7, NOW), sets.offer(&flow, 7, NOW));
+    sets.teach(&flow, Value { answer: 7, bundle: 9 }, NOW);
+    assert_eq!(sets.find_at_home(&flow, NOW), Some(Value { answer: 7, bundle: 9 }));
+    let later = Epochs { states: 2, ..NOW };
+    assert_eq!(sets.find_at_home(&flow, later), None);
+    assert_eq!(sets.find(&flow, later), Finding::Fresh(Value { answer: 7, bundle: NO_BUNDLE }));
+}
