@@ -242,12 +242,14 @@ impl Bins {
             (IpAddr::V4(_) | IpAddr::V6(_), _) => None,
         };
         if flows.first().is_some_and(|flow| flow.destination.is_ipv4()) {
-            let keys: ArrayVec<_, TOGETHER> = flows.iter().map_while(v4).collect();
+            let mut keys = ArrayVec::<_, TOGETHER>::new();
+            keys.extend(flows.iter().map_while(v4));
             if keys.len() == flows.len() {
                 return self.v4.first_of_each(&keys, found);
             }
         } else {
-            let keys: ArrayVec<_, TOGETHER> = flows.iter().map_while(v6).collect();
+            let mut keys = ArrayVec::<_, TOGETHER>::new();
+            keys.extend(flows.iter().map_while(v6));
             if keys.len() == flows.len() {
                 return self.v6.first_of_each(&keys, found);
             }

@@ -69,7 +69,13 @@ impl<W: Words> Node<W> {
     ) {
         match self {
             Self::Cut { nodes, .. } if counts(nodes).0 >= COLD => self.together(keys, found),
-            Self::Empty | Self::Few(_) | Self::Many(_) | Self::Cut { .. } | Self::Tally { .. } => {
+            Self::Few(rules) => match rules.len() {
+                0..=2 => each_one_by_one::<W, 2>(rules, keys, found),
+                3..=4 => each_one_by_one::<W, 4>(rules, keys, found),
+                5..=8 => each_one_by_one::<W, 8>(rules, keys, found),
+                _ => each_one_by_one::<W, 16>(rules, keys, found),
+            },
+            Self::Empty | Self::Many(_) | Self::Cut { .. } | Self::Tally { .. } => {
                 for (found, key) in found.iter_mut().zip(keys) {
                     *found = self.first(key);
                     if let Some(entry) = found {
@@ -371,14 +377,34 @@ fn outgrown<W: Words>(nodes: &[Node<W>]) -> bool {
     len >= 2 * planned && len <= REPLANNED
 }
 
+/// Up to `N` rules, which all keys are compared with.
+#[inline(never)]
+fn each_one_by_one<'a, W: Words, const N: usize>(
+    rules: &'a [Rule<W>],
+    keys: &[Key<W>],
+    found: &mut [Option<&'a Arc<PolicyEntry>>],
+) {
+    for (found, key) in found.iter_mut().zip(keys) {
+        let mut best = Best::NONE;
+        first_of(rules, fitting::<W, N>(rules, key), key, &mut best);
+        *found = best.entry;
+    }
+}
+
 #[inline]
 fn one_by_one<'a, W: Words>(rules: &'a [Rule<W>], key: &Key<W>, best: &mut Best<'a>) {
-    let mut fits = match rules.len() {
+    let fits = match rules.len() {
         0..=2 => fitting::<W, 2>(rules, key),
         3..=4 => fitting::<W, 4>(rules, key),
         5..=8 => fitting::<W, 8>(rules, key),
         _ => fitting::<W, 16>(rules, key),
     };
+    first_of(rules, fits, key, best);
+}
+
+/// Considers the first of the rules that fit as far as words tell.
+#[inline]
+fn first_of<'a, W: Words>(rules: &'a [Rule<W>], mut fits: u32, key: &Key<W>, best: &mut Best<'a>) {
     while let Some(rule) = rules.get(fits.trailing_zeros() as usize) {
         if !rule.asks_more() || fits_more(&rule.entry, key) {
             return best.consider(rule.rank(), &rule.entry);
