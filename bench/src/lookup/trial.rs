@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use uxfrm_engine::{
-    Action, AnswerId, CacheMode, CacheSettings, CacheStats, Direction, FlowKey, Lookup,
-    PolicyCache, Ruling, Snapshot, Spi,
+    Action, AnswerId, CacheMode, CacheSettings, CacheStats, Direction, FlowKey, PolicyCache,
+    Ruling, Snapshot, Spi,
 };
 
 use super::packets::Head;
@@ -103,10 +103,7 @@ impl Trial {
         packets: Range<usize>,
     ) -> f64 {
         self.packets = packets.len();
-        let cycles = match self.mode {
-            CacheMode::Off => without(snapshot, traffic, packets),
-            CacheMode::On | CacheMode::Auto => self.with_cache(snapshot, traffic, packets),
-        };
+        let cycles = self.pass(snapshot, traffic, packets);
         let stats = self.cache.stats();
         self.round = CacheStats {
             hits: stats.hits - self.before.hits,
@@ -128,7 +125,8 @@ impl Trial {
         }
     }
 
-    fn with_cache(&mut self, snapshot: &Snapshot, traffic: &Traffic, packets: Range<usize>) -> f64 {
+    /// Looks up as workers do, also without a cache.
+    fn pass(&mut self, snapshot: &Snapshot, traffic: &Traffic, packets: Range<usize>) -> f64 {
         let Self { cache, ids, .. } = self;
         let spd = &snapshot.spd;
         let (spi, default) = match traffic.direction {
@@ -148,17 +146,4 @@ impl Trial {
             ids.iter().filter(allowed).count()
         })
     }
-}
-
-fn without(snapshot: &Snapshot, traffic: &Traffic, packets: Range<usize>) -> f64 {
-    let mut found = Vec::with_capacity(BATCH);
-    traffic.pass(packets, |flows| {
-        found.clear();
-        snapshot.spd.lookup_each(traffic.direction, flows, &mut found);
-        let allowed = |lookup: &&Lookup<'_>| match lookup {
-            Lookup::Policy(entry) => entry.action() == Action::Allow,
-            Lookup::Default(action) => *action == Action::Allow,
-        };
-        found.iter().filter(allowed).count()
-    })
 }
