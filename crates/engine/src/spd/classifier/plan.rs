@@ -57,8 +57,7 @@ pub(crate) fn plan<W: Words>(rules: &[Rule<W>]) -> Plan {
 /// Comparing so many without a cut.
 const fn flat<W: Words>(policies: usize) -> usize {
     if policies <= SOME {
-        // Two, four, eight or sixteen are compared.
-        return 20 + 2 * policies.next_power_of_two();
+        return 25 + 2 * policies.next_multiple_of(4);
     }
     let fields = matrix::fields::<W>();
     30 + fields + fields * matrix::width(policies).div_ceil(8) * 2
