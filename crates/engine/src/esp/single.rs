@@ -5,12 +5,12 @@
 
 use std::{ops::Range, sync::Arc};
 
-use uxfrm_packet::{IpPacket, Protocol, Version, udp};
+use uxfrm_packet::{FlowPorts, IpPacket, Protocol, Version, udp};
 
 use super::decapsulate::{self, Shell};
 use super::encapsulate::{self, Stamp};
 use super::layer::{Inside, Layer, Outside, Wrap};
-use crate::{DropReason, Family, Mode, Sa};
+use crate::{DropReason, Family, FlowKey, Mode, Sa};
 
 /// What one state puts around packets.
 #[derive(Debug)]
@@ -75,7 +75,10 @@ impl Encapsulation {
         if matches!(self.0.wrap, Wrap::Transport) && Family::of(ip.source) != self.0.sa.family() {
             return Err(DropReason::OutModeMismatch);
         }
-        let inside = Inside::of(&ip);
+        let mut inside = Inside::of(&ip);
+        if self.0.spreads() {
+            inside.source_port = own_port(&ip, packet);
+        }
         let total = self.0.sealed_len(packet.len(), &inside);
         if total > usize::from(u16::MAX) {
             return Err(DropReason::OutNoRoom);
@@ -107,6 +110,18 @@ impl Encapsulation {
     pub fn finish(&self, measured: &Measured, packet: &mut [u8]) {
         encapsulate::finish(packet, &self.0, &measured.after);
     }
+}
+
+/// The source port of a packet's flow, where each flow has its own.
+fn own_port(ip: &IpPacket, packet: &[u8]) -> u16 {
+    let ports = FlowPorts::of(ip, packet);
+    let flow = FlowKey {
+        protocol: ip.protocol.0,
+        source_port: ports.source,
+        destination_port: ports.destination,
+        ..FlowKey::between(ip.source, ip.destination)
+    };
+    flow.source_port(0)
 }
 
 /// What came out of ESP.
