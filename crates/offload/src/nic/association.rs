@@ -112,7 +112,7 @@ impl Association {
     /// The next number, and whether with it the lower half began again.
     pub(super) fn next_number(&self) -> Result<(u64, bool), DropReason> {
         let number = self.sa.sequence().take(1)?.first;
-        Ok((number, number > 1 << 32 && upper_half(number) != upper_half(number - 1)))
+        Ok((number, number & u64::from(u32::MAX) == 0))
     }
 
     pub(super) fn counts(&self) -> StateCounts {

@@ -13,8 +13,15 @@ use uxfrm_testkit::{FIRST_SPI, Pair, Way, Wrapping, packets};
 use super::*;
 use crate::{Attached, Device, StateCounts};
 
+mod control;
 mod crypto_kind;
+mod faults;
+mod functions;
+mod limits;
+mod order;
 mod packet_kind;
+mod replay;
+mod steering;
 
 const NIC: DeviceId = DeviceId(7);
 const NOW: Moment = Moment::from_secs(1);
@@ -83,6 +90,12 @@ impl Stand {
 
     fn counts(&mut self, handle: Handle) -> StateCounts {
         self.port().update_stats(handle).unwrap()
+    }
+
+    fn events(&mut self) -> Vec<DeviceEvent> {
+        let mut events = Vec::new();
+        self.port().take_events(&mut events);
+        events
     }
 
     /// Every packet is out, held or dropped under one reason.

@@ -142,7 +142,7 @@ fn what_it_cannot_take_is_dropped_by_name() {
     assert!(stand.port().update_stats(handle).is_none());
 }
 
-fn wanted(wrapping: &Wrapping) -> Wanted {
+pub(super) fn wanted(wrapping: &Wrapping) -> Wanted {
     let template = wrapping.template(Way::Right);
     Wanted {
         source: template.source,

@@ -1,0 +1,171 @@
+//! Tables that fill under traffic, policies on the device, and netdevsim's text.
+
+use uxfrm_crypto::{KeyMaterial, Transform};
+use uxfrm_engine::{Action, Policy, Priority, Reqid, Spi};
+
+use super::*;
+
+fn state(spi: u32) -> SaConfig {
+    offloaded(Wrapping::transport4().sa(Way::Right, spi), OffloadKind::Crypto, Direction::In)
+}
+
+#[test]
+fn a_full_niantic_goes_on_with_what_it_has_and_one_deletion_makes_room() {
+    let wrapping = Wrapping::transport4();
+    let mut stand = Stand::new("niantic");
+    let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
+    let plain = datagrams(&wrapping, &[64]);
+    let kept = stand.add_receiving(&wrapping, OffloadKind::Crypto);
+    let mut sequence = 0;
+    let mut passes = |stand: &mut Stand| {
+        sequence += 1;
+        let received = stand.receive(vec![sender.esp(&plain[0], sequence)]);
+        received[0]
+            .mark
+            .is_some_and(|mark| (mark.handle, mark.status) == (Some(kept), DeviceStatus::Success))
+    };
+    let mut second = None;
+    for spi in 1..1024 {
+        let attached = stand.port().add_state(&state(spi), NOW).unwrap();
+        second = second.or(Some(attached));
+        assert!(spi % 100 != 0 || passes(&mut stand));
+    }
+    for _ in 0..3 {
+        let refusal = stand.port().add_state(&state(2000), NOW).unwrap_err();
+        assert_eq!(refusal.errno.number(), 28);
+        assert_eq!(refusal.text, "No space for SA in Rx table!");
+        assert!(passes(&mut stand));
+    }
+    let Some(Attached::Device(second)) = second else { panic!("the device has it") };
+    stand.port().delete_state(second);
+    assert!(passes(&mut stand));
+    assert!(stand.port().add_state(&state(2000), NOW).is_ok());
+    assert!(passes(&mut stand));
+    // Freeing what is deleted makes no more room.
+    stand.port().free_state(second);
+    assert!(stand.port().add_state(&state(2001), NOW).is_err());
+    assert_eq!(stand.nic.states(), (1024, 0));
+}
+
+#[test]
+fn what_software_does_takes_no_place() {
+    let profile = Profile::from_toml(
+        "name = 'mine'\n[[state]]\nrequire = { modes = ['tunnel'] }\nerrno = 'EOPNOTSUPP'\ntext = ''",
+    );
+    let mut stand = Stand::of(NicSetup::new(profile.unwrap(), NIC));
+    assert_eq!(stand.port().add_state(&state(1), NOW), Ok(Attached::Software));
+    assert_eq!(stand.nic.states(), (0, 0));
+}
+
+#[test]
+fn a_key_that_is_none_is_refused_and_leaves_nothing_behind() {
+    let mut sa = state(1);
+    sa.transform.encryption_key = KeyMaterial::new(&[1; 3]);
+    let mut stand = Stand::new("unlimited");
+    let refusal = stand.port().add_state(&sa, NOW).unwrap_err();
+    assert_eq!(refusal.errno.number(), 22);
+    assert_eq!(stand.nic.states(), (0, 0));
+}
+
+#[test]
+fn larval_states_need_a_device_of_kind_packet() {
+    let wanted = packet_kind::wanted(&Wrapping::tunnel4());
+    assert!(Stand::new("connectx6dx").port().add_larval(&wanted).is_ok());
+    assert!(Stand::new("niantic").port().add_larval(&wanted).is_err());
+}
+
+#[test]
+fn options_and_fragments_are_not_ok() {
+    let wrapping = Wrapping::tunnel4();
+    let mut stand = Stand::new("unlimited");
+    let handle = stand.add_sending(&wrapping, OffloadKind::Packet);
+    let whole = datagrams(&wrapping, &[64]).remove(0);
+    let ip = |bytes: &[u8]| uxfrm_packet::IpPacket::parse(bytes).unwrap();
+    assert!(stand.port().offload_ok(handle, &ip(whole.bytes())));
+    let piece = packets::fragments(whole.bytes(), 64).remove(0);
+    assert!(!stand.port().offload_ok(handle, &ip(piece.bytes())));
+    let options = uxfrm_packet::IpPacket { has_options: true, ..ip(whole.bytes()) };
+    assert!(!stand.port().offload_ok(handle, &options));
+    assert!(!stand.port().offload_ok(Handle(99), &ip(whole.bytes())));
+}
+
+#[test]
+fn policies_on_the_device_block_and_want_their_states() {
+    let wrapping = Wrapping::tunnel4();
+    let with = |direction, way, priority, change: fn(&mut Policy)| {
+        let mut policy = wrapping.policy(direction, way);
+        policy.priority = Priority(priority);
+        let device = "nic0".into();
+        policy.offload = Some(Offload { kind: OffloadKind::Packet, device, direction });
+        change(&mut policy);
+        policy
+    };
+    let (mut left, mut right) = (Stand::new("connectx6dx"), Stand::new("connectx6dx"));
+    let out = left.add_sending(&wrapping, OffloadKind::Packet);
+    let _ = right.add_receiving(&wrapping, OffloadKind::Packet);
+    let carried = |left: &mut Stand, right: &mut Stand| {
+        let wire = left.protect(out, datagrams(&wrapping, &[64]));
+        (wire.len(), right.receive(wire).len())
+    };
+    assert_eq!(carried(&mut left, &mut right), (1, 1), "without any");
+    for (direction, stand) in [(Direction::Out, &mut left), (Direction::In, &mut right)] {
+        let allow = with(direction, Way::Right, 20, |_| ());
+        stand.port().add_policy(&allow).unwrap();
+    }
+    assert_eq!(carried(&mut left, &mut right), (1, 1));
+    let other = with(Direction::In, Way::Right, 15, |policy| policy.templates[0].reqid = Reqid(9));
+    let other = right.port().add_policy(&other).unwrap();
+    assert_eq!(carried(&mut left, &mut right), (1, 0));
+    assert_eq!(right.nic.drops().of(NicDrop::RxPolicyMismatch), 1);
+    right.port().delete_policy(other);
+    right.port().free_policy(other);
+    for (direction, sent, received) in [(Direction::In, 1, 0), (Direction::Out, 0, 0)] {
+        let block = with(direction, Way::Right, 10, |policy| policy.action = Action::Block);
+        let stand = if direction == Direction::In { &mut right } else { &mut left };
+        stand.port().add_policy(&block).unwrap();
+        assert_eq!(carried(&mut left, &mut right), (sent, received));
+    }
+    assert_eq!(right.nic.drops().of(NicDrop::RxPolicyBlock), 1);
+    assert_eq!(left.nic.drops().of(NicDrop::TxPolicyBlock), 1);
+    assert_eq!((left.nic.policies(), right.nic.policies()), (2, 2));
+}
+
+/// The states, the packets and the text of the kernel's `tools/testing/selftests/net/rtnetlink.sh: kci_test_ipsec_offload`.
+#[test]
+fn netdevsim_shows_what_the_kernels_test_expects() {
+    let ends: [std::net::IpAddr; 2] =
+        ["192.168.123.4", "192.168.123.3"].map(|a| a.parse().unwrap());
+    let state = |source, destination, direction| {
+        let mut sa = Wrapping::transport4().sa(Way::Right, 9);
+        (sa.source, sa.id.destination, sa.id.spi) = (source, destination, Spi(9));
+        sa.transform.transform = Transform::aead("rfc4106(gcm(aes))", 160, 128).unwrap();
+        sa.transform.encryption_key = KeyMaterial::new(b"1234567890123456dcba");
+        offloaded(sa, OffloadKind::Crypto, direction)
+    };
+    let mut stand = Stand::new("netdevsim");
+    let outward = state(ends[1], ends[0], Direction::Out);
+    let Ok(Attached::Device(handle)) = stand.port().add_state(&outward, NOW) else {
+        panic!("the device has it")
+    };
+    let inward = state(ends[0], ends[1], Direction::In);
+    assert!(stand.port().add_state(&inward, NOW).is_ok());
+    let sender = Sender::new(&outward);
+    let plain = packets::echo(ends[1], ends[0], b"ping");
+    let handed = (1..=3).map(|sequence| Handed {
+        packet: sender.frame(&plain, sequence).0,
+        handover: Handover { device: NIC, handle, task: Task::Encrypt { sequence } },
+    });
+    assert_eq!(stand.transmit(handed.collect()).len(), 3);
+    let expected = "SA count=2 tx=3\n\
+        sa[0] tx ipaddr=0x00000000 00000000 00000000 00000000\n\
+        sa[0]    spi=0x00000009 proto=0x32 salt=0x61626364 crypt=1\n\
+        sa[0]    key=0x34333231 38373635 32313039 36353433\n\
+        sa[1] rx ipaddr=0x00000000 00000000 00000000 037ba8c0\n\
+        sa[1]    spi=0x00000009 proto=0x32 salt=0x61626364 crypt=1\n\
+        sa[1]    key=0x34333231 38373635 32313039 36353433\n";
+    assert_eq!(stand.nic.debug_text(), expected);
+    stand.port().delete_state(handle);
+    assert!(stand.nic.debug_text().starts_with("SA count=1 tx=3\nsa[1] rx "));
+    assert!(stand.port().add_state(&outward, NOW).is_ok());
+    assert_eq!(stand.nic.debug_text(), expected, "the lowest place that is free");
+}

@@ -1,0 +1,179 @@
+//! What goes wrong on demand, and what holds all the same.
+
+use std::time::Duration;
+
+use uxfrm_testkit::{Listener, Rng};
+
+use super::*;
+
+/// The payload that must not be seen on the wire.
+const MARKER: &[u8] = b"plaintext must not leave";
+
+fn marked(wrapping: &Wrapping, count: usize) -> Vec<PacketBuf> {
+    let (source, destination) = wrapping.hosts(Way::Right);
+    let end = |address| std::net::SocketAddr::new(address, 5).to_string();
+    let one = |_| packets::udp(&end(source), &end(destination), &MARKER.repeat(4));
+    (0..count).map(one).collect()
+}
+
+#[test]
+fn a_thousand_times_down_and_up_nothing_plain_leaves_and_the_accounts_hold() {
+    let wrapping = Wrapping::tunnel4();
+    for kind in [OffloadKind::Packet, OffloadKind::Crypto] {
+        let (mut left, mut right) = (Stand::new("unlimited"), Stand::new("unlimited"));
+        let sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
+        let mut out = left.add_sending(&wrapping, kind);
+        let _ = right.add_receiving(&wrapping, OffloadKind::Packet);
+        let mut listener = Listener::new(MARKER);
+        let mut rng = Rng::new(6);
+        let mut sequence = 0;
+        let mut arrived = 0;
+        for round in 0..1000 {
+            left.nic.inject(Fault::Delay(Duration::from_micros(rng.below(3) as u64)));
+            for up in [true, false] {
+                let link = if up { Link::Up } else { Link::Down };
+                left.nic.set_link(link, &mut left.pool);
+                left.assert_accounts();
+                let (task, handed) = (Task::Protect, marked(&wrapping, 3));
+                let handed = handed.into_iter().map(|packet| match kind {
+                    OffloadKind::Packet => {
+                        Handed { packet, handover: Handover { device: NIC, handle: out, task } }
+                    }
+                    OffloadKind::Crypto => {
+                        sequence += 1;
+                        let packet = sender.frame(&packet, sequence).0;
+                        let task = Task::Encrypt { sequence };
+                        Handed { packet, handover: Handover { device: NIC, handle: out, task } }
+                    }
+                });
+                let wire = left.transmit(handed.collect());
+                listener.listen(&wire);
+                arrived += right.receive(wire).len();
+                left.now = left.now.plus(Duration::from_micros(2));
+            }
+            // Linux takes the states off; traffic that is late finds none.
+            if round % 2 == 0 {
+                let sent = left.counts(out).sent;
+                left.port().delete_state(out);
+                assert!(left.protect(out, marked(&wrapping, 1)).is_empty());
+                left.port().free_state(out);
+                let mut sa = wrapping.sa(Way::Right, FIRST_SPI);
+                sa.replay.sent = sent;
+                out = left.add(sa, kind, Direction::Out);
+            }
+        }
+        let events = left.events();
+        let downs = events.iter().filter(|event| **event == DeviceEvent::LinkDown).count();
+        assert_eq!((downs, events.len()), (1000, 1999));
+        assert_eq!(listener.seen, 0, "{kind:?}");
+        assert!(arrived > 1000, "{arrived}");
+        let (outward, drops) = (left.nic.outward(), left.nic.drops());
+        assert_eq!(outward.received, outward.sent + drops.total() + outward.held);
+        assert_eq!(drops.of(NicDrop::TxNoState) + drops.of(NicDrop::TxLinkDown), drops.total());
+        assert_eq!(outward.sent, arrived as u64);
+    }
+}
+
+#[test]
+fn what_waits_when_the_link_goes_down_is_dropped_and_comes_back_never() {
+    let wrapping = Wrapping::tunnel4();
+    let mut stand = Stand::new("unlimited");
+    let handle = stand.add_sending(&wrapping, OffloadKind::Packet);
+    stand.nic.inject(Fault::Delay(Duration::from_secs(1)));
+    assert!(stand.protect(handle, marked(&wrapping, 5)).is_empty());
+    assert_eq!(stand.nic.outward().held, 5);
+    assert_eq!(stand.nic.next_due(), Some(NOW.plus(Duration::from_secs(1))));
+    stand.nic.set_link(Link::Down, &mut stand.pool);
+    assert_eq!(stand.nic.drops().of(NicDrop::TxLinkDown), 5);
+    assert_eq!(stand.nic.next_due(), None);
+    stand.assert_accounts();
+}
+
+#[test]
+fn late_completions_keep_their_order_and_come_when_they_are_due() {
+    let wrapping = Wrapping::tunnel4();
+    let mut stand = Stand::new("unlimited");
+    let handle = stand.add_sending(&wrapping, OffloadKind::Packet);
+    stand.nic.inject("delay 1000000".parse().unwrap());
+    assert!(stand.protect(handle, datagrams(&wrapping, &[1, 2, 3])).is_empty());
+    let mut wire = Batch::new();
+    let due = stand.nic.next_due().unwrap();
+    stand.nic.complete(Moment(due.0 - 1), &mut wire, &mut stand.queues);
+    assert!(wire.is_empty());
+    stand.nic.complete(due, &mut wire, &mut stand.queues);
+    let right = Pair::new(&wrapping).right.inbound(wire.drain().collect());
+    assert_eq!(bytes_of(&right), bytes_of(&datagrams(&wrapping, &[1, 2, 3])));
+}
+
+#[test]
+fn reordered_completions_change_places_with_their_neighbours() {
+    let wrapping = Wrapping::tunnel4();
+    let mut stand = Stand::new("unlimited");
+    let handle = stand.add_sending(&wrapping, OffloadKind::Packet);
+    stand.nic.inject(Fault::Reorder(1));
+    let wire = stand.protect(handle, datagrams(&wrapping, &[1, 2, 3]));
+    let numbers: Vec<_> = wire.iter().map(|packet| packet.bytes()[27]).collect();
+    assert_eq!(numbers, [2, 1, 3]);
+}
+
+#[test]
+fn wrong_decryption_is_named_in_both_kinds() {
+    let wrapping = Wrapping::tunnel4();
+    let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
+    let plain = datagrams(&wrapping, &[64]);
+    for kind in [OffloadKind::Packet, OffloadKind::Crypto] {
+        let mut stand = Stand::new("unlimited");
+        let handle = stand.add_receiving(&wrapping, kind);
+        stand.nic.inject(Fault::WrongDecryptions(2));
+        let wire = (1..=3).map(|number| sender.esp(&plain[0], number)).collect();
+        let received = stand.receive(wire);
+        let statuses: Vec<_> =
+            received.iter().map(|received| received.mark.unwrap().status).collect();
+        let (good, bad) = (DeviceStatus::Success, DeviceStatus::AuthFailed);
+        match kind {
+            OffloadKind::Packet => {
+                assert_eq!(statuses, [good]);
+                assert_eq!(stand.nic.drops().of(NicDrop::RxAuthFailed), 2);
+            }
+            OffloadKind::Crypto => assert_eq!(statuses, [bad, bad, good]),
+        }
+        assert_eq!(stand.counts(handle).failures.integrity_failed, 2);
+    }
+}
+
+#[test]
+fn a_lost_event_is_told_to_nobody() {
+    let mut stand = Stand::new("unlimited");
+    stand.nic.inject(Fault::LostEvents(1));
+    stand.nic.set_link(Link::Down, &mut stand.pool);
+    stand.nic.set_link(Link::Down, &mut stand.pool);
+    stand.nic.set_link(Link::Up, &mut stand.pool);
+    assert_eq!(stand.events(), [DeviceEvent::LinkUp]);
+}
+
+#[test]
+fn full_and_busy_devices_refuse_so_often() {
+    let wrapping = Wrapping::transport4();
+    let sa = |kind| offloaded(wrapping.sa(Way::Right, 1), kind, Direction::In);
+    let refusal = |stand: &mut Stand, kind| {
+        let refused = stand.port().add_state(&sa(kind), NOW).err();
+        refused.map(|refusal| (refusal.errno.number(), refusal.text))
+    };
+    let text = |number, text: &str| Some((number, text.to_owned()));
+    for (profile, words) in [
+        ("niantic", "No space for SA in Rx table!"),
+        ("unlimited", "Device failed to offload this state"),
+    ] {
+        let mut stand = Stand::new(profile);
+        stand.nic.inject(Fault::FullTables(2));
+        for expected in [text(28, words), text(28, words), None] {
+            assert_eq!(refusal(&mut stand, OffloadKind::Crypto), expected);
+        }
+    }
+    let mut stand = Stand::new("connectx6dx");
+    stand.nic.inject(Fault::Busy(1));
+    assert_eq!(refusal(&mut stand, OffloadKind::Crypto), None, "crypto does not need it alone");
+    let busy = text(16, "Device failed to offload this state");
+    assert_eq!(refusal(&mut stand, OffloadKind::Packet), busy);
+    assert_eq!(refusal(&mut stand, OffloadKind::Packet), None);
+}

@@ -1,0 +1,99 @@
+//! Virtual functions: trust, shares of the tables, and packets in both directions.
+
+use super::*;
+use crate::{Queue, Refusal, TableSizes};
+
+const GUEST: DeviceId = DeviceId(70);
+
+fn stand(trust: Trust, share: TableSizes) -> Stand {
+    let profile = Profile::by_name("niantic").unwrap();
+    let addresses = vec![Wrapping::transport4().hosts(Way::Left).0];
+    let guest = VirtualFunction { device: GUEST, trust, share, addresses };
+    Stand::of(NicSetup { functions: vec![guest], ..NicSetup::new(profile, NIC) })
+}
+
+fn guest(stand: &mut Stand) -> FunctionPort<'_> {
+    stand.nic.function(FunctionId::of_virtual(0)).unwrap()
+}
+
+fn state(spi: u32, direction: Direction) -> SaConfig {
+    offloaded(Wrapping::transport4().sa(Way::Right, spi), OffloadKind::Crypto, direction)
+}
+
+fn refused(outcome: Result<Attached, Refusal>) -> (i32, String) {
+    let refusal = outcome.unwrap_err();
+    (refusal.errno.number(), refusal.text)
+}
+
+#[test]
+fn an_untrusted_function_is_refused_until_it_is_trusted() {
+    let mut stand = stand(Trust::Untrusted, TableSizes::default());
+    let denied = (13, "Device failed to offload this state".to_owned());
+    assert_eq!(refused(guest(&mut stand).add_state(&state(1, Direction::In), NOW)), denied);
+    let policy = Wrapping::transport4().policy(Direction::In, Way::Right);
+    assert_eq!(guest(&mut stand).add_policy(&policy).unwrap_err().errno.number(), 13);
+    stand.nic.set_trust(FunctionId::of_virtual(0), Trust::Trusted);
+    assert!(guest(&mut stand).add_state(&state(1, Direction::In), NOW).is_ok());
+    assert_eq!(stand.nic.states(), (1, 0));
+}
+
+#[test]
+fn a_share_is_full_before_the_device_is_and_the_devices_own_is_not() {
+    let share = TableSizes { receive: Some(2), transmit: Some(1), ..TableSizes::default() };
+    let mut stand = stand(Trust::Trusted, share);
+    let add =
+        |stand: &mut Stand, spi, direction| guest(stand).add_state(&state(spi, direction), NOW);
+    let Ok(Attached::Device(first)) = add(&mut stand, 1, Direction::In) else { panic!("room") };
+    assert!(add(&mut stand, 2, Direction::In).is_ok());
+    let rx = (28, "No space for SA in Rx table!".to_owned());
+    assert_eq!(refused(add(&mut stand, 3, Direction::In)), rx);
+    assert!(add(&mut stand, 1, Direction::Out).is_ok());
+    let tx = (28, "No space for SA in Tx table".to_owned());
+    assert_eq!(refused(add(&mut stand, 2, Direction::Out)), tx);
+    assert!(stand.port().add_state(&state(9, Direction::In), NOW).is_ok());
+    // Only its own states are a function's to delete.
+    stand.port().delete_state(first);
+    assert_eq!(refused(add(&mut stand, 3, Direction::In)), rx);
+    guest(&mut stand).delete_state(first);
+    assert!(add(&mut stand, 3, Direction::In).is_ok());
+}
+
+#[test]
+fn both_directions_work_and_each_function_has_its_own() {
+    let wrapping = Wrapping::transport4();
+    let mut stand = stand(Trust::Trusted, TableSizes::default());
+    let into = guest(&mut stand).add_state(&state(FIRST_SPI, Direction::In), NOW).unwrap();
+    let out = guest(&mut stand).add_state(&state(FIRST_SPI, Direction::Out), NOW).unwrap();
+    let (Attached::Device(into), Attached::Device(out)) = (into, out) else { panic!("software") };
+    let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
+    let plain = datagrams(&wrapping, &[64]);
+    // Out: by its own interface only.
+    let hand = |device| {
+        let task = Task::Encrypt { sequence: 1 };
+        let packet = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI)).frame(&plain[0], 1).0;
+        Handed { packet, handover: Handover { device, handle: out, task } }
+    };
+    assert!(stand.transmit(vec![hand(NIC)]).is_empty());
+    assert_eq!(stand.nic.drops().of(NicDrop::TxWrongDevice), 1);
+    let expected = sender.esp(&plain[0], 1);
+    assert_eq!(stand.transmit(vec![hand(GUEST)])[0].bytes(), expected.bytes());
+    // In: to its own queue, with its own interface in the mark; and what is plain by its address.
+    let mut wire: Batch = [sender.esp(&plain[0], 2)].into_iter().chain(copies(&plain)).collect();
+    stand.nic.receive(&mut wire, NOW, &mut stand.pool, &mut stand.queues);
+    let queue = stand.queues.of(FunctionId::of_virtual(0), Queue(0)).unwrap();
+    let marks: Vec<_> = queue.drain(..).map(|received| received.mark).collect();
+    let mark = marks[0].unwrap();
+    assert_eq!((mark.device, mark.handle), (GUEST, Some(into)));
+    assert_eq!((marks.len(), marks[1]), (2, None));
+    assert_eq!(stand.queues.drain().count(), 0);
+}
+
+#[test]
+fn the_link_is_everybodys() {
+    let mut stand = stand(Trust::Untrusted, TableSizes::default());
+    stand.nic.set_link(Link::Down, &mut stand.pool);
+    let mut events = Vec::new();
+    guest(&mut stand).take_events(&mut events);
+    assert_eq!(events, [DeviceEvent::LinkDown]);
+    assert_eq!(stand.events(), [DeviceEvent::LinkDown]);
+}

@@ -1,0 +1,102 @@
+//! Counts, limits and ends of numbers: each event once, nothing behind a hard limit.
+
+use uxfrm_engine::{Budget, Limits, ReplayConfig};
+
+use super::*;
+
+fn packets_limited(soft: u64, hard: u64) -> Wrapping {
+    let packets = Budget { soft, hard };
+    Wrapping { limits: Limits { packets, ..Limits::default() }, ..Wrapping::tunnel4() }
+}
+
+#[test]
+fn soft_limit_once_hard_limit_once_then_nothing_in_both_directions() {
+    let wrapping = packets_limited(5, 8);
+    let (mut left, mut right) = (Stand::new("connectx6dx"), Stand::new("connectx6dx"));
+    let out = left.add_sending(&wrapping, OffloadKind::Packet);
+    let into = right.add_receiving(&wrapping, OffloadKind::Packet);
+    let mut sender = Sender::new(&Wrapping::tunnel4().sa(Way::Right, FIRST_SPI));
+    let state = wrapping.sa(Way::Right, FIRST_SPI).id;
+    let soft = |handle| DeviceEvent::SoftLimit { handle, state };
+    let hard = |handle| DeviceEvent::HardLimit { handle, state };
+    let plain = datagrams(&wrapping, &[64]);
+    for number in 1..=20 {
+        let sent = left.protect(out, copies(&plain)).len();
+        let esp = sender.esp(&plain[0], number);
+        let received = right.receive(vec![esp]).len();
+        assert_eq!((sent, received), if number <= 8 { (1, 1) } else { (0, 0) }, "{number}");
+        // As in software a limit is seen by the packet behind the one that reached it.
+        let expected = |handle| match number {
+            6 => vec![soft(handle)],
+            9 => vec![hard(handle)],
+            _ => vec![],
+        };
+        assert_eq!(left.events(), expected(out), "{number}");
+        assert_eq!(right.events(), expected(into), "{number}");
+    }
+    assert_eq!(left.nic.drops().of(NicDrop::TxHardLimit), 12);
+    assert_eq!(right.nic.drops().of(NicDrop::RxHardLimit), 12);
+    assert_eq!((left.counts(out).packets, right.counts(into).packets), (8, 8));
+}
+
+#[test]
+fn limits_of_bytes_lie_within_a_super_packet_too() {
+    let bytes = Budget { soft: 5_000, hard: 10_000 };
+    let wrapping =
+        Wrapping { limits: Limits { bytes, ..Limits::default() }, ..Wrapping::tunnel4() };
+    let mut stand = Stand::new("unlimited");
+    let handle = stand.add_sending(&wrapping, OffloadKind::Packet);
+    let super_packet = packets::tcp_super("10.1.0.1:7", "10.2.0.1:9", &[7; 20_000], 960);
+    // Segments of 1000 bytes: the eleventh finds the limit reached.
+    assert_eq!(stand.protect(handle, vec![super_packet]).len(), 10);
+    assert_eq!(stand.events().len(), 2);
+    assert_eq!(stand.nic.drops().of(NicDrop::TxHardLimit), 11);
+    assert_eq!(stand.counts(handle).bytes, 10_000);
+}
+
+#[test]
+fn numbers_end_without_extended_ones_and_go_on_with_them() {
+    let plain = datagrams(&Wrapping::tunnel4(), &[64]);
+    for (flags, passed) in [(SaFlags::empty(), 2), (SaFlags::ESN, 5)] {
+        let wrapping = Wrapping { flags, ..Wrapping::tunnel4() };
+        let mut stand = Stand::new("unlimited");
+        let mut sa = wrapping.sa(Way::Right, FIRST_SPI);
+        sa.replay = ReplayConfig { sent: u64::from(u32::MAX) - 2, ..sa.replay };
+        let state = sa.id;
+        let handle = stand.add(sa, OffloadKind::Packet, Direction::Out);
+        let sent: u64 = (0..5).map(|_| stand.protect(handle, copies(&plain)).len() as u64).sum();
+        assert_eq!(sent, passed, "{flags:?}");
+        assert_eq!(stand.events(), [DeviceEvent::SequenceWrap { handle, state }], "{flags:?}");
+        assert_eq!(stand.nic.drops().of(NicDrop::TxSequence), 5 - passed);
+    }
+}
+
+#[test]
+fn the_receiver_follows_extended_numbers_by_itself() {
+    let wrapping = Wrapping { flags: SaFlags::ESN, ..Wrapping::tunnel4() };
+    let mut sa = wrapping.sa(Way::Right, FIRST_SPI);
+    sa.replay.received = u64::from(u32::MAX) - 3;
+    let state = sa.id;
+    let mut stand = Stand::new("connectx6dx");
+    let handle = stand.add(sa, OffloadKind::Packet, Direction::In);
+    let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
+    let plain = datagrams(&wrapping, &[64]);
+    let first = u64::from(u32::MAX) - 2;
+    let wire = (first..first + 6).map(|number| sender.esp(&plain[0], number)).collect();
+    assert_eq!(stand.receive(wire).len(), 6);
+    assert_eq!(stand.events(), [DeviceEvent::SequenceWrap { handle, state }]);
+    assert_eq!(stand.counts(handle).received, first + 5);
+}
+
+#[test]
+fn no_number_is_sent_that_is_not_reserved() {
+    let wrapping = Wrapping::tunnel4();
+    let mut stand = Stand::new("unlimited");
+    let handle = stand.add_sending(&wrapping, OffloadKind::Packet);
+    stand.port().reserve(handle, 3);
+    let plain = datagrams(&wrapping, &[64; 5]);
+    assert_eq!(stand.protect(handle, copies(&plain)).len(), 3);
+    assert_eq!(stand.events(), [], "more may be reserved");
+    stand.port().reserve(handle, 100);
+    assert_eq!(stand.protect(handle, plain).len(), 5);
+}

@@ -1,0 +1,79 @@
+//! Super-packets and order: no halves change places, with one queue or many, in either kind.
+
+use std::collections::HashMap;
+
+use uxfrm_packet::checksum::{Verification, verify};
+use uxfrm_packet::{IpPacket, tcp::Tcp};
+
+use super::*;
+
+fn super_packet(port: u16, payload: &[u8]) -> PacketBuf {
+    packets::tcp_super(&format!("10.1.0.1:{port}"), "10.2.0.1:9", payload, 1000)
+}
+
+fn sequence_of(esp: &PacketBuf) -> u32 {
+    u32::from_be_bytes(*esp.bytes()[24..].first_chunk().unwrap())
+}
+
+#[test]
+fn a_super_packet_leaves_as_segments_in_order_each_with_its_number() {
+    let wrapping = Wrapping::tunnel4();
+    let mut stand = Stand::new("connectx6dx");
+    let handle = stand.add_sending(&wrapping, OffloadKind::Packet);
+    let payload: Vec<u8> = (0..60_500_u32).map(|place| (place / 1000).to_le_bytes()[0]).collect();
+    let wire = stand.protect(handle, vec![super_packet(7, &payload)]);
+    assert_eq!(wire.iter().map(sequence_of).collect::<Vec<_>>(), (1..=61).collect::<Vec<_>>());
+    let mut right = Pair::new(&wrapping).right;
+    let mut joined: Vec<u8> = Vec::new();
+    for packet in right.inbound(wire) {
+        let ip = IpPacket::parse(packet.bytes()).unwrap();
+        assert_eq!(verify(&ip, packet.bytes()), Verification::Right);
+        let segment = Tcp::parse(ip.upper(packet.bytes())).unwrap();
+        assert_eq!(segment.header.sequence.get() as usize, 1000 + joined.len());
+        joined.extend(segment.payload);
+    }
+    assert_eq!(joined, payload);
+    assert_eq!(stand.counts(handle).packets, 61);
+}
+
+#[test]
+fn a_device_that_does_not_cut_says_so_by_a_name() {
+    let mut profile = Profile::by_name("unlimited").unwrap();
+    profile.segmentation = false;
+    let mut stand = Stand::of(NicSetup::new(profile, NIC));
+    let handle = stand.add_sending(&Wrapping::tunnel4(), OffloadKind::Packet);
+    assert!(stand.protect(handle, vec![super_packet(7, &[1; 5000])]).is_empty());
+    assert_eq!(stand.nic.drops().of(NicDrop::TxUnsupported), 5, "counted in segments");
+}
+
+#[test]
+fn four_streams_keep_their_order_through_two_devices_and_all_queues() {
+    for (profile, queues) in [("connectx6dx", 16), ("unlimited", 64)] {
+        let wrapping = Wrapping::tunnel4();
+        let (mut left, mut right) = (Stand::new(profile), Stand::new(profile));
+        let out = left.add_sending(&wrapping, OffloadKind::Packet);
+        let _ = right.add_receiving(&wrapping, OffloadKind::Packet);
+        let mut next: HashMap<u16, u32> = HashMap::new();
+        let mut queue_of: HashMap<u16, usize> = HashMap::new();
+        for _ in 0..20 {
+            let burst = (1..=4).map(|port| super_packet(port, &[7; 30_000])).collect();
+            let mut wire: Batch = left.protect(out, burst).into_iter().collect();
+            right.nic.receive(&mut wire, NOW, &mut right.pool, &mut right.queues);
+            for (place, queue) in right.queues.physical().enumerate() {
+                for received in queue.drain(..) {
+                    let ip = IpPacket::parse(received.packet.bytes()).unwrap();
+                    let segment = Tcp::parse(ip.upper(received.packet.bytes())).unwrap();
+                    let port = segment.header.source.get();
+                    assert_eq!(*queue_of.entry(port).or_insert(place), place, "one queue a flow");
+                    // Each super-packet begins at 1000 again.
+                    let expected = next.entry(port).or_insert(1000);
+                    assert_eq!(segment.header.sequence.get(), *expected);
+                    *expected = if *expected == 30_000 { 1000 } else { *expected + 1000 };
+                }
+            }
+        }
+        assert_eq!(queue_of.len(), 4);
+        assert_eq!(right.queues.physical().count(), queues);
+        right.assert_accounts();
+    }
+}

@@ -1,0 +1,76 @@
+//! The device's window against a naive one.
+
+use std::collections::HashSet;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// All numbers ever taken, and the highest.
+#[derive(Default)]
+struct Naive {
+    seen: HashSet<u64>,
+    head: u64,
+}
+
+impl Naive {
+    fn takes(&mut self, number: u64, window: u64) -> bool {
+        let new = number > 0 && number + window > self.head && self.seen.insert(number);
+        if new {
+            self.head = self.head.max(number);
+        }
+        new
+    }
+}
+
+/// Numbers that mostly go forward, with doubles, late ones and leaps.
+fn numbers() -> impl Strategy<Value = Vec<u64>> {
+    let step = prop_oneof![
+        6 => 1_i64..4,
+        2 => -3_i64..1,
+        1 => -300_i64..0,
+        1 => 1_i64..300,
+    ];
+    prop::collection::vec(step, 1..120).prop_map(|steps| {
+        let mut at = 0_i64;
+        let walk = steps.into_iter().map(|step| {
+            at = (at + step).max(0);
+            at.unsigned_abs()
+        });
+        walk.collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn it_takes_what_a_naive_window_takes(
+        numbers in numbers(),
+        window in prop::sample::select(vec![32_u32, 64, 128, 256]),
+        batch in 1_usize..20,
+        esn in any::<bool>(),
+    ) {
+        let flags = if esn { SaFlags::ESN } else { SaFlags::empty() };
+        let wrapping = Wrapping { window, flags, ..Wrapping::tunnel4() };
+        let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
+        let mut stand = Stand::new("connectx6dx");
+        let handle = stand.add_receiving(&wrapping, OffloadKind::Packet);
+        let plain = datagrams(&wrapping, &[10]);
+        let mut naive = Naive::default();
+        let mut passed_in_all = 0;
+        for some in numbers.chunks(batch) {
+            let wire = some.iter().map(|number| sender.esp(&plain[0], *number)).collect();
+            let passed = stand.receive(wire).len();
+            let taken = some.iter().filter(|number| naive.takes(**number, window.into())).count();
+            prop_assert_eq!(passed, taken);
+            passed_in_all += taken;
+        }
+        let dropped = (numbers.len() - passed_in_all) as u64;
+        prop_assert_eq!(stand.nic.drops().total(), dropped);
+        let failures = stand.counts(handle).failures;
+        let counted = failures.replay_window + failures.replay + failures.integrity_failed;
+        prop_assert_eq!(u64::from(counted), dropped);
+        prop_assert_eq!(stand.counts(handle).received, naive.head);
+    }
+}
