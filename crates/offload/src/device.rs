@@ -2,7 +2,9 @@
 //!
 //! Control goes through a [`Device`]; packets go to the device itself ([`ModelNic`](crate::ModelNic)). Time is an argument.
 
-use uxfrm_engine::{Failures, Handle, Moment, Policy, SaConfig, SaId, Wanted};
+use uxfrm_engine::{
+    DeviceCounts, DeviceEvent, Failures, Handle, Moment, Policy, SaConfig, SaId, Wanted,
+};
 use uxfrm_packet::IpPacket;
 
 use crate::{Attached, Refusal};
@@ -57,12 +59,12 @@ pub trait Device {
     fn free_policy(&mut self, handle: Handle);
 
     /// Takes the events that are there, the oldest first.
-    fn take_events(&mut self, events: &mut Vec<DeviceEvent>);
+    fn take_events(&mut self, events: &mut Vec<NicEvent>);
 }
 
 /// What a device says of its own accord.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceEvent {
+pub enum NicEvent {
     /// A state reached a soft limit of bytes or packets, once.
     SoftLimit {
         /// What the device calls it.
@@ -77,9 +79,15 @@ pub enum DeviceEvent {
         /// The state.
         state: SaId,
     },
-    /// The lower half of a state's numbers began again, and the upper half went on; without extended numbers they have ended, and the device
-    /// drops its packets from now on.
+    /// The lower half of a state's extended numbers began again, and the upper half went on.
     SequenceWrap {
+        /// What the device calls it.
+        handle: Handle,
+        /// The state.
+        state: SaId,
+    },
+    /// A state's numbers are used up, once; the device drops its packets from now on.
+    SequenceEnd {
         /// What the device calls it.
         handle: Handle,
         /// The state.
@@ -89,6 +97,21 @@ pub enum DeviceEvent {
     LinkDown,
     /// `NETDEV_UP`: nothing comes back by itself.
     LinkUp,
+}
+
+impl NicEvent {
+    /// What the database is to [hear](uxfrm_engine::Database::hear); nothing of what the device copes with by itself.
+    #[must_use]
+    pub const fn to_hear(self) -> Option<DeviceEvent> {
+        match self {
+            Self::SoftLimit { handle, .. } | Self::HardLimit { handle, .. } => {
+                Some(DeviceEvent::Limit(handle))
+            }
+            Self::SequenceEnd { handle, .. } => Some(DeviceEvent::SequenceEnd(handle)),
+            Self::LinkDown => Some(DeviceEvent::Down),
+            Self::SequenceWrap { .. } | Self::LinkUp => None,
+        }
+    }
 }
 
 /// What a device knows of a state: `struct xfrm_lifetime_cur`, `struct xfrm_stats`, and numbers.
@@ -108,4 +131,12 @@ pub struct StateCounts {
     pub first_used: Option<Moment>,
     /// When the latest did.
     pub last_used: Option<Moment>,
+}
+
+impl From<StateCounts> for DeviceCounts {
+    fn from(counts: StateCounts) -> Self {
+        let StateCounts { packets, bytes, sent, received: _, failures, first_used, last_used } =
+            counts;
+        Self { packets, bytes, sent, first_used, last_used, failures }
+    }
 }

@@ -4,23 +4,26 @@
 //! ([`Profile::shipped`]), and users write their own in TOML. A [`Registry`] is the control half of one device: it takes states and
 //! policies as `xdo_dev_state_add` and `xdo_dev_policy_add` would (`net/xfrm/xfrm_device.c`). A [`Steering`] is what the device does with
 //! the 5-tuple of a decrypted packet: flow director rules in ethtool's words, else receive side scaling. A [`ModelNic`] is all of this and the
-//! data half too: it encrypts, decrypts, cuts, counts and steers for real, and goes wrong on demand ([`Fault`]). Its control half is a [`Device`].
+//! data half too: it encrypts, decrypts, cuts, counts and steers for real, and goes wrong on demand ([`Fault`]). Its control half is a [`Device`];
+//! [`Nics`] are what the engine's database knows of them.
 //!
 //! Sans-IO: no clock, thread or random source. Not wired yet: the gateway's use of all this.
 #![forbid(unsafe_code)]
 
 mod device;
 mod nic;
+mod nics;
 mod profile;
 mod refusal;
 mod registry;
 mod steering;
 
-pub use device::{Device, DeviceEvent, StateCounts};
+pub use device::{Device, NicEvent, StateCounts};
 pub use nic::{
     Fault, FaultError, Framing, FunctionId, FunctionPort, Link, ModelNic, NicDrop, NicDrops,
     NicSetup, Queues, Trust, VirtualFunction,
 };
+pub use nics::Nics;
 pub use profile::{Profile, ProfileError, SteeringLimits, TableSizes};
 pub use refusal::{Errno, Refusal};
 pub use registry::{Attached, Registry};

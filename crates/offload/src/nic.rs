@@ -16,7 +16,7 @@ use uxfrm_engine::{DeviceId, Handle, Moment, Traffic};
 use uxfrm_packet::{Batch, PacketBuf, Pool};
 
 use crate::steering::{grammar::RuleCommand, rule::RuleId};
-use crate::{DeviceEvent, FlowRule, Profile, Registry, RssKey, RuleError, Steering};
+use crate::{FlowRule, NicEvent, Profile, Registry, RssKey, RuleError, Steering};
 use completions::Completions;
 use policies::PolicyTable;
 use receive::{Arrival, Delivery};
@@ -96,7 +96,7 @@ pub struct ModelNic {
     policies: PolicyTable,
     steering: Option<Steering>,
     crypter: Crypter,
-    events: VecDeque<(FunctionId, DeviceEvent)>,
+    events: VecDeque<(FunctionId, NicEvent)>,
     lost_events: u32,
     wrong_decryptions: u32,
     drops: NicDrops,
@@ -203,8 +203,8 @@ impl ModelNic {
         }
         self.link = link;
         let event = match link {
-            Link::Up => DeviceEvent::LinkUp,
-            Link::Down => DeviceEvent::LinkDown,
+            Link::Up => NicEvent::LinkUp,
+            Link::Down => NicEvent::LinkDown,
         };
         let count = u16::try_from(self.functions.len()).unwrap_or(u16::MAX);
         (0..=count).for_each(|function| self.tell(FunctionId(function), event));
@@ -300,14 +300,14 @@ impl ModelNic {
         self.to_host.set_delay(delay);
     }
 
-    fn device_of(&self, function: FunctionId) -> Option<DeviceId> {
+    pub(crate) fn device_of(&self, function: FunctionId) -> Option<DeviceId> {
         match usize::from(function.0).checked_sub(1) {
             None => Some(self.device),
             Some(place) => self.functions.get(place).map(|found| found.device),
         }
     }
 
-    fn tell(&mut self, function: FunctionId, event: DeviceEvent) {
+    fn tell(&mut self, function: FunctionId, event: NicEvent) {
         if self.lost_events > 0 {
             self.lost_events -= 1;
             return;
@@ -316,7 +316,7 @@ impl ModelNic {
     }
 
     /// Says something of a state.
-    fn tell_of(&mut self, handle: Handle, event: impl FnOnce(uxfrm_engine::SaId) -> DeviceEvent) {
+    fn tell_of(&mut self, handle: Handle, event: impl FnOnce(uxfrm_engine::SaId) -> NicEvent) {
         if let Some(association) = self.states.of(handle) {
             let (function, id) = (association.function, association.id());
             self.tell(function, event(id));

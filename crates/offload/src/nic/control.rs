@@ -7,7 +7,7 @@ use super::association::Association;
 use super::{FunctionId, ModelNic, Trust};
 use crate::profile::TableSizes;
 use crate::registry::Asker;
-use crate::{Attached, Device, DeviceEvent, Errno, Refusal, Registry, StateCounts};
+use crate::{Attached, Device, Errno, NicEvent, Refusal, Registry, StateCounts};
 
 /// One function of a device: [`ModelNic::function`].
 #[derive(Debug)]
@@ -123,7 +123,7 @@ impl Device for FunctionPort<'_> {
         self.delete_policy(handle);
     }
 
-    fn take_events(&mut self, events: &mut Vec<DeviceEvent>) {
+    fn take_events(&mut self, events: &mut Vec<NicEvent>) {
         let function = self.function;
         self.nic.events.retain(|(whose, event)| {
             if *whose == function {

@@ -30,7 +30,7 @@ use super::flex::LinkHeader;
 use super::policies::Ruling;
 use super::transmit::Spent;
 use super::{FunctionId, Link, ModelNic, NicDrop, Queues, segment};
-use crate::DeviceEvent;
+use crate::NicEvent;
 use crate::steering::{Queue, Steering, target::Target, tuple::Tuple};
 
 /// A packet on its way through the device.
@@ -254,7 +254,7 @@ impl ModelNic {
             decapsulate(packet.bytes_mut(), sealed.esp.clone(), sa).map_err(NicDrop::of)
         })?;
         if upper_half(before) != upper_half(sa.highest_received()) {
-            self.tell_of(handle, |state| DeviceEvent::SequenceWrap { handle, state });
+            self.tell_of(handle, |state| NicEvent::SequenceWrap { handle, state });
         }
         self.charge(handle, stripped.charged, now).map_err(|Spent| NicDrop::RxHardLimit)?;
         packet.trim(stripped.plain.end);

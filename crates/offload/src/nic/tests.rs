@@ -92,7 +92,7 @@ impl Stand {
         self.port().update_stats(handle).unwrap()
     }
 
-    fn events(&mut self) -> Vec<DeviceEvent> {
+    fn events(&mut self) -> Vec<NicEvent> {
         let mut events = Vec::new();
         self.port().take_events(&mut events);
         events

@@ -14,8 +14,8 @@ use std::ops::Range;
 use arrayvec::ArrayVec;
 use uxfrm_crypto::{SealJob, Sealing};
 use uxfrm_engine::{
-    Charge, Direction, FlowKey, Handed, Handle, Handover, Measured, Moment, OffloadKind, Task,
-    UdpEncapKind,
+    Charge, Direction, DropReason, FlowKey, Handed, Handle, Handover, Measured, Moment,
+    OffloadKind, Task, UdpEncapKind,
 };
 use uxfrm_packet::checksum::{self, Sum};
 use uxfrm_packet::esp::Esp;
@@ -26,7 +26,7 @@ use uxfrm_packet::{
 use super::association::Association;
 use super::policies::Ruling;
 use super::{Link, ModelNic, NicDrop, segment};
-use crate::DeviceEvent;
+use crate::NicEvent;
 
 /// A buffer that is to be sealed: one packet, or a train of equal frames.
 #[derive(Debug)]
@@ -255,21 +255,18 @@ impl ModelNic {
     fn number(&mut self, handle: Handle, measured: &Measured, now: Moment) -> Result<u64, NicDrop> {
         self.charge(handle, measured.charged(), now).map_err(|Spent| NicDrop::TxHardLimit)?;
         let association = self.states.of_mut(handle).ok_or(NicDrop::TxNoState)?;
-        let next = association.next_number();
-        let (wrapped, outcome) = match next {
-            Ok((number, wrapped)) => (wrapped, Ok(number)),
-            Err(reason) => {
-                // Numbers that are only not reserved yet have not ended.
-                let ended = reason == uxfrm_engine::DropReason::OutSequenceOverflow;
-                let first = ended && !association.ended;
-                association.ended |= ended;
-                (first, Err(NicDrop::of(reason)))
-            }
-        };
-        if wrapped {
-            self.tell_of(handle, |state| DeviceEvent::SequenceWrap { handle, state });
+        let outcome = association.next_number();
+        // Numbers that are only not reserved yet have not ended.
+        let ended = matches!(outcome, Err(DropReason::OutSequenceOverflow)) && !association.ended;
+        association.ended |= ended;
+        if ended {
+            self.tell_of(handle, |state| NicEvent::SequenceEnd { handle, state });
         }
-        outcome
+        let (number, wrapped) = outcome.map_err(NicDrop::of)?;
+        if wrapped {
+            self.tell_of(handle, |state| NicEvent::SequenceWrap { handle, state });
+        }
+        Ok(number)
     }
 
     /// Counts one packet of a state against its limits, and tells of them once each.
@@ -283,11 +280,11 @@ impl ModelNic {
         match association.sa.charge(1, bytes as u64, now) {
             Charge::Ok => Ok(()),
             Charge::SoftLimit => {
-                self.tell_of(handle, |state| DeviceEvent::SoftLimit { handle, state });
+                self.tell_of(handle, |state| NicEvent::SoftLimit { handle, state });
                 Ok(())
             }
             Charge::HardLimit => {
-                self.tell_of(handle, |state| DeviceEvent::HardLimit { handle, state });
+                self.tell_of(handle, |state| NicEvent::HardLimit { handle, state });
                 Err(Spent)
             }
             // A single packet crosses nothing.

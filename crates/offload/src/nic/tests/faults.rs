@@ -63,7 +63,7 @@ fn a_thousand_times_down_and_up_nothing_plain_leaves_and_the_accounts_hold() {
             }
         }
         let events = left.events();
-        let downs = events.iter().filter(|event| **event == DeviceEvent::LinkDown).count();
+        let downs = events.iter().filter(|event| **event == NicEvent::LinkDown).count();
         assert_eq!((downs, events.len()), (1000, 1999));
         assert_eq!(listener.seen, 0, "{kind:?}");
         assert!(arrived > 1000, "{arrived}");
@@ -148,7 +148,7 @@ fn a_lost_event_is_told_to_nobody() {
     stand.nic.set_link(Link::Down, &mut stand.pool);
     stand.nic.set_link(Link::Down, &mut stand.pool);
     stand.nic.set_link(Link::Up, &mut stand.pool);
-    assert_eq!(stand.events(), [DeviceEvent::LinkUp]);
+    assert_eq!(stand.events(), [NicEvent::LinkUp]);
 }
 
 #[test]

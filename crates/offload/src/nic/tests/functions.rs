@@ -94,6 +94,6 @@ fn the_link_is_everybodys() {
     stand.nic.set_link(Link::Down, &mut stand.pool);
     let mut events = Vec::new();
     guest(&mut stand).take_events(&mut events);
-    assert_eq!(events, [DeviceEvent::LinkDown]);
-    assert_eq!(stand.events(), [DeviceEvent::LinkDown]);
+    assert_eq!(events, [NicEvent::LinkDown]);
+    assert_eq!(stand.events(), [NicEvent::LinkDown]);
 }

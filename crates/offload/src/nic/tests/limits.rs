@@ -17,8 +17,8 @@ fn soft_limit_once_hard_limit_once_then_nothing_in_both_directions() {
     let into = right.add_receiving(&wrapping, OffloadKind::Packet);
     let mut sender = Sender::new(&Wrapping::tunnel4().sa(Way::Right, FIRST_SPI));
     let state = wrapping.sa(Way::Right, FIRST_SPI).id;
-    let soft = |handle| DeviceEvent::SoftLimit { handle, state };
-    let hard = |handle| DeviceEvent::HardLimit { handle, state };
+    let soft = |handle| NicEvent::SoftLimit { handle, state };
+    let hard = |handle| NicEvent::HardLimit { handle, state };
     let plain = datagrams(&wrapping, &[64]);
     for number in 1..=20 {
         let sent = left.protect(out, copies(&plain)).len();
@@ -58,6 +58,10 @@ fn limits_of_bytes_lie_within_a_super_packet_too() {
 fn numbers_end_without_extended_ones_and_go_on_with_them() {
     let plain = datagrams(&Wrapping::tunnel4(), &[64]);
     for (flags, passed) in [(SaFlags::empty(), 2), (SaFlags::ESN, 5)] {
+        let event = |handle, state| match passed {
+            5 => NicEvent::SequenceWrap { handle, state },
+            _ => NicEvent::SequenceEnd { handle, state },
+        };
         let wrapping = Wrapping { flags, ..Wrapping::tunnel4() };
         let mut stand = Stand::new("unlimited");
         let mut sa = wrapping.sa(Way::Right, FIRST_SPI);
@@ -66,7 +70,7 @@ fn numbers_end_without_extended_ones_and_go_on_with_them() {
         let handle = stand.add(sa, OffloadKind::Packet, Direction::Out);
         let sent: u64 = (0..5).map(|_| stand.protect(handle, copies(&plain)).len() as u64).sum();
         assert_eq!(sent, passed, "{flags:?}");
-        assert_eq!(stand.events(), [DeviceEvent::SequenceWrap { handle, state }], "{flags:?}");
+        assert_eq!(stand.events(), [event(handle, state)], "{flags:?}");
         assert_eq!(stand.nic.drops().of(NicDrop::TxSequence), 5 - passed);
     }
 }
@@ -84,7 +88,7 @@ fn the_receiver_follows_extended_numbers_by_itself() {
     let first = u64::from(u32::MAX) - 2;
     let wire = (first..first + 6).map(|number| sender.esp(&plain[0], number)).collect();
     assert_eq!(stand.receive(wire).len(), 6);
-    assert_eq!(stand.events(), [DeviceEvent::SequenceWrap { handle, state }]);
+    assert_eq!(stand.events(), [NicEvent::SequenceWrap { handle, state }]);
     assert_eq!(stand.counts(handle).received, first + 5);
 }
 

@@ -1,0 +1,156 @@
+//! The devices of a gateway, by the names that states and policies call them: what the engine's database asks
+//! ([`uxfrm_engine::Devices`]).
+//!
+//! A device is shared by whoever controls it and the thread that carries its packets; each holds it for one call, or for one batch.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use uxfrm_engine::{
+    Attachment, DeviceCounts, DeviceEvent, DeviceId, DeviceRefusal, Devices, Handle, Moment,
+    OffloadKind, Policy, SaConfig, Segmentation,
+};
+
+use crate::{Attached, Device, FunctionId, ModelNic, Refusal, Registry};
+
+/// All devices of a gateway; clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct Nics(Arc<Mutex<BTreeMap<String, Plug>>>);
+
+/// A function of a device, as an interface.
+#[derive(Clone, Debug)]
+struct Plug {
+    nic: Arc<Mutex<ModelNic>>,
+    function: FunctionId,
+    device: DeviceId,
+}
+
+impl Nics {
+    /// A function of a device gets a name, by which states and policies find it from now on; false when it has no such function or the name is taken.
+    pub fn plug(&self, name: &str, nic: &Arc<Mutex<ModelNic>>, function: FunctionId) -> bool {
+        let Some(device) = lock(nic).device_of(function) else { return false };
+        let mut plugs = lock(&self.0);
+        let free = !plugs.contains_key(name);
+        if free {
+            plugs.insert(name.to_owned(), Plug { nic: Arc::clone(nic), function, device });
+        }
+        free
+    }
+
+    /// Takes a name away, and gives the interface that it was: the database is to hear [`DeviceEvent::Down`] of it *before*, so that states and policies
+    /// are taken off.
+    pub fn unplug(&self, name: &str) -> Option<DeviceId> {
+        lock(&self.0).remove(name).map(|plug| plug.device)
+    }
+
+    /// The names, with the interfaces that they are.
+    #[must_use]
+    pub fn names(&self) -> Vec<(String, DeviceId)> {
+        lock(&self.0).iter().map(|(name, plug)| (name.clone(), plug.device)).collect()
+    }
+
+    /// The device behind a name, and which of its functions.
+    #[must_use]
+    pub fn nic(&self, name: &str) -> Option<(Arc<Mutex<ModelNic>>, FunctionId)> {
+        lock(&self.0).get(name).map(|plug| (Arc::clone(&plug.nic), plug.function))
+    }
+
+    /// Takes what the devices have to say to the database.
+    pub fn take_events(&self, events: &mut Vec<(DeviceId, DeviceEvent)>) {
+        let mut own = Vec::new();
+        for plug in self.plugs() {
+            plug.with(|port| port.take_events(&mut own));
+            let told = own.drain(..).filter_map(crate::NicEvent::to_hear);
+            events.extend(told.map(|event| (plug.device, event)));
+        }
+    }
+
+    /// [`Device::reserve`]: before numbers of a state of kind *packet* are used that are not written down.
+    pub fn reserve(&self, device: DeviceId, handle: Handle, ceiling: u64) {
+        self.on(device, |port| port.reserve(handle, ceiling));
+    }
+
+    /// [`Device::advance_esn`]: at least once in 2^31 packets of a state of kind *crypto* with extended numbers.
+    pub fn advance_esn(&self, device: DeviceId, handle: Handle, number: u64) {
+        self.on(device, |port| port.advance_esn(handle, number));
+    }
+
+    fn plugs(&self) -> Vec<Plug> {
+        lock(&self.0).values().cloned().collect()
+    }
+
+    fn named(&self, name: &str) -> Option<Plug> {
+        lock(&self.0).get(name).cloned()
+    }
+
+    fn on<R>(&self, device: DeviceId, does: impl FnOnce(&mut dyn Device) -> R) -> Option<R> {
+        let plug = self.plugs().into_iter().find(|plug| plug.device == device)?;
+        plug.with(does)
+    }
+}
+
+impl Devices for Nics {
+    fn attach_state(&mut self, state: &SaConfig) -> Result<Option<Attachment>, DeviceRefusal> {
+        let Some(offload) = &state.offload else { return Ok(None) };
+        let Some(plug) = self.named(&offload.device) else {
+            Registry::attach_state(None, state)?;
+            return Ok(None);
+        };
+        // The device counts uses, not age: when it was added is the database's.
+        let attached = plug.with(|port| port.add_state(state, Moment(0)));
+        let handle = match attached.transpose()? {
+            Some(Attached::Device(handle)) => handle,
+            Some(Attached::Software) | None => return Ok(None),
+        };
+        let cuts = lock(&plug.nic).profile().segmentation && offload.kind == OffloadKind::Packet;
+        let segmentation = if cuts { Segmentation::Device } else { Segmentation::Engine };
+        Ok(Some(Attachment { device: plug.device, handle, kind: offload.kind, segmentation }))
+    }
+
+    fn detach_state(&mut self, device: DeviceId, handle: Handle) {
+        self.on(device, |port| {
+            port.delete_state(handle);
+            port.free_state(handle);
+        });
+    }
+
+    fn attach_policy(&mut self, policy: &Policy) -> Result<(DeviceId, Handle), DeviceRefusal> {
+        let plug = policy.offload.as_ref().and_then(|offload| self.named(&offload.device));
+        let added = plug.as_ref().and_then(|plug| {
+            plug.with(|port| port.add_policy(policy)).map(|added| (plug.device, added))
+        });
+        match added {
+            Some((device, added)) => Ok((device, added?)),
+            // Always refused.
+            None => Ok((DeviceId(0), Registry::attach_policy(None, policy)?)),
+        }
+    }
+
+    fn detach_policy(&mut self, device: DeviceId, handle: Handle) {
+        self.on(device, |port| {
+            port.delete_policy(handle);
+            port.free_policy(handle);
+        });
+    }
+
+    fn counts(&mut self, device: DeviceId, handle: Handle) -> Option<DeviceCounts> {
+        self.on(device, |port| port.update_stats(handle)).flatten().map(DeviceCounts::from)
+    }
+}
+
+impl Plug {
+    fn with<R>(&self, does: impl FnOnce(&mut dyn Device) -> R) -> Option<R> {
+        lock(&self.nic).function(self.function).map(|mut port| does(&mut port))
+    }
+}
+
+impl From<Refusal> for DeviceRefusal {
+    fn from(refusal: Refusal) -> Self {
+        Self { errno: refusal.errno.number(), text: refusal.text }
+    }
+}
+
+/// A device is as it was when another who held it panicked: each call leaves it whole.
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
