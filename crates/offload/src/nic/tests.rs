@@ -13,6 +13,7 @@ use uxfrm_testkit::{FIRST_SPI, Pair, Way, Wrapping, packets};
 use super::*;
 use crate::{Attached, Device, StateCounts};
 
+mod any_bytes;
 mod control;
 mod crypto_kind;
 mod faults;
