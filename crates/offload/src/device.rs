@@ -2,6 +2,8 @@
 //!
 //! Control goes through a [`Device`]; packets go to the device itself ([`ModelNic`](crate::ModelNic)). Time is an argument.
 
+use std::ops::RangeInclusive;
+
 use uxfrm_engine::{
     DeviceCounts, DeviceEvent, Failures, Handle, Moment, Policy, SaConfig, SaId, Wanted,
 };
@@ -42,9 +44,9 @@ pub trait Device {
     /// `xdo_dev_state_update_stats`: what the device has counted; `None` for a handle that it does not know.
     fn update_stats(&self, handle: Handle) -> Option<StateCounts>;
 
-    /// Kind *packet*: no number above `ceiling` is sent from now on. Not the kernel's: with keys that stay the same over a restart, numbers are
-    /// written down as reserved before they are used, and here it is the device that uses them.
-    fn reserve(&mut self, handle: Handle, ceiling: u64);
+    /// Kind *packet*: from now on only these numbers are sent, and those below that were not yet are never. Not the kernel's: with keys that stay the
+    /// same over a restart, numbers are written down as reserved before they are used, and here it is the device that uses them.
+    fn reserve(&mut self, handle: Handle, numbers: RangeInclusive<u64>);
 
     /// `xdo_dev_policy_add`.
     ///

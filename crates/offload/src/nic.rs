@@ -34,6 +34,7 @@ mod completions;
 mod control;
 mod debug_text;
 mod drops;
+mod envelope;
 mod fault;
 mod flex;
 mod function;

@@ -3,7 +3,8 @@
 //!
 //! A device is shared by whoever controls it and the thread that carries its packets; each holds it for one call, or for one batch.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use uxfrm_engine::{
@@ -15,7 +16,14 @@ use crate::{Attached, Device, FunctionId, ModelNic, Refusal, Registry};
 
 /// All devices of a gateway; clones are the same.
 #[derive(Clone, Debug, Default)]
-pub struct Nics(Arc<Mutex<BTreeMap<String, Plug>>>);
+pub struct Nics(Arc<Mutex<Shelf>>);
+
+#[derive(Debug, Default)]
+struct Shelf {
+    plugs: BTreeMap<String, Plug>,
+    /// States that were taken off lately, to be freed: until then they can be counted.
+    leaving: VecDeque<(DeviceId, Handle)>,
+}
 
 /// A function of a device, as an interface.
 #[derive(Clone, Debug)]
@@ -29,7 +37,7 @@ impl Nics {
     /// A function of a device gets a name, by which states and policies find it from now on; false when it has no such function or the name is taken.
     pub fn plug(&self, name: &str, nic: &Arc<Mutex<ModelNic>>, function: FunctionId) -> bool {
         let Some(device) = lock(nic).device_of(function) else { return false };
-        let mut plugs = lock(&self.0);
+        let plugs = &mut lock(&self.0).plugs;
         let free = !plugs.contains_key(name);
         if free {
             plugs.insert(name.to_owned(), Plug { nic: Arc::clone(nic), function, device });
@@ -40,19 +48,19 @@ impl Nics {
     /// Takes a name away, and gives the interface that it was: the database is to hear [`DeviceEvent::Down`] of it *before*, so that states and policies
     /// are taken off.
     pub fn unplug(&self, name: &str) -> Option<DeviceId> {
-        lock(&self.0).remove(name).map(|plug| plug.device)
+        lock(&self.0).plugs.remove(name).map(|plug| plug.device)
     }
 
     /// The names, with the interfaces that they are.
     #[must_use]
     pub fn names(&self) -> Vec<(String, DeviceId)> {
-        lock(&self.0).iter().map(|(name, plug)| (name.clone(), plug.device)).collect()
+        lock(&self.0).plugs.iter().map(|(name, plug)| (name.clone(), plug.device)).collect()
     }
 
     /// The device behind a name, and which of its functions.
     #[must_use]
     pub fn nic(&self, name: &str) -> Option<(Arc<Mutex<ModelNic>>, FunctionId)> {
-        lock(&self.0).get(name).map(|plug| (Arc::clone(&plug.nic), plug.function))
+        lock(&self.0).plugs.get(name).map(|plug| (Arc::clone(&plug.nic), plug.function))
     }
 
     /// Takes what the devices have to say to the database.
@@ -65,9 +73,9 @@ impl Nics {
         }
     }
 
-    /// [`Device::reserve`]: before numbers of a state of kind *packet* are used that are not written down.
-    pub fn reserve(&self, device: DeviceId, handle: Handle, ceiling: u64) {
-        self.on(device, |port| port.reserve(handle, ceiling));
+    /// [`Device::reserve`]: before a state of kind *packet* sends its first packet, and whenever more numbers are written down.
+    pub fn reserve(&self, device: DeviceId, handle: Handle, numbers: RangeInclusive<u64>) {
+        self.on(device, |port| port.reserve(handle, numbers));
     }
 
     /// [`Device::advance_esn`]: at least once in 2^31 packets of a state of kind *crypto* with extended numbers.
@@ -76,11 +84,11 @@ impl Nics {
     }
 
     fn plugs(&self) -> Vec<Plug> {
-        lock(&self.0).values().cloned().collect()
+        lock(&self.0).plugs.values().cloned().collect()
     }
 
     fn named(&self, name: &str) -> Option<Plug> {
-        lock(&self.0).get(name).cloned()
+        lock(&self.0).plugs.get(name).cloned()
     }
 
     fn on<R>(&self, device: DeviceId, does: impl FnOnce(&mut dyn Device) -> R) -> Option<R> {
@@ -107,11 +115,17 @@ impl Devices for Nics {
         Ok(Some(Attachment { device: plug.device, handle, kind: offload.kind, segmentation }))
     }
 
+    /// The last states that were taken off can still be counted, so that the counts of one that sends no more are exact.
     fn detach_state(&mut self, device: DeviceId, handle: Handle) {
-        self.on(device, |port| {
-            port.delete_state(handle);
-            port.free_state(handle);
-        });
+        self.on(device, |port| port.delete_state(handle));
+        let freed = {
+            let leaving = &mut lock(&self.0).leaving;
+            leaving.push_back((device, handle));
+            if leaving.len() > COUNTABLE { leaving.pop_front() } else { None }
+        };
+        if let Some((device, handle)) = freed {
+            self.on(device, |port| port.free_state(handle));
+        }
     }
 
     fn attach_policy(&mut self, policy: &Policy) -> Result<(DeviceId, Handle), DeviceRefusal> {
@@ -137,6 +151,9 @@ impl Devices for Nics {
         self.on(device, |port| port.update_stats(handle)).flatten().map(DeviceCounts::from)
     }
 }
+
+/// States that are taken off and not yet freed.
+const COUNTABLE: usize = 256;
 
 impl Plug {
     fn with<R>(&self, does: impl FnOnce(&mut dyn Device) -> R) -> Option<R> {

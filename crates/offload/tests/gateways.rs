@@ -351,3 +351,26 @@ fn names_are_taken_once_and_given_back() {
     }
     assert!(uxfrm_engine::Devices::counts(&mut nics, NIC, Handle(1)).is_none());
 }
+
+#[test]
+fn what_was_taken_off_lately_can_still_be_counted() {
+    let wrapping = Wrapping::tunnel4();
+    let (mut left, _) = pair(&wrapping, OffloadKind::Packet, "unlimited");
+    let id = wrapping.sa(Way::Right, FIRST_SPI).id;
+    let sad = |left: &Site| left.gateway.database.snapshot().sad.find(id, 0).cloned();
+    let place = sad(&left).unwrap().attachment().unwrap();
+    assert_eq!(left.send(datagrams(&wrapping, Way::Right, 5)).len(), 5);
+    let counts = |left: &Site| {
+        uxfrm_engine::Devices::counts(&mut left.nics.clone(), place.device, place.handle)
+    };
+    assert_eq!(counts(&left).unwrap().sent, 5);
+    let now = left.gateway.now;
+    left.gateway.database.apply(now, |change| change.delete_sa(id, Mark::default())).unwrap();
+    assert_eq!(left.nic().states(), (1, 0));
+    assert_eq!(counts(&left).unwrap().sent, 5);
+    for spi in 0..300 {
+        left.add_states(&wrapping, Way::Right, OffloadKind::Packet, 0x2000 + 2 * spi);
+        left.forget(&wrapping, 0x2000 + 2 * spi);
+    }
+    assert!(counts(&left).is_none(), "freed by now");
+}

@@ -1,5 +1,7 @@
 //! The control half, as one function of the device sees it.
 
+use std::ops::RangeInclusive;
+
 use uxfrm_engine::{Handle, Moment, Policy, SaConfig, Wanted};
 use uxfrm_packet::IpPacket;
 
@@ -101,9 +103,11 @@ impl Device for FunctionPort<'_> {
         self.own(handle).map(Association::counts)
     }
 
-    fn reserve(&mut self, handle: Handle, ceiling: u64) {
+    fn reserve(&mut self, handle: Handle, numbers: RangeInclusive<u64>) {
         if let Some(association) = self.own(handle) {
-            association.sa.sequence().reserve(ceiling);
+            let sequence = association.sa.sequence();
+            sequence.skip_to(numbers.start().saturating_sub(1));
+            sequence.reserve(*numbers.end());
         }
     }
 

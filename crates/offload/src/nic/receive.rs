@@ -10,22 +10,19 @@
 //! 8. Steer by what is inside.
 //! 9. Deliver with a mark, in order.
 
-use std::net::IpAddr;
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
 use uxfrm_crypto::{Authenticity, OpenJob};
 use uxfrm_engine::{
-    Candidate, DeviceMark, DeviceStatus, Direction, FlowKey, Handle, Mode, Moment, OffloadKind,
-    Received, Reqid, Spi, UdpEncapKind, decapsulate,
+    Candidate, DeviceMark, DeviceStatus, Direction, FlowKey, Handle, Moment, OffloadKind, Received,
+    Reqid, Spi, decapsulate,
 };
 use uxfrm_packet::checksum::{self, Verification};
-use uxfrm_packet::esp::Esp;
-use uxfrm_packet::{
-    Batch, Checksum, FlowPorts, IpPacket, PacketBuf, Pool, Protocol, Version, ipv4, udp,
-};
+use uxfrm_packet::{Batch, Checksum, IpPacket, PacketBuf, Pool};
 
 use super::association::{Association, upper_half};
+use super::envelope::{Envelope, inside_of, plain_tuple};
 use super::flex::LinkHeader;
 use super::policies::Ruling;
 use super::transmit::Spent;
@@ -328,7 +325,7 @@ impl ModelNic {
                 if sealed.kind == OffloadKind::Crypto
                     && sealed.verdict == Authenticity::Authentic =>
             {
-                inside_of(bytes, sealed, self.states.of(sealed.handle)?)
+                inside_of(bytes, &sealed.esp, self.states.of(sealed.handle)?)
             }
             Some(_) | None => plain_tuple(bytes),
         };
@@ -354,61 +351,6 @@ impl Number {
     }
 }
 
-/// ESP in a received packet.
-struct Envelope {
-    destination: IpAddr,
-    spi: Spi,
-    sequence: u32,
-    esp: Range<usize>,
-    encap: Option<UdpEncapKind>,
-}
-
-impl Envelope {
-    /// ESP that devices know: a whole packet without options, with a right header checksum, perhaps with UDP around.
-    fn of(packet: &[u8]) -> Option<Self> {
-        let ip = IpPacket::parse(packet).ok()?;
-        if ip.is_fragment() || ip.has_options || !header_is_right(&ip, packet) {
-            return None;
-        }
-        let (at, encap) = match ip.protocol {
-            Protocol::ESP => (ip.header_len, None),
-            Protocol::UDP => udp_inside(ip.upper(packet), ip.header_len)?,
-            Protocol(_) => return None,
-        };
-        let esp = Esp::parse(packet.get(at..ip.total_len)?).ok()?;
-        Some(Self {
-            destination: ip.destination,
-            spi: Spi(esp.header.spi.get()),
-            sequence: esp.header.sequence.get(),
-            esp: at..ip.total_len,
-            encap,
-        })
-    }
-
-    /// Whether it comes as the state says, from the port that it says.
-    fn is_of(&self, association: &Association) -> bool {
-        association.sa.config().encap.map(|encap| encap.kind) == self.encap
-    }
-}
-
-fn header_is_right(ip: &IpPacket, packet: &[u8]) -> bool {
-    match ip.version {
-        Version::V4 => ipv4::Ipv4::parse(packet).is_ok_and(|packet| packet.checksum_is_right()),
-        Version::V6 => true,
-    }
-}
-
-/// ESP in UDP, by its marker; the state's own words decide whether it is any.
-fn udp_inside(datagram: &[u8], header_len: usize) -> Option<(usize, Option<UdpEncapKind>)> {
-    let payload = datagram.get(udp::HEADER_LEN..)?;
-    let at = header_len + udp::HEADER_LEN;
-    match payload {
-        [0, 0, 0, 0, 0, 0, 0, 0, ..] => Some((at + 8, Some(UdpEncapKind::NonIke))),
-        [0, 0, 0, 0, ..] => None,
-        _ => Some((at, Some(UdpEncapKind::Esp))),
-    }
-}
-
 /// 5 Advance the window, if the packet is authentic.
 fn accept(association: &Association, sealed: &Sealed) -> Result<(), NicDrop> {
     let sa = &association.sa;
@@ -425,38 +367,4 @@ fn accept(association: &Association, sealed: &Sealed) -> Result<(), NicDrop> {
         sa.count_failure(reason);
         NicDrop::of(reason)
     })
-}
-
-fn plain_tuple(packet: &[u8]) -> Option<Tuple> {
-    let ip = IpPacket::parse(packet).ok()?;
-    let ports = FlowPorts::of(&ip, packet);
-    Some(Tuple {
-        source: ip.source,
-        destination: ip.destination,
-        protocol: ip.protocol.0,
-        source_port: ports.source,
-        destination_port: ports.destination,
-        spi: None,
-        vlan: None,
-        flex: None,
-    })
-}
-
-/// Of a packet that was decrypted where it lies.
-fn inside_of(packet: &[u8], sealed: &Sealed, association: &Association) -> Option<Tuple> {
-    let transform = association.sa.transform();
-    let from = sealed.esp.start + uxfrm_packet::esp::HEADER_LEN + transform.iv_len();
-    let text = packet.get(from..sealed.esp.end.checked_sub(transform.icv_len())?)?;
-    if association.sa.config().mode == Mode::Tunnel {
-        return plain_tuple(text);
-    }
-    let outer = plain_tuple(packet)?;
-    let protocol = *text.last()?;
-    let ports = match text {
-        [a, b, c, d, ..] if matches!(protocol, 6 | 17 | 132) => {
-            (u16::from_be_bytes([*a, *b]), u16::from_be_bytes([*c, *d]))
-        }
-        _ => (0, 0),
-    };
-    Some(Tuple { protocol, source_port: ports.0, destination_port: ports.1, ..outer })
 }

@@ -176,4 +176,14 @@ fn full_and_busy_devices_refuse_so_often() {
     let busy = text(16, "Device failed to offload this state");
     assert_eq!(refusal(&mut stand, OffloadKind::Packet), busy);
     assert_eq!(refusal(&mut stand, OffloadKind::Packet), None);
+    let mut policy = wrapping.policy(Direction::Out, Way::Right);
+    let device = "nic0".into();
+    policy.offload = Some(Offload { kind: OffloadKind::Packet, device, direction: Direction::Out });
+    for (fault, number) in [(Fault::Busy(1), 16), (Fault::FullTables(1), 28)] {
+        stand.nic.inject(fault);
+        let refusal = stand.port().add_policy(&policy).unwrap_err();
+        let expected = (number, "Device failed to offload this policy");
+        assert_eq!((refusal.errno.number(), refusal.text.as_str()), expected);
+    }
+    assert!(stand.port().add_policy(&policy).is_ok());
 }
