@@ -218,6 +218,9 @@ impl Server {
         // The kernel looks at either bit of `NLM_F_DUMP`.
         let dumps = matches!(kind, MessageType::GetSa | MessageType::GetPolicy);
         if dumps && message.flags().intersects(Flags::DUMP) {
+            if kind == MessageType::GetSa {
+                database.update_all_counts();
+            }
             return match self.begin_dump(client, kind, message, database) {
                 Ok(()) => {
                     self.resume(client, database, out);

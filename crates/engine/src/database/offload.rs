@@ -64,6 +64,12 @@ impl Database {
         }
     }
 
+    /// [`Database::update_counts`] of all states that devices have, for who is about to show them.
+    pub fn update_all_counts(&mut self) {
+        let states: Vec<_> = self.next.sad.all_attached().cloned().collect();
+        states.iter().for_each(|sa| self.update_counts(sa));
+    }
+
     /// A device said something. What key managers are to hear of it is added to `events`.
     pub fn hear(
         &mut self,

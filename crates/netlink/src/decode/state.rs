@@ -17,7 +17,7 @@ use crate::{
 
 /// `XFRM_OFFLOAD_IPV6` (ignored), `_INBOUND`, `_PACKET`.
 const OFFLOAD_IPV6: u8 = 1;
-const OFFLOAD_INBOUND: u8 = 2;
+pub(crate) const OFFLOAD_INBOUND: u8 = 2;
 pub(crate) const OFFLOAD_PACKET: u8 = 4;
 
 /// Numbers of [`SaProtocol`] where they decide which attributes there may be.

@@ -1,12 +1,13 @@
 //! What states and policies share.
 
-use uxfrm_engine::{Direction, IfId, Limits, Mark, Moment, Selector};
+use uxfrm_engine::{DeviceId, Direction, IfId, Limits, Mark, Moment, OffloadKind, Selector};
 
 use crate::{
     address::{family_number, raw},
     attribute::AttributeType,
     datagram::Datagram,
-    layout::{RawLimits, RawMark, RawSelector},
+    decode::state::{OFFLOAD_INBOUND, OFFLOAD_PACKET},
+    layout::{RawLimits, RawMark, RawOffload, RawSelector},
 };
 
 /// Seconds since 1970 of a [`Moment`].
@@ -92,4 +93,17 @@ pub(crate) fn put_if_id(out: &mut Datagram, if_id: IfId) {
     if if_id != IfId(0) {
         out.attribute(AttributeType::IfId, &if_id.0);
     }
+}
+
+/// `XFRMA_OFFLOAD_DEV` (`net/xfrm/xfrm_user.c: copy_user_offload`).
+pub(crate) fn put_offload(
+    out: &mut Datagram,
+    DeviceId(ifindex): DeviceId,
+    kind: OffloadKind,
+    direction: Direction,
+) {
+    let inbound = if direction == Direction::In { OFFLOAD_INBOUND } else { 0 };
+    let packet = if kind == OffloadKind::Packet { OFFLOAD_PACKET } else { 0 };
+    let raw = RawOffload { ifindex, flags: inbound | packet, pad: [0; 3] };
+    out.attribute(AttributeType::OffloadDev, &raw);
 }

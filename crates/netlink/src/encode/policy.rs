@@ -1,6 +1,8 @@
 //! Policies: `net/xfrm/xfrm_user.c: copy_to_user_policy` and the attributes behind it.
 
-use uxfrm_engine::{Action, Family, Level, Policy, PolicyEntry, PolicyFlags, PolicyKind, Template};
+use uxfrm_engine::{
+    Action, Family, Level, OffloadKind, Policy, PolicyEntry, PolicyFlags, PolicyKind, Template,
+};
 
 use super::common::{self, Calendar};
 use crate::{
@@ -52,11 +54,20 @@ pub(crate) enum ByName {
 }
 
 /// All attributes of a policy, in the kernel's order.
-pub(crate) fn attributes(out: &mut Datagram, policy: &Policy) {
+pub(crate) fn attributes(out: &mut Datagram, entry: &PolicyEntry) {
+    let policy = &entry.policy();
     put_templates(out, policy);
     put_kind(out, policy.kind);
     common::put_mark(out, policy.mark);
     common::put_if_id(out, policy.if_id);
+    put_offload(out, entry);
+}
+
+/// `XFRMA_OFFLOAD_DEV` of a policy on a device.
+pub(crate) fn put_offload(out: &mut Datagram, entry: &PolicyEntry) {
+    if let Some(device) = entry.device() {
+        common::put_offload(out, device, OffloadKind::Packet, entry.direction());
+    }
 }
 
 /// `XFRMA_POLICY_TYPE`.

@@ -99,6 +99,9 @@ pub(crate) fn attributes(out: &mut Datagram, sa: &Sa, calendar: Calendar) {
     common::put_mark(out, config.mark);
     put_output_mark(out, config.output_mark);
     put_replay(out, sa);
+    if let (Some(place), Some(offload)) = (sa.attachment(), &config.offload) {
+        common::put_offload(out, place.device, place.kind, offload.direction);
+    }
     common::put_if_id(out, config.if_id);
     put_mapping_age(out, config.mapping_age);
     put_direction(out, config.direction);

@@ -171,7 +171,7 @@ impl Item {
             Self::State(found) => found.put(datagram, calendar),
             Self::Policy(entry) => {
                 datagram.put(&encode::info(entry, calendar));
-                encode::attributes(datagram, &entry.policy());
+                encode::attributes(datagram, entry);
             }
         }
     }

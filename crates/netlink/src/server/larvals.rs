@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use uxfrm_engine::{FlowKey, Mark, Moment, Sa, SaId, SaProtocol, Spi, Wanted};
+use uxfrm_engine::{DeviceId, FlowKey, Mark, Moment, Sa, SaId, SaProtocol, Spi, Wanted};
 
 use super::larval::{Larval, Wish};
 use crate::decode::common;
@@ -137,6 +137,7 @@ impl Larvals {
         &mut self,
         wanted: &Wanted,
         flow: &FlowKey,
+        device: Option<DeviceId>,
         now: Moment,
     ) -> Option<&Larval> {
         if self.asked.contains_key(wanted) || self.asked.len() >= MOST_ASKED {
@@ -149,7 +150,8 @@ impl Larvals {
             return None;
         }
         self.acquires = self.acquires.checked_add(1).unwrap_or(1);
-        let larval = Larval::asked(wanted, flow, self.acquires, now, self.lifetime);
+        let mut larval = Larval::asked(wanted, flow, self.acquires, now, self.lifetime);
+        larval.device = device;
         let serial = self.insert(larval);
         self.asked.insert(*wanted, serial);
         self.news = true;

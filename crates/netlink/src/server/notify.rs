@@ -74,7 +74,7 @@ pub(super) fn policy_expired(
     let mut datagram = begin(MessageType::PolExpire, pid);
     let info = policy::info(entry, calendar);
     datagram.put(&RawPolicyExpire { policy: info, hard: hard.into(), pad: [0; 7] });
-    policy::attributes(&mut datagram, &entry.policy());
+    policy::attributes(&mut datagram, entry);
     datagram
 }
 
@@ -116,7 +116,7 @@ fn acquire(
         return;
     }
     let calendar = server.calendar;
-    let Some(larval) = server.larvals.acquire(wanted, flow, now) else { return };
+    let Some(larval) = server.larvals.acquire(wanted, flow, entry.device(), now) else { return };
     let template = policy::template(template);
     let mut datagram = begin(MessageType::Acquire, 0);
     datagram.put(&RawAcquire {
@@ -129,7 +129,7 @@ fn acquire(
         compression_algorithms: template.compression_algorithms,
         seq: larval.seq,
     });
-    policy::attributes(&mut datagram, &entry.policy());
+    policy::attributes(&mut datagram, entry);
     larval.put_cpu(&mut datagram);
     out.multicast(&server.clients, Groups::ACQUIRE, || datagram);
 }

@@ -26,7 +26,7 @@ impl Server {
         })?;
         call.tell(&self.clients, Groups::POLICY, kind, |datagram| {
             datagram.put(&encode::info(&entry, self.calendar));
-            encode::attributes(datagram, &entry.policy());
+            encode::attributes(datagram, &entry);
         });
         Ok(())
     }
@@ -39,7 +39,7 @@ impl Server {
         call.tell(&self.clients, Groups::POLICY, MessageType::DelPolicy, |datagram| {
             datagram.put(&encode::id(&entry, by));
             datagram.attribute(crate::AttributeType::Policy, &encode::info(&entry, self.calendar));
-            encode::attributes(datagram, &entry.policy());
+            encode::attributes(datagram, &entry);
         });
         Ok(())
     }
@@ -50,7 +50,7 @@ impl Server {
         let entry = find(call, key)?;
         let mut datagram = call.answer(MessageType::NewPolicy);
         datagram.put(&encode::info(&entry, self.calendar));
-        encode::attributes(&mut datagram, &entry.policy());
+        encode::attributes(&mut datagram, &entry);
         call.out.answer(call.client, datagram);
         Ok(())
     }

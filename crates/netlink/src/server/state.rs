@@ -75,6 +75,9 @@ impl Server {
     pub(super) fn one_sa(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
         let (id, mark) = sa_id(&call.head()?, call)?;
         let found = self.find(id, mark, call).ok_or(const { no_such_state() })?;
+        if let Found::Sa(sa) = &found {
+            call.database.update_counts(sa);
+        }
         let mut datagram = call.answer(MessageType::NewSa);
         found.put(&mut datagram, self.calendar);
         call.out.answer(call.client, datagram);
