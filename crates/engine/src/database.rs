@@ -312,6 +312,9 @@ impl Database {
 
     fn insert_sa(&mut self, sa: &Arc<Sa>) {
         self.attendance.add_sa(sa);
+        if self.attendance.is_owner() {
+            self.hold_numbers(sa);
+        }
         self.next.sad.insert(sa);
         self.ages.push(sa);
         self.next.states += 1;
@@ -321,7 +324,7 @@ impl Database {
         self.next.sad.remove(sa);
         self.ages.remove(sa);
         self.next.states += 1;
-        self.detach_state(sa.attachment());
+        self.leave_device(sa);
         self.attendance.remove_sa(sa);
     }
 

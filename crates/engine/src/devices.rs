@@ -17,6 +17,11 @@ pub trait Devices: Debug + Send {
     /// A [`DeviceRefusal`]; the device has nothing of it then.
     fn attach_state(&mut self, state: &SaConfig) -> Result<Option<Attachment>, DeviceRefusal>;
 
+    /// Numbers that a state of kind *packet* may use, which the device hands out itself: those above `used`, and none above `ceiling` from now
+    /// on. Not the kernel's: with keys that stay the same over a restart, numbers are written down as reserved before they are used. A device
+    /// that has never been asked this uses all.
+    fn reserve(&mut self, device: DeviceId, handle: Handle, used: u64, ceiling: u64);
+
     /// `xdo_dev_state_delete`: the device forgets the state. One that it does not have (any more) is no error.
     fn detach_state(&mut self, device: DeviceId, handle: Handle);
 
@@ -83,6 +88,8 @@ impl Devices for NoDevices {
             Some(OffloadKind::Packet) => Err(DeviceRefusal::invalid("")),
         }
     }
+
+    fn reserve(&mut self, _: DeviceId, _: Handle, _: u64, _: u64) {}
 
     fn detach_state(&mut self, _: DeviceId, _: Handle) {}
 

@@ -48,6 +48,10 @@ pub(super) enum Attendance {
 }
 
 impl Attendance {
+    pub(super) const fn is_owner(&self) -> bool {
+        matches!(self, Self::Owner(_))
+    }
+
     /// A state is about to be seen by others.
     pub(super) fn add_sa(&mut self, sa: &Arc<Sa>) {
         if let Self::Owner(changes) = self {

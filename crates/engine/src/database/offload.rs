@@ -70,6 +70,37 @@ impl Database {
         states.iter().for_each(|sa| self.update_counts(sa));
     }
 
+    /// Tells devices which numbers their states may use, for an owner who reserves them ([`Sequence::reserve`](crate::Sequence::reserve)): after that, and now and
+    /// then so that the owner sees how many are used.
+    pub fn share_numbers(&mut self) {
+        let states: Vec<_> = self.next.sad.all_attached().cloned().collect();
+        for sa in &states {
+            self.update_counts(sa);
+            let Some(place) = sa.attachment().filter(|place| place.kind == OffloadKind::Packet)
+            else {
+                continue;
+            };
+            let (used, ceiling) = (sa.sequence().last(), sa.sequence().reserved());
+            self.offloads.devices.reserve(place.device, place.handle, used, ceiling);
+        }
+    }
+
+    /// A state of kind *packet* came: its device uses no number before some are reserved.
+    pub(super) fn hold_numbers(&mut self, sa: &Sa) {
+        if let Some(place) = sa.attachment().filter(|_| sa.counts_elsewhere()) {
+            self.offloads.devices.reserve(place.device, place.handle, 0, 0);
+        }
+    }
+
+    /// A state goes. Nobody knows how many numbers its device has used when it is told: all that were reserved are taken for used.
+    pub(super) fn leave_device(&mut self, sa: &Sa) {
+        self.update_counts(sa);
+        if sa.counts_elsewhere() && self.attendance.is_owner() {
+            sa.sequence().skip_to(sa.sequence().reserved());
+        }
+        self.detach_state(sa.attachment());
+    }
+
     /// A device said something. What key managers are to hear of it is added to `events`.
     pub fn hear(
         &mut self,

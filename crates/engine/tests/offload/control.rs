@@ -199,6 +199,27 @@ fn a_device_counts_and_its_counts_meet_the_limits_once() {
 }
 
 #[test]
+fn a_device_uses_no_number_that_is_not_reserved_and_none_twice() {
+    let (mut database, nics) = database();
+    database.attend();
+    let sa = add(&mut database, state(OffloadKind::Packet, 1)).unwrap();
+    let handle = nics.handle();
+    let told = || nics.tables().numbers[&handle];
+    assert_eq!(told(), (0, 0));
+    // A key that was used before, and what is on the disk now.
+    sa.sequence().skip_to(500);
+    sa.sequence().reserve(1000);
+    database.share_numbers();
+    assert_eq!(told(), (500, 1000));
+    let counts = DeviceCounts { packets: 200, sent: 700, ..DeviceCounts::default() };
+    nics.tables().counts.insert(handle, counts);
+    database.share_numbers();
+    assert_eq!((sa.sequence().last(), told()), (700, (700, 1000)));
+    database.apply(Moment(0), |change| change.delete_sa(sa.id(), Mark::default())).unwrap();
+    assert_eq!(sa.sequence().last(), 1000, "who knows what it sent until it heard of it");
+}
+
+#[test]
 fn a_limit_that_a_device_does_not_tell_of_is_met_all_the_same() {
     let (mut database, nics) = database();
     let limits = Limits { bytes: Budget { soft: 500, hard: 1000 }, ..Limits::default() };

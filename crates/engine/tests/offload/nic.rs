@@ -22,6 +22,8 @@ pub(crate) struct Nics(Arc<Mutex<Tables>>);
 pub(crate) struct Tables {
     pub(crate) states: BTreeMap<Handle, State>,
     pub(crate) policies: BTreeMap<Handle, DeviceId>,
+    /// Which numbers states may use: those above the first, up to the second.
+    pub(crate) numbers: BTreeMap<Handle, (u64, u64)>,
     pub(crate) counts: BTreeMap<Handle, DeviceCounts>,
     /// What it answers instead of taking anything.
     pub(crate) refusal: Option<DeviceRefusal>,
@@ -128,6 +130,10 @@ impl Devices for Nics {
         tables.states.insert(handle, state);
         let segmentation = tables.segmentation;
         Ok(Some(Attachment { device, handle, kind: offload.kind, segmentation }))
+    }
+
+    fn reserve(&mut self, _: DeviceId, handle: Handle, used: u64, ceiling: u64) {
+        self.tables().numbers.insert(handle, (used, ceiling));
     }
 
     fn detach_state(&mut self, _: DeviceId, handle: Handle) {
