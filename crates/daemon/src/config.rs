@@ -12,9 +12,11 @@ use std::{
 use serde::Deserialize;
 
 mod cache;
+mod device;
 mod value;
 
 pub use cache::Cache;
+pub use device::{Device, LinkDown};
 pub use value::{Mtu, Table, TunName, Workers};
 
 /// The whole file. Every section and every key may be left out.
@@ -37,6 +39,8 @@ pub struct Config {
     pub crypto: Crypto,
     /// `[cache]`
     pub cache: Cache,
+    /// `[[device]]`: offload devices, one at the most; default none.
+    pub device: Vec<Device>,
 }
 
 /// `[host]`: how the host's own traffic is captured.

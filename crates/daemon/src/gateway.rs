@@ -27,6 +27,7 @@ use uxfrm_runtime::{Events, Running};
 use crate::{
     config::Config,
     control::{Control, Serving, Terms, Xfrm},
+    devices::Devices,
     following::Following,
     guard::Guard,
     host::HostRoutes,
@@ -54,11 +55,11 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
     dump::forbid().context("can't keep keys out of core dumps")?;
     let signals = Signals::block()?;
     let config = Config::load(path)?;
-    let (database, reservations) = read(&config)?;
+    let (database, reservations, devices) = read(&config)?;
     let plan = Plan::read(&config.tunnel.batch)?;
     let stat = StatSocket::open().context("another uxfrm runs in this network namespace")?;
     let mut control = control(&config)?;
-    let mut gateway = Gateway::start(&config, database, reservations)?;
+    let mut gateway = Gateway::start(&config, database, reservations, devices)?;
     gateway.tunnels = plan.start()?;
     say_ready();
     let ended = gateway.serve(&signals, &stat, control.as_mut());
@@ -79,16 +80,17 @@ pub fn check(path: &Path) -> anyhow::Result<()> {
     Plan::read(&config.tunnel.batch).map(drop)
 }
 
-/// The databases that a configuration describes, and the sequence numbers that were used before. Workers see nothing of it yet.
-fn read(config: &Config) -> anyhow::Result<(Database, Reservations)> {
+/// The databases that a configuration describes, the sequence numbers that were used before, and the devices. Workers see nothing of it yet.
+fn read(config: &Config) -> anyhow::Result<(Database, Reservations, Devices)> {
     let path =
         config.xfrm.sequences.as_deref().context("a configuration that was loaded names it")?;
     let reservations = Reservations::open(path)
         .with_context(|| format!("can't read used sequence numbers from {}", path.display()))?;
     let mut database = Database::new(config.crypto.backend.into());
     database.attend();
+    let devices = Devices::plug(&config.device, &mut database)?;
     load::load(&mut database, &config.xfrm.batch, now()).map_err(joined)?;
-    Ok((database, reservations))
+    Ok((database, reservations, devices))
 }
 
 /// Opens the control socket, if there is to be one; requests wait there until the gateway is up.
@@ -118,6 +120,7 @@ struct Gateway {
     network: Monitor,
     keepalives: Keepalives,
     xfrm: Xfrm,
+    devices: Devices,
 }
 
 impl Gateway {
@@ -125,6 +128,7 @@ impl Gateway {
         config: &Config,
         mut database: Database,
         mut reservations: Reservations,
+        devices: Devices,
     ) -> anyhow::Result<Self> {
         let Changes { added, .. } = database.take_changes();
         added.iter().for_each(|sa| reservations.admit(sa));
@@ -146,6 +150,7 @@ impl Gateway {
         let around = lanes::Surroundings { mtu: mtu.into(), own };
         let lanes::Lanes { lanes, drops, caches } =
             lanes::build(config, tun, &database, &around, &sender)?;
+        let lanes = lanes::behind(lanes, devices.nic().as_ref());
         let lanes = lanes::start(lanes, config.runtime.pin)?;
         let guard = Guard::open(config, &snapshot.spd)?;
         routes.follow(&snapshot.spd)?;
@@ -167,6 +172,7 @@ impl Gateway {
             network,
             keepalives,
             xfrm,
+            devices,
         })
     }
 
@@ -218,16 +224,18 @@ impl Gateway {
 
     /// Lets events and time limits take effect, and tells who listens.
     fn keep_time(&mut self, control: Option<&mut Control>) {
-        let Self { database, following, xfrm, keepalives, .. } = self;
+        let Self { database, following, xfrm, keepalives, devices, .. } = self;
         let before = database.snapshot();
         let mut events: Vec<_> = self.events.try_iter().collect();
         events.iter().for_each(|event| database.observe(event));
         database.handle_timeout(now(), &mut events);
+        devices.look_after(database, &mut events);
         keepalives.send(database.take_keepalives());
         if let Err(refusal) = following.attend(database) {
             tracing::error!(?refusal, "what went by its limits is still there in part");
         }
         following.commit(database);
+        devices.share_numbers(database);
         following.review(database);
         for event in &events {
             tracing::info!(?event, "expiry");

@@ -8,7 +8,7 @@ use std::{
     io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     os::fd::BorrowedFd,
-    sync::{Arc, mpsc::SyncSender},
+    sync::{Arc, Mutex, mpsc::SyncSender},
 };
 
 use anyhow::Context as _;
@@ -20,6 +20,7 @@ use uxfrm_io::{
     Accepts, Fitted, Port, Raw, RawOptions, Transmitted, Tun, Udp, UdpOptions, affinity,
     ike::Datagram, random,
 };
+use uxfrm_offload::ModelNic;
 use uxfrm_packet::{Batch, Pool, Version};
 use uxfrm_runtime::{Datagrams, Events, Lane, Running, Wire};
 
@@ -81,6 +82,12 @@ pub(crate) fn build(
     let drops = lanes.iter().map(|lane| lane.worker().drops()).chain(unclaimed).collect();
     let caches = lanes.iter().map(|lane| lane.worker().cache_counts()).collect();
     Ok(Lanes { lanes, drops, caches })
+}
+
+/// The same lanes, each with the device between its engine and its wire, if there is one.
+pub(crate) fn behind(lanes: Vec<Lane>, nic: Option<&Arc<Mutex<ModelNic>>>) -> Vec<Lane> {
+    let Some(nic) = nic else { return lanes };
+    lanes.into_iter().map(|lane| lane.behind(Arc::clone(nic))).collect()
 }
 
 /// Starts each lane on its thread; several lanes on a CPU of their own each, if asked to and as far as there are any.

@@ -10,6 +10,7 @@ pub mod control;
 pub mod gateway;
 pub mod stat;
 
+mod devices;
 mod following;
 mod guard;
 mod host;

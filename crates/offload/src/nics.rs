@@ -4,7 +4,6 @@
 //! A device is shared by whoever controls it and the thread that carries its packets; each holds it for one call, or for one batch.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use uxfrm_engine::{
@@ -73,11 +72,6 @@ impl Nics {
         }
     }
 
-    /// [`Device::reserve`]: before a state of kind *packet* sends its first packet, and whenever more numbers are written down.
-    pub fn reserve(&self, device: DeviceId, handle: Handle, numbers: RangeInclusive<u64>) {
-        self.on(device, |port| port.reserve(handle, numbers));
-    }
-
     /// [`Device::advance_esn`]: at least once in 2^31 packets of a state of kind *crypto* with extended numbers.
     pub fn advance_esn(&self, device: DeviceId, handle: Handle, number: u64) {
         self.on(device, |port| port.advance_esn(handle, number));
@@ -113,6 +107,10 @@ impl Devices for Nics {
         let cuts = lock(&plug.nic).profile().segmentation && offload.kind == OffloadKind::Packet;
         let segmentation = if cuts { Segmentation::Device } else { Segmentation::Engine };
         Ok(Some(Attachment { device: plug.device, handle, kind: offload.kind, segmentation }))
+    }
+
+    fn reserve(&mut self, device: DeviceId, handle: Handle, used: u64, ceiling: u64) {
+        self.on(device, |port| port.reserve(handle, used.saturating_add(1)..=ceiling));
     }
 
     /// The last states that were taken off can still be counted, so that the counts of one that sends no more are exact.

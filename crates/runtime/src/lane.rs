@@ -7,11 +7,12 @@
 //! 1 wait until a port is readable → 2 one batch from the host through the engine to the wire → 3 one batch from each
 //! readable wire port through the engine to the host → 4 packets whose states have come to the wire → 5 once a second let the engine
 //! forget → 1. A port that still has more is
-//! readable again at once, so a busy port cannot starve the others.
+//! readable again at once, so a busy port cannot starve the others. With a [device](Lane::behind), its half of the work is done between engine and
+//! wire, on the way out and in.
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering, fence},
     },
     time::Duration,
@@ -22,9 +23,10 @@ use uxfrm_io::{
     Port, Refused, clock,
     poll::{Poller, Waker},
 };
+use uxfrm_offload::ModelNic;
 use uxfrm_packet::{Batch, Pool};
 
-use crate::{Events, Wire};
+use crate::{Events, Wire, device::Device};
 
 /// What ends a lane.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +61,7 @@ pub struct Lane {
     batch: Batch,
     out: Output,
     events: Events,
+    device: Option<Device>,
     /// Buffers that wait for states, for others to see.
     waiting: Arc<AtomicUsize>,
     forgot: Moment,
@@ -93,9 +96,17 @@ impl Lane {
             batch: Batch::new(),
             out: Output::default(),
             events,
+            device: None,
             waiting: Arc::default(),
             forgot: Moment(0),
         })
+    }
+
+    /// The same lane with a device between its engine and its wire.
+    #[must_use]
+    pub fn behind(mut self, nic: Arc<Mutex<ModelNic>>) -> Self {
+        self.device = Some(Device::new(nic));
+        self
     }
 
     /// Ends the current [`turn`](Self::turn)'s wait, or the next one's.
@@ -126,15 +137,41 @@ impl Lane {
         // 3 wire to host
         for exit in 0..self.wire.len() {
             if ready.has(token(exit)) && self.receive(exit) {
-                self.worker.inbound(&mut self.batch, now(), &mut self.pool, &mut self.out);
-                self.deliver();
+                self.inbound(exit);
             }
         }
+        self.complete();
         // 4 what waits
         self.attend_to_waiting();
         // 5 forget
         self.forget();
         Ok(())
+    }
+
+    /// A batch from a wire port through the engine to the host. A device sees whole packets; payloads of UDP sockets are not for it.
+    fn inbound(&mut self, exit: usize) {
+        let now = now();
+        match &mut self.device {
+            Some(device) if self.wire.takes_packets(exit) => {
+                let received = device.receive(&mut self.batch, now, &mut self.pool);
+                self.worker.inbound_from_device(received, now, &mut self.pool, &mut self.out);
+            }
+            Some(_) | None => {
+                self.worker.inbound(&mut self.batch, now, &mut self.pool, &mut self.out);
+            }
+        }
+        self.deliver();
+    }
+
+    /// What a device held back.
+    fn complete(&mut self) {
+        let Some(device) = &mut self.device else { return };
+        let now = now();
+        let received = device.complete(now, &mut self.out.wire);
+        if !received.is_empty() {
+            self.worker.inbound_from_device(received, now, &mut self.pool, &mut self.out);
+        }
+        self.deliver();
     }
 
     /// Buffers that wait for states.
@@ -181,6 +218,9 @@ impl Lane {
 
     /// Transmits all that the engine put out, and hands its events over.
     fn deliver(&mut self) {
+        if !self.out.handed.is_empty() {
+            self.hand_over();
+        }
         if !self.out.wire.is_empty() {
             let sent = self.wire.transmit(&mut self.out.wire, &mut self.pool);
             self.count(&sent.refused);
@@ -190,6 +230,17 @@ impl Lane {
             self.count(&sent.refused);
         }
         self.events.send(&mut self.out.events);
+    }
+
+    /// What is for a device goes there, and for the wire what that makes of it.
+    fn hand_over(&mut self) {
+        match &self.device {
+            Some(device) => device.transmit(&mut self.out, now(), &mut self.pool),
+            None => {
+                let lost = self.out.handed.drain(..).map(|handed| self.pool.give(handed.packet));
+                self.worker.drops().add(DropReason::PortRefused, lost.count() as u64);
+            }
+        }
     }
 
     fn count(&self, refused: &Refused) {

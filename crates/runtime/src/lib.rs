@@ -11,6 +11,7 @@
 //! Back-pressure is dropping, early and by name: a lane never waits for a port.
 #![forbid(unsafe_code)]
 
+mod device;
 mod events;
 mod lane;
 mod running;

@@ -63,6 +63,11 @@ impl Wire {
         self.exits[index].port.as_mut()
     }
 
+    /// Whether whole IP packets come from the port at `index`.
+    pub(crate) fn takes_packets(&self, index: usize) -> bool {
+        matches!(self.exits[index].takes, Takes::Packets(_))
+    }
+
     /// Sends every packet of `batch` by the port that takes it, in order for each port; what became of them.
     ///
     /// A packet for a UDP port that nobody has bound is counted as unsupported.
