@@ -1,4 +1,4 @@
-"""Fixtures: the binary under test and the networks. Each network is built once a module."""
+"""Fixtures: the binary under test and the networks. Each network is built once a module; the one that takes longest, once."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def uxfrm():
     return prerequisite.binary()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def qemu_network():
     prerequisite.qemu_peer()
     with topology.UxfrmAndQemu() as network:

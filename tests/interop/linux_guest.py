@@ -16,8 +16,6 @@ import time
 from prerequisite import REPOSITORY
 
 PEER = REPOSITORY / "tests" / "peer"
-BOOT_SECONDS = 60
-LIFE_SECONDS = 900
 RING_SECONDS = 0.1
 RING_ETHERTYPE = 0x88B5  # for local experiments (IEEE 802): nobody takes it
 RING_FRAME = bytes.fromhex("ffffffffffff 020000000000") + RING_ETHERTYPE.to_bytes(2, "big") + bytes(46)
@@ -27,6 +25,7 @@ class LinuxGuest:
     """One guest on one TAP device, driven through files by `tests/peer/agent.py`."""
 
     program = "linux-peer"
+    boot_seconds, life_seconds = 60, 900
 
     def __init__(self, namespace, tap):
         self._directory = tempfile.TemporaryDirectory(prefix="uxfrm-guest-")
@@ -37,13 +36,13 @@ class LinuxGuest:
             shutil.copy(PEER / program, self._channel)
         with open(self._channel / "console", "w") as console:
             self._process = subprocess.Popen(
-                [PEER / self.program, namespace.name, tap, self._channel, str(LIFE_SECONDS)],
+                [PEER / self.program, namespace.name, tap, self._channel, str(self.life_seconds)],
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=console,
             )
         try:
-            self.run("true", timeout=BOOT_SECONDS)
+            self.run("true", timeout=self.boot_seconds)
         except AssertionError:
             self._end_by_force()
             raise
@@ -107,6 +106,7 @@ class QemuGuest(LinuxGuest):
     """A guest with Debian's cloud kernel, which sends FOU and GUE as well. It is driven through a port; see `tests/peer/qemu-peer`."""
 
     program = "qemu-peer"
+    boot_seconds, life_seconds = 240, 3600
     _port = None
 
     def _ask(self, request, timeout):

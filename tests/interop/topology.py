@@ -69,10 +69,10 @@ class UxfrmAndLinux(Hosts):
                                              wire: sees all that passes
     """
 
-    guest = LinuxGuest
+    name, guest = "linux", LinuxGuest
 
     def _build(self):
-        self.here = self.namespace("linux")
+        self.here = self.namespace(self.name)
         self.here.tap("tap0")
         place(self.here, "tap0", HERE)
         self.linux = self.guest(self.here, "tap0")
@@ -99,7 +99,7 @@ class UxfrmAndLinux(Hosts):
 class UxfrmAndQemu(UxfrmAndLinux):
     """The same with Debian's cloud kernel, which sends FOU and GUE as well."""
 
-    guest = QemuGuest
+    name, guest = "qemu", QemuGuest
 
 
 class UxfrmAndWire(Hosts):
