@@ -46,6 +46,12 @@ impl FlowKey {
     #[must_use]
     #[inline]
     pub fn of(packet: &PacketBuf, ip: &IpPacket, bytes: &[u8]) -> Self {
+        Self { mark: packet.mark, if_id: packet.if_id, ..Self::of_bytes(ip, bytes) }
+    }
+
+    /// What of the key is in the packet itself.
+    #[inline]
+    pub(crate) fn of_bytes(ip: &IpPacket, bytes: &[u8]) -> Self {
         let ports = FlowPorts::of(ip, bytes);
         Self {
             source: ip.source,
@@ -53,8 +59,8 @@ impl FlowKey {
             protocol: ip.protocol.0,
             source_port: ports.source,
             destination_port: ports.destination,
-            mark: packet.mark,
-            if_id: packet.if_id,
+            mark: 0,
+            if_id: 0,
             ifindex: 0,
         }
     }

@@ -5,7 +5,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use uxfrm_packet::{FlowPorts, IpPacket, Protocol, Version, udp};
+use uxfrm_packet::{IpPacket, Protocol, Version, udp};
 
 use super::decapsulate::{self, Shell};
 use super::encapsulate::{self, Stamp};
@@ -77,7 +77,8 @@ impl Encapsulation {
         }
         let mut inside = Inside::of(&ip);
         if self.0.spreads() {
-            inside.source_port = own_port(&ip, packet);
+            // No seed: a device has none.
+            inside.source_port = FlowKey::of_bytes(&ip, packet).source_port(0);
         }
         let total = self.0.sealed_len(packet.len(), &inside);
         if total > usize::from(u16::MAX) {
@@ -110,18 +111,6 @@ impl Encapsulation {
     pub fn finish(&self, measured: &Measured, packet: &mut [u8]) {
         encapsulate::finish(packet, &self.0, &measured.after);
     }
-}
-
-/// The source port of a packet's flow, where each flow has its own.
-fn own_port(ip: &IpPacket, packet: &[u8]) -> u16 {
-    let ports = FlowPorts::of(ip, packet);
-    let flow = FlowKey {
-        protocol: ip.protocol.0,
-        source_port: ports.source,
-        destination_port: ports.destination,
-        ..FlowKey::between(ip.source, ip.destination)
-    };
-    flow.source_port(0)
 }
 
 /// What came out of ESP.
@@ -213,12 +202,14 @@ mod tests {
             destination_port: 4500,
             original_address: std::net::Ipv4Addr::UNSPECIFIED.into(),
         };
+        let spread = UdpEncap { source_port: 0, ..udp };
         let mut crypter = Crypter::new().unwrap();
         for (mode, encap, before) in [
             (Mode::Tunnel, None, 36),
             (Mode::Transport, None, 16),
             (Mode::Tunnel, Some(udp), 44),
             (Mode::Transport, Some(udp), 24),
+            (Mode::Tunnel, Some(spread), 44),
         ] {
             let encapsulation = Encapsulation::new(&sa(mode, encap), 64).unwrap();
             let measured = encapsulation.measure(&plain()).unwrap();
@@ -231,6 +222,9 @@ mod tests {
             crypter.seal(&mut [job]);
             encapsulation.finish(&measured, &mut room);
             assert_eq!(usize::from(u16::from_be_bytes([room[2], room[3]])), room.len());
+            let flow_has_port = encap.is_some_and(|encap| encap.source_port == 0);
+            let source = u16::from_be_bytes([room[20], room[21]]);
+            assert!(!flow_has_port || ![0, 4500].contains(&source));
             let job = OpenJob::in_place(key, SeqHigh::None, &mut room[esp.clone()]);
             crypter.open(&mut [job]);
             let got = decapsulate(&mut room, esp, encapsulation.sa()).unwrap();
