@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::num::NonZeroU32;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// A `sockaddr_in` or `sockaddr_in6` as the kernel reads and writes it.
@@ -156,6 +157,13 @@ pub(crate) fn set_mark(socket: BorrowedFd<'_>, mark: u32) -> io::Result<()> {
     } else {
         set(socket, libc::SOL_SOCKET, libc::SO_MARK, mark.cast_signed())
     }
+}
+
+/// Lets a socket receive from one device only, and send through it.
+pub(crate) fn bind_to_device(socket: BorrowedFd<'_>, index: NonZeroU32) -> io::Result<()> {
+    let index =
+        i32::try_from(index.get()).map_err(|_| io::Error::from_raw_os_error(libc::ENODEV))?;
+    set(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, index)
 }
 
 /// What the kernel takes for the path's MTU to an address right now, in bytes of IP packet.

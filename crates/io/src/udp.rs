@@ -14,6 +14,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::SyncSender;
 
@@ -48,13 +49,15 @@ pub struct UdpOptions {
     pub shared: bool,
     /// Bytes of kernel buffer to ask for in each direction.
     pub buffer: usize,
+    /// Index of the only device that datagrams come and go through (`SO_BINDTOIFINDEX`); 0 for any.
+    pub device: u32,
 }
 
 impl UdpOptions {
-    /// A socket on `local` of its own, without a mark, with 8 MiB of kernel buffer each way.
+    /// A socket on `local` of its own, of any device, without a mark, with 8 MiB of kernel buffer each way.
     #[must_use]
     pub fn new(local: SocketAddr) -> Self {
-        Self { local, mark: 0, shared: false, buffer: 8 << 20 }
+        Self { local, mark: 0, shared: false, buffer: 8 << 20, device: 0 }
     }
 }
 
@@ -77,7 +80,7 @@ impl Udp {
     /// Opens and binds a socket.
     ///
     /// # Errors
-    /// The kernel's: address in use, not permitted to set the mark, no such address.
+    /// The kernel's: address in use, not permitted to set the mark, no such address, no such device.
     pub fn open(options: &UdpOptions) -> io::Result<Self> {
         let socket = socket::open(socket::family(options.local.ip()), libc::SOCK_DGRAM, 0)?;
         let fd = socket.as_fd();
@@ -94,6 +97,9 @@ impl Udp {
                 socket::set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
                 socket::set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
             }
+        }
+        if let Some(index) = NonZeroU32::new(options.device) {
+            socket::bind_to_device(fd, index)?;
         }
         socket::set_mark(fd, options.mark)?;
         socket::enlarge(fd, options.buffer)?;

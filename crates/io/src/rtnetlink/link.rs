@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_core::{Emitable as _, NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
     InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
@@ -55,6 +55,23 @@ impl Rtnetlink {
         let request = format!("link with index {index}");
         let found = self.ask(&request, RouteNetlinkMessage::GetLink(of_index(index)))?;
         found.into_iter().find_map(read).ok_or_else(|| missing(request))
+    }
+
+    /// What the kernel says of the device of an index: `struct ifinfomsg` and attributes, as they stand behind the header of `RTM_NEWLINK`.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] when there is none.
+    pub fn link_body(&mut self, index: u32) -> Result<Vec<u8>, Error> {
+        let request = format!("link with index {index}");
+        let found = self.ask(&request, RouteNetlinkMessage::GetLink(of_index(index)))?;
+        let message = found.into_iter().find_map(|answer| {
+            let RouteNetlinkMessage::NewLink(message) = answer else { return None };
+            Some(message)
+        });
+        let message = message.ok_or_else(|| missing(request))?;
+        let mut body = vec![0; message.buffer_len()];
+        message.emit(&mut body);
+        Ok(body)
     }
 
     /// Sets a device up.
