@@ -3,18 +3,33 @@
 //! Owns the bytes behind `struct nlmsghdr`: `struct genlmsghdr` and attributes. Total on any bytes. What a port may be is for who keeps the ports to
 //! say; here is what the kernel's attribute policy asks (`net/ipv4/fou_nl.c: fou_nl_policy`): the right lengths.
 //!
-//! Not wired yet: the server speaks `NETLINK_XFRM` only, and `uxfrm exec` leaves generic netlink to the kernel.
+//! Beside the kernel's attributes there is one of our own, [`STATISTICS`]: who puts it into a request to get gets [`Counts`].
+//!
+//! The family's number is above those that the kernel gives out (`GENL_MAX_ID`, 1023), so that one socket can speak to the kernel's families and to
+//! this one: `uxfrm exec` tells them apart by it.
+
+mod family;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+pub use self::family::{CONTROL, Question};
 use crate::attribute::RawAttributes;
+use crate::counts::Counts;
 use crate::message::aligned;
 use crate::refusal::{Refusal, number};
 
 /// The family's name.
 pub const FAMILY: &str = "fou";
+/// The family's number, a message's type: `OF` of `FOU`, above the kernel's.
+pub const FAMILY_ID: u16 = 0x4f46;
 /// The family's version.
 pub const VERSION: u8 = 1;
+
+/// `FOU_ATTR_MAX`
+const HIGHEST: u32 = 11;
+
+/// Our own attribute: without value in a request to get, [`Counts`] in answers to it.
+pub const STATISTICS: u16 = 0x1000;
 
 /// Bytes of `struct genlmsghdr`: command, version, two reserved.
 const HEAD: usize = 4;
@@ -67,6 +82,8 @@ pub struct PortAttributes {
     pub peer_port: Option<u16>,
     /// `FOU_ATTR_IFINDEX`, a signed number on the wire.
     pub ifindex: Option<i32>,
+    /// [`STATISTICS`], empty in a request.
+    pub statistics: Option<Counts>,
 }
 
 impl PortAttributes {
@@ -109,6 +126,7 @@ impl PortAttributes {
         put(9, self.peer6.map(|peer| peer.octets()).as_ref().map(<[u8; 16]>::as_slice));
         put(10, self.peer_port.map(u16::to_be_bytes).as_ref().map(<[u8; 2]>::as_slice));
         put(11, self.ifindex.map(i32::to_ne_bytes).as_ref().map(<[u8; 4]>::as_slice));
+        put(STATISTICS, self.statistics.as_ref().map(Counts::encode).as_deref());
     }
 
     /// Takes an attribute in; `None` when it is too short.
@@ -125,6 +143,7 @@ impl PortAttributes {
             9 => self.peer6 = Some(value.first_chunk::<16>().copied()?.into()),
             10 => self.peer_port = Some(u16::from_be_bytes(*value.first_chunk()?)),
             11 => self.ifindex = Some(i32::from_ne_bytes(*value.first_chunk()?)),
+            STATISTICS => self.statistics = Some(Counts::decode(value)),
             _ => {}
         }
         Some(())
@@ -132,7 +151,7 @@ impl PortAttributes {
 }
 
 fn put(kind: u16, value: &[u8], out: &mut Vec<u8>) {
-    // The longest value is an IPv6 address.
+    // The longest value is a few dozen counters.
     let len = u16::try_from(HEAD + value.len()).unwrap_or(u16::MAX);
     out.extend(len.to_ne_bytes());
     out.extend(kind.to_ne_bytes());
@@ -185,6 +204,7 @@ mod tests {
             peer6: Some("fd00::2".parse().unwrap()),
             peer_port: Some(0xff01),
             ifindex: Some(-3),
+            statistics: Some(Counts(vec![("packets".to_owned(), 7)])),
         };
         for command in [Command::Add, Command::Delete, Command::Get] {
             let mut bytes = Vec::new();

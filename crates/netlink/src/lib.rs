@@ -7,6 +7,7 @@
 
 mod address;
 mod attribute;
+mod counts;
 mod datagram;
 mod layout;
 mod message;
@@ -20,11 +21,13 @@ mod decode;
 mod encode;
 
 pub use attribute::{AttributeType, Attributes, RawAttribute, RawAttributes};
+pub use counts::Counts;
 pub use datagram::Datagram;
 pub use message::{Flags, Header, Message, MessageType, Messages};
 pub use refusal::Refusal;
 pub use server::{
     Server, Settings,
+    answers::{Answers, Settled},
     client::{ClientId, Groups, Options},
     outbox::{Delivery, Outbox},
 };

@@ -3,6 +3,7 @@
 //! It mirrors `net/xfrm/xfrm_user.c: xfrm_user_rcv_msg` and `net/netlink/af_netlink.c: netlink_rcv_skb`. Who may connect is its
 //! caller's matter: whoever reaches [`Server::handle`] has CAP_NET_ADMIN.
 
+pub(crate) mod answers;
 pub(crate) mod client;
 pub(crate) mod outbox;
 

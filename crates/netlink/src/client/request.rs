@@ -23,9 +23,15 @@ impl Request {
     /// A request without a body, from port 0 and with number 0.
     #[must_use]
     pub fn new(kind: MessageType, flags: Flags) -> Self {
+        Self::numbered(kind as u16, flags)
+    }
+
+    /// The same, of another protocol than `NETLINK_XFRM`.
+    #[must_use]
+    pub fn numbered(kind: u16, flags: Flags) -> Self {
         let flags = (flags | Flags::REQUEST).bits();
         let mut request = Self { bytes: Zeroizing::new(Vec::with_capacity(CAPACITY)) };
-        request.append(Header { len: 0, kind: kind as u16, flags, seq: 0, pid: 0 }.as_bytes());
+        request.append(Header { len: 0, kind, flags, seq: 0, pid: 0 }.as_bytes());
         request.measure();
         request
     }

@@ -1,0 +1,67 @@
+//! Counters by name: an attribute of our own in answers of protocols that have none, or none with such names.
+//!
+//! A nest of attributes of type 1; each is a `u64` and the name behind it.
+
+use crate::attribute::RawAttributes;
+use crate::message::aligned;
+
+/// The type of each counter's attribute.
+const COUNT: u16 = 1;
+
+/// What was counted under which name, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts(pub Vec<(String, u64)>);
+
+impl Counts {
+    /// Those in a nest's value; what is no counter is passed over.
+    #[must_use]
+    pub fn decode(value: &[u8]) -> Self {
+        let counters = RawAttributes::of(value).filter(|attribute| attribute.kind == COUNT);
+        Self(
+            counters
+                .filter_map(|attribute| {
+                    let (count, name) = attribute.value.split_first_chunk()?;
+                    let name = String::from_utf8_lossy(name).into_owned();
+                    Some((name, u64::from_ne_bytes(*count)))
+                })
+                .collect(),
+        )
+    }
+
+    /// The nest's value.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        for (name, count) in &self.0 {
+            let len = 4 + 8 + name.len();
+            // Names are a few words.
+            out.extend(u16::try_from(len).unwrap_or(u16::MAX).to_ne_bytes());
+            out.extend(COUNT.to_ne_bytes());
+            out.extend(count.to_ne_bytes());
+            out.extend(name.as_bytes());
+            out.resize(aligned(out.len()), 0);
+        }
+        out
+    }
+
+    /// What was counted under a name.
+    #[must_use]
+    pub fn of(&self, name: &str) -> Option<u64> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, count)| *count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let counts =
+            Counts(vec![("packets".to_owned(), u64::MAX), ("a".to_owned(), 0), (String::new(), 3)]);
+        assert_eq!(Counts::decode(&counts.encode()), counts);
+        assert_eq!((counts.of("a"), counts.of("b")), (Some(0), None));
+        let cut = counts.encode();
+        (0..cut.len()).for_each(|len| assert!(Counts::decode(&cut[..len]).0.len() <= 3));
+    }
+}

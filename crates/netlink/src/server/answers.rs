@@ -1,0 +1,168 @@
+//! Answers to requests of other protocols than `NETLINK_XFRM`, whose server is elsewhere: what comes around the answers is the same
+//! (`net/netlink/af_netlink.c: netlink_rcv_skb`).
+
+use super::{
+    client::{ClientId, Options},
+    reply,
+};
+use crate::{
+    Datagram, Refusal,
+    datagram::DUMP_LEN,
+    message::{DONE, Flags, LOWEST_TYPE, Message, Messages},
+};
+
+/// What is sent to one client, in order.
+#[derive(Debug)]
+pub struct Answers {
+    client: ClientId,
+    options: Options,
+    datagrams: Vec<Datagram>,
+}
+
+/// What became of a request that was not refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// It was carried out, and is acknowledged if it asked for that.
+    Done,
+    /// It was a dump, which has its own end.
+    Dumped,
+}
+
+impl Answers {
+    /// The answers to a client's datagram: `act` is called for each request in it.
+    pub fn to(
+        datagram: &[u8],
+        client: ClientId,
+        options: Options,
+        mut act: impl FnMut(&Message<'_>, &mut Self) -> Result<Settled, Refusal>,
+    ) -> impl Iterator<Item = Datagram> {
+        let mut answers = Self { client, options, datagrams: Vec::new() };
+        for message in Messages::of(datagram) {
+            let is_request =
+                message.flags().contains(Flags::REQUEST) && message.header.kind >= LOWEST_TYPE;
+            let settled = if is_request { act(&message, &mut answers) } else { Ok(Settled::Done) };
+            answers.settle(message, &settled);
+        }
+        answers.datagrams.into_iter()
+    }
+
+    /// Puts one message of content.
+    pub fn content(&mut self, request: &Message<'_>, kind: u16, body: &[u8]) {
+        self.begin(request, kind, Flags::empty()).put_bytes(body);
+    }
+
+    /// Puts all messages of a dump, and its end.
+    pub fn dump(
+        &mut self,
+        request: &Message<'_>,
+        kind: u16,
+        bodies: impl Iterator<Item = Vec<u8>>,
+    ) -> Settled {
+        self.datagrams.push(Datagram::for_dump());
+        for body in bodies {
+            self.more(request, kind).put_bytes(&body);
+        }
+        self.more(request, DONE).put(&0_i32);
+        Settled::Dumped
+    }
+
+    fn settle(&mut self, message: Message<'_>, settled: &Result<Settled, Refusal>) {
+        let (client, options) = (self.client, self.options);
+        match settled {
+            Err(refusal) => {
+                self.datagrams.push(reply::refuse(client, options, message, refusal));
+            }
+            Ok(Settled::Done) if message.flags().contains(Flags::ACK) => {
+                self.datagrams.push(reply::acknowledge(client, options, message, None));
+            }
+            Ok(Settled::Done | Settled::Dumped) => {}
+        }
+    }
+
+    /// Begins a datagram with one message.
+    fn begin(&mut self, request: &Message<'_>, kind: u16, flags: Flags) -> &mut Datagram {
+        self.datagrams.push(Datagram::new());
+        self.append(request, kind, flags)
+    }
+
+    /// Begins a message of a dump, in the last datagram if there is room.
+    fn more(&mut self, request: &Message<'_>, kind: u16) -> &mut Datagram {
+        if self.datagrams.last().is_none_or(|last| last.len() + ROOM > DUMP_LEN) {
+            self.datagrams.push(Datagram::for_dump());
+        }
+        self.append(request, kind, Flags::MULTI)
+    }
+
+    fn append(&mut self, request: &Message<'_>, kind: u16, flags: Flags) -> &mut Datagram {
+        let (seq, pid) = (request.header.seq, self.client.port);
+        let end = self.datagrams.len() - 1;
+        self.datagrams[end].begin(kind, flags.bits(), seq, pid)
+    }
+}
+
+/// What is left free for the next message of a dump; a longer one makes its datagram longer.
+const ROOM: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{client::Reply, refusal::number};
+
+    fn request(kind: u16, flags: u16, seq: u32) -> Vec<u8> {
+        let mut bytes = 16_u32.to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(flags.to_ne_bytes());
+        bytes.extend(seq.to_ne_bytes());
+        bytes.extend(0_u32.to_ne_bytes());
+        bytes
+    }
+
+    fn answered(datagram: &[u8]) -> Vec<Vec<u8>> {
+        let client = ClientId { connection: 1, port: 77 };
+        let answers = Answers::to(datagram, client, Options::EXT_ACK, |message, answers| {
+            match message.header.kind {
+                0x20 => Ok(Settled::Done),
+                0x21 => {
+                    answers.content(message, 0x55, b"one");
+                    Ok(Settled::Done)
+                }
+                0x22 => Ok(answers.dump(message, 0x55, (0..9).map(|at| vec![at; 600]))),
+                _ => Err(Refusal::new(number::EINVAL, "no such thing")),
+            }
+        });
+        answers.map(|datagram| datagram.bytes().to_vec()).collect()
+    }
+
+    #[test]
+    fn requests_are_acknowledged_refused_and_dumped() {
+        let all = [
+            request(0x20, 1, 1),
+            request(0x20, 5, 2),
+            request(3, 5, 3),
+            request(0x20, 4, 4),
+            request(0x99, 1, 5),
+            request(0x21, 1, 6),
+        ];
+        let answers = answered(&all.concat());
+        let messages: Vec<_> =
+            answers.iter().map(|bytes| Messages::of(bytes).next().unwrap()).collect();
+        let seen: Vec<_> = messages.iter().map(|m| (m.header.seq, m.header.kind)).collect();
+        assert_eq!(seen, [(2, 2), (3, 2), (4, 2), (5, 2), (6, 0x55)]);
+        assert!(messages.iter().all(|message| message.header.pid == 77));
+        assert_eq!(Reply::of(&messages[0]), Reply::Done { warning: None });
+        let Reply::Refused(refusal) = Reply::of(&messages[3]) else { panic!("not refused") };
+        assert_eq!((refusal.errno, refusal.text.as_deref()), (22, Some("no such thing")));
+    }
+
+    #[test]
+    fn a_dump_is_parts_and_an_end() {
+        let parts = answered(&request(0x22, 0x301, 9));
+        assert!(parts.len() > 1 && parts.iter().all(|part| part.len() <= DUMP_LEN));
+        let kinds: Vec<_> = parts
+            .iter()
+            .flat_map(|part| Messages::of(part))
+            .map(|message| (message.header.kind, message.header.flags))
+            .collect();
+        assert_eq!(kinds, [vec![(0x55, 2); 9], vec![(DONE, 2)]].concat());
+    }
+}
