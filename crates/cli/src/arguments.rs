@@ -27,6 +27,10 @@ pub(crate) enum Command {
     Stat(StatOptions),
     /// List and change states and policies, as `ip xfrm` does; watch events.
     Xfrm(XfrmOptions),
+    /// List, add and delete FOU and GUE receive ports, as `ip fou` does.
+    Fou(FouOptions),
+    /// List, add, change and delete tunnels, as `ip link` does for ipip, sit, gre, ip6tnl and ip6gre.
+    Link(LinkOptions),
     /// Run an unmodified XFRM program (ip, an IKE daemon) with the gateway in the kernel's place.
     Exec(ExecOptions),
     /// Show two gateways in network namespaces carrying real traffic; needs no set-up.
@@ -40,6 +44,12 @@ pub(crate) enum Command {
     /// What may come next behind `uxfrm xfrm`: for the completion scripts.
     #[command(hide = true)]
     CompleteXfrm(XfrmOptions),
+    /// What may come next behind `uxfrm fou`.
+    #[command(hide = true)]
+    CompleteFou(FouOptions),
+    /// What may come next behind `uxfrm link`.
+    #[command(hide = true)]
+    CompleteLink(LinkOptions),
 }
 
 /// Options of `uxfrm run`.
@@ -77,6 +87,24 @@ pub(crate) struct StatOptions {
 #[command(disable_help_flag = true, disable_version_flag = true)]
 pub(crate) struct XfrmOptions {
     /// What `ip xfrm` takes, with the options of `ip` (-s, -d, -o, -j, -4, -6, -batch FILE …) before it.
+    #[arg(value_name = "WORDS", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) words: Vec<String>,
+}
+
+/// Options of `uxfrm fou`.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true, disable_version_flag = true)]
+pub(crate) struct FouOptions {
+    /// What `ip fou` takes, with the options of `ip` (-s, -j, -6, -batch FILE …) before it.
+    #[arg(value_name = "WORDS", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) words: Vec<String>,
+}
+
+/// Options of `uxfrm link`.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true, disable_version_flag = true)]
+pub(crate) struct LinkOptions {
+    /// What `ip link` takes about tunnels, with the options of `ip` (-s, -o, -j, -batch FILE …) before it.
     #[arg(value_name = "WORDS", trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) words: Vec<String>,
 }
@@ -214,6 +242,17 @@ mod tests {
             let words = line.split(' ').skip(2);
             assert!(options.words.iter().map(String::as_str).eq(words), "{line}");
         }
+    }
+
+    #[test]
+    fn all_words_behind_fou_and_link_are_theirs() {
+        let Ok(Command::Fou(options)) = parse("uxfrm fou -s show --help") else {
+            panic!("not a fou")
+        };
+        assert_eq!(options.words, ["-s", "show", "--help"]);
+        let line = "uxfrm link add t type gre key 5 --help";
+        let Ok(Command::Link(options)) = parse(line) else { panic!("not a link") };
+        assert_eq!(options.words.len(), 7);
     }
 
     #[test]

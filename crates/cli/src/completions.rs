@@ -1,5 +1,5 @@
 //! `uxfrm completions SHELL`: the script that a shell completes `uxfrm` with. The outer command line comes from clap's
-//! description of it; what stands behind `uxfrm xfrm` is asked of the binary, which has the grammar's tables.
+//! description of it; what stands behind `uxfrm xfrm`, `fou` and `link` is asked of the binary, which has the grammars' tables.
 
 use std::io::{self, Write as _};
 
@@ -26,9 +26,9 @@ pub(crate) fn execute(options: &CompletionsOptions) -> anyhow::Result<()> {
 /// Bash breaks words at `(` and `,` only where they are not quoted, and algorithms' names have both.
 const BASH: &str = r#"
 _uxfrm_words() {
-    if [[ ${COMP_WORDS[1]} == xfrm && $COMP_CWORD -ge 2 ]]; then
+    if [[ ${COMP_WORDS[1]} == @(xfrm|fou|link) && $COMP_CWORD -ge 2 ]]; then
         local IFS=$'\n'
-        COMPREPLY=($("${COMP_WORDS[0]}" complete-xfrm -- "${COMP_WORDS[@]:2:COMP_CWORD-1}" 2>/dev/null))
+        COMPREPLY=($("${COMP_WORDS[0]}" "complete-${COMP_WORDS[1]}" -- "${COMP_WORDS[@]:2:COMP_CWORD-1}" 2>/dev/null))
         [[ ${#COMPREPLY[@]} -eq 0 ]] || COMPREPLY=($(printf '%q\n' "${COMPREPLY[@]}"))
     else
         _uxfrm "$@"
@@ -39,9 +39,9 @@ complete -F _uxfrm_words -o bashdefault -o default uxfrm
 
 const ZSH: &str = r#"
 _uxfrm_words() {
-    if [[ ${words[2]} == xfrm ]] && (( CURRENT >= 3 )); then
+    if [[ ${words[2]} == (xfrm|fou|link) ]] && (( CURRENT >= 3 )); then
         local -a found
-        found=("${(@f)$("${words[1]}" complete-xfrm -- "${(@)words[3,CURRENT]}" 2>/dev/null)}")
+        found=("${(@f)$("${words[1]}" "complete-${words[2]}" -- "${(@)words[3,CURRENT]}" 2>/dev/null)}")
         compadd -a found
     else
         _uxfrm "$@"
@@ -51,9 +51,9 @@ compdef _uxfrm_words uxfrm
 "#;
 
 const FISH: &str = r#"
-function __uxfrm_xfrm_words
+function __uxfrm_grammar_words
     set -l words (commandline -opc) (commandline -ct)
-    $words[1] complete-xfrm -- $words[3..-1] 2>/dev/null
+    $words[1] complete-$words[2] -- $words[3..-1] 2>/dev/null
 end
-complete -c uxfrm -n "__fish_seen_subcommand_from xfrm" -f -a "(__uxfrm_xfrm_words)"
+complete -c uxfrm -n "__fish_seen_subcommand_from xfrm fou link" -f -a "(__uxfrm_grammar_words)"
 "#;

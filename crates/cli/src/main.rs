@@ -1,7 +1,7 @@
 //! The `uxfrm` command: a thin door to the crates behind it.
 //!
 //! Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrong usage, 130 interrupted by Ctrl-C. `uxfrm exec` has its command's,
-//! and 125 to 127 where that did not start ([`exec`]); `uxfrm xfrm` has iproute2's.
+//! and 125 to 127 where that did not start ([`exec`]); `uxfrm xfrm`, `fou` and `link` have iproute2's.
 
 #![forbid(unsafe_code)]
 
@@ -15,6 +15,8 @@ mod log;
 mod man;
 mod run;
 mod stat;
+mod tunnels;
+mod world;
 mod xfrm;
 
 use std::io::{self, Write};
@@ -23,6 +25,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use arguments::{Arguments, Command};
+use tunnels::Object;
 use uxfrm_io::huge_pages::HugePages;
 
 /// Policies, states and flow caches are tables that are read at random.
@@ -52,7 +55,11 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Completions(options) => completions::execute(&options),
         Command::Man(options) => man::execute(&options),
         Command::CompleteXfrm(options) => xfrm::complete(&options),
+        Command::CompleteFou(options) => tunnels::complete(Object::Fou, &options.words),
+        Command::CompleteLink(options) => tunnels::complete(Object::Link, &options.words),
         Command::Xfrm(options) => return Ok(ExitCode::from(xfrm::execute(&options))),
+        Command::Fou(options) => return Ok(tunnels::execute(Object::Fou, &options.words)),
+        Command::Link(options) => return Ok(tunnels::execute(Object::Link, &options.words)),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

@@ -1,5 +1,5 @@
-//! `uxfrm man [DIRECTORY]`: manual pages of section 8, from clap's description of the command line and the grammar of
-//! `ip xfrm`.
+//! `uxfrm man [DIRECTORY]`: manual pages of section 8, from clap's description of the command line and the grammars of
+//! `ip xfrm`, `ip fou` and `ip link`.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -43,8 +43,12 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
     let name = page_name(command).to_owned();
     let mut page = Vec::new();
     Man::new(command.clone()).title(name.to_uppercase()).section(SECTION).render(&mut page)?;
-    if command.get_name() == "xfrm" {
-        page.extend_from_slice(help::manual().as_bytes());
+    match command.get_name() {
+        "xfrm" => page.extend_from_slice(help::manual().as_bytes()),
+        object @ ("fou" | "link") => {
+            page.extend_from_slice(uxfrm_link::help::manual(object).as_bytes());
+        }
+        _no_grammar => {}
     }
     Ok(page)
 }
@@ -64,6 +68,6 @@ mod tests {
             let text = String::from_utf8(page(one).unwrap()).unwrap();
             assert!(text.contains(".TH") && text.contains(".SH SYNOPSIS"), "{name}");
         }
-        assert!(!first.contains("complete-xfrm"));
+        assert!(!first.contains("complete-"));
     }
 }

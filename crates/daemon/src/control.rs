@@ -1,4 +1,4 @@
-//! The control socket: a Unix seqpacket socket on which `NETLINK_XFRM` is spoken byte for byte.
+//! The control socket: a Unix seqpacket socket on which `NETLINK_XFRM` is spoken byte for byte, and for tunnels generic netlink and rtnetlink.
 //!
 //! Its name is abstract, so each network namespace has its own; a path can be configured. This module owns connections,
 //! permissions and queues; what the messages mean is behind `Protocol`. It promises that no client holds up another
@@ -33,10 +33,11 @@ use nix::{
 use zeroize::Zeroize as _;
 
 use client::Client;
+pub(crate) use greeting::Dialect;
 use greeting::Greeting;
 use listener::{Accepted, Listener};
 pub(crate) use protocol::{ClientId, Identity, Outbox, Protocol};
-pub use reach::{connect, reach};
+pub use reach::{Spoken, connect, reach, speak};
 use rhythm::Rhythm;
 pub(crate) use xfrm::{Serving, Xfrm};
 

@@ -111,7 +111,7 @@ struct Gateway {
     database: Database,
     following: Following,
     lanes: Vec<Running>,
-    tunnels: Option<Carrying>,
+    tunnels: Carrying,
     drops: Vec<Arc<Drops>>,
     caches: Vec<Arc<CacheCounts>>,
     events: Receiver<Event>,
@@ -159,7 +159,7 @@ impl Gateway {
         let following = Following::new(reservations, guard, routes);
         let xfrm = Xfrm::new(config.control.acquire_expires.get()).context("no random numbers")?;
         let keepalives = Keepalives::new(config.wire.mark.get());
-        let tunnels = None;
+        let tunnels = Carrying::default();
         Ok(Self {
             database,
             following,
@@ -194,15 +194,15 @@ impl Gateway {
             let patience = self.patience();
             let ready = self.poller.wait(Some(patience))?;
             if ready.has(STAT) {
-                let tunnels = self.tunnels.as_ref().map(Carrying::counts).unwrap_or_default();
+                let tunnels = self.tunnels.counts();
                 stat.answer(|| (self.counts(), tunnels.clone(), stat::caches(&self.caches)));
             }
             if ready.has(NETWORK) {
                 self.following.look_around(&self.network, &mut self.database);
             }
             if let Some(control) = control.as_mut().filter(|_| ready.has(CONTROL)) {
-                let Self { xfrm, database, following, .. } = self;
-                let mut serving = Serving { xfrm, database, following };
+                let Self { xfrm, database, following, tunnels, .. } = self;
+                let mut serving = Serving { xfrm, database, following, tunnels };
                 control.serve(&mut serving).context("the control socket is broken")?;
             }
             while ready.has(SIGNALS)
@@ -216,9 +216,10 @@ impl Gateway {
                 }
             }
             self.keep_time(control.as_deref_mut());
-            let tunnels_end = self.tunnels.as_ref().is_some_and(Carrying::has_ended);
+            self.tunnels.look_after();
             let lane_ends = self.lanes.iter().any(Running::has_ended);
-            anyhow::ensure!(!lane_ends && !tunnels_end, "a worker ended by itself");
+            let ends = lane_ends || self.tunnels.has_ended();
+            anyhow::ensure!(!ends, "a worker ended by itself");
         }
     }
 
@@ -271,7 +272,7 @@ impl Gateway {
     fn stop(self) -> anyhow::Result<()> {
         let (guard, reservations) = self.following.close_routes()?;
         self.lanes.into_iter().try_for_each(Running::stop)?;
-        self.tunnels.map_or(Ok(()), Carrying::stop)?;
+        self.tunnels.stop()?;
         guard.map_or(Ok(()), Guard::close)?;
         reservations
             .close(&self.database.snapshot().sad)

@@ -1,118 +1,206 @@
-//! The tunnels of a gateway: batch files of `ip fou` and `ip link` lines, and what they come to: TUNs, sockets, a thread.
+//! The tunnels of a gateway while it runs: what there is, added and removed by batch files and by clients, each a TUN of its name.
 //!
-//! Each tunnel is a TUN of its name, up from the start, without addresses and routes: those are the user's own (`ip addr`, `ip route`).
-//! A tunnel without `local` gets the address that the way to its other end has when the gateway starts.
+//! Whoever asks is answered when it is done: a receive port's socket is bound, a tunnel's TUN is there or gone. One thread carries all of them; it
+//! starts with the first and is told of each change between two batches, so that the others go on. TUNs and sockets are opened and closed here, where
+//! nothing waits for packets.
 //!
-//! Not here yet: changing them while the gateway runs (`uxfrm fou`, `uxfrm link`, `uxfrm exec -- ip fou`), receive ports with `dev`,
-//! and what neither a tunnel nor ESP is behind a receive port: it is counted as `tunnel_in_unclaimed`.
+//! A tunnel without `local` gets the address that the way to its other end has at that moment. Addresses and routes are the user's own (`ip addr`,
+//! `ip route`), and so is the TUN: `ip link del` of it deletes the tunnel.
 
-use std::{fmt::Write as _, fs, net::SocketAddr, path::PathBuf, sync::Arc};
+mod counts;
+mod fault;
+mod generic;
+mod opening;
+mod plan;
+mod route;
 
-use anyhow::{Context as _, bail};
-use uxfrm_io::{Port, Raw, RawOptions, Rtnetlink, Tun, TunOptions, Udp, UdpOptions, random};
-use uxfrm_link::{Command, Fou, Link, TunnelLink};
+use std::sync::Arc;
+
+use uxfrm_io::Rtnetlink;
+use uxfrm_link::TunnelLink;
+use uxfrm_netlink::{Answers, ClientId, Datagram, Options, Refusal};
 use uxfrm_packet::{Protocol, Version};
-use uxfrm_runtime::{Interface, Running, Sockets, TunnelLane, egress};
+use uxfrm_runtime::{
+    Change, Incoming, Interface, Running, SocketCounts, Sockets, Source, TunnelControl,
+    TunnelCounts, TunnelLane,
+};
 use uxfrm_tunnel::{
-    Config, DropReason, Ports, Tunnel, Tunnels,
-    counters::{Drops, Traffic},
+    Config, Port, PortIdentity, PortRequest, Ports, Tunnel, Tunnels, counters::Drops,
 };
 
-use crate::gateway::bring_up;
+pub(crate) use self::plan::Plan;
+use crate::control::{Dialect, Identity};
 
-/// What the network takes towards who knows where.
-const USUAL_MTU: usize = 1500;
-/// `IPPROTO_RAW`: a socket that only sends.
-const SENDS_ONLY: Protocol = Protocol(255);
+const EEXIST: i32 = 17;
+const ENODEV: i32 = 19;
+const EOPNOTSUPP: i32 = 95;
 
-/// Tunnels and receive ports as batch files describe them; they can be, all together.
+/// All tunnels and receive ports.
 #[derive(Debug, Default)]
-pub(crate) struct Plan {
-    ports: Ports,
-    links: Vec<TunnelLink>,
-}
-
-/// Tunnels that run.
-#[derive(Debug)]
 pub(crate) struct Carrying {
-    lane: Running,
-    drops: Arc<Drops>,
-    traffic: Vec<(String, Arc<Traffic>)>,
+    tunnels: Tunnels,
+    ports: Ports,
+    interfaces: Vec<Opened>,
+    sockets: Vec<(Source, Arc<SocketCounts>)>,
+    worker: Option<Worker>,
 }
 
-impl Plan {
-    /// Reads batch files, in order.
-    ///
-    /// # Errors
-    /// All that is wrong with them, a line each.
-    pub(crate) fn read(files: &[PathBuf]) -> anyhow::Result<Self> {
-        let (mut plan, mut faults) = (Self::default(), Vec::new());
-        let mut tunnels = Tunnels::new();
-        for file in files {
-            let text = fs::read_to_string(file)
-                .with_context(|| format!("can't read {}", file.display()))?;
-            for located in uxfrm_link::lines(&text) {
-                let done = located
-                    .command
-                    .map_err(anyhow::Error::from)
-                    .and_then(|command| plan.run(command, &mut tunnels));
-                let place = format!("{}:{}", file.display(), located.line);
-                faults.extend(done.err().map(|fault| format!("{place}: {fault:#}")));
-            }
-        }
-        if faults.is_empty() { Ok(plan) } else { bail!(faults.join("\n")) }
-    }
+/// The interface of a tunnel.
+#[derive(Debug)]
+struct Opened {
+    name: String,
+    index: u32,
+    counts: Arc<TunnelCounts>,
+}
 
-    fn run(&mut self, command: Command, tunnels: &mut Tunnels) -> anyhow::Result<()> {
-        match command {
-            Command::Fou(Fou::Add(port)) => {
-                if port.device.is_some() {
-                    bail!("fou: dev is not supported by uxfrm yet");
-                }
-                self.ports.add(uxfrm_tunnel::Port::of(&port.request)?)?;
-            }
-            Command::Link(Link::Add(link)) => {
-                tunnels.add(Tunnel::new(&link.name, link.config.clone())?)?;
-                self.links.push(link);
-            }
-            Command::Fou(Fou::Delete(_)) | Command::Link(Link::Change(_) | Link::Delete { .. }) => {
-                bail!("a configuration only adds");
-            }
-        }
-        Ok(())
-    }
+/// The thread that carries them.
+#[derive(Debug)]
+struct Worker {
+    lane: Running,
+    control: TunnelControl,
+    drops: Arc<Drops>,
+}
 
-    /// Opens TUNs and sockets and starts the thread; `None` where there is nothing to do.
-    ///
-    /// # Errors
-    /// The kernel's; what was to be done is in the text.
-    pub(crate) fn start(self) -> anyhow::Result<Option<Carrying>> {
-        if self.links.is_empty() && self.ports.iter().next().is_none() {
-            return Ok(None);
-        }
-        let mut rtnetlink = Rtnetlink::open()?;
-        let mut tunnels = Tunnels::new();
-        let mut interfaces = Vec::new();
-        for link in &self.links {
-            let tunnel = tunnels.add(Tunnel::new(&link.name, link.config.clone())?)?;
-            interfaces.push(interface(link, tunnel, &mut rtnetlink)?);
-        }
-        let traffic = interfaces
-            .iter()
-            .map(|interface| (interface.tunnel.name().to_owned(), Arc::clone(&interface.traffic)))
-            .collect();
-        let sockets = sockets(&self)?;
-        let lane = TunnelLane::new(tunnels, self.ports, interfaces, sockets)?;
+impl Worker {
+    fn start() -> Result<Self, Refusal> {
+        let errors = vec![
+            opening::raw(Version::V4, Protocol::ICMP)?,
+            opening::raw(Version::V6, Protocol::ICMPV6)?,
+        ];
+        let outgoing = [opening::sending(Version::V4)?, opening::sending(Version::V6)?];
+        let sockets = Sockets { incoming: Vec::new(), errors, outgoing };
+        let (lane, control) = TunnelLane::new(sockets).map_err(fault::of_worker)?;
         let drops = lane.drops();
-        let lane = Running::start(lane, "uxfrm-tunnels".to_owned(), None)?;
-        Ok(Some(Carrying { lane, drops, traffic }))
+        let lane = Running::start(lane, "uxfrm-tunnels".to_owned(), None)
+            .map_err(|error| fault::of_system(&error, "a thread for tunnels"))?;
+        Ok(Self { lane, control, drops })
     }
 }
 
 impl Carrying {
+    /// Adds a receive port (`net/ipv4/fou_core.c: fou_create`).
+    ///
+    /// # Errors
+    /// The kernel's errno: `EALREADY` when it is there, `EADDRINUSE` when the UDP port is taken, `EINVAL` for what can't be.
+    pub(crate) fn add_port(&mut self, request: &PortRequest) -> Result<(), Refusal> {
+        let port = Port::of(request).map_err(fault::of_tunnel)?;
+        let mut ports = self.ports.clone();
+        ports.add(port).map_err(fault::of_tunnel)?;
+        let incoming = Incoming {
+            source: Source::Datagrams(port.identity),
+            port: opening::datagrams(&port.identity)?,
+            counts: Arc::default(),
+        };
+        self.order(self.tunnels.clone(), ports, vec![Change::Listen(incoming)])
+    }
+
+    /// Deletes a receive port; its socket is closed.
+    ///
+    /// # Errors
+    /// `EINVAL` when it is not there.
+    pub(crate) fn delete_port(&mut self, request: &PortRequest) -> Result<(), Refusal> {
+        let identity = PortIdentity::of(request).map_err(fault::of_tunnel)?;
+        let mut ports = self.ports.clone();
+        ports.delete(&identity).map_err(fault::of_tunnel)?;
+        let leave = vec![Change::Leave(Source::Datagrams(identity))];
+        self.order(self.tunnels.clone(), ports, leave)
+    }
+
+    /// Adds a tunnel and its TUN.
+    ///
+    /// # Errors
+    /// `EEXIST` when a tunnel has these ends or an interface this name; what the kernel or [`uxfrm_tunnel`] does not take.
+    pub(crate) fn add_link(&mut self, link: &TunnelLink) -> Result<(), Refusal> {
+        let tunnel = Tunnel::new(&link.name, link.config.clone()).map_err(fault::of_tunnel)?;
+        let mut tunnels = self.tunnels.clone();
+        let tunnel = tunnels.add(tunnel).map_err(fault::of_tunnel)?;
+        let mut rtnetlink = Rtnetlink::open().map_err(fault::of_rtnetlink)?;
+        // Opening it would take over a persistent TUN of that name.
+        if rtnetlink.link(&link.name).is_ok() {
+            return Err(Refusal::bare(EEXIST));
+        }
+        let route = opening::route(tunnel, link.mtu, &mut rtnetlink)?;
+        let (tun, index) = opening::tun(link, &route, &mut rtnetlink)?;
+        let counts: Arc<TunnelCounts> = Arc::default();
+        let interface = Interface { route, port: tun, counts: Arc::clone(&counts) };
+        let mut changes = self.sockets_for(&tunnels)?;
+        changes.push(Change::Open(interface));
+        self.order(tunnels, self.ports.clone(), changes)?;
+        self.interfaces.push(Opened { name: link.name.clone(), index, counts });
+        Ok(())
+    }
+
+    /// Puts another tunnel in the place of the one of its name; the TUN stays.
+    ///
+    /// # Errors
+    /// `ENODEV` when there is none, `EOPNOTSUPP` when it is of another kind, `EEXIST` when another has these ends.
+    pub(crate) fn change_link(&mut self, link: &TunnelLink) -> Result<(), Refusal> {
+        let before = self.tunnels.named(&link.name).ok_or(Refusal::bare(ENODEV))?;
+        if before.config().kind != link.config.kind {
+            return Err(Refusal::bare(EOPNOTSUPP));
+        }
+        let index = self.index_of(&link.name)?;
+        let (tunnel, overhead) = (Tunnel::new(&link.name, link.config.clone()), before.overhead());
+        let mut tunnels = self.tunnels.clone();
+        let tunnel = tunnels.change(tunnel.map_err(fault::of_tunnel)?).map_err(fault::of_tunnel)?;
+        let mut rtnetlink = Rtnetlink::open().map_err(fault::of_rtnetlink)?;
+        let now = rtnetlink.link_of_index(index).map_err(fault::of_rtnetlink)?.mtu;
+        let kept = (tunnel.overhead() == overhead).then(|| u16::try_from(now).ok()).flatten();
+        let route = opening::route(tunnel, link.mtu.or(kept), &mut rtnetlink)?;
+        opening::adjust(index, &route, link.admin, &mut rtnetlink)?;
+        let mut changes = self.sockets_for(&tunnels)?;
+        changes.push(Change::Alter(route));
+        self.order(tunnels, self.ports.clone(), changes)
+    }
+
+    /// Deletes a tunnel and its TUN.
+    ///
+    /// # Errors
+    /// `ENODEV` when there is none.
+    pub(crate) fn delete_link(&mut self, name: &str) -> Result<(), Refusal> {
+        let mut tunnels = self.tunnels.clone();
+        tunnels.delete(name).map_err(fault::of_tunnel)?;
+        let mut changes = vec![Change::Close(name.to_owned())];
+        changes.extend(self.sockets_for(&tunnels)?);
+        self.order(tunnels, self.ports.clone(), changes)?;
+        self.interfaces.retain(|opened| opened.name != name);
+        Ok(())
+    }
+
+    /// Deletes the tunnels whose TUNs somebody else has deleted.
+    pub(crate) fn look_after(&mut self) {
+        let gone = self.interfaces.iter().filter(|opened| opened.counts.is_gone());
+        let gone: Vec<String> = gone.map(|opened| opened.name.clone()).collect();
+        for name in gone {
+            if let Err(refusal) = self.delete_link(&name) {
+                tracing::warn!(
+                    name,
+                    refusal = fault::words(&refusal),
+                    "a tunnel without TUN stays"
+                );
+            }
+        }
+    }
+
+    /// The answers to a client that does not speak of states and policies.
+    pub(crate) fn answer(
+        &mut self,
+        connection: u32,
+        identity: Identity,
+        datagram: &[u8],
+    ) -> impl Iterator<Item = Datagram> {
+        self.look_after();
+        let client = ClientId { connection, port: identity.port };
+        let options = Options::from_bits_truncate(identity.options);
+        Answers::to(datagram, client, options, move |message, answers| match identity.dialect {
+            Dialect::Generic => generic::act(self, message, answers),
+            Dialect::Route | Dialect::Xfrm => route::act(self, message, answers),
+        })
+    }
+
     /// Whether the thread ended by itself.
     pub(crate) fn has_ended(&self) -> bool {
-        self.lane.has_ended()
+        self.worker.as_ref().is_some_and(|worker| worker.lane.has_ended())
     }
 
     /// Ends the thread; the TUNs go with it.
@@ -120,96 +208,67 @@ impl Carrying {
     /// # Errors
     /// What ended it before it was told to.
     pub(crate) fn stop(self) -> anyhow::Result<()> {
-        Ok(self.lane.stop()?)
+        Ok(self.worker.map_or(Ok(()), |worker| worker.lane.stop())?)
     }
 
-    /// A line for each drop reason, and for each tunnel what it carried, in the form of `/proc/net/xfrm_stat`.
-    pub(crate) fn counts(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string does not fail.
-        for reason in DropReason::ALL {
-            let _ = writeln!(text, "{:<32}\t{}", reason.as_str(), self.drops.of(*reason));
-        }
-        for (name, traffic) in &self.traffic {
-            for (way, count) in [("sent", &traffic.sent), ("received", &traffic.received)] {
-                let (packets, bytes) = count.read();
-                let _ = writeln!(text, "{:<32}\t{packets}", format!("tunnel_{name}_{way}_packets"));
-                let _ = writeln!(text, "{:<32}\t{bytes}", format!("tunnel_{name}_{way}_bytes"));
+    fn index_of(&self, name: &str) -> Result<u32, Refusal> {
+        let opened = self.interfaces.iter().find(|opened| opened.name == name);
+        opened.map(|opened| opened.index).ok_or(Refusal::bare(ENODEV))
+    }
+
+    /// What has to be different about raw sockets for these tunnels.
+    fn sockets_for(&self, tunnels: &Tunnels) -> Result<Vec<Change>, Refusal> {
+        let wanted = protocols(tunnels.iter().map(|tunnel| tunnel.config()));
+        let there: Vec<Source> = self.sockets.iter().map(|(source, _)| *source).collect();
+        let mut changes = Vec::new();
+        for (version, protocol) in &wanted {
+            let source = Source::Protocol(*version, *protocol);
+            if !there.contains(&source) {
+                let port = opening::raw(*version, *protocol)?;
+                changes.push(Change::Listen(Incoming { source, port, counts: Arc::default() }));
             }
         }
-        text
+        let unused = there.into_iter().filter(|source| match source {
+            Source::Protocol(version, protocol) => !wanted.contains(&(*version, *protocol)),
+            Source::Datagrams(_) => false,
+        });
+        changes.extend(unused.map(Change::Leave));
+        Ok(changes)
     }
-}
 
-fn interface(
-    link: &TunnelLink,
-    tunnel: Arc<Tunnel>,
-    rtnetlink: &mut Rtnetlink,
-) -> anyhow::Result<Interface> {
-    let Config { local, remote, .. } = link.config;
-    let way = if remote.is_unspecified() { None } else { rtnetlink.route_to(remote, 0).ok() };
-    let path_mtu =
-        way.as_ref().map_or(USUAL_MTU, |way| usize::try_from(way.mtu).unwrap_or(USUAL_MTU));
-    let local = match way.and_then(|way| way.source) {
-        Some(source) if local.is_unspecified() => source,
-        Some(_) | None => local,
-    };
-    if local.is_unspecified() && needs_local(&link.config) {
-        bail!("tunnel {}: no way leads to {remote}, so it needs a local address", link.name);
+    /// Has the thread make changes, and takes note of them.
+    fn order(
+        &mut self,
+        tunnels: Tunnels,
+        ports: Ports,
+        changes: Vec<Change>,
+    ) -> Result<(), Refusal> {
+        let mut sockets = self.sockets.clone();
+        for change in &changes {
+            match change {
+                Change::Listen(incoming) => {
+                    sockets.push((incoming.source, Arc::clone(&incoming.counts)));
+                }
+                Change::Leave(source) => sockets.retain(|(known, _)| known != source),
+                Change::Open(_) | Change::Alter(_) | Change::Close(_) => {}
+            }
+        }
+        if self.worker.is_none() {
+            self.worker = Some(Worker::start()?);
+        }
+        if let Some(worker) = &self.worker {
+            let ordered = worker.control.order(tunnels.clone(), ports.clone(), changes);
+            ordered.map_err(fault::of_worker)?;
+        }
+        (self.tunnels, self.ports, self.sockets) = (tunnels, ports, sockets);
+        Ok(())
     }
-    let device_mtu = link.mtu.map_or_else(|| tunnel.device_mtu(path_mtu), usize::from);
-    let tun = Tun::open(&TunOptions::new(&link.name))
-        .with_context(|| format!("can't open the TUN {}", link.name))?;
-    bring_up(&tun, u16::try_from(device_mtu).unwrap_or(u16::MAX))
-        .with_context(|| format!("can't bring {} up", link.name))?;
-    Ok(Interface {
-        tunnel,
-        port: Box::new(uxfrm_io::Fitted::new(tun)),
-        local,
-        egress: egress(path_mtu, device_mtu, seed()?),
-        traffic: Arc::default(),
-    })
-}
-
-/// Whether the kernel can't fill in the source address: IPv6 headers have no such thing, and a UDP checksum covers it.
-fn needs_local(config: &Config) -> bool {
-    !config.remote.is_unspecified() && (config.udp.is_some() || config.kind.outer() == Version::V6)
-}
-
-fn seed() -> anyhow::Result<u64> {
-    let [a, b, c, d, e, f, g, h, ..] = random::seed().context("can't get a random seed")?;
-    Ok(u64::from_ne_bytes([a, b, c, d, e, f, g, h]))
-}
-
-/// Raw sockets for the protocols of the tunnels, a UDP socket for each receive port, and those for ICMP and for sending.
-fn sockets(plan: &Plan) -> anyhow::Result<Sockets> {
-    let mut incoming: Vec<(Box<dyn Port>, u32)> = Vec::new();
-    for (version, protocol) in protocols(&plan.links) {
-        incoming.push((raw(version, protocol)?, 0));
-    }
-    for port in plan.ports.iter() {
-        let local = SocketAddr::new(port.identity.local, port.identity.port);
-        let socket = Udp::open(&UdpOptions::new(local))
-            .with_context(|| format!("can't open the receive port {local}"))?;
-        socket.accept_without_checksum().with_context(|| format!("receive port {local}"))?;
-        incoming.push((Box::new(socket), 0));
-    }
-    let errors = vec![raw(Version::V4, Protocol::ICMP)?, raw(Version::V6, Protocol::ICMPV6)?];
-    let outgoing = [raw(Version::V4, SENDS_ONLY)?, raw(Version::V6, SENDS_ONLY)?];
-    Ok(Sockets { incoming, errors, outgoing })
-}
-
-fn raw(version: Version, protocol: Protocol) -> anyhow::Result<Box<dyn Port>> {
-    let port = Raw::open(&RawOptions { protocol, ..RawOptions::new(version) })
-        .with_context(|| format!("can't open a raw socket for {protocol} (needs CAP_NET_RAW)"))?;
-    Ok(Box::new(port))
 }
 
 /// What comes without UDP, each once.
-fn protocols(links: &[TunnelLink]) -> Vec<(Version, Protocol)> {
+fn protocols<'c>(configs: impl Iterator<Item = &'c Config>) -> Vec<(Version, Protocol)> {
     let mut protocols = Vec::new();
-    for link in links {
-        let Config { kind, carries, .. } = link.config;
+    for Config { kind, carries, .. } in configs {
         for version in [Version::V4, Version::V6] {
             let wanted = (kind.outer(), kind.protocol(version));
             if carries.takes(version) && !protocols.contains(&wanted) {
@@ -218,49 +277,4 @@ fn protocols(links: &[TunnelLink]) -> Vec<(Version, Protocol)> {
         }
     }
     protocols
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(text: &str) -> anyhow::Result<Plan> {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("tunnels.batch");
-        fs::write(&file, text).unwrap();
-        Plan::read(&[file])
-    }
-
-    #[test]
-    fn a_batch_file_is_ports_and_tunnels() {
-        let plan = read(
-            "ip fou add port 5555 ipproto 4\nip -6 fou add port 6666 gue\n\
-             ip link add tun1 type ipip remote 10.0.0.2 local 10.0.0.1 encap fou encap-dport 5555\n\
-             ip link add gre1 mtu 1400 type gre remote 10.0.0.2\nip link add sit1 type sit mode any\n",
-        )
-        .unwrap();
-        assert_eq!((plan.ports.iter().count(), plan.links.len()), (2, 3));
-        let wanted: Vec<_> =
-            protocols(&plan.links).into_iter().map(|(_, protocol)| protocol.0).collect();
-        assert_eq!(wanted, [4, 47, 41]);
-    }
-
-    #[test]
-    fn every_mistake_has_its_line() {
-        let text = "fou add port 5 gue\nfou add port 5 ipproto 4\nlink add t type ipip\nlink add t type gre\n\
-                    link del t\nfou add port 6 gue local 10.0.0.1 dev eth0\nlink add u type vxlan\n";
-        let faults = read(text).unwrap_err().to_string();
-        let ends: Vec<_> =
-            faults.lines().map(|line| line.split_once("tunnels.batch:").unwrap().1).collect();
-        assert_eq!(
-            ends,
-            [
-                "2: Operation already in progress",
-                "4: File exists",
-                "5: a configuration only adds",
-                "6: fou: dev is not supported by uxfrm yet",
-                "7: argument \"vxlan\" is wrong: the type is ipip, sit, gre, ip6tnl or ip6gre",
-            ]
-        );
-    }
 }

@@ -43,6 +43,21 @@ impl<'a, 'w> Cursor<'a, 'w> {
         number(word).ok_or_else(|| wrong(word, what))
     }
 
+    /// A number in hexadecimal, with or without `0x`.
+    pub(crate) fn hex<N: TryFrom<u64>>(&mut self, what: &'static str) -> Result<N, Error> {
+        let word = self.next(what)?;
+        let value = u64::from_str_radix(word.strip_prefix("0x").unwrap_or(word), 16);
+        value.ok().and_then(|value| N::try_from(value).ok()).ok_or_else(|| wrong(word, what))
+    }
+
+    /// A TOS or traffic-class byte (`lib/rt_names.c: rtnl_dsfield_a2n`, but without names).
+    pub(crate) fn class(&mut self) -> Result<uxfrm_tunnel::config::Octet, Error> {
+        use uxfrm_tunnel::config::Octet;
+        let inherits = self.skip("inherit");
+        let what = "a TOS byte in hex, or inherit";
+        if inherits { Ok(Octet::Inherit) } else { self.hex(what).map(Octet::Fixed) }
+    }
+
     /// An address; `any` is `None`.
     pub(crate) fn address<A: FromStr>(&mut self, what: &'static str) -> Result<Option<A>, Error> {
         match self.next(what)? {

@@ -48,6 +48,9 @@ pub enum Error {
     /// `fou` with half of the other end.
     #[error("fou: both peer and peer port must be set")]
     FouPeer,
+    /// `fou show` of something.
+    #[error("\"ip fou show\" does not take any arguments.")]
+    FouShow,
     /// A link without name.
     #[error("Not enough information: \"dev\" argument is required.")]
     LinkName,

@@ -1,4 +1,4 @@
-//! `ip fou add|del` (`ip/ipfou.c: fou_parse_opt`).
+//! `ip fou add|del|show` (`ip/ipfou.c: fou_parse_opt`).
 
 use std::net::IpAddr;
 
@@ -13,6 +13,7 @@ const AF_INET6: u8 = 10;
 const DIRECT: u8 = 1;
 const GUE: u8 = 2;
 
+const COMMANDS: &str = "add, del or show";
 const OPTIONS: &str = "port, ipproto, gue, peer, peer_port, local, dev or -6";
 
 /// What is to be done with a receive port.
@@ -22,6 +23,8 @@ pub enum Fou {
     Add(FouPort),
     /// `fou del`
     Delete(FouPort),
+    /// `fou show`
+    Show,
 }
 
 /// A receive port as a line names it.
@@ -34,7 +37,7 @@ pub struct FouPort {
 }
 
 pub(crate) fn read(cursor: &mut Cursor<'_, '_>, is_v6: bool) -> Result<Fou, Error> {
-    let word = cursor.next("add or del")?;
+    let word = cursor.next(COMMANDS)?;
     if is_abbreviation(word, "add") {
         let port = options(cursor, is_v6)?;
         match (port.request.protocol, port.request.kind) {
@@ -44,8 +47,10 @@ pub(crate) fn read(cursor: &mut Cursor<'_, '_>, is_v6: bool) -> Result<Fou, Erro
         }
     } else if is_abbreviation(word, "delete") {
         options(cursor, is_v6).map(Fou::Delete)
+    } else if is_abbreviation(word, "show") {
+        cursor.take().map_or(Ok(Fou::Show), |_| Err(Error::FouShow))
     } else {
-        Err(Error::Command { word: word.to_owned(), known: "add or del" })
+        Err(Error::Command { word: word.to_owned(), known: COMMANDS })
     }
 }
 
@@ -153,6 +158,7 @@ mod tests {
         let line = "fou del port 5555 peer 10.0.0.2 peer_port 9 local 10.0.0.1 dev eth0";
         let device = Some("eth0".to_owned());
         assert_eq!(read(line), Ok(Fou::Delete(FouPort { request: peer, device })));
+        assert_eq!(read("fou s"), Ok(Fou::Show));
     }
 
     #[test]
@@ -167,7 +173,8 @@ mod tests {
             ("fou add port 70000 gue", "argument \"70000\" is wrong: a port, 1 to 65535"),
             ("fou add port 5 ipproto 256", "argument \"256\" is wrong: an IP protocol, 1 to 255"),
             ("fou add port", "Command line is not complete. Expected a port, 1 to 65535"),
-            ("fou show", "Command \"show\" is unknown, try add or del"),
+            ("fou show 5", "\"ip fou show\" does not take any arguments."),
+            ("fou get 5", "Command \"get\" is unknown, try add, del or show"),
             (
                 "fou add port 5 gue -6 local 1.2.3.4",
                 "argument \"1.2.3.4\" is wrong: an IPv6 address is needed",

@@ -3,19 +3,31 @@
 //! Mirrors `ip/ipfou.c`, `ip/iplink.c`, `ip/link_iptnl.c`, `ip/link_gre.c`, `ip/link_ip6tnl.c`, `ip/link_gre6.c`, with their
 //! abbreviations of `fou`, `link` and what they do. No text makes it panic.
 //!
-//! Here: `fou add|del`, `link add|change|del`, as lines of a batch file. Not here yet: `show`, `-j`, `mode` of MPLS, `external`, `fwmark`,
-//! `isatap`; these are refused by name.
+//! | module | owns |
+//! | --- | --- |
+//! | [`lines`], [`command`] | words into commands: `fou add`, `del`, `show`; `link add`, `change`, `del`, `show` |
+//! | [`wire`] | ports and tunnels as netlink carries them |
+//! | [`text`], [`json`] | answers as iproute2 prints them |
+//! | [`help`] | the grammar's own page, completion and manual, from a table of its words |
+//!
+//! `mode` of MPLS, `external`, `fwmark` and `isatap` are refused by name.
 #![forbid(unsafe_code)]
 
 mod cursor;
 mod error;
 mod fou;
+mod info;
 mod link;
 mod tunnel;
 
+pub mod help;
+pub mod json;
+pub mod text;
+pub mod wire;
+
 pub use error::Error;
 pub use fou::{Fou, FouPort};
-pub use link::{Link, TunnelLink};
+pub use link::{Admin, Link, LinkChange, LinkFilter, TunnelLink, is_name};
 
 use cursor::Cursor;
 

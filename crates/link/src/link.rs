@@ -1,4 +1,4 @@
-//! `ip link add|change|del` of tunnels (`ip/iplink.c: iplink_parse`).
+//! `ip link add|change|del|show` of tunnels (`ip/iplink.c: iplink_parse`).
 
 use uxfrm_tunnel::{Config, Kind};
 
@@ -10,13 +10,35 @@ use crate::{Error, tunnel};
 pub enum Link {
     /// `link add`
     Add(TunnelLink),
-    /// `link change`, with all of the tunnel's options: iproute2 keeps those that are not said, uxfrm does not.
-    Change(TunnelLink),
+    /// `link change`: what is not said stays.
+    Change(LinkChange),
     /// `link del`
     Delete {
         /// The interface.
         name: String,
     },
+    /// `link show`
+    Show(LinkFilter),
+}
+
+/// Which tunnels are shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkFilter {
+    /// Only this one.
+    pub name: Option<String>,
+    /// Only those of this kind.
+    pub kind: Option<Kind>,
+    /// Only those that are up.
+    pub is_up: bool,
+}
+
+/// Whether an interface is up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admin {
+    /// `up`
+    Up,
+    /// `down`
+    Down,
 }
 
 /// A tunnel and its interface.
@@ -26,40 +48,99 @@ pub struct TunnelLink {
     pub name: String,
     /// The interface's MTU; by the way to the other end where it is not said.
     pub mtu: Option<u16>,
+    /// Whether it is to be up, where that is said.
+    pub admin: Option<Admin>,
     /// The tunnel, which can be: [`uxfrm_tunnel::Tunnel::new`] takes it.
     pub config: Config,
 }
 
-pub(crate) fn read(cursor: &mut Cursor<'_, '_>) -> Result<Link, Error> {
-    let word = cursor.next("add, change or del")?;
-    if is_abbreviation(word, "add") {
-        options(cursor).map(Link::Add)
-    } else if is_abbreviation(word, "change") {
-        options(cursor).map(Link::Change)
-    } else if is_abbreviation(word, "delete") {
-        cursor.skip("dev");
-        Ok(Link::Delete { name: name(cursor)? })
-    } else {
-        Err(Error::Command { word: word.to_owned(), known: "add, change or del" })
+/// What is to be different about a tunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkChange {
+    /// The interface's name.
+    pub name: String,
+    mtu: Option<u16>,
+    admin: Option<Admin>,
+    kind: Kind,
+    words: Vec<String>,
+}
+
+impl LinkChange {
+    /// The tunnel that comes of it (`ip/link_iptnl.c: iptunnel_parse_opt` asks for the one that is there, too). A tunnel of another kind begins
+    /// anew, for the gateway to refuse.
+    ///
+    /// # Errors
+    /// What is wrong with the words, or with the tunnel that comes of them.
+    pub fn onto(&self, before: &Config) -> Result<TunnelLink, Error> {
+        let base = if before.kind == self.kind { before.clone() } else { tunnel::fresh(self.kind) };
+        let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
+        let config = tunnel::read(base, &mut Cursor::new(&words))?;
+        uxfrm_tunnel::Tunnel::new(&self.name, config.clone())?;
+        Ok(TunnelLink { name: self.name.clone(), mtu: self.mtu, admin: self.admin, config })
     }
 }
 
-fn options(cursor: &mut Cursor<'_, '_>) -> Result<TunnelLink, Error> {
-    let (mut named, mut mtu) = (None, None);
+pub(crate) const COMMANDS: &str = "add, change, del or show";
+
+pub(crate) fn read(cursor: &mut Cursor<'_, '_>) -> Result<Link, Error> {
+    let Some(word) = cursor.take() else { return Ok(Link::Show(LinkFilter::default())) };
+    if is_abbreviation(word, "add") {
+        let Device { name, mtu, admin, kind } = device(cursor)?;
+        let config = tunnel::read(tunnel::fresh(kind), cursor)?;
+        uxfrm_tunnel::Tunnel::new(&name, config.clone())?;
+        Ok(Link::Add(TunnelLink { name, mtu, admin, config }))
+    } else if is_abbreviation(word, "change") {
+        let Device { name, mtu, admin, kind } = device(cursor)?;
+        let words = std::iter::from_fn(|| cursor.take()).map(str::to_owned).collect();
+        Ok(Link::Change(LinkChange { name, mtu, admin, kind, words }))
+    } else if is_abbreviation(word, "delete") {
+        cursor.skip("dev");
+        Ok(Link::Delete { name: name(cursor)? })
+    } else if ["show", "list", "lst"].iter().any(|show| is_abbreviation(word, show)) {
+        filter(cursor).map(Link::Show)
+    } else {
+        Err(Error::Command { word: word.to_owned(), known: COMMANDS })
+    }
+}
+
+fn filter(cursor: &mut Cursor<'_, '_>) -> Result<LinkFilter, Error> {
+    let mut filter = LinkFilter::default();
+    while let Some(word) = cursor.take() {
+        match word {
+            "up" => filter.is_up = true,
+            "type" => filter.kind = Some(kind(cursor)?),
+            "dev" => filter.name = Some(name(cursor)?),
+            word => filter.name = Some(checked(word)?),
+        }
+    }
+    Ok(filter)
+}
+
+/// What stands before a tunnel's own options.
+struct Device {
+    name: String,
+    mtu: Option<u16>,
+    admin: Option<Admin>,
+    kind: Kind,
+}
+
+fn device(cursor: &mut Cursor<'_, '_>) -> Result<Device, Error> {
+    let (mut named, mut mtu, mut admin) = (None, None, None);
     loop {
         match cursor.take() {
             None => return Err(if named.is_none() { Error::LinkName } else { Error::LinkType }),
             Some("name" | "dev") => named = Some(name(cursor)?),
             Some("mtu") => mtu = Some(cursor.number("an MTU")?),
+            Some("up") => admin = Some(Admin::Up),
+            Some("down") => admin = Some(Admin::Down),
             Some("type") => {
-                let config = tunnel::read(kind(cursor)?, cursor)?;
-                let name = named.ok_or(Error::LinkName)?;
-                uxfrm_tunnel::Tunnel::new(&name, config.clone())?;
-                return Ok(TunnelLink { name, mtu, config });
+                let kind = kind(cursor)?;
+                return Ok(Device { name: named.ok_or(Error::LinkName)?, mtu, admin, kind });
             }
             Some(word) if named.is_none() => named = Some(checked(word)?),
             Some(word) => {
-                return Err(Error::Option { word: word.to_owned(), known: "name, mtu or type" });
+                let known = "name, mtu, up, down or type";
+                return Err(Error::Option { word: word.to_owned(), known });
             }
         }
     }
@@ -78,10 +159,15 @@ fn name(cursor: &mut Cursor<'_, '_>) -> Result<String, Error> {
     checked(cursor.next("a name")?)
 }
 
-/// What the kernel takes for a name (`dev_valid_name`), and not `%d`, which would become another.
-fn checked(word: &str) -> Result<String, Error> {
+/// Whether the kernel takes it for an interface's name (`dev_valid_name`), and not as `%d`, which would become another.
+#[must_use]
+pub fn is_name(word: &str) -> bool {
     let fits = (1..16).contains(&word.len()) && word != "." && word != "..";
-    if fits && !word.contains(['/', ':', '%']) {
+    fits && !word.contains(|c: char| c.is_whitespace() || ['/', ':', '%'].contains(&c))
+}
+
+fn checked(word: &str) -> Result<String, Error> {
+    if is_name(word) {
         return Ok(word.to_owned());
     }
     Err(Error::Argument { word: word.to_owned(), what: "not a valid ifname" })

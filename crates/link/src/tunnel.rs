@@ -25,13 +25,23 @@ struct Words {
     relay: (Ipv4Addr, u8),
 }
 
-pub(crate) fn read(kind: Kind, cursor: &mut Cursor<'_, '_>) -> Result<Config, Error> {
+/// A tunnel of which nothing is said: as iproute2 asks for it, so a `sit` carries IPv4, too.
+pub(crate) fn fresh(kind: Kind) -> Config {
     let any = Config::any(kind.outer());
+    let config = Config::new(kind, any, any);
+    match kind {
+        Kind::Sit => Config { carries: Carries::Both, ..config },
+        Kind::Ipip | Kind::Gre | Kind::Ip6tnl | Kind::Ip6gre => config,
+    }
+}
+
+/// Reads the options that are different from those of `config`.
+pub(crate) fn read(config: Config, cursor: &mut Cursor<'_, '_>) -> Result<Config, Error> {
     let mut words = Words {
-        config: Config::new(kind, any, any),
-        framing: None,
-        encap: UdpEncap::new(Framing::Fou, PLACEHOLDER),
-        port: None,
+        framing: config.udp.map(|udp| udp.framing),
+        encap: config.udp.unwrap_or(UdpEncap::new(Framing::Fou, PLACEHOLDER)),
+        port: config.udp.map(|udp| udp.destination_port),
+        config,
         six_rd: None,
         relay: (Ipv4Addr::UNSPECIFIED, 0),
     };
@@ -66,9 +76,7 @@ impl Words {
             "ttl" | "hoplimit" | "hlim" => {
                 config.ttl = cursor.octet("a TTL, 1 to 255, or inherit")?
             }
-            "tos" | "tclass" | "tc" | "dsfield" => {
-                config.tos = cursor.octet("a TOS byte, or inherit")?
-            }
+            "tos" | "tclass" | "tc" | "dsfield" => config.tos = cursor.class()?,
             "pmtudisc" => config.path_mtu = PathMtuDiscovery::On,
             "nopmtudisc" => config.path_mtu = PathMtuDiscovery::Off,
             "ignore-df" => config.inner_df = InnerDf::Ignore,
@@ -113,8 +121,12 @@ impl Words {
             "encap-dport" => self.port = Some(port(cursor)?),
             "encap-csum" | "encap-udp-csum" => encap.checksum4 = UdpChecksum::Computed,
             "noencap-csum" | "noencap-udp-csum" => encap.checksum4 = UdpChecksum::Zero,
-            "encap6-csum" | "encap-udp6-csum" => encap.checksum6 = UdpChecksum::Computed,
-            "noencap6-csum" | "noencap-udp6-csum" => encap.checksum6 = UdpChecksum::Zero,
+            "encap6-csum" | "encap-csum6" | "encap-udp6-csum" => {
+                encap.checksum6 = UdpChecksum::Computed
+            }
+            "noencap6-csum" | "noencap-csum6" | "noencap-udp6-csum" => {
+                encap.checksum6 = UdpChecksum::Zero
+            }
             "encap-remcsum" => encap.remote_checksum = RemoteOffload::On,
             "noencap-remcsum" => encap.remote_checksum = RemoteOffload::Off,
             _ => return Ok(false),
@@ -123,6 +135,7 @@ impl Words {
     }
 
     fn finish(mut self) -> Result<Config, Error> {
+        self.config.udp = None;
         if let Some(framing) = self.framing {
             let destination_port = self.port.ok_or(Error::EncapPort)?;
             self.config.udp = Some(UdpEncap { framing, destination_port, ..self.encap });
@@ -145,6 +158,7 @@ impl Words {
     fn mode(&self, cursor: &mut Cursor<'_, '_>) -> Result<Carries, Error> {
         let word = cursor.next("a mode")?;
         match (self.config.kind, word) {
+            (Kind::Ipip, "any" | "any/ipv4") => Ok(Carries::V4),
             (Kind::Ipip | Kind::Sit, "ipip" | "ipv4/ipv4" | "ip4ip4")
             | (Kind::Ip6tnl, "ipip6" | "ip4ip6" | "ipv4/ipv6") => Ok(Carries::V4),
             (Kind::Sit, "ip6ip" | "ipv6/ipv4") | (Kind::Ip6tnl, "ip6ip6" | "ipv6/ipv6") => {
@@ -175,13 +189,14 @@ fn port(cursor: &mut Cursor<'_, '_>) -> Result<NonZeroU16, Error> {
 }
 
 fn flow_label(cursor: &mut Cursor<'_, '_>) -> Result<FlowLabel, Error> {
-    const WHAT: &str = "a flow label, up to 0xfffff, or inherit";
+    const WHAT: &str = "a flow label in hex, up to fffff, or inherit";
     if cursor.skip("inherit") {
         return Ok(FlowLabel::Inherit);
     }
-    match cursor.number::<u32>(WHAT)? {
-        label @ 0..=0xf_ffff => Ok(FlowLabel::Fixed(label)),
-        label => Err(wrong(&label.to_string(), WHAT)),
+    match cursor.hex::<u32>(WHAT)? {
+        0 => Ok(FlowLabel::Auto),
+        label @ 1..=0xf_ffff => Ok(FlowLabel::Fixed(label)),
+        label => Err(wrong(&format!("{label:x}"), WHAT)),
     }
 }
 
@@ -213,8 +228,9 @@ mod tests {
 
     fn parsed(line: &str) -> Result<TunnelLink, Error> {
         match command(&line.split_whitespace().collect::<Vec<_>>())? {
-            Command::Link(Link::Add(link) | Link::Change(link)) => Ok(link),
-            Command::Link(Link::Delete { .. }) | Command::Fou(_) => unreachable!("not asked for"),
+            Command::Link(Link::Add(link)) => Ok(link),
+            Command::Link(Link::Change(_) | Link::Delete { .. } | Link::Show(_))
+            | Command::Fou(_) => unreachable!("not asked for"),
         }
     }
 
@@ -228,7 +244,10 @@ mod tests {
             udp: Some(UdpEncap::new(Framing::Fou, NonZeroU16::new(5555).unwrap())),
             ..Config::new(Kind::Ipip, ends.0, ends.1)
         };
-        assert_eq!(parsed(line), Ok(TunnelLink { name: "tun1".to_owned(), mtu: None, config }));
+        assert_eq!(
+            parsed(line),
+            Ok(TunnelLink { name: "tun1".to_owned(), mtu: None, admin: None, config })
+        );
     }
 
     #[test]
@@ -263,6 +282,32 @@ mod tests {
     }
 
     #[test]
+    fn a_change_keeps_what_it_does_not_say() {
+        let before = parsed(
+            "link add t type gre remote 10.0.0.2 ttl 9 tos 10 key 5 encap gue encap-dport 7 encap-csum",
+        );
+        let before = before.unwrap().config;
+        assert_eq!(before.tos, Octet::Fixed(0x10), "TOS is in hex, as iproute2 reads it");
+        let changed = |line: &str| {
+            let words: Vec<_> = line.split_whitespace().collect();
+            match command(&words) {
+                Ok(Command::Link(Link::Change(change))) => change.onto(&before),
+                other => panic!("{line}: {other:?}"),
+            }
+        };
+        let encap = before.udp.map(|udp| UdpEncap { framing: Framing::Fou, ..udp });
+        let expected = Config { ttl: Octet::Inherit, udp: encap, ..before.clone() };
+        let link = changed("link change t up type gre ttl inherit encap fou").unwrap();
+        assert_eq!((link.config, link.admin), (expected, Some(crate::Admin::Up)));
+        let expected = Config { udp: None, ..before.clone() };
+        assert_eq!(changed("link ch dev t type gre encap none").unwrap().config, expected);
+        assert_eq!(changed("link change t type gre").unwrap().config, before);
+        let other = changed("link change t type sit").unwrap().config;
+        assert_eq!(other, fresh(Kind::Sit));
+        assert!(changed("link change t type gre bogus").is_err());
+    }
+
+    #[test]
     fn mistakes_have_a_text() {
         for (line, text) in [
             ("link add type ipip", "Not enough information: \"dev\" argument is required."),
@@ -288,7 +333,11 @@ mod tests {
             ),
             ("link add t type gre mode any", "argument \"any\" is wrong: no mode of this type"),
             ("link add t type gre ignore-df", "RTNETLINK answers: ignore-df needs nopmtudisc"),
-            ("link set t up", "Command \"set\" is unknown, try add, change or del"),
+            ("link set t up", "Command \"set\" is unknown, try add, change, del or show"),
+            (
+                "link add t type ip6tnl fl 100000",
+                "argument \"100000\" is wrong: a flow label in hex, up to fffff, or inherit",
+            ),
         ] {
             assert_eq!(parsed(line).unwrap_err().to_string(), text, "{line}");
         }

@@ -7,7 +7,7 @@
 //! | 12–15 | port | the client's netlink port id (`nl_pid`), never zero |
 //! | 16–19 | groups | multicast groups that the client listens to, a bit each as in `nl_groups` |
 //! | 20–23 | options | netlink socket options that are set, bit N for option N (`NETLINK_EXT_ACK` is 11) |
-//! | 24–27 | value | [`Kind::Welcome`]: the gateway's socket mark; [`Kind::Refused`]: the errno; else zero |
+//! | 24–27 | value | from a client: the netlink protocol that it speaks, 0 or [`GENERIC`]; [`Kind::Welcome`]: the gateway's socket mark; [`Kind::Refused`]: the errno; else zero |
 //!
 //! A greeting is a datagram of its own. A client that sends none has its process id for a port, no groups and no options.
 
@@ -19,6 +19,10 @@ pub const MAGIC: [u8; 8] = *b"uxfrm/1\n";
 
 /// The gateway's abstract socket name, without the leading zero byte.
 pub const NAME: &[u8] = b"uxfrm/xfrm";
+
+/// The value of a greeting from a client that speaks `NETLINK_GENERIC`, and not `NETLINK_XFRM`.
+pub const GENERIC: u32 = 1;
+const _: () = assert!(GENERIC != 0, "that is NETLINK_XFRM");
 
 /// What a greeting means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +50,7 @@ pub struct Greeting {
     pub groups: u32,
     /// The client's netlink options.
     pub options: u32,
-    /// Mark or errno.
+    /// Protocol, mark or errno.
     pub value: u32,
 }
 

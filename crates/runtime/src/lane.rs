@@ -38,8 +38,11 @@ pub enum Error {
     #[error("the host's port is gone: {0}")]
     Host(#[source] std::io::Error),
     /// One loop can't wait for so many ports.
-    #[error("{0} interfaces and sockets of tunnels, where one loop waits for 64 at the most")]
-    TooManyPorts(usize),
+    #[error("one loop waits for 256 interfaces and sockets of tunnels at the most")]
+    TooManyPorts,
+    /// There is nobody to carry an order out.
+    #[error("the worker has ended, or does not answer")]
+    Ended,
 }
 
 /// How long a lane waits at the most before it looks at timeouts of its engine.

@@ -4,7 +4,8 @@
 //!   transmits, run to completion on one core.
 //! - [`Wire`] is the network side: one port for whole IPv4 packets, one for IPv6, one per UDP port and family; each
 //!   outgoing packet finds its own.
-//! - [`TunnelLane`] is the thread of all tunnels: their TUNs, the sockets that they share, and no engine.
+//! - [`TunnelLane`] is the thread of all tunnels: their TUNs, the sockets that they share, and no engine. [`TunnelControl`] adds and
+//!   removes them while it runs.
 //! - [`Running`] is a lane on its thread: it can be told to stop, and is waited for.
 //!
 //! Nothing is shared between lanes but the published snapshot of the databases and the atomics inside states.
@@ -21,5 +22,8 @@ mod wire;
 pub use events::Events;
 pub use lane::{Error, Lane};
 pub use running::{Running, Turns};
-pub use tunnels::{Interface, Sockets, TunnelLane, egress};
+pub use tunnels::{
+    Change, Incoming, Interface, Route, SocketCounts, Sockets, Source, TunnelControl, TunnelCounts,
+    TunnelLane, egress,
+};
 pub use wire::{Datagrams, Wire};

@@ -14,11 +14,14 @@
 //! Known: a Linux on the same machine leaves GRE's checksum to its device, which on virtual links nobody fills in; a raw socket sees 0 then, and
 //! the packet is dropped as `tunnel_in_gre_checksum`. Off a real wire it is right.
 
+mod order;
+mod side;
+mod socket;
 mod trains;
 
 use std::{
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
+    net::SocketAddr,
+    sync::{Arc, mpsc::Receiver},
     time::Duration,
 };
 
@@ -29,65 +32,35 @@ use uxfrm_io::{
     wire_packets,
 };
 use uxfrm_packet::{
-    Batch, Coalescer, IpPacket, Notes, PacketBuf, Pool, Protocol, SegmentPlan, Segments, SizeClass,
-    Version,
+    Batch, IpPacket, Notes, PacketBuf, Pool, Protocol, SegmentPlan, Segments, SizeClass, Version,
 };
 use uxfrm_tunnel::{
     DropReason, Egress, Event, HashSeed, Inside, Outer, Ports, Tunnel, Tunnels,
-    config::UdpChecksum,
-    counters::{Drops, Traffic},
+    config::UdpChecksum, counters::Drops,
 };
 
-use self::trains::TrainSockets;
+use self::{order::Order, side::Side, socket::Ear, trains::TrainSockets};
+pub use self::{
+    order::{Change, TunnelControl},
+    side::{Interface, Route, TunnelCounts},
+    socket::{Incoming, SocketCounts, Sockets, Source},
+};
 use crate::Error;
 
 /// How long the loop waits at the most.
 const IDLE: Duration = Duration::from_millis(500);
 
-/// `net.ipv4.route.min_pmtu`.
-const LEAST_V4: usize = 552;
-/// RFC 8200 §5.
-const LEAST_V6: usize = 1280;
-/// `net.ipv4.route.mtu_expires`: ten minutes in nanoseconds.
-const NARROW_FOR: u64 = 600_000_000_000;
-
-/// Ports that one loop can wait for.
-const MOST_PORTS: usize = 64;
-
-/// The interface of a tunnel.
-#[derive(Debug)]
-pub struct Interface {
-    /// The tunnel; its name is the interface's.
-    pub tunnel: Arc<Tunnel>,
-    /// The TUN.
-    pub port: Box<dyn Port>,
-    /// Our end, where the tunnel does not name it.
-    pub local: IpAddr,
-    /// What the path to the other end takes, as far as it is known at the start, and what the TUN takes.
-    pub egress: Egress,
-    /// What it carried, for others to see.
-    pub traffic: Arc<Traffic>,
-}
-
-/// The sockets towards the network.
-#[derive(Debug)]
-pub struct Sockets {
-    /// For whole packets of a tunnel's protocol, or datagrams of a receive port, with the index of the device that they are bound to, or 0.
-    pub incoming: Vec<(Box<dyn Port>, u32)>,
-    /// For ICMP errors, as whole packets.
-    pub errors: Vec<Box<dyn Port>>,
-    /// For whole packets that leave, of IPv4 and of IPv6.
-    pub outgoing: [Box<dyn Port>; 2],
-}
-
 /// All tunnels of a gateway with their ports.
 #[derive(Debug)]
 pub struct TunnelLane {
     poller: Poller,
+    orders: Receiver<Order>,
     tunnels: Tunnels,
     ports: Ports,
     interfaces: Vec<Side>,
-    sockets: Sockets,
+    incoming: Vec<Ear>,
+    errors: Vec<(Box<dyn Port>, u8)>,
+    outgoing: [Box<dyn Port>; 2],
     drops: Arc<Drops>,
     pool: Pool,
     batch: Batch,
@@ -98,47 +71,42 @@ pub struct TunnelLane {
     ident: u32,
 }
 
-/// An interface and what waits for it.
-#[derive(Debug)]
-struct Side {
-    interface: Interface,
-    coalescer: Coalescer,
-    arriving: Batch,
-    /// What the path took at the start.
-    whole_path: usize,
-    /// How long an ICMP error's word of the path's MTU holds.
-    narrow_until: Option<Moment>,
+/// Counts a drop among all and where it belongs.
+#[derive(Clone, Copy)]
+struct Tally<'a> {
+    all: &'a Drops,
+    own: &'a Drops,
+}
+
+impl Tally<'_> {
+    fn count(self, reason: DropReason) {
+        self.all.count(reason);
+        self.own.count(reason);
+    }
+
+    fn count_refused(self, reason: DropReason, sent: &Transmitted) {
+        (0..sent.refused.packets()).for_each(|_| self.count(reason));
+    }
 }
 
 impl TunnelLane {
-    /// A loop for `interfaces`, one for each of `tunnels`.
+    /// A loop without tunnels, and who gives it some.
     ///
     /// # Errors
-    /// When a port can't be polled, or there are more than 64.
-    pub fn new(
-        tunnels: Tunnels,
-        ports: Ports,
-        interfaces: Vec<Interface>,
-        sockets: Sockets,
-    ) -> Result<Self, Error> {
+    /// When a port can't be polled.
+    pub fn new(sockets: Sockets) -> Result<(Self, TunnelControl), Error> {
         let poller = Poller::new().map_err(Error::Poll)?;
-        let incoming = sockets.incoming.iter().map(|(port, _)| port);
-        let all = interfaces.iter().map(|interface| &interface.port);
-        let all: Vec<&Box<dyn Port>> = all.chain(incoming).chain(&sockets.errors).collect();
-        if all.len() > MOST_PORTS {
-            return Err(Error::TooManyPorts(all.len()));
-        }
-        for (token, port) in (0..).zip(all) {
-            if let Some(descriptor) = port.descriptor() {
-                poller.add(descriptor, token).map_err(Error::Poll)?;
-            }
-        }
-        Ok(Self {
+        let (control, orders) = TunnelControl::new(poller.waker());
+        let Sockets { incoming, errors, outgoing } = sockets;
+        let mut lane = Self {
             poller,
-            tunnels,
-            ports,
-            interfaces: interfaces.into_iter().map(Side::new).collect(),
-            sockets,
+            orders,
+            tunnels: Tunnels::new(),
+            ports: Ports::new(),
+            interfaces: Vec::new(),
+            incoming: Vec::new(),
+            errors: Vec::new(),
+            outgoing,
             drops: Arc::default(),
             pool: Pool::new(),
             batch: Batch::new(),
@@ -146,7 +114,14 @@ impl TunnelLane {
             trains: TrainSockets::default(),
             train: Batch::new(),
             ident: 0,
-        })
+        };
+        for port in errors {
+            let token = lane.wait_for(port.as_ref())?;
+            lane.errors.push((port, token));
+        }
+        let listen = incoming.into_iter().map(Change::Listen).collect();
+        lane.make(Tunnels::new(), Ports::new(), listen)?;
+        Ok((lane, control))
     }
 
     /// What it drops, for others to see.
@@ -164,40 +139,134 @@ impl TunnelLane {
     /// One turn of the loop.
     ///
     /// # Errors
-    /// When polling fails or a TUN is gone. A broken socket ends nothing: the others go on.
+    /// When polling fails. A broken socket, or a TUN that somebody deletes, ends nothing: the others go on.
     pub fn turn(&mut self) -> Result<(), Error> {
         // 1
         let ready = self.poller.wait(Some(IDLE)).map_err(Error::Poll)?;
-        let mut tokens = 0..;
+        if ready.woken {
+            self.obey();
+        }
         // What has no descriptor is asked in turn.
-        let mut is_ready = |port: &dyn Port| {
-            let token: Option<u8> = tokens.next();
-            token.is_some_and(|token| ready.has(token)) || port.descriptor().is_none()
-        };
+        let is_ready = |port: &dyn Port, token| ready.has(token) || port.descriptor().is_none();
         // 2
         for index in 0..self.interfaces.len() {
-            let port = &mut self.interfaces[index].interface.port;
-            if is_ready(port.as_ref()) {
-                port.receive(&mut self.pool, &mut self.batch).map_err(Error::Host)?;
-                self.send(index);
+            let Side { interface: Interface { port, .. }, token, .. } = &mut self.interfaces[index];
+            if is_ready(port.as_ref(), *token) {
+                match port.receive(&mut self.pool, &mut self.batch) {
+                    Ok(_) => self.send(index),
+                    Err(error) => self.lose(index, &error),
+                }
             }
         }
         // 3
-        for index in 0..self.sockets.incoming.len() {
-            let (port, device) = &mut self.sockets.incoming[index];
-            let device = *device;
-            if is_ready(port.as_ref()) && received(port.as_mut(), &mut self.pool, &mut self.batch) {
-                self.receive(device);
+        for index in 0..self.incoming.len() {
+            let Ear { incoming: Incoming { port, .. }, token } = &mut self.incoming[index];
+            if is_ready(port.as_ref(), *token)
+                && received(port.as_mut(), &mut self.pool, &mut self.batch)
+            {
+                self.receive(index);
             }
         }
         // 4
-        for index in 0..self.sockets.errors.len() {
-            let port = self.sockets.errors[index].as_mut();
-            if is_ready(port) && received(port, &mut self.pool, &mut self.batch) {
+        for index in 0..self.errors.len() {
+            let (port, token) = &mut self.errors[index];
+            if is_ready(port.as_ref(), *token)
+                && received(port.as_mut(), &mut self.pool, &mut self.batch)
+            {
                 self.learn();
             }
         }
         Ok(())
+    }
+
+    /// Makes the changes that were ordered.
+    fn obey(&mut self) {
+        while let Ok(Order { tunnels, ports, changes, done }) = self.orders.try_recv() {
+            let made = self.make(tunnels, ports, changes);
+            // Who does not wait for the answer has given up on us.
+            let _given_up = done.send(made);
+        }
+    }
+
+    /// Makes changes; the ports that are no longer used.
+    fn make(
+        &mut self,
+        tunnels: Tunnels,
+        ports: Ports,
+        changes: Vec<Change>,
+    ) -> Result<Vec<Box<dyn Port>>, Error> {
+        let mut unused = Vec::new();
+        for change in changes {
+            unused.extend(self.change(change)?);
+        }
+        (self.tunnels, self.ports) = (tunnels, ports);
+        Ok(unused)
+    }
+
+    fn change(&mut self, change: Change) -> Result<Option<Box<dyn Port>>, Error> {
+        match change {
+            Change::Open(interface) => {
+                let token = self.wait_for(interface.port.as_ref())?;
+                self.interfaces.push(Side::new(interface, token));
+            }
+            Change::Alter(route) => {
+                let name = route.tunnel.name();
+                if let Some(at) = self.interfaces.iter().position(|side| side.name() == name) {
+                    self.interfaces[at].alter(route);
+                }
+            }
+            Change::Close(name) => {
+                let at = self.interfaces.iter().position(|side| side.name() == name);
+                let port = at.map(|at| self.interfaces.remove(at).interface.port);
+                return Ok(port.inspect(|port| self.leave_alone(port.as_ref())));
+            }
+            Change::Listen(incoming) => {
+                if self.ear(&incoming.source).is_some() {
+                    return Ok(Some(incoming.port));
+                }
+                let token = self.wait_for(incoming.port.as_ref())?;
+                self.incoming.push(Ear { incoming, token });
+            }
+            Change::Leave(source) => {
+                let port = self.ear(&source).map(|at| self.incoming.remove(at).incoming.port);
+                return Ok(port.inspect(|port| self.leave_alone(port.as_ref())));
+            }
+        }
+        Ok(None)
+    }
+
+    fn ear(&self, source: &Source) -> Option<usize> {
+        self.incoming.iter().position(|ear| ear.incoming.source == *source)
+    }
+
+    /// Waits for a port from now on, under a token that no other has.
+    fn wait_for(&self, port: &dyn Port) -> Result<u8, Error> {
+        let interfaces = self.interfaces.iter().map(|side| side.token);
+        let incoming = self.incoming.iter().map(|ear| ear.token);
+        let errors = self.errors.iter().map(|(_, token)| *token);
+        let mut taken = [false; 256];
+        interfaces.chain(incoming).chain(errors).for_each(|token| taken[usize::from(token)] = true);
+        let token = (0..=u8::MAX).find(|token| !taken[usize::from(*token)]);
+        let token = token.ok_or(Error::TooManyPorts)?;
+        if let Some(descriptor) = port.descriptor() {
+            self.poller.add(descriptor, token).map_err(Error::Poll)?;
+        }
+        Ok(token)
+    }
+
+    fn leave_alone(&self, port: &dyn Port) {
+        if let Some(descriptor) = port.descriptor() {
+            // A TUN that is gone is waited for no more already.
+            let _not_there = self.poller.remove(descriptor);
+        }
+    }
+
+    /// Notes that a TUN was deleted by somebody else: its tunnel carries nothing until it is closed.
+    fn lose(&self, index: usize, error: &std::io::Error) {
+        let side = &self.interfaces[index];
+        tracing::info!(tunnel = side.name(), %error, "the TUN of a tunnel is gone");
+        side.lose();
+        self.leave_alone(side.interface.port.as_ref());
     }
 
     /// Sends what a TUN handed over.
@@ -209,14 +278,20 @@ impl TunnelLane {
                 Segments::One => self.send_one(index, packet),
                 Segments::Tcp { .. } | Segments::Udp { .. } => self.send_super(index, packet),
                 Segments::Train { .. } => {
-                    self.drops.count(DropReason::OutSuper);
+                    self.tally(index).count(DropReason::OutSuper);
                     self.pool.give(packet);
                 }
             }
         }
         self.batch = batch;
-        transmit(&mut self.sockets, &mut self.leaving, &self.drops, &mut self.pool);
+        let Self { interfaces, outgoing, leaving, drops, pool, .. } = self;
+        let tally = Tally { all: drops, own: &interfaces[index].interface.counts.drops };
+        transmit(outgoing, leaving, tally, pool);
         self.deliver(index);
+    }
+
+    fn tally(&self, index: usize) -> Tally<'_> {
+        Tally { all: &self.drops, own: &self.interfaces[index].interface.counts.drops }
     }
 
     fn send_super(&mut self, index: usize, packet: PacketBuf) {
@@ -228,8 +303,9 @@ impl TunnelLane {
 
     /// Sends a super-packet as trains; `false`, and nothing is sent, where it has to be cut.
     fn send_trains(&mut self, index: usize, packet: &PacketBuf) -> bool {
-        let Self { interfaces, sockets, trains, train, leaving, drops, pool, .. } = self;
-        let Interface { tunnel, egress, local, traffic, .. } = &interfaces[index].interface;
+        let Self { interfaces, outgoing, trains, train, leaving, drops, pool, .. } = self;
+        let Interface { route: Route { tunnel, egress, local }, counts, .. } =
+            &interfaces[index].interface;
         if !is_summed(tunnel) {
             return false;
         }
@@ -242,17 +318,18 @@ impl TunnelLane {
             pool.give_all(train);
             return false;
         };
-        traffic.sent.add(train.as_slice().iter().map(wire_packets).sum(), packet.len());
+        counts.traffic.sent.add(train.as_slice().iter().map(wire_packets).sum(), packet.len());
         // Of one flow, what came before leaves before.
-        transmit(sockets, leaving, drops, pool);
+        let tally = Tally { all: drops, own: &counts.drops };
+        transmit(outgoing, leaving, tally, pool);
         let sent = socket.transmit(train, pool);
-        count_refused(drops, DropReason::OutRefused, &sent);
+        tally.count_refused(DropReason::OutRefused, &sent);
         true
     }
 
     fn cut(&mut self, index: usize, packet: &PacketBuf) {
         let Ok(plan) = SegmentPlan::new(packet) else {
-            return self.drops.count(DropReason::OutSuper);
+            return self.tally(index).count(DropReason::OutSuper);
         };
         for k in 0..plan.count() {
             let mut piece = self.pool.take(SizeClass::holding(plan.len(k)));
@@ -260,7 +337,7 @@ impl TunnelLane {
             if room.and_then(|out| plan.write(k, packet.bytes(), out)).is_some() {
                 self.send_one(index, piece);
             } else {
-                self.drops.count(DropReason::OutSuper);
+                self.tally(index).count(DropReason::OutSuper);
                 self.pool.give(piece);
             }
         }
@@ -269,7 +346,7 @@ impl TunnelLane {
     fn send_one(&mut self, index: usize, mut packet: PacketBuf) {
         let side = &mut self.interfaces[index];
         let len = packet.len();
-        let Interface { tunnel, egress, local, traffic, .. } = &side.interface;
+        let Interface { route: Route { tunnel, egress, local }, counts, .. } = &side.interface;
         let made = tunnel.encapsulate(&mut packet, egress).and_then(|outer| {
             let outer = Outer { source: *local, ..outer };
             outer.push(&mut packet)?;
@@ -277,12 +354,12 @@ impl TunnelLane {
         });
         match made {
             Ok(outer) => {
-                traffic.sent.add(1, len);
+                counts.traffic.sent.add(1, len);
                 let mtu = egress.path_mtu;
                 self.leave(packet, &outer, mtu);
             }
             Err(refused) => {
-                self.drops.count(refused.reason);
+                Tally { all: &self.drops, own: &counts.drops }.count(refused.reason);
                 let told = refused.tell.and_then(|tell| tell.about(packet.bytes(), &mut self.pool));
                 told.into_iter().for_each(|told| side.arriving.push(told));
                 self.pool.give(packet);
@@ -310,18 +387,22 @@ impl TunnelLane {
     }
 
     /// Hands on what a socket received.
-    fn receive(&mut self, device: u32) {
+    fn receive(&mut self, ear: usize) {
         let mut batch = std::mem::take(&mut self.batch);
         for packet in batch.drain() {
+            let count = &self.incoming[ear].incoming.counts.received;
+            count.add(wire_packets(&packet), packet.len());
             match packet.segments {
-                Segments::Train { .. } => self.receive_train(packet, device),
+                Segments::Train { .. } => self.receive_train(packet, ear),
                 Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => {
-                    self.receive_one(packet, device);
+                    self.receive_one(packet, ear);
                 }
             }
         }
         self.batch = batch;
-        transmit(&mut self.sockets, &mut self.leaving, &self.drops, &mut self.pool);
+        let Self { incoming, outgoing, leaving, drops, pool, .. } = self;
+        let tally = Tally { all: drops, own: &incoming[ear].incoming.counts.drops };
+        transmit(outgoing, leaving, tally, pool);
         for index in 0..self.interfaces.len() {
             let Side { coalescer, arriving, .. } = &mut self.interfaces[index];
             coalescer.flush(arriving);
@@ -329,7 +410,9 @@ impl TunnelLane {
         }
     }
 
-    fn receive_one(&mut self, mut packet: PacketBuf, device: u32) {
+    fn receive_one(&mut self, mut packet: PacketBuf, ear: usize) {
+        let Incoming { source, counts, .. } = &self.incoming[ear].incoming;
+        let (device, tally) = (source.device(), Tally { all: &self.drops, own: &counts.drops });
         let tunnel = match self.tunnels.receive(&mut packet, device, &self.ports) {
             Ok(Inside::Tunnel(tunnel)) => tunnel,
             // To our own address, as ESP without UDP: so whoever takes ESP here gets it (`fou_udp_recv` returns the protocol to the IP layer).
@@ -339,31 +422,33 @@ impl TunnelLane {
                 return self.leaving[usize::from(is_v6)].push(packet);
             }
             Ok(Inside::Other(_)) => {
-                self.drops.count(DropReason::InUnclaimed);
+                tally.count(DropReason::InUnclaimed);
                 return self.pool.give(packet);
             }
             Err(reason) => {
-                self.drops.count(reason);
+                tally.count(reason);
                 return self.pool.give(packet);
             }
         };
         if let Some(side) = side_of(&mut self.interfaces, tunnel) {
-            side.interface.traffic.received.add(1, packet.len());
+            side.interface.counts.traffic.received.add(1, packet.len());
             side.coalescer.offer(packet, &mut self.pool, &mut side.arriving);
         }
     }
 
-    fn receive_train(&mut self, mut train: PacketBuf, device: u32) {
-        let Self { tunnels, ports, interfaces, pool, drops, .. } = self;
+    fn receive_train(&mut self, mut train: PacketBuf, ear: usize) {
+        let Self { tunnels, ports, interfaces, incoming, pool, drops, .. } = self;
+        let Incoming { source, counts, .. } = &incoming[ear].incoming;
+        let (device, tally) = (source.device(), Tally { all: drops, own: &counts.drops });
         tunnels.receive_train(&mut train, device, ports, |inner| match inner {
             Ok(inner) => {
                 if let Some(side) = side_of(interfaces, inner.tunnel) {
-                    side.interface.traffic.received.add(1, inner.bytes.len());
+                    side.interface.counts.traffic.received.add(1, inner.bytes.len());
                     let notes: Notes = inner.notes;
                     side.coalescer.offer_slice(inner.bytes, notes, pool, &mut side.arriving);
                 }
             }
-            Err(reason) => drops.count(reason),
+            Err(reason) => tally.count(reason),
         });
         self.pool.give(train);
     }
@@ -394,7 +479,8 @@ impl TunnelLane {
         let Side { interface, arriving, .. } = &mut self.interfaces[index];
         if !arriving.is_empty() {
             let sent = interface.port.transmit(arriving, &mut self.pool);
-            count_refused(&self.drops, DropReason::InRefused, &sent);
+            let tally = Tally { all: &self.drops, own: &interface.counts.drops };
+            tally.count_refused(DropReason::InRefused, &sent);
         }
     }
 }
@@ -409,11 +495,16 @@ fn is_summed(tunnel: &Tunnel) -> bool {
 }
 
 /// Sends what is queued for the network.
-fn transmit(sockets: &mut Sockets, leaving: &mut [Batch; 2], drops: &Drops, pool: &mut Pool) {
-    for (port, leaving) in sockets.outgoing.iter_mut().zip(leaving) {
+fn transmit(
+    outgoing: &mut [Box<dyn Port>; 2],
+    leaving: &mut [Batch; 2],
+    tally: Tally<'_>,
+    pool: &mut Pool,
+) {
+    for (port, leaving) in outgoing.iter_mut().zip(leaving) {
         if !leaving.is_empty() {
             let sent = port.transmit(leaving, pool);
-            count_refused(drops, DropReason::OutRefused, &sent);
+            tally.count_refused(DropReason::OutRefused, &sent);
         }
     }
 }
@@ -425,42 +516,12 @@ pub fn egress(path_mtu: usize, device_mtu: usize, seed: u64) -> Egress {
     Egress { path_mtu, device_mtu, seed: HashSeed(seed), source_ports }
 }
 
-impl Side {
-    fn new(interface: Interface) -> Self {
-        let whole_path = interface.egress.path_mtu;
-        let (coalescer, arriving) = (Coalescer::new(), Batch::new());
-        Self { interface, coalescer, arriving, whole_path, narrow_until: None }
-    }
-
-    /// The path's MTU becomes smaller for a while, but not below what every path takes.
-    fn narrow(&mut self, told: u32, now: Moment) {
-        let least = match self.interface.tunnel.config().kind.outer() {
-            Version::V4 => LEAST_V4,
-            Version::V6 => LEAST_V6,
-        };
-        let told = usize::try_from(told).unwrap_or(usize::MAX).max(least);
-        let path_mtu = &mut self.interface.egress.path_mtu;
-        if told < *path_mtu {
-            *path_mtu = told;
-            self.narrow_until = Some(Moment(now.0 + NARROW_FOR));
-        }
-    }
-
-    /// Tries the whole path again when its time has come.
-    fn widen(&mut self, now: Moment) {
-        if self.narrow_until.is_some_and(|until| now >= until) {
-            self.narrow_until = None;
-            self.interface.egress.path_mtu = self.whole_path;
-        }
-    }
-}
-
 fn now() -> Moment {
     Moment(clock::boot_nanoseconds())
 }
 
 fn side_of<'s>(sides: &'s mut [Side], tunnel: &Arc<Tunnel>) -> Option<&'s mut Side> {
-    sides.iter_mut().find(|side| Arc::ptr_eq(&side.interface.tunnel, tunnel))
+    sides.iter_mut().find(|side| Arc::ptr_eq(&side.interface.route.tunnel, tunnel))
 }
 
 /// Fills the batch; whether anything came.
@@ -472,10 +533,6 @@ fn received(port: &mut dyn Port, pool: &mut Pool, batch: &mut Batch) -> bool {
             false
         }
     }
-}
-
-fn count_refused(drops: &Drops, reason: DropReason, sent: &Transmitted) {
-    (0..sent.refused.packets()).for_each(|_| drops.count(reason));
 }
 
 #[cfg(test)]

@@ -50,6 +50,18 @@ impl SixRd {
         Ok(Self { prefix, prefix_len, relay, relay_len })
     }
 
+    /// The IPv6 prefix and its length.
+    #[must_use]
+    pub const fn prefix(&self) -> (Ipv6Addr, u8) {
+        (Ipv6Addr::from_bits(self.prefix), self.prefix_len)
+    }
+
+    /// The IPv4 prefix that is not in the IPv6 addresses, and its length.
+    #[must_use]
+    pub const fn relay(&self) -> (Ipv4Addr, u8) {
+        (Ipv4Addr::from_bits(self.relay), self.relay_len)
+    }
+
     /// The IPv4 address that `address` holds; `None` when it is not under the prefix.
     #[must_use]
     pub fn ipv4_in(&self, address: Ipv6Addr) -> Option<Ipv4Addr> {

@@ -27,7 +27,7 @@ fn offered(line: &str) -> Option<Vec<String>> {
 }
 
 #[test]
-fn bash_completes_commands_and_the_words_of_xfrm() {
+fn bash_completes_commands_and_the_words_of_their_grammars() {
     for (line, words) in [
         ("uxfrm xf", &["xfrm"][..]),
         ("uxfrm completions ba", &["bash"]),
@@ -37,6 +37,10 @@ fn bash_completes_commands_and_the_words_of_xfrm() {
         ("uxfrm xfrm policy add dir f", &["fwd"]),
         ("uxfrm xfrm state add aead rfc45", &["rfc4543\\(gcm\\(aes\\)\\)"]),
         ("uxfrm xfrm state add offload packet dev l", &["lo"]),
+        ("uxfrm fou ", &["add", "delete", "show"]),
+        ("uxfrm fou add port 5555 ipproto g", &["gre"]),
+        ("uxfrm link add tun1 type gre encap ", &["fou", "gue", "none"]),
+        ("uxfrm link del l", &["lo"]),
     ] {
         let Some(offered) = offered(line) else { return };
         assert_eq!(offered, words, "{line}");
@@ -48,7 +52,8 @@ fn each_shell_has_a_script_that_asks_for_the_grammar() {
     for shell in ["bash", "zsh", "fish"] {
         let outcome = uxfrm(&["completions", shell]);
         assert_eq!(outcome.code, Some(0));
-        assert!(outcome.out.contains("complete-xfrm"), "{shell}");
+        assert!(outcome.out.contains("complete-$"), "{shell}");
+        assert!(outcome.out.contains("fou") && outcome.out.contains("link"), "{shell}");
         assert!(outcome.out.len() > 1000, "{shell}");
     }
 }
@@ -58,13 +63,20 @@ fn each_command_has_a_manual_page() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("man8");
     assert_eq!(uxfrm(&["man", path.to_str().unwrap()]).code, Some(0));
-    for name in ["uxfrm", "uxfrm-run", "uxfrm-xfrm", "uxfrm-exec", "uxfrm-bench"] {
+    for name in ["uxfrm", "uxfrm-run", "uxfrm-xfrm", "uxfrm-fou", "uxfrm-link", "uxfrm-exec"] {
         let text = std::fs::read_to_string(path.join(format!("{name}.8"))).unwrap();
         assert!(text.contains(".TH"), "{name}");
     }
     let xfrm = std::fs::read_to_string(path.join("uxfrm-xfrm.8")).unwrap();
     for word in ["deleteall", "pcpu\\-num", "extra\\-flag", "hthresh6", "BATCH FILES"] {
         assert!(xfrm.contains(word), "{word}");
+    }
+    for (name, words) in [
+        ("uxfrm-fou", &["peer_port", "ipproto", "RECEIVE PORTS"]),
+        ("uxfrm-link", &["encap\\-sport", "6rd\\-prefix", "TUNNELS"]),
+    ] {
+        let text = std::fs::read_to_string(path.join(format!("{name}.8"))).unwrap();
+        words.iter().for_each(|word| assert!(text.contains(word), "{word} in {name}(8)"));
     }
     assert!(uxfrm(&["man"]).out.contains("uxfrm\\-xfrm(8)"));
 }

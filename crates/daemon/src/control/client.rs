@@ -14,7 +14,7 @@ use nix::{
 };
 
 use super::{
-    greeting::{Greeting, Kind},
+    greeting::{Dialect, Greeting, Kind},
     protocol::{Datagram, Identity},
 };
 
@@ -47,7 +47,7 @@ impl Client {
         Ok(Self {
             socket,
             permitted,
-            identity: Identity { port, groups: 0, options: 0 },
+            identity: Identity { port, groups: 0, options: 0, dialect: Dialect::Xfrm },
             unknown: true,
             queue: VecDeque::new(),
             queued: 0,
@@ -86,16 +86,21 @@ impl Client {
 
     /// Takes what it says about itself. The answer, if it asked for one.
     pub(super) fn greet(&mut self, greeting: Greeting, mark: u32) -> Option<Greeting> {
-        let Greeting { kind, port, groups, options, .. } = greeting;
+        let Greeting { kind, port, groups, options, value } = greeting;
         if !matches!(kind, Kind::Hello | Kind::Ask) {
             return None;
         }
-        self.identity = Identity { port, groups, options };
-        self.unknown = !self.permitted;
-        let (answer, value) = if self.permitted {
-            (Kind::Welcome, mark)
-        } else {
+        let dialect = Dialect::of(value);
+        if let Some(dialect) = dialect {
+            self.identity = Identity { port, groups, options, dialect };
+            self.unknown = !self.permitted;
+        }
+        let (answer, value) = if !self.permitted {
             (Kind::Refused, libc::EPERM.unsigned_abs())
+        } else if dialect.is_none() {
+            (Kind::Refused, libc::EPROTONOSUPPORT.unsigned_abs())
+        } else {
+            (Kind::Welcome, mark)
         };
         (kind == Kind::Ask).then_some(Greeting { kind: answer, value, ..greeting })
     }
@@ -127,7 +132,7 @@ impl Client {
         }
         if self.overrun {
             let silent = self.identity.options >> libc::NETLINK_NO_ENOBUFS & 1 == 1;
-            let Identity { port, groups, options } = self.identity;
+            let Identity { port, groups, options, .. } = self.identity;
             let notice = Greeting { kind: Kind::Overrun, port, groups, options, value: 0 };
             self.overrun = !silent && !self.transmit(&notice.to_bytes());
         }

@@ -7,7 +7,7 @@
 //! | 12–15 | port | the client's netlink port id (`nl_pid`), never zero |
 //! | 16–19 | groups | multicast groups that the client listens to, a bit each as in `nl_groups` |
 //! | 20–23 | options | netlink socket options that are set, bit N for option N (`NETLINK_EXT_ACK` is 11) |
-//! | 24–27 | value | [`Kind::Welcome`]: the gateway's socket mark; [`Kind::Refused`]: the errno; else zero |
+//! | 24–27 | value | from a client: the netlink protocol that it speaks, see [`Dialect`]; [`Kind::Welcome`]: the gateway's socket mark; [`Kind::Refused`]: the errno; else zero |
 //!
 //! A greeting is a datagram of its own. A client that sends none has its process id for a port, no groups and no options.
 //! `crates/redirect/src/greeting.rs` is the other end; it may use no crate of ours, so the two are kept alike by a test.
@@ -36,6 +36,30 @@ pub(crate) enum Kind {
     Overrun = 5,
 }
 
+/// Which netlink protocol a client speaks from its greeting on: the value of a greeting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// `NETLINK_XFRM`
+    #[default]
+    Xfrm = 0,
+    /// `NETLINK_GENERIC`: the family `fou`.
+    Generic = 1,
+    /// `NETLINK_ROUTE`: tunnels as links.
+    Route = 2,
+}
+
+impl Dialect {
+    /// The one that a value says.
+    pub(crate) const fn of(value: u32) -> Option<Self> {
+        match value {
+            0 => Some(Self::Xfrm),
+            1 => Some(Self::Generic),
+            2 => Some(Self::Route),
+            _ => None,
+        }
+    }
+}
+
 /// A greeting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Greeting {
@@ -47,7 +71,7 @@ pub(crate) struct Greeting {
     pub(crate) groups: u32,
     /// The client's netlink options.
     pub(crate) options: u32,
-    /// Mark or errno.
+    /// Dialect, mark or errno.
     pub(crate) value: u32,
 }
 

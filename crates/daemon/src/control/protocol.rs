@@ -5,6 +5,8 @@ use std::{collections::VecDeque, sync::Arc};
 use uxfrm_netlink as netlink;
 use zeroize::Zeroizing;
 
+use super::greeting::Dialect;
+
 /// Bytes on their way, wiped after the last client that they go to: states have keys.
 #[derive(Clone, Debug)]
 pub(crate) enum Datagram {
@@ -38,6 +40,8 @@ pub(crate) struct Identity {
     pub(crate) groups: u32,
     /// The netlink options that it set, a bit each: `NETLINK_EXT_ACK` is bit 11.
     pub(crate) options: u32,
+    /// What it speaks.
+    pub(crate) dialect: Dialect,
 }
 
 /// Answers messages. Sans-IO: answers and events go to the [`Outbox`].

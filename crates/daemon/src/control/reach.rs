@@ -20,7 +20,7 @@ use nix::{
     },
 };
 
-use super::greeting::{Greeting, Kind, LENGTH, NAME};
+use super::greeting::{Dialect, Greeting, Kind, LENGTH, NAME};
 
 /// How long a gateway may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -36,13 +36,38 @@ pub fn reach(path: Option<&Path>) -> anyhow::Result<()> {
     connect(path, 0).map(drop)
 }
 
-/// A connection to the gateway at `path` or in this network namespace, on which netlink is spoken. It listens to
+/// What is spoken on a connection about tunnels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spoken {
+    /// `NETLINK_GENERIC`: receive ports.
+    Generic,
+    /// `NETLINK_ROUTE`: tunnels as links.
+    Route,
+}
+
+/// A connection to the gateway at `path` or in this network namespace, on which `NETLINK_XFRM` is spoken. It listens to
 /// `groups`, a bit each as in `nl_groups`. A path that begins with `@` is an abstract name.
 ///
 /// # Errors
 /// When none runs there, or it does not answer us.
 pub fn connect(path: Option<&Path>, groups: u32) -> anyhow::Result<OwnedFd> {
-    let (socket, answer) = ask(path, groups).with_context(|| match path {
+    open(path, groups, Dialect::Xfrm)
+}
+
+/// The same, on which another protocol is spoken.
+///
+/// # Errors
+/// As [`connect`].
+pub fn speak(path: Option<&Path>, spoken: Spoken) -> anyhow::Result<OwnedFd> {
+    let dialect = match spoken {
+        Spoken::Generic => Dialect::Generic,
+        Spoken::Route => Dialect::Route,
+    };
+    open(path, 0, dialect)
+}
+
+fn open(path: Option<&Path>, groups: u32, dialect: Dialect) -> anyhow::Result<OwnedFd> {
+    let (socket, answer) = ask(path, groups, dialect).with_context(|| match path {
         Some(path) => format!("no uxfrm answers at {}", path.display()),
         None => "no uxfrm runs in this network namespace (start one with `uxfrm run CONFIG.toml`)"
             .to_owned(),
@@ -54,7 +79,7 @@ pub fn connect(path: Option<&Path>, groups: u32) -> anyhow::Result<OwnedFd> {
     Ok(socket)
 }
 
-fn ask(path: Option<&Path>, groups: u32) -> io::Result<(OwnedFd, Greeting)> {
+fn ask(path: Option<&Path>, groups: u32, dialect: Dialect) -> io::Result<(OwnedFd, Greeting)> {
     let bytes = path.map(Path::as_os_str).map(OsStr::as_bytes);
     let address = match (path, bytes) {
         (_, Some([b'@', name @ ..])) => UnixAddr::new_abstract(name)?,
@@ -69,7 +94,8 @@ fn ask(path: Option<&Path>, groups: u32) -> io::Result<(OwnedFd, Greeting)> {
     socket.set_write_timeout(Some(PATIENCE))?;
     connect_socket(socket.as_raw_fd(), &address)?;
     let port = std::process::id();
-    let question = Greeting { kind: Kind::Ask, port, groups, options: OPTIONS, value: 0 };
+    let value = dialect as u32;
+    let question = Greeting { kind: Kind::Ask, port, groups, options: OPTIONS, value };
     send(socket.as_raw_fd(), &question.to_bytes(), MsgFlags::MSG_NOSIGNAL)?;
     let mut bytes = [0; LENGTH];
     let length = recv(socket.as_raw_fd(), &mut bytes, MsgFlags::empty())?;

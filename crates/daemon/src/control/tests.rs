@@ -128,11 +128,33 @@ fn clients_are_known_by_what_they_said() {
     assert_eq!((answer.kind, answer.port, answer.value), (Kind::Welcome, 77, MARK));
     assert_eq!(hear(&silent).unwrap(), b"hello");
     let identities: Vec<_> = stage.echo.joined.values().copied().collect();
-    let own = Identity { port: std::process::id(), groups: 0, options: 0 };
-    assert_eq!(identities, [Identity { port: 77, groups: 0xc3, options: 1 << 11 }, own]);
+    let dialect = Dialect::Xfrm;
+    let own = Identity { port: std::process::id(), groups: 0, options: 0, dialect };
+    let said = Identity { port: 77, groups: 0xc3, options: 1 << 11, dialect };
+    assert_eq!(identities, [said, own]);
     drop((greeted, silent));
     stage.serve();
     assert_eq!((stage.echo.left, stage.control.count()), (2, 0));
+}
+
+#[test]
+fn a_client_says_what_it_speaks() {
+    let mut stage = stage();
+    let client = stage.client();
+    assert_eq!(Dialect::of(other_end::GENERIC), Some(Dialect::Generic));
+    for (value, kind, answer) in [
+        (other_end::GENERIC, Kind::Welcome, MARK),
+        (2, Kind::Welcome, MARK),
+        (9, Kind::Refused, 93), // EPROTONOSUPPORT
+    ] {
+        let greeting = Greeting { value, ..greeting(Kind::Ask, 77, 0, 0) };
+        say(&client, &greeting.to_bytes()).unwrap();
+        stage.serve();
+        let heard = Greeting::parse(&hear(&client).unwrap()).unwrap();
+        assert_eq!((heard.kind, heard.value), (kind, answer));
+    }
+    let dialects: Vec<_> = stage.echo.joined.values().map(|identity| identity.dialect).collect();
+    assert_eq!(dialects, [Dialect::Route], "what is not known changes nothing");
 }
 
 #[test]

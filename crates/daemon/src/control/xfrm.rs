@@ -1,13 +1,13 @@
-//! The protocol: requests go to the netlink server, which carries them out on the databases.
+//! The protocol: requests go to the netlink server, which carries them out on the databases; those about tunnels go to these.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use uxfrm_engine::{Database, Event, Moment, Snapshot};
 use uxfrm_io::{clock, random};
 use uxfrm_netlink as netlink;
 
-use super::{ClientId, Identity, Outbox, Protocol};
-use crate::{following::Following, gateway::now};
+use super::{ClientId, Dialect, Identity, Outbox, Protocol};
+use crate::{following::Following, gateway::now, tunnels::Carrying};
 
 /// The netlink server, and who its clients are.
 #[derive(Debug)]
@@ -23,6 +23,7 @@ pub(crate) struct Serving<'a> {
     pub(crate) xfrm: &'a mut Xfrm,
     pub(crate) database: &'a mut Database,
     pub(crate) following: &'a mut Following,
+    pub(crate) tunnels: &'a mut Carrying,
 }
 
 impl Xfrm {
@@ -92,6 +93,9 @@ impl Protocol for Serving<'_> {
             self.xfrm.server.leave(name);
         }
         self.xfrm.clients.insert(client, identity);
+        if identity.dialect != Dialect::Xfrm {
+            return; // groups are those of states and policies
+        }
         let name = self.xfrm.name(client);
         let groups = netlink::Groups::from_bits_truncate(identity.groups);
         let options = netlink::Options::from_bits_truncate(identity.options);
@@ -105,6 +109,13 @@ impl Protocol for Serving<'_> {
     }
 
     fn handle(&mut self, client: ClientId, datagram: &[u8], outbox: &mut Outbox) {
+        let identity = self.xfrm.clients.get(&client).copied();
+        if let Some(identity) = identity.filter(|identity| identity.dialect != Dialect::Xfrm) {
+            for answer in self.tunnels.answer(client.0, identity, datagram) {
+                outbox.share(client, Arc::new(answer));
+            }
+            return;
+        }
         let name = self.xfrm.name(client);
         let xfrm = &mut *self.xfrm;
         let following = &mut *self.following;

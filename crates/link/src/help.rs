@@ -1,0 +1,393 @@
+//! The grammar's own page, completion and manual, made from one table of its words.
+
+use std::fmt::Write as _;
+
+use uxfrm_tunnel::Kind;
+
+use crate::cursor::is_abbreviation;
+
+/// A word and what it takes.
+type Phrase = (&'static str, &'static str);
+
+const FOU_COMMANDS: [Phrase; 3] = [("add", "OPTIONS"), ("delete", "OPTIONS"), ("show", "")];
+const FOU: [Phrase; 8] = [
+    ("port", "PORT"),
+    ("ipproto", "PROTO"),
+    ("gue", ""),
+    ("local", "ADDR"),
+    ("peer", "ADDR"),
+    ("peer_port", "PORT"),
+    ("dev", "NAME"),
+    ("-6", ""),
+];
+const LINK_COMMANDS: [Phrase; 4] =
+    [("add", "NAME OPTIONS"), ("change", "NAME OPTIONS"), ("delete", "NAME"), ("show", "[ NAME ]")];
+/// Before `type`.
+const LINK: [Phrase; 6] =
+    [("name", "NAME"), ("dev", "NAME"), ("mtu", "MTU"), ("up", ""), ("down", ""), ("type", "TYPE")];
+const SHOW: [Phrase; 3] = [("dev", "NAME"), ("type", "TYPE"), ("up", "")];
+/// Behind `type`, of every kind.
+const TUNNEL: [Phrase; 21] = [
+    ("remote", "ADDR"),
+    ("local", "ADDR"),
+    ("ttl", "TTL"),
+    ("hoplimit", "TTL"),
+    ("tos", "TOS"),
+    ("tclass", "TOS"),
+    ("encap", "{ fou | gue | none }"),
+    ("noencap", ""),
+    ("encap-sport", "{ PORT | auto }"),
+    ("encap-dport", "PORT"),
+    ("encap-csum", ""),
+    ("noencap-csum", ""),
+    ("encap6-csum", ""),
+    ("noencap6-csum", ""),
+    ("encap-udp6-csum", ""),
+    ("noencap-udp6-csum", ""),
+    ("encap-csum6", ""),
+    ("noencap-csum6", ""),
+    ("encap-remcsum", ""),
+    ("noencap-remcsum", ""),
+    ("mode", "MODE"),
+];
+/// Over IPv4.
+const OVER_V4: [Phrase; 4] =
+    [("pmtudisc", ""), ("nopmtudisc", ""), ("ignore-df", ""), ("noignore-df", "")];
+const OVER_V6: [Phrase; 2] =
+    [("encaplimit", "{ 0..255 | none }"), ("flowlabel", "{ LABEL | inherit }")];
+const GRE: [Phrase; 9] = [
+    ("key", "KEY"),
+    ("ikey", "KEY"),
+    ("okey", "KEY"),
+    ("seq", ""),
+    ("iseq", ""),
+    ("oseq", ""),
+    ("csum", ""),
+    ("icsum", ""),
+    ("ocsum", ""),
+];
+const SIT: [Phrase; 2] = [("6rd-prefix", "PREFIX"), ("6rd-relay_prefix", "PREFIX")];
+
+/// Options before the command.
+const OPTIONS: [Phrase; 10] = [
+    ("-statistics", ""),
+    ("-details", ""),
+    ("-oneline", ""),
+    ("-json", ""),
+    ("-pretty", ""),
+    ("-4", ""),
+    ("-6", ""),
+    ("-force", ""),
+    ("-batch", "FILE"),
+    ("-netns", "NAME"),
+];
+
+/// The options behind `type KIND`.
+fn options(kind: Kind) -> Vec<Phrase> {
+    let mut phrases = TUNNEL.to_vec();
+    match kind {
+        Kind::Ipip => phrases.extend(OVER_V4),
+        Kind::Sit => phrases.extend(OVER_V4.into_iter().chain(SIT)),
+        Kind::Gre => phrases.extend(OVER_V4.into_iter().chain(GRE)),
+        Kind::Ip6tnl => phrases.extend(OVER_V6),
+        Kind::Ip6gre => phrases.extend(OVER_V6.into_iter().chain(GRE)),
+    }
+    if kind.is_gre() {
+        phrases.retain(|(word, _)| *word != "mode");
+    }
+    phrases
+}
+
+fn modes(kind: Kind) -> &'static [&'static str] {
+    match kind {
+        Kind::Ipip => &["ipip", "any"],
+        Kind::Sit => &["ip6ip", "ipip", "any"],
+        Kind::Ip6tnl => &["ip6ip6", "ipip6", "any"],
+        Kind::Gre | Kind::Ip6gre => &[],
+    }
+}
+
+fn commands(object: &str) -> &'static [Phrase] {
+    if object == "fou" { &FOU_COMMANDS } else { &LINK_COMMANDS }
+}
+
+/// What `uxfrm OBJECT help` prints, of `fou` or `link`.
+#[must_use]
+pub fn text(object: &str) -> String {
+    let mut text = format!("Usage: uxfrm {object} [ IP-OPTIONS ] COMMAND\n");
+    list(&mut text, "COMMAND", commands(object));
+    if object == "fou" {
+        list(&mut text, "OPTIONS", &FOU);
+        text += "PROTO := { ipip | ipv6 | gre | esp | 1..255 }\n";
+    } else {
+        list(&mut text, "OPTIONS", &LINK);
+        for kind in Kind::ALL {
+            list(&mut text, &format!("TYPE {}", kind.name()), &options(kind));
+        }
+    }
+    list(&mut text, "IP-OPTIONS", &OPTIONS);
+    text
+}
+
+/// `NAME := [ one ] [ other ]`, in lines of bearable length.
+fn list(text: &mut String, name: &str, phrases: &[Phrase]) {
+    let mut line = format!("{name} :=");
+    for (word, takes) in phrases {
+        let piece = if takes.is_empty() { (*word).to_owned() } else { format!("{word} {takes}") };
+        if line.len() + piece.len() > 90 {
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{line}");
+            line = "       ".to_owned();
+        }
+        let _ = write!(line, " [ {piece} ]");
+    }
+    let _ = writeln!(text, "{line}");
+}
+
+/// The words that may stand where the last of `words` is being typed, behind `uxfrm fou` or `uxfrm link`; those that begin with it. Interfaces'
+/// names are given by the caller.
+#[must_use]
+pub fn complete(object: &str, words: &[&str], interfaces: &[String]) -> Vec<String> {
+    let (typed, before) = words.split_last().map_or(("", &[][..]), |(last, rest)| (*last, rest));
+    let mut found = candidates(object, typed, before, interfaces);
+    found.retain(|word| word.starts_with(typed));
+    found.sort();
+    found.dedup();
+    found
+}
+
+fn candidates(object: &str, typed: &str, before: &[&str], interfaces: &[String]) -> Vec<String> {
+    let owned = |phrases: &[Phrase]| phrases.iter().map(|(word, _)| (*word).to_owned()).collect();
+    let line = without_options(before);
+    let [command, rest @ ..] = &line[..] else {
+        return if typed.starts_with('-') { owned(&OPTIONS) } else { owned(commands(object)) };
+    };
+    let command = commands(object).iter().find(|(whole, _)| is_abbreviation(command, whole));
+    let last = rest.last().copied().unwrap_or_default();
+    match (object, command.map_or("", |(word, _)| word)) {
+        (_, "") | ("fou", "show") => Vec::new(),
+        ("fou", _) if last == "dev" => interfaces.to_vec(),
+        ("fou", _) if last == "ipproto" => {
+            ["ipip", "ipv6", "gre", "esp"].map(str::to_owned).to_vec()
+        }
+        ("fou", _) if takes_value(&FOU, last) => Vec::new(),
+        ("fou", _) => owned(&FOU),
+        (_, "add") if rest.is_empty() => owned(&LINK),
+        (_, "delete" | "change") if rest.is_empty() => interfaces.to_vec(),
+        (_, "delete") if last == "dev" => interfaces.to_vec(),
+        (_, "delete") => Vec::new(),
+        (_, "show") if last == "type" => kinds(),
+        (_, "show") => {
+            let mut words: Vec<String> = owned(&SHOW);
+            words.extend(interfaces.iter().cloned());
+            if last == "dev" { interfaces.to_vec() } else { words }
+        }
+        _ => of_tunnel(rest, last, interfaces),
+    }
+}
+
+/// Behind `link add` or `link change`.
+fn of_tunnel(rest: &[&str], last: &str, interfaces: &[String]) -> Vec<String> {
+    let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let at = rest.iter().position(|word| *word == "type");
+    let kind = at.and_then(|at| rest.get(at + 1));
+    let kind = Kind::ALL.into_iter().find(|one| kind.is_some_and(|kind| *kind == one.name()));
+    match (at, kind) {
+        (None, _) if last == "dev" => interfaces.to_vec(),
+        (None, _) if takes_value(&LINK, last) => Vec::new(),
+        (None, _) => named(&LINK.map(|(word, _)| word)),
+        (Some(_), None) => kinds(),
+        (Some(_), Some(kind)) => match last {
+            "encap" => named(&["fou", "gue", "none"]),
+            "encap-sport" => named(&["auto"]),
+            "mode" => named(modes(kind)),
+            "ttl" | "hoplimit" | "tos" | "tclass" | "flowlabel" => named(&["inherit"]),
+            "encaplimit" => named(&["none"]),
+            last if takes_value(&options(kind), last) => Vec::new(),
+            _ => options(kind).into_iter().map(|(word, _)| word.to_owned()).collect(),
+        },
+    }
+}
+
+fn kinds() -> Vec<String> {
+    Kind::ALL.map(|kind| kind.name().to_owned()).to_vec()
+}
+
+fn takes_value(phrases: &[Phrase], word: &str) -> bool {
+    phrases.iter().any(|(known, takes)| *known == word && !takes.is_empty())
+}
+
+/// What stands behind the options and their values.
+fn without_options<'a>(words: &[&'a str]) -> Vec<&'a str> {
+    let mut words = words.iter().copied().peekable();
+    while let Some(option) = words.next_if(|word| word.starts_with('-')) {
+        let entry = OPTIONS.iter().find(|(word, _)| word.starts_with(option));
+        if entry.is_some_and(|(_, takes)| !takes.is_empty()) {
+            words.next();
+        }
+    }
+    words.collect()
+}
+
+/// The grammar's part of uxfrm-fou(8) or uxfrm-link(8), in roff.
+#[must_use]
+pub fn manual(object: &str) -> String {
+    let mut page = String::new();
+    let section = |page: &mut String, title: &str, phrases: &[Phrase]| {
+        let _ = writeln!(page, ".SH {}", escaped(title));
+        for (word, takes) in phrases {
+            let _ = writeln!(page, ".TP\n.BI \"{}\" \" {}\"", escaped(word), escaped(takes));
+        }
+    };
+    section(&mut page, "COMMANDS", commands(object));
+    if object == "fou" {
+        section(&mut page, "PORTS", &FOU);
+        page += FOU_SECTIONS;
+    } else {
+        section(&mut page, "LINKS", &LINK);
+        for kind in Kind::ALL {
+            section(&mut page, &format!("TYPE {}", kind.name().to_uppercase()), &options(kind));
+        }
+        page += LINK_SECTIONS;
+    }
+    section(&mut page, "OPTIONS OF IP", &OPTIONS);
+    page += SECTIONS;
+    page
+}
+
+const FOU_SECTIONS: &str = r#".SH RECEIVE PORTS
+A port is known by family, UDP port, local address, device, peer and peer port; no two are the same in all of these. It is there when the command ends:
+its socket is bound. With
+.B \-statistics
+each is followed by the packets and bytes that came, and by what was dropped of them, by reason. Counters begin with the port.
+"#;
+const LINK_SECTIONS: &str = r#".SH TUNNELS
+Each is a TUN of its name, down until
+.BR "ip link set NAME up" ,
+or
+.B up
+before its type. Addresses and routes are those of
+.BR ip\-address (8)
+and
+.BR ip\-route (8).
+.B change
+keeps what it does not say.
+.B "ip link del"
+of the TUN deletes the tunnel as well. TOS and flow labels are hexadecimal numbers, as to iproute2. With
+.B \-statistics
+a tunnel is followed by what it carried, and by what was dropped, by reason.
+"#;
+const SECTIONS: &str = r#".SH EXIT STATUS
+.TP
+0
+Done.
+.TP
+1
+No gateway answers, or what is named is not there.
+.TP
+2
+The gateway refuses it; the reason is in the kernel's words.
+.TP
+255
+A word that is not in the grammar, or a value that its word does not take; also
+.BR help .
+.SH SEE ALSO
+.BR ip\-fou (8),
+.BR ip\-link (8),
+.BR uxfrm\-stat (8)
+"#;
+
+/// Hyphens that are typed, and what roff would take for its own.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\e").replace('-', "\\-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command;
+
+    fn after(line: &str) -> Vec<String> {
+        let words: Vec<&str> = line.split(' ').collect();
+        complete(words[0], &words[1..], &["lo".to_owned(), "tun1".to_owned()])
+    }
+
+    #[test]
+    fn what_may_come_next() {
+        for (line, words) in [
+            ("fou ", &["add", "delete", "show"][..]),
+            ("fou -s sh", &["show"]),
+            ("fou -6 add p", &["peer", "peer_port", "port"]),
+            ("fou add port ", &[]),
+            ("fou add port 5 ipproto g", &["gre"]),
+            ("fou d port 5 dev ", &["lo", "tun1"]),
+            ("link -st", &["-statistics"]),
+            ("link add t", &["type"]),
+            ("link add tun1 type ip", &["ip6gre", "ip6tnl", "ipip"]),
+            ("link del ", &["lo", "tun1"]),
+            ("link show ty", &["type"]),
+            ("link add t type gre encap ", &["fou", "gue", "none"]),
+            ("link add t type gre ik", &["ikey"]),
+            ("link add t type ipip ik", &[]),
+            ("link add t type sit mode i", &["ip6ip", "ipip"]),
+            ("link change t type ip6tnl encapl", &["encaplimit"]),
+            ("bogus x y", &[]),
+        ] {
+            assert_eq!(after(line), words, "{line}");
+        }
+    }
+
+    /// The table against the parser: each word is taken, with a value where it has one.
+    #[test]
+    fn every_word_is_in_the_grammar() {
+        let value = |takes: &str| match takes {
+            "" => "",
+            "ADDR" => "any",
+            "TTL" | "TOS" | "PORT" | "KEY" | "MTU" => "7",
+            "PROTO" | "MODE" => "ipip",
+            "NAME" => "t",
+            "TYPE" => "gre",
+            "PREFIX" => "PREFIX",
+            takes => takes.trim_matches(['{', ' ']).split(' ').next().unwrap(),
+        };
+        let accepts = |line: &str| {
+            let parsed = command(&line.split_whitespace().collect::<Vec<_>>());
+            let unknown =
+                matches!(&parsed, Err(crate::Error::Option { .. } | crate::Error::Unsupported(_)));
+            assert!(!unknown, "{line}: {parsed:?}");
+        };
+        for (word, takes) in FOU {
+            accepts(&format!("fou add {word} {}", value(takes)));
+        }
+        for (word, takes) in LINK {
+            accepts(&format!("link add t {word} {} type gre", value(takes)));
+        }
+        for kind in Kind::ALL {
+            for (word, takes) in options(kind) {
+                accepts(&format!("link add t type {} {word} {}", kind.name(), value(takes)));
+            }
+            for mode in modes(kind) {
+                let line = format!("link add t type {} mode {mode}", kind.name());
+                assert!(command(&line.split(' ').collect::<Vec<_>>()).is_ok(), "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_word_is_in_help_and_manual() {
+        for object in ["fou", "link"] {
+            let (help, manual) = (text(object), manual(object).replace("\\-", "-"));
+            let mut all: Vec<Phrase> = commands(object).to_vec();
+            all.extend(OPTIONS);
+            match object {
+                "fou" => all.extend(FOU),
+                _ => all.extend(LINK.into_iter().chain(Kind::ALL.into_iter().flat_map(options))),
+            }
+            for (word, _) in all {
+                assert!(help.split_whitespace().any(|one| one == word), "{word} in help");
+                assert!(manual.contains(word), "{word} in manual");
+            }
+            assert!(help.lines().all(|line| line.len() <= 110));
+        }
+    }
+}

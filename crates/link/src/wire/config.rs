@@ -1,0 +1,404 @@
+//! A tunnel between `IFLA_INFO_DATA` and [`Config`] (`include/uapi/linux/if_tunnel.h`; `ipip_netlink_parms`, `ipgre_netlink_parms`,
+//! `ip6_tnl_netlink_parms`, `ip6gre_netlink_parms`).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::num::NonZeroU16;
+
+use uxfrm_netlink::Refusal;
+use uxfrm_packet::Version;
+use uxfrm_tunnel::config::{
+    Carries, Field, FlowLabel, Framing, Gre, InnerDf, Octet, PathMtuDiscovery, RemoteOffload,
+    SourcePort, UdpChecksum, UdpEncap,
+};
+use uxfrm_tunnel::{Config, Kind, SixRd};
+
+use super::attributes::{Reader, Writer};
+
+/// `IFLA_IPTUN_*` or `IFLA_GRE_*`: the same things under other numbers.
+struct Numbers {
+    local: u16,
+    remote: u16,
+    ttl: u16,
+    tos: u16,
+    path_mtu: u16,
+    encap_limit: u16,
+    flow_info: u16,
+    flags: u16,
+    /// Type, flags, source port, destination port.
+    encap: [u16; 4],
+    external: u16,
+}
+
+const IP: Numbers = Numbers {
+    local: 2,
+    remote: 3,
+    ttl: 4,
+    tos: 5,
+    path_mtu: 10,
+    encap_limit: 6,
+    flow_info: 7,
+    flags: 8,
+    encap: [15, 16, 17, 18],
+    external: 19,
+};
+const GRE: Numbers = Numbers {
+    local: 6,
+    remote: 7,
+    ttl: 8,
+    tos: 9,
+    path_mtu: 10,
+    encap_limit: 11,
+    flow_info: 12,
+    flags: 13,
+    encap: [14, 15, 16, 17],
+    external: 18,
+};
+
+/// `IFLA_IPTUN_PROTO`; `IFLA_IPTUN_6RD_*`: prefix, relay prefix, and their lengths.
+const PROTOCOL: u16 = 9;
+const SIX_RD: [u16; 4] = [11, 12, 13, 14];
+/// `IFLA_GRE_*`: flags and keys of what comes in and of what goes out.
+const GRE_FIELDS: [(u16, u16); 2] = [(2, 4), (3, 5)];
+const IGNORE_DF: u16 = 19;
+
+/// `GRE_CSUM`, `GRE_KEY`, `GRE_SEQ`.
+const CHECKSUM: u16 = 0x8000;
+const KEY: u16 = 0x2000;
+const SEQUENCE: u16 = 0x1000;
+
+/// `IP6_TNL_F_IGN_ENCAP_LIMIT`, `_USE_ORIG_TCLASS`, `_USE_ORIG_FLOWLABEL`.
+const NO_LIMIT: u32 = 1;
+const SAME_CLASS: u32 = 2;
+const SAME_LABEL: u32 = 4;
+
+/// `TUNNEL_ENCAP_FLAG_CSUM`, `_CSUM6`, `_REMCSUM`.
+const SUMMED4: u16 = 1;
+const SUMMED6: u16 = 2;
+const REMOTE: u16 = 4;
+
+/// What the TOS attribute of a tunnel over IPv4 says for "the inner header's".
+const INHERIT: u8 = 1;
+
+const fn numbers(kind: Kind) -> &'static Numbers {
+    if kind.is_gre() { &GRE } else { &IP }
+}
+
+/// Writes all that is said of a tunnel.
+pub(super) fn encode(config: &Config, out: &mut Writer) {
+    let numbers = numbers(config.kind);
+    for (number, end) in [(numbers.local, config.local), (numbers.remote, config.remote)] {
+        match end {
+            IpAddr::V4(end) => out.put(number, &end.octets()),
+            IpAddr::V6(end) => out.put(number, &end.octets()),
+        }
+    }
+    let ttl = match config.ttl {
+        Octet::Inherit => 0,
+        Octet::Fixed(ttl) => ttl,
+    };
+    out.put(numbers.ttl, &[ttl]);
+    match config.kind.outer() {
+        Version::V4 => encode_v4(config, numbers, out),
+        Version::V6 => encode_v6(config, numbers, out),
+    }
+    if config.kind.is_gre() {
+        for ((flags, key), fields) in GRE_FIELDS.into_iter().zip([config.input, config.output]) {
+            out.put(flags, &gre_flags(fields).to_be_bytes());
+            out.put(key, &fields.key.unwrap_or(0).to_be_bytes());
+        }
+        out.put(IGNORE_DF, &[u8::from(config.inner_df == InnerDf::Ignore)]);
+    } else {
+        out.put(PROTOCOL, &[protocol(config.kind, config.carries)]);
+    }
+    encode_encap(config.udp, numbers, out);
+}
+
+fn encode_v4(config: &Config, numbers: &Numbers, out: &mut Writer) {
+    let tos = match config.tos {
+        Octet::Inherit => INHERIT,
+        Octet::Fixed(tos) => tos,
+    };
+    out.put(numbers.tos, &[tos]);
+    out.put(numbers.path_mtu, &[u8::from(config.path_mtu == PathMtuDiscovery::On)]);
+    if config.kind == Kind::Sit {
+        let [prefix, relay, prefix_len, relay_len] = SIX_RD;
+        let (ours, providers) = (config.six_rd.prefix(), config.six_rd.relay());
+        out.put(prefix, &ours.0.octets());
+        out.put(relay, &providers.0.octets());
+        out.put(prefix_len, &u16::from(ours.1).to_ne_bytes());
+        out.put(relay_len, &u16::from(providers.1).to_ne_bytes());
+    }
+}
+
+fn encode_v6(config: &Config, numbers: &Numbers, out: &mut Writer) {
+    let mut flags = 0;
+    let class = match config.tos {
+        Octet::Inherit => {
+            flags |= SAME_CLASS;
+            0
+        }
+        Octet::Fixed(class) => class,
+    };
+    let label = match config.flow_label {
+        FlowLabel::Auto => 0,
+        FlowLabel::Inherit => {
+            flags |= SAME_LABEL;
+            0
+        }
+        FlowLabel::Fixed(label) => label & 0xf_ffff,
+    };
+    if config.encap_limit.is_none() {
+        flags |= NO_LIMIT;
+    }
+    out.put(numbers.encap_limit, &[config.encap_limit.unwrap_or(0)]);
+    out.put(numbers.flow_info, &(u32::from(class) << 20 | label).to_be_bytes());
+    out.word(numbers.flags, flags);
+}
+
+fn encode_encap(udp: Option<UdpEncap>, numbers: &Numbers, out: &mut Writer) {
+    let bit = |is_set: bool, bit: u16| if is_set { bit } else { 0 };
+    let values = match udp {
+        None => [0; 4],
+        Some(udp) => [
+            match udp.framing {
+                Framing::Fou => 1_u16.to_ne_bytes(),
+                Framing::Gue => 2_u16.to_ne_bytes(),
+            },
+            (bit(udp.checksum4 == UdpChecksum::Computed, SUMMED4)
+                | bit(udp.checksum6 == UdpChecksum::Computed, SUMMED6)
+                | bit(udp.remote_checksum == RemoteOffload::On, REMOTE))
+            .to_ne_bytes(),
+            match udp.source_port {
+                SourcePort::Auto => [0; 2],
+                SourcePort::Fixed(port) => port.get().to_be_bytes(),
+            },
+            udp.destination_port.get().to_be_bytes(),
+        ]
+        .map(u16::from_ne_bytes),
+    };
+    for (number, value) in numbers.encap.into_iter().zip(values) {
+        out.put(number, &value.to_ne_bytes());
+    }
+}
+
+/// Reads what is said of a tunnel; the kernel's defaults for what is not.
+///
+/// # Errors
+/// What [`uxfrm_tunnel`] or the kernel has no such thing for.
+pub(super) fn decode(kind: Kind, bytes: &[u8]) -> Result<Config, Refusal> {
+    let (numbers, found) = (numbers(kind), Reader::of(bytes));
+    if found.value(numbers.external).is_some() {
+        return Err(Refusal::not_yet("external tunnels are not supported by uxfrm"));
+    }
+    let any = Config::any(kind.outer());
+    let end = |number| -> Result<IpAddr, Refusal> {
+        Ok(match kind.outer() {
+            Version::V4 => found.bytes::<4>(number)?.map(IpAddr::from),
+            Version::V6 => found.bytes::<16>(number)?.map(IpAddr::from),
+        }
+        .unwrap_or(any))
+    };
+    let mut config = Config::new(kind, end(numbers.local)?, end(numbers.remote)?);
+    config.ttl = match found.byte(numbers.ttl)? {
+        None | Some(0) => Octet::Inherit,
+        Some(ttl) => Octet::Fixed(ttl),
+    };
+    match kind.outer() {
+        Version::V4 => decode_v4(&mut config, numbers, &found)?,
+        Version::V6 => decode_v6(&mut config, numbers, &found)?,
+    }
+    if kind.is_gre() {
+        for ((flags, key), fields) in
+            GRE_FIELDS.into_iter().zip([&mut config.input, &mut config.output])
+        {
+            *fields = gre(found.port(flags)?.unwrap_or(0), found.bytes(key)?);
+        }
+        if found.byte(IGNORE_DF)?.is_some_and(|ignore| ignore != 0) {
+            config.inner_df = InnerDf::Ignore;
+        }
+    } else if let Some(number) = found.byte(PROTOCOL)? {
+        config.carries = carries(kind, number)?;
+    }
+    config.udp = decode_encap(numbers, &found)?;
+    Ok(config)
+}
+
+fn decode_v4(config: &mut Config, numbers: &Numbers, found: &Reader<'_>) -> Result<(), Refusal> {
+    match found.byte(numbers.tos)? {
+        None => {}
+        Some(INHERIT) => config.tos = Octet::Inherit,
+        Some(tos) => config.tos = Octet::Fixed(tos),
+    }
+    if found.byte(numbers.path_mtu)? == Some(0) {
+        config.path_mtu = PathMtuDiscovery::Off;
+    }
+    let [prefix, relay, prefix_len, relay_len] = SIX_RD;
+    if config.kind == Kind::Sit
+        && let (Some(prefix), Some(len)) = (found.bytes::<16>(prefix)?, found.half(prefix_len)?)
+    {
+        let relay = Ipv4Addr::from(found.bytes::<4>(relay)?.unwrap_or_default());
+        let relay_len = found.half(relay_len)?.unwrap_or(0);
+        let [len, relay_len] = [len, relay_len].map(|len| u8::try_from(len).unwrap_or(u8::MAX));
+        config.six_rd = SixRd::new(Ipv6Addr::from(prefix), len, relay, relay_len)
+            .map_err(|error| Refusal::bare(error.errno()))?;
+    }
+    Ok(())
+}
+
+fn decode_v6(config: &mut Config, numbers: &Numbers, found: &Reader<'_>) -> Result<(), Refusal> {
+    let flags = found.word(numbers.flags)?.unwrap_or(0);
+    let info = u32::from_be_bytes(found.bytes(numbers.flow_info)?.unwrap_or_default());
+    config.tos = if flags & SAME_CLASS != 0 {
+        Octet::Inherit
+    } else {
+        Octet::Fixed((info >> 20).to_le_bytes()[0])
+    };
+    config.flow_label = match info & 0xf_ffff {
+        _ if flags & SAME_LABEL != 0 => FlowLabel::Inherit,
+        0 => FlowLabel::Auto,
+        label => FlowLabel::Fixed(label),
+    };
+    config.encap_limit = match found.byte(numbers.encap_limit)? {
+        _ if flags & NO_LIMIT != 0 => None,
+        None => config.encap_limit,
+        limit => limit,
+    };
+    Ok(())
+}
+
+fn decode_encap(numbers: &Numbers, found: &Reader<'_>) -> Result<Option<UdpEncap>, Refusal> {
+    let [kind, flags, source, destination] = numbers.encap;
+    let framing = match found.half(kind)?.unwrap_or(0) {
+        0 => return Ok(None),
+        1 => Framing::Fou,
+        2 => Framing::Gue,
+        _ => return Err(Refusal::invalid("Invalid encapsulation type")),
+    };
+    let port = found.port(destination)?.and_then(NonZeroU16::new);
+    let port = port.ok_or(Refusal::invalid("FOU and GUE need a destination port"))?;
+    let flags = found.half(flags)?.unwrap_or(0);
+    let sum = |bit| if flags & bit != 0 { UdpChecksum::Computed } else { UdpChecksum::Zero };
+    Ok(Some(UdpEncap {
+        source_port: match found.port(source)?.and_then(NonZeroU16::new) {
+            None => SourcePort::Auto,
+            Some(port) => SourcePort::Fixed(port),
+        },
+        checksum4: sum(SUMMED4),
+        checksum6: sum(SUMMED6),
+        remote_checksum: if flags & REMOTE != 0 { RemoteOffload::On } else { RemoteOffload::Off },
+        ..UdpEncap::new(framing, port)
+    }))
+}
+
+fn gre_flags(fields: Gre) -> u16 {
+    let bit = |is_set: bool, bit: u16| if is_set { bit } else { 0 };
+    bit(fields.key.is_some(), KEY)
+        | bit(fields.sequence == Field::With, SEQUENCE)
+        | bit(fields.checksum == Field::With, CHECKSUM)
+}
+
+fn gre(flags: u16, key: Option<[u8; 4]>) -> Gre {
+    let field = |bit: u16| if flags & bit != 0 { Field::With } else { Field::Without };
+    Gre {
+        key: (flags & KEY != 0).then(|| u32::from_be_bytes(key.unwrap_or_default())),
+        sequence: field(SEQUENCE),
+        checksum: field(CHECKSUM),
+    }
+}
+
+/// `IFLA_IPTUN_PROTO`: what a tunnel carries, 0 for all; `ipip` has nothing else than IPv4.
+fn protocol(kind: Kind, carries: Carries) -> u8 {
+    match carries {
+        Carries::V4 if kind == Kind::Ipip => 0,
+        Carries::V4 => kind.protocol(Version::V4).0,
+        Carries::V6 => kind.protocol(Version::V6).0,
+        Carries::Both => 0,
+    }
+}
+
+fn carries(kind: Kind, number: u8) -> Result<Carries, Refusal> {
+    match number {
+        0 if kind == Kind::Ipip => Ok(Carries::V4),
+        0 => Ok(Carries::Both),
+        number if number == kind.protocol(Version::V4).0 => Ok(Carries::V4),
+        number if number == kind.protocol(Version::V6).0 => Ok(Carries::V6),
+        _ => Err(Refusal::bare(22)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Command, Link, command};
+
+    fn config(line: &str) -> Config {
+        match command(&line.split_whitespace().collect::<Vec<_>>()) {
+            Ok(Command::Link(Link::Add(link))) => link.config,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    const LINES: [&str; 14] = [
+        "link add t type ipip",
+        "link add t type ipip remote 10.0.0.2 local 10.0.0.1 ttl 9 tos inherit encap fou encap-dport 5555",
+        "link add t type ipip tos 10 nopmtudisc encap gue encap-dport 1 encap-sport 7 encap-csum encap-remcsum",
+        "link add t type sit remote 10.0.0.2",
+        "link add t type sit mode ip6ip encap fou encap-dport 5 encap6-csum",
+        "link add t type sit mode ipip 6rd-prefix 2001:db8::/32 6rd-relay_prefix 10.0.0.0/8",
+        "link add t type gre remote 10.0.0.2 key 7 seq icsum",
+        "link add t type gre ikey 1.2.3.4 okey 5 oseq ocsum nopmtudisc ignore-df",
+        "link add t type ip6tnl remote fd00::2 local fd00::1",
+        "link add t type ip6tnl mode ip6ip6 encaplimit none hoplimit inherit tclass inherit flowlabel inherit",
+        "link add t type ip6tnl mode ipip6 encaplimit 0 hoplimit 1 tclass ff flowlabel fffff",
+        "link add t type ip6gre remote fd00::2 key 4294967295 csum",
+        "link add t type ip6gre encap gue encap-dport 6080 encap6-csum flowlabel 12345 tclass inherit",
+        "link add t type ip6gre seq encaplimit 255",
+    ];
+
+    #[test]
+    fn what_is_written_is_read() {
+        for line in LINES {
+            let config = config(line);
+            let mut out = Writer::default();
+            encode(&config, &mut out);
+            assert_eq!(decode(config.kind, &out.0), Ok(config), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_kernels_layout_of_the_series_line() {
+        let mut out = Writer::default();
+        encode(&config(LINES[1]), &mut out);
+        let found = Reader::of(&out.0);
+        let values: Vec<_> =
+            [2, 3, 4, 5, 9, 10, 15, 16, 17, 18].map(|kind| found.value(kind)).to_vec();
+        let expected: [&[u8]; 10] = [
+            &[10, 0, 0, 1],
+            &[10, 0, 0, 2],
+            &[9],
+            &[1],
+            &[0],
+            &[1],
+            &1_u16.to_ne_bytes(),
+            &[0, 0],
+            &[0, 0],
+            &[0x15, 0xb3],
+        ];
+        assert_eq!(values, expected.map(Some));
+    }
+
+    #[test]
+    fn any_bytes_are_read_without_a_panic() {
+        let mut random = 3_u64;
+        for _ in 0..20_000 {
+            let mut bytes = [0; 64];
+            for byte in &mut bytes {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                *byte = random.to_be_bytes()[1] % 21;
+            }
+            for kind in Kind::ALL {
+                let _ = decode(kind, &bytes[..usize::from(bytes[0]) * 3]);
+            }
+        }
+    }
+}

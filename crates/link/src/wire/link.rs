@@ -1,0 +1,383 @@
+//! `RTM_NEWLINK`, `RTM_DELLINK`, `RTM_GETLINK`: `struct ifinfomsg` and attributes (`include/uapi/linux/if_link.h`).
+
+use std::net::IpAddr;
+
+use uxfrm_netlink::{Counts, RawAttributes, Refusal};
+use uxfrm_tunnel::{Config, Kind};
+
+use super::attributes::{Reader, Writer};
+use super::config;
+use crate::{Admin, TunnelLink};
+
+/// `RTM_NEWLINK`: add or change a tunnel; the answer to [`GET`].
+pub const NEW: u16 = 16;
+/// `RTM_DELLINK`
+pub const DELETE: u16 = 17;
+/// `RTM_GETLINK`: one, or with `NLM_F_DUMP` all.
+pub const GET: u16 = 18;
+
+/// Bytes of `struct ifinfomsg`: family, padding, type, index, flags, which of them count.
+const HEAD: usize = 16;
+/// `IFF_UP`
+const UP: u32 = 1;
+/// `EINVAL`, `EOPNOTSUPP`
+const EINVAL: i32 = 22;
+const EOPNOTSUPP: i32 = 95;
+
+/// `IFLA_*`.
+const ADDRESS: u16 = 1;
+const BROADCAST: u16 = 2;
+const NAME: u16 = 3;
+const MTU: u16 = 4;
+const LINK: u16 = 5;
+const QDISC: u16 = 6;
+const STATS: u16 = 7;
+const INFO: u16 = 18;
+const STATS64: u16 = 23;
+const AF_SPEC: u16 = 26;
+/// `IFLA_INFO_*`
+const INFO_KIND: u16 = 1;
+const INFO_DATA: u16 = 2;
+const INFO_STATISTICS: u16 = 3;
+
+/// Numbers of the device that are shown, by type and iproute2's name in JSON, in the order of its text.
+const DETAILS: [(u16, &str); 11] = [
+    (30, "promiscuity"),
+    (61, "allmulti"),
+    (50, "min_mtu"),
+    (51, "max_mtu"),
+    (31, "num_tx_queues"),
+    (32, "num_rx_queues"),
+    (41, "gso_max_size"),
+    (40, "gso_max_segs"),
+    (59, "tso_max_size"),
+    (60, "tso_max_segs"),
+    (58, "gro_max_size"),
+];
+
+/// A request about a tunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkRequest {
+    /// Index of the interface; 0 where it is named.
+    pub index: u32,
+    /// `IFLA_IFNAME`
+    pub name: Option<String>,
+    /// `IFLA_MTU`
+    pub mtu: Option<u16>,
+    /// Whether it is to be up, where that is said.
+    pub admin: Option<Admin>,
+    /// The tunnel, where the request has one.
+    pub config: Option<Config>,
+}
+
+/// What a tunnel carried and dropped, as `struct rtnl_link_stats64` has it, and by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Packets that came out of the tunnel, and their bytes.
+    pub received: (u64, u64),
+    /// Packets that went in, and their bytes.
+    pub sent: (u64, u64),
+    /// Packets that came and that the host did not take.
+    pub received_dropped: u64,
+    /// Packets that were to go and did not.
+    pub sent_dropped: u64,
+    /// Those of them that were the tunnel's own (`collisions`).
+    pub collisions: u64,
+    /// All that was dropped, by reason.
+    pub drops: Counts,
+}
+
+/// What the kernel says of the device of a tunnel: the body of its own `RTM_NEWLINK`.
+#[derive(Clone, Debug)]
+pub struct Device(pub Vec<u8>);
+
+/// A tunnel as it is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// Index of the interface.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// `IFF_*`
+    pub flags: u32,
+    /// Its MTU.
+    pub mtu: u32,
+    /// Its queueing discipline.
+    pub qdisc: Option<String>,
+    /// `IFLA_OPERSTATE`, `IFLA_LINKMODE`, `IFLA_GROUP`, `IFLA_TXQLEN`.
+    pub state: [Option<u32>; 4],
+    /// Other numbers of it, by iproute2's names.
+    pub details: Vec<(&'static str, u32)>,
+    /// The tunnel.
+    pub config: Config,
+    /// What it carried and dropped.
+    pub statistics: Statistics,
+}
+
+/// The body of a request to add or change a tunnel.
+#[must_use]
+pub fn creation(link: &TunnelLink) -> Vec<u8> {
+    let admin = match link.admin {
+        None => (0, 0),
+        Some(Admin::Up) => (UP, UP),
+        Some(Admin::Down) => (0, UP),
+    };
+    let mut out = Writer(head(0, 0, admin));
+    out.text(NAME, &link.name);
+    if let Some(mtu) = link.mtu {
+        out.word(MTU, u32::from(mtu));
+    }
+    out.nest(INFO, |info| {
+        info.text(INFO_KIND, link.config.kind.name());
+        info.nest(INFO_DATA, |data| config::encode(&link.config, data));
+    });
+    out.0
+}
+
+/// The body of a request to delete a tunnel.
+#[must_use]
+pub fn deletion(name: &str) -> Vec<u8> {
+    inquiry(Some(name))
+}
+
+/// The body of a request to show one tunnel, or all.
+#[must_use]
+pub fn inquiry(name: Option<&str>) -> Vec<u8> {
+    let mut out = Writer(head(0, 0, (0, 0)));
+    name.into_iter().for_each(|name| out.text(NAME, name));
+    out.0
+}
+
+impl LinkRequest {
+    /// Reads a request's body.
+    ///
+    /// # Errors
+    /// `EINVAL` for a body without head, `ERANGE` for an attribute that is too short, `EOPNOTSUPP` for what is no tunnel of ours, and what can't be
+    /// about one.
+    pub fn decode(body: &[u8]) -> Result<Self, Refusal> {
+        let (head, attributes) = body.split_first_chunk::<HEAD>().ok_or(Refusal::bare(EINVAL))?;
+        let word =
+            |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let found = Reader::of(attributes);
+        let mtu = found.word(MTU)?.map(|mtu| u16::try_from(mtu).map_err(|_| Refusal::bare(EINVAL)));
+        let config = match found.value(INFO).map(Reader::of) {
+            Some(info) => Some(tunnel(&info)?),
+            None => None,
+        };
+        let admin = if word(8) & UP == 0 { Admin::Down } else { Admin::Up };
+        Ok(Self {
+            index: word(4),
+            name: found.text(NAME),
+            mtu: mtu.transpose()?,
+            admin: (word(12) & UP != 0).then_some(admin),
+            config,
+        })
+    }
+}
+
+fn tunnel(info: &Reader<'_>) -> Result<Config, Refusal> {
+    let name = info.text(INFO_KIND);
+    let kind = Kind::ALL.into_iter().find(|kind| name.as_deref() == Some(kind.name()));
+    let kind = kind.ok_or(Refusal::new(EOPNOTSUPP, "Unknown device type"))?;
+    config::decode(kind, info.value(INFO_DATA).unwrap_or_default())
+}
+
+impl Device {
+    /// The body of an answer about its tunnel: what the kernel says, except what it does not know of the tunnel.
+    #[must_use]
+    pub fn with(&self, config: &Config, statistics: &Statistics) -> Vec<u8> {
+        let Some((kernels, attributes)) = self.0.split_first_chunk::<HEAD>() else {
+            return Vec::new();
+        };
+        let mut out = Writer(kernels.to_vec());
+        out.0[2..4].copy_from_slice(&hardware(config.kind).to_ne_bytes());
+        let replaced = [ADDRESS, BROADCAST, LINK, STATS, INFO, STATS64, AF_SPEC];
+        for attribute in RawAttributes::of(attributes) {
+            if !replaced.contains(&attribute.kind) {
+                out.put(attribute.kind, attribute.value);
+            }
+        }
+        for (number, end) in [(ADDRESS, config.local), (BROADCAST, config.remote)] {
+            match end {
+                IpAddr::V4(end) => out.put(number, &end.octets()),
+                IpAddr::V6(end) => out.put(number, &end.octets()),
+            }
+        }
+        out.word(LINK, 0);
+        out.put(STATS64, &statistics.encode());
+        out.nest(INFO, |info| {
+            info.text(INFO_KIND, config.kind.name());
+            info.nest(INFO_DATA, |data| config::encode(config, data));
+            info.put(INFO_STATISTICS, &statistics.drops.encode());
+        });
+        out.0
+    }
+}
+
+impl Shown {
+    /// Reads an answer's body; `None` for what is no tunnel.
+    #[must_use]
+    pub fn decode(body: &[u8]) -> Option<Self> {
+        let (head, attributes) = body.split_first_chunk::<HEAD>()?;
+        let word =
+            |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let found = Reader::of(attributes);
+        let info = Reader::of(found.value(INFO)?);
+        let number = |kind| found.word(kind).ok().flatten();
+        let byte = |kind| found.byte(kind).ok().flatten().map(u32::from);
+        let drops = info.value(INFO_STATISTICS).map(Counts::decode).unwrap_or_default();
+        Some(Self {
+            index: word(4),
+            name: found.text(NAME)?,
+            flags: word(8),
+            mtu: number(MTU)?,
+            qdisc: found.text(QDISC),
+            state: [byte(16), byte(17), number(27), number(13)],
+            details: DETAILS
+                .into_iter()
+                .filter_map(|(kind, name)| Some((name, number(kind)?)))
+                .collect(),
+            config: tunnel(&info).ok()?,
+            statistics: Statistics::decode(found.value(STATS64)?, drops),
+        })
+    }
+}
+
+/// Places in `struct rtnl_link_stats64`, by words: packets and bytes received and sent, drops, collisions.
+const WORDS: usize = 25;
+const PLACES: [usize; 7] = [0, 1, 2, 3, 6, 7, 9];
+
+impl Statistics {
+    fn encode(&self) -> Vec<u8> {
+        let mut words = [0_u64; WORDS];
+        let Self { received, sent, received_dropped, sent_dropped, collisions, .. } = *self;
+        let values =
+            [received.0, sent.0, received.1, sent.1, received_dropped, sent_dropped, collisions];
+        PLACES.into_iter().zip(values).for_each(|(place, value)| words[place] = value);
+        words.into_iter().flat_map(u64::to_ne_bytes).collect()
+    }
+
+    fn decode(value: &[u8], drops: Counts) -> Self {
+        let word = |place: usize| {
+            let word = value.get(place * 8..).and_then(<[u8]>::first_chunk);
+            word.copied().map_or(0, u64::from_ne_bytes)
+        };
+        let [
+            packets_in,
+            packets_out,
+            bytes_in,
+            bytes_out,
+            received_dropped,
+            sent_dropped,
+            collisions,
+        ] = PLACES.map(word);
+        Self {
+            received: (packets_in, bytes_in),
+            sent: (packets_out, bytes_out),
+            received_dropped,
+            sent_dropped,
+            collisions,
+            drops,
+        }
+    }
+}
+
+/// `ARPHRD_TUNNEL`, `_SIT`, `_IPGRE`, `_TUNNEL6`, `_IP6GRE`.
+const fn hardware(kind: Kind) -> u16 {
+    match kind {
+        Kind::Ipip => 768,
+        Kind::Sit => 776,
+        Kind::Gre => 778,
+        Kind::Ip6tnl => 769,
+        Kind::Ip6gre => 823,
+    }
+}
+
+fn head(kind: u16, index: u32, (flags, change): (u32, u32)) -> Vec<u8> {
+    let mut out = vec![0; 2];
+    out.extend(kind.to_ne_bytes());
+    [index, flags, change].into_iter().for_each(|word| out.extend(word.to_ne_bytes()));
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Command, Link, command};
+
+    fn link(line: &str) -> TunnelLink {
+        match command(&line.split_whitespace().collect::<Vec<_>>()) {
+            Ok(Command::Link(Link::Add(link))) => link,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_creation_is_read_as_it_was_meant() {
+        for (line, admin, mtu) in [
+            ("link add t type gre remote 10.0.0.2 key 5", None, None),
+            (
+                "link add t up mtu 1400 type ipip encap fou encap-dport 9",
+                Some(Admin::Up),
+                Some(1400),
+            ),
+            ("link add t down type ip6tnl remote fd00::1", Some(Admin::Down), None),
+        ] {
+            let link = link(line);
+            let request = LinkRequest::decode(&creation(&link)).unwrap();
+            assert_eq!((request.admin, request.mtu), (admin, mtu), "{line}");
+            assert_eq!((request.name.as_deref(), request.index), (Some("t"), 0));
+            assert_eq!(request.config, Some(link.config));
+        }
+        assert_eq!(LinkRequest::decode(&deletion("t")).unwrap().name.as_deref(), Some("t"));
+        assert_eq!(LinkRequest::decode(&inquiry(None)).unwrap().name, None);
+    }
+
+    #[test]
+    fn what_is_no_tunnel_of_ours_is_refused() {
+        let errno = |body: &[u8]| LinkRequest::decode(body).unwrap_err().errno;
+        assert_eq!(errno(&[0; 15]), 22);
+        let mut other = Writer(head(0, 0, (0, 0)));
+        other.nest(INFO, |info| info.text(INFO_KIND, "vxlan"));
+        assert_eq!(errno(&other.0), 95);
+        let mut large = Writer(head(0, 0, (0, 0)));
+        large.word(MTU, 70_000);
+        assert_eq!(errno(&large.0), 22);
+        let mut short = Writer(head(0, 0, (0, 0)));
+        short.put(MTU, &[1]);
+        assert_eq!(errno(&short.0), 34);
+    }
+
+    #[test]
+    fn the_kernels_words_stay_and_the_tunnels_are_put_in() {
+        let mut kernels = Writer(head(0xfffe, 7, (0x1_0091, 0)));
+        kernels.text(NAME, "t");
+        kernels.word(MTU, 1472);
+        kernels.text(QDISC, "noqueue");
+        kernels.put(16, &[0]);
+        kernels.word(13, 500);
+        kernels.put(STATS64, &[9; 200]);
+        kernels.nest(INFO, |info| info.text(INFO_KIND, "tun"));
+        kernels.word(30, 0);
+        let config = link("link add t type gre remote 10.0.0.2 key 5").config;
+        let statistics = Statistics {
+            received: (1, 2),
+            sent: (3, 4),
+            received_dropped: 5,
+            sent_dropped: 6,
+            collisions: 7,
+            drops: Counts(vec![("tunnel_out_recursion".to_owned(), 7)]),
+        };
+        let body = Device(kernels.0).with(&config, &statistics);
+        assert_eq!(u16::from_ne_bytes([body[2], body[3]]), 778);
+        let shown = Shown::decode(&body).unwrap();
+        assert_eq!((shown.index, shown.mtu, shown.flags), (7, 1472, 0x1_0091));
+        assert_eq!((shown.config, shown.statistics), (config, statistics));
+        assert_eq!(shown.state, [Some(0), None, None, Some(500)]);
+        assert_eq!(
+            (shown.qdisc.as_deref(), shown.details),
+            (Some("noqueue"), vec![("promiscuity", 0)])
+        );
+        (0..body.len()).for_each(|len| drop(Shown::decode(&body[..len])));
+    }
+}

@@ -1,0 +1,69 @@
+//! What a running loop is told to do differently, by another thread that waits until it is done.
+//!
+//! The other thread opens and closes what takes the kernel its time; the loop only begins or ends to use it, between two batches.
+
+use std::{
+    sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel},
+    time::Duration,
+};
+
+use uxfrm_io::{Port, poll::Waker};
+use uxfrm_tunnel::{Ports, Tunnels};
+
+use super::{Incoming, Interface, Route, Source};
+use crate::Error;
+
+/// How long a loop may take over its batches before it looks.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// One thing that is to be different.
+#[derive(Debug)]
+pub enum Change {
+    /// A tunnel more.
+    Open(Interface),
+    /// Another tunnel in the place of the one of its name.
+    Alter(Route),
+    /// The tunnel of this name less.
+    Close(String),
+    /// A socket more, where there is none for its source.
+    Listen(Incoming),
+    /// The socket for this source less.
+    Leave(Source),
+}
+
+/// Tells a loop what to do differently.
+#[derive(Debug)]
+pub struct TunnelControl {
+    orders: Sender<Order>,
+    waker: Waker,
+}
+
+/// Changes that belong together.
+#[derive(Debug)]
+pub(super) struct Order {
+    pub(super) tunnels: Tunnels,
+    pub(super) ports: Ports,
+    pub(super) changes: Vec<Change>,
+    pub(super) done: SyncSender<Result<Vec<Box<dyn Port>>, Error>>,
+}
+
+impl TunnelControl {
+    pub(super) fn new(waker: Waker) -> (Self, Receiver<Order>) {
+        let (orders, receiver) = channel();
+        (Self { orders, waker }, receiver)
+    }
+
+    /// Has `changes` made in order, with these tunnels and receive ports from now on. What is no longer used is closed by the calling
+    /// thread: traffic of others goes on meanwhile.
+    ///
+    /// # Errors
+    /// When a port can't be polled, or there are more than 256: nothing before it is undone. [`Error::Ended`] when the loop is not there.
+    pub fn order(&self, tunnels: Tunnels, ports: Ports, changes: Vec<Change>) -> Result<(), Error> {
+        let (done, answer) = sync_channel(1);
+        let order = Order { tunnels, ports, changes, done };
+        self.orders.send(order).map_err(|_ended| Error::Ended)?;
+        self.waker.wake();
+        let unused = answer.recv_timeout(PATIENCE).map_err(|_late| Error::Ended)?;
+        unused.map(drop)
+    }
+}

@@ -1,0 +1,123 @@
+//! The host's side of a tunnel: its TUN, what waits for it, and what its path takes.
+
+use std::{
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use uxfrm_engine::Moment;
+use uxfrm_io::Port;
+use uxfrm_packet::{Batch, Coalescer, Version};
+use uxfrm_tunnel::{
+    Egress, Tunnel,
+    counters::{Drops, Traffic},
+};
+
+/// `net.ipv4.route.min_pmtu`.
+const LEAST_V4: usize = 552;
+/// RFC 8200 §5.
+const LEAST_V6: usize = 1280;
+/// `net.ipv4.route.mtu_expires`: ten minutes in nanoseconds.
+pub(super) const NARROW_FOR: u64 = 600_000_000_000;
+
+/// The interface of a tunnel.
+#[derive(Debug)]
+pub struct Interface {
+    /// The TUN; its name is the tunnel's.
+    pub port: Box<dyn Port>,
+    /// What it carries packets of.
+    pub route: Route,
+    /// What it carried and dropped, for others to see.
+    pub counts: Arc<TunnelCounts>,
+}
+
+/// A tunnel, and what the way to its other end was found to be.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// The tunnel; its name is the interface's.
+    pub tunnel: Arc<Tunnel>,
+    /// Our end, where the tunnel does not name it.
+    pub local: IpAddr,
+    /// What the path to the other end takes, as far as it is known at the start, and what the TUN takes.
+    pub egress: Egress,
+}
+
+/// What a tunnel carried and dropped. The loop writes, any may read.
+#[derive(Debug, Default)]
+pub struct TunnelCounts {
+    /// Inner packets and bytes.
+    pub traffic: Traffic,
+    /// Outbound: all that it dropped. Inbound: what its TUN did not take; whose the other packets were is not known.
+    pub drops: Drops,
+    gone: AtomicBool,
+}
+
+impl TunnelCounts {
+    /// Whether somebody else deleted the TUN.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+}
+
+/// An interface and what waits for it.
+#[derive(Debug)]
+pub(super) struct Side {
+    pub(super) interface: Interface,
+    pub(super) token: u8,
+    pub(super) coalescer: Coalescer,
+    pub(super) arriving: Batch,
+    /// What the path took at the start.
+    whole_path: usize,
+    /// How long an ICMP error's word of the path's MTU holds.
+    narrow_until: Option<Moment>,
+}
+
+impl Side {
+    pub(super) fn new(interface: Interface, token: u8) -> Self {
+        let whole_path = interface.route.egress.path_mtu;
+        let (coalescer, arriving) = (Coalescer::new(), Batch::new());
+        Self { interface, token, coalescer, arriving, whole_path, narrow_until: None }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.interface.route.tunnel.name()
+    }
+
+    /// Carries packets of another tunnel of its name from now on.
+    pub(super) fn alter(&mut self, route: Route) {
+        self.whole_path = route.egress.path_mtu;
+        self.narrow_until = None;
+        self.interface.route = route;
+    }
+
+    /// Notes that the TUN is not there any more.
+    pub(super) fn lose(&self) {
+        self.interface.counts.gone.store(true, Ordering::Relaxed);
+    }
+
+    /// The path's MTU becomes smaller for a while, but not below what every path takes.
+    pub(super) fn narrow(&mut self, told: u32, now: Moment) {
+        let least = match self.interface.route.tunnel.config().kind.outer() {
+            Version::V4 => LEAST_V4,
+            Version::V6 => LEAST_V6,
+        };
+        let told = usize::try_from(told).unwrap_or(usize::MAX).max(least);
+        let path_mtu = &mut self.interface.route.egress.path_mtu;
+        if told < *path_mtu {
+            *path_mtu = told;
+            self.narrow_until = Some(Moment(now.0 + NARROW_FOR));
+        }
+    }
+
+    /// Tries the whole path again when its time has come.
+    pub(super) fn widen(&mut self, now: Moment) {
+        if self.narrow_until.is_some_and(|until| now >= until) {
+            self.narrow_until = None;
+            self.interface.route.egress.path_mtu = self.whole_path;
+        }
+    }
+}
