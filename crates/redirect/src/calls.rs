@@ -5,6 +5,7 @@ mod control;
 mod datagram;
 mod descriptor;
 mod file;
+mod generic;
 mod ip;
 mod message;
 mod option;

@@ -143,7 +143,8 @@ fn greeting(kind: Kind, socket: &Socket) -> Greeting {
     Greeting { kind, port, groups, options, value: 0 }
 }
 
-fn send(descriptor: c_int, greeting: Greeting) -> Result<(), c_int> {
+/// Sends a greeting.
+pub(crate) fn send(descriptor: c_int, greeting: Greeting) -> Result<(), c_int> {
     let bytes = greeting.to_bytes();
     // SAFETY: `bytes` is valid for its length.
     let sent =
@@ -220,7 +221,7 @@ fn address() -> Result<(sockaddr_un, socklen_t), c_int> {
 }
 
 /// Waits until a descriptor is ready.
-fn wait(descriptor: c_int, events: i16) -> Result<(), c_int> {
+pub(crate) fn wait(descriptor: c_int, events: i16) -> Result<(), c_int> {
     let mut entry = libc::pollfd { fd: descriptor, events, revents: 0 };
     loop {
         // SAFETY: `entry` is one valid entry.

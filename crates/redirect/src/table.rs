@@ -25,6 +25,10 @@ const QUIET: u32 = 1 << 28;
 const SPOILT: u32 = 1 << 27;
 /// In [`Socket::state`]: of netlink, and the answer to the request that [`Socket::sequence`] numbers is still to come.
 const BUSY: u32 = 1 << 26;
+/// In [`Socket::state`]: of generic netlink, and the kernel's own.
+const GENERIC: u32 = 1 << 25;
+/// In [`Socket::state`]: of generic netlink, and answers of the gateway's were put into its queue.
+const RELAYED: u32 = 1 << 24;
 /// In [`Socket::state`]: `SOCK_RAW` or `SOCK_DGRAM`.
 const KIND: u32 = 0xff;
 
@@ -295,9 +299,9 @@ impl Socket {
         self.state.load(Ordering::Acquire) & OPEN != 0
     }
 
-    /// Whether it is open as what `kind` says: [`DATAGRAM`], or 0 for netlink.
+    /// Whether it is open as what `kind` says: [`DATAGRAM`], [`GENERIC`], or 0 for netlink of XFRM.
     fn is(&self, kind: u32) -> bool {
-        self.state.load(Ordering::Acquire) & (OPEN | DATAGRAM) == OPEN | kind
+        self.state.load(Ordering::Acquire) & (OPEN | DATAGRAM | GENERIC) == OPEN | kind
     }
 
     fn begin(&self, state: u32) {
@@ -367,7 +371,33 @@ pub(crate) fn datagram(descriptor: c_int) -> Option<Datagram> {
     slot(descriptor).filter(|socket| socket.is(DATAGRAM)).map(Datagram)
 }
 
-/// Whether a descriptor is redirected.
+/// Whether a descriptor is a socket of generic netlink that this process opened.
+pub(crate) fn is_generic(descriptor: c_int) -> bool {
+    slot(descriptor).is_some_and(|socket| socket.is(GENERIC))
+}
+
+/// Whether a descriptor is one, and has received from the gateway.
+pub(crate) fn is_relayed(descriptor: c_int) -> bool {
+    let is = |socket: &Socket| socket.state.load(Ordering::Acquire) & RELAYED != 0;
+    slot(descriptor).is_some_and(|socket| socket.is(GENERIC) && is(socket))
+}
+
+/// Notes that a socket of generic netlink has received from the gateway.
+pub(crate) fn set_relayed(descriptor: c_int) {
+    if let Some(socket) = slot(descriptor).filter(|socket| socket.is(GENERIC)) {
+        socket.state.fetch_or(RELAYED, Ordering::AcqRel);
+    }
+}
+
+/// Notes that a descriptor is a new socket of generic netlink. One that is too high for that is the kernel's alone.
+pub(crate) fn insert_generic(descriptor: c_int) {
+    if let Some(socket) = slot(descriptor) {
+        socket.begin(GENERIC);
+        HIGHEST.fetch_max(descriptor, Ordering::Relaxed);
+    }
+}
+
+/// Whether a descriptor is redirected, in part or as a whole.
 pub(crate) fn is_ours(descriptor: c_int) -> bool {
     slot(descriptor).is_some_and(Socket::is_open)
 }
@@ -463,6 +493,19 @@ mod tests {
         remove_range(64_000, c_int::MAX);
         assert!(find(65_000).is_none());
     }
+    #[test]
+    fn a_socket_of_generic_netlink_is_the_kernels() {
+        insert_generic(62_000);
+        assert!(is_generic(62_000) && find(62_000).is_none() && datagram(62_000).is_none());
+        assert!(!is_relayed(62_000));
+        set_relayed(62_000);
+        assert!(duplicate(62_000, 62_001) && is_relayed(62_001));
+        remove(62_000);
+        remove(62_001);
+        assert!(!is_generic(62_000) && !is_relayed(62_001));
+        insert_generic(-1);
+    }
+
     #[test]
     fn a_udp_socket_is_no_netlink_socket() {
         let local = End { address: [7; 16], port: 4500 };

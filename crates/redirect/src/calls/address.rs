@@ -9,7 +9,7 @@ use crate::table::{self, Socket};
 use crate::{errno, gateway, next};
 
 /// `AF_NETLINK`, as addresses have it.
-const FAMILY: libc::sa_family_t = 16;
+pub(super) const FAMILY: libc::sa_family_t = 16;
 const _: () = assert!(FAMILY as c_int == libc::AF_NETLINK);
 
 /// Bytes of a netlink address.

@@ -17,6 +17,9 @@ unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
             // SAFETY: the call takes no pointers.
             let descriptor = unsafe { next::socket()(domain, kind, protocol) };
             table::remove(descriptor);
+            if (domain, protocol) == (libc::AF_NETLINK, libc::NETLINK_GENERIC) && descriptor >= 0 {
+                table::insert_generic(descriptor);
+            }
             descriptor
         }
     }

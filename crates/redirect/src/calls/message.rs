@@ -12,7 +12,7 @@ use libc::{
     c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
 
-use super::{address, control, datagram, option};
+use super::{address, control, datagram, generic, option};
 use crate::greeting::{Greeting, Kind, LENGTH};
 use crate::table::Socket;
 use crate::{errno, exchange, gateway, next, patience, table};
@@ -72,6 +72,11 @@ unsafe extern "C" fn sendto(
         // SAFETY: the caller's promises are passed on.
         return unsafe { send(descriptor, bytes, length, flags) };
     }
+    // SAFETY: the caller's buffer has `length` bytes.
+    if let Some(result) = unsafe { generic::relay(descriptor, &[vector(bytes.cast_mut(), length)]) }
+    {
+        return result;
+    }
     // SAFETY: as above.
     unsafe { next::sendto()(descriptor, bytes, length, flags, to, to_length) }
 }
@@ -87,8 +92,13 @@ pub(super) unsafe extern "C" fn sendmsg(
         return unsafe { datagram::send(descriptor, socket, &*message, flags) };
     }
     if table::find(descriptor).is_none() || message.is_null() {
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller promises a valid message.
         unsafe {
+            let relayed =
+                message.as_ref().and_then(|message| generic::relay(descriptor, vectors(message)));
+            if let Some(result) = relayed {
+                return result;
+            }
             note_passed(message);
             return next::sendmsg()(descriptor, message, flags);
         }
@@ -190,7 +200,13 @@ unsafe extern "C" fn recvfrom(
     }
     if table::find(descriptor).is_none() {
         // SAFETY: the caller's promises are passed on.
-        return unsafe { next::recvfrom()(descriptor, bytes, length, flags, from, from_length) };
+        unsafe {
+            let received = next::recvfrom()(descriptor, bytes, length, flags, from, from_length);
+            if received >= 0 && !from_length.is_null() {
+                generic::set_right(descriptor, from, *from_length);
+            }
+            return received;
+        }
     }
     // SAFETY: as above.
     let received = unsafe { recv(descriptor, bytes, length, flags) };
@@ -213,7 +229,13 @@ pub(super) unsafe extern "C" fn recvmsg(
     }
     let Some(socket) = table::find(descriptor).filter(|_| !message.is_null()) else {
         // SAFETY: the caller's promises are passed on.
-        return unsafe { next::recvmsg()(descriptor, message, flags) };
+        unsafe {
+            let received = next::recvmsg()(descriptor, message, flags);
+            if received >= 0 {
+                generic::set_message_right(descriptor, message);
+            }
+            return received;
+        }
     };
     if socket.is_quiet() {
         return errno::fail_length(received_in_silence(descriptor, socket, flags));
@@ -332,7 +354,11 @@ enum Prepared {
 /// # Safety
 /// The vectors are valid for their lengths.
 unsafe fn prepare(descriptor: c_int, vectors: &[iovec]) -> Prepared {
-    let Some(socket) = table::find(descriptor) else { return Prepared::Foreign };
+    let Some(socket) = table::find(descriptor) else {
+        // SAFETY: by this function's contract.
+        let relayed = unsafe { generic::relay(descriptor, vectors) };
+        return relayed.map_or(Prepared::Foreign, Prepared::Done);
+    };
     if let Err(errno) = gateway::introduce(descriptor, socket) {
         return Prepared::Done(errno::fail_length(errno));
     }
@@ -472,7 +498,7 @@ unsafe fn first_bytes(vectors: &[iovec], received: ssize_t) -> [u8; LENGTH] {
 ///
 /// # Safety
 /// The vectors are valid for their lengths.
-unsafe fn prefix<const N: usize>(vectors: &[iovec]) -> [u8; N] {
+pub(super) unsafe fn prefix<const N: usize>(vectors: &[iovec]) -> [u8; N] {
     let mut first = [0; N];
     let mut filled = 0;
     for vector in vectors {
@@ -498,7 +524,7 @@ pub(super) unsafe fn vectors(message: &msghdr) -> &[iovec] {
 }
 
 /// Bytes of all vectors.
-fn room(vectors: &[iovec]) -> size_t {
+pub(super) fn room(vectors: &[iovec]) -> size_t {
     vectors.iter().fold(0, |length: size_t, vector| length.saturating_add(vector.iov_len))
 }
 

@@ -1,0 +1,300 @@
+//! Sockets of generic netlink: the kernel's own, except for the family `fou`, which is the gateway's.
+//!
+//! One socket may speak to several families, so it is decided by message: what asks the controller for `fou`, and what is for the number that the
+//! gateway says it has, goes to the gateway; all else goes on to the kernel. The gateway's number is above all of the kernel's, so the two can't be
+//! mixed up. Its answers are put into the socket's own queue, where `poll` and `recv` find them as they find the kernel's: who may add a receive
+//! port may do that too (`CAP_NET_ADMIN`). They come from another port than the kernel's 0, which is set right when they are received.
+
+use std::mem::{size_of, zeroed};
+
+use libc::{c_int, iovec, msghdr, sockaddr, sockaddr_nl, socklen_t, ssize_t};
+
+use super::address::{FAMILY, LENGTH as NAME};
+use super::message;
+use crate::greeting::{self, Greeting, Kind};
+use crate::{errno, gateway, next, table};
+
+/// Bytes of the longest request that can be for the gateway.
+const REQUEST: usize = 4096;
+/// Bytes of the longest datagram that it answers with.
+const ANSWER: usize = 32 * 1024;
+
+/// `GENL_ID_CTRL`, `CTRL_CMD_GETFAMILY`, `CTRL_ATTR_FAMILY_ID`, `CTRL_ATTR_FAMILY_NAME`.
+const CONTROL: u16 = 0x10;
+const GET_FAMILY: u8 = 3;
+const FAMILY_ID: u16 = 1;
+const FAMILY_NAME: u16 = 2;
+/// `NLM_F_DUMP`: all families are asked for, which are the kernel's.
+const DUMP: u16 = 0x300;
+
+/// The family's name, and its number: `crates/netlink/src/fou.rs` has the same.
+const NAME_OF_FOU: &[u8] = b"fou\0";
+const FOU: u16 = 0x4f46;
+
+/// `struct nlmsghdr` and `struct genlmsghdr`.
+const HEAD: usize = 20;
+
+/// Sends a message to the gateway if it is for it; what the call returns then. `None` for what is the kernel's.
+///
+/// # Safety
+/// The vectors are valid for their lengths.
+pub(super) unsafe fn relay(descriptor: c_int, vectors: &[iovec]) -> Option<ssize_t> {
+    if !table::is_generic(descriptor) {
+        return None;
+    }
+    let length = message::room(vectors);
+    if length > REQUEST {
+        return None;
+    }
+    // SAFETY: by this function's contract.
+    let bytes: [u8; REQUEST] = unsafe { message::prefix(vectors) };
+    let request = bytes.get(..length)?;
+    if !is_for_gateway(request) {
+        return None;
+    }
+    Some(match exchange(descriptor, request) {
+        Ok(()) => ssize_t::try_from(length).unwrap_or(ssize_t::MAX),
+        Err(errno) => errno::fail_length(errno),
+    })
+}
+
+/// Whether the first message of a datagram is the gateway's. Who puts messages for several families into one datagram sends all to the first one's.
+fn is_for_gateway(datagram: &[u8]) -> bool {
+    let Some((head, attributes)) = datagram.split_first_chunk::<HEAD>() else { return false };
+    let half = |at: usize| u16::from_ne_bytes([head[at], head[at + 1]]);
+    match half(4) {
+        FOU => true,
+        CONTROL => head[16] == GET_FAMILY && half(6) & DUMP == 0 && asks_for_fou(attributes),
+        _ => false,
+    }
+}
+
+fn asks_for_fou(mut attributes: &[u8]) -> bool {
+    while let Some((&[a, b, c, d], rest)) = attributes.split_first_chunk() {
+        let (length, kind) = (usize::from(u16::from_ne_bytes([a, b])), u16::from_ne_bytes([c, d]));
+        let Some(value) = length.checked_sub(4).and_then(|length| rest.get(..length)) else {
+            return false;
+        };
+        if kind == FAMILY_NAME && value == NAME_OF_FOU
+            || kind == FAMILY_ID && value == FOU.to_ne_bytes()
+        {
+            return true;
+        }
+        attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    false
+}
+
+/// Asks the gateway, and puts its answers into the socket's queue.
+fn exchange(descriptor: c_int, request: &[u8]) -> Result<(), c_int> {
+    let port = port_of(descriptor)?;
+    let options = options_of(descriptor);
+    let connection = gateway::connect()?;
+    let who = |kind| Greeting { kind, port, groups: 0, options, value: greeting::GENERIC };
+    // What is asked last is answered last: so it tells that all answers have come.
+    let result = gateway::send(connection, who(Kind::Hello))
+        .and_then(|()| send(connection, request))
+        .and_then(|()| gateway::send(connection, who(Kind::Ask)))
+        .and_then(|()| deliver(connection, port));
+    gateway::close(connection);
+    if result.is_ok() {
+        table::set_relayed(descriptor);
+    }
+    result
+}
+
+fn send(connection: c_int, bytes: &[u8]) -> Result<(), c_int> {
+    let (start, length) = (bytes.as_ptr().cast(), bytes.len());
+    // SAFETY: `bytes` is valid for its length.
+    let sent = unsafe { next::send()(connection, start, length, libc::MSG_NOSIGNAL) };
+    if sent < 0 { Err(errno::last()) } else { Ok(()) }
+}
+
+/// Puts all answers into the queue of the netlink socket that has the port.
+fn deliver(connection: c_int, port: u32) -> Result<(), c_int> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    // SAFETY: the call takes no pointers.
+    let socket = unsafe { next::socket()(libc::AF_NETLINK, kind, libc::NETLINK_GENERIC) };
+    if socket < 0 {
+        return Err(errno::last());
+    }
+    let mut bytes = [0_u8; ANSWER];
+    let result = loop {
+        match receive(connection, &mut bytes) {
+            Err(errno) => break Err(errno),
+            Ok(answer) => match told(answer) {
+                Some(result) => break result,
+                None => {
+                    if let Err(errno) = put(socket, answer, port) {
+                        break Err(errno);
+                    }
+                }
+            },
+        }
+    };
+    gateway::close(socket);
+    result
+}
+
+fn receive(connection: c_int, bytes: &mut [u8; ANSWER]) -> Result<&[u8], c_int> {
+    gateway::wait(connection, libc::POLLIN)?;
+    let start = bytes.as_mut_ptr().cast();
+    // SAFETY: `bytes` is valid for its length.
+    let length = unsafe { next::recv()(connection, start, ANSWER, libc::MSG_DONTWAIT) };
+    match usize::try_from(length) {
+        Ok(0) => Err(libc::ECONNRESET),
+        Ok(length) => Ok(&bytes[..length.min(ANSWER)]),
+        Err(_) => Err(errno::last()),
+    }
+}
+
+/// What a greeting says: that all answers have come, or that some were lost. `None` for an answer.
+fn told(answer: &[u8]) -> Option<Result<(), c_int>> {
+    let greeting = Greeting::parse(answer)?;
+    Some(match greeting.kind {
+        // Requests of who may not use the gateway have been refused one by one.
+        Kind::Welcome | Kind::Refused => Ok(()),
+        Kind::Overrun => Err(libc::ENOBUFS),
+        Kind::Hello | Kind::Ask => Err(libc::EPROTO),
+    })
+}
+
+fn put(socket: c_int, answer: &[u8], port: u32) -> Result<(), c_int> {
+    // SAFETY: all bytes zero is a valid `sockaddr_nl`.
+    let mut to: sockaddr_nl = unsafe { zeroed() };
+    to.nl_family = FAMILY;
+    to.nl_pid = port;
+    let (start, length) = (answer.as_ptr().cast(), answer.len());
+    let name: *const sockaddr = (&raw const to).cast();
+    // SAFETY: `answer` and `to` are valid for their lengths.
+    let sent = unsafe { next::sendto()(socket, start, length, libc::MSG_DONTWAIT, name, NAME) };
+    match errno::last() {
+        _ if sent >= 0 => Ok(()),
+        libc::EAGAIN => Err(libc::ENOBUFS),
+        errno => Err(errno),
+    }
+}
+
+/// The socket's port; the kernel gives it one if it has none, as it would for the first message.
+fn port_of(descriptor: c_int) -> Result<u32, c_int> {
+    // SAFETY: all bytes zero is a valid `sockaddr_nl`.
+    let mut own: sockaddr_nl = unsafe { zeroed() };
+    own.nl_family = FAMILY;
+    for is_bound in [false, true] {
+        let mut length: socklen_t = NAME;
+        let name = (&raw mut own).cast();
+        // SAFETY: `own` is valid for `length` bytes.
+        if unsafe { next::getsockname()(descriptor, name, &raw mut length) } != 0 {
+            return Err(errno::last());
+        }
+        if own.nl_pid != 0 || is_bound {
+            break;
+        }
+        // SAFETY: as above.
+        if unsafe { next::bind()(descriptor, (&raw const own).cast(), NAME) } != 0 {
+            return Err(errno::last());
+        }
+    }
+    Ok(own.nl_pid)
+}
+
+/// The options of the socket that change answers, a bit each.
+fn options_of(descriptor: c_int) -> u32 {
+    let is_on = |option: c_int| {
+        let (mut value, mut length) = (0_u32, 4);
+        let result = (&raw mut value).cast();
+        // SAFETY: `value` is valid for its length.
+        let got = unsafe {
+            next::getsockopt()(descriptor, libc::SOL_NETLINK, option, result, &raw mut length)
+        };
+        got == 0 && value != 0
+    };
+    let options = [libc::NETLINK_CAP_ACK, libc::NETLINK_EXT_ACK];
+    options.into_iter().filter(|option| is_on(*option)).fold(0, |bits, option| bits | 1 << option)
+}
+
+/// Lets what a socket received come from the kernel, if it is the gateway's.
+///
+/// # Safety
+/// `from` is null or valid for `length` bytes.
+pub(super) unsafe fn set_right(descriptor: c_int, from: *mut sockaddr, length: socklen_t) {
+    if from.is_null() || length < NAME || !table::is_relayed(descriptor) {
+        return;
+    }
+    let from = from.cast::<sockaddr_nl>();
+    // SAFETY: by this function's contract there is room for a netlink address; any bytes are a valid one.
+    unsafe {
+        let mut address = from.read_unaligned();
+        if c_int::from(address.nl_family) == libc::AF_NETLINK && address.nl_pid != 0 {
+            address.nl_pid = 0;
+            from.write_unaligned(address);
+        }
+    }
+}
+
+/// As [`set_right`], of a message that was received.
+///
+/// # Safety
+/// `message` is null or valid.
+pub(super) unsafe fn set_message_right(descriptor: c_int, message: *const msghdr) {
+    // SAFETY: by this function's contract.
+    if let Some(message) = unsafe { message.as_ref() } {
+        // SAFETY: the kernel has just written `msg_namelen` bytes there.
+        unsafe { set_right(descriptor, message.msg_name.cast(), message.msg_namelen) };
+    }
+}
+
+const _: () = assert!(size_of::<sockaddr_nl>() == NAME as usize);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(kind: u16, flags: u16, command: u8, attributes: &[(u16, &[u8])]) -> Vec<u8> {
+        let mut bytes = vec![0; 4];
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(flags.to_ne_bytes());
+        bytes.extend([0; 8]);
+        bytes.extend([command, 1, 0, 0]);
+        for (kind, value) in attributes {
+            bytes.extend(u16::try_from(4 + value.len()).unwrap().to_ne_bytes());
+            bytes.extend(kind.to_ne_bytes());
+            bytes.extend(*value);
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+        }
+        bytes
+    }
+
+    #[test]
+    fn only_what_is_about_fou_is_the_gateways() {
+        let ours = FOU.to_ne_bytes();
+        for (bytes, expected) in [
+            (request(CONTROL, 1, 3, &[(2, b"fou\0")]), true),
+            (request(CONTROL, 1, 3, &[(9, b"x"), (2, b"fou\0")]), true),
+            (request(CONTROL, 1, 3, &[(1, &ours)]), true),
+            (request(FOU, 5, 1, &[]), true),
+            (request(FOU, 0x301, 3, &[]), true),
+            (request(CONTROL, 1, 3, &[(2, b"nl80211\0")]), false),
+            (request(CONTROL, 1, 3, &[(2, b"fou2\0")]), false),
+            (request(CONTROL, 0x301, 3, &[(2, b"fou\0")]), false),
+            (request(CONTROL, 1, 10, &[(2, b"fou\0")]), false),
+            (request(CONTROL, 1, 3, &[(1, &[0x1b, 0])]), false),
+            (request(0x1b, 1, 1, &[]), false),
+        ] {
+            assert_eq!(is_for_gateway(&bytes), expected, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_looked_at_without_a_panic() {
+        let whole = request(CONTROL, 1, 3, &[(2, b"fob\0"), (1, b"\0\0")]);
+        for length in 0..whole.len() {
+            assert!(!is_for_gateway(&whole[..length]));
+            for value in [0, 1, 3, 5, 0xff] {
+                let mut bytes = whole.clone();
+                bytes[length] = value;
+                let _ = is_for_gateway(&bytes);
+            }
+        }
+    }
+}
