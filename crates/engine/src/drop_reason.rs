@@ -152,6 +152,16 @@ drop_reasons! {
 
     /// Forwarded: the header is broken.
     ForwardMalformed => "forward_malformed", Some(X::FwdHdrError);
+    /// Forwarded: the last hop was used up (TTL, hop limit); the sender is told. Linux counts it as `InHdrErrors` of IP.
+    ForwardHops => "forward_hops", None;
+    /// Forwarded: no route leads there, or one by neither port. Linux counts it as `InNoRoutes` or `OutNoRoutes` of IP.
+    ForwardNoRoute => "forward_no_route", None;
+    /// Forwarded: the neighbour does not answer, or as many packets wait for its answer as may. Linux counts it among a device's neighbours.
+    ForwardNoNeighbour => "forward_no_neighbour", None;
+    /// Forwarded: larger than the next link takes, and not to be cut; the sender is told. Linux counts it as `FragFails` of IP.
+    ForwardTooBig => "forward_too_big", None;
+    /// Forwarded: an ICMP error to a sender behind the wire that no policy protects: it would show what was protected on its way here.
+    ForwardUnprotected => "forward_unprotected", None;
     /// Transmit: the port's queue was full or the kernel had no buffers.
     PortFull => "port_full", Some(X::OutNoQueueSpace);
     /// Transmit: larger than the link takes (`EMSGSIZE`); the path's MTU shrank under us.
