@@ -9,6 +9,7 @@
 //! | [`port`] | what all ports promise; what became of a batch |
 //! | [`tun`] | the host's side: a TUN with super-packets |
 //! | [`udp`], [`raw`] | the wire's side: ESP in UDP, ESP as protocol 50 and other whole IP packets |
+//! | [`packet_socket`], [`frames`] | the device itself, past the host's stack: IP packets with Ethernet headers |
 //! | [`ike`] | a UDP port shared with IKE daemons |
 //! | [`memory`], [`pcap`] | ports for tests, benchmarks and captures; a tap on any port |
 //! | [`fitted`] | segments and checksums for a port that cannot |
@@ -27,6 +28,7 @@ mod control;
 pub mod dump;
 pub mod fence;
 pub mod fitted;
+pub mod frames;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod huge_pages;
@@ -35,6 +37,7 @@ pub mod memory;
 mod mmsg;
 pub mod netns;
 pub mod nftables;
+pub mod packet_socket;
 pub mod pcap;
 pub mod poll;
 pub mod port;
@@ -48,9 +51,11 @@ pub mod udp;
 mod virtio;
 
 pub use fitted::Fitted;
+pub use frames::{FramePort, Framed, Frames};
 pub use memory::Memory;
 pub use netns::Namespace;
 pub use nftables::Nftables;
+pub use packet_socket::{PacketSocket, PacketSocketOptions};
 pub use pcap::{Pcap, Tap};
 pub use port::{Accepts, Port, Refused, Transmitted, wire_packets};
 pub use raw::{Raw, RawOptions};

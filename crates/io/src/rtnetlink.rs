@@ -1,5 +1,5 @@
-//! The kernel's links, addresses, routes and rules through `NETLINK_ROUTE`: what host mode and the demo would
-//! otherwise call the `ip` program for.
+//! The kernel's links, addresses, neighbours, routes and rules through `NETLINK_ROUTE`: what host mode, inline mode and the
+//! demo would otherwise call the `ip` program for.
 //!
 //! Requests are answered before the call returns. For set-up and tear-down, not for the data path: it allocates.
 
@@ -7,8 +7,10 @@ mod address;
 mod installed;
 mod link;
 mod monitor;
+mod neighbour;
 mod route;
 mod rule;
+mod surroundings;
 
 use std::fmt;
 use std::io;
@@ -24,8 +26,10 @@ pub use address::Address;
 pub use installed::Installed;
 pub use link::Link;
 pub use monitor::{Monitor, News};
+pub use neighbour::{Neighbour, Standing};
 pub use route::{Chosen, Route, RouteChange, Via};
 pub use rule::{FirewallMark, Rule};
+pub use surroundings::{Change, Surroundings};
 
 /// What can go wrong with a request; `request` says what was asked for.
 #[derive(Debug, thiserror::Error)]

@@ -1,5 +1,5 @@
 //! The `virtio_net_hdr` (VIRTIO 1.2 §5.1.6, the ten bytes without `num_buffers`) that precedes packets on a TUN with
-//! `IFF_VNET_HDR`. Its numbers are in the machine's byte order there.
+//! `IFF_VNET_HDR` and on a packet socket with `PACKET_VNET_HDR`. Its numbers are in the machine's byte order there.
 
 use uxfrm_packet::{Checksum, PacketBuf, Segments};
 
@@ -54,6 +54,25 @@ impl VirtioHeader {
             b[at..at + 2].copy_from_slice(&value.to_ne_bytes());
         }
         b
+    }
+
+    /// The same, its offsets counted from `lead` bytes further back; a checksum that would start before them is forgotten.
+    pub(crate) fn behind(self, lead: usize) -> Self {
+        let lead = u16::try_from(lead).unwrap_or(u16::MAX);
+        let flags = if self.csum_start < lead { self.flags & !NEEDS_CSUM } else { self.flags };
+        let csum_start = self.csum_start.saturating_sub(lead);
+        Self { flags, csum_start, header_len: self.header_len.saturating_sub(lead), ..self }
+    }
+
+    /// The same, its offsets counted from `lead` bytes further to the front, where they say something.
+    pub(crate) fn before(self, lead: usize) -> Self {
+        let lead = u16::try_from(lead).unwrap_or(u16::MAX);
+        let shifted = |says: bool, at: u16| if says { at.saturating_add(lead) } else { at };
+        Self {
+            csum_start: shifted(self.flags & NEEDS_CSUM != 0, self.csum_start),
+            header_len: shifted(self.header_len > 0, self.header_len),
+            ..self
+        }
     }
 
     /// Says on a received packet what the header says of it.

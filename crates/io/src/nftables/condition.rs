@@ -133,6 +133,19 @@ impl Condition {
         Self::masked(field, &value.to_be_bytes(), &mask.to_be_bytes())
     }
 
+    /// Four bytes of the upper layer are not all 0.
+    #[must_use]
+    pub fn upper_word_is_not_zero(offset: u8) -> Self {
+        let is_zero = Self::is(Field::Header(Base::Transport, offset), &[0; 4]);
+        Self { relation: Relation::IsNot, ..is_zero }
+    }
+
+    /// It is IPv4 in one piece.
+    #[must_use]
+    pub fn whole_ipv4() -> Self {
+        Self::masked(Field::Header(Base::Network, 6), &[0; 2], &0x3fff_u16.to_be_bytes())
+    }
+
     /// It is a fragment of IPv6 and not the first.
     #[must_use]
     pub fn later_fragment() -> Self {

@@ -33,12 +33,14 @@ pub struct Chain {
     pub rules: Vec<Rule>,
 }
 
-/// Where packets enter a chain: at raw priority, after routing.
+/// Where packets enter a chain: at raw priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// To this host. IPv4 is reassembled here, IPv6 is not.
+    /// From any device, before routing.
+    Prerouting = 0,
+    /// To this host, after routing. IPv4 is reassembled here, IPv6 is not.
     Input = 1,
-    /// Through this host.
+    /// Through this host, after routing.
     Forward = 2,
 }
 

@@ -8,6 +8,8 @@ use netlink_packet_route::link::{
     InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
 
+use uxfrm_packet::ethernet::MacAddr;
+
 use super::{Error, Rtnetlink};
 
 /// A network device.
@@ -23,6 +25,8 @@ pub struct Link {
     pub is_up: bool,
     /// Whether it is the loopback device.
     pub is_loopback: bool,
+    /// Its Ethernet address, if it has one.
+    pub mac: Option<MacAddr>,
 }
 
 impl Rtnetlink {
@@ -179,12 +183,15 @@ fn read(answer: RouteNetlinkMessage) -> Option<Link> {
         mtu: 0,
         is_up: message.header.flags.contains(LinkFlags::Up),
         is_loopback: message.header.flags.contains(LinkFlags::Loopback),
+        mac: None,
     };
     for attribute in message.attributes {
         if let LinkAttribute::IfName(name) = attribute {
             link.name = name;
         } else if let LinkAttribute::Mtu(mtu) = attribute {
             link.mtu = mtu;
+        } else if let LinkAttribute::Address(bytes) = attribute {
+            link.mac = bytes.as_slice().try_into().ok().map(MacAddr);
         }
     }
     Some(link)

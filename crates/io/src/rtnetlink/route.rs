@@ -89,7 +89,7 @@ pub struct Chosen {
     pub gateway: Option<IpAddr>,
     /// The largest packet, in bytes: the path's MTU as far as it is known, else the device's.
     pub mtu: u32,
-    /// Whether the destination is one of the host's own addresses.
+    /// Whether the host itself takes it: the destination is an own address, or a broadcast.
     pub is_local: bool,
 }
 
@@ -296,7 +296,7 @@ fn read(answer: RouteNetlinkMessage) -> Option<Route> {
 
 fn choose(answer: RouteNetlinkMessage) -> Option<Chosen> {
     let RouteNetlinkMessage::NewRoute(message) = answer else { return None };
-    let is_local = message.header.kind == RouteType::Local;
+    let is_local = matches!(message.header.kind, RouteType::Local | RouteType::Broadcast);
     let found = Found::of(message.attributes);
     Some(Chosen {
         link: found.link?,

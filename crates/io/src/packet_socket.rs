@@ -1,0 +1,366 @@
+//! A network device through an `AF_PACKET` socket: frames past the host's stack, with super-packets in and out.
+//!
+//! Every frame has a `virtio_net_hdr` before it (`PACKET_VNET_HDR`), as on a TUN: what the device or a neighbour on a virtual link has
+//! joined comes whole, and super-packets leave whole. `recvmmsg` and `sendmmsg` move many at once, with a vector each for the virtio header, the
+//! Ethernet header, and the packet, which so begins where the engine wants it. A ring (`TPACKET_V3`) would spare the calls' cost per
+//! message, but copies once more out of its blocks, and its frames for sending are all of one size, so that super-packets would need 64 KiB each.
+//!
+//! The kernel sorts before it copies (a classic BPF filter): only untagged IPv4 and IPv6 frames to the device's own address come.
+//! The host's stack sees them all the same: whoever opens this has to keep it from taking them, too.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr;
+
+use uxfrm_packet::ethernet::EthernetHeader;
+use uxfrm_packet::{Batch, PacketBuf, Pool, Segments};
+use zerocopy::IntoBytes;
+
+use crate::frames::{FramePort, Frames};
+use crate::mmsg::{MESSAGES, SMALL, Slot, is_busy, nothing_waits, vector, wait_for_room};
+use crate::port::{Accepts, Transmitted, wire_packets};
+use crate::socket;
+use crate::virtio::{HEADER, VirtioHeader};
+
+/// Bytes of an Ethernet header.
+const ETHERNET: usize = size_of::<EthernetHeader>();
+
+const ETH_P_ALL: u16 = 0x0003;
+const PACKET_IGNORE_OUTGOING: i32 = 23;
+
+/// Super-packets received in one call while they arrive: half a MiB, so that a batch stays in the cache.
+const SUPERS_AT_ONCE: usize = 8;
+
+/// What a packet socket is opened with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PacketSocketOptions {
+    /// The device's index.
+    pub link: u32,
+    /// Several sockets may share the device's frames, one per worker: sockets with the same number, by flow (`PACKET_FANOUT_HASH`).
+    pub fanout: Option<u16>,
+    /// Bytes of kernel buffer to ask for in each direction.
+    pub buffer: usize,
+}
+
+impl PacketSocketOptions {
+    /// All frames of a device, 8 MiB of kernel buffer each way.
+    #[must_use]
+    pub fn new(link: u32) -> Self {
+        Self { link, fanout: None, buffer: 8 << 20 }
+    }
+}
+
+/// A packet socket as a port.
+#[derive(Debug)]
+pub struct PacketSocket {
+    socket: OwnedFd,
+    slots: Box<[Slot]>,
+    supers_arrive: bool,
+    parts: Vec<Part>,
+}
+
+/// One message to send: a piece of a buffer.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    packet: usize,
+    start: usize,
+    len: usize,
+    virtio: [u8; HEADER],
+}
+
+impl PacketSocket {
+    /// Opens a socket on a device. Needs `CAP_NET_RAW` in the user namespace that owns the network namespace.
+    ///
+    /// # Errors
+    /// The kernel's: not permitted, no such device.
+    pub fn open(options: &PacketSocketOptions) -> io::Result<Self> {
+        // Protocol 0: nothing comes before the filter is in place.
+        let socket = socket::open(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
+        let fd = socket.as_fd();
+        socket::set(fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
+        socket::set(fd, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)?;
+        socket::enlarge(fd, options.buffer)?;
+        attach(fd, &FILTER)?;
+        bind(fd, options.link)?;
+        if let Some(number) = options.fanout {
+            let group = i32::from(number) | libc::PACKET_FANOUT_HASH.cast_signed() << 16;
+            socket::set(fd, libc::SOL_PACKET, libc::PACKET_FANOUT, group)?;
+        }
+        Ok(Self {
+            socket,
+            slots: (0..MESSAGES).map(|_| Slot::default()).collect(),
+            supers_arrive: false,
+            parts: Vec::with_capacity(MESSAGES),
+        })
+    }
+
+    /// One `recvmmsg` of up to `most` frames into `into`; how many.
+    fn receive_some(
+        &mut self,
+        most: usize,
+        pool: &mut Pool,
+        into: &mut Batch,
+    ) -> io::Result<usize> {
+        let mut virtio = [[0; HEADER]; MESSAGES];
+        let mut ethernet = [[0; ETHERNET]; MESSAGES];
+        let mut vectors = [[vector(&mut []); 4]; MESSAGES];
+        let mut headers = [const { MaybeUninit::<libc::mmsghdr>::zeroed() }; MESSAGES];
+        for index in 0..most {
+            let [small, large] = self.slots[index].vectors(pool);
+            vectors[index] =
+                [vector(&mut virtio[index]), vector(&mut ethernet[index]), small, large];
+            // SAFETY: an mmsghdr is integers and pointers, for which zero bytes are valid.
+            let header = unsafe { headers[index].assume_init_mut() };
+            header.msg_hdr.msg_iov = vectors[index].as_mut_ptr();
+            header.msg_hdr.msg_iovlen = 4;
+        }
+        // SAFETY: the first `most` headers are filled in and point into `vectors`, and those into `virtio`, `ethernet` and the slots'
+        // buffers with their lengths; none of them moves during the call, and all are borrowed by us alone.
+        let count = unsafe {
+            libc::recvmmsg(
+                self.socket.as_raw_fd(),
+                headers.as_mut_ptr().cast(),
+                u32::try_from(most).unwrap_or(0),
+                libc::MSG_DONTWAIT,
+                ptr::null_mut(),
+            )
+        };
+        let Ok(count) = usize::try_from(count) else {
+            return nothing_waits(io::Error::last_os_error());
+        };
+        self.supers_arrive = false;
+        for (index, header) in headers.iter().take(count).enumerate() {
+            // SAFETY: filled in above.
+            let len = unsafe { header.assume_init_ref() }.msg_len as usize;
+            let len = len.saturating_sub(HEADER + ETHERNET);
+            self.supers_arrive |= len > SMALL;
+            let mut packet = self.slots[index].take(len, pool);
+            VirtioHeader::from_bytes(virtio[index]).behind(ETHERNET).note(&mut packet);
+            into.push(packet);
+        }
+        Ok(count)
+    }
+
+    /// Queues one buffer, a message for each frame.
+    fn queue(&mut self, index: usize, frames: &Frames, patient: &mut bool, done: &mut Transmitted) {
+        let packet = &frames.packets()[index];
+        let step = match packet.segments {
+            _ if packet.udp.is_some() => return done.unsupported(packet),
+            Segments::Train { stride } => usize::from(stride.max(1)),
+            Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => packet.len().max(1),
+        };
+        let virtio = VirtioHeader::of(packet).before(ETHERNET).to_bytes();
+        for start in (0..packet.len()).step_by(step) {
+            if self.parts.len() == MESSAGES {
+                self.flush(frames, patient, done);
+            }
+            let len = step.min(packet.len() - start);
+            self.parts.push(Part { packet: index, start, len, virtio });
+        }
+    }
+
+    /// Sends what is queued, waiting once per batch for room.
+    fn flush(&mut self, frames: &Frames, patient: &mut bool, done: &mut Transmitted) {
+        let mut at = 0;
+        while at < self.parts.len() {
+            match self.send_from(at, frames) {
+                Ok(sent) => {
+                    for part in &self.parts[at..at + sent] {
+                        let packet = &frames.packets()[part.packet];
+                        done.packets += pieces(packet);
+                        done.bytes += part.len as u64;
+                    }
+                    at += sent;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_busy(&error) && std::mem::take(patient) => {
+                    wait_for_room(self.socket.as_fd());
+                }
+                Err(error) => {
+                    done.refuse(pieces(&frames.packets()[self.parts[at].packet]), &error);
+                    at += 1;
+                }
+            }
+        }
+        self.parts.clear();
+    }
+
+    /// One `sendmmsg` of the messages from `at` on; how many went out.
+    fn send_from(&mut self, at: usize, frames: &Frames) -> io::Result<usize> {
+        let mut vectors = [[vector(&mut []); 3]; MESSAGES];
+        let mut headers = [const { MaybeUninit::<libc::mmsghdr>::zeroed() }; MESSAGES];
+        let parts = &self.parts[at..];
+        for (index, part) in parts.iter().enumerate() {
+            let bytes = &frames.packets()[part.packet].bytes()[part.start..part.start + part.len];
+            let ethernet = frames.headers()[part.packet].as_bytes();
+            vectors[index] = [&part.virtio[..], ethernet, bytes].map(readable);
+            // SAFETY: an mmsghdr is integers and pointers, for which zero bytes are valid.
+            let header = unsafe { headers[index].assume_init_mut() };
+            header.msg_hdr.msg_iov = vectors[index].as_mut_ptr();
+            header.msg_hdr.msg_iovlen = 3;
+        }
+        // SAFETY: as many headers as parts are filled in and point into `vectors`, and those to live bytes with their lengths; the
+        // kernel only reads them, and none moves during the call.
+        let sent = unsafe {
+            libc::sendmmsg(
+                self.socket.as_raw_fd(),
+                headers.as_mut_ptr().cast(),
+                u32::try_from(parts.len()).unwrap_or(0),
+                libc::MSG_DONTWAIT,
+            )
+        };
+        match usize::try_from(sent) {
+            Ok(0) => Err(io::Error::from_raw_os_error(libc::EAGAIN)),
+            Ok(sent) => Ok(sent),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+impl FramePort for PacketSocket {
+    fn receive(&mut self, pool: &mut Pool, into: &mut Batch) -> io::Result<usize> {
+        let before = into.len();
+        while into.room() > 0 {
+            let most = if self.supers_arrive { SUPERS_AT_ONCE } else { MESSAGES }.min(into.room());
+            let count = self.receive_some(most, pool, into)?;
+            if count < most || self.supers_arrive {
+                break;
+            }
+        }
+        Ok(into.len() - before)
+    }
+
+    fn transmit(&mut self, frames: &mut Frames, pool: &mut Pool) -> Transmitted {
+        let (mut done, mut patient) = (Transmitted::default(), true);
+        for index in 0..frames.len() {
+            self.queue(index, frames, &mut patient, &mut done);
+        }
+        self.flush(frames, &mut patient, &mut done);
+        frames.give_all(pool);
+        done
+    }
+
+    /// All: what the device can't do, the kernel does before it.
+    fn accepts(&self) -> Accepts {
+        Accepts::ALL
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+}
+
+/// What one message of a buffer becomes on the wire.
+fn pieces(packet: &PacketBuf) -> u64 {
+    match packet.segments {
+        Segments::Train { .. } => 1,
+        Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => wire_packets(packet),
+    }
+}
+
+/// A vector that the kernel only reads.
+fn readable(bytes: &[u8]) -> libc::iovec {
+    libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
+}
+
+/// One instruction of classic BPF.
+const fn step(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
+    #[expect(clippy::cast_possible_truncation, reason = "the codes have 16 bits")]
+    let code = code as u16;
+    libc::sock_filter { code, jt, jf, k }
+}
+
+/// Loads, jump if equal, return (`linux/bpf_common.h`), and where what is not in the packet lies (`linux/filter.h`).
+const LOAD_WORD: u32 = 0x20;
+const LOAD_HALF: u32 = 0x28;
+const JUMP_EQUAL: u32 = 0x15;
+const RETURN: u32 = 0x06;
+const PACKET_TYPE: u32 = 0xffff_f000 + 4;
+const VLAN_TAG_PRESENT: u32 = 0xffff_f000 + 48;
+const ALL_BYTES: u32 = 0x0004_0000;
+
+/// To this host, without a VLAN tag, IPv4 or IPv6.
+const FILTER: [libc::sock_filter; 9] = [
+    step(LOAD_WORD, 0, 0, PACKET_TYPE),
+    step(JUMP_EQUAL, 0, 6, libc::PACKET_HOST as u32),
+    step(LOAD_WORD, 0, 0, VLAN_TAG_PRESENT),
+    step(JUMP_EQUAL, 0, 4, 0),
+    step(LOAD_HALF, 0, 0, 12),
+    step(JUMP_EQUAL, 1, 0, 0x0800),
+    step(JUMP_EQUAL, 0, 1, 0x86dd),
+    step(RETURN, 0, 0, ALL_BYTES),
+    step(RETURN, 0, 0, 0),
+];
+
+fn attach(socket: BorrowedFd<'_>, filter: &[libc::sock_filter]) -> io::Result<()> {
+    let program = libc::sock_fprog {
+        len: u16::try_from(filter.len()).unwrap_or(0),
+        filter: filter.as_ptr().cast_mut(),
+    };
+    // SAFETY: the program points to live instructions, which the kernel copies.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            (&raw const program).cast(),
+            u32::try_from(size_of::<libc::sock_fprog>()).unwrap_or(0),
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn bind(socket: BorrowedFd<'_>, link: u32) -> io::Result<()> {
+    // SAFETY: a sockaddr_ll is integers, for which zero bytes are valid.
+    let mut name: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    name.sll_family = u16::try_from(libc::AF_PACKET).unwrap_or(0);
+    name.sll_protocol = ETH_P_ALL.to_be();
+    name.sll_ifindex = link.cast_signed();
+    // SAFETY: the pointer is to a live name of the length given.
+    let result = unsafe {
+        libc::bind(
+            socket.as_raw_fd(),
+            (&raw const name).cast(),
+            u32::try_from(size_of::<libc::sockaddr_ll>()).unwrap_or(0),
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uxfrm_packet::Checksum;
+
+    #[test]
+    fn the_filter_ends_in_a_return_whichever_way_it_goes() {
+        for (place, step) in FILTER.iter().enumerate() {
+            if u32::from(step.code) == JUMP_EQUAL {
+                for jump in [step.jt, step.jf] {
+                    assert!(place + 1 + usize::from(jump) < FILTER.len());
+                }
+            }
+        }
+        let jumps_to_refuse = [(1, 6), (3, 4), (6, 1)];
+        for (place, jump) in jumps_to_refuse {
+            assert_eq!(FILTER[place].jf, jump);
+            let target = FILTER[place + 1 + usize::from(jump)];
+            assert_eq!((u32::from(target.code), target.k), (RETURN, 0));
+        }
+    }
+
+    #[test]
+    fn offsets_count_from_the_frame_there_and_from_the_packet_here() {
+        let mut packet = PacketBuf::from_slice(&[0x45; 3000]);
+        packet.checksum = Checksum::Partial { start: 20, offset: 16 };
+        packet.segments = Segments::Tcp { mss: 1400 };
+        packet.bytes_mut()[32] = 5 << 4;
+        let shifted = VirtioHeader::of(&packet).before(ETHERNET);
+        assert_eq!(u16::from_ne_bytes([shifted.to_bytes()[6], shifted.to_bytes()[7]]), 34);
+        assert_eq!(u16::from_ne_bytes([shifted.to_bytes()[2], shifted.to_bytes()[3]]), 54);
+        let mut other = PacketBuf::from_slice(packet.bytes());
+        shifted.behind(ETHERNET).note(&mut other);
+        assert_eq!((other.segments, other.checksum), (packet.segments, packet.checksum));
+    }
+}

@@ -1,0 +1,96 @@
+//! Word of what decides where a packet goes: neighbours, routes, rules, links and addresses.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+
+use super::Error;
+use super::neighbour::{self, Neighbour};
+
+/// `RTMGRP_LINK`, `RTMGRP_NEIGH`, and of both families addresses, routes and rules.
+const GROUPS: u32 = 1 | 4 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 0x4_0000;
+
+/// More than one notice.
+const NOTICE: usize = 8192;
+
+/// Listens in the network namespace that the thread was in when it was opened.
+#[derive(Debug)]
+pub struct Surroundings {
+    socket: Socket,
+    notice: Vec<u8>,
+}
+
+/// What has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// One neighbour.
+    Neighbour(Neighbour),
+    /// A route, rule, link or address: any packet may go another way than before.
+    Ways,
+    /// So much that notices were lost: everything may be different.
+    Everything,
+}
+
+impl Surroundings {
+    /// Listens from now on.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when the kernel gives no socket.
+    pub fn open() -> Result<Self, Error> {
+        let listen = || {
+            let mut socket = Socket::new(NETLINK_ROUTE)?;
+            socket.bind(&SocketAddr::new(0, GROUPS))?;
+            socket.set_non_blocking(true)?;
+            Ok(socket)
+        };
+        listen()
+            .map(|socket| Self { socket, notice: Vec::with_capacity(NOTICE) })
+            .map_err(|error| Error::of("rtnetlink groups", error))
+    }
+
+    /// The next change, if there is one.
+    pub fn next_change(&mut self) -> Option<Change> {
+        loop {
+            self.notice.clear();
+            match self.socket.recv(&mut self.notice, 0) {
+                Ok(_length) => {
+                    if let Some(change) = read(&self.notice) {
+                        return Some(change);
+                    }
+                }
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    return Some(Change::Everything);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_nothing) => return None,
+            }
+        }
+    }
+}
+
+impl AsFd for Surroundings {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// What a notice says. One that can't be read may be about a way.
+fn read(notice: &[u8]) -> Option<Change> {
+    let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(notice) else {
+        return Some(Change::Ways);
+    };
+    let NetlinkPayload::InnerMessage(inner) = message.payload else { return None };
+    let about_neighbour = matches!(
+        inner,
+        RouteNetlinkMessage::NewNeighbour(_) | RouteNetlinkMessage::DelNeighbour(_)
+    );
+    match neighbour::read(&inner) {
+        Some(neighbour) => Some(Change::Neighbour(neighbour)),
+        // Of a bridge's table.
+        None if about_neighbour => None,
+        None => Some(Change::Ways),
+    }
+}
