@@ -13,10 +13,12 @@ use serde::Deserialize;
 
 mod cache;
 mod device;
+mod inline;
 mod value;
 
 pub use cache::Cache;
 pub use device::{Device, LinkDown};
+pub use inline::Inline;
 pub use value::{Mtu, Table, TunName, Workers};
 
 /// The whole file. Every section and every key may be left out.
@@ -25,6 +27,8 @@ pub use value::{Mtu, Table, TunName, Workers};
 pub struct Config {
     /// `[host]`
     pub host: Host,
+    /// `[inline]`
+    pub inline: Option<Inline>,
     /// `[wire]`
     pub wire: Wire,
     /// `[xfrm]`
@@ -285,7 +289,7 @@ mod tests {
         for (text, message) in [
             (
                 "[hots]\ntun = 'x'",
-                "c.toml:1:2: unknown field `hots`, expected one of `host`, `wire`",
+                "c.toml:1:2: unknown field `hots`, expected one of `host`, `inline`, `wire`",
             ),
             (
                 "[host]\n tum = 'x'",

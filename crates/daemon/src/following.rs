@@ -17,7 +17,9 @@ use uxfrm_engine::{Change, Changes, Database, DropCounts, Error, Moment, PolicyC
 use uxfrm_io::rtnetlink::{Monitor, News};
 use uxfrm_netlink::Refusal;
 
-use crate::{gateway::now, guard::Guard, host::HostRoutes, reservation::Reservations};
+use crate::{
+    gateway::now, guard::Guard, host::HostRoutes, inline::KeepOut, reservation::Reservations,
+};
 
 /// How often states are looked at for numbers that run short, and what could not be done is tried again.
 const REVIEW: Duration = Duration::from_millis(200);
@@ -27,6 +29,7 @@ const REVIEW: Duration = Duration::from_millis(200);
 pub(crate) struct Following {
     reservations: Reservations,
     guard: Option<Guard>,
+    keep_out: Option<KeepOut>,
     routes: HostRoutes,
     /// Whether routes and guard may be others than the policies want.
     is_behind: bool,
@@ -60,10 +63,11 @@ impl Following {
     pub(crate) fn new(
         reservations: Reservations,
         guard: Option<Guard>,
+        keep_out: Option<KeepOut>,
         routes: HostRoutes,
     ) -> Self {
         let (is_behind, fault, review, news) = (false, None, now(), false);
-        Self { reservations, guard, routes, is_behind, fault, review, news }
+        Self { reservations, guard, keep_out, routes, is_behind, fault, review, news }
     }
 
     /// Does what the changes since the last time need; states and workers wait for [`Following::commit`].
@@ -94,6 +98,11 @@ impl Following {
         if let Err(error) = self.routes.look_around(news, &database.snapshot().spd) {
             tracing::warn!(%error, "routes don't follow the host's addresses");
             self.is_behind = true;
+        }
+        if let Some(keep_out) = &mut self.keep_out
+            && let Err(error) = keep_out.follow(self.routes.own())
+        {
+            tracing::error!(%error, "the host's stack is kept from packets to its new addresses");
         }
         self.tell_of_host(database);
     }
@@ -144,9 +153,11 @@ impl Following {
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn close_routes(self) -> anyhow::Result<(Option<Guard>, Reservations)> {
+    pub(crate) fn close_routes(
+        self,
+    ) -> anyhow::Result<(Option<Guard>, Option<KeepOut>, Reservations)> {
         self.routes.close()?;
-        Ok((self.guard, self.reservations))
+        Ok((self.guard, self.keep_out, self.reservations))
     }
 
     /// Adding a state whose numbers can't be kept is refused.

@@ -31,6 +31,7 @@ use crate::{
     following::Following,
     guard::Guard,
     host::HostRoutes,
+    inline::{self, KeepOut},
     keepalive::Keepalives,
     lanes, load,
     reservation::Reservations,
@@ -86,6 +87,10 @@ fn read(config: &Config) -> anyhow::Result<(Database, Reservations, Devices)> {
         config.xfrm.sequences.as_deref().context("a configuration that was loaded names it")?;
     let reservations = Reservations::open(path)
         .with_context(|| format!("can't read used sequence numbers from {}", path.display()))?;
+    anyhow::ensure!(
+        config.inline.is_none() || config.device.is_empty(),
+        "[[device]] stands between host mode and the network; with [inline] there is no place for one yet"
+    );
     let mut database = Database::new(config.crypto.backend.into());
     database.attend();
     let devices = Devices::plug(&config.device, &mut database)?;
@@ -111,6 +116,8 @@ struct Gateway {
     database: Database,
     following: Following,
     lanes: Vec<Running>,
+    /// Who tells lanes their ways in inline mode.
+    guidance: Option<Running>,
     tunnels: Carrying,
     drops: Vec<Arc<Drops>>,
     caches: Vec<Arc<CacheCounts>>,
@@ -141,6 +148,12 @@ impl Gateway {
         let index = bring_up(&tun, config.host.mtu.bytes())?;
         let mut routes =
             HostRoutes::open(index, config.wire.table.number(), config.wire.mark.get())?;
+        let sides = config.inline.as_ref().map(inline::Devices::find).transpose()?;
+        sides.iter().for_each(inline::Devices::warn_of_forwarding);
+        let keep_out = match &sides {
+            None => None,
+            Some(sides) => Some(KeepOut::put_up(sides, lanes::numbers(config), routes.own())?),
+        };
         let snapshot = database.snapshot();
         let (sender, events) = mpsc::channel();
         let poller = Poller::new()?;
@@ -148,15 +161,23 @@ impl Gateway {
         let network = Monitor::open()?;
         let Host { addresses: own, mtu } = routes.host();
         let around = lanes::Surroundings { mtu: mtu.into(), own };
-        let lanes::Lanes { lanes, drops, caches } =
-            lanes::build(config, tun, &database, &around, &sender)?;
-        let lanes = lanes::behind(lanes, devices.nic().as_ref());
-        let lanes = lanes::start(lanes, config.runtime.pin)?;
+        let (started, guidance) = match &sides {
+            None => {
+                let nic = devices.nic();
+                (lanes::open_all(config, tun, &database, &around, &sender, nic.as_ref())?, None)
+            }
+            Some(sides) => {
+                let (started, guidance) =
+                    inline::start(config, sides, tun, &database, &around, &sender)?;
+                (started, Some(guidance))
+            }
+        };
+        let lanes::Started { lanes, drops, caches } = started;
         let guard = Guard::open(config, &snapshot.spd)?;
         routes.follow(&snapshot.spd)?;
         database.set_host(routes.host());
         database.publish();
-        let following = Following::new(reservations, guard, routes);
+        let following = Following::new(reservations, guard, keep_out, routes);
         let xfrm = Xfrm::new(config.control.acquire_expires.get()).context("no random numbers")?;
         let keepalives = Keepalives::new(config.wire.mark.get());
         let tunnels = Carrying::default();
@@ -164,6 +185,7 @@ impl Gateway {
             database,
             following,
             lanes,
+            guidance,
             tunnels,
             drops,
             caches,
@@ -217,7 +239,7 @@ impl Gateway {
             }
             self.keep_time(control.as_deref_mut());
             self.tunnels.look_after();
-            let lane_ends = self.lanes.iter().any(Running::has_ended);
+            let lane_ends = self.lanes.iter().chain(&self.guidance).any(Running::has_ended);
             let ends = lane_ends || self.tunnels.has_ended();
             anyhow::ensure!(!ends, "a worker ended by itself");
         }
@@ -270,10 +292,11 @@ impl Gateway {
 
     /// The orderly end: routes first, so that nothing is brought to lanes that are gone; the guard last.
     fn stop(self) -> anyhow::Result<()> {
-        let (guard, reservations) = self.following.close_routes()?;
-        self.lanes.into_iter().try_for_each(Running::stop)?;
+        let (guard, keep_out, reservations) = self.following.close_routes()?;
+        self.lanes.into_iter().chain(self.guidance).try_for_each(Running::stop)?;
         self.tunnels.stop()?;
         guard.map_or(Ok(()), Guard::close)?;
+        keep_out.map_or(Ok(()), KeepOut::take_down)?;
         reservations
             .close(&self.database.snapshot().sad)
             .context("can't write down used sequence numbers")
@@ -282,7 +305,7 @@ impl Gateway {
     /// The end by a fault. Routes stay: beneath those to the TUN lie unreachable ones, and nothing leaves plain. The guard
     /// stays: nothing comes in plain.
     fn fail(self, error: anyhow::Error) -> anyhow::Error {
-        let error = match self.lanes.into_iter().try_for_each(Running::stop) {
+        let error = match self.lanes.into_iter().chain(self.guidance).try_for_each(Running::stop) {
             Ok(()) => error,
             Err(cause) => anyhow::Error::new(cause).context(error),
         };

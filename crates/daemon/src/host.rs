@@ -123,6 +123,11 @@ impl HostRoutes {
         self.tun
     }
 
+    /// The host's addresses.
+    pub(crate) fn own(&self) -> &[IpAddr] {
+        &self.own
+    }
+
     /// Removes rules, routes and all.
     ///
     /// # Errors

@@ -22,7 +22,7 @@ use uxfrm_io::{
 };
 use uxfrm_offload::ModelNic;
 use uxfrm_packet::{Batch, Pool, Version};
-use uxfrm_runtime::{Datagrams, Events, Lane, Running, Wire};
+use uxfrm_runtime::{Datagrams, Events, Lane, Running, Turns, Wire};
 
 use crate::{config::Config, ike};
 
@@ -38,32 +38,31 @@ pub(crate) struct Surroundings {
     pub(crate) own: HostAddresses,
 }
 
-/// All lanes of a gateway.
+/// All lanes of a gateway, running.
 #[derive(Debug)]
-pub(crate) struct Lanes {
+pub(crate) struct Started {
     /// The lanes.
-    pub(crate) lanes: Vec<Lane>,
+    pub(crate) lanes: Vec<Running>,
     /// What they drop, and what is dropped beside them.
     pub(crate) drops: Vec<Arc<Drops>>,
     /// What their flow caches do.
     pub(crate) caches: Vec<Arc<CacheCounts>>,
 }
 
-/// Opens all sockets and queues: the first lane has `tun` itself, the others a queue more of it each.
-pub(crate) fn build(
+/// Opens all sockets and queues, and starts the lanes: the first lane has `tun` itself, the others a queue more of it each. The device
+/// `nic` is between each lane's engine and its wire, if there is one.
+pub(crate) fn open_all(
     config: &Config,
     tun: Tun,
     database: &Database,
     around: &Surroundings,
     events: &Events,
-) -> anyhow::Result<Lanes> {
+    nic: Option<&Arc<Mutex<ModelNic>>>,
+) -> anyhow::Result<Started> {
     let ports = udp_ports(config)?;
     let port_seed = seed()?;
-    let more = (1..config.runtime.workers.count().get())
-        .map(|_| tun.another_queue().context("can't open another queue of the TUN"))
-        .collect::<anyhow::Result<Vec<_>>>()?;
-    let lanes = std::iter::once(tun)
-        .chain(more)
+    let lanes = queues(config, tun)?
+        .into_iter()
         .zip(0..)
         .map(|(queue, number)| {
             let role = if number == 0 { Role::ReceivesEsp } else { Role::SendsEsp };
@@ -81,17 +80,26 @@ pub(crate) fn build(
     let unclaimed = ports.into_iter().filter_map(|port| port.unclaimed);
     let drops = lanes.iter().map(|lane| lane.worker().drops()).chain(unclaimed).collect();
     let caches = lanes.iter().map(|lane| lane.worker().cache_counts()).collect();
-    Ok(Lanes { lanes, drops, caches })
+    let lanes = start(behind(lanes, nic), config.runtime.pin)?;
+    Ok(Started { lanes, drops, caches })
+}
+
+/// The TUN's queues, one for each worker.
+pub(crate) fn queues(config: &Config, tun: Tun) -> anyhow::Result<Vec<Tun>> {
+    let more = (1..config.runtime.workers.count().get())
+        .map(|_| tun.another_queue().context("can't open another queue of the TUN"))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    Ok(std::iter::once(tun).chain(more).collect())
 }
 
 /// The same lanes, each with the device between its engine and its wire, if there is one.
-pub(crate) fn behind(lanes: Vec<Lane>, nic: Option<&Arc<Mutex<ModelNic>>>) -> Vec<Lane> {
+fn behind(lanes: Vec<Lane>, nic: Option<&Arc<Mutex<ModelNic>>>) -> Vec<Lane> {
     let Some(nic) = nic else { return lanes };
     lanes.into_iter().map(|lane| lane.behind(Arc::clone(nic))).collect()
 }
 
 /// Starts each lane on its thread; several lanes on a CPU of their own each, if asked to and as far as there are any.
-pub(crate) fn start(lanes: Vec<Lane>, pin: bool) -> anyhow::Result<Vec<Running>> {
+pub(crate) fn start(lanes: Vec<impl Turns>, pin: bool) -> anyhow::Result<Vec<Running>> {
     let cpus = if pin && lanes.len() > 1 { affinity::allowed()? } else { Vec::new() };
     lanes
         .into_iter()
@@ -109,7 +117,11 @@ enum Role {
     SendsEsp,
 }
 
-fn settings(config: &Config, queue: &Tun, around: &Surroundings) -> anyhow::Result<Settings> {
+pub(crate) fn settings(
+    config: &Config,
+    queue: &Tun,
+    around: &Surroundings,
+) -> anyhow::Result<Settings> {
     let accepts = queue.accepts();
     let udp = if accepts.udp4 && accepts.udp6 { UdpSuper::Taken } else { UdpSuper::Refused };
     let host = if accepts.tcp4 && accepts.tcp6 && accepts.partial_checksums {
@@ -128,7 +140,7 @@ fn settings(config: &Config, queue: &Tun, around: &Surroundings) -> anyhow::Resu
     })
 }
 
-fn seed() -> anyhow::Result<u64> {
+pub(crate) fn seed() -> anyhow::Result<u64> {
     let [a, b, c, d, e, f, g, h, ..] = random::seed().context("can't get a random seed")?;
     Ok(u64::from_ne_bytes([a, b, c, d, e, f, g, h]))
 }
@@ -157,20 +169,24 @@ fn wire(config: &Config, ports: &[UdpPort], role: Role) -> anyhow::Result<Wire> 
 
 /// A UDP port of all lanes.
 #[derive(Debug)]
-struct UdpPort {
-    number: u16,
+pub(crate) struct UdpPort {
+    pub(crate) number: u16,
     /// Where its IKE messages go, and the count of those that nobody takes.
     daemons: Option<SyncSender<Datagram>>,
-    unclaimed: Option<Arc<Drops>>,
+    pub(crate) unclaimed: Option<Arc<Drops>>,
 }
 
-/// The configured ports. With a control socket there may be IKE daemons: they get a share of each, and of 4500 in any case.
-fn udp_ports(config: &Config) -> anyhow::Result<Vec<UdpPort>> {
+/// The numbers of the configured ports. With a control socket there may be IKE daemons: they get a share of each, and of 4500 in any case.
+pub(crate) fn numbers(config: &Config) -> Vec<u16> {
     let mut numbers: Vec<_> = config.wire.udp_ports.iter().map(|port| port.get()).collect();
     if config.control.enabled && !numbers.contains(&NAT_TRAVERSAL) {
         numbers.push(NAT_TRAVERSAL);
     }
     numbers
+}
+
+pub(crate) fn udp_ports(config: &Config) -> anyhow::Result<Vec<UdpPort>> {
+    numbers(config)
         .into_iter()
         .map(|number| {
             if !config.control.enabled {
@@ -184,7 +200,7 @@ fn udp_ports(config: &Config) -> anyhow::Result<Vec<UdpPort>> {
         .collect()
 }
 
-fn open(config: &Config, port: &UdpPort, local: SocketAddr) -> anyhow::Result<Udp> {
+pub(crate) fn open(config: &Config, port: &UdpPort, local: SocketAddr) -> anyhow::Result<Udp> {
     let shared = config.runtime.workers.count().get() > 1 || port.daemons.is_some();
     let mark = config.wire.mark.get();
     let options = UdpOptions { mark, shared, ..UdpOptions::new(local) };
@@ -195,7 +211,7 @@ fn open(config: &Config, port: &UdpPort, local: SocketAddr) -> anyhow::Result<Ud
     })
 }
 
-fn unspecified(udp_port: u16) -> [SocketAddr; 2] {
+pub(crate) fn unspecified(udp_port: u16) -> [SocketAddr; 2] {
     [(Ipv4Addr::UNSPECIFIED, udp_port).into(), (Ipv6Addr::UNSPECIFIED, udp_port).into()]
 }
 

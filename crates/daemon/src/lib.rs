@@ -15,6 +15,7 @@ mod following;
 mod guard;
 mod host;
 mod ike;
+mod inline;
 mod keepalive;
 mod lanes;
 mod load;

@@ -37,6 +37,9 @@ pub enum Error {
     /// The host's port is gone (the TUN was deleted).
     #[error("the host's port is gone: {0}")]
     Host(#[source] std::io::Error),
+    /// A network device of inline mode is gone.
+    #[error("a network device is gone: {0}")]
+    Link(#[source] std::io::Error),
     /// One loop can't wait for so many ports.
     #[error("one loop waits for 256 interfaces and sockets of tunnels at the most")]
     TooManyPorts,

@@ -6,6 +6,7 @@
 //!   outgoing packet finds its own.
 //! - [`TunnelLane`] is the thread of all tunnels: their TUNs, the sockets that they share, and no engine. [`TunnelControl`] adds and
 //!   removes them while it runs.
+//! - [`InlineLane`] is one worker between two network devices, past the host's stack; it asks for [ways](News).
 //! - [`Running`] is a lane on its thread: it can be told to stop, and is waited for.
 //!
 //! Nothing is shared between lanes but the published snapshot of the databases and the atomics inside states.
@@ -14,12 +15,14 @@
 
 mod device;
 mod events;
+mod inline;
 mod lane;
 mod running;
 mod tunnels;
 mod wire;
 
 pub use events::Events;
+pub use inline::{Answer, Guide, InlineLane, InlinePorts, News, NextHop, Question, Side};
 pub use lane::{Error, Lane};
 pub use running::{Running, Turns};
 pub use tunnels::{

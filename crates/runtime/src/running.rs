@@ -10,7 +10,7 @@ use std::{
 
 use uxfrm_io::{affinity, poll::Waker};
 
-use crate::{Error, Lane, TunnelLane};
+use crate::{Error, InlineLane, Lane, TunnelLane};
 
 /// What a thread can run: one turn of its loop after the other.
 pub trait Turns: Send + 'static {
@@ -38,6 +38,20 @@ impl Turns for Lane {
 
     fn waiting(&self) -> Arc<AtomicUsize> {
         Self::waiting(self)
+    }
+}
+
+impl Turns for InlineLane {
+    fn turn(&mut self) -> Result<(), Error> {
+        Self::turn(self)
+    }
+
+    fn waker(&self) -> Waker {
+        Self::waker(self)
+    }
+
+    fn waiting(&self) -> Arc<AtomicUsize> {
+        self.held()
     }
 }
 

@@ -1,0 +1,214 @@
+//! Who tells the lanes their ways: one thread with the kernel's routes and neighbours.
+//!
+//! A lane asks for a destination once; the kernel's own lookup answers, with the mark of uxfrm's sockets, so by the routes that what
+//! uxfrm sends takes in host mode as well. Neighbours are found by the kernel, as it is told that they are used. Changes of routes, rules,
+//! links and addresses make lanes ask again; changes of neighbours are told at once.
+
+use std::{
+    io,
+    net::IpAddr,
+    os::fd::AsFd as _,
+    sync::{
+        Arc,
+        atomic::AtomicUsize,
+        mpsc::{Receiver, Sender},
+    },
+    time::Duration,
+};
+
+use uxfrm_io::{
+    Rtnetlink,
+    poll::{Poller, Waker},
+    rtnetlink::{self, Change, Neighbour, Standing, Surroundings},
+};
+use uxfrm_runtime::{Answer, Error, News, NextHop, Question, Side, Turns};
+
+use super::Devices;
+
+const NOTICES: u8 = 0;
+
+/// The longest wait.
+const IDLE: Duration = Duration::from_millis(500);
+
+/// Questions of one lane that are answered before the next one's.
+const AT_ONCE: usize = 64;
+
+/// The ends of a lane's talk on this side.
+#[derive(Debug)]
+pub(super) struct Lanes {
+    pub(super) asked: Receiver<Question>,
+    pub(super) told: Sender<News>,
+    pub(super) waker: Waker,
+}
+
+/// The thread's state.
+#[derive(Debug)]
+pub(super) struct Guidance {
+    poller: Poller,
+    surroundings: Surroundings,
+    rtnetlink: Rtnetlink,
+    mark: u32,
+    protected: u32,
+    wire: u32,
+    lanes: Vec<Lanes>,
+}
+
+impl Guidance {
+    /// One without lanes yet.
+    pub(super) fn open(mark: u32, devices: &Devices) -> anyhow::Result<Self> {
+        let (surroundings, poller) = (Surroundings::open()?, Poller::new()?);
+        poller.add(surroundings.as_fd(), NOTICES)?;
+        Ok(Self {
+            poller,
+            surroundings,
+            rtnetlink: Rtnetlink::open()?,
+            mark,
+            protected: devices.protected.index,
+            wire: devices.wire.index,
+            lanes: Vec::new(),
+        })
+    }
+
+    /// Answers one more lane.
+    pub(super) fn add(&mut self, lane: Lanes) {
+        self.lanes.push(lane);
+    }
+
+    /// Takes in what the kernel says has changed.
+    fn take_notices(&mut self) -> Result<(), Error> {
+        let mut ways = false;
+        while let Some(change) = self.surroundings.next_change() {
+            match change {
+                Change::Neighbour(neighbour) => self.tell_of(&neighbour),
+                Change::Ways | Change::Everything => ways = true,
+            }
+        }
+        if ways {
+            for index in [self.protected, self.wire] {
+                self.rtnetlink
+                    .link_of_index(index)
+                    .map_err(|error| Error::Link(io::Error::new(io::ErrorKind::NotFound, error)))?;
+            }
+            self.tell_all(News::Changed);
+        }
+        Ok(())
+    }
+
+    fn tell_of(&self, neighbour: &Neighbour) {
+        if let Some(side) = self.side(neighbour.link) {
+            let hop = NextHop { side, address: neighbour.address };
+            self.tell_all(News::Neighbour(hop, neighbour.standing));
+        }
+    }
+
+    fn tell_all(&self, news: News) {
+        for lane in &self.lanes {
+            // A lane that ended needs no news.
+            let _ended = lane.told.send(news);
+            lane.waker.wake();
+        }
+    }
+
+    /// Answers some questions of each lane; whether there may be more.
+    fn answer(&mut self) -> bool {
+        let mut is_more = false;
+        let lanes = std::mem::take(&mut self.lanes);
+        for lane in &lanes {
+            let mut answered = 0;
+            while answered < AT_ONCE
+                && let Ok(question) = lane.asked.try_recv()
+            {
+                answered += 1;
+                self.answer_one(question, &lane.told);
+            }
+            if answered > 0 {
+                lane.waker.wake();
+            }
+            is_more |= answered == AT_ONCE;
+        }
+        self.lanes = lanes;
+        is_more
+    }
+
+    fn answer_one(&mut self, question: Question, told: &Sender<News>) {
+        let hop = match question {
+            Question::Use(hop) => hop,
+            Question::Way(destination) => {
+                let answer = self.way(destination);
+                let _ended = told.send(News::Way(destination, answer));
+                match answer {
+                    Answer::By { hop, .. } => hop,
+                    Answer::Local | Answer::Nowhere => return,
+                }
+            }
+        };
+        let standing = self.neighbour(hop).unwrap_or_else(|error| {
+            tracing::debug!(%error, "a neighbour can't be asked for");
+            Standing::Gone
+        });
+        let _ended = told.send(News::Neighbour(hop, standing));
+    }
+
+    fn way(&mut self, destination: IpAddr) -> Answer {
+        let Ok(chosen) = self.rtnetlink.route_to(destination, self.mark) else {
+            return Answer::Nowhere;
+        };
+        match self.side(chosen.link) {
+            _ if chosen.is_local => Answer::Local,
+            Some(side) => Answer::By {
+                hop: NextHop { side, address: chosen.gateway.unwrap_or(destination) },
+                mtu: u16::try_from(chosen.mtu).unwrap_or(u16::MAX),
+                source: chosen.source,
+            },
+            None => Answer::Nowhere,
+        }
+    }
+
+    /// What the kernel knows of a neighbour, which is being used now.
+    fn neighbour(&mut self, hop: NextHop) -> Result<Standing, rtnetlink::Error> {
+        let link = match hop.side {
+            Side::Protected => self.protected,
+            Side::Wire => self.wire,
+        };
+        let known = self.rtnetlink.neighbour(link, hop.address)?;
+        match known.map_or(Standing::Gone, |neighbour| neighbour.standing) {
+            Standing::Known(mac) => Ok(Standing::Known(mac)),
+            Standing::Stale(mac) => {
+                self.rtnetlink.use_neighbour(link, hop.address)?;
+                Ok(Standing::Known(mac))
+            }
+            Standing::Sought | Standing::Gone => {
+                self.rtnetlink.use_neighbour(link, hop.address)?;
+                Ok(Standing::Sought)
+            }
+        }
+    }
+
+    fn side(&self, link: u32) -> Option<Side> {
+        match link {
+            link if link == self.protected => Some(Side::Protected),
+            link if link == self.wire => Some(Side::Wire),
+            _other => None,
+        }
+    }
+}
+
+impl Turns for Guidance {
+    fn turn(&mut self) -> Result<(), Error> {
+        self.poller.wait(Some(IDLE)).map_err(Error::Poll)?;
+        loop {
+            self.take_notices()?;
+            if !self.answer() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn waker(&self) -> Waker {
+        self.poller.waker()
+    }
+
+    fn waiting(&self) -> Arc<AtomicUsize> {
+        Arc::default()
+    }
+}

@@ -1,0 +1,129 @@
+//! What a router does to a packet that passes: whose it is, one hop less.
+
+use std::net::{IpAddr, SocketAddr};
+
+use uxfrm_engine::HostAddresses;
+use uxfrm_packet::{
+    Checksum, Fragment, IpPacket, PacketBuf, Protocol, Segments, UdpPath, Version, checksum,
+    udp::{self, Udp},
+};
+
+/// Whose a packet is that came by one of the ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Claim {
+    /// To be forwarded: the host's stack is kept from it.
+    Passing,
+    /// ESP to this gateway: the host's stack is kept from it.
+    Protected,
+    /// The host's: it has it already.
+    Host,
+    /// Nobody's: from where no packet can come.
+    Martian,
+}
+
+/// Whose a packet is. By the protected port ESP to the gateway, as all to it, is the host's.
+#[inline]
+pub(super) fn claim(ip: &IpPacket, own: &HostAddresses) -> Claim {
+    if is_link_local(ip.destination) || is_link_local(ip.source) || own.holds(ip.destination) {
+        Claim::Host
+    } else if is_martian(ip, own) {
+        Claim::Martian
+    } else {
+        Claim::Passing
+    }
+}
+
+/// The same by the wire's port, where protected packets arrive. `ports` are those of ESP in UDP.
+#[inline]
+pub(super) fn claim_on_wire(
+    ip: &IpPacket,
+    bytes: &[u8],
+    own: &HostAddresses,
+    ports: &[u16],
+) -> Claim {
+    match claim(ip, own) {
+        Claim::Host if is_link_local(ip.destination) => Claim::Host,
+        Claim::Host if is_unicast(ip.destination) && is_protected(ip, bytes, ports) => {
+            Claim::Protected
+        }
+        claim @ (Claim::Host | Claim::Passing | Claim::Protected | Claim::Martian) => claim,
+    }
+}
+
+/// ESP, or ESP in UDP in one piece without IPv6 extension headers. Fragments of ESP in UDP are put together by the host, as
+/// later ones have no ports; they come by its socket then.
+fn is_protected(ip: &IpPacket, bytes: &[u8], ports: &[u16]) -> bool {
+    match ip.protocol {
+        Protocol::ESP => true,
+        Protocol::UDP => {
+            ip.fragment == Fragment::None
+                && (ip.version == Version::V4 || !ip.has_options)
+                && is_esp_in_udp(ip.upper(bytes), ports)
+        }
+        Protocol(_) => false,
+    }
+}
+
+/// Four bytes that are not IKE's marker (RFC 3948 §2.2). The rules that keep the host's stack out say the same.
+fn is_esp_in_udp(upper: &[u8], ports: &[u16]) -> bool {
+    Udp::parse(upper).is_ok_and(|datagram| {
+        ports.contains(&datagram.header.destination.get())
+            && datagram.payload.get(..4).is_some_and(|marker| marker != [0; 4])
+    })
+}
+
+/// RFC 1812 §5.3.7, RFC 4291 §2.7: sources that no router passes on. Our own address comes back only by a loop or a lie.
+fn is_martian(ip: &IpPacket, own: &HostAddresses) -> bool {
+    let nowhere = ip.destination.is_loopback() || ip.destination.is_unspecified();
+    let nobody = ip.source.is_loopback() || ip.source.is_unspecified();
+    // Multicast and broadcast are among what the host holds.
+    nowhere || nobody || own.holds(ip.source)
+}
+
+fn is_unicast(address: IpAddr) -> bool {
+    !address.is_multicast()
+}
+
+/// IPv6's, which no router passes on (RFC 4291 §2.5.6).
+pub(super) fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    }
+}
+
+/// Takes a hop from a packet that has more than one left (RFC 1812 §5.3.1, RFC 8200 §3).
+#[inline]
+pub(super) fn take_hop(packet: &mut PacketBuf) {
+    let bytes = packet.bytes_mut();
+    match bytes.first().map(|first| first >> 4) {
+        Some(4) if bytes.len() >= 12 => {
+            let old = u16::from_be_bytes([bytes[8], bytes[9]]);
+            let sum = u16::from_be_bytes([bytes[10], bytes[11]]);
+            bytes[8] -= 1;
+            let new = u16::from_be_bytes([bytes[8], bytes[9]]);
+            bytes[10..12].copy_from_slice(&checksum::update(sum, old, new).to_be_bytes());
+        }
+        Some(6) if bytes.len() >= 8 => bytes[7] -= 1,
+        Some(_) | None => {}
+    }
+}
+
+/// ESP in UDP that a device joined, as the train of UDP payloads that a socket would have given.
+/// What is something else comes back.
+pub(super) fn train(mut packet: PacketBuf, ip: &IpPacket) -> Result<PacketBuf, PacketBuf> {
+    let Segments::Udp { size } = packet.segments else { return Err(packet) };
+    let Ok(datagram) = Udp::parse(ip.upper(packet.bytes())) else { return Err(packet) };
+    let (source, destination) = (datagram.header.source.get(), datagram.header.destination.get());
+    packet.trim(ip.total_len);
+    packet.pull(ip.header_len + udp::HEADER_LEN);
+    packet.udp = Some(UdpPath {
+        local: SocketAddr::new(ip.destination, destination),
+        remote: SocketAddr::new(ip.source, source),
+        tos: ip.tos,
+        dont_fragment: false,
+    });
+    packet.checksum = Checksum::AsIs;
+    packet.segments = Segments::Train { stride: size };
+    Ok(packet)
+}
