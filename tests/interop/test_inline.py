@@ -1,0 +1,229 @@
+"""Inline mode: gateways that forward between two devices past the host's stack.
+
+    10.1.0.2                                                                            10.2.0.2
+    ┌─ host left ─┐    ┌─ left ────────────────┐  veth  ┌─ right ───────────────┐    ┌─ host right ─┐
+    │        eth0 ┼────┼ lan0  inline    wire0 ┼────────┼ wire0   inline   lan0 ┼────┼ eth0         │
+    └─────────────┘    └───────────────────────┘   ▲    └───────────────────────┘    └──────────────┘
+                       10.1.0.1        10.9.0.1  wire   10.9.0.2        10.2.0.1
+
+The gateways' kernels may forward, and have all routes: what uxfrm does not keep from them passes in the clear, and is seen.
+"""
+
+import contextlib
+import socket
+
+import pytest
+
+import echo
+import prerequisite
+import topology
+import wire
+from association import CBC_SHA256, GCM_128, secret
+from gateway import Gateway
+from namespace import ping_command
+
+INLINE = """
+[inline]
+protected = "lan0"
+wire = "wire0"
+"""
+IN_UDP = "encap espinudp 4500 4500 0.0.0.0"
+HOSTS = {4: ("10.1.0.2", "10.2.0.2"), 6: ("fd01::2", "fd02::2")}
+NETS = {4: ("10.1.0.0/24", "10.2.0.0/24"), 6: ("fd01::/64", "fd02::/64")}
+OUTER = ("10.9.0.1", "10.9.0.2")
+TCP_BYTES = 4_000_000
+DATAGRAMS = 400
+
+
+def lines(left_first, transform=GCM_128, extra=""):
+    """The same states at both ends, and policies for both families: `left_first` says whose."""
+    ends = (0, 1) if left_first else (1, 0)
+    states = [
+        f"xfrm state add src {OUTER[a]} dst {OUTER[b]} proto esp spi {0x1000 + b:#x} reqid 1 mode tunnel"
+        f" {transform.words(secret('inline', transform.name, extra, a))} {extra} flag af-unspec"
+        for a, b in ((0, 1), (1, 0))
+    ]
+    policies = []
+    for family in (4, 6):
+        here, there = (NETS[family][end] for end in ends)
+        outwards = f"tmpl src {OUTER[ends[0]]} dst {OUTER[ends[1]]} proto esp reqid 1 mode tunnel"
+        inwards = f"tmpl src {OUTER[ends[1]]} dst {OUTER[ends[0]]} proto esp reqid 1 mode tunnel"
+        policies.append(f"xfrm policy add src {here} dst {there} dir out {outwards}")
+        policies += [f"xfrm policy add src {there} dst {here} dir {way} {inwards}" for way in ("in", "fwd")]
+    return states + policies
+
+
+class InlineSites(topology.Sites):
+    """`Sites`, whose kernels would forward whatever uxfrm leaves to them."""
+
+    def _build(self, uxfrm, workers=1):
+        super()._build()
+        self.uxfrm = str(uxfrm)
+        self.here, self.there = (Gateway(uxfrm, namespace, workers=workers) for namespace in (self.left, self.right))
+        for gateway in (self.here, self.there):
+            self.callback(gateway.close)
+            self.gateways.append(gateway)
+
+    def start(self, **options):
+        self.here.start(lines(True, **options), more=INLINE)
+        self.there.start(lines(False, **options), more=INLINE)
+        self.between.seen()
+
+    def ping(self, family, **options):
+        left, right = HOSTS[family]
+        self.left_host.ping(left, right, **options)
+        self.right_host.ping(right, left, **options)
+
+    def transfer(self, family):
+        left, right = HOSTS[family]
+        with self.left_host.entered():
+            echo.transfer(left, right, TCP_BYTES)
+
+    def datagrams(self, family, size):
+        """How many of some datagrams to the other host come back."""
+        left, right = HOSTS[family]
+        of = socket.AF_INET if family == 4 else socket.AF_INET6
+        with contextlib.ExitStack() as stack:
+            with self.right_host.entered():
+                far = stack.enter_context(socket.socket(of, socket.SOCK_DGRAM))
+                far.bind((right, 7200))
+                far.settimeout(2)
+            with self.left_host.entered():
+                near = stack.enter_context(socket.socket(of, socket.SOCK_DGRAM))
+                near.bind((left, 7201))
+                near.settimeout(2)
+            payload = (echo.MARKER * size)[:size]
+            arrived = 0
+            for _ in range(DATAGRAMS):
+                near.sendto(payload, (right, 7200))
+                data, sender = far.recvfrom(65536)
+                far.sendto(data, sender)
+                arrived += near.recvfrom(65536)[0] == payload
+            return arrived
+
+
+@pytest.fixture
+def sites(uxfrm):
+    prerequisite.packet_filter()
+    with InlineSites(uxfrm) as made:
+        yield made
+
+
+def test_the_wire_shows_plaintext_where_there_is_any(sites):
+    """The counter-test of all the others: without uxfrm the kernels forward in the clear."""
+    sites.between.seen()
+    sites.left_host.ping(*HOSTS[4])
+    with pytest.raises(AssertionError, match="in the clear"):
+        wire.assert_no_plaintext(sites.between.seen())
+
+
+@pytest.mark.parametrize("extra", ["", IN_UDP], ids=["esp", "esp-in-udp"])
+@pytest.mark.parametrize("family", [4, 6])
+def test_ping_tcp_and_udp(family, extra, sites):
+    sites.start(extra=extra)
+    sites.ping(family)
+    sites.transfer(family)
+    assert sites.datagrams(family, 22) == DATAGRAMS
+    assert sites.datagrams(family, 1372) == DATAGRAMS
+    wire.assert_only("esp-in-udp" if extra else "esp", sites.between.seen())
+    sites.here.stop()
+    sites.there.stop()
+
+
+def test_cbc_and_several_workers(uxfrm):
+    prerequisite.packet_filter()
+    with InlineSites(uxfrm, 2) as sites:
+        sites.start(transform=CBC_SHA256)
+        sites.ping(4)
+        sites.transfer(4)
+        sites.transfer(6)
+        wire.assert_only("esp", sites.between.seen())
+
+
+def test_the_gateways_are_two_hops_and_tell_whose_last_one_it_was(sites):
+    """Each of them once: the kernels do not answer as well."""
+    sites.start()
+    assert "ttl=62" in sites.left_host.run("ping", "-c1", "-W3", HOSTS[4][1])
+    for _ in range(2):  # the first answer may come before the way back is known
+        answers = [
+            sites.left_host.run("ping", "-c1", "-W1", "-t", str(hops), HOSTS[4][1], check=False) for hops in (1, 2)
+        ]
+    assert "From 10.1.0.1 icmp_seq=1 Time to live exceeded" in answers[0]
+    assert "From 10.2.0.1 icmp_seq=1 Time to live exceeded" in answers[1]
+    assert all("+1 errors" in answer for answer in answers)
+    wire.assert_only("esp", sites.between.seen())
+
+
+def test_large_packets(sites):
+    """Senders learn the path's MTU; fragments of what may be cut go through."""
+    sites.start()
+    for family, size in ((4, 1472), (6, 1452)):
+        left, right = HOSTS[family]
+        told = sites.left_host.run("ping", "-c2", "-i0.2", "-W2", "-M", "do", "-s", str(size), right, check=False)
+        assert "mtu" in told.lower(), told
+        sites.left_host.ping(left, right, size=4000)
+    wire.assert_only("esp", sites.between.seen())
+
+
+def test_the_gateway_itself_stays_reachable(sites):
+    """ARP, neighbour discovery and what is for the gateway are the host's; between gateway and protected networks too, by ESP."""
+    sites.start()
+    sites.left_host.ping("10.1.0.2", "10.1.0.1")
+    sites.left_host.ping("fd01::2", "fd01::1")
+    sites.left.run("ping", "-c2", "-i0.2", "-W2", "-I", "10.1.0.1", "10.2.0.2")
+    sites.left_host.ping("10.1.0.2", "10.2.0.1")
+    wire.assert_only("esp", sites.between.seen())
+    sites.left.run("ping", "-c2", "-i0.2", "-W2", "10.9.0.2")
+
+
+def test_nothing_passes_after_a_crash(sites):
+    """The kernels have routes and may forward; they get nothing to forward until uxfrm runs again."""
+    sites.start()
+    sites.ping(4)
+    sites.here.kill()
+    sites.between.seen()
+    for family in (4, 6):
+        left, right = HOSTS[family]
+        sites.left_host.run(*ping_command(left, right, echo.MARKER, 2).split(), check=False)
+        sites.right_host.run(*ping_command(right, left, echo.MARKER, 2).split(), check=False)
+    wire.assert_no_plaintext(sites.between.seen())
+    sites.here.start(lines(True), more=INLINE)
+    sites.ping(4)
+    sites.here.stop()
+    assert "uxfrm_inline" not in sites.left.run("nft", "list", "tables")
+
+
+def test_forged_plain_packets_from_the_wire_do_not_pass(sites):
+    sites.start()
+    sites.ping(4)
+    sites.there.stop()  # from now on the right kernel forwards in the clear
+    told = sites.right_host.run(*ping_command(*reversed(HOSTS[4]), echo.MARKER, 3).split(), check=False)
+    assert "100% packet loss" in told
+    assert sites.here.statistics()["XfrmInTmplMismatch"] == 3
+
+
+def test_routes_and_neighbours_may_change(sites):
+    """A neighbour with another address, a route by another way: packets follow."""
+    sites.start()
+    sites.ping(4)
+    sites.right_host.ip("link set eth0 down")
+    sites.right_host.ip("link set eth0 address 02:00:00:00:00:77")
+    sites.right_host.ip("link set eth0 up")
+    sites.right_host.ip("route replace default via 10.2.0.1")
+    sites.right_host.run("ping", "-c1", "-W2", "10.2.0.1")
+    sites.ping(4)
+    sites.left_host.ip("addr add 10.1.5.5/32 dev lo")
+    sites.left.ip("route add 10.1.5.5 via 10.1.0.2")
+    sites.left.ip("route add unreachable 10.2.0.7")
+    sites.left_host.ping(*HOSTS[4])
+
+
+def test_a_neighbour_that_does_not_answer_is_named_and_told(sites):
+    sites.start()
+    told = sites.left_host.run("ping", "-c1", "-W6", "10.2.0.99", check=False)
+    assert "Destination Host Unreachable" in told
+    reasons = sites.right.run(sites.uxfrm, "stat", "--reasons")
+    counts = dict(line.split() for line in reasons.splitlines())
+    assert int(counts["forward_no_neighbour"]) == 1
+    sites.ping(4)
+    wire.assert_only("esp", sites.between.seen())
