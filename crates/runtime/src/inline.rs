@@ -35,7 +35,7 @@ use std::{
 
 use uxfrm_engine::{Cut, DropReason, Moment, Output, Worker, split};
 use uxfrm_io::{
-    FramePort, Frames, Port, Refused, clock,
+    FramePort, Frames, Port, Transmitted, clock,
     poll::{Poller, Ready, Waker},
     wire_packets,
 };
@@ -573,28 +573,25 @@ impl InlineLane {
 
     /// Sends what the turn has made.
     fn transmit(&mut self) {
-        let [protected, wire] = &mut self.frames;
-        let pool = &mut self.pool;
-        let mut refused = Vec::new();
-        for (frames, port) in
-            [(protected, &mut self.ports.protected.0), (wire, &mut self.ports.wire.0)]
-        {
-            if !frames.is_empty() {
-                refused.push(port.transmit(frames, pool).refused);
-            }
+        let Self { ports, frames: [protected, wire], to_host, pool, .. } = self;
+        let mut total = Transmitted::default();
+        if !protected.is_empty() {
+            total += ports.protected.0.transmit(protected, pool);
         }
-        if !self.to_host.is_empty() {
-            refused.push(self.ports.host.transmit(&mut self.to_host, pool).refused);
+        if !wire.is_empty() {
+            total += ports.wire.0.transmit(wire, pool);
         }
-        refused.iter().for_each(|refused| self.count(refused));
+        if !to_host.is_empty() {
+            total += ports.host.transmit(to_host, pool);
+        }
+        let refused = total.refused;
+        if refused.packets() > 0 {
+            let drops = self.worker.drops();
+            drops.add(DropReason::PortFull, refused.busy);
+            drops.add(DropReason::PortTooBig, refused.too_big);
+            drops.add(DropReason::PortRefused, refused.unsupported + refused.failed);
+        }
         self.ways.send();
-    }
-
-    fn count(&self, refused: &Refused) {
-        let drops = self.worker.drops();
-        drops.add(DropReason::PortFull, refused.busy);
-        drops.add(DropReason::PortTooBig, refused.too_big);
-        drops.add(DropReason::PortRefused, refused.unsupported + refused.failed);
     }
 
     fn discard(&mut self, packet: PacketBuf, reason: DropReason) {

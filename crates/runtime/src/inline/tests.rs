@@ -1,1 +1,396 @@
+//! Two gateways with a wire of memory between them; the test is both networks, and whoever knows the ways.
+
+use std::sync::mpsc;
+
+use uxfrm_engine::{Action, Database, Defaults, UdpEncapKind};
+use uxfrm_io::{Framed, Memory, rtnetlink::Standing};
+use uxfrm_packet::{Checksum, Protocol, ethernet::EtherType};
+use uxfrm_testkit::{Gateway, Pair, Wrapping, packets};
+use zerocopy::IntoBytes as _;
+
 use super::*;
+
+const NEIGHBOUR: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
+const PORTS: [MacAddr; 2] = [MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2])];
+
+/// One gateway, and the far ends of its ports.
+struct Site {
+    lane: InlineLane,
+    host: Memory,
+    protected: Memory,
+    database: Database,
+    questions: mpsc::Receiver<Question>,
+    news: mpsc::Sender<News>,
+    /// Neighbours that answer.
+    standing: Standing,
+    pool: Pool,
+}
+
+impl Site {
+    fn new(gateway: Gateway, wire: Memory) -> Self {
+        let Gateway { worker, database, .. } = gateway;
+        let (near_host, host) = Memory::pair(256);
+        let (near, protected) = Memory::pair(256);
+        let (questions, asked) = mpsc::sync_channel(64);
+        let (news, told) = mpsc::channel();
+        let waker = Poller::new().unwrap().waker();
+        let guide = Guide { questions, waker: waker.clone(), news: told };
+        let ports = InlinePorts {
+            host: Box::new(near_host),
+            protected: (Box::new(Framed::new(near)), PORTS[0]),
+            wire: (Box::new(Framed::new(wire)), PORTS[1]),
+            sockets: Vec::new(),
+        };
+        let events = Events::new(mpsc::channel().0, waker);
+        let lane = InlineLane::new(ports, guide, worker, events).unwrap();
+        let (questions, standing) = (asked, Standing::Known(NEIGHBOUR));
+        let pool = Pool::new();
+        Self { lane, host, protected, database, questions, news, standing, pool }
+    }
+
+    /// A turn; then the questions of it are answered, and another one.
+    fn turn(&mut self) {
+        self.lane.turn().unwrap();
+        self.answer();
+        self.lane.turn().unwrap();
+    }
+
+    /// 10.1.0.0/16 and fd00:1::/32 are behind the left protected port, all else behind the wire; so on the right.
+    fn answer(&mut self) {
+        let own = &self.lane.worker().settings().addresses;
+        let left = own.holds("192.0.2.1".parse().unwrap());
+        for question in self.questions.try_iter() {
+            let hop = match question {
+                Question::Use(hop) => hop,
+                Question::Way(destination) => {
+                    let behind = match destination {
+                        IpAddr::V4(v4) => v4.octets()[..2] == [10, if left { 1 } else { 2 }],
+                        IpAddr::V6(v6) => v6.segments()[1] == if left { 1 } else { 2 },
+                    };
+                    let side = if behind { Side::Protected } else { Side::Wire };
+                    let hop = NextHop { side, address: destination };
+                    let host = if left { "10.1.0.1" } else { "10.2.0.1" };
+                    let outer = if left { "192.0.2.1" } else { "192.0.2.2" };
+                    let source = Some(if behind { host } else { outer }.parse().unwrap());
+                    let answer = match destination {
+                        destination if destination == IpAddr::from([203, 0, 113, 9]) => {
+                            Answer::Nowhere
+                        }
+                        _ => Answer::By { hop, mtu: 1500, source },
+                    };
+                    self.news.send(News::Way(destination, answer)).unwrap();
+                    hop
+                }
+            };
+            self.news.send(News::Neighbour(hop, self.standing)).unwrap();
+        }
+    }
+
+    /// Puts packets onto the protected network.
+    fn send(&mut self, packets: Vec<PacketBuf>) {
+        send(&mut self.protected, packets, &mut self.pool);
+    }
+
+    /// What the protected network sees.
+    fn arrived(&mut self) -> Vec<PacketBuf> {
+        let frames = received(&mut self.protected, &mut self.pool);
+        frames.into_iter().map(|frame| opened(frame, PORTS[0])).collect()
+    }
+
+    fn drops(&self, reason: DropReason) -> u64 {
+        self.lane.worker().drops().of(reason)
+    }
+}
+
+fn send(port: &mut Memory, packets: Vec<PacketBuf>, pool: &mut Pool) {
+    let framed = packets.into_iter().map(|mut packet| {
+        let ether_type =
+            if packet.bytes()[0] >> 4 == 4 { EtherType::IPV4 } else { EtherType::IPV6 };
+        let header = EthernetHeader { destination: PORTS[0], source: NEIGHBOUR, ether_type };
+        packet.push(14).unwrap().copy_from_slice(header.as_bytes());
+        packet
+    });
+    let mut batch: Batch = framed.collect();
+    let sent = port.transmit(&mut batch, pool);
+    assert_eq!(sent.refused.packets(), 0);
+}
+
+fn received(port: &mut Memory, pool: &mut Pool) -> Vec<PacketBuf> {
+    let mut batch = Batch::new();
+    port.receive(pool, &mut batch).unwrap();
+    batch.drain().collect()
+}
+
+/// The packet in a frame, which has to be to the neighbour, from the port.
+fn opened(mut frame: PacketBuf, from: MacAddr) -> PacketBuf {
+    assert_eq!(frame.bytes()[..6], NEIGHBOUR.0);
+    assert_eq!(frame.bytes()[6..12], from.0);
+    let version = frame.bytes()[14] >> 4;
+    assert_eq!(frame.bytes()[12..14], if version == 4 { [8, 0] } else { [0x86, 0xdd] });
+    frame.pull(14);
+    frame
+}
+
+/// Two sites, and a wire that the test looks into.
+struct Sites {
+    left: Site,
+    right: Site,
+    left_wire: Memory,
+    right_wire: Memory,
+    pool: Pool,
+}
+
+impl Sites {
+    fn new(wrapping: &Wrapping) -> Self {
+        let pair = Pair::new(wrapping);
+        let (left_near, left_wire) = Memory::pair(256);
+        let (right_near, right_wire) = Memory::pair(256);
+        let (left, right) = (Site::new(pair.left, left_near), Site::new(pair.right, right_near));
+        Self { left, right, left_wire, right_wire, pool: Pool::new() }
+    }
+
+    /// From the left protected network to the right one; what was on the wire.
+    fn left_to_right(&mut self, packets: Vec<PacketBuf>) -> (Vec<PacketBuf>, Vec<PacketBuf>) {
+        self.left.send(packets);
+        self.left.turn();
+        let wire = self.on_left_wire();
+        let copies = wire.iter().map(|packet| PacketBuf::from_slice(packet.bytes())).collect();
+        self.from_wire_to_right(copies);
+        (self.right.arrived(), wire)
+    }
+
+    fn on_left_wire(&mut self) -> Vec<PacketBuf> {
+        let frames = received(&mut self.left_wire, &mut self.pool);
+        frames.into_iter().map(|frame| opened(frame, PORTS[1])).collect()
+    }
+
+    fn on_right_wire(&mut self) -> Vec<PacketBuf> {
+        let frames = received(&mut self.right_wire, &mut self.pool);
+        frames.into_iter().map(|frame| opened(frame, PORTS[1])).collect()
+    }
+
+    fn from_wire_to_right(&mut self, packets: Vec<PacketBuf>) {
+        send(&mut self.right_wire, packets, &mut self.pool);
+        self.right.turn();
+    }
+}
+
+fn datagram() -> PacketBuf {
+    packets::udp("10.1.0.2:7", "10.2.0.2:9", b"SECRET-PLAINTEXT")
+}
+
+fn protocol(packet: &PacketBuf) -> Protocol {
+    IpPacket::parse(packet.bytes()).unwrap().protocol
+}
+
+fn hops(packet: &PacketBuf) -> u8 {
+    IpPacket::parse(packet.bytes()).unwrap().ttl
+}
+
+fn with_hops(mut packet: PacketBuf, hops: u8) -> PacketBuf {
+    packet.bytes_mut()[8] = hops;
+    uxfrm_packet::ipv4::fill_checksum(packet.bytes_mut()).unwrap();
+    packet
+}
+
+#[test]
+fn a_packet_crosses_both_gateways_in_esp_and_loses_two_hops() {
+    let mut sites = Sites::new(&Wrapping::tunnel4());
+    let before = hops(&datagram());
+    for _ in 0..3 {
+        let (arrived, wire) = sites.left_to_right(vec![datagram()]);
+        assert_eq!(wire.iter().map(protocol).collect::<Vec<_>>(), [Protocol::ESP]);
+        assert_eq!(arrived.len(), 1);
+        assert_eq!(hops(&arrived[0]), before - 2);
+        assert_eq!(
+            with_hops(arrived.into_iter().next().unwrap(), before).bytes(),
+            datagram().bytes()
+        );
+    }
+}
+
+#[test]
+fn esp_in_udp_that_a_device_joined_is_opened() {
+    let wrapping = Wrapping { encap: Some(UdpEncapKind::Esp), ..Wrapping::tunnel4() };
+    let mut sites = Sites::new(&wrapping);
+    let (arrived, wire) = sites.left_to_right((0..3).map(|_| datagram()).collect());
+    assert_eq!(arrived.len(), 3);
+    assert!(wire.iter().all(|packet| protocol(packet) == Protocol::UDP));
+    sites.left.send((0..3).map(|_| datagram()).collect());
+    sites.left.turn();
+    let wire = sites.on_left_wire();
+    let mut joined = PacketBuf::from_slice(wire[0].bytes());
+    for packet in &wire[1..] {
+        let payload = &packet.bytes()[28..];
+        joined.append(payload.len()).unwrap().copy_from_slice(payload);
+    }
+    let (len, size) = (joined.len(), wire[0].len() - 28);
+    joined.bytes_mut()[2..4].copy_from_slice(&u16::try_from(len).unwrap().to_be_bytes());
+    joined.bytes_mut()[24..26].copy_from_slice(&u16::try_from(len - 20).unwrap().to_be_bytes());
+    uxfrm_packet::ipv4::fill_checksum(joined.bytes_mut()).unwrap();
+    joined.segments = Segments::Udp { size: u16::try_from(size).unwrap() };
+    joined.checksum = Checksum::Partial { start: 20, offset: 6 };
+    sites.from_wire_to_right(vec![joined]);
+    assert_eq!(sites.right.arrived().len(), 3);
+}
+
+#[test]
+fn super_packets_are_cut_into_esp() {
+    let mut sites = Sites::new(&Wrapping::tunnel4());
+    let packet = packets::tcp_super("10.1.0.2:7", "10.2.0.2:9", &[7; 5000], 1000);
+    sites.left.send(vec![packet]);
+    sites.left.turn();
+    let wire = sites.on_left_wire();
+    assert_eq!(wire.iter().map(wire_packets).sum::<u64>(), 5);
+    assert!(wire.iter().all(|packet| protocol(packet) == Protocol::ESP));
+}
+
+#[test]
+fn a_last_hop_is_answered_from_the_protected_address() {
+    let mut sites = Sites::new(&Wrapping::tunnel4());
+    // Twice: the first answer may come before the way back is known.
+    for _ in 0..2 {
+        let (arrived, wire) = sites.left_to_right(vec![with_hops(datagram(), 1)]);
+        assert!(arrived.is_empty() && wire.is_empty());
+    }
+    let told = sites.left.arrived();
+    let ip = IpPacket::parse(told.last().unwrap().bytes()).unwrap();
+    assert_eq!(ip.source, IpAddr::from([10, 1, 0, 1]));
+    assert_eq!(ip.destination, IpAddr::from([10, 1, 0, 2]));
+    assert_eq!(told.last().unwrap().bytes()[20..22], [11, 0]);
+    assert_eq!(sites.left.drops(DropReason::ForwardHops), 2);
+}
+
+#[test]
+fn what_is_said_about_a_protected_packet_is_protected() {
+    let mut sites = Sites::new(&Wrapping::tunnel4());
+    for _ in 0..2 {
+        sites.left_to_right(vec![with_hops(datagram(), 2)]);
+    }
+    let wire = sites.on_right_wire();
+    assert!(!wire.is_empty());
+    assert!(wire.iter().all(|packet| protocol(packet) == Protocol::ESP));
+    // Nobody protects what goes to 203.0.113.1: an ICMP error would be plain.
+    let plain = packets::udp("203.0.113.1:7", "203.0.113.9:9", b"x");
+    sites.from_wire_to_right(vec![PacketBuf::from_slice(plain.bytes())]);
+    sites.from_wire_to_right(vec![plain]);
+    assert!(sites.on_right_wire().is_empty());
+    assert_eq!(sites.right.drops(DropReason::ForwardUnprotected), 2);
+}
+
+#[test]
+fn a_plain_packet_from_the_wire_is_no_protected_one() {
+    let mut sites = Sites::new(&Wrapping::tunnel4());
+    sites.from_wire_to_right(vec![datagram()]);
+    assert!(sites.right.arrived().is_empty());
+    assert_eq!(sites.right.drops(DropReason::InTemplateMismatch), 1);
+}
+
+#[test]
+fn what_leaves_by_the_wire_has_met_the_policies_out() {
+    let mut sites = Sites::new(&Wrapping::tunnel4());
+    let through = || packets::udp("203.0.113.1:7", "198.51.100.1:9", b"through");
+    sites.from_wire_to_right(vec![through()]);
+    assert_eq!(sites.on_right_wire().len(), 1, "nothing is said about it");
+    let now = Moment::from_secs(1);
+    let outbound = Action::Block;
+    sites.right.database.apply(now, |change| {
+        let defaults = Defaults { outbound, ..change.defaults() };
+        change.set_defaults(defaults);
+    });
+    sites.from_wire_to_right(vec![through()]);
+    assert!(sites.on_right_wire().is_empty());
+    assert_eq!(sites.right.drops(DropReason::OutDefaultBlock), 1);
+}
+
+#[test]
+fn packets_wait_for_a_neighbour_and_no_longer_than_it_is_sought() {
+    let mut sites = Sites::new(&Wrapping::tunnel4());
+    sites.left.standing = Standing::Sought;
+    let (arrived, wire) = sites.left_to_right(vec![datagram()]);
+    assert!(arrived.is_empty() && wire.is_empty());
+    let address = IpAddr::from([192, 0, 2, 2]);
+    let hop = NextHop { side: Side::Wire, address };
+    sites.left.news.send(News::Neighbour(hop, Standing::Stale(NEIGHBOUR))).unwrap();
+    sites.left.lane.turn().unwrap();
+    assert_eq!(sites.on_left_wire().len(), 1);
+    let asked: Vec<_> = sites.left.questions.try_iter().collect();
+    assert_eq!(asked, [Question::Use(hop)], "the kernel hears that it is used");
+    sites.left.news.send(News::Neighbour(hop, Standing::Gone)).unwrap();
+    sites.left.send(vec![datagram()]);
+    sites.left.lane.turn().unwrap();
+    assert!(sites.on_left_wire().is_empty());
+    assert_eq!(sites.left.drops(DropReason::ForwardNoNeighbour), 1);
+}
+
+#[test]
+fn only_so_many_packets_wait() {
+    let mut sites = Sites::new(&Wrapping::tunnel4());
+    sites.left.standing = Standing::Sought;
+    sites.left.send((0..100).map(|_| datagram()).collect());
+    sites.left.turn();
+    assert_eq!(sites.left.drops(DropReason::ForwardNoNeighbour), 36);
+}
+
+#[test]
+fn a_way_is_asked_for_again_when_routes_have_changed_and_used_meanwhile() {
+    let mut sites = Sites::new(&Wrapping::tunnel4());
+    assert_eq!(sites.left_to_right(vec![datagram()]).0.len(), 1);
+    sites.left.news.send(News::Changed).unwrap();
+    sites.left.send(vec![datagram()]);
+    sites.left.lane.turn().unwrap();
+    assert_eq!(sites.on_left_wire().len(), 1, "nobody waits");
+    let asked: Vec<_> = sites.left.questions.try_iter().collect();
+    assert_eq!(asked, [Question::Way(IpAddr::from([192, 0, 2, 2]))]);
+    sites.left.news.send(News::Way([192, 0, 2, 2].into(), Answer::Nowhere)).unwrap();
+    sites.left.send(vec![datagram()]);
+    sites.left.turn();
+    assert!(sites.on_left_wire().is_empty());
+    assert_eq!(sites.left.drops(DropReason::ForwardNoRoute), 1);
+}
+
+#[test]
+fn what_is_the_hosts_is_left_to_it_and_martians_are_dropped() {
+    let mut sites = Sites::new(&Wrapping::tunnel4());
+    let to_host = packets::udp("10.1.0.2:7", "10.1.0.1:9", b"x");
+    let link_local = packets::udp("[fe80::2]:7", "[fd00:2::2]:9", b"x");
+    let martian = packets::udp("127.0.0.1:7", "10.2.0.2:9", b"x");
+    let own = packets::udp("192.0.2.1:7", "10.2.0.2:9", b"x");
+    let mut broken = datagram();
+    broken.bytes_mut()[10] ^= 1;
+    sites.left.send(vec![to_host, link_local, martian, own, broken]);
+    sites.left.turn();
+    assert!(sites.on_left_wire().is_empty());
+    assert!(received(&mut sites.left.host, &mut sites.pool).is_empty());
+    assert_eq!(sites.left.drops(DropReason::ForwardMalformed), 3);
+}
+
+#[test]
+fn what_is_decrypted_for_the_host_goes_to_it() {
+    let mut sites = Sites::new(&Wrapping::tunnel4());
+    let (arrived, _) =
+        sites.left_to_right(vec![packets::udp("10.1.0.2:7", "10.2.0.1:9", b"for you")]);
+    assert!(arrived.is_empty());
+    assert_eq!(received(&mut sites.right.host, &mut sites.pool).len(), 1);
+}
+
+#[test]
+fn the_hosts_own_packets_leave_protected() {
+    let mut sites = Sites::new(&Wrapping::tunnel4());
+    let packet = packets::udp("10.1.0.1:7", "10.2.0.2:9", b"from the gateway");
+    let sent = sites.left.host.transmit(&mut [packet].into_iter().collect(), &mut sites.pool);
+    assert_eq!(sent.packets, 1);
+    sites.left.turn();
+    let wire = sites.on_left_wire();
+    assert_eq!(wire.iter().map(protocol).collect::<Vec<_>>(), [Protocol::ESP]);
+}
+
+#[test]
+fn a_hop_less_keeps_the_checksum_right() {
+    for hops in 2..=255 {
+        let mut packet = with_hops(datagram(), hops);
+        take_hop(&mut packet);
+        assert_eq!(packet.bytes()[8], hops - 1);
+        assert!(Ipv4::parse(packet.bytes()).unwrap().checksum_is_right(), "{hops}");
+    }
+}
