@@ -12,8 +12,10 @@ pub mod esp;
 mod filter;
 pub mod fou;
 pub mod lookup;
+pub mod pair;
 mod report;
 pub mod states;
+pub mod tunnel;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -39,12 +41,16 @@ pub struct Options {
     pub rules: Option<PathBuf>,
     /// `lookup`: packets for them.
     pub trace: Option<PathBuf>,
+    /// `tunnel`: rounds, five where none are said.
+    pub rounds: Option<u32>,
+    /// `tunnel`: seconds of each run of iperf3, three where none are said.
+    pub seconds: Option<u32>,
     /// `esp`: cycles of each stage as well.
     pub stages: bool,
 }
 
 /// The names [`run`] knows.
-pub const NAMES: &[&str] = &["crypto", "esp", "lookup", "control", "states", "fou"];
+pub const NAMES: &[&str] = &["crypto", "esp", "lookup", "control", "states", "fou", "tunnel"];
 
 /// Runs one bench and writes its table (or, for `--json -`, its JSON) to `out`.
 ///
@@ -56,6 +62,7 @@ pub fn run(name: &str, options: &Options, out: &mut impl Write) -> anyhow::Resul
         "esp" => esp::run(options)?,
         "lookup" => lookup::run(options)?,
         "states" => states::run(options)?,
+        "tunnel" => tunnel::run(options)?,
         "control" => control::run(options)?,
         "fou" => fou::run(options)?,
         _ => bail!("no bench \"{name}\": there are {}", NAMES.join(", ")),

@@ -41,11 +41,11 @@ pub struct Row {
 }
 
 /// The keys that tell a row from the others.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct Case(Map<String, Value>);
 
-/// Cycles per packet of each round.
+/// One figure of each round: cycles per packet, most often.
 #[derive(Debug, Clone, Default)]
 pub struct Sample(Vec<f64>);
 
@@ -94,6 +94,24 @@ impl Sample {
         let sorted = self.sorted();
         let at = (sorted.len() as f64 * share.clamp(0.0, 1.0)) as usize;
         sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
+    }
+
+    /// The largest one; not a number without any.
+    #[must_use]
+    pub fn max(&self) -> f64 {
+        self.sorted().last().copied().unwrap_or(f64::NAN)
+    }
+
+    /// The smallest one; not a number without any.
+    #[must_use]
+    pub fn min(&self) -> f64 {
+        self.sorted().first().copied().unwrap_or(f64::NAN)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn rounds(&self) -> usize {
+        self.0.len()
     }
 
     fn sorted(&self) -> Vec<f64> {
@@ -216,11 +234,11 @@ impl Report {
             page.push_str(&self.html_table());
             page.push_str("</details>\n");
         } else {
-            page.extend(if self.bench == "fou" {
-                crate::fou::bars::figures(self)
-            } else {
-                Vec::new()
-            });
+            match self.bench {
+                "fou" => page.extend(crate::fou::bars::figures(self)),
+                "tunnel" => page.push_str(&crate::tunnel::bars::html(self)),
+                _ => {}
+            }
             page.push_str(&self.html_table());
         }
         page

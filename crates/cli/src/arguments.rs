@@ -197,6 +197,14 @@ pub(crate) struct BenchOptions {
     #[arg(long, value_name = "FILE", requires = "rules")]
     pub(crate) trace: Option<PathBuf>,
 
+    /// tunnel: take so many rounds and not five.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: Option<u32>,
+
+    /// tunnel: let iperf3 run for so long at a time and not for three seconds.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub(crate) seconds: Option<u32>,
+
     /// esp: show the cycles of each stage as well.
     #[arg(long)]
     pub(crate) stages: bool,

@@ -13,6 +13,8 @@ pub(crate) fn execute(options: &BenchOptions) -> anyhow::Result<()> {
         html: options.html.clone(),
         rules: options.rules.clone(),
         trace: options.trace.clone(),
+        rounds: options.rounds,
+        seconds: options.seconds,
         stages: options.stages,
     };
     uxfrm_bench::run(&options.name, &measured, &mut io::stdout())

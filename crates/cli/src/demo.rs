@@ -5,43 +5,28 @@
 //! with its standard input, the directory with keys and configuration is removed on the way out.
 
 mod case;
-mod configuration;
-mod gateway;
-mod interrupt;
-mod marker;
-mod ping;
-mod processor;
 mod report;
 mod screen;
-mod site;
 mod throughput;
-mod topology;
 mod wire;
 
-use std::fs::Permissions;
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use tempfile::TempDir;
+use uxfrm_bench::pair::{
+    self, A, B, Gateway, Interrupt, Keys, Pinger, Protection, RoundTrips, Topology,
+};
 use uxfrm_io::capture::Capture;
 
 use crate::arguments::DemoOptions;
-use case::Protection;
-use configuration::Keys;
-use gateway::Gateway;
-use interrupt::Interrupt;
-use ping::{Pinger, RoundTrips};
 use report::{Report, Row};
 use screen::Screen;
-use site::{A, B};
 use throughput::{Stream, Throughput};
-use topology::Topology;
 use wire::Wire;
 
 pub(crate) use case::CaseName;
-pub(crate) use interrupt::Interrupted;
 
 /// How long the first ping of a case may take to be answered.
 const FIRST_PING: Duration = Duration::from_secs(5);
@@ -58,9 +43,9 @@ const CAPTURED: Duration = Duration::from_millis(50);
 /// Runs the demo and prints what it found.
 pub(crate) fn execute(options: &DemoOptions) -> anyhow::Result<()> {
     let cases = cases(&options.only);
-    topology::gain_privileges()?;
+    pair::gain_privileges()?;
     if cases.iter().any(|case| case.protection().is_some()) {
-        topology::find_tun()?;
+        pair::find_tun()?;
     }
     let interrupt = Interrupt::listen()?;
     let screen = if options.json { Screen::Silent } else { Screen::story() };
@@ -130,10 +115,11 @@ impl Demo {
 
     /// Starts both gateways, measures and ends them.
     fn find_protected(&self, protection: Protection) -> anyhow::Result<Findings> {
-        let directory = private_directory()?;
+        let directory = pair::private_directory("demo")?;
         let keys = Keys::random()?;
         let start = |here, there, namespace| {
-            let config = configuration::write(directory.path(), protection, &keys, (here, there))?;
+            let config =
+                pair::write(directory.path(), protection, &keys, (here, there), NonZeroUsize::MIN)?;
             Gateway::start(here.name, namespace, &config, &self.interrupt)
         };
         let mut gateways = [start(&A, &B, &self.topology.a)?, start(&B, &A, &self.topology.b)?];
@@ -189,15 +175,6 @@ fn look(capture: &mut Capture) -> anyhow::Result<Wire> {
         wire.note(&frame.bytes);
     }
     Ok(wire)
-}
-
-/// A directory for keys: nobody else may look into it, and it goes when it is dropped.
-fn private_directory() -> anyhow::Result<TempDir> {
-    tempfile::Builder::new()
-        .prefix("uxfrm-demo-")
-        .permissions(Permissions::from_mode(0o700))
-        .tempdir()
-        .context("cannot make a temporary directory")
 }
 
 #[cfg(test)]

@@ -66,7 +66,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
 
 /// Says on stderr why the command failed, and the exit code for it.
 fn explain(error: &anyhow::Error) -> ExitCode {
-    if error.is::<demo::Interrupted>() {
+    if error.is::<uxfrm_bench::pair::Interrupted>() {
         return ExitCode::from(EXIT_INTERRUPTED);
     }
     if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) {

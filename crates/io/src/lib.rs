@@ -14,6 +14,7 @@
 //! | [`memory`], [`pcap`] | ports for tests, benchmarks and captures; a tap on any port |
 //! | [`fitted`] | segments and checksums for a port that cannot |
 //! | [`rtnetlink`], [`netns`] | links, addresses, routes and rules; network namespaces |
+//! | [`ethtool`] | features of an interface |
 //! | [`nftables`] | a table of the kernel's packet filter |
 //! | [`capture`] | what passes an interface |
 //! | [`poll`], [`signal`] | waiting for ports, other threads and signals |
@@ -26,6 +27,7 @@ pub mod capture;
 pub mod clock;
 mod control;
 pub mod dump;
+pub mod ethtool;
 pub mod fence;
 pub mod fitted;
 pub mod frames;

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use clap::ValueEnum;
+use uxfrm_bench::pair::{Encapsulation, Protection, Transform};
 
 /// A case, by the name that `--only` and the table use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -15,31 +16,6 @@ pub(crate) enum CaseName {
     Gcm128Esp,
     /// AES-CBC-128 with HMAC-SHA1-96 in ESP straight on IP.
     Cbc128Sha1Esp,
-}
-
-/// What a case protects packets with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Protection {
-    pub(crate) transform: Transform,
-    pub(crate) encapsulation: Encapsulation,
-}
-
-/// The ESP transform of a case.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Transform {
-    /// `rfc4106(gcm(aes))` with a 128-bit key and a 128-bit ICV.
-    Gcm128,
-    /// `cbc(aes)` with a 128-bit key and `hmac(sha1)` cut to 96 bits.
-    Cbc128Sha1,
-}
-
-/// What ESP travels in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Encapsulation {
-    /// IP protocol 50.
-    Ip,
-    /// UDP port 4500 (RFC 3948).
-    Udp,
 }
 
 impl CaseName {
@@ -70,21 +46,7 @@ impl CaseName {
 
     /// `path` of the row's case object, as the bench `tunnel` names it.
     pub(crate) fn path(self) -> &'static str {
-        match self.protection().map(|protection| protection.encapsulation) {
-            None => "clear",
-            Some(Encapsulation::Udp) => "uxfrm-udp",
-            Some(Encapsulation::Ip) => "uxfrm-esp",
-        }
-    }
-}
-
-impl Transform {
-    /// `transform` of the row's case object, as the benches name it.
-    pub(crate) fn key(self) -> &'static str {
-        match self {
-            Self::Gcm128 => "gcm128",
-            Self::Cbc128Sha1 => "cbc128-sha1",
-        }
+        self.protection().map_or("clear", Protection::path)
     }
 }
 

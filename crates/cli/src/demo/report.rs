@@ -3,10 +3,10 @@
 use std::fmt;
 
 use serde::{Serialize, Serializer};
+use uxfrm_bench::pair::RoundTrips;
 use uxfrm_bench::{Machine, TscClock};
 
 use super::case::CaseName;
-use super::ping::RoundTrips;
 use super::throughput::Throughput;
 use super::wire::{Kind, Wire};
 
@@ -178,7 +178,7 @@ mod tests {
     }
 
     fn ping_in_clear() -> Vec<u8> {
-        packet(1, &[&[8, 0, 0, 0, 0, 0, 0, 0][..], &super::super::marker::fill(56)].concat())
+        packet(1, &[&[8, 0, 0, 0, 0, 0, 0, 0][..], &uxfrm_bench::pair::marker::fill(56)].concat())
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use super::site::{A, B, WIRE_MTU};
+use uxfrm_bench::pair::{A, B, WIRE_MTU};
+
 use super::wire::Wire;
 
 /// Where the story goes.

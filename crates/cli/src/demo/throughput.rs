@@ -12,11 +12,9 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket, sockopt,
 };
 use nix::sys::time::{TimeVal, TimeValLike};
+use uxfrm_bench::pair::processor::{self, CpuTime};
+use uxfrm_bench::pair::{Interrupt, marker};
 use uxfrm_io::Namespace;
-
-use super::interrupt::Interrupt;
-use super::marker;
-use super::processor::{self, CpuTime};
 
 /// Bytes per write and read, as iperf3 has it.
 const BLOCK: usize = 128 * 1024;
@@ -255,6 +253,6 @@ mod tests {
         let stream = Stream::connect(local, local).unwrap();
         let interrupt = Interrupt::set();
         let result = stream.measure(Duration::from_secs(3600), &[], &interrupt, |_| Ok(()));
-        assert!(result.unwrap_err().is::<crate::demo::Interrupted>());
+        assert!(result.unwrap_err().is::<uxfrm_bench::pair::Interrupted>());
     }
 }

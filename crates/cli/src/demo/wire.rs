@@ -1,14 +1,12 @@
 //! What was on the wire: captured packets sorted by kind, one of each kept as proof.
 
 use serde::Serialize;
+use uxfrm_bench::pair::{ESP_IN_UDP, marker};
 use uxfrm_packet::esp::Esp;
 use uxfrm_packet::icmp::{self, Icmp};
 use uxfrm_packet::tcp::Tcp;
 use uxfrm_packet::udp::Udp;
 use uxfrm_packet::{IpPacket, ParseError, Protocol};
-
-use super::marker;
-use super::site::ESP_IN_UDP;
 
 /// Bytes of a packet that are kept to be shown.
 const SHOWN: usize = 112;

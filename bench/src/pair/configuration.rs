@@ -1,26 +1,34 @@
 //! What the two gateways of a case are told: a configuration and a batch file of `ip xfrm` lines for each.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io;
+use std::num::NonZeroUsize;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
+use tempfile::TempDir;
 use zeroize::Zeroizing;
 
-use super::case::{Encapsulation, Protection, Transform};
+use super::protection::{Encapsulation, Protection, Transform};
 use super::site::{ESP_IN_UDP, PREFIX_LEN, Site};
 
 /// One random key per direction, for one run of one case.
-pub(crate) struct Keys {
+#[expect(missing_debug_implementations, reason = "keys are not for logs")]
+pub struct Keys {
     a_to_b: Zeroizing<[u8; KEY_ROOM]>,
     b_to_a: Zeroizing<[u8; KEY_ROOM]>,
 }
 
-/// Enough for any transform of the demo: a cipher key of 16 bytes and a SHA-1 key of 20.
+/// Enough for any transform here: a cipher key of 16 bytes and a SHA-1 key of 20.
 const KEY_ROOM: usize = 36;
 
 impl Keys {
     /// New ones from the kernel.
-    pub(crate) fn random() -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn random() -> io::Result<Self> {
         let mut keys = Self { a_to_b: [0; KEY_ROOM].into(), b_to_a: [0; KEY_ROOM].into() };
         uxfrm_io::random::fill(&mut *keys.a_to_b)?;
         uxfrm_io::random::fill(&mut *keys.b_to_a)?;
@@ -33,29 +41,45 @@ impl Keys {
     }
 }
 
-/// Writes both files for the gateway at `here` into `directory`; the path of the configuration.
-pub(crate) fn write(
+/// Writes both files for the gateway at `here` into `directory`; the path of the configuration. It has `workers` workers, which may
+/// move: they share the machine with the other gateway's and with both ends of the traffic.
+///
+/// # Errors
+/// A file that can't be written.
+pub fn write(
     directory: &Path,
     protection: Protection,
     keys: &Keys,
     (here, there): (&Site, &Site),
+    workers: NonZeroUsize,
 ) -> io::Result<PathBuf> {
     let batch_path = directory.join(format!("{}.batch", here.name));
     let config_path = directory.join(format!("{}.toml", here.name));
     fs::write(&batch_path, batch(protection, keys, (here, there)))?;
-    fs::write(&config_path, config(&batch_path))?;
+    fs::write(&config_path, config(&batch_path, workers))?;
     Ok(config_path)
 }
 
-/// One worker that may move: it shares the machine with the other gateway's and with both ends of TCP.
-fn config(batch: &Path) -> String {
+/// A directory for keys: nobody else may look into it, and it goes when it is dropped. `purpose` is in its name.
+///
+/// # Errors
+/// No room or right to make one.
+pub fn private_directory(purpose: &str) -> anyhow::Result<TempDir> {
+    tempfile::Builder::new()
+        .prefix(&format!("uxfrm-{purpose}-"))
+        .permissions(Permissions::from_mode(0o700))
+        .tempdir()
+        .context("cannot make a temporary directory")
+}
+
+fn config(batch: &Path, workers: NonZeroUsize) -> String {
     // A Rust string literal's escapes are TOML's for every path that a temporary directory has.
     let batch = batch.display().to_string();
     format!(
         "[host]\ntun = \"uxfrm0\"\n\n\
          [wire]\nencapsulation = \"esp\"\nudp_ports = [{ESP_IN_UDP}]\n\n\
          [xfrm]\nbatch = [{batch:?}]\n\n\
-         [runtime]\nworkers = 1\npin = false\n"
+         [runtime]\nworkers = {workers}\npin = false\n"
     )
 }
 
@@ -119,23 +143,26 @@ fn hex(lines: &mut String, bytes: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::case::CaseName;
     use super::super::site::{A, B};
     use super::*;
+
+    const GCM: Protection =
+        Protection { transform: Transform::Gcm128, encapsulation: Encapsulation::Ip };
+    const GCM_UDP: Protection = Protection { encapsulation: Encapsulation::Udp, ..GCM };
+    const CBC: Protection = Protection { transform: Transform::Cbc128Sha1, ..GCM };
 
     fn keys() -> Keys {
         Keys { a_to_b: [0xab; KEY_ROOM].into(), b_to_a: [0xba; KEY_ROOM].into() }
     }
 
-    fn lines(case: CaseName, ends: (&Site, &Site)) -> Vec<String> {
-        let protection = case.protection().unwrap();
+    fn lines(protection: Protection, ends: (&Site, &Site)) -> Vec<String> {
         batch(protection, &keys(), ends).lines().map(str::to_owned).collect()
     }
 
     #[test]
     fn gcm_in_udp() {
         let key = "ab".repeat(20);
-        let lines = lines(CaseName::Gcm128Udp, (&A, &B));
+        let lines = lines(GCM_UDP, (&A, &B));
         assert_eq!(lines.len(), 5);
         assert_eq!(
             lines[0],
@@ -156,7 +183,7 @@ mod tests {
 
     #[test]
     fn both_ends_have_the_same_states() {
-        for case in [CaseName::Gcm128Esp, CaseName::Cbc128Sha1Esp] {
+        for case in [GCM, CBC] {
             let (mut a, mut b) = (lines(case, (&A, &B)), lines(case, (&B, &A)));
             a[..2].sort();
             b[..2].sort();
@@ -167,7 +194,7 @@ mod tests {
 
     #[test]
     fn cbc_has_two_keys() {
-        let line = &lines(CaseName::Cbc128Sha1Esp, (&B, &A))[0];
+        let line = &lines(CBC, (&B, &A))[0];
         let (cipher, hash) = ("ba".repeat(16), "ba".repeat(20));
         assert!(
             line.ends_with(&format!(" enc cbc(aes) 0x{cipher} auth-trunc hmac(sha1) 0x{hash} 96"))

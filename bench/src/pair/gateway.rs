@@ -1,4 +1,4 @@
-//! A gateway of the demo: `uxfrm run` as a child process in one of the namespaces.
+//! A gateway: `uxfrm run` as a child process in one of the namespaces.
 
 use std::collections::VecDeque;
 use std::env;
@@ -31,9 +31,9 @@ const STOP: Duration = Duration::from_secs(5);
 /// Lines of its log that are kept to be shown if it fails.
 const KEPT: usize = 40;
 
-/// A running gateway. Dropped, it is ended; its standard input, held here, ends it even when the demo is killed.
+/// A running gateway. Dropped, it is ended; its standard input, held here, ends it even when this process is killed.
 #[derive(Debug)]
-pub(crate) struct Gateway<'a> {
+pub struct Gateway<'a> {
     name: &'static str,
     namespace: &'a Namespace,
     child: Child,
@@ -41,8 +41,11 @@ pub(crate) struct Gateway<'a> {
 }
 
 impl<'a> Gateway<'a> {
-    /// Starts a gateway in `namespace` and waits until it forwards.
-    pub(crate) fn start(
+    /// Starts a gateway, this program with `run`, in `namespace` and waits until it forwards.
+    ///
+    /// # Errors
+    /// What it said when it did not.
+    pub fn start(
         name: &'static str,
         namespace: &'a Namespace,
         config: &Path,
@@ -51,7 +54,7 @@ impl<'a> Gateway<'a> {
         let mut command = Command::new(env::current_exe()?);
         command.args(["run", "--until-stdin-ends"]).arg(config);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-        command.process_group(0); // Ctrl-C is for the demo, which ends its gateways in order
+        command.process_group(0); // Ctrl-C is for this process, which ends its gateways in order
         let mut child = namespace
             .enter(|| command.spawn())?
             .with_context(|| format!("cannot start gateway {name}"))?;
@@ -63,12 +66,16 @@ impl<'a> Gateway<'a> {
     }
 
     /// Its process.
-    pub(crate) fn pid(&self) -> u32 {
+    #[must_use]
+    pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Ends it by SIGTERM, which it must follow in time and with success.
-    pub(crate) fn stop(mut self) -> anyhow::Result<()> {
+    /// Ends it by SIGTERM.
+    ///
+    /// # Errors
+    /// When it does not follow in time and with success.
+    pub fn stop(mut self) -> anyhow::Result<()> {
         self.terminate();
         let Some(status) = self.wait(STOP)? else {
             return Err(self.failed(&format!("goes on {} s after SIGTERM", STOP.as_secs())));
@@ -80,7 +87,8 @@ impl<'a> Gateway<'a> {
     }
 
     /// `error`, with what the gateway has to do with it: that it ended, or what it dropped.
-    pub(crate) fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
+    #[must_use]
+    pub fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
         if let Ok(Some(status)) = self.child.try_wait() {
             return error.context(self.failed(&format!("ended by itself with {status}")));
         }

@@ -1,36 +1,36 @@
-//! The two ends of the demo, and the addresses they have.
+//! The two ends, and the addresses they have.
 
 use std::net::Ipv4Addr;
 
 /// One end: a gateway with a network behind it, all in one network namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Site {
+pub struct Site {
     /// As it is called on the screen and in file names.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// The address in the protected network, on the loopback device.
-    pub(crate) lan: Ipv4Addr,
+    pub lan: Ipv4Addr,
     /// The protected network's first address; it has 24 bits.
-    pub(crate) lan_net: Ipv4Addr,
+    pub lan_net: Ipv4Addr,
     /// The address on the wire, where ESP comes from.
-    pub(crate) wire: Ipv4Addr,
+    pub wire: Ipv4Addr,
     /// The SPI of what comes in here.
-    pub(crate) spi: u32,
+    pub spi: u32,
 }
 
 /// Bits of the prefixes: those behind the sites and the one between them.
-pub(crate) const PREFIX_LEN: u8 = 24;
+pub const PREFIX_LEN: u8 = 24;
 
 /// The name of the interface between the sites, at either end.
-pub(crate) const WIRE: &str = "wire";
+pub const WIRE: &str = "wire";
 
 /// What the wire carries at most, in bytes of IP packet.
-pub(crate) const WIRE_MTU: u32 = 1500;
+pub const WIRE_MTU: u32 = 1500;
 
 /// The UDP port of ESP and IKE (RFC 3948).
-pub(crate) const ESP_IN_UDP: u16 = 4500;
+pub const ESP_IN_UDP: u16 = 4500;
 
 /// From where ping and TCP go.
-pub(crate) const A: Site = Site {
+pub const A: Site = Site {
     name: "a",
     lan: Ipv4Addr::new(10, 1, 0, 1),
     lan_net: Ipv4Addr::new(10, 1, 0, 0),
@@ -39,7 +39,7 @@ pub(crate) const A: Site = Site {
 };
 
 /// To where they go.
-pub(crate) const B: Site = Site {
+pub const B: Site = Site {
     name: "b",
     lan: Ipv4Addr::new(10, 2, 0, 1),
     lan_net: Ipv4Addr::new(10, 2, 0, 0),

@@ -1,4 +1,4 @@
-//! CPU time of processes and of the whole machine, from `/proc`.
+//! CPU time and memory of processes, CPU time of the whole machine, from `/proc`.
 
 use std::fs;
 use std::time::Duration;
@@ -7,19 +7,37 @@ use anyhow::{Context, anyhow};
 use nix::unistd::{SysconfVar, sysconf};
 
 /// CPU time used since the start of a process, or of the machine.
-pub(crate) type CpuTime = Duration;
+pub type CpuTime = Duration;
 
 /// User and system time of the process `pid` and all its threads (`/proc/PID/stat`, fields 14 and 15).
-pub(crate) fn of_process(pid: u32) -> anyhow::Result<CpuTime> {
+///
+/// # Errors
+/// When it is gone.
+pub fn of_process(pid: u32) -> anyhow::Result<CpuTime> {
     let path = format!("/proc/{pid}/stat");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
     in_time(process_ticks(&text).ok_or_else(|| anyhow!("{path} is not as proc(5) says"))?)
 }
 
 /// Time that all processors of the machine were not idle (`/proc/stat`, first line).
-pub(crate) fn of_machine() -> anyhow::Result<CpuTime> {
+///
+/// # Errors
+/// When there is no `/proc`.
+pub fn of_machine() -> anyhow::Result<CpuTime> {
     let text = fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
     in_time(busy_ticks(&text).ok_or_else(|| anyhow!("/proc/stat is not as proc(5) says"))?)
+}
+
+/// The most memory that the process `pid` ever had resident, in bytes (`/proc/PID/status`, `VmHWM`).
+///
+/// # Errors
+/// When it is gone.
+pub fn peak_memory(pid: u32) -> anyhow::Result<u64> {
+    let path = format!("/proc/{pid}/status");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<u64>().ok());
+    Ok(kib.ok_or_else(|| anyhow!("{path} has no VmHWM"))? * 1024)
 }
 
 /// The ticks of a process, in a text like that of `/proc/PID/stat`.
@@ -73,5 +91,6 @@ mod tests {
     fn this_process_has_used_some_time() {
         let machine = of_machine().unwrap();
         assert!(of_process(std::process::id()).unwrap() <= machine);
+        assert!(peak_memory(std::process::id()).unwrap() > 4096);
     }
 }

@@ -8,6 +8,7 @@ use std::os::fd::AsFd;
 use anyhow::Context;
 use uxfrm_io::Namespace;
 use uxfrm_io::capture::Capture;
+use uxfrm_io::ethtool::{self, Gro};
 use uxfrm_io::netns;
 use uxfrm_io::rtnetlink::{Prefix, Route, Rtnetlink, Via};
 
@@ -21,36 +22,51 @@ const TUN: &str = "/dev/net/tun";
 
 /// Both namespaces, wired, with addresses and without routes to each other's networks.
 #[derive(Debug)]
-pub(crate) struct Topology {
+pub struct Topology {
     /// Where [`A`] is.
-    pub(crate) a: Namespace,
+    pub a: Namespace,
     /// Where [`B`] is.
-    pub(crate) b: Namespace,
+    pub b: Namespace,
+}
+
+/// What travels on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frames {
+    /// Super-packets as they are, as between virtual machines of a host: what a veth does by itself.
+    Super,
+    /// None larger than the MTU, joined again by the receiver's GRO: as on a real wire.
+    Real,
 }
 
 /// Makes sure that this process may make namespaces, in a user namespace of its own if need be.
 ///
 /// To be called while the process has one thread.
-pub(crate) fn gain_privileges() -> anyhow::Result<()> {
+///
+/// # Errors
+/// Where neither is allowed.
+pub fn gain_privileges() -> anyhow::Result<()> {
     let status =
         fs::read_to_string("/proc/self/status").context("cannot read /proc/self/status")?;
     if capabilities(&status) & CAP_SYS_ADMIN != 0 {
         return Ok(());
     }
     netns::become_root().context(
-        "the demo needs root or user namespaces, and this host allows neither \
+        "this needs root or user namespaces, and this host allows neither \
          (see user.max_user_namespaces, and on Debian and Ubuntu kernel.unprivileged_userns_clone \
          and kernel.apparmor_restrict_unprivileged_userns)",
     )
 }
 
 /// Makes sure that the gateways will be able to open a TUN device.
-pub(crate) fn find_tun() -> anyhow::Result<()> {
+///
+/// # Errors
+/// What would help.
+pub fn find_tun() -> anyhow::Result<()> {
     let opened = File::options().read(true).write(true).open(TUN);
     opened.map(drop).with_context(|| {
         format!(
-            "the demo needs {TUN}, open to this user: as root, `modprobe tun` if it is missing, \
-             `chmod 0666 {TUN}` if it is closed, or run the demo as root"
+            "this needs {TUN}, open to this user: as root, `modprobe tun` if it is missing, \
+             `chmod 0666 {TUN}` if it is closed, or run it as root"
         )
     })
 }
@@ -63,14 +79,20 @@ fn capabilities(status: &str) -> u64 {
 
 impl Topology {
     /// Makes it.
-    pub(crate) fn build() -> anyhow::Result<Self> {
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn build() -> anyhow::Result<Self> {
         let topology = Self { a: Namespace::new()?, b: Namespace::new()? };
         topology.wire().context("cannot wire the namespaces")?;
         Ok(topology)
     }
 
     /// Lets both ends reach each other's networks in the clear.
-    pub(crate) fn open_clear_path(&self) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn open_clear_path(&self) -> anyhow::Result<()> {
         for (namespace, here, there) in self.directions() {
             namespace.enter(|| Rtnetlink::open()?.add_route(&clear_route(here, there)))??;
         }
@@ -78,15 +100,41 @@ impl Topology {
     }
 
     /// Takes those routes away: from here on only a gateway brings packets across.
-    pub(crate) fn close_clear_path(&self) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn close_clear_path(&self) -> anyhow::Result<()> {
         for (namespace, here, there) in self.directions() {
             namespace.enter(|| Rtnetlink::open()?.delete_route(&clear_route(here, there)))??;
         }
         Ok(())
     }
 
+    /// Says what the wire carries from here on, both ways.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn carry(&self, frames: Frames) -> anyhow::Result<()> {
+        let (segments, gro) = match frames {
+            Frames::Super => (u32::from(u16::MAX), Gro::Off),
+            Frames::Real => (1, Gro::On),
+        };
+        for namespace in [&self.a, &self.b] {
+            namespace.enter(|| -> anyhow::Result<()> {
+                let mut kernel = Rtnetlink::open()?;
+                let wire = kernel.link(WIRE)?;
+                kernel.set_gso_max_segments(wire.index, segments)?;
+                ethtool::set_gro(WIRE, gro).context("cannot switch GRO of the wire")
+            })??;
+        }
+        Ok(())
+    }
+
     /// A capture of the wire, at a's end.
-    pub(crate) fn capture(&self) -> anyhow::Result<Capture> {
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn capture(&self) -> anyhow::Result<Capture> {
         self.a.enter(|| {
             let wire = Rtnetlink::open()?.link(WIRE)?;
             Capture::open(wire.index).context("cannot capture what is on the wire")

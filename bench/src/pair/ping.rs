@@ -1,4 +1,4 @@
-//! Ping: ICMP echo from a raw socket, so that the demo needs no program for it.
+//! Ping: ICMP echo from a raw socket, so that nothing needs a program for it.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -28,20 +28,20 @@ const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Round-trip times.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct RoundTrips {
+pub struct RoundTrips {
     /// Requests sent.
-    pub(crate) sent: u32,
+    pub sent: u32,
     /// Answers received in time.
-    pub(crate) received: u32,
+    pub received: u32,
     /// The shortest, in microseconds.
-    pub(crate) min_us: f64,
+    pub min_us: f64,
     /// The mean, in microseconds.
-    pub(crate) avg_us: f64,
+    pub avg_us: f64,
 }
 
 /// One pinger, in the network namespace of the thread that made it.
 #[derive(Debug)]
-pub(crate) struct Pinger {
+pub struct Pinger {
     socket: OwnedFd,
     to: SockaddrIn,
     id: u16,
@@ -50,7 +50,10 @@ pub(crate) struct Pinger {
 
 impl Pinger {
     /// A pinger from one address to another.
-    pub(crate) fn new(from: Ipv4Addr, to: Ipv4Addr) -> anyhow::Result<Self> {
+    ///
+    /// # Errors
+    /// The kernel's: needs `CAP_NET_RAW`.
+    pub fn new(from: Ipv4Addr, to: Ipv4Addr) -> anyhow::Result<Self> {
         let socket =
             socket(AddressFamily::Inet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Icmp)
                 .context("cannot open a raw socket for ping")?;
@@ -61,7 +64,10 @@ impl Pinger {
     }
 
     /// Pings until the first answer comes, for at most `patience`.
-    pub(crate) fn wait_for_path(
+    ///
+    /// # Errors
+    /// When none comes, or an interrupt.
+    pub fn wait_for_path(
         &mut self,
         patience: Duration,
         interrupt: &Interrupt,
@@ -78,11 +84,10 @@ impl Pinger {
     }
 
     /// Pings `count` times with a short pause between.
-    pub(crate) fn measure(
-        &mut self,
-        count: u32,
-        interrupt: &Interrupt,
-    ) -> anyhow::Result<RoundTrips> {
+    ///
+    /// # Errors
+    /// When no answer comes at all, or an interrupt.
+    pub fn measure(&mut self, count: u32, interrupt: &Interrupt) -> anyhow::Result<RoundTrips> {
         let mut times = Vec::new();
         for _ in 0..count {
             times.extend(self.round_trip()?);

@@ -1,4 +1,4 @@
-//! Ctrl-C: noticed by everything that waits, so that the demo unwinds and cleans up behind itself.
+//! Ctrl-C: noticed by everything that waits, so that a run unwinds and cleans up behind itself.
 //!
 //! SIGINT, SIGTERM and SIGHUP are blocked in the whole process and taken by one thread. A second one changes nothing:
 //! whatever is done on the way out is bounded in time.
@@ -15,11 +15,11 @@ use thiserror::Error;
 /// Someone pressed Ctrl-C.
 #[derive(Clone, Copy, Debug, Error)]
 #[error("interrupted")]
-pub(crate) struct Interrupted;
+pub struct Interrupted;
 
 /// Whether someone has; all copies tell the same.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Interrupt {
+pub struct Interrupt {
     seen: Arc<AtomicBool>,
 }
 
@@ -28,7 +28,10 @@ const GRAIN: Duration = Duration::from_millis(50);
 
 impl Interrupt {
     /// Starts to listen. To be called before any other thread starts, so that all of them inherit the mask.
-    pub(crate) fn listen() -> anyhow::Result<Self> {
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn listen() -> anyhow::Result<Self> {
         let signals: SigSet =
             [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
         signals.thread_block().context("cannot block SIGINT")?;
@@ -43,18 +46,24 @@ impl Interrupt {
     }
 
     /// One that has happened already.
-    #[cfg(test)]
-    pub(crate) fn set() -> Self {
+    #[must_use]
+    pub fn set() -> Self {
         Self { seen: Arc::new(AtomicBool::new(true)) }
     }
 
-    /// An error once the demo is to end.
-    pub(crate) fn check(&self) -> Result<(), Interrupted> {
+    /// Whether to go on.
+    ///
+    /// # Errors
+    /// [`Interrupted`] once the run is to end.
+    pub fn check(&self) -> Result<(), Interrupted> {
         if self.seen.load(Ordering::Relaxed) { Err(Interrupted) } else { Ok(()) }
     }
 
-    /// Sleeps for `duration`, or until the demo is to end.
-    pub(crate) fn sleep(&self, duration: Duration) -> Result<(), Interrupted> {
+    /// Sleeps for `duration`.
+    ///
+    /// # Errors
+    /// [`Interrupted`] once the run is to end.
+    pub fn sleep(&self, duration: Duration) -> Result<(), Interrupted> {
         let end = Instant::now() + duration;
         loop {
             self.check()?;

@@ -1,16 +1,18 @@
-//! The plaintext that gives itself away: all traffic of the demo is made of it, so a search for it in what was
+//! The plaintext that gives itself away: all traffic of `uxfrm demo` is made of it, so a search for it in what was
 //! captured on the wire tells whether anything went in the clear.
 
 /// What ping and TCP carry, over and over.
 const MARKER: &[u8; 16] = b"uxfrm-plaintext ";
 
 /// `len` bytes of marker.
-pub(crate) fn fill(len: usize) -> Vec<u8> {
+#[must_use]
+pub fn fill(len: usize) -> Vec<u8> {
     MARKER.iter().copied().cycle().take(len).collect()
 }
 
 /// Whether the marker can be read in `bytes`, wherever it begins.
-pub(crate) fn is_visible(bytes: &[u8]) -> bool {
+#[must_use]
+pub fn is_visible(bytes: &[u8]) -> bool {
     bytes.windows(MARKER.len()).any(|window| window == MARKER)
 }
 

@@ -1,0 +1,27 @@
+//! Two gateways in network namespaces with a wire between them: the stage of `uxfrm demo` and of the benches that run end to end.
+//!
+//! ```text
+//!   a: 10.1.0.1 on lo, uxfrm run, wire 192.0.2.1 ───── veth ───── 192.0.2.2 wire, uxfrm run, 10.2.0.1 on lo :b
+//! ```
+//!
+//! Nothing outlives the process that made them: namespaces go with the last process in them, and a gateway ends with its standard
+//! input.
+
+mod configuration;
+mod gateway;
+mod interrupt;
+pub mod iperf;
+pub mod marker;
+mod ping;
+pub mod processor;
+mod protection;
+mod site;
+mod topology;
+
+pub use configuration::{Keys, private_directory, write};
+pub use gateway::Gateway;
+pub use interrupt::{Interrupt, Interrupted};
+pub use ping::{Pinger, RoundTrips};
+pub use protection::{Encapsulation, Protection, Transform};
+pub use site::{A, B, ESP_IN_UDP, PREFIX_LEN, Site, WIRE, WIRE_MTU};
+pub use topology::{Frames, Topology, find_tun, gain_privileges};

@@ -1,0 +1,270 @@
+//! iperf3 between the sites: a server in one namespace, a client in the other, and what both found.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+use uxfrm_io::Namespace;
+
+use super::interrupt::Interrupt;
+use super::site::{A, B};
+use super::topology::Topology;
+
+/// The control and data port.
+const PORT: u16 = 5201;
+
+/// Socket buffers asked for; the host's limit may be lower.
+const BUFFER: u64 = 4 << 20;
+
+/// How long the server may take to listen.
+const START: Duration = Duration::from_secs(5);
+
+/// How long a client may take beyond its seconds.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What a client sends, from a to b.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Load {
+    /// TCP in so many streams, as fast as it goes.
+    Tcp {
+        /// How many.
+        streams: u32,
+    },
+    /// UDP datagrams.
+    Udp {
+        /// Bytes of payload of each.
+        bytes: u32,
+        /// Offered per second; `None` for as many as the client can.
+        packets_per_second: Option<u32>,
+    },
+}
+
+/// What became of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Transfer {
+    /// Seconds that the server measured.
+    pub seconds: f64,
+    /// Payload bytes that it received.
+    pub bytes: f64,
+    /// Datagrams that the client sent; 0 for TCP.
+    pub sent: f64,
+    /// Datagrams that the server received; 0 for TCP.
+    pub received: f64,
+}
+
+impl Transfer {
+    /// Gigabits of payload per second.
+    #[must_use]
+    pub fn gbps(&self) -> f64 {
+        self.bytes * 8.0 / 1e9 / self.seconds
+    }
+
+    /// Datagrams received per second.
+    #[must_use]
+    pub fn received_pps(&self) -> f64 {
+        self.received / self.seconds
+    }
+
+    /// Datagrams sent per second.
+    #[must_use]
+    pub fn sent_pps(&self) -> f64 {
+        self.sent / self.seconds
+    }
+
+    /// Percent of the datagrams that did not arrive.
+    #[must_use]
+    pub fn loss_percent(&self) -> f64 {
+        if self.sent > 0.0 { (1.0 - self.received / self.sent).max(0.0) * 100.0 } else { 0.0 }
+    }
+}
+
+/// Makes sure that iperf3 is there.
+///
+/// # Errors
+/// What would help.
+pub fn find() -> anyhow::Result<()> {
+    let version = Command::new("iperf3").arg("--version").output();
+    version.map(drop).context("this needs iperf3 (`apt-get install iperf3`)")
+}
+
+/// A run that has begun. Dropped, it ends.
+#[derive(Debug)]
+pub struct Run {
+    _server: Ended,
+    client: Ended,
+    load: Load,
+    end: Instant,
+}
+
+impl Run {
+    /// Starts both ends.
+    ///
+    /// # Errors
+    /// When either does not start.
+    pub fn start(topology: &Topology, load: Load, seconds: u32) -> anyhow::Result<Self> {
+        let server = serve(&topology.b)?;
+        let mut command = Command::new("iperf3");
+        command.args(["-J", "-c"]).arg(B.lan.to_string()).args(["-B", &A.lan.to_string()]);
+        command.args(["-p", &PORT.to_string(), "-t", &seconds.to_string()]);
+        command.args(words(load, buffer()));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let client = Ended(topology.a.enter(|| command.spawn())?.context("cannot start iperf3")?);
+        let end = Instant::now() + Duration::from_secs(seconds.into()) + PATIENCE;
+        Ok(Self { _server: server, client, load, end })
+    }
+
+    /// Waits for the end and reads what was found.
+    ///
+    /// # Errors
+    /// What iperf3 says went wrong, or an interrupt.
+    pub fn finish(mut self, interrupt: &Interrupt) -> anyhow::Result<Transfer> {
+        let mut stdout = self.client.0.stdout.take().context("iperf3 has no output")?;
+        let reader = std::thread::spawn(move || {
+            let mut text = Vec::new();
+            std::io::Read::read_to_end(&mut stdout, &mut text).map(|_| text)
+        });
+        while self.client.0.try_wait()?.is_none() {
+            interrupt.sleep(Duration::from_millis(10))?;
+            if Instant::now() > self.end {
+                bail!("iperf3 does not come to an end ({:?})", self.load);
+            }
+        }
+        let text = reader.join().map_err(|_| anyhow::anyhow!("iperf3's reader failed"))??;
+        transfer(&text, self.load)
+    }
+}
+
+/// A process that ends when this is dropped.
+#[derive(Debug)]
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// One whole run.
+///
+/// # Errors
+/// As [`Run::start`] and [`Run::finish`].
+pub fn run(
+    topology: &Topology,
+    load: Load,
+    seconds: u32,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Transfer> {
+    Run::start(topology, load, seconds)?.finish(interrupt)
+}
+
+/// A server for one client, which listens when this returns.
+fn serve(namespace: &Namespace) -> anyhow::Result<Ended> {
+    let mut command = Command::new("iperf3");
+    command.args(["-s", "-1", "-B", &B.lan.to_string(), "-p", &PORT.to_string()]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut server = Ended(namespace.enter(|| command.spawn())?.context("cannot start iperf3")?);
+    let table = format!("/proc/{}/net/tcp", server.0.id());
+    let end = Instant::now() + START;
+    while !fs::read_to_string(&table).is_ok_and(|text| listens(&text, B.lan)) {
+        if Instant::now() > end || server.0.try_wait()?.is_some() {
+            bail!("iperf3's server does not listen");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(server)
+}
+
+/// Whether a table like `/proc/net/tcp` has the server's socket in state LISTEN.
+fn listens(table: &str, address: Ipv4Addr) -> bool {
+    let local = format!("{:08X}:{PORT:04X}", u32::from_ne_bytes(address.octets()));
+    table.lines().any(|line| {
+        let mut words = line.split_ascii_whitespace().skip(1);
+        words.next() == Some(local.as_str()) && words.nth(1) == Some("0A")
+    })
+}
+
+/// The host's limit for socket buffers, as far as we want it; iperf3 ends where it does not get what it asks for.
+fn buffer() -> u64 {
+    let limit = |name: &str| -> Option<u64> {
+        fs::read_to_string(format!("/proc/sys/net/core/{name}")).ok()?.trim().parse().ok()
+    };
+    let limits = [limit("rmem_max"), limit("wmem_max")];
+    limits.into_iter().flatten().chain([BUFFER]).min().unwrap_or(BUFFER)
+}
+
+/// A load in iperf3's words. TCP's buffers size themselves.
+fn words(load: Load, buffer: u64) -> Vec<String> {
+    match load {
+        Load::Tcp { streams } => vec!["-P".into(), streams.to_string()],
+        Load::Udp { bytes, packets_per_second } => {
+            let rate = packets_per_second.unwrap_or(0);
+            let bits = u64::from(rate) * u64::from(bytes) * 8;
+            ["-u", "-l", &bytes.to_string(), "-b", &bits.to_string(), "-w", &buffer.to_string()]
+                .map(str::to_owned)
+                .to_vec()
+        }
+    }
+}
+
+/// Reads the client's JSON.
+fn transfer(text: &[u8], load: Load) -> anyhow::Result<Transfer> {
+    let json: Value = serde_json::from_slice(text).context("iperf3's JSON can't be read")?;
+    if let Some(error) = json["error"].as_str() {
+        bail!("iperf3: {error} ({load:?})");
+    }
+    let (sent, received) = (&json["end"]["sum_sent"], &json["end"]["sum_received"]);
+    let figure = |value: &Value| value.as_f64().context("iperf3's JSON lacks a sum");
+    let (seconds, bytes) = (figure(&received["seconds"])?, figure(&received["bytes"])?);
+    Ok(match load {
+        Load::Tcp { .. } => Transfer { seconds, bytes, sent: 0.0, received: 0.0 },
+        Load::Udp { bytes: each, .. } => Transfer {
+            seconds,
+            bytes,
+            sent: figure(&sent["packets"])?,
+            received: bytes / f64::from(each),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_load_is_said_in_bits() {
+        let load = Load::Udp { bytes: 64, packets_per_second: Some(160_000) };
+        assert_eq!(words(load, 7).join(" "), "-u -l 64 -b 81920000 -w 7");
+        assert_eq!(words(Load::Tcp { streams: 4 }, 7).join(" "), "-P 4");
+    }
+
+    #[test]
+    fn sums_are_read_from_both_ends() {
+        let text = br#"{"end": {"sum_sent": {"packets": 54164, "seconds": 1.0},
+            "sum_received": {"seconds": 2.0, "bytes": 1294528, "lost_packets": 32983}}}"#;
+        let load = Load::Udp { bytes: 64, packets_per_second: None };
+        let transfer = transfer(text, load).unwrap();
+        assert_eq!((transfer.received, transfer.received_pps()), (20_227.0, 10_113.5));
+        assert!((transfer.loss_percent() - 62.66).abs() < 0.01);
+        assert!((transfer.gbps() - 0.005_178).abs() < 1e-6);
+    }
+
+    #[test]
+    fn an_error_is_passed_on() {
+        let text = br#"{"error": "unable to connect to server"}"#;
+        let error = transfer(text, Load::Tcp { streams: 1 }).unwrap_err();
+        assert!(error.to_string().contains("unable to connect"));
+    }
+
+    #[test]
+    fn a_listening_socket_is_found() {
+        let table =
+            "  sl  local_address rem_address   st\n   0: 0100020A:1451 00000000:0000 0A 0\n";
+        assert!(listens(table, Ipv4Addr::new(10, 2, 0, 1)));
+        assert!(!listens(&table.replace(" 0A ", " 01 "), Ipv4Addr::new(10, 2, 0, 1)));
+    }
+}

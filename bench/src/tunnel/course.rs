@@ -1,0 +1,228 @@
+//! One way, all tests: what a round does.
+
+use std::time::Duration;
+
+use anyhow::Context;
+
+use super::findings::{Figure, Findings};
+use super::way::{Gateways, Way};
+use crate::Filter;
+use crate::pair::iperf::{self, Load, Run, Transfer};
+use crate::pair::processor::{self, CpuTime};
+use crate::pair::{self, A, B, Gateway, Interrupt, Keys, Pinger, Topology};
+use crate::report::Case;
+
+/// How long the first ping may take to be answered.
+const FIRST_PING: Duration = Duration::from_secs(5);
+
+/// How long TCP runs before its load is one.
+const SLOW_START: Duration = Duration::from_millis(500);
+
+/// Pings of a figure, 10 ms apart.
+const PINGS: u32 = 100;
+
+/// Datagrams offered per second, in order; then as many as the client can.
+const RATES: [u32; 4] = [160_000, 240_000, 320_000, 400_000];
+
+/// The stage, and what is done on it.
+#[derive(Debug)]
+pub(crate) struct Course {
+    topology: Topology,
+    seconds: u32,
+    only: Filter,
+    interrupt: Interrupt,
+}
+
+impl Course {
+    pub(crate) fn build(seconds: u32, only: &Filter, interrupt: Interrupt) -> anyhow::Result<Self> {
+        Ok(Self { topology: Topology::build()?, seconds, only: only.clone(), interrupt })
+    }
+
+    /// Builds a way, measures it and takes it down.
+    pub(crate) fn go(&mut self, way: &Way, findings: &mut Findings) -> anyhow::Result<()> {
+        let case = way.case();
+        self.topology.carry(way.frames)?;
+        match way.gateways {
+            None => {
+                self.topology.open_clear_path()?;
+                self.measure(&case, &[], findings)?;
+                self.topology.close_clear_path()
+            }
+            Some(gateways) => self.go_protected(gateways, &case, findings),
+        }
+        .with_context(|| format!("{case:?}"))
+    }
+
+    fn go_protected(
+        &self,
+        Gateways { protection, workers }: Gateways,
+        case: &Case,
+        findings: &mut Findings,
+    ) -> anyhow::Result<()> {
+        let directory = pair::private_directory("bench")?;
+        let keys = Keys::random()?;
+        let start = |here, there, namespace| {
+            let config = pair::write(directory.path(), protection, &keys, (here, there), workers)?;
+            Gateway::start(here.name, namespace, &config, &self.interrupt)
+        };
+        let mut gateways = [start(&A, &B, &self.topology.a)?, start(&B, &A, &self.topology.b)?];
+        let pids = gateways.each_ref().map(Gateway::pid);
+        self.measure(case, &pids, findings).map_err(|error| {
+            gateways.iter_mut().fold(error, |error, gateway| gateway.explain(error))
+        })?;
+        gateways.into_iter().try_for_each(Gateway::stop)
+    }
+
+    fn measure(&self, case: &Case, pids: &[u32], findings: &mut Findings) -> anyhow::Result<()> {
+        let mut pinger = self.topology.a.enter(|| Pinger::new(A.lan, B.lan))??;
+        pinger.wait_for_path(FIRST_PING, &self.interrupt)?;
+        self.round_trips(case, &mut pinger, findings)?;
+        for (test, streams) in [("tcp1", 1), ("tcp4", 4)] {
+            let case = case.clone().with("test", test);
+            if self.only.admits(&case) {
+                findings.note(&case, &self.tcp(streams, pids)?);
+            }
+        }
+        for (test, bytes) in [("udp64", 64), ("udp1300", 1300)] {
+            let case = case.clone().with("test", test);
+            if self.only.may_admit(&case) {
+                self.udp(&case, bytes, pids, findings)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn round_trips(
+        &self,
+        case: &Case,
+        pinger: &mut Pinger,
+        findings: &mut Findings,
+    ) -> anyhow::Result<()> {
+        for load in ["idle", "tcp1"] {
+            let case = case.clone().with("test", "rtt").with("load", load);
+            if !self.only.admits(&case) {
+                continue;
+            }
+            let run = (load == "tcp1")
+                .then(|| Run::start(&self.topology, Load::Tcp { streams: 1 }, self.seconds + 2))
+                .transpose()?;
+            if run.is_some() {
+                self.interrupt.sleep(SLOW_START)?;
+            }
+            let times = pinger.measure(PINGS, &self.interrupt)?;
+            let lost = 100.0 * f64::from(times.sent - times.received) / f64::from(times.sent);
+            findings.note(
+                &case,
+                &[
+                    ("rtt_us", times.avg_us, 1),
+                    ("best_us", times.min_us, 1),
+                    ("loss_percent", lost, 2),
+                ],
+            );
+        }
+        Ok(())
+    }
+
+    fn tcp(&self, streams: u32, pids: &[u32]) -> anyhow::Result<Vec<Figure>> {
+        let (transfer, cost) = self.run(Load::Tcp { streams }, pids)?;
+        let gigabytes = transfer.bytes / 1e9;
+        let mut figures = vec![("gbps", transfer.gbps(), 2)];
+        if !pids.is_empty() {
+            figures.push(("cpu_s_per_gb", cost.gateways.as_secs_f64() / gigabytes, 3));
+        }
+        figures.push(("machine_s_per_gb", cost.machine.as_secs_f64() / gigabytes, 3));
+        figures.extend(memory(pids)?);
+        Ok(figures)
+    }
+
+    /// 160,000 per second, the peak over all rates, and what is left of that at twice the peak.
+    fn udp(
+        &self,
+        case: &Case,
+        bytes: u32,
+        pids: &[u32],
+        findings: &mut Findings,
+    ) -> anyhow::Result<()> {
+        let offer = |rate| self.run(Load::Udp { bytes, packets_per_second: rate }, pids);
+        let wanted = |load: &str| self.only.admits(&case.clone().with("load", load));
+        let mut peak: Option<Transfer> = None;
+        for rate in RATES.into_iter().map(Some).chain([None]) {
+            if rate != Some(RATES[0]) && !wanted("peak") && !wanted("2xpeak") {
+                break;
+            }
+            let (transfer, _) = offer(rate)?;
+            if rate == Some(RATES[0]) && wanted("160k") {
+                findings.note(&case.clone().with("load", "160k"), &datagrams(&transfer));
+            }
+            if peak.is_none_or(|peak| peak.received_pps() < transfer.received_pps()) {
+                peak = Some(transfer);
+            }
+        }
+        let Some(peak) = peak else { return Ok(()) };
+        if wanted("peak") {
+            findings.note(&case.clone().with("load", "peak"), &datagrams(&peak));
+        }
+        if wanted("2xpeak") {
+            let (transfer, _) = offer(Some(twice(peak.received_pps())))?;
+            let mut figures = datagrams(&transfer);
+            let of_peak = 100.0 * transfer.received_pps() / peak.received_pps();
+            figures.push(("percent_of_peak", of_peak, 1));
+            figures.extend(memory(pids)?);
+            findings.note(&case.clone().with("load", "2xpeak"), &figures);
+        }
+        Ok(())
+    }
+
+    fn run(&self, load: Load, pids: &[u32]) -> anyhow::Result<(Transfer, Cost)> {
+        let before = Cost::so_far(pids)?;
+        let transfer = iperf::run(&self.topology, load, self.seconds, &self.interrupt)?;
+        Ok((transfer, Cost::so_far(pids)?.since(before)))
+    }
+}
+
+/// CPU time.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    gateways: CpuTime,
+    machine: CpuTime,
+}
+
+impl Cost {
+    fn so_far(pids: &[u32]) -> anyhow::Result<Self> {
+        let gateways =
+            pids.iter().map(|&pid| processor::of_process(pid)).sum::<anyhow::Result<_>>()?;
+        Ok(Self { gateways, machine: processor::of_machine()? })
+    }
+
+    fn since(self, before: Self) -> Self {
+        Self {
+            gateways: self.gateways.saturating_sub(before.gateways),
+            machine: self.machine.saturating_sub(before.machine),
+        }
+    }
+}
+
+fn datagrams(transfer: &Transfer) -> Vec<Figure> {
+    vec![
+        ("kpps", transfer.received_pps() / 1e3, 1),
+        ("offered_kpps", transfer.sent_pps() / 1e3, 1),
+        ("loss_percent", transfer.loss_percent(), 2),
+        ("gbps", transfer.gbps(), 3),
+    ]
+}
+
+/// The larger of both gateways' peaks.
+fn memory(pids: &[u32]) -> anyhow::Result<Option<Figure>> {
+    let peaks = pids.iter().map(|&pid| processor::peak_memory(pid));
+    let peaks = peaks.collect::<anyhow::Result<Vec<_>>>()?;
+    Ok(peaks.into_iter().max().map(|bytes| ("rss_mb", bytes as f64 / 1e6, 1)))
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "packets per second are few"
+)]
+fn twice(pps: f64) -> u32 {
+    (pps * 2.0) as u32
+}

@@ -1,0 +1,90 @@
+//! `uxfrm bench tunnel` as a user starts it, as short as it goes: which rows there are and what the page shows. Needs root or user
+//! namespaces, `/dev/net/tun` and iperf3; without them this says `not run: REASON`, and fails where `CI=true`.
+
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn bench(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uxfrm"));
+    command.args(["bench", "tunnel", "--quick"]).args(arguments).stdin(Stdio::null());
+    command.output().unwrap()
+}
+
+/// Whether the bench said that it cannot run here; where `CI=true`, that fails.
+fn cannot_run_here(output: &Output) -> bool {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() || !stderr.contains("this needs") {
+        assert!(output.status.success(), "{stderr}");
+        return false;
+    }
+    assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "not run: {stderr}");
+    eprintln!("not run: {stderr}");
+    true
+}
+
+#[test]
+fn rows_and_page_have_every_test_of_a_way() {
+    let page = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tunnel.html");
+    let only = "path=uxfrm-udp,frames=super,transform=gcm128,workers=2,path=clear";
+    let output = bench(&["--json", "-", "--html", page.to_str().unwrap(), "--only", only]);
+    if cannot_run_here(&output) {
+        return;
+    }
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["bench"], "tunnel");
+    let rows = report["rows"].as_array().unwrap();
+    let tests: Vec<_> = rows
+        .iter()
+        .map(|row| {
+            let word = |key: &str| row["case"][key].as_str().unwrap_or("-").to_owned();
+            format!("{} {}", word("test"), word("load"))
+        })
+        .collect();
+    let expected = [
+        "rtt idle",
+        "rtt tcp1",
+        "tcp1 -",
+        "tcp4 -",
+        "udp64 160k",
+        "udp64 peak",
+        "udp64 2xpeak",
+        "udp1300 160k",
+        "udp1300 peak",
+        "udp1300 2xpeak",
+    ];
+    assert_eq!(tests, expected);
+    for row in rows {
+        let figure = ["gbps", "rtt_us"].iter().find_map(|name| row[name].as_f64());
+        assert!(figure.unwrap() > 0.0 && row["rounds"] == 1, "{row}");
+    }
+    assert!(rows[2]["cpu_s_per_gb"].as_f64().unwrap() > 0.0);
+    let html = std::fs::read_to_string(page).unwrap();
+    assert!(
+        html.contains("One TCP stream, Gbit/s") && html.contains("uxfrm-udp gcm128, 2 workers")
+    );
+    assert_eq!(html.matches("class=\"bar").count(), 9, "{html}");
+}
+
+#[test]
+fn the_clear_and_peers_have_rows_too() {
+    let output = bench(&[
+        "--json",
+        "-",
+        "--only",
+        "path=clear,path=boringtun,frames=super,test=rtt,load=idle",
+    ]);
+    if cannot_run_here(&output) {
+        return;
+    }
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["rows"].as_array().unwrap().len(), 1, "a peer has no test");
+    assert!(report["rows"][0]["rtt_us"].as_f64().unwrap() > 0.0);
+    let output = bench(&["--json", "-", "--only", "path=boringtun"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let note = report["rows"][0]["note"].as_str().unwrap();
+    assert!(["not found", "found; not measured"].contains(&note));
+}
