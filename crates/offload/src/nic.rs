@@ -27,6 +27,7 @@ pub use control::FunctionPort;
 pub use drops::{NicDrop, NicDrops};
 pub use fault::{Fault, FaultError};
 pub use function::{FunctionId, Trust, VirtualFunction};
+pub use held::HeldState;
 pub use queues::Queues;
 
 mod association;
@@ -38,6 +39,7 @@ mod envelope;
 mod fault;
 mod flex;
 mod function;
+mod held;
 mod policies;
 mod queues;
 mod receive;
@@ -275,6 +277,11 @@ impl ModelNic {
     #[must_use]
     pub fn states(&self) -> (usize, usize) {
         self.registry.states()
+    }
+
+    /// The states through which packets go, by their place in its table.
+    pub fn held(&self) -> impl Iterator<Item = HeldState> {
+        self.states.in_order().into_iter().map(HeldState::of)
     }
 
     /// How many policies it holds.

@@ -17,6 +17,7 @@ pub use toeplitz::RssKey;
 pub(crate) mod grammar;
 pub(crate) mod rule;
 pub(crate) mod target;
+mod text;
 mod toeplitz;
 pub(crate) mod tuple;
 

@@ -67,6 +67,9 @@ fn both_directions_work_and_each_function_has_its_own() {
     let (Attached::Device(into), Attached::Device(out)) = (into, out) else { panic!("software") };
     let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
     let plain = datagrams(&wrapping, &[64]);
+    let held: Vec<_> = stand.nic.held().map(|held| (held.handle, held.function)).collect();
+    let whose = FunctionId::of_virtual(0);
+    assert_eq!(held, [(into, whose), (out, whose)]);
     // Out: by its own interface only.
     let hand = |device| {
         let task = Task::Encrypt { sequence: 1 };
