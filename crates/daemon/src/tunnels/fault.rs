@@ -60,7 +60,7 @@ pub(super) fn of_rtnetlink(error: rtnetlink::Error) -> Refusal {
 /// Of the thread that carries tunnels.
 pub(super) fn of_worker(error: runtime::Error) -> Refusal {
     let errno = match &error {
-        runtime::Error::Poll(error) | runtime::Error::Host(error) => {
+        runtime::Error::Poll(error) | runtime::Error::Host(error) | runtime::Error::Link(error) => {
             error.raw_os_error().unwrap_or(EIO)
         }
         runtime::Error::TooManyPorts => ENOSPC,
