@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use std::{env, fs, thread};
@@ -46,17 +46,12 @@ struct Gateway {
 impl Gateways {
     /// Wires the namespaces and starts gateways with these tunnels.
     pub(super) fn start(tunnels: &[Tunnel]) -> anyhow::Result<Self> {
-        let sides = [Namespace::new(), Namespace::new()];
-        let [left, right] = sides.map(|made| {
-            made.context("the bench needs root, for network namespaces and TUN devices")
-        });
-        let (left, right) = (left?, right?);
+        let (left, right) = (namespace()?, namespace()?);
         left.enter(|| Rtnetlink::open()?.add_veth(WIRE, WIRE, right.as_fd()))??;
         let files = tempfile::tempdir()?;
-        let (one, other) = (&files, &files);
         Ok(Self {
-            left: Gateway::start(left, Side::Left, tunnels, one.path())?,
-            right: Gateway::start(right, Side::Right, tunnels, other.path())?,
+            left: Gateway::start(left, Side::Left, tunnels, files.path())?,
+            right: Gateway::start(right, Side::Right, tunnels, files.path())?,
             _files: files,
         })
     }
@@ -118,6 +113,10 @@ impl Drop for Gateway {
     }
 }
 
+fn namespace() -> anyhow::Result<Namespace> {
+    Namespace::new().context("the bench needs root, for network namespaces and TUN devices")
+}
+
 /// Gives the wire its addresses, one for each tunnel, in the namespace of the calling thread.
 fn settle(side: Side, tunnels: &[Tunnel]) -> anyhow::Result<()> {
     let mut kernel = Rtnetlink::open()?;
@@ -148,7 +147,7 @@ fn prefix(address: IpAddr, length: u8) -> anyhow::Result<Prefix> {
 }
 
 /// The configuration of one gateway; its path.
-fn write(side: Side, tunnels: &[Tunnel], files: &Path) -> anyhow::Result<std::path::PathBuf> {
+fn write(side: Side, tunnels: &[Tunnel], files: &Path) -> anyhow::Result<PathBuf> {
     let directory = files.join(format!("{side:?}"));
     fs::create_dir(&directory)?;
     let lines: String = tunnels.iter().map(|tunnel| tunnel.lines(side)).collect();

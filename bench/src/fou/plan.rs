@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::is_wanted;
 use crate::{Case, Filter};
 
 /// A kind of tunnel.
@@ -67,7 +66,7 @@ pub(super) fn trials(only: &Filter) -> Vec<Trial> {
             .iter()
             .flat_map(move |test| of_kind.clone().map(move |tunnel| Trial { tunnel, test: *test }))
     });
-    trials.filter(|trial| is_wanted(only, *trial)).collect()
+    trials.filter(|trial| only.admits(&trial.case())).collect()
 }
 
 /// The tunnels that those rows need.
