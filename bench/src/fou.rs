@@ -17,9 +17,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 
+use crate::Options;
 use crate::clock::TscClock;
 use crate::report::{Machine, Report, Row, Sample};
-use crate::Options;
 use gateways::{CpuTime, Gateways};
 use plan::{Encap, Test, Trial};
 

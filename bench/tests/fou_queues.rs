@@ -22,12 +22,8 @@ const SEEDS: u64 = 64;
 fn queues(udp: Option<UdpEncap>, seed: u64) -> usize {
     let config = Config::new(Kind::Ipip, [192, 0, 2, 1].into(), [192, 0, 2, 2].into());
     let tunnel = Tunnel::new("t", Config { udp, ..config }).unwrap();
-    let egress = Egress {
-        path_mtu: 1500,
-        device_mtu: 1472,
-        seed: HashSeed(seed),
-        source_ports: ALL_PORTS,
-    };
+    let egress =
+        Egress { path_mtu: 1500, device_mtu: 1472, seed: HashSeed(seed), source_ports: ALL_PORTS };
     let limits = SteeringLimits { queues: QUEUES, rules: 0, flex_field: false };
     let card = Steering::new(limits, RssKey::default());
     let queue = |flow: u16| {
