@@ -56,7 +56,7 @@ impl Site {
     }
 
     /// 10.1.0.0/16 and fd00:1::/32 are behind the left protected port, all else behind the wire; so on the right.
-    fn answer(&mut self) {
+    fn answer(&self) {
         let own = &self.lane.worker().settings().addresses;
         let left = own.holds("192.0.2.1".parse().unwrap());
         for question in self.questions.try_iter() {
@@ -155,7 +155,7 @@ impl Sites {
         self.left.turn();
         let wire = self.on_left_wire();
         let copies = wire.iter().map(|packet| PacketBuf::from_slice(packet.bytes())).collect();
-        self.from_wire_to_right(copies);
+        self.bring_to_right(copies);
         (self.right.arrived(), wire)
     }
 
@@ -169,7 +169,7 @@ impl Sites {
         frames.into_iter().map(|frame| opened(frame, PORTS[1])).collect()
     }
 
-    fn from_wire_to_right(&mut self, packets: Vec<PacketBuf>) {
+    fn bring_to_right(&mut self, packets: Vec<PacketBuf>) {
         send(&mut self.right_wire, packets, &mut self.pool);
         self.right.turn();
     }
@@ -230,7 +230,7 @@ fn esp_in_udp_that_a_device_joined_is_opened() {
     uxfrm_packet::ipv4::fill_checksum(joined.bytes_mut()).unwrap();
     joined.segments = Segments::Udp { size: u16::try_from(size).unwrap() };
     joined.checksum = Checksum::Partial { start: 20, offset: 6 };
-    sites.from_wire_to_right(vec![joined]);
+    sites.bring_to_right(vec![joined]);
     assert_eq!(sites.right.arrived().len(), 3);
 }
 
@@ -272,8 +272,8 @@ fn what_is_said_about_a_protected_packet_is_protected() {
     assert!(wire.iter().all(|packet| protocol(packet) == Protocol::ESP));
     // Nobody protects what goes to 203.0.113.1: an ICMP error would be plain.
     let plain = packets::udp("203.0.113.1:7", "203.0.113.9:9", b"x");
-    sites.from_wire_to_right(vec![PacketBuf::from_slice(plain.bytes())]);
-    sites.from_wire_to_right(vec![plain]);
+    sites.bring_to_right(vec![PacketBuf::from_slice(plain.bytes())]);
+    sites.bring_to_right(vec![plain]);
     assert!(sites.on_right_wire().is_empty());
     assert_eq!(sites.right.drops(DropReason::ForwardUnprotected), 2);
 }
@@ -281,7 +281,7 @@ fn what_is_said_about_a_protected_packet_is_protected() {
 #[test]
 fn a_plain_packet_from_the_wire_is_no_protected_one() {
     let mut sites = Sites::new(&Wrapping::tunnel4());
-    sites.from_wire_to_right(vec![datagram()]);
+    sites.bring_to_right(vec![datagram()]);
     assert!(sites.right.arrived().is_empty());
     assert_eq!(sites.right.drops(DropReason::InTemplateMismatch), 1);
 }
@@ -290,7 +290,7 @@ fn a_plain_packet_from_the_wire_is_no_protected_one() {
 fn what_leaves_by_the_wire_has_met_the_policies_out() {
     let mut sites = Sites::new(&Wrapping::tunnel4());
     let through = || packets::udp("203.0.113.1:7", "198.51.100.1:9", b"through");
-    sites.from_wire_to_right(vec![through()]);
+    sites.bring_to_right(vec![through()]);
     assert_eq!(sites.on_right_wire().len(), 1, "nothing is said about it");
     let now = Moment::from_secs(1);
     let outbound = Action::Block;
@@ -298,7 +298,7 @@ fn what_leaves_by_the_wire_has_met_the_policies_out() {
         let defaults = Defaults { outbound, ..change.defaults() };
         change.set_defaults(defaults);
     });
-    sites.from_wire_to_right(vec![through()]);
+    sites.bring_to_right(vec![through()]);
     assert!(sites.on_right_wire().is_empty());
     assert_eq!(sites.right.drops(DropReason::OutDefaultBlock), 1);
 }
