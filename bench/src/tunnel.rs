@@ -40,7 +40,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
         let usual = if options.quick { (1, 1) } else { (ROUNDS, SECONDS) };
         let rounds = options.rounds.unwrap_or(usual.0);
         let seconds = options.seconds.unwrap_or(usual.1);
-        let mut course = Course::build(seconds, &options.only, interrupt)?;
+        let course = Course::build(seconds, &options.only, interrupt)?;
         for _ in 0..rounds {
             for way in &ways {
                 course.go(way, &mut findings)?;

@@ -66,7 +66,7 @@ fn rows_and_page_have_every_test_of_a_way() {
     assert!(
         html.contains("One TCP stream, Gbit/s") && html.contains("uxfrm-udp gcm128, 2 workers")
     );
-    assert_eq!(html.matches("class=\"bar").count(), 9, "{html}");
+    assert_eq!(html.matches("<b class=\"bar").count(), 10, "{html}");
 }
 
 #[test]
