@@ -337,19 +337,21 @@ mod tests {
         }
     }
 
-    /// The table against the parser: each word is taken, with a value where it has one.
-    #[test]
-    fn every_word_is_in_the_grammar() {
-        let value = |takes: &str| match takes {
-            "" => "",
+    /// A value for what a word takes.
+    fn value(takes: &str) -> &str {
+        match takes {
             "ADDR" => "any",
             "TTL" | "TOS" | "PORT" | "KEY" | "MTU" => "7",
             "PROTO" | "MODE" => "ipip",
             "NAME" => "t",
             "TYPE" => "gre",
-            "PREFIX" => "PREFIX",
             takes => takes.trim_matches(['{', ' ']).split(' ').next().unwrap(),
-        };
+        }
+    }
+
+    /// The table against the parser: each word is taken, with a value where it has one.
+    #[test]
+    fn every_word_is_in_the_grammar() {
         let accepts = |line: &str| {
             let parsed = command(&line.split_whitespace().collect::<Vec<_>>());
             let unknown =
@@ -359,7 +361,7 @@ mod tests {
         for (word, takes) in FOU {
             accepts(&format!("fou add {word} {}", value(takes)));
         }
-        for (word, takes) in LINK {
+        for (word, takes) in LINK.into_iter().filter(|(word, _)| *word != "type") {
             accepts(&format!("link add t {word} {} type gre", value(takes)));
         }
         for kind in Kind::ALL {
