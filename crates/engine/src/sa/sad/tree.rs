@@ -34,7 +34,7 @@ enum Branch {
 #[derive(Debug, Default)]
 struct Fork {
     pages: [Option<Arc<Page>>; WAYS],
-    forks: Option<Box<[Option<Arc<Fork>>; WAYS]>>,
+    forks: Option<Box<[Option<Arc<Self>>; WAYS]>>,
     depths: [u8; WAYS],
 }
 
