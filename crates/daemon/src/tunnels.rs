@@ -194,7 +194,8 @@ impl Carrying {
         let options = Options::from_bits_truncate(identity.options);
         Answers::to(datagram, client, options, move |message, answers| match identity.dialect {
             Dialect::Generic => generic::act(self, message, answers),
-            Dialect::Route | Dialect::Xfrm => route::act(self, message, answers),
+            Dialect::Route => route::act(self, message, answers),
+            Dialect::Xfrm => Err(Refusal::bare(EOPNOTSUPP)), // is not asked here
         })
     }
 

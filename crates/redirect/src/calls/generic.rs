@@ -39,19 +39,23 @@ const HEAD: usize = 20;
 /// # Safety
 /// The vectors are valid for their lengths.
 pub(super) unsafe fn relay(descriptor: c_int, vectors: &[iovec]) -> Option<ssize_t> {
-    if !table::is_generic(descriptor) {
-        return None;
-    }
-    let length = message::room(vectors);
-    if length > REQUEST {
+    if !table::is_generic(descriptor) || message::room(vectors) > REQUEST {
         return None;
     }
     // SAFETY: by this function's contract.
+    unsafe { relay_request(descriptor, vectors) }
+}
+
+/// Apart, so that sockets of other kinds don't pay for its buffer.
+///
+/// # Safety
+/// The vectors are valid for their lengths, at most [`REQUEST`] bytes.
+#[inline(never)]
+unsafe fn relay_request(descriptor: c_int, vectors: &[iovec]) -> Option<ssize_t> {
+    let length = message::room(vectors);
+    // SAFETY: by this function's contract.
     let bytes: [u8; REQUEST] = unsafe { message::prefix(vectors) };
-    let request = bytes.get(..length)?;
-    if !is_for_gateway(request) {
-        return None;
-    }
+    let request = bytes.get(..length).filter(|request| is_for_gateway(request))?;
     Some(match exchange(descriptor, request) {
         Ok(()) => ssize_t::try_from(length).unwrap_or(ssize_t::MAX),
         Err(errno) => errno::fail_length(errno),
