@@ -1,14 +1,17 @@
-//! Large tables in huge pages.
+//! Large tables and large heaps in huge pages.
 //!
 //! A table that is read at random has a page for each entry, as good as: with pages of 4 KiB, finding the page costs more than the read.
-//! The crates that own such tables make no system calls, so the whole program's allocator does it, for whoever allocates much at once.
+//! The crates that own such tables make no system calls, so the whole program's allocator does it, for whoever allocates much at once, or
+//! little a great many times: trees of policies are small blocks all over the heap.
+
+mod heap;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr::null_mut;
 
 /// An allocator for `#[global_allocator]`: blocks of 2 MiB and more begin on a huge page, are taken from the system only where they are
 /// touched, and ask for huge pages (`/sys/kernel/mm/transparent_hugepage/enabled`: `always` or `madvise`). All others are the
-/// system allocator's.
+/// system allocator's, which grows by many huge pages at a time and asks for them once it has some tens of MiB.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HugePages;
 
@@ -23,7 +26,7 @@ unsafe impl GlobalAlloc for HugePages {
             return map(layout.size());
         }
         // SAFETY: the caller's promises are the system allocator's.
-        unsafe { System.alloc(layout) }
+        heap::with(unsafe { System.alloc(layout) })
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
@@ -31,7 +34,7 @@ unsafe impl GlobalAlloc for HugePages {
             return map(layout.size());
         }
         // SAFETY: as in `alloc`.
-        unsafe { System.alloc_zeroed(layout) }
+        heap::with(unsafe { System.alloc_zeroed(layout) })
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
