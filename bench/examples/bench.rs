@@ -1,7 +1,11 @@
-//! `cargo run --release -p uxfrm-bench --example bench -- crypto [--quick] [key=value,…]`: the benches without the rest
+//! `cargo run --release -p uxfrm-bench --example bench -- crypto [--quick] [FILE.html] [key=value,…]`: the benches without the rest
 //! of uxfrm.
 
 use uxfrm_bench::Options;
+use uxfrm_io::huge_pages::HugePages;
+
+#[global_allocator]
+static MEMORY: HugePages = HugePages;
 
 fn main() -> anyhow::Result<()> {
     let mut options = Options::default();
@@ -11,6 +15,9 @@ fn main() -> anyhow::Result<()> {
             "--quick" => options.quick = true,
             "--stages" => options.stages = true,
             "--json" => options.json = Some("-".into()),
+            _ if word.ends_with(".html") || word.ends_with(".svg") => {
+                options.html = Some(word.into())
+            }
             _ if word.contains('=') => options.only = word.parse()?,
             _ => name = word,
         }
