@@ -31,11 +31,11 @@ use side::Side;
 /// When a flow cache is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CacheMode {
-    /// Always, but for traffic of which hardly any packet has a flow in it.
+    /// Always, but while hardly any packet finds its flow.
     On,
     /// Never.
     Off,
-    /// While more than half of the packets find their flows, and where there are enough policies for it to pay.
+    /// While enough packets find their flows for it to pay: the fewer policies there are, the more.
     #[default]
     Auto,
 }

@@ -299,7 +299,8 @@ impl<const N: usize, const W: usize> Side<N, W> {
         let most = self.most(question.spd, question.direction);
         let room = self.sets.room();
         let worth = self.worth(question);
-        match self.pace.decide(room < Sets::<N, W>::room_for(most), worth) {
+        // Growing loses all that is known: for little more room that is not worth it.
+        match self.pace.decide(2 * room <= Sets::<N, W>::room_for(most), worth) {
             Decision::GoOn => {}
             Decision::TakeRoom => self.wanted = Some((room * GROWTH).min(most)),
             Decision::StepAside(packets) => {
