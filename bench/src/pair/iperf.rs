@@ -1,11 +1,13 @@
 //! iperf3 between the sites: a server in one namespace, a client in the other, and what both found.
 
 use std::fs;
+use std::io::{self, Read};
 use std::net::Ipv4Addr;
 use std::process::{Child, Command, Stdio};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use serde_json::Value;
 use uxfrm_io::Namespace;
 
@@ -53,6 +55,8 @@ pub struct Transfer {
     pub sent: f64,
     /// Datagrams that the server received; 0 for TCP.
     pub received: f64,
+    /// Datagrams that the server received behind one that was sent later; 0 for TCP.
+    pub out_of_order: f64,
 }
 
 impl Transfer {
@@ -93,7 +97,7 @@ pub fn find() -> anyhow::Result<()> {
 /// A run that has begun. Dropped, it ends.
 #[derive(Debug)]
 pub struct Run {
-    _server: Ended,
+    server: Ended,
     client: Ended,
     load: Load,
     end: Instant,
@@ -113,7 +117,7 @@ impl Run {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let client = Ended(topology.a.enter(|| command.spawn())?.context("cannot start iperf3")?);
         let end = Instant::now() + Duration::from_secs(seconds.into()) + PATIENCE;
-        Ok(Self { _server: server, client, load, end })
+        Ok(Self { server, client, load, end })
     }
 
     /// Waits for the end and reads what was found.
@@ -121,25 +125,35 @@ impl Run {
     /// # Errors
     /// What iperf3 says went wrong, or an interrupt.
     pub fn finish(mut self, interrupt: &Interrupt) -> anyhow::Result<Transfer> {
-        let mut stdout = self.client.0.stdout.take().context("iperf3 has no output")?;
-        let reader = std::thread::spawn(move || {
-            let mut text = Vec::new();
-            std::io::Read::read_to_end(&mut stdout, &mut text).map(|_| text)
-        });
-        while self.client.0.try_wait()?.is_none() {
+        let readers = [self.client.output()?, self.server.output()?];
+        while !readers.iter().all(JoinHandle::is_finished) {
             interrupt.sleep(Duration::from_millis(10))?;
             if Instant::now() > self.end {
                 bail!("iperf3 does not come to an end ({:?})", self.load);
             }
         }
-        let text = reader.join().map_err(|_| anyhow::anyhow!("iperf3's reader failed"))??;
-        transfer(&text, self.load)
+        let [client, server] = readers.map(|reader| {
+            let text = reader.join().map_err(|_| anyhow!("iperf3's reader failed"))??;
+            serde_json::from_slice(&text).context("iperf3's JSON can't be read")
+        });
+        transfer(&client?, &server?, self.load)
     }
 }
 
 /// A process that ends when this is dropped.
 #[derive(Debug)]
 struct Ended(Child);
+
+impl Ended {
+    /// All that it writes, until it closes its standard output.
+    fn output(&mut self) -> anyhow::Result<JoinHandle<io::Result<Vec<u8>>>> {
+        let mut stdout = self.0.stdout.take().context("iperf3 has no output")?;
+        Ok(thread::spawn(move || {
+            let mut text = Vec::new();
+            stdout.read_to_end(&mut text).map(|_| text)
+        }))
+    }
+}
 
 impl Drop for Ended {
     fn drop(&mut self) {
@@ -165,8 +179,8 @@ pub fn run(
 /// A server for one client, which listens when this returns.
 fn serve(namespace: &Namespace) -> anyhow::Result<Ended> {
     let mut command = Command::new("iperf3");
-    command.args(["-s", "-1", "-B", &B.lan.to_string(), "-p", &PORT.to_string()]);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.args(["-J", "-s", "-1", "-B", &B.lan.to_string(), "-p", &PORT.to_string()]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut server = Ended(namespace.enter(|| command.spawn())?.context("cannot start iperf3")?);
     let table = format!("/proc/{}/net/tcp", server.0.id());
     let end = Instant::now() + START;
@@ -174,7 +188,7 @@ fn serve(namespace: &Namespace) -> anyhow::Result<Ended> {
         if Instant::now() > end || server.0.try_wait()?.is_some() {
             bail!("iperf3's server does not listen");
         }
-        std::thread::sleep(Duration::from_millis(5));
+        thread::sleep(Duration::from_millis(5));
     }
     Ok(server)
 }
@@ -211,28 +225,32 @@ fn words(load: Load, buffer: u64) -> Vec<String> {
     }
 }
 
-/// Reads the client's JSON.
-fn transfer(text: &[u8], load: Load) -> anyhow::Result<Transfer> {
-    let json: Value = serde_json::from_slice(text).context("iperf3's JSON can't be read")?;
-    if let Some(error) = json["error"].as_str() {
+/// Reads both ends' JSON.
+fn transfer(client: &Value, server: &Value, load: Load) -> anyhow::Result<Transfer> {
+    if let Some(error) = client["error"].as_str() {
         bail!("iperf3: {error} ({load:?})");
     }
-    let (sent, received) = (&json["end"]["sum_sent"], &json["end"]["sum_received"]);
+    let (sent, received) = (&client["end"]["sum_sent"], &client["end"]["sum_received"]);
     let figure = |value: &Value| value.as_f64().context("iperf3's JSON lacks a sum");
     let (seconds, bytes) = (figure(&received["seconds"])?, figure(&received["bytes"])?);
     Ok(match load {
-        Load::Tcp { .. } => Transfer { seconds, bytes, sent: 0.0, received: 0.0 },
+        Load::Tcp { .. } => {
+            Transfer { seconds, bytes, sent: 0.0, received: 0.0, out_of_order: 0.0 }
+        }
         Load::Udp { bytes: each, .. } => Transfer {
             seconds,
             bytes,
             sent: figure(&sent["packets"])?,
             received: bytes / f64::from(each),
+            out_of_order: figure(&server["end"]["streams"][0]["udp"]["out_of_order"])?,
         },
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -244,10 +262,12 @@ mod tests {
 
     #[test]
     fn sums_are_read_from_both_ends() {
-        let text = br#"{"end": {"sum_sent": {"packets": 54164, "seconds": 1.0},
-            "sum_received": {"seconds": 2.0, "bytes": 1294528, "lost_packets": 32983}}}"#;
+        let client = json!({"end": {"sum_sent": {"packets": 54164, "seconds": 1.0},
+            "sum_received": {"seconds": 2.0, "bytes": 1294528, "lost_packets": 32983}}});
+        let server = json!({"end": {"streams": [{"udp": {"out_of_order": 3}}]}});
         let load = Load::Udp { bytes: 64, packets_per_second: None };
-        let transfer = transfer(text, load).unwrap();
+        let transfer = transfer(&client, &server, load).unwrap();
+        assert_eq!(transfer.out_of_order, 3.0);
         assert_eq!((transfer.received, transfer.received_pps()), (20_227.0, 10_113.5));
         assert!((transfer.loss_percent() - 62.66).abs() < 0.01);
         assert!((transfer.gbps() - 0.005_178).abs() < 1e-6);
@@ -255,8 +275,8 @@ mod tests {
 
     #[test]
     fn an_error_is_passed_on() {
-        let text = br#"{"error": "unable to connect to server"}"#;
-        let error = transfer(text, Load::Tcp { streams: 1 }).unwrap_err();
+        let client = json!({"error": "unable to connect to server"});
+        let error = transfer(&client, &Value::Null, Load::Tcp { streams: 1 }).unwrap_err();
         assert!(error.to_string().contains("unable to connect"));
     }
 

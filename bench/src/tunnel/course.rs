@@ -207,6 +207,7 @@ fn datagrams(transfer: &Transfer) -> Vec<Figure> {
         ("kpps", transfer.received_pps() / 1e3, 1),
         ("offered_kpps", transfer.sent_pps() / 1e3, 1),
         ("loss_percent", transfer.loss_percent(), 2),
+        ("out_of_order", transfer.out_of_order, 0),
         ("gbps", transfer.gbps(), 3),
     ]
 }

@@ -50,13 +50,10 @@ impl Goal {
     }
 }
 
-/// Goals are for AES-GCM-128 and one worker: 12 Gbit/s where super-packets may stay whole, 6 where each frame travels alone, which raw
+/// Order holds with any number of workers. All other goals are for AES-GCM-128 and one worker: 12 Gbit/s where super-packets may stay whole, 6 where each frame travels alone, which raw
 /// ESP always does.
 fn goals(row: &Row) -> Vec<Goal> {
     let is = |key: &str, value: &str| row.case.value(key).as_deref() == Some(value);
-    if !is("transform", "gcm128") || !is("workers", "1") {
-        return Vec::new();
-    }
     let whole = is("path", "uxfrm-udp") && is("frames", "super");
     let goal = |figure, bound| Goal { figure, bound };
     let tcp = || {
@@ -67,15 +64,23 @@ fn goals(row: &Row) -> Vec<Goal> {
         goals.push(goal("rss_mb", AtMost(64.0)));
         goals
     };
+    let order = goal("out_of_order", AtMost(0.0));
     let test = row.case.value("test").unwrap_or_default();
     let load = row.case.value("load").unwrap_or_default();
+    if row.case.value("workers").is_none() {
+        return Vec::new();
+    }
+    if !is("transform", "gcm128") || !is("workers", "1") {
+        return if test.starts_with("udp") { vec![order] } else { Vec::new() };
+    }
     match (test.as_str(), load.as_str()) {
         ("tcp1" | "tcp4", _) => tcp(),
-        ("udp64", "160k") => vec![goal("loss_percent", AtMost(1.0))],
-        ("udp64", "peak") => vec![goal("kpps", AtLeast(300.0))],
+        ("udp64", "160k") => vec![goal("loss_percent", AtMost(1.0)), order],
+        ("udp64", "peak") => vec![goal("kpps", AtLeast(300.0)), order],
         ("udp64", "2xpeak") => {
-            vec![goal("percent_of_peak", AtLeast(95.0)), goal("rss_mb", AtMost(64.0))]
+            vec![goal("percent_of_peak", AtLeast(95.0)), goal("rss_mb", AtMost(64.0)), order]
         }
+        ("udp1300", _) => vec![order],
         ("rtt", "idle") => vec![goal("rtt_us", AtMost(200.0))],
         ("rtt", "tcp1") => vec![goal("rtt_us", AtMost(1000.0))],
         _no_goal => Vec::new(),
