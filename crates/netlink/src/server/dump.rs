@@ -34,7 +34,7 @@ pub(super) struct Part {
 #[derive(Debug)]
 enum Rest {
     /// States that have gone meanwhile are not shown, and those that came are not either (`xfrm_state_walk`).
-    States(Walk),
+    States(Box<Walk>),
     /// Changes meanwhile do not disturb it.
     Policies(vec::IntoIter<Arc<PolicyEntry>>),
 }
@@ -75,7 +75,7 @@ impl Server {
         let (rest, errno) = if kind == MessageType::GetSa {
             // A wrong filter is said at the end of a dump of nothing.
             match Filter::parse(message) {
-                Ok(filter) => (Rest::States(self.walk(filter)), 0),
+                Ok(filter) => (Rest::States(Box::new(self.walk(filter))), 0),
                 Err(refusal) => (Rest::Policies(Vec::new().into_iter()), refusal.errno),
             }
         } else {

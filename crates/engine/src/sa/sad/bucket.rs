@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn states_are_found_by_their_tags_and_notes_are_no_tags() {
         assert_eq!(size_of::<Bucket>(), 64);
-        let all: Vec<_> = (1..=WIDTH as u32 + 1)
+        let all: Vec<_> = (1..=u32::try_from(WIDTH).unwrap() + 1)
             .map(|spi| {
                 Sa::new(&sample("10.0.0.2", spi), words(&sample("10.0.0.2", spi)), Moment(0))
             })
