@@ -414,3 +414,94 @@ fn equal_spis_are_told_apart_by_destination() {
     let found = sad.inbound("14.0.0.52".parse().unwrap(), Spi(7), SaProtocol::Esp, 0);
     assert!(found.is_some_and(|sa| sa.is_same(&back)));
 }
+
+/// What a reader of an older generation holds stays as it was, whatever the writer does, and what is asked for ahead changes no answer.
+fn check(sad: &Sad, model: &[Arc<Sa>]) -> Result<(), TestCaseError> {
+    prop_assert_eq!((sad.len(), sad.iter().count()), (model.len(), model.len()));
+    let ids: Vec<_> = model.iter().map(|sa| sa.id()).collect();
+    sad.fetch_inbound(&ids);
+    sad.fetch_outbound(model.iter().map(|sa| OutboundQuery { reqid: sa.reqid(), ..query() }));
+    for sa in model {
+        prop_assert!(sad.holds(sa));
+        let found = sad.find(sa.id(), 0);
+        prop_assert!(found.is_some_and(|found| Arc::ptr_eq(found, sa)));
+        let query = OutboundQuery { reqid: sa.reqid(), ..query() };
+        let youngest = model.iter().rfind(|other| other.reqid() == sa.reqid());
+        let found = sad.outbound(&query).ok();
+        prop_assert_eq!(found.map(Arc::as_ptr), youngest.map(Arc::as_ptr));
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Hundreds of states, few and many to a peer, so that pages split and join and crowds come and go while snapshots are held.
+    #[test]
+    fn snapshots_that_readers_hold_stay_what_they_were(
+        // Towards which number of states it goes for how long, and what is kept.
+        phases in prop::collection::vec((0_usize..500, 1_usize..200, any::<bool>()), 1..8),
+        peers in prop::sample::select(vec![1_u32, 7, 100, 1000]),
+        seed in any::<u64>(),
+    ) {
+        let mut state = seed | 1;
+        let mut random = |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            usize::try_from(state % below as u64).unwrap()
+        };
+        let (mut sad, mut model): (Sad, Vec<Arc<Sa>>) = Default::default();
+        let (mut spi, mut held) = (0, Vec::new());
+        for (target, changes, keeps) in phases {
+            for _ in 0..changes.max(model.len().abs_diff(target)) {
+                let any = random(model.len().max(1));
+                match random(8) {
+                    0 if !model.is_empty() => {
+                        let new = model[any].renewed(words(&model[any].to_config()));
+                        sad.replace(&model[any], &new);
+                        model[any] = new;
+                    }
+                    1..4 if model.len() > target => sad.remove(&model.remove(any)),
+                    4 if !model.is_empty() => sad.remove(&model.remove(any)),
+                    _ if model.len() > target => {}
+                    _ => {
+                        spi += 1;
+                        model.push(with(&mut sad, spi, 0, |sa| sa.reqid = Reqid(spi % peers)));
+                    }
+                }
+            }
+            check(&sad, &model)?;
+            if keeps {
+                held.push((sad.clone(), model.clone()));
+            }
+        }
+        for (sad, model) in held {
+            check(&sad, &model)?;
+        }
+    }
+}
+
+/// With a snapshot in somebody's hands, a change copies one way down each index, however many states there are.
+#[test]
+fn a_change_leaves_all_but_one_way_shared_with_the_snapshot_before() {
+    for (count, crowded) in [(10, 10), (1000, 1000), (20_000, 20_000), (20_000, 1)] {
+        let mut sad = Sad::default();
+        let all: Vec<_> = (1..=count)
+            .map(|spi| with(&mut sad, spi, 0, |sa| sa.reqid = Reqid(spi % crowded)))
+            .collect();
+        // Each page that has a state counts on it.
+        let counts = || all.iter().map(Arc::strong_count).sum::<usize>();
+        let before = counts();
+        let held = sad.clone();
+        assert_eq!(counts(), before, "a snapshot by itself copies nothing");
+        for spi in (count + 1..).take(20) {
+            let before = counts();
+            let new = with(&mut sad, spi, 0, |sa| sa.reqid = Reqid(spi % crowded));
+            sad.remove(&new);
+            let copied = counts().saturating_sub(before);
+            assert!(copied <= 4 * 28, "{copied} of {count} states are copied");
+        }
+        assert_eq!((held.len(), sad.len()), (all.len(), all.len()));
+    }
+}
