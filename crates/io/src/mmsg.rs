@@ -24,6 +24,12 @@ use crate::socket::Name;
 /// Messages in one system call, in either direction.
 pub(crate) const MESSAGES: usize = 32;
 
+/// Buffers in one message: as many as a train has packets at the most.
+pub(crate) const GATHERED: usize = 64;
+
+/// Buffers in all messages of one system call.
+const VECTORS: usize = 256;
+
 /// Bytes of a datagram that go into a buffer of the packet class before the rest goes into a super-buffer.
 pub(crate) const SMALL: usize = 2048;
 
@@ -146,14 +152,16 @@ impl Receiver {
     }
 }
 
-/// One message to send: a piece of a buffer of the batch.
+/// One message to send: a piece of a buffer of the batch, or several whole ones that follow each other.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
-    /// Which buffer.
+    /// Which buffer, or which is the first.
     pub(crate) packet: usize,
+    /// How many buffers; only a single one may be a piece.
+    pub(crate) buffers: usize,
     /// Where the piece begins.
     pub(crate) start: usize,
-    /// Its bytes.
+    /// Its bytes, those of all buffers together.
     pub(crate) len: usize,
     /// How many packets it becomes on the wire.
     pub(crate) packets: u64,
@@ -163,6 +171,8 @@ pub(crate) struct Part {
 #[derive(Debug)]
 pub(crate) struct Sender {
     parts: Vec<Part>,
+    /// Buffers of all parts.
+    buffers: usize,
     names: Box<[Name]>,
     controls: Box<[Control]>,
     is_patient: bool,
@@ -173,6 +183,7 @@ impl Sender {
         Self {
             is_patient: true,
             parts: Vec::with_capacity(MESSAGES),
+            buffers: 0,
             names: vec![Name::EMPTY; MESSAGES].into_boxed_slice(),
             controls: vec![Control::EMPTY; MESSAGES].into_boxed_slice(),
         }
@@ -185,16 +196,34 @@ impl Sender {
 
     /// Whether it must be [sent](Self::send) before more fits.
     pub(crate) fn is_full(&self) -> bool {
-        self.parts.len() == MESSAGES
+        self.parts.len() == MESSAGES || self.buffers == VECTORS
     }
 
     /// Adds a message and returns its empty control messages to fill in.
     pub(crate) fn push(&mut self, part: Part, name: Name) -> &mut Control {
         let index = self.parts.len();
         self.parts.push(part);
+        self.buffers += part.buffers;
         self.names[index] = name;
         self.controls[index].clear();
         &mut self.controls[index]
+    }
+
+    /// The message added last, unless all are sent.
+    pub(crate) fn last(&self) -> Option<&Part> {
+        self.parts.last()
+    }
+
+    /// Adds the buffer that follows, of `len` bytes, to the message added last, which must have fewer than [`GATHERED`]; the sender must
+    /// not be full. How many buffers the message has now, and its control messages.
+    pub(crate) fn extend(&mut self, len: usize) -> Option<(usize, &mut Control)> {
+        let at = self.parts.len().checked_sub(1)?;
+        let last = &mut self.parts[at];
+        last.buffers += 1;
+        last.len += len;
+        last.packets += 1;
+        self.buffers += 1;
+        Some((last.buffers, &mut self.controls[at]))
     }
 
     /// Sends all messages in order and tells the fate of each.
@@ -229,6 +258,7 @@ impl Sender {
             }
         }
         self.parts.clear();
+        self.buffers = 0;
     }
 
     /// One `sendmmsg` of the messages from `at` on; how many went out.
@@ -238,17 +268,26 @@ impl Sender {
         fd: BorrowedFd<'_>,
         packets: &[PacketBuf],
     ) -> io::Result<usize> {
-        let mut vectors = [vector(&mut []); MESSAGES];
+        let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; VECTORS];
         let mut headers = [const { MaybeUninit::<libc::mmsghdr>::zeroed() }; MESSAGES];
         let count = self.parts.len() - at;
+        let mut used = 0;
         for (index, part) in self.parts[at..].iter().enumerate() {
-            let bytes = &packets[part.packet].bytes()[part.start..part.start + part.len];
-            vectors[index] =
-                libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
             // SAFETY: an mmsghdr is integers and pointers, for which zero bytes are valid.
             let header = unsafe { headers[index].assume_init_mut() };
-            header.msg_hdr.msg_iov = &raw mut vectors[index];
-            header.msg_hdr.msg_iovlen = 1;
+            let room = &mut vectors[used..used + part.buffers];
+            for (room, packet) in room.iter_mut().zip(&packets[part.packet..]) {
+                let bytes = if part.buffers == 1 {
+                    &packet.bytes()[part.start..part.start + part.len]
+                } else {
+                    packet.bytes()
+                };
+                let (iov_base, iov_len) = (bytes.as_ptr().cast_mut().cast(), bytes.len());
+                room.write(libc::iovec { iov_base, iov_len });
+            }
+            header.msg_hdr.msg_iov = room.as_mut_ptr().cast();
+            header.msg_hdr.msg_iovlen = part.buffers;
+            used += part.buffers;
             header.msg_hdr.msg_name = self.names[at + index].as_ptr();
             header.msg_hdr.msg_namelen = self.names[at + index].len();
             header.msg_hdr.msg_controllen = self.controls[at + index].len();
@@ -256,8 +295,8 @@ impl Sender {
                 header.msg_hdr.msg_control = self.controls[at + index].as_ptr();
             }
         }
-        // SAFETY: the first `count` headers are filled in and point into `vectors`, `names`, `controls` and `packets`
-        // with their lengths; the kernel only reads them, and none moves during the call.
+        // SAFETY: the first `count` headers are filled in and point into `vectors`, of which the first `used` are filled in, `names`,
+        // `controls` and `packets` with their lengths; the kernel only reads them, and none moves during the call.
         let sent = unsafe {
             libc::sendmmsg(
                 fd.as_raw_fd(),

@@ -113,7 +113,7 @@ impl Raw {
                 self.flush(packets, done);
             }
             let len = step.min(packet.len() - start);
-            self.sender.push(Part { packet: index, start, len, packets: 1 }, name);
+            self.sender.push(Part { packet: index, buffers: 1, start, len, packets: 1 }, name);
         }
     }
 

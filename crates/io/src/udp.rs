@@ -1,7 +1,7 @@
 //! ESP in UDP (RFC 3948): one socket of IPv4 or IPv6, where the kernel writes the outer IP and UDP headers.
 //!
-//! Buffers hold UDP payload and a [`UdpPath`]. A train leaves with one `UDP_SEGMENT` message, several trains with one
-//! system call; what `UDP_GRO` joined arrives as a train. The whole TOS or traffic-class byte and the local address
+//! Buffers hold UDP payload and a [`UdpPath`]. A train leaves with one `UDP_SEGMENT` message, and so do single datagrams of one size on
+//! one path that follow each other; several messages leave with one system call. What `UDP_GRO` joined arrives as a train. The whole TOS or traffic-class byte and the local address
 //! go both ways with every message.
 //!
 //! IPv4's DF bit has no control message in Linux: it is the socket's `IP_MTU_DISCOVER`, switched where a batch
@@ -22,7 +22,7 @@ use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments, UdpPath};
 
 use crate::control::{Control, integer};
 use crate::ike;
-use crate::mmsg::{MESSAGES, Part, Receiver, SMALL, Sender};
+use crate::mmsg::{GATHERED, MESSAGES, Part, Receiver, SMALL, Sender};
 use crate::port::{Accepts, Port, Transmitted};
 use crate::socket::{self, Name};
 
@@ -177,9 +177,42 @@ impl Udp {
                 return done.refuse(crate::wire_packets(packet), &error);
             }
         }
+        if self.joins(index, packets) {
+            return self.join(packet.len());
+        }
         let step = if self.trains { train_bytes(stride) } else { usize::from(stride) };
-        let whole = Part { packet: index, start: 0, len: packet.len(), packets: 0 };
+        let whole = Part { packet: index, buffers: 1, start: 0, len: packet.len(), packets: 0 };
         self.queue_pieces(whole, step, stride, &path, packets, done);
+    }
+
+    /// Whether a datagram may follow those of the last message, in one train: on the same path, and of the size of all before it or
+    /// shorter, and then none may follow it.
+    fn joins(&self, index: usize, packets: &[PacketBuf]) -> bool {
+        let packet = &packets[index];
+        let Some(last) = self.sender.last().filter(|_| self.trains && !self.sender.is_full())
+        else {
+            return false;
+        };
+        let first = &packets[last.packet];
+        let is_open = last.len == last.buffers * first.len();
+        first.segments == Segments::One
+            && packet.segments == Segments::One
+            && first.udp == packet.udp
+            && last.packet + last.buffers == index
+            && last.buffers < GATHERED
+            && is_open
+            && (1..=first.len()).contains(&packet.len())
+            && last.len + packet.len() <= TRAIN_BYTES
+    }
+
+    /// Adds a datagram to the last message, which becomes a train with its second one.
+    fn join(&mut self, len: usize) {
+        let stride = self.sender.last().map_or(0, |last| last.len / last.buffers);
+        if let Some((2, control)) = self.sender.extend(len) {
+            // No longer than a datagram.
+            let stride = u16::try_from(stride).unwrap_or(u16::MAX);
+            control.put(libc::SOL_UDP, libc::UDP_SEGMENT, &stride.to_ne_bytes());
+        }
     }
 
     /// Queues `whole` in pieces of `step` bytes, each a train of datagrams of `stride` bytes.
@@ -200,7 +233,7 @@ impl Udp {
             }
             let len = step.min(end - start);
             let count = len.div_ceil(usize::from(stride)).max(1);
-            let part = Part { packet: whole.packet, start, len, packets: count as u64 };
+            let part = Part { start, len, packets: count as u64, ..whole };
             let control = self.sender.push(part, Name::of(path.remote));
             write_path(control, path);
             if count > 1 {
@@ -245,9 +278,13 @@ impl Udp {
         }
         let mut refused = std::mem::take(&mut self.refused_trains);
         for part in refused.drain(..) {
-            let packet = &packets[part.packet];
-            if let (Some(path), Some(stride)) = (packet.udp, stride(packet)) {
-                self.queue_pieces(part, usize::from(stride), stride, &path, packets, done);
+            for packet in part.packet..part.packet + part.buffers {
+                let of = &packets[packet];
+                let len = if part.buffers == 1 { part.len } else { of.len() };
+                if let (Some(path), Some(stride)) = (of.udp, stride(of)) {
+                    let whole = Part { packet, buffers: 1, len, ..part };
+                    self.queue_pieces(whole, usize::from(stride), stride, &path, packets, done);
+                }
             }
         }
         self.flush(packets, done);

@@ -156,3 +156,31 @@ fn datagrams_of_every_size_arrive_unchanged() {
         }
     });
 }
+
+#[test]
+fn single_datagrams_of_one_size_travel_as_trains() {
+    in_namespace(|| {
+        let (mut near, mut far) = (socket("127.0.0.1:0"), socket("127.0.0.2:0"));
+        let path = UdpPath {
+            local: SocketAddr::new("0.0.0.0".parse().unwrap(), near.local().port()),
+            remote: far.local(),
+            tos: 0,
+            dont_fragment: true,
+        };
+        let single = |(nth, len): (u8, usize)| {
+            let mut buf = PacketBuf::from_slice(&vec![nth; len]);
+            // One goes another way in between, so nothing may be joined across it.
+            buf.udp = Some(UdpPath { tos: if nth == 120 { 4 } else { 0 }, ..path });
+            buf
+        };
+        let lens = (0..200_u8).map(|nth| (nth, if nth == 70 || nth == 71 { 9 } else { 120 }));
+        let mut batch: Batch = lens.clone().map(single).collect();
+        let done = near.transmit(&mut batch, &mut Pool::new());
+        assert_eq!((done.packets, done.refused.packets()), (200, 0), "{done:?}");
+        assert_eq!(done.bytes, 198 * 120 + 2 * 9);
+        let got = receive_until(&mut far, |got| datagrams(got).len() >= 200);
+        let sent = lens.map(|(nth, len)| vec![nth; len]);
+        assert!(datagrams(&got).iter().copied().eq(sent), "in order and unchanged");
+        assert!(got.len() < 12, "{} buffers", got.len());
+    });
+}
