@@ -1,13 +1,11 @@
 //! The lanes of a gateway: per worker a queue of the TUN, sockets towards the network, and an engine.
 //!
-//! Raw sockets are not shared out by the kernel: each gets a copy of every ESP packet. So only the first worker
-//! receives raw ESP; the others send with sockets of their own. UDP ports are shared by `SO_REUSEPORT` among the lanes, and
+//! Raw sockets are not shared out by the kernel: each gets a copy of every ESP packet. A filter in each lets in only the states that
+//! are its own ([`Share`]), so that a state's packets stay in order. UDP ports are shared by `SO_REUSEPORT` among the lanes, and
 //! with IKE daemons as [`crate::ike`] does.
 
 use std::{
-    io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
-    os::fd::BorrowedFd,
     sync::{Arc, Mutex, mpsc::SyncSender},
 };
 
@@ -17,11 +15,10 @@ use uxfrm_engine::{
     WireHeaders, Worker,
 };
 use uxfrm_io::{
-    Accepts, Fitted, Port, Raw, RawOptions, Transmitted, Tun, Udp, UdpOptions, affinity,
-    ike::Datagram, random,
+    Fitted, Port, Raw, RawOptions, Share, Tun, Udp, UdpOptions, affinity, ike::Datagram, random,
 };
 use uxfrm_offload::ModelNic;
-use uxfrm_packet::{Batch, Pool, Version};
+use uxfrm_packet::Version;
 use uxfrm_runtime::{Datagrams, Events, Lane, Running, Turns, Wire};
 
 use crate::{config::Config, ike};
@@ -61,17 +58,18 @@ pub(crate) fn open_all(
 ) -> anyhow::Result<Started> {
     let ports = udp_ports(config)?;
     let port_seed = seed()?;
+    let workers = u32::try_from(config.runtime.workers.count().get())?;
     let lanes = queues(config, tun)?
         .into_iter()
         .zip(0..)
         .map(|(queue, number)| {
-            let role = if number == 0 { Role::ReceivesEsp } else { Role::SendsEsp };
+            let share = Share::new(number, workers).context("more lanes than workers")?;
             let cpu = Cpu(number);
             let settings = Settings { cpu, port_seed, ..settings(config, &queue, around)? };
             let engine = Worker::new(settings, &database.published())?;
             Ok(Lane::new(
                 Box::new(Fitted::new(queue)),
-                wire(config, &ports, role)?,
+                wire(config, &ports, share)?,
                 engine,
                 events.clone(),
             )?)
@@ -110,13 +108,6 @@ pub(crate) fn start(lanes: Vec<impl Turns>, pin: bool) -> anyhow::Result<Vec<Run
         .collect()
 }
 
-/// What a lane does with raw ESP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
-    ReceivesEsp,
-    SendsEsp,
-}
-
 pub(crate) fn settings(
     config: &Config,
     queue: &Tun,
@@ -145,16 +136,12 @@ pub(crate) fn seed() -> anyhow::Result<u64> {
     Ok(u64::from_ne_bytes([a, b, c, d, e, f, g, h]))
 }
 
-fn wire(config: &Config, ports: &[UdpPort], role: Role) -> anyhow::Result<Wire> {
+fn wire(config: &Config, ports: &[UdpPort], share: Share) -> anyhow::Result<Wire> {
     let mark = config.wire.mark.get();
     let raw = |version| -> anyhow::Result<Box<dyn Port>> {
-        let port = Raw::open(&RawOptions { mark, ..RawOptions::new(version) })
-            .map(Fitted::new)
+        let port = Raw::open(&RawOptions { mark, share, ..RawOptions::new(version) })
             .context("can't open a raw ESP socket (needs CAP_NET_RAW)")?;
-        Ok(match role {
-            Role::ReceivesEsp => Box::new(port),
-            Role::SendsEsp => Box::new(SendOnly(port)),
-        })
+        Ok(Box::new(Fitted::new(port)))
     };
     let mut sockets = Vec::new();
     for port in ports {
@@ -213,26 +200,4 @@ pub(crate) fn open(config: &Config, port: &UdpPort, local: SocketAddr) -> anyhow
 
 pub(crate) fn unspecified(udp_port: u16) -> [SocketAddr; 2] {
     [(Ipv4Addr::UNSPECIFIED, udp_port).into(), (Ipv6Addr::UNSPECIFIED, udp_port).into()]
-}
-
-/// A port that is never asked for packets.
-#[derive(Debug)]
-struct SendOnly(Fitted<Raw>);
-
-impl Port for SendOnly {
-    fn receive(&mut self, _pool: &mut Pool, _into: &mut Batch) -> io::Result<usize> {
-        Ok(0)
-    }
-
-    fn transmit(&mut self, batch: &mut Batch, pool: &mut Pool) -> Transmitted {
-        self.0.transmit(batch, pool)
-    }
-
-    fn accepts(&self) -> Accepts {
-        self.0.accepts()
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
 }

@@ -18,6 +18,7 @@ use crate::control::{Control, integer};
 use crate::mmsg::{MESSAGES, Part, Receiver, Sender};
 use crate::port::{Accepts, Port, Transmitted, wire_packets};
 use crate::socket::{self, Name};
+use crate::spread::{self, Share};
 
 /// What a raw port is opened with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub struct RawOptions {
     pub protocol: Protocol,
     /// Take only what comes to this address; `None` for all of the host's.
     pub local: Option<IpAddr>,
+    /// Which share of ESP is received, where several ports share it; all other protocols come whole.
+    pub share: Share,
     /// Mark of everything sent (`SO_MARK`); 0 for none.
     pub mark: u32,
     /// Bytes of kernel buffer to ask for in each direction.
@@ -38,7 +41,8 @@ impl RawOptions {
     /// All local addresses of a version, no mark, 8 MiB of kernel buffer each way.
     #[must_use]
     pub fn new(version: Version) -> Self {
-        Self { version, protocol: Protocol::ESP, local: None, mark: 0, buffer: 8 << 20 }
+        let (protocol, share) = (Protocol::ESP, Share::ALL);
+        Self { version, protocol, local: None, share, mark: 0, buffer: 8 << 20 }
     }
 }
 
@@ -65,6 +69,9 @@ impl Raw {
             Version::V6 => libc::AF_INET6,
         };
         let incoming = socket::open(family, libc::SOCK_RAW, i32::from(options.protocol.0))?;
+        if options.protocol == Protocol::ESP {
+            spread::restrict(incoming.as_fd(), options.version, options.share)?;
+        }
         let outgoing = socket::open(family, libc::SOCK_RAW, libc::IPPROTO_RAW)?;
         if options.version == Version::V6 {
             for option in [libc::IPV6_RECVPKTINFO, libc::IPV6_RECVTCLASS, libc::IPV6_RECVHOPLIMIT] {

@@ -108,6 +108,23 @@ pub(crate) fn option(socket: BorrowedFd<'_>, level: i32, option: i32) -> io::Res
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
 }
 
+/// Lets only those packets into a socket's queue for which a program of the classic packet filter answers anything but 0.
+pub(crate) fn attach_filter(
+    socket: BorrowedFd<'_>,
+    program: &mut [libc::sock_filter],
+) -> io::Result<()> {
+    let len = u16::try_from(program.len()).unwrap_or(u16::MAX);
+    let program = libc::sock_fprog { len, filter: program.as_mut_ptr() };
+    let size = u32::try_from(size_of::<libc::sock_fprog>()).unwrap_or(0);
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
+    // SAFETY: the pointer is to a live sock_fprog of the size given, which points to as many live instructions as it says; the kernel
+    // copies them.
+    let result = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const program).cast(), size)
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// Binds to a local address.
 pub(crate) fn bind(socket: BorrowedFd<'_>, address: SocketAddr) -> io::Result<()> {
     let mut name = Name::of(address);

@@ -1,6 +1,6 @@
 use std::net::Ipv6Addr;
 
-use uxfrm_io::{Port, Raw, RawOptions};
+use uxfrm_io::{Port, Raw, RawOptions, Share};
 use uxfrm_packet::{Batch, PacketBuf, Pool, Segments, Version};
 
 use crate::{in_namespace, receive_until, sum};
@@ -80,4 +80,47 @@ fn what_is_too_big_or_of_the_other_version_is_refused() {
             assert_eq!(done.refused.mtu, Some(1400));
         }
     });
+}
+
+/// Packets of 64 states, ten of each, over three ports that share them.
+fn spread(version: Version, packet: fn(&[u8]) -> Vec<u8>) {
+    let open = |nth| {
+        let share = Share::new(nth, 3).unwrap();
+        Raw::open(&RawOptions { share, ..RawOptions::new(version) }).unwrap()
+    };
+    let mut ports = [open(0), open(1), open(2)];
+    let numbers = (0..640_u32).map(|number| (0x1000 + number % 64, number));
+    let sent =
+        numbers.map(|(spi, number)| packet(&[spi.to_be_bytes(), number.to_be_bytes()].concat()));
+    let short = packet(&[1, 2, 3]);
+    let sent: Vec<_> = sent.chain([short]).collect();
+    for packets in sent.chunks(64) {
+        let mut batch: Batch = packets.iter().map(|bytes| PacketBuf::from_slice(bytes)).collect();
+        assert_eq!(ports[0].transmit(&mut batch, &mut Pool::new()).refused.packets(), 0);
+    }
+    let header = packet(&[]).len();
+    let mut owner = std::collections::BTreeMap::new();
+    let mut total = 0;
+    for (nth, port) in ports.iter_mut().enumerate() {
+        let got = receive_until(port, |_| false);
+        let payloads = got.iter().map(|got| &got.bytes()[header..]);
+        let (whole, short): (Vec<_>, Vec<_>) = payloads.partition(|payload| payload.len() == 8);
+        assert!(
+            short.len() == usize::from(nth == 0),
+            "what has no SPI comes to the first one, once"
+        );
+        assert!(whole.is_sorted_by_key(|payload| payload[4..8].to_vec()), "in order");
+        assert!(whole.len() > 64, "port {nth} has {} of 640", whole.len());
+        for payload in &whole {
+            assert_eq!(*owner.entry(payload[..4].to_vec()).or_insert(nth), nth, "one port a state");
+        }
+        total += whole.len();
+    }
+    assert_eq!(total, 640, "each packet came once");
+}
+
+#[test]
+fn several_ports_share_esp_by_its_spi() {
+    in_namespace(|| spread(Version::V4, ipv4));
+    in_namespace(|| spread(Version::V6, ipv6));
 }

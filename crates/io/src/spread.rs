@@ -1,0 +1,77 @@
+//! ESP spread over the raw sockets of several workers.
+//!
+//! The kernel gives each raw socket a copy of every packet. A filter in each lets only its share in, by the SPI: all packets of a state
+//! come to one worker, in their order, whose caches hold that state; the states are spread. Nothing but `CAP_NET_RAW` is needed, as
+//! for the sockets themselves.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use uxfrm_packet::Version;
+
+use crate::socket;
+
+/// Which of several sockets this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    nth: u32,
+    of: u32,
+}
+
+impl Share {
+    /// All packets.
+    pub const ALL: Self = Self { nth: 0, of: 1 };
+
+    /// The `nth` of as many sockets as `of` says, counted from 0; `None` where there is no such one.
+    #[must_use]
+    pub fn new(nth: u32, of: u32) -> Option<Self> {
+        (nth < of).then_some(Self { nth, of })
+    }
+}
+
+/// Lets only a share of ESP into a raw socket's queue. What is too short for an SPI comes to the first one.
+pub(crate) fn restrict(socket: BorrowedFd<'_>, version: Version, share: Share) -> io::Result<()> {
+    if share == Share::ALL {
+        return Ok(());
+    }
+    socket::attach_filter(socket, &mut program(version, share))
+}
+
+const LOAD_LENGTH: u16 = 0x80;
+const INDEX_HEADER_LENGTH: u16 = 0xb1;
+const INDEX_IMMEDIATE: u16 = 0x01;
+const LOAD_WORD_AT_INDEX: u16 = 0x40;
+const SUBTRACT_INDEX: u16 = 0x1c;
+const MULTIPLY: u16 = 0x24;
+const SHIFT_RIGHT: u16 = 0x74;
+const REMAINDER: u16 = 0x94;
+const IF_AT_LEAST: u16 = 0x35;
+const IF_EQUAL: u16 = 0x15;
+const RETURN: u16 = 0x06;
+
+/// Many SPIs are counted up, so their bits are mixed first: by the golden ratio of 32 bits.
+const MIXER: u32 = 0x9e37_79b1;
+
+/// The filter sees IPv4 from its header on, and IPv6 from ESP's on.
+fn program(version: Version, Share { nth, of }: Share) -> [libc::sock_filter; 12] {
+    let branch = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
+    let step = |code, k| branch(code, k, 0, 0);
+    let short = if nth == 0 { u32::MAX } else { 0 };
+    [
+        match version {
+            Version::V4 => step(INDEX_HEADER_LENGTH, 0),
+            Version::V6 => step(INDEX_IMMEDIATE, 0),
+        },
+        step(LOAD_LENGTH, 0),
+        step(SUBTRACT_INDEX, 0),
+        branch(IF_AT_LEAST, 4, 0, 5), // else to `short`
+        step(LOAD_WORD_AT_INDEX, 0),
+        step(MULTIPLY, MIXER),
+        step(SHIFT_RIGHT, 16),
+        step(REMAINDER, of),
+        branch(IF_EQUAL, nth, 1, 2), // behind `short`
+        step(RETURN, short),
+        step(RETURN, u32::MAX),
+        step(RETURN, 0),
+    ]
+}
