@@ -338,6 +338,12 @@ impl InlineLane {
             self.answer(answer);
         }
         self.out.host = answers;
+        // There is no place for devices between the two ports: what was handed to one is lost, and counted.
+        let mut handed = std::mem::take(&mut self.out.handed);
+        for handed in handed.drain(..) {
+            self.discard(handed.packet, DropReason::PortRefused);
+        }
+        self.out.handed = handed;
         self.events.send(&mut self.out.events);
     }
 
