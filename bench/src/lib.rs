@@ -11,6 +11,7 @@ pub mod crypto;
 pub mod esp;
 mod filter;
 pub mod fou;
+pub mod inline;
 pub mod lookup;
 pub mod pair;
 mod report;
@@ -50,7 +51,8 @@ pub struct Options {
 }
 
 /// The names [`run`] knows.
-pub const NAMES: &[&str] = &["crypto", "esp", "lookup", "control", "states", "fou", "tunnel"];
+pub const NAMES: &[&str] =
+    &["crypto", "esp", "lookup", "control", "states", "fou", "tunnel", "inline"];
 
 /// Runs one bench and writes its table (or, for `--json -`, its JSON) to `out`.
 ///
@@ -65,6 +67,7 @@ pub fn run(name: &str, options: &Options, out: &mut impl Write) -> anyhow::Resul
         "tunnel" => tunnel::run(options)?,
         "control" => control::run(options)?,
         "fou" => fou::run(options)?,
+        "inline" => inline::run(options)?,
         _ => bail!("no bench \"{name}\": there are {}", NAMES.join(", ")),
     };
     if report.rows.is_empty() {

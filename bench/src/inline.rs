@@ -1,0 +1,130 @@
+//! `uxfrm bench inline`: what a gateway forwards into ESP, inline and in host mode.
+//!
+//! ```text
+//!   packet socket ─► veth ─► gateway: uxfrm, one worker ─► veth ─► counted        three namespaces for each path
+//! ```
+//!
+//! The sender offers as much as it can; a row has what arrives in ESP in a second, and that divided by the time that the gateway's threads
+//! had on a core: packets per second and core. The kernel's part before the gateway's sockets is the sender's time. Rounds take turns.
+
+mod network;
+
+use std::time::{Duration, Instant};
+
+use uxfrm_io::affinity;
+use uxfrm_packet::Pool;
+
+use crate::clock::TscClock;
+use crate::report::{Case, Machine, Report, Row, Sample};
+use crate::{Filter, Options};
+use network::Network;
+
+/// By which way packets come to uxfrm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Path {
+    /// By routes into a TUN, and out by a raw socket.
+    Host,
+    /// By packet sockets on both devices.
+    Inline,
+}
+
+/// Bytes of the IP packets.
+const SIZES: [u16; 2] = [64, 1400];
+
+/// One row.
+#[derive(Debug)]
+struct Trial {
+    path: Path,
+    bytes: u16,
+    arrived: Sample,
+    per_core: Sample,
+    offered: Sample,
+}
+
+/// Measures what the options leave.
+///
+/// # Errors
+/// What making namespaces and gateways has: it needs root, and `/dev/net/tun`.
+pub fn run(options: &Options) -> anyhow::Result<Report> {
+    let (rounds, seconds) = if options.quick { (1, 0.1) } else { (5, 1.0) };
+    // Asked before the sender is tied to one core.
+    let machine = Machine::here(TscClock::calibrate().hz());
+    let mut trials = trials(&options.only);
+    let mut networks = Vec::new();
+    for path in [Path::Host, Path::Inline] {
+        if trials.iter().any(|trial| trial.path == path) {
+            networks.push((path, Network::start(path)?));
+        }
+    }
+    if let Some(cpu) = affinity::allowed()?.first() {
+        affinity::pin(*cpu)?;
+    }
+    for _ in 0..rounds {
+        for trial in &mut trials {
+            if let Some((_, network)) = networks.iter_mut().find(|(path, _)| *path == trial.path) {
+                trial.round(network, Duration::from_secs_f64(seconds))?;
+            }
+        }
+    }
+    let rows = trials.iter().map(Trial::row).collect();
+    Ok(Report { bench: "inline", machine, rows })
+}
+
+fn trials(only: &Filter) -> Vec<Trial> {
+    let all = SIZES.iter().flat_map(|bytes| {
+        [Path::Host, Path::Inline].map(|path| Trial {
+            path,
+            bytes: *bytes,
+            arrived: Sample::default(),
+            per_core: Sample::default(),
+            offered: Sample::default(),
+        })
+    });
+    all.filter(|trial| only.admits(&trial.case())).collect()
+}
+
+impl Path {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Inline => "inline",
+        }
+    }
+}
+
+impl Trial {
+    fn case(&self) -> Case {
+        Case::new().with("path", self.path.name()).with("bytes", self.bytes)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "counts of packets of a second")]
+    fn round(&mut self, network: &mut Network, time: Duration) -> anyhow::Result<()> {
+        let mut pool = Pool::new();
+        // Neighbours are found, and caches warm, before it counts.
+        network.offer(self.bytes, &mut pool)?;
+        std::thread::sleep(Duration::from_millis(100));
+        let (before, used) = (network.arrived()?, network.cpu_time()?);
+        let start = Instant::now();
+        let mut offered = 0;
+        while start.elapsed() < time {
+            offered += network.offer(self.bytes, &mut pool)?;
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        let arrived = (network.arrived()? - before) as f64;
+        let used = (network.cpu_time()? - used).as_secs_f64();
+        self.arrived.push(arrived / seconds);
+        self.per_core.push(arrived / used);
+        self.offered.push(offered as f64 / seconds);
+        Ok(())
+    }
+
+    fn row(&self) -> Row {
+        let mut row = Row { case: self.case(), figures: serde_json::Map::new() };
+        row.figure("pps", self.arrived.median(), 0);
+        row.figure("min", self.arrived.quantile(0.0), 0);
+        row.figure("max", self.arrived.quantile(1.0), 0);
+        row.figure("pps_per_core", self.per_core.median(), 0);
+        row.figure("offered_pps", self.offered.median(), 0);
+        row
+    }
+}
