@@ -8,6 +8,7 @@
 mod capture;
 mod ike;
 mod nftables;
+mod packet_socket;
 mod raw;
 mod rtnetlink;
 mod tun;

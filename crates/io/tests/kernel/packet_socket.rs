@@ -1,0 +1,93 @@
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use uxfrm_io::rtnetlink::{Change, Neighbour, Standing, Surroundings};
+use uxfrm_io::{FramePort, Frames, Namespace, PacketSocket, PacketSocketOptions, Rtnetlink};
+use uxfrm_packet::ethernet::{EtherType, EthernetHeader, MacAddr};
+use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments};
+use uxfrm_testkit::packets;
+
+use crate::{in_namespace, prefix};
+
+/// A device of this namespace that is connected to one of another, both up: index and address of each.
+fn connected(far: &Namespace) -> [(u32, MacAddr); 2] {
+    let settle = |name: &str, address: &str| {
+        let mut kernel = Rtnetlink::open().unwrap();
+        let link = kernel.link(name).unwrap();
+        kernel.set_up(link.index).unwrap();
+        kernel.add_address(link.index, prefix(address)).unwrap();
+        (link.index, link.mac.unwrap())
+    };
+    Rtnetlink::open().unwrap().add_veth("near", "far", far.as_fd()).unwrap();
+    [settle("near", "192.0.2.1/24"), far.enter(|| settle("far", "192.0.2.2/24")).unwrap()]
+}
+
+fn receive(port: &mut PacketSocket, count: usize) -> Vec<PacketBuf> {
+    let (mut pool, mut batch) = (Pool::new(), Batch::new());
+    let deadline = Instant::now() + Duration::from_secs(2);
+    while batch.len() < count && Instant::now() < deadline {
+        if port.receive(&mut pool, &mut batch).unwrap() == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    batch.drain().collect()
+}
+
+#[test]
+fn packets_pass_whole_and_only_those_to_the_devices_address() {
+    in_namespace(|| {
+        let far = Namespace::new().unwrap();
+        let [(near_index, near_mac), (far_index, far_mac)] = connected(&far);
+        let mut sender = PacketSocket::open(&PacketSocketOptions::new(near_index)).unwrap();
+        let mut receiver = far
+            .enter(|| PacketSocket::open(&PacketSocketOptions::new(far_index)).unwrap())
+            .unwrap();
+        let (mut pool, mut frames) = (Pool::new(), Frames::new());
+        let to =
+            |destination, ether_type| EthernetHeader { destination, source: near_mac, ether_type };
+        let plain = || packets::udp("198.51.100.1:1", "203.0.113.1:2", b"a datagram");
+        frames.push(to(MacAddr([2; 6]), EtherType::IPV4), plain());
+        frames.push(to(MacAddr([0xff; 6]), EtherType::IPV4), plain());
+        frames.push(to(far_mac, EtherType::ARP), plain());
+        // A tag of VLAN 5, and the packet behind it.
+        let mut tagged = plain();
+        tagged.push(4).unwrap().copy_from_slice(&[0, 5, 8, 0]);
+        frames.push(to(far_mac, EtherType::VLAN), tagged);
+        let joined = packets::tcp_super("198.51.100.1:1", "203.0.113.1:2", &[7; 5000], 1000);
+        let expected = joined.bytes().to_vec();
+        frames.push(to(far_mac, EtherType::IPV4), joined);
+        let mut train = PacketBuf::from_slice(plain().bytes());
+        let len = train.len();
+        train.append(len).unwrap().copy_from_slice(plain().bytes());
+        train.segments = Segments::Train { stride: u16::try_from(len).unwrap() };
+        frames.push(to(far_mac, EtherType::IPV4), train);
+        let sent = sender.transmit(&mut frames, &mut pool);
+        assert_eq!((sent.packets, sent.refused.packets()), (4 + 5 + 2, 0));
+        let came = receive(&mut receiver, 3);
+        assert_eq!(came.len(), 3);
+        assert_eq!(came[0].bytes(), expected);
+        assert_eq!(came[0].segments, Segments::Tcp { mss: 1000 });
+        assert_eq!(came[0].checksum, Checksum::Partial { start: 20, offset: 16 });
+        assert!(came[1..].iter().all(|packet| packet.bytes() == plain().bytes()));
+    });
+}
+
+#[test]
+fn neighbours_are_found_when_they_are_used() {
+    in_namespace(|| {
+        let far = Namespace::new().unwrap();
+        let [(link, _), (_, mac)] = connected(&far);
+        let address = "192.0.2.2".parse().unwrap();
+        let mut kernel = Rtnetlink::open().unwrap();
+        let mut surroundings = Surroundings::open().unwrap();
+        assert_eq!(kernel.neighbour(link, address).unwrap(), None);
+        kernel.use_neighbour(link, address).unwrap();
+        let expected = Neighbour { link, address, standing: Standing::Known(mac) };
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while surroundings.next_change() != Some(Change::Neighbour(expected)) {
+            assert!(Instant::now() < deadline, "{:?}", kernel.neighbour(link, address));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(kernel.neighbour(link, address).unwrap(), Some(expected));
+    });
+}
