@@ -265,3 +265,6 @@ fn now() -> Moment {
 fn token(exit: usize) -> u8 {
     u8::try_from(exit + 1).unwrap_or(u8::MAX)
 }
+
+#[cfg(test)]
+mod tests;

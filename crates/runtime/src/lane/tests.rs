@@ -1,0 +1,152 @@
+//! A lane with a device between its engine and its wire; the other gateway has none and cannot tell.
+
+use std::{
+    io::{self, Write as _},
+    os::{
+        fd::{AsFd as _, BorrowedFd},
+        unix::net::UnixStream,
+    },
+    sync::mpsc,
+};
+
+use uxfrm_engine::{
+    DeviceId, Direction, Offload, OffloadKind, Policy, SaConfig, Settings, WireHeaders,
+};
+use uxfrm_io::{Accepts, Memory, Transmitted};
+use uxfrm_offload::{FunctionId, NicSetup, Nics, Profile};
+use uxfrm_packet::PacketBuf;
+use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Way, Wrapping, packets};
+
+use super::*;
+
+const BYTES: &[u8] = b"nobody else may read this";
+
+/// A port in memory that always says it has something.
+#[derive(Debug)]
+struct Ready {
+    port: Memory,
+    readable: UnixStream,
+    _writer: UnixStream,
+}
+
+impl Ready {
+    fn pair() -> (Box<Self>, Memory) {
+        let (port, far) = Memory::pair(64);
+        let (readable, mut writer) = UnixStream::pair().unwrap();
+        writer.write_all(&[1]).unwrap();
+        (Box::new(Self { port, readable, _writer: writer }), far)
+    }
+}
+
+impl Port for Ready {
+    fn receive(&mut self, pool: &mut Pool, into: &mut Batch) -> io::Result<usize> {
+        self.port.receive(pool, into)
+    }
+
+    fn transmit(&mut self, batch: &mut Batch, pool: &mut Pool) -> Transmitted {
+        self.port.transmit(batch, pool)
+    }
+
+    fn accepts(&self) -> Accepts {
+        self.port.accepts()
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.readable.as_fd())
+    }
+}
+
+/// The left gateway's lane behind a device, the far ends of its ports, and the right gateway.
+struct Site {
+    lane: Lane,
+    host: Memory,
+    wire: Memory,
+    right: Gateway,
+    pool: Pool,
+}
+
+impl Site {
+    fn new(kind: OffloadKind) -> Self {
+        let settings = Settings { headers: WireHeaders::UdpSocket, ..Settings::default() };
+        let wrapping = Wrapping { settings, ..Wrapping::tunnel4() };
+        let Pair { mut left, mut right, .. } = Pair::without_states(&wrapping);
+        let profile = Profile::by_name("unlimited").unwrap();
+        let nic = ModelNic::new(NicSetup::new(profile, DeviceId(7))).unwrap();
+        let (nic, nics) = (Arc::new(Mutex::new(nic)), Nics::default());
+        assert!(nics.plug("nic0", &nic, FunctionId(0)));
+        left.database.set_devices(Box::new(nics));
+        for (direction, way, spi) in
+            [(Direction::Out, Way::Right, FIRST_SPI), (Direction::In, Way::Left, FIRST_SPI + 1)]
+        {
+            let offload = Some(Offload { kind, device: "nic0".to_owned(), direction });
+            left.add_sa(SaConfig { offload: offload.clone(), ..wrapping.sa(way, spi) });
+            right.add_sa(wrapping.sa(way, spi));
+            let offload = offload.filter(|_| kind == OffloadKind::Packet);
+            let policy = Policy { offload, ..wrapping.policy(direction, way) };
+            left.database.apply(left.now, |change| change.update_policy(policy)).unwrap();
+        }
+        let ((near_host, host), (near_wire, wire)) = (Ready::pair(), Ready::pair());
+        let other = Box::new(Memory::pair(1).0);
+        let events = Events::new(mpsc::channel().0, Poller::new().unwrap().waker());
+        let wires = Wire::new(near_wire, other, Vec::new());
+        let lane = Lane::new(near_host, wires, left.worker, events).unwrap().behind(nic);
+        Self { lane, host, wire, right, pool: Pool::new() }
+    }
+
+    /// Puts a packet into a port, and gives what comes out of another one turn later.
+    fn turn(&mut self, into: Side, packet: PacketBuf) -> Vec<PacketBuf> {
+        let (from, to) = match into {
+            Side::Host => (&mut self.host, &mut self.wire),
+            Side::Wire => (&mut self.wire, &mut self.host),
+        };
+        let mut batch: Batch = std::iter::once(packet).collect();
+        assert_eq!(from.transmit(&mut batch, &mut self.pool).packets, 1);
+        self.lane.turn().unwrap();
+        to.receive(&mut self.pool, &mut batch).unwrap();
+        batch.drain().collect()
+    }
+}
+
+/// Where a packet comes from.
+enum Side {
+    Host,
+    Wire,
+}
+
+fn there() -> PacketBuf {
+    packets::udp("10.1.0.1:7", "10.2.0.1:9", BYTES)
+}
+
+fn back() -> PacketBuf {
+    packets::udp("10.2.0.1:9", "10.1.0.1:7", BYTES)
+}
+
+#[test]
+fn what_is_handed_over_leaves_encrypted_and_what_comes_back_is_let_in() {
+    for kind in [OffloadKind::Packet, OffloadKind::Crypto] {
+        let mut site = Site::new(kind);
+        for _ in 0..3 {
+            let sealed = site.turn(Side::Host, there());
+            assert_eq!(sealed.len(), 1, "{kind:?}");
+            assert!(!sealed[0].bytes().windows(BYTES.len()).any(|bytes| bytes == BYTES));
+            let opened = site.right.inbound(sealed);
+            assert_eq!(opened[0].bytes(), there().bytes());
+            let sealed = site.right.outbound(vec![back()]).0.remove(0);
+            let payload = sealed.bytes().to_vec();
+            let opened = site.turn(Side::Wire, PacketBuf::from_slice(&payload));
+            assert_eq!(opened[0].bytes(), back().bytes());
+        }
+        assert!(site.turn(Side::Wire, back()).is_empty(), "plain");
+        assert_eq!(site.lane.worker().drops().of(DropReason::InDeviceUnmarked) > 0, {
+            kind == OffloadKind::Packet
+        });
+    }
+}
+
+#[test]
+fn without_a_device_nothing_is_sent_that_is_for_one() {
+    let mut site = Site::new(OffloadKind::Packet);
+    site.lane.device = None;
+    assert!(site.turn(Side::Host, there()).is_empty());
+    assert_eq!(site.lane.worker().drops().of(DropReason::PortRefused), 1);
+}
