@@ -1,7 +1,5 @@
 //! `uxfrm bench inline`, very short. Needs root and `/dev/net/tun`; without them it says `not run: REASON`, and fails where `CI=true`.
 
-#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
-
 use std::process::Command;
 
 use serde_json::Value;
