@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use uxfrm_packet::Version;
+use uxfrm_packet::{Version, ipv6};
 
 pub(crate) use cache::{Account, BundleCache, Giving, Resolution};
 
@@ -20,7 +20,7 @@ use crate::sa::usage::Lifecycle;
 use crate::spd::policy::MAX_TEMPLATES;
 use crate::{
     Attachment, DropReason, Family, FlowKey, Level, Mark, Mode, Moment, OutboundQuery, PolicyEntry,
-    PolicyFlags, Sa, SaId, Settings, Snapshot, Spi, Template, Wanted, WireHeaders, pmtu,
+    PolicyFlags, Sa, SaId, Settings, Snapshot, Spi, Template, Wanted, WireHeaders,
 };
 
 /// SAs around one packet at the most: those of a sub policy and of a main one.
@@ -146,7 +146,7 @@ impl Bundle {
     pub(crate) fn limit(&self, version: Version) -> usize {
         match version {
             Version::V4 => self.inner_mtu,
-            Version::V6 => self.inner_mtu.max(pmtu::IPV6_LEAST),
+            Version::V6 => self.inner_mtu.max(ipv6::LEAST_MTU),
         }
     }
 

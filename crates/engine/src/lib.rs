@@ -48,6 +48,7 @@ pub use handover::{
 pub use id::{Cpu, IfId, Mark, PolicyIndex, Priority, Reqid, Spi};
 pub use lifetime::{Budget, Limits};
 pub use moment::Moment;
+pub use pmtu::ErrorBudget;
 pub use prefix::{Family, Prefix, PrefixError};
 pub use sa::config::{
     Direction, Mode, Offload, OffloadKind, ReplayConfig, SaConfig, SaExtraFlags, SaFlags, SaId,

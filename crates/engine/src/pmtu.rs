@@ -5,18 +5,11 @@
 
 use std::net::IpAddr;
 
-use uxfrm_packet::checksum::Sum;
-use uxfrm_packet::icmp::{self, Icmp, IcmpHeader};
-use uxfrm_packet::icmpv6::{self, Icmpv6, Icmpv6Header};
-use uxfrm_packet::ipv4::{self, Ipv4Header};
-use uxfrm_packet::ipv6::{self, Ipv6Header};
-use uxfrm_packet::{Fragment, IpPacket, PacketBuf, Pool, Protocol, SizeClass};
-use zerocopy::{FromBytes, IntoBytes};
+use uxfrm_packet::icmp::IcmpHeader;
+use uxfrm_packet::icmpv6::Icmpv6Header;
+use uxfrm_packet::{IpPacket, PacketBuf, Pool, answer, ipv6};
 
 use crate::Moment;
-
-/// No IPv6 link is narrower (RFC 8200 §5).
-pub(crate) const IPV6_LEAST: usize = 1280;
 
 /// The most that one SA takes in, when what it puts out may be `mtu` bytes long.
 ///
@@ -29,7 +22,7 @@ pub(crate) const fn inner_mtu(mtu: usize, around: usize, outside: usize, align: 
 
 /// How many ICMP errors may still be sent: a bucket of tokens, filled as time passes.
 #[derive(Debug)]
-pub(crate) struct ErrorBudget {
+pub struct ErrorBudget {
     tokens: u64,
     filled: Moment,
 }
@@ -40,12 +33,15 @@ const BURST: u64 = 50;
 const PER_TOKEN: u64 = 1_000_000;
 
 impl ErrorBudget {
-    pub(crate) const fn new() -> Self {
+    /// A full bucket: `net.ipv4.icmp_msgs_burst` messages.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "whoever rations says so")]
+    pub const fn new() -> Self {
         Self { tokens: BURST, filled: Moment(0) }
     }
 
     /// Takes one token, if there is one.
-    pub(crate) fn take(&mut self, now: Moment) -> bool {
+    pub fn take(&mut self, now: Moment) -> bool {
         let fresh = now.0.saturating_sub(self.filled.0) / PER_TOKEN;
         if fresh > 0 {
             self.tokens = self.tokens.saturating_add(fresh).min(BURST);
@@ -70,80 +66,23 @@ pub(crate) fn too_big(
     mtu: usize,
     pool: &mut Pool,
 ) -> Option<PacketBuf> {
-    if !may_be_answered(ip, packet.bytes()) {
+    if !answer::is_due(ip, packet.bytes()) {
         return None;
     }
     let mut answer = match (ip.destination, ip.source) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
-            about_ipv4(packet.bytes(), Ipv4Header::new(from, to, Protocol::ICMP, 0), mtu, pool)?
+            let head = IcmpHeader::fragmentation_needed(mtu);
+            answer::over_ipv4(head, packet.bytes(), (from, to), pool)?
         }
         (IpAddr::V6(from), IpAddr::V6(to)) => {
-            let mtu = u32::try_from(mtu.max(IPV6_LEAST)).unwrap_or(u32::MAX);
-            about_ipv6(packet.bytes(), Ipv6Header::new(from, to, Protocol::ICMPV6, 0), mtu, pool)?
+            let mtu = u32::try_from(mtu.max(ipv6::LEAST_MTU)).unwrap_or(u32::MAX);
+            let head = Icmpv6Header::packet_too_big(mtu);
+            answer::over_ipv6(head, packet.bytes(), (from, to), pool)?
         }
         (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return None,
     };
     answer.if_id = packet.if_id;
-    Some(answer)
-}
-
-fn may_be_answered(ip: &IpPacket, bytes: &[u8]) -> bool {
-    let error = match ip.protocol {
-        Protocol::ICMP => Icmp::parse(ip.upper(bytes)).is_ok_and(|icmp| icmp.header.is_error()),
-        Protocol::ICMPV6 => Icmpv6::parse(ip.upper(bytes)).is_ok_and(|icmp| icmp.header.is_error()),
-        Protocol(_) => false,
-    };
-    let later = matches!(ip.fragment, Fragment::Later { .. });
-    let single = !ip.source.is_unspecified() && !ip.source.is_multicast();
-    // The answer comes from the destination, so it must be one that can send (RFC 1122 §3.2.2).
-    let to_one = !ip.destination.is_multicast();
-    !error && !later && single && to_one
-}
-
-/// As much of the packet as fits into 576 bytes (RFC 1812 §4.3.2.3).
-fn about_ipv4(
-    about: &[u8],
-    mut header: Ipv4Header,
-    mtu: u16,
-    pool: &mut Pool,
-) -> Option<PacketBuf> {
-    const HEADERS: usize = ipv4::HEADER_LEN + icmp::HEADER_LEN;
-    let quote = &about[..about.len().min(576 - HEADERS)];
-    let mut answer = pool.take(SizeClass::Packet);
-    let bytes = answer.append(HEADERS + quote.len())?;
-    header.total_len = u16::try_from(bytes.len()).ok()?.into();
-    header.tos = 0xc0;
-    header.fill_checksum();
-    let (network, message) = bytes.split_at_mut(ipv4::HEADER_LEN);
-    network.copy_from_slice(header.as_bytes());
-    message[..icmp::HEADER_LEN].copy_from_slice(IcmpHeader::fragmentation_needed(mtu).as_bytes());
-    message[icmp::HEADER_LEN..].copy_from_slice(quote);
-    let checksum = Sum::of(message).checksum();
-    IcmpHeader::mut_from_prefix(message).ok()?.0.checksum = checksum.into();
-    Some(answer)
-}
-
-/// As much of the packet as fits into 1280 bytes (RFC 4443 §2.4 c).
-fn about_ipv6(
-    about: &[u8],
-    mut header: Ipv6Header,
-    mtu: u32,
-    pool: &mut Pool,
-) -> Option<PacketBuf> {
-    const HEADERS: usize = ipv6::HEADER_LEN + icmpv6::HEADER_LEN;
-    let quote = &about[..about.len().min(IPV6_LEAST - HEADERS)];
-    let mut answer = pool.take(SizeClass::Packet);
-    let bytes = answer.append(HEADERS + quote.len())?;
-    let (network, message) = bytes.split_at_mut(ipv6::HEADER_LEN);
-    let len = u16::try_from(message.len()).ok()?;
-    header.payload_len = len.into();
-    network.copy_from_slice(header.as_bytes());
-    message[..icmpv6::HEADER_LEN].copy_from_slice(Icmpv6Header::packet_too_big(mtu).as_bytes());
-    message[icmpv6::HEADER_LEN..].copy_from_slice(quote);
-    let (from, to) = (header.source().into(), header.destination().into());
-    let sum = Sum::of_pseudo(from, to, Protocol::ICMPV6, len.into()).plus_bytes(message);
-    Icmpv6Header::mut_from_prefix(message).ok()?.0.checksum = sum.checksum().into();
     Some(answer)
 }
 

@@ -10,6 +10,9 @@ use crate::{Ecn, ParseError, Protocol};
 /// Bytes of the fixed header.
 pub const HEADER_LEN: usize = 40;
 
+/// No link is narrower (RFC 8200 §5).
+pub const LEAST_MTU: usize = 1280;
+
 /// Extension headers that are walked; RFC 8200 §4.1 knows at most 6 before the upper layer that are not ESP or AH.
 pub const MAX_EXTENSIONS: usize = 8;
 

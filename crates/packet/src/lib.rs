@@ -52,6 +52,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod answer;
 pub mod checksum;
 pub mod coalesce;
 pub mod error;

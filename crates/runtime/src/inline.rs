@@ -33,7 +33,7 @@ use std::{
     time::Duration,
 };
 
-use uxfrm_engine::{Cut, DropReason, Moment, Output, Worker, split};
+use uxfrm_engine::{Cut, DropReason, ErrorBudget, Moment, Output, Worker, split};
 use uxfrm_io::{
     FramePort, Frames, Port, Transmitted, clock,
     poll::{Poller, Ready, Waker},
@@ -48,7 +48,7 @@ use uxfrm_packet::{
 
 use self::{
     router::{Claim, claim, claim_on_wire, is_link_local, take_hop, train},
-    trouble::{Budget, Trouble},
+    trouble::Trouble,
     waiting::{Stage, Waiting},
     ways::{Way, Ways},
 };
@@ -102,7 +102,7 @@ pub struct InlineLane {
     frames: [Frames; 2],
     ways: Ways,
     waiting: Waiting,
-    budget: Budget,
+    budget: ErrorBudget,
     events: Events,
     /// Buffers that wait for states, for others to see.
     held: Arc<AtomicUsize>,
@@ -153,7 +153,7 @@ impl InlineLane {
             frames: [Frames::new(), Frames::new()],
             ways: Ways::new(guide, macs),
             waiting: Waiting::new(),
-            budget: Budget::new(),
+            budget: ErrorBudget::new(),
             events,
             held: Arc::default(),
             forgot: Moment(0),

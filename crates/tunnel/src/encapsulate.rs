@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 use uxfrm_packet::checksum::{self, Sum};
 use uxfrm_packet::ethernet::EtherType;
 use uxfrm_packet::gre::GreFields;
-use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Version};
+use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Version, ipv6};
 
 use crate::config::{
     Config, Field, FlowLabel, Framing, Kind, Octet, PathMtuDiscovery, RemoteOffload, SourcePort,
@@ -19,7 +19,7 @@ use crate::config::{
 };
 use crate::gue::{Gue, RemoteChecksum};
 use crate::outer::{UdpEnds, push};
-use crate::tunnel::{IPV4_LEAST, IPV6_LEAST, gre_len};
+use crate::tunnel::{IPV4_LEAST, gre_len};
 use crate::{DropReason, FlowHash, HashSeed, Message, Outer, Tunnel, ecn, gue, limit, nesting};
 
 /// What a tunnel's packets leave into.
@@ -181,13 +181,13 @@ impl Tunnel {
         let discovers = config.path_mtu == PathMtuDiscovery::On;
         match (config.kind.outer(), ip.version) {
             (Version::V6, inner) => {
-                let least = if inner == Version::V6 { IPV6_LEAST } else { IPV4_LEAST };
+                let least = if inner == Version::V6 { ipv6::LEAST_MTU } else { IPV4_LEAST };
                 let mtu = path.max(least);
                 if len > mtu { Err(too_big(mtu)) } else { Ok(true) }
             }
             // A path too narrow for IPv6 has to carry 1280 bytes all the same: in fragments.
             (Version::V4, Version::V6) if config.kind == Kind::Sit => {
-                let mtu = path.max(IPV6_LEAST);
+                let mtu = path.max(ipv6::LEAST_MTU);
                 if discovers && len > mtu {
                     Err(too_big(mtu))
                 } else {
@@ -198,7 +198,7 @@ impl Tunnel {
                 let mtu = if discovers { path } else { egress.device_mtu };
                 let told = match inner {
                     Version::V4 => ip.dont_fragment,
-                    Version::V6 => mtu >= IPV6_LEAST,
+                    Version::V6 => mtu >= ipv6::LEAST_MTU,
                 };
                 if told && len > mtu {
                     return Err(too_big(mtu));

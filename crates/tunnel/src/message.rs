@@ -1,17 +1,13 @@
 //! ICMP errors that tell a packet's sender what its tunnel could not do.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
-use uxfrm_packet::checksum::Sum;
 use uxfrm_packet::icmp::{self, IcmpHeader};
 use uxfrm_packet::icmpv6::{self, Icmpv6Header};
-use uxfrm_packet::ipv4::{self, Ipv4Header};
-use uxfrm_packet::ipv6::{self, Ipv6Header};
-use uxfrm_packet::{PacketBuf, Pool, Protocol, SizeClass};
-use zerocopy::{FromBytes, IntoBytes};
+use uxfrm_packet::{PacketBuf, Pool, answer, ipv6};
 
 use crate::quote::Quoted;
-use crate::tunnel::{IPV4_LEAST, IPV6_LEAST};
+use crate::tunnel::IPV4_LEAST;
 
 /// What a sender is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,86 +44,46 @@ impl Message {
             return None;
         }
         match (quoted.destination, quoted.source) {
-            (IpAddr::V4(from), IpAddr::V4(to)) => self.over_ipv4(about, from, to, pool),
-            (IpAddr::V6(from), IpAddr::V6(to)) => self.over_ipv6(about, from, to, pool),
+            (IpAddr::V4(from), IpAddr::V4(to)) => {
+                answer::over_ipv4(self.over_ipv4()?, about, (from, to), pool)
+            }
+            (IpAddr::V6(from), IpAddr::V6(to)) => {
+                answer::over_ipv6(self.over_ipv6(), about, (from, to), pool)
+            }
             (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => None,
         }
     }
 
-    /// As much of the packet as fits into 576 bytes (RFC 1812 §4.3.2.3).
-    fn over_ipv4(
-        self,
-        about: &[u8],
-        from: Ipv4Addr,
-        to: Ipv4Addr,
-        pool: &mut Pool,
-    ) -> Option<PacketBuf> {
-        const HEADERS: usize = ipv4::HEADER_LEN + icmp::HEADER_LEN;
-        let head = match self {
+    fn over_ipv4(self) -> Option<IcmpHeader> {
+        match self {
             Self::TooBig { mtu } => {
                 let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
-                IcmpHeader::fragmentation_needed(mtu.max(u16::try_from(IPV4_LEAST).unwrap_or(0)))
+                let least = u16::try_from(IPV4_LEAST).unwrap_or(0);
+                Some(IcmpHeader::fragmentation_needed(mtu.max(least)))
             }
-            Self::Unreachable => IcmpHeader {
+            Self::Unreachable => Some(IcmpHeader {
                 kind: icmp::UNREACHABLE,
                 code: HOST_UNREACHABLE,
                 checksum: 0.into(),
                 rest: [0; 4],
-            },
-            Self::ParameterProblem { .. } => return None,
-        };
-        let quote = &about[..about.len().min(576 - HEADERS)];
-        let mut answer = pool.take(SizeClass::Packet);
-        let message = answer.append(icmp::HEADER_LEN + quote.len())?;
-        message[..icmp::HEADER_LEN].copy_from_slice(head.as_bytes());
-        message[icmp::HEADER_LEN..].copy_from_slice(quote);
-        let checksum = Sum::of(message).checksum();
-        IcmpHeader::mut_from_prefix(message).ok()?.0.checksum = checksum.into();
-        let len = u16::try_from(answer.len() + ipv4::HEADER_LEN).ok()?;
-        let mut header = Ipv4Header::new(from, to, Protocol::ICMP, len);
-        header.tos = 0xc0;
-        header.fill_checksum();
-        answer.push(ipv4::HEADER_LEN)?.copy_from_slice(header.as_bytes());
-        Some(answer)
+            }),
+            Self::ParameterProblem { .. } => None,
+        }
     }
 
-    /// As much of the packet as fits into 1280 bytes (RFC 4443 §2.4 c).
-    fn over_ipv6(
-        self,
-        about: &[u8],
-        from: Ipv6Addr,
-        to: Ipv6Addr,
-        pool: &mut Pool,
-    ) -> Option<PacketBuf> {
-        const HEADERS: usize = ipv6::HEADER_LEN + icmpv6::HEADER_LEN;
-        let head = match self {
-            Self::TooBig { mtu } => {
-                Icmpv6Header::packet_too_big(mtu.max(u32::try_from(IPV6_LEAST).unwrap_or(0)))
-            }
-            Self::Unreachable => Icmpv6Header {
-                kind: icmpv6::UNREACHABLE,
-                code: ADDRESS_UNREACHABLE,
-                checksum: 0.into(),
-                rest: 0.into(),
-            },
-            Self::ParameterProblem { pointer } => Icmpv6Header {
-                kind: icmpv6::PARAMETER_PROBLEM,
-                code: 0,
-                checksum: 0.into(),
-                rest: pointer.into(),
-            },
+    fn over_ipv6(self) -> Icmpv6Header {
+        let of = |kind, code, rest: u32| Icmpv6Header {
+            kind,
+            code,
+            checksum: 0.into(),
+            rest: rest.into(),
         };
-        let quote = &about[..about.len().min(IPV6_LEAST - HEADERS)];
-        let mut answer = pool.take(SizeClass::Packet);
-        let message = answer.append(icmpv6::HEADER_LEN + quote.len())?;
-        message[..icmpv6::HEADER_LEN].copy_from_slice(head.as_bytes());
-        message[icmpv6::HEADER_LEN..].copy_from_slice(quote);
-        let len = u16::try_from(message.len()).ok()?;
-        let sum = Sum::of_pseudo(from.into(), to.into(), Protocol::ICMPV6, len.into());
-        let checksum = sum.plus_bytes(message).checksum();
-        Icmpv6Header::mut_from_prefix(message).ok()?.0.checksum = checksum.into();
-        let header = Ipv6Header::new(from, to, Protocol::ICMPV6, len);
-        answer.push(ipv6::HEADER_LEN)?.copy_from_slice(header.as_bytes());
-        Some(answer)
+        match self {
+            Self::TooBig { mtu } => {
+                Icmpv6Header::packet_too_big(mtu.max(u32::try_from(ipv6::LEAST_MTU).unwrap_or(0)))
+            }
+            Self::Unreachable => of(icmpv6::UNREACHABLE, ADDRESS_UNREACHABLE, 0),
+            Self::ParameterProblem { pointer } => of(icmpv6::PARAMETER_PROBLEM, 0, pointer),
+        }
     }
 }

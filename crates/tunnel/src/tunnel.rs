@@ -69,7 +69,7 @@ impl Tunnel {
     pub fn device_mtu(&self, path_mtu: usize) -> usize {
         let least = match self.config.kind.outer() {
             Version::V4 => IPV4_LEAST,
-            Version::V6 => IPV6_LEAST,
+            Version::V6 => ipv6::LEAST_MTU,
         };
         path_mtu.saturating_sub(self.overhead).max(least)
     }
@@ -91,8 +91,6 @@ impl Tunnel {
 
 /// `IPV4_MIN_MTU`.
 pub(crate) const IPV4_LEAST: usize = 68;
-/// No IPv6 link is narrower (RFC 8200 §5).
-pub(crate) const IPV6_LEAST: usize = 1280;
 
 fn check(config: &Config) -> Result<(), Error> {
     let is_version = |address: IpAddr| match config.kind.outer() {
