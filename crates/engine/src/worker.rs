@@ -254,18 +254,8 @@ impl Worker {
         out: &mut Output,
         watch: &mut impl Watch,
     ) {
-        let snapshot = self.snapshots.load();
-        meet_host(snapshot, &mut self.host, &mut self.settings);
-        let mut bench = Bench {
-            settings: &self.settings,
-            snapshot,
-            crypter: &mut self.crypter,
-            drops: &self.drops,
-            now,
-            pool,
-            out,
-        };
-        self.outbound.run(batch, &mut bench, watch);
+        let (mut bench, outbound, _) = self.bench(now, pool, out);
+        outbound.run(batch, &mut bench, watch);
     }
 
     /// Takes packets from the network, checks and opens them, and puts what the policies let pass into `out.host`.
@@ -284,18 +274,8 @@ impl Worker {
         out: &mut Output,
         watch: &mut impl Watch,
     ) {
-        let snapshot = self.snapshots.load();
-        meet_host(snapshot, &mut self.host, &mut self.settings);
-        let mut bench = Bench {
-            settings: &self.settings,
-            snapshot,
-            crypter: &mut self.crypter,
-            drops: &self.drops,
-            now,
-            pool,
-            out,
-        };
-        self.inbound.run(batch, &mut bench, watch);
+        let (mut bench, _, inbound) = self.bench(now, pool, out);
+        inbound.run(batch, &mut bench, watch);
     }
 
     /// As [`Worker::inbound`], of what a device received: packets that it decrypted, each with its mark, and all others. `received` is empty
@@ -307,18 +287,8 @@ impl Worker {
         pool: &mut Pool,
         out: &mut Output,
     ) {
-        let snapshot = self.snapshots.load();
-        meet_host(snapshot, &mut self.host, &mut self.settings);
-        let mut bench = Bench {
-            settings: &self.settings,
-            snapshot,
-            crypter: &mut self.crypter,
-            drops: &self.drops,
-            now,
-            pool,
-            out,
-        };
-        self.inbound.run_marked(received, &mut bench);
+        let (mut bench, _, inbound) = self.bench(now, pool, out);
+        inbound.run_marked(received, &mut bench);
     }
 
     /// Lets go of states that are no longer in the snapshot, and of their keys. Every batch does; a worker without traffic is to
@@ -370,6 +340,20 @@ impl Worker {
     #[must_use]
     pub fn inward(&self) -> Traffic {
         self.inbound.traffic
+    }
+
+    /// What a batch needs, of the newest snapshot; and who works with it.
+    #[inline]
+    fn bench<'a>(
+        &'a mut self,
+        now: Moment,
+        pool: &'a mut Pool,
+        out: &'a mut Output,
+    ) -> (Bench<'a>, &'a mut Outbound, &'a mut Inbound) {
+        let snapshot = self.snapshots.load();
+        meet_host(snapshot, &mut self.host, &mut self.settings);
+        let Self { settings, crypter, drops, outbound, inbound, .. } = self;
+        (Bench { settings, snapshot, crypter, drops, now, pool, out }, outbound, inbound)
     }
 }
 
