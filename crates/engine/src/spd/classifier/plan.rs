@@ -32,6 +32,8 @@ const SAMPLE: usize = 2048;
 const INNER: std::ops::Range<usize> = 1024..32_768;
 const WIDE: usize = 64;
 const COPY: usize = 30;
+/// Of the largest window.
+const MOST_PARTS: usize = 512;
 /// Following a cut; and one more way to go, which is not foreseen.
 const HOP: usize = 10;
 const WAY: usize = 20;
@@ -43,9 +45,10 @@ pub(crate) fn plan<W: Words>(rules: &[Rule<W>]) -> Plan {
     }
     let stay = if rules.len() <= MANY { flat::<W>(rules.len()) } else { usize::MAX };
     let sample: Vec<&Rule<W>> = rules.iter().step_by(rules.len().div_ceil(SAMPLE)).collect();
+    let mut counts = [0; MOST_PARTS];
     let cut = windows(&sample)
         .into_iter()
-        .filter_map(|window| Some((cut_cost(&sample, rules.len(), window)?, window)))
+        .filter_map(|window| Some((cut_cost(&sample, rules.len(), window, &mut counts)?, window)))
         .min_by_key(|(cost, _)| *cost);
     match cut {
         Some((cost, window)) if cost < stay => Plan::Cut(window),
@@ -72,10 +75,15 @@ fn unknown<W: Words>(policies: usize) -> usize {
     }
 }
 
-/// None when it does not tell any apart.
-fn cut_cost<W: Words>(sample: &[&Rule<W>], policies: usize, window: Window) -> Option<usize> {
-    let mut parts = [0_usize; 512];
-    let parts = &mut parts[..window.parts()];
+/// None when it does not tell any apart. `counts` may have anything in it.
+fn cut_cost<W: Words>(
+    sample: &[&Rule<W>],
+    policies: usize,
+    window: Window,
+    counts: &mut [usize; MOST_PARTS],
+) -> Option<usize> {
+    let parts = &mut counts[..window.parts()];
+    parts.fill(0);
     let mut rest = 0;
     for rule in sample {
         match window.part_of(&rule.value, &rule.mask) {
