@@ -10,7 +10,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 
 /// A crate uses only crates of the layers before its own.
 const LAYERS: &[&[&str]] = &[
-    &["uxfrm-packet"],
+    &["uxfrm-packet", "uxfrm-control"],
     &["uxfrm-crypto"],
     &["uxfrm-engine"],
     &["uxfrm-tunnel", "uxfrm-offload", "uxfrm-netlink"],
@@ -33,8 +33,10 @@ const RUNTIME: &str = "uxfrm-runtime";
 const TESTKIT: &str = "uxfrm-testkit";
 const ENGINE: &str = "uxfrm-engine";
 
-/// Stands alone: a library for other programs' processes. [`CLI`]'s tests have it built to preload it.
+/// Stands alone: a library for other programs' processes. It and the gateway agree on [`CONTROL`]. [`CLI`]'s tests have it built to preload
+/// it.
 const REDIRECT: &str = "uxfrm-redirect";
+const CONTROL: &str = "uxfrm-control";
 const CLI: &str = "uxfrm";
 
 /// What the source of a sans-IO crate may not say outside its tests.
@@ -98,6 +100,7 @@ fn the_check_sees_an_arrow_upwards() {
     assert!(!may_use("uxfrm-netlink", "uxfrm-tunnel", DependencyKind::Normal));
     assert!(may_use("uxfrm-engine", TESTKIT, DependencyKind::Development));
     assert!(may_use(CLI, REDIRECT, DependencyKind::Development));
+    assert!(may_use(REDIRECT, CONTROL, DependencyKind::Normal));
     assert!(may_use("uxfrm", IO, DependencyKind::Normal));
 }
 
@@ -129,6 +132,7 @@ fn may_use(user: &str, used: &str, kind: DependencyKind) -> bool {
     match (user, used) {
         (_, TESTKIT) => kind == DependencyKind::Development && has_a_place(user),
         (CLI, REDIRECT) => kind == DependencyKind::Development,
+        (REDIRECT, _) => used == CONTROL,
         (IO, _) => used == PACKET,
         (_, IO) => layer(user) >= layer(RUNTIME),
         (TESTKIT, _) => layer(used).is_some() && layer(used) <= layer(ENGINE),

@@ -6,12 +6,12 @@
 //! rounds; all of a round are committed together, and only then answered. Who does not read loses messages and is told so (`ENOBUFS`, as `net/netlink/af_netlink.c: netlink_overrun` does).
 
 mod client;
-pub(crate) mod greeting;
 mod listener;
 mod protocol;
 mod reach;
 mod refusal;
 mod rhythm;
+mod stay;
 mod xfrm;
 
 use std::{
@@ -33,12 +33,12 @@ use nix::{
 use zeroize::Zeroize as _;
 
 use client::Client;
-pub(crate) use greeting::Dialect;
-use greeting::Greeting;
 use listener::{Accepted, Listener};
 pub(crate) use protocol::{ClientId, Identity, Outbox, Protocol};
 pub use reach::{Spoken, connect, reach, speak};
 use rhythm::Rhythm;
+pub(crate) use uxfrm_control::greeting::Dialect;
+use uxfrm_control::greeting::Greeting;
 pub(crate) use xfrm::{Serving, Xfrm};
 
 /// Bytes of the largest datagram that is taken: what a socket's default buffer lets through.
@@ -58,9 +58,6 @@ const BUDGET: Duration = Duration::from_millis(5);
 
 /// The longest that requests are gathered for one commit that waits for the disk: one sync for as many as there are.
 const GATHERING: Duration = Duration::from_millis(25);
-
-/// Rounds for one client that asks again at once, before others are looked for.
-const STAY: usize = 32;
 
 /// Connections of users that may not use the gateway, which are told so and no more; others of theirs are closed.
 const REFUSED: usize = 32;
@@ -145,7 +142,7 @@ impl Control {
                 return Ok(());
             }
             match quick {
-                Some(client) => self.stay_with(client, protocol),
+                Some(client) => self.stay_with(client, begun, protocol),
                 // Nobody else was ready: should somebody be by now, the descriptor says so.
                 None if count == 1 => return Ok(()),
                 None => {}
@@ -170,29 +167,6 @@ impl Control {
         Ok(count)
     }
 
-    /// Serves one client for as long as its next request comes at once. A request that had been there already may be one of many.
-    fn stay_with(&mut self, id: ClientId, protocol: &mut impl Protocol) {
-        for _ in 0..STAY {
-            let answered = Instant::now();
-            let mut most = TURN;
-            loop {
-                if self.hear(id, most, protocol) == Presence::Gone {
-                    return self.dismiss(id, protocol);
-                }
-                if !self.heard.is_empty() {
-                    break;
-                }
-                if answered.elapsed() >= rhythm::PATIENCE {
-                    return self.rhythm.tire();
-                }
-                most = 1;
-            }
-            if self.end_round(Instant::now(), protocol) != Some(id) {
-                return;
-            }
-        }
-    }
-
     /// Sends what nobody asked for: the events of the gateway.
     pub(crate) fn publish(&mut self, fill: impl FnOnce(&mut Outbox)) {
         fill(&mut self.outbox);
@@ -207,6 +181,7 @@ impl Control {
         }
         protocol.commit();
         self.post();
+        protocol.catch_up();
         let mut heard = std::mem::take(&mut self.heard);
         for id in &heard {
             if self.client(*id).is_some_and(Client::is_idle) {

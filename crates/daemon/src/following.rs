@@ -2,7 +2,7 @@
 //! numbers written down, routes and guard made to follow the policies.
 //!
 //! ```text
-//!   request ─► databases ─► attend: routes, guard ─► … ─► commit: journal to the disk, numbers, workers ─► answers
+//!   request ─► databases ─► attend: routes, guard ─► … ─► commit: journal to the disk, numbers, workers ─► answers ─► catch up
 //!                              │ fails                       once for all requests of a round
 //!                              └─► undone, refused
 //! ```
@@ -117,6 +117,14 @@ impl Following {
         let result = self.reservations.commit();
         self.note(result);
         database.publish();
+    }
+
+    /// Does what could wait until the answers were out.
+    pub(crate) fn catch_up(&mut self) {
+        if let Err(error) = self.routes.catch_up() {
+            tracing::error!(%error, "routes don't follow the policies");
+            self.is_behind = true;
+        }
     }
 
     /// Whether states were added since the last time.

@@ -6,7 +6,8 @@
 //! start clears what an earlier run left behind; an orderly end removes everything.
 //!
 //! Many policies may lead to one destination, so each destination counts its policies, and a policy that comes or goes costs the same
-//! however many there are.
+//! however many there are. One that blocks is in force as soon as the route beneath is there: that to the TUN, where its packets
+//! are counted, may come a moment later ([`HostRoutes::catch_up`]).
 
 use std::{
     collections::{BTreeMap, HashMap, hash_map},
@@ -45,6 +46,8 @@ pub(crate) struct HostRoutes {
     news: bool,
     /// Whether the TUN is up, so that routes to it are there.
     is_up: bool,
+    /// Routes to the TUN that are still to come.
+    later: Vec<RouteChange>,
 }
 
 /// Where a route leads, and to how many leading bits of it.
@@ -80,6 +83,7 @@ impl HostRoutes {
             mtu: u32::MAX,
             news: true,
             is_up: true,
+            later: Vec::new(),
         };
         for version in [Version::V4, Version::V6] {
             routes.rtnetlink.add_rule(&routes.rule(version))?;
@@ -93,6 +97,7 @@ impl HostRoutes {
     /// The kernel's about the first route that it does not take; all others are as they should be.
     pub(crate) fn follow(&mut self, spd: &Spd) -> Result<(), rtnetlink::Error> {
         self.own = addresses(&mut self.rtnetlink)?;
+        self.later.clear();
         self.peers.clear();
         (self.mtu, self.news) = (u32::MAX, true);
         self.destinations.values_mut().for_each(|users| *users = Users::default());
@@ -100,7 +105,8 @@ impl HostRoutes {
             self.count_in(entry);
         }
         let all: Vec<_> = self.destinations.keys().copied().collect();
-        self.install(&all)
+        self.install(&all)?;
+        self.catch_up()
     }
 
     /// Lets the routes follow policies that came or went.
@@ -108,14 +114,31 @@ impl HostRoutes {
     /// # Errors
     /// As [`HostRoutes::follow`].
     pub(crate) fn change(&mut self, changes: &[PolicyChange]) -> Result<(), rtnetlink::Error> {
+        self.catch_up()?;
         let mut touched = Vec::new();
+        let mut blocks = true;
         for change in changes {
+            let (PolicyChange::Added(entry) | PolicyChange::Removed(entry)) = change;
+            blocks &= entry.action() == Action::Block;
             touched.extend(match change {
                 PolicyChange::Added(entry) => self.count_in(entry),
                 PolicyChange::Removed(entry) => self.count_out(entry),
             });
         }
-        self.install(&touched)
+        self.install(&touched)?;
+        if blocks { Ok(()) } else { self.catch_up() }
+    }
+
+    /// Makes the routes to the TUN that [`HostRoutes::change`] has left for later.
+    ///
+    /// # Errors
+    /// As [`HostRoutes::follow`].
+    pub(crate) fn catch_up(&mut self) -> Result<(), rtnetlink::Error> {
+        if self.later.is_empty() {
+            return Ok(());
+        }
+        let later = std::mem::take(&mut self.later);
+        self.change_routes(&later)
     }
 
     /// The TUN's index.
@@ -212,7 +235,7 @@ impl HostRoutes {
         Some(destination)
     }
 
-    /// Makes the kernel's routes to some destinations those that are wanted.
+    /// Makes the kernel's routes to some destinations those that are wanted, but for new ones to the TUN.
     fn install(&mut self, destinations: &[Destination]) -> Result<(), rtnetlink::Error> {
         let mut changes = Vec::new();
         for destination in destinations {
@@ -228,16 +251,22 @@ impl HostRoutes {
                 }
                 Some(source) if users.get().installed != Some(source) => {
                     users.get_mut().installed = Some(source);
-                    changes.extend([beneath, to_tun].map(RouteChange::Put));
+                    changes.push(RouteChange::Put(beneath));
+                    self.later.push(RouteChange::Put(to_tun));
                 }
                 Some(_) => {}
             }
         }
-        let result = self.rtnetlink.change_routes(&changes);
+        self.change_routes(&changes)
+    }
+
+    fn change_routes(&mut self, changes: &[RouteChange]) -> Result<(), rtnetlink::Error> {
+        let result = self.rtnetlink.change_routes(changes);
         if result.is_err() {
             // Which of them are there is asked of the kernel by trying again.
-            for destination in destinations {
-                if let Some(users) = self.destinations.get_mut(destination) {
+            for RouteChange::Put(route) | RouteChange::Delete(route) in changes {
+                let destination = (route.destination.address(), route.destination.length());
+                if let Some(users) = self.destinations.get_mut(&destination) {
                     users.installed = None;
                 }
             }

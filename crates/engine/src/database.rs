@@ -154,6 +154,11 @@ impl Database {
         }
     }
 
+    /// Makes ready for a change of policies that is expected at once, so that it takes less time when it comes.
+    pub fn prepare(&mut self) {
+        self.spare.part(&mut self.next.spd);
+    }
+
     /// Makes any number of changes and publishes once, if there was one. Each change that fails leaves all as it was; those before it stand.
     pub fn apply<R>(&mut self, now: Moment, changes: impl FnOnce(&mut Change<'_>) -> R) -> R {
         let mut change = Change { database: self, now, changed: false };

@@ -20,6 +20,7 @@
 //! | [`poll`], [`signal`] | waiting for ports, other threads and signals |
 //! | [`fence`] | the kernel's IPsec kept out of reach of programs that uxfrm runs |
 //! | [`clock`], [`random`], [`affinity`], [`dump`] | time, seeds, pinned threads, keys kept out of core dumps |
+//! | [`shared_page`] | memory that another process maps as well |
 //! | [`huge_pages`] | the program's allocator: large tables in huge pages |
 
 pub mod affinity;
@@ -46,6 +47,7 @@ pub mod port;
 pub mod random;
 pub mod raw;
 pub mod rtnetlink;
+pub mod shared_page;
 pub mod signal;
 mod socket;
 pub mod spread;

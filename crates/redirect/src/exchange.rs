@@ -15,6 +15,14 @@ const NLM_F_ECHO: u16 = 8;
 /// FLUSHSA, FLUSHPOLICY.
 const PLAIN: [u16; 8] = [0x10, 0x11, 0x13, 0x14, 0x19, 0x1a, 0x1c, 0x1d];
 
+/// Those of them that have keys.
+const SECRET: [u16; 2] = [0x10, 0x1a];
+
+/// Whether a request has no keys.
+pub(crate) fn is_public(header: [u8; REQUEST]) -> bool {
+    !SECRET.contains(&half(&header, 4))
+}
+
 /// The number of a request that one datagram answers, the one that [`answers`] knows; `None` when more may come, or nothing. `length`
 /// is the datagram's.
 pub(crate) fn request(header: [u8; REQUEST], length: usize) -> Option<u32> {

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use libc::{c_char, c_int, sockaddr_un, socklen_t};
 
 use crate::errno;
-use crate::greeting::{Greeting, Kind, LENGTH, NAME};
 use crate::next;
 use crate::table::{self, Socket};
+use uxfrm_control::greeting::{Greeting, Kind, LENGTH, NAME};
 
 /// Another name of the gateway's socket than [`NAME`]: a path, or an abstract name behind `@`.
 const NAME_VARIABLE: &std::ffi::CStr = c"UXFRM_CONTROL";

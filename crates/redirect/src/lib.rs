@@ -3,9 +3,9 @@
 //! | what the program does | what happens |
 //! | --- | --- |
 //! | `socket(AF_NETLINK, …, NETLINK_XFRM)` | a Unix seqpacket connection to the gateway of the current network namespace |
-//! | `bind`, `getsockname`, netlink options | kept here, told to the gateway in a [`greeting`] |
+//! | `bind`, `getsockname`, netlink options | kept here, told to the gateway in a [`greeting`](uxfrm_control::greeting) |
 //! | `send…`, `recv…` | the same messages byte for byte, with netlink's addresses made up |
-//! | `close` | where that makes no difference, the connection is kept for the program's next socket (`parking.rs`) |
+//! | `close` | where that makes no difference, the connection is kept for the program's next socket (`parking.rs`); who opens many shares a page with the gateway (`mailbox.rs`) |
 //! | `IP_XFRM_POLICY`, `IPV6_XFRM_POLICY` on any socket | `SO_MARK` with the gateway's mark: the socket's traffic passes it by |
 //! | `UDP_ENCAP` for ESP on any socket | nothing, and success: the kernel must not take the ESP |
 //! | `bind` of a UDP socket to port 4500, or another of the gateway's | a Unix socket on which the gateway hands IKE on |
@@ -29,7 +29,7 @@ pub mod ends;
 mod errno;
 mod exchange;
 mod gateway;
-pub mod greeting;
+mod mailbox;
 mod next;
 mod parking;
 mod patience;

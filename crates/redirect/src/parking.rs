@@ -9,12 +9,12 @@
 //! program can't tell a parked connection from none by what it calls here; a list of `/proc/self/fd` shows it.
 
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 use libc::c_int;
 
 use crate::table::{self, Identity, Socket};
-use crate::{errno, gateway, next};
+use crate::{errno, gateway, mailbox, next};
 
 /// Nothing is parked.
 const NONE: c_int = -1;
@@ -23,10 +23,12 @@ const HELD: c_int = -2;
 
 /// The descriptor that is parked.
 static PARKED: AtomicI32 = AtomicI32::new(NONE);
-/// The thread that parked it.
-static THREAD: AtomicU32 = AtomicU32::new(0);
+/// The thread that parked it, by what it has of its own.
+static THREAD: AtomicUsize = AtomicUsize::new(0);
 /// The options that the gateway knows of it. Its port is the process's number, and it has no groups.
 static OPTIONS: AtomicU32 = AtomicU32::new(0);
+/// Whether it has the process's page.
+static PAGED: AtomicBool = AtomicBool::new(false);
 
 /// This process's number, as long as it is known to the C library as a process.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
@@ -48,29 +50,42 @@ pub(crate) fn park(descriptor: c_int, socket: &Socket) -> bool {
     {
         return false;
     }
-    let Some(thread) = own_thread() else { return false };
-    if hold(NONE).is_none() {
+    if !is_own_thread() || hold(NONE).is_none() {
         return false;
     }
+    let is_paged = socket.is_paged();
     table::remove(descriptor);
-    THREAD.store(thread, Ordering::Relaxed);
+    THREAD.store(errno::place(), Ordering::Relaxed);
     OPTIONS.store(options, Ordering::Relaxed);
+    PAGED.store(is_paged, Ordering::Relaxed);
     PARKED.store(descriptor, Ordering::Release);
     true
 }
 
-/// Takes the connection that is parked, if it is the calling thread's and still there, and who the gateway takes it for.
-pub(crate) fn take() -> Option<(c_int, Identity)> {
+/// A connection that was parked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Parked {
+    pub(crate) descriptor: c_int,
+    /// Who the gateway takes it for.
+    pub(crate) told: Identity,
+    /// Whether it has the process's page.
+    pub(crate) is_paged: bool,
+}
+
+/// Takes the connection that is parked, if it is the calling thread's and still there.
+pub(crate) fn take() -> Option<Parked> {
     let descriptor = PARKED.load(Ordering::Acquire);
-    if descriptor < 0 || THREAD.load(Ordering::Relaxed) != thread() {
+    // A later thread in the same place can't have left this one's network or user: that would have released what is parked.
+    if descriptor < 0 || THREAD.load(Ordering::Relaxed) != errno::place() {
         return None;
     }
     hold(descriptor)?;
     let port = PROCESS.load(Ordering::Relaxed);
     let options = OPTIONS.load(Ordering::Relaxed);
+    let is_paged = PAGED.load(Ordering::Relaxed);
     PARKED.store(NONE, Ordering::Release);
-    if is_silent(descriptor) {
-        return Some((descriptor, Identity { port, groups: 0, options }));
+    if is_paged && mailbox::is_awaited() || is_silent(descriptor) {
+        return Some(Parked { descriptor, told: Identity { port, groups: 0, options }, is_paged });
     }
     gateway::close(descriptor);
     None
@@ -113,18 +128,10 @@ fn is_silent(descriptor: c_int) -> bool {
     received < 0 && errno::last() == libc::EAGAIN
 }
 
-/// The calling thread's number, unless it is that of a child that has this process's memory and descriptors of its own (`vfork`).
-fn own_thread() -> Option<u32> {
-    let (thread, process) = (thread(), PROCESS.load(Ordering::Relaxed));
+/// Whether the calling thread is one of this process, and not a child that has its memory and descriptors of its own (`vfork`).
+fn is_own_thread() -> bool {
     // SAFETY: the call takes nothing.
-    let is_own = || unsafe { libc::getpid() }.unsigned_abs() == process;
-    (thread == process || is_own()).then_some(thread)
-}
-
-/// The calling thread's number, which no other thread of any process has.
-fn thread() -> u32 {
-    // SAFETY: the call takes nothing.
-    unsafe { libc::gettid() }.unsigned_abs()
+    unsafe { libc::getpid() }.unsigned_abs() == PROCESS.load(Ordering::Relaxed)
 }
 
 /// Has the C library tell of forks.

@@ -1,5 +1,6 @@
 //! Waiting for an answer awake, a moment long: a gateway that is awake has most answers sooner than a program goes to sleep and is woken.
-//! Where that was in vain, as on a machine with more to do than it has processors, the next answers are slept for.
+//! Where that was in vain, the next answer is slept for, and after it twice as many for each time in a row: on a machine with more to do
+//! than it has processors it mostly is.
 
 use std::mem::{size_of, zeroed};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,13 +11,19 @@ use crate::errno;
 use crate::table::Socket;
 
 /// How long, in nanoseconds.
-const MOMENT: i64 = 50_000;
+const MOMENT: i64 = 100_000;
 
-/// How many answers are slept for after one that did not come in time.
-const SLEPT: u32 = 32;
+/// The most answers that are slept for at a time.
+const MOST_SLEPT: u32 = 64;
+
+/// How many are slept for after the next one that does not come in time.
+static NEXT: AtomicU32 = AtomicU32::new(1);
 
 /// How many of those are left.
 static LEFT: AtomicU32 = AtomicU32::new(0);
+
+/// Looks between two looks at the clock.
+const LOOKS: u32 = 64;
 
 /// Receives from a socket by `receive`, which takes flags, as it does with these flags.
 pub(crate) fn receive(
@@ -33,19 +40,59 @@ pub(crate) fn receive(
     loop {
         let received = receive(flags | libc::MSG_DONTWAIT);
         if received >= 0 || errno::last() != libc::EAGAIN {
+            rest();
             return received;
         }
         if now() >= end {
-            LEFT.store(SLEPT, Ordering::Relaxed);
+            tire();
             return receive(flags);
         }
     }
 }
 
-fn is_tired() -> bool {
-    let left = LEFT.load(Ordering::Relaxed);
-    LEFT.store(left.saturating_sub(1), Ordering::Relaxed);
+/// Looks until something else than `nothing` is to be seen, for a moment or, where that is all that is wanted, once.
+pub(crate) fn until<T: PartialEq>(waits: bool, look: impl Fn() -> T, nothing: T) -> Option<T> {
+    let mut end = None;
+    loop {
+        for _ in 0..LOOKS {
+            let seen = look();
+            if seen != nothing {
+                rest();
+                return Some(seen);
+            }
+            if !waits {
+                return None;
+            }
+            std::hint::spin_loop();
+        }
+        if now() >= *end.get_or_insert_with(|| now().saturating_add(MOMENT)) {
+            tire();
+            return None;
+        }
+    }
+}
+
+/// Answers are slept for, for a while.
+fn tire() {
+    let slept = NEXT.load(Ordering::Relaxed);
+    LEFT.store(slept + 1, Ordering::Relaxed); // that of this request as well
+    NEXT.store((2 * slept).min(MOST_SLEPT), Ordering::Relaxed);
+}
+
+/// An answer came in time.
+fn rest() {
+    NEXT.store(1, Ordering::Relaxed);
+}
+
+/// A request is made: whether its answer is slept for.
+pub(crate) fn begin() -> bool {
+    let left = LEFT.load(Ordering::Relaxed).saturating_sub(1);
+    LEFT.store(left, Ordering::Relaxed);
     left > 0
+}
+
+fn is_tired() -> bool {
+    LEFT.load(Ordering::Relaxed) > 0
 }
 
 /// Nanoseconds of a clock that does not jump.
@@ -57,7 +104,7 @@ fn now() -> i64 {
 }
 
 /// Whether program and gateway can run at the same time.
-fn are_several_processors() -> bool {
+pub(crate) fn are_several_processors() -> bool {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let known = COUNT.load(Ordering::Relaxed);
     if known != 0 {

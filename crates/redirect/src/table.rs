@@ -29,6 +29,8 @@ const BUSY: u32 = 1 << 26;
 const GENERIC: u32 = 1 << 25;
 /// In [`Socket::state`]: of generic netlink, and answers of the gateway's were put into its queue.
 const RELAYED: u32 = 1 << 24;
+/// In [`Socket::state`]: of netlink, and its connection has this process's page.
+const PAGED: u32 = 1 << 23;
 /// In [`Socket::state`]: `SOCK_RAW` or `SOCK_DGRAM`.
 const KIND: u32 = 0xff;
 
@@ -216,9 +218,10 @@ impl Socket {
         self.state.fetch_and(!(GREETED | QUIET), Ordering::Relaxed);
     }
 
-    /// Its connection is not to be another socket's.
+    /// Its connection is not to be another socket's, and nothing more is asked on a page.
     pub(crate) fn spoil(&self) {
         self.state.fetch_or(SPOILT, Ordering::Relaxed);
+        self.state.fetch_and(!PAGED, Ordering::Relaxed);
     }
 
     /// Whether its connection is to be closed with it, whatever comes.
@@ -229,10 +232,10 @@ impl Socket {
     /// Whether its connection is as good as a new one: nothing is to come on it, it has no copy, and it is as it was made.
     pub(crate) fn is_as_new(&self) -> bool {
         self.state.load(Ordering::Acquire) & (SPOILT | BUSY | QUIET | GREETED) == GREETED
-            && self.forks.load(Ordering::Relaxed) == parking::forks()
+            && self.forks() == parking::forks()
     }
 
-    /// Notes a request that was sent: its number, if it has one answer.
+    /// Notes a request that is about to be sent: its number, if it has one answer.
     pub(crate) fn ask(&self, request: Option<u32>) {
         match request {
             Some(sequence) if self.state.fetch_or(BUSY, Ordering::AcqRel) & BUSY == 0 => {
@@ -240,6 +243,25 @@ impl Socket {
             }
             _ => self.spoil(),
         }
+    }
+
+    /// Notes that the answer was received.
+    pub(crate) fn settle(&self) {
+        self.state.fetch_and(!BUSY, Ordering::AcqRel);
+    }
+
+    /// Whether its connection has this process's page.
+    pub(crate) fn is_paged(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & PAGED != 0
+    }
+
+    pub(crate) fn set_paged(&self) {
+        self.state.fetch_or(PAGED, Ordering::Relaxed);
+    }
+
+    /// How often the process had forked when it was opened.
+    pub(crate) fn forks(&self) -> u32 {
+        self.forks.load(Ordering::Relaxed)
     }
 
     /// Whether the answer to the one request that was sent is still to come.
@@ -250,7 +272,7 @@ impl Socket {
     /// Notes that the answer to a request was received.
     pub(crate) fn hear(&self, sequence: u32) {
         if self.sequence.load(Ordering::Relaxed) == sequence {
-            self.state.fetch_and(!BUSY, Ordering::AcqRel);
+            self.settle();
         }
     }
 

@@ -9,14 +9,17 @@ use std::{
 use nix::{
     errno::Errno,
     libc,
-    sys::socket::{MsgFlags, getsockopt, send, sockopt::PeerCredentials},
+    sys::socket::{ControlMessage, MsgFlags, getsockopt, send, sendmsg, sockopt::PeerCredentials},
     unistd::Uid,
 };
 
-use super::{
+use uxfrm_control::{
     greeting::{Dialect, Greeting, Kind},
-    protocol::{Datagram, Identity},
+    mailbox::{Heard, Left, Mailbox},
 };
+use uxfrm_io::shared_page::SharedPage;
+
+use super::protocol::{Datagram, Identity};
 
 /// Bytes that wait for a client besides what the kernel keeps for it (`net.core.wmem_default`); more is lost.
 const MOST_QUEUED: usize = 256 * 1024;
@@ -34,6 +37,10 @@ pub(super) struct Client {
     /// Whether messages for it are being lost until the queue is empty.
     overrun: bool,
     broken: bool,
+    /// What it shares with us, if it asked for that.
+    page: Option<SharedPage>,
+    /// Whether the answer to what it asked there is still to be given.
+    owes_mailbox: bool,
 }
 
 impl Client {
@@ -53,6 +60,8 @@ impl Client {
             queued: 0,
             overrun: false,
             broken: false,
+            page: None,
+            owes_mailbox: false,
         })
     }
 
@@ -87,8 +96,10 @@ impl Client {
     /// Takes what it says about itself. The answer, if it asked for one.
     pub(super) fn greet(&mut self, greeting: Greeting, mark: u32) -> Option<Greeting> {
         let Greeting { kind, port, groups, options, value } = greeting;
-        if !matches!(kind, Kind::Hello | Kind::Ask) {
-            return None;
+        match kind {
+            Kind::Hello | Kind::Ask => {}
+            Kind::Share => return self.share(greeting),
+            Kind::Welcome | Kind::Refused | Kind::Overrun => return None,
         }
         let dialect = Dialect::of(value);
         if let Some(dialect) = dialect {
@@ -110,7 +121,7 @@ impl Client {
         if self.overrun || self.broken {
             return;
         }
-        if self.queue.is_empty() && self.transmit(&datagram) {
+        if self.queue.is_empty() && (self.put(&datagram) || self.transmit(&datagram)) {
             return;
         }
         if self.queued + datagram.len() > MOST_QUEUED {
@@ -136,6 +147,60 @@ impl Client {
             let notice = Greeting { kind: Kind::Overrun, port, groups, options, value: 0 };
             self.overrun = !silent && !self.transmit(&notice.to_bytes());
         }
+    }
+
+    /// Waits for its next request where it shares a page with us.
+    pub(super) fn open_mailbox(&self) {
+        self.mailbox().into_iter().for_each(Mailbox::open);
+    }
+
+    /// Looks for the next request there. Without a page it comes on the socket.
+    pub(super) fn look(&mut self, buffer: &mut [u8]) -> Heard {
+        let heard = self.mailbox().map_or(Heard::Closed, |mailbox| mailbox.take(buffer));
+        self.owes_mailbox |= matches!(heard, Heard::Request(_));
+        heard
+    }
+
+    /// Waits there no longer.
+    pub(super) fn close_mailbox(&mut self, buffer: &mut [u8]) -> Left {
+        self.owes_mailbox = false;
+        self.mailbox().map_or(Left::Nothing, |mailbox| mailbox.close(buffer))
+    }
+
+    fn mailbox(&self) -> Option<Mailbox<'_>> {
+        self.page.as_ref().map(|page| Mailbox::new(page.words()))
+    }
+
+    /// Answers what was asked on the page there. False when it has to go by the socket.
+    fn put(&mut self, datagram: &[u8]) -> bool {
+        std::mem::take(&mut self.owes_mailbox)
+            && self.identity.groups == 0
+            && self.mailbox().is_some_and(|mailbox| mailbox.answer(datagram))
+    }
+
+    /// Shares a page with the client, which gets its descriptor with the answer; or the answer that there is none.
+    fn share(&mut self, greeting: Greeting) -> Option<Greeting> {
+        let errno = match self.try_share(greeting) {
+            Ok(page) => {
+                self.page = Some(page);
+                return None;
+            }
+            Err(errno) => errno,
+        };
+        Some(Greeting { kind: Kind::Refused, value: (errno as i32).unsigned_abs(), ..greeting })
+    }
+
+    fn try_share(&self, greeting: Greeting) -> nix::Result<SharedPage> {
+        if !self.permitted {
+            return Err(Errno::EPERM);
+        }
+        // What it listens to would lie where an answer is awaited.
+        if self.page.is_some() || !self.is_idle() || self.identity.groups != 0 {
+            return Err(Errno::EBUSY);
+        }
+        let welcome = Greeting { kind: Kind::Welcome, value: 0, ..greeting }.to_bytes();
+        let failed = |error: io::Error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
+        SharedPage::pass(self.socket.as_fd(), &welcome).map_err(failed)
     }
 
     /// Hands a datagram to the kernel. False when there is no room for it. A broken connection swallows everything.

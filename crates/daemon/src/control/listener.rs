@@ -20,7 +20,7 @@ use nix::{
     },
 };
 
-use super::greeting::NAME;
+use uxfrm_control::greeting::NAME;
 
 /// A listening socket; a path goes with it.
 #[derive(Debug)]

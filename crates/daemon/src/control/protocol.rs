@@ -2,10 +2,9 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
+use uxfrm_control::greeting::Dialect;
 use uxfrm_netlink as netlink;
 use zeroize::Zeroizing;
-
-use super::greeting::Dialect;
 
 /// Bytes on their way, wiped after the last client that they go to: states have keys.
 #[derive(Clone, Debug)]
@@ -60,6 +59,12 @@ pub(crate) trait Protocol {
 
     /// The requests of a round were handled: what they did is to be lasting before anybody is told.
     fn commit(&mut self);
+
+    /// The answers are out: time for what could wait for that.
+    fn catch_up(&mut self);
+
+    /// The next request is expected at once: time to make ready for it.
+    fn prepare(&mut self);
 
     /// A client has room for the next part of a dump. Nothing in the outbox: there is none.
     fn carry_on(&mut self, client: ClientId, outbox: &mut Outbox);

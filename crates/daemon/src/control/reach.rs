@@ -20,7 +20,7 @@ use nix::{
     },
 };
 
-use super::greeting::{Dialect, Greeting, Kind, LENGTH, NAME};
+use uxfrm_control::greeting::{Dialect, Greeting, Kind, LENGTH, NAME};
 
 /// How long a gateway may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -2,7 +2,8 @@
 //! long. Going to sleep and being woken costs both ends more than a request.
 //!
 //! Nobody is waited for who did not just do so, so that a gateway without such clients costs nothing; nor where there is but one
-//! processor, which the client needs to ask; nor for a while after it was in vain, as on a machine with more to do than it has processors.
+//! processor, which the client needs to ask; nor for a while after it was in vain, which gets longer each time in a row: on a machine with
+//! more to do than it has processors it mostly is.
 
 use std::time::{Duration, Instant};
 
@@ -14,8 +15,8 @@ const QUICK: Duration = Duration::from_micros(250);
 /// How long a quick client is waited for.
 pub(super) const PATIENCE: Duration = Duration::from_micros(50);
 
-/// How many requests are slept for after one that did not come in time.
-const SLEPT: u32 = 32;
+/// The most requests that are slept for at a time.
+const MOST_SLEPT: u32 = 64;
 
 /// When whom was last answered.
 #[derive(Debug)]
@@ -24,13 +25,15 @@ pub(super) struct Rhythm {
     several_processors: bool,
     /// How many quick requests are left to sleep for.
     tired: u32,
+    /// How many there will be after the next one that does not come in time.
+    next: u32,
 }
 
 impl Rhythm {
     /// Nobody was answered yet.
     pub(super) fn new() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Self { answered: None, several_processors: processors > 1, tired: 0 }
+        Self { answered: None, several_processors: processors > 1, tired: 0, next: 1 }
     }
 
     /// A client's requests were taken at `heard` and answered now; whether it is worth waiting for the next one.
@@ -46,7 +49,13 @@ impl Rhythm {
 
     /// A client was waited for in vain.
     pub(super) fn tire(&mut self) {
-        self.tired = SLEPT;
+        self.tired = self.next;
+        self.next = (2 * self.next).min(MOST_SLEPT);
+    }
+
+    /// A client came in time.
+    pub(super) fn rest(&mut self) {
+        self.next = 1;
     }
 }
 
@@ -58,7 +67,7 @@ mod tests {
     fn only_who_asks_again_at_once_is_waited_for() {
         let start = Instant::now();
         let at = |micros| start + Duration::from_micros(micros);
-        let mut rhythm = Rhythm { answered: None, several_processors: true, tired: 0 };
+        let mut rhythm = Rhythm { answered: None, several_processors: true, tired: 0, next: 1 };
         let (one, other) = (ClientId(1), ClientId(2));
         assert!(!rhythm.note(one, at(0), at(10)), "its first request");
         assert!(rhythm.note(one, at(100), at(110)));
@@ -68,13 +77,16 @@ mod tests {
         rhythm.several_processors = false;
         assert!(!rhythm.note(one, at(420), at(430)));
         rhythm.several_processors = true;
+        let mut asks = (44_u64..).map(at);
+        let mut sleeps = |rhythm: &mut Rhythm| {
+            asks.by_ref().take_while(|at| !rhythm.note(one, *at, *at)).count()
+        };
+        for slept in [1, 2, 4, 8, 16, 32, 64, 64] {
+            rhythm.tire();
+            assert_eq!(sleeps(&mut rhythm), slept);
+        }
+        rhythm.rest();
         rhythm.tire();
-        assert!((44..44 + SLEPT).all(|ten| !rhythm.note(
-            one,
-            at(10 * u64::from(ten)),
-            at(10 * u64::from(ten))
-        )));
-        let next = 10 * u64::from(44 + SLEPT);
-        assert!(rhythm.note(one, at(next), at(next)), "it has slept");
+        assert_eq!(sleeps(&mut rhythm), 1);
     }
 }

@@ -3,24 +3,13 @@ use std::{collections::BTreeMap, path::PathBuf};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, UnixAddr, connect, send, setsockopt, socket, sockopt,
 };
+use uxfrm_control::{
+    greeting::{Kind, LENGTH},
+    mailbox::{Found, Mailbox},
+};
+use uxfrm_io::shared_page::SharedPage;
 
-use super::{greeting::Kind, *};
-
-#[path = "../../../redirect/src/greeting.rs"]
-#[expect(unreachable_pub, reason = "it is another crate's")]
-mod other_end;
-
-#[test]
-fn both_ends_say_the_same() {
-    use other_end::Kind::{Ask, Hello, Overrun, Refused, Welcome};
-    assert_eq!((greeting::NAME, greeting::LENGTH), (other_end::NAME, other_end::LENGTH));
-    for kind in [Hello, Ask, Welcome, Refused, Overrun] {
-        let theirs = other_end::Greeting { kind, port: 1, groups: 2, options: 3, value: 4 };
-        let ours = Greeting::parse(&theirs.to_bytes()).unwrap();
-        assert_eq!(format!("{ours:?}"), format!("{theirs:?}"));
-        assert_eq!(ours.to_bytes(), theirs.to_bytes());
-    }
-}
+use super::*;
 
 /// Repeats what it hears; a datagram of one byte N asks for a dump of N parts of 40,000 bytes.
 #[derive(Default)]
@@ -55,6 +44,10 @@ impl Protocol for Echo {
             _ => outbox.send(client, datagram.to_vec()),
         }
     }
+
+    fn catch_up(&mut self) {}
+
+    fn prepare(&mut self) {}
 
     fn waits_for_disk(&self) -> bool {
         self.slow_disk && self.heard > self.committed
@@ -137,13 +130,109 @@ fn clients_are_known_by_what_they_said() {
     assert_eq!((stage.echo.left, stage.control.count()), (2, 0));
 }
 
+/// Asks on the page whenever the gateway waits there, and else on the socket: each request has its answer, and the gateway waits there
+/// for who asks at once.
+#[test]
+fn who_asks_at_once_is_answered_on_the_page() {
+    let mut stage = stage();
+    let client = stage.client();
+    let page = share(&mut stage, &client).unwrap();
+    let asking = std::thread::spawn(move || {
+        let mailbox = Mailbox::new(page.words());
+        let by_page = (0..3000_u32).filter(|nth| ask(mailbox, &client, &[2, *nth])).count();
+        // What is left on the page when the gateway turns away is not lost.
+        let mut left = 0;
+        while left == 0 {
+            if !mailbox.is_open() {
+                ask(mailbox, &client, &[2, 0]);
+            } else if mailbox.ask(&bytes(&[2, 1])) {
+                std::thread::sleep(Duration::from_millis(2));
+                while mailbox.collect() == Found::Nothing {}
+                if mailbox.is_open() {
+                    continue; // it was there for so long
+                }
+                left += 1;
+                assert_eq!(await_answer(&client), bytes(&[2, 1]));
+            }
+        }
+        by_page
+    });
+    while !asking.is_finished() {
+        stage.serve();
+    }
+    let by_page = asking.join().unwrap();
+    let several = std::thread::available_parallelism().unwrap().get() > 1;
+    assert_eq!(by_page > 0, several, "{by_page} on the page");
+}
+
+#[test]
+fn a_page_is_for_one_who_may_ask_and_does_not_listen() {
+    let mut stage = stage();
+    let client = stage.client();
+    say(&client, &greeting(Kind::Hello, 7, 1, 0).to_bytes()).unwrap();
+    assert!(share(&mut stage, &client).is_none(), "events would lie there");
+    say(&client, &greeting(Kind::Hello, 7, 0, 0).to_bytes()).unwrap();
+    assert!(share(&mut stage, &client).is_some());
+    assert!(share(&mut stage, &client).is_none(), "it has one");
+}
+
+/// Asks for a page.
+fn share(stage: &mut Stage, client: &OwnedFd) -> Option<SharedPage> {
+    say(client, &greeting(Kind::Share, 7, 0, 0).to_bytes()).unwrap();
+    stage.serve();
+    let mut bytes = [0; LENGTH];
+    let (length, page) = SharedPage::receive(client.as_fd(), &mut bytes).unwrap();
+    let kind = Greeting::parse(&bytes[..length]).unwrap().kind;
+    assert_eq!(kind, if page.is_some() { Kind::Welcome } else { Kind::Refused });
+    page
+}
+
+fn bytes(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+/// Whether it could be asked on the page, and was answered there.
+fn ask(mailbox: Mailbox<'_>, client: &OwnedFd, words: &[u32]) -> bool {
+    let request = bytes(words);
+    if mailbox.ask(&request) {
+        loop {
+            match mailbox.collect() {
+                Found::Nothing => std::thread::yield_now(),
+                Found::Closed => break,
+                Found::Answer => {
+                    let mut answer = [0; 8];
+                    assert_eq!(mailbox.read_answer(&mut answer), 8);
+                    assert_eq!(answer, request[..]);
+                    return true;
+                }
+            }
+        }
+    } else {
+        mailbox.step_aside();
+        say(client, &request).unwrap();
+    }
+    assert_eq!(await_answer(client), request);
+    false
+}
+
+/// What comes on the socket, waited for awake.
+fn await_answer(client: &OwnedFd) -> Vec<u8> {
+    let begun = Instant::now();
+    loop {
+        match hear(client) {
+            Err(Errno::EAGAIN) => assert!(begun.elapsed() < Duration::from_secs(20), "no answer"),
+            answer => return answer.unwrap(),
+        }
+    }
+}
+
 #[test]
 fn a_client_says_what_it_speaks() {
     let mut stage = stage();
     let client = stage.client();
-    assert_eq!(Dialect::of(other_end::GENERIC), Some(Dialect::Generic));
+    assert_eq!(Dialect::of(Dialect::Generic as u32), Some(Dialect::Generic));
     for (value, kind, answer) in [
-        (other_end::GENERIC, Kind::Welcome, MARK),
+        (Dialect::Generic as u32, Kind::Welcome, MARK),
         (2, Kind::Welcome, MARK),
         (9, Kind::Refused, 93), // EPROTONOSUPPORT
     ] {

@@ -133,6 +133,14 @@ impl Protocol for Serving<'_> {
         self.following.commit(self.database);
     }
 
+    fn catch_up(&mut self) {
+        self.following.catch_up();
+    }
+
+    fn prepare(&mut self) {
+        self.database.prepare();
+    }
+
     fn carry_on(&mut self, client: ClientId, outbox: &mut Outbox) {
         let name = self.xfrm.name(client);
         if self.xfrm.server.is_dumping(name) {

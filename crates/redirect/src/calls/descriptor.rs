@@ -4,7 +4,7 @@ use libc::{c_int, c_uint, c_ulong, epoll_event};
 
 use super::datagram;
 use crate::table::Socket;
-use crate::{errno, gateway, next, parking, table};
+use crate::{errno, gateway, mailbox, next, parking, table};
 
 const FLAGS: c_int = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
 
@@ -32,11 +32,14 @@ fn redirect(kind: c_int) -> c_int {
         return errno::fail(libc::ESOCKTNOSUPPORT);
     }
     if flags == libc::SOCK_CLOEXEC
-        && let Some((descriptor, told)) = parking::take()
-        && table::insert(descriptor, kind & !FLAGS)
+        && let Some(parked) = parking::take()
+        && table::insert(parked.descriptor, kind & !FLAGS)
     {
-        table::find(descriptor).into_iter().for_each(|socket| socket.set_told(told));
-        return descriptor;
+        if let Some(socket) = table::find(parked.descriptor) {
+            socket.set_told(parked.told);
+            mailbox::follow(parked.descriptor, socket, parked.is_paged);
+        }
+        return parked.descriptor;
     }
     let descriptor = match gateway::connect() {
         Ok(descriptor) => descriptor,

@@ -9,9 +9,10 @@ use std::mem::{size_of, zeroed};
 
 use libc::{c_int, iovec, msghdr, sockaddr, sockaddr_nl, socklen_t, ssize_t};
 
+use uxfrm_control::greeting::{Dialect, Greeting, Kind};
+
 use super::address::{FAMILY, LENGTH as NAME};
 use super::message;
-use crate::greeting::{self, Greeting, Kind};
 use crate::{errno, gateway, next, table};
 
 /// Bytes of the longest request that can be for the gateway.
@@ -94,7 +95,7 @@ fn exchange(descriptor: c_int, request: &[u8]) -> Result<(), c_int> {
     let port = port_of(descriptor)?;
     let options = options_of(descriptor);
     let connection = gateway::connect()?;
-    let who = |kind| Greeting { kind, port, groups: 0, options, value: greeting::GENERIC };
+    let who = |kind| Greeting { kind, port, groups: 0, options, value: Dialect::Generic as u32 };
     // What is asked last is answered last: so it tells that all answers have come.
     let result = gateway::send(connection, who(Kind::Hello))
         .and_then(|()| send(connection, request))
@@ -159,7 +160,7 @@ fn told(answer: &[u8]) -> Option<Result<(), c_int>> {
         // Requests of who may not use the gateway have been refused one by one.
         Kind::Welcome | Kind::Refused => Ok(()),
         Kind::Overrun => Err(libc::ENOBUFS),
-        Kind::Hello | Kind::Ask => Err(libc::EPROTO),
+        Kind::Hello | Kind::Ask | Kind::Share => Err(libc::EPROTO),
     })
 }
 

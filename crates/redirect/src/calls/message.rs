@@ -12,10 +12,12 @@ use libc::{
     c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
 
+use uxfrm_control::greeting::{Greeting, Kind, LENGTH};
+use uxfrm_control::mailbox::ROOM;
+
 use super::{address, control, datagram, generic, option};
-use crate::greeting::{Greeting, Kind, LENGTH};
 use crate::table::Socket;
-use crate::{errno, exchange, gateway, next, patience, table};
+use crate::{errno, exchange, gateway, mailbox, next, patience, table};
 
 /// Bytes of the longest message that has room in any case.
 const SHORT: size_t = 8 * 1024;
@@ -158,6 +160,10 @@ pub(super) unsafe extern "C" fn recv(
     if socket.is_quiet() {
         return errno::fail_length(received_in_silence(descriptor, socket, flags));
     }
+    let received = mailbox::receive(socket, &[vector(bytes, length)], flags, &mut 0);
+    if let Some(length) = received {
+        return length;
+    }
     loop {
         // SAFETY: the caller promises `length` writable bytes.
         let receive = |flags: c_int| unsafe { next::recv()(descriptor, bytes, length, flags) };
@@ -244,9 +250,17 @@ pub(super) unsafe extern "C" fn recvmsg(
     let message = unsafe { &mut *message };
     // SAFETY: as above.
     let length = room(unsafe { vectors(message) });
+    let mut message_flags = 0;
     let (name, name_length) = (message.msg_name, message.msg_namelen);
     (message.msg_name, message.msg_namelen) = (std::ptr::null_mut(), 0);
+    // SAFETY: as above.
+    let collected =
+        mailbox::receive(socket, unsafe { vectors(message) }, flags, &mut message_flags);
     let result = loop {
+        if let Some(length) = collected {
+            (message.msg_flags, message.msg_controllen) = (message_flags, 0);
+            break length;
+        }
         let whole = &raw mut *message;
         // SAFETY: the vectors are the caller's.
         let receive = |flags: c_int| unsafe { next::recvmsg()(descriptor, whole, flags) };
@@ -370,8 +384,31 @@ unsafe fn prepare(descriptor: c_int, vectors: &[iovec]) -> Prepared {
         option::make_room(descriptor, socket);
     }
     // SAFETY: by this function's contract.
-    socket.ask(exchange::request(unsafe { prefix(vectors) }, length));
+    let header = unsafe { prefix(vectors) };
+    let request = exchange::request(header, length);
+    let is_for_page = !patience::begin() && request.is_some() && exchange::is_public(header);
+    if !is_for_page {
+        mailbox::step_aside(socket);
+    }
+    socket.ask(request);
+    // SAFETY: as above.
+    if is_for_page && unsafe { asked_on_page(socket, vectors, length) } {
+        return Prepared::Done(length.cast_signed());
+    }
     Prepared::Ours
+}
+
+/// Asks on the page that this process shares with the gateway, if that waits there.
+///
+/// # Safety
+/// The vectors are valid for their lengths.
+unsafe fn asked_on_page(socket: &Socket, vectors: &[iovec], length: size_t) -> bool {
+    if length > ROOM || !socket.is_paged() {
+        return false;
+    }
+    // SAFETY: by this function's contract.
+    let bytes: [u8; ROOM] = unsafe { prefix(vectors) };
+    mailbox::ask(socket, &bytes[..length])
 }
 
 /// Notes that the answer has come, if it has.

@@ -2,10 +2,9 @@
 
 use std::{process::Command, sync::mpsc::Receiver};
 
-use crate::{
-    greeting::Greeting,
-    server::{GETSADINFO, NEWPOLICY, library, run, with_server},
-};
+use uxfrm_control::greeting::Greeting;
+
+use crate::server::{GETSADINFO, NEWPOLICY, library, run, with_server};
 
 fn ip(arguments: &str) -> (Option<i32>, String, String) {
     let output = run("ip", arguments);

@@ -5,13 +5,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
-#[path = "../../src/greeting.rs"]
-#[expect(
-    unreachable_pub,
-    reason = "the crate itself must not be linked: its functions would be the test's"
-)]
-mod greeting;
-
 mod ip;
 mod manners;
 mod restart;

@@ -2,8 +2,9 @@
 
 use std::ffi::c_int;
 
+use uxfrm_control::greeting::LENGTH;
+
 use crate::{
-    greeting::LENGTH,
     server::{MARK, inside},
     socket::{ask, bind, errno, name, option, set, xfrm_socket},
 };

@@ -9,7 +9,10 @@ use std::{
     thread,
 };
 
-use crate::greeting::{Greeting, Kind, NAME};
+use uxfrm_control::{
+    greeting::{Greeting, Kind, NAME},
+    mailbox::{Heard, Left, Mailbox, Page, ROOM},
+};
 
 pub(crate) const MARK: u32 = 0x7578_0001;
 
@@ -69,13 +72,27 @@ fn say(client: c_int, bytes: &[u8]) {
     unsafe { libc::send(client, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
 }
 
-/// A kernel with three states, one policy in its second group, and no room.
+/// What is heard before a request that came on the page.
+pub(crate) const ON_PAGE: &[u8] = b"on the page:";
+
+/// A kernel with three states, one policy in its second group, and no room. It shares a page with whoever asks for that.
 fn serve(client: c_int, heard: impl Fn(&[u8])) {
     let mut port = 0;
+    let mut page = None;
     let mut buffer = [0_u8; 32 * 1024];
     loop {
+        if let Some(mailbox) = page {
+            stay(mailbox, client, port, &heard);
+        }
+        let flags = if page.is_some() { libc::MSG_DONTWAIT } else { 0 };
         // SAFETY: the buffer is valid for its length.
-        let length = unsafe { libc::recv(client, buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+        let length = unsafe { libc::recv(client, buffer.as_mut_ptr().cast(), buffer.len(), flags) };
+        if length < 0
+            && page.is_some()
+            && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock
+        {
+            continue;
+        }
         let Ok(length @ 1..) = usize::try_from(length) else {
             // SAFETY: the descriptor is this thread's.
             unsafe { libc::close(client) };
@@ -88,29 +105,94 @@ fn serve(client: c_int, heard: impl Fn(&[u8])) {
             if greeting.kind == Kind::Ask {
                 say(client, &Greeting { kind: Kind::Welcome, value: MARK, ..greeting }.to_bytes());
             }
+            if greeting.kind == Kind::Share {
+                page = Some(Mailbox::new(share(client, greeting)));
+            }
             if greeting.groups == u32::MAX {
                 say(client, &Greeting { kind: Kind::Overrun, ..greeting }.to_bytes());
             }
             continue;
         }
-        let kind = u16::from_ne_bytes([datagram[4], datagram[5]]);
-        if kind == END {
+        if kind(datagram) == END {
             // SAFETY: the descriptor is this thread's.
             unsafe { libc::close(client) };
             return;
         }
-        let dumps = datagram[7] & 3 == 3;
-        let answer = match kind {
-            GETSADINFO => {
-                message(NEWSADINFO, datagram, port, &[&[0; 4][..], &attribute(1, 3)].concat())
-            }
-            _ if dumps => message(3, datagram, port, &[0; 4]),
-            NEWSA => {
-                message(2, datagram, port, &[&(-17_i32).to_ne_bytes(), &datagram[..16]].concat())
-            }
-            _ => message(2, datagram, port, &[&[0; 4], &datagram[..16]].concat()),
-        };
-        say(client, &answer);
+        say(client, &answer(datagram, port));
+    }
+}
+
+/// Waits on the page for a while, and closes it.
+fn stay(mailbox: Mailbox<'_>, client: c_int, port: u32, heard: impl Fn(&[u8])) {
+    let mut request = [0; ROOM];
+    mailbox.open();
+    for _ in 0..1000 {
+        if let Heard::Request(length) = mailbox.take(&mut request) {
+            heard(ON_PAGE);
+            heard(&request[..length]);
+            assert!(mailbox.answer(&answer(&request[..length], port)));
+        }
+        thread::yield_now();
+    }
+    match mailbox.close(&mut request) {
+        Left::Request(length) => {
+            heard(&request[..length]);
+            say(client, &answer(&request[..length], port));
+        }
+        Left::Answer(length) => say(client, &request[..length]),
+        Left::Nothing => {}
+    }
+}
+
+/// A page that lasts as long as the test.
+fn share(client: c_int, greeting: Greeting) -> &'static Page {
+    let welcome = Greeting { kind: Kind::Welcome, value: 0, ..greeting }.to_bytes();
+    // SAFETY: a new mapping of as many bytes as the file has; the message's buffers are valid for their lengths.
+    unsafe {
+        let memory = libc::memfd_create(c"page".as_ptr(), libc::MFD_CLOEXEC);
+        assert_eq!(libc::ftruncate(memory, 4096), 0);
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let page = libc::mmap(std::ptr::null_mut(), 4096, access, libc::MAP_SHARED, memory, 0);
+        assert_ne!(page, libc::MAP_FAILED);
+        pass(client, &welcome, memory);
+        libc::close(memory);
+        &*page.cast()
+    }
+}
+
+/// Sends bytes and a descriptor.
+pub(crate) fn pass(socket: c_int, bytes: &[u8], descriptor: c_int) {
+    let mut control = [0_u64; 3];
+    let start = bytes.as_ptr().cast_mut().cast();
+    let mut vector = libc::iovec { iov_base: start, iov_len: bytes.len() };
+    // SAFETY: all bytes zero is a valid message, whose buffers are valid for their lengths.
+    unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        (message.msg_iov, message.msg_iovlen) = (&raw mut vector, 1);
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = 24;
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        (*header).cmsg_len = 20;
+        (*header).cmsg_level = libc::SOL_SOCKET;
+        (*header).cmsg_type = libc::SCM_RIGHTS;
+        libc::CMSG_DATA(header).cast::<c_int>().write_unaligned(descriptor);
+        assert!(libc::sendmsg(socket, &raw const message, 0) >= 0);
+    }
+}
+
+fn kind(datagram: &[u8]) -> u16 {
+    u16::from_ne_bytes([datagram[4], datagram[5]])
+}
+
+fn answer(datagram: &[u8], port: u32) -> Vec<u8> {
+    let dumps = datagram[7] & 3 == 3;
+    match kind(datagram) {
+        GETSADINFO => {
+            message(NEWSADINFO, datagram, port, &[&[0; 4][..], &attribute(1, 3)].concat())
+        }
+        _ if dumps => message(3, datagram, port, &[0; 4]),
+        NEWSA => message(2, datagram, port, &[&(-17_i32).to_ne_bytes(), &datagram[..16]].concat()),
+        _ => message(2, datagram, port, &[&[0; 4], &datagram[..16]].concat()),
     }
 }
 

@@ -7,7 +7,7 @@
 //! | 12–15 | port | the client's netlink port id (`nl_pid`), never zero |
 //! | 16–19 | groups | multicast groups that the client listens to, a bit each as in `nl_groups` |
 //! | 20–23 | options | netlink socket options that are set, bit N for option N (`NETLINK_EXT_ACK` is 11) |
-//! | 24–27 | value | from a client: the netlink protocol that it speaks, 0 or [`GENERIC`]; [`Kind::Welcome`]: the gateway's socket mark; [`Kind::Refused`]: the errno; else zero |
+//! | 24–27 | value | from a client: the netlink protocol that it speaks, 0 see [`Dialect`]; [`Kind::Welcome`]: the gateway's socket mark; [`Kind::Refused`]: the errno; else zero |
 //!
 //! A greeting is a datagram of its own. A client that sends none has its process id for a port, no groups and no options.
 
@@ -19,10 +19,6 @@ pub const MAGIC: [u8; 8] = *b"uxfrm/1\n";
 
 /// The gateway's abstract socket name, without the leading zero byte.
 pub const NAME: &[u8] = b"uxfrm/xfrm";
-
-/// The value of a greeting from a client that speaks `NETLINK_GENERIC`, and not `NETLINK_XFRM`.
-pub const GENERIC: u32 = 1;
-const _: () = assert!(GENERIC != 0, "that is NETLINK_XFRM");
 
 /// What a greeting means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +33,34 @@ pub enum Kind {
     Refused = 4,
     /// From the gateway to a client that did not read in time: messages for it were lost (`ENOBUFS`).
     Overrun = 5,
+    /// From the client, which asks often: share a page with me. Answered by [`Kind::Welcome`] with the descriptor of a
+    /// [`Page`](crate::mailbox::Page), or by [`Kind::Refused`].
+    Share = 6,
+}
+
+/// Which netlink protocol a client speaks from its greeting on: the value of a greeting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dialect {
+    /// `NETLINK_XFRM`
+    #[default]
+    Xfrm = 0,
+    /// `NETLINK_GENERIC`: the family `fou`.
+    Generic = 1,
+    /// `NETLINK_ROUTE`: tunnels as links.
+    Route = 2,
+}
+
+impl Dialect {
+    /// The one that a value says.
+    #[must_use]
+    pub const fn of(value: u32) -> Option<Self> {
+        match value {
+            0 => Some(Self::Xfrm),
+            1 => Some(Self::Generic),
+            2 => Some(Self::Route),
+            _ => None,
+        }
+    }
 }
 
 /// A greeting.
@@ -50,7 +74,7 @@ pub struct Greeting {
     pub groups: u32,
     /// The client's netlink options.
     pub options: u32,
-    /// Protocol, mark or errno.
+    /// Dialect, mark or errno.
     pub value: u32,
 }
 
@@ -83,6 +107,7 @@ impl Greeting {
             3 => Kind::Welcome,
             4 => Kind::Refused,
             5 => Kind::Overrun,
+            6 => Kind::Share,
             _ => return None,
         };
         Some(Self { kind, port: word(12), groups: word(16), options: word(20), value: word(24) })
@@ -95,7 +120,9 @@ mod tests {
 
     #[test]
     fn greetings_come_back() {
-        for kind in [Kind::Hello, Kind::Ask, Kind::Welcome, Kind::Refused, Kind::Overrun] {
+        let all =
+            [Kind::Hello, Kind::Ask, Kind::Welcome, Kind::Refused, Kind::Overrun, Kind::Share];
+        for kind in all {
             let greeting = Greeting { kind, port: 1, groups: 2, options: 3, value: 4 };
             assert_eq!(Greeting::parse(&greeting.to_bytes()), Some(greeting));
         }

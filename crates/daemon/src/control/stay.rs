@@ -1,0 +1,113 @@
+//! Staying with a client that asks again as soon as it is answered, for as long as it does and nobody else has waited too long.
+//!
+//! Its requests come on the page that it shares with us, if it shares one, else on the socket. The page is closed before we turn to
+//! anything else, so that nothing lies there unseen.
+
+use std::{hint::spin_loop, time::Instant};
+
+use uxfrm_control::mailbox::{Heard, Left};
+use zeroize::Zeroize as _;
+
+use super::{
+    BUDGET, ClientId, Control, Presence, TURN, client::Client, protocol::Protocol, rhythm,
+};
+
+/// Looks at a page between two looks at the clock.
+const LOOKS: usize = 64;
+
+/// What waiting for a client brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// A request, or several, that were carried out.
+    Request,
+    /// Nothing in time.
+    Nothing,
+    /// It is gone.
+    Gone,
+}
+
+impl Control {
+    /// Serves one client, within the budget of a call that began at `begun`.
+    pub(super) fn stay_with(&mut self, id: ClientId, begun: Instant, protocol: &mut impl Protocol) {
+        let mut answered = Instant::now();
+        while answered.duration_since(begun) < BUDGET {
+            protocol.prepare();
+            match self.wait_for(id, answered, protocol) {
+                Next::Request => self.rhythm.rest(),
+                Next::Nothing => {
+                    self.rhythm.tire();
+                    break;
+                }
+                Next::Gone => return self.dismiss(id, protocol),
+            }
+            if self.end_round(Instant::now(), protocol) != Some(id) {
+                break;
+            }
+            answered = Instant::now();
+        }
+        self.leave(id, protocol);
+    }
+
+    /// Waits for the next request of a client that was answered a moment ago. One that had been on the socket already may be one of many.
+    fn wait_for(&mut self, id: ClientId, answered: Instant, protocol: &mut impl Protocol) -> Next {
+        let mut most = TURN;
+        self.client(id).into_iter().for_each(Client::open_mailbox);
+        loop {
+            for _ in 0..LOOKS {
+                match self.look(id) {
+                    Heard::Request(length) => {
+                        self.take_from_page(id, length, protocol);
+                        return Next::Request;
+                    }
+                    Heard::Nothing => spin_loop(),
+                    Heard::Closed => {
+                        if self.hear(id, most, protocol) == Presence::Gone {
+                            return Next::Gone;
+                        }
+                        if !self.heard.is_empty() {
+                            return Next::Request;
+                        }
+                        most = 1;
+                        break;
+                    }
+                }
+            }
+            if answered.elapsed() >= rhythm::PATIENCE {
+                return Next::Nothing;
+            }
+        }
+    }
+
+    /// Turns to others: what lies on the page goes the way of the socket.
+    fn leave(&mut self, id: ClientId, protocol: &mut impl Protocol) {
+        let Some(client) = Self::client_mut(&mut self.clients, id) else { return };
+        match client.close_mailbox(&mut self.buffer) {
+            Left::Request(length) => {
+                self.take_from_page(id, length, protocol);
+                self.end_round(Instant::now(), protocol);
+            }
+            Left::Answer(length) => {
+                let answer = self.buffer[..length].to_vec();
+                self.outbox.send(id, answer);
+                self.post();
+            }
+            Left::Nothing => {}
+        }
+    }
+
+    fn look(&mut self, id: ClientId) -> Heard {
+        let client = Self::client_mut(&mut self.clients, id);
+        client.map_or(Heard::Closed, |client| client.look(&mut self.buffer))
+    }
+
+    fn take_from_page(&mut self, id: ClientId, length: usize, protocol: &mut impl Protocol) {
+        if length > 0 {
+            self.take(id, length, protocol);
+            self.buffer[..length].zeroize();
+        }
+    }
+
+    fn client_mut(clients: &mut [Option<Client>], id: ClientId) -> Option<&mut Client> {
+        clients.get_mut(id.0 as usize)?.as_mut()
+    }
+}

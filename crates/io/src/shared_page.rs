@@ -1,0 +1,151 @@
+//! Memory that another process maps as well, by a descriptor that is passed to it.
+
+use std::{
+    io,
+    os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd},
+    ptr::{NonNull, null_mut},
+    sync::atomic::AtomicU64,
+};
+
+use nix::{
+    fcntl::{FcntlArg, SealFlag, fcntl},
+    sys::{
+        memfd::{MFdFlags, memfd_create},
+        socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg},
+        stat::fstat,
+    },
+    unistd::ftruncate,
+};
+
+/// Bytes of a page.
+const LENGTH: usize = 4096;
+const OFFSET: libc::off_t = LENGTH as libc::off_t;
+/// Words of a page.
+pub const WORDS: usize = LENGTH / size_of::<AtomicU64>();
+
+/// A page that is shared for as long as it lives here. Whoever has its descriptor may write anything there at any time, and can't
+/// take it away: it is sealed.
+#[derive(Debug)]
+pub struct SharedPage(NonNull<[AtomicU64; WORDS]>);
+
+// SAFETY: the mapping belongs to no thread, and all that is read or written there is atomic.
+unsafe impl Send for SharedPage {}
+// SAFETY: as above.
+unsafe impl Sync for SharedPage {}
+
+impl SharedPage {
+    /// Makes a page of zeros, and passes it to whoever has the other end of a Unix socket, with a datagram.
+    ///
+    /// # Errors
+    /// The kernel's: out of descriptors or memory, or no room for the datagram.
+    pub fn pass(socket: BorrowedFd<'_>, datagram: &[u8]) -> io::Result<Self> {
+        let memory = sealed()?;
+        let page = Self::map(&memory)?;
+        let (bytes, passed) = ([io::IoSlice::new(datagram)], [memory.as_raw_fd()]);
+        let with = [ControlMessage::ScmRights(&passed)];
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        sendmsg::<()>(socket.as_raw_fd(), &bytes, &with, flags, None)?;
+        Ok(page)
+    }
+
+    /// Receives a datagram, and the page that was passed with it. The datagram's length.
+    ///
+    /// # Errors
+    /// The kernel's; `EPERM` for memory that whoever has it could take away.
+    pub fn receive(
+        socket: BorrowedFd<'_>,
+        datagram: &mut [u8],
+    ) -> io::Result<(usize, Option<Self>)> {
+        let mut bytes = [io::IoSliceMut::new(datagram)];
+        let mut space = nix::cmsg_space!(RawFd);
+        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+        let message = recvmsg::<()>(socket.as_raw_fd(), &mut bytes, Some(&mut space), flags)?;
+        let passed = message.cmsgs()?.find_map(|message| match message {
+            ControlMessageOwned::ScmRights(passed) => passed.first().copied(),
+            _ => None,
+        });
+        // SAFETY: the kernel has just given it to us.
+        let memory = passed.map(|passed| unsafe { OwnedFd::from_raw_fd(passed) });
+        Ok((message.bytes, memory.map(Self::of).transpose()?))
+    }
+
+    fn of(memory: OwnedFd) -> io::Result<Self> {
+        let seals = SealFlag::from_bits_truncate(fcntl(&memory, FcntlArg::F_GET_SEALS)?);
+        if !seals.contains(SealFlag::F_SEAL_SHRINK) || fstat(&memory)?.st_size != OFFSET {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        Self::map(&memory)
+    }
+
+    /// It has a page, and keeps it.
+    fn map(memory: &OwnedFd) -> io::Result<Self> {
+        let (access, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        // SAFETY: a new mapping, wherever the kernel wants it.
+        let page = unsafe { libc::mmap(null_mut(), LENGTH, access, shared, memory.as_raw_fd(), 0) };
+        if page == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self(NonNull::new(page.cast()).ok_or(io::ErrorKind::OutOfMemory)?))
+    }
+
+    /// What lies there.
+    #[must_use]
+    pub fn words(&self) -> &[AtomicU64; WORDS] {
+        // SAFETY: the page is mapped until the drop, cannot shrink, is aligned to pages, and any bytes are valid words.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for SharedPage {
+    fn drop(&mut self) {
+        // SAFETY: `map` mapped it, and no reference outlives this.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), LENGTH) };
+    }
+}
+
+/// Memory of a page that keeps its length.
+fn sealed() -> io::Result<OwnedFd> {
+    let memory =
+        memfd_create(c"uxfrm-mailbox", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
+    ftruncate(&memory, OFFSET)?;
+    let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+    fcntl(&memory, FcntlArg::F_ADD_SEALS(seals))?;
+    Ok(memory)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, os::fd::AsFd as _, os::unix::net::UnixDatagram, sync::atomic::Ordering};
+
+    use super::*;
+
+    #[test]
+    fn both_see_what_the_other_writes() {
+        let (near, far) = UnixDatagram::pair().unwrap();
+        let ours = SharedPage::pass(near.as_fd(), b"here").unwrap();
+        let mut bytes = [0; 8];
+        let (length, theirs) = SharedPage::receive(far.as_fd(), &mut bytes).unwrap();
+        assert_eq!(&bytes[..length], b"here");
+        let theirs = theirs.unwrap();
+        ours.words()[WORDS - 1].store(u64::MAX, Ordering::Relaxed);
+        theirs.words()[0].store(7, Ordering::Relaxed);
+        assert_eq!(theirs.words()[WORDS - 1].load(Ordering::Relaxed), u64::MAX);
+        assert_eq!(ours.words()[0].load(Ordering::Relaxed), 7);
+        near.send(b"alone").unwrap();
+        let (length, none) = SharedPage::receive(far.as_fd(), &mut bytes).unwrap();
+        assert!(length == 5 && none.is_none());
+    }
+
+    #[test]
+    fn nobody_can_take_it_away() {
+        let memory = File::from(sealed().unwrap());
+        for length in [0, LENGTH as u64 - 1, 2 * LENGTH as u64] {
+            let refused = memory.set_len(length).unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
+        }
+        let unsealed = memfd_create(c"unsealed", MFdFlags::MFD_ALLOW_SEALING).unwrap();
+        ftruncate(&unsealed, OFFSET).unwrap();
+        let refused = SharedPage::of(unsealed).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+    }
+}

@@ -1,0 +1,171 @@
+//! The page that this process shares with the gateway, for a program that asks again as soon as it is answered: `ip -batch`.
+//!
+//! It belongs to the connection that is parked between two sockets of the program ([`parking`](crate::parking)), and goes with it. What
+//! has but one answer and no keys is asked there while the gateway waits for it; all else, and all that the gateway does not answer at once, goes by the
+//! socket. So a program that polls the descriptor, or sleeps on it, finds its answer there.
+//!
+//! A page is never unmapped: another thread may be looking at it. There are but a few.
+
+use std::mem::{size_of, zeroed};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+
+use libc::{c_int, cmsghdr, iovec, msghdr, ssize_t};
+use uxfrm_control::greeting::{Greeting, Kind, LENGTH};
+use uxfrm_control::mailbox::{Found, Mailbox, Page, ROOM};
+
+use crate::table::Socket;
+use crate::{gateway, next, parking, patience};
+
+/// The page of the connection whose socket says that it has one.
+static PAGE: AtomicPtr<Page> = AtomicPtr::new(null_mut());
+/// Whether the answer to the last request there was collected, and not yet received by the program.
+static COLLECTED: AtomicBool = AtomicBool::new(false);
+/// How many sockets in a row used one connection.
+static USES: AtomicU32 = AtomicU32::new(0);
+/// How often a page was asked for.
+static PAGES: AtomicU32 = AtomicU32::new(0);
+
+/// After so many sockets on one connection a page pays.
+const MANY: u32 = 4;
+/// Pages in the life of a process.
+const MOST_PAGES: u32 = 8;
+
+/// Another socket uses the parked connection: the page comes with it, or is asked for.
+pub(crate) fn follow(descriptor: c_int, socket: &Socket, has_page: bool) {
+    if has_page {
+        return socket.set_paged();
+    }
+    let uses = USES.fetch_add(1, Ordering::Relaxed) + 1;
+    if uses.is_multiple_of(MANY)
+        && patience::are_several_processors()
+        && PAGES.fetch_add(1, Ordering::Relaxed) < MOST_PAGES
+        && let Some(page) = ask_for_page(descriptor, socket)
+    {
+        PAGE.store(page, Ordering::Release);
+        socket.set_paged();
+    }
+}
+
+/// Asks on the page. False when it has to be sent on the socket.
+pub(crate) fn ask(socket: &Socket, request: &[u8]) -> bool {
+    let Some(mailbox) = of(socket) else { return false };
+    mailbox.ask(request)
+}
+
+/// Something else is about to be sent on the socket.
+pub(crate) fn step_aside(socket: &Socket) {
+    of(socket).into_iter().for_each(Mailbox::step_aside);
+}
+
+/// Whether the gateway is there and waits for this connection's next request, so that nothing is to come on its socket.
+pub(crate) fn is_awaited() -> bool {
+    page().is_some_and(Mailbox::is_open)
+}
+
+/// Waits a moment for the answer, if it was asked for on the page. `None` when the program has to receive from the socket.
+pub(crate) fn receive(
+    socket: &Socket,
+    vectors: &[iovec],
+    flags: c_int,
+    message_flags: &mut c_int,
+) -> Option<ssize_t> {
+    let mailbox = of(socket).filter(|_| socket.is_busy())?;
+    if !COLLECTED.load(Ordering::Relaxed) {
+        let waits = flags & libc::MSG_DONTWAIT == 0;
+        patience::until(waits, || mailbox.collect(), Found::Nothing)
+            .filter(|found| *found == Found::Answer)?;
+        COLLECTED.store(true, Ordering::Relaxed);
+    }
+    let mut answer = [0; ROOM];
+    let length = mailbox.read_answer(&mut answer);
+    // SAFETY: the caller's vectors are valid, and the answer is our own.
+    let copied = unsafe { scatter(&answer[..length], vectors) };
+    *message_flags = if copied < length { libc::MSG_TRUNC } else { 0 };
+    if flags & libc::MSG_PEEK == 0 {
+        COLLECTED.store(false, Ordering::Relaxed);
+        socket.settle();
+    }
+    let told = if flags & libc::MSG_TRUNC != 0 { length } else { copied };
+    // At most `ROOM`.
+    Some(told as ssize_t)
+}
+
+/// The page of a socket that has it, in the process that opened it.
+fn of(socket: &Socket) -> Option<Mailbox<'static>> {
+    let own = socket.is_paged() && socket.forks() == parking::forks();
+    own.then(page).flatten()
+}
+
+fn page() -> Option<Mailbox<'static>> {
+    // SAFETY: null, or a page that is mapped to the end of the process; it cannot shrink, and any bytes are valid words.
+    unsafe { PAGE.load(Ordering::Acquire).as_ref() }.map(Mailbox::new)
+}
+
+/// Copies bytes into the program's buffers as far as they go. How many.
+///
+/// # Safety
+/// The vectors are valid for their lengths.
+unsafe fn scatter(bytes: &[u8], vectors: &[iovec]) -> usize {
+    let mut done = 0;
+    for vector in vectors {
+        let part = vector.iov_len.min(bytes.len() - done);
+        if part > 0 {
+            let from = bytes[done..].as_ptr();
+            // SAFETY: both are valid for `part` bytes, and the program's buffer is none of ours.
+            unsafe { std::ptr::copy_nonoverlapping(from, vector.iov_base.cast(), part) };
+        }
+        done += part;
+    }
+    done
+}
+
+/// Asks the gateway for a page, and maps it.
+fn ask_for_page(descriptor: c_int, socket: &Socket) -> Option<*mut Page> {
+    let told = socket.told()?;
+    let question = Greeting {
+        kind: Kind::Share,
+        port: told.port,
+        groups: told.groups,
+        options: told.options,
+        value: 0,
+    };
+    gateway::send(descriptor, question).ok()?;
+    gateway::wait(descriptor, libc::POLLIN).ok()?;
+    let memory = receive_descriptor(descriptor)?;
+    let (access, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    // SAFETY: a new mapping, wherever the kernel wants it.
+    let page = unsafe { libc::mmap(null_mut(), size_of::<Page>(), access, shared, memory, 0) };
+    gateway::close(memory);
+    (page != libc::MAP_FAILED).then_some(page.cast())
+}
+
+/// Takes the gateway's answer, and the descriptor that came with it.
+fn receive_descriptor(descriptor: c_int) -> Option<c_int> {
+    let mut bytes = [0_u8; LENGTH];
+    let mut control = [0_u64; 4];
+    let mut vector = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: LENGTH };
+    // SAFETY: all bytes zero is a valid message, whose buffers are valid for their lengths; a control message is read only where one
+    // with a descriptor lies.
+    unsafe {
+        let mut message: msghdr = zeroed();
+        (message.msg_iov, message.msg_iovlen) = (&raw mut vector, 1);
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control);
+        let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+        if next::recvmsg()(descriptor, &raw mut message, flags) < 0 {
+            return None;
+        }
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        if header.is_null() || (*header).cmsg_type != libc::SCM_RIGHTS {
+            return None;
+        }
+        let has_one = (*header).cmsg_len >= size_of::<cmsghdr>() + size_of::<c_int>();
+        let passed = has_one.then(|| libc::CMSG_DATA(header).cast::<c_int>().read_unaligned())?;
+        let welcome = Greeting::parse(&bytes).is_some_and(|answer| answer.kind == Kind::Welcome);
+        if !welcome {
+            gateway::close(passed);
+        }
+        welcome.then_some(passed)
+    }
+}
