@@ -205,32 +205,47 @@ KINDS = [
     "ip6tnl remote fd09::7 local fd09::1 mode ip6ip6 hoplimit 7 tclass inherit flowlabel abc",
     "ip6tnl remote fd09::7 local fd09::1 encaplimit none mode ipip6 tclass 10",
     "ip6tnl remote fd09::7 local fd09::1 mode any encaplimit 3 hoplimit inherit flowlabel inherit",
+    "ip6gre remote fd09::7 local fd09::1 key 258 seq icsum hoplimit 9",
+    "ip6gre remote fd09::7 local fd09::1 ikey 1.2.3.4 okey 9 ocsum encaplimit none tclass inherit flowlabel abc",
 ]
+ENCAP = [
+    "encap fou encap-dport 5555",
+    "encap gue encap-sport 7 encap-dport 6 encap-csum encap-remcsum",
+    "encap gue encap-sport auto encap-dport 6 encap-udp6-csum noencap-remcsum",
+    "encap fou encap-sport 65535 encap-dport 65535 noencap-csum noencap-udp6-csum",
+]
+OVER_V4, OVER_V6 = "remote 10.9.0.7 local 10.9.0.1", "remote fd09::7 local fd09::1"
+TYPES = [f"{kind} {OVER_V4}" for kind in ("ipip", "sit", "gre")] + [f"{kind} {OVER_V6}" for kind in ("ip6tnl", "ip6gre")]
+IN_UDP = [f"{kind} {encap}" for kind in TYPES for encap in ENCAP]
 
 
-def test_the_text_is_the_kernels(uxfrm, linux_network):
-    """`ip -d link show` of a Linux kernel's tunnels and `uxfrm link show` of ours: the same line of the tunnel, the same object in JSON."""
-    gateway, linux = Gateway(uxfrm, linux_network.here), linux_network.linux
+@pytest.fixture(scope="module")
+def beside(uxfrm, qemu_network):
+    """A gateway without tunnels, and Linux."""
+    gateway = Gateway(uxfrm, qemu_network.here)
     gateway.start(more=CONTROLLED)
-    link = client(uxfrm, linux_network.here, "link")
+    yield client(uxfrm, qemu_network.here, "link"), qemu_network.linux
+    gateway.close()
+
+
+@pytest.mark.parametrize("words", KINDS + IN_UDP)
+def test_the_text_is_the_kernels(words, beside):
+    """`ip -d link show` of a Linux kernel's tunnel and `uxfrm link show` of ours: the same line of the tunnel, the same object in JSON."""
+    link, linux = beside
     try:
-        for words in KINDS:
-            done(link(f"add tun1 type {words}"))
-            linux.run(f"ip link add tun1 type {words}")
-            theirs, ours = linux.run("ip -d link show tun1"), done(link("show tun1"))
-            assert tunnel(ours) == tunnel(theirs), words
-            assert device(ours) == device(theirs), words
-            theirs, ours = linux.run("ip -j -d link show tun1"), done(link("show tun1", "-j"))
-            theirs, ours = json.loads(theirs)[0], json.loads(ours)[0]
-            for member in ("prefix", "prefixlen"):
-                ours["linkinfo"]["info_data"].pop(member, None)
-            assert ours["linkinfo"] == theirs["linkinfo"], words
-            assert ours["mtu"] == theirs["mtu"], words
-            done(link("del tun1"))
-            linux.run("ip link del tun1")
+        done(link(f"add tun1 type {words}"))
+        linux.run(f"ip link add tun1 type {words}")
+        theirs, ours = linux.run("ip -d link show tun1"), done(link("show tun1"))
+        assert tunnel(ours) == tunnel(theirs)
+        assert device(ours) == device(theirs)
+        theirs, ours = linux.run("ip -j -d link show tun1"), done(link("show tun1", "-j"))
+        theirs, ours = json.loads(theirs)[0], json.loads(ours)[0]
+        assert ours["linkinfo"] == theirs["linkinfo"]
+        # Linux forgets UDP of a `sit`: 1480 whatever is around its packets (seen with 6.1).
+        assert words.startswith("sit") and "encap" in words or ours["mtu"] == theirs["mtu"]
     finally:
+        link("del tun1")
         linux.run("ip link del tun1", check=False)
-        gateway.close()
 
 
 def device(text):
@@ -239,6 +254,5 @@ def device(text):
 
 
 def tunnel(text):
-    """The words of a tunnel. The guest's Linux has no 6rd (CONFIG_IPV6_SIT_6RD), and so not the prefix that it has where it is not said."""
-    words = text.splitlines()[2].split("addrgenmode")[0].split("numtxqueues")[0].rstrip()
-    return words.removesuffix(" 6rd-prefix 2002::/16")
+    """The words of a tunnel."""
+    return text.splitlines()[2].split("addrgenmode")[0].split("numtxqueues")[0].rstrip()

@@ -39,7 +39,7 @@ pub(crate) fn fresh(kind: Kind) -> Config {
 pub(crate) fn read(config: Config, cursor: &mut Cursor<'_, '_>) -> Result<Config, Error> {
     let mut words = Words {
         framing: config.udp.map(|udp| udp.framing),
-        encap: config.udp.unwrap_or(UdpEncap::new(Framing::Fou, PLACEHOLDER)),
+        encap: config.udp.unwrap_or_else(|| unsaid(config.kind)),
         port: config.udp.map(|udp| udp.destination_port),
         config,
         six_rd: None,
@@ -55,6 +55,15 @@ pub(crate) fn read(config: Config, cursor: &mut Cursor<'_, '_>) -> Result<Config
         }
     }
     words.finish()
+}
+
+/// UDP of which nothing is said: as iproute2 asks for it, so over IPv6 it has a checksum.
+fn unsaid(kind: Kind) -> UdpEncap {
+    let checksum6 = match kind.outer() {
+        Version::V4 => UdpChecksum::Zero,
+        Version::V6 => UdpChecksum::Computed,
+    };
+    UdpEncap { checksum6, ..UdpEncap::new(Framing::Fou, PLACEHOLDER) }
 }
 
 impl Words {
@@ -275,6 +284,14 @@ mod tests {
         );
         assert_eq!((tnl.carries, tnl.encap_limit), (Carries::V4, None));
         assert_eq!((tnl.ttl, tnl.flow_label), (Octet::Inherit, FlowLabel::Fixed(0x1234)));
+        let checksums = |encap: &str| {
+            let line =
+                format!("link add t type ip6gre remote fd00::1 encap gue encap-dport 7 {encap}");
+            let udp = read(&line).udp.unwrap();
+            (udp.checksum4, udp.checksum6)
+        };
+        assert_eq!(checksums(""), (UdpChecksum::Zero, UdpChecksum::Computed));
+        assert_eq!(checksums("noencap-csum6"), (UdpChecksum::Zero, UdpChecksum::Zero));
         let sit = read("link add t type sit 6rd-prefix 2001:db8::/32 6rd-relay_prefix 10.0.0.0/8");
         let six_rd = SixRd::new("2001:db8::".parse().unwrap(), 32, [10, 0, 0, 0].into(), 8);
         assert_eq!(Ok(sit.six_rd), six_rd);
