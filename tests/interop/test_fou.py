@@ -9,10 +9,13 @@ import subprocess
 import time
 
 import pytest
+from scapy.layers.inet import UDP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import Ether
 
 import topology
 from gateway import CONTROLLED, Gateway
-from topology import HERE
+from topology import HERE, THERE
 
 ASKER = pathlib.Path(__file__).parents[1] / "peer" / "ask_fou.py"
 LINES = [
@@ -210,6 +213,32 @@ def test_each_port_counts_what_came_and_what_it_dropped(uxfrm, alone):
     assert re.search(r"^fou_5555_received_packets\s+3$", stat, re.M)
     assert fou("del port 5555") == (0, "") and fou("add port 5555 gue") == (0, "")
     assert counted()[5555]["stats"]["rx"]["packets"] == 0, "a port's counters begin with it"
+
+
+def test_zero_checksums_over_ipv6_are_taken_where_allowed(uxfrm, alone):
+    """Every port of Linux takes them (`net/ipv4/fou_core.c: parse_nl_config` leaves `use_udp6_rx_checksums` 0), and so does one of which nothing is
+    said. Where they are not allowed, the host's UDP drops and counts them."""
+    fou = own(uxfrm, alone.here)
+    for line in ("add port 5555 ipproto 41 -6", "add port 5556 ipproto 41 -6 noudp6zerocsumrx"):
+        assert fou(line) == (0, "")
+    assert fou("show")[1] == "port 5556 ipproto 41 -6 noudp6zerocsumrx\nport 5555 ipproto 41 -6\n"
+    assert unmodified(uxfrm, alone.here)("show")[1] == "port 5556 ipproto 41 -6\nport 5555 ipproto 41 -6\n"
+    assert [port.get("udp6_zero_csum_rx") for port in json.loads(fou("show", "-j")[1])] == [False, None]
+    ip = Ether(src=alone.here.mac("wire0"), dst=alone.mac) / IPv6(src=THERE.outer[6], dst=HERE.outer[6])
+    for checksum in (0, None):  # None: the right one
+        for port in (5555, 5556):
+            alone.far.send(bytes(ip / UDP(sport=7, dport=port, chksum=checksum) / b"no IP packet at all"))
+
+    def counted():
+        return {port["port"]: port["stats"]["rx"]["packets"] for port in json.loads(fou("show", "-j -s")[1])}
+
+    deadline = time.monotonic() + 5
+    while sum(counted().values()) < 3:
+        assert time.monotonic() < deadline, counted()
+        time.sleep(0.05)
+    assert counted() == {5555: 2, 5556: 1}
+    snmp = alone.here.run("cat", "/proc/net/snmp6")
+    assert re.search(r"^Udp6InCsumErrors\s+1$", snmp, re.M), snmp
 
 
 def test_a_batch_goes_line_by_line(uxfrm, alone):

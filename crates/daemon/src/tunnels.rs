@@ -88,7 +88,7 @@ impl Carrying {
         ports.add(port).map_err(fault::of_tunnel)?;
         let incoming = Incoming {
             source: Source::Datagrams(port.identity),
-            port: opening::datagrams(&port.identity)?,
+            port: opening::datagrams(&port)?,
             counts: Arc::default(),
         };
         self.order(self.tunnels.clone(), ports, vec![Change::Listen(incoming)])

@@ -1,9 +1,9 @@
-//! `ip fou add|del|show` (`ip/ipfou.c: fou_parse_opt`).
+//! `ip fou add|del|show` (`ip/ipfou.c: fou_parse_opt`), and a word that iproute2 has for VXLAN only: `noudp6zerocsumrx`.
 
 use std::net::IpAddr;
 
 use uxfrm_packet::Protocol;
-use uxfrm_tunnel::PortRequest;
+use uxfrm_tunnel::{PortRequest, ports::ZeroChecksum6};
 
 use crate::Error;
 use crate::cursor::{Cursor, is_abbreviation, is_v6, wrong};
@@ -14,7 +14,7 @@ const DIRECT: u8 = 1;
 const GUE: u8 = 2;
 
 const COMMANDS: &str = "add, del or show";
-const OPTIONS: &str = "port, ipproto, gue, peer, peer_port, local, dev or -6";
+const OPTIONS: &str = "port, ipproto, gue, peer, peer_port, local, dev, -6 or noudp6zerocsumrx";
 
 /// What is to be done with a receive port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +67,8 @@ fn options(cursor: &mut Cursor<'_, '_>, v6: bool) -> Result<FouPort, Error> {
             "local" => ends[0] = cursor.address("an address")?,
             "dev" => device = Some(cursor.next("a device")?.to_owned()),
             "-6" => v6 = true,
+            "udp6zerocsumrx" => request.zero_checksum6 = ZeroChecksum6::Allow,
+            "noudp6zerocsumrx" => request.zero_checksum6 = ZeroChecksum6::Refuse,
             _ => return Err(Error::Option { word: word.to_owned(), known: OPTIONS }),
         }
     }
@@ -153,12 +155,19 @@ mod tests {
             local4: Some([10, 0, 0, 1].into()),
             peer4: Some([10, 0, 0, 2].into()),
             peer_port: Some(9),
-            ..request
+            ..request.clone()
         };
         let line = "fou del port 5555 peer 10.0.0.2 peer_port 9 local 10.0.0.1 dev eth0";
         let device = Some("eth0".to_owned());
         assert_eq!(read(line), Ok(Fou::Delete(FouPort { request: peer, device })));
         assert_eq!(read("fou s"), Ok(Fou::Show));
+        let checked = PortRequest {
+            protocol: 41,
+            family: Some(10),
+            zero_checksum6: ZeroChecksum6::Refuse,
+            ..request
+        };
+        assert_eq!(read("fou add port 5555 ipproto 41 -6 noudp6zerocsumrx"), Ok(add(checked)));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::cursor::is_abbreviation;
 type Phrase = (&'static str, &'static str);
 
 const FOU_COMMANDS: [Phrase; 3] = [("add", "OPTIONS"), ("delete", "OPTIONS"), ("show", "")];
-const FOU: [Phrase; 8] = [
+const FOU: [Phrase; 10] = [
     ("port", "PORT"),
     ("ipproto", "PROTO"),
     ("gue", ""),
@@ -19,6 +19,8 @@ const FOU: [Phrase; 8] = [
     ("peer_port", "PORT"),
     ("dev", "NAME"),
     ("-6", ""),
+    ("udp6zerocsumrx", ""),
+    ("noudp6zerocsumrx", ""),
 ];
 const LINK_COMMANDS: [Phrase; 4] =
     [("add", "NAME OPTIONS"), ("change", "NAME OPTIONS"), ("delete", "NAME"), ("show", "[ NAME ]")];

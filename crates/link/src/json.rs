@@ -1,6 +1,6 @@
 //! Answers as iproute2's `-j` has them: members in its order, under its names.
 //!
-//! What iproute2 does not have stands behind: `stats` and `drops` of a receive port, `drops` of a tunnel.
+//! What iproute2 does not have stands behind: `udp6_zero_csum_rx`, `stats` and `drops` of a receive port, `drops` of a tunnel.
 
 use serde::ser::{Serialize, SerializeMap as _, SerializeSeq as _, Serializer};
 use uxfrm_netlink::{Counts, fou::PortAttributes};
@@ -96,6 +96,9 @@ pub fn port(port: &PortAttributes, counted: Counted, device: impl Fn(u32) -> Str
     }
     if let Some(index) = info::device(port) {
         object.put("dev", Json::text(device(index)));
+    }
+    if port.checksum6 {
+        object.put("udp6_zero_csum_rx", Json::Flag(false));
     }
     if let (Counted::Yes, Some(counts)) = (counted, &port.statistics) {
         let of = |name| Json::Number(counts.of(name).unwrap_or(0));

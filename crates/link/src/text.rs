@@ -1,6 +1,6 @@
 //! Answers as iproute2 6.1 prints them: `ip fou show` and `ip -d link show`, with counters under `-s`.
 //!
-//! What iproute2 does not have stands behind: counters of a receive port, and a line of drops by reason where there are some.
+//! What iproute2 does not have stands behind: `noudp6zerocsumrx` and counters of a receive port, and a line of drops by reason where there are some.
 
 use std::fmt::Write as _;
 
@@ -46,6 +46,9 @@ pub fn port(port: &PortAttributes, counted: Counted, device: impl Fn(u32) -> Str
     }
     if let Some(index) = info::device(port) {
         let _ = write!(text, " dev {}", device(index));
+    }
+    if port.checksum6 {
+        text += " noudp6zerocsumrx";
     }
     text += "\n";
     if let (Counted::Yes, Some(counts)) = (counted, &port.statistics) {

@@ -3,7 +3,8 @@
 //! Owns the bytes behind `struct nlmsghdr`: `struct genlmsghdr` and attributes. Total on any bytes. What a port may be is for who keeps the ports to
 //! say; here is what the kernel's attribute policy asks (`net/ipv4/fou_nl.c: fou_nl_policy`): the right lengths.
 //!
-//! Beside the kernel's attributes there is one of our own, [`STATISTICS`]: who puts it into a request to get gets [`Counts`].
+//! Beside the kernel's attributes there are two of our own: who puts [`STATISTICS`] into a request to get gets [`Counts`]; a port with
+//! [`CHECKSUM6`] takes no datagram over IPv6 without checksum, as every port of the kernel's does.
 //!
 //! The family's number is above those that the kernel gives out (`GENL_MAX_ID`, 1023), so that one socket can speak to the kernel's families and to
 //! this one: `uxfrm exec` tells them apart by it.
@@ -30,6 +31,8 @@ const HIGHEST: u32 = 11;
 
 /// Our own attribute: without value in a request to get, [`Counts`] in answers to it.
 pub const STATISTICS: u16 = 0x1000;
+/// Our own attribute, without value: of datagrams over IPv6 only those with a checksum are taken.
+pub const CHECKSUM6: u16 = 0x1001;
 
 /// Bytes of `struct genlmsghdr`: command, version, two reserved.
 const HEAD: usize = 4;
@@ -84,6 +87,8 @@ pub struct PortAttributes {
     pub ifindex: Option<i32>,
     /// [`STATISTICS`], empty in a request.
     pub statistics: Option<Counts>,
+    /// [`CHECKSUM6`] is there.
+    pub checksum6: bool,
 }
 
 impl PortAttributes {
@@ -127,6 +132,7 @@ impl PortAttributes {
         put(10, self.peer_port.map(u16::to_be_bytes).as_ref().map(<[u8; 2]>::as_slice));
         put(11, self.ifindex.map(i32::to_ne_bytes).as_ref().map(<[u8; 4]>::as_slice));
         put(STATISTICS, self.statistics.as_ref().map(Counts::encode).as_deref());
+        put(CHECKSUM6, self.checksum6.then_some(&[]));
     }
 
     /// Takes an attribute in; `None` when it is too short.
@@ -144,6 +150,7 @@ impl PortAttributes {
             10 => self.peer_port = Some(u16::from_be_bytes(*value.first_chunk()?)),
             11 => self.ifindex = Some(i32::from_ne_bytes(*value.first_chunk()?)),
             STATISTICS => self.statistics = Some(Counts::decode(value)),
+            CHECKSUM6 => self.checksum6 = true,
             _ => {}
         }
         Some(())
@@ -205,6 +212,7 @@ mod tests {
             peer_port: Some(0xff01),
             ifindex: Some(-3),
             statistics: Some(Counts(vec![("packets".to_owned(), 7)])),
+            checksum6: true,
         };
         for command in [Command::Add, Command::Delete, Command::Get] {
             let mut bytes = Vec::new();

@@ -35,6 +35,8 @@ pub struct PortRequest {
     pub kind: u8,
     /// `FOU_ATTR_REMCSUM_NOPARTIAL` is there.
     pub remcsum_nopartial: bool,
+    /// No attribute of the kernel's; what its ports do without.
+    pub zero_checksum6: ZeroChecksum6,
     /// `FOU_ATTR_LOCAL_V4`.
     pub local4: Option<Ipv4Addr>,
     /// `FOU_ATTR_LOCAL_V6`.
@@ -85,9 +87,10 @@ pub enum RemoteChecksumMode {
 }
 
 /// What becomes of datagrams over IPv6 without UDP checksum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ZeroChecksum6 {
     /// They are taken, as the kernel's FOU takes them (`udp_port_cfg.use_udp6_rx_checksums` is not set).
+    #[default]
     Allow,
     /// They are dropped (RFC 8200 §8.1).
     Refuse,
@@ -121,7 +124,7 @@ impl Port {
             (GUE, _) => Encapsulation::Gue(RemoteChecksumMode::Partial),
             _ => return Err(Error::PortType),
         };
-        Ok(Self { identity, encapsulation, zero_checksum6: ZeroChecksum6::Allow })
+        Ok(Self { identity, encapsulation, zero_checksum6: request.zero_checksum6 })
     }
 
     /// The request that this port would come of, as `FOU_CMD_GET` tells it (`fou_fill_info`).
@@ -141,6 +144,7 @@ impl Port {
             protocol,
             kind,
             remcsum_nopartial: self.encapsulation == Encapsulation::Gue(RemoteChecksumMode::Filled),
+            zero_checksum6: self.zero_checksum6,
             peer_port: Some(peer_port),
             device: Some(device),
             ..PortRequest::default()
@@ -328,6 +332,7 @@ mod tests {
             kind: GUE,
             protocol: 0,
             remcsum_nopartial: true,
+            zero_checksum6: ZeroChecksum6::Refuse,
             local6: Some(Ipv6Addr::LOCALHOST),
             peer6: Some("2001:db8::1".parse().unwrap()),
             peer_port: Some(9),

@@ -10,7 +10,7 @@ use uxfrm_link::{Admin, TunnelLink};
 use uxfrm_netlink::Refusal;
 use uxfrm_packet::{Protocol, Version};
 use uxfrm_runtime::{Route, egress};
-use uxfrm_tunnel::{Config, PortIdentity, Tunnel};
+use uxfrm_tunnel::{Config, Port as ReceivePort, Tunnel, ports::ZeroChecksum6};
 
 use super::fault;
 
@@ -86,7 +86,8 @@ pub(super) fn adjust(
 }
 
 /// The socket of a receive port.
-pub(super) fn datagrams(identity: &PortIdentity) -> Result<Box<dyn Port>, Refusal> {
+pub(super) fn datagrams(port: &ReceivePort) -> Result<Box<dyn Port>, Refusal> {
+    let identity = &port.identity;
     let local = match identity.local {
         // A link-local address is one of its device's.
         IpAddr::V6(address) if address.is_unicast_link_local() => {
@@ -96,7 +97,9 @@ pub(super) fn datagrams(identity: &PortIdentity) -> Result<Box<dyn Port>, Refusa
     };
     let options = UdpOptions { device: identity.device, ..UdpOptions::new(local) };
     let socket = Udp::open(&options).map_err(|error| fault::bare(&error))?;
-    socket.accept_without_checksum().map_err(|error| fault::bare(&error))?;
+    if port.zero_checksum6 == ZeroChecksum6::Allow {
+        socket.accept_without_checksum().map_err(|error| fault::bare(&error))?;
+    }
     Ok(Box::new(socket))
 }
 

@@ -50,6 +50,8 @@ fn ports_are_listed_as_by_iproute2() {
             "port 5558 ipproto 47 local 10.0.0.1 peer 10.0.0.2 peer_port 9\n",
         ),
         ("fou add port 1 gue local fd00::1", "port 1 gue -6 local fd00::1\n"),
+        ("fou add port 1 gue -6 noudp6zerocsumrx", "port 1 gue -6 noudp6zerocsumrx\n"),
+        ("fou add port 1 gue -6 udp6zerocsumrx", "port 1 gue -6\n"),
     ] {
         assert_eq!(port(&attributes(line), Counted::Yes, |_| String::new()), text, "{line}");
     }

@@ -1,7 +1,7 @@
 //! A receive port between its attributes and what [`uxfrm_tunnel`] takes.
 
 use uxfrm_netlink::fou::PortAttributes;
-use uxfrm_tunnel::PortRequest;
+use uxfrm_tunnel::{PortRequest, ports::ZeroChecksum6};
 
 /// What a request's attributes ask for. No device has a negative number: such a one is not there.
 #[must_use]
@@ -12,6 +12,10 @@ pub fn request(attributes: &PortAttributes) -> PortRequest {
         protocol: attributes.protocol.unwrap_or(0),
         kind: attributes.kind.unwrap_or(0),
         remcsum_nopartial: attributes.remcsum_nopartial,
+        zero_checksum6: match attributes.checksum6 {
+            true => ZeroChecksum6::Refuse,
+            false => ZeroChecksum6::Allow,
+        },
         local4: attributes.local4,
         local6: attributes.local6,
         peer4: attributes.peer4,
@@ -37,6 +41,7 @@ pub fn attributes(request: &PortRequest) -> PortAttributes {
         peer_port: request.peer_port,
         ifindex: request.device.map(|index| i32::try_from(index).unwrap_or(i32::MAX)),
         statistics: None,
+        checksum6: request.zero_checksum6 == ZeroChecksum6::Refuse,
     }
 }
 
@@ -54,6 +59,7 @@ mod tests {
             peer6: "fd00::2".parse().ok(),
             peer_port: Some(7),
             device: Some(3),
+            zero_checksum6: ZeroChecksum6::Refuse,
             ..PortRequest::default()
         };
         assert_eq!(request(&attributes(&asked)), asked);
