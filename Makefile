@@ -16,8 +16,8 @@ demo: ## Two gateways in network namespaces, real traffic through ESP between th
 	$(BUILT)/release/uxfrm demo $(ARGS)
 
 test: layers ## All tests: unit, property, vectors; then against a real Linux kernel and scapy (needs root for those)
-	$(CARGO) test $(FLAGS) --workspace
 	@scripts/prerequisites test
+	$(CARGO) test $(FLAGS) --workspace
 	$(CARGO) build $(FLAGS) -p uxfrm -p uxfrm-redirect
 	UXFRM=$(BUILT)/debug/uxfrm scripts/interop $(ARGS)
 

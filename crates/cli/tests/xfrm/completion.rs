@@ -1,5 +1,6 @@
-//! Completion in a real bash, and the manual's files.
+//! Completion in a real bash, zsh and fish, and the manual's files.
 
+use std::path::Path;
 use std::process::Command;
 
 use crate::programs::uxfrm;
@@ -16,15 +17,41 @@ fn offered(line: &str) -> Option<Vec<String>> {
         words.join(" "),
         words.len() - 1,
     );
-    let Ok(output) = Command::new("bash").args(["--norc", "-c", &script]).output() else {
-        assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "not run: no bash");
-        eprintln!("not run: no bash");
+    said(Command::new("bash").args(["--norc", "-c", &script]), "bash")
+}
+
+/// The lines that a shell printed, which finds our `uxfrm` first; `None` without that shell.
+fn said(shell: &mut Command, name: &str) -> Option<Vec<String>> {
+    let ours = Path::new(UXFRM).parent().unwrap().display();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let Ok(output) = shell.env("PATH", format!("{ours}:{path}")).output() else {
+        assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "not run: no {name}");
+        eprintln!("not run: no {name} (apt-get install {name})");
         return None;
     };
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     let text = String::from_utf8(output.stdout).unwrap();
     Some(text.lines().map(str::to_owned).collect())
 }
+
+/// An interactive zsh in a terminal of its own: types each argument, completes it, and prints the line that it then has.
+const ZSH: &str = r#"
+zmodload zsh/zpty
+lines=$(mktemp)
+printed() { until (( $(wc -l <$lines) >= $1 )); do sleep 0.02; done }
+zpty shell "env PS1= TERM=dumb zsh -f -i"
+zpty -w shell "autoload -U compinit; compinit -u -D; source <(uxfrm completions zsh)"
+zpty -w shell "told() { print -r -- \"\$BUFFER\" >>$lines; BUFFER=; }; zle -N told; bindkey '^X' told; print >>$lines"
+printed 1
+typed=1
+for line in "$@"; do
+    zpty -w -n shell "$line"$'\t\x18'
+    printed $((++typed))
+done
+zpty -d shell
+tail -n +2 $lines
+rm $lines
+"#;
 
 #[test]
 fn bash_completes_commands_and_the_words_of_their_grammars() {
@@ -44,6 +71,50 @@ fn bash_completes_commands_and_the_words_of_their_grammars() {
     ] {
         let Some(offered) = offered(line) else { return };
         assert_eq!(offered, words, "{line}");
+    }
+}
+
+#[test]
+fn zsh_completes_commands_and_the_words_of_their_grammars() {
+    let lines = [
+        ("uxfrm completions ba", "uxfrm completions bash "),
+        ("uxfrm xfrm -s state al", "uxfrm xfrm -s state allocspi "),
+        (
+            "uxfrm xfrm state add aead rfc45",
+            r"uxfrm xfrm state add aead rfc4543\(gcm\(aes\)\) ",
+        ),
+        ("uxfrm fou a", "uxfrm fou add "),
+        ("uxfrm fou -j sh", "uxfrm fou -j show "),
+        ("uxfrm fou add port 5555 ipproto g", "uxfrm fou add port 5555 ipproto gre "),
+        ("uxfrm link add tun1 type gre encap g", "uxfrm link add tun1 type gre encap gue "),
+        ("uxfrm link del l", "uxfrm link del lo "),
+    ];
+    let mut shell = Command::new("zsh");
+    shell.args(["-f", "-c", ZSH, "zsh"]).args(lines.map(|(typed, _)| typed));
+    let Some(completed) = said(&mut shell, "zsh") else { return };
+    assert_eq!(completed, lines.map(|(_, completed)| completed));
+}
+
+#[test]
+fn fish_completes_commands_and_the_words_of_their_grammars() {
+    for (line, words) in [
+        ("uxfrm fo", &["fou"][..]),
+        ("uxfrm xfrm -s state al", &["allocspi"]),
+        ("uxfrm xfrm state add aead rfc45", &["rfc4543(gcm(aes))"]),
+        ("uxfrm fou ", &["add", "delete", "show"]),
+        ("uxfrm fou -j sh", &["show"]),
+        ("uxfrm fou add port 5555 ipproto g", &["gre"]),
+        ("uxfrm link add tun1 type gre encap ", &["fou", "gue", "none"]),
+        ("uxfrm link del l", &["lo"]),
+    ] {
+        let script = "source (uxfrm completions fish | psub); complete -C \"$argv[1]\"";
+        let mut shell = Command::new("fish");
+        let Some(offered) = said(shell.args(["--no-config", "-c", script, line]), "fish") else {
+            return;
+        };
+        // What a word means stands behind a tab.
+        let offered = offered.iter().map(|one| one.split('\t').next().unwrap());
+        assert_eq!(offered.collect::<Vec<_>>(), words, "{line}");
     }
 }
 
