@@ -4,8 +4,12 @@ Linux 6.1 as User-Mode Linux has IPIP, GRE, SIT and ip6tnl, and receives FOU and
 tunnels go in UDP and back without: receiving and sending are independent.
 """
 
+import concurrent.futures
+import contextlib
 import dataclasses
+import functools
 import json
+import operator
 import time
 import types
 
@@ -24,6 +28,7 @@ PORT = 5555
 OUTER = {"ipip": 4, "sit": 4, "gre": 4, "ip6tnl": 6, "ip6gre": 6}
 PROTOCOL = {("ipip", 4): 4, ("sit", 6): 41, ("gre", 4): 47, ("gre", 6): 47}
 PROTOCOL |= {("ip6tnl", 4): 4, ("ip6tnl", 6): 41, ("ip6gre", 4): 47, ("ip6gre", 6): 47}
+RSS_KEY = bytes.fromhex("6d5a56da255b0ec24167253d43a38fb0d0ca2bcbae7b30b477cb2da38030f20c6a42b73bbeac01fa")
 INSIDE = {4: ("172.16.9.1", "172.16.9.2", 30), 6: ("fd77::1", "fd77::2", 64)}
 
 
@@ -105,30 +110,36 @@ def two():
         yield network
 
 
-@pytest.mark.parametrize("case", BETWEEN_OURSELVES + WITH_FIELDS, ids=str)
-def test_uxfrm_at_both_ends(case, uxfrm, two):
+@contextlib.contextmanager
+def both_ends(case, uxfrm, two, protection=None):
+    """A case's tunnel between two gateways, which drop nothing meanwhile; the addresses inside. With `protection` ESP is around it."""
     left, right = Gateway(uxfrm, two.left), Gateway(uxfrm, two.right)
+    here, there, length = INSIDE[case.inner]
     try:
-        start(left, case.lines(HERE, THERE))
-        start(right, case.lines(THERE, HERE))
-        here, there, length = INSIDE[case.inner]
-        two.left.address("tun1", f"{here}/{length}")
-        two.right.address("tun1", f"{there}/{length}")
+        for gateway, ends, inside in ((left, (HERE, THERE), here), (right, (THERE, HERE), there)):
+            start(gateway, case.lines(*ends), protection.lines(*ends) if protection else ())
+            gateway.namespace.address("tun1", f"{inside}/{length}")
         two.between.seen()
         try:
-            two.left.ping(here, there)
-            two.right.ping(there, here)
-            for namespace, ends in ((two.left, (here, there)), (two.right, (there, here))):
-                with namespace.entered():
-                    echo.transfer(*ends, TCP_BYTES)
+            yield here, there
         except Exception as failure:
-            failure.add_note(f"left: {drops(left)}\nright: {drops(right)}\n{left.log()}{right.log()}")
+            failure.add_note(f"left: {drops(left)} {left.stat()}\nright: {drops(right)} {right.stat()}\n{left.log()}{right.log()}")
             raise
         assert drops(left) == drops(right) == {}
-        went(case.on_the_wire, two.between.seen(), both_ways=True)
     finally:
         left.close()
         right.close()
+
+
+@pytest.mark.parametrize("case", BETWEEN_OURSELVES + WITH_FIELDS, ids=str)
+def test_uxfrm_at_both_ends(case, uxfrm, two):
+    with both_ends(case, uxfrm, two) as (here, there):
+        two.left.ping(here, there)
+        two.right.ping(there, here)
+        for namespace, ends in ((two.left, (here, there)), (two.right, (there, here))):
+            with namespace.entered():
+                echo.transfer(*ends, TCP_BYTES)
+        went(case.on_the_wire, two.between.seen(), both_ways=True)
 
 
 @pytest.mark.parametrize("case", WITHOUT_UDP + TO_LINUX_IN_UDP, ids=str)
@@ -171,18 +182,11 @@ def test_linux_at_the_other_end(case, uxfrm, linux_network):
 @pytest.mark.parametrize("case", [Case("ipip", 4, "fou"), Case("gre", 4, "gue-csum")], ids=str)
 def test_each_flow_has_a_source_port_of_its_own(case, uxfrm, two):
     """Nine flows, at least eight ports, and each flow keeps its own; with checksums super-packets leave as trains."""
-    left, right = Gateway(uxfrm, two.left), Gateway(uxfrm, two.right)
-    try:
-        start(left, case.lines(HERE, THERE))
-        start(right, case.lines(THERE, HERE))
-        here, there, length = INSIDE[case.inner]
-        two.left.address("tun1", f"{here}/{length}")
-        two.right.address("tun1", f"{there}/{length}")
-        two.between.seen()
+    with both_ends(case, uxfrm, two) as (here, there):
         for _ in range(9):
             with two.left.entered():
                 echo.transfer(here, there, TCP_BYTES)
-        frames = [frame for outgoing, frame in two.between.seen() if outgoing and frame[23:24] == bytes([wire.UDP])]
+        frames = sent_by(case, two)
         behind = 14 + 20 + 8 + (8 if case.kind == "gre" else 0)
         flows = {(frame[behind + 20 : behind + 22], frame[34:36]) for frame in frames}
         assert len({inner for inner, _ in flows}) == 9
@@ -190,36 +194,47 @@ def test_each_flow_has_a_source_port_of_its_own(case, uxfrm, two):
         assert len({outer for _, outer in flows}) >= 8
         if case.encap.endswith("csum"):
             assert max(map(len, frames)) > 4000, "no train was sent"
-    finally:
-        left.close()
-        right.close()
+        else:
+            assert {frame[40:42] for frame in frames} == {b"\0\0"}
+
+
+def test_four_parallel_flows_spread_over_queues_and_without_udp_they_do_not(uxfrm, two):
+    """By the hash that network cards choose a queue with, of addresses and UDP ports, as they don't look into tunnels."""
+    assert queues_of([bytes.fromhex("420995bb a18e6450 0aea 06e6")], 1 << 32) == {0x51CCC178}  # Microsoft's own example
+    for case, least, most in ((Case("ipip", 4), 1, 1), (Case("ipip", 4, "fou-csum"), 2, 4)):
+        with both_ends(case, uxfrm, two) as (here, there), concurrent.futures.ThreadPoolExecutor(4) as flows:
+            with two.left.entered():
+                transfers = [flows.submit(echo.transfer, here, there, TCP_BYTES) for _ in range(4)]
+            assert [transfer.exception() for transfer in transfers] == [None] * 4
+            ports = slice(34, 38) if case.encap != "none" else slice(0)
+            assert least <= len(queues_of((frame[26:34] + frame[ports] for frame in sent_by(case, two)), 16)) <= most
+
+
+def sent_by(case, two):
+    """The frames of a case's tunnel that went from left to right."""
+    return [frame for outgoing, frame in two.between.seen() if outgoing and wire.protocol(frame) == case.on_the_wire]
+
+
+def queues_of(inputs, queues):
+    """Which of `queues` queues receive-side scaling gives packets to, of which these bytes are hashed, with Microsoft's key."""
+    key = int.from_bytes(RSS_KEY)
+
+    def hashed(data):
+        bits = (at for at in range(len(data) * 8) if data[at // 8] & 0x80 >> at % 8)
+        return functools.reduce(operator.xor, (key >> len(RSS_KEY) * 8 - 32 - at & 0xFFFFFFFF for at in bits), 0)
+
+    return {hashed(data) % queues for data in set(inputs)}
 
 
 @pytest.mark.parametrize("case", [Case("ipip", 4, "fou"), Case("gre", 4, "gue-csum"), Case("sit", 6)], ids=str)
 def test_a_tunnel_within_esp(case, uxfrm, two):
     """FOU inside transport-mode ESP: a policy between the ends applies to tunnels, too, and nothing of them is seen."""
-    association = Association(GCM_128, "transport", 4, 4)
-    left, right = Gateway(uxfrm, two.left), Gateway(uxfrm, two.right)
-    try:
-        start(left, case.lines(HERE, THERE), association.lines(HERE, THERE))
-        start(right, case.lines(THERE, HERE), association.lines(THERE, HERE))
-        here, there, length = INSIDE[case.inner]
-        two.left.address("tun1", f"{here}/{length}")
-        two.right.address("tun1", f"{there}/{length}")
-        two.between.seen()
-        try:
-            two.left.ping(here, there)
-            two.right.ping(there, here)
-            with two.left.entered():
-                echo.transfer(here, there, TCP_BYTES)
-        except Exception as failure:
-            failure.add_note(f"left: {drops(left)} {left.stat()}\nright: {drops(right)} {right.stat()}")
-            raise
+    with both_ends(case, uxfrm, two, Association(GCM_128, "transport", 4, 4)) as (here, there):
+        two.left.ping(here, there)
+        two.right.ping(there, here)
+        with two.left.entered():
+            echo.transfer(here, there, TCP_BYTES)
         wire.assert_only("esp", two.between.seen())
-        assert drops(left) == drops(right) == {}
-    finally:
-        left.close()
-        right.close()
 
 
 @pytest.mark.parametrize("family", [4, 6])
