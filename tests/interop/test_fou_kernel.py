@@ -40,6 +40,10 @@ def test_ping_and_tcp_both_ways(case, gateway, qemu_network):
             if wire.protocol(frame) != "housekeeping":
                 assert_in_udp(case, frame, outgoing)
         tcp_both_ways(case, qemu_network)
+        if not case.encap.endswith("csum"):
+            at = 14 + (20 if case.outer == 4 else 40) + 6
+            frames = [frame for _, frame in qemu_network.between.seen() if wire.protocol(frame) == case.on_the_wire]
+            assert {frame[at : at + 2] for frame in frames} == {b"\0\0"}
     assert drops(gateway) == {}
 
 

@@ -141,6 +141,21 @@ impl Udp {
         }
     }
 
+    /// Sends without UDP checksum from now on. Each datagram of a train is then a message of its own, of the same system call: with
+    /// `UDP_SEGMENT` the kernel wants the checksum (`net/ipv4/udp.c: udp_send_skb`).
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn send_without_checksum(&mut self) -> io::Result<()> {
+        let (level, option) = match self.local {
+            SocketAddr::V4(_) => (libc::SOL_SOCKET, libc::SO_NO_CHECK),
+            SocketAddr::V6(_) => (libc::SOL_UDP, libc::UDP_NO_CHECK6_TX),
+        };
+        socket::set(self.socket.as_fd(), level, option, 1)?;
+        self.trains = false;
+        Ok(())
+    }
+
     /// Sends with this TTL or hop limit from now on, not with the host's.
     ///
     /// # Errors

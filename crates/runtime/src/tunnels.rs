@@ -7,8 +7,8 @@
 //! 1 wait until a port is readable → 2 from each readable TUN a batch into its tunnel and out → 3 from each readable socket a batch out of its
 //! tunnels to their TUNs → 4 from the sockets for ICMP errors, back to inner senders → 1.
 //!
-//! Packets leave whole, by raw sockets, so that a flow may have any source port. A super-packet of a tunnel with UDP checksums leaves as trains by a
-//! UDP socket that has the flow's source port, where that is to be had ([`trains`]; `UDP_SEGMENT` needs the checksum). Their sockets carry no mark: routes, and so the
+//! Packets leave whole, by raw sockets, so that a flow may have any source port. A super-packet of a tunnel in UDP leaves as trains by a
+//! UDP socket that has the flow's source port, where that is to be had ([`trains`]). Their sockets carry no mark: routes, and so the
 //! gateway's policies, apply to them, and a tunnel goes through ESP where a policy says so.
 //!
 //! Known: a Linux on the same machine leaves GRE's checksum to its device, which on virtual links nobody fills in; a raw socket sees 0 then, and
@@ -35,8 +35,7 @@ use uxfrm_packet::{
     Batch, IpPacket, Notes, PacketBuf, Pool, Protocol, SegmentPlan, Segments, SizeClass, Version,
 };
 use uxfrm_tunnel::{
-    DropReason, Egress, Event, HashSeed, Inside, Outer, Ports, Tunnel, Tunnels,
-    config::UdpChecksum, counters::Drops,
+    DropReason, Egress, Event, HashSeed, Inside, Outer, Ports, Tunnel, Tunnels, counters::Drops,
 };
 
 use self::{order::Order, side::Side, socket::Ear, trains::TrainSockets};
@@ -306,15 +305,15 @@ impl TunnelLane {
         let Self { interfaces, outgoing, trains, train, leaving, drops, pool, .. } = self;
         let Interface { route: Route { tunnel, egress, local }, counts, .. } =
             &interfaces[index].interface;
-        if !is_summed(tunnel) {
-            return false;
-        }
         // What is refused is cut: then each piece is refused, counted and told of.
         let Ok(outer) = tunnel.encapsulate_super(packet, egress, pool, train) else {
             return false;
         };
-        let local = SocketAddr::new(*local, outer.udp.map_or(0, |ends| ends.source));
-        let Some(socket) = trains.bound_to(local, outer.ttl) else {
+        let socket = outer.udp.and_then(|ends| {
+            let local = SocketAddr::new(*local, ends.source);
+            trains.bound_to(local, ends.checksum, outer.ttl)
+        });
+        let Some(socket) = socket else {
             pool.give_all(train);
             return false;
         };
@@ -483,15 +482,6 @@ impl TunnelLane {
             tally.count_refused(DropReason::InRefused, &sent);
         }
     }
-}
-
-/// Whether a tunnel's datagrams have checksums.
-fn is_summed(tunnel: &Tunnel) -> bool {
-    let config = tunnel.config();
-    config.udp.is_some_and(|udp| match config.kind.outer() {
-        Version::V4 => udp.checksum4 == UdpChecksum::Computed,
-        Version::V6 => udp.checksum6 == UdpChecksum::Computed,
-    })
 }
 
 /// Sends what is queued for the network.

@@ -1,9 +1,10 @@
-//! UDP sockets by which super-packets leave as trains, one `UDP_SEGMENT` call each: a socket for each source port, opened when a flow
-//! first needs it, the one that was not used for longest closed when there are too many.
+//! UDP sockets by which super-packets leave as trains, one `UDP_SEGMENT` call each, or without UDP checksum one message for each datagram: a
+//! socket for each source port, opened when a flow first needs it, the one that was not used for longest closed when there are too many.
 
 use std::net::SocketAddr;
 
 use uxfrm_io::{Udp, UdpOptions};
+use uxfrm_tunnel::config::UdpChecksum;
 
 /// Sockets that are open at once.
 const MOST: usize = 64;
@@ -21,18 +22,25 @@ pub(super) struct TrainSockets {
 #[derive(Debug)]
 struct Sender {
     local: SocketAddr,
+    checksum: UdpChecksum,
     ttl: u8,
     used: u64,
     socket: Udp,
 }
 
 impl TrainSockets {
-    /// The socket that is bound to `local` and sends with `ttl`; `None` where the port is somebody else's.
-    pub(super) fn bound_to(&mut self, local: SocketAddr, ttl: u8) -> Option<&mut Udp> {
+    /// The socket that is bound to `local` and sends with `ttl` and with or without checksum; `None` where the port is somebody else's.
+    pub(super) fn bound_to(
+        &mut self,
+        local: SocketAddr,
+        checksum: UdpChecksum,
+        ttl: u8,
+    ) -> Option<&mut Udp> {
         self.uses += 1;
-        let at = match self.open.iter().position(|sender| sender.local == local) {
+        let is_it = |sender: &Sender| (sender.local, sender.checksum) == (local, checksum);
+        let at = match self.open.iter().position(is_it) {
             Some(at) => at,
-            None => self.open(local)?,
+            None => self.open(local, checksum)?,
         };
         let sender = &mut self.open[at];
         sender.used = self.uses;
@@ -43,15 +51,19 @@ impl TrainSockets {
         Some(&mut sender.socket)
     }
 
-    fn open(&mut self, local: SocketAddr) -> Option<usize> {
+    fn open(&mut self, local: SocketAddr, checksum: UdpChecksum) -> Option<usize> {
         if self.open.len() >= MOST {
             let oldest = self.open.iter().enumerate().min_by_key(|(_, sender)| sender.used);
             let at = oldest.map(|(at, _)| at)?;
             self.open.swap_remove(at);
         }
-        let socket = Udp::open(&UdpOptions { buffer: BUFFER, ..UdpOptions::new(local) }).ok()?;
+        let options = UdpOptions { buffer: BUFFER, ..UdpOptions::new(local) };
+        let mut socket = Udp::open(&options).ok()?;
+        if checksum == UdpChecksum::Zero {
+            socket.send_without_checksum().ok()?;
+        }
         // No TTL is 0, so it is set before the first use.
-        self.open.push(Sender { local, ttl: 0, used: self.uses, socket });
+        self.open.push(Sender { local, checksum, ttl: 0, used: self.uses, socket });
         Some(self.open.len() - 1)
     }
 }
@@ -64,12 +76,14 @@ mod tests {
     fn a_flow_keeps_its_socket_and_no_more_than_some_are_open() {
         let mut sockets = TrainSockets::default();
         let local = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let first = sockets.bound_to(local(0), 64).map(|socket| socket.local());
-        assert_eq!(sockets.bound_to(local(0), 65).map(|socket| socket.local()), first);
+        let (with, without) = (UdpChecksum::Computed, UdpChecksum::Zero);
+        let first = sockets.bound_to(local(0), with, 64).map(|socket| socket.local());
+        assert_eq!(sockets.bound_to(local(0), with, 65).map(|socket| socket.local()), first);
+        assert_ne!(sockets.bound_to(local(0), without, 65).map(|socket| socket.local()), first);
         let taken = first.unwrap();
-        assert!(sockets.bound_to(taken, 64).is_none(), "bound by another socket");
+        assert!(sockets.bound_to(taken, with, 64).is_none(), "bound by another socket");
         for last in 1..=70 {
-            sockets.bound_to(SocketAddr::from(([127, 0, 1, last], 0)), 64).unwrap();
+            sockets.bound_to(SocketAddr::from(([127, 0, 1, last], 0)), with, 64).unwrap();
         }
         assert_eq!(sockets.open.len(), MOST);
         assert!(sockets.open.iter().all(|sender| sender.local != local(0)), "the oldest went");
