@@ -4,8 +4,9 @@
 //!   TCP ─► TUN ─► uxfrm ─► veth ────── veth ─► uxfrm ─► TUN ─► TCP          two namespaces, one tunnel for each case
 //! ```
 //!
-//! One gateway at each end has all tunnels at once, each between addresses of its own, so that the rounds of all cases take turns. A
-//! round's figure is that of one test; a row has the median of its rounds, and beside it what the series published, on other machines.
+//! One gateway at each end has all tunnels at once, each between addresses of its own, so that the rounds of all cases take turns, and each
+//! round begins with another case. A round's figure is that of one test; a row has the median of its rounds, and beside it what the series
+//! published, on other machines.
 
 pub(crate) mod bars;
 mod gateways;
@@ -46,13 +47,15 @@ struct Found {
 /// # Errors
 /// What making namespaces, gateways and connections has: it needs root, and `/dev/net/tun`. A stream that is stuck.
 pub fn run(options: &Options) -> anyhow::Result<Report> {
-    let (rounds, seconds) = if options.quick { (1, 0.1) } else { (5, 1.0) };
+    let (rounds, seconds) = if options.quick { (1, 0.1) } else { (15, 0.3) };
     let clock = TscClock::calibrate();
     let mut found: Vec<Found> = plan::trials(&options.only).into_iter().map(Found::new).collect();
     if !found.is_empty() {
         let gateways = Gateways::start(&plan::tunnels(&options.only))?;
-        for _ in 0..rounds {
-            for found in &mut found {
+        for round in 0..rounds {
+            let first = round % found.len();
+            let (before, from) = found.split_at_mut(first);
+            for found in from.iter_mut().chain(before) {
                 let trial = found.trial;
                 found.round(&gateways, Duration::from_secs_f64(seconds)).with_context(|| {
                     format!("{} through {}", trial.test.name(), trial.tunnel.name())
