@@ -2,7 +2,7 @@
 
 A state with `encap espinudp 0 PORT 0.0.0.0` sends so, and `ip fou add port PORT ipproto 50` takes it. On the wire it is the same as ESP in UDP, and as that
 Linux sends and takes it, though from one port. It does not take it by its own FOU port: its XFRM reads the protocol from the IP header, finds UDP there, and counts
-XfrmInHdrError (`net/ipv4/xfrm4_protocol.c: xfrm4_rcv`, seen with 6.1).
+XfrmInHdrError (`net/ipv4/xfrm4_input.c: xfrm4_rcv`, seen with 6.1).
 """
 
 import collections

@@ -79,10 +79,7 @@ fn zsh_completes_commands_and_the_words_of_their_grammars() {
     let lines = [
         ("uxfrm completions ba", "uxfrm completions bash "),
         ("uxfrm xfrm -s state al", "uxfrm xfrm -s state allocspi "),
-        (
-            "uxfrm xfrm state add aead rfc45",
-            r"uxfrm xfrm state add aead rfc4543\(gcm\(aes\)\) ",
-        ),
+        ("uxfrm xfrm state add aead rfc45", r"uxfrm xfrm state add aead rfc4543\(gcm\(aes\)\) "),
         ("uxfrm fou a", "uxfrm fou add "),
         ("uxfrm fou -j sh", "uxfrm fou -j show "),
         ("uxfrm fou add port 5555 ipproto g", "uxfrm fou add port 5555 ipproto gre "),
