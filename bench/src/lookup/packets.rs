@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use uxfrm_engine::FlowKey;
 use uxfrm_packet::ipv4::Ipv4Header;
 use uxfrm_packet::ipv6::Ipv6Header;
-use uxfrm_packet::{FlowPorts, IpPacket, Protocol};
+use uxfrm_packet::{IpPacket, Protocol};
 use zerocopy::IntoBytes;
 
 /// The beginning of a packet: IP and what stands for ports.
@@ -50,22 +50,11 @@ impl Head {
         head
     }
 
-    /// Its flow, as a worker finds it.
-    #[inline]
-    pub(super) fn flow(&self) -> Option<FlowKey> {
+    /// Adds its flow to others, as a worker does.
+    #[inline(always)]
+    pub(super) fn parse(&self, flows: &mut Vec<FlowKey>) {
         let bytes = &self.bytes[..self.len.into()];
-        let ip = IpPacket::parse(bytes).ok()?;
-        let ports = FlowPorts::of(&ip, bytes);
-        Some(FlowKey {
-            source: ip.source,
-            destination: ip.destination,
-            protocol: ip.protocol.0,
-            source_port: ports.source,
-            destination_port: ports.destination,
-            mark: 0,
-            if_id: 0,
-            ifindex: 0,
-        })
+        let _ = IpPacket::parse_then(bytes, |ip| flows.push(FlowKey::of_bytes(&ip, bytes)));
     }
 
     /// Makes it a packet of another flow, where the protocol has ports.

@@ -44,14 +44,15 @@ impl FlowKey {
 
     /// The key of a packet; `ip` was parsed from `bytes`, which are of `packet`.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn of(packet: &PacketBuf, ip: &IpPacket, bytes: &[u8]) -> Self {
         Self { mark: packet.mark, if_id: packet.if_id, ..Self::of_bytes(ip, bytes) }
     }
 
-    /// What of the key is in the packet itself.
-    #[inline]
-    pub(crate) fn of_bytes(ip: &IpPacket, bytes: &[u8]) -> Self {
+    /// What of the key is in the packet itself; `ip` was parsed from `bytes`.
+    #[must_use]
+    #[inline(always)]
+    pub fn of_bytes(ip: &IpPacket, bytes: &[u8]) -> Self {
         let ports = FlowPorts::of(ip, bytes);
         Self {
             source: ip.source,

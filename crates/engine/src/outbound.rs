@@ -222,17 +222,15 @@ impl Outbound {
             packets.get(place + NOTES_AHEAD).inspect(|packet| packet.prefetch());
             packets.get(place + BYTES_AHEAD).inspect(|packet| packet.prefetch_bytes());
             let bytes = packet.bytes();
-            match IpPacket::parse(bytes) {
-                Ok(ip) => {
-                    flows.push(FlowKey::of(packet, &ip, bytes));
-                    heads.push(Some(Head::of(&ip)));
-                }
-                Err(_) => {
-                    // What cannot be parsed is dropped whatever the policies say.
-                    let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-                    flows.push(FlowKey::between(none, none));
-                    heads.push(None);
-                }
+            let parsed = IpPacket::parse_then(bytes, |ip| {
+                flows.push(FlowKey::of(packet, &ip, bytes));
+                heads.push(Some(Head::of(&ip)));
+            });
+            if parsed.is_err() {
+                // What cannot be parsed is dropped whatever the policies say.
+                let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+                flows.push(FlowKey::between(none, none));
+                heads.push(None);
             }
         }
         watch.passed(Stage::Parse);

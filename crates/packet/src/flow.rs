@@ -23,6 +23,34 @@ pub struct FlowPorts {
     pub destination: u16,
 }
 
+/// Where a protocol has what stands for ports.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Nowhere.
+    None,
+    /// In the first four bytes.
+    Ports,
+    /// In the first two bytes, one each.
+    KindAndCode,
+    /// Behind them, or not in every packet.
+    Deeper,
+}
+
+/// By protocol.
+static PLACES: [Place; 256] = {
+    let mut places = [Place::None; 256];
+    places[Protocol::TCP.0 as usize] = Place::Ports;
+    places[Protocol::UDP.0 as usize] = Place::Ports;
+    places[Protocol::UDPLITE.0 as usize] = Place::Ports;
+    places[Protocol::SCTP.0 as usize] = Place::Ports;
+    places[Protocol::DCCP.0 as usize] = Place::Ports;
+    places[Protocol::ICMP.0 as usize] = Place::KindAndCode;
+    places[Protocol::ICMPV6.0 as usize] = Place::KindAndCode;
+    places[Protocol::MH.0 as usize] = Place::Deeper;
+    places[Protocol::GRE.0 as usize] = Place::Deeper;
+    places
+};
+
 impl FlowPorts {
     /// Neither: what fragments and protocols without ports have.
     pub const NONE: Self = Self { source: 0, destination: 0 };
@@ -33,25 +61,37 @@ impl FlowPorts {
     #[must_use]
     #[inline]
     pub fn of(ip: &IpPacket, bytes: &[u8]) -> Self {
-        if ip.is_fragment() {
-            return Self::NONE;
+        let upper = ip.upper(bytes);
+        let place = PLACES[usize::from(ip.protocol.0)];
+        match upper.first_chunk() {
+            _ if ip.is_fragment() => Self::NONE,
+            Some(first) if place != Place::Deeper => {
+                Self::of_first(place, u32::from_be_bytes(*first))
+            }
+            Some(_) | None => Self::of_upper(ip.protocol, upper).unwrap_or(Self::NONE),
         }
-        Self::of_upper(ip.protocol, ip.upper(bytes)).unwrap_or(Self::NONE)
     }
 
+    /// Of the first four bytes. Not by branches: those would be foretold wrongly, as neighbours are of different protocols.
     #[inline]
+    fn of_first(place: Place, first: u32) -> Self {
+        let all = |asked: Place| 0_u32.wrapping_sub(u32::from(place == asked));
+        let kind_and_code = first >> 8 & 0x00ff_0000 | first >> 16 & 0xff;
+        let both = first & all(Place::Ports) | kind_and_code & all(Place::KindAndCode);
+        let [a, b, c, d] = both.to_be_bytes();
+        Self { source: u16::from_be_bytes([a, b]), destination: u16::from_be_bytes([c, d]) }
+    }
+
+    #[cold]
     fn of_upper(protocol: Protocol, upper: &[u8]) -> Option<Self> {
         match protocol {
-            Protocol::TCP | Protocol::UDP | Protocol::UDPLITE | Protocol::SCTP | Protocol::DCCP => {
-                let ([source, destination], _) = <[U16; 2]>::ref_from_prefix(upper).ok()?;
-                Some(Self { source: source.get(), destination: destination.get() })
-            }
             Protocol::ICMP | Protocol::ICMPV6 => {
                 let [kind, code] = *upper.first_chunk()?;
                 Some(Self { source: kind.into(), destination: code.into() })
             }
             Protocol::MH => Some(Self { source: (*upper.get(2)?).into(), destination: 0 }),
             Protocol::GRE => Self::of_gre(upper),
+            // Too short, or without.
             Protocol(_) => None,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::ipv4::{self, Ipv4};
+use crate::ipv4::{self, Ipv4, Ipv4Header};
 use crate::ipv6::{self, Ipv6};
 use crate::{Ecn, ParseError, Protocol};
 
@@ -111,6 +111,22 @@ impl IpPacket {
         }
     }
 
+    /// Reads the network header as [`IpPacket::parse`] does, and gives it to `then`, which is compiled apart for the shapes that packets are
+    /// of: so an address of one version is not moved as one of either, which would cost more than finding it.
+    ///
+    /// # Errors
+    /// As [`IpPacket::parse`].
+    #[inline(always)]
+    pub fn parse_then<T>(bytes: &[u8], then: impl FnOnce(Self) -> T) -> Result<T, ParseError> {
+        if let Some((header, total_len)) = ipv4::fixed(bytes) {
+            return Ok(then(Self::of_header(header, ipv4::HEADER_LEN, total_len, bytes)));
+        }
+        match bytes.first().map(|first| first >> 4) {
+            Some(6) => Ok(then(Self::of_ipv6(bytes)?)),
+            Some(_) | None => Ok(then(Self::of_rest(bytes)?)),
+        }
+    }
+
     /// The differentiated services code point, 0 to 63.
     #[must_use]
     #[inline]
@@ -142,8 +158,19 @@ impl IpPacket {
 
     #[inline(always)]
     fn of_ipv4(bytes: &[u8]) -> Result<Self, ParseError> {
-        let Ipv4 { header, options, trailing, .. } = Ipv4::parse(bytes)?;
-        let header_len = header.header_len();
+        let Ipv4 { header, .. } = Ipv4::parse(bytes)?;
+        Ok(Self::of_header(header, header.header_len(), header.total_len.get().into(), bytes))
+    }
+
+    /// IPv4 with options, and what is malformed.
+    #[cold]
+    fn of_rest(bytes: &[u8]) -> Result<Self, ParseError> {
+        Self::parse(bytes)
+    }
+
+    /// Of an IPv4 header whose lengths are right.
+    #[inline(always)]
+    fn of_header(header: &Ipv4Header, header_len: usize, total_len: usize, bytes: &[u8]) -> Self {
         let fragment = match header.flags_fragment.get() & !ipv4::DONT_FRAGMENT & 0x7fff {
             0 => Fragment::None,
             _ => Fragment::new(
@@ -152,23 +179,23 @@ impl IpPacket {
                 header.more_fragments(),
             ),
         };
-        Ok(Self {
+        Self {
             version: Version::V4,
             source: header.source().into(),
             destination: header.destination().into(),
             tos: header.tos,
             ttl: header.ttl,
             dont_fragment: header.dont_fragment(),
-            has_options: !options.is_empty(),
+            has_options: header_len > ipv4::HEADER_LEN,
             fragment,
             flow_label: 0,
             protocol: header.protocol,
             header_len,
-            total_len: header.total_len.get().into(),
-            trailing: trailing.len(),
+            total_len,
+            trailing: bytes.len() - total_len,
             esp_offset: header_len,
             next_header_at: 9,
-        })
+        }
     }
 
     #[inline(always)]

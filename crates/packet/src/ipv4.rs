@@ -171,6 +171,15 @@ impl<'a> Ipv4<'a> {
     }
 }
 
+/// The header that a packet begins with, and the packet's length as it says; none if there are options or anything is wrong with it.
+#[inline(always)]
+pub(crate) fn fixed(bytes: &[u8]) -> Option<(&Ipv4Header, usize)> {
+    let (header, _) = Ipv4Header::ref_from_prefix(bytes).ok()?;
+    let total_len = usize::from(header.total_len.get());
+    let is_fixed = header.version_ihl == 0x45 && (HEADER_LEN..=bytes.len()).contains(&total_len);
+    is_fixed.then_some((header, total_len))
+}
+
 /// Writes the checksum of the header that `packet` begins with, over its options too.
 ///
 /// # Errors

@@ -69,6 +69,7 @@ proptest! {
         let total_len = bytes.len();
         bytes.resize(total_len + trailing, 0xee);
         let ip = IpPacket::parse(&bytes).unwrap();
+        prop_assert_eq!(IpPacket::parse_then(&bytes, |ip| ip), Ok(ip));
         prop_assert_eq!((ip.total_len, ip.trailing), (total_len, trailing));
         prop_assert_eq!(ip.header_len, specimen.ip.header_len());
         prop_assert_eq!(ip.fragment, expected_fragment(ip.version, piece));
@@ -113,7 +114,9 @@ proptest! {
     #[test]
     fn a_packet_cut_short_is_refused(specimen in specimen(30), cut in any::<prop::sample::Index>()) {
         let bytes = specimen.bytes();
-        prop_assert!(IpPacket::parse(&bytes[..cut.index(bytes.len())]).is_err());
+        let bytes = &bytes[..cut.index(bytes.len())];
+        prop_assert!(IpPacket::parse(bytes).is_err());
+        prop_assert_eq!(IpPacket::parse_then(bytes, |ip| ip), IpPacket::parse(bytes));
     }
 
     #[test]
@@ -156,6 +159,7 @@ proptest! {
         if let Some(byte) = bytes.first_mut() {
             *byte = first;
         }
+        prop_assert_eq!(IpPacket::parse_then(&bytes, |ip| ip), IpPacket::parse(&bytes));
         if let Ok(ip) = IpPacket::parse(&bytes) {
             prop_assert!(ip.header_len <= ip.total_len && ip.total_len + ip.trailing == bytes.len());
             prop_assert!(ip.esp_offset <= ip.header_len && ip.next_header_at < ip.esp_offset);
@@ -222,6 +226,7 @@ fn ports_of_what_has_other_numbers_in_their_place() {
     }
     assert_eq!(ports(Protocol::ICMPV6, &[128, 5]), (128, 5));
     assert_eq!(ports(Protocol::ICMP, &[8, 1]), (8, 1));
+    assert_eq!(ports(Protocol::ICMP, &[8, 1, 9, 9]), (8, 1));
     assert_eq!(ports(Protocol::MH, &[59, 1, 5, 0]), (5, 0));
     assert_eq!(ports(Protocol::GRE, &[0x20, 0, 8, 0, 1, 2, 3, 4]), (0x0102, 0x0304));
     assert_eq!(ports(Protocol::GRE, &[0xa0, 0, 8, 0, 9, 9, 9, 9, 1, 2, 3, 4]), (0x0102, 0x0304));
