@@ -21,6 +21,7 @@ use arrayvec::ArrayVec;
 
 use crate::{Direction, Family, FlowKey, PolicyEntry, PolicyKind};
 use node::Node;
+pub(crate) use rule::Found;
 use rule::Rule;
 use ternary::{Key, V4, V6};
 
@@ -69,7 +70,7 @@ impl Classifier {
         kind: PolicyKind,
         direction: Direction,
         flow: &FlowKey,
-    ) -> Option<&Arc<PolicyEntry>> {
+    ) -> Option<Found<'_>> {
         self.bins(kind, direction, flow.if_id)?.first(flow)
     }
 
@@ -79,7 +80,7 @@ impl Classifier {
         kind: PolicyKind,
         direction: Direction,
         flows: &[FlowKey],
-        mut found: &mut [Option<&'a Arc<PolicyEntry>>],
+        mut found: &mut [Option<Found<'a>>],
     ) {
         let alike = |a: &FlowKey, b: &FlowKey| {
             a.if_id == b.if_id && a.destination.is_ipv4() == b.destination.is_ipv4()
@@ -214,7 +215,7 @@ impl Classifier {
 
 impl Bins {
     #[inline]
-    fn first(&self, flow: &FlowKey) -> Option<&Arc<PolicyEntry>> {
+    fn first(&self, flow: &FlowKey) -> Option<Found<'_>> {
         match (flow.destination, flow.source) {
             (IpAddr::V4(destination), IpAddr::V4(source)) => {
                 self.v4.first(&Key::v4(destination, source, flow))
@@ -228,7 +229,7 @@ impl Bins {
 
     /// Of flows of one family.
     #[inline]
-    fn first_of_each<'a>(&'a self, flows: &[FlowKey], found: &mut [Option<&'a Arc<PolicyEntry>>]) {
+    fn first_of_each<'a>(&'a self, flows: &[FlowKey], found: &mut [Option<Found<'a>>]) {
         let v4 = |flow: &FlowKey| match (flow.destination, flow.source) {
             (IpAddr::V4(destination), IpAddr::V4(source)) => {
                 Some(Key::v4(destination, source, flow))

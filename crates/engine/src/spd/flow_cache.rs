@@ -13,6 +13,7 @@ mod counts;
 mod key;
 mod lookout;
 mod pace;
+mod roll;
 mod sets;
 mod side;
 
@@ -187,6 +188,7 @@ impl PolicyCache {
         self.v6.make_room();
         if self.generation != Some(spd.generation()) {
             self.generation = Some(spd.generation());
+            self.answers.begin_anew();
             if self.answers.shed(spd.len()) {
                 self.forget();
             }
@@ -251,7 +253,11 @@ impl PolicyCache {
         found: &mut Vec<Known>,
     ) {
         let spi = |at: usize| spis.get(at).copied().unwrap_or(Spi(0));
+        let before = found.len();
         self.know_some(spd, direction, flows, spi, |known| found.extend_from_slice(known));
+        if !self.answers.are_near() {
+            found[before..].iter().for_each(|known| self.answers.prefetch(known.answer));
+        }
     }
 
     /// Notes by which bundle a flow leaves under an answer.
@@ -389,16 +395,13 @@ impl Question<'_> {
     fn look_up(&self, answers: &mut Answers, flows: &[FlowKey], mut found: impl FnMut(AnswerId)) {
         let first = self.spd.first_of_each(self.direction, flows);
         let first = &first[..flows.len().min(TOGETHER)];
-        if !answers.are_near() {
-            first.iter().flatten().for_each(|entry| answers.prefetch(entry));
-        }
         if self.spd.has_subs(self.direction) {
             for (flow, first) in flows.iter().zip(first) {
-                found(first.map_or(AnswerId::NONE, |entry| self.both(answers, flow, entry)));
+                found(first.map_or(AnswerId::NONE, |one| self.both(answers, flow, one.entry)));
             }
         } else {
             first.iter().for_each(|first| {
-                found(first.map_or(AnswerId::NONE, |entry| answers.meet(entry)));
+                found(first.map_or(AnswerId::NONE, |one| answers.meet(one.answer(), one.entry)));
             });
         }
     }
@@ -406,10 +409,10 @@ impl Question<'_> {
     /// The answer of a policy and, if it is a sub one, of the main one behind it.
     fn both(&self, answers: &mut Answers, flow: &FlowKey, entry: &Arc<PolicyEntry>) -> AnswerId {
         if !is_sub(entry) {
-            return answers.meet(entry);
+            return answers.meet(entry.answer(), entry);
         }
         match self.spd.lookup_kind(PolicyKind::Main, self.direction, flow) {
-            None => answers.meet(entry),
+            None => answers.meet(entry.answer(), entry),
             Some(behind) => answers.pair(entry, behind),
         }
     }

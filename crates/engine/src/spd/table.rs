@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::classifier::{Classifier, Footprint, TOGETHER};
+use super::classifier::{Classifier, Footprint, Found, TOGETHER};
 use crate::{Action, Direction, FlowKey, PolicyEntry, PolicyKind};
 
 /// All policies of one generation, and what happens to packets that match none.
@@ -39,7 +39,7 @@ impl Spd {
     #[must_use]
     pub fn lookup(&self, direction: Direction, flow: &FlowKey) -> Lookup<'_> {
         let default = Lookup::Default(self.defaults.of(direction));
-        self.first(direction, flow).map_or(default, Lookup::Policy)
+        self.first(direction, flow).map_or(default, |found| Lookup::Policy(found.entry))
     }
 
     /// As [`Spd::lookup`] of each flow, in their order, into `found`. Waits for memory once for many packets where that waits for each.
@@ -53,7 +53,9 @@ impl Spd {
             let default = Lookup::Default(self.defaults.of(direction));
             let some = self.first_of_each(direction, flows);
             let some = some.iter().take(flows.len());
-            found.extend(some.map(|first| first.map_or(default, Lookup::Policy)));
+            found.extend(
+                some.map(|first| first.map_or(default, |found| Lookup::Policy(found.entry))),
+            );
         }
     }
 
@@ -63,7 +65,7 @@ impl Spd {
         &self,
         direction: Direction,
         flows: &[FlowKey],
-    ) -> [Option<&Arc<PolicyEntry>>; TOGETHER] {
+    ) -> [Option<Found<'_>>; TOGETHER] {
         let mut main = [None; TOGETHER];
         if let [flow] = flows {
             main[0] = self.first(direction, flow);
@@ -81,12 +83,12 @@ impl Spd {
     }
 
     /// The policy that decides, if any does.
-    fn first(&self, direction: Direction, flow: &FlowKey) -> Option<&Arc<PolicyEntry>> {
+    fn first(&self, direction: Direction, flow: &FlowKey) -> Option<Found<'_>> {
         let sub = match self.has_subs(direction) {
-            true => self.lookup_kind(PolicyKind::Sub, direction, flow),
+            true => self.classifier.first(PolicyKind::Sub, direction, flow),
             false => None,
         };
-        sub.or_else(|| self.lookup_kind(PolicyKind::Main, direction, flow))
+        sub.or_else(|| self.classifier.first(PolicyKind::Main, direction, flow))
     }
 
     /// Whether there may be sub policies in a direction.
@@ -103,7 +105,7 @@ impl Spd {
         direction: Direction,
         flow: &FlowKey,
     ) -> Option<&Arc<PolicyEntry>> {
-        self.classifier.first(kind, direction, flow)
+        self.classifier.first(kind, direction, flow).map(|found| found.entry)
     }
 
     /// All policies, in no order.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::rule::{Best, Rank, Rule, fits_more};
+use super::rule::{Best, Brief, Rank, Rule, fits_more};
 use super::ternary::{Key, MOST_BYTES, Words};
 use crate::PolicyEntry;
 
@@ -47,7 +47,7 @@ struct Line([u64; 8]);
 #[derive(Clone, Debug)]
 struct Column {
     rank: Rank,
-    asks_more: bool,
+    brief: Brief,
     entry: Arc<PolicyEntry>,
 }
 
@@ -93,6 +93,51 @@ impl<W: Words> Matrix<W> {
     /// The first that fits.
     pub(crate) fn find<'a>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
         let bytes = key.words.bytes();
+        match self.width {
+            1 => self.find_narrow(self.common::<1>(&bytes), key, best),
+            2 => self.find_narrow(self.common::<2>(&bytes), key, best),
+            4 => self.find_narrow(self.common::<4>(&bytes), key, best),
+            8 => self.find_narrow(self.common::<8>(&bytes), key, best),
+            _ => self.find_wide(&bytes, key, best),
+        }
+    }
+
+    /// The policies that fit all bytes, where rows have `N` words.
+    #[inline(always)]
+    fn common<const N: usize>(&self, bytes: &[u8; MOST_BYTES]) -> [u64; N] {
+        let (rows, _) = words(&self.lines).as_chunks::<N>();
+        let mut all = [u64::MAX; N];
+        for field in &self.fields {
+            let number = field.rows[usize::from(bytes[field.byte % MOST_BYTES])];
+            if let Some(row) = rows.get(usize::from(number)) {
+                all.iter_mut().zip(row).for_each(|(all, row)| *all &= row);
+            }
+        }
+        all
+    }
+
+    /// Considers the first of those left. Whether there is any is no branch: nobody could foretell it.
+    #[inline(always)]
+    fn find_narrow<'a, const N: usize>(
+        &'a self,
+        mut left: [u64; N],
+        key: &Key<W>,
+        best: &mut Best<'a>,
+    ) {
+        loop {
+            let some = (0..N).fold(0, |some, at| some | u32::from(left[at] != 0) << at);
+            let word = some.trailing_zeros() as usize % N;
+            let at = word * 64 + left[word].trailing_zeros() as usize % 64;
+            let Some(policy) = self.policies.get(at) else { return };
+            if !policy.brief.asks_more() || some == 0 || fits_more(&policy.entry, key) {
+                let rank = if some == 0 { Rank::NOTHING } else { policy.rank };
+                return best.consider(rank, policy.brief, &policy.entry);
+            }
+            left[word] &= left[word] - 1;
+        }
+    }
+
+    fn find_wide<'a>(&'a self, bytes: &[u8; MOST_BYTES], key: &Key<W>, best: &mut Best<'a>) {
         let mut numbers = [0; MOST_BYTES];
         for (number, field) in numbers.iter_mut().zip(&self.fields) {
             *number = field.rows[usize::from(bytes[field.byte % MOST_BYTES])];
@@ -101,13 +146,21 @@ impl<W: Words> Matrix<W> {
         let rows = words(&self.lines);
         let mut from = 0;
         while let Some(at) = uxfrm_packet::first_common(rows, numbers, self.width, from)
-            && let Some(policy) = self.policies.get(at)
+            && !self.consider(at, key, best)
         {
-            if !policy.asks_more || fits_more(&policy.entry, key) {
-                return best.consider(policy.rank, &policy.entry);
-            }
             from = at + 1;
         }
+    }
+
+    /// Considers a policy that all bytes fit; false if it fits for all that not. Beyond the last there is nothing to be considered.
+    #[inline(always)]
+    fn consider<'a>(&'a self, at: usize, key: &Key<W>, best: &mut Best<'a>) -> bool {
+        let Some(policy) = self.policies.get(at) else { return true };
+        let fits = !policy.brief.asks_more() || fits_more(&policy.entry, key);
+        if fits {
+            best.consider(policy.rank, policy.brief, &policy.entry);
+        }
+        fits
     }
 
     pub(crate) fn insert(&mut self, rule: &Rule<W>) {
@@ -167,8 +220,8 @@ impl<W: Words> Matrix<W> {
         let used = self.policies.len() / 64 + 1;
         let rows = words_mut(&mut self.lines).chunks_exact_mut(self.width);
         rows.zip(fits).for_each(|(row, fits)| open(&mut row[..used], at, fits));
-        let (rank, asks_more) = (rule.rank(), rule.asks_more());
-        self.policies.insert(at, Column { rank, asks_more, entry: Arc::clone(&rule.entry) });
+        let (rank, brief) = (rule.rank(), rule.brief());
+        self.policies.insert(at, Column { rank, brief, entry: Arc::clone(&rule.entry) });
     }
 
     /// Which of the fields is for a byte; a new one, of one row that fits all policies, if none was.

@@ -6,10 +6,12 @@
 
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
+
 use super::TOGETHER;
 use super::matrix::Matrix;
 use super::plan::{FEW, Plan, plan};
-use super::rule::{Best, Rule, fits_more};
+use super::rule::{Best, Found, Rank, Rule, fits_more};
 use super::ternary::{Key, Words};
 use super::window::Window;
 use crate::PolicyEntry;
@@ -33,14 +35,12 @@ pub(crate) enum Node<W: Words> {
 /// A packet among others, and where it is on one of its ways down.
 #[derive(Clone, Copy, Debug)]
 struct Way<'a, W: Words> {
-    packet: u32,
-    /// What is compared there has been fetched.
-    ready: bool,
+    packet: usize,
     node: &'a Node<W>,
 }
 
-/// Ways that packets of a batch are on; a power of two.
-const WAYS: usize = 128;
+/// Ways aside that packets of a batch may have before them.
+const WAYS: usize = 96;
 /// Fewer policies are near enough not to be fetched ahead.
 const COLD: usize = 3000;
 /// Larger sets are not planned anew as a whole.
@@ -49,7 +49,7 @@ const REPLANNED: usize = 4096;
 impl<W: Words> Node<W> {
     /// The first policy that fits.
     #[inline]
-    pub(crate) fn first(&self, key: &Key<W>) -> Option<&Arc<PolicyEntry>> {
+    pub(crate) fn first(&self, key: &Key<W>) -> Option<Found<'_>> {
         let mut best = Best::NONE;
         match self {
             Self::Few(rules) => one_by_one(rules, key, &mut best),
@@ -57,16 +57,12 @@ impl<W: Words> Node<W> {
                 self.find(key, &mut best);
             }
         }
-        best.entry
+        best.found()
     }
 
     /// As [`Node::first`] of each key, of which there are [`TOGETHER`] at the most.
     #[inline]
-    pub(crate) fn first_of_each<'a>(
-        &'a self,
-        keys: &[Key<W>],
-        found: &mut [Option<&'a Arc<PolicyEntry>>],
-    ) {
+    pub(crate) fn first_of_each<'a>(&'a self, keys: &[Key<W>], found: &mut [Option<Found<'a>>]) {
         match self {
             Self::Cut { nodes, .. } if counts(nodes).0 >= COLD => self.together(keys, found),
             Self::Few(rules) => match rules.len() {
@@ -78,61 +74,45 @@ impl<W: Words> Node<W> {
             Self::Empty | Self::Many(_) | Self::Cut { .. } | Self::Tally { .. } => {
                 for (found, key) in found.iter_mut().zip(keys) {
                     *found = self.first(key);
-                    if let Some(entry) = found {
-                        uxfrm_packet::prefetch(&***entry);
-                    }
                 }
             }
         }
     }
 
-    /// All keys go down at once, a node at a time in turn, so that they wait for memory together.
-    fn together<'a>(&'a self, keys: &[Key<W>], found: &mut [Option<&'a Arc<PolicyEntry>>]) {
+    /// All keys go down at once, in step, so that they wait for memory together. Ways aside are gone when the first ones are through.
+    fn together<'a>(&'a self, keys: &[Key<W>], found: &mut [Option<Found<'a>>]) {
         let mut bests = [Best::NONE; TOGETHER];
-        let mut ways = [Way { packet: 0, ready: false, node: self }; WAYS];
-        let (mut from, mut to) = (0, keys.len().min(TOGETHER));
-        for (way, packet) in ways.iter_mut().zip(0..).take(to) {
-            way.packet = packet;
-        }
-        while from != to {
-            let way = ways[from % WAYS];
-            from += 1;
-            let Some(key) = keys.get(way.packet as usize) else { continue };
-            let best = &mut bests[way.packet as usize % TOGETHER];
-            match way.node {
-                Self::Empty | Self::Tally { .. } => {}
-                Self::Cut { window, rest, nodes } if to - from < WAYS - 2 => {
-                    let Some(node) = nodes.get(window.part(&key.words)) else { continue };
-                    uxfrm_packet::prefetch(node);
-                    ways[to % WAYS] = Way { node, ..way };
-                    to += 1;
-                    if *rest && let [.., node, _] = &**nodes {
-                        uxfrm_packet::prefetch(node);
-                        ways[to % WAYS] = Way { node, ..way };
-                        to += 1;
-                    }
+        let mut aside = ArrayVec::<Way<'a, W>, WAYS>::new();
+        let mut ways = ArrayVec::<Way<'a, W>, TOGETHER>::new();
+        ways.extend((0..keys.len().min(TOGETHER)).map(|packet| Way { packet, node: self }));
+        while !ways.is_empty() {
+            while descend(&mut ways, keys, &mut bests, &mut aside) {}
+            ways.iter().for_each(|way| way.node.prefetch());
+            for way in &ways {
+                if let Some(key) = keys.get(way.packet) {
+                    way.node.find(key, &mut bests[way.packet % TOGETHER]);
                 }
-                Self::Few(rules) if !way.ready => {
-                    for rule in &**rules {
-                        uxfrm_packet::prefetch(&rule.value);
-                        if W::COUNT > 2 {
-                            uxfrm_packet::prefetch(&rule.entry);
-                        }
-                    }
-                    ways[to % WAYS] = Way { ready: true, ..way };
-                    to += 1;
-                }
-                Self::Few(rules) => one_by_one(rules, key, best),
-                Self::Many(matrix) => matrix.find(key, best),
-                // Too many ways to go them all at once.
-                Self::Cut { .. } => way.node.find(key, best),
             }
+            ways.clear();
+            ways.extend(aside.drain(aside.len().saturating_sub(TOGETHER)..));
         }
         for (found, best) in found.iter_mut().zip(bests) {
-            *found = best.entry;
-            if let Some(entry) = best.entry {
-                uxfrm_packet::prefetch(&**entry);
+            *found = best.found();
+        }
+    }
+
+    /// Fetches what is compared here.
+    #[inline]
+    fn prefetch(&self) {
+        match self {
+            Self::Empty | Self::Tally { .. } | Self::Cut { .. } => {}
+            Self::Few(rules) => {
+                for rule in &**rules {
+                    uxfrm_packet::prefetch(&rule.value);
+                    uxfrm_packet::prefetch(&rule.entry);
+                }
             }
+            Self::Many(matrix) => uxfrm_packet::prefetch(&**matrix),
         }
     }
 
@@ -338,6 +318,34 @@ impl<W: Words> Node<W> {
     }
 }
 
+/// Goes one node down on each way; false when there is none to go down.
+#[inline]
+fn descend<'a, W: Words>(
+    ways: &mut [Way<'a, W>],
+    keys: &[Key<W>],
+    bests: &mut [Best<'a>; TOGETHER],
+    aside: &mut ArrayVec<Way<'a, W>, WAYS>,
+) -> bool {
+    let mut moved = false;
+    for way in ways {
+        if let Node::Cut { window, rest, nodes } = way.node
+            && let Some(key) = keys.get(way.packet)
+            && let Some(node) = nodes.get(window.part(&key.words))
+        {
+            uxfrm_packet::prefetch(node);
+            if *rest && let [.., rest, _] = &**nodes {
+                uxfrm_packet::prefetch(rest);
+                if let Err(full) = aside.try_push(Way { node: rest, ..*way }) {
+                    full.element().node.find(key, &mut bests[way.packet % TOGETHER]);
+                }
+            }
+            way.node = node;
+            moved = true;
+        }
+    }
+    moved
+}
+
 /// The node of a cut where a policy belongs, and whether that is the rest.
 fn place<W: Words>(window: Window, rule: &Rule<W>) -> (usize, bool) {
     match window.part_of(&rule.value, &rule.mask) {
@@ -382,12 +390,12 @@ fn outgrown<W: Words>(nodes: &[Node<W>]) -> bool {
 fn each_one_by_one<'a, W: Words, const N: usize>(
     rules: &'a [Rule<W>],
     keys: &[Key<W>],
-    found: &mut [Option<&'a Arc<PolicyEntry>>],
+    found: &mut [Option<Found<'a>>],
 ) {
     for (found, key) in found.iter_mut().zip(keys) {
         let mut best = Best::NONE;
         first_of(rules, fitting::<W, N>(rules, key), key, &mut best);
-        *found = best.entry;
+        *found = best.found();
     }
 }
 
@@ -402,12 +410,16 @@ fn one_by_one<'a, W: Words>(rules: &'a [Rule<W>], key: &Key<W>, best: &mut Best<
     first_of(rules, fits, key, best);
 }
 
-/// Considers the first of the rules that fit as far as words tell.
+/// Considers the first of the rules that fit as far as words tell. Whether there is any is no branch.
 #[inline]
 fn first_of<'a, W: Words>(rules: &'a [Rule<W>], mut fits: u32, key: &Key<W>, best: &mut Best<'a>) {
-    while let Some(rule) = rules.get(fits.trailing_zeros() as usize) {
-        if !rule.asks_more() || fits_more(&rule.entry, key) {
-            return best.consider(rule.rank(), &rule.entry);
+    let Some(last) = rules.last() else { return };
+    loop {
+        let rule = rules.get(fits.trailing_zeros() as usize).unwrap_or(last);
+        let brief = rule.brief();
+        if !brief.asks_more() || fits == 0 || fits_more(&rule.entry, key) {
+            let rank = if fits == 0 { Rank::NOTHING } else { rule.rank() };
+            return best.consider(rank, brief, &rule.entry);
         }
         fits &= fits - 1;
     }

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use super::ternary::{Key, Ternary, Words};
-use crate::PolicyEntry;
+use crate::{AnswerId, PolicyEntry};
 
 /// A policy with its selector beside it, so that only one that fits is looked at itself.
 #[derive(Clone, Debug)]
 pub(crate) struct Rule<W> {
     /// Its lowest 24 bits, which are nothing in packets, hold the rank.
     pub(crate) value: W,
-    /// Its last bit says that the policy asks for a mark or an interface too.
+    /// Its lowest 24 bits hold the [`Brief`].
     pub(crate) mask: W,
     pub(crate) entry: Arc<PolicyEntry>,
 }
@@ -19,23 +19,39 @@ pub(crate) struct Rule<W> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank(u32);
 
+/// What is wanted of nearly every policy that is found, kept where it is compared: its answer, if it is short enough, and in the last bit whether
+/// it asks for a mark or an interface too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Brief(u32);
+
+/// A policy that was found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found<'a> {
+    pub(crate) entry: &'a Arc<PolicyEntry>,
+    brief: Brief,
+}
+
 /// The first of the policies seen so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Best<'a> {
-    pub(crate) rank: Rank,
-    pub(crate) entry: Option<&'a Arc<PolicyEntry>>,
+    rank: Rank,
+    brief: Brief,
+    entry: Option<&'a Arc<PolicyEntry>>,
 }
 
-/// Always 0 in packets and in values.
-const MORE: u64 = 1;
-/// Where the rank stands in a value; no mask asks for these bits.
+const MORE: u32 = 1;
+/// Where the brief stands in a mask.
+const BRIEF: u64 = 0xff_ffff;
+/// Where the rank stands in a value.
 const RANK: u64 = 0xff_fffe;
 /// The rank of the last priorities.
 const LAST_PRIORITY: u32 = (1 << 22) - 1;
 
 impl Rank {
     /// Behind all policies.
-    pub(crate) const LAST: Self = Self(u32::MAX);
+    const LAST: Self = Self(u32::MAX - 1);
+    /// Of no policy.
+    pub(crate) const NOTHING: Self = Self(u32::MAX);
 
     pub(crate) fn of(entry: &PolicyEntry) -> Self {
         let place = entry.place();
@@ -47,9 +63,10 @@ impl<W: Words> Rule<W> {
     pub(crate) fn of(entry: &Arc<PolicyEntry>) -> Self {
         let Ternary { value, mask } = Ternary::<W>::of(entry);
         let more = if mask.extra == 0 { 0 } else { MORE };
+        let brief = entry.answer().brief() << 1 | more;
         Self {
             value: value.words.or_last(u64::from(Rank::of(entry).0) << 1),
-            mask: mask.words.or_last(more),
+            mask: mask.words.or_last(brief.into()),
             entry: Arc::clone(entry),
         }
     }
@@ -66,10 +83,26 @@ impl<W: Words> Rule<W> {
         words.difference(&self.value, &self.mask) == 0
     }
 
+    /// What is kept beside its mask.
+    #[inline]
+    pub(crate) fn brief(&self) -> Brief {
+        Brief((self.mask.word(W::COUNT - 1) & BRIEF) as u32)
+    }
+}
+
+impl Brief {
     /// Whether the policy asks for a mark or an interface.
     #[inline]
-    pub(crate) fn asks_more(&self) -> bool {
-        self.mask.word(W::COUNT - 1) & MORE != 0
+    pub(crate) const fn asks_more(self) -> bool {
+        self.0 & MORE != 0
+    }
+}
+
+impl Found<'_> {
+    /// What the policy comes to where it decides alone; seldom read from the policy itself, which is far away.
+    #[inline]
+    pub(crate) fn answer(&self) -> AnswerId {
+        AnswerId::of_brief(self.brief.0 >> 1).unwrap_or_else(|| self.entry.answer())
     }
 }
 
@@ -82,17 +115,26 @@ pub(crate) fn fits_more<W: Words>(entry: &PolicyEntry, key: &Key<W>) -> bool {
 
 impl<'a> Best<'a> {
     /// None yet.
-    pub(crate) const NONE: Self = Self { rank: Rank::LAST, entry: None };
+    pub(crate) const NONE: Self = Self { rank: Rank::LAST, brief: Brief(0), entry: None };
 
-    /// One more that fits.
+    /// It, if there is any.
     #[inline]
-    pub(crate) fn consider(&mut self, rank: Rank, entry: &'a Arc<PolicyEntry>) {
-        let first = match self.entry {
-            None => true,
-            Some(best) => rank < self.rank || rank == self.rank && entry.place() < best.place(),
-        };
-        if first {
-            *self = Self { rank, entry: Some(entry) };
-        }
+    pub(crate) fn found(self) -> Option<Found<'a>> {
+        self.entry.map(|entry| Found { entry, brief: self.brief })
+    }
+
+    /// One more that fits, or [nothing](Rank::NOTHING). Whether it is the first is no branch: nobody could foretell it.
+    #[inline(always)]
+    pub(crate) fn consider(&mut self, rank: Rank, brief: Brief, entry: &'a Arc<PolicyEntry>) {
+        let first = rank < self.rank || rank == self.rank && self.gives_way(entry);
+        self.rank = if first { rank } else { self.rank };
+        self.brief = if first { brief } else { self.brief };
+        self.entry = if first { Some(entry) } else { self.entry };
+    }
+
+    /// Whether one of the same rank stands before it.
+    #[cold]
+    fn gives_way(&self, entry: &PolicyEntry) -> bool {
+        self.entry.is_some_and(|best| entry.place() < best.place())
     }
 }

@@ -22,7 +22,7 @@ pub(crate) trait Words: Copy + Eq + std::fmt::Debug + Send + Sync {
     fn under(&self, mask: &Self) -> Self;
     /// These words with more bits in the last.
     fn or_last(self, bits: u64) -> Self;
-    /// The bits under `mask` in which these differ from `value`.
+    /// The bits under `mask` in which these differ from `value`; the last word's lowest 24, which are nothing, left out.
     fn difference(&self, value: &Self, mask: &Self) -> u64;
 }
 
@@ -135,7 +135,7 @@ impl Words for V4 {
 
     #[inline]
     fn difference(&self, value: &Self, mask: &Self) -> u64 {
-        (self[0] ^ value[0]) & mask[0] | (self[1] ^ value[1]) & mask[1]
+        (self[0] ^ value[0]) & mask[0] | ((self[1] ^ value[1]) & mask[1]) >> 24
     }
 }
 
@@ -175,7 +175,8 @@ impl Words for V6 {
 
     #[inline]
     fn difference(&self, value: &Self, mask: &Self) -> u64 {
-        (0..5).fold(0, |all, at| all | (self[at] ^ value[at]) & mask[at])
+        let last = ((self[4] ^ value[4]) & mask[4]) >> 24;
+        (0..4).fold(last, |all, at| all | (self[at] ^ value[at]) & mask[at])
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::roll::Roll;
 use crate::{Action, Moment, PolicyEntry, PolicyKind, Template};
 
 /// The policies that decide over a flow, by their place in the cache; it holds until the next [`PolicyCache::begin`](super::PolicyCache::begin).
@@ -29,6 +30,10 @@ const BLOCK: u32 = 1 << 30;
 /// None blocks, and none has a template.
 const PASS: u32 = 1 << 29;
 const PLACE: u32 = PASS - 1;
+/// Bits that a brief answer has: two, which are not both set, for what it comes to, the others for the slot.
+const BRIEF: u32 = 23;
+const BRIEF_SLOTS: u32 = 1 << (BRIEF - 2);
+const NOT_BRIEF: u32 = (1 << BRIEF) - 1;
 
 impl AnswerId {
     /// No policy.
@@ -41,6 +46,22 @@ impl AnswerId {
             Action::Allow if templates.is_empty() => slot | PASS,
             Action::Allow => slot,
         })
+    }
+
+    /// That of one policy in [`BRIEF`] bits; all ones when it needs more.
+    pub(crate) fn brief(self) -> u32 {
+        let (slot, ruling) = (self.slot(), (self.0 & (BLOCK | PASS)) >> PASS.trailing_zeros());
+        if slot < BRIEF_SLOTS { ruling << BRIEF_SLOTS.trailing_zeros() | slot } else { NOT_BRIEF }
+    }
+
+    /// That of so many bits.
+    #[inline]
+    pub(crate) const fn of_brief(bits: u32) -> Option<Self> {
+        let (slot, ruling) = (bits % BRIEF_SLOTS, bits >> BRIEF_SLOTS.trailing_zeros());
+        match bits {
+            NOT_BRIEF => None,
+            _ => Some(Self(ruling << PASS.trailing_zeros() | slot)),
+        }
     }
 
     /// The slot of its policy, where there is but one.
@@ -77,6 +98,8 @@ pub(super) struct Answers {
     pair_of: HashMap<[usize; 2], u32, foldhash::fast::RandomState>,
     /// Slots with something counted.
     counted: Vec<u32>,
+    /// Slots whose policies are those that were met there.
+    known: Roll,
 }
 
 /// A policy and what is to be charged to it.
@@ -103,20 +126,24 @@ impl Answers {
         }
     }
 
-    /// The answer of one policy.
-    #[inline]
-    pub(super) fn meet(&mut self, entry: &Arc<PolicyEntry>) -> AnswerId {
-        let is_it = |met: &Met| met.entry.as_ref().is_some_and(|met| Arc::ptr_eq(met, entry));
-        if !self.met.get(entry.slot() as usize).is_some_and(is_it) {
-            self.introduce(entry);
-        }
-        entry.answer()
+    /// To be called when policies have changed: a slot may be another's.
+    pub(super) fn begin_anew(&mut self) {
+        self.known.begin_anew();
     }
 
-    /// Fetches what [`Answers::meet`] will read, where that is far away.
+    /// The answer of one policy, which is `answer`.
     #[inline]
-    pub(super) fn prefetch(&self, entry: &PolicyEntry) {
-        if let Some(met) = self.met.get(entry.slot() as usize) {
+    pub(super) fn meet(&mut self, answer: AnswerId, entry: &Arc<PolicyEntry>) -> AnswerId {
+        if !self.known.has(answer.slot()) {
+            self.introduce(entry);
+        }
+        answer
+    }
+
+    /// Fetches what [`Answers::count`] will read, where that is far away.
+    #[inline]
+    pub(super) fn prefetch(&self, answer: AnswerId) {
+        if let Some(met) = self.met.get(answer.slot() as usize) {
             uxfrm_packet::prefetch(met);
         }
     }
@@ -129,7 +156,7 @@ impl Answers {
 
     /// The answer of a sub policy with a main one behind it.
     pub(super) fn pair(&mut self, sub: &Arc<PolicyEntry>, main: &Arc<PolicyEntry>) -> AnswerId {
-        let _ = (self.meet(sub), self.meet(main));
+        let _ = (self.meet(sub.answer(), sub), self.meet(main.answer(), main));
         let pairs = &mut self.pairs;
         let addresses = [Arc::as_ptr(sub).addr(), Arc::as_ptr(main).addr()];
         let pair = self.pair_of.entry(addresses).or_insert_with(|| {
@@ -187,13 +214,19 @@ impl Answers {
     }
 
     pub(super) fn memory(&self) -> usize {
-        self.met.capacity() * size_of::<Met>()
+        self.known.memory()
+            + self.met.capacity() * size_of::<Met>()
             + self.pairs.capacity() * size_of::<[Arc<PolicyEntry>; 2]>()
     }
 
-    /// Meets a policy for the first time. Who knew the one that had its slot before is stale since that went.
-    #[cold]
+    /// Meets a policy for the first time since policies changed. Who knew the one that had its slot before is stale since that went.
+    #[inline(never)]
     fn introduce(&mut self, entry: &Arc<PolicyEntry>) {
+        self.known.mark(entry.slot());
+        let is_it = |met: &Met| met.entry.as_ref().is_some_and(|met| Arc::ptr_eq(met, entry));
+        if self.met.get(entry.slot() as usize).is_some_and(is_it) {
+            return;
+        }
         let slot = entry.slot() as usize;
         if self.met.len() <= slot {
             self.met.resize(slot + 1, Met::default());
@@ -218,5 +251,22 @@ pub(super) fn is_sub(entry: &PolicyEntry) -> bool {
     match entry.kind() {
         PolicyKind::Main => false,
         PolicyKind::Sub => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_brief_answer_is_the_same_answer() {
+        for ruling in [0, PASS, BLOCK] {
+            for slot in [0, 1, 77, BRIEF_SLOTS - 1] {
+                let answer = AnswerId(ruling | slot);
+                assert_eq!(AnswerId::of_brief(answer.brief()), Some(answer));
+            }
+            let far = AnswerId(ruling | BRIEF_SLOTS);
+            assert_eq!(AnswerId::of_brief(far.brief()), None, "the policy itself is asked");
+        }
     }
 }
