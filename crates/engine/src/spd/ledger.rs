@@ -1,5 +1,7 @@
 //! The writer's side of the SPD: policies by name.
 
+mod directory;
+
 use std::{hash::BuildHasher, sync::Arc};
 
 use foldhash::fast::RandomState;
@@ -10,6 +12,7 @@ use crate::{
     DeviceId, Direction, Error, IfId, Mark, Moment, Policy, PolicyEntry, PolicyIndex, PolicyKey,
     PolicyKind, PolicyName, Selector,
 };
+use directory::Directory;
 
 /// All policies.
 #[derive(Debug, Default)]
@@ -17,9 +20,9 @@ pub(crate) struct Ledger {
     /// By their slots.
     entries: Vec<Option<Arc<PolicyEntry>>>,
     free_slots: Vec<u32>,
-    /// Slots by name and by index: numbers, as there may be a million.
+    /// Slots by name: numbers, as there may be a million.
     by_name: HashTable<u32>,
-    by_index: HashTable<u32>,
+    by_index: Directory,
     hasher: RandomState,
     terms: AllTerms,
     age: u64,
@@ -102,12 +105,11 @@ impl Ledger {
     /// Takes a policy out that is in.
     pub(crate) fn remove(&mut self, entry: &Arc<PolicyEntry>) {
         let slot = entry.slot();
-        let (name, index) = (self.hash(&name_of(entry)), self.hash(&entry.index()));
-        for (table, hash) in [(&mut self.by_name, name), (&mut self.by_index, index)] {
-            if let Ok(found) = table.find_entry(hash, |held| *held == slot) {
-                found.remove();
-            }
+        let name = self.hash(&name_of(entry));
+        if let Ok(found) = self.by_name.find_entry(name, |held| *held == slot) {
+            found.remove();
         }
+        self.by_index.remove(entry.index(), slot);
         self.terms.release(entry.terms());
         self.entries[slot as usize] = None;
         self.free_slots.push(slot);
@@ -127,16 +129,14 @@ impl Ledger {
         let terms = self.terms.share(policy, device);
         let admission = Admission { index, slot, age, added: now, terms };
         let entry = Arc::new(PolicyEntry::new(policy, admission));
-        let (name, number) = (self.hash(&name(policy)), self.hash(&index));
+        let name = self.hash(&name(policy));
         let Self { entries, hasher, .. } = self;
         entries[slot as usize] = Some(Arc::clone(&entry));
         let held = |slot: u32| entries[slot as usize].as_ref();
         self.by_name.insert_unique(name, slot, |slot| {
             held(*slot).map_or(0, |entry| hasher.hash_one(name_of(entry)))
         });
-        self.by_index.insert_unique(number, slot, |slot| {
-            held(*slot).map_or(0, |entry| hasher.hash_one(entry.index()))
-        });
+        self.by_index.insert(index, slot, |slot| held(slot).map(|entry| entry.index()));
         entry
     }
 
@@ -162,8 +162,8 @@ impl Ledger {
     }
 
     fn indexed(&self, index: PolicyIndex) -> Option<&Arc<PolicyEntry>> {
-        let is_it = |slot: &u32| self.held(*slot).is_some_and(|entry| entry.index() == index);
-        self.by_index.find(self.hash(&index), is_it).and_then(|slot| self.held(*slot))
+        let index_of = |slot: u32| self.held(slot).map(|entry| entry.index());
+        self.by_index.find(index, index_of).and_then(|slot| self.held(slot))
     }
 
     fn held(&self, slot: u32) -> Option<&Arc<PolicyEntry>> {
