@@ -25,12 +25,14 @@ mod peel;
 mod quote;
 mod strip;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use uxfrm_crypto::Authenticity;
-use uxfrm_packet::{Batch, Checksum, Coalescer, IpPacket, PacketBuf, Segments, esp};
+use uxfrm_packet::{
+    Batch, Checksum, Coalescer, IpPacket, PacketBuf, Protocol, Segments, Version, esp,
+};
 
 use crate::esp::decapsulate::{Shell, Stripped};
 use crate::fragments::reassembly::{Outcome, Reassembly};
@@ -153,6 +155,9 @@ struct Sealed {
     opener: Opener,
 }
 
+/// The state that SPI, destination and mark led to.
+type Latest<'a> = ((Spi, IpAddr, u32), &'a Arc<Sa>);
+
 /// How many items ahead a packet's note, and how many its first bytes, are fetched.
 const NOTES_AHEAD: usize = 8;
 const BYTES_AHEAD: usize = 4;
@@ -262,13 +267,14 @@ impl Inbound {
         if bench.snapshot.sad.is_far() {
             self.fetch_states(bench);
         }
+        let mut latest = None;
         for place in 0..self.items.len() {
             if self.items[place].fate != Fate::New {
                 continue;
             }
             self.fetch_ahead(place);
             let fate = match self.peel(place, bench) {
-                Ok(Peeled::Esp(envelope)) => self.claim(place, &envelope, bench),
+                Ok(Peeled::Esp(envelope)) => self.claim(place, &envelope, &mut latest, bench),
                 Ok(Peeled::Plain(ip, own)) => Ok(self.plain(place, &ip, own)),
                 // It may make a whole packet, to be looked at in its place.
                 Ok(Peeled::Fragment(ip)) => self.reassemble(place, &ip, bench),
@@ -320,7 +326,10 @@ impl Inbound {
         let bytes = item.bytes(buffer);
         match &buffer.udp {
             Some(path) if item.path.is_empty() => peel::socket(bytes, path).map(Peeled::Esp),
-            Some(_) | None => peel::packet(bytes, bench.settings),
+            Some(_) | None => match peel::plain_esp4(bytes) {
+                Some(envelope) => Ok(Peeled::Esp(envelope)),
+                None => peel::packet(bytes, bench.settings),
+            },
         }
     }
 
@@ -353,37 +362,42 @@ impl Inbound {
                 match self.peel(place, bench)? {
                     Peeled::Fragment(_) => Err(DropReason::InFragment),
                     Peeled::Plain(ip, own) => Ok(self.plain(place, &ip, own)),
-                    Peeled::Esp(envelope) => self.claim(place, &envelope, bench),
+                    Peeled::Esp(envelope) => self.claim(place, &envelope, &mut None, bench),
                 }
             }
         }
     }
 
-    /// 3 State, 4 Replay check.
+    /// 3 State, 4 Replay check. Neighbours often are of one state, the `latest`.
     #[inline(always)]
-    fn claim(
+    fn claim<'a>(
         &mut self,
         place: usize,
         envelope: &Envelope,
-        bench: &Bench<'_>,
+        latest: &mut Option<Latest<'a>>,
+        bench: &Bench<'a>,
     ) -> Result<Fate, DropReason> {
         let item = &self.items[place];
-        let (spi, destination) = (Spi(envelope.spi), envelope.destination);
-        let found = bench.snapshot.sad.inbound(destination, spi, SaProtocol::Esp, item.mark);
-        let Some(sa) = found.filter(|_| spi != Spi(0)) else {
-            // ESP of others passes through like any packet.
-            return match &envelope.header {
-                Some(header) if !header.own => Ok(self.plain(place, &header.ip, false)),
-                Some(_) | None => Err(DropReason::InNoState),
-            };
+        let name = (Spi(envelope.spi), envelope.destination, item.mark);
+        let sa = match latest {
+            Some((of, sa)) if *of == name => *sa,
+            Some(_) | None => {
+                let (spi, destination, mark) = name;
+                let found = bench.snapshot.sad.inbound(destination, spi, SaProtocol::Esp, mark);
+                let Some(sa) = found.filter(|_| spi != Spi(0)) else {
+                    return self.unclaimed(place, envelope, bench);
+                };
+                latest.insert((name, sa)).1
+            }
         };
+        let item = &self.items[place];
         if item.path.is_full() {
             return Err(DropReason::InTooDeep);
         }
         sa.receives()?;
         let config = sa.config();
         let encap = config.encap.as_ref();
-        if encap.map(|encap| encap.kind) != envelope.encap {
+        if encap.map(|encap| encap.kind) != envelope.udp.map(|(kind, _)| kind) {
             return Err(DropReason::InEncapMismatch);
         }
         let opener = if config.offload.is_none() && self.marks.is_empty() {
@@ -393,9 +407,12 @@ impl Inbound {
         };
         let number =
             sa.replay().check(envelope.sequence).inspect_err(|reason| sa.count_failure(*reason))?;
-        let moved = encap.is_some_and(|encap| encap.has_moved(sa.source(), envelope.source));
-        if moved {
-            self.movers.push((narrow(place), envelope.source));
+        let mut moved = false;
+        if let (Some(encap), Some((_, from))) = (encap, envelope.udp)
+            && encap.has_moved(sa.source(), from)
+        {
+            moved = true;
+            self.movers.push((narrow(place), from));
         }
         self.sealed.push(Sealed {
             item: narrow(place),
@@ -405,13 +422,55 @@ impl Inbound {
             len: narrow(envelope.len),
             number,
             stripped: Stripped::default(),
-            shell: envelope.header.as_ref().map(|header| header.shell),
+            shell: envelope.shell,
             tos: envelope.tos,
-            in_udp: envelope.encap.is_some(),
+            in_udp: envelope.udp.is_some(),
             moved,
             opener,
         });
         Ok(Fate::Sealed)
+    }
+
+    /// ESP without a state. That of others passes through like any packet.
+    #[cold]
+    fn unclaimed(
+        &mut self,
+        place: usize,
+        envelope: &Envelope,
+        bench: &Bench<'_>,
+    ) -> Result<Fate, DropReason> {
+        let item = &self.items[place];
+        let buffer = self.buffers[item.buffer as usize].as_ref();
+        let whole = buffer.filter(|_| envelope.shell.is_some());
+        match whole.map(|buffer| IpPacket::parse(item.bytes(buffer))) {
+            Some(Ok(ip)) if !bench.settings.addresses.holds(ip.destination) => {
+                Ok(self.plain(place, &ip, false))
+            }
+            Some(_) | None => Err(DropReason::InNoState),
+        }
+    }
+
+    /// The packet that was in a tunnel: plain, unless more ESP may be in it.
+    #[inline(always)]
+    fn emerge(
+        &mut self,
+        place: usize,
+        ip: &IpPacket,
+        bench: &Bench<'_>,
+    ) -> Result<Fate, DropReason> {
+        let own = bench.settings.addresses.holds(ip.destination);
+        match ip.protocol {
+            Protocol::ESP if !ip.is_fragment() => return Ok(Fate::New),
+            Protocol::UDP if own && !ip.is_fragment() => return Ok(Fate::New),
+            Protocol(_) => {}
+        }
+        let item = &self.items[place];
+        let buffer = self.buffers[item.buffer as usize].as_ref();
+        let is_right = |buffer: &PacketBuf| peel::checksum_is_right(item.bytes(buffer));
+        if ip.version == Version::V4 && !buffer.is_some_and(is_right) {
+            return Err(DropReason::InMalformed);
+        }
+        Ok(self.plain(place, ip, own))
     }
 
     /// A packet without ESP; what is behind its own length is not its own.

@@ -39,7 +39,7 @@ pub(crate) struct Shell {
     pub(crate) next_header_at: u16,
 }
 
-/// Looks at the packet that was in a tunnel, and gives it the TOS byte that it is to have after the outer header's `tos`. TFC padding behind its own
+/// Looks at the packet that was in a tunnel, says what it was, and gives it the TOS byte that it is to have after the outer header's `tos`. TFC padding behind its own
 /// length is still there.
 #[inline]
 pub(crate) fn check_tunnelled(
@@ -47,7 +47,7 @@ pub(crate) fn check_tunnelled(
     next_header: Protocol,
     outer_tos: u8,
     flags: SaFlags,
-) -> Result<(), DropReason> {
+) -> Result<IpPacket, DropReason> {
     let ip = IpPacket::parse(packet).map_err(|_| DropReason::InInnerMalformed)?;
     let announced = match next_header {
         Protocol::IPIP => Version::V4,
@@ -60,7 +60,7 @@ pub(crate) fn check_tunnelled(
     if let Some(tos) = tos.map_err(|ecn::NotEcnCapable| DropReason::InEcn)? {
         set_tos(packet, ip.version, tos);
     }
-    Ok(())
+    Ok(ip)
 }
 
 /// Moves the packet's own header to its payload, with which `packet` ends. Says where it begins now, and whether its checksum was written anew, as it is

@@ -3,10 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 
 use uxfrm_packet::esp::{self, Esp};
-use uxfrm_packet::ipv4::Ipv4;
+use uxfrm_packet::ipv4::{self, Ipv4, Ipv4Header};
 use uxfrm_packet::ipv6::Ipv6;
 use uxfrm_packet::udp::{self, Udp};
 use uxfrm_packet::{IpPacket, Protocol, UdpPath, Version};
+use zerocopy::FromBytes as _;
 
 use crate::esp::decapsulate::Shell;
 use crate::{DropReason, Settings, UdpEncapKind};
@@ -30,22 +31,36 @@ pub(crate) struct Envelope {
     pub(crate) len: usize,
     pub(crate) spi: u32,
     pub(crate) sequence: u32,
-    pub(crate) encap: Option<UdpEncapKind>,
+    /// What kind of UDP is around it, and from where that came.
+    pub(crate) udp: Option<(UdpEncapKind, SocketAddr)>,
     pub(crate) destination: IpAddr,
-    /// Port 0 without UDP.
-    pub(crate) source: SocketAddr,
     pub(crate) tos: u8,
     /// The packet's own header, which transport mode keeps; `None` when a socket took it off.
-    pub(crate) header: Option<Header>,
+    pub(crate) shell: Option<Shell>,
 }
 
-/// The IP header before ESP or UDP.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Header {
-    pub(crate) shell: Shell,
-    /// Whether the packet is for this host.
-    pub(crate) own: bool,
-    pub(crate) ip: IpPacket,
+/// Bits of IPv4's flags and offset that make a packet a fragment.
+const FRAGMENT: u16 = 0x3fff;
+
+/// A whole IPv4 packet without options that is ESP: nearly all are. `None`: [`packet`] looks at it, and says what is wrong if something is.
+#[inline(always)]
+pub(crate) fn plain_esp4(bytes: &[u8]) -> Option<Envelope> {
+    let (header, rest) = Ipv4Header::ref_from_prefix(bytes).ok()?;
+    let usual = header.version_ihl == 0x45
+        && header.protocol == Protocol::ESP
+        && header.flags_fragment.get() & FRAGMENT == 0;
+    let len = usize::from(header.total_len.get()).checked_sub(ipv4::HEADER_LEN)?;
+    let esp = Esp::parse(rest.get(..len)?).ok()?;
+    (usual && header.checksum_is_right()).then(|| Envelope {
+        at: ipv4::HEADER_LEN,
+        len,
+        spi: esp.header.spi.get(),
+        sequence: esp.header.sequence.get(),
+        udp: None,
+        destination: header.destination().into(),
+        tos: header.tos,
+        shell: Some(Shell { version: Version::V4, len: 20, next_header_at: 9 }),
+    })
 }
 
 /// Looks at a whole IP packet.
@@ -60,32 +75,30 @@ pub(crate) fn packet(bytes: &[u8], settings: &Settings) -> Result<Peeled, DropRe
         return Ok(if own { Peeled::Fragment(ip) } else { Peeled::Plain(ip, own) });
     }
     match ip.protocol {
-        Protocol::ESP => esp_packet(bytes, ip, own),
+        Protocol::ESP => esp_packet(bytes, &ip),
         Protocol::UDP if own => udp_packet(bytes, ip, settings),
         Protocol(_) => Ok(Peeled::Plain(ip, own)),
     }
 }
 
 #[inline(always)]
-fn checksum_is_right(bytes: &[u8]) -> bool {
+pub(super) fn checksum_is_right(bytes: &[u8]) -> bool {
     Ipv4::parse(bytes).is_ok_and(|packet| packet.checksum_is_right())
 }
 
 #[inline(always)]
-fn esp_packet(bytes: &[u8], ip: IpPacket, own: bool) -> Result<Peeled, DropReason> {
-    let header = Header::of(bytes, ip, own)?;
-    let source = SocketAddr::new(ip.source, 0);
+fn esp_packet(bytes: &[u8], ip: &IpPacket) -> Result<Peeled, DropReason> {
+    let shell = shell(bytes, ip)?;
     let esp = Esp::parse(ip.upper(bytes)).map_err(|_| DropReason::InRunt)?;
     Ok(Peeled::Esp(Envelope {
         at: ip.header_len,
         len: ip.total_len - ip.header_len,
         spi: esp.header.spi.get(),
         sequence: esp.header.sequence.get(),
-        encap: None,
+        udp: None,
         destination: ip.destination,
-        source,
         tos: ip.tos,
-        header: Some(header),
+        shell: Some(shell),
     }))
 }
 
@@ -103,11 +116,10 @@ fn udp_packet(bytes: &[u8], ip: IpPacket, settings: &Settings) -> Result<Peeled,
             len: datagram.payload.len() - inside.marker,
             spi: inside.spi,
             sequence: inside.sequence,
-            encap: Some(inside.kind),
+            udp: Some((inside.kind, SocketAddr::new(ip.source, datagram.header.source.get()))),
             destination: ip.destination,
-            source: SocketAddr::new(ip.source, datagram.header.source.get()),
             tos: ip.tos,
-            header: Some(Header::of(bytes, ip, true)?),
+            shell: Some(shell(bytes, &ip)?),
         })),
     }
 }
@@ -120,11 +132,10 @@ pub(crate) fn socket(bytes: &[u8], path: &UdpPath) -> Result<Envelope, DropReaso
         len: bytes.len() - inside.marker,
         spi: inside.spi,
         sequence: inside.sequence,
-        encap: Some(inside.kind),
+        udp: Some((inside.kind, path.remote)),
         destination: path.local.ip(),
-        source: path.remote,
         tos: path.tos,
-        header: None,
+        shell: None,
     })
 }
 
@@ -151,19 +162,17 @@ fn payload(bytes: &[u8]) -> Result<Inside, DropReason> {
     Ok(Inside { kind, marker, spi, sequence })
 }
 
-impl Header {
-    #[inline(always)]
-    fn of(bytes: &[u8], ip: IpPacket, own: bool) -> Result<Self, DropReason> {
-        let next_header_at = match ip.version {
-            Version::V4 => 9,
-            Version::V6 if ip.has_options => {
-                let chain = Ipv6::parse(bytes).and_then(|packet| packet.chain());
-                chain.map_err(|_| DropReason::InMalformed)?.upper_place.next_header_at
-            }
-            Version::V6 => 6,
-        };
-        let narrow = |offset: usize| u16::try_from(offset).map_err(|_| DropReason::InMalformed);
-        let (len, next_header_at) = (narrow(ip.header_len)?, narrow(next_header_at)?);
-        Ok(Self { shell: Shell { version: ip.version, len, next_header_at }, own, ip })
-    }
+#[inline(always)]
+fn shell(bytes: &[u8], ip: &IpPacket) -> Result<Shell, DropReason> {
+    let next_header_at = match ip.version {
+        Version::V4 => 9,
+        Version::V6 if ip.has_options => {
+            let chain = Ipv6::parse(bytes).and_then(|packet| packet.chain());
+            chain.map_err(|_| DropReason::InMalformed)?.upper_place.next_header_at
+        }
+        Version::V6 => 6,
+    };
+    let narrow = |offset: usize| u16::try_from(offset).map_err(|_| DropReason::InMalformed);
+    let (len, next_header_at) = (narrow(ip.header_len)?, narrow(next_header_at)?);
+    Ok(Shell { version: ip.version, len, next_header_at })
 }

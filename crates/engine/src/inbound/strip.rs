@@ -27,7 +27,7 @@ impl Inbound {
                 continue;
             }
             match self.unwrap(&packet, bench) {
-                Ok(()) => self.items[place].fate = Fate::New,
+                Ok(fate) => self.items[place].fate = fate,
                 Err(reason) => self.drop(place, reason, bench),
             }
         }
@@ -47,7 +47,7 @@ impl Inbound {
     }
 
     #[inline]
-    fn unwrap(&mut self, packet: &Sealed, bench: &mut Bench<'_>) -> Result<(), DropReason> {
+    fn unwrap(&mut self, packet: &Sealed, bench: &mut Bench<'_>) -> Result<Fate, DropReason> {
         let stripped = packet.stripped;
         let used = &self.used[packet.used as usize];
         if packet.moved
@@ -56,21 +56,27 @@ impl Inbound {
             bench.tell(Event::Mapping { state: used.sa.id(), from: *from });
         }
         let text_at = (packet.at + used.lead) as usize;
-        match used.mode {
-            Mode::Tunnel => self.unwrap_tunnel(packet, text_at, stripped)?,
-            Mode::Transport => match packet.shell {
-                Some(shell) => self.restore(packet, shell, text_at, stripped)?,
-                None => self.rebuild(packet, text_at, stripped, bench)?,
-            },
+        let inner = match used.mode {
+            Mode::Tunnel => Some(self.unwrap_tunnel(packet, text_at, stripped)?),
+            Mode::Transport => {
+                match packet.shell {
+                    Some(shell) => self.restore(packet, shell, text_at, stripped)?,
+                    None => self.rebuild(packet, text_at, stripped, bench)?,
+                }
+                None
+            }
             Mode::RouteOptimization | Mode::InTrigger | Mode::Beet | Mode::Iptfs => {
                 return Err(DropReason::InModeMismatch);
             }
-        }
+        };
         let output_mark = self.used[packet.used as usize].sa.config().output_mark;
         let item = &mut self.items[packet.item as usize];
         item.mark = output_mark.applied_to(item.mark);
         item.path.push(packet.used);
-        Ok(())
+        match inner {
+            Some(ip) => self.emerge(packet.item as usize, &ip, bench),
+            None => Ok(Fate::New),
+        }
     }
 
     /// The packet inside; TFC padding behind its own length goes when it is looked at next.
@@ -80,7 +86,7 @@ impl Inbound {
         packet: &Sealed,
         text_at: usize,
         stripped: Stripped,
-    ) -> Result<(), DropReason> {
+    ) -> Result<IpPacket, DropReason> {
         let flags = self.used[packet.used as usize].sa.config().flags;
         let item = &mut self.items[packet.item as usize];
         (item.start, item.len) = (narrow(text_at), narrow(stripped.len));
