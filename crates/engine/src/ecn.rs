@@ -43,6 +43,9 @@ pub(crate) fn inner_after(
     inner: u8,
     flags: SaFlags,
 ) -> Result<Option<u8>, NotEcnCapable> {
+    if outer & ECN == 0 && !flags.contains(SaFlags::DECAP_DSCP) {
+        return Ok(None);
+    }
     let mut tos = inner;
     if flags.contains(SaFlags::DECAP_DSCP) {
         tos = (outer & !ECN) | (inner & ECN);

@@ -30,20 +30,20 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use uxfrm_crypto::Authenticity;
-use uxfrm_packet::{
-    Batch, Checksum, Coalescer, IpPacket, PacketBuf, Protocol, Segments, Version, esp,
-};
+use uxfrm_packet::{Batch, Checksum, Coalescer, IpPacket, PacketBuf, Segments, esp};
 
 use crate::esp::decapsulate::{Shell, Stripped};
 use crate::fragments::reassembly::{Outcome, Reassembly};
+use crate::sa::config::SaFlags;
 use crate::sa::replay::Candidate;
 use crate::spd::flow_cache::Known;
 use crate::worker::{Bench, Traffic};
 use crate::{
-    AnswerId, DeviceMark, Direction, DropReason, FlowKey, Mode, PolicyCache, Received, Sa, SaId,
-    SaProtocol, Settings, Spi, Stage, Watch,
+    AnswerId, DeviceMark, Direction, DropReason, FlowKey, Mark, Mode, PolicyCache, Received, Sa,
+    SaId, SaProtocol, Settings, Spi, Stage, UdpEncap, Watch,
 };
 use check::MAX_DEPTH;
+use deliver::Passed;
 use marked::Opener;
 use peel::{Envelope, Peeled};
 
@@ -68,6 +68,7 @@ pub(crate) struct Inbound {
     /// Items whose UDP source is another than their state's.
     movers: Vec<(u32, SocketAddr)>,
     questions: Questions,
+    passed: Passed,
     reassembly: Reassembly,
     coalescer: Coalescer,
 }
@@ -106,11 +107,14 @@ struct Used {
     standing: Standing,
     /// The policies under which packets that came through this state alone may pass, whatever their flow; not known yet without.
     passes: Option<AnswerId>,
+    spi: Spi,
     /// Bytes of SPI, sequence number and IV; and of ICV.
     lead: u32,
     icv: u32,
     mode: Mode,
     extended: bool,
+    flags: SaFlags,
+    output_mark: Mark,
 }
 
 /// What charging a state's packets together gave.
@@ -155,8 +159,17 @@ struct Sealed {
     opener: Opener,
 }
 
-/// The state that SPI, destination and mark led to.
-type Latest<'a> = ((Spi, IpAddr, u32), &'a Arc<Sa>);
+/// The state that SPI, destination and mark led to, and what holds for all its packets of a batch.
+#[derive(Clone, Copy, Debug)]
+struct Latest<'a> {
+    name: (Spi, IpAddr, u32),
+    sa: &'a Sa,
+    encap: Option<&'a UdpEncap>,
+    /// Its place in `used`.
+    used: u32,
+    /// No device has to do with it.
+    is_ours: bool,
+}
 
 /// How many items ahead a packet's note, and how many its first bytes, are fetched.
 const NOTES_AHEAD: usize = 8;
@@ -177,6 +190,7 @@ impl Inbound {
             numbers: Vec::with_capacity(uxfrm_packet::BATCH),
             movers: Vec::new(),
             questions: Questions::default(),
+            passed: Passed::default(),
             reassembly: Reassembly::default(),
             coalescer: Coalescer::new(),
         }
@@ -273,13 +287,7 @@ impl Inbound {
                 continue;
             }
             self.fetch_ahead(place);
-            let fate = match self.peel(place, bench) {
-                Ok(Peeled::Esp(envelope)) => self.claim(place, &envelope, &mut latest, bench),
-                Ok(Peeled::Plain(ip, own)) => Ok(self.plain(place, &ip, own)),
-                // It may make a whole packet, to be looked at in its place.
-                Ok(Peeled::Fragment(ip)) => self.reassemble(place, &ip, bench),
-                Err(reason) => Err(reason),
-            };
+            let fate = self.look_at(place, &mut latest, bench);
             match fate {
                 Ok(fate) => self.items[place].fate = fate,
                 Err(reason) => self.drop(place, reason, bench),
@@ -317,7 +325,47 @@ impl Inbound {
         buffer(BYTES_AHEAD).inspect(|buffer| buffer.prefetch_bytes());
     }
 
+    /// 2 Peel, 3 State, 4 Replay check of one packet: nearly all are ESP from a socket, or in IPv4 alone.
     #[inline(always)]
+    fn look_at<'a>(
+        &mut self,
+        place: usize,
+        latest: &mut Option<Latest<'a>>,
+        bench: &mut Bench<'a>,
+    ) -> Result<Fate, DropReason> {
+        let item = &self.items[place];
+        let Some(buffer) = &self.buffers[item.buffer as usize] else {
+            return Err(DropReason::InUnexpected);
+        };
+        let bytes = item.bytes(buffer);
+        match &buffer.udp {
+            Some(path) if item.path.is_empty() => {
+                let envelope = peel::socket(bytes, path)?;
+                self.claim(place, &envelope, latest, bench)
+            }
+            Some(_) | None => match peel::usual(bytes, bench.settings) {
+                Some(envelope) => self.claim(place, &envelope, latest, bench),
+                None => self.look_closely(place, latest, bench),
+            },
+        }
+    }
+
+    /// As [`Inbound::look_at`], of whatever it may be.
+    #[inline(never)]
+    fn look_closely<'a>(
+        &mut self,
+        place: usize,
+        latest: &mut Option<Latest<'a>>,
+        bench: &mut Bench<'a>,
+    ) -> Result<Fate, DropReason> {
+        match self.peel(place, bench)? {
+            Peeled::Esp(envelope) => self.claim(place, &envelope, latest, bench),
+            Peeled::Plain(ip, own) => Ok(self.plain(place, &ip, own)),
+            // It may make a whole packet, to be looked at in its place.
+            Peeled::Fragment(ip) => self.reassemble(place, &ip, bench),
+        }
+    }
+
     fn peel(&self, place: usize, bench: &Bench<'_>) -> Result<Peeled, DropReason> {
         let item = &self.items[place];
         let Some(buffer) = &self.buffers[item.buffer as usize] else {
@@ -326,10 +374,7 @@ impl Inbound {
         let bytes = item.bytes(buffer);
         match &buffer.udp {
             Some(path) if item.path.is_empty() => peel::socket(bytes, path).map(Peeled::Esp),
-            Some(_) | None => match peel::plain_esp4(bytes) {
-                Some(envelope) => Ok(Peeled::Esp(envelope)),
-                None => peel::packet(bytes, bench.settings),
-            },
+            Some(_) | None => peel::packet(bytes, bench.settings),
         }
     }
 
@@ -379,32 +424,21 @@ impl Inbound {
     ) -> Result<Fate, DropReason> {
         let item = &self.items[place];
         let name = (Spi(envelope.spi), envelope.destination, item.mark);
-        let sa = match latest {
-            Some((of, sa)) if *of == name => *sa,
-            Some(_) | None => {
-                let (spi, destination, mark) = name;
-                let found = bench.snapshot.sad.inbound(destination, spi, SaProtocol::Esp, mark);
-                let Some(sa) = found.filter(|_| spi != Spi(0)) else {
-                    return self.unclaimed(place, envelope, bench);
-                };
-                latest.insert((name, sa)).1
-            }
+        let Latest { sa, encap, used, is_ours, .. } = match latest {
+            Some(latest) if latest.name == name => *latest,
+            Some(_) | None => match self.find(name, bench)? {
+                Some(found) => *latest.insert(found),
+                None => return self.unclaimed(place, envelope, bench),
+            },
         };
         let item = &self.items[place];
         if item.path.is_full() {
             return Err(DropReason::InTooDeep);
         }
-        sa.receives()?;
-        let config = sa.config();
-        let encap = config.encap.as_ref();
         if encap.map(|encap| encap.kind) != envelope.udp.map(|(kind, _)| kind) {
             return Err(DropReason::InEncapMismatch);
         }
-        let opener = if config.offload.is_none() && self.marks.is_empty() {
-            Opener::Engine
-        } else {
-            self.opener(place, sa)?
-        };
+        let opener = if is_ours { Opener::Engine } else { self.opener(place, sa)? };
         let number =
             sa.replay().check(envelope.sequence).inspect_err(|reason| sa.count_failure(*reason))?;
         let mut moved = false;
@@ -416,7 +450,7 @@ impl Inbound {
         }
         self.sealed.push(Sealed {
             item: narrow(place),
-            used: used(&mut self.used, sa),
+            used,
             buffer: item.buffer,
             at: item.start + narrow(envelope.at),
             len: narrow(envelope.len),
@@ -429,6 +463,27 @@ impl Inbound {
             opener,
         });
         Ok(Fate::Sealed)
+    }
+
+    /// 3 State: one that receives.
+    #[inline(never)]
+    fn find<'a>(
+        &mut self,
+        name: (Spi, IpAddr, u32),
+        bench: &Bench<'a>,
+    ) -> Result<Option<Latest<'a>>, DropReason> {
+        let (spi, destination, mark) = name;
+        let found = bench.snapshot.sad.inbound(destination, spi, SaProtocol::Esp, mark);
+        let Some(sa) = found.filter(|_| spi != Spi(0)) else { return Ok(None) };
+        sa.receives()?;
+        let config = sa.config();
+        Ok(Some(Latest {
+            name,
+            sa,
+            encap: config.encap.as_ref(),
+            used: used(&mut self.used, sa),
+            is_ours: config.offload.is_none() && self.marks.is_empty(),
+        }))
     }
 
     /// ESP without a state. That of others passes through like any packet.
@@ -450,36 +505,13 @@ impl Inbound {
         }
     }
 
-    /// The packet that was in a tunnel: plain, unless more ESP may be in it.
-    #[inline(always)]
-    fn emerge(
-        &mut self,
-        place: usize,
-        ip: &IpPacket,
-        bench: &Bench<'_>,
-    ) -> Result<Fate, DropReason> {
-        let own = bench.settings.addresses.holds(ip.destination);
-        match ip.protocol {
-            Protocol::ESP if !ip.is_fragment() => return Ok(Fate::New),
-            Protocol::UDP if own && !ip.is_fragment() => return Ok(Fate::New),
-            Protocol(_) => {}
-        }
-        let item = &self.items[place];
-        let buffer = self.buffers[item.buffer as usize].as_ref();
-        let is_right = |buffer: &PacketBuf| peel::checksum_is_right(item.bytes(buffer));
-        if ip.version == Version::V4 && !buffer.is_some_and(is_right) {
-            return Err(DropReason::InMalformed);
-        }
-        Ok(self.plain(place, ip, own))
-    }
-
     /// A packet without ESP; what is behind its own length is not its own.
     #[inline(always)]
     fn plain(&mut self, place: usize, ip: &IpPacket, own: bool) -> Fate {
         let item = &mut self.items[place];
         item.len = narrow(ip.total_len);
         let buffer = self.buffers[item.buffer as usize].as_ref();
-        let spi = item.path.last().map_or(Spi(0), |last| self.used[*last as usize].sa.id().spi);
+        let spi = item.path.last().map_or(Spi(0), |last| self.used[*last as usize].spi);
         Fate::Plain(self.questions.push(item, ip, buffer, spi, own))
     }
 
@@ -529,17 +561,20 @@ impl Item {
 #[inline]
 fn used(used: &mut Vec<Used>, sa: &Arc<Sa>) -> u32 {
     if !used.last().is_some_and(|last| Arc::ptr_eq(&last.sa, sa)) {
-        let transform = sa.transform();
+        let (config, transform) = (sa.config(), sa.transform());
         used.push(Used {
             sa: Arc::clone(sa),
             packets: 0,
             bytes: 0,
             standing: Standing::Good,
             passes: None,
+            spi: sa.id().spi,
             lead: narrow(esp::HEADER_LEN + transform.iv_len()),
             icv: narrow(transform.icv_len()),
-            mode: sa.config().mode,
+            mode: config.mode,
             extended: sa.extended(),
+            flags: config.flags,
+            output_mark: config.output_mark,
         });
     }
     narrow(used.len() - 1)

@@ -7,7 +7,8 @@ use super::quote::reported;
 use super::{Fate, Inbound, Item, Questions, narrow};
 use crate::worker::Bench;
 use crate::{
-    Direction, DropReason, Family, FlowKey, HostPort, Ruling, Selector, Spi, Stage, UdpSuper, Watch,
+    AnswerId, Direction, DropReason, Family, FlowKey, HostPort, Ruling, Selector, Spi, Stage,
+    UdpSuper, Watch,
 };
 
 impl Inbound {
@@ -29,6 +30,7 @@ impl Inbound {
                 }
             }
         }
+        self.count_passed(None);
         self.policies.settle(bench.now);
         questions.clear();
         self.questions = questions;
@@ -64,10 +66,24 @@ impl Inbound {
         if let [only] = *item.path.as_slice()
             && self.used[only as usize].passes == Some(answer)
         {
-            self.policies.count_first(answer, 1, item.len.into());
+            let bytes = u64::from(item.len);
+            if self.passed.answer != Some(answer) {
+                self.count_passed(Some(answer));
+            }
+            self.passed.packets += 1;
+            self.passed.bytes += bytes;
             return Ok(());
         }
         self.check_path(place, questions, question, bench)
+    }
+
+    /// Notes neighbours that passed under one answer for its policy; from now on they are counted for `next`.
+    fn count_passed(&mut self, next: Option<AnswerId>) {
+        let Passed { answer, packets, bytes } = self.passed;
+        if let Some(answer) = answer {
+            self.policies.count_first(answer, packets, bytes);
+        }
+        self.passed = Passed { answer: next, ..Passed::default() };
     }
 
     /// Whatever a packet came through. What does not hang on the flow is remembered for those that come by the same state.
@@ -129,7 +145,7 @@ impl Inbound {
             }
             return;
         }
-        let packet = self.release(place, bench);
+        let Some(packet) = self.release(place) else { return };
         if joins {
             self.coalescer.offer(packet, bench.pool, &mut bench.out.host);
         } else {
@@ -137,15 +153,26 @@ impl Inbound {
         }
     }
 
-    /// The item's buffer, with nothing but the packet in it and on it.
-    fn release(&mut self, place: usize, bench: &mut Bench<'_>) -> PacketBuf {
-        let Item { mark, checksum, .. } = self.items[place];
-        let mut packet = self.take(place, bench);
+    /// The item's buffer, with nothing but the packet in it and on it. It is no train.
+    #[inline(always)]
+    fn release(&mut self, place: usize) -> Option<PacketBuf> {
+        let item = &self.items[place];
+        let mut packet = self.buffers[item.buffer as usize].take()?;
+        packet.pull(item.start as usize);
+        packet.trim(item.len as usize);
         packet.segments = Segments::One;
         packet.udp = None;
-        (packet.mark, packet.checksum) = (mark, checksum);
-        packet
+        (packet.mark, packet.checksum) = (item.mark, item.checksum);
+        Some(packet)
     }
+}
+
+/// Neighbours that passed under one answer, not yet counted for its policy.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Passed {
+    answer: Option<AnswerId>,
+    packets: u32,
+    bytes: u64,
 }
 
 impl Questions {

@@ -6,7 +6,7 @@ use uxfrm_packet::esp::{self, Esp};
 use uxfrm_packet::ipv4::{self, Ipv4, Ipv4Header};
 use uxfrm_packet::ipv6::Ipv6;
 use uxfrm_packet::udp::{self, Udp};
-use uxfrm_packet::{IpPacket, Protocol, UdpPath, Version};
+use uxfrm_packet::{FlowPorts, IpPacket, Protocol, UdpPath, Version};
 use zerocopy::FromBytes as _;
 
 use crate::esp::decapsulate::Shell;
@@ -41,22 +41,39 @@ pub(crate) struct Envelope {
 
 /// Bits of IPv4's flags and offset that make a packet a fragment.
 const FRAGMENT: u16 = 0x3fff;
+/// IPv4, with a header of 20 bytes.
+const WITHOUT_OPTIONS: u8 = 0x45;
 
-/// A whole IPv4 packet without options that is ESP: nearly all are. `None`: [`packet`] looks at it, and says what is wrong if something is.
+/// A whole IPv4 packet without options that is ESP, alone or in UDP: nearly all are. `None`: [`packet`] looks at it, and says what is wrong
+/// if something is.
 #[inline(always)]
-pub(crate) fn plain_esp4(bytes: &[u8]) -> Option<Envelope> {
+pub(crate) fn usual(bytes: &[u8], settings: &Settings) -> Option<Envelope> {
     let (header, rest) = Ipv4Header::ref_from_prefix(bytes).ok()?;
-    let usual = header.version_ihl == 0x45
-        && header.protocol == Protocol::ESP
-        && header.flags_fragment.get() & FRAGMENT == 0;
+    let is_usual = header.version_ihl == WITHOUT_OPTIONS
+        && header.flags_fragment.get() & FRAGMENT == 0
+        && header.checksum_is_right();
     let len = usize::from(header.total_len.get()).checked_sub(ipv4::HEADER_LEN)?;
-    let esp = Esp::parse(rest.get(..len)?).ok()?;
-    (usual && header.checksum_is_right()).then(|| Envelope {
-        at: ipv4::HEADER_LEN,
-        len,
-        spi: esp.header.spi.get(),
-        sequence: esp.header.sequence.get(),
-        udp: None,
+    let upper = rest.get(..len).filter(|_| is_usual)?;
+    let (lead, udp, inside) = match header.protocol {
+        Protocol::ESP => (0, None, Inside::esp(upper).ok()?),
+        Protocol::UDP => {
+            let Udp { header: ports, payload: bytes, trailing } = Udp::parse(upper).ok()?;
+            let is_ours = trailing.is_empty()
+                && settings.encap_ports.contains(&ports.destination.get())
+                && settings.addresses.holds(header.destination().into());
+            let inside = payload(bytes).ok().filter(|_| is_ours)?;
+            let from = SocketAddr::new(header.source().into(), ports.source.get());
+            (udp::HEADER_LEN, Some((inside.kind, from)), inside)
+        }
+        Protocol(_) => return None,
+    };
+    let lead = lead + inside.marker;
+    Some(Envelope {
+        at: ipv4::HEADER_LEN + lead,
+        len: len - lead,
+        spi: inside.spi,
+        sequence: inside.sequence,
+        udp,
         destination: header.destination().into(),
         tos: header.tos,
         shell: Some(Shell { version: Version::V4, len: 20, next_header_at: 9 }),
@@ -64,7 +81,7 @@ pub(crate) fn plain_esp4(bytes: &[u8]) -> Option<Envelope> {
 }
 
 /// Looks at a whole IP packet.
-#[inline(always)]
+#[inline]
 pub(crate) fn packet(bytes: &[u8], settings: &Settings) -> Result<Peeled, DropReason> {
     let ip = IpPacket::parse(bytes).map_err(|_| DropReason::InMalformed)?;
     if ip.version == Version::V4 && !checksum_is_right(bytes) {
@@ -81,9 +98,26 @@ pub(crate) fn packet(bytes: &[u8], settings: &Settings) -> Result<Peeled, DropRe
     }
 }
 
+/// Whether an IPv4 header's checksum is right; hardly any has options.
 #[inline(always)]
 pub(super) fn checksum_is_right(bytes: &[u8]) -> bool {
-    Ipv4::parse(bytes).is_ok_and(|packet| packet.checksum_is_right())
+    match Ipv4Header::ref_from_prefix(bytes) {
+        Ok((header, _)) if header.version_ihl == WITHOUT_OPTIONS => header.checksum_is_right(),
+        Ok(_) | Err(_) => Ipv4::parse(bytes).is_ok_and(|packet| packet.checksum_is_right()),
+    }
+}
+
+/// Whether a packet that was in a tunnel has to be [looked at](packet) for more ESP.
+#[inline(always)]
+pub(super) fn may_hold_esp(ip: &IpPacket, bytes: &[u8], own: bool, settings: &Settings) -> bool {
+    match ip.protocol {
+        Protocol::ESP => !ip.is_fragment(),
+        Protocol::UDP if own => {
+            let ports = FlowPorts::of(ip, bytes);
+            settings.encap_ports.contains(&ports.destination)
+        }
+        Protocol(_) => false,
+    }
 }
 
 #[inline(always)]
@@ -125,6 +159,7 @@ fn udp_packet(bytes: &[u8], ip: IpPacket, settings: &Settings) -> Result<Peeled,
 }
 
 /// Looks at what came from a UDP socket.
+#[inline(always)]
 pub(crate) fn socket(bytes: &[u8], path: &UdpPath) -> Result<Envelope, DropReason> {
     let inside = payload(bytes)?;
     Ok(Envelope {
@@ -148,6 +183,7 @@ struct Inside {
 
 /// Tells ESP from IKE and keep-alives (RFC 3948 §2; `net/ipv4/xfrm4_input.c: __xfrm4_udp_encap_rcv`). Eight zero bytes before ESP are the
 /// older drafts' form; an IKE message behind four zero bytes never begins with four more, as its initiator SPI is not 0.
+#[inline(always)]
 fn payload(bytes: &[u8]) -> Result<Inside, DropReason> {
     let (kind, marker) = match bytes {
         [0xff] => return Err(DropReason::InKeepalive),
@@ -157,9 +193,16 @@ fn payload(bytes: &[u8]) -> Result<Inside, DropReason> {
         [0, 0, 0, 0, ..] => return Err(DropReason::InIkeUnclaimed),
         _ => (UdpEncapKind::Esp, 0),
     };
-    let esp = Esp::parse(&bytes[marker..]).map_err(|_| DropReason::InRunt)?;
-    let (spi, sequence) = (esp.header.spi.get(), esp.header.sequence.get());
-    Ok(Inside { kind, marker, spi, sequence })
+    Ok(Inside { kind, marker, ..Inside::esp(&bytes[marker..])? })
+}
+
+impl Inside {
+    #[inline(always)]
+    fn esp(bytes: &[u8]) -> Result<Self, DropReason> {
+        let header = Esp::parse(bytes).map_err(|_| DropReason::InRunt)?.header;
+        let (spi, sequence) = (header.spi.get(), header.sequence.get());
+        Ok(Self { kind: UdpEncapKind::Esp, marker: 0, spi, sequence })
+    }
 }
 
 #[inline(always)]

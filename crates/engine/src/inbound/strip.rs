@@ -4,10 +4,10 @@ use std::net::IpAddr;
 
 use uxfrm_packet::ipv4::{self, Ipv4Header};
 use uxfrm_packet::ipv6::Ipv6Header;
-use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Protocol, SizeClass, UdpPath};
+use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Protocol, SizeClass, UdpPath, Version};
 use zerocopy::IntoBytes;
 
-use super::{Fate, Inbound, Sealed, narrow};
+use super::{Fate, Inbound, Sealed, narrow, peel};
 use crate::esp::decapsulate::{self, Shell, Stripped};
 use crate::worker::Bench;
 use crate::{DropReason, Event, Mode};
@@ -21,16 +21,17 @@ impl Inbound {
     /// 7 Strip.
     pub(super) fn strip(&mut self, bench: &mut Bench<'_>) {
         let mut sealed = std::mem::take(&mut self.sealed);
-        for packet in sealed.drain(..) {
+        for packet in &sealed {
             let place = packet.item as usize;
             if self.items[place].fate != Fate::Sealed {
                 continue;
             }
-            match self.unwrap(&packet, bench) {
+            match self.unwrap(packet, bench) {
                 Ok(fate) => self.items[place].fate = fate,
                 Err(reason) => self.drop(place, reason, bench),
             }
         }
+        sealed.clear();
         self.sealed = sealed;
     }
 
@@ -46,59 +47,74 @@ impl Inbound {
         decapsulate::strip(text.ok_or(DropReason::InRunt)?)
     }
 
-    #[inline]
+    #[inline(always)]
     fn unwrap(&mut self, packet: &Sealed, bench: &mut Bench<'_>) -> Result<Fate, DropReason> {
-        let stripped = packet.stripped;
-        let used = &self.used[packet.used as usize];
-        if packet.moved
-            && let Some((_, from)) = self.movers.iter().find(|(item, _)| *item == packet.item)
-        {
-            bench.tell(Event::Mapping { state: used.sa.id(), from: *from });
+        if packet.moved {
+            self.tell_of_move(packet, bench);
         }
-        let text_at = (packet.at + used.lead) as usize;
-        let inner = match used.mode {
-            Mode::Tunnel => Some(self.unwrap_tunnel(packet, text_at, stripped)?),
-            Mode::Transport => {
-                match packet.shell {
-                    Some(shell) => self.restore(packet, shell, text_at, stripped)?,
-                    None => self.rebuild(packet, text_at, stripped, bench)?,
-                }
-                None
-            }
+        match self.used[packet.used as usize].mode {
+            Mode::Tunnel => self.unwrap_tunnel(packet, bench),
+            Mode::Transport => self.unwrap_transport(packet, bench),
             Mode::RouteOptimization | Mode::InTrigger | Mode::Beet | Mode::Iptfs => {
-                return Err(DropReason::InModeMismatch);
+                Err(DropReason::InModeMismatch)
             }
-        };
-        let output_mark = self.used[packet.used as usize].sa.config().output_mark;
-        let item = &mut self.items[packet.item as usize];
-        item.mark = output_mark.applied_to(item.mark);
-        item.path.push(packet.used);
-        match inner {
-            Some(ip) => self.emerge(packet.item as usize, &ip, bench),
-            None => Ok(Fate::New),
         }
     }
 
-    /// The packet inside; TFC padding behind its own length goes when it is looked at next.
-    #[inline]
+    #[cold]
+    fn tell_of_move(&self, packet: &Sealed, bench: &mut Bench<'_>) {
+        let state = self.used[packet.used as usize].sa.id();
+        let movers = self.movers.iter().find(|(item, _)| *item == packet.item);
+        if let Some(&(_, from)) = movers {
+            bench.tell(Event::Mapping { state, from });
+        }
+    }
+
+    /// The packet inside: plain, unless more ESP may be in it. TFC padding is behind its own length.
+    #[inline(always)]
     fn unwrap_tunnel(
         &mut self,
         packet: &Sealed,
-        text_at: usize,
-        stripped: Stripped,
-    ) -> Result<IpPacket, DropReason> {
-        let flags = self.used[packet.used as usize].sa.config().flags;
+        bench: &mut Bench<'_>,
+    ) -> Result<Fate, DropReason> {
+        let used = &self.used[packet.used as usize];
         let item = &mut self.items[packet.item as usize];
-        (item.start, item.len) = (narrow(text_at), narrow(stripped.len));
         let Some(buffer) = &mut self.buffers[item.buffer as usize] else {
             return Err(DropReason::InInnerMalformed);
         };
-        decapsulate::check_tunnelled(
-            item.bytes_mut(buffer),
-            stripped.next_header,
-            packet.tos,
-            flags,
-        )
+        item.start = packet.at + used.lead;
+        item.len = narrow(packet.stripped.len);
+        item.mark = used.output_mark.applied_to(item.mark);
+        item.path.push(packet.used);
+        let bytes = item.bytes_mut(buffer);
+        let announced = packet.stripped.next_header;
+        let ip = decapsulate::check_tunnelled(bytes, announced, packet.tos, used.flags)?;
+        if ip.version == Version::V4 && !peel::checksum_is_right(bytes) {
+            return Err(DropReason::InMalformed);
+        }
+        let own = bench.settings.addresses.holds(ip.destination);
+        if peel::may_hold_esp(&ip, bytes, own, bench.settings) {
+            return Ok(Fate::New);
+        }
+        item.len = narrow(ip.total_len);
+        Ok(Fate::Plain(self.questions.push(item, &ip, Some(buffer), used.spi, own)))
+    }
+
+    fn unwrap_transport(
+        &mut self,
+        packet: &Sealed,
+        bench: &mut Bench<'_>,
+    ) -> Result<Fate, DropReason> {
+        let used = &self.used[packet.used as usize];
+        let (text_at, output_mark) = ((packet.at + used.lead) as usize, used.output_mark);
+        match packet.shell {
+            Some(shell) => self.restore(packet, shell, text_at, packet.stripped)?,
+            None => self.rebuild(packet, text_at, packet.stripped, bench)?,
+        }
+        let item = &mut self.items[packet.item as usize];
+        item.mark = output_mark.applied_to(item.mark);
+        item.path.push(packet.used);
+        Ok(Fate::New)
     }
 
     /// Moves the packet's own header to its payload.
