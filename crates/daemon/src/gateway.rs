@@ -47,6 +47,9 @@ const NETWORK: u8 = 3;
 
 /// The longest that nobody looks after time limits and events.
 const TICK: Duration = Duration::from_millis(200);
+/// Packets that wait in the TUN at the most. The kernel's 500 small ones are gone in 2 ms, for which a worker may well have to wait for a
+/// processor; of larger ones a sender's own window lets fewer wait.
+const QUEUE: u32 = 4000;
 
 /// Runs the gateway of a configuration file in the foreground until SIGTERM or SIGINT.
 ///
@@ -323,6 +326,7 @@ pub(crate) fn bring_up(tun: &Tun, mtu: u16) -> anyhow::Result<u32> {
         tracing::debug!(%error, "the kernel has no IPv6 on the TUN");
     }
     rtnetlink.set_mtu(link.index, u32::from(mtu))?;
+    rtnetlink.set_queue_length(link.index, QUEUE)?;
     rtnetlink.set_up(link.index)?;
     Ok(link.index)
 }

@@ -121,6 +121,20 @@ impl Rtnetlink {
         )
     }
 
+    /// Sets how many packets wait for a device at the most: for a TUN, for its reader.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn set_queue_length(&mut self, index: u32, packets: u32) -> Result<(), Error> {
+        let mut message = of_index(index);
+        message.attributes.push(LinkAttribute::TxQueueLen(packets));
+        self.change(
+            &format!("link with index {index} txqueuelen {packets}"),
+            0,
+            RouteNetlinkMessage::SetLink(message),
+        )
+    }
+
     /// Sets how many segments a super-packet may have that a device is given; with 1 the kernel segments before it.
     ///
     /// # Errors
