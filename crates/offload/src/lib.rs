@@ -5,11 +5,12 @@
 //! policies as `xdo_dev_state_add` and `xdo_dev_policy_add` would (`net/xfrm/xfrm_device.c`). A [`Steering`] is what the device does with
 //! the 5-tuple of a decrypted packet: flow director rules in ethtool's words, else receive side scaling. A [`ModelNic`] is all of this and the
 //! data half too: it encrypts, decrypts, cuts, counts and steers for real, and goes wrong on demand ([`Fault`]). Its control half is a [`Device`];
-//! [`Nics`] are what the engine's database knows of them.
+//! [`Nics`] are what the engine's database knows of them. [`dev`] is how users speak of devices.
 //!
-//! Sans-IO: no clock, thread or random source. Not wired yet: the gateway's use of all this.
+//! Sans-IO: no clock, thread or random source.
 #![forbid(unsafe_code)]
 
+pub mod dev;
 mod device;
 mod nic;
 mod nics;

@@ -107,6 +107,8 @@ pub struct ModelNic {
     received: Traffic,
     /// Packets that it encrypted.
     encrypted: u64,
+    /// Packets that went into each of its own receive queues.
+    queued: Vec<u64>,
     ident: u16,
     departures: Vec<Departure>,
     arrivals: Vec<Arrival>,
@@ -137,7 +139,9 @@ impl ModelNic {
     /// When the crypto library has no memory.
     pub fn new(setup: NicSetup) -> Result<Self, uxfrm_crypto::Error> {
         let NicSetup { profile, device, functions, framing, rss_key, backend, seed } = setup;
+        let queues = profile.steering.map_or(1, |limits| limits.queues);
         Ok(Self {
+            queued: vec![0; queues.into()],
             steering: profile.steering.map(|limits| Steering::new(limits, rss_key)),
             registry: Registry::new(profile),
             device,
@@ -277,6 +281,31 @@ impl ModelNic {
     #[must_use]
     pub fn states(&self) -> (usize, usize) {
         self.registry.states()
+    }
+
+    /// How many of them are one function's.
+    #[must_use]
+    pub fn states_of(&self, function: FunctionId) -> (usize, usize) {
+        self.registry.states_of(function)
+    }
+
+    /// How many different destinations its receiving states have.
+    #[must_use]
+    pub fn addresses(&self) -> usize {
+        self.registry.addresses()
+    }
+
+    /// Packets that went into each of its own receive queues so far.
+    #[must_use]
+    pub fn queue_packets(&self) -> &[u64] {
+        &self.queued
+    }
+
+    /// A virtual function; `None` when there is no such one.
+    #[must_use]
+    pub fn virtual_function(&self, function: FunctionId) -> Option<&VirtualFunction> {
+        let place = usize::from(function.0).checked_sub(1)?;
+        self.functions.get(place)
     }
 
     /// The states through which packets go, by their place in its table.

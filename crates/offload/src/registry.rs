@@ -88,6 +88,12 @@ impl Registry {
         tally.map_or((0, 0), |tally| (tally.receiving, tally.transmitting))
     }
 
+    /// How many different destinations its receiving states have.
+    #[must_use]
+    pub fn addresses(&self) -> usize {
+        self.device.addresses()
+    }
+
     /// How many policies it holds.
     #[must_use]
     pub fn policies(&self) -> usize {

@@ -105,6 +105,11 @@ impl ModelNic {
         while let Some(Delivery { function, queue, received }) = self.to_host.pop(now) {
             self.received.sent += 1;
             self.received.sent_bytes += received.packet.len() as u64;
+            if let Some(count) = self.queued.get_mut(usize::from(queue.0))
+                && function == FunctionId::PHYSICAL
+            {
+                *count += 1;
+            }
             queues.push(function, queue, received);
         }
     }

@@ -48,6 +48,10 @@ impl Tally {
         }
     }
 
+    pub(super) fn addresses(&self) -> usize {
+        self.addresses.len()
+    }
+
     fn has(&self, sizes: TableSizes, table: Table, destination: IpAddr) -> bool {
         let below = |used: usize, size: Option<usize>| size.is_none_or(|size| used < size);
         match table {

@@ -1,0 +1,330 @@
+//! The words behind `uxfrm dev`, into commands.
+
+use std::collections::BTreeMap;
+
+use super::{Addition, Command, LinkWord, Part, ProfileChoice, Setting, TableName};
+use crate::{Fault, FaultError, RuleError, steering::grammar::RuleCommand};
+
+/// What is wrong with a line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WordError {
+    /// The line ends where something must follow.
+    #[error("Command line is not complete. Expected {0}")]
+    Incomplete(&'static str),
+    /// A word that says to do what is not done.
+    #[error("Command \"{0}\" is unknown, try add, del, show, set, flow or events")]
+    Command(String),
+    /// A word that is no option here.
+    #[error("\"{word}\"? expected {known}")]
+    Option {
+        /// The word.
+        word: String,
+        /// What there is.
+        known: &'static str,
+    },
+    /// A value that can't be.
+    #[error("argument \"{word}\" is wrong: {what}")]
+    Argument {
+        /// The value.
+        word: String,
+        /// What it should be.
+        what: &'static str,
+    },
+    /// A fault that there is not.
+    #[error(transparent)]
+    Fault(#[from] FaultError),
+    /// A rule that is none.
+    #[error(transparent)]
+    Rule(#[from] RuleError),
+}
+
+const ADD: &str = "over, profile, vfs, trust, marks, receive, transmit, both or addresses";
+const SET: &str = "up, down, vf or fault";
+const FLOW: &str = "-u, or -U and a rule (flow-type … or delete N)";
+const PARTS: &str = "states or debugfs";
+const ON_OFF: &str = "on or off";
+const VFS: &str = "a number of virtual functions, 0 to 64";
+/// As many as ixgbe has.
+const MOST_VFS: u16 = 64;
+/// `IFNAMSIZ`, without the zero at the end; and room for `v63`.
+const NAME_LENGTH: usize = 15;
+
+/// Reads the words behind `uxfrm dev`. No words are `show`. The path of a profile stays one ([`ProfileChoice::Named`]).
+///
+/// # Errors
+/// What is wrong with them.
+pub fn command(words: &[&str]) -> Result<Command, WordError> {
+    let mut words = Words(words);
+    let Some(word) = words.take() else {
+        return Ok(Command::Show { device: None, part: Part::default() });
+    };
+    let is = |whole: &str| whole.starts_with(word) && !word.is_empty();
+    if is("add") {
+        addition(&mut words).map(Command::Add)
+    } else if is("delete") {
+        let name = words.device()?;
+        words.end("nothing more").map(|()| Command::Delete(name))
+    } else if is("show") || is("list") {
+        show(&mut words)
+    } else if is("set") {
+        set(&mut words)
+    } else if is("flow") {
+        flow(&mut words)
+    } else if is("events") || is("monitor") {
+        let device = words.take().map(str::to_owned);
+        words.end("nothing more").map(|()| Command::Events(device))
+    } else {
+        Err(WordError::Command(word.to_owned()))
+    }
+}
+
+fn addition(words: &mut Words<'_, '_>) -> Result<Addition, WordError> {
+    words.skip("dev");
+    let mut addition =
+        Addition { name: words.interface("the device's name")?, ..Addition::default() };
+    let mut tables = BTreeMap::new();
+    while let Some(word) = words.take() {
+        if let Some(table) = TableName::ALL.into_iter().find(|table| table.as_str() == word) {
+            tables.insert(table, words.number("how many it holds")?);
+            continue;
+        }
+        match word {
+            "over" => addition.port = Some(words.interface("an interface")?),
+            "profile" => {
+                let profile = words.next("niantic, connectx6dx, netdevsim, unlimited or a file")?;
+                addition.profile = ProfileChoice::Named(profile.to_owned());
+            }
+            "vfs" => addition.functions = words.number_to(MOST_VFS, VFS)?,
+            "trust" => addition.trusted = words.on_off()?,
+            "marks" => addition.marks = Some(words.on_off()?),
+            _ => return Err(WordError::Option { word: word.to_owned(), known: ADD }),
+        }
+    }
+    addition.tables = tables;
+    let longest = addition.name.len() + if addition.functions > 0 { "v63".len() } else { 0 };
+    if longest > NAME_LENGTH {
+        return Err(wrong(
+            &addition.name,
+            "a name of at most 15 letters, 12 with virtual functions",
+        ));
+    }
+    Ok(addition)
+}
+
+fn show(words: &mut Words<'_, '_>) -> Result<Command, WordError> {
+    words.skip("dev");
+    let device = words.take().map(str::to_owned);
+    let part = match words.take() {
+        None => Part::Device,
+        Some(word) if !word.is_empty() && "states".starts_with(word) => Part::States,
+        Some("debugfs") => Part::Debugfs,
+        Some(word) => return Err(WordError::Option { word: word.to_owned(), known: PARTS }),
+    };
+    words.end("nothing more").map(|()| Command::Show { device, part })
+}
+
+fn set(words: &mut Words<'_, '_>) -> Result<Command, WordError> {
+    let device = words.device()?;
+    let mut settings = Vec::new();
+    while let Some(word) = words.take() {
+        settings.push(match word {
+            "up" => Setting::Link(LinkWord::Up),
+            "down" => Setting::Link(LinkWord::Down),
+            "vf" => {
+                let vf = words.number("a virtual function, from 0")?;
+                match words.next("trust on or trust off")? {
+                    "trust" => Setting::Trust { vf, trusted: words.on_off()? },
+                    word => {
+                        let known = "trust on or trust off";
+                        return Err(WordError::Option { word: word.to_owned(), known });
+                    }
+                }
+            }
+            "fault" => {
+                let name = words.next("a fault")?;
+                let fault = format!("{name} {}", words.take().unwrap_or_default());
+                fault.parse::<Fault>()?;
+                Setting::Fault(fault)
+            }
+            _ => return Err(WordError::Option { word: word.to_owned(), known: SET }),
+        });
+    }
+    if settings.is_empty() {
+        return Err(WordError::Incomplete(SET));
+    }
+    Ok(Command::Set { device, settings })
+}
+
+fn flow(words: &mut Words<'_, '_>) -> Result<Command, WordError> {
+    let device = words.device()?;
+    let option = words.take();
+    match option {
+        None | Some("-u" | "-n" | "--show-nfc" | "--show-ntuple") => {
+            words.end("nothing more")?;
+            Ok(Command::Show { device: Some(device), part: Part::Device })
+        }
+        Some("-U" | "-N" | "--config-nfc" | "--config-ntuple") => {
+            let rule = words.0.join(" ");
+            rule.parse::<RuleCommand>()?;
+            Ok(Command::Flow { device, rule })
+        }
+        Some(word) => Err(WordError::Option { word: word.to_owned(), known: FLOW }),
+    }
+}
+
+/// The words that are still to be read.
+struct Words<'a, 'w>(&'a [&'w str]);
+
+impl<'w> Words<'_, 'w> {
+    fn take(&mut self) -> Option<&'w str> {
+        let (first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(first)
+    }
+
+    fn skip(&mut self, word: &str) {
+        if self.0.len() > 1 && self.0[0] == word {
+            self.0 = &self.0[1..];
+        }
+    }
+
+    fn next(&mut self, expected: &'static str) -> Result<&'w str, WordError> {
+        self.take().ok_or(WordError::Incomplete(expected))
+    }
+
+    fn device(&mut self) -> Result<String, WordError> {
+        self.skip("dev");
+        self.next("a device").map(str::to_owned)
+    }
+
+    /// `net/core/dev.c: dev_valid_name`
+    fn interface(&mut self, expected: &'static str) -> Result<String, WordError> {
+        let word = self.next(expected)?;
+        let is_letter = |byte: u8| byte.is_ascii_graphic() && byte != b'/' && byte != b':';
+        let is_name = !word.is_empty() && word.len() <= NAME_LENGTH && word.bytes().all(is_letter);
+        if is_name && !matches!(word, "." | "..") {
+            return Ok(word.to_owned());
+        }
+        Err(wrong(word, "an interface's name, 1 to 15 letters without /, : and blanks"))
+    }
+
+    fn number<N: std::str::FromStr>(&mut self, what: &'static str) -> Result<N, WordError> {
+        let word = self.next(what)?;
+        word.parse().map_err(|_| wrong(word, what))
+    }
+
+    fn number_to(&mut self, most: u16, what: &'static str) -> Result<u16, WordError> {
+        let number: u16 = self.number(what)?;
+        if number > most { Err(wrong(&number.to_string(), what)) } else { Ok(number) }
+    }
+
+    fn on_off(&mut self) -> Result<bool, WordError> {
+        match self.next(ON_OFF)? {
+            "on" => Ok(true),
+            "off" => Ok(false),
+            word => Err(wrong(word, ON_OFF)),
+        }
+    }
+
+    fn end(&mut self, known: &'static str) -> Result<(), WordError> {
+        let more = self.take().map(|word| WordError::Option { word: word.to_owned(), known });
+        more.map_or(Ok(()), Err)
+    }
+}
+
+fn wrong(word: &str, what: &'static str) -> WordError {
+    WordError::Argument { word: word.to_owned(), what }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Result<Command, WordError> {
+        command(&line.split_whitespace().collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn every_command_is_read() {
+        let addition = Addition {
+            name: "nic0".into(),
+            port: Some("eth0".into()),
+            profile: ProfileChoice::Named("niantic".into()),
+            functions: 2,
+            trusted: true,
+            marks: Some(false),
+            tables: [(TableName::Addresses, 256)].into(),
+        };
+        let line = "add nic0 over eth0 profile niantic vfs 2 trust on marks off addresses 256";
+        assert_eq!(read(line), Ok(Command::Add(addition)));
+        let name = || "nic0".to_owned();
+        let show = |part| Command::Show { device: Some(name()), part };
+        let rule = "flow-type tcp4 src-port 52790 action 14".to_owned();
+        for (line, command) in [
+            ("del nic0", Command::Delete(name())),
+            ("", Command::Show { device: None, part: Part::Device }),
+            ("sh nic0", show(Part::Device)),
+            ("show dev nic0 states", show(Part::States)),
+            ("show nic0 debugfs", show(Part::Debugfs)),
+            ("flow nic0", show(Part::Device)),
+            ("flow nic0 -u", show(Part::Device)),
+            (
+                "flow nic0 -U flow-type tcp4 src-port 52790 action 14",
+                Command::Flow { device: name(), rule },
+            ),
+            ("events", Command::Events(None)),
+            ("events nic0", Command::Events(Some(name()))),
+            (
+                "set nic0 down vf 1 trust on fault delay 500",
+                Command::Set {
+                    device: name(),
+                    settings: vec![
+                        Setting::Link(LinkWord::Down),
+                        Setting::Trust { vf: 1, trusted: true },
+                        Setting::Fault("delay 500".into()),
+                    ],
+                },
+            ),
+        ] {
+            assert_eq!(read(line), Ok(command), "{line}");
+        }
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (line, text) in [
+            ("ad", "Command line is not complete. Expected the device's name"),
+            ("fly nic0", "Command \"fly\" is unknown, try add, del, show, set, flow or events"),
+            (
+                "add a/b",
+                "argument \"a/b\" is wrong: an interface's name, 1 to 15 letters without /, : and blanks",
+            ),
+            ("add nic0 vfs 65", "argument \"65\" is wrong: a number of virtual functions, 0 to 64"),
+            (
+                "add thirteen-long vfs 1",
+                "argument \"thirteen-long\" is wrong: a name of at most 15 letters, 12 with virtual functions",
+            ),
+            ("add nic0 marks maybe", "argument \"maybe\" is wrong: on or off"),
+            ("set nic0", "Command line is not complete. Expected up, down, vf or fault"),
+            (
+                "set nic0 fault flood 1",
+                "\"flood 1\" is no fault: lost-event N, full-table N, busy N, delay MICROSECONDS, wrong-decryption N or reorder N",
+            ),
+            (
+                "flow nic0 -U flow-type ip5",
+                "unknown flow-type \"ip5\": ip4, ip6, tcp4, tcp6, udp4, udp6, sctp4, sctp6, esp4 or esp6",
+            ),
+            ("flow nic0 -x", "\"-x\"? expected -u, or -U and a rule (flow-type … or delete N)"),
+            ("show nic0 all", "\"all\"? expected states or debugfs"),
+        ] {
+            assert_eq!(read(line).unwrap_err().to_string(), text, "{line}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_words_make_it_panic(line in "((add|del|show|set|flow|events|nic0|over|vfs|vf|trust|on|fault|-U|flow-type|tcp4|[0-9a-z]{0,6}) ){0,8}") {
+            let _ = read(&line);
+        }
+    }
+}
