@@ -38,7 +38,7 @@ pub enum Kind {
     Share = 6,
 }
 
-/// Which netlink protocol a client speaks from its greeting on: the value of a greeting.
+/// What a client speaks, mostly a netlink protocol, from its greeting on: the value of a greeting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dialect {
     /// `NETLINK_XFRM`
@@ -48,6 +48,8 @@ pub enum Dialect {
     Generic = 1,
     /// `NETLINK_ROUTE`: tunnels as links.
     Route = 2,
+    /// No netlink: `uxfrm dev`, in JSON.
+    Devices = 3,
 }
 
 impl Dialect {
@@ -58,6 +60,7 @@ impl Dialect {
             0 => Some(Self::Xfrm),
             1 => Some(Self::Generic),
             2 => Some(Self::Route),
+            3 => Some(Self::Devices),
             _ => None,
         }
     }

@@ -43,7 +43,7 @@ pub struct Config {
     pub crypto: Crypto,
     /// `[cache]`
     pub cache: Cache,
-    /// `[[device]]`: offload devices, one at the most; default none.
+    /// `[[device]]`: offload devices; default none.
     pub device: Vec<Device>,
 }
 

@@ -1,89 +1,313 @@
-//! The gateway's offload device: a model NIC that follows the link of the interface whose name it has.
+//! The gateway's offload devices: model NICs between its lanes and the network, each on a thread of its own.
 //!
-//! The host's network is one wire, so there is one device at the most. Its half of the work is done by the lanes, between engine and sockets.
+//! A device is the interface of its name, so that `ip xfrm` finds it: one that is there already, whose link it follows, or a TUN that is made for it and
+//! goes with it; so are its virtual functions. Devices of the configuration are made before its batch files are read, others by `uxfrm dev` while the
+//! gateway runs; threads start when there are lanes.
+
+mod desk;
+mod interface;
 
 use std::{
+    collections::{BTreeMap, VecDeque},
     fs,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use anyhow::Context as _;
-use uxfrm_engine::{Database, DeviceId, Event, LinkDown};
-use uxfrm_io::rtnetlink::Rtnetlink;
-use uxfrm_offload::{FunctionId, Link, ModelNic, NicSetup, Nics, Profile};
+use uxfrm_engine::{Database, DeviceEvent, DeviceId, Drops, Event, LinkDown, Moment};
+use uxfrm_offload::{
+    FunctionId, Link, ModelNic, NicSetup, Nics, Profile, Trust, VirtualFunction,
+    dev::{Addition, Answer, EventReport, ProfileChoice, TableName},
+};
 use uxfrm_packet::Pool;
+use uxfrm_runtime::{Bay, DeviceLane, Exit, Running};
 
 use crate::{
     config::{Device, LinkDown as Choice},
+    control::{ClientId, Outbox},
     gateway::now,
+    lanes,
 };
+use interface::Interface;
+pub(crate) use interface::Making;
 
-/// The devices of a gateway: none or one.
-#[derive(Debug, Default)]
+/// How often interfaces are looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Of virtual functions: a TUN each.
+const MOST_FUNCTIONS: u16 = 64;
+
+/// The devices of a gateway.
+#[derive(Debug)]
 pub(crate) struct Devices {
     nics: Nics,
-    plugged: Option<(String, Arc<Mutex<ModelNic>>)>,
+    bay: Bay,
+    installed: BTreeMap<String, Installed>,
+    /// Who hears of events, and of which device.
+    listeners: Vec<(ClientId, Option<String>)>,
+    /// What they have not been told yet.
+    news: Vec<EventReport>,
+    /// What clients are still to be sent.
+    queued: BTreeMap<ClientId, VecDeque<Answer>>,
+    /// What ports of devices refused, of those that are gone as well.
+    drops: Vec<Arc<Drops>>,
+    running: Option<Surroundings>,
+    /// When interfaces were looked at last.
+    looked: Moment,
 }
 
-/// The index of a device whose interface is not there: above all that the kernel gives in a machine's life.
-const NOWHERE: u32 = 1 << 30;
+/// What threads of devices need.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Surroundings {
+    /// `SO_MARK` of their sockets.
+    pub(crate) mark: u32,
+    /// How they send.
+    pub(crate) mode: Mode,
+}
+
+/// Who has the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// The host's network: each device has sockets of its own.
+    Host,
+    /// Inline mode: lanes know next hops.
+    Inline,
+}
+
+/// A device that is there.
+#[derive(Debug)]
+struct Installed {
+    nic: Arc<Mutex<ModelNic>>,
+    /// The interface whose link it follows, where that is not its own.
+    port: Option<String>,
+    /// Its own and its virtual functions'.
+    interfaces: Vec<Interface>,
+    /// What `uxfrm dev set` said.
+    admin: Link,
+    thread: Option<Running>,
+}
 
 impl Devices {
     /// Makes the configured devices, and lets the database find them.
     ///
     /// # Errors
-    /// More than one, or a profile that is neither known nor a file.
-    pub(crate) fn plug(devices: &[Device], database: &mut Database) -> anyhow::Result<Self> {
-        let [device] = devices else {
-            anyhow::ensure!(devices.is_empty(), "[[device]]: there can be one device, not more");
-            return Ok(Self::default());
+    /// A profile that is neither known nor a file, an interface that can't be made, a name that is there twice.
+    pub(crate) fn plug(
+        devices: &[Device],
+        making: Making,
+        database: &mut Database,
+    ) -> anyhow::Result<Self> {
+        let nics = Nics::default();
+        let mut all = Self {
+            bay: Bay::new(nics.clone()),
+            nics,
+            installed: BTreeMap::new(),
+            listeners: Vec::new(),
+            news: Vec::new(),
+            queued: BTreeMap::new(),
+            drops: Vec::new(),
+            running: None,
+            looked: Moment(0),
         };
-        let profile = profile(&device.profile)?;
-        let id = index(&device.name)?;
-        let mut setup = NicSetup::new(profile, id);
-        setup.seed = seed()?;
-        let nic = ModelNic::new(setup).context("no memory for a device")?;
-        let (nic, nics) = (Arc::new(Mutex::new(nic)), Nics::default());
-        // By its name in batch files, by its number in netlink.
-        for name in [device.name.clone(), format!("if{}", id.0)] {
-            nics.plug(&name, &nic, FunctionId(0));
+        database.set_devices(Box::new(all.nics.clone()));
+        for device in devices {
+            let addition = device.addition();
+            let whose = || format!("[[device]] {}", device.name);
+            all.install(addition, making).with_context(whose)?;
+            database.set_link_down(match device.link_down {
+                Choice::Block => LinkDown::Block,
+                Choice::Release => LinkDown::Release,
+            });
         }
-        database.set_devices(Box::new(nics.clone()));
-        database.set_link_down(match device.link_down {
-            Choice::Block => LinkDown::Block,
-            Choice::Release => LinkDown::Release,
-        });
-        Ok(Self { nics, plugged: Some((device.name.clone(), nic)) })
+        Ok(all)
     }
 
-    /// What lanes send through.
-    pub(crate) fn nic(&self) -> Option<Arc<Mutex<ModelNic>>> {
-        self.plugged.as_ref().map(|(_, nic)| Arc::clone(nic))
+    /// Where lanes meet devices.
+    pub(crate) fn bay(&self) -> &Bay {
+        &self.bay
     }
 
-    /// Lets the device follow its interface, and the database hear what it has to say.
-    pub(crate) fn look_after(&self, database: &mut Database, events: &mut Vec<Event>) {
-        let Some((name, nic)) = &self.plugged else { return };
-        let link = Rtnetlink::open().and_then(|mut rtnetlink| rtnetlink.link(name));
-        let link = if link.is_ok_and(|link| link.is_up) { Link::Up } else { Link::Down };
-        lock(nic).set_link(link, &mut Pool::new());
+    /// Starts the devices' threads, now that all lanes are there; those of later devices as they come.
+    ///
+    /// # Errors
+    /// When sockets or threads can't be had.
+    pub(crate) fn start(&mut self, around: Surroundings) -> anyhow::Result<()> {
+        self.running = Some(around);
+        let names: Vec<_> = self.installed.keys().cloned().collect();
+        names.iter().try_for_each(|name| self.run(name))
+    }
+
+    /// What their ports refused.
+    pub(crate) fn drops(&self) -> &[Arc<Drops>] {
+        &self.drops
+    }
+
+    /// Lets devices follow their interfaces, and the database hear what they have to say.
+    pub(crate) fn look_after(&mut self, database: &mut Database, events: &mut Vec<Event>) {
+        if now().since(self.looked) >= LOOK {
+            self.look();
+        }
+        self.hear(database, events);
+        database.advance_numbers();
+    }
+
+    /// Lets devices follow their interfaces.
+    fn look(&mut self) {
+        self.looked = now();
+        for (name, installed) in &self.installed {
+            let port = installed.port.as_deref().unwrap_or(name);
+            let link = if interface::is_up(port) { installed.admin } else { Link::Down };
+            lock(&installed.nic).set_link(link, &mut Pool::new());
+        }
+    }
+
+    /// Lets the database hear what devices have said.
+    fn hear(&mut self, database: &mut Database, events: &mut Vec<Event>) {
         let mut told = Vec::new();
         self.nics.take_events(&mut told);
         for (device, event) in told {
-            tracing::info!(?device, ?event, "device");
-            database.hear(device, event, now(), events);
+            let report = EventReport::of(self.name_of(device), event);
+            tracing::info!(%report, "device");
+            self.news.push(report);
+            if let Some(event) = event.to_hear() {
+                database.hear(device, event, now(), events);
+            }
         }
     }
 
-    /// Lets the device use the numbers that are on the disk as reserved.
+    /// Lets devices use the numbers that are on the disk as reserved.
     pub(crate) fn share_numbers(&self, database: &mut Database) {
-        if self.plugged.is_some() {
+        if !self.installed.is_empty() {
             database.share_numbers();
         }
     }
+
+    /// Tells who listens what has happened since.
+    pub(crate) fn tell(&mut self, outbox: &mut Outbox) {
+        for report in self.news.drain(..) {
+            for (client, device) in &self.listeners {
+                if device.as_ref().is_none_or(|wanted| *wanted == report.device) {
+                    outbox.send(*client, desk::datagram(&Answer::Event(report.clone())));
+                }
+            }
+        }
+    }
+
+    /// Ends the threads; interfaces that were made go.
+    ///
+    /// # Errors
+    /// What ended a thread before it was told to.
+    pub(crate) fn stop(self) -> anyhow::Result<()> {
+        let threads = self.installed.into_values().filter_map(|installed| installed.thread);
+        threads.map(Running::stop).try_for_each(|ended| Ok(ended?))
+    }
+
+    /// Makes a device.
+    fn install(&mut self, addition: Addition, making: Making) -> anyhow::Result<()> {
+        let Addition { name, port, profile, functions, trusted, marks, tables } = addition;
+        anyhow::ensure!(!self.has(&name), "there is a device {name} already");
+        anyhow::ensure!(
+            functions <= MOST_FUNCTIONS,
+            "{functions} virtual functions; 64 are the most"
+        );
+        if let Some(port) = &port {
+            anyhow::ensure!(making.is_there(port), "there is no interface {port} to be over");
+        }
+        let mut profile = read_profile(&profile)?;
+        profile.marks_received = marks.unwrap_or(profile.marks_received);
+        for (table, size) in tables {
+            let sizes = &mut profile.tables;
+            let place = match table {
+                TableName::Receive => &mut sizes.receive,
+                TableName::Transmit => &mut sizes.transmit,
+                TableName::Both => &mut sizes.both,
+                TableName::Addresses => &mut sizes.addresses,
+            };
+            *place = Some(size);
+        }
+        let names =
+            std::iter::once(name.clone()).chain((0..functions).map(|vf| format!("{name}v{vf}")));
+        let interfaces =
+            names.map(|name| making.open(&name)).collect::<anyhow::Result<Vec<_>>>()?;
+        let share = profile.tables.share(usize::from(functions) + 1);
+        let trust = if trusted { Trust::Trusted } else { Trust::Untrusted };
+        let mut setup = NicSetup::new(profile, interfaces[0].device());
+        setup.seed = seed()?;
+        setup.functions = interfaces[1..]
+            .iter()
+            .map(|one| VirtualFunction {
+                device: one.device(),
+                trust,
+                share,
+                addresses: Vec::new(),
+            })
+            .collect();
+        let nic = Arc::new(Mutex::new(ModelNic::new(setup).context("no memory for a device")?));
+        for (number, interface) in (0..).zip(&interfaces) {
+            // By its name in batch files, by its number in netlink.
+            for name in interface.names() {
+                self.nics.plug(&name, &nic, FunctionId(number));
+            }
+        }
+        let installed = Installed { nic, port, interfaces, admin: Link::Up, thread: None };
+        self.installed.insert(name.clone(), installed);
+        self.news.push(EventReport::bare(&name, "added"));
+        Ok(())
+    }
+
+    /// Starts a device's thread.
+    fn run(&mut self, name: &str) -> anyhow::Result<()> {
+        let (Some(around), Some(installed)) = (self.running, self.installed.get_mut(name)) else {
+            return Ok(());
+        };
+        let exit = match around.mode {
+            Mode::Host => Exit::Wire(lanes::sending(around.mark)?),
+            Mode::Inline => Exit::Lane,
+        };
+        let devices = installed.interfaces.iter().map(Interface::device).collect();
+        let lane = DeviceLane::new(&self.bay, Arc::clone(&installed.nic), devices, exit)?;
+        self.drops.push(lane.drops());
+        // Names of threads have 15 letters.
+        let thread = format!("nic-{}", name.get(..name.len().min(11)).unwrap_or_default());
+        installed.thread = Some(Running::start(lane, thread, None)?);
+        Ok(())
+    }
+
+    /// Takes a device out: its states and policies go as when its link goes down.
+    fn remove(&mut self, name: &str, database: &mut Database, events: &mut Vec<Event>) -> bool {
+        let Some(installed) = self.installed.remove(name) else { return false };
+        self.hear(database, events);
+        for interface in &installed.interfaces {
+            database.hear(interface.device(), DeviceEvent::Down, now(), events);
+            for name in interface.names() {
+                self.nics.unplug(&name);
+            }
+        }
+        self.bay.remove(installed.interfaces[0].device());
+        if let Some(Err(error)) = installed.thread.map(Running::stop) {
+            tracing::error!(%error, device = name, "the device's thread had ended by itself");
+        }
+        self.news.push(EventReport::bare(name, "deleted"));
+        true
+    }
+
+    fn has(&self, name: &str) -> bool {
+        let mut interfaces = self.installed.values().flat_map(|installed| &installed.interfaces);
+        interfaces.any(|interface| interface.name == name)
+    }
+
+    fn name_of(&self, device: DeviceId) -> &str {
+        let mut interfaces = self.installed.values().flat_map(|installed| &installed.interfaces);
+        interfaces.find(|interface| interface.device() == device).map_or("?", |found| &found.name)
+    }
 }
 
-fn profile(name: &str) -> anyhow::Result<Profile> {
+fn read_profile(choice: &ProfileChoice) -> anyhow::Result<Profile> {
+    let name = match choice {
+        ProfileChoice::Text(text) => return Profile::from_toml(text).context("profile"),
+        ProfileChoice::Named(name) => name,
+    };
     if let Some(profile) = Profile::by_name(name) {
         return Ok(profile);
     }
@@ -93,22 +317,14 @@ fn profile(name: &str) -> anyhow::Result<Profile> {
     Profile::from_toml(&text).with_context(|| format!("profile {name}"))
 }
 
-fn index(name: &str) -> anyhow::Result<DeviceId> {
-    let found = Rtnetlink::open()?.link(name);
-    Ok(DeviceId(found.map_or_else(
-        |_| {
-            tracing::warn!("device {name} is down: there is no interface of that name (ip link add {name} type dummy)");
-            NOWHERE
-        },
-        |link| link.index,
-    )))
-}
-
 fn seed() -> anyhow::Result<u16> {
     let [a, b, ..] = uxfrm_io::random::seed().context("can't get a random seed")?;
     Ok(u16::from_ne_bytes([a, b]))
 }
 
-fn lock(nic: &Mutex<ModelNic>) -> std::sync::MutexGuard<'_, ModelNic> {
+fn lock(nic: &Mutex<ModelNic>) -> MutexGuard<'_, ModelNic> {
     nic.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests;

@@ -27,7 +27,7 @@ use uxfrm_runtime::{Events, Running};
 use crate::{
     config::Config,
     control::{Control, Serving, Terms, Xfrm},
-    devices::Devices,
+    devices::{self, Devices, Making},
     following::Following,
     guard::Guard,
     host::HostRoutes,
@@ -59,7 +59,7 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
     dump::forbid().context("can't keep keys out of core dumps")?;
     let signals = Signals::block()?;
     let config = Config::load(path)?;
-    let (database, reservations, devices) = read(&config)?;
+    let (database, reservations, devices) = read(&config, Making::Real)?;
     let plan = Plan::read(&config.tunnel.batch)?;
     let stat = StatSocket::open().context("another uxfrm runs in this network namespace")?;
     let mut control = control(&config)?;
@@ -80,23 +80,19 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
 /// All that is wrong with them.
 pub fn check(path: &Path) -> anyhow::Result<()> {
     let config = Config::load(path)?;
-    read(&config)?;
+    read(&config, Making::Imagined)?;
     Plan::read(&config.tunnel.batch).map(drop)
 }
 
 /// The databases that a configuration describes, the sequence numbers that were used before, and the devices. Workers see nothing of it yet.
-fn read(config: &Config) -> anyhow::Result<(Database, Reservations, Devices)> {
+fn read(config: &Config, making: Making) -> anyhow::Result<(Database, Reservations, Devices)> {
     let path =
         config.xfrm.sequences.as_deref().context("a configuration that was loaded names it")?;
     let reservations = Reservations::open(path)
         .with_context(|| format!("can't read used sequence numbers from {}", path.display()))?;
-    anyhow::ensure!(
-        config.inline.is_none() || config.device.is_empty(),
-        "[[device]] stands between host mode and the network; with [inline] there is no place for one yet"
-    );
     let mut database = Database::new(config.crypto.backend.into());
     database.attend();
-    let devices = Devices::plug(&config.device, &mut database)?;
+    let devices = Devices::plug(&config.device, making, &mut database)?;
     load::load(&mut database, &config.xfrm.batch, now()).map_err(joined)?;
     Ok((database, reservations, devices))
 }
@@ -131,6 +127,8 @@ struct Gateway {
     keepalives: Keepalives,
     xfrm: Xfrm,
     devices: Devices,
+    /// What key managers are to hear of what clients did to devices.
+    happened: Vec<Event>,
 }
 
 impl Gateway {
@@ -138,7 +136,7 @@ impl Gateway {
         config: &Config,
         mut database: Database,
         mut reservations: Reservations,
-        devices: Devices,
+        mut devices: Devices,
     ) -> anyhow::Result<Self> {
         let Changes { added, .. } = database.take_changes();
         added.iter().for_each(|sa| reservations.admit(sa));
@@ -166,15 +164,18 @@ impl Gateway {
         let around = lanes::Surroundings { mtu: mtu.into(), own };
         let (started, guidance) = match &sides {
             None => {
-                let nic = devices.nic();
-                (lanes::open_all(config, tun, &database, &around, &sender, nic.as_ref())?, None)
+                let bay = devices.bay();
+                (lanes::open_all(config, tun, &database, &around, &sender, bay)?, None)
             }
             Some(sides) => {
+                let bay = devices.bay();
                 let (started, guidance) =
-                    inline::start(config, sides, tun, &database, &around, &sender)?;
+                    inline::start(config, sides, tun, &database, &around, &sender, bay)?;
                 (started, Some(guidance))
             }
         };
+        let mode = if sides.is_some() { devices::Mode::Inline } else { devices::Mode::Host };
+        devices.start(devices::Surroundings { mark: config.wire.mark.get(), mode })?;
         let lanes::Started { lanes, drops, caches } = started;
         let guard = Guard::open(config, &snapshot.spd)?;
         routes.follow(&snapshot.spd)?;
@@ -198,6 +199,7 @@ impl Gateway {
             keepalives,
             xfrm,
             devices,
+            happened: Vec::new(),
         })
     }
 
@@ -226,8 +228,8 @@ impl Gateway {
                 self.following.look_around(&self.network, &mut self.database);
             }
             if let Some(control) = control.as_mut().filter(|_| ready.has(CONTROL)) {
-                let Self { xfrm, database, following, tunnels, .. } = self;
-                let mut serving = Serving { xfrm, database, following, tunnels };
+                let Self { xfrm, database, following, tunnels, devices, happened, .. } = self;
+                let mut serving = Serving { xfrm, database, following, tunnels, devices, happened };
                 control.serve(&mut serving).context("the control socket is broken")?;
             }
             while ready.has(SIGNALS)
@@ -250,9 +252,9 @@ impl Gateway {
 
     /// Lets events and time limits take effect, and tells who listens.
     fn keep_time(&mut self, control: Option<&mut Control>) {
-        let Self { database, following, xfrm, keepalives, devices, .. } = self;
+        let Self { database, following, xfrm, keepalives, devices, happened, .. } = self;
         let before = database.snapshot();
-        let mut events: Vec<_> = self.events.try_iter().collect();
+        let mut events: Vec<_> = self.events.try_iter().chain(happened.drain(..)).collect();
         events.iter().for_each(|event| database.observe(event));
         database.handle_timeout(now(), &mut events);
         devices.look_after(database, &mut events);
@@ -270,6 +272,7 @@ impl Gateway {
             control.publish(|outbox| {
                 xfrm.announce(&events, &before, outbox);
                 xfrm.tell_counters(&database.snapshot(), outbox);
+                devices.tell(outbox);
             });
         }
         let asked = Arc::clone(&database.snapshot().acquires);
@@ -282,7 +285,8 @@ impl Gateway {
 
     /// All drops: the lanes', and the kernel's on behalf of the guard.
     fn counts(&mut self) -> DropCounts {
-        let mut counts = DropCounts::sum(self.drops.iter().map(Arc::as_ref));
+        let mut counts =
+            DropCounts::sum(self.drops.iter().chain(self.devices.drops()).map(Arc::as_ref));
         self.following.add_to(&mut counts);
         counts
     }
@@ -297,6 +301,7 @@ impl Gateway {
     fn stop(self) -> anyhow::Result<()> {
         let (guard, keep_out, reservations) = self.following.close_routes()?;
         self.lanes.into_iter().chain(self.guidance).try_for_each(Running::stop)?;
+        self.devices.stop()?;
         self.tunnels.stop()?;
         guard.map_or(Ok(()), Guard::close)?;
         keep_out.map_or(Ok(()), KeepOut::take_down)?;

@@ -20,7 +20,7 @@ use uxfrm_io::{
     Fitted, FramePort, PacketSocket, PacketSocketOptions, Port, Rtnetlink, Tun, rtnetlink::Link,
 };
 use uxfrm_packet::ethernet::MacAddr;
-use uxfrm_runtime::{Events, Guide, InlineLane, InlinePorts, Running, Turns as _};
+use uxfrm_runtime::{Bay, Events, Guide, InlineLane, InlinePorts, Running, Turns as _};
 
 use self::guide::{Guidance, Lanes as Guided};
 pub(crate) use self::keep_out::KeepOut;
@@ -97,6 +97,7 @@ pub(crate) fn start(
     database: &Database,
     around: &Surroundings,
     events: &Events,
+    bay: &Bay,
 ) -> anyhow::Result<(Started, Running)> {
     let ports = lanes::udp_ports(config)?;
     let port_seed = lanes::seed()?;
@@ -113,7 +114,7 @@ pub(crate) fn start(
         let (told, news) = mpsc::channel();
         let guide = Guide { questions, waker: guidance.waker(), news };
         let ports = inline_ports(config, devices, queue, &ports)?;
-        let lane = InlineLane::new(ports, guide, engine, events.clone())?;
+        let lane = InlineLane::new(ports, guide, engine, events.clone())?.behind(bay);
         guidance.add(Guided { asked, told, waker: lane.waker() });
         built.push(lane);
     }

@@ -6,7 +6,7 @@
 
 use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::{Arc, Mutex, mpsc::SyncSender},
+    sync::{Arc, mpsc::SyncSender},
 };
 
 use anyhow::Context as _;
@@ -17,9 +17,8 @@ use uxfrm_engine::{
 use uxfrm_io::{
     Fitted, Port, Raw, RawOptions, Share, Tun, Udp, UdpOptions, affinity, ike::Datagram, random,
 };
-use uxfrm_offload::ModelNic;
-use uxfrm_packet::Version;
-use uxfrm_runtime::{Datagrams, Events, Lane, Running, Turns, Wire};
+use uxfrm_packet::{Protocol, Version};
+use uxfrm_runtime::{Bay, Datagrams, Events, Lane, Running, Turns, Wire};
 
 use crate::{config::Config, ike};
 
@@ -46,15 +45,15 @@ pub(crate) struct Started {
     pub(crate) caches: Vec<Arc<CacheCounts>>,
 }
 
-/// Opens all sockets and queues, and starts the lanes: the first lane has `tun` itself, the others a queue more of it each. The device
-/// `nic` is between each lane's engine and its wire, if there is one.
+/// Opens all sockets and queues, and starts the lanes: the first lane has `tun` itself, the others a queue more of it each. The devices
+/// of `bay` are between each lane's engine and its wire.
 pub(crate) fn open_all(
     config: &Config,
     tun: Tun,
     database: &Database,
     around: &Surroundings,
     events: &Events,
-    nic: Option<&Arc<Mutex<ModelNic>>>,
+    bay: &Bay,
 ) -> anyhow::Result<Started> {
     let ports = udp_ports(config)?;
     let port_seed = seed()?;
@@ -65,20 +64,23 @@ pub(crate) fn open_all(
         .map(|(queue, number)| {
             let share = Share::new(number, workers).context("more lanes than workers")?;
             let cpu = Cpu(number);
-            let settings = Settings { cpu, port_seed, ..settings(config, &queue, around)? };
+            let encap_ports = ports.iter().map(|port| port.number).collect();
+            let settings =
+                Settings { cpu, port_seed, encap_ports, ..settings(config, &queue, around)? };
             let engine = Worker::new(settings, &database.published())?;
             Ok(Lane::new(
                 Box::new(Fitted::new(queue)),
                 wire(config, &ports, share)?,
                 engine,
                 events.clone(),
-            )?)
+            )?
+            .behind(bay))
         })
         .collect::<anyhow::Result<Vec<_>>>()?;
     let unclaimed = ports.into_iter().filter_map(|port| port.unclaimed);
     let drops = lanes.iter().map(|lane| lane.worker().drops()).chain(unclaimed).collect();
     let caches = lanes.iter().map(|lane| lane.worker().cache_counts()).collect();
-    let lanes = start(behind(lanes, nic), config.runtime.pin)?;
+    let lanes = start(lanes, config.runtime.pin)?;
     Ok(Started { lanes, drops, caches })
 }
 
@@ -88,12 +90,6 @@ pub(crate) fn queues(config: &Config, tun: Tun) -> anyhow::Result<Vec<Tun>> {
         .map(|_| tun.another_queue().context("can't open another queue of the TUN"))
         .collect::<anyhow::Result<Vec<_>>>()?;
     Ok(std::iter::once(tun).chain(more).collect())
-}
-
-/// The same lanes, each with the device between its engine and its wire, if there is one.
-fn behind(lanes: Vec<Lane>, nic: Option<&Arc<Mutex<ModelNic>>>) -> Vec<Lane> {
-    let Some(nic) = nic else { return lanes };
-    lanes.into_iter().map(|lane| lane.behind(Arc::clone(nic))).collect()
 }
 
 /// Starts each lane on its thread; several lanes on a CPU of their own each, if asked to and as far as there are any.
@@ -152,6 +148,18 @@ fn wire(config: &Config, ports: &[UdpPort], share: Share) -> anyhow::Result<Wire
         }
     }
     Ok(Wire::new(raw(Version::V4)?, raw(Version::V6)?, sockets))
+}
+
+/// Sockets for whole packets that only send: a device's.
+pub(crate) fn sending(mark: u32) -> anyhow::Result<Wire> {
+    // IPPROTO_RAW
+    const SENDS_ONLY: Protocol = Protocol(255);
+    let raw = |version| -> anyhow::Result<Box<dyn Port>> {
+        let options = RawOptions { mark, protocol: SENDS_ONLY, ..RawOptions::new(version) };
+        let port = Raw::open(&options).context("can't open a raw socket (needs CAP_NET_RAW)")?;
+        Ok(Box::new(Fitted::new(port)))
+    };
+    Ok(Wire::new(raw(Version::V4)?, raw(Version::V6)?, Vec::new()))
 }
 
 /// A UDP port of all lanes.

@@ -34,6 +34,10 @@ pub trait Devices: Debug + Send {
     /// `xdo_dev_policy_delete`.
     fn detach_policy(&mut self, device: DeviceId, handle: Handle);
 
+    /// `xdo_dev_state_advance_esn`: the highest number that a state of kind *crypto* with extended numbers has sent or received, so that its device
+    /// knows the upper half. Told now and then, far more often than once in 2^31 packets.
+    fn advance_esn(&mut self, device: DeviceId, handle: Handle, number: u64);
+
     /// `xdo_dev_state_update_stats`: what a state of kind *packet* has carried; `None` when the device does not have it (any more).
     fn counts(&mut self, device: DeviceId, handle: Handle) -> Option<DeviceCounts>;
 }
@@ -98,6 +102,8 @@ impl Devices for NoDevices {
     }
 
     fn detach_policy(&mut self, _: DeviceId, _: Handle) {}
+
+    fn advance_esn(&mut self, _: DeviceId, _: Handle, _: u64) {}
 
     fn counts(&mut self, _: DeviceId, _: Handle) -> Option<DeviceCounts> {
         None

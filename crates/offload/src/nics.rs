@@ -3,12 +3,13 @@
 //!
 //! A device is shared by whoever controls it and the thread that carries its packets; each holds it for one call, or for one batch.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use uxfrm_engine::{
-    Attachment, DeviceCounts, DeviceEvent, DeviceId, DeviceRefusal, Devices, Handle, Moment,
-    OffloadKind, Policy, SaConfig, Segmentation,
+    Attachment, DeviceCounts, DeviceId, DeviceRefusal, Devices, Direction, Handle, Moment,
+    OffloadKind, Policy, SaConfig, Segmentation, Spi,
 };
 
 use crate::{Attached, Device, FunctionId, ModelNic, Refusal, Registry};
@@ -22,6 +23,10 @@ struct Shelf {
     plugs: BTreeMap<String, Plug>,
     /// States that were taken off lately, to be freed: until then they can be counted.
     leaving: VecDeque<(DeviceId, Handle)>,
+    /// Who receives what, and by which handle.
+    receiving: HashMap<(IpAddr, Spi), (DeviceId, Handle)>,
+    /// The same the other way round.
+    names: HashMap<(DeviceId, Handle), (IpAddr, Spi)>,
 }
 
 /// A function of a device, as an interface.
@@ -62,19 +67,19 @@ impl Nics {
         lock(&self.0).plugs.get(name).map(|plug| (Arc::clone(&plug.nic), plug.function))
     }
 
-    /// Takes what the devices have to say to the database.
-    pub fn take_events(&self, events: &mut Vec<(DeviceId, DeviceEvent)>) {
+    /// Takes what the devices have to say, by interface; the database is to [hear](crate::NicEvent::to_hear) of some of it.
+    pub fn take_events(&self, events: &mut Vec<(DeviceId, crate::NicEvent)>) {
         let mut own = Vec::new();
         for plug in self.plugs() {
             plug.with(|port| port.take_events(&mut own));
-            let told = own.drain(..).filter_map(crate::NicEvent::to_hear);
-            events.extend(told.map(|event| (plug.device, event)));
+            events.extend(own.drain(..).map(|event| (plug.device, event)));
         }
     }
 
-    /// [`Device::advance_esn`]: at least once in 2^31 packets of a state of kind *crypto* with extended numbers.
-    pub fn advance_esn(&self, device: DeviceId, handle: Handle, number: u64) {
-        self.on(device, |port| port.advance_esn(handle, number));
+    /// Which interface has the state that receives ESP with these names.
+    #[must_use]
+    pub fn holder(&self, destination: IpAddr, spi: Spi) -> Option<DeviceId> {
+        lock(&self.0).receiving.get(&(destination, spi)).map(|(device, _)| *device)
     }
 
     fn plugs(&self) -> Vec<Plug> {
@@ -104,6 +109,12 @@ impl Devices for Nics {
             Some(Attached::Device(handle)) => handle,
             Some(Attached::Software) | None => return Ok(None),
         };
+        if offload.direction == Direction::In {
+            let name = (state.id.destination, state.id.spi);
+            let shelf = &mut *lock(&self.0);
+            shelf.receiving.insert(name, (plug.device, handle));
+            shelf.names.insert((plug.device, handle), name);
+        }
         let cuts = lock(&plug.nic).profile().segmentation && offload.kind == OffloadKind::Packet;
         let segmentation = if cuts { Segmentation::Device } else { Segmentation::Engine };
         Ok(Some(Attachment { device: plug.device, handle, kind: offload.kind, segmentation }))
@@ -117,7 +128,12 @@ impl Devices for Nics {
     fn detach_state(&mut self, device: DeviceId, handle: Handle) {
         self.on(device, |port| port.delete_state(handle));
         let freed = {
-            let leaving = &mut lock(&self.0).leaving;
+            let Shelf { leaving, receiving, names, .. } = &mut *lock(&self.0);
+            if let Some(name) = names.remove(&(device, handle))
+                && receiving.get(&name) == Some(&(device, handle))
+            {
+                receiving.remove(&name);
+            }
             leaving.push_back((device, handle));
             if leaving.len() > COUNTABLE { leaving.pop_front() } else { None }
         };
@@ -133,8 +149,8 @@ impl Devices for Nics {
         });
         match added {
             Some((device, added)) => Ok((device, added?)),
-            // Always refused.
-            None => Ok((DeviceId(0), Registry::attach_policy(None, policy)?)),
+            // An interface without a driver that does IPsec, as far as we know.
+            None => Err(DeviceRefusal::invalid("Policy offload is not supported")),
         }
     }
 
@@ -143,6 +159,10 @@ impl Devices for Nics {
             port.delete_policy(handle);
             port.free_policy(handle);
         });
+    }
+
+    fn advance_esn(&mut self, device: DeviceId, handle: Handle, number: u64) {
+        self.on(device, |port| port.advance_esn(handle, number));
     }
 
     fn counts(&mut self, device: DeviceId, handle: Handle) -> Option<DeviceCounts> {

@@ -65,6 +65,21 @@ pub struct TableSizes {
     pub addresses: Option<usize>,
 }
 
+impl TableSizes {
+    /// One of so many equal parts; of what is limited at least one place.
+    #[must_use]
+    pub fn share(self, parts: usize) -> Self {
+        let part = |size: Option<usize>| size.map(|size| (size / parts.max(1)).max(1));
+        let Self { receive, transmit, both, addresses } = self;
+        Self {
+            receive: part(receive),
+            transmit: part(transmit),
+            both: part(both),
+            addresses: part(addresses),
+        }
+    }
+}
+
 /// What a device's flow director and receive side scaling can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -106,7 +106,8 @@ impl Site {
     fn hear(&mut self) -> Vec<Event> {
         let (mut said, mut events) = (Vec::new(), Vec::new());
         self.nics.take_events(&mut said);
-        for (device, event) in said {
+        let told = said.into_iter().filter_map(|(device, event)| Some((device, event.to_hear()?)));
+        for (device, event) in told {
             self.gateway.database.hear(device, event, self.gateway.now, &mut events);
         }
         self.gateway.database.publish();

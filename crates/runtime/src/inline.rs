@@ -33,7 +33,7 @@ use std::{
     time::Duration,
 };
 
-use uxfrm_engine::{Cut, DropReason, ErrorBudget, Moment, Output, Worker, split};
+use uxfrm_engine::{Cut, DropReason, ErrorBudget, Moment, Output, Received, Worker, split};
 use uxfrm_io::{
     FramePort, Frames, Port, Transmitted, clock,
     poll::{Poller, Ready, Waker},
@@ -52,7 +52,10 @@ use self::{
     waiting::{Stage, Waiting},
     ways::{Way, Ways},
 };
-use crate::{Error, Events};
+use crate::{
+    Bay, Error, Events,
+    bay::{Berth, Lost},
+};
 
 pub use ways::{Answer, Guide, News, NextHop, Question, Side};
 
@@ -104,6 +107,9 @@ pub struct InlineLane {
     waiting: Waiting,
     budget: ErrorBudget,
     events: Events,
+    devices: Option<Berth>,
+    received: Vec<Received>,
+    sealed: Vec<PacketBuf>,
     /// Buffers that wait for states, for others to see.
     held: Arc<AtomicUsize>,
     forgot: Moment,
@@ -155,11 +161,21 @@ impl InlineLane {
             waiting: Waiting::new(),
             budget: ErrorBudget::new(),
             events,
+            devices: None,
+            received: Vec::new(),
+            sealed: Vec::new(),
             held: Arc::default(),
             forgot: Moment(0),
             now: Moment(0),
             ident,
         })
+    }
+
+    /// The same lane with the devices of a bay beside its engine; those that come later as well. They have to send by the [lane](crate::Exit::Lane).
+    #[must_use]
+    pub fn behind(mut self, bay: &Bay) -> Self {
+        self.devices = Some(bay.enter(self.poller.waker()));
+        self
     }
 
     /// Ends the current [`turn`](Self::turn)'s wait, or the next one's.
@@ -188,6 +204,9 @@ impl InlineLane {
         let patience = if self.polled { IDLE } else { Duration::ZERO };
         let ready = self.poller.wait(Some(patience)).map_err(Error::Poll)?;
         self.now = Moment(clock::boot_nanoseconds());
+        if let Some(devices) = &mut self.devices {
+            devices.look();
+        }
         // 2 news of ways
         if self.ways.hear(self.now) || self.waiting.is_late(self.now) {
             self.resume();
@@ -212,6 +231,7 @@ impl InlineLane {
             self.inbound();
         }
         self.receive_from_sockets(ready);
+        self.receive_from_devices();
         // 6 what waits for states
         self.attend_to_waiting();
         // 7 forget
@@ -338,18 +358,50 @@ impl InlineLane {
             self.answer(answer);
         }
         self.out.host = answers;
-        // There is no place for devices between the two ports: what was handed to one is lost, and counted.
-        let mut handed = std::mem::take(&mut self.out.handed);
-        for handed in handed.drain(..) {
-            self.discard(handed.packet, DropReason::PortRefused);
+        if !self.out.handed.is_empty() {
+            let lost = match &mut self.devices {
+                Some(devices) => devices.hand_over(&mut self.out.handed, &mut self.pool),
+                None => Lost::all(&mut self.out.handed, &mut self.pool),
+            };
+            self.count_lost(lost);
         }
-        self.out.handed = handed;
         self.events.send(&mut self.out.events);
     }
 
-    /// Opens the batch, checks it, and sends on what may pass.
+    /// Opens the batch, checks it, and sends on what may pass; what devices have states for is theirs to open.
     fn inbound(&mut self) {
+        if let Some(devices) = self.devices.as_mut().filter(|devices| !devices.is_empty()) {
+            let lost = devices.arrive_among_others(&mut self.batch, &mut self.pool);
+            self.count_lost(lost);
+        }
         self.worker.inbound(&mut self.batch, self.now, &mut self.pool, &mut self.out);
+        self.pass();
+    }
+
+    /// 5a What devices sealed leaves, 5b what they opened is checked.
+    fn receive_from_devices(&mut self) {
+        let Some(devices) = &self.devices else { return };
+        let mut sealed = std::mem::take(&mut self.sealed);
+        devices.sealed(&mut sealed, &mut self.pool);
+        if devices.receive(&mut self.received, &mut self.pool) {
+            let Self { worker, received, now, pool, out, .. } = self;
+            worker.inbound_from_device(received, *now, pool, out);
+            self.pass();
+        }
+        for packet in sealed.drain(..) {
+            self.leave(packet);
+        }
+        self.sealed = sealed;
+    }
+
+    fn count_lost(&self, Lost { full, nowhere }: Lost) {
+        let drops = self.worker.drops();
+        drops.add(DropReason::PortFull, full);
+        drops.add(DropReason::PortRefused, nowhere);
+    }
+
+    /// Sends on what the engine let pass.
+    fn pass(&mut self) {
         let mut plain = std::mem::take(&mut self.out.host);
         for packet in plain.drain() {
             self.forward(packet);

@@ -5,28 +5,30 @@
 //! ```
 //!
 //! 1 wait until a port is readable → 2 one batch from the host through the engine to the wire → 3 one batch from each
-//! readable wire port through the engine to the host → 4 packets whose states have come to the wire → 5 once a second let the engine
-//! forget → 1. A port that still has more is
-//! readable again at once, so a busy port cannot starve the others. With a [device](Lane::behind), its half of the work is done between engine and
-//! wire, on the way out and in.
+//! readable wire port through the engine to the host → 4 what devices have received through the engine to the host → 5 packets whose states have
+//! come to the wire → 6 once a second let the engine forget → 1. A port that still has more is
+//! readable again at once, so a busy port cannot starve the others. With [devices](Lane::behind), what the engine hands over goes to their
+//! threads, and so does what comes by whole packets from the network, before the engine sees it.
 
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicUsize, Ordering, fence},
     },
     time::Duration,
 };
 
-use uxfrm_engine::{DropReason, Moment, Output, Worker};
+use uxfrm_engine::{DropReason, Moment, Output, Received, Worker};
 use uxfrm_io::{
     Port, Refused, clock,
     poll::{Poller, Waker},
 };
-use uxfrm_offload::ModelNic;
 use uxfrm_packet::{Batch, Pool};
 
-use crate::{Events, Wire, device::Device};
+use crate::{
+    Bay, Events, Wire,
+    bay::{Berth, Lost},
+};
 
 /// What ends a lane.
 #[derive(Debug, thiserror::Error)]
@@ -67,7 +69,8 @@ pub struct Lane {
     batch: Batch,
     out: Output,
     events: Events,
-    device: Option<Device>,
+    devices: Option<Berth>,
+    received: Vec<Received>,
     /// Buffers that wait for states, for others to see.
     waiting: Arc<AtomicUsize>,
     forgot: Moment,
@@ -102,16 +105,17 @@ impl Lane {
             batch: Batch::new(),
             out: Output::default(),
             events,
-            device: None,
+            devices: None,
+            received: Vec::new(),
             waiting: Arc::default(),
             forgot: Moment(0),
         })
     }
 
-    /// The same lane with a device between its engine and its wire.
+    /// The same lane with the devices of a bay between its engine and its wire; those that come later as well.
     #[must_use]
-    pub fn behind(mut self, nic: Arc<Mutex<ModelNic>>) -> Self {
-        self.device = Some(Device::new(nic));
+    pub fn behind(mut self, bay: &Bay) -> Self {
+        self.devices = Some(bay.enter(self.poller.waker()));
         self
     }
 
@@ -134,6 +138,9 @@ impl Lane {
     pub fn turn(&mut self) -> Result<(), Error> {
         // 1 wait
         let ready = self.poller.wait(Some(IDLE)).map_err(Error::Poll)?;
+        if let Some(devices) = &mut self.devices {
+            devices.look();
+        }
         // 2 host to wire
         if ready.has(HOST) {
             self.host.receive(&mut self.pool, &mut self.batch).map_err(Error::Host)?;
@@ -146,38 +153,40 @@ impl Lane {
                 self.inbound(exit);
             }
         }
-        self.complete();
-        // 4 what waits
+        // 4 devices to host
+        self.inbound_from_devices();
+        // 5 what waits
         self.attend_to_waiting();
-        // 5 forget
+        // 6 forget
         self.forget();
         Ok(())
     }
 
-    /// A batch from a wire port through the engine to the host. A device sees whole packets; payloads of UDP sockets are not for it.
+    /// A batch from a wire port, to devices or through the engine to the host. Of UDP sockets' payloads devices see what they have a state for.
     fn inbound(&mut self, exit: usize) {
-        let now = now();
-        match &mut self.device {
-            Some(device) if self.wire.takes_packets(exit) => {
-                let received = device.receive(&mut self.batch, now, &mut self.pool);
-                self.worker.inbound_from_device(received, now, &mut self.pool, &mut self.out);
-            }
-            Some(_) | None => {
-                self.worker.inbound(&mut self.batch, now, &mut self.pool, &mut self.out);
+        if let Some(devices) = self.devices.as_mut().filter(|devices| !devices.is_empty()) {
+            let lost = if self.wire.takes_packets(exit) {
+                devices.arrive(&mut self.batch, &mut self.pool)
+            } else {
+                devices.arrive_among_others(&mut self.batch, &mut self.pool)
+            };
+            self.count_lost(lost);
+            if self.batch.is_empty() {
+                return;
             }
         }
+        self.worker.inbound(&mut self.batch, now(), &mut self.pool, &mut self.out);
         self.deliver();
     }
 
-    /// What a device held back.
-    fn complete(&mut self) {
-        let Some(device) = &mut self.device else { return };
-        let now = now();
-        let received = device.complete(now, &mut self.out.wire);
-        if !received.is_empty() {
-            self.worker.inbound_from_device(received, now, &mut self.pool, &mut self.out);
+    /// What devices have received.
+    fn inbound_from_devices(&mut self) {
+        let Some(devices) = &self.devices else { return };
+        if devices.receive(&mut self.received, &mut self.pool) {
+            let received = &mut self.received;
+            self.worker.inbound_from_device(received, now(), &mut self.pool, &mut self.out);
+            self.deliver();
         }
-        self.deliver();
     }
 
     /// Buffers that wait for states.
@@ -238,15 +247,19 @@ impl Lane {
         self.events.send(&mut self.out.events);
     }
 
-    /// What is for a device goes there, and for the wire what that makes of it.
+    /// What is for devices goes there.
     fn hand_over(&mut self) {
-        match &self.device {
-            Some(device) => device.transmit(&mut self.out, now(), &mut self.pool),
-            None => {
-                let lost = self.out.handed.drain(..).map(|handed| self.pool.give(handed.packet));
-                self.worker.drops().add(DropReason::PortRefused, lost.count() as u64);
-            }
-        }
+        let lost = match &mut self.devices {
+            Some(devices) => devices.hand_over(&mut self.out.handed, &mut self.pool),
+            None => Lost::all(&mut self.out.handed, &mut self.pool),
+        };
+        self.count_lost(lost);
+    }
+
+    fn count_lost(&self, Lost { full, nowhere }: Lost) {
+        let drops = self.worker.drops();
+        drops.add(DropReason::PortFull, full);
+        drops.add(DropReason::PortRefused, nowhere);
     }
 
     fn count(&self, refused: &Refused) {

@@ -7,13 +7,14 @@
 //! - [`TunnelLane`] is the thread of all tunnels: their TUNs, the sockets that they share, and no engine. [`TunnelControl`] adds and
 //!   removes them while it runs.
 //! - [`InlineLane`] is one worker between two network devices, past the host's stack; it asks for [ways](News).
+//! - [`DeviceLane`] is the thread of one offload device; a [`Bay`] is where lanes and devices meet.
 //! - [`Running`] is a lane on its thread: it can be told to stop, and is waited for.
 //!
 //! Nothing is shared between lanes but the published snapshot of the databases and the atomics inside states.
 //! Back-pressure is dropping, early and by name: a lane never waits for a port.
 #![forbid(unsafe_code)]
 
-mod device;
+mod bay;
 mod events;
 mod inline;
 mod lane;
@@ -21,6 +22,7 @@ mod running;
 mod tunnels;
 mod wire;
 
+pub use bay::{Bay, DeviceLane, Exit};
 pub use events::Events;
 pub use inline::{Answer, Guide, InlineLane, InlinePorts, News, NextHop, Question, Side};
 pub use lane::{Error, Lane};

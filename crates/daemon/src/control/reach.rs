@@ -36,13 +36,15 @@ pub fn reach(path: Option<&Path>) -> anyhow::Result<()> {
     connect(path, 0).map(drop)
 }
 
-/// What is spoken on a connection about tunnels.
+/// What is spoken on a connection that is not about states and policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spoken {
     /// `NETLINK_GENERIC`: receive ports.
     Generic,
     /// `NETLINK_ROUTE`: tunnels as links.
     Route,
+    /// `uxfrm dev`: a [`Command`](uxfrm_offload::dev::Command) as JSON in each datagram, and answers.
+    Devices,
 }
 
 /// A connection to the gateway at `path` or in this network namespace, on which `NETLINK_XFRM` is spoken. It listens to
@@ -62,6 +64,7 @@ pub fn speak(path: Option<&Path>, spoken: Spoken) -> anyhow::Result<OwnedFd> {
     let dialect = match spoken {
         Spoken::Generic => Dialect::Generic,
         Spoken::Route => Dialect::Route,
+        Spoken::Devices => Dialect::Devices,
     };
     open(path, 0, dialect)
 }

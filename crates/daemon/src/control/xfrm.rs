@@ -1,4 +1,4 @@
-//! The protocol: requests go to the netlink server, which carries them out on the databases; those about tunnels go to these.
+//! The protocol: requests go to the netlink server, which carries them out on the databases; those about tunnels and devices go to these.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -7,7 +7,7 @@ use uxfrm_io::{clock, random};
 use uxfrm_netlink as netlink;
 
 use super::{ClientId, Dialect, Identity, Outbox, Protocol};
-use crate::{following::Following, gateway::now, tunnels::Carrying};
+use crate::{devices::Devices, following::Following, gateway::now, tunnels::Carrying};
 
 /// The netlink server, and who its clients are.
 #[derive(Debug)]
@@ -24,6 +24,9 @@ pub(crate) struct Serving<'a> {
     pub(crate) database: &'a mut Database,
     pub(crate) following: &'a mut Following,
     pub(crate) tunnels: &'a mut Carrying,
+    pub(crate) devices: &'a mut Devices,
+    /// What key managers are to hear of what was done to devices.
+    pub(crate) happened: &'a mut Vec<Event>,
 }
 
 impl Xfrm {
@@ -106,11 +109,16 @@ impl Protocol for Serving<'_> {
         let name = self.xfrm.name(client);
         self.xfrm.server.leave(name);
         self.xfrm.clients.remove(&client);
+        self.devices.forget(client);
     }
 
     fn handle(&mut self, client: ClientId, datagram: &[u8], outbox: &mut Outbox) {
         let identity = self.xfrm.clients.get(&client).copied();
         if let Some(identity) = identity.filter(|identity| identity.dialect != Dialect::Xfrm) {
+            if identity.dialect == Dialect::Devices {
+                let Self { devices, database, happened, .. } = self;
+                return devices.answer(client, datagram, database, happened, outbox);
+            }
             for answer in self.tunnels.answer(client.0, identity, datagram) {
                 outbox.share(client, Arc::new(answer));
             }
@@ -142,6 +150,7 @@ impl Protocol for Serving<'_> {
     }
 
     fn carry_on(&mut self, client: ClientId, outbox: &mut Outbox) {
+        self.devices.carry_on(client, outbox);
         let name = self.xfrm.name(client);
         if self.xfrm.server.is_dumping(name) {
             self.xfrm.server.resume(name, self.database, &mut self.xfrm.answers);

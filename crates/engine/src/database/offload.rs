@@ -85,6 +85,19 @@ impl Database {
         }
     }
 
+    /// Tells devices how far states of kind *crypto* with extended numbers are (`net/xfrm/xfrm_replay.c: xfrm_dev_state_advance_esn`, which Linux
+    /// calls when the upper half is about to change; here now and then, as numbers are the workers').
+    pub fn advance_numbers(&mut self) {
+        for sa in self.next.sad.all_attached() {
+            let Some(place) = sa.attachment().filter(|_| sa.extended() && !sa.counts_elsewhere())
+            else {
+                continue;
+            };
+            let number = sa.sequence().last().max(sa.highest_received());
+            self.offloads.devices.advance_esn(place.device, place.handle, number);
+        }
+    }
+
     /// A state of kind *packet* came: its device uses no number before some are reserved.
     pub(super) fn hold_numbers(&mut self, sa: &Sa) {
         if let Some(place) = sa.attachment().filter(|_| sa.counts_elsewhere()) {

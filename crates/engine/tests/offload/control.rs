@@ -5,7 +5,7 @@ use std::sync::Arc;
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{
     Budget, Database, DeviceCounts, DeviceEvent, DeviceRefusal, Direction, Error, Event, Failures,
-    Limits, Mark, Moment, OffloadKind, Policy, PolicyKind, Priority, Sa, SaConfig, SaMove,
+    Limits, Mark, Moment, OffloadKind, Policy, PolicyKind, Priority, Sa, SaConfig, SaFlags, SaMove,
     SaProtocol,
 };
 use uxfrm_testkit::{Way, Wrapping};
@@ -217,6 +217,22 @@ fn a_device_uses_no_number_that_is_not_reserved_and_none_twice() {
     assert_eq!((sa.sequence().last(), told()), (700, (700, 1000)));
     database.apply(Moment(0), |change| change.delete_sa(sa.id(), Mark::default())).unwrap();
     assert_eq!(sa.sequence().last(), 1000, "who knows what it sent until it heard of it");
+}
+
+/// `xdo_dev_state_advance_esn`
+#[test]
+fn a_device_is_told_how_far_extended_numbers_are_in_kind_crypto_alone() {
+    let (mut database, nics) = database();
+    let extended = |kind, spi| SaConfig { flags: SaFlags::ESN, ..state(kind, spi) };
+    let sa = add(&mut database, extended(OffloadKind::Crypto, 1)).unwrap();
+    let handle = nics.handle();
+    for other in [extended(OffloadKind::Packet, 2), state(OffloadKind::Crypto, 3)] {
+        add(&mut database, other).unwrap().sequence().skip_to(9);
+    }
+    sa.sequence().skip_to((7 << 32) | 5);
+    database.advance_numbers();
+    let told: Vec<_> = nics.tables().heads.iter().map(|(which, head)| (*which, *head)).collect();
+    assert_eq!(told, [(handle, (7 << 32) | 5)]);
 }
 
 #[test]

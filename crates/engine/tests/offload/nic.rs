@@ -25,6 +25,8 @@ pub(crate) struct Tables {
     /// Which numbers states may use: those above the first, up to the second.
     pub(crate) numbers: BTreeMap<Handle, (u64, u64)>,
     pub(crate) counts: BTreeMap<Handle, DeviceCounts>,
+    /// How far the stack said that states are.
+    pub(crate) heads: BTreeMap<Handle, u64>,
     /// What it answers instead of taking anything.
     pub(crate) refusal: Option<DeviceRefusal>,
     /// It leaves kind *crypto* to software.
@@ -150,6 +152,10 @@ impl Devices for Nics {
 
     fn detach_policy(&mut self, _: DeviceId, handle: Handle) {
         self.tables().policies.remove(&handle);
+    }
+
+    fn advance_esn(&mut self, _: DeviceId, handle: Handle, number: u64) {
+        self.tables().heads.insert(handle, number);
     }
 
     fn counts(&mut self, _: DeviceId, handle: Handle) -> Option<DeviceCounts> {

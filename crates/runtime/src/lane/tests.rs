@@ -6,18 +6,19 @@ use std::{
         fd::{AsFd as _, BorrowedFd},
         unix::net::UnixStream,
     },
-    sync::mpsc,
+    sync::{Mutex, mpsc},
 };
 
 use uxfrm_engine::{
     DeviceId, Direction, Offload, OffloadKind, Policy, SaConfig, Settings, WireHeaders,
 };
 use uxfrm_io::{Accepts, Memory, Transmitted};
-use uxfrm_offload::{FunctionId, NicSetup, Nics, Profile};
+use uxfrm_offload::{FunctionId, ModelNic, NicSetup, Nics, Profile};
 use uxfrm_packet::PacketBuf;
 use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Way, Wrapping, packets};
 
 use super::*;
+use crate::{DeviceLane, Exit, Turns as _};
 
 const BYTES: &[u8] = b"nobody else may read this";
 
@@ -59,8 +60,12 @@ impl Port for Ready {
 /// The left gateway's lane behind a device, the far ends of its ports, and the right gateway.
 struct Site {
     lane: Lane,
+    device: DeviceLane,
     host: Memory,
+    /// What comes from the network, to the lane.
     wire: Memory,
+    /// What the device sends.
+    out: Memory,
     right: Gateway,
     pool: Pool,
 }
@@ -74,7 +79,8 @@ impl Site {
         let nic = ModelNic::new(NicSetup::new(profile, DeviceId(7))).unwrap();
         let (nic, nics) = (Arc::new(Mutex::new(nic)), Nics::default());
         assert!(nics.plug("nic0", &nic, FunctionId(0)));
-        left.database.set_devices(Box::new(nics));
+        left.database.set_devices(Box::new(nics.clone()));
+        let bay = Bay::new(nics);
         for (direction, way, spi) in
             [(Direction::Out, Way::Right, FIRST_SPI), (Direction::In, Way::Left, FIRST_SPI + 1)]
         {
@@ -86,21 +92,26 @@ impl Site {
             left.database.apply(left.now, |change| change.update_policy(policy)).unwrap();
         }
         let ((near_host, host), (near_wire, wire)) = (Ready::pair(), Ready::pair());
-        let other = Box::new(Memory::pair(1).0);
+        let (network, out) = Memory::pair(64);
+        let other = || Box::new(Memory::pair(1).0);
         let events = Events::new(mpsc::channel().0, Poller::new().unwrap().waker());
-        let wires = Wire::new(near_wire, other, Vec::new());
-        let lane = Lane::new(near_host, wires, left.worker, events).unwrap().behind(nic);
-        Self { lane, host, wire, right, pool: Pool::new() }
+        let wires = Wire::new(near_wire, other(), Vec::new());
+        let lane = Lane::new(near_host, wires, left.worker, events).unwrap().behind(&bay);
+        let exit = Exit::Wire(Wire::new(Box::new(network), other(), Vec::new()));
+        let device = DeviceLane::new(&bay, nic, vec![DeviceId(7)], exit).unwrap();
+        Self { lane, device, host, wire, out, right, pool: Pool::new() }
     }
 
-    /// Puts a packet into a port, and gives what comes out of another one turn later.
+    /// Puts a packet into a port, and gives what comes out of another once lane and device had their turns.
     fn turn(&mut self, into: Side, packet: PacketBuf) -> Vec<PacketBuf> {
         let (from, to) = match into {
-            Side::Host => (&mut self.host, &mut self.wire),
+            Side::Host => (&mut self.host, &mut self.out),
             Side::Wire => (&mut self.wire, &mut self.host),
         };
         let mut batch: Batch = std::iter::once(packet).collect();
         assert_eq!(from.transmit(&mut batch, &mut self.pool).packets, 1);
+        self.lane.turn().unwrap();
+        self.device.turn().unwrap();
         self.lane.turn().unwrap();
         to.receive(&mut self.pool, &mut batch).unwrap();
         batch.drain().collect()
@@ -146,7 +157,7 @@ fn what_is_handed_over_leaves_encrypted_and_what_comes_back_is_let_in() {
 #[test]
 fn without_a_device_nothing_is_sent_that_is_for_one() {
     let mut site = Site::new(OffloadKind::Packet);
-    site.lane.device = None;
+    site.lane.devices = None;
     assert!(site.turn(Side::Host, there()).is_empty());
     assert_eq!(site.lane.worker().drops().of(DropReason::PortRefused), 1);
 }

@@ -1,0 +1,83 @@
+//! The interfaces that devices and their virtual functions are.
+
+use anyhow::Context as _;
+use uxfrm_engine::DeviceId;
+use uxfrm_io::{
+    rtnetlink::Rtnetlink,
+    tun::{Tun, TunOptions},
+};
+
+use crate::gateway::bring_up;
+
+/// Of TUNs that nobody sends into.
+const MTU: u16 = 1500;
+
+/// Indices of interfaces that are only imagined: above all that the kernel gives in a machine's life.
+const IMAGINED: u32 = 1 << 30;
+
+/// What is done about interfaces that are not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Making {
+    /// They are made.
+    Real,
+    /// Nothing, and all are taken for there: a configuration is only checked.
+    Imagined,
+}
+
+/// An interface.
+#[derive(Debug)]
+pub(super) struct Interface {
+    pub(super) name: String,
+    index: u32,
+    /// It was made, and goes when this does.
+    _tun: Option<Tun>,
+}
+
+impl Making {
+    /// Whether an interface is there.
+    pub(super) fn is_there(self, name: &str) -> bool {
+        self == Self::Imagined || index(name).is_some()
+    }
+
+    /// The interface of a name.
+    ///
+    /// # Errors
+    /// When it has to be made and can't.
+    pub(super) fn open(self, name: &str) -> anyhow::Result<Interface> {
+        let name = name.to_owned();
+        if self == Self::Imagined {
+            let letters = name.bytes().fold(0, |sum: u32, byte| {
+                sum.wrapping_mul(31).wrapping_add(byte.into()) & (IMAGINED - 1)
+            });
+            return Ok(Interface { name, index: IMAGINED + letters, _tun: None });
+        }
+        if let Some(index) = index(&name) {
+            return Ok(Interface { name, index, _tun: None });
+        }
+        let tun = Tun::open(&TunOptions::new(&name))
+            .with_context(|| format!("can't make the interface {name}"))?;
+        let index = bring_up(&tun, MTU)?;
+        Ok(Interface { name, index, _tun: Some(tun) })
+    }
+}
+
+impl Interface {
+    pub(super) const fn device(&self) -> DeviceId {
+        DeviceId(self.index)
+    }
+
+    /// How states name it: batch files by name, netlink by number.
+    pub(super) fn names(&self) -> [String; 2] {
+        [self.name.clone(), format!("if{}", self.index)]
+    }
+}
+
+/// Whether an interface is there and up.
+pub(super) fn is_up(name: &str) -> bool {
+    let link = Rtnetlink::open().and_then(|mut rtnetlink| rtnetlink.link(name));
+    link.is_ok_and(|link| link.is_up)
+}
+
+fn index(name: &str) -> Option<u32> {
+    Some(Rtnetlink::open().ok()?.link(name).ok()?.index)
+}

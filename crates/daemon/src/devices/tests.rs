@@ -1,0 +1,46 @@
+mod checks;
+
+use uxfrm_crypto::Backend;
+
+use super::*;
+
+fn devices(text: &str) -> anyhow::Result<Devices> {
+    let config = crate::config::Config::parse("c.toml", text)?;
+    let mut database = Database::new(Backend::Auto);
+    Devices::plug(&config.device, Making::Imagined, &mut database)
+}
+
+#[test]
+fn several_devices_and_their_functions_have_names() {
+    let devices = devices(
+        "[[device]]\nname = 'nic0'\nprofile = 'niantic'\nvfs = 3\n\
+         [[device]]\nname = 'nic1'\nover = 'eth0'\nlink_down = 'release'",
+    )
+    .unwrap();
+    let names: Vec<_> = devices.nics.names().into_iter().map(|(name, _)| name).collect();
+    for name in ["nic0", "nic0v0", "nic0v2", "nic1"] {
+        assert!(names.iter().any(|known| known == name), "{name}");
+    }
+    let (nic, function) = devices.nics.nic("nic0v2").unwrap();
+    assert_eq!(function, FunctionId(3));
+    let share = lock(&nic).virtual_function(function).unwrap().share;
+    assert_eq!((share.receive, share.addresses), (Some(256), Some(32)));
+}
+
+#[test]
+fn what_can_not_be_is_named() {
+    for (text, message) in [
+        (
+            "[[device]]\nname = 'n'\n[[device]]\nname = 'n'",
+            "[[device]] n: there is a device n already",
+        ),
+        (
+            "[[device]]\nname = 'n'\nprofile = '/no/such'",
+            "[[device]] n: profile /no/such: neither niantic, connectx6dx, netdevsim or unlimited, nor a file",
+        ),
+        ("[[device]]\nname = 'n'\nvfs = 65", "[[device]] n: 65 virtual functions; 64 are the most"),
+    ] {
+        let shown = format!("{:#}", devices(text).unwrap_err());
+        assert!(shown.starts_with(message), "{shown}");
+    }
+}
