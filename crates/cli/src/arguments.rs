@@ -31,6 +31,8 @@ pub(crate) enum Command {
     Fou(FouOptions),
     /// List, add, change and delete tunnels, as `ip link` does for ipip, sit, gre, ip6tnl and ip6gre.
     Link(LinkOptions),
+    /// Add, delete, show and set offload devices: model network cards that do IPsec; flow rules in ethtool's words; their events.
+    Dev(DevOptions),
     /// Run an unmodified XFRM program (ip, an IKE daemon) with the gateway in the kernel's place.
     Exec(ExecOptions),
     /// Show two gateways in network namespaces carrying real traffic; needs no set-up.
@@ -50,6 +52,9 @@ pub(crate) enum Command {
     /// What may come next behind `uxfrm link`.
     #[command(hide = true)]
     CompleteLink(LinkOptions),
+    /// What may come next behind `uxfrm dev`.
+    #[command(hide = true)]
+    CompleteDev(DevOptions),
 }
 
 /// Options of `uxfrm run`.
@@ -105,6 +110,15 @@ pub(crate) struct FouOptions {
 #[command(disable_help_flag = true, disable_version_flag = true)]
 pub(crate) struct LinkOptions {
     /// What `ip link` takes about tunnels, with the options of `ip` (-s, -o, -j, -batch FILE …) before it.
+    #[arg(value_name = "WORDS", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) words: Vec<String>,
+}
+
+/// Options of `uxfrm dev`.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true, disable_version_flag = true)]
+pub(crate) struct DevOptions {
+    /// A command, with -json, -pretty, -netns NAME or -control PATH before it.
     #[arg(value_name = "WORDS", trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) words: Vec<String>,
 }
@@ -261,6 +275,9 @@ mod tests {
         let line = "uxfrm link add t type gre key 5 --help";
         let Ok(Command::Link(options)) = parse(line) else { panic!("not a link") };
         assert_eq!(options.words.len(), 7);
+        let line = "uxfrm dev flow nic0 -U flow-type ip4 --help";
+        let Ok(Command::Dev(options)) = parse(line) else { panic!("not a dev") };
+        assert_eq!(options.words.len(), 6);
     }
 
     #[test]

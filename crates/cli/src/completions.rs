@@ -1,5 +1,5 @@
 //! `uxfrm completions SHELL`: the script that a shell completes `uxfrm` with. The outer command line comes from clap's
-//! description of it; what stands behind `uxfrm xfrm`, `fou` and `link` is asked of the binary, which has the grammars' tables.
+//! description of it; what stands behind `uxfrm xfrm`, `fou`, `link` and `dev` is asked of the binary, which has the grammars' tables.
 
 use std::io::{self, Write as _};
 
@@ -26,7 +26,7 @@ pub(crate) fn execute(options: &CompletionsOptions) -> anyhow::Result<()> {
 /// Bash breaks words at `(` and `,` only where they are not quoted, and algorithms' names have both.
 const BASH: &str = r#"
 _uxfrm_words() {
-    if [[ ${COMP_WORDS[1]} == @(xfrm|fou|link) && $COMP_CWORD -ge 2 ]]; then
+    if [[ ${COMP_WORDS[1]} == @(xfrm|fou|link|dev) && $COMP_CWORD -ge 2 ]]; then
         local IFS=$'\n'
         COMPREPLY=($("${COMP_WORDS[0]}" "complete-${COMP_WORDS[1]}" -- "${COMP_WORDS[@]:2:COMP_CWORD-1}" 2>/dev/null))
         [[ ${#COMPREPLY[@]} -eq 0 ]] || COMPREPLY=($(printf '%q\n' "${COMPREPLY[@]}"))
@@ -39,7 +39,7 @@ complete -F _uxfrm_words -o bashdefault -o default uxfrm
 
 const ZSH: &str = r#"
 _uxfrm_words() {
-    if [[ ${words[2]} == (xfrm|fou|link) ]] && (( CURRENT >= 3 )); then
+    if [[ ${words[2]} == (xfrm|fou|link|dev) ]] && (( CURRENT >= 3 )); then
         local -a found
         found=("${(@f)$("${words[1]}" "complete-${words[2]}" -- "${(@)words[3,CURRENT]}" 2>/dev/null)}")
         compadd -a found
@@ -55,5 +55,5 @@ function __uxfrm_grammar_words
     set -l words (commandline -opc) (commandline -ct)
     $words[1] complete-$words[2] -- $words[3..-1] 2>/dev/null
 end
-complete -c uxfrm -n "__fish_seen_subcommand_from xfrm fou link" -f -a "(__uxfrm_grammar_words)"
+complete -c uxfrm -n "__fish_seen_subcommand_from xfrm fou link dev" -f -a "(__uxfrm_grammar_words)"
 "#;

@@ -1,7 +1,7 @@
 //! The `uxfrm` command: a thin door to the crates behind it.
 //!
 //! Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrong usage, 130 interrupted by Ctrl-C. `uxfrm exec` has its command's,
-//! and 125 to 127 where that did not start ([`exec`]); `uxfrm xfrm`, `fou` and `link` have iproute2's.
+//! and 125 to 127 where that did not start ([`exec`]); `uxfrm xfrm`, `fou`, `link` and `dev` have iproute2's.
 
 #![forbid(unsafe_code)]
 
@@ -10,6 +10,7 @@ mod bench;
 mod check;
 mod completions;
 mod demo;
+mod dev;
 mod exec;
 mod log;
 mod man;
@@ -57,9 +58,11 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::CompleteXfrm(options) => xfrm::complete(&options),
         Command::CompleteFou(options) => tunnels::complete(Object::Fou, &options.words),
         Command::CompleteLink(options) => tunnels::complete(Object::Link, &options.words),
+        Command::CompleteDev(options) => dev::complete(&options.words),
         Command::Xfrm(options) => return Ok(ExitCode::from(xfrm::execute(&options))),
         Command::Fou(options) => return Ok(tunnels::execute(Object::Fou, &options.words)),
         Command::Link(options) => return Ok(tunnels::execute(Object::Link, &options.words)),
+        Command::Dev(options) => return Ok(dev::execute(&options.words)),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

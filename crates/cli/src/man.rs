@@ -1,5 +1,5 @@
 //! `uxfrm man [DIRECTORY]`: manual pages of section 8, from clap's description of the command line and the grammars of
-//! `ip xfrm`, `ip fou` and `ip link`.
+//! `ip xfrm`, `ip fou`, `ip link` and `uxfrm dev`.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -48,6 +48,7 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
         object @ ("fou" | "link") => {
             page.extend_from_slice(uxfrm_link::help::manual(object).as_bytes());
         }
+        "dev" => page.extend_from_slice(uxfrm_offload::dev::help::manual().as_bytes()),
         _no_grammar => {}
     }
     Ok(page)

@@ -1,0 +1,255 @@
+//! `uxfrm dev …`: offload devices of the gateway. The grammar, the answers and their text are [`uxfrm_offload::dev`]'s; this is a command line from its
+//! words to its exit code.
+//!
+//! Exit codes are those of the other commands that speak to the gateway: 0 done, 1 no gateway answers, 2 the gateway refused it, 255 wrong words.
+
+use std::io::{self, StdoutLock, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::os::fd::OwnedFd;
+use std::process::ExitCode;
+
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, recv, send};
+use serde::Serialize;
+use uxfrm_daemon::control::{self, Spoken};
+use uxfrm_offload::Profile;
+use uxfrm_offload::dev::{
+    self, Answer, Command, DeviceReport, EventReport, Part, ProfileChoice, WordError, help,
+};
+use uxfrm_xfrm::grammar::{Notation, Options};
+
+use crate::world;
+
+/// Bytes of the largest answer: above what a gateway sends.
+const LARGEST: usize = 256 * 1024;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{0}")]
+    Words(#[from] WordError),
+    #[error("{0}")]
+    Options(String),
+    #[error("{0}")]
+    Absent(String),
+    #[error("Error: {0}.")]
+    Refused(String),
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("the gateway went away")]
+    Closed,
+    #[error("what the gateway answered is not understood: {0}")]
+    Answer(#[from] serde_json::Error),
+}
+
+impl Failure {
+    const fn code(&self) -> u8 {
+        match self {
+            Self::Words(_) | Self::Options(_) => 255,
+            Self::Refused(_) => 2,
+            Self::Absent(_) | Self::Io(_) | Self::Closed | Self::Answer(_) => 1,
+        }
+    }
+}
+
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Self {
+        if matches!(errno, Errno::EPIPE | Errno::ECONNRESET) {
+            Self::Closed
+        } else {
+            Self::Io(errno.into())
+        }
+    }
+}
+
+/// Carries the words out.
+pub(crate) fn execute(words: &[String]) -> ExitCode {
+    match attempt(words) {
+        Ok(code) => code,
+        Err(Failure::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(failure) => {
+            // Nothing is left to tell when that is closed as well.
+            let _ = writeln!(io::stderr(), "{failure}");
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+/// Prints what may come next, a line each.
+pub(crate) fn complete(words: &[String]) -> anyhow::Result<()> {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let mut out = io::stdout().lock();
+    for word in help::complete(&words, &world::interfaces()) {
+        writeln!(out, "{word}")?;
+    }
+    Ok(())
+}
+
+fn attempt(words: &[String]) -> Result<ExitCode, Failure> {
+    let (options, count) = Options::parse(words)
+        .map_err(|fault| Failure::Options(format!("Error: {}", fault.error)))?;
+    let rest: Vec<&str> = words[count..].iter().map(String::as_str).collect();
+    if options.help || rest.first() == Some(&"help") {
+        io::stderr().write_all(help::text().as_bytes())?;
+        return Ok(ExitCode::from(255));
+    }
+    let mut command = dev::command(&rest)?;
+    read_profile(&mut command)?;
+    let only_flows = rest.first().is_some_and(|word| "flow".starts_with(word));
+    let path = world::enter(&options).map_err(Failure::Absent)?;
+    let socket = control::speak(path.as_deref(), Spoken::Devices)
+        .map_err(|error| Failure::Absent(format!("{error:#}")))?;
+    let request = serde_json::to_vec(&command)?;
+    send(socket.as_raw_fd(), &request, MsgFlags::MSG_NOSIGNAL)?;
+    let printer = Printer { notation: options.style.notation, only_flows };
+    if matches!(command, Command::Events(_)) {
+        printer.follow(&socket)?;
+    } else {
+        printer.print(&command, &socket)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The gateway need not be able to read the file that we can: it gets its text.
+fn read_profile(command: &mut Command) -> Result<(), Failure> {
+    if let Command::Add(addition) = command
+        && let ProfileChoice::Named(name) = &addition.profile
+        && Profile::by_name(name).is_none()
+    {
+        let text = std::fs::read_to_string(name).map_err(|error| {
+            Failure::Options(format!(
+                "profile {name}: neither niantic, connectx6dx, netdevsim or unlimited, nor a file that can be read: {error}"
+            ))
+        })?;
+        if let Err(error) = Profile::from_toml(&text) {
+            return Err(Failure::Options(format!("profile {name}: {error}")));
+        }
+        addition.profile = ProfileChoice::Text(text);
+    }
+    Ok(())
+}
+
+/// How answers are shown.
+struct Printer {
+    notation: Notation,
+    /// `flow`: rules and nothing else.
+    only_flows: bool,
+}
+
+impl Printer {
+    /// Everything that is answered.
+    fn print(&self, command: &Command, socket: &OwnedFd) -> Result<(), Failure> {
+        let mut devices: Vec<DeviceReport> = Vec::new();
+        let mut buffer = vec![0; LARGEST];
+        let mut out = io::stdout().lock();
+        loop {
+            match receive(socket, &mut buffer)? {
+                Answer::Device(report) => devices.push(*report),
+                Answer::States(states) => {
+                    if let Some(last) = devices.last_mut() {
+                        last.states.extend(states);
+                    }
+                }
+                Answer::Text(text) => out.write_all(text.as_bytes())?,
+                Answer::Rule(place) => self.rule(command, place, &mut out)?,
+                Answer::Event(_) => {}
+                Answer::Done => break,
+                Answer::Refused { text, .. } => return Err(Failure::Refused(text)),
+            }
+        }
+        match command {
+            Command::Show { part: Part::Device | Part::States, .. } => {
+                self.devices(&devices, &mut out)
+            }
+            Command::Show { part: Part::Debugfs, .. }
+            | Command::Add(_)
+            | Command::Delete(_)
+            | Command::Set { .. }
+            | Command::Flow { .. }
+            | Command::Events(_) => Ok(()),
+        }
+    }
+
+    /// As ethtool has it.
+    fn rule(&self, command: &Command, place: u32, out: &mut StdoutLock<'_>) -> Result<(), Failure> {
+        let deletes = matches!(command, Command::Flow { rule, .. } if rule.starts_with("delete"));
+        match self.notation {
+            Notation::Text | Notation::Oneline if deletes => {}
+            Notation::Text | Notation::Oneline => writeln!(out, "Added rule with ID {place}")?,
+            Notation::Json | Notation::PrettyJson => writeln!(out, "{{\"loc\":{place}}}")?,
+        }
+        Ok(())
+    }
+
+    fn devices(&self, devices: &[DeviceReport], out: &mut StdoutLock<'_>) -> Result<(), Failure> {
+        if self.only_flows {
+            let [device] = devices else { return Ok(()) };
+            return match self.notation {
+                Notation::Text | Notation::Oneline => {
+                    device
+                        .flows
+                        .iter()
+                        .try_for_each(|flow| writeln!(out, "{} loc {}", flow.rule, flow.loc))?;
+                    Ok(())
+                }
+                Notation::Json | Notation::PrettyJson => self.json(&device.flows, out),
+            };
+        }
+        match self.notation {
+            Notation::Text => devices.iter().try_for_each(|device| write!(out, "{device}"))?,
+            Notation::Oneline => devices.iter().try_for_each(|device| {
+                let text = device.to_string();
+                writeln!(out, "{}", text.trim_end_matches('\n').replace('\n', "\\"))
+            })?,
+            Notation::Json | Notation::PrettyJson => self.json(&devices, out)?,
+        }
+        Ok(())
+    }
+
+    fn json(&self, all: &impl Serialize, out: &mut StdoutLock<'_>) -> Result<(), Failure> {
+        if self.notation == Notation::PrettyJson {
+            let indent = serde_json::ser::PrettyFormatter::with_indent(b"    ");
+            let mut writer = serde_json::Serializer::with_formatter(&mut *out, indent);
+            all.serialize(&mut writer)?;
+        } else {
+            serde_json::to_writer(&mut *out, all)?;
+        }
+        Ok(writeln!(out)?)
+    }
+
+    /// A line for each event, for as long as the gateway runs.
+    fn follow(&self, socket: &OwnedFd) -> Result<(), Failure> {
+        let mut buffer = vec![0; LARGEST];
+        let mut out = io::stdout().lock();
+        loop {
+            match receive(socket, &mut buffer)? {
+                Answer::Event(report) => self.event(&report, &mut out)?,
+                Answer::Refused { text, .. } => return Err(Failure::Refused(text)),
+                Answer::Device(_)
+                | Answer::States(_)
+                | Answer::Text(_)
+                | Answer::Rule(_)
+                | Answer::Done => {}
+            }
+        }
+    }
+
+    fn event(&self, report: &EventReport, out: &mut StdoutLock<'_>) -> Result<(), Failure> {
+        match self.notation {
+            Notation::Text | Notation::Oneline => writeln!(out, "{report}")?,
+            Notation::Json | Notation::PrettyJson => self.json(report, out)?,
+        }
+        Ok(out.flush()?)
+    }
+}
+
+fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Result<Answer, Failure> {
+    loop {
+        match recv(socket.as_raw_fd(), buffer, MsgFlags::empty()) {
+            Ok(0) => return Err(Failure::Closed),
+            Ok(len) => return Ok(serde_json::from_slice(&buffer[..len])?),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
