@@ -14,6 +14,7 @@ const EACCES: i32 = 13;
 const EBUSY: i32 = 16;
 const EINVAL: i32 = 22;
 const ENOSPC: i32 = 28;
+const EPROTONOSUPPORT: i32 = 93;
 
 const GCM128: &str = "aead rfc4106(gcm(aes)) 0x0102030405060708090a0b0c0d0e0f1011121314 128";
 const WEAK: &str = "Device failed to offload this state";
@@ -59,24 +60,29 @@ impl Stand {
 
     /// The answer to a line of `ip xfrm`: errno and words.
     fn ask(&mut self, line: &str) -> Result<(), (i32, String)> {
+        self.ask_bytes(line).1
+    }
+
+    /// The request's bytes and the answers', and the answer as [`Stand::ask`] has it.
+    fn ask_bytes(&mut self, line: &str) -> ([Vec<u8>; 2], Result<(), (i32, String)>) {
         let command = grammar::line(line, None).unwrap().unwrap();
         let (mut request, _) = request(&command).unwrap();
         request.number(1);
+        let mut bytes = [request.bytes().to_vec(), Vec::new()];
         let mut out = Outbox::default();
         self.server.handle(CLIENT, request.bytes(), &mut self.database, now(), &mut out);
+        let mut answer = Ok(());
         for delivery in out.drain() {
+            bytes[1].extend(delivery.datagram.bytes());
             for message in Messages::of(delivery.datagram.bytes()) {
-                match Reply::of(&message) {
-                    Reply::Done { .. } => return Ok(()),
-                    Reply::Refused(refusal) => {
-                        let words = refusal.text.as_ref().map(ToString::to_string);
-                        return Err((refusal.errno, words.unwrap_or_default()));
-                    }
-                    Reply::Broken | Reply::Content => {}
+                if let Reply::Refused(refusal) = Reply::of(&message) {
+                    let words = refusal.text.as_ref().map(ToString::to_string);
+                    answer = Err((refusal.errno, words.unwrap_or_default()));
                 }
             }
         }
-        panic!("{line}: no answer");
+        assert!(!bytes[1].is_empty(), "{line}: no answer");
+        (bytes, answer)
     }
 
     fn assert(&mut self, row: &str, line: &str, outcome: &Outcome) {
@@ -142,7 +148,7 @@ fn what_the_stack_looks_at_before_the_driver() {
         (
             "tfcpad",
             "unlimited",
-            "tfcpad 100",
+            "mode tunnel tfcpad 100",
             CRYPTO_IN,
             Refused(EINVAL, "TFC padding can't be offloaded"),
         ),
@@ -312,10 +318,10 @@ fn what_mlx5_looks_at_of_states() {
             no("Device does not support upper protocol other than TCP/UDP"),
         ),
         (
-            "mode",
+            "mode: there is no BEET without device either",
             "mode beet sel src 10.0.0.1/32 dst 10.0.0.2/32",
             PACKET_IN,
-            no("Only transport and tunnel xfrm states may be offloaded"),
+            Refused(EPROTONOSUPPORT, "Requested mode not found"),
         ),
         ("replay window", "replay-window 96", PACKET_IN, no("Unsupported replay window size")),
         ("reqid", "reqid 0", PACKET_IN, no("Cannot offload without reqid")),
@@ -437,4 +443,37 @@ fn what_is_looked_at_of_policies() {
     assert_eq!(busy.ask(&policy(NET, "", TMPL)), Err(weak));
     assert_eq!(busy.ask(&policy(NET, "", TMPL)), Ok(()));
     assert_eq!(lock(&busy.nic()).policies(), 1);
+}
+
+/// `XFRMA_OFFLOAD_DEV`: `struct xfrm_user_offload { int ifindex; __u8 flags; }`, with 3 bytes of padding; asked and answered byte for byte.
+#[test]
+fn the_attribute_is_the_kernels_both_ways() {
+    const IN: u8 = 2;
+    const PACKET: u8 = 4;
+    let attribute = |flags| [12, 0, 28, 0, 1, 0, 0, 0, flags, 0, 0, 0];
+    let has = |bytes: &[u8], flags| bytes.windows(12).any(|some| some == attribute(flags));
+    for (offload, flags) in [
+        ("crypto dev lo dir in", IN),
+        ("crypto dev lo dir out", 0),
+        ("packet dev lo dir in", IN | PACKET),
+        ("packet dev lo dir out", PACKET),
+    ] {
+        let mut stand = Stand::new("unlimited");
+        let ([asked, _], added) = stand.ask_bytes(&state("", offload));
+        assert_eq!((added, has(&asked, flags)), (Ok(()), true), "{offload}");
+        let get = "xfrm state get src 10.0.0.1 dst 10.0.0.2 proto esp spi 0x100";
+        let ([_, shown], _) = stand.ask_bytes(get);
+        assert!(has(&shown, flags), "{offload}: {shown:?}");
+    }
+    for direction in ["in", "out", "fwd"] {
+        let mut stand = Stand::new("unlimited");
+        let id = format!("src 10.1.0.0/24 dst 10.2.0.0/24 dir {direction}");
+        let template = "tmpl src 10.0.0.1 dst 10.0.0.2 proto esp mode tunnel reqid 1";
+        let line = format!("xfrm policy add {id} offload packet dev lo {template}");
+        let ([asked, _], added) = stand.ask_bytes(&line);
+        assert_eq!((added, has(&asked, PACKET)), (Ok(()), true), "{line}");
+        let ([_, shown], _) = stand.ask_bytes(&format!("xfrm policy get {id}"));
+        let inward = if direction == "in" { IN } else { 0 };
+        assert!(has(&shown, PACKET | inward), "{direction}: {shown:?}");
+    }
 }
