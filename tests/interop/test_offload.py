@@ -4,6 +4,7 @@ For the picture of the networks see topology.UxfrmAndLinux, topology.TwoGateways
 """
 
 import contextlib
+import dataclasses
 import json
 import subprocess
 import threading
@@ -17,6 +18,7 @@ import wire
 from association import GCM_128, GCM_256, Association
 from gateway import CONTROLLED, Gateway
 from namespace import ping_command
+from probes import Probes
 from topology import HERE, THERE
 
 TCP_BYTES = 256 * 1024
@@ -260,6 +262,64 @@ def test_flapping_under_load_leaks_nothing(kind, uxfrm, two):
     two.left.ping(here, there)
     wire.assert_only("esp", two.between.seen())
     assert_accounts(device(uxfrm, two.left))
+
+
+def test_a_rekey_by_a_limit_on_the_device_loses_nothing(uxfrm, two):
+    """Who listens for EXPIRE does what an IKE daemon would; behind the hard limit the device drops. (strongSwan knows `packet` from 5.9.11 on.)"""
+    limits = "limit packet-soft {} limit packet-hard {}"
+    old = Association(GCM_128, "tunnel", 4, 4, f"{WINDOW} {limits.format(60, 10_000)}", reqid=7)
+    new = dataclasses.replace(old, generation=1, extra=f"{WINDOW} {limits.format(400, 500)}")
+    for namespace, here, there in two.ends:
+        client(uxfrm, namespace, "dev", "add nic0 profile connectx6dx")
+        install(uxfrm, namespace, offloaded(PACKET, old, here, there))
+    here, there = old.endpoints(HERE), old.endpoints(THERE)
+    two.between.seen()
+    with expiries(uxfrm, two.left) as heard:
+        probes = Probes(two.left, here, there)
+        assert heard() == "soft"
+        for namespace, source, destination in two.ends:
+            lines = offloaded(PACKET, new, source, destination)
+            changed = [line.replace("policy add", "policy update") for line in lines]
+            install(uxfrm, namespace, [changed[1], *changed[2:]])
+        for namespace, source, destination in two.ends:
+            install(uxfrm, namespace, offloaded(PACKET, new, source, destination)[:1])
+            gone = f"state delete src {source.outer[4]} dst {destination.outer[4]} proto esp spi {old.spi_of(destination)}"
+            client(uxfrm, namespace, "xfrm", gone)
+        time.sleep(0.5)
+        lost = probes.lost()
+        assert probes.sent > 50 and not lost, f"{len(lost)} of {probes.sent} unanswered: {lost[:10]}"
+        states = device(uxfrm, two.left, part="states")["states"]
+        assert any(state["spi"] == THERE.spi + 1 and state["packets"] > 0 for state in states), states
+        with pytest.raises(RuntimeError):
+            two.left.run("ping", "-q", "-f", "-c", "2000", "-w", "5", "-I", here, there)
+            two.left.ping(here, there, count=1)
+        while heard() != "hard":
+            pass
+    frames = two.between.seen()
+    wire.assert_only("esp", frames)
+    sent = sum(frame[34:38] == (THERE.spi + 1).to_bytes(4, "big") for outgoing, frame in frames if outgoing)
+    assert sent <= 500, sent
+    assert_accounts(device(uxfrm, two.left))
+
+
+@contextlib.contextmanager
+def expiries(uxfrm, namespace):
+    """A function that waits for the next EXPIRE of `uxfrm xfrm monitor` and says whether it is a soft or a hard one."""
+    command = ["ip", "netns", "exec", namespace.name, "timeout", "60", uxfrm, "xfrm", "monitor", "expire"]
+    monitor = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        time.sleep(0.3)
+
+        def next_expiry():
+            for line in monitor.stdout:
+                if line.strip() in ("hard 0", "hard 1"):
+                    return "hard" if "1" in line else "soft"
+            raise AssertionError("no EXPIRE came")
+
+        yield next_expiry
+    finally:
+        monitor.terminate()
+        monitor.wait()
 
 
 def ping_words(source, destination):
