@@ -128,7 +128,7 @@ impl PortableKey {
     pub(crate) fn open(&self, scratch: &mut Scratch, job: &mut OpenJob<'_>, text_len: usize) {
         if let Self::Pair(CipherKey::Null, AuthKey::Null) = self {
             let plain = job.plain.as_deref_mut().map(|plain| &mut plain[..text_len]);
-            copy_out(&mut job.esp[HEADER_LEN..], plain);
+            copy_out(&job.esp[HEADER_LEN..], plain);
             job.verdict = Authenticity::Authentic;
             return;
         }

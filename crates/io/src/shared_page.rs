@@ -60,9 +60,9 @@ impl SharedPage {
         let mut space = nix::cmsg_space!(RawFd);
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
         let message = recvmsg::<()>(socket.as_raw_fd(), &mut bytes, Some(&mut space), flags)?;
-        let passed = message.cmsgs()?.find_map(|message| match message {
-            ControlMessageOwned::ScmRights(passed) => passed.first().copied(),
-            _ => None,
+        let passed = message.cmsgs()?.find_map(|message| {
+            let ControlMessageOwned::ScmRights(passed) = message else { return None };
+            passed.first().copied()
         });
         // SAFETY: the kernel has just given it to us.
         let memory = passed.map(|passed| unsafe { OwnedFd::from_raw_fd(passed) });

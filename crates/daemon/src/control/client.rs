@@ -9,7 +9,7 @@ use std::{
 use nix::{
     errno::Errno,
     libc,
-    sys::socket::{ControlMessage, MsgFlags, getsockopt, send, sendmsg, sockopt::PeerCredentials},
+    sys::socket::{MsgFlags, getsockopt, send, sockopt::PeerCredentials},
     unistd::Uid,
 };
 

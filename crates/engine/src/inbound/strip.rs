@@ -72,11 +72,7 @@ impl Inbound {
 
     /// The packet inside: plain, unless more ESP may be in it. TFC padding is behind its own length.
     #[inline(always)]
-    fn unwrap_tunnel(
-        &mut self,
-        packet: &Sealed,
-        bench: &mut Bench<'_>,
-    ) -> Result<Fate, DropReason> {
+    fn unwrap_tunnel(&mut self, packet: &Sealed, bench: &Bench<'_>) -> Result<Fate, DropReason> {
         let used = &self.used[packet.used as usize];
         let item = &mut self.items[packet.item as usize];
         let Some(buffer) = &mut self.buffers[item.buffer as usize] else {

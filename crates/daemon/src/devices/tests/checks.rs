@@ -38,6 +38,9 @@ struct Stand {
     server: Server,
 }
 
+/// Errno and words of a refusal.
+type Answer = Result<(), (i32, String)>;
+
 impl Stand {
     /// A gateway with a device of `profile` called `lo`, or without one.
     fn new(profile: &str) -> Self {
@@ -59,12 +62,12 @@ impl Stand {
     }
 
     /// The answer to a line of `ip xfrm`: errno and words.
-    fn ask(&mut self, line: &str) -> Result<(), (i32, String)> {
+    fn ask(&mut self, line: &str) -> Answer {
         self.ask_bytes(line).1
     }
 
     /// The request's bytes and the answers', and the answer as [`Stand::ask`] has it.
-    fn ask_bytes(&mut self, line: &str) -> ([Vec<u8>; 2], Result<(), (i32, String)>) {
+    fn ask_bytes(&mut self, line: &str) -> ([Vec<u8>; 2], Answer) {
         let command = grammar::line(line, None).unwrap().unwrap();
         let (mut request, _) = request(&command).unwrap();
         request.number(1);
