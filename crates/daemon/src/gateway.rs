@@ -228,8 +228,7 @@ impl Gateway {
                 self.following.look_around(&self.network, &mut self.database);
             }
             if let Some(control) = control.as_mut().filter(|_| ready.has(CONTROL)) {
-                let Self { xfrm, database, following, tunnels, devices, happened, .. } = self;
-                let mut serving = Serving { xfrm, database, following, tunnels, devices, happened };
+                let mut serving = self.serving();
                 control.serve(&mut serving).context("the control socket is broken")?;
             }
             while ready.has(SIGNALS)
@@ -248,6 +247,13 @@ impl Gateway {
             let ends = lane_ends || self.tunnels.has_ended();
             anyhow::ensure!(!ends, "a worker ended by itself");
         }
+    }
+
+    /// What requests work on.
+    fn serving(&mut self) -> Serving<'_> {
+        let until = now().plus(self.patience());
+        let Self { xfrm, database, following, tunnels, devices, happened, poller, .. } = self;
+        Serving { xfrm, database, following, tunnels, devices, happened, poller, until }
     }
 
     /// Lets events and time limits take effect, and tells who listens.

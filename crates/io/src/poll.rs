@@ -85,6 +85,17 @@ impl Poller {
         Ok(self.epoll.delete(descriptor)?)
     }
 
+    /// Whether [`Poller::wait`] would end at once.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn is_ready(&self) -> io::Result<bool> {
+        match self.epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::ZERO) {
+            Err(nix::Error::EINTR) => Ok(true),
+            count => Ok(count? > 0),
+        }
+    }
+
     /// Waits until something is ready or `most` is over, rounded up to milliseconds; `None` waits for ever. A signal
     /// ends it early.
     ///

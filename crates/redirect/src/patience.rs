@@ -10,8 +10,8 @@ use libc::{c_int, ssize_t};
 use crate::errno;
 use crate::table::Socket;
 
-/// How long, in nanoseconds.
-const MOMENT: i64 = 100_000;
+/// How long, in nanoseconds: longer than it takes a virtual machine to wake an idle processor.
+const MOMENT: i64 = 200_000;
 
 /// The most answers that are slept for at a time.
 const MOST_SLEPT: u32 = 64;

@@ -63,6 +63,9 @@ pub(crate) trait Protocol {
     /// The answers are out: time for what could wait for that.
     fn catch_up(&mut self);
 
+    /// Whether the caller has something else to do than to wait for requests.
+    fn is_wanted(&self) -> bool;
+
     /// The next request is expected at once: time to make ready for it.
     fn prepare(&mut self);
 

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use super::ClientId;
 
 /// From an answer to the next request, with both ends woken in between: who takes longer is not waited for.
-const QUICK: Duration = Duration::from_micros(250);
+const QUICK: Duration = Duration::from_micros(500);
 
-/// How long a quick client is waited for.
-pub(super) const PATIENCE: Duration = Duration::from_micros(50);
+/// How long a quick client is waited for: longer than it takes a virtual machine to wake an idle processor.
+pub(super) const PATIENCE: Duration = Duration::from_micros(200);
 
 /// The most requests that are slept for at a time.
 const MOST_SLEPT: u32 = 64;
@@ -73,11 +73,11 @@ mod tests {
         assert!(rhythm.note(one, at(100), at(110)));
         assert!(!rhythm.note(other, at(120), at(130)));
         assert!(!rhythm.note(one, at(140), at(150)), "another one was heard in between");
-        assert!(!rhythm.note(one, at(400), at(410)), "it took its time");
+        assert!(!rhythm.note(one, at(700), at(710)), "it took its time");
         rhythm.several_processors = false;
-        assert!(!rhythm.note(one, at(420), at(430)));
+        assert!(!rhythm.note(one, at(720), at(730)));
         rhythm.several_processors = true;
-        let mut asks = (44_u64..).map(at);
+        let mut asks = (74_u64..).map(at);
         let mut sleeps = |rhythm: &mut Rhythm| {
             asks.by_ref().take_while(|at| !rhythm.note(one, *at, *at)).count()
         };

@@ -27,10 +27,16 @@ enum Next {
 }
 
 impl Control {
-    /// Serves one client, within the budget of a call that began at `begun`.
+    /// Serves one client until somebody else waits; whether somebody does is asked when the budget of a call that began at `begun` is spent.
     pub(super) fn stay_with(&mut self, id: ClientId, begun: Instant, protocol: &mut impl Protocol) {
-        let mut answered = Instant::now();
-        while answered.duration_since(begun) < BUDGET {
+        let (mut answered, mut asked) = (Instant::now(), begun);
+        loop {
+            if answered.duration_since(asked) >= BUDGET {
+                if protocol.is_wanted() {
+                    break;
+                }
+                asked = answered;
+            }
             protocol.prepare();
             match self.wait_for(id, answered, protocol) {
                 Next::Request => self.rhythm.rest(),

@@ -49,6 +49,10 @@ impl Protocol for Echo {
 
     fn prepare(&mut self) {}
 
+    fn is_wanted(&self) -> bool {
+        true
+    }
+
     fn waits_for_disk(&self) -> bool {
         self.slow_disk && self.heard > self.committed
     }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use uxfrm_engine::{Database, Event, Moment, Snapshot};
-use uxfrm_io::{clock, random};
+use uxfrm_io::{clock, poll::Poller, random};
 use uxfrm_netlink as netlink;
 
 use super::{ClientId, Dialect, Identity, Outbox, Protocol};
@@ -27,6 +27,9 @@ pub(crate) struct Serving<'a> {
     pub(crate) devices: &'a mut Devices,
     /// What key managers are to hear of what was done to devices.
     pub(crate) happened: &'a mut Vec<Event>,
+    /// What else the gateway waits for, and how long at the most.
+    pub(crate) poller: &'a Poller,
+    pub(crate) until: Moment,
 }
 
 impl Xfrm {
@@ -143,6 +146,10 @@ impl Protocol for Serving<'_> {
 
     fn catch_up(&mut self) {
         self.following.catch_up();
+    }
+
+    fn is_wanted(&self) -> bool {
+        now() >= self.until || self.poller.is_ready().unwrap_or(true)
     }
 
     fn prepare(&mut self) {
