@@ -435,19 +435,14 @@ impl Inbound {
         if item.path.is_full() {
             return Err(DropReason::InTooDeep);
         }
-        if encap.map(|encap| encap.kind) != envelope.udp.map(|(kind, _)| kind) {
+        if encap.map(|encap| encap.kind) != envelope.encap {
             return Err(DropReason::InEncapMismatch);
         }
         let opener = if is_ours { Opener::Engine } else { self.opener(place, sa)? };
         let number =
             sa.replay().check(envelope.sequence).inspect_err(|reason| sa.count_failure(*reason))?;
-        let mut moved = false;
-        if let (Some(encap), Some((_, from))) = (encap, envelope.udp)
-            && encap.has_moved(sa.source(), from)
-        {
-            moved = true;
-            self.movers.push((narrow(place), from));
-        }
+        let moved = encap.is_some_and(|encap| self.has_moved(place, encap, sa));
+        let item = &self.items[place];
         self.sealed.push(Sealed {
             item: narrow(place),
             used,
@@ -458,11 +453,25 @@ impl Inbound {
             stripped: Stripped::default(),
             shell: envelope.shell,
             tos: envelope.tos,
-            in_udp: envelope.udp.is_some(),
+            in_udp: envelope.encap.is_some(),
             moved,
             opener,
         });
         Ok(Fate::Sealed)
+    }
+
+    /// Whether ESP in UDP came from elsewhere than its state says. If so, that is noted.
+    #[inline]
+    fn has_moved(&mut self, place: usize, encap: &UdpEncap, sa: &Sa) -> bool {
+        let item = &self.items[place];
+        let Some(buffer) = &self.buffers[item.buffer as usize] else { return false };
+        let from = match &buffer.udp {
+            Some(path) if item.path.is_empty() => Some(path.remote),
+            Some(_) | None => peel::source(item.bytes(buffer)),
+        };
+        let moved = from.filter(|from| encap.has_moved(sa.source(), *from));
+        self.movers.extend(moved.map(|from| (narrow(place), from)));
+        moved.is_some()
     }
 
     /// 3 State: one that receives.

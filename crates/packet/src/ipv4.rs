@@ -11,6 +11,9 @@ use crate::{Ecn, ParseError, Protocol};
 /// Bytes of a header without options.
 pub const HEADER_LEN: usize = 20;
 
+/// Version and length of a header without options, as [`Ipv4Header::version_ihl`] has them.
+pub const WITHOUT_OPTIONS: u8 = 0x45;
+
 /// The "don't fragment" bit in [`Ipv4Header::flags_fragment`].
 pub const DONT_FRAGMENT: u16 = 0x4000;
 
@@ -55,7 +58,7 @@ impl Ipv4Header {
         total_len: u16,
     ) -> Self {
         Self {
-            version_ihl: 0x45,
+            version_ihl: WITHOUT_OPTIONS,
             tos: 0,
             total_len: total_len.into(),
             id: U16::ZERO,
@@ -149,10 +152,22 @@ impl<'a> Ipv4<'a> {
     ///
     /// # Errors
     /// [`ParseError::NotIp`] for another version, and the variants named `Ipv4…`.
-    #[inline]
+    #[inline(always)]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
-        let (header, _) =
+        let (header, rest) =
             Ipv4Header::ref_from_prefix(bytes).map_err(|_| ParseError::Ipv4Truncated)?;
+        if header.version_ihl != WITHOUT_OPTIONS {
+            return Self::parse_with_options(header, bytes);
+        }
+        let len = usize::from(header.total_len.get());
+        let len = len.checked_sub(HEADER_LEN).ok_or(ParseError::Ipv4TotalLengthShort)?;
+        let (payload, trailing) =
+            rest.split_at_checked(len).ok_or(ParseError::Ipv4TotalLengthLong)?;
+        Ok(Self { header, options: &[], payload, trailing })
+    }
+
+    #[cold]
+    fn parse_with_options(header: &'a Ipv4Header, bytes: &'a [u8]) -> Result<Self, ParseError> {
         if header.version_ihl >> 4 != 4 {
             return Err(ParseError::NotIp);
         }

@@ -31,8 +31,8 @@ pub(crate) struct Envelope {
     pub(crate) len: usize,
     pub(crate) spi: u32,
     pub(crate) sequence: u32,
-    /// What kind of UDP is around it, and from where that came.
-    pub(crate) udp: Option<(UdpEncapKind, SocketAddr)>,
+    /// What kind of UDP is around it; [`source`] says from where that came.
+    pub(crate) encap: Option<UdpEncapKind>,
     pub(crate) destination: IpAddr,
     pub(crate) tos: u8,
     /// The packet's own header, which transport mode keeps; `None` when a socket took it off.
@@ -41,20 +41,18 @@ pub(crate) struct Envelope {
 
 /// Bits of IPv4's flags and offset that make a packet a fragment.
 const FRAGMENT: u16 = 0x3fff;
-/// IPv4, with a header of 20 bytes.
-const WITHOUT_OPTIONS: u8 = 0x45;
 
 /// A whole IPv4 packet without options that is ESP, alone or in UDP: nearly all are. `None`: [`packet`] looks at it, and says what is wrong
 /// if something is.
 #[inline(always)]
 pub(crate) fn usual(bytes: &[u8], settings: &Settings) -> Option<Envelope> {
     let (header, rest) = Ipv4Header::ref_from_prefix(bytes).ok()?;
-    let is_usual = header.version_ihl == WITHOUT_OPTIONS
+    let is_usual = header.version_ihl == ipv4::WITHOUT_OPTIONS
         && header.flags_fragment.get() & FRAGMENT == 0
         && header.checksum_is_right();
     let len = usize::from(header.total_len.get()).checked_sub(ipv4::HEADER_LEN)?;
     let upper = rest.get(..len).filter(|_| is_usual)?;
-    let (lead, udp, inside) = match header.protocol {
+    let (lead, encap, inside) = match header.protocol {
         Protocol::ESP => (0, None, Inside::esp(upper).ok()?),
         Protocol::UDP => {
             let Udp { header: ports, payload: bytes, trailing } = Udp::parse(upper).ok()?;
@@ -62,8 +60,7 @@ pub(crate) fn usual(bytes: &[u8], settings: &Settings) -> Option<Envelope> {
                 && settings.encap_ports.contains(&ports.destination.get())
                 && settings.addresses.holds(header.destination().into());
             let inside = payload(bytes).ok().filter(|_| is_ours)?;
-            let from = SocketAddr::new(header.source().into(), ports.source.get());
-            (udp::HEADER_LEN, Some((inside.kind, from)), inside)
+            (udp::HEADER_LEN, Some(inside.kind), inside)
         }
         Protocol(_) => return None,
     };
@@ -73,7 +70,7 @@ pub(crate) fn usual(bytes: &[u8], settings: &Settings) -> Option<Envelope> {
         len: len - lead,
         spi: inside.spi,
         sequence: inside.sequence,
-        udp,
+        encap,
         destination: header.destination().into(),
         tos: header.tos,
         shell: Some(Shell { version: Version::V4, len: 20, next_header_at: 9 }),
@@ -98,13 +95,9 @@ pub(crate) fn packet(bytes: &[u8], settings: &Settings) -> Result<Peeled, DropRe
     }
 }
 
-/// Whether an IPv4 header's checksum is right; hardly any has options.
 #[inline(always)]
 pub(super) fn checksum_is_right(bytes: &[u8]) -> bool {
-    match Ipv4Header::ref_from_prefix(bytes) {
-        Ok((header, _)) if header.version_ihl == WITHOUT_OPTIONS => header.checksum_is_right(),
-        Ok(_) | Err(_) => Ipv4::parse(bytes).is_ok_and(|packet| packet.checksum_is_right()),
-    }
+    Ipv4::parse(bytes).is_ok_and(|packet| packet.checksum_is_right())
 }
 
 /// Whether a packet that was in a tunnel has to be [looked at](packet) for more ESP.
@@ -129,7 +122,7 @@ fn esp_packet(bytes: &[u8], ip: &IpPacket) -> Result<Peeled, DropReason> {
         len: ip.total_len - ip.header_len,
         spi: esp.header.spi.get(),
         sequence: esp.header.sequence.get(),
-        udp: None,
+        encap: None,
         destination: ip.destination,
         tos: ip.tos,
         shell: Some(shell),
@@ -150,7 +143,7 @@ fn udp_packet(bytes: &[u8], ip: IpPacket, settings: &Settings) -> Result<Peeled,
             len: datagram.payload.len() - inside.marker,
             spi: inside.spi,
             sequence: inside.sequence,
-            udp: Some((inside.kind, SocketAddr::new(ip.source, datagram.header.source.get()))),
+            encap: Some(inside.kind),
             destination: ip.destination,
             tos: ip.tos,
             shell: Some(shell(bytes, &ip)?),
@@ -167,11 +160,18 @@ pub(crate) fn socket(bytes: &[u8], path: &UdpPath) -> Result<Envelope, DropReaso
         len: bytes.len() - inside.marker,
         spi: inside.spi,
         sequence: inside.sequence,
-        udp: Some((inside.kind, path.remote)),
+        encap: Some(inside.kind),
         destination: path.local.ip(),
         tos: path.tos,
         shell: None,
     })
+}
+
+/// From where a whole packet with ESP in UDP came; `None` for others.
+pub(crate) fn source(bytes: &[u8]) -> Option<SocketAddr> {
+    let ip = IpPacket::parse(bytes).ok()?;
+    let datagram = Udp::parse(ip.upper(bytes)).ok()?;
+    Some(SocketAddr::new(ip.source, datagram.header.source.get()))
 }
 
 struct Inside {
@@ -218,4 +218,89 @@ fn shell(bytes: &[u8], ip: &IpPacket) -> Result<Shell, DropReason> {
     let narrow = |offset: usize| u16::try_from(offset).map_err(|_| DropReason::InMalformed);
     let (len, next_header_at) = (narrow(ip.header_len)?, narrow(next_header_at)?);
     Ok(Shell { version: ip.version, len, next_header_at })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const OWN: [u8; 4] = [192, 0, 2, 2];
+
+    fn packet(protocol: Protocol, to: [u8; 4], upper: &[u8]) -> Vec<u8> {
+        let len = u16::try_from(ipv4::HEADER_LEN + upper.len()).unwrap();
+        let mut header = Ipv4Header::new(Ipv4Addr::LOCALHOST, to.into(), protocol, len);
+        header.fill_checksum();
+        [zerocopy::IntoBytes::as_bytes(&header), upper].concat()
+    }
+
+    /// UDP around `payload`, with `more` bytes behind it.
+    fn datagram(port: u16, payload: &[u8], more: usize) -> Vec<u8> {
+        let len = u16::try_from(udp::HEADER_LEN + payload.len()).unwrap();
+        let head = [[0x12, 0x34], port.to_be_bytes(), len.to_be_bytes(), [0, 0]].concat();
+        [head, payload.to_vec(), vec![0; more]].concat()
+    }
+
+    fn settings() -> Settings {
+        let addresses = [IpAddr::from(OWN)].into_iter().collect();
+        Settings { addresses, ..Settings::default() }
+    }
+
+    /// What both say, side by side; `None` where the short look leaves it to the long one.
+    fn looks(bytes: &[u8]) -> Option<(Envelope, Envelope)> {
+        let settings = settings();
+        let short = usual(bytes, &settings)?;
+        match super::packet(bytes, &settings) {
+            Ok(Peeled::Esp(long)) => Some((short, long)),
+            other => panic!("{short:?}, and then {other:?} of {bytes:?}"),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_short_look_sees_what_the_long_one_does(
+            in_udp: bool,
+            own: bool,
+            port in prop_oneof![Just(4500), Just(4501)],
+            mut payload in prop::collection::vec(any::<u8>(), 0..40),
+            zeros in 0..12_usize,
+            more in 0..3_usize,
+            behind in -3..3_isize,
+            broken in prop::option::of((0..60_usize, any::<u8>())),
+            summed: bool,
+        ) {
+            payload.splice(..0, vec![0; zeros]);
+            let to = if own { OWN } else { [198, 51, 100, 1] };
+            let mut bytes = match in_udp {
+                true => packet(Protocol::UDP, to, &datagram(port, &payload, more)),
+                false => packet(Protocol::ESP, to, &payload),
+            };
+            // More bytes than the packet has, or fewer.
+            bytes.resize(bytes.len().saturating_add_signed(behind), 7);
+            if let Some((at, byte)) = broken {
+                bytes.get_mut(at).into_iter().for_each(|old| *old = byte);
+            }
+            if summed {
+                let _no_header = ipv4::fill_checksum(&mut bytes);
+            }
+            if let Some((short, long)) = looks(&bytes) {
+                prop_assert_eq!(format!("{short:?}"), format!("{long:?}"));
+            }
+        }
+    }
+
+    #[test]
+    fn plain_esp_and_esp_in_udp_need_no_long_look() {
+        let esp = [&[0, 0, 0x12, 0x34, 0, 0, 0, 7][..], &[1; 32]].concat();
+        let alone = packet(Protocol::ESP, [198, 51, 100, 1], &esp);
+        let in_udp = packet(Protocol::UDP, OWN, &datagram(4500, &esp, 0));
+        for (bytes, at, encap) in [(alone, 20, None), (in_udp, 28, Some(UdpEncapKind::Esp))] {
+            let (short, _long) = looks(&bytes).unwrap();
+            assert_eq!((short.at, short.len, short.encap), (at, 40, encap));
+            assert_eq!((short.spi, short.sequence), (0x1234, 7));
+        }
+    }
 }
