@@ -1,4 +1,5 @@
-//! `uxfrm bench tunnel`: end to end between two network namespaces: iperf3 and ping through two gateways, and through the bare wire.
+//! `uxfrm bench tunnel`: end to end between two network namespaces: iperf3 and ping through two gateways, through other programs of the
+//! kind as far as they are installed, and through the bare wire.
 //!
 //! The ways to the other side take turns: in each round each of them is built anew, goes through all tests and is taken down, so that
 //! a busy moment of the machine hits all alike. On a small machine both ends of the traffic and both gateways share its cores, in the
@@ -48,7 +49,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
         }
     }
     let mut rows = findings.into_rows();
-    rows.extend(peer::rows(&options.only));
+    rows.extend(peer::absent(&options.only));
     Ok(Report { bench: "tunnel", machine: Machine::here(TscClock::calibrate().hz()), rows })
 }
 

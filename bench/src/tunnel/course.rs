@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use super::findings::{Figure, Findings};
-use super::way::{Gateways, Way};
+use super::way::{Gateways, Through, Way};
 use crate::Filter;
 use crate::pair::iperf::{self, Load, Run, Transfer};
 use crate::pair::processor::{self, CpuTime};
@@ -42,13 +42,18 @@ impl Course {
     pub(crate) fn go(&self, way: &Way, findings: &mut Findings) -> anyhow::Result<()> {
         let case = way.case();
         self.topology.carry(way.frames)?;
-        match way.gateways {
-            None => {
+        match way.through {
+            Through::Clear => {
                 self.topology.open_clear_path()?;
                 self.measure(&case, &[], findings)?;
                 self.topology.close_clear_path()
             }
-            Some(gateways) => self.go_protected(gateways, &case, findings),
+            Through::Gateways(gateways) => self.go_protected(gateways, &case, findings),
+            Through::Peer(peer) => {
+                let mut running = peer.start(&self.topology, &self.interrupt)?;
+                let pids = running.pids();
+                self.measure(&case, &pids, findings).map_err(|error| running.explain(error))
+            }
         }
         .with_context(|| format!("{case:?}"))
     }

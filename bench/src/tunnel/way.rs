@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 
+use super::peer::Peer;
 use crate::pair::{Encapsulation, Frames, Protection, Transform};
 use crate::report::Case;
 
@@ -9,7 +10,18 @@ use crate::report::Case;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Way {
     pub(crate) frames: Frames,
-    pub(crate) gateways: Option<Gateways>,
+    pub(crate) through: Through,
+}
+
+/// What they go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Through {
+    /// The bare wire.
+    Clear,
+    /// uxfrm.
+    Gateways(Gateways),
+    /// Another program, installed here.
+    Peer(Peer),
 }
 
 /// A gateway at each end.
@@ -28,12 +40,25 @@ const ONE: NonZeroUsize = NonZeroUsize::MIN;
 const TWO: NonZeroUsize = ONE.saturating_add(1);
 
 impl Way {
-    /// All of them, in the order of the rows.
+    /// All of them, in the order of the rows: in the clear, through uxfrm, and through the peers that are there.
     pub(crate) fn all() -> Vec<Self> {
-        let clear = |frames| Self { frames, gateways: None };
+        let peers: Vec<Peer> = Peer::ALL.into_iter().filter(|peer| peer.is_there()).collect();
+        [Frames::Super, Frames::Real]
+            .into_iter()
+            .flat_map(|frames| {
+                let own = Self::own().into_iter().filter(move |way| way.frames == frames);
+                let through = peers.iter().map(|peer| Through::Peer(*peer));
+                let peers = through.map(|through| Self { frames, through }).collect::<Vec<_>>();
+                own.chain(peers)
+            })
+            .collect()
+    }
+
+    fn own() -> Vec<Self> {
+        let clear = |frames| Self { frames, through: Through::Clear };
         let tunnel = |frames, protection, workers| Self {
             frames,
-            gateways: Some(Gateways { protection, workers }),
+            through: Through::Gateways(Gateways { protection, workers }),
         };
         vec![
             clear(Frames::Super),
@@ -54,9 +79,10 @@ impl Way {
             Frames::Super => "super",
             Frames::Real => "1500",
         };
-        match self.gateways {
-            None => Case::new().with("path", "clear").with("frames", frames),
-            Some(Gateways { protection, workers }) => Case::new()
+        match self.through {
+            Through::Clear => Case::new().with("path", "clear").with("frames", frames),
+            Through::Peer(peer) => Case::new().with("path", peer.name()).with("frames", frames),
+            Through::Gateways(Gateways { protection, workers }) => Case::new()
                 .with("path", protection.path())
                 .with("transform", protection.transform.key())
                 .with("frames", frames)
