@@ -11,7 +11,7 @@ use std::ptr::null_mut;
 
 /// An allocator for `#[global_allocator]`: blocks of 2 MiB and more begin on a huge page, are taken from the system only where they are
 /// touched, and ask for huge pages (`/sys/kernel/mm/transparent_hugepage/enabled`: `always` or `madvise`). All others are the
-/// system allocator's, which grows by many huge pages at a time and asks for them once it has some tens of MiB.
+/// system allocator's, which grows by many huge pages at a time and asks for them once it has grown by a MiB.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HugePages;
 

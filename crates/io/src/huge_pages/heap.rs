@@ -21,7 +21,7 @@ mod glibc {
     static BEYOND: AtomicUsize = AtomicUsize::new(0);
 
     /// A smaller heap has its pages as it needs them.
-    const SMALL: usize = 32 << 20;
+    const SMALL: usize = 1 << 20;
     /// A large one grows by so much at a time, untouched.
     const STEP: usize = 64 << 20;
 

@@ -93,51 +93,6 @@ impl<W: Words> Matrix<W> {
     /// The first that fits.
     pub(crate) fn find<'a>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
         let bytes = key.words.bytes();
-        match self.width {
-            1 => self.find_narrow(self.common::<1>(&bytes), key, best),
-            2 => self.find_narrow(self.common::<2>(&bytes), key, best),
-            4 => self.find_narrow(self.common::<4>(&bytes), key, best),
-            8 => self.find_narrow(self.common::<8>(&bytes), key, best),
-            _ => self.find_wide(&bytes, key, best),
-        }
-    }
-
-    /// The policies that fit all bytes, where rows have `N` words.
-    #[inline(always)]
-    fn common<const N: usize>(&self, bytes: &[u8; MOST_BYTES]) -> [u64; N] {
-        let (rows, _) = words(&self.lines).as_chunks::<N>();
-        let mut all = [u64::MAX; N];
-        for field in &self.fields {
-            let number = field.rows[usize::from(bytes[field.byte % MOST_BYTES])];
-            if let Some(row) = rows.get(usize::from(number)) {
-                all.iter_mut().zip(row).for_each(|(all, row)| *all &= row);
-            }
-        }
-        all
-    }
-
-    /// Considers the first of those left. Whether there is any is no branch: nobody could foretell it.
-    #[inline(always)]
-    fn find_narrow<'a, const N: usize>(
-        &'a self,
-        mut left: [u64; N],
-        key: &Key<W>,
-        best: &mut Best<'a>,
-    ) {
-        loop {
-            let some = (0..N).fold(0, |some, at| some | u32::from(left[at] != 0) << at);
-            let word = some.trailing_zeros() as usize % N;
-            let at = word * 64 + left[word].trailing_zeros() as usize % 64;
-            let Some(policy) = self.policies.get(at) else { return };
-            if !policy.brief.asks_more() || some == 0 || fits_more(&policy.entry, key) {
-                let rank = if some == 0 { Rank::NOTHING } else { policy.rank };
-                return best.consider(rank, policy.brief, &policy.entry);
-            }
-            left[word] &= left[word] - 1;
-        }
-    }
-
-    fn find_wide<'a>(&'a self, bytes: &[u8; MOST_BYTES], key: &Key<W>, best: &mut Best<'a>) {
         let mut numbers = [0; MOST_BYTES];
         for (number, field) in numbers.iter_mut().zip(&self.fields) {
             *number = field.rows[usize::from(bytes[field.byte % MOST_BYTES])];
@@ -146,21 +101,13 @@ impl<W: Words> Matrix<W> {
         let rows = words(&self.lines);
         let mut from = 0;
         while let Some(at) = uxfrm_packet::first_common(rows, numbers, self.width, from)
-            && !self.consider(at, key, best)
+            && let Some(policy) = self.policies.get(at)
         {
+            if !policy.brief.asks_more() || fits_more(&policy.entry, key) {
+                return best.consider(policy.rank, policy.brief, &policy.entry);
+            }
             from = at + 1;
         }
-    }
-
-    /// Considers a policy that all bytes fit; false if it fits for all that not. Beyond the last there is nothing to be considered.
-    #[inline(always)]
-    fn consider<'a>(&'a self, at: usize, key: &Key<W>, best: &mut Best<'a>) -> bool {
-        let Some(policy) = self.policies.get(at) else { return true };
-        let fits = !policy.brief.asks_more() || fits_more(&policy.entry, key);
-        if fits {
-            best.consider(policy.rank, policy.brief, &policy.entry);
-        }
-        fits
     }
 
     pub(crate) fn insert(&mut self, rule: &Rule<W>) {
