@@ -143,13 +143,13 @@ impl Devices {
         &self.drops
     }
 
-    /// Lets devices follow their interfaces, and the database hear what they have to say.
+    /// Lets devices follow their interfaces and know how far numbers are, and the database hear what they have to say.
     pub(crate) fn look_after(&mut self, database: &mut Database, events: &mut Vec<Event>) {
         if now().since(self.looked) >= LOOK {
             self.look();
+            database.advance_numbers();
         }
         self.hear(database, events);
-        database.advance_numbers();
     }
 
     /// Lets devices follow their interfaces.
@@ -176,11 +176,10 @@ impl Devices {
         }
     }
 
-    /// Lets devices use the numbers that are on the disk as reserved.
-    pub(crate) fn share_numbers(&self, database: &mut Database) {
-        if !self.installed.is_empty() {
-            database.share_numbers();
-        }
+    /// Whether a thread ended by itself.
+    pub(crate) fn has_ended(&self) -> bool {
+        let mut threads = self.installed.values().filter_map(|installed| installed.thread.as_ref());
+        threads.any(Running::has_ended)
     }
 
     /// Tells who listens what has happened since.

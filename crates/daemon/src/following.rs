@@ -113,9 +113,11 @@ impl Following {
     }
 
     /// Brings sequence numbers to the disk, hands them out, and lets workers see the databases.
-    pub(crate) fn commit(&mut self, database: &Database) {
+    pub(crate) fn commit(&mut self, database: &mut Database) {
         let result = self.reservations.commit();
         self.note(result);
+        // Before packets find the state: its device sends no number that it does not know to be reserved.
+        database.share_numbers();
         database.publish();
     }
 

@@ -141,6 +141,7 @@ impl Gateway {
         let Changes { added, .. } = database.take_changes();
         added.iter().for_each(|sa| reservations.admit(sa));
         reservations.commit().context("can't reserve sequence numbers")?;
+        database.share_numbers();
         database.publish();
         let queues =
             if config.runtime.workers.count().get() > 1 { Queues::Several } else { Queues::Single };
@@ -244,7 +245,7 @@ impl Gateway {
             self.keep_time(control.as_deref_mut());
             self.tunnels.look_after();
             let lane_ends = self.lanes.iter().chain(&self.guidance).any(Running::has_ended);
-            let ends = lane_ends || self.tunnels.has_ended();
+            let ends = lane_ends || self.tunnels.has_ended() || self.devices.has_ended();
             anyhow::ensure!(!ends, "a worker ended by itself");
         }
     }
@@ -269,7 +270,6 @@ impl Gateway {
             tracing::error!(?refusal, "what went by its limits is still there in part");
         }
         following.commit(database);
-        devices.share_numbers(database);
         following.review(database);
         for event in &events {
             tracing::info!(?event, "expiry");

@@ -20,6 +20,9 @@ const GCM128: &str = "aead rfc4106(gcm(aes)) 0x0102030405060708090a0b0c0d0e0f101
 const WEAK: &str = "Device failed to offload this state";
 const CLIENT: ClientId = ClientId { connection: 1, port: 7 };
 
+/// An answer: errno and words when it is refused.
+type Told = Result<(), (i32, String)>;
+
 /// What becomes of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Outcome {
@@ -37,9 +40,6 @@ struct Stand {
     database: Database,
     server: Server,
 }
-
-/// Errno and words of a refusal.
-type Answer = Result<(), (i32, String)>;
 
 impl Stand {
     /// A gateway with a device of `profile` called `lo`, or without one.
@@ -62,12 +62,12 @@ impl Stand {
     }
 
     /// The answer to a line of `ip xfrm`: errno and words.
-    fn ask(&mut self, line: &str) -> Answer {
+    fn ask(&mut self, line: &str) -> Told {
         self.ask_bytes(line).1
     }
 
     /// The request's bytes and the answers', and the answer as [`Stand::ask`] has it.
-    fn ask_bytes(&mut self, line: &str) -> ([Vec<u8>; 2], Answer) {
+    fn ask_bytes(&mut self, line: &str) -> ([Vec<u8>; 2], Told) {
         let command = grammar::line(line, None).unwrap().unwrap();
         let (mut request, _) = request(&command).unwrap();
         request.number(1);
