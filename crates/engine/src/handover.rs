@@ -11,6 +11,8 @@
 //! - [`Task::Encrypt`] (kind *crypto*): one ESP packet or a [train](uxfrm_packet::Segments::Train) of them, all of one state, whole IP packets
 //!   with right lengths and header checksums: outer headers, ESP header, *room* for the IV, the text with padding and trailer, *room* for the ICV. The
 //!   device writes IV, cipher text and ICV. The engine has charged, numbered and counted them.
+//! - [`Task::Segment`] (kind *crypto*, of a device that [segments](Segmentation::Device)): a plain super-packet, as [`Task::Protect`] has it, that the engine has
+//!   charged, numbered and counted. The device cuts it, puts the state's headers around each segment, and encrypts.
 //!
 //! A device takes its IVs from [`IvSpace::of`](crate::IvSpace::of) the state and the packet's sequence number, in both kinds: so engine and device
 //! never meet in one IV, not even when the engine encrypts some packets of a crypto-kind state itself (those with IP options).
@@ -81,6 +83,13 @@ pub enum Task {
         /// The first packet's sequence number, all 64 bits; those behind it in a train have the next ones.
         sequence: u64,
     },
+    /// Kind *crypto*, a super-packet: cut it, wrap each segment, and do as with [`Task::Encrypt`].
+    Segment {
+        /// The first segment's sequence number, all 64 bits; the others have the next ones.
+        sequence: u64,
+        /// How many segments are to be sent; what is behind them was refused.
+        count: u32,
+    },
     /// Kind *packet*: everything.
     Protect,
 }
@@ -150,7 +159,7 @@ impl Task {
     #[must_use]
     pub const fn kind(self) -> OffloadKind {
         match self {
-            Self::Encrypt { .. } => OffloadKind::Crypto,
+            Self::Encrypt { .. } | Self::Segment { .. } => OffloadKind::Crypto,
             Self::Protect => OffloadKind::Packet,
         }
     }

@@ -480,6 +480,9 @@ impl Outbound {
                 };
                 item.sequence = account.hand_out(item.count);
             }
+            if item.sealer == Sealer::Cutter {
+                continue;
+            }
             let (inside, sequence) = (item.inside, item.sequence);
             item.at -= narrow(layer.front());
             let after = layer.after(&inside);
@@ -522,7 +525,7 @@ impl Outbound {
     fn finish(&mut self, depth: usize) {
         for item in &mut self.items {
             let Some(layer) = self.cache.bundle(item.bundle).layers.get(depth) else { continue };
-            if !layer.needs_finish() {
+            if !layer.needs_finish() || item.sealer == Sealer::Cutter {
                 continue;
             }
             let (at, inside) = (item.at as usize, item.inside);

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use uxfrm_engine::{
-    Attachment, DeviceCounts, DeviceId, DeviceRefusal, Devices, Direction, Handle, Moment,
+    Attachment, DeviceCounts, DeviceId, DeviceRefusal, Devices, Direction, Handle, Mode, Moment,
     OffloadKind, Policy, SaConfig, Segmentation, Spi,
 };
 
@@ -115,7 +115,7 @@ impl Devices for Nics {
             shelf.receiving.insert(name, (plug.device, handle));
             shelf.names.insert((plug.device, handle), name);
         }
-        let cuts = lock(&plug.nic).profile().segmentation && offload.kind == OffloadKind::Packet;
+        let cuts = lock(&plug.nic).profile().segmentation && wraps(state, offload.kind);
         let segmentation = if cuts { Segmentation::Device } else { Segmentation::Engine };
         Ok(Some(Attachment { device: plug.device, handle, kind: offload.kind, segmentation }))
     }
@@ -168,6 +168,12 @@ impl Devices for Nics {
     fn counts(&mut self, device: DeviceId, handle: Handle) -> Option<DeviceCounts> {
         self.on(device, |port| port.update_stats(handle)).flatten().map(DeviceCounts::from)
     }
+}
+
+/// Whether a device could put a state's headers around packets by itself.
+fn wraps(state: &SaConfig, kind: OffloadKind) -> bool {
+    let has_ends = state.mode == Mode::Transport || !state.source.is_unspecified();
+    kind == OffloadKind::Packet || (state.encap.is_none() && has_ends)
 }
 
 /// States that are taken off and not yet freed.

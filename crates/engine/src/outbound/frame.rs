@@ -121,7 +121,13 @@ impl Bundle {
 impl Item {
     /// One packet of `len` bytes in its frame.
     #[inline(always)]
-    fn new(packet: PacketBuf, bundle: u32, frame: Frame, inside: Inside, len: usize) -> Self {
+    pub(super) fn new(
+        packet: PacketBuf,
+        bundle: u32,
+        frame: Frame,
+        inside: Inside,
+        len: usize,
+    ) -> Self {
         Self {
             packet,
             sequence: 0,

@@ -3,7 +3,7 @@
 //! Mirrors `net/xfrm/xfrm_device.c: xfrm_dev_offload_ok` and `net/xfrm/xfrm_output.c: xfrm_output`: kind *crypto* is done in software where the
 //! device would not take a packet, kind *packet* never.
 
-use uxfrm_packet::{PacketBuf, SegmentPlan};
+use uxfrm_packet::{Checksum, PacketBuf, SegmentPlan};
 
 use super::frame::{Cut, train_of};
 use super::{Head, Item, Outbound};
@@ -20,6 +20,8 @@ pub(super) enum Sealer {
     Engine,
     /// The device that the bundle names.
     Device,
+    /// That device, which cuts and wraps as well: the item is a super-packet still.
+    Cutter,
 }
 
 impl Outbound {
@@ -50,12 +52,35 @@ impl Outbound {
             }
             OffloadKind::Packet => self.hand_plain(packet, plan, place, (device, bench)),
             OffloadKind::Crypto => {
+                let cuts = device.segmentation == Segmentation::Device;
+                if let Some(plan) = plan.filter(|_| taken && cuts && self.is_single(place)) {
+                    return self.enter_whole(packet, plan, head.inside, place);
+                }
                 let first = self.items.len();
                 self.place(packet, plan, head.inside, place, bench);
                 let sealer = if taken { Sealer::Device } else { Sealer::Engine };
                 self.items[first..].iter_mut().for_each(|item| item.sealer = sealer);
             }
         }
+    }
+
+    /// Whether a bundle has one state: others inside would have to wrap before the device cuts.
+    fn is_single(&self, place: u32) -> bool {
+        self.cache.bundle(place).layers.len() == 1
+    }
+
+    /// A super-packet of kind *crypto* that the device cuts: numbered and charged like its segments.
+    fn enter_whole(&mut self, packet: PacketBuf, plan: &SegmentPlan, inside: Inside, place: u32) {
+        let count = plan.count();
+        self.deepest = self.deepest.max(1);
+        let frame = Frame { prefix: 0, total: packet.len() };
+        let item = Item::new(packet, place, frame, inside, plan.len(0));
+        self.admit(Item {
+            count: u32::try_from(count).unwrap_or(u32::MAX),
+            last_len: super::narrow(plan.len(count - 1)),
+            sealer: Sealer::Cutter,
+            ..item
+        });
     }
 
     /// A plain packet of kind *packet*; a super-packet whole if the device cuts it.
@@ -86,12 +111,19 @@ impl Outbound {
         }
     }
 
-    /// 10 Transmit, of an item that only lacks its outermost encryption.
+    /// 10 Transmit, of an item that only lacks its outermost encryption, or the outermost state's headers too.
     pub(super) fn hand_sealed(&mut self, item: Item, device: Attachment, bench: &mut Bench<'_>) {
-        let over = device.over(Task::Encrypt { sequence: item.sequence });
+        let (sequence, count) = (item.sequence, item.count);
         let mut packet = item.packet;
-        packet.segments = train_of(item.count as usize, item.stride as usize);
-        self.hand(packet, item.count.into(), over, bench);
+        let task = if item.sealer == Sealer::Cutter {
+            Task::Segment { sequence, count }
+        } else {
+            packet.checksum = Checksum::AsIs;
+            packet.segments = train_of(count as usize, item.stride as usize);
+            Task::Encrypt { sequence }
+        };
+        let over = device.over(task);
+        self.hand(packet, count.into(), over, bench);
     }
 
     fn hand(&mut self, packet: PacketBuf, count: u64, handover: Handover, bench: &mut Bench<'_>) {

@@ -33,10 +33,10 @@ impl Outbound {
         for layer in &bundle.layers {
             item.packet.mark = layer.output_mark.applied_to(item.packet.mark);
         }
-        item.packet.checksum = Checksum::AsIs;
-        if let (Sealer::Device, Some(device)) = (item.sealer, bundle.device) {
+        if let (Sealer::Device | Sealer::Cutter, Some(device)) = (item.sealer, bundle.device) {
             return self.hand_sealed(item, device, bench);
         }
+        item.packet.checksum = Checksum::AsIs;
         item.packet.segments = train_of(item.count as usize, item.stride as usize);
         self.traffic.sent += u64::from(item.count);
         let inside = item.inside;

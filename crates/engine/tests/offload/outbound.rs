@@ -1,8 +1,9 @@
 //! What is handed to a device, in which shape, and what is not.
 
 use uxfrm_engine::{
-    Action, Direction, DropReason, Event, Family, Handed, Handover, Mode, OffloadKind, Policy,
-    Priority, Reqid, SaConfig, Segmentation, Settings, Spi, Task, UdpEncapKind,
+    Action, Budget, Direction, DropReason, Event, Family, Handed, Handover, Limits, Mode,
+    OffloadKind, Policy, Priority, Reqid, SaConfig, Segmentation, Settings, Spi, Task,
+    UdpEncapKind,
 };
 use uxfrm_packet::{PacketBuf, Protocol, Segments};
 use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Way, Wrapping, packets};
@@ -219,7 +220,7 @@ fn kind_crypto_leaves_only_the_encryption() {
 
 fn sequence(handover: Handover) -> u64 {
     match handover.task {
-        Task::Encrypt { sequence } => sequence,
+        Task::Encrypt { sequence } | Task::Segment { sequence, .. } => sequence,
         Task::Protect => panic!("{handover:?}"),
     }
 }
@@ -234,6 +235,28 @@ fn a_train_of_kind_crypto_has_its_numbers_in_order() {
     let lens: Vec<usize> = across(&mut pair, &nics, handed).iter().map(Vec::len).collect();
     assert_eq!(lens, [29, 1040, 1040, 1040, 1040, 540, 30]);
     assert_eq!(pair.right.reasons(), []);
+}
+
+#[test]
+fn a_super_packet_of_kind_crypto_goes_whole_to_a_device_that_cuts() {
+    let long = || packets::tcp_super("10.1.0.1:7", "10.2.0.1:9", &[7; 4500], 1000);
+    let packets = Budget { soft: u64::MAX, hard: 8 };
+    let limits = Limits { packets, ..Limits::default() };
+    for (wrapping, counts) in [
+        (Wrapping::tunnel4(), [5, 5].as_slice()),
+        (Wrapping { limits, ..Wrapping::tunnel4() }, &[5, 2]),
+    ] {
+        let on = [None, Some("nic0")];
+        let (mut pair, _) = pair(&wrapping, CRYPTO, on, Segmentation::Device);
+        let handed = hand(&mut pair.left, vec![long(), datagram(1), long()]);
+        let told: Vec<_> = handed.iter().map(|one| (one.handover.task, one.packet.len())).collect();
+        let whole = |sequence, count| (Task::Segment { sequence, count }, long().len());
+        assert_eq!((told[0], told[2]), (whole(1, 5), whole(7, counts[1])));
+        assert!(matches!(told[1].0, Task::Encrypt { sequence: 6 }));
+        assert_eq!(handed[0].packet.segments, Segments::Tcp { mss: 1000 });
+        let sent = u64::from(counts[0] + 1 + counts[1]);
+        assert_eq!(pair.left.worker.outward().sent, sent);
+    }
 }
 
 #[test]

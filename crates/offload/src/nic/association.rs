@@ -59,8 +59,12 @@ impl Association {
         }
         let sa = Sa::new(config, Arc::new(words), now);
         let sends = offload.direction == Direction::Out;
-        let wraps = sends && offload.kind == OffloadKind::Packet;
-        let encapsulation = wraps.then(|| Encapsulation::new(&sa, HOP_LIMIT)).transpose();
+        let encapsulation = sends.then(|| Encapsulation::new(&sa, HOP_LIMIT));
+        // Kind *crypto* can do without: then nothing is cut for it.
+        let encapsulation = match (offload.kind, encapsulation) {
+            (OffloadKind::Packet, encapsulation) => encapsulation.transpose(),
+            (OffloadKind::Crypto, encapsulation) => Ok(encapsulation.and_then(Result::ok)),
+        };
         Ok(Self {
             head: if sends { config.replay.sent } else { config.replay.received },
             encapsulation: encapsulation.map_err(|_| Refusal::new(Errno::Invalid))?,

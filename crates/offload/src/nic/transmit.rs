@@ -2,10 +2,10 @@
 //!
 //! 1. Receive what was handed over, while the link is up.
 //! 2. Find the state; another device's, a deleted or a larval one drops the packet.
-//! 3. Cut a super-packet into segments, complete checksums (kind *packet*).
+//! 3. Cut a super-packet into segments, complete checksums (kind *packet*; kind *crypto* where the engine left that to the device).
 //! 4. Ask the device's own policies (kind *packet*).
 //! 5. Charge the state and take a number (kind *packet*).
-//! 6. Wrap (kind *packet*), or find ESP in what the engine wrapped (kind *crypto*).
+//! 6. Wrap (kind *packet*, and what was cut), or find ESP in what the engine wrapped (kind *crypto*).
 //! 7. Seal all.
 //! 8. Transmit, in order.
 
@@ -55,7 +55,10 @@ impl ModelNic {
         wire: &mut Batch,
     ) {
         for Handed { packet, handover } in handed.drain(..) {
-            self.sent.received += segment::count(&packet);
+            self.sent.received += match handover.task {
+                Task::Segment { count, .. } => count.into(),
+                Task::Encrypt { .. } | Task::Protect => segment::count(&packet),
+            };
             self.sent.received_bytes += packet.len() as u64;
             self.take(packet, handover, now, pool);
         }
@@ -88,6 +91,16 @@ impl ModelNic {
 
     pub(super) fn refuse_sending(&mut self, packet: PacketBuf, reason: NicDrop, pool: &mut Pool) {
         let packets = segment::count(&packet);
+        self.refuse_so_many(packet, packets, reason, pool);
+    }
+
+    fn refuse_so_many(
+        &mut self,
+        packet: PacketBuf,
+        packets: u64,
+        reason: NicDrop,
+        pool: &mut Pool,
+    ) {
         self.sent.dropped += packets;
         self.drops.add(reason, packets);
         pool.give(packet);
@@ -99,11 +112,18 @@ impl ModelNic {
             Err(reason) => Err((packet, reason)),
             Ok(handle) => match handover.task {
                 Task::Encrypt { sequence } => self.admit(packet, handle, sequence),
+                Task::Segment { sequence, count } => {
+                    self.segment(packet, handle, sequence..sequence + u64::from(count), pool)
+                }
                 Task::Protect => self.protect(packet, handle, now, pool),
             },
         };
         if let Err((packet, reason)) = outcome {
-            self.refuse_sending(packet, reason, pool);
+            let packets = match handover.task {
+                Task::Segment { count, .. } => count.into(),
+                Task::Encrypt { .. } | Task::Protect => segment::count(&packet),
+            };
+            self.refuse_so_many(packet, packets, reason, pool);
         }
     }
 
@@ -139,6 +159,41 @@ impl ModelNic {
         let Some(esp) = esp else { return Err((packet, NicDrop::TxMalformed)) };
         let departure = Departure { packet, handle, sequence, esp, measured: None, sealed: false };
         self.departures.push(departure);
+        Ok(())
+    }
+
+    /// 3 Cut, of kind *crypto*: as many segments as there are numbers.
+    fn segment(
+        &mut self,
+        packet: PacketBuf,
+        handle: Handle,
+        numbers: Range<u64>,
+        pool: &mut Pool,
+    ) -> Result<(), (PacketBuf, NicDrop)> {
+        if !self.profile().segmentation {
+            return Err((packet, NicDrop::TxUnsupported));
+        }
+        let plan = match SegmentPlan::new(&packet) {
+            Ok(plan) if plan.count() as u64 >= numbers.end - numbers.start => plan,
+            Ok(_) | Err(_) => return Err((packet, NicDrop::TxMalformed)),
+        };
+        for (k, number) in (0..plan.count()).zip(numbers) {
+            let Some(segment) = segment::cut(&plan, k, &packet, pool) else {
+                self.sent.dropped += 1;
+                self.drops.add(NicDrop::TxNoRoom, 1);
+                continue;
+            };
+            let outcome = match self.measured(&segment, handle) {
+                Ok(measured) => {
+                    self.wrap_as(segment, handle, measured, Number::Given(number), pool)
+                }
+                Err(reason) => Err((segment, reason)),
+            };
+            if let Err((segment, reason)) = outcome {
+                self.refuse_sending(segment, reason, pool);
+            }
+        }
+        pool.give(packet);
         Ok(())
     }
 
@@ -209,10 +264,26 @@ impl ModelNic {
             Ok(measured) => measured,
             Err(reason) => return Err((packet, reason)),
         };
+        self.wrap_as(packet, handle, measured, Number::Own(now), pool)
+    }
+
+    /// 5 Charge and number, 6 Wrap.
+    fn wrap_as(
+        &mut self,
+        packet: PacketBuf,
+        handle: Handle,
+        measured: Measured,
+        number: Number,
+        pool: &mut Pool,
+    ) -> Result<(), (PacketBuf, NicDrop)> {
         let behind = measured.total() - measured.before() - packet.len();
         let mut packet = segment::widened(packet, measured.before(), behind, pool)
             .map_err(|packet| (packet, NicDrop::TxNoRoom))?;
-        let sequence = match self.number(handle, &measured, now) {
+        let number = match number {
+            Number::Given(number) => Ok(number),
+            Number::Own(now) => self.number(handle, &measured, now),
+        };
+        let sequence = match number {
             Ok(sequence) => sequence,
             Err(reason) => return Err((packet, reason)),
         };
@@ -246,6 +317,10 @@ impl ModelNic {
         if self.policies.ruling(Direction::Out, &flow) == Ruling::Block {
             return Err(NicDrop::TxPolicyBlock);
         }
+        self.measured(packet, handle)
+    }
+
+    fn measured(&self, packet: &PacketBuf, handle: Handle) -> Result<Measured, NicDrop> {
         let encapsulation = self.states.of(handle).and_then(|found| found.encapsulation.as_ref());
         let encapsulation = encapsulation.ok_or(NicDrop::TxNoState)?;
         encapsulation.measure(packet.bytes()).map_err(NicDrop::of)
@@ -345,21 +420,32 @@ impl ModelNic {
     }
 }
 
+/// Who numbers and charges a packet.
+#[derive(Clone, Copy, Debug)]
+enum Number {
+    /// The engine did.
+    Given(u64),
+    /// The device does, at this moment.
+    Own(Moment),
+}
+
 /// The state is past its hard limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spent;
 
 impl Departure {
     fn finish(&mut self, association: &Association, now: Moment) {
+        if association.kind == OffloadKind::Crypto {
+            // No limits on the device: this only counts.
+            let frames = u32::try_from(segment::count(&self.packet)).unwrap_or(u32::MAX);
+            let _ = association.sa.charge(frames, self.packet.len() as u64, now);
+        }
         let stride = segment::stride(&self.packet);
         match (&self.measured, &association.encapsulation) {
             (Some(measured), Some(encapsulation)) => {
                 encapsulation.finish(measured, self.packet.bytes_mut());
             }
             (Some(_), None) | (None, _) => {
-                // Kind *crypto* has no limits on the device: this only counts.
-                let frames = u32::try_from(segment::count(&self.packet)).unwrap_or(u32::MAX);
-                let _ = association.sa.charge(frames, self.packet.len() as u64, now);
                 self.packet.bytes_mut().chunks_mut(stride).for_each(fill_udp_checksum);
             }
         }

@@ -99,7 +99,11 @@ proptest! {
             _ => Segments::Train { stride: size },
         };
         packet.checksum = Checksum::Partial { start: size, offset: 6 };
-        let task = if crypto { Task::Encrypt { sequence: 1 } } else { Task::Protect };
+        let task = match size % 3 {
+            _ if !crypto => Task::Protect,
+            0 => Task::Segment { sequence: 1, count: size.into() },
+            _ => Task::Encrypt { sequence: 1 },
+        };
         let handover = Handover { device: NIC, handle, task };
         let sent = stand.transmit(vec![Handed { packet, handover }]);
         if let Some(longest) = bytes.get(..24) {
