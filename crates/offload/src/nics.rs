@@ -49,7 +49,7 @@ impl Nics {
         free
     }
 
-    /// Takes a name away, and gives the interface that it was: the database is to hear [`DeviceEvent::Down`] of it *before*, so that states and policies
+    /// Takes a name away, and gives the interface that it was: the database is to hear [`DeviceEvent::Down`](uxfrm_engine::DeviceEvent::Down) of it *before*, so that states and policies
     /// are taken off.
     pub fn unplug(&self, name: &str) -> Option<DeviceId> {
         lock(&self.0).plugs.remove(name).map(|plug| plug.device)
