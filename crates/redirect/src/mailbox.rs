@@ -49,8 +49,7 @@ pub(crate) fn follow(descriptor: c_int, socket: &Socket, has_page: bool) {
 
 /// Asks on the page. False when it has to be sent on the socket.
 pub(crate) fn ask(socket: &Socket, request: &[u8]) -> bool {
-    let Some(mailbox) = of(socket) else { return false };
-    mailbox.ask(request)
+    !socket.is_spoilt() && of(socket).is_some_and(|mailbox| mailbox.ask(request))
 }
 
 /// Something else is about to be sent on the socket.

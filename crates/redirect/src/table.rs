@@ -215,13 +215,12 @@ impl Socket {
     pub(crate) fn set_strange(&self) {
         self.spoil();
         self.told[0].store(0, Ordering::Relaxed);
-        self.state.fetch_and(!(GREETED | QUIET), Ordering::Relaxed);
+        self.state.fetch_and(!(GREETED | QUIET | PAGED), Ordering::Relaxed);
     }
 
     /// Its connection is not to be another socket's, and nothing more is asked on a page.
     pub(crate) fn spoil(&self) {
         self.state.fetch_or(SPOILT, Ordering::Relaxed);
-        self.state.fetch_and(!PAGED, Ordering::Relaxed);
     }
 
     /// Whether its connection is to be closed with it, whatever comes.
