@@ -10,7 +10,7 @@
 //!
 //! **What leaves by the wire has been through the policies `out`, whoever sent it**; so has all that came by the protected port. What leaves
 //! by the protected port came from there, or has been through the policies `fwd` and, where they want it, through states. Both
-//! hold by construction: [`Lane::leave`] is for what [`Worker::outbound`] put out, and [`Lane::route`] never sends by the wire itself.
+//! hold by construction: only what [`Worker::outbound`] put out is [leaving](waiting::Stage::Leaving) (`inline/departure.rs`).
 //!
 //! 1 wait until a port is readable → 2 take in news of ways, and let packets go that waited for them → 3 one batch from the host → 4 one from the
 //! protected port → 5 one from the wire, and from the sockets of fragmented ESP in UDP → 6 what waits for states → 7 once a second let the
@@ -19,13 +19,14 @@
 //! What is not for the gateway to forward ([`router`](self::router)) the host's stack has already: it is dropped here. All else the host's stack
 //! must be kept from by whoever runs the lane.
 
+mod admission;
+mod departure;
 mod router;
 mod trouble;
 mod waiting;
 mod ways;
 
 use std::{
-    net::IpAddr,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering, fence},
@@ -33,25 +34,14 @@ use std::{
     time::Duration,
 };
 
-use uxfrm_engine::{Cut, DropReason, ErrorBudget, Moment, Output, Received, Worker, split};
+use uxfrm_engine::{DropReason, ErrorBudget, Moment, Output, Received, Worker};
 use uxfrm_io::{
     FramePort, Frames, Port, Transmitted, clock,
     poll::{Poller, Ready, Waker},
-    wire_packets,
 };
-use uxfrm_packet::{
-    Batch, IpPacket, PacketBuf, Pool, Protocol, SegmentPlan, Segments, SizeClass, Version,
-    checksum,
-    ethernet::{EthernetHeader, MacAddr},
-    ipv4::Ipv4,
-};
+use uxfrm_packet::{Batch, PacketBuf, Pool, ethernet::MacAddr};
 
-use self::{
-    router::{Claim, claim, claim_on_wire, is_link_local, take_hop, train},
-    trouble::Trouble,
-    waiting::{Stage, Waiting},
-    ways::{Way, Ways},
-};
+use self::{waiting::Waiting, ways::Ways};
 use crate::{
     Bay, Error, Events,
     bay::{Berth, Lost},
@@ -245,90 +235,6 @@ impl InlineLane {
         !self.polled || ready.has(token)
     }
 
-    /// Keeps of a batch from the protected port what is to be forwarded, one hop less.
-    fn admit(&mut self) {
-        let kept = std::mem::take(&mut self.kept);
-        let mut batch = std::mem::replace(&mut self.batch, kept);
-        for mut packet in batch.drain() {
-            let Some(ip) = self.checked(&packet) else {
-                self.discard(packet, DropReason::ForwardMalformed);
-                continue;
-            };
-            match claim(&ip, &self.worker.settings().addresses) {
-                Claim::Host | Claim::Protected => self.pool.give(packet),
-                Claim::Martian => self.discard(packet, DropReason::ForwardMalformed),
-                Claim::Passing if ip.ttl <= 1 => self.expire(packet, &ip),
-                Claim::Passing => {
-                    take_hop(&mut packet);
-                    self.batch.push(packet);
-                }
-            }
-        }
-        self.kept = batch;
-    }
-
-    /// Keeps of a batch from the wire what is ESP for the gateway or passes, in single packets and trains, with checksums.
-    fn admit_from_wire(&mut self) {
-        let kept = std::mem::take(&mut self.kept);
-        let mut batch = std::mem::replace(&mut self.batch, kept);
-        for packet in batch.drain() {
-            let Ok(ip) = IpPacket::parse(packet.bytes()) else {
-                self.discard(packet, DropReason::InMalformed);
-                continue;
-            };
-            let settings = self.worker.settings();
-            let (own, ports) = (&settings.addresses, &settings.encap_ports);
-            match claim_on_wire(&ip, packet.bytes(), own, ports) {
-                Claim::Host => self.pool.give(packet),
-                Claim::Martian => self.discard(packet, DropReason::ForwardMalformed),
-                Claim::Protected | Claim::Passing if packet.segments == Segments::One => {
-                    self.admit_one(packet);
-                }
-                Claim::Protected => match train(packet, &ip) {
-                    Ok(train) => self.batch.push(train),
-                    Err(packet) => self.cut(packet),
-                },
-                Claim::Passing => self.cut(packet),
-            }
-        }
-        self.kept = batch;
-    }
-
-    fn admit_one(&mut self, mut packet: PacketBuf) {
-        match checksum::complete(&mut packet) {
-            Ok(()) => self.batch.push(packet),
-            Err(_outside) => self.discard(packet, DropReason::InMalformed),
-        }
-    }
-
-    /// Takes a super-packet apart: the policies are asked about packets.
-    fn cut(&mut self, packet: PacketBuf) {
-        let Ok(plan) = SegmentPlan::new(&packet) else {
-            return self.discard(packet, DropReason::InMalformed);
-        };
-        for k in 0..plan.count() {
-            let mut piece = self.pool.take(SizeClass::holding(plan.len(k)));
-            let room = piece.append(plan.len(k));
-            if room.and_then(|room| plan.write(k, packet.bytes(), room)).is_some() {
-                self.batch.push(piece);
-            } else {
-                self.discard(piece, DropReason::InMalformed);
-            }
-        }
-        self.pool.give(packet);
-    }
-
-    /// A packet's header, if a router may go by it.
-    fn checked(&self, packet: &PacketBuf) -> Option<IpPacket> {
-        let bytes = packet.bytes();
-        let ip = IpPacket::parse(bytes).ok()?;
-        let is_right = match ip.version {
-            Version::V4 => Ipv4::parse(bytes).is_ok_and(|packet| packet.checksum_is_right()),
-            Version::V6 => true,
-        };
-        is_right.then_some(ip)
-    }
-
     /// Sends the batch through the policies `out`, and on; so long as that leads to more for the wire.
     fn outbound(&mut self) {
         loop {
@@ -419,180 +325,6 @@ impl InlineLane {
         }
     }
 
-    /// A packet that the policies `in` or `fwd` let pass.
-    fn forward(&mut self, mut packet: PacketBuf) {
-        let Ok(ip) = IpPacket::parse(packet.bytes()) else {
-            return self.discard(packet, DropReason::ForwardMalformed);
-        };
-        if self.worker.settings().addresses.holds(ip.destination) {
-            return self.to_host.push(packet);
-        }
-        if is_link_local(ip.destination) || is_link_local(ip.source) {
-            return self.discard(packet, DropReason::ForwardNoRoute);
-        }
-        if ip.ttl <= 1 {
-            return self.expire(packet, &ip);
-        }
-        take_hop(&mut packet);
-        self.route(packet);
-    }
-
-    /// A packet that may go to the protected side as it is, or to the wire by the policies `out`.
-    fn route(&mut self, packet: PacketBuf) {
-        let Some(destination) = destination(&packet) else {
-            return self.discard(packet, DropReason::ForwardMalformed);
-        };
-        if self.worker.settings().addresses.holds(destination) {
-            return self.to_host.push(packet);
-        }
-        match self.ways.to(destination, self.now) {
-            Way::By { side: Side::Protected, header, mtu } => {
-                self.queue(Side::Protected, header, mtu, packet);
-            }
-            Way::By { side: Side::Wire, .. } => self.again.push(packet),
-            Way::Asked => self.hold(packet, destination, Stage::Checked),
-            // It went through the policies as one to be forwarded; the host has a new address, and its neighbours are told soon.
-            Way::Local | Way::Nowhere => {
-                self.refuse(packet, Trouble::NoRoute, DropReason::ForwardNoRoute);
-            }
-            Way::Gone => {
-                self.refuse(packet, Trouble::NoNeighbour, DropReason::ForwardNoNeighbour);
-            }
-        }
-    }
-
-    /// An ICMP error of ours.
-    fn answer(&mut self, packet: PacketBuf) {
-        let Some(destination) = destination(&packet) else {
-            return self.discard(packet, DropReason::ForwardMalformed);
-        };
-        if self.worker.settings().addresses.holds(destination) {
-            return self.to_host.push(packet);
-        }
-        match self.ways.to(destination, self.now) {
-            Way::By { side: Side::Protected, header, mtu } => {
-                self.queue(Side::Protected, header, mtu, packet);
-            }
-            Way::By { side: Side::Wire, .. } => self.answers.push(packet),
-            Way::Asked => self.hold(packet, destination, Stage::Answer),
-            Way::Local | Way::Nowhere => self.discard(packet, DropReason::ForwardNoRoute),
-            Way::Gone => self.discard(packet, DropReason::ForwardNoNeighbour),
-        }
-    }
-
-    /// An ICMP error that the policies `out` let go: only if they made something else of it.
-    fn leave_protected(&mut self, packet: PacketBuf) {
-        let is_plain = IpPacket::parse(packet.bytes())
-            .is_ok_and(|ip| matches!(ip.protocol, Protocol::ICMP | Protocol::ICMPV6));
-        if is_plain {
-            return self.discard(packet, DropReason::ForwardUnprotected);
-        }
-        self.leave(packet);
-    }
-
-    /// A packet that the policies `out` let go, protected or not.
-    fn leave(&mut self, packet: PacketBuf) {
-        let Some(destination) = destination(&packet) else {
-            return self.discard(packet, DropReason::ForwardMalformed);
-        };
-        match self.ways.to(destination, self.now) {
-            Way::By { side, header, mtu } => self.queue(side, header, mtu, packet),
-            Way::Asked => self.hold(packet, destination, Stage::Leaving),
-            Way::Local | Way::Nowhere => {
-                self.refuse(packet, Trouble::NoRoute, DropReason::ForwardNoRoute);
-            }
-            Way::Gone => {
-                self.refuse(packet, Trouble::NoNeighbour, DropReason::ForwardNoNeighbour);
-            }
-        }
-    }
-
-    /// Puts a packet among the frames of a port, in fragments where it has to be.
-    #[inline]
-    fn queue(&mut self, side: Side, header: EthernetHeader, mtu: u16, packet: PacketBuf) {
-        if packet.len() <= usize::from(mtu) || longest(&packet) <= usize::from(mtu) {
-            return self.frames[side as usize].push(header, packet);
-        }
-        self.queue_large(side, header, mtu, packet);
-    }
-
-    #[cold]
-    fn queue_large(&mut self, side: Side, header: EthernetHeader, mtu: u16, packet: PacketBuf) {
-        let Ok(ip) = IpPacket::parse(packet.bytes()) else {
-            return self.discard(packet, DropReason::ForwardMalformed);
-        };
-        if ip.dont_fragment || ip.version == Version::V6 || packet.segments != Segments::One {
-            return self.refuse(packet, Trouble::TooBig(mtu), DropReason::ForwardTooBig);
-        }
-        let mut packet = packet;
-        if checksum::complete(&mut packet).is_err() {
-            return self.discard(packet, DropReason::ForwardMalformed);
-        }
-        self.ident = self.ident.wrapping_add(1);
-        let cut = Cut {
-            version: ip.version,
-            place: ip.header_len,
-            next_header_at: ip.next_header_at,
-            mtu: mtu.into(),
-            ident: self.ident,
-        };
-        let mut pieces = Batch::new();
-        let whole = &packet.bytes()[..ip.total_len];
-        split(whole, &cut, packet.mark, &mut self.pool, &mut pieces);
-        for piece in pieces.drain() {
-            self.frames[side as usize].push(header, piece);
-        }
-        self.pool.give(packet);
-    }
-
-    fn hold(&mut self, packet: PacketBuf, destination: IpAddr, stage: Stage) {
-        if let Err(packet) = self.waiting.push(packet, destination, stage, self.now) {
-            self.discard(packet, DropReason::ForwardNoNeighbour);
-        }
-    }
-
-    /// Lets go what waited for ways, or waited too long.
-    fn resume(&mut self) {
-        let now = self.now;
-        for (packet, stage) in self.waiting.take(now, &mut self.ways) {
-            match stage {
-                Ok(Stage::Checked) => self.route(packet),
-                Ok(Stage::Answer) => self.answer(packet),
-                Ok(Stage::Leaving) => self.leave(packet),
-                Err(_late) => {
-                    self.refuse(packet, Trouble::NoNeighbour, DropReason::ForwardNoNeighbour);
-                }
-            }
-        }
-        self.go_on();
-    }
-
-    fn expire(&mut self, packet: PacketBuf, ip: &IpPacket) {
-        self.tell(&packet, ip, Trouble::TimeExceeded);
-        self.discard(packet, DropReason::ForwardHops);
-    }
-
-    /// Drops a packet and tells its sender why.
-    fn refuse(&mut self, packet: PacketBuf, trouble: Trouble, reason: DropReason) {
-        if let Ok(ip) = IpPacket::parse(packet.bytes()) {
-            self.tell(&packet, &ip, trouble);
-        }
-        self.discard(packet, reason);
-    }
-
-    /// Sends an ICMP error. Senders behind the wire are answered by the policies `out`; we ourselves need no answer.
-    fn tell(&mut self, packet: &PacketBuf, ip: &IpPacket, trouble: Trouble) {
-        let own = &self.worker.settings().addresses;
-        if own.holds(ip.source) || !self.budget.take(self.now) {
-            return;
-        }
-        let from = self.ways.source(ip.source, ip.destination, self.now);
-        let Some(from) = from.or_else(|| own.like(ip.source)) else { return };
-        if let Some(answer) = trouble.about(packet.bytes(), ip, from, &mut self.pool) {
-            self.answer(answer);
-        }
-    }
-
     fn receive_from_sockets(&mut self, ready: Ready) {
         for index in 0..self.ports.sockets.len() {
             let token = u8::try_from(index).map_or(u8::MAX, |index| SOCKETS.saturating_add(index));
@@ -650,33 +382,6 @@ impl InlineLane {
             drops.add(DropReason::PortRefused, refused.unsupported + refused.failed);
         }
         self.ways.send();
-    }
-
-    fn discard(&mut self, packet: PacketBuf, reason: DropReason) {
-        self.worker.drops().add(reason, wire_packets(&packet));
-        self.pool.give(packet);
-    }
-}
-
-/// Where a whole packet goes.
-#[inline]
-fn destination(packet: &PacketBuf) -> Option<IpAddr> {
-    let bytes = packet.bytes();
-    match bytes.first()? >> 4 {
-        4 => Some(IpAddr::from(*bytes.get(16..20)?.first_chunk::<4>()?)),
-        6 => Some(IpAddr::from(*bytes.get(24..40)?.first_chunk::<16>()?)),
-        _ => None,
-    }
-}
-
-/// The longest IP packet that a buffer becomes on the wire.
-fn longest(packet: &PacketBuf) -> usize {
-    match packet.segments {
-        Segments::One => packet.len(),
-        Segments::Train { stride } => stride.into(),
-        Segments::Tcp { .. } | Segments::Udp { .. } => {
-            SegmentPlan::new(packet).map_or(usize::MAX, |plan| plan.len(0))
-        }
     }
 }
 

@@ -1,13 +1,18 @@
 //! Two gateways with a wire of memory between them; the test is both networks, and whoever knows the ways.
 
-use std::sync::mpsc;
+use std::{net::IpAddr, sync::mpsc};
 
 use uxfrm_engine::{Action, Database, Defaults, UdpEncapKind};
-use uxfrm_io::{Framed, Memory, rtnetlink::Standing};
-use uxfrm_packet::{Checksum, Protocol, ethernet::EtherType};
+use uxfrm_io::{Framed, Memory, rtnetlink::Standing, wire_packets};
+use uxfrm_packet::{
+    Checksum, IpPacket, Protocol, Segments,
+    ethernet::{EtherType, EthernetHeader},
+    ipv4::Ipv4,
+};
 use uxfrm_testkit::{Gateway, Pair, Wrapping, packets};
 use zerocopy::IntoBytes as _;
 
+use super::router::take_hop;
 use super::*;
 
 const NEIGHBOUR: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
