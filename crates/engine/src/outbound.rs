@@ -32,6 +32,7 @@ mod handover;
 mod jobs;
 mod number;
 mod transmit;
+mod verdict;
 mod waiting;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -39,18 +40,18 @@ use std::net::{IpAddr, Ipv4Addr};
 use uxfrm_crypto::Crypter;
 use uxfrm_packet::{Batch, IpPacket, PacketBuf, ParseError, SegmentPlan, Segments, checksum};
 
-use crate::bundle::{BundleCache, Deciding, Resolution, first_query};
+use crate::bundle::{BundleCache, first_query};
 use crate::esp::encapsulate::{self, Stamp};
 use crate::esp::layer::Inside;
 use crate::pmtu::{self, ErrorBudget};
 use crate::spd::flow_cache::Known;
 use crate::worker::{Bench, Traffic};
 use crate::{
-    Action, AnswerId, Direction, DropReason, FlowKey, PolicyCache, Ruling, Settings, Snapshot, Spi,
-    Stage, Watch,
+    AnswerId, Direction, DropReason, FlowKey, PolicyCache, Ruling, Settings, Snapshot, Stage, Watch,
 };
 use handover::Sealer;
 use jobs::Jobs;
+use verdict::Verdict;
 use waiting::Waiting;
 
 /// The outbound half of a worker: scratch and what it remembers between batches.
@@ -135,15 +136,6 @@ enum Numbering {
     Whole,
     /// Some SA has not: they were handed out beforehand.
     Short,
-}
-
-/// What the policies say.
-enum Verdict {
-    Pass,
-    Drop(DropReason),
-    Bundle(u32),
-    /// Wait for a state.
-    Wait,
 }
 
 impl Outbound {
@@ -335,70 +327,6 @@ impl Outbound {
             }
             Verdict::Wait => self.wait(packet, flow, count, bench),
         }
-    }
-
-    /// 3 Look up, 4 Verdict; of one packet that comes again.
-    fn look_up(&mut self, flow: &FlowKey, bench: &mut Bench<'_>) -> Verdict {
-        let spd = &bench.snapshot.spd;
-        let answer = self.policies.lookup(spd, Direction::Out, flow, Spi(0));
-        self.rule(flow, Known::only(answer), bench)
-    }
-
-    /// 4 Verdict.
-    #[inline(always)]
-    fn rule(&mut self, flow: &FlowKey, known: Known, bench: &mut Bench<'_>) -> Verdict {
-        match known.answer.ruling() {
-            Ruling::Default => match bench.snapshot.spd.defaults().outbound {
-                Action::Allow => Verdict::Pass,
-                Action::Block => Verdict::Drop(DropReason::OutDefaultBlock),
-            },
-            Ruling::Block => Verdict::Drop(DropReason::OutPolicyBlock),
-            Ruling::Pass => Verdict::Pass,
-            Ruling::Protect => match known.bundle() {
-                Some(place) if self.is_working(place, bench) => Verdict::Bundle(place),
-                Some(_) | None => self.resolve(flow, known.answer, bench),
-            },
-        }
-    }
-
-    /// Whether all states of a known bundle work; neighbours often leave by the same.
-    #[inline(always)]
-    fn is_working(&mut self, place: u32, bench: &Bench<'_>) -> bool {
-        if self.working == Some(place) {
-            return true;
-        }
-        let works = self.cache.works(place, bench.now);
-        if works {
-            self.working = Some(place);
-        }
-        works
-    }
-
-    /// The verdict of a flow whose bundle is not known; only one with layers is.
-    #[inline(never)]
-    fn resolve(&mut self, flow: &FlowKey, answer: AnswerId, bench: &mut Bench<'_>) -> Verdict {
-        let deciding: Deciding<'_> = self.policies.answer(answer).iter().collect();
-        let cache = &mut self.cache;
-        let resolution = cache.resolve(bench.snapshot, &deciding, flow, bench.settings, bench.now);
-        drop(deciding);
-        match resolution {
-            Resolution::Bundle(place) => self.verdict(flow, answer, place),
-            Resolution::Asking(place) => {
-                self.ask_for_optional(flow, bench);
-                self.verdict(flow, answer, place)
-            }
-            Resolution::Refused(reason) => Verdict::Drop(reason),
-            Resolution::Missing => Verdict::Wait,
-        }
-    }
-
-    /// That of a bundle, which the flow's next packets find without asking.
-    fn verdict(&mut self, flow: &FlowKey, answer: AnswerId, place: u32) -> Verdict {
-        if self.cache.bundle(place).layers.is_empty() {
-            return Verdict::Pass;
-        }
-        self.policies.teach(Direction::Out, flow, answer, place);
-        Verdict::Bundle(place)
     }
 
     /// 5 PMTU.
