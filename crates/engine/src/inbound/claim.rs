@@ -40,7 +40,7 @@ impl Inbound {
         let opener = if is_ours { Opener::Engine } else { self.opener(place, sa)? };
         let number =
             sa.replay().check(envelope.sequence).inspect_err(|reason| sa.count_failure(*reason))?;
-        let moved = encap.is_some_and(|encap| self.has_moved(place, encap, sa));
+        let moved = encap.is_some_and(|encap| self.has_moved(place, envelope, encap, sa));
         let item = &self.items[place];
         self.sealed.push(Sealed {
             item: narrow(place),
@@ -61,12 +61,12 @@ impl Inbound {
 
     /// Whether ESP in UDP came from elsewhere than its state says. If so, that is noted.
     #[inline]
-    fn has_moved(&mut self, place: usize, encap: &UdpEncap, sa: &Sa) -> bool {
+    fn has_moved(&mut self, place: usize, envelope: &Envelope, encap: &UdpEncap, sa: &Sa) -> bool {
         let item = &self.items[place];
         let Some(buffer) = &self.buffers[item.buffer as usize] else { return false };
-        let from = match &buffer.udp {
-            Some(path) if item.path.is_empty() => Some(path.remote),
-            Some(_) | None => peel::source(item.bytes(buffer)),
+        let from = match (&envelope.shell, &buffer.udp) {
+            (Some(shell), _) => peel::source(item.bytes(buffer), shell),
+            (None, path) => path.as_ref().map(|path| path.remote),
         };
         let moved = from.filter(|from| encap.has_moved(sa.source(), *from));
         self.movers.extend(moved.map(|from| (narrow(place), from)));

@@ -167,11 +167,15 @@ pub(crate) fn socket(bytes: &[u8], path: &UdpPath) -> Result<Envelope, DropReaso
     })
 }
 
-/// From where a whole packet with ESP in UDP came; `None` for others.
-pub(crate) fn source(bytes: &[u8]) -> Option<SocketAddr> {
-    let ip = IpPacket::parse(bytes).ok()?;
-    let datagram = Udp::parse(ip.upper(bytes)).ok()?;
-    Some(SocketAddr::new(ip.source, datagram.header.source.get()))
+/// From where a whole packet with ESP in UDP came, whose own header is known; `None` only for what is no such packet.
+#[inline]
+pub(crate) fn source(bytes: &[u8], shell: &Shell) -> Option<SocketAddr> {
+    let address = match shell.version {
+        Version::V4 => IpAddr::from(*bytes.get(12..16)?.first_chunk::<4>()?),
+        Version::V6 => IpAddr::from(*bytes.get(8..24)?.first_chunk::<16>()?),
+    };
+    let port = bytes.get(shell.len.into()..)?.first_chunk().copied().map(u16::from_be_bytes)?;
+    Some(SocketAddr::new(address, port))
 }
 
 struct Inside {
