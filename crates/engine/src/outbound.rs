@@ -408,17 +408,14 @@ impl Outbound {
                 };
                 item.sequence = account.hand_out(item.count);
             }
-            if item.sealer == Sealer::Cutter {
+            if item.sealer != Sealer::Engine && depth + 1 == bundle.layers.len() {
+                item.wrap_for_device(layer, &mut self.ident);
                 continue;
             }
             let (inside, sequence) = (item.inside, item.sequence);
             item.at -= narrow(layer.front());
             let after = layer.after(&inside);
             item.inside = after;
-            if item.sealer == Sealer::Device && depth + 1 == bundle.layers.len() {
-                item.wrap_for_device(layer, (&inside, &after), &mut self.ident);
-                continue;
-            }
             let (at, len) = (item.at as usize, item.len as usize);
             if item.count != 1 {
                 item.len = narrow(layer.sealed_len(len, &inside));

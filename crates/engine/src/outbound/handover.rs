@@ -134,20 +134,23 @@ impl Outbound {
 }
 
 impl Item {
-    /// 7 Wrap, but for the encryption; `ident` counts outer headers.
+    /// 7 Wrap, but for the encryption, if the device does not do that too; `ident` counts outer headers.
     #[inline(never)]
-    pub(super) fn wrap_for_device(
-        &mut self,
-        layer: &Layer,
-        around: (&Inside, &Inside),
-        ident: &mut u32,
-    ) {
+    pub(super) fn wrap_for_device(&mut self, layer: &Layer, ident: &mut u32) {
+        if self.sealer == Sealer::Cutter {
+            return;
+        }
+        let inside = self.inside;
+        let after = layer.after(&inside);
+        self.inside = after;
+        self.at -= super::narrow(layer.front());
         let (at, first) = (self.at as usize, self.sequence);
         let (mut len, mut last_len) = (0, 0);
         for (k, (frame, plain)) in (0..).zip(self.frames()) {
             *ident = ident.wrapping_add(1);
             let stamp = Stamp { sequence: first + k, id: super::fold_half(*ident) };
-            last_len = encapsulate::wrap(&mut frame[at..], plain, layer, around, stamp).end;
+            last_len =
+                encapsulate::wrap(&mut frame[at..], plain, layer, (&inside, &after), stamp).end;
             len = if k == 0 { last_len } else { len };
         }
         (self.len, self.last_len) = (super::narrow(len), super::narrow(last_len));
