@@ -62,11 +62,7 @@ enum Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        if matches!(error, Error::Argument { .. }) {
-            Self::Argument(error)
-        } else {
-            Self::Words(error)
-        }
+        if error.is_of_a_value() { Self::Argument(error) } else { Self::Words(error) }
     }
 }
 

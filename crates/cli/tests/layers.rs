@@ -10,7 +10,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 
 /// A crate uses only crates of the layers before its own.
 const LAYERS: &[&[&str]] = &[
-    &["uxfrm-packet", "uxfrm-control"],
+    &["uxfrm-packet", "uxfrm-control", "uxfrm-words"],
     &["uxfrm-crypto"],
     &["uxfrm-engine"],
     &["uxfrm-tunnel", "uxfrm-offload", "uxfrm-netlink"],

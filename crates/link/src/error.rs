@@ -3,36 +3,12 @@
 /// Why a line is no command.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The line ends where something must follow.
-    #[error("Command line is not complete. Expected {0}")]
-    Incomplete(&'static str),
+    /// A word.
+    #[error(transparent)]
+    Word(#[from] uxfrm_words::Error),
     /// A word that is no object of ours.
     #[error("Object \"{0}\" is unknown, try \"fou\" or \"link\"")]
     Object(String),
-    /// A word that says to do what is not done.
-    #[error("Command \"{word}\" is unknown, try {known}")]
-    Command {
-        /// The word.
-        word: String,
-        /// What there is.
-        known: &'static str,
-    },
-    /// A word that is no option here.
-    #[error("\"{word}\"? expected {known}")]
-    Option {
-        /// The word.
-        word: String,
-        /// What there is.
-        known: &'static str,
-    },
-    /// A value that can't be.
-    #[error("argument \"{word}\" is wrong: {what}")]
-    Argument {
-        /// The value.
-        word: String,
-        /// What it should be.
-        what: &'static str,
-    },
     /// An option of iproute2 that uxfrm does not have.
     #[error("\"{0}\" is not supported by uxfrm")]
     Unsupported(&'static str),
@@ -63,4 +39,12 @@ pub enum Error {
     /// What the kernel would refuse.
     #[error("RTNETLINK answers: {0}")]
     Refused(#[from] uxfrm_tunnel::Error),
+}
+
+impl Error {
+    /// Whether the words are right and a value is not: iproute2 says `Error: ` before such.
+    #[must_use]
+    pub const fn is_of_a_value(&self) -> bool {
+        matches!(self, Self::Word(uxfrm_words::Error::Argument { .. }))
+    }
 }

@@ -4,9 +4,10 @@ use std::net::IpAddr;
 
 use uxfrm_packet::Protocol;
 use uxfrm_tunnel::{PortRequest, ports::ZeroChecksum6};
+use uxfrm_words::{self as words, Cursor, is_abbreviation};
 
 use crate::Error;
-use crate::cursor::{Cursor, is_abbreviation, is_v6, wrong};
+use crate::values::{Values as _, is_v6};
 
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
@@ -50,7 +51,7 @@ pub(crate) fn read(cursor: &mut Cursor<'_, '_>, is_v6: bool) -> Result<Fou, Erro
     } else if is_abbreviation(word, "show") {
         cursor.take().map_or(Ok(Fou::Show), |_| Err(Error::FouShow))
     } else {
-        Err(Error::Command { word: word.to_owned(), known: COMMANDS })
+        Err(words::Error::command(word, COMMANDS).into())
     }
 }
 
@@ -69,7 +70,7 @@ fn options(cursor: &mut Cursor<'_, '_>, v6: bool) -> Result<FouPort, Error> {
             "-6" => v6 = true,
             "udp6zerocsumrx" => request.zero_checksum6 = ZeroChecksum6::Allow,
             "noudp6zerocsumrx" => request.zero_checksum6 = ZeroChecksum6::Refuse,
-            _ => return Err(Error::Option { word: word.to_owned(), known: OPTIONS }),
+            _ => return Err(words::Error::option(word, OPTIONS).into()),
         }
     }
     if !has_port {
@@ -90,10 +91,10 @@ fn options(cursor: &mut Cursor<'_, '_>, v6: bool) -> Result<FouPort, Error> {
 fn of_family(
     address: Option<IpAddr>,
     v6: bool,
-) -> Result<(Option<std::net::Ipv4Addr>, Option<std::net::Ipv6Addr>), Error> {
+) -> Result<(Option<std::net::Ipv4Addr>, Option<std::net::Ipv6Addr>), words::Error> {
     match address {
         Some(IpAddr::V4(address)) if v6 => {
-            Err(wrong(&address.to_string(), "an IPv6 address is needed"))
+            Err(words::Error::argument(&address.to_string(), "an IPv6 address is needed"))
         }
         Some(IpAddr::V4(address)) => Ok((Some(address), None)),
         Some(IpAddr::V6(address)) => Ok((None, Some(address))),
@@ -101,15 +102,15 @@ fn of_family(
     }
 }
 
-fn port(cursor: &mut Cursor<'_, '_>) -> Result<u16, Error> {
+fn port(cursor: &mut Cursor<'_, '_>) -> Result<u16, words::Error> {
     match cursor.number("a port, 1 to 65535")? {
-        0 => Err(wrong("0", "a port, 1 to 65535")),
+        0 => Err(words::Error::argument("0", "a port, 1 to 65535")),
         port => Ok(port),
     }
 }
 
 /// By number, or by the name of those that tunnels have.
-fn protocol(cursor: &mut Cursor<'_, '_>) -> Result<u8, Error> {
+fn protocol(cursor: &mut Cursor<'_, '_>) -> Result<u8, words::Error> {
     const WHAT: &str = "an IP protocol, 1 to 255";
     let named = [
         ("ipip", Protocol::IPIP),
@@ -124,7 +125,7 @@ fn protocol(cursor: &mut Cursor<'_, '_>) -> Result<u8, Error> {
         return Ok(protocol.0);
     }
     match cursor.number(WHAT)? {
-        0 => Err(wrong("0", WHAT)),
+        0 => Err(words::Error::argument("0", WHAT)),
         number => Ok(number),
     }
 }

@@ -1,13 +1,7 @@
 //! The grammar's own page, completion and manual, made from one table of its words.
 
-use std::fmt::Write as _;
-
 use uxfrm_tunnel::Kind;
-
-use crate::cursor::is_abbreviation;
-
-/// A word and what it takes.
-type Phrase = (&'static str, &'static str);
+use uxfrm_words::{Phrase, completion, is_abbreviation, page, takes_value, words_of};
 
 const FOU_COMMANDS: [Phrase; 3] = [("add", "OPTIONS"), ("delete", "OPTIONS"), ("show", "")];
 const FOU: [Phrase; 10] = [
@@ -117,52 +111,36 @@ fn commands(object: &str) -> &'static [Phrase] {
 #[must_use]
 pub fn text(object: &str) -> String {
     let mut text = format!("Usage: uxfrm {object} [ IP-OPTIONS ] COMMAND\n");
-    list(&mut text, "COMMAND", commands(object));
+    page::options(&mut text, "COMMAND", commands(object));
     if object == "fou" {
-        list(&mut text, "OPTIONS", &FOU);
+        page::options(&mut text, "OPTIONS", &FOU);
         text += "PROTO := { ipip | ipv6 | gre | esp | 1..255 }\n";
     } else {
-        list(&mut text, "OPTIONS", &LINK);
+        page::options(&mut text, "OPTIONS", &LINK);
         for kind in Kind::ALL {
-            list(&mut text, &format!("TYPE {}", kind.name()), &options(kind));
+            page::options(&mut text, &format!("TYPE {}", kind.name()), &options(kind));
         }
     }
-    list(&mut text, "IP-OPTIONS", &OPTIONS);
+    page::options(&mut text, "IP-OPTIONS", &OPTIONS);
     text
-}
-
-/// `NAME := [ one ] [ other ]`, in lines of bearable length.
-fn list(text: &mut String, name: &str, phrases: &[Phrase]) {
-    let mut line = format!("{name} :=");
-    for (word, takes) in phrases {
-        let piece = if takes.is_empty() { (*word).to_owned() } else { format!("{word} {takes}") };
-        if line.len() + piece.len() > 90 {
-            // Writing to a string does not fail.
-            let _ = writeln!(text, "{line}");
-            line = "       ".to_owned();
-        }
-        let _ = write!(line, " [ {piece} ]");
-    }
-    let _ = writeln!(text, "{line}");
 }
 
 /// The words that may stand where the last of `words` is being typed, behind `uxfrm fou` or `uxfrm link`; those that begin with it. Interfaces'
 /// names are given by the caller.
 #[must_use]
 pub fn complete(object: &str, words: &[&str], interfaces: &[String]) -> Vec<String> {
-    let (typed, before) = words.split_last().map_or(("", &[][..]), |(last, rest)| (*last, rest));
-    let mut found = candidates(object, typed, before, interfaces);
-    found.retain(|word| word.starts_with(typed));
-    found.sort();
-    found.dedup();
-    found
+    let (typed, before) = completion::typed(words);
+    completion::matching(typed, candidates(object, typed, before, interfaces))
 }
 
 fn candidates(object: &str, typed: &str, before: &[&str], interfaces: &[String]) -> Vec<String> {
-    let owned = |phrases: &[Phrase]| phrases.iter().map(|(word, _)| (*word).to_owned()).collect();
-    let line = without_options(before);
+    let line = completion::behind_options(before, &OPTIONS);
     let [command, rest @ ..] = &line[..] else {
-        return if typed.starts_with('-') { owned(&OPTIONS) } else { owned(commands(object)) };
+        return if typed.starts_with('-') {
+            words_of(&OPTIONS)
+        } else {
+            words_of(commands(object))
+        };
     };
     let command = commands(object).iter().find(|(whole, _)| is_abbreviation(command, whole));
     let last = rest.last().copied().unwrap_or_default();
@@ -173,14 +151,14 @@ fn candidates(object: &str, typed: &str, before: &[&str], interfaces: &[String])
             ["ipip", "ipv6", "gre", "esp"].map(str::to_owned).to_vec()
         }
         ("fou", _) if takes_value(&FOU, last) => Vec::new(),
-        ("fou", _) => owned(&FOU),
-        (_, "add") if rest.is_empty() => owned(&LINK),
+        ("fou", _) => words_of(&FOU),
+        (_, "add") if rest.is_empty() => words_of(&LINK),
         (_, "delete" | "change") if rest.is_empty() => interfaces.to_vec(),
         (_, "delete") if last == "dev" => interfaces.to_vec(),
         (_, "delete") => Vec::new(),
         (_, "show") if last == "type" => kinds(),
         (_, "show") => {
-            let mut words: Vec<String> = owned(&SHOW);
+            let mut words = words_of(&SHOW);
             words.extend(interfaces.iter().cloned());
             if last == "dev" { interfaces.to_vec() } else { words }
         }
@@ -197,7 +175,7 @@ fn of_tunnel(rest: &[&str], last: &str, interfaces: &[String]) -> Vec<String> {
     match (at, kind) {
         (None, _) if last == "dev" => interfaces.to_vec(),
         (None, _) if takes_value(&LINK, last) => Vec::new(),
-        (None, _) => named(&LINK.map(|(word, _)| word)),
+        (None, _) => words_of(&LINK),
         (Some(_), None) => kinds(),
         (Some(_), Some(kind)) => match last {
             "encap" => named(&["fou", "gue", "none"]),
@@ -206,7 +184,7 @@ fn of_tunnel(rest: &[&str], last: &str, interfaces: &[String]) -> Vec<String> {
             "ttl" | "hoplimit" | "tos" | "tclass" | "flowlabel" => named(&["inherit"]),
             "encaplimit" => named(&["none"]),
             last if takes_value(&options(kind), last) => Vec::new(),
-            _ => options(kind).into_iter().map(|(word, _)| word.to_owned()).collect(),
+            _ => words_of(&options(kind)),
         },
     }
 }
@@ -215,44 +193,26 @@ fn kinds() -> Vec<String> {
     Kind::ALL.map(|kind| kind.name().to_owned()).to_vec()
 }
 
-fn takes_value(phrases: &[Phrase], word: &str) -> bool {
-    phrases.iter().any(|(known, takes)| *known == word && !takes.is_empty())
-}
-
-/// What stands behind the options and their values.
-fn without_options<'a>(words: &[&'a str]) -> Vec<&'a str> {
-    let mut words = words.iter().copied().peekable();
-    while let Some(option) = words.next_if(|word| word.starts_with('-')) {
-        let entry = OPTIONS.iter().find(|(word, _)| word.starts_with(option));
-        if entry.is_some_and(|(_, takes)| !takes.is_empty()) {
-            words.next();
-        }
-    }
-    words.collect()
-}
-
 /// The grammar's part of uxfrm-fou(8) or uxfrm-link(8), in roff.
 #[must_use]
 pub fn manual(object: &str) -> String {
     let mut page = String::new();
-    let section = |page: &mut String, title: &str, phrases: &[Phrase]| {
-        let _ = writeln!(page, ".SH {}", escaped(title));
-        for (word, takes) in phrases {
-            let _ = writeln!(page, ".TP\n.BI \"{}\" \" {}\"", escaped(word), escaped(takes));
-        }
-    };
-    section(&mut page, "COMMANDS", commands(object));
+    page::section(&mut page, "COMMANDS", commands(object));
     if object == "fou" {
-        section(&mut page, "PORTS", &FOU);
+        page::section(&mut page, "PORTS", &FOU);
         page += FOU_SECTIONS;
     } else {
-        section(&mut page, "LINKS", &LINK);
+        page::section(&mut page, "LINKS", &LINK);
         for kind in Kind::ALL {
-            section(&mut page, &format!("TYPE {}", kind.name().to_uppercase()), &options(kind));
+            page::section(
+                &mut page,
+                &format!("TYPE {}", kind.name().to_uppercase()),
+                &options(kind),
+            );
         }
         page += LINK_SECTIONS;
     }
-    section(&mut page, "OPTIONS OF IP", &OPTIONS);
+    page::section(&mut page, "OPTIONS OF IP", &OPTIONS);
     page += SECTIONS;
     page
 }
@@ -298,11 +258,6 @@ A word that is not in the grammar, or a value that its word does not take; also
 .BR ip\-link (8),
 .BR uxfrm\-stat (8)
 "#;
-
-/// Hyphens that are typed, and what roff would take for its own.
-fn escaped(text: &str) -> String {
-    text.replace('\\', "\\e").replace('-', "\\-")
-}
 
 #[cfg(test)]
 mod tests {
@@ -356,8 +311,11 @@ mod tests {
     fn every_word_is_in_the_grammar() {
         let accepts = |line: &str| {
             let parsed = command(&line.split_whitespace().collect::<Vec<_>>());
-            let unknown =
-                matches!(&parsed, Err(crate::Error::Option { .. } | crate::Error::Unsupported(_)));
+            let unknown = matches!(
+                &parsed,
+                Err(crate::Error::Word(uxfrm_words::Error::Option { .. })
+                    | crate::Error::Unsupported(_))
+            );
             assert!(!unknown, "{line}: {parsed:?}");
         };
         for (word, takes) in FOU {

@@ -13,23 +13,23 @@
 //! `mode` of MPLS, `external`, `fwmark` and `isatap` are refused by name.
 #![forbid(unsafe_code)]
 
-mod cursor;
 mod error;
 mod fou;
 mod info;
 mod link;
 mod tunnel;
+mod values;
 
 pub mod help;
 pub mod json;
 pub mod text;
 pub mod wire;
 
+use uxfrm_words::{Cursor, is_abbreviation};
+
 pub use error::Error;
 pub use fou::{Fou, FouPort};
 pub use link::{Admin, Link, LinkChange, LinkFilter, TunnelLink, is_name};
-
-use cursor::Cursor;
 
 /// A command of a batch file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,10 +87,10 @@ pub fn command(words: &[&str]) -> Result<Command, Error> {
         cursor.skip("-4");
     }
     let object = cursor.next("an object")?;
-    if cursor::is_abbreviation(object, "fou") {
+    if is_abbreviation(object, "fou") {
         return fou::read(&mut cursor, is_v6).map(Command::Fou);
     }
-    if cursor::is_abbreviation(object, "link") {
+    if is_abbreviation(object, "link") {
         return link::read(&mut cursor).map(Command::Link);
     }
     Err(Error::Object(object.to_owned()))

@@ -1,8 +1,8 @@
 //! `ip link add|change|del|show` of tunnels (`ip/iplink.c: iplink_parse`).
 
 use uxfrm_tunnel::{Config, Kind};
+use uxfrm_words::{self as words, Cursor, is_abbreviation};
 
-use crate::cursor::{Cursor, is_abbreviation};
 use crate::{Error, tunnel};
 
 /// What is to be done with a tunnel's interface.
@@ -99,7 +99,7 @@ pub(crate) fn read(cursor: &mut Cursor<'_, '_>) -> Result<Link, Error> {
     } else if ["show", "list", "lst"].iter().any(|show| is_abbreviation(word, show)) {
         filter(cursor).map(Link::Show)
     } else {
-        Err(Error::Command { word: word.to_owned(), known: COMMANDS })
+        Err(words::Error::command(word, COMMANDS).into())
     }
 }
 
@@ -140,22 +140,20 @@ fn device(cursor: &mut Cursor<'_, '_>) -> Result<Device, Error> {
             Some(word) if named.is_none() => named = Some(checked(word)?),
             Some(word) => {
                 let known = "name, mtu, up, down or type";
-                return Err(Error::Option { word: word.to_owned(), known });
+                return Err(words::Error::option(word, known).into());
             }
         }
     }
 }
 
-fn kind(cursor: &mut Cursor<'_, '_>) -> Result<Kind, Error> {
+fn kind(cursor: &mut Cursor<'_, '_>) -> Result<Kind, words::Error> {
     let word = cursor.next("a type")?;
     let kind = Kind::ALL.into_iter().find(|kind| kind.name() == word);
-    kind.ok_or_else(|| Error::Argument {
-        word: word.to_owned(),
-        what: "the type is ipip, sit, gre, ip6tnl or ip6gre",
-    })
+    let what = "the type is ipip, sit, gre, ip6tnl or ip6gre";
+    kind.ok_or_else(|| words::Error::argument(word, what))
 }
 
-fn name(cursor: &mut Cursor<'_, '_>) -> Result<String, Error> {
+fn name(cursor: &mut Cursor<'_, '_>) -> Result<String, words::Error> {
     checked(cursor.next("a name")?)
 }
 
@@ -166,9 +164,9 @@ pub fn is_name(word: &str) -> bool {
     fits && !word.contains(|c: char| c.is_whitespace() || ['/', ':', '%'].contains(&c))
 }
 
-fn checked(word: &str) -> Result<String, Error> {
+fn checked(word: &str) -> Result<String, words::Error> {
     if is_name(word) {
         return Ok(word.to_owned());
     }
-    Err(Error::Argument { word: word.to_owned(), what: "not a valid ifname" })
+    Err(words::Error::argument(word, "not a valid ifname"))
 }

@@ -9,9 +9,10 @@ use uxfrm_tunnel::config::{
     UdpChecksum, UdpEncap,
 };
 use uxfrm_tunnel::{Config, Kind, SixRd};
+use uxfrm_words::{self as words, Cursor};
 
 use crate::Error;
-use crate::cursor::{Cursor, wrong};
+use crate::values::Values as _;
 
 const PLACEHOLDER: NonZeroU16 = NonZeroU16::MAX;
 
@@ -156,7 +157,7 @@ impl Words {
     }
 
     /// An end, of the family of the outer header.
-    fn end(&self, cursor: &mut Cursor<'_, '_>) -> Result<IpAddr, Error> {
+    fn end(&self, cursor: &mut Cursor<'_, '_>) -> Result<IpAddr, words::Error> {
         let address = match self.config.kind.outer() {
             Version::V4 => cursor.address::<Ipv4Addr>("an IPv4 address")?.map(IpAddr::V4),
             Version::V6 => cursor.address::<Ipv6Addr>("an IPv6 address")?.map(IpAddr::V6),
@@ -164,7 +165,7 @@ impl Words {
         Ok(address.unwrap_or_else(|| Config::any(self.config.kind.outer())))
     }
 
-    fn mode(&self, cursor: &mut Cursor<'_, '_>) -> Result<Carries, Error> {
+    fn mode(&self, cursor: &mut Cursor<'_, '_>) -> Result<Carries, words::Error> {
         let word = cursor.next("a mode")?;
         match (self.config.kind, word) {
             (Kind::Ipip, "any" | "any/ipv4") => Ok(Carries::V4),
@@ -177,27 +178,27 @@ impl Words {
                 Ok(Carries::Both)
             }
             (Kind::Ipip | Kind::Sit | Kind::Gre | Kind::Ip6tnl | Kind::Ip6gre, _) => {
-                Err(wrong(word, "no mode of this type"))
+                Err(words::Error::argument(word, "no mode of this type"))
             }
         }
     }
 }
 
-fn framing(cursor: &mut Cursor<'_, '_>) -> Result<Option<Framing>, Error> {
+fn framing(cursor: &mut Cursor<'_, '_>) -> Result<Option<Framing>, words::Error> {
     match cursor.next("fou, gue or none")? {
         "fou" => Ok(Some(Framing::Fou)),
         "gue" => Ok(Some(Framing::Gue)),
         "none" => Ok(None),
-        word => Err(wrong(word, "fou, gue or none")),
+        word => Err(words::Error::argument(word, "fou, gue or none")),
     }
 }
 
-fn port(cursor: &mut Cursor<'_, '_>) -> Result<NonZeroU16, Error> {
+fn port(cursor: &mut Cursor<'_, '_>) -> Result<NonZeroU16, words::Error> {
     const WHAT: &str = "a port, 1 to 65535";
-    NonZeroU16::new(cursor.number(WHAT)?).ok_or_else(|| wrong("0", WHAT))
+    NonZeroU16::new(cursor.number(WHAT)?).ok_or_else(|| words::Error::argument("0", WHAT))
 }
 
-fn flow_label(cursor: &mut Cursor<'_, '_>) -> Result<FlowLabel, Error> {
+fn flow_label(cursor: &mut Cursor<'_, '_>) -> Result<FlowLabel, words::Error> {
     const WHAT: &str = "a flow label in hex, up to fffff, or inherit";
     if cursor.skip("inherit") {
         return Ok(FlowLabel::Inherit);
@@ -205,11 +206,11 @@ fn flow_label(cursor: &mut Cursor<'_, '_>) -> Result<FlowLabel, Error> {
     match cursor.hex::<u32>(WHAT)? {
         0 => Ok(FlowLabel::Auto),
         label @ 1..=0xf_ffff => Ok(FlowLabel::Fixed(label)),
-        label => Err(wrong(&format!("{label:x}"), WHAT)),
+        label => Err(words::Error::argument(&format!("{label:x}"), WHAT)),
     }
 }
 
-fn limit(cursor: &mut Cursor<'_, '_>) -> Result<Option<u8>, Error> {
+fn limit(cursor: &mut Cursor<'_, '_>) -> Result<Option<u8>, words::Error> {
     if cursor.skip("none") {
         return Ok(None);
     }
@@ -221,10 +222,10 @@ fn unknown(word: &str) -> Error {
         ["external", "fwmark", "isatap", "erspan", "allow-localremote", "dev"];
     match UNSUPPORTED.into_iter().find(|known| *known == word) {
         Some(known) => Error::Unsupported(known),
-        None => Error::Option {
-            word: word.to_owned(),
-            known: "an option of this type of tunnel (remote, local, ttl, tos, encap …)",
-        },
+        None => {
+            let known = "an option of this type of tunnel (remote, local, ttl, tos, encap …)";
+            words::Error::option(word, known).into()
+        }
     }
 }
 

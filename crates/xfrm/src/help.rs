@@ -3,7 +3,7 @@
 mod completion;
 mod manual;
 
-use std::fmt::Write as _;
+use uxfrm_words::page;
 
 pub use self::{completion::complete, manual::manual};
 use crate::grammar::{Topic, vocabulary};
@@ -16,14 +16,14 @@ pub fn text(topic: Topic) -> String {
         Topic::Objects => {
             text += "Usage: uxfrm xfrm [ OPTIONS ] XFRM-OBJECT { COMMAND | help }\n";
             text += "       uxfrm xfrm [ -force ] -batch FILE\n";
-            list(&mut text, "XFRM-OBJECT", &vocabulary::objects());
-            list(&mut text, "OPTIONS", &vocabulary::options());
+            page::choice(&mut text, "XFRM-OBJECT", &vocabulary::objects());
+            page::choice(&mut text, "OPTIONS", &vocabulary::options());
         }
         Topic::State => commands(&mut text, "state"),
         Topic::Policy => commands(&mut text, "policy"),
         Topic::Monitor => {
             text += "Usage: uxfrm xfrm monitor [ WHAT ]...\n";
-            list(&mut text, "WHAT", &vocabulary::commands("monitor"));
+            page::choice(&mut text, "WHAT", &vocabulary::commands("monitor"));
         }
     }
     text
@@ -34,41 +34,15 @@ fn commands(text: &mut String, object: &str) {
     for (command, _) in vocabulary::commands(object) {
         let parts = vocabulary::parts(object, command);
         let line = format!("Usage: uxfrm xfrm {object} {command}");
-        wrap(text, &line, parts.iter().map(|phrase| format!("[ {} ]", joined(*phrase))));
+        page::wrap(
+            text,
+            &line,
+            parts.iter().map(|phrase| format!("[ {} ]", page::joined(*phrase))),
+        );
     }
     for (name, phrases) in vocabulary::notions() {
-        list(text, name, &phrases);
+        page::choice(text, name, &phrases);
     }
-}
-
-/// `NAME := one | other`
-fn list(text: &mut String, name: &str, phrases: &[vocabulary::Phrase]) {
-    let separated = phrases.iter().enumerate().map(|(place, phrase)| {
-        let bar = if place == 0 { "" } else { "| " };
-        format!("{bar}{}", joined(*phrase))
-    });
-    wrap(text, &format!("{name} :="), separated);
-}
-
-/// A word and what it takes.
-fn joined((word, takes): vocabulary::Phrase) -> String {
-    if takes.is_empty() { word.to_owned() } else { format!("{word} {takes}") }
-}
-
-const WIDTH: usize = 90;
-
-/// Pieces behind a beginning, in lines of bearable length.
-fn wrap(text: &mut String, beginning: &str, pieces: impl Iterator<Item = String>) {
-    let mut line = beginning.to_owned();
-    for piece in pieces {
-        if line.len() + 1 + piece.len() > WIDTH {
-            let _ = writeln!(text, "{line}");
-            line = "       ".to_owned();
-        }
-        line.push(' ');
-        line += &piece;
-    }
-    let _ = writeln!(text, "{line}");
 }
 
 #[cfg(test)]
@@ -79,7 +53,8 @@ mod tests {
     /// All words that the parser takes.
     fn every_word() -> Vec<&'static str> {
         let mut words: Vec<&str> = Vec::new();
-        let mut take = |phrases: Vec<vocabulary::Phrase>| words.extend(phrases.iter().map(|p| p.0));
+        let mut take =
+            |phrases: Vec<uxfrm_words::Phrase>| words.extend(phrases.iter().map(|p| p.0));
         take(objects());
         take(options());
         for object in ["state", "policy", "monitor"] {
@@ -110,7 +85,7 @@ mod tests {
     fn lines_stay_bearable() {
         for topic in [Topic::Objects, Topic::State, Topic::Policy, Topic::Monitor] {
             for line in text(topic).lines() {
-                assert!(line.len() <= WIDTH + 10, "{line}");
+                assert!(line.len() <= page::WIDTH + 10, "{line}");
             }
         }
     }

@@ -2,34 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use uxfrm_words::{Cursor, Error, is_abbreviation};
+
 use super::{Addition, Command, LinkWord, Part, ProfileChoice, Setting, TableName};
 use crate::{Fault, FaultError, RuleError, steering::grammar::RuleCommand};
 
 /// What is wrong with a line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WordError {
-    /// The line ends where something must follow.
-    #[error("Command line is not complete. Expected {0}")]
-    Incomplete(&'static str),
-    /// A word that says to do what is not done.
-    #[error("Command \"{0}\" is unknown, try add, del, show, set, flow or events")]
-    Command(String),
-    /// A word that is no option here.
-    #[error("\"{word}\"? expected {known}")]
-    Option {
-        /// The word.
-        word: String,
-        /// What there is.
-        known: &'static str,
-    },
-    /// A value that can't be.
-    #[error("argument \"{word}\" is wrong: {what}")]
-    Argument {
-        /// The value.
-        word: String,
-        /// What it should be.
-        what: &'static str,
-    },
+    /// A word.
+    #[error(transparent)]
+    Word(#[from] Error),
     /// A fault that there is not.
     #[error(transparent)]
     Fault(#[from] FaultError),
@@ -38,6 +21,7 @@ pub enum WordError {
     Rule(#[from] RuleError),
 }
 
+const COMMANDS: &str = "add, del, show, set, flow or events";
 const ADD: &str = "over, profile, vfs, trust, marks, receive, transmit, both or addresses";
 const SET: &str = "up, down, vf or fault";
 const FLOW: &str = "-u, or -U and a rule (flow-type … or delete N)";
@@ -54,16 +38,17 @@ const NAME_LENGTH: usize = 15;
 /// # Errors
 /// What is wrong with them.
 pub fn command(words: &[&str]) -> Result<Command, WordError> {
-    let mut words = Words(words);
+    let mut words = Cursor::new(words);
     let Some(word) = words.take() else {
         return Ok(Command::Show { device: None, part: Part::default() });
     };
-    let is = |whole: &str| whole.starts_with(word) && !word.is_empty();
+    let is = |whole: &str| is_abbreviation(word, whole);
     if is("add") {
         addition(&mut words).map(Command::Add)
     } else if is("delete") {
-        let name = words.device()?;
-        words.end("nothing more").map(|()| Command::Delete(name))
+        let name = device(&mut words)?;
+        words.end("nothing more")?;
+        Ok(Command::Delete(name))
     } else if is("show") || is("list") {
         show(&mut words)
     } else if is("set") {
@@ -72,16 +57,17 @@ pub fn command(words: &[&str]) -> Result<Command, WordError> {
         flow(&mut words)
     } else if is("events") || is("monitor") {
         let device = words.take().map(str::to_owned);
-        words.end("nothing more").map(|()| Command::Events(device))
+        words.end("nothing more")?;
+        Ok(Command::Events(device))
     } else {
-        Err(WordError::Command(word.to_owned()))
+        Err(Error::command(word, COMMANDS).into())
     }
 }
 
-fn addition(words: &mut Words<'_, '_>) -> Result<Addition, WordError> {
-    words.skip("dev");
+fn addition(words: &mut Cursor<'_, '_>) -> Result<Addition, WordError> {
+    skip_dev(words);
     let mut addition =
-        Addition { name: words.interface("the device's name")?, ..Addition::default() };
+        Addition { name: interface(words, "the device's name")?, ..Addition::default() };
     let mut tables = BTreeMap::new();
     while let Some(word) = words.take() {
         if let Some(table) = TableName::ALL.into_iter().find(|table| table.as_str() == word) {
@@ -89,42 +75,41 @@ fn addition(words: &mut Words<'_, '_>) -> Result<Addition, WordError> {
             continue;
         }
         match word {
-            "over" => addition.port = Some(words.interface("an interface")?),
+            "over" => addition.port = Some(interface(words, "an interface")?),
             "profile" => {
                 let profile = words.next("niantic, connectx6dx, netdevsim, unlimited or a file")?;
                 addition.profile = ProfileChoice::Named(profile.to_owned());
             }
-            "vfs" => addition.functions = words.number_to(MOST_VFS, VFS)?,
-            "trust" => addition.trusted = words.on_off()?,
-            "marks" => addition.marks = Some(words.on_off()?),
-            _ => return Err(WordError::Option { word: word.to_owned(), known: ADD }),
+            "vfs" => addition.functions = functions(words)?,
+            "trust" => addition.trusted = on_off(words)?,
+            "marks" => addition.marks = Some(on_off(words)?),
+            _ => return Err(Error::option(word, ADD).into()),
         }
     }
     addition.tables = tables;
     let longest = addition.name.len() + if addition.functions > 0 { "v63".len() } else { 0 };
     if longest > NAME_LENGTH {
-        return Err(wrong(
-            &addition.name,
-            "a name of at most 15 letters, 12 with virtual functions",
-        ));
+        let what = "a name of at most 15 letters, 12 with virtual functions";
+        return Err(Error::argument(&addition.name, what).into());
     }
     Ok(addition)
 }
 
-fn show(words: &mut Words<'_, '_>) -> Result<Command, WordError> {
-    words.skip("dev");
+fn show(words: &mut Cursor<'_, '_>) -> Result<Command, WordError> {
+    skip_dev(words);
     let device = words.take().map(str::to_owned);
     let part = match words.take() {
         None => Part::Device,
         Some(word) if !word.is_empty() && "states".starts_with(word) => Part::States,
         Some("debugfs") => Part::Debugfs,
-        Some(word) => return Err(WordError::Option { word: word.to_owned(), known: PARTS }),
+        Some(word) => return Err(Error::option(word, PARTS).into()),
     };
-    words.end("nothing more").map(|()| Command::Show { device, part })
+    words.end("nothing more")?;
+    Ok(Command::Show { device, part })
 }
 
-fn set(words: &mut Words<'_, '_>) -> Result<Command, WordError> {
-    let device = words.device()?;
+fn set(words: &mut Cursor<'_, '_>) -> Result<Command, WordError> {
+    let device = device(words)?;
     let mut settings = Vec::new();
     while let Some(word) = words.take() {
         settings.push(match word {
@@ -133,10 +118,9 @@ fn set(words: &mut Words<'_, '_>) -> Result<Command, WordError> {
             "vf" => {
                 let vf = words.number("a virtual function, from 0")?;
                 match words.next("trust on or trust off")? {
-                    "trust" => Setting::Trust { vf, trusted: words.on_off()? },
+                    "trust" => Setting::Trust { vf, trusted: on_off(words)? },
                     word => {
-                        let known = "trust on or trust off";
-                        return Err(WordError::Option { word: word.to_owned(), known });
+                        return Err(Error::option(word, "trust on or trust off").into());
                     }
                 }
             }
@@ -146,17 +130,17 @@ fn set(words: &mut Words<'_, '_>) -> Result<Command, WordError> {
                 fault.parse::<Fault>()?;
                 Setting::Fault(fault)
             }
-            _ => return Err(WordError::Option { word: word.to_owned(), known: SET }),
+            _ => return Err(Error::option(word, SET).into()),
         });
     }
     if settings.is_empty() {
-        return Err(WordError::Incomplete(SET));
+        return Err(Error::Incomplete(SET).into());
     }
     Ok(Command::Set { device, settings })
 }
 
-fn flow(words: &mut Words<'_, '_>) -> Result<Command, WordError> {
-    let device = words.device()?;
+fn flow(words: &mut Cursor<'_, '_>) -> Result<Command, WordError> {
+    let device = device(words)?;
     let option = words.take();
     match option {
         None | Some("-u" | "-n" | "--show-nfc" | "--show-ntuple") => {
@@ -164,76 +148,48 @@ fn flow(words: &mut Words<'_, '_>) -> Result<Command, WordError> {
             Ok(Command::Show { device: Some(device), part: Part::Device })
         }
         Some("-U" | "-N" | "--config-nfc" | "--config-ntuple") => {
-            let rule = words.0.join(" ");
+            let rule = words.rest().join(" ");
             rule.parse::<RuleCommand>()?;
             Ok(Command::Flow { device, rule })
         }
-        Some(word) => Err(WordError::Option { word: word.to_owned(), known: FLOW }),
+        Some(word) => Err(Error::option(word, FLOW).into()),
     }
 }
 
-/// The words that are still to be read.
-struct Words<'a, 'w>(&'a [&'w str]);
+fn device(words: &mut Cursor<'_, '_>) -> Result<String, Error> {
+    skip_dev(words);
+    words.next("a device").map(str::to_owned)
+}
 
-impl<'w> Words<'_, 'w> {
-    fn take(&mut self) -> Option<&'w str> {
-        let (first, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some(first)
-    }
-
-    fn skip(&mut self, word: &str) {
-        if self.0.len() > 1 && self.0[0] == word {
-            self.0 = &self.0[1..];
-        }
-    }
-
-    fn next(&mut self, expected: &'static str) -> Result<&'w str, WordError> {
-        self.take().ok_or(WordError::Incomplete(expected))
-    }
-
-    fn device(&mut self) -> Result<String, WordError> {
-        self.skip("dev");
-        self.next("a device").map(str::to_owned)
-    }
-
-    /// `net/core/dev.c: dev_valid_name`
-    fn interface(&mut self, expected: &'static str) -> Result<String, WordError> {
-        let word = self.next(expected)?;
-        let is_letter = |byte: u8| byte.is_ascii_graphic() && byte != b'/' && byte != b':';
-        let is_name = !word.is_empty() && word.len() <= NAME_LENGTH && word.bytes().all(is_letter);
-        if is_name && !matches!(word, "." | "..") {
-            return Ok(word.to_owned());
-        }
-        Err(wrong(word, "an interface's name, 1 to 15 letters without /, : and blanks"))
-    }
-
-    fn number<N: std::str::FromStr>(&mut self, what: &'static str) -> Result<N, WordError> {
-        let word = self.next(what)?;
-        word.parse().map_err(|_| wrong(word, what))
-    }
-
-    fn number_to(&mut self, most: u16, what: &'static str) -> Result<u16, WordError> {
-        let number: u16 = self.number(what)?;
-        if number > most { Err(wrong(&number.to_string(), what)) } else { Ok(number) }
-    }
-
-    fn on_off(&mut self) -> Result<bool, WordError> {
-        match self.next(ON_OFF)? {
-            "on" => Ok(true),
-            "off" => Ok(false),
-            word => Err(wrong(word, ON_OFF)),
-        }
-    }
-
-    fn end(&mut self, known: &'static str) -> Result<(), WordError> {
-        let more = self.take().map(|word| WordError::Option { word: word.to_owned(), known });
-        more.map_or(Ok(()), Err)
+/// Past `dev`, unless that is the device's name.
+fn skip_dev(words: &mut Cursor<'_, '_>) {
+    if words.rest().len() > 1 {
+        words.skip("dev");
     }
 }
 
-fn wrong(word: &str, what: &'static str) -> WordError {
-    WordError::Argument { word: word.to_owned(), what }
+/// `net/core/dev.c: dev_valid_name`
+fn interface(words: &mut Cursor<'_, '_>, expected: &'static str) -> Result<String, Error> {
+    let word = words.next(expected)?;
+    let is_letter = |byte: u8| byte.is_ascii_graphic() && byte != b'/' && byte != b':';
+    let is_name = !word.is_empty() && word.len() <= NAME_LENGTH && word.bytes().all(is_letter);
+    if is_name && !matches!(word, "." | "..") {
+        return Ok(word.to_owned());
+    }
+    Err(Error::argument(word, "an interface's name, 1 to 15 letters without /, : and blanks"))
+}
+
+fn functions(words: &mut Cursor<'_, '_>) -> Result<u16, Error> {
+    let number: u16 = words.number(VFS)?;
+    if number > MOST_VFS { Err(Error::argument(&number.to_string(), VFS)) } else { Ok(number) }
+}
+
+fn on_off(words: &mut Cursor<'_, '_>) -> Result<bool, Error> {
+    match words.next(ON_OFF)? {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        word => Err(Error::argument(word, ON_OFF)),
+    }
 }
 
 #[cfg(test)]

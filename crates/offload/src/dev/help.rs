@@ -2,8 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// A word and what it takes.
-type Phrase = (&'static str, &'static str);
+use uxfrm_words::{Phrase, completion, is_abbreviation, page, takes_value, words_of};
 
 const COMMANDS: [Phrase; 6] = [
     ("add", "NAME OPTIONS"),
@@ -58,50 +57,31 @@ const OPTIONS: [Phrase; 4] =
 #[must_use]
 pub fn text() -> String {
     let mut text = "Usage: uxfrm dev [ OPTIONS ] COMMAND\n".to_owned();
-    list(&mut text, "COMMAND", &COMMANDS);
-    list(&mut text, "OPTIONS of add", &ADD);
-    list(&mut text, "SETTINGS", &SET);
-    list(&mut text, "FAULT", &FAULTS);
+    page::options(&mut text, "COMMAND", &COMMANDS);
+    page::options(&mut text, "OPTIONS of add", &ADD);
+    page::options(&mut text, "SETTINGS", &SET);
+    page::options(&mut text, "FAULT", &FAULTS);
     let _ = writeln!(text, "RULE := flow-type {{ {} }} RULE-OPTIONS", FLOW_TYPES.join(" | "));
-    list(&mut text, "RULE-OPTIONS", &RULE);
-    list(&mut text, "OPTIONS", &OPTIONS);
+    page::options(&mut text, "RULE-OPTIONS", &RULE);
+    page::options(&mut text, "OPTIONS", &OPTIONS);
     text
-}
-
-/// `NAME := [ one ] [ other ]`, in lines of bearable length.
-fn list(text: &mut String, name: &str, phrases: &[Phrase]) {
-    let mut line = format!("{name} :=");
-    for (word, takes) in phrases {
-        let piece = if takes.is_empty() { (*word).to_owned() } else { format!("{word} {takes}") };
-        if line.len() + piece.len() > 90 {
-            // Writing to a string does not fail.
-            let _ = writeln!(text, "{line}");
-            line = "       ".to_owned();
-        }
-        let _ = write!(line, " [ {piece} ]");
-    }
-    let _ = writeln!(text, "{line}");
 }
 
 /// The words that may stand where the last of `words` is being typed, behind `uxfrm dev`; those that begin with it. Interfaces' names are given by
 /// the caller.
 #[must_use]
 pub fn complete(words: &[&str], interfaces: &[String]) -> Vec<String> {
-    let (typed, before) = words.split_last().map_or(("", &[][..]), |(last, rest)| (*last, rest));
-    let mut found = candidates(typed, before, interfaces);
-    found.retain(|word| word.starts_with(typed));
-    found.sort();
-    found.dedup();
-    found
+    let (typed, before) = completion::typed(words);
+    completion::matching(typed, candidates(typed, before, interfaces))
 }
 
 fn candidates(typed: &str, before: &[&str], interfaces: &[String]) -> Vec<String> {
-    let line = without_options(before);
+    let line = completion::behind_options(before, &OPTIONS);
     let [command, rest @ ..] = &line[..] else {
         return if typed.starts_with('-') { words_of(&OPTIONS) } else { words_of(&COMMANDS) };
     };
-    let is_meant = |whole: &str| !command.is_empty() && whole.starts_with(command);
-    let command = COMMANDS.iter().find(|(whole, _)| is_meant(whole)).map_or("", |(word, _)| word);
+    let command = COMMANDS.iter().find(|(whole, _)| is_abbreviation(command, whole));
+    let command = command.map_or("", |(word, _)| word);
     let last = rest.last().copied().unwrap_or_default();
     match (command, rest.len()) {
         ("", _) => Vec::new(),
@@ -134,28 +114,8 @@ fn candidates(typed: &str, before: &[&str], interfaces: &[String]) -> Vec<String
     }
 }
 
-fn words_of(phrases: &[Phrase]) -> Vec<String> {
-    phrases.iter().map(|(word, _)| (*word).to_owned()).collect()
-}
-
 fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
-}
-
-fn takes_value(phrases: &[Phrase], word: &str) -> bool {
-    phrases.iter().any(|(known, takes)| *known == word && !takes.is_empty())
-}
-
-/// What stands behind the options and their values.
-fn without_options<'a>(words: &[&'a str]) -> Vec<&'a str> {
-    let mut words = words.iter().copied().peekable();
-    while let Some(option) = words.next_if(|word| word.starts_with('-')) {
-        let entry = OPTIONS.iter().find(|(word, _)| word.starts_with(option));
-        if entry.is_some_and(|(_, takes)| !takes.is_empty()) {
-            words.next();
-        }
-    }
-    words.collect()
 }
 
 /// The grammar's part of uxfrm-dev(8), in roff.
@@ -170,18 +130,9 @@ pub fn manual() -> String {
         ("RULES", &RULE),
         ("OPTIONS BEFORE THE COMMAND", &OPTIONS),
     ] {
-        // Writing to a string does not fail.
-        let _ = writeln!(page, ".SH {title}");
-        for (word, takes) in phrases {
-            let _ = writeln!(page, ".TP\n.BI \"{}\" \" {}\"", escaped(word), escaped(takes));
-        }
+        page::section(&mut page, title, phrases);
     }
     page + SECTIONS
-}
-
-/// Hyphens that are typed, and what roff would take for its own.
-fn escaped(text: &str) -> String {
-    text.replace('\\', "\\e").replace('-', "\\-")
 }
 
 const SECTIONS: &str = r#".SH DEVICES

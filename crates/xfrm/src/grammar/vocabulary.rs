@@ -1,6 +1,8 @@
 //! The keyword tables as lists of words: which may stand where. Help, completion and the manual are made from it, so that
 //! a word that the parser takes can't be missing there.
 
+use uxfrm_words::Phrase;
+
 use super::keyword::{
     ACTIONS, AEADS, AUTHS, CIPHERS, DEFAULT_ACTIONS, DEVICE, DIRECTION, ENCAPS, FAMILIES,
     FLUSH_POLICIES, FLUSH_STATES, ID, LEVELS, LIMITS, MARK, MASK, MODES, MONITOR, OBJECTS,
@@ -9,9 +11,6 @@ use super::keyword::{
     STATE_COMMANDS, STATE_DIRECTIONS, STATE_EXTRA_FLAGS, STATE_FILTER, STATE_FLAGS, TEMPLATE,
     THRESHOLDS, Table, UPPER,
 };
-
-/// A word and what has to come behind it, by the names of [`notions`].
-pub(crate) type Phrase = (&'static str, &'static str);
 
 /// What may stand in the place of `state`, `policy` …
 pub(crate) fn objects() -> Vec<Phrase> {

@@ -1,24 +1,21 @@
 //! What may come next on a command line.
 
+use uxfrm_words::{Phrase, completion, takes_value};
+
 use crate::grammar::vocabulary;
 
 /// The words that may stand where the last of `words` is being typed, behind `uxfrm xfrm`; those that begin with it.
 /// Interfaces' names are given by the caller.
 #[must_use]
 pub fn complete(words: &[&str], interfaces: &[String]) -> Vec<String> {
-    let (typed, before) = words.split_last().map_or(("", &[][..]), |(last, rest)| (*last, rest));
-    let mut found = candidates(typed, before, interfaces);
-    found.retain(|word| word.starts_with(typed));
-    found.sort();
-    found.dedup();
-    found
+    let (typed, before) = completion::typed(words);
+    completion::matching(typed, candidates(typed, before, interfaces))
 }
 
 fn candidates(typed: &str, before: &[&str], interfaces: &[String]) -> Vec<String> {
     let owned = |words: Vec<&str>| words.into_iter().map(str::to_owned).collect();
-    let first =
-        |phrases: Vec<vocabulary::Phrase>| phrases.into_iter().map(|phrase| phrase.0).collect();
-    let line = without_options(before);
+    let first = |phrases: Vec<Phrase>| phrases.into_iter().map(|phrase| phrase.0).collect();
+    let line = completion::behind_options(before, &vocabulary::options());
     let last = before.last().copied().unwrap_or_default();
     if last == "dev" {
         return interfaces.to_vec();
@@ -46,8 +43,7 @@ fn behind_command(object: &str, command: &str, rest: &[&str]) -> Vec<&'static st
     if !values.is_empty() {
         return values;
     }
-    let takes_value = parts.iter().any(|(word, takes)| *word == last && !takes.is_empty());
-    if takes_value {
+    if takes_value(&parts, last) {
         return Vec::new(); // a name or number that nobody can guess
     }
     let mut words: Vec<&str> = parts.into_iter().map(|(word, _)| word).collect();
@@ -62,21 +58,8 @@ fn behind_command(object: &str, command: &str, rest: &[&str]) -> Vec<&'static st
     words
 }
 
-/// What stands behind the options and their values.
-fn without_options<'a>(words: &[&'a str]) -> Vec<&'a str> {
-    let mut words = words.iter().copied().peekable();
-    while let Some(option) = words.next_if(|word| word.starts_with('-')) {
-        let options = vocabulary::options();
-        let entry = options.iter().find(|(word, _)| word.starts_with(option));
-        if entry.is_some_and(|(_, takes)| !takes.is_empty()) {
-            words.next();
-        }
-    }
-    words.collect()
-}
-
 /// The word that `abbreviation` is the beginning of.
-fn full(abbreviation: &str, phrases: Vec<vocabulary::Phrase>) -> &'static str {
+fn full(abbreviation: &str, phrases: Vec<Phrase>) -> &'static str {
     phrases.iter().find(|(word, _)| word.starts_with(abbreviation)).map_or("", |(word, _)| *word)
 }
 

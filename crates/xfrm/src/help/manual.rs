@@ -2,29 +2,31 @@
 
 use std::fmt::Write as _;
 
-use crate::grammar::vocabulary::{self, Phrase};
+use uxfrm_words::page::{escaped, terms};
+
+use crate::grammar::vocabulary;
 
 /// Sections for behind the synopsis that the command line's own description gives.
 #[must_use]
 pub fn manual() -> String {
     let mut page = String::new();
     page += ".SH OPTIONS OF XFRM\nAbbreviations are iproute2's: the first word of a list that begins so.\n";
-    phrases(&mut page, &vocabulary::options());
+    terms(&mut page, &vocabulary::options());
     for object in ["state", "policy", "monitor"] {
         let _ = writeln!(page, ".SH {}", object.to_uppercase());
         if object == "monitor" {
-            phrases(&mut page, &vocabulary::commands(object));
+            terms(&mut page, &vocabulary::commands(object));
             continue;
         }
         for (command, _) in vocabulary::commands(object) {
             let _ = writeln!(page, ".SS {object} {}", escaped(command));
-            phrases(&mut page, &vocabulary::parts(object, command));
+            terms(&mut page, &vocabulary::parts(object, command));
         }
     }
     page += ".SH WORDS\n";
     for (name, words) in vocabulary::notions() {
         let _ = writeln!(page, ".SS {}", escaped(name));
-        phrases(&mut page, &words);
+        terms(&mut page, &words);
     }
     page += SECTIONS;
     page
@@ -80,14 +82,3 @@ A word that is not in the grammar, or a value that its word does not take; also
 .SH SEE ALSO
 .BR ip\-xfrm (8)
 "#;
-
-fn phrases(page: &mut String, phrases: &[Phrase]) {
-    for (word, takes) in phrases {
-        let _ = writeln!(page, ".TP\n.BI \"{}\" \" {}\"", escaped(word), escaped(takes));
-    }
-}
-
-/// Hyphens that are typed, and what roff would take for its own.
-fn escaped(text: &str) -> String {
-    text.replace('\\', "\\e").replace('-', "\\-")
-}

@@ -1,0 +1,57 @@
+//! What may come next on a command line.
+
+use crate::Phrase;
+
+/// The word that is being typed, which is the last and may be empty, and those before it.
+#[must_use]
+pub fn typed<'a, 'w>(words: &'a [&'w str]) -> (&'w str, &'a [&'w str]) {
+    words.split_last().map_or(("", &[]), |(last, rest)| (*last, rest))
+}
+
+/// Those of the candidates that begin with what is typed, each once, in order.
+#[must_use]
+pub fn matching(typed: &str, mut candidates: Vec<String>) -> Vec<String> {
+    candidates.retain(|word| word.starts_with(typed));
+    candidates.sort();
+    candidates.dedup();
+    candidates
+}
+
+/// What stands behind the options, which may be shortened, and their values.
+#[must_use]
+pub fn behind_options<'w>(words: &[&'w str], options: &[Phrase]) -> Vec<&'w str> {
+    let mut words = words.iter().copied().peekable();
+    while let Some(option) = words.next_if(|word| word.starts_with('-')) {
+        let entry = options.iter().find(|(word, _)| word.starts_with(option));
+        if entry.is_some_and(|(_, takes)| !takes.is_empty()) {
+            words.next();
+        }
+    }
+    words.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_take_their_values_with_them() {
+        let options = [("-json", ""), ("-netns", "NAME")];
+        for (words, left) in [
+            (&["-j", "-net", "blue", "show"][..], &["show"][..]),
+            (&["-netns"], &[]),
+            (&["-new", "show"], &["show"]),
+            (&["show", "-j"], &["show", "-j"]),
+        ] {
+            assert_eq!(behind_options(words, &options), left, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn candidates_match_once_in_order() {
+        let candidates = ["set", "show", "add", "show"].map(str::to_owned).to_vec();
+        assert_eq!(matching("s", candidates), ["set", "show"]);
+        assert_eq!(typed(&["add", ""]), ("", &["add"][..]));
+        assert_eq!(typed(&[]), ("", &[][..]));
+    }
+}
