@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use uxfrm_crypto::{Backend, KeyMaterial, Transform};
 use uxfrm_engine::{
-    Cpu, Database, FlowKey, IfId, Limits, Mark, Mode, Moment, OutboundQuery, ReplayConfig, Reqid,
-    SaConfig, SaExtraFlags, SaFlags, SaId, SaProtocol, SaTransform, Snapshot, Spi, StateCursor,
+    Cpu, Database, FlowKey, IfId, Mark, Mode, Moment, OutboundQuery, ReplayConfig, Reqid, SaConfig,
+    SaId, SaProtocol, SaTransform, Snapshot, Spi, StateCursor,
 };
 
 use crate::Options;
@@ -198,28 +198,10 @@ fn transform() -> anyhow::Result<SaTransform> {
 
 fn state(number: u32) -> anyhow::Result<SaConfig> {
     Ok(SaConfig {
-        id: id(number),
-        source: SOURCE,
         mode: Mode::Tunnel,
         reqid: Reqid(1),
-        transform: transform()?,
-        selector: None,
-        mark: Mark::default(),
-        output_mark: Mark::default(),
-        if_id: IfId(0),
         replay: ReplayConfig { window: 32, sent: 0, received: 0 },
-        limits: Limits::default(),
-        flags: SaFlags::empty(),
-        extra_flags: SaExtraFlags::empty(),
-        encap: None,
-        nat_keepalive: None,
-        mapping_age: None,
-        tfc_padding: 0,
-        direction: None,
-        pcpu: None,
-        care_of: None,
-        acquire_seq: 0,
-        offload: None,
+        ..SaConfig::new(id(number), SOURCE, transform()?)
     })
 }
 

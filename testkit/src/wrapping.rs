@@ -180,15 +180,9 @@ impl Wrapping {
     pub fn sa(&self, way: Way, spi: u32) -> SaConfig {
         let (source, destination) = self.gateways(way);
         SaConfig {
-            id: SaId { destination, spi: Spi(spi), protocol: SaProtocol::Esp },
-            source,
             mode: self.mode,
             reqid: Reqid(1),
-            transform: self.suite.with_keys(u64::from(spi)),
             selector: Some(Selector::any(self.inner)),
-            mark: Mark::default(),
-            output_mark: Mark::default(),
-            if_id: IfId(0),
             replay: ReplayConfig { window: self.window, sent: 0, received: 0 },
             limits: self.limits,
             flags: self.flags,
@@ -199,14 +193,12 @@ impl Wrapping {
                 destination_port: 4500,
                 original_address: self.outer.unspecified(),
             }),
-            nat_keepalive: None,
-            mapping_age: None,
             tfc_padding: self.tfc_padding,
-            direction: None,
-            pcpu: None,
-            care_of: None,
-            acquire_seq: 0,
-            offload: None,
+            ..SaConfig::new(
+                SaId { destination, spi: Spi(spi), protocol: SaProtocol::Esp },
+                source,
+                self.suite.with_keys(u64::from(spi)),
+            )
         }
     }
 

@@ -5,9 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{
     Action, Database, Direction, IfId, Level, Limits, Mark, Mode, Moment, Output, Policy,
-    PolicyFlags, PolicyIndex, PolicyKind, Prefix, Priority, ReplayConfig, Reqid, SaConfig,
-    SaExtraFlags, SaFlags, SaId, SaProtocol, SaTransform, Selector, Settings, Spi, Template,
-    UdpEncap, UdpEncapKind, Worker,
+    PolicyFlags, PolicyIndex, PolicyKind, Prefix, Priority, ReplayConfig, Reqid, SaConfig, SaId,
+    SaProtocol, SaTransform, Selector, Settings, Spi, Template, UdpEncap, UdpEncapKind, Worker,
 };
 use uxfrm_packet::ipv4::{self, Ipv4Header};
 use uxfrm_packet::ipv6::Ipv6Header;
@@ -167,37 +166,20 @@ impl Ends {
         let [encryption_key, authentication_key] = scene.material(number);
         let spi = Spi(0x1000 + u32::try_from(number).unwrap_or(0));
         SaConfig {
-            id: SaId { destination: self.far(number), spi, protocol: SaProtocol::Esp },
-            source: self.near(),
             mode: self.mode(),
             reqid: Reqid(1),
-            transform: SaTransform {
-                transform: scene.transform,
-                encryption_key,
-                authentication_key,
-            },
-            selector: None,
-            mark: Mark::default(),
-            output_mark: Mark::default(),
-            if_id: IfId(0),
             replay: ReplayConfig { window: 1024, sent: 0, received: 0 },
-            limits: Limits::default(),
-            flags: SaFlags::empty(),
-            extra_flags: SaExtraFlags::empty(),
             encap: self.shape.is_in_udp().then(|| UdpEncap {
                 kind: UdpEncapKind::Esp,
                 source_port: 4500,
                 destination_port: 4500,
                 original_address: self.near(),
             }),
-            nat_keepalive: None,
-            mapping_age: None,
-            tfc_padding: 0,
-            direction: None,
-            pcpu: None,
-            care_of: None,
-            acquire_seq: 0,
-            offload: None,
+            ..SaConfig::new(
+                SaId { destination: self.far(number), spi, protocol: SaProtocol::Esp },
+                self.near(),
+                SaTransform { transform: scene.transform, encryption_key, authentication_key },
+            )
         }
     }
 

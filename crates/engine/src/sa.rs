@@ -546,10 +546,7 @@ fn numbers(words: &SaWords) -> Numbers {
 pub(crate) fn sample(destination: &str, spi: u32) -> SaConfig {
     use uxfrm_crypto::{KeyMaterial, Transform};
 
-    use crate::{
-        Family, IfId, Limits, Mark, Mode, Reqid, SaProtocol, SaTransform, Spi,
-        sa::config::{ReplayConfig, SaExtraFlags},
-    };
+    use crate::{Family, Mode, Reqid, SaProtocol, SaTransform, Spi, sa::config::ReplayConfig};
 
     let destination: IpAddr = destination.parse().unwrap();
     let source = match Family::of(destination) {
@@ -557,31 +554,17 @@ pub(crate) fn sample(destination: &str, spi: u32) -> SaConfig {
         Family::V6 => "fd00::1",
     };
     SaConfig {
-        id: SaId { destination, spi: Spi(spi), protocol: SaProtocol::Esp },
-        source: source.parse().unwrap(),
         mode: Mode::Tunnel,
         reqid: Reqid(1),
-        transform: SaTransform {
-            transform: Transform::aead("rfc4106(gcm(aes))", 160, 128).unwrap(),
-            encryption_key: KeyMaterial::new(&[7; 20]),
-            authentication_key: KeyMaterial::empty(),
-        },
-        selector: None,
-        mark: Mark::default(),
-        output_mark: Mark::default(),
-        if_id: IfId(0),
         replay: ReplayConfig { window: 32, sent: 0, received: 0 },
-        limits: Limits::default(),
-        flags: SaFlags::empty(),
-        extra_flags: SaExtraFlags::empty(),
-        encap: None,
-        nat_keepalive: None,
-        mapping_age: None,
-        tfc_padding: 0,
-        direction: None,
-        pcpu: None,
-        care_of: None,
-        acquire_seq: 0,
-        offload: None,
+        ..SaConfig::new(
+            SaId { destination, spi: Spi(spi), protocol: SaProtocol::Esp },
+            source.parse().unwrap(),
+            SaTransform {
+                transform: Transform::aead("rfc4106(gcm(aes))", 160, 128).unwrap(),
+                encryption_key: KeyMaterial::new(&[7; 20]),
+                authentication_key: KeyMaterial::empty(),
+            },
+        )
     }
 }

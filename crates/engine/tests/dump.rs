@@ -10,8 +10,8 @@ use std::{
 
 use uxfrm_crypto::{Backend, KeyMaterial, Transform};
 use uxfrm_engine::{
-    Database, IfId, Limits, Mark, Mode, Moment, ReplayConfig, Reqid, SaConfig, SaExtraFlags,
-    SaFlags, SaId, SaProtocol, SaTransform, Snapshot, Spi,
+    Database, Mark, Mode, Moment, ReplayConfig, Reqid, SaConfig, SaId, SaProtocol, SaTransform,
+    Snapshot, Spi,
 };
 
 /// These stay; those above come and go, each with its neighbour: never one without the other.
@@ -73,31 +73,17 @@ fn id(number: u32) -> SaId {
 
 fn state(number: u32) -> SaConfig {
     SaConfig {
-        id: id(number),
-        source: "10.0.0.1".parse().unwrap(),
         mode: Mode::Tunnel,
         reqid: Reqid(number),
-        transform: SaTransform {
-            transform: Transform::aead("rfc4106(gcm(aes))", 160, 128).unwrap(),
-            encryption_key: KeyMaterial::new(&[7; 20]),
-            authentication_key: KeyMaterial::empty(),
-        },
-        selector: None,
-        mark: Mark::default(),
-        output_mark: Mark::default(),
-        if_id: IfId(0),
         replay: ReplayConfig { window: 32, sent: 0, received: 0 },
-        limits: Limits::default(),
-        flags: SaFlags::empty(),
-        extra_flags: SaExtraFlags::empty(),
-        encap: None,
-        nat_keepalive: None,
-        mapping_age: None,
-        tfc_padding: 0,
-        direction: None,
-        pcpu: None,
-        care_of: None,
-        acquire_seq: 0,
-        offload: None,
+        ..SaConfig::new(
+            id(number),
+            "10.0.0.1".parse().unwrap(),
+            SaTransform {
+                transform: Transform::aead("rfc4106(gcm(aes))", 160, 128).unwrap(),
+                encryption_key: KeyMaterial::new(&[7; 20]),
+                authentication_key: KeyMaterial::empty(),
+            },
+        )
     }
 }

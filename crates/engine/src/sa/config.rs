@@ -233,6 +233,37 @@ pub struct SaConfig {
     pub offload: Option<Offload>,
 }
 
+impl SaConfig {
+    /// A state in transport mode of which nothing else is said: no reqid, selector, mark, limit or flag, and no replay protection.
+    #[must_use]
+    pub fn new(id: SaId, source: IpAddr, transform: SaTransform) -> Self {
+        Self {
+            id,
+            source,
+            mode: Mode::Transport,
+            reqid: Reqid(0),
+            acquire_seq: 0,
+            transform,
+            selector: None,
+            mark: Mark::default(),
+            output_mark: Mark::default(),
+            if_id: IfId(0),
+            replay: ReplayConfig::default(),
+            limits: Limits::default(),
+            flags: SaFlags::empty(),
+            extra_flags: SaExtraFlags::empty(),
+            encap: None,
+            nat_keepalive: None,
+            mapping_age: None,
+            tfc_padding: 0,
+            direction: None,
+            pcpu: None,
+            care_of: None,
+            offload: None,
+        }
+    }
+}
+
 /// What a migration can change of a state: `XFRM_MSG_MIGRATE` its ends and encapsulation, `XFRM_MSG_MIGRATE_STATE` all of this.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SaMove {
