@@ -25,34 +25,36 @@ mod open;
 mod peel;
 mod quote;
 mod strip;
+mod used;
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use uxfrm_crypto::Authenticity;
-use uxfrm_packet::{Batch, Checksum, Coalescer, IpPacket, PacketBuf, Segments, esp};
+use uxfrm_packet::{Batch, Checksum, Coalescer, IpPacket, PacketBuf, Segments};
 
 use crate::esp::decapsulate::{Shell, Stripped};
 use crate::fragments::reassembly::{Outcome, Reassembly};
-use crate::sa::config::SaFlags;
 use crate::sa::replay::Candidate;
 use crate::spd::flow_cache::Known;
 use crate::worker::{Bench, Traffic};
 use crate::{
-    AnswerId, DeviceMark, Direction, DropReason, FlowKey, Mark, Mode, PolicyCache, Received, Sa,
-    SaId, SaProtocol, Settings, Spi, Stage, UdpEncap, Watch,
+    DeviceMark, Direction, DropReason, FlowKey, PolicyCache, Received, Sa, SaId, SaProtocol,
+    Settings, Spi, Stage, UdpEncap, Watch,
 };
 use check::MAX_DEPTH;
 use deliver::Passed;
 use marked::Opener;
 use peel::Peeled;
+use used::UsedStates;
 
 /// The inbound half of a worker: scratch and what it remembers between batches.
 #[derive(Debug)]
 pub(crate) struct Inbound {
     pub(crate) traffic: Traffic,
     pub(crate) policies: PolicyCache,
+    /// The states' generation, in which the policies' cache knows by which of them a flow may pass.
+    states: u64,
     /// The batch's buffers; those handed on are gone.
     buffers: Vec<Option<PacketBuf>>,
     /// A batch from a device, and what that says of its buffers.
@@ -60,7 +62,7 @@ pub(crate) struct Inbound {
     marks: Vec<Option<DeviceMark>>,
     items: Vec<Item>,
     /// States that this batch met; neighbours differ.
-    used: Vec<Used>,
+    used: UsedStates,
     /// ESP to be opened in this round, in order of buffers and places.
     sealed: Vec<Sealed>,
     verdicts: Vec<Authenticity>,
@@ -97,36 +99,6 @@ enum Fate {
     Plain(u32),
     /// Counted: dropped, or held as a fragment.
     Gone,
-}
-
-/// A state and what it is to be charged for this round.
-#[derive(Debug)]
-struct Used {
-    sa: Arc<Sa>,
-    packets: u32,
-    bytes: u64,
-    standing: Standing,
-    /// The policies under which packets that came through this state alone may pass, whatever their flow; not known yet without.
-    passes: Option<AnswerId>,
-    spi: Spi,
-    /// Bytes of SPI, sequence number and IV; and of ICV.
-    lead: u32,
-    icv: u32,
-    mode: Mode,
-    extended: bool,
-    flags: SaFlags,
-    output_mark: Mark,
-}
-
-/// What charging a state's packets together gave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
-    /// All pass.
-    Good,
-    /// Only some fit under a hard limit: each is charged on its own.
-    OneByOne,
-    /// None passes.
-    Expired,
 }
 
 /// What the policies are asked about the batch's plain packets, one place each, and what they say.
@@ -181,11 +153,12 @@ impl Inbound {
         Self {
             traffic: Traffic::default(),
             policies: PolicyCache::new(settings.cache.inbound, !settings.seed),
+            states: 0,
             buffers: Vec::with_capacity(uxfrm_packet::BATCH),
             from_device: Batch::default(),
             marks: Vec::new(),
             items: Vec::with_capacity(uxfrm_packet::BATCH),
-            used: Vec::new(),
+            used: UsedStates::new(),
             sealed: Vec::with_capacity(uxfrm_packet::BATCH),
             verdicts: Vec::with_capacity(uxfrm_packet::BATCH),
             numbers: Vec::with_capacity(uxfrm_packet::BATCH),
@@ -199,6 +172,10 @@ impl Inbound {
 
     pub(crate) fn run(&mut self, batch: &mut Batch, bench: &mut Bench<'_>, watch: &mut impl Watch) {
         self.policies.begin(&bench.snapshot.spd);
+        if self.states != bench.snapshot.states {
+            self.states = bench.snapshot.states;
+            self.policies.forget_bundles();
+        }
         let late = self.reassembly.expire(bench.now, bench.pool);
         bench.refuse(&mut self.traffic, late, DropReason::InFragment);
         for packet in batch.as_slice().iter().take(NOTES_AHEAD) {
@@ -464,29 +441,6 @@ impl Item {
     fn bytes_mut<'a>(&self, buffer: &'a mut PacketBuf) -> &'a mut [u8] {
         &mut buffer.bytes_mut()[self.start as usize..(self.start + self.len) as usize]
     }
-}
-
-/// The place of a state in `used`; the last one is often it.
-#[inline]
-fn used(used: &mut Vec<Used>, sa: &Arc<Sa>) -> u32 {
-    if !used.last().is_some_and(|last| Arc::ptr_eq(&last.sa, sa)) {
-        let (config, transform) = (sa.config(), sa.transform());
-        used.push(Used {
-            sa: Arc::clone(sa),
-            packets: 0,
-            bytes: 0,
-            standing: Standing::Good,
-            passes: None,
-            spi: sa.id().spi,
-            lead: narrow(esp::HEADER_LEN + transform.iv_len()),
-            icv: narrow(transform.icv_len()),
-            mode: config.mode,
-            extended: sa.extended(),
-            flags: config.flags,
-            output_mark: config.output_mark,
-        });
-    }
-    narrow(used.len() - 1)
 }
 
 /// Places in a buffer or in a batch, both far below 4 GiB.

@@ -5,8 +5,9 @@
 )]
 
 use uxfrm_engine::{
-    Action, CacheMode, CacheSettings, CacheStats, Defaults, Direction, Family, FlowKey, Host, IfId,
-    Mark, Mode, Policy, PolicyKey, PolicyKind, PolicyName, PortMask, Prefix, Priority, Selector,
+    Action, CacheMode, CacheSettings, CacheStats, Defaults, Direction, DropReason, Family, FlowKey,
+    Host, IfId, Mark, Mode, Policy, PolicyKey, PolicyKind, PolicyName, PortMask, Prefix, Priority,
+    Reqid, SaConfig, Selector,
 };
 use uxfrm_packet::{IpPacket, PacketBuf, Protocol};
 use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Rng, Way, Wrapping, packets, taken_apart};
@@ -42,6 +43,45 @@ fn key(policy: &Policy) -> PolicyKey {
 
 fn outward(gateway: &Gateway) -> CacheStats {
     gateway.worker.caches()[0]
+}
+
+/// The right gateway's state and policies change under a flow that its cache knows as one that may pass.
+#[test]
+fn a_flow_passes_only_while_its_state_and_policies_are_what_they_were() {
+    let wrapping = with_cache(CacheMode::On, 64);
+    let state = |reqid, protocol| SaConfig {
+        reqid: Reqid(reqid),
+        selector: Some(Selector { protocol, ..Selector::any(Family::V4) }),
+        ..wrapping.sa(Way::Right, FIRST_SPI)
+    };
+    let id = state(1, 0).id;
+    let mut pair = Pair::without_states(&wrapping);
+    pair.left.add_sa(state(1, 0));
+    pair.right.add_sa(state(1, 17));
+    let mut policy = wrapping.policy(Direction::In, Way::Right);
+    let passes =
+        |pair: &mut Pair| (0..4).fold(0, |sum, _| sum + pair.left_to_right(vec![datagram()]).len());
+    assert_eq!(passes(&mut pair), 4);
+
+    let exchange = |pair: &mut Pair, state| {
+        let right = &mut pair.right;
+        right.database.apply(right.now, |to| to.delete_sa(id, Mark::default())).unwrap();
+        right.add_sa(state);
+    };
+    exchange(&mut pair, state(1, 6));
+    assert_eq!(passes(&mut pair), 0);
+    assert_eq!(pair.right.drops(DropReason::InSelectorMismatch), 4);
+    exchange(&mut pair, state(1, 17));
+    assert_eq!(passes(&mut pair), 4);
+    exchange(&mut pair, state(9, 17));
+    assert_eq!(passes(&mut pair), 0);
+    assert_eq!(pair.right.drops(DropReason::InTemplateMismatch), 4);
+
+    policy.templates[0].reqid = Reqid(9);
+    let Pair { right, .. } = &mut pair;
+    right.database.apply(right.now, |to| to.update_policy(policy)).unwrap();
+    assert_eq!(passes(&mut pair), 4);
+    pair.assert_accounts();
 }
 
 #[test]

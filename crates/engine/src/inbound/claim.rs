@@ -9,7 +9,7 @@ use crate::worker::Bench;
 use crate::{DropReason, Sa, SaProtocol, Spi, UdpEncap};
 
 use super::peel::{self, Envelope};
-use super::{Fate, Inbound, Latest, Opener, Sealed, narrow, used};
+use super::{Fate, Inbound, Latest, Opener, Sealed, narrow};
 
 impl Inbound {
     /// 3 State, 4 Replay check. Neighbours often are of one state, the `latest`.
@@ -89,7 +89,7 @@ impl Inbound {
             name,
             sa,
             encap: config.encap.as_ref(),
-            used: used(&mut self.used, sa),
+            used: self.used.place(sa),
             is_ours: config.offload.is_none() && self.marks.is_empty(),
         }))
     }

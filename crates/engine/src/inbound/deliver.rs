@@ -62,9 +62,11 @@ impl Inbound {
         bench: &Bench<'_>,
     ) -> Result<(), DropReason> {
         let item = &self.items[place];
-        let answer = questions.known[question].answer;
+        let known = questions.known[question];
+        let answer = known.answer;
         if let [only] = *item.path.as_slice()
-            && self.used[only as usize].passes == Some(answer)
+            && let used = &self.used[only as usize]
+            && (used.passes == Some(answer) || known.passes_by(used.turn))
         {
             let bytes = u64::from(item.len);
             if self.passed.answer != Some(answer) {
@@ -86,7 +88,8 @@ impl Inbound {
         self.passed = Passed { answer: next, ..Passed::default() };
     }
 
-    /// Whatever a packet came through. What does not hang on the flow is remembered for those that come by the same state.
+    /// Whatever a packet came through. What does not hang on the packet is remembered for those of the same flow, what does not hang on the flow for
+    /// those that come by the same state.
     #[inline(never)]
     fn check_path(
         &mut self,
@@ -112,11 +115,16 @@ impl Inbound {
         let arrival = Arrival { direction, flow, reported, path, bytes, answer };
         check(bench.snapshot, &mut self.policies, &arrival, bench.now)?;
         drop(arrival);
-        if let [only] = *item.path.as_slice()
-            && any_flow
-            && answer.ruling() != Ruling::Default
-        {
-            self.used[only as usize].passes = Some(answer);
+        let [only] = *item.path.as_slice() else { return Ok(()) };
+        if answer.ruling() == Ruling::Default {
+            return Ok(());
+        }
+        let used = &mut self.used[only as usize];
+        if any_flow {
+            used.passes = Some(answer);
+        }
+        if reported.is_none() {
+            self.policies.teach_passing(direction, &flow, answer, &used.sa);
         }
         Ok(())
     }

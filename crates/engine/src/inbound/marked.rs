@@ -5,7 +5,7 @@
 
 use uxfrm_crypto::Authenticity;
 
-use super::{Inbound, used};
+use super::Inbound;
 use crate::worker::Bench;
 use crate::{DeviceMark, Direction, DropReason, OffloadKind, Sa};
 
@@ -63,7 +63,7 @@ impl Inbound {
             return Err(reason);
         }
         sa.receives()?;
-        let state = used(&mut self.used, sa);
+        let state = self.used.place(sa);
         let item = &mut self.items[place];
         item.mark = sa.config().output_mark.applied_to(item.mark);
         item.path.push(state);

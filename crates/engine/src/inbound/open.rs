@@ -4,7 +4,8 @@ use arrayvec::ArrayVec;
 use uxfrm_crypto::{Authenticity, OpenJob, SeqHigh};
 
 use super::strip::is_ip;
-use super::{Fate, Inbound, Sealed, Standing};
+use super::used::Standing;
+use super::{Fate, Inbound, Sealed};
 use crate::worker::Bench;
 use crate::{Charge, DropReason, Event, Mode};
 

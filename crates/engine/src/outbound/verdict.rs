@@ -77,7 +77,7 @@ impl Outbound {
         if self.cache.bundle(place).layers.is_empty() {
             return Verdict::Pass;
         }
-        self.policies.teach(Direction::Out, flow, answer, place);
+        self.policies.teach(flow, answer, place);
         Verdict::Bundle(place)
     }
 }

@@ -4,6 +4,7 @@
 //! interface, interface id; and, for a check of what came in, the SPI it came by. "No policy" is an answer like any other. Policies
 //! and states have generations of their own: when policies change, all answers become stale at once and are looked up again as their
 //! flows come; when states change, the answers stay and only bundles are asked for again. Larval states make no bundle, so none is known here.
+//! Of flows that came in it is known by which state they may pass, in the bundle's place.
 //!
 //! It must never lose: a flow is let in with its second packet; where flows push each other out the cache takes more room; and when too few packets
 //! find their flows it steps aside, and looks out for flows that come again. One worker's own: no lock, no allocation once it is warm.
@@ -23,7 +24,7 @@ pub use answers::{AnswerId, Ruling};
 pub use counts::CacheCounts;
 
 use super::classifier::TOGETHER;
-use crate::{Direction, FlowKey, Moment, PolicyEntry, PolicyKind, Spd, Spi};
+use crate::{Direction, FlowKey, Moment, PolicyEntry, PolicyKind, Sa, Spd, Spi};
 use answers::{Answers, is_sub};
 use key::Contexts;
 use sets::{Epochs, Value};
@@ -97,6 +98,10 @@ pub(crate) struct Known {
     bundle: u32,
 }
 
+/// A state's [turn](crate::Sa::turn) as an entry holds it. Those of states put in late do not fit, and are [`Turn::UNKNOWN`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Turn(u32);
+
 /// What was found out by flow, for one worker and direction.
 #[derive(Debug)]
 pub struct PolicyCache {
@@ -163,6 +168,28 @@ impl Known {
     #[inline]
     pub(crate) fn bundle(self) -> Option<u32> {
         (self.bundle != sets::NO_BUNDLE).then_some(self.bundle)
+    }
+
+    /// Whether packets of the flow that came by the state of this turn alone may pass, as was found out under these states.
+    #[inline]
+    pub(crate) fn passes_by(self, turn: Turn) -> bool {
+        self.bundle == turn.0 && turn != Turn::UNKNOWN
+    }
+}
+
+impl Turn {
+    const UNKNOWN: Self = Self(sets::NO_BUNDLE);
+
+    #[inline]
+    pub(crate) fn of(sa: &Sa) -> Self {
+        let fits = u32::try_from(sa.turn()).ok().filter(|turn| *turn < sets::NO_BUNDLE);
+        fits.map_or(Self::UNKNOWN, Self)
+    }
+
+    /// A place among `slots`, a power of two.
+    #[inline]
+    pub(crate) const fn slot(self, slots: usize) -> usize {
+        self.0 as usize & (slots - 1)
     }
 }
 
@@ -261,19 +288,28 @@ impl PolicyCache {
     }
 
     /// Notes by which bundle a flow leaves under an answer.
-    pub(crate) fn teach(
+    pub(crate) fn teach(&mut self, flow: &FlowKey, answer: AnswerId, bundle: u32) {
+        self.note(Direction::Out, flow, Spi(0), Value { answer: answer.0, bundle });
+    }
+
+    /// Notes that packets of a flow may pass under an answer if they came by this state alone.
+    pub(crate) fn teach_passing(
         &mut self,
         direction: Direction,
         flow: &FlowKey,
         answer: AnswerId,
-        bundle: u32,
+        sa: &Sa,
     ) {
-        let value = Value { answer: answer.0, bundle };
+        let Turn(turn) = Turn::of(sa);
+        self.note(direction, flow, sa.id().spi, Value { answer: answer.0, bundle: turn });
+    }
+
+    fn note(&mut self, direction: Direction, flow: &FlowKey, spi: Spi, value: Value) {
         let context = self.contexts.number(flow);
         if is_v4(flow) {
-            self.v4.teach(key::v4(flow, direction, context, Spi(0)), value, self.now);
+            self.v4.teach(key::v4(flow, direction, context, spi), value, self.now);
         } else {
-            self.v6.teach(key::v6(flow, direction, context, Spi(0)), value, self.now);
+            self.v6.teach(key::v6(flow, direction, context, spi), value, self.now);
         }
     }
 
