@@ -131,6 +131,15 @@ impl SaKey {
         }
     }
 
+    /// Asks for what short packets need of it: soon to be used.
+    pub fn prefetch(&self) {
+        match &self.ready {
+            Ready::Direct(key) => key.prefetch(),
+            Ready::Burst { burst, .. } => burst.prefetch(),
+            Ready::Portable(_) => {}
+        }
+    }
+
     pub(crate) fn burst(&self) -> Option<&BurstKey> {
         match &self.ready {
             Ready::Burst { burst, .. } => Some(burst),

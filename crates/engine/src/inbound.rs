@@ -28,6 +28,7 @@ mod strip;
 mod used;
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 
 use arrayvec::ArrayVec;
 use uxfrm_crypto::Authenticity;
@@ -45,7 +46,7 @@ use crate::{
 use check::MAX_DEPTH;
 use deliver::Passed;
 use marked::Opener;
-use peel::Peeled;
+use peel::{Envelope, Peeled};
 use used::UsedStates;
 
 /// The inbound half of a worker: scratch and what it remembers between batches.
@@ -144,6 +145,10 @@ struct Latest<'a> {
     is_ours: bool,
 }
 
+/// With more states than these, what packets need of them is out of the second-level cache before it is needed again.
+const FEW: usize = 128;
+/// Packets whose states are fetched together: as many as that cache holds what is needed of.
+const TOGETHER: usize = 32;
 /// How many items ahead a packet's note, and how many its first bytes, are fetched.
 const NOTES_AHEAD: usize = 8;
 const BYTES_AHEAD: usize = 4;
@@ -256,19 +261,23 @@ impl Inbound {
 
     /// 2 Peel, 3 State, 4 Replay check.
     fn peel_all(&mut self, bench: &mut Bench<'_>) {
-        if bench.snapshot.sad.is_far() {
-            self.fetch_states(bench);
-        }
         let mut latest = None;
-        for place in 0..self.items.len() {
-            if self.items[place].fate != Fate::New {
-                continue;
+        let are_many = bench.snapshot.sad.len() > FEW;
+        for first in (0..self.items.len()).step_by(TOGETHER) {
+            let group = first..self.items.len().min(first + TOGETHER);
+            if are_many {
+                self.fetch_states(group.clone(), bench);
             }
-            self.fetch_ahead(place);
-            let fate = self.look_at(place, &mut latest, bench);
-            match fate {
-                Ok(fate) => self.items[place].fate = fate,
-                Err(reason) => self.drop(place, reason, bench),
+            for place in group {
+                if self.items[place].fate != Fate::New {
+                    continue;
+                }
+                self.fetch_ahead(place);
+                let fate = self.look_at(place, &mut latest, bench);
+                match fate {
+                    Ok(fate) => self.items[place].fate = fate,
+                    Err(reason) => self.drop(place, reason, bench),
+                }
             }
         }
         // Only packets with a new buffer are out of order.
@@ -278,19 +287,43 @@ impl Inbound {
         }
     }
 
-    /// Asks for the states of all packets before the first is waited for.
-    fn fetch_states(&self, bench: &Bench<'_>) {
-        let mut ids: ArrayVec<SaId, { uxfrm_packet::BATCH }> = ArrayVec::new();
-        for place in (0..self.items.len()).filter(|place| self.items[*place].fate == Fate::New) {
-            let Ok(Peeled::Esp(envelope)) = self.peel(place, bench) else { continue };
+    /// Asks for the states of a group's packets before the first is waited for: where they are, what they say, what changes with each packet, and
+    /// keys and windows.
+    fn fetch_states(&self, group: Range<usize>, bench: &Bench<'_>) {
+        let sad = &bench.snapshot.sad;
+        let mut ids: ArrayVec<SaId, TOGETHER> = ArrayVec::new();
+        let mut rest: ArrayVec<(u32, u32), TOGETHER> = ArrayVec::new();
+        for place in group.filter(|place| self.items[*place].fate == Fate::New) {
+            self.fetch_ahead(place);
+            let Some(envelope) = self.usual(place, bench) else { continue };
             let (spi, destination) = (Spi(envelope.spi), envelope.destination);
-            // Packets of one state often follow each other.
             let id = SaId { destination, spi, protocol: SaProtocol::Esp };
-            if ids.last() != Some(&id) && ids.try_push(id).is_err() {
-                break;
+            // Packets of one state often follow each other.
+            if ids.last() != Some(&id) {
+                ids.push(id);
+                rest.push((self.items[place].mark, envelope.sequence));
             }
         }
-        bench.snapshot.sad.fetch_inbound(&ids);
+        sad.fetch_inbound(&ids);
+        let find = |(id, (mark, number)): (&SaId, &(u32, u32))| {
+            let sa = sad.inbound(id.destination, id.spi, id.protocol, *mark)?;
+            sa.fetch_live();
+            Some((&**sa, *number))
+        };
+        let found: ArrayVec<(&Sa, u32), TOGETHER> =
+            ids.iter().zip(&rest).filter_map(find).collect();
+        found.iter().for_each(|(sa, number)| sa.fetch_to_open(*number));
+    }
+
+    /// A packet that is ESP at first glance.
+    #[inline]
+    fn usual(&self, place: usize, bench: &Bench<'_>) -> Option<Envelope> {
+        let item = &self.items[place];
+        let buffer = self.buffers[item.buffer as usize].as_ref()?;
+        match &buffer.udp {
+            Some(path) if item.path.is_empty() => peel::socket(item.bytes(buffer), path).ok(),
+            Some(_) | None => peel::usual(item.bytes(buffer), bench.settings),
+        }
     }
 
     #[inline(always)]

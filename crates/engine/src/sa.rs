@@ -23,7 +23,7 @@ use std::{
 
 use once_cell::race::OnceBox;
 use uxfrm_crypto::{SaKey, Transform};
-use uxfrm_packet::prefetch;
+use uxfrm_packet::{prefetch, prefetch_whole};
 
 use crate::{
     Attachment, Budget, DeviceCounts, DeviceId, Direction, DropReason, Family, Limits, Moment,
@@ -413,6 +413,23 @@ impl Sa {
     pub(crate) fn fetch(&self) {
         prefetch(&self.name);
         prefetch(&self.attachment);
+    }
+
+    /// Asks for what packets change; what look-ups read should be at hand already.
+    #[inline]
+    pub(crate) fn fetch_live(&self) {
+        if let Some(active) = self.active.get() {
+            prefetch_whole(active);
+        }
+    }
+
+    /// Asks for what opening a packet of this number takes; what packets change should be at hand already.
+    #[inline]
+    pub(crate) fn fetch_to_open(&self, low: u32) {
+        if let Some(live) = self.live_if_used() {
+            live.replay.prefetch(low);
+            live.key.get().inspect(|key| key.prefetch());
+        }
     }
 
     /// Moves on to `next`: [`Usage::advance`].

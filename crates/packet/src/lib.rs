@@ -86,6 +86,6 @@ pub use flow::FlowPorts;
 pub use intersect::first_common;
 pub use ip::{Fragment, IpPacket, Version};
 pub use pool::{Pool, PoolStats, SizeClass};
-pub use prefetch::prefetch;
+pub use prefetch::{prefetch, prefetch_whole};
 pub use protocol::Protocol;
 pub use segment::SegmentPlan;

@@ -3,13 +3,30 @@
 /// Asks the processor to bring what `target` begins with into its first-level cache. A hint: nothing is read, nothing waits.
 #[inline]
 pub fn prefetch<T>(target: &T) {
+    fetch(core::ptr::from_ref(target).cast());
+}
+
+/// As [`prefetch`], of every cache line of `target`.
+#[inline]
+pub fn prefetch_whole<T>(target: &T) {
+    let first = core::ptr::from_ref(target).cast::<u8>();
+    for at in (0..size_of::<T>()).step_by(CACHE_LINE) {
+        fetch(first.wrapping_add(at));
+    }
+}
+
+/// Bytes that come at once.
+const CACHE_LINE: usize = 64;
+
+#[inline]
+fn fetch(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    #[expect(unsafe_code, reason = "the intrinsic is unsafe for arbitrary pointers only")]
-    // SAFETY: PREFETCHT0 never faults, and every x86-64 processor has it; `target` is a valid address besides.
+    #[expect(unsafe_code, reason = "the intrinsic takes a pointer")]
+    // SAFETY: PREFETCHT0 never faults, whatever the address, and every x86-64 processor has it.
     unsafe {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(core::ptr::from_ref(target).cast());
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = target;
+    let _ = address;
 }

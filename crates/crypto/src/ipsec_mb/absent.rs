@@ -27,6 +27,10 @@ pub(crate) struct Worker(Infallible);
 pub(crate) struct Lane;
 
 impl DirectKey {
+    pub(crate) fn prefetch(&self) {
+        match self.0 {}
+    }
+
     pub(crate) fn new(_: &Transform, _: &KeyMaterial) -> Option<Self> {
         None
     }
@@ -72,6 +76,10 @@ impl Calls {
 }
 
 impl BurstKey {
+    pub(crate) fn prefetch(&self) {
+        match self.0 {}
+    }
+
     pub(crate) fn new(_: &Transform, _: &KeyMaterial, _: &KeyMaterial) -> Option<Self> {
         None
     }

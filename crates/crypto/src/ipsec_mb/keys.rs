@@ -1,5 +1,7 @@
 //! Keys as ipsec-mb wants them, each in a wiped, aligned box.
 
+use uxfrm_packet::{prefetch, prefetch_whole};
+
 use super::ffi;
 use crate::material::KeyMaterial;
 use crate::portable::{array, shortened_hmac_key};
@@ -95,6 +97,14 @@ impl DirectKey {
         Some(Self { secret, bits: size.bits(), authenticates_only })
     }
 
+    /// The round keys of the shortest keys, the hash key's first seven powers and the salt; the powers in between follow in order where a packet is
+    /// longer than a hundred bytes.
+    pub(crate) fn prefetch(&self) {
+        let lines = self.secret.data.as_chunks::<64>().0;
+        lines[..3].iter().chain(lines.last()).for_each(prefetch);
+        prefetch(&self.secret.salt);
+    }
+
     /// GMAC, which is not for [`Calls`](super::Calls).
     #[inline]
     pub(crate) fn authenticates_only(&self) -> bool {
@@ -103,6 +113,11 @@ impl DirectKey {
 }
 
 impl BurstKey {
+    pub(crate) fn prefetch(&self) {
+        prefetch_whole(&*self.cipher);
+        prefetch_whole(&*self.mac);
+    }
+
     /// `None` when the library has not this transform (AES-CCM and CMAC with 192 bits, HMAC-MD5, XCBC beyond 96 bits of
     /// ICV), or is not there.
     pub(crate) fn new(

@@ -20,6 +20,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use uxfrm_packet::prefetch;
+
 use crate::DropReason;
 
 /// The numbers already received on one SA.
@@ -87,6 +89,14 @@ impl ReplayWindow {
         let word = self.ring[spot.slot].load(Ordering::Acquire);
         self.refuse_old(number)?;
         spot.mark(word).map(|_| Candidate(number))
+    }
+
+    /// Asks for what [`ReplayWindow::check`] and [`ReplayWindow::accept`] read of a number. The slot hangs on its lower half only.
+    #[inline]
+    pub(crate) fn prefetch(&self, low: u32) {
+        if self.window != 0 {
+            prefetch(&self.ring[Spot::of(low.into(), self.ring.len()).slot]);
+        }
     }
 
     /// Takes the number of an authenticated packet, at most once whatever other threads do, and advances the window.
