@@ -5,14 +5,18 @@
 //! woken by it, and an end that dies leaves no more behind than a closed socket tells.
 //!
 //! ```text
-//!             open            ask                take              answer            collect
-//!   closed ─────────► open ─────────► asked ─────────► taken ─────────► answered ─────────► open …
-//!             gateway         client             gateway           gateway            client
+//!             open            ask              answer              collect
+//!   closed ─────────► open ─────────► asked ──────────► answered ─────────► open …
+//!             gateway         client          gateway              client
 //! ```
 //!
 //! From everywhere the gateway may go to `closed`, and from `open` the client, to have it look at the socket. Each step is a
-//! compare-and-swap, so exactly one end has a request or an answer. Either end may be hostile: every length is checked, words are read
-//! once, and what is read are copies. Requests with keys do not belong here.
+//! compare-and-swap, so exactly one end has a request or an answer: while it is not asked, the request's words are the client's, and one
+//! thread's of it; while it is, the answer's are the gateway's, which remembers itself what it has read ([`Desk`]). Either end
+//! may be hostile: every length is checked, words are read once, and what is read are copies. Requests with keys do not belong here.
+//!
+//! What costs time is each line that goes from one processor to the other. So there are no steps that nobody waits for, and a short answer,
+//! which most are, lies in one line with the word that says that it is there.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,22 +27,19 @@ pub const WORDS: usize = 512;
 pub type Page = [AtomicU64; WORDS];
 
 /// Bytes of the longest request, and of the longest answer.
-pub const ROOM: usize = 8 * (ANSWER - REQUEST - 1);
+pub const ROOM: usize = 8 * (REQUEST - ANSWER - 1);
 
-/// Where the turn stands. Request and answer have cache lines of their own.
+/// Where the turn stands.
 const TURN: usize = 0;
-/// A length in bytes, and what is so long.
-const REQUEST: usize = 8;
-const ANSWER: usize = 256;
-const _: () = assert!(ANSWER + ROOM.div_ceil(8) < WORDS);
+/// A length in bytes, and what is so long. An answer of up to 48 bytes, such as an acknowledgement, is in the turn's cache line.
+const ANSWER: usize = 1;
+const REQUEST: usize = 256;
+const _: () = assert!(REQUEST + ROOM.div_ceil(8) < WORDS && ANSWER + ROOM.div_ceil(8) < REQUEST);
 
 const CLOSED: u64 = 0;
 const OPEN: u64 = 1;
-/// The client is writing its request.
-const WRITING: u64 = 2;
-const ASKED: u64 = 3;
-const TAKEN: u64 = 4;
-const ANSWERED: u64 = 5;
+const ASKED: u64 = 2;
+const ANSWERED: u64 = 3;
 
 /// What a client finds while it waits for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,11 +74,16 @@ pub enum Left {
     Nothing,
 }
 
-/// One end's view of the page.
+/// The client's view of the page.
 #[derive(Clone, Copy, Debug)]
 pub struct Mailbox<'a>(&'a Page);
 
-/// The client's end.
+/// The gateway's end of a page: whether it owes an answer to what it has read there.
+#[derive(Debug, Default)]
+pub struct Desk {
+    owes: bool,
+}
+
 impl<'a> Mailbox<'a> {
     /// The view of a page.
     #[must_use]
@@ -91,26 +97,27 @@ impl<'a> Mailbox<'a> {
         self.0[TURN].load(Ordering::Acquire) == OPEN
     }
 
-    /// Asks. False when the gateway does not wait for it here, or it is too long: it has to be sent on the socket.
+    /// Asks; nobody else of this client does at the same time. False when the gateway does not wait for it here, or it is too long: it has to
+    /// be sent on the socket.
     #[must_use]
     pub fn ask(self, request: &[u8]) -> bool {
-        request.len() <= ROOM && self.turn(OPEN, WRITING) && {
-            self.write(REQUEST, request);
-            self.turn(WRITING, ASKED)
+        request.len() <= ROOM && self.is_open() && {
+            write(self.0, REQUEST, request);
+            turn(self.0, OPEN, ASKED)
         }
     }
 
     /// Sends the gateway to the socket, where something is about to be.
     pub fn step_aside(self) {
-        self.turn(OPEN, CLOSED);
+        turn(self.0, OPEN, CLOSED);
     }
 
     /// Takes the answer, if it is there.
     #[must_use]
     pub fn collect(self) -> Found {
         match self.0[TURN].load(Ordering::Acquire) {
-            ANSWERED if self.turn(ANSWERED, OPEN) => Found::Answer,
-            ASKED | TAKEN => Found::Nothing,
+            ANSWERED if turn(self.0, ANSWERED, OPEN) => Found::Answer,
+            ASKED => Found::Nothing,
             _ => Found::Closed,
         }
     }
@@ -118,71 +125,92 @@ impl<'a> Mailbox<'a> {
     /// Copies the answer that was collected last; as much as there is room for. Its length.
     #[must_use]
     pub fn read_answer(self, to: &mut [u8]) -> usize {
-        self.read(ANSWER, to)
+        read(self.0, ANSWER, to)
     }
 }
 
-/// The gateway's end.
-impl Mailbox<'_> {
+impl Desk {
     /// Waits for a request from here on.
-    pub fn open(self) {
-        self.turn(CLOSED, OPEN);
+    pub fn open(&self, page: &Page) {
+        turn(page, CLOSED, OPEN);
     }
 
-    /// Takes the request, if one is there; `to` has [`ROOM`] for it.
+    /// Takes the request, if one is there that was not taken; `to` has [`ROOM`] for it.
     #[must_use]
-    pub fn take(self, to: &mut [u8]) -> Heard {
-        match self.0[TURN].load(Ordering::Acquire) {
-            ASKED if self.turn(ASKED, TAKEN) => Heard::Request(self.read(REQUEST, to)),
+    pub fn take(&mut self, page: &Page, to: &mut [u8]) -> Heard {
+        match page[TURN].load(Ordering::Acquire) {
+            ASKED if !std::mem::replace(&mut self.owes, true) => {
+                Heard::Request(read(page, REQUEST, to))
+            }
             CLOSED => Heard::Closed,
             _ => Heard::Nothing,
         }
     }
 
-    /// Answers the request that was taken last. False when the answer is too long, or the client has gone on without it.
+    /// Answers the request that was taken last. False when the answer has to be sent on the socket: it is too long, or nothing was asked here.
     #[must_use]
-    pub fn answer(self, answer: &[u8]) -> bool {
-        answer.len() <= ROOM && self.0[TURN].load(Ordering::Relaxed) == TAKEN && {
-            self.write(ANSWER, answer);
-            self.turn(TAKEN, ANSWERED)
+    pub fn answer(&mut self, page: &Page, answer: &[u8]) -> bool {
+        if answer.len() > ROOM {
+            self.decline(page);
+            return false;
+        }
+        std::mem::take(&mut self.owes) && {
+            write(page, ANSWER, answer);
+            // What is asked stays asked until here: no need to look.
+            page[TURN].store(ANSWERED, Ordering::Release);
+            true
+        }
+    }
+
+    /// Has the client look for the answer to what was taken on the socket.
+    pub fn decline(&mut self, page: &Page) {
+        if std::mem::take(&mut self.owes) {
+            turn(page, ASKED, CLOSED);
         }
     }
 
     /// Waits no longer; `to` has [`ROOM`] for what is left.
     #[must_use]
-    pub fn close(self, to: &mut [u8]) -> Left {
-        match self.0[TURN].swap(CLOSED, Ordering::AcqRel) {
-            ASKED => Left::Request(self.read(REQUEST, to)),
-            ANSWERED => Left::Answer(self.read(ANSWER, to)),
+    pub fn close(&mut self, page: &Page, to: &mut [u8]) -> Left {
+        let owes = std::mem::take(&mut self.owes);
+        match page[TURN].swap(CLOSED, Ordering::AcqRel) {
+            ASKED if !owes => Left::Request(read(page, REQUEST, to)),
+            ANSWERED => Left::Answer(read(page, ANSWER, to)),
             _ => Left::Nothing,
         }
     }
 }
 
-impl Mailbox<'_> {
-    fn turn(self, from: u64, to: u64) -> bool {
-        self.0[TURN].compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    }
+fn turn(page: &Page, from: u64, to: u64) -> bool {
+    page[TURN].compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+}
 
-    /// `bytes` are at most [`ROOM`].
-    fn write(self, at: usize, bytes: &[u8]) {
-        self.0[at].store(bytes.len() as u64, Ordering::Relaxed);
-        for (word, chunk) in self.0[at + 1..].iter().zip(bytes.chunks(8)) {
-            let mut padded = [0; 8];
-            padded[..chunk.len()].copy_from_slice(chunk);
-            word.store(u64::from_ne_bytes(padded), Ordering::Relaxed);
-        }
+/// `bytes` are at most [`ROOM`].
+fn write(page: &Page, at: usize, bytes: &[u8]) {
+    page[at].store(bytes.len() as u64, Ordering::Relaxed);
+    let (whole, rest) = bytes.as_chunks::<8>();
+    for (word, bytes) in page[at + 1..].iter().zip(whole) {
+        word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
     }
+    if !rest.is_empty() {
+        let mut padded = [0; 8];
+        padded[..rest.len()].copy_from_slice(rest);
+        page[at + 1 + whole.len()].store(u64::from_ne_bytes(padded), Ordering::Relaxed);
+    }
+}
 
-    fn read(self, at: usize, to: &mut [u8]) -> usize {
-        let length = usize::try_from(self.0[at].load(Ordering::Relaxed)).unwrap_or(ROOM).min(ROOM);
-        let room = length.min(to.len());
-        for (chunk, word) in to[..room].chunks_mut(8).zip(&self.0[at + 1..]) {
-            let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
-            chunk.copy_from_slice(&bytes[..chunk.len()]);
-        }
-        length
+fn read(page: &Page, at: usize, to: &mut [u8]) -> usize {
+    let length = usize::try_from(page[at].load(Ordering::Relaxed)).unwrap_or(ROOM).min(ROOM);
+    let room = length.min(to.len());
+    let (whole, rest) = to[..room].as_chunks_mut::<8>();
+    for (bytes, word) in whole.iter_mut().zip(&page[at + 1..]) {
+        *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
     }
+    if !rest.is_empty() {
+        let last = page[at + 1 + whole.len()].load(Ordering::Relaxed).to_ne_bytes();
+        rest.copy_from_slice(&last[..rest.len()]);
+    }
+    length
 }
 
 #[cfg(test)]
@@ -198,26 +226,25 @@ mod tests {
     #[test]
     fn a_request_gets_its_answer() {
         let page = page();
-        let mailbox = Mailbox::new(&page);
+        let (mailbox, mut desk) = (Mailbox::new(&page), Desk::default());
         let mut buffer = [0; ROOM];
         assert!(!mailbox.is_open() && !mailbox.ask(b"too early"));
-        assert_eq!(mailbox.take(&mut buffer), Heard::Closed);
-        mailbox.open();
+        assert_eq!(desk.take(&page, &mut buffer), Heard::Closed);
+        desk.open(&page);
         assert!(mailbox.is_open());
-        assert_eq!(mailbox.take(&mut buffer), Heard::Nothing);
+        assert_eq!(desk.take(&page, &mut buffer), Heard::Nothing);
         assert!(!mailbox.ask(&[0; ROOM + 1]) && mailbox.is_open(), "too long");
-        assert!(!mailbox.answer(b"nobody asked"));
+        assert!(!desk.answer(&page, b"nobody asked"));
         assert!(mailbox.ask(b"a question?"));
         assert!(!mailbox.ask(b"another one"));
         assert_eq!(mailbox.collect(), Found::Nothing);
-        assert_eq!(mailbox.take(&mut buffer), Heard::Request(11));
+        assert_eq!(desk.take(&page, &mut buffer), Heard::Request(11));
         assert_eq!(&buffer[..11], b"a question?");
         assert_eq!(
-            (mailbox.take(&mut buffer), mailbox.collect()),
+            (desk.take(&page, &mut buffer), mailbox.collect()),
             (Heard::Nothing, Found::Nothing)
         );
-        assert!(!mailbox.answer(&[0; ROOM + 1]) && mailbox.answer(b"yes"));
-        assert!(!mailbox.answer(b"no"));
+        assert!(desk.answer(&page, b"yes") && !desk.answer(&page, b"no"));
         assert_eq!(mailbox.collect(), Found::Answer);
         let mut short = [0; 2];
         assert_eq!((mailbox.read_answer(&mut short), &short), (3, b"ye"), "a look first");
@@ -226,30 +253,75 @@ mod tests {
     }
 
     #[test]
+    fn what_fills_the_room_arrives_whole() {
+        let page = page();
+        let (mailbox, mut desk) = (Mailbox::new(&page), Desk::default());
+        let (mut request, mut answer) = ([0; ROOM], [0; ROOM]);
+        for (byte, count) in request.iter_mut().zip(0_usize..) {
+            *byte = count.to_le_bytes()[0];
+        }
+        for length in [1, 8, 9, 36, ROOM - 1, ROOM] {
+            desk.open(&page);
+            assert!(mailbox.ask(&request[..length]));
+            let mut taken = [0; ROOM];
+            assert_eq!(desk.take(&page, &mut taken), Heard::Request(length));
+            assert!(desk.answer(&page, &request[..length]) && mailbox.collect() == Found::Answer);
+            assert_eq!(mailbox.read_answer(&mut answer), length);
+            assert!(taken[..length] == request[..length] && answer[..length] == request[..length]);
+        }
+    }
+
+    #[test]
     fn what_is_left_when_it_closes_goes_to_the_socket() {
         let page = page();
-        let mailbox = Mailbox::new(&page);
+        let (mailbox, mut desk) = (Mailbox::new(&page), Desk::default());
         let mut buffer = [0; ROOM];
-        mailbox.open();
+        desk.open(&page);
         mailbox.step_aside();
-        assert_eq!(mailbox.take(&mut buffer), Heard::Closed);
-        mailbox.open();
-        assert_eq!(mailbox.close(&mut buffer), Left::Nothing);
-        mailbox.open();
+        assert_eq!(desk.take(&page, &mut buffer), Heard::Closed);
+        desk.open(&page);
+        assert_eq!(desk.close(&page, &mut buffer), Left::Nothing);
+        desk.open(&page);
         assert!(mailbox.ask(b"left"));
-        assert_eq!((mailbox.close(&mut buffer), &buffer[..4]), (Left::Request(4), &b"left"[..]));
+        let left = desk.close(&page, &mut buffer);
+        assert_eq!((left, &buffer[..4]), (Left::Request(4), &b"left"[..]));
         assert_eq!(mailbox.collect(), Found::Closed);
-        mailbox.open();
+        desk.open(&page);
         assert!(mailbox.ask(b"x"));
-        assert_eq!(mailbox.take(&mut buffer), Heard::Request(1));
-        assert!(mailbox.answer(b"late"));
-        assert_eq!((mailbox.close(&mut buffer), &buffer[..4]), (Left::Answer(4), &b"late"[..]));
+        assert_eq!(desk.take(&page, &mut buffer), Heard::Request(1));
+        assert!(desk.answer(&page, b"late"));
+        let left = desk.close(&page, &mut buffer);
+        assert_eq!((left, &buffer[..4]), (Left::Answer(4), &b"late"[..]));
         assert_eq!(mailbox.collect(), Found::Closed);
-        mailbox.open();
+        desk.open(&page);
         assert!(mailbox.ask(b"x"));
-        assert_eq!(mailbox.take(&mut buffer), Heard::Request(1));
-        assert_eq!(mailbox.close(&mut buffer), Left::Nothing);
-        assert!(!mailbox.answer(b"on the socket"));
+        assert_eq!(desk.take(&page, &mut buffer), Heard::Request(1));
+        assert_eq!(desk.close(&page, &mut buffer), Left::Nothing, "it was taken");
+        assert!(!desk.answer(&page, b"on the socket"));
+        assert_eq!(mailbox.collect(), Found::Closed);
+    }
+
+    #[test]
+    fn what_was_taken_is_not_taken_again() {
+        let page = page();
+        let (mailbox, mut desk) = (Mailbox::new(&page), Desk::default());
+        let mut buffer = [0; ROOM];
+        for long in [false, true] {
+            desk.open(&page);
+            assert!(mailbox.ask(b"once"));
+            assert_eq!(desk.take(&page, &mut buffer), Heard::Request(4));
+            desk.open(&page);
+            assert_eq!(desk.take(&page, &mut buffer), Heard::Nothing);
+            if long {
+                assert!(!desk.answer(&page, &[0; ROOM + 1]));
+            } else {
+                desk.decline(&page);
+            }
+            assert_eq!(mailbox.collect(), Found::Closed, "the answer comes on the socket");
+            desk.open(&page);
+            assert_eq!(desk.take(&page, &mut buffer), Heard::Nothing);
+            assert!(!desk.answer(&page, b"again"));
+        }
     }
 
     #[test]
@@ -257,19 +329,22 @@ mod tests {
         let page = page();
         let mailbox = Mailbox::new(&page);
         let mut buffer = [0; ROOM];
-        for turn in [CLOSED, OPEN, WRITING, ASKED, TAKEN, ANSWERED, 6, u64::MAX] {
+        for turn in [CLOSED, OPEN, ASKED, ANSWERED, 4, u64::MAX] {
             for length in [0, 1, ROOM as u64, ROOM as u64 + 1, u64::MAX] {
+                let mut desk = Desk::default();
                 for slot in [REQUEST, ANSWER] {
                     page[slot].store(length, Ordering::Relaxed);
                 }
                 page[TURN].store(turn, Ordering::Relaxed);
-                if let Heard::Request(taken) = mailbox.take(&mut buffer) {
+                if let Heard::Request(taken) = desk.take(&page, &mut buffer) {
                     assert!(taken <= ROOM);
                 }
-                page[TURN].store(turn, Ordering::Relaxed);
-                match mailbox.close(&mut buffer) {
-                    Left::Request(length) | Left::Answer(length) => assert!(length <= ROOM),
-                    Left::Nothing => {}
+                for mut desk in [desk, Desk::default()] {
+                    page[TURN].store(turn, Ordering::Relaxed);
+                    match desk.close(&page, &mut buffer) {
+                        Left::Request(length) | Left::Answer(length) => assert!(length <= ROOM),
+                        Left::Nothing => {}
+                    }
                 }
                 assert!(!mailbox.is_open());
             }
@@ -285,7 +360,8 @@ mod tests {
         let (to_gateway, socket) = std::sync::mpsc::channel::<u32>();
         let (to_client, answers) = std::sync::mpsc::channel::<u32>();
         thread::scope(|scope| {
-            scope.spawn(move || serve(mailbox, &socket, &to_client));
+            let page = &page;
+            scope.spawn(move || serve(page, &socket, &to_client));
             let mut by_page = 0;
             for number in 0..REQUESTS {
                 if !mailbox.ask(&number.to_ne_bytes()) {
@@ -314,20 +390,20 @@ mod tests {
 
     /// The gateway's end of the test: it stays a moment, leaves, and comes back.
     fn serve(
-        mailbox: Mailbox<'_>,
+        page: &Page,
         socket: &std::sync::mpsc::Receiver<u32>,
         answers: &std::sync::mpsc::Sender<u32>,
     ) {
-        let mut buffer = [0; ROOM];
+        let (mut buffer, mut desk) = ([0; ROOM], Desk::default());
         let number = |buffer: &[u8]| u32::from_ne_bytes(buffer[..4].try_into().unwrap());
         loop {
-            mailbox.open();
+            desk.open(page);
             for _ in 0..200 {
-                if mailbox.take(&mut buffer) == Heard::Request(4) {
-                    assert!(mailbox.answer(&number(&buffer).to_ne_bytes()));
+                if desk.take(page, &mut buffer) == Heard::Request(4) {
+                    assert!(desk.answer(page, &number(&buffer).to_ne_bytes()));
                 }
             }
-            match mailbox.close(&mut buffer) {
+            match desk.close(page, &mut buffer) {
                 Left::Request(_) | Left::Answer(_) => answers.send(number(&buffer)).unwrap(),
                 Left::Nothing => {}
             }

@@ -28,6 +28,8 @@ static PAGES: AtomicU32 = AtomicU32::new(0);
 
 /// After so many sockets on one connection a page pays.
 const MANY: u32 = 4;
+/// Bytes of an answer that is nothing but an acknowledgement, and some more.
+const SHORT: usize = 64;
 /// Pages in the life of a process.
 const MOST_PAGES: u32 = 8;
 
@@ -76,10 +78,8 @@ pub(crate) fn receive(
             .filter(|found| *found == Found::Answer)?;
         COLLECTED.store(true, Ordering::Relaxed);
     }
-    let mut answer = [0; ROOM];
-    let length = mailbox.read_answer(&mut answer);
-    // SAFETY: the caller's vectors are valid, and the answer is our own.
-    let copied = unsafe { scatter(&answer[..length], vectors) };
+    // SAFETY: the caller's vectors are valid.
+    let (length, copied) = unsafe { read_answer(mailbox, vectors) };
     *message_flags = if copied < length { libc::MSG_TRUNC } else { 0 };
     if flags & libc::MSG_PEEK == 0 {
         COLLECTED.store(false, Ordering::Relaxed);
@@ -99,6 +99,24 @@ fn of(socket: &Socket) -> Option<Mailbox<'static>> {
 fn page() -> Option<Mailbox<'static>> {
     // SAFETY: null, or a page that is mapped to the end of the process; it cannot shrink, and any bytes are valid words.
     unsafe { PAGE.load(Ordering::Acquire).as_ref() }.map(Mailbox::new)
+}
+
+/// Copies the answer into the program's buffers as far as they go. Its length, and how much was copied.
+///
+/// # Safety
+/// The vectors are valid for their lengths.
+unsafe fn read_answer(mailbox: Mailbox<'_>, vectors: &[iovec]) -> (usize, usize) {
+    // An acknowledgement is no longer.
+    let mut short = [0; SHORT];
+    let length = mailbox.read_answer(&mut short);
+    if length <= SHORT {
+        // SAFETY: by this function's contract.
+        return (length, unsafe { scatter(&short[..length], vectors) });
+    }
+    let mut answer = [0; ROOM];
+    let length = mailbox.read_answer(&mut answer);
+    // SAFETY: as above.
+    (length, unsafe { scatter(&answer[..length], vectors) })
 }
 
 /// Copies bytes into the program's buffers as far as they go. How many.

@@ -15,7 +15,7 @@ use nix::{
 
 use uxfrm_control::{
     greeting::{Dialect, Greeting, Kind},
-    mailbox::{Heard, Left, Mailbox},
+    mailbox::{Desk, Heard, Left},
 };
 use uxfrm_io::shared_page::SharedPage;
 
@@ -38,9 +38,7 @@ pub(super) struct Client {
     overrun: bool,
     broken: bool,
     /// What it shares with us, if it asked for that.
-    page: Option<SharedPage>,
-    /// Whether the answer to what it asked there is still to be given.
-    owes_mailbox: bool,
+    mailbox: Option<(SharedPage, Desk)>,
 }
 
 impl Client {
@@ -60,8 +58,7 @@ impl Client {
             queued: 0,
             overrun: false,
             broken: false,
-            page: None,
-            owes_mailbox: false,
+            mailbox: None,
         })
     }
 
@@ -151,38 +148,38 @@ impl Client {
 
     /// Waits for its next request where it shares a page with us.
     pub(super) fn open_mailbox(&self) {
-        self.mailbox().into_iter().for_each(Mailbox::open);
+        if let Some((page, desk)) = &self.mailbox {
+            desk.open(page.words());
+        }
     }
 
     /// Looks for the next request there. Without a page it comes on the socket.
     pub(super) fn look(&mut self, buffer: &mut [u8]) -> Heard {
-        let heard = self.mailbox().map_or(Heard::Closed, |mailbox| mailbox.take(buffer));
-        self.owes_mailbox |= matches!(heard, Heard::Request(_));
-        heard
+        let mailbox = self.mailbox.as_mut();
+        mailbox.map_or(Heard::Closed, |(page, desk)| desk.take(page.words(), buffer))
     }
 
     /// Waits there no longer.
     pub(super) fn close_mailbox(&mut self, buffer: &mut [u8]) -> Left {
-        self.owes_mailbox = false;
-        self.mailbox().map_or(Left::Nothing, |mailbox| mailbox.close(buffer))
-    }
-
-    fn mailbox(&self) -> Option<Mailbox<'_>> {
-        self.page.as_ref().map(|page| Mailbox::new(page.words()))
+        let mailbox = self.mailbox.as_mut();
+        mailbox.map_or(Left::Nothing, |(page, desk)| desk.close(page.words(), buffer))
     }
 
     /// Answers what was asked on the page there. False when it has to go by the socket.
     fn put(&mut self, datagram: &[u8]) -> bool {
-        std::mem::take(&mut self.owes_mailbox)
-            && self.identity.groups == 0
-            && self.mailbox().is_some_and(|mailbox| mailbox.answer(datagram))
+        let Some((page, desk)) = &mut self.mailbox else { return false };
+        if self.identity.groups != 0 {
+            desk.decline(page.words());
+            return false;
+        }
+        desk.answer(page.words(), datagram)
     }
 
     /// Shares a page with the client, which gets its descriptor with the answer; or the answer that there is none.
     fn share(&mut self, greeting: Greeting) -> Option<Greeting> {
         let errno = match self.try_share(greeting) {
             Ok(page) => {
-                self.page = Some(page);
+                self.mailbox = Some((page, Desk::default()));
                 return None;
             }
             Err(errno) => errno,
@@ -195,7 +192,7 @@ impl Client {
             return Err(Errno::EPERM);
         }
         // What it listens to would lie where an answer is awaited.
-        if self.page.is_some() || !self.is_idle() || self.identity.groups != 0 {
+        if self.mailbox.is_some() || !self.is_idle() || self.identity.groups != 0 {
             return Err(Errno::EBUSY);
         }
         let welcome = Greeting { kind: Kind::Welcome, value: 0, ..greeting }.to_bytes();

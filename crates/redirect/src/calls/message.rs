@@ -406,7 +406,13 @@ unsafe fn asked_on_page(socket: &Socket, vectors: &[iovec], length: size_t) -> b
     if length > ROOM || !socket.is_paged() {
         return false;
     }
-    // SAFETY: by this function's contract.
+    if let [vector] = vectors {
+        // SAFETY: by this function's contract; it has a length, so it is not null.
+        return mailbox::ask(socket, unsafe {
+            std::slice::from_raw_parts(vector.iov_base.cast(), length)
+        });
+    }
+    // SAFETY: as above.
     let bytes: [u8; ROOM] = unsafe { prefix(vectors) };
     mailbox::ask(socket, &bytes[..length])
 }

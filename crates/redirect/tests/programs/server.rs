@@ -11,7 +11,7 @@ use std::{
 
 use uxfrm_control::{
     greeting::{Greeting, Kind, NAME},
-    mailbox::{Heard, Left, Mailbox, Page, ROOM},
+    mailbox::{Desk, Heard, Left, Page, ROOM},
 };
 
 pub(crate) const MARK: u32 = 0x7578_0001;
@@ -81,8 +81,8 @@ fn serve(client: c_int, heard: impl Fn(&[u8])) {
     let mut page = None;
     let mut buffer = [0_u8; 32 * 1024];
     loop {
-        if let Some(mailbox) = page {
-            stay(mailbox, client, port, &heard);
+        if let Some(page) = page {
+            stay(page, client, port, &heard);
         }
         let flags = if page.is_some() { libc::MSG_DONTWAIT } else { 0 };
         // SAFETY: the buffer is valid for its length.
@@ -106,7 +106,7 @@ fn serve(client: c_int, heard: impl Fn(&[u8])) {
                 say(client, &Greeting { kind: Kind::Welcome, value: MARK, ..greeting }.to_bytes());
             }
             if greeting.kind == Kind::Share {
-                page = Some(Mailbox::new(share(client, greeting)));
+                page = Some(share(client, greeting));
             }
             if greeting.groups == u32::MAX {
                 say(client, &Greeting { kind: Kind::Overrun, ..greeting }.to_bytes());
@@ -123,18 +123,18 @@ fn serve(client: c_int, heard: impl Fn(&[u8])) {
 }
 
 /// Waits on the page for a while, and closes it.
-fn stay(mailbox: Mailbox<'_>, client: c_int, port: u32, heard: impl Fn(&[u8])) {
-    let mut request = [0; ROOM];
-    mailbox.open();
+fn stay(page: &Page, client: c_int, port: u32, heard: impl Fn(&[u8])) {
+    let (mut request, mut desk) = ([0; ROOM], Desk::default());
+    desk.open(page);
     for _ in 0..1000 {
-        if let Heard::Request(length) = mailbox.take(&mut request) {
+        if let Heard::Request(length) = desk.take(page, &mut request) {
             heard(ON_PAGE);
             heard(&request[..length]);
-            assert!(mailbox.answer(&answer(&request[..length], port)));
+            assert!(desk.answer(page, &answer(&request[..length], port)));
         }
         thread::yield_now();
     }
-    match mailbox.close(&mut request) {
+    match desk.close(page, &mut request) {
         Left::Request(length) => {
             heard(&request[..length]);
             say(client, &answer(&request[..length], port));
