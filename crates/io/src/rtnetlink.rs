@@ -147,6 +147,8 @@ const ANSWER: usize = 4096;
 pub struct Rtnetlink {
     socket: Socket,
     sequence: u32,
+    /// Room for requests that go out together.
+    requests: Vec<u8>,
     /// Room for one error's answer.
     answer: Vec<u8>,
 }
@@ -163,7 +165,12 @@ impl Rtnetlink {
             Ok(socket)
         };
         connect()
-            .map(|socket| Self { socket, sequence: 0, answer: Vec::with_capacity(ANSWER) })
+            .map(|socket| Self {
+                socket,
+                sequence: 0,
+                requests: Vec::new(),
+                answer: Vec::with_capacity(ANSWER),
+            })
             .map_err(|error| Error::of("rtnetlink socket", error))
     }
 
@@ -222,19 +229,23 @@ impl Rtnetlink {
         message.serialize(&mut bytes[start..]);
     }
 
-    /// Sends several requests in one datagram. The kernel does them before the call returns and says only which failed: their places, with
-    /// errno.
-    fn change_all(
+    /// Sends several requests in one datagram; `encode` appends one with its number. The kernel does them before the call returns and says
+    /// only which failed: their places, with errno.
+    fn request_all<T>(
         &mut self,
-        requests: impl Iterator<Item = (u16, RouteNetlinkMessage)>,
+        requests: &[T],
+        encode: impl Fn(&T, u32, &mut Vec<u8>),
     ) -> io::Result<Vec<(usize, i32)>> {
         let first = self.sequence.wrapping_add(1);
-        let mut bytes = Vec::new();
-        requests.for_each(|(flags, message)| self.encode(flags, message, &mut bytes));
-        if bytes.is_empty() {
+        self.requests.clear();
+        for request in requests {
+            self.sequence = self.sequence.wrapping_add(1);
+            encode(request, self.sequence, &mut self.requests);
+        }
+        if self.requests.is_empty() {
             return Ok(Vec::new());
         }
-        self.socket.send(&bytes, 0)?;
+        self.socket.send(&self.requests, 0)?;
         let mut failed = Vec::new();
         loop {
             self.answer.clear();

@@ -1,16 +1,19 @@
 //! Routes, and the one that the kernel would take.
 
+mod encoded;
+
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteProtocol, RouteScope, RouteType,
+    RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::{Error, Prefix, Rtnetlink};
+use encoded::Request;
 
 /// The table that routes are in when nothing else is said (`RT_TABLE_MAIN`).
 const MAIN: u32 = 254;
@@ -99,8 +102,7 @@ impl Rtnetlink {
     /// # Errors
     /// [`Error::Exists`] when there is one to the same destination with the same metric in the table.
     pub fn add_route(&mut self, route: &Route) -> Result<(), Error> {
-        let message = RouteNetlinkMessage::NewRoute(describe(route));
-        self.change(&format!("route {route}"), NLM_F_CREATE | NLM_F_EXCL, message)
+        self.request_route(Request::New, NLM_F_CREATE | NLM_F_EXCL, route)
     }
 
     /// Deletes a route.
@@ -108,8 +110,7 @@ impl Rtnetlink {
     /// # Errors
     /// [`Error::NotFound`] when there is none like it.
     pub fn delete_route(&mut self, route: &Route) -> Result<(), Error> {
-        let message = RouteNetlinkMessage::DelRoute(describe(route));
-        self.change(&format!("delete route {route}"), 0, message)
+        self.request_route(Request::Delete, 0, route)
     }
 
     /// Makes changes, in order: one system call for many. A failure keeps none of the others from being made.
@@ -119,28 +120,42 @@ impl Rtnetlink {
     pub fn change_routes(&mut self, changes: &[RouteChange]) -> Result<(), Error> {
         let mut result = Ok(());
         for some in changes.chunks(TOGETHER) {
-            let requests = some.iter().map(|change| match change {
+            let encode = |change: &RouteChange, sequence: u32, bytes: &mut Vec<u8>| match change {
                 RouteChange::Put(route) => {
-                    let message = RouteNetlinkMessage::NewRoute(describe(route));
-                    (NLM_F_CREATE | NLM_F_REPLACE, message)
+                    let flags = NLM_F_CREATE | NLM_F_REPLACE;
+                    encoded::append(Request::New, flags, sequence, route, bytes);
                 }
-                RouteChange::Delete(route) => (0, RouteNetlinkMessage::DelRoute(describe(route))),
-            });
-            let failed = self.change_all(requests).map_err(|error| Error::of("routes", error))?;
+                RouteChange::Delete(route) => {
+                    encoded::append(Request::Delete, 0, sequence, route, bytes);
+                }
+            };
+            let failed =
+                self.request_all(some, encode).map_err(|error| Error::of("routes", error))?;
             for (place, errno) in failed {
                 let error = io::Error::from_raw_os_error(errno);
                 let error = match some.get(place) {
-                    Some(RouteChange::Put(route)) => Error::of(&format!("route {route}"), error),
+                    Some(RouteChange::Put(route)) => failure(Request::New, route, error),
                     Some(RouteChange::Delete(_)) if errno == libc::ESRCH => continue,
-                    Some(RouteChange::Delete(route)) => {
-                        Error::of(&format!("delete route {route}"), error)
-                    }
+                    Some(RouteChange::Delete(route)) => failure(Request::Delete, route, error),
                     None => continue, // of an earlier request
                 };
                 result = result.and(Err(error));
             }
         }
         result
+    }
+
+    fn request_route(&mut self, request: Request, flags: u16, route: &Route) -> Result<(), Error> {
+        let encode = |route: &Route, sequence: u32, bytes: &mut Vec<u8>| {
+            encoded::append(request, flags, sequence, route, bytes);
+        };
+        let failed = self
+            .request_all(std::slice::from_ref(route), encode)
+            .map_err(|error| failure(request, route, error))?;
+        match failed.iter().find(|(place, _)| *place == 0) {
+            Some((_, errno)) => Err(failure(request, route, io::Error::from_raw_os_error(*errno))),
+            None => Ok(()),
+        }
     }
 
     /// All routes of both families in a table, except broadcast, multicast and multipath ones.
@@ -184,35 +199,12 @@ impl Rtnetlink {
     }
 }
 
-fn describe(route: &Route) -> RouteMessage {
-    let mut message = RouteMessage::default();
-    let header = &mut message.header;
-    header.address_family = route.destination.address().into();
-    header.destination_prefix_length = route.destination.length();
-    header.table = u8::try_from(route.table).unwrap_or(0);
-    header.protocol = RouteProtocol::Static;
-    header.scope =
-        if matches!(route.via, Via::Link(_)) { RouteScope::Link } else { RouteScope::Universe };
-    header.kind = match route.via {
-        Via::Link(_) | Via::Gateway(..) => RouteType::Unicast,
-        Via::Unreachable => RouteType::Unreachable,
-        Via::Blackhole => RouteType::BlackHole,
+fn failure(request: Request, route: &Route, error: io::Error) -> Error {
+    let request = match request {
+        Request::New => format!("route {route}"),
+        Request::Delete => format!("delete route {route}"),
     };
-    let attributes = &mut message.attributes;
-    attributes.push(RouteAttribute::Destination(route.destination.address().into()));
-    attributes.push(RouteAttribute::Table(route.table));
-    match route.via {
-        Via::Link(link) => attributes.push(RouteAttribute::Oif(link)),
-        Via::Gateway(gateway, link) => {
-            attributes.push(RouteAttribute::Gateway(gateway.into()));
-            attributes.extend(link.map(RouteAttribute::Oif));
-        }
-        Via::Unreachable | Via::Blackhole => {}
-    }
-    attributes.extend(route.source.map(|source| RouteAttribute::PrefSource(source.into())));
-    attributes.extend(route.metric.map(RouteAttribute::Priority));
-    attributes.extend(route.mtu.map(|mtu| RouteAttribute::Metrics(vec![RouteMetric::Mtu(mtu)])));
-    message
+    Error::of(&request, error)
 }
 
 /// What the attributes of an answer say.

@@ -1,0 +1,185 @@
+//! A request about a route, byte for byte as `linux/rtnetlink.h` has it. Each policy that comes or goes makes two of them, and each is a
+//! few words: putting them together from lists of attributes took longer than all else that a gateway does about a route.
+
+use std::net::IpAddr;
+
+use netlink_packet_core::NLM_F_REQUEST;
+
+use super::{Route, Via};
+
+/// What is asked of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Request {
+    /// `RTM_NEWROUTE`
+    New = 24,
+    /// `RTM_DELROUTE`
+    Delete = 25,
+}
+
+/// Bytes of an `nlmsghdr` and an `rtmsg`.
+const HEAD: usize = 16 + 12;
+
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
+const RTPROT_STATIC: u8 = 4;
+const RT_SCOPE_UNIVERSE: u8 = 0;
+const RT_SCOPE_LINK: u8 = 253;
+const RTN_UNICAST: u8 = 1;
+const RTN_BLACKHOLE: u8 = 6;
+const RTN_UNREACHABLE: u8 = 7;
+
+const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
+const RTA_PRIORITY: u16 = 6;
+const RTA_PREFSRC: u16 = 7;
+const RTA_METRICS: u16 = 8;
+const RTA_TABLE: u16 = 15;
+const RTAX_MTU: u16 = 2;
+
+/// Appends a request to others of the same datagram.
+pub(super) fn append(
+    request: Request,
+    flags: u16,
+    sequence: u32,
+    route: &Route,
+    bytes: &mut Vec<u8>,
+) {
+    let start = bytes.len();
+    bytes.extend(head(request, flags, sequence, route));
+    put_address(RTA_DST, route.destination.address(), bytes);
+    put(RTA_TABLE, &route.table.to_ne_bytes(), bytes);
+    match route.via {
+        Via::Link(link) => put(RTA_OIF, &link.to_ne_bytes(), bytes),
+        Via::Gateway(gateway, link) => {
+            put_address(RTA_GATEWAY, gateway, bytes);
+            link.into_iter().for_each(|link| put(RTA_OIF, &link.to_ne_bytes(), bytes));
+        }
+        Via::Unreachable | Via::Blackhole => {}
+    }
+    route.source.into_iter().for_each(|source| put_address(RTA_PREFSRC, source, bytes));
+    route.metric.into_iter().for_each(|metric| put(RTA_PRIORITY, &metric.to_ne_bytes(), bytes));
+    if let Some(mtu) = route.mtu {
+        let mut metrics = Vec::new();
+        put(RTAX_MTU, &mtu.to_ne_bytes(), &mut metrics);
+        put(RTA_METRICS, &metrics, bytes);
+    }
+    // A few dozen bytes.
+    let length = u32::try_from(bytes.len() - start).unwrap_or(u32::MAX);
+    bytes[start..start + 4].copy_from_slice(&length.to_ne_bytes());
+}
+
+/// Both headers, the length left out.
+fn head(request: Request, flags: u16, sequence: u32, route: &Route) -> [u8; HEAD] {
+    let mut head = [0; HEAD];
+    head[4..6].copy_from_slice(&(request as u16).to_ne_bytes());
+    head[6..8].copy_from_slice(&(NLM_F_REQUEST | flags).to_ne_bytes());
+    head[8..12].copy_from_slice(&sequence.to_ne_bytes());
+    let family = if route.destination.address().is_ipv4() { AF_INET } else { AF_INET6 };
+    let (scope, kind) = match route.via {
+        Via::Link(_) => (RT_SCOPE_LINK, RTN_UNICAST),
+        Via::Gateway(..) => (RT_SCOPE_UNIVERSE, RTN_UNICAST),
+        Via::Unreachable => (RT_SCOPE_UNIVERSE, RTN_UNREACHABLE),
+        Via::Blackhole => (RT_SCOPE_UNIVERSE, RTN_BLACKHOLE),
+    };
+    // A table whose number is too large is named by its attribute alone.
+    let table = u8::try_from(route.table).unwrap_or(0);
+    let [no_source, no_tos] = [0, 0];
+    head[16..24].copy_from_slice(&[
+        family,
+        route.destination.length(),
+        no_source,
+        no_tos,
+        table,
+        RTPROT_STATIC,
+        scope,
+        kind,
+    ]);
+    head
+}
+
+fn put_address(kind: u16, address: IpAddr, bytes: &mut Vec<u8>) {
+    match address {
+        IpAddr::V4(v4) => put(kind, &v4.octets(), bytes),
+        IpAddr::V6(v6) => put(kind, &v6.octets(), bytes),
+    }
+}
+
+/// Appends an attribute, whose `value` is a multiple of four bytes and less than 64 KiB.
+fn put(kind: u16, value: &[u8], bytes: &mut Vec<u8>) {
+    let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
+    bytes.extend(length.to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(value);
+}
+
+#[cfg(test)]
+mod tests {
+    use netlink_packet_core::{NLM_F_CREATE, NetlinkMessage, NetlinkPayload};
+    use netlink_packet_route::RouteNetlinkMessage;
+
+    use super::*;
+    use crate::rtnetlink::{Prefix, route::read};
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn routes() -> Vec<Route> {
+        let nets = [("10.1.2.0", 23), ("2001:db8::", 33), ("0.0.0.0", 0), ("::1", 128)];
+        let mut routes = Vec::new();
+        for (net, length) in nets {
+            let net = Prefix::new(address(net), length).unwrap();
+            let peer = address(if net.address().is_ipv4() { "192.0.2.1" } else { "2001:db8:7::1" });
+            let vias = [
+                Via::Link(7),
+                Via::Gateway(peer, None),
+                Via::Gateway(peer, Some(0x0102_0304)),
+                Via::Unreachable,
+                Via::Blackhole,
+            ];
+            for via in vias {
+                let plain = Route::new(net, via);
+                let full = Route {
+                    table: 51_820,
+                    source: Some(peer),
+                    metric: Some(u32::MAX - 1),
+                    mtu: Some(1380),
+                    ..plain
+                };
+                routes.extend([plain, full]);
+            }
+        }
+        routes
+    }
+
+    /// What another's codec reads.
+    #[test]
+    fn the_library_reads_what_was_meant() {
+        let mut bytes = Vec::new();
+        for (route, sequence) in routes().iter().zip(5..) {
+            append(Request::New, NLM_F_CREATE, sequence, route, &mut bytes);
+        }
+        let mut rest = &bytes[..];
+        for (route, sequence) in routes().into_iter().zip(5..) {
+            let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).unwrap();
+            rest = &rest[message.header.length as usize..];
+            assert_eq!(message.header.flags, NLM_F_REQUEST | NLM_F_CREATE);
+            assert_eq!(message.header.sequence_number, sequence);
+            let NetlinkPayload::InnerMessage(inner) = message.payload else { panic!("{route}") };
+            assert_eq!(read(inner), Some(route));
+        }
+        assert!(rest.is_empty());
+    }
+
+    #[test]
+    fn one_that_goes_says_so() {
+        let mut bytes = Vec::new();
+        append(Request::Delete, 0, 1, &routes()[0], &mut bytes);
+        let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&bytes).unwrap();
+        let is_delete = |payload| {
+            matches!(payload, NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelRoute(_)))
+        };
+        assert!(is_delete(message.payload));
+    }
+}
