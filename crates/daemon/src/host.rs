@@ -10,11 +10,12 @@
 //! are counted, may come a moment later ([`HostRoutes::catch_up`]).
 
 use std::{
-    collections::{BTreeMap, HashMap, hash_map},
+    collections::{HashMap, hash_map},
     net::IpAddr,
 };
 
-use uxfrm_engine::{Action, Direction, Host, Policy, PolicyChange, PolicyEntry, Prefix, Spd};
+use foldhash::fast::RandomState;
+use uxfrm_engine::{Action, Direction, Host, PolicyChange, PolicyEntry, Prefix, Spd, Template};
 use uxfrm_io::rtnetlink::{self, FirewallMark, News, Route, RouteChange, Rtnetlink, Rule, Via};
 use uxfrm_packet::Version;
 
@@ -37,7 +38,7 @@ pub(crate) struct HostRoutes {
     mark: u32,
     tun: u32,
     own: Vec<IpAddr>,
-    destinations: HashMap<Destination, Users>,
+    destinations: HashMap<Destination, Users, RandomState>,
     /// Where tunnels lead, and the largest IP packet that the network takes towards there.
     peers: HashMap<IpAddr, u32>,
     /// The least of those.
@@ -53,11 +54,19 @@ pub(crate) struct HostRoutes {
 /// Where a route leads, and to how many leading bits of it.
 type Destination = (IpAddr, u8);
 
+/// A source for local packets, and how many policies want it; nobody may.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wish {
+    source: Option<IpAddr>,
+    count: u32,
+}
+
 /// The policies that want a route.
 #[derive(Debug, Default)]
 struct Users {
-    /// How many want each source for local packets.
-    sources: BTreeMap<Option<IpAddr>, u32>,
+    /// How many want each source for local packets: mostly there is one.
+    first: Wish,
+    others: Vec<Wish>,
     /// The source that the route in the kernel has, if there is one.
     installed: Option<Option<IpAddr>>,
 }
@@ -71,7 +80,7 @@ impl HostRoutes {
         let mut rtnetlink = Rtnetlink::open()?;
         clear(&mut rtnetlink, table)?;
         let own = addresses(&mut rtnetlink)?;
-        let (destinations, peers) = (HashMap::new(), HashMap::new());
+        let (destinations, peers) = (HashMap::default(), HashMap::new());
         let mut routes = Self {
             rtnetlink,
             table,
@@ -137,8 +146,11 @@ impl HostRoutes {
         if self.later.is_empty() {
             return Ok(());
         }
-        let later = std::mem::take(&mut self.later);
-        self.change_routes(&later)
+        let mut later = std::mem::take(&mut self.later);
+        let result = self.change_routes(&later);
+        later.clear();
+        self.later = later; // for its room
+        result
     }
 
     /// The TUN's index.
@@ -196,8 +208,8 @@ impl HostRoutes {
     }
 
     /// Asks for the way to the peers of a policy, the first time.
-    fn meet_peers(&mut self, policy: &Policy) {
-        for template in &policy.templates {
+    fn meet_peers(&mut self, templates: &[Template]) {
+        for template in templates {
             let peer = template.destination;
             if !peer.is_unspecified() && !self.peers.contains_key(&peer) {
                 self.meet(peer);
@@ -216,22 +228,15 @@ impl HostRoutes {
 
     /// Counts a policy's wish for a route, if it has one. Where to.
     fn count_in(&mut self, entry: &PolicyEntry) -> Option<Destination> {
-        let (destination, source) = wish(&entry.policy(), &self.own)?;
-        self.meet_peers(&entry.policy());
-        let users = self.destinations.entry(destination).or_default();
-        *users.sources.entry(source).or_default() += 1;
+        let (destination, source) = wish(entry, &self.own)?;
+        self.meet_peers(entry.templates());
+        self.destinations.entry(destination).or_default().count_in(source);
         Some(destination)
     }
 
     fn count_out(&mut self, entry: &PolicyEntry) -> Option<Destination> {
-        let (destination, source) = wish(&entry.policy(), &self.own)?;
-        let users = self.destinations.get_mut(&destination)?;
-        if let Some(count) = users.sources.get_mut(&source) {
-            *count -= 1;
-            if *count == 0 {
-                users.sources.remove(&source);
-            }
-        }
+        let (destination, source) = wish(entry, &self.own)?;
+        self.destinations.get_mut(&destination)?.count_out(source);
         Some(destination)
     }
 
@@ -286,11 +291,41 @@ impl HostRoutes {
 }
 
 impl Users {
+    fn count_in(&mut self, source: Option<IpAddr>) {
+        if self.first.count == 0 {
+            self.first.source = source;
+        }
+        let known = self.wishes_mut().find(|wish| wish.source == source);
+        if known.map(|wish| wish.count += 1).is_none() {
+            self.others.push(Wish { source, count: 1 });
+        }
+    }
+
+    fn count_out(&mut self, source: Option<IpAddr>) {
+        if let Some(wish) = self.wishes_mut().find(|wish| wish.source == source && wish.count > 0) {
+            wish.count -= 1;
+        }
+        self.others.retain(|wish| wish.count > 0);
+        if self.first.count == 0 {
+            self.first = self.others.pop().unwrap_or_default();
+        }
+    }
+
     /// The source that local packets are to get: the one that the route has if some policy wants it, else any that one wants. `None` when
     /// nobody wants a route.
     fn source(&self) -> Option<Option<IpAddr>> {
-        let installed = self.installed.filter(|source| self.sources.contains_key(source));
-        installed.or_else(|| self.sources.keys().next_back().copied())
+        let wanted = || self.wishes().map(|wish| wish.source);
+        let installed =
+            self.installed.filter(|installed| wanted().any(|source| source == *installed));
+        installed.or_else(|| wanted().max())
+    }
+
+    fn wishes(&self) -> impl Iterator<Item = &Wish> {
+        std::iter::once(&self.first).chain(&self.others).filter(|wish| wish.count > 0)
+    }
+
+    fn wishes_mut(&mut self) -> impl Iterator<Item = &mut Wish> {
+        std::iter::once(&mut self.first).chain(&mut self.others)
     }
 }
 
@@ -311,11 +346,12 @@ fn routes(
 }
 
 /// The route that an outbound policy wants, unless it simply lets pass.
-fn wish(policy: &Policy, own: &[IpAddr]) -> Option<(Destination, Option<IpAddr>)> {
-    let is_meant = policy.direction == Direction::Out && !passes_plain(policy);
+fn wish(entry: &PolicyEntry, own: &[IpAddr]) -> Option<(Destination, Option<IpAddr>)> {
+    let is_meant = entry.direction() == Direction::Out && !passes_plain(entry);
     is_meant.then(|| {
-        let destination = policy.selector.destination;
-        let source = source(policy.selector.source, own);
+        let selector = entry.selector();
+        let destination = selector.destination;
+        let source = source(selector.source, own);
         ((network(destination), destination.prefix_len()), source)
     })
 }
@@ -324,8 +360,8 @@ fn addresses(rtnetlink: &mut Rtnetlink) -> Result<Vec<IpAddr>, rtnetlink::Error>
     Ok(rtnetlink.addresses()?.iter().map(|own| own.prefix.address()).collect())
 }
 
-fn passes_plain(policy: &Policy) -> bool {
-    policy.action == Action::Allow && policy.templates.is_empty()
+fn passes_plain(entry: &PolicyEntry) -> bool {
+    entry.action() == Action::Allow && entry.templates().is_empty()
 }
 
 /// An own address that the policy's source holds: the very one it names, else the first.
