@@ -46,7 +46,8 @@ impl Control {
                 }
                 Next::Gone => return self.dismiss(id, protocol),
             }
-            if self.end_round(Instant::now(), protocol) != Some(id) {
+            // When it asked is not known, but that it did so in time.
+            if self.end_round(answered, protocol) != Some(id) {
                 break;
             }
             answered = Instant::now();
