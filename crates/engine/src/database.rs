@@ -357,9 +357,15 @@ impl Database {
         if self.coming.is_empty() {
             return;
         }
-        let coming = std::mem::take(&mut self.coming);
-        self.spare.part(&mut self.next.spd).insert_all(&coming);
-        coming.iter().for_each(|entry| self.spare.note(entry));
+        let spd = self.spare.part(&mut self.next.spd);
+        match &self.coming[..] {
+            [alone] => {
+                spd.insert_one(alone);
+                self.spare.came(alone);
+            }
+            all => spd.insert_all(all),
+        }
+        self.coming.drain(..).for_each(|entry| self.spare.note(&entry));
     }
 
     /// Makes the next generation from what has changed.

@@ -16,6 +16,8 @@ pub(super) struct Spare {
     before: Vec<Older>,
     /// Somebody reads these, or nobody can use them. They are freed here, not by a reader.
     read: Vec<Arc<Spd>>,
+    /// What came last, alone: where the next one mostly comes, too.
+    came: Option<Arc<PolicyEntry>>,
 }
 
 /// Policies as they were.
@@ -45,7 +47,16 @@ impl Spare {
                 self.read.push(self.before.remove(0).spd);
             }
         }
-        Arc::make_mut(spd)
+        let spd = Arc::make_mut(spd);
+        if let Some(came) = self.came.take() {
+            spd.prepare(&came);
+        }
+        spd
+    }
+
+    /// A policy came alone, and was put in so that it did not take long.
+    pub(super) fn came(&mut self, entry: &Arc<PolicyEntry>) {
+        self.came = Some(Arc::clone(entry));
     }
 
     /// A policy came or went.

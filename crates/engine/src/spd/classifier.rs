@@ -20,7 +20,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 
 use crate::{Direction, Family, FlowKey, PolicyEntry, PolicyKind};
-use node::Node;
+use node::{Node, Planning};
 pub(crate) use rule::Found;
 use rule::Rule;
 use ternary::{Key, V4, V6};
@@ -94,10 +94,10 @@ impl Classifier {
         }
     }
 
-    /// As [`Classifier::insert`] of each.
+    /// All that come together.
     pub(crate) fn insert_all(&mut self, entries: &[Arc<PolicyEntry>]) {
         if entries.len() < self.len {
-            return entries.iter().for_each(|entry| self.insert(entry));
+            return entries.iter().for_each(|entry| self.insert(entry, Planning::Now));
         }
         let (mut v4, mut v6) =
             (<[[Vec<Rule<V4>>; 2]; 3]>::default(), <[[Vec<Rule<V6>>; 2]; 3]>::default());
@@ -106,7 +106,7 @@ impl Classifier {
             match (entry.if_id().0, entry.family()) {
                 (0, Family::V4) => v4[direction][kind].push(Rule::of(entry)),
                 (0, Family::V6) => v6[direction][kind].push(Rule::of(entry)),
-                (_, _) => self.insert(entry),
+                (_, _) => self.insert(entry, Planning::Now),
             }
         }
         for ((bins, v4), v6) in self.plain.iter_mut().zip(v4).zip(v6) {
@@ -118,12 +118,30 @@ impl Classifier {
         }
     }
 
-    pub(crate) fn insert(&mut self, entry: &Arc<PolicyEntry>) {
+    /// One alone, which [`Classifier::prepare`] is to be called for before the next change.
+    pub(crate) fn insert_one(&mut self, entry: &Arc<PolicyEntry>) {
+        let is_plain = entry.if_id().0 == 0;
+        self.insert(entry, if is_plain { Planning::Later } else { Planning::Now });
+    }
+
+    /// Makes ready for another policy where one came.
+    pub(crate) fn prepare(&mut self, entry: &Arc<PolicyEntry>) {
+        if entry.if_id().0 != 0 {
+            return;
+        }
+        let bins = self.bins_mut(entry);
+        match entry.family() {
+            Family::V4 => bins.v4.prepare(&Rule::of(entry)),
+            Family::V6 => bins.v6.prepare(&Rule::of(entry)),
+        }
+    }
+
+    fn insert(&mut self, entry: &Arc<PolicyEntry>, planning: Planning) {
         self.len += 1;
         let bins = self.bins_mut(entry);
         match entry.family() {
-            Family::V4 => bins.v4.insert(Rule::of(entry)),
-            Family::V6 => bins.v6.insert(Rule::of(entry)),
+            Family::V4 => bins.v4.insert(Rule::of(entry), planning),
+            Family::V6 => bins.v6.insert(Rule::of(entry), planning),
         }
     }
 

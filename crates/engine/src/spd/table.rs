@@ -167,6 +167,17 @@ impl Spd {
         self.generation += 1;
     }
 
+    /// One alone, which [`Spd::prepare`] is to be called for before the next change.
+    pub(crate) fn insert_one(&mut self, entry: &Arc<PolicyEntry>) {
+        self.classifier.insert_one(entry);
+        self.generation += 1;
+    }
+
+    /// Makes ready for another policy where one came. Every look-up finds what it found before.
+    pub(crate) fn prepare(&mut self, entry: &Arc<PolicyEntry>) {
+        self.classifier.prepare(entry);
+    }
+
     /// Takes a policy out that is in.
     pub(crate) fn remove(&mut self, entry: &Arc<PolicyEntry>) {
         self.classifier.remove(entry);

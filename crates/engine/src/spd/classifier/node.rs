@@ -10,7 +10,7 @@ use arrayvec::ArrayVec;
 
 use super::TOGETHER;
 use super::matrix::Matrix;
-use super::plan::{FEW, Plan, plan};
+use super::plan::{FEW, Plan, SOME, plan};
 use super::rule::{Best, Found, Rank, Rule, fits_more};
 use super::ternary::{Key, Words};
 use super::window::Window;
@@ -30,6 +30,15 @@ pub(crate) enum Node<W: Words> {
     Cut { window: Window, rest: bool, nodes: Arc<[Self]> },
     /// How many policies a cut has, and had when it was planned. No place for a policy.
     Tally { len: usize, planned: usize },
+}
+
+/// When what has outgrown its plan is planned anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Planning {
+    /// When a policy comes.
+    Now,
+    /// By [`Node::prepare`], so that a policy takes less time to come; what is far too large does not wait.
+    Later,
 }
 
 /// A packet among others, and where it is on one of its ways down.
@@ -135,27 +144,28 @@ impl<W: Words> Node<W> {
         }
     }
 
-    pub(crate) fn insert(&mut self, rule: Rule<W>) {
+    pub(crate) fn insert(&mut self, rule: Rule<W>, planning: Planning) {
         match self {
             Self::Empty | Self::Tally { .. } => *self = Self::Few([rule].into()),
             Self::Few(rules) => {
                 let at = rules.partition_point(|other| other.entry.place() < rule.entry.place());
                 let (before, after) = rules.split_at(at);
                 let rules = before.iter().cloned().chain([rule]).chain(after.iter().cloned());
-                *self = match before.len() + after.len() {
-                    0..FEW => Self::Few(rules.collect()),
-                    _ => Self::of(rules.collect()),
+                *self = if before.len() + after.len() < planning.few() {
+                    Self::Few(rules.collect())
+                } else {
+                    Self::of(rules.collect())
                 };
             }
-            Self::Many(matrix) if matrix.len() < 2 * matrix.planned => {
+            Self::Many(matrix) if matrix.len() < planning.growth() * matrix.planned => {
                 Arc::make_mut(matrix).insert(&rule);
             }
-            Self::Cut { window, rest, nodes } if !outgrown(nodes) => {
+            Self::Cut { window, rest, nodes } if !outgrown(nodes, planning) => {
                 let nodes = own(nodes);
                 tally(nodes, |len| len + 1);
                 let (at, aside) = place(*window, &rule);
                 *rest |= aside;
-                nodes[at].insert(rule);
+                nodes[at].insert(rule, planning);
             }
             Self::Many(_) | Self::Cut { .. } => {
                 let mut rules = self.rules();
@@ -165,10 +175,27 @@ impl<W: Words> Node<W> {
         }
     }
 
+    /// Makes ready for another policy where one came, which is where the next one mostly comes: the way there is shared with no snapshot, and
+    /// what has outgrown its plan is planned anew.
+    pub(crate) fn prepare(&mut self, rule: &Rule<W>) {
+        let is_outgrown = match self {
+            Self::Empty | Self::Tally { .. } => false,
+            Self::Few(rules) => rules.len() > FEW,
+            Self::Many(matrix) => matrix.len() >= Planning::Now.growth() * matrix.planned,
+            Self::Cut { nodes, .. } => outgrown(nodes, Planning::Now),
+        };
+        if is_outgrown {
+            *self = Self::of(self.rules());
+        } else if let Self::Cut { window, nodes, .. } = self {
+            let (at, _) = place(*window, rule);
+            own(nodes)[at].prepare(rule);
+        }
+    }
+
     /// Plans anew when they are most of all there is, which is much faster than one by one.
     pub(crate) fn insert_all(&mut self, coming: Vec<Rule<W>>) {
         if coming.len() < self.len().max(FEW) {
-            return coming.into_iter().for_each(|rule| self.insert(rule));
+            return coming.into_iter().for_each(|rule| self.insert(rule, Planning::Now));
         }
         let mut rules = self.rules();
         rules.extend(coming);
@@ -313,8 +340,35 @@ impl<W: Words> Node<W> {
 
     fn rules(&self) -> Vec<Rule<W>> {
         let mut rules = Vec::with_capacity(self.len() + 1);
-        self.each(&mut |entry| rules.push(Rule::of(entry)));
+        self.gather(&mut rules);
         rules
+    }
+
+    fn gather(&self, rules: &mut Vec<Rule<W>>) {
+        match self {
+            Self::Empty | Self::Tally { .. } => {}
+            Self::Few(few) => rules.extend_from_slice(few),
+            Self::Many(matrix) => matrix.each(&mut |entry| rules.push(Rule::of(entry))),
+            Self::Cut { nodes, .. } => nodes.iter().for_each(|node| node.gather(rules)),
+        }
+    }
+}
+
+impl Planning {
+    /// So many are compared one by one without another plan.
+    const fn few(self) -> usize {
+        match self {
+            Self::Now => FEW,
+            Self::Later => SOME,
+        }
+    }
+
+    /// What has so many times more policies than it was planned for is planned anew.
+    const fn growth(self) -> usize {
+        match self {
+            Self::Now => 2,
+            Self::Later => 4,
+        }
     }
 }
 
@@ -380,9 +434,9 @@ fn tally<W: Words>(nodes: &mut [Node<W>], count: impl Fn(usize) -> usize) -> (us
 }
 
 /// Whether a cut has so many more policies than it was planned for that another may be better.
-fn outgrown<W: Words>(nodes: &[Node<W>]) -> bool {
+fn outgrown<W: Words>(nodes: &[Node<W>], planning: Planning) -> bool {
     let (len, planned) = counts(nodes);
-    len >= 2 * planned && len <= REPLANNED
+    len >= planning.growth() * planned && len <= REPLANNED
 }
 
 /// Up to `N` rules, which all keys are compared with.

@@ -21,7 +21,7 @@ pub(crate) enum Plan {
 /// So many are compared one by one, whatever they are.
 pub(crate) const FEW: usize = 8;
 /// So many still may be.
-const SOME: usize = 16;
+pub(crate) const SOME: usize = 16;
 /// More are compared all at once only when nothing tells them apart.
 const MANY: usize = 1024;
 /// Of a larger set so many are looked at.
