@@ -230,6 +230,9 @@ impl Outbound {
         if bench.snapshot.sad.is_far() {
             self.fetch_states(bench);
         }
+        if self.cache.is_far() {
+            self.cache.fetch(self.ahead.known.iter().filter_map(|known| known.bundle()));
+        }
         watch.passed(Stage::LookUp);
     }
 

@@ -423,6 +423,14 @@ impl Sa {
         }
     }
 
+    /// Asks for what sealing a packet takes; what packets change should be at hand already.
+    #[inline]
+    pub(crate) fn fetch_to_seal(&self) {
+        if let Some(live) = self.live_if_used() {
+            live.key.get().inspect(|key| key.prefetch());
+        }
+    }
+
     /// Asks for what opening a packet of this number takes; what packets change should be at hand already.
     #[inline]
     pub(crate) fn fetch_to_open(&self, low: u32) {

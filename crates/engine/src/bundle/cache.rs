@@ -16,9 +16,10 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
-use uxfrm_packet::Version;
+use uxfrm_packet::{Version, prefetch, prefetch_whole};
 
 use super::{Bundle, Deciding, States, states, version_of};
+
 use crate::acquire::Missing;
 use crate::esp::layer::Layer;
 use crate::{DropReason, FlowKey, Host, KeyManagers, Moment, PolicyEntry, Sa, Settings, Snapshot};
@@ -112,6 +113,8 @@ enum Way {
 
 /// Bundles and flows kept at the most; with more, their part of the cache begins anew between two batches.
 const MOST: usize = 16_384;
+/// With more bundles than these, what packets need of them is out of the second-level cache before it is needed again.
+const FEW: usize = 128;
 /// Bundles looked at before each batch for states that are gone.
 const SWEEP: usize = 256;
 /// How soon it is looked again whether somebody listens who can be asked for what is optional.
@@ -164,6 +167,32 @@ impl BundleCache {
         let bundle = &self.bundles[place as usize];
         let account = *bundle.accounts.get(depth)?;
         Some((self.accounts[account as usize].as_mut()?, bundle.layers.get(depth)?))
+    }
+
+    /// Asks for bundles that are about to be used, and for what they lead to, before the first is waited for.
+    pub(crate) fn fetch(&self, places: impl Iterator<Item = u32> + Clone) {
+        let bundles = places.filter_map(|place| self.bundles.get(place as usize));
+        bundles.clone().for_each(prefetch_whole);
+        for bundle in bundles.clone() {
+            bundle.layers.iter().for_each(prefetch_whole);
+            bundle.accounts.iter().for_each(prefetch);
+        }
+        let accounts = bundles.flat_map(|bundle| &bundle.accounts);
+        accounts.filter_map(|place| self.accounts.get(*place as usize)).for_each(prefetch_whole);
+    }
+
+    /// Asks for the states that are about to seal, before the first is waited for; their accounts should be at hand already.
+    pub(crate) fn fetch_states(&self, accounts: &[u32]) {
+        let states =
+            accounts.iter().filter_map(|place| self.accounts.get(*place as usize)?.as_ref());
+        states.clone().for_each(|account| account.sa.fetch());
+        states.clone().for_each(|account| account.sa.fetch_live());
+        states.for_each(|account| account.sa.fetch_to_seal());
+    }
+
+    /// Whether there are so many bundles that what packets need of them is far away.
+    pub(crate) fn is_far(&self) -> bool {
+        self.bundles.len() > FEW
     }
 
     /// The account at a place.

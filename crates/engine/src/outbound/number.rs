@@ -28,6 +28,9 @@ impl Outbound {
                 want(&mut self.cache, &mut self.drawn, item, depth);
             }
         }
+        if self.cache.is_far() {
+            self.cache.fetch_states(&self.drawn);
+        }
         self.numbering = Numbering::Whole;
         for place in self.drawn.drain(..) {
             let Some(account) = self.cache.account(place) else { continue };
