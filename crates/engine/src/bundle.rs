@@ -19,8 +19,8 @@ use crate::esp::layer::{Inside, Layer, Outside, Wrap};
 use crate::sa::usage::Lifecycle;
 use crate::spd::policy::MAX_TEMPLATES;
 use crate::{
-    Attachment, DropReason, Family, FlowKey, Level, Mark, Mode, Moment, OutboundQuery, PolicyEntry,
-    PolicyFlags, Sa, SaId, Settings, Snapshot, Spi, Template, Wanted, WireHeaders,
+    Attachment, DropReason, Family, FlowKey, Handover, Level, Mark, Mode, Moment, OutboundQuery,
+    PolicyEntry, PolicyFlags, Sa, SaId, Settings, Snapshot, Spi, Template, Wanted, WireHeaders,
 };
 
 /// SAs around one packet at the most: those of a sub policy and of a main one.
@@ -49,6 +49,8 @@ pub(crate) struct Bundle {
     pub(crate) prefix: usize,
     /// Where the outermost state's work is done, if not here.
     pub(crate) device: Option<Attachment>,
+    /// What a packet is handed over with that fits and has nothing else done to it here.
+    pub(crate) as_it_is: Option<Handover>,
     /// When it is to be worked out again; the end of time unless a template of level `use` has no state, or one of a policy with
     /// `flag cpu-acquire` none of this processor: key managers are asked for these again and again.
     until: Moment,
@@ -89,14 +91,16 @@ impl Bundle {
         let inner_mtu = fit_mtu(&mut layers, settings.mtu.into());
         let prefix = layers.iter().map(Layer::front).sum();
         let spreads = layers.iter().any(Layer::spreads);
+        let device = device::device_of(states)?;
         Ok(Self {
+            as_it_is: device.and_then(|device| device::as_it_is(device, &layers)),
             spreads,
             layers: layers.into(),
             accounts: Box::default(),
             inner,
             inner_mtu,
             prefix,
-            device: device::device_of(states)?,
+            device,
             until: Moment(u64::MAX),
         })
     }
@@ -111,6 +115,7 @@ impl Bundle {
             spreads: false,
             prefix: 0,
             device: None,
+            as_it_is: None,
             until: Moment(0),
         }
     }

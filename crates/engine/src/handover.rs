@@ -165,6 +165,13 @@ impl Task {
     }
 }
 
+impl Attachment {
+    /// What is left to do, for the device and by the state's name there.
+    pub(crate) const fn over(self, task: Task) -> Handover {
+        Handover { device: self.device, handle: self.handle, task }
+    }
+}
+
 impl From<PacketBuf> for Received {
     fn from(packet: PacketBuf) -> Self {
         Self { packet, mark: None }

@@ -344,6 +344,13 @@ impl Outbound {
     ) {
         let bundle = self.cache.bundle(place);
         if let Some(device) = bundle.device {
+            if let Some(handover) = bundle.as_it_is
+                && plan.is_none()
+                && !(head.fragment | head.options)
+                && packet.len() <= bundle.limit(head.inside.version)
+            {
+                return self.hand(packet, 1, handover, bench);
+            }
             return self.enter_device(packet, plan, head, place, (device, bench));
         }
         let mut inside = head.inside;

@@ -2,7 +2,10 @@
 //! the packet).
 
 use super::States;
-use crate::{Attachment, DropReason, KeyManagers, OffloadKind, OutboundQuery, Snapshot};
+use crate::esp::layer::Layer;
+use crate::{
+    Attachment, DropReason, Handover, KeyManagers, Mark, OffloadKind, OutboundQuery, Snapshot, Task,
+};
 
 /// The place of the outermost state, if a device does its work. Without encapsulation in UDP where kind is *crypto*: that is done in software.
 ///
@@ -18,6 +21,12 @@ pub(super) fn device_of(states: &States<'_>) -> Result<Option<Attachment>, DropR
         OffloadKind::Packet => true,
         OffloadKind::Crypto => !encapsulated,
     }))
+}
+
+/// What packets of kind *packet* are handed over with, if no state lays a mark over theirs.
+pub(super) fn as_it_is(device: Attachment, layers: &[Layer]) -> Option<Handover> {
+    let marks = layers.iter().any(|layer| layer.output_mark != Mark::default());
+    (device.kind == OffloadKind::Packet && !marks).then(|| device.over(Task::Protect))
 }
 
 /// Whether a packet lacks a state only because that is on another device than the policy, and nobody can be asked for the right one.

@@ -164,6 +164,9 @@ impl Inbound {
     /// The item's buffer, with nothing but the packet in it and on it. It is no train.
     #[inline(always)]
     fn release(&mut self, place: usize) -> Option<PacketBuf> {
+        if !self.marks.is_empty() {
+            self.believe_device(place);
+        }
         let item = &self.items[place];
         let mut packet = self.buffers[item.buffer as usize].take()?;
         packet.pull(item.start as usize);

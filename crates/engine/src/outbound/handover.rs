@@ -126,7 +126,14 @@ impl Outbound {
         self.hand(packet, count.into(), over, bench);
     }
 
-    fn hand(&mut self, packet: PacketBuf, count: u64, handover: Handover, bench: &mut Bench<'_>) {
+    #[inline(always)]
+    pub(super) fn hand(
+        &mut self,
+        packet: PacketBuf,
+        count: u64,
+        handover: Handover,
+        bench: &mut Bench<'_>,
+    ) {
         self.traffic.sent += count;
         self.traffic.sent_bytes += packet.len() as u64;
         bench.out.handed.push(Handed { packet, handover });
@@ -144,13 +151,21 @@ impl Item {
         let after = layer.after(&inside);
         self.inside = after;
         self.at -= super::narrow(layer.front());
+        let around = (&inside, &after);
         let (at, first) = (self.at as usize, self.sequence);
+        if self.count == 1 {
+            *ident = ident.wrapping_add(1);
+            let stamp = Stamp { sequence: first, id: super::fold_half(*ident) };
+            let (room, len) = (&mut self.packet.bytes_mut()[at..], self.len as usize);
+            self.len = super::narrow(encapsulate::wrap(room, len, layer, around, stamp).end);
+            self.last_len = self.len;
+            return;
+        }
         let (mut len, mut last_len) = (0, 0);
         for (k, (frame, plain)) in (0..).zip(self.frames()) {
             *ident = ident.wrapping_add(1);
             let stamp = Stamp { sequence: first + k, id: super::fold_half(*ident) };
-            last_len =
-                encapsulate::wrap(&mut frame[at..], plain, layer, (&inside, &after), stamp).end;
+            last_len = encapsulate::wrap(&mut frame[at..], plain, layer, around, stamp).end;
             len = if k == 0 { last_len } else { len };
         }
         (self.len, self.last_len) = (super::narrow(len), super::narrow(last_len));
@@ -161,11 +176,5 @@ impl Bundle {
     /// What its states lay over a packet's mark.
     pub(super) fn mark(&self, mark: u32) -> u32 {
         self.layers.iter().fold(mark, |mark, layer| layer.output_mark.applied_to(mark))
-    }
-}
-
-impl Attachment {
-    const fn over(self, task: Task) -> Handover {
-        Handover { device: self.device, handle: self.handle, task }
     }
 }

@@ -4,7 +4,7 @@ use uxfrm_engine::{
     DeviceMark, DeviceStatus, Direction, DropReason, Handle, OffloadKind, Policy, Received, Reqid,
     SaConfig, SaId, Spi,
 };
-use uxfrm_packet::PacketBuf;
+use uxfrm_packet::{Checksum, PacketBuf};
 use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Way, Wrapping, packets};
 
 use crate::nic::{NIC1, Nics, mark, offload};
@@ -99,6 +99,25 @@ fn only_a_mark_of_the_right_state_lets_a_plain_packet_in() {
     }
     let other = packets::udp("172.16.0.1:7", "10.2.0.1:9", b"not protected");
     assert_eq!(fate(&mut right, other, None), Ok(()));
+}
+
+#[test]
+fn a_checksum_that_the_device_found_right_is_not_looked_at_again() {
+    let (mut right, nics) = right(PACKET);
+    let good = mark(PACKET, nics.handle());
+    for checksum in [Checksum::Verified, Checksum::AsIs] {
+        let mut packet = datagram();
+        packet.checksum = checksum;
+        let received = vec![Received { packet, mark: Some(good) }];
+        let [arrived] = right.inbound_from_device(received).try_into().unwrap();
+        assert_eq!(arrived.checksum, checksum);
+    }
+    let mut sealed = sealed(false);
+    sealed.checksum = Checksum::Verified;
+    let (mut software, _) = self::right(CRYPTO);
+    let received = vec![Received { packet: sealed, mark: None }];
+    let [arrived] = software.inbound_from_device(received).try_into().unwrap();
+    assert_eq!(arrived.checksum, Checksum::AsIs, "that was of the packet around it");
 }
 
 #[test]
