@@ -24,7 +24,7 @@ use uxfrm_offload::{ModelNic, Nics};
 use uxfrm_packet::{Batch, IpPacket, PacketBuf, Pool, Protocol, esp::Esp};
 
 pub use device_lane::{DeviceLane, Exit};
-use exchange::Exchange;
+pub use exchange::{Carries, Exchange};
 
 /// Buffers that wait for one device of one lane, in each direction.
 const ROOM: usize = 1024;

@@ -22,7 +22,7 @@ mod running;
 mod tunnels;
 mod wire;
 
-pub use bay::{Bay, DeviceLane, Exit};
+pub use bay::{Bay, Carries, DeviceLane, Exchange, Exit};
 pub use events::Events;
 pub use inline::{Answer, Guide, InlineLane, InlinePorts, News, NextHop, Question, Side};
 pub use lane::{Error, Lane};

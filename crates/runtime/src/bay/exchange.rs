@@ -9,7 +9,8 @@ use uxfrm_packet::{PacketBuf, Pool, SizeClass};
 use super::lock;
 
 /// What is in a ring: something with a buffer.
-pub(super) trait Carries {
+pub trait Carries {
+    /// The buffer.
     fn packet(&self) -> &PacketBuf;
 }
 
@@ -33,7 +34,7 @@ impl Carries for Received {
 
 /// One direction.
 #[derive(Debug)]
-pub(super) struct Exchange<T>(Mutex<Ring<T>>);
+pub struct Exchange<T>(Mutex<Ring<T>>);
 
 #[derive(Debug)]
 struct Ring<T> {
@@ -43,13 +44,15 @@ struct Ring<T> {
 }
 
 impl<T: Carries> Exchange<T> {
-    pub(super) fn new(room: usize) -> Self {
+    /// One with room for so many buffers.
+    #[must_use]
+    pub fn new(room: usize) -> Self {
         let (full, empty) = (Vec::with_capacity(room), Vec::with_capacity(room));
         Self(Mutex::new(Ring { full, empty, room }))
     }
 
     /// Puts in what there is room for, in order, and wakes the other side if it may not know; what is left found none.
-    pub(super) fn put(&self, items: &mut Vec<T>, pool: &mut Pool, waker: &Waker) {
+    pub fn put(&self, items: &mut Vec<T>, pool: &mut Pool, waker: &Waker) {
         if items.is_empty() {
             return;
         }
@@ -65,7 +68,7 @@ impl<T: Carries> Exchange<T> {
     }
 
     /// Takes everything out and pays for it.
-    pub(super) fn take(&self, into: &mut Vec<T>, pool: &mut Pool) {
+    pub fn take(&self, into: &mut Vec<T>, pool: &mut Pool) {
         let mut ring = lock(&self.0);
         let Ring { full, empty, room } = &mut *ring;
         for item in full.iter().take(room.saturating_sub(empty.len())) {
@@ -76,7 +79,8 @@ impl<T: Carries> Exchange<T> {
     }
 
     /// How many more fit.
-    pub(super) fn room(&self) -> usize {
+    #[must_use]
+    pub fn room(&self) -> usize {
         let ring = lock(&self.0);
         ring.room.saturating_sub(ring.full.len())
     }
