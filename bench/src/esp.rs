@@ -8,7 +8,6 @@
 pub mod gate;
 mod gateways;
 mod plan;
-mod ring;
 mod trial;
 
 use crate::Options;
@@ -28,7 +27,7 @@ const ROUND: usize = 4096;
 /// # Errors
 /// What making states and keys has, or a packet that did not come through, which no figure would excuse.
 pub fn run(options: &Options) -> anyhow::Result<Report> {
-    let (rounds, steps) = if options.quick { (2, 2) } else { (15, ROUND / ring::ROOM) };
+    let (rounds, steps) = if options.quick { (2, 2) } else { (15, ROUND / crate::ring::ROOM) };
     let clock = TscClock::calibrate();
     let mut rows = Vec::new();
     for scene in plan::scenes(options)? {
@@ -41,7 +40,8 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
         for round in 0..warm + rounds {
             for trial in &mut trials {
                 // A round ends where the flows begin anew.
-                let steps = if scene.sas > ring::ROOM { ROUND / ring::ROOM } else { steps };
+                let steps =
+                    if scene.sas > crate::ring::ROOM { ROUND / crate::ring::ROOM } else { steps };
                 trial.round(&mut gateways, &mut yardstick, steps)?;
                 if round < warm {
                     trial.forget();

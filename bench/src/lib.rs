@@ -13,8 +13,10 @@ mod filter;
 pub mod fou;
 pub mod inline;
 pub mod lookup;
+pub mod offload;
 pub mod pair;
 mod report;
+mod ring;
 pub mod states;
 pub mod tunnel;
 
@@ -52,7 +54,7 @@ pub struct Options {
 
 /// The names [`run`] knows.
 pub const NAMES: &[&str] =
-    &["crypto", "esp", "lookup", "control", "states", "fou", "tunnel", "inline"];
+    &["crypto", "esp", "offload", "lookup", "control", "states", "fou", "tunnel", "inline"];
 
 /// Runs one bench and writes its table (or, for `--json -`, its JSON) to `out`.
 ///
@@ -62,6 +64,7 @@ pub fn run(name: &str, options: &Options, out: &mut impl Write) -> anyhow::Resul
     let report = match name {
         "crypto" => crypto::run(options)?,
         "esp" => esp::run(options)?,
+        "offload" => offload::run(options)?,
         "lookup" => lookup::run(options)?,
         "states" => states::run(options)?,
         "tunnel" => tunnel::run(options)?,

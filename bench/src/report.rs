@@ -108,6 +108,12 @@ impl Sample {
         self.sorted().first().copied().unwrap_or(f64::NAN)
     }
 
+    /// Each round's figure by that of the same round of another.
+    #[must_use]
+    pub fn over(&self, other: &Self) -> Self {
+        Self(self.0.iter().zip(&other.0).map(|(one, other)| one / other).collect())
+    }
+
     /// How many there are.
     #[must_use]
     pub fn rounds(&self) -> usize {
@@ -237,6 +243,7 @@ impl Report {
             match self.bench {
                 "fou" => page.extend(crate::fou::bars::figures(self)),
                 "tunnel" => page.push_str(&crate::tunnel::bars::html(self)),
+                "offload" => page.push_str(&crate::offload::html(self)),
                 _ => {}
             }
             page.push_str(&self.html_table());

@@ -5,20 +5,20 @@ use std::collections::VecDeque;
 use uxfrm_packet::{Batch, PacketBuf};
 
 /// Buffers that a ring holds.
-pub(super) const ROOM: usize = 256;
+pub(crate) const ROOM: usize = 256;
 
 /// Buffers that wait.
 #[derive(Debug)]
-pub(super) struct Ring(VecDeque<PacketBuf>);
+pub(crate) struct Ring(VecDeque<PacketBuf>);
 
 impl Ring {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(VecDeque::with_capacity(2 * ROOM))
     }
 
     /// Hands over up to `most` buffers.
     #[inline]
-    pub(super) fn receive(&mut self, most: usize, into: &mut Batch) -> usize {
+    pub(crate) fn receive(&mut self, most: usize, into: &mut Batch) -> usize {
         let count = most.min(self.0.len());
         self.0.drain(..count).for_each(|packet| into.push(packet));
         count
@@ -26,23 +26,23 @@ impl Ring {
 
     /// Takes all buffers of a batch.
     #[inline]
-    pub(super) fn transmit(&mut self, batch: &mut Batch) {
+    pub(crate) fn transmit(&mut self, batch: &mut Batch) {
         self.0.extend(batch.drain());
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    pub(super) fn packets(&mut self) -> &mut [PacketBuf] {
+    pub(crate) fn packets(&mut self) -> &mut [PacketBuf] {
         self.0.make_contiguous()
     }
 
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = PacketBuf> + '_ {
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = PacketBuf> + '_ {
         self.0.drain(..)
     }
 
-    pub(super) fn push(&mut self, packet: PacketBuf) {
+    pub(crate) fn push(&mut self, packet: PacketBuf) {
         self.0.push_back(packet);
     }
 }

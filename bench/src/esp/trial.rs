@@ -9,9 +9,10 @@ use uxfrm_packet::{Batch, PacketBuf};
 
 use super::gateways::{Gateway, Gateways, NOW};
 use super::plan::{Scene, Variant, Way};
-use super::ring::{ROOM, Ring};
+
 use crate::clock::TscClock;
 use crate::report::{Row, Sample};
+use crate::ring::{ROOM, Ring};
 
 /// Packets of one call of the crypto library, as the engine makes them.
 const CALL: usize = 64;

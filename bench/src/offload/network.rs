@@ -1,0 +1,110 @@
+//! The devices and the network between them, on a thread of its own: their cycles are the model's, and no host's.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use uxfrm_engine::{Handed, Received};
+use uxfrm_io::poll::{Poller, Waker};
+use uxfrm_offload::{ModelNic, Queues};
+use uxfrm_packet::{BATCH, Batch, Checksum, PacketBuf, Pool, Segments, SizeClass};
+
+use super::NOW;
+use super::site::Site;
+use super::wire::{Sent, Wire};
+use crate::clock::TscClock;
+
+#[derive(Debug)]
+pub(super) struct Network {
+    poller: Poller,
+    pool: Pool,
+    handed: Vec<Handed>,
+    sent: Vec<Sent>,
+    batch: Batch,
+    arriving: Batch,
+    received: Vec<Received>,
+}
+
+impl Network {
+    pub(super) fn new() -> anyhow::Result<Self> {
+        Ok(Self {
+            poller: Poller::new().context("no descriptor to wait with")?,
+            pool: Pool::new(),
+            handed: Vec::new(),
+            sent: Vec::new(),
+            batch: Batch::new(),
+            arriving: Batch::new(),
+            received: Vec::new(),
+        })
+    }
+
+    pub(super) fn waker(&self) -> Waker {
+        self.poller.waker()
+    }
+
+    /// Takes what one host has sent to the other; cycles of both devices.
+    pub(super) fn carry(&mut self, (from, to): (&Site, &Site), wire: &Wire) -> u64 {
+        // Whoever puts in next pays for waking again.
+        let _ready = self.poller.wait(Some(Duration::ZERO));
+        wire.sent.take(&mut self.sent, &mut self.pool);
+        for Sent { packet, handover } in self.sent.drain(..) {
+            match handover {
+                Some(handover) => self.handed.push(Handed { packet, handover }),
+                None => self.batch.push(packet),
+            }
+        }
+        let cycles = match (from.nic(), to.nic()) {
+            (Some(mut sender), Some(mut receiver)) => {
+                let from = TscClock::now();
+                sender.transmit(&mut self.handed, NOW, &mut self.pool, &mut self.batch);
+                let sent = TscClock::now().wrapping_sub(from);
+                self.copy();
+                sent + self.receive(&mut receiver)
+            }
+            (Some(_) | None, _) => {
+                self.copy();
+                // Cards of all kinds check what is plain.
+                self.received.extend(self.arriving.drain().map(|mut packet| {
+                    packet.checksum = Checksum::Verified;
+                    Received::from(packet)
+                }));
+                0
+            }
+        };
+        wire.received.put(&mut self.received, &mut self.pool, &wire.waker);
+        cycles
+    }
+
+    /// The network: each packet arrives alone and in another buffer, as a card's memory access has it.
+    fn copy(&mut self) {
+        for packet in self.batch.drain() {
+            let stride = match packet.segments {
+                Segments::Train { stride } => stride.into(),
+                Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => packet.len().max(1),
+            };
+            for frame in packet.bytes().chunks(stride) {
+                let mut copy = self.pool.take(SizeClass::Packet);
+                if let Some(room) = copy.append(frame.len()) {
+                    room.copy_from_slice(frame);
+                }
+                self.arriving.push(copy);
+            }
+            self.pool.give(packet);
+        }
+    }
+
+    fn receive(&mut self, nic: &mut ModelNic) -> u64 {
+        let mut queues: Queues = nic.queues();
+        let mut cycles = 0;
+        let arriving: Vec<PacketBuf> = self.arriving.drain().collect();
+        let mut arriving = arriving.into_iter().peekable();
+        while arriving.peek().is_some() {
+            arriving.by_ref().take(BATCH).for_each(|packet| self.batch.push(packet));
+            let from = TscClock::now();
+            nic.receive(&mut self.batch, NOW, &mut self.pool, &mut queues);
+            cycles += TscClock::now().wrapping_sub(from);
+            // Each worker's flow is in a queue of its own.
+            self.received.extend(queues.drain());
+        }
+        cycles
+    }
+}

@@ -1,0 +1,65 @@
+//! Two hosts, each with a device if the path has one.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context, ensure};
+use uxfrm_crypto::Backend;
+use uxfrm_engine::{Database, DeviceId, HostAddresses, HostPort, Published, Settings, UdpSuper};
+use uxfrm_offload::{FunctionId, ModelNic, NicSetup, Nics, Profile};
+
+use super::NOW;
+use super::association::{DEVICE, End};
+use super::plan::Path;
+
+/// One host's states and policies, and its device.
+#[derive(Debug)]
+pub(super) struct Site {
+    database: Database,
+    nic: Option<Arc<Mutex<ModelNic>>>,
+}
+
+impl Site {
+    pub(super) fn new(end: End, path: Path) -> anyhow::Result<Self> {
+        let mut database = Database::new(Backend::Auto);
+        let nic = match path.kind() {
+            Some(_) => Some(plug(&mut database)?),
+            None => None,
+        };
+        if path != Path::Clear {
+            database.apply(NOW, |change| -> anyhow::Result<()> {
+                for from in End::BOTH {
+                    change.add_policy(from.policy(end, path))?;
+                    change.add_sa(from.state(end, path)?)?;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(Self { database, nic })
+    }
+
+    pub(super) fn settings(&self, end: End) -> Settings {
+        let addresses: HostAddresses = [end.address().into()].into_iter().collect();
+        // As a TUN takes them.
+        let host = HostPort::SuperPackets { udp: UdpSuper::Refused };
+        Settings { addresses, host, ..Settings::default() }
+    }
+
+    pub(super) fn published(&self) -> Published {
+        self.database.published()
+    }
+
+    pub(super) fn nic(&self) -> Option<MutexGuard<'_, ModelNic>> {
+        let nic = self.nic.as_ref()?;
+        Some(nic.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A device that does both kinds.
+fn plug(database: &mut Database) -> anyhow::Result<Arc<Mutex<ModelNic>>> {
+    let setup =
+        NicSetup::new(Profile::by_name("unlimited").context("a profile of ours")?, DeviceId(7));
+    let (nic, nics) = (Arc::new(Mutex::new(ModelNic::new(setup)?)), Nics::default());
+    ensure!(nics.plug(DEVICE, &nic, FunctionId::PHYSICAL), "the device has its function");
+    database.set_devices(Box::new(nics));
+    Ok(nic)
+}
