@@ -4,6 +4,7 @@ mod address;
 mod control;
 mod datagram;
 mod descriptor;
+mod ethtool;
 mod file;
 mod generic;
 mod ip;

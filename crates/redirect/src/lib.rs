@@ -12,6 +12,7 @@
 //! | writing to `/proc/sys/net/core/xfrm_*` | nothing, and success: they are the kernel's own |
 //! | `socket(AF_KEY)` | refused: it would reach the kernel's own IPsec |
 //! | a message to the family `fou`, by a socket of `NETLINK_GENERIC` | goes to the gateway, and the answers come on the same socket; all other families are the kernel's |
+//! | `SIOCETHTOOL` for the features of an interface | the kernel's answer; of the gateway's devices with `esp-hw-offload` |
 //! | everything else | goes on to the C library (or the next preloaded library) as it is |
 //!
 //! It promises that no XFRM message of the program reaches the kernel through the C library, that other sockets are not

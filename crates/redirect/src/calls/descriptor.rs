@@ -2,7 +2,7 @@
 
 use libc::{c_int, c_uint, c_ulong, epoll_event};
 
-use super::datagram;
+use super::{datagram, ethtool};
 use crate::table::Socket;
 use crate::{errno, gateway, mailbox, next, parking, table};
 
@@ -138,7 +138,7 @@ unsafe extern "C" fn fcntl64(descriptor: c_int, command: c_int, argument: usize)
 }
 
 /// Interfaces are asked about through any socket (`SIOCETHTOOL`, `SIOCGIFCONF`): a Unix socket will do. Of datagrams that wait, the
-/// program knows no header.
+/// program knows no header. Interfaces that are the gateway's devices have IPsec of their own.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: usize) -> c_int {
     spoil(descriptor);
@@ -148,6 +148,10 @@ unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: usize)
         let bytes = argument as *mut c_int;
         // SAFETY: the kernel has just written an `int` there.
         unsafe { bytes.write_unaligned(datagram::waiting(bytes.read_unaligned())) };
+    }
+    if request == libc::SIOCETHTOOL && result == 0 {
+        // SAFETY: the kernel has just read an `ifreq` there.
+        unsafe { ethtool::answered(argument as *const libc::ifreq) };
     }
     result
 }
