@@ -4,10 +4,12 @@
 //!   TCP ─► TUN ─► uxfrm ─► veth ────── veth ─► uxfrm ─► TUN ─► TCP          two namespaces, one tunnel for each case
 //! ```
 //!
-//! One gateway at each end has all tunnels at once, each between addresses of its own, so that the rounds of all cases take turns, and each
-//! round begins with another case. A round's figure is that of one test; a row has the median of its rounds, and beside it what the series
-//! published, on other machines.
+//! One gateway at each end has all tunnels at once, each between addresses of its own. Of one kind of tunnel and one test, all encapsulations
+//! follow each other there and back (A B C C B A), so that a round tells how they stand to each other whatever the machine does from round to
+//! round. A row has the median of its visits, how it stands to the tunnel without UDP, and beside it what the series published, on other
+//! machines.
 
+mod against;
 pub(crate) mod bars;
 mod gateways;
 mod plan;
@@ -21,10 +23,11 @@ use anyhow::Context;
 use crate::Options;
 use crate::clock::TscClock;
 use crate::report::{Machine, Report, Row, Sample};
+use against::Against;
 use gateways::{CpuTime, Gateways};
 use plan::{Encap, Test, Trial};
 
-/// What the rounds of a trial found.
+/// What the visits to a trial found: two each round.
 #[derive(Debug)]
 struct Found {
     trial: Trial,
@@ -42,24 +45,26 @@ struct Found {
     latencies: Vec<f64>,
 }
 
+/// Rounds where none are said.
+const ROUNDS: u32 = 15;
+
+/// Seconds of each visit.
+const SECONDS: f64 = 0.15;
+
 /// Measures what the options leave.
 ///
 /// # Errors
 /// What making namespaces, gateways and connections has: it needs root, and `/dev/net/tun`. A stream that is stuck.
 pub fn run(options: &Options) -> anyhow::Result<Report> {
-    let (rounds, seconds) = if options.quick { (1, 0.1) } else { (15, 0.3) };
+    let (usual, seconds) = if options.quick { (1, 0.1) } else { (ROUNDS, SECONDS) };
+    let time = Duration::from_secs_f64(seconds);
     let clock = TscClock::calibrate();
     let mut found: Vec<Found> = plan::trials(&options.only).into_iter().map(Found::new).collect();
     if !found.is_empty() {
         let gateways = Gateways::start(&plan::tunnels(&options.only))?;
-        for round in 0..rounds {
-            let first = round % found.len();
-            let (before, from) = found.split_at_mut(first);
-            for found in from.iter_mut().chain(before) {
-                let trial = found.trial;
-                found.round(&gateways, Duration::from_secs_f64(seconds)).with_context(|| {
-                    format!("{} through {}", trial.test.name(), trial.tunnel.name())
-                })?;
+        for _ in 0..options.rounds.unwrap_or(usual) {
+            for compared in found.chunk_by_mut(|one, other| one.trial.is_beside(other.trial)) {
+                there_and_back(compared, &gateways, time)?;
             }
         }
     }
@@ -67,14 +72,25 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     Ok(Report { bench: "fou", machine: Machine::here(clock.hz()), rows })
 }
 
+/// One round of trials that are compared: each is visited twice, and what changes evenly meanwhile hits all alike.
+fn there_and_back(
+    compared: &mut [Found],
+    gateways: &Gateways,
+    time: Duration,
+) -> anyhow::Result<()> {
+    for place in (0..compared.len()).chain((0..compared.len()).rev()) {
+        let one = &mut compared[place];
+        let (test, tunnel) = (one.trial.test.name(), one.trial.tunnel.name());
+        one.visit(gateways, time).with_context(|| format!("{test} through {tunnel}"))?;
+    }
+    Ok(())
+}
+
 /// The same test through the same tunnel without UDP.
 fn bare<'a>(of: &Found, among: &'a [Found]) -> Option<&'a Found> {
-    among.iter().find(|other| {
-        let (one, other) = (of.trial, other.trial);
-        other.test == one.test
-            && other.tunnel.kind == one.tunnel.kind
-            && other.tunnel.encap == Encap::None
-    })
+    among
+        .iter()
+        .find(|other| other.trial.is_beside(of.trial) && other.trial.tunnel.encap == Encap::None)
 }
 
 impl Found {
@@ -90,18 +106,22 @@ impl Found {
         }
     }
 
-    fn round(&mut self, gateways: &Gateways, time: Duration) -> anyhow::Result<()> {
+    fn visit(&mut self, gateways: &Gateways, time: Duration) -> anyhow::Result<()> {
         let ends = gateways.ends(self.trial.tunnel);
         let (count, seconds, cpu) = match self.trial.test {
             Test::Stream => traffic::stream(ends, time, || gateways.cpu_time())?,
-            Test::Requests => {
-                traffic::requests(ends, time, || gateways.cpu_time(), &mut self.latencies)?
-            }
+            Test::Requests(connections) => traffic::requests(
+                ends,
+                connections,
+                time,
+                || gateways.cpu_time(),
+                &mut self.latencies,
+            )?,
         };
         let per_second = count / seconds;
         self.rates.push(match self.trial.test {
             Test::Stream => per_second * 8.0 / 1e9,
-            Test::Requests => per_second,
+            Test::Requests(_) => per_second,
         });
         self.times.push(1e9 / per_second);
         self.seconds += seconds;
@@ -115,12 +135,12 @@ impl Found {
         let [lowest, highest] = [0.0, 1.0].map(|share| self.rates.quantile(share));
         let (rate, places) = match self.trial.test {
             Test::Stream => ("gbps", 3),
-            Test::Requests => ("tps", 0),
+            Test::Requests(_) => ("tps", 0),
         };
         row.figure(rate, self.rates.median(), places);
         row.figure("min", lowest, places);
         row.figure("max", highest, places);
-        if self.trial.test == Test::Requests {
+        if self.trial.test != Test::Stream {
             let mut latencies = Sample::default();
             self.latencies.iter().for_each(|one| latencies.push(*one));
             for percent in [90, 95, 99] {
@@ -134,7 +154,7 @@ impl Found {
             Test::Stream => {
                 row.figure("cpu_s_per_gb", self.gateways.as_secs_f64() / self.count * 1e9, 3);
             }
-            Test::Requests => {
+            Test::Requests(_) => {
                 row.figure(
                     "cpu_us_per_transaction",
                     self.gateways.as_secs_f64() / self.count * 1e6,
@@ -143,17 +163,10 @@ impl Found {
             }
         }
         if let Some(bare) = bare {
-            row.figure("time_against_none", self.against(bare), 3);
+            Against::of(&self.times, &bare.times).add(&mut row, self.trial.tunnel.encap);
         }
-        row.figures.insert("rounds".to_owned(), self.times.len().into());
+        row.figures.insert("rounds".to_owned(), (self.times.len() / 2).into());
         published::add(&mut row, self.trial);
         row
-    }
-
-    /// How much time it takes, of that which the other one takes: the median of what each round says.
-    fn against(&self, other: &Self) -> f64 {
-        let mut sample = Sample::default();
-        self.times.iter().zip(&other.times).for_each(|(one, other)| sample.push(one / other));
-        sample.median()
     }
 }

@@ -96,6 +96,16 @@ impl Sample {
         sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
     }
 
+    /// Between which ones the true median lies with 95 % confidence, whatever the distribution: those about √n places from the
+    /// middle (the binomial distribution of how many are below it, as a normal one).
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a few rounds")]
+    pub fn confidence(&self) -> [f64; 2] {
+        let count = self.rounds() as f64;
+        let away = (0.98 * count.sqrt() + 0.5) / count;
+        [self.quantile(0.5 - away), self.quantile(0.5 + away)]
+    }
+
     /// The largest one; not a number without any.
     #[must_use]
     pub fn max(&self) -> f64 {
@@ -330,6 +340,19 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_median_of_many_is_known_better() {
+        let confidence = |count: u32| {
+            let mut sample = Sample::default();
+            (0..count).for_each(|value| sample.push(f64::from(value)));
+            sample.confidence()
+        };
+        // The binomial distribution has ranks 40 and 61 of 100, and 2 and 9 of 10.
+        assert_eq!(confidence(100), [39.0, 60.0]);
+        assert_eq!(confidence(10), [1.0, 8.0]);
+        assert_eq!(confidence(1), [0.0, 0.0]);
+    }
 
     fn report() -> Report {
         let mut sample = Sample::default();

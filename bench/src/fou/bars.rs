@@ -10,7 +10,12 @@ const LEFT: f64 = 110.0;
 
 /// A picture for each test.
 pub(crate) fn figures(report: &Report) -> Vec<String> {
-    [("stream", "gbps", "TCP_STREAM, Gbit/s"), ("rr", "tps", "TCP_RR, transactions a second")]
+    let tests = [
+        ("stream", "gbps", "TCP_STREAM, Gbit/s"),
+        ("rr", "tps", "TCP_RR over 200 connections, transactions a second"),
+        ("rr1", "tps", "TCP_RR over one connection, transactions a second"),
+    ];
+    tests
         .into_iter()
         .filter_map(|(test, figure, title)| {
             let of_test = |row: &&Row| row.case.value("test").is_some_and(|value| value == test);

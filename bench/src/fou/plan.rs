@@ -37,8 +37,14 @@ pub(super) struct Tunnel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Test {
     Stream,
-    Requests,
+    /// Requests and responses over so many connections at once.
+    Requests(usize),
 }
+
+/// As the series has it: 200 connections at once.
+const MANY: Test = Test::Requests(200);
+/// A connection by itself: what each packet waits for.
+const ALONE: Test = Test::Requests(1);
 
 /// One row.
 #[derive(Clone, Copy, Debug)]
@@ -55,11 +61,12 @@ pub(super) enum Side {
 }
 
 const KINDS: [Kind; 3] = [Kind::Gre, Kind::Ipip, Kind::Sit];
+/// The one that the others are compared with comes first.
 const ENCAPS: [Encap; 4] = [Encap::None, Encap::Fou, Encap::FouCsum, Encap::Gue];
 
 /// The rows that a filter leaves, in the order in which they take turns.
 pub(super) fn trials(only: &Filter) -> Vec<Trial> {
-    let tests = [Test::Stream, Test::Requests];
+    let tests = [Test::Stream, MANY, ALONE];
     let trials = KINDS.iter().flat_map(|kind| {
         let of_kind = all().filter(move |tunnel| tunnel.kind == *kind);
         tests
@@ -81,6 +88,11 @@ fn all() -> impl Iterator<Item = Tunnel> + Clone {
 }
 
 impl Trial {
+    /// Whether the other one is the same test through a tunnel of the same kind.
+    pub(super) fn is_beside(self, other: Self) -> bool {
+        self.test == other.test && self.tunnel.kind == other.tunnel.kind
+    }
+
     pub(super) fn case(self) -> Case {
         Case::new()
             .with("tunnel", self.tunnel.kind.name())
@@ -93,7 +105,8 @@ impl Test {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Stream => "stream",
-            Self::Requests => "rr",
+            Self::Requests(1) => "rr1",
+            Self::Requests(_) => "rr",
         }
     }
 }
@@ -198,7 +211,7 @@ mod tests {
     #[test]
     fn every_kind_has_every_encapsulation_and_a_name_that_fits() {
         let only = Filter::default();
-        assert_eq!((tunnels(&only).len(), trials(&only).len()), (12, 24));
+        assert_eq!((tunnels(&only).len(), trials(&only).len()), (12, 36));
         assert!(all().all(|tunnel| tunnel.name().len() < 16));
         let only: Filter = "tunnel=sit,encap=none,test=rr".parse().unwrap();
         assert_eq!(tunnels(&only).iter().map(|one| one.name()).collect::<Vec<_>>(), ["sit-none"]);

@@ -22,7 +22,9 @@ pub(super) fn add(row: &mut Row, trial: Trial) {
             row.figure("published_gbps", published.mbps / 1e3, 3);
             row.figure("published_cpu_percent", published.stream_cpu, 2);
         }
-        Test::Requests => {
+        // The series has no connection by itself.
+        Test::Requests(1) => {}
+        Test::Requests(_) => {
             row.figure("published_tps", published.tps, 0);
             row.figure("published_cpu_percent", published.rr_cpu, 2);
             for (percent, value) in [90, 95, 99].into_iter().zip(published.latencies) {

@@ -10,8 +10,6 @@ use anyhow::{Context, bail};
 
 use super::gateways::{CpuTime, Ends};
 
-/// Connections of `TCP_RR`: enough to keep both gateways busy.
-const CONNECTIONS: usize = 16;
 /// Bytes of each write and read of a stream.
 const BLOCK: usize = 128 * 1024;
 /// How long traffic goes on before it is measured, of the measured time: past slow start.
@@ -39,15 +37,16 @@ pub(super) fn stream(
     })
 }
 
-/// Requests and responses of one byte each over all connections for `time`: how many, and in `latencies` the microseconds of each.
+/// Requests and responses of one byte each over so many connections for `time`: how many, and in `latencies` the microseconds of each.
 pub(super) fn requests(
     ends: Ends<'_>,
+    connections: usize,
     time: Duration,
     cpu_time: impl Fn() -> anyhow::Result<CpuTime>,
     latencies: &mut Vec<f64>,
 ) -> anyhow::Result<Measured> {
     let pairs: Vec<_> =
-        (0..CONNECTIONS).map(|_| connection(ends)).collect::<anyhow::Result<_>>()?;
+        (0..connections).map(|_| connection(ends)).collect::<anyhow::Result<_>>()?;
     let (count, done) = (&AtomicU64::new(0), &AtomicBool::new(false));
     thread::scope(|scope| {
         let clients: Vec<ScopedJoinHandle<'_, Vec<f64>>> = pairs

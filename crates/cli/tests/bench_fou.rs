@@ -19,7 +19,7 @@ fn every_row_has_its_figures_and_the_published_ones() {
     assert!(output.status.success(), "{stderr}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let rows = report["rows"].as_array().unwrap();
-    assert_eq!(rows.len(), 24);
+    assert_eq!(rows.len(), 36);
     for row in rows {
         let of_stream = ["gbps", "cpu_s_per_gb"].as_slice();
         let of_requests =
@@ -28,19 +28,19 @@ fn every_row_has_its_figures_and_the_published_ones() {
         for figure in figures.iter().chain(&["time_against_none"]) {
             assert!(row[figure].as_f64().is_some_and(|value| value > 0.0), "{figure}: {row}");
         }
-        assert_eq!(row["published_cpu_percent"].is_number(), row["case"]["encap"] != "gue");
+        let (encap, test) = (&row["case"]["encap"], &row["case"]["test"]);
+        assert_eq!(row["published_cpu_percent"].is_number(), encap != "gue" && test != "rr1");
+        assert_eq!(row["goal"].is_string(), encap == "fou" || encap == "fou-csum");
     }
     let is_ours =
         |row: &&Value| row["case"]["tunnel"] == "gre" && row["case"]["encap"] == "fou-csum";
     let published: Vec<_> = rows
         .iter()
         .filter(is_ours)
-        .map(|row| {
-            row["published_gbps"].as_f64().or_else(|| row["published_tps"].as_f64()).unwrap()
-        })
+        .filter_map(|row| row["published_gbps"].as_f64().or_else(|| row["published_tps"].as_f64()))
         .collect();
     assert_eq!(published, [9.311, 1_170_180.0]);
     let page = std::fs::read_to_string(page).unwrap();
-    assert_eq!(page.matches("<svg").count(), 2);
-    assert_eq!(page.matches("<rect").count(), 24 + 18);
+    assert_eq!(page.matches("<svg").count(), 3);
+    assert_eq!(page.matches("<rect").count(), 36 + 18);
 }
