@@ -161,15 +161,15 @@ impl Port {
         request
     }
 
-    /// How well a datagram fits; `None` when it does not.
+    /// How well a datagram to its number fits; `None` when it does not.
     fn score(&self, datagram: &Datagram) -> Option<u8> {
-        let PortIdentity { version: _, port, peer_port, device, local, peer } = self.identity;
+        let PortIdentity { version: _, port: _, peer_port, device, local, peer } = self.identity;
         let wanted = |asked: bool, there: bool, worth: u8| match (asked, there) {
             (false, _) => Some(0),
             (true, true) => Some(worth),
             (true, false) => None,
         };
-        if port != datagram.to.port() || local.is_ipv4() != datagram.to.is_ipv4() {
+        if local.is_ipv4() != datagram.to.is_ipv4() {
             return None;
         }
         Some(
@@ -289,7 +289,9 @@ impl Ports {
 
     /// The port that takes a datagram. A few ports are compared faster than hashed; gateways have a few.
     pub(crate) fn of(&self, datagram: &Datagram) -> Option<&Port> {
-        let scored = self.ports.iter().filter_map(|port| Some((port.score(datagram)?, port)));
+        let number = datagram.to.port();
+        let there = self.ports.iter().filter(|port| port.identity.port == number);
+        let scored = there.filter_map(|port| Some((port.score(datagram)?, port)));
         // Of equals the earliest: the kernel's own list is in order of binding.
         scored.max_by_key(|(score, _)| *score).map(|(_, port)| port)
     }
