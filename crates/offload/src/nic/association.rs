@@ -83,9 +83,11 @@ impl Association {
         self.sa.id()
     }
 
-    /// Whether packets go through it in a direction and kind.
+    /// Whether packets go through it in a direction and kind. What was on its way when a sending state was deleted still leaves by it, so that a
+    /// rekey loses nothing.
     pub(super) fn serves(&self, direction: Direction, kind: OffloadKind) -> bool {
-        self.standing == Standing::Live && self.direction == direction && self.kind == kind
+        let open = self.standing == Standing::Live || direction == Direction::Out;
+        open && self.direction == direction && self.kind == kind
     }
 
     /// The upper half of a number, where it counts.

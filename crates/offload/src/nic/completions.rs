@@ -11,9 +11,12 @@ pub(super) struct Completions<T> {
     delay: Duration,
     /// How many more change places with the one behind.
     swaps: u32,
-    /// One that waits for the one behind it.
-    overtaken: Option<T>,
+    /// One that waits for the one behind it, and until when.
+    overtaken: Option<(Moment, T)>,
 }
+
+/// How long one waits that nothing is behind.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 impl<T> Default for Completions<T> {
     fn default() -> Self {
@@ -36,36 +39,37 @@ impl<T> Completions<T> {
     pub(super) fn push(&mut self, item: T, now: Moment) {
         if self.overtaken.is_none() && self.swaps > 0 {
             self.swaps -= 1;
-            self.overtaken = Some(item);
+            self.overtaken = Some((now.plus(PATIENCE), item));
             return;
         }
         self.enqueue(item, now);
-        if let Some(late) = self.overtaken.take() {
+        if let Some((_, late)) = self.overtaken.take() {
             self.enqueue(late, now);
         }
     }
 
-    /// The next one that is due. One that waits for another to overtake it is due when nothing else is left.
+    /// The next one that is due.
     pub(super) fn pop(&mut self, now: Moment) -> Option<T> {
-        match self.waiting.front() {
-            Some((due, _)) if *due <= now => self.waiting.pop_front().map(|(_, item)| item),
-            Some(_) => None,
-            None => self.overtaken.take(),
-        }
+        let next = match self.waiting.front() {
+            Some((due, _)) if *due <= now => self.waiting.pop_front(),
+            Some(_) | None => self.overtaken.take_if(|(due, _)| *due <= now),
+        };
+        next.map(|(_, item)| item)
     }
 
     /// All of them, due or not.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = T> {
-        self.waiting.drain(..).map(|(_, item)| item).chain(self.overtaken.take())
+        self.waiting.drain(..).chain(self.overtaken.take()).map(|(_, item)| item)
     }
 
     /// When the first one is due.
     pub(super) fn next_due(&self) -> Option<Moment> {
-        self.waiting.front().map(|(due, _)| *due)
+        let ahead = [self.waiting.front(), self.overtaken.as_ref()];
+        ahead.into_iter().flatten().map(|(due, _)| *due).min()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.waiting.iter().map(|(_, item)| item).chain(&self.overtaken)
+        self.waiting.iter().chain(&self.overtaken).map(|(_, item)| item)
     }
 
     /// Never before one that was done earlier.
@@ -106,6 +110,8 @@ mod tests {
         assert_eq!(due(&mut ring, Moment(0)), [2, 1, 4, 3, 5]);
         ring.reorder(1);
         ring.push(6, Moment(0));
-        assert_eq!(due(&mut ring, Moment(0)), [6]);
+        assert_eq!(due(&mut ring, Moment(0)), []);
+        let over = ring.next_due().unwrap();
+        assert_eq!((over, due(&mut ring, over)), (Moment(0).plus(PATIENCE), vec![6]));
     }
 }

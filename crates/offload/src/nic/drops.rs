@@ -26,7 +26,7 @@ macro_rules! nic_drops {
 nic_drops! {
     /// Transmit: the link is down, or went down before the packet was on the wire.
     TxLinkDown => "tx_link_down";
-    /// Transmit: handed over with a handle that the device does not have (any more), a larval one, or one of another kind or direction.
+    /// Transmit: handed over with a handle that the device does not have (any more; what was on its way when the state was deleted still leaves), a larval one, or one of another kind or direction.
     TxNoState => "tx_no_state";
     /// Transmit: handed over for another device, or for another function's state.
     TxWrongDevice => "tx_wrong_device";

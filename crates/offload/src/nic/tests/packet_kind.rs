@@ -136,9 +136,10 @@ fn what_it_cannot_take_is_dropped_by_name() {
     }
     assert_eq!(stand.counts(handle).packets, 0);
     stand.port().delete_state(handle);
-    assert!(stand.protect(handle, vec![whole()]).is_empty());
+    assert_eq!(stand.protect(handle, vec![whole()]).len(), 1, "it was on its way");
     assert!(stand.port().update_stats(handle).is_some(), "until it is freed");
     stand.port().free_state(handle);
+    assert!(stand.protect(handle, vec![whole()]).is_empty());
     assert!(stand.port().update_stats(handle).is_none());
 }
 
