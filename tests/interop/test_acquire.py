@@ -60,16 +60,9 @@ class Monitor(contextlib.AbstractContextManager):
         self._file.close()
 
 
-class Trapped(topology.TwoGateways):
+class Trapped(topology.PlacedGateways):
     def _build(self, uxfrm):
-        super()._build("wire0")
-        topology.place(self.left, "wire0", HERE)
-        topology.place(self.right, "wire0", THERE)
-        self.left.neighbour("wire0", self.right.mac("wire0"), THERE.outer[4], THERE.outer[6])
-        self.right.neighbour("wire0", self.left.mac("wire0"), HERE.outer[4], HERE.outer[6])
-        for family in (4, 6):
-            self.left.ip(f"route add {THERE.inner[family]} via {THERE.outer[family]} src {HERE.inner[family]}")
-            self.right.ip(f"route add {HERE.inner[family]} via {HERE.outer[family]} src {THERE.inner[family]}")
+        super()._build()
         self.there = self.gateway(uxfrm, self.right)
         self.here = Controlled(uxfrm, self.left)
         self.callback(self.here.close)

@@ -23,17 +23,11 @@ PROTECTED = Association(GCM_128, "tunnel", 4, 4)
 MONITOR_SECONDS = 5
 
 
-class Controlled(topology.TwoGateways):
+class Controlled(topology.PlacedGateways):
     """Both gateways run without states or policies."""
 
     def _build(self, uxfrm):
-        super()._build("wire0")
-        topology.place(self.left, "wire0", HERE)
-        topology.place(self.right, "wire0", THERE)
-        self.left.neighbour("wire0", self.right.mac("wire0"), THERE.outer[4], THERE.outer[6])
-        self.right.neighbour("wire0", self.left.mac("wire0"), HERE.outer[4], HERE.outer[6])
-        self.left.ip(f"route add {THERE.inner[4]}/32 via {THERE.outer[4]} src {HERE.inner[4]}")
-        self.right.ip(f"route add {HERE.inner[4]}/32 via {HERE.outer[4]} src {THERE.inner[4]}")
+        super()._build()
         self._uxfrm = uxfrm
         self.here, self.there = self.gateway(uxfrm, self.left), self.gateway(uxfrm, self.right)
         self.here.start([])

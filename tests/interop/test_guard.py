@@ -31,18 +31,11 @@ COUNT_SECONDS = 5
 CASES = [Association(GCM_128, mode, family, family) for mode in ("tunnel", "transport") for family in (4, 6)]
 
 
-class Guarded(topology.TwoGateways):
+class Guarded(topology.PlacedGateways):
     """Left and right with uxfrm each, and a wire at the right end to forge from."""
 
     def _build(self, uxfrm):
-        super()._build("wire0")
-        topology.place(self.left, "wire0", HERE)
-        topology.place(self.right, "wire0", THERE)
-        self.left.neighbour("wire0", self.right.mac("wire0"), THERE.outer[4], THERE.outer[6])
-        self.right.neighbour("wire0", self.left.mac("wire0"), HERE.outer[4], HERE.outer[6])
-        for family in (4, 6):
-            self.left.ip(f"route add {THERE.inner[family]} via {THERE.outer[family]} src {HERE.inner[family]}")
-            self.right.ip(f"route add {HERE.inner[family]} via {HERE.outer[family]} src {THERE.inner[family]}")
+        super()._build()
         self.forge = self.wire(self.right, "wire0")
         self.here, self.there = self.gateway(uxfrm, self.left), self.gateway(uxfrm, self.right)
         self._uxfrm = uxfrm

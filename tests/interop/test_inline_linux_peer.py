@@ -56,6 +56,17 @@ class InlineAndLinux(topology.UxfrmAndLinux):
         )
         self.echo(self.host)
 
+    def assert_protected(self, association):
+        """Pings and TCP both ways between the host and Linux: on the wire is nothing but ESP."""
+        self.between.seen()
+        here, there = association.endpoints(BEHIND), association.endpoints(THERE)
+        self.host.ping(here, there)
+        self.linux.run(ping_command(there, here, echo.MARKER))
+        with self.host.entered():
+            echo.transfer(here, there, TCP_BYTES)
+        self.linux.transfer(there, here, TCP_BYTES)
+        wire.assert_only("esp-in-udp" if "encap" in association.extra else "esp", self.between.seen())
+
 
 @pytest.fixture(scope="module")
 def network():
@@ -75,14 +86,7 @@ def test_ping_and_tcp(association, uxfrm, network):
     try:
         gateway.start(lines + forwarded, more=INLINE)
         network.linux.xfrm(keyed.lines(THERE, BEHIND))
-        network.between.seen()
-        here, there = keyed.endpoints(BEHIND), keyed.endpoints(THERE)
-        network.host.ping(here, there)
-        network.linux.run(ping_command(there, here, echo.MARKER))
-        with network.host.entered():
-            echo.transfer(here, there, TCP_BYTES)
-        network.linux.transfer(there, here, TCP_BYTES)
-        wire.assert_only("esp-in-udp" if "encap" in keyed.extra else "esp", network.between.seen())
+        network.assert_protected(keyed)
         gateway.stop()
     finally:
         gateway.close()

@@ -2,12 +2,9 @@
 
 import pytest
 
-import echo
 import prerequisite
-import wire
 from association import GCM_128, Association
 from gateway import Gateway
-from namespace import ping_command
 from test_inline_linux_peer import BEHIND, INLINE, InlineAndLinux
 from test_offload import CRYPTO, DEVICE, IN_UDP, PACKET, TCP_BYTES, WINDOW, assert_accounts, client, device, offloaded
 from topology import THERE
@@ -34,14 +31,7 @@ def test_a_device_stands_beside_inline_mode(kind, extra, uxfrm, inline_network):
     try:
         gateway.start(lines + forwarded, more=INLINE + DEVICE.format(profile="unlimited"))
         network.linux.xfrm(association.lines(THERE, BEHIND))
-        network.between.seen()
-        here, there = association.endpoints(BEHIND), association.endpoints(THERE)
-        network.host.ping(here, there)
-        network.linux.run(ping_command(there, here, echo.MARKER))
-        with network.host.entered():
-            echo.transfer(here, there, TCP_BYTES)
-        network.linux.transfer(there, here, TCP_BYTES)
-        wire.assert_only("esp-in-udp" if "encap" in extra else "esp", network.between.seen())
+        network.assert_protected(association)
         found = device(uxfrm, network.here, part="states")
         assert_accounts(found)
         assert min(state["packets"] for state in found["states"]) > 2 * TCP_BYTES / 65536, found

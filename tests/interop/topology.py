@@ -169,6 +169,20 @@ class TwoGateways(Hosts):
         self.between = self.wire(self.left, device)
 
 
+class PlacedGateways(TwoGateways):
+    """The same, left as `HERE` and right as `THERE`: with addresses, neighbours and routes to what is behind the other."""
+
+    def _build(self):
+        super()._build("wire0")
+        place(self.left, "wire0", HERE)
+        place(self.right, "wire0", THERE)
+        self.left.neighbour("wire0", self.right.mac("wire0"), THERE.outer[4], THERE.outer[6])
+        self.right.neighbour("wire0", self.left.mac("wire0"), HERE.outer[4], HERE.outer[6])
+        for family in (4, 6):
+            self.left.ip(f"route add {THERE.inner[family]} via {THERE.outer[family]} src {HERE.inner[family]}")
+            self.right.ip(f"route add {HERE.inner[family]} via {HERE.outer[family]} src {THERE.inner[family]}")
+
+
 class Sites(Hosts):
     """Two gateways, each with a host behind it. The nets behind them have IPv6 as well: fd01::/64 and fd02::/64.
 

@@ -1,23 +1,15 @@
-//! `uxfrm bench fou`, very short. Needs root and `/dev/net/tun`; without them it says `not run: REASON`, and fails where `CI=true`.
-
-use std::process::Command;
+//! `uxfrm bench fou`.
 
 use serde_json::Value;
+
+use super::report;
 
 #[test]
 fn every_row_has_its_figures_and_the_published_ones() {
     let directory = tempfile::tempdir().unwrap();
     let page = directory.path().join("fou.html");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_uxfrm"));
-    command.args(["bench", "fou", "--quick", "--json", "-", "--html"]).arg(&page);
-    let output = command.output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    if !nix::unistd::geteuid().is_root() {
-        assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "not run: {stderr}");
-        return eprintln!("not run: needs root: {stderr}");
-    }
-    assert!(output.status.success(), "{stderr}");
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let page_option = ["--html".as_ref(), page.as_os_str()];
+    let Some(report) = report("fou", &page_option) else { return };
     let rows = report["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 36);
     for row in rows {
