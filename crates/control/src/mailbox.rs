@@ -20,6 +20,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// What stands where on a page, and what turns there are: ends that mean different ones share none.
+pub const LAYOUT: u32 = 2;
+
 /// Words of a page.
 pub const WORDS: usize = 512;
 

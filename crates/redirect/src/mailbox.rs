@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use libc::{c_int, cmsghdr, iovec, msghdr, ssize_t};
 use uxfrm_control::greeting::{Greeting, Kind, LENGTH};
-use uxfrm_control::mailbox::{Found, Mailbox, Page, ROOM};
+use uxfrm_control::mailbox::{Found, LAYOUT, Mailbox, Page, ROOM};
 
 use crate::table::Socket;
 use crate::{gateway, next, parking, patience};
@@ -145,7 +145,7 @@ fn ask_for_page(descriptor: c_int, socket: &Socket) -> Option<*mut Page> {
         port: told.port,
         groups: told.groups,
         options: told.options,
-        value: 0,
+        value: LAYOUT,
     };
     gateway::send(descriptor, question).ok()?;
     gateway::wait(descriptor, libc::POLLIN).ok()?;
@@ -179,7 +179,9 @@ fn receive_descriptor(descriptor: c_int) -> Option<c_int> {
         }
         let has_one = (*header).cmsg_len >= size_of::<cmsghdr>() + size_of::<c_int>();
         let passed = has_one.then(|| libc::CMSG_DATA(header).cast::<c_int>().read_unaligned())?;
-        let welcome = Greeting::parse(&bytes).is_some_and(|answer| answer.kind == Kind::Welcome);
+        // A gateway of another version may mean another layout.
+        let welcome = Greeting::parse(&bytes)
+            .is_some_and(|answer| (answer.kind, answer.value) == (Kind::Welcome, LAYOUT));
         if !welcome {
             gateway::close(passed);
         }

@@ -15,7 +15,7 @@ use nix::{
 
 use uxfrm_control::{
     greeting::{Dialect, Greeting, Kind},
-    mailbox::{Desk, Heard, Left},
+    mailbox::{Desk, Heard, LAYOUT, Left},
 };
 use uxfrm_io::shared_page::SharedPage;
 
@@ -191,11 +191,15 @@ impl Client {
         if !self.permitted {
             return Err(Errno::EPERM);
         }
+        // The program's library may be of another version.
+        if greeting.value != LAYOUT {
+            return Err(Errno::EPROTO);
+        }
         // What it listens to would lie where an answer is awaited.
         if self.mailbox.is_some() || !self.is_idle() || self.identity.groups != 0 {
             return Err(Errno::EBUSY);
         }
-        let welcome = Greeting { kind: Kind::Welcome, value: 0, ..greeting }.to_bytes();
+        let welcome = Greeting { kind: Kind::Welcome, ..greeting }.to_bytes();
         let failed = |error: io::Error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
         SharedPage::pass(self.socket.as_fd(), &welcome).map_err(failed)
     }

@@ -5,7 +5,7 @@ use nix::sys::socket::{
 };
 use uxfrm_control::{
     greeting::{Kind, LENGTH},
-    mailbox::{Found, Mailbox},
+    mailbox::{Found, LAYOUT, Mailbox},
 };
 use uxfrm_io::shared_page::SharedPage;
 
@@ -176,13 +176,19 @@ fn a_page_is_for_one_who_may_ask_and_does_not_listen() {
     say(&client, &greeting(Kind::Hello, 7, 1, 0).to_bytes()).unwrap();
     assert!(share(&mut stage, &client).is_none(), "events would lie there");
     say(&client, &greeting(Kind::Hello, 7, 0, 0).to_bytes()).unwrap();
+    assert!(share_as(&mut stage, &client, 0).is_none(), "it means another layout");
     assert!(share(&mut stage, &client).is_some());
     assert!(share(&mut stage, &client).is_none(), "it has one");
 }
 
 /// Asks for a page.
 fn share(stage: &mut Stage, client: &OwnedFd) -> Option<SharedPage> {
-    say(client, &greeting(Kind::Share, 7, 0, 0).to_bytes()).unwrap();
+    share_as(stage, client, LAYOUT)
+}
+
+fn share_as(stage: &mut Stage, client: &OwnedFd, layout: u32) -> Option<SharedPage> {
+    let question = Greeting { value: layout, ..greeting(Kind::Share, 7, 0, 0) };
+    say(client, &question.to_bytes()).unwrap();
     stage.serve();
     let mut bytes = [0; LENGTH];
     let (length, page) = SharedPage::receive(client.as_fd(), &mut bytes).unwrap();

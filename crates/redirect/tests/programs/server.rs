@@ -146,7 +146,7 @@ fn stay(page: &Page, client: c_int, port: u32, heard: impl Fn(&[u8])) {
 
 /// A page that lasts as long as the test.
 fn share(client: c_int, greeting: Greeting) -> &'static Page {
-    let welcome = Greeting { kind: Kind::Welcome, value: 0, ..greeting }.to_bytes();
+    let welcome = Greeting { kind: Kind::Welcome, ..greeting }.to_bytes();
     // SAFETY: a new mapping of as many bytes as the file has; the message's buffers are valid for their lengths.
     unsafe {
         let memory = libc::memfd_create(c"page".as_ptr(), libc::MFD_CLOEXEC);
