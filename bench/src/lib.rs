@@ -44,7 +44,7 @@ pub struct Options {
     pub rules: Option<PathBuf>,
     /// `lookup`: packets for them.
     pub trace: Option<PathBuf>,
-    /// `tunnel`: rounds, five where none are said; `fou`: fifteen.
+    /// `tunnel`, `fou` and the files of `control`: rounds; where none are said, five, fifteen and eleven.
     pub rounds: Option<u32>,
     /// `tunnel`: seconds of each run of iperf3, three where none are said.
     pub seconds: Option<u32>,

@@ -211,7 +211,7 @@ pub(crate) struct BenchOptions {
     #[arg(long, value_name = "FILE", requires = "rules")]
     pub(crate) trace: Option<PathBuf>,
 
-    /// tunnel: take so many rounds and not five; fou: and not fifteen.
+    /// tunnel, fou, control (files): take so many rounds and not five, fifteen or eleven.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
 

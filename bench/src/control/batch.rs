@@ -1,0 +1,311 @@
+//! Files of lines, as scripts have them: by unmodified `ip -batch` under `uxfrm exec` beside the same with the machine's own kernel, and by
+//! `uxfrm xfrm -batch`.
+//!
+//! ```text
+//!   namespace:  ip -batch FILE                      the kernel's databases
+//!   namespace:  uxfrm exec -- ip -batch FILE        a gateway's
+//!               uxfrm xfrm -batch FILE
+//! ```
+//!
+//! All take turns in each round, and the databases are empty before each turn. The policies are those of the kernel's selftest
+//! `xfrm_policy_add_speed.sh`; that the file was read to its end is seen from the number of policies or states that there are then.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, bail, ensure};
+use uxfrm_io::{Namespace, rtnetlink::Rtnetlink};
+
+use crate::Options;
+use crate::pair::{Gateway, Interrupt, find_tun, gain_privileges, private_directory};
+use crate::report::{Case, Row, Sample};
+
+const COUNT: u32 = 100_000;
+/// Proves that the bench works.
+const FEW: u32 = 2000;
+/// Where none are said.
+const ROUNDS: u32 = 11;
+
+/// Policies take no longer than the kernel takes.
+const MOST_OF_KERNEL: f64 = 1.0;
+/// Seconds for as many states.
+const MOST_FOR_STATES: f64 = 2.0;
+
+const CONFIGURATION: &str = "[host]\ntun = \"uxfrm0\"\n\n[wire]\nencapsulation = \"esp\"\n";
+
+/// Who reads the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reader {
+    /// `ip -batch` with the kernel.
+    Kernel,
+    /// `ip -batch` under `uxfrm exec`.
+    Exec,
+    /// `uxfrm xfrm -batch`.
+    Own,
+}
+
+/// What the lines add.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lines {
+    Policies,
+    States,
+}
+
+/// In the order in which each round takes them.
+const TURNS: [(Reader, Lines); 4] = [
+    (Reader::Kernel, Lines::Policies),
+    (Reader::Exec, Lines::Policies),
+    (Reader::Own, Lines::Policies),
+    (Reader::Own, Lines::States),
+];
+
+impl Reader {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "ip -batch",
+            Self::Exec => "uxfrm exec -- ip -batch",
+            Self::Own => "uxfrm xfrm -batch",
+        }
+    }
+
+    /// The program with words of `ip` behind it.
+    fn command(self, uxfrm: &Path, words: &[&str]) -> Command {
+        let mut command = Command::new(if self == Self::Kernel { Path::new("ip") } else { uxfrm });
+        match self {
+            Self::Kernel => {}
+            Self::Exec => drop(command.args(["exec", "--", "ip"])),
+            Self::Own => drop(command.arg("xfrm")),
+        }
+        // `uxfrm xfrm` is `ip xfrm` already.
+        let words = words.iter().skip_while(|word| self == Self::Own && **word == "xfrm");
+        command.args(words).stdin(Stdio::null());
+        command
+    }
+}
+
+impl Lines {
+    const fn object(self) -> &'static str {
+        match self {
+            Self::Policies => "policy",
+            Self::States => "state",
+        }
+    }
+
+    fn text(self, count: u32) -> String {
+        match self {
+            Self::Policies => policies(count),
+            Self::States => states(count),
+        }
+    }
+}
+
+/// Measures what the options leave.
+///
+/// # Errors
+/// Without root and user namespaces, `/dev/net/tun` or `ip`, and what goes wrong on the way.
+pub(super) fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
+    let count = if options.quick { FEW } else { COUNT };
+    let case = |(reader, lines): (Reader, Lines)| {
+        let case = Case::new().with("count", count).with("request", lines.object());
+        case.with("by", reader.name())
+    };
+    let wanted: Vec<_> =
+        TURNS.into_iter().filter(|turn| options.only.admits(&case(*turn))).collect();
+    if wanted.is_empty() {
+        return Ok(Vec::new());
+    }
+    if let Err(reason) = gain_privileges().and_then(|()| find_tun()) {
+        // Asked for by name, they must be there.
+        return if options.only.names("by") { Err(reason) } else { Ok(vec![absent(&reason)]) };
+    }
+    let stage = Stage::build(count)?;
+    let interrupt = Interrupt::listen()?;
+    let gateway = Gateway::start("uxfrm", &stage.ours, &stage.configuration(), &interrupt)?;
+    let mut samples = TURNS.map(|turn| (turn, Sample::default()));
+    let mut ratios = Sample::default();
+    for _ in 0..options.rounds.unwrap_or(if options.quick { 1 } else { ROUNDS }) {
+        let mut kernel = None;
+        for (turn, sample) in samples.iter_mut().filter(|(turn, _)| wanted.contains(turn)) {
+            interrupt.check()?;
+            let seconds = stage.take(*turn)?;
+            sample.push(seconds);
+            match turn.0 {
+                Reader::Kernel => kernel = Some(seconds),
+                Reader::Exec => kernel.iter().for_each(|kernel| ratios.push(seconds / kernel)),
+                Reader::Own => {}
+            }
+        }
+    }
+    gateway.stop()?;
+    let measured = samples.into_iter().filter(|(turn, _)| wanted.contains(turn));
+    Ok(measured.map(|(turn, sample)| row(case(turn), turn, &sample, &ratios, count)).collect())
+}
+
+/// The row of what can't be measured here.
+fn absent(reason: &anyhow::Error) -> Row {
+    let case = Case::new().with("by", Reader::Exec.name());
+    let mut row = Row { case, figures: serde_json::Map::new() };
+    row.figures.insert("note".to_owned(), format!("not measured: {reason:#}").into());
+    row
+}
+
+fn row(case: Case, turn: (Reader, Lines), sample: &Sample, ratios: &Sample, count: u32) -> Row {
+    let mut row = Row { case, figures: serde_json::Map::new() };
+    row.figure("us_per_request", sample.median() * 1e6 / f64::from(count), 3);
+    row.figure("seconds", sample.median(), 4);
+    row.figure("min", sample.min() * 1e6 / f64::from(count), 3);
+    row.figure("max", sample.max() * 1e6 / f64::from(count), 3);
+    row.figures.insert("rounds".to_owned(), sample.rounds().into());
+    let (figure, value, most) = match turn {
+        (Reader::Exec, Lines::Policies) if ratios.rounds() > 0 => {
+            row.figure("of_kernel", ratios.median(), 3);
+            row.figure("of_kernel_min", ratios.min(), 3);
+            row.figure("of_kernel_max", ratios.max(), 3);
+            ("of_kernel", ratios.median(), MOST_OF_KERNEL)
+        }
+        (Reader::Own, Lines::States) => ("seconds", sample.median(), MOST_FOR_STATES),
+        (Reader::Kernel | Reader::Exec | Reader::Own, _) => return row,
+    };
+    let verdict = if value <= most { "met" } else { "MISSED" };
+    row.figures.insert("goal".to_owned(), format!("{verdict}: {figure} ≤ {most}").into());
+    row
+}
+
+/// Both namespaces and the files.
+struct Stage {
+    kernels: Namespace,
+    ours: Namespace,
+    directory: tempfile::TempDir,
+    uxfrm: PathBuf,
+    count: u32,
+}
+
+impl Stage {
+    fn build(count: u32) -> anyhow::Result<Self> {
+        let (kernels, ours) = (Namespace::new()?, Namespace::new()?);
+        for namespace in [&kernels, &ours] {
+            namespace.enter(|| -> anyhow::Result<()> {
+                let mut kernel = Rtnetlink::open()?;
+                let loopback = kernel.link("lo")?;
+                Ok(kernel.set_up(loopback.index)?)
+            })??;
+        }
+        let directory = private_directory("bench")?;
+        let uxfrm = std::env::current_exe()?;
+        let stage = Self { kernels, ours, directory, uxfrm, count };
+        fs::write(stage.configuration(), CONFIGURATION)?;
+        for lines in [Lines::Policies, Lines::States] {
+            fs::write(stage.file(lines), lines.text(count))?;
+        }
+        Ok(stage)
+    }
+
+    fn configuration(&self) -> PathBuf {
+        self.directory.path().join("uxfrm.toml")
+    }
+
+    fn file(&self, lines: Lines) -> PathBuf {
+        self.directory.path().join(lines.object())
+    }
+
+    /// Has a file read, and what it added taken away again. Seconds that reading took.
+    fn take(&self, (reader, lines): (Reader, Lines)) -> anyhow::Result<f64> {
+        let file = self.file(lines);
+        let from = Instant::now();
+        self.run(reader, &["-batch", &file.to_string_lossy()])?;
+        let seconds = from.elapsed().as_secs_f64();
+        let counted = self.run(reader, &["xfrm", lines.object(), "count"])?;
+        ensure!(
+            numbers(&String::from_utf8_lossy(&counted.stdout)).contains(&self.count),
+            "not all of {} {} are there: {counted:?}",
+            self.count,
+            lines.object(),
+        );
+        self.run(reader, &["xfrm", lines.object(), "flush"])?;
+        Ok(seconds)
+    }
+
+    fn run(&self, reader: Reader, words: &[&str]) -> anyhow::Result<Output> {
+        let namespace = if reader == Reader::Kernel { &self.kernels } else { &self.ours };
+        let mut command = reader.command(&self.uxfrm, words);
+        let output = namespace.enter(|| command.output())?;
+        let output = output.with_context(|| format!("cannot run {}", reader.name()))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            bail!("{} {words:?} failed: {}", reader.name(), said.trim());
+        }
+        Ok(output)
+    }
+}
+
+/// The numbers of a text like `SPD IN 0 OUT 100000 FWD 0`, or `SAD count 100000`.
+fn numbers(text: &str) -> Vec<u32> {
+    text.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect()
+}
+
+/// Half of them share one destination in thirty-two.
+fn policies(count: u32) -> String {
+    let mut lines = String::new();
+    for nth in 0..count {
+        let (j, near, a) = (nth / 64 % 255 + 1, nth / 32 % 2 == 0, nth % 32 * 8 + 1);
+        let i = nth / 64 / 255 + 1;
+        let (source, destination) = if near { (0, a) } else { (a, 0) };
+        let _ = writeln!(
+            lines, // writing to a string cannot fail
+            "xfrm policy add src 10.{i}.{j}.{source}/30 dst 10.{}.{j}.{destination}/30 dir out action block",
+            i + 100,
+        );
+    }
+    lines
+}
+
+/// Peers of 256 states each, as a large gateway has them.
+fn states(count: u32) -> String {
+    let mut lines = String::new();
+    for nth in 0..count {
+        let _ = writeln!(
+            lines, // as above
+            "xfrm state add src 192.0.2.1 dst 10.{}.{}.1 proto esp spi {:#x} reqid 1 mode tunnel \
+             aead rfc4106(gcm(aes)) 0x{:040x} 128",
+            nth / 256 / 256,
+            nth / 256 % 256,
+            0x1000 + nth,
+            nth + 1,
+        );
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_two_lines_are_alike() {
+        for lines in [Lines::Policies, Lines::States] {
+            let text = lines.text(COUNT);
+            let all: BTreeSet<&str> = text.lines().collect();
+            assert_eq!(all.len(), COUNT as usize);
+        }
+    }
+
+    #[test]
+    fn counts_are_read() {
+        assert!(numbers("\t SPD IN  0 OUT 100000 FWD 0\n").contains(&100_000));
+        assert!(!numbers("SAD count 10000\n").contains(&100_000));
+    }
+
+    #[test]
+    fn a_row_says_whether_it_reaches_its_goal() {
+        let mut ratios = Sample::default();
+        ratios.push(1.1);
+        let turn = (Reader::Exec, Lines::Policies);
+        let row = row(Case::new(), turn, &ratios, &ratios, 100);
+        assert_eq!(row.figures["goal"], "MISSED: of_kernel ≤ 1");
+    }
+}
