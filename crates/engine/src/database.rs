@@ -24,7 +24,7 @@ pub use offload::LinkDown;
 
 use crate::{
     Acquires, Direction, Event, Host, IfId, Keepalive, Lifecycle, Mark, Moment, PolicyEntry,
-    PolicyIndex, PolicyKind, Published, Sa, Selector, Snapshot,
+    PolicyIndex, PolicyKind, Published, Sa, Sad, Selector, Snapshot, Spd,
     sa::keepalive::{self, Turn},
     sa::words::Lexicon,
     spd::ledger::Ledger,
@@ -44,10 +44,12 @@ pub struct Database {
     next: Snapshot,
     attendance: Attendance,
     ledger: Ledger,
-    spare: Spare,
+    spare_policies: Spare<Spd>,
+    spare_states: Spare<Sad>,
     /// Policies that are to be put in together.
     coming: Vec<Arc<PolicyEntry>>,
     ages: Ages,
+    leaving: Leaving,
     timers: Timers,
     keepalives: Vec<Keepalive>,
     offloads: Offloads,
@@ -79,6 +81,17 @@ pub enum PolicyName {
     Selector(Selector),
 }
 
+/// Whether copies of older databases still have states that are gone, and their keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leaving {
+    Nothing,
+    Something,
+    /// And a timer will see to it.
+    Soon,
+}
+
+/// So long the keys of a state that is gone may stay for the sake of quick changes: as long as idle workers keep them.
+const LINGER: Duration = Duration::from_secs(1);
 /// A policy past its soft limit is announced again after this (`XFRM_KM_TIMEOUT`).
 const POLICY_REMINDER: Duration = Duration::from_secs(30);
 /// How soon a device's counts are held against a state's limits if the device says nothing: its events may get lost.
@@ -94,9 +107,11 @@ impl Database {
             next: Snapshot::default(),
             attendance: Attendance::None,
             ledger: Ledger::default(),
-            spare: Spare::default(),
+            spare_policies: Spare::default(),
+            spare_states: Spare::default(),
             coming: Vec::new(),
             ages: Ages::default(),
+            leaving: Leaving::Nothing,
             timers: Timers::default(),
             keepalives: Vec::new(),
             offloads: Offloads::default(),
@@ -154,9 +169,10 @@ impl Database {
         }
     }
 
-    /// Makes ready for a change of policies that is expected at once, so that it takes less time when it comes.
+    /// Makes ready for a change that is expected at once, so that it takes less time when it comes.
     pub fn prepare(&mut self) {
-        self.spare.part(&mut self.next.spd);
+        self.spare_policies.part(&mut self.next.spd);
+        self.spare_states.part(&mut self.next.sad);
     }
 
     /// Makes any number of changes and publishes once, if there was one. Each change that fails leaves all as it was; those before it stand.
@@ -166,6 +182,7 @@ impl Database {
         if change.changed {
             self.settle_policies();
             self.advance();
+            self.let_go_soon(now);
         }
         result
     }
@@ -204,10 +221,15 @@ impl Database {
                     false
                 }
                 Woken::Policy(entry) => self.age_policy(&entry, now, events),
+                Woken::Gone => {
+                    self.let_go();
+                    false
+                }
             };
         }
         if removed {
             self.advance();
+            self.let_go_soon(now);
         }
     }
 
@@ -226,6 +248,7 @@ impl Database {
         }
         all.iter().for_each(|sa| self.remove_sa(sa));
         self.advance();
+        self.let_go();
     }
 
     /// Begins or goes on keeping the NAT in front of a state open. One that was replaced ends here: the next generation has its own turn.
@@ -320,17 +343,47 @@ impl Database {
         if self.attendance.is_owner() {
             self.hold_numbers(sa);
         }
-        self.next.sad.insert(sa);
+        self.spare_states.part(&mut self.next.sad).insert(sa);
+        self.spare_states.note(sa);
         self.ages.push(sa);
         self.next.states += 1;
     }
 
+    fn replace_sa(&mut self, old: &Arc<Sa>, new: &Arc<Sa>) {
+        let held = self.spare_states.part(&mut self.next.sad).replace(old, new);
+        held.iter().chain([new]).for_each(|sa| self.spare_states.note(sa));
+        self.leave();
+        self.ages.replace(new);
+        self.next.states += 1;
+    }
+
     fn remove_sa(&mut self, sa: &Arc<Sa>) {
-        self.next.sad.remove(sa);
+        let held = self.spare_states.part(&mut self.next.sad).remove(sa);
+        held.iter().for_each(|held| self.spare_states.note(held));
+        self.leave();
         self.ages.remove(sa);
         self.next.states += 1;
         self.leave_device(sa);
         self.attendance.remove_sa(sa);
+    }
+
+    /// Older databases have a state that this one has not.
+    const fn leave(&mut self) {
+        if matches!(self.leaving, Leaving::Nothing) {
+            self.leaving = Leaving::Something;
+        }
+    }
+
+    fn let_go_soon(&mut self, now: Moment) {
+        if self.leaving == Leaving::Something {
+            self.leaving = Leaving::Soon;
+            self.timers.wake_gone(now.plus(LINGER));
+        }
+    }
+
+    fn let_go(&mut self) {
+        self.leaving = Leaving::Nothing;
+        self.spare_states.let_go();
     }
 
     fn remove_policy(&mut self, entry: &Arc<PolicyEntry>) {
@@ -342,8 +395,8 @@ impl Database {
     /// Lets no look-up find a policy that the ledger no longer has.
     fn take_out(&mut self, entry: &Arc<PolicyEntry>) {
         self.settle_policies();
-        self.spare.part(&mut self.next.spd).remove(entry);
-        self.spare.note(entry);
+        self.spare_policies.part(&mut self.next.spd).remove(entry);
+        self.spare_policies.note(entry);
         self.attendance.remove_policy(entry);
     }
 
@@ -357,15 +410,15 @@ impl Database {
         if self.coming.is_empty() {
             return;
         }
-        let spd = self.spare.part(&mut self.next.spd);
+        let spd = self.spare_policies.part(&mut self.next.spd);
         match &self.coming[..] {
             [alone] => {
                 spd.insert_one(alone);
-                self.spare.came(alone);
+                self.spare_policies.came(alone);
             }
             all => spd.insert_all(all),
         }
-        self.coming.drain(..).for_each(|entry| self.spare.note(&entry));
+        self.coming.drain(..).for_each(|entry| self.spare_policies.note(&entry));
     }
 
     /// Makes the next generation from what has changed.

@@ -10,7 +10,7 @@ use crate::{Acquires, HostAddresses, Sad, Spd};
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// States.
-    pub sad: Sad,
+    pub sad: Arc<Sad>,
     /// Policies.
     pub spd: Arc<Spd>,
     /// What key managers were asked for.

@@ -67,9 +67,7 @@ impl Change<'_> {
         let words = self.database.lexicon.share(old.config().updated(&config));
         let new = old.renewed(words);
         new.revive();
-        self.database.next.sad.replace(&old, &new);
-        self.database.ages.replace(&new);
-        self.database.next.states += 1;
+        self.database.replace_sa(&old, &new);
         self.changed = true;
         self.database.wake_for(&new, self.now);
         self.database.keep_alive(&new, self.now);
@@ -324,8 +322,8 @@ impl Change<'_> {
         if self.defaults() == defaults {
             return;
         }
-        let Database { next, spare, .. } = &mut *self.database;
-        spare.part(&mut next.spd).set_defaults(defaults);
+        let Database { next, spare_policies, .. } = &mut *self.database;
+        spare_policies.part(&mut next.spd).set_defaults(defaults);
         self.database.attendance.set_defaults();
         self.changed = true;
     }

@@ -1,31 +1,43 @@
-//! Policies to be changed that no snapshot shares.
+//! States, or policies, to be changed that no snapshot shares.
 //!
 //! A change copies the nodes on its way down that a snapshot has too, and a copy counts on every part that it shares. At a million policies
-//! that was most of the time of a change, and it took from readers the very lines that they look at. So there are a few trees that share
+//! that was most of the time of a change, and it took from readers the very lines that they look at. So there are a few of each that share
 //! little: while one is published, the youngest that nobody reads any more takes in what has changed since and becomes the next. When all are read, or when
 //! much has changed, the published one is copied as far as need be.
 
 use std::sync::Arc;
 
-use crate::{PolicyEntry, Spd};
+use crate::{PolicyEntry, Sa, Sad, Spd};
 
 /// What was published before, and what has changed since then.
-#[derive(Debug, Default)]
-pub(super) struct Spare {
+#[derive(Debug)]
+pub(super) struct Spare<T: Follow> {
     /// The oldest first.
-    before: Vec<Older>,
+    before: Vec<Older<T>>,
     /// Somebody reads these, or nobody can use them. They are freed here, not by a reader.
-    read: Vec<Arc<Spd>>,
+    read: Vec<Arc<T>>,
     /// What came last, alone: where the next one mostly comes, too.
-    came: Option<Arc<PolicyEntry>>,
+    came: Option<Arc<T::Part>>,
 }
 
-/// Policies as they were.
+/// What can become another of which it was a copy.
+pub(super) trait Follow: Clone {
+    /// What comes or goes.
+    type Part: std::fmt::Debug;
+
+    /// Becomes what `newer` is, of which it was a copy before these parts came or went.
+    fn follow(&mut self, newer: &Self, changed: &[Arc<Self::Part>]);
+
+    /// Makes up for what was put off when this came alone.
+    fn prepare(&mut self, came: &Arc<Self::Part>);
+}
+
+/// What was published once.
 #[derive(Debug)]
-struct Older {
-    spd: Arc<Spd>,
+struct Older<T: Follow> {
+    whole: Arc<T>,
     /// What came or went until the next one's time.
-    changed: Vec<Arc<PolicyEntry>>,
+    changed: Vec<Arc<T::Part>>,
 }
 
 /// So many may be read still while one is free: readers look at the two newest.
@@ -33,69 +45,102 @@ const KEPT: usize = 3;
 /// With more changes than these there is more to catch up with than to copy.
 const MOST: usize = 4096;
 
-impl Spare {
-    /// The policies to be changed. Whoever has `spd` now keeps them as they are.
-    pub(super) fn part<'a>(&mut self, spd: &'a mut Arc<Spd>) -> &'a mut Spd {
-        if Arc::get_mut(spd).is_none() {
-            self.read.retain(|spd| Arc::strong_count(spd) > 1);
-            let newest = Arc::clone(spd);
-            if let Some(old) = self.reclaim(&newest) {
-                *spd = Arc::new(old);
+impl<T: Follow> Default for Spare<T> {
+    fn default() -> Self {
+        Self { before: Vec::new(), read: Vec::new(), came: None }
+    }
+}
+
+impl<T: Follow> Spare<T> {
+    /// What is to be changed. Whoever has `newest` now keeps it as it is.
+    pub(super) fn part<'a>(&mut self, newest: &'a mut Arc<T>) -> &'a mut T {
+        if Arc::get_mut(newest).is_none() {
+            self.read.retain(|whole| Arc::strong_count(whole) > 1);
+            let published = Arc::clone(newest);
+            if let Some(old) = self.reclaim(&published) {
+                *newest = Arc::new(old);
             }
-            self.before.push(Older { spd: newest, changed: Vec::new() });
+            self.before.push(Older { whole: published, changed: Vec::new() });
             if self.before.len() > KEPT {
-                self.read.push(self.before.remove(0).spd);
+                self.read.push(self.before.remove(0).whole);
             }
         }
-        let spd = Arc::make_mut(spd);
+        let whole = Arc::make_mut(newest);
         if let Some(came) = self.came.take() {
-            spd.prepare(&came);
+            whole.prepare(&came);
         }
-        spd
+        whole
     }
 
-    /// A policy came alone, and was put in so that it did not take long.
-    pub(super) fn came(&mut self, entry: &Arc<PolicyEntry>) {
-        self.came = Some(Arc::clone(entry));
+    /// Something came alone, and was put in so that it did not take long.
+    pub(super) fn came(&mut self, part: &Arc<T::Part>) {
+        self.came = Some(Arc::clone(part));
     }
 
-    /// A policy came or went.
-    pub(super) fn note(&mut self, entry: &Arc<PolicyEntry>) {
+    /// Something came or went.
+    pub(super) fn note(&mut self, part: &Arc<T::Part>) {
         if let Some(last) = self.before.last_mut()
             && last.changed.len() <= MOST
         {
-            last.changed.push(Arc::clone(entry));
+            last.changed.push(Arc::clone(part));
         }
     }
 
+    /// Lets go of all that was published before, and so of what is no longer there.
+    pub(super) fn let_go(&mut self) {
+        *self = Self::default();
+    }
+
     /// The youngest that nobody reads any more, as the newest is.
-    fn reclaim(&mut self, newest: &Spd) -> Option<Spd> {
+    fn reclaim(&mut self, newest: &T) -> Option<T> {
         let mut behind = 0;
         for at in (0..self.before.len()).rev() {
             behind += self.before[at].changed.len();
             if behind > MOST {
-                self.read.extend(self.before.drain(..=at).map(|older| older.spd));
+                self.read.extend(self.before.drain(..=at).map(|older| older.whole));
                 return None;
             }
-            if Arc::strong_count(&self.before[at].spd) == 1 {
+            if Arc::strong_count(&self.before[at].whole) == 1 {
                 return self.catch_up(at, newest);
             }
         }
         None
     }
 
-    fn catch_up(&mut self, at: usize, newest: &Spd) -> Option<Spd> {
-        let Older { spd, changed } = self.before.remove(at);
-        let mut spd = Arc::try_unwrap(spd).ok()?;
-        spd.follow(newest, &changed);
+    fn catch_up(&mut self, at: usize, newest: &T) -> Option<T> {
+        let Older { whole, changed } = self.before.remove(at);
+        let mut whole = Arc::try_unwrap(whole).ok()?;
+        whole.follow(newest, &changed);
         for later in &self.before[at..] {
-            spd.follow(newest, &later.changed);
+            whole.follow(newest, &later.changed);
         }
         if let Some(earlier) = at.checked_sub(1) {
             self.before[earlier].changed.extend(changed);
         }
-        Some(spd)
+        Some(whole)
     }
+}
+
+impl Follow for Spd {
+    type Part = PolicyEntry;
+
+    fn follow(&mut self, newer: &Self, changed: &[Arc<PolicyEntry>]) {
+        Self::follow(self, newer, changed);
+    }
+
+    fn prepare(&mut self, came: &Arc<PolicyEntry>) {
+        Self::prepare(self, came);
+    }
+}
+
+impl Follow for Sad {
+    type Part = Sa;
+
+    fn follow(&mut self, newer: &Self, changed: &[Arc<Sa>]) {
+        Self::follow(self, newer, changed);
+    }
+
+    fn prepare(&mut self, _: &Arc<Sa>) {}
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ enum Sleeper {
     Sa(Weak<Sa>),
     Nat(Weak<Sa>),
     Policy(Weak<PolicyEntry>),
+    Gone,
 }
 
 /// What is to be looked at.
@@ -27,6 +28,8 @@ pub(super) enum Woken {
     Sa(Arc<Sa>),
     Nat(Arc<Sa>),
     Policy(Arc<PolicyEntry>),
+    /// What is no longer there.
+    Gone,
 }
 
 impl Timers {
@@ -43,6 +46,10 @@ impl Timers {
         self.add(at, Sleeper::Policy(Arc::downgrade(entry)));
     }
 
+    pub(super) fn wake_gone(&mut self, at: Moment) {
+        self.add(at, Sleeper::Gone);
+    }
+
     /// When the first is due, and what for.
     pub(super) fn first(&self) -> Option<(Moment, &'static str)> {
         let ((at, _), sleeper) = self.due.first_key_value()?;
@@ -50,6 +57,7 @@ impl Timers {
             Sleeper::Sa(_) => "time limit of a state",
             Sleeper::Nat(_) => "keepalive of a state",
             Sleeper::Policy(_) => "time limit of a policy",
+            Sleeper::Gone => "keys of a state that is gone",
         };
         Some((*at, why))
     }
@@ -62,6 +70,7 @@ impl Timers {
                 Sleeper::Sa(sa) => sa.upgrade().map(Woken::Sa),
                 Sleeper::Nat(sa) => sa.upgrade().map(Woken::Nat),
                 Sleeper::Policy(entry) => entry.upgrade().map(Woken::Policy),
+                Sleeper::Gone => Some(Woken::Gone),
             };
             if woken.is_some() {
                 return woken;

@@ -1,6 +1,7 @@
 //! The security association database as workers see it: immutable, found by SPI on the way in and by template on the way out.
 
 mod bucket;
+mod directory;
 mod index;
 mod page;
 mod tree;
@@ -218,15 +219,16 @@ impl Sad {
         self.len += 1;
     }
 
-    /// Takes a state out; one that is not in is no error.
-    pub(crate) fn remove(&mut self, sa: &Arc<Sa>) {
-        let Some(held) = self.generation(sa).cloned() else { return };
+    /// Takes a state out, whichever generation of it is in: that is the answer. One that is not in is no error.
+    pub(crate) fn remove(&mut self, sa: &Arc<Sa>) -> Option<Arc<Sa>> {
+        let held = self.generation(sa).cloned()?;
         self.by_id.remove(&held);
         self.remove_by_use(&held);
         if held.attachment().is_some() {
             self.attached.remove(&held);
         }
         self.len -= 1;
+        Some(held)
     }
 
     /// Whether this very generation of a state is in.
@@ -234,9 +236,9 @@ impl Sad {
         self.generation(sa).is_some_and(|held| Arc::ptr_eq(held, sa))
     }
 
-    /// Puts `new` in the place of an older generation of itself, with the same id.
-    pub(crate) fn replace(&mut self, old: &Arc<Sa>, new: &Arc<Sa>) {
-        let Some(held) = self.generation(old).cloned() else { return };
+    /// Puts `new` in the place of an older generation of itself, with the same id; the one that was in.
+    pub(crate) fn replace(&mut self, old: &Arc<Sa>, new: &Arc<Sa>) -> Option<Arc<Sa>> {
+        let held = self.generation(old).cloned()?;
         new.set_turn(held.turn());
         self.by_id.replace(new);
         if new.attachment().is_some() {
@@ -251,6 +253,23 @@ impl Sad {
             self.remove_by_use(&held);
             self.insert_by_use(new);
         }
+        Some(held)
+    }
+
+    /// Becomes what `newer` is, of which it was a copy before these states came, went or changed; shares with it only what is new.
+    pub(crate) fn follow(&mut self, newer: &Self, changed: &[Arc<Sa>]) {
+        for sa in changed {
+            self.by_id.follow(&newer.by_id, sa);
+            match is_wild(sa) {
+                true => self.wild.follow(&newer.wild, sa),
+                false => self.outbound.follow(&newer.outbound, sa),
+            }
+            if sa.attachment().is_some() {
+                self.attached.follow(&newer.attached, sa);
+            }
+        }
+        let Self { wild_len, len, turns, .. } = *newer;
+        (self.wild_len, self.len, self.turns) = (wild_len, len, turns);
     }
 
     /// The generation of a state that is in.

@@ -146,7 +146,7 @@ fn an_updated_state_is_another() {
 }
 
 #[test]
-fn states_that_are_gone_are_let_go_with_the_next_batch() {
+fn states_that_are_gone_are_let_go_with_the_next_batch_and_by_the_database_soon() {
     let mut stage = Stage::new();
     stage.begin();
     let place = stage.place(&to(10, 1));
@@ -155,7 +155,9 @@ fn states_that_are_gone_are_let_go_with_the_next_batch() {
     stage.database.apply(Moment(0), |change| change.delete_sa(id, Mark::default())).unwrap();
     assert!(held.upgrade().is_some());
     stage.begin();
+    stage.database.handle_timeout(Moment::from_secs(1), &mut Vec::new());
     assert!(held.upgrade().is_none());
+    assert_eq!(stage.database.poll_timeout(), None);
     assert!(!stage.cache.works(place, Moment(1)));
     assert_eq!(stage.resolve(&to(10, 1)), Resolution::Missing);
     assert!(stage.cache.account_of.is_empty() && stage.cache.by_states.is_empty());

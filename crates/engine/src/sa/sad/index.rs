@@ -10,8 +10,8 @@ use arrayvec::ArrayVec;
 use foldhash::fast::RandomState;
 
 use super::{
+    directory::Directory,
     page::{Page, Spread},
-    tree::{States, Tree},
 };
 use crate::Sa;
 
@@ -30,7 +30,7 @@ pub(super) trait Key {
 /// States by a key. Cloning shares all that does not change afterwards.
 #[derive(Debug)]
 pub(super) struct Index<K> {
-    tree: Tree,
+    directory: Directory,
     hasher: RandomState,
     key: PhantomData<fn() -> K>,
 }
@@ -47,14 +47,14 @@ const TOGETHER: usize = 64;
 impl<K> Default for Index<K> {
     fn default() -> Self {
         let hasher = RandomState::default();
-        Self { tree: Tree::default(), hasher, key: PhantomData }
+        Self { directory: Directory::default(), hasher, key: PhantomData }
     }
 }
 
 impl<K> Clone for Index<K> {
     fn clone(&self) -> Self {
-        let (tree, hasher) = (self.tree.clone(), self.hasher.clone());
-        Self { tree, hasher, key: PhantomData }
+        let (directory, hasher) = (self.directory.clone(), self.hasher.clone());
+        Self { directory, hasher, key: PhantomData }
     }
 }
 
@@ -63,7 +63,7 @@ impl<K: Key> Index<K> {
     #[inline]
     pub(super) fn each<'a>(&'a self, key: &K, visit: &mut impl FnMut(&'a Arc<Sa>)) {
         let hash = self.hash_of(key);
-        let Some(page) = self.tree.page(hash) else { return };
+        let Some(page) = self.directory.page(hash) else { return };
         page.each(hash, &mut |sa| {
             if key.is_of(sa) {
                 visit(sa);
@@ -93,7 +93,7 @@ impl<K: Key> Index<K> {
             for key in keys.by_ref().take(TOGETHER) {
                 more = true;
                 let hash = self.hash_of(&key);
-                if let Some(page) = self.tree.page(hash) {
+                if let Some(page) = self.directory.page(hash) {
                     page.prepare(hash);
                     pages.push((hash, page));
                 }
@@ -103,30 +103,36 @@ impl<K: Key> Index<K> {
     }
 
     /// All states, in no order.
-    pub(super) fn states(&self) -> States<'_> {
-        self.tree.states()
+    pub(super) fn states(&self) -> impl Iterator<Item = &Arc<Sa>> {
+        self.directory.states()
     }
 
     pub(super) fn insert(&mut self, sa: &Arc<Sa>) {
-        let Self { tree, hasher, .. } = self;
+        let Self { directory, hasher, .. } = self;
         let spread = Keys::<K>::by(hasher);
-        tree.add(spread.hash(sa), sa, &spread);
+        directory.add(spread.hash(sa), sa, &spread);
     }
 
     /// Takes a state out that is in.
     pub(super) fn remove(&mut self, sa: &Sa) {
-        let Self { tree, hasher, .. } = self;
+        let Self { directory, hasher, .. } = self;
         let spread = Keys::<K>::by(hasher);
         let hash = spread.hash(sa);
-        tree.change(hash, &spread, &mut |page| page.remove(hash, sa.turn(), &spread));
+        directory.change(hash, &spread, &mut |page| page.remove(hash, sa.turn(), &spread));
     }
 
     /// Puts `new` in the place of an older generation of itself with the same key and turn.
     pub(super) fn replace(&mut self, new: &Arc<Sa>) {
-        let Self { tree, hasher, .. } = self;
+        let Self { directory, hasher, .. } = self;
         let spread = Keys::<K>::by(hasher);
         let hash = spread.hash(new);
-        tree.change(hash, &spread, &mut |page| page.replace(hash, new));
+        directory.change(hash, &spread, &mut |page| page.replace(hash, new));
+    }
+
+    /// Becomes what `newer` is, of which it was a copy before, as far as this state came, went or changed.
+    pub(super) fn follow(&mut self, newer: &Self, sa: &Sa) {
+        let hash = Keys::<K>::by(&self.hasher).hash(sa);
+        self.directory.follow(&newer.directory, hash);
     }
 
     #[inline]

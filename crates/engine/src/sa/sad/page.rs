@@ -74,6 +74,11 @@ impl Page {
         self.all_crowds().iter().map(|crowd| &crowd.tree)
     }
 
+    /// Its states, also those in crowds.
+    pub(super) fn all_states(&self) -> impl Iterator<Item = &Arc<Sa>> {
+        self.states().chain(self.crowds().flat_map(Tree::states))
+    }
+
     /// Shows each state with a hash, and some others perhaps.
     #[inline]
     pub(super) fn each<'a>(&'a self, hash: u64, visit: &mut impl FnMut(&'a Arc<Sa>)) {

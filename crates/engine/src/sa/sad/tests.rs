@@ -209,7 +209,7 @@ proptest! {
                     sad.insert(&sa);
                     model.push(sa);
                 }
-                Some(place) if !add => sad.remove(&model.remove(place)),
+                Some(place) if !add => drop(sad.remove(&model.remove(place))),
                 None | Some(_) => {}
             }
             prop_assert_eq!(sad.len(), model.len());
@@ -320,7 +320,7 @@ proptest! {
                     prop_assert!(sad.holds(&new) && !sad.holds(old));
                     model[place] = new;
                 }
-                Some(place) if !step.adds => sad.remove(&model.remove(place)),
+                Some(place) if !step.adds => drop(sad.remove(&model.remove(place))),
                 Some(_) | None => {
                     let sa = sa(step.config(), 0);
                     sad.insert(&sa);
@@ -452,7 +452,10 @@ proptest! {
             usize::try_from(state % below as u64).unwrap()
         };
         let (mut sad, mut model): (Sad, Vec<Arc<Sa>>) = Default::default();
+        // A copy, which lacks what has changed since, and takes turns with the other.
+        let (mut behind, mut changed) = (Sad::default(), Vec::new());
         let (mut spi, mut held) = (0, Vec::new());
+        behind.clone_from(&sad);
         for (target, changes, keeps) in phases {
             for _ in 0..changes.max(model.len().abs_diff(target)) {
                 let any = random(model.len().max(1));
@@ -460,18 +463,28 @@ proptest! {
                     0 if !model.is_empty() => {
                         let new = model[any].renewed(words(&model[any].to_config()));
                         sad.replace(&model[any], &new);
+                        changed.extend([model[any].clone(), new.clone()]);
                         model[any] = new;
                     }
-                    1..4 if model.len() > target => sad.remove(&model.remove(any)),
-                    4 if !model.is_empty() => sad.remove(&model.remove(any)),
+                    1..4 if model.len() > target => changed.extend(sad.remove(&model.remove(any))),
+                    4 if !model.is_empty() => changed.extend(sad.remove(&model.remove(any))),
                     _ if model.len() > target => {}
                     _ => {
                         spi += 1;
                         model.push(with(&mut sad, spi, 0, |sa| sa.reqid = Reqid(spi % peers)));
+                        changed.extend(model.last().cloned());
                     }
+                }
+                if random(5) == 0 {
+                    behind.follow(&sad, &changed);
+                    changed.clear();
+                    std::mem::swap(&mut sad, &mut behind);
                 }
             }
             check(&sad, &model)?;
+            behind.follow(&sad, &changed);
+            changed.clear();
+            check(&behind, &model)?;
             if keeps {
                 held.push((sad.clone(), model.clone()));
             }

@@ -1,4 +1,5 @@
-//! A tree of pages by hash, shared between snapshots until it changes: changing one page copies it and the few forks above it.
+//! A tree of pages by hash, shared between snapshots until it changes: changing one page copies it and the few forks above it. For crowds, of which
+//! there may be any number, so that each must be small.
 //!
 //! Extendible hashing in forks of [`WAYS`]: a page that is full splits in two by one more bit of its hashes, and the halves of a
 //! pair that has become small join again. So nothing is ever built anew as a whole, and nothing is left of what was removed.
@@ -66,24 +67,6 @@ impl Default for Tree {
 }
 
 impl Tree {
-    /// The page for a hash.
-    #[inline]
-    pub(super) fn page(&self, mut hash: u64) -> Option<&Page> {
-        let mut fork = match &self.root {
-            Branch::Fork(fork) => fork,
-            Branch::Page(page) => return Some(page),
-            Branch::Empty => return None,
-        };
-        loop {
-            let at = place(hash);
-            if let Some(page) = &fork.pages[at] {
-                return Some(page);
-            }
-            fork = fork.forks.as_ref()?[at].as_ref()?;
-            hash >>= BITS;
-        }
-    }
-
     /// All states, in no order.
     pub(super) fn states(&self) -> States<'_> {
         let mut states = States { page: None, pages: Vec::new(), forks: Vec::new() };

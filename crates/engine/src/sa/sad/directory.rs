@@ -1,0 +1,275 @@
+//! Pages by hash, found without waiting for memory on the way: a table of chunks, each a table of pages, both small enough for a processor's
+//! own cache at a million states. A page is copied when it changes; a chunk, or the table of chunks, only while a snapshot shares it.
+//!
+//! Extendible hashing twice: a page that is full splits in two by one more bit of its hashes, a chunk whose page cannot splits too, and the table
+//! doubles when a chunk's halves do not fit. Halves of a page that have become small join again; of chunks an empty table stays.
+
+use std::sync::Arc;
+
+use uxfrm_packet::prefetch;
+
+use super::page::{Page, Spread};
+use crate::Sa;
+
+/// States by hash.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Directory {
+    /// None, or a power of two. A chunk of depth `d` stands at all places that share its lowest `d` bits.
+    chunks: Vec<Option<Arc<Chunk>>>,
+}
+
+/// By the bits of the hash behind those that all of a chunk share. A page of depth `d` stands at all places that share its lowest `d` bits.
+#[derive(Debug)]
+#[repr(C)]
+struct Chunk {
+    /// Bits of the hash that all its states share.
+    depth: u32,
+    depths: [u8; PLACES],
+    pages: [Option<Arc<Page>>; PLACES],
+}
+
+/// A state to be put in.
+struct Addition<'a> {
+    hash: u64,
+    sa: &'a Arc<Sa>,
+    spread: &'a dyn Spread,
+}
+
+const BITS: u8 = 6;
+const PLACES: usize = 1 << BITS;
+/// Bits of the hash that find pages. What a page below these has no room for stands in crowds.
+const DEEPEST: u32 = 48;
+
+impl Directory {
+    /// The page for a hash.
+    #[inline]
+    pub(super) fn page(&self, hash: u64) -> Option<&Page> {
+        let chunk = self.chunks.get(self.place(hash))?.as_ref()?;
+        chunk.pages[chunk.place(hash)].as_deref()
+    }
+
+    /// All states, in no order.
+    pub(super) fn states(&self) -> impl Iterator<Item = &Arc<Sa>> {
+        let chunks = self.chunks.iter().enumerate();
+        let each =
+            chunks.filter_map(|(at, chunk)| chunk.as_ref().filter(|chunk| at < 1 << chunk.depth));
+        each.flat_map(|chunk| chunk.own_pages()).flat_map(Page::all_states)
+    }
+
+    /// Puts in a state under a hash.
+    pub(super) fn add(&mut self, hash: u64, sa: &Arc<Sa>, spread: &dyn Spread) {
+        if self.chunks.is_empty() {
+            self.chunks.push(Some(Arc::default()));
+        }
+        let new = Addition { hash, sa, spread };
+        loop {
+            let Some(mut chunk) = self.lift(hash) else { return };
+            let is_in = Arc::make_mut(&mut chunk).add(&new);
+            if is_in {
+                return self.put(hash, chunk);
+            }
+            if 1 << chunk.depth == self.chunks.len() {
+                self.chunks.extend_from_within(..);
+            }
+            let (even, odd) = chunk.split();
+            let odd_one = 1 << chunk.depth;
+            self.put(hash & !odd_one, Arc::new(even));
+            self.put(hash | odd_one, Arc::new(odd));
+        }
+    }
+
+    /// Changes the page for a hash, if there is one, and joins what has become small.
+    pub(super) fn change(
+        &mut self,
+        hash: u64,
+        spread: &dyn Spread,
+        change: &mut dyn FnMut(&mut Page),
+    ) {
+        let Some(mut chunk) = self.lift(hash) else { return };
+        Arc::make_mut(&mut chunk).change(hash, spread, change);
+        self.put(hash, chunk);
+    }
+
+    /// Becomes what `newer` is as far as a state with this hash has changed it.
+    pub(super) fn follow(&mut self, newer: &Self, hash: u64) {
+        if self.chunks.len() != newer.chunks.len() {
+            return self.chunks.clone_from(&newer.chunks);
+        }
+        let Some(new) = newer.chunks.get(newer.place(hash)).and_then(Option::as_ref) else {
+            return;
+        };
+        match self.lift(hash) {
+            Some(mut own) if own.depth == new.depth => {
+                match Arc::get_mut(&mut own) {
+                    Some(own) => own.follow(new, hash),
+                    // One that others have would have to be copied first.
+                    None => own.clone_from(new),
+                }
+                self.put(hash, own);
+            }
+            None => {}
+            Some(own) => {
+                let both = own.depth.min(new.depth);
+                for at in
+                    (self.place(hash) & ((1 << both) - 1)..self.chunks.len()).step_by(1 << both)
+                {
+                    self.chunks[at].clone_from(&newer.chunks[at]);
+                }
+            }
+        }
+    }
+
+    /// Takes a chunk out of all its places, so that it is not shared by itself.
+    fn lift(&mut self, hash: u64) -> Option<Arc<Chunk>> {
+        let at = self.place(hash);
+        let depth = self.chunks.get(at)?.as_ref()?.depth;
+        let all = self.chunks[low(at, depth)..].iter_mut().step_by(1 << depth);
+        all.fold(None, |_, chunk| chunk.take())
+    }
+
+    fn put(&mut self, hash: u64, chunk: Arc<Chunk>) {
+        let low = low(self.place(hash), chunk.depth);
+        let all = self.chunks[low..].iter_mut().step_by(1 << chunk.depth);
+        all.for_each(|place| *place = Some(Arc::clone(&chunk)));
+    }
+
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the lowest bits count")]
+    const fn place(&self, hash: u64) -> usize {
+        hash as usize & self.chunks.len().wrapping_sub(1)
+    }
+}
+
+impl Default for Chunk {
+    fn default() -> Self {
+        Self { depth: 0, depths: [0; PLACES], pages: [const { None }; PLACES] }
+    }
+}
+
+/// Counting a reference writes to the page, which may be anywhere: all are fetched before the first is counted.
+impl Clone for Chunk {
+    fn clone(&self) -> Self {
+        self.pages.iter().flatten().for_each(|page| prefetch(&**page));
+        Self { depth: self.depth, depths: self.depths, pages: self.pages.clone() }
+    }
+}
+
+impl Chunk {
+    /// Its pages, each once.
+    fn own_pages(&self) -> impl Iterator<Item = &Page> {
+        let first = |at: &usize| *at < 1 << self.depths[*at];
+        (0..PLACES).filter(first).filter_map(|at| self.pages[at].as_deref())
+    }
+
+    /// False when there is no room, and the chunk must split.
+    fn add(&mut self, new: &Addition<'_>) -> bool {
+        let at = self.place(new.hash);
+        loop {
+            let depth = self.depths[at];
+            let used = self.depth + u32::from(depth);
+            let mut page = self.lift(at);
+            let is_full = page.as_ref().is_some_and(|page| !page.has_room(new.hash));
+            if !is_full || used >= DEEPEST {
+                let page = page.get_or_insert_default();
+                Arc::make_mut(page).add(new.hash, new.sa, new.spread);
+                self.put(at, depth, Some(Arc::clone(page)));
+                return true;
+            }
+            if depth == BITS {
+                self.put(at, depth, page);
+                return false;
+            }
+            if let Some(page) = page {
+                let (lower, upper) = page.split(used, new.spread);
+                let low = low(at, depth.into());
+                self.put(low, depth + 1, page_of(lower));
+                self.put(low | 1 << depth, depth + 1, page_of(upper));
+            }
+        }
+    }
+
+    /// What has not, and what has the next bit in its hash. No page may be of depth 0.
+    fn split(&self) -> (Self, Self) {
+        let half = |odd: usize| {
+            let from = |at: usize| (at << 1 | odd) % PLACES;
+            Self {
+                depth: self.depth + 1,
+                depths: std::array::from_fn(|at| self.depths[from(at)] - 1),
+                pages: std::array::from_fn(|at| self.pages[from(at)].clone()),
+            }
+        };
+        (half(0), half(1))
+    }
+
+    fn change(&mut self, hash: u64, spread: &dyn Spread, change: &mut dyn FnMut(&mut Page)) {
+        let at = self.place(hash);
+        let mut page = self.lift(at);
+        if let Some(page) = &mut page {
+            change(Arc::make_mut(page));
+        }
+        self.put(at, self.depths[at], page.filter(|page| !page.is_empty()));
+        self.join(at, spread);
+    }
+
+    fn follow(&mut self, newer: &Self, hash: u64) {
+        let at = self.place(hash);
+        if self.depths[at] == newer.depths[at] {
+            self.put(at, self.depths[at], newer.pages[at].clone());
+        } else {
+            self.clone_from(newer);
+        }
+    }
+
+    /// Joins the page at a place with its other half, and what comes of that with its own, while they are small.
+    fn join(&mut self, at: usize, spread: &dyn Spread) {
+        loop {
+            let depth = self.depths[at];
+            let Some(upper) = depth.checked_sub(1) else { return };
+            let other = at ^ 1 << upper;
+            if self.depths[other] != depth || self.items(at) + self.items(other) > Page::FEW {
+                return;
+            }
+            let joined = match (self.lift(at), self.lift(other)) {
+                (Some(mut left), Some(right)) => {
+                    Arc::make_mut(&mut left).join(&right, spread);
+                    Some(left)
+                }
+                (left, right) => left.or(right),
+            };
+            self.put(at, upper, joined);
+        }
+    }
+
+    fn items(&self, at: usize) -> usize {
+        self.pages[at].as_ref().map_or(0, |page| page.len())
+    }
+
+    /// Takes a page out of all its places, so that it is not shared by itself.
+    fn lift(&mut self, at: usize) -> Option<Arc<Page>> {
+        let depth = self.depths[at];
+        let all = self.pages[low(at, depth.into())..].iter_mut().step_by(1 << depth);
+        all.fold(None, |_, page| page.take())
+    }
+
+    /// Puts a page where none is.
+    fn put(&mut self, at: usize, depth: u8, page: Option<Arc<Page>>) {
+        for place in (low(at, depth.into())..PLACES).step_by(1 << depth) {
+            self.depths[place] = depth;
+            self.pages[place].clone_from(&page);
+        }
+    }
+
+    #[inline]
+    fn place(&self, hash: u64) -> usize {
+        usize::from((hash >> self.depth).to_le_bytes()[0]) % PLACES
+    }
+}
+
+/// The first place of what stands at `at`.
+const fn low(at: usize, depth: u32) -> usize {
+    at & ((1 << depth) - 1)
+}
+
+fn page_of(page: Page) -> Option<Arc<Page>> {
+    (!page.is_empty()).then(|| Arc::new(page))
+}
