@@ -180,13 +180,10 @@ impl Classifier {
         !self.plain[direction][kind].is_empty() || self.by_interface[direction][kind].0.is_some()
     }
 
-    /// Whether the bins of a direction and family without interface id are compared one by one.
-    #[inline]
-    pub(crate) fn is_small(&self, direction: Direction, v4: bool) -> bool {
-        self.plain[direction as usize].iter().all(|bins| match v4 {
-            true => bins.v4.is_small(),
-            false => bins.v6.is_small(),
-        })
+    /// How many policies of a direction and family without interface id are compared one by one; `None` when there are too many for that.
+    pub(crate) fn compared(&self, direction: Direction, v4: bool) -> Option<usize> {
+        let compared = |bins: &Bins| if v4 { bins.v4.compared() } else { bins.v6.compared() };
+        self.plain[direction as usize].iter().map(compared).sum()
     }
 
     pub(crate) const fn len(&self) -> usize {

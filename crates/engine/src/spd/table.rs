@@ -134,9 +134,9 @@ impl Spd {
         self.generation
     }
 
-    /// Whether all policies without interface id of a direction and family are compared one by one.
-    pub(crate) fn is_small(&self, direction: Direction, v4: bool) -> bool {
-        self.classifier.is_small(direction, v4)
+    /// How many policies without interface id of a direction and family are compared one by one; `None` when there are too many for that.
+    pub(crate) fn compared(&self, direction: Direction, v4: bool) -> Option<usize> {
+        self.classifier.compared(direction, v4)
     }
 
     /// What finding policies takes up.

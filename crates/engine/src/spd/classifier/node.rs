@@ -253,10 +253,14 @@ impl<W: Words> Node<W> {
         }
     }
 
-    /// Whether its policies are compared one by one.
+    /// How many policies are compared one by one; `None` when there are too many for that.
     #[inline]
-    pub(crate) const fn is_small(&self) -> bool {
-        matches!(self, Self::Empty | Self::Few(_))
+    pub(crate) fn compared(&self) -> Option<usize> {
+        match self {
+            Self::Empty => Some(0),
+            Self::Few(rules) => Some(rules.len()),
+            Self::Many(_) | Self::Cut { .. } | Self::Tally { .. } => None,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -8,8 +8,8 @@ use super::lookout::{Lookout, Orders};
 use super::pace::{Decision, Pace, Worth};
 use super::sets::{Epochs, Finding, Hashed, Sets, Settled, Value};
 use super::{CacheMode, CacheSettings, CacheStats, Known, Question};
+use crate::FlowKey;
 use crate::spd::classifier::TOGETHER;
-use crate::{Direction, FlowKey, Spd};
 
 /// Flows of one family: keys of `N` words in places of `W`.
 #[derive(Debug)]
@@ -33,6 +33,19 @@ enum Standing {
     Never,
 }
 
+/// What finding a policy takes without a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Search {
+    /// As much as a hit in a small table: a few are compared.
+    Glance,
+    /// As much as one in a middling table: a few more are.
+    Short,
+    /// The same, but for more misses that hits make good.
+    Middling,
+    /// More than any hit.
+    Long,
+}
+
 /// Flows with their hashes, as far as they are looked up together.
 type Group<const N: usize> = ArrayVec<Hashed<N>, TOGETHER>;
 
@@ -42,14 +55,16 @@ type Open<const N: usize> = (usize, Hashed<N>, Finding);
 /// Flows that a cache begins with, and how many times as many it takes when they are too few.
 const SMALLEST: usize = 2048;
 const GROWTH: usize = 4;
-/// In mode `auto`, room among fewer policies than [`MANY`]: a larger table is slower than they are.
+/// Room among fewer policies than [`MANY`]: a larger table is slower than they are.
 const ALWAYS: usize = 1 << 17;
-/// In mode `auto`, room where policies are so few that comparing them costs no more than a hit out of the second-level cache.
+/// So few policies are compared in no more time than a hit takes out of the second-level cache.
+const FEW: usize = 4;
+/// Room beside these.
 const WITH_FEW: usize = SMALLEST;
-/// Policies from which on finding one costs several times what a hit does.
-const MANY: usize = 8192;
+/// Policies from which on finding one costs more than a hit does that waits for memory.
+const MANY: usize = 1 << 14;
 /// Among fewer, it looks out for one spell in so many.
-const REST: usize = 8;
+const REST: usize = 16;
 /// Tables of so many bytes are near enough to be read without being fetched ahead.
 const NEAR: usize = 1 << 19;
 
@@ -154,9 +169,14 @@ impl<const N: usize, const W: usize> Side<N, W> {
                 self.lookout.note(self.sets.hash(key(at, flow)).hash());
             }
         }
+        let search = Search::of::<N>(question);
+        let worth = match self.settings.mode {
+            CacheMode::On | CacheMode::Off => Worth::Asked,
+            CacheMode::Auto => search.worth(),
+        };
         let orders = Orders {
-            most: self.most(question.spd, question.direction),
-            come: self.worth(question).come(),
+            most: search.most().min(self.settings.flows),
+            come: worth.come(),
             // A glance at a packet costs little beside a look-up among many policies.
             rest: if question.spd.len() < MANY { REST } else { 0 },
         };
@@ -296,11 +316,17 @@ impl<const N: usize, const W: usize> Side<N, W> {
 
     /// After a window.
     fn decide(&mut self, question: &Question<'_>) {
-        let most = self.most(question.spd, question.direction);
-        let room = self.sets.room();
-        let worth = self.worth(question);
+        let search = Search::of::<N>(question);
+        let (most, room) = (search.most().min(self.settings.flows), self.sets.room());
+        let may_double = 2 * room <= Sets::<N, W>::room_for(most);
+        let worth = match self.settings.mode {
+            // Asked for, but with so many flows it would be slower than no cache.
+            CacheMode::On if !may_double && search.most() < self.settings.flows => search.worth(),
+            CacheMode::On | CacheMode::Off => Worth::Asked,
+            CacheMode::Auto => search.worth(),
+        };
         // Growing loses all that is known: for little more room that is not worth it.
-        match self.pace.decide(2 * room <= Sets::<N, W>::room_for(most), worth) {
+        match self.pace.decide(may_double, worth) {
             Decision::GoOn => {}
             Decision::TakeRoom => self.wanted = Some((room * GROWTH).min(most)),
             Decision::StepAside(packets) => {
@@ -309,26 +335,35 @@ impl<const N: usize, const W: usize> Side<N, W> {
             }
         }
     }
+}
 
-    fn worth(&self, question: &Question<'_>) -> Worth {
+impl Search {
+    fn of<const N: usize>(question: &Question<'_>) -> Self {
         let Question { spd, direction, .. } = *question;
-        match self.settings.mode {
-            CacheMode::On | CacheMode::Off => Worth::Asked,
-            CacheMode::Auto if spd.is_small(direction, N == 2) => Worth::Little,
-            CacheMode::Auto if spd.len() < MANY => Worth::Some,
-            CacheMode::Auto => Worth::Much,
+        match spd.compared(direction, N == 2) {
+            Some(0..=FEW) => Self::Glance,
+            Some(_) => Self::Short,
+            None if spd.len() < MANY => Self::Middling,
+            None => Self::Long,
         }
     }
 
-    /// Room at the most, under these policies.
-    fn most(&self, spd: &Spd, direction: Direction) -> usize {
-        let most = match self.settings.mode {
-            CacheMode::On | CacheMode::Off => usize::MAX,
-            CacheMode::Auto if spd.is_small(direction, N == 2) => WITH_FEW,
-            CacheMode::Auto if spd.len() < MANY => ALWAYS,
-            CacheMode::Auto => usize::MAX,
-        };
-        self.settings.flows.min(most)
+    /// How many flows there may be room for, so that a hit is no slower.
+    const fn most(self) -> usize {
+        match self {
+            Self::Glance => WITH_FEW,
+            Self::Short | Self::Middling => ALWAYS,
+            Self::Long => usize::MAX,
+        }
+    }
+
+    /// What is gained by a hit.
+    const fn worth(self) -> Worth {
+        match self {
+            Self::Glance | Self::Short => Worth::Little,
+            Self::Middling => Worth::Some,
+            Self::Long => Worth::Much,
+        }
     }
 }
 

@@ -142,17 +142,36 @@ fn it_steps_aside_for_ever_new_flows_and_comes_back() {
 fn few_policies_need_no_large_cache() {
     let mut database = Database::new(Backend::Portable);
     let one = add(&mut database, 1, 1);
-    let mut cache = cache(CacheMode::Auto, 1 << 20);
-    for _ in 0..5 {
-        assert_eq!(ask(&mut cache, &database, &flow(1)), Some(one));
+    for mode in [CacheMode::Auto, CacheMode::On] {
+        let mut cache = cache(mode, 1 << 20);
+        for _ in 0..5 {
+            assert_eq!(ask(&mut cache, &database, &flow(1)), Some(one));
+        }
+        assert_eq!(cache.stats().hits, 3);
+        let new = |serial: u32| FlowKey { mark: serial % 30_000, ..flow(1) };
+        for serial in 0..100_000 {
+            assert_eq!(ask(&mut cache, &database, &new(serial)), Some(one));
+        }
+        let stats = cache.stats();
+        assert!(stats.bypassed > 50_000 && stats.room < 4096, "{mode:?}: {stats:?}");
     }
-    assert_eq!(cache.stats().hits, 3);
-    let new = |serial: u32| FlowKey { mark: serial % 30_000, ..flow(1) };
-    for serial in 0..100_000 {
-        assert_eq!(ask(&mut cache, &database, &new(serial)), Some(one));
+}
+
+#[test]
+fn some_policies_have_their_flows_remembered() {
+    let mut database = Database::new(Backend::Portable);
+    (0..6).for_each(|last| {
+        add(&mut database, 1, last);
+    });
+    for mode in [CacheMode::Auto, CacheMode::On] {
+        let mut cache = cache(mode, 1 << 20);
+        let flow = |serial: u32| FlowKey { mark: serial % 10_000, ..flow(1) };
+        for serial in 0..400_000 {
+            ask(&mut cache, &database, &flow(serial));
+        }
+        let stats = cache.stats();
+        assert!(stats.hits > 200_000 && stats.entries > 9_900, "{mode:?}: {stats:?}");
     }
-    let stats = cache.stats();
-    assert!(stats.bypassed > 50_000 && stats.room < 4096, "{stats:?}");
 }
 
 #[test]
