@@ -16,6 +16,7 @@ import echo
 import topology
 import wire
 from association import GCM_128, GCM_256, Association
+from device_socket import DeviceSocket, batch
 from gateway import CONTROLLED, Gateway
 from namespace import ping_command
 from probes import Probes
@@ -239,29 +240,35 @@ def pinging(two, association, lost):
 
 
 @pytest.mark.parametrize("kind", [PACKET, CRYPTO])
-def test_flapping_under_load_leaks_nothing(kind, uxfrm, two):
-    """The link goes down and comes up under pings, states and policies are installed again; only ESP is on the wire. (A thousand times: crates/offload.)"""
+def test_a_thousand_flaps_under_load_leak_nothing(kind, uxfrm, two):
+    """The link goes down and comes up under pings, states and policies are installed again; only ESP is on the wire, and all is accounted for."""
     association = Association(GCM_128, "transport", 4, 4, WINDOW, reqid=7)
     lines = [(namespace, offloaded(kind, association, here, there)) for namespace, here, there in two.ends]
     for namespace, its in lines:
         client(uxfrm, namespace, "dev", "add nic0")
         install(uxfrm, namespace, its)
     here, there = association.endpoints(HERE), association.endpoints(THERE)
+    again = [line.replace("policy add", "policy update") for line in lines[0][1]]
     two.between.seen()
-    flood = subprocess.Popen(
+    pings = subprocess.Popen(
         ["ip", "netns", "exec", two.left.name, *ping_words(here, there)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    try:
-        for _ in range(20):
-            client(uxfrm, two.left, "dev", "set nic0 down up")
-            changed = [line.replace("policy add", "policy update") for line in lines[0][1]]
-            install(uxfrm, two.left, changed if kind == PACKET else changed[:2])
-    finally:
-        flood.terminate()
-        flood.wait()
+    with contextlib.closing(DeviceSocket(two.left)) as devices, batch(uxfrm, two.left) as xfrm:
+        try:
+            for _ in range(1000):
+                devices.flap("nic0")
+                xfrm(again if kind == PACKET else again[:2])
+                devices.wait_for_states("nic0", 2)
+        finally:
+            pings.terminate()
+            pings.wait()
     two.left.ping(here, there)
-    wire.assert_only("esp", two.between.seen())
-    assert_accounts(device(uxfrm, two.left))
+    frames = two.between.seen()
+    wire.assert_only("esp", frames)
+    assert len(frames) > 200
+    found = device(uxfrm, two.left)
+    assert_accounts(found)
+    assert found["tx"]["passed"] > 100, found
 
 
 def test_a_rekey_by_a_limit_on_the_device_loses_nothing(uxfrm, two):
@@ -323,7 +330,70 @@ def expiries(uxfrm, namespace):
 
 
 def ping_words(source, destination):
-    return ["ping", "-q", "-f", "-I", source, "-p", echo.MARKER.hex()[:32], destination]
+    return ["ping", "-q", "-i", "0.002", "-I", source, "-p", echo.MARKER.hex()[:32], destination]
+
+
+def test_completions_that_come_late_are_only_late(uxfrm, two, installed):
+    here, there = installed(PACKET)
+    client(uxfrm, two.left, "dev", "set nic0 fault delay 30000")
+    answer = two.left.run(*"ping -c 5 -i 0.05 -I".split(), here, there)
+    # One wait on the way out and one on the way in.
+    fastest = float(answer.rsplit("= ", 1)[1].split("/")[0])
+    assert "5 received" in answer and fastest >= 60, answer
+    client(uxfrm, two.left, "dev", "set nic0 fault delay 0")
+    answer = two.left.run(*"ping -c 5 -i 0.05 -I".split(), here, there)
+    assert float(answer.rsplit("= ", 1)[1].split("/")[0]) < 30, answer
+    assert_accounts(device(uxfrm, two.left))
+
+
+def test_packets_that_change_places_all_arrive(uxfrm, two, installed):
+    here, there = installed(PACKET)
+    two.between.seen()
+    client(uxfrm, two.left, "dev", "set nic0 fault reorder 3")
+    answer = two.left.run(*"ping -c 20 -i 0.01 -I".split(), here, there)
+    assert "20 received" in answer, "the window takes them"
+    esp = [frame for outgoing, frame in two.between.seen() if outgoing and wire.protocol(frame) == "esp"]
+    sent = [int.from_bytes(frame[38:42], "big") for frame in esp]
+    assert sent != sorted(sent) and sorted(sent) == list(range(min(sent), max(sent) + 1)), sent
+    assert "rx_too_old" not in device(uxfrm, two.right)["drops"]
+    assert_accounts(device(uxfrm, two.left))
+
+
+def test_a_limit_is_noticed_though_the_device_did_not_tell(uxfrm, two, installed):
+    """The counts are held against the limits once a second."""
+    here, there = installed(PACKET, f"{WINDOW} limit packet-soft 20 limit packet-hard 1000")
+    with expiries(uxfrm, two.left) as heard:
+        # Both states' limits.
+        client(uxfrm, two.left, "dev", "set nic0 fault lost-event 2")
+        two.left.ping(here, there, count=20)
+        assert heard() == "soft"
+
+
+def test_a_busy_device_says_so_once(uxfrm, two, installed):
+    here, there = installed(PACKET)
+    more = f"state add src 10.77.0.1 dst 10.77.0.2 proto esp spi 9 reqid 3 mode transport {GCM_128.words(bytes(128))}"
+    for kind, busy in ((PACKET, True), (CRYPTO, False)):
+        client(uxfrm, two.left, "dev", "set nic0 fault busy 1")
+        code, text = client(uxfrm, two.left, "xfrm", f"{more} offload {kind} dev nic0 dir out", check=False)
+        expected = (EXIT_REFUSED, "Error: Device failed to offload this state.\n") if busy else (0, "")
+        assert (code, text) == expected, kind
+    two.left.ping(here, there)
+
+
+@pytest.fixture
+def installed(uxfrm, two):
+    """A function that gives both ends a device, states and policies; and who can talk then."""
+
+    def install_both(kind, extra=WINDOW):
+        association = Association(GCM_128, "transport", 4, 4, extra, reqid=7)
+        for namespace, here, there in two.ends:
+            client(uxfrm, namespace, "dev", "add nic0")
+            install(uxfrm, namespace, offloaded(kind, association, here, there))
+        ends = association.endpoints(HERE), association.endpoints(THERE)
+        two.left.ping(*ends)
+        return ends
+
+    return install_both
 
 
 def test_rules_events_faults_and_functions(uxfrm, two):
