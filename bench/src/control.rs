@@ -1,5 +1,5 @@
 //! `uxfrm bench control`: what requests of the control protocol cost, from bytes in to bytes out, without sockets; and what files of lines
-//! take, by unmodified `ip -batch` beside the same with the machine's own kernel ([`batch`]).
+//! take, by unmodified `ip -batch` beside the same with the machine's own kernel (`batch`).
 //!
 //! Without sockets, each request comes from a client of its own that joins and leaves, as `ip -batch` opens a socket per command. `count` requests of
 //! one kind go to databases that the kinds before have filled, so `newsa` at 100,000 ends with 100,000 states. The same at
@@ -45,7 +45,7 @@ const REQUESTS: [(&str, Make); 8] = [
 /// Measures what the options leave.
 ///
 /// # Errors
-/// A request that is refused, which no figure would excuse; and what [`batch`] has.
+/// A request that is refused, which no figure would excuse; and what `batch` has.
 pub fn run(options: &Options) -> anyhow::Result<Report> {
     let clock = TscClock::calibrate();
     let mut rows = Vec::new();

@@ -206,6 +206,37 @@ mod tests {
         prop::collection::vec((prop_oneof![1 => many, 4 => few], keep), 1..30)
     }
 
+    #[test]
+    fn policies_that_come_one_by_one_are_found_whether_made_ready_for_or_not() {
+        for prepares in [false, true] {
+            let mut database = Database::new(Backend::Portable);
+            let mut model = Vec::new();
+            for number in 0..1500 {
+                model.push(
+                    database.apply(Moment(0), |change| change.add_policy(net(number))).unwrap(),
+                );
+                if prepares {
+                    database.prepare();
+                }
+                if number % 299 == 0 {
+                    check(&database.snapshot(), &model);
+                }
+            }
+            let [one_by_one, together] = [database.snapshot(), together(1500)];
+            let [one_by_one, together] = [&one_by_one, &together].map(|all| all.spd.footprint());
+            assert!(one_by_one.depth <= together.depth + 2, "{one_by_one:?}, {together:?}");
+            assert!(one_by_one.bytes <= 3 * together.bytes, "{one_by_one:?}, {together:?}");
+        }
+    }
+
+    fn together(count: u16) -> Arc<Snapshot> {
+        let mut database = Database::new(Backend::Portable);
+        database.apply(Moment(0), |change| {
+            (0..count).for_each(|number| drop(change.add_policy(net(number)).unwrap()));
+        });
+        database.snapshot()
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(60))]
         #[test]
@@ -228,6 +259,10 @@ mod tests {
                     }
                 });
                 check(&database.snapshot(), &model);
+                if model.len().is_multiple_of(2) {
+                    database.prepare();
+                    check(&database.snapshot(), &model);
+                }
                 if keep {
                     kept.push((database.snapshot(), model.clone()));
                 }
