@@ -55,7 +55,10 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
             for turn in TURNS {
                 let case = Case::new().with("count", count).with("listeners", word);
                 let case = case.with("turn", turn);
-                if options.only.may_admit(&case) {
+                let of = |(name, _): &(&str, _)| {
+                    options.only.admits(&case.clone().with("request", *name))
+                };
+                if REQUESTS.iter().any(of) {
                     measure(&case, (count, listeners, turn), options, &clock, &mut rows)?;
                 }
             }
