@@ -5,6 +5,7 @@
 //! machine hits all competitors alike.
 #![forbid(unsafe_code)]
 
+mod bars;
 mod clock;
 pub mod control;
 pub mod crypto;

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use uxfrm_crypto::{KeyMaterial, Transform};
 use uxfrm_engine::{
     Action, Direction, Family, IfId, Level, Limits, Mark, Mode, Offload, Policy, PolicyFlags,
-    PolicyIndex, PolicyKind, Prefix, Priority, ReplayConfig, Reqid, SaConfig, SaExtraFlags,
-    SaFlags, SaId, SaProtocol, SaTransform, Selector, Spi, Template,
+    PolicyIndex, PolicyKind, Prefix, Priority, ReplayConfig, Reqid, SaConfig, SaId, SaProtocol,
+    SaTransform, Selector, Spi, Template,
 };
 
 use super::plan::Path;
@@ -56,33 +56,16 @@ impl End {
         let key: Vec<u8> = (0..20).map(|at| at ^ self.address().octets()[3]).collect();
         let id =
             SaId { destination: to.address().into(), spi: to.spi(), protocol: SaProtocol::Esp };
+        let transform = SaTransform {
+            transform: Transform::aead("rfc4106(gcm(aes))", 160, 128)?,
+            encryption_key: KeyMaterial::from(key),
+            authentication_key: KeyMaterial::from(Vec::new()),
+        };
         Ok(SaConfig {
-            id,
-            source: self.address().into(),
-            mode: Mode::Transport,
             reqid: REQID,
-            transform: SaTransform {
-                transform: Transform::aead("rfc4106(gcm(aes))", 160, 128)?,
-                encryption_key: KeyMaterial::from(key),
-                authentication_key: KeyMaterial::from(Vec::new()),
-            },
-            selector: None,
-            mark: Mark::default(),
-            output_mark: Mark::default(),
-            if_id: IfId(0),
             replay: ReplayConfig { window: WINDOW, sent: 0, received: 0 },
-            limits: Limits::default(),
-            flags: SaFlags::empty(),
-            extra_flags: SaExtraFlags::empty(),
-            encap: None,
-            nat_keepalive: None,
-            mapping_age: None,
-            tfc_padding: 0,
-            direction: None,
-            pcpu: None,
-            care_of: None,
-            acquire_seq: 0,
             offload: path.kind().map(|kind| Offload { kind, device: DEVICE.into(), direction }),
+            ..SaConfig::new(id, self.address().into(), transform)
         })
     }
 
