@@ -49,8 +49,10 @@ pub(super) unsafe fn answered(request: *const ifreq) {
         // SAFETY: as above; this one has three words, and so many names behind them as the third says.
         STRINGS => unsafe {
             if asked.add(1).read_unaligned() == OF_FEATURES {
-                let count = asked.add(2).read_unaligned();
-                find_name(asked.add(3).cast(), usize::try_from(count).unwrap_or(0));
+                let count = usize::try_from(asked.add(2).read_unaligned()).unwrap_or(0);
+                if let Some(place) = find_name(asked.add(3).cast(), count) {
+                    PLACE.store(place, Ordering::Relaxed);
+                }
             }
         },
         FEATURES => {
@@ -73,12 +75,10 @@ pub(super) unsafe fn answered(request: *const ifreq) {
 
 /// # Safety
 /// There are `count` names of [`NAME_LENGTH`] bytes each.
-unsafe fn find_name(names: *const [u8; NAME_LENGTH], count: usize) {
+unsafe fn find_name(names: *const [u8; NAME_LENGTH], count: usize) -> Option<usize> {
     // SAFETY: by this function's contract.
     let mut names = (0..count).map(|place| unsafe { names.add(place).read_unaligned() });
-    if let Some(place) = names.position(|name| name.starts_with(NAME)) {
-        PLACE.store(place, Ordering::Relaxed);
-    }
+    names.position(|name| name.starts_with(NAME))
 }
 
 /// Whether the gateway has a device of this name; not when there is no gateway.
@@ -171,8 +171,8 @@ mod tests {
         names[45][..NAME.len()].copy_from_slice(NAME);
         names[7][..20].copy_from_slice(b"esp-hw-offload-other");
         // SAFETY: there are so many.
-        unsafe { find_name(names.as_ptr(), names.len()) };
-        assert_eq!(PLACE.load(Ordering::Relaxed), 45);
+        let places = [50, 45].map(|count| unsafe { find_name(names.as_ptr(), count) });
+        assert_eq!(places, [Some(45), None]);
     }
 
     #[test]
