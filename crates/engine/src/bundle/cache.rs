@@ -19,7 +19,6 @@ use hashbrown::HashTable;
 use uxfrm_packet::{Version, prefetch, prefetch_whole};
 
 use super::{Bundle, Deciding, States, states, version_of};
-
 use crate::acquire::Missing;
 use crate::esp::layer::Layer;
 use crate::{DropReason, FlowKey, Host, KeyManagers, Moment, PolicyEntry, Sa, Settings, Snapshot};

@@ -35,7 +35,7 @@ pub(super) struct Association {
 pub(super) enum Standing {
     /// They do.
     Live,
-    /// Deleted, not yet freed: only its counts are left.
+    /// Deleted, not yet freed: what was on its way still leaves, nothing comes in, and its counts can be read.
     Deleted,
 }
 
