@@ -10,7 +10,8 @@
 //!             gateway         client          gateway              client
 //! ```
 //!
-//! From everywhere the gateway may go to `closed`, and from `open` the client, to have it look at the socket. Each step is a
+//! From everywhere the gateway may go to `closed`, and from `open` the client, to have it look at the socket. A client that has not collected
+//! its answer some microseconds later sleeps on its socket: the gateway takes the answer back and sends it there. Each step is a
 //! compare-and-swap, so exactly one end has a request or an answer: while it is not asked, the request's words are the client's, and one
 //! thread's of it; while it is, the answer's are the gateway's, which remembers itself what it has read ([`Desk`]). Either end
 //! may be hostile: every length is checked, words are read once, and what is read are copies. Requests with keys do not belong here.
@@ -165,6 +166,12 @@ impl Desk {
         }
     }
 
+    /// Takes back an answer that the client does not collect, as it sleeps on the socket; `to` has [`ROOM`] for it. Closed then.
+    #[must_use]
+    pub fn take_back(&self, page: &Page, to: &mut [u8]) -> Option<usize> {
+        turn(page, ANSWERED, CLOSED).then(|| read(page, ANSWER, to))
+    }
+
     /// Has the client look for the answer to what was taken on the socket.
     pub fn decline(&mut self, page: &Page) {
         if std::mem::take(&mut self.owes) {
@@ -302,6 +309,28 @@ mod tests {
         assert_eq!(desk.close(&page, &mut buffer), Left::Nothing, "it was taken");
         assert!(!desk.answer(&page, b"on the socket"));
         assert_eq!(mailbox.collect(), Found::Closed);
+    }
+
+    #[test]
+    fn an_answer_that_is_not_collected_is_taken_back_once() {
+        let page = page();
+        let (mailbox, mut desk) = (Mailbox::new(&page), Desk::default());
+        let mut buffer = [0; ROOM];
+        desk.open(&page);
+        assert_eq!(desk.take_back(&page, &mut buffer), None, "nothing is asked");
+        assert!(mailbox.ask(b"x"));
+        assert_eq!(desk.take_back(&page, &mut buffer), None, "nothing is answered");
+        assert_eq!(desk.take(&page, &mut buffer), Heard::Request(1));
+        assert!(desk.answer(&page, b"yes"));
+        assert_eq!((desk.take_back(&page, &mut buffer), &buffer[..3]), (Some(3), &b"yes"[..]));
+        assert_eq!(mailbox.collect(), Found::Closed);
+        assert_eq!(desk.take_back(&page, &mut buffer), None, "it was taken");
+        desk.open(&page);
+        assert_eq!(mailbox.collect(), Found::Closed, "it is on the socket");
+        assert!(mailbox.ask(b"the next"));
+        assert_eq!(desk.take(&page, &mut buffer), Heard::Request(8));
+        assert!(desk.answer(&page, b"no") && mailbox.collect() == Found::Answer);
+        assert_eq!(desk.take_back(&page, &mut buffer), None, "it was collected");
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Waiting for an answer awake, a moment long: a gateway that is awake has most answers sooner than a program goes to sleep and is woken.
-//! Where that was in vain, the next answer is slept for, and after it twice as many for each time in a row: on a machine with more to do
+//! Where that was in vain twice in a row, the next answer is slept for, and twice as many for each time more: on a machine with more to do
 //! than it has processors it mostly is.
 
 use std::mem::{size_of, zeroed};
@@ -17,7 +17,7 @@ const MOMENT: i64 = 200_000;
 const MOST_SLEPT: u32 = 64;
 
 /// How many are slept for after the next one that does not come in time.
-static NEXT: AtomicU32 = AtomicU32::new(1);
+static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// How many of those are left.
 static LEFT: AtomicU32 = AtomicU32::new(0);
@@ -76,12 +76,12 @@ pub(crate) fn until<T: PartialEq>(waits: bool, look: impl Fn() -> T, nothing: T)
 fn tire() {
     let slept = NEXT.load(Ordering::Relaxed);
     LEFT.store(slept + 1, Ordering::Relaxed); // that of this request as well
-    NEXT.store((2 * slept).min(MOST_SLEPT), Ordering::Relaxed);
+    NEXT.store((2 * slept).clamp(1, MOST_SLEPT), Ordering::Relaxed);
 }
 
 /// An answer came in time.
 fn rest() {
-    NEXT.store(1, Ordering::Relaxed);
+    NEXT.store(0, Ordering::Relaxed);
 }
 
 /// A request is made: whether its answer is slept for.

@@ -159,6 +159,11 @@ impl Client {
         mailbox.map_or(Heard::Closed, |(page, desk)| desk.take(page.words(), buffer))
     }
 
+    /// Takes back an answer that it did not collect there.
+    pub(super) fn take_back(&self, buffer: &mut [u8]) -> Option<usize> {
+        self.mailbox.as_ref().and_then(|(page, desk)| desk.take_back(page.words(), buffer))
+    }
+
     /// Waits there no longer.
     pub(super) fn close_mailbox(&mut self, buffer: &mut [u8]) -> Left {
         let mailbox = self.mailbox.as_mut();

@@ -2,8 +2,8 @@
 //! long. Going to sleep and being woken costs both ends more than a request.
 //!
 //! Nobody is waited for who did not just do so, so that a gateway without such clients costs nothing; nor where there is but one
-//! processor, which the client needs to ask; nor for a while after it was in vain, which gets longer each time in a row: on a machine with
-//! more to do than it has processors it mostly is.
+//! processor, which the client needs to ask; nor for a while after it was in vain twice in a row, which gets longer each time more: on a
+//! machine with more to do than it has processors it mostly is.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ impl Rhythm {
     /// Nobody was answered yet.
     pub(super) fn new() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Self { answered: None, several_processors: processors > 1, tired: 0, next: 1 }
+        Self { answered: None, several_processors: processors > 1, tired: 0, next: 0 }
     }
 
     /// A client's requests were taken at `heard` and answered now; whether it is worth waiting for the next one.
@@ -50,12 +50,12 @@ impl Rhythm {
     /// A client was waited for in vain.
     pub(super) fn tire(&mut self) {
         self.tired = self.next;
-        self.next = (2 * self.next).min(MOST_SLEPT);
+        self.next = (2 * self.next).clamp(1, MOST_SLEPT);
     }
 
     /// A client came in time.
     pub(super) fn rest(&mut self) {
-        self.next = 1;
+        self.next = 0;
     }
 }
 
@@ -67,7 +67,7 @@ mod tests {
     fn only_who_asks_again_at_once_is_waited_for() {
         let start = Instant::now();
         let at = |micros| start + Duration::from_micros(micros);
-        let mut rhythm = Rhythm { answered: None, several_processors: true, tired: 0, next: 1 };
+        let mut rhythm = Rhythm { answered: None, several_processors: true, tired: 0, next: 0 };
         let (one, other) = (ClientId(1), ClientId(2));
         assert!(!rhythm.note(one, at(0), at(10)), "its first request");
         assert!(rhythm.note(one, at(100), at(110)));
@@ -81,12 +81,14 @@ mod tests {
         let mut sleeps = |rhythm: &mut Rhythm| {
             asks.by_ref().take_while(|at| !rhythm.note(one, *at, *at)).count()
         };
-        for slept in [1, 2, 4, 8, 16, 32, 64, 64] {
+        for slept in [0, 1, 2, 4, 8, 16, 32, 64, 64] {
             rhythm.tire();
             assert_eq!(sleeps(&mut rhythm), slept);
         }
         rhythm.rest();
-        rhythm.tire();
-        assert_eq!(sleeps(&mut rhythm), 1);
+        for slept in [0, 1] {
+            rhythm.tire();
+            assert_eq!(sleeps(&mut rhythm), slept);
+        }
     }
 }

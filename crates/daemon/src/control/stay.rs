@@ -57,7 +57,7 @@ impl Control {
 
     /// Waits for the next request of a client that was answered a moment ago. One that had been on the socket already may be one of many.
     fn wait_for(&mut self, id: ClientId, answered: Instant, protocol: &mut impl Protocol) -> Next {
-        let mut most = TURN;
+        let (mut answered, mut most) = (answered, TURN);
         self.client(id).into_iter().for_each(Client::open_mailbox);
         loop {
             for _ in 0..LOOKS {
@@ -79,10 +79,23 @@ impl Control {
                     }
                 }
             }
-            if answered.elapsed() >= rhythm::PATIENCE {
+            if self.wake(id) {
+                answered = Instant::now();
+            } else if answered.elapsed() >= rhythm::PATIENCE {
                 return Next::Nothing;
             }
         }
+    }
+
+    /// Sends a client on the socket what it has not collected by now: it sleeps there. False when it has collected it.
+    fn wake(&mut self, id: ClientId) -> bool {
+        let client = Self::client_mut(&mut self.clients, id);
+        let Some(length) = client.and_then(|client| client.take_back(&mut self.buffer)) else {
+            return false;
+        };
+        self.send_left(id, length);
+        self.client(id).into_iter().for_each(Client::open_mailbox);
+        true
     }
 
     /// Turns to others: what lies on the page goes the way of the socket.
@@ -93,13 +106,16 @@ impl Control {
                 self.take_from_page(id, length, protocol);
                 self.end_round(Instant::now(), protocol);
             }
-            Left::Answer(length) => {
-                let answer = self.buffer[..length].to_vec();
-                self.outbox.send(id, answer);
-                self.post();
-            }
+            Left::Answer(length) => self.send_left(id, length),
             Left::Nothing => {}
         }
+    }
+
+    /// Sends an answer that lay on the page, and now lies in the buffer, on the socket.
+    fn send_left(&mut self, id: ClientId, length: usize) {
+        let answer = self.buffer[..length].to_vec();
+        self.outbox.send(id, answer);
+        self.post();
     }
 
     fn look(&mut self, id: ClientId) -> Heard {
