@@ -139,7 +139,7 @@ POLICIES = [
     "xfrm policy add src 10.1.0.0/16 dst 10.2.0.0/16 dir out priority 7 tmpl src 10.9.0.1 dst 10.9.0.2 proto esp reqid 5 mode tunnel",
     "xfrm policy add src 10.2.0.0/16 dst 10.1.0.0/16 dir in tmpl src 10.9.0.2 dst 10.9.0.1 proto esp mode tunnel level use",
     "xfrm policy add src 10.2.0.0/16 dst 10.1.0.0/16 dir fwd ptype sub action block",
-    "xfrm policy add src fd01::/64 dst fd02::/64 proto udp sport 5 dport 6 dir out mark 7 mask 0xff action block",
+    "xfrm policy add src fd01::/64 dst fd02::/64 proto udp sport 5 dport 6 dir in mark 7 mask 0xff action block",
     "xfrm policy add src 0.0.0.0/0 dst 10.7.0.0/24 proto icmp type 8 code 0 dir out flag icmp limit time-hard 1000",
 ]
 
@@ -280,6 +280,27 @@ def test_what_the_kernel_does_not_take_is_refused_and_ends_nothing(network):
     network.left.ip("link set uxfrm0 up")
     network.protect(PROTECTED)
     network.left.ping(HERE.inner[4], THERE.inner[4])
+    network.here.stop()
+
+
+def test_what_would_leave_plain_is_refused(network):
+    """A packet comes out of the TUN without its mark and without the interface that it would leave by: a policy that asks for them would
+    never match, and what it protects would leave plain. Nor would a state be found, or its mark be put on packets."""
+    out, _ = PROTECTED.policies(HERE, THERE)
+    for words in ("mark 5 mask 0xff", "mark 0 mask 1"):
+        refused = network.ip(out.replace(" tmpl", f" {words} tmpl"), check=False)
+        assert "Marks in outbound policies are not supported" in refused, refused
+    refused = network.ip(out.replace(" dir out", " dev lo dir out"), check=False)
+    assert "Interfaces in outbound policies are not supported" in refused, refused
+    state = PROTECTED.state(HERE, THERE)
+    for words, text in (
+        ("mark 5", "Marks of states are not supported"),
+        ("output-mark 5", "Output marks are not supported"),
+        ("sel dev lo", "Interfaces in selectors of states are not supported"),
+    ):
+        refused = network.ip(f"{state} {words}", check=False)
+        assert text in refused, refused
+    assert network.ip("xfrm policy") == network.ip("xfrm state") == ""
     network.here.stop()
 
 

@@ -14,7 +14,9 @@ use std::{
 
 use anyhow::Context as _;
 use sd_notify::NotifyState;
-use uxfrm_engine::{CacheCounts, Changes, Database, DropCounts, Drops, Event, Host, Moment};
+use uxfrm_engine::{
+    CacheCounts, Changes, Database, DropCounts, Drops, Event, Host, Moment, Senses,
+};
 use uxfrm_io::{
     clock, dump,
     poll::Poller,
@@ -91,6 +93,7 @@ fn read(config: &Config, making: Making) -> anyhow::Result<(Database, Reservatio
     let reservations = Reservations::open(path)
         .with_context(|| format!("can't read used sequence numbers from {}", path.display()))?;
     let mut database = Database::new(config.crypto.backend.into());
+    database.set_senses(Senses::BytesOnly);
     database.attend();
     let devices = Devices::plug(&config.device, making, &mut database)?;
     load::load(&mut database, &config.xfrm.batch, now()).map_err(joined)?;

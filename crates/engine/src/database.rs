@@ -5,6 +5,7 @@ mod change;
 mod changes;
 mod error;
 mod offload;
+mod senses;
 mod spare;
 mod timers;
 
@@ -21,6 +22,7 @@ pub use change::Change;
 pub use changes::{Changes, PolicyChange};
 pub use error::Error;
 pub use offload::LinkDown;
+pub use senses::Senses;
 
 use crate::{
     Acquires, Direction, Event, Host, IfId, Keepalive, Lifecycle, Mark, Moment, PolicyEntry,
@@ -54,6 +56,7 @@ pub struct Database {
     keepalives: Vec<Keepalive>,
     offloads: Offloads,
     lexicon: Lexicon,
+    senses: Senses,
     backend: Backend,
 }
 
@@ -116,8 +119,14 @@ impl Database {
             keepalives: Vec::new(),
             offloads: Offloads::default(),
             lexicon: Lexicon::default(),
+            senses: Senses::default(),
             backend,
         }
+    }
+
+    /// Says what the ports of workers can do, before anything is added: what needs more is refused from now on.
+    pub fn set_senses(&mut self, senses: Senses) {
+        self.senses = senses;
     }
 
     /// Where workers find the newest snapshot.

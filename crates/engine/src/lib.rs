@@ -33,7 +33,8 @@ mod worker;
 
 pub use acquire::{Acquires, KeyManagers, Wanted};
 pub use database::{
-    Change, Changes, Database, Error, LinkDown, PolicyChange, PolicyKey, PolicyName, StateCursor,
+    Change, Changes, Database, Error, LinkDown, PolicyChange, PolicyKey, PolicyName, Senses,
+    StateCursor,
 };
 pub use devices::{DeviceCounts, DeviceEvent, DeviceRefusal, Devices};
 pub use drop_reason::{DropReason, XfrmCounter};

@@ -196,6 +196,7 @@ impl Change<'_> {
     /// # Errors
     /// What [`Error`] says of policies; [`Error::Exists`] when direction, kind, selector, mark and if_id are those of another.
     pub fn add_policy(&mut self, policy: Policy) -> Result<Arc<PolicyEntry>, Error> {
+        self.database.senses.check_policy(&policy)?;
         let seat = self.database.attach_policy(&policy)?;
         let entry = match self.add_or_replace(&policy, seat) {
             Ok(entry) => entry,
@@ -262,6 +263,7 @@ impl Change<'_> {
     /// # Errors
     /// What [`Error`] says of policies.
     pub fn update_policy(&mut self, policy: Policy) -> Result<Arc<PolicyEntry>, Error> {
+        self.database.senses.check_policy(&policy)?;
         let seat = self.database.attach_policy(&policy)?;
         let device = seat.map(|(device, _)| device);
         let (entry, old) = match self.database.ledger.update(&policy, device, self.now) {
@@ -337,6 +339,7 @@ impl Change<'_> {
         check::verify(&config)?;
         let SaTransform { transform, encryption_key, authentication_key } = &config.transform;
         SaKey::verify(transform, encryption_key, authentication_key, self.database.backend)?;
+        self.database.senses.check_state(&config)?;
         Ok(config)
     }
 

@@ -79,6 +79,15 @@ pub enum Error {
     /// What an update may not do to a state: another encapsulation type, or a state that is no longer valid.
     #[error("Invalid argument")]
     Update,
+    /// Not the kernel's, as the next ones: it knows them of each packet, which our ports do not.
+    #[error("Marks of states are not supported: packets come to uxfrm without theirs")]
+    StateMark,
+    #[error("Output marks are not supported: uxfrm's packets leave without them")]
+    OutputMark,
+    #[error(
+        "Interfaces in selectors of states are not supported: packets come to uxfrm without theirs"
+    )]
+    StateInterface,
     /// What a device says.
     #[error(transparent)]
     Device(#[from] DeviceRefusal),
@@ -99,6 +108,13 @@ pub enum Error {
     TemplateFamily,
     #[error("Unrecognized flags in offload request")]
     PolicyOffloadFlags,
+    /// Not the kernel's, as the next one: it knows them of each packet, which our ports do not.
+    #[error("Marks in outbound policies are not supported: packets come to uxfrm without theirs")]
+    PolicyMark,
+    #[error(
+        "Interfaces in outbound policies are not supported: packets come to uxfrm without theirs"
+    )]
+    PolicyInterface,
 }
 
 /// Linux's numbers, the same on every architecture that uxfrm runs on.
@@ -109,6 +125,7 @@ mod number {
     pub(super) const EINVAL: i32 = 22;
     pub(super) const ENOSYS: i32 = 38;
     pub(super) const EPROTONOSUPPORT: i32 = 93;
+    pub(super) const EOPNOTSUPP: i32 = 95;
 }
 
 impl Error {
@@ -122,6 +139,11 @@ impl Error {
             Self::Exists => number::EEXIST,
             Self::NoSuchState => number::ESRCH,
             Self::NoSuchPolicy => number::ENOENT,
+            Self::StateMark
+            | Self::OutputMark
+            | Self::StateInterface
+            | Self::PolicyMark
+            | Self::PolicyInterface => number::EOPNOTSUPP,
             Self::ModeNotFound
             | Self::TypeNotFound
             | Self::FamilyChange

@@ -7,8 +7,8 @@ use uxfrm_crypto::{Backend, KeyMaterial};
 use super::*;
 use crate::{
     Action, Budget, Charge, Defaults, Family, Level, Limits, Lookup, Mode, Offload, OffloadKind,
-    Policy, Prefix, Reqid, SaConfig, SaProtocol, Spi, Template, UdpEncap, UdpEncapKind, sa::sample,
-    spd::table::tests::policy,
+    Policy, Prefix, Reqid, SaConfig, SaMove, SaProtocol, Spi, Template, UdpEncap, UdpEncapKind,
+    sa::sample, spd::table::tests::policy,
 };
 
 fn database() -> Database {
@@ -435,6 +435,55 @@ fn what_reaches_its_limits_is_told_to_who_attends() {
     assert_eq!((changes.removed.len(), changes.policies.len()), (1, 1));
 }
 
+/// What ports can't tell of packets, or do to them, is refused where only their bytes come: kept, it would let packets leave plain.
+#[test]
+fn what_no_port_can_see_is_refused() {
+    type Fault = fn(&mut SaConfig);
+    let mark = Mark { value: 5, mask: 0xff };
+    let states: [(i32, Fault); 5] = [
+        (95, |config| config.mark = Mark { value: 5, mask: 0xff }),
+        (95, |config| config.output_mark = Mark { value: 0, mask: 1 }),
+        (95, |config| config.selector.as_mut().unwrap().ifindex = 3),
+        (0, |config| config.mark = Mark { value: 0, mask: 0xff }),
+        (0, |_| {}),
+    ];
+    let policies: [(i32, Policy); 5] = [
+        (95, Policy { mark, ..policy(Direction::Out, 1) }),
+        (95, Policy { mark: Mark { value: 0, mask: 1 }, ..policy(Direction::Out, 2) }),
+        (0, Policy { mark, ..policy(Direction::In, 3) }),
+        (0, Policy { mark, ..policy(Direction::Forward, 4) }),
+        (0, policy(Direction::Out, 5)),
+    ];
+    for (senses, scale) in [(Senses::BytesOnly, 1), (Senses::All, 0)] {
+        let mut database = database();
+        database.set_senses(senses);
+        for (number, (errno, fault)) in (1..).zip(&states) {
+            let mut config = sample("10.0.0.2", number);
+            config.selector = Some(Selector::any(Family::V4));
+            fault(&mut config);
+            let seen = says(add(&mut database, config));
+            assert_eq!(seen.0, errno * scale, "state {number}: {}", seen.1);
+        }
+        for (errno, words) in policies.clone() {
+            let seen = says(database.apply(at(0), |change| change.update_policy(words.clone())));
+            assert_eq!(seen.0, errno * scale, "{}: {words:?}", seen.1);
+        }
+        let mut by_interface = policy(Direction::Out, 6);
+        by_interface.selector.ifindex = 3;
+        let seen = says(database.apply(at(0), |change| change.add_policy(by_interface)));
+        assert_eq!(seen.0, 95 * scale, "{}", seen.1);
+    }
+    // Neither may a state become such a one.
+    let mut database = database();
+    database.set_senses(Senses::BytesOnly);
+    let sa = add(&mut database, sample("10.0.0.2", 1)).unwrap();
+    let to = SaMove { mark, ..SaMove::of(&sa) };
+    let moved = database.apply(at(0), |change| change.move_sas(vec![(sa, to)]));
+    assert_eq!(says(moved).0, 95);
+    let with_output_mark = SaConfig { output_mark: mark, ..sample("10.0.0.2", 1) };
+    assert_eq!(says(update(&mut database, with_output_mark)).0, 95);
+}
+
 #[test]
 fn workers_take_up_what_has_become_of_the_host() {
     let mut database = database();
@@ -506,11 +555,11 @@ fn a_move_changes_what_it_names_and_drops_keepalives_with_the_encapsulation() {
     let old = add(&mut database, through_nat()).unwrap();
     keepalives(&mut database, 0);
     old.sequence().take(7).unwrap();
-    let to = crate::SaMove {
+    let to = SaMove {
         destination: "10.0.0.9".parse().unwrap(),
         reqid: Reqid(9),
         encap: None,
-        ..crate::SaMove::of(&old)
+        ..SaMove::of(&old)
     };
     let new = database.apply(at(5), |change| change.move_sas(vec![(old, to)])).unwrap();
     let config = new[0].config();
