@@ -5,9 +5,12 @@ Policies are listed as the machine's own kernel lists them, in a third namespace
 """
 
 import dataclasses
+import os
 import re
+import shutil
 import socket
 import subprocess
+import tempfile
 import time
 
 import pytest
@@ -281,6 +284,34 @@ def test_what_the_kernel_does_not_take_is_refused_and_ends_nothing(network):
     network.protect(PROTECTED)
     network.left.ping(HERE.inner[4], THERE.inner[4])
     network.here.stop()
+
+
+USER, STRANGER = 65534, 1
+
+
+@pytest.mark.parametrize("kind", ["abstract", "path"])
+def test_who_may_use_the_control_socket(network, uxfrm, kind):
+    """Root, and the user whom the configuration names; nobody else, and for an abstract name nobody of another network namespace."""
+    network.here.stop()
+    # Where other users may read: the repository and pytest's directories may be root's alone.
+    with tempfile.TemporaryDirectory(prefix="uxfrm-") as place:
+        os.chmod(place, 0o755)
+        binary = shutil.copy(uxfrm, place)
+        path = f"{place}/control"
+        named = f'socket = "{path}"\n' if kind == "path" else ""
+        network.here.start([], more=f"[control]\n{named}user = {USER}\n")
+
+        def ask(user, namespace=network.left):
+            as_user = ["setpriv", "--reuid", str(user), "--regid", str(user), "--clear-groups"]
+            where = ["-control", path] if kind == "path" else []
+            return namespace.run(*as_user, binary, "xfrm", *where, "state", "count", check=False)
+
+        assert ask(0) == ask(USER) == "\t SAD count 0\n"
+        refusal = "Permission denied" if kind == "path" else "answers only root and the user"
+        assert refusal in ask(STRANGER)
+        if kind == "abstract":
+            assert "no uxfrm runs in this network namespace" in ask(0, network.namespace("apart"))
+        network.here.stop()
 
 
 def test_what_would_leave_plain_is_refused(network):

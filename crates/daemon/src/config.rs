@@ -130,7 +130,7 @@ pub struct Control {
     /// `net.core.xfrm_acq_expires`; default 30.
     pub acquire_expires: NonZeroU32,
     /// The id of a user who may use it beside root and the user that runs the gateway; default none. For a path, the
-    /// directory has to let that user in, and the socket's mode (0600) has to be widened.
+    /// directory has to let that user in; the socket (mode 0600) is that user's.
     pub user: Option<u32>,
 }
 

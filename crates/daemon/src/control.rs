@@ -107,7 +107,7 @@ impl Control {
     /// # Errors
     /// `EADDRINUSE` when another gateway has it.
     pub(crate) fn open(path: Option<&Path>, terms: Terms) -> io::Result<Self> {
-        let listener = Listener::open(path)?;
+        let listener = Listener::open(path, terms.user)?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
         Ok(Self {

@@ -4,7 +4,7 @@ use std::{
     fs, io,
     os::{
         fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
-        unix::net::UnixListener,
+        unix::{fs::lchown, net::UnixListener},
     },
     path::{Path, PathBuf},
 };
@@ -41,11 +41,11 @@ pub(super) enum Accepted {
 }
 
 impl Listener {
-    /// Listens at `path` (mode 0600), or at this network namespace's abstract name.
+    /// Listens at `path` (mode 0600, of `user` if there is one), or at this network namespace's abstract name.
     ///
     /// # Errors
-    /// `EADDRINUSE` when another gateway does.
-    pub(super) fn open(path: Option<&Path>) -> io::Result<Self> {
+    /// `EADDRINUSE` when another gateway does; `EPERM` when the file can't be another user's.
+    pub(super) fn open(path: Option<&Path>, user: Option<u32>) -> io::Result<Self> {
         raise_descriptor_limit();
         let address = match path {
             Some(path) => UnixAddr::new(path)?,
@@ -60,6 +60,10 @@ impl Listener {
                 bind(socket.as_raw_fd(), &address)?;
             }
             (result, _) => result?,
+        }
+        if let (Some(path), Some(_)) = (path, user) {
+            // Root gets in whosever it is. Not through a link that somebody put there meanwhile.
+            lchown(path, user, None)?;
         }
         listen(&socket, Backlog::MAXCONN)?;
         let socket = UnixListener::from(socket);

@@ -429,6 +429,20 @@ fn too_long_and_empty_datagrams_hurt_nobody() {
     assert_eq!(stage.control.count(), 1);
 }
 
+/// The user beside root can't connect to what is root's alone.
+#[test]
+fn a_path_is_the_users_who_may_use_it() {
+    use std::os::unix::fs::MetadataExt as _;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("control");
+    // Only root gives files away.
+    let own = nix::unistd::getuid();
+    let user = if own.is_root() { 65_534 } else { own.as_raw() };
+    let _control = Control::open(Some(&path), Terms { user: Some(user), mark: MARK }).unwrap();
+    let file = std::fs::metadata(&path).unwrap();
+    assert_eq!((file.uid(), file.mode() & 0o777), (user, 0o600));
+}
+
 #[test]
 fn a_path_is_private_and_may_be_left_over_but_not_shared() {
     use std::os::unix::fs::PermissionsExt as _;
