@@ -19,6 +19,9 @@ pub(crate) fn execute(options: &CompletionsOptions) -> anyhow::Result<()> {
     };
     let mut script = Vec::new();
     generate(generator, &mut Arguments::command(), NAME, &mut script);
+    if let Some(end) = script.windows(ZSH_END.len()).position(|text| text == ZSH_END.as_bytes()) {
+        script.truncate(end);
+    }
     script.extend_from_slice(words.as_bytes());
     Ok(io::stdout().lock().write_all(&script)?)
 }
@@ -37,6 +40,9 @@ _uxfrm_words() {
 complete -F _uxfrm_words -o bashdefault -o default uxfrm
 "#;
 
+/// Where clap's script for zsh begins to decide what it is: ours decides, as else a file `_uxfrm` in `fpath` would not ask us the first time.
+const ZSH_END: &str = r#"if [ "$funcstack[1]" = "_uxfrm" ]"#;
+
 const ZSH: &str = r#"
 _uxfrm_words() {
     if [[ ${words[2]} == (xfrm|fou|link|dev) ]] && (( CURRENT >= 3 )); then
@@ -48,6 +54,8 @@ _uxfrm_words() {
     fi
 }
 compdef _uxfrm_words uxfrm
+# Loaded as a file of `fpath`, by the first completion.
+[[ $funcstack[1] != _uxfrm ]] || _uxfrm_words "$@"
 "#;
 
 const FISH: &str = r#"

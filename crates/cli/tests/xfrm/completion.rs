@@ -34,13 +34,14 @@ fn said(shell: &mut Command, name: &str) -> Option<Vec<String>> {
     Some(text.lines().map(str::to_owned).collect())
 }
 
-/// An interactive zsh in a terminal of its own: types each argument, completes it, and prints the line that it then has.
+/// An interactive zsh in a terminal of its own, in which `$READY` gets our script: types each argument, completes it, and prints the line
+/// that it then has.
 const ZSH: &str = r#"
 zmodload zsh/zpty
 lines=$(mktemp)
 printed() { until (( $(wc -l <$lines) >= $1 )); do sleep 0.02; done }
 zpty shell "env PS1= TERM=dumb zsh -f -i"
-zpty -w shell "autoload -U compinit; compinit -u -D; source <(uxfrm completions zsh)"
+zpty -w shell "$READY"
 zpty -w shell "told() { print -r -- \"\$BUFFER\" >>$lines; BUFFER=; }; zle -N told; bindkey '^X' told; print >>$lines"
 printed 1
 typed=1
@@ -86,10 +87,24 @@ fn zsh_completes_commands_and_the_words_of_their_grammars() {
         ("uxfrm link add tun1 type gre encap g", "uxfrm link add tun1 type gre encap gue "),
         ("uxfrm link del l", "uxfrm link del lo "),
     ];
-    let mut shell = Command::new("zsh");
-    shell.args(["-f", "-c", ZSH, "zsh"]).args(lines.map(|(typed, _)| typed));
-    let Some(completed) = said(&mut shell, "zsh") else { return };
-    assert_eq!(completed, lines.map(|(_, completed)| completed));
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("_uxfrm"), uxfrm(&["completions", "zsh"]).out).unwrap();
+    let installed = format!(
+        "fpath=({} $fpath); autoload -U compinit; compinit -u -D",
+        directory.path().display()
+    );
+    // A script that is installed is loaded by the first completion, which has to work as well.
+    for (ready, lines) in [
+        ("autoload -U compinit; compinit -u -D; source <(uxfrm completions zsh)", &lines[..]),
+        (&installed, &lines[1..]),
+        (&installed, &lines[..1]),
+    ] {
+        let mut shell = Command::new("zsh");
+        shell.args(["-f", "-c", ZSH, "zsh"]).args(lines.iter().map(|(typed, _)| typed));
+        let Some(completed) = said(shell.env("READY", ready), "zsh") else { return };
+        let wanted: Vec<_> = lines.iter().map(|(_, completed)| *completed).collect();
+        assert_eq!(completed, wanted, "{ready}");
+    }
 }
 
 #[test]
