@@ -3,7 +3,9 @@
 //! Two hosts in memory send to each other in transport mode with AES-GCM-128, each through a worker and a ring to the thread of the network, where the
 //! devices are too: those of `uxfrm dev`, profile `unlimited`. A host's cycles are counted by its own thread between its own port and the ring, both ways:
 //! `host_cycles_per_packet` is what sending costs the one and receiving the other, together. The devices' cycles are their thread's, and shown apart.
-//! In the clear the ring is the same. A super-packet counts as its segments; in the clear, and without a device that cuts, the host cuts it.
+//! In the clear the ring is the same. All paths play on one [`Stage`], the same buffers and rings on the same processors, and take turns in short rounds:
+//! which memory a path has got would weigh more than the differences that are looked for. `to_clear` and `to_software` are medians over the rounds' ratios, `…_from` and
+//! `…_to` the bounds of the true ones with 95 % confidence. A super-packet counts as its segments; in the clear, and without a device that cuts, the host cuts it.
 //!
 //! The lock manager's messages are a request of 112 bytes and a reply of 512 KiB, in super-packets, one after the other: `host_us` is the time that both
 //! hosts have work with one, which is its latency on a network and a device that cost none, and `messages_per_s` is how many of them there are in a second.
@@ -26,7 +28,7 @@ use crate::Options;
 use crate::clock::TscClock;
 use crate::report::{Machine, Report, Row, Sample};
 use plan::{Path, Variant};
-use scene::{Cycles, Scene};
+use scene::{Cycles, Scene, Stage};
 
 pub(crate) use bars::html;
 
@@ -48,12 +50,13 @@ const WARM: usize = 2;
 /// # Errors
 /// What making states and devices has, or a packet that did not come through, which no figure would excuse.
 pub fn run(options: &Options) -> anyhow::Result<Report> {
-    let (rounds, turns) = if options.quick { (2, 2) } else { (25, 9) };
+    let (rounds, turns) = if options.quick { (2, 2) } else { (75, 3) };
     let clock = TscClock::calibrate();
     let mut trials = trials(options)?;
+    let mut stage = Stage::new(plan::most_workers())?;
     for round in 0..WARM + rounds {
-        for trial in &mut trials {
-            trial.round(turns)?;
+        for trial in to_and_fro(round, &mut trials) {
+            trial.round(&mut stage, turns)?;
             if round < WARM {
                 trial.forget();
             }
@@ -61,6 +64,15 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     }
     let rows = trials.iter().map(|trial| trial.row(&trials, clock.hz())).collect();
     Ok(Report { bench: "offload", machine: Machine::here(clock.hz()), rows })
+}
+
+/// There in one round and back in the next, so that what grows or wears off with time favours nobody.
+fn to_and_fro<T>(round: usize, all: &mut [T]) -> Vec<&mut T> {
+    let mut order: Vec<_> = all.iter_mut().collect();
+    if !round.is_multiple_of(2) {
+        order.reverse();
+    }
+    order
 }
 
 /// What is measured.
@@ -120,10 +132,10 @@ impl Trial {
         })
     }
 
-    fn round(&mut self, turns: usize) -> anyhow::Result<()> {
+    fn round(&mut self, stage: &mut Stage, turns: usize) -> anyhow::Result<()> {
         let Cycles { sending, receiving, device } = match self.test {
-            Test::Forward(variant) => self.scene.forward(variant.size, turns)?,
-            Test::Messages(_) => self.scene.messages(turns)?,
+            Test::Forward(variant) => self.scene.forward(stage, variant.size, turns)?,
+            Test::Messages(_) => self.scene.messages(stage, turns)?,
         };
         self.host.push(sending + receiving);
         self.sending.push(sending);
@@ -147,8 +159,11 @@ impl Trial {
         for other in [Path::Clear, Path::Software] {
             let found = all.iter().find(|trial| trial.test == self.test.on(other));
             if let Some(found) = found.filter(|found| found.test != self.test) {
-                let ratio = self.host.over(&found.host).median();
-                row.figure(&format!("to_{}", other.name()), ratio, 3);
+                let ratio = self.host.over(&found.host);
+                row.figure(&format!("to_{}", other.name()), ratio.median(), 3);
+                let [low, high] = ratio.confidence();
+                row.figure(&format!("to_{}_from", other.name()), low, 3);
+                row.figure(&format!("to_{}_to", other.name()), high, 3);
             }
         }
         if let Some(verdict) = goal::verdict(&row) {

@@ -1,5 +1,6 @@
 //! The devices and the network between them, on a thread of its own: their cycles are the model's, and no host's.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -9,9 +10,11 @@ use uxfrm_offload::{ModelNic, Queues};
 use uxfrm_packet::{BATCH, Batch, Checksum, PacketBuf, Pool, Segments, SizeClass};
 
 use super::NOW;
-use super::site::Site;
 use super::wire::{Sent, Wire};
 use crate::clock::TscClock;
+
+/// A host's, if it has one.
+pub(super) type Device<'a> = Option<&'a Mutex<ModelNic>>;
 
 #[derive(Debug)]
 pub(super) struct Network {
@@ -42,7 +45,7 @@ impl Network {
     }
 
     /// Takes what one host has sent to the other; cycles of both devices.
-    pub(super) fn carry(&mut self, (from, to): (&Site, &Site), wire: &Wire) -> u64 {
+    pub(super) fn carry(&mut self, (from, to): (Device<'_>, Device<'_>), wire: &Wire) -> u64 {
         // Whoever puts in next pays for waking again.
         let _ready = self.poller.wait(Some(Duration::ZERO));
         wire.sent.take(&mut self.sent, &mut self.pool);
@@ -52,7 +55,8 @@ impl Network {
                 None => self.batch.push(packet),
             }
         }
-        let cycles = match (from.nic(), to.nic()) {
+        let lock = |nic| Mutex::lock(nic).unwrap_or_else(PoisonError::into_inner);
+        let cycles = match (from.map(lock), to.map(lock)) {
             (Some(mut sender), Some(mut receiver)) => {
                 let from = TscClock::now();
                 sender.transmit(&mut self.handed, NOW, &mut self.pool, &mut self.batch);

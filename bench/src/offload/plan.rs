@@ -89,6 +89,11 @@ impl Variant {
     }
 }
 
+/// Of one host.
+pub(super) fn most_workers() -> usize {
+    WORKERS.into_iter().max().unwrap_or(1)
+}
+
 /// The rows of forwarding that the options leave.
 pub(super) fn variants(options: &Options) -> Vec<Variant> {
     let all = WORKERS.into_iter().flat_map(|workers| {

@@ -1,15 +1,16 @@
 //! Two hosts with their workers, and the network between them: each on a thread of its own, and never two of them at once.
 //!
 //! Hosts and network take turns, so that nothing but the host runs while the host is measured: there may be fewer processors than threads. Workers of one
-//! host do run at once, as they would.
+//! host do run at once, as they would. Each thread keeps to a processor, the network to one of its own where there is one.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, ensure};
+use uxfrm_io::affinity;
 
 use super::association::End;
-use super::host::Host;
+use super::host::{Host, Port};
 use super::network::Network;
 use super::plan::{Path, Size};
 use super::site::Site;
@@ -17,16 +18,34 @@ use super::wire::Wire;
 use super::{REPLY, REQUEST};
 use crate::report::Sample;
 
-/// What is set up once, and measured with all sizes.
+/// Two hosts, and what protects their packets.
 #[derive(Debug)]
 pub(super) struct Scene {
     left: Site,
     right: Site,
     lanes: Vec<Lane>,
+}
+
+/// What all scenes play on, one after the other: whatever packets touch but the workers' own memory. So paths differ in what they do alone.
+#[derive(Debug)]
+pub(super) struct Stage {
     network: Network,
     /// Each lane's.
     wires: Vec<Wire>,
+    ports: Vec<Ports>,
+    /// For workers, and behind them for the network, counted round.
+    cpus: Vec<usize>,
 }
+
+/// Those of a lane's two workers.
+#[derive(Debug)]
+struct Ports {
+    left: Port,
+    right: Port,
+}
+
+/// A worker and its port.
+type Manned<'a> = (&'a mut Host, &'a mut Port);
 
 /// One worker of each host.
 #[derive(Debug)]
@@ -61,59 +80,76 @@ impl Scene {
             })
         });
         let lanes = lanes.collect::<anyhow::Result<_>>()?;
-        let network = Network::new()?;
-        let wires = (0..workers).map(|_| Wire::new(network.waker())).collect();
-        Ok(Self { left, right, lanes, network, wires })
+        Ok(Self { left, right, lanes })
     }
 
     /// Full rings of packets from left to right, `turns` times; by packet.
-    pub(super) fn forward(&mut self, size: Size, turns: usize) -> anyhow::Result<Cycles> {
-        self.take_turns(&[End::Left], turns, |lane, wire, pace| lane.forward(size, wire, pace))
+    pub(super) fn forward(
+        &mut self,
+        stage: &mut Stage,
+        size: Size,
+        turns: usize,
+    ) -> anyhow::Result<Cycles> {
+        self.take_turns(stage, &[End::Left], turns, |lane, ports, wire, pace| {
+            lane.forward(size, ports, wire, pace)
+        })
     }
 
     /// Requests from left to right, and replies, `turns` times one after the other; by message.
-    pub(super) fn messages(&mut self, turns: usize) -> anyhow::Result<Cycles> {
-        self.take_turns(&End::BOTH, turns, Lane::message)
+    pub(super) fn messages(&mut self, stage: &mut Stage, turns: usize) -> anyhow::Result<Cycles> {
+        self.take_turns(stage, &End::BOTH, turns, Lane::message)
     }
 
     /// Has each lane do a job so often, in which it sends from each of `ways` once.
     fn take_turns(
         &mut self,
+        stage: &mut Stage,
         ways: &[End],
         turns: usize,
-        job: impl Fn(&mut Lane, &Wire, &Pace<'_>) -> Turn + Sync,
+        job: impl Fn(&mut Lane, &mut Ports, &Wire, &Pace<'_>) -> Turn + Sync,
     ) -> anyhow::Result<Cycles> {
-        let Self { left, right, lanes, network, wires } = self;
-        let sites = |from: &End| match from {
-            End::Left => (&*left, &*right),
-            End::Right => (&*right, &*left),
+        let Self { left, right, lanes } = self;
+        let (left, right) = (left.nic(), right.nic());
+        let nics = |from: &End| match from {
+            End::Left => (left, right),
+            End::Right => (right, left),
         };
-        let (turn, together) = (Barrier::new(lanes.len() + 1), AtomicUsize::new(0));
-        let pace = Pace { turn: &turn, together: &together, workers: lanes.len() };
+        let Stage { network, wires, ports, cpus } = stage;
+        let workers = lanes.len();
+        let wires = &wires[..workers];
+        // Without such a processor any other will do.
+        let keep_to = |place: usize| drop(affinity::pin(cpus[place % cpus.len()]));
+        let (turn, together) = (Barrier::new(workers + 1), AtomicUsize::new(0));
+        let pace = Pace { turn: &turn, together: &together, workers };
         let (done, device) = std::thread::scope(|scope| {
-            let (job, pace) = (&job, &pace);
-            let work = lanes.iter_mut().zip(&*wires).map(|(lane, wire)| {
-                scope.spawn(move || (0..turns).map(|_| job(lane, wire, pace)).collect::<Vec<_>>())
+            let (job, pace, keep_to) = (&job, &pace, &keep_to);
+            let lanes = lanes.iter_mut().zip(ports).zip(wires).enumerate();
+            let work = lanes.map(|(place, ((lane, ports), wire))| {
+                scope.spawn(move || {
+                    keep_to(place);
+                    (0..turns).map(|_| job(lane, ports, wire, pace)).collect::<Vec<_>>()
+                })
             });
-            let workers: Vec<_> = work.collect();
+            let work: Vec<_> = work.collect();
             let mut carry = || {
                 let carried = ways.iter().map(|from| {
-                    turn.wait();
-                    let carried = wires.iter().map(|wire| network.carry(sites(from), wire));
+                    pace.turn.wait();
+                    let carried = wires.iter().map(|wire| network.carry(nics(from), wire));
                     let cycles: u64 = carried.sum();
-                    turn.wait();
+                    pace.turn.wait();
                     cycles
                 });
                 carried.sum()
             };
-            let device: Vec<u64> = (0..turns).map(|_| carry()).collect();
-            (
-                workers.into_iter().map(|worker| worker.join().ok()).collect::<Option<Vec<_>>>(),
-                device,
-            )
+            let device = scope.spawn(move || {
+                keep_to(workers);
+                (0..turns).map(|_| carry()).collect::<Vec<u64>>()
+            });
+            let done = work.into_iter().map(|worker| worker.join().ok());
+            (done.collect::<Option<Vec<_>>>(), device.join().ok())
         });
         self.check()?;
-        Ok(middle(&done.context("a worker failed")?, &device))
+        Ok(middle(&done.context("a worker failed")?, &device.context("the network failed")?))
     }
 
     /// All that went out must have come in.
@@ -153,33 +189,53 @@ impl Pace<'_> {
     }
 }
 
+impl Stage {
+    pub(super) fn new(workers: usize) -> anyhow::Result<Self> {
+        let network = Network::new()?;
+        let ports = || Ports { left: Port::new(), right: Port::new() };
+        Ok(Self {
+            wires: (0..workers).map(|_| Wire::new(network.waker())).collect(),
+            ports: (0..workers).map(|_| ports()).collect(),
+            network,
+            cpus: affinity::allowed().context("which processors there are")?,
+        })
+    }
+}
+
 impl Lane {
-    fn forward(&mut self, size: Size, wire: &Wire, pace: &Pace<'_>) -> Turn {
-        let Host { flow, pool, outgoing, .. } = &mut self.left;
-        let packets = flow.fill(size, pool, outgoing);
-        let (sending, receiving) = carry(&mut self.left, &mut self.right, wire, pace);
+    fn forward(&mut self, size: Size, ports: &mut Ports, wire: &Wire, pace: &Pace<'_>) -> Turn {
+        let Ports { left, right } = ports;
+        let packets = self.left.flow.fill(size, &mut left.pool, &mut left.outgoing);
+        let ends = ((&mut self.left, left), (&mut self.right, right));
+        let (sending, receiving) = carry(ends, wire, pace);
         Turn { sending, receiving, packets }
     }
 
-    fn message(&mut self, wire: &Wire, pace: &Pace<'_>) -> Turn {
-        let Self { left, right } = self;
-        left.flow.message(REQUEST, &mut left.pool, &mut left.outgoing);
-        let there = carry(left, right, wire, pace);
-        right.flow.message(REPLY, &mut right.pool, &mut right.outgoing);
-        let back = carry(right, left, wire, pace);
+    fn message(&mut self, ports: &mut Ports, wire: &Wire, pace: &Pace<'_>) -> Turn {
+        let Ports { left, right } = ports;
+        self.left.flow.message(REQUEST, &mut left.pool, &mut left.outgoing);
+        let ends = ((&mut self.left, &mut *left), (&mut self.right, &mut *right));
+        let there = carry(ends, wire, pace);
+        self.right.flow.message(REPLY, &mut right.pool, &mut right.outgoing);
+        let ends = ((&mut self.right, right), (&mut self.left, left));
+        let back = carry(ends, wire, pace);
         Turn { sending: there.0 + back.0, receiving: there.1 + back.1, packets: 1 }
     }
 }
 
 /// Cycles of one host that sends what its port holds, and of the other one that receives it.
-fn carry(sender: &mut Host, receiver: &mut Host, wire: &Wire, pace: &Pace<'_>) -> (u64, u64) {
-    sender.outgoing.reverse();
+fn carry(
+    ((sender, from), (receiver, to)): (Manned<'_>, Manned<'_>),
+    wire: &Wire,
+    pace: &Pace<'_>,
+) -> (u64, u64) {
+    from.outgoing.reverse();
     pace.meet();
-    let sending = sender.send(wire);
+    let sending = sender.send(from, wire);
     pace.turn.wait();
     pace.turn.wait();
     pace.meet();
-    (sending, receiver.receive(wire))
+    (sending, receiver.receive(to, wire))
 }
 
 /// The medians over turns, of all workers' turns together.

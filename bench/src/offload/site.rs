@@ -1,6 +1,6 @@
 //! Two hosts, each with a device if the path has one.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, ensure};
 use uxfrm_crypto::Backend;
@@ -48,9 +48,8 @@ impl Site {
         self.database.published()
     }
 
-    pub(super) fn nic(&self) -> Option<MutexGuard<'_, ModelNic>> {
-        let nic = self.nic.as_ref()?;
-        Some(nic.lock().unwrap_or_else(PoisonError::into_inner))
+    pub(super) fn nic(&self) -> Option<&Mutex<ModelNic>> {
+        self.nic.as_deref()
     }
 }
 
