@@ -34,6 +34,8 @@ pub(crate) use bars::html;
 
 /// Packets that a ring takes, as a gateway's does.
 const RING: usize = 1024;
+/// Super-packets that a pool has.
+const SUPERS: usize = 64;
 /// Packets of a turn.
 const ROOM: usize = RING;
 /// The lock manager's.
@@ -42,6 +44,8 @@ const REPLY: usize = 512 << 10;
 /// The whole time that the bench runs.
 const NOW: Moment = Moment::from_secs(1);
 
+/// Turns of each round that are not counted: what the path before has left in the processors' caches is gone then.
+const SETTLING: usize = 1;
 /// Rounds that are not counted: flow caches know all flows then, and pools have their buffers.
 const WARM: usize = 2;
 

@@ -1,13 +1,13 @@
 //! A host's half, which is what is measured: from its own port to the device's ring, and back.
 
 use uxfrm_engine::{Output, Received, Settings, Traffic, Worker};
-use uxfrm_packet::{BATCH, Batch, PacketBuf, Pool};
+use uxfrm_packet::{BATCH, Batch, PacketBuf, Pool, SizeClass};
 
 use super::association::End;
 use super::site::Site;
 use super::traffic::Flow;
 use super::wire::{Sent, Wire};
-use super::{NOW, RING};
+use super::{NOW, RING, SUPERS};
 use crate::clock::TscClock;
 
 /// One worker of a host.
@@ -76,10 +76,20 @@ impl Host {
     }
 }
 
+/// A pool that needs no more memory: what a worker's thread asks for is elsewhere in memory than what others do, and slower or faster.
+pub(super) fn stocked() -> Pool {
+    let mut pool = Pool::new();
+    for (class, count) in [(SizeClass::Packet, 2 * RING), (SizeClass::Super, SUPERS)] {
+        let buffers: Vec<_> = (0..count).map(|_| pool.take(class)).collect();
+        buffers.into_iter().for_each(|buffer| pool.give(buffer));
+    }
+    pool
+}
+
 impl Port {
     pub(super) fn new() -> Self {
         Self {
-            pool: Pool::new(),
+            pool: stocked(),
             out: Output::default(),
             batch: Batch::new(),
             outgoing: Vec::with_capacity(RING),

@@ -10,6 +10,7 @@ use uxfrm_offload::{ModelNic, Queues};
 use uxfrm_packet::{BATCH, Batch, Checksum, PacketBuf, Pool, Segments, SizeClass};
 
 use super::NOW;
+use super::host::stocked;
 use super::wire::{Sent, Wire};
 use crate::clock::TscClock;
 
@@ -31,7 +32,7 @@ impl Network {
     pub(super) fn new() -> anyhow::Result<Self> {
         Ok(Self {
             poller: Poller::new().context("no descriptor to wait with")?,
-            pool: Pool::new(),
+            pool: stocked(),
             handed: Vec::new(),
             sent: Vec::new(),
             batch: Batch::new(),

@@ -15,7 +15,7 @@ use super::network::Network;
 use super::plan::{Path, Size};
 use super::site::Site;
 use super::wire::Wire;
-use super::{REPLY, REQUEST};
+use super::{REPLY, REQUEST, SETTLING};
 use crate::report::Sample;
 
 /// Two hosts, and what protects their packets.
@@ -116,6 +116,7 @@ impl Scene {
         };
         let Stage { network, wires, ports, cpus } = stage;
         let workers = lanes.len();
+        let turns = SETTLING + turns;
         let wires = &wires[..workers];
         // Without such a processor any other will do.
         let keep_to = |place: usize| drop(affinity::pin(cpus[place % cpus.len()]));
@@ -240,7 +241,7 @@ fn carry(
 
 /// The medians over turns, of all workers' turns together.
 fn middle(lanes: &[Vec<Turn>], device: &[u64]) -> Cycles {
-    let turns = || lanes.iter().flatten();
+    let turns = || lanes.iter().flat_map(|turns| &turns[SETTLING..]);
     let packets = turns().map(|turn| turn.packets).max().unwrap_or(1) as u64;
     let median = |cycles: Vec<u64>, packets: u64| {
         let mut sample = Sample::default();
@@ -250,7 +251,7 @@ fn middle(lanes: &[Vec<Turn>], device: &[u64]) -> Cycles {
     Cycles {
         sending: median(turns().map(|turn| turn.sending).collect(), packets),
         receiving: median(turns().map(|turn| turn.receiving).collect(), packets),
-        device: median(device.to_vec(), packets * lanes.len() as u64),
+        device: median(device[SETTLING..].to_vec(), packets * lanes.len() as u64),
     }
 }
 
