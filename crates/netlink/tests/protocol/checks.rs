@@ -490,3 +490,34 @@ fn a_range_without_free_spis_is_said_so() {
         assert_eq!(verdict(&stage.ask(&request.bytes())), none);
     });
 }
+
+/// An SPI without keys: it is found, and neither counts nor expires.
+#[test]
+fn a_reserved_spi_is_no_valid_state() {
+    const SPI_OF_ID: usize = 16;
+    against_the_kernel(|kernel| {
+        let mut stage = Stage::new();
+        let mut reserve = spi_request();
+        reserve.put(MIN, &words(&[0x300, 0x300]));
+        let reserved =
+            (verdict(&stage.ask(&reserve.bytes())), verdict(&kernel.ask(&reserve.bytes())));
+        assert_eq!((reserved.0.0, reserved.1.0), (0, 0));
+        let spi = 0x300_u32.to_be_bytes();
+        let mut counters = state();
+        (counters.kind, counters.flags, counters.head) = (0x1e, 0x105, vec![0; 48]);
+        counters.without(AEAD);
+        counters.put(0, &[192, 0, 2, 2]);
+        counters.put(SPI_OF_ID, &spi);
+        (counters.head[20], counters.head[22]) = (2, 50);
+        counters.with(REPLAY, &[0; 12]);
+        let mut expire = state();
+        (expire.kind, expire.head) = (0x18, [expire.head, vec![0; 8]].concat());
+        expire.without(AEAD);
+        expire.put(SPI, &spi);
+        for (what, request) in [("NEWAE", counters), ("EXPIRE", expire)] {
+            let refused = (EINVAL, "SA must be in VALID state".to_owned());
+            assert_eq!(verdict(&stage.ask(&request.bytes())), refused, "{what}: ours");
+            assert_eq!(verdict(&kernel.ask(&request.bytes())), refused, "{what}: the kernel's");
+        }
+    });
+}

@@ -98,8 +98,8 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
         },
     },
     Difference {
-        what: "Policies with an offload are refused",
-        why: "No device offloads policies yet; a kernel without CONFIG_XFRM_OFFLOAD takes no notice of the attribute",
+        what: "Policies with an offload on a device that is none of uxfrm's are refused",
+        why: "A kernel without CONFIG_XFRM_OFFLOAD takes no notice of the attribute",
         explains: |exchange| {
             let words =
                 ["Policy offload is not supported", "Unrecognized flags in offload request"];

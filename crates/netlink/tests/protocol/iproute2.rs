@@ -163,6 +163,20 @@ fn an_spi_is_reserved_then_filled() {
     assert_eq!(stage.heard(), [UPD_SA]);
 }
 
+/// The older field for it has a bitmap of 32 bits (`net/xfrm/xfrm_user.c: copy_from_user_state`).
+#[test]
+fn a_window_in_the_older_field_ends_at_32() {
+    for (asked, kept) in [(31, 31), (32, 32), (33, 32), (255, 32)] {
+        let mut stage = Stage::new();
+        let mut add = request("ip xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x1001");
+        add[16 + 215] = asked;
+        well(&stage.ask(&add));
+        let snapshot = stage.database.snapshot();
+        let windows: Vec<_> = snapshot.sad.iter().map(|sa| sa.config().window).collect();
+        assert_eq!(windows, [kept], "{asked}");
+    }
+}
+
 #[test]
 fn a_reserved_spi_that_nobody_fills_expires() {
     let mut stage = Stage::new();
