@@ -11,7 +11,6 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Context as _;
 use nix::{
     libc,
     sys::socket::{
@@ -70,16 +69,31 @@ pub fn speak(path: Option<&Path>, spoken: Spoken) -> anyhow::Result<OwnedFd> {
 }
 
 fn open(path: Option<&Path>, groups: u32, dialect: Dialect) -> anyhow::Result<OwnedFd> {
-    let (socket, answer) = ask(path, groups, dialect).with_context(|| match path {
-        Some(path) => format!("no uxfrm answers at {}", path.display()),
-        None => "no uxfrm runs in this network namespace (start one with `uxfrm run CONFIG.toml`)"
-            .to_owned(),
+    let asked = ask(path, groups, dialect);
+    let (socket, answer) = asked.map_err(|error| {
+        let what = unanswered(path, &error);
+        anyhow::Error::new(error).context(what)
     })?;
     anyhow::ensure!(
         answer.kind == Kind::Welcome,
         "the gateway answers only root and the user that runs it"
     );
     Ok(socket)
+}
+
+/// What to say of a gateway that could not be asked.
+fn unanswered(path: Option<&Path>, error: &io::Error) -> String {
+    match path {
+        Some(path) => format!("no uxfrm answers at {}", path.display()),
+        None if error.kind() == io::ErrorKind::WouldBlock => {
+            format!(
+                "the uxfrm of this network namespace has not answered for {} s",
+                PATIENCE.as_secs()
+            )
+        }
+        None => "no uxfrm runs in this network namespace (start one with `uxfrm run CONFIG.toml`)"
+            .to_owned(),
+    }
 }
 
 fn ask(path: Option<&Path>, groups: u32, dialect: Dialect) -> io::Result<(OwnedFd, Greeting)> {
@@ -107,4 +121,16 @@ fn ask(path: Option<&Path>, groups: u32, dialect: Dialect) -> io::Result<(OwnedF
     socket.set_read_timeout(None)?;
     socket.set_write_timeout(None)?;
     Ok((socket.into(), answer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gateway_that_is_slow_is_not_said_to_be_absent() {
+        let says = |errno| unanswered(None, &io::Error::from_raw_os_error(errno));
+        assert!(says(libc::EAGAIN).contains("has not answered for 5 s"), "{}", says(libc::EAGAIN));
+        assert!(says(libc::ECONNREFUSED).contains("no uxfrm runs"));
+    }
 }
