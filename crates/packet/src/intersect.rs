@@ -152,8 +152,14 @@ fn search<const N: usize>(words: &[u64], rows: &[u16], width: usize, from: usize
                 }
             }
         }
-        if all.iter().fold(0, |any, word| any | word) == 0 {
+        let some = (0..N).fold(0, |some, at| some | u32::from(all[at] != 0) << at);
+        if some == 0 {
             continue;
+        }
+        if from <= block * 64 {
+            // Which word has the answer is no branch.
+            let word = some.trailing_zeros() as usize % N;
+            return Some((block + word) * 64 + all[word].trailing_zeros() as usize);
         }
         if let Some(first) = lowest(all, block, from) {
             return Some(first);

@@ -73,6 +73,7 @@ pub mod udp;
 mod batch;
 mod buf;
 mod intersect;
+mod lanes;
 mod pool;
 mod prefetch;
 #[cfg(test)]
@@ -85,6 +86,7 @@ pub use error::ParseError;
 pub use flow::FlowPorts;
 pub use intersect::first_common;
 pub use ip::{Fragment, IpPacket, Version};
+pub use lanes::{Lanes, fitting};
 pub use pool::{Pool, PoolStats, SizeClass};
 pub use prefetch::{prefetch, prefetch_whole};
 pub use protocol::Protocol;

@@ -6,10 +6,12 @@
 //!
 //! Promises: the same answer as a scan in order of [`Place`](crate::Place); no work that grows with what was removed.
 
+mod batch;
 mod matrix;
 mod node;
 mod plan;
 mod rule;
+mod several;
 pub(crate) mod ternary;
 mod window;
 

@@ -6,12 +6,11 @@
 
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
-
-use super::TOGETHER;
+use super::batch;
 use super::matrix::Matrix;
-use super::plan::{FEW, Plan, SOME, plan};
+use super::plan::{FEW, Plan, plan};
 use super::rule::{Best, Found, Rank, Rule, fits_more};
+use super::several::{self, EightOf, Several, count, several};
 use super::ternary::{Key, Words};
 use super::window::Window;
 use crate::PolicyEntry;
@@ -23,6 +22,8 @@ pub(crate) enum Node<W: Words> {
     Empty,
     /// One by one, in their order.
     Few(Arc<[Rule<W>]>),
+    /// Eight by eight, in their order.
+    Several(Several<W>),
     /// All at once.
     Many(Arc<Matrix<W>>),
     /// By what stands in a window: one node for each value; behind them those to which not all of its bits matter, `rest` says
@@ -41,15 +42,6 @@ pub(crate) enum Planning {
     Later,
 }
 
-/// A packet among others, and where it is on one of its ways down.
-#[derive(Clone, Copy, Debug)]
-struct Way<'a, W: Words> {
-    packet: usize,
-    node: &'a Node<W>,
-}
-
-/// Ways aside that packets of a batch may have before them.
-const WAYS: usize = 96;
 /// Fewer policies are near enough not to be fetched ahead.
 const COLD: usize = 3000;
 /// Larger sets are not planned anew as a whole.
@@ -62,7 +54,11 @@ impl<W: Words> Node<W> {
         let mut best = Best::NONE;
         match self {
             Self::Few(rules) => one_by_one(rules, key, &mut best),
-            Self::Empty | Self::Many(_) | Self::Cut { .. } | Self::Tally { .. } => {
+            Self::Empty
+            | Self::Several(_)
+            | Self::Many(_)
+            | Self::Cut { .. }
+            | Self::Tally { .. } => {
                 self.find(key, &mut best);
             }
         }
@@ -73,14 +69,20 @@ impl<W: Words> Node<W> {
     #[inline]
     pub(crate) fn first_of_each<'a>(&'a self, keys: &[Key<W>], found: &mut [Option<Found<'a>>]) {
         match self {
-            Self::Cut { nodes, .. } if counts(nodes).0 >= COLD => self.together(keys, found),
+            Self::Cut { nodes, .. } if counts(nodes).0 >= COLD => {
+                batch::first_of_each(self, keys, found)
+            }
             Self::Few(rules) => match rules.len() {
                 0..=2 => each_one_by_one::<W, 2>(rules, keys, found),
                 3..=4 => each_one_by_one::<W, 4>(rules, keys, found),
                 5..=8 => each_one_by_one::<W, 8>(rules, keys, found),
                 _ => each_one_by_one::<W, 16>(rules, keys, found),
             },
-            Self::Empty | Self::Many(_) | Self::Cut { .. } | Self::Tally { .. } => {
+            Self::Empty
+            | Self::Several(_)
+            | Self::Many(_)
+            | Self::Cut { .. }
+            | Self::Tally { .. } => {
                 for (found, key) in found.iter_mut().zip(keys) {
                     *found = self.first(key);
                 }
@@ -88,50 +90,34 @@ impl<W: Words> Node<W> {
         }
     }
 
-    /// All keys go down at once, in step, so that they wait for memory together. Ways aside are gone when the first ones are through.
-    fn together<'a>(&'a self, keys: &[Key<W>], found: &mut [Option<Found<'a>>]) {
-        let mut bests = [Best::NONE; TOGETHER];
-        let mut aside = ArrayVec::<Way<'a, W>, WAYS>::new();
-        let mut ways = ArrayVec::<Way<'a, W>, TOGETHER>::new();
-        ways.extend((0..keys.len().min(TOGETHER)).map(|packet| Way { packet, node: self }));
-        while !ways.is_empty() {
-            while descend(&mut ways, keys, &mut bests, &mut aside) {}
-            ways.iter().for_each(|way| way.node.prefetch());
-            for way in &ways {
-                if let Some(key) = keys.get(way.packet) {
-                    way.node.find(key, &mut bests[way.packet % TOGETHER]);
-                }
-            }
-            ways.clear();
-            ways.extend(aside.drain(aside.len().saturating_sub(TOGETHER)..));
-        }
-        for (found, best) in found.iter_mut().zip(bests) {
-            *found = best.found();
-        }
-    }
-
     /// Fetches what is compared here.
     #[inline]
-    fn prefetch(&self) {
+    pub(super) fn prefetch(&self) {
         match self {
             Self::Empty | Self::Tally { .. } | Self::Cut { .. } => {}
             Self::Few(rules) => {
-                for rule in &**rules {
-                    uxfrm_packet::prefetch(&rule.value);
-                    uxfrm_packet::prefetch(&rule.entry);
+                let Some(last) = rules.last() else { return };
+                // Always as many lines, because a branch less is worth more.
+                for at in [0, 2, 4, 6] {
+                    uxfrm_packet::prefetch(rules.get(at).unwrap_or(last));
                 }
+                uxfrm_packet::prefetch(&last.entry);
+            }
+            Self::Several(several) => {
+                several.iter().take(2).for_each(uxfrm_packet::prefetch_whole);
             }
             Self::Many(matrix) => uxfrm_packet::prefetch(&**matrix),
         }
     }
 
     /// Considers the first that fits here.
-    fn find<'a>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
+    pub(super) fn find<'a>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
         let mut node = self;
         loop {
             match node {
                 Self::Empty | Self::Tally { .. } => return,
                 Self::Few(rules) => return one_by_one(rules, key, best),
+                Self::Several(several) => return several::find(several, key, best),
                 Self::Many(matrix) => return matrix.find(key, best),
                 Self::Cut { window, rest, nodes } => {
                     if *rest && let [.., rest, _] = &**nodes {
@@ -157,6 +143,12 @@ impl<W: Words> Node<W> {
                     Self::of(rules.collect())
                 };
             }
+            Self::Several(several) if count::<W>(several) < several::MOST => {
+                let mut rules = self.rules();
+                let before = |other: &Rule<W>| other.entry.place() < rule.entry.place();
+                rules.insert(rules.partition_point(before), rule);
+                *self = Self::Several(several::several(&rules));
+            }
             Self::Many(matrix) if matrix.len() < planning.growth() * matrix.planned => {
                 Arc::make_mut(matrix).insert(&rule);
             }
@@ -167,7 +159,7 @@ impl<W: Words> Node<W> {
                 *rest |= aside;
                 nodes[at].insert(rule, planning);
             }
-            Self::Many(_) | Self::Cut { .. } => {
+            Self::Several(_) | Self::Many(_) | Self::Cut { .. } => {
                 let mut rules = self.rules();
                 rules.push(rule);
                 *self = Self::of(rules);
@@ -181,6 +173,7 @@ impl<W: Words> Node<W> {
         let is_outgrown = match self {
             Self::Empty | Self::Tally { .. } => false,
             Self::Few(rules) => rules.len() > FEW,
+            Self::Several(_) => false,
             Self::Many(matrix) => matrix.len() >= Planning::Now.growth() * matrix.planned,
             Self::Cut { nodes, .. } => outgrown(nodes, Planning::Now),
         };
@@ -210,6 +203,12 @@ impl<W: Words> Node<W> {
                 let left = rules.iter().filter(|other| other.entry.place() != rule.entry.place());
                 let left: Arc<[Rule<W>]> = left.cloned().collect();
                 *self = if left.is_empty() { Self::Empty } else { Self::Few(left) };
+                return;
+            }
+            Self::Several(_) => {
+                let mut rules = self.rules();
+                rules.retain(|other| other.entry.place() != rule.entry.place());
+                *self = Self::of(rules);
                 return;
             }
             Self::Many(matrix) => {
@@ -259,7 +258,7 @@ impl<W: Words> Node<W> {
         match self {
             Self::Empty => Some(0),
             Self::Few(rules) => Some(rules.len()),
-            Self::Many(_) | Self::Cut { .. } | Self::Tally { .. } => None,
+            Self::Several(_) | Self::Many(_) | Self::Cut { .. } | Self::Tally { .. } => None,
         }
     }
 
@@ -267,6 +266,7 @@ impl<W: Words> Node<W> {
         match self {
             Self::Empty | Self::Tally { .. } => 0,
             Self::Few(rules) => rules.len(),
+            Self::Several(several) => count::<W>(several),
             Self::Many(matrix) => matrix.len(),
             Self::Cut { nodes, .. } => counts(nodes).0,
         }
@@ -277,6 +277,12 @@ impl<W: Words> Node<W> {
         match self {
             Self::Empty | Self::Tally { .. } => {}
             Self::Few(rules) => rules.iter().for_each(|rule| visit(&rule.entry)),
+            Self::Several(several) => {
+                for eight in &**several {
+                    let entry = |lane| eight.policy(lane).map(|(_, _, entry)| entry);
+                    (0..8).filter_map(entry).for_each(&mut *visit);
+                }
+            }
             Self::Many(matrix) => matrix.each(visit),
             Self::Cut { nodes, .. } => nodes.iter().for_each(|node| node.each(visit)),
         }
@@ -289,6 +295,7 @@ impl<W: Words> Node<W> {
         match self {
             Self::Empty | Self::Tally { .. } => 0,
             Self::Few(rules) => EACH + size_of_val(&**rules),
+            Self::Several(several) => EACH + size_of_val(&**several),
             Self::Many(matrix) => EACH + matrix.memory(),
             Self::Cut { nodes, .. } => {
                 EACH + size_of_val(&**nodes) + nodes.iter().map(Self::memory).sum::<usize>()
@@ -299,7 +306,7 @@ impl<W: Words> Node<W> {
     /// Cuts on the longest way down.
     pub(crate) fn depth(&self) -> u32 {
         match self {
-            Self::Empty | Self::Few(_) | Self::Many(_) | Self::Tally { .. } => 0,
+            Self::Empty | Self::Few(_) | Self::Several(_) | Self::Many(_) | Self::Tally { .. } => 0,
             Self::Cut { nodes, .. } => 1 + nodes.iter().map(Self::depth).max().unwrap_or(0),
         }
     }
@@ -316,6 +323,7 @@ impl<W: Words> Node<W> {
         rules.sort_by_key(|rule| rule.entry.place());
         match plan {
             Plan::Few => Self::Few(rules.into()),
+            Plan::Several => Self::Several(several(&rules)),
             Plan::Many | Plan::Cut(_) => Self::Many(Arc::new(Matrix::of(&rules))),
         }
     }
@@ -337,6 +345,7 @@ impl<W: Words> Node<W> {
         match self {
             Self::Empty | Self::Tally { .. } => 0,
             Self::Few(rules) => Arc::strong_count(rules),
+            Self::Several(several) => Arc::strong_count(several),
             Self::Many(matrix) => Arc::strong_count(matrix),
             Self::Cut { nodes, .. } => Arc::strong_count(nodes),
         }
@@ -352,6 +361,7 @@ impl<W: Words> Node<W> {
         match self {
             Self::Empty | Self::Tally { .. } => {}
             Self::Few(few) => rules.extend_from_slice(few),
+            Self::Several(several) => rules.extend(several.iter().flat_map(W::Eight::rules)),
             Self::Many(matrix) => matrix.each(&mut |entry| rules.push(Rule::of(entry))),
             Self::Cut { nodes, .. } => nodes.iter().for_each(|node| node.gather(rules)),
         }
@@ -363,7 +373,7 @@ impl Planning {
     const fn few(self) -> usize {
         match self {
             Self::Now => FEW,
-            Self::Later => SOME,
+            Self::Later => 2 * FEW,
         }
     }
 
@@ -374,34 +384,6 @@ impl Planning {
             Self::Later => 4,
         }
     }
-}
-
-/// Goes one node down on each way; false when there is none to go down.
-#[inline]
-fn descend<'a, W: Words>(
-    ways: &mut [Way<'a, W>],
-    keys: &[Key<W>],
-    bests: &mut [Best<'a>; TOGETHER],
-    aside: &mut ArrayVec<Way<'a, W>, WAYS>,
-) -> bool {
-    let mut moved = false;
-    for way in ways {
-        if let Node::Cut { window, rest, nodes } = way.node
-            && let Some(key) = keys.get(way.packet)
-            && let Some(node) = nodes.get(window.part(&key.words))
-        {
-            uxfrm_packet::prefetch(node);
-            if *rest && let [.., rest, _] = &**nodes {
-                uxfrm_packet::prefetch(rest);
-                if let Err(full) = aside.try_push(Way { node: rest, ..*way }) {
-                    full.element().node.find(key, &mut bests[way.packet % TOGETHER]);
-                }
-            }
-            way.node = node;
-            moved = true;
-        }
-    }
-    moved
 }
 
 /// The node of a cut where a policy belongs, and whether that is the rest.
@@ -458,7 +440,7 @@ fn each_one_by_one<'a, W: Words, const N: usize>(
 }
 
 #[inline]
-fn one_by_one<'a, W: Words>(rules: &'a [Rule<W>], key: &Key<W>, best: &mut Best<'a>) {
+pub(super) fn one_by_one<'a, W: Words>(rules: &'a [Rule<W>], key: &Key<W>, best: &mut Best<'a>) {
     let fits = match rules.len() {
         0..=2 => fitting::<W, 2>(rules, key),
         3..=4 => fitting::<W, 4>(rules, key),

@@ -4,6 +4,7 @@
 
 use super::matrix;
 use super::rule::Rule;
+use super::several::MOST;
 use super::ternary::Words;
 use super::window::Window;
 
@@ -12,6 +13,8 @@ use super::window::Window;
 pub(crate) enum Plan {
     /// Compare one by one.
     Few,
+    /// Compare eight by eight.
+    Several,
     /// Compare all at once.
     Many,
     /// Cut.
@@ -20,8 +23,6 @@ pub(crate) enum Plan {
 
 /// So many are compared one by one, whatever they are.
 pub(crate) const FEW: usize = 8;
-/// So many still may be.
-pub(crate) const SOME: usize = 16;
 /// More are compared all at once only when nothing tells them apart.
 const MANY: usize = 1024;
 /// Of a larger set so many are looked at.
@@ -52,15 +53,23 @@ pub(crate) fn plan<W: Words>(rules: &[Rule<W>]) -> Plan {
         .min_by_key(|(cost, _)| *cost);
     match cut {
         Some((cost, window)) if cost < stay => Plan::Cut(window),
-        Some(_) | None if rules.len() <= SOME => Plan::Few,
+        Some(_) | None if rules.len() <= several::<W>() => Plan::Several,
         Some(_) | None => Plan::Many,
     }
 }
 
+/// So many are compared eight by eight rather than all at once.
+const fn several<W: Words>() -> usize {
+    if W::COUNT == 2 { MOST } else { MOST / 2 }
+}
+
 /// Comparing so many without a cut.
 const fn flat<W: Words>(policies: usize) -> usize {
-    if policies <= SOME {
+    if policies <= FEW {
         return 25 + 2 * policies.next_multiple_of(4);
+    }
+    if policies <= several::<W>() {
+        return 28 + policies.div_ceil(8) * (3 + 2 * W::COUNT);
     }
     let fields = matrix::fields::<W>();
     30 + fields + fields * matrix::width(policies).div_ceil(8) * 2

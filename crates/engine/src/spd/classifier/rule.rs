@@ -53,6 +53,12 @@ impl Rank {
     /// Of no policy.
     pub(crate) const NOTHING: Self = Self(u32::MAX);
 
+    /// That which stands in the last word of a value.
+    #[inline]
+    pub(crate) const fn beside(value: u64) -> Self {
+        Self(((value & RANK) >> 1) as u32)
+    }
+
     pub(crate) fn of(entry: &PolicyEntry) -> Self {
         let place = entry.place();
         Self(u32::from(place.is_software()) << 22 | place.priority().0.min(LAST_PRIORITY))
@@ -74,7 +80,7 @@ impl<W: Words> Rule<W> {
     /// Its rank.
     #[inline]
     pub(crate) fn rank(&self) -> Rank {
-        Rank(((self.value.word(W::COUNT - 1) & RANK) >> 1) as u32)
+        Rank::beside(self.value.word(W::COUNT - 1))
     }
 
     /// Whether a packet's words fit; when [`Rule::asks_more`], that is not all.
@@ -86,11 +92,17 @@ impl<W: Words> Rule<W> {
     /// What is kept beside its mask.
     #[inline]
     pub(crate) fn brief(&self) -> Brief {
-        Brief((self.mask.word(W::COUNT - 1) & BRIEF) as u32)
+        Brief::beside(self.mask.word(W::COUNT - 1))
     }
 }
 
 impl Brief {
+    /// That which stands in the last word of a mask.
+    #[inline]
+    pub(crate) const fn beside(mask: u64) -> Self {
+        Self((mask & BRIEF) as u32)
+    }
+
     /// Whether the policy asks for a mark or an interface.
     #[inline]
     pub(crate) const fn asks_more(self) -> bool {

@@ -2,11 +2,14 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::several::{Eight, EightOf};
 use crate::{FlowKey, PolicyEntry, Prefix, Selector};
 
 /// Words that hold a packet's addresses, ports and protocol: [`V4`] or [`V6`]. The last one is
 /// source port, destination port, protocol, and 24 bits that are 0 in packets.
 pub(crate) trait Words: Copy + Eq + std::fmt::Debug + Send + Sync {
+    /// Eight selectors of such words.
+    type Eight: EightOf<Self>;
     /// How many words there are.
     const COUNT: usize;
     /// Bits of an address.
@@ -25,6 +28,9 @@ pub(crate) trait Words: Copy + Eq + std::fmt::Debug + Send + Sync {
     /// The bits under `mask` in which these differ from `value`; the last word's lowest 24, which are nothing, left out.
     fn difference(&self, value: &Self, mask: &Self) -> u64;
 }
+
+/// Bits of the last word that are nothing in packets.
+pub(crate) const NOTHING: u64 = 0xff_ffff;
 
 /// No words have more bytes. A power of two, so that a place is kept inside without a division.
 pub(crate) const MOST_BYTES: usize = 64;
@@ -101,6 +107,7 @@ fn mask<W: Words>(policy: &PolicyEntry, selector: &Selector) -> Key<W> {
 }
 
 impl Words for V4 {
+    type Eight = Eight<2>;
     const COUNT: usize = 2;
     const BITS: u8 = 32;
 
@@ -140,6 +147,7 @@ impl Words for V4 {
 }
 
 impl Words for V6 {
+    type Eight = Eight<5>;
     const COUNT: usize = 5;
     const BITS: u8 = 128;
 

@@ -1,0 +1,142 @@
+//! Many packets go down a tree together: level by level, so that they wait for memory together, and at last by the kind of what is to be
+//! compared, because a processor that does the same again and again need not guess what comes next.
+
+use arrayvec::ArrayVec;
+
+use super::TOGETHER;
+use super::node::{Node, one_by_one};
+use super::rule::{Best, Found};
+use super::several;
+use super::ternary::{Key, Words};
+
+/// A packet among others, and a node that it has come to.
+#[derive(Clone, Copy, Debug)]
+struct Way<'a, W: Words> {
+    packet: usize,
+    node: &'a Node<W>,
+}
+
+/// Where packets are.
+struct Batch<'a, 'k, W: Words> {
+    keys: &'k [Key<W>],
+    bests: [Best<'a>; TOGETHER],
+    /// Nodes that are being fetched.
+    coming: Ways<'a, W>,
+    /// Nodes that are here, by their kind.
+    here: [Ways<'a, W>; KINDS],
+}
+
+type Ways<'a, W> = ArrayVec<Way<'a, W>, WAYS>;
+
+/// So many ways of a kind are held at the most; who comes to more goes on alone.
+const WAYS: usize = 128;
+const KINDS: usize = 5;
+const EMPTY: usize = 0;
+const FEW: usize = 1;
+const SEVERAL: usize = 2;
+const MANY: usize = 3;
+const CUT: usize = 4;
+
+/// The first policy that fits, of each key, of which there are [`TOGETHER`] at the most.
+pub(super) fn first_of_each<'a, W: Words>(
+    root: &'a Node<W>,
+    keys: &[Key<W>],
+    found: &mut [Option<Found<'a>>],
+) {
+    let mut batch = Batch {
+        keys,
+        bests: [Best::NONE; TOGETHER],
+        coming: ArrayVec::new_const(),
+        here: [const { ArrayVec::new_const() }; KINDS],
+    };
+    batch.here[CUT].extend((0..keys.len().min(TOGETHER)).map(|packet| Way { packet, node: root }));
+    while !batch.here[CUT].is_empty() {
+        batch.descend();
+        batch.arrive();
+    }
+    batch.compare();
+    for (found, best) in found.iter_mut().zip(&batch.bests) {
+        *found = best.found();
+    }
+}
+
+impl<'a, W: Words> Batch<'a, '_, W> {
+    /// From each cut to the part and, if there is one, to the rest.
+    #[inline]
+    fn descend(&mut self) {
+        let Self { keys, bests, coming, here } = self;
+        coming.clear();
+        for way in &here[CUT] {
+            if let Node::Cut { window, rest, nodes } = way.node
+                && let Some(key) = keys.get(way.packet)
+                && let Some(node) = nodes.get(window.part(&key.words))
+            {
+                let mut go = |way: Way<'a, W>| {
+                    uxfrm_packet::prefetch(way.node);
+                    if coming.try_push(way).is_err() {
+                        alone(way, keys, bests);
+                    }
+                };
+                go(Way { node, ..*way });
+                if *rest && let [.., rest, _] = &**nodes {
+                    go(Way { node: rest, ..*way });
+                }
+            }
+        }
+        here[CUT].clear();
+    }
+
+    /// Sorts what was fetched.
+    #[inline]
+    fn arrive(&mut self) {
+        for way in &self.coming {
+            if self.here[kind(way.node)].try_push(*way).is_err() {
+                alone(*way, self.keys, &mut self.bests);
+            }
+        }
+        self.here[EMPTY].clear();
+    }
+
+    /// All that is no cut.
+    #[inline]
+    fn compare(&mut self) {
+        let Self { keys, bests, here: [_, few, several, many, _], .. } = self;
+        few.iter().for_each(|way| way.node.prefetch());
+        several.iter().for_each(|way| way.node.prefetch());
+        many.iter().for_each(|way| way.node.prefetch());
+        for way in few {
+            if let (Node::Few(rules), Some(key)) = (way.node, keys.get(way.packet)) {
+                one_by_one(rules, key, &mut bests[way.packet % TOGETHER]);
+            }
+        }
+        for way in several {
+            if let (Node::Several(several), Some(key)) = (way.node, keys.get(way.packet)) {
+                several::find(several, key, &mut bests[way.packet % TOGETHER]);
+            }
+        }
+        for way in many {
+            if let (Node::Many(matrix), Some(key)) = (way.node, keys.get(way.packet)) {
+                matrix.find(key, &mut bests[way.packet % TOGETHER]);
+            }
+        }
+    }
+}
+
+#[cold]
+fn alone<'a, W: Words>(way: Way<'a, W>, keys: &[Key<W>], bests: &mut [Best<'a>; TOGETHER]) {
+    if let Some(key) = keys.get(way.packet) {
+        way.node.find(key, &mut bests[way.packet % TOGETHER]);
+    }
+}
+
+/// Which of the lists a node belongs in: no branch, as nobody could foretell it.
+#[inline]
+const fn kind<W: Words>(node: &Node<W>) -> usize {
+    match node {
+        Node::Empty | Node::Tally { .. } => EMPTY,
+        Node::Few(_) => FEW,
+        Node::Several(_) => SEVERAL,
+        Node::Many(_) => MANY,
+        Node::Cut { .. } => CUT,
+    }
+}

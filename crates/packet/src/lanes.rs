@@ -1,0 +1,124 @@
+//! Comparing words with many values under masks.
+
+/// Eight values and their masks, of `N` words each; a cache line is what the eight have for one word.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub struct Lanes<const N: usize> {
+    /// For each word, the eight values.
+    pub values: [[u64; 8]; N],
+    /// For each word, the eight masks.
+    pub masks: [[u64; 8]; N],
+}
+
+/// Which of the first 64 values fit, as bits: those from which `key` differs in no bit of their masks, bits of the last word that are
+/// not in `last` left out.
+#[must_use]
+#[inline]
+pub fn fitting<const N: usize, T: AsRef<Lanes<N>>>(lanes: &[T], key: &[u64; N], last: u64) -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx512f") {
+        #[expect(
+            unsafe_code,
+            reason = "calling a function compiled for more than every x86-64 has"
+        )]
+        // SAFETY: AVX-512F was detected.
+        return unsafe { fitting_avx512(lanes, key, last) };
+    }
+    fitting_anywhere(lanes, key, last)
+}
+
+fn fitting_anywhere<const N: usize, T: AsRef<Lanes<N>>>(
+    lanes: &[T],
+    key: &[u64; N],
+    last: u64,
+) -> u64 {
+    let mut fits = 0;
+    for (first, lanes) in (0..64).step_by(8).zip(lanes) {
+        let Lanes { values, masks } = lanes.as_ref();
+        let mut differs = [0; 8];
+        for (at, key) in key.iter().enumerate() {
+            let counts = if at == N - 1 { last } else { u64::MAX };
+            for (lane, differs) in differs.iter_mut().enumerate() {
+                *differs |= (key ^ values[at][lane]) & masks[at][lane] & counts;
+            }
+        }
+        for (lane, differs) in differs.into_iter().enumerate() {
+            fits |= u64::from(differs == 0) << (first + lane);
+        }
+    }
+    fits
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn fitting_avx512<const N: usize, T: AsRef<Lanes<N>>>(
+    lanes: &[T],
+    key: &[u64; N],
+    last: u64,
+) -> u64 {
+    use core::arch::x86_64::{
+        _mm512_loadu_si512, _mm512_or_si512, _mm512_set1_epi64, _mm512_setzero_si512,
+        _mm512_ternarylogic_epi64, _mm512_test_epi64_mask,
+    };
+    /// `(a ^ b) & c`.
+    const DIFFERENCE: i32 = 0x28;
+    let last = _mm512_set1_epi64(last.cast_signed());
+    let mut fits = 0;
+    for (first, lanes) in (0..64).step_by(8).zip(lanes) {
+        let Lanes { values, masks } = lanes.as_ref();
+        let (mut before, mut differs) = (_mm512_setzero_si512(), _mm512_setzero_si512());
+        for at in 0..N {
+            #[expect(unsafe_code, reason = "loads through pointers")]
+            // SAFETY: both have eight words; the loads need no alignment.
+            let (values, masks) = unsafe {
+                (
+                    _mm512_loadu_si512(values[at].as_ptr().cast()),
+                    _mm512_loadu_si512(masks[at].as_ptr().cast()),
+                )
+            };
+            let key = _mm512_set1_epi64(key[at].cast_signed());
+            before = _mm512_or_si512(before, differs);
+            differs = _mm512_ternarylogic_epi64::<DIFFERENCE>(key, values, masks);
+        }
+        let differ = _mm512_test_epi64_mask(before, before) | _mm512_test_epi64_mask(differs, last);
+        fits |= u64::from(!differ) << first;
+    }
+    fits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl<const N: usize> AsRef<Self> for Lanes<N> {
+        fn as_ref(&self) -> &Self {
+            self
+        }
+    }
+
+    /// What the processor has, and the form for those that have less.
+    #[test]
+    fn finds_what_comparing_one_by_one_finds() {
+        const LAST: u64 = 5;
+        let mut seed = 1_u64;
+        let mut next = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            seed >> 33 & 7 & seed >> 40
+        };
+        for count in (0..=9).cycle().take(1000) {
+            let mut words = || std::array::from_fn(|_| std::array::from_fn(|_| next()));
+            let lanes: Vec<Lanes<3>> =
+                (0..count).map(|_| Lanes { values: words(), masks: words() }).collect();
+            let key = [next(), next(), next()];
+            let fits = |at: usize| {
+                let Lanes { values, masks } = &lanes[at / 8];
+                let differs =
+                    |word: usize| (key[word] ^ values[word][at % 8]) & masks[word][at % 8];
+                differs(0) == 0 && differs(1) == 0 && differs(2) & LAST == 0
+            };
+            let all = (0..8 * count.min(8)).fold(0, |all, at| all | u64::from(fits(at)) << at);
+            assert_eq!(fitting(&lanes, &key, LAST), all);
+            assert_eq!(fitting_anywhere(&lanes, &key, LAST), all);
+        }
+    }
+}
