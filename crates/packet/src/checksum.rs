@@ -230,27 +230,21 @@ fn sum_words(bytes: &[u8]) -> u64 {
 /// From this length on wide registers pay for asking whether there are any.
 const WIDE: usize = 128;
 
-/// Both halves of words of 64 bits, which cannot overflow below 2^32 words. The plainest loop is the one that compilers turn into
-/// vector additions; lanes written out by hand came out half scalar..
+/// Words of 32 bits into 64, which cannot overflow below 2^32 words. The plainest loop is the one that compilers turn into
+/// vector additions; lanes written out by hand came out half scalar.
 #[inline(always)]
 fn sum_narrow(bytes: &[u8]) -> u64 {
-    let (words, rest) = bytes.as_chunks::<8>();
-    words.iter().map(|word| halves(u64::from_ne_bytes(*word))).sum::<u64>() + tail(rest)
-}
-
-#[inline(always)]
-const fn halves(word: u64) -> u64 {
-    (word & 0xffff_ffff) + (word >> 32)
+    let (words, rest) = bytes.as_chunks::<4>();
+    words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum::<u64>() + tail(rest)
 }
 
 #[cfg(target_arch = "x86_64")]
-#[expect(unsafe_code, reason = "calling a function compiled for more than every x86-64 has")]
 fn sum_wide(bytes: &[u8]) -> u64 {
-    if is_x86_feature_detected!("avx512f") {
-        // SAFETY: AVX-512 was detected.
-        return unsafe { sum_avx512(bytes) };
-    }
     if is_x86_feature_detected!("avx2") {
+        #[expect(
+            unsafe_code,
+            reason = "calling a function compiled for more than every x86-64 has"
+        )]
         // SAFETY: AVX2 was detected.
         return unsafe { sum_avx2(bytes) };
     }
@@ -262,26 +256,19 @@ fn sum_wide(bytes: &[u8]) -> u64 {
     sum_narrow(bytes)
 }
 
-/// [`sum_narrow`] with registers of 64 bytes.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
-fn sum_avx512(bytes: &[u8]) -> u64 {
-    sum_narrow(bytes)
-}
-
-/// [`sum_narrow`] with registers of 32 bytes.
+/// [`sum_narrow`] with registers of 32 bytes: twice as fast.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn sum_avx2(bytes: &[u8]) -> u64 {
     sum_narrow(bytes)
 }
 
-/// The last 0 to 7 bytes, as if zeros followed.
+/// The last 0 to 3 bytes, as if zeros followed.
 #[inline]
 fn tail(rest: &[u8]) -> u64 {
-    let mut word = [0; 8];
+    let mut word = [0; 4];
     word[..rest.len()].copy_from_slice(rest);
-    halves(u64::from_ne_bytes(word))
+    u32::from_ne_bytes(word).into()
 }
 
 #[cfg(test)]

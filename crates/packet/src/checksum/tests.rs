@@ -59,13 +59,6 @@ proptest! {
     fn wide_sums_are_the_plain_ones(bytes in proptest::collection::vec(any::<u8>(), 0..1600)) {
         prop_assert_eq!(Sum::of(&bytes).fold(), naive(&bytes));
         prop_assert_eq!(Sum(sum_narrow(&bytes)).fold(), naive(&bytes));
-        #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2") {
-            #[expect(unsafe_code, reason = "where there are wider registers nothing else calls it")]
-            // SAFETY: AVX2 was detected.
-            let sum = unsafe { sum_avx2(&bytes) };
-            prop_assert_eq!(Sum(sum).fold(), naive(&bytes));
-        }
     }
 
     #[test]
