@@ -3,7 +3,7 @@
 //! has no ESP and no offload, are held to the text alone.
 
 use crate::{
-    kernel::{Kernel, against_the_kernel},
+    kernel::{Kernel, against_the_kernel, comparable},
     stage::{Answer, Stage, attribute, message},
 };
 
@@ -488,6 +488,32 @@ fn a_range_without_free_spis_is_said_so() {
         let none = (ENOENT, "No SPI available in the requested range".to_owned());
         assert_eq!(verdict(&kernel.ask(&request.bytes())), none);
         assert_eq!(verdict(&stage.ask(&request.bytes())), none);
+    });
+}
+
+/// `NLM_F_ECHO`, `REPLACE`, `EXCL`, `CREATE`, `APPEND`: only the type of a message says what is to be done, and nobody hears an echo.
+#[test]
+fn flags_change_nothing() {
+    against_the_kernel(|kernel| {
+        let mut stage = Stage::new();
+        for more in [0, 8, 0x100, 0x200, 0x400, 0x800, 0xf08] {
+            // NEWPOLICY twice, UPDPOLICY twice, GETPOLICY but for `NLM_F_DUMP`, DELPOLICY twice, SETDEFAULT, FLUSHPOLICY.
+            for kind in [0x13, 0x13, 0x19, 0x19, 0x15, 0x14, 0x14, 0x27, 0x1d] {
+                for acknowledged in [1, 5] {
+                    let mut request = policy();
+                    request.without(TMPL);
+                    request.kind = kind;
+                    request.flags = acknowledged | if kind == 0x15 { more & !0x300 } else { more };
+                    if [0x14, 0x15].contains(&kind) {
+                        request.head = [&request.head[..56], &[0, 0, 0, 0, 1, 0, 0, 0]].concat();
+                    }
+                    let (ours, theirs) =
+                        (stage.ask(&request.bytes()), kernel.ask(&request.bytes()));
+                    let what = format!("type {kind:#x}, flags {:#x}", request.flags);
+                    assert_eq!(comparable(&ours), comparable(&theirs), "{what}");
+                }
+            }
+        }
     });
 }
 
