@@ -4,6 +4,7 @@
 //! goes with it; so are its virtual functions. Devices of the configuration are made before its batch files are read, others by `uxfrm dev` while the
 //! gateway runs; threads start when there are lanes.
 
+mod by_route;
 mod desk;
 mod interface;
 
@@ -29,6 +30,7 @@ use crate::{
     gateway::now,
     lanes,
 };
+use by_route::ByRoute;
 use interface::Interface;
 pub(crate) use interface::Making;
 
@@ -89,13 +91,14 @@ struct Installed {
 }
 
 impl Devices {
-    /// Makes the configured devices, and lets the database find them.
+    /// Makes the configured devices, and lets the database find them; `mark` is that of uxfrm's own sockets.
     ///
     /// # Errors
     /// A profile that is neither known nor a file, an interface that can't be made, a name that is there twice.
     pub(crate) fn plug(
         devices: &[Device],
         making: Making,
+        mark: u32,
         database: &mut Database,
     ) -> anyhow::Result<Self> {
         let nics = Nics::default();
@@ -110,7 +113,10 @@ impl Devices {
             running: None,
             looked: Moment(0),
         };
-        database.set_devices(Box::new(all.nics.clone()));
+        database.set_devices(match making {
+            Making::Real => Box::new(ByRoute::new(all.nics.clone(), mark)),
+            Making::Imagined => Box::new(all.nics.clone()),
+        });
         for device in devices {
             let addition = device.addition();
             let whose = || format!("[[device]] {}", device.name);

@@ -95,7 +95,7 @@ fn read(config: &Config, making: Making) -> anyhow::Result<(Database, Reservatio
     let mut database = Database::new(config.crypto.backend.into());
     database.set_senses(Senses::BytesOnly);
     database.attend();
-    let devices = Devices::plug(&config.device, making, &mut database)?;
+    let devices = Devices::plug(&config.device, making, config.wire.mark.get(), &mut database)?;
     load::load(&mut database, &config.xfrm.batch, now()).map_err(joined)?;
     Ok((database, reservations, devices))
 }
@@ -279,7 +279,7 @@ impl Gateway {
         }
         if let Some(control) = control {
             control.publish(|outbox| {
-                xfrm.announce(&events, &before, outbox);
+                xfrm.announce(&events, &before, database, outbox);
                 xfrm.tell_counters(&database.snapshot(), outbox);
                 devices.tell(outbox);
             });

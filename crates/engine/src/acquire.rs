@@ -50,13 +50,27 @@ pub struct Acquires {
     pub lifetime: Duration,
     /// What they were asked for and have not answered, each with the end of its larval state.
     pub pending: Arc<HashMap<Wanted, Moment>>,
+    /// What a device refused a larval state of, each with when it is asked again: until then packets that want it are dropped. Linux asks with each packet.
+    pub refused: Arc<HashMap<Wanted, Moment>>,
 }
 
 impl Default for Acquires {
     /// Nobody listens; 30 seconds.
     fn default() -> Self {
         let lifetime = Duration::from_secs(30);
-        Self { key_managers: KeyManagers::default(), lifetime, pending: Arc::default() }
+        Self {
+            key_managers: KeyManagers::default(),
+            lifetime,
+            pending: Arc::default(),
+            refused: Arc::default(),
+        }
+    }
+}
+
+impl Acquires {
+    /// Whether a device does not want to be asked for it yet.
+    pub(crate) fn is_refused(&self, wanted: &Wanted, now: Moment) -> bool {
+        self.refused.get(wanted).is_some_and(|again| now < *again)
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::fmt::Debug;
 
-use crate::{Attachment, DeviceId, Failures, Handle, Moment, Policy, SaConfig};
+use crate::{Attachment, DeviceId, Failures, Handle, Moment, Policy, SaConfig, Wanted};
 
 /// Devices that take states and policies.
 pub trait Devices: Debug + Send {
@@ -16,6 +16,14 @@ pub trait Devices: Debug + Send {
     /// # Errors
     /// A [`DeviceRefusal`]; the device has nothing of it then.
     fn attach_state(&mut self, state: &SaConfig) -> Result<Option<Attachment>, DeviceRefusal>;
+
+    /// `xdo_dev_state_add` of a larval state (`XFRM_DEV_OFFLOAD_FLAG_ACQ`), which `xfrm_state_find` asks for on behalf of a policy on `device`. It goes by
+    /// [`Devices::detach_state`] like others.
+    ///
+    /// # Errors
+    /// A [`DeviceRefusal`]: there is no larval state then, and nobody is asked for a real one.
+    fn attach_larval(&mut self, device: DeviceId, wanted: &Wanted)
+    -> Result<Handle, DeviceRefusal>;
 
     /// Numbers that a state of kind *packet* may use, which the device hands out itself: those above `used`, and none above `ceiling` from now
     /// on. Not the kernel's: with keys that stay the same over a restart, numbers are written down as reserved before they are used. A device
@@ -91,6 +99,10 @@ impl Devices for NoDevices {
             None | Some(OffloadKind::Crypto) => Ok(None),
             Some(OffloadKind::Packet) => Err(DeviceRefusal::invalid("")),
         }
+    }
+
+    fn attach_larval(&mut self, _: DeviceId, _: &Wanted) -> Result<Handle, DeviceRefusal> {
+        Err(DeviceRefusal::invalid(""))
     }
 
     fn reserve(&mut self, _: DeviceId, _: Handle, _: u64, _: u64) {}

@@ -88,6 +88,8 @@ drop_reasons! {
     /// Outbound: policy and state are not on the same device, or only one of them is on any. Linux drops such packets in
     /// `validate_xmit_xfrm` and counts them as the device's `tx_dropped`.
     OutDeviceMismatch => "out_device_mismatch", None;
+    /// Outbound: the policy's device refuses a larval state for the state that is missing, so nobody is asked for that (`xfrm_state_find`).
+    OutDeviceRefused => "out_device_refused", Some(X::OutPolError);
     /// Outbound, offload of kind packet: what devices don't take, and nobody else may do (`xfrm_dev_offload_ok`): a fragment, IPv4 options,
     /// IPv6 extension headers, several SAs, or larger than fits without forbidding fragments.
     OutDeviceUnfit => "out_device_unfit", Some(X::OutError);

@@ -169,8 +169,15 @@ impl Server {
 
     /// Tells listeners what happened on the data path or by time. `before` is the snapshot from before the event was let take
     /// effect: states and policies that reached a hard limit are in it still.
-    pub fn announce(&mut self, event: &Event, before: &Snapshot, now: Moment, out: &mut Outbox) {
-        notify::event(self, event, before, now, out);
+    pub fn announce(
+        &mut self,
+        event: &Event,
+        before: &Snapshot,
+        database: &mut Database,
+        now: Moment,
+        out: &mut Outbox,
+    ) {
+        notify::event(self, event, (before, database), now, out);
     }
 
     /// When [`Server::handle_timeout`] must be called at the latest.
@@ -195,10 +202,15 @@ impl Server {
             Some(_) => KeyManagers::Listening,
             None => KeyManagers::Absent,
         };
+        database.take_lost().into_iter().for_each(|device| self.larvals.lose(device));
+        for (device, handle) in self.larvals.take_left() {
+            database.detach_larval(device, handle);
+        }
         let known = database.current();
         if self.larvals.take_news() || known.acquires.key_managers != key_managers {
             let (lifetime, pending) = (self.larvals.lifetime(), self.larvals.pending());
-            database.set_acquires(Acquires { key_managers, lifetime, pending });
+            let refused = self.larvals.refused();
+            database.set_acquires(Acquires { key_managers, lifetime, pending, refused });
         }
     }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use uxfrm_engine::{
     Attachment, DeviceCounts, DeviceId, DeviceRefusal, Devices, Direction, Handle, Mode, Moment,
-    OffloadKind, Policy, SaConfig, Segmentation, Spi,
+    OffloadKind, Policy, SaConfig, Segmentation, Spi, Wanted,
 };
 
 use crate::{Attached, Device, FunctionId, ModelNic, Refusal, Registry};
@@ -82,24 +82,17 @@ impl Nics {
         lock(&self.0).receiving.get(&(destination, spi)).map(|(device, _)| *device)
     }
 
-    fn plugs(&self) -> Vec<Plug> {
-        lock(&self.0).plugs.values().cloned().collect()
-    }
-
-    fn named(&self, name: &str) -> Option<Plug> {
-        lock(&self.0).plugs.get(name).cloned()
-    }
-
-    fn on<R>(&self, device: DeviceId, does: impl FnOnce(&mut dyn Device) -> R) -> Option<R> {
-        let plug = self.plugs().into_iter().find(|plug| plug.device == device)?;
-        plug.with(does)
-    }
-}
-
-impl Devices for Nics {
-    fn attach_state(&mut self, state: &SaConfig) -> Result<Option<Attachment>, DeviceRefusal> {
+    /// Gives a state to the device of this name, whichever it asks for itself.
+    ///
+    /// # Errors
+    /// As [`Devices::attach_state`].
+    pub fn attach_to(
+        &self,
+        name: &str,
+        state: &SaConfig,
+    ) -> Result<Option<Attachment>, DeviceRefusal> {
         let Some(offload) = &state.offload else { return Ok(None) };
-        let Some(plug) = self.named(&offload.device) else {
+        let Some(plug) = self.named(name) else {
             Registry::attach_state(None, state)?;
             return Ok(None);
         };
@@ -120,13 +113,48 @@ impl Devices for Nics {
         Ok(Some(Attachment { device: plug.device, handle, kind: offload.kind, segmentation }))
     }
 
+    fn plugs(&self) -> Vec<Plug> {
+        lock(&self.0).plugs.values().cloned().collect()
+    }
+
+    fn named(&self, name: &str) -> Option<Plug> {
+        lock(&self.0).plugs.get(name).cloned()
+    }
+
+    fn on<R>(&self, device: DeviceId, does: impl FnOnce(&mut dyn Device) -> R) -> Option<R> {
+        let plug = self.plugs().into_iter().find(|plug| plug.device == device)?;
+        plug.with(does)
+    }
+}
+
+impl Devices for Nics {
+    fn attach_state(&mut self, state: &SaConfig) -> Result<Option<Attachment>, DeviceRefusal> {
+        let Some(offload) = &state.offload else { return Ok(None) };
+        self.attach_to(&offload.device, state)
+    }
+
+    fn attach_larval(
+        &mut self,
+        device: DeviceId,
+        wanted: &Wanted,
+    ) -> Result<Handle, DeviceRefusal> {
+        match self.on(device, |port| port.add_larval(wanted)) {
+            Some(added) => Ok(added?),
+            None => Err(DeviceRefusal::invalid("")),
+        }
+    }
+
     fn reserve(&mut self, device: DeviceId, handle: Handle, used: u64, ceiling: u64) {
         self.on(device, |port| port.reserve(handle, used.saturating_add(1)..=ceiling));
     }
 
     /// The last states that were taken off can still be counted, so that the counts of one that sends no more are exact.
     fn detach_state(&mut self, device: DeviceId, handle: Handle) {
-        self.on(device, |port| port.delete_state(handle));
+        let counted = self.on(device, |port| {
+            let counted = port.update_stats(handle).is_some();
+            port.delete_state(handle);
+            counted
+        });
         let freed = {
             let Shelf { leaving, receiving, names, .. } = &mut *lock(&self.0);
             if let Some(name) = names.remove(&(device, handle))
@@ -134,7 +162,10 @@ impl Devices for Nics {
             {
                 receiving.remove(&name);
             }
-            leaving.push_back((device, handle));
+            // Not a larval state, nor one of a device that is gone.
+            if counted == Some(true) {
+                leaving.push_back((device, handle));
+            }
             if leaving.len() > COUNTABLE { leaving.pop_front() } else { None }
         };
         if let Some((device, handle)) = freed {

@@ -51,10 +51,16 @@ impl Xfrm {
     }
 
     /// Tells listeners what the data path and time did; `before` is the snapshot from before that.
-    pub(crate) fn announce(&mut self, events: &[Event], before: &Snapshot, outbox: &mut Outbox) {
+    pub(crate) fn announce(
+        &mut self,
+        events: &[Event],
+        before: &Snapshot,
+        database: &mut Database,
+        outbox: &mut Outbox,
+    ) {
         let now = now();
         for event in events {
-            self.server.announce(event, before, now, &mut self.answers);
+            self.server.announce(event, before, database, now, &mut self.answers);
         }
         self.server.handle_timeout(now, &mut self.answers);
         self.post(outbox);

@@ -68,8 +68,13 @@ impl Interface {
 
     /// How states name it: batch files by name, netlink by number.
     pub(super) fn names(&self) -> [String; 2] {
-        [self.name.clone(), format!("if{}", self.index)]
+        [self.name.clone(), by_number(self.index)]
     }
+}
+
+/// What netlink requests call the interface of a number.
+pub(super) fn by_number(index: u32) -> String {
+    format!("if{index}")
 }
 
 /// Whether an interface is there and up.

@@ -8,7 +8,7 @@ use std::{collections::HashMap, sync::Arc};
 use super::Database;
 use crate::{
     Action, Attachment, Charge, DeviceEvent, DeviceId, DeviceRefusal, Devices, Error, Event,
-    Handle, Lifecycle, Moment, OffloadKind, Policy, PolicyEntry, PolicyIndex, Sa, SaConfig,
+    Handle, Lifecycle, Moment, OffloadKind, Policy, PolicyEntry, PolicyIndex, Sa, SaConfig, Wanted,
     devices::NoDevices,
 };
 
@@ -28,6 +28,8 @@ pub(super) struct Offloads {
     devices: Box<dyn Devices>,
     policies: HashMap<PolicyIndex, (DeviceId, Handle)>,
     link_down: LinkDown,
+    /// Those that went down since somebody asked.
+    lost: Vec<DeviceId>,
 }
 
 impl Default for Offloads {
@@ -36,6 +38,7 @@ impl Default for Offloads {
             devices: Box::new(NoDevices),
             policies: HashMap::new(),
             link_down: LinkDown::default(),
+            lost: Vec::new(),
         }
     }
 }
@@ -52,6 +55,28 @@ impl Database {
     /// What becomes of traffic when a device goes down from now on.
     pub fn set_link_down(&mut self, link_down: LinkDown) {
         self.offloads.link_down = link_down;
+    }
+
+    /// Gives a device a larval state, for whoever keeps those.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn attach_larval(
+        &mut self,
+        device: DeviceId,
+        wanted: &Wanted,
+    ) -> Result<Handle, DeviceRefusal> {
+        self.offloads.devices.attach_larval(device, wanted)
+    }
+
+    /// Takes a larval state off its device.
+    pub fn detach_larval(&mut self, device: DeviceId, handle: Handle) {
+        self.offloads.devices.detach_state(device, handle);
+    }
+
+    /// Devices that went down since this was asked last. Larval states on them are gone (`xfrm_dev_state_flush`).
+    pub fn take_lost(&mut self) -> Vec<DeviceId> {
+        std::mem::take(&mut self.offloads.lost)
     }
 
     /// Takes over what a device has counted for a state of kind *packet*; for others does nothing (`xfrm_dev_state_update_stats`).
@@ -167,6 +192,7 @@ impl Database {
 
     /// `xfrm_dev_down`: true when anything was on the device.
     fn lose(&mut self, device: DeviceId, now: Moment) -> bool {
+        self.offloads.lost.push(device);
         let is_on = |place: Attachment| place.device == device;
         let states: Vec<_> = self.next.sad.all_attached().cloned().collect();
         let states: Vec<_> =

@@ -79,21 +79,30 @@ impl Waiting {
         self.buffers
     }
 
-    /// Makes sure that there is a queue for what is wanted; a new one asks. `None` when it is not to be waited for.
-    fn open(&mut self, missing: &Missing, flow: &FlowKey, bench: &mut Bench<'_>) -> Option<Wanted> {
+    /// Makes sure that there is a queue for what is wanted; a new one asks. An error when it is not to be waited for.
+    fn open(
+        &mut self,
+        missing: &Missing,
+        flow: &FlowKey,
+        bench: &mut Bench<'_>,
+    ) -> Result<Wanted, DropReason> {
         let wanted = missing.wanted;
+        if bench.snapshot.acquires.is_refused(&wanted, bench.now) {
+            return Err(DropReason::OutDeviceRefused);
+        }
         if self.given_up == Some(wanted) {
-            return None;
+            return Err(DropReason::OutNoState);
         }
         if !self.queues.contains_key(&wanted) {
             if self.queues.len() >= MOST_WANTED {
-                return None;
+                return Err(DropReason::OutNoState);
             }
-            let queue = Queue::new(ask(missing, flow, bench)?, &wanted, bench);
+            let answer = ask(missing, flow, bench).ok_or(DropReason::OutNoState)?;
+            let queue = Queue::new(answer, &wanted, bench);
             self.until = self.until.min(queue.until);
             self.queues.insert(wanted, queue);
         }
-        Some(wanted)
+        Ok(wanted)
     }
 
     /// Whether anything happened for which packets wait, or the time of some is over.
@@ -162,6 +171,9 @@ impl Queue {
         acquires: &Acquires,
         now: Moment,
     ) -> Option<(Answer, Moment)> {
+        if acquires.is_refused(wanted, now) {
+            return None;
+        }
         let (answer, until) = match (acquires.pending.get(wanted), self.answer) {
             (Some(until), _) => (Answer::Pending, *until),
             (None, Answer::Pending) => return None,
@@ -197,8 +209,9 @@ impl Outbound {
         count: usize,
         bench: &mut Bench<'_>,
     ) {
-        let Some(required) = self.request(flow, bench) else {
-            return self.discard(packet, count, DropReason::OutNoState, bench);
+        let required = match self.request(flow, bench) {
+            Ok(required) => required,
+            Err(reason) => return self.discard(packet, count, reason, bench),
         };
         match self.waiting.push(&required, Held { packet, count }) {
             Ok(()) => self.traffic.held += count as u64,
@@ -214,8 +227,9 @@ impl Outbound {
     }
 
     /// Asks for all that is missing; the last of it, which is required, if it may be waited for.
-    fn request(&mut self, flow: &FlowKey, bench: &mut Bench<'_>) -> Option<Wanted> {
-        let (required, optional) = self.cache.missing.split_last()?;
+    fn request(&mut self, flow: &FlowKey, bench: &mut Bench<'_>) -> Result<Wanted, DropReason> {
+        let missing = self.cache.missing.split_last();
+        let (required, optional) = missing.ok_or(DropReason::OutNoState)?;
         for missing in optional {
             ask(missing, flow, bench);
         }
@@ -247,6 +261,9 @@ fn ask(missing: &Missing, flow: &FlowKey, bench: &mut Bench<'_>) -> Option<Answe
     let acquires = &bench.snapshot.acquires;
     if acquires.pending.contains_key(&missing.wanted) {
         return Some(Answer::Pending);
+    }
+    if acquires.is_refused(&missing.wanted, bench.now) {
+        return None;
     }
     match acquires.key_managers {
         KeyManagers::Absent => None,

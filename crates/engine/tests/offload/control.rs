@@ -5,8 +5,8 @@ use std::sync::Arc;
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{
     Budget, Database, DeviceCounts, DeviceEvent, DeviceRefusal, Direction, Error, Event, Failures,
-    Limits, Mark, Moment, OffloadKind, Policy, PolicyKind, Priority, Sa, SaConfig, SaFlags, SaMove,
-    SaProtocol,
+    IfId, Limits, Mark, Mode, Moment, OffloadKind, Policy, PolicyKind, Priority, Reqid, Sa,
+    SaConfig, SaFlags, SaMove, SaProtocol, Spi, Wanted,
 };
 use uxfrm_testkit::{Way, Wrapping};
 
@@ -262,4 +262,26 @@ fn a_state_without_numbers_left_goes() {
     assert_eq!((events.len(), nics.held()), (0, (1, 0)), "another device's handle");
     database.hear(NIC0, event, Moment(0), &mut events);
     assert_eq!((events, nics.held()), (vec![Event::SaHardLimit(sa.id())], (0, 0)));
+}
+
+#[test]
+fn larval_states_come_and_go() {
+    let (mut database, nics) = database();
+    let wanted = Wanted {
+        source: [192, 0, 2, 1].into(),
+        destination: [192, 0, 2, 2].into(),
+        protocol: SaProtocol::Esp,
+        spi: Spi(0),
+        mode: Mode::Tunnel,
+        reqid: Reqid(7),
+        mark: Mark::default(),
+        if_id: IfId(0),
+        pcpu: None,
+    };
+    let handle = database.attach_larval(NIC0, &wanted).unwrap();
+    assert_eq!(nics.tables().larvals.get(&handle), Some(&NIC0));
+    database.detach_larval(NIC0, handle);
+    assert!(nics.tables().larvals.is_empty());
+    nics.tables().refusal = Some(DeviceRefusal::invalid("no"));
+    assert_eq!(database.attach_larval(NIC0, &wanted), Err(DeviceRefusal::invalid("no")));
 }

@@ -7,7 +7,7 @@ use uxfrm_crypto::{Backend, Crypter, Iv, SaKey, SealJob, Sealing, SeqHigh};
 use uxfrm_engine::{
     Attachment, DeviceCounts, DeviceId, DeviceMark, DeviceRefusal, DeviceStatus, Devices,
     Direction, Handed, Handle, IvSpace, Offload, OffloadKind, Policy, SaConfig, SaFlags,
-    Segmentation, Task,
+    Segmentation, Task, Wanted,
 };
 use uxfrm_packet::{IpPacket, PacketBuf, Segments};
 
@@ -27,6 +27,7 @@ pub(crate) struct Tables {
     pub(crate) counts: BTreeMap<Handle, DeviceCounts>,
     /// How far the stack said that states are.
     pub(crate) heads: BTreeMap<Handle, u64>,
+    pub(crate) larvals: BTreeMap<Handle, DeviceId>,
     /// What it answers instead of taking anything.
     pub(crate) refusal: Option<DeviceRefusal>,
     /// It leaves kind *crypto* to software.
@@ -134,12 +135,26 @@ impl Devices for Nics {
         Ok(Some(Attachment { device, handle, kind: offload.kind, segmentation }))
     }
 
+    fn attach_larval(&mut self, device: DeviceId, _: &Wanted) -> Result<Handle, DeviceRefusal> {
+        let mut tables = self.tables();
+        let handle = tables.handle();
+        match &tables.refusal {
+            Some(refusal) => Err(refusal.clone()),
+            None => {
+                tables.larvals.insert(handle, device);
+                Ok(handle)
+            }
+        }
+    }
+
     fn reserve(&mut self, _: DeviceId, handle: Handle, used: u64, ceiling: u64) {
         self.tables().numbers.insert(handle, (used, ceiling));
     }
 
     fn detach_state(&mut self, _: DeviceId, handle: Handle) {
-        self.tables().states.remove(&handle);
+        let mut tables = self.tables();
+        tables.states.remove(&handle);
+        tables.larvals.remove(&handle);
     }
 
     fn attach_policy(&mut self, policy: &Policy) -> Result<(DeviceId, Handle), DeviceRefusal> {

@@ -1,9 +1,11 @@
 //! What is handed to a device, in which shape, and what is not.
 
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
 use uxfrm_engine::{
-    Action, Budget, Direction, DropReason, Event, Family, Handed, Handover, Limits, Mode,
-    OffloadKind, Policy, Priority, Reqid, SaConfig, Segmentation, Settings, Spi, Task,
-    UdpEncapKind,
+    Acquires, Action, Budget, Direction, DropReason, Event, Family, Handed, Handover, KeyManagers,
+    Limits, Mode, OffloadKind, Policy, Priority, Reqid, SaConfig, Segmentation, Settings, Spi,
+    Task, UdpEncapKind,
 };
 use uxfrm_packet::{PacketBuf, Protocol, Segments};
 use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Way, Wrapping, packets};
@@ -120,6 +122,30 @@ fn policy_and_state_must_be_on_the_same_device() {
     }
     let (mut crypto, _) = pair(&wrapping, CRYPTO, [Some("nic0"); 2], Segmentation::Engine);
     assert_eq!(refusal(&mut crypto.left, datagram(1)), DropReason::OutDeviceMismatch);
+}
+
+#[test]
+fn what_waits_for_a_state_goes_when_the_device_refuses_the_larval_one() {
+    let wrapping = Wrapping::tunnel4();
+    let mut left = Pair::without_states(&wrapping).left;
+    left.database.set_devices(Box::new(Nics::default()));
+    let policy = policy(&wrapping, Some("nic0"));
+    left.database.apply(left.now, |change| change.update_policy(policy)).unwrap();
+    left.listen([]);
+    assert!(hand(&mut left, vec![datagram(1)]).is_empty());
+    let [Event::Acquire { wanted, .. }] = left.events[..] else { panic!("{:?}", left.events) };
+    assert_eq!(left.worker.waiting(), 1);
+    left.events.clear();
+    let second = Duration::from_secs(1);
+    let refused = Arc::new(HashMap::from([(wanted, left.now.plus(second))]));
+    let key_managers = KeyManagers::Listening;
+    left.database.set_acquires(Acquires { key_managers, refused, ..Acquires::default() });
+    assert!(hand(&mut left, vec![datagram(1)]).is_empty());
+    assert_eq!(left.reasons(), [(DropReason::OutDeviceRefused, 2)]);
+    assert_eq!((left.worker.waiting(), left.events.len()), (0, 0));
+    left.now = left.now.plus(second);
+    assert!(hand(&mut left, vec![datagram(1)]).is_empty());
+    assert_eq!((left.worker.waiting(), left.events.len()), (1, 1), "asked anew");
 }
 
 #[test]

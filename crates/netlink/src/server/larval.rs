@@ -6,8 +6,8 @@
 use std::{net::IpAddr, time::Duration};
 
 use uxfrm_engine::{
-    Cpu, DeviceId, Direction, Family, FlowKey, IfId, Mark, Moment, OffloadKind, PortMask, Prefix,
-    Reqid, SaId, Selector, Spi, Wanted,
+    Cpu, DeviceId, Direction, Family, FlowKey, Handle, IfId, Mark, Moment, OffloadKind, PortMask,
+    Prefix, Reqid, SaId, Selector, Spi, Wanted,
 };
 use zerocopy::FromZeros as _;
 
@@ -41,8 +41,8 @@ pub(crate) struct Larval {
     pub(crate) seq: u32,
     /// The packet that it is for; `None` from ALLOCSPI, which shows its addresses without a family.
     pub(crate) selector: Option<Selector>,
-    /// The device that is to have it (`XFRM_DEV_OFFLOAD_FLAG_ACQ`).
-    pub(crate) device: Option<DeviceId>,
+    /// The device that is to have the real one, and what it calls this one (`XFRM_DEV_OFFLOAD_FLAG_ACQ`).
+    pub(crate) device: Option<(DeviceId, Handle)>,
     pub(crate) added: Moment,
     lifetime: u32,
 }
@@ -182,7 +182,7 @@ impl Larval {
     pub(crate) fn attributes(&self, out: &mut Datagram) {
         encode::put_mark(out, self.mark);
         out.attribute(AttributeType::ReplayVal, &RawReplay::new_zeroed());
-        if let Some(device) = self.device {
+        if let Some((device, _)) = self.device {
             encode::put_offload(out, device, OffloadKind::Packet, Direction::Out);
         }
         encode::put_if_id(out, self.if_id);

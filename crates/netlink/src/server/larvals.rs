@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use uxfrm_engine::{DeviceId, FlowKey, Mark, Moment, Sa, SaId, SaProtocol, Spi, Wanted};
+use uxfrm_engine::{DeviceId, FlowKey, Handle, Mark, Moment, Sa, SaId, SaProtocol, Spi, Wanted};
 
 use super::larval::{Larval, Wish};
 use crate::decode::common;
@@ -29,7 +29,11 @@ pub(super) struct Larvals {
     lifetime: u32,
     random: u64,
     acquires: u32,
-    /// Whether what workers know of `asked` is old.
+    /// What devices did not take, and when they are asked again.
+    refused: HashMap<Wanted, Moment>,
+    /// Places on devices of those that are gone.
+    left: Vec<(DeviceId, Handle)>,
+    /// Whether what workers know of `asked` and `refused` is old.
     news: bool,
 }
 
@@ -42,6 +46,8 @@ struct Index<K>(HashMap<K, Vec<Serial>>);
 
 /// How many may be asked for at a time: beyond that packets find nobody, as in the kernel when memory ends.
 const MOST_ASKED: usize = 4096;
+/// For so long a device that did not take a larval state is not asked for the same again.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Larvals {
     pub(super) fn new(seed: u64, lifetime: u32) -> Self {
@@ -56,6 +62,8 @@ impl Larvals {
             lifetime,
             random: seed,
             acquires: 0,
+            refused: HashMap::new(),
+            left: Vec::new(),
             news: true,
         }
     }
@@ -93,6 +101,16 @@ impl Larvals {
         )
     }
 
+    /// What devices did not take.
+    pub(super) fn refused(&self) -> Arc<HashMap<Wanted, Moment>> {
+        Arc::new(self.refused.clone())
+    }
+
+    /// Takes the places on devices that are not needed any more.
+    pub(super) fn take_left(&mut self) -> Vec<(DeviceId, Handle)> {
+        std::mem::take(&mut self.left)
+    }
+
     /// The one with an SPI, as a look-up of states would find it. Without an SPI none is found so.
     pub(super) fn find(&self, id: SaId, mark: Mark) -> Option<&Larval> {
         self.all.get(&self.place(id, mark)?)
@@ -108,6 +126,15 @@ impl Larvals {
         let meant = |larval: &Larval| common::protocol_is_meant(larval.id.protocol, protocol);
         let doomed: Vec<_> = self.serials(|larval| meant(larval)).collect();
         doomed.iter().filter_map(|serial| self.remove(*serial)).count()
+    }
+
+    /// Takes all out that are on a device, which has lost them.
+    pub(super) fn lose(&mut self, device: DeviceId) {
+        let is_on = |larval: &Larval| larval.device.is_some_and(|(on, _)| on == device);
+        let doomed: Vec<_> = self.serials(is_on).collect();
+        for serial in doomed {
+            self.remove(serial);
+        }
     }
 
     /// A real state has come: what was asked for with its number, else what it answers without an SPI, goes.
@@ -132,23 +159,37 @@ impl Larvals {
         }
     }
 
-    /// A packet asks for a state: its larval state, or `None` when one is there already or there are too many.
-    pub(super) fn acquire(
-        &mut self,
-        wanted: &Wanted,
-        flow: &FlowKey,
-        device: Option<DeviceId>,
-        now: Moment,
-    ) -> Option<&Larval> {
-        if self.asked.contains_key(wanted) || self.asked.len() >= MOST_ASKED {
-            return None;
+    /// A packet asks for a state: whether it needs a larval state of its own, because none is there already nor are there too many.
+    pub(super) fn lacks(&mut self, wanted: &Wanted, flow: &FlowKey, now: Moment) -> bool {
+        let is_refused = self.refused.get(wanted).is_some_and(|again| now < *again);
+        if is_refused || self.asked.contains_key(wanted) || self.asked.len() >= MOST_ASKED {
+            return false;
         }
         let way = (wanted.destination, wanted.protocol);
         if let Some(serial) = self.youngest(&self.bare, &way, |old| old.serves(wanted, flow)) {
             self.asked.insert(*wanted, serial);
             self.news = true;
-            return None;
+            return false;
         }
+        true
+    }
+
+    /// A device did not take a larval state.
+    pub(super) fn refuse(&mut self, wanted: Wanted, now: Moment) {
+        self.refused.retain(|_, again| now < *again);
+        self.refused.insert(wanted, now.plus(ASK_AGAIN));
+        self.news = true;
+    }
+
+    /// The larval state that a packet asks for.
+    pub(super) fn acquire(
+        &mut self,
+        wanted: &Wanted,
+        flow: &FlowKey,
+        device: Option<(DeviceId, Handle)>,
+        now: Moment,
+    ) -> Option<&Larval> {
+        self.refused.remove(wanted);
         self.acquires = self.acquires.checked_add(1).unwrap_or(1);
         let mut larval = Larval::asked(wanted, flow, self.acquires, now, self.lifetime);
         larval.device = device;
@@ -242,6 +283,7 @@ impl Larvals {
     fn remove(&mut self, serial: Serial) -> Option<Larval> {
         let larval = self.all.remove(&serial)?;
         self.forget(serial, &larval);
+        self.left.extend(larval.device);
         let before = self.asked.len();
         self.asked.retain(|_, asked| *asked != serial);
         self.news |= self.asked.len() != before;

@@ -3,8 +3,8 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use uxfrm_engine::{
-    Direction, Event, FlowKey, Lifecycle, Moment, PolicyEntry, PolicyIndex, PolicyKind, Sa, SaId,
-    Snapshot, Template, Wanted,
+    Database, Direction, Event, FlowKey, Lifecycle, Moment, PolicyEntry, PolicyIndex, PolicyKind,
+    Sa, SaId, Snapshot, Template, Wanted,
 };
 
 use super::{Server, client::Groups, larval::Larval, outbox::Outbox};
@@ -22,7 +22,7 @@ use crate::{
 pub(super) fn event(
     server: &mut Server,
     event: &Event,
-    before: &Snapshot,
+    (before, database): (&Snapshot, &mut Database),
     now: Moment,
     out: &mut Outbox,
 ) {
@@ -36,7 +36,7 @@ pub(super) fn event(
             let Some(template) = entry.templates().get(usize::from(*template)) else {
                 return;
             };
-            acquire(server, entry, template, (wanted, flow), now, out);
+            acquire(server, database, (entry, template), (wanted, flow), now, out);
         }
         Event::Mapping { state, from } => mapping(server, before, (*state, *from), now, out),
     }
@@ -103,11 +103,11 @@ fn expire_policy(
     }
 }
 
-/// `km_query`, `build_acquire`. Nobody listening, nothing is asked for, and no larval state made.
+/// `xfrm_state_find`, `km_query`, `build_acquire`. Nobody listening, nothing is asked for, and no larval state made; nor where a device does not take it.
 fn acquire(
     server: &mut Server,
-    entry: &PolicyEntry,
-    template: &Template,
+    database: &mut Database,
+    (entry, template): (&PolicyEntry, &Template),
     (wanted, flow): (&Wanted, &FlowKey),
     now: Moment,
     out: &mut Outbox,
@@ -115,8 +115,15 @@ fn acquire(
     if server.clients.listeners(Groups::ACQUIRE).next().is_none() {
         return;
     }
+    if !server.larvals.lacks(wanted, flow, now) {
+        return;
+    }
+    let attach = |device| database.attach_larval(device, wanted).map(|handle| (device, handle));
+    let Ok(place) = entry.device().map(attach).transpose() else {
+        return server.larvals.refuse(*wanted, now);
+    };
     let calendar = server.calendar;
-    let Some(larval) = server.larvals.acquire(wanted, flow, entry.device(), now) else { return };
+    let Some(larval) = server.larvals.acquire(wanted, flow, place, now) else { return };
     let template = policy::template(template);
     let mut datagram = begin(MessageType::Acquire, 0);
     datagram.put(&RawAcquire {

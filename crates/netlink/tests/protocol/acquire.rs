@@ -1,12 +1,18 @@
 //! Acquires and larval states: byte for byte what the machine's own kernel says of the same packet under the same policy, and what
 //! workers are told of them.
 
-use std::{net::UdpSocket, process::Command};
+use std::{
+    collections::BTreeSet,
+    net::UdpSocket,
+    process::Command,
+    sync::{Arc, Mutex, MutexGuard},
+};
 
 use netlink_sys::{Socket, protocols::NETLINK_XFRM};
 use uxfrm_engine::{
-    Cpu, Event, FlowKey, IfId, KeyManagers, Mark, Mode, Moment, PolicyIndex, Reqid, SaProtocol,
-    Spi, Wanted,
+    Attachment, Cpu, DeviceCounts, DeviceEvent, DeviceId, DeviceRefusal, Devices, Event, FlowKey,
+    Handle, IfId, KeyManagers, Mark, Mode, Moment, Policy, PolicyIndex, Reqid, SaConfig,
+    SaProtocol, Spi, Wanted,
 };
 use uxfrm_netlink::{Groups, Options, Outbox};
 
@@ -108,7 +114,7 @@ impl Stage {
         let index = before.spd.iter().next().map_or(PolicyIndex(0), |entry| entry.index());
         let mut out = Outbox::default();
         let event = words.event(index, destination);
-        self.server.announce(&event, &before, self.now, &mut out);
+        self.server.announce(&event, &before, &mut self.database, self.now, &mut out);
         self.server.settle(&mut self.database);
         self.sort(&mut out);
         std::mem::take(&mut self.heard).iter().flat_map(|bytes| take_apart(bytes)).collect()
@@ -359,4 +365,91 @@ fn a_state_answers_its_acquire() {
     assert_eq!(stage.ask(&update)[0].verdict(), Some((0, String::new())));
     stage.server.settle(&mut stage.database);
     assert_eq!((stage.pending(), stage.database.snapshot().sad.len()), (0, 1));
+}
+
+/// A device that takes policies and larval states, until it refuses those.
+#[derive(Clone, Debug, Default)]
+struct Card(Arc<Mutex<Held>>);
+
+#[derive(Debug, Default)]
+struct Held {
+    refuses: bool,
+    next: u32,
+    larvals: BTreeSet<u32>,
+}
+
+impl Card {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.0.lock().unwrap()
+    }
+}
+
+impl Devices for Card {
+    fn attach_state(&mut self, _: &SaConfig) -> Result<Option<Attachment>, DeviceRefusal> {
+        Ok(None)
+    }
+
+    fn attach_larval(&mut self, device: DeviceId, _: &Wanted) -> Result<Handle, DeviceRefusal> {
+        assert_eq!(device, DeviceId(1));
+        let mut held = self.held();
+        if held.refuses {
+            return Err(DeviceRefusal::invalid("no"));
+        }
+        held.next += 1;
+        let next = held.next;
+        held.larvals.insert(next);
+        Ok(Handle(next))
+    }
+
+    fn reserve(&mut self, _: DeviceId, _: Handle, _: u64, _: u64) {}
+
+    fn detach_state(&mut self, _: DeviceId, handle: Handle) {
+        assert!(self.held().larvals.remove(&handle.0));
+    }
+
+    fn attach_policy(&mut self, _: &Policy) -> Result<(DeviceId, Handle), DeviceRefusal> {
+        Ok((DeviceId(1), Handle(1000)))
+    }
+
+    fn detach_policy(&mut self, _: DeviceId, _: Handle) {}
+
+    fn advance_esn(&mut self, _: DeviceId, _: Handle, _: u64) {}
+
+    fn counts(&mut self, _: DeviceId, _: Handle) -> Option<DeviceCounts> {
+        None
+    }
+}
+
+/// `XFRM_DEV_OFFLOAD_FLAG_ACQ`: no kernel here has a device that does this.
+#[test]
+fn the_device_of_a_policy_has_the_larval_state() {
+    let on_device = attribute(28, &[1, 0, 0, 0, 4, 0, 0, 0]);
+    let words = Words { attributes: on_device.clone(), ..Words::tunnel() };
+    let (mut stage, card) = (Stage::new(), Card::default());
+    stage.database.set_devices(Box::new(card.clone()));
+    assert_eq!(stage.ask(&words.request())[0].verdict(), Some((0, String::new())));
+    stage.heard.clear();
+    let counts = |stage: &Stage| {
+        let refused = stage.database.snapshot().acquires.refused.len();
+        (card.held().larvals.len(), stage.pending(), refused)
+    };
+    let acquires = |stage: &mut Stage| stage.acquire(&words, DESTINATION).len();
+    assert_eq!((acquires(&mut stage), counts(&stage)), (1, (1, 1, 0)));
+    let shown = stage.ask(&message(GET_SA, 0x301, &[]));
+    assert!(shown[0].body.windows(on_device.len()).any(|some| some == on_device));
+    assert_eq!((acquires(&mut stage), counts(&stage)), (0, (1, 1, 0)), "it is in progress");
+    stage.expire(stage.now.plus(std::time::Duration::from_secs(31)));
+    assert_eq!(counts(&stage), (0, 0, 0), "the device has it no more");
+    // What the device refuses is not asked for, and for a second nor is the device.
+    card.held().refuses = true;
+    assert_eq!((acquires(&mut stage), counts(&stage)), (0, (0, 0, 1)));
+    card.held().refuses = false;
+    assert_eq!((acquires(&mut stage), counts(&stage)), (0, (0, 0, 1)));
+    stage.now = stage.now.plus(std::time::Duration::from_secs(1));
+    assert_eq!((acquires(&mut stage), counts(&stage)), (1, (1, 1, 0)));
+    // It goes with the device (`xfrm_dev_state_flush`), and nobody is told.
+    let now = stage.now;
+    stage.database.hear(DeviceId(1), DeviceEvent::Down, now, &mut Vec::new());
+    stage.server.settle(&mut stage.database);
+    assert_eq!(counts(&stage), (0, 0, 0));
 }

@@ -282,7 +282,8 @@ fn limits_are_told_from_the_snapshot_before() {
     stage.ask(&request("ip xfrm state delete"));
     stage.heard();
     let mut out = Outbox::default();
-    stage.server.announce(&Event::SaHardLimit(id), &before, Moment::from_secs(2), &mut out);
+    let (event, at) = (Event::SaHardLimit(id), Moment::from_secs(2));
+    stage.server.announce(&event, &before, &mut stage.database, at, &mut out);
     stage.sort(&mut out);
     let expire = take_apart(&stage.heard[0]).remove(0);
     assert_eq!((expire.kind, expire.body[224]), (EXPIRE, 1));

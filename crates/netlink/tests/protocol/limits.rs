@@ -58,7 +58,7 @@ fn tell(stage: &mut Stage, events: &[Event]) -> Vec<Answer> {
     events.iter().for_each(|event| stage.database.observe(event));
     let mut out = Outbox::default();
     for event in events {
-        stage.server.announce(event, &before, stage.now, &mut out);
+        stage.server.announce(event, &before, &mut stage.database, stage.now, &mut out);
     }
     stage.sort(&mut out);
     std::mem::take(&mut stage.heard).iter().flat_map(|bytes| take_apart(bytes)).collect()

@@ -355,7 +355,13 @@ fn an_age_of_mappings_spares_listeners() {
         let from = std::net::SocketAddr::new("198.51.100.7".parse().unwrap(), port);
         let mut out = uxfrm_netlink::Outbox::default();
         let event = uxfrm_engine::Event::Mapping { state, from };
-        stage.server.announce(&event, &snapshot, Moment::from_secs(second), &mut out);
+        stage.server.announce(
+            &event,
+            &snapshot,
+            &mut stage.database,
+            Moment::from_secs(second),
+            &mut out,
+        );
         stage.sort(&mut out);
         stage.heard()
     };

@@ -73,7 +73,7 @@ impl Gateway {
         let (mut events, before) = (Vec::new(), self.database.snapshot());
         self.database.handle_timeout(self.now, &mut events);
         for event in &events {
-            self.server.announce(event, &before, self.now, &mut self.out);
+            self.server.announce(event, &before, &mut self.database, self.now, &mut self.out);
         }
         self.server.handle_timeout(self.now, &mut self.out);
         self.server.tell_counters(&before, self.now, &mut self.out);

@@ -50,7 +50,7 @@ impl Stand {
         };
         let config = crate::config::Config::parse("c.toml", &text).unwrap();
         let mut database = Database::new(Backend::Auto);
-        let devices = Devices::plug(&config.device, Making::Real, &mut database).unwrap();
+        let devices = Devices::plug(&config.device, Making::Real, 0, &mut database).unwrap();
         let settings = Settings { cpus: 1, epoch: 0, seed: 1, acquire_expires: 30 };
         let mut server = Server::new(settings);
         server.join(CLIENT, Groups::empty(), Options::EXT_ACK | Options::CAP_ACK);
@@ -71,9 +71,13 @@ impl Stand {
         let command = grammar::line(line, None).unwrap().unwrap();
         let (mut request, _) = request(&command).unwrap();
         request.number(1);
-        let mut bytes = [request.bytes().to_vec(), Vec::new()];
+        self.ask_raw(line, request.bytes().to_vec())
+    }
+
+    fn ask_raw(&mut self, line: &str, request: Vec<u8>) -> ([Vec<u8>; 2], Told) {
         let mut out = Outbox::default();
-        self.server.handle(CLIENT, request.bytes(), &mut self.database, now(), &mut out);
+        self.server.handle(CLIENT, &request, &mut self.database, now(), &mut out);
+        let mut bytes = [request, Vec::new()];
         let mut answer = Ok(());
         for delivery in out.drain() {
             bytes[1].extend(delivery.datagram.bytes());
@@ -252,7 +256,7 @@ fn what_ixgbe_looks_at_for_virtual_functions() {
     let config = crate::config::Config::parse("c.toml", text).unwrap();
     let mut stand = Stand::new("niantic");
     // A function that is called `lo` instead of the device: no other name is there for everybody.
-    stand.devices = Devices::plug(&[], Making::Imagined, &mut stand.database).unwrap();
+    stand.devices = Devices::plug(&[], Making::Imagined, 0, &mut stand.database).unwrap();
     let addition = Addition { name: "nic0".into(), functions: 1, ..config.device[0].addition() };
     stand.devices.install(addition, Making::Imagined).unwrap();
     let (nic, function) = stand.devices.nics.nic("nic0v0").unwrap();
@@ -478,5 +482,43 @@ fn the_attribute_is_the_kernels_both_ways() {
         let ([_, shown], _) = stand.ask_bytes(&format!("xfrm policy get {id}"));
         let inward = if direction == "in" { IN } else { 0 };
         assert!(has(&shown, PACKET | inward), "{direction}: {shown:?}");
+    }
+}
+
+/// "ifindex not found": the device of the route. That to loopback is there for everybody.
+#[test]
+fn a_device_that_is_not_there_is_looked_for_by_route() {
+    const NOWHERE: u32 = 0x3fff_ffff;
+    let refused = "Device if1073741823 doesn't support packet offload".to_owned();
+    for (profile, peer, kind, direction, outcome) in [
+        ("unlimited", "127.0.0.2", "crypto", "out", Ok(1)),
+        ("unlimited", "127.0.0.2", "packet", "out", Ok(1)),
+        ("unlimited", "127.0.0.2", "packet", "in", Ok(1)),
+        ("", "127.0.0.2", "crypto", "out", Ok(0)),
+        ("", "127.0.0.2", "packet", "out", Err((EINVAL, refused.clone()))),
+        // No route leads there, for nobody.
+        ("unlimited", "0.0.0.1", "crypto", "out", Ok(0)),
+        ("unlimited", "0.0.0.1", "packet", "out", Err((EINVAL, refused.clone()))),
+    ] {
+        let line = state("", &format!("{kind} dev lo dir {direction}"));
+        let end = if direction == "in" { "10.0.0.1" } else { "10.0.0.2" };
+        let line = line.replace(end, peer);
+        for number in [0, NOWHERE] {
+            let command = grammar::line(&line, None).unwrap().unwrap();
+            let (mut request, _) = request(&command).unwrap();
+            request.number(1);
+            let mut bytes = request.bytes().to_vec();
+            let attribute = bytes.windows(8).position(|some| some == [12, 0, 28, 0, 1, 0, 0, 0]);
+            let at = attribute.unwrap() + 4;
+            bytes[at..at + 4].copy_from_slice(&number.to_ne_bytes());
+            let mut stand = Stand::new(profile);
+            let (_, told) = stand.ask_raw(&line, bytes);
+            stand.database.publish();
+            let attached = stand.database.snapshot().sad.all_attached().count();
+            let outcome = outcome.clone().map_err(|(errno, words)| {
+                (errno, words.replace(&NOWHERE.to_string(), &number.to_string()))
+            });
+            assert_eq!(told.map(|()| attached), outcome, "{number}: {line}");
+        }
     }
 }
