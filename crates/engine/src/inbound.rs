@@ -46,7 +46,7 @@ use crate::{
 use check::MAX_DEPTH;
 use deliver::Passed;
 use marked::Opener;
-use peel::{Envelope, Peeled};
+use peel::{Envelope, Peeled, Usual};
 use used::UsedStates;
 
 /// The inbound half of a worker: scratch and what it remembers between batches.
@@ -322,7 +322,10 @@ impl Inbound {
         let buffer = self.buffers[item.buffer as usize].as_ref()?;
         match &buffer.udp {
             Some(path) if item.path.is_empty() => peel::socket(item.bytes(buffer), path).ok(),
-            Some(_) | None => peel::usual(item.bytes(buffer), bench.settings),
+            Some(_) | None => match peel::usual(item.bytes(buffer), bench.settings) {
+                Usual::Esp(envelope) => Some(envelope),
+                Usual::Plain(_) | Usual::Unclear => None,
+            },
         }
     }
 
@@ -336,7 +339,7 @@ impl Inbound {
         buffer(BYTES_AHEAD).inspect(|buffer| buffer.prefetch_bytes());
     }
 
-    /// 2 Peel, 3 State, 4 Replay check of one packet: nearly all are ESP from a socket, or in IPv4 alone.
+    /// 2 Peel, 3 State, 4 Replay check of one packet: nearly all are ESP from a socket, or in IPv4 alone, or what was in it.
     #[inline(always)]
     fn look_at<'a>(
         &mut self,
@@ -355,10 +358,24 @@ impl Inbound {
                 self.claim(place, &envelope, latest, bench)
             }
             Some(_) | None => match peel::usual(bytes, bench.settings) {
-                Some(envelope) => self.claim(place, &envelope, latest, bench),
-                None => self.look_closely(place, latest, bench),
+                Usual::Esp(envelope) => self.claim(place, &envelope, latest, bench),
+                Usual::Plain(own) => self.usual_plain(place, own),
+                Usual::Unclear => self.look_closely(place, latest, bench),
             },
         }
+    }
+
+    /// A packet without ESP whose header is right and has no options.
+    #[inline(never)]
+    fn usual_plain(&mut self, place: usize, own: bool) -> Result<Fate, DropReason> {
+        let Self { items, buffers, questions, used, .. } = self;
+        let item = &mut items[place];
+        let Some(buffer) = &buffers[item.buffer as usize] else {
+            return Err(DropReason::InUnexpected);
+        };
+        let bytes = item.bytes(buffer);
+        let ask = |ip: IpPacket| Fate::Plain(item.ask(&ip, Some(buffer), own, used, questions));
+        IpPacket::parse_then(bytes, ask).map_err(|_| DropReason::InMalformed)
     }
 
     /// As [`Inbound::look_at`], of whatever it may be.
@@ -424,14 +441,13 @@ impl Inbound {
         }
     }
 
-    /// A packet without ESP; what is behind its own length is not its own.
+    /// A packet without ESP.
     #[inline(always)]
     fn plain(&mut self, place: usize, ip: &IpPacket, own: bool) -> Fate {
-        let item = &mut self.items[place];
-        item.len = narrow(ip.total_len);
-        let buffer = self.buffers[item.buffer as usize].as_ref();
-        let spi = item.path.last().map_or(Spi(0), |last| self.used[*last as usize].spi);
-        Fate::Plain(self.questions.push(item, ip, buffer, spi, own))
+        let Self { items, buffers, questions, used, .. } = self;
+        let item = &mut items[place];
+        let buffer = buffers[item.buffer as usize].as_ref();
+        Fate::Plain(item.ask(ip, buffer, own, used, questions))
     }
 
     fn drop(&mut self, place: usize, reason: DropReason, bench: &Bench<'_>) {
@@ -467,6 +483,21 @@ impl Inbound {
 }
 
 impl Item {
+    /// The place of its question; what is behind its own length is not its own.
+    #[inline(always)]
+    fn ask(
+        &mut self,
+        ip: &IpPacket,
+        buffer: Option<&PacketBuf>,
+        own: bool,
+        used: &UsedStates,
+        questions: &mut Questions,
+    ) -> u32 {
+        self.len = narrow(ip.total_len);
+        let spi = self.path.last().map_or(Spi(0), |last| used[*last as usize].spi);
+        questions.push(self, ip, buffer, spi, own)
+    }
+
     fn bytes<'a>(&self, buffer: &'a PacketBuf) -> &'a [u8] {
         &buffer.bytes()[self.start as usize..(self.start + self.len) as usize]
     }

@@ -42,32 +42,51 @@ pub(crate) struct Envelope {
 /// Bits of IPv4's flags and offset that make a packet a fragment.
 const FRAGMENT: u16 = 0x3fff;
 
-/// A whole IPv4 packet without options that is ESP, alone or in UDP: nearly all are. `None`: [`packet`] looks at it, and says what is wrong
-/// if something is.
+/// What a whole IPv4 packet without options is; nearly all are.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Usual {
+    /// ESP, alone or in UDP.
+    Esp(Envelope),
+    /// As [`Peeled::Plain`], of the header that it begins with.
+    Plain(bool),
+    /// None of these: [`packet`] looks at it, and says what is wrong if something is.
+    Unclear,
+}
+
+/// Looks at what nearly all packets are.
 #[inline(always)]
-pub(crate) fn usual(bytes: &[u8], settings: &Settings) -> Option<Envelope> {
-    let (header, rest) = Ipv4Header::ref_from_prefix(bytes).ok()?;
+pub(super) fn usual(bytes: &[u8], settings: &Settings) -> Usual {
+    let Ok((header, rest)) = Ipv4Header::ref_from_prefix(bytes) else { return Usual::Unclear };
     let is_usual = header.version_ihl == ipv4::WITHOUT_OPTIONS
         && header.flags_fragment.get() & FRAGMENT == 0
         && header.checksum_is_right();
-    let len = usize::from(header.total_len.get()).checked_sub(ipv4::HEADER_LEN)?;
-    let upper = rest.get(..len).filter(|_| is_usual)?;
+    let len = usize::from(header.total_len.get()).checked_sub(ipv4::HEADER_LEN);
+    let upper = len.and_then(|len| rest.get(..len)).filter(|_| is_usual);
+    let Some(upper) = upper else { return Usual::Unclear };
+    let own = || settings.addresses.holds(header.destination().into());
     let (lead, encap, inside) = match header.protocol {
-        Protocol::ESP => (0, None, Inside::esp(upper).ok()?),
+        Protocol::ESP => (0, None, Inside::esp(upper)),
         Protocol::UDP => {
-            let Udp { header: ports, payload: bytes, trailing } = Udp::parse(upper).ok()?;
-            let is_ours = trailing.is_empty()
-                && settings.encap_ports.contains(&ports.destination.get())
-                && settings.addresses.holds(header.destination().into());
-            let inside = payload(bytes).ok().filter(|_| is_ours)?;
-            (udp::HEADER_LEN, Some(inside.kind), inside)
+            let Ok(Udp { header: ports, payload: bytes, trailing }) = Udp::parse(upper) else {
+                return Usual::Unclear;
+            };
+            let own = own();
+            if !own || !settings.encap_ports.contains(&ports.destination.get()) {
+                return Usual::Plain(own);
+            }
+            if !trailing.is_empty() {
+                return Usual::Unclear;
+            }
+            let inside = payload(bytes);
+            (udp::HEADER_LEN, inside.as_ref().ok().map(|inside| inside.kind), inside)
         }
-        Protocol(_) => return None,
+        Protocol(_) => return Usual::Plain(own()),
     };
+    let Ok(inside) = inside else { return Usual::Unclear };
     let lead = lead + inside.marker;
-    Some(Envelope {
+    Usual::Esp(Envelope {
         at: ipv4::HEADER_LEN + lead,
-        len: len - lead,
+        len: upper.len() - lead,
         spi: inside.spi,
         sequence: inside.sequence,
         encap,
@@ -254,11 +273,15 @@ mod tests {
     }
 
     /// What both say, side by side; `None` where the short look leaves it to the long one.
-    fn looks(bytes: &[u8]) -> Option<(Envelope, Envelope)> {
+    fn looks(bytes: &[u8]) -> Option<(Usual, Usual)> {
         let settings = settings();
-        let short = usual(bytes, &settings)?;
+        let short = match usual(bytes, &settings) {
+            Usual::Unclear => return None,
+            short @ (Usual::Esp(_) | Usual::Plain(_)) => short,
+        };
         match super::packet(bytes, &settings) {
-            Ok(Peeled::Esp(long)) => Some((short, long)),
+            Ok(Peeled::Esp(long)) => Some((short, Usual::Esp(long))),
+            Ok(Peeled::Plain(_, own)) => Some((short, Usual::Plain(own))),
             other => panic!("{short:?}, and then {other:?} of {bytes:?}"),
         }
     }
@@ -266,7 +289,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_short_look_sees_what_the_long_one_does(
-            in_udp: bool,
+            around in prop_oneof![Just(Protocol::UDP), Just(Protocol::ESP), Just(Protocol::TCP)],
             own: bool,
             port in prop_oneof![Just(4500), Just(4501)],
             mut payload in prop::collection::vec(any::<u8>(), 0..40),
@@ -278,9 +301,9 @@ mod tests {
         ) {
             payload.splice(..0, vec![0; zeros]);
             let to = if own { OWN } else { [198, 51, 100, 1] };
-            let mut bytes = match in_udp {
-                true => packet(Protocol::UDP, to, &datagram(port, &payload, more)),
-                false => packet(Protocol::ESP, to, &payload),
+            let mut bytes = match around {
+                Protocol::UDP => packet(around, to, &datagram(port, &payload, more)),
+                Protocol(_) => packet(around, to, &payload),
             };
             // More bytes than the packet has, or fewer.
             bytes.resize(bytes.len().saturating_add_signed(behind), 7);
@@ -297,12 +320,31 @@ mod tests {
     }
 
     #[test]
+    fn what_is_plain_needs_no_long_look() {
+        let foreign = [198, 51, 100, 1];
+        let query = datagram(53, b"query", 0);
+        let encap = datagram(4500, b"not for us", 0);
+        for (bytes, own) in [
+            (packet(Protocol::TCP, OWN, b"segment"), true),
+            (packet(Protocol::TCP, foreign, b"segment"), false),
+            (packet(Protocol::UDP, OWN, &query), true),
+            (packet(Protocol::UDP, foreign, &encap), false),
+        ] {
+            let looks = looks(&bytes);
+            assert!(
+                matches!(looks, Some((Usual::Plain(short), Usual::Plain(long))) if (short, long) == (own, own)),
+                "{looks:?}"
+            );
+        }
+    }
+
+    #[test]
     fn plain_esp_and_esp_in_udp_need_no_long_look() {
         let esp = [&[0, 0, 0x12, 0x34, 0, 0, 0, 7][..], &[1; 32]].concat();
         let alone = packet(Protocol::ESP, [198, 51, 100, 1], &esp);
         let in_udp = packet(Protocol::UDP, OWN, &datagram(4500, &esp, 0));
         for (bytes, at, encap) in [(alone, 20, None), (in_udp, 28, Some(UdpEncapKind::Esp))] {
-            let (short, _long) = looks(&bytes).unwrap();
+            let (Usual::Esp(short), _long) = looks(&bytes).unwrap() else { panic!("it is ESP") };
             assert_eq!((short.at, short.len, short.encap), (at, 40, encap));
             assert_eq!((short.spi, short.sequence), (0x1234, 7));
         }
