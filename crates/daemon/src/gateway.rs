@@ -93,7 +93,8 @@ fn read(config: &Config, making: Making) -> anyhow::Result<(Database, Reservatio
     let reservations = Reservations::open(path)
         .with_context(|| format!("can't read used sequence numbers from {}", path.display()))?;
     let mut database = Database::new(config.crypto.backend.into());
-    database.set_senses(Senses::BytesOnly);
+    let senses = if config.inline.is_some() { Senses::BytesOnly } else { Senses::Filtered };
+    database.set_senses(senses);
     database.attend();
     let devices = Devices::plug(&config.device, making, config.wire.mark.get(), &mut database)?;
     load::load(&mut database, &config.xfrm.batch, now()).map_err(joined)?;

@@ -109,12 +109,10 @@ pub enum Error {
     #[error("Unrecognized flags in offload request")]
     PolicyOffloadFlags,
     /// Not the kernel's, as the next one: it knows them of each packet, which our ports do not.
-    #[error("Marks in outbound policies are not supported: packets come to uxfrm without theirs")]
-    PolicyMark,
-    #[error(
-        "Interfaces in outbound policies are not supported: packets come to uxfrm without theirs"
-    )]
-    PolicyInterface,
+    #[error("Marks in {0} are not supported: packets come to uxfrm without theirs")]
+    PolicyMark(&'static str),
+    #[error("Interfaces in {0} are not supported: packets come to uxfrm without theirs")]
+    PolicyInterface(&'static str),
 }
 
 /// Linux's numbers, the same on every architecture that uxfrm runs on.
@@ -142,8 +140,8 @@ impl Error {
             Self::StateMark
             | Self::OutputMark
             | Self::StateInterface
-            | Self::PolicyMark
-            | Self::PolicyInterface => number::EOPNOTSUPP,
+            | Self::PolicyMark(_)
+            | Self::PolicyInterface(_) => number::EOPNOTSUPP,
             Self::ModeNotFound
             | Self::TypeNotFound
             | Self::FamilyChange

@@ -10,22 +10,29 @@ pub enum Senses {
     /// Marks and interfaces as well.
     #[default]
     All,
-    /// Nothing: a TUN tells neither a packet's mark nor the interface that it would leave by, and takes no mark with a packet.
+    /// Nothing, but plain packets that come in meet the host's packet filter too, which knows both: host mode. A TUN tells neither a packet's mark
+    /// nor the interface that it would leave by, and takes no mark with a packet.
+    Filtered,
+    /// Nothing: inline mode.
     BytesOnly,
 }
 
 impl Senses {
-    /// Inbound policies may have both: the host's packet filter knows them of plain packets.
-    ///
     /// # Errors
     /// [`Error::PolicyMark`], [`Error::PolicyInterface`]
     pub(super) fn check_policy(self, policy: &Policy) -> Result<(), Error> {
-        match self {
-            Self::BytesOnly if policy.direction != Direction::Out => Ok(()),
-            Self::BytesOnly if policy.mark.mask != 0 => Err(Error::PolicyMark),
-            Self::BytesOnly if policy.selector.ifindex != 0 => Err(Error::PolicyInterface),
-            Self::BytesOnly | Self::All => Ok(()),
+        let which = match self {
+            Self::Filtered if policy.direction == Direction::Out => "outbound policies",
+            Self::BytesOnly => "policies of inline gateways",
+            Self::Filtered | Self::All => return Ok(()),
+        };
+        if policy.mark.mask != 0 {
+            return Err(Error::PolicyMark(which));
         }
+        if policy.selector.ifindex != 0 {
+            return Err(Error::PolicyInterface(which));
+        }
+        Ok(())
     }
 
     /// A mark that packets without one fit is well.
@@ -33,12 +40,19 @@ impl Senses {
     /// # Errors
     /// [`Error::StateMark`], [`Error::StateInterface`], [`Error::OutputMark`]
     pub(super) fn check_state(self, config: &SaConfig) -> Result<(), Error> {
-        let ifindex = config.selector.map_or(0, |selector| selector.ifindex);
         match self {
-            Self::BytesOnly if !config.mark.fits(0) => Err(Error::StateMark),
-            Self::BytesOnly if config.output_mark != Mark::default() => Err(Error::OutputMark),
-            Self::BytesOnly if ifindex != 0 => Err(Error::StateInterface),
-            Self::BytesOnly | Self::All => Ok(()),
+            Self::All => return Ok(()),
+            Self::Filtered | Self::BytesOnly => {}
+        }
+        if !config.mark.fits(0) {
+            return Err(Error::StateMark);
+        }
+        if config.output_mark != Mark::default() {
+            return Err(Error::OutputMark);
+        }
+        match config.selector {
+            Some(selector) if selector.ifindex != 0 => Err(Error::StateInterface),
+            _ => Ok(()),
         }
     }
 }

@@ -447,14 +447,15 @@ fn what_no_port_can_see_is_refused() {
         (0, |config| config.mark = Mark { value: 0, mask: 0xff }),
         (0, |_| {}),
     ];
-    let policies: [(i32, Policy); 5] = [
-        (95, Policy { mark, ..policy(Direction::Out, 1) }),
-        (95, Policy { mark: Mark { value: 0, mask: 1 }, ..policy(Direction::Out, 2) }),
-        (0, Policy { mark, ..policy(Direction::In, 3) }),
-        (0, Policy { mark, ..policy(Direction::Forward, 4) }),
-        (0, policy(Direction::Out, 5)),
+    // Where a packet filter helps, and where none does.
+    let policies: [(i32, i32, Policy); 5] = [
+        (95, 95, Policy { mark, ..policy(Direction::Out, 1) }),
+        (95, 95, Policy { mark: Mark { value: 0, mask: 1 }, ..policy(Direction::Out, 2) }),
+        (0, 95, Policy { mark, ..policy(Direction::In, 3) }),
+        (0, 95, Policy { mark, ..policy(Direction::Forward, 4) }),
+        (0, 0, policy(Direction::Out, 5)),
     ];
-    for (senses, scale) in [(Senses::BytesOnly, 1), (Senses::All, 0)] {
+    for (senses, scale) in [(Senses::Filtered, 1), (Senses::BytesOnly, 1), (Senses::All, 0)] {
         let mut database = database();
         database.set_senses(senses);
         for (number, (errno, fault)) in (1..).zip(&states) {
@@ -464,7 +465,8 @@ fn what_no_port_can_see_is_refused() {
             let seen = says(add(&mut database, config));
             assert_eq!(seen.0, errno * scale, "state {number}: {}", seen.1);
         }
-        for (errno, words) in policies.clone() {
+        for (filtered, alone, words) in policies.clone() {
+            let errno = if senses == Senses::Filtered { filtered } else { alone };
             let seen = says(database.apply(at(0), |change| change.update_policy(words.clone())));
             assert_eq!(seen.0, errno * scale, "{}: {words:?}", seen.1);
         }
