@@ -41,6 +41,22 @@ def test_a_right_configuration_says_nothing_and_leaves_no_file(check, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.toml", "states.batch"]
 
 
+INLINE = '[inline]\nprotected = "lo"\nwire = "eth0"\n'
+
+
+@pytest.mark.parametrize("toml", ["", INLINE], ids=["host", "inline"])
+@pytest.mark.parametrize("direction", ["out", "in", "fwd"])
+@pytest.mark.parametrize("words", ["mark 5", "dev lo"])
+def test_policies_by_what_packets_do_not_show_are_refused(check, words, direction, toml):
+    """They would never match. In host mode the guard looks at what comes in."""
+    selector, more = (f"{words} ", "") if words.startswith("dev") else ("", f" {words}")
+    status, text = check(f"xfrm policy add dst 10.2.0.0/24 {selector}dir {direction}{more} action block", toml=toml)
+    if direction != "out" and not toml:
+        assert (status, text) == (0, "")
+    else:
+        assert status == 1 and "states.batch:1: " in text and "packets come to uxfrm without theirs" in text
+
+
 @pytest.mark.parametrize(
     ("line", "column", "words"),
     [
