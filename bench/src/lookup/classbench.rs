@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use uxfrm_engine::{Direction, Family, FlowKey, Policy, PortMask, Prefix, Selector};
 
 use super::profile::policy;
@@ -37,7 +37,10 @@ pub(super) fn trace(path: &Path) -> anyhow::Result<Vec<FlowKey>> {
         let at = || format!("{}:{}: not a ClassBench packet: {line}", path.display(), number + 1);
         packet(line).with_context(at)
     };
-    text.lines().enumerate().filter(|(_, line)| !line.is_empty()).map(flow).collect()
+    let flows = text.lines().enumerate().filter(|(_, line)| !line.is_empty()).map(flow);
+    let flows = flows.collect::<anyhow::Result<Vec<_>>>()?;
+    ensure!(!flows.is_empty(), "{}: no packet in it", path.display());
+    Ok(flows)
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {
@@ -219,6 +222,12 @@ mod tests {
         format!(
             "{source}\t{destination}\t{source_port}\t{destination_port}\t{protocol}\t0\t{rule}\n"
         )
+    }
+
+    #[test]
+    fn a_trace_without_packets_is_refused() {
+        let refused = trace(Path::new("/dev/null")).unwrap_err();
+        assert_eq!(refused.to_string(), "/dev/null: no packet in it");
     }
 
     #[test]

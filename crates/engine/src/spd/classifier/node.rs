@@ -97,9 +97,9 @@ impl<W: Words> Node<W> {
             Self::Empty | Self::Tally { .. } | Self::Cut { .. } => {}
             Self::Few(rules) => {
                 let Some(last) = rules.last() else { return };
-                // Always as many lines, because a branch less is worth more.
-                for at in [0, 2, 4, 6] {
-                    uxfrm_packet::prefetch(rules.get(at).unwrap_or(last));
+                // Always as often, because a branch less is worth more.
+                for at in 0..FEW {
+                    uxfrm_packet::prefetch(&rules.get(at).unwrap_or(last).value);
                 }
                 uxfrm_packet::prefetch(&last.entry);
             }
