@@ -367,7 +367,7 @@ impl Outbound {
         let len = plan.map_or(packet.len(), |plan| plan.len(0));
         let limit = bundle.limit(inside.version);
         if len <= limit || !inside.dont_fragment {
-            return self.place(packet, plan, inside, place, bench);
+            return self.place(packet, plan, inside, (place, Sealer::Engine), bench);
         }
         self.refuse_size(packet, plan, limit, bench);
     }

@@ -26,15 +26,15 @@ impl Inbound {
                 let (_, from) = std::mem::take(&mut rest).split_at_mut(at - passed);
                 let (esp, behind) = from.split_at_mut(len);
                 (rest, passed) = (behind, at + len);
-                if let Some(verdict) = next.opener.verdict() {
+                let verdict = next.opener.verdict();
+                // Verdicts are in order.
+                if jobs.is_full() || verdict.is_some() && !jobs.is_empty() {
                     bench.crypter.open(&mut jobs);
                     self.verdicts.extend(jobs.drain(..).map(|job| job.verdict));
+                }
+                if let Some(verdict) = verdict {
                     self.verdicts.push(verdict);
                     continue;
-                }
-                if jobs.is_full() {
-                    bench.crypter.open(&mut jobs);
-                    self.verdicts.extend(jobs.drain(..).map(|job| job.verdict));
                 }
                 let used = &self.used[next.used as usize];
                 let high = if used.extended {

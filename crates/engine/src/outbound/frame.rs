@@ -31,7 +31,7 @@ impl Outbound {
         packet: PacketBuf,
         plan: Option<&SegmentPlan>,
         inside: Inside,
-        place: u32,
+        (place, sealer): (u32, Sealer),
         bench: &mut Bench<'_>,
     ) {
         let bundle = self.cache.bundle(place);
@@ -43,10 +43,16 @@ impl Outbound {
         self.deepest = self.deepest.max(bundle.layers.len());
         match plan {
             None => match widened(packet, frame, bench.pool) {
-                Ok(packet) => self.admit(Item::new(packet, place, frame, inside, len)),
+                Ok(packet) => {
+                    self.admit(Item { sealer, ..Item::new(packet, place, frame, inside, len) });
+                }
                 Err(packet) => self.discard(packet, 1, DropReason::OutNoRoom, bench),
             },
-            Some(plan) => self.cut(packet, plan, frame, inside, place, bench),
+            Some(plan) => {
+                let first = self.items.len();
+                self.cut(packet, plan, frame, inside, place, bench);
+                self.items[first..].iter_mut().for_each(|item| item.sealer = sealer);
+            }
         }
     }
 

@@ -35,31 +35,47 @@ impl Outbound {
         place: u32,
         (device, bench): (Attachment, &mut Bench<'_>),
     ) {
+        let limit = self.cache.bundle(place).limit(head.inside.version);
+        let fits = plan.map_or(packet.len(), |plan| plan.len(0)) <= limit;
+        if !fits | head.fragment | head.options {
+            return self.enter_untaken(packet, plan, head, place, (device, bench));
+        }
+        if device.kind == OffloadKind::Packet {
+            return self.hand_plain(packet, plan, place, (device, bench));
+        }
+        let cuts = device.segmentation == Segmentation::Device;
+        match plan.filter(|_| cuts && self.is_single(place)) {
+            Some(plan) => self.enter_whole(packet, plan, head.inside, place),
+            None => self.place(packet, plan, head.inside, (place, Sealer::Device), bench),
+        }
+    }
+
+    /// 5 PMTU, of a packet that the device would not take.
+    #[cold]
+    fn enter_untaken(
+        &mut self,
+        packet: PacketBuf,
+        plan: Option<&SegmentPlan>,
+        head: &Head,
+        place: u32,
+        (device, bench): (Attachment, &mut Bench<'_>),
+    ) {
         let bundle = self.cache.bundle(place);
-        let (limit, transport) = (bundle.limit(head.inside.version), bundle.is_transport());
+        let limit = bundle.limit(head.inside.version);
         let count = plan.map_or(1, SegmentPlan::count);
         let fits = plan.map_or(packet.len(), |plan| plan.len(0)) <= limit;
-        if head.fragment && transport {
+        if head.fragment && bundle.is_transport() {
             return self.discard(packet, count, DropReason::OutModeMismatch, bench);
         }
         if !fits && head.inside.dont_fragment {
             return self.refuse_size(packet, plan, limit, bench);
         }
-        let taken = fits && !head.fragment && !head.options;
         match device.kind {
-            OffloadKind::Packet if !taken => {
+            OffloadKind::Packet => {
                 self.discard(packet, count, DropReason::OutDeviceUnfit, bench);
             }
-            OffloadKind::Packet => self.hand_plain(packet, plan, place, (device, bench)),
             OffloadKind::Crypto => {
-                let cuts = device.segmentation == Segmentation::Device;
-                if let Some(plan) = plan.filter(|_| taken && cuts && self.is_single(place)) {
-                    return self.enter_whole(packet, plan, head.inside, place);
-                }
-                let first = self.items.len();
-                self.place(packet, plan, head.inside, place, bench);
-                let sealer = if taken { Sealer::Device } else { Sealer::Engine };
-                self.items[first..].iter_mut().for_each(|item| item.sealer = sealer);
+                self.place(packet, plan, head.inside, (place, Sealer::Engine), bench);
             }
         }
     }
