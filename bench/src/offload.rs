@@ -3,7 +3,7 @@
 //! Two hosts in memory send to each other in transport mode with AES-GCM-128, each through a worker and a ring to the thread of the network, where the
 //! devices are too: those of `uxfrm dev`, profile `unlimited`. A host's cycles are counted by its own thread between its own port and the ring, both ways:
 //! `host_cycles_per_packet` is what sending costs the one and receiving the other, together. The devices' cycles are their thread's, and shown apart.
-//! In the clear the ring is the same. All paths play on one [`Stage`], the same buffers and rings on the same processors, and take turns in short rounds:
+//! In the clear the ring is the same. All paths play on one stage, the same buffers and rings on the same processors, and take turns in short rounds:
 //! which memory a path has got would weigh more than the differences that are looked for. `to_clear` and `to_software` are medians over the rounds' ratios, `…_from` and
 //! `…_to` the bounds of the true ones with 95 % confidence. A super-packet counts as its segments; in the clear, and without a device that cuts, the host cuts it.
 //!

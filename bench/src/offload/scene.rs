@@ -3,7 +3,6 @@
 //! Hosts and network take turns, so that nothing but the host runs while the host is measured: there may be fewer processors than threads. Workers of one
 //! host do run at once, as they would. Each thread keeps to a processor, the network to one of its own where there is one.
 
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, ensure};
@@ -106,7 +105,7 @@ impl Scene {
         stage: &mut Stage,
         ways: &[End],
         turns: usize,
-        job: impl Fn(&mut Lane, &mut Ports, &Wire, &Pace<'_>) -> Turn + Sync,
+        job: impl Fn(&mut Lane, &mut Ports, &Wire, &Pace) -> Turn + Sync,
     ) -> anyhow::Result<Cycles> {
         let Self { left, right, lanes } = self;
         let (left, right) = (left.nic(), right.nic());
@@ -120,8 +119,7 @@ impl Scene {
         let wires = &wires[..workers];
         // Without such a processor any other will do.
         let keep_to = |place: usize| drop(affinity::pin(cpus[place % cpus.len()]));
-        let (turn, together) = (Barrier::new(workers + 1), AtomicUsize::new(0));
-        let pace = Pace { turn: &turn, together: &together, workers };
+        let pace = Pace::of(workers);
         let (done, device) = std::thread::scope(|scope| {
             let (job, pace, keep_to) = (&job, &pace, &keep_to);
             let lanes = lanes.iter_mut().zip(ports).zip(wires).enumerate();
@@ -168,20 +166,38 @@ impl Scene {
 
 /// Who runs when.
 #[derive(Debug)]
-struct Pace<'a> {
-    turn: &'a Barrier,
-    together: &'a AtomicUsize,
-    workers: usize,
+struct Pace {
+    /// Workers and the network.
+    turn: Meeting,
+    /// Workers alone.
+    together: Meeting,
 }
 
-impl Pace<'_> {
-    /// Waits for the other workers, without sleep.
-    fn meet(&self) {
-        let place = self.together.fetch_add(1, Ordering::AcqRel);
-        let all = (place / self.workers + 1) * self.workers;
+/// Threads that wait for each other without sleep: a processor that slept begins slowly and with empty caches.
+#[derive(Debug)]
+struct Meeting {
+    came: AtomicUsize,
+    of: usize,
+}
+
+impl Pace {
+    const fn of(workers: usize) -> Self {
+        Self { turn: Meeting::of(workers + 1), together: Meeting::of(workers) }
+    }
+}
+
+impl Meeting {
+    const fn of(threads: usize) -> Self {
+        Self { came: AtomicUsize::new(0), of: threads }
+    }
+
+    fn wait(&self) {
+        let place = self.came.fetch_add(1, Ordering::AcqRel);
+        let all = (place / self.of + 1) * self.of;
         let mut spins = 0_u32;
-        while self.together.load(Ordering::Acquire) < all {
+        while self.came.load(Ordering::Acquire) < all {
             spins += 1;
+            // There may be fewer processors than threads.
             if spins.is_multiple_of(10_000) {
                 std::thread::yield_now();
             }
@@ -204,7 +220,7 @@ impl Stage {
 }
 
 impl Lane {
-    fn forward(&mut self, size: Size, ports: &mut Ports, wire: &Wire, pace: &Pace<'_>) -> Turn {
+    fn forward(&mut self, size: Size, ports: &mut Ports, wire: &Wire, pace: &Pace) -> Turn {
         let Ports { left, right } = ports;
         let packets = self.left.flow.fill(size, &mut left.pool, &mut left.outgoing);
         let ends = ((&mut self.left, left), (&mut self.right, right));
@@ -212,7 +228,7 @@ impl Lane {
         Turn { sending, receiving, packets }
     }
 
-    fn message(&mut self, ports: &mut Ports, wire: &Wire, pace: &Pace<'_>) -> Turn {
+    fn message(&mut self, ports: &mut Ports, wire: &Wire, pace: &Pace) -> Turn {
         let Ports { left, right } = ports;
         self.left.flow.message(REQUEST, &mut left.pool, &mut left.outgoing);
         let ends = ((&mut self.left, &mut *left), (&mut self.right, &mut *right));
@@ -228,14 +244,14 @@ impl Lane {
 fn carry(
     ((sender, from), (receiver, to)): (Manned<'_>, Manned<'_>),
     wire: &Wire,
-    pace: &Pace<'_>,
+    pace: &Pace,
 ) -> (u64, u64) {
     from.outgoing.reverse();
-    pace.meet();
+    pace.together.wait();
     let sending = sender.send(from, wire);
     pace.turn.wait();
     pace.turn.wait();
-    pace.meet();
+    pace.together.wait();
     (sending, receiver.receive(to, wire))
 }
 
