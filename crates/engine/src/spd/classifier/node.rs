@@ -1,7 +1,7 @@
 //! A tree of cuts: policies that some bits of the packet tell apart go their own ways, and those that are indifferent to these bits another.
 //!
 //! Each policy is in one place only, so that adding and removing touch one way down. Where cutting does not pay, policies are compared:
-//! a few one by one, many at once. What has doubled or shrunk since it was planned is planned anew, unless it is so large that
+//! a few one by one, several eight by eight, many at once. What has doubled or shrunk since it was planned is planned anew, unless it is so large that
 //! its parts may as well do that on their own.
 
 use std::sync::Arc;
