@@ -36,7 +36,7 @@ enum Standing {
 /// What finding a policy takes without a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Search {
-    /// As much as a hit in a small table: a few are compared.
+    /// As much as a hit in a small table: a few are compared, or in IPv6 some more.
     Glance,
     /// As much as one in a middling table: a few more are.
     Short,
@@ -59,6 +59,8 @@ const GROWTH: usize = 4;
 const ALWAYS: usize = 1 << 17;
 /// So few policies are compared in no more time than a hit takes out of the second-level cache.
 const FEW: usize = 4;
+/// As few as these are found in no more time than a hit takes in IPv6, where each flow has a line of its own.
+const FEW_V6: usize = 1 << 11;
 /// Room beside these.
 const WITH_FEW: usize = SMALLEST;
 /// Policies from which on finding one costs more than a hit does that waits for memory.
@@ -340,8 +342,10 @@ impl<const N: usize, const W: usize> Side<N, W> {
 impl Search {
     fn of<const N: usize>(question: &Question<'_>) -> Self {
         let Question { spd, direction, .. } = *question;
-        match spd.compared(direction, N == 2) {
+        let is_v4 = N == 2;
+        match spd.compared(direction, is_v4) {
             Some(0..=FEW) => Self::Glance,
+            _ if !is_v4 && spd.len() < FEW_V6 => Self::Glance,
             Some(_) => Self::Short,
             None if spd.len() < MANY => Self::Middling,
             None => Self::Long,
