@@ -23,6 +23,13 @@ pub fn fitting<const N: usize, T: AsRef<Lanes<N>>>(lanes: &[T], key: &[u64; N], 
         )]
         // SAFETY: AVX-512F was detected.
         return unsafe { fitting_avx512(lanes, key, last) };
+    } else if is_x86_feature_detected!("avx2") {
+        #[expect(
+            unsafe_code,
+            reason = "calling a function compiled for more than every x86-64 has"
+        )]
+        // SAFETY: AVX2 was detected.
+        return unsafe { fitting_avx2(lanes, key, last) };
     }
     fitting_anywhere(lanes, key, last)
 }
@@ -86,6 +93,45 @@ fn fitting_avx512<const N: usize, T: AsRef<Lanes<N>>>(
     fits
 }
 
+/// Four values at a time.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn fitting_avx2<const N: usize, T: AsRef<Lanes<N>>>(lanes: &[T], key: &[u64; N], last: u64) -> u64 {
+    use core::arch::x86_64::{
+        __m256i, _mm256_and_si256, _mm256_castsi256_pd, _mm256_cmpeq_epi64, _mm256_loadu_si256,
+        _mm256_movemask_pd, _mm256_or_si256, _mm256_set1_epi64x, _mm256_setzero_si256,
+        _mm256_xor_si256,
+    };
+    let none = _mm256_setzero_si256();
+    let last = _mm256_set1_epi64x(last.cast_signed());
+    let mut fits = 0;
+    for (first, lanes) in (0..64).step_by(8).zip(lanes) {
+        let Lanes { values, masks } = lanes.as_ref();
+        for half in 0..2 {
+            let (mut before, mut differs) = (none, none);
+            for at in 0..N {
+                let (values, masks) =
+                    (&values[at].as_chunks::<4>().0[half], &masks[at].as_chunks::<4>().0[half]);
+                #[expect(unsafe_code, reason = "loads through pointers")]
+                // SAFETY: both have four words; the loads need no alignment.
+                let (values, masks) = unsafe {
+                    (
+                        _mm256_loadu_si256(values.as_ptr().cast::<__m256i>()),
+                        _mm256_loadu_si256(masks.as_ptr().cast::<__m256i>()),
+                    )
+                };
+                let key = _mm256_set1_epi64x(key[at].cast_signed());
+                before = _mm256_or_si256(before, differs);
+                differs = _mm256_and_si256(_mm256_xor_si256(key, values), masks);
+            }
+            let differs = _mm256_or_si256(before, _mm256_and_si256(differs, last));
+            let fit = _mm256_castsi256_pd(_mm256_cmpeq_epi64(differs, none));
+            fits |= u64::from(_mm256_movemask_pd(fit).cast_unsigned()) << (first + 4 * half);
+        }
+    }
+    fits
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,6 +165,13 @@ mod tests {
             let all = (0..8 * count.min(8)).fold(0, |all, at| all | u64::from(fits(at)) << at);
             assert_eq!(fitting(&lanes, &key, LAST), all);
             assert_eq!(fitting_anywhere(&lanes, &key, LAST), all);
+            #[cfg(target_arch = "x86_64")]
+            if is_x86_feature_detected!("avx2") {
+                #[expect(unsafe_code, reason = "as in fitting")]
+                // SAFETY: AVX2 was detected.
+                let found = unsafe { fitting_avx2(&lanes, &key, LAST) };
+                assert_eq!(found, all);
+            }
         }
     }
 }
