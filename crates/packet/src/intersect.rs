@@ -89,18 +89,8 @@ fn search_lines<const LINES: usize>(
                 _mm512_storeu_si512(left.as_mut_ptr().cast(), all);
             }
         }
-        // Whatever the word is in which the answer stands, the way to it is the same: no branch to be foretold.
-        let first = block * LINES * 8;
-        let left = left.as_flattened();
-        if from > first * 64 {
-            let left = left.iter().copied();
-            if let Some(bit) = lowest(left, first, from) {
-                return Some(bit);
-            }
-        } else if let word = some.trailing_zeros() as usize
-            && let Some(bits) = left.get(word)
-        {
-            return Some((first + word) * 64 + bits.trailing_zeros() as usize);
+        if let Some(bit) = first_left(left.as_flattened(), some, block * LINES * 8, from) {
+            return Some(bit);
         }
     }
     None
@@ -109,34 +99,72 @@ fn search_lines<const LINES: usize>(
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn search_avx2(words: &[u64], rows: &[u16], width: usize, from: usize) -> Option<usize> {
+    if width == 8 {
+        search_quads::<2>(words, rows, width, from)
+    } else {
+        search_quads::<4>(words, rows, width, from)
+    }
+}
+
+/// `QUADS` times four words at a time.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+#[inline]
+fn search_quads<const QUADS: usize>(
+    words: &[u64],
+    rows: &[u16],
+    width: usize,
+    from: usize,
+) -> Option<usize> {
     use core::arch::x86_64::{
-        __m256i, _mm256_and_si256, _mm256_loadu_si256, _mm256_set1_epi64x, _mm256_storeu_si256,
-        _mm256_testz_si256,
+        __m256i, _mm256_and_si256, _mm256_castsi256_pd, _mm256_cmpeq_epi64, _mm256_loadu_si256,
+        _mm256_movemask_pd, _mm256_set1_epi64x, _mm256_setzero_si256, _mm256_storeu_si256,
     };
-    let (lines, _) = words.as_chunks::<4>();
-    for block in (from / 256 * 4..width).step_by(4) {
-        let mut all = _mm256_set1_epi64x(-1);
+    let (quads, _) = words.as_chunks::<4>();
+    let (quads, _) = quads.as_chunks::<QUADS>();
+    let each = width / 4 / QUADS;
+    for block in from / 256 / QUADS..each {
+        let mut all = [_mm256_set1_epi64x(-1); QUADS];
         for row in rows {
-            if let Some(row) = lines.get((usize::from(*row) * width + block) / 4) {
-                #[expect(unsafe_code, reason = "a load through a pointer")]
-                // SAFETY: the row has four words; the load needs no alignment.
-                let row = unsafe { _mm256_loadu_si256(row.as_ptr().cast::<__m256i>()) };
-                all = _mm256_and_si256(all, row);
+            if let Some(row) = quads.get(usize::from(*row) * each + block) {
+                for (all, row) in all.iter_mut().zip(row) {
+                    #[expect(unsafe_code, reason = "a load through a pointer")]
+                    // SAFETY: there are four words; the load needs no alignment.
+                    let row = unsafe { _mm256_loadu_si256(row.as_ptr().cast::<__m256i>()) };
+                    *all = _mm256_and_si256(*all, row);
+                }
             }
         }
-        if _mm256_testz_si256(all, all) == 0 {
-            let mut left = [0_u64; 4];
+        let mut left = [[0_u64; 4]; QUADS];
+        let mut none = 0_u32;
+        for (quad, (left, all)) in left.iter_mut().zip(all).enumerate() {
+            let empty = _mm256_cmpeq_epi64(all, _mm256_setzero_si256());
+            let empty = _mm256_movemask_pd(_mm256_castsi256_pd(empty)).cast_unsigned();
+            none |= empty << (4 * quad);
             #[expect(unsafe_code, reason = "a store through a pointer")]
             // SAFETY: there is room for four words; the store needs no alignment.
             unsafe {
                 _mm256_storeu_si256(left.as_mut_ptr().cast::<__m256i>(), all);
             }
-            if let Some(first) = lowest(left, block, from) {
-                return Some(first);
-            }
+        }
+        if let Some(bit) = first_left(left.as_flattened(), !none, block * QUADS * 4, from) {
+            return Some(bit);
         }
     }
     None
+}
+
+/// The lowest bit from `from` on in words of which the first is number `first`, and of which `some` tells which are not empty. Whatever the
+/// word is in which the answer stands, the way to it is the same: no branch to be foretold.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn first_left(left: &[u64], some: u32, first: usize, from: usize) -> Option<usize> {
+    if from > first * 64 {
+        return lowest(left.iter().copied(), first, from);
+    }
+    let word = some.trailing_zeros() as usize;
+    let bits = left.get(word)?;
+    Some((first + word) * 64 + bits.trailing_zeros() as usize)
 }
 
 /// `N` words at a time.
