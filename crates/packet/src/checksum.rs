@@ -93,17 +93,11 @@ impl Sum {
     #[must_use]
     #[inline]
     pub fn fold(self) -> u16 {
-        let sum = (self.0 >> 32) + (self.0 & 0xffff_ffff);
-        let sum = (sum >> 32) + (sum & 0xffff_ffff);
-        let sum = (sum >> 16) + (sum & 0xffff);
-        let sum = (sum >> 16) + (sum & 0xffff);
-        let sum = (sum >> 16) + (sum & 0xffff);
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "two 16-bit halves of 33 bits, then of 18, then of 17, leave 16"
-        )]
-        let sum = sum as u16;
-        u16::from_be(sum)
+        // Added to itself with its halves exchanged, a number has both halves' sum above, and below what carries into that.
+        let sum = self.0.wrapping_add(self.0.rotate_left(32)) >> 32;
+        let sum = sum as u32;
+        let sum = sum.wrapping_add(sum.rotate_left(16)) >> 16;
+        u16::from_be(sum as u16)
     }
 
     /// What goes into a checksum field: the sum's complement.
