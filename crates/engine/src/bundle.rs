@@ -133,10 +133,13 @@ impl Bundle {
     #[inline]
     pub(crate) fn frame(&self, len: usize, inside: &Inside) -> Option<Frame> {
         let mut total = len;
-        let mut inside = *inside;
-        for layer in &self.layers {
-            total = layer.sealed_len(total, &inside);
-            inside = layer.after(&inside);
+        if let Some((last, before)) = self.layers.split_last() {
+            let mut inside = *inside;
+            for layer in before {
+                total = layer.sealed_len(total, &inside);
+                layer.enclose(&mut inside);
+            }
+            total = last.sealed_len(total, &inside);
         }
         (total <= usize::from(u16::MAX)).then_some(Frame { prefix: self.prefix, total })
     }

@@ -31,18 +31,19 @@ mod frame;
 mod handover;
 mod jobs;
 mod number;
+mod run;
 mod transmit;
 mod verdict;
 mod waiting;
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use uxfrm_crypto::Crypter;
+use uxfrm_crypto::{Crypter, SaKey};
 use uxfrm_packet::{Batch, IpPacket, PacketBuf, ParseError, SegmentPlan, Segments, checksum};
 
 use crate::bundle::{BundleCache, first_query};
 use crate::esp::encapsulate::{self, Stamp};
-use crate::esp::layer::Inside;
+use crate::esp::layer::{Inside, Layer};
 use crate::pmtu::{self, ErrorBudget};
 use crate::spd::flow_cache::Known;
 use crate::worker::{Bench, Traffic};
@@ -73,6 +74,8 @@ pub(crate) struct Outbound {
     working: Option<u32>,
     /// Items in which the crypto library refused a packet.
     failed: Vec<usize>,
+    /// Something is to be written into packets that are sealed.
+    unfinished: bool,
     errors: ErrorBudget,
     waiting: Waiting,
     /// The next identification of outer headers and fragments.
@@ -152,6 +155,7 @@ impl Outbound {
             tally: None,
             working: None,
             failed: Vec::new(),
+            unfinished: false,
             errors: ErrorBudget::new(),
             waiting: Waiting::new(settings.patience),
             ident: fold(settings.seed),
@@ -183,10 +187,14 @@ impl Outbound {
         self.resume(bench);
         self.look_ahead(batch, bench, watch);
         let ahead = std::mem::take(&mut self.ahead);
-        let known = ahead.heads.iter().zip(&ahead.flows).zip(&ahead.known);
-        for (packet, ((head, flow), known)) in batch.drain().zip(known) {
-            self.receive(packet, head.as_ref(), flow, *known, bench);
+        let (mut packets, mut first) = (batch.drain(), 0);
+        for run in ahead.known.chunk_by(|a, b| a == b) {
+            let these = first..first + run.len();
+            let (heads, flows) = (&ahead.heads[these.clone()], &ahead.flows[these.clone()]);
+            self.receive_run(&mut packets, (heads, flows), run[0], bench);
+            first = these.end;
         }
+        drop(packets);
         self.ahead = ahead;
         self.note_tally();
         self.policies.settle(bench.now);
@@ -205,27 +213,18 @@ impl Outbound {
 
     /// 2 Flow key, 3 Look up.
     fn look_ahead(&mut self, batch: &Batch, bench: &Bench<'_>, watch: &mut impl Watch) {
-        let Ahead { heads, flows, known } = &mut self.ahead;
-        heads.clear();
-        flows.clear();
-        known.clear();
+        self.ahead.clear();
         let packets = batch.as_slice();
         for (place, packet) in packets.iter().enumerate() {
             packets.get(place + NOTES_AHEAD).inspect(|packet| packet.prefetch());
             packets.get(place + BYTES_AHEAD).inspect(|packet| packet.prefetch_bytes());
-            let bytes = packet.bytes();
-            let parsed = IpPacket::parse_then(bytes, |ip| {
-                flows.push(FlowKey::of(packet, &ip, bytes));
-                heads.push(Some(Head::of(&ip)));
-            });
-            if parsed.is_err() {
-                // What cannot be parsed is dropped whatever the policies say.
-                let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-                flows.push(FlowKey::between(none, none));
-                heads.push(None);
+            match IpPacket::parse_fixed(packet.bytes()) {
+                Some(ip) => self.ahead.note(packet, &ip),
+                None => self.ahead.look_closely(packet),
             }
         }
         watch.passed(Stage::Parse);
+        let Ahead { flows, known, .. } = &mut self.ahead;
         self.policies.know_each(&bench.snapshot.spd, Direction::Out, flows, &[], known);
         if bench.snapshot.sad.is_far() {
             self.fetch_states(bench);
@@ -255,8 +254,7 @@ impl Outbound {
         bench.snapshot.sad.fetch_outbound(queries);
     }
 
-    /// 1 Receive.
-    #[inline(always)]
+    /// 1 Receive; a packet of which nothing is taken for granted.
     fn receive(
         &mut self,
         mut packet: PacketBuf,
@@ -274,7 +272,7 @@ impl Outbound {
             return self.discard(packet, 1, DropReason::OutMalformed, bench);
         };
         packet.trim(head.total_len as usize);
-        self.tally(known.answer, packet.len());
+        self.tally(known.answer, 1, packet.len() as u64);
         match self.rule(flow, known, bench) {
             Verdict::Bundle(bundle) => self.enter(packet, None, (head, flow), bundle, bench),
             Verdict::Pass => self.pass(packet, None, bench),
@@ -283,17 +281,17 @@ impl Outbound {
         }
     }
 
-    /// Counts a packet for its policies; neighbours of one answer together.
+    /// Counts packets for their policies; neighbours of one answer together.
     #[inline(always)]
-    fn tally(&mut self, answer: AnswerId, len: usize) {
+    fn tally(&mut self, answer: AnswerId, packets: u32, bytes: u64) {
         match &mut self.tally {
             Some(tally) if tally.answer == answer => {
-                tally.packets += 1;
-                tally.bytes += len as u64;
+                tally.packets += packets;
+                tally.bytes += bytes;
             }
             Some(_) | None => {
                 self.note_tally();
-                self.tally = Some(Tally { answer, packets: 1, bytes: len as u64 });
+                self.tally = Some(Tally { answer, packets, bytes });
             }
         }
     }
@@ -404,62 +402,48 @@ impl Outbound {
 
     fn seal_all(&mut self, depth: usize, crypter: &mut Crypter) {
         let (bundles, accounts) = self.cache.parts();
-        let mut jobs = Jobs::new();
-        for (place, item) in self.items.iter_mut().enumerate() {
-            let bundle = &bundles[item.bundle as usize];
+        let mut jobs = Jobs::new(crypter, &mut self.failed);
+        let mut first = 0;
+        for run in self.items.chunk_by_mut(Item::leaves_like) {
+            let place = first;
+            first += run.len();
+            let Item { bundle, sealer, .. } = run[0];
+            let bundle = &bundles[bundle as usize];
             let (Some(layer), Some(account)) =
                 (bundle.layers.get(depth), bundle.accounts.get(depth))
             else {
                 continue;
             };
             if self.numbering == Numbering::Whole {
-                // A bundle's accounts are there as long as it is.
-                let Some(account) = accounts[*account as usize].as_mut() else {
-                    self.failed.push(place);
-                    continue;
-                };
-                item.sequence = account.hand_out(item.count);
-            }
-            if item.sealer != Sealer::Engine && depth + 1 == bundle.layers.len() {
-                item.wrap_for_device(layer, &mut self.ident);
-                continue;
-            }
-            let (inside, sequence) = (item.inside, item.sequence);
-            item.at -= narrow(layer.front());
-            let after = layer.after(&inside);
-            item.inside = after;
-            let (at, len) = (item.at as usize, item.len as usize);
-            if item.count != 1 {
-                item.len = narrow(layer.sealed_len(len, &inside));
-                let last_len = item.last_len as usize;
-                item.last_len = narrow(layer.sealed_len(last_len, &inside));
-                let frames = item.packet.bytes_mut().chunks_mut(item.stride as usize);
-                for (k, frame) in (0..item.count).zip(frames) {
-                    self.ident = self.ident.wrapping_add(1);
-                    let stamp =
-                        Stamp { sequence: sequence + u64::from(k), id: fold_half(self.ident) };
-                    let len = if k + 1 == item.count { last_len } else { len };
-                    if jobs.is_full() {
-                        jobs.run(crypter, &mut self.failed);
+                match accounts[*account as usize].as_mut() {
+                    Some(account) => {
+                        run.iter_mut().for_each(|item| item.sequence = account.hand_out(item.count))
                     }
-                    jobs.wrap(place, &mut frame[at..], len, layer, (&inside, &after), stamp);
+                    // A bundle's accounts are there as long as it is.
+                    None => {
+                        jobs.failed.extend(place..first);
+                        continue;
+                    }
                 }
+            }
+            if sealer != Sealer::Engine && depth + 1 == bundle.layers.len() {
+                run.iter_mut().for_each(|item| item.wrap_for_device(layer, &mut self.ident));
                 continue;
             }
-            self.ident = self.ident.wrapping_add(1);
-            let stamp = Stamp { sequence, id: fold_half(self.ident) };
-            if jobs.is_full() {
-                jobs.run(crypter, &mut self.failed);
+            self.unfinished |= layer.needs_finish();
+            let key = layer.sa.key();
+            for (place, item) in (place..).zip(run) {
+                item.wrap((layer, key), &mut self.ident, (place, &mut jobs));
             }
-            let room = &mut item.packet.bytes_mut()[at..];
-            let sealed_len = narrow(jobs.wrap(place, room, len, layer, (&inside, &after), stamp));
-            (item.len, item.last_len) = (sealed_len, sealed_len);
         }
-        jobs.run(crypter, &mut self.failed);
+        jobs.run();
     }
 
     /// 9 Finish: only UDP over IPv6 has a checksum to be written.
     fn finish(&mut self, depth: usize) {
+        if !std::mem::take(&mut self.unfinished) {
+            return;
+        }
         for item in &mut self.items {
             let Some(layer) = self.cache.bundle(item.bundle).layers.get(depth) else { continue };
             if !layer.needs_finish() || item.sealer == Sealer::Cutter {
@@ -485,6 +469,61 @@ impl Outbound {
 }
 
 impl Item {
+    /// Whether the same layers are put around it by the same.
+    #[inline(always)]
+    fn leaves_like(&self, other: &Self) -> bool {
+        self.bundle == other.bundle && self.sealer == other.sealer
+    }
+
+    /// 7 Wrap: puts a layer around its packets, which are to be sealed with `key`.
+    #[inline(always)]
+    fn wrap<'a>(
+        &'a mut self,
+        (layer, key): (&Layer, &'a SaKey),
+        ident: &mut u32,
+        (place, jobs): (usize, &mut Jobs<'a, '_>),
+    ) {
+        if self.count != 1 {
+            return self.wrap_each((layer, key), ident, (place, jobs));
+        }
+        let inside = self.inside;
+        layer.enclose(&mut self.inside);
+        self.at -= narrow(layer.front());
+        *ident = ident.wrapping_add(1);
+        let stamp = Stamp { sequence: self.sequence, id: fold_half(*ident) };
+        let room = &mut self.packet.bytes_mut()[self.at as usize..];
+        let len = self.len as usize;
+        let esp = encapsulate::wrap(room, len, layer, (&inside, &self.inside), stamp);
+        self.len = narrow(esp.end);
+        self.last_len = self.len;
+        jobs.push(place, key, layer.counted(stamp.sequence), &mut room[esp]);
+    }
+
+    /// As [`Item::wrap`], of those that a super-packet was cut into.
+    #[inline(never)]
+    fn wrap_each<'a>(
+        &'a mut self,
+        (layer, key): (&Layer, &'a SaKey),
+        ident: &mut u32,
+        (place, jobs): (usize, &mut Jobs<'a, '_>),
+    ) {
+        let (inside, at) = (self.inside, self.at as usize - layer.front());
+        layer.enclose(&mut self.inside);
+        let (len, last_len) = (self.len as usize, self.last_len as usize);
+        self.at = narrow(at);
+        self.len = narrow(layer.sealed_len(len, &inside));
+        self.last_len = narrow(layer.sealed_len(last_len, &inside));
+        let frames = self.packet.bytes_mut().chunks_mut(self.stride as usize);
+        for (k, frame) in (0..self.count).zip(frames) {
+            *ident = ident.wrapping_add(1);
+            let stamp = Stamp { sequence: self.sequence + u64::from(k), id: fold_half(*ident) };
+            let len = if k + 1 == self.count { last_len } else { len };
+            let room = &mut frame[at..];
+            let esp = encapsulate::wrap(room, len, layer, (&inside, &self.inside), stamp);
+            jobs.push(place, key, layer.counted(stamp.sequence), &mut room[esp]);
+        }
+    }
+
     /// The frames left, and the length of the packet in each.
     fn frames(&mut self) -> impl Iterator<Item = (&mut [u8], usize)> {
         let (count, len, last_len) = (self.count, self.len as usize, self.last_len as usize);
@@ -492,6 +531,32 @@ impl Item {
         (0..count)
             .zip(frames)
             .map(move |(k, frame)| (frame, if k + 1 == count { last_len } else { len }))
+    }
+}
+
+impl Ahead {
+    fn clear(&mut self) {
+        self.heads.clear();
+        self.flows.clear();
+        self.known.clear();
+    }
+
+    #[inline(always)]
+    fn note(&mut self, packet: &PacketBuf, ip: &IpPacket) {
+        self.flows.push(FlowKey::of(packet, ip, packet.bytes()));
+        self.heads.push(Some(Head::of(ip)));
+    }
+
+    /// IPv6, IPv4 with options, and what is malformed.
+    #[inline(never)]
+    fn look_closely(&mut self, packet: &PacketBuf) {
+        let parsed = IpPacket::parse_then(packet.bytes(), |ip| self.note(packet, &ip));
+        if parsed.is_err() {
+            // What cannot be parsed is dropped whatever the policies say.
+            let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+            self.flows.push(FlowKey::between(none, none));
+            self.heads.push(None);
+        }
     }
 }
 

@@ -291,6 +291,24 @@ impl PacketBuf {
         self.0.tail = self.0.head + index(len.min(self.len()));
     }
 
+    /// Whether there is room for [`reframe`](Self::reframe).
+    #[must_use]
+    #[inline]
+    pub fn has_room(&self, before: usize, len: usize) -> bool {
+        let head = self.0.head as usize;
+        before <= head && len <= self.0.storage.len() - (head - before)
+    }
+
+    /// Has the buffer hold `len` bytes from `before` bytes before the first one on, those that are new with content left over from before.
+    /// Nothing changes when there is [no room](Self::has_room).
+    #[inline]
+    pub fn reframe(&mut self, before: usize, len: usize) {
+        if self.has_room(before, len) {
+            self.0.head -= index(before);
+            self.0.tail = self.0.head + index(len);
+        }
+    }
+
     /// The whole storage behind the first byte, for a port to receive into; follow with [`received`](Self::received).
     #[must_use]
     #[inline]
@@ -334,6 +352,25 @@ mod tests {
         buf.trim(7);
         assert_eq!(buf.bytes(), b"payload");
         assert_eq!(buf.headroom(), HEADROOM);
+    }
+
+    #[test]
+    fn a_frame_is_made_around_the_bytes_or_not_at_all() {
+        let mut buf = PacketBuf::from_slice(b"payload, padding");
+        buf.reframe(2, 11);
+        buf.bytes_mut()[..2].copy_from_slice(b"h:");
+        buf.bytes_mut()[9..].copy_from_slice(b":t");
+        assert_eq!((buf.bytes(), buf.headroom()), (&b"h:payload:t"[..], HEADROOM - 2));
+        let most = buf.len() + buf.tailroom();
+        for (before, len, fits) in
+            [(0, most, true), (0, most + 1, false), (1, most + 1, true), (HEADROOM, 1, false)]
+        {
+            let (held, mut other) = (buf.len(), PacketBuf::from_slice(b"payload, padding"));
+            other.reframe(2, held);
+            assert_eq!(other.has_room(before, len), fits, "{before} and {len}");
+            other.reframe(before, len);
+            assert_eq!(other.len(), if fits { len } else { held });
+        }
     }
 
     #[test]

@@ -111,6 +111,14 @@ impl IpPacket {
         }
     }
 
+    /// As [`IpPacket::parse`], of an IPv4 header without options, as nearly all are; `None` of all else, right or wrong.
+    #[must_use]
+    #[inline(always)]
+    pub fn parse_fixed(bytes: &[u8]) -> Option<Self> {
+        let (header, total_len) = ipv4::fixed(bytes)?;
+        Some(Self::of_header(header, ipv4::HEADER_LEN, total_len, bytes))
+    }
+
     /// Reads the network header as [`IpPacket::parse`] does, and gives it to `then`, which is compiled apart for the shapes that packets are
     /// of: so an address of one version is not moved as one of either, which would cost more than finding it.
     ///
@@ -118,8 +126,8 @@ impl IpPacket {
     /// As [`IpPacket::parse`].
     #[inline(always)]
     pub fn parse_then<T>(bytes: &[u8], then: impl FnOnce(Self) -> T) -> Result<T, ParseError> {
-        if let Some((header, total_len)) = ipv4::fixed(bytes) {
-            return Ok(then(Self::of_header(header, ipv4::HEADER_LEN, total_len, bytes)));
+        if let Some(fixed) = Self::parse_fixed(bytes) {
+            return Ok(then(fixed));
         }
         match bytes.first().map(|first| first >> 4) {
             Some(6) => Ok(then(Self::of_ipv6(bytes)?)),

@@ -86,11 +86,17 @@ fn write_trailer(
     // What is too much lies where trailer and ICV come, or the next layer's.
     match behind.first_chunk_mut() {
         Some(wide) => *wide = PADDING,
-        None => behind[..padding].copy_from_slice(&PADDING[..padding]),
+        None => write_padding(&mut behind[..padding]),
     }
     let trailer = [low_byte(padding), inner.0];
     behind[padding..padding + esp::TRAILER_LEN].copy_from_slice(&trailer);
     text + padded + padding + esp::TRAILER_LEN + layer.icv
+}
+
+/// Where there is no room for a wide store.
+#[cold]
+fn write_padding(slot: &mut [u8]) {
+    slot.copy_from_slice(&PADDING[..slot.len()]);
 }
 
 /// To the packet's beginning, as transport mode has it; mostly a header without options.

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use uxfrm_crypto::{Iv, SeqHigh};
 use uxfrm_packet::checksum::Sum;
 use uxfrm_packet::ipv4::{self, Ipv4Header};
 use uxfrm_packet::ipv6::{self, Ipv6Header};
@@ -269,24 +270,21 @@ impl Layer {
     /// What the next layer sees.
     #[inline(always)]
     pub(crate) fn after(&self, inside: &Inside) -> Inside {
-        match &self.wrap {
-            Wrap::Transport => *inside,
-            Wrap::Tunnel(outer) => {
-                let (version, esp_offset, next_header_at) = match outer {
-                    Outer::V4(..) => (Version::V4, 20, 9),
-                    Outer::V6(_) => (Version::V6, 40, 6),
-                };
-                Inside {
-                    version,
-                    esp_offset,
-                    next_header_at,
-                    tos: self.tos.outer(inside.tos),
-                    dont_fragment: self.dont_fragment(inside),
-                    flow_label: inside.flow_label,
-                    source_port: inside.source_port,
-                }
-            }
-        }
+        let mut after = *inside;
+        self.enclose(&mut after);
+        after
+    }
+
+    /// Makes of what this layer saw what the next one sees.
+    #[inline(always)]
+    pub(crate) fn enclose(&self, inside: &mut Inside) {
+        let Wrap::Tunnel(outer) = &self.wrap else { return };
+        (inside.version, inside.esp_offset, inside.next_header_at) = match outer {
+            Outer::V4(..) => (Version::V4, 20, 9),
+            Outer::V6(_) => (Version::V6, 40, 6),
+        };
+        inside.tos = self.tos.outer(inside.tos);
+        inside.dont_fragment = self.dont_fragment(inside);
     }
 
     /// Whether the outer header forbids fragments (`xfrm4_tunnel_encap_add`).
@@ -316,6 +314,13 @@ impl Layer {
         })
     }
 
+    /// What of a packet's number the crypto library is told.
+    #[inline(always)]
+    pub(crate) fn counted(&self, sequence: u64) -> (SeqHigh, Iv) {
+        let high = if self.extended { SeqHigh::Esn(high_word(sequence)) } else { SeqHigh::None };
+        (high, Iv::Counter(self.ivs.counter(sequence)))
+    }
+
     /// Whether something is to be written once the packet is sealed.
     #[inline(always)]
     pub(crate) fn needs_finish(&self) -> bool {
@@ -343,6 +348,10 @@ fn narrow(offset: usize) -> u16 {
     #[expect(clippy::cast_possible_truncation, reason = "an IP packet is below 64 KiB")]
     let narrow = offset as u16;
     narrow
+}
+
+fn high_word(sequence: u64) -> u32 {
+    (sequence >> 32) as u32
 }
 
 /// What an outer header calls an IP packet inside.

@@ -1,68 +1,54 @@
 //! What one call of the crypto library seals.
 
 use arrayvec::ArrayVec;
-use uxfrm_crypto::{Crypter, Iv, SealJob, Sealing, SeqHigh};
+use uxfrm_crypto::{Crypter, Iv, SaKey, SealJob, Sealing, SeqHigh};
 
 use super::narrow;
-use crate::esp::encapsulate::{self, Stamp};
-use crate::esp::layer::{Inside, Layer};
 
 /// Jobs of one call of the crypto library, and of which item each is.
-pub(super) struct Jobs<'a> {
+pub(super) struct Jobs<'a, 'c> {
     jobs: ArrayVec<SealJob<'a>, CHUNK>,
     places: ArrayVec<u32, CHUNK>,
+    crypter: &'c mut Crypter,
+    /// Items in which a packet was refused.
+    pub(super) failed: &'c mut Vec<usize>,
 }
 
 /// Enough for the library's bursts, little enough for the stack and the first-level cache.
 const CHUNK: usize = 64;
 
-impl<'a> Jobs<'a> {
-    pub(super) fn new() -> Self {
-        Self { jobs: ArrayVec::new(), places: ArrayVec::new() }
+impl<'a, 'c> Jobs<'a, 'c> {
+    pub(super) fn new(crypter: &'c mut Crypter, failed: &'c mut Vec<usize>) -> Self {
+        Self { jobs: ArrayVec::new(), places: ArrayVec::new(), crypter, failed }
     }
 
-    pub(super) fn is_full(&self) -> bool {
-        self.jobs.is_full()
-    }
-
-    /// Puts a layer around the packet and notes it. Says how long it is now.
+    /// Notes a packet of the item at `place`. As many are sealed at once as one call takes.
     #[inline(always)]
-    pub(super) fn wrap(
+    pub(super) fn push(
         &mut self,
         place: usize,
-        room: &'a mut [u8],
-        len: usize,
-        layer: &'a Layer,
-        around: (&Inside, &Inside),
-        stamp: Stamp,
-    ) -> usize {
-        let esp = encapsulate::wrap(room, len, layer, around, stamp);
-        let end = esp.end;
-        self.jobs.push(job(layer, stamp.sequence, &mut room[esp]));
+        key: &'a SaKey,
+        (high, iv): (SeqHigh, Iv),
+        esp: &'a mut [u8],
+    ) {
+        self.jobs.push(SealJob::in_place(key, high, iv, esp));
         self.places.push(narrow(place));
-        end
+        if self.jobs.is_full() {
+            self.run();
+        }
     }
 
     /// Seals and forgets them; a refused one was zeroed by the library and its item is noted.
-    pub(super) fn run(&mut self, crypter: &mut Crypter, failed: &mut Vec<usize>) {
-        crypter.seal(&mut self.jobs);
+    #[inline(never)]
+    pub(super) fn run(&mut self) {
+        self.crypter.seal(&mut self.jobs);
         for (job, place) in self.jobs.iter().zip(&self.places) {
             let place = *place as usize;
-            if job.verdict != Sealing::Sealed && failed.last() != Some(&place) {
-                failed.push(place);
+            if job.verdict != Sealing::Sealed && self.failed.last() != Some(&place) {
+                self.failed.push(place);
             }
         }
         self.jobs.clear();
         self.places.clear();
     }
-}
-
-#[inline(always)]
-fn job<'a>(layer: &'a Layer, sequence: u64, esp: &'a mut [u8]) -> SealJob<'a> {
-    let high = if layer.extended { SeqHigh::Esn(fold_high(sequence)) } else { SeqHigh::None };
-    SealJob::in_place(layer.sa.key(), high, Iv::Counter(layer.ivs.counter(sequence)), esp)
-}
-
-fn fold_high(sequence: u64) -> u32 {
-    (sequence >> 32) as u32
 }

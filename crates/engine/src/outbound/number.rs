@@ -10,14 +10,21 @@ impl Outbound {
     /// An item enters: the first layer of it is asked for.
     #[inline(always)]
     pub(super) fn admit(&mut self, item: Item) {
-        want(&mut self.cache, &mut self.drawn, &item, 0);
+        want_of(&mut self.cache, &mut self.drawn, &item, 0);
         self.items.push(item);
+    }
+
+    /// As [`Self::admit`], of packets that are among the items already: so many, which a bundle's innermost state is charged so many bytes for.
+    pub(super) fn want(&mut self, bundle: u32, packets: u32, bytes: u64) {
+        if let Some((account, _)) = self.cache.draw(bundle, 0) {
+            account.want(&mut self.drawn, packets, bytes);
+        }
     }
 
     /// As [`Self::admit`], of items that are there already: from `first` on.
     pub(super) fn want_for(&mut self, first: usize) {
         for item in &self.items[first..] {
-            want(&mut self.cache, &mut self.drawn, item, 0);
+            want_of(&mut self.cache, &mut self.drawn, item, 0);
         }
     }
 
@@ -25,7 +32,7 @@ impl Outbound {
     pub(super) fn number(&mut self, depth: usize, bench: &mut Bench<'_>) {
         if depth > 0 {
             for item in self.items.iter().filter(|item| item.count > 0) {
-                want(&mut self.cache, &mut self.drawn, item, depth);
+                want_of(&mut self.cache, &mut self.drawn, item, depth);
             }
         }
         if self.cache.is_far() {
@@ -62,13 +69,9 @@ impl Outbound {
 
 /// Adds what an item wants of an SA to what the batch does.
 #[inline(always)]
-fn want(cache: &mut BundleCache, drawn: &mut Vec<u32>, item: &Item, depth: usize) {
+fn want_of(cache: &mut BundleCache, drawn: &mut Vec<u32>, item: &Item, depth: usize) {
     let Some((account, layer)) = cache.draw(item.bundle, depth) else { return };
-    if account.packets == 0 {
-        drawn.push(account.place);
-    }
-    account.packets += item.count;
-    account.bytes += item.charged(layer.kept(&item.inside));
+    account.want(drawn, item.count, item.charged(layer.kept(&item.inside)));
 }
 
 /// Charges the SA and takes numbers for what it lets pass.
@@ -91,6 +94,16 @@ fn grant(account: &mut Account, bench: &mut Bench<'_>) {
 }
 
 impl Account {
+    /// Adds to what the batch wants of it; it is `drawn` on then.
+    #[inline(always)]
+    fn want(&mut self, drawn: &mut Vec<u32>, packets: u32, bytes: u64) {
+        if self.packets == 0 {
+            drawn.push(self.place);
+        }
+        self.packets += packets;
+        self.bytes += bytes;
+    }
+
     /// The first of `count` numbers, of which there are enough.
     #[inline(always)]
     pub(super) fn hand_out(&mut self, count: u32) -> u64 {

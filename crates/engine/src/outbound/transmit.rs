@@ -7,6 +7,8 @@ use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Segments};
 use super::frame::train_of;
 use super::handover::Sealer;
 use super::{Item, Outbound};
+use crate::Mark;
+use crate::bundle::Bundle;
 use crate::esp::layer::{Inside, Layer, Outside, Wrap};
 use crate::fragments::split::{Cut, split};
 use crate::worker::Bench;
@@ -15,17 +17,41 @@ impl Outbound {
     /// 10 Transmit.
     pub(super) fn transmit(&mut self, bench: &mut Bench<'_>) {
         let mut items = std::mem::take(&mut self.items);
+        let mtu = u32::from(bench.settings.mtu);
+        // Neighbours often leave by the same bundle.
+        let mut latest: Option<(u32, Option<Mark>)> = None;
         for item in items.drain(..) {
-            if item.count == 0 {
-                bench.pool.give(item.packet);
-            } else {
-                self.send(item, bench);
+            let mark = match latest {
+                Some((bundle, mark)) if bundle == item.bundle => mark,
+                Some(_) | None => {
+                    let mark = self.cache.bundle(item.bundle).mark_of_packet();
+                    latest = Some((item.bundle, mark));
+                    mark
+                }
+            };
+            match mark {
+                Some(mark) if item.is_single() && item.stride <= mtu => {
+                    self.send_single(item.packet, mark, bench);
+                }
+                Some(_) | None if item.count == 0 => bench.pool.give(item.packet),
+                Some(_) | None => self.send(item, bench),
             }
         }
         self.items = items;
     }
 
+    /// A whole packet that the network takes.
     #[inline(always)]
+    fn send_single(&mut self, mut packet: PacketBuf, mark: Mark, bench: &mut Bench<'_>) {
+        packet.mark = mark.applied_to(packet.mark);
+        packet.checksum = Checksum::AsIs;
+        packet.segments = Segments::One;
+        self.traffic.sent += 1;
+        self.traffic.sent_bytes += packet.len() as u64;
+        bench.out.wire.push(packet);
+    }
+
+    #[inline(never)]
     fn send(&mut self, mut item: Item, bench: &mut Bench<'_>) {
         let bundle = self.cache.bundle(item.bundle);
         // Without a layer it is still plain.
@@ -72,6 +98,23 @@ impl Outbound {
             split(whole, &cut, packet.mark, bench.pool, &mut bench.out.wire);
         }
         bench.pool.give(packet);
+    }
+}
+
+impl Bundle {
+    /// What its one state lays over the marks of the whole packets that leave by it; `None` where more is to be done.
+    fn mark_of_packet(&self) -> Option<Mark> {
+        match &*self.layers {
+            [only] if only.outside == Outside::Packet => Some(only.output_mark),
+            _ => None,
+        }
+    }
+}
+
+impl Item {
+    #[inline(always)]
+    fn is_single(&self) -> bool {
+        self.count == 1 && self.sealer == Sealer::Engine
     }
 }
 

@@ -43,7 +43,7 @@ impl Outbound {
 
     /// Whether all states of a known bundle work; neighbours often leave by the same.
     #[inline(always)]
-    fn is_working(&mut self, place: u32, bench: &Bench<'_>) -> bool {
+    pub(super) fn is_working(&mut self, place: u32, bench: &Bench<'_>) -> bool {
         if self.working == Some(place) {
             return true;
         }
