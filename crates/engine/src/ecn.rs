@@ -36,6 +36,12 @@ impl TosRule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotEcnCapable;
 
+/// Whether decapsulation leaves the inner header's byte as it is, whatever that says.
+#[inline]
+pub(crate) fn stays(outer: u8, flags: SaFlags) -> bool {
+    outer & ECN == 0 && !flags.contains(SaFlags::DECAP_DSCP)
+}
+
 /// The inner header's byte after decapsulation. `None` leaves it as it is.
 #[inline]
 pub(crate) fn inner_after(
@@ -43,7 +49,7 @@ pub(crate) fn inner_after(
     inner: u8,
     flags: SaFlags,
 ) -> Result<Option<u8>, NotEcnCapable> {
-    if outer & ECN == 0 && !flags.contains(SaFlags::DECAP_DSCP) {
+    if stays(outer, flags) {
         return Ok(None);
     }
     let mut tos = inner;

@@ -66,6 +66,8 @@ pub(crate) struct Inbound {
     used: UsedStates,
     /// ESP to be opened in this round, in order of buffers and places.
     sealed: Vec<Sealed>,
+    /// Some packets of this batch got a new buffer: only these are out of order.
+    settled: bool,
     verdicts: Vec<Authenticity>,
     /// Numbers of one state's neighbours, and what its window says of them.
     numbers: Vec<Candidate>,
@@ -165,6 +167,7 @@ impl Inbound {
             items: Vec::with_capacity(uxfrm_packet::BATCH),
             used: UsedStates::new(),
             sealed: Vec::with_capacity(uxfrm_packet::BATCH),
+            settled: false,
             verdicts: Vec::with_capacity(uxfrm_packet::BATCH),
             numbers: Vec::with_capacity(uxfrm_packet::BATCH),
             movers: Vec::new(),
@@ -209,6 +212,7 @@ impl Inbound {
         self.deliver(bench, watch);
         watch.passed(Stage::Deliver);
         self.traffic.held = self.reassembly.held();
+        self.settled = false;
         self.used.clear();
         self.movers.clear();
         self.marks.clear();
@@ -280,10 +284,8 @@ impl Inbound {
                 }
             }
         }
-        // Only packets with a new buffer are out of order.
-        let place = |sealed: &Sealed| (sealed.buffer, sealed.at);
-        if !self.sealed.is_sorted_by_key(place) {
-            self.sealed.sort_unstable_by_key(place);
+        if self.settled {
+            self.sealed.sort_unstable_by_key(|sealed| (sealed.buffer, sealed.at));
         }
     }
 
@@ -479,6 +481,7 @@ impl Inbound {
         let item = &mut self.items[place];
         (item.buffer, item.start, item.len) = (narrow(self.buffers.len()), 0, narrow(packet.len()));
         self.buffers.push(Some(packet));
+        self.settled = true;
     }
 }
 
@@ -495,7 +498,10 @@ impl Item {
     ) -> u32 {
         self.len = narrow(ip.total_len);
         let spi = self.path.last().map_or(Spi(0), |last| used[*last as usize].spi);
-        questions.push(self, ip, buffer, spi, own)
+        let flow = buffer.map(|buffer| FlowKey::of(buffer, ip, self.bytes(buffer)));
+        // Without its buffer a packet is dropped whatever the policies say.
+        let flow = flow.unwrap_or_else(|| FlowKey::between(ip.source, ip.destination));
+        questions.push(self, flow, spi, own)
     }
 
     fn bytes<'a>(&self, buffer: &'a PacketBuf) -> &'a [u8] {

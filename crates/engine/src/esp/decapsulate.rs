@@ -1,7 +1,9 @@
 //! Out of a decrypted ESP text back to the packet.
 
 use uxfrm_packet::checksum::Sum;
+use uxfrm_packet::ipv4::Ipv4Header;
 use uxfrm_packet::{IpPacket, Protocol, Version};
+use zerocopy::FromBytes;
 
 use super::encapsulate::{renew_header, set_tos};
 use crate::sa::config::SaFlags;
@@ -61,6 +63,20 @@ pub(crate) fn check_tunnelled(
         set_tos(packet, ip.version, tos);
     }
     Ok(ip)
+}
+
+/// As [`check_tunnelled`], of an IPv4 packet whose header is right, has no options, and stays as it is; `None` of all else, right or wrong.
+#[inline(always)]
+pub(crate) fn usual_tunnelled(
+    packet: &[u8],
+    next_header: Protocol,
+    outer_tos: u8,
+    flags: SaFlags,
+) -> Option<IpPacket> {
+    let ip = IpPacket::parse_fixed(packet).filter(|_| next_header == Protocol::IPIP)?;
+    let (header, _) = Ipv4Header::ref_from_prefix(packet).ok()?;
+    let stays = ecn::stays(outer_tos, flags);
+    (stays && header.checksum_is_right()).then_some(ip)
 }
 
 /// Moves the packet's own header to its payload, with which `packet` ends. Says where it begins now, and whether its checksum was written anew, as it is

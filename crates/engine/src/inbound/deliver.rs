@@ -4,11 +4,11 @@ use uxfrm_packet::{Batch, IpPacket, Notes, PacketBuf, Pool, Protocol, Segments, 
 
 use super::check::{Arrival, SecPath, check};
 use super::quote::reported;
-use super::{Fate, Inbound, Item, Questions, narrow};
+use super::{Fate, Inbound, Item, Questions, narrow, peel};
 use crate::worker::Bench;
 use crate::{
-    AnswerId, Direction, DropReason, Family, FlowKey, HostPort, Ruling, Selector, Spi, Stage,
-    UdpSuper, Watch,
+    AnswerId, Direction, DropReason, Family, FlowKey, HostPort, Ruling, Selector, Settings, Spi,
+    Stage, UdpSuper, Watch,
 };
 
 impl Inbound {
@@ -187,19 +187,30 @@ pub(super) struct Passed {
 }
 
 impl Questions {
+    /// Asks about what came out of ESP, unless more of that may be in it.
+    #[inline(always)]
+    pub(super) fn ask_of_inner(
+        &mut self,
+        item: &mut Item,
+        ip: &IpPacket,
+        buffer: &PacketBuf,
+        spi: Spi,
+        settings: &Settings,
+    ) -> Fate {
+        let bytes = item.bytes(buffer);
+        let own = settings.addresses.holds(ip.destination);
+        if peel::may_hold_esp(ip, bytes, own, settings) {
+            return Fate::New;
+        }
+        let flow = FlowKey::of(buffer, ip, bytes);
+        // What is behind its own length is not its own.
+        item.len = narrow(ip.total_len);
+        Fate::Plain(self.push(item, flow, spi, own))
+    }
+
     /// The place of a packet's question.
     #[inline(always)]
-    pub(super) fn push(
-        &mut self,
-        item: &Item,
-        ip: &IpPacket,
-        buffer: Option<&PacketBuf>,
-        spi: Spi,
-        own: bool,
-    ) -> u32 {
-        let flow = buffer.map(|buffer| FlowKey::of(buffer, ip, item.bytes(buffer)));
-        // Without its buffer a packet is dropped whatever the policies say.
-        let flow = flow.unwrap_or_else(|| FlowKey::between(ip.source, ip.destination));
+    pub(super) fn push(&mut self, item: &Item, flow: FlowKey, spi: Spi, own: bool) -> u32 {
         let place = narrow(self.flows.len());
         self.flows.push(FlowKey { mark: item.mark, ..flow });
         self.directions.push(if own { Direction::In } else { Direction::Forward });

@@ -1,7 +1,7 @@
 //! Decrypting a batch in place, and what a state has to say about each packet afterwards.
 
 use arrayvec::ArrayVec;
-use uxfrm_crypto::{Authenticity, OpenJob, SeqHigh};
+use uxfrm_crypto::{Authenticity, Crypter, OpenJob, SeqHigh};
 
 use super::strip::is_ip;
 use super::used::Standing;
@@ -29,8 +29,7 @@ impl Inbound {
                 let verdict = next.opener.verdict();
                 // Verdicts are in order.
                 if jobs.is_full() || verdict.is_some() && !jobs.is_empty() {
-                    bench.crypter.open(&mut jobs);
-                    self.verdicts.extend(jobs.drain(..).map(|job| job.verdict));
+                    run(bench.crypter, &mut jobs, &mut self.verdicts);
                 }
                 if let Some(verdict) = verdict {
                     self.verdicts.push(verdict);
@@ -45,8 +44,7 @@ impl Inbound {
                 jobs.push(OpenJob::in_place(used.sa.key(), high, esp));
             }
         }
-        bench.crypter.open(&mut jobs);
-        self.verdicts.extend(jobs.drain(..).map(|job| job.verdict));
+        run(bench.crypter, &mut jobs, &mut self.verdicts);
     }
 
     /// 6 Replay advance; and lengths are taken, by which the states are charged.
@@ -171,6 +169,17 @@ impl Inbound {
             },
         }
     }
+}
+
+/// Opens and forgets what one call of the library takes, and notes what became of it.
+fn run(
+    crypter: &mut Crypter,
+    jobs: &mut ArrayVec<OpenJob<'_>, CHUNK>,
+    verdicts: &mut Vec<Authenticity>,
+) {
+    crypter.open(jobs);
+    verdicts.extend(jobs.iter().map(|job| job.verdict));
+    jobs.clear();
 }
 
 fn upper_half(number: u64) -> u32 {

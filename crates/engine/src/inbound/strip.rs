@@ -82,18 +82,30 @@ impl Inbound {
         item.len = narrow(packet.stripped.len);
         item.mark = used.output_mark.applied_to(item.mark);
         item.path.push(packet.used);
+        let announced = packet.stripped.next_header;
+        match decapsulate::usual_tunnelled(item.bytes(buffer), announced, packet.tos, used.flags) {
+            Some(ip) => {
+                Ok(self.questions.ask_of_inner(item, &ip, buffer, used.spi, bench.settings))
+            }
+            None => self.unwrap_closely(packet, bench),
+        }
+    }
+
+    /// As [`Self::unwrap_tunnel`], of whatever it may be.
+    #[inline(never)]
+    fn unwrap_closely(&mut self, packet: &Sealed, bench: &Bench<'_>) -> Result<Fate, DropReason> {
+        let used = &self.used[packet.used as usize];
+        let item = &mut self.items[packet.item as usize];
+        let Some(buffer) = &mut self.buffers[item.buffer as usize] else {
+            return Err(DropReason::InInnerMalformed);
+        };
         let bytes = item.bytes_mut(buffer);
         let announced = packet.stripped.next_header;
         let ip = decapsulate::check_tunnelled(bytes, announced, packet.tos, used.flags)?;
         if ip.version == Version::V4 && !peel::checksum_is_right(bytes) {
             return Err(DropReason::InMalformed);
         }
-        let own = bench.settings.addresses.holds(ip.destination);
-        if peel::may_hold_esp(&ip, bytes, own, bench.settings) {
-            return Ok(Fate::New);
-        }
-        item.len = narrow(ip.total_len);
-        Ok(Fate::Plain(self.questions.push(item, &ip, Some(buffer), used.spi, own)))
+        Ok(self.questions.ask_of_inner(item, &ip, buffer, used.spi, bench.settings))
     }
 
     fn unwrap_transport(
@@ -103,14 +115,21 @@ impl Inbound {
     ) -> Result<Fate, DropReason> {
         let used = &self.used[packet.used as usize];
         let (text_at, output_mark) = ((packet.at + used.lead) as usize, used.output_mark);
+        let spi = used.spi;
         match packet.shell {
             Some(shell) => self.restore(packet, shell, text_at, packet.stripped)?,
             None => self.rebuild(packet, text_at, packet.stripped, bench)?,
         }
-        let item = &mut self.items[packet.item as usize];
+        let Self { items, buffers, questions, .. } = self;
+        let item = &mut items[packet.item as usize];
         item.mark = output_mark.applied_to(item.mark);
         item.path.push(packet.used);
-        Ok(Fate::New)
+        let Some(buffer) = &buffers[item.buffer as usize] else { return Ok(Fate::New) };
+        match IpPacket::parse_fixed(item.bytes(buffer)) {
+            // Its checksum was written just now.
+            Some(ip) => Ok(questions.ask_of_inner(item, &ip, buffer, spi, bench.settings)),
+            None => Ok(Fate::New),
+        }
     }
 
     /// Moves the packet's own header to its payload.
