@@ -29,7 +29,7 @@ use crate::{
     PolicyIndex, PolicyKind, Published, Sa, Sad, Selector, Snapshot, Spd,
     sa::keepalive::{self, Turn},
     sa::words::Lexicon,
-    spd::ledger::Ledger,
+    spd::ledger::{Ledger, PolicyCursor},
 };
 use ages::Ages;
 use changes::Attendance;
@@ -151,6 +151,15 @@ impl Database {
     /// between two looks neither shifts the cursor nor is held up by it: a dump costs what it shows, and keeps nothing meanwhile.
     pub fn states_from(&self, cursor: StateCursor) -> impl Iterator<Item = &Arc<Sa>> {
         self.ages.from(cursor)
+    }
+
+    /// The policies that a cursor has not passed, the youngest first, each with the cursor that has just passed it; otherwise as
+    /// [`Database::states_from`]. One that took another's place came when it did so.
+    pub fn policies_from(
+        &self,
+        cursor: PolicyCursor,
+    ) -> impl Iterator<Item = (PolicyCursor, &Arc<PolicyEntry>)> {
+        self.ledger.from(cursor)
     }
 
     /// From now on workers see a change only after [`Database::publish`], and what has changed is kept until it is taken. For an owner

@@ -28,6 +28,7 @@ mod prefix;
 mod selector;
 mod snapshot;
 mod stats;
+mod turns;
 mod watch;
 mod worker;
 
@@ -75,6 +76,7 @@ pub use spd::{
         AnswerId, CacheCounts, CacheFamilies, CacheMode, CacheSettings, CacheStats, Caches,
         PolicyCache, Ruling,
     },
+    ledger::PolicyCursor,
     policy::{Action, MAX_TEMPLATES, Policy, PolicyFlags, PolicyKind},
     table::{Defaults, Lookup, Spd},
     template::{Level, Template},

@@ -234,7 +234,7 @@ impl Server {
             if kind == MessageType::GetSa {
                 database.update_all_counts();
             }
-            return match self.begin_dump(client, kind, message, database) {
+            return match self.begin_dump(client, kind, message) {
                 Ok(()) => {
                     self.resume(client, database, out);
                     Outcome::Dumping

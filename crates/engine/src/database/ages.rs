@@ -1,23 +1,16 @@
-//! States in the order in which they came, to be shown bit by bit: each look begins where the one before ended, whatever has come
-//! and gone meanwhile. So a dump holds nothing between two looks, and nobody waits for it. Mirrors the list that `net/xfrm/xfrm_state.c:
-//! xfrm_state_walk` goes along.
+//! States in the order in which they came: the list that `net/xfrm/xfrm_state.c: xfrm_state_walk` goes along.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
-use crate::Sa;
+use crate::{Sa, turns::Turns};
 
 /// How far somebody has looked through all states, from the youngest on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StateCursor(Option<u64>);
 
-/// States by their turn, in runs; a run is known by a turn that is not above its first and above all of the runs before.
+/// States by their turn.
 #[derive(Debug, Default)]
-pub(super) struct Ages {
-    runs: BTreeMap<u64, Vec<Arc<Sa>>>,
-}
-
-/// States of one run at the most.
-const MOST: usize = 64;
+pub(super) struct Ages(Turns<Arc<Sa>>);
 
 impl StateCursor {
     /// Behind this state: older ones are next.
@@ -30,60 +23,35 @@ impl StateCursor {
 impl Ages {
     /// Puts in a state that came after all others.
     pub(super) fn push(&mut self, sa: &Arc<Sa>) {
-        match self.runs.last_entry() {
-            Some(mut run) if run.get().len() < MOST => run.get_mut().push(Arc::clone(sa)),
-            Some(_) | None => {
-                let mut run = Vec::with_capacity(MOST);
-                run.push(Arc::clone(sa));
-                self.runs.insert(sa.turn(), run);
-            }
-        }
+        self.0.insert(sa.turn(), Arc::clone(sa), turn_of);
     }
 
     /// Takes a state out, whichever generation of it is in; one that is not in is no error.
     pub(super) fn remove(&mut self, sa: &Sa) {
-        let Some((key, run, at)) = self.find(sa) else { return };
-        run.remove(at);
-        if run.is_empty() {
-            self.runs.remove(&key);
-        } else {
-            let next = self.runs.range(key + 1..).next().map(|(next, _)| *next);
-            next.into_iter().chain([key]).for_each(|key| self.join(key));
+        if self.held(sa).is_some() {
+            self.0.remove(sa.turn(), turn_of);
         }
     }
 
     /// Puts `new` in the place of an older generation of itself.
     pub(super) fn replace(&mut self, new: &Arc<Sa>) {
-        if let Some((_, run, at)) = self.find(new) {
-            run[at] = Arc::clone(new);
+        if let Some(held) = self.held(new) {
+            *held = Arc::clone(new);
         }
     }
 
     /// Those that a cursor has not passed, the youngest first.
     pub(super) fn from(&self, cursor: StateCursor) -> impl Iterator<Item = &Arc<Sa>> {
-        let end = cursor.0.unwrap_or(u64::MAX);
-        self.runs.range(..end).rev().flat_map(move |(_, run)| {
-            let passed = run.partition_point(|sa| sa.turn() < end);
-            run[..passed].iter().rev()
-        })
+        self.0.before(cursor.0.unwrap_or(u64::MAX), turn_of)
     }
 
-    fn find(&mut self, sa: &Sa) -> Option<(u64, &mut Vec<Arc<Sa>>, usize)> {
-        let (key, run) = self.runs.range_mut(..=sa.turn()).next_back()?;
-        let at = run.binary_search_by_key(&sa.turn(), |sa| sa.turn()).ok()?;
-        run[at].is_same(sa).then_some((*key, run, at))
+    fn held(&mut self, sa: &Sa) -> Option<&mut Arc<Sa>> {
+        self.0.of_mut(sa.turn(), turn_of).filter(|held| held.is_same(sa))
     }
+}
 
-    /// Joins a run with the one before it when they are small.
-    fn join(&mut self, key: u64) {
-        let mut two = self.runs.range_mut(..=key).rev();
-        if let (Some((_, run)), Some((_, before))) = (two.next(), two.next())
-            && run.len() + before.len() <= MOST / 2
-        {
-            before.append(run);
-            self.runs.remove(&key);
-        }
-    }
+fn turn_of(sa: &Arc<Sa>) -> u64 {
+    sa.turn()
 }
 
 #[cfg(test)]
@@ -149,8 +117,6 @@ mod tests {
                 let all: Vec<_> = ages.from(StateCursor::default()).map(Arc::as_ptr).collect();
                 let known: Vec<_> = model.iter().rev().map(Arc::as_ptr).collect();
                 prop_assert_eq!(all, known);
-                let most = 2 * model.len() / (MOST / 2 + 1) + 1;
-                prop_assert!(ages.runs.len() <= most, "{} of {}", ages.runs.len(), model.len());
             }
             if cursor != StateCursor::default() {
                 shown.extend(ages.from(cursor).map(|sa| sa.turn()));

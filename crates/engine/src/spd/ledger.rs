@@ -1,6 +1,7 @@
-//! The writer's side of the SPD: policies by name.
+//! The writer's side of the SPD: policies by name, and in the order in which they came.
 
 mod directory;
+mod roll;
 
 use std::{hash::BuildHasher, sync::Arc};
 
@@ -13,20 +14,32 @@ use crate::{
     PolicyKind, PolicyName, Selector,
 };
 use directory::Directory;
+pub use roll::PolicyCursor;
+use roll::Roll;
 
 /// All policies.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     /// By their slots.
-    entries: Vec<Option<Arc<PolicyEntry>>>,
+    entries: Entries,
     free_slots: Vec<u32>,
     /// Slots by name: numbers, as there may be a million.
     by_name: HashTable<u32>,
     by_index: Directory,
+    roll: Roll,
     hasher: RandomState,
     terms: AllTerms,
     age: u64,
     serial: u32,
+}
+
+type Entries = Vec<Option<Arc<PolicyEntry>>>;
+
+/// Where a policy is to stand: by name, among its equals, and among those that came.
+struct Standing {
+    index: PolicyIndex,
+    age: u64,
+    turn: u64,
 }
 
 /// What two policies must not share.
@@ -44,8 +57,8 @@ impl Ledger {
         if self.named(&name(policy)).is_some() {
             return Err(Error::Exists);
         }
-        let place = (self.index(policy), self.next_age());
-        Ok(self.insert(policy, device, place, now))
+        let (index, age) = (self.index(policy), self.next_age());
+        Ok(self.insert(policy, device, Standing { index, age, turn: age }, now))
     }
 
     /// Adds a policy that was in before, by the number that it had, where it stood, and as old as it was.
@@ -54,12 +67,14 @@ impl Ledger {
         if self.named(&name(&policy)).is_some() {
             return Err(Error::Exists);
         }
-        let place = (self.index(&policy), entry.place().age());
-        Ok(self.insert(&policy, entry.device(), place, entry.added()))
+        let (index, age) = (self.index(&policy), entry.place().age());
+        let standing = Standing { index, age, turn: age };
+        Ok(self.insert(&policy, entry.device(), standing, entry.added()))
     }
 
     /// Adds a policy; one of the same name gives it its index and goes. With the same priority it stands where that stood, with another
-    /// behind its equals, as a new one does (`net/xfrm/xfrm_policy.c: xfrm_policy_insert_list`). It, and the one that went.
+    /// behind its equals, as a new one does (`net/xfrm/xfrm_policy.c: xfrm_policy_insert_list`). Among those that came it is the last
+    /// in any case. It, and the one that went.
     pub(crate) fn update(
         &mut self,
         policy: &Policy,
@@ -73,8 +88,9 @@ impl Ledger {
             self.remove(old);
         }
         let place = old.as_ref().map(|old| old.place()).filter(|old| old.suits(policy));
-        let age = place.map_or_else(|| self.next_age(), |old| old.age());
-        Ok((self.insert(policy, device, (index, age), now), old))
+        let turn = self.next_age();
+        let standing = Standing { index, age: place.map_or(turn, |old| old.age()), turn };
+        Ok((self.insert(policy, device, standing, now), old))
     }
 
     /// The policy of that name.
@@ -96,6 +112,15 @@ impl Ledger {
         self.entries.iter().flatten()
     }
 
+    /// Those that a cursor has not passed, the youngest first, each with the cursor that has just passed it.
+    pub(crate) fn from(
+        &self,
+        cursor: PolicyCursor,
+    ) -> impl Iterator<Item = (PolicyCursor, &Arc<PolicyEntry>)> {
+        let slots = self.roll.from(cursor, |slot| age_in(&self.entries, slot));
+        slots.filter_map(|(cursor, slot)| self.held(slot).map(|entry| (cursor, entry)))
+    }
+
     /// Whether this very entry is in.
     pub(crate) fn holds(&self, entry: &Arc<PolicyEntry>) -> bool {
         let held = self.entries.get(entry.slot() as usize);
@@ -111,6 +136,7 @@ impl Ledger {
         }
         self.by_index.remove(entry.index(), slot);
         self.terms.release(entry.terms());
+        self.roll.remove(slot, |slot| age_in(&self.entries, slot));
         self.entries[slot as usize] = None;
         self.free_slots.push(slot);
     }
@@ -119,13 +145,14 @@ impl Ledger {
         &mut self,
         policy: &Policy,
         device: Option<DeviceId>,
-        (index, age): (PolicyIndex, u64),
+        standing: Standing,
         now: Moment,
     ) -> Arc<PolicyEntry> {
         let slot = self.free_slots.pop().unwrap_or_else(|| {
             self.entries.push(None);
             u32::try_from(self.entries.len() - 1).unwrap_or(u32::MAX)
         });
+        let Standing { index, age, turn } = standing;
         let terms = self.terms.share(policy, device);
         let admission = Admission { index, slot, age, added: now, terms };
         let entry = Arc::new(PolicyEntry::new(policy, admission));
@@ -137,6 +164,7 @@ impl Ledger {
             held(*slot).map_or(0, |entry| hasher.hash_one(name_of(entry)))
         });
         self.by_index.insert(index, slot, |slot| held(slot).map(|entry| entry.index()));
+        self.roll.insert(turn, slot, |slot| age_in(entries, slot));
         entry
     }
 
@@ -175,6 +203,12 @@ impl Ledger {
     }
 }
 
+/// How old the policy of a slot is: the older, the lower.
+fn age_in(entries: &Entries, slot: u32) -> u64 {
+    let entry = entries.get(slot as usize).and_then(Option::as_ref);
+    entry.map_or(0, |entry| entry.place().age())
+}
+
 fn name(policy: &Policy) -> Name {
     (policy.direction, policy.kind, policy.selector, policy.mark, policy.if_id)
 }
@@ -205,7 +239,7 @@ mod tests {
         assert_eq!(ledger.terms.len(), 1);
         entries.iter().for_each(|entry| ledger.remove(entry));
         assert_eq!((ledger.terms.len(), ledger.by_name.len(), ledger.by_index.len()), (0, 0, 0));
-        assert_eq!(ledger.iter().count(), 0);
+        assert_eq!((ledger.iter().count(), ledger.from(PolicyCursor::default()).count()), (0, 0));
         assert_eq!(add(&mut ledger, 7, 7).slot(), entries[99].slot(), "slots are used again");
     }
 }

@@ -1,8 +1,10 @@
-//! Dumps: all states, or all policies that were there when it began, in as many datagrams as it takes.
+//! Dumps: all states, or all policies, in as many datagrams as it takes, the youngest first. As in the kernel (`xfrm_state_walk`,
+//! `xfrm_policy_walk`) a dump goes along the order in which they came and keeps its place in it: those that have gone meanwhile are not
+//! shown, and those that came are not either.
 
 use std::{iter::Peekable, sync::Arc, vec};
 
-use uxfrm_engine::{Database, PolicyEntry, Sa, StateCursor};
+use uxfrm_engine::{Database, PolicyCursor, PolicyEntry, Sa, StateCursor};
 
 use super::{Server, client::ClientId, larval::Larval, state::Found};
 use crate::{
@@ -21,7 +23,6 @@ use crate::{
 pub(crate) struct Dump {
     seq: u32,
     rest: Rest,
-    errno: i32,
 }
 
 /// One datagram of a dump.
@@ -33,10 +34,11 @@ pub(super) struct Part {
 /// What is still to be shown.
 #[derive(Debug)]
 enum Rest {
-    /// States that have gone meanwhile are not shown, and those that came are not either (`xfrm_state_walk`).
     States(Box<Walk>),
-    /// Changes meanwhile do not disturb it.
-    Policies(vec::IntoIter<Arc<PolicyEntry>>),
+    /// Those that this has not passed.
+    Policies(PolicyCursor),
+    /// Nothing: what was asked for makes no sense, for this reason.
+    Refused(i32),
 }
 
 /// The way along all states. It holds none of them.
@@ -61,28 +63,25 @@ struct Filter {
 }
 
 impl Server {
-    /// The youngest comes first, as in the kernel.
     pub(super) fn begin_dump(
         &mut self,
         client: ClientId,
         kind: MessageType,
         message: Message<'_>,
-        database: &Database,
     ) -> Result<(), Refusal> {
         if self.is_dumping(client) {
             return Err(Refusal::bare(number::EBUSY));
         }
-        let (rest, errno) = if kind == MessageType::GetSa {
+        let rest = if kind == MessageType::GetSa {
             // A wrong filter is said at the end of a dump of nothing.
             match Filter::parse(message) {
-                Ok(filter) => (Rest::States(Box::new(self.walk(filter))), 0),
-                Err(refusal) => (Rest::Policies(Vec::new().into_iter()), refusal.errno),
+                Ok(filter) => Rest::States(Box::new(self.walk(filter))),
+                Err(refusal) => Rest::Refused(refusal.errno),
             }
         } else {
-            (Rest::Policies(policies(database).into_iter()), 0)
+            Rest::Policies(PolicyCursor::default())
         };
-        let dump = Dump { seq: message.header.seq, rest, errno };
-        self.clients.of(client).dump = Some(dump);
+        self.clients.of(client).dump = Some(Dump { seq: message.header.seq, rest });
         Ok(())
     }
 
@@ -116,17 +115,20 @@ impl Dump {
         };
         match &mut self.rest {
             Rest::States(walk) => walk.go_on(database, &mut fits),
-            Rest::Policies(rest) => {
-                while let Some(entry) = rest.as_slice().first()
-                    && fits(&Item::Policy(Arc::clone(entry)))
-                {
-                    rest.next();
-                }
+            Rest::Policies(cursor) => {
+                let all = database.policies_from(*cursor);
+                let shown = all.take_while(|(_, entry)| fits(&Item::Policy(Arc::clone(entry))));
+                *cursor = shown.last().map_or(*cursor, |(passed, _)| passed);
             }
+            Rest::Refused(_) => {}
         }
         let is_last = datagram.is_empty();
         if is_last {
-            datagram.begin(DONE, Flags::MULTI.bits(), self.seq, client.port).put(&-self.errno);
+            let errno = match self.rest {
+                Rest::States(_) | Rest::Policies(_) => 0,
+                Rest::Refused(errno) => errno,
+            };
+            datagram.begin(DONE, Flags::MULTI.bits(), self.seq, client.port).put(&-errno);
         }
         Part { datagram, is_last }
     }
@@ -206,10 +208,4 @@ impl Filter {
                     && matches(raw(id.destination), filter.destination, filter.destination_len)
             })
     }
-}
-
-fn policies(database: &Database) -> Vec<Arc<PolicyEntry>> {
-    let mut all: Vec<_> = database.current().spd.iter().cloned().collect();
-    all.sort_by_key(|entry| std::cmp::Reverse(entry.place().age()));
-    all
 }

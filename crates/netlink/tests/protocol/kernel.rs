@@ -47,7 +47,16 @@ impl Kernel {
     }
 
     fn of(socket: &Socket, request: &[u8]) -> Vec<Answer> {
+        Self::send(socket, request);
+        Self::answers(socket)
+    }
+
+    pub(crate) fn send(socket: &Socket, request: &[u8]) {
         socket.send_to(request, &SocketAddr::new(0, 0), 0).unwrap();
+    }
+
+    /// All that there are to what was sent.
+    pub(crate) fn answers(socket: &Socket) -> Vec<Answer> {
         let mut answers = Vec::new();
         loop {
             let mut bytes = Vec::with_capacity(1 << 16);

@@ -6,6 +6,7 @@ mod checks;
 mod counters;
 mod dice;
 mod differences;
+mod dump;
 mod get_policy;
 mod iproute2;
 mod judge;

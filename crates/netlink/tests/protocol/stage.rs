@@ -6,6 +6,8 @@ use uxfrm_netlink::{ClientId, Groups, Messages, Options, Outbox, RawAttributes, 
 
 /// The port id of the client that asks.
 pub(crate) const CLIENT: ClientId = ClientId { connection: 1, port: 4711 };
+/// One that asks while the other's dump goes on.
+const OTHER: ClientId = ClientId { connection: 3, port: 4713 };
 /// One that only listens.
 pub(crate) const LISTENER: ClientId = ClientId { connection: 2, port: 4712 };
 /// A Friday in 2026, in seconds.
@@ -39,6 +41,7 @@ impl Stage {
         let mut server = Server::new(settings);
         server.join(LISTENER, Groups::all(), Options::empty());
         server.join(CLIENT, Groups::empty(), Options::EXT_ACK);
+        server.join(OTHER, Groups::empty(), Options::EXT_ACK);
         let database = Database::new(Backend::Portable);
         Self { server, database, now: Moment::from_secs(1), heard: Vec::new() }
     }
@@ -52,6 +55,14 @@ impl Stage {
             self.server.resume(CLIENT, &self.database, &mut out);
         }
         self.sort(&mut out)
+    }
+
+    /// As another client, that has no dump under way.
+    pub(crate) fn ask_beside(&mut self, request: &[u8]) -> Vec<Answer> {
+        let mut out = Outbox::default();
+        self.server.handle(OTHER, request, &mut self.database, self.now, &mut out);
+        let answers = out.drain().filter(|delivery| delivery.to == OTHER);
+        answers.flat_map(|delivery| take_apart(delivery.datagram.bytes())).collect()
     }
 
     /// The client's part; the listener's is kept.
