@@ -46,8 +46,8 @@ pub(super) fn first_of_each<'a, W: Words>(
     let mut batch = Batch {
         keys,
         bests: [Best::NONE; TOGETHER],
-        coming: ArrayVec::new_const(),
-        here: [const { ArrayVec::new_const() }; KINDS],
+        coming: ArrayVec::new(),
+        here: std::array::from_fn(|_| ArrayVec::new()),
     };
     batch.here[CUT].extend((0..keys.len().min(TOGETHER)).map(|packet| Way { packet, node: root }));
     while !batch.here[CUT].is_empty() {
