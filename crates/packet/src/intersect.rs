@@ -1,15 +1,28 @@
 //! Intersecting rows of bits.
 
+/// No more rows are intersected.
+const MOST_ROWS: usize = 64;
+
 /// The lowest bit from `from` on that is set in all of some rows, by their numbers. `words` are rows of `width` words each, which is 1, 2, 4,
-/// 8 or a multiple of 16. A row beyond the end asks nothing.
+/// 8 or a multiple of 16. A row beyond the end asks nothing. No more than 64 rows count.
 #[must_use]
 #[inline]
-pub fn first_common(words: &[u64], rows: &[u16], width: usize, from: usize) -> Option<usize> {
+pub fn first_common(
+    words: &[u64],
+    rows: impl Iterator<Item = u16> + Clone,
+    width: usize,
+    from: usize,
+) -> Option<usize> {
     match width {
         1 => search::<1>(words, rows, width, from),
         2 => search::<2>(words, rows, width, from),
         4 => search::<4>(words, rows, width, from),
-        _ => search_wide(words, rows, width, from),
+        _ => {
+            // In one go: the loop over long rows is quicker without.
+            let mut numbers = [0; MOST_ROWS];
+            let count = numbers.iter_mut().zip(rows).map(|(number, row)| *number = row).count();
+            search_wide(words, &numbers[..count], width, from)
+        }
     }
 }
 
@@ -31,12 +44,12 @@ fn search_wide(words: &[u64], rows: &[u16], width: usize, from: usize) -> Option
         // SAFETY: AVX2 was detected.
         return unsafe { search_avx2(words, rows, width, from) };
     }
-    search::<8>(words, rows, width, from)
+    search::<8>(words, rows.iter().copied(), width, from)
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 fn search_wide(words: &[u64], rows: &[u16], width: usize, from: usize) -> Option<usize> {
-    search::<8>(words, rows, width, from)
+    search::<8>(words, rows.iter().copied(), width, from)
 }
 
 /// Written out, because the compiler would gather the words one by one.
@@ -169,12 +182,17 @@ fn first_left(left: &[u64], some: u32, first: usize, from: usize) -> Option<usiz
 
 /// `N` words at a time.
 #[inline(always)]
-fn search<const N: usize>(words: &[u64], rows: &[u16], width: usize, from: usize) -> Option<usize> {
+fn search<const N: usize>(
+    words: &[u64],
+    rows: impl Iterator<Item = u16> + Clone,
+    width: usize,
+    from: usize,
+) -> Option<usize> {
     let (lines, _) = words.as_chunks::<N>();
     for block in (from / (64 * N) * N..width).step_by(N) {
         let mut all = [u64::MAX; N];
-        for row in rows {
-            if let Some(row) = lines.get((usize::from(*row) * width + block) / N) {
+        for row in rows.clone() {
+            if let Some(row) = lines.get((usize::from(row) * width + block) / N) {
                 for (all, word) in all.iter_mut().zip(row) {
                     *all &= word;
                 }
@@ -227,20 +245,21 @@ mod tests {
                 let words: Vec<u64> = (0..count * width)
                     .map(|_| if next() % 3 == 0 { 0 } else { next() | next() })
                     .collect();
-                let rows: Vec<u16> = (0..u16::try_from(count).unwrap()).collect();
+                let rows = 0..u16::try_from(count).unwrap();
+                let each: Vec<u16> = rows.clone().collect();
                 let set = |bit: usize| {
                     (0..count).all(|row| words[row * width + bit / 64] >> (bit % 64) & 1 != 0)
                 };
                 for from in (0..width * 64).step_by(13) {
                     let expected = (from..width * 64).find(|bit| set(*bit));
-                    assert_eq!(first_common(&words, &rows, width, from), expected);
+                    assert_eq!(first_common(&words, rows.clone(), width, from), expected);
                     if width >= 8 {
-                        assert_eq!(search::<8>(&words, &rows, width, from), expected);
+                        assert_eq!(search::<8>(&words, rows.clone(), width, from), expected);
                         #[cfg(target_arch = "x86_64")]
                         if is_x86_feature_detected!("avx2") {
                             #[expect(unsafe_code, reason = "as in search_wide")]
                             // SAFETY: AVX2 was detected.
-                            let found = unsafe { search_avx2(&words, &rows, width, from) };
+                            let found = unsafe { search_avx2(&words, &each, width, from) };
                             assert_eq!(found, expected);
                         }
                     }

@@ -18,6 +18,8 @@ use crate::PolicyEntry;
 pub(crate) struct Matrix<W: Words> {
     /// The bytes that some policy asks for.
     fields: Vec<Field>,
+    /// Of each of them the rows of its values; apart, because a look-up reads but one of each.
+    numbers: Vec<[u16; VALUES]>,
     /// Rows of so many words.
     lines: Vec<Line>,
     width: usize,
@@ -31,12 +33,11 @@ pub(crate) struct Matrix<W: Words> {
     words: PhantomData<W>,
 }
 
-/// A byte of a packet: its place among all, how many policies ask for it, and the row of each of its values.
+/// A byte of a packet: its place among all, and how many policies ask for it.
 #[derive(Clone, Debug)]
 struct Field {
     byte: usize,
     asking: usize,
-    rows: [u16; VALUES],
 }
 
 /// A cache line of rows: reading one never takes two.
@@ -72,6 +73,7 @@ impl<W: Words> Matrix<W> {
         let width = width(rules.len());
         let mut matrix = Self {
             fields: Vec::new(),
+            numbers: Vec::new(),
             lines: Vec::new(),
             width,
             rows: 0,
@@ -93,14 +95,11 @@ impl<W: Words> Matrix<W> {
     /// The first that fits.
     pub(crate) fn find<'a>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
         let bytes = key.words.bytes();
-        let mut numbers = [0; MOST_BYTES];
-        for (number, field) in numbers.iter_mut().zip(&self.fields) {
-            *number = field.rows[usize::from(bytes[field.byte % MOST_BYTES])];
-        }
-        let numbers = &numbers[..self.fields.len().min(MOST_BYTES)];
+        let numbers = self.fields.iter().zip(&self.numbers);
+        let numbers = numbers.map(|(field, of)| of[usize::from(bytes[field.byte % MOST_BYTES])]);
         let rows = words(&self.lines);
         let mut from = 0;
-        while let Some(at) = uxfrm_packet::first_common(rows, numbers, self.width, from)
+        while let Some(at) = uxfrm_packet::first_common(rows, numbers.clone(), self.width, from)
             && let Some(policy) = self.policies.get(at)
         {
             if !policy.brief.asks_more() || fits_more(&policy.entry, key) {
@@ -127,12 +126,14 @@ impl<W: Words> Matrix<W> {
         };
         self.policies.remove(at);
         words_mut(&mut self.lines).chunks_exact_mut(self.width).for_each(|row| close(row, at));
-        for field in &mut self.fields {
+        for (field, numbers) in self.fields.iter_mut().zip(&self.numbers) {
             field.asking -= usize::from(byte(&rule.mask, field.byte) != 0);
             if field.asking == 0 {
-                self.free.extend(field.rows);
+                self.free.extend(numbers);
             }
         }
+        let mut asked = self.fields.iter().map(|field| field.asking > 0);
+        self.numbers.retain(|_| asked.next() == Some(true));
         self.fields.retain(|field| field.asking > 0);
         self.free.sort_unstable();
         self.free.dedup();
@@ -146,6 +147,7 @@ impl<W: Words> Matrix<W> {
     pub(crate) fn memory(&self) -> usize {
         size_of::<Self>()
             + self.fields.capacity() * size_of::<Field>()
+            + self.numbers.capacity() * size_of::<[u16; VALUES]>()
             + self.lines.capacity() * size_of::<Line>()
             + self.policies.capacity() * size_of::<Column>()
     }
@@ -158,9 +160,9 @@ impl<W: Words> Matrix<W> {
             self.tell_apart(field, byte(&rule.value, place), byte(&rule.mask, place));
         }
         let mut fits = vec![true; self.rows.into()];
-        for field in &self.fields {
+        for (field, numbers) in self.fields.iter().zip(&self.numbers) {
             let (value, mask) = (byte(&rule.value, field.byte), byte(&rule.mask, field.byte));
-            for (seen, row) in field.rows.iter().enumerate() {
+            for (seen, row) in numbers.iter().enumerate() {
                 fits[usize::from(*row)] = (seen ^ value) & mask == 0;
             }
         }
@@ -182,24 +184,25 @@ impl<W: Words> Matrix<W> {
             let bits = policies.saturating_sub(first).min(64);
             *word = u64::MAX.checked_shr(64 - u32::try_from(bits).unwrap_or(64)).unwrap_or(0);
         }
-        self.fields.push(Field { byte, asking: 0, rows: [row; VALUES] });
+        self.fields.push(Field { byte, asking: 0 });
+        self.numbers.push([row; VALUES]);
         self.fields.len() - 1
     }
 
     /// Gives values of a field that fit under a mask rows of their own, apart from those of values that do not.
     fn tell_apart(&mut self, field: usize, value: usize, mask: usize) {
         let mut shared = vec![false; self.rows.into()];
-        for (seen, row) in self.fields[field].rows.iter().enumerate() {
+        for (seen, row) in self.numbers[field].iter().enumerate() {
             shared[usize::from(*row)] |= (seen ^ value) & mask != 0;
         }
         let mut own: Vec<(u16, u16)> = Vec::new();
         for seen in (0..VALUES).filter(|seen| (seen ^ value) & mask == 0) {
-            let old = self.fields[field].rows[seen];
+            let old = self.numbers[field][seen];
             if shared[usize::from(old)] {
                 let known = own.iter().find(|(row, _)| *row == old).map(|(_, new)| *new);
                 let new = known.unwrap_or_else(|| self.copy_row(old));
                 own.push((old, new));
-                self.fields[field].rows[seen] = new;
+                self.numbers[field][seen] = new;
             }
         }
     }
