@@ -426,11 +426,11 @@ impl Outbound {
                     }
                 }
             }
+            self.unfinished |= layer.needs_finish();
             if sealer != Sealer::Engine && depth + 1 == bundle.layers.len() {
                 run.iter_mut().for_each(|item| item.wrap_for_device(layer, &mut self.ident));
                 continue;
             }
-            self.unfinished |= layer.needs_finish();
             let key = layer.sa.key();
             for (place, item) in (place..).zip(run) {
                 item.wrap((layer, key), &mut self.ident, (place, &mut jobs));
