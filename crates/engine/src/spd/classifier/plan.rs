@@ -75,12 +75,13 @@ const fn flat<W: Words>(policies: usize) -> usize {
     30 + fields + fields * matrix::width(policies).div_ceil(8) * 2
 }
 
-/// So many of which nothing is known yet.
+/// So many of which nothing is known yet. Cuts of IPv6 cost more, because what is behind them takes more cache lines.
 fn unknown<W: Words>(policies: usize) -> usize {
+    let least = if W::COUNT == 2 { 45 } else { 60 };
     match policies {
         0 => 4,
         1..=FEW => flat::<W>(policies),
-        _ => flat::<W>(policies).min(45 + 10 * (policies / FEW).ilog2() as usize),
+        _ => flat::<W>(policies).min(least + 10 * (policies / FEW).ilog2() as usize),
     }
 }
 
