@@ -48,7 +48,8 @@
 //! # Ok::<(), uxfrm_packet::ParseError>(())
 //! ```
 //!
-//! No clock, descriptor or thread here; `unsafe` three times: to call the AVX forms of the checksum and of [`first_common`], and to prefetch.
+//! No clock, descriptor or thread here; `unsafe` four times: to call the AVX forms of the checksum, of [`first_common`] and of
+//! [`fitting`], and to prefetch.
 
 #![deny(unsafe_code)]
 

@@ -99,7 +99,7 @@ impl<W: Words> Node<W> {
                 let Some(last) = rules.last() else { return };
                 // Always as often, because a branch less is worth more.
                 for at in 0..FEW {
-                    uxfrm_packet::prefetch(&rules.get(at).unwrap_or(last).value);
+                    uxfrm_packet::prefetch_whole(rules.get(at).unwrap_or(last));
                 }
                 uxfrm_packet::prefetch(&last.entry);
             }
