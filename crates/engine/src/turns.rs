@@ -22,6 +22,14 @@ impl<T> Default for Turns<T> {
 impl<T> Turns<T> {
     /// Puts in a thing whose turn no other has; it may be known to `turn_of` already. Quickest behind all others.
     pub(crate) fn insert(&mut self, turn: u64, thing: T, turn_of: impl Fn(&T) -> u64) {
+        // Most come last, and the way to the first run is long and cold.
+        if let Some(mut last) = self.runs.last_entry()
+            && last.get().len() < MOST
+            && last.get().last().is_some_and(|other| turn_of(other) < turn)
+        {
+            last.get_mut().push(thing);
+            return;
+        }
         self.begin_at(turn);
         let Some((_, run)) = self.runs.range_mut(..=turn).next_back() else { return };
         let at = run.iter().rposition(|other| turn_of(other) < turn).map_or(0, |at| at + 1);
