@@ -19,6 +19,8 @@ use crate::stage::{Answer, Stage, attribute, message, take_apart};
 const SETS: u32 = 2000;
 const QUERIES: u32 = 3;
 const FLUSH_POLICIES: u16 = 0x1d;
+/// `IFA_F_NODAD`: the address can be bound at once.
+const NO_DAD: u8 = 2;
 
 #[test]
 fn the_same_policy_decides_over_two_thousand_sets() {
@@ -112,7 +114,7 @@ fn open_loopback(family: Family) {
     for address in addresses(family) {
         if let IpAddr::V6(address) = address {
             // RTM_NEWADDR, a single address of the first interface.
-            let head = vec![10, 128, 0, 0, 1, 0, 0, 0];
+            let head = vec![10, 128, NO_DAD, 0, 1, 0, 0, 0];
             let [local, remote] = [2, 1].map(|kind| attribute(kind, &address.octets()));
             configure(&message(20, 0x605, &[head, local, remote].concat()));
         }
