@@ -26,7 +26,7 @@ pub use counts::CacheCounts;
 use super::classifier::TOGETHER;
 use crate::{Direction, FlowKey, Moment, PolicyEntry, PolicyKind, Sa, Spd, Spi};
 use answers::{Answers, is_sub};
-use key::Contexts;
+use key::{Contexts, Keys};
 use sets::{Epochs, Value};
 use side::Side;
 
@@ -379,15 +379,10 @@ impl PolicyCache {
             let before = flows.len() - rest.len();
             let these;
             (these, rest) = rest.split_at(alike);
+            let keys = Keys { direction, contexts: &mut *contexts, before, spi: &spi };
             if v4 {
-                let keys = |at: usize, flow: &FlowKey| {
-                    key::v4(flow, direction, contexts.number(flow), spi(before + at))
-                };
                 self.v4.ask(&question, these, keys, answers, &mut found);
             } else {
-                let keys = |at: usize, flow: &FlowKey| {
-                    key::v6(flow, direction, contexts.number(flow), spi(before + at))
-                };
                 self.v6.ask(&question, these, keys, answers, &mut found);
             }
         }

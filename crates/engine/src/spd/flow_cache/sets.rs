@@ -126,6 +126,7 @@ impl<const N: usize, const W: usize> Sets<N, W> {
     }
 
     /// Fetches all that [`Sets::find`] and [`Sets::offer`] may read beside a key's home.
+    #[inline(never)]
     pub(crate) fn prefetch_set(&self, key: &Hashed<N>) {
         let home = self.home(key);
         uxfrm_packet::prefetch(&self.doors[home / W]);

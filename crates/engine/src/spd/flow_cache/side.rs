@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 
 use super::answers::{AnswerId, Answers};
-use super::key::Key;
+use super::key::{Key, KeysOf};
 use super::lookout::{Lookout, Orders};
 use super::pace::{Decision, Pace, Worth};
 use super::sets::{Epochs, Finding, Hashed, Sets, Settled, Value};
@@ -127,16 +127,16 @@ impl<const N: usize, const W: usize> Side<N, W> {
         &mut self,
         question: &Question<'_>,
         flows: &[FlowKey],
-        mut key: impl FnMut(usize, &FlowKey) -> Key<N>,
+        mut keys: impl KeysOf<N>,
         answers: &mut Answers,
         found: &mut impl FnMut(&[Known]),
     ) {
         match self.standing {
-            Standing::Used => self.ask_sets(question, flows, key, answers, found),
+            Standing::Used => self.ask_sets(question, flows, keys, answers, found),
             Standing::Never => self.pass_by(question, flows, answers, found),
             Standing::Aside => {
                 if !self.lookout.rests(flows.len()) {
-                    self.look_out(question, flows, &mut key);
+                    self.look_out(question, flows, &mut keys);
                 }
                 self.pass_by(question, flows, answers, found);
             }
@@ -160,15 +160,10 @@ impl<const N: usize, const W: usize> Side<N, W> {
     }
 
     /// Watches for flows that come again while the cache stands aside.
-    fn look_out(
-        &mut self,
-        question: &Question<'_>,
-        flows: &[FlowKey],
-        key: &mut impl FnMut(usize, &FlowKey) -> Key<N>,
-    ) {
+    fn look_out(&mut self, question: &Question<'_>, flows: &[FlowKey], keys: &mut impl KeysOf<N>) {
         for (at, flow) in flows.iter().enumerate() {
             if self.lookout.chooses(flow) {
-                self.lookout.note(self.sets.hash(key(at, flow)).hash());
+                self.lookout.note(self.sets.hash(keys.key(at, flow)).hash());
             }
         }
         let search = Search::of::<N>(question);
@@ -198,7 +193,7 @@ impl<const N: usize, const W: usize> Side<N, W> {
         &mut self,
         question: &Question<'_>,
         flows: &[FlowKey],
-        mut key: impl FnMut(usize, &FlowKey) -> Key<N>,
+        mut keys: impl KeysOf<N>,
         answers: &mut Answers,
         found: &mut impl FnMut(&[Known]),
     ) {
@@ -208,16 +203,18 @@ impl<const N: usize, const W: usize> Side<N, W> {
         let mut groups = flows.chunks(TOGETHER).zip((0..).step_by(TOGETHER));
         if self.sets.memory() <= NEAR {
             for (flows, from) in groups {
-                let hashed = |sets: &Sets<N, W>, at: usize| sets.hash(key(from + at, &flows[at]));
+                let hashed =
+                    |sets: &Sets<N, W>, at: usize| sets.hash(keys.key(from + at, &flows[at]));
                 self.answer(question, flows, hashed, answers, found);
             }
             return;
         }
         let mut next =
-            groups.next().map(|(these, at)| (these, fetch(&self.sets, these, at, &mut key)));
-        while let Some((flows, keys)) = next {
-            next = groups.next().map(|(these, at)| (these, fetch(&self.sets, these, at, &mut key)));
-            self.answer(question, flows, |_, at| keys[at], answers, found);
+            groups.next().map(|(these, at)| (these, fetch(&self.sets, these, at, &mut keys)));
+        while let Some((flows, hashed)) = next {
+            next =
+                groups.next().map(|(these, at)| (these, fetch(&self.sets, these, at, &mut keys)));
+            self.answer(question, flows, |_, at| hashed[at], answers, found);
         }
     }
 
@@ -377,10 +374,10 @@ fn fetch<const N: usize, const W: usize>(
     sets: &Sets<N, W>,
     flows: &[FlowKey],
     from: usize,
-    key: &mut impl FnMut(usize, &FlowKey) -> Key<N>,
+    keys: &mut impl KeysOf<N>,
 ) -> Group<N> {
     let hash = |(at, flow)| {
-        let hashed = sets.hash(key(from + at, flow));
+        let hashed = sets.hash(keys.key(from + at, flow));
         sets.prefetch(&hashed);
         hashed
     };
