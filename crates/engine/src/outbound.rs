@@ -27,8 +27,10 @@
 //!
 //! Mirrors `net/xfrm/xfrm_policy.c: xfrm_lookup_with_ifid` and `net/xfrm/xfrm_output.c: xfrm_output_one`.
 
+mod ahead;
 mod frame;
 mod handover;
+mod item;
 mod jobs;
 mod number;
 mod run;
@@ -36,21 +38,20 @@ mod transmit;
 mod verdict;
 mod waiting;
 
-use std::net::{IpAddr, Ipv4Addr};
-
-use uxfrm_crypto::{Crypter, SaKey};
+use uxfrm_crypto::Crypter;
 use uxfrm_packet::{Batch, IpPacket, PacketBuf, ParseError, SegmentPlan, Segments, checksum};
 
 use crate::bundle::{BundleCache, first_query};
-use crate::esp::encapsulate::{self, Stamp};
-use crate::esp::layer::{Inside, Layer};
+use crate::esp::encapsulate;
 use crate::pmtu::{self, ErrorBudget};
 use crate::spd::flow_cache::Known;
 use crate::worker::{Bench, Traffic};
 use crate::{
     AnswerId, Direction, DropReason, FlowKey, PolicyCache, Ruling, Settings, Snapshot, Stage, Watch,
 };
+use ahead::{Ahead, Head};
 use handover::Sealer;
+use item::Item;
 use jobs::Jobs;
 use verdict::Verdict;
 use waiting::Waiting;
@@ -80,44 +81,6 @@ pub(crate) struct Outbound {
     waiting: Waiting,
     /// The next identification of outer headers and fragments.
     ident: u32,
-}
-
-/// Packets of one flow in equal frames end to end; one packet, or those that a super-packet was cut into. One cache line.
-#[derive(Debug)]
-struct Item {
-    packet: PacketBuf,
-    /// The sequence number of the first one in the layer that is being worked on.
-    sequence: u64,
-    bundle: u32,
-    /// Frames left; none when all were dropped.
-    count: u32,
-    /// Where in each frame the packet begins that now is.
-    at: u32,
-    /// Its length; all are equal but for the last.
-    len: u32,
-    last_len: u32,
-    /// Bytes of a frame.
-    stride: u32,
-    /// What the next header outward is made from.
-    inside: Inside,
-    sealer: Sealer,
-}
-
-/// The batch's packets before they are touched, one place each: their headers, their flows, and what is known of those.
-#[derive(Debug, Default)]
-struct Ahead {
-    heads: Vec<Option<Head>>,
-    flows: Vec<FlowKey>,
-    known: Vec<Known>,
-}
-
-/// What of a packet's own header is needed on the way.
-#[derive(Clone, Copy, Debug)]
-struct Head {
-    inside: Inside,
-    fragment: bool,
-    options: bool,
-    total_len: u32,
 }
 
 /// How many packets ahead a packet's note, and how many its first bytes, are fetched.
@@ -465,107 +428,6 @@ impl Outbound {
     ) {
         bench.refuse(&mut self.traffic, count as u64, reason);
         bench.pool.give(packet);
-    }
-}
-
-impl Item {
-    /// Whether the same layers are put around it by the same.
-    #[inline(always)]
-    fn leaves_like(&self, other: &Self) -> bool {
-        self.bundle == other.bundle && self.sealer == other.sealer
-    }
-
-    /// 7 Wrap: puts a layer around its packets, which are to be sealed with `key`.
-    #[inline(always)]
-    fn wrap<'a>(
-        &'a mut self,
-        (layer, key): (&Layer, &'a SaKey),
-        ident: &mut u32,
-        (place, jobs): (usize, &mut Jobs<'a, '_>),
-    ) {
-        if self.count != 1 {
-            return self.wrap_each((layer, key), ident, (place, jobs));
-        }
-        let inside = self.inside;
-        layer.enclose(&mut self.inside);
-        self.at -= narrow(layer.front());
-        *ident = ident.wrapping_add(1);
-        let stamp = Stamp { sequence: self.sequence, id: fold_half(*ident) };
-        let room = &mut self.packet.bytes_mut()[self.at as usize..];
-        let len = self.len as usize;
-        let esp = encapsulate::wrap(room, len, layer, (&inside, &self.inside), stamp);
-        self.len = narrow(esp.end);
-        self.last_len = self.len;
-        jobs.push(place, key, layer.counted(stamp.sequence), &mut room[esp]);
-    }
-
-    /// As [`Item::wrap`], of those that a super-packet was cut into.
-    #[inline(never)]
-    fn wrap_each<'a>(
-        &'a mut self,
-        (layer, key): (&Layer, &'a SaKey),
-        ident: &mut u32,
-        (place, jobs): (usize, &mut Jobs<'a, '_>),
-    ) {
-        let (inside, at) = (self.inside, self.at as usize - layer.front());
-        layer.enclose(&mut self.inside);
-        let (len, last_len) = (self.len as usize, self.last_len as usize);
-        self.at = narrow(at);
-        self.len = narrow(layer.sealed_len(len, &inside));
-        self.last_len = narrow(layer.sealed_len(last_len, &inside));
-        let frames = self.packet.bytes_mut().chunks_mut(self.stride as usize);
-        for (k, frame) in (0..self.count).zip(frames) {
-            *ident = ident.wrapping_add(1);
-            let stamp = Stamp { sequence: self.sequence + u64::from(k), id: fold_half(*ident) };
-            let len = if k + 1 == self.count { last_len } else { len };
-            let room = &mut frame[at..];
-            let esp = encapsulate::wrap(room, len, layer, (&inside, &self.inside), stamp);
-            jobs.push(place, key, layer.counted(stamp.sequence), &mut room[esp]);
-        }
-    }
-
-    /// The frames left, and the length of the packet in each.
-    fn frames(&mut self) -> impl Iterator<Item = (&mut [u8], usize)> {
-        let (count, len, last_len) = (self.count, self.len as usize, self.last_len as usize);
-        let frames = self.packet.bytes_mut().chunks_mut(self.stride as usize);
-        (0..count)
-            .zip(frames)
-            .map(move |(k, frame)| (frame, if k + 1 == count { last_len } else { len }))
-    }
-}
-
-impl Ahead {
-    fn clear(&mut self) {
-        self.heads.clear();
-        self.flows.clear();
-        self.known.clear();
-    }
-
-    #[inline(always)]
-    fn note(&mut self, packet: &PacketBuf, ip: &IpPacket) {
-        self.flows.push(FlowKey::of(packet, ip, packet.bytes()));
-        self.heads.push(Some(Head::of(ip)));
-    }
-
-    /// IPv6, IPv4 with options, and what is malformed.
-    #[inline(never)]
-    fn look_closely(&mut self, packet: &PacketBuf) {
-        let parsed = IpPacket::parse_then(packet.bytes(), |ip| self.note(packet, &ip));
-        if parsed.is_err() {
-            // What cannot be parsed is dropped whatever the policies say.
-            let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-            self.flows.push(FlowKey::between(none, none));
-            self.heads.push(None);
-        }
-    }
-}
-
-impl Head {
-    #[inline(always)]
-    fn of(ip: &IpPacket) -> Self {
-        let inside = Inside::of(ip);
-        let (fragment, options) = (ip.is_fragment(), ip.has_options);
-        Self { inside, fragment, options, total_len: narrow(ip.total_len) }
     }
 }
 

@@ -1,0 +1,62 @@
+//! What is known of a batch's packets before the first of them is touched.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use uxfrm_packet::{IpPacket, PacketBuf};
+
+use super::narrow;
+use crate::FlowKey;
+use crate::esp::layer::Inside;
+use crate::spd::flow_cache::Known;
+
+/// The batch's packets before they are touched, one place each: their headers, their flows, and what is known of those.
+#[derive(Debug, Default)]
+pub(super) struct Ahead {
+    pub(super) heads: Vec<Option<Head>>,
+    pub(super) flows: Vec<FlowKey>,
+    pub(super) known: Vec<Known>,
+}
+
+/// What of a packet's own header is needed on the way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Head {
+    pub(super) inside: Inside,
+    pub(super) fragment: bool,
+    pub(super) options: bool,
+    pub(super) total_len: u32,
+}
+
+impl Ahead {
+    pub(super) fn clear(&mut self) {
+        self.heads.clear();
+        self.flows.clear();
+        self.known.clear();
+    }
+
+    #[inline(always)]
+    pub(super) fn note(&mut self, packet: &PacketBuf, ip: &IpPacket) {
+        self.flows.push(FlowKey::of(packet, ip, packet.bytes()));
+        self.heads.push(Some(Head::of(ip)));
+    }
+
+    /// IPv6, IPv4 with options, and what is malformed.
+    #[inline(never)]
+    pub(super) fn look_closely(&mut self, packet: &PacketBuf) {
+        let parsed = IpPacket::parse_then(packet.bytes(), |ip| self.note(packet, &ip));
+        if parsed.is_err() {
+            // What cannot be parsed is dropped whatever the policies say.
+            let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+            self.flows.push(FlowKey::between(none, none));
+            self.heads.push(None);
+        }
+    }
+}
+
+impl Head {
+    #[inline(always)]
+    pub(super) fn of(ip: &IpPacket) -> Self {
+        let inside = Inside::of(ip);
+        let (fragment, options) = (ip.is_fragment(), ip.has_options);
+        Self { inside, fragment, options, total_len: narrow(ip.total_len) }
+    }
+}
