@@ -215,6 +215,38 @@ def test_each_port_counts_what_came_and_what_it_dropped(uxfrm, alone):
     assert counted()[5555]["stats"]["rx"]["packets"] == 0, "a port's counters begin with it"
 
 
+def test_a_port_for_all_addresses_has_a_socket_at_that_of_a_tunnel(uxfrm, alone):
+    """What comes by it counts as the port's; it comes and goes with the tunnel and with the port, whichever is first."""
+    fou, local = own(uxfrm, alone.here), HERE.outer[4]
+    link = [str(uxfrm), "link"]
+    tunnel = f"add name tun1 type ipip remote {THERE.outer[4]} local {local} encap fou encap-dport 5555".split()
+
+    def sockets():
+        lines = alone.here.run("ss", "-Hlnu", "sport = :5555").splitlines()
+        return {line.split()[3].rpartition(":")[0] for line in lines}
+
+    assert fou("add port 5555 ipproto 4") == (0, "") and sockets() == {"0.0.0.0"}
+    alone.here.run(*link, *tunnel)
+    assert sockets() == {"0.0.0.0", local}
+    with alone.here.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        for address in (local, local, "127.0.0.1"):
+            sender.sendto(b"no IP packet at all", (address, 5555))
+    deadline = time.monotonic() + 5
+    while (counts := json.loads(fou("show", "-j -s")[1])[0]["stats"]["rx"])["packets"] < 3:
+        assert time.monotonic() < deadline, counts
+        time.sleep(0.05)
+    assert (counts["packets"], counts["dropped"]) == (3, 3)
+    assert fou("show") == (0, "port 5555 ipproto 4\n")
+    alone.here.run(*link, "del", "tun1")
+    assert sockets() == {"0.0.0.0"}
+    assert fou("del port 5555") == (0, "")
+    alone.here.run(*link, *tunnel)
+    assert sockets() == set()
+    assert fou("add port 5555 ipproto 4") == (0, "") and sockets() == {"0.0.0.0", local}
+    assert fou("del port 5555") == (0, "") and sockets() == set()
+    alone.here.run(*link, "del", "tun1")
+
+
 def test_zero_checksums_over_ipv6_are_taken_where_allowed(uxfrm, alone):
     """Every port of Linux takes them (`net/ipv4/fou_core.c: parse_nl_config` leaves `use_udp6_rx_checksums` 0), and so does one of which nothing is
     said. Where they are not allowed, the host's UDP drops and counts them."""

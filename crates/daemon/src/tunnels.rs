@@ -10,6 +10,7 @@
 mod counts;
 mod fault;
 mod generic;
+mod nearer;
 mod opening;
 mod plan;
 mod route;
@@ -28,6 +29,7 @@ use uxfrm_tunnel::{
     Config, Port, PortIdentity, PortRequest, Ports, Tunnel, Tunnels, counters::Drops,
 };
 
+use self::nearer::Wide;
 pub(crate) use self::plan::Plan;
 use crate::control::{Dialect, Identity};
 
@@ -42,6 +44,7 @@ pub(crate) struct Carrying {
     ports: Ports,
     interfaces: Vec<Opened>,
     sockets: Vec<(Source, Arc<SocketCounts>)>,
+    wide: Vec<Wide>,
     worker: Option<Worker>,
 }
 
@@ -86,12 +89,17 @@ impl Carrying {
         let port = Port::of(request).map_err(fault::of_tunnel)?;
         let mut ports = self.ports.clone();
         ports.add(port).map_err(fault::of_tunnel)?;
+        let socket = opening::datagrams(&port)?;
+        let wide = opening::wide(port, &socket);
         let incoming = Incoming {
             source: Source::Datagrams(port.identity),
-            port: opening::datagrams(&port)?,
+            port: Box::new(socket),
             counts: Arc::default(),
         };
-        self.order(self.tunnels.clone(), ports, vec![Change::Listen(incoming)])
+        self.order(self.tunnels.clone(), ports, vec![Change::Listen(incoming)])?;
+        self.wide.extend(wide);
+        self.come_nearer();
+        Ok(())
     }
 
     /// Deletes a receive port; its socket is closed.
@@ -103,7 +111,9 @@ impl Carrying {
         let mut ports = self.ports.clone();
         ports.delete(&identity).map_err(fault::of_tunnel)?;
         let leave = vec![Change::Leave(Source::Datagrams(identity))];
-        self.order(self.tunnels.clone(), ports, leave)
+        self.order(self.tunnels.clone(), ports, leave)?;
+        self.come_nearer();
+        Ok(())
     }
 
     /// Adds a tunnel and its TUN.
@@ -127,6 +137,7 @@ impl Carrying {
         changes.push(Change::Open(interface));
         self.order(tunnels, self.ports.clone(), changes)?;
         self.interfaces.push(Opened { name: link.name.clone(), index, counts });
+        self.come_nearer();
         Ok(())
     }
 
@@ -150,7 +161,9 @@ impl Carrying {
         opening::adjust(index, &route, link.admin, &mut rtnetlink)?;
         let mut changes = self.sockets_for(&tunnels)?;
         changes.push(Change::Alter(route));
-        self.order(tunnels, self.ports.clone(), changes)
+        self.order(tunnels, self.ports.clone(), changes)?;
+        self.come_nearer();
+        Ok(())
     }
 
     /// Deletes a tunnel and its TUN.
@@ -164,6 +177,7 @@ impl Carrying {
         changes.extend(self.sockets_for(&tunnels)?);
         self.order(tunnels, self.ports.clone(), changes)?;
         self.interfaces.retain(|opened| opened.name != name);
+        self.come_nearer();
         Ok(())
     }
 

@@ -67,4 +67,4 @@ pub use raw::{Raw, RawOptions};
 pub use rtnetlink::Rtnetlink;
 pub use spread::Share;
 pub use tun::{Tun, TunOptions};
-pub use udp::{Udp, UdpOptions};
+pub use udp::{Site, Udp, UdpOptions};

@@ -11,6 +11,11 @@
 //! Where IKE daemons share the port, [`ike`] tells what becomes of their messages.
 //!
 //! The mark is the socket's, never the packet's: it keeps uxfrm's own datagrams out of uxfrm's own routes.
+//!
+//! A socket that is bound to an address neither asks for the local address of what it receives nor tells that of what it sends: control
+//! messages cost. [`Site`] opens such sockets beside one for all addresses.
+
+mod site;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -25,6 +30,8 @@ use crate::ike;
 use crate::mmsg::{GATHERED, MESSAGES, Part, Receiver, SMALL, Sender};
 use crate::port::{Accepts, Port, Transmitted};
 use crate::socket::{self, Name};
+
+pub use self::site::Site;
 
 /// Datagrams in one `UDP_SEGMENT` message that every kernel takes (`UDP_MAX_SEGMENTS`).
 const TRAIN_PACKETS: usize = 64;
@@ -83,21 +90,16 @@ impl Udp {
     /// The kernel's: address in use, not permitted to set the mark, no such address, no such device.
     pub fn open(options: &UdpOptions) -> io::Result<Self> {
         let socket = socket::open(socket::family(options.local.ip()), libc::SOCK_DGRAM, 0)?;
+        Self::bound(socket, options)
+    }
+
+    /// Sets up and binds a fresh socket of the right family.
+    fn bound(socket: OwnedFd, options: &UdpOptions) -> io::Result<Self> {
         let fd = socket.as_fd();
         if options.shared {
             socket::set(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
         }
-        match options.local.ip() {
-            IpAddr::V4(_) => {
-                socket::set(fd, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
-                socket::set(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
-            }
-            IpAddr::V6(_) => {
-                socket::set(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
-                socket::set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
-                socket::set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
-            }
-        }
+        ask_for_path(fd, options.local.ip())?;
         if let Some(index) = NonZeroU32::new(options.device) {
             socket::bind_to_device(fd, index)?;
         }
@@ -126,6 +128,14 @@ impl Udp {
     #[must_use]
     pub fn sharing_with(self, daemons: SyncSender<ike::Datagram>) -> Self {
         Self { daemons: Some(daemons), ..self }
+    }
+
+    /// Its port, to open sockets of single addresses beside it.
+    ///
+    /// # Errors
+    /// The kernel's: too many descriptors open.
+    pub fn site(&self) -> io::Result<Site> {
+        Ok(Site::of(self.socket.try_clone()?, self.local, self.mark))
     }
 
     /// Takes datagrams over IPv6 without checksum, which the kernel drops otherwise (RFC 6936 §4). Over IPv4 it takes them anyway.
@@ -250,7 +260,10 @@ impl Udp {
             let count = len.div_ceil(usize::from(stride)).max(1);
             let part = Part { start, len, packets: count as u64, ..whole };
             let control = self.sender.push(part, Name::of(path.remote));
-            write_path(control, path);
+            if path.local.ip() != self.local.ip() {
+                write_source(control, path.local.ip());
+            }
+            write_tos(control, path);
             if count > 1 {
                 control.put(libc::SOL_UDP, libc::UDP_SEGMENT, &stride.to_ne_bytes());
             }
@@ -385,6 +398,22 @@ impl Port for Udp {
     }
 }
 
+/// Has the kernel tell of each datagram what the socket's own address does not: to which of several it came, and its TOS.
+fn ask_for_path(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
+    let address = i32::from(local.is_unspecified());
+    match local {
+        IpAddr::V4(_) => {
+            socket::set(fd, libc::IPPROTO_IP, libc::IP_PKTINFO, address)?;
+            socket::set(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)
+        }
+        IpAddr::V6(_) => {
+            socket::set(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
+            socket::set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, address)?;
+            socket::set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)
+        }
+    }
+}
+
 /// The datagrams' size in a buffer; `None` when it holds what a UDP socket cannot send.
 fn stride(packet: &PacketBuf) -> Option<u16> {
     match (packet.segments, packet.checksum) {
@@ -415,22 +444,28 @@ fn tells_of_the_kernel(error: &io::Error, packet: &PacketBuf) -> bool {
 
 /// Control messages for the outer header.
 pub(crate) fn write_path(control: &mut Control, path: &UdpPath) {
-    match path.local.ip() {
+    write_source(control, path.local.ip());
+    write_tos(control, path);
+}
+
+/// Says where a datagram is to come from.
+fn write_source(control: &mut Control, local: IpAddr) {
+    match local {
+        local if local.is_unspecified() => {}
         IpAddr::V4(local) => {
-            if !local.is_unspecified() {
-                let mut info = [0; 12];
-                info[4..8].copy_from_slice(&local.octets());
-                control.put(libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
-            }
+            let mut info = [0; 12];
+            info[4..8].copy_from_slice(&local.octets());
+            control.put(libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
         }
         IpAddr::V6(local) => {
-            if !local.is_unspecified() {
-                let mut info = [0; 20];
-                info[..16].copy_from_slice(&local.octets());
-                control.put(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
-            }
+            let mut info = [0; 20];
+            info[..16].copy_from_slice(&local.octets());
+            control.put(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
         }
     }
+}
+
+fn write_tos(control: &mut Control, path: &UdpPath) {
     if path.tos != 0 {
         let (level, kind) = match path.remote {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),

@@ -58,7 +58,7 @@ pub struct TunnelLane {
     ports: Ports,
     interfaces: Vec<Side>,
     incoming: Vec<Ear>,
-    errors: Vec<(Box<dyn Port>, u8)>,
+    errors: Vec<(Box<dyn Port>, Option<u8>)>,
     outgoing: [Box<dyn Port>; 2],
     drops: Arc<Drops>,
     pool: Pool,
@@ -146,11 +146,11 @@ impl TunnelLane {
             self.obey();
         }
         // What has no descriptor is asked in turn.
-        let is_ready = |port: &dyn Port, token| ready.has(token) || port.descriptor().is_none();
+        let is_ready = |token: Option<u8>| token.is_none_or(|token| ready.has(token));
         // 2
         for index in 0..self.interfaces.len() {
             let Side { interface: Interface { port, .. }, token, .. } = &mut self.interfaces[index];
-            if is_ready(port.as_ref(), *token) {
+            if is_ready(*token) {
                 match port.receive(&mut self.pool, &mut self.batch) {
                     Ok(_) => self.send(index),
                     Err(error) => self.lose(index, &error),
@@ -160,18 +160,14 @@ impl TunnelLane {
         // 3
         for index in 0..self.incoming.len() {
             let Ear { incoming: Incoming { port, .. }, token } = &mut self.incoming[index];
-            if is_ready(port.as_ref(), *token)
-                && received(port.as_mut(), &mut self.pool, &mut self.batch)
-            {
+            if is_ready(*token) && received(port.as_mut(), &mut self.pool, &mut self.batch) {
                 self.receive(index);
             }
         }
         // 4
         for index in 0..self.errors.len() {
             let (port, token) = &mut self.errors[index];
-            if is_ready(port.as_ref(), *token)
-                && received(port.as_mut(), &mut self.pool, &mut self.batch)
-            {
+            if is_ready(*token) && received(port.as_mut(), &mut self.pool, &mut self.batch) {
                 self.learn();
             }
         }
@@ -238,19 +234,19 @@ impl TunnelLane {
         self.incoming.iter().position(|ear| ear.incoming.source == *source)
     }
 
-    /// Waits for a port from now on, under a token that no other has.
-    fn wait_for(&self, port: &dyn Port) -> Result<u8, Error> {
+    /// Waits for a port from now on, under a token that no other has; `None` for one without a descriptor.
+    fn wait_for(&self, port: &dyn Port) -> Result<Option<u8>, Error> {
+        let Some(descriptor) = port.descriptor() else { return Ok(None) };
         let interfaces = self.interfaces.iter().map(|side| side.token);
         let incoming = self.incoming.iter().map(|ear| ear.token);
         let errors = self.errors.iter().map(|(_, token)| *token);
         let mut taken = [false; 256];
-        interfaces.chain(incoming).chain(errors).for_each(|token| taken[usize::from(token)] = true);
+        let tokens = interfaces.chain(incoming).chain(errors).flatten();
+        tokens.for_each(|token| taken[usize::from(token)] = true);
         let token = (0..=u8::MAX).find(|token| !taken[usize::from(*token)]);
         let token = token.ok_or(Error::TooManyPorts)?;
-        if let Some(descriptor) = port.descriptor() {
-            self.poller.add(descriptor, token).map_err(Error::Poll)?;
-        }
-        Ok(token)
+        self.poller.add(descriptor, token).map_err(Error::Poll)?;
+        Ok(Some(token))
     }
 
     fn leave_alone(&self, port: &dyn Port) {

@@ -1,5 +1,6 @@
 //! What is opened for tunnels: TUNs, raw sockets, the sockets of receive ports; and the way to the other end.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use uxfrm_packet::{Protocol, Version};
 use uxfrm_runtime::{Route, egress};
 use uxfrm_tunnel::{Config, Port as ReceivePort, Tunnel, ports::ZeroChecksum6};
 
-use super::fault;
+use super::{fault, nearer::Wide};
 
 /// What the network takes towards who knows where.
 const USUAL_MTU: usize = 1500;
@@ -86,7 +87,7 @@ pub(super) fn adjust(
 }
 
 /// The socket of a receive port.
-pub(super) fn datagrams(port: &ReceivePort) -> Result<Box<dyn Port>, Refusal> {
+pub(super) fn datagrams(port: &ReceivePort) -> Result<Udp, Refusal> {
     let identity = &port.identity;
     let local = match identity.local {
         // A link-local address is one of its device's.
@@ -97,10 +98,34 @@ pub(super) fn datagrams(port: &ReceivePort) -> Result<Box<dyn Port>, Refusal> {
     };
     let options = UdpOptions { device: identity.device, ..UdpOptions::new(local) };
     let socket = Udp::open(&options).map_err(|error| fault::bare(&error))?;
-    if port.zero_checksum6 == ZeroChecksum6::Allow {
-        socket.accept_without_checksum().map_err(|error| fault::bare(&error))?;
+    allow(port, &socket).map_err(|error| fault::bare(&error))?;
+    Ok(socket)
+}
+
+/// What opens sockets of single addresses beside that of a port for all; `None` for other ports.
+pub(super) fn wide(port: ReceivePort, socket: &Udp) -> Option<Wide> {
+    if !port.identity.local.is_unspecified() {
+        return None;
     }
+    let site = socket.site();
+    site.inspect_err(|error| tracing::debug!(%error, "no sockets of single addresses"))
+        .ok()
+        .map(|site| Wide { port, site })
+}
+
+/// The socket of a port for all addresses at one of them.
+pub(super) fn nearer(wide: &Wide, address: IpAddr) -> io::Result<Box<dyn Port>> {
+    let socket = wide.site.at(address)?;
+    allow(&wide.port, &socket)?;
     Ok(Box::new(socket))
+}
+
+/// Takes datagrams without checksum where the port does.
+fn allow(port: &ReceivePort, socket: &Udp) -> io::Result<()> {
+    match port.zero_checksum6 {
+        ZeroChecksum6::Allow => socket.accept_without_checksum(),
+        ZeroChecksum6::Refuse => Ok(()),
+    }
 }
 
 /// A socket for whole packets of a protocol.

@@ -90,6 +90,65 @@ fn the_local_address_is_told_and_chosen() {
 }
 
 #[test]
+fn a_socket_of_one_address_takes_what_comes_there_and_the_other_the_rest() {
+    in_namespace(|| {
+        for (wildcard, [here, there]) in
+            [("0.0.0.0:0", ["127.0.0.1", "127.0.0.9"]), ("[::]:0", ["::1", "::1"])]
+        {
+            let mut any = socket(wildcard);
+            let site = any.site().unwrap();
+            let mut one = site.at(there.parse().unwrap()).unwrap();
+            let port = any.local().port();
+            let to = |address: &str| SocketAddr::new(address.parse().unwrap(), port);
+            assert_eq!(one.local(), to(there));
+            let mut peer = socket(&SocketAddr::new(here.parse().unwrap(), 0).to_string());
+            let mut send = |remote| {
+                let path = UdpPath { local: peer.local(), remote, tos: 2, dont_fragment: false };
+                let mut batch: Batch = [train(1, 40, path)].into_iter().collect();
+                assert_eq!(peer.transmit(&mut batch, &mut Pool::new()).packets, 1);
+                UdpPath { local: remote, remote: peer.local(), tos: 2, dont_fragment: false }
+            };
+            let path = send(to(there));
+            assert_eq!(receive_until(&mut one, |got| !got.is_empty())[0].udp, Some(path));
+            if here != there {
+                let path = send(to(here));
+                assert_eq!(receive_until(&mut any, |got| !got.is_empty())[0].udp, Some(path));
+            }
+            drop(one);
+            let path = send(to(there));
+            assert_eq!(receive_until(&mut any, |got| !got.is_empty())[0].udp, Some(path));
+        }
+    });
+}
+
+#[test]
+fn no_stranger_gets_between_sockets_of_one_port() {
+    in_namespace(|| {
+        let any = socket("0.0.0.0:0");
+        let site = any.site().unwrap();
+        let one = site.at("127.0.0.9".parse().unwrap()).unwrap();
+        let in_use = |found: std::io::Error| found.kind() == std::io::ErrorKind::AddrInUse;
+        assert!(in_use(site.at("127.0.0.9".parse().unwrap()).unwrap_err()));
+        assert!(site.at("192.0.2.1".parse().unwrap()).is_err(), "no address of this host");
+        for address in ["127.0.0.8", "127.0.0.9", "0.0.0.0"] {
+            let stranger = sharing(&format!("{address}:{}", one.local().port()));
+            assert!(in_use(stranger.unwrap_err()), "{address}");
+        }
+    });
+}
+
+/// A socket of a program that would share its port with everybody.
+fn sharing(address: &str) -> std::io::Result<()> {
+    use nix::sys::socket as sockets;
+    let address: sockets::SockaddrIn = address.parse().unwrap();
+    let (family, kind) = (sockets::AddressFamily::Inet, sockets::SockType::Datagram);
+    let fd = sockets::socket(family, kind, sockets::SockFlag::empty(), None)?;
+    sockets::setsockopt(&fd, sockets::sockopt::ReuseAddr, &true)?;
+    sockets::setsockopt(&fd, sockets::sockopt::ReusePort, &true)?;
+    Ok(sockets::bind(std::os::fd::AsRawFd::as_raw_fd(&fd), &address)?)
+}
+
+#[test]
 fn what_is_too_big_for_the_path_is_named_with_its_mtu() {
     in_namespace(|| {
         let mut kernel = uxfrm_io::Rtnetlink::open().unwrap();

@@ -67,7 +67,7 @@ impl TunnelCounts {
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) interface: Interface,
-    pub(super) token: u8,
+    pub(super) token: Option<u8>,
     pub(super) coalescer: Coalescer,
     pub(super) arriving: Batch,
     /// What the path took at the start.
@@ -77,7 +77,7 @@ pub(super) struct Side {
 }
 
 impl Side {
-    pub(super) fn new(interface: Interface, token: u8) -> Self {
+    pub(super) fn new(interface: Interface, token: Option<u8>) -> Self {
         let whole_path = interface.route.egress.path_mtu;
         let (coalescer, arriving) = (Coalescer::new(), Batch::new());
         Self { interface, token, coalescer, arriving, whole_path, narrow_until: None }

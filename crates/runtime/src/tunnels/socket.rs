@@ -36,7 +36,7 @@ pub struct Incoming {
 pub enum Source {
     /// Whole packets of a tunnel's protocol.
     Protocol(Version, Protocol),
-    /// Datagrams of a receive port.
+    /// Datagrams of a receive port, or those of them that come to one address.
     Datagrams(PortIdentity),
 }
 
@@ -53,7 +53,7 @@ pub struct SocketCounts {
 #[derive(Debug)]
 pub(super) struct Ear {
     pub(super) incoming: Incoming,
-    pub(super) token: u8,
+    pub(super) token: Option<u8>,
 }
 
 impl Source {
