@@ -97,6 +97,8 @@ enum Leaving {
 const LINGER: Duration = Duration::from_secs(1);
 /// A policy past its soft limit is announced again after this (`XFRM_KM_TIMEOUT`).
 const POLICY_REMINDER: Duration = Duration::from_secs(30);
+/// Room for so many policies that come together is kept for the next ones.
+const BURST: usize = 1024;
 /// How soon a device's counts are held against a state's limits if the device says nothing: its events may get lost.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -437,6 +439,7 @@ impl Database {
             all => spd.insert_all(all),
         }
         self.coming.drain(..).for_each(|entry| self.spare_policies.note(&entry));
+        self.coming.shrink_to(BURST);
     }
 
     /// Makes the next generation from what has changed.

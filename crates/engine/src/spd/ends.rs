@@ -1,14 +1,14 @@
-//! Between which addresses a policy's traffic is, in few bytes: there may be a million policies.
+//! Between which addresses and ports a policy's traffic is, in few bytes: there may be a million policies.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::{Family, Prefix, Selector};
+use crate::{Family, PortMask, Prefix, Selector};
 
-/// Both prefixes of a selector as they were given, and its protocol.
+/// Both prefixes of a selector as they were given, its protocol, and what its ports must be under their masks.
 #[derive(Clone, Debug)]
 pub(super) enum Ends {
-    V4 { lens: [u8; 2], protocol: u8, addresses: [[u8; 4]; 2] },
-    V6 { lens: [u8; 2], protocol: u8, addresses: Box<[Ipv6Addr; 2]> },
+    V4 { lens: [u8; 2], protocol: u8, ports: [u16; 2], addresses: [[u8; 4]; 2] },
+    V6 { lens: [u8; 2], protocol: u8, ports: [u16; 2], addresses: Box<[Ipv6Addr; 2]> },
 }
 
 impl Ends {
@@ -17,13 +17,20 @@ impl Ends {
         let (source, destination) = (selector.source, selector.destination);
         let lens = [source.prefix_len(), destination.prefix_len()];
         let protocol = selector.protocol;
+        let ports = [selector.source_port.value, selector.destination_port.value];
         match (source.address(), destination.address()) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                Self::V4 { lens, protocol, addresses: [source.octets(), destination.octets()] }
-            }
-            (source, destination) => {
-                Self::V6 { lens, protocol, addresses: Box::new([source, destination].map(v6)) }
-            }
+            (IpAddr::V4(source), IpAddr::V4(destination)) => Self::V4 {
+                lens,
+                protocol,
+                ports,
+                addresses: [source.octets(), destination.octets()],
+            },
+            (source, destination) => Self::V6 {
+                lens,
+                protocol,
+                ports,
+                addresses: Box::new([source, destination].map(v6)),
+            },
         }
     }
 
@@ -38,6 +45,12 @@ impl Ends {
         match self {
             Self::V4 { protocol, .. } | Self::V6 { protocol, .. } => *protocol,
         }
+    }
+
+    /// Source and destination, with the masks that were given.
+    pub(super) fn ports(&self, masks: [u16; 2]) -> [PortMask; 2] {
+        let (Self::V4 { ports, .. } | Self::V6 { ports, .. }) = self;
+        [0, 1].map(|end| PortMask { value: ports[end], mask: masks[end] })
     }
 
     /// Source and destination.
@@ -73,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefixes_come_back_with_their_host_bits() {
+    fn prefixes_come_back_with_their_host_bits_and_ports() {
         for words in [
             [("10.1.2.3", 8), ("192.0.2.9", 32)],
             [("0.0.0.0", 0), ("255.255.255.255", 31)],
@@ -83,10 +96,20 @@ mod tests {
             let prefixes =
                 words.map(|(address, len)| Prefix::new(address.parse().unwrap(), len).unwrap());
             let any = Selector::any(prefixes[0].family());
-            let selector =
-                Selector { source: prefixes[0], destination: prefixes[1], protocol: 132, ..any };
+            let [source, destination] = prefixes;
+            let ports = [PortMask::exactly(9), PortMask { value: 0xff07, mask: 0xf0 }];
+            let [source_port, destination_port] = ports;
+            let selector = Selector {
+                source,
+                destination,
+                protocol: 132,
+                source_port,
+                destination_port,
+                ..any
+            };
             let ends = Ends::of(&selector);
             assert_eq!((ends.prefixes(), ends.protocol()), (prefixes, 132));
+            assert_eq!(ends.ports([u16::MAX, 0xf0]), ports, "as given, bits outside a mask too");
             assert_eq!(ends.family(), prefixes[0].family());
         }
         assert_eq!(size_of::<Ends>(), 16);

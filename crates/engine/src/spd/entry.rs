@@ -2,18 +2,18 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
 use super::{ends::Ends, terms::Terms};
 use crate::{
     Action, AnswerId, DeviceId, Direction, Family, FlowKey, IfId, Limits, Mark, Moment,
-    OffloadKind, Policy, PolicyFlags, PolicyIndex, PolicyKey, PolicyKind, PolicyName, PortMask,
-    Priority, Selector, Template,
+    OffloadKind, Policy, PolicyFlags, PolicyIndex, PolicyKey, PolicyKind, PolicyName, Priority,
+    Selector, Template,
 };
 
 /// A policy as it stands in the database. What every packet touches comes first, next to the reference count; what policies say alike is kept
-/// once for all of them.
+/// once for all of them. Its times are whole seconds, as in the kernel.
 #[derive(Debug)]
 #[repr(C)]
 pub struct PolicyEntry {
@@ -26,13 +26,11 @@ pub struct PolicyEntry {
     software: bool,
     bytes: AtomicU64,
     packets: AtomicU64,
-    last_used: AtomicU64,
     terms: Arc<Terms>,
     ends: Ends,
-    source_port: PortMask,
-    destination_port: PortMask,
     age: u64,
-    added: Moment,
+    last_used: AtomicU32,
+    added: u32,
 }
 
 /// Where a policy stands among those of its direction and kind: offloaded ones first, then by priority, then the older.
@@ -84,7 +82,12 @@ fn is_software(policy: &Policy) -> bool {
     policy.offload.as_ref().is_none_or(|offload| offload.kind != OffloadKind::Packet)
 }
 
-const NEVER: u64 = u64::MAX;
+/// In whole seconds, of which there are enough for a century.
+fn seconds(moment: Moment) -> u32 {
+    u32::try_from(moment.as_secs()).unwrap_or(NEVER - 1)
+}
+
+const NEVER: u32 = u32::MAX;
 
 impl PolicyEntry {
     /// A policy with its own terms.
@@ -100,13 +103,11 @@ impl PolicyEntry {
             software: is_software(policy),
             bytes: AtomicU64::new(0),
             packets: AtomicU64::new(0),
-            last_used: AtomicU64::new(NEVER),
             terms,
             ends: Ends::of(&policy.selector),
-            source_port: policy.selector.source_port,
-            destination_port: policy.selector.destination_port,
             age,
-            added,
+            last_used: AtomicU32::new(NEVER),
+            added: seconds(added),
         }
     }
 
@@ -166,12 +167,13 @@ impl PolicyEntry {
     #[must_use]
     pub fn selector(&self) -> Selector {
         let [source, destination] = self.ends.prefixes();
+        let [source_port, destination_port] = self.ends.ports(self.terms.port_masks);
         Selector {
             source,
             destination,
             protocol: self.ends.protocol(),
-            source_port: self.source_port,
-            destination_port: self.destination_port,
+            source_port,
+            destination_port,
             ifindex: self.terms.ifindex,
             user: self.terms.user,
         }
@@ -253,10 +255,10 @@ impl PolicyEntry {
         Place { software: self.software, priority: self.priority, age: self.age }
     }
 
-    /// When it was added.
+    /// When it was added, in whole seconds.
     #[must_use]
     pub const fn added(&self) -> Moment {
-        self.added
+        Moment::from_secs(self.added as u64)
     }
 
     /// Whether a packet is what it is for: `net/xfrm/xfrm_policy.c: xfrm_policy_match`.
@@ -270,7 +272,7 @@ impl PolicyEntry {
     pub fn charge(&self, packets: u32, bytes: u64, now: Moment) {
         self.packets.fetch_add(u64::from(packets), Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.last_used.store(now.0, Ordering::Relaxed);
+        self.last_used.store(seconds(now), Ordering::Relaxed);
     }
 
     /// Bytes that met it.
@@ -285,12 +287,12 @@ impl PolicyEntry {
         self.packets.load(Ordering::Relaxed)
     }
 
-    /// When the latest packet met it.
+    /// When the latest packet met it, in whole seconds.
     #[must_use]
     pub fn last_used(&self) -> Option<Moment> {
         match self.last_used.load(Ordering::Relaxed) {
             NEVER => None,
-            nanos => Some(Moment(nanos)),
+            seconds => Some(Moment::from_secs(seconds.into())),
         }
     }
 }
@@ -301,6 +303,6 @@ mod tests {
 
     #[test]
     fn a_million_of_them_fit() {
-        assert!(size_of::<PolicyEntry>() <= 88, "{}", size_of::<PolicyEntry>());
+        assert!(size_of::<PolicyEntry>() <= 72, "{}", size_of::<PolicyEntry>());
     }
 }

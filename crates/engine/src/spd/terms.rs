@@ -1,4 +1,4 @@
-//! What many policies say alike, kept once: templates, limits, marks.
+//! What many policies say alike, kept once: templates, limits, marks, and which bits of ports count.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use hashbrown::HashTable;
 
 use crate::{DeviceId, IfId, Limits, Mark, Offload, Policy, PolicyFlags, Template};
 
-/// All that a policy says but its action, its place and its traffic's addresses, protocol and ports.
+/// All that a policy says but its action, its place and its traffic's addresses, protocol and ports under their masks.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Terms {
     pub(crate) templates: Box<[Template]>,
@@ -18,6 +18,8 @@ pub(crate) struct Terms {
     pub(crate) if_id: IfId,
     pub(crate) ifindex: u32,
     pub(crate) user: u32,
+    /// Of source and destination.
+    pub(crate) port_masks: [u16; 2],
     pub(crate) flags: PolicyFlags,
 }
 
@@ -53,6 +55,7 @@ impl Terms {
             if_id: policy.if_id,
             ifindex: policy.selector.ifindex,
             user: policy.selector.user,
+            port_masks: [policy.selector.source_port.mask, policy.selector.destination_port.mask],
             flags: policy.flags,
         }
     }
@@ -72,7 +75,8 @@ impl Terms {
     /// By what differs most often.
     fn hash(&self, hasher: &RandomState) -> u64 {
         let ends = self.templates.first().map(|one| (one.source, one.destination, one.reqid));
-        hasher.hash_one((ends, self.templates.len(), self.mark, self.if_id, self.ifindex))
+        let (masks, many) = (self.port_masks, self.templates.len());
+        hasher.hash_one((ends, masks, many, self.mark, self.if_id, self.ifindex))
     }
 }
 
