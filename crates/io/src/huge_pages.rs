@@ -83,9 +83,14 @@ const fn is_large(layout: Layout) -> bool {
     layout.size() >= HUGE_PAGE && layout.align() <= HUGE_PAGE
 }
 
-/// The bytes that a block of `size` bytes has: whole huge pages. `is_large` layouts are below `isize::MAX`, so it does not overflow.
+/// No system's pages are larger.
+const PAGE: usize = 64 << 10;
+
+/// The bytes that a block of `size` bytes has: whole huge pages, but for the few bytes that tables of a power of two have behind their
+/// places. `is_large` layouts are below `isize::MAX`, so it does not overflow.
 const fn whole(size: usize) -> usize {
-    size.next_multiple_of(HUGE_PAGE)
+    let is_little_more = size % HUGE_PAGE <= PAGE;
+    size.next_multiple_of(if is_little_more { PAGE } else { HUGE_PAGE })
 }
 
 /// Zeroed pages from a huge page's boundary on; null where there are none.
@@ -117,8 +122,15 @@ fn map(size: usize) -> *mut u8 {
 mod tests {
     use super::*;
 
-    const SIZES: [usize; 6] =
-        [1, 4096, HUGE_PAGE - 1, HUGE_PAGE, HUGE_PAGE + 1, 3 * HUGE_PAGE + 12_345];
+    const SIZES: [usize; 7] = [
+        1,
+        4096,
+        HUGE_PAGE - 1,
+        HUGE_PAGE,
+        HUGE_PAGE + 1,
+        2 * HUGE_PAGE + 123_456,
+        3 * HUGE_PAGE + 12_345,
+    ];
 
     fn layout(size: usize) -> Layout {
         Layout::from_size_align(size, 64).unwrap()
@@ -146,6 +158,13 @@ mod tests {
                 // SAFETY: allocated above with this layout.
                 unsafe { HugePages.dealloc(block, layout(size)) };
             }
+        }
+    }
+
+    #[test]
+    fn a_little_more_than_huge_pages_is_no_huge_page_more() {
+        for (size, bytes) in [(0, 0), (16, PAGE), (PAGE + 1, HUGE_PAGE)] {
+            assert_eq!(whole(3 * HUGE_PAGE + size), 3 * HUGE_PAGE + bytes);
         }
     }
 
