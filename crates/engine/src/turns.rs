@@ -12,6 +12,8 @@ pub(crate) struct Turns<T> {
 
 /// Things of one run at the most.
 const MOST: usize = 64;
+/// A run that gets shorter looks for another to join when it has a multiple of so many.
+const LOOK: usize = 4;
 
 impl<T> Default for Turns<T> {
     fn default() -> Self {
@@ -50,21 +52,27 @@ impl<T> Turns<T> {
         }
     }
 
-    /// Takes out the thing that has this turn, if one has.
-    pub(crate) fn remove(&mut self, turn: u64, turn_of: impl Fn(&T) -> u64) {
-        let Some((key, run, at)) = self.find(turn, turn_of) else { return };
+    /// Takes out the thing of this turn, if `place` finds one in the run where it has to be.
+    pub(crate) fn remove(&mut self, turn: u64, place: impl FnOnce(&[T]) -> Option<usize>) {
+        let Some((key, run)) = self.run_of(turn) else { return };
+        let Some(at) = place(run) else { return };
         run.remove(at);
         if run.is_empty() {
             self.runs.remove(&key);
-        } else if run.len() <= MOST / 2 {
+        } else if run.len() <= MOST / 2 && run.len().is_multiple_of(LOOK) {
             let next = self.runs.range(key + 1..).next().map(|(next, _)| *next);
             next.into_iter().chain([key]).for_each(|key| self.join(key));
         }
     }
 
-    /// The thing that has this turn.
-    pub(crate) fn of_mut(&mut self, turn: u64, turn_of: impl Fn(&T) -> u64) -> Option<&mut T> {
-        self.find(turn, turn_of).map(|(_, run, at)| &mut run[at])
+    /// The thing of this turn, if `place` finds one in the run where it has to be.
+    pub(crate) fn of_mut(
+        &mut self,
+        turn: u64,
+        place: impl FnOnce(&[T]) -> Option<usize>,
+    ) -> Option<&mut T> {
+        let (_, run) = self.run_of(turn)?;
+        place(run).map(|at| &mut run[at])
     }
 
     /// Those that came before a turn, the youngest first.
@@ -93,14 +101,12 @@ impl<T> Turns<T> {
         }
     }
 
-    fn find(
-        &mut self,
-        turn: u64,
-        turn_of: impl Fn(&T) -> u64,
-    ) -> Option<(u64, &mut Vec<T>, usize)> {
-        let (key, run) = self.runs.range_mut(..=turn).next_back()?;
-        let at = run.binary_search_by_key(&turn, turn_of).ok()?;
-        Some((*key, run, at))
+    /// The run where this turn's thing is if it is in.
+    fn run_of(&mut self, turn: u64) -> Option<(u64, &mut Vec<T>)> {
+        // Mostly one begins near; a search from the first on goes down to that as well.
+        let near = turn.saturating_sub(2 * MOST as u64);
+        let from = self.runs.range(near..=turn).next().map_or(0, |(key, _)| *key);
+        self.runs.range_mut(from..=turn).next_back().map(|(key, run)| (*key, run))
     }
 
     /// Joins a run with the one before it when they are small.
@@ -144,13 +150,13 @@ mod tests {
                     5..7 if !model.is_empty() => {
                         let gone = *model.iter().nth(which.index(model.len())).unwrap();
                         model.remove(&gone);
-                        turns.remove(gone, |turn| *turn);
+                        turns.remove(gone, |run| run.binary_search(&gone).ok());
                     }
-                    _ => turns.remove(u64::MAX, |turn| *turn),
+                    _ => turns.remove(u64::MAX, |run| run.binary_search(&u64::MAX).ok()),
                 }
                 let older: Vec<_> = turns.before(number, |turn| *turn).collect();
                 prop_assert_eq!(older, model.range(..number).rev().collect::<Vec<_>>());
-                let found = turns.of_mut(number, |turn| *turn).copied();
+                let found = turns.of_mut(number, |run| run.binary_search(&number).ok()).copied();
                 prop_assert_eq!(found, model.get(&number).copied());
                 prop_assert!(turns.runs.values().all(|run| (1..=MOST).contains(&run.len())));
             }
@@ -174,9 +180,11 @@ mod tests {
             order.iter().for_each(|turn| turns.insert(*turn, *turn, |turn| *turn));
             prop_assert!(turns.runs() <= 2 * order.len() / (MOST / 2) + 1, "{}", turns.runs());
             for which in gone {
-                turns.remove(order.swap_remove(which.index(order.len())), |turn| *turn);
+                let gone = order.swap_remove(which.index(order.len()));
+                turns.remove(gone, |run| run.binary_search(&gone).ok());
             }
-            let most = 2 * order.len() / (MOST / 2 + 1) + 1;
+            // Two neighbours had more than half a run when one of them last looked.
+            let most = 2 * order.len() / (MOST / 2 + 1 - 2 * (LOOK - 1)) + 1;
             prop_assert!(turns.runs() <= most, "{} of {}", turns.runs(), order.len());
         }
     }

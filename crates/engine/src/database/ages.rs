@@ -28,14 +28,12 @@ impl Ages {
 
     /// Takes a state out, whichever generation of it is in; one that is not in is no error.
     pub(super) fn remove(&mut self, sa: &Sa) {
-        if self.held(sa).is_some() {
-            self.0.remove(sa.turn(), turn_of);
-        }
+        self.0.remove(sa.turn(), |run| place(run, sa));
     }
 
     /// Puts `new` in the place of an older generation of itself.
     pub(super) fn replace(&mut self, new: &Arc<Sa>) {
-        if let Some(held) = self.held(new) {
+        if let Some(held) = self.0.of_mut(new.turn(), |run| place(run, new)) {
             *held = Arc::clone(new);
         }
     }
@@ -44,10 +42,12 @@ impl Ages {
     pub(super) fn from(&self, cursor: StateCursor) -> impl Iterator<Item = &Arc<Sa>> {
         self.0.before(cursor.0.unwrap_or(u64::MAX), turn_of)
     }
+}
 
-    fn held(&mut self, sa: &Sa) -> Option<&mut Arc<Sa>> {
-        self.0.of_mut(sa.turn(), turn_of).filter(|held| held.is_same(sa))
-    }
+/// Where a state stands in a run, whichever generation of it.
+fn place(run: &[Arc<Sa>], sa: &Sa) -> Option<usize> {
+    let at = run.binary_search_by_key(&sa.turn(), turn_of).ok()?;
+    run[at].is_same(sa).then_some(at)
 }
 
 fn turn_of(sa: &Arc<Sa>) -> u64 {
