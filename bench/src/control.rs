@@ -1,11 +1,12 @@
 //! `uxfrm bench control`: what requests of the control protocol cost, from bytes in to bytes out, without sockets; and what files of lines
-//! take, by unmodified `ip -batch` beside the same with the machine's own kernel (`batch`).
+//! take, by unmodified `ip -batch` beside the same with the machine's own kernel (`batch`). How long a dump keeps the control thread is in `dump`.
 //!
 //! Without sockets, each request comes from a client of its own that joins and leaves, as `ip -batch` opens a socket per command. `count` requests of
 //! one kind go to databases that the kinds before have filled, so `newsa` at 100,000 ends with 100,000 states. The same at
 //! 1,000 in the same run tells whether a request costs more where there is much already.
 
 mod batch;
+mod dump;
 
 use std::time::Instant;
 
@@ -64,6 +65,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
             }
         }
     }
+    rows.extend(dump::run(options)?);
     rows.extend(batch::run(options)?);
     Ok(Report { bench: "control", machine: Machine::here(clock.hz()), rows })
 }

@@ -155,8 +155,8 @@ impl Server {
         self.clients.known(client).is_some_and(|client| client.dump.is_some())
     }
 
-    /// The next datagram of a client's dump, to be asked for when its socket has room. Between two of them a dump of states holds nothing: what
-    /// came since it began is not shown, nor what has gone before its turn. A dump of policies shows those that there were when it began.
+    /// The next datagram of a client's dump, to be asked for when its socket has room. Between two of them a dump holds nothing: what
+    /// came since it began is not shown, nor what has gone before its turn.
     pub fn resume(&mut self, client: ClientId, database: &Database, out: &mut Outbox) {
         let slot = &mut self.clients.of(client).dump;
         let Some(dump) = slot else { return };

@@ -1,0 +1,109 @@
+//! Dumps of policies and states, datagram by datagram: the control thread does nothing else while it makes one, so the longest tells how long any
+//! other client may wait for a dump.
+
+use std::time::Instant;
+
+use uxfrm_engine::Moment;
+use uxfrm_netlink::{ClientId, Groups, Options as SocketOptions};
+
+use super::{Gateway, Make, message, new_sa, policy};
+use crate::Options;
+use crate::report::{Case, Row, Sample};
+
+const COUNTS: [u32; 3] = [1000, 100_000, 1_000_000];
+/// Changes that workers see together while the databases are filled.
+const TURN: u32 = 4096;
+const ROUNDS: usize = 9;
+/// `NLM_F_REQUEST | NLM_F_DUMP`.
+const DUMP: [u8; 2] = 0x301_u16.to_ne_bytes();
+
+/// What is added, and the request that shows it all.
+const OBJECTS: [(&str, Make, u16, usize); 2] =
+    [("policies", |nth| policy(0x13, nth), 0x15, 64), ("states", new_sa, 0x12, 24)];
+
+/// One row for each number of policies or states that the options leave.
+///
+/// # Errors
+/// A request that is refused, and a dump that does not show all.
+pub(super) fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for (object, add, kind, len) in OBJECTS {
+        for count in COUNTS.into_iter().filter(|count| !options.quick || *count <= 1000) {
+            let case = Case::new().with("count", count).with("dump", object);
+            if options.only.admits(&case) {
+                let mut gateway = Gateway::new(0, TURN);
+                (0..count).try_for_each(|nth| gateway.ask(&add(nth)))?;
+                let mut request = message(kind, &vec![0; len]);
+                request[6..8].copy_from_slice(&DUMP);
+                rows.push(measure(case, &mut gateway, &request, count)?);
+            }
+        }
+    }
+    Ok(rows)
+}
+
+fn measure(case: Case, gateway: &mut Gateway, request: &[u8], count: u32) -> anyhow::Result<Row> {
+    let (mut each, mut longest) = (Sample::default(), Sample::default());
+    for round in 0..=ROUNDS {
+        let (parts, shown) = dump(gateway, request);
+        anyhow::ensure!(shown == count, "a dump of {count} shows {shown}");
+        // The first finds memory cold that nobody has read since it was filled.
+        if round > 0 {
+            longest.push(parts.max());
+            each.push(parts.median());
+        }
+    }
+    let mut row = Row { case, figures: serde_json::Map::new() };
+    row.figure("us_per_datagram", each.median(), 2);
+    row.figure("longest_us", longest.median(), 1);
+    row.figure("min", longest.min(), 1);
+    row.figure("max", longest.max(), 1);
+    row.figures.insert("rounds".to_owned(), longest.rounds().into());
+    Ok(row)
+}
+
+/// Microseconds of each datagram, the request for the first one included; and how many policies or states they showed.
+fn dump(gateway: &mut Gateway, request: &[u8]) -> (Sample, u32) {
+    let Gateway { server, database, out, .. } = gateway;
+    let client = ClientId { connection: 1, port: 4711 };
+    server.join(client, Groups::empty(), SocketOptions::EXT_ACK);
+    let (mut parts, mut shown) = (Sample::default(), 0);
+    let mut from = Instant::now();
+    server.handle(client, request, database, Moment(0), out);
+    loop {
+        parts.push(from.elapsed().as_secs_f64() * 1e6);
+        shown += out.drain().map(|delivery| shown_by(delivery.datagram.bytes())).sum::<u32>();
+        if !server.is_dumping(client) {
+            break;
+        }
+        from = Instant::now();
+        server.resume(client, database, out);
+    }
+    server.leave(client);
+    (parts, shown)
+}
+
+/// How many messages of a datagram are not the last one, `NLMSG_DONE`.
+fn shown_by(mut datagram: &[u8]) -> u32 {
+    let mut shown = 0;
+    while let [a, b, c, d, kind @ ..] = datagram {
+        let len = usize::try_from(u32::from_ne_bytes([*a, *b, *c, *d])).unwrap_or(usize::MAX);
+        shown += u32::from(!kind.starts_with(&3_u16.to_ne_bytes()));
+        datagram = datagram.get(len.max(16).next_multiple_of(4)..).unwrap_or_default();
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_policy_and_state_is_shown() {
+        let options =
+            Options { quick: true, only: "dump=policies".parse().unwrap(), ..Options::default() };
+        let rows = run(&options).unwrap();
+        assert_eq!(rows.len(), 1);
+        assert!(rows[0].figures["longest_us"].as_f64().unwrap() > 0.0);
+    }
+}
