@@ -119,6 +119,30 @@ impl IpPacket {
         Some(Self::of_header(header, ipv4::HEADER_LEN, total_len, bytes))
     }
 
+    /// As [`IpPacket::parse`], of an IPv6 header with the upper layer behind it, as nearly all are; `None` of all else, right or wrong.
+    #[must_use]
+    #[inline(always)]
+    pub fn parse_fixed_v6(bytes: &[u8]) -> Option<Self> {
+        let (header, total_len) = ipv6::fixed(bytes)?;
+        Some(Self {
+            version: Version::V6,
+            source: header.source().into(),
+            destination: header.destination().into(),
+            tos: header.traffic_class(),
+            ttl: header.hop_limit,
+            dont_fragment: true,
+            has_options: false,
+            fragment: Fragment::None,
+            flow_label: header.flow_label(),
+            protocol: header.next_header,
+            header_len: ipv6::HEADER_LEN,
+            total_len,
+            trailing: bytes.len() - total_len,
+            esp_offset: ipv6::HEADER_LEN,
+            next_header_at: 6,
+        })
+    }
+
     /// Reads the network header as [`IpPacket::parse`] does, and gives it to `then`, which is compiled apart for the shapes that packets are
     /// of: so an address of one version is not moved as one of either, which would cost more than finding it.
     ///
@@ -129,10 +153,10 @@ impl IpPacket {
         if let Some(fixed) = Self::parse_fixed(bytes) {
             return Ok(then(fixed));
         }
-        match bytes.first().map(|first| first >> 4) {
-            Some(6) => Ok(then(Self::of_ipv6(bytes)?)),
-            Some(_) | None => Ok(then(Self::of_rest(bytes)?)),
+        if let Some(fixed) = Self::parse_fixed_v6(bytes) {
+            return Ok(then(fixed));
         }
+        Self::of_rest(bytes).map(then)
     }
 
     /// The differentiated services code point, 0 to 63.
@@ -170,7 +194,7 @@ impl IpPacket {
         Ok(Self::of_header(header, header.header_len(), header.total_len.get().into(), bytes))
     }
 
-    /// IPv4 with options, and what is malformed.
+    /// IPv4 with options, IPv6 with extension headers, and what is malformed.
     #[cold]
     fn of_rest(bytes: &[u8]) -> Result<Self, ParseError> {
         Self::parse(bytes)

@@ -280,6 +280,17 @@ impl Chain {
     }
 }
 
+/// The header that a packet begins with, and the packet's length as it says; none if an extension header follows or anything is wrong with it.
+#[inline(always)]
+pub(crate) fn fixed(bytes: &[u8]) -> Option<(&Ipv6Header, usize)> {
+    let (header, rest) = Ipv6Header::ref_from_prefix(bytes).ok()?;
+    let payload_len = usize::from(header.payload_len.get());
+    let is_fixed = header.version_class_flow.to_bytes()[0] >> 4 == 6
+        && payload_len <= rest.len()
+        && !is_extension(header.next_header);
+    is_fixed.then_some((header, HEADER_LEN + payload_len))
+}
+
 #[inline]
 fn is_extension(protocol: Protocol) -> bool {
     matches!(

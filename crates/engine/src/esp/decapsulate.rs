@@ -79,6 +79,18 @@ pub(crate) fn usual_tunnelled(
     (stays && header.checksum_is_right()).then_some(ip)
 }
 
+/// As [`check_tunnelled`], of an IPv6 packet without extension headers that stays as it is; `None` of all else, right or wrong.
+#[inline(always)]
+pub(crate) fn usual_tunnelled_v6(
+    packet: &[u8],
+    next_header: Protocol,
+    outer_tos: u8,
+    flags: SaFlags,
+) -> Option<IpPacket> {
+    let ip = IpPacket::parse_fixed_v6(packet).filter(|_| next_header == Protocol::IPV6)?;
+    ecn::stays(outer_tos, flags).then_some(ip)
+}
+
 /// Moves the packet's own header to its payload, with which `packet` ends. Says where it begins now, and whether its checksum was written anew, as it is
 /// where there was UDP around ESP.
 pub(crate) fn restore(

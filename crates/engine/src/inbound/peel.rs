@@ -42,7 +42,7 @@ pub(crate) struct Envelope {
 /// Bits of IPv4's flags and offset that make a packet a fragment.
 const FRAGMENT: u16 = 0x3fff;
 
-/// What a whole IPv4 packet without options is; nearly all are.
+/// What a whole packet is that is IPv4 without options or IPv6 without extension headers; nearly all are.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Usual {
     /// ESP, alone or in UDP.
@@ -56,6 +56,15 @@ pub(super) enum Usual {
 /// Looks at what nearly all packets are.
 #[inline(always)]
 pub(super) fn usual(bytes: &[u8], settings: &Settings) -> Usual {
+    match usual_v4(bytes, settings) {
+        Usual::Unclear => usual_v6(bytes, settings),
+        clear @ (Usual::Esp(_) | Usual::Plain(_)) => clear,
+    }
+}
+
+/// Looks at what nearly all packets of IPv4 are.
+#[inline(always)]
+pub(super) fn usual_v4(bytes: &[u8], settings: &Settings) -> Usual {
     let Ok((header, rest)) = Ipv4Header::ref_from_prefix(bytes) else { return Usual::Unclear };
     let is_usual = header.version_ihl == ipv4::WITHOUT_OPTIONS
         && header.flags_fragment.get() & FRAGMENT == 0
@@ -63,37 +72,24 @@ pub(super) fn usual(bytes: &[u8], settings: &Settings) -> Usual {
     let len = usize::from(header.total_len.get()).checked_sub(ipv4::HEADER_LEN);
     let upper = len.and_then(|len| rest.get(..len)).filter(|_| is_usual);
     let Some(upper) = upper else { return Usual::Unclear };
-    let own = || settings.addresses.holds(header.destination().into());
-    let (lead, encap, inside) = match header.protocol {
-        Protocol::ESP => (0, None, Inside::esp(upper)),
-        Protocol::UDP => {
-            let Ok(Udp { header: ports, payload: bytes, trailing }) = Udp::parse(upper) else {
-                return Usual::Unclear;
-            };
-            let own = own();
-            if !own || !settings.encap_ports.contains(&ports.destination.get()) {
-                return Usual::Plain(own);
-            }
-            if !trailing.is_empty() {
-                return Usual::Unclear;
-            }
-            let inside = payload(bytes);
-            (udp::HEADER_LEN, inside.as_ref().ok().map(|inside| inside.kind), inside)
-        }
-        Protocol(_) => return Usual::Plain(own()),
-    };
-    let Ok(inside) = inside else { return Usual::Unclear };
-    let lead = lead + inside.marker;
-    Usual::Esp(Envelope {
-        at: ipv4::HEADER_LEN + lead,
-        len: upper.len() - lead,
-        spi: inside.spi,
-        sequence: inside.sequence,
-        encap,
+    let outside = Outside {
         destination: header.destination().into(),
         tos: header.tos,
-        shell: Some(Shell { version: Version::V4, len: 20, next_header_at: 9 }),
-    })
+        shell: Shell { version: Version::V4, len: 20, next_header_at: 9 },
+    };
+    outside.around(header.protocol, upper, settings)
+}
+
+/// As [`usual_v4`], of IPv6.
+#[inline(always)]
+pub(super) fn usual_v6(bytes: &[u8], settings: &Settings) -> Usual {
+    let Some(ip) = IpPacket::parse_fixed_v6(bytes) else { return Usual::Unclear };
+    let outside = Outside {
+        destination: ip.destination,
+        tos: ip.tos,
+        shell: Shell { version: Version::V6, len: 40, next_header_at: 6 },
+    };
+    outside.around(ip.protocol, ip.upper(bytes), settings)
 }
 
 /// Looks at a whole IP packet.
@@ -197,6 +193,51 @@ pub(crate) fn source(bytes: &[u8], shell: &Shell) -> Option<SocketAddr> {
     Some(SocketAddr::new(address, port))
 }
 
+/// What of a fixed header is needed later.
+struct Outside {
+    destination: IpAddr,
+    tos: u8,
+    shell: Shell,
+}
+
+impl Outside {
+    /// What a packet is that has this header around `upper`.
+    #[inline(always)]
+    fn around(self, protocol: Protocol, upper: &[u8], settings: &Settings) -> Usual {
+        let own = || settings.addresses.holds(self.destination);
+        let (lead, encap, inside) = match protocol {
+            Protocol::ESP => (0, None, Inside::esp(upper)),
+            Protocol::UDP => {
+                let Ok(Udp { header: ports, payload: bytes, trailing }) = Udp::parse(upper) else {
+                    return Usual::Unclear;
+                };
+                let own = own();
+                if !own || !settings.encap_ports.contains(&ports.destination.get()) {
+                    return Usual::Plain(own);
+                }
+                if !trailing.is_empty() {
+                    return Usual::Unclear;
+                }
+                let inside = payload(bytes);
+                (udp::HEADER_LEN, inside.as_ref().ok().map(|inside| inside.kind), inside)
+            }
+            Protocol(_) => return Usual::Plain(own()),
+        };
+        let Ok(inside) = inside else { return Usual::Unclear };
+        let lead = lead + inside.marker;
+        Usual::Esp(Envelope {
+            at: usize::from(self.shell.len) + lead,
+            len: upper.len() - lead,
+            spi: inside.spi,
+            sequence: inside.sequence,
+            encap,
+            destination: self.destination,
+            tos: self.tos,
+            shell: Some(self.shell),
+        })
+    }
+}
+
 struct Inside {
     kind: UdpEncapKind,
     marker: usize,
@@ -245,18 +286,26 @@ fn shell(bytes: &[u8], ip: &IpPacket) -> Result<Shell, DropReason> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::net::{Ipv4Addr, Ipv6Addr};
 
     use proptest::prelude::*;
+    use uxfrm_packet::ipv6::Ipv6Header;
 
     use super::*;
 
     const OWN: [u8; 4] = [192, 0, 2, 2];
+    const OWN_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
 
     fn packet(protocol: Protocol, to: [u8; 4], upper: &[u8]) -> Vec<u8> {
         let len = u16::try_from(ipv4::HEADER_LEN + upper.len()).unwrap();
         let mut header = Ipv4Header::new(Ipv4Addr::LOCALHOST, to.into(), protocol, len);
         header.fill_checksum();
+        [zerocopy::IntoBytes::as_bytes(&header), upper].concat()
+    }
+
+    fn packet_v6(next_header: Protocol, to: Ipv6Addr, upper: &[u8]) -> Vec<u8> {
+        let len = u16::try_from(upper.len()).unwrap();
+        let header = Ipv6Header::new(Ipv6Addr::LOCALHOST, to, next_header, len);
         [zerocopy::IntoBytes::as_bytes(&header), upper].concat()
     }
 
@@ -268,7 +317,7 @@ mod tests {
     }
 
     fn settings() -> Settings {
-        let addresses = [IpAddr::from(OWN)].into_iter().collect();
+        let addresses = [IpAddr::from(OWN), IpAddr::from(OWN_V6)].into_iter().collect();
         Settings { addresses, ..Settings::default() }
     }
 
@@ -289,7 +338,8 @@ mod tests {
     proptest! {
         #[test]
         fn the_short_look_sees_what_the_long_one_does(
-            around in prop_oneof![Just(Protocol::UDP), Just(Protocol::ESP), Just(Protocol::TCP)],
+            around in prop::sample::select(&[Protocol::UDP, Protocol::ESP, Protocol::TCP, Protocol::DSTOPTS, Protocol::FRAGMENT]),
+            v6: bool,
             own: bool,
             port in prop_oneof![Just(4500), Just(4501)],
             mut payload in prop::collection::vec(any::<u8>(), 0..40),
@@ -301,16 +351,15 @@ mod tests {
         ) {
             payload.splice(..0, vec![0; zeros]);
             let to = if own { OWN } else { [198, 51, 100, 1] };
-            let mut bytes = match around {
-                Protocol::UDP => packet(around, to, &datagram(port, &payload, more)),
-                Protocol(_) => packet(around, to, &payload),
-            };
+            let to_v6 = if own { OWN_V6 } else { Ipv6Addr::LOCALHOST };
+            let upper = if around == Protocol::UDP { datagram(port, &payload, more) } else { payload };
+            let mut bytes = if v6 { packet_v6(around, to_v6, &upper) } else { packet(around, to, &upper) };
             // More bytes than the packet has, or fewer.
             bytes.resize(bytes.len().saturating_add_signed(behind), 7);
             if let Some((at, byte)) = broken {
                 bytes.get_mut(at).into_iter().for_each(|old| *old = byte);
             }
-            if summed {
+            if summed && !v6 {
                 let _no_header = ipv4::fill_checksum(&mut bytes);
             }
             if let Some((short, long)) = looks(&bytes) {
@@ -343,7 +392,12 @@ mod tests {
         let esp = [&[0, 0, 0x12, 0x34, 0, 0, 0, 7][..], &[1; 32]].concat();
         let alone = packet(Protocol::ESP, [198, 51, 100, 1], &esp);
         let in_udp = packet(Protocol::UDP, OWN, &datagram(4500, &esp, 0));
-        for (bytes, at, encap) in [(alone, 20, None), (in_udp, 28, Some(UdpEncapKind::Esp))] {
+        let alone_v6 = packet_v6(Protocol::ESP, Ipv6Addr::LOCALHOST, &esp);
+        let in_udp_v6 = packet_v6(Protocol::UDP, OWN_V6, &datagram(4500, &esp, 0));
+        let udp = Some(UdpEncapKind::Esp);
+        for (bytes, at, encap) in
+            [(alone, 20, None), (in_udp, 28, udp), (alone_v6, 40, None), (in_udp_v6, 48, udp)]
+        {
             let (Usual::Esp(short), _long) = looks(&bytes).unwrap() else { panic!("it is ESP") };
             assert_eq!((short.at, short.len, short.encap), (at, 40, encap));
             assert_eq!((short.spi, short.sequence), (0x1234, 7));

@@ -87,6 +87,24 @@ impl Inbound {
             Some(ip) => {
                 Ok(self.questions.ask_of_inner(item, &ip, buffer, used.spi, bench.settings))
             }
+            None => self.unwrap_v6(packet, bench),
+        }
+    }
+
+    /// As [`Self::unwrap_tunnel`], of all that is not IPv4 without options.
+    #[inline(never)]
+    fn unwrap_v6(&mut self, packet: &Sealed, bench: &Bench<'_>) -> Result<Fate, DropReason> {
+        let used = &self.used[packet.used as usize];
+        let item = &mut self.items[packet.item as usize];
+        let Some(buffer) = &self.buffers[item.buffer as usize] else {
+            return Err(DropReason::InInnerMalformed);
+        };
+        let announced = packet.stripped.next_header;
+        match decapsulate::usual_tunnelled_v6(item.bytes(buffer), announced, packet.tos, used.flags)
+        {
+            Some(ip) => {
+                Ok(self.questions.ask_of_inner(item, &ip, buffer, used.spi, bench.settings))
+            }
             None => self.unwrap_closely(packet, bench),
         }
     }
