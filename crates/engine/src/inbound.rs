@@ -104,7 +104,7 @@ enum Fate {
     Gone,
 }
 
-/// What the policies are asked about the batch's plain packets, one place each, and what they say.
+/// What the policies are asked about the batch's plain packets, one place for neighbours of one flow, and what they say.
 #[derive(Debug, Default)]
 struct Questions {
     flows: Vec<FlowKey>,
@@ -521,7 +521,7 @@ impl Item {
         let flow = buffer.map(|buffer| FlowKey::of(buffer, ip, self.bytes(buffer)));
         // Without its buffer a packet is dropped whatever the policies say.
         let flow = flow.unwrap_or_else(|| FlowKey::between(ip.source, ip.destination));
-        questions.push(self, flow, spi, own)
+        questions.place(FlowKey { mark: self.mark, ..flow }, spi, || own)
     }
 
     fn bytes<'a>(&self, buffer: &'a PacketBuf) -> &'a [u8] {

@@ -150,12 +150,15 @@ impl Outbound {
         self.resume(bench);
         self.look_ahead(batch, bench, watch);
         let ahead = std::mem::take(&mut self.ahead);
-        let (mut packets, mut first) = (batch.drain(), 0);
+        let (mut packets, mut counts) = (batch.drain(), ahead.packets.as_slice());
+        let mut heads = ahead.heads.as_slice();
         for run in ahead.known.chunk_by(|a, b| a == b) {
-            let these = first..first + run.len();
-            let (heads, flows) = (&ahead.heads[these.clone()], &ahead.flows[these.clone()]);
-            self.receive_run(&mut packets, (heads, flows), run[0], bench);
-            first = these.end;
+            let (these, behind) = counts.split_at(run.len());
+            let count = these.iter().map(|count| *count as usize).sum();
+            let together;
+            (together, heads) = heads.split_at(count);
+            self.receive_run(&mut packets, (together, &ahead.flows), run[0], bench);
+            counts = behind;
         }
         drop(packets);
         self.ahead = ahead;
@@ -221,17 +224,16 @@ impl Outbound {
     fn receive(
         &mut self,
         mut packet: PacketBuf,
-        head: Option<&Head>,
-        flow: &FlowKey,
+        head: Option<(&Head, &FlowKey)>,
         known: Known,
         bench: &mut Bench<'_>,
     ) {
         if packet.segments != Segments::One {
-            return self.receive_many(packet, head, flow, known, bench);
+            return self.receive_many(packet, head, known, bench);
         }
         self.traffic.received += 1;
         self.traffic.received_bytes += packet.len() as u64;
-        let Some(head) = head.filter(|_| checksum::complete(&mut packet).is_ok()) else {
+        let Some((head, flow)) = head.filter(|_| checksum::complete(&mut packet).is_ok()) else {
             return self.discard(packet, 1, DropReason::OutMalformed, bench);
         };
         packet.trim(head.total_len as usize);
@@ -270,8 +272,7 @@ impl Outbound {
     fn receive_many(
         &mut self,
         mut packet: PacketBuf,
-        head: Option<&Head>,
-        flow: &FlowKey,
+        head: Option<(&Head, &FlowKey)>,
         known: Known,
         bench: &mut Bench<'_>,
     ) {
@@ -279,7 +280,7 @@ impl Outbound {
         let count = plan.as_ref().ok().and_then(Option::as_ref).map_or(1, SegmentPlan::count);
         self.traffic.received += count as u64;
         self.traffic.received_bytes += packet.len() as u64;
-        let (Ok(plan), Some(head)) = (plan, head) else {
+        let (Ok(plan), Some((head, flow))) = (plan, head) else {
             return self.discard(packet, count, DropReason::OutMalformed, bench);
         };
         packet.trim(head.total_len as usize);

@@ -197,25 +197,25 @@ impl Questions {
         spi: Spi,
         settings: &Settings,
     ) -> Fate {
-        let bytes = item.bytes(buffer);
-        let own = settings.addresses.holds(ip.destination);
-        if peel::may_hold_esp(ip, bytes, own, settings) {
+        let flow = FlowKey { mark: item.mark, ..FlowKey::of(buffer, ip, item.bytes(buffer)) };
+        if peel::may_hold_esp(ip, &flow, settings) {
             return Fate::New;
         }
-        let flow = FlowKey::of(buffer, ip, bytes);
         // What is behind its own length is not its own.
         item.len = narrow(ip.total_len);
-        Fate::Plain(self.push(item, flow, spi, own))
+        Fate::Plain(self.place(flow, spi, || settings.addresses.holds(ip.destination)))
     }
 
-    /// The place of a packet's question.
+    /// The place of a packet's question, which is its predecessor's if that is of the same flow and came by the same state.
     #[inline(always)]
-    pub(super) fn push(&mut self, item: &Item, flow: FlowKey, spi: Spi, own: bool) -> u32 {
-        let place = narrow(self.flows.len());
-        self.flows.push(FlowKey { mark: item.mark, ..flow });
-        self.directions.push(if own { Direction::In } else { Direction::Forward });
+    pub(super) fn place(&mut self, flow: FlowKey, spi: Spi, own: impl FnOnce() -> bool) -> u32 {
+        if self.flows.last() == Some(&flow) && self.spis.last() == Some(&spi) {
+            return narrow(self.flows.len() - 1);
+        }
+        self.flows.push(flow);
+        self.directions.push(if own() { Direction::In } else { Direction::Forward });
         self.spis.push(spi);
-        place
+        narrow(self.flows.len() - 1)
     }
 
     fn clear(&mut self) {
@@ -248,4 +248,25 @@ pub(super) fn copy(bytes: &[u8], pool: &mut Pool) -> PacketBuf {
         None => copy = PacketBuf::from_slice(bytes),
     }
     copy
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_of_one_flow_and_state_ask_once() {
+        let flow = |port| {
+            let ends = ["10.1.0.1", "10.2.0.1"].map(|end| end.parse().unwrap());
+            FlowKey { source_port: port, ..FlowKey::between(ends[0], ends[1]) }
+        };
+        let mut questions = Questions::default();
+        let asked = [(1, 7, true), (1, 7, true), (2, 7, true), (1, 7, true), (1, 8, false)];
+        let places = asked.map(|(port, spi, own)| questions.place(flow(port), Spi(spi), || own));
+        assert_eq!(places, [0, 0, 1, 2, 3]);
+        assert_eq!(questions.flows, [flow(1), flow(2), flow(1), flow(1)]);
+        assert_eq!(questions.spis, [Spi(7), Spi(7), Spi(7), Spi(8)]);
+        let (own, other) = (Direction::In, Direction::Forward);
+        assert_eq!(questions.directions, [own, own, own, other]);
+    }
 }

@@ -6,11 +6,11 @@ use uxfrm_packet::esp::{self, Esp};
 use uxfrm_packet::ipv4::{self, Ipv4, Ipv4Header};
 use uxfrm_packet::ipv6::Ipv6;
 use uxfrm_packet::udp::{self, Udp};
-use uxfrm_packet::{FlowPorts, IpPacket, Protocol, UdpPath, Version};
+use uxfrm_packet::{IpPacket, Protocol, UdpPath, Version};
 use zerocopy::FromBytes as _;
 
 use crate::esp::decapsulate::Shell;
-use crate::{DropReason, Settings, UdpEncapKind};
+use crate::{DropReason, FlowKey, Settings, UdpEncapKind};
 
 /// What a packet is to the engine.
 #[derive(Clone, Copy, Debug)]
@@ -117,12 +117,12 @@ pub(super) fn checksum_is_right(bytes: &[u8]) -> bool {
 
 /// Whether a packet that was in a tunnel has to be [looked at](packet) for more ESP.
 #[inline(always)]
-pub(super) fn may_hold_esp(ip: &IpPacket, bytes: &[u8], own: bool, settings: &Settings) -> bool {
+pub(super) fn may_hold_esp(ip: &IpPacket, flow: &FlowKey, settings: &Settings) -> bool {
     match ip.protocol {
         Protocol::ESP => !ip.is_fragment(),
-        Protocol::UDP if own => {
-            let ports = FlowPorts::of(ip, bytes);
-            settings.encap_ports.contains(&ports.destination)
+        Protocol::UDP => {
+            settings.encap_ports.contains(&flow.destination_port)
+                && settings.addresses.holds(ip.destination)
         }
         Protocol(_) => false,
     }

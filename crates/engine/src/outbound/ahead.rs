@@ -9,11 +9,14 @@ use crate::FlowKey;
 use crate::esp::layer::Inside;
 use crate::spd::flow_cache::Known;
 
-/// The batch's packets before they are touched, one place each: their headers, their flows, and what is known of those.
+/// The batch's packets before they are touched: their headers, one place each, and their flows and what is known of those, one place for
+/// neighbours of one flow.
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
     pub(super) heads: Vec<Option<Head>>,
     pub(super) flows: Vec<FlowKey>,
+    /// How many neighbours are of each flow.
+    pub(super) packets: Vec<u32>,
     pub(super) known: Vec<Known>,
 }
 
@@ -24,19 +27,35 @@ pub(super) struct Head {
     pub(super) fragment: bool,
     pub(super) options: bool,
     pub(super) total_len: u32,
+    /// The place of its flow among the batch's.
+    pub(super) flow: u32,
 }
 
 impl Ahead {
     pub(super) fn clear(&mut self) {
         self.heads.clear();
         self.flows.clear();
+        self.packets.clear();
         self.known.clear();
     }
 
     #[inline(always)]
     pub(super) fn note(&mut self, packet: &PacketBuf, ip: &IpPacket) {
-        self.flows.push(FlowKey::of(packet, ip, packet.bytes()));
-        self.heads.push(Some(Head::of(ip)));
+        let flow = self.place(FlowKey::of(packet, ip, packet.bytes()));
+        self.heads.push(Some(Head { flow, ..Head::of(ip) }));
+    }
+
+    /// The place of the next packet's flow.
+    #[inline(always)]
+    fn place(&mut self, flow: FlowKey) -> u32 {
+        match (self.flows.last(), self.packets.last_mut()) {
+            (Some(last), Some(packets)) if *last == flow => *packets += 1,
+            _ => {
+                self.flows.push(flow);
+                self.packets.push(1);
+            }
+        }
+        narrow(self.flows.len() - 1)
     }
 
     /// IPv6, IPv4 with options, and what is malformed.
@@ -46,7 +65,7 @@ impl Ahead {
         if parsed.is_err() {
             // What cannot be parsed is dropped whatever the policies say.
             let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-            self.flows.push(FlowKey::between(none, none));
+            self.place(FlowKey::between(none, none));
             self.heads.push(None);
         }
     }
@@ -57,6 +76,6 @@ impl Head {
     pub(super) fn of(ip: &IpPacket) -> Self {
         let inside = Inside::of(ip);
         let (fragment, options) = (ip.is_fragment(), ip.has_options);
-        Self { inside, fragment, options, total_len: narrow(ip.total_len) }
+        Self { inside, fragment, options, total_len: narrow(ip.total_len), flow: 0 }
     }
 }

@@ -11,7 +11,7 @@ use crate::worker::Bench;
 use crate::{FlowKey, Ruling};
 
 impl Outbound {
-    /// 1 Receive, 4 Verdict, 5 PMTU: of as many packets as there are heads.
+    /// 1 Receive, 4 Verdict, 5 PMTU: of as many packets as there are heads; their flows are among `flows`.
     pub(super) fn receive_run(
         &mut self,
         packets: &mut Drain<'_, PacketBuf>,
@@ -22,9 +22,10 @@ impl Outbound {
         let mut at = 0;
         while let Some(rest) = heads.get(at..).filter(|rest| !rest.is_empty()) {
             at += self.enter_run(packets, rest, known, bench);
-            let (Some(head), Some(flow)) = (heads.get(at), flows.get(at)) else { return };
+            let Some(head) = heads.get(at) else { return };
             let Some(packet) = packets.next() else { return };
-            self.receive(packet, head.as_ref(), flow, known, bench);
+            let head = head.as_ref().and_then(|head| Some((head, flows.get(head.flow as usize)?)));
+            self.receive(packet, head, known, bench);
             at += 1;
         }
     }

@@ -71,7 +71,7 @@ pub struct Caches {
     pub inbound: CacheFamilies,
 }
 
-/// What a cache did. `lookups == hits + misses + stale + bypassed`.
+/// What a cache did. Neighbours of one flow are asked for together, and count as one packet. `lookups == hits + misses + stale + bypassed`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
     /// Flows in it now.
