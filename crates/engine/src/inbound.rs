@@ -9,8 +9,9 @@
 //! 3. **State** by SPI, destination, protocol and mark.
 //! 4. **Replay check**, before the work.
 //! 5. **Open** the whole batch, in place.
-//! 6. **Replay advance**, and the state is charged: once per batch, exact at its limits.
-//! 7. **Strip** padding and headers; tunnels pass on ECN and DSCP.
+//! 6. **Replay advance**, of neighbours together.
+//! 7. **Strip** padding and headers as soon as a packet is accepted; tunnels pass on ECN and DSCP. Then each state is charged: once per
+//!    batch, exact at its limits.
 //! 8. **Check** selectors and policies: `in` for the host's own addresses, `fwd` for all else.
 //! 9. **Coalesce**, where the host takes super-packets.
 //! 10. **Transmit** to the host.
@@ -34,7 +35,7 @@ use arrayvec::ArrayVec;
 use uxfrm_crypto::Authenticity;
 use uxfrm_packet::{Batch, Checksum, Coalescer, IpPacket, PacketBuf, Segments};
 
-use crate::esp::decapsulate::{Shell, Stripped};
+use crate::esp::decapsulate::Shell;
 use crate::fragments::reassembly::{Outcome, Reassembly};
 use crate::sa::replay::Candidate;
 use crate::spd::flow_cache::Known;
@@ -69,8 +70,6 @@ pub(crate) struct Inbound {
     /// Some packets of this batch got a new buffer: only these are out of order.
     settled: bool,
     verdicts: Vec<Authenticity>,
-    /// Numbers of one state's neighbours, and what its window says of them.
-    numbers: Vec<Candidate>,
     /// Items whose UDP source is another than their state's.
     movers: Vec<(u32, SocketAddr)>,
     questions: Questions,
@@ -124,8 +123,8 @@ struct Sealed {
     at: u32,
     len: u32,
     number: Candidate,
-    /// What was in it; known once it is open.
-    stripped: Stripped,
+    /// Bytes of text for which its state is to be charged; none unless it was accepted.
+    carried: Option<u32>,
     /// The packet's own header, which transport mode keeps; `None` when a socket took it off.
     shell: Option<Shell>,
     tos: u8,
@@ -169,7 +168,6 @@ impl Inbound {
             sealed: Vec::with_capacity(uxfrm_packet::BATCH),
             settled: false,
             verdicts: Vec::with_capacity(uxfrm_packet::BATCH),
-            numbers: Vec::with_capacity(uxfrm_packet::BATCH),
             movers: Vec::new(),
             questions: Questions::default(),
             passed: Passed::default(),
@@ -189,9 +187,12 @@ impl Inbound {
         for packet in batch.as_slice().iter().take(NOTES_AHEAD) {
             packet.prefetch();
         }
-        for packet in batch.drain() {
+        let mut packets = batch.drain();
+        while let Some(packet) = packets.next() {
+            packets.as_slice().get(NOTES_AHEAD).inspect(|packet| packet.prefetch());
             self.receive(packet);
         }
+        drop(packets);
         if !self.marks.is_empty() {
             self.admit_marked(bench);
         }
@@ -206,8 +207,6 @@ impl Inbound {
             watch.passed(Stage::Open);
             self.accept(bench);
             watch.passed(Stage::Accept);
-            self.strip(bench);
-            watch.passed(Stage::Strip);
         }
         self.deliver(bench, watch);
         watch.passed(Stage::Deliver);
@@ -276,7 +275,6 @@ impl Inbound {
                 if self.items[place].fate != Fate::New {
                     continue;
                 }
-                self.fetch_ahead(place);
                 let fate = self.look_at(place, &mut latest, bench);
                 match fate {
                     Ok(fate) => self.items[place].fate = fate,
@@ -296,7 +294,7 @@ impl Inbound {
         let mut ids: ArrayVec<SaId, TOGETHER> = ArrayVec::new();
         let mut rest: ArrayVec<(u32, u32), TOGETHER> = ArrayVec::new();
         for place in group.filter(|place| self.items[*place].fate == Fate::New) {
-            self.fetch_ahead(place);
+            self.fetch_ahead(self.items[place].buffer);
             let Some(envelope) = self.usual(place, bench) else { continue };
             let (spi, destination) = (Spi(envelope.spi), envelope.destination);
             let id = SaId { destination, spi, protocol: SaProtocol::Esp };
@@ -331,14 +329,11 @@ impl Inbound {
         }
     }
 
+    /// Asks for the first bytes of a buffer that comes soon.
     #[inline(always)]
-    fn fetch_ahead(&self, place: usize) {
-        let buffer = |ahead: usize| {
-            let item = self.items.get(place + ahead)?;
-            self.buffers[item.buffer as usize].as_ref()
-        };
-        buffer(NOTES_AHEAD).inspect(|buffer| buffer.prefetch());
-        buffer(BYTES_AHEAD).inspect(|buffer| buffer.prefetch_bytes());
+    fn fetch_ahead(&self, buffer: u32) {
+        let ahead = self.buffers.get(buffer as usize + BYTES_AHEAD);
+        ahead.and_then(Option::as_ref).inspect(|buffer| buffer.prefetch_bytes());
     }
 
     /// 2 Peel, 3 State, 4 Replay check of one packet: nearly all are ESP from a socket, or in IPv4 alone, or what was in it.
@@ -350,6 +345,7 @@ impl Inbound {
         bench: &mut Bench<'a>,
     ) -> Result<Fate, DropReason> {
         let item = &self.items[place];
+        self.fetch_ahead(item.buffer);
         let Some(buffer) = &self.buffers[item.buffer as usize] else {
             return Err(DropReason::InUnexpected);
         };

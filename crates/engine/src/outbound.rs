@@ -150,15 +150,12 @@ impl Outbound {
         self.resume(bench);
         self.look_ahead(batch, bench, watch);
         let ahead = std::mem::take(&mut self.ahead);
-        let (mut packets, mut counts) = (batch.drain(), ahead.packets.as_slice());
-        let mut heads = ahead.heads.as_slice();
+        let (mut packets, mut first, mut flows) = (batch.drain(), 0, 0);
         for run in ahead.known.chunk_by(|a, b| a == b) {
-            let (these, behind) = counts.split_at(run.len());
-            let count = these.iter().map(|count| *count as usize).sum();
-            let together;
-            (together, heads) = heads.split_at(count);
-            self.receive_run(&mut packets, (together, &ahead.flows), run[0], bench);
-            counts = behind;
+            flows += run.len();
+            let end = ahead.ends[flows - 1];
+            self.receive_run(&mut packets, (&ahead.heads[first..end], &ahead.flows), run[0], bench);
+            first = end;
         }
         drop(packets);
         self.ahead = ahead;

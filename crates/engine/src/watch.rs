@@ -25,17 +25,15 @@ pub enum Stage {
     Peel,
     /// Inbound 5: decryption.
     Open,
-    /// Inbound 6: replay windows, charges.
+    /// Inbound 6, 7: replay windows, back to IP packets, charges.
     Accept,
-    /// Inbound 7: back to IP packets.
-    Strip,
     /// Inbound 8, 9, 10: selectors, templates; to the host.
     Deliver,
 }
 
 impl Stage {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 13] = [
         Self::Receive,
         Self::Parse,
         Self::LookUp,
@@ -48,7 +46,6 @@ impl Stage {
         Self::Peel,
         Self::Open,
         Self::Accept,
-        Self::Strip,
         Self::Deliver,
     ];
 
@@ -68,7 +65,6 @@ impl Stage {
             Self::Peel => "peel",
             Self::Open => "open",
             Self::Accept => "accept",
-            Self::Strip => "strip",
             Self::Deliver => "deliver",
         }
     }

@@ -291,6 +291,15 @@ impl PacketBuf {
         self.0.tail = self.0.head + index(len.min(self.len()));
     }
 
+    /// Keeps `len` bytes from the one at `start` on, or what there is of them.
+    #[inline]
+    pub fn keep(&mut self, start: usize, len: usize) {
+        let held = self.len();
+        let start = start.min(held);
+        self.0.head += index(start);
+        self.0.tail = self.0.head + index(len.min(held - start));
+    }
+
     /// Whether there is room for [`reframe`](Self::reframe).
     #[must_use]
     #[inline]
@@ -348,6 +357,13 @@ mod tests {
         buf.push(2).unwrap().copy_from_slice(b"h:");
         buf.append(2).unwrap().copy_from_slice(b":t");
         assert_eq!(buf.bytes(), b"h:payload:t");
+        let mut other = PacketBuf::from_slice(buf.bytes());
+        other.keep(2, 7);
+        assert_eq!(other.bytes(), b"payload");
+        other.keep(3, 9);
+        assert_eq!(other.bytes(), b"load");
+        other.keep(5, 1);
+        assert!(other.is_empty());
         buf.pull(2);
         buf.trim(7);
         assert_eq!(buf.bytes(), b"payload");

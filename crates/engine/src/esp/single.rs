@@ -161,8 +161,10 @@ pub fn decapsulate(
             let len = u16::try_from(ip.header_len).map_err(|_| DropReason::InMalformed)?;
             let shell = Shell { version: ip.version, len, next_header_at };
             let in_udp = esp.start >= ip.header_len + udp::HEADER_LEN;
-            let (at, anew) = decapsulate::restore(&mut packet[..until], shell, stripped, in_udp)?;
-            renewed = anew;
+            let at = decapsulate::restore(&mut packet[..until], shell, stripped);
+            let plain = &mut packet[at..until];
+            let ip = IpPacket::parse(plain).map_err(|_| DropReason::InInnerMalformed)?;
+            renewed = in_udp && decapsulate::renew_checksum(plain, &ip);
             at
         }
         Mode::RouteOptimization | Mode::InTrigger | Mode::Beet | Mode::Iptfs => {

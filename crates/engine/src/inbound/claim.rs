@@ -4,7 +4,6 @@ use std::net::IpAddr;
 
 use uxfrm_packet::IpPacket;
 
-use crate::esp::decapsulate::Stripped;
 use crate::worker::Bench;
 use crate::{DropReason, Sa, SaProtocol, Spi, UdpEncap};
 
@@ -49,7 +48,7 @@ impl Inbound {
             at: item.start + narrow(envelope.at),
             len: narrow(envelope.len),
             number,
-            stripped: Stripped::default(),
+            carried: None,
             shell: envelope.shell,
             tos: envelope.tos,
             in_udp: envelope.encap.is_some(),

@@ -137,11 +137,16 @@ impl Inbound {
         question: usize,
         bench: &mut Bench<'_>,
     ) {
-        let protocol = Protocol(questions.flows[question].protocol);
         let item = &self.items[place];
         self.traffic.sent += 1;
         self.traffic.sent_bytes += u64::from(item.len);
-        let joins = joins(bench.settings.host, protocol);
+        let joins = match bench.settings.host {
+            HostPort::Packets => false,
+            HostPort::SuperPackets { udp: UdpSuper::Taken } => true,
+            HostPort::SuperPackets { udp: UdpSuper::Refused } => {
+                Protocol(questions.flows[question].protocol) != Protocol::UDP
+            }
+        };
         let Some(buffer) = &self.buffers[item.buffer as usize] else { return };
         if matches!(buffer.segments, Segments::Train { .. }) {
             let notes = Notes { mark: item.mark, if_id: buffer.if_id, checksum: item.checksum };
@@ -169,8 +174,7 @@ impl Inbound {
         }
         let item = &self.items[place];
         let mut packet = self.buffers[item.buffer as usize].take()?;
-        packet.pull(item.start as usize);
-        packet.trim(item.len as usize);
+        packet.keep(item.start as usize, item.len as usize);
         packet.segments = Segments::One;
         packet.udp = None;
         (packet.mark, packet.checksum) = (item.mark, item.checksum);
@@ -193,11 +197,11 @@ impl Questions {
         &mut self,
         item: &mut Item,
         ip: &IpPacket,
-        buffer: &PacketBuf,
+        (buffer, bytes): (&PacketBuf, &[u8]),
         spi: Spi,
         settings: &Settings,
     ) -> Fate {
-        let flow = FlowKey { mark: item.mark, ..FlowKey::of(buffer, ip, item.bytes(buffer)) };
+        let flow = FlowKey { mark: item.mark, ..FlowKey::of(buffer, ip, bytes) };
         if peel::may_hold_esp(ip, &flow, settings) {
             return Fate::New;
         }
@@ -223,14 +227,6 @@ impl Questions {
         self.spis.clear();
         self.directions.clear();
         self.known.clear();
-    }
-}
-
-fn joins(host: HostPort, protocol: Protocol) -> bool {
-    match host {
-        HostPort::Packets => false,
-        HostPort::SuperPackets { udp: UdpSuper::Taken } => true,
-        HostPort::SuperPackets { udp: UdpSuper::Refused } => protocol != Protocol::UDP,
     }
 }
 

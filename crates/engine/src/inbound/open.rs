@@ -3,11 +3,10 @@
 use arrayvec::ArrayVec;
 use uxfrm_crypto::{Authenticity, Crypter, OpenJob, SeqHigh};
 
-use super::strip::is_ip;
 use super::used::Standing;
 use super::{Fate, Inbound, Sealed};
 use crate::worker::Bench;
-use crate::{Charge, DropReason, Event, Mode};
+use crate::{Charge, DropReason, Event};
 
 /// Enough for the library's bursts, little enough for the stack and the first-level cache.
 const CHUNK: usize = 64;
@@ -47,7 +46,7 @@ impl Inbound {
         run(bench.crypter, &mut jobs, &mut self.verdicts);
     }
 
-    /// 6 Replay advance; and lengths are taken, by which the states are charged.
+    /// 6 Replay advance, 7 Strip; and the states are charged.
     pub(super) fn accept(&mut self, bench: &mut Bench<'_>) {
         let mut sealed = std::mem::take(&mut self.sealed);
         let verdicts = std::mem::take(&mut self.verdicts);
@@ -59,64 +58,63 @@ impl Inbound {
         }
         self.verdicts = verdicts;
         self.charge(&mut sealed, bench);
+        if !self.movers.is_empty() {
+            self.tell_of_moves(&sealed, bench);
+        }
+        sealed.clear();
         self.sealed = sealed;
     }
 
     /// Neighbours that came by one state: its window takes their numbers together.
-    fn accept_run(&mut self, run: &mut [Sealed], verdicts: &[Authenticity], bench: &Bench<'_>) {
-        let Some(used) = run.first().map(|first| first.used as usize) else { return };
-        let mut numbers = std::mem::take(&mut self.numbers);
-        let authentic = |verdict: &Authenticity| *verdict == Authenticity::Authentic;
-        let received = run.iter().zip(verdicts).filter(|(_, verdict)| authentic(verdict));
-        numbers.extend(received.map(|(packet, _)| packet.number));
-        let mut accepted = numbers.as_slice();
+    fn accept_run(&mut self, run: &mut [Sealed], verdicts: &[Authenticity], bench: &mut Bench<'_>) {
         let mut fresh = 0;
-        for (packet, verdict) in run.iter_mut().zip(verdicts) {
-            let outcome = match verdict {
+        for at in 0..run.len().min(verdicts.len()) {
+            let outcome = match verdicts[at] {
                 Authenticity::Authentic => {
                     if fresh == 0 {
-                        fresh = self.used[used].sa.replay().accept_some(accepted);
+                        fresh = self.accept_some(&run[at..], &verdicts[at..]);
                     }
-                    let (_, behind) = accepted.split_at(1);
-                    accepted = behind;
                     match fresh.checked_sub(1) {
                         Some(left) => {
                             fresh = left;
-                            self.measure(packet)
+                            self.strip(&mut run[at], bench)
                         }
-                        None => self.accept_one(packet),
+                        None => self.accept_one(&mut run[at], bench),
                     }
                 }
                 Authenticity::Forged => Err(DropReason::InForged),
                 Authenticity::Runt | Authenticity::Pending => Err(DropReason::InRunt),
             };
-            if let Err(reason) = outcome {
-                self.used[used].sa.count_failure(reason);
-                self.drop(packet.item as usize, reason, bench);
+            let packet = &run[at];
+            match outcome {
+                Ok(fate) => self.items[packet.item as usize].fate = fate,
+                Err(reason) => {
+                    self.used[packet.used as usize].sa.count_failure(reason);
+                    self.drop(packet.item as usize, reason, bench);
+                }
             }
         }
-        numbers.clear();
-        self.numbers = numbers;
+    }
+
+    /// How many of the first packets that are authentic their window took. All are of one state.
+    #[inline]
+    fn accept_some(&self, run: &[Sealed], verdicts: &[Authenticity]) -> usize {
+        let Some(first) = run.first() else { return 0 };
+        let authentic = |verdict: &Authenticity| *verdict == Authenticity::Authentic;
+        let received = run.iter().zip(verdicts).filter(|(_, verdict)| authentic(verdict));
+        let window = self.used[first.used as usize].sa.replay();
+        window.accept_some(received.map(|(packet, _)| packet.number))
     }
 
     /// A number that can't be taken together with others.
     #[cold]
-    fn accept_one(&mut self, packet: &mut Sealed) -> Result<(), DropReason> {
+    fn accept_one(
+        &mut self,
+        packet: &mut Sealed,
+        bench: &mut Bench<'_>,
+    ) -> Result<Fate, DropReason> {
         self.used[packet.used as usize].sa.replay().accept(packet.number)?;
-        self.measure(packet)
-    }
-
-    /// Takes padding and trailer off, and notes what the state carried.
-    #[inline]
-    fn measure(&mut self, packet: &mut Sealed) -> Result<(), DropReason> {
-        packet.stripped = self.text(packet)?;
-        let used = &mut self.used[packet.used as usize];
-        if used.mode == Mode::Tunnel && !is_ip(packet.stripped.next_header) {
-            return Err(DropReason::InModeMismatch);
-        }
-        used.packets += 1;
-        used.bytes += packet.stripped.len as u64;
-        Ok(())
+        self.strip(packet, bench)
     }
 
     /// Charges each state once for all its packets, and one by one where a limit lies between them.
@@ -142,20 +140,25 @@ impl Inbound {
             return;
         }
         for packet in sealed {
-            let alive = self.items[packet.item as usize].fate == Fate::Sealed;
-            if alive && !self.may_pass(packet, bench) {
+            let passes = |bytes| self.may_pass(packet, bytes, bench);
+            if packet.carried.is_none_or(passes) {
+                continue;
+            }
+            packet.carried = None;
+            if self.items[packet.item as usize].fate != Fate::Gone {
                 self.drop(packet.item as usize, DropReason::InStateExpired, bench);
             }
         }
     }
 
-    fn may_pass(&self, packet: &Sealed, bench: &mut Bench<'_>) -> bool {
+    /// Whether a packet with so many bytes passes where not all do.
+    fn may_pass(&self, packet: &Sealed, bytes: u32, bench: &mut Bench<'_>) -> bool {
         let used = &self.used[packet.used as usize];
         let id = used.sa.id();
         match used.standing {
             Standing::Good => true,
             Standing::Expired => false,
-            Standing::OneByOne => match used.sa.charge(1, packet.stripped.len as u64, bench.now) {
+            Standing::OneByOne => match used.sa.charge(1, bytes.into(), bench.now) {
                 Charge::Ok => true,
                 Charge::SoftLimit => {
                     bench.tell(Event::SaSoftLimit(id));

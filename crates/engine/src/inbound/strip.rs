@@ -18,134 +18,133 @@ pub(super) const fn is_ip(next_header: Protocol) -> bool {
 }
 
 impl Inbound {
-    /// 7 Strip.
-    pub(super) fn strip(&mut self, bench: &mut Bench<'_>) {
-        let mut sealed = std::mem::take(&mut self.sealed);
-        for packet in &sealed {
-            let place = packet.item as usize;
-            if self.items[place].fate != Fate::Sealed {
-                continue;
-            }
-            match self.unwrap(packet, bench) {
-                Ok(fate) => self.items[place].fate = fate,
-                Err(reason) => self.drop(place, reason, bench),
-            }
-        }
-        sealed.clear();
-        self.sealed = sealed;
-    }
-
-    /// The text of an opened packet: how long it is and what it holds.
-    #[inline]
-    pub(super) fn text(&self, packet: &Sealed) -> Result<Stripped, DropReason> {
-        let used = &self.used[packet.used as usize];
-        let text = self.buffers[packet.buffer as usize].as_ref().and_then(|buffer| {
-            // Long enough for all of these, says the crypto library.
-            let (at, end) = (packet.at + used.lead, packet.at + packet.len - used.icv);
-            buffer.bytes().get(at as usize..end as usize)
-        });
-        decapsulate::strip(text.ok_or(DropReason::InRunt)?)
-    }
-
+    /// 7 Strip: takes off what is around the packet, and notes what its state carried.
     #[inline(always)]
-    fn unwrap(&mut self, packet: &Sealed, bench: &mut Bench<'_>) -> Result<Fate, DropReason> {
-        if packet.moved {
-            self.tell_of_move(packet, bench);
+    pub(super) fn strip(
+        &mut self,
+        packet: &mut Sealed,
+        bench: &mut Bench<'_>,
+    ) -> Result<Fate, DropReason> {
+        let used = &mut self.used[packet.used as usize];
+        let buffer = self.buffers[packet.buffer as usize].as_ref().ok_or(DropReason::InRunt)?;
+        // Long enough for all of these, says the crypto library.
+        let (at, end) = (packet.at + used.lead, packet.at + packet.len - used.icv);
+        let text = buffer.bytes().get(at as usize..end as usize).ok_or(DropReason::InRunt)?;
+        let stripped = decapsulate::strip(text)?;
+        if used.mode == Mode::Tunnel && !is_ip(stripped.next_header) {
+            return Err(DropReason::InModeMismatch);
         }
-        match self.used[packet.used as usize].mode {
-            Mode::Tunnel => self.unwrap_tunnel(packet, bench),
-            Mode::Transport => self.unwrap_transport(packet, bench),
+        let len = narrow(stripped.len);
+        packet.carried = Some(len);
+        used.packets += 1;
+        used.bytes += u64::from(len);
+        match used.mode {
+            Mode::Tunnel => {
+                let item = &mut self.items[packet.item as usize];
+                (item.start, item.len) = (at, len);
+                item.mark = used.output_mark.applied_to(item.mark);
+                item.path.push(packet.used);
+                let inner = (buffer, &text[..stripped.len]);
+                let announced = stripped.next_header;
+                match decapsulate::usual_tunnelled(inner.1, announced, packet.tos, used.flags) {
+                    Some(ip) => {
+                        Ok(self.questions.ask_of_inner(item, &ip, inner, used.spi, bench.settings))
+                    }
+                    None => self.unwrap_v6(packet, announced, bench),
+                }
+            }
+            Mode::Transport => self.unwrap_transport(packet, at as usize, stripped, bench),
             Mode::RouteOptimization | Mode::InTrigger | Mode::Beet | Mode::Iptfs => {
                 Err(DropReason::InModeMismatch)
             }
         }
     }
 
+    /// Packets whose states let them pass and that came from elsewhere than those say.
     #[cold]
-    fn tell_of_move(&self, packet: &Sealed, bench: &mut Bench<'_>) {
-        let state = self.used[packet.used as usize].sa.id();
-        let movers = self.movers.iter().find(|(item, _)| *item == packet.item);
-        if let Some(&(_, from)) = movers {
-            bench.tell(Event::Mapping { state, from });
-        }
-    }
-
-    /// The packet inside: plain, unless more ESP may be in it. TFC padding is behind its own length.
-    #[inline(always)]
-    fn unwrap_tunnel(&mut self, packet: &Sealed, bench: &Bench<'_>) -> Result<Fate, DropReason> {
-        let used = &self.used[packet.used as usize];
-        let item = &mut self.items[packet.item as usize];
-        let Some(buffer) = &mut self.buffers[item.buffer as usize] else {
-            return Err(DropReason::InInnerMalformed);
-        };
-        item.start = packet.at + used.lead;
-        item.len = narrow(packet.stripped.len);
-        item.mark = used.output_mark.applied_to(item.mark);
-        item.path.push(packet.used);
-        let announced = packet.stripped.next_header;
-        match decapsulate::usual_tunnelled(item.bytes(buffer), announced, packet.tos, used.flags) {
-            Some(ip) => {
-                Ok(self.questions.ask_of_inner(item, &ip, buffer, used.spi, bench.settings))
+    pub(super) fn tell_of_moves(&self, sealed: &[Sealed], bench: &mut Bench<'_>) {
+        for packet in sealed.iter().filter(|packet| packet.moved && packet.carried.is_some()) {
+            let state = self.used[packet.used as usize].sa.id();
+            let movers = self.movers.iter().find(|(item, _)| *item == packet.item);
+            if let Some(&(_, from)) = movers {
+                bench.tell(Event::Mapping { state, from });
             }
-            None => self.unwrap_v6(packet, bench),
         }
     }
 
-    /// As [`Self::unwrap_tunnel`], of all that is not IPv4 without options.
+    /// The packet inside a tunnel, which is not IPv4 without options: plain, unless more ESP may be in it. TFC padding is behind its own length.
     #[inline(never)]
-    fn unwrap_v6(&mut self, packet: &Sealed, bench: &Bench<'_>) -> Result<Fate, DropReason> {
+    fn unwrap_v6(
+        &mut self,
+        packet: &Sealed,
+        announced: Protocol,
+        bench: &Bench<'_>,
+    ) -> Result<Fate, DropReason> {
         let used = &self.used[packet.used as usize];
         let item = &mut self.items[packet.item as usize];
         let Some(buffer) = &self.buffers[item.buffer as usize] else {
             return Err(DropReason::InInnerMalformed);
         };
-        let announced = packet.stripped.next_header;
-        match decapsulate::usual_tunnelled_v6(item.bytes(buffer), announced, packet.tos, used.flags)
-        {
-            Some(ip) => {
-                Ok(self.questions.ask_of_inner(item, &ip, buffer, used.spi, bench.settings))
-            }
-            None => self.unwrap_closely(packet, bench),
+        let inner = (buffer, item.bytes(buffer));
+        match decapsulate::usual_tunnelled_v6(inner.1, announced, packet.tos, used.flags) {
+            Some(ip) => Ok(self.questions.ask_of_inner(item, &ip, inner, used.spi, bench.settings)),
+            None => self.unwrap_closely(packet, announced, bench),
         }
     }
 
-    /// As [`Self::unwrap_tunnel`], of whatever it may be.
+    /// As [`Self::unwrap_v6`], of whatever it may be.
     #[inline(never)]
-    fn unwrap_closely(&mut self, packet: &Sealed, bench: &Bench<'_>) -> Result<Fate, DropReason> {
+    fn unwrap_closely(
+        &mut self,
+        packet: &Sealed,
+        announced: Protocol,
+        bench: &Bench<'_>,
+    ) -> Result<Fate, DropReason> {
         let used = &self.used[packet.used as usize];
         let item = &mut self.items[packet.item as usize];
         let Some(buffer) = &mut self.buffers[item.buffer as usize] else {
             return Err(DropReason::InInnerMalformed);
         };
         let bytes = item.bytes_mut(buffer);
-        let announced = packet.stripped.next_header;
         let ip = decapsulate::check_tunnelled(bytes, announced, packet.tos, used.flags)?;
         if ip.version == Version::V4 && !peel::checksum_is_right(bytes) {
             return Err(DropReason::InMalformed);
         }
-        Ok(self.questions.ask_of_inner(item, &ip, buffer, used.spi, bench.settings))
+        let inner = (&*buffer, item.bytes(buffer));
+        Ok(self.questions.ask_of_inner(item, &ip, inner, used.spi, bench.settings))
     }
 
+    #[inline(never)]
     fn unwrap_transport(
         &mut self,
         packet: &Sealed,
+        text_at: usize,
+        stripped: Stripped,
         bench: &mut Bench<'_>,
     ) -> Result<Fate, DropReason> {
-        let used = &self.used[packet.used as usize];
-        let (text_at, output_mark) = ((packet.at + used.lead) as usize, used.output_mark);
-        let spi = used.spi;
         match packet.shell {
-            Some(shell) => self.restore(packet, shell, text_at, packet.stripped)?,
-            None => self.rebuild(packet, text_at, packet.stripped, bench)?,
+            Some(shell) => self.restore(packet, shell, text_at, stripped)?,
+            None => self.rebuild(packet, text_at, stripped, bench)?,
         }
-        let Self { items, buffers, questions, .. } = self;
+        let Self { items, buffers, questions, used, .. } = self;
+        let used = &used[packet.used as usize];
         let item = &mut items[packet.item as usize];
-        item.mark = output_mark.applied_to(item.mark);
+        item.mark = used.output_mark.applied_to(item.mark);
         item.path.push(packet.used);
-        let Some(buffer) = &buffers[item.buffer as usize] else { return Ok(Fate::New) };
-        match IpPacket::parse_fixed(item.bytes(buffer)) {
-            // Its checksum was written just now.
-            Some(ip) => Ok(questions.ask_of_inner(item, &ip, buffer, spi, bench.settings)),
+        let Some(buffer) = &mut buffers[item.buffer as usize] else { return Ok(Fate::New) };
+        let bytes = item.bytes_mut(buffer);
+        let fixed = IpPacket::parse_fixed(bytes).or_else(|| IpPacket::parse_fixed_v6(bytes));
+        let ip = fixed.map_or_else(|| IpPacket::parse(bytes), Ok);
+        let ip = ip.map_err(|_| DropReason::InInnerMalformed)?;
+        if packet.in_udp && decapsulate::renew_checksum(bytes, &ip) {
+            item.checksum = Checksum::Verified;
+        }
+        match fixed {
+            // Its header was written just now, as it should be.
+            Some(ip) => {
+                let inner = (&*buffer, item.bytes(buffer));
+                Ok(questions.ask_of_inner(item, &ip, inner, used.spi, bench.settings))
+            }
             None => Ok(Fate::New),
         }
     }
@@ -164,12 +163,8 @@ impl Inbound {
         };
         let old = item.start as usize;
         let until = text_at + stripped.len;
-        let around = &mut buffer.bytes_mut()[old..until];
-        let (new, renewed) = decapsulate::restore(around, shell, stripped, packet.in_udp)?;
+        let new = decapsulate::restore(&mut buffer.bytes_mut()[old..until], shell, stripped);
         (item.start, item.len) = (narrow(old + new), narrow(until - old - new));
-        if renewed {
-            item.checksum = Checksum::Verified;
-        }
         Ok(())
     }
 
@@ -191,12 +186,7 @@ impl Inbound {
         let mut whole = bench.pool.take(SizeClass::holding(payload.len() + 40));
         (whole.mark, whole.if_id) = (buffer.mark, buffer.if_id);
         write_rebuilt(&mut whole, &path, stripped.next_header, payload)?;
-        let ip = IpPacket::parse(whole.bytes()).map_err(|_| DropReason::InInnerMalformed)?;
-        let renewed = decapsulate::renew_checksum(whole.bytes_mut(), &ip);
         self.settle(packet.item as usize, whole);
-        if renewed {
-            self.items[packet.item as usize].checksum = Checksum::Verified;
-        }
         Ok(())
     }
 }

@@ -15,8 +15,8 @@ use crate::spd::flow_cache::Known;
 pub(super) struct Ahead {
     pub(super) heads: Vec<Option<Head>>,
     pub(super) flows: Vec<FlowKey>,
-    /// How many neighbours are of each flow.
-    pub(super) packets: Vec<u32>,
+    /// How many packets there are up to the last of each flow's neighbours.
+    pub(super) ends: Vec<usize>,
     pub(super) known: Vec<Known>,
 }
 
@@ -35,7 +35,7 @@ impl Ahead {
     pub(super) fn clear(&mut self) {
         self.heads.clear();
         self.flows.clear();
-        self.packets.clear();
+        self.ends.clear();
         self.known.clear();
     }
 
@@ -48,11 +48,12 @@ impl Ahead {
     /// The place of the next packet's flow.
     #[inline(always)]
     fn place(&mut self, flow: FlowKey) -> u32 {
-        match (self.flows.last(), self.packets.last_mut()) {
-            (Some(last), Some(packets)) if *last == flow => *packets += 1,
-            _ => {
+        let end = self.heads.len() + 1;
+        match self.ends.last_mut() {
+            Some(last) if self.flows.last() == Some(&flow) => *last = end,
+            Some(_) | None => {
                 self.flows.push(flow);
-                self.packets.push(1);
+                self.ends.push(end);
             }
         }
         narrow(self.flows.len() - 1)

@@ -127,16 +127,18 @@ impl ReplayWindow {
     /// Takes as many of the first of `numbers` as one operation can, if it takes any: neighbours, all of them new. Says how many; the
     /// first one that it did not take may still be [accepted](Self::accept) by itself.
     #[inline]
-    pub(crate) fn accept_some(&self, numbers: &[Candidate]) -> usize {
-        let Some(first) = numbers.first() else { return 0 };
+    pub(crate) fn accept_some(&self, numbers: impl IntoIterator<Item = Candidate>) -> usize {
+        let mut numbers = numbers.into_iter();
+        let Some(first) = numbers.next() else { return 0 };
         if self.window == 0 {
-            let highest = numbers.iter().fold(0, |highest, number| highest.max(number.0));
+            let most = |(highest, count), number: Candidate| (number.0.max(highest), count + 1);
+            let (highest, count) = numbers.fold((first.0, 1), most);
             self.head.fetch_max(highest, Ordering::AcqRel);
-            return numbers.len();
+            return count;
         }
         let mut spot = Spot::of(first.0, self.ring.len());
         let (mut lowest, mut highest, mut count) = (first.0, first.0, 1);
-        for number in &numbers[1..] {
+        for number in numbers {
             let next = Spot::of(number.0, self.ring.len());
             let ends = (lowest.min(number.0), highest.max(number.0));
             // None of them may be too old for another.

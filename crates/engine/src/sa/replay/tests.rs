@@ -113,7 +113,7 @@ proptest! {
             let expected: Vec<_> = candidates.iter().map(|number| single.accept(*number)).collect();
             let (mut rest, mut outcomes) = (candidates.as_slice(), Vec::new());
             while let Some((first, behind)) = rest.split_first() {
-                match together.accept_some(rest) {
+                match together.accept_some(rest.iter().copied()) {
                     0 => {
                         outcomes.push(together.accept(*first));
                         rest = behind;
