@@ -149,16 +149,16 @@ impl Outbound {
         self.working = None;
         self.resume(bench);
         self.look_ahead(batch, bench, watch);
-        let ahead = std::mem::take(&mut self.ahead);
-        let (mut packets, mut first, mut flows) = (batch.drain(), 0, 0);
-        for run in ahead.known.chunk_by(|a, b| a == b) {
-            flows += run.len();
-            let end = ahead.ends[flows - 1];
-            self.receive_run(&mut packets, (&ahead.heads[first..end], &ahead.flows), run[0], bench);
+        let mut packets = batch.drain();
+        let (mut flow, mut first) = (0, 0);
+        while let Some(known) = self.ahead.known.get(flow).copied() {
+            let alike = self.ahead.known[flow..].iter().take_while(|next| **next == known);
+            flow += alike.count();
+            let end = self.ahead.ends[flow - 1];
+            self.receive_run(&mut packets, first..end, known, bench);
             first = end;
         }
         drop(packets);
-        self.ahead = ahead;
         self.note_tally();
         self.policies.settle(bench.now);
         watch.passed(Stage::Frame);
@@ -221,7 +221,7 @@ impl Outbound {
     fn receive(
         &mut self,
         mut packet: PacketBuf,
-        head: Option<(&Head, &FlowKey)>,
+        head: Option<&(Head, FlowKey)>,
         known: Known,
         bench: &mut Bench<'_>,
     ) {
@@ -269,7 +269,7 @@ impl Outbound {
     fn receive_many(
         &mut self,
         mut packet: PacketBuf,
-        head: Option<(&Head, &FlowKey)>,
+        head: Option<&(Head, FlowKey)>,
         known: Known,
         bench: &mut Bench<'_>,
     ) {

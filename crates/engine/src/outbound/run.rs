@@ -1,31 +1,36 @@
 //! Neighbours of which the same is known: what holds for all of them is looked at once.
 
+use std::ops::Range;
 use std::vec::Drain;
 
 use uxfrm_packet::{Checksum, PacketBuf, Segments};
 
 use super::{Head, Item, Outbound};
+
+use crate::Ruling;
 use crate::bundle::{Bundle, Frame};
 use crate::spd::flow_cache::Known;
 use crate::worker::Bench;
-use crate::{FlowKey, Ruling};
 
 impl Outbound {
-    /// 1 Receive, 4 Verdict, 5 PMTU: of as many packets as there are heads; their flows are among `flows`.
+    /// 1 Receive, 4 Verdict, 5 PMTU: of as many packets as there are heads, which are in these places.
     pub(super) fn receive_run(
         &mut self,
         packets: &mut Drain<'_, PacketBuf>,
-        (heads, flows): (&[Option<Head>], &[FlowKey]),
+        heads: Range<usize>,
         known: Known,
         bench: &mut Bench<'_>,
     ) {
-        let mut at = 0;
-        while let Some(rest) = heads.get(at..).filter(|rest| !rest.is_empty()) {
-            at += self.enter_run(packets, rest, known, bench);
-            let Some(head) = heads.get(at) else { return };
+        let mut at = heads.start;
+        while at < heads.end {
+            at += self.enter_run(packets, at..heads.end, known, bench);
+            if at == heads.end {
+                return;
+            }
             let Some(packet) = packets.next() else { return };
-            let head = head.as_ref().and_then(|head| Some((head, flows.get(head.flow as usize)?)));
-            self.receive(packet, head, known, bench);
+            let head = self.ahead.heads[at];
+            let flow = head.map(|head| (head, self.ahead.flows[head.flow as usize]));
+            self.receive(packet, flow.as_ref(), known, bench);
             at += 1;
         }
     }
@@ -34,7 +39,7 @@ impl Outbound {
     fn enter_run(
         &mut self,
         packets: &mut Drain<'_, PacketBuf>,
-        heads: &[Option<Head>],
+        heads: Range<usize>,
         known: Known,
         bench: &Bench<'_>,
     ) -> usize {
@@ -49,7 +54,7 @@ impl Outbound {
         };
         let mut count = 0;
         let (mut received, mut plain, mut kept) = (0, 0, 0);
-        for head in heads {
+        for head in &self.ahead.heads[heads] {
             let (Some(head), Some(packet)) = (head, packets.as_slice().first()) else { break };
             let Some(frame) = bundle.takes(packet, head) else { break };
             let Some(mut packet) = packets.next() else { break };
