@@ -111,6 +111,8 @@ struct Questions {
     spis: Vec<Spi>,
     directions: Vec<Direction>,
     known: Vec<Known>,
+    /// The last one is of a flow in which no ESP is looked for.
+    holds_no_esp: bool,
 }
 
 /// An ESP packet that waits to be opened. One cache line.

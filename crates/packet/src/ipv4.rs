@@ -130,7 +130,7 @@ impl Ipv4Header {
     /// Writes the checksum of this header, which must be one without options.
     pub fn fill_checksum(&mut self) {
         self.checksum = U16::ZERO;
-        self.checksum = Sum::of(self.as_bytes()).checksum().into();
+        self.checksum = Sum::of_header(self).checksum().into();
     }
 }
 
@@ -212,6 +212,10 @@ pub fn fill_checksum(packet: &mut [u8]) -> Result<(), ParseError> {
     let header_len = fixed.header_len();
     if header_len < HEADER_LEN {
         return Err(ParseError::Ipv4HeaderLength);
+    }
+    if header_len == HEADER_LEN {
+        fixed.fill_checksum();
+        return Ok(());
     }
     fixed.checksum = U16::ZERO;
     let header = packet.get(..header_len).ok_or(ParseError::Ipv4OptionsTruncated)?;

@@ -5,7 +5,7 @@ use uxfrm_packet::ipv4::Ipv4Header;
 use uxfrm_packet::{IpPacket, Protocol, Version};
 use zerocopy::FromBytes;
 
-use super::encapsulate::{renew_header, set_tos};
+use super::encapsulate::{move_header, renew_header, set_tos};
 use crate::sa::config::SaFlags;
 use crate::{DropReason, ecn};
 
@@ -95,7 +95,7 @@ pub(crate) fn usual_tunnelled_v6(
 pub(crate) fn restore(packet: &mut [u8], shell: Shell, stripped: Stripped) -> usize {
     let header_len = usize::from(shell.len);
     let new = packet.len() - stripped.len - header_len;
-    packet.copy_within(..header_len, new);
+    move_header(packet, 0..header_len, new);
     let plain = &mut packet[new..];
     renew_header(plain, shell.version, shell.next_header_at.into(), stripped.next_header);
     new

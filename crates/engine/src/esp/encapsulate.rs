@@ -39,7 +39,7 @@ pub(crate) fn wrap(
     let end = write_trailer(room, at + kept, len - kept, layer, inner);
     let packet = &mut room[..end];
     if kept > 0 {
-        move_header(packet, at, kept);
+        move_header(packet, at..at + kept, 0);
     }
     write_esp_header(&mut packet[esp_at..], layer, stamp);
     match layer.outside {
@@ -99,21 +99,21 @@ fn write_padding(slot: &mut [u8]) {
     slot.copy_from_slice(&PADDING[..slot.len()]);
 }
 
-/// To the packet's beginning, as transport mode has it; mostly a header without options.
+/// Moves a packet's own header, as transport mode does; mostly one without options.
 #[inline(always)]
-fn move_header(packet: &mut [u8], at: usize, len: usize) {
-    fn by<const N: usize>(packet: &mut [u8], at: usize) -> bool {
-        let Some(header) = packet[at..].first_chunk::<N>().copied() else { return false };
-        packet[..N].copy_from_slice(&header);
+pub(crate) fn move_header(packet: &mut [u8], header: Range<usize>, to: usize) {
+    fn by<const N: usize>(packet: &mut [u8], from: usize, to: usize) -> bool {
+        let Some(header) = packet[from..].first_chunk::<N>().copied() else { return false };
+        packet[to..to + N].copy_from_slice(&header);
         true
     }
-    let moved = match len {
-        ipv4::HEADER_LEN => by::<{ ipv4::HEADER_LEN }>(packet, at),
-        ipv6::HEADER_LEN => by::<{ ipv6::HEADER_LEN }>(packet, at),
+    let moved = match header.len() {
+        ipv4::HEADER_LEN => by::<{ ipv4::HEADER_LEN }>(packet, header.start, to),
+        ipv6::HEADER_LEN => by::<{ ipv6::HEADER_LEN }>(packet, header.start, to),
         _ => false,
     };
     if !moved {
-        packet.copy_within(at..at + len, 0);
+        packet.copy_within(header, to);
     }
 }
 

@@ -14,26 +14,22 @@ use crate::{
 impl Inbound {
     /// 8 Check, 9 Coalesce, 10 Transmit.
     pub(super) fn deliver(&mut self, bench: &mut Bench<'_>, watch: &mut impl Watch) {
-        let mut questions = std::mem::take(&mut self.questions);
-        self.look_up(&mut questions, bench);
+        self.look_up(bench);
         watch.passed(Stage::LookUp);
         for place in 0..self.items.len() {
             match self.items[place].fate {
                 Fate::Gone => {}
                 // A layer was taken off in the last round, and there is one more.
                 Fate::New | Fate::Sealed => self.drop(place, DropReason::InTooDeep, bench),
-                Fate::Plain(question) => {
-                    match self.check(place, &questions, question as usize, bench) {
-                        Ok(()) => self.hand_on(place, &questions, question as usize, bench),
-                        Err(reason) => self.drop(place, reason, bench),
-                    }
-                }
+                Fate::Plain(question) => match self.check(place, question as usize, bench) {
+                    Ok(()) => self.hand_on(place, question as usize, bench),
+                    Err(reason) => self.drop(place, reason, bench),
+                },
             }
         }
         self.count_passed(None);
         self.policies.settle(bench.now);
-        questions.clear();
-        self.questions = questions;
+        self.questions.clear();
         self.items.clear();
         self.coalescer.flush(&mut bench.out.host);
         for buffer in self.buffers.drain(..).flatten() {
@@ -42,8 +38,8 @@ impl Inbound {
     }
 
     /// 8 Check: the policies of all plain packets, found together.
-    fn look_up(&mut self, questions: &mut Questions, bench: &Bench<'_>) {
-        let Questions { flows, spis, directions, known } = questions;
+    fn look_up(&mut self, bench: &Bench<'_>) {
+        let Questions { flows, spis, directions, known, .. } = &mut self.questions;
         let mut from = 0;
         for run in directions.chunk_by(|a, b| a == b) {
             let these = from..from + run.len();
@@ -57,12 +53,11 @@ impl Inbound {
     fn check(
         &mut self,
         place: usize,
-        questions: &Questions,
         question: usize,
         bench: &Bench<'_>,
     ) -> Result<(), DropReason> {
         let item = &self.items[place];
-        let known = questions.known[question];
+        let known = self.questions.known[question];
         let answer = known.answer;
         if let [only] = *item.path.as_slice()
             && let used = &self.used[only as usize]
@@ -76,7 +71,7 @@ impl Inbound {
             self.passed.bytes += bytes;
             return Ok(());
         }
-        self.check_path(place, questions, question, bench)
+        self.check_path(place, question, bench)
     }
 
     /// Notes neighbours that passed under one answer for its policy; from now on they are counted for `next`.
@@ -94,7 +89,6 @@ impl Inbound {
     fn check_path(
         &mut self,
         place: usize,
-        questions: &Questions,
         question: usize,
         bench: &Bench<'_>,
     ) -> Result<(), DropReason> {
@@ -105,8 +99,9 @@ impl Inbound {
         let bytes = item.bytes(buffer);
         let path: SecPath<'_> =
             item.path.iter().map(|used| &*self.used[*used as usize].sa).collect();
-        let (flow, direction) = (questions.flows[question], questions.directions[question]);
-        let answer = questions.known[question].answer;
+        let (flow, direction) =
+            (self.questions.flows[question], self.questions.directions[question]);
+        let answer = self.questions.known[question].answer;
         // An answer is for one family.
         let family = Selector::any(Family::of(flow.source));
         let any_flow = path.iter().all(|sa| sa.config().selector.is_none_or(|own| own == family));
@@ -129,22 +124,29 @@ impl Inbound {
         Ok(())
     }
 
-    #[inline]
-    fn hand_on(
-        &mut self,
-        place: usize,
-        questions: &Questions,
-        question: usize,
-        bench: &mut Bench<'_>,
-    ) {
+    #[inline(always)]
+    fn hand_on(&mut self, place: usize, question: usize, bench: &mut Bench<'_>) {
         let item = &self.items[place];
         self.traffic.sent += 1;
         self.traffic.sent_bytes += u64::from(item.len);
+        let Some(buffer) = &self.buffers[item.buffer as usize] else { return };
+        let is_train = matches!(buffer.segments, Segments::Train { .. });
+        if is_train || bench.settings.host != HostPort::Packets {
+            return self.hand_on_joined(place, question, bench);
+        }
+        if let Some(packet) = self.release(place) {
+            bench.out.host.push(packet);
+        }
+    }
+
+    /// A packet of a train, or one that may become part of a super-packet.
+    fn hand_on_joined(&mut self, place: usize, question: usize, bench: &mut Bench<'_>) {
+        let item = &self.items[place];
         let joins = match bench.settings.host {
             HostPort::Packets => false,
             HostPort::SuperPackets { udp: UdpSuper::Taken } => true,
             HostPort::SuperPackets { udp: UdpSuper::Refused } => {
-                Protocol(questions.flows[question].protocol) != Protocol::UDP
+                Protocol(self.questions.flows[question].protocol) != Protocol::UDP
             }
         };
         let Some(buffer) = &self.buffers[item.buffer as usize] else { return };
@@ -201,13 +203,43 @@ impl Questions {
         spi: Spi,
         settings: &Settings,
     ) -> Fate {
+        if self.is_continued(ip, (buffer, bytes), item.mark, spi) {
+            item.len = narrow(ip.total_len);
+            return Fate::Plain(narrow(self.flows.len() - 1));
+        }
         let flow = FlowKey { mark: item.mark, ..FlowKey::of(buffer, ip, bytes) };
         if peel::may_hold_esp(ip, &flow, settings) {
             return Fate::New;
         }
         // What is behind its own length is not its own.
         item.len = narrow(ip.total_len);
-        Fate::Plain(self.place(flow, spi, || settings.addresses.holds(ip.destination)))
+        let place = self.place(flow, spi, || settings.addresses.holds(ip.destination));
+        self.holds_no_esp = true;
+        Fate::Plain(place)
+    }
+
+    /// Whether the last question is this packet's too, of TCP or UDP that holds no ESP: as that of most neighbours.
+    #[inline(always)]
+    fn is_continued(
+        &self,
+        ip: &IpPacket,
+        (buffer, bytes): (&PacketBuf, &[u8]),
+        mark: u32,
+        spi: Spi,
+    ) -> bool {
+        let (Some(flow), Some(last)) = (self.flows.last(), self.spis.last()) else { return false };
+        let Some([a, b, c, d]) = ip.upper(bytes).first_chunk().copied() else {
+            return false;
+        };
+        self.holds_no_esp
+            && *last == spi
+            && matches!(ip.protocol, Protocol::TCP | Protocol::UDP)
+            && !ip.is_fragment()
+            && flow.protocol == ip.protocol.0
+            && flow.source_port == u16::from_be_bytes([a, b])
+            && flow.destination_port == u16::from_be_bytes([c, d])
+            && (flow.source, flow.destination) == (ip.source, ip.destination)
+            && (flow.mark, flow.if_id, flow.ifindex) == (mark, buffer.if_id, 0)
     }
 
     /// The place of a packet's question, which is its predecessor's if that is of the same flow and came by the same state.
@@ -216,6 +248,7 @@ impl Questions {
         if self.flows.last() == Some(&flow) && self.spis.last() == Some(&spi) {
             return narrow(self.flows.len() - 1);
         }
+        self.holds_no_esp = false;
         self.flows.push(flow);
         self.directions.push(if own() { Direction::In } else { Direction::Forward });
         self.spis.push(spi);

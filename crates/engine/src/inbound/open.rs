@@ -17,6 +17,7 @@ impl Inbound {
         self.verdicts.clear();
         let mut jobs: ArrayVec<OpenJob<'_>, CHUNK> = ArrayVec::new();
         let mut sealed = self.sealed.iter().peekable();
+        let mut latest = None;
         for (place, buffer) in self.buffers.iter_mut().enumerate() {
             let Some(buffer) = buffer else { continue };
             let (mut rest, mut passed) = (buffer.bytes_mut(), 0);
@@ -34,13 +35,21 @@ impl Inbound {
                     self.verdicts.push(verdict);
                     continue;
                 }
-                let used = &self.used[next.used as usize];
-                let high = if used.extended {
+                // Neighbours often are of one state.
+                let (key, extended) = match latest {
+                    Some((used, key, extended)) if used == next.used => (key, extended),
+                    Some(_) | None => {
+                        let used = &self.used[next.used as usize];
+                        latest = Some((next.used, used.sa.key(), used.extended));
+                        (used.sa.key(), used.extended)
+                    }
+                };
+                let high = if extended {
                     SeqHigh::Esn(upper_half(next.number.number()))
                 } else {
                     SeqHigh::None
                 };
-                jobs.push(OpenJob::in_place(used.sa.key(), high, esp));
+                jobs.push(OpenJob::in_place(key, high, esp));
             }
         }
         run(bench.crypter, &mut jobs, &mut self.verdicts);

@@ -126,27 +126,47 @@ impl Inbound {
             Some(shell) => self.restore(packet, shell, text_at, stripped)?,
             None => self.rebuild(packet, text_at, stripped, bench)?,
         }
-        let Self { items, buffers, questions, used, .. } = self;
-        let used = &used[packet.used as usize];
-        let item = &mut items[packet.item as usize];
+        if packet.in_udp {
+            self.renew_checksum(packet)?;
+        }
+        let used = &self.used[packet.used as usize];
+        let item = &mut self.items[packet.item as usize];
         item.mark = used.output_mark.applied_to(item.mark);
         item.path.push(packet.used);
-        let Some(buffer) = &mut buffers[item.buffer as usize] else { return Ok(Fate::New) };
+        let Some(buffer) = &self.buffers[item.buffer as usize] else { return Ok(Fate::New) };
+        let inner = (buffer, item.bytes(buffer));
+        match IpPacket::parse_fixed(inner.1) {
+            // Its checksum was written just now.
+            Some(ip) => Ok(self.questions.ask_of_inner(item, &ip, inner, used.spi, bench.settings)),
+            None => self.look_at_restored(packet, bench),
+        }
+    }
+
+    /// A packet as transport mode had it, which is not IPv4 without options: plain, unless more ESP may be in it.
+    #[inline(never)]
+    fn look_at_restored(&mut self, packet: &Sealed, bench: &Bench<'_>) -> Result<Fate, DropReason> {
+        let used = &self.used[packet.used as usize];
+        let item = &mut self.items[packet.item as usize];
+        let Some(buffer) = &self.buffers[item.buffer as usize] else { return Ok(Fate::New) };
+        let inner = (buffer, item.bytes(buffer));
+        if let Some(ip) = IpPacket::parse_fixed_v6(inner.1) {
+            return Ok(self.questions.ask_of_inner(item, &ip, inner, used.spi, bench.settings));
+        }
+        IpPacket::parse(inner.1).map_err(|_| DropReason::InInnerMalformed)?;
+        Ok(Fate::New)
+    }
+
+    /// What was in UDP may have come through a NAT, which changed the addresses.
+    #[inline(never)]
+    fn renew_checksum(&mut self, packet: &Sealed) -> Result<(), DropReason> {
+        let item = &mut self.items[packet.item as usize];
+        let Some(buffer) = &mut self.buffers[item.buffer as usize] else { return Ok(()) };
         let bytes = item.bytes_mut(buffer);
-        let fixed = IpPacket::parse_fixed(bytes).or_else(|| IpPacket::parse_fixed_v6(bytes));
-        let ip = fixed.map_or_else(|| IpPacket::parse(bytes), Ok);
-        let ip = ip.map_err(|_| DropReason::InInnerMalformed)?;
-        if packet.in_udp && decapsulate::renew_checksum(bytes, &ip) {
+        let ip = IpPacket::parse(bytes).map_err(|_| DropReason::InInnerMalformed)?;
+        if decapsulate::renew_checksum(bytes, &ip) {
             item.checksum = Checksum::Verified;
         }
-        match fixed {
-            // Its header was written just now, as it should be.
-            Some(ip) => {
-                let inner = (&*buffer, item.bytes(buffer));
-                Ok(questions.ask_of_inner(item, &ip, inner, used.spi, bench.settings))
-            }
-            None => Ok(Fate::New),
-        }
+        Ok(())
     }
 
     /// Moves the packet's own header to its payload.
