@@ -42,7 +42,7 @@ use crate::spd::flow_cache::Known;
 use crate::worker::{Bench, Traffic};
 use crate::{
     DeviceMark, Direction, DropReason, FlowKey, PolicyCache, Received, Sa, SaId, SaProtocol,
-    Settings, Spi, Stage, UdpEncap, Watch,
+    Settings, Spi, Stage, UdpEncapKind, Watch,
 };
 use check::MAX_DEPTH;
 use deliver::Passed;
@@ -136,12 +136,14 @@ struct Sealed {
     opener: Opener,
 }
 
-/// The state that SPI, destination and mark led to, and what holds for all its packets of a batch.
+/// By what a state is found: SPI, destination and mark.
+type Name = (Spi, IpAddr, u32);
+
+/// The state that a name led to, and what is asked of it for each of its packets.
 #[derive(Clone, Copy, Debug)]
-struct Latest<'a> {
-    name: (Spi, IpAddr, u32),
-    sa: &'a Sa,
-    encap: Option<&'a UdpEncap>,
+struct Latest {
+    name: Name,
+    encap: Option<UdpEncapKind>,
     /// Its place in `used`.
     used: u32,
     /// No device has to do with it.
@@ -340,11 +342,11 @@ impl Inbound {
 
     /// 2 Peel, 3 State, 4 Replay check of one packet: nearly all are ESP from a socket, or in IPv4 alone, or what was in it.
     #[inline(always)]
-    fn look_at<'a>(
+    fn look_at(
         &mut self,
         place: usize,
-        latest: &mut Option<Latest<'a>>,
-        bench: &mut Bench<'a>,
+        latest: &mut Option<Latest>,
+        bench: &mut Bench<'_>,
     ) -> Result<Fate, DropReason> {
         let item = &self.items[place];
         self.fetch_ahead(item.buffer);
@@ -368,11 +370,11 @@ impl Inbound {
 
     /// As [`Inbound::look_at`], of all that is not IPv4 without options.
     #[inline(never)]
-    fn look_at_v6<'a>(
+    fn look_at_v6(
         &mut self,
         place: usize,
-        latest: &mut Option<Latest<'a>>,
-        bench: &mut Bench<'a>,
+        latest: &mut Option<Latest>,
+        bench: &mut Bench<'_>,
     ) -> Result<Fate, DropReason> {
         let item = &self.items[place];
         let Some(buffer) = &self.buffers[item.buffer as usize] else {
@@ -400,11 +402,11 @@ impl Inbound {
 
     /// As [`Inbound::look_at`], of whatever it may be.
     #[inline(never)]
-    fn look_closely<'a>(
+    fn look_closely(
         &mut self,
         place: usize,
-        latest: &mut Option<Latest<'a>>,
-        bench: &mut Bench<'a>,
+        latest: &mut Option<Latest>,
+        bench: &mut Bench<'_>,
     ) -> Result<Fate, DropReason> {
         match self.peel(place, bench)? {
             Peeled::Esp(envelope) => self.claim(place, &envelope, latest, bench),

@@ -152,8 +152,9 @@ impl Outbound {
         let mut packets = batch.drain();
         let (mut flow, mut first) = (0, 0);
         while let Some(known) = self.ahead.known.get(flow).copied() {
-            let alike = self.ahead.known[flow..].iter().take_while(|next| **next == known);
-            flow += alike.count();
+            while self.ahead.known.get(flow) == Some(&known) {
+                flow += 1;
+            }
             let end = self.ahead.ends[flow - 1];
             self.receive_run(&mut packets, first..end, known, bench);
             first = end;

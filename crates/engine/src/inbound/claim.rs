@@ -1,28 +1,26 @@
 //! 3 State, 4 Replay check: which state a packet is of, and whether its number is new.
 
-use std::net::IpAddr;
-
 use uxfrm_packet::IpPacket;
 
 use crate::worker::Bench;
-use crate::{DropReason, Sa, SaProtocol, Spi, UdpEncap};
+use crate::{DropReason, SaProtocol, Spi};
 
 use super::peel::{self, Envelope};
-use super::{Fate, Inbound, Latest, Opener, Sealed, narrow};
+use super::{Fate, Inbound, Latest, Name, Opener, Sealed, narrow};
 
 impl Inbound {
     /// 3 State, 4 Replay check. Neighbours often are of one state, the `latest`.
     #[inline(always)]
-    pub(super) fn claim<'a>(
+    pub(super) fn claim(
         &mut self,
         place: usize,
         envelope: &Envelope,
-        latest: &mut Option<Latest<'a>>,
-        bench: &Bench<'a>,
+        latest: &mut Option<Latest>,
+        bench: &Bench<'_>,
     ) -> Result<Fate, DropReason> {
         let item = &self.items[place];
         let name = (Spi(envelope.spi), envelope.destination, item.mark);
-        let Latest { sa, encap, used, is_ours, .. } = match latest {
+        let Latest { encap, used, is_ours, .. } = match latest {
             Some(latest) if latest.name == name => *latest,
             Some(_) | None => match self.find(name, bench)? {
                 Some(found) => *latest.insert(found),
@@ -33,13 +31,14 @@ impl Inbound {
         if item.path.is_full() {
             return Err(DropReason::InTooDeep);
         }
-        if encap.map(|encap| encap.kind) != envelope.encap {
+        if encap != envelope.encap {
             return Err(DropReason::InEncapMismatch);
         }
+        let sa = &self.used[used as usize].sa;
         let opener = if is_ours { Opener::Engine } else { self.opener(place, sa)? };
         let number =
             sa.replay().check(envelope.sequence).inspect_err(|reason| sa.count_failure(*reason))?;
-        let moved = encap.is_some_and(|encap| self.has_moved(place, envelope, encap, sa));
+        let moved = encap.is_some() && self.has_moved(place, envelope, used);
         let item = &self.items[place];
         self.sealed.push(Sealed {
             item: narrow(place),
@@ -60,7 +59,9 @@ impl Inbound {
 
     /// Whether ESP in UDP came from elsewhere than its state says. If so, that is noted.
     #[inline]
-    fn has_moved(&mut self, place: usize, envelope: &Envelope, encap: &UdpEncap, sa: &Sa) -> bool {
+    fn has_moved(&mut self, place: usize, envelope: &Envelope, used: u32) -> bool {
+        let sa = &self.used[used as usize].sa;
+        let Some(encap) = &sa.config().encap else { return false };
         let item = &self.items[place];
         let Some(buffer) = &self.buffers[item.buffer as usize] else { return false };
         let from = match (&envelope.shell, &buffer.udp) {
@@ -72,25 +73,24 @@ impl Inbound {
         moved.is_some()
     }
 
-    /// 3 State: one that receives.
+    /// 3 State: one that receives. Each is looked up once in a batch, as long as no other takes its hint.
     #[inline(never)]
-    fn find<'a>(
-        &mut self,
-        name: (Spi, IpAddr, u32),
-        bench: &Bench<'a>,
-    ) -> Result<Option<Latest<'a>>, DropReason> {
-        let (spi, destination, mark) = name;
-        let found = bench.snapshot.sad.inbound(destination, spi, SaProtocol::Esp, mark);
-        let Some(sa) = found.filter(|_| spi != Spi(0)) else { return Ok(None) };
-        sa.receives()?;
-        let config = sa.config();
-        Ok(Some(Latest {
-            name,
-            sa,
-            encap: config.encap.as_ref(),
-            used: self.used.place(sa),
-            is_ours: config.offload.is_none() && self.marks.is_empty(),
-        }))
+    fn find(&mut self, name: Name, bench: &Bench<'_>) -> Result<Option<Latest>, DropReason> {
+        let used = match self.used.named(name) {
+            Some(known) => known,
+            None => {
+                let (spi, destination, mark) = name;
+                let found = bench.snapshot.sad.inbound(destination, spi, SaProtocol::Esp, mark);
+                let Some(sa) = found.filter(|_| spi != Spi(0)) else { return Ok(None) };
+                sa.receives()?;
+                let place = self.used.place(sa);
+                self.used.note_name(place, name);
+                place
+            }
+        };
+        let state = &self.used[used as usize];
+        let is_ours = !state.offloaded && self.marks.is_empty();
+        Ok(Some(Latest { name, encap: state.encap, used, is_ours }))
     }
 
     /// ESP without a state. That of others passes through like any packet.
