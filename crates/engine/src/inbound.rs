@@ -270,8 +270,10 @@ impl Inbound {
     fn peel_all(&mut self, bench: &mut Bench<'_>) {
         let mut latest = None;
         let are_many = bench.snapshot.sad.len() > FEW;
-        for first in (0..self.items.len()).step_by(TOGETHER) {
+        let mut first = 0;
+        while first < self.items.len() {
             let group = first..self.items.len().min(first + TOGETHER);
+            first = group.end;
             if are_many {
                 self.fetch_states(group.clone(), bench);
             }

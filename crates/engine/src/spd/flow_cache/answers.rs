@@ -186,8 +186,13 @@ impl Answers {
     /// Notes packets for the first policy that they met.
     #[inline]
     pub(super) fn count_first(&mut self, id: AnswerId, packets: u32, bytes: u64) {
-        if let Some(first) = self.policies(id).first() {
-            self.count_slot(first.slot(), packets, bytes);
+        match id {
+            AnswerId::NONE => {}
+            AnswerId(pair) if pair & PAIR != 0 => {
+                let [sub, _] = &self.pairs[(pair & PLACE) as usize];
+                self.count_slot(sub.slot(), packets, bytes);
+            }
+            AnswerId(slot) => self.count_slot(slot & PLACE, packets, bytes),
         }
     }
 

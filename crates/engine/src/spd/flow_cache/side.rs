@@ -228,30 +228,30 @@ impl<const N: usize, const W: usize> Side<N, W> {
         answers: &mut Answers,
         found: &mut impl FnMut(&[Known]),
     ) {
-        let mut known = [Known::NOTHING; TOGETHER];
-        let known = &mut known[..flows.len().min(TOGETHER)];
+        let mut known = ArrayVec::<Known, TOGETHER>::new();
         let mut others = ArrayVec::<_, TOGETHER>::new();
-        for (at, known) in known.iter_mut().enumerate() {
+        for at in 0..flows.len().min(TOGETHER) {
             let key = hashed(&self.sets, at);
-            match self.sets.find_at_home(&key, question.now) {
-                Some(Value { answer, bundle }) => {
-                    *known = Known { answer: AnswerId(answer), bundle };
+            known.push(match self.sets.find_at_home(&key, question.now) {
+                Some(Value { answer, bundle }) => Known { answer: AnswerId(answer), bundle },
+                None => {
+                    others.push((at, key));
+                    Known::NOTHING
                 }
-                None => others.push((at, key)),
-            }
+            });
         }
         let (mut missed, mut evicted) = (0, 0);
         if !others.is_empty() {
-            let open = self.find_others(&others, known, question.now);
+            let open = self.find_others(&others, &mut known, question.now);
             missed = open.len();
-            evicted = self.fill_in(question, flows, &open, answers, known);
+            evicted = self.fill_in(question, flows, &open, answers, &mut known);
         }
         let hits = known.len() - missed;
         self.stats.hits += hits as u64;
         if self.pace.note(known.len(), hits, evicted) {
             self.decide(question);
         }
-        found(known);
+        found(&known);
     }
 
     /// What is not as it is likely to be: away from home, without its bundle, stale, or not there.
