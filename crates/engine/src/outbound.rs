@@ -150,12 +150,13 @@ impl Outbound {
         self.resume(bench);
         self.look_ahead(batch, bench, watch);
         let mut packets = batch.drain();
-        let (mut flow, mut first) = (0, 0);
-        while let Some(known) = self.ahead.known.get(flow).copied() {
-            while self.ahead.known.get(flow) == Some(&known) {
-                flow += 1;
+        let mut first = 0;
+        for flow in 0..self.ahead.known.len() {
+            let known = self.ahead.known[flow];
+            if self.ahead.known.get(flow + 1) == Some(&known) {
+                continue;
             }
-            let end = self.ahead.ends[flow - 1];
+            let end = self.ahead.ends[flow];
             self.receive_run(&mut packets, first..end, known, bench);
             first = end;
         }
