@@ -6,8 +6,8 @@
 //! | bytes | what |
 //! | ---: | --- |
 //! | 96 | [`PolicyEntry`](crate::PolicyEntry): 72, and 24 for the counts of its `Arc` and the allocator |
-//! | 56 | [`classifier`]: 40 for its rule, the rest for leaves and cuts |
-//! | 11 | [`ledger`]: its slot in the table of names, of which a million have filled half |
+//! | 56 | `classifier`: 40 for its rule, the rest for leaves and cuts |
+//! | 11 | `ledger`: its slot in the table of names, of which a million have filled half |
 //! | 8 | where the entry of its slot is |
 //! | 5 | its slot among those that came, for dumps |
 //! | 4 | its slot by index |
