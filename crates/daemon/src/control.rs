@@ -34,7 +34,7 @@ use zeroize::Zeroize as _;
 
 use client::Client;
 use listener::{Accepted, Listener};
-pub(crate) use protocol::{ClientId, Identity, Outbox, Protocol};
+pub(crate) use protocol::{ClientId, Identity, Outbox, Protocol, Rest};
 pub use reach::{Spoken, connect, reach, speak};
 use rhythm::Rhythm;
 pub(crate) use uxfrm_control::greeting::Dialect;
@@ -323,8 +323,8 @@ impl Control {
     /// Lets a dump go on as long as its client keeps up.
     fn carry_on(&mut self, id: ClientId, protocol: &mut impl Protocol) {
         for _ in 0..TURN {
-            protocol.carry_on(id, &mut self.outbox);
-            if self.outbox.is_empty() {
+            let rest = protocol.carry_on(id, &mut self.outbox);
+            if self.outbox.is_empty() && rest == Rest::Nothing {
                 return;
             }
             self.post();

@@ -155,8 +155,9 @@ impl Server {
         self.clients.known(client).is_some_and(|client| client.dump.is_some())
     }
 
-    /// The next datagram of a client's dump, to be asked for when its socket has room. Between two of them a dump holds nothing: what
-    /// came since it began is not shown, nor what has gone before its turn.
+    /// The next datagram of a client's dump, to be asked for when its socket has room; none where the next of many states are all such
+    /// that the client does not want to see. Between two calls a dump holds nothing: what came since it began is not shown, nor what has
+    /// gone before its turn.
     pub fn resume(&mut self, client: ClientId, database: &Database, out: &mut Outbox) {
         let slot = &mut self.clients.of(client).dump;
         let Some(dump) = slot else { return };
@@ -164,7 +165,9 @@ impl Server {
         if part.is_last {
             *slot = None;
         }
-        out.answer(client, part.datagram);
+        if !part.datagram.is_empty() {
+            out.answer(client, part.datagram);
+        }
     }
 
     /// Tells listeners what happened on the data path or by time. `before` is the snapshot from before the event was let take

@@ -69,8 +69,17 @@ pub(crate) trait Protocol {
     /// The next request is expected at once: time to make ready for it.
     fn prepare(&mut self);
 
-    /// A client has room for the next part of a dump. Nothing in the outbox: there is none.
-    fn carry_on(&mut self, client: ClientId, outbox: &mut Outbox);
+    /// A client has room for the next part of a dump. A part may show nothing: then the outbox stays empty, though there is more.
+    fn carry_on(&mut self, client: ClientId, outbox: &mut Outbox) -> Rest;
+}
+
+/// Whether a client's dump goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rest {
+    /// It does.
+    More,
+    /// It has ended, or there is none.
+    Nothing,
 }
 
 /// Datagrams on their way to clients, in order.

@@ -6,7 +6,7 @@ use uxfrm_engine::{Database, Event, Moment, Snapshot};
 use uxfrm_io::{clock, poll::Poller, random};
 use uxfrm_netlink as netlink;
 
-use super::{ClientId, Dialect, Identity, Outbox, Protocol};
+use super::{ClientId, Dialect, Identity, Outbox, Protocol, Rest};
 use crate::{devices::Devices, following::Following, gateway::now, tunnels::Carrying};
 
 /// The netlink server, and who its clients are.
@@ -162,13 +162,15 @@ impl Protocol for Serving<'_> {
         self.database.prepare();
     }
 
-    fn carry_on(&mut self, client: ClientId, outbox: &mut Outbox) {
-        self.devices.carry_on(client, outbox);
+    fn carry_on(&mut self, client: ClientId, outbox: &mut Outbox) -> Rest {
+        let devices = self.devices.carry_on(client, outbox);
         let name = self.xfrm.name(client);
-        if self.xfrm.server.is_dumping(name) {
-            self.xfrm.server.resume(name, self.database, &mut self.xfrm.answers);
-            self.xfrm.post(outbox);
+        if !self.xfrm.server.is_dumping(name) {
+            return devices;
         }
+        self.xfrm.server.resume(name, self.database, &mut self.xfrm.answers);
+        self.xfrm.post(outbox);
+        Rest::More
     }
 }
 

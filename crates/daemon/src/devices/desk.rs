@@ -8,7 +8,7 @@ use uxfrm_offload::{
 use uxfrm_packet::Pool;
 
 use super::{Devices, Installed, Making, lock};
-use crate::control::{ClientId, Outbox};
+use crate::control::{ClientId, Outbox, Rest};
 
 const ENODEV: i32 = 19;
 const EEXIST: i32 = 17;
@@ -59,14 +59,16 @@ impl Devices {
     }
 
     /// Sends more of what a client is still to be sent.
-    pub(crate) fn carry_on(&mut self, client: ClientId, outbox: &mut Outbox) {
-        let Some(queue) = self.queued.get_mut(&client) else { return };
+    pub(crate) fn carry_on(&mut self, client: ClientId, outbox: &mut Outbox) -> Rest {
+        let Some(queue) = self.queued.get_mut(&client) else { return Rest::Nothing };
         for answer in queue.drain(..queue.len().min(AT_ONCE)) {
             outbox.send(client, datagram(&answer));
         }
         if queue.is_empty() {
             self.queued.remove(&client);
+            return Rest::Nothing;
         }
+        Rest::More
     }
 
     /// A client is gone.

@@ -25,10 +25,23 @@ pub(crate) struct Dump {
     rest: Rest,
 }
 
+/// States looked at for one datagram at the most, whether a client wants to see them or not: others wait meanwhile.
+const AT_ONCE: usize = 256;
+
 /// One datagram of a dump.
 pub(super) struct Part {
+    /// Empty where the states looked at were none that the client wants to see.
     pub(super) datagram: Datagram,
     pub(super) is_last: bool,
+}
+
+/// How far a dump came with a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    /// To where all has been shown.
+    End,
+    /// To where the datagram is full, or enough was looked at.
+    Halt,
 }
 
 /// What is still to be shown.
@@ -94,7 +107,7 @@ impl Server {
 }
 
 impl Dump {
-    /// As many messages as fit, at least one; then `NLMSG_DONE` alone.
+    /// As many messages as fit of those that are looked at; at the end, `NLMSG_DONE` alone.
     pub(super) fn next_part(
         &mut self,
         client: ClientId,
@@ -113,16 +126,17 @@ impl Dump {
             }
             fits
         };
-        match &mut self.rest {
+        let reach = match &mut self.rest {
             Rest::States(walk) => walk.go_on(database, &mut fits),
             Rest::Policies(cursor) => {
                 let all = database.policies_from(*cursor);
                 let shown = all.take_while(|(_, entry)| fits(&Item::Policy(Arc::clone(entry))));
                 *cursor = shown.last().map_or(*cursor, |(passed, _)| passed);
+                Reach::End
             }
-            Rest::Refused(_) => {}
-        }
-        let is_last = datagram.is_empty();
+            Rest::Refused(_) => Reach::End,
+        };
+        let is_last = datagram.is_empty() && reach == Reach::End;
         if is_last {
             let errno = match self.rest {
                 Rest::States(_) | Rest::Policies(_) => 0,
@@ -135,28 +149,33 @@ impl Dump {
 }
 
 impl Walk {
-    /// Shows states, from the youngest on, until one does not fit.
-    fn go_on(&mut self, database: &Database, fits: &mut impl FnMut(&Item) -> bool) {
+    /// Shows states, from the youngest on, until one does not fit or [`AT_ONCE`] were looked at.
+    fn go_on(&mut self, database: &Database, fits: &mut impl FnMut(&Item) -> bool) -> Reach {
         let Self { filter, cursor, larvals } = self;
-        for sa in database.states_from(*cursor) {
+        let mut states = database.states_from(*cursor);
+        for sa in states.by_ref().take(AT_ONCE) {
             let is_younger = |larval: &Larval| larval.added >= sa.added();
             while let Some(larval) = larvals.peek().filter(|larval| is_younger(larval)) {
                 if !fits(&Item::State(Found::Larval(larval.clone()))) {
-                    return;
+                    return Reach::Halt;
                 }
                 larvals.next();
             }
             if filter.takes_sa(sa) && !fits(&Item::State(Found::Sa(Arc::clone(sa)))) {
-                return;
+                return Reach::Halt;
             }
             *cursor = StateCursor::behind(sa);
         }
+        if states.next().is_some() {
+            return Reach::Halt;
+        }
         while let Some(larval) = larvals.peek() {
             if !fits(&Item::State(Found::Larval(larval.clone()))) {
-                return;
+                return Reach::Halt;
             }
             larvals.next();
         }
+        Reach::End
     }
 }
 

@@ -251,6 +251,38 @@ fn a_dump_of_states_goes_on_where_it_was_and_holds_none_of_them() {
     assert!(missed.len() > 5);
 }
 
+/// Others are served between two looks at some of many states, whether these show any or not.
+#[test]
+fn a_dump_that_shows_next_to_none_of_many_states_goes_on_in_small_steps() {
+    let mut stage = Stage::new();
+    let add = |destination: u8, spi: u32| {
+        let mut add = request("ip xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x1000");
+        add[16 + 59] = destination;
+        add[16 + 72..16 + 76].copy_from_slice(&spi.to_be_bytes());
+        add
+    };
+    let many = 2000;
+    well(&stage.ask(&add(9, 1)));
+    (2..=many).for_each(|spi| well(&stage.ask(&add(2, spi))));
+    for (destination, shown) in [(9, 1), (8, 0)] {
+        let mut filter = [0; 36];
+        filter[16..20].copy_from_slice(&[192, 0, 2, destination]);
+        filter[32..].copy_from_slice(&[2, 0, 0, 32]);
+        let list = message(0x12, 0x301, &attribute(26, &filter));
+        let (mut out, mut steps) = (Outbox::default(), 1);
+        stage.server.handle(CLIENT, &list, &mut stage.database, stage.now, &mut out);
+        assert!(out.is_empty(), "nothing of {destination} is among the youngest");
+        while stage.server.is_dumping(CLIENT) {
+            stage.server.resume(CLIENT, &stage.database, &mut out);
+            steps += 1;
+        }
+        let answers = stage.sort(&mut out);
+        assert_eq!(answers.len() - 1, shown);
+        assert_eq!(answers.last().map(|last| last.kind), Some(DONE));
+        assert!((many / 500..many / 10).contains(&steps), "{steps} steps");
+    }
+}
+
 #[test]
 fn filters_narrow_a_dump() {
     let mut stage = Stage::new();
