@@ -13,6 +13,7 @@ mod raw;
 mod rtnetlink;
 mod tun;
 mod udp;
+mod xdp;
 
 use std::fs::OpenOptions;
 use std::time::{Duration, Instant};

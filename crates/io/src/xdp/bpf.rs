@@ -1,0 +1,154 @@
+//! The system call `bpf`, as far as an XDP program needs it: a map of sockets, a program, and the program at a device.
+//!
+//! Each is a descriptor. With the last one of the program at the device the program leaves the device again, however its process ends.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+
+use super::program::Instruction;
+
+/// Commands (`enum bpf_cmd`).
+const MAP_CREATE: u32 = 0;
+const MAP_UPDATE_ELEM: u32 = 2;
+const PROG_LOAD: u32 = 5;
+const PROG_TEST_RUN: u32 = 10;
+const LINK_CREATE: u32 = 28;
+
+/// `BPF_MAP_TYPE_XSKMAP`, `BPF_PROG_TYPE_XDP`, and where the latter is attached: `BPF_XDP`.
+const MAP_OF_XDP_SOCKETS: u32 = 17;
+const XDP_PROGRAM: u32 = 6;
+const AT_XDP: u32 = 37;
+/// `XDP_FLAGS_DRV_MODE`: run by the driver, before there is an `sk_buff`.
+const BY_DRIVER: u32 = 1 << 2;
+
+const LICENSE: &CStr = c"Apache-2.0 OR MIT";
+
+/// The largest arguments here, `struct bpf_attr` of `PROG_LOAD`: the kernel takes what is missing for 0.
+#[repr(C, align(8))]
+struct Arguments([u32; 18]);
+
+impl Arguments {
+    /// Numbers from the first one on; all others are 0.
+    fn new(numbers: &[u32]) -> Self {
+        let mut arguments = [0; 18];
+        arguments.iter_mut().zip(numbers).for_each(|(argument, number)| *argument = *number);
+        Self(arguments)
+    }
+
+    /// The address of what must live as long as these are used, at the place of two numbers.
+    #[expect(clippy::cast_possible_truncation, reason = "an address is two halves here")]
+    fn with_address<T>(mut self, place: usize, of: *const T) -> Self {
+        let address = of.addr() as u64;
+        let halves = if cfg!(target_endian = "little") {
+            [address as u32, (address >> 32) as u32]
+        } else {
+            [(address >> 32) as u32, address as u32]
+        };
+        self.0[place..place + 2].copy_from_slice(&halves);
+        self
+    }
+
+    /// Carries a command out.
+    ///
+    /// # Safety
+    /// Every address in it is that of live memory that the command may use.
+    unsafe fn call(&mut self, command: u32) -> io::Result<i32> {
+        let size = size_of::<Self>();
+        // SAFETY: a live `bpf_attr` of the size given, says the caller of all that it points to.
+        let result =
+            unsafe { libc::syscall(libc::SYS_bpf, command, (&raw mut self.0).cast::<u8>(), size) };
+        match i32::try_from(result) {
+            Ok(result) if result >= 0 => Ok(result),
+            Ok(_) | Err(_) => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// As [`call`](Self::call), where a descriptor comes back.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn open(&mut self, command: u32) -> io::Result<OwnedFd> {
+        // SAFETY: the caller's promise; and the kernel has just given us the descriptor.
+        unsafe { self.call(command).map(|fd| OwnedFd::from_raw_fd(fd)) }
+    }
+}
+
+/// A map from numbers below `count` to `AF_XDP` sockets, empty.
+pub(super) fn sockets(count: u32) -> io::Result<OwnedFd> {
+    let key = 4;
+    let value = 4;
+    // SAFETY: no addresses.
+    unsafe { Arguments::new(&[MAP_OF_XDP_SOCKETS, key, value, count]).open(MAP_CREATE) }
+}
+
+/// Puts a socket into such a map.
+pub(super) fn insert(map: BorrowedFd<'_>, number: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+    let socket = socket.as_raw_fd();
+    let mut arguments = Arguments::new(&[map.as_raw_fd().cast_unsigned()])
+        .with_address(2, &raw const number)
+        .with_address(4, &raw const socket);
+    // SAFETY: the addresses are those of a key and a value of four bytes, live until the call is over.
+    unsafe { arguments.call(MAP_UPDATE_ELEM).map(drop) }
+}
+
+/// Loads a program; when the kernel refuses it, its last words.
+pub(super) fn load(code: &[Instruction]) -> Result<OwnedFd, (io::Error, String)> {
+    let count = u32::try_from(code.len()).unwrap_or(u32::MAX);
+    let plain = || {
+        let mut arguments = Arguments::new(&[XDP_PROGRAM, count])
+            .with_address(2, code.as_ptr())
+            .with_address(4, LICENSE.as_ptr());
+        arguments.0[17] = AT_XDP;
+        arguments
+    };
+    // SAFETY: the addresses are those of as many instructions as it says and of a string, live until the call is over.
+    let refused = match unsafe { plain().open(PROG_LOAD) } {
+        Ok(program) => return Ok(program),
+        Err(refused) => refused,
+    };
+    let mut log = vec![0; 64 << 10];
+    let mut arguments = plain().with_address(8, log.as_mut_ptr());
+    (arguments.0[6], arguments.0[7]) = (1, u32::try_from(log.len()).unwrap_or(0));
+    // SAFETY: as above, and a log of the length given.
+    match unsafe { arguments.open(PROG_LOAD) } {
+        Ok(program) => Ok(program),
+        Err(_again) => Err((refused, last_words(&log))),
+    }
+}
+
+/// Puts a program at a device, by its driver; it is there until the descriptor is closed.
+pub(super) fn attach(program: BorrowedFd<'_>, link: u32) -> io::Result<OwnedFd> {
+    let program = program.as_raw_fd().cast_unsigned();
+    // SAFETY: no addresses.
+    unsafe { Arguments::new(&[program, link, AT_XDP, BY_DRIVER]).open(LINK_CREATE) }
+}
+
+/// What a program answers about a frame, without doing it.
+pub(super) fn try_out(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<u32> {
+    let len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
+    let program = program.as_raw_fd().cast_unsigned();
+    let mut arguments = Arguments::new(&[program, 0, len]).with_address(4, frame.as_ptr());
+    // SAFETY: the address is that of as many bytes as it says, which the kernel only reads.
+    unsafe { arguments.call(PROG_TEST_RUN)? };
+    Ok(arguments.0[1])
+}
+
+/// The last lines of the verifier but its summary.
+fn last_words(log: &[u8]) -> String {
+    let text = CStr::from_bytes_until_nul(log).unwrap_or_default().to_string_lossy();
+    let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("processed ")).collect();
+    lines[lines.len().saturating_sub(3)..].join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_verifiers_last_words_are_kept() {
+        let log = b"0: r0 = 1\n1: exit\nR0 is wrong\nprocessed 2 insns (limit 1000000)\n\0\0\0";
+        assert_eq!(last_words(log), "0: r0 = 1; 1: exit; R0 is wrong");
+        assert_eq!(last_words(&[0]), "");
+    }
+}

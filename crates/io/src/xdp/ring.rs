@@ -1,0 +1,240 @@
+//! The rings between an `AF_XDP` socket and the kernel: one writes, the other reads, neither waits.
+//!
+//! Positions count on for ever and wrap; the lower bits are a place. Each side publishes its own position, and looks at the other's only
+//! when what it knew is used up (`net/xdp/xsk_queue.h`).
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::mapping::Mapping;
+
+/// What both kinds have.
+#[derive(Debug)]
+struct Ring<T> {
+    _mapping: Mapping,
+    producer: NonNull<AtomicU32>,
+    consumer: NonNull<AtomicU32>,
+    flags: NonNull<AtomicU32>,
+    entries: NonNull<T>,
+    size: u32,
+}
+
+/// A ring that we write to.
+#[derive(Debug)]
+pub(super) struct Producer<T> {
+    ring: Ring<T>,
+    /// Up to where we have written, and up to where that is published.
+    written: u32,
+    published: u32,
+    /// How far the kernel had read when it was looked at last.
+    read: u32,
+}
+
+/// A ring that we read from.
+#[derive(Debug)]
+pub(super) struct Consumer<T> {
+    ring: Ring<T>,
+    read: u32,
+    /// How far the kernel had written when it was looked at last.
+    written: u32,
+}
+
+// SAFETY: what it points to is its own mapping, which belongs to no thread.
+unsafe impl<T: Send> Send for Ring<T> {}
+
+impl<T: Copy> Ring<T> {
+    /// A ring of `size` entries, a power of two, where the kernel says.
+    fn new(mapping: Mapping, offsets: &libc::xdp_ring_offset, size: u32) -> io::Result<Self> {
+        let word = |at| mapping.place::<AtomicU32>(narrow(at), 1).ok_or(OUTSIDE);
+        let entries = mapping.place(narrow(offsets.desc), size as usize).ok_or(OUTSIDE)?;
+        let (producer, consumer) = (word(offsets.producer)?, word(offsets.consumer)?);
+        let flags = word(offsets.flags)?;
+        Ok(Self { _mapping: mapping, producer, consumer, flags, entries, size })
+    }
+
+    fn producer(&self) -> &AtomicU32 {
+        // SAFETY: in the mapping and aligned, as `place` said; both sides use it atomically.
+        unsafe { self.producer.as_ref() }
+    }
+
+    fn consumer(&self) -> &AtomicU32 {
+        // SAFETY: as above.
+        unsafe { self.consumer.as_ref() }
+    }
+
+    fn entry(&self, position: u32) -> NonNull<T> {
+        // SAFETY: below `size`, for which there is room.
+        unsafe { self.entries.add((position & (self.size - 1)) as usize) }
+    }
+}
+
+const OUTSIDE: io::ErrorKind = io::ErrorKind::InvalidData;
+
+impl<T: Copy> Producer<T> {
+    pub(super) fn new(
+        mapping: Mapping,
+        offsets: &libc::xdp_ring_offset,
+        size: u32,
+    ) -> io::Result<Self> {
+        let ring = Ring::new(mapping, offsets, size)?;
+        let written = ring.producer().load(Ordering::Relaxed);
+        let read = ring.consumer().load(Ordering::Acquire);
+        Ok(Self { ring, written, published: written, read })
+    }
+
+    /// Adds an entry, which the kernel does not see yet; gives it back where there is no room.
+    #[inline]
+    pub(super) fn push(&mut self, entry: T) -> Result<(), T> {
+        if self.is_full() {
+            return Err(entry);
+        }
+        // SAFETY: the kernel has read what was there, and reads it again only when it is published.
+        unsafe { self.ring.entry(self.written).write(entry) };
+        self.written = self.written.wrapping_add(1);
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn is_full(&mut self) -> bool {
+        if self.written.wrapping_sub(self.read) == self.ring.size {
+            self.read = self.ring.consumer().load(Ordering::Acquire);
+        }
+        self.written.wrapping_sub(self.read) == self.ring.size
+    }
+
+    /// Lets the kernel see all that was added.
+    #[inline]
+    pub(super) fn publish(&mut self) {
+        if self.published != self.written {
+            self.published = self.written;
+            self.ring.producer().store(self.written, Ordering::Release);
+        }
+    }
+
+    /// How many of the published entries the kernel has not read yet.
+    pub(super) fn unread(&mut self) -> u32 {
+        self.read = self.ring.consumer().load(Ordering::Acquire);
+        self.published.wrapping_sub(self.read)
+    }
+
+    /// Whether the kernel looks only when it is called (`XDP_RING_NEED_WAKEUP`).
+    #[inline]
+    pub(super) fn needs_call(&self) -> bool {
+        // SAFETY: as for the positions.
+        let flags = unsafe { self.ring.flags.as_ref() };
+        flags.load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
+    }
+}
+
+impl<T: Copy> Consumer<T> {
+    pub(super) fn new(
+        mapping: Mapping,
+        offsets: &libc::xdp_ring_offset,
+        size: u32,
+    ) -> io::Result<Self> {
+        let ring = Ring::new(mapping, offsets, size)?;
+        let read = ring.consumer().load(Ordering::Relaxed);
+        Ok(Self { ring, read, written: read })
+    }
+
+    /// The next entry; its place is the kernel's again after [`release`](Self::release).
+    #[inline]
+    pub(super) fn next(&mut self) -> Option<T> {
+        if self.read == self.written {
+            self.written = self.ring.producer().load(Ordering::Acquire);
+            if self.read == self.written {
+                return None;
+            }
+        }
+        // SAFETY: the kernel has written it, and leaves it alone until it is released.
+        let entry = unsafe { self.ring.entry(self.read).read() };
+        self.read = self.read.wrapping_add(1);
+        Some(entry)
+    }
+
+    /// Gives back the places of all that was read.
+    #[inline]
+    pub(super) fn release(&self) {
+        self.ring.consumer().store(self.read, Ordering::Release);
+    }
+}
+
+/// An offset within a mapping; what is none lies outside.
+fn narrow(offset: u64) -> usize {
+    usize::try_from(offset).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SIZE: u32 = 8;
+    const OFFSETS: libc::xdp_ring_offset =
+        libc::xdp_ring_offset { producer: 0, consumer: 64, desc: 128, flags: 192 };
+
+    /// Both ends of a ring, which stand shortly before where positions wrap.
+    fn ends() -> (Producer<u64>, Consumer<u64>) {
+        let ours = Mapping::anonymous(4096).unwrap();
+        let start = u32::MAX - 2;
+        for at in [0, 64] {
+            // SAFETY: within the mapping, aligned, and nobody else's yet.
+            unsafe { ours.place::<u32>(at, 1).unwrap().write(start) };
+        }
+        let producer = Producer::new(ours, &OFFSETS, SIZE).unwrap();
+        let ring = &producer.ring;
+        // Without pages of its own: those are the other's, which outlives it.
+        let theirs = Ring {
+            _mapping: Mapping::anonymous(4096).unwrap(),
+            producer: ring.producer,
+            consumer: ring.consumer,
+            flags: ring.flags,
+            entries: ring.entries,
+            size: SIZE,
+        };
+        (producer, Consumer { ring: theirs, read: start, written: start })
+    }
+
+    proptest! {
+        #[test]
+        fn what_goes_in_comes_out_in_order(steps in prop::collection::vec(0..4_u8, 0..400)) {
+            let (mut producer, mut consumer) = ends();
+            let (mut model, mut unseen, mut unreleased) = (VecDeque::new(), VecDeque::new(), 0);
+            for (step, number) in steps.into_iter().zip(0_u64..) {
+                match step {
+                    0 => {
+                        let has_room = model.len() + unseen.len() + unreleased < SIZE as usize;
+                        prop_assert_eq!(producer.push(number).is_ok(), has_room);
+                        if has_room {
+                            unseen.push_back(number);
+                        }
+                    }
+                    1 => {
+                        producer.publish();
+                        model.append(&mut unseen);
+                        prop_assert_eq!(producer.unread() as usize, model.len() + unreleased);
+                    }
+                    2 => {
+                        let expected = model.pop_front();
+                        unreleased += usize::from(expected.is_some());
+                        prop_assert_eq!(consumer.next(), expected);
+                    }
+                    _ => {
+                        consumer.release();
+                        unreleased = 0;
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_ring_beyond_its_mapping_is_refused() {
+        let mapping = Mapping::anonymous(4096).unwrap();
+        assert!(Producer::<u64>::new(mapping, &OFFSETS, 1024).is_err());
+    }
+}

@@ -1,0 +1,111 @@
+//! The memory that an `AF_XDP` socket receives into and sends from: frames of one size, each the kernel's or ours.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+
+use super::mapping::Mapping;
+
+/// All frames of a socket. A frame is known by where it begins.
+#[derive(Debug)]
+pub(super) struct Umem {
+    mapping: Mapping,
+    frame: u32,
+}
+
+/// Bytes that the kernel keeps free before what it receives (`XDP_PACKET_HEADROOM`).
+const HEADROOM: u32 = 256;
+/// Sizes of frames that kernels take without huge pages: powers of two from 2 KiB to a page.
+const SIZES: [u32; 2] = [2048, 4096];
+
+impl Umem {
+    /// So many frames, each for a whole link-layer frame of `longest` bytes; `None` where the kernel has none so large.
+    pub(super) fn new(count: u32, longest: u32) -> Option<io::Result<Self>> {
+        let frame = SIZES.into_iter().find(|size| longest <= size - HEADROOM)?;
+        let mapping = Mapping::anonymous(count as usize * frame as usize);
+        Some(mapping.map(|mapping| Self { mapping, frame }))
+    }
+
+    /// Lets a socket use them.
+    pub(super) fn register(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let start = self.mapping.place::<u8>(0, self.mapping.len()).ok_or(io::ErrorKind::Other)?;
+        let frames = libc::xdp_umem_reg {
+            addr: start.addr().get() as u64,
+            len: self.mapping.len() as u64,
+            chunk_size: self.frame,
+            headroom: 0,
+            flags: 0,
+            tx_metadata_len: 0,
+        };
+        // SAFETY: the pointer is to a live xdp_umem_reg of the length given, which names pages that live as long as the socket: it owns both.
+        let result = unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_XDP,
+                libc::XDP_UMEM_REG,
+                (&raw const frames).cast(),
+                u32::try_from(size_of::<libc::xdp_umem_reg>()).unwrap_or(0),
+            )
+        };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Where each frame begins.
+    pub(super) fn frames(&self) -> impl Iterator<Item = u64> + use<> {
+        (0..self.mapping.len() as u64).step_by(self.frame as usize)
+    }
+
+    /// The frame that an address is in.
+    #[inline]
+    pub(super) fn frame_of(&self, address: u64) -> u64 {
+        address & !u64::from(self.frame - 1)
+    }
+
+    /// What was received. The frame must be ours.
+    #[inline]
+    pub(super) fn bytes(&self, address: u64, len: u32) -> Option<&[u8]> {
+        let len = len as usize;
+        let start = self.mapping.place::<u8>(usize::try_from(address).ok()?, len)?;
+        // SAFETY: within the mapping, whose bytes are initialised; the kernel leaves frames alone that are ours, and nobody else writes
+        // there while we are borrowed.
+        Some(unsafe { std::slice::from_raw_parts(start.as_ptr(), len) })
+    }
+
+    /// The first bytes of a frame that is ours; `None` where it has not so many.
+    #[inline]
+    #[expect(clippy::needless_pass_by_ref_mut, reason = "what it gives is borrowed alone")]
+    pub(super) fn bytes_mut(&mut self, frame: u64, len: usize) -> Option<&mut [u8]> {
+        if len > self.frame as usize {
+            return None;
+        }
+        let start = self.mapping.place::<u8>(usize::try_from(frame).ok()?, len)?;
+        // SAFETY: as above, and we are borrowed alone.
+        Some(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), len) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_as_large_as_they_need_to_be() {
+        for (longest, expected) in
+            [(1514, Some(2048)), (1792, Some(2048)), (1793, Some(4096)), (3840, Some(4096))]
+        {
+            let umem = Umem::new(4, longest).map(Result::unwrap);
+            assert_eq!(umem.map(|umem| umem.frame), expected);
+        }
+        assert!(Umem::new(4, 3841).is_none());
+    }
+
+    #[test]
+    fn bytes_outside_are_none() {
+        let mut umem = Umem::new(2, 1514).unwrap().unwrap();
+        assert_eq!(umem.frames().collect::<Vec<_>>(), [0, 2048]);
+        umem.bytes_mut(2048, 3).unwrap().copy_from_slice(b"abc");
+        assert_eq!(umem.bytes(2049, 2), Some(&b"bc"[..]));
+        assert_eq!(umem.frame_of(2048 + 256), 2048);
+        assert!(umem.bytes(4095, 2).is_none() && umem.bytes_mut(0, 2049).is_none());
+        assert!(umem.bytes(u64::MAX, 1).is_none() && umem.bytes_mut(4096, 1).is_none());
+    }
+}

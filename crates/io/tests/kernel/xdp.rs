@@ -1,0 +1,236 @@
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use uxfrm_io::xdp::{Program, ProgramOptions, Verdict, XdpError};
+use uxfrm_io::{
+    FramePort, Frames, Namespace, PacketSocket, PacketSocketOptions, Rtnetlink, Xdp, poll::Poller,
+};
+use uxfrm_packet::ethernet::{EtherType, EthernetHeader, MacAddr};
+use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Protocol, Segments};
+use uxfrm_testkit::packets;
+use zerocopy::IntoBytes;
+
+use crate::in_namespace;
+
+/// A device of this namespace and one of another that are connected: index and address of each.
+fn connected(far: &Namespace) -> [(u32, MacAddr); 2] {
+    let settle = |name: &str| {
+        let mut kernel = Rtnetlink::open().unwrap();
+        let link = kernel.link(name).unwrap();
+        kernel.set_up(link.index).unwrap();
+        (link.index, link.mac.unwrap())
+    };
+    Rtnetlink::open().unwrap().add_veth("near", "far", far.as_fd()).unwrap();
+    [settle("near"), far.enter(|| settle("far")).unwrap()]
+}
+
+fn options((link, mac): (u32, MacAddr)) -> ProgramOptions {
+    ProgramOptions { link, mac, mtu: 1500, ports: vec![4500, 4501], queues: 1 }
+}
+
+fn open(program: &Program, link: u32) -> Xdp {
+    let others = PacketSocket::open(&PacketSocketOptions::new(link)).unwrap();
+    Xdp::open(program, 0, others).unwrap()
+}
+
+/// Receives so many packets, each time that the port's descriptor says so.
+fn receive(port: &mut impl FramePort, count: usize) -> Vec<PacketBuf> {
+    let (mut pool, mut batch) = (Pool::new(), Batch::new());
+    let mut poller = Poller::new().unwrap();
+    poller.add(port.descriptor().unwrap(), 0).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(2);
+    while batch.len() < count && Instant::now() < deadline {
+        if !poller.wait(Some(Duration::from_millis(100))).unwrap().is_empty() {
+            port.receive(&mut pool, &mut batch).unwrap();
+        }
+    }
+    batch.drain().collect()
+}
+
+fn esp(number: u32) -> PacketBuf {
+    let mut packet = packets::udp("192.0.2.1:1", "192.0.2.2:2", &[7; 64]);
+    packet.bytes_mut()[9] = Protocol::ESP.0;
+    packet.bytes_mut()[24..28].copy_from_slice(&number.to_be_bytes());
+    packet
+}
+
+fn number(packet: &PacketBuf) -> u32 {
+    u32::from_be_bytes(packet.bytes()[24..28].try_into().unwrap())
+}
+
+/// Many more than a ring has places, in order, by a ring at both ends. The kernel's stack sees none.
+#[test]
+fn sealed_packets_pass_by_the_rings_in_order() {
+    in_namespace(|| {
+        let far = Namespace::new().unwrap();
+        let [near, there] = connected(&far);
+        let program = Program::attach(options(near)).unwrap();
+        let mut sender = open(&program, near.0);
+        let (_theirs, mut receiver, mut bystander) = far
+            .enter(|| {
+                let program = Program::attach(options(there)).unwrap();
+                let bystander = PacketSocket::open(&PacketSocketOptions::new(there.0)).unwrap();
+                let receiver = open(&program, there.0);
+                (program, receiver, bystander)
+            })
+            .unwrap();
+        assert!(!receiver.is_zero_copy().unwrap(), "a veth copies");
+        let header =
+            EthernetHeader { destination: there.1, source: near.1, ether_type: EtherType::IPV4 };
+        let (mut pool, mut frames) = (Pool::new(), Frames::new());
+        let mut expected = 0..;
+        for _ in 0..400 {
+            let first = expected.start;
+            // A train of two, and twenty alone.
+            let mut train = esp(expected.next().unwrap());
+            let len = train.len();
+            let second = esp(expected.next().unwrap());
+            train.append(len).unwrap().copy_from_slice(second.bytes());
+            train.segments = Segments::Train { stride: u16::try_from(len).unwrap() };
+            frames.push(header, train);
+            expected.by_ref().take(20).for_each(|number| frames.push(header, esp(number)));
+            let sent = sender.transmit(&mut frames, &mut pool);
+            assert_eq!((sent.packets, sent.refused.packets()), (22, 0));
+            let came: Vec<u32> = receive(&mut receiver, 22).iter().map(number).collect();
+            assert_eq!(came, (first..expected.start).collect::<Vec<_>>());
+        }
+        assert_eq!(bystander.receive(&mut pool, &mut Batch::new()).unwrap(), 0);
+    });
+}
+
+/// What the program leaves to the kernel, and what a ring can't send, goes by the packet socket.
+#[test]
+fn all_else_passes_by_the_packet_socket() {
+    in_namespace(|| {
+        let far = Namespace::new().unwrap();
+        let [near, there] = connected(&far);
+        let program = Program::attach(options(near)).unwrap();
+        let mut sender = open(&program, near.0);
+        let (_theirs, mut receiver) = far
+            .enter(|| {
+                let program = Program::attach(options(there)).unwrap();
+                let receiver = open(&program, there.0);
+                (program, receiver)
+            })
+            .unwrap();
+        let header =
+            EthernetHeader { destination: there.1, source: near.1, ether_type: EtherType::IPV4 };
+        let (mut pool, mut frames) = (Pool::new(), Frames::new());
+        let mut open_checksum = packets::udp("198.51.100.1:1", "203.0.113.1:2", b"a datagram");
+        open_checksum.checksum = Checksum::Partial { start: 20, offset: 6 };
+        frames.push(header, open_checksum);
+        frames.push(header, packets::udp("198.51.100.1:1", "203.0.113.1:2", b"plain"));
+        frames.push(header, esp(1));
+        let mut large = packets::udp("192.0.2.1:1", "192.0.2.2:2", &[7; 3000]);
+        large.bytes_mut()[9] = Protocol::ESP.0;
+        frames.push(header, large);
+        let sent = sender.transmit(&mut frames, &mut pool);
+        assert_eq!((sent.packets, sent.refused.too_big), (3, 1));
+        let came = receive(&mut receiver, 3);
+        assert_eq!(came.len(), 3);
+        let (by_ring, others): (Vec<_>, Vec<_>) =
+            came.iter().partition(|packet| packet.bytes()[9] == Protocol::ESP.0);
+        assert_eq!((by_ring.len(), others.len()), (1, 2));
+        assert_eq!(others[0].checksum, Checksum::Partial { start: 20, offset: 6 });
+    });
+}
+
+#[test]
+fn a_program_leaves_its_device_with_its_owner() {
+    in_namespace(|| {
+        let far = Namespace::new().unwrap();
+        let [near, _there] = connected(&far);
+        let program = Program::attach(options(near)).unwrap();
+        let refused = Program::attach(options(near)).unwrap_err();
+        assert!(matches!(refused, XdpError::Attach(_)), "{refused}");
+        let others = PacketSocket::open(&PacketSocketOptions::new(near.0)).unwrap();
+        let missing = Xdp::open(&program, 1, others).unwrap_err();
+        assert!(matches!(missing, XdpError::Queue(1, _)), "{missing}");
+        drop(program);
+        drop(Program::attach(options(near)).unwrap());
+        let large = ProgramOptions { mtu: 9000, ..options(near) };
+        let program = Program::attach(large).unwrap();
+        let others = PacketSocket::open(&PacketSocketOptions::new(near.0)).unwrap();
+        let refused = Xdp::open(&program, 0, others).unwrap_err();
+        assert!(matches!(refused, XdpError::TooLarge(9014)), "{refused}");
+        // No driver of the loopback device's takes a program.
+        let loopback = Rtnetlink::open().unwrap().link("lo").unwrap();
+        let refused = Program::attach(options((loopback.index, MacAddr([0; 6])))).unwrap_err();
+        assert!(matches!(refused, XdpError::Attach(_)), "{refused}");
+    });
+}
+
+#[test]
+fn the_program_takes_esp_to_the_device_and_nothing_else() {
+    in_namespace(|| {
+        let far = Namespace::new().unwrap();
+        let [near, _there] = connected(&far);
+        let program = Program::attach(options(near)).unwrap();
+        let _socket = open(&program, near.0);
+        let framed = |destination, ether_type, packet: &PacketBuf| {
+            let header = EthernetHeader { destination, source: MacAddr([2; 6]), ether_type };
+            [header.as_bytes(), packet.bytes()].concat()
+        };
+        let verdict = |bytes: &[u8]| program.verdict(bytes).unwrap();
+        let (v4, v6) = (EtherType::IPV4, EtherType::IPV6);
+        let in_udp = |to: &str, marker: [u8; 4]| {
+            let from = if to.starts_with('[') { "[2001:db8::1]:9" } else { "192.0.2.1:9" };
+            packets::udp(from, to, &[&marker[..], &[7; 40]].concat())
+        };
+        let next_is_esp = |mut packet: PacketBuf, at: usize| {
+            packet.bytes_mut()[at] = Protocol::ESP.0;
+            packet
+        };
+        let over_v6 = |to: &str| next_is_esp(in_udp(to, [1; 4]), 6);
+        let changed = |at: usize, byte: u8| {
+            let mut packet = esp(1);
+            packet.bytes_mut()[at] = byte;
+            packet
+        };
+        for (packet, ether_type, expected) in [
+            (esp(1), v4, Verdict::Socket),
+            (over_v6("[2001:db8::2]:9"), v6, Verdict::Socket),
+            (in_udp("192.0.2.2:4500", [0, 0, 0, 1]), v4, Verdict::Socket),
+            (in_udp("192.0.2.2:4501", [1; 4]), v4, Verdict::Socket),
+            (in_udp("[2001:db8::2]:4500", [0, 0, 0, 1]), v6, Verdict::Socket),
+            // IKE behind its marker, another port, plain.
+            (in_udp("192.0.2.2:4500", [0; 4]), v4, Verdict::Kernel),
+            (in_udp("[2001:db8::2]:4500", [0; 4]), v6, Verdict::Kernel),
+            (in_udp("192.0.2.2:4502", [1; 4]), v4, Verdict::Kernel),
+            (in_udp("[2001:db8::2]:500", [1; 4]), v6, Verdict::Kernel),
+            (
+                packets::tcp_super("192.0.2.1:4500", "192.0.2.2:4500", &[7; 9], 9),
+                v4,
+                Verdict::Kernel,
+            ),
+            // To a group, or to neighbours only.
+            (changed(16, 224), v4, Verdict::Kernel),
+            (over_v6("[ff02::1]:9"), v6, Verdict::Kernel),
+            (over_v6("[fe80::1]:9"), v6, Verdict::Kernel),
+            (over_v6("[fec0::1]:9"), v6, Verdict::Socket),
+            // Options, a fragment, another fragment.
+            (changed(0, 0x46), v4, Verdict::Kernel),
+            (changed(6, 0x20), v4, Verdict::Kernel),
+            (changed(7, 1), v4, Verdict::Kernel),
+            (changed(6, 0x40), v4, Verdict::Socket),
+            // Another type of frame.
+            (esp(1), EtherType::ARP, Verdict::Kernel),
+            (esp(1), EtherType::VLAN, Verdict::Kernel),
+        ] {
+            let bytes = framed(near.1, ether_type, &packet);
+            assert_eq!(verdict(&bytes), expected, "{ether_type:?} {packet:?} {:?}", packet.bytes());
+        }
+        for destination in [MacAddr([2; 6]), MacAddr([0xff; 6])] {
+            assert_eq!(verdict(&framed(destination, v4, &esp(1))), Verdict::Kernel);
+        }
+        let whole = framed(near.1, v4, &esp(1));
+        assert_eq!(verdict(&whole[..54]), Verdict::Socket);
+        assert_eq!(verdict(&whole[..53]), Verdict::Kernel);
+        // A datagram that says to be longer than its packet is, or too short for a marker.
+        for length in [[0, 200], [0, 11]] {
+            let mut packet = in_udp("192.0.2.2:4500", [1; 4]);
+            packet.bytes_mut()[24..26].copy_from_slice(&length);
+            assert_eq!(verdict(&framed(near.1, v4, &packet)), Verdict::Kernel);
+        }
+    });
+}
