@@ -26,7 +26,11 @@ enum Path {
     Host,
     /// By packet sockets on both devices.
     Inline,
+    /// By a packet socket from the protected side, and by `AF_XDP` to the wire.
+    Xdp,
 }
+
+const PATHS: [Path; 3] = [Path::Host, Path::Inline, Path::Xdp];
 
 /// Bytes of the IP packets.
 const SIZES: [u16; 2] = [64, 1400];
@@ -51,7 +55,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     let machine = Machine::here(TscClock::calibrate().hz());
     let mut trials = trials(&options.only);
     let mut networks = Vec::new();
-    for path in [Path::Host, Path::Inline] {
+    for path in PATHS {
         if trials.iter().any(|trial| trial.path == path) {
             networks.push((path, Network::start(path)?));
         }
@@ -72,7 +76,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
 
 fn trials(only: &Filter) -> Vec<Trial> {
     let all = SIZES.iter().flat_map(|bytes| {
-        [Path::Host, Path::Inline].map(|path| Trial {
+        PATHS.map(|path| Trial {
             path,
             bytes: *bytes,
             arrived: Sample::default(),
@@ -88,6 +92,7 @@ impl Path {
         match self {
             Self::Host => "host",
             Self::Inline => "inline",
+            Self::Xdp => "inline-xdp",
         }
     }
 }

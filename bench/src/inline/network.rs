@@ -122,6 +122,7 @@ fn start(path: Path, files: &std::path::Path) -> anyhow::Result<Child> {
     let inline = match path {
         Path::Host => "",
         Path::Inline => "inline = { protected = 'lan0', wire = 'wire0' }\n",
+        Path::Xdp => "inline = { protected = 'lan0', wire = 'wire0', wire_by = 'af-xdp' }\n",
     };
     fs::write(files.join("tunnel.batch"), STATES)?;
     let config = files.join("config.toml");

@@ -12,12 +12,14 @@
 mod guide;
 mod keep_out;
 
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 use anyhow::Context as _;
 use uxfrm_engine::{Cpu, Database, Settings, WireHeaders, Worker};
 use uxfrm_io::{
-    Fitted, FramePort, PacketSocket, PacketSocketOptions, Port, Rtnetlink, Tun, rtnetlink::Link,
+    Fitted, FramePort, PacketSocket, PacketSocketOptions, Port, Rtnetlink, Tun, Xdp,
+    rtnetlink::Link,
+    xdp::{Program, ProgramOptions, Queue, XdpError},
 };
 use uxfrm_packet::ethernet::MacAddr;
 use uxfrm_runtime::{Bay, Events, Guide, InlineLane, InlinePorts, Running, Turns as _};
@@ -25,7 +27,7 @@ use uxfrm_runtime::{Bay, Events, Guide, InlineLane, InlinePorts, Running, Turns 
 use self::guide::{Guidance, Lanes as Guided};
 pub(crate) use self::keep_out::KeepOut;
 use crate::{
-    config::{self, Config},
+    config::{self, Config, WireBy},
     lanes::{self, Started, Surroundings, UdpPort},
 };
 
@@ -44,6 +46,7 @@ struct Device {
     name: String,
     index: u32,
     mac: MacAddr,
+    mtu: u32,
 }
 
 impl Devices {
@@ -63,7 +66,7 @@ impl Devices {
             if !link.is_up {
                 tracing::warn!(device = name, "the device is down; nothing passes until it is up");
             }
-            Ok(Device { name: name.to_owned(), index: link.index, mac })
+            Ok(Device { name: name.to_owned(), index: link.index, mac, mtu: link.mtu })
         };
         let (protected, wire) =
             (find(inline.protected(), "protected")?, find(inline.wire(), "wire")?);
@@ -101,6 +104,7 @@ pub(crate) fn start(
 ) -> anyhow::Result<(Started, Running)> {
     let ports = lanes::udp_ports(config)?;
     let port_seed = lanes::seed()?;
+    let program = program(config, &devices.wire)?;
     let mut guidance = Guidance::open(config.wire.mark.get(), devices)?;
     let mut built = Vec::new();
     for (number, queue) in lanes::queues(config, tun)?.into_iter().enumerate() {
@@ -113,7 +117,7 @@ pub(crate) fn start(
         let (questions, asked) = mpsc::sync_channel(QUESTIONS);
         let (told, news) = mpsc::channel();
         let guide = Guide { questions, waker: guidance.waker(), news };
-        let ports = inline_ports(config, devices, queue, &ports)?;
+        let ports = inline_ports(config, devices, queue, &ports, (program.as_ref(), cpu))?;
         let lane = InlineLane::new(ports, guide, engine, events.clone())?.behind(bay);
         guidance.add(Guided { asked, told, waker: lane.waker() });
         built.push(lane);
@@ -126,21 +130,40 @@ pub(crate) fn start(
     Ok((Started { lanes, drops, caches }, guidance))
 }
 
+/// The program at the wire's device, if that is to be read by `AF_XDP`.
+fn program(config: &Config, wire: &Device) -> anyhow::Result<Option<Arc<Program>>> {
+    match config.inline.as_ref().map(config::Inline::wire_by) {
+        None | Some(WireBy::AfPacket) => return Ok(None),
+        Some(WireBy::AfXdp) => {}
+    }
+    let queues = config.runtime.workers.count().get();
+    let options = ProgramOptions {
+        link: wire.index,
+        mac: wire.mac,
+        mtu: wire.mtu,
+        ports: lanes::numbers(config),
+        queues: u32::try_from(queues).context("workers are at most 1024")?,
+    };
+    let program = Program::attach(options)
+        .with_context(|| format!("`wire_by = \"af-xdp\"` in [inline]: {}", wire.name))?;
+    Ok(Some(program))
+}
+
 fn inline_ports(
     config: &Config,
     devices: &Devices,
     queue: Tun,
     ports: &[UdpPort],
+    (program, cpu): (Option<&Arc<Program>>, Cpu),
 ) -> anyhow::Result<InlinePorts> {
     let several = config.runtime.workers.count().get() > 1;
-    let open = |device: &Device| -> anyhow::Result<(Box<dyn FramePort>, MacAddr)> {
+    let open = |device: &Device| {
         // Numbers of groups are per network namespace; the device's own tells ours apart.
         let fanout = several.then(|| u16::try_from(device.index % 65_536).unwrap_or(0));
         let options = PacketSocketOptions { fanout, ..PacketSocketOptions::new(device.index) };
-        let socket = PacketSocket::open(&options).with_context(|| {
+        PacketSocket::open(&options).with_context(|| {
             format!("can't open a packet socket on {} (needs CAP_NET_RAW)", device.name)
-        })?;
-        Ok((Box::new(socket), device.mac))
+        })
     };
     let mut sockets: Vec<Box<dyn Port>> = Vec::new();
     for port in ports {
@@ -149,5 +172,44 @@ fn inline_ports(
         }
     }
     let (protected, wire) = (open(&devices.protected)?, open(&devices.wire)?);
-    Ok(InlinePorts { host: Box::new(Fitted::new(queue)), protected, wire, sockets })
+    let wire: Box<dyn FramePort> = match program {
+        None => Box::new(wire),
+        Some(program) => by_xdp(program, cpu, wire, &devices.wire)?,
+    };
+    let (protected, macs): (Box<dyn FramePort>, _) =
+        (Box::new(protected), [devices.protected.mac, devices.wire.mac]);
+    Ok(InlinePorts {
+        host: Box::new(Fitted::new(queue)),
+        protected: (protected, macs[0]),
+        wire: (wire, macs[1]),
+        sockets,
+    })
+}
+
+/// The wire's device for the worker of a number, which has the queue of the same number. Workers beyond the device's queues do with a packet socket.
+fn by_xdp(
+    program: &Arc<Program>,
+    Cpu(number): Cpu,
+    others: PacketSocket,
+    wire: &Device,
+) -> anyhow::Result<Box<dyn FramePort>> {
+    let device = &wire.name;
+    match Queue::open(program, number) {
+        Ok(queue) => {
+            let copies = if queue.is_zero_copy()? { "driver" } else { "kernel" };
+            tracing::info!(device, queue = number, "AF_XDP: frames come from the {copies}");
+            Ok(Box::new(Xdp::new(queue, others)?))
+        }
+        Err(XdpError::Queue(..)) if number > 0 => {
+            tracing::warn!(
+                device,
+                queue = number,
+                "the device has no such queue for AF_XDP: this worker has a packet socket alone"
+            );
+            Ok(Box::new(others))
+        }
+        Err(error) => {
+            Err(error).with_context(|| format!("`wire_by = \"af-xdp\"` in [inline]: {device}"))
+        }
+    }
 }

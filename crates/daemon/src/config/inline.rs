@@ -10,6 +10,18 @@ use super::TunName;
 pub struct Inline {
     protected: TunName,
     wire: TunName,
+    wire_by: WireBy,
+}
+
+/// How the wire's device is read and written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WireBy {
+    /// By packet sockets, on any Ethernet device.
+    #[default]
+    AfPacket,
+    /// ESP by the rings of `AF_XDP`, where the device's driver can.
+    AfXdp,
 }
 
 #[derive(Deserialize)]
@@ -17,6 +29,8 @@ pub struct Inline {
 struct Named {
     protected: TunName,
     wire: TunName,
+    #[serde(default)]
+    wire_by: WireBy,
 }
 
 impl Inline {
@@ -31,23 +45,30 @@ impl Inline {
     pub fn wire(&self) -> &str {
         self.wire.as_str()
     }
+
+    /// How that is read and written.
+    #[must_use]
+    pub const fn wire_by(&self) -> WireBy {
+        self.wire_by
+    }
 }
 
 impl TryFrom<Named> for Inline {
     type Error = String;
 
-    fn try_from(Named { protected, wire }: Named) -> Result<Self, String> {
+    fn try_from(Named { protected, wire, wire_by }: Named) -> Result<Self, String> {
         if protected == wire {
             return Err(format!(
                 "protected and wire are both {protected}; inline mode needs two devices"
             ));
         }
-        Ok(Self { protected, wire })
+        Ok(Self { protected, wire, wire_by })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::WireBy;
     use crate::config::Config;
 
     #[test]
@@ -55,6 +76,10 @@ mod tests {
         let text = "[inline]\nprotected = 'eth0'\nwire = 'eth1'";
         let inline = Config::parse("c.toml", text).unwrap().inline.unwrap();
         assert_eq!((inline.protected(), inline.wire()), ("eth0", "eth1"));
+        assert_eq!(inline.wire_by(), WireBy::AfPacket);
+        let text = format!("{text}\nwire_by = 'af-xdp'");
+        let inline = Config::parse("c.toml", &text).unwrap().inline.unwrap();
+        assert_eq!(inline.wire_by(), WireBy::AfXdp);
         assert_eq!(Config::parse("c.toml", "").unwrap().inline, None);
     }
 
@@ -68,11 +93,15 @@ mod tests {
             ),
             (
                 "[inline]\nprotected = 'eth0'\nwires = 'eth1'",
-                "c.toml:3:1: unknown field `wires`, expected `protected` or `wire`",
+                "c.toml:3:1: unknown field `wires`, expected one of `protected`, `wire`, `wire_by`",
             ),
             (
                 "[inline]\nprotected = 'eth 0'\nwire = 'eth1'",
                 "c.toml:2:13: \"eth 0\" can't be an interface's name",
+            ),
+            (
+                "[inline]\nprotected = 'eth0'\nwire = 'eth1'\nwire_by = 'dpdk'",
+                "c.toml:4:11: unknown variant `dpdk`, expected `af-packet` or `af-xdp`",
             ),
         ] {
             let shown = Config::parse("c.toml", text).unwrap_err().to_string();

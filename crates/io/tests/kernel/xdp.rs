@@ -1,7 +1,8 @@
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use uxfrm_io::xdp::{Program, ProgramOptions, Verdict, XdpError};
+use uxfrm_io::xdp::{Program, ProgramOptions, Queue, Verdict, XdpError};
 use uxfrm_io::{
     FramePort, Frames, Namespace, PacketSocket, PacketSocketOptions, Rtnetlink, Xdp, poll::Poller,
 };
@@ -28,9 +29,9 @@ fn options((link, mac): (u32, MacAddr)) -> ProgramOptions {
     ProgramOptions { link, mac, mtu: 1500, ports: vec![4500, 4501], queues: 1 }
 }
 
-fn open(program: &Program, link: u32) -> Xdp {
+fn open(program: &Arc<Program>, link: u32) -> Xdp {
     let others = PacketSocket::open(&PacketSocketOptions::new(link)).unwrap();
-    Xdp::open(program, 0, others).unwrap()
+    Xdp::new(Queue::open(program, 0).unwrap(), others).unwrap()
 }
 
 /// Receives so many packets, each time that the port's descriptor says so.
@@ -74,7 +75,6 @@ fn sealed_packets_pass_by_the_rings_in_order() {
                 (program, receiver, bystander)
             })
             .unwrap();
-        assert!(!receiver.is_zero_copy().unwrap(), "a veth copies");
         let header =
             EthernetHeader { destination: there.1, source: near.1, ether_type: EtherType::IPV4 };
         let (mut pool, mut frames) = (Pool::new(), Frames::new());
@@ -143,15 +143,17 @@ fn a_program_leaves_its_device_with_its_owner() {
         let program = Program::attach(options(near)).unwrap();
         let refused = Program::attach(options(near)).unwrap_err();
         assert!(matches!(refused, XdpError::Attach(_)), "{refused}");
-        let others = PacketSocket::open(&PacketSocketOptions::new(near.0)).unwrap();
-        let missing = Xdp::open(&program, 1, others).unwrap_err();
+        let missing = Queue::open(&program, 1).unwrap_err();
         assert!(matches!(missing, XdpError::Queue(1, _)), "{missing}");
+        let queue = Queue::open(&program, 0).unwrap();
+        assert!(!queue.is_zero_copy().unwrap(), "a veth copies");
         drop(program);
+        assert!(Program::attach(options(near)).is_err(), "the queue is there still");
+        drop(queue);
         drop(Program::attach(options(near)).unwrap());
         let large = ProgramOptions { mtu: 9000, ..options(near) };
         let program = Program::attach(large).unwrap();
-        let others = PacketSocket::open(&PacketSocketOptions::new(near.0)).unwrap();
-        let refused = Xdp::open(&program, 0, others).unwrap_err();
+        let refused = Queue::open(&program, 0).unwrap_err();
         assert!(matches!(refused, XdpError::TooLarge(9014)), "{refused}");
         // No driver of the loopback device's takes a program.
         let loopback = Rtnetlink::open().unwrap().link("lo").unwrap();

@@ -1,0 +1,285 @@
+//! A queue of a device: the socket, its rings and its frames.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::ptr::{null, null_mut};
+use std::sync::Arc;
+
+use uxfrm_packet::ethernet::EthernetHeader;
+use uxfrm_packet::{Batch, PacketBuf, Pool, Segments, SizeClass};
+use zerocopy::IntoBytes as _;
+
+use super::mapping::Mapping;
+use super::ring::{Consumer, Producer};
+use super::umem::Umem;
+use super::{Program, XdpError, bpf};
+use crate::mmsg::{is_busy, wait_for_room};
+use crate::port::Transmitted;
+use crate::socket;
+
+/// Entries of each ring, and frames for each direction.
+const ENTRIES: u32 = 2048;
+/// Bytes of an Ethernet header.
+const ETHERNET: usize = size_of::<EthernetHeader>();
+
+/// One queue of a program's device, with a socket. Frames go round: from the filling ring to that of what was received; and from the free ones
+/// to the ring of what is to be sent, and to that of what has been.
+#[derive(Debug)]
+pub struct Queue {
+    filling: Producer<u64>,
+    received: Consumer<libc::xdp_desc>,
+    sending: Producer<libc::xdp_desc>,
+    sent: Consumer<u64>,
+    free: Vec<u64>,
+    /// It may still wait for room in this batch.
+    patient: bool,
+    // Closed before the memory goes that the kernel writes to.
+    socket: OwnedFd,
+    umem: Umem,
+    // There for as long as any of its sockets is.
+    pub(super) program: Arc<Program>,
+}
+
+impl Queue {
+    /// Opens a queue of the program's device.
+    ///
+    /// # Errors
+    /// [`XdpError::Queue`] where the device has none of this number, [`XdpError::TooLarge`], or the kernel's.
+    pub fn open(program: &Arc<Program>, number: u32) -> Result<Self, XdpError> {
+        let options = &program.options;
+        let socket = socket::open(libc::AF_XDP, libc::SOCK_RAW, 0)?;
+        let longest = options.mtu.saturating_add(narrow(ETHERNET));
+        let umem = Umem::new(2 * ENTRIES, longest).ok_or(XdpError::TooLarge(longest))??;
+        umem.register(socket.as_fd())?;
+        let mut frames = umem.frames();
+        let (filling, received, sending, sent) = rings(socket.as_fd())?;
+        let (free, program) = (Vec::with_capacity(ENTRIES as usize), Arc::clone(program));
+        let mut queue =
+            Self { filling, received, sending, sent, free, patient: true, socket, umem, program };
+        frames.by_ref().take(ENTRIES as usize).for_each(|frame| queue.fill(frame));
+        queue.filling.publish();
+        queue.free.extend(frames);
+        queue.take_place(number)?;
+        Ok(queue)
+    }
+
+    /// Binds the socket to the device's queue, and lets the program know.
+    fn take_place(&self, number: u32) -> Result<(), XdpError> {
+        let link = self.program.options.link;
+        bind(self.socket.as_fd(), link, number).map_err(|error| XdpError::Queue(number, error))?;
+        Ok(bpf::insert(self.program.sockets.as_fd(), number, self.socket.as_fd())?)
+    }
+
+    /// Whether the driver and the engine share the frames' memory, so that the kernel copies nothing.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn is_zero_copy(&self) -> io::Result<bool> {
+        let options = socket::option(self.socket.as_fd(), libc::SOL_XDP, libc::XDP_OPTIONS)?;
+        Ok(options.cast_unsigned() & libc::XDP_OPTIONS_ZEROCOPY != 0)
+    }
+
+    /// Gives a frame to the kernel to receive into. The ring has as many places as there are such frames.
+    #[inline]
+    fn fill(&mut self, frame: u64) {
+        let given = self.filling.push(frame);
+        debug_assert!(given.is_ok());
+    }
+
+    pub(super) fn receive(&mut self, pool: &mut Pool, into: &mut Batch) {
+        while into.room() > 0 {
+            let Some(place) = self.received.next() else { break };
+            let packet = self.umem.bytes(place.addr, place.len).and_then(|frame| {
+                let bytes = frame.get(ETHERNET..)?;
+                let mut packet = pool.take(SizeClass::holding(bytes.len()));
+                packet.append(bytes.len())?.copy_from_slice(bytes);
+                Some(packet)
+            });
+            // A frame without a packet is none that the program takes.
+            if let Some(packet) = packet {
+                into.push(packet);
+            }
+            self.fill(self.umem.frame_of(place.addr));
+        }
+        self.received.release();
+        self.filling.publish();
+        if self.filling.needs_call() {
+            self.call_for_receiving();
+        }
+    }
+
+    /// A batch begins: it may wait for the kernel once.
+    pub(super) fn begin(&mut self) {
+        self.patient = true;
+        self.reclaim();
+    }
+
+    /// Takes back the frames that have been sent.
+    fn reclaim(&mut self) {
+        while let Some(address) = self.sent.next() {
+            self.free.push(self.umem.frame_of(address));
+        }
+        self.sent.release();
+    }
+
+    /// Queues a packet, or each of a train.
+    pub(super) fn push(
+        &mut self,
+        header: &EthernetHeader,
+        packet: &PacketBuf,
+        done: &mut Transmitted,
+    ) {
+        let stride = match packet.segments {
+            Segments::Train { stride } => usize::from(stride.max(1)),
+            Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => packet.len().max(1),
+        };
+        for piece in packet.bytes().chunks(stride) {
+            let Some(frame) = self.free_frame() else {
+                done.refused.busy += 1;
+                continue;
+            };
+            let Some(room) = self.umem.bytes_mut(frame, ETHERNET + piece.len()) else {
+                self.free.push(frame);
+                done.refused.too_big += 1;
+                continue;
+            };
+            let (front, behind) = room.split_at_mut(ETHERNET);
+            front.copy_from_slice(header.as_bytes());
+            behind.copy_from_slice(piece);
+            let len = narrow(ETHERNET + piece.len());
+            // As many places as there are frames to be sent.
+            let queued = self.sending.push(libc::xdp_desc { addr: frame, len, options: 0 });
+            debug_assert!(queued.is_ok());
+            done.packets += 1;
+            done.bytes += piece.len() as u64;
+        }
+    }
+
+    /// A frame to send from: where none is free, after the kernel was called, and waited for once.
+    fn free_frame(&mut self) -> Option<u64> {
+        if self.free.is_empty() {
+            self.send();
+            self.reclaim();
+            if self.free.is_empty() && std::mem::take(&mut self.patient) {
+                wait_for_room(self.socket.as_fd());
+                self.send();
+                self.reclaim();
+            }
+        }
+        self.free.pop()
+    }
+
+    /// Lets the kernel send what is queued. It takes so many at a call: as long as there are fewer each time it is called again. What a link
+    /// does not take now stays in the ring and leaves with what comes next.
+    pub(super) fn send(&mut self) {
+        self.sending.publish();
+        let mut before = u32::MAX;
+        loop {
+            let left = self.sending.unread();
+            if left == 0 || !self.sending.needs_call() {
+                return;
+            }
+            if left >= before && !std::mem::take(&mut self.patient) {
+                return;
+            }
+            if left >= before {
+                wait_for_room(self.socket.as_fd());
+            }
+            before = left;
+            if let Err(error) = self.call_for_sending()
+                && !is_busy(&error)
+                && error.raw_os_error() != Some(libc::EBUSY)
+            {
+                return;
+            }
+        }
+    }
+
+    fn call_for_sending(&self) -> io::Result<()> {
+        let fd = self.socket.as_raw_fd();
+        // SAFETY: no bytes and no name.
+        let result = unsafe { libc::sendto(fd, null(), 0, libc::MSG_DONTWAIT, null(), 0) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    fn call_for_receiving(&self) {
+        let fd = self.socket.as_raw_fd();
+        // SAFETY: no bytes and no name. What it says does not matter: it only wakes the driver.
+        unsafe { libc::recvfrom(fd, null_mut(), 0, libc::MSG_DONTWAIT, null_mut(), null_mut()) };
+    }
+}
+
+impl AsFd for Queue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Bytes of a frame.
+fn narrow(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}
+
+type Rings = (Producer<u64>, Consumer<libc::xdp_desc>, Producer<libc::xdp_desc>, Consumer<u64>);
+
+/// Makes and maps the four rings of a socket.
+fn rings(fd: BorrowedFd<'_>) -> io::Result<Rings> {
+    let size = ENTRIES.cast_signed();
+    for ring in [
+        libc::XDP_UMEM_FILL_RING,
+        libc::XDP_UMEM_COMPLETION_RING,
+        libc::XDP_RX_RING,
+        libc::XDP_TX_RING,
+    ] {
+        socket::set(fd, libc::SOL_XDP, ring, size)?;
+    }
+    let offsets = offsets(fd)?;
+    let map = |offsets: &libc::xdp_ring_offset, entry: usize, at: u64| {
+        let len = usize::try_from(offsets.desc).unwrap_or(0) + entry * ENTRIES as usize;
+        Mapping::shared(fd, at.cast_signed(), len)
+    };
+    let (frame, place) = (size_of::<u64>(), size_of::<libc::xdp_desc>());
+    let filling = map(&offsets.fr, frame, libc::XDP_UMEM_PGOFF_FILL_RING)?;
+    let received = map(&offsets.rx, place, libc::XDP_PGOFF_RX_RING.cast_unsigned())?;
+    let sending = map(&offsets.tx, place, libc::XDP_PGOFF_TX_RING.cast_unsigned())?;
+    let sent = map(&offsets.cr, frame, libc::XDP_UMEM_PGOFF_COMPLETION_RING)?;
+    Ok((
+        Producer::new(filling, &offsets.fr, ENTRIES)?,
+        Consumer::new(received, &offsets.rx, ENTRIES)?,
+        Producer::new(sending, &offsets.tx, ENTRIES)?,
+        Consumer::new(sent, &offsets.cr, ENTRIES)?,
+    ))
+}
+
+/// Where in the mappings of the rings everything is.
+fn offsets(fd: BorrowedFd<'_>) -> io::Result<libc::xdp_mmap_offsets> {
+    // SAFETY: integers, for which zero bytes are valid.
+    let mut offsets: libc::xdp_mmap_offsets = unsafe { std::mem::zeroed() };
+    let mut length = u32::try_from(size_of::<libc::xdp_mmap_offsets>()).unwrap_or(0);
+    // SAFETY: the pointers are to live offsets and their length.
+    let result = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_XDP,
+            libc::XDP_MMAP_OFFSETS,
+            (&raw mut offsets).cast(),
+            &raw mut length,
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(offsets) }
+}
+
+/// Without a word for or against copying: the kernel copies where the driver can't do without.
+fn bind(fd: BorrowedFd<'_>, link: u32, queue: u32) -> io::Result<()> {
+    let name = libc::sockaddr_xdp {
+        sxdp_family: u16::try_from(libc::AF_XDP).unwrap_or(0),
+        sxdp_flags: libc::XDP_USE_NEED_WAKEUP,
+        sxdp_ifindex: link,
+        sxdp_queue_id: queue,
+        sxdp_shared_umem_fd: 0,
+    };
+    let length = u32::try_from(size_of::<libc::sockaddr_xdp>()).unwrap_or(0);
+    // SAFETY: the pointer is to a live name of the length given.
+    let result = unsafe { libc::bind(fd.as_raw_fd(), (&raw const name).cast(), length) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
