@@ -7,6 +7,9 @@
                        10.1.0.1        10.9.0.1  wire   10.9.0.2        10.2.0.1
 
 The gateways' kernels may forward, and have all routes: what uxfrm does not keep from them passes in the clear, and is seen.
+
+All is tried with packet sockets at both gateways, and with AF_XDP at the right one's wire: at the left one's end of it, where the wire is
+watched, AF_XDP would hide what passes.
 """
 
 import contextlib
@@ -26,7 +29,9 @@ INLINE = """
 [inline]
 protected = "lan0"
 wire = "wire0"
+wire_by = "{}"
 """
+PACKET, XDP = "af-packet", "af-xdp"
 IN_UDP = "encap espinudp 4500 4500 0.0.0.0"
 HOSTS = {4: ("10.1.0.2", "10.2.0.2"), 6: ("fd01::2", "fd02::2")}
 NETS = {4: ("10.1.0.0/24", "10.2.0.0/24"), 6: ("fd01::/64", "fd02::/64")}
@@ -56,17 +61,18 @@ def lines(left_first, transform=GCM_128, extra=""):
 class InlineSites(topology.Sites):
     """`Sites`, whose kernels would forward whatever uxfrm leaves to them."""
 
-    def _build(self, uxfrm, workers=1):
+    def _build(self, uxfrm, wire_by=PACKET, workers=1):
         super()._build()
         self.uxfrm = str(uxfrm)
+        self.wire_by = wire_by
         self.here, self.there = (Gateway(uxfrm, namespace, workers=workers) for namespace in (self.left, self.right))
         for gateway in (self.here, self.there):
             self.callback(gateway.close)
             self.gateways.append(gateway)
 
     def start(self, **options):
-        self.here.start(lines(True, **options), more=INLINE)
-        self.there.start(lines(False, **options), more=INLINE)
+        self.here.start(lines(True, **options), more=INLINE.format(PACKET))
+        self.there.start(lines(False, **options), more=INLINE.format(self.wire_by))
         self.between.seen()
 
     def ping(self, family, **options):
@@ -102,10 +108,10 @@ class InlineSites(topology.Sites):
             return arrived
 
 
-@pytest.fixture
-def sites(uxfrm):
+@pytest.fixture(params=[PACKET, XDP])
+def sites(uxfrm, request):
     prerequisite.packet_filter()
-    with InlineSites(uxfrm) as made:
+    with InlineSites(uxfrm, request.param) as made:
         yield made
 
 
@@ -130,9 +136,11 @@ def test_ping_tcp_and_udp(family, extra, sites):
     sites.there.stop()
 
 
-def test_cbc_and_several_workers(uxfrm):
+@pytest.mark.parametrize("wire_by", [PACKET, XDP])
+def test_cbc_and_several_workers(wire_by, uxfrm):
+    """With AF_XDP the second worker has no queue of the device, and what it sends goes by its packet socket."""
     prerequisite.packet_filter()
-    with InlineSites(uxfrm, 2) as sites:
+    with InlineSites(uxfrm, wire_by, 2) as sites:
         sites.start(transform=CBC_SHA256)
         sites.ping(4)
         sites.transfer(4)
@@ -176,9 +184,18 @@ def test_the_gateway_itself_stays_reachable(sites):
     sites.left.run("ping", "-c2", "-i0.2", "-W2", "10.9.0.2")
 
 
-def test_nothing_passes_after_a_crash(sites):
+@pytest.mark.parametrize("wire_by", [PACKET, XDP])
+def test_nothing_passes_after_a_crash(wire_by, uxfrm):
     """The kernels have routes and may forward; they get nothing to forward until uxfrm runs again."""
+    prerequisite.packet_filter()
+    with InlineSites(uxfrm) as sites:
+        crash(sites, INLINE.format(wire_by))
+
+
+def crash(sites, inline):
     sites.start()
+    sites.here.stop()
+    sites.here.start(lines(True), more=inline)
     sites.ping(4)
     sites.here.kill()
     sites.between.seen()
@@ -187,7 +204,7 @@ def test_nothing_passes_after_a_crash(sites):
         sites.left_host.run(*ping_command(left, right, echo.MARKER, 2).split(), check=False)
         sites.right_host.run(*ping_command(right, left, echo.MARKER, 2).split(), check=False)
     wire.assert_no_plaintext(sites.between.seen())
-    sites.here.start(lines(True), more=INLINE)
+    sites.here.start(lines(True), more=inline)
     sites.ping(4)
     sites.here.stop()
     assert "uxfrm_inline" not in sites.left.run("nft", "list", "tables")
@@ -227,3 +244,34 @@ def test_a_neighbour_that_does_not_answer_is_named_and_told(sites):
     assert int(counts["forward_no_neighbour"]) == 1
     sites.ping(4)
     wire.assert_only("esp", sites.between.seen())
+
+
+def test_a_program_of_ours_takes_nothing_but_esp_from_the_kernel(uxfrm):
+    """By AF_XDP at the left gateway: ESP passes unseen by its kernel, all else is seen there; and the program goes with its process."""
+    prerequisite.packet_filter()
+    with InlineSites(uxfrm) as sites:
+        sites.start()
+        sites.here.stop()
+        sites.here.start(lines(True), more=INLINE.format(XDP))
+        assert "AF_XDP: frames come from the kernel" in sites.here.log()
+        assert "xdp" in sites.left.ip("link show wire0")
+        sites.between.seen()
+        sites.ping(4)
+        assert sites.datagrams(6, 1372) == DATAGRAMS
+        sites.left.run("ping", "-c2", "-i0.2", "-W2", "10.9.0.2")
+        seen = {wire.protocol(frame) for _, frame in sites.between.seen()}
+        assert "esp" not in seen
+        assert "ipv4 protocol 1" in seen
+        sites.here.kill()
+        assert "xdp" not in sites.left.ip("link show wire0")
+
+
+def test_a_device_that_can_not_is_named(uxfrm):
+    """A bridge's driver takes no program."""
+    prerequisite.packet_filter()
+    with InlineSites(uxfrm) as sites:
+        sites.left.ip("link add bridge0 type bridge")
+        with pytest.raises(AssertionError) as refused:
+            sites.here.start(lines(True), more=INLINE.format(XDP).replace("wire0", "bridge0"))
+        expected = '`wire_by = "af-xdp"` in [inline]: bridge0: the driver takes no XDP program in native mode'
+        assert expected in str(refused.value)

@@ -127,3 +127,6 @@ pub(super) fn train(mut packet: PacketBuf, ip: &IpPacket) -> Result<PacketBuf, P
     packet.segments = Segments::Train { stride: size };
     Ok(packet)
 }
+
+#[cfg(test)]
+mod tests;
