@@ -1,13 +1,15 @@
-//! `uxfrm bench inline`: what a gateway forwards into ESP, inline and in host mode.
+//! `uxfrm bench inline`: what a gateway forwards into ESP and out of it, inline and in host mode.
 //!
 //! ```text
 //!   packet socket ─► veth ─► gateway: uxfrm, one worker ─► veth ─► counted        three namespaces for each path
 //! ```
 //!
-//! The sender offers as much as it can; a row has what arrives in ESP in a second, and that divided by the time that the gateway's threads
-//! had on a core: packets per second and core. The kernel's part before the gateway's sockets is the sender's time. Rounds take turns.
+//! The sender offers as much as it can; a row has what comes out behind the gateway in a second, in ESP or decrypted, and that divided by the
+//! time that the gateway's threads had on a core: packets per second and core. The kernel's part before the gateway's sockets is the sender's
+//! time. Rounds take turns.
 
 mod network;
+mod sealer;
 
 use std::time::{Duration, Instant};
 
@@ -32,12 +34,22 @@ enum Path {
 
 const PATHS: [Path; 3] = [Path::Host, Path::Inline, Path::Xdp];
 
-/// Bytes of the IP packets.
+/// Which way packets pass the gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// From the protected side into ESP.
+    Out,
+    /// From ESP to the protected side.
+    In,
+}
+
+/// Bytes of the plain IP packets.
 const SIZES: [u16; 2] = [64, 1400];
 
 /// One row.
 #[derive(Debug)]
 struct Trial {
+    way: Way,
     path: Path,
     bytes: u16,
     arrived: Sample,
@@ -75,10 +87,12 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
 }
 
 fn trials(only: &Filter) -> Vec<Trial> {
-    let all = SIZES.iter().flat_map(|bytes| {
+    let cases = [Way::Out, Way::In].into_iter().flat_map(|way| SIZES.map(|bytes| (way, bytes)));
+    let all = cases.flat_map(|(way, bytes)| {
         PATHS.map(|path| Trial {
+            way,
             path,
-            bytes: *bytes,
+            bytes,
             arrived: Sample::default(),
             per_core: Sample::default(),
             offered: Sample::default(),
@@ -97,25 +111,37 @@ impl Path {
     }
 }
 
+impl Way {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Out => "out",
+            Self::In => "in",
+        }
+    }
+}
+
 impl Trial {
     fn case(&self) -> Case {
-        Case::new().with("path", self.path.name()).with("bytes", self.bytes)
+        Case::new()
+            .with("way", self.way.name())
+            .with("path", self.path.name())
+            .with("bytes", self.bytes)
     }
 
     #[expect(clippy::cast_precision_loss, reason = "counts of packets of a second")]
     fn round(&mut self, network: &mut Network, time: Duration) -> anyhow::Result<()> {
         let mut pool = Pool::new();
         // Neighbours are found, and caches warm, before it counts.
-        network.offer(self.bytes, &mut pool)?;
+        network.offer(self.way, self.bytes, &mut pool)?;
         std::thread::sleep(Duration::from_millis(100));
-        let (before, used) = (network.arrived()?, network.cpu_time()?);
+        let (before, used) = (network.arrived(self.way)?, network.cpu_time()?);
         let start = Instant::now();
         let mut offered = 0;
         while start.elapsed() < time {
-            offered += network.offer(self.bytes, &mut pool)?;
+            offered += network.offer(self.way, self.bytes, &mut pool)?;
         }
         let seconds = start.elapsed().as_secs_f64();
-        let arrived = (network.arrived()? - before) as f64;
+        let arrived = (network.arrived(self.way)? - before) as f64;
         let used = (network.cpu_time()? - used).as_secs_f64();
         self.arrived.push(arrived / seconds);
         self.per_core.push(arrived / used);
