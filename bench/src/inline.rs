@@ -28,11 +28,13 @@ enum Path {
     Host,
     /// By packet sockets on both devices.
     Inline,
-    /// By a packet socket from the protected side, and by `AF_XDP` to the wire.
+    /// By a packet socket to the protected side, and by `AF_XDP` to the wire.
+    XdpWire,
+    /// By `AF_XDP` on both; what leaves by the protected side does so by a packet socket.
     Xdp,
 }
 
-const PATHS: [Path; 3] = [Path::Host, Path::Inline, Path::Xdp];
+const PATHS: [Path; 4] = [Path::Host, Path::Inline, Path::XdpWire, Path::Xdp];
 
 /// Which way packets pass the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +108,7 @@ impl Path {
         match self {
             Self::Host => "host",
             Self::Inline => "inline",
+            Self::XdpWire => "inline-xdp-wire",
             Self::Xdp => "inline-xdp",
         }
     }

@@ -8,7 +8,7 @@
 
 The gateways' kernels may forward, and have all routes: what uxfrm does not keep from them passes in the clear, and is seen.
 
-All is tried with packet sockets at both gateways, and with AF_XDP at the right one's wire: at the left one's end of it, where the wire is
+All is tried with packet sockets at both gateways, and with AF_XDP at the right one: at the left one's end of the wire, where it is
 watched, AF_XDP would hide what passes.
 """
 
@@ -29,7 +29,8 @@ INLINE = """
 [inline]
 protected = "lan0"
 wire = "wire0"
-wire_by = "{}"
+protected_by = "{0}"
+wire_by = "{0}"
 """
 PACKET, XDP = "af-packet", "af-xdp"
 IN_UDP = "encap espinudp 4500 4500 0.0.0.0"
@@ -61,10 +62,10 @@ def lines(left_first, transform=GCM_128, extra=""):
 class InlineSites(topology.Sites):
     """`Sites`, whose kernels would forward whatever uxfrm leaves to them."""
 
-    def _build(self, uxfrm, wire_by=PACKET, workers=1):
+    def _build(self, uxfrm, by=PACKET, workers=1):
         super()._build()
         self.uxfrm = str(uxfrm)
-        self.wire_by = wire_by
+        self.by = by
         self.here, self.there = (Gateway(uxfrm, namespace, workers=workers) for namespace in (self.left, self.right))
         for gateway in (self.here, self.there):
             self.callback(gateway.close)
@@ -72,7 +73,7 @@ class InlineSites(topology.Sites):
 
     def start(self, **options):
         self.here.start(lines(True, **options), more=INLINE.format(PACKET))
-        self.there.start(lines(False, **options), more=INLINE.format(self.wire_by))
+        self.there.start(lines(False, **options), more=INLINE.format(self.by))
         self.between.seen()
 
     def ping(self, family, **options):
@@ -136,11 +137,11 @@ def test_ping_tcp_and_udp(family, extra, sites):
     sites.there.stop()
 
 
-@pytest.mark.parametrize("wire_by", [PACKET, XDP])
-def test_cbc_and_several_workers(wire_by, uxfrm):
+@pytest.mark.parametrize("by", [PACKET, XDP])
+def test_cbc_and_several_workers(by, uxfrm):
     """With AF_XDP the second worker has no queue of the device, and what it sends goes by its packet socket."""
     prerequisite.packet_filter()
-    with InlineSites(uxfrm, wire_by, 2) as sites:
+    with InlineSites(uxfrm, by, 2) as sites:
         sites.start(transform=CBC_SHA256)
         sites.ping(4)
         sites.transfer(4)
@@ -184,12 +185,12 @@ def test_the_gateway_itself_stays_reachable(sites):
     sites.left.run("ping", "-c2", "-i0.2", "-W2", "10.9.0.2")
 
 
-@pytest.mark.parametrize("wire_by", [PACKET, XDP])
-def test_nothing_passes_after_a_crash(wire_by, uxfrm):
+@pytest.mark.parametrize("by", [PACKET, XDP])
+def test_nothing_passes_after_a_crash(by, uxfrm):
     """The kernels have routes and may forward; they get nothing to forward until uxfrm runs again."""
     prerequisite.packet_filter()
     with InlineSites(uxfrm) as sites:
-        crash(sites, INLINE.format(wire_by))
+        crash(sites, INLINE.format(by))
 
 
 def crash(sites, inline):
@@ -254,7 +255,7 @@ def test_a_program_of_ours_takes_nothing_but_esp_from_the_kernel(uxfrm):
         sites.here.stop()
         sites.here.start(lines(True), more=INLINE.format(XDP))
         assert "AF_XDP: frames come from the kernel" in sites.here.log()
-        assert "xdp" in sites.left.ip("link show wire0")
+        assert all("xdp" in sites.left.ip(f"link show {device}") for device in ("lan0", "wire0"))
         sites.between.seen()
         sites.ping(4)
         assert sites.datagrams(6, 1372) == DATAGRAMS
@@ -263,7 +264,22 @@ def test_a_program_of_ours_takes_nothing_but_esp_from_the_kernel(uxfrm):
         assert "esp" not in seen
         assert "ipv4 protocol 1" in seen
         sites.here.kill()
-        assert "xdp" not in sites.left.ip("link show wire0")
+        assert not any("xdp" in sites.left.ip(f"link show {device}") for device in ("lan0", "wire0"))
+
+
+def test_new_addresses_of_the_gateway_are_the_kernels(uxfrm):
+    """As they come and go, what is to them by the protected side is left to it."""
+    prerequisite.packet_filter()
+    with InlineSites(uxfrm) as sites:
+        sites.start()
+        sites.here.stop()
+        sites.here.start(lines(True), more=INLINE.format(XDP))
+        sites.left.ip("addr add 10.1.0.77/32 dev lo")
+        sites.left_host.run("ping", "-c3", "-i0.2", "-W3", "10.1.0.77")
+        sites.left.ip("addr del 10.1.0.77/32 dev lo")
+        sites.left.ip("route add 10.1.0.77 via 10.1.0.2")
+        sites.left_host.ip("addr add 10.1.0.77/32 dev lo")
+        sites.right_host.ping("10.2.0.2", "10.1.0.77")
 
 
 def test_a_device_that_can_not_is_named(uxfrm):

@@ -166,7 +166,10 @@ fn start(path: Path, files: &std::path::Path) -> anyhow::Result<Child> {
     let inline = match path {
         Path::Host => "",
         Path::Inline => "inline = { protected = 'lan0', wire = 'wire0' }\n",
-        Path::Xdp => "inline = { protected = 'lan0', wire = 'wire0', wire_by = 'af-xdp' }\n",
+        Path::XdpWire => "inline = { protected = 'lan0', wire = 'wire0', wire_by = 'af-xdp' }\n",
+        Path::Xdp => {
+            "inline = { protected = 'lan0', wire = 'wire0', protected_by = 'af-xdp', wire_by = 'af-xdp' }\n"
+        }
     };
     fs::write(files.join("tunnel.batch"), STATES)?;
     let config = files.join("config.toml");

@@ -18,7 +18,7 @@ mod value;
 
 pub use cache::Cache;
 pub use device::{Device, LinkDown};
-pub use inline::{Inline, WireBy};
+pub use inline::{By, Inline};
 pub use value::{Mtu, Table, TunName, Workers};
 
 /// The whole file. Every section and every key may be left out.

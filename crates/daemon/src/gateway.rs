@@ -154,8 +154,9 @@ impl Gateway {
         let index = bring_up(&tun, config.host.mtu.bytes())?;
         let mut routes =
             HostRoutes::open(index, config.wire.table.number(), config.wire.mark.get())?;
-        let sides = config.inline.as_ref().map(inline::Devices::find).transpose()?;
-        sides.iter().for_each(inline::Devices::warn_of_forwarding);
+        let find = |inline| inline::Devices::find(config, inline, routes.own()).map(Arc::new);
+        let sides = config.inline.as_ref().map(find).transpose()?;
+        sides.iter().for_each(|sides| sides.warn_of_forwarding());
         let keep_out = match &sides {
             None => None,
             Some(sides) => Some(KeepOut::put_up(sides, lanes::numbers(config), routes.own())?),

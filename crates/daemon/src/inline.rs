@@ -1,7 +1,7 @@
 //! Inline mode: a gateway between two network devices whose packets never pass the host's stack.
 //!
 //! ```text
-//!   protected ─┬─▶ packet socket ─▶ lane ─▶ packet socket ─▶ wire
+//!   protected ─┬─▶ packet socket, or AF_XDP ─▶ lane ─▶ packet socket, or AF_XDP ─▶ wire
 //!              └─▶ host's stack: kept out by a table of the packet filter, but for what is for the host itself
 //! ```
 //!
@@ -9,25 +9,24 @@
 //! the host comes back by it. Up: the host's stack is kept out first, so that no packet is forwarded twice or by the kernel alone. After a
 //! crash it stays out, and nothing passes between the devices until the next start.
 
+mod device;
 mod guide;
 mod keep_out;
 
-use std::sync::{Arc, mpsc};
+use std::io;
+use std::net::IpAddr;
+use std::sync::mpsc;
 
 use anyhow::Context as _;
 use uxfrm_engine::{Cpu, Database, Settings, WireHeaders, Worker};
-use uxfrm_io::{
-    Fitted, FramePort, PacketSocket, PacketSocketOptions, Port, Rtnetlink, Tun, Xdp,
-    rtnetlink::Link,
-    xdp::{Program, ProgramOptions, Queue, XdpError},
-};
-use uxfrm_packet::ethernet::MacAddr;
+use uxfrm_io::{Fitted, Port, Rtnetlink, Tun, xdp::Takes};
 use uxfrm_runtime::{Bay, Events, Guide, InlineLane, InlinePorts, Running, Turns as _};
 
+use self::device::Device;
 use self::guide::{Guidance, Lanes as Guided};
 pub(crate) use self::keep_out::KeepOut;
 use crate::{
-    config::{self, Config, WireBy},
+    config::{Config, Inline},
     lanes::{self, Started, Surroundings, UdpPort},
 };
 
@@ -41,36 +40,30 @@ pub(crate) struct Devices {
     wire: Device,
 }
 
-#[derive(Debug)]
-struct Device {
-    name: String,
-    index: u32,
-    mac: MacAddr,
-    mtu: u32,
-}
-
 impl Devices {
-    /// Looks for the devices of a configuration, which have to be Ethernet.
+    /// Looks for the devices of a configuration, which have to be Ethernet, and makes them ready. What is to one of `own` stays the host's.
     ///
     /// # Errors
-    /// When one is not there or is something else.
-    pub(crate) fn find(inline: &config::Inline) -> anyhow::Result<Self> {
+    /// When one is not there, is something else, or can't be read as the configuration says.
+    pub(crate) fn find(config: &Config, inline: &Inline, own: &[IpAddr]) -> anyhow::Result<Self> {
         let mut rtnetlink = Rtnetlink::open()?;
-        let mut find = |name: &str, key: &str| -> anyhow::Result<Device> {
-            let link = rtnetlink
-                .link(name)
-                .with_context(|| format!("`{key}` in [inline]: there is no device {name}"))?;
-            let mac = ethernet_address(&link).with_context(|| {
-                format!("`{key}` in [inline]: {name} is no Ethernet device; inline mode needs two")
-            })?;
-            if !link.is_up {
-                tracing::warn!(device = name, "the device is down; nothing passes until it is up");
-            }
-            Ok(Device { name: name.to_owned(), index: link.index, mac, mtu: link.mtu })
-        };
-        let (protected, wire) =
-            (find(inline.protected(), "protected")?, find(inline.wire(), "wire")?);
-        Ok(Self { protected, wire })
+        let mut protected = Device::find(&mut rtnetlink, inline.protected(), "protected")?;
+        let mut wire = Device::find(&mut rtnetlink, inline.wire(), "wire")?;
+        let workers = config.runtime.workers.count().get();
+        protected.prepare(inline.protected_by(), Takes::Passing, workers)?;
+        wire.prepare(inline.wire_by(), Takes::Esp { ports: lanes::numbers(config) }, workers)?;
+        let devices = Self { protected, wire };
+        devices.leave_to_host(&[], own).context("can't tell AF_XDP the host's addresses")?;
+        Ok(devices)
+    }
+
+    /// The host's addresses have changed.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn leave_to_host(&self, before: &[IpAddr], now: &[IpAddr]) -> io::Result<()> {
+        // That at the wire takes what is the gateway's whatever the host's addresses.
+        self.protected.leave_to_host(before, now)
     }
 
     /// Says where the kernel would forward in the clear once uxfrm has ended.
@@ -87,10 +80,6 @@ impl Devices {
     }
 }
 
-fn ethernet_address(link: &Link) -> Option<MacAddr> {
-    link.mac.filter(|_| !link.is_loopback)
-}
-
 /// Opens all sockets and queues, and starts the lanes and who guides them: each lane has a queue of `tun` and a share of both
 /// devices' flows.
 pub(crate) fn start(
@@ -104,7 +93,6 @@ pub(crate) fn start(
 ) -> anyhow::Result<(Started, Running)> {
     let ports = lanes::udp_ports(config)?;
     let port_seed = lanes::seed()?;
-    let program = program(config, &devices.wire)?;
     let mut guidance = Guidance::open(config.wire.mark.get(), devices)?;
     let mut built = Vec::new();
     for (number, queue) in lanes::queues(config, tun)?.into_iter().enumerate() {
@@ -117,7 +105,7 @@ pub(crate) fn start(
         let (questions, asked) = mpsc::sync_channel(QUESTIONS);
         let (told, news) = mpsc::channel();
         let guide = Guide { questions, waker: guidance.waker(), news };
-        let ports = inline_ports(config, devices, queue, &ports, (program.as_ref(), cpu))?;
+        let ports = inline_ports(config, devices, queue, &ports, cpu)?;
         let lane = InlineLane::new(ports, guide, engine, events.clone())?.behind(bay);
         guidance.add(Guided { asked, told, waker: lane.waker() });
         built.push(lane);
@@ -130,86 +118,21 @@ pub(crate) fn start(
     Ok((Started { lanes, drops, caches }, guidance))
 }
 
-/// The program at the wire's device, if that is to be read by `AF_XDP`.
-fn program(config: &Config, wire: &Device) -> anyhow::Result<Option<Arc<Program>>> {
-    match config.inline.as_ref().map(config::Inline::wire_by) {
-        None | Some(WireBy::AfPacket) => return Ok(None),
-        Some(WireBy::AfXdp) => {}
-    }
-    let queues = config.runtime.workers.count().get();
-    let options = ProgramOptions {
-        link: wire.index,
-        mac: wire.mac,
-        mtu: wire.mtu,
-        ports: lanes::numbers(config),
-        queues: u32::try_from(queues).context("workers are at most 1024")?,
-    };
-    let program = Program::attach(options)
-        .with_context(|| format!("`wire_by = \"af-xdp\"` in [inline]: {}", wire.name))?;
-    Ok(Some(program))
-}
-
 fn inline_ports(
     config: &Config,
     devices: &Devices,
     queue: Tun,
     ports: &[UdpPort],
-    (program, cpu): (Option<&Arc<Program>>, Cpu),
+    cpu: Cpu,
 ) -> anyhow::Result<InlinePorts> {
-    let several = config.runtime.workers.count().get() > 1;
-    let open = |device: &Device| {
-        // Numbers of groups are per network namespace; the device's own tells ours apart.
-        let fanout = several.then(|| u16::try_from(device.index % 65_536).unwrap_or(0));
-        let options = PacketSocketOptions { fanout, ..PacketSocketOptions::new(device.index) };
-        PacketSocket::open(&options).with_context(|| {
-            format!("can't open a packet socket on {} (needs CAP_NET_RAW)", device.name)
-        })
-    };
     let mut sockets: Vec<Box<dyn Port>> = Vec::new();
     for port in ports {
         for local in lanes::unspecified(port.number) {
             sockets.push(Box::new(lanes::open(config, port, local)?));
         }
     }
-    let (protected, wire) = (open(&devices.protected)?, open(&devices.wire)?);
-    let wire: Box<dyn FramePort> = match program {
-        None => Box::new(wire),
-        Some(program) => by_xdp(program, cpu, wire, &devices.wire)?,
-    };
-    let (protected, macs): (Box<dyn FramePort>, _) =
-        (Box::new(protected), [devices.protected.mac, devices.wire.mac]);
-    Ok(InlinePorts {
-        host: Box::new(Fitted::new(queue)),
-        protected: (protected, macs[0]),
-        wire: (wire, macs[1]),
-        sockets,
-    })
-}
-
-/// The wire's device for the worker of a number, which has the queue of the same number. Workers beyond the device's queues do with a packet socket.
-fn by_xdp(
-    program: &Arc<Program>,
-    Cpu(number): Cpu,
-    others: PacketSocket,
-    wire: &Device,
-) -> anyhow::Result<Box<dyn FramePort>> {
-    let device = &wire.name;
-    match Queue::open(program, number) {
-        Ok(queue) => {
-            let copies = if queue.is_zero_copy()? { "driver" } else { "kernel" };
-            tracing::info!(device, queue = number, "AF_XDP: frames come from the {copies}");
-            Ok(Box::new(Xdp::new(queue, others)?))
-        }
-        Err(XdpError::Queue(..)) if number > 0 => {
-            tracing::warn!(
-                device,
-                queue = number,
-                "the device has no such queue for AF_XDP: this worker has a packet socket alone"
-            );
-            Ok(Box::new(others))
-        }
-        Err(error) => {
-            Err(error).with_context(|| format!("`wire_by = \"af-xdp\"` in [inline]: {device}"))
-        }
-    }
+    let workers = config.runtime.workers.count().get();
+    let (protected, wire) =
+        (devices.protected.open(cpu, workers)?, devices.wire.open(cpu, workers)?);
+    Ok(InlinePorts { host: Box::new(Fitted::new(queue)), protected, wire, sockets })
 }

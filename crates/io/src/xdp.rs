@@ -1,18 +1,21 @@
-//! A network device through `AF_XDP`: ESP past the kernel's network stack, by rings in shared memory, and all else by a packet socket.
+//! A network device through `AF_XDP`: what is for the gateway past the kernel's network stack, by rings in shared memory, and all else by a
+//! packet socket.
 //!
 //! ```text
-//!   device ─▶ driver ─▶ program ─┬─ ESP ──────▶ ring ──────────▶ engine      no sk_buff; with a driver that can, no copy by the kernel
-//!                                └─ all else ─▶ kernel ─▶ packet socket ─▶ engine
+//!   device ─▶ driver ─▶ program ─┬─ surely ours ─▶ ring ─────────────────▶ engine      no sk_buff; with a driver that can, no copy by the kernel
+//!                                └─ all else ────▶ kernel ─▶ packet socket ─▶ engine
 //! ```
 //!
 //! What is on a wire between gateways is nearly all ESP: single frames without checksums left open, sealed and whole. That is what a ring is
-//! good for, which tells of neither checksums nor super-packets. Plain packets keep their way with both. What the
-//! [program](Program) does not take, for being unsure, the packet socket has as ever, so that nothing depends on its being complete.
+//! good for, in both directions: it tells of neither checksums nor super-packets. Plain packets may have both, so they leave by the packet
+//! socket, and of those that come by a ring the checksum tells itself whether it was [left open](checksum::surmise). What the [program](Program)
+//! does not take, for being unsure, the packet socket has as ever, so that nothing depends on its being complete.
 //!
 //! A socket belongs to one queue of the device. Queues without one are served by the packet sockets.
 //! Sources: `Documentation/networking/af_xdp.rst`, `net/xdp/xsk.c`.
 
 mod bpf;
+mod code;
 mod mapping;
 mod program;
 mod queue;
@@ -20,13 +23,15 @@ mod ring;
 mod umem;
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use thiserror::Error;
 use uxfrm_packet::ethernet::MacAddr;
-use uxfrm_packet::{Batch, Checksum, IpPacket, PacketBuf, Pool, Protocol, Segments};
+use uxfrm_packet::{Batch, Checksum, IpPacket, PacketBuf, Pool, Protocol, Segments, checksum};
 
+use self::program::ADDRESS;
 pub use self::queue::Queue;
 use crate::frames::{FramePort, Frames};
 use crate::packet_socket::PacketSocket;
@@ -66,10 +71,22 @@ pub struct ProgramOptions {
     pub mac: MacAddr,
     /// The largest IP packet that it takes, in bytes.
     pub mtu: u32,
-    /// UDP ports at which ESP may arrive.
-    pub ports: Vec<u16>,
+    /// What the sockets get.
+    pub takes: Takes,
     /// How many of its queues may have sockets, from the first one on.
     pub queues: u32,
+}
+
+/// Which of the frames to a device its sockets get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// ESP, and ESP in UDP. It is sent by the rings as well.
+    Esp {
+        /// UDP ports at which it may arrive.
+        ports: Vec<u16>,
+    },
+    /// What is for nobody here. What is sent, which may be super-packets, goes by the packet socket.
+    Passing,
 }
 
 /// The program at a device, which hands frames to the sockets of its queues. It leaves the device with the last of these and of its own owners.
@@ -77,9 +94,14 @@ pub struct ProgramOptions {
 pub struct Program {
     options: ProgramOptions,
     sockets: OwnedFd,
+    /// The host's own addresses.
+    own: OwnedFd,
     program: OwnedFd,
     _at_device: OwnedFd,
 }
+
+/// More addresses than any host has.
+const ADDRESSES: u32 = 1 << 16;
 
 /// Where a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,10 +119,25 @@ impl Program {
     /// See [`XdpError`].
     pub fn attach(options: ProgramOptions) -> Result<Arc<Self>, XdpError> {
         let sockets = bpf::sockets(options.queues.max(1)).map_err(XdpError::Map)?;
-        let code = program::esp(options.mac, &options.ports, sockets.as_raw_fd());
+        let own = bpf::addresses(ADDRESSES).map_err(XdpError::Map)?;
+        let code = match &options.takes {
+            Takes::Esp { ports } => program::esp(options.mac, ports, sockets.as_raw_fd()),
+            Takes::Passing => program::passing(options.mac, own.as_raw_fd(), sockets.as_raw_fd()),
+        };
         let program = bpf::load(&code).map_err(|(error, words)| XdpError::Program(error, words))?;
         let at_device = bpf::attach(program.as_fd(), options.link).map_err(XdpError::Attach)?;
-        Ok(Arc::new(Self { options, sockets, program, _at_device: at_device }))
+        Ok(Arc::new(Self { options, sockets, own, program, _at_device: at_device }))
+    }
+
+    /// Leaves what is to one of `now` to the kernel, and no longer what is to one of `before` that is not among them.
+    ///
+    /// # Errors
+    /// The kernel's; what was done before one stays.
+    pub fn leave_to_host(&self, before: &[IpAddr], now: &[IpAddr]) -> io::Result<()> {
+        let own = self.own.as_fd();
+        now.iter().try_for_each(|address| bpf::admit(own, &key(*address)))?;
+        let mut gone = before.iter().filter(|address| !now.contains(address));
+        gone.try_for_each(|address| bpf::dismiss(own, &key(*address)))
     }
 
     /// What it does with a frame that comes by the first queue.
@@ -111,6 +148,18 @@ impl Program {
         const XDP_REDIRECT: u32 = 4;
         let answer = bpf::try_out(self.program.as_fd(), frame)?;
         Ok(if answer == XDP_REDIRECT { Verdict::Socket } else { Verdict::Kernel })
+    }
+}
+
+/// An address as the program looks it up.
+fn key(address: IpAddr) -> [u8; ADDRESS] {
+    match address {
+        IpAddr::V6(v6) => v6.octets(),
+        IpAddr::V4(v4) => {
+            let mut key = [0; ADDRESS];
+            key[ADDRESS - 4..].copy_from_slice(&v4.octets());
+            key
+        }
     }
 }
 
@@ -145,6 +194,22 @@ impl Xdp {
         }
         Ok(Self { queue, others, both, first: Source::Queue, rest: Frames::new() })
     }
+
+    fn receive_from_queue(&mut self, pool: &mut Pool, into: &mut Batch) {
+        let before = into.len();
+        self.queue.receive(pool, into);
+        match self.queue.program.options.takes {
+            Takes::Esp { .. } => {}
+            Takes::Passing => into.as_mut_slice()[before..].iter_mut().for_each(surmise),
+        }
+    }
+}
+
+/// On virtual links senders leave checksums to devices that are none, and a ring does not say so.
+fn surmise(packet: &mut PacketBuf) {
+    if let Ok(ip) = IpPacket::parse(packet.bytes()) {
+        packet.checksum = checksum::surmise(&ip, packet.bytes());
+    }
 }
 
 impl FramePort for Xdp {
@@ -152,15 +217,13 @@ impl FramePort for Xdp {
         let before = into.len();
         match self.first {
             Source::Queue => {
-                self.queue.receive(pool, into);
-                if into.room() > 0 {
-                    self.others.receive(pool, into)?;
-                }
+                self.receive_from_queue(pool, into);
+                self.others.receive(pool, into)?;
                 self.first = Source::Others;
             }
             Source::Others => {
                 self.others.receive(pool, into)?;
-                self.queue.receive(pool, into);
+                self.receive_from_queue(pool, into);
                 self.first = Source::Queue;
             }
         }
@@ -169,19 +232,24 @@ impl FramePort for Xdp {
 
     /// ESP by the ring, all else by the packet socket: what is of one flow keeps its order.
     fn transmit(&mut self, frames: &mut Frames, pool: &mut Pool) -> Transmitted {
+        let Self { queue, others, rest, .. } = self;
+        let program = Arc::clone(&queue.program);
+        let Takes::Esp { ports } = &program.options.takes else {
+            return others.transmit(frames, pool);
+        };
         let mut done = Transmitted::default();
-        self.queue.begin();
+        queue.begin();
         for (header, packet) in frames.drain() {
-            if is_for_ring(&packet, &self.queue.program.options.ports) {
-                self.queue.push(&header, &packet, &mut done);
+            if is_for_ring(&packet, ports) {
+                queue.push(&header, &packet, &mut done);
                 pool.give(packet);
             } else {
-                self.rest.push(header, packet);
+                rest.push(header, packet);
             }
         }
-        self.queue.send();
-        if !self.rest.is_empty() {
-            done += self.others.transmit(&mut self.rest, pool);
+        queue.send();
+        if !rest.is_empty() {
+            done += others.transmit(rest, pool);
         }
         done
     }

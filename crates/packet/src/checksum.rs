@@ -195,6 +195,34 @@ pub fn verify(ip: &IpPacket, bytes: &[u8]) -> Verification {
     }
 }
 
+/// What is known of a whole TCP or UDP packet's checksum where nobody says whether it was left to a device: where the pseudo-header's sum stands in
+/// its place (`CHECKSUM_PARTIAL`), it was, unless it is right as it stands.
+///
+/// A packet that was damaged on its way looks like that no more often than any other wrong checksum goes unseen.
+#[must_use]
+#[inline]
+pub fn surmise(ip: &IpPacket, bytes: &[u8]) -> Checksum {
+    let offset = match ip.protocol {
+        _ if ip.is_fragment() => return Checksum::AsIs,
+        Protocol::TCP => TCP_CHECKSUM_AT,
+        Protocol::UDP => UDP_CHECKSUM_AT,
+        Protocol(_) => return Checksum::AsIs,
+    };
+    let upper = ip.upper(bytes);
+    let field = upper.get(offset..).and_then(<[u8]>::first_chunk).copied();
+    let (Some(field), Ok(len)) = (field, u32::try_from(upper.len())) else {
+        return Checksum::AsIs;
+    };
+    let pseudo = Sum::of_pseudo(ip.source, ip.destination, ip.protocol, len);
+    if u16::from_be_bytes(field) != pseudo.fold() || verify(ip, bytes) == Verification::Right {
+        return Checksum::AsIs;
+    }
+    match (u16::try_from(ip.header_len), u16::try_from(offset)) {
+        (Ok(start), Ok(offset)) => Checksum::Partial { start, offset },
+        (Ok(_) | Err(_), _) => Checksum::AsIs,
+    }
+}
+
 fn verify_udp(ip: &IpPacket, upper: &[u8]) -> Verification {
     let Ok(datagram) = crate::udp::Udp::parse(upper) else { return Verification::Wrong };
     match (datagram.header.checksum.get(), ip.source) {

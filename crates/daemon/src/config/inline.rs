@@ -10,17 +10,19 @@ use super::TunName;
 pub struct Inline {
     protected: TunName,
     wire: TunName,
-    wire_by: WireBy,
+    protected_by: By,
+    wire_by: By,
 }
 
-/// How the wire's device is read and written.
+/// How a device is read and written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum WireBy {
+pub enum By {
     /// By packet sockets, on any Ethernet device.
     #[default]
     AfPacket,
-    /// ESP by the rings of `AF_XDP`, where the device's driver can.
+    /// By the rings of `AF_XDP`, where the device's driver can: ESP on the wire, and what comes from the protected side to be forwarded. All else by
+    /// packet sockets.
     AfXdp,
 }
 
@@ -30,7 +32,9 @@ struct Named {
     protected: TunName,
     wire: TunName,
     #[serde(default)]
-    wire_by: WireBy,
+    protected_by: By,
+    #[serde(default)]
+    wire_by: By,
 }
 
 impl Inline {
@@ -46,9 +50,15 @@ impl Inline {
         self.wire.as_str()
     }
 
-    /// How that is read and written.
+    /// How the device towards those who are protected is read.
     #[must_use]
-    pub const fn wire_by(&self) -> WireBy {
+    pub const fn protected_by(&self) -> By {
+        self.protected_by
+    }
+
+    /// How the device towards other gateways is read and written.
+    #[must_use]
+    pub const fn wire_by(&self) -> By {
         self.wire_by
     }
 }
@@ -56,19 +66,20 @@ impl Inline {
 impl TryFrom<Named> for Inline {
     type Error = String;
 
-    fn try_from(Named { protected, wire, wire_by }: Named) -> Result<Self, String> {
+    fn try_from(named: Named) -> Result<Self, String> {
+        let Named { protected, wire, protected_by, wire_by } = named;
         if protected == wire {
             return Err(format!(
                 "protected and wire are both {protected}; inline mode needs two devices"
             ));
         }
-        Ok(Self { protected, wire, wire_by })
+        Ok(Self { protected, wire, protected_by, wire_by })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::WireBy;
+    use super::By;
     use crate::config::Config;
 
     #[test]
@@ -76,10 +87,14 @@ mod tests {
         let text = "[inline]\nprotected = 'eth0'\nwire = 'eth1'";
         let inline = Config::parse("c.toml", text).unwrap().inline.unwrap();
         assert_eq!((inline.protected(), inline.wire()), ("eth0", "eth1"));
-        assert_eq!(inline.wire_by(), WireBy::AfPacket);
-        let text = format!("{text}\nwire_by = 'af-xdp'");
-        let inline = Config::parse("c.toml", &text).unwrap().inline.unwrap();
-        assert_eq!(inline.wire_by(), WireBy::AfXdp);
+        let by = |more| {
+            let text = format!("{text}\n{more}");
+            let inline = Config::parse("c.toml", &text).unwrap().inline.unwrap();
+            (inline.protected_by(), inline.wire_by())
+        };
+        assert_eq!(by(""), (By::AfPacket, By::AfPacket));
+        assert_eq!(by("wire_by = 'af-xdp'"), (By::AfPacket, By::AfXdp));
+        assert_eq!(by("protected_by = 'af-xdp'\nwire_by = 'af-packet'"), (By::AfXdp, By::AfPacket));
         assert_eq!(Config::parse("c.toml", "").unwrap().inline, None);
     }
 
@@ -93,7 +108,7 @@ mod tests {
             ),
             (
                 "[inline]\nprotected = 'eth0'\nwires = 'eth1'",
-                "c.toml:3:1: unknown field `wires`, expected one of `protected`, `wire`, `wire_by`",
+                "c.toml:3:1: unknown field `wires`, expected one of `protected`, `wire`, `protected_by`, `wire_by`",
             ),
             (
                 "[inline]\nprotected = 'eth 0'\nwire = 'eth1'",

@@ -12,6 +12,7 @@
 //! It stays after a crash: then nothing passes between the devices, protected or not.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use uxfrm_io::{
@@ -32,8 +33,7 @@ const NAME: &str = "uxfrm_inline";
 #[derive(Debug)]
 pub(crate) struct KeepOut {
     nftables: Nftables,
-    protected: String,
-    wire: String,
+    devices: Arc<Devices>,
     udp_ports: Vec<u16>,
     own: Vec<IpAddr>,
 }
@@ -44,29 +44,28 @@ impl KeepOut {
     /// # Errors
     /// The kernel's. Inline mode can't do without.
     pub(crate) fn put_up(
-        devices: &Devices,
+        devices: &Arc<Devices>,
         udp_ports: Vec<u16>,
         own: &[IpAddr],
     ) -> anyhow::Result<Self> {
         let put_up = || -> Result<Self, Error> {
             let mut nftables = Nftables::open()?;
-            let (protected, wire) = (devices.protected.name.clone(), devices.wire.name.clone());
-            nftables.install(&table(&protected, &wire, &udp_ports, own))?;
-            Ok(Self { nftables, protected, wire, udp_ports, own: own.to_vec() })
+            nftables.install(&devices.table(&udp_ports, own))?;
+            Ok(Self { nftables, devices: Arc::clone(devices), udp_ports, own: own.to_vec() })
         };
         put_up().context("can't keep the host's stack out of inline mode's packets")
     }
 
-    /// Lets the rules follow the host's addresses.
+    /// Lets the rules follow the host's addresses, and what is read by `AF_XDP`.
     ///
     /// # Errors
     /// The kernel's; the old rules stay.
-    pub(crate) fn follow(&mut self, own: &[IpAddr]) -> Result<(), Error> {
+    pub(crate) fn follow(&mut self, own: &[IpAddr]) -> anyhow::Result<()> {
         if own == self.own {
             return Ok(());
         }
-        let table = table(&self.protected, &self.wire, &self.udp_ports, own);
-        self.nftables.replace_rules(&table)?;
+        self.devices.leave_to_host(&self.own, own)?;
+        self.nftables.replace_rules(&self.devices.table(&self.udp_ports, own))?;
         self.own = own.to_vec();
         Ok(())
     }
@@ -77,6 +76,12 @@ impl KeepOut {
     /// The kernel's.
     pub(crate) fn take_down(mut self) -> anyhow::Result<()> {
         self.nftables.remove(NAME).context("can't take down inline mode's rules")
+    }
+}
+
+impl Devices {
+    fn table(&self, udp_ports: &[u16], own: &[IpAddr]) -> Table {
+        table(&self.protected.name, &self.wire.name, udp_ports, own)
     }
 }
 

@@ -6,15 +6,20 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
-use super::program::Instruction;
+use super::code::Instruction;
+use super::program::ADDRESS;
 
 /// Commands (`enum bpf_cmd`).
 const MAP_CREATE: u32 = 0;
 const MAP_UPDATE_ELEM: u32 = 2;
+const MAP_DELETE_ELEM: u32 = 3;
 const PROG_LOAD: u32 = 5;
 const PROG_TEST_RUN: u32 = 10;
 const LINK_CREATE: u32 = 28;
 
+/// `BPF_MAP_TYPE_HASH`, and with memory only for what is in it: `BPF_F_NO_PREALLOC`.
+const HASH_MAP: u32 = 1;
+const AS_NEEDED: u32 = 1;
 /// `BPF_MAP_TYPE_XSKMAP`, `BPF_PROG_TYPE_XDP`, and where the latter is attached: `BPF_XDP`.
 const MAP_OF_XDP_SOCKETS: u32 = 17;
 const XDP_PROGRAM: u32 = 6;
@@ -76,20 +81,46 @@ impl Arguments {
 
 /// A map from numbers below `count` to `AF_XDP` sockets, empty.
 pub(super) fn sockets(count: u32) -> io::Result<OwnedFd> {
-    let key = 4;
-    let value = 4;
+    map([MAP_OF_XDP_SOCKETS, 4, 4, count, 0])
+}
+
+/// A set of up to `count` addresses, empty.
+pub(super) fn addresses(count: u32) -> io::Result<OwnedFd> {
+    let address = u32::try_from(ADDRESS).unwrap_or(0);
+    map([HASH_MAP, address, 1, count, AS_NEEDED])
+}
+
+/// A map of a kind, with so many bytes of key and value, for so many of them, with flags.
+fn map(numbers: [u32; 5]) -> io::Result<OwnedFd> {
     // SAFETY: no addresses.
-    unsafe { Arguments::new(&[MAP_OF_XDP_SOCKETS, key, value, count]).open(MAP_CREATE) }
+    unsafe { Arguments::new(&numbers).open(MAP_CREATE) }
 }
 
 /// Puts a socket into such a map.
 pub(super) fn insert(map: BorrowedFd<'_>, number: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
     let socket = socket.as_raw_fd();
-    let mut arguments = Arguments::new(&[map.as_raw_fd().cast_unsigned()])
-        .with_address(2, &raw const number)
-        .with_address(4, &raw const socket);
+    let mut arguments = of_map(map, &raw const number).with_address(4, &raw const socket);
     // SAFETY: the addresses are those of a key and a value of four bytes, live until the call is over.
     unsafe { arguments.call(MAP_UPDATE_ELEM).map(drop) }
+}
+
+/// Puts an address into such a set; one that is there stays.
+pub(super) fn admit(set: BorrowedFd<'_>, address: &[u8; ADDRESS]) -> io::Result<()> {
+    let value = 1_u8;
+    let mut arguments = of_map(set, address).with_address(4, &raw const value);
+    // SAFETY: the addresses are those of a key and a value of as many bytes as the set was made for, live until the call is over.
+    unsafe { arguments.call(MAP_UPDATE_ELEM).map(drop) }
+}
+
+/// Takes an address out of it.
+pub(super) fn dismiss(set: BorrowedFd<'_>, address: &[u8; ADDRESS]) -> io::Result<()> {
+    // SAFETY: the address is that of a key of as many bytes as the set was made for, live until the call is over.
+    unsafe { of_map(set, address).call(MAP_DELETE_ELEM).map(drop) }
+}
+
+/// A map, and a key of it.
+fn of_map<T>(map: BorrowedFd<'_>, key: *const T) -> Arguments {
+    Arguments::new(&[map.as_raw_fd().cast_unsigned()]).with_address(2, key)
 }
 
 /// Loads a program; when the kernel refuses it, its last words.

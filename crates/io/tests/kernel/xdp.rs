@@ -2,12 +2,13 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use uxfrm_io::xdp::{Program, ProgramOptions, Queue, Verdict, XdpError};
+use uxfrm_io::xdp::{Program, ProgramOptions, Queue, Takes, Verdict, XdpError};
 use uxfrm_io::{
     FramePort, Frames, Namespace, PacketSocket, PacketSocketOptions, Rtnetlink, Xdp, poll::Poller,
 };
+use uxfrm_packet::checksum::{self, Verification};
 use uxfrm_packet::ethernet::{EtherType, EthernetHeader, MacAddr};
-use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Protocol, Segments};
+use uxfrm_packet::{Batch, Checksum, IpPacket, PacketBuf, Pool, Protocol, Segments};
 use uxfrm_testkit::packets;
 use zerocopy::IntoBytes;
 
@@ -26,7 +27,8 @@ fn connected(far: &Namespace) -> [(u32, MacAddr); 2] {
 }
 
 fn options((link, mac): (u32, MacAddr)) -> ProgramOptions {
-    ProgramOptions { link, mac, mtu: 1500, ports: vec![4500, 4501], queues: 1 }
+    let takes = Takes::Esp { ports: vec![4500, 4501] };
+    ProgramOptions { link, mac, mtu: 1500, takes, queues: 1 }
 }
 
 fn open(program: &Arc<Program>, link: u32) -> Xdp {
@@ -226,13 +228,87 @@ fn the_program_takes_esp_to_the_device_and_nothing_else() {
             assert_eq!(verdict(&framed(destination, v4, &esp(1))), Verdict::Kernel);
         }
         let whole = framed(near.1, v4, &esp(1));
-        assert_eq!(verdict(&whole[..54]), Verdict::Socket);
-        assert_eq!(verdict(&whole[..53]), Verdict::Kernel);
+        assert_eq!(verdict(&whole[..34]), Verdict::Socket);
+        assert_eq!(verdict(&whole[..33]), Verdict::Kernel);
         // A datagram that says to be longer than its packet is, or too short for a marker.
         for length in [[0, 200], [0, 11]] {
             let mut packet = in_udp("192.0.2.2:4500", [1; 4]);
             packet.bytes_mut()[24..26].copy_from_slice(&length);
             assert_eq!(verdict(&framed(near.1, v4, &packet)), Verdict::Kernel);
         }
+    });
+}
+
+/// Plain packets, checksums that senders left open too; those to the host's addresses by the kernel, as these change.
+#[test]
+fn what_passes_comes_by_the_ring() {
+    in_namespace(|| {
+        let far = Namespace::new().unwrap();
+        let [near, there] = connected(&far);
+        let program =
+            Program::attach(ProgramOptions { takes: Takes::Passing, ..options(near) }).unwrap();
+        let [v4, v6, other] =
+            ["192.0.2.1", "2001:db8::1", "192.0.2.9"].map(|own| own.parse().unwrap());
+        program.leave_to_host(&[], &[v4, v6]).unwrap();
+        let mut bystander = PacketSocket::open(&PacketSocketOptions::new(near.0)).unwrap();
+        let mut receiver = open(&program, near.0);
+        let mut sender =
+            far.enter(|| PacketSocket::open(&PacketSocketOptions::new(there.0)).unwrap()).unwrap();
+        let framed = |packet: &PacketBuf| {
+            let ether_type =
+                if packet.bytes()[0] >> 4 == 4 { EtherType::IPV4 } else { EtherType::IPV6 };
+            EthernetHeader { destination: near.1, source: there.1, ether_type }
+        };
+        let verdict = |packet: &PacketBuf| {
+            program.verdict(&[framed(packet).as_bytes(), packet.bytes()].concat()).unwrap()
+        };
+        let to = |destination: &str| {
+            let source =
+                if destination.starts_with('[') { "[2001:db8::5]:5" } else { "192.0.2.5:5" };
+            packets::udp(source, destination, b"passing")
+        };
+        for (packet, expected) in [
+            (to("192.0.2.9:9"), Verdict::Socket),
+            (to("[2001:db8::9]:9"), Verdict::Socket),
+            (to("192.0.2.1:9"), Verdict::Kernel),
+            (to("[2001:db8::1]:9"), Verdict::Kernel),
+            (to("224.0.0.1:9"), Verdict::Kernel),
+            (to("255.255.255.255:9"), Verdict::Kernel),
+            (to("[ff02::1]:9"), Verdict::Kernel),
+            (to("[fe80::9]:9"), Verdict::Kernel),
+            (packets::udp("[fe80::9]:9", "[2001:db8::9]:9", b"near"), Verdict::Kernel),
+            (packets::tcp("192.0.2.5:5", "192.0.2.9:9", 1, b"passing"), Verdict::Socket),
+        ] {
+            assert_eq!(verdict(&packet), expected, "{:?}", packet.bytes());
+        }
+        program.leave_to_host(&[v4, v6], &[v6, other]).unwrap();
+        assert_eq!(verdict(&to("192.0.2.1:9")), Verdict::Socket);
+        assert_eq!(verdict(&to("192.0.2.9:9")), Verdict::Kernel);
+        assert_eq!(verdict(&to("[2001:db8::1]:9")), Verdict::Kernel);
+
+        let (mut pool, mut frames) = (Pool::new(), Frames::new());
+        let whole = to("192.0.2.7:7");
+        frames.push(framed(&whole), PacketBuf::from_slice(whole.bytes()));
+        let joined = packets::tcp_super("192.0.2.5:5", "192.0.2.7:7", &[7; 2500], 1000);
+        frames.push(framed(&joined), joined);
+        let sent = sender.transmit(&mut frames, &mut pool);
+        assert_eq!(sent.packets, 4);
+        let came = receive(&mut receiver, 4);
+        assert_eq!(came.len(), 4);
+        assert_eq!((came[0].bytes(), came[0].checksum), (whole.bytes(), Checksum::AsIs));
+        // A link by which no super-packets come cuts them; the sums are left to it all the same.
+        for mut packet in came.into_iter().skip(1) {
+            checksum::complete(&mut packet).unwrap();
+            let ip = IpPacket::parse(packet.bytes()).unwrap();
+            assert_eq!(checksum::verify(&ip, packet.bytes()), Verification::Right);
+        }
+        assert_eq!(bystander.receive(&mut pool, &mut Batch::new()).unwrap(), 0);
+        // What leaves, super-packets too, leaves by the packet socket.
+        let reply = packets::tcp_super("192.0.2.7:7", "192.0.2.5:5", &[7; 2500], 1000);
+        let header =
+            EthernetHeader { destination: there.1, source: near.1, ether_type: EtherType::IPV4 };
+        frames.push(header, reply);
+        assert_eq!(receiver.transmit(&mut frames, &mut pool).packets, 3);
+        assert_eq!(receive(&mut sender, 1)[0].segments, Segments::Tcp { mss: 1000 });
     });
 }

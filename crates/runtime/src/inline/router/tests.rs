@@ -4,7 +4,7 @@ use std::os::fd::AsFd as _;
 
 use uxfrm_io::{
     Namespace, Rtnetlink,
-    xdp::{Program, ProgramOptions, Queue, Verdict},
+    xdp::{Program, ProgramOptions, Queue, Takes, Verdict},
 };
 use uxfrm_packet::ethernet::{EtherType, EthernetHeader, MacAddr};
 use uxfrm_testkit::{Rng, packets};
@@ -31,7 +31,7 @@ const ENDS: [[&str; 8]; 2] = [
 ];
 
 /// A program at a device, with a socket: without one it would take nothing.
-fn with_program(test: impl FnOnce(&Program, MacAddr) + Send) {
+fn with_program(takes: Takes, test: impl FnOnce(&Program, MacAddr) + Send) {
     let namespaces = Namespace::new().and_then(|near| Ok((near, Namespace::new()?)));
     let (near, far) = match namespaces {
         Ok(namespaces) => namespaces,
@@ -44,8 +44,8 @@ fn with_program(test: impl FnOnce(&Program, MacAddr) + Send) {
         let mut kernel = Rtnetlink::open().unwrap();
         kernel.add_veth("near", "far", far.as_fd()).unwrap();
         let link = kernel.link("near").unwrap();
-        let (mac, ports) = (link.mac.unwrap(), PORTS.to_vec());
-        let options = ProgramOptions { link: link.index, mac, mtu: link.mtu, ports, queues: 1 };
+        let (link, mac, mtu) = (link.index, link.mac.unwrap(), link.mtu);
+        let options = ProgramOptions { link, mac, mtu, takes, queues: 1 };
         let program = Program::attach(options).unwrap();
         let _queue = Queue::open(&program, 0).unwrap();
         test(&program, mac);
@@ -88,31 +88,77 @@ fn packet(rng: &mut Rng) -> (EtherType, Vec<u8>) {
     ([EtherType::IPV4, EtherType::IPV6][family], bytes)
 }
 
+fn own() -> Vec<IpAddr> {
+    ENDS.iter().flat_map(|ends| &ends[..2]).map(|end| end.parse().unwrap()).collect()
+}
+
+/// What a program says of many packets, and what the router does of those that can be parsed: all others are dropped and counted by whoever takes them.
+fn beside(
+    program: &Program,
+    mac: MacAddr,
+    claim: impl Fn(&IpPacket, &[u8]) -> Claim,
+    mut judge: impl FnMut(Verdict, Claim, &IpPacket),
+) {
+    let mut rng = Rng::new(1);
+    for _ in 0..FRAMES {
+        let (ether_type, bytes) = packet(&mut rng);
+        let header = EthernetHeader { destination: mac, source: MacAddr([2; 6]), ether_type };
+        let verdict = program.verdict(&[header.as_bytes(), &bytes].concat()).unwrap();
+        if let Ok(ip) = IpPacket::parse(&bytes) {
+            judge(verdict, claim(&ip, &bytes), &ip);
+        }
+    }
+}
+
 #[test]
-fn what_the_program_takes_is_never_the_hosts() {
-    with_program(|program, mac| {
-        let own: HostAddresses =
-            ENDS.iter().flat_map(|ends| &ends[..2]).map(|end| end.parse().unwrap()).collect();
-        let (mut rng, mut taken, mut left) = (Rng::new(1), 0, 0);
-        for _ in 0..FRAMES {
-            let (ether_type, bytes) = packet(&mut rng);
-            let header = EthernetHeader { destination: mac, source: MacAddr([2; 6]), ether_type };
-            let frame = [header.as_bytes(), &bytes].concat();
-            let is_taken = program.verdict(&frame).unwrap() == Verdict::Socket;
-            // What can't be parsed is dropped and counted by whoever takes it.
-            let Ok(ip) = IpPacket::parse(&bytes) else { continue };
-            let claim = claim_on_wire(&ip, &bytes, &own, &PORTS);
-            if is_taken {
+fn what_is_taken_of_the_wire_is_never_the_hosts() {
+    with_program(Takes::Esp { ports: PORTS.to_vec() }, |program, mac| {
+        let own: HostAddresses = own().into_iter().collect();
+        let claim = |ip: &IpPacket, bytes: &[u8]| claim_on_wire(ip, bytes, &own, &PORTS);
+        let (mut taken, mut left) = (0, 0);
+        beside(program, mac, claim, |verdict, claim, ip| match (verdict, claim) {
+            (Verdict::Socket, claim) => {
                 taken += 1;
-                assert_ne!(claim, Claim::Host, "{ip:?} {bytes:?}");
-            } else if claim == Claim::Protected {
+                assert_ne!(claim, Claim::Host, "{ip:?}");
+            }
+            (Verdict::Kernel, Claim::Protected) => {
                 left += 1;
                 // The longer way: options, fragments, limited broadcast, extension headers.
                 let is_unusual = ip.is_fragment() || ip.has_options;
-                let broadcast = ip.destination == IpAddr::from([255; 4]);
-                assert!(is_unusual || broadcast, "{ip:?} {bytes:?}");
+                assert!(is_unusual || ip.destination == IpAddr::from([255; 4]), "{ip:?}");
             }
-        }
+            (Verdict::Kernel, Claim::Passing | Claim::Host | Claim::Martian) => {}
+        });
         assert!(taken > FRAMES / 10 && left > FRAMES / 1000, "{taken} taken, {left} left");
     });
+}
+
+#[test]
+fn what_is_taken_of_the_protected_side_is_all_that_passes() {
+    with_program(Takes::Passing, |program, mac| {
+        program.leave_to_host(&[], &own()).unwrap();
+        let own: HostAddresses = own().into_iter().collect();
+        let mut counts = [0; 2];
+        beside(
+            program,
+            mac,
+            |ip, _| claim(ip, &own),
+            |verdict, claim, ip| match verdict {
+                Verdict::Socket => {
+                    counts[0] += 1;
+                    assert_ne!(claim, Claim::Host, "{ip:?}");
+                }
+                Verdict::Kernel => {
+                    counts[1] += 1;
+                    // Of class E, and of a header without an address.
+                    assert!(claim != Claim::Passing || is_reserved(ip.destination), "{ip:?}");
+                }
+            },
+        );
+        assert!(counts.iter().all(|count| *count > FRAMES / 10), "{counts:?}");
+    });
+}
+
+fn is_reserved(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V4(v4) if v4.octets()[0] >= 240)
 }
