@@ -169,8 +169,8 @@ impl Queue {
         self.free.pop()
     }
 
-    /// Lets the kernel send what is queued. It takes so many at a call: as long as there are fewer each time it is called again. What a link
-    /// does not take now stays in the ring and leaves with what comes next.
+    /// Lets the kernel send what is queued. It takes a few at a call, so it is called for as long as there are fewer each time. What a link does
+    /// not take now stays in the ring and leaves with what comes next.
     pub(super) fn send(&mut self) {
         self.sending.publish();
         let mut before = u32::MAX;
@@ -179,18 +179,16 @@ impl Queue {
             if left == 0 || !self.sending.needs_call() {
                 return;
             }
-            if left >= before && !std::mem::take(&mut self.patient) {
-                return;
-            }
             if left >= before {
+                if !std::mem::take(&mut self.patient) {
+                    return;
+                }
                 wait_for_room(self.socket.as_fd());
             }
             before = left;
-            if let Err(error) = self.call_for_sending()
-                && !is_busy(&error)
-                && error.raw_os_error() != Some(libc::EBUSY)
-            {
-                return;
+            match self.call_for_sending() {
+                Err(error) if is_lasting(&error) => return,
+                Ok(()) | Err(_) => {}
             }
         }
     }
@@ -213,6 +211,11 @@ impl AsFd for Queue {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// Whether another call would say the same: not where the kernel took as many as it does at once, or has no room for a moment.
+fn is_lasting(error: &io::Error) -> bool {
+    !is_busy(error) && error.raw_os_error() != Some(libc::EBUSY)
 }
 
 /// Bytes of a frame.
