@@ -236,6 +236,19 @@ def test_routes_and_neighbours_may_change(sites):
     sites.left_host.ping(*HOSTS[4])
 
 
+def test_links_may_go_down_and_come_back(sites):
+    sites.start()
+    for device in ("wire0", "lan0"):
+        sites.ping(4)
+        sites.right.ip(f"link set {device} down")
+        sites.left_host.run(*ping_command(*HOSTS[4], echo.MARKER, 1).split(), check=False)
+        sites.right.ip(f"link set {device} up")
+        if device == "wire0":
+            sites.right.ip("route add default via 10.9.0.1")
+        sites.ping(4)
+    sites.transfer(4)
+
+
 def test_a_neighbour_that_does_not_answer_is_named_and_told(sites):
     sites.start()
     told = sites.left_host.run("ping", "-c1", "-W6", "10.2.0.99", check=False)
