@@ -10,7 +10,7 @@
 //! | [`tun`] | the host's side: a TUN with super-packets |
 //! | [`udp`], [`raw`] | the wire's side: ESP in UDP, ESP as protocol 50 and other whole IP packets |
 //! | [`packet_socket`], [`frames`] | the device itself, past the host's stack: IP packets with Ethernet headers |
-//! | [`xdp`] | the same for ESP by `AF_XDP`, without the host's stack or an `sk_buff` |
+//! | [`xdp`] | the same by `AF_XDP`, without the kernel's network stack |
 //! | [`ike`] | a UDP port shared with IKE daemons |
 //! | [`memory`], [`pcap`] | ports for tests, benchmarks and captures; a tap on any port |
 //! | [`fitted`] | segments and checksums for a port that cannot |
