@@ -3,10 +3,10 @@
 use super::report;
 
 #[test]
-fn both_paths_carry_packets() {
+fn all_paths_carry_packets_both_ways() {
     let Some(report) = report("inline", &[]) else { return };
     let rows = report["rows"].as_array().unwrap();
-    assert_eq!(rows.len(), 4);
+    assert_eq!(rows.len(), 16);
     for row in rows {
         for figure in ["pps", "pps_per_core", "offered_pps"] {
             assert!(row[figure].as_f64().is_some_and(|value| value > 0.0), "{figure}: {row}");
