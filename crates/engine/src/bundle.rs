@@ -37,8 +37,6 @@ type States<'a> = ArrayVec<&'a Arc<Sa>, MAX_LAYERS>;
 pub(crate) struct Bundle {
     /// Innermost first.
     pub(crate) layers: Box<[Layer]>,
-    /// Which account of the cache each layer's SA has.
-    pub(crate) accounts: Box<[u32]>,
     /// Of what packets go into it.
     inner: Version,
     /// The largest packet that fits into the outer MTU.
@@ -96,7 +94,6 @@ impl Bundle {
             as_it_is: device.and_then(|device| device::as_it_is(device, &layers)),
             spreads,
             layers: layers.into(),
-            accounts: Box::default(),
             inner,
             inner_mtu,
             prefix,
@@ -109,7 +106,6 @@ impl Bundle {
     fn gone() -> Self {
         Self {
             layers: Box::default(),
-            accounts: Box::default(),
             inner: Version::V4,
             inner_mtu: 0,
             spreads: false,

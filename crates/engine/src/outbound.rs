@@ -372,13 +372,9 @@ impl Outbound {
             first += run.len();
             let Item { bundle, sealer, .. } = run[0];
             let bundle = &bundles[bundle as usize];
-            let (Some(layer), Some(account)) =
-                (bundle.layers.get(depth), bundle.accounts.get(depth))
-            else {
-                continue;
-            };
+            let Some(layer) = bundle.layers.get(depth) else { continue };
             if self.numbering == Numbering::Whole {
-                match accounts[*account as usize].as_mut() {
+                match accounts[layer.account as usize].as_mut() {
                     Some(account) => {
                         run.iter_mut().for_each(|item| item.sequence = account.hand_out(item.count))
                     }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
-use uxfrm_packet::{Version, prefetch, prefetch_whole};
+use uxfrm_packet::{Version, prefetch_whole};
 
 use super::{Bundle, Deciding, States, states, version_of};
 use crate::acquire::Missing;
@@ -163,21 +163,17 @@ impl BundleCache {
     /// The account and the layer at `depth` of a bundle; `None` when it is not so deep.
     #[inline]
     pub(crate) fn draw(&mut self, place: u32, depth: usize) -> Option<(&mut Account, &Layer)> {
-        let bundle = &self.bundles[place as usize];
-        let account = *bundle.accounts.get(depth)?;
-        Some((self.accounts[account as usize].as_mut()?, bundle.layers.get(depth)?))
+        let layer = self.bundles[place as usize].layers.get(depth)?;
+        Some((self.accounts[layer.account as usize].as_mut()?, layer))
     }
 
     /// Asks for bundles that are about to be used, and for what they lead to, before the first is waited for.
     pub(crate) fn fetch(&self, places: impl Iterator<Item = u32> + Clone) {
         let bundles = places.filter_map(|place| self.bundles.get(place as usize));
         bundles.clone().for_each(prefetch_whole);
-        for bundle in bundles.clone() {
-            bundle.layers.iter().for_each(prefetch_whole);
-            bundle.accounts.iter().for_each(prefetch);
-        }
-        let accounts = bundles.flat_map(|bundle| &bundle.accounts);
-        accounts.filter_map(|place| self.accounts.get(*place as usize)).for_each(prefetch_whole);
+        bundles.clone().flat_map(|bundle| &bundle.layers).for_each(prefetch_whole);
+        let accounts = bundles.flat_map(|bundle| &bundle.layers).map(|layer| layer.account);
+        accounts.filter_map(|place| self.accounts.get(place as usize)).for_each(prefetch_whole);
     }
 
     /// Asks for the states that are about to seal, before the first is waited for; their accounts should be at hand already.
@@ -269,7 +265,9 @@ impl BundleCache {
     }
 
     fn keep(&mut self, mut bundle: Bundle) -> u32 {
-        bundle.accounts = bundle.layers.iter().map(|layer| self.draw_on(&layer.sa)).collect();
+        for layer in &mut bundle.layers {
+            layer.account = self.draw_on(&layer.sa);
+        }
         let place = self.free.pop().unwrap_or_else(|| {
             self.bundles.push(Bundle::gone());
             narrow(self.bundles.len() - 1)
@@ -301,7 +299,7 @@ impl BundleCache {
         if let Ok(found) = self.by_states.find_entry(hash, |other| *other == place) {
             found.remove();
         }
-        bundle.accounts.iter().for_each(|account| self.draw_no_more(*account));
+        bundle.layers.iter().for_each(|layer| self.draw_no_more(layer.account));
         self.free.push(place);
     }
 

@@ -137,6 +137,8 @@ pub(crate) enum Outside {
 #[derive(Debug)]
 pub(crate) struct Layer {
     pub(crate) sa: Arc<Sa>,
+    /// Which account of the bundles' cache its SA has.
+    pub(crate) account: u32,
     pub(crate) wrap: Wrap,
     pub(crate) udp: Option<UdpShape>,
     pub(crate) outside: Outside,
@@ -189,6 +191,7 @@ impl Layer {
         debug_assert!(block.is_power_of_two(), "as those of all ciphers are");
         let mut layer = Self {
             sa: Arc::clone(sa),
+            account: 0,
             wrap,
             udp,
             // A socket has one source port.
