@@ -41,7 +41,7 @@ mod waiting;
 use uxfrm_crypto::Crypter;
 use uxfrm_packet::{Batch, IpPacket, PacketBuf, ParseError, SegmentPlan, Segments, checksum};
 
-use crate::bundle::{BundleCache, first_query};
+use crate::bundle::{Bundle, BundleCache, first_query};
 use crate::esp::encapsulate;
 use crate::pmtu::{self, ErrorBudget};
 use crate::spd::flow_cache::Known;
@@ -364,10 +364,17 @@ impl Outbound {
     }
 
     fn seal_all(&mut self, depth: usize, crypter: &mut Crypter) {
+        let is_far = self.cache.is_far();
         let (bundles, accounts) = self.cache.parts();
+        let runs = self.items.chunks_mut(jobs::CHUNK).flat_map(|items| {
+            if is_far {
+                fetch_keys(items, depth, bundles);
+            }
+            items.chunk_by_mut(Item::leaves_like)
+        });
         let mut jobs = Jobs::new(crypter, &mut self.failed);
         let mut first = 0;
-        for run in self.items.chunk_by_mut(Item::leaves_like) {
+        for run in runs {
             let place = first;
             first += run.len();
             let Item { bundle, sealer, .. } = run[0];
@@ -444,6 +451,14 @@ fn plan_of(packet: &PacketBuf) -> Result<Option<SegmentPlan>, ParseError> {
         // The host hands over packets, not what goes on a wire.
         Segments::Train { .. } => Err(ParseError::NotSuper),
     }
+}
+
+/// Asks for the keys that seal these items next; what leads there is at hand already.
+#[inline(never)]
+fn fetch_keys(items: &[Item], depth: usize, bundles: &[Bundle]) {
+    let layers =
+        items.iter().filter_map(|item| bundles.get(item.bundle as usize)?.layers.get(depth));
+    layers.for_each(|layer| layer.sa.fetch_to_seal());
 }
 
 /// Bytes within a buffer.

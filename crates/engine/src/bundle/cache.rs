@@ -167,22 +167,17 @@ impl BundleCache {
         Some((self.accounts[layer.account as usize].as_mut()?, layer))
     }
 
-    /// Asks for bundles that are about to be used, and for what they lead to, before the first is waited for.
+    /// Asks for bundles that are about to be used, and for what they lead to but keys, before the first is waited for.
     pub(crate) fn fetch(&self, places: impl Iterator<Item = u32> + Clone) {
         let bundles = places.filter_map(|place| self.bundles.get(place as usize));
         bundles.clone().for_each(prefetch_whole);
-        bundles.clone().flat_map(|bundle| &bundle.layers).for_each(prefetch_whole);
-        let accounts = bundles.flat_map(|bundle| &bundle.layers).map(|layer| layer.account);
-        accounts.filter_map(|place| self.accounts.get(place as usize)).for_each(prefetch_whole);
-    }
-
-    /// Asks for the states that are about to seal, before the first is waited for; their accounts should be at hand already.
-    pub(crate) fn fetch_states(&self, accounts: &[u32]) {
-        let states =
-            accounts.iter().filter_map(|place| self.accounts.get(*place as usize)?.as_ref());
-        states.clone().for_each(|account| account.sa.fetch());
-        states.clone().for_each(|account| account.sa.fetch_live());
-        states.for_each(|account| account.sa.fetch_to_seal());
+        let layers = bundles.clone().flat_map(|bundle| &bundle.layers);
+        layers.clone().for_each(prefetch_whole);
+        for layer in layers.clone() {
+            self.accounts.get(layer.account as usize).inspect(|account| prefetch_whole(*account));
+            layer.sa.fetch();
+        }
+        layers.for_each(|layer| layer.sa.fetch_live());
     }
 
     /// Whether there are so many bundles that what packets need of them is far away.

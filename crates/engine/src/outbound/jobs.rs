@@ -15,7 +15,7 @@ pub(super) struct Jobs<'a, 'c> {
 }
 
 /// Enough for the library's bursts, little enough for the stack and the first-level cache.
-const CHUNK: usize = 64;
+pub(super) const CHUNK: usize = 64;
 
 impl<'a, 'c> Jobs<'a, 'c> {
     pub(super) fn new(crypter: &'c mut Crypter, failed: &'c mut Vec<usize>) -> Self {

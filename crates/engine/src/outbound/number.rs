@@ -35,9 +35,6 @@ impl Outbound {
                 want_of(&mut self.cache, &mut self.drawn, item, depth);
             }
         }
-        if self.cache.is_far() {
-            self.cache.fetch_states(&self.drawn);
-        }
         self.numbering = Numbering::Whole;
         for place in self.drawn.drain(..) {
             let Some(account) = self.cache.account(place) else { continue };

@@ -26,11 +26,11 @@ pub struct PolicyEntry {
     software: bool,
     bytes: AtomicU64,
     packets: AtomicU64,
+    last_used: AtomicU32,
+    added: u32,
     terms: Arc<Terms>,
     ends: Ends,
     age: u64,
-    last_used: AtomicU32,
-    added: u32,
 }
 
 /// Where a policy stands among those of its direction and kind: offloaded ones first, then by priority, then the older.
@@ -103,11 +103,11 @@ impl PolicyEntry {
             software: is_software(policy),
             bytes: AtomicU64::new(0),
             packets: AtomicU64::new(0),
+            last_used: AtomicU32::new(NEVER),
+            added: seconds(added),
             terms,
             ends: Ends::of(&policy.selector),
             age,
-            last_used: AtomicU32::new(NEVER),
-            added: seconds(added),
         }
     }
 
@@ -273,6 +273,13 @@ impl PolicyEntry {
         self.packets.fetch_add(u64::from(packets), Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.last_used.store(seconds(now), Ordering::Relaxed);
+    }
+
+    /// Asks for what [`PolicyEntry::charge`] writes.
+    #[inline]
+    pub(crate) fn prefetch_counts(&self) {
+        uxfrm_packet::prefetch(&self.bytes);
+        uxfrm_packet::prefetch(&self.last_used);
     }
 
     /// Bytes that met it.

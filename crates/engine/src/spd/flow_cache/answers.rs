@@ -198,6 +198,9 @@ impl Answers {
 
     /// Charges the policies with what was noted: once each, whatever the number of packets.
     pub(super) fn settle(&mut self, now: Moment) {
+        if !self.are_near() {
+            self.prefetch_counted();
+        }
         for slot in self.counted.drain(..) {
             let met = &mut self.met[slot as usize];
             let (packets, bytes) =
@@ -206,6 +209,13 @@ impl Answers {
                 entry.charge(packets, bytes, now);
             }
         }
+    }
+
+    /// A charge waits for its policy's line, and the next one for it.
+    #[inline(never)]
+    fn prefetch_counted(&self) {
+        let met = self.counted.iter().filter_map(|slot| self.met.get(*slot as usize));
+        met.filter_map(|met| met.entry.as_ref()).for_each(|entry| entry.prefetch_counts());
     }
 
     /// Drops pairs if they are many more than there are policies; true when all answers that are pairs are void.
