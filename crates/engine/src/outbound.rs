@@ -47,9 +47,10 @@ use crate::pmtu::{self, ErrorBudget};
 use crate::spd::flow_cache::Known;
 use crate::worker::{Bench, Traffic};
 use crate::{
-    AnswerId, Direction, DropReason, FlowKey, PolicyCache, Ruling, Settings, Snapshot, Stage, Watch,
+    AnswerId, Direction, DropReason, FlowKey, PolicyCache, Ruling, Settings, Snapshot, Spi, Stage,
+    Watch,
 };
-use ahead::{Ahead, Head};
+use ahead::{Ahead, Head, UNREADABLE};
 use handover::Sealer;
 use item::Item;
 use jobs::Jobs;
@@ -148,19 +149,10 @@ impl Outbound {
         self.refresh(bench.snapshot);
         self.working = None;
         self.resume(bench);
-        self.look_ahead(batch, bench, watch);
-        let mut packets = batch.drain();
-        let mut first = 0;
-        for flow in 0..self.ahead.known.len() {
-            let known = self.ahead.known[flow];
-            if self.ahead.known.get(flow + 1) == Some(&known) {
-                continue;
-            }
-            let end = self.ahead.ends[flow];
-            self.receive_run(&mut packets, first..end, known, bench);
-            first = end;
+        match batch.take_alone() {
+            Some(packet) => self.receive_alone(packet, bench, watch),
+            None => self.receive_all(batch, bench, watch),
         }
-        drop(packets);
         self.note_tally();
         self.policies.settle(bench.now);
         watch.passed(Stage::Frame);
@@ -174,6 +166,35 @@ impl Outbound {
         }
         self.transmit(bench);
         watch.passed(Stage::Transmit);
+    }
+
+    /// 2 Flow key, 3 Look up, and what follows to 5; of a packet that has no others to be looked up with.
+    fn receive_alone(&mut self, packet: PacketBuf, bench: &mut Bench<'_>, watch: &mut impl Watch) {
+        let head = Head::alone(&packet);
+        watch.passed(Stage::Parse);
+        let flow = head.as_ref().map_or(&UNREADABLE, |(_, flow)| flow);
+        let known = self.policies.know(&bench.snapshot.spd, Direction::Out, flow, Spi(0));
+        if self.cache.is_far() {
+            self.cache.fetch(known.bundle().into_iter());
+        }
+        watch.passed(Stage::LookUp);
+        self.receive(packet, head.as_ref(), known, bench);
+    }
+
+    /// 2 Flow key, 3 Look up, and what follows to 5; of a whole batch.
+    fn receive_all(&mut self, batch: &mut Batch, bench: &mut Bench<'_>, watch: &mut impl Watch) {
+        self.look_ahead(batch, bench, watch);
+        let mut packets = batch.drain();
+        let mut first = 0;
+        for flow in 0..self.ahead.known.len() {
+            let known = self.ahead.known[flow];
+            if self.ahead.known.get(flow + 1) == Some(&known) {
+                continue;
+            }
+            let end = self.ahead.ends[flow];
+            self.receive_run(&mut packets, first..end, known, bench);
+            first = end;
+        }
     }
 
     /// 2 Flow key, 3 Look up.

@@ -45,6 +45,12 @@ impl Batch {
         self.packets.push(packet);
     }
 
+    /// Takes out the buffer that is alone in it; `None`, and nothing changed, when there are more or none.
+    #[inline]
+    pub fn take_alone(&mut self) -> Option<PacketBuf> {
+        if self.packets.len() == 1 { self.packets.pop() } else { None }
+    }
+
     /// Takes all buffers out in order; the batch keeps its room.
     #[inline]
     pub fn drain(&mut self) -> std::vec::Drain<'_, PacketBuf> {

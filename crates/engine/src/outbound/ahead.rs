@@ -31,6 +31,12 @@ pub(super) struct Head {
     pub(super) flow: u32,
 }
 
+/// The flow of what cannot be parsed, which is dropped whatever the policies say.
+pub(super) const UNREADABLE: FlowKey = {
+    let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    FlowKey::between(none, none)
+};
+
 impl Ahead {
     pub(super) fn clear(&mut self) {
         self.heads.clear();
@@ -64,15 +70,33 @@ impl Ahead {
     pub(super) fn look_closely(&mut self, packet: &PacketBuf) {
         let parsed = IpPacket::parse_then(packet.bytes(), |ip| self.note(packet, &ip));
         if parsed.is_err() {
-            // What cannot be parsed is dropped whatever the policies say.
-            let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-            self.place(FlowKey::between(none, none));
+            self.place(UNREADABLE);
             self.heads.push(None);
         }
     }
 }
 
 impl Head {
+    /// The head and the flow of a packet that comes alone; `None` when it is malformed.
+    #[inline(always)]
+    pub(super) fn alone(packet: &PacketBuf) -> Option<(Self, FlowKey)> {
+        match IpPacket::parse_fixed(packet.bytes()) {
+            Some(ip) => Some(Self::with_flow(packet, &ip)),
+            None => Self::alone_closely(packet),
+        }
+    }
+
+    /// As [`Ahead::look_closely`].
+    #[inline(never)]
+    fn alone_closely(packet: &PacketBuf) -> Option<(Self, FlowKey)> {
+        IpPacket::parse_then(packet.bytes(), |ip| Self::with_flow(packet, &ip)).ok()
+    }
+
+    #[inline(always)]
+    fn with_flow(packet: &PacketBuf, ip: &IpPacket) -> (Self, FlowKey) {
+        (Self::of(ip), FlowKey::of(packet, ip, packet.bytes()))
+    }
+
     #[inline(always)]
     pub(super) fn of(ip: &IpPacket) -> Self {
         let inside = Inside::of(ip);

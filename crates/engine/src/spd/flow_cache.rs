@@ -239,18 +239,30 @@ impl PolicyCache {
         flow: &FlowKey,
         spi: Spi,
     ) -> AnswerId {
-        let mut answer = AnswerId::NONE;
-        let flows = std::slice::from_ref(flow);
-        self.know_some(
-            spd,
-            direction,
-            flows,
-            |_| spi,
-            |known| {
-                answer = known.first().map_or(answer, |known| known.answer);
-            },
-        );
-        answer
+        self.know(spd, direction, flow, spi).answer
+    }
+
+    /// As [`PolicyCache::lookup`], with the bundle that is known.
+    #[inline]
+    pub(crate) fn know(
+        &mut self,
+        spd: &Spd,
+        direction: Direction,
+        flow: &FlowKey,
+        spi: Spi,
+    ) -> Known {
+        if self.contexts.are_full() {
+            self.forget();
+        }
+        let question = Question { spd, direction, now: self.now };
+        let context = self.contexts.number(flow);
+        if is_v4(flow) {
+            let key = key::v4(flow, direction, context, spi);
+            self.v4.ask_alone(&question, flow, key, &mut self.answers)
+        } else {
+            let key = key::v6(flow, direction, context, spi);
+            self.v6.ask_alone(&question, flow, key, &mut self.answers)
+        }
     }
 
     /// As [`PolicyCache::lookup`] of each flow, into `found`.

@@ -67,6 +67,14 @@ impl<S: Fn(usize) -> Spi> KeysOf<5> for Keys<'_, S> {
     }
 }
 
+/// Of a flow that is asked for alone.
+impl<const N: usize> KeysOf<N> for Key<N> {
+    #[inline(always)]
+    fn key(&mut self, _: usize, _: &FlowKey) -> Self {
+        *self
+    }
+}
+
 impl Contexts {
     /// The number of a packet's context; 0 for none of all.
     #[inline(always)]

@@ -143,6 +143,51 @@ impl<const N: usize, const W: usize> Side<N, W> {
         }
     }
 
+    /// As [`Side::ask`], of one flow, which mostly is known and at home.
+    #[inline]
+    pub(super) fn ask_alone(
+        &mut self,
+        question: &Question<'_>,
+        flow: &FlowKey,
+        key: Key<N>,
+        answers: &mut Answers,
+    ) -> Known {
+        match self.recall(question, key) {
+            Some(known) => known,
+            None => self.find_out(question, flow, key, answers),
+        }
+    }
+
+    /// What is known of a flow, if it is where it is likely to be.
+    #[inline]
+    fn recall(&mut self, question: &Question<'_>, key: Key<N>) -> Option<Known> {
+        if self.standing != Standing::Used {
+            return None;
+        }
+        let key = self.sets.hash(key);
+        let Value { answer, bundle } = self.sets.find_at_home(&key, question.now)?;
+        self.stats.hits += 1;
+        if self.pace.note(1, 1, 0) {
+            self.decide(question);
+        }
+        Some(Known { answer: AnswerId(answer), bundle })
+    }
+
+    #[inline(never)]
+    fn find_out(
+        &mut self,
+        question: &Question<'_>,
+        flow: &FlowKey,
+        key: Key<N>,
+        answers: &mut Answers,
+    ) -> Known {
+        let mut found = Known::NOTHING;
+        self.ask(question, std::slice::from_ref(flow), key, answers, &mut |known: &[Known]| {
+            found = known.first().copied().unwrap_or(found);
+        });
+        found
+    }
+
     /// Asks the policies alone.
     fn pass_by(
         &mut self,
