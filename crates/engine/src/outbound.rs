@@ -127,6 +127,7 @@ impl Outbound {
     }
 
     /// Asks again for what other states may change, and begins to let go of those that are gone.
+    #[inline]
     fn refresh(&mut self, snapshot: &Snapshot) {
         if self.cache.begin(snapshot) {
             self.policies.forget_bundles();
@@ -377,6 +378,13 @@ impl Outbound {
     /// 7 Wrap, 8 Seal: as many at once as one call of the crypto library takes, so that what was written is still at hand.
     fn seal(&mut self, depth: usize, bench: &mut Bench<'_>) {
         self.seal_all(depth, bench.crypter);
+        if !self.failed.is_empty() {
+            self.refuse_failed(bench);
+        }
+    }
+
+    #[cold]
+    fn refuse_failed(&mut self, bench: &Bench<'_>) {
         for place in self.failed.drain(..) {
             let item = &mut self.items[place];
             bench.refuse(&mut self.traffic, item.count.into(), DropReason::OutCrypto);
@@ -427,10 +435,15 @@ impl Outbound {
     }
 
     /// 9 Finish: only UDP over IPv6 has a checksum to be written.
+    #[inline]
     fn finish(&mut self, depth: usize) {
-        if !std::mem::take(&mut self.unfinished) {
-            return;
+        if std::mem::take(&mut self.unfinished) {
+            self.finish_all(depth);
         }
+    }
+
+    #[inline(never)]
+    fn finish_all(&mut self, depth: usize) {
         for item in &mut self.items {
             let Some(layer) = self.cache.bundle(item.bundle).layers.get(depth) else { continue };
             if !layer.needs_finish() || item.sealer == Sealer::Cutter {

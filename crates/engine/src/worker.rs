@@ -343,7 +343,7 @@ impl Worker {
     }
 
     /// What a batch needs, of the newest snapshot; and who works with it.
-    #[inline]
+    #[inline(always)]
     fn bench<'a>(
         &'a mut self,
         now: Moment,

@@ -121,12 +121,32 @@ const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
 impl BundleCache {
     /// To be called before a batch. True when flows must ask for their bundles again.
+    #[inline]
     pub(crate) fn begin(&mut self, snapshot: &Snapshot) -> bool {
+        let swept = self.swept == self.bundles.len() && self.states == snapshot.states;
+        let goes_on = swept && !self.is_full() && !self.has_moved(snapshot);
+        !goes_on && self.look_after(snapshot)
+    }
+
+    /// Whether bundles or flows are as many as are kept.
+    #[inline]
+    fn is_full(&self) -> bool {
+        self.flows.len() >= MOST || self.bundles.len() - self.free.len() >= MOST
+    }
+
+    /// Whether another host is told of than its bundles were made for.
+    #[inline]
+    fn has_moved(&self, snapshot: &Snapshot) -> bool {
+        self.host.as_ref().map(Arc::as_ptr) != snapshot.host.as_ref().map(Arc::as_ptr)
+    }
+
+    /// What there is to do before a batch, now and then.
+    #[inline(never)]
+    fn look_after(&mut self, snapshot: &Snapshot) -> bool {
         if self.flows.len() >= MOST {
             self.flows.clear();
         }
-        let moved = self.host.as_ref().map(Arc::as_ptr) != snapshot.host.as_ref().map(Arc::as_ptr);
-        if moved || self.bundles.len() - self.free.len() >= MOST {
+        if self.has_moved(snapshot) || self.bundles.len() - self.free.len() >= MOST {
             let host = snapshot.host.clone();
             *self = Self { host, states: snapshot.states, ..Self::default() };
             return true;
@@ -150,7 +170,7 @@ impl BundleCache {
     }
 
     /// Whether the bundle at a place, which is known from an earlier packet of the same flow, still works.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn works(&self, place: u32, now: Moment) -> bool {
         self.bundles.get(place as usize).is_some_and(|bundle| bundle.works(now))
     }
@@ -161,7 +181,7 @@ impl BundleCache {
     }
 
     /// The account and the layer at `depth` of a bundle; `None` when it is not so deep.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn draw(&mut self, place: u32, depth: usize) -> Option<(&mut Account, &Layer)> {
         let layer = self.bundles[place as usize].layers.get(depth)?;
         Some((self.accounts[layer.account as usize].as_mut()?, layer))

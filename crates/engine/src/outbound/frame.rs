@@ -204,13 +204,11 @@ pub(super) fn train_of(count: usize, stride: usize) -> Segments {
 /// The same packet with its frame around it: in place where there is room, else in a larger buffer; back if that has none either.
 #[inline(always)]
 fn widened(mut packet: PacketBuf, frame: Frame, pool: &mut Pool) -> Result<PacketBuf, PacketBuf> {
-    let behind = frame.total - frame.prefix - packet.len();
-    if packet.headroom() >= frame.prefix && packet.tailroom() >= behind {
-        packet.push(frame.prefix);
-        packet.append(behind);
-        return Ok(packet);
+    if !packet.has_room(frame.prefix, frame.total) {
+        return moved(packet, frame, pool);
     }
-    moved(packet, frame, pool)
+    packet.reframe(frame.prefix, frame.total);
+    Ok(packet)
 }
 
 /// The same packet in the middle of a larger buffer.

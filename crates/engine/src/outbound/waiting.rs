@@ -188,10 +188,15 @@ impl Queue {
 
 impl Outbound {
     /// Lets packets go whose states have come, and drops those for which none came in time.
+    #[inline]
     pub(super) fn resume(&mut self, bench: &mut Bench<'_>) {
-        if self.waiting.queues.is_empty() || !self.waiting.is_due(bench) {
-            return;
+        if !self.waiting.queues.is_empty() && self.waiting.is_due(bench) {
+            self.release(bench);
         }
+    }
+
+    #[inline(never)]
+    fn release(&mut self, bench: &mut Bench<'_>) {
         for (wanted, queue) in self.waiting.take() {
             self.waiting.go_on(wanted, &queue, bench.now);
             for held in queue.held {

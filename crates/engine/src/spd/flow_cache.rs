@@ -211,17 +211,23 @@ impl PolicyCache {
 
     /// To be called before a batch: makes all answers stale when the policies are others than before.
     /// Takes more room when too many flows push each other out.
+    #[inline]
     pub fn begin(&mut self, spd: &Spd) {
         self.v4.make_room();
         self.v6.make_room();
         if self.generation != Some(spd.generation()) {
-            self.generation = Some(spd.generation());
-            self.answers.begin_anew();
-            if self.answers.shed(spd.len()) {
-                self.forget();
-            }
-            self.now.policies = self.next(self.now.policies);
+            self.begin_anew(spd);
         }
+    }
+
+    #[inline(never)]
+    fn begin_anew(&mut self, spd: &Spd) {
+        self.generation = Some(spd.generation());
+        self.answers.begin_anew();
+        if self.answers.shed(spd.len()) {
+            self.forget();
+        }
+        self.now.policies = self.next(self.now.policies);
     }
 
     /// Has all bundles asked for again.
@@ -256,13 +262,17 @@ impl PolicyCache {
         }
         let question = Question { spd, direction, now: self.now };
         let context = self.contexts.number(flow);
-        if is_v4(flow) {
+        let known = if is_v4(flow) {
             let key = key::v4(flow, direction, context, spi);
             self.v4.ask_alone(&question, flow, key, &mut self.answers)
         } else {
             let key = key::v6(flow, direction, context, spi);
             self.v6.ask_alone(&question, flow, key, &mut self.answers)
+        };
+        if !self.answers.are_near() {
+            self.answers.prefetch(known.answer);
         }
+        known
     }
 
     /// As [`PolicyCache::lookup`] of each flow, into `found`.
