@@ -169,11 +169,14 @@ impl Bundle {
     }
 
     /// Whether every state in it still works.
-    #[inline]
+    #[inline(always)]
     fn works(&self, now: Moment) -> bool {
-        let works =
-            |layer: &Layer| matches!(layer.sa.lifecycle(), Lifecycle::Valid | Lifecycle::Dying);
-        now < self.until && self.layers.iter().all(works)
+        for layer in &self.layers {
+            if !matches!(layer.sa.lifecycle(), Lifecycle::Valid | Lifecycle::Dying) {
+                return false;
+            }
+        }
+        now < self.until
     }
 }
 

@@ -384,13 +384,18 @@ impl Bench<'_> {
 }
 
 /// Lets what the snapshot says of the host be the settings'. It must be the snapshot of the batch: bundles are kept by its host.
-#[inline]
+#[inline(always)]
 fn meet_host(snapshot: &Snapshot, met: &mut Option<Arc<Host>>, settings: &mut Settings) {
     if let Some(host) = &snapshot.host
         && !met.as_ref().is_some_and(|met| Arc::ptr_eq(met, host))
     {
-        settings.addresses = host.addresses.clone();
-        settings.mtu = host.mtu;
+        take_over(host, settings);
         *met = Some(Arc::clone(host));
     }
+}
+
+#[cold]
+fn take_over(host: &Host, settings: &mut Settings) {
+    settings.addresses = host.addresses.clone();
+    settings.mtu = host.mtu;
 }

@@ -85,7 +85,8 @@ fn write_trailer(
     let behind = &mut slot[text + padded..];
     // What is too much lies where trailer and ICV come, or the next layer's.
     match behind.first_chunk_mut() {
-        Some(wide) => *wide = PADDING,
+        // A number, lest the compiler make one call of both.
+        Some(wide) => *wide = u128::from_ne_bytes(PADDING).to_ne_bytes(),
         None => write_padding(&mut behind[..padding]),
     }
     let trailer = [low_byte(padding), inner.0];
@@ -102,14 +103,19 @@ fn write_padding(slot: &mut [u8]) {
 /// Moves a packet's own header, as transport mode does; mostly one without options.
 #[inline(always)]
 pub(crate) fn move_header(packet: &mut [u8], header: Range<usize>, to: usize) {
-    fn by<const N: usize>(packet: &mut [u8], from: usize, to: usize) -> bool {
-        let Some(header) = packet[from..].first_chunk::<N>().copied() else { return false };
-        packet[to..to + N].copy_from_slice(&header);
+    // By words, lest the compiler make one call of all lengths.
+    fn by<const WORDS: usize>(packet: &mut [u8], from: usize, to: usize) -> bool {
+        let header = packet[from..].as_chunks().0.first_chunk::<WORDS>();
+        let Some(words) = header.map(|header| header.map(u32::from_ne_bytes)) else { return false };
+        let Some(place) = packet[to..].as_chunks_mut().0.first_chunk_mut::<WORDS>() else {
+            return false;
+        };
+        *place = words.map(u32::to_ne_bytes);
         true
     }
     let moved = match header.len() {
-        ipv4::HEADER_LEN => by::<{ ipv4::HEADER_LEN }>(packet, header.start, to),
-        ipv6::HEADER_LEN => by::<{ ipv6::HEADER_LEN }>(packet, header.start, to),
+        ipv4::HEADER_LEN => by::<{ ipv4::HEADER_LEN / 4 }>(packet, header.start, to),
+        ipv6::HEADER_LEN => by::<{ ipv6::HEADER_LEN / 4 }>(packet, header.start, to),
         _ => false,
     };
     if !moved {

@@ -92,6 +92,13 @@ impl<const N: usize, const W: usize> Side<N, W> {
     /// Takes more room, empty, when too many flows push each other out.
     #[inline]
     pub(super) fn make_room(&mut self) {
+        if self.wanted.is_some() {
+            self.begin_anew();
+        }
+    }
+
+    #[inline(never)]
+    fn begin_anew(&mut self) {
         if let Some(room) = self.wanted.take() {
             self.sets = Sets::new(room, self.seed);
             self.pace.refill(self.sets.room());
