@@ -145,6 +145,7 @@ impl Outbound {
         self.waiting.len()
     }
 
+    #[inline(always)]
     pub(crate) fn run(&mut self, batch: &mut Batch, bench: &mut Bench<'_>, watch: &mut impl Watch) {
         self.policies.begin(&bench.snapshot.spd);
         self.refresh(bench.snapshot);
@@ -170,6 +171,7 @@ impl Outbound {
     }
 
     /// 2 Flow key, 3 Look up, and what follows to 5; of a packet that has no others to be looked up with.
+    #[inline(always)]
     fn receive_alone(&mut self, packet: PacketBuf, bench: &mut Bench<'_>, watch: &mut impl Watch) {
         let head = Head::alone(&packet);
         watch.passed(Stage::Parse);
@@ -183,6 +185,7 @@ impl Outbound {
     }
 
     /// 2 Flow key, 3 Look up, and what follows to 5; of a whole batch.
+    #[inline(never)]
     fn receive_all(&mut self, batch: &mut Batch, bench: &mut Bench<'_>, watch: &mut impl Watch) {
         self.look_ahead(batch, bench, watch);
         let mut packets = batch.drain();
@@ -282,7 +285,7 @@ impl Outbound {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn note_tally(&mut self) {
         if let Some(Tally { answer, packets, bytes }) = self.tally.take() {
             self.policies.count(answer, packets, bytes);

@@ -29,6 +29,7 @@ impl Outbound {
     }
 
     /// 6 Number. Where all get what they want, they are given it as their headers are written.
+    #[inline(always)]
     pub(super) fn number(&mut self, depth: usize, bench: &mut Bench<'_>) {
         if depth > 0 {
             for item in self.items.iter().filter(|item| item.count > 0) {
@@ -72,6 +73,7 @@ fn want_of(cache: &mut BundleCache, drawn: &mut Vec<u32>, item: &Item, depth: us
 }
 
 /// Charges the SA and takes numbers for what it lets pass.
+#[inline(always)]
 fn grant(account: &mut Account, bench: &mut Bench<'_>) {
     let (packets, bytes) = (account.packets, account.bytes);
     (account.packets, account.bytes, account.left) = (0, 0, 0);

@@ -171,15 +171,18 @@ impl Answers {
     pub(super) fn count(&mut self, id: AnswerId, packets: u32, bytes: u64) {
         match id {
             AnswerId::NONE => {}
-            AnswerId(pair) if pair & PAIR != 0 => {
-                let [sub, main] = &self.pairs[(pair & PLACE) as usize];
-                let blocked = sub.action() == Action::Block;
-                let slots = [sub.slot(), main.slot()];
-                for slot in &slots[..if blocked { 1 } else { 2 }] {
-                    self.count_slot(*slot, packets, bytes);
-                }
-            }
+            AnswerId(pair) if pair & PAIR != 0 => self.count_pair(pair & PLACE, packets, bytes),
             AnswerId(slot) => self.count_slot(slot & PLACE, packets, bytes),
+        }
+    }
+
+    #[inline(never)]
+    fn count_pair(&mut self, pair: u32, packets: u32, bytes: u64) {
+        let [sub, main] = &self.pairs[pair as usize];
+        let blocked = sub.action() == Action::Block;
+        let slots = [sub.slot(), main.slot()];
+        for slot in &slots[..if blocked { 1 } else { 2 }] {
+            self.count_slot(*slot, packets, bytes);
         }
     }
 
