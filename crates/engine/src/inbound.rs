@@ -42,7 +42,7 @@ use crate::spd::flow_cache::Known;
 use crate::worker::{Bench, Traffic};
 use crate::{
     DeviceMark, Direction, DropReason, FlowKey, PolicyCache, Received, Sa, SaId, SaProtocol,
-    Settings, Spi, Stage, UdpEncapKind, Watch,
+    Settings, Snapshot, Spi, Stage, UdpEncapKind, Watch,
 };
 use check::MAX_DEPTH;
 use deliver::Passed;
@@ -63,7 +63,7 @@ pub(crate) struct Inbound {
     from_device: Batch,
     marks: Vec<Option<DeviceMark>>,
     items: Vec<Item>,
-    /// States that this batch met; neighbours differ.
+    /// States that this batch met, and some before it.
     used: UsedStates,
     /// ESP to be opened in this round, in order of buffers and places.
     sealed: Vec<Sealed>,
@@ -186,6 +186,7 @@ impl Inbound {
             self.states = bench.snapshot.states;
             self.policies.forget_bundles();
         }
+        self.used.begin(bench.snapshot.generation);
         let late = self.reassembly.expire(bench.now, bench.pool);
         bench.refuse(&mut self.traffic, late, DropReason::InFragment);
         for packet in batch.as_slice().iter().take(NOTES_AHEAD) {
@@ -216,7 +217,7 @@ impl Inbound {
         watch.passed(Stage::Deliver);
         self.traffic.held = self.reassembly.held();
         self.settled = false;
-        self.used.clear();
+        self.used.finish();
         self.movers.clear();
         self.marks.clear();
     }
@@ -230,6 +231,11 @@ impl Inbound {
         }
         self.run(&mut batch, bench, &mut ());
         self.from_device = batch;
+    }
+
+    /// Lets go of states that are gone.
+    pub(crate) fn let_go(&mut self, snapshot: &Snapshot) {
+        self.used.let_go(snapshot.generation);
     }
 
     /// 1 Receive.

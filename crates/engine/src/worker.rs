@@ -294,7 +294,9 @@ impl Worker {
     /// Lets go of states that are no longer in the snapshot, and of their keys. Every batch does; a worker without traffic is to
     /// be asked to about once a second. Shows, too, what the flow caches did so far.
     pub fn refresh(&mut self) {
-        self.outbound.let_go(self.snapshots.load());
+        let snapshot = self.snapshots.load();
+        self.outbound.let_go(snapshot);
+        self.inbound.let_go(snapshot);
         let (outbound, inbound) = (&self.outbound.policies, &self.inbound.policies);
         self.cache_counts.write([outbound.stats_by_family(), inbound.stats_by_family()]);
     }

@@ -73,11 +73,16 @@ impl Inbound {
         moved.is_some()
     }
 
-    /// 3 State: one that receives. Each is looked up once in a batch, as long as no other takes its hint.
+    /// 3 State: one that receives. Each is looked up once, as long as no other takes its hint, and asked in each batch whether it receives.
     #[inline(never)]
     fn find(&mut self, name: Name, bench: &Bench<'_>) -> Result<Option<Latest>, DropReason> {
         let used = match self.used.named(name) {
-            Some(known) => known,
+            Some(known) if self.used.has_met(known) => known,
+            Some(known) => {
+                self.used[known as usize].sa.receives()?;
+                self.used.meet(known);
+                known
+            }
             None => {
                 let (spi, destination, mark) = name;
                 let found = bench.snapshot.sad.inbound(destination, spi, SaProtocol::Esp, mark);

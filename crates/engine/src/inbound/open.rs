@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 use uxfrm_crypto::{Authenticity, Crypter, OpenJob, SeqHigh};
 
-use super::used::Standing;
+use super::used::{Standing, Used};
 use super::{Fate, Inbound, Sealed};
 use crate::worker::Bench;
 use crate::{Charge, DropReason, Event};
@@ -128,24 +128,13 @@ impl Inbound {
 
     /// Charges each state once for all its packets, and one by one where a limit lies between them.
     fn charge(&mut self, sealed: &mut [Sealed], bench: &mut Bench<'_>) {
-        for used in self.used.iter_mut().filter(|used| used.packets > 0) {
-            let id = used.sa.id();
-            used.standing = match used.sa.charge(used.packets, used.bytes, bench.now) {
-                Charge::Ok => Standing::Good,
-                Charge::SoftLimit => {
-                    bench.tell(Event::SaSoftLimit(id));
-                    Standing::Good
-                }
-                Charge::Crossing => Standing::OneByOne,
-                Charge::HardLimit => {
-                    bench.tell(Event::SaHardLimit(id));
-                    Standing::Expired
-                }
-                Charge::Expired => Standing::Expired,
-            };
-            (used.packets, used.bytes) = (0, 0);
-        }
-        if self.used.iter().all(|used| used.standing == Standing::Good) {
+        let mut all_pass = true;
+        self.used.each_met(&mut |used| {
+            if used.packets > 0 {
+                all_pass &= used.charge(bench) == Standing::Good;
+            }
+        });
+        if all_pass {
             return;
         }
         for packet in sealed {
@@ -180,6 +169,28 @@ impl Inbound {
                 Charge::Crossing | Charge::Expired => false,
             },
         }
+    }
+}
+
+impl Used {
+    /// Charges it for what its packets of this round carried.
+    #[inline]
+    fn charge(&mut self, bench: &mut Bench<'_>) -> Standing {
+        let (packets, bytes) = (std::mem::take(&mut self.packets), std::mem::take(&mut self.bytes));
+        self.standing = match self.sa.charge(packets, bytes, bench.now) {
+            Charge::Ok => Standing::Good,
+            Charge::SoftLimit => {
+                bench.tell(Event::SaSoftLimit(self.sa.id()));
+                Standing::Good
+            }
+            Charge::Crossing => Standing::OneByOne,
+            Charge::HardLimit => {
+                bench.tell(Event::SaHardLimit(self.sa.id()));
+                Standing::Expired
+            }
+            Charge::Expired => Standing::Expired,
+        };
+        self.standing
     }
 }
 
