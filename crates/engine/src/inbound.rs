@@ -80,6 +80,7 @@ pub(crate) struct Inbound {
 
 /// One packet in one of the buffers. One cache line.
 #[derive(Debug)]
+#[repr(align(64))]
 struct Item {
     buffer: u32,
     start: u32,
@@ -210,8 +211,11 @@ impl Inbound {
             }
             self.open(bench);
             watch.passed(Stage::Open);
-            self.accept(bench);
+            let more = self.accept(bench);
             watch.passed(Stage::Accept);
+            if !more {
+                break;
+            }
         }
         self.deliver(bench, watch);
         watch.passed(Stage::Deliver);
@@ -239,30 +243,33 @@ impl Inbound {
     }
 
     /// 1 Receive.
-    #[inline]
+    #[inline(always)]
     fn receive(&mut self, packet: PacketBuf) {
-        let buffer = narrow(self.buffers.len());
         self.traffic.received_bytes += packet.len() as u64;
         match packet.segments {
-            Segments::Train { stride } if stride > 0 => {
-                for start in (0..packet.len().max(1)).step_by(stride.into()) {
-                    let len = usize::from(stride).min(packet.len() - start);
-                    self.enlist(buffer, start, len, packet.mark);
-                }
-            }
+            Segments::Train { stride } if stride > 0 => self.receive_train(&packet, stride),
             Segments::Train { .. }
             | Segments::One
             | Segments::Tcp { .. }
-            | Segments::Udp { .. } => self.enlist(buffer, 0, packet.len(), packet.mark),
+            | Segments::Udp { .. } => self.enlist(0, packet.len(), packet.mark),
         }
         self.buffers.push(Some(packet));
     }
 
+    #[inline(never)]
+    fn receive_train(&mut self, train: &PacketBuf, stride: u16) {
+        for start in (0..train.len().max(1)).step_by(stride.into()) {
+            let len = usize::from(stride).min(train.len() - start);
+            self.enlist(start, len, train.mark);
+        }
+    }
+
+    /// Makes an item of a packet in the next buffer.
     #[inline(always)]
-    fn enlist(&mut self, buffer: u32, start: usize, len: usize, mark: u32) {
+    fn enlist(&mut self, start: usize, len: usize, mark: u32) {
         self.traffic.received += 1;
         self.items.push(Item {
-            buffer,
+            buffer: narrow(self.buffers.len()),
             start: narrow(start),
             len: narrow(len),
             fate: Fate::New,
@@ -525,7 +532,7 @@ impl Item {
         questions: &mut Questions,
     ) -> u32 {
         self.len = narrow(ip.total_len);
-        let spi = self.path.last().map_or(Spi(0), |last| used[*last as usize].spi);
+        let spi = self.path.last().map_or(Spi(0), |last| used[*last as usize].around.spi);
         let flow = buffer.map(|buffer| FlowKey::of(buffer, ip, self.bytes(buffer)));
         // Without its buffer a packet is dropped whatever the policies say.
         let flow = flow.unwrap_or_else(|| FlowKey::between(ip.source, ip.destination));

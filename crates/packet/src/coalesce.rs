@@ -105,7 +105,14 @@ impl Coalescer {
     }
 
     /// Lets go of everything that is held, oldest first.
+    #[inline]
     pub fn flush(&mut self, out: &mut Batch) {
+        if !self.held.is_empty() {
+            self.flush_all(out);
+        }
+    }
+
+    fn flush_all(&mut self, out: &mut Batch) {
         for held in self.held.drain(..) {
             out.push(held.finish());
         }

@@ -78,7 +78,12 @@ impl Reassembly {
     }
 
     /// Lets go of what waited too long; says how many fragments those were.
+    #[inline]
     pub(crate) fn expire(&mut self, now: Moment, pool: &mut Pool) -> u64 {
+        if self.waiting.is_empty() { 0 } else { self.expire_some(now, pool) }
+    }
+
+    fn expire_some(&mut self, now: Moment, pool: &mut Pool) -> u64 {
         let late = |datagram: &mut Datagram| now.since(datagram.since) >= PATIENCE;
         self.waiting.extract_if(.., late).map(|datagram| datagram.give_up(pool)).sum()
     }

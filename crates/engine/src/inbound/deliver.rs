@@ -21,19 +21,19 @@ impl Inbound {
                 Fate::Gone => {}
                 // A layer was taken off in the last round, and there is one more.
                 Fate::New | Fate::Sealed => self.drop(place, DropReason::InTooDeep, bench),
-                Fate::Plain(question) => match self.check(place, question as usize, bench) {
+                Fate::Plain(question) => match self.check(place, question, bench) {
                     Ok(()) => self.hand_on(place, question as usize, bench),
                     Err(reason) => self.drop(place, reason, bench),
                 },
             }
         }
-        self.count_passed(None);
+        self.count_passed();
         self.policies.settle(bench.now);
         self.questions.clear();
         self.items.clear();
         self.coalescer.flush(&mut bench.out.host);
-        for buffer in self.buffers.drain(..).flatten() {
-            bench.pool.give(buffer);
+        while let Some(left) = self.buffers.pop() {
+            left.into_iter().for_each(|buffer| bench.pool.give(buffer));
         }
     }
 
@@ -50,37 +50,44 @@ impl Inbound {
     }
 
     #[inline(always)]
-    fn check(
-        &mut self,
-        place: usize,
-        question: usize,
-        bench: &Bench<'_>,
-    ) -> Result<(), DropReason> {
+    fn check(&mut self, place: usize, question: u32, bench: &Bench<'_>) -> Result<(), DropReason> {
         let item = &self.items[place];
-        let known = self.questions.known[question];
-        let answer = known.answer;
-        if let [only] = *item.path.as_slice()
-            && let used = &self.used[only as usize]
-            && (used.passes == Some(answer) || known.passes_by(used.turn))
-        {
-            let bytes = u64::from(item.len);
-            if self.passed.answer != Some(answer) {
-                self.count_passed(Some(answer));
-            }
-            self.passed.packets += 1;
-            self.passed.bytes += bytes;
-            return Ok(());
+        let bytes = u64::from(item.len);
+        let passes = match *item.path.as_slice() {
+            [only] => self.passed.by == Some((question, only)) || self.passes_by(only, question),
+            _ => false,
+        };
+        if !passes {
+            return self.check_path(place, question as usize, bench);
         }
-        self.check_path(place, question, bench)
+        self.passed.packets += 1;
+        self.passed.bytes += bytes;
+        Ok(())
     }
 
-    /// Notes neighbours that passed under one answer for its policy; from now on they are counted for `next`.
-    fn count_passed(&mut self, next: Option<AnswerId>) {
-        let Passed { answer, packets, bytes } = self.passed;
+    /// Whether it is known that packets of a flow pass that came by a state alone. If so, they are counted from now on.
+    #[inline]
+    fn passes_by(&mut self, only: u32, question: u32) -> bool {
+        let (used, known) = (&self.used[only as usize], self.questions.known[question as usize]);
+        let answer = known.answer;
+        if used.passes != Some(answer) && !known.passes_by(used.turn) {
+            return false;
+        }
+        if self.passed.answer != Some(answer) {
+            self.count_passed();
+            self.passed.answer = Some(answer);
+        }
+        self.passed.by = Some((question, only));
+        true
+    }
+
+    /// Notes neighbours that passed under one answer for its policy.
+    #[inline]
+    fn count_passed(&mut self) {
+        let Passed { answer, packets, bytes, .. } = std::mem::take(&mut self.passed);
         if let Some(answer) = answer {
             self.policies.count_first(answer, packets, bytes);
         }
-        self.passed = Passed { answer: next, ..Passed::default() };
     }
 
     /// Whatever a packet came through. What does not hang on the packet is remembered for those of the same flow, what does not hang on the flow for
@@ -187,6 +194,8 @@ impl Inbound {
 /// Neighbours that passed under one answer, not yet counted for its policy.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Passed {
+    /// The question and the state of the latest.
+    by: Option<(u32, u32)>,
     answer: Option<AnswerId>,
     packets: u32,
     bytes: u64,

@@ -50,7 +50,7 @@ impl Inbound {
                 Ok(state) => {
                     latest = Some((mark, state));
                     let item = &mut self.items[place];
-                    item.mark = self.used[state as usize].output_mark.applied_to(item.mark);
+                    item.mark = self.used[state as usize].around.output_mark.applied_to(item.mark);
                     item.path.push(state);
                 }
                 Err(reason) => self.drop(place, reason, bench),

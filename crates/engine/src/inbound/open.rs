@@ -16,12 +16,15 @@ impl Inbound {
     pub(super) fn open(&mut self, bench: &mut Bench<'_>) {
         self.verdicts.clear();
         let mut jobs: ArrayVec<OpenJob<'_>, CHUNK> = ArrayVec::new();
-        let mut sealed = self.sealed.iter().peekable();
+        let mut sealed = self.sealed.as_slice();
         let mut latest = None;
         for (place, buffer) in self.buffers.iter_mut().enumerate() {
             let Some(buffer) = buffer else { continue };
             let (mut rest, mut passed) = (buffer.bytes_mut(), 0);
-            while let Some(next) = sealed.next_if(|next| next.buffer as usize == place) {
+            while let [next, others @ ..] = sealed
+                && next.buffer as usize == place
+            {
+                sealed = others;
                 let (at, len) = (next.at as usize, next.len as usize);
                 let (_, from) = std::mem::take(&mut rest).split_at_mut(at - passed);
                 let (esp, behind) = from.split_at_mut(len);
@@ -40,8 +43,9 @@ impl Inbound {
                     Some((used, key, extended)) if used == next.used => (key, extended),
                     Some(_) | None => {
                         let used = &self.used[next.used as usize];
-                        latest = Some((next.used, used.sa.key(), used.extended));
-                        (used.sa.key(), used.extended)
+                        let (key, extended) = (used.sa.key(), used.extended);
+                        latest = Some((next.used, key, extended));
+                        (key, extended)
                     }
                 };
                 let high = if extended {
@@ -55,16 +59,11 @@ impl Inbound {
         run(bench.crypter, &mut jobs, &mut self.verdicts);
     }
 
-    /// 6 Replay advance, 7 Strip; and the states are charged.
-    pub(super) fn accept(&mut self, bench: &mut Bench<'_>) {
+    /// 6 Replay advance, 7 Strip; and the states are charged. Whether there may be more ESP in some.
+    pub(super) fn accept(&mut self, bench: &mut Bench<'_>) -> bool {
         let mut sealed = std::mem::take(&mut self.sealed);
         let verdicts = std::mem::take(&mut self.verdicts);
-        let mut rest = verdicts.as_slice();
-        for run in sealed.chunk_by_mut(|a, b| a.used == b.used) {
-            let (these, behind) = rest.split_at(run.len());
-            rest = behind;
-            self.accept_run(run, these, bench);
-        }
+        let more = self.accept_each(&mut sealed, &verdicts, bench);
         self.verdicts = verdicts;
         self.charge(&mut sealed, bench);
         if !self.movers.is_empty() {
@@ -72,58 +71,71 @@ impl Inbound {
         }
         sealed.clear();
         self.sealed = sealed;
+        more
     }
 
-    /// Neighbours that came by one state: its window takes their numbers together.
-    fn accept_run(&mut self, run: &mut [Sealed], verdicts: &[Authenticity], bench: &mut Bench<'_>) {
-        let mut fresh = 0;
-        for at in 0..run.len().min(verdicts.len()) {
-            let outcome = match verdicts[at] {
-                Authenticity::Authentic => {
-                    if fresh == 0 {
-                        fresh = self.accept_some(&run[at..], &verdicts[at..]);
-                    }
-                    match fresh.checked_sub(1) {
-                        Some(left) => {
-                            fresh = left;
-                            self.strip(&mut run[at], bench)
-                        }
-                        None => self.accept_one(&mut run[at], bench),
-                    }
-                }
+    /// Packet by packet; of neighbours that came by one state its window takes the numbers together.
+    fn accept_each(
+        &mut self,
+        sealed: &mut [Sealed],
+        verdicts: &[Authenticity],
+        bench: &mut Bench<'_>,
+    ) -> bool {
+        let Some(first) = sealed.first() else { return false };
+        let mut load = self.used.load(first.used);
+        // Of how many of the next authentic packets the numbers are taken already.
+        let (mut fresh, mut more) = (0, false);
+        for at in 0..sealed.len().min(verdicts.len()) {
+            if sealed[at].used != load.used {
+                self.used.note(&load);
+                load = self.used.load(sealed[at].used);
+            }
+            let accepted = match verdicts[at] {
+                Authenticity::Authentic if fresh > 0 => Ok(fresh - 1),
+                Authenticity::Authentic => self.accept_next(sealed, verdicts, at),
                 Authenticity::Forged => Err(DropReason::InForged),
                 Authenticity::Runt | Authenticity::Pending => Err(DropReason::InRunt),
             };
-            let packet = &run[at];
+            let outcome = accepted.and_then(|left| {
+                fresh = left;
+                self.strip(&mut sealed[at], &mut load, bench)
+            });
+            let item = sealed[at].item as usize;
             match outcome {
-                Ok(fate) => self.items[packet.item as usize].fate = fate,
+                Ok(fate) => {
+                    more |= fate == Fate::New;
+                    self.items[item].fate = fate;
+                }
                 Err(reason) => {
-                    self.used[packet.used as usize].sa.count_failure(reason);
-                    self.drop(packet.item as usize, reason, bench);
+                    self.used[load.used as usize].sa.count_failure(reason);
+                    self.drop(item, reason, bench);
                 }
             }
         }
+        self.used.note(&load);
+        more
     }
 
-    /// How many of the first packets that are authentic their window took. All are of one state.
-    #[inline]
-    fn accept_some(&self, run: &[Sealed], verdicts: &[Authenticity]) -> usize {
-        let Some(first) = run.first() else { return 0 };
-        let authentic = |verdict: &Authenticity| *verdict == Authenticity::Authentic;
-        let received = run.iter().zip(verdicts).filter(|(_, verdict)| authentic(verdict));
-        let window = self.used[first.used as usize].sa.replay();
-        window.accept_some(received.map(|(packet, _)| packet.number))
-    }
-
-    /// A number that can't be taken together with others.
-    #[cold]
-    fn accept_one(
-        &mut self,
-        packet: &mut Sealed,
-        bench: &mut Bench<'_>,
-    ) -> Result<Fate, DropReason> {
-        self.used[packet.used as usize].sa.replay().accept(packet.number)?;
-        self.strip(packet, bench)
+    /// Has its window take the number of an authentic packet, with those of authentic neighbours if it can. Of these, how many.
+    #[inline(never)]
+    fn accept_next(
+        &self,
+        sealed: &[Sealed],
+        verdicts: &[Authenticity],
+        at: usize,
+    ) -> Result<usize, DropReason> {
+        let Sealed { used, number, .. } = sealed[at];
+        let window = self.used[used as usize].sa.replay();
+        let of_same = |packet: &&Sealed| packet.used == used;
+        if sealed.get(at + 1).as_ref().is_some_and(of_same) {
+            let run = sealed[at..].iter().take_while(of_same).zip(&verdicts[at..]);
+            let received = run.filter(|(_, verdict)| **verdict == Authenticity::Authentic);
+            let taken = window.accept_some(received.map(|(packet, _)| packet.number));
+            if let Some(neighbours) = taken.checked_sub(1) {
+                return Ok(neighbours);
+            }
+        }
+        window.accept(number).map(|()| 0)
     }
 
     /// Charges each state once for all its packets, and one by one where a limit lies between them.

@@ -7,6 +7,7 @@ use uxfrm_packet::ipv6::Ipv6Header;
 use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Protocol, SizeClass, UdpPath, Version};
 use zerocopy::IntoBytes;
 
+use super::used::{Around, Load};
 use super::{Fate, Inbound, Sealed, narrow, peel};
 use crate::esp::decapsulate::{self, Shell, Stripped};
 use crate::worker::Bench;
@@ -23,37 +24,42 @@ impl Inbound {
     pub(super) fn strip(
         &mut self,
         packet: &mut Sealed,
+        load: &mut Load,
         bench: &mut Bench<'_>,
     ) -> Result<Fate, DropReason> {
-        let used = &mut self.used[packet.used as usize];
+        let around = &load.around;
         let buffer = self.buffers[packet.buffer as usize].as_ref().ok_or(DropReason::InRunt)?;
         // Long enough for all of these, says the crypto library.
-        let (at, end) = (packet.at + used.lead, packet.at + packet.len - used.icv);
+        let (at, end) = (packet.at + around.lead, packet.at + packet.len - around.icv);
         let text = buffer.bytes().get(at as usize..end as usize).ok_or(DropReason::InRunt)?;
         let stripped = decapsulate::strip(text)?;
-        if used.mode == Mode::Tunnel && !is_ip(stripped.next_header) {
+        if around.mode == Mode::Tunnel && !is_ip(stripped.next_header) {
             return Err(DropReason::InModeMismatch);
         }
         let len = narrow(stripped.len);
         packet.carried = Some(len);
-        used.packets += 1;
-        used.bytes += u64::from(len);
-        match used.mode {
+        load.packets += 1;
+        load.bytes += u64::from(len);
+        match around.mode {
             Mode::Tunnel => {
                 let item = &mut self.items[packet.item as usize];
                 (item.start, item.len) = (at, len);
-                item.mark = used.output_mark.applied_to(item.mark);
+                item.mark = around.output_mark.applied_to(item.mark);
                 item.path.push(packet.used);
                 let inner = (buffer, &text[..stripped.len]);
                 let announced = stripped.next_header;
-                match decapsulate::usual_tunnelled(inner.1, announced, packet.tos, used.flags) {
-                    Some(ip) => {
-                        Ok(self.questions.ask_of_inner(item, &ip, inner, used.spi, bench.settings))
-                    }
-                    None => self.unwrap_v6(packet, announced, bench),
+                match decapsulate::usual_tunnelled(inner.1, announced, packet.tos, around.flags) {
+                    Some(ip) => Ok(self.questions.ask_of_inner(
+                        item,
+                        &ip,
+                        inner,
+                        around.spi,
+                        bench.settings,
+                    )),
+                    None => self.unwrap_v6(packet, announced, around, bench),
                 }
             }
-            Mode::Transport => self.unwrap_transport(packet, at as usize, stripped, bench),
+            Mode::Transport => self.unwrap_transport(packet, at as usize, stripped, around, bench),
             Mode::RouteOptimization | Mode::InTrigger | Mode::Beet | Mode::Iptfs => {
                 Err(DropReason::InModeMismatch)
             }
@@ -78,17 +84,19 @@ impl Inbound {
         &mut self,
         packet: &Sealed,
         announced: Protocol,
+        around: &Around,
         bench: &Bench<'_>,
     ) -> Result<Fate, DropReason> {
-        let used = &self.used[packet.used as usize];
         let item = &mut self.items[packet.item as usize];
         let Some(buffer) = &self.buffers[item.buffer as usize] else {
             return Err(DropReason::InInnerMalformed);
         };
         let inner = (buffer, item.bytes(buffer));
-        match decapsulate::usual_tunnelled_v6(inner.1, announced, packet.tos, used.flags) {
-            Some(ip) => Ok(self.questions.ask_of_inner(item, &ip, inner, used.spi, bench.settings)),
-            None => self.unwrap_closely(packet, announced, bench),
+        match decapsulate::usual_tunnelled_v6(inner.1, announced, packet.tos, around.flags) {
+            Some(ip) => {
+                Ok(self.questions.ask_of_inner(item, &ip, inner, around.spi, bench.settings))
+            }
+            None => self.unwrap_closely(packet, announced, around, bench),
         }
     }
 
@@ -98,20 +106,20 @@ impl Inbound {
         &mut self,
         packet: &Sealed,
         announced: Protocol,
+        around: &Around,
         bench: &Bench<'_>,
     ) -> Result<Fate, DropReason> {
-        let used = &self.used[packet.used as usize];
         let item = &mut self.items[packet.item as usize];
         let Some(buffer) = &mut self.buffers[item.buffer as usize] else {
             return Err(DropReason::InInnerMalformed);
         };
         let bytes = item.bytes_mut(buffer);
-        let ip = decapsulate::check_tunnelled(bytes, announced, packet.tos, used.flags)?;
+        let ip = decapsulate::check_tunnelled(bytes, announced, packet.tos, around.flags)?;
         if ip.version == Version::V4 && !peel::checksum_is_right(bytes) {
             return Err(DropReason::InMalformed);
         }
         let inner = (&*buffer, item.bytes(buffer));
-        Ok(self.questions.ask_of_inner(item, &ip, inner, used.spi, bench.settings))
+        Ok(self.questions.ask_of_inner(item, &ip, inner, around.spi, bench.settings))
     }
 
     #[inline(never)]
@@ -120,6 +128,7 @@ impl Inbound {
         packet: &Sealed,
         text_at: usize,
         stripped: Stripped,
+        around: &Around,
         bench: &mut Bench<'_>,
     ) -> Result<Fate, DropReason> {
         match packet.shell {
@@ -129,28 +138,33 @@ impl Inbound {
         if packet.in_udp {
             self.renew_checksum(packet)?;
         }
-        let used = &self.used[packet.used as usize];
         let item = &mut self.items[packet.item as usize];
-        item.mark = used.output_mark.applied_to(item.mark);
+        item.mark = around.output_mark.applied_to(item.mark);
         item.path.push(packet.used);
         let Some(buffer) = &self.buffers[item.buffer as usize] else { return Ok(Fate::New) };
         let inner = (buffer, item.bytes(buffer));
         match IpPacket::parse_fixed(inner.1) {
             // Its checksum was written just now.
-            Some(ip) => Ok(self.questions.ask_of_inner(item, &ip, inner, used.spi, bench.settings)),
-            None => self.look_at_restored(packet, bench),
+            Some(ip) => {
+                Ok(self.questions.ask_of_inner(item, &ip, inner, around.spi, bench.settings))
+            }
+            None => self.look_at_restored(packet, around, bench),
         }
     }
 
     /// A packet as transport mode had it, which is not IPv4 without options: plain, unless more ESP may be in it.
     #[inline(never)]
-    fn look_at_restored(&mut self, packet: &Sealed, bench: &Bench<'_>) -> Result<Fate, DropReason> {
-        let used = &self.used[packet.used as usize];
+    fn look_at_restored(
+        &mut self,
+        packet: &Sealed,
+        around: &Around,
+        bench: &Bench<'_>,
+    ) -> Result<Fate, DropReason> {
         let item = &mut self.items[packet.item as usize];
         let Some(buffer) = &self.buffers[item.buffer as usize] else { return Ok(Fate::New) };
         let inner = (buffer, item.bytes(buffer));
         if let Some(ip) = IpPacket::parse_fixed_v6(inner.1) {
-            return Ok(self.questions.ask_of_inner(item, &ip, inner, used.spi, bench.settings));
+            return Ok(self.questions.ask_of_inner(item, &ip, inner, around.spi, bench.settings));
         }
         IpPacket::parse(inner.1).map_err(|_| DropReason::InInnerMalformed)?;
         Ok(Fate::New)

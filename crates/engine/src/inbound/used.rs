@@ -28,14 +28,29 @@ pub(super) struct Used {
     pub(super) encap: Option<UdpEncapKind>,
     /// A device has to do with it.
     pub(super) offloaded: bool,
+    pub(super) extended: bool,
+    pub(super) around: Around,
+}
+
+/// What a state has around each of its packets, and does when that is stripped.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Around {
     pub(super) spi: Spi,
     /// Bytes of SPI, sequence number and IV; and of ICV.
     pub(super) lead: u32,
     pub(super) icv: u32,
     pub(super) mode: Mode,
-    pub(super) extended: bool,
     pub(super) flags: SaFlags,
     pub(super) output_mark: Mark,
+}
+
+/// What neighbours of one state carried that is not noted yet, and what they had around them.
+#[derive(Debug)]
+pub(super) struct Load {
+    pub(super) used: u32,
+    pub(super) around: Around,
+    pub(super) packets: u32,
+    pub(super) bytes: u64,
 }
 
 /// What charging a state's packets together gave.
@@ -129,6 +144,20 @@ impl UsedStates {
         }
     }
 
+    /// Nothing yet, of the state in a place.
+    #[inline]
+    pub(super) fn load(&self, place: u32) -> Load {
+        Load { used: place, around: self.all[place as usize].around, packets: 0, bytes: 0 }
+    }
+
+    /// Notes what a state is to be charged for.
+    #[inline]
+    pub(super) fn note(&mut self, load: &Load) {
+        let used = &mut self.all[load.used as usize];
+        used.packets += load.packets;
+        used.bytes += load.bytes;
+    }
+
     /// Shows each state that this batch met.
     #[inline]
     pub(super) fn each_met(&mut self, visit: &mut impl FnMut(&mut Used)) {
@@ -172,7 +201,7 @@ impl DerefMut for UsedStates {
 
 impl Used {
     fn of(sa: &Arc<Sa>) -> Self {
-        let (config, transform) = (sa.config(), sa.transform());
+        let config = sa.config();
         Self {
             sa: Arc::clone(sa),
             packets: 0,
@@ -184,11 +213,20 @@ impl Used {
             met_in: 0,
             encap: config.encap.as_ref().map(|encap| encap.kind),
             offloaded: config.offload.is_some(),
+            extended: sa.extended(),
+            around: Around::of(sa),
+        }
+    }
+}
+
+impl Around {
+    fn of(sa: &Sa) -> Self {
+        let (config, transform) = (sa.config(), sa.transform());
+        Self {
             spi: sa.id().spi,
             lead: narrow(esp::HEADER_LEN + transform.iv_len()),
             icv: narrow(transform.icv_len()),
             mode: config.mode,
-            extended: sa.extended(),
             flags: config.flags,
             output_mark: config.output_mark,
         }
