@@ -536,7 +536,8 @@ impl Item {
         let flow = buffer.map(|buffer| FlowKey::of(buffer, ip, self.bytes(buffer)));
         // Without its buffer a packet is dropped whatever the policies say.
         let flow = flow.unwrap_or_else(|| FlowKey::between(ip.source, ip.destination));
-        questions.place(FlowKey { mark: self.mark, ..flow }, spi, || own)
+        let direction = if own { Direction::In } else { Direction::Forward };
+        questions.place(FlowKey { mark: self.mark, ..flow }, spi, direction)
     }
 
     fn bytes<'a>(&self, buffer: &'a PacketBuf) -> &'a [u8] {

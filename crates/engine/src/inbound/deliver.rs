@@ -217,12 +217,14 @@ impl Questions {
             return Fate::Plain(narrow(self.flows.len() - 1));
         }
         let flow = FlowKey { mark: item.mark, ..FlowKey::of(buffer, ip, bytes) };
-        if peel::may_hold_esp(ip, &flow, settings) {
+        let own = settings.addresses.holds(ip.destination);
+        let direction = if own { Direction::In } else { Direction::Forward };
+        if peel::may_hold_esp(ip, &flow, direction, settings) {
             return Fate::New;
         }
         // What is behind its own length is not its own.
         item.len = narrow(ip.total_len);
-        let place = self.place(flow, spi, || settings.addresses.holds(ip.destination));
+        let place = self.place(flow, spi, direction);
         self.holds_no_esp = true;
         Fate::Plain(place)
     }
@@ -253,13 +255,13 @@ impl Questions {
 
     /// The place of a packet's question, which is its predecessor's if that is of the same flow and came by the same state.
     #[inline(always)]
-    pub(super) fn place(&mut self, flow: FlowKey, spi: Spi, own: impl FnOnce() -> bool) -> u32 {
-        if self.flows.last() == Some(&flow) && self.spis.last() == Some(&spi) {
+    pub(super) fn place(&mut self, flow: FlowKey, spi: Spi, direction: Direction) -> u32 {
+        if self.spis.last() == Some(&spi) && self.flows.last() == Some(&flow) {
             return narrow(self.flows.len() - 1);
         }
         self.holds_no_esp = false;
         self.flows.push(flow);
-        self.directions.push(if own() { Direction::In } else { Direction::Forward });
+        self.directions.push(direction);
         self.spis.push(spi);
         narrow(self.flows.len() - 1)
     }
@@ -299,12 +301,12 @@ mod tests {
             FlowKey { source_port: port, ..FlowKey::between(ends[0], ends[1]) }
         };
         let mut questions = Questions::default();
-        let asked = [(1, 7, true), (1, 7, true), (2, 7, true), (1, 7, true), (1, 8, false)];
-        let places = asked.map(|(port, spi, own)| questions.place(flow(port), Spi(spi), || own));
+        let (own, other) = (Direction::In, Direction::Forward);
+        let asked = [(1, 7, own), (1, 7, own), (2, 7, own), (1, 7, own), (1, 8, other)];
+        let places = asked.map(|(port, spi, way)| questions.place(flow(port), Spi(spi), way));
         assert_eq!(places, [0, 0, 1, 2, 3]);
         assert_eq!(questions.flows, [flow(1), flow(2), flow(1), flow(1)]);
         assert_eq!(questions.spis, [Spi(7), Spi(7), Spi(7), Spi(8)]);
-        let (own, other) = (Direction::In, Direction::Forward);
         assert_eq!(questions.directions, [own, own, own, other]);
     }
 }

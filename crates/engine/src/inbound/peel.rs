@@ -10,7 +10,7 @@ use uxfrm_packet::{IpPacket, Protocol, UdpPath, Version};
 use zerocopy::FromBytes as _;
 
 use crate::esp::decapsulate::Shell;
-use crate::{DropReason, FlowKey, Settings, UdpEncapKind};
+use crate::{Direction, DropReason, FlowKey, Settings, UdpEncapKind};
 
 /// What a packet is to the engine.
 #[derive(Clone, Copy, Debug)]
@@ -115,14 +115,18 @@ pub(super) fn checksum_is_right(bytes: &[u8]) -> bool {
     Ipv4::parse(bytes).is_ok_and(|packet| packet.checksum_is_right())
 }
 
-/// Whether a packet that was in a tunnel has to be [looked at](packet) for more ESP.
+/// Whether a packet that was in a tunnel, on its way in or through, has to be [looked at](packet) for more ESP.
 #[inline(always)]
-pub(super) fn may_hold_esp(ip: &IpPacket, flow: &FlowKey, settings: &Settings) -> bool {
+pub(super) fn may_hold_esp(
+    ip: &IpPacket,
+    flow: &FlowKey,
+    direction: Direction,
+    settings: &Settings,
+) -> bool {
     match ip.protocol {
         Protocol::ESP => !ip.is_fragment(),
         Protocol::UDP => {
-            settings.encap_ports.contains(&flow.destination_port)
-                && settings.addresses.holds(ip.destination)
+            direction == Direction::In && settings.encap_ports.contains(&flow.destination_port)
         }
         Protocol(_) => false,
     }

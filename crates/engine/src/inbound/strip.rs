@@ -48,14 +48,9 @@ impl Inbound {
                 item.path.push(packet.used);
                 let inner = (buffer, &text[..stripped.len]);
                 let announced = stripped.next_header;
+                let (questions, spi) = (&mut self.questions, around.spi);
                 match decapsulate::usual_tunnelled(inner.1, announced, packet.tos, around.flags) {
-                    Some(ip) => Ok(self.questions.ask_of_inner(
-                        item,
-                        &ip,
-                        inner,
-                        around.spi,
-                        bench.settings,
-                    )),
+                    Some(ip) => Ok(questions.ask_of_inner(item, &ip, inner, spi, bench.settings)),
                     None => self.unwrap_v6(packet, announced, around, bench),
                 }
             }
