@@ -49,6 +49,7 @@ impl Inbound {
         }
     }
 
+    /// 8 Check of one packet. One that passes is counted as sent.
     #[inline(always)]
     fn check(&mut self, place: usize, question: u32, bench: &Bench<'_>) -> Result<(), DropReason> {
         let item = &self.items[place];
@@ -58,7 +59,10 @@ impl Inbound {
             _ => false,
         };
         if !passes {
-            return self.check_path(place, question as usize, bench);
+            self.check_path(place, question as usize, bench)?;
+            self.traffic.sent += 1;
+            self.traffic.sent_bytes += bytes;
+            return Ok(());
         }
         self.passed.packets += 1;
         self.passed.bytes += bytes;
@@ -81,10 +85,12 @@ impl Inbound {
         true
     }
 
-    /// Notes neighbours that passed under one answer for its policy.
+    /// Counts neighbours that passed under one answer, and notes them for its policy.
     #[inline]
     fn count_passed(&mut self) {
         let Passed { answer, packets, bytes, .. } = std::mem::take(&mut self.passed);
+        self.traffic.sent += u64::from(packets);
+        self.traffic.sent_bytes += bytes;
         if let Some(answer) = answer {
             self.policies.count_first(answer, packets, bytes);
         }
@@ -134,8 +140,6 @@ impl Inbound {
     #[inline(always)]
     fn hand_on(&mut self, place: usize, question: usize, bench: &mut Bench<'_>) {
         let item = &self.items[place];
-        self.traffic.sent += 1;
-        self.traffic.sent_bytes += u64::from(item.len);
         let Some(buffer) = &self.buffers[item.buffer as usize] else { return };
         let is_train = matches!(buffer.segments, Segments::Train { .. });
         if is_train || bench.settings.host != HostPort::Packets {
@@ -191,7 +195,7 @@ impl Inbound {
     }
 }
 
-/// Neighbours that passed under one answer, not yet counted for its policy.
+/// Neighbours that passed under one answer, not yet counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Passed {
     /// The question and the state of the latest.

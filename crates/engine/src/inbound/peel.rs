@@ -69,9 +69,12 @@ pub(super) fn usual_v4(bytes: &[u8], settings: &Settings) -> Usual {
     let is_usual = header.version_ihl == ipv4::WITHOUT_OPTIONS
         && header.flags_fragment.get() & FRAGMENT == 0
         && header.checksum_is_right();
+    // By branches, as they are foretold rightly.
+    if !is_usual {
+        return Usual::Unclear;
+    }
     let len = usize::from(header.total_len.get()).checked_sub(ipv4::HEADER_LEN);
-    let upper = len.and_then(|len| rest.get(..len)).filter(|_| is_usual);
-    let Some(upper) = upper else { return Usual::Unclear };
+    let Some(upper) = len.and_then(|len| rest.get(..len)) else { return Usual::Unclear };
     let outside = Outside {
         destination: header.destination().into(),
         tos: header.tos,
