@@ -6,7 +6,7 @@ use crate::worker::Bench;
 use crate::{DropReason, SaProtocol, Spi};
 
 use super::peel::{self, Envelope};
-use super::{Fate, Inbound, Latest, Name, Opener, Sealed, narrow};
+use super::{Fate, Inbound, Item, Latest, Name, Opener, Sealed, narrow};
 
 impl Inbound {
     /// 3 State, 4 Replay check. Neighbours often are of one state, the `latest`.
@@ -18,8 +18,8 @@ impl Inbound {
         latest: &mut Option<Latest>,
         bench: &Bench<'_>,
     ) -> Result<Fate, DropReason> {
-        let item = &self.items[place];
-        let name = (Spi(envelope.spi), envelope.destination, item.mark);
+        let Item { buffer, start, mark, ref path, .. } = self.items[place];
+        let (name, is_deepest) = ((Spi(envelope.spi), envelope.destination, mark), path.is_full());
         let Latest { encap, used, is_ours, .. } = match latest {
             Some(latest) if latest.name == name => *latest,
             Some(_) | None => match self.find(name, bench)? {
@@ -27,8 +27,7 @@ impl Inbound {
                 None => return self.unclaimed(place, envelope, bench),
             },
         };
-        let item = &self.items[place];
-        if item.path.is_full() {
+        if is_deepest {
             return Err(DropReason::InTooDeep);
         }
         if encap != envelope.encap {
@@ -39,12 +38,11 @@ impl Inbound {
         let number =
             sa.replay().check(envelope.sequence).inspect_err(|reason| sa.count_failure(*reason))?;
         let moved = encap.is_some() && self.has_moved(place, envelope, used);
-        let item = &self.items[place];
         self.sealed.push(Sealed {
             item: narrow(place),
             used,
-            buffer: item.buffer,
-            at: item.start + narrow(envelope.at),
+            buffer,
+            at: start + narrow(envelope.at),
             len: narrow(envelope.len),
             number,
             carried: None,
