@@ -15,6 +15,7 @@ use crate::worker::Bench;
 
 impl Outbound {
     /// 10 Transmit.
+    #[inline(always)]
     pub(super) fn transmit(&mut self, bench: &mut Bench<'_>) {
         let mut items = std::mem::take(&mut self.items);
         let mtu = u32::from(bench.settings.mtu);
