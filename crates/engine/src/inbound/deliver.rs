@@ -40,11 +40,15 @@ impl Inbound {
     /// 8 Check: the policies of all plain packets, found together.
     fn look_up(&mut self, bench: &Bench<'_>) {
         let Questions { flows, spis, directions, known, .. } = &mut self.questions;
+        let spd = &bench.snapshot.spd;
+        if let ([flow], [spi], [direction]) = (&**flows, &**spis, &**directions) {
+            return known.push(self.policies.know(spd, *direction, flow, *spi));
+        }
         let mut from = 0;
         for run in directions.chunk_by(|a, b| a == b) {
             let these = from..from + run.len();
             let (flows, spis) = (&flows[these.clone()], &spis[these.clone()]);
-            self.policies.know_each(&bench.snapshot.spd, run[0], flows, spis, known);
+            self.policies.know_each(spd, run[0], flows, spis, known);
             from = these.end;
         }
     }
