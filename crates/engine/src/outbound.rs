@@ -38,10 +38,12 @@ mod transmit;
 mod verdict;
 mod waiting;
 
+use std::ops::Range;
+
 use uxfrm_crypto::Crypter;
 use uxfrm_packet::{Batch, IpPacket, PacketBuf, ParseError, SegmentPlan, Segments, checksum};
 
-use crate::bundle::{Bundle, BundleCache, first_query};
+use crate::bundle::{BundleCache, first_query};
 use crate::esp::encapsulate;
 use crate::pmtu::{self, ErrorBudget};
 use crate::spd::flow_cache::Known;
@@ -396,17 +398,29 @@ impl Outbound {
     }
 
     fn seal_all(&mut self, depth: usize, crypter: &mut Crypter) {
-        let is_far = self.cache.is_far();
+        let all = self.items.len();
+        if !self.cache.is_far() {
+            return self.seal_some(0..all, depth, crypter);
+        }
+        for first in (0..all).step_by(jobs::CHUNK) {
+            let some = first..all.min(first + jobs::CHUNK);
+            self.fetch_keys(some.clone(), depth);
+            self.seal_some(some, depth, crypter);
+        }
+    }
+
+    /// Asks for the keys that seal these items next; what leads there is at hand already.
+    fn fetch_keys(&self, places: Range<usize>, depth: usize) {
+        let bundles = self.items[places].iter().map(|item| self.cache.bundle(item.bundle));
+        let layers = bundles.filter_map(|bundle| bundle.layers.get(depth));
+        layers.for_each(|layer| layer.sa.fetch_to_seal());
+    }
+
+    fn seal_some(&mut self, places: Range<usize>, depth: usize, crypter: &mut Crypter) {
         let (bundles, accounts) = self.cache.parts();
-        let runs = self.items.chunks_mut(jobs::CHUNK).flat_map(|items| {
-            if is_far {
-                fetch_keys(items, depth, bundles);
-            }
-            items.chunk_by_mut(Item::leaves_like)
-        });
         let mut jobs = Jobs::new(crypter, &mut self.failed);
-        let mut first = 0;
-        for run in runs {
+        let mut first = places.start;
+        for run in self.items[places].chunk_by_mut(Item::leaves_like) {
             let place = first;
             first += run.len();
             let Item { bundle, sealer, .. } = run[0];
@@ -488,14 +502,6 @@ fn plan_of(packet: &PacketBuf) -> Result<Option<SegmentPlan>, ParseError> {
         // The host hands over packets, not what goes on a wire.
         Segments::Train { .. } => Err(ParseError::NotSuper),
     }
-}
-
-/// Asks for the keys that seal these items next; what leads there is at hand already.
-#[inline(never)]
-fn fetch_keys(items: &[Item], depth: usize, bundles: &[Bundle]) {
-    let layers =
-        items.iter().filter_map(|item| bundles.get(item.bundle as usize)?.layers.get(depth));
-    layers.for_each(|layer| layer.sa.fetch_to_seal());
 }
 
 /// Bytes within a buffer.
