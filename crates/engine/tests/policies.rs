@@ -5,8 +5,8 @@
 )]
 
 use uxfrm_engine::{
-    Action, Budget, Defaults, Direction, DropReason, Event, Family, Level, Limits, Mode, Priority,
-    Reqid, SaProtocol, Selector,
+    Action, Budget, Defaults, Direction, DropReason, Event, Family, Level, Limits, Mode, Output,
+    Priority, Reqid, SaProtocol, Selector,
 };
 use uxfrm_packet::PacketBuf;
 use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Way, Wrapping, packets};
@@ -174,6 +174,25 @@ fn hard_limits_are_exact_and_said_once() {
         assert_eq!(count(|event| matches!(event, Event::SaHardLimit(_))), 1, "{:?}", left.events);
         left.assert_accounts();
     }
+}
+
+#[test]
+fn a_state_that_one_batch_used_up_opens_nothing_of_the_next() {
+    let limits = Limits { packets: Budget { soft: u64::MAX, hard: 3 }, ..Limits::default() };
+    let mut right = Pair::new(&Wrapping { limits, ..Wrapping::tunnel4() }).right;
+    let mut wire =
+        Pair::new(&Wrapping::tunnel4()).left.outbound((0..5).map(|_| datagram()).collect()).0;
+    let mut forged = wire.pop().unwrap();
+    *forged.bytes_mut().last_mut().unwrap() ^= 1;
+    // The database is not told of the limit, so the state stays where it is.
+    let Gateway { worker, pool, now, .. } = &mut right;
+    let mut out = Output::default();
+    for packets in [wire, vec![forged]] {
+        worker.inbound(&mut packets.into_iter().collect(), *now, pool, &mut out);
+    }
+    assert_eq!(out.host.as_slice().len(), 3);
+    assert_eq!(right.reasons(), [(DropReason::InStateExpired, 2)], "its ICV is not looked at");
+    right.assert_accounts();
 }
 
 #[test]

@@ -4,6 +4,7 @@
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
 )]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use uxfrm_engine::sa::config::SaFlags;
@@ -175,6 +176,24 @@ fn retire(pair: &mut Pair, wrapping: &Wrapping, spi: u32) {
             let _gone =
                 gateway.database.apply(gateway.now, |change| change.delete_sa(id, Mark::default()));
         }
+    }
+}
+
+/// A worker remembers the states that its batches met, and with them their keys.
+#[test]
+fn a_worker_without_traffic_lets_go_of_states_that_are_gone() {
+    let wrapping = Wrapping::tunnel4();
+    let mut pair = Pair::new(&wrapping);
+    assert_eq!(pair.left_to_right(vec![packets::udp("10.1.0.1:7", "10.2.0.1:9", b"hi")]).len(), 1);
+    for gateway in [&mut pair.left, &mut pair.right] {
+        let id = wrapping.sa(Way::Right, FIRST_SPI).id;
+        let delete = |change: &mut uxfrm_engine::Change<'_>| change.delete_sa(id, Mark::default());
+        let gone = Arc::downgrade(&gateway.database.apply(gateway.now, delete).unwrap());
+        assert!(gone.upgrade().is_some(), "there was no batch since");
+        gateway.worker.refresh();
+        let later = gateway.now.plus(Duration::from_secs(60));
+        gateway.database.handle_timeout(later, &mut gateway.events);
+        assert!(gone.upgrade().is_none());
     }
 }
 
