@@ -15,7 +15,7 @@ use uxfrm_packet::{Version, ipv6};
 pub(crate) use cache::{Account, BundleCache, Giving, Resolution};
 
 use crate::acquire::Missing;
-use crate::esp::layer::{Inside, Layer, Outside, Wrap};
+use crate::esp::layer::{Inside, Layer, Outside, Room, Wrap};
 use crate::sa::usage::Lifecycle;
 use crate::spd::policy::MAX_TEMPLATES;
 use crate::{
@@ -43,6 +43,8 @@ pub(crate) struct Bundle {
     pub(crate) inner_mtu: usize,
     /// Whether flows have source ports of their own in one of the layers.
     pub(crate) spreads: bool,
+    /// What suffices for plain packets, if it is of one state only, and nothing else is done to them.
+    pub(crate) express: Option<Room>,
     /// How far the first byte moves forward in all.
     pub(crate) prefix: usize,
     /// Where the outermost state's work is done, if not here.
@@ -93,6 +95,10 @@ impl Bundle {
         Ok(Self {
             as_it_is: device.and_then(|device| device::as_it_is(device, &layers)),
             spreads,
+            express: match &layers[..] {
+                [only] if device.is_none() => only.room(),
+                _ => None,
+            },
             layers: layers.into(),
             inner,
             inner_mtu,
@@ -109,6 +115,7 @@ impl Bundle {
             inner: Version::V4,
             inner_mtu: 0,
             spreads: false,
+            express: None,
             prefix: 0,
             device: None,
             as_it_is: None,

@@ -13,22 +13,23 @@ const ECT_0: u8 = 0b10;
 /// Outer bytes for inner ones, worked out once per SA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TosRule {
-    dscp: u8,
-    ecn: u8,
+    /// The bits that go outside.
+    kept: u8,
 }
 
 impl TosRule {
     /// What an SA's flags ask for.
     pub(crate) fn of(flags: SaFlags, extra: SaExtraFlags) -> Self {
         let dscp = if extra.contains(SaExtraFlags::DONT_ENCAP_DSCP) { 0 } else { !ECN };
-        Self { dscp, ecn: if flags.contains(SaFlags::NOECN) { 0 } else { ECN } }
+        let ecn = if flags.contains(SaFlags::NOECN) { 0 } else { ECN };
+        Self { kept: dscp | ecn }
     }
 
     /// The outer header's byte.
     #[inline]
     pub(crate) fn outer(self, inner: u8) -> u8 {
-        let ecn = if inner & ECN == ECN { ECT_0 } else { inner & ECN };
-        (inner & self.dscp) | (ecn & self.ecn)
+        // With ECT(0)'s bit the other one goes: CE becomes ECT(0), and nothing else changes.
+        inner & !((inner & ECT_0) >> 1) & self.kept
     }
 }
 

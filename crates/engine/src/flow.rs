@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
 
 use foldhash::fast::FixedState;
-use uxfrm_packet::{FlowPorts, IpPacket, PacketBuf};
+use uxfrm_packet::{FlowPorts, IpPacket, PacketBuf, Version};
 
 /// The policy key of a packet (`struct flowi` of the kernel, as `net/xfrm/xfrm_policy.c: decode_session4/6` fill it in).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -63,6 +63,15 @@ impl FlowKey {
             mark: 0,
             if_id: 0,
             ifindex: 0,
+        }
+    }
+
+    /// That of its addresses.
+    #[inline]
+    pub(crate) fn version(&self) -> Version {
+        match self.destination {
+            IpAddr::V4(_) => Version::V4,
+            IpAddr::V6(_) => Version::V6,
         }
     }
 

@@ -22,23 +22,26 @@
 //!
 //! 10. **Transmit**: single packets, trains, or fragments of what is larger than the network takes.
 //!
+//! Neighbours to which nothing is done but what one state does take the [express way](express): 6 to 10 at once, and no [item](Item) is made of them.
+//!
 //! What a device does for a state is left out here, and the packet [handed over](handover) to it: after 5 if it does all, after 7 if it
 //! encrypts.
 //!
 //! Mirrors `net/xfrm/xfrm_policy.c: xfrm_lookup_with_ifid` and `net/xfrm/xfrm_output.c: xfrm_output_one`.
 
 mod ahead;
+mod express;
 mod frame;
 mod handover;
 mod item;
 mod jobs;
 mod number;
-mod run;
 mod transmit;
 mod verdict;
 mod waiting;
 
 use std::ops::Range;
+use std::vec::Drain;
 
 use uxfrm_crypto::Crypter;
 use uxfrm_packet::{Batch, IpPacket, PacketBuf, ParseError, SegmentPlan, Segments, checksum};
@@ -64,6 +67,8 @@ use waiting::Waiting;
 pub(crate) struct Outbound {
     pub(crate) traffic: Traffic,
     items: Vec<Item>,
+    /// Packets on the express way.
+    together: Vec<PacketBuf>,
     /// SAs around one of them at the most.
     deepest: usize,
     pub(crate) policies: PolicyCache,
@@ -112,6 +117,7 @@ impl Outbound {
         Self {
             traffic: Traffic::default(),
             items: Vec::with_capacity(uxfrm_packet::BATCH),
+            together: Vec::with_capacity(uxfrm_packet::BATCH),
             deepest: 0,
             policies: PolicyCache::new(settings.cache.outbound, settings.seed),
             cache: BundleCache::default(),
@@ -160,6 +166,12 @@ impl Outbound {
         self.note_tally();
         self.policies.settle(bench.now);
         watch.passed(Stage::Frame);
+        self.send_items(bench, watch);
+    }
+
+    /// 6 Number to 10 Transmit, of all items.
+    #[inline(always)]
+    fn send_items(&mut self, bench: &mut Bench<'_>, watch: &mut impl Watch) {
         for depth in 0..std::mem::take(&mut self.deepest) {
             self.number(depth, bench);
             watch.passed(Stage::Number);
@@ -175,7 +187,7 @@ impl Outbound {
     /// 2 Flow key, 3 Look up, and what follows to 5; of a packet that has no others to be looked up with.
     #[inline(always)]
     fn receive_alone(&mut self, packet: PacketBuf, bench: &mut Bench<'_>, watch: &mut impl Watch) {
-        let head = Head::alone(&packet);
+        let head = Head::with_flow(&packet);
         watch.passed(Stage::Parse);
         let flow = head.as_ref().map_or(&UNREADABLE, |(_, flow)| flow);
         let known = self.policies.know(&bench.snapshot.spd, Direction::Out, flow, Spi(0));
@@ -191,15 +203,39 @@ impl Outbound {
     fn receive_all(&mut self, batch: &mut Batch, bench: &mut Bench<'_>, watch: &mut impl Watch) {
         self.look_ahead(batch, bench, watch);
         let mut packets = batch.drain();
-        let mut first = 0;
-        for flow in 0..self.ahead.known.len() {
-            let known = self.ahead.known[flow];
-            if self.ahead.known.get(flow + 1) == Some(&known) {
-                continue;
+        let mut run = 0;
+        while run < self.ahead.runs.len() {
+            if self.may_overtake(run, bench) {
+                self.send_left(bench, watch);
+                run += self.send_express(run, &mut packets, bench, watch);
             }
-            let end = self.ahead.ends[flow];
-            self.receive_run(&mut packets, first..end, known, bench);
-            first = end;
+            if run < self.ahead.runs.len() {
+                self.receive_run(run, &mut packets, bench);
+                run += 1;
+            }
+        }
+    }
+
+    /// As [`Self::send_items`], where there mostly are none.
+    #[inline(always)]
+    fn send_left(&mut self, bench: &mut Bench<'_>, watch: &mut impl Watch) {
+        if !self.items.is_empty() {
+            self.send_items(bench, watch);
+        }
+    }
+
+    /// 1 Receive, 4 Verdict, 5 PMTU, of packets each of which is looked at.
+    #[inline(never)]
+    fn receive_run(
+        &mut self,
+        run: usize,
+        packets: &mut Drain<'_, PacketBuf>,
+        bench: &mut Bench<'_>,
+    ) {
+        let known = self.ahead.known[run];
+        for packet in packets.take(self.ahead.runs[run].packets as usize) {
+            let head = Head::with_flow(&packet);
+            self.receive(packet, head.as_ref(), known, bench);
         }
     }
 
@@ -210,10 +246,7 @@ impl Outbound {
         for (place, packet) in packets.iter().enumerate() {
             packets.get(place + NOTES_AHEAD).inspect(|packet| packet.prefetch());
             packets.get(place + BYTES_AHEAD).inspect(|packet| packet.prefetch_bytes());
-            match IpPacket::parse_fixed(packet.bytes()) {
-                Some(ip) => self.ahead.note(packet, &ip),
-                None => self.ahead.look_closely(packet),
-            }
+            self.ahead.note(packet);
         }
         watch.passed(Stage::Parse);
         let Ahead { flows, known, .. } = &mut self.ahead;

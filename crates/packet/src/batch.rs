@@ -45,6 +45,12 @@ impl Batch {
         self.packets.push(packet);
     }
 
+    /// Adds all these buffers behind the others, and leaves none there.
+    #[inline]
+    pub fn append(&mut self, packets: &mut Vec<PacketBuf>) {
+        self.packets.append(packets);
+    }
+
     /// Takes out the buffer that is alone in it; `None`, and nothing changed, when there are more or none.
     #[inline]
     pub fn take_alone(&mut self) -> Option<PacketBuf> {

@@ -318,6 +318,16 @@ impl PacketBuf {
         }
     }
 
+    /// As [`reframe`](Self::reframe); gives the bytes then held. `None`, and nothing changed, when there is no room.
+    #[inline(always)]
+    pub fn reframed(&mut self, before: usize, len: usize) -> Option<&mut [u8]> {
+        let held = &mut *self.0;
+        let head = (held.head as usize).checked_sub(before)?;
+        let frame = held.storage.get_mut(head..head + len)?;
+        (held.head, held.tail) = (index(head), index(head + len));
+        Some(frame)
+    }
+
     /// The whole storage behind the first byte, for a port to receive into; follow with [`received`](Self::received).
     #[must_use]
     #[inline]

@@ -73,6 +73,7 @@ pub mod udp;
 
 mod batch;
 mod buf;
+mod imprint;
 mod intersect;
 mod lanes;
 mod pool;
@@ -85,6 +86,7 @@ pub use buf::{Checksum, Ecn, HEADROOM, Label, PacketBuf, Segments, TAILROOM, Udp
 pub use coalesce::{Coalescer, Notes};
 pub use error::ParseError;
 pub use flow::FlowPorts;
+pub use imprint::Imprint;
 pub use intersect::first_common;
 pub use ip::{Fragment, IpPacket, Version};
 pub use lanes::{Lanes, fitting};

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use uxfrm_packet::checksum::Sum;
 use uxfrm_packet::ipv6::{self, Ipv6Header};
-use uxfrm_packet::{IpPacket, Protocol, Version, esp, ipv4, udp};
+use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Protocol, Version, esp, ipv4, udp};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::layer::{Inside, Layer, Outer, Outside, Wrap, ip_in_ip};
@@ -50,6 +50,27 @@ pub(crate) fn wrap(
         Outside::SocketPayload => {}
     }
     esp_at..end
+}
+
+/// As [`wrap`], of a packet of this version without options, with [room](Layer::room) around it: it is ready to leave but for what `wrap` leaves
+/// open. Gives all that leaves of it, and what of that is to be sealed. `None` without room: then it must not leave.
+#[inline(always)]
+pub(crate) fn wrap_plain<'a>(
+    packet: &'a mut PacketBuf,
+    layer: &Layer,
+    version: Version,
+    stamp: Stamp,
+) -> Option<(&'a mut [u8], Range<usize>)> {
+    let (inside, len) = Inside::of_plain(version, packet.bytes())?;
+    let after = layer.after(&inside);
+    packet.mark = layer.output_mark.applied_to(packet.mark);
+    packet.checksum = Checksum::AsIs;
+    if layer.outside == Outside::SocketPayload {
+        packet.udp = layer.tunnel_path(&after);
+    }
+    let room = packet.reframed(layer.front(), layer.sealed_len(len, &inside))?;
+    let esp = wrap(room, len, layer, (&inside, &after), stamp);
+    Some((room, esp))
 }
 
 /// Fills in UDP's checksum, which IPv6 wants and which covers the sealed bytes; without UDP or over IPv4 does nothing.

@@ -1,6 +1,6 @@
 //! One SA of a bundle: the headers it writes and the room it needs, worked out once.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use uxfrm_crypto::{Iv, SeqHigh};
@@ -9,8 +9,8 @@ use uxfrm_packet::ipv4::{self, Ipv4Header};
 use uxfrm_packet::ipv6::{self, Ipv6Header};
 use uxfrm_packet::udp::{self, UdpHeader};
 use uxfrm_packet::{IpPacket, Protocol, UdpPath, Version, esp};
-use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::U16;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::ecn::TosRule;
 use crate::sa::config::SaFlags;
@@ -43,6 +43,33 @@ impl Inside {
         }
     }
 
+    /// Of a packet of this version without options of which nothing else is known.
+    #[inline(always)]
+    pub(crate) const fn plain(version: Version) -> Self {
+        match version {
+            Version::V4 => V4,
+            Version::V6 => V6,
+        }
+    }
+
+    /// Of a packet whose header has neither options nor extension headers, is right and of this version; and the packet's length as it says. `None` when it is cut off.
+    #[inline(always)]
+    pub(crate) fn of_plain(version: Version, bytes: &[u8]) -> Option<(Self, usize)> {
+        match version {
+            Version::V4 => {
+                let header = bytes.first_chunk::<{ ipv4::HEADER_LEN }>()?;
+                let inside = Self { tos: header[1], dont_fragment: header[6] & 0x40 != 0, ..V4 };
+                Some((inside, u16::from_be_bytes([header[2], header[3]]).into()))
+            }
+            Version::V6 => {
+                let (header, _) = Ipv6Header::ref_from_prefix(bytes).ok()?;
+                let inside =
+                    Self { tos: header.traffic_class(), flow_label: header.flow_label(), ..V6 };
+                Some((inside, ipv6::HEADER_LEN + usize::from(header.payload_len.get())))
+            }
+        }
+    }
+
     /// Where transport mode puts ESP, from the packet's first byte.
     #[inline(always)]
     pub(crate) fn esp_offset(&self) -> usize {
@@ -55,6 +82,19 @@ impl Inside {
         self.next_header_at.into()
     }
 }
+
+/// Headers with nothing between them and the upper layer.
+const V4: Inside = Inside {
+    version: Version::V4,
+    tos: 0,
+    dont_fragment: false,
+    esp_offset: 20,
+    next_header_at: 9,
+    flow_label: 0,
+    source_port: 0,
+};
+const V6: Inside =
+    Inside { version: Version::V6, dont_fragment: true, esp_offset: 40, next_header_at: 6, ..V4 };
 
 /// The outer header of tunnel mode, with everything in it that all packets share.
 #[derive(Clone, Copy, Debug)]
@@ -131,6 +171,13 @@ pub(crate) enum Outside {
     Packet,
     /// The payload of a UDP socket: neither IP nor UDP header.
     SocketPayload,
+}
+
+/// Bytes before a packet and behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    pub(crate) before: usize,
+    pub(crate) behind: usize,
 }
 
 /// One SA and what it writes.
@@ -240,6 +287,22 @@ impl Layer {
         }
     }
 
+    /// As [`Self::kept`], of packets of this version without options.
+    #[inline(always)]
+    pub(crate) fn kept_of(&self, version: Version) -> usize {
+        self.kept(&Inside::plain(version))
+    }
+
+    /// The room before and behind single packets without options that suffices to be wrapped; `None` when they need more than that.
+    pub(crate) fn room(&self) -> Option<Room> {
+        // A socket leaves out the header that transport mode keeps, which is then in the middle.
+        let leaves_out =
+            self.outside == Outside::SocketPayload && matches!(self.wrap, Wrap::Transport);
+        let behind = self.align - 1 + esp::TRAILER_LEN + self.icv;
+        let is_all = self.tfc == 0 && !self.spreads() && !leaves_out;
+        is_all.then_some(Room { before: self.front, behind })
+    }
+
     /// Padding bytes of a text of `len` bytes, before pad length and next header.
     #[inline(always)]
     pub(crate) fn padding(&self, len: usize) -> usize {
@@ -315,6 +378,13 @@ impl Layer {
             tos: after.tos,
             dont_fragment: after.dont_fragment,
         })
+    }
+
+    /// As [`Self::udp_path`], of a tunnel, whose ends are its own.
+    #[inline(never)]
+    pub(crate) fn tunnel_path(&self, after: &Inside) -> Option<UdpPath> {
+        const UNKNOWN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        self.udp_path(after, (UNKNOWN, UNKNOWN))
     }
 
     /// What of a packet's number the crypto library is told.

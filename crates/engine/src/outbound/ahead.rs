@@ -2,22 +2,45 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use uxfrm_packet::{IpPacket, PacketBuf};
+use uxfrm_packet::{Checksum, Imprint, IpPacket, PacketBuf, Segments};
 
 use super::narrow;
 use crate::FlowKey;
 use crate::esp::layer::Inside;
 use crate::spd::flow_cache::Known;
 
-/// The batch's packets before they are touched: their headers, one place each, and their flows and what is known of those, one place for
-/// neighbours of one flow.
+/// The batch's flows and what is known of them, one place for neighbours of one flow.
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
-    pub(super) heads: Vec<Option<Head>>,
     pub(super) flows: Vec<FlowKey>,
-    /// How many packets there are up to the last of each flow's neighbours.
-    pub(super) ends: Vec<usize>,
+    pub(super) runs: Vec<Run>,
     pub(super) known: Vec<Known>,
+    /// Of the packet noted last.
+    imprint: Imprint,
+    label: FlowLabel,
+}
+
+/// Neighbours of one flow.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    pub(super) packets: u32,
+    /// Single whole packets without options, of which nothing was left open: all they need is what is put around them.
+    pub(super) plain: bool,
+    /// Bytes of their buffers, and of the packets as they say themselves.
+    pub(super) received: usize,
+    pub(super) bytes: usize,
+    /// The longest.
+    pub(super) longest: usize,
+    /// Room that each has before and behind it.
+    pub(super) headroom: usize,
+    pub(super) tailroom: usize,
+}
+
+/// What is part of a flow and not in the packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct FlowLabel {
+    mark: u32,
+    if_id: u32,
 }
 
 /// What of a packet's own header is needed on the way.
@@ -27,8 +50,6 @@ pub(super) struct Head {
     pub(super) fragment: bool,
     pub(super) options: bool,
     pub(super) total_len: u32,
-    /// The place of its flow among the batch's.
-    pub(super) flow: u32,
 }
 
 /// The flow of what cannot be parsed, which is dropped whatever the policies say.
@@ -39,61 +60,114 @@ pub(super) const UNREADABLE: FlowKey = {
 
 impl Ahead {
     pub(super) fn clear(&mut self) {
-        self.heads.clear();
         self.flows.clear();
-        self.ends.clear();
+        self.runs.clear();
         self.known.clear();
+        self.imprint = Imprint::None;
+    }
+
+    /// The next packet, which mostly is of the flow of the one before it.
+    #[inline(always)]
+    pub(super) fn note(&mut self, packet: &PacketBuf) {
+        let like = self.imprint.length_of_like(packet.bytes());
+        match (like, self.runs.last_mut()) {
+            (Some(len), Some(run))
+                if is_untouched(packet) && self.label == FlowLabel::of(packet) =>
+            {
+                run.add(packet, len);
+            }
+            (Some(_) | None, Some(_) | None) => self.note_other(packet),
+        }
+    }
+
+    #[inline(never)]
+    fn note_other(&mut self, packet: &PacketBuf) {
+        let parsed = IpPacket::parse_then(packet.bytes(), |ip| self.note_parsed(packet, &ip));
+        if parsed.is_err() {
+            self.imprint = Imprint::None;
+            self.place(UNREADABLE, packet, packet.len(), false);
+        }
     }
 
     #[inline(always)]
-    pub(super) fn note(&mut self, packet: &PacketBuf, ip: &IpPacket) {
-        let flow = self.place(FlowKey::of(packet, ip, packet.bytes()));
-        self.heads.push(Some(Head { flow, ..Head::of(ip) }));
+    fn note_parsed(&mut self, packet: &PacketBuf, ip: &IpPacket) {
+        self.imprint = Imprint::of(ip, packet.bytes());
+        self.label = FlowLabel::of(packet);
+        let plain = is_untouched(packet) && !ip.is_fragment() && !ip.has_options;
+        let flow = FlowKey::of(packet, ip, packet.bytes());
+        self.place(flow, packet, ip.total_len, plain);
     }
 
-    /// The place of the next packet's flow.
     #[inline(always)]
-    fn place(&mut self, flow: FlowKey) -> u32 {
-        let end = self.heads.len() + 1;
-        match self.ends.last_mut() {
-            Some(last) if self.flows.last() == Some(&flow) => *last = end,
+    fn place(&mut self, flow: FlowKey, packet: &PacketBuf, len: usize, plain: bool) {
+        match self.runs.last_mut() {
+            Some(run) if self.flows.last() == Some(&flow) => {
+                run.plain &= plain;
+                run.add(packet, len);
+            }
             Some(_) | None => {
                 self.flows.push(flow);
-                self.ends.push(end);
+                self.runs.push(Run::of(packet, len, plain));
             }
-        }
-        narrow(self.flows.len() - 1)
-    }
-
-    /// IPv6, IPv4 with options, and what is malformed.
-    #[inline(never)]
-    pub(super) fn look_closely(&mut self, packet: &PacketBuf) {
-        let parsed = IpPacket::parse_then(packet.bytes(), |ip| self.note(packet, &ip));
-        if parsed.is_err() {
-            self.place(UNREADABLE);
-            self.heads.push(None);
         }
     }
 }
 
-impl Head {
-    /// The head and the flow of a packet that comes alone; `None` when it is malformed.
-    #[inline(always)]
-    pub(super) fn alone(packet: &PacketBuf) -> Option<(Self, FlowKey)> {
-        match IpPacket::parse_fixed(packet.bytes()) {
-            Some(ip) => Some(Self::with_flow(packet, &ip)),
-            None => Self::alone_closely(packet),
+impl Run {
+    fn of(packet: &PacketBuf, len: usize, plain: bool) -> Self {
+        Self {
+            packets: 1,
+            plain,
+            received: packet.len(),
+            bytes: len,
+            longest: len,
+            headroom: packet.headroom(),
+            tailroom: packet.tailroom(),
         }
     }
 
-    /// As [`Ahead::look_closely`].
+    #[inline(always)]
+    fn add(&mut self, packet: &PacketBuf, len: usize) {
+        self.packets += 1;
+        self.received += packet.len();
+        self.bytes += len;
+        self.longest = self.longest.max(len);
+        self.headroom = self.headroom.min(packet.headroom());
+        self.tailroom = self.tailroom.min(packet.tailroom());
+    }
+}
+
+impl FlowLabel {
+    #[inline(always)]
+    fn of(packet: &PacketBuf) -> Self {
+        Self { mark: packet.mark, if_id: packet.if_id }
+    }
+}
+
+/// A single packet of which the host left nothing open.
+#[inline(always)]
+fn is_untouched(packet: &PacketBuf) -> bool {
+    packet.segments == Segments::One && !matches!(packet.checksum, Checksum::Partial { .. })
+}
+
+impl Head {
+    /// The head and the flow of a packet; `None` when it is malformed.
+    #[inline(always)]
+    pub(super) fn with_flow(packet: &PacketBuf) -> Option<(Self, FlowKey)> {
+        match IpPacket::parse_fixed(packet.bytes()) {
+            Some(ip) => Some(Self::and_flow_of(packet, &ip)),
+            None => Self::with_flow_closely(packet),
+        }
+    }
+
+    /// Of IPv6, IPv4 with options, and what is malformed.
     #[inline(never)]
-    fn alone_closely(packet: &PacketBuf) -> Option<(Self, FlowKey)> {
-        IpPacket::parse_then(packet.bytes(), |ip| Self::with_flow(packet, &ip)).ok()
+    fn with_flow_closely(packet: &PacketBuf) -> Option<(Self, FlowKey)> {
+        IpPacket::parse_then(packet.bytes(), |ip| Self::and_flow_of(packet, &ip)).ok()
     }
 
     #[inline(always)]
-    fn with_flow(packet: &PacketBuf, ip: &IpPacket) -> (Self, FlowKey) {
+    fn and_flow_of(packet: &PacketBuf, ip: &IpPacket) -> (Self, FlowKey) {
         (Self::of(ip), FlowKey::of(packet, ip, packet.bytes()))
     }
 
@@ -101,6 +175,6 @@ impl Head {
     pub(super) fn of(ip: &IpPacket) -> Self {
         let inside = Inside::of(ip);
         let (fragment, options) = (ip.is_fragment(), ip.has_options);
-        Self { inside, fragment, options, total_len: narrow(ip.total_len), flow: 0 }
+        Self { inside, fragment, options, total_len: narrow(ip.total_len) }
     }
 }

@@ -14,13 +14,6 @@ impl Outbound {
         self.items.push(item);
     }
 
-    /// As [`Self::admit`], of packets that are among the items already: so many, which a bundle's innermost state is charged so many bytes for.
-    pub(super) fn want(&mut self, bundle: u32, packets: u32, bytes: u64) {
-        if let Some((account, _)) = self.cache.draw(bundle, 0) {
-            account.want(&mut self.drawn, packets, bytes);
-        }
-    }
-
     /// As [`Self::admit`], of items that are there already: from `first` on.
     pub(super) fn want_for(&mut self, first: usize) {
         for item in &self.items[first..] {
@@ -36,6 +29,15 @@ impl Outbound {
                 want_of(&mut self.cache, &mut self.drawn, item, depth);
             }
         }
+        self.grant_all(bench);
+        if self.numbering == Numbering::Short {
+            self.share_out(depth, bench);
+        }
+    }
+
+    /// Charges each SA that is drawn on.
+    #[inline(always)]
+    pub(super) fn grant_all(&mut self, bench: &mut Bench<'_>) {
         self.numbering = Numbering::Whole;
         for place in self.drawn.drain(..) {
             let Some(account) = self.cache.account(place) else { continue };
@@ -45,14 +47,11 @@ impl Outbound {
                 self.numbering = Numbering::Short;
             }
         }
-        if self.numbering == Numbering::Short {
-            self.share_out(depth, bench);
-        }
     }
 
     /// Gives each item in turn what there is.
     #[cold]
-    fn share_out(&mut self, depth: usize, bench: &mut Bench<'_>) {
+    pub(super) fn share_out(&mut self, depth: usize, bench: &mut Bench<'_>) {
         for item in self.items.iter_mut().filter(|item| item.count > 0) {
             let Some((account, layer)) = self.cache.draw(item.bundle, depth) else { continue };
             let granted = account.give(item, layer.kept(&item.inside), bench);
@@ -95,7 +94,7 @@ fn grant(account: &mut Account, bench: &mut Bench<'_>) {
 impl Account {
     /// Adds to what the batch wants of it; it is `drawn` on then.
     #[inline(always)]
-    fn want(&mut self, drawn: &mut Vec<u32>, packets: u32, bytes: u64) {
+    pub(super) fn want(&mut self, drawn: &mut Vec<u32>, packets: u32, bytes: u64) {
         if self.packets == 0 {
             drawn.push(self.place);
         }

@@ -1,0 +1,246 @@
+//! Neighbours to which nothing is done but what one state does: they are wrapped and sealed where they lie, with what holds for all of them
+//! looked at once. All others become [items](super::Item).
+
+use std::ops::Range;
+use std::vec::Drain;
+
+use uxfrm_packet::PacketBuf;
+
+use super::ahead::Run;
+use super::jobs::{self, Jobs};
+use super::{Head, Item, Numbering, Outbound, fold_half};
+use crate::bundle::Bundle;
+use crate::esp::encapsulate::{self, Stamp};
+use crate::esp::layer::{Inside, Layer};
+use crate::spd::flow_cache::Known;
+use crate::worker::Bench;
+use crate::{DropReason, Ruling, Stage, Watch};
+
+/// Packets that are worth sealing those before them first, lest they overtake them.
+const WORTH: u32 = 16;
+
+impl Outbound {
+    /// Whether runs from `first` on may go at once, as none before them are left or they are many enough to have those go first.
+    pub(super) fn may_overtake(&mut self, first: usize, bench: &Bench<'_>) -> bool {
+        if self.items.is_empty() {
+            return true;
+        }
+        let plain = self.ahead.runs[first..].iter().take_while(|run| run.plain);
+        let mut packets = 0;
+        let many = plain.map(|run| run.packets).any(|more| {
+            packets += more;
+            packets >= WORTH
+        });
+        many && self.express(first, bench).is_some()
+    }
+
+    /// 1 Receive to 10 Transmit, of as many runs from `first` on as go this way: says how many. None may have gone before and be left.
+    pub(super) fn send_express(
+        &mut self,
+        first: usize,
+        packets: &mut Drain<'_, PacketBuf>,
+        bench: &mut Bench<'_>,
+        watch: &mut impl Watch,
+    ) -> usize {
+        debug_assert!(self.items.is_empty() && self.together.is_empty());
+        let mut end = first;
+        while end < self.ahead.runs.len()
+            && let Some(place) = self.express(end, bench)
+        {
+            self.admit_run(end, place);
+            end += 1;
+        }
+        if end > first {
+            self.seal_express(first..end, packets, bench, watch);
+        }
+        end - first
+    }
+
+    /// The bundle by which a run goes this way.
+    #[inline(always)]
+    fn express(&mut self, run: usize, bench: &Bench<'_>) -> Option<u32> {
+        let known = *self.ahead.known.get(run)?;
+        if known.answer.ruling() != Ruling::Protect {
+            return None;
+        }
+        let place = known.bundle().filter(|place| self.is_working(*place, bench))?;
+        self.cache.bundle(place).takes(&self.ahead.runs[run]).then_some(place)
+    }
+
+    /// What a run counts for, and wants of its state.
+    #[inline(always)]
+    fn admit_run(&mut self, run: usize, place: u32) {
+        let Run { packets, received, bytes, .. } = self.ahead.runs[run];
+        self.traffic.received += u64::from(packets);
+        self.traffic.received_bytes += received as u64;
+        self.tally(self.ahead.known[run].answer, packets, bytes as u64);
+        let flow = &self.ahead.flows[run];
+        if let Some((account, layer)) = self.cache.draw(place, 0) {
+            let kept = layer.kept_of(flow.version()) * packets as usize;
+            account.want(&mut self.drawn, packets, (bytes - kept) as u64);
+        }
+    }
+
+    /// 6 Number to 10 Transmit.
+    fn seal_express(
+        &mut self,
+        runs: Range<usize>,
+        packets: &mut Drain<'_, PacketBuf>,
+        bench: &mut Bench<'_>,
+        watch: &mut impl Watch,
+    ) {
+        let count = self.ahead.runs[runs.clone()].iter().map(|run| run.packets as usize).sum();
+        self.together.extend(packets.take(count));
+        watch.passed(Stage::Frame);
+        self.grant_all(bench);
+        watch.passed(Stage::Number);
+        if self.numbering == Numbering::Short {
+            return self.seal_short(runs, bench, watch);
+        }
+        self.seal_runs(runs.clone(), bench);
+        watch.passed(Stage::Seal);
+        if std::mem::take(&mut self.unfinished) {
+            self.finish_runs(runs);
+        }
+        watch.passed(Stage::Finish);
+        self.send_together(bench);
+        watch.passed(Stage::Transmit);
+    }
+
+    /// Where some get no number each is an item after all.
+    #[cold]
+    fn seal_short(&mut self, runs: Range<usize>, bench: &mut Bench<'_>, watch: &mut impl Watch) {
+        let mut packets = std::mem::take(&mut self.together);
+        let mut rest = packets.drain(..);
+        for run in runs {
+            let Some(place) = self.ahead.known[run].bundle() else { continue };
+            for packet in rest.by_ref().take(self.ahead.runs[run].packets as usize) {
+                self.admit_granted(packet, place, bench);
+            }
+        }
+        drop(rest);
+        self.together = packets;
+        self.share_out(0, bench);
+        self.seal(0, bench);
+        self.finish(0);
+        self.transmit(bench);
+        watch.passed(Stage::Transmit);
+    }
+
+    /// An item of a packet that its state was charged already.
+    fn admit_granted(&mut self, mut packet: PacketBuf, place: u32, bench: &mut Bench<'_>) {
+        let bundle = self.cache.bundle(place);
+        let frame = Head::with_flow(&packet).and_then(|(head, _)| {
+            let len = head.total_len as usize;
+            Some((bundle.frame(len, &head.inside)?, head.inside, len))
+        });
+        match frame {
+            Some((frame, inside, len)) => {
+                packet.reframe(frame.prefix, frame.total);
+                self.items.push(Item::new(packet, place, frame, inside, len));
+            }
+            // It was parsed, and has room.
+            None => self.discard(packet, 1, DropReason::OutNoRoom, bench),
+        }
+    }
+
+    /// 7 Wrap, 8 Seal.
+    fn seal_runs(&mut self, runs: Range<usize>, bench: &mut Bench<'_>) {
+        let Self { ahead, cache, together, failed, ident, traffic, .. } = self;
+        let is_far = cache.is_far();
+        let (bundles, accounts) = cache.parts();
+        let mut jobs = Jobs::new(bench.crypter, failed);
+        let mut packets = together.iter_mut().zip(0..);
+        let mut fetched = runs.start;
+        for run in runs {
+            if is_far && run == fetched {
+                fetched = ahead.runs.len().min(run + jobs::CHUNK);
+                fetch_keys(bundles, &ahead.known[run..fetched]);
+            }
+            let version = ahead.flows[run].version();
+            let count = ahead.runs[run].packets;
+            let packets = packets.by_ref().take(count as usize);
+            let layer = only_layer(bundles, ahead.known[run]);
+            let Some((layer, account)) =
+                layer.and_then(|layer| Some((layer, accounts[layer.account as usize].as_mut()?)))
+            else {
+                // A run is only let in with both.
+                jobs.failed.extend(packets.map(|(_, place)| place));
+                continue;
+            };
+            self.unfinished |= layer.needs_finish();
+            let key = layer.sa.key();
+            for ((packet, place), sequence) in packets.zip(account.hand_out(count)..) {
+                *ident = ident.wrapping_add(1);
+                let stamp = Stamp { sequence, id: fold_half(*ident) };
+                match encapsulate::wrap_plain(packet, layer, version, stamp) {
+                    Some((bytes, esp)) => {
+                        traffic.sent_bytes += bytes.len() as u64;
+                        jobs.push(place, key, layer.counted(stamp.sequence), &mut bytes[esp]);
+                    }
+                    None => jobs.failed.push(place),
+                }
+            }
+        }
+        jobs.run();
+    }
+
+    /// 9 Finish.
+    #[inline(never)]
+    fn finish_runs(&mut self, runs: Range<usize>) {
+        let (bundles, _) = self.cache.parts();
+        let mut packets = self.together.iter_mut();
+        for run in runs {
+            let packets = packets.by_ref().take(self.ahead.runs[run].packets as usize);
+            let layer = only_layer(bundles, self.ahead.known[run]);
+            let Some(layer) = layer.filter(|layer| layer.needs_finish()) else {
+                packets.for_each(drop);
+                continue;
+            };
+            let after = layer.after(&Inside::plain(self.ahead.flows[run].version()));
+            packets.for_each(|packet| encapsulate::finish(packet.bytes_mut(), layer, &after));
+        }
+    }
+
+    /// 10 Transmit.
+    fn send_together(&mut self, bench: &mut Bench<'_>) {
+        if !self.failed.is_empty() {
+            self.refuse_together(bench);
+        }
+        self.traffic.sent += self.together.len() as u64;
+        bench.out.wire.append(&mut self.together);
+    }
+
+    /// Takes out what was not sealed.
+    #[cold]
+    fn refuse_together(&mut self, bench: &mut Bench<'_>) {
+        let failed = std::mem::take(&mut self.failed);
+        for place in failed.iter().rev() {
+            let packet = self.together.remove(*place);
+            self.discard(packet, 1, DropReason::OutCrypto, bench);
+        }
+    }
+}
+
+fn only_layer(bundles: &[Bundle], known: Known) -> Option<&Layer> {
+    bundles[known.bundle()? as usize].layers.first()
+}
+
+/// Asks for the keys that seal these flows' packets next; what leads there is at hand already.
+fn fetch_keys(bundles: &[Bundle], known: &[Known]) {
+    let layers = known.iter().filter_map(|known| only_layer(bundles, *known));
+    layers.for_each(|layer| layer.sa.fetch_to_seal());
+}
+
+impl Bundle {
+    /// Whether all packets of a run need nothing but what its one state does.
+    #[inline(always)]
+    fn takes(&self, run: &Run) -> bool {
+        self.express.is_some_and(|room| {
+            run.plain
+                && run.longest <= self.inner_mtu
+                && run.headroom >= room.before
+                && run.tailroom >= room.behind
+        })
+    }
+}
