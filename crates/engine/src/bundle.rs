@@ -15,7 +15,8 @@ use uxfrm_packet::{Version, ipv6};
 pub(crate) use cache::{Account, BundleCache, Giving, Resolution};
 
 use crate::acquire::Missing;
-use crate::esp::layer::{Inside, Layer, Outside, Room, Wrap};
+use crate::esp::layer::{Inside, Layer, Outside, Wrap};
+use crate::esp::plain::Room;
 use crate::sa::usage::Lifecycle;
 use crate::spd::policy::MAX_TEMPLATES;
 use crate::{

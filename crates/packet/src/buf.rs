@@ -318,12 +318,13 @@ impl PacketBuf {
         }
     }
 
-    /// As [`reframe`](Self::reframe); gives the bytes then held. `None`, and nothing changed, when there is no room.
+    /// As [`reframe`](Self::reframe); gives the bytes then held, and `more` bytes of the storage behind them, that may be written to but are not held. `None`,
+    /// and nothing changed, when there is no room for all.
     #[inline(always)]
-    pub fn reframed(&mut self, before: usize, len: usize) -> Option<&mut [u8]> {
+    pub fn reframed(&mut self, before: usize, len: usize, more: usize) -> Option<&mut [u8]> {
         let held = &mut *self.0;
         let head = (held.head as usize).checked_sub(before)?;
-        let frame = held.storage.get_mut(head..head + len)?;
+        let frame = held.storage.get_mut(head..head + len + more)?;
         (held.head, held.tail) = (index(head), index(head + len));
         Some(frame)
     }

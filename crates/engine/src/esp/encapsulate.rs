@@ -3,11 +3,12 @@
 use std::ops::Range;
 
 use uxfrm_packet::checksum::Sum;
+use uxfrm_packet::ipv4::Ipv4Header;
 use uxfrm_packet::ipv6::{self, Ipv6Header};
-use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Protocol, Version, esp, ipv4, udp};
+use uxfrm_packet::{IpPacket, Protocol, Version, esp, ipv4, udp};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::layer::{Inside, Layer, Outer, Outside, Wrap, ip_in_ip};
+use super::layer::{Inside, Layer, Outer, Outside, UdpShape, Wrap, ip_in_ip};
 
 /// What is different in each packet.
 #[derive(Clone, Copy, Debug)]
@@ -52,27 +53,6 @@ pub(crate) fn wrap(
     esp_at..end
 }
 
-/// As [`wrap`], of a packet of this version without options, with [room](Layer::room) around it: it is ready to leave but for what `wrap` leaves
-/// open. Gives all that leaves of it, and what of that is to be sealed. `None` without room: then it must not leave.
-#[inline(always)]
-pub(crate) fn wrap_plain<'a>(
-    packet: &'a mut PacketBuf,
-    layer: &Layer,
-    version: Version,
-    stamp: Stamp,
-) -> Option<(&'a mut [u8], Range<usize>)> {
-    let (inside, len) = Inside::of_plain(version, packet.bytes())?;
-    let after = layer.after(&inside);
-    packet.mark = layer.output_mark.applied_to(packet.mark);
-    packet.checksum = Checksum::AsIs;
-    if layer.outside == Outside::SocketPayload {
-        packet.udp = layer.tunnel_path(&after);
-    }
-    let room = packet.reframed(layer.front(), layer.sealed_len(len, &inside))?;
-    let esp = wrap(room, len, layer, (&inside, &after), stamp);
-    Some((room, esp))
-}
-
 /// Fills in UDP's checksum, which IPv6 wants and which covers the sealed bytes; without UDP or over IPv4 does nothing.
 pub(crate) fn finish(packet: &mut [u8], layer: &Layer, after: &Inside) {
     if !layer.needs_finish() || after.version == Version::V4 {
@@ -87,7 +67,7 @@ pub(crate) fn finish(packet: &mut [u8], layer: &Layer, after: &Inside) {
 }
 
 /// As much padding as there can be (RFC 4303 §2.4), for one wide store.
-const PADDING: [u8; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
+pub(super) const PADDING: [u8; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
 
 /// TFC padding, padding 1, 2, 3 …, its length, next header; returns where the ICV behind them ends.
 #[inline(always)]
@@ -144,11 +124,15 @@ pub(crate) fn move_header(packet: &mut [u8], header: Range<usize>, to: usize) {
     }
 }
 
-/// SPI and sequence number, in one store.
 #[inline(always)]
 fn write_esp_header(slot: &mut [u8], layer: &Layer, stamp: Stamp) {
-    let both = u64::from(layer.spi.0) << 32 | u64::from(low_word(stamp.sequence));
-    slot[..esp::HEADER_LEN].copy_from_slice(&both.to_be_bytes());
+    slot[..esp::HEADER_LEN].copy_from_slice(&esp_header(layer, stamp));
+}
+
+/// SPI and sequence number, in one word.
+#[inline(always)]
+pub(super) fn esp_header(layer: &Layer, stamp: Stamp) -> [u8; esp::HEADER_LEN] {
+    (u64::from(layer.spi.0) << 32 | u64::from(low_word(stamp.sequence))).to_be_bytes()
 }
 
 /// The IP and UDP headers of the whole packet, in which ESP begins at `esp_at`.
@@ -168,16 +152,23 @@ fn write_outside(
         Wrap::Tunnel(outer) => write_outer(packet, outer, after, stamp),
     }
     if let Some(shape) = &layer.udp {
-        let at = esp_at - shape.marker - udp::HEADER_LEN;
-        let length = low_half(packet.len() - at);
-        packet[at..at + udp::HEADER_LEN].copy_from_slice(shape.header.as_bytes());
-        packet[at + 4..at + 6].copy_from_slice(&length.to_be_bytes());
-        if shape.spreads {
-            packet[at..at + 2].copy_from_slice(&after.source_port.to_be_bytes());
-        }
-        if shape.marker > 0 {
-            packet[at + udp::HEADER_LEN..esp_at].fill(0);
-        }
+        let port = shape.spreads.then_some(after.source_port);
+        write_udp(packet, shape, esp_at, port);
+    }
+}
+
+/// UDP before ESP, to the packet's end; with another source port if need be.
+#[inline(always)]
+pub(super) fn write_udp(packet: &mut [u8], shape: &UdpShape, esp_at: usize, port: Option<u16>) {
+    let at = esp_at - shape.marker - udp::HEADER_LEN;
+    let length = low_half(packet.len() - at);
+    packet[at..at + udp::HEADER_LEN].copy_from_slice(shape.header.as_bytes());
+    packet[at + 4..at + 6].copy_from_slice(&length.to_be_bytes());
+    if let Some(port) = port {
+        packet[at..at + 2].copy_from_slice(&port.to_be_bytes());
+    }
+    if shape.marker > 0 {
+        packet[at + udp::HEADER_LEN..esp_at].fill(0);
     }
 }
 
@@ -203,34 +194,49 @@ pub(crate) fn renew_header(
     }
 }
 
-/// The template in wide stores, then what differs; IPv4's checksum from the template's sum.
 #[inline(always)]
 fn write_outer(packet: &mut [u8], outer: &Outer, after: &Inside, stamp: Stamp) {
-    let tos = after.tos;
     match outer {
         Outer::V4(template, sum) => {
             let len = low_half(packet.len());
-            let (id, flags) =
-                if after.dont_fragment { (0, ipv4::DONT_FRAGMENT) } else { (stamp.id, 0) };
-            let sum = sum.plus_u16(tos.into()).plus_u16(len).plus_u16(id).plus_u16(flags);
             // The frame has room for the header that it was made for.
-            let Some(header) = packet.first_chunk_mut::<{ ipv4::HEADER_LEN }>() else { return };
-            header.copy_from_slice(template.as_bytes());
-            header[1] = tos;
-            header[2..4].copy_from_slice(&len.to_be_bytes());
-            header[4..6].copy_from_slice(&id.to_be_bytes());
-            header[6..8].copy_from_slice(&flags.to_be_bytes());
-            header[10..12].copy_from_slice(&sum.checksum().to_be_bytes());
+            let Some(header) = packet.first_chunk_mut() else { return };
+            *header = outer_v4((template, *sum), after, len, stamp.id);
         }
         Outer::V6(template) => {
             let len = low_half(packet.len() - ipv6::HEADER_LEN);
-            let Some(header) = packet.first_chunk_mut::<{ ipv6::HEADER_LEN }>() else { return };
-            header.copy_from_slice(template.as_bytes());
-            let first = 6 << 28 | u32::from(tos) << 20 | after.flow_label & 0xf_ffff;
-            header[..4].copy_from_slice(&first.to_be_bytes());
-            header[4..6].copy_from_slice(&len.to_be_bytes());
+            let Some(header) = packet.first_chunk_mut() else { return };
+            *header = outer_v6(template, after, len);
         }
     }
+}
+
+/// The header in words, each of them written once; the checksum from the template's sum.
+#[inline(always)]
+pub(crate) fn outer_v4(
+    (template, sum): (&Ipv4Header, Sum),
+    after: &Inside,
+    len: u16,
+    id: u16,
+) -> [u8; ipv4::HEADER_LEN] {
+    let first = u32::from(after.tos) << 16 | u32::from(len);
+    let second =
+        if after.dont_fragment { u32::from(ipv4::DONT_FRAGMENT) } else { u32::from(id) << 16 };
+    let checksum = sum.plus_u32(first).plus_u32(second).checksum();
+    let mut header: [u8; ipv4::HEADER_LEN] = zerocopy::transmute!(*template);
+    let words = u64::from(first | 0x45 << 24) << 32 | u64::from(second);
+    header[..8].copy_from_slice(&words.to_be_bytes());
+    header[10..12].copy_from_slice(&checksum.to_be_bytes());
+    header
+}
+
+#[inline(always)]
+pub(crate) fn outer_v6(template: &Ipv6Header, after: &Inside, len: u16) -> [u8; ipv6::HEADER_LEN] {
+    let mut header: [u8; ipv6::HEADER_LEN] = zerocopy::transmute!(*template);
+    let first = 6 << 28 | u32::from(after.tos) << 20 | after.flow_label & 0xf_ffff;
+    header[..4].copy_from_slice(&first.to_be_bytes());
+    header[4..6].copy_from_slice(&len.to_be_bytes());
+    header
 }
 
 /// Changes the TOS byte of a plain packet, as decapsulation asks for it.
@@ -253,7 +259,7 @@ pub(crate) fn set_tos(packet: &mut [u8], version: Version, tos: u8) {
     clippy::cast_possible_truncation,
     reason = "padding is below the alignment, 16 at the most"
 )]
-fn low_byte(padding: usize) -> u8 {
+pub(super) fn low_byte(padding: usize) -> u8 {
     padding as u8
 }
 
@@ -263,7 +269,7 @@ fn low_word(sequence: u64) -> u32 {
 }
 
 /// A packet's length; frames longer than 65,535 bytes are refused before they are made.
-fn low_half(len: usize) -> u16 {
+pub(super) fn low_half(len: usize) -> u16 {
     debug_assert!(len <= usize::from(u16::MAX));
     #[expect(clippy::cast_possible_truncation, reason = "Frame::of keeps packets below 64 KiB")]
     let narrow = len as u16;

@@ -173,13 +173,6 @@ pub(crate) enum Outside {
     SocketPayload,
 }
 
-/// Bytes before a packet and behind it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Room {
-    pub(crate) before: usize,
-    pub(crate) behind: usize,
-}
-
 /// One SA and what it writes.
 #[derive(Debug)]
 pub(crate) struct Layer {
@@ -291,16 +284,6 @@ impl Layer {
     #[inline(always)]
     pub(crate) fn kept_of(&self, version: Version) -> usize {
         self.kept(&Inside::plain(version))
-    }
-
-    /// The room before and behind single packets without options that suffices to be wrapped; `None` when they need more than that.
-    pub(crate) fn room(&self) -> Option<Room> {
-        // A socket leaves out the header that transport mode keeps, which is then in the middle.
-        let leaves_out =
-            self.outside == Outside::SocketPayload && matches!(self.wrap, Wrap::Transport);
-        let behind = self.align - 1 + esp::TRAILER_LEN + self.icv;
-        let is_all = self.tfc == 0 && !self.spreads() && !leaves_out;
-        is_all.then_some(Room { before: self.front, behind })
     }
 
     /// Padding bytes of a text of `len` bytes, before pad length and next header.

@@ -173,7 +173,7 @@ impl Outbound {
             for ((packet, place), sequence) in packets.zip(account.hand_out(count)..) {
                 *ident = ident.wrapping_add(1);
                 let stamp = Stamp { sequence, id: fold_half(*ident) };
-                match encapsulate::wrap_plain(packet, layer, version, stamp) {
+                match layer.wrap_plain(packet, version, stamp) {
                     Some((bytes, esp)) => {
                         traffic.sent_bytes += bytes.len() as u64;
                         jobs.push(place, key, layer.counted(stamp.sequence), &mut bytes[esp]);
