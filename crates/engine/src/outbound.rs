@@ -40,8 +40,8 @@ mod transmit;
 mod verdict;
 mod waiting;
 
+use std::iter;
 use std::ops::Range;
-use std::vec::Drain;
 
 use uxfrm_crypto::Crypter;
 use uxfrm_packet::{Batch, IpPacket, PacketBuf, ParseError, SegmentPlan, Segments, checksum};
@@ -55,7 +55,7 @@ use crate::{
     AnswerId, Direction, DropReason, FlowKey, PolicyCache, Ruling, Settings, Snapshot, Spi, Stage,
     Watch,
 };
-use ahead::{Ahead, Head, UNREADABLE};
+use ahead::{Ahead, Head};
 use handover::Sealer;
 use item::Item;
 use jobs::Jobs;
@@ -166,7 +166,7 @@ impl Outbound {
         self.note_tally();
         self.policies.settle(bench.now);
         watch.passed(Stage::Frame);
-        self.send_items(bench, watch);
+        self.send_left(bench, watch);
     }
 
     /// 6 Number to 10 Transmit, of all items.
@@ -184,33 +184,45 @@ impl Outbound {
         watch.passed(Stage::Transmit);
     }
 
-    /// 2 Flow key, 3 Look up, and what follows to 5; of a packet that has no others to be looked up with.
+    /// 2 Flow key to 5 PMTU, of a packet that has no others to be looked up with; mostly all that follows, too.
     #[inline(always)]
     fn receive_alone(&mut self, packet: PacketBuf, bench: &mut Bench<'_>, watch: &mut impl Watch) {
-        let head = Head::with_flow(&packet);
+        self.ahead.clear();
+        self.ahead.note_other(&packet);
         watch.passed(Stage::Parse);
-        let flow = head.as_ref().map_or(&UNREADABLE, |(_, flow)| flow);
+        let flow = &self.ahead.flows[0];
         let known = self.policies.know(&bench.snapshot.spd, Direction::Out, flow, Spi(0));
+        self.ahead.known.push(known);
         if self.cache.is_far() {
             self.cache.fetch(known.bundle().into_iter());
         }
         watch.passed(Stage::LookUp);
-        self.receive(packet, head.as_ref(), known, bench);
+        self.receive_runs(&mut iter::once(packet), bench, watch);
     }
 
-    /// 2 Flow key, 3 Look up, and what follows to 5; of a whole batch.
+    /// 2 Flow key to 5 PMTU, of a whole batch; of most packets all that follows, too.
     #[inline(never)]
     fn receive_all(&mut self, batch: &mut Batch, bench: &mut Bench<'_>, watch: &mut impl Watch) {
         self.look_ahead(batch, bench, watch);
-        let mut packets = batch.drain();
+        self.receive_runs(&mut batch.drain(), bench, watch);
+    }
+
+    /// What follows looking up.
+    #[inline(always)]
+    fn receive_runs(
+        &mut self,
+        packets: &mut impl Iterator<Item = PacketBuf>,
+        bench: &mut Bench<'_>,
+        watch: &mut impl Watch,
+    ) {
         let mut run = 0;
         while run < self.ahead.runs.len() {
             if self.may_overtake(run, bench) {
                 self.send_left(bench, watch);
-                run += self.send_express(run, &mut packets, bench, watch);
+                run += self.send_express(run, packets, bench, watch);
             }
             if run < self.ahead.runs.len() {
-                self.receive_run(run, &mut packets, bench);
+                self.receive_run(run, packets, bench);
                 run += 1;
             }
         }
@@ -229,7 +241,7 @@ impl Outbound {
     fn receive_run(
         &mut self,
         run: usize,
-        packets: &mut Drain<'_, PacketBuf>,
+        packets: &mut impl Iterator<Item = PacketBuf>,
         bench: &mut Bench<'_>,
     ) {
         let known = self.ahead.known[run];

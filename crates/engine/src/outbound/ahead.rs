@@ -53,7 +53,7 @@ pub(super) struct Head {
 }
 
 /// The flow of what cannot be parsed, which is dropped whatever the policies say.
-pub(super) const UNREADABLE: FlowKey = {
+const UNREADABLE: FlowKey = {
     let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     FlowKey::between(none, none)
 };
@@ -80,8 +80,9 @@ impl Ahead {
         }
     }
 
+    /// As [`Self::note`], of a packet that is of another, or the first.
     #[inline(never)]
-    fn note_other(&mut self, packet: &PacketBuf) {
+    pub(super) fn note_other(&mut self, packet: &PacketBuf) {
         let parsed = IpPacket::parse_then(packet.bytes(), |ip| self.note_parsed(packet, &ip));
         if parsed.is_err() {
             self.imprint = Imprint::None;

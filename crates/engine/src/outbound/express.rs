@@ -2,7 +2,6 @@
 //! looked at once. All others become [items](super::Item).
 
 use std::ops::Range;
-use std::vec::Drain;
 
 use uxfrm_packet::PacketBuf;
 
@@ -38,7 +37,7 @@ impl Outbound {
     pub(super) fn send_express(
         &mut self,
         first: usize,
-        packets: &mut Drain<'_, PacketBuf>,
+        packets: &mut impl Iterator<Item = PacketBuf>,
         bench: &mut Bench<'_>,
         watch: &mut impl Watch,
     ) -> usize {
@@ -85,7 +84,7 @@ impl Outbound {
     fn seal_express(
         &mut self,
         runs: Range<usize>,
-        packets: &mut Drain<'_, PacketBuf>,
+        packets: &mut impl Iterator<Item = PacketBuf>,
         bench: &mut Bench<'_>,
         watch: &mut impl Watch,
     ) {
