@@ -40,8 +40,8 @@ mod transmit;
 mod verdict;
 mod waiting;
 
-use std::iter;
 use std::ops::Range;
+use std::vec::Drain;
 
 use uxfrm_crypto::Crypter;
 use uxfrm_packet::{Batch, IpPacket, PacketBuf, ParseError, SegmentPlan, Segments, checksum};
@@ -55,7 +55,7 @@ use crate::{
     AnswerId, Direction, DropReason, FlowKey, PolicyCache, Ruling, Settings, Snapshot, Spi, Stage,
     Watch,
 };
-use ahead::{Ahead, Head};
+use ahead::{Ahead, Head, Run, UNREADABLE};
 use handover::Sealer;
 use item::Item;
 use jobs::Jobs;
@@ -187,34 +187,26 @@ impl Outbound {
     /// 2 Flow key to 5 PMTU, of a packet that has no others to be looked up with; mostly all that follows, too.
     #[inline(always)]
     fn receive_alone(&mut self, packet: PacketBuf, bench: &mut Bench<'_>, watch: &mut impl Watch) {
-        self.ahead.clear();
-        self.ahead.note_other(&packet);
+        let head = Head::with_flow(&packet);
         watch.passed(Stage::Parse);
-        let flow = &self.ahead.flows[0];
+        let flow = head.as_ref().map_or(&UNREADABLE, |(_, flow)| flow);
         let known = self.policies.know(&bench.snapshot.spd, Direction::Out, flow, Spi(0));
-        self.ahead.known.push(known);
         if self.cache.is_far() {
             self.cache.fetch(known.bundle().into_iter());
         }
         watch.passed(Stage::LookUp);
-        self.receive_runs(&mut iter::once(packet), bench, watch);
+        let run = Run::alone(&packet, head.as_ref());
+        match self.express(&run, known, bench).filter(|_| self.items.is_empty()) {
+            Some(place) => self.send_alone(packet, &run, (known, place), flow.version(), bench),
+            None => self.receive(packet, head.as_ref(), known, bench),
+        }
     }
 
     /// 2 Flow key to 5 PMTU, of a whole batch; of most packets all that follows, too.
     #[inline(never)]
     fn receive_all(&mut self, batch: &mut Batch, bench: &mut Bench<'_>, watch: &mut impl Watch) {
         self.look_ahead(batch, bench, watch);
-        self.receive_runs(&mut batch.drain(), bench, watch);
-    }
-
-    /// What follows looking up.
-    #[inline(always)]
-    fn receive_runs(
-        &mut self,
-        packets: &mut impl Iterator<Item = PacketBuf>,
-        bench: &mut Bench<'_>,
-        watch: &mut impl Watch,
-    ) {
+        let packets = &mut batch.drain();
         let mut run = 0;
         while run < self.ahead.runs.len() {
             if self.may_overtake(run, bench) {
@@ -241,7 +233,7 @@ impl Outbound {
     fn receive_run(
         &mut self,
         run: usize,
-        packets: &mut impl Iterator<Item = PacketBuf>,
+        packets: &mut Drain<'_, PacketBuf>,
         bench: &mut Bench<'_>,
     ) {
         let known = self.ahead.known[run];

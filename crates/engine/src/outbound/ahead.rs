@@ -53,7 +53,7 @@ pub(super) struct Head {
 }
 
 /// The flow of what cannot be parsed, which is dropped whatever the policies say.
-const UNREADABLE: FlowKey = {
+pub(super) const UNREADABLE: FlowKey = {
     let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     FlowKey::between(none, none)
 };
@@ -80,9 +80,8 @@ impl Ahead {
         }
     }
 
-    /// As [`Self::note`], of a packet that is of another, or the first.
     #[inline(never)]
-    pub(super) fn note_other(&mut self, packet: &PacketBuf) {
+    fn note_other(&mut self, packet: &PacketBuf) {
         let parsed = IpPacket::parse_then(packet.bytes(), |ip| self.note_parsed(packet, &ip));
         if parsed.is_err() {
             self.imprint = Imprint::None;
@@ -115,6 +114,15 @@ impl Ahead {
 }
 
 impl Run {
+    /// That of a packet that comes alone, with its head unless it is malformed.
+    #[inline(always)]
+    pub(super) fn alone(packet: &PacketBuf, head: Option<&(Head, FlowKey)>) -> Self {
+        let Some((head, _)) = head else { return Self::of(packet, packet.len(), false) };
+        let plain = is_untouched(packet) && !head.fragment && !head.options;
+        Self::of(packet, head.total_len as usize, plain)
+    }
+
+    #[inline(always)]
     fn of(packet: &PacketBuf, len: usize, plain: bool) -> Self {
         Self {
             packets: 1,

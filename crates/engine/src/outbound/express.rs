@@ -2,8 +2,10 @@
 //! looked at once. All others become [items](super::Item).
 
 use std::ops::Range;
+use std::vec::Drain;
 
-use uxfrm_packet::PacketBuf;
+use uxfrm_crypto::{SealJob, Sealing};
+use uxfrm_packet::{PacketBuf, Version};
 
 use super::ahead::Run;
 use super::jobs::{self, Jobs};
@@ -30,21 +32,21 @@ impl Outbound {
             packets += more;
             packets >= WORTH
         });
-        many && self.express(first, bench).is_some()
+        many && self.express_run(first, bench).is_some()
     }
 
     /// 1 Receive to 10 Transmit, of as many runs from `first` on as go this way: says how many. None may have gone before and be left.
     pub(super) fn send_express(
         &mut self,
         first: usize,
-        packets: &mut impl Iterator<Item = PacketBuf>,
+        packets: &mut Drain<'_, PacketBuf>,
         bench: &mut Bench<'_>,
         watch: &mut impl Watch,
     ) -> usize {
         debug_assert!(self.items.is_empty() && self.together.is_empty());
         let mut end = first;
         while end < self.ahead.runs.len()
-            && let Some(place) = self.express(end, bench)
+            && let Some(place) = self.express_run(end, bench)
         {
             self.admit_run(end, place);
             end += 1;
@@ -55,36 +57,99 @@ impl Outbound {
         end - first
     }
 
+    #[inline(always)]
+    fn express_run(&mut self, run: usize, bench: &Bench<'_>) -> Option<u32> {
+        let (run, known) = (self.ahead.runs[run], *self.ahead.known.get(run)?);
+        self.express(&run, known, bench)
+    }
+
     /// The bundle by which a run goes this way.
     #[inline(always)]
-    fn express(&mut self, run: usize, bench: &Bench<'_>) -> Option<u32> {
-        let known = *self.ahead.known.get(run)?;
+    pub(super) fn express(&mut self, run: &Run, known: Known, bench: &Bench<'_>) -> Option<u32> {
         if known.answer.ruling() != Ruling::Protect {
             return None;
         }
         let place = known.bundle().filter(|place| self.is_working(*place, bench))?;
-        self.cache.bundle(place).takes(&self.ahead.runs[run]).then_some(place)
+        self.cache.bundle(place).takes(run).then_some(place)
+    }
+
+    #[inline(always)]
+    fn admit_run(&mut self, run: usize, place: u32) {
+        let version = self.ahead.flows[run].version();
+        let (run, known) = (self.ahead.runs[run], self.ahead.known[run]);
+        self.admit_express(&run, version, known, place);
     }
 
     /// What a run counts for, and wants of its state.
     #[inline(always)]
-    fn admit_run(&mut self, run: usize, place: u32) {
-        let Run { packets, received, bytes, .. } = self.ahead.runs[run];
-        self.traffic.received += u64::from(packets);
-        self.traffic.received_bytes += received as u64;
-        self.tally(self.ahead.known[run].answer, packets, bytes as u64);
-        let flow = &self.ahead.flows[run];
+    fn admit_express(&mut self, run: &Run, version: Version, known: Known, place: u32) {
+        self.traffic.received += u64::from(run.packets);
+        self.traffic.received_bytes += run.received as u64;
+        self.tally(known.answer, run.packets, run.bytes as u64);
         if let Some((account, layer)) = self.cache.draw(place, 0) {
-            let kept = layer.kept_of(flow.version()) * packets as usize;
-            account.want(&mut self.drawn, packets, (bytes - kept) as u64);
+            let kept = layer.kept_of(version) * run.packets as usize;
+            account.want(&mut self.drawn, run.packets, (run.bytes - kept) as u64);
         }
+    }
+
+    /// 6 Number to 10 Transmit, of a packet that comes alone.
+    #[inline(always)]
+    pub(super) fn send_alone(
+        &mut self,
+        mut packet: PacketBuf,
+        run: &Run,
+        (known, place): (Known, u32),
+        version: Version,
+        bench: &mut Bench<'_>,
+    ) {
+        self.admit_express(run, version, known, place);
+        self.grant_all(bench);
+        if self.numbering == Numbering::Short {
+            self.admit_granted(packet, place, bench);
+            return self.send_short(bench);
+        }
+        match self.seal_alone(&mut packet, place, version, bench) {
+            Some(()) => {
+                self.traffic.sent += 1;
+                self.traffic.sent_bytes += packet.len() as u64;
+                bench.out.wire.push(packet);
+            }
+            None => self.discard(packet, 1, DropReason::OutCrypto, bench),
+        }
+    }
+
+    /// 7 Wrap, 8 Seal, 9 Finish; `None` when it was not sealed.
+    #[inline(always)]
+    fn seal_alone(
+        &mut self,
+        packet: &mut PacketBuf,
+        place: u32,
+        version: Version,
+        bench: &mut Bench<'_>,
+    ) -> Option<()> {
+        let (bundles, accounts) = self.cache.parts();
+        let layer = bundles[place as usize].layers.first()?;
+        let account = accounts[layer.account as usize].as_mut()?;
+        self.ident = self.ident.wrapping_add(1);
+        let stamp = Stamp { sequence: account.hand_out(1), id: fold_half(self.ident) };
+        let (bytes, esp) = layer.wrap_plain(packet, version, stamp)?;
+        let (high, iv) = layer.counted(stamp.sequence);
+        let mut job = SealJob::in_place(layer.sa.key(), high, iv, &mut bytes[esp]);
+        bench.crypter.seal(std::slice::from_mut(&mut job));
+        if job.verdict != Sealing::Sealed {
+            return None;
+        }
+        if layer.needs_finish() {
+            encapsulate::finish(packet.bytes_mut(), layer, &layer.after(&Inside::plain(version)));
+        }
+        Some(())
     }
 
     /// 6 Number to 10 Transmit.
     fn seal_express(
         &mut self,
         runs: Range<usize>,
-        packets: &mut impl Iterator<Item = PacketBuf>,
+        packets: &mut Drain<'_, PacketBuf>,
         bench: &mut Bench<'_>,
         watch: &mut impl Watch,
     ) {
@@ -119,11 +184,17 @@ impl Outbound {
         }
         drop(rest);
         self.together = packets;
+        self.send_short(bench);
+        watch.passed(Stage::Transmit);
+    }
+
+    /// 6 Number to 10 Transmit, of items that are of one layer each, with what their states were charged.
+    #[cold]
+    fn send_short(&mut self, bench: &mut Bench<'_>) {
         self.share_out(0, bench);
         self.seal(0, bench);
         self.finish(0);
         self.transmit(bench);
-        watch.passed(Stage::Transmit);
     }
 
     /// An item of a packet that its state was charged already.
