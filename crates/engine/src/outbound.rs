@@ -30,6 +30,7 @@
 //! Mirrors `net/xfrm/xfrm_policy.c: xfrm_lookup_with_ifid` and `net/xfrm/xfrm_output.c: xfrm_output_one`.
 
 mod ahead;
+mod alone;
 mod express;
 mod frame;
 mod handover;
@@ -52,10 +53,9 @@ use crate::pmtu::{self, ErrorBudget};
 use crate::spd::flow_cache::Known;
 use crate::worker::{Bench, Traffic};
 use crate::{
-    AnswerId, Direction, DropReason, FlowKey, PolicyCache, Ruling, Settings, Snapshot, Spi, Stage,
-    Watch,
+    AnswerId, Direction, DropReason, FlowKey, PolicyCache, Ruling, Settings, Snapshot, Stage, Watch,
 };
-use ahead::{Ahead, Head, Run, UNREADABLE};
+use ahead::{Ahead, Head};
 use handover::Sealer;
 use item::Item;
 use jobs::Jobs;
@@ -182,24 +182,6 @@ impl Outbound {
         }
         self.transmit(bench);
         watch.passed(Stage::Transmit);
-    }
-
-    /// 2 Flow key to 5 PMTU, of a packet that has no others to be looked up with; mostly all that follows, too.
-    #[inline(always)]
-    fn receive_alone(&mut self, packet: PacketBuf, bench: &mut Bench<'_>, watch: &mut impl Watch) {
-        let head = Head::with_flow(&packet);
-        watch.passed(Stage::Parse);
-        let flow = head.as_ref().map_or(&UNREADABLE, |(_, flow)| flow);
-        let known = self.policies.know(&bench.snapshot.spd, Direction::Out, flow, Spi(0));
-        if self.cache.is_far() {
-            self.cache.fetch(known.bundle().into_iter());
-        }
-        watch.passed(Stage::LookUp);
-        let run = Run::alone(&packet, head.as_ref());
-        match self.express(&run, known, bench).filter(|_| self.items.is_empty()) {
-            Some(place) => self.send_alone(packet, &run, (known, place), flow.version(), bench),
-            None => self.receive(packet, head.as_ref(), known, bench),
-        }
     }
 
     /// 2 Flow key to 5 PMTU, of a whole batch; of most packets all that follows, too.

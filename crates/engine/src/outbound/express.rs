@@ -4,7 +4,6 @@
 use std::ops::Range;
 use std::vec::Drain;
 
-use uxfrm_crypto::{SealJob, Sealing};
 use uxfrm_packet::{PacketBuf, Version};
 
 use super::ahead::Run;
@@ -82,7 +81,7 @@ impl Outbound {
 
     /// What a run counts for, and wants of its state.
     #[inline(always)]
-    fn admit_express(&mut self, run: &Run, version: Version, known: Known, place: u32) {
+    pub(super) fn admit_express(&mut self, run: &Run, version: Version, known: Known, place: u32) {
         self.traffic.received += u64::from(run.packets);
         self.traffic.received_bytes += run.received as u64;
         self.tally(known.answer, run.packets, run.bytes as u64);
@@ -90,59 +89,6 @@ impl Outbound {
             let kept = layer.kept_of(version) * run.packets as usize;
             account.want(&mut self.drawn, run.packets, (run.bytes - kept) as u64);
         }
-    }
-
-    /// 6 Number to 10 Transmit, of a packet that comes alone.
-    #[inline(always)]
-    pub(super) fn send_alone(
-        &mut self,
-        mut packet: PacketBuf,
-        run: &Run,
-        (known, place): (Known, u32),
-        version: Version,
-        bench: &mut Bench<'_>,
-    ) {
-        self.admit_express(run, version, known, place);
-        self.grant_all(bench);
-        if self.numbering == Numbering::Short {
-            self.admit_granted(packet, place, bench);
-            return self.send_short(bench);
-        }
-        match self.seal_alone(&mut packet, place, version, bench) {
-            Some(()) => {
-                self.traffic.sent += 1;
-                self.traffic.sent_bytes += packet.len() as u64;
-                bench.out.wire.push(packet);
-            }
-            None => self.discard(packet, 1, DropReason::OutCrypto, bench),
-        }
-    }
-
-    /// 7 Wrap, 8 Seal, 9 Finish; `None` when it was not sealed.
-    #[inline(always)]
-    fn seal_alone(
-        &mut self,
-        packet: &mut PacketBuf,
-        place: u32,
-        version: Version,
-        bench: &mut Bench<'_>,
-    ) -> Option<()> {
-        let (bundles, accounts) = self.cache.parts();
-        let layer = bundles[place as usize].layers.first()?;
-        let account = accounts[layer.account as usize].as_mut()?;
-        self.ident = self.ident.wrapping_add(1);
-        let stamp = Stamp { sequence: account.hand_out(1), id: fold_half(self.ident) };
-        let (bytes, esp) = layer.wrap_plain(packet, version, stamp)?;
-        let (high, iv) = layer.counted(stamp.sequence);
-        let mut job = SealJob::in_place(layer.sa.key(), high, iv, &mut bytes[esp]);
-        bench.crypter.seal(std::slice::from_mut(&mut job));
-        if job.verdict != Sealing::Sealed {
-            return None;
-        }
-        if layer.needs_finish() {
-            encapsulate::finish(packet.bytes_mut(), layer, &layer.after(&Inside::plain(version)));
-        }
-        Some(())
     }
 
     /// 6 Number to 10 Transmit.
@@ -190,7 +136,7 @@ impl Outbound {
 
     /// 6 Number to 10 Transmit, of items that are of one layer each, with what their states were charged.
     #[cold]
-    fn send_short(&mut self, bench: &mut Bench<'_>) {
+    pub(super) fn send_short(&mut self, bench: &mut Bench<'_>) {
         self.share_out(0, bench);
         self.seal(0, bench);
         self.finish(0);
@@ -198,7 +144,12 @@ impl Outbound {
     }
 
     /// An item of a packet that its state was charged already.
-    fn admit_granted(&mut self, mut packet: PacketBuf, place: u32, bench: &mut Bench<'_>) {
+    pub(super) fn admit_granted(
+        &mut self,
+        mut packet: PacketBuf,
+        place: u32,
+        bench: &mut Bench<'_>,
+    ) {
         let bundle = self.cache.bundle(place);
         let frame = Head::with_flow(&packet).and_then(|(head, _)| {
             let len = head.total_len as usize;
