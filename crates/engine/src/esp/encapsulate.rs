@@ -5,7 +5,8 @@ use std::ops::Range;
 use uxfrm_packet::checksum::Sum;
 use uxfrm_packet::ipv4::Ipv4Header;
 use uxfrm_packet::ipv6::{self, Ipv6Header};
-use uxfrm_packet::{IpPacket, Protocol, Version, esp, ipv4, udp};
+use uxfrm_packet::udp::{self, UdpHeader};
+use uxfrm_packet::{IpPacket, Protocol, Version, esp, ipv4};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::layer::{Inside, Layer, Outer, Outside, UdpShape, Wrap, ip_in_ip};
@@ -152,23 +153,22 @@ fn write_outside(
         Wrap::Tunnel(outer) => write_outer(packet, outer, after, stamp),
     }
     if let Some(shape) = &layer.udp {
+        let at = esp_at - shape.marker - udp::HEADER_LEN;
+        let (before, esp) = packet.split_at_mut(esp_at);
         let port = shape.spreads.then_some(after.source_port);
-        write_udp(packet, shape, esp_at, port);
+        write_udp(&mut before[at..], shape, esp.len(), port);
     }
 }
 
-/// UDP before ESP, to the packet's end; with another source port if need be.
+/// UDP and its marker, before so many bytes of ESP; with another source port if need be.
 #[inline(always)]
-pub(super) fn write_udp(packet: &mut [u8], shape: &UdpShape, esp_at: usize, port: Option<u16>) {
-    let at = esp_at - shape.marker - udp::HEADER_LEN;
-    let length = low_half(packet.len() - at);
-    packet[at..at + udp::HEADER_LEN].copy_from_slice(shape.header.as_bytes());
-    packet[at + 4..at + 6].copy_from_slice(&length.to_be_bytes());
-    if let Some(port) = port {
-        packet[at..at + 2].copy_from_slice(&port.to_be_bytes());
-    }
+pub(super) fn write_udp(room: &mut [u8], shape: &UdpShape, esp_len: usize, port: Option<u16>) {
+    let length = low_half(room.len() + esp_len);
+    let header = UdpHeader { length: length.into(), ..shape.header };
+    let header = UdpHeader { source: port.map_or(header.source, Into::into), ..header };
+    room[..udp::HEADER_LEN].copy_from_slice(header.as_bytes());
     if shape.marker > 0 {
-        packet[at + udp::HEADER_LEN..esp_at].fill(0);
+        room[udp::HEADER_LEN..].fill(0);
     }
 }
 

@@ -1,0 +1,90 @@
+//! A packet that comes alone, as on a quiet link they all do: with no lists of what only many share.
+
+use uxfrm_crypto::{SealJob, Sealing};
+use uxfrm_packet::{PacketBuf, Version};
+
+use super::ahead::{Run, UNREADABLE};
+use super::{Head, Numbering, Outbound, fold_half};
+use crate::esp::encapsulate::{self, Stamp};
+use crate::esp::layer::Inside;
+use crate::spd::flow_cache::Known;
+use crate::worker::Bench;
+use crate::{Direction, DropReason, Spi, Stage, Watch};
+
+impl Outbound {
+    /// 2 Flow key to 5 PMTU, of a packet that has no others to be looked up with; mostly all that follows, too.
+    #[inline(always)]
+    pub(super) fn receive_alone(
+        &mut self,
+        packet: PacketBuf,
+        bench: &mut Bench<'_>,
+        watch: &mut impl Watch,
+    ) {
+        let head = Head::with_flow(&packet);
+        watch.passed(Stage::Parse);
+        let flow = head.as_ref().map_or(&UNREADABLE, |(_, flow)| flow);
+        let known = self.policies.know(&bench.snapshot.spd, Direction::Out, flow, Spi(0));
+        if self.cache.is_far() {
+            self.cache.fetch(known.bundle().into_iter());
+        }
+        watch.passed(Stage::LookUp);
+        let run = Run::alone(&packet, head.as_ref());
+        match self.express(&run, known, bench).filter(|_| self.items.is_empty()) {
+            Some(place) => self.send_alone(packet, &run, (known, place), flow.version(), bench),
+            None => self.receive(packet, head.as_ref(), known, bench),
+        }
+    }
+
+    /// 6 Number to 10 Transmit, of a packet that comes alone.
+    #[inline(always)]
+    fn send_alone(
+        &mut self,
+        mut packet: PacketBuf,
+        run: &Run,
+        (known, place): (Known, u32),
+        version: Version,
+        bench: &mut Bench<'_>,
+    ) {
+        self.admit_express(run, version, known, place);
+        self.grant_all(bench);
+        if self.numbering == Numbering::Short {
+            self.admit_granted(packet, place, bench);
+            return self.send_short(bench);
+        }
+        match self.seal_alone(&mut packet, place, version, bench) {
+            Some(()) => {
+                self.traffic.sent += 1;
+                self.traffic.sent_bytes += packet.len() as u64;
+                bench.out.wire.push(packet);
+            }
+            None => self.discard(packet, 1, DropReason::OutCrypto, bench),
+        }
+    }
+
+    /// 7 Wrap, 8 Seal, 9 Finish; `None` when it was not sealed.
+    #[inline(always)]
+    fn seal_alone(
+        &mut self,
+        packet: &mut PacketBuf,
+        place: u32,
+        version: Version,
+        bench: &mut Bench<'_>,
+    ) -> Option<()> {
+        let (bundles, accounts) = self.cache.parts();
+        let layer = bundles[place as usize].layers.first()?;
+        let account = accounts[layer.account as usize].as_mut()?;
+        self.ident = self.ident.wrapping_add(1);
+        let stamp = Stamp { sequence: account.hand_out(1), id: fold_half(self.ident) };
+        let (_, esp) = layer.wrap_plain(packet, version, stamp)?;
+        let (high, iv) = layer.counted(stamp.sequence);
+        let mut job = SealJob::in_place(layer.sa.key(), high, iv, esp);
+        bench.crypter.seal(std::slice::from_mut(&mut job));
+        if job.verdict != Sealing::Sealed {
+            return None;
+        }
+        if layer.needs_finish() {
+            encapsulate::finish(packet.bytes_mut(), layer, &layer.after(&Inside::plain(version)));
+        }
+        Some(())
+    }
+}

@@ -1,0 +1,273 @@
+//! Neighbours that share a flow and a state are looked at once; nothing else may come of that than when each packet is looked at on its own.
+//! So two gateways get the same packets of all kinds, and only one of them remembers flows, without which there is no express way.
+
+use uxfrm_engine::{
+    Action, Budget, CacheMode, CacheSettings, Direction, DropReason, Family, IfId, Limits, Mark,
+    Mode, Priority, SaExtraFlags, SaFlags, UdpEncapKind, WireHeaders,
+};
+use uxfrm_packet::{Checksum, Label, PacketBuf, Protocol, Segments};
+use uxfrm_testkit::{Gateway, Pair, Rng, Suite, Way, Wrapping, packets};
+
+struct Twins {
+    express: Gateway,
+    plain: Gateway,
+    inner: Family,
+    mode: Mode,
+    rng: Rng,
+}
+
+/// What leaves, with all that is known of it.
+#[derive(Debug, PartialEq)]
+struct Left {
+    bytes: Vec<u8>,
+    segments: Segments,
+    checksum: Checksum,
+    mark: u32,
+    udp: Option<uxfrm_packet::UdpPath>,
+}
+
+impl Twins {
+    fn new(wrapping: &Wrapping, output_mark: Mark, seed: u64) -> Self {
+        let gateway = |mode| {
+            let mut wrapping = wrapping.clone();
+            wrapping.settings.cache = CacheSettings { mode, flows: 4096 }.into();
+            let mut gateway = Pair::without_states(&wrapping).left;
+            let mut sa = wrapping.sa(Way::Right, 0x1000);
+            sa.output_mark = output_mark;
+            gateway.add_sa(sa);
+            for (mark, if_id) in [(9, 0), (0, 9)] {
+                let mut blocks = wrapping.policy(Direction::Out, Way::Right);
+                blocks.priority = Priority(1);
+                blocks.action = Action::Block;
+                blocks.templates.clear();
+                blocks.mark = Mark { value: mark, mask: mark };
+                blocks.if_id = IfId(if_id);
+                gateway.add_policy(blocks);
+            }
+            gateway
+        };
+        let (express, plain) = (gateway(CacheMode::On), gateway(CacheMode::Off));
+        Self { express, plain, inner: wrapping.inner, mode: wrapping.mode, rng: Rng::new(seed) }
+    }
+
+    fn hosts(&mut self) -> (String, String) {
+        let host = 1 + self.rng.below(2);
+        match (self.mode, self.inner) {
+            (Mode::Tunnel, Family::V4) => ("10.1.0.1:7".into(), format!("10.2.0.{host}:9")),
+            (Mode::Tunnel, Family::V6) => ("[fd00:1::1]:7".into(), format!("[fd00:2::{host}]:9")),
+            (_, Family::V4) => ("192.0.2.1:7".into(), format!("192.0.2.2:{host}")),
+            (_, Family::V6) => ("[2001:db8::1]:7".into(), format!("[2001:db8::2]:{host}")),
+        }
+    }
+
+    /// Neighbours of one flow, most of them of the common kind.
+    fn run(&mut self, into: &mut Vec<PacketBuf>) {
+        let (from, to) = self.hosts();
+        for _ in 0..1 + self.rng.below(30) {
+            let most = if self.rng.permille(900) { 300 } else { 1700 };
+            let payload = vec![7; self.rng.below(most)];
+            let mut packet = packets::udp(&from, &to, &payload);
+            if self.inner == Family::V4 && self.rng.permille(300) {
+                packet = packets::dont_fragment(packet);
+            }
+            if self.rng.permille(300) {
+                let tos = self.rng.next_u64().to_le_bytes()[0];
+                packet = with_tos(packet, tos);
+            }
+            if self.rng.permille(150) {
+                self.disturb(&from, &to, &mut packet, into);
+            }
+            into.push(packet);
+        }
+    }
+
+    /// Makes something uncommon of the packet, or puts it before it.
+    fn disturb(&mut self, from: &str, to: &str, packet: &mut PacketBuf, into: &mut Vec<PacketBuf>) {
+        match self.rng.below(11) {
+            0 => packet.mark = 9,
+            1 => packet.if_id = 9,
+            2 => {
+                let start = if self.inner == Family::V4 { 20 } else { 40 };
+                packet.checksum = Checksum::Partial { start, offset: 6 };
+            }
+            3 => packet.append(3).unwrap().fill(0xee),
+            4 => *packet = within(packet, self.rng.below(60), 400),
+            5 => *packet = within(packet, 200, self.rng.below(60)),
+            6 if self.inner == Family::V4 => into.extend(packets::fragments(packet.bytes(), 64)),
+            6 => *packet = first_fragment(packet),
+            7 => into.push(packets::tcp_super(from, to, &[5; 3000], 1000)),
+            8 => packet.trim(packet.len() - 1),
+            9 => packet.checksum = Checksum::Verified,
+            _ if self.inner == Family::V4 => *packet = with_option(packet),
+            _ => packet.mark = 1,
+        }
+    }
+
+    fn send(&mut self) {
+        let mut batch = Vec::new();
+        for _ in 0..self.rng.below(4) {
+            self.run(&mut batch);
+        }
+        batch.truncate(if self.rng.permille(200) { 1 } else { 200 });
+        let again = batch.iter().map(|packet| within(packet, packet.headroom(), packet.tailroom()));
+        let (wire, host) = self.plain.outbound(again.collect());
+        let (express, express_host) = self.express.outbound(batch);
+        assert_same(&express, &wire, "on the wire");
+        assert_same(&express_host, &host, "back to the host");
+        assert_eq!(self.express.worker.outward(), self.plain.worker.outward());
+        assert_eq!(counts(&self.express), counts(&self.plain));
+        self.express.assert_accounts();
+    }
+}
+
+/// The same packet and what is known of it, in a buffer with so much room.
+fn within(packet: &PacketBuf, before: usize, behind: usize) -> PacketBuf {
+    let mut other = PacketBuf::with_capacity(before + packet.len() + behind, before);
+    other.append(packet.len()).unwrap().copy_from_slice(packet.bytes());
+    other.inherit(packet);
+    other
+}
+
+fn with_tos(mut packet: PacketBuf, tos: u8) -> PacketBuf {
+    if packet.bytes()[0] >> 4 == 4 {
+        return packets::with_tos(packet, tos);
+    }
+    packet.bytes_mut()[0] = 0x60 | tos >> 4;
+    packet.bytes_mut()[1] = tos << 4;
+    packet
+}
+
+/// An IPv6 packet as the first of several fragments.
+fn first_fragment(packet: &PacketBuf) -> PacketBuf {
+    let bytes = packet.bytes();
+    let mut longer = [&bytes[..40], &[bytes[6], 0, 0, 1, 0, 0, 0, 5], &bytes[40..]].concat();
+    longer[6] = Protocol::FRAGMENT.0;
+    let len = u16::from_be_bytes([longer[4], longer[5]]) + 8;
+    longer[4..6].copy_from_slice(&len.to_be_bytes());
+    PacketBuf::from_slice(&longer)
+}
+
+/// An IPv4 packet with an option that says nothing.
+fn with_option(packet: &PacketBuf) -> PacketBuf {
+    let bytes = packet.bytes();
+    let mut longer = [&bytes[..20], &[1, 1, 1, 0], &bytes[20..]].concat();
+    longer[0] = 0x46;
+    let len = u16::from_be_bytes([longer[2], longer[3]]) + 4;
+    longer[2..4].copy_from_slice(&len.to_be_bytes());
+    PacketBuf::from_slice(&longer)
+}
+
+fn assert_same(some: &[PacketBuf], others: &[PacketBuf], place: &str) {
+    for (at, (one, other)) in some.iter().zip(others).enumerate() {
+        assert_eq!(Left::of(one), Left::of(other), "{place}, {at}");
+    }
+    assert_eq!(some.len(), others.len(), "{place}");
+}
+
+impl Left {
+    fn of(packet: &PacketBuf) -> Self {
+        let Label { segments, checksum, mark, udp, .. } = **packet;
+        let mut bytes = packet.bytes().to_vec();
+        // Identification, in IPv4 with the checksum over it: who is wrapped first has the lower one.
+        match bytes[0] >> 4 {
+            4 if udp.is_none() => {
+                bytes[4..6].fill(0);
+                bytes[10..12].fill(0);
+            }
+            6 if udp.is_none() && bytes[6] == Protocol::FRAGMENT.0 => bytes[44..48].fill(0),
+            _ => {}
+        }
+        Self { bytes, segments, checksum, mark, udp }
+    }
+}
+
+/// Packets and bytes of each policy and state.
+fn counts(gateway: &Gateway) -> Vec<(u64, u64)> {
+    let snapshot = gateway.database.snapshot();
+    let policies = snapshot.spd.iter().map(|entry| (entry.packets(), entry.bytes()));
+    let states = snapshot.sad.iter().map(|sa| (sa.usage().packets(), sa.usage().bytes()));
+    policies.chain(states).collect()
+}
+
+fn check(wrapping: &Wrapping) {
+    let marks = [Mark::default(), Mark { value: 6, mask: 7 }];
+    for (seed, mark) in (0..6).zip(marks.into_iter().cycle()) {
+        let mut twins = Twins::new(wrapping, mark, seed);
+        for _ in 0..80 {
+            twins.send();
+            assert_eq!(twins.express.reasons(), twins.plain.reasons());
+        }
+        let hits = twins.express.worker.caches()[0].hits;
+        assert!(hits > 100, "{hits} hits: hardly anything went the express way");
+    }
+}
+
+#[test]
+fn in_tunnels() {
+    for inner in [Family::V4, Family::V6] {
+        for outer in [Family::V4, Family::V6] {
+            for suite in [Suite::Gcm128, Suite::NullSha1] {
+                check(&Wrapping { suite, ..Wrapping::new(Mode::Tunnel, inner, outer) });
+            }
+        }
+    }
+}
+
+#[test]
+fn in_transport_mode() {
+    for family in [Family::V4, Family::V6] {
+        check(&Wrapping::new(Mode::Transport, family, family));
+    }
+}
+
+#[test]
+fn in_udp() {
+    for outer in [Family::V4, Family::V6] {
+        for mode in [Mode::Tunnel, Mode::Transport] {
+            for kind in [UdpEncapKind::Esp, UdpEncapKind::NonIke] {
+                for headers in [WireHeaders::Engine, WireHeaders::UdpSocket] {
+                    let mut wrapping = Wrapping::new(mode, outer, outer);
+                    wrapping.encap = Some(kind);
+                    wrapping.settings.headers = headers;
+                    check(&wrapping);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn with_what_states_can_ask_for() {
+    for flags in [SaFlags::NOECN, SaFlags::NOPMTUDISC, SaFlags::ESN] {
+        check(&Wrapping { flags, ..Wrapping::tunnel4() });
+    }
+    let extra_flags = SaExtraFlags::DONT_ENCAP_DSCP;
+    check(&Wrapping { extra_flags, ..Wrapping::tunnel4() });
+    check(&Wrapping { tfc_padding: 200, ..Wrapping::tunnel4() });
+}
+
+#[test]
+fn up_to_a_limit() {
+    for hard in [100, 333] {
+        let packets = Budget { soft: 50, hard };
+        check_to_the_end(&Wrapping {
+            limits: Limits { packets, ..Limits::default() },
+            ..Wrapping::tunnel4()
+        });
+        let bytes = Budget { soft: 5000, hard: hard * 100 };
+        check_to_the_end(&Wrapping {
+            limits: Limits { bytes, ..Limits::default() },
+            ..Wrapping::transport4()
+        });
+    }
+}
+
+fn check_to_the_end(wrapping: &Wrapping) {
+    for seed in 0..10 {
+        let mut twins = Twins::new(wrapping, Mark::default(), seed);
+        (0..30).for_each(|_| twins.send());
+        // Why a packet is dropped once its state has expired depends on whether its flow was known before.
+        assert!(twins.express.drops(DropReason::OutStateExpired) > 0);
+        assert_eq!(twins.express.events, twins.plain.events);
+    }
+}
