@@ -90,7 +90,7 @@ impl Twins {
                 let start = if self.inner == Family::V4 { 20 } else { 40 };
                 packet.checksum = Checksum::Partial { start, offset: 6 };
             }
-            3 => packet.append(3).unwrap().fill(0xee),
+            3 => packet.append(3).expect("room behind it").fill(0xee),
             4 => *packet = within(packet, self.rng.below(60), 400),
             5 => *packet = within(packet, 200, self.rng.below(60)),
             6 if self.inner == Family::V4 => into.extend(packets::fragments(packet.bytes(), 64)),
@@ -123,7 +123,7 @@ impl Twins {
 /// The same packet and what is known of it, in a buffer with so much room.
 fn within(packet: &PacketBuf, before: usize, behind: usize) -> PacketBuf {
     let mut other = PacketBuf::with_capacity(before + packet.len() + behind, before);
-    other.append(packet.len()).unwrap().copy_from_slice(packet.bytes());
+    other.append(packet.len()).expect("room for it").copy_from_slice(packet.bytes());
     other.inherit(packet);
     other
 }
