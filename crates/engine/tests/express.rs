@@ -262,6 +262,20 @@ fn up_to_a_limit() {
     }
 }
 
+#[test]
+fn one_by_one_up_to_a_limit() {
+    let packets = Budget { soft: 50, hard: 70 };
+    let limits = Limits { packets, ..Limits::default() };
+    let mut twins = Twins::new(&Wrapping { limits, ..Wrapping::tunnel4() }, Mark::default(), 1);
+    for at in 0..80 {
+        let packet = || vec![packets::udp("10.1.0.1:7", "10.2.0.1:9", b"payload")];
+        let (wire, _) = twins.plain.outbound(packet());
+        assert_same(&twins.express.outbound(packet()).0, &wire, "on the wire");
+        assert_eq!(wire.len(), usize::from(at < 70), "packet {at}");
+    }
+    assert_eq!(twins.express.events, twins.plain.events);
+}
+
 fn check_to_the_end(wrapping: &Wrapping) {
     for seed in 0..10 {
         let mut twins = Twins::new(wrapping, Mark::default(), seed);
