@@ -1,5 +1,6 @@
 //! Neighbours that share a flow and a state are looked at once; nothing else may come of that than when each packet is looked at on its own.
-//! So two gateways get the same packets of all kinds, and only one of them remembers flows, without which there is no express way.
+//! So two gateways get the same packets of all kinds, one of them in batches, the other one by one and without remembering flows, so that it has
+//! neither neighbours nor an express way.
 
 use uxfrm_engine::{
     Action, Budget, CacheMode, CacheSettings, Direction, DropReason, Family, IfId, Limits, Mark,
@@ -109,12 +110,20 @@ impl Twins {
             self.run(&mut batch);
         }
         batch.truncate(if self.rng.permille(200) { 1 } else { 200 });
-        let again = batch.iter().map(|packet| within(packet, packet.headroom(), packet.tailroom()));
-        let (wire, host) = self.plain.outbound(again.collect());
+        let (mut wire, mut host) = (Vec::new(), Vec::new());
+        for packet in &batch {
+            let again = within(packet, packet.headroom(), packet.tailroom());
+            let (to_wire, to_host) = self.plain.outbound(vec![again]);
+            wire.extend(to_wire);
+            host.extend(to_host);
+        }
         let (express, express_host) = self.express.outbound(batch);
         assert_same(&express, &wire, "on the wire");
-        assert_same(&express_host, &host, "back to the host");
-        assert_eq!(self.express.worker.outward(), self.plain.worker.outward());
+        // One by one a state's end is seen sooner, before a packet is too big for it.
+        if self.plain.drops(DropReason::OutNoState) == 0 {
+            assert_same(&express_host, &host, "back to the host");
+            assert_eq!(self.express.worker.outward(), self.plain.worker.outward());
+        }
         assert_eq!(counts(&self.express), counts(&self.plain));
         self.express.assert_accounts();
     }
@@ -164,18 +173,29 @@ fn assert_same(some: &[PacketBuf], others: &[PacketBuf], place: &str) {
     assert_eq!(some.len(), others.len(), "{place}");
 }
 
+/// Who is wrapped first has the lower one.
+fn forget_identification(frame: &mut [u8]) {
+    match frame[0] >> 4 {
+        4 => {
+            frame[4..6].fill(0);
+            // The checksum, which is over it.
+            frame[10..12].fill(0);
+        }
+        6 if frame[6] == Protocol::FRAGMENT.0 => frame[44..48].fill(0),
+        _ => {}
+    }
+}
+
 impl Left {
     fn of(packet: &PacketBuf) -> Self {
         let Label { segments, checksum, mark, udp, .. } = **packet;
         let mut bytes = packet.bytes().to_vec();
-        // Identification, in IPv4 with the checksum over it: who is wrapped first has the lower one.
-        match bytes[0] >> 4 {
-            4 if udp.is_none() => {
-                bytes[4..6].fill(0);
-                bytes[10..12].fill(0);
-            }
-            6 if udp.is_none() && bytes[6] == Protocol::FRAGMENT.0 => bytes[44..48].fill(0),
-            _ => {}
+        let frame = match segments {
+            Segments::Train { stride } => stride.into(),
+            Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => bytes.len(),
+        };
+        if udp.is_none() {
+            bytes.chunks_mut(frame).for_each(forget_identification);
         }
         Self { bytes, segments, checksum, mark, udp }
     }
