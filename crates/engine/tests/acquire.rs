@@ -342,6 +342,30 @@ fn a_worker_asks_for_a_state_of_its_own_and_does_with_the_fallback() {
     left.assert_accounts();
 }
 
+/// A flow that is known to leave by the fallback asks again once the larval state has gone, alone and with neighbours.
+#[test]
+fn a_known_flow_asks_again_for_a_state_of_its_workers_own() {
+    let mut wrapping = Wrapping::tunnel4();
+    wrapping.settings.cpu = Cpu(3);
+    let mut left = waiting(&wrapping).left;
+    let mut policy = wrapping.policy(Direction::Out, Way::Right);
+    policy.flags |= PolicyFlags::CPU_ACQUIRE;
+    left.database.apply(left.now, |change| change.update_policy(policy)).unwrap();
+    left.add_sa(SaConfig {
+        direction: Some(Direction::Out),
+        replay: ReplayConfig::default(),
+        ..wrapping.sa(Way::Right, FIRST_SPI)
+    });
+    for (times, count) in [1, 3, 1, 3].into_iter().enumerate() {
+        for _ in 0..4 {
+            let (wire, _) = left.outbound((0..count).map(|_| datagram(0)).collect());
+            assert_eq!(wire.len(), count);
+        }
+        assert_eq!(wanted_of(&left).len(), times + 1, "with {count} packets");
+        left.now = left.now.plus(Duration::from_secs(30));
+    }
+}
+
 #[test]
 fn an_optional_template_is_asked_for_and_done_without() {
     let wrapping = Wrapping::transport4();
