@@ -235,6 +235,18 @@ impl PacketBuf {
         &self.0.storage[self.0.head as usize..self.0.tail as usize]
     }
 
+    /// `len` bytes from the one at `start` on; `None` when they are not all there.
+    #[must_use]
+    #[inline(always)]
+    pub fn part(&self, start: u32, len: u32) -> Option<&[u8]> {
+        let from = self.0.head as usize + start as usize;
+        let until = from + len as usize;
+        if until > self.0.tail as usize {
+            return None;
+        }
+        self.0.storage.get(from..until)
+    }
+
     /// The bytes, to write to.
     #[must_use]
     #[inline]
@@ -298,6 +310,16 @@ impl PacketBuf {
         let start = start.min(held);
         self.0.head += index(start);
         self.0.tail = self.0.head + index(len.min(held - start));
+    }
+
+    /// As [`keep`](Self::keep), of bytes that are all there; nothing changes when they are not.
+    #[inline]
+    pub fn frame(&mut self, start: usize, len: usize) {
+        let head = self.0.head as usize + start;
+        let tail = head + len;
+        if tail <= self.0.tail as usize {
+            (self.0.head, self.0.tail) = (index(head), index(tail));
+        }
     }
 
     /// Whether there is room for [`reframe`](Self::reframe).
@@ -373,6 +395,16 @@ mod tests {
         assert_eq!(other.bytes(), b"payload");
         other.keep(3, 9);
         assert_eq!(other.bytes(), b"load");
+        assert_eq!([other.part(1, 2), other.part(4, 0)], [Some(&b"oa"[..]), Some(&b""[..])]);
+        assert_eq!(
+            [other.part(3, 2), other.part(5, 0)],
+            [None; 2],
+            "there is tailroom, but no more bytes"
+        );
+        other.frame(1, 2);
+        assert_eq!(other.bytes(), b"oa");
+        other.frame(1, 2);
+        assert_eq!(other.bytes(), b"oa", "it holds no more");
         other.keep(5, 1);
         assert!(other.is_empty());
         buf.pull(2);

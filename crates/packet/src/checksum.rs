@@ -32,6 +32,9 @@ pub(crate) const UDP_CHECKSUM_AT: usize = 6;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum(u64);
 
+/// What makes 1 of 0xffff, in 64 bits.
+const INVERSE: u64 = 0_u64.wrapping_sub(u64::MAX / 0xffff);
+
 impl Sum {
     /// Nothing summed yet.
     pub const ZERO: Self = Self(0);
@@ -41,6 +44,13 @@ impl Sum {
     #[inline]
     pub fn of(bytes: &[u8]) -> Self {
         Self(sum_words(bytes))
+    }
+
+    /// The sum of the eight bytes that a word has in memory.
+    #[must_use]
+    #[inline(always)]
+    pub const fn of_word(word: u64) -> Self {
+        Self(word)
     }
 
     /// The sum of an IPv4 header without options: five words of 32 bits.
@@ -98,6 +108,15 @@ impl Sum {
         let sum = sum as u32;
         let sum = sum.wrapping_add(sum.rotate_left(16)) >> 16;
         u16::from_be(sum as u16)
+    }
+
+    /// Whether it is the sum of bytes with a right checksum in them, not all of which are 0.
+    #[must_use]
+    #[inline(always)]
+    pub const fn is_right(self) -> bool {
+        // It is a multiple of 0xffff, as folding takes away nothing else. Multiples, and they alone, are then this small.
+        let times = self.0.wrapping_mul(INVERSE);
+        times != 0 && times <= u64::MAX / 0xffff
     }
 
     /// What goes into a checksum field: the sum's complement.

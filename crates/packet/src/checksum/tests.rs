@@ -131,3 +131,20 @@ proptest! {
         prop_assert!(at_once == one_by_one || (at_once ^ one_by_one) == 0xffff && [0, 0xffff].contains(&at_once));
     }
 }
+
+#[test]
+fn what_is_right_is_seen_without_folding() {
+    let mut seed = 1_u64;
+    for turn in 0..10_000_u64 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        // Many of them right.
+        let word = if turn % 2 == 0 { seed } else { (seed >> 16).wrapping_mul(0xffff) };
+        let sum = Sum::of_word(word);
+        assert_eq!(sum.is_right(), sum.fold() == 0xffff, "{word:x}");
+    }
+    for (word, is_right) in [(0, false), (0xffff, true), (u64::MAX, true), (0xfffe, false)] {
+        assert_eq!(Sum::of_word(word).is_right(), is_right);
+    }
+    let bytes = [0x45, 0, 0, 28, 0, 0, 0x40, 0];
+    assert_eq!(Sum::of_word(u64::from_ne_bytes(bytes)).fold(), Sum::of(&bytes).fold());
+}
