@@ -137,19 +137,19 @@ impl ReplayWindow {
             return count;
         }
         let mut spot = Spot::of(first.0, self.ring.len());
-        let (mut lowest, mut highest, mut count) = (first.0, first.0, 1);
-        for number in numbers {
-            let next = Spot::of(number.0, self.ring.len());
-            let ends = (lowest.min(number.0), highest.max(number.0));
+        let (block, mut count) = (first.0 / BLOCK_BITS, 1);
+        for Candidate(number) in numbers {
+            let bit = 1 << (number % BLOCK_BITS);
             // None of them may be too old for another.
-            let apart = ends.1 - ends.0 >= u64::from(self.window);
-            if next.tag != spot.tag || spot.bit & next.bit != 0 || apart {
+            let apart = u64::from(self.window) < BLOCK_BITS && span(spot.bit | bit) > self.window;
+            if number / BLOCK_BITS != block || spot.bit & bit != 0 || apart {
                 break;
             }
-            spot.bit |= next.bit;
-            (lowest, highest) = ends;
+            spot.bit |= bit;
             count += 1;
         }
+        let lowest = block * BLOCK_BITS + u64::from(spot.bit.trailing_zeros());
+        let highest = block * BLOCK_BITS + u64::from(spot.bit.ilog2());
         let word = &self.ring[spot.slot];
         let mut seen = word.load(Ordering::Acquire);
         loop {
@@ -257,6 +257,12 @@ impl Spot {
 }
 
 const BLOCK_BITS: u64 = 32;
+
+/// From the lowest of some bits to the highest.
+#[inline]
+const fn span(bits: u32) -> u32 {
+    u32::BITS - bits.leading_zeros() - bits.trailing_zeros()
+}
 
 /// The full number of a packet whose lower half is `low` (RFC 4303 §A2.2). `None` for one before 0 or after 2^64 - 1.
 #[inline]
