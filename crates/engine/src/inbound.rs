@@ -16,13 +16,19 @@
 //! 9. **Coalesce**, where the host takes super-packets.
 //! 10. **Transmit** to the host.
 //!
+//! Packets that look like an earlier one of their state, outside (2 to 4, [`outer`]), inside (7, [`inner`]), or that may pass as the one before
+//! (8, `hand_on_alike`), take a short way, which only accepts: whatever is otherwise goes the long way, and that alone drops.
+//!
 //! Mirrors `net/xfrm/xfrm_input.c: xfrm_input` and `net/xfrm/xfrm_policy.c: __xfrm_policy_check`.
 
 mod check;
 mod claim;
 mod deliver;
+mod inner;
 mod marked;
 mod open;
+mod outer;
+mod outline;
 mod peel;
 mod quote;
 mod strip;
@@ -33,7 +39,7 @@ use std::ops::Range;
 
 use arrayvec::ArrayVec;
 use uxfrm_crypto::Authenticity;
-use uxfrm_packet::{Batch, Checksum, Coalescer, IpPacket, PacketBuf, Segments};
+use uxfrm_packet::{Batch, Coalescer, IpPacket, PacketBuf, Segments};
 
 use crate::esp::decapsulate::Shell;
 use crate::fragments::reassembly::{Outcome, Reassembly};
@@ -42,7 +48,7 @@ use crate::spd::flow_cache::Known;
 use crate::worker::{Bench, Traffic};
 use crate::{
     DeviceMark, Direction, DropReason, FlowKey, PolicyCache, Received, Sa, SaId, SaProtocol,
-    Settings, Snapshot, Spi, Stage, UdpEncapKind, Watch,
+    Settings, Snapshot, Spi, Stage, Watch,
 };
 use check::MAX_DEPTH;
 use deliver::Passed;
@@ -87,7 +93,8 @@ struct Item {
     len: u32,
     fate: Fate,
     mark: u32,
-    checksum: Checksum,
+    /// Its checksum is known to be right.
+    is_verified: bool,
     /// States it came through, the outermost first, by their place in `used`.
     path: ArrayVec<u32, MAX_DEPTH>,
 }
@@ -112,11 +119,9 @@ struct Questions {
     spis: Vec<Spi>,
     directions: Vec<Direction>,
     known: Vec<Known>,
-    /// The last one is of a flow in which no ESP is looked for.
-    holds_no_esp: bool,
 }
 
-/// An ESP packet that waits to be opened. One cache line.
+/// An ESP packet that waits to be opened.
 #[derive(Debug)]
 struct Sealed {
     item: u32,
@@ -128,34 +133,27 @@ struct Sealed {
     number: Candidate,
     /// Bytes of text for which its state is to be charged; none unless it was accepted.
     carried: Option<u32>,
+    tos: u8,
+    manner: Manner,
+}
+
+/// How an ESP packet came, and is to be opened.
+#[derive(Clone, Copy, Debug)]
+struct Manner {
     /// The packet's own header, which transport mode keeps; `None` when a socket took it off.
     shell: Option<Shell>,
-    tos: u8,
     in_udp: bool,
-    /// It came from elsewhere than the state says: among `movers`.
-    moved: bool,
     opener: Opener,
 }
 
 /// By what a state is found: SPI, destination and mark.
 type Name = (Spi, IpAddr, u32);
 
-/// The state that a name led to, and what is asked of it for each of its packets.
-#[derive(Clone, Copy, Debug)]
-struct Latest {
-    name: Name,
-    encap: Option<UdpEncapKind>,
-    /// Its place in `used`.
-    used: u32,
-    /// No device has to do with it.
-    is_ours: bool,
-}
-
 /// With more states than these, what packets need of them is out of the second-level cache before it is needed again.
 const FEW: usize = 128;
 /// Packets whose states are fetched together: as many as that cache holds what is needed of.
 const TOGETHER: usize = 32;
-/// How many items ahead a packet's note, and how many its first bytes, are fetched.
+/// How many packets ahead a packet's note is fetched. Its first bytes are when it is received, and again so many ahead where much was read since.
 const NOTES_AHEAD: usize = 8;
 const BYTES_AHEAD: usize = 4;
 
@@ -187,18 +185,10 @@ impl Inbound {
             self.states = bench.snapshot.states;
             self.policies.forget_bundles();
         }
-        self.used.begin(bench.snapshot.generation);
+        self.used.begin(bench.snapshot);
         let late = self.reassembly.expire(bench.now, bench.pool);
         bench.refuse(&mut self.traffic, late, DropReason::InFragment);
-        for packet in batch.as_slice().iter().take(NOTES_AHEAD) {
-            packet.prefetch();
-        }
-        let mut packets = batch.drain();
-        while let Some(packet) = packets.next() {
-            packets.as_slice().get(NOTES_AHEAD).inspect(|packet| packet.prefetch());
-            self.receive(packet);
-        }
-        drop(packets);
+        self.receive(batch);
         if !self.marks.is_empty() {
             self.admit_marked(bench);
         }
@@ -239,49 +229,48 @@ impl Inbound {
 
     /// Lets go of states that are gone.
     pub(crate) fn let_go(&mut self, snapshot: &Snapshot) {
-        self.used.let_go(snapshot.generation);
+        self.used.let_go(snapshot);
     }
 
     /// 1 Receive.
-    #[inline(always)]
-    fn receive(&mut self, packet: PacketBuf) {
-        self.traffic.received_bytes += packet.len() as u64;
-        match packet.segments {
-            Segments::Train { stride } if stride > 0 => self.receive_train(&packet, stride),
-            Segments::Train { .. }
-            | Segments::One
-            | Segments::Tcp { .. }
-            | Segments::Udp { .. } => self.enlist(0, packet.len(), packet.mark),
+    #[inline]
+    fn receive(&mut self, batch: &mut Batch) {
+        let packets = batch.as_slice();
+        packets.iter().take(NOTES_AHEAD).for_each(PacketBuf::prefetch);
+        self.items.reserve(packets.len());
+        let (first, mut bytes) = (self.items.len(), 0);
+        for (buffer, packet) in (0..).zip(packets) {
+            packets.get(buffer as usize + NOTES_AHEAD).inspect(|packet| packet.prefetch());
+            packet.prefetch_bytes();
+            bytes += packet.len();
+            match packet.segments {
+                Segments::Train { stride } if stride > 0 => {
+                    self.receive_train(buffer, packet, stride);
+                }
+                Segments::Train { .. }
+                | Segments::One
+                | Segments::Tcp { .. }
+                | Segments::Udp { .. } => {
+                    self.items.push(Item::new(buffer, 0, packet.len(), packet.mark));
+                }
+            }
         }
-        self.buffers.push(Some(packet));
+        self.buffers.extend(batch.drain().map(Some));
+        self.traffic.received += (self.items.len() - first) as u64;
+        self.traffic.received_bytes += bytes as u64;
     }
 
     #[inline(never)]
-    fn receive_train(&mut self, train: &PacketBuf, stride: u16) {
+    fn receive_train(&mut self, buffer: u32, train: &PacketBuf, stride: u16) {
         for start in (0..train.len().max(1)).step_by(stride.into()) {
             let len = usize::from(stride).min(train.len() - start);
-            self.enlist(start, len, train.mark);
+            self.items.push(Item::new(buffer, start, len, train.mark));
         }
-    }
-
-    /// Makes an item of a packet in the next buffer.
-    #[inline(always)]
-    fn enlist(&mut self, start: usize, len: usize, mark: u32) {
-        self.traffic.received += 1;
-        self.items.push(Item {
-            buffer: narrow(self.buffers.len()),
-            start: narrow(start),
-            len: narrow(len),
-            fate: Fate::New,
-            mark,
-            checksum: Checksum::AsIs,
-            path: ArrayVec::new(),
-        });
     }
 
     /// 2 Peel, 3 State, 4 Replay check.
     fn peel_all(&mut self, bench: &mut Bench<'_>) {
-        let mut latest = None;
+        let mut latest = self.resume();
         let are_many = bench.snapshot.sad.len() > FEW;
         let mut first = 0;
         while first < self.items.len() {
@@ -290,7 +279,10 @@ impl Inbound {
             if are_many {
                 self.fetch_states(group.clone(), bench);
             }
-            for place in group {
+            let mut rest = group;
+            while !rest.is_empty() {
+                rest.start = self.follow(rest.clone(), &mut latest);
+                let Some(place) = rest.next() else { break };
                 if self.items[place].fate != Fate::New {
                     continue;
                 }
@@ -301,6 +293,7 @@ impl Inbound {
                 }
             }
         }
+        self.used.note_latest(latest);
         if self.settled {
             self.sealed.sort_unstable_by_key(|sealed| (sealed.buffer, sealed.at));
         }
@@ -360,11 +353,10 @@ impl Inbound {
     fn look_at(
         &mut self,
         place: usize,
-        latest: &mut Option<Latest>,
+        latest: &mut Option<u32>,
         bench: &mut Bench<'_>,
     ) -> Result<Fate, DropReason> {
         let item = &self.items[place];
-        self.fetch_ahead(item.buffer);
         let Some(buffer) = &self.buffers[item.buffer as usize] else {
             return Err(DropReason::InUnexpected);
         };
@@ -388,7 +380,7 @@ impl Inbound {
     fn look_at_v6(
         &mut self,
         place: usize,
-        latest: &mut Option<Latest>,
+        latest: &mut Option<u32>,
         bench: &mut Bench<'_>,
     ) -> Result<Fate, DropReason> {
         let item = &self.items[place];
@@ -420,7 +412,7 @@ impl Inbound {
     fn look_closely(
         &mut self,
         place: usize,
-        latest: &mut Option<Latest>,
+        latest: &mut Option<u32>,
         bench: &mut Bench<'_>,
     ) -> Result<Fate, DropReason> {
         match self.peel(place, bench)? {
@@ -521,6 +513,20 @@ impl Inbound {
 }
 
 impl Item {
+    /// A packet in a buffer, that was not looked at yet.
+    #[inline(always)]
+    fn new(buffer: u32, start: usize, len: usize, mark: u32) -> Self {
+        Self {
+            buffer,
+            start: narrow(start),
+            len: narrow(len),
+            fate: Fate::New,
+            mark,
+            is_verified: false,
+            path: ArrayVec::new(),
+        }
+    }
+
     /// The place of its question; what is behind its own length is not its own.
     #[inline(always)]
     fn ask(
@@ -540,8 +546,10 @@ impl Item {
         questions.place(FlowKey { mark: self.mark, ..flow }, spi, direction)
     }
 
+    /// Its bytes, which its buffer has.
+    #[inline(always)]
     fn bytes<'a>(&self, buffer: &'a PacketBuf) -> &'a [u8] {
-        &buffer.bytes()[self.start as usize..(self.start + self.len) as usize]
+        buffer.part(self.start, self.len).unwrap_or_default()
     }
 
     fn bytes_mut<'a>(&self, buffer: &'a mut PacketBuf) -> &'a mut [u8] {

@@ -5,8 +5,10 @@ use uxfrm_packet::IpPacket;
 use crate::worker::Bench;
 use crate::{DropReason, SaProtocol, Spi};
 
+use super::check::MAX_DEPTH;
+use super::outer::Outer;
 use super::peel::{self, Envelope};
-use super::{Fate, Inbound, Item, Latest, Name, Opener, Sealed, narrow};
+use super::{Fate, Inbound, Item, Manner, Name, Opener, Sealed, narrow};
 
 impl Inbound {
     /// 3 State, 4 Replay check. Neighbours often are of one state, the `latest`.
@@ -15,29 +17,35 @@ impl Inbound {
         &mut self,
         place: usize,
         envelope: &Envelope,
-        latest: &mut Option<Latest>,
+        latest: &mut Option<u32>,
         bench: &Bench<'_>,
     ) -> Result<Fate, DropReason> {
         let Item { buffer, start, mark, ref path, .. } = self.items[place];
-        let (name, is_deepest) = ((Spi(envelope.spi), envelope.destination, mark), path.is_full());
-        let Latest { encap, used, is_ours, .. } = match latest {
-            Some(latest) if latest.name == name => *latest,
+        let (name, depth) = ((Spi(envelope.spi), envelope.destination, mark), path.len());
+        let used = match *latest {
+            Some(latest) if self.used[latest as usize].is_named(&name) => latest,
             Some(_) | None => match self.find(name, bench)? {
                 Some(found) => *latest.insert(found),
                 None => return self.unclaimed(place, envelope, bench),
             },
         };
-        if is_deepest {
+        let state = &self.used[used as usize];
+        let encap = state.encap;
+        if depth == MAX_DEPTH {
             return Err(DropReason::InTooDeep);
         }
         if encap != envelope.encap {
             return Err(DropReason::InEncapMismatch);
         }
-        let sa = &self.used[used as usize].sa;
+        let (sa, is_ours) = (&state.sa, !state.offloaded && self.marks.is_empty());
         let opener = if is_ours { Opener::Engine } else { self.opener(place, sa)? };
         let number =
             sa.replay().check(envelope.sequence).inspect_err(|reason| sa.count_failure(*reason))?;
         let moved = encap.is_some() && self.has_moved(place, envelope, used);
+        let manner = Manner { shell: envelope.shell, in_udp: envelope.encap.is_some(), opener };
+        if is_ours && !moved && depth == 0 {
+            self.note_outer(place, envelope, used, manner);
+        }
         self.sealed.push(Sealed {
             item: narrow(place),
             used,
@@ -46,13 +54,29 @@ impl Inbound {
             len: narrow(envelope.len),
             number,
             carried: None,
-            shell: envelope.shell,
             tos: envelope.tos,
-            in_udp: envelope.encap.is_some(),
-            moved,
-            opener,
+            manner,
         });
         Ok(Fate::Sealed)
+    }
+
+    /// Remembers how a packet looks outside, for those of its state that look the same.
+    #[inline]
+    fn note_outer(&mut self, place: usize, envelope: &Envelope, used: u32, manner: Manner) {
+        let item = &self.items[place];
+        let Some(buffer) = &self.buffers[item.buffer as usize] else { return };
+        let look = || Outer::of(envelope, manner, buffer, item);
+        self.used.note_outer(used, look);
+    }
+
+    /// The state that the latest packet was of, as long as it receives. It is asked in each batch.
+    pub(super) fn resume(&mut self) -> Option<u32> {
+        let latest = self.used.latest()?;
+        if !self.used.has_met(latest) {
+            self.used[latest as usize].sa.receives().ok()?;
+            self.used.meet(latest);
+        }
+        Some(latest)
     }
 
     /// Whether ESP in UDP came from elsewhere than its state says. If so, that is noted.
@@ -73,8 +97,8 @@ impl Inbound {
 
     /// 3 State: one that receives. Each is looked up once, as long as no other takes its hint, and asked in each batch whether it receives.
     #[inline(never)]
-    fn find(&mut self, name: Name, bench: &Bench<'_>) -> Result<Option<Latest>, DropReason> {
-        let used = match self.used.named(name) {
+    fn find(&mut self, name: Name, bench: &Bench<'_>) -> Result<Option<u32>, DropReason> {
+        Ok(Some(match self.used.named(name) {
             Some(known) if self.used.has_met(known) => known,
             Some(known) => {
                 self.used[known as usize].sa.receives()?;
@@ -90,10 +114,7 @@ impl Inbound {
                 self.used.note_name(place, name);
                 place
             }
-        };
-        let state = &self.used[used as usize];
-        let is_ours = !state.offloaded && self.marks.is_empty();
-        Ok(Some(Latest { name, encap: state.encap, used, is_ours }))
+        }))
     }
 
     /// ESP without a state. That of others passes through like any packet.

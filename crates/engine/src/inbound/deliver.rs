@@ -1,9 +1,13 @@
 //! What the policies let pass goes to the host, coalesced where the host takes that.
 
-use uxfrm_packet::{Batch, IpPacket, Notes, PacketBuf, Pool, Protocol, Segments, SizeClass};
+use uxfrm_packet::{
+    Batch, Checksum, IpPacket, Notes, PacketBuf, Pool, Protocol, Segments, SizeClass,
+};
 
 use super::check::{Arrival, SecPath, check};
+use super::inner::Inner;
 use super::quote::reported;
+use super::used::UsedStates;
 use super::{Fate, Inbound, Item, Questions, narrow, peel};
 use crate::worker::Bench;
 use crate::{
@@ -16,7 +20,8 @@ impl Inbound {
     pub(super) fn deliver(&mut self, bench: &mut Bench<'_>, watch: &mut impl Watch) {
         self.look_up(bench);
         watch.passed(Stage::LookUp);
-        for place in 0..self.items.len() {
+        let mut rest = 0..self.items.len();
+        while let Some(place) = rest.next() {
             match self.items[place].fate {
                 Fate::Gone => {}
                 // A layer was taken off in the last round, and there is one more.
@@ -25,6 +30,9 @@ impl Inbound {
                     Ok(()) => self.hand_on(place, question as usize, bench),
                     Err(reason) => self.drop(place, reason, bench),
                 },
+            }
+            if !rest.is_empty() {
+                rest.start = self.hand_on_alike(rest.start, bench);
             }
         }
         self.count_passed();
@@ -100,6 +108,30 @@ impl Inbound {
         }
     }
 
+    /// Hands on packets that may pass as the latest one did, one to a buffer, from `start` on up to the first that is not so. Says which that is.
+    #[inline(never)]
+    fn hand_on_alike(&mut self, start: usize, bench: &mut Bench<'_>) -> usize {
+        let Self { items, buffers, marks, passed, .. } = self;
+        let Some((question, only)) = passed.by else { return start };
+        if !marks.is_empty() || bench.settings.host != HostPort::Packets {
+            return start;
+        }
+        let (mut packets, mut bytes) = (0, 0);
+        for item in &items[start..] {
+            if item.fate != Fate::Plain(question) || !matches!(*item.path, [by] if by == only) {
+                break;
+            }
+            let slot = &mut buffers[item.buffer as usize];
+            let Some(packet) = slot.take_if(|buffer| !is_train(buffer)) else { break };
+            bench.out.host.push(item.released(packet));
+            packets += 1;
+            bytes += u64::from(item.len);
+        }
+        passed.packets += packets;
+        passed.bytes += bytes;
+        start + packets as usize
+    }
+
     /// Whatever a packet came through. What does not hang on the packet is remembered for those of the same flow, what does not hang on the flow for
     /// those that come by the same state.
     #[inline(never)]
@@ -145,8 +177,7 @@ impl Inbound {
     fn hand_on(&mut self, place: usize, question: usize, bench: &mut Bench<'_>) {
         let item = &self.items[place];
         let Some(buffer) = &self.buffers[item.buffer as usize] else { return };
-        let is_train = matches!(buffer.segments, Segments::Train { .. });
-        if is_train || bench.settings.host != HostPort::Packets {
+        if is_train(buffer) || bench.settings.host != HostPort::Packets {
             return self.hand_on_joined(place, question, bench);
         }
         if let Some(packet) = self.release(place) {
@@ -165,8 +196,8 @@ impl Inbound {
             }
         };
         let Some(buffer) = &self.buffers[item.buffer as usize] else { return };
-        if matches!(buffer.segments, Segments::Train { .. }) {
-            let notes = Notes { mark: item.mark, if_id: buffer.if_id, checksum: item.checksum };
+        if is_train(buffer) {
+            let notes = Notes { mark: item.mark, if_id: buffer.if_id, checksum: item.checksum() };
             let bytes = item.bytes(buffer);
             if joins {
                 self.coalescer.offer_slice(bytes, notes, bench.pool, &mut bench.out.host);
@@ -190,12 +221,24 @@ impl Inbound {
             self.believe_device(place);
         }
         let item = &self.items[place];
-        let mut packet = self.buffers[item.buffer as usize].take()?;
-        packet.keep(item.start as usize, item.len as usize);
+        self.buffers[item.buffer as usize].take().map(|packet| item.released(packet))
+    }
+}
+
+impl Item {
+    #[inline(always)]
+    const fn checksum(&self) -> Checksum {
+        if self.is_verified { Checksum::Verified } else { Checksum::AsIs }
+    }
+
+    /// Its buffer, with nothing but the packet in it and on it.
+    #[inline(always)]
+    fn released(&self, mut packet: PacketBuf) -> PacketBuf {
+        packet.frame(self.start as usize, self.len as usize);
         packet.segments = Segments::One;
         packet.udp = None;
-        (packet.mark, packet.checksum) = (item.mark, item.checksum);
-        Some(packet)
+        (packet.mark, packet.checksum) = (self.mark, self.checksum());
+        packet
     }
 }
 
@@ -210,20 +253,16 @@ pub(super) struct Passed {
 }
 
 impl Questions {
-    /// Asks about what came out of ESP, unless more of that may be in it.
+    /// Asks about what came out of ESP, unless more of that may be in it. Its state remembers how it looks if it is of the flow of the one before.
     #[inline(always)]
     pub(super) fn ask_of_inner(
         &mut self,
         item: &mut Item,
         ip: &IpPacket,
         (buffer, bytes): (&PacketBuf, &[u8]),
-        spi: Spi,
+        (states, used): (&mut UsedStates, u32),
         settings: &Settings,
     ) -> Fate {
-        if self.is_continued(ip, (buffer, bytes), item.mark, spi) {
-            item.len = narrow(ip.total_len);
-            return Fate::Plain(narrow(self.flows.len() - 1));
-        }
         let flow = FlowKey { mark: item.mark, ..FlowKey::of(buffer, ip, bytes) };
         let own = settings.addresses.holds(ip.destination);
         let direction = if own { Direction::In } else { Direction::Forward };
@@ -232,33 +271,14 @@ impl Questions {
         }
         // What is behind its own length is not its own.
         item.len = narrow(ip.total_len);
-        let place = self.place(flow, spi, direction);
-        self.holds_no_esp = true;
+        let state = &mut states[used as usize];
+        let place = self.place(flow, state.around.spi, direction);
+        let before = state.asked.replace(place);
+        if before.is_none_or(|before| before == place) {
+            let whole = bytes.get(..ip.total_len);
+            states.note_inner(used, || Inner::of(whole?, flow, direction, place));
+        }
         Fate::Plain(place)
-    }
-
-    /// Whether the last question is this packet's too, of TCP or UDP that holds no ESP: as that of most neighbours.
-    #[inline(always)]
-    fn is_continued(
-        &self,
-        ip: &IpPacket,
-        (buffer, bytes): (&PacketBuf, &[u8]),
-        mark: u32,
-        spi: Spi,
-    ) -> bool {
-        let (Some(flow), Some(last)) = (self.flows.last(), self.spis.last()) else { return false };
-        let Some([a, b, c, d]) = ip.upper(bytes).first_chunk().copied() else {
-            return false;
-        };
-        self.holds_no_esp
-            && *last == spi
-            && matches!(ip.protocol, Protocol::TCP | Protocol::UDP)
-            && !ip.is_fragment()
-            && flow.protocol == ip.protocol.0
-            && flow.source_port == u16::from_be_bytes([a, b])
-            && flow.destination_port == u16::from_be_bytes([c, d])
-            && (flow.source, flow.destination) == (ip.source, ip.destination)
-            && (flow.mark, flow.if_id, flow.ifindex) == (mark, buffer.if_id, 0)
     }
 
     /// The place of a packet's question, which is its predecessor's if that is of the same flow and came by the same state.
@@ -267,7 +287,6 @@ impl Questions {
         if self.spis.last() == Some(&spi) && self.flows.last() == Some(&flow) {
             return narrow(self.flows.len() - 1);
         }
-        self.holds_no_esp = false;
         self.flows.push(flow);
         self.directions.push(direction);
         self.spis.push(spi);
@@ -280,6 +299,11 @@ impl Questions {
         self.directions.clear();
         self.known.clear();
     }
+}
+
+#[inline(always)]
+fn is_train(buffer: &PacketBuf) -> bool {
+    matches!(buffer.segments, Segments::Train { .. })
 }
 
 fn single(bytes: &[u8], notes: Notes, pool: &mut Pool, host: &mut Batch) {

@@ -108,7 +108,7 @@ impl Inbound {
         if item.path.len() == usize::from(whole)
             && buffer.is_some_and(|buffer| buffer.checksum == Checksum::Verified)
         {
-            item.checksum = Checksum::Verified;
+            item.is_verified = true;
         }
     }
 

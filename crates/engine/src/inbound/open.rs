@@ -2,8 +2,10 @@
 
 use arrayvec::ArrayVec;
 use uxfrm_crypto::{Authenticity, Crypter, OpenJob, SeqHigh};
+use uxfrm_packet::PacketBuf;
 
-use super::used::{Standing, Used};
+use super::marked::Opener;
+use super::used::{Load, Standing, Used};
 use super::{Fate, Inbound, Sealed};
 use crate::worker::Bench;
 use crate::{Charge, DropReason, Event};
@@ -14,49 +16,37 @@ const CHUNK: usize = 64;
 impl Inbound {
     /// 5 Open.
     pub(super) fn open(&mut self, bench: &mut Bench<'_>) {
-        self.verdicts.clear();
+        let Self { sealed, buffers, used, verdicts, .. } = self;
+        verdicts.clear();
         let mut jobs: ArrayVec<OpenJob<'_>, CHUNK> = ArrayVec::new();
-        let mut sealed = self.sealed.as_slice();
-        let mut latest = None;
-        for (place, buffer) in self.buffers.iter_mut().enumerate() {
-            let Some(buffer) = buffer else { continue };
-            let (mut rest, mut passed) = (buffer.bytes_mut(), 0);
-            while let [next, others @ ..] = sealed
-                && next.buffer as usize == place
+        let mut buffers = Rests::of(buffers);
+        let mut rest = sealed.as_slice();
+        while let Some(first) = rest.first() {
+            let state = &used[first.used as usize];
+            let (key, extended) = (state.sa.key(), state.extended);
+            // Neighbours often are of one state.
+            while let [packet, behind @ ..] = rest
+                && packet.used == first.used
             {
-                sealed = others;
-                let (at, len) = (next.at as usize, next.len as usize);
-                let (_, from) = std::mem::take(&mut rest).split_at_mut(at - passed);
-                let (esp, behind) = from.split_at_mut(len);
-                (rest, passed) = (behind, at + len);
-                let verdict = next.opener.verdict();
-                // Verdicts are in order.
-                if jobs.is_full() || verdict.is_some() && !jobs.is_empty() {
-                    run(bench.crypter, &mut jobs, &mut self.verdicts);
+                rest = behind;
+                if jobs.is_full() {
+                    run(bench.crypter, &mut jobs, verdicts);
                 }
-                if let Some(verdict) = verdict {
-                    self.verdicts.push(verdict);
+                let esp = buffers.cut(packet);
+                let (Opener::Engine, Some(esp)) = (packet.manner.opener, esp) else {
+                    // Verdicts are in order.
+                    run(bench.crypter, &mut jobs, verdicts);
+                    verdicts.push(packet.manner.opener.verdict().unwrap_or(Authenticity::Runt));
                     continue;
-                }
-                // Neighbours often are of one state.
-                let (key, extended) = match latest {
-                    Some((used, key, extended)) if used == next.used => (key, extended),
-                    Some(_) | None => {
-                        let used = &self.used[next.used as usize];
-                        let (key, extended) = (used.sa.key(), used.extended);
-                        latest = Some((next.used, key, extended));
-                        (key, extended)
-                    }
                 };
-                let high = if extended {
-                    SeqHigh::Esn(upper_half(next.number.number()))
-                } else {
-                    SeqHigh::None
+                let high = match extended {
+                    true => SeqHigh::Esn(upper_half(packet.number.number())),
+                    false => SeqHigh::None,
                 };
                 jobs.push(OpenJob::in_place(key, high, esp));
             }
         }
-        run(bench.crypter, &mut jobs, &mut self.verdicts);
+        run(bench.crypter, &mut jobs, verdicts);
     }
 
     /// 6 Replay advance, 7 Strip; and the states are charged. Whether there may be more ESP in some.
@@ -74,7 +64,7 @@ impl Inbound {
         more
     }
 
-    /// Packet by packet; of neighbours that came by one state its window takes the numbers together.
+    /// Neighbours that came by one state are looked at together, as far as its window takes their numbers together.
     fn accept_each(
         &mut self,
         sealed: &mut [Sealed],
@@ -83,59 +73,69 @@ impl Inbound {
     ) -> bool {
         let Some(first) = sealed.first() else { return false };
         let mut load = self.used.load(first.used);
-        // Of how many of the next authentic packets the numbers are taken already.
-        let (mut fresh, mut more) = (0, false);
-        for at in 0..sealed.len().min(verdicts.len()) {
+        let (mut at, mut more) = (0, false);
+        while at < sealed.len().min(verdicts.len()) {
             if sealed[at].used != load.used {
                 self.used.note(&load);
                 load = self.used.load(sealed[at].used);
             }
             let accepted = match verdicts[at] {
-                Authenticity::Authentic if fresh > 0 => Ok(fresh - 1),
-                Authenticity::Authentic => self.accept_next(sealed, verdicts, at),
+                Authenticity::Authentic => self.accept_some(&sealed[at..], &verdicts[at..]),
                 Authenticity::Forged => Err(DropReason::InForged),
                 Authenticity::Runt | Authenticity::Pending => Err(DropReason::InRunt),
             };
-            let outcome = accepted.and_then(|left| {
-                fresh = left;
-                self.strip(&mut sealed[at], &mut load, bench)
-            });
-            let item = sealed[at].item as usize;
-            match outcome {
-                Ok(fate) => {
-                    more |= fate == Fate::New;
-                    self.items[item].fate = fate;
-                }
-                Err(reason) => {
-                    self.used[load.used as usize].sa.count_failure(reason);
-                    self.drop(item, reason, bench);
-                }
+            let next = at + accepted.unwrap_or(1);
+            match accepted {
+                Ok(_) => more |= self.strip_each(&mut sealed[at..next], &mut load, bench),
+                Err(reason) => self.refuse(&sealed[at], reason, bench),
             }
+            at = next;
         }
         self.used.note(&load);
         more
     }
 
-    /// Has its window take the number of an authentic packet, with those of authentic neighbours if it can. Of these, how many.
+    /// Has its window take the number of the first packet, which is authentic, with those of authentic neighbours behind it if it can. Of how many.
     #[inline(never)]
-    fn accept_next(
+    fn accept_some(
         &self,
         sealed: &[Sealed],
         verdicts: &[Authenticity],
-        at: usize,
     ) -> Result<usize, DropReason> {
-        let Sealed { used, number, .. } = sealed[at];
+        let Sealed { used, number, .. } = sealed[0];
         let window = self.used[used as usize].sa.replay();
-        let of_same = |packet: &&Sealed| packet.used == used;
-        if sealed.get(at + 1).as_ref().is_some_and(of_same) {
-            let run = sealed[at..].iter().take_while(of_same).zip(&verdicts[at..]);
-            let received = run.filter(|(_, verdict)| **verdict == Authenticity::Authentic);
-            let taken = window.accept_some(received.map(|(packet, _)| packet.number));
-            if let Some(neighbours) = taken.checked_sub(1) {
-                return Ok(neighbours);
-            }
+        let run = sealed.iter().zip(verdicts).take_while(|(packet, verdict)| {
+            packet.used == used && **verdict == Authenticity::Authentic
+        });
+        match window.accept_some(run.map(|(packet, _)| packet.number)) {
+            0 => window.accept(number).map(|()| 1),
+            taken => Ok(taken),
         }
-        window.accept(number).map(|()| 0)
+    }
+
+    /// 7 Strip of neighbours that came by one state and are accepted. Whether there may be more ESP in some.
+    #[inline]
+    fn strip_each(&mut self, run: &mut [Sealed], load: &mut Load, bench: &mut Bench<'_>) -> bool {
+        let (mut rest, mut more) = (run, false);
+        loop {
+            let alike = self.strip_alike(rest, load);
+            let [packet, behind @ ..] = &mut rest[alike..] else { return more };
+            match self.strip(packet, load, bench) {
+                Ok(fate) => {
+                    more |= fate == Fate::New;
+                    self.items[packet.item as usize].fate = fate;
+                }
+                Err(reason) => self.refuse(packet, reason, bench),
+            }
+            rest = behind;
+        }
+    }
+
+    /// Drops a packet that its state does not accept.
+    #[cold]
+    fn refuse(&mut self, packet: &Sealed, reason: DropReason, bench: &Bench<'_>) {
+        self.used[packet.used as usize].sa.count_failure(reason);
+        self.drop(packet.item as usize, reason, bench);
     }
 
     /// Charges each state once for all its packets, and one by one where a limit lies between them.
@@ -184,6 +184,42 @@ impl Inbound {
     }
 }
 
+/// What has not been cut off yet of buffers, in their order.
+struct Rests<'a> {
+    buffers: std::slice::IterMut<'a, Option<PacketBuf>>,
+    /// The place of the first of `buffers`.
+    next: u32,
+    /// Of the buffer before that, the bytes from `from` on.
+    rest: &'a mut [u8],
+    from: u32,
+}
+
+impl<'a> Rests<'a> {
+    fn of(buffers: &'a mut [Option<PacketBuf>]) -> Self {
+        Self { buffers: buffers.iter_mut(), next: 0, rest: &mut [], from: 0 }
+    }
+
+    /// The bytes of a packet, which lies behind all that were cut off before. `None` if it does not, or is not there.
+    #[inline(always)]
+    fn cut(&mut self, packet: &Sealed) -> Option<&'a mut [u8]> {
+        let earlier = std::mem::take(&mut self.rest);
+        let (rest, from) = if packet.buffer == self.next {
+            self.next += 1;
+            (self.buffers.next()?.as_mut()?.bytes_mut(), 0)
+        } else if packet.buffer > self.next {
+            let skipped = packet.buffer - self.next;
+            self.next = packet.buffer + 1;
+            (self.buffers.nth(skipped as usize)?.as_mut()?.bytes_mut(), 0)
+        } else {
+            (earlier, self.from)
+        };
+        let rest = rest.get_mut(packet.at.checked_sub(from)? as usize..)?;
+        let (esp, behind) = rest.split_at_mut_checked(packet.len as usize)?;
+        (self.rest, self.from) = (behind, packet.at + packet.len);
+        Some(esp)
+    }
+}
+
 impl Used {
     /// Charges it for what its packets of this round carried.
     #[inline]
@@ -212,6 +248,9 @@ fn run(
     jobs: &mut ArrayVec<OpenJob<'_>, CHUNK>,
     verdicts: &mut Vec<Authenticity>,
 ) {
+    if jobs.is_empty() {
+        return;
+    }
     crypter.open(jobs);
     verdicts.extend(jobs.iter().map(|job| job.verdict));
     jobs.clear();

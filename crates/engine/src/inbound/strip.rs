@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use uxfrm_packet::ipv4::{self, Ipv4Header};
 use uxfrm_packet::ipv6::Ipv6Header;
-use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Protocol, SizeClass, UdpPath, Version};
+use uxfrm_packet::{IpPacket, PacketBuf, Protocol, SizeClass, UdpPath, Version};
 use zerocopy::IntoBytes;
 
 use super::used::{Around, Load};
@@ -20,7 +20,7 @@ pub(super) const fn is_ip(next_header: Protocol) -> bool {
 
 impl Inbound {
     /// 7 Strip: takes off what is around the packet, and notes what its state carried.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn strip(
         &mut self,
         packet: &mut Sealed,
@@ -48,9 +48,9 @@ impl Inbound {
                 item.path.push(packet.used);
                 let inner = (buffer, &text[..stripped.len]);
                 let announced = stripped.next_header;
-                let (questions, spi) = (&mut self.questions, around.spi);
+                let (questions, state) = (&mut self.questions, (&mut self.used, packet.used));
                 match decapsulate::usual_tunnelled(inner.1, announced, packet.tos, around.flags) {
-                    Some(ip) => Ok(questions.ask_of_inner(item, &ip, inner, spi, bench.settings)),
+                    Some(ip) => Ok(questions.ask_of_inner(item, &ip, inner, state, bench.settings)),
                     None => self.unwrap_v6(packet, announced, around, bench),
                 }
             }
@@ -63,11 +63,11 @@ impl Inbound {
 
     /// Packets whose states let them pass and that came from elsewhere than those say.
     #[cold]
-    pub(super) fn tell_of_moves(&self, sealed: &[Sealed], bench: &mut Bench<'_>) {
-        for packet in sealed.iter().filter(|packet| packet.moved && packet.carried.is_some()) {
-            let state = self.used[packet.used as usize].sa.id();
-            let movers = self.movers.iter().find(|(item, _)| *item == packet.item);
-            if let Some(&(_, from)) = movers {
+    pub(super) fn tell_of_moves(&mut self, sealed: &[Sealed], bench: &mut Bench<'_>) {
+        for (item, from) in self.movers.drain(..) {
+            let passed = |packet: &&Sealed| packet.item == item && packet.carried.is_some();
+            if let Some(packet) = sealed.iter().find(passed) {
+                let state = self.used[packet.used as usize].sa.id();
                 bench.tell(Event::Mapping { state, from });
             }
         }
@@ -89,7 +89,8 @@ impl Inbound {
         let inner = (buffer, item.bytes(buffer));
         match decapsulate::usual_tunnelled_v6(inner.1, announced, packet.tos, around.flags) {
             Some(ip) => {
-                Ok(self.questions.ask_of_inner(item, &ip, inner, around.spi, bench.settings))
+                let state = (&mut self.used, packet.used);
+                Ok(self.questions.ask_of_inner(item, &ip, inner, state, bench.settings))
             }
             None => self.unwrap_closely(packet, announced, around, bench),
         }
@@ -114,7 +115,8 @@ impl Inbound {
             return Err(DropReason::InMalformed);
         }
         let inner = (&*buffer, item.bytes(buffer));
-        Ok(self.questions.ask_of_inner(item, &ip, inner, around.spi, bench.settings))
+        let state = (&mut self.used, packet.used);
+        Ok(self.questions.ask_of_inner(item, &ip, inner, state, bench.settings))
     }
 
     #[inline(never)]
@@ -126,11 +128,11 @@ impl Inbound {
         around: &Around,
         bench: &mut Bench<'_>,
     ) -> Result<Fate, DropReason> {
-        match packet.shell {
+        match packet.manner.shell {
             Some(shell) => self.restore(packet, shell, text_at, stripped)?,
             None => self.rebuild(packet, text_at, stripped, bench)?,
         }
-        if packet.in_udp {
+        if packet.manner.in_udp {
             self.renew_checksum(packet)?;
         }
         let item = &mut self.items[packet.item as usize];
@@ -138,28 +140,30 @@ impl Inbound {
         item.path.push(packet.used);
         let Some(buffer) = &self.buffers[item.buffer as usize] else { return Ok(Fate::New) };
         let inner = (buffer, item.bytes(buffer));
+        let (questions, state) = (&mut self.questions, (&mut self.used, packet.used));
+        let looks = state.0.looks_mut(packet.used);
+        if let Some((question, len)) =
+            looks.and_then(|looks| looks.question(item.mark, around.spi, inner, questions))
+        {
+            item.len = narrow(len);
+            return Ok(Fate::Plain(question));
+        }
         match IpPacket::parse_fixed(inner.1) {
             // Its checksum was written just now.
-            Some(ip) => {
-                Ok(self.questions.ask_of_inner(item, &ip, inner, around.spi, bench.settings))
-            }
-            None => self.look_at_restored(packet, around, bench),
+            Some(ip) => Ok(questions.ask_of_inner(item, &ip, inner, state, bench.settings)),
+            None => self.look_at_restored(packet, bench),
         }
     }
 
     /// A packet as transport mode had it, which is not IPv4 without options: plain, unless more ESP may be in it.
     #[inline(never)]
-    fn look_at_restored(
-        &mut self,
-        packet: &Sealed,
-        around: &Around,
-        bench: &Bench<'_>,
-    ) -> Result<Fate, DropReason> {
+    fn look_at_restored(&mut self, packet: &Sealed, bench: &Bench<'_>) -> Result<Fate, DropReason> {
         let item = &mut self.items[packet.item as usize];
         let Some(buffer) = &self.buffers[item.buffer as usize] else { return Ok(Fate::New) };
         let inner = (buffer, item.bytes(buffer));
         if let Some(ip) = IpPacket::parse_fixed_v6(inner.1) {
-            return Ok(self.questions.ask_of_inner(item, &ip, inner, around.spi, bench.settings));
+            let state = (&mut self.used, packet.used);
+            return Ok(self.questions.ask_of_inner(item, &ip, inner, state, bench.settings));
         }
         IpPacket::parse(inner.1).map_err(|_| DropReason::InInnerMalformed)?;
         Ok(Fate::New)
@@ -173,7 +177,7 @@ impl Inbound {
         let bytes = item.bytes_mut(buffer);
         let ip = IpPacket::parse(bytes).map_err(|_| DropReason::InInnerMalformed)?;
         if decapsulate::renew_checksum(bytes, &ip) {
-            item.checksum = Checksum::Verified;
+            item.is_verified = true;
         }
         Ok(())
     }

@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use uxfrm_packet::{BATCH, esp};
 
+use super::inner::Inner;
+use super::outer::Outer;
 use super::{FEW, Name, narrow};
 use crate::sa::config::SaFlags;
 use crate::spd::flow_cache::Turn;
-use crate::{AnswerId, Mark, Mode, Sa, Spi, UdpEncapKind};
+use crate::{AnswerId, Host, Mark, Mode, Sa, Snapshot, Spi, UdpEncapKind};
 
 /// A state and what it is to be charged for this round.
 #[derive(Debug)]
@@ -30,6 +32,24 @@ pub(super) struct Used {
     pub(super) offloaded: bool,
     pub(super) extended: bool,
     pub(super) around: Around,
+    /// The question of its latest plain packet that was looked at itself in this batch.
+    pub(super) asked: Option<u32>,
+    seen: Seen,
+}
+
+/// Whether there was a packet of a state before that could have told how they look: outside, inside. Only the second one does, as of many states
+/// there is but one at a time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    outside: bool,
+    inside: bool,
+}
+
+/// How a state's packets look, as far as it is known.
+#[derive(Debug, Default)]
+pub(super) struct Looks {
+    pub(super) outer: Option<Outer>,
+    pub(super) inner: Option<Inner>,
 }
 
 /// What a state has around each of its packets, and does when that is stripped.
@@ -68,12 +88,17 @@ pub(super) enum Standing {
 #[derive(Debug)]
 pub(super) struct UsedStates {
     all: Vec<Used>,
+    /// In the same places, as far as any is known.
+    looks: Vec<Looks>,
     /// The places of those that this batch met, in the order of their first packets.
     met: Vec<u32>,
     /// Batches so far.
     batch: u64,
-    /// The generation of states and policies that all are of.
+    /// The generation of states and policies that all are of, and the host.
     generation: u64,
+    host: Option<Arc<Host>>,
+    /// The place of the state that was looked for last.
+    latest: Option<u32>,
     /// By the last bits of a state's turn, where it may stand in `all`; to be believed only if that one is it.
     hints: Box<[u32; BATCH]>,
     /// The same, by the last bits of the SPI.
@@ -84,34 +109,61 @@ impl UsedStates {
     pub(super) fn new() -> Self {
         Self {
             all: Vec::new(),
+            looks: Vec::new(),
             met: Vec::new(),
             batch: 0,
             generation: 0,
+            host: None,
+            latest: None,
             hints: Box::new([0; BATCH]),
             names: Box::new([0; BATCH]),
         }
     }
 
-    /// To be called before a batch: forgets what is of another generation of states and policies.
-    pub(super) fn begin(&mut self, generation: u64) {
+    /// To be called before a batch: forgets what is of another generation of states and policies, or was found out on another host.
+    pub(super) fn begin(&mut self, snapshot: &Snapshot) {
         self.batch += 1;
-        self.let_go(generation);
+        self.let_go(snapshot);
     }
 
     /// To be called after a batch: keeps few for the next one.
     pub(super) fn finish(&mut self) {
         self.met.clear();
         if self.all.len() > FEW {
-            self.all.clear();
+            self.forget();
         }
     }
 
-    /// Forgets what is of another generation of states and policies.
-    pub(super) fn let_go(&mut self, generation: u64) {
-        if self.generation != generation {
-            self.generation = generation;
-            self.all.clear();
+    /// Forgets what is of another generation of states and policies, or was found out on another host.
+    #[inline]
+    pub(super) fn let_go(&mut self, snapshot: &Snapshot) {
+        let host = (snapshot.host.as_ref().map(Arc::as_ptr), self.host.as_ref().map(Arc::as_ptr));
+        if self.generation != snapshot.generation || host.0 != host.1 {
+            self.begin_anew(snapshot);
         }
+    }
+
+    #[inline(never)]
+    fn begin_anew(&mut self, snapshot: &Snapshot) {
+        self.generation = snapshot.generation;
+        self.host.clone_from(&snapshot.host);
+        self.forget();
+    }
+
+    fn forget(&mut self) {
+        self.all.clear();
+        self.looks.clear();
+        self.latest = None;
+    }
+
+    /// The place of the state that was looked for last, in this batch or before.
+    pub(super) fn latest(&self) -> Option<u32> {
+        self.latest
+    }
+
+    /// Remembers which state was looked for last.
+    pub(super) fn note_latest(&mut self, latest: Option<u32>) {
+        self.latest = latest;
     }
 
     /// The place of a state, which takes one if it has none. Each batch asks first whether it [receives](Sa::receives).
@@ -139,9 +191,46 @@ impl UsedStates {
     pub(super) fn meet(&mut self, place: u32) {
         let used = &mut self.all[place as usize];
         if used.met_in != self.batch {
-            (used.met_in, used.standing) = (self.batch, Standing::Good);
+            (used.met_in, used.standing, used.asked) = (self.batch, Standing::Good, None);
+            let inner = self.looks.get_mut(place as usize).and_then(|looks| looks.inner.as_mut());
+            inner.into_iter().for_each(|inner| inner.question = None);
             self.met.push(place);
         }
+    }
+
+    /// How packets of the state in a place look.
+    #[inline(always)]
+    pub(super) fn looks(&self, place: u32) -> Option<&Looks> {
+        self.looks.get(place as usize)
+    }
+
+    #[inline(always)]
+    pub(super) fn looks_mut(&mut self, place: u32) -> Option<&mut Looks> {
+        self.looks.get_mut(place as usize)
+    }
+
+    /// Remembers how a packet of the state in a place looks outside.
+    #[inline]
+    pub(super) fn note_outer(&mut self, place: u32, look: impl FnOnce() -> Option<Outer>) {
+        if std::mem::replace(&mut self.all[place as usize].seen.outside, true) {
+            self.room_for_looks(place).outer = look();
+        }
+    }
+
+    /// Remembers how one looks inside.
+    #[inline]
+    pub(super) fn note_inner(&mut self, place: u32, look: impl FnOnce() -> Option<Inner>) {
+        if std::mem::replace(&mut self.all[place as usize].seen.inside, true) {
+            self.room_for_looks(place).inner = look();
+        }
+    }
+
+    fn room_for_looks(&mut self, place: u32) -> &mut Looks {
+        let place = place as usize;
+        if self.looks.len() <= place {
+            self.looks.resize_with(place + 1, Looks::default);
+        }
+        &mut self.looks[place]
     }
 
     /// Nothing yet, of the state in a place.
@@ -164,23 +253,33 @@ impl UsedStates {
         self.met.iter().for_each(|place| visit(&mut self.all[*place as usize]));
     }
 
+    /// The place of a state that a name with this SPI may have found; this batch has met it.
+    #[inline(always)]
+    pub(super) fn of_spi(&self, spi: u32) -> Option<u32> {
+        let place = self.names[slot(spi)];
+        self.all
+            .get(place as usize)
+            .is_some_and(|there| there.met_in == self.batch)
+            .then_some(place)
+    }
+
     /// The place of the state that this name found, if it is remembered.
     #[inline]
     pub(super) fn named(&self, name: Name) -> Option<u32> {
-        let place = self.names[slot(name)];
+        let place = self.names[slot(name.0.0)];
         let there = self.all.get(place as usize)?;
-        (there.name == Some(name)).then_some(place)
+        there.is_named(&name).then_some(place)
     }
 
     /// Remembers what a state was found by.
     pub(super) fn note_name(&mut self, place: u32, name: Name) {
-        self.names[slot(name)] = place;
+        self.names[slot(name.0.0)] = place;
         self.all[place as usize].name = Some(name);
     }
 }
 
-fn slot((spi, ..): Name) -> usize {
-    spi.0 as usize % BATCH
+const fn slot(spi: u32) -> usize {
+    spi as usize % BATCH
 }
 
 impl Deref for UsedStates {
@@ -215,7 +314,15 @@ impl Used {
             offloaded: config.offload.is_some(),
             extended: sa.extended(),
             around: Around::of(sa),
+            asked: None,
+            seen: Seen::default(),
         }
+    }
+
+    /// Whether it was found by this name.
+    #[inline(always)]
+    pub(super) fn is_named(&self, name: &Name) -> bool {
+        self.name.as_ref() == Some(name)
     }
 }
 
@@ -247,17 +354,19 @@ mod tests {
         let sa = Sa::new(&config, Arc::new(SaWords::of(&config, Backend::Portable)), Moment(0));
         let name = (Spi(7), config.id.destination, 0);
         let mut used = UsedStates::new();
-        used.begin(1);
+        let mut snapshot = Snapshot { generation: 1, ..Snapshot::default() };
+        used.begin(&snapshot);
         let place = used.place(&sa);
         used.note_name(place, name);
         used[place as usize].standing = Standing::Expired;
         used.finish();
-        used.begin(1);
+        used.begin(&snapshot);
         assert_eq!((used.named(name), used.has_met(place)), (Some(place), false));
         used.meet(place);
         assert!(used.has_met(place) && used[place as usize].standing == Standing::Good);
         used.finish();
-        used.begin(2);
+        snapshot.generation = 2;
+        used.begin(&snapshot);
         assert_eq!((used.named(name), Arc::strong_count(&sa)), (None, 1));
     }
 
@@ -269,7 +378,7 @@ mod tests {
             let words = Arc::new(SaWords::of(&config, Backend::Portable));
             let sa = Sa::new(&config, words, Moment(0));
             sa.set_turn(spi.into());
-            used.begin(0);
+            used.begin(&Snapshot::default());
             assert_eq!(used.place(&sa), spi - 1);
             used.finish();
         }

@@ -1,8 +1,8 @@
 //! Who may come in that a device received.
 
 use uxfrm_engine::{
-    DeviceMark, DeviceStatus, Direction, DropReason, Handle, OffloadKind, Policy, Received, Reqid,
-    SaConfig, SaId, Spi,
+    DeviceMark, DeviceStatus, Direction, DropReason, Handle, Mark, OffloadKind, Policy, Received,
+    Reqid, SaConfig, SaId, Spi,
 };
 use uxfrm_packet::{Checksum, PacketBuf};
 use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Way, Wrapping, packets};
@@ -57,15 +57,58 @@ fn fate(
 
 /// Sealed as a good peer seals it; but for the encryption, as a device has undone it.
 fn sealed(opened: bool) -> PacketBuf {
+    all_sealed(opened, 1).remove(0)
+}
+
+fn all_sealed(opened: bool, count: usize) -> Vec<PacketBuf> {
     let (mut left, nics) = (Pair::without_states(&Wrapping::tunnel4()).left, Nics::default());
     left.database.set_devices(Box::new(nics.clone()));
     let offload = offload(CRYPTO, "nic0", Direction::Out).filter(|_| opened);
     left.add_sa(SaConfig { offload, ..Wrapping::tunnel4().sa(Way::Right, FIRST_SPI) });
-    let mut wire = left.outbound(vec![datagram()]).0;
-    match left.handed.pop() {
-        Some(handed) => handed.packet,
-        None => wire.remove(0),
-    }
+    let wire = left.outbound((0..count).map(|_| datagram()).collect()).0;
+    left.handed.into_iter().map(|handed| handed.packet).chain(wire).collect()
+}
+
+/// What looks alike is opened by who is to open it, each time.
+#[test]
+fn neighbours_of_what_a_device_opened_are_opened_here() {
+    let (mut gateway, nics) = right(CRYPTO);
+    let good = mark(CRYPTO, nics.handle());
+    let mut opened = all_sealed(true, 12);
+    let mut closed = all_sealed(false, 6).split_off(3);
+    let marked = |packets: Vec<PacketBuf>| {
+        let marked = |packet| Received { packet, mark: Some(good) };
+        packets.into_iter().map(marked).collect::<Vec<_>>()
+    };
+    let rest = opened.split_off(6);
+    opened.truncate(3);
+    assert_eq!(gateway.inbound_from_device(marked(opened)).len(), 3);
+    assert_eq!(gateway.inbound(std::mem::take(&mut closed)).len(), 3);
+    let mut rest = rest.into_iter();
+    let (first, mut short) = (rest.next().unwrap(), rest.next().unwrap());
+    let len = 20 + 8 + 8 + 10;
+    short.trim(len);
+    short.bytes_mut()[3] = u8::try_from(len).unwrap();
+    uxfrm_packet::ipv4::fill_checksum(short.bytes_mut()).unwrap();
+    let batch = vec![first, short, rest.next().unwrap()];
+    assert_eq!(gateway.inbound_from_device(marked(batch)).len(), 2);
+    assert_eq!(gateway.reasons(), [(DropReason::InRunt, 1)]);
+}
+
+/// A device has nothing to say of a state that it does not have, whatever is known of that.
+#[test]
+fn a_mark_is_refused_on_what_looks_like_its_neighbours() {
+    let (mut gateway, nics) = right(CRYPTO);
+    let id = state(CRYPTO).id;
+    let handle = mark(CRYPTO, nics.handle());
+    gateway.database.apply(gateway.now, |to| to.delete_sa(id, Mark::default())).unwrap();
+    gateway.add_sa(Wrapping::tunnel4().sa(Way::Right, FIRST_SPI));
+    let mut closed = all_sealed(false, 9);
+    let last = closed.split_off(6);
+    assert_eq!(gateway.inbound(closed).len(), 6);
+    let marked = last.into_iter().map(|packet| Received { packet, mark: Some(handle) });
+    assert!(gateway.inbound_from_device(marked.collect()).is_empty());
+    assert_eq!(gateway.reasons(), [(DropReason::InDeviceMark, 3)]);
 }
 
 #[test]
@@ -99,6 +142,20 @@ fn only_a_mark_of_the_right_state_lets_a_plain_packet_in() {
     }
     let other = packets::udp("172.16.0.1:7", "10.2.0.1:9", b"not protected");
     assert_eq!(fate(&mut right, other, None), Ok(()));
+}
+
+#[test]
+fn of_neighbours_each_checksum_is_believed_that_the_device_found_right() {
+    let (mut right, nics) = right(PACKET);
+    let good = Some(mark(PACKET, nics.handle()));
+    let checksums = [Checksum::Verified, Checksum::Verified, Checksum::AsIs, Checksum::Verified];
+    let marked = checksums.map(|checksum| {
+        let mut packet = datagram();
+        packet.checksum = checksum;
+        Received { packet, mark: good }
+    });
+    let arrived = right.inbound_from_device(marked.into());
+    assert!(arrived.iter().map(|packet| packet.checksum).eq(checksums));
 }
 
 #[test]

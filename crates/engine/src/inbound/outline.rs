@@ -1,0 +1,239 @@
+//! What of a packet's first bytes says which flow it is of, or which state: neighbours mostly agree in it, and need not be looked at anew.
+
+use uxfrm_packet::checksum::Sum;
+use uxfrm_packet::{Protocol, ipv4, ipv6};
+
+/// Version, addresses, protocol and the first four bytes behind the header: ports, or an SPI. Only of TCP, UDP and ESP in whole packets, behind IPv4
+/// without options or directly behind IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outline {
+    /// As the packet has them, with the bits masked out that neighbours differ in.
+    V4([u64; 3]),
+    V6([u64; 5], u32),
+}
+
+/// What is read of a packet with a known outline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Extent {
+    /// Its bytes, as its header says.
+    pub(super) len: usize,
+    pub(super) tos: u8,
+}
+
+/// Bytes that are compared.
+const V4_LEN: usize = ipv4::HEADER_LEN + 4;
+const V6_LEN: usize = ipv6::HEADER_LEN + 4;
+
+/// Version and header length; what makes a fragment. Not TOS, length, id and DF.
+const V4_FIRST: u64 = u64::from_ne_bytes([0xff, 0, 0, 0, 0, 0, 0x3f, 0xff]);
+/// Protocol and source. Not TTL and checksum.
+const V4_SECOND: u64 = u64::from_ne_bytes([0, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff]);
+/// What of the last word is of the header.
+const V4_THIRD: u64 = u64::from_ne_bytes([0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
+/// Version and next header. Not traffic class, flow label, length and hop limit.
+const V6_FIRST: u64 = u64::from_ne_bytes([0xf0, 0, 0, 0, 0, 0, 0xff, 0]);
+
+impl Outline {
+    /// Of a packet that was looked at before, all of it and nothing behind it. `None` when it has none.
+    pub(super) fn of(packet: &[u8]) -> Option<Self> {
+        match packet.first()? {
+            &ipv4::WITHOUT_OPTIONS => {
+                let [first, second, third] = words_v4(packet.first_chunk()?);
+                let is_whole = [packet[6] & 0x3f, packet[7]] == [0, 0];
+                (is_whole && has_outline(packet[9])).then_some(Self::V4([
+                    first & V4_FIRST,
+                    second & V4_SECOND,
+                    third,
+                ]))
+            }
+            first if first >> 4 == 6 => {
+                let ([first, addresses @ ..], upper) = words_v6(packet.first_chunk()?);
+                let [a, b, c, d] = addresses;
+                has_outline(packet[6]).then_some(Self::V6([first & V6_FIRST, a, b, c, d], upper))
+            }
+            _ => None,
+        }
+    }
+
+    /// What is read of the packet that `bytes` begins with, if it has the same outline, is there as far as it says, and its header's checksum is
+    /// right.
+    // By branches, as they are foretold rightly.
+    #[inline(always)]
+    pub(super) fn read(&self, bytes: &[u8]) -> Option<Extent> {
+        match self {
+            Self::V4(outline) => {
+                let first = bytes.first_chunk()?;
+                let [one, two, three] = words_v4(first);
+                let differs = (one & V4_FIRST ^ outline[0])
+                    | (two & V4_SECOND ^ outline[1])
+                    | (three ^ outline[2]);
+                let len = usize::from(u16::from_be_bytes([first[2], first[3]]));
+                if differs != 0 || !(V4_LEN..=bytes.len()).contains(&len) {
+                    return None;
+                }
+                let destination = Sum::of_word(three & V4_THIRD);
+                let sum = Sum::of_word(one).plus(Sum::of_word(two)).plus(destination);
+                sum.is_right().then_some(Extent { len, tos: first[1] })
+            }
+            Self::V6(outline, outline_upper) => {
+                let first = bytes.first_chunk()?;
+                let ([one, two, three, four, five], upper) = words_v6(first);
+                let differs = (one & V6_FIRST ^ outline[0])
+                    | (two ^ outline[1])
+                    | (three ^ outline[2])
+                    | (four ^ outline[3])
+                    | (five ^ outline[4])
+                    | u64::from(upper ^ outline_upper);
+                let len = usize::from(u16::from_be_bytes([first[4], first[5]])) + ipv6::HEADER_LEN;
+                if differs != 0 || !(V6_LEN..=bytes.len()).contains(&len) {
+                    return None;
+                }
+                Some(Extent { len, tos: first[0] << 4 | first[1] >> 4 })
+            }
+        }
+    }
+
+    /// What a tunnel's trailer calls such a packet.
+    #[inline(always)]
+    pub(super) const fn protocol(&self) -> Protocol {
+        match self {
+            Self::V4(..) => Protocol::IPIP,
+            Self::V6(..) => Protocol::IPV6,
+        }
+    }
+
+    /// Bytes before the four that it ends with.
+    #[inline(always)]
+    pub(super) const fn header_len(&self) -> usize {
+        match self {
+            Self::V4(..) => ipv4::HEADER_LEN,
+            Self::V6(..) => ipv6::HEADER_LEN,
+        }
+    }
+}
+
+/// Whether packets of this protocol that agree in an outline are of one flow, or of one state.
+const fn has_outline(protocol: u8) -> bool {
+    matches!(Protocol(protocol), Protocol::TCP | Protocol::UDP | Protocol::ESP)
+}
+
+#[inline(always)]
+fn words_v4(first: &[u8; V4_LEN]) -> [u64; 3] {
+    // It is three words long.
+    let (words, _) = first.as_chunks::<8>();
+    std::array::from_fn(|at| u64::from_ne_bytes(words[at]))
+}
+
+#[inline(always)]
+fn words_v6(first: &[u8; V6_LEN]) -> ([u64; 5], u32) {
+    // It is five words long, and half a one.
+    let (words, upper) = first.as_chunks::<8>();
+    let upper = upper.first_chunk().map_or(0, |upper| u32::from_ne_bytes(*upper));
+    (std::array::from_fn(|at| u64::from_ne_bytes(words[at])), upper)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use uxfrm_packet::{FlowPorts, IpPacket, ipv4};
+
+    use super::*;
+
+    fn packet(v6: bool, protocol: Protocol, upper: usize) -> Vec<u8> {
+        let (upper, mut packet) = (vec![7; upper], vec![0; if v6 { 40 } else { 20 }]);
+        let len = u16::try_from(if v6 { upper.len() } else { 20 + upper.len() }).unwrap();
+        let [high, low] = len.to_be_bytes();
+        if v6 {
+            packet[..8].copy_from_slice(&[0x60, 0, 0, 0, high, low, protocol.0, 64]);
+        } else {
+            packet[..10].copy_from_slice(&[0x45, 0, high, low, 0, 1, 0, 0, 64, protocol.0]);
+        }
+        packet.extend(upper);
+        let _not_ipv4 = ipv4::fill_checksum(&mut packet);
+        packet
+    }
+
+    /// A packet with bits turned over, and its checksum made right again.
+    fn changed(mut packet: Vec<u8>, changes: &[(usize, u8)], summed: bool) -> Vec<u8> {
+        for (at, bits) in changes {
+            packet.get_mut(*at).into_iter().for_each(|byte| *byte ^= bits);
+        }
+        if summed && packet[0] >> 4 == 4 {
+            packet[10..12].fill(0);
+            let checksum = Sum::of(&packet[..20]).checksum();
+            packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+        }
+        packet
+    }
+
+    fn change() -> impl Strategy<Value = (usize, u8)> {
+        (0..50_usize, (0..8_u32).prop_map(|bit| 1 << bit))
+    }
+
+    proptest! {
+        /// What has the outline of another packet is what a full look finds to be of the same flow, and right.
+        #[test]
+        fn a_packet_with_a_known_outline_is_of_its_flow(
+            v6: bool,
+            protocol in prop::sample::select(&[Protocol::UDP, Protocol::TCP, Protocol::ESP, Protocol::ICMP]),
+            upper in 0..30_usize,
+            before in prop::collection::vec(change(), 0..2),
+            after in prop::collection::vec(change(), 0..3),
+            (behind, summed) in (-4..4_isize, any::<bool>()),
+        ) {
+            let first = changed(packet(v6, protocol, upper), &before, true);
+            let mut second = changed(first.clone(), &after, summed);
+            second.resize(second.len().saturating_add_signed(behind), 0);
+            let Ok(known) = IpPacket::parse(&first) else { return Ok(()) };
+            let Some(outline) = Outline::of(&first[..known.total_len]) else { return Ok(()) };
+            let Some(Extent { len, tos }) = outline.read(&second) else { return Ok(()) };
+            let found = IpPacket::parse(&second).unwrap();
+            prop_assert_eq!((found.total_len, found.tos), (len, tos));
+            prop_assert_eq!((found.source, found.destination), (known.source, known.destination));
+            prop_assert_eq!((found.protocol, found.has_options), (known.protocol, false));
+            prop_assert!(!found.is_fragment() && !known.is_fragment() && !known.has_options);
+            prop_assert_eq!(FlowPorts::of(&found, &second), FlowPorts::of(&known, &first));
+            prop_assert_eq!(&found.upper(&second)[..4], &known.upper(&first)[..4]);
+            prop_assert!(v6 || crate::inbound::peel::checksum_is_right(&second));
+        }
+    }
+
+    #[test]
+    fn fragments_other_protocols_and_what_has_no_ports_have_none() {
+        for fragment in [(6, 0x20), (6, 0x01), (7, 0x01)] {
+            let piece = changed(packet(false, Protocol::UDP, 12), &[fragment], true);
+            assert_eq!(Outline::of(&piece), None, "{fragment:?}");
+        }
+        for v6 in [false, true] {
+            assert_eq!(Outline::of(&packet(v6, Protocol::ICMP, 12)), None);
+            assert_eq!(Outline::of(&packet(v6, Protocol::UDP, 3)), None);
+            let outline = Outline::of(&packet(v6, Protocol::UDP, 12)).unwrap();
+            // What is behind it looks like its ports.
+            let short = [packet(v6, Protocol::UDP, 3), vec![7; 9]].concat();
+            assert_eq!(outline.read(&short), None);
+        }
+    }
+
+    #[test]
+    fn neighbours_differ_in_what_does_not_matter() {
+        for (v6, places) in [(false, &[1, 4, 5, 8, 25, 29][..]), (true, &[1, 2, 3, 7, 45, 49])] {
+            let first = packet(v6, Protocol::UDP, 12);
+            let outline = Outline::of(&first).unwrap();
+            for at in places {
+                let second = changed(first.clone(), &[(*at, 0x10)], true);
+                assert_eq!(
+                    outline.read(&second).map(|extent| extent.len),
+                    Some(first.len()),
+                    "{at}"
+                );
+            }
+            let longer = packet(v6, Protocol::UDP, 20);
+            assert_eq!(outline.read(&longer).map(|extent| extent.len), Some(longer.len()));
+        }
+        let unlike = changed(packet(false, Protocol::UDP, 12), &[(6, 0x40)], true);
+        assert!(
+            Outline::of(&unlike).unwrap().read(&packet(false, Protocol::UDP, 12)).is_some(),
+            "DF"
+        );
+    }
+}
