@@ -1,5 +1,6 @@
-//! Many packets go down a tree together: level by level, so that they wait for memory together, and at last by the kind of what is to be
-//! compared, because a processor that does the same again and again need not guess what comes next.
+//! Many packets go down a tree together: all of them along its trunk, the cuts that every packet meets; then level by level, so that they wait
+//! for memory together; and at last by the kind of what is to be compared, because a processor that does the same again and again need not
+//! guess what comes next.
 
 use arrayvec::ArrayVec;
 
@@ -44,12 +45,12 @@ pub(super) fn first_of_each<'a, W: Words>(
     found: &mut [Option<Found<'a>>],
 ) {
     let mut batch = Batch {
-        keys,
+        keys: &keys[..keys.len().min(TOGETHER)],
         bests: [Best::NONE; TOGETHER],
         coming: ArrayVec::new(),
         here: std::array::from_fn(|_| ArrayVec::new()),
     };
-    batch.here[CUT].extend((0..keys.len().min(TOGETHER)).map(|packet| Way { packet, node: root }));
+    batch.go_along(root);
     while !batch.here[CUT].is_empty() {
         batch.descend();
         batch.arrive();
@@ -61,8 +62,29 @@ pub(super) fn first_of_each<'a, W: Words>(
 }
 
 impl<'a, W: Words> Batch<'a, '_, W> {
+    /// From the root through all rests, where every packet comes by.
+    #[inline(never)]
+    fn go_along(&mut self, root: &'a Node<W>) {
+        let mut trunk = root;
+        while let Node::Cut { window, rest, nodes } = trunk {
+            self.coming.clear();
+            for (packet, key) in self.keys.iter().enumerate() {
+                if let Some(node) = nodes.get(window.part(&key.words)) {
+                    uxfrm_packet::prefetch(node);
+                    let _ = self.coming.try_push(Way { packet, node });
+                }
+            }
+            self.arrive();
+            let ([.., rest_node, _], true) = (&**nodes, *rest) else { return };
+            trunk = rest_node;
+        }
+        for (key, best) in self.keys.iter().zip(&mut self.bests) {
+            trunk.find(key, best);
+        }
+    }
+
     /// From each cut to the part and, if there is one, to the rest.
-    #[inline]
+    #[inline(never)]
     fn descend(&mut self) {
         let Self { keys, bests, coming, here } = self;
         coming.clear();
@@ -87,7 +109,7 @@ impl<'a, W: Words> Batch<'a, '_, W> {
     }
 
     /// Sorts what was fetched.
-    #[inline]
+    #[inline(never)]
     fn arrive(&mut self) {
         for way in &self.coming {
             if self.here[kind(way.node)].try_push(*way).is_err() {
@@ -98,26 +120,43 @@ impl<'a, W: Words> Batch<'a, '_, W> {
     }
 
     /// All that is no cut.
-    #[inline]
     fn compare(&mut self) {
         let Self { keys, bests, here: [_, few, several, many, _], .. } = self;
         few.iter().for_each(|way| way.node.prefetch());
         several.iter().for_each(|way| way.node.prefetch());
         many.iter().for_each(|way| way.node.prefetch());
-        for way in few {
-            if let (Node::Few(rules), Some(key)) = (way.node, keys.get(way.packet)) {
-                one_by_one(rules, key, &mut bests[way.packet % TOGETHER]);
-            }
-        }
-        for way in several {
-            if let (Node::Several(several), Some(key)) = (way.node, keys.get(way.packet)) {
-                several::find(several, key, &mut bests[way.packet % TOGETHER]);
-            }
-        }
+        compare_few(few, keys, bests);
+        compare_several(several, keys, bests);
         for way in many {
             if let (Node::Many(matrix), Some(key)) = (way.node, keys.get(way.packet)) {
                 matrix.find(key, &mut bests[way.packet % TOGETHER]);
             }
+        }
+    }
+}
+
+#[inline(never)]
+fn compare_few<'a, W: Words>(
+    few: &[Way<'a, W>],
+    keys: &[Key<W>],
+    bests: &mut [Best<'a>; TOGETHER],
+) {
+    for way in few {
+        if let (Node::Few(rules), Some(key)) = (way.node, keys.get(way.packet)) {
+            one_by_one(rules, key, &mut bests[way.packet % TOGETHER]);
+        }
+    }
+}
+
+#[inline(never)]
+fn compare_several<'a, W: Words>(
+    several: &[Way<'a, W>],
+    keys: &[Key<W>],
+    bests: &mut [Best<'a>; TOGETHER],
+) {
+    for way in several {
+        if let (Node::Several(several), Some(key)) = (way.node, keys.get(way.packet)) {
+            several::find(several, key, &mut bests[way.packet % TOGETHER]);
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::batch;
 use super::matrix::Matrix;
 use super::plan::{FEW, Plan, plan};
-use super::rule::{Best, Found, Rank, Rule, fits_more};
+use super::rule::{Best, Found, Rule, fits_more};
 use super::several::{self, EightOf, Several, count, several};
 use super::ternary::{Key, Words};
 use super::window::Window;
@@ -42,8 +42,6 @@ pub(crate) enum Planning {
     Later,
 }
 
-/// Fewer policies are near enough not to be fetched ahead.
-const COLD: usize = 3000;
 /// Larger sets are not planned anew as a whole.
 const REPLANNED: usize = 4096;
 
@@ -69,20 +67,13 @@ impl<W: Words> Node<W> {
     #[inline]
     pub(crate) fn first_of_each<'a>(&'a self, keys: &[Key<W>], found: &mut [Option<Found<'a>>]) {
         match self {
-            Self::Cut { nodes, .. } if counts(nodes).0 >= COLD => {
-                batch::first_of_each(self, keys, found)
-            }
+            Self::Cut { .. } => batch::first_of_each(self, keys, found),
             Self::Few(rules) => match rules.len() {
                 0..=2 => each_one_by_one::<W, 2>(rules, keys, found),
                 3..=4 => each_one_by_one::<W, 4>(rules, keys, found),
-                5..=8 => each_one_by_one::<W, 8>(rules, keys, found),
-                _ => each_one_by_one::<W, 16>(rules, keys, found),
+                _ => each_one_by_one::<W, 8>(rules, keys, found),
             },
-            Self::Empty
-            | Self::Several(_)
-            | Self::Many(_)
-            | Self::Cut { .. }
-            | Self::Tally { .. } => {
+            Self::Empty | Self::Several(_) | Self::Many(_) | Self::Tally { .. } => {
                 for (found, key) in found.iter_mut().zip(keys) {
                     *found = self.first(key);
                 }
@@ -252,12 +243,13 @@ impl<W: Words> Node<W> {
         }
     }
 
-    /// How many policies are compared one by one; `None` when there are too many for that.
+    /// How many policies are compared one by one or in one go; `None` when there are too many for that.
     #[inline]
     pub(crate) fn compared(&self) -> Option<usize> {
         match self {
             Self::Empty => Some(0),
             Self::Few(rules) => Some(rules.len()),
+            Self::Several(several) if several.len() == 1 => Some(count::<W>(several)),
             Self::Several(_) | Self::Many(_) | Self::Cut { .. } | Self::Tally { .. } => None,
         }
     }
@@ -444,8 +436,7 @@ pub(super) fn one_by_one<'a, W: Words>(rules: &'a [Rule<W>], key: &Key<W>, best:
     let fits = match rules.len() {
         0..=2 => fitting::<W, 2>(rules, key),
         3..=4 => fitting::<W, 4>(rules, key),
-        5..=8 => fitting::<W, 8>(rules, key),
-        _ => fitting::<W, 16>(rules, key),
+        _ => fitting::<W, 8>(rules, key),
     };
     first_of(rules, fits, key, best);
 }
@@ -458,8 +449,7 @@ fn first_of<'a, W: Words>(rules: &'a [Rule<W>], mut fits: u32, key: &Key<W>, bes
         let rule = rules.get(fits.trailing_zeros() as usize).unwrap_or(last);
         let brief = rule.brief();
         if !brief.asks_more() || fits == 0 || fits_more(&rule.entry, key) {
-            let rank = if fits == 0 { Rank::NOTHING } else { rule.rank() };
-            return best.consider(rank, brief, &rule.entry);
+            return best.consider(rule.rank().unless(fits == 0), brief, &rule.entry);
         }
         fits &= fits - 1;
     }

@@ -22,7 +22,9 @@ pub(crate) enum Plan {
 }
 
 /// So many are compared one by one, whatever they are.
-pub(crate) const FEW: usize = 8;
+pub(crate) const FEW: usize = 4;
+/// So many are not cut.
+const LEAST: usize = 8;
 /// More are compared all at once only when nothing tells them apart.
 const MANY: usize = 1024;
 /// Of a larger set so many are looked at.
@@ -43,6 +45,9 @@ const WAY: usize = 20;
 pub(crate) fn plan<W: Words>(rules: &[Rule<W>]) -> Plan {
     if rules.len() <= FEW {
         return Plan::Few;
+    }
+    if rules.len() <= LEAST {
+        return Plan::Several;
     }
     let stay = if rules.len() <= MANY { flat::<W>(rules.len()) } else { usize::MAX };
     let sample: Vec<&Rule<W>> = rules.iter().step_by(rules.len().div_ceil(SAMPLE)).collect();
@@ -66,7 +71,7 @@ const fn several<W: Words>() -> usize {
 /// Comparing so many without a cut.
 const fn flat<W: Words>(policies: usize) -> usize {
     if policies <= FEW {
-        return 25 + 2 * policies.next_multiple_of(4);
+        return 25 + 2 * policies.next_multiple_of(2);
     }
     if policies <= several::<W>() {
         return 28 + policies.div_ceil(8) * (3 + 2 * W::COUNT);
@@ -80,8 +85,8 @@ fn unknown<W: Words>(policies: usize) -> usize {
     let least = if W::COUNT == 2 { 45 } else { 60 };
     match policies {
         0 => 4,
-        1..=FEW => flat::<W>(policies),
-        _ => flat::<W>(policies).min(least + 10 * (policies / FEW).ilog2() as usize),
+        1..=LEAST => flat::<W>(policies),
+        _ => flat::<W>(policies).min(least + 10 * (policies / LEAST).ilog2() as usize),
     }
 }
 

@@ -1,5 +1,6 @@
 //! A policy as the classifier compares it, and the first of those that fit.
 
+use std::hint::select_unpredictable;
 use std::sync::Arc;
 
 use super::ternary::{Key, Ternary, Words};
@@ -50,13 +51,17 @@ const LAST_PRIORITY: u32 = (1 << 22) - 1;
 impl Rank {
     /// Behind all policies.
     const LAST: Self = Self(u32::MAX - 1);
-    /// Of no policy.
-    pub(crate) const NOTHING: Self = Self(u32::MAX);
 
     /// That which stands in the last word of a value.
     #[inline]
     pub(crate) const fn beside(value: u64) -> Self {
         Self(((value & RANK) >> 1) as u32)
+    }
+
+    /// It, but behind [all](Rank::LAST) where nothing fits.
+    #[inline]
+    pub(crate) fn unless(self, nothing_fits: bool) -> Self {
+        Self(self.0 | u32::from(nothing_fits).wrapping_neg())
     }
 
     pub(crate) fn of(entry: &PolicyEntry) -> Self {
@@ -135,13 +140,13 @@ impl<'a> Best<'a> {
         self.entry.map(|entry| Found { entry, brief: self.brief })
     }
 
-    /// One more that fits, or [nothing](Rank::NOTHING). Whether it is the first is no branch: nobody could foretell it.
+    /// One more that fits, [or not](Rank::unless). Whether it is the first is no branch: nobody could foretell it.
     #[inline(always)]
     pub(crate) fn consider(&mut self, rank: Rank, brief: Brief, entry: &'a Arc<PolicyEntry>) {
-        let first = rank < self.rank || rank == self.rank && self.gives_way(entry);
-        self.rank = if first { rank } else { self.rank };
-        self.brief = if first { brief } else { self.brief };
-        self.entry = if first { Some(entry) } else { self.entry };
+        let first = if rank == self.rank { self.gives_way(entry) } else { rank < self.rank };
+        self.rank = select_unpredictable(first, rank, self.rank);
+        self.brief = select_unpredictable(first, brief, self.brief);
+        self.entry = select_unpredictable(first, Some(entry), self.entry);
     }
 
     /// Whether one of the same rank stands before it.

@@ -53,8 +53,7 @@ pub(crate) fn find<'a, W: Words>(several: &'a [W::Eight], key: &Key<W>, best: &m
         let policy = several.get(at / 8).and_then(|eight| eight.policy(at % 8));
         let Some((rank, brief, entry)) = policy else { return };
         if !brief.asks_more() || fits == 0 || fits_more(entry, key) {
-            let rank = if fits == 0 { Rank::NOTHING } else { rank };
-            return best.consider(rank, brief, entry);
+            return best.consider(rank.unless(fits == 0), brief, entry);
         }
         fits &= fits - 1;
     }
