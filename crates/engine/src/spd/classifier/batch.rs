@@ -9,6 +9,7 @@ use super::node::{Node, one_by_one};
 use super::rule::{Best, Found};
 use super::several;
 use super::ternary::{Key, Words};
+use super::window::Window;
 
 /// A packet among others, and a node that it has come to.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +38,8 @@ const FEW: usize = 1;
 const SEVERAL: usize = 2;
 const MANY: usize = 3;
 const CUT: usize = 4;
+
+// Steps are functions of their own, so that each has the registers to itself.
 
 /// The first policy that fits, of each key, of which there are [`TOGETHER`] at the most.
 pub(super) fn first_of_each<'a, W: Words>(
@@ -67,20 +70,34 @@ impl<'a, W: Words> Batch<'a, '_, W> {
     fn go_along(&mut self, root: &'a Node<W>) {
         let mut trunk = root;
         while let Node::Cut { window, rest, nodes } = trunk {
-            self.coming.clear();
-            for (packet, key) in self.keys.iter().enumerate() {
-                if let Some(node) = nodes.get(window.part(&key.words)) {
-                    uxfrm_packet::prefetch(node);
-                    let _ = self.coming.try_push(Way { packet, node });
-                }
-            }
-            self.arrive();
+            self.part(*window, nodes);
             let ([.., rest_node, _], true) = (&**nodes, *rest) else { return };
             trunk = rest_node;
         }
-        for (key, best) in self.keys.iter().zip(&mut self.bests) {
-            trunk.find(key, best);
+        let Self { keys, bests, .. } = self;
+        match trunk {
+            Node::Many(matrix) => matrix.find_each(keys, bests),
+            Node::Empty
+            | Node::Few(_)
+            | Node::Several(_)
+            | Node::Cut { .. }
+            | Node::Tally { .. } => {
+                keys.iter().zip(bests).for_each(|(key, best)| trunk.find(key, best));
+            }
         }
+    }
+
+    /// All packets from one cut to its parts.
+    #[inline]
+    fn part(&mut self, window: Window, nodes: &'a [Node<W>]) {
+        for (packet, key) in self.keys.iter().enumerate() {
+            let Some(node) = nodes.get(window.part(&key.words)) else { continue };
+            let way = Way { packet, node };
+            if self.here[kind(node)].try_push(way).is_err() {
+                alone(way, self.keys, &mut self.bests);
+            }
+        }
+        self.here[EMPTY].clear();
     }
 
     /// From each cut to the part and, if there is one, to the rest.

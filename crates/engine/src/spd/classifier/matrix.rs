@@ -92,7 +92,13 @@ impl<W: Words> Matrix<W> {
         self.policies.len()
     }
 
-    /// The first that fits.
+    /// As [`Matrix::find`] of each key.
+    pub(crate) fn find_each<'a>(&'a self, keys: &[Key<W>], bests: &mut [Best<'a>]) {
+        keys.iter().zip(bests).for_each(|(key, best)| self.find(key, best));
+    }
+
+    /// Considers the first that fits.
+    #[inline]
     pub(crate) fn find<'a>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
         let bytes = key.words.bytes();
         let numbers = self.fields.iter().zip(&self.numbers);
