@@ -42,6 +42,8 @@ pub(crate) enum Planning {
     Later,
 }
 
+/// So few policies are found sooner packet by packet.
+const ALONE: usize = 32;
 /// Larger sets are not planned anew as a whole.
 const REPLANNED: usize = 4096;
 
@@ -67,13 +69,19 @@ impl<W: Words> Node<W> {
     #[inline]
     pub(crate) fn first_of_each<'a>(&'a self, keys: &[Key<W>], found: &mut [Option<Found<'a>>]) {
         match self {
-            Self::Cut { .. } => batch::first_of_each(self, keys, found),
+            Self::Cut { nodes, .. } if counts(nodes).0 > ALONE => {
+                batch::first_of_each(self, keys, found)
+            }
             Self::Few(rules) => match rules.len() {
                 0..=2 => each_one_by_one::<W, 2>(rules, keys, found),
                 3..=4 => each_one_by_one::<W, 4>(rules, keys, found),
                 _ => each_one_by_one::<W, 8>(rules, keys, found),
             },
-            Self::Empty | Self::Several(_) | Self::Many(_) | Self::Tally { .. } => {
+            Self::Empty
+            | Self::Several(_)
+            | Self::Many(_)
+            | Self::Cut { .. }
+            | Self::Tally { .. } => {
                 for (found, key) in found.iter_mut().zip(keys) {
                     *found = self.first(key);
                 }

@@ -86,7 +86,7 @@ fn unknown<W: Words>(policies: usize) -> usize {
     match policies {
         0 => 4,
         1..=LEAST => flat::<W>(policies),
-        _ => flat::<W>(policies).min(least + 10 * (policies / LEAST).ilog2() as usize),
+        _ => flat::<W>(policies).min(least + 12 * (policies / LEAST).ilog2() as usize),
     }
 }
 
