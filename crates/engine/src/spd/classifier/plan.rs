@@ -82,11 +82,11 @@ const fn flat<W: Words>(policies: usize) -> usize {
 
 /// So many of which nothing is known yet. Cuts of IPv6 cost more, because what is behind them takes more cache lines.
 fn unknown<W: Words>(policies: usize) -> usize {
-    let least = if W::COUNT == 2 { 45 } else { 60 };
+    let (least, doubled) = if W::COUNT == 2 { (45, 12) } else { (60, 10) };
     match policies {
         0 => 4,
         1..=LEAST => flat::<W>(policies),
-        _ => flat::<W>(policies).min(least + 12 * (policies / LEAST).ilog2() as usize),
+        _ => flat::<W>(policies).min(least + doubled * (policies / LEAST).ilog2() as usize),
     }
 }
 
