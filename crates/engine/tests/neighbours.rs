@@ -291,7 +291,7 @@ fn in_batches_as_one_by_one() {
         for round in 0..10 {
             let (mut both, mut sequence) = (Both::new(), [0; 4]);
             for batch in 0..8 {
-                let size = [1, 2, 5, 40][rng.below(4)];
+                let size = [1, 2, 5, 40, 150][rng.below(5)];
                 let packets = (0..size).map(|_| next(&shape, &mut sequence, &mut rng)).collect();
                 passed += both.take(packets, &format!("{shape:?} {round} {batch}")).len();
             }

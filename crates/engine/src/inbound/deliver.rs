@@ -36,10 +36,8 @@ impl Inbound {
             }
         }
         self.count_passed();
-        self.policies.settle(bench.now);
         self.questions.clear();
         self.items.clear();
-        self.coalescer.flush(&mut bench.out.host);
         while let Some(left) = self.buffers.pop() {
             left.into_iter().for_each(|buffer| bench.pool.give(buffer));
         }

@@ -126,6 +126,11 @@ impl UsedStates {
         self.let_go(snapshot);
     }
 
+    /// Whether they are so few that a piece of a batch has many packets of each.
+    pub(super) fn are_few(&self) -> bool {
+        self.all.len() <= HANDFUL
+    }
+
     /// To be called after a batch: keeps few for the next one.
     pub(super) fn finish(&mut self) {
         self.met.clear();
@@ -277,6 +282,9 @@ impl UsedStates {
         self.all[place as usize].name = Some(name);
     }
 }
+
+/// With no more states, a piece of a batch has many packets of each.
+const HANDFUL: usize = 4;
 
 const fn slot(spi: u32) -> usize {
     spi as usize % BATCH
