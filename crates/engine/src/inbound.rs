@@ -28,7 +28,6 @@ mod inner;
 mod marked;
 mod open;
 mod outer;
-mod outline;
 mod peel;
 mod quote;
 mod strip;

@@ -51,12 +51,6 @@ static PLACES: [Place; 256] = {
     places
 };
 
-/// Whether a protocol that has ports, or what stands for them, has it in its first four bytes.
-#[inline(always)]
-pub(crate) fn ports_come_first(protocol: Protocol) -> bool {
-    PLACES[usize::from(protocol.0)] != Place::Deeper
-}
-
 impl FlowPorts {
     /// Neither: what fragments and protocols without ports have.
     pub const NONE: Self = Self { source: 0, destination: 0 };

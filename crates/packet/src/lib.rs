@@ -73,9 +73,9 @@ pub mod udp;
 
 mod batch;
 mod buf;
-mod imprint;
 mod intersect;
 mod lanes;
+mod outline;
 mod pool;
 mod prefetch;
 #[cfg(test)]
@@ -86,10 +86,10 @@ pub use buf::{Checksum, Ecn, HEADROOM, Label, PacketBuf, Segments, TAILROOM, Udp
 pub use coalesce::{Coalescer, Notes};
 pub use error::ParseError;
 pub use flow::FlowPorts;
-pub use imprint::Imprint;
 pub use intersect::first_common;
 pub use ip::{Fragment, IpPacket, Version};
 pub use lanes::{Lanes, fitting};
+pub use outline::{Extent, Outline};
 pub use pool::{Pool, PoolStats, SizeClass};
 pub use prefetch::{prefetch, prefetch_whole};
 pub use protocol::Protocol;

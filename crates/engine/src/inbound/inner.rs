@@ -2,9 +2,8 @@
 //!
 //! Whatever is not so, or is to be dropped, is left to the long way, which says what it is.
 
-use uxfrm_packet::PacketBuf;
+use uxfrm_packet::{Outline, PacketBuf};
 
-use super::outline::Outline;
 use super::used::{Load, Looks};
 use super::{Fate, Inbound, Questions, Sealed, narrow};
 use crate::esp::decapsulate;

@@ -4,9 +4,8 @@
 
 use std::ops::Range;
 
-use uxfrm_packet::{PacketBuf, UdpPath, esp, udp};
+use uxfrm_packet::{Extent, Outline, PacketBuf, UdpPath, esp, udp};
 
-use super::outline::{Extent, Outline};
 use super::peel::Envelope;
 use super::used::UsedStates;
 use super::{Fate, Inbound, Item, Manner, Sealed, narrow};

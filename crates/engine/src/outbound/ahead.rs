@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use uxfrm_packet::{Checksum, Imprint, IpPacket, PacketBuf, Segments};
+use uxfrm_packet::{Checksum, Extent, IpPacket, Outline, PacketBuf, Segments};
 
 use super::narrow;
 use crate::FlowKey;
@@ -16,7 +16,7 @@ pub(super) struct Ahead {
     pub(super) runs: Vec<Run>,
     pub(super) known: Vec<Known>,
     /// Of the packet noted last.
-    imprint: Imprint,
+    outline: Option<Outline>,
     label: FlowLabel,
 }
 
@@ -63,15 +63,15 @@ impl Ahead {
         self.flows.clear();
         self.runs.clear();
         self.known.clear();
-        self.imprint = Imprint::None;
+        self.outline = None;
     }
 
     /// The next packet, which mostly is of the flow of the one before it.
     #[inline(always)]
     pub(super) fn note(&mut self, packet: &PacketBuf) {
-        let like = self.imprint.length_of_like(packet.bytes());
+        let like = self.outline.and_then(|outline| outline.like(packet.bytes()));
         match (like, self.runs.last_mut()) {
-            (Some(len), Some(run))
+            (Some(Extent { len, .. }), Some(run))
                 if is_untouched(packet) && self.label == FlowLabel::of(packet) =>
             {
                 run.add(packet, len);
@@ -84,14 +84,14 @@ impl Ahead {
     fn note_other(&mut self, packet: &PacketBuf) {
         let parsed = IpPacket::parse_then(packet.bytes(), |ip| self.note_parsed(packet, &ip));
         if parsed.is_err() {
-            self.imprint = Imprint::None;
+            self.outline = None;
             self.place(UNREADABLE, packet, packet.len(), false);
         }
     }
 
     #[inline(always)]
     fn note_parsed(&mut self, packet: &PacketBuf, ip: &IpPacket) {
-        self.imprint = Imprint::of(ip, packet.bytes());
+        self.outline = packet.bytes().get(..ip.total_len).and_then(Outline::of);
         self.label = FlowLabel::of(packet);
         let plain = is_untouched(packet) && !ip.is_fragment() && !ip.has_options;
         let flow = FlowKey::of(packet, ip, packet.bytes());

@@ -1,23 +1,25 @@
 //! What of a packet's first bytes says which flow it is of, or which state: neighbours mostly agree in it, and need not be looked at anew.
 
-use uxfrm_packet::checksum::Sum;
-use uxfrm_packet::{Protocol, ipv4, ipv6};
+use crate::checksum::Sum;
+use crate::{Protocol, ipv4, ipv6};
 
 /// Version, addresses, protocol and the first four bytes behind the header: ports, or an SPI. Only of TCP, UDP and ESP in whole packets, behind IPv4
 /// without options or directly behind IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outline {
-    /// As the packet has them, with the bits masked out that neighbours differ in.
+pub enum Outline {
+    /// IPv4, as the packet has them, with the bits masked out that neighbours differ in.
     V4([u64; 3]),
+    /// IPv6, likewise; the four bytes behind the header apart.
     V6([u64; 5], u32),
 }
 
 /// What is read of a packet with a known outline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Extent {
+pub struct Extent {
     /// Its bytes, as its header says.
-    pub(super) len: usize,
-    pub(super) tos: u8,
+    pub len: usize,
+    /// The TOS byte or traffic class.
+    pub tos: u8,
 }
 
 /// Bytes that are compared.
@@ -35,7 +37,8 @@ const V6_FIRST: u64 = u64::from_ne_bytes([0xf0, 0, 0, 0, 0, 0, 0xff, 0]);
 
 impl Outline {
     /// Of a packet that was looked at before, all of it and nothing behind it. `None` when it has none.
-    pub(super) fn of(packet: &[u8]) -> Option<Self> {
+    #[must_use]
+    pub fn of(packet: &[u8]) -> Option<Self> {
         match packet.first()? {
             &ipv4::WITHOUT_OPTIONS => {
                 let [first, second, third] = words_v4(packet.first_chunk()?);
@@ -55,11 +58,27 @@ impl Outline {
         }
     }
 
-    /// What is read of the packet that `bytes` begins with, if it has the same outline, is there as far as it says, and its header's checksum is
-    /// right.
-    // By branches, as they are foretold rightly.
+    /// As [`Outline::like`], if the header's checksum is right as well.
+    #[must_use]
     #[inline(always)]
-    pub(super) fn read(&self, bytes: &[u8]) -> Option<Extent> {
+    pub fn read(&self, bytes: &[u8]) -> Option<Extent> {
+        let extent = self.like(bytes)?;
+        match self {
+            Self::V4(_) => {
+                let [one, two, three] = words_v4(bytes.first_chunk()?);
+                let destination = Sum::of_word(three & V4_THIRD);
+                let sum = Sum::of_word(one).plus(Sum::of_word(two)).plus(destination);
+                sum.is_right().then_some(extent)
+            }
+            Self::V6(..) => Some(extent),
+        }
+    }
+
+    /// What is read of the packet that `bytes` begins with, if it has the same outline and is there as far as it says.
+    // By branches, as they are foretold rightly.
+    #[must_use]
+    #[inline(always)]
+    pub fn like(&self, bytes: &[u8]) -> Option<Extent> {
         match self {
             Self::V4(outline) => {
                 let first = bytes.first_chunk()?;
@@ -68,12 +87,8 @@ impl Outline {
                     | (two & V4_SECOND ^ outline[1])
                     | (three ^ outline[2]);
                 let len = usize::from(u16::from_be_bytes([first[2], first[3]]));
-                if differs != 0 || !(V4_LEN..=bytes.len()).contains(&len) {
-                    return None;
-                }
-                let destination = Sum::of_word(three & V4_THIRD);
-                let sum = Sum::of_word(one).plus(Sum::of_word(two)).plus(destination);
-                sum.is_right().then_some(Extent { len, tos: first[1] })
+                let is_like = differs == 0 && (V4_LEN..=bytes.len()).contains(&len);
+                is_like.then_some(Extent { len, tos: first[1] })
             }
             Self::V6(outline, outline_upper) => {
                 let first = bytes.first_chunk()?;
@@ -85,17 +100,16 @@ impl Outline {
                     | (five ^ outline[4])
                     | u64::from(upper ^ outline_upper);
                 let len = usize::from(u16::from_be_bytes([first[4], first[5]])) + ipv6::HEADER_LEN;
-                if differs != 0 || !(V6_LEN..=bytes.len()).contains(&len) {
-                    return None;
-                }
-                Some(Extent { len, tos: first[0] << 4 | first[1] >> 4 })
+                let is_like = differs == 0 && (V6_LEN..=bytes.len()).contains(&len);
+                is_like.then_some(Extent { len, tos: first[0] << 4 | first[1] >> 4 })
             }
         }
     }
 
     /// What a tunnel's trailer calls such a packet.
+    #[must_use]
     #[inline(always)]
-    pub(super) const fn protocol(&self) -> Protocol {
+    pub const fn protocol(&self) -> Protocol {
         match self {
             Self::V4(..) => Protocol::IPIP,
             Self::V6(..) => Protocol::IPV6,
@@ -103,8 +117,9 @@ impl Outline {
     }
 
     /// Bytes before the four that it ends with.
+    #[must_use]
     #[inline(always)]
-    pub(super) const fn header_len(&self) -> usize {
+    pub const fn header_len(&self) -> usize {
         match self {
             Self::V4(..) => ipv4::HEADER_LEN,
             Self::V6(..) => ipv6::HEADER_LEN,
@@ -135,9 +150,10 @@ fn words_v6(first: &[u8; V6_LEN]) -> ([u64; 5], u32) {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use uxfrm_packet::{FlowPorts, IpPacket, ipv4};
 
     use super::*;
+    use crate::ipv4::Ipv4;
+    use crate::{FlowPorts, IpPacket};
 
     fn packet(v6: bool, protocol: Protocol, upper: usize) -> Vec<u8> {
         let (upper, mut packet) = (vec![7; upper], vec![0; if v6 { 40 } else { 20 }]);
@@ -194,7 +210,8 @@ mod tests {
             prop_assert!(!found.is_fragment() && !known.is_fragment() && !known.has_options);
             prop_assert_eq!(FlowPorts::of(&found, &second), FlowPorts::of(&known, &first));
             prop_assert_eq!(&found.upper(&second)[..4], &known.upper(&first)[..4]);
-            prop_assert!(v6 || crate::inbound::peel::checksum_is_right(&second));
+            prop_assert_eq!(outline.like(&second), outline.read(&second));
+            prop_assert!(v6 || Ipv4::parse(&second).unwrap().checksum_is_right());
         }
     }
 
