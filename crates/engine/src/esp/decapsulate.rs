@@ -23,7 +23,7 @@ pub(crate) struct Stripped {
 pub(crate) fn strip(text: &[u8]) -> Result<Stripped, DropReason> {
     let (body, &[pad_len, next_header]) = text.split_last_chunk().ok_or(DropReason::InRunt)?;
     let len = body.len().checked_sub(pad_len.into()).ok_or(DropReason::InPadding)?;
-    if !is_padding(&body[len..]) {
+    if !ends_in_padding(body, len) {
         return Err(DropReason::InPadding);
     }
     match Protocol(next_header) {
@@ -125,15 +125,20 @@ pub(crate) fn renew_checksum(bytes: &mut [u8], ip: &IpPacket) -> bool {
     true
 }
 
-/// Mostly 3 bytes at the most, as everything but CBC aligns to 4.
+/// As many numbers as fit into a word, as bytes.
+const NUMBERS: u128 = u128::from_le_bytes([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]);
+
+/// Mostly 3 bytes at the most, as everything but CBC aligns to 4, and CBC to 16.
 #[inline(always)]
-fn is_padding(bytes: &[u8]) -> bool {
-    match bytes {
-        [] => true,
-        [1] => true,
-        [1, 2] => true,
-        [1, 2, 3] => true,
-        _ => bytes.iter().zip(1..=u8::MAX).all(|(byte, number)| *byte == number),
+fn ends_in_padding(body: &[u8], from: usize) -> bool {
+    match (&body[from..], body.last_chunk()) {
+        ([] | [1] | [1, 2] | [1, 2, 3], _) => true,
+        (padding, Some(tail)) if padding.len() <= tail.len() => {
+            // Its first byte comes to lie lowest, and what is before it is shifted out.
+            let before = 8 * (tail.len() - padding.len());
+            (u128::from_le_bytes(*tail) ^ NUMBERS << before) >> before == 0
+        }
+        (padding, _) => padding.iter().zip(1..=u8::MAX).all(|(byte, number)| byte == &number),
     }
 }
 
@@ -153,6 +158,20 @@ mod tests {
             (b"\x00", Err(DropReason::InRunt)),
         ] {
             assert_eq!(strip(text), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn each_byte_of_any_padding_counts() {
+        for (payload, len) in (0..20).flat_map(|payload| (0..40).map(move |len| (payload, len))) {
+            let padding: Vec<u8> = (1..=len).collect();
+            let right = [&vec![9; payload][..], &padding, &[len, 4]].concat();
+            assert_eq!(strip(&right).map(|stripped| stripped.len), Ok(payload), "{len}");
+            for at in payload..payload + padding.len() {
+                let mut wrong = right.clone();
+                wrong[at] ^= 1;
+                assert_eq!(strip(&wrong), Err(DropReason::InPadding), "{at} of {len}");
+            }
         }
     }
 
