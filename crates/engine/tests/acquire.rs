@@ -312,15 +312,21 @@ fn one_template_after_the_other_is_asked_for() {
     assert_eq!(left.reasons(), []);
 }
 
-/// `flag cpu-acquire` (RFC 9611): the first state is for all; then each worker asks for its own, and sends by the first meanwhile.
-#[test]
-fn a_worker_asks_for_a_state_of_its_own_and_does_with_the_fallback() {
+/// A gateway whose worker is to have a state of its own, and how it wraps.
+fn with_cpu_acquire() -> (Wrapping, Gateway) {
     let mut wrapping = Wrapping::tunnel4();
     wrapping.settings.cpu = Cpu(3);
     let mut left = waiting(&wrapping).left;
     let mut policy = wrapping.policy(Direction::Out, Way::Right);
     policy.flags |= PolicyFlags::CPU_ACQUIRE;
     left.database.apply(left.now, |change| change.update_policy(policy)).unwrap();
+    (wrapping, left)
+}
+
+/// `flag cpu-acquire` (RFC 9611): the first state is for all; then each worker asks for its own, and sends by the first meanwhile.
+#[test]
+fn a_worker_asks_for_a_state_of_its_own_and_does_with_the_fallback() {
+    let (wrapping, mut left) = with_cpu_acquire();
     left.outbound(vec![datagram(0)]);
     let state = |spi, pcpu| SaConfig {
         direction: Some(Direction::Out),
@@ -345,12 +351,7 @@ fn a_worker_asks_for_a_state_of_its_own_and_does_with_the_fallback() {
 /// A flow that is known to leave by the fallback asks again once the larval state has gone, alone and with neighbours.
 #[test]
 fn a_known_flow_asks_again_for_a_state_of_its_workers_own() {
-    let mut wrapping = Wrapping::tunnel4();
-    wrapping.settings.cpu = Cpu(3);
-    let mut left = waiting(&wrapping).left;
-    let mut policy = wrapping.policy(Direction::Out, Way::Right);
-    policy.flags |= PolicyFlags::CPU_ACQUIRE;
-    left.database.apply(left.now, |change| change.update_policy(policy)).unwrap();
+    let (wrapping, mut left) = with_cpu_acquire();
     left.add_sa(SaConfig {
         direction: Some(Direction::Out),
         replay: ReplayConfig::default(),

@@ -5,7 +5,7 @@ use uxfrm_packet::ipv4::Ipv4Header;
 use uxfrm_packet::{IpPacket, Protocol, Version};
 use zerocopy::FromBytes;
 
-use super::encapsulate::{move_header, renew_header, set_tos};
+use super::encapsulate::{PADDING, move_header, renew_header, set_tos};
 use crate::sa::config::SaFlags;
 use crate::{DropReason, ecn};
 
@@ -125,8 +125,8 @@ pub(crate) fn renew_checksum(bytes: &mut [u8], ip: &IpPacket) -> bool {
     true
 }
 
-/// As many numbers as fit into a word, as bytes.
-const NUMBERS: u128 = u128::from_le_bytes([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]);
+/// As much of the padding as fits into a word.
+const NUMBERS: u128 = u128::from_le_bytes(PADDING);
 
 /// Mostly 3 bytes at the most, as everything but CBC aligns to 4, and CBC to 16.
 #[inline(always)]

@@ -73,7 +73,7 @@ impl Layer {
         }
     }
 
-    /// As [`Self::wrap_plain`], of a tunnel with these [headers](Self::headers). Compiled apart where kind and version are known.
+    /// As [`Self::wrap_plain`], of a tunnel with these [headers](Self::tunnel_headers). Compiled apart where kind and version are known.
     #[inline(always)]
     pub(crate) fn wrap_in_tunnel<'a>(
         &self,
