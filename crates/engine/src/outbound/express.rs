@@ -244,9 +244,12 @@ impl Outbound {
     /// Takes out what was not sealed.
     #[cold]
     fn refuse_together(&mut self, bench: &mut Bench<'_>) {
-        let failed = std::mem::take(&mut self.failed);
-        for place in failed.iter().rev() {
-            let packet = self.together.remove(*place);
+        let mut failed = std::mem::take(&mut self.failed);
+        // Noted as they were wrapped and as they were sealed. From the last on, so that those before it stay where they are.
+        failed.sort_unstable_by_key(|place| std::cmp::Reverse(*place));
+        failed.dedup();
+        for place in failed {
+            let packet = self.together.remove(place);
             self.discard(packet, 1, DropReason::OutCrypto, bench);
         }
     }
