@@ -396,6 +396,10 @@ mod tests {
             scope.spawn(move || serve(page, &socket, &to_client));
             let mut by_page = 0;
             for number in 0..REQUESTS {
+                // Where both ends share a processor, an answer from the socket finds the page closed each time.
+                while number % 2 == 0 && !mailbox.is_open() {
+                    thread::yield_now();
+                }
                 if !mailbox.ask(&number.to_ne_bytes()) {
                     to_gateway.send(number).unwrap();
                     assert_eq!(answers.recv().unwrap(), number);
@@ -430,7 +434,10 @@ mod tests {
         let number = |buffer: &[u8]| u32::from_ne_bytes(buffer[..4].try_into().unwrap());
         loop {
             desk.open(page);
-            for _ in 0..200 {
+            for look in 1..=200 {
+                if look % 50 == 0 {
+                    thread::yield_now();
+                }
                 if desk.take(page, &mut buffer) == Heard::Request(4) {
                     assert!(desk.answer(page, &number(&buffer).to_ne_bytes()));
                 }
