@@ -17,10 +17,12 @@
 //! 10. **Transmit** to the host.
 //!
 //! Packets that look like an earlier one of their state, outside (2 to 4, [`outer`]), inside (7, [`inner`]), or that may pass as the one before
-//! (8, `hand_on_alike`), take a short way, which only accepts: whatever is otherwise goes the long way, and that alone drops.
+//! (8, `hand_on_alike`), take a short way, which only accepts: whatever is otherwise goes the long way, and that alone drops. Such a packet that
+//! is alone in its batch takes them without lists ([`alone`]).
 //!
 //! Mirrors `net/xfrm/xfrm_input.c: xfrm_input` and `net/xfrm/xfrm_policy.c: __xfrm_policy_check`.
 
+mod alone;
 mod check;
 mod claim;
 mod deliver;
@@ -189,15 +191,21 @@ impl Inbound {
         }
         let late = self.reassembly.expire(bench.now, bench.pool);
         bench.refuse(&mut self.traffic, late, DropReason::InFragment);
-        let mut rest = batch.drain();
-        while !rest.as_slice().is_empty() {
-            self.run_some(&mut rest, bench, watch);
+        if !self.run_alone(batch, bench, watch) {
+            self.run_all(batch, bench, watch);
         }
         self.coalescer.flush(&mut bench.out.host);
         self.policies.settle(bench.now);
         watch.passed(Stage::Deliver);
         self.traffic.held = self.reassembly.held();
         self.marks.clear();
+    }
+
+    fn run_all(&mut self, batch: &mut Batch, bench: &mut Bench<'_>, watch: &mut impl Watch) {
+        let mut rest = batch.drain();
+        while !rest.as_slice().is_empty() {
+            self.run_some(&mut rest, bench, watch);
+        }
     }
 
     /// All that is done to packets, so many of them that they stay at hand.
@@ -216,6 +224,14 @@ impl Inbound {
             self.admit_marked(bench);
         }
         watch.passed(Stage::Receive);
+        self.take_off_layers(bench, watch);
+        self.deliver(bench, watch);
+        watch.passed(Stage::Deliver);
+        self.finish_some();
+    }
+
+    /// 2 Peel to 7 Strip, once per layer.
+    fn take_off_layers(&mut self, bench: &mut Bench<'_>, watch: &mut impl Watch) {
         for _ in 0..=MAX_DEPTH {
             self.peel_all(bench);
             watch.passed(Stage::Peel);
@@ -230,8 +246,10 @@ impl Inbound {
                 break;
             }
         }
-        self.deliver(bench, watch);
-        watch.passed(Stage::Deliver);
+    }
+
+    /// Lets go of what holds for these packets only.
+    fn finish_some(&mut self) {
         self.settled = false;
         self.used.finish();
         self.movers.clear();

@@ -1,5 +1,5 @@
-//! Packets that come as neighbours are treated as each would be alone: one gateway takes them in batches, the other one by one, and forgets
-//! between them how the last one looked. Their states neither hide nor vouch for anything, so that what is changed gets through to the code behind.
+//! Packets that come as neighbours are treated as each would be alone: one gateway takes them in batches, the second one by one, and the third
+//! too, which forgets between them how the last one looked. Their states neither hide nor vouch for anything, so that what is changed gets through to the code behind.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -186,28 +186,33 @@ fn reasons(gateway: &Gateway) -> BTreeMap<DropReason, u64> {
     reasons
 }
 
-/// Both gateways take the same; what comes out.
-struct Both {
+/// All three gateways take the same; what comes out.
+struct Three {
     together: Gateway,
+    in_turn: Gateway,
     alone: Gateway,
 }
 
-impl Both {
+impl Three {
     fn new() -> Self {
-        Self { together: gateway(), alone: gateway() }
+        Self { together: gateway(), in_turn: gateway(), alone: gateway() }
     }
 
     fn take(&mut self, batch: Vec<PacketBuf>, what: &str) -> Vec<PacketBuf> {
-        let mut one_by_one = Vec::new();
+        let (mut one_by_one, mut in_turn) = (Vec::new(), Vec::new());
         for packet in &batch {
             forget(&mut self.alone);
             one_by_one.extend(self.alone.inbound(vec![copy(packet)]));
+            in_turn.extend(self.in_turn.inbound(vec![copy(packet)]));
         }
         let before = format!("{:#?}", seen(&batch));
         let arrived = self.together.inbound(batch);
         assert_eq!(seen(&arrived), seen(&one_by_one), "{what}: {before}");
         assert_eq!(reasons(&self.together), reasons(&self.alone), "{what}: {before}");
+        assert_eq!(seen(&in_turn), seen(&one_by_one), "{what}, in turn: {before}");
+        assert_eq!(self.in_turn.reasons(), self.alone.reasons(), "{what}, in turn: {before}");
         self.together.assert_accounts();
+        self.in_turn.assert_accounts();
         arrived
     }
 
@@ -225,6 +230,7 @@ impl Both {
             (states, policies.collect::<Vec<_>>(), gateway.worker.inward(), events)
         };
         assert_eq!(counts(&self.together), counts(&self.alone));
+        assert_eq!(counts(&self.in_turn), counts(&self.alone));
     }
 }
 
@@ -289,13 +295,13 @@ fn in_batches_as_one_by_one() {
     let mut passed = 0;
     for shape in shapes() {
         for round in 0..10 {
-            let (mut both, mut sequence) = (Both::new(), [0; 4]);
+            let (mut three, mut sequence) = (Three::new(), [0; 4]);
             for batch in 0..8 {
                 let size = [1, 2, 5, 40, 150][rng.below(5)];
                 let packets = (0..size).map(|_| next(&shape, &mut sequence, &mut rng)).collect();
-                passed += both.take(packets, &format!("{shape:?} {round} {batch}")).len();
+                passed += three.take(packets, &format!("{shape:?} {round} {batch}")).len();
             }
-            both.assert_same_counts();
+            three.assert_same_counts();
         }
     }
     assert!(passed > 8000, "{passed} passed");
@@ -304,7 +310,7 @@ fn in_batches_as_one_by_one() {
 /// All shapes and states in turn, so that each is found again by its SPI.
 #[test]
 fn states_in_turn_as_one_by_one() {
-    let mut both = Both::new();
+    let mut three = Three::new();
     let shapes = shapes();
     let mut passed = 0;
     for sequence in 1..200 {
@@ -316,10 +322,10 @@ fn states_in_turn_as_one_by_one() {
                 packet
             })
         });
-        passed += both.take(batch.collect(), "in turn").len();
+        passed += three.take(batch.collect(), "in turn").len();
     }
-    both.assert_same_counts();
-    assert!(passed > 2000, "{passed} passed, {:?}", both.together.reasons());
+    three.assert_same_counts();
+    assert!(passed > 2000, "{passed} passed, {:?}", three.together.reasons());
 }
 
 /// Each differs from its neighbours in one thing, which alone would make all the difference.
@@ -365,17 +371,17 @@ fn one_thing_is_enough_to_be_another() {
     ];
     let shape = &shapes()[0];
     for (what, reason, twist) in twists {
-        let mut both = Both::new();
+        let mut three = Three::new();
         for round in 0..3 {
             let mut batch: Vec<_> = (1..=9)
                 .map(|number| shape.wrapped(shape.spi, 10 * round + number, &shape.plain(9)))
                 .collect();
             twist(shape, &mut batch[5]);
-            let arrived = both.take(batch, what).len();
+            let arrived = three.take(batch, what).len();
             assert_eq!(arrived, if reason.is_some() { 8 } else { 9 }, "{what}");
         }
         let reasons: Vec<_> = reason.map(|reason| (reason, 3)).into_iter().collect();
-        assert_eq!(both.together.reasons(), reasons, "{what}");
+        assert_eq!(three.together.reasons(), reasons, "{what}");
     }
 }
 
@@ -383,7 +389,7 @@ fn one_thing_is_enough_to_be_another() {
 #[test]
 fn what_is_behind_a_packet_is_not_its_own() {
     let shape = &shapes()[0];
-    let mut both = Both::new();
+    let mut three = Three::new();
     for round in 0..3 {
         let plain = |short: bool| {
             let mut plain = shape.plain(9999);
@@ -397,7 +403,7 @@ fn what_is_behind_a_packet_is_not_its_own() {
         let batch = (1..)
             .zip(shorts)
             .map(|(at, short)| shape.wrapped(shape.spi, 10 * round + at, &plain(short)));
-        assert_eq!(both.take(batch.collect(), "short").len(), 4);
+        assert_eq!(three.take(batch.collect(), "short").len(), 4);
     }
 }
 
@@ -406,14 +412,14 @@ fn what_is_behind_a_packet_is_not_its_own() {
 fn a_packet_in_transport_mode_is_not_taken_for_a_tunnels() {
     let shape = &shapes()[9];
     assert_eq!((shape.wrapping.mode, shape.outside), (Mode::Transport, Outside::Ip));
-    let mut both = Both::new();
+    let mut three = Three::new();
     for round in 0..3 {
         let (source, destination) = shape.wrapping.hosts(Way::Right);
         let ipip = packets::ip(source, destination, Protocol::IPIP, &shape.plain(9));
         let plain = [shape.plain(9), shape.plain(9), ipip, shape.plain(9)];
         let batch =
             (1..).zip(plain).map(|(at, plain)| shape.wrapped(shape.spi, 10 * round + at, &plain));
-        let arrived = both.take(batch.collect(), "IPIP");
+        let arrived = three.take(batch.collect(), "IPIP");
         assert_eq!((arrived.len(), arrived[2].bytes()[9]), (4, 4));
     }
 }
@@ -466,7 +472,7 @@ fn neighbours_from_elsewhere_are_told_of() {
 #[test]
 fn another_mark_is_another_state() {
     let shape = &shapes()[0];
-    let mut both = Both::new();
+    let mut three = Three::new();
     for round in 0..3 {
         let marks = [3, 3, 4, 0, 0x103, 3];
         let marked = (1..).zip(marks).map(|(number, mark)| {
@@ -475,16 +481,16 @@ fn another_mark_is_another_state() {
             packet.mark = mark;
             packet
         });
-        assert_eq!(both.take(marked.collect(), "marks").len(), 4);
+        assert_eq!(three.take(marked.collect(), "marks").len(), 4);
     }
-    assert_eq!(both.together.reasons(), [(DropReason::InNoState, 6)]);
+    assert_eq!(three.together.reasons(), [(DropReason::InNoState, 6)]);
 }
 
 /// ESP in ESP in ESP looks inside as it does outside, but is not the first layer.
 #[test]
 fn a_layer_inside_looks_like_one_outside() {
     let shape = &shapes()[0];
-    let mut both = Both::new();
+    let mut three = Three::new();
     for round in 0..3 {
         let mut sequence = 40 * round;
         let mut wrapped = |layers| {
@@ -496,11 +502,11 @@ fn a_layer_inside_looks_like_one_outside() {
             PacketBuf::from_slice(&packet)
         };
         let batch = [1, 1, 2, 6, 7, 1].map(&mut wrapped).into();
-        assert_eq!(both.take(batch, "layers").len(), 3);
+        assert_eq!(three.take(batch, "layers").len(), 3);
     }
     // No policy asks for more than one.
     let reasons = [(DropReason::InTooDeep, 3), (DropReason::InTemplateMismatch, 6)];
-    assert_eq!(reasons.map(|(reason, _)| (reason, both.together.drops(reason))), reasons);
+    assert_eq!(reasons.map(|(reason, _)| (reason, three.together.drops(reason))), reasons);
 }
 
 /// An address that becomes the host's own, between two batches of one flow.

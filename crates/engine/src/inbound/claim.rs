@@ -69,14 +69,22 @@ impl Inbound {
         self.used.note_outer(used, look);
     }
 
-    /// The state that the latest packet was of, as long as it receives. It is asked in each batch.
+    /// The state that the latest packet was of, as long as it receives.
     pub(super) fn resume(&mut self) -> Option<u32> {
         let latest = self.used.latest()?;
-        if !self.used.has_met(latest) {
-            self.used[latest as usize].sa.receives().ok()?;
-            self.used.meet(latest);
+        self.receives(latest).then_some(latest)
+    }
+
+    /// Whether a state receives, which it is asked in each batch.
+    #[inline]
+    pub(super) fn receives(&mut self, used: u32) -> bool {
+        if !self.used.has_met(used) {
+            if self.used[used as usize].sa.receives().is_err() {
+                return false;
+            }
+            self.used.meet(used);
         }
-        Some(latest)
+        true
     }
 
     /// Whether ESP in UDP came from elsewhere than its state says. If so, that is noted.

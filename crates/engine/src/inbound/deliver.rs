@@ -20,6 +20,11 @@ impl Inbound {
     pub(super) fn deliver(&mut self, bench: &mut Bench<'_>, watch: &mut impl Watch) {
         self.look_up(bench);
         watch.passed(Stage::LookUp);
+        self.hand_on_all(bench);
+    }
+
+    /// 8 Check to 10 Transmit, of packets about which the policies have answered.
+    pub(super) fn hand_on_all(&mut self, bench: &mut Bench<'_>) {
         let mut rest = 0..self.items.len();
         while let Some(place) = rest.next() {
             match self.items[place].fate {
@@ -84,7 +89,7 @@ impl Inbound {
     fn passes_by(&mut self, only: u32, question: u32) -> bool {
         let (used, known) = (&self.used[only as usize], self.questions.known[question as usize]);
         let answer = known.answer;
-        if used.passes != Some(answer) && !known.passes_by(used.turn) {
+        if !used.lets_pass(known) {
             return false;
         }
         if self.passed.answer != Some(answer) {
@@ -231,7 +236,7 @@ impl Item {
 
     /// Its buffer, with nothing but the packet in it and on it.
     #[inline(always)]
-    fn released(&self, mut packet: PacketBuf) -> PacketBuf {
+    pub(super) fn released(&self, mut packet: PacketBuf) -> PacketBuf {
         packet.frame(self.start as usize, self.len as usize);
         packet.segments = Segments::One;
         packet.udp = None;
@@ -300,7 +305,7 @@ impl Questions {
 }
 
 #[inline(always)]
-fn is_train(buffer: &PacketBuf) -> bool {
+pub(super) fn is_train(buffer: &PacketBuf) -> bool {
     matches!(buffer.segments, Segments::Train { .. })
 }
 

@@ -4,7 +4,7 @@
 
 use uxfrm_packet::{Outline, PacketBuf};
 
-use super::used::{Load, Looks};
+use super::used::{Around, Load, Looks};
 use super::{Fate, Inbound, Questions, Sealed, narrow};
 use crate::esp::decapsulate;
 use crate::{Direction, FlowKey, Mode, Spi, ecn};
@@ -13,10 +13,19 @@ use crate::{Direction, FlowKey, Mode, Spi, ecn};
 #[derive(Debug)]
 pub(super) struct Inner {
     outline: Outline,
-    flow: FlowKey,
-    direction: Direction,
+    pub(super) flow: FlowKey,
+    pub(super) direction: Direction,
     /// The place of its question in this batch, if it is asked already.
     pub(super) question: Option<u32>,
+}
+
+/// A packet that was in a tunnel, in its buffer.
+pub(super) struct Bare {
+    pub(super) at: u32,
+    pub(super) len: u32,
+    pub(super) mark: u32,
+    /// Bytes that its state carried: with what was behind it.
+    pub(super) carried: u32,
 }
 
 impl Inner {
@@ -36,6 +45,25 @@ impl Inner {
     fn extent(&self, mark: u32, if_id: u32, bytes: &[u8]) -> Option<usize> {
         let is_its = (mark, if_id) == (self.flow.mark, self.flow.if_id);
         self.outline.read(bytes).filter(|_| is_its).map(|extent| extent.len)
+    }
+
+    /// How a packet that was opened lies in its buffer, if it looks like this one and stays as it is.
+    #[inline(always)]
+    pub(super) fn bare(
+        &self,
+        around: &Around,
+        packet: &Sealed,
+        mark: u32,
+        buffer: &PacketBuf,
+    ) -> Option<Bare> {
+        let at = packet.at + around.lead;
+        let text = buffer.part(at, packet.len.checked_sub(around.lead + around.icv)?)?;
+        let stripped = decapsulate::strip(text).ok()?;
+        let mark = around.output_mark.applied_to(mark);
+        let len = narrow(self.extent(mark, buffer.if_id, &text[..stripped.len])?);
+        let stays =
+            stripped.next_header == self.outline.protocol() && ecn::stays(packet.tos, around.flags);
+        stays.then_some(Bare { at, len, mark, carried: narrow(stripped.len) })
     }
 
     /// The place of its question, which is asked if it is the first of this batch.
@@ -85,22 +113,14 @@ impl Inbound {
         for packet in run {
             let item = &mut items[packet.item as usize];
             let Some(buffer) = &buffers[packet.buffer as usize] else { break };
-            let at = packet.at + around.lead;
-            let Some(len) = packet.len.checked_sub(around.lead + around.icv) else { break };
-            let Some(text) = buffer.part(at, len) else { break };
-            let Ok(stripped) = decapsulate::strip(text) else { break };
-            let mark = around.output_mark.applied_to(item.mark);
-            let Some(len) = inner.extent(mark, buffer.if_id, &text[..stripped.len]) else { break };
-            if stripped.next_header != inner.outline.protocol()
-                || !ecn::stays(packet.tos, around.flags)
-                || item.path.try_push(packet.used).is_err()
-            {
+            let Some(bare) = inner.bare(around, packet, item.mark, buffer) else { break };
+            if item.path.try_push(packet.used).is_err() {
                 break;
             }
-            (item.start, item.len, item.mark) = (at, narrow(len), mark);
+            (item.start, item.len, item.mark) = (bare.at, bare.len, bare.mark);
             item.fate = Fate::Plain(inner.question(around.spi, questions));
-            packet.carried = Some(narrow(stripped.len));
-            bytes += stripped.len as u64;
+            packet.carried = Some(bare.carried);
+            bytes += u64::from(bare.carried);
             alike += 1;
         }
         load.bytes += bytes;

@@ -162,7 +162,7 @@ impl Inbound {
     }
 
     /// Whether a packet with so many bytes passes where not all do.
-    fn may_pass(&self, packet: &Sealed, bytes: u32, bench: &mut Bench<'_>) -> bool {
+    pub(super) fn may_pass(&self, packet: &Sealed, bytes: u32, bench: &mut Bench<'_>) -> bool {
         let used = &self.used[packet.used as usize];
         let id = used.sa.id();
         match used.standing {
@@ -223,7 +223,7 @@ impl<'a> Rests<'a> {
 impl Used {
     /// Charges it for what its packets of this round carried.
     #[inline]
-    fn charge(&mut self, bench: &mut Bench<'_>) -> Standing {
+    pub(super) fn charge(&mut self, bench: &mut Bench<'_>) -> Standing {
         let (packets, bytes) = (std::mem::take(&mut self.packets), std::mem::take(&mut self.bytes));
         self.standing = match self.sa.charge(packets, bytes, bench.now) {
             Charge::Ok => Standing::Good,
@@ -256,6 +256,6 @@ fn run(
     jobs.clear();
 }
 
-fn upper_half(number: u64) -> u32 {
+pub(super) fn upper_half(number: u64) -> u32 {
     (number >> 32) as u32
 }

@@ -35,7 +35,7 @@ enum Around {
 
 /// A state whose packets look as an earlier one did.
 #[derive(Clone, Copy)]
-struct Known<'a> {
+pub(super) struct Known<'a> {
     used: u32,
     outer: &'a Outer,
     window: &'a ReplayWindow,
@@ -90,7 +90,7 @@ impl Outer {
 
 impl<'a> Known<'a> {
     /// The state in a place, if it is known how its packets look.
-    fn of(used: &'a UsedStates, place: u32) -> Option<Self> {
+    pub(super) fn of(used: &'a UsedStates, place: u32) -> Option<Self> {
         let outer = used.looks(place)?.outer.as_ref()?;
         Some(Self { used: place, outer, window: used[place as usize].sa.replay() })
     }
@@ -102,6 +102,21 @@ impl<'a> Known<'a> {
         Self::of(used, other).filter(|other| other.outer.spi == spi)
     }
 
+    /// The state that a packet may be of by its SPI: this one, or another of this batch or before.
+    #[inline(always)]
+    pub(super) fn or_earlier(
+        self,
+        item: &Item,
+        buffer: &PacketBuf,
+        used: &'a UsedStates,
+    ) -> Option<Self> {
+        let (spi, _) = self.outer.header(item.bytes(buffer))?;
+        if spi == self.outer.spi {
+            return Some(self);
+        }
+        Self::of(used, used.once_of_spi(spi)?)
+    }
+
     /// Claims items, the first of them in `place`, up to the first that does not look like the state's. Says how many.
     #[inline]
     fn claim(
@@ -111,40 +126,43 @@ impl<'a> Known<'a> {
         buffers: &[Option<PacketBuf>],
         sealed: &mut Vec<Sealed>,
     ) -> usize {
-        let Self { used, outer, window } = *self;
         let before = sealed.len();
         for (item, place) in items.iter_mut().zip(narrow(place)..) {
             let Some(buffer) = &buffers[item.buffer as usize] else { break };
-            let Some(bytes) = buffer.part(item.start, item.len) else { break };
-            let Some((spi, sequence)) = outer.header(bytes) else { break };
-            if spi != outer.spi
-                || item.fate != Fate::New
-                || !item.path.is_empty()
-                || item.mark != outer.mark
-            {
+            if item.fate != Fate::New || !item.path.is_empty() {
                 break;
             }
-            let Some(Extent { len: end, tos }) = outer.read(buffer.udp.as_ref(), bytes) else {
-                break;
-            };
-            if end < outer.at + esp::HEADER_LEN {
-                break;
-            }
-            let Ok(number) = window.check(sequence) else { break };
+            let Some(claimed) = self.claim_one(place, item, buffer) else { break };
             item.fate = Fate::Sealed;
-            sealed.push(Sealed {
-                item: place,
-                used,
-                buffer: item.buffer,
-                at: item.start + narrow(outer.at),
-                len: narrow(end - outer.at),
-                number,
-                carried: None,
-                tos,
-                manner: outer.manner,
-            });
+            sealed.push(claimed);
         }
         sealed.len() - before
+    }
+
+    /// Claims an item that was not looked at yet, in `place`; `None` if it does not look like the state's, or its number is not to be taken.
+    #[inline(always)]
+    pub(super) fn claim_one(&self, place: u32, item: &Item, buffer: &PacketBuf) -> Option<Sealed> {
+        let Self { used, outer, window } = *self;
+        let bytes = buffer.part(item.start, item.len)?;
+        let (spi, sequence) = outer.header(bytes)?;
+        if spi != outer.spi || item.mark != outer.mark {
+            return None;
+        }
+        let Extent { len: end, tos } = outer.read(buffer.udp.as_ref(), bytes)?;
+        if end < outer.at + esp::HEADER_LEN {
+            return None;
+        }
+        Some(Sealed {
+            item: place,
+            used,
+            buffer: item.buffer,
+            at: item.start + narrow(outer.at),
+            len: narrow(end - outer.at),
+            number: window.check(sequence).ok()?,
+            carried: None,
+            tos,
+            manner: outer.manner,
+        })
     }
 }
 

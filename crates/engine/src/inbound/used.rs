@@ -10,7 +10,7 @@ use super::inner::Inner;
 use super::outer::Outer;
 use super::{FEW, Name, narrow};
 use crate::sa::config::SaFlags;
-use crate::spd::flow_cache::Turn;
+use crate::spd::flow_cache::{Known, Turn};
 use crate::{AnswerId, Host, Mark, Mode, Sa, Snapshot, Spi, UdpEncapKind};
 
 /// A state and what it is to be charged for this round.
@@ -268,6 +268,12 @@ impl UsedStates {
             .then_some(place)
     }
 
+    /// The place of the state that a name with this SPI may have found, in this batch or before.
+    #[inline]
+    pub(super) fn once_of_spi(&self, spi: u32) -> Option<u32> {
+        Some(self.names[slot(spi)]).filter(|place| (*place as usize) < self.all.len())
+    }
+
     /// The place of the state that this name found, if it is remembered.
     #[inline]
     pub(super) fn named(&self, name: Name) -> Option<u32> {
@@ -325,6 +331,12 @@ impl Used {
             asked: None,
             seen: Seen::default(),
         }
+    }
+
+    /// Whether packets that came by it alone may pass under what is known of their flow.
+    #[inline(always)]
+    pub(super) fn lets_pass(&self, known: Known) -> bool {
+        self.passes == Some(known.answer) || known.passes_by(self.turn)
     }
 
     /// Whether it was found by this name.
