@@ -3,6 +3,7 @@
  * depends on no layout of the library's own. Lengths and pointers were checked on the Rust side; nothing here is
  * re-checked, and the library's unchecked entry points are used.
  */
+#include <immintrin.h>
 #include <intel-ipsec-mb.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -164,6 +165,20 @@ static inline void fetch_key(const uint8_t *keys)
                 __builtin_prefetch(keys + at);
 }
 
+/* A packet without others, between whose parts no time passes: salt and IV are joined in a register. */
+static void gcm_alone(aes_gcm_enc_dec_t call, struct gcm_job *job, uint64_t tag_len)
+{
+        struct gcm_context_data context;
+        DECLARE_ALIGNED(uint8_t nonce[16], 16);
+        uint32_t salt;
+        uint64_t iv;
+
+        memcpy(&salt, job->nonce, sizeof(salt));
+        memcpy(&iv, job->nonce + sizeof(salt), sizeof(iv));
+        _mm_store_si128((__m128i *)nonce, _mm_set_epi64x((long long)(iv >> 32), (long long)(iv << 32 | salt)));
+        call((const struct gcm_key_data *)job->keys, &context, job->dst, job->src, job->len, nonce, job->aad, job->aad_len, job->tag, tag_len);
+}
+
 /*
  * Packets of one key size and tag length, one call each. What a call reads beside the packet was written before the first call: the library
  * loads it in wider pieces than it was stored in, which must not be too soon after.
@@ -185,7 +200,12 @@ void uxfrm_imb_gcm_seal(const struct worker *worker, uint32_t bits, struct gcm_j
 {
         const IMB_MGR *mgr = worker->mgr;
 
-        gcm_burst(bits == 128 ? mgr->gcm128_enc : bits == 192 ? mgr->gcm192_enc : mgr->gcm256_enc, jobs, n, tag_len);
+        aes_gcm_enc_dec_t call = bits == 128 ? mgr->gcm128_enc : bits == 192 ? mgr->gcm192_enc : mgr->gcm256_enc;
+
+        if (n == 1)
+                gcm_alone(call, jobs, tag_len);
+        else
+                gcm_burst(call, jobs, n, tag_len);
 }
 
 void uxfrm_imb_gcm_open(const struct worker *worker, uint32_t bits, struct gcm_job *jobs, uint32_t n, uint64_t tag_len)
