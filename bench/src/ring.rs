@@ -20,6 +20,10 @@ impl Ring {
     #[inline]
     pub(crate) fn receive(&mut self, most: usize, into: &mut Batch) -> usize {
         let count = most.min(self.0.len());
+        if count == 1 {
+            self.0.pop_front().into_iter().for_each(|packet| into.push(packet));
+            return count;
+        }
         self.0.drain(..count).for_each(|packet| into.push(packet));
         count
     }
@@ -27,7 +31,10 @@ impl Ring {
     /// Takes all buffers of a batch.
     #[inline]
     pub(crate) fn transmit(&mut self, batch: &mut Batch) {
-        self.0.extend(batch.drain());
+        match batch.take_alone() {
+            Some(packet) => self.0.push_back(packet),
+            None => self.0.extend(batch.drain()),
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
