@@ -149,12 +149,14 @@ fn who_asks_at_once_is_answered_on_the_page() {
     let mut stage = stage();
     let client = stage.client();
     let page = share(&mut stage, &client).unwrap();
+    // On one processor the gateway waits for nobody on a page.
+    let several = std::thread::available_parallelism().unwrap().get() > 1;
     let asking = std::thread::spawn(move || {
         let mailbox = Mailbox::new(page.words());
         let by_page = (0..3000_u32).filter(|nth| ask(mailbox, &client, &[2, *nth])).count();
         // What is left on the page when the gateway turns away is not lost.
         let mut left = 0;
-        while left == 0 {
+        while several && left == 0 {
             if !mailbox.is_open() {
                 ask(mailbox, &client, &[2, 0]);
             } else if mailbox.ask(&bytes(&[2, 1])) {
@@ -173,7 +175,6 @@ fn who_asks_at_once_is_answered_on_the_page() {
         stage.serve();
     }
     let by_page = asking.join().unwrap();
-    let several = std::thread::available_parallelism().unwrap().get() > 1;
     assert_eq!(by_page > 0, several, "{by_page} on the page");
 }
 
@@ -238,7 +239,10 @@ fn await_answer(client: &OwnedFd) -> Vec<u8> {
     let begun = Instant::now();
     loop {
         match hear(client) {
-            Err(Errno::EAGAIN) => assert!(begun.elapsed() < Duration::from_secs(20), "no answer"),
+            Err(Errno::EAGAIN) => {
+                assert!(begun.elapsed() < Duration::from_secs(20), "no answer");
+                std::thread::yield_now();
+            }
             answer => return answer.unwrap(),
         }
     }
