@@ -117,6 +117,7 @@ impl Gateway {
     }
 
     fn collect(&mut self) -> (Vec<PacketBuf>, Vec<PacketBuf>) {
+        self.worker.settle();
         for event in self.output.events.drain(..) {
             self.database.observe(&event);
             self.events.push(event);

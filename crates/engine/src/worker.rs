@@ -294,11 +294,19 @@ impl Worker {
     /// Lets go of states that are no longer in the snapshot, and of their keys. Every batch does; a worker without traffic is to
     /// be asked to about once a second. Shows, too, what the flow caches did so far.
     pub fn refresh(&mut self) {
+        self.settle();
         let snapshot = self.snapshots.load();
         self.outbound.let_go(snapshot);
         self.inbound.let_go(snapshot);
         let (outbound, inbound) = (&self.outbound.policies, &self.inbound.policies);
         self.cache_counts.write([outbound.stats_by_family(), inbound.stats_by_family()]);
+    }
+
+    /// Has policies count the last few packets, which a worker that gets one packet at a time charges together. Whoever has nothing to do calls it,
+    /// so that what is shown is exact; [`Worker::refresh`] does it too.
+    pub fn settle(&mut self) {
+        self.outbound.policies.charge();
+        self.inbound.policies.charge();
     }
 
     /// Outbound buffers that wait for a state.

@@ -193,6 +193,9 @@ impl InlineLane {
         // 1 wait
         let patience = if self.polled { IDLE } else { Duration::ZERO };
         let ready = self.poller.wait(Some(patience)).map_err(Error::Poll)?;
+        if ready.is_empty() {
+            self.worker.settle();
+        }
         self.now = Moment(clock::boot_nanoseconds());
         if let Some(devices) = &mut self.devices {
             devices.look();

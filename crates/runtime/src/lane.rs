@@ -138,6 +138,9 @@ impl Lane {
     pub fn turn(&mut self) -> Result<(), Error> {
         // 1 wait
         let ready = self.poller.wait(Some(IDLE)).map_err(Error::Poll)?;
+        if ready.is_empty() {
+            self.worker.settle();
+        }
         if let Some(devices) = &mut self.devices {
             devices.look();
         }

@@ -355,9 +355,15 @@ impl PolicyCache {
         self.answers.count_first(id, packets, bytes);
     }
 
-    /// Charges policies with what was noted since the last time.
+    /// To be called after a batch: charges policies with what was noted, few packets of one of them a little later.
+    #[inline]
     pub(crate) fn settle(&mut self, now: Moment) {
         self.answers.settle(now);
+    }
+
+    /// Charges policies with what was noted.
+    pub(crate) fn charge(&mut self) {
+        self.answers.charge();
     }
 
     /// What it did so far, both families together.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::roll::Roll;
 use crate::{Action, Moment, PolicyEntry, PolicyKind, Template};
@@ -98,6 +99,9 @@ pub(super) struct Answers {
     pair_of: HashMap<[usize; 2], u32, foldhash::fast::RandomState>,
     /// Slots with something counted.
     counted: Vec<u32>,
+    /// When policies were charged last, and when something was counted last.
+    charged: Moment,
+    latest: Moment,
     /// Slots whose policies are those that were met there.
     known: Roll,
 }
@@ -114,6 +118,9 @@ struct Met {
 const SURPLUS: usize = 4096;
 /// So many policies that were met are in the first-level cache, or nearly.
 const NEAR: usize = 1024;
+/// A policy that met fewer packets may be charged later, but not so long after the last time.
+const FEW: u32 = 16;
+const SOON: Duration = Duration::from_millis(1);
 
 impl Answers {
     /// The policies of an answer.
@@ -128,6 +135,7 @@ impl Answers {
 
     /// To be called when policies have changed: a slot may be another's.
     pub(super) fn begin_anew(&mut self) {
+        self.charge();
         self.known.begin_anew();
     }
 
@@ -199,8 +207,22 @@ impl Answers {
         }
     }
 
-    /// Charges the policies with what was noted: once each, whatever the number of packets.
+    /// To be called after a batch: charges the policies, unless one met just a few packets and was charged not long ago. Then a charge costs more than
+    /// all else that is done about them.
+    #[inline]
     pub(super) fn settle(&mut self, now: Moment) {
+        self.latest = now;
+        match *self.counted {
+            [] => {}
+            [slot] if self.met[slot as usize].packets < FEW && now.since(self.charged) < SOON => {}
+            [..] => self.charge(),
+        }
+    }
+
+    /// Charges the policies with what was noted: once each, whatever the number of packets.
+    #[inline(never)]
+    pub(super) fn charge(&mut self) {
+        self.charged = self.latest;
         if !self.are_near() {
             self.prefetch_counted();
         }
@@ -209,7 +231,7 @@ impl Answers {
             let (packets, bytes) =
                 (std::mem::take(&mut met.packets), std::mem::take(&mut met.bytes));
             if let Some(entry) = &met.entry {
-                entry.charge(packets, bytes, now);
+                entry.charge(packets, bytes, self.latest);
             }
         }
     }
