@@ -4,9 +4,11 @@
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
 )]
 
+use std::time::Duration;
+
 use uxfrm_engine::{
-    Action, Budget, Defaults, Direction, DropReason, Event, Family, Level, Limits, Mode, Output,
-    Priority, Reqid, SaProtocol, Selector,
+    Action, Budget, Defaults, Direction, DropReason, Event, Family, Level, Limits, Mark, Mode,
+    Output, Policy, Priority, Reqid, SaProtocol, Selector,
 };
 use uxfrm_packet::PacketBuf;
 use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Way, Wrapping, packets};
@@ -26,7 +28,7 @@ fn sealed(packet: PacketBuf) -> Vec<PacketBuf> {
 }
 
 /// The right gateway with its states, and one policy changed.
-fn right_with(direction: Direction, change: impl Fn(&mut uxfrm_engine::Policy)) -> Gateway {
+fn right_with(direction: Direction, change: impl Fn(&mut Policy)) -> Gateway {
     let wrapping = Wrapping::tunnel4();
     let mut right = Pair::new(&wrapping).right;
     let mut policy = wrapping.policy(direction, Way::Right);
@@ -47,7 +49,7 @@ fn fate(mut gateway: Gateway, packets: Vec<PacketBuf>) -> Result<(), DropReason>
 
 #[test]
 fn a_template_is_met_only_by_the_state_that_it_asks_for() {
-    type Change = fn(&mut uxfrm_engine::Policy);
+    type Change = fn(&mut Policy);
     let refused = Err(DropReason::InTemplateMismatch);
     let cases: [(&str, Change, Result<(), DropReason>); 14] = [
         ("as it is", |_| {}, Ok(())),
@@ -196,6 +198,40 @@ fn a_state_that_one_batch_used_up_opens_nothing_of_the_next() {
 }
 
 #[test]
+fn packets_that_come_one_at_a_time_are_charged_to_their_policy_soon() {
+    let wrapping = Wrapping::tunnel4();
+    let mut left = Pair::new(&wrapping).left;
+    // How many packets the policies have counted, once so many more came in batches of so many.
+    let mut after = |change: &mut dyn FnMut(&mut Gateway), batches: &[usize]| {
+        change(&mut left);
+        for count in batches {
+            let Gateway { worker, pool, now, .. } = &mut left;
+            let mut batch = (0..*count).map(|_| datagram()).collect();
+            worker.outbound(&mut batch, *now, pool, &mut Output::default());
+        }
+        left.database.snapshot().spd.iter().map(|entry| entry.packets()).sum::<u64>()
+    };
+    let nothing = &mut |_: &mut Gateway| {};
+    assert_eq!(after(nothing, &[1]), 1, "the first for long");
+    assert_eq!(after(nothing, &[1, 1, 1]), 1, "soon");
+    assert_eq!(after(&mut |left| left.worker.settle(), &[]), 4, "nothing else is to do");
+    assert_eq!(after(nothing, &[1; 15]), 4, "soon");
+    assert_eq!(after(nothing, &[1]), 20, "they are many");
+    assert_eq!(after(nothing, &[30]), 50, "they come together");
+    assert_eq!(after(nothing, &[1]), 50, "soon");
+    let later = &mut |left: &mut Gateway| left.now = left.now.plus(Duration::from_millis(1));
+    assert_eq!(after(later, &[1]), 52, "long enough");
+    assert_eq!(after(nothing, &[1]), 52, "soon");
+    let changed = &mut |left: &mut Gateway| {
+        left.add_policy(Policy {
+            mark: Mark { value: 5, mask: u32::MAX },
+            ..wrapping.policy(Direction::Out, Way::Left)
+        });
+    };
+    assert_eq!(after(changed, &[0]), 53, "before the policies are others");
+}
+
+#[test]
 fn a_super_packet_is_cut_off_at_the_limit() {
     let limits = Limits { packets: Budget { soft: u64::MAX, hard: 10 }, ..Limits::default() };
     let wrapping = Wrapping { limits, ..Wrapping::tunnel4() };
@@ -239,8 +275,8 @@ fn marks_choose_states_and_are_laid_over_what_leaves() {
     let mut pair = Pair::without_states(&wrapping);
     for gateway in [&mut pair.left, &mut pair.right] {
         let mut state = wrapping.sa(Way::Right, FIRST_SPI);
-        state.mark = uxfrm_engine::Mark { value: 5, mask: 0xff };
-        state.output_mark = uxfrm_engine::Mark { value: 0x900, mask: 0xf00 };
+        state.mark = Mark { value: 5, mask: 0xff };
+        state.output_mark = Mark { value: 0x900, mask: 0xf00 };
         gateway.add_sa(state);
     }
     let marked = |mark| {
