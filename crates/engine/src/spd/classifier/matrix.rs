@@ -7,20 +7,23 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use uxfrm_packet::{Line, Rows};
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::rule::{Best, Brief, Rank, Rule, fits_more};
-use super::ternary::{Key, MOST_BYTES, Words};
+use super::ternary::{Key, Words};
 use crate::PolicyEntry;
 
 /// Policies in their order, by bits.
 #[derive(Clone, Debug)]
 pub(crate) struct Matrix<W: Words> {
-    /// The bytes that some policy asks for.
-    fields: Vec<Field>,
-    /// Of each of them the rows of its values; apart, because a look-up reads but one of each.
+    /// The bytes that some policy asks for, by their places in a key.
+    fields: Vec<u8>,
+    /// Of each of them how many policies ask for it.
+    asking: Vec<usize>,
+    /// Of each of them the rows of its values.
     numbers: Vec<[u16; VALUES]>,
-    /// Rows of so many words.
+    /// Rows of so many words; none takes a cache line more than it must.
     lines: Vec<Line>,
     width: usize,
     /// How many rows there are, at most one for each value of each field.
@@ -33,18 +36,6 @@ pub(crate) struct Matrix<W: Words> {
     words: PhantomData<W>,
 }
 
-/// A byte of a packet: its place among all, and how many policies ask for it.
-#[derive(Clone, Debug)]
-struct Field {
-    byte: usize,
-    asking: usize,
-}
-
-/// A cache line of rows: reading one never takes two.
-#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C, align(64))]
-struct Line([u64; 8]);
-
 #[derive(Clone, Debug)]
 struct Column {
     rank: Rank,
@@ -53,6 +44,8 @@ struct Column {
 }
 
 const VALUES: usize = 256;
+/// No key has more bytes.
+const MOST_BYTES: u8 = 64;
 /// Words that are compared together in long rows.
 const BLOCK: usize = 8;
 
@@ -73,6 +66,7 @@ impl<W: Words> Matrix<W> {
         let width = width(rules.len());
         let mut matrix = Self {
             fields: Vec::new(),
+            asking: Vec::new(),
             numbers: Vec::new(),
             lines: Vec::new(),
             width,
@@ -100,12 +94,11 @@ impl<W: Words> Matrix<W> {
     /// Considers the first that fits.
     #[inline]
     pub(crate) fn find<'a>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
-        let bytes = key.words.bytes();
-        let numbers = self.fields.iter().zip(&self.numbers);
-        let numbers = numbers.map(|(field, of)| of[usize::from(bytes[field.byte % MOST_BYTES])]);
-        let rows = words(&self.lines);
+        let Self { lines, fields, numbers, width, .. } = self;
+        let rows = Rows { lines, width: *width, places: fields, numbers };
+        let bytes = key.words.as_bytes();
         let mut from = 0;
-        while let Some(at) = uxfrm_packet::first_common(rows, numbers.clone(), self.width, from)
+        while let Some(at) = rows.first_common(bytes, from)
             && let Some(policy) = self.policies.get(at)
         {
             if !policy.brief.asks_more() || fits_more(&policy.entry, key) {
@@ -132,15 +125,18 @@ impl<W: Words> Matrix<W> {
         };
         self.policies.remove(at);
         words_mut(&mut self.lines).chunks_exact_mut(self.width).for_each(|row| close(row, at));
-        for (field, numbers) in self.fields.iter_mut().zip(&self.numbers) {
-            field.asking -= usize::from(byte(&rule.mask, field.byte) != 0);
-            if field.asking == 0 {
+        for ((field, asking), numbers) in
+            self.fields.iter().zip(&mut self.asking).zip(&self.numbers)
+        {
+            *asking -= usize::from(byte(&rule.mask, *field) != 0);
+            if *asking == 0 {
                 self.free.extend(numbers);
             }
         }
-        let mut asked = self.fields.iter().map(|field| field.asking > 0);
-        self.numbers.retain(|_| asked.next() == Some(true));
-        self.fields.retain(|field| field.asking > 0);
+        let asked: Vec<bool> = self.asking.iter().map(|asking| *asking > 0).collect();
+        keep(&mut self.numbers, &asked);
+        keep(&mut self.fields, &asked);
+        keep(&mut self.asking, &asked);
         self.free.sort_unstable();
         self.free.dedup();
     }
@@ -152,7 +148,8 @@ impl<W: Words> Matrix<W> {
 
     pub(crate) fn memory(&self) -> usize {
         size_of::<Self>()
-            + self.fields.capacity() * size_of::<Field>()
+            + self.fields.capacity()
+            + self.asking.capacity() * size_of::<usize>()
             + self.numbers.capacity() * size_of::<[u16; VALUES]>()
             + self.lines.capacity() * size_of::<Line>()
             + self.policies.capacity() * size_of::<Column>()
@@ -160,14 +157,14 @@ impl<W: Words> Matrix<W> {
 
     /// The policy at a place, all others from there on one further.
     fn put(&mut self, at: usize, rule: &Rule<W>) {
-        for place in (0..fields::<W>()).filter(|place| byte(&rule.mask, *place) != 0) {
+        for place in (0..MOST_BYTES).filter(|place| byte(&rule.mask, *place) != 0) {
             let field = self.field(place);
-            self.fields[field].asking += 1;
+            self.asking[field] += 1;
             self.tell_apart(field, byte(&rule.value, place), byte(&rule.mask, place));
         }
         let mut fits = vec![true; self.rows.into()];
         for (field, numbers) in self.fields.iter().zip(&self.numbers) {
-            let (value, mask) = (byte(&rule.value, field.byte), byte(&rule.mask, field.byte));
+            let (value, mask) = (byte(&rule.value, *field), byte(&rule.mask, *field));
             for (seen, row) in numbers.iter().enumerate() {
                 fits[usize::from(*row)] = (seen ^ value) & mask == 0;
             }
@@ -180,8 +177,8 @@ impl<W: Words> Matrix<W> {
     }
 
     /// Which of the fields is for a byte; a new one, of one row that fits all policies, if none was.
-    fn field(&mut self, byte: usize) -> usize {
-        if let Some(field) = self.fields.iter().position(|field| field.byte == byte) {
+    fn field(&mut self, byte: u8) -> usize {
+        if let Some(field) = self.fields.iter().position(|field| *field == byte) {
             return field;
         }
         let row = self.add_row();
@@ -190,7 +187,8 @@ impl<W: Words> Matrix<W> {
             let bits = policies.saturating_sub(first).min(64);
             *word = u64::MAX.checked_shr(64 - u32::try_from(bits).unwrap_or(64)).unwrap_or(0);
         }
-        self.fields.push(Field { byte, asking: 0 });
+        self.fields.push(byte);
+        self.asking.push(0);
         self.numbers.push([row; VALUES]);
         self.fields.len() - 1
     }
@@ -247,7 +245,6 @@ impl<W: Words> Matrix<W> {
 }
 
 /// Lines are nothing but words.
-#[inline]
 fn words(lines: &[Line]) -> &[u64] {
     <[u64]>::ref_from_bytes(lines.as_bytes()).unwrap_or_default()
 }
@@ -256,11 +253,15 @@ fn words_mut(lines: &mut [Line]) -> &mut [u64] {
     <[u64]>::mut_from_bytes(lines.as_mut_bytes()).unwrap_or_default()
 }
 
-/// A byte of a packet, a value or a mask.
-#[inline]
-#[expect(clippy::cast_possible_truncation, reason = "eight bits are used")]
-fn byte<W: Words>(words: &W, at: usize) -> usize {
-    (words.word(at / 8) >> (56 - at % 8 * 8)) as usize % VALUES
+/// A byte of a value or a mask; 0 where it is nothing in packets.
+fn byte<W: Words>(words: &W, at: u8) -> usize {
+    usize::from(words.under(&W::COUNTING).as_bytes().get(usize::from(at)).copied().unwrap_or(0))
+}
+
+/// Those of some things of which it is said so.
+fn keep<T>(things: &mut Vec<T>, those: &[bool]) {
+    let mut those = those.iter();
+    things.retain(|_| those.next() == Some(&true));
 }
 
 /// Makes room for a bit and sets it.

@@ -2,25 +2,29 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use zerocopy::{Immutable, IntoBytes};
+
 use super::several::{Eight, EightOf};
 use crate::{FlowKey, PolicyEntry, Prefix, Selector};
 
 /// Words that hold a packet's addresses, ports and protocol: [`V4`] or [`V6`]. The last one is
 /// source port, destination port, protocol, and 24 bits that are 0 in packets.
-pub(crate) trait Words: Copy + Eq + std::fmt::Debug + Send + Sync {
+pub(crate) trait Words:
+    Copy + Eq + std::fmt::Debug + IntoBytes + Immutable + Send + Sync
+{
     /// Eight selectors of such words.
     type Eight: EightOf<Self>;
     /// How many words there are.
     const COUNT: usize;
     /// Bits of an address.
     const BITS: u8;
+    /// The bits that are something in packets.
+    const COUNTING: Self;
 
     /// Puts words together.
     fn new(destination: [u64; 2], source: [u64; 2], upper: u64) -> Self;
     /// One of the words; `at` is below [`Words::COUNT`].
     fn word(&self, at: usize) -> u64;
-    /// All bytes, the first word's highest first; the rest are 0.
-    fn bytes(&self) -> [u8; MOST_BYTES];
     /// These words under a mask.
     fn under(&self, mask: &Self) -> Self;
     /// These words with more bits in the last.
@@ -31,9 +35,6 @@ pub(crate) trait Words: Copy + Eq + std::fmt::Debug + Send + Sync {
 
 /// Bits of the last word that are nothing in packets.
 pub(crate) const NOTHING: u64 = 0xff_ffff;
-
-/// No words have more bytes. A power of two, so that a place is kept inside without a division.
-pub(crate) const MOST_BYTES: usize = 64;
 
 /// Words of IPv4: both addresses, upper layer.
 pub(crate) type V4 = [u64; 2];
@@ -110,6 +111,7 @@ impl Words for V4 {
     type Eight = Eight<2>;
     const COUNT: usize = 2;
     const BITS: u8 = 32;
+    const COUNTING: Self = [u64::MAX, !NOTHING];
 
     #[inline]
     fn new(destination: [u64; 2], source: [u64; 2], upper: u64) -> Self {
@@ -119,15 +121,6 @@ impl Words for V4 {
     #[inline]
     fn word(&self, at: usize) -> u64 {
         self[at % 2]
-    }
-
-    #[inline]
-    fn bytes(&self) -> [u8; MOST_BYTES] {
-        let mut bytes = [0; MOST_BYTES];
-        for (bytes, word) in bytes.chunks_exact_mut(8).zip(self) {
-            bytes.copy_from_slice(&word.to_be_bytes());
-        }
-        bytes
     }
 
     #[inline]
@@ -150,6 +143,7 @@ impl Words for V6 {
     type Eight = Eight<5>;
     const COUNT: usize = 5;
     const BITS: u8 = 128;
+    const COUNTING: Self = [u64::MAX, u64::MAX, u64::MAX, u64::MAX, !NOTHING];
 
     #[inline]
     fn new(destination: [u64; 2], source: [u64; 2], upper: u64) -> Self {
@@ -159,15 +153,6 @@ impl Words for V6 {
     #[inline]
     fn word(&self, at: usize) -> u64 {
         self.get(at).copied().unwrap_or(0)
-    }
-
-    #[inline]
-    fn bytes(&self) -> [u8; MOST_BYTES] {
-        let mut bytes = [0; MOST_BYTES];
-        for (bytes, word) in bytes.chunks_exact_mut(8).zip(self) {
-            bytes.copy_from_slice(&word.to_be_bytes());
-        }
-        bytes
     }
 
     #[inline]
