@@ -11,11 +11,12 @@ use std::net::IpAddr;
 use uxfrm_crypto::{KeyMaterial, Transform};
 use uxfrm_engine::sa::config::SaFlags;
 use uxfrm_engine::{
-    Action, Direction, DropReason, Event, Family, Host, IfId, Mark, Mode, Policy, PolicyKey,
-    PolicyKind, PolicyName, PortMask, Priority, SaConfig, SaTransform, Settings, UdpEncapKind,
+    Action, Direction, DropReason, Event, Family, Host, HostPort, IfId, Mark, Mode, Policy,
+    PolicyKey, PolicyKind, PolicyName, PortMask, Priority, SaConfig, SaTransform, Settings,
+    UdpEncapKind, UdpSuper,
 };
-use uxfrm_packet::{PacketBuf, Protocol, Segments, UdpPath, ipv4};
-use uxfrm_testkit::{Gateway, Rng, Way, Wrapping, packets};
+use uxfrm_packet::{Checksum, PacketBuf, Protocol, Segments, UdpPath, ipv4};
+use uxfrm_testkit::{Gateway, Pair, Rng, Suite, Way, Wrapping, packets};
 
 /// Two states of each shape with neighbouring SPIs, and one whose SPI ends as the first one's.
 const SPIS: [u32; 3] = [0, 1, 0x100];
@@ -510,6 +511,37 @@ fn a_layer_inside_looks_like_one_outside() {
 }
 
 /// An address that becomes the host's own, between two batches of one flow.
+/// Nothing in it is encrypted, so that it looks right inside and is forged all the same.
+#[test]
+fn a_forged_packet_that_looks_right_is_dropped() {
+    let mut pair = Pair::new(&Wrapping { suite: Suite::NullSha1, ..Wrapping::tunnel4() });
+    let datagram = || packets::udp("10.1.0.1:7", "10.2.0.1:9", b"payload");
+    for forged in [false, false, false, true, false] {
+        let mut wire = pair.left.outbound(vec![datagram()]).0;
+        if forged {
+            *wire[0].bytes_mut().last_mut().unwrap() ^= 1;
+        }
+        assert_eq!(pair.right.inbound(wire).len(), usize::from(!forged));
+    }
+    assert_eq!(pair.right.reasons(), [(DropReason::InForged, 1)]);
+    pair.right.assert_accounts();
+}
+
+/// As it tells those of super-packets.
+#[test]
+fn a_host_that_takes_super_packets_is_told_that_the_checksum_of_a_lone_one_is_right() {
+    let host = HostPort::SuperPackets { udp: UdpSuper::Taken };
+    let settings = Settings { host, ..Settings::default() };
+    let mut pair = Pair::new(&Wrapping { settings, ..Wrapping::tunnel4() });
+    for _ in 0..4 {
+        let datagram = packets::udp("10.1.0.1:7", "10.2.0.1:9", b"payload");
+        let wire = pair.left.outbound(vec![datagram]).0;
+        let arrived = pair.right.inbound(wire);
+        let checksums: Vec<_> = arrived.iter().map(|packet| packet.checksum).collect();
+        assert_eq!(checksums, [Checksum::Verified]);
+    }
+}
+
 #[test]
 fn what_was_found_out_on_another_host_is_forgotten() {
     let shape = &shapes()[0];

@@ -117,10 +117,11 @@ impl Inbound {
         let accepted = state.sa.replay().accept(sealed.number);
         accepted.inspect_err(|reason| state.sa.count_failure(*reason))?;
         (state.packets, state.bytes) = (1, bare.carried.into());
-        if state.charge(bench) != Standing::Good && !self.may_pass(sealed, bare.carried, bench) {
-            return Err(DropReason::InStateExpired);
+        match state.charge(bench) {
+            Standing::Good => Ok(()),
+            // Of one packet not only some pass.
+            Standing::OneByOne | Standing::Expired => Err(DropReason::InStateExpired),
         }
-        Ok(())
     }
 
     /// 8 Check to 10 Transmit.

@@ -162,7 +162,7 @@ impl Inbound {
     }
 
     /// Whether a packet with so many bytes passes where not all do.
-    pub(super) fn may_pass(&self, packet: &Sealed, bytes: u32, bench: &mut Bench<'_>) -> bool {
+    fn may_pass(&self, packet: &Sealed, bytes: u32, bench: &mut Bench<'_>) -> bool {
         let used = &self.used[packet.used as usize];
         let id = used.sa.id();
         match used.standing {
