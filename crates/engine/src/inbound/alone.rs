@@ -70,11 +70,14 @@ impl Inbound {
         watch.passed(Stage::Accept);
         match accepted {
             Ok(()) => self.deliver_alone(packet, sealed.used, &bare, bench, watch),
-            Err(reason) => {
-                bench.refuse(&mut self.traffic, 1, reason);
-                bench.pool.give(packet);
-            }
+            Err(reason) => self.discard(packet, reason, bench),
         }
+    }
+
+    #[cold]
+    fn discard(&mut self, packet: PacketBuf, reason: DropReason, bench: &mut Bench<'_>) {
+        bench.refuse(&mut self.traffic, 1, reason);
+        bench.pool.give(packet);
     }
 
     /// 5 Open.
@@ -136,7 +139,9 @@ impl Inbound {
     ) {
         let state = &self.used[used as usize];
         let looks = self.used.looks(used).and_then(|looks| looks.inner.as_ref());
-        let Some(Inner { flow, direction, .. }) = looks else { return };
+        let Some(Inner { flow, direction, .. }) = looks else {
+            return self.discard(packet, DropReason::InUnexpected, bench);
+        };
         let (spd, spi) = (&bench.snapshot.spd, state.around.spi);
         let known = self.policies.know(spd, *direction, flow, spi);
         watch.passed(Stage::LookUp);
