@@ -11,9 +11,9 @@ use std::net::IpAddr;
 use uxfrm_crypto::{KeyMaterial, Transform};
 use uxfrm_engine::sa::config::SaFlags;
 use uxfrm_engine::{
-    Action, Direction, DropReason, Event, Family, Host, HostPort, IfId, Mark, Mode, Policy,
-    PolicyKey, PolicyKind, PolicyName, PortMask, Priority, SaConfig, SaTransform, Settings,
-    UdpEncapKind, UdpSuper,
+    Action, DeviceId, DeviceMark, DeviceStatus, Direction, DropReason, Event, Family, Host,
+    HostPort, IfId, Mark, Mode, OffloadKind, Policy, PolicyKey, PolicyKind, PolicyName, PortMask,
+    Priority, Received, SaConfig, SaTransform, Settings, UdpEncapKind, UdpSuper,
 };
 use uxfrm_packet::{Checksum, PacketBuf, Protocol, Segments, UdpPath, ipv4};
 use uxfrm_testkit::{Gateway, Pair, Rng, Suite, Way, Wrapping, packets};
@@ -525,6 +525,26 @@ fn a_forged_packet_that_looks_right_is_dropped() {
     }
     assert_eq!(pair.right.reasons(), [(DropReason::InForged, 1)]);
     pair.right.assert_accounts();
+}
+
+/// The state has no device, so nobody knows what that has done with the packet.
+#[test]
+fn what_looks_right_and_comes_from_a_strange_device_is_dropped() {
+    let mut pair = Pair::new(&Wrapping::tunnel4());
+    let datagram = || packets::udp("10.1.0.1:7", "10.2.0.1:9", b"payload");
+    for _ in 0..3 {
+        let wire = pair.left.outbound(vec![datagram()]).0;
+        assert_eq!(pair.right.inbound(wire).len(), 1);
+    }
+    let packet = pair.left.outbound(vec![datagram()]).0.remove(0);
+    let mark = Some(DeviceMark {
+        device: DeviceId(9),
+        handle: None,
+        kind: OffloadKind::Crypto,
+        status: DeviceStatus::Success,
+    });
+    assert!(pair.right.inbound_from_device(vec![Received { packet, mark }]).is_empty());
+    assert_eq!(pair.right.reasons(), [(DropReason::InDeviceMark, 1)]);
 }
 
 /// As it tells those of super-packets.
