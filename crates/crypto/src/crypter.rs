@@ -36,31 +36,7 @@ impl Crypter {
     }
 
     /// Encrypts and signs every job and sets its verdict.
-    #[inline]
     pub fn seal(&mut self, jobs: &mut [SealJob<'_>]) {
-        if let [job] = &mut *jobs
-            && self.seal_directly(job)
-        {
-            return;
-        }
-        self.seal_all(jobs);
-    }
-
-    /// A job that one call does, and that shares none with others. False, with nothing done, when it is otherwise.
-    fn seal_directly(&mut self, job: &mut SealJob<'_>) -> bool {
-        let (Ready::Direct(key), Some(worker)) = (&job.key.ready, &mut self.ipsec_mb) else {
-            return false;
-        };
-        let Some(text_len) = job.text_len().filter(|_| !key.authenticates_only()) else {
-            return false;
-        };
-        let mut call = Calls::new();
-        call.seal(key, job, text_len);
-        call.run_sealing(worker);
-        true
-    }
-
-    fn seal_all(&mut self, jobs: &mut [SealJob<'_>]) {
         self.waiting.clear();
         let mut calls = Calls::new();
         for (i, job) in jobs.iter_mut().enumerate() {

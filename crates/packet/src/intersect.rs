@@ -65,10 +65,10 @@ impl Rows<'_> {
             return self.first_short(key);
         }
         if self.width == 8 {
-            return self.first_line(key);
+            return self.first_of_lines::<1>(key, 0);
         }
         for block in 0..self.width / 16 {
-            if let Some(bit) = self.first_long(key, block) {
+            if let Some(bit) = self.first_of_lines::<2>(key, block) {
                 return Some(bit);
             }
         }
@@ -104,40 +104,21 @@ impl Rows<'_> {
         first_of([_mm512_castsi256_si512(all)], some)
     }
 
+    /// In block number `block` of so many lines of each row.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f")]
     #[inline]
-    fn first_line(&self, key: &[u8]) -> Option<usize> {
+    fn first_of_lines<const LINES: usize>(&self, key: &[u8], block: usize) -> Option<usize> {
         use core::arch::x86_64::{
             _mm512_and_si512, _mm512_loadu_si512, _mm512_set1_epi64, _mm512_test_epi64_mask,
         };
-        let mut all = _mm512_set1_epi64(-1);
-        for (place, of) in self.places.iter().zip(self.numbers) {
-            let Some(byte) = key.get(usize::from(*place)) else { continue };
-            if let Some(row) = self.lines.get(usize::from(of[usize::from(*byte)])) {
-                #[expect(unsafe_code, reason = "a load through a pointer")]
-                // SAFETY: the line has eight words; the load needs no alignment.
-                let row = unsafe { _mm512_loadu_si512(row.0.as_ptr().cast()) };
-                all = _mm512_and_si512(all, row);
-            }
-        }
-        first_of([all], u32::from(_mm512_test_epi64_mask(all, all)))
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f")]
-    #[inline]
-    fn first_long(&self, key: &[u8], block: usize) -> Option<usize> {
-        use core::arch::x86_64::{
-            _mm512_and_si512, _mm512_loadu_si512, _mm512_set1_epi64, _mm512_test_epi64_mask,
-        };
-        let (pairs, _) = self.lines.as_chunks::<2>();
-        let each = self.width / 16;
-        let mut all = [_mm512_set1_epi64(-1); 2];
+        let (blocks, _) = self.lines.as_chunks::<LINES>();
+        let each = self.width / 8 / LINES;
+        let mut all = [_mm512_set1_epi64(-1); LINES];
         for (place, of) in self.places.iter().zip(self.numbers) {
             let Some(byte) = key.get(usize::from(*place)) else { continue };
             let row = of[usize::from(*byte)];
-            if let Some(row) = pairs.get(usize::from(row) * each + block) {
+            if let Some(row) = blocks.get(usize::from(row) * each + block) {
                 for (all, line) in all.iter_mut().zip(row) {
                     #[expect(unsafe_code, reason = "a load through a pointer")]
                     // SAFETY: the line has eight words; the load needs no alignment.
@@ -146,8 +127,11 @@ impl Rows<'_> {
                 }
             }
         }
-        let [low, high] = all.map(|line| u32::from(_mm512_test_epi64_mask(line, line)));
-        first_of(all, low | high << 8).map(|bit| block * 1024 + bit)
+        let mut some = 0;
+        for (at, line) in all.iter().enumerate() {
+            some |= u32::from(_mm512_test_epi64_mask(*line, *line)) << (8 * at);
+        }
+        first_of(all, some).map(|bit| block * LINES * 512 + bit)
     }
 }
 

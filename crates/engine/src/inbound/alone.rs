@@ -1,12 +1,11 @@
 //! A packet that comes alone, as on a quiet link they all do, and looks as an earlier one of its state did: with no lists of what only many
 //! share. Wherever it turns out to be otherwise, it goes on the long way from there.
 
-use uxfrm_crypto::{Authenticity, OpenJob, SeqHigh};
+use uxfrm_crypto::{Authenticity, OpenJob};
 use uxfrm_packet::{Batch, PacketBuf};
 
 use super::deliver::is_train;
 use super::inner::{Bare, Inner};
-use super::open::upper_half;
 use super::outer::Known;
 use super::used::Standing;
 use super::{Fate, Inbound, Item, Sealed};
@@ -91,11 +90,7 @@ impl Inbound {
         let state = &self.used[sealed.used as usize];
         let places = sealed.at as usize..(sealed.at + sealed.len) as usize;
         let Some(esp) = packet.bytes_mut().get_mut(places) else { return Authenticity::Runt };
-        let high = match state.extended {
-            true => SeqHigh::Esn(upper_half(sealed.number.number())),
-            false => SeqHigh::None,
-        };
-        let mut job = OpenJob::in_place(state.sa.key(), high, esp);
+        let mut job = OpenJob::in_place(state.sa.key(), state.high_of(sealed), esp);
         bench.crypter.open(std::slice::from_mut(&mut job));
         job.verdict
     }

@@ -23,7 +23,7 @@ impl Inbound {
         let mut rest = sealed.as_slice();
         while let Some(first) = rest.first() {
             let state = &used[first.used as usize];
-            let (key, extended) = (state.sa.key(), state.extended);
+            let key = state.sa.key();
             // Neighbours often are of one state.
             while let [packet, behind @ ..] = rest
                 && packet.used == first.used
@@ -39,11 +39,7 @@ impl Inbound {
                     verdicts.push(packet.manner.opener.verdict().unwrap_or(Authenticity::Runt));
                     continue;
                 };
-                let high = match extended {
-                    true => SeqHigh::Esn(upper_half(packet.number.number())),
-                    false => SeqHigh::None,
-                };
-                jobs.push(OpenJob::in_place(key, high, esp));
+                jobs.push(OpenJob::in_place(key, state.high_of(packet), esp));
             }
         }
         run(bench.crypter, &mut jobs, verdicts);
@@ -221,6 +217,15 @@ impl<'a> Rests<'a> {
 }
 
 impl Used {
+    /// What of a packet's number is not in the packet.
+    #[inline(always)]
+    pub(super) fn high_of(&self, packet: &Sealed) -> SeqHigh {
+        match self.extended {
+            true => SeqHigh::Esn(upper_half(packet.number.number())),
+            false => SeqHigh::None,
+        }
+    }
+
     /// Charges it for what its packets of this round carried.
     #[inline]
     pub(super) fn charge(&mut self, bench: &mut Bench<'_>) -> Standing {
@@ -256,6 +261,6 @@ fn run(
     jobs.clear();
 }
 
-pub(super) fn upper_half(number: u64) -> u32 {
+fn upper_half(number: u64) -> u32 {
     (number >> 32) as u32
 }

@@ -261,15 +261,11 @@ impl UsedStates {
     /// The place of a state that a name with this SPI may have found; this batch has met it.
     #[inline(always)]
     pub(super) fn of_spi(&self, spi: u32) -> Option<u32> {
-        let place = self.names[slot(spi)];
-        self.all
-            .get(place as usize)
-            .is_some_and(|there| there.met_in == self.batch)
-            .then_some(place)
+        self.once_of_spi(spi).filter(|place| self.has_met(*place))
     }
 
-    /// The place of the state that a name with this SPI may have found, in this batch or before.
-    #[inline]
+    /// The same, in this batch or before.
+    #[inline(always)]
     pub(super) fn once_of_spi(&self, spi: u32) -> Option<u32> {
         Some(self.names[slot(spi)]).filter(|place| (*place as usize) < self.all.len())
     }
