@@ -27,6 +27,7 @@ mod check;
 mod claim;
 mod deliver;
 mod inner;
+mod item;
 mod marked;
 mod open;
 mod outer;
@@ -54,6 +55,7 @@ use crate::{
 };
 use check::MAX_DEPTH;
 use deliver::Passed;
+use item::{Fate, Item};
 use marked::Opener;
 use peel::{Envelope, Peeled, Usual};
 use used::UsedStates;
@@ -84,33 +86,6 @@ pub(crate) struct Inbound {
     passed: Passed,
     reassembly: Reassembly,
     coalescer: Coalescer,
-}
-
-/// One packet in one of the buffers. One cache line.
-#[derive(Debug)]
-#[repr(align(64))]
-struct Item {
-    buffer: u32,
-    start: u32,
-    len: u32,
-    fate: Fate,
-    mark: u32,
-    /// Its checksum is known to be right.
-    is_verified: bool,
-    /// States it came through, the outermost first, by their place in `used`.
-    path: ArrayVec<u32, MAX_DEPTH>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
-    /// Not looked at yet, or with one more layer off.
-    New,
-    /// Among `sealed`.
-    Sealed,
-    /// To be checked and handed on: the place of its question.
-    Plain(u32),
-    /// Counted: dropped, or held as a fragment.
-    Gone,
 }
 
 /// What the policies are asked about the batch's plain packets, one place for neighbours of one flow, and what they say.
@@ -549,51 +524,6 @@ impl Inbound {
         (item.buffer, item.start, item.len) = (narrow(self.buffers.len()), 0, narrow(packet.len()));
         self.buffers.push(Some(packet));
         self.settled = true;
-    }
-}
-
-impl Item {
-    /// A packet in a buffer, that was not looked at yet.
-    #[inline(always)]
-    fn new(buffer: u32, start: usize, len: usize, mark: u32) -> Self {
-        Self {
-            buffer,
-            start: narrow(start),
-            len: narrow(len),
-            fate: Fate::New,
-            mark,
-            is_verified: false,
-            path: ArrayVec::new(),
-        }
-    }
-
-    /// The place of its question; what is behind its own length is not its own.
-    #[inline(always)]
-    fn ask(
-        &mut self,
-        ip: &IpPacket,
-        buffer: Option<&PacketBuf>,
-        own: bool,
-        used: &UsedStates,
-        questions: &mut Questions,
-    ) -> u32 {
-        self.len = narrow(ip.total_len);
-        let spi = self.path.last().map_or(Spi(0), |last| used[*last as usize].around.spi);
-        let flow = buffer.map(|buffer| FlowKey::of(buffer, ip, self.bytes(buffer)));
-        // Without its buffer a packet is dropped whatever the policies say.
-        let flow = flow.unwrap_or_else(|| FlowKey::between(ip.source, ip.destination));
-        let direction = if own { Direction::In } else { Direction::Forward };
-        questions.place(FlowKey { mark: self.mark, ..flow }, spi, direction)
-    }
-
-    /// Its bytes, which its buffer has.
-    #[inline(always)]
-    fn bytes<'a>(&self, buffer: &'a PacketBuf) -> &'a [u8] {
-        buffer.part(self.start, self.len).unwrap_or_default()
-    }
-
-    fn bytes_mut<'a>(&self, buffer: &'a mut PacketBuf) -> &'a mut [u8] {
-        &mut buffer.bytes_mut()[self.start as usize..(self.start + self.len) as usize]
     }
 }
 
