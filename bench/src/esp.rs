@@ -35,8 +35,8 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
         let mut yardstick = Yardstick::new(&scene)?;
         let mut trials: Vec<Trial> =
             scene.cases(options).into_iter().map(|case| Trial::new(case, options.stages)).collect();
-        // The flow caches know all flows after their second packets.
-        let warm = 3;
+        // The flow caches know all flows after their second packets, and those of many once they have taken more room, perhaps twice.
+        let warm = if scene.sas > crate::ring::ROOM { 16 } else { 3 };
         for round in 0..warm + rounds {
             for trial in &mut trials {
                 // A round ends where the flows begin anew.

@@ -38,6 +38,7 @@ mod used;
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
+use std::sync::Arc;
 use std::vec::Drain;
 
 use arrayvec::ArrayVec;
@@ -314,9 +315,9 @@ impl Inbound {
         }
     }
 
-    /// Asks for the states of a group's packets before the first is waited for: where they are, what they say, what changes with each packet, and
-    /// keys and windows.
-    fn fetch_states(&self, group: Range<usize>, bench: &Bench<'_>) {
+    /// Finds the states of a group's packets, and asks for what each says, what changes with each packet, and keys and windows, before the first is
+    /// waited for.
+    fn fetch_states(&mut self, group: Range<usize>, bench: &Bench<'_>) {
         let sad = &bench.snapshot.sad;
         let mut ids: ArrayVec<SaId, TOGETHER> = ArrayVec::new();
         let mut rest: ArrayVec<(u32, u32), TOGETHER> = ArrayVec::new();
@@ -335,11 +336,14 @@ impl Inbound {
         let find = |(id, (mark, number)): (&SaId, &(u32, u32))| {
             let sa = sad.inbound(id.destination, id.spi, id.protocol, *mark)?;
             sa.fetch_live();
-            Some((&**sa, *number))
+            Some((sa, (id.spi, id.destination, *mark), *number))
         };
-        let found: ArrayVec<(&Sa, u32), TOGETHER> =
+        let found: ArrayVec<(&Arc<Sa>, Name, u32), TOGETHER> =
             ids.iter().zip(&rest).filter_map(find).collect();
-        found.iter().for_each(|(sa, number)| sa.fetch_to_open(*number));
+        for (sa, name, number) in found {
+            sa.fetch_to_open(number);
+            self.expect(sa, name);
+        }
     }
 
     /// A packet that is ESP at first glance.

@@ -1,9 +1,11 @@
 //! 3 State, 4 Replay check: which state a packet is of, and whether its number is new.
 
+use std::sync::Arc;
+
 use uxfrm_packet::IpPacket;
 
 use crate::worker::Bench;
-use crate::{DropReason, SaProtocol, Spi};
+use crate::{DropReason, Sa, SaProtocol, Spi};
 
 use super::check::MAX_DEPTH;
 use super::outer::Outer;
@@ -123,6 +125,15 @@ impl Inbound {
                 place
             }
         }))
+    }
+
+    /// Notes what a name has found, for the packet that is about to ask; who does not receive is refused when it asks.
+    #[inline]
+    pub(super) fn expect(&mut self, sa: &Arc<Sa>, name: Name) {
+        if name.0 != Spi(0) && sa.receives().is_ok() && self.used.named(name).is_none() {
+            let place = self.used.place(sa);
+            self.used.note_name(place, name);
+        }
     }
 
     /// ESP without a state. That of others passes through like any packet.

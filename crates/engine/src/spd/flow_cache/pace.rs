@@ -106,7 +106,8 @@ impl Worth {
     }
 }
 
-/// Packets until a cache with that much room is as full as it will be.
+/// Packets until a cache with that much room is as full as it will be. In a small one that takes longer: more flows than it holds keep each other
+/// out for a while, and only once it is full is it seen that they push each other out.
 fn patience(room: usize) -> u32 {
-    u32::try_from(room).unwrap_or(u32::MAX).saturating_mul(3)
+    u32::try_from(room).unwrap_or(u32::MAX).saturating_mul(3).max(4 * WINDOW)
 }

@@ -100,9 +100,15 @@ impl<const N: usize, const W: usize> Side<N, W> {
     #[inline(never)]
     fn begin_anew(&mut self) {
         if let Some(room) = self.wanted.take() {
-            self.sets = Sets::new(room, self.seed);
-            self.pace.refill(self.sets.room());
+            self.begin_with(room);
         }
+    }
+
+    /// Takes room, empty: it is not judged before flows had time to come again.
+    #[cold]
+    fn begin_with(&mut self, room: usize) {
+        self.sets = Sets::new(room, self.seed);
+        self.pace.refill(self.sets.room());
     }
 
     pub(super) fn forget(&mut self) {
@@ -251,7 +257,7 @@ impl<const N: usize, const W: usize> Side<N, W> {
         found: &mut impl FnMut(&[Known]),
     ) {
         if self.sets.room() < Sets::<N, W>::room_for(SMALLEST.min(self.settings.flows)) {
-            self.sets = Sets::new(SMALLEST.min(self.settings.flows), self.seed);
+            self.begin_with(SMALLEST.min(self.settings.flows));
         }
         let mut groups = flows.chunks(TOGETHER).zip((0..).step_by(TOGETHER));
         if self.sets.memory() <= NEAR {
