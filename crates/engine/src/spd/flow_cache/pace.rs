@@ -111,3 +111,33 @@ impl Worth {
 fn patience(room: usize) -> u32 {
     u32::try_from(room).unwrap_or(u32::MAX).saturating_mul(3).max(4 * WINDOW)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_cache_is_judged_once_it_is_full_and_takes_room_for_flows_in_turn() {
+        let mut pace = Pace::default();
+        pace.refill(2048);
+        // Twice as many flows as it has room for, in turn: their first packets, their second ones, and then they push each other out.
+        for (found, evicted) in [(0, 0), (0, 0), (1500, 1400)] {
+            assert!(pace.note(4096, found, evicted));
+            assert_eq!(pace.decide(true, Worth::Some), Decision::GoOn);
+        }
+        assert!(pace.note(4096, 1700, 800));
+        assert_eq!(pace.decide(true, Worth::Some), Decision::TakeRoom);
+    }
+
+    #[test]
+    fn flows_that_do_not_come_again_are_done_without() {
+        let mut pace = Pace::default();
+        pace.refill(2048);
+        let decisions = [(); 4].map(|()| {
+            pace.note(4096, 0, 0);
+            pace.decide(true, Worth::Some)
+        });
+        assert_eq!(decisions[..3], [Decision::GoOn; 3]);
+        assert!(matches!(decisions[3], Decision::StepAside(_)));
+    }
+}
