@@ -198,6 +198,27 @@ fn a_state_that_one_batch_used_up_opens_nothing_of_the_next() {
 }
 
 #[test]
+fn a_used_up_state_opens_nothing_among_so_many_that_they_are_asked_for_ahead() {
+    let limits = Limits { packets: Budget { soft: u64::MAX, hard: 3 }, ..Limits::default() };
+    let wrapping = Wrapping { limits, ..Wrapping::tunnel4() };
+    let mut right = Pair::new(&wrapping).right;
+    (0..200).for_each(|other| right.add_sa(wrapping.sa(Way::Right, 5000 + other)));
+    let mut wire =
+        Pair::new(&Wrapping::tunnel4()).left.outbound((0..6).map(|_| datagram()).collect()).0;
+    let mut rest = wire.split_off(4);
+    rest.iter_mut().for_each(|forged| *forged.bytes_mut().last_mut().unwrap() ^= 1);
+    let mut out = Output::default();
+    for (packets, spi) in [(wire, 6000), (rest, 6001)] {
+        let Gateway { worker, pool, now, .. } = &mut right;
+        worker.inbound(&mut packets.into_iter().collect(), *now, pool, &mut out);
+        // What the worker remembers of states is of another generation now.
+        right.add_sa(wrapping.sa(Way::Right, spi));
+    }
+    assert_eq!(out.host.as_slice().len(), 3);
+    assert_eq!(right.reasons(), [(DropReason::InStateExpired, 3)], "no ICV is looked at");
+}
+
+#[test]
 fn packets_that_come_one_at_a_time_are_charged_to_their_policy_soon() {
     let wrapping = Wrapping::tunnel4();
     let mut left = Pair::new(&wrapping).left;

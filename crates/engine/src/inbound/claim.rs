@@ -119,21 +119,27 @@ impl Inbound {
                 let (spi, destination, mark) = name;
                 let found = bench.snapshot.sad.inbound(destination, spi, SaProtocol::Esp, mark);
                 let Some(sa) = found.filter(|_| spi != Spi(0)) else { return Ok(None) };
-                sa.receives()?;
-                let place = self.used.place(sa);
-                self.used.note_name(place, name);
-                place
+                self.remember(sa, name)?
             }
         }))
     }
 
-    /// Notes what a name has found, for the packet that is about to ask; who does not receive is refused when it asks.
+    /// Remembers the state that a name has found, for a packet that is about to ask.
     #[inline]
     pub(super) fn expect(&mut self, sa: &Arc<Sa>, name: Name) {
-        if name.0 != Spi(0) && sa.receives().is_ok() && self.used.named(name).is_none() {
-            let place = self.used.place(sa);
-            self.used.note_name(place, name);
+        if name.0 != Spi(0) && self.used.named(name).is_none() {
+            // One that does not receive is found again, and refused, when the packet asks.
+            let _ = self.remember(sa, name);
         }
+    }
+
+    /// The place of a state that this batch meets, if it receives; the name finds it from now on.
+    #[inline]
+    fn remember(&mut self, sa: &Arc<Sa>, name: Name) -> Result<u32, DropReason> {
+        sa.receives()?;
+        let place = self.used.place(sa);
+        self.used.note_name(place, name);
+        Ok(place)
     }
 
     /// ESP without a state. That of others passes through like any packet.
