@@ -53,7 +53,8 @@ fn measure_size(
     let coming = Coming(policies.split_off(size));
     let flows = flows_for(&policies, Match::Random, 16_384, Family::V4);
     let mut set = Set::load(policies);
-    let memory = set.memory_per_policy(before, coming.0.capacity() * size_of::<Policy>());
+    let others = coming.0.capacity() * size_of::<Policy>() + size_of_val(&*flows);
+    let memory = set.memory_per_policy(before, others);
     let speed = coming.speed(&mut set.database);
     let time = Duration::from_millis(if options.quick { 50 } else { 500 });
     for (rate, case) in cases.iter().filter(|(_, case)| options.only.admits(case)) {
@@ -94,10 +95,10 @@ impl Set {
     }
 }
 
-/// Bytes of memory that the process has, where the system tells.
+/// Bytes of memory that the process has, its files apart, where the system tells.
 fn resident() -> Option<usize> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
     let kilobytes: usize = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kilobytes * 1024)
 }

@@ -6,7 +6,6 @@ mod roll;
 use std::{hash::BuildHasher, sync::Arc};
 
 use foldhash::fast::RandomState;
-use hashbrown::HashTable;
 
 use super::{check, entry::Admission, terms::AllTerms};
 use crate::{
@@ -23,8 +22,9 @@ pub(crate) struct Ledger {
     /// By their slots.
     entries: Entries,
     free_slots: Vec<u32>,
-    /// Slots by name: numbers, as there may be a million.
-    by_name: HashTable<u32>,
+    /// By the hashes of their names.
+    by_name: Directory,
+    /// By [`number`].
     by_index: Directory,
     roll: Roll,
     hasher: RandomState,
@@ -130,11 +130,8 @@ impl Ledger {
     /// Takes a policy out that is in.
     pub(crate) fn remove(&mut self, entry: &Arc<PolicyEntry>) {
         let slot = entry.slot();
-        let name = self.hash(&name_of(entry));
-        if let Ok(found) = self.by_name.find_entry(name, |held| *held == slot) {
-            found.remove();
-        }
-        self.by_index.remove(entry.index(), slot);
+        self.by_name.remove(self.hash(&name_of(entry)), slot);
+        self.by_index.remove(number(entry.index()), slot);
         self.terms.release(entry.terms());
         self.roll.remove(slot, |slot| age_in(&self.entries, slot));
         self.entries[slot as usize] = None;
@@ -156,14 +153,12 @@ impl Ledger {
         let terms = self.terms.share(policy, device);
         let admission = Admission { index, slot, age, added: now, terms };
         let entry = Arc::new(PolicyEntry::new(policy, admission));
-        let name = self.hash(&name(policy));
         let Self { entries, hasher, .. } = self;
         entries[slot as usize] = Some(Arc::clone(&entry));
         let held = |slot: u32| entries[slot as usize].as_ref();
-        self.by_name.insert_unique(name, slot, |slot| {
-            held(*slot).map_or(0, |entry| hasher.hash_one(name_of(entry)))
-        });
-        self.by_index.insert(index, slot, |slot| held(slot).map(|entry| entry.index()));
+        let name_hash = |slot| held(slot).map_or(0, |entry| hasher.hash_one(name_of(entry)));
+        self.by_name.insert(slot, name_hash);
+        self.by_index.insert(slot, |slot| held(slot).map_or(0, |entry| number(entry.index())));
         self.roll.insert(turn, slot, |slot| age_in(entries, slot));
         entry
     }
@@ -185,13 +180,13 @@ impl Ledger {
     }
 
     fn named(&self, name: &Name) -> Option<&Arc<PolicyEntry>> {
-        let is_it = |slot: &u32| self.held(*slot).is_some_and(|entry| name_of(entry) == *name);
-        self.by_name.find(self.hash(name), is_it).and_then(|slot| self.held(*slot))
+        let is_it = |slot| self.held(slot).is_some_and(|entry| name_of(entry) == *name);
+        self.by_name.find(self.hash(name), is_it).and_then(|slot| self.held(slot))
     }
 
     fn indexed(&self, index: PolicyIndex) -> Option<&Arc<PolicyEntry>> {
-        let index_of = |slot: u32| self.held(slot).map(|entry| entry.index());
-        self.by_index.find(index, index_of).and_then(|slot| self.held(slot))
+        let is_it = |slot| self.held(slot).is_some_and(|entry| entry.index() == index);
+        self.by_index.find(number(index), is_it).and_then(|slot| self.held(slot))
     }
 
     fn held(&self, slot: u32) -> Option<&Arc<PolicyEntry>> {
@@ -201,6 +196,13 @@ impl Ledger {
     fn hash(&self, of: &impl std::hash::Hash) -> u64 {
         self.hasher.hash_one(of)
     }
+}
+
+/// What tells where a policy of that index is: its serial number, and only then its direction, which most have alike.
+fn number(index: PolicyIndex) -> u64 {
+    /// Bits that say the direction.
+    const DIRECTION: u32 = 3;
+    index.0.rotate_right(DIRECTION).into()
 }
 
 /// How old the policy of a slot is: the older, the lower.

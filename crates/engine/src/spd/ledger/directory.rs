@@ -1,17 +1,15 @@
-//! Policies by index: where one stands follows from its index, as these are mostly given out in turn. There may be a million, so this has
-//! little more than a number for each.
+//! Policies by a number of theirs: the index, or the hash of the name. Where one stands follows from the number, as indexes are mostly given
+//! out in turn, and hashes meet seldom enough. There may be a million, so this has little more than a slot for each.
 
 use std::hash::BuildHasher;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
-use crate::PolicyIndex;
-
-/// Slots by index. Whoever asks tells which index a slot has.
+/// Slots by numbers. Whoever asks tells which number a slot has.
 #[derive(Debug, Default)]
 pub(super) struct Directory {
-    /// A power of two of places, as many as policies or more; each for the indexes of which it is the remainder.
+    /// A power of two of places, as many as policies or more; each for the numbers of which it is the remainder.
     places: Vec<u32>,
     /// Those that found theirs taken.
     others: HashTable<u32>,
@@ -21,44 +19,33 @@ pub(super) struct Directory {
 
 /// A place that nobody has.
 const FREE: u32 = u32::MAX;
-/// Bits of an index that are the direction's.
-const DIRECTION: u32 = 3;
 
 impl Directory {
-    /// The slot of an index.
-    pub(super) fn find(
-        &self,
-        index: PolicyIndex,
-        index_of: impl Fn(u32) -> Option<PolicyIndex>,
-    ) -> Option<u32> {
-        let is_it = |slot: &u32| index_of(*slot) == Some(index);
-        let placed = self.places.get(self.place(index)).copied();
+    /// The slot that has this number and `is_it`.
+    pub(super) fn find(&self, number: u64, is_it: impl Fn(u32) -> bool) -> Option<u32> {
+        let is_it = |slot: &u32| is_it(*slot);
+        let placed = self.places.get(self.place(number)).copied();
         placed
             .filter(|slot| *slot != FREE && is_it(slot))
-            .or_else(|| self.others.find(self.hasher.hash_one(index), is_it).copied())
+            .or_else(|| self.others.find(self.hasher.hash_one(number), is_it).copied())
     }
 
-    /// Puts in a slot whose index is new. Its policy is known to `index_of`, as are those of all others.
-    pub(super) fn insert(
-        &mut self,
-        index: PolicyIndex,
-        slot: u32,
-        index_of: impl Fn(u32) -> Option<PolicyIndex>,
-    ) {
+    /// Puts in a slot that is not in. Its policy is known to `number_of`, as are those of all others.
+    pub(super) fn insert(&mut self, slot: u32, number_of: impl Fn(u32) -> u64) {
         self.len += 1;
         if self.len > self.places.len() {
-            self.widen(&index_of);
+            self.widen(&number_of);
         }
-        self.put(index, slot, &index_of);
+        self.put(slot, &number_of);
     }
 
-    /// Takes a slot out that has this index.
-    pub(super) fn remove(&mut self, index: PolicyIndex, slot: u32) {
-        let place = self.place(index);
+    /// Takes a slot out that has this number.
+    pub(super) fn remove(&mut self, number: u64, slot: u32) {
+        let place = self.place(number);
         match self.places.get_mut(place) {
             Some(held) if *held == slot => *held = FREE,
             Some(_) | None => {
-                let hash = self.hasher.hash_one(index);
+                let hash = self.hasher.hash_one(number);
                 let Ok(found) = self.others.find_entry(hash, |held| *held == slot) else { return };
                 found.remove();
             }
@@ -71,37 +58,33 @@ impl Directory {
         self.len
     }
 
-    fn put(
-        &mut self,
-        index: PolicyIndex,
-        slot: u32,
-        index_of: &impl Fn(u32) -> Option<PolicyIndex>,
-    ) {
-        let place = self.place(index);
+    fn put(&mut self, slot: u32, number_of: &impl Fn(u32) -> u64) {
+        let number = number_of(slot);
+        let place = self.place(number);
         match self.places.get_mut(place) {
             Some(held) if *held == FREE => *held = slot,
             Some(_) | None => {
-                let hasher = &self.hasher;
-                self.others.insert_unique(hasher.hash_one(index), slot, |slot| {
-                    index_of(*slot).map_or(0, |index| hasher.hash_one(index))
-                });
+                let Self { others, hasher, .. } = self;
+                let hash = hasher.hash_one(number);
+                others.insert_unique(hash, slot, |slot| hasher.hash_one(number_of(*slot)));
             }
         }
     }
 
-    fn widen(&mut self, index_of: &impl Fn(u32) -> Option<PolicyIndex>) {
+    fn widen(&mut self, number_of: &impl Fn(u32) -> u64) {
         let places = vec![FREE; self.len.next_power_of_two()];
         let placed = std::mem::replace(&mut self.places, places);
         let others = std::mem::take(&mut self.others);
-        for slot in placed.into_iter().filter(|slot| *slot != FREE).chain(others) {
-            if let Some(index) = index_of(slot) {
-                self.put(index, slot, index_of);
-            }
-        }
+        let placed = placed.into_iter().filter(|slot| *slot != FREE);
+        let mut slots: Vec<u32> = placed.chain(others).collect();
+        // As policies mostly lie in memory, which takes far less time than at random.
+        slots.sort_unstable();
+        slots.into_iter().for_each(|slot| self.put(slot, number_of));
     }
 
-    fn place(&self, index: PolicyIndex) -> usize {
-        (index.0 >> DIRECTION) as usize & self.places.len().saturating_sub(1)
+    #[expect(clippy::cast_possible_truncation, reason = "a remainder has its low bits only")]
+    fn place(&self, number: u64) -> usize {
+        number as usize & self.places.len().saturating_sub(1)
     }
 }
 
@@ -114,35 +97,39 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a map; indexes in turn, and some that somebody asked for.
+        /// Against a map; numbers in turn, some that share a place, and some that several slots have.
         #[test]
         fn finds_what_a_map_finds(
-            steps in prop::collection::vec((0_u8..4, 0_u32..400, any::<prop::sample::Index>()), 0..400),
+            steps in prop::collection::vec((0_u8..5, 0_u64..400, any::<prop::sample::Index>()), 0..400),
         ) {
-            let (mut directory, mut model) = (Directory::default(), HashMap::new());
-            let (mut slots, mut serial) = (Vec::<PolicyIndex>::new(), 0_u32);
+            let (mut directory, mut model) = (Directory::default(), HashMap::<u32, u64>::new());
+            let (mut numbers, mut serial) = (Vec::<u64>::new(), 0_u64);
             for (choice, asked, which) in steps {
                 serial += 1;
-                let index = PolicyIndex(if choice == 0 { asked } else { serial << DIRECTION | 1 });
-                if choice < 3 && !model.contains_key(&index) {
-                    let slot = u32::try_from(slots.len()).unwrap();
-                    slots.push(index);
-                    model.insert(index, slot);
-                    directory.insert(index, slot, |slot| slots.get(slot as usize).copied());
+                if choice < 3 {
+                    let slot = u32::try_from(numbers.len()).unwrap();
+                    let number = [serial, asked, asked << 32][usize::from(choice)];
+                    numbers.push(number);
+                    model.insert(slot, number);
+                    directory.insert(slot, |slot| numbers[slot as usize]);
                 } else if !model.is_empty() {
                     let mut all: Vec<_> = model.keys().copied().collect();
-                    all.sort_by_key(|index| index.0);
+                    all.sort_unstable();
                     let gone = all[which.index(all.len())];
-                    let slot = model.remove(&gone).unwrap();
-                    directory.remove(gone, slot);
+                    directory.remove(model.remove(&gone).unwrap(), gone);
                 }
                 prop_assert_eq!(directory.len(), model.len());
-                for index in slots.iter().copied().chain([PolicyIndex(asked)]) {
-                    let found = directory.find(index, |slot| slots.get(slot as usize).copied());
-                    prop_assert_eq!(found, model.get(&index).copied());
+                for (slot, number) in (0..).zip(&numbers) {
+                    let found = directory.find(*number, |held| held == slot);
+                    prop_assert_eq!(found, model.contains_key(&slot).then_some(slot));
                 }
+                let same = |slot: u32| numbers[slot as usize] == asked;
+                prop_assert_eq!(
+                    directory.find(asked, same).is_some(),
+                    model.values().any(|number| *number == asked)
+                );
             }
-            prop_assert!(directory.places.len() <= 2 * slots.len().max(1));
+            prop_assert!(directory.places.len() <= 2 * numbers.len().max(1));
         }
     }
 }
