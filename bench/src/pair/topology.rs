@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use anyhow::Context;
 use uxfrm_io::Namespace;
 use uxfrm_io::capture::Capture;
-use uxfrm_io::ethtool::{self, Gro};
+use uxfrm_io::ethtool::{self, Switch, feature};
 use uxfrm_io::netns;
 use uxfrm_io::rtnetlink::{Prefix, Route, Rtnetlink, Via};
 
@@ -115,16 +115,15 @@ impl Topology {
     /// # Errors
     /// The kernel's.
     pub fn carry(&self, frames: Frames) -> anyhow::Result<()> {
-        let (segments, gro) = match frames {
-            Frames::Super => (u32::from(u16::MAX), Gro::Off),
-            Frames::Real => (1, Gro::On),
+        let (taken, joined) = match frames {
+            Frames::Super => (Switch::On, Switch::Off),
+            Frames::Real => (Switch::Off, Switch::On),
         };
         for namespace in [&self.a, &self.b] {
             namespace.enter(|| -> anyhow::Result<()> {
-                let mut kernel = Rtnetlink::open()?;
-                let wire = kernel.link(WIRE)?;
-                kernel.set_gso_max_segments(wire.index, segments)?;
-                ethtool::set_gro(WIRE, gro).context("cannot switch GRO of the wire")
+                ethtool::switch(WIRE, feature::SUPER_PACKETS, taken)
+                    .and_then(|()| ethtool::switch(WIRE, feature::GRO, joined))
+                    .context("cannot switch features of the wire")
             })??;
         }
         Ok(())

@@ -1,40 +1,110 @@
 //! Features of an interface, as `ethtool -K` switches them. For set-up, not for the data path.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use crate::socket;
 
-const SIOCETHTOOL: libc::Ioctl = 0x8946;
-/// `ETHTOOL_SGRO` of `linux/ethtool.h`.
-const SET_GRO: u32 = 0x2c;
+/// Whether an interface does a thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Switch {
+    /// It does.
+    On,
+    /// It does not.
+    Off,
+}
 
-/// Whether an interface of the calling thread's namespace joins what it receives (`ethtool -K NAME gro on|off`).
+/// What an interface can do for the kernel, by the kernel's names (`net/ethtool/common.c: netdev_features_strings`).
+pub mod feature {
+    /// Packets of a flow that follow each other are joined when they come in: `gro`.
+    pub const GRO: &[&str] = &["rx-gro"];
+    /// Super-packets of TCP and UDP are taken as they are: `tso`, `gso` and `tx-udp-segmentation`. Without it what is on the wire is
+    /// never larger than the MTU, and a veth hands over to its other end's GRO.
+    pub const SUPER_PACKETS: &[&str] = &[
+        "tx-tcp-segmentation",
+        "tx-tcp-ecn-segmentation",
+        "tx-tcp-mangleid-segmentation",
+        "tx-tcp6-segmentation",
+        "tx-udp-segmentation",
+        "tx-generic-segmentation",
+    ];
+}
+
+const SIOCETHTOOL: libc::Ioctl = 0x8946;
+// Of `linux/ethtool.h`.
+const GSTRINGS: u32 = 0x1b;
+const GSSET_INFO: u32 = 0x37;
+const SFEATURES: u32 = 0x3b;
+/// `ETH_SS_FEATURES`.
+const FEATURES: u32 = 4;
+/// `ETH_GSTRING_LEN`, in words.
+const NAME_WORDS: usize = 8;
+/// Features that a kernel may have at the most; it has some sixty.
+const MOST: u32 = 1024;
+
+/// Switches features of an interface of the calling thread's namespace. What the kernel does not know, or has fixed, stays as it is.
 ///
 /// # Errors
 /// `EPERM` without `CAP_NET_ADMIN`, `ENODEV`, or a name of more than 15 bytes.
-pub fn set_gro(interface: &str, gro: Gro) -> io::Result<()> {
-    let mut request = Request { name: [0; 16], value: std::ptr::null_mut(), rest: [0; 16] };
-    if interface.is_empty() || interface.len() >= request.name.len() {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+pub fn switch(interface: &str, features: &[&str], switch: Switch) -> io::Result<()> {
+    let device = Device::named(interface)?;
+    let known = device.features()?;
+    let mut request = vec![SFEATURES, 0];
+    request.resize(2 + 2 * known.len().div_ceil(32), 0);
+    request[1] = u32::try_from(known.len().div_ceil(32)).unwrap_or(0);
+    for (at, name) in known.iter().enumerate() {
+        if features.contains(&name.as_str()) {
+            let bit = 1 << (at % 32);
+            request[2 + at / 32 * 2] |= bit;
+            request[3 + at / 32 * 2] |= if switch == Switch::On { bit } else { 0 };
+        }
     }
-    request.name[..interface.len()].copy_from_slice(interface.as_bytes());
-    let mut value = [SET_GRO, u32::from(gro == Gro::On)];
-    request.value = value.as_mut_ptr();
-    let socket = socket::open(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
-    // SAFETY: SIOCETHTOOL reads one `ifreq`, of which `Request` has size and layout, and the `ethtool_value` that it points to: two
-    // live u32.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    device.ask(&mut request)
 }
 
-/// Generic receive offload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gro {
-    /// Packets of a flow that follow each other are joined.
-    On,
-    /// They stay as they are.
-    Off,
+/// An interface, and a socket to ask for it.
+struct Device {
+    name: [u8; 16],
+    socket: OwnedFd,
+}
+
+impl Device {
+    fn named(interface: &str) -> io::Result<Self> {
+        let mut name = [0; 16];
+        if interface.is_empty() || interface.len() >= name.len() {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        name[..interface.len()].copy_from_slice(interface.as_bytes());
+        Ok(Self { name, socket: socket::open(libc::AF_INET, libc::SOCK_DGRAM, 0)? })
+    }
+
+    /// The names of all features, each at its bit.
+    fn features(&self) -> io::Result<Vec<String>> {
+        // `struct ethtool_sset_info`: a mask of 64 bits, and as many counts as it has bits.
+        let mut info = [GSSET_INFO, 0, 1 << FEATURES, 0, 0];
+        self.ask(&mut info)?;
+        let count = info[4].min(MOST);
+        let mut strings = vec![GSTRINGS, FEATURES, count];
+        strings.resize(3 + NAME_WORDS * count as usize, 0);
+        self.ask(&mut strings)?;
+        Ok(strings[3..].chunks_exact(NAME_WORDS).map(text).collect())
+    }
+
+    /// Asks, and has the answer in place of the question; `words` has room for it.
+    fn ask(&self, words: &mut [u32]) -> io::Result<()> {
+        let mut request = Request { name: self.name, value: words.as_mut_ptr(), rest: [0; 16] };
+        // SAFETY: SIOCETHTOOL reads one `ifreq`, of which `Request` has size and layout, and reads and writes what it points to: live
+        // words, as many as the command that is first among them says itself.
+        let result =
+            unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+/// A name that ends with a zero byte.
+fn text(words: &[u32]) -> String {
+    let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).take_while(|byte| *byte != 0);
+    String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
 }
 
 /// `struct ifreq` as SIOCETHTOOL uses it.
@@ -53,8 +123,16 @@ mod tests {
 
     #[test]
     fn an_interface_that_is_not_there_is_said_so() {
-        let error = set_gro("no-such-thing", Gro::On).unwrap_err();
+        let error = switch("no-such-thing", feature::GRO, Switch::On).unwrap_err();
         assert!(matches!(error.raw_os_error(), Some(libc::ENODEV | libc::EPERM)), "{error}");
-        assert!(set_gro("a-name-of-17-byte", Gro::On).is_err());
+        assert!(switch("a-name-of-17-byte", feature::GRO, Switch::On).is_err());
+    }
+
+    #[test]
+    fn the_kernel_knows_all_these_features() {
+        let known = Device::named("lo").unwrap().features().unwrap();
+        for name in feature::GRO.iter().chain(feature::SUPER_PACKETS) {
+            assert!(known.iter().any(|known| known == name), "{name} of {known:?}");
+        }
     }
 }

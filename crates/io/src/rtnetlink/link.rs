@@ -135,20 +135,6 @@ impl Rtnetlink {
         )
     }
 
-    /// Sets how many segments a super-packet may have that a device is given; with 1 the kernel segments before it.
-    ///
-    /// # Errors
-    /// The kernel's; [`Error::Refused`] with `EINVAL` for more than the device can.
-    pub fn set_gso_max_segments(&mut self, index: u32, segments: u32) -> Result<(), Error> {
-        let mut message = of_index(index);
-        message.attributes.push(LinkAttribute::GsoMaxSegs(segments));
-        self.change(
-            &format!("link with index {index} gso_max_segs {segments}"),
-            0,
-            RouteNetlinkMessage::SetLink(message),
-        )
-    }
-
     /// Moves a device to another network namespace. It arrives down and without addresses.
     ///
     /// # Errors
