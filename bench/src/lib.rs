@@ -14,6 +14,7 @@ mod filter;
 pub mod fou;
 pub mod inline;
 pub mod lookup;
+mod meeting;
 pub mod offload;
 pub mod pair;
 mod report;

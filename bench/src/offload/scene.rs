@@ -3,8 +3,6 @@
 //! Hosts and network take turns, so that nothing but the host runs while the host is measured: there may be fewer processors than threads. Workers of one
 //! host do run at once, as they would. Each thread keeps to a processor, the network to one of its own where there is one.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use anyhow::{Context, ensure};
 use uxfrm_io::affinity;
 
@@ -15,6 +13,7 @@ use super::plan::{Path, Size};
 use super::site::Site;
 use super::wire::Wire;
 use super::{REPLY, REQUEST, SETTLING};
+use crate::meeting::Meeting;
 use crate::report::Sample;
 
 /// Two hosts, and what protects their packets.
@@ -173,36 +172,9 @@ struct Pace {
     together: Meeting,
 }
 
-/// Threads that wait for each other without sleep: a processor that slept begins slowly and with empty caches.
-#[derive(Debug)]
-struct Meeting {
-    came: AtomicUsize,
-    of: usize,
-}
-
 impl Pace {
     const fn of(workers: usize) -> Self {
         Self { turn: Meeting::of(workers + 1), together: Meeting::of(workers) }
-    }
-}
-
-impl Meeting {
-    const fn of(threads: usize) -> Self {
-        Self { came: AtomicUsize::new(0), of: threads }
-    }
-
-    fn wait(&self) {
-        let place = self.came.fetch_add(1, Ordering::AcqRel);
-        let all = (place / self.of + 1) * self.of;
-        let mut spins = 0_u32;
-        while self.came.load(Ordering::Acquire) < all {
-            spins += 1;
-            // There may be fewer processors than threads.
-            if spins.is_multiple_of(10_000) {
-                std::thread::yield_now();
-            }
-            std::hint::spin_loop();
-        }
     }
 }
 

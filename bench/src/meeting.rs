@@ -1,0 +1,30 @@
+//! Where threads wait for each other, so that what they do next they do at once.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Threads that wait for each other without sleep: a processor that slept begins slowly and with empty caches.
+#[derive(Debug)]
+pub(crate) struct Meeting {
+    came: AtomicUsize,
+    of: usize,
+}
+
+impl Meeting {
+    pub(crate) const fn of(threads: usize) -> Self {
+        Self { came: AtomicUsize::new(0), of: threads }
+    }
+
+    pub(crate) fn wait(&self) {
+        let place = self.came.fetch_add(1, Ordering::AcqRel);
+        let all = (place / self.of + 1) * self.of;
+        let mut spins = 0_u32;
+        while self.came.load(Ordering::Acquire) < all {
+            spins += 1;
+            // There may be fewer processors than threads.
+            if spins.is_multiple_of(10_000) {
+                std::thread::yield_now();
+            }
+            std::hint::spin_loop();
+        }
+    }
+}
