@@ -9,11 +9,12 @@ pub mod gate;
 mod gateways;
 mod plan;
 mod trial;
+pub mod workers;
 
 use crate::Options;
 use crate::clock::TscClock;
 use crate::report::{Machine, Report, Row};
-use gateways::Gateways;
+use gateways::Sites;
 use trial::{Trial, Yardstick};
 
 pub use plan::Shape;
@@ -31,7 +32,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     let clock = TscClock::calibrate();
     let mut rows = Vec::new();
     for scene in plan::scenes(options)? {
-        let mut gateways = Gateways::new(&scene)?;
+        let mut gateways = Sites::new(&scene)?.gateways(0..scene.sas)?;
         let mut yardstick = Yardstick::new(&scene)?;
         let mut trials: Vec<Trial> =
             scene.cases(options).into_iter().map(|case| Trial::new(case, options.stages)).collect();

@@ -55,8 +55,9 @@ pub struct Options {
 }
 
 /// The names [`run`] knows.
-pub const NAMES: &[&str] =
-    &["crypto", "esp", "offload", "lookup", "control", "states", "fou", "tunnel", "inline"];
+pub const NAMES: &[&str] = &[
+    "crypto", "esp", "workers", "offload", "lookup", "control", "states", "fou", "tunnel", "inline",
+];
 
 /// Runs one bench and writes its table (or, for `--json -`, its JSON) to `out`.
 ///
@@ -66,6 +67,7 @@ pub fn run(name: &str, options: &Options, out: &mut impl Write) -> anyhow::Resul
     let report = match name {
         "crypto" => crypto::run(options)?,
         "esp" => esp::run(options)?,
+        "workers" => esp::workers::run(options)?,
         "offload" => offload::run(options)?,
         "lookup" => lookup::run(options)?,
         "states" => states::run(options)?,

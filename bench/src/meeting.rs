@@ -14,6 +14,11 @@ impl Meeting {
         Self { came: AtomicUsize::new(0), of: threads }
     }
 
+    /// How many they are.
+    pub(crate) fn size(&self) -> u32 {
+        u32::try_from(self.of).unwrap_or(u32::MAX)
+    }
+
     pub(crate) fn wait(&self) {
         let place = self.came.fetch_add(1, Ordering::AcqRel);
         let all = (place / self.of + 1) * self.of;

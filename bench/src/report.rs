@@ -168,6 +168,16 @@ impl Row {
         row
     }
 
+    /// Median, best and worst cycles of an operation.
+    #[must_use]
+    pub fn of_operations(case: Case, sample: &Sample) -> Self {
+        let mut row = Self { case, figures: Map::new() };
+        row.figure("cycles_per_operation", sample.median(), 1);
+        row.figure("min", sample.min(), 1);
+        row.figure("max", sample.max(), 1);
+        row
+    }
+
     /// Cycles of each stage that was measured by itself.
     pub fn stages(&self) -> impl Iterator<Item = (&str, f64)> {
         let stages = self.figures.iter().filter(|(name, _)| name.starts_with("stage_"));

@@ -3,8 +3,8 @@
 
 use anyhow::Context;
 
-use super::gateways::{Gateway, Gateways};
-use super::plan::{Scene, Shape, Variant, Way};
+use super::gateways::{Gateway, Sites};
+use super::plan::{Scene, Shape, Variant, WINDOW, Way};
 use super::trial::Trial;
 use crate::report::Case;
 
@@ -39,15 +39,19 @@ pub fn walk(path: &str) -> anyhow::Result<()> {
     let shape = Shape::ALL.into_iter().find(|shape| shape.name() == mode);
     let shape = shape.with_context(unknown)?;
     let transform = uxfrm_crypto::Transform::cipher_auth(None, None)?;
-    let scene = Scene { name: "null", transform, shape, sas: sas.parse()? };
+    let scene = Scene { name: "null", transform, shape, sas: sas.parse()?, window: WINDOW };
     let way = if direction == "in" { Way::In } else { Way::Out };
     let (bytes, batch) = (bytes.parse()?, batch.parse()?);
     let variant = Variant { case: Case::new(), way, bytes, batch, shape, transform };
-    let mut gateways = Gateways::new(&scene)?;
+    let mut gateways = Sites::new(&scene)?.gateways(0..scene.sas)?;
     let mut trial = Trial::new(variant, false);
     // 8 times as many packets as a flow cache needs to know its flows.
-    trial.walk(&mut gateways, 2 * PACKETS, |trial, gateway| trial.pass(gateway, way))?;
-    trial.walk(&mut gateways, PACKETS, |trial, gateway| counted(trial, gateway, way))
+    trial.walk(&mut gateways, 2 * PACKETS, |trial, gateway| {
+        trial.pass(gateway, way);
+    })?;
+    trial.walk(&mut gateways, PACKETS, |trial, gateway| {
+        counted(trial, gateway, way);
+    })
 }
 
 /// Under this name callgrind counts (`scripts/bench-gate`).

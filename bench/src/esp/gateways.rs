@@ -1,6 +1,7 @@
 //! Two gateways with the same states: one sends, the other receives.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
 
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{
@@ -15,15 +16,27 @@ use zerocopy::IntoBytes;
 
 use super::plan::{Scene, Shape};
 
-/// One end.
+/// Both ends, for as many workers as may be.
+pub(super) struct Sites {
+    pub(super) sender: Site,
+    pub(super) receiver: Site,
+    ends: Ends,
+}
+
+/// What the workers of one end share.
+pub(super) struct Site {
+    pub(super) database: Database,
+    own: Vec<IpAddr>,
+}
+
+/// One worker of one end.
 pub(super) struct Gateway {
     pub(super) worker: Worker,
     pub(super) pool: Pool,
     pub(super) out: Output,
-    _database: Database,
 }
 
-/// Both ends, and the heads of the packets that go from one to the other: flow n by SA n.
+/// A worker of each end, and the heads of the packets that go from one to the other: flow n by SA n.
 pub(super) struct Gateways {
     pub(super) sender: Gateway,
     pub(super) receiver: Gateway,
@@ -42,16 +55,26 @@ struct Head {
 /// The whole time that a bench runs.
 pub(super) const NOW: Moment = Moment::from_secs(1);
 
-impl Gateways {
+impl Sites {
     pub(super) fn new(scene: &Scene) -> anyhow::Result<Self> {
         let ends = Ends { shape: scene.shape };
-        let sender = Gateway::new(scene, [Direction::Out].as_slice(), [ends.near()].as_slice())?;
-        let far: Vec<_> = (0..scene.sas).map(|number| ends.far(number)).collect();
-        let receiver = Gateway::new(scene, &[Direction::In, Direction::Forward], &far)?;
-        let heads = (0..scene.sas).map(|number| ends.head(number)).collect();
-        Ok(Self { sender, receiver, heads, at: 0 })
+        let far = (0..scene.sas).map(|number| ends.far(number)).collect();
+        Ok(Self {
+            sender: Site::new(scene, &[Direction::Out], vec![ends.near()])?,
+            receiver: Site::new(scene, &[Direction::In, Direction::Forward], far)?,
+            ends,
+        })
     }
 
+    /// A worker of each end, with packets of some flows.
+    pub(super) fn gateways(&self, flows: Range<usize>) -> anyhow::Result<Gateways> {
+        let (sender, receiver) = (self.sender.gateway()?, self.receiver.gateway()?);
+        let heads = flows.map(|number| self.ends.head(number)).collect();
+        Ok(Gateways { sender, receiver, heads, at: 0 })
+    }
+}
+
+impl Gateways {
     /// Begins with the first flow again.
     pub(super) fn rewind(&mut self) {
         self.at = 0;
@@ -68,8 +91,8 @@ impl Gateways {
     }
 }
 
-impl Gateway {
-    fn new(scene: &Scene, directions: &[Direction], own: &[IpAddr]) -> anyhow::Result<Self> {
+impl Site {
+    fn new(scene: &Scene, directions: &[Direction], own: Vec<IpAddr>) -> anyhow::Result<Self> {
         let mut database = Database::new(Backend::Auto);
         let ends = Ends { shape: scene.shape };
         database.apply(NOW, |change| -> anyhow::Result<()> {
@@ -81,11 +104,15 @@ impl Gateway {
             }
             Ok(())
         })?;
+        Ok(Self { database, own })
+    }
+
+    fn gateway(&self) -> anyhow::Result<Gateway> {
         // Nothing is to be fragmented.
-        let addresses = own.iter().copied().collect();
+        let addresses = self.own.iter().copied().collect();
         let settings = Settings { addresses, mtu: 9000, ..Settings::default() };
-        let worker = Worker::new(settings, &database.published())?;
-        Ok(Self { worker, pool: Pool::new(), out: Output::default(), _database: database })
+        let worker = Worker::new(settings, &self.database.published())?;
+        Ok(Gateway { worker, pool: Pool::new(), out: Output::default() })
     }
 }
 
@@ -168,7 +195,7 @@ impl Ends {
         SaConfig {
             mode: self.mode(),
             reqid: Reqid(1),
-            replay: ReplayConfig { window: 1024, sent: 0, received: 0 },
+            replay: ReplayConfig { window: scene.window, sent: 0, received: 0 },
             encap: self.shape.is_in_udp().then(|| UdpEncap {
                 kind: UdpEncapKind::Esp,
                 source_port: 4500,

@@ -8,6 +8,8 @@ use crate::report::Case;
 
 const SIZES: [u32; 5] = [64, 256, 512, 1024, 1400];
 const SAS: [usize; 3] = [1, 64, 4096];
+/// Enough for all packets of a [`Ring`](crate::ring::Ring), in any order.
+pub(super) const WINDOW: u32 = 1024;
 const BATCHES: [usize; 4] = [1, 32, 64, 256];
 
 /// Mode and families of a tunnel; the families of inner and outer packets are the same.
@@ -76,6 +78,8 @@ pub(super) struct Scene {
     pub(super) transform: Transform,
     pub(super) shape: Shape,
     pub(super) sas: usize,
+    /// Of the receiver, in packets.
+    pub(super) window: u32,
 }
 
 /// One row to be.
@@ -95,7 +99,7 @@ pub(super) fn scenes(options: &Options) -> anyhow::Result<Vec<Scene>> {
     for (name, transform) in transforms()? {
         for shape in Shape::ALL {
             for sas in SAS {
-                let scene = Scene { name, transform, shape, sas };
+                let scene = Scene { name, transform, shape, sas, window: WINDOW };
                 if !scene.cases(options).is_empty() {
                     scenes.push(scene);
                 }

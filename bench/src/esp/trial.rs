@@ -73,6 +73,10 @@ impl Trial {
         }
     }
 
+    pub(super) const fn way(&self) -> Way {
+        self.variant.way
+    }
+
     /// Forgets what was measured while all was cold.
     pub(super) fn forget(&mut self) {
         (self.sample, self.floor) = (Sample::default(), Sample::default());
@@ -107,7 +111,7 @@ impl Trial {
         &mut self,
         gateways: &mut Gateways,
         packets: usize,
-        mut pass: impl FnMut(&mut Self, &mut Gateway) -> f64,
+        mut pass: impl FnMut(&mut Self, &mut Gateway),
     ) -> anyhow::Result<()> {
         for _ in 0..packets / ROOM {
             self.feed(gateways);
