@@ -95,8 +95,7 @@ impl Device {
         let mut request = Request { name: self.name, value: words.as_mut_ptr(), rest: [0; 16] };
         // SAFETY: SIOCETHTOOL reads one `ifreq`, of which `Request` has size and layout, and reads and writes what it points to: live
         // words, as many as the command that is first among them says itself.
-        let result =
-            unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
+        let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }

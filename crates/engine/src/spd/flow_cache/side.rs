@@ -65,8 +65,9 @@ const FEW_V6: usize = 1 << 11;
 const WITH_FEW: usize = SMALLEST;
 /// Policies from which on finding one costs more than a hit does that waits for memory.
 const MANY: usize = 1 << 14;
-/// Among fewer, it looks out for one spell in so many.
+/// Among fewer, it rests for so many spells after each in which it looks out; and among so many.
 const REST: usize = 16;
+const REST_BESIDE_MANY: usize = 1;
 /// Tables of so many bytes are near enough to be read without being fetched ahead.
 const NEAR: usize = 1 << 19;
 
@@ -233,8 +234,8 @@ impl<const N: usize, const W: usize> Side<N, W> {
         let orders = Orders {
             most: search.most().min(self.settings.flows),
             come: worth.come(),
-            // A glance at a packet costs little beside a look-up among many policies.
-            rest: if question.spd.len() < MANY { REST } else { 0 },
+            // A glance at a packet costs little beside a look-up among many policies, and flows that come again are worth more there.
+            rest: if question.spd.len() < MANY { REST } else { REST_BESIDE_MANY },
         };
         if let Some(room) = self.lookout.report(flows.len(), orders) {
             self.standing = Standing::Used;
