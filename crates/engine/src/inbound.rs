@@ -18,7 +18,7 @@
 //!
 //! Packets that look like an earlier one of their state, outside (2 to 4, [`outer`]), inside (7, [`inner`]), or that may pass as the one before
 //! (8, `hand_on_alike`), take a short way, which only accepts: whatever is otherwise goes the long way, and that alone drops. Such a packet that
-//! is alone in its batch takes them without lists ([`alone`]).
+//! is alone in its batch takes them without lists ([`alone`]), and many of them that follow each other are opened and framed where they lie ([`express`]).
 //!
 //! Mirrors `net/xfrm/xfrm_input.c: xfrm_input` and `net/xfrm/xfrm_policy.c: __xfrm_policy_check`.
 
@@ -26,6 +26,7 @@ mod alone;
 mod check;
 mod claim;
 mod deliver;
+mod express;
 mod inner;
 mod item;
 mod marked;
@@ -78,6 +79,9 @@ pub(crate) struct Inbound {
     used: UsedStates,
     /// ESP to be opened in this round, in order of buffers and places.
     sealed: Vec<Sealed>,
+    /// Neighbours that are opened where they lie, and for how many batches that is not tried.
+    together: Vec<PacketBuf>,
+    rests: u32,
     /// Some packets of this batch got a new buffer: only these are out of order.
     settled: bool,
     verdicts: Vec<Authenticity>,
@@ -149,6 +153,8 @@ impl Inbound {
             items: Vec::with_capacity(uxfrm_packet::BATCH),
             used: UsedStates::new(),
             sealed: Vec::with_capacity(uxfrm_packet::BATCH),
+            together: Vec::with_capacity(PIECE),
+            rests: 0,
             settled: false,
             verdicts: Vec::with_capacity(uxfrm_packet::BATCH),
             movers: Vec::new(),
@@ -178,9 +184,12 @@ impl Inbound {
     }
 
     fn run_all(&mut self, batch: &mut Batch, bench: &mut Bench<'_>, watch: &mut impl Watch) {
-        let mut rest = batch.drain();
+        let (mut rest, mut alike) = (batch.drain(), true);
         while !rest.as_slice().is_empty() {
-            self.run_some(&mut rest, bench, watch);
+            alike = alike && self.run_express(&mut rest, bench, watch);
+            if !alike {
+                self.run_some(&mut rest, bench, watch);
+            }
         }
     }
 

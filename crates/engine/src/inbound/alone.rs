@@ -74,7 +74,7 @@ impl Inbound {
     }
 
     #[cold]
-    fn discard(&mut self, packet: PacketBuf, reason: DropReason, bench: &mut Bench<'_>) {
+    pub(super) fn discard(&mut self, packet: PacketBuf, reason: DropReason, bench: &mut Bench<'_>) {
         bench.refuse(&mut self.traffic, 1, reason);
         bench.pool.give(packet);
     }
@@ -90,7 +90,7 @@ impl Inbound {
         let state = &self.used[sealed.used as usize];
         let places = sealed.at as usize..(sealed.at + sealed.len) as usize;
         let Some(esp) = packet.bytes_mut().get_mut(places) else { return Authenticity::Runt };
-        let mut job = OpenJob::in_place(state.sa.key(), state.high_of(sealed), esp);
+        let mut job = OpenJob::in_place(state.sa.key(), state.high_of(sealed.number), esp);
         bench.crypter.open(std::slice::from_mut(&mut job));
         job.verdict
     }
@@ -100,7 +100,8 @@ impl Inbound {
     fn bare(&self, packet: &PacketBuf, sealed: &Sealed) -> Option<Bare> {
         let around = &self.used[sealed.used as usize].around;
         let inner = self.used.looks(sealed.used)?.inner.as_ref()?;
-        inner.bare(around, sealed, packet.mark, packet).filter(|_| around.mode == Mode::Tunnel)
+        let lies = (sealed.at, sealed.len, sealed.tos);
+        inner.bare(around, lies, packet.mark, packet).filter(|_| around.mode == Mode::Tunnel)
     }
 
     /// 6 Replay advance; and its state is charged.
@@ -171,6 +172,11 @@ impl Inbound {
         self.sealed.push(sealed);
         self.verdicts.clear();
         self.verdicts.push(verdict);
+        self.go_on_opened(bench, watch);
+    }
+
+    /// 6 Replay advance to 10 Transmit, of items that were opened.
+    pub(super) fn go_on_opened(&mut self, bench: &mut Bench<'_>, watch: &mut impl Watch) {
         let more = self.accept(bench);
         watch.passed(Stage::Accept);
         if more {

@@ -20,6 +20,7 @@ pub(super) struct Inner {
 }
 
 /// A packet that was in a tunnel, in its buffer.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Bare {
     pub(super) at: u32,
     pub(super) len: u32,
@@ -47,22 +48,23 @@ impl Inner {
         self.outline.read(bytes).filter(|_| is_its).map(|extent| extent.len)
     }
 
-    /// How a packet that was opened lies in its buffer, if it looks like this one and stays as it is.
+    /// How a packet that was opened lies in its buffer, if it looks like this one and stays as it is. ESP was in the buffer from `at` on, `len` bytes,
+    /// and `tos` on the header around it.
     #[inline(always)]
     pub(super) fn bare(
         &self,
         around: &Around,
-        packet: &Sealed,
+        (at, len, tos): (u32, u32, u8),
         mark: u32,
         buffer: &PacketBuf,
     ) -> Option<Bare> {
-        let at = packet.at + around.lead;
-        let text = buffer.part(at, packet.len.checked_sub(around.lead + around.icv)?)?;
+        let at = at + around.lead;
+        let text = buffer.part(at, len.checked_sub(around.lead + around.icv)?)?;
         let stripped = decapsulate::strip(text).ok()?;
         let mark = around.output_mark.applied_to(mark);
         let len = narrow(self.extent(mark, buffer.if_id, &text[..stripped.len])?);
         let stays =
-            stripped.next_header == self.outline.protocol() && ecn::stays(packet.tos, around.flags);
+            stripped.next_header == self.outline.protocol() && ecn::stays(tos, around.flags);
         stays.then_some(Bare { at, len, mark, carried: narrow(stripped.len) })
     }
 
@@ -113,7 +115,11 @@ impl Inbound {
         for packet in run {
             let item = &mut items[packet.item as usize];
             let Some(buffer) = &buffers[packet.buffer as usize] else { break };
-            let Some(bare) = inner.bare(around, packet, item.mark, buffer) else { break };
+            let Some(bare) =
+                inner.bare(around, (packet.at, packet.len, packet.tos), item.mark, buffer)
+            else {
+                break;
+            };
             if item.path.try_push(packet.used).is_err() {
                 break;
             }

@@ -7,6 +7,7 @@ use uxfrm_packet::PacketBuf;
 use super::marked::Opener;
 use super::used::{Load, Standing, Used};
 use super::{Fate, Inbound, Sealed};
+use crate::sa::replay::Candidate;
 use crate::worker::Bench;
 use crate::{Charge, DropReason, Event};
 
@@ -39,7 +40,7 @@ impl Inbound {
                     verdicts.push(packet.manner.opener.verdict().unwrap_or(Authenticity::Runt));
                     continue;
                 };
-                jobs.push(OpenJob::in_place(key, state.high_of(packet), esp));
+                jobs.push(OpenJob::in_place(key, state.high_of(packet.number), esp));
             }
         }
         run(bench.crypter, &mut jobs, verdicts);
@@ -146,7 +147,7 @@ impl Inbound {
             return;
         }
         for packet in sealed {
-            let passes = |bytes| self.may_pass(packet, bytes, bench);
+            let passes = |bytes| self.may_pass(packet.used, bytes, bench);
             if packet.carried.is_none_or(passes) {
                 continue;
             }
@@ -157,9 +158,9 @@ impl Inbound {
         }
     }
 
-    /// Whether a packet with so many bytes passes where not all do.
-    fn may_pass(&self, packet: &Sealed, bytes: u32, bench: &mut Bench<'_>) -> bool {
-        let used = &self.used[packet.used as usize];
+    /// Whether a state lets a packet with so many bytes pass, where not all do.
+    pub(super) fn may_pass(&self, used: u32, bytes: u32, bench: &mut Bench<'_>) -> bool {
+        let used = &self.used[used as usize];
         let id = used.sa.id();
         match used.standing {
             Standing::Good => true,
@@ -219,9 +220,9 @@ impl<'a> Rests<'a> {
 impl Used {
     /// What of a packet's number is not in the packet.
     #[inline(always)]
-    pub(super) fn high_of(&self, packet: &Sealed) -> SeqHigh {
+    pub(super) fn high_of(&self, number: Candidate) -> SeqHigh {
         match self.extended {
-            true => SeqHigh::Esn(upper_half(packet.number.number())),
+            true => SeqHigh::Esn(upper_half(number.number())),
             false => SeqHigh::None,
         }
     }

@@ -10,7 +10,7 @@ use super::peel::Envelope;
 use super::used::UsedStates;
 use super::{Fate, Inbound, Item, Manner, Sealed, narrow};
 use crate::UdpEncapKind;
-use crate::sa::replay::ReplayWindow;
+use crate::sa::replay::{Candidate, ReplayWindow};
 
 /// What stood around a packet of a state that is opened here, and came from where the state says.
 #[derive(Debug)]
@@ -39,6 +39,16 @@ pub(super) struct Known<'a> {
     used: u32,
     outer: &'a Outer,
     window: &'a ReplayWindow,
+}
+
+/// What is to be opened of a packet that looks like its state's.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claimed {
+    /// Where ESP begins in the packet, and its bytes.
+    pub(super) at: u32,
+    pub(super) len: u32,
+    pub(super) number: Candidate,
+    pub(super) tos: u8,
 }
 
 impl Outer {
@@ -142,27 +152,42 @@ impl<'a> Known<'a> {
     /// Claims an item that was not looked at yet, in `place`; `None` if it does not look like the state's, or its number is not to be taken.
     #[inline(always)]
     pub(super) fn claim_one(&self, place: u32, item: &Item, buffer: &PacketBuf) -> Option<Sealed> {
-        let Self { used, outer, window } = *self;
         let bytes = buffer.part(item.start, item.len)?;
+        let claimed = self.look(bytes, item.mark, buffer.udp.as_ref())?;
+        Some(self.sealed(&claimed, place, item))
+    }
+
+    /// What is to be opened of a packet; `None` as above.
+    #[inline(always)]
+    pub(super) fn look(&self, bytes: &[u8], mark: u32, path: Option<&UdpPath>) -> Option<Claimed> {
+        let Self { outer, window, .. } = *self;
         let (spi, sequence) = outer.header(bytes)?;
-        if spi != outer.spi || item.mark != outer.mark {
+        if spi != outer.spi || mark != outer.mark {
             return None;
         }
-        let Extent { len: end, tos } = outer.read(buffer.udp.as_ref(), bytes)?;
+        let Extent { len: end, tos } = outer.read(path, bytes)?;
         if end < outer.at + esp::HEADER_LEN {
             return None;
         }
-        Some(Sealed {
+        let (at, len) = (narrow(outer.at), narrow(end - outer.at));
+        Some(Claimed { at, len, number: window.check(sequence).ok()?, tos })
+    }
+
+    /// The same, as one among others: the item in `place`.
+    #[inline(always)]
+    pub(super) fn sealed(&self, claimed: &Claimed, place: u32, item: &Item) -> Sealed {
+        let Claimed { at, len, number, tos } = *claimed;
+        Sealed {
             item: place,
-            used,
+            used: self.used,
             buffer: item.buffer,
-            at: item.start + narrow(outer.at),
-            len: narrow(end - outer.at),
-            number: window.check(sequence).ok()?,
+            at: item.start + at,
+            len,
+            number,
             carried: None,
             tos,
-            manner: outer.manner,
-        })
+            manner: self.outer.manner,
+        }
     }
 }
 

@@ -5,6 +5,8 @@
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
 )]
 
+mod runs;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -255,29 +257,29 @@ fn change(packet: &mut Vec<u8>, rng: &mut Rng) {
     }
 }
 
-/// Mostly the next packet of the first state, now and then another one.
-fn next(shape: &Shape, sequence: &mut [u32; 4], rng: &mut Rng) -> PacketBuf {
-    let number = if rng.permille(900) { 0 } else { rng.below(4) };
+/// Mostly the next packet of the first state; of a thousand, about `often` are otherwise in each of some ways.
+fn next(shape: &Shape, sequence: &mut [u32; 4], often: usize, rng: &mut Rng) -> PacketBuf {
+    let number = if rng.permille(often) { rng.below(4) } else { 0 };
     let mut rarely =
-        |below| if rng.permille(50) { u32::try_from(rng.below(below)).unwrap() } else { 0 };
+        |below| if rng.permille(often) { u32::try_from(rng.below(below)).unwrap() } else { 0 };
     sequence[number] += 1 + rarely(80);
     let replayed = rarely(70);
     let sequence = sequence[number].saturating_sub(replayed);
-    let mut plain = shape.plain(if rng.permille(950) { 9 } else { 4500 });
-    if rng.permille(80) {
+    let mut plain = shape.plain(if rng.permille(often) { 4500 } else { 9 });
+    if rng.permille(often) {
         change(&mut plain, rng);
     }
     plain.resize(plain.len().max(48), 0);
     let spi = shape.spi + SPIS.get(number).unwrap_or(&5);
     let whole = shape.wrapped(spi, sequence, &plain);
     let mut bytes = whole.bytes().to_vec();
-    if rng.permille(80) {
+    if rng.permille(often) {
         change(&mut bytes, rng);
     }
     let mut packet = PacketBuf::from_slice(&bytes);
     packet.inherit(&whole);
     packet.mark = if number == 2 { 3 } else { 0 };
-    match rng.below(200) {
+    match rng.below(16_000 / often) {
         0 => packet.mark ^= 3,
         1 => packet.mark = 7,
         2 => packet.if_id = 9,
@@ -290,21 +292,28 @@ fn next(shape: &Shape, sequence: &mut [u32; 4], rng: &mut Rng) -> PacketBuf {
     packet
 }
 
-#[test]
-fn in_batches_as_one_by_one() {
-    let mut rng = Rng::new(35);
+/// Batches of packets of which about `often` in a thousand are otherwise in each of some ways. How many passed.
+fn batches_as_one_by_one(often: usize, sizes: [usize; 5], seed: u64) -> usize {
+    let mut rng = Rng::new(seed);
     let mut passed = 0;
     for shape in shapes() {
         for round in 0..10 {
             let (mut three, mut sequence) = (Three::new(), [0; 4]);
             for batch in 0..8 {
-                let size = [1, 2, 5, 40, 150][rng.below(5)];
-                let packets = (0..size).map(|_| next(&shape, &mut sequence, &mut rng)).collect();
+                let size = sizes[rng.below(5)];
+                let mut next = || next(&shape, &mut sequence, often, &mut rng);
+                let packets = (0..size).map(|_| next()).collect();
                 passed += three.take(packets, &format!("{shape:?} {round} {batch}")).len();
             }
             three.assert_same_counts();
         }
     }
+    passed
+}
+
+#[test]
+fn in_batches_as_one_by_one() {
+    let passed = batches_as_one_by_one(80, [1, 2, 5, 40, 150], 35);
     assert!(passed > 8000, "{passed} passed");
 }
 

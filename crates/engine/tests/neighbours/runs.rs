@@ -1,0 +1,214 @@
+//! Many neighbours of one state, which are opened and framed where they lie: what is otherwise among them is found all the same, and overtakes nobody.
+
+use uxfrm_engine::{
+    Budget, DeviceId, DeviceMark, DeviceStatus, DropReason, Event, HostPort, Mode, OffloadKind,
+    Received, Settings, UdpSuper,
+};
+use uxfrm_packet::{Checksum, PacketBuf, Protocol, Segments};
+use uxfrm_testkit::{Pair, Suite, Way, Wrapping, packets};
+
+use crate::{Outside, batches_as_one_by_one, gateway, shapes};
+
+#[test]
+fn long_runs_as_one_by_one() {
+    let passed = batches_as_one_by_one(5, [1, 20, 64, 150, 256], 36);
+    assert!(passed > 80_000, "{passed} passed");
+}
+
+fn datagram(number: usize) -> PacketBuf {
+    packets::udp("10.1.0.1:7", "10.2.0.1:9", &number.to_be_bytes())
+}
+
+/// Which datagrams these are, by their numbers.
+fn numbers(arrived: &[PacketBuf]) -> Vec<usize> {
+    let number =
+        |packet: &PacketBuf| usize::from_be_bytes(*packet.bytes()[28..].first_chunk().unwrap());
+    arrived.iter().map(number).collect()
+}
+
+/// Nothing in it is encrypted, so that they look right inside and are forged all the same.
+#[test]
+fn forged_packets_in_a_run_are_dropped_and_no_others() {
+    for suite in [Suite::NullSha1, Suite::Gcm128, Suite::CbcSha1] {
+        let mut pair = Pair::new(&Wrapping { suite, ..Wrapping::tunnel4() });
+        for (round, forged) in
+            [vec![], vec![], vec![39], vec![20], vec![30, 31, 35], vec![0]].into_iter().enumerate()
+        {
+            let mut wire = pair.left.outbound((0..40).map(datagram).collect()).0;
+            for at in &forged {
+                *wire[*at].bytes_mut().last_mut().unwrap() ^= 1;
+            }
+            let arrived = pair.right.inbound(wire);
+            let expected: Vec<_> = (0..40).filter(|at| !forged.contains(at)).collect();
+            assert_eq!(numbers(&arrived), expected, "{suite:?}, round {round}");
+        }
+        assert_eq!(pair.right.reasons(), [(DropReason::InForged, 6)]);
+        let snapshot = pair.right.database.snapshot();
+        let state = snapshot.sad.iter().find(|state| state.usage().packets() > 0).unwrap();
+        assert_eq!(state.usage().failures().integrity_failed, 6);
+        assert_eq!(state.usage().packets(), 6 * 40 - 6);
+        pair.right.assert_accounts();
+    }
+}
+
+#[test]
+fn packets_that_came_before_in_a_run_are_dropped_and_no_others() {
+    let mut pair = Pair::new(&Wrapping::tunnel4());
+    for _ in 0..3 {
+        let wire = pair.left.outbound((0..40).map(datagram).collect()).0;
+        // The tenth one comes again as the twentieth, and once more at the end.
+        let again = |packet: &PacketBuf| PacketBuf::from_slice(packet.bytes());
+        let copies = [again(&wire[10]), again(&wire[10])];
+        let [first, second] = copies;
+        let mut wire = wire;
+        wire.insert(20, first);
+        wire.push(second);
+        assert_eq!(numbers(&pair.right.inbound(wire)), (0..40).collect::<Vec<_>>());
+    }
+    assert_eq!(pair.right.reasons(), [(DropReason::InReplay, 6)]);
+    pair.right.assert_accounts();
+}
+
+/// Those of another flow stay where they were among the others.
+#[test]
+fn flows_in_one_state_keep_their_order() {
+    let mut pair = Pair::new(&Wrapping::tunnel4());
+    for round in 0..40 {
+        let other = |number: usize| packets::udp("10.1.0.1:8", "10.2.0.1:9", &number.to_be_bytes());
+        let is_other = |number: usize| match round % 4 {
+            0 => false,
+            1 => number == 30,
+            2 => number > 20 && number.is_multiple_of(3),
+            _ => number.is_multiple_of(2),
+        };
+        let packets =
+            (0..100).map(|number| if is_other(number) { other(number) } else { datagram(number) });
+        let wire = pair.left.outbound(packets.collect()).0;
+        let sent: Vec<_> = wire.iter().map(|packet| packet.bytes()[24..28].to_vec()).collect();
+        assert!(sent.is_sorted(), "round {round}: numbers in the order of packets");
+        assert_eq!(
+            numbers(&pair.right.inbound(wire)),
+            (0..100).collect::<Vec<_>>(),
+            "round {round}"
+        );
+    }
+    pair.assert_accounts();
+}
+
+/// It looks as packets of its state do, which are known; what policies say of them is asked for each run.
+#[test]
+fn a_run_that_the_policies_block_does_not_pass() {
+    let shape = &shapes()[0];
+    let mut gateway = gateway();
+    let mut number = 0;
+    let mut batch = |port| {
+        let next = |_| {
+            number += 1;
+            shape.wrapped(shape.spi, number, &shape.plain(port))
+        };
+        (0..40).map(next).collect()
+    };
+    for (port, passing) in [(9, 40), (9999, 0), (9, 40)] {
+        for round in 0..30 {
+            let arrived = gateway.inbound(batch(port)).len();
+            assert_eq!(arrived, passing, "port {port}, round {round}");
+        }
+    }
+    assert_eq!(gateway.reasons(), [(DropReason::InPolicyBlock, 30 * 40)]);
+    gateway.assert_accounts();
+}
+
+/// In transport mode a packet may have in it what a tunnel's would look like.
+#[test]
+fn a_run_in_transport_mode_is_not_taken_for_a_tunnels() {
+    let shape = &shapes()[9];
+    assert_eq!((shape.wrapping.mode, shape.outside), (Mode::Transport, Outside::Ip));
+    let (source, destination) = shape.wrapping.hosts(Way::Right);
+    let ipip = packets::ip(source, destination, Protocol::IPIP, &shape.plain(9));
+    let mut gateway = gateway();
+    let mut number = 0;
+    for plain in [&shape.plain(9), &ipip, &ipip, &shape.plain(9)] {
+        let next = |_| {
+            number += 1;
+            shape.wrapped(shape.spi, number, plain)
+        };
+        let arrived = gateway.inbound((0..40).map(next).collect());
+        assert_eq!(arrived.len(), 40);
+        assert!(arrived.iter().all(|packet| packet.bytes()[9] == plain[9]));
+    }
+}
+
+/// The state has no device, so nobody knows what that has done with the packets.
+#[test]
+fn a_run_from_a_strange_device_is_dropped() {
+    let mut pair = Pair::new(&Wrapping::tunnel4());
+    for _ in 0..3 {
+        let wire = pair.left.outbound((0..40).map(datagram).collect()).0;
+        assert_eq!(pair.right.inbound(wire).len(), 40);
+    }
+    let mark = Some(DeviceMark {
+        device: DeviceId(9),
+        handle: None,
+        kind: OffloadKind::Crypto,
+        status: DeviceStatus::Success,
+    });
+    let wire = pair.left.outbound((0..40).map(datagram).collect()).0;
+    let received = wire.into_iter().map(|packet| Received { packet, mark });
+    assert!(pair.right.inbound_from_device(received.collect()).is_empty());
+    assert_eq!(pair.right.reasons(), [(DropReason::InDeviceMark, 40)]);
+}
+
+/// Of a limit within a batch so many pass as are below it, and events are told once.
+#[test]
+fn a_limit_within_a_run_is_exact() {
+    let shape = &shapes()[0];
+    let mut gateway = gateway();
+    let mut limited = shape.state(0);
+    limited.limits.packets = Budget { soft: 50, hard: 70 };
+    gateway.database.apply(gateway.now, |to| to.update_sa(limited)).unwrap();
+    let mut passed = Vec::new();
+    for round in 0..5_u32 {
+        let batch =
+            (1..=20).map(|number| shape.wrapped(shape.spi, 20 * round + number, &shape.plain(9)));
+        passed.push(gateway.inbound(batch.collect()).len());
+    }
+    assert_eq!(passed, [20, 20, 20, 10, 0]);
+    let reasons = [(DropReason::InNoState, 20), (DropReason::InStateExpired, 10)];
+    assert_eq!(gateway.reasons(), reasons);
+    assert!(matches!(gateway.events[..], [Event::SaSoftLimit(_), Event::SaHardLimit(_)]));
+    gateway.assert_accounts();
+}
+
+#[test]
+fn a_run_becomes_super_packets_where_the_host_takes_them() {
+    for (udp, datagrams) in [(UdpSuper::Taken, 1), (UdpSuper::Refused, 40)] {
+        let settings = Settings { host: HostPort::SuperPackets { udp }, ..Settings::default() };
+        let mut pair = Pair::new(&Wrapping { settings, ..Wrapping::tunnel4() });
+        for round in 0..4 {
+            let sent = (0..40).map(datagram).map(packets::dont_fragment);
+            let wire = pair.left.outbound(sent.collect()).0;
+            let arrived = pair.right.inbound(wire);
+            assert_eq!(arrived.len(), datagrams, "{udp:?}, round {round}");
+            let joined = matches!(arrived[0].segments, Segments::Udp { size: 8 });
+            assert_eq!(joined, udp == UdpSuper::Taken);
+            assert!(!joined || arrived[0].checksum != Checksum::AsIs);
+        }
+        let segment = |number: u32| {
+            packets::dont_fragment(packets::tcp(
+                "10.1.0.1:7",
+                "10.2.0.1:9",
+                number * 100,
+                &[7; 100],
+            ))
+        };
+        for round in 0..4 {
+            let wire = pair.left.outbound((0..40).map(segment).collect()).0;
+            let arrived = pair.right.inbound(wire);
+            assert!(
+                matches!(arrived[..], [ref one] if one.segments == Segments::Tcp { mss: 100 }),
+                "{udp:?}, round {round}"
+            );
+        }
+        pair.assert_accounts();
+    }
+}
