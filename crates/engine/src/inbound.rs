@@ -57,6 +57,7 @@ use crate::{
 };
 use check::MAX_DEPTH;
 use deliver::Passed;
+use express::Together;
 use item::{Fate, Item};
 use marked::Opener;
 use peel::{Envelope, Peeled, Usual};
@@ -79,9 +80,8 @@ pub(crate) struct Inbound {
     used: UsedStates,
     /// ESP to be opened in this round, in order of buffers and places.
     sealed: Vec<Sealed>,
-    /// Neighbours that are opened where they lie, and for how many batches that is not tried.
-    together: Vec<PacketBuf>,
-    rests: u32,
+    /// Neighbours that are opened where they lie.
+    together: Together,
     /// Some packets of this batch got a new buffer: only these are out of order.
     settled: bool,
     verdicts: Vec<Authenticity>,
@@ -153,8 +153,7 @@ impl Inbound {
             items: Vec::with_capacity(uxfrm_packet::BATCH),
             used: UsedStates::new(),
             sealed: Vec::with_capacity(uxfrm_packet::BATCH),
-            together: Vec::with_capacity(PIECE),
-            rests: 0,
+            together: Together::new(),
             settled: false,
             verdicts: Vec::with_capacity(uxfrm_packet::BATCH),
             movers: Vec::new(),

@@ -191,13 +191,8 @@ impl Inbound {
     /// A packet of a train, or one that may become part of a super-packet.
     fn hand_on_joined(&mut self, place: usize, question: usize, bench: &mut Bench<'_>) {
         let item = &self.items[place];
-        let joins = match bench.settings.host {
-            HostPort::Packets => false,
-            HostPort::SuperPackets { udp: UdpSuper::Taken } => true,
-            HostPort::SuperPackets { udp: UdpSuper::Refused } => {
-                Protocol(self.questions.flows[question].protocol) != Protocol::UDP
-            }
-        };
+        let protocol = Protocol(self.questions.flows[question].protocol);
+        let joins = joins(bench.settings.host, protocol);
         let Some(buffer) = &self.buffers[item.buffer as usize] else { return };
         if is_train(buffer) {
             let notes = Notes { mark: item.mark, if_id: buffer.if_id, checksum: item.checksum() };
@@ -301,6 +296,15 @@ impl Questions {
         self.spis.clear();
         self.directions.clear();
         self.known.clear();
+    }
+}
+
+/// Whether packets of a protocol may become parts of super-packets.
+pub(super) fn joins(host: HostPort, protocol: Protocol) -> bool {
+    match host {
+        HostPort::Packets => false,
+        HostPort::SuperPackets { udp: UdpSuper::Taken } => true,
+        HostPort::SuperPackets { udp: UdpSuper::Refused } => protocol != Protocol::UDP,
     }
 }
 

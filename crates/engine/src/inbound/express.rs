@@ -9,13 +9,13 @@ use arrayvec::ArrayVec;
 use uxfrm_crypto::{Authenticity, OpenJob};
 use uxfrm_packet::{Checksum, PacketBuf, Protocol, Segments};
 
-use super::deliver::is_train;
+use super::deliver::{is_train, joins};
 use super::inner::{Bare, Inner};
 use super::outer::{Claimed, Known};
-use super::used::Standing;
+use super::used::{Standing, UsedStates};
 use super::{BYTES_AHEAD, Fate, Inbound, Item, NOTES_AHEAD, PIECE, narrow};
 use crate::worker::Bench;
-use crate::{AnswerId, DropReason, HostPort, Mode, Stage, UdpSuper, Watch};
+use crate::{AnswerId, DropReason, Mode, Stage, Watch};
 
 /// Fewer are not worth it: a crypto library wants many at once.
 const WORTH: usize = 16;
@@ -23,8 +23,16 @@ const WORTH: usize = 16;
 /// For so many batches it is not tried again where most turned out to be of other flows, or to be dropped.
 const RESTS: u32 = 16;
 
-type Claims = ArrayVec<Claimed, PIECE>;
-type Bares = ArrayVec<Bare, PIECE>;
+/// Neighbours of one state, by their places in their batch.
+#[derive(Debug)]
+pub(super) struct Together {
+    packets: Vec<PacketBuf>,
+    claims: Vec<Claimed>,
+    /// Of those that were opened and are as they should be.
+    bares: Vec<Bare>,
+    /// For so many batches nobody tries.
+    rests: u32,
+}
 
 impl Inbound {
     /// 1 Receive to 10 Transmit, of the packets that `rest` begins with, as far as they look as the latest state's do. False, with nothing done, if
@@ -39,31 +47,29 @@ impl Inbound {
         if rest.len() < WORTH || !self.marks.is_empty() {
             return false;
         }
-        if self.rests > 0 {
-            self.rests -= 1;
+        if self.together.rests > 0 {
+            self.together.rests -= 1;
             return false;
         }
         self.used.begin(bench.snapshot);
-        let claims = self.resume().map(|used| (used, self.claim_run(used, rest.as_slice())));
-        let run = claims.filter(|(_, claims)| claims.len() >= WORTH).and_then(|(used, claims)| {
-            let answer = self.passing(used, bench)?;
-            Some((used, claims, answer))
-        });
-        let is_run = run.is_some();
-        if let Some((used, claims, answer)) = run {
-            self.together.extend(rest.take(claims.len()));
-            self.carry_run(used, &claims, answer, bench, watch);
+        let run = self.resume().filter(|used| self.claim_run(*used, rest.as_slice()) >= WORTH);
+        let answer = run.and_then(|used| Some((used, self.passing(used, bench)?)));
+        if let Some((used, answer)) = answer {
+            self.together.packets.extend(rest.take(self.together.claims.len()));
+            self.carry_run(used, answer, bench, watch);
         }
         self.finish_some();
-        is_run
+        answer.is_some()
     }
 
-    /// 2 Peel, 3 State, 4 Replay check: what is to be opened of the first packets, up to one that looks otherwise.
+    /// 2 Peel, 3 State, 4 Replay check: what is to be opened of the first packets, up to one that looks otherwise. Of how many.
     #[inline(never)]
-    fn claim_run(&self, used: u32, packets: &[PacketBuf]) -> Claims {
-        let mut claims = Claims::new();
-        let Some(known) = Known::of(&self.used, used).filter(|_| self.inner(used).is_some()) else {
-            return claims;
+    fn claim_run(&mut self, used: u32, packets: &[PacketBuf]) -> usize {
+        let claims = &mut self.together.claims;
+        claims.clear();
+        let Some(known) = Known::of(&self.used, used).filter(|_| inner(&self.used, used).is_some())
+        else {
+            return 0;
         };
         packets.iter().take(NOTES_AHEAD).for_each(PacketBuf::prefetch);
         for (at, packet) in packets.iter().take(PIECE).enumerate() {
@@ -73,21 +79,14 @@ impl Inbound {
             let Some(claimed) = claimed.filter(|_| !is_train(packet)) else { break };
             claims.push(claimed);
         }
-        claims
-    }
-
-    /// How a tunnel's packets look inside.
-    #[inline(always)]
-    fn inner(&self, used: u32) -> Option<&Inner> {
-        let looks = self.used.looks(used)?.inner.as_ref();
-        looks.filter(|_| self.used[used as usize].around.mode == Mode::Tunnel)
+        claims.len()
     }
 
     /// 8 Check: the policies under which packets pass that look inside as an earlier one of this state; `None` if that is not known.
     #[inline]
     fn passing(&mut self, used: u32, bench: &Bench<'_>) -> Option<AnswerId> {
         let state = &self.used[used as usize];
-        let Inner { flow, direction, .. } = self.used.looks(used)?.inner.as_ref()?;
+        let Inner { flow, direction, .. } = inner(&self.used, used)?;
         let known = self.policies.know(&bench.snapshot.spd, *direction, flow, state.around.spi);
         state.lets_pass(known).then_some(known.answer)
     }
@@ -97,44 +96,41 @@ impl Inbound {
     fn carry_run(
         &mut self,
         used: u32,
-        claims: &Claims,
         answer: AnswerId,
         bench: &mut Bench<'_>,
         watch: &mut impl Watch,
     ) {
-        self.traffic.received += claims.len() as u64;
+        self.traffic.received += self.together.claims.len() as u64;
         watch.passed(Stage::Peel);
-        self.open_run(used, claims, bench);
+        self.open_run(used, bench);
         watch.passed(Stage::Open);
-        let bares = self.strip_run(used, claims);
-        let accepted = self.accept_run(used, &claims[..bares.len()]);
-        let bares = &bares[..accepted];
-        let all_pass = self.charge_run(used, bares, bench);
+        self.strip_run(used);
+        self.accept_run(used);
+        let all_pass = self.charge_run(used, bench);
         watch.passed(Stage::Accept);
-        let left = accepted < claims.len();
-        if left {
-            self.leave(used, claims, accepted);
+        let is_all = self.together.bares.len() == self.together.claims.len();
+        if !is_all {
+            self.leave(used);
         }
-        if all_pass {
-            self.deliver_run(used, bares, answer, bench);
-        } else {
-            self.deliver_some(used, bares, answer, bench);
+        if !all_pass {
+            self.drop_some(used, bench);
         }
+        self.deliver_run(used, answer, bench);
         watch.passed(Stage::Deliver);
-        if left {
+        if !is_all {
             self.go_on_opened(bench, watch);
         }
     }
 
     /// 5 Open: the verdicts.
     #[inline(never)]
-    fn open_run(&mut self, used: u32, claims: &Claims, bench: &mut Bench<'_>) {
+    fn open_run(&mut self, used: u32, bench: &mut Bench<'_>) {
         let Self { together, used: states, verdicts, traffic, .. } = self;
         let state = &states[used as usize];
         let key = state.sa.key();
         let mut jobs: ArrayVec<OpenJob<'_>, PIECE> = ArrayVec::new();
         let mut received = 0;
-        for (packet, claimed) in together.iter_mut().zip(claims) {
+        for (packet, claimed) in together.packets.iter_mut().zip(&together.claims) {
             received += packet.len();
             // It was read to its end before.
             let Some((_, esp)) = packet.bytes_mut().split_at_mut_checked(claimed.at as usize)
@@ -152,11 +148,12 @@ impl Inbound {
 
     /// 7 Strip, of packets that are authentic and look inside as an earlier one of their state, up to the first that is not so.
     #[inline(never)]
-    fn strip_run(&self, used: u32, claims: &Claims) -> Bares {
-        let mut bares = Bares::new();
-        let Some(inner) = self.inner(used) else { return bares };
+    fn strip_run(&mut self, used: u32) {
+        let Together { packets, claims, bares, .. } = &mut self.together;
+        bares.clear();
+        let Some(inner) = inner(&self.used, used) else { return };
         let around = self.used[used as usize].around;
-        let opened = self.together.iter().zip(claims).zip(&self.verdicts);
+        let opened = packets.iter().zip(claims).zip(&self.verdicts);
         for ((packet, Claimed { at, len, tos, .. }), verdict) in opened {
             if *verdict != Authenticity::Authentic {
                 break;
@@ -166,99 +163,108 @@ impl Inbound {
             };
             bares.push(bare);
         }
-        bares
     }
 
-    /// 6 Replay advance, of authentic packets, up to the first that is not to be taken. Says how many.
+    /// 6 Replay advance, of these, up to the first that is not to be taken.
     #[inline(never)]
-    fn accept_run(&self, used: u32, claims: &[Claimed]) -> usize {
+    fn accept_run(&mut self, used: u32) {
         let window = self.used[used as usize].sa.replay();
-        let mut accepted = 0;
+        let Together { claims, bares, .. } = &mut self.together;
+        let (claims, mut accepted) = (&claims[..bares.len()], 0);
         while let [first, ..] = &claims[accepted..] {
-            accepted +=
-                match window.accept_some(claims[accepted..].iter().map(|claimed| claimed.number)) {
-                    0 if window.accept(first.number).is_err() => break,
-                    0 => 1,
-                    taken => taken,
-                };
+            let numbers = claims[accepted..].iter().map(|claimed| claimed.number);
+            accepted += match window.accept_some(numbers) {
+                0 if window.accept(first.number).is_err() => break,
+                0 => 1,
+                taken => taken,
+            };
         }
-        accepted
+        bares.truncate(accepted);
     }
 
-    /// Charges the state for all of them. Whether all pass.
+    /// Charges the state for these. Whether all pass.
     #[inline(always)]
-    fn charge_run(&mut self, used: u32, bares: &[Bare], bench: &mut Bench<'_>) -> bool {
-        let state = &mut self.used[used as usize];
+    fn charge_run(&mut self, used: u32, bench: &mut Bench<'_>) -> bool {
+        let (bares, state) = (&self.together.bares, &mut self.used[used as usize]);
         state.packets = narrow(bares.len());
         state.bytes = bares.iter().map(|bare| u64::from(bare.carried)).sum();
         bares.is_empty() || state.charge(bench) == Standing::Good
     }
 
-    /// 9 Coalesce, 10 Transmit.
+    /// Makes items of the others, which were opened: the first of them is not as an earlier one was.
     #[inline(never)]
-    fn deliver_run(&mut self, used: u32, bares: &[Bare], answer: AnswerId, bench: &mut Bench<'_>) {
-        let joins = self.joins(used, bench.settings.host);
-        let mut bytes = 0;
-        for (packet, bare) in self.together.iter_mut().zip(bares) {
-            bytes += u64::from(bare.len);
-            bare.frame(packet);
-        }
-        let packets = narrow(bares.len());
-        self.policies.count_first(answer, packets, bytes);
-        self.traffic.sent += u64::from(packets);
-        self.traffic.sent_bytes += bytes;
-        if !joins {
-            return bench.out.host.append(&mut self.together);
-        }
-        for packet in self.together.drain(..) {
-            self.coalescer.offer(packet, bench.pool, &mut bench.out.host);
-        }
-    }
-
-    /// Whether packets that look inside as an earlier one of this state may become parts of super-packets.
-    fn joins(&self, used: u32, host: HostPort) -> bool {
-        match host {
-            HostPort::Packets => false,
-            HostPort::SuperPackets { udp: UdpSuper::Taken } => true,
-            HostPort::SuperPackets { udp: UdpSuper::Refused } => {
-                self.inner(used).is_some_and(|inner| Protocol(inner.flow.protocol) != Protocol::UDP)
-            }
-        }
-    }
-
-    /// The same, where not all pass because of their state's limits.
-    #[cold]
-    fn deliver_some(&mut self, used: u32, bares: &[Bare], answer: AnswerId, bench: &mut Bench<'_>) {
-        let packets = std::mem::take(&mut self.together);
-        let mut passing = Bares::new();
-        for (packet, bare) in packets.into_iter().zip(bares) {
-            if self.may_pass(used, bare.carried, bench) {
-                self.together.push(packet);
-                passing.push(*bare);
-            } else {
-                self.discard(packet, DropReason::InStateExpired, bench);
-            }
-        }
-        self.deliver_run(used, &passing, answer, bench);
-    }
-
-    /// Makes items of packets that were opened, from the first on that is not as an earlier one was.
-    #[inline(never)]
-    fn leave(&mut self, used: u32, claims: &Claims, accepted: usize) {
-        let Self { together, used: states, items, sealed, buffers, verdicts, rests, .. } = self;
+    fn leave(&mut self, used: u32) {
+        let Self { together, used: states, items, sealed, buffers, verdicts, .. } = self;
+        let Together { packets, claims, bares, rests } = together;
+        let accepted = bares.len();
         if accepted < claims.len() / 2 {
             *rests = RESTS;
         }
         verdicts.drain(..accepted);
         let known = Known::of(states, used);
         for ((packet, claimed), place) in
-            together.drain(accepted..).zip(&claims[accepted..]).zip(0..)
+            packets.drain(accepted..).zip(&claims[accepted..]).zip(0..)
         {
             let item = Item::new(place, 0, packet.len(), packet.mark);
             // It was known when they were claimed.
             sealed.extend(known.map(|known| known.sealed(claimed, place, &item)));
             items.push(Item { fate: Fate::Sealed, ..item });
             buffers.push(Some(packet));
+        }
+    }
+
+    /// Drops those of these packets that are beyond their state's limits.
+    #[cold]
+    fn drop_some(&mut self, used: u32, bench: &mut Bench<'_>) {
+        let packets = std::mem::take(&mut self.together.packets);
+        let bares = std::mem::take(&mut self.together.bares);
+        for (packet, bare) in packets.into_iter().zip(bares) {
+            if self.may_pass(used, bare.carried, bench) {
+                self.together.packets.push(packet);
+                self.together.bares.push(bare);
+            } else {
+                self.discard(packet, DropReason::InStateExpired, bench);
+            }
+        }
+    }
+
+    /// 9 Coalesce, 10 Transmit.
+    #[inline(never)]
+    fn deliver_run(&mut self, used: u32, answer: AnswerId, bench: &mut Bench<'_>) {
+        let Together { packets, bares, .. } = &mut self.together;
+        let mut bytes = 0;
+        for (packet, bare) in packets.iter_mut().zip(&*bares) {
+            bytes += u64::from(bare.len);
+            bare.frame(packet);
+        }
+        self.policies.count_first(answer, narrow(bares.len()), bytes);
+        self.traffic.sent += bares.len() as u64;
+        self.traffic.sent_bytes += bytes;
+        // A run is let in with a look inside only.
+        let protocol = inner(&self.used, used).map_or(0, |inner| inner.flow.protocol);
+        if !joins(bench.settings.host, Protocol(protocol)) {
+            return bench.out.host.append(packets);
+        }
+        for packet in packets.drain(..) {
+            self.coalescer.offer(packet, bench.pool, &mut bench.out.host);
+        }
+    }
+}
+
+/// How a tunnel's packets look inside.
+#[inline(always)]
+fn inner(states: &UsedStates, used: u32) -> Option<&Inner> {
+    let looks = states.looks(used)?.inner.as_ref();
+    looks.filter(|_| states[used as usize].around.mode == Mode::Tunnel)
+}
+
+impl Together {
+    pub(super) fn new() -> Self {
+        Self {
+            packets: Vec::with_capacity(PIECE),
+            claims: Vec::with_capacity(PIECE),
+            bares: Vec::with_capacity(PIECE),
+            rests: 0,
         }
     }
 }

@@ -81,7 +81,8 @@ impl ReplayWindow {
             Numbers::Short => u64::from(low),
             Numbers::Extended => infer(low, head, self.window).ok_or(DropReason::InTooOld)?,
         };
-        if self.window == 0 {
+        // Above all that were received none was; `accept` looks again.
+        if number > head || self.window == 0 {
             return Ok(Candidate(number));
         }
         let spot = Spot::of(number, self.ring.len());
