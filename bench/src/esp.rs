@@ -15,6 +15,7 @@ use crate::Options;
 use crate::clock::TscClock;
 use crate::report::{Machine, Report, Row};
 use gateways::Sites;
+use plan::{Scene, Way};
 use trial::{Trial, Yardstick};
 
 pub use plan::Shape;
@@ -32,26 +33,41 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     let clock = TscClock::calibrate();
     let mut rows = Vec::new();
     for scene in plan::scenes(options)? {
-        let mut gateways = Sites::new(&scene)?.gateways(0..scene.sas)?;
-        let mut yardstick = Yardstick::new(&scene)?;
-        let mut trials: Vec<Trial> =
-            scene.cases(options).into_iter().map(|case| Trial::new(case, options.stages)).collect();
-        // The flow caches know all flows after their second packets, and those of many once they have taken more room, perhaps twice.
-        let warm = if scene.sas > crate::ring::ROOM { 16 } else { 3 };
-        for round in 0..warm + rounds {
-            for trial in &mut trials {
-                // A round ends where the flows begin anew.
-                let steps =
-                    if scene.sas > crate::ring::ROOM { ROUND / crate::ring::ROOM } else { steps };
-                trial.round(&mut gateways, &mut yardstick, steps)?;
-                if round < warm {
-                    trial.forget();
-                }
+        for way in [Way::Out, Way::In] {
+            let cases = scene.cases(options).into_iter().filter(|case| case.way == way);
+            let mut trials: Vec<Trial> =
+                cases.map(|case| Trial::new(case, options.stages)).collect();
+            if !trials.is_empty() {
+                measure(&scene, way, &mut trials, (rounds, steps))?;
             }
+            rows.extend(trials.into_iter().map(|trial| -> Row { trial.row(clock.hz()) }));
         }
-        rows.extend(trials.into_iter().map(|trial| -> Row { trial.row(clock.hz()) }));
     }
     Ok(Report { bench: "esp", machine: Machine::here(clock.hz()), rows })
+}
+
+/// So many rounds of all trials of a way in turn.
+fn measure(
+    scene: &Scene,
+    way: Way,
+    trials: &mut [Trial],
+    (rounds, steps): (usize, usize),
+) -> anyhow::Result<()> {
+    let mut gateways = Sites::new(scene, way)?.gateways(0..scene.sas)?;
+    let mut yardstick = Yardstick::new(scene)?;
+    // The flow caches know all flows after their second packets, and those of many once they have taken more room, perhaps twice.
+    let warm = if scene.sas > crate::ring::ROOM { 16 } else { 3 };
+    // A round ends where the flows begin anew.
+    let steps = if scene.sas > crate::ring::ROOM { ROUND / crate::ring::ROOM } else { steps };
+    for round in 0..warm + rounds {
+        for trial in &mut *trials {
+            trial.round(&mut gateways, &mut yardstick, steps)?;
+            if round < warm {
+                trial.forget();
+            }
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ pub fn walk(path: &str) -> anyhow::Result<()> {
     let way = if direction == "in" { Way::In } else { Way::Out };
     let (bytes, batch) = (bytes.parse()?, batch.parse()?);
     let variant = Variant { case: Case::new(), way, bytes, batch, shape, transform };
-    let mut gateways = Sites::new(&scene)?.gateways(0..scene.sas)?;
+    let mut gateways = Sites::new(&scene, way)?.gateways(0..scene.sas)?;
     let mut trial = Trial::new(variant, false);
     // 8 times as many packets as a flow cache needs to know its flows.
     trial.walk(&mut gateways, 2 * PACKETS, |trial, gateway| {

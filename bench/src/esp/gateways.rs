@@ -14,7 +14,7 @@ use uxfrm_packet::ipv6::Ipv6Header;
 use uxfrm_packet::{PacketBuf, Pool, Protocol};
 use zerocopy::IntoBytes;
 
-use super::plan::{Scene, Shape};
+use super::plan::{Scene, Shape, Way};
 
 /// Both ends, for as many workers as may be.
 pub(super) struct Sites {
@@ -56,12 +56,16 @@ struct Head {
 pub(super) const NOW: Moment = Moment::from_secs(1);
 
 impl Sites {
-    pub(super) fn new(scene: &Scene) -> anyhow::Result<Self> {
-        let ends = Ends { shape: scene.shape };
-        let far = (0..scene.sas).map(|number| ends.far(number)).collect();
+    /// The end that is measured is a hub, whose peers the other end is.
+    pub(super) fn new(scene: &Scene, measured: Way) -> anyhow::Result<Self> {
+        let ends = Ends { shape: scene.shape, hub: measured };
+        let mut near: Vec<_> = (0..scene.sas).map(|number| ends.near(number)).collect();
+        let mut far: Vec<_> = (0..scene.sas).map(|number| ends.far(number)).collect();
+        near.dedup();
+        far.dedup();
         Ok(Self {
-            sender: Site::new(scene, &[Direction::Out], vec![ends.near()])?,
-            receiver: Site::new(scene, &[Direction::In, Direction::Forward], far)?,
+            sender: Site::new(scene, &ends, &[Direction::Out], near)?,
+            receiver: Site::new(scene, &ends, &[Direction::In, Direction::Forward], far)?,
             ends,
         })
     }
@@ -92,9 +96,13 @@ impl Gateways {
 }
 
 impl Site {
-    fn new(scene: &Scene, directions: &[Direction], own: Vec<IpAddr>) -> anyhow::Result<Self> {
+    fn new(
+        scene: &Scene,
+        ends: &Ends,
+        directions: &[Direction],
+        own: Vec<IpAddr>,
+    ) -> anyhow::Result<Self> {
         let mut database = Database::new(Backend::Auto);
-        let ends = Ends { shape: scene.shape };
         database.apply(NOW, |change| -> anyhow::Result<()> {
             for number in 0..scene.sas {
                 change.add_sa(ends.state(number, scene))?;
@@ -135,15 +143,17 @@ impl Head {
 /// Who talks to whom. In transport mode the gateways do themselves.
 struct Ends {
     shape: Shape,
+    /// The gateway of this way has one address and as many peers as there are states.
+    hub: Way,
 }
 
 impl Ends {
-    fn near(&self) -> IpAddr {
-        self.address(0, 0)
+    fn near(&self, number: usize) -> IpAddr {
+        self.address(0, if self.hub == Way::Out { 0 } else { number })
     }
 
     fn far(&self, number: usize) -> IpAddr {
-        self.address(1, number)
+        self.address(1, if self.hub == Way::In { 0 } else { number })
     }
 
     /// Of a flow: source and destination.
@@ -151,7 +161,7 @@ impl Ends {
         if self.shape.is_tunnel() {
             (self.address(2, 1), self.address(3, number))
         } else {
-            (self.near(), self.far(number))
+            (self.near(number), self.far(number))
         }
     }
 
@@ -200,11 +210,11 @@ impl Ends {
                 kind: UdpEncapKind::Esp,
                 source_port: 4500,
                 destination_port: 4500,
-                original_address: self.near(),
+                original_address: self.near(number),
             }),
             ..SaConfig::new(
                 SaId { destination: self.far(number), spi, protocol: SaProtocol::Esp },
-                self.near(),
+                self.near(number),
                 SaTransform { transform: scene.transform, encryption_key, authentication_key },
             )
         }
@@ -212,11 +222,17 @@ impl Ends {
 
     fn policy(&self, number: usize, direction: Direction) -> anyhow::Result<Policy> {
         let (source, destination) = self.hosts(number);
-        let network = Prefix::new(source, if source.is_ipv4() { 24 } else { 64 })?;
-        let destination = Prefix::host(destination);
+        let network =
+            |address: IpAddr| Prefix::new(address, if address.is_ipv4() { 24 } else { 64 });
+        let by_source = !self.shape.is_tunnel() && self.hub == Way::In;
+        let (source_net, destination_net) = if by_source {
+            (Prefix::host(source), network(destination)?)
+        } else {
+            (network(source)?, Prefix::host(destination))
+        };
         let family = uxfrm_engine::Family::of(source);
         let template = Template {
-            source: self.near(),
+            source: self.near(number),
             destination: self.far(number),
             protocol: SaProtocol::Esp,
             spi: Spi(0),
@@ -228,7 +244,11 @@ impl Ends {
             direction,
             kind: PolicyKind::Main,
             index: PolicyIndex(0),
-            selector: Selector { source: network, destination, ..Selector::any(family) },
+            selector: Selector {
+                source: source_net,
+                destination: destination_net,
+                ..Selector::any(family)
+            },
             priority: Priority(100),
             action: Action::Allow,
             templates: vec![template],

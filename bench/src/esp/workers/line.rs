@@ -10,7 +10,7 @@ use super::{SHAPE, States, WINDOW};
 use crate::Options;
 use crate::clock::TscClock;
 use crate::esp::gateways::{NOW, Sites};
-use crate::esp::plan::Scene;
+use crate::esp::plan::{Scene, Way};
 use crate::meeting::Meeting;
 use crate::report::Sample;
 
@@ -144,7 +144,7 @@ impl Writer<'_> {
 fn targets(count: usize) -> anyhow::Result<Vec<Target>> {
     let transform = uxfrm_crypto::Transform::cipher_auth(None, None)?;
     let scene = Scene { name: "null", transform, shape: SHAPE, sas: count, window: WINDOW };
-    let sites = Sites::new(&scene)?;
+    let sites = Sites::new(&scene, Way::Out)?;
     let snapshot = sites.sender.database.snapshot();
     let targets = snapshot.sad.iter().zip(snapshot.spd.iter());
     let targets = targets.map(|(state, policy)| {

@@ -35,7 +35,8 @@ struct Member {
 impl Team {
     pub(super) fn new(path: &Path, states: States, cpus: &[usize]) -> anyhow::Result<Self> {
         let workers = cpus.len();
-        let sites = Sites::new(&path.scene(if states == States::Own { workers } else { 1 }))?;
+        let scene = path.scene(if states == States::Own { workers } else { 1 });
+        let sites = Sites::new(&scene, path.way)?;
         let member = |place: usize| {
             let flow = if states == States::Own { place } else { 0 };
             let gateways = sites.gateways(flow..flow + 1)?;
