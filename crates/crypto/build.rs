@@ -18,7 +18,17 @@ fn main() {
     }
     match library().filter(|_| shim_compiles()) {
         Some(library) => link(&library),
-        None => println!("cargo:warning={MISSING}"),
+        None => look_again(),
+    }
+}
+
+/// Says what is missing, and has cargo look again once headers were installed.
+fn look_again() {
+    println!("cargo:warning={MISSING}");
+    for folder in ["/usr/include", "/usr/local/include"] {
+        if Path::new(folder).is_dir() {
+            println!("cargo:rerun-if-changed={folder}");
+        }
     }
 }
 
