@@ -6,8 +6,8 @@
 //! from one counter, mark them in one window and are charged to one state and one policy: `states=own` has none of that in common, so what both rows
 //! differ in is the price of sharing.
 //!
-//! `test=line` is one such operation after the other, which no packet comes near: `sequence` (a block of numbers, once for a batch), `counts` (charging a state, once for
-//! a batch out, once for 64 packets in), `policy` (charging a policy, the same) and `window` (up to 32 neighbouring numbers, as one).
+//! `test=line` is one such operation after the other, which no packet comes near: `sequence` (a block of numbers, once for a batch), `counts` (charging a
+//! state, once for a batch out, once for 64 packets in), `policy` (charging a policy, once for a batch) and `window` (up to 32 neighbouring numbers, as one).
 //! With `states=own` it must cost what it costs one worker, or two lines that should lie apart do not.
 
 mod line;
