@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test's own set-up")]
 
 mod capture;
+mod ethtool;
 mod ike;
 mod nftables;
 mod packet_socket;

@@ -12,7 +12,7 @@ fn socket(address: &str) -> Udp {
 }
 
 /// A train whose every byte tells its packet's number.
-fn train(packets: u8, last: u16, path: UdpPath) -> PacketBuf {
+pub(crate) fn train(packets: u8, last: u16, path: UdpPath) -> PacketBuf {
     let mut bytes: Vec<u8> = (0..packets).flat_map(|n| vec![n; usize::from(STRIDE)]).collect();
     bytes.truncate(bytes.len() - usize::from(STRIDE - last));
     let mut buf = PacketBuf::from_slice(&bytes);
@@ -22,7 +22,7 @@ fn train(packets: u8, last: u16, path: UdpPath) -> PacketBuf {
 }
 
 /// The datagrams of some buffers, trains taken apart.
-fn datagrams(buffers: &[PacketBuf]) -> Vec<&[u8]> {
+pub(crate) fn datagrams(buffers: &[PacketBuf]) -> Vec<&[u8]> {
     let pieces = |buf: &PacketBuf| match buf.segments {
         Segments::Train { stride } => usize::from(stride),
         Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => buf.len().max(1),
