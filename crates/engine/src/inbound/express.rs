@@ -115,7 +115,10 @@ impl Inbound {
         if !all_pass {
             self.drop_some(used, bench);
         }
-        self.deliver_run(used, answer, bench);
+        // A policy that nothing met was not used.
+        if !self.together.bares.is_empty() {
+            self.deliver_run(used, answer, bench);
+        }
         watch.passed(Stage::Deliver);
         if !is_all {
             self.go_on_opened(bench, watch);

@@ -1,5 +1,7 @@
 //! Many neighbours of one state, which are opened and framed where they lie: what is otherwise among them is found all the same, and overtakes nobody.
 
+use std::time::Duration;
+
 use uxfrm_engine::{
     Budget, DeviceId, DeviceMark, DeviceStatus, DropReason, Event, HostPort, Mode, OffloadKind,
     Received, Settings, UdpSuper,
@@ -49,6 +51,31 @@ fn forged_packets_in_a_run_are_dropped_and_no_others() {
         assert_eq!(state.usage().packets(), 6 * 40 - 6);
         pair.right.assert_accounts();
     }
+}
+
+/// Whoever has no key does not keep a policy in use.
+#[test]
+fn a_run_that_is_forged_uses_no_policy() {
+    let mut pair = Pair::new(&Wrapping { suite: Suite::NullSha1, ..Wrapping::tunnel4() });
+    let used = |pair: &Pair| {
+        let snapshot = pair.right.database.snapshot();
+        let met = snapshot.spd.iter().filter(|policy| policy.packets() > 0);
+        met.map(|policy| (policy.packets(), policy.last_used())).collect::<Vec<_>>()
+    };
+    for _ in 0..3 {
+        let wire = pair.left.outbound((0..40).map(datagram).collect()).0;
+        assert_eq!(pair.right.inbound(wire).len(), 40);
+    }
+    let before = used(&pair);
+    assert_eq!(before.len(), 1);
+    pair.wait(Duration::from_secs(10));
+    let mut wire = pair.left.outbound((0..40).map(datagram).collect()).0;
+    wire.iter_mut().for_each(|packet| *packet.bytes_mut().last_mut().unwrap() ^= 1);
+    assert!(pair.right.inbound(wire).is_empty());
+    assert_eq!(used(&pair), before);
+    let wire = pair.left.outbound((0..40).map(datagram).collect()).0;
+    assert_eq!(pair.right.inbound(wire).len(), 40);
+    assert_ne!(used(&pair)[0].1, before[0].1);
 }
 
 #[test]
