@@ -1,9 +1,7 @@
 //! One row in the making.
 
 use anyhow::ensure;
-use uxfrm_crypto::{
-    Authenticity, Crypter, Iv, OpenJob, SaKey, SealJob, Sealing, SeqHigh, Transform,
-};
+use uxfrm_crypto::{Authenticity, Crypter, Iv, OpenJob, SaKey, SealJob, SeqHigh, Transform};
 use uxfrm_engine::{Stage, Watch};
 use uxfrm_packet::{Batch, PacketBuf};
 
@@ -228,10 +226,11 @@ impl Trial {
             self.counter += 1;
             jobs.push(SealJob::in_place(key(at), SeqHigh::None, Iv::Counter(self.counter), esp));
         }
+        let mut sealed = true;
         let from = TscClock::now();
-        jobs.chunks_mut(call).for_each(|jobs| crypter.seal(jobs));
+        jobs.chunks_mut(call).for_each(|jobs| sealed &= crypter.seal(jobs));
         let sealing = TscClock::per_packet(from, jobs.len());
-        ensure!(jobs.iter().all(|job| job.verdict == Sealing::Sealed), "a packet was not sealed");
+        ensure!(sealed, "a packet was not sealed");
         if *way == Way::Out {
             return Ok(sealing);
         }

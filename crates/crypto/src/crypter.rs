@@ -7,7 +7,7 @@
 
 use crate::error::Error;
 use crate::ipsec_mb::{BURST, Calls, Lane, Worker};
-use crate::job::{Authenticity, OpenJob, SealJob};
+use crate::job::{Authenticity, OpenJob, SealJob, Sealing};
 use crate::key::{Ready, SaKey, SmallBursts};
 use crate::portable::{self, Scratch};
 
@@ -35,10 +35,17 @@ impl Crypter {
         Ok(Self { scratch: Scratch::new()?, ipsec_mb, waiting: Waiting::default() })
     }
 
-    /// Encrypts and signs every job and sets its verdict.
-    pub fn seal(&mut self, jobs: &mut [SealJob<'_>]) {
+    /// Encrypts and signs every job and sets its verdict. Whether all are sealed.
+    pub fn seal(&mut self, jobs: &mut [SealJob<'_>]) -> bool {
+        let direct = self.seal_each(jobs);
+        direct == jobs.len() || jobs.iter().all(|job| job.verdict == Sealing::Sealed)
+    }
+
+    /// How many went by direct calls, which refuse none.
+    #[inline(always)]
+    fn seal_each(&mut self, jobs: &mut [SealJob<'_>]) -> usize {
         self.waiting.clear();
-        let mut calls = Calls::new();
+        let (mut calls, mut direct) = (Calls::new(), 0);
         for (i, job) in jobs.iter_mut().enumerate() {
             let Some(text_len) = job.text_len() else {
                 job.verdict = portable::refused(job.esp);
@@ -53,6 +60,7 @@ impl Crypter {
                         calls.run_sealing(worker);
                     }
                     calls.seal(key, job, text_len);
+                    direct += 1;
                 }
                 (Ready::Burst { .. }, Some(_)) if job.esp.len() <= LONGEST_IN_BURST => {
                     self.waiting.push(i)
@@ -62,7 +70,7 @@ impl Crypter {
                 }
             }
         }
-        let Some(worker) = &mut self.ipsec_mb else { return };
+        let Some(worker) = &mut self.ipsec_mb else { return direct };
         if !calls.is_empty() {
             calls.run_sealing(worker);
         }
@@ -77,6 +85,7 @@ impl Crypter {
                 seal_alone(&mut self.scratch, job, text_len);
             }
         }
+        direct
     }
 
     /// Checks every job and decrypts the authentic ones; sets its verdict.

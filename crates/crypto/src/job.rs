@@ -69,13 +69,15 @@ pub struct SealJob<'a> {
     pub plain: Option<&'a [u8]>,
     /// The answer.
     pub verdict: Sealing,
+    /// What the caller knows the packet by; nothing to this crate.
+    pub tag: u32,
 }
 
 impl<'a> SealJob<'a> {
     /// A packet whose plaintext is already in its place.
     #[must_use]
     pub fn in_place(key: &'a SaKey, seq_high: SeqHigh, iv: Iv, esp: &'a mut [u8]) -> Self {
-        Self { key, seq_high, iv, esp, plain: None, verdict: Sealing::Pending }
+        Self { key, seq_high, iv, esp, plain: None, verdict: Sealing::Pending, tag: 0 }
     }
 
     /// A packet whose plaintext is read from elsewhere, in the one pass that encrypts it.
@@ -87,7 +89,7 @@ impl<'a> SealJob<'a> {
         esp: &'a mut [u8],
         plain: &'a [u8],
     ) -> Self {
-        Self { key, seq_high, iv, esp, plain: Some(plain), verdict: Sealing::Pending }
+        Self { key, seq_high, iv, esp, plain: Some(plain), verdict: Sealing::Pending, tag: 0 }
     }
 
     /// Bytes of text, or `None` when the job is [`Sealing::Malformed`].

@@ -148,6 +148,36 @@ fn shapes_are_checked() {
     }
 }
 
+/// One short packet among many, in any place, and none: with all transforms of the batch one, and with each another.
+#[test]
+fn who_seals_is_told_whether_any_was_refused() {
+    let mut crypter = Crypter::new().unwrap();
+    let transforms = transforms();
+    let mut says = |keys: &[SaKey], short: Option<usize>| {
+        let mut packets: Vec<Vec<u8>> =
+            keys.iter().map(|key| packet(key.transform(), 1, &TEXT)).collect();
+        short.into_iter().for_each(|at| packets[at].truncate(1));
+        let jobs = keys.iter().zip(&mut packets);
+        let mut jobs: Vec<SealJob<'_>> = jobs
+            .map(|(key, esp)| SealJob::in_place(key, SeqHigh::None, Iv::Counter(1), esp))
+            .collect();
+        let all = crypter.seal(&mut jobs);
+        assert_eq!(all, jobs.iter().all(|job| job.verdict == Sealing::Sealed));
+        all
+    };
+    for backend in backends() {
+        let mixed: Vec<SaKey> =
+            transforms.iter().map(|transform| key(transform, 3, backend)).collect();
+        let alike = |transform| (0..20).map(|_| key(transform, 3, backend)).collect();
+        let batches = transforms.iter().map(alike).chain([mixed]);
+        for keys in batches {
+            assert!(says(&keys, None));
+            assert!(!says(&keys, Some(0)));
+            assert!(!says(&keys, Some(keys.len() - 1)));
+        }
+    }
+}
+
 #[test]
 fn out_of_place_lengths_are_checked() {
     let mut crypter = Crypter::new().unwrap();

@@ -96,8 +96,8 @@ impl Layer {
         let room = packet.reframed(text, end, TRAILER_ROOM)?;
         let trailer: &mut [u8; TRAILER_ROOM] = room.get_mut(text + len..)?.first_chunk_mut()?;
         *trailer.first_chunk_mut()? = PADDING;
-        trailer[padding] = low_byte(padding);
-        trailer[padding + 1] = ip_in_ip(version).0;
+        let ends = [low_byte(padding), ip_in_ip(version).0];
+        trailer[padding..padding + esp::TRAILER_LEN].copy_from_slice(&ends);
         let (before, esp) = room.get_mut(..end)?.split_at_mut_checked(esp_at)?;
         *esp.first_chunk_mut()? = esp_header(self, stamp);
         match headers {

@@ -268,10 +268,10 @@ impl<'p, P: Iterator<Item = ((&'p mut PacketBuf, usize), u64)>> Seal<'_, 'p, '_,
     #[inline(always)]
     fn all(&mut self, wrap: impl Fn(&'p mut PacketBuf, Stamp) -> Option<Wrapped<'p>>) -> usize {
         let (layer, key) = (self.layer, self.layer.sa.key());
-        let mut sent = 0;
+        let (mut sent, mut ident) = (0, *self.ident);
         for ((packet, place), sequence) in &mut self.packets {
-            *self.ident = self.ident.wrapping_add(1);
-            match wrap(packet, Stamp { sequence, id: fold_half(*self.ident) }) {
+            ident = ident.wrapping_add(1);
+            match wrap(packet, Stamp { sequence, id: fold_half(ident) }) {
                 Some((len, esp)) => {
                     sent += len;
                     self.jobs.push(place, key, layer.counted(sequence), esp);
@@ -279,6 +279,7 @@ impl<'p, P: Iterator<Item = ((&'p mut PacketBuf, usize), u64)>> Seal<'_, 'p, '_,
                 None => self.jobs.failed.push(place),
             }
         }
+        *self.ident = ident;
         sent
     }
 }

@@ -5,10 +5,9 @@ use uxfrm_crypto::{Crypter, Iv, SaKey, SealJob, Sealing, SeqHigh};
 
 use super::narrow;
 
-/// Jobs of one call of the crypto library, and of which item each is.
+/// Jobs of one call of the crypto library, each with the place of the item that it is of as its tag.
 pub(super) struct Jobs<'a, 'c> {
     jobs: ArrayVec<SealJob<'a>, CHUNK>,
-    places: ArrayVec<u32, CHUNK>,
     crypter: &'c mut Crypter,
     /// Items in which a packet was refused.
     pub(super) failed: &'c mut Vec<usize>,
@@ -19,7 +18,7 @@ pub(super) const CHUNK: usize = 64;
 
 impl<'a, 'c> Jobs<'a, 'c> {
     pub(super) fn new(crypter: &'c mut Crypter, failed: &'c mut Vec<usize>) -> Self {
-        Self { jobs: ArrayVec::new(), places: ArrayVec::new(), crypter, failed }
+        Self { jobs: ArrayVec::new(), crypter, failed }
     }
 
     /// Notes a packet of the item at `place`. As many are sealed at once as one call takes.
@@ -31,8 +30,7 @@ impl<'a, 'c> Jobs<'a, 'c> {
         (high, iv): (SeqHigh, Iv),
         esp: &'a mut [u8],
     ) {
-        self.jobs.push(SealJob::in_place(key, high, iv, esp));
-        self.places.push(narrow(place));
+        self.jobs.push(SealJob { tag: narrow(place), ..SealJob::in_place(key, high, iv, esp) });
         if self.jobs.is_full() {
             self.run();
         }
@@ -41,14 +39,19 @@ impl<'a, 'c> Jobs<'a, 'c> {
     /// Seals and forgets them; a refused one was zeroed by the library and its item is noted.
     #[inline(never)]
     pub(super) fn run(&mut self) {
-        self.crypter.seal(&mut self.jobs);
-        for (job, place) in self.jobs.iter().zip(&self.places) {
-            let place = *place as usize;
+        if !self.crypter.seal(&mut self.jobs) {
+            self.note_refused();
+        }
+        self.jobs.clear();
+    }
+
+    #[cold]
+    fn note_refused(&mut self) {
+        for job in &self.jobs {
+            let place = job.tag as usize;
             if job.verdict != Sealing::Sealed && self.failed.last() != Some(&place) {
                 self.failed.push(place);
             }
         }
-        self.jobs.clear();
-        self.places.clear();
     }
 }
