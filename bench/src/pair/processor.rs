@@ -1,4 +1,4 @@
-//! CPU time and memory of processes, CPU time of the whole machine, from `/proc`.
+//! CPU time and memory of processes, CPU time of threads and of the whole machine, from `/proc`.
 
 use std::fs;
 use std::time::Duration;
@@ -9,14 +9,32 @@ use nix::unistd::{SysconfVar, sysconf};
 /// CPU time used since the start of a process, or of the machine.
 pub type CpuTime = Duration;
 
-/// User and system time of the process `pid` and all its threads (`/proc/PID/stat`, fields 14 and 15).
+/// What uses CPU time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// A process and all its threads, by its number.
+    Process(u32),
+    /// One thread of this process, by its number.
+    Thread(u32),
+}
+
+/// User and system time of a process or a thread.
+///
+/// # Errors
+/// When it is gone.
+pub fn of(task: Task) -> anyhow::Result<CpuTime> {
+    match task {
+        Task::Process(pid) => of_process(pid),
+        Task::Thread(tid) => from_stat(&format!("/proc/self/task/{tid}/stat")),
+    }
+}
+
+/// User and system time of the process `pid` and all its threads.
 ///
 /// # Errors
 /// When it is gone.
 pub fn of_process(pid: u32) -> anyhow::Result<CpuTime> {
-    let path = format!("/proc/{pid}/stat");
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    in_time(process_ticks(&text).ok_or_else(|| anyhow!("{path} is not as proc(5) says"))?)
+    from_stat(&format!("/proc/{pid}/stat"))
 }
 
 /// Time that all processors of the machine were not idle (`/proc/stat`, first line).
@@ -40,8 +58,14 @@ pub fn peak_memory(pid: u32) -> anyhow::Result<u64> {
     Ok(kib.ok_or_else(|| anyhow!("{path} has no VmHWM"))? * 1024)
 }
 
-/// The ticks of a process, in a text like that of `/proc/PID/stat`.
-fn process_ticks(stat: &str) -> Option<u64> {
+/// The fields 14 and 15 of the file at `path`, which is one like `/proc/PID/stat`.
+fn from_stat(path: &str) -> anyhow::Result<CpuTime> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
+    in_time(task_ticks(&text).ok_or_else(|| anyhow!("{path} is not as proc(5) says"))?)
+}
+
+/// The ticks of a process or a thread, in a text like that of `/proc/PID/stat`.
+fn task_ticks(stat: &str) -> Option<u64> {
     // The second field is the command in parentheses, and may hold blanks and parentheses itself.
     let behind_command = &stat[stat.rfind(')')? + 1..];
     let mut fields = behind_command.split_ascii_whitespace().skip(14 - 3);
@@ -75,9 +99,9 @@ mod tests {
     #[test]
     fn a_command_may_hold_anything() {
         let stat = "7 (a) 1 (b c) S 1 7 7 0 -1 4194304 10 0 0 0 123 45 6 7 20 0 1 0";
-        assert_eq!(process_ticks(stat), Some(168));
-        assert_eq!(process_ticks("7 (a) S 1 7 7 0 -1 4194304 10 0 0 0 123"), None);
-        assert_eq!(process_ticks("nothing"), None);
+        assert_eq!(task_ticks(stat), Some(168));
+        assert_eq!(task_ticks("7 (a) S 1 7 7 0 -1 4194304 10 0 0 0 123"), None);
+        assert_eq!(task_ticks("nothing"), None);
     }
 
     #[test]
@@ -92,5 +116,13 @@ mod tests {
         let machine = of_machine().unwrap();
         assert!(of_process(std::process::id()).unwrap() <= machine);
         assert!(peak_memory(std::process::id()).unwrap() > 4096);
+    }
+
+    #[test]
+    fn a_thread_has_used_no_more_than_its_process() {
+        let tid = nix::unistd::gettid().as_raw().unsigned_abs();
+        let thread = of(Task::Thread(tid)).unwrap();
+        assert!(thread <= of(Task::Process(std::process::id())).unwrap());
+        assert!(of(Task::Thread(0)).is_err());
     }
 }
