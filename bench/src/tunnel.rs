@@ -9,6 +9,7 @@ pub(crate) mod bars;
 mod course;
 mod findings;
 mod goal;
+mod lead;
 mod peer;
 mod way;
 

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use uxfrm_io::Namespace;
-use uxfrm_io::rtnetlink::{Prefix, Route, Rtnetlink, Via};
 
 use super::process::Process;
 use crate::pair::{A, B, Interrupt, PREFIX_LEN, Site, Topology};
+use crate::tunnel::lead;
 
 pub(super) const GO: &str = "wireguard-go";
 pub(super) const BORINGTUN: &str = "boringtun-cli";
@@ -48,9 +48,11 @@ pub(super) fn start(
     topology: &Topology,
     interrupt: &Interrupt,
 ) -> anyhow::Result<[Process; 2]> {
-    let end = |namespace, (here, own), (there, others)| {
-        start_end(program, namespace, &configuration((own, others), there), interrupt)
-            .and_then(|process| lead(namespace, here, there).map(|()| process))
+    let end = |namespace: &Namespace, (here, own), (there, others)| -> anyhow::Result<Process> {
+        let configuration = configuration((own, others), there);
+        let process = start_end(program, namespace, &configuration, interrupt)?;
+        namespace.enter(|| lead::through(TUN, MTU, (here, there)))??;
+        Ok(process)
     };
     Ok([
         end(&topology.a, (&A, &KEYS_OF_A), (&B, &KEYS_OF_B))?,
@@ -98,18 +100,4 @@ fn tell(mut socket: &UnixStream, path: &Path, configuration: &str) -> anyhow::Re
         }
     }
     bail!("{path} closed without an answer")
-}
-
-/// Leads to the other end's network through the TUN.
-fn lead(namespace: &Namespace, here: &Site, there: &Site) -> anyhow::Result<()> {
-    namespace.enter(|| -> anyhow::Result<()> {
-        let mut kernel = Rtnetlink::open()?;
-        let tun = kernel.link(TUN)?;
-        kernel.set_mtu(tun.index, MTU)?;
-        kernel.set_up(tun.index)?;
-        let net = Prefix::new(there.lan_net.into(), PREFIX_LEN).context("24 of 32 bits")?;
-        let mut route = Route::new(net, Via::Link(tun.index));
-        route.source = Some(here.lan.into());
-        Ok(kernel.add_route(&route)?)
-    })?
 }
