@@ -1,5 +1,5 @@
 //! `uxfrm bench tunnel`: end to end between two network namespaces: iperf3 and ping through two gateways, through other programs of the
-//! kind as far as they are installed, and through the bare wire.
+//! kind as far as they are installed, through a bare relay at each end, which is the floor under all of these, and through the bare wire.
 //!
 //! The ways to the other side take turns: in each round each of them is built anew, goes through all tests and is taken down, so that
 //! a busy moment of the machine hits all alike. On a small machine both ends of the traffic and both gateways share its cores, in the
@@ -11,6 +11,7 @@ mod findings;
 mod goal;
 mod lead;
 mod peer;
+mod relay;
 mod way;
 
 use crate::clock::TscClock;

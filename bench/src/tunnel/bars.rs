@@ -30,7 +30,7 @@ const GROUPS: [(&str, &str, Option<&str>, &str); 10] = [
     ),
     ("Round trip, idle, microseconds", "rtt", Some("idle"), "rtt_us"),
     ("Round trip beside a TCP stream, microseconds", "rtt", Some("tcp1"), "rtt_us"),
-    ("CPU seconds of both gateways per GB, one TCP stream", "tcp1", None, "cpu_s_per_gb"),
+    ("CPU seconds of both gateways or relays per GB, one TCP stream", "tcp1", None, "cpu_s_per_gb"),
 ];
 
 /// All groups that have rows. A bar is the median, and the thin line on it goes from the least to the most of all rounds.

@@ -5,10 +5,11 @@ use std::time::Duration;
 use anyhow::Context;
 
 use super::findings::{Figure, Findings};
+use super::relay::Relays;
 use super::way::{Gateways, Through, Way};
 use crate::Filter;
 use crate::pair::iperf::{self, Load, Run, Transfer};
-use crate::pair::processor::{self, CpuTime};
+use crate::pair::processor::{self, CpuTime, Task};
 use crate::pair::{self, A, B, Gateway, Interrupt, Keys, Pinger, Topology};
 use crate::report::Case;
 
@@ -48,11 +49,16 @@ impl Course {
                 self.measure(&case, &[], findings)?;
                 self.topology.close_clear_path()
             }
+            Through::Relays(carriage) => {
+                let relays = Relays::start(carriage, &self.topology)?;
+                let measured = self.measure(&case, &relays.threads(), findings);
+                relays.stop(measured)
+            }
             Through::Gateways(gateways) => self.go_protected(gateways, &case, findings),
             Through::Peer(peer) => {
                 let mut running = peer.start(&self.topology, &self.interrupt)?;
-                let pids = running.pids();
-                self.measure(&case, &pids, findings).map_err(|error| running.explain(error))
+                let ends = running.pids().map(Task::Process);
+                self.measure(&case, &ends, findings).map_err(|error| running.explain(error))
             }
         }
         .with_context(|| format!("{case:?}"))
@@ -71,27 +77,27 @@ impl Course {
             Gateway::start(here.name, namespace, &config, &self.interrupt)
         };
         let mut gateways = [start(&A, &B, &self.topology.a)?, start(&B, &A, &self.topology.b)?];
-        let pids = gateways.each_ref().map(Gateway::pid);
-        self.measure(case, &pids, findings).map_err(|error| {
+        let ends = gateways.each_ref().map(|gateway| Task::Process(gateway.pid()));
+        self.measure(case, &ends, findings).map_err(|error| {
             gateways.iter_mut().fold(error, |error, gateway| gateway.explain(error))
         })?;
         gateways.into_iter().try_for_each(Gateway::stop)
     }
 
-    fn measure(&self, case: &Case, pids: &[u32], findings: &mut Findings) -> anyhow::Result<()> {
+    fn measure(&self, case: &Case, ends: &[Task], findings: &mut Findings) -> anyhow::Result<()> {
         let mut pinger = self.topology.a.enter(|| Pinger::new(A.lan, B.lan))??;
         pinger.wait_for_path(FIRST_PING, &self.interrupt)?;
         self.round_trips(case, &mut pinger, findings)?;
         for (test, streams) in [("tcp1", 1), ("tcp4", 4)] {
             let case = case.clone().with("test", test);
             if self.only.admits(&case) {
-                findings.note(&case, &self.tcp(streams, pids)?);
+                findings.note(&case, &self.tcp(streams, ends)?);
             }
         }
         for (test, bytes) in [("udp64", 64), ("udp1300", 1300)] {
             let case = case.clone().with("test", test);
             if self.only.may_admit(&case) {
-                self.udp(&case, bytes, pids, findings)?;
+                self.udp(&case, bytes, ends, findings)?;
             }
         }
         Ok(())
@@ -128,15 +134,15 @@ impl Course {
         Ok(())
     }
 
-    fn tcp(&self, streams: u32, pids: &[u32]) -> anyhow::Result<Vec<Figure>> {
-        let (transfer, cost) = self.run(Load::Tcp { streams }, pids)?;
+    fn tcp(&self, streams: u32, ends: &[Task]) -> anyhow::Result<Vec<Figure>> {
+        let (transfer, cost) = self.run(Load::Tcp { streams }, ends)?;
         let gigabytes = transfer.bytes / 1e9;
         let mut figures = vec![("gbps", transfer.gbps(), 2)];
-        if !pids.is_empty() {
-            figures.push(("cpu_s_per_gb", cost.gateways.as_secs_f64() / gigabytes, 3));
+        if !ends.is_empty() {
+            figures.push(("cpu_s_per_gb", cost.ends.as_secs_f64() / gigabytes, 3));
         }
         figures.push(("machine_s_per_gb", cost.machine.as_secs_f64() / gigabytes, 3));
-        figures.extend(memory(pids)?);
+        figures.extend(memory(ends)?);
         Ok(figures)
     }
 
@@ -145,10 +151,10 @@ impl Course {
         &self,
         case: &Case,
         bytes: u32,
-        pids: &[u32],
+        ends: &[Task],
         findings: &mut Findings,
     ) -> anyhow::Result<()> {
-        let offer = |rate| self.run(Load::Udp { bytes, packets_per_second: rate }, pids);
+        let offer = |rate| self.run(Load::Udp { bytes, packets_per_second: rate }, ends);
         let wanted = |load: &str| self.only.admits(&case.clone().with("load", load));
         let mut peak: Option<Transfer> = None;
         for rate in RATES.into_iter().map(Some).chain([None]) {
@@ -172,36 +178,36 @@ impl Course {
             let mut figures = datagrams(&transfer);
             let of_peak = 100.0 * transfer.received_pps() / peak.received_pps();
             figures.push(("percent_of_peak", of_peak, 1));
-            figures.extend(memory(pids)?);
+            figures.extend(memory(ends)?);
             findings.note(&case.clone().with("load", "2xpeak"), &figures);
         }
         Ok(())
     }
 
-    fn run(&self, load: Load, pids: &[u32]) -> anyhow::Result<(Transfer, Cost)> {
-        let before = Cost::so_far(pids)?;
+    fn run(&self, load: Load, ends: &[Task]) -> anyhow::Result<(Transfer, Cost)> {
+        let before = Cost::so_far(ends)?;
         let transfer = iperf::run(&self.topology, load, self.seconds, &self.interrupt)?;
-        Ok((transfer, Cost::so_far(pids)?.since(before)))
+        Ok((transfer, Cost::so_far(ends)?.since(before)))
     }
 }
 
 /// CPU time.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
-    gateways: CpuTime,
+    /// Of what carries the packets at both ends.
+    ends: CpuTime,
     machine: CpuTime,
 }
 
 impl Cost {
-    fn so_far(pids: &[u32]) -> anyhow::Result<Self> {
-        let gateways =
-            pids.iter().map(|&pid| processor::of_process(pid)).sum::<anyhow::Result<_>>()?;
-        Ok(Self { gateways, machine: processor::of_machine()? })
+    fn so_far(ends: &[Task]) -> anyhow::Result<Self> {
+        let ends = ends.iter().map(|&task| processor::of(task)).sum::<anyhow::Result<_>>()?;
+        Ok(Self { ends, machine: processor::of_machine()? })
     }
 
     fn since(self, before: Self) -> Self {
         Self {
-            gateways: self.gateways.saturating_sub(before.gateways),
+            ends: self.ends.saturating_sub(before.ends),
             machine: self.machine.saturating_sub(before.machine),
         }
     }
@@ -217,9 +223,13 @@ fn datagrams(transfer: &Transfer) -> Vec<Figure> {
     ]
 }
 
-/// The larger of both gateways' peaks.
-fn memory(pids: &[u32]) -> anyhow::Result<Option<Figure>> {
-    let peaks = pids.iter().map(|&pid| processor::peak_memory(pid));
+/// The larger of both gateways' peaks. A relay, being a thread of this process, has none of its own.
+fn memory(ends: &[Task]) -> anyhow::Result<Option<Figure>> {
+    let processes = ends.iter().filter_map(|end| match end {
+        Task::Process(pid) => Some(*pid),
+        Task::Thread(_) => None,
+    });
+    let peaks = processes.map(processor::peak_memory);
     let peaks = peaks.collect::<anyhow::Result<Vec<_>>>()?;
     Ok(peaks.into_iter().max().map(|bytes| ("rss_mb", bytes as f64 / 1e6, 1)))
 }

@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 
 use super::peer::Peer;
+use super::relay::Carriage;
 use crate::pair::{Encapsulation, Frames, Protection, Transform};
 use crate::report::Case;
 
@@ -18,6 +19,8 @@ pub(crate) struct Way {
 pub(crate) enum Through {
     /// The bare wire.
     Clear,
+    /// A bare relay at each end: the floor under every tunnel in user space.
+    Relays(Carriage),
     /// uxfrm.
     Gateways(Gateways),
     /// Another program, installed here.
@@ -40,7 +43,7 @@ const ONE: NonZeroUsize = NonZeroUsize::MIN;
 const TWO: NonZeroUsize = ONE.saturating_add(1);
 
 impl Way {
-    /// All of them, in the order of the rows: in the clear, through uxfrm, and through the peers that are there.
+    /// All of them, in the order of the rows: in the clear, through bare relays, through uxfrm, and through the peers that are there.
     pub(crate) fn all() -> Vec<Self> {
         let peers: Vec<Peer> = Peer::ALL.into_iter().filter(|peer| peer.is_there()).collect();
         [Frames::Super, Frames::Real]
@@ -56,18 +59,23 @@ impl Way {
 
     fn own() -> Vec<Self> {
         let clear = |frames| Self { frames, through: Through::Clear };
+        let relay = |frames, carriage| Self { frames, through: Through::Relays(carriage) };
         let tunnel = |frames, protection, workers| Self {
             frames,
             through: Through::Gateways(Gateways { protection, workers }),
         };
         vec![
             clear(Frames::Super),
+            relay(Frames::Super, Carriage::Udp),
+            relay(Frames::Super, Carriage::Esp),
             tunnel(Frames::Super, GCM_UDP, ONE),
             tunnel(Frames::Super, GCM_ESP, ONE),
             tunnel(Frames::Super, CBC_UDP, ONE),
             tunnel(Frames::Super, GCM_UDP, TWO),
             tunnel(Frames::Super, GCM_ESP, TWO),
             clear(Frames::Real),
+            relay(Frames::Real, Carriage::Udp),
+            relay(Frames::Real, Carriage::Esp),
             tunnel(Frames::Real, GCM_UDP, ONE),
             tunnel(Frames::Real, GCM_ESP, ONE),
         ]
@@ -81,6 +89,9 @@ impl Way {
         };
         match self.through {
             Through::Clear => Case::new().with("path", "clear").with("frames", frames),
+            Through::Relays(carriage) => {
+                Case::new().with("path", carriage.name()).with("frames", frames)
+            }
             Through::Peer(peer) => Case::new().with("path", peer.name()).with("frames", frames),
             Through::Gateways(Gateways { protection, workers }) => Case::new()
                 .with("path", protection.path())

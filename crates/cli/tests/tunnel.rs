@@ -70,6 +70,35 @@ fn rows_and_page_have_every_test_of_a_way() {
 }
 
 #[test]
+fn relays_carry_what_tunnels_carry_and_cost_something() {
+    let page = Path::new(env!("CARGO_TARGET_TMPDIR")).join("relays.html");
+    for frames in ["super", "1500"] {
+        let only = format!("path=relay-udp,path=relay-esp,frames={frames},test=tcp1,test=udp1300");
+        let html = ["--html", page.to_str().unwrap()];
+        let output = bench(&[&["--json", "-", "--only", &only], &html[..]].concat());
+        if cannot_run_here(&output) {
+            return;
+        }
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let rows = report["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), 2 * (1 + 3), "{rows:?}");
+        for (rows, path) in rows.chunks(4).zip(["relay-udp", "relay-esp"]) {
+            assert!(rows.iter().all(|row| row["case"]["path"] == path), "{rows:?}");
+            assert!(rows[0]["gbps"].as_f64().unwrap() > 0.0, "{rows:?}");
+            assert!(rows[0]["cpu_s_per_gb"].as_f64().unwrap() > 0.0, "{rows:?}");
+            assert!(rows[1]["kpps"].as_f64().unwrap() > 0.0, "{rows:?}");
+            assert!(rows.iter().all(|row| row["out_of_order"].as_f64().unwrap_or(0.0) == 0.0));
+        }
+        let html = std::fs::read_to_string(&page).unwrap();
+        let end = if frames == "super" { "<" } else { ", 1500-byte frames<" };
+        for path in ["relay-udp", "relay-esp"] {
+            assert!(html.contains(&format!("<span>{path}{end}")), "{html}");
+        }
+        assert!(html.contains("CPU seconds of both gateways or relays per GB"), "{html}");
+    }
+}
+
+#[test]
 fn the_clear_and_peers_have_rows_too() {
     let output = bench(&[
         "--json",

@@ -1,0 +1,150 @@
+//! A bare relay at each end: what any tunnel in user space costs on this machine, without cryptography, policies or any other work on a
+//! packet.
+//!
+//! ```text
+//!   TUN ─▶ as it was read, in pieces of the wire's length ─▶ wire ─▶ put together ─▶ TUN
+//! ```
+//!
+//! It moves what it reads through the same ports as a gateway, super-packets included. What it adds to a packet is what it takes to put it
+//! together again, and never to write anything else to the TUN when a piece is lost: a [`parcel`]'s notes and tags.
+
+mod joiner;
+mod parcel;
+mod pump;
+#[cfg(test)]
+mod tests;
+
+use std::sync::mpsc::channel;
+use std::thread::{self, JoinHandle};
+
+use anyhow::{Context, anyhow};
+use nix::unistd::gettid;
+use uxfrm_io::Namespace;
+use uxfrm_io::poll::Waker;
+
+use crate::pair::processor::Task;
+use crate::pair::{A, B, Site, Topology};
+use pump::{Pump, Tally};
+
+/// What pieces travel in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carriage {
+    /// UDP datagrams, as trains (`UDP_SEGMENT`).
+    Udp,
+    /// IPv4 packets of ESP's protocol, through raw sockets.
+    Esp,
+}
+
+impl Carriage {
+    /// Its `path` in rows.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Udp => "relay-udp",
+            Self::Esp => "relay-esp",
+        }
+    }
+
+    /// Bytes of a piece on a wire that carries 1500: less 20 of IPv4, and 8 of UDP.
+    const fn piece(self) -> u16 {
+        match self {
+            Self::Udp => 1472,
+            Self::Esp => 1480,
+        }
+    }
+
+    /// What fits into ESP's tunnel mode with AES-GCM on that wire (`net/xfrm/xfrm_state.c: __xfrm_state_mtu`): TCP makes segments of the
+    /// same size as through a gateway.
+    const fn tun_mtu(self) -> u32 {
+        match self {
+            Self::Udp => 1438,
+            Self::Esp => 1446,
+        }
+    }
+}
+
+/// A relay at each end. Dropped, they end, and TUNs and routes go with them.
+#[derive(Debug)]
+pub(crate) struct Relays {
+    ends: [Relay; 2],
+}
+
+/// One end's thread.
+#[derive(Debug)]
+struct Relay {
+    name: &'static str,
+    waker: Waker,
+    tid: u32,
+    thread: Option<JoinHandle<anyhow::Result<Tally>>>,
+}
+
+impl Relays {
+    /// Starts both, each leading to the other's network.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn start(carriage: Carriage, topology: &Topology) -> anyhow::Result<Self> {
+        let start = |namespace, here, there| Relay::start(carriage, namespace, (here, there));
+        Ok(Self { ends: [start(&topology.a, &A, &B)?, start(&topology.b, &B, &A)?] })
+    }
+
+    /// Their threads.
+    pub(crate) fn threads(&self) -> [Task; 2] {
+        self.ends.each_ref().map(|relay| Task::Thread(relay.tid))
+    }
+
+    /// Ends them, and passes on what was found, with what they have to do with it if that is an error.
+    ///
+    /// # Errors
+    /// That one, or a relay's own.
+    pub(crate) fn stop(self, found: anyhow::Result<()>) -> anyhow::Result<()> {
+        self.ends.into_iter().fold(found, |found, relay| {
+            let name = relay.name;
+            match (found, relay.stop().with_context(|| format!("relay {name} failed"))) {
+                (Ok(()), ended) => ended.map(drop),
+                (Err(error), Ok(tally)) => Err(error.context(format!("relay {name} {tally}"))),
+                (Err(error), Err(ended)) => Err(error.context(format!("{ended:#}"))),
+            }
+        })
+    }
+}
+
+impl Relay {
+    fn start(
+        carriage: Carriage,
+        namespace: &Namespace,
+        ends: (&'static Site, &Site),
+    ) -> anyhow::Result<Self> {
+        let name = ends.0.name;
+        let pump = namespace
+            .enter(|| Pump::open(carriage, ends))?
+            .with_context(|| format!("cannot start relay {name}"))?;
+        let waker = pump.waker();
+        let (tell, told) = channel();
+        let run = move || {
+            // Who started it waits for this.
+            let _ = tell.send(gettid().as_raw().unsigned_abs());
+            pump.run()
+        };
+        let thread = thread::Builder::new().name(format!("relay {name}")).spawn(run)?;
+        let tid = told.recv().with_context(|| format!("relay {name} did not begin"))?;
+        Ok(Self { name, waker, tid, thread: Some(thread) })
+    }
+
+    fn stop(mut self) -> anyhow::Result<Tally> {
+        self.end().unwrap_or_else(|| Ok(Tally::default()))
+    }
+
+    /// Ends the thread, unless that has been done.
+    fn end(&mut self) -> Option<anyhow::Result<Tally>> {
+        let thread = self.thread.take()?;
+        self.waker.wake();
+        Some(thread.join().unwrap_or_else(|_| Err(anyhow!("it panicked"))))
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        // Stopped before, it has told all; if not, another error is on its way.
+        let _ = self.end();
+    }
+}
