@@ -67,6 +67,13 @@ def test_sigterm_leaves_the_host_as_it_was(gateway, network):
     assert host_state(network.left) == before
 
 
+def test_the_host_makes_super_packets_that_leave_as_one_train(gateway, network):
+    """44 packets of 1472 bytes are one message of a UDP socket; the host's own 65,536 bytes would be two."""
+    gateway.start(PROTECTED.lines(HERE, THERE))
+    assert "gso_max_segs 44 " in network.left.ip("-d link show dev uxfrm0")
+    gateway.stop()
+
+
 def test_two_runs_one_after_the_other(gateway, network):
     before = host_state(network.left)
     for _ in range(2):

@@ -38,6 +38,7 @@ use crate::{
     lanes, load,
     reservation::Reservations,
     stat::{self, StatSocket},
+    train,
     tunnels::{Carrying, Plan},
 };
 
@@ -167,6 +168,7 @@ impl Gateway {
         let sender = Events::new(sender, poller.waker());
         let network = Monitor::open()?;
         let Host { addresses: own, mtu } = routes.host();
+        train::fit(&mut Rtnetlink::open()?, index, mtu.into());
         let around = lanes::Surroundings { mtu: mtu.into(), own };
         let (started, guidance) = match &sides {
             None => {

@@ -20,4 +20,5 @@ mod keepalive;
 mod lanes;
 mod load;
 mod reservation;
+mod train;
 mod tunnels;

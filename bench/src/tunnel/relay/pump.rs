@@ -23,6 +23,9 @@ const TUN: &str = "relay0";
 /// Packets that wait in the TUN, as in a gateway's.
 const QUEUE: u32 = 4000;
 
+/// Packets that a super-packet is cut into at the most, as in a gateway's: then it leaves as one message.
+const SEGMENTS: u32 = 44;
+
 const HOST: u8 = 0;
 const WIRE: u8 = 1;
 
@@ -72,6 +75,7 @@ impl Pump {
         let mut kernel = Rtnetlink::open()?;
         let link = kernel.link(tun.name())?;
         kernel.set_queue_length(link.index, QUEUE)?;
+        kernel.set_segments(link.index, SEGMENTS)?;
         lead::through(tun.name(), carriage.tun_mtu(), (here, there))?;
         Ok(Self {
             poller,

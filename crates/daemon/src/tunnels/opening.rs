@@ -14,6 +14,7 @@ use uxfrm_runtime::{Route, egress};
 use uxfrm_tunnel::{Config, Port as ReceivePort, Tunnel, ports::ZeroChecksum6};
 
 use super::{fault, nearer::Wide};
+use crate::train;
 
 /// What the network takes towards who knows where.
 const USUAL_MTU: usize = 1500;
@@ -79,6 +80,8 @@ pub(super) fn adjust(
 ) -> Result<(), Refusal> {
     let mtu = u32::try_from(route.egress.device_mtu).unwrap_or(u32::MAX).min(u32::from(u16::MAX));
     rtnetlink.set_mtu(index, mtu).map_err(fault::of_rtnetlink)?;
+    let path_mtu = u32::try_from(route.egress.path_mtu).unwrap_or(u32::MAX);
+    train::fit(rtnetlink, index, path_mtu);
     match admin {
         None => Ok(()),
         Some(Admin::Up) => rtnetlink.set_up(index).map_err(fault::of_rtnetlink),

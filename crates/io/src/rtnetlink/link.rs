@@ -135,6 +135,20 @@ impl Rtnetlink {
         )
     }
 
+    /// Sets into how many packets a super-packet that the host hands to a device is cut at the most.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn set_segments(&mut self, index: u32, most: u32) -> Result<(), Error> {
+        let mut message = of_index(index);
+        message.attributes.push(LinkAttribute::GsoMaxSegs(most));
+        self.change(
+            &format!("link with index {index} gso_max_segs {most}"),
+            0,
+            RouteNetlinkMessage::SetLink(message),
+        )
+    }
+
     /// Moves a device to another network namespace. It arrives down and without addresses.
     ///
     /// # Errors

@@ -19,6 +19,9 @@ fn a_veth_pair_spans_two_namespaces() {
         let near = here.link("near").unwrap();
         assert!(!near.is_up && near.mtu == 1500);
         here.set_mtu(near.index, 1400).unwrap();
+        assert!(!has_segments(&mut here, near.index, 44));
+        here.set_segments(near.index, 44).unwrap();
+        assert!(has_segments(&mut here, near.index, 44));
         here.set_up(near.index).unwrap();
         let mut there = far.enter(|| Rtnetlink::open().unwrap()).unwrap();
         let other = there.link("far").unwrap();
@@ -29,6 +32,14 @@ fn a_veth_pair_spans_two_namespaces() {
         assert!(matches!(there.link("far"), Err(Error::NotFound { .. })));
         assert_eq!(there.links().unwrap().len(), 1);
     });
+}
+
+/// Whether a device takes super-packets of so many packets at the most.
+fn has_segments(kernel: &mut Rtnetlink, index: u32, most: u32) -> bool {
+    const IFLA_GSO_MAX_SEGS: u16 = 40;
+    let header = [8, IFLA_GSO_MAX_SEGS].map(u16::to_ne_bytes).concat();
+    let attribute = [&header[..], &most.to_ne_bytes()].concat();
+    kernel.link_body(index).unwrap().windows(attribute.len()).any(|part| part == attribute)
 }
 
 #[test]
