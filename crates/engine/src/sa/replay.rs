@@ -138,30 +138,23 @@ impl ReplayWindow {
             return count;
         }
         let mut spot = Spot::of(first.0, self.ring.len());
-        let block = first.0 / BLOCK_BITS;
-        // Nearly all come one after the other. Where the window holds less than a block, each is looked at.
-        let is_small = u64::from(self.window) < BLOCK_BITS;
-        let last = if is_small { first.0 } else { first.0 | (BLOCK_BITS - 1) };
-        let (mut latest, mut other) = (first.0, None);
-        for Candidate(number) in numbers.by_ref() {
-            if latest == last || number != latest + 1 {
-                other = Some(Candidate(number));
-                break;
+        let (block, mut count) = (first.0 / BLOCK_BITS, 1);
+        // The bit of the next number, as long as they come one after the other within the block, as nearly all do: none is too old for another then.
+        let (mut next, mut next_bit) = (first.0, spot.bit);
+        for Candidate(number) in numbers {
+            (next, next_bit) = (next.wrapping_add(1), next_bit << 1);
+            if number != next || next_bit == 0 {
+                let bit = 1 << (number % BLOCK_BITS);
+                // None of them may be too old for another.
+                let apart =
+                    u64::from(self.window) < BLOCK_BITS && span(spot.bit | bit) > self.window;
+                if number / BLOCK_BITS != block || spot.bit & bit != 0 || apart {
+                    break;
+                }
+                spot.bit |= bit;
+                next_bit = 0;
             }
-            latest = number;
-        }
-        // Fewer than a block has bits.
-        let behind = low_half(latest - first.0);
-        spot.bit |= (spot.bit << behind) | ((spot.bit << behind) - spot.bit);
-        let mut count = behind as usize + 1;
-        for Candidate(number) in other.into_iter().chain(numbers) {
-            let bit = 1 << (number % BLOCK_BITS);
-            // None of them may be too old for another.
-            let apart = is_small && span(spot.bit | bit) > self.window;
-            if number / BLOCK_BITS != block || spot.bit & bit != 0 || apart {
-                break;
-            }
-            spot.bit |= bit;
+            spot.bit |= next_bit;
             count += 1;
         }
         let lowest = block * BLOCK_BITS + u64::from(spot.bit.trailing_zeros());
