@@ -77,7 +77,7 @@ impl Inbound {
                 load = self.used.load(sealed[at].used);
             }
             let accepted = match verdicts[at] {
-                Authenticity::Authentic => self.accept_some(&sealed[at..], &verdicts[at..]),
+                Authenticity::Authentic => self.accept_first(&sealed[at..], &verdicts[at..]),
                 Authenticity::Forged => Err(DropReason::InForged),
                 Authenticity::Runt | Authenticity::Pending => Err(DropReason::InRunt),
             };
@@ -93,6 +93,22 @@ impl Inbound {
     }
 
     /// Has its window take the number of the first packet, which is authentic, with those of authentic neighbours behind it if it can. Of how many.
+    #[inline(always)]
+    fn accept_first(
+        &self,
+        sealed: &[Sealed],
+        verdicts: &[Authenticity],
+    ) -> Result<usize, DropReason> {
+        match sealed {
+            [first, second, ..] if second.used == first.used => self.accept_some(sealed, verdicts),
+            [first, ..] => {
+                self.used[first.used as usize].sa.replay().accept(first.number).map(|()| 1)
+            }
+            [] => Ok(1),
+        }
+    }
+
+    /// As [`accept_first`](Self::accept_first), of one that may have neighbours.
     #[inline(never)]
     fn accept_some(
         &self,
