@@ -107,6 +107,11 @@ def test_others_go_on_while_tunnels_come_and_go(uxfrm, two):
     assert {f"other{number}" for number in (0, 2, 4, 6)} < links(two.left)
 
 
+def test_super_packets_of_a_tunnel_leave_as_one_train(uxfrm, two):
+    make(uxfrm, two)
+    assert "gso_max_segs 44 " in two.left.ip("-d link show dev tun1")
+
+
 def test_a_change_keeps_what_it_does_not_say(uxfrm, two):
     make(uxfrm, two)
     before = shown(uxfrm, two.left)
