@@ -55,3 +55,39 @@ impl<'a, 'c> Jobs<'a, 'c> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use uxfrm_crypto::{Backend, KeyMaterial, Transform};
+
+    use super::*;
+
+    /// Of what the library refuses exactly the items are noted, each once, in whatever call it was; without any, none is.
+    #[test]
+    fn refused_packets_are_noted_by_their_items() {
+        let gcm = Transform::aead("rfc4106(gcm(aes))", 160, 128).unwrap();
+        let cbc = Transform::cipher_auth(Some(("cbc(aes)", 128)), Some(("hmac(sha1)", 160, None)))
+            .unwrap();
+        let mut crypter = Crypter::new().unwrap();
+        for (transform, backend) in
+            [(gcm, Backend::Auto), (gcm, Backend::Portable), (cbc, Backend::Auto)]
+        {
+            let [cipher, mac] = [transform.key_len(), transform.auth_key_len()]
+                .map(|len| KeyMaterial::from(vec![7; len]));
+            let key = SaKey::new(&transform, &cipher, &mac, backend).unwrap();
+            for refused in [&[][..], &[70, 90], &[0, 3 * CHUNK - 1]] {
+                // Two packets of each item, both too short in those that are refused.
+                let whole = transform.overhead() + 2 * transform.block_len().max(4);
+                let len = |at: usize| if refused.contains(&(at / 2)) { at % 2 } else { whole };
+                let mut packets: Vec<Vec<u8>> = (0..6 * CHUNK).map(|at| vec![1; len(at)]).collect();
+                let mut failed = Vec::new();
+                let mut jobs = Jobs::new(&mut crypter, &mut failed);
+                for (at, esp) in packets.iter_mut().enumerate() {
+                    jobs.push(at / 2, &key, (SeqHigh::None, Iv::Counter(at as u64)), esp);
+                }
+                jobs.run();
+                assert_eq!(failed, refused, "{} {backend:?}", transform.name());
+            }
+        }
+    }
+}
