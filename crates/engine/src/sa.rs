@@ -23,7 +23,7 @@ use std::{
 
 use once_cell::race::OnceBox;
 use uxfrm_crypto::{SaKey, Transform};
-use uxfrm_packet::{prefetch, prefetch_whole};
+use uxfrm_packet::{prefetch_far, prefetch_far_whole};
 
 use crate::{
     Attachment, Budget, DeviceCounts, DeviceId, Direction, DropReason, Family, Limits, Moment,
@@ -411,15 +411,15 @@ impl Sa {
     /// Asks for all that look-ups read, which may begin in one cache line and end in the next.
     #[inline]
     pub(crate) fn fetch(&self) {
-        prefetch(&self.name);
-        prefetch(&self.attachment);
+        prefetch_far(&self.name);
+        prefetch_far(&self.attachment);
     }
 
     /// Asks for what packets change; what look-ups read should be at hand already.
     #[inline]
     pub(crate) fn fetch_live(&self) {
         if let Some(active) = self.active.get() {
-            prefetch_whole(active);
+            prefetch_far_whole(active);
         }
     }
 

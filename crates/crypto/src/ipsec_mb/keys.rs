@@ -1,6 +1,6 @@
 //! Keys as ipsec-mb wants them, each in a wiped, aligned box.
 
-use uxfrm_packet::{prefetch, prefetch_whole};
+use uxfrm_packet::{prefetch_far, prefetch_far_whole};
 
 use super::ffi;
 use crate::material::KeyMaterial;
@@ -101,8 +101,8 @@ impl DirectKey {
     /// longer than a hundred bytes.
     pub(crate) fn prefetch(&self) {
         let lines = self.secret.data.as_chunks::<64>().0;
-        lines[..3].iter().chain(lines.last()).for_each(prefetch);
-        prefetch(&self.secret.salt);
+        lines[..3].iter().chain(lines.last()).for_each(prefetch_far);
+        prefetch_far(&self.secret.salt);
     }
 
     /// GMAC, which is not for [`Calls`](super::Calls).
@@ -114,8 +114,8 @@ impl DirectKey {
 
 impl BurstKey {
     pub(crate) fn prefetch(&self) {
-        prefetch_whole(&*self.cipher);
-        prefetch_whole(&*self.mac);
+        prefetch_far_whole(&*self.cipher);
+        prefetch_far_whole(&*self.mac);
     }
 
     /// `None` when the library has not this transform (AES-CCM and CMAC with 192 bits, HMAC-MD5, XCBC beyond 96 bits of

@@ -16,7 +16,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
-use uxfrm_packet::{Version, prefetch_whole};
+use uxfrm_packet::{Version, prefetch_far_whole};
 
 use super::{Bundle, Deciding, States, states, version_of};
 use crate::acquire::Missing;
@@ -190,11 +190,13 @@ impl BundleCache {
     /// Asks for bundles that are about to be used, and for what they lead to but keys, before the first is waited for.
     pub(crate) fn fetch(&self, places: impl Iterator<Item = u32> + Clone) {
         let bundles = places.filter_map(|place| self.bundles.get(place as usize));
-        bundles.clone().for_each(prefetch_whole);
+        bundles.clone().for_each(prefetch_far_whole);
         let layers = bundles.clone().flat_map(|bundle| &bundle.layers);
-        layers.clone().for_each(prefetch_whole);
+        layers.clone().for_each(prefetch_far_whole);
         for layer in layers.clone() {
-            self.accounts.get(layer.account as usize).inspect(|account| prefetch_whole(*account));
+            self.accounts
+                .get(layer.account as usize)
+                .inspect(|account| prefetch_far_whole(*account));
             layer.sa.fetch();
         }
         layers.for_each(|layer| layer.sa.fetch_live());

@@ -20,7 +20,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use uxfrm_packet::prefetch;
+use uxfrm_packet::prefetch_far;
 
 use crate::DropReason;
 
@@ -96,7 +96,7 @@ impl ReplayWindow {
     #[inline]
     pub(crate) fn prefetch(&self, low: u32) {
         if self.window != 0 {
-            prefetch(&self.ring[Spot::of(low.into(), self.ring.len()).slot]);
+            prefetch_far(&self.ring[Spot::of(low.into(), self.ring.len()).slot]);
         }
     }
 

@@ -278,8 +278,8 @@ impl PolicyEntry {
     /// Asks for what [`PolicyEntry::charge`] writes.
     #[inline]
     pub(crate) fn prefetch_counts(&self) {
-        uxfrm_packet::prefetch(&self.bytes);
-        uxfrm_packet::prefetch(&self.last_used);
+        uxfrm_packet::prefetch_far(&self.bytes);
+        uxfrm_packet::prefetch_far(&self.last_used);
     }
 
     /// Bytes that met it.

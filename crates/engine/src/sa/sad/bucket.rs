@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use uxfrm_packet::prefetch;
+use uxfrm_packet::prefetch_far;
 
 use crate::Sa;
 
@@ -37,8 +37,8 @@ impl Bucket {
     /// Asks for what [`Bucket::fetch`] reads.
     #[inline]
     pub(super) fn prepare(&self) {
-        prefetch(&self.tags);
-        prefetch(&self.states[WIDTH - 1]);
+        prefetch_far(&self.tags);
+        prefetch_far(&self.states[WIDTH - 1]);
     }
 
     /// Asks for the states with a tag.

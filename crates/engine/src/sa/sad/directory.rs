@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use uxfrm_packet::prefetch;
+use uxfrm_packet::prefetch_far;
 
 use super::page::{Page, Spread};
 use crate::Sa;
@@ -149,7 +149,7 @@ impl Default for Chunk {
 /// Counting a reference writes to the page, which may be anywhere: all are fetched before the first is counted.
 impl Clone for Chunk {
     fn clone(&self) -> Self {
-        self.pages.iter().flatten().for_each(|page| prefetch(&**page));
+        self.pages.iter().flatten().for_each(|page| prefetch_far(&**page));
         Self { depth: self.depth, depths: self.depths, pages: self.pages.clone() }
     }
 }

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use uxfrm_packet::prefetch;
+use uxfrm_packet::prefetch_far;
 
 use super::page::{self, Page, Spread};
 use crate::Sa;
@@ -177,7 +177,7 @@ impl Branch {
 
 impl Clone for Fork {
     fn clone(&self) -> Self {
-        self.pages.iter().flatten().for_each(|page| prefetch(&**page));
+        self.pages.iter().flatten().for_each(|page| prefetch_far(&**page));
         Self { pages: self.pages.clone(), forks: self.forks.clone(), depths: self.depths }
     }
 }

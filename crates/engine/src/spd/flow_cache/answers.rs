@@ -152,7 +152,7 @@ impl Answers {
     #[inline]
     pub(super) fn prefetch(&self, answer: AnswerId) {
         if let Some(met) = self.met.get(answer.slot() as usize) {
-            uxfrm_packet::prefetch(met);
+            uxfrm_packet::prefetch_far(met);
         }
     }
 

@@ -122,17 +122,17 @@ impl<const N: usize, const W: usize> Sets<N, W> {
     /// Fetches a key's home.
     #[inline]
     pub(crate) fn prefetch(&self, key: &Hashed<N>) {
-        uxfrm_packet::prefetch(&self.lines[self.home(key)]);
+        uxfrm_packet::prefetch_far(&self.lines[self.home(key)]);
     }
 
     /// Fetches all that [`Sets::find`] and [`Sets::offer`] may read beside a key's home.
     #[inline(never)]
     pub(crate) fn prefetch_set(&self, key: &Hashed<N>) {
         let home = self.home(key);
-        uxfrm_packet::prefetch(&self.doors[home / W]);
+        uxfrm_packet::prefetch_far(&self.doors[home / W]);
         if self.has_strays(home) {
             let set = home / W * W;
-            self.lines[set..set + W].iter().for_each(uxfrm_packet::prefetch);
+            self.lines[set..set + W].iter().for_each(uxfrm_packet::prefetch_far);
         }
     }
 
