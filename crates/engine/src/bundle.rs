@@ -33,28 +33,29 @@ pub(crate) type Deciding<'a> = ArrayVec<&'a Arc<PolicyEntry>, 2>;
 /// The states of a chain, innermost first.
 type States<'a> = ArrayVec<&'a Arc<Sa>, MAX_LAYERS>;
 
-/// A chain of SAs. Without any, the packet passes as it is (templates of level `use` without states).
+/// A chain of SAs. Without any, the packet passes as it is (templates of level `use` without states). What most packets need is in its first cache line.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Bundle {
     /// Innermost first.
     pub(crate) layers: Box<[Layer]>,
-    /// Of what packets go into it.
-    inner: Version,
-    /// The largest packet that fits into the outer MTU.
-    pub(crate) inner_mtu: usize,
-    /// Whether flows have source ports of their own in one of the layers.
-    pub(crate) spreads: bool,
+    /// When it is to be worked out again; the end of time unless a template of level `use` has no state, or one of a policy with
+    /// `flag cpu-acquire` none of this processor: key managers are asked for these again and again.
+    until: Moment,
     /// What suffices for plain packets, if it is of one state only, and nothing else is done to them.
     pub(crate) express: Option<Room>,
+    /// The largest packet that fits into the outer MTU.
+    pub(crate) inner_mtu: usize,
+    /// Of what packets go into it.
+    inner: Version,
+    /// Whether flows have source ports of their own in one of the layers.
+    pub(crate) spreads: bool,
     /// How far the first byte moves forward in all.
     pub(crate) prefix: usize,
     /// Where the outermost state's work is done, if not here.
     pub(crate) device: Option<Attachment>,
     /// What a packet is handed over with that fits and has nothing else done to it here.
     pub(crate) as_it_is: Option<Handover>,
-    /// When it is to be worked out again; the end of time unless a template of level `use` has no state, or one of a policy with
-    /// `flag cpu-acquire` none of this processor: key managers are asked for these again and again.
-    until: Moment,
 }
 
 /// Where one packet lies in the room for the whole chain.
@@ -307,10 +308,10 @@ fn fit_mtu(layers: &mut [Layer], mtu: usize) -> usize {
     layers.iter_mut().rev().fold(mtu, |mtu, layer| {
         let inner = layer.inner_mtu(mtu);
         let asked = usize::try_from(layer.sa.config().tfc_padding).unwrap_or(usize::MAX);
-        layer.tfc = match layer.wrap {
+        layer.pad_to(match layer.wrap {
             Wrap::Tunnel(_) => asked.min(inner),
             Wrap::Transport => 0,
-        };
+        });
         inner
     })
 }

@@ -415,6 +415,19 @@ impl Sa {
         prefetch_far(&self.attachment);
     }
 
+    /// Asks for what leads to all that packets change.
+    #[inline]
+    pub(crate) fn fetch_active(&self) {
+        prefetch_far(&self.active);
+    }
+
+    /// Asks for what packets that leave need: what leads to all that they change, and their numbers.
+    #[inline]
+    pub(crate) fn fetch_to_send(&self) {
+        self.fetch_active();
+        self.sequence.prefetch();
+    }
+
     /// Asks for what packets change; what look-ups read should be at hand already.
     #[inline]
     pub(crate) fn fetch_live(&self) {

@@ -16,7 +16,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
-use uxfrm_packet::{Version, prefetch_far_whole};
+use uxfrm_packet::{Version, prefetch_far, prefetch_far_whole};
 
 use super::{Bundle, Deciding, States, states, version_of};
 use crate::acquire::Missing;
@@ -25,6 +25,7 @@ use crate::{DropReason, FlowKey, Host, KeyManagers, Moment, PolicyEntry, Sa, Set
 
 /// What all packets of one batch want of one SA, and what it gave them.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(crate) struct Account {
     /// Its place in the cache.
     pub(crate) place: u32,
@@ -190,14 +191,14 @@ impl BundleCache {
     /// Asks for bundles that are about to be used, and for what they lead to but keys, before the first is waited for.
     pub(crate) fn fetch(&self, places: impl Iterator<Item = u32> + Clone) {
         let bundles = places.filter_map(|place| self.bundles.get(place as usize));
-        bundles.clone().for_each(prefetch_far_whole);
+        bundles.clone().for_each(prefetch_far);
         let layers = bundles.clone().flat_map(|bundle| &bundle.layers);
         layers.clone().for_each(prefetch_far_whole);
         for layer in layers.clone() {
             self.accounts
                 .get(layer.account as usize)
                 .inspect(|account| prefetch_far_whole(*account));
-            layer.sa.fetch();
+            layer.sa.fetch_to_send();
         }
         layers.for_each(|layer| layer.sa.fetch_live());
     }

@@ -33,7 +33,7 @@ pub(crate) fn wrap(
     stamp: Stamp,
 ) -> Range<usize> {
     let (at, kept) = (layer.front(), layer.kept(inside));
-    let esp_at = at + kept - layer.lead;
+    let esp_at = at + kept - layer.lead();
     let inner = match layer.wrap {
         Wrap::Transport => Protocol(room[at + inside.next_header_at()]),
         Wrap::Tunnel(_) => ip_in_ip(inside.version),
@@ -93,7 +93,7 @@ fn write_trailer(
     }
     let trailer = [low_byte(padding), inner.0];
     behind[padding..padding + esp::TRAILER_LEN].copy_from_slice(&trailer);
-    text + padded + padding + esp::TRAILER_LEN + layer.icv
+    text + padded + padding + esp::TRAILER_LEN + layer.icv()
 }
 
 /// Where there is no room for a wide store.
@@ -153,7 +153,7 @@ fn write_outside(
         Wrap::Tunnel(outer) => write_outer(packet, outer, after, stamp),
     }
     if let Some(shape) = &layer.udp {
-        let at = esp_at - shape.marker - udp::HEADER_LEN;
+        let at = esp_at - usize::from(shape.marker) - udp::HEADER_LEN;
         let (before, esp) = packet.split_at_mut(esp_at);
         let port = shape.spreads.then_some(after.source_port);
         write_udp(&mut before[at..], shape, esp.len(), port);

@@ -142,7 +142,7 @@ pub(crate) enum Wrap {
 pub(crate) struct UdpShape {
     pub(crate) header: UdpHeader,
     /// Zero bytes between UDP and ESP: 8 for `espinudp-nonike`, else 0.
-    pub(crate) marker: usize,
+    pub(crate) marker: u8,
     /// Whether the source port is the inner flow's.
     pub(crate) spreads: bool,
 }
@@ -173,8 +173,9 @@ pub(crate) enum Outside {
     SocketPayload,
 }
 
-/// One SA and what it writes.
+/// One SA and what it writes: two cache lines, as of many SAs each packet needs another's.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(crate) struct Layer {
     pub(crate) sa: Arc<Sa>,
     /// Which account of the bundles' cache its SA has.
@@ -184,14 +185,14 @@ pub(crate) struct Layer {
     pub(crate) outside: Outside,
     pub(crate) tos: TosRule,
     /// ESP header and IV.
-    pub(crate) lead: usize,
-    pub(crate) icv: usize,
+    lead: u16,
+    icv: u16,
     /// Text is padded to a multiple of this: a power of two.
-    align: usize,
+    align: u16,
     /// Shorter inner packets are padded to this many bytes (RFC 4303 §2.7).
-    pub(crate) tfc: usize,
+    tfc: u16,
     /// Bytes by which a packet's first byte moves forward.
-    front: usize,
+    front: u16,
     /// Whether an outer header may forbid fragments.
     pub(crate) pmtu_discovery: bool,
     /// Whether numbers have 64 bits.
@@ -241,9 +242,9 @@ impl Layer {
                 Outside::Packet
             },
             tos: TosRule::of(config.flags, config.extra_flags),
-            lead: esp::HEADER_LEN + transform.iv_len(),
-            icv: transform.icv_len(),
-            align: block.max(4),
+            lead: narrow(esp::HEADER_LEN + transform.iv_len()),
+            icv: narrow(transform.icv_len()),
+            align: narrow(block.max(4)),
             tfc: 0,
             front: 0,
             pmtu_discovery: !config.flags.contains(SaFlags::NOPMTUDISC),
@@ -252,14 +253,36 @@ impl Layer {
             spi: sa.id().spi,
             output_mark: config.output_mark,
         };
-        layer.front = layer.headers() + layer.marker() + layer.lead;
+        layer.front = narrow(layer.headers() + layer.marker() + layer.lead());
         Ok(layer)
     }
 
     /// Bytes by which the packet's first byte moves forward.
     #[inline(always)]
     pub(crate) fn front(&self) -> usize {
-        self.front
+        self.front.into()
+    }
+
+    /// Bytes of ESP header and IV.
+    #[inline(always)]
+    pub(crate) fn lead(&self) -> usize {
+        self.lead.into()
+    }
+
+    /// Bytes of ICV.
+    #[inline(always)]
+    pub(crate) fn icv(&self) -> usize {
+        self.icv.into()
+    }
+
+    /// Pads shorter inner packets to so many bytes, if that many fit.
+    pub(crate) fn pad_to(&mut self, bytes: usize) {
+        self.tfc = u16::try_from(bytes).unwrap_or(u16::MAX);
+    }
+
+    /// Whether it pads inner packets.
+    pub(crate) fn pads(&self) -> bool {
+        self.tfc > 0
     }
 
     /// Bytes of new headers before ESP.
@@ -289,20 +312,20 @@ impl Layer {
     /// Padding bytes of a text of `len` bytes, before pad length and next header.
     #[inline(always)]
     pub(crate) fn padding(&self, len: usize) -> usize {
-        (len + esp::TRAILER_LEN).wrapping_neg() & (self.align - 1)
+        (len + esp::TRAILER_LEN).wrapping_neg() & (usize::from(self.align) - 1)
     }
 
     /// Bytes of inner packet with TFC padding, without ESP's own.
     #[inline(always)]
     pub(crate) fn padded(&self, len: usize) -> usize {
-        len.max(self.tfc)
+        len.max(self.tfc.into())
     }
 
     /// Bytes of a packet of `len` bytes after this layer, as if the header that a socket leaves out were there still.
     #[inline(always)]
     pub(crate) fn sealed_len(&self, len: usize, inside: &Inside) -> usize {
         let text = self.padded(len - self.kept(inside));
-        self.front() + self.kept(inside) + text + self.padding(text) + esp::TRAILER_LEN + self.icv
+        self.front() + self.kept(inside) + text + self.padding(text) + esp::TRAILER_LEN + self.icv()
     }
 
     /// The largest packet that fits, if what leaves may have `mtu` bytes: `net/xfrm/xfrm_state.c: __xfrm_state_mtu`.
@@ -312,8 +335,8 @@ impl Layer {
             Wrap::Transport if self.sa.id().destination.is_ipv4() => (0, ipv4::HEADER_LEN),
             Wrap::Transport => (0, ipv6::HEADER_LEN),
         };
-        let around = outer + self.udp_header_len() + self.marker() + self.lead + self.icv;
-        pmtu::inner_mtu(mtu, around, outside, self.align)
+        let around = outer + self.udp_header_len() + self.marker() + self.lead() + self.icv();
+        pmtu::inner_mtu(mtu, around, outside, self.align.into())
     }
 
     /// What the next layer sees.
@@ -393,7 +416,7 @@ impl Layer {
     }
 
     pub(crate) fn marker(&self) -> usize {
-        self.udp.map_or(0, |shape| shape.marker)
+        self.udp.map_or(0, |shape| shape.marker.into())
     }
 }
 

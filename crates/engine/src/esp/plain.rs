@@ -38,8 +38,8 @@ impl Layer {
         // A socket leaves out the header that transport mode keeps, which is then in the middle.
         let leaves_out =
             self.outside == Outside::SocketPayload && matches!(self.wrap, Wrap::Transport);
-        let is_all = self.tfc == 0 && !self.spreads() && !leaves_out;
-        let behind = TRAILER_ROOM + self.icv + PADDING.len();
+        let is_all = !self.pads() && !self.spreads() && !leaves_out;
+        let behind = TRAILER_ROOM + self.icv() + PADDING.len();
         is_all.then_some(Room { before: self.front(), behind })
     }
 
@@ -91,8 +91,8 @@ impl Layer {
             packet.udp = self.tunnel_path(&after);
         }
         let padding = self.padding(len) % PADDING.len();
-        let (text, esp_at) = (self.front(), self.front() - self.lead);
-        let end = text + len + padding + esp::TRAILER_LEN + self.icv;
+        let (text, esp_at) = (self.front(), self.front() - self.lead());
+        let end = text + len + padding + esp::TRAILER_LEN + self.icv();
         let room = packet.reframed(text, end, TRAILER_ROOM)?;
         let trailer: &mut [u8; TRAILER_ROOM] = room.get_mut(text + len..)?.first_chunk_mut()?;
         *trailer.first_chunk_mut()? = PADDING;
@@ -138,7 +138,7 @@ impl Layer {
 #[inline(always)]
 fn write_udp_before(before: &mut [u8], esp_len: usize, udp: Option<&UdpShape>) {
     if let Some(shape) = udp {
-        let at = before.len() - shape.marker - udp::HEADER_LEN;
+        let at = before.len() - usize::from(shape.marker) - udp::HEADER_LEN;
         write_udp(&mut before[at..], shape, esp_len, None);
     }
 }

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use uxfrm_packet::prefetch_far;
+
 use crate::DropReason;
 
 /// The numbers of an outbound SA (RFC 4303 §2.2, §3.3.3). The 64-bit number is also the IV counter, so the promise "none
@@ -96,6 +98,13 @@ impl Sequence {
             Ok(0) | Err(_) => Err(DropReason::OutSequenceReserve),
             Ok(count) => Ok(SequenceBlock { first: taken + 1, count }),
         }
+    }
+
+    /// Asks for what [`Sequence::take`] reads and writes, which may begin in one cache line and end in the next.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        prefetch_far(&self.last);
+        prefetch_far(&self.limit);
     }
 
     /// The last number handed out (`replay_oseq`, `oseq` and `oseq_hi` of a dump).
