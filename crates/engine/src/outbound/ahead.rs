@@ -80,8 +80,18 @@ impl Ahead {
         }
     }
 
+    /// Apart by version: an address that is known to be of IPv4 is compared and moved in one word.
     #[inline(never)]
     fn note_other(&mut self, packet: &PacketBuf) {
+        match IpPacket::parse_fixed(packet.bytes()) {
+            Some(ip) => self.note_parsed(packet, &ip),
+            None => self.note_closely(packet),
+        }
+    }
+
+    /// IPv6, IPv4 with options, and what is malformed.
+    #[inline(never)]
+    fn note_closely(&mut self, packet: &PacketBuf) {
         let parsed = IpPacket::parse_then(packet.bytes(), |ip| self.note_parsed(packet, &ip));
         if parsed.is_err() {
             self.outline = None;
