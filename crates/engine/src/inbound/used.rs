@@ -7,8 +7,9 @@ use std::sync::Arc;
 use uxfrm_packet::{BATCH, esp};
 
 use super::inner::Inner;
+use super::names::Names;
 use super::outer::Outer;
-use super::{FEW, Name, narrow};
+use super::{FEW, MANY, Name, narrow};
 use crate::sa::config::SaFlags;
 use crate::spd::flow_cache::{Known, Turn};
 use crate::{AnswerId, Host, Mark, Mode, Sa, Snapshot, Spi, UdpEncapKind};
@@ -99,10 +100,11 @@ pub(super) struct UsedStates {
     host: Option<Arc<Host>>,
     /// The place of the state that was looked for last.
     latest: Option<u32>,
+    /// States that are kept for the next batch at the most.
+    most: usize,
     /// By the last bits of a state's turn, where it may stand in `all`; to be believed only if that one is it.
-    hints: Box<[u32; BATCH]>,
-    /// The same, by the last bits of the SPI.
-    names: Box<[u32; BATCH]>,
+    hints: Vec<u32>,
+    names: Names,
 }
 
 impl UsedStates {
@@ -115,8 +117,9 @@ impl UsedStates {
             generation: 0,
             host: None,
             latest: None,
-            hints: Box::new([0; BATCH]),
-            names: Box::new([0; BATCH]),
+            most: FEW,
+            hints: vec![0; BATCH],
+            names: Names::new(),
         }
     }
 
@@ -131,10 +134,10 @@ impl UsedStates {
         self.all.len() <= HANDFUL
     }
 
-    /// To be called after a batch: keeps few for the next one.
+    /// To be called after a batch: keeps no more for the next one than are worth it.
     pub(super) fn finish(&mut self) {
         self.met.clear();
-        if self.all.len() > FEW {
+        if self.all.len() > self.most {
             self.forget();
         }
     }
@@ -152,13 +155,26 @@ impl UsedStates {
     fn begin_anew(&mut self, snapshot: &Snapshot) {
         self.generation = snapshot.generation;
         self.host.clone_from(&snapshot.host);
+        // Among more, packets hardly find theirs again before others take their room.
+        self.most = if snapshot.sad.len() <= MANY { MANY } else { FEW };
         self.forget();
     }
 
     fn forget(&mut self) {
-        self.all.clear();
+        self.drop_all();
         self.looks.clear();
+        self.names.clear();
         self.latest = None;
+    }
+
+    /// Letting go of a state writes to it, which may be far away.
+    fn drop_all(&mut self) {
+        self.all.iter().rev().take(AHEAD).for_each(|used| used.sa.fetch());
+        while let Some(used) = self.all.pop() {
+            let ahead = self.all.len().checked_sub(AHEAD);
+            ahead.and_then(|at| self.all.get(at)).inspect(|ahead| ahead.sa.fetch());
+            drop(used);
+        }
     }
 
     /// The place of the state that was looked for last, in this batch or before.
@@ -174,7 +190,12 @@ impl UsedStates {
     /// The place of a state, which takes one if it has none. Each batch asks first whether it [receives](Sa::receives).
     #[inline]
     pub(super) fn place(&mut self, sa: &Arc<Sa>) -> u32 {
-        let hint = &mut self.hints[Turn::of(sa).slot(BATCH)];
+        if self.all.len() >= self.hints.len() {
+            // Those that were are found by their names, or take another place.
+            self.hints.resize(2 * self.hints.len(), 0);
+        }
+        let slots = self.hints.len();
+        let hint = &mut self.hints[Turn::of(sa).slot(slots)];
         let there = self.all.get(*hint as usize);
         if !there.is_some_and(|there| Arc::ptr_eq(&there.sa, sa)) {
             *hint = narrow(self.all.len());
@@ -264,33 +285,31 @@ impl UsedStates {
         self.once_of_spi(spi).filter(|place| self.has_met(*place))
     }
 
-    /// The same, in this batch or before.
+    /// As [`UsedStates::of_spi`], in this batch or before.
     #[inline(always)]
     pub(super) fn once_of_spi(&self, spi: u32) -> Option<u32> {
-        Some(self.names[slot(spi)]).filter(|place| (*place as usize) < self.all.len())
+        self.names.place(spi).filter(|place| (*place as usize) < self.all.len())
     }
 
     /// The place of the state that this name found, if it is remembered.
     #[inline]
     pub(super) fn named(&self, name: Name) -> Option<u32> {
-        let place = self.names[slot(name.0.0)];
+        let place = self.names.place(name.0.0)?;
         let there = self.all.get(place as usize)?;
         there.is_named(&name).then_some(place)
     }
 
     /// Remembers what a state was found by.
     pub(super) fn note_name(&mut self, place: u32, name: Name) {
-        self.names[slot(name.0.0)] = place;
+        self.names.note(name.0.0, place);
         self.all[place as usize].name = Some(name);
     }
 }
 
 /// With no more states, a piece of a batch has many packets of each.
 const HANDFUL: usize = 4;
-
-const fn slot(spi: u32) -> usize {
-    spi as usize % BATCH
-}
+/// How many states ahead one that is let go is fetched.
+const AHEAD: usize = 16;
 
 impl Deref for UsedStates {
     type Target = [Used];
