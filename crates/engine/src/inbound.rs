@@ -18,7 +18,8 @@
 //!
 //! Packets that look like an earlier one of their state, outside (2 to 4, [`outer`]), inside (7, [`inner`]), or that may pass as the one before
 //! (8, `hand_on_alike`), take a short way, which only accepts: whatever is otherwise goes the long way, and that alone drops. Such a packet that
-//! is alone in its batch takes them without lists ([`alone`]), and many of them that follow each other are opened and framed where they lie ([`express`]).
+//! is alone in its batch takes them without lists ([`alone`]), and many of them that follow each other are opened and framed where they lie: of one
+//! state ([`express`]), or of many ([`mixed`]).
 //!
 //! Mirrors `net/xfrm/xfrm_input.c: xfrm_input` and `net/xfrm/xfrm_policy.c: __xfrm_policy_check`.
 
@@ -30,11 +31,13 @@ mod express;
 mod inner;
 mod item;
 mod marked;
+mod mixed;
 mod names;
 mod open;
 mod outer;
 mod peel;
 mod quote;
+mod regular;
 mod strip;
 mod used;
 
@@ -58,9 +61,10 @@ use crate::{
 };
 use check::MAX_DEPTH;
 use deliver::Passed;
-use express::Together;
+use express::{Together, WORTH};
 use item::{Fate, Item};
 use marked::Opener;
+use mixed::Mixed;
 use peel::{Envelope, Peeled, Usual};
 use used::UsedStates;
 
@@ -83,6 +87,7 @@ pub(crate) struct Inbound {
     sealed: Vec<Sealed>,
     /// Neighbours that are opened where they lie.
     together: Together,
+    mixed: Mixed,
     /// Some packets of this batch got a new buffer: only these are out of order.
     settled: bool,
     verdicts: Vec<Authenticity>,
@@ -157,6 +162,7 @@ impl Inbound {
             used: UsedStates::new(),
             sealed: Vec::with_capacity(uxfrm_packet::BATCH),
             together: Together::new(),
+            mixed: Mixed::new(),
             settled: false,
             verdicts: Vec::with_capacity(uxfrm_packet::BATCH),
             movers: Vec::new(),
@@ -186,12 +192,20 @@ impl Inbound {
     }
 
     fn run_all(&mut self, batch: &mut Batch, bench: &mut Bench<'_>, watch: &mut impl Watch) {
-        let (mut rest, mut alike) = (batch.drain(), true);
+        let (mut rest, mut alike, mut mixes) = (batch.drain(), true, true);
+        // Where one among many was otherwise, the next ones need not be.
+        let mut most = usize::MAX;
         while !rest.as_slice().is_empty() {
             alike = alike && self.run_express(&mut rest, bench, watch);
-            if !alike {
-                self.run_some(&mut rest, bench, watch);
+            if alike {
+                continue;
             }
+            if mixes && self.run_mixed(&mut rest, bench, watch) {
+                most = WORTH;
+                continue;
+            }
+            self.run_some(&mut rest, most, bench, watch);
+            (mixes, most) = (most == WORTH, usize::MAX);
         }
     }
 
@@ -199,14 +213,14 @@ impl Inbound {
     fn run_some(
         &mut self,
         rest: &mut Drain<'_, PacketBuf>,
+        most: usize,
         bench: &mut Bench<'_>,
         watch: &mut impl Watch,
     ) {
         self.used.begin(bench.snapshot);
         // Many states' packets go together, so that each is charged once. What a device says of packets is by their place in the batch.
         let goes_on = self.marks.is_empty() && self.used.are_few();
-        let most = if goes_on { PIECE } else { usize::MAX };
-        self.receive(rest, most);
+        self.receive(rest, if goes_on { most.min(PIECE) } else { most });
         if !self.marks.is_empty() {
             self.admit_marked(bench);
         }

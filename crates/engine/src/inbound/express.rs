@@ -18,7 +18,7 @@ use crate::worker::Bench;
 use crate::{AnswerId, DropReason, Mode, Stage, Watch};
 
 /// Fewer are not worth it: a crypto library wants many at once.
-const WORTH: usize = 16;
+pub(super) const WORTH: usize = 16;
 
 /// For so many batches it is not tried again where most turned out to be of other flows, or to be dropped.
 const RESTS: u32 = 16;
@@ -275,7 +275,7 @@ impl Together {
 impl Bare {
     /// Its buffer has nothing but the packet in it and on it from now on.
     #[inline(always)]
-    fn frame(&self, packet: &mut PacketBuf) {
+    pub(super) fn frame(&self, packet: &mut PacketBuf) {
         packet.frame(self.at as usize, self.len as usize);
         (packet.segments, packet.udp, packet.mark) = (Segments::One, None, self.mark);
         packet.checksum = Checksum::AsIs;

@@ -41,6 +41,10 @@ impl Inner {
         Some(Self { outline, flow, direction, question: Some(question) })
     }
 
+    pub(super) fn outline(&self) -> Outline {
+        self.outline
+    }
+
     /// Bytes of the packet that `bytes` begins with, if it looks like this one.
     #[inline(always)]
     fn extent(&self, mark: u32, if_id: u32, bytes: &[u8]) -> Option<usize> {

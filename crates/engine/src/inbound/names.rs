@@ -34,6 +34,12 @@ impl Names {
         set.spis.iter().position(|other| *other == spi).map(|way| set.places[way])
     }
 
+    /// Asks for what [`Names::place`] reads.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, spi: u32) {
+        uxfrm_packet::prefetch_far(self.set(spi));
+    }
+
     /// Notes the place of an SPI, instead of another's if there is no room.
     pub(super) fn note(&mut self, spi: u32, place: u32) {
         if self.noted >= FULL * self.sets.len() {

@@ -9,7 +9,7 @@ use super::used::{Load, Standing, Used};
 use super::{Fate, Inbound, Sealed};
 use crate::sa::replay::Candidate;
 use crate::worker::Bench;
-use crate::{Charge, DropReason, Event};
+use crate::{Charge, DropReason, Event, Sa};
 
 /// Enough for the library's bursts, little enough for the stack and the first-level cache.
 const CHUNK: usize = 64;
@@ -177,18 +177,24 @@ impl Inbound {
     /// Whether a state lets a packet with so many bytes pass, where not all do.
     pub(super) fn may_pass(&self, used: u32, bytes: u32, bench: &mut Bench<'_>) -> bool {
         let used = &self.used[used as usize];
-        let id = used.sa.id();
-        match used.standing {
-            Standing::Good => true,
-            Standing::Expired => false,
-            Standing::OneByOne => match used.sa.charge(1, bytes.into(), bench.now) {
+        used.standing.lets_pass(&used.sa, bytes, bench)
+    }
+}
+
+impl Standing {
+    /// Whether a state with it lets a packet with so many bytes pass.
+    pub(super) fn lets_pass(self, sa: &Sa, bytes: u32, bench: &mut Bench<'_>) -> bool {
+        match self {
+            Self::Good => true,
+            Self::Expired => false,
+            Self::OneByOne => match sa.charge(1, bytes.into(), bench.now) {
                 Charge::Ok => true,
                 Charge::SoftLimit => {
-                    bench.tell(Event::SaSoftLimit(id));
+                    bench.tell(Event::SaSoftLimit(sa.id()));
                     true
                 }
                 Charge::HardLimit => {
-                    bench.tell(Event::SaHardLimit(id));
+                    bench.tell(Event::SaHardLimit(sa.id()));
                     false
                 }
                 Charge::Crossing | Charge::Expired => false,
@@ -247,20 +253,26 @@ impl Used {
     #[inline]
     pub(super) fn charge(&mut self, bench: &mut Bench<'_>) -> Standing {
         let (packets, bytes) = (std::mem::take(&mut self.packets), std::mem::take(&mut self.bytes));
-        self.standing = match self.sa.charge(packets, bytes, bench.now) {
-            Charge::Ok => Standing::Good,
-            Charge::SoftLimit => {
-                bench.tell(Event::SaSoftLimit(self.sa.id()));
-                Standing::Good
-            }
-            Charge::Crossing => Standing::OneByOne,
-            Charge::HardLimit => {
-                bench.tell(Event::SaHardLimit(self.sa.id()));
-                Standing::Expired
-            }
-            Charge::Expired => Standing::Expired,
-        };
+        self.standing = charge(&self.sa, packets, bytes, bench);
         self.standing
+    }
+}
+
+/// Charges a state for packets together.
+#[inline]
+pub(super) fn charge(sa: &Sa, packets: u32, bytes: u64, bench: &mut Bench<'_>) -> Standing {
+    match sa.charge(packets, bytes, bench.now) {
+        Charge::Ok => Standing::Good,
+        Charge::SoftLimit => {
+            bench.tell(Event::SaSoftLimit(sa.id()));
+            Standing::Good
+        }
+        Charge::Crossing => Standing::OneByOne,
+        Charge::HardLimit => {
+            bench.tell(Event::SaHardLimit(sa.id()));
+            Standing::Expired
+        }
+        Charge::Expired => Standing::Expired,
     }
 }
 
@@ -278,6 +290,6 @@ fn run(
     jobs.clear();
 }
 
-fn upper_half(number: u64) -> u32 {
+pub(super) fn upper_half(number: u64) -> u32 {
     (number >> 32) as u32
 }

@@ -13,7 +13,7 @@ use crate::UdpEncapKind;
 use crate::sa::replay::{Candidate, ReplayWindow};
 
 /// What stood around a packet of a state that is opened here, and came from where the state says.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Outer {
     around: Around,
     /// Where ESP begins.
@@ -24,7 +24,7 @@ pub(super) struct Outer {
     manner: Manner,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Around {
     Ip(Outline),
     /// With nothing between UDP and ESP.
@@ -71,9 +71,25 @@ impl Outer {
         Some(Self { around, at, spi, mark: item.mark, manner })
     }
 
+    /// That of a packet that is IP and ESP alone.
+    pub(super) fn outline(&self) -> Option<Outline> {
+        match self.around {
+            Around::Ip(outline) => Some(outline),
+            Around::Udp(_) | Around::Socket(_) => None,
+        }
+    }
+
+    pub(super) fn at(&self) -> u32 {
+        narrow(self.at)
+    }
+
+    pub(super) fn mark(&self) -> u32 {
+        self.mark
+    }
+
     /// What is read of a packet that looks like this one, perhaps but for the SPI; `None` if it does not, or anything is wrong with it.
     #[inline(always)]
-    fn read(&self, path: Option<&UdpPath>, bytes: &[u8]) -> Option<Extent> {
+    pub(super) fn read(&self, path: Option<&UdpPath>, bytes: &[u8]) -> Option<Extent> {
         match (&self.around, path) {
             (Around::Ip(outline), None) => outline.read(bytes),
             (Around::Udp(outline), None) => {

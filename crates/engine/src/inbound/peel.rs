@@ -4,9 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use uxfrm_packet::esp::{self, Esp};
 use uxfrm_packet::ipv4::{self, Ipv4, Ipv4Header};
-use uxfrm_packet::ipv6::Ipv6;
+use uxfrm_packet::ipv6::{self, Ipv6};
 use uxfrm_packet::udp::{self, Udp};
-use uxfrm_packet::{IpPacket, Protocol, UdpPath, Version};
+use uxfrm_packet::{IpPacket, PacketBuf, Protocol, UdpPath, Version};
 use zerocopy::FromBytes as _;
 
 use crate::esp::decapsulate::Shell;
@@ -60,6 +60,21 @@ pub(super) fn usual(bytes: &[u8], settings: &Settings) -> Usual {
         Usual::Unclear => usual_v6(bytes, settings),
         clear @ (Usual::Esp(_) | Usual::Plain(_)) => clear,
     }
+}
+
+/// SPI and sequence number, where nearly all ESP packets have them; what else it is may be anything.
+#[inline(always)]
+pub(super) fn header_at_a_glance(packet: &PacketBuf) -> Option<(u32, u32)> {
+    let bytes = packet.bytes();
+    let (header_len, protocol) = match *bytes.first()? {
+        _ if packet.udp.is_some() => (0, Protocol::ESP.0),
+        ipv4::WITHOUT_OPTIONS => (ipv4::HEADER_LEN, *bytes.get(9)?),
+        _ => (ipv6::HEADER_LEN, *bytes.get(6)?),
+    };
+    let between = if protocol == Protocol::UDP.0 { udp::HEADER_LEN } else { 0 };
+    let [a, b, c, d, sequence @ ..] =
+        *bytes.get(header_len + between..)?.first_chunk::<{ esp::HEADER_LEN }>()?;
+    Some((u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes(sequence)))
 }
 
 /// Looks at what nearly all packets of IPv4 are.

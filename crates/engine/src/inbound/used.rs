@@ -4,11 +4,12 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use uxfrm_packet::{BATCH, esp};
+use uxfrm_packet::{BATCH, esp, prefetch_far_whole};
 
 use super::inner::Inner;
 use super::names::Names;
 use super::outer::Outer;
+use super::regular::Regular;
 use super::{FEW, MANY, Name, narrow};
 use crate::sa::config::SaFlags;
 use crate::spd::flow_cache::{Known, Turn};
@@ -91,6 +92,8 @@ pub(super) struct UsedStates {
     all: Vec<Used>,
     /// In the same places, as far as any is known.
     looks: Vec<Looks>,
+    /// The same, of those whose packets need not be looked at closely.
+    regulars: Vec<Option<Regular>>,
     /// The places of those that this batch met, in the order of their first packets.
     met: Vec<u32>,
     /// Batches so far.
@@ -112,6 +115,7 @@ impl UsedStates {
         Self {
             all: Vec::new(),
             looks: Vec::new(),
+            regulars: Vec::new(),
             met: Vec::new(),
             batch: 0,
             generation: 0,
@@ -132,6 +136,11 @@ impl UsedStates {
     /// Whether they are so few that a piece of a batch has many packets of each.
     pub(super) fn are_few(&self) -> bool {
         self.all.len() <= HANDFUL
+    }
+
+    /// Whether they are so many that what packets need of them is far away.
+    pub(super) fn are_far(&self) -> bool {
+        self.all.len() > FEW
     }
 
     /// To be called after a batch: keeps no more for the next one than are worth it.
@@ -169,6 +178,7 @@ impl UsedStates {
 
     /// Letting go of a state writes to it, which may be far away.
     fn drop_all(&mut self) {
+        self.regulars.clear();
         self.all.iter().rev().take(AHEAD).for_each(|used| used.sa.fetch());
         while let Some(used) = self.all.pop() {
             let ahead = self.all.len().checked_sub(AHEAD);
@@ -240,6 +250,7 @@ impl UsedStates {
     pub(super) fn note_outer(&mut self, place: u32, look: impl FnOnce() -> Option<Outer>) {
         if std::mem::replace(&mut self.all[place as usize].seen.outside, true) {
             self.room_for_looks(place).outer = look();
+            self.forget_regular(place);
         }
     }
 
@@ -248,7 +259,40 @@ impl UsedStates {
     pub(super) fn note_inner(&mut self, place: u32, look: impl FnOnce() -> Option<Inner>) {
         if std::mem::replace(&mut self.all[place as usize].seen.inside, true) {
             self.room_for_looks(place).inner = look();
+            self.forget_regular(place);
         }
+    }
+
+    /// What the next packets of the state in a place are held against, if these need not be looked at closely.
+    #[inline(always)]
+    pub(super) fn regular(&self, place: u32) -> Option<&Regular> {
+        self.regulars.get(place as usize)?.as_ref()
+    }
+
+    #[inline(always)]
+    pub(super) fn regular_mut(&mut self, place: u32) -> Option<&mut Regular> {
+        self.regulars.get_mut(place as usize)?.as_mut()
+    }
+
+    /// Remembers it.
+    pub(super) fn note_regular(&mut self, place: u32, regular: Regular) {
+        let place = place as usize;
+        if self.regulars.len() <= place {
+            self.regulars.resize_with(place + 1, || None);
+        }
+        self.regulars[place] = Some(regular);
+    }
+
+    fn forget_regular(&mut self, place: u32) {
+        if let Some(regular) = self.regulars.get_mut(place as usize) {
+            *regular = None;
+        }
+    }
+
+    /// Asks for what [`UsedStates::regular`] reads.
+    #[inline(always)]
+    pub(super) fn prefetch_regular(&self, place: u32) {
+        self.regulars.get(place as usize).inspect(|regular| prefetch_far_whole(*regular));
     }
 
     fn room_for_looks(&mut self, place: u32) -> &mut Looks {
@@ -283,6 +327,12 @@ impl UsedStates {
     #[inline(always)]
     pub(super) fn of_spi(&self, spi: u32) -> Option<u32> {
         self.once_of_spi(spi).filter(|place| self.has_met(*place))
+    }
+
+    /// Asks for what [`UsedStates::once_of_spi`] reads.
+    #[inline(always)]
+    pub(super) fn prefetch_name(&self, spi: u32) {
+        self.names.prefetch(spi);
     }
 
     /// As [`UsedStates::of_spi`], in this batch or before.

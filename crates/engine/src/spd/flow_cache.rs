@@ -20,6 +20,8 @@ mod side;
 
 use std::sync::Arc;
 
+use uxfrm_packet::Version;
+
 pub use answers::{AnswerId, Ruling};
 pub use counts::CacheCounts;
 
@@ -307,6 +309,23 @@ impl PolicyCache {
         self.know_some(spd, direction, flows, spi, |known| found.extend_from_slice(known));
         if !self.answers.are_near() {
             found[before..].iter().for_each(|known| self.answers.prefetch(known.answer));
+        }
+    }
+
+    /// Asks for what [`PolicyCache::count_first`] writes, where that is far away.
+    #[inline]
+    pub(crate) fn fetch(&self, answer: AnswerId) {
+        if !self.answers.are_near() {
+            self.answers.prefetch(answer);
+        }
+    }
+
+    /// Counts a flow of which somebody else remembered what is known.
+    #[inline]
+    pub(crate) fn know_again(&mut self, version: Version) {
+        match version {
+            Version::V4 => self.v4.know_again(),
+            Version::V6 => self.v6.know_again(),
         }
     }
 

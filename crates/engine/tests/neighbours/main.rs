@@ -5,6 +5,7 @@
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
 )]
 
+mod mixed;
 mod runs;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -22,7 +22,7 @@ fn datagram(number: usize) -> PacketBuf {
 }
 
 /// Which datagrams these are, by their numbers.
-fn numbers(arrived: &[PacketBuf]) -> Vec<usize> {
+pub(crate) fn numbers(arrived: &[PacketBuf]) -> Vec<usize> {
     let number =
         |packet: &PacketBuf| usize::from_be_bytes(*packet.bytes()[28..].first_chunk().unwrap());
     arrived.iter().map(number).collect()

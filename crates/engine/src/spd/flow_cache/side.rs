@@ -158,6 +158,15 @@ impl<const N: usize, const W: usize> Side<N, W> {
         }
     }
 
+    /// Counts a flow that is remembered elsewhere.
+    #[inline]
+    pub(super) fn know_again(&mut self) {
+        match self.standing {
+            Standing::Used => self.stats.hits += 1,
+            Standing::Aside | Standing::Never => self.stats.bypassed += 1,
+        }
+    }
+
     /// As [`Side::ask`], of one flow, which mostly is known and at home.
     #[inline]
     pub(super) fn ask_alone(

@@ -1,0 +1,218 @@
+//! Many neighbours of many states, which are opened and framed where they lie: what is otherwise among them is found all the same, and overtakes
+//! nobody.
+
+use uxfrm_engine::{
+    Budget, DropReason, Event, HostPort, Limits, Mode, SaConfig, Settings, UdpSuper,
+};
+use uxfrm_packet::PacketBuf;
+use uxfrm_testkit::{Gateway, Pair, Rng, Suite, Way, Wrapping, packets};
+
+use crate::runs::numbers;
+use crate::{Shape, Three, next, shapes};
+
+/// A batch of tunnels' packets in turn, of which about `often` in a thousand are otherwise in each of some ways.
+fn batch(
+    size: usize,
+    sequences: &mut [(Shape, [u32; 4])],
+    often: usize,
+    rng: &mut Rng,
+) -> Vec<PacketBuf> {
+    let next = |_| {
+        let which = rng.below(sequences.len());
+        let (shape, sequence) = &mut sequences[which];
+        next(shape, sequence, often, rng)
+    };
+    (0..size).map(next).collect()
+}
+
+fn tunnels() -> Vec<(Shape, [u32; 4])> {
+    let tunnels = shapes().into_iter().filter(|shape| shape.wrapping.mode == Mode::Tunnel);
+    tunnels.map(|shape| (shape, [0; 4])).collect()
+}
+
+#[test]
+fn mixed_states_as_one_by_one() {
+    let mut rng = Rng::new(37);
+    let mut passed = 0;
+    for often in [1, 1, 5, 20] {
+        for round in 0..10 {
+            let (mut three, mut sequences) = (Three::new(), tunnels());
+            for number in 0..12 {
+                let size = [16, 40, 64, 150, 256][rng.below(5)];
+                let packets = batch(size, &mut sequences, often, &mut rng);
+                passed += three.take(packets, &format!("{often} {round} {number}")).len();
+            }
+            three.assert_same_counts();
+        }
+    }
+    assert!(passed > 30_000, "{passed} passed");
+}
+
+/// More states than stay at hand, and more than have a batch's place each.
+#[test]
+fn hundreds_of_states_as_one_by_one() {
+    let shape = &shapes()[0];
+    let mut three = Three::new();
+    for gateway in [&mut three.together, &mut three.in_turn, &mut three.alone] {
+        gateway
+            .database
+            .apply(gateway.now, |to| {
+                (0..700).try_for_each(|spi| {
+                    let mut state = shape.state(0);
+                    state.id.spi.0 = 0x9000_0000 + 0x101 * spi;
+                    to.add_sa(state).map(|_| ())
+                })
+            })
+            .unwrap();
+    }
+    let mut rng = Rng::new(38);
+    for round in 1..12 {
+        let first = rng.below(400);
+        let batch = (0..300).map(|at| {
+            let spi = 0x9000_0000 + 0x101 * u32::try_from(first + at).unwrap();
+            let port = if rng.permille(3) { 9999 } else { 9 };
+            let sequence = if rng.permille(3) { 1 } else { round };
+            shape.wrapped(spi, sequence, &shape.plain(port))
+        });
+        let batch = batch.collect();
+        assert!(three.take(batch, &format!("round {round}")).len() > 250);
+    }
+    three.assert_same_counts();
+}
+
+/// Gateways each of which sends by a state of its own, and the one that has all of these.
+struct Hub {
+    senders: Vec<Gateway>,
+    receiver: Gateway,
+}
+
+impl Hub {
+    fn new(wrapping: &Wrapping, senders: u32) -> Self {
+        Self::with_limits(wrapping, &vec![Limits::default(); senders as usize])
+    }
+
+    /// As many senders, whose packets are limited so at the receiver.
+    fn with_limits(wrapping: &Wrapping, limits: &[Limits]) -> Self {
+        let pairs = || Pair::without_states(wrapping);
+        let mut receiver = pairs().right;
+        let sender = |(number, limits): (u32, &Limits)| {
+            let mut sender = pairs().left;
+            let state = || wrapping.sa(Way::Right, 0x1000 + number);
+            sender.add_sa(state());
+            receiver.add_sa(SaConfig { limits: *limits, ..state() });
+            sender
+        };
+        let senders = (0..).zip(limits).map(sender).collect();
+        Self { senders, receiver }
+    }
+
+    /// Numbered packets of all senders in turn.
+    fn wire(&mut self, packets: usize) -> Vec<PacketBuf> {
+        let senders = self.senders.len();
+        let sent = (0..packets).flat_map(|number| {
+            let datagram = packets::udp("10.1.0.1:7", "10.2.0.1:9", &number.to_be_bytes());
+            let datagram = packets::dont_fragment(datagram);
+            self.senders[number % senders].outbound(vec![datagram]).0
+        });
+        sent.collect()
+    }
+}
+
+/// Nothing in it is encrypted, so that they look right inside and are forged all the same.
+#[test]
+fn forged_packets_among_others_are_dropped_and_no_others() {
+    for suite in [Suite::NullSha1, Suite::Gcm128, Suite::CbcSha1] {
+        let wrapping = Wrapping { suite, ..Wrapping::tunnel4() };
+        let mut hub = Hub::new(&wrapping, 4);
+        for forged in [&[][..], &[], &[], &[39], &[20, 21], &[0], &[]] {
+            let mut wire = hub.wire(40);
+            forged.iter().for_each(|at| *wire[*at].bytes_mut().last_mut().unwrap() ^= 1);
+            let expected: Vec<_> = (0..40).filter(|at| !forged.contains(at)).collect();
+            assert_eq!(numbers(&hub.receiver.inbound(wire)), expected, "{suite:?} {forged:?}");
+        }
+        assert_eq!(hub.receiver.reasons(), [(DropReason::InForged, 4)]);
+        hub.receiver.assert_accounts();
+    }
+}
+
+#[test]
+fn packets_that_came_before_among_others_are_dropped_and_no_others() {
+    let mut hub = Hub::new(&Wrapping::tunnel4(), 4);
+    for _ in 0..6 {
+        let mut wire = hub.wire(40);
+        let again = PacketBuf::from_slice(wire[10].bytes());
+        wire.insert(20, again);
+        assert_eq!(numbers(&hub.receiver.inbound(wire)), (0..40).collect::<Vec<_>>());
+    }
+    assert_eq!(hub.receiver.reasons(), [(DropReason::InReplay, 6)]);
+    hub.receiver.assert_accounts();
+}
+
+/// Of a limit within a batch so many of each state pass as are below it, and events are told once.
+#[test]
+fn limits_among_others_are_exact() {
+    let packets = Budget { soft: 50, hard: 75 };
+    let limits = Limits { packets, ..Limits::default() };
+    let mut hub = Hub::with_limits(&Wrapping::tunnel4(), &[limits; 2]);
+    let arrived = [(); 5].map(|()| {
+        let wire = hub.wire(40);
+        hub.receiver.inbound(wire).len()
+    });
+    assert_eq!(arrived, [40, 40, 40, 30, 0]);
+    let reasons: Vec<_> = hub.receiver.reasons();
+    assert_eq!(reasons, [(DropReason::InNoState, 40), (DropReason::InStateExpired, 10)]);
+    let soft = |event: &&Event| matches!(event, Event::SaSoftLimit(_));
+    let events = &hub.receiver.events;
+    assert_eq!((events.len(), events.iter().filter(soft).count()), (4, 2));
+    hub.receiver.assert_accounts();
+}
+
+/// Where one state's packets do not all pass, another's that once did not either are charged once all the same.
+#[test]
+fn a_limit_that_was_crossed_before_is_not_charged_again() {
+    let limits = [(50, 1000), (90, 95)]
+        .map(|(soft, hard)| Limits { packets: Budget { soft, hard }, ..Limits::default() });
+    let mut hub = Hub::with_limits(&Wrapping::tunnel4(), &limits);
+    let arrived = [(); 5].map(|()| {
+        let wire = hub.wire(40);
+        hub.receiver.inbound(wire).len()
+    });
+    assert_eq!(arrived, [40, 40, 40, 40, 35]);
+    let snapshot = hub.receiver.database.snapshot();
+    // The other one is gone with its last packet.
+    let counted: Vec<_> = snapshot.sad.iter().map(|sa| sa.usage().packets()).collect();
+    assert_eq!(counted, [100]);
+    hub.receiver.assert_accounts();
+}
+
+/// One of another kind now and then does not keep the others from being opened together, nor does it overtake them.
+#[test]
+fn plain_packets_among_others_keep_their_place() {
+    let mut hub = Hub::new(&Wrapping::tunnel4(), 4);
+    for _ in 0..8 {
+        let mut wire = hub.wire(250);
+        let plain =
+            |number: usize| packets::udp("192.0.2.1:7", "192.0.2.2:9", &number.to_be_bytes());
+        let places = [20, 21, 100, 200];
+        places.iter().for_each(|at| wire.insert(*at, plain(1000 + at)));
+        let mut expected: Vec<_> = (0..250).collect();
+        places.iter().for_each(|at| expected.insert(*at, 1000 + at));
+        assert_eq!(numbers(&hub.receiver.inbound(wire)), expected);
+    }
+    hub.receiver.assert_accounts();
+}
+
+#[test]
+fn packets_of_many_states_become_super_packets_where_the_host_takes_them() {
+    for (udp, datagrams) in [(UdpSuper::Taken, 1), (UdpSuper::Refused, 40)] {
+        let settings = Settings { host: HostPort::SuperPackets { udp }, ..Settings::default() };
+        let wrapping = Wrapping { settings, ..Wrapping::tunnel4() };
+        let mut hub = Hub::new(&wrapping, 4);
+        for round in 0..6 {
+            let wire = hub.wire(40);
+            let arrived = hub.receiver.inbound(wire);
+            assert_eq!(arrived.len(), datagrams, "{udp:?}, round {round}");
+        }
+        hub.receiver.assert_accounts();
+    }
+}
