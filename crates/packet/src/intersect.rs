@@ -1,359 +1,443 @@
 //! Intersecting rows of bits.
 
+mod search;
+
+use std::sync::Arc;
+
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use search::Rest;
 
 /// Eight words of rows.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(64))]
 pub struct Line(pub [u64; 8]);
 
-/// Rows of bits, and which of them each byte of a key stands for.
-#[derive(Clone, Copy, Debug)]
-pub struct Rows<'a> {
-    /// One row after the other. Those beyond the end ask nothing.
-    pub lines: &'a [Line],
-    /// Words of a row: 1, 2, 4, 8 or a multiple of 16.
-    pub width: usize,
-    /// Which bytes of a key are asked, no more than 64 of them. One that the key does not have asks nothing.
-    pub places: &'a [u8],
-    /// For each of them, the rows of its values.
-    pub numbers: &'a [[u16; 256]],
+/// A byte of a key, and which row each of its values stands for.
+#[derive(Clone, Debug)]
+pub struct Field {
+    /// Which byte, counted from the lowest of the first word. Of the last word, those below [`NOTHING`] are none.
+    pub place: usize,
+    /// The number of each value's row. One beyond the rows is the last one's.
+    pub numbers: [u16; VALUES],
+    /// The rows, one after the other.
+    pub rows: Vec<u64>,
 }
 
-/// No more rows are intersected.
-const MOST_ROWS: usize = 64;
+/// Rows of bits, and which of them the bytes of a key stand for. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Rows {
+    /// Words of a row: 1, 2, 4, 8 or a multiple of 16.
+    width: usize,
+    /// How many there are.
+    count: usize,
+    /// The last word of keys.
+    last: usize,
+    /// The words that are asked for something. `of` sees to it that each number is below `count`.
+    asked: Arc<[Asked]>,
+    /// Row 0 has all bits. Of rows of 16 words and more, first 16 words of each, then the next 16. There is another line behind the last row.
+    lines: Arc<[Line]>,
+}
 
-impl Rows<'_> {
-    /// The lowest bit from `from` on that is set in the rows of all bytes of a key.
+/// A word of keys.
+#[derive(Clone, Debug)]
+struct Asked {
+    word: usize,
+    /// Of each byte, the rows of its values; row 0 if nothing is asked of it.
+    numbers: [[u16; VALUES]; 8],
+}
+
+/// Values of a byte.
+const VALUES: usize = 256;
+/// So many of the last word's bytes are never asked for anything.
+pub const NOTHING: usize = 3;
+/// Words that are compared together in the longest rows.
+const BLOCK: usize = 16;
+
+impl Rows {
+    /// All fields' of keys of so many words. Rows have `width` words: 1, 2, 4, 8 or a multiple of 16. A field for a place that is none asks
+    /// nothing, nor does one beyond the first 65,535 rows.
     #[must_use]
-    #[inline]
-    pub fn first_common(&self, key: &[u8], from: usize) -> Option<usize> {
+    pub fn of(key_words: usize, width: usize, fields: &[Field]) -> Self {
+        let (last, width) = (key_words.saturating_sub(1), width.max(1));
+        let mut asked: Vec<Asked> = Vec::new();
+        let mut words = vec![u64::MAX; width];
+        for field in fields {
+            let (word, byte) = (field.place / 8, field.place % 8);
+            let Some(numbers) = field.behind(words.len() / width, width) else { continue };
+            if word > last || word == last && byte < NOTHING {
+                continue;
+            }
+            let at = asked.iter().position(|asked| asked.word == word).unwrap_or_else(|| {
+                asked.push(Asked { word, numbers: [[0; VALUES]; 8] });
+                asked.len() - 1
+            });
+            asked[at].numbers[byte] = numbers;
+            words.extend_from_slice(&field.rows[..field.rows.len() / width * width]);
+        }
+        let count = words.len() / width;
+        Self { width, count, last, asked: asked.into(), lines: lines(&words, width) }
+    }
+
+    /// For each key the lowest bit that is set `among` some and in the rows that the key stands for, `None` if there is none. A word that the key
+    /// does not have asks nothing.
+    pub fn first_of_each<K: AsRef<[u64]>>(
+        &self,
+        keys: &[K],
+        among: &[Line],
+        found: &mut [Option<u32>],
+    ) {
         #[cfg(target_arch = "x86_64")]
-        if from == 0 && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl")
-        {
+        if among.len() >= self.width.div_ceil(8) && has_avx512() {
             #[expect(
                 unsafe_code,
                 reason = "calling a function compiled for more than every x86-64 has"
             )]
-            // SAFETY: AVX-512F and AVX-512VL were detected.
-            return unsafe { self.first_avx512(key) };
+            // SAFETY: all that the function is compiled for was detected, and `among` has all lines of a row.
+            return unsafe { self.first_avx512(keys, among, found) };
         }
-        self.first_anywhere(key, from)
+        for (found, key) in found.iter_mut().zip(keys) {
+            *found = self.first_from(key.as_ref(), among, 0);
+        }
+    }
+
+    /// As [`Rows::first_of_each`] of one key, but the lowest bit from `from` on.
+    #[must_use]
+    pub fn first_from(&self, key: &[u64], among: &[Line], from: usize) -> Option<u32> {
+        let mut numbers = [0; MOST_FIELDS];
+        let bit = self.rest(key, among, &mut numbers).first(from)?;
+        u32::try_from(bit).ok()
+    }
+
+    /// Bytes on the heap.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        size_of_val(&*self.asked) + size_of_val(&*self.lines)
     }
 
     /// Notes the rows first: the loop over them is quicker without.
-    fn first_anywhere(&self, key: &[u8], from: usize) -> Option<usize> {
-        let mut numbers = [0; MOST_ROWS];
-        let rows = self.rows(key);
-        let count = numbers.iter_mut().zip(rows).map(|(number, row)| *number = row).count();
-        let words = <[u64]>::ref_from_bytes(self.lines.as_bytes()).unwrap_or_default();
-        first_common(words, &numbers[..count], self.width, from)
+    fn rest<'a>(
+        &'a self,
+        key: &[u64],
+        among: &'a [Line],
+        numbers: &'a mut [u16; MOST_FIELDS],
+    ) -> Rest<'a> {
+        let rows = self.asked.iter().flat_map(|asked| {
+            let bytes = key.get(asked.word).map(|word| word.to_le_bytes());
+            let bytes = bytes.into_iter().flatten();
+            asked.numbers.iter().zip(bytes).map(|(numbers, byte)| numbers[usize::from(byte)])
+        });
+        let rows = rows.filter(|row| *row != 0);
+        let noted = numbers.iter_mut().zip(rows).map(|(number, row)| *number = row).count();
+        let Self { width, count, .. } = *self;
+        let (words, among) = (words(&self.lines), words(among));
+        Rest { words, numbers: &numbers[..noted], among, width, count }
     }
 
-    /// The rows of a key's bytes.
-    #[inline(always)]
-    fn rows(&self, key: &[u8]) -> impl Iterator<Item = u16> {
-        let asked = self.places.iter().zip(self.numbers).take(MOST_ROWS);
-        asked.filter_map(|(place, of)| Some(of[usize::from(*key.get(usize::from(*place))?)]))
-    }
-
-    /// Looks rows up where it needs them, and those of up to half a line all in one way, of whatever width: nobody could foretell which comes next.
+    /// Rows of up to half a line all go one way, of whatever width: nobody could foretell which comes next.
+    ///
+    /// # Safety
+    ///
+    /// `among` has all lines of a row.
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512vl")]
-    fn first_avx512(&self, key: &[u8]) -> Option<usize> {
-        if self.width <= 4 {
-            return self.first_short(key);
-        }
-        if self.width == 8 {
-            return self.first_of_lines::<1>(key, 0);
-        }
-        for block in 0..self.width / 16 {
-            if let Some(bit) = self.first_of_lines::<2>(key, block) {
-                return Some(bit);
+    #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
+    #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
+    unsafe fn first_avx512<K: AsRef<[u64]>>(
+        &self,
+        keys: &[K],
+        among: &[Line],
+        found: &mut [Option<u32>],
+    ) {
+        // SAFETY: as this function's caller says; widths are as the functions ask.
+        unsafe {
+            match self.width {
+                ..=4 => self.each_short(keys, among, found),
+                8 => self.each_of_lines::<1, K>(keys, among, found),
+                _ => self.each_of_lines::<2, K>(keys, among, found),
             }
         }
-        None
     }
 
-    /// A load of half a line never takes two lines where a row of four words is read.
+    // Loops are functions of their own, so that each has the registers to itself.
+
+    /// # Safety
+    ///
+    /// As of [`Rows::first_avx512`], and rows have up to four words.
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512vl")]
+    #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
+    #[inline(never)]
+    #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
+    unsafe fn each_short<K: AsRef<[u64]>>(
+        &self,
+        keys: &[K],
+        among: &[Line],
+        found: &mut [Option<u32>],
+    ) {
+        for (found, key) in found.iter_mut().zip(keys) {
+            // SAFETY: as this function's caller says.
+            *found = unsafe { self.first_short(key.as_ref(), among) };
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As of [`Rows::first_avx512`], and rows have one or more times so many lines.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
+    #[inline(never)]
+    #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
+    unsafe fn each_of_lines<const LINES: usize, K: AsRef<[u64]>>(
+        &self,
+        keys: &[K],
+        among: &[Line],
+        found: &mut [Option<u32>],
+    ) {
+        let blocks = self.width / 8 / LINES;
+        for (found, key) in found.iter_mut().zip(keys) {
+            *found = None;
+            for block in 0..blocks {
+                // SAFETY: as this function's caller says.
+                *found = unsafe { self.first_of_lines::<LINES>(key.as_ref(), among, block) };
+                if found.is_some() {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Of rows of up to four words. What a load takes beyond a row is left out at the end.
+    ///
+    /// # Safety
+    ///
+    /// As of [`Rows::first_avx512`].
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline]
-    fn first_short(&self, key: &[u8]) -> Option<usize> {
+    #[expect(unsafe_code, reason = "loads through pointers")]
+    unsafe fn first_short(&self, key: &[u64], among: &[Line]) -> Option<u32> {
         use core::arch::x86_64::{
-            _mm256_and_si256, _mm256_maskz_loadu_epi64, _mm256_set1_epi64x, _mm256_test_epi64_mask,
-            _mm512_castsi256_si512,
+            _mm_cvtsi128_si64, _mm256_and_si256, _mm256_castsi256_si128, _mm256_loadu_epi64,
+            _mm256_maskz_compress_epi64, _mm256_test_epi64_mask,
         };
-        let words = self.lines.len() * 8;
         let first = self.lines.as_ptr().cast::<i64>();
-        let unwanted = u32::try_from(8 - self.width.min(4)).unwrap_or(8);
-        let wanted = u8::MAX.checked_shr(unwanted).unwrap_or(0);
-        let mut all = _mm256_set1_epi64x(-1);
-        for (place, of) in self.places.iter().zip(self.numbers) {
-            let Some(byte) = key.get(usize::from(*place)) else { continue };
-            let row = of[usize::from(*byte)];
-            let from = usize::from(row) * self.width;
-            if from + self.width <= words {
-                #[expect(unsafe_code, reason = "a load through a pointer")]
-                // SAFETY: `width` words from `from` on are inside, and no others are read, as `wanted` has no more bits.
-                let row = unsafe { _mm256_maskz_loadu_epi64(wanted, first.add(from)) };
-                all = _mm256_and_si256(all, row);
-            }
-        }
-        let some = u32::from(_mm256_test_epi64_mask(all, all) & wanted);
-        first_of([_mm512_castsi256_si512(all)], some)
+        let shift = self.width.trailing_zeros();
+        // SAFETY: `among` has a line, which is twice as long.
+        let mut all = unsafe { _mm256_loadu_epi64(among.as_ptr().cast()) };
+        self.each_row(key, |row| {
+            // SAFETY: the row begins in the lines, and behind the last one there is another line.
+            let row = unsafe { _mm256_loadu_epi64(first.add(row << shift)) };
+            all = _mm256_and_si256(all, row);
+        });
+        let wanted = (1_u8 << self.width) - 1;
+        let some = _mm256_test_epi64_mask(all, all) & wanted;
+        let first = _mm256_castsi256_si128(_mm256_maskz_compress_epi64(some, all));
+        bit(some.into(), _mm_cvtsi128_si64(first))
     }
 
     /// In block number `block` of so many lines of each row.
+    ///
+    /// # Safety
+    ///
+    /// As of [`Rows::first_avx512`], and rows have such a block.
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f")]
+    #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline]
-    fn first_of_lines<const LINES: usize>(&self, key: &[u8], block: usize) -> Option<usize> {
+    #[expect(unsafe_code, reason = "loads through pointers")]
+    unsafe fn first_of_lines<const LINES: usize>(
+        &self,
+        key: &[u64],
+        among: &[Line],
+        block: usize,
+    ) -> Option<u32> {
         use core::arch::x86_64::{
-            _mm512_and_si512, _mm512_loadu_si512, _mm512_set1_epi64, _mm512_test_epi64_mask,
+            _mm_cvtsi128_si64, _mm512_and_si512, _mm512_castsi512_si128, _mm512_loadu_si512,
+            _mm512_maskz_compress_epi64, _mm512_test_epi64_mask,
         };
-        let (blocks, _) = self.lines.as_chunks::<LINES>();
-        let each = self.width / 8 / LINES;
-        let mut all = [_mm512_set1_epi64(-1); LINES];
-        for (place, of) in self.places.iter().zip(self.numbers) {
-            let Some(byte) = key.get(usize::from(*place)) else { continue };
-            let row = of[usize::from(*byte)];
-            if let Some(row) = blocks.get(usize::from(row) * each + block) {
-                for (all, line) in all.iter_mut().zip(row) {
-                    #[expect(unsafe_code, reason = "a load through a pointer")]
-                    // SAFETY: the line has eight words; the load needs no alignment.
-                    let line = unsafe { _mm512_loadu_si512(line.0.as_ptr().cast()) };
-                    *all = _mm512_and_si512(*all, line);
-                }
+        // SAFETY: rows have this block, and `among` has a row.
+        let load = |line: *const Line| unsafe {
+            std::array::from_fn::<_, LINES, _>(|at| _mm512_loadu_si512(line.add(at).cast()))
+        };
+        let first = self.lines.as_ptr().wrapping_add(block * self.count * LINES);
+        let mut all = load(among.as_ptr().wrapping_add(block * LINES));
+        self.each_row(key, |row| {
+            let row = load(first.wrapping_add(row * LINES));
+            all = std::array::from_fn(|at| _mm512_and_si512(all[at], row[at]));
+        });
+        let (mut some, mut word) = (0, 0);
+        for (at, line) in all.into_iter().enumerate().rev() {
+            let these = _mm512_test_epi64_mask(line, line);
+            let first = _mm512_castsi512_si128(_mm512_maskz_compress_epi64(these, line));
+            word = std::hint::select_unpredictable(these == 0, word, _mm_cvtsi128_si64(first));
+            some |= u32::from(these) << (8 * at);
+        }
+        bit(some, word).map(|bit| u32::try_from(block * LINES * 512).unwrap_or(0) + bit)
+    }
+
+    /// Shows the row of each byte of the words that are asked for something; all of them, as a branch less is worth more.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn each_row(&self, key: &[u64], mut show: impl FnMut(usize)) {
+        for asked in &*self.asked {
+            let Some(word) = key.get(asked.word) else { continue };
+            if asked.word == self.last {
+                asked.each_row::<NOTHING>(*word, &mut show);
+            } else {
+                asked.each_row::<0>(*word, &mut show);
             }
         }
-        let mut some = 0;
-        for (at, line) in all.iter().enumerate() {
-            some |= u32::from(_mm512_test_epi64_mask(*line, *line)) << (8 * at);
-        }
-        first_of(all, some).map(|bit| block * LINES * 512 + bit)
     }
 }
 
-/// The lowest bit of words, of which `some` tells which are not empty. Whatever the word is in which the answer stands, the way to it is the
+impl Asked {
+    /// Of the bytes from one on.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "eight bits are used")]
+    fn each_row<const FROM: usize>(&self, word: u64, show: &mut impl FnMut(usize)) {
+        for (at, numbers) in self.numbers.iter().enumerate().skip(FROM) {
+            show(usize::from(numbers[(word >> (8 * at)) as usize % VALUES]));
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_avx512() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("bmi1")
+        && is_x86_feature_detected!("bmi2")
+        && is_x86_feature_detected!("lzcnt")
+}
+
+/// Rows as they lie in [`Rows`].
+fn lines(rows: &[u64], width: usize) -> Arc<[Line]> {
+    let mut lines = vec![Line::default(); rows.len().div_ceil(8) + 1];
+    let room = <[u64]>::mut_from_bytes(lines.as_mut_bytes()).unwrap_or_default();
+    let of_block = |block: usize| {
+        let blocks = rows.chunks_exact(width).map(move |row| row.iter().skip(block * BLOCK));
+        blocks.flat_map(|block| block.take(BLOCK))
+    };
+    let words = (0..width.div_ceil(BLOCK)).flat_map(of_block);
+    room.iter_mut().zip(words).for_each(|(room, word)| *room = *word);
+    lines.into()
+}
+
+/// No key has more bytes.
+const MOST_FIELDS: usize = 64;
+
+impl Field {
+    /// Its numbers behind so many rows of `width` words; none if they do not reach so far, or there are no rows.
+    fn behind(&self, rows: usize, width: usize) -> Option<[u16; VALUES]> {
+        let first = u16::try_from(rows).ok()?;
+        let last = u16::try_from(rows + (self.rows.len() / width).checked_sub(1)?).ok()?;
+        Some(self.numbers.map(|number| first.saturating_add(number).min(last)))
+    }
+}
+
+fn words(lines: &[Line]) -> &[u64] {
+    <[u64]>::ref_from_bytes(lines.as_bytes()).unwrap_or_default()
+}
+
+/// The lowest bit of words, of which `some` tells which are not empty, and `word` is the first of these. Whichever it is, the way to it is the
 /// same: no branch to be foretold.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
 #[inline]
-fn first_of<const LINES: usize>(
-    all: [core::arch::x86_64::__m512i; LINES],
-    some: u32,
-) -> Option<usize> {
-    use core::arch::x86_64::_mm512_storeu_si512;
-    let mut left = [[0_u64; 8]; LINES];
-    for (left, all) in left.iter_mut().zip(all) {
-        #[expect(unsafe_code, reason = "a store through a pointer")]
-        // SAFETY: there is room for eight words; the store needs no alignment.
-        unsafe {
-            _mm512_storeu_si512(left.as_mut_ptr().cast(), all);
-        }
+const fn bit(some: u32, word: i64) -> Option<u32> {
+    if some == 0 {
+        return None;
     }
-    let word = some.trailing_zeros() as usize;
-    let bits = left.as_flattened().get(word)?;
-    Some(word * 64 + bits.trailing_zeros() as usize)
-}
-
-/// The lowest bit from `from` on that is set in all of some rows, by their numbers. A row beyond the end asks nothing.
-fn first_common(words: &[u64], rows: &[u16], width: usize, from: usize) -> Option<usize> {
-    match width {
-        1 => search::<1>(words, rows, width, from),
-        2 => search::<2>(words, rows, width, from),
-        4 => search::<4>(words, rows, width, from),
-        _ => search_wide(words, rows, width, from),
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn search_wide(words: &[u64], rows: &[u16], width: usize, from: usize) -> Option<usize> {
-    if is_x86_feature_detected!("avx2") {
-        #[expect(
-            unsafe_code,
-            reason = "calling a function compiled for more than every x86-64 has"
-        )]
-        // SAFETY: AVX2 was detected.
-        return unsafe { search_avx2(words, rows, width, from) };
-    }
-    search::<8>(words, rows, width, from)
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn search_wide(words: &[u64], rows: &[u16], width: usize, from: usize) -> Option<usize> {
-    search::<8>(words, rows, width, from)
-}
-
-/// Written out, because the compiler would gather the words one by one.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn search_avx2(words: &[u64], rows: &[u16], width: usize, from: usize) -> Option<usize> {
-    if width == 8 {
-        search_quads::<2>(words, rows, width, from)
-    } else {
-        search_quads::<4>(words, rows, width, from)
-    }
-}
-
-/// `QUADS` times four words at a time.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-#[inline]
-fn search_quads<const QUADS: usize>(
-    words: &[u64],
-    rows: &[u16],
-    width: usize,
-    from: usize,
-) -> Option<usize> {
-    use core::arch::x86_64::{
-        __m256i, _mm256_and_si256, _mm256_castsi256_pd, _mm256_cmpeq_epi64, _mm256_loadu_si256,
-        _mm256_movemask_pd, _mm256_set1_epi64x, _mm256_setzero_si256, _mm256_storeu_si256,
-    };
-    let (quads, _) = words.as_chunks::<4>();
-    let (quads, _) = quads.as_chunks::<QUADS>();
-    let each = width / 4 / QUADS;
-    for block in from / 256 / QUADS..each {
-        let mut all = [_mm256_set1_epi64x(-1); QUADS];
-        for row in rows {
-            if let Some(row) = quads.get(usize::from(*row) * each + block) {
-                for (all, row) in all.iter_mut().zip(row) {
-                    #[expect(unsafe_code, reason = "a load through a pointer")]
-                    // SAFETY: there are four words; the load needs no alignment.
-                    let row = unsafe { _mm256_loadu_si256(row.as_ptr().cast::<__m256i>()) };
-                    *all = _mm256_and_si256(*all, row);
-                }
-            }
-        }
-        let mut left = [[0_u64; 4]; QUADS];
-        let mut none = 0_u32;
-        for (quad, (left, all)) in left.iter_mut().zip(all).enumerate() {
-            let empty = _mm256_cmpeq_epi64(all, _mm256_setzero_si256());
-            let empty = _mm256_movemask_pd(_mm256_castsi256_pd(empty)).cast_unsigned();
-            none |= empty << (4 * quad);
-            #[expect(unsafe_code, reason = "a store through a pointer")]
-            // SAFETY: there is room for four words; the store needs no alignment.
-            unsafe {
-                _mm256_storeu_si256(left.as_mut_ptr().cast::<__m256i>(), all);
-            }
-        }
-        if let Some(bit) = first_left(left.as_flattened(), !none, block * QUADS * 4, from) {
-            return Some(bit);
-        }
-    }
-    None
-}
-
-/// The lowest bit from `from` on in words of which the first is number `first`, and of which `some` tells which are not empty. Whatever the
-/// word is in which the answer stands, the way to it is the same: no branch to be foretold.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn first_left(left: &[u64], some: u32, first: usize, from: usize) -> Option<usize> {
-    if from > first * 64 {
-        return lowest(left.iter().copied(), first, from);
-    }
-    let word = some.trailing_zeros() as usize;
-    let bits = left.get(word)?;
-    Some((first + word) * 64 + bits.trailing_zeros() as usize)
-}
-
-/// `N` words at a time.
-#[inline(always)]
-fn search<const N: usize>(words: &[u64], rows: &[u16], width: usize, from: usize) -> Option<usize> {
-    let (lines, _) = words.as_chunks::<N>();
-    for block in (from / (64 * N) * N..width).step_by(N) {
-        let mut all = [u64::MAX; N];
-        for row in rows {
-            if let Some(row) = lines.get((usize::from(*row) * width + block) / N) {
-                for (all, word) in all.iter_mut().zip(row) {
-                    *all &= word;
-                }
-            }
-        }
-        let some = (0..N).fold(0, |some, at| some | u32::from(all[at] != 0) << at);
-        if some == 0 {
-            continue;
-        }
-        if from <= block * 64 {
-            // Which word has the answer is no branch.
-            let word = some.trailing_zeros() as usize % N;
-            return Some((block + word) * 64 + all[word].trailing_zeros() as usize);
-        }
-        if let Some(first) = lowest(all, block, from) {
-            return Some(first);
-        }
-    }
-    None
-}
-
-/// The lowest bit from `from` on in words of which the first is number `block`.
-#[inline(always)]
-fn lowest(words: impl IntoIterator<Item = u64>, block: usize, from: usize) -> Option<usize> {
-    for (word, bits) in (block..).zip(words) {
-        let before = from.saturating_sub(word * 64);
-        let bits = if before < 64 { bits & u64::MAX << before } else { 0 };
-        if bits != 0 {
-            return Some(word * 64 + bits.trailing_zeros() as usize);
-        }
-    }
-    None
+    Some(some.trailing_zeros() * 64 + word.trailing_zeros())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn numbers(seed: u64) -> impl FnMut() -> u64 {
+        let mut seed = seed;
+        move || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            seed ^ seed >> 29
+        }
+    }
+
+    /// A field of up to twelve rows, some numbers of which are of none.
+    fn field(width: usize, next: &mut impl FnMut() -> u64) -> Field {
+        let rows = 1 + next() % 12;
+        // Dense enough that some bits are left, and some words empty.
+        let word = |next: &mut dyn FnMut() -> u64| match next() % 4 {
+            0 => 0,
+            _ => next() | next() | next() | next(),
+        };
+        Field {
+            place: usize::try_from(next() % 18).unwrap(),
+            numbers: std::array::from_fn(|_| u16::try_from(next() % 14).unwrap()),
+            rows: (0..usize::try_from(rows).unwrap() * width).map(|_| word(next)).collect(),
+        }
+    }
+
+    /// Whether the row that a key stands for has a bit.
+    fn has(field: &Field, key: &[u64; 2], width: usize, bit: usize) -> bool {
+        let byte = key[field.place / 8].to_le_bytes()[field.place % 8];
+        let row = usize::from(field.numbers[usize::from(byte)]).min(field.rows.len() / width - 1);
+        field.rows[row * width + bit / 64] >> (bit % 64) & 1 != 0
+    }
+
     /// What the processor has, and the forms for those that have less.
     #[test]
     fn finds_what_a_walk_over_the_bits_finds() {
-        let mut seed = 1_u64;
-        let mut next = || {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            seed ^ seed >> 29
-        };
-        for (width, places) in [1, 2, 4, 8, 16, 32, 48]
+        let mut next = numbers(1);
+        for (width, count) in [1, 2, 4, 8, 16, 32, 48]
             .into_iter()
-            .flat_map(|width| (0..6).map(move |places| (width, places)))
+            .flat_map(|width| (0..6).map(move |count| (width, count)))
         {
-            let rows: usize = 12;
-            // Dense enough that some bits are left, and some words empty.
-            let mut lines = vec![Line::default(); (rows * width).div_ceil(8)];
-            for word in lines.iter_mut().flat_map(|line| &mut line.0) {
-                *word = if next() % 3 == 0 { 0 } else { next() | next() };
+            let mut fields: Vec<Field> = Vec::new();
+            for field in std::iter::repeat_with(|| field(width, &mut next)).take(count) {
+                // A byte has one field.
+                fields.retain(|other| other.place != field.place);
+                fields.push(field);
             }
-            // Some numbers are of rows beyond the end.
-            let numbers: Vec<[u16; 256]> = (0..places)
-                .map(|_| std::array::from_fn(|_| u16::try_from(next() % 13).unwrap()))
-                .collect();
-            // Some places are beyond the key.
-            let places: Vec<u8> = (0..places).map(|_| u8::try_from(next() % 18).unwrap()).collect();
-            let key: [u8; 16] = std::array::from_fn(|_| next().to_le_bytes()[3]);
-            let all = Rows { lines: &lines, width, places: &places, numbers: &numbers };
-            let numbers: Vec<u16> = all.rows(&key).collect();
-            let words: Vec<u64> = lines.iter().flat_map(|line| line.0).collect();
+            let all = Rows::of(2, width, &fields);
+            fields.retain(|field| field.place < 8 || (8 + NOTHING..16).contains(&field.place));
+            let key = [next(), next()];
+            let mut among = vec![Line::default(); width.div_ceil(8)];
+            among.iter_mut().flat_map(|line| &mut line.0).for_each(|word| *word = next() | next());
             let set = |bit: usize| {
-                numbers.iter().all(|row| {
-                    let word = words.get(usize::from(*row) * width + bit / 64);
-                    usize::from(*row) >= words.len() / width
-                        || word.is_some_and(|word| word >> (bit % 64) & 1 != 0)
-                })
+                words(&among)[bit / 64] >> (bit % 64) & 1 != 0
+                    && fields.iter().all(|field| has(field, &key, width, bit))
             };
+            let first = |from: usize| (from..width * 64).find(|bit| set(*bit));
+            let mut found = [Some(7); 2];
+            all.first_of_each(&[key, [0; 2]], &among, &mut found[..1]);
+            assert_eq!(found, [first(0).map(|bit| u32::try_from(bit).unwrap()), Some(7)]);
             for from in (0..width * 64).step_by(13) {
-                let expected = (from..width * 64).find(|bit| set(*bit));
-                assert_eq!(all.first_common(&key, from), expected);
-                assert_eq!(all.first_anywhere(&key, from), expected);
+                let expected = first(from).map(|bit| u32::try_from(bit).unwrap());
+                assert_eq!(all.first_from(&key, &among, from), expected);
                 if width >= 8 {
-                    assert_eq!(search::<8>(&words, &numbers, width, from), expected);
-                    #[cfg(target_arch = "x86_64")]
-                    if is_x86_feature_detected!("avx2") {
-                        #[expect(unsafe_code, reason = "as in search_wide")]
-                        // SAFETY: AVX2 was detected.
-                        let found = unsafe { search_avx2(&words, &numbers, width, from) };
-                        assert_eq!(found, expected);
-                    }
+                    let mut numbers = [0; MOST_FIELDS];
+                    let rest = all.rest(&key, &among, &mut numbers);
+                    assert_eq!(rest.search::<8>(from), first(from));
                 }
             }
+            all.first_of_each(&[key], &[], &mut found);
+            assert_eq!(found[0], None, "among none");
         }
+    }
+
+    /// Row numbers end somewhere.
+    #[test]
+    fn leaves_a_field_out_that_no_numbers_are_left_for() {
+        let field = |place: usize, row: u64, rows: usize| Field {
+            place,
+            numbers: [0; VALUES],
+            rows: vec![row; rows],
+        };
+        let of = |fields: &[Field]| {
+            Rows::of(2, 1, fields).first_from(&[0; 2], &[Line([u64::MAX; 8])], 0)
+        };
+        let (one, other) = (field(0, 0b0110, 65_535), field(1, 0b1100, 1));
+        assert_eq!(of(&[one.clone(), other.clone()]), Some(1));
+        assert_eq!(of(&[other, one]), Some(2));
+        assert_eq!(of(&[field(0, 0, 0)]), Some(0), "no rows");
     }
 }

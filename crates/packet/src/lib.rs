@@ -48,7 +48,7 @@
 //! # Ok::<(), uxfrm_packet::ParseError>(())
 //! ```
 //!
-//! No clock, descriptor or thread here; `unsafe` four times: to call the AVX forms of the checksum, of [`Rows::first_common`] and of
+//! No clock, descriptor or thread here; `unsafe` four times: to call the AVX forms of the checksum, of [`Rows::first_of_each`] and of
 //! [`fitting`], and to prefetch.
 
 #![deny(unsafe_code)]
@@ -86,7 +86,7 @@ pub use buf::{Checksum, Ecn, HEADROOM, Label, PacketBuf, Segments, TAILROOM, Udp
 pub use coalesce::{Coalescer, Notes};
 pub use error::ParseError;
 pub use flow::FlowPorts;
-pub use intersect::{Line, Rows};
+pub use intersect::{Field, Line, NOTHING, Rows};
 pub use ip::{Fragment, IpPacket, Version};
 pub use lanes::{Lanes, fitting};
 pub use outline::{Extent, Outline};

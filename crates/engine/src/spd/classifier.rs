@@ -7,6 +7,7 @@
 //! Promises: the same answer as a scan in order of [`Place`](crate::Place); no work that grows with what was removed.
 
 mod batch;
+mod classes;
 mod matrix;
 mod node;
 mod plan;

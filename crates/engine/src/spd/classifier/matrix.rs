@@ -1,39 +1,37 @@
 //! Policies that no cut tells apart, all compared at once: which of them each byte of a packet fits, as rows of bits.
 //!
 //! A selector asks something of every byte on its own, so the policies that fit a packet are those that fit all of its
-//! bytes: one row of bits for each, and their intersection. The bits are in order, so the first one set is the answer. Values of a byte that
+//! bytes: one row of bits for each, and their intersection. The bits are in order, so the first one set is the answer. Values that
 //! no policy tells apart share a row, and a byte that none asks for has no rows: what is read is little, and read without a branch.
+//!
+//! Rows are never changed. Who leaves is no longer among those looked for, and who comes is compared apart, until both are reason
+//! enough to make the rows anew.
 
-use std::marker::PhantomData;
 use std::sync::Arc;
 
-use uxfrm_packet::{Line, Rows};
-use zerocopy::{FromBytes, IntoBytes};
+use uxfrm_packet::{Line, NOTHING, Rows};
 
+use super::TOGETHER;
+use super::classes;
 use super::rule::{Best, Brief, Rank, Rule, fits_more};
+use super::several::{self, EightOf, Several};
 use super::ternary::{Key, Words};
 use crate::PolicyEntry;
 
 /// Policies in their order, by bits.
 #[derive(Clone, Debug)]
 pub(crate) struct Matrix<W: Words> {
-    /// The bytes that some policy asks for, by their places in a key.
-    fields: Vec<u8>,
-    /// Of each of them how many policies ask for it.
-    asking: Vec<usize>,
-    /// Of each of them the rows of its values.
-    numbers: Vec<[u16; VALUES]>,
-    /// Rows of so many words; none takes a cache line more than it must.
-    lines: Vec<Line>,
-    width: usize,
-    /// How many rows there are, at most one for each value of each field.
-    rows: u16,
-    /// Those that are out of use.
-    free: Vec<u16>,
-    policies: Vec<Column>,
+    rows: Rows,
+    /// Policies that have a bit.
+    policies: Arc<[Column]>,
+    /// Which of them are still in.
+    left: Vec<Line>,
+    /// Policies that have none yet.
+    recent: Several<W>,
+    /// How many are in.
+    len: usize,
     /// How many policies there were when it was decided that this is the way to compare them.
     pub(crate) planned: usize,
-    words: PhantomData<W>,
 }
 
 #[derive(Clone, Debug)]
@@ -43,15 +41,18 @@ struct Column {
     entry: Arc<PolicyEntry>,
 }
 
-const VALUES: usize = 256;
-/// No key has more bytes.
-const MOST_BYTES: u8 = 64;
 /// Words that are compared together in long rows.
 const BLOCK: usize = 8;
+/// So many are compared apart.
+const RECENT: usize = 32;
+/// So many are no reason to make ready for more.
+const FEW_RECENT: usize = 8;
 
-/// Bytes that count; the last three of the last word are nothing.
-pub(crate) const fn fields<W: Words>() -> usize {
-    W::COUNT * 8 - 3
+/// How many bytes are looked up where these bits are asked for: all of the words that have some of them.
+pub(crate) fn bytes<W: Words>(asked: &W) -> usize {
+    let asked = asked.under(&W::COUNTING);
+    let bytes = |at: usize| if at == W::COUNT - 1 { 8 - NOTHING } else { 8 };
+    (0..W::COUNT).filter(|at| asked.word(*at) != 0).map(bytes).sum()
 }
 
 /// Words in a row of so many bits.
@@ -64,222 +65,139 @@ impl<W: Words> Matrix<W> {
     /// Of rules in their order.
     pub(crate) fn of(rules: &[Rule<W>]) -> Self {
         let width = width(rules.len());
-        let mut matrix = Self {
-            fields: Vec::new(),
-            asking: Vec::new(),
-            numbers: Vec::new(),
-            lines: Vec::new(),
-            width,
-            rows: 0,
-            free: Vec::new(),
-            policies: Vec::with_capacity(rules.len()),
-            planned: rules.len(),
-            words: PhantomData,
+        let column = |rule: &Rule<W>| Column {
+            rank: rule.rank(),
+            brief: rule.brief(),
+            entry: Arc::clone(&rule.entry),
         };
-        for rule in rules {
-            matrix.put(matrix.policies.len(), rule);
+        Self {
+            rows: Rows::of(W::COUNT, width, &classes::fields(rules, width)),
+            policies: rules.iter().map(column).collect(),
+            left: all(rules.len(), width.div_ceil(BLOCK)),
+            recent: Several::<W>::default(),
+            len: rules.len(),
+            planned: rules.len(),
         }
-        matrix
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.policies.len()
-    }
-
-    /// As [`Matrix::find`] of each key.
-    pub(crate) fn find_each<'a>(&'a self, keys: &[Key<W>], bests: &mut [Best<'a>]) {
-        keys.iter().zip(bests).for_each(|(key, best)| self.find(key, best));
+        self.len
     }
 
     /// Considers the first that fits.
-    #[inline]
     pub(crate) fn find<'a>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
-        let Self { lines, fields, numbers, width, .. } = self;
-        let rows = Rows { lines, width: *width, places: fields, numbers };
-        let bytes = key.words.as_bytes();
-        let mut from = 0;
-        while let Some(at) = rows.first_common(bytes, from)
-            && let Some(policy) = self.policies.get(at)
+        let mut found = [None];
+        self.rows.first_of_each(std::slice::from_ref(key), &self.left, &mut found);
+        self.consider(found[0], key, best);
+    }
+
+    /// Considers the first that fits, for each key. All are searched for before the first of the policies is waited for.
+    pub(crate) fn find_each<'a>(&'a self, keys: &[Key<W>], bests: &mut [Best<'a>]) {
+        let mut found = [None; TOGETHER];
+        for (keys, bests) in keys.chunks(TOGETHER).zip(bests.chunks_mut(TOGETHER)) {
+            self.rows.first_of_each(keys, &self.left, &mut found);
+            for ((key, best), found) in keys.iter().zip(bests).zip(found) {
+                self.consider(found, key, best);
+            }
+        }
+    }
+
+    /// Considers the policy at a place, or the next that fits if it asks for more than the packet has.
+    #[inline]
+    fn consider<'a>(&'a self, mut found: Option<u32>, key: &Key<W>, best: &mut Best<'a>) {
+        if !self.recent.is_empty() {
+            several::find(&self.recent, key, best);
+        }
+        while let Some(at) = found
+            && let Some(policy) = self.policies.get(at as usize)
         {
             if !policy.brief.asks_more() || fits_more(&policy.entry, key) {
                 return best.consider(policy.rank, policy.brief, &policy.entry);
             }
-            from = at + 1;
+            found = self.rows.first_from(key.words.all(), &self.left, at as usize + 1);
         }
     }
 
-    pub(crate) fn insert(&mut self, rule: &Rule<W>) {
-        if self.policies.len() == self.width * 64 {
-            self.widen();
+    pub(crate) fn insert(&mut self, rule: Rule<W>) {
+        let mut recent: Vec<_> = self.recent.iter().flat_map(W::Eight::rules).collect();
+        recent.push(rule);
+        self.len += 1;
+        self.keep(recent);
+        if several::count::<W>(&self.recent) > RECENT {
+            self.renew();
         }
-        let place = rule.entry.place();
-        self.put(self.policies.partition_point(|policy| policy.entry.place() < place), rule);
+    }
+
+    /// Makes ready for more.
+    pub(crate) fn prepare(&mut self) {
+        if several::count::<W>(&self.recent) > FEW_RECENT {
+            self.renew();
+        }
     }
 
     /// Takes a policy out; one that is not in is no error.
     pub(crate) fn remove(&mut self, rule: &Rule<W>) {
         let place = rule.entry.place();
-        let Ok(at) = self.policies.binary_search_by_key(&place, |policy| policy.entry.place())
-        else {
-            return;
-        };
-        self.policies.remove(at);
-        words_mut(&mut self.lines).chunks_exact_mut(self.width).for_each(|row| close(row, at));
-        for ((field, asking), numbers) in
-            self.fields.iter().zip(&mut self.asking).zip(&self.numbers)
+        let at = self.policies.binary_search_by_key(&place, |policy| policy.entry.place());
+        if let Ok(at) = at
+            && is_left(&self.left, at)
         {
-            *asking -= usize::from(byte(&rule.mask, *field) != 0);
-            if *asking == 0 {
-                self.free.extend(numbers);
-            }
+            self.left[at / 512].0[at / 64 % BLOCK] &= !(1 << (at % 64));
+            self.len -= 1;
+            return;
         }
-        let asked: Vec<bool> = self.asking.iter().map(|asking| *asking > 0).collect();
-        keep(&mut self.numbers, &asked);
-        keep(&mut self.fields, &asked);
-        keep(&mut self.asking, &asked);
-        self.free.sort_unstable();
-        self.free.dedup();
+        let mut recent: Vec<_> = self.recent.iter().flat_map(W::Eight::rules).collect();
+        let before = recent.len();
+        recent.retain(|other| other.entry.place() != place);
+        self.len -= before - recent.len();
+        self.keep(recent);
     }
 
-    /// Shows each policy in order.
+    /// Shows each policy, in no order.
     pub(crate) fn each<'a>(&'a self, visit: &mut impl FnMut(&'a Arc<PolicyEntry>)) {
-        self.policies.iter().for_each(|policy| visit(&policy.entry));
+        let left = self.policies.iter().enumerate().filter(|(at, _)| is_left(&self.left, *at));
+        left.for_each(|(_, policy)| visit(&policy.entry));
+        several::each::<W>(&self.recent, visit);
     }
 
     pub(crate) fn memory(&self) -> usize {
         size_of::<Self>()
-            + self.fields.capacity()
-            + self.asking.capacity() * size_of::<usize>()
-            + self.numbers.capacity() * size_of::<[u16; VALUES]>()
-            + self.lines.capacity() * size_of::<Line>()
-            + self.policies.capacity() * size_of::<Column>()
+            + self.rows.memory()
+            + size_of_val(&*self.policies)
+            + self.left.capacity() * size_of::<Line>()
+            + size_of_val(&*self.recent)
     }
 
-    /// The policy at a place, all others from there on one further.
-    fn put(&mut self, at: usize, rule: &Rule<W>) {
-        for place in (0..MOST_BYTES).filter(|place| byte(&rule.mask, *place) != 0) {
-            let field = self.field(place);
-            self.asking[field] += 1;
-            self.tell_apart(field, byte(&rule.value, place), byte(&rule.mask, place));
-        }
-        let mut fits = vec![true; self.rows.into()];
-        for (field, numbers) in self.fields.iter().zip(&self.numbers) {
-            let (value, mask) = (byte(&rule.value, *field), byte(&rule.mask, *field));
-            for (seen, row) in numbers.iter().enumerate() {
-                fits[usize::from(*row)] = (seen ^ value) & mask == 0;
-            }
-        }
-        let used = self.policies.len() / 64 + 1;
-        let rows = words_mut(&mut self.lines).chunks_exact_mut(self.width);
-        rows.zip(fits).for_each(|(row, fits)| open(&mut row[..used], at, fits));
-        let (rank, brief) = (rule.rank(), rule.brief());
-        self.policies.insert(at, Column { rank, brief, entry: Arc::clone(&rule.entry) });
+    /// These are the recent ones.
+    fn keep(&mut self, mut recent: Vec<Rule<W>>) {
+        recent.sort_by_key(|rule| rule.entry.place());
+        self.recent = several::several(&recent);
     }
 
-    /// Which of the fields is for a byte; a new one, of one row that fits all policies, if none was.
-    fn field(&mut self, byte: u8) -> usize {
-        if let Some(field) = self.fields.iter().position(|field| *field == byte) {
-            return field;
-        }
-        let row = self.add_row();
-        let policies = self.policies.len();
-        for (word, first) in self.row_mut(row).iter_mut().zip((0..).step_by(64)) {
-            let bits = policies.saturating_sub(first).min(64);
-            *word = u64::MAX.checked_shr(64 - u32::try_from(bits).unwrap_or(64)).unwrap_or(0);
-        }
-        self.fields.push(byte);
-        self.asking.push(0);
-        self.numbers.push([row; VALUES]);
-        self.fields.len() - 1
-    }
-
-    /// Gives values of a field that fit under a mask rows of their own, apart from those of values that do not.
-    fn tell_apart(&mut self, field: usize, value: usize, mask: usize) {
-        let mut shared = vec![false; self.rows.into()];
-        for (seen, row) in self.numbers[field].iter().enumerate() {
-            shared[usize::from(*row)] |= (seen ^ value) & mask != 0;
-        }
-        let mut own: Vec<(u16, u16)> = Vec::new();
-        for seen in (0..VALUES).filter(|seen| (seen ^ value) & mask == 0) {
-            let old = self.numbers[field][seen];
-            if shared[usize::from(old)] {
-                let known = own.iter().find(|(row, _)| *row == old).map(|(_, new)| *new);
-                let new = known.unwrap_or_else(|| self.copy_row(old));
-                own.push((old, new));
-                self.numbers[field][seen] = new;
-            }
-        }
-    }
-
-    fn copy_row(&mut self, old: u16) -> u16 {
-        let new = self.add_row();
-        let row: Vec<u64> = self.row_mut(old).to_vec();
-        self.row_mut(new).copy_from_slice(&row);
-        new
-    }
-
-    /// A row with anything in it.
-    fn add_row(&mut self) -> u16 {
-        self.free.pop().unwrap_or_else(|| {
-            self.rows += 1;
-            let words = usize::from(self.rows) * self.width;
-            self.lines.resize(words.div_ceil(8), Line::default());
-            self.rows - 1
-        })
-    }
-
-    fn row_mut(&mut self, row: u16) -> &mut [u64] {
-        let from = usize::from(row) * self.width;
-        &mut words_mut(&mut self.lines)[from..from + self.width]
-    }
-
-    fn widen(&mut self) {
-        let width = width(self.width * 64 + 1);
-        let mut wider = vec![Line::default(); (usize::from(self.rows) * width).div_ceil(8)];
-        let old = words(&self.lines).chunks_exact(self.width);
-        for (new, old) in words_mut(&mut wider).chunks_exact_mut(width).zip(old) {
-            new[..old.len()].copy_from_slice(old);
-        }
-        (self.lines, self.width) = (wider, width);
+    /// Gives each policy a bit.
+    fn renew(&mut self) {
+        let mut rules = Vec::with_capacity(self.len);
+        self.each(&mut |entry| rules.push(Rule::of(entry)));
+        rules.sort_by_key(|rule| rule.entry.place());
+        let planned = self.planned;
+        *self = Self { planned, ..Self::of(&rules) };
     }
 }
 
-/// Lines are nothing but words.
-fn words(lines: &[Line]) -> &[u64] {
-    <[u64]>::ref_from_bytes(lines.as_bytes()).unwrap_or_default()
+/// So many bits, in so many lines.
+fn all(bits: usize, lines: usize) -> Vec<Line> {
+    let word = |first: usize| {
+        let bits = u32::try_from(bits.saturating_sub(first).min(64)).unwrap_or(64);
+        u64::MAX.checked_shr(64 - bits).unwrap_or(0)
+    };
+    let line = |at: usize| Line(std::array::from_fn(|of| word((at * BLOCK + of) * 64)));
+    (0..lines).map(line).collect()
 }
 
-fn words_mut(lines: &mut [Line]) -> &mut [u64] {
-    <[u64]>::mut_from_bytes(lines.as_mut_bytes()).unwrap_or_default()
+/// Whether a policy is still in.
+fn is_left(left: &[Line], at: usize) -> bool {
+    left.get(at / 512).is_some_and(|line| line.0[at / 64 % BLOCK] >> (at % 64) & 1 != 0)
 }
 
-/// A byte of a value or a mask; 0 where it is nothing in packets.
-fn byte<W: Words>(words: &W, at: u8) -> usize {
-    usize::from(words.under(&W::COUNTING).as_bytes().get(usize::from(at)).copied().unwrap_or(0))
-}
-
-/// Those of some things of which it is said so.
-fn keep<T>(things: &mut Vec<T>, those: &[bool]) {
-    let mut those = those.iter();
-    things.retain(|_| those.next() == Some(&true));
-}
-
-/// Makes room for a bit and sets it.
-fn open(row: &mut [u64], at: usize, bit: bool) {
-    let (word, below) = (at / 64, (1 << (at % 64)) - 1);
-    for later in (word + 1..row.len()).rev() {
-        row[later] = row[later] << 1 | row[later - 1] >> 63;
-    }
-    let (low, high) = (row[word] & below, row[word] & !below);
-    row[word] = low | u64::from(bit) << (at % 64) | high << 1;
-}
-
-/// Takes a bit out and closes the gap.
-fn close(row: &mut [u64], at: usize) {
-    let (word, below) = (at / 64, (1 << (at % 64)) - 1);
-    row[word] = row[word] & below | row[word] >> 1 & !below;
-    for later in word + 1..row.len() {
-        row[later - 1] |= row[later] << 63;
-        row[later] >>= 1;
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -6,13 +6,13 @@
 
 use std::sync::Arc;
 
-use super::batch;
 use super::matrix::Matrix;
 use super::plan::{FEW, Plan, plan};
 use super::rule::{Best, Found, Rule, fits_more};
 use super::several::{self, EightOf, Several, count, several};
 use super::ternary::{Key, Words};
 use super::window::Window;
+use super::{TOGETHER, batch};
 use crate::PolicyEntry;
 
 /// Some policies.
@@ -77,11 +77,12 @@ impl<W: Words> Node<W> {
                 3..=4 => each_one_by_one::<W, 4>(rules, keys, found),
                 _ => each_one_by_one::<W, 8>(rules, keys, found),
             },
-            Self::Empty
-            | Self::Several(_)
-            | Self::Many(_)
-            | Self::Cut { .. }
-            | Self::Tally { .. } => {
+            Self::Many(matrix) => {
+                let mut bests = [Best::NONE; TOGETHER];
+                matrix.find_each(keys, &mut bests);
+                found.iter_mut().zip(bests).for_each(|(found, best)| *found = best.found());
+            }
+            Self::Empty | Self::Several(_) | Self::Cut { .. } | Self::Tally { .. } => {
                 for (found, key) in found.iter_mut().zip(keys) {
                     *found = self.first(key);
                 }
@@ -149,7 +150,7 @@ impl<W: Words> Node<W> {
                 *self = Self::Several(several::several(&rules));
             }
             Self::Many(matrix) if matrix.len() < planning.growth() * matrix.planned => {
-                Arc::make_mut(matrix).insert(&rule);
+                Arc::make_mut(matrix).insert(rule);
             }
             Self::Cut { window, rest, nodes } if !outgrown(nodes, planning) => {
                 let nodes = own(nodes);
@@ -178,9 +179,15 @@ impl<W: Words> Node<W> {
         };
         if is_outgrown {
             *self = Self::of(self.rules());
-        } else if let Self::Cut { window, nodes, .. } = self {
-            let (at, _) = place(*window, rule);
-            own(nodes)[at].prepare(rule);
+            return;
+        }
+        match self {
+            Self::Many(matrix) => Arc::make_mut(matrix).prepare(),
+            Self::Cut { window, nodes, .. } => {
+                let (at, _) = place(*window, rule);
+                own(nodes)[at].prepare(rule);
+            }
+            Self::Empty | Self::Few(_) | Self::Several(_) | Self::Tally { .. } => {}
         }
     }
 
@@ -277,12 +284,7 @@ impl<W: Words> Node<W> {
         match self {
             Self::Empty | Self::Tally { .. } => {}
             Self::Few(rules) => rules.iter().for_each(|rule| visit(&rule.entry)),
-            Self::Several(several) => {
-                for eight in &**several {
-                    let entry = |lane| eight.policy(lane).map(|(_, _, entry)| entry);
-                    (0..8).filter_map(entry).for_each(&mut *visit);
-                }
-            }
+            Self::Several(several) => several::each::<W>(several, visit),
             Self::Many(matrix) => matrix.each(visit),
             Self::Cut { nodes, .. } => nodes.iter().for_each(|node| node.each(visit)),
         }

@@ -49,7 +49,8 @@ pub(crate) fn plan<W: Words>(rules: &[Rule<W>]) -> Plan {
     if rules.len() <= LEAST {
         return Plan::Several;
     }
-    let stay = if rules.len() <= MANY { flat::<W>(rules.len()) } else { usize::MAX };
+    let asked = rules.iter().fold(W::NOTHING, |asked, rule| asked.union(&rule.mask));
+    let stay = if rules.len() <= MANY { flat(rules.len(), &asked) } else { usize::MAX };
     let sample: Vec<&Rule<W>> = rules.iter().step_by(rules.len().div_ceil(SAMPLE)).collect();
     let mut counts = [0; MOST_PARTS];
     let cut = windows(&sample)
@@ -68,25 +69,28 @@ const fn several<W: Words>() -> usize {
     if W::COUNT == 2 { MOST } else { MOST / 2 }
 }
 
-/// Comparing so many without a cut.
-const fn flat<W: Words>(policies: usize) -> usize {
+/// Comparing so many without a cut, of which some ask for these bits.
+fn flat<W: Words>(policies: usize, asked: &W) -> usize {
     if policies <= FEW {
         return 25 + 2 * policies.next_multiple_of(2);
     }
     if policies <= several::<W>() {
         return 28 + policies.div_ceil(8) * (3 + 2 * W::COUNT);
     }
-    let fields = matrix::fields::<W>();
-    30 + fields + fields * matrix::width(policies).div_ceil(8) * 2
+    let bytes = matrix::bytes(asked);
+    30 + bytes + bytes * matrix::width(policies).div_ceil(8) * 2
 }
 
-/// So many of which nothing is known yet. Cuts of IPv6 cost more, because what is behind them takes more cache lines.
-fn unknown<W: Words>(policies: usize) -> usize {
+/// So many of which little is known yet. Cuts of IPv6 cost more, because what is behind them takes more cache lines.
+fn unknown<W: Words>(policies: usize, asked: &W) -> usize {
     let (least, doubled) = if W::COUNT == 2 { (45, 12) } else { (60, 10) };
     match policies {
         0 => 4,
-        1..=LEAST => flat::<W>(policies),
-        _ => flat::<W>(policies).min(least + doubled * (policies / LEAST).ilog2() as usize),
+        1..=LEAST => flat(policies, asked),
+        _ => {
+            let cut = least + doubled * (policies / LEAST).ilog2() as usize;
+            if policies <= MANY { flat(policies, asked).min(cut) } else { cut }
+        }
     }
 }
 
@@ -99,11 +103,14 @@ fn cut_cost<W: Words>(
 ) -> Option<usize> {
     let parts = &mut counts[..window.parts()];
     parts.fill(0);
-    let mut rest = 0;
+    let (mut rest, mut asked) = (0, W::NOTHING);
     for rule in sample {
         match window.part_of(&rule.value, &rule.mask) {
             Some(part) => parts[part] += 1,
-            None => rest += 1,
+            None => {
+                rest += 1;
+                asked = asked.union(&rule.mask);
+            }
         }
     }
     let inside = sample.len() - rest;
@@ -111,13 +118,14 @@ fn cut_cost<W: Words>(
         return None;
     }
     let scale = |count: usize| (count * policies).div_ceil(sample.len());
+    let part = |count: usize| unknown(scale(count), &W::COUNTING);
     let each = parts.iter().filter(|count| **count != 0);
-    let parts = each.map(|count| count * unknown::<W>(scale(*count))).sum::<usize>() / inside;
+    let parts = each.map(|count| count * part(*count)).sum::<usize>() / inside;
     let memory = window.parts() * 8 / policies;
     let rest = match rest {
         0 if window.parts() > WIDE && INNER.contains(&policies) => COPY,
         0 => 0,
-        _ => WAY + unknown::<W>(scale(rest)),
+        _ => WAY + unknown(scale(rest), &asked),
     };
     Some(HOP + parts + rest + memory)
 }

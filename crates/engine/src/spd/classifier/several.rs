@@ -44,6 +44,17 @@ pub(crate) fn count<W: Words>(several: &[W::Eight]) -> usize {
     several.iter().map(|eight| (0..8).filter(|lane| eight.policy(*lane).is_some()).count()).sum()
 }
 
+/// Shows each policy in order.
+pub(crate) fn each<'a, W: Words>(
+    several: &'a [W::Eight],
+    visit: &mut impl FnMut(&'a Arc<PolicyEntry>),
+) {
+    for eight in several {
+        let entry = |lane| eight.policy(lane).map(|(_, _, entry)| entry);
+        (0..8).filter_map(entry).for_each(&mut *visit);
+    }
+}
+
 /// Considers the first that fits. Whether there is any is no branch.
 #[inline]
 pub(crate) fn find<'a, W: Words>(several: &'a [W::Eight], key: &Key<W>, best: &mut Best<'a>) {

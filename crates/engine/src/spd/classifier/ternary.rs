@@ -20,13 +20,19 @@ pub(crate) trait Words:
     const BITS: u8;
     /// The bits that are something in packets.
     const COUNTING: Self;
+    /// No bits.
+    const NOTHING: Self;
 
     /// Puts words together.
     fn new(destination: [u64; 2], source: [u64; 2], upper: u64) -> Self;
     /// One of the words; `at` is below [`Words::COUNT`].
     fn word(&self, at: usize) -> u64;
+    /// All of them.
+    fn all(&self) -> &[u64];
     /// These words under a mask.
     fn under(&self, mask: &Self) -> Self;
+    /// The bits of both.
+    fn union(&self, other: &Self) -> Self;
     /// These words with more bits in the last.
     fn or_last(self, bits: u64) -> Self;
     /// The bits under `mask` in which these differ from `value`; the last word's lowest 24, which are nothing, left out.
@@ -54,6 +60,13 @@ pub(crate) struct Key<W> {
 pub(crate) struct Ternary<W> {
     pub(crate) value: Key<W>,
     pub(crate) mask: Key<W>,
+}
+
+impl<W: Words> AsRef<[u64]> for Key<W> {
+    #[inline]
+    fn as_ref(&self) -> &[u64] {
+        self.words.all()
+    }
 }
 
 impl<W: Words> Key<W> {
@@ -112,6 +125,7 @@ impl Words for V4 {
     const COUNT: usize = 2;
     const BITS: u8 = 32;
     const COUNTING: Self = [u64::MAX, !NOTHING];
+    const NOTHING: Self = [0; 2];
 
     #[inline]
     fn new(destination: [u64; 2], source: [u64; 2], upper: u64) -> Self {
@@ -124,8 +138,18 @@ impl Words for V4 {
     }
 
     #[inline]
+    fn all(&self) -> &[u64] {
+        self
+    }
+
+    #[inline]
     fn under(&self, mask: &Self) -> Self {
         [self[0] & mask[0], self[1] & mask[1]]
+    }
+
+    #[inline]
+    fn union(&self, other: &Self) -> Self {
+        [self[0] | other[0], self[1] | other[1]]
     }
 
     #[inline]
@@ -144,6 +168,7 @@ impl Words for V6 {
     const COUNT: usize = 5;
     const BITS: u8 = 128;
     const COUNTING: Self = [u64::MAX, u64::MAX, u64::MAX, u64::MAX, !NOTHING];
+    const NOTHING: Self = [0; 5];
 
     #[inline]
     fn new(destination: [u64; 2], source: [u64; 2], upper: u64) -> Self {
@@ -156,8 +181,18 @@ impl Words for V6 {
     }
 
     #[inline]
+    fn all(&self) -> &[u64] {
+        self
+    }
+
+    #[inline]
     fn under(&self, mask: &Self) -> Self {
         std::array::from_fn(|at| self[at] & mask[at])
+    }
+
+    #[inline]
+    fn union(&self, other: &Self) -> Self {
+        std::array::from_fn(|at| self[at] | other[at])
     }
 
     #[inline]
