@@ -33,6 +33,8 @@ pub struct Rows {
     count: usize,
     /// The last word of keys.
     last: usize,
+    /// Whether the processor has what the quickest way needs.
+    is_fast: bool,
     /// The words that are asked for something. `of` sees to it that each number is below `count`.
     asked: Arc<[Asked]>,
     /// Row 0 has all bits. Of rows of 16 words and more, first 16 words of each, then the next 16. There is another line behind the last row.
@@ -51,8 +53,9 @@ struct Asked {
 const VALUES: usize = 256;
 /// So many of the last word's bytes are never asked for anything.
 pub const NOTHING: usize = 3;
-/// Words that are compared together in the longest rows.
+/// Words that are compared together in the longest rows, and their bits.
 const BLOCK: usize = 16;
+const BITS: u32 = 64 * 16;
 
 impl Rows {
     /// All fields' of keys of so many words. Rows have `width` words: 1, 2, 4, 8 or a multiple of 16. A field for a place that is none asks
@@ -76,28 +79,24 @@ impl Rows {
             words.extend_from_slice(&field.rows[..field.rows.len() / width * width]);
         }
         let count = words.len() / width;
-        Self { width, count, last, asked: asked.into(), lines: lines(&words, width) }
+        let (asked, lines) = (asked.into(), lines(&words, width));
+        Self { width, count, last, is_fast: has_avx512(), asked, lines }
     }
 
-    /// For each key the lowest bit that is set `among` some and in the rows that the key stands for, `None` if there is none. A word that the key
-    /// does not have asks nothing.
-    pub fn first_of_each<K: AsRef<[u64]>>(
-        &self,
-        keys: &[K],
-        among: &[Line],
-        found: &mut [Option<u32>],
-    ) {
+    /// For each key the lowest bit that is set `among` some and in the rows that the key stands for; if there is none, the number of one that rows do
+    /// not have. A word that the key does not have asks nothing.
+    pub fn first_of_each<K: AsRef<[u64]>>(&self, keys: &[K], among: &[Line], found: &mut [u32]) {
         #[cfg(target_arch = "x86_64")]
-        if among.len() >= self.width.div_ceil(8) && has_avx512() {
+        if self.is_fast && among.len() >= self.width.div_ceil(8) {
             #[expect(
                 unsafe_code,
                 reason = "calling a function compiled for more than every x86-64 has"
             )]
-            // SAFETY: all that the function is compiled for was detected, and `among` has all lines of a row.
+            // SAFETY: all that the function is compiled for was detected when these were made, and `among` has all lines of a row.
             return unsafe { self.first_avx512(keys, among, found) };
         }
         for (found, key) in found.iter_mut().zip(keys) {
-            *found = self.first_from(key.as_ref(), among, 0);
+            *found = self.first_from(key.as_ref(), among, 0).unwrap_or(u32::MAX);
         }
     }
 
@@ -142,46 +141,27 @@ impl Rows {
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
-    unsafe fn first_avx512<K: AsRef<[u64]>>(
-        &self,
-        keys: &[K],
-        among: &[Line],
-        found: &mut [Option<u32>],
-    ) {
+    unsafe fn first_avx512<K: AsRef<[u64]>>(&self, keys: &[K], among: &[Line], found: &mut [u32]) {
         // SAFETY: as this function's caller says; widths are as the functions ask.
         unsafe {
             match self.width {
-                ..=4 => self.each_short(keys, among, found),
+                ..=4 => {
+                    for (found, key) in found.iter_mut().zip(keys) {
+                        *found = self.first_short(key.as_ref(), among);
+                    }
+                }
                 8 => self.each_of_lines::<1, K>(keys, among, found),
-                _ => self.each_of_lines::<2, K>(keys, among, found),
+                BLOCK => self.each_of_lines::<2, K>(keys, among, found),
+                _ => self.each_of_blocks(keys, among, found),
             }
         }
     }
 
-    // Loops are functions of their own, so that each has the registers to itself.
-
+    /// A function of its own, so that its loop has the registers to itself.
+    ///
     /// # Safety
     ///
-    /// As of [`Rows::first_avx512`], and rows have up to four words.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
-    #[inline(never)]
-    #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
-    unsafe fn each_short<K: AsRef<[u64]>>(
-        &self,
-        keys: &[K],
-        among: &[Line],
-        found: &mut [Option<u32>],
-    ) {
-        for (found, key) in found.iter_mut().zip(keys) {
-            // SAFETY: as this function's caller says.
-            *found = unsafe { self.first_short(key.as_ref(), among) };
-        }
-    }
-
-    /// # Safety
-    ///
-    /// As of [`Rows::first_avx512`], and rows have one or more times so many lines.
+    /// As of [`Rows::first_avx512`], and rows have so many lines.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline(never)]
@@ -190,15 +170,34 @@ impl Rows {
         &self,
         keys: &[K],
         among: &[Line],
-        found: &mut [Option<u32>],
+        found: &mut [u32],
     ) {
-        let blocks = self.width / 8 / LINES;
         for (found, key) in found.iter_mut().zip(keys) {
-            *found = None;
-            for block in 0..blocks {
+            // SAFETY: as this function's caller says.
+            *found = unsafe { self.first_of_lines::<LINES>(key.as_ref(), among, 0) };
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As of [`Rows::first_avx512`], and rows have some blocks.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
+    #[inline(never)]
+    #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
+    unsafe fn each_of_blocks<K: AsRef<[u64]>>(
+        &self,
+        keys: &[K],
+        among: &[Line],
+        found: &mut [u32],
+    ) {
+        for (found, key) in found.iter_mut().zip(keys) {
+            *found = u32::MAX;
+            for (block, first) in (0..self.width / BLOCK).zip((0..).step_by(BITS as usize)) {
                 // SAFETY: as this function's caller says.
-                *found = unsafe { self.first_of_lines::<LINES>(key.as_ref(), among, block) };
-                if found.is_some() {
+                let bit = unsafe { self.first_of_lines::<2>(key.as_ref(), among, block) };
+                if bit < BITS {
+                    *found = first + bit;
                     break;
                 }
             }
@@ -214,7 +213,7 @@ impl Rows {
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline]
     #[expect(unsafe_code, reason = "loads through pointers")]
-    unsafe fn first_short(&self, key: &[u64], among: &[Line]) -> Option<u32> {
+    unsafe fn first_short(&self, key: &[u64], among: &[Line]) -> u32 {
         use core::arch::x86_64::{
             _mm_cvtsi128_si64, _mm256_and_si256, _mm256_castsi256_si128, _mm256_loadu_epi64,
             _mm256_maskz_compress_epi64, _mm256_test_epi64_mask,
@@ -234,7 +233,7 @@ impl Rows {
         bit(some.into(), _mm_cvtsi128_si64(first))
     }
 
-    /// In block number `block` of so many lines of each row.
+    /// In block number `block` of so many lines of each row, counted from there.
     ///
     /// # Safety
     ///
@@ -248,7 +247,7 @@ impl Rows {
         key: &[u64],
         among: &[Line],
         block: usize,
-    ) -> Option<u32> {
+    ) -> u32 {
         use core::arch::x86_64::{
             _mm_cvtsi128_si64, _mm512_and_si512, _mm512_castsi512_si128, _mm512_loadu_si512,
             _mm512_maskz_compress_epi64, _mm512_test_epi64_mask,
@@ -270,7 +269,7 @@ impl Rows {
             word = std::hint::select_unpredictable(these == 0, word, _mm_cvtsi128_si64(first));
             some |= u32::from(these) << (8 * at);
         }
-        bit(some, word).map(|bit| u32::try_from(block * LINES * 512).unwrap_or(0) + bit)
+        bit(some, word)
     }
 
     /// Shows the row of each byte of the words that are asked for something; all of them, as a branch less is worth more.
@@ -298,6 +297,11 @@ impl Asked {
             show(usize::from(numbers[(word >> (8 * at)) as usize % VALUES]));
         }
     }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+const fn has_avx512() -> bool {
+    false
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -338,15 +342,12 @@ fn words(lines: &[Line]) -> &[u64] {
     <[u64]>::ref_from_bytes(lines.as_bytes()).unwrap_or_default()
 }
 
-/// The lowest bit of words, of which `some` tells which are not empty, and `word` is the first of these. Whichever it is, the way to it is the
-/// same: no branch to be foretold.
+/// The lowest bit of words, of which `some` tells which are not empty, and `word` is the first of these; beyond all bits if there is none. Nobody
+/// could foretell which it is, so there is no branch.
 #[cfg(target_arch = "x86_64")]
 #[inline]
-const fn bit(some: u32, word: i64) -> Option<u32> {
-    if some == 0 {
-        return None;
-    }
-    Some(some.trailing_zeros() * 64 + word.trailing_zeros())
+const fn bit(some: u32, word: i64) -> u32 {
+    some.trailing_zeros() * 64 + word.trailing_zeros()
 }
 
 #[cfg(test)]
@@ -407,9 +408,10 @@ mod tests {
                     && fields.iter().all(|field| has(field, &key, width, bit))
             };
             let first = |from: usize| (from..width * 64).find(|bit| set(*bit));
-            let mut found = [Some(7); 2];
+            let mut found = [7; 2];
             all.first_of_each(&[key, [0; 2]], &among, &mut found[..1]);
-            assert_eq!(found, [first(0).map(|bit| u32::try_from(bit).unwrap()), Some(7)]);
+            let is = |found: u32| Some(found as usize).filter(|found| *found < 64 * width);
+            assert_eq!((is(found[0]), found[1]), (first(0), 7));
             for from in (0..width * 64).step_by(13) {
                 let expected = first(from).map(|bit| u32::try_from(bit).unwrap());
                 assert_eq!(all.first_from(&key, &among, from), expected);
@@ -420,7 +422,7 @@ mod tests {
                 }
             }
             all.first_of_each(&[key], &[], &mut found);
-            assert_eq!(found[0], None, "among none");
+            assert_eq!(is(found[0]), None, "among none");
         }
     }
 

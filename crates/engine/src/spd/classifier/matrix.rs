@@ -4,9 +4,10 @@
 //! bytes: one row of bits for each, and their intersection. The bits are in order, so the first one set is the answer. Values that
 //! no policy tells apart share a row, and a byte that none asks for has no rows: what is read is little, and read without a branch.
 //!
-//! Rows are never changed. Who leaves is no longer among those looked for, and who comes is compared apart, until both are reason
-//! enough to make the rows anew.
+//! Rows are never changed. Who leaves is no longer among those looked for, and who comes is compared apart, until there are so many of either
+//! that the rows are made anew.
 
+use std::hint::select_unpredictable;
 use std::sync::Arc;
 
 use uxfrm_packet::{Line, NOTHING, Rows};
@@ -86,14 +87,14 @@ impl<W: Words> Matrix<W> {
 
     /// Considers the first that fits.
     pub(crate) fn find<'a>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
-        let mut found = [None];
+        let mut found = [0];
         self.rows.first_of_each(std::slice::from_ref(key), &self.left, &mut found);
         self.consider(found[0], key, best);
     }
 
     /// Considers the first that fits, for each key. All are searched for before the first of the policies is waited for.
     pub(crate) fn find_each<'a>(&'a self, keys: &[Key<W>], bests: &mut [Best<'a>]) {
-        let mut found = [None; TOGETHER];
+        let mut found = [0; TOGETHER];
         for (keys, bests) in keys.chunks(TOGETHER).zip(bests.chunks_mut(TOGETHER)) {
             self.rows.first_of_each(keys, &self.left, &mut found);
             for ((key, best), found) in keys.iter().zip(bests).zip(found) {
@@ -102,19 +103,23 @@ impl<W: Words> Matrix<W> {
         }
     }
 
-    /// Considers the policy at a place, or the next that fits if it asks for more than the packet has.
+    /// Considers the policy at a place, if there is one, or the next that fits if it asks for more than the packet has. Whether there is any is no
+    /// branch: nobody could foretell it.
     #[inline]
-    fn consider<'a>(&'a self, mut found: Option<u32>, key: &Key<W>, best: &mut Best<'a>) {
+    fn consider<'a>(&'a self, mut found: u32, key: &Key<W>, best: &mut Best<'a>) {
         if !self.recent.is_empty() {
             several::find(&self.recent, key, best);
         }
-        while let Some(at) = found
-            && let Some(policy) = self.policies.get(at as usize)
-        {
-            if !policy.brief.asks_more() || fits_more(&policy.entry, key) {
-                return best.consider(policy.rank, policy.brief, &policy.entry);
+        loop {
+            let nothing_fits = found as usize >= self.policies.len();
+            let at = select_unpredictable(nothing_fits, 0, found as usize);
+            let Some(policy) = self.policies.get(at) else { return };
+            if !policy.brief.asks_more() || nothing_fits || fits_more(&policy.entry, key) {
+                let rank = policy.rank.unless(nothing_fits);
+                return best.consider(rank, policy.brief, &policy.entry);
             }
-            found = self.rows.first_from(key.words.all(), &self.left, at as usize + 1);
+            let next = self.rows.first_from(key.words.all(), &self.left, at + 1);
+            found = next.unwrap_or(u32::MAX);
         }
     }
 
@@ -144,6 +149,9 @@ impl<W: Words> Matrix<W> {
         {
             self.left[at / 512].0[at / 64 % BLOCK] &= !(1 << (at % 64));
             self.len -= 1;
+            if self.policies.len() > 2 * self.len + RECENT {
+                self.renew();
+            }
             return;
         }
         let mut recent: Vec<_> = self.recent.iter().flat_map(W::Eight::rules).collect();

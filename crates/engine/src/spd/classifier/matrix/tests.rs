@@ -199,3 +199,29 @@ fn recent_policies_get_a_bit_when_they_are_many() {
     matrix.prepare();
     assert_eq!((apart(&matrix), matrix.len()), (0, 200));
 }
+
+/// Nothing is left behind of policies that went.
+#[test]
+fn rows_are_made_anew_when_most_of_their_policies_went() {
+    let port = |port: u16| {
+        let mut policy = policy(Direction::Out, u32::from(port));
+        policy.selector.source_port = PortMask::exactly(port);
+        policy
+    };
+    let rules = rules::<V6>((0..500).map(port).map(v6).collect());
+    let mut matrix = Matrix::of(&rules);
+    for rule in &rules[..450] {
+        matrix.remove(rule);
+        assert!(matrix.policies.len() <= 2 * matrix.len() + RECENT);
+    }
+    assert_answers(&matrix, &rules[450..], &[Key { words: [0; 5], extra: 0 }, key_of(460)]);
+}
+
+fn v6(policy: Policy) -> Policy {
+    let source_port = policy.selector.source_port;
+    Policy { selector: Selector { source_port, ..Selector::any(Family::V6) }, ..policy }
+}
+
+fn key_of(port: u16) -> Key<V6> {
+    Key { words: [0, 0, 0, 0, u64::from(port) << 48], extra: 0 }
+}
