@@ -134,3 +134,36 @@ impl Partition {
 fn number(count: usize) -> u16 {
     u16::try_from(count).unwrap_or(u16::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Against a look at each pair of values: those that some set parts are apart, no others are, and no class is empty.
+    #[test]
+    fn classes_are_as_few_as_tell_the_sets_apart() {
+        let mut seed = 1_usize;
+        let mut next = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            seed >> 40
+        };
+        for _ in 0..200 {
+            let sets: Vec<Vec<usize>> = (0..next() % 9)
+                .map(|_| {
+                    let (value, mask) = (next(), next() & next());
+                    (0..32).filter(|thing| (thing ^ value) & mask % 32 == 0).collect()
+                })
+                .collect();
+            let mut classes = Partition::of(32);
+            sets.iter().for_each(|set| classes.split(set));
+            let seen = |thing: usize| sets.iter().map(move |set| set.contains(&thing));
+            for (one, other) in (0..32).flat_map(|one| (0..32).map(move |other| (one, other))) {
+                assert_eq!(classes.of[one] == classes.of[other], seen(one).eq(seen(other)));
+            }
+            assert_eq!(
+                classes.met_by(&(0..32).collect::<Vec<_>>()),
+                Vec::from_iter(0..classes.len())
+            );
+        }
+    }
+}
