@@ -35,6 +35,7 @@ mod mixed;
 mod names;
 mod open;
 mod outer;
+mod pause;
 mod peel;
 mod quote;
 mod regular;

@@ -12,6 +12,7 @@ use uxfrm_packet::{Checksum, PacketBuf, Protocol, Segments};
 use super::deliver::{is_train, joins};
 use super::inner::{Bare, Inner};
 use super::outer::{Claimed, Known};
+use super::pause::Pause;
 use super::used::{Standing, UsedStates};
 use super::{BYTES_AHEAD, Fate, Inbound, Item, NOTES_AHEAD, PIECE, narrow};
 use crate::worker::Bench;
@@ -20,9 +21,6 @@ use crate::{AnswerId, DropReason, Mode, Stage, Watch};
 /// Fewer are not worth it: a crypto library wants many at once.
 pub(super) const WORTH: usize = 16;
 
-/// For so many batches it is not tried again where most turned out to be of other flows, or to be dropped.
-const RESTS: u32 = 16;
-
 /// Neighbours of one state, by their places in their batch.
 #[derive(Debug)]
 pub(super) struct Together {
@@ -30,8 +28,8 @@ pub(super) struct Together {
     claims: Vec<Claimed>,
     /// Of those that were opened and are as they should be.
     bares: Vec<Bare>,
-    /// For so many batches nobody tries.
-    rests: u32,
+    /// Where most turned out to be otherwise.
+    pause: Pause,
 }
 
 impl Inbound {
@@ -44,11 +42,7 @@ impl Inbound {
         bench: &mut Bench<'_>,
         watch: &mut impl Watch,
     ) -> bool {
-        if rest.len() < WORTH || !self.marks.is_empty() {
-            return false;
-        }
-        if self.together.rests > 0 {
-            self.together.rests -= 1;
+        if rest.len() < WORTH || !self.marks.is_empty() || !self.together.pause.is_over() {
             return false;
         }
         self.used.begin(bench.snapshot);
@@ -198,10 +192,10 @@ impl Inbound {
     #[inline(never)]
     fn leave(&mut self, used: u32) {
         let Self { together, used: states, items, sealed, buffers, verdicts, .. } = self;
-        let Together { packets, claims, bares, rests } = together;
+        let Together { packets, claims, bares, pause } = together;
         let accepted = bares.len();
         if accepted < claims.len() / 2 {
-            *rests = RESTS;
+            pause.begin();
         }
         verdicts.drain(..accepted);
         let known = Known::of(states, used);
@@ -267,7 +261,7 @@ impl Together {
             packets: Vec::with_capacity(PIECE),
             claims: Vec::with_capacity(PIECE),
             bares: Vec::with_capacity(PIECE),
-            rests: 0,
+            pause: Pause::default(),
         }
     }
 }

@@ -14,14 +14,12 @@ use super::express::WORTH;
 use super::inner::{Bare, Inner};
 use super::open::charge;
 use super::outer::{Claimed, Known};
+use super::pause::Pause;
 use super::regular::Regular;
 use super::used::Standing;
 use super::{BYTES_AHEAD, Fate, Inbound, Item, NOTES_AHEAD, PIECE, narrow, peel};
 use crate::worker::Bench;
 use crate::{AnswerId, DropReason, HostPort, Stage, Watch};
-
-/// For so many batches it is not tried again where most turned out to be otherwise.
-const RESTS: u32 = 16;
 
 /// Neighbours of many states, by their places in what is taken of a batch.
 #[derive(Debug)]
@@ -32,8 +30,8 @@ pub(super) struct Mixed {
     /// Of all that were opened and accepted, with the place of the state's tally.
     bares: Vec<(Bare, u32)>,
     tallies: Vec<Tally>,
-    /// For so many batches nobody tries.
-    rests: u32,
+    /// Where most turned out to be otherwise.
+    pause: Pause,
 }
 
 /// What is to be opened, of the state in a place.
@@ -63,7 +61,7 @@ impl Mixed {
             claims: Vec::with_capacity(PIECE),
             bares: Vec::with_capacity(uxfrm_packet::BATCH),
             tallies: Vec::with_capacity(uxfrm_packet::BATCH),
-            rests: 0,
+            pause: Pause::default(),
         }
     }
 }
@@ -78,11 +76,7 @@ impl Inbound {
         bench: &mut Bench<'_>,
         watch: &mut impl Watch,
     ) -> bool {
-        if rest.len() < WORTH || !self.marks.is_empty() {
-            return false;
-        }
-        if self.mixed.rests > 0 {
-            self.mixed.rests -= 1;
+        if rest.len() < WORTH || !self.marks.is_empty() || !self.mixed.pause.is_over() {
             return false;
         }
         self.used.begin(bench.snapshot);
@@ -266,13 +260,13 @@ impl Inbound {
     #[inline(never)]
     fn leave_mixed(&mut self) -> bool {
         let Self { mixed, used, items, sealed, buffers, verdicts, .. } = self;
-        let Mixed { packets, claims, bares, rests, .. } = mixed;
+        let Mixed { packets, claims, bares, pause, .. } = mixed;
         let left = packets.len() - bares.len();
         if left == 0 {
             return true;
         }
         if bares.len() < left {
-            *rests = RESTS;
+            pause.begin();
         }
         let accepted = claims.len() - left;
         verdicts.drain(..accepted);
