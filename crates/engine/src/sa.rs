@@ -10,6 +10,7 @@ pub mod sequence;
 pub mod usage;
 pub mod words;
 
+mod ahead;
 pub(crate) mod check;
 mod keys;
 
@@ -23,7 +24,6 @@ use std::{
 
 use once_cell::race::OnceBox;
 use uxfrm_crypto::{SaKey, Transform};
-use uxfrm_packet::{prefetch_far, prefetch_far_whole};
 
 use crate::{
     Attachment, Budget, DeviceCounts, DeviceId, Direction, DropReason, Family, Limits, Moment,
@@ -406,51 +406,6 @@ impl Sa {
     /// Holds its counts against its limits: [`Usage::check`].
     pub(crate) fn check_limits(&self) -> Charge {
         self.live().usage.check(&self.words.limits)
-    }
-
-    /// Asks for all that look-ups read, which may begin in one cache line and end in the next.
-    #[inline]
-    pub(crate) fn fetch(&self) {
-        prefetch_far(&self.name);
-        prefetch_far(&self.attachment);
-    }
-
-    /// Asks for what leads to all that packets change.
-    #[inline]
-    pub(crate) fn fetch_active(&self) {
-        prefetch_far(&self.active);
-    }
-
-    /// Asks for what packets that leave need: what leads to all that they change, and their numbers.
-    #[inline]
-    pub(crate) fn fetch_to_send(&self) {
-        self.fetch_active();
-        self.sequence.prefetch();
-    }
-
-    /// Asks for what packets change; what look-ups read should be at hand already.
-    #[inline]
-    pub(crate) fn fetch_live(&self) {
-        if let Some(active) = self.active.get() {
-            prefetch_far_whole(active);
-        }
-    }
-
-    /// Asks for what sealing a packet takes; what packets change should be at hand already.
-    #[inline]
-    pub(crate) fn fetch_to_seal(&self) {
-        if let Some(live) = self.live_if_used() {
-            live.key.get().inspect(|key| key.prefetch());
-        }
-    }
-
-    /// Asks for what opening a packet of this number takes; what packets change should be at hand already.
-    #[inline]
-    pub(crate) fn fetch_to_open(&self, low: u32) {
-        if let Some(live) = self.live_if_used() {
-            live.replay.prefetch(low);
-            live.key.get().inspect(|key| key.prefetch());
-        }
     }
 
     /// Moves on to `next`: [`Usage::advance`].
