@@ -2,7 +2,8 @@
 //! nobody.
 
 use uxfrm_engine::{
-    Budget, DropReason, Event, HostPort, Limits, Mode, SaConfig, Settings, UdpSuper,
+    Action, Budget, Direction, DropReason, Event, HostPort, Limits, Mark, Mode, Policy, SaConfig,
+    Settings, UdpSuper,
 };
 use uxfrm_packet::PacketBuf;
 use uxfrm_testkit::{Gateway, Pair, Rng, Suite, Way, Wrapping, packets};
@@ -182,6 +183,33 @@ fn a_limit_that_was_crossed_before_is_not_charged_again() {
     // The other one is gone with its last packet.
     let counted: Vec<_> = snapshot.sad.iter().map(|sa| sa.usage().packets()).collect();
     assert_eq!(counted, [100]);
+    hub.receiver.assert_accounts();
+}
+
+/// What was found out about a state ends with the next change of policies or states.
+#[test]
+fn a_change_counts_for_the_next_packet_of_each_state() {
+    let wrapping = Wrapping::tunnel4();
+    let mut hub = Hub::new(&wrapping, 4);
+    let arrives = |hub: &mut Hub| {
+        let wire = hub.wire(40);
+        hub.receiver.inbound(wire).len()
+    };
+    assert_eq!([(); 3].map(|()| arrives(&mut hub)), [40; 3]);
+    let policy = |action| Policy { action, ..wrapping.policy(Direction::In, Way::Right) };
+    let now = hub.receiver.now;
+    let decide = |hub: &mut Hub, action| {
+        hub.receiver.database.apply(now, |to| to.update_policy(policy(action))).unwrap();
+    };
+    decide(&mut hub, Action::Block);
+    assert_eq!([(); 2].map(|()| arrives(&mut hub)), [0; 2]);
+    decide(&mut hub, Action::Allow);
+    assert_eq!([(); 3].map(|()| arrives(&mut hub)), [40; 3]);
+    let gone = wrapping.sa(Way::Right, 0x1002).id;
+    hub.receiver.database.apply(now, |to| to.delete_sa(gone, Mark::default())).unwrap();
+    assert_eq!([(); 3].map(|()| arrives(&mut hub)), [30; 3]);
+    let reasons = hub.receiver.reasons();
+    assert_eq!(reasons, [(DropReason::InNoState, 30), (DropReason::InPolicyBlock, 80)]);
     hub.receiver.assert_accounts();
 }
 

@@ -151,7 +151,7 @@ mod tests {
             let sets: Vec<Vec<usize>> = (0..next() % 9)
                 .map(|_| {
                     let (value, mask) = (next(), next() & next());
-                    (0..32).filter(|thing| (thing ^ value) & mask % 32 == 0).collect()
+                    (0..32).filter(|thing| (thing ^ value) & (mask % 32) == 0).collect()
                 })
                 .collect();
             let mut classes = Partition::of(32);
