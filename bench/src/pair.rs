@@ -8,6 +8,7 @@
 //! input.
 
 mod configuration;
+mod congestion;
 mod gateway;
 mod interrupt;
 pub mod iperf;
@@ -19,6 +20,7 @@ mod site;
 mod topology;
 
 pub use configuration::{Keys, private_directory, write};
+pub use congestion::Congestion;
 pub use gateway::Gateway;
 pub use interrupt::{Interrupt, Interrupted};
 pub use ping::{Pinger, RoundTrips};

@@ -11,6 +11,7 @@ use anyhow::{Context, anyhow, bail};
 use serde_json::Value;
 use uxfrm_io::Namespace;
 
+use super::congestion::Congestion;
 use super::interrupt::Interrupt;
 use super::site::{A, B};
 use super::topology::Topology;
@@ -38,6 +39,8 @@ pub enum Load {
     Tcp {
         /// How many.
         streams: u32,
+        /// By what they decide how fast that is.
+        congestion: Congestion,
     },
     /// UDP datagrams.
     Udp {
@@ -218,7 +221,9 @@ fn buffer() -> u64 {
 /// A load in iperf3's words. TCP's buffers size themselves.
 fn words(load: Load, buffer: u64) -> Vec<String> {
     match load {
-        Load::Tcp { streams } => vec!["-P".into(), streams.to_string()],
+        Load::Tcp { streams, congestion } => {
+            vec!["-P".into(), streams.to_string(), "-C".into(), congestion.name()]
+        }
         Load::Udp { bytes, packets_per_second } => {
             let rate = packets_per_second.map_or_else(
                 || "0".to_owned(),
@@ -263,7 +268,8 @@ mod tests {
     fn a_load_is_said_in_bits() {
         let load = Load::Udp { bytes: 64, packets_per_second: Some(160_000) };
         assert_eq!(words(load, 7).join(" "), "-u -l 64 -b 81920000/32 -w 7");
-        assert_eq!(words(Load::Tcp { streams: 4 }, 7).join(" "), "-P 4");
+        let load = Load::Tcp { streams: 4, congestion: Congestion::Cubic };
+        assert_eq!(words(load, 7).join(" "), "-P 4 -C cubic");
     }
 
     #[test]
@@ -282,7 +288,8 @@ mod tests {
     #[test]
     fn an_error_is_passed_on() {
         let client = json!({"error": "unable to connect to server"});
-        let error = transfer(&client, &Value::Null, Load::Tcp { streams: 1 }).unwrap_err();
+        let load = Load::Tcp { streams: 1, congestion: Congestion::Cubic };
+        let error = transfer(&client, &Value::Null, load).unwrap_err();
         assert!(error.to_string().contains("unable to connect"));
     }
 

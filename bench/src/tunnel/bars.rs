@@ -69,6 +69,9 @@ impl Bar {
             let _ = write!(name, ", {workers} workers"); // writing to a string cannot fail
         }
         let shown = ["gbps", "kpps", "rtt_us"].contains(&figure);
+        if let Some(congestion) = row.case.value("congestion") {
+            let _ = write!(name, ", {congestion}"); // writing to a string cannot fail
+        }
         let spread = number("min").zip(number("max")).filter(|_| shown);
         let goal = row.figures.get("goal").and_then(|goal| goal.as_str()).unwrap_or_default();
         let missed = goal.starts_with("MISSED") && goal.contains(&format!("{figure} "));

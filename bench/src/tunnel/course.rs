@@ -10,7 +10,7 @@ use super::way::{Gateways, Through, Way};
 use crate::Filter;
 use crate::pair::iperf::{self, Load, Run, Transfer};
 use crate::pair::processor::{self, CpuTime, Task};
-use crate::pair::{self, A, B, Gateway, Interrupt, Keys, Pinger, Topology};
+use crate::pair::{self, A, B, Congestion, Gateway, Interrupt, Keys, Pinger, Topology};
 use crate::report::Case;
 
 /// How long the first ping may take to be answered.
@@ -87,11 +87,17 @@ impl Course {
     fn measure(&self, case: &Case, ends: &[Task], findings: &mut Findings) -> anyhow::Result<()> {
         let mut pinger = self.topology.a.enter(|| Pinger::new(A.lan, B.lan))??;
         pinger.wait_for_path(FIRST_PING, &self.interrupt)?;
-        self.round_trips(case, &mut pinger, findings)?;
-        for (test, streams) in [("tcp1", 1), ("tcp4", 4)] {
-            let case = case.clone().with("test", test);
-            if self.only.admits(&case) {
-                findings.note(&case, &self.tcp(streams, ends)?);
+        self.round_trip(&case.clone().with("load", "idle"), &mut pinger, None, findings)?;
+        for congestion in Congestion::here() {
+            let case = case.clone().with("congestion", congestion.name());
+            let load = Load::Tcp { streams: 1, congestion };
+            let beside = case.clone().with("load", "tcp1");
+            self.round_trip(&beside, &mut pinger, Some(load), findings)?;
+            for (test, streams) in [("tcp1", 1), ("tcp4", 4)] {
+                let case = case.clone().with("test", test);
+                if self.only.admits(&case) {
+                    findings.note(&case, &self.tcp(Load::Tcp { streams, congestion }, ends)?);
+                }
             }
         }
         for (test, bytes) in [("udp64", 64), ("udp1300", 1300)] {
@@ -103,39 +109,33 @@ impl Course {
         Ok(())
     }
 
-    fn round_trips(
+    /// Pings, beside a load or alone.
+    fn round_trip(
         &self,
         case: &Case,
         pinger: &mut Pinger,
+        load: Option<Load>,
         findings: &mut Findings,
     ) -> anyhow::Result<()> {
-        for load in ["idle", "tcp1"] {
-            let case = case.clone().with("test", "rtt").with("load", load);
-            if !self.only.admits(&case) {
-                continue;
-            }
-            let run = (load == "tcp1")
-                .then(|| Run::start(&self.topology, Load::Tcp { streams: 1 }, self.seconds + 2))
-                .transpose()?;
-            if run.is_some() {
-                self.interrupt.sleep(SLOW_START)?;
-            }
-            let times = pinger.measure(PINGS, &self.interrupt)?;
-            let lost = 100.0 * f64::from(times.sent - times.received) / f64::from(times.sent);
-            findings.note(
-                &case,
-                &[
-                    ("rtt_us", times.avg_us, 1),
-                    ("best_us", times.min_us, 1),
-                    ("loss_percent", lost, 2),
-                ],
-            );
+        let case = case.clone().with("test", "rtt");
+        if !self.only.admits(&case) {
+            return Ok(());
         }
+        let start = |load| Run::start(&self.topology, load, self.seconds + 2);
+        let run = load.map(start).transpose()?;
+        if run.is_some() {
+            self.interrupt.sleep(SLOW_START)?;
+        }
+        let times = pinger.measure(PINGS, &self.interrupt)?;
+        let lost = 100.0 * f64::from(times.sent - times.received) / f64::from(times.sent);
+        let figures =
+            [("rtt_us", times.avg_us, 1), ("best_us", times.min_us, 1), ("loss_percent", lost, 2)];
+        findings.note(&case, &figures);
         Ok(())
     }
 
-    fn tcp(&self, streams: u32, ends: &[Task]) -> anyhow::Result<Vec<Figure>> {
-        let (transfer, cost) = self.run(Load::Tcp { streams }, ends)?;
+    fn tcp(&self, load: Load, ends: &[Task]) -> anyhow::Result<Vec<Figure>> {
+        let (transfer, cost) = self.run(load, ends)?;
         let gigabytes = transfer.bytes / 1e9;
         let mut figures = vec![("gbps", transfer.gbps(), 2)];
         if !ends.is_empty() {
