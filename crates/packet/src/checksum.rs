@@ -12,6 +12,8 @@
 //! assert_eq!(update(checksum, 0x4011, 0x3f11), Sum::of(&forwarded).checksum());
 //! ```
 
+mod wide;
+
 use std::net::IpAddr;
 
 use zerocopy::IntoBytes;
@@ -265,7 +267,7 @@ fn verify_covered(ip: &IpPacket, covered: &[u8], field_at: usize) -> Verificatio
 /// Sums in the machine's byte order.
 #[inline]
 fn sum_words(bytes: &[u8]) -> u64 {
-    if bytes.len() < WIDE { sum_narrow(bytes) } else { sum_wide(bytes) }
+    if bytes.len() < WIDE { sum_narrow(bytes) } else { wide::sum(bytes) }
 }
 
 /// From this length on wide registers pay for asking whether there are any.
@@ -277,31 +279,6 @@ const WIDE: usize = 128;
 fn sum_narrow(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();
     words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum::<u64>() + tail(rest)
-}
-
-#[cfg(target_arch = "x86_64")]
-fn sum_wide(bytes: &[u8]) -> u64 {
-    if is_x86_feature_detected!("avx2") {
-        #[expect(
-            unsafe_code,
-            reason = "calling a function compiled for more than every x86-64 has"
-        )]
-        // SAFETY: AVX2 was detected.
-        return unsafe { sum_avx2(bytes) };
-    }
-    sum_narrow(bytes)
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn sum_wide(bytes: &[u8]) -> u64 {
-    sum_narrow(bytes)
-}
-
-/// [`sum_narrow`] with registers of 32 bytes: twice as fast.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn sum_avx2(bytes: &[u8]) -> u64 {
-    sum_narrow(bytes)
 }
 
 /// The last 0 to 3 bytes, as if zeros followed.

@@ -10,6 +10,9 @@ use crate::{Ecn, ParseError, Protocol};
 /// Bytes of the fixed header.
 pub const HEADER_LEN: usize = 40;
 
+/// Where the fixed header has its two addresses.
+pub const ADDRESSES: std::ops::Range<usize> = 8..HEADER_LEN;
+
 /// No link is narrower (RFC 8200 §5).
 pub const LEAST_MTU: usize = 1280;
 

@@ -6,7 +6,7 @@ use uxfrm_packet::checksum::Sum;
 use uxfrm_packet::ipv4::Ipv4Header;
 use uxfrm_packet::ipv6::{self, Ipv6Header};
 use uxfrm_packet::udp::{self, UdpHeader};
-use uxfrm_packet::{IpPacket, Protocol, Version, esp, ipv4};
+use uxfrm_packet::{Protocol, Version, esp, ipv4};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::layer::{Inside, Layer, Outer, Outside, UdpShape, Wrap, ip_in_ip};
@@ -59,10 +59,10 @@ pub(crate) fn finish(packet: &mut [u8], layer: &Layer, after: &Inside) {
     if !layer.needs_finish() || after.version == Version::V4 {
         return;
     }
-    let Ok(ip) = IpPacket::parse(packet) else { return };
-    let datagram = &mut packet[after.esp_offset()..];
+    let (before, datagram) = packet.split_at_mut(after.esp_offset());
     let len = u32::try_from(datagram.len()).unwrap_or(u32::MAX);
-    let pseudo = Sum::of_pseudo(ip.source, ip.destination, Protocol::UDP, len);
+    let addresses = Sum::of(&before[ipv6::ADDRESSES]);
+    let pseudo = addresses.plus_u32(len).plus_u16(Protocol::UDP.0.into());
     let checksum = pseudo.plus_bytes(datagram).nonzero_checksum();
     datagram[6..8].copy_from_slice(&checksum.to_be_bytes());
 }

@@ -148,3 +148,19 @@ fn what_is_right_is_seen_without_folding() {
     let bytes = [0x45, 0, 0, 28, 0, 0, 0x40, 0];
     assert_eq!(Sum::of_word(u64::from_ne_bytes(bytes)).fold(), Sum::of(&bytes).fold());
 }
+
+#[test]
+fn no_lane_overflows_and_no_byte_is_left_out_at_any_length() {
+    let bytes = vec![0xff; 3 << 16];
+    for len in (0..2048).chain([(1 << 16) - 1, 1 << 16, (1 << 16) + 1, 3 << 16]) {
+        let bytes = &bytes[..len];
+        assert_eq!(Sum::of(bytes).fold(), naive(bytes), "{len} bytes");
+        assert_eq!(wide::sum(bytes) == 0, len == 0, "{len} bytes");
+    }
+    for at in 0..1400 {
+        let mut bytes = [0; 1401];
+        bytes[at] = 3;
+        let of = |from: usize| Sum::of(&bytes[from..]).fold();
+        assert_eq!((of(0), of(1)), (naive(&bytes), naive(&bytes[1..])), "byte {at}");
+    }
+}
