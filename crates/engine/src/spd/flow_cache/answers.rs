@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::roll::Roll;
 use crate::{Action, Moment, PolicyEntry, PolicyKind, Template};
@@ -99,6 +98,8 @@ pub(super) struct Answers {
     pair_of: HashMap<[usize; 2], u32, foldhash::fast::RandomState>,
     /// Slots with something counted.
     counted: Vec<u32>,
+    /// Packets in that, of each policy that they met.
+    noted: usize,
     /// When policies were charged last, and when something was counted last.
     charged: Moment,
     latest: Moment,
@@ -118,9 +119,13 @@ struct Met {
 const SURPLUS: usize = 4096;
 /// So many policies that were met are in the first-level cache, or nearly.
 const NEAR: usize = 1024;
-/// A policy that met fewer packets may be charged later, but not so long after the last time.
-const FEW: u32 = 16;
-const SOON: Duration = Duration::from_millis(1);
+/// Policies that met fewer packets each may be charged later, but not so long after the last time, and not of so many packets.
+const FEW: usize = 16;
+/// In nanoseconds.
+const SOON: u64 = 1_000_000;
+const MOST: usize = 1 << 13;
+/// Policies that are charged together, all of them asked for before the first is waited for.
+const PIECE: usize = 64;
 
 impl Answers {
     /// The policies of an answer.
@@ -207,40 +212,45 @@ impl Answers {
         }
     }
 
-    /// To be called after a batch: charges the policies, unless one met just a few packets and was charged not long ago. Then a charge costs more than
-    /// all else that is done about them.
+    /// To be called after a batch: charges the policies, unless each met just a few packets and they were charged not long ago. Then a charge costs more
+    /// than all else that is done about them.
     #[inline]
     pub(super) fn settle(&mut self, now: Moment) {
         self.latest = now;
-        match *self.counted {
-            [] => {}
-            [slot] if self.met[slot as usize].packets < FEW && now.since(self.charged) < SOON => {}
-            [..] => self.charge(),
+        let enough = MOST.min(FEW * self.counted.len());
+        if self.noted >= enough || now.0.saturating_sub(self.charged.0) >= SOON {
+            self.charge();
         }
     }
 
     /// Charges the policies with what was noted: once each, whatever the number of packets.
     #[inline(never)]
     pub(super) fn charge(&mut self) {
-        self.charged = self.latest;
-        if !self.are_near() {
-            self.prefetch_counted();
-        }
-        for slot in self.counted.drain(..) {
-            let met = &mut self.met[slot as usize];
-            let (packets, bytes) =
-                (std::mem::take(&mut met.packets), std::mem::take(&mut met.bytes));
-            if let Some(entry) = &met.entry {
-                entry.charge(packets, bytes, self.latest);
+        (self.charged, self.noted) = (self.latest, 0);
+        let counted = std::mem::take(&mut self.counted);
+        for slots in counted.chunks(PIECE) {
+            if !self.are_near() {
+                self.prefetch_counts(slots);
+            }
+            for slot in slots {
+                let met = &mut self.met[*slot as usize];
+                let (packets, bytes) =
+                    (std::mem::take(&mut met.packets), std::mem::take(&mut met.bytes));
+                if let Some(entry) = &met.entry {
+                    entry.charge(packets, bytes, self.latest);
+                }
             }
         }
+        self.counted = counted;
+        self.counted.clear();
     }
 
     /// A charge waits for its policy's line, and the next one for it.
     #[inline(never)]
-    fn prefetch_counted(&self) {
-        let met = self.counted.iter().filter_map(|slot| self.met.get(*slot as usize));
-        met.filter_map(|met| met.entry.as_ref()).for_each(|entry| entry.prefetch_counts());
+    fn prefetch_counts(&self, slots: &[u32]) {
+        let met = || slots.iter().filter_map(|slot| self.met.get(*slot as usize));
+        met().for_each(uxfrm_packet::prefetch_far);
+        met().filter_map(|met| met.entry.as_ref()).for_each(|entry| entry.prefetch_counts());
     }
 
     /// Drops pairs if they are many more than there are policies; true when all answers that are pairs are void.
@@ -282,6 +292,7 @@ impl Answers {
         }
         met.packets += packets;
         met.bytes += bytes;
+        self.noted += packets as usize;
     }
 }
 
