@@ -5,6 +5,7 @@
 
 mod cache;
 mod device;
+mod exit;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,11 +13,12 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use uxfrm_packet::{Version, ipv6};
 
-pub(crate) use cache::{Account, BundleCache, Giving, Resolution};
+pub(crate) use cache::{Account, BundleCache, Giving, Grant, Resolution};
+pub(crate) use exit::Exit;
 
 use crate::acquire::Missing;
 use crate::esp::layer::{Inside, Layer, Outside, Wrap};
-use crate::esp::plain::Room;
+use crate::esp::seam::Room;
 use crate::sa::usage::Lifecycle;
 use crate::spd::policy::MAX_TEMPLATES;
 use crate::{
@@ -33,10 +35,12 @@ pub(crate) type Deciding<'a> = ArrayVec<&'a Arc<PolicyEntry>, 2>;
 /// The states of a chain, innermost first.
 type States<'a> = ArrayVec<&'a Arc<Sa>, MAX_LAYERS>;
 
-/// A chain of SAs. Without any, the packet passes as it is (templates of level `use` without states). What most packets need is in its first cache line.
+/// A chain of SAs. Without any, the packet passes as it is (templates of level `use` without states). What packets of many states in turn
+/// need is in its first cache line, and what most others do in the second one.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Bundle {
+    pub(crate) exit: Option<Exit>,
     /// Innermost first.
     pub(crate) layers: Box<[Layer]>,
     /// When it is to be worked out again; the end of time unless a template of level `use` has no state, or one of a policy with
@@ -95,6 +99,7 @@ impl Bundle {
         let spreads = layers.iter().any(Layer::spreads);
         let device = device::device_of(states)?;
         Ok(Self {
+            exit: None,
             as_it_is: device.and_then(|device| device::as_it_is(device, &layers)),
             spreads,
             express: match &layers[..] {
@@ -113,6 +118,7 @@ impl Bundle {
     /// What stands where a bundle was: it never works.
     fn gone() -> Self {
         Self {
+            exit: None,
             layers: Box::default(),
             inner: Version::V4,
             inner_mtu: 0,

@@ -7,4 +7,5 @@ pub(crate) mod decapsulate;
 pub(crate) mod encapsulate;
 pub(crate) mod layer;
 pub(crate) mod plain;
+pub(crate) mod seam;
 pub(crate) mod single;

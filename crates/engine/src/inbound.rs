@@ -35,7 +35,6 @@ mod mixed;
 mod names;
 mod open;
 mod outer;
-mod pause;
 mod peel;
 mod quote;
 mod regular;
@@ -366,8 +365,9 @@ impl Inbound {
         };
         let found: ArrayVec<(&Arc<Sa>, Name, u32), TOGETHER> =
             ids.iter().zip(&rest).filter_map(find).collect();
-        for (sa, name, number) in found {
-            sa.fetch_to_open(number);
+        found.iter().for_each(|(sa, _, number)| sa.fetch_number(*number));
+        for (sa, name, _) in found {
+            sa.fetch_keys();
             self.expect(sa, name);
         }
     }

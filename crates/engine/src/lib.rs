@@ -23,6 +23,7 @@ mod inbound;
 mod lifetime;
 mod moment;
 mod outbound;
+mod pause;
 mod pmtu;
 mod prefix;
 mod selector;

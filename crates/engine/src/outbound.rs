@@ -23,6 +23,7 @@
 //! 10. **Transmit**: single packets, trains, or fragments of what is larger than the network takes.
 //!
 //! Neighbours to which nothing is done but what one state does take the [express way](express): 6 to 10 at once, and no [item](Item) is made of them.
+//! Where most packets are of other flows than the ones before, those of which all is known go [together](mixed) likewise.
 //!
 //! What a device does for a state is left out here, and the packet [handed over](handover) to it: after 5 if it does all, after 7 if it
 //! encrypts.
@@ -36,6 +37,7 @@ mod frame;
 mod handover;
 mod item;
 mod jobs;
+mod mixed;
 mod number;
 mod transmit;
 mod verdict;
@@ -59,6 +61,7 @@ use ahead::{Ahead, Head};
 use handover::Sealer;
 use item::Item;
 use jobs::Jobs;
+use mixed::Mixed;
 use verdict::Verdict;
 use waiting::Waiting;
 
@@ -69,6 +72,7 @@ pub(crate) struct Outbound {
     items: Vec<Item>,
     /// Packets on the express way.
     together: Vec<PacketBuf>,
+    mixed: Mixed,
     /// SAs around one of them at the most.
     deepest: usize,
     pub(crate) policies: PolicyCache,
@@ -118,6 +122,7 @@ impl Outbound {
             traffic: Traffic::default(),
             items: Vec::with_capacity(uxfrm_packet::BATCH),
             together: Vec::with_capacity(uxfrm_packet::BATCH),
+            mixed: Mixed::default(),
             deepest: 0,
             policies: PolicyCache::new(settings.cache.outbound, settings.seed),
             cache: BundleCache::default(),
@@ -170,7 +175,7 @@ impl Outbound {
     }
 
     /// 6 Number to 10 Transmit, of all items.
-    #[inline(always)]
+    #[inline(never)]
     fn send_items(&mut self, bench: &mut Bench<'_>, watch: &mut impl Watch) {
         for depth in 0..std::mem::take(&mut self.deepest) {
             self.number(depth, bench);
@@ -187,8 +192,47 @@ impl Outbound {
     /// 2 Flow key to 5 PMTU, of a whole batch; of most packets all that follows, too.
     #[inline(never)]
     fn receive_all(&mut self, batch: &mut Batch, bench: &mut Bench<'_>, watch: &mut impl Watch) {
-        self.look_ahead(batch, bench, watch);
-        let packets = &mut batch.drain();
+        if self.mixed.is_expected() {
+            return self.receive_mixes(batch, bench, watch);
+        }
+        let packets = batch.len();
+        self.receive_some(&mut batch.drain(), usize::MAX, bench, watch);
+        self.mixed.expect(packets, self.ahead.runs.len());
+    }
+
+    /// As [`Self::receive_all`], where most packets are of other flows than the ones before.
+    #[inline(never)]
+    fn receive_mixes(&mut self, batch: &mut Batch, bench: &mut Bench<'_>, watch: &mut impl Watch) {
+        let mut rest = batch.drain();
+        let (mut together, mut others) = (0, 0);
+        while !rest.as_slice().is_empty() {
+            // Where one among many was otherwise, the next ones need not be.
+            let pays = together >= others && mixed::is_worth(rest.len());
+            if pays {
+                together += self.send_mixed(&mut rest, bench, watch);
+            }
+            let most = if pays { mixed::FEW } else { usize::MAX };
+            others += rest.len().min(most);
+            self.receive_some(&mut rest, most, bench, watch);
+        }
+        self.mixed.judge(together, others);
+    }
+
+    /// 2 Flow key to 5 PMTU, of the first packets; of most all that follows, too.
+    #[inline(never)]
+    fn receive_some(
+        &mut self,
+        packets: &mut Drain<'_, PacketBuf>,
+        most: usize,
+        bench: &mut Bench<'_>,
+        watch: &mut impl Watch,
+    ) {
+        let all = packets.as_slice();
+        let count = all.len().min(most);
+        if count == 0 {
+            return;
+        }
+        self.look_ahead(&all[..count], bench, watch);
         let mut run = 0;
         while run < self.ahead.runs.len() {
             if self.may_overtake(run, bench) {
@@ -226,9 +270,8 @@ impl Outbound {
     }
 
     /// 2 Flow key, 3 Look up.
-    fn look_ahead(&mut self, batch: &Batch, bench: &Bench<'_>, watch: &mut impl Watch) {
+    fn look_ahead(&mut self, packets: &[PacketBuf], bench: &Bench<'_>, watch: &mut impl Watch) {
         self.ahead.clear();
-        let packets = batch.as_slice();
         for (place, packet) in packets.iter().enumerate() {
             packets.get(place + NOTES_AHEAD).inspect(|packet| packet.prefetch());
             packets.get(place + BYTES_AHEAD).inspect(|packet| packet.prefetch_bytes());
@@ -432,7 +475,7 @@ impl Outbound {
     fn fetch_keys(&self, places: Range<usize>, depth: usize) {
         let bundles = self.items[places].iter().map(|item| self.cache.bundle(item.bundle));
         let layers = bundles.filter_map(|bundle| bundle.layers.get(depth));
-        layers.for_each(|layer| layer.sa.fetch_to_seal());
+        layers.for_each(|layer| layer.sa.fetch_keys());
     }
 
     fn seal_some(&mut self, places: Range<usize>, depth: usize, crypter: &mut Crypter) {
@@ -447,9 +490,9 @@ impl Outbound {
             let Some(layer) = bundle.layers.get(depth) else { continue };
             if self.numbering == Numbering::Whole {
                 match accounts[layer.account as usize].as_mut() {
-                    Some(account) => {
-                        run.iter_mut().for_each(|item| item.sequence = account.hand_out(item.count))
-                    }
+                    Some(account) => run
+                        .iter_mut()
+                        .for_each(|item| item.sequence = account.grant.hand_out(item.count)),
                     // A bundle's accounts are there as long as it is.
                     None => {
                         jobs.failed.extend(place..first);

@@ -246,6 +246,7 @@ impl Worker {
     }
 
     /// As [`Worker::outbound`], and tells `watch` of each stage.
+    #[inline(always)]
     pub fn outbound_watched(
         &mut self,
         batch: &mut Batch,
@@ -266,6 +267,7 @@ impl Worker {
     }
 
     /// As [`Worker::inbound`], and tells `watch` of each stage.
+    #[inline(always)]
     pub fn inbound_watched(
         &mut self,
         batch: &mut Batch,

@@ -73,6 +73,7 @@ pub mod udp;
 
 mod batch;
 mod buf;
+mod flow_words;
 mod intersect;
 mod lanes;
 mod outline;
@@ -86,11 +87,14 @@ pub use buf::{Checksum, Ecn, HEADROOM, Label, PacketBuf, Segments, TAILROOM, Udp
 pub use coalesce::{Coalescer, Notes};
 pub use error::ParseError;
 pub use flow::FlowPorts;
+pub use flow_words::FlowWords;
 pub use intersect::{Field, Line, NOTHING, Rows};
 pub use ip::{Fragment, IpPacket, Version};
 pub use lanes::{Lanes, fitting};
 pub use outline::{Extent, Outline};
 pub use pool::{Pool, PoolStats, SizeClass};
-pub use prefetch::{prefetch, prefetch_far, prefetch_far_whole, prefetch_whole};
+pub use prefetch::{
+    prefetch, prefetch_far, prefetch_far_lines, prefetch_far_whole, prefetch_whole,
+};
 pub use protocol::Protocol;
 pub use segment::SegmentPlan;

@@ -18,7 +18,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use uxfrm_packet::{Version, prefetch_far, prefetch_far_whole};
 
-use super::{Bundle, Deciding, States, states, version_of};
+use super::{Bundle, Deciding, Exit, States, states, version_of};
 use crate::acquire::Missing;
 use crate::esp::layer::Layer;
 use crate::{DropReason, FlowKey, Host, KeyManagers, Moment, PolicyEntry, Sa, Settings, Snapshot};
@@ -35,6 +35,12 @@ pub(crate) struct Account {
     /// Packets and bytes asked for.
     pub(crate) packets: u32,
     pub(crate) bytes: u64,
+    pub(crate) grant: Grant,
+}
+
+/// What an SA gave for what a batch wants of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grant {
     /// The next sequence number, and how many are left of the block.
     pub(crate) next: u64,
     pub(crate) left: u32,
@@ -120,6 +126,11 @@ const SWEEP: usize = 256;
 /// How soon it is looked again whether somebody listens who can be asked for what is optional.
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
+impl Grant {
+    pub(crate) const NOTHING: Self =
+        Self { next: 0, left: 0, refusal: DropReason::OutSequenceOverflow, giving: Giving::Block };
+}
+
 impl BundleCache {
     /// To be called before a batch. True when flows must ask for their bundles again.
     #[inline]
@@ -188,10 +199,10 @@ impl BundleCache {
         Some((self.accounts[layer.account as usize].as_mut()?, layer))
     }
 
-    /// Asks for bundles that are about to be used, and for what they lead to but keys, before the first is waited for.
+    /// Asks for bundles that are about to be used, and for what they lead to but the keys themselves, before the first is waited for.
     pub(crate) fn fetch(&self, places: impl Iterator<Item = u32> + Clone) {
         let bundles = places.filter_map(|place| self.bundles.get(place as usize));
-        bundles.clone().for_each(prefetch_far);
+        bundles.clone().for_each(|bundle| prefetch_far(&bundle.layers));
         let layers = bundles.clone().flat_map(|bundle| &bundle.layers);
         layers.clone().for_each(prefetch_far_whole);
         for layer in layers.clone() {
@@ -200,7 +211,26 @@ impl BundleCache {
                 .inspect(|account| prefetch_far_whole(*account));
             layer.sa.fetch_to_send();
         }
-        layers.for_each(|layer| layer.sa.fetch_live());
+        layers.clone().for_each(|layer| layer.sa.fetch_counts());
+        layers.for_each(|layer| layer.sa.fetch_key());
+    }
+
+    /// Asks for what of a bundle packets of many states in turn need.
+    #[inline(always)]
+    pub(crate) fn fetch_exit(&self, place: u32) {
+        self.bundles.get(place as usize).inspect(|bundle| prefetch_far(&bundle.exit));
+    }
+
+    /// How packets of many states in turn leave by a bundle that is known from an earlier packet of the same flow.
+    #[inline(always)]
+    pub(crate) fn exit(&self, place: u32) -> Option<&Exit> {
+        self.bundles.get(place as usize)?.exit.as_ref()
+    }
+
+    /// Places of accounts are below this.
+    #[inline]
+    pub(crate) fn accounts(&self) -> usize {
+        self.accounts.len()
     }
 
     /// Whether there are so many bundles that what packets need of them is far away.
@@ -286,6 +316,7 @@ impl BundleCache {
         for layer in &mut bundle.layers {
             layer.account = self.draw_on(&layer.sa);
         }
+        bundle.exit = Exit::of(&bundle);
         let place = self.free.pop().unwrap_or_else(|| {
             self.bundles.push(Bundle::gone());
             narrow(self.bundles.len() - 1)
@@ -335,10 +366,7 @@ impl BundleCache {
                 layers: 0,
                 packets: 0,
                 bytes: 0,
-                next: 0,
-                left: 0,
-                refusal: DropReason::OutSequenceOverflow,
-                giving: Giving::Block,
+                grant: Grant::NOTHING,
             });
             place
         });

@@ -10,6 +10,7 @@ use uxfrm_packet::{Protocol, Version, esp, ipv4};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::layer::{Inside, Layer, Outer, Outside, UdpShape, Wrap, ip_in_ip};
+use crate::Spi;
 
 /// What is different in each packet.
 #[derive(Clone, Copy, Debug)]
@@ -127,13 +128,13 @@ pub(crate) fn move_header(packet: &mut [u8], header: Range<usize>, to: usize) {
 
 #[inline(always)]
 fn write_esp_header(slot: &mut [u8], layer: &Layer, stamp: Stamp) {
-    slot[..esp::HEADER_LEN].copy_from_slice(&esp_header(layer, stamp));
+    slot[..esp::HEADER_LEN].copy_from_slice(&esp_header(layer.seam.spi, stamp));
 }
 
 /// SPI and sequence number, in one word.
 #[inline(always)]
-pub(super) fn esp_header(layer: &Layer, stamp: Stamp) -> [u8; esp::HEADER_LEN] {
-    (u64::from(layer.spi.0) << 32 | u64::from(low_word(stamp.sequence))).to_be_bytes()
+pub(super) fn esp_header(spi: Spi, stamp: Stamp) -> [u8; esp::HEADER_LEN] {
+    (u64::from(spi.0) << 32 | u64::from(low_word(stamp.sequence))).to_be_bytes()
 }
 
 /// The IP and UDP headers of the whole packet, in which ESP begins at `esp_at`.
@@ -201,7 +202,8 @@ fn write_outer(packet: &mut [u8], outer: &Outer, after: &Inside, stamp: Stamp) {
             let len = low_half(packet.len());
             // The frame has room for the header that it was made for.
             let Some(header) = packet.first_chunk_mut() else { return };
-            *header = outer_v4((template, *sum), after, len, stamp.id);
+            let Some(end) = end_of(template) else { return };
+            *header = outer_v4((end, *sum), after, len, stamp.id);
         }
         Outer::V6(template) => {
             let len = low_half(packet.len() - ipv6::HEADER_LEN);
@@ -211,10 +213,19 @@ fn write_outer(packet: &mut [u8], outer: &Outer, after: &Inside, stamp: Stamp) {
     }
 }
 
-/// The header in words, each of them written once; the checksum from the template's sum.
+/// What of a tunnel's header is the same in all packets but version and length: from TTL on, the checksum still 0.
+pub(crate) type HeaderEnd = [u8; 12];
+
+/// That of a header, all of which there is.
+#[inline(always)]
+pub(crate) fn end_of(template: &Ipv4Header) -> Option<&HeaderEnd> {
+    template.as_bytes().last_chunk()
+}
+
+/// The header in words, each of them written once; the checksum from the sum of all that does not change.
 #[inline(always)]
 pub(crate) fn outer_v4(
-    (template, sum): (&Ipv4Header, Sum),
+    (end, sum): (&HeaderEnd, Sum),
     after: &Inside,
     len: u16,
     id: u16,
@@ -223,9 +234,10 @@ pub(crate) fn outer_v4(
     let second =
         if after.dont_fragment { u32::from(ipv4::DONT_FRAGMENT) } else { u32::from(id) << 16 };
     let checksum = sum.plus_u32(first).plus_u32(second).checksum();
-    let mut header: [u8; ipv4::HEADER_LEN] = zerocopy::transmute!(*template);
     let words = u64::from(first | 0x45 << 24) << 32 | u64::from(second);
+    let mut header = [0; ipv4::HEADER_LEN];
     header[..8].copy_from_slice(&words.to_be_bytes());
+    header[8..].copy_from_slice(end);
     header[10..12].copy_from_slice(&checksum.to_be_bytes());
     header
 }

@@ -12,9 +12,10 @@ use uxfrm_packet::{IpPacket, Protocol, UdpPath, Version, esp};
 use zerocopy::byteorder::big_endian::U16;
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::seam::Seam;
 use crate::ecn::TosRule;
 use crate::sa::config::SaFlags;
-use crate::{DropReason, IvSpace, Mark, Mode, Sa, Spi, UdpEncap, UdpEncapKind, pmtu};
+use crate::{DropReason, IvSpace, Mark, Mode, Sa, UdpEncap, UdpEncapKind, pmtu};
 
 /// What of a packet the next header outward is made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,22 +184,12 @@ pub(crate) struct Layer {
     pub(crate) wrap: Wrap,
     pub(crate) udp: Option<UdpShape>,
     pub(crate) outside: Outside,
-    pub(crate) tos: TosRule,
-    /// ESP header and IV.
-    lead: u16,
-    icv: u16,
-    /// Text is padded to a multiple of this: a power of two.
-    align: u16,
+    pub(crate) seam: Seam,
     /// Shorter inner packets are padded to this many bytes (RFC 4303 §2.7).
     tfc: u16,
-    /// Bytes by which a packet's first byte moves forward.
-    front: u16,
-    /// Whether an outer header may forbid fragments.
-    pub(crate) pmtu_discovery: bool,
     /// Whether numbers have 64 bits.
     pub(crate) extended: bool,
     pub(crate) ivs: IvSpace,
-    pub(crate) spi: Spi,
     pub(crate) output_mark: Mark,
 }
 
@@ -241,38 +232,40 @@ impl Layer {
             } else {
                 Outside::Packet
             },
-            tos: TosRule::of(config.flags, config.extra_flags),
-            lead: narrow(esp::HEADER_LEN + transform.iv_len()),
-            icv: narrow(transform.icv_len()),
-            align: narrow(block.max(4)),
+            seam: Seam {
+                spi: sa.id().spi,
+                front: 0,
+                lead: narrow(esp::HEADER_LEN + transform.iv_len()),
+                icv: narrow(transform.icv_len()),
+                align: narrow(block.max(4)),
+                tos: TosRule::of(config.flags, config.extra_flags),
+                pmtu_discovery: !config.flags.contains(SaFlags::NOPMTUDISC),
+            },
             tfc: 0,
-            front: 0,
-            pmtu_discovery: !config.flags.contains(SaFlags::NOPMTUDISC),
             extended: sa.extended(),
             ivs: sa.ivs(),
-            spi: sa.id().spi,
             output_mark: config.output_mark,
         };
-        layer.front = narrow(layer.headers() + layer.marker() + layer.lead());
+        layer.seam.front = narrow(layer.headers() + layer.marker() + layer.lead());
         Ok(layer)
     }
 
     /// Bytes by which the packet's first byte moves forward.
     #[inline(always)]
     pub(crate) fn front(&self) -> usize {
-        self.front.into()
+        self.seam.front.into()
     }
 
     /// Bytes of ESP header and IV.
     #[inline(always)]
     pub(crate) fn lead(&self) -> usize {
-        self.lead.into()
+        self.seam.lead.into()
     }
 
     /// Bytes of ICV.
     #[inline(always)]
     pub(crate) fn icv(&self) -> usize {
-        self.icv.into()
+        self.seam.icv.into()
     }
 
     /// Pads shorter inner packets to so many bytes, if that many fit.
@@ -312,7 +305,7 @@ impl Layer {
     /// Padding bytes of a text of `len` bytes, before pad length and next header.
     #[inline(always)]
     pub(crate) fn padding(&self, len: usize) -> usize {
-        (len + esp::TRAILER_LEN).wrapping_neg() & (usize::from(self.align) - 1)
+        self.seam.padding(len)
     }
 
     /// Bytes of inner packet with TFC padding, without ESP's own.
@@ -336,7 +329,7 @@ impl Layer {
             Wrap::Transport => (0, ipv6::HEADER_LEN),
         };
         let around = outer + self.udp_header_len() + self.marker() + self.lead() + self.icv();
-        pmtu::inner_mtu(mtu, around, outside, self.align.into())
+        pmtu::inner_mtu(mtu, around, outside, self.seam.align.into())
     }
 
     /// What the next layer sees.
@@ -355,14 +348,14 @@ impl Layer {
             Outer::V4(..) => (Version::V4, 20, 9),
             Outer::V6(_) => (Version::V6, 40, 6),
         };
-        inside.tos = self.tos.outer(inside.tos);
+        inside.tos = self.seam.tos.outer(inside.tos);
         inside.dont_fragment = self.dont_fragment(inside);
     }
 
     /// Whether the outer header forbids fragments (`xfrm4_tunnel_encap_add`).
     #[inline(always)]
     pub(crate) fn dont_fragment(&self, inside: &Inside) -> bool {
-        inside.dont_fragment && self.pmtu_discovery
+        inside.dont_fragment && self.seam.pmtu_discovery
     }
 
     /// How the payload goes through a UDP socket. `after` is [`after`](Self::after) this layer; `ends` are the packet's own addresses, which transport

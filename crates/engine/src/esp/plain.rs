@@ -1,36 +1,10 @@
 //! One layer around a plain packet: single, without options, and with room for all that comes around it.
 
-use uxfrm_packet::checksum::Sum;
-use uxfrm_packet::ipv4::Ipv4Header;
-use uxfrm_packet::ipv6::{self, Ipv6Header};
-use uxfrm_packet::{Checksum, PacketBuf, Version, esp, udp};
+use uxfrm_packet::{Checksum, PacketBuf, Version};
 
-use super::encapsulate::{
-    PADDING, Stamp, esp_header, low_byte, low_half, outer_v4, outer_v6, wrap, write_udp,
-};
-use super::layer::{Inside, Layer, Outer, Outside, UdpShape, Wrap, ip_in_ip};
-
-/// Bytes before a packet and behind it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Room {
-    pub(crate) before: usize,
-    pub(crate) behind: usize,
-}
-
-/// Bytes that are written at once behind the text, whatever of them belongs to the packet.
-const TRAILER_ROOM: usize = PADDING.len() + esp::TRAILER_LEN;
-
-/// What a tunnel puts before ESP, by its kind.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Headers<'a> {
-    V4(&'a Ipv4Header, Sum, Option<&'a UdpShape>),
-    V6(&'a Ipv6Header, Option<&'a UdpShape>),
-    /// A socket writes them.
-    Socket,
-}
-
-/// What leaves of a packet that was wrapped: how many bytes in all, and what of them is to be sealed.
-pub(crate) type Wrapped<'a> = (usize, &'a mut [u8]);
+use super::encapsulate::{Stamp, end_of, wrap};
+use super::layer::{Inside, Layer, Outer, Outside, Wrap};
+use super::seam::{Headers, Room, Wrapped};
 
 impl Layer {
     /// The room that plain packets need for [`Layer::wrap_plain`]; `None` when it is not for this layer.
@@ -39,8 +13,7 @@ impl Layer {
         let leaves_out =
             self.outside == Outside::SocketPayload && matches!(self.wrap, Wrap::Transport);
         let is_all = !self.pads() && !self.spreads() && !leaves_out;
-        let behind = TRAILER_ROOM + self.icv() + PADDING.len();
-        is_all.then_some(Room { before: self.front(), behind })
+        is_all.then(|| self.seam.room())
     }
 
     /// What a tunnel puts before ESP; `None` in transport mode.
@@ -50,7 +23,7 @@ impl Layer {
             (Wrap::Transport, _) => None,
             (Wrap::Tunnel(_), Outside::SocketPayload) => Some(Headers::Socket),
             (Wrap::Tunnel(Outer::V4(template, sum)), Outside::Packet) => {
-                Some(Headers::V4(template, *sum, self.udp.as_ref()))
+                Some(Headers::V4(end_of(template)?, *sum, self.udp.as_ref()))
             }
             (Wrap::Tunnel(Outer::V6(template)), Outside::Packet) => {
                 Some(Headers::V6(template, self.udp.as_ref()))
@@ -83,38 +56,12 @@ impl Layer {
         stamp: Stamp,
     ) -> Option<Wrapped<'a>> {
         let (mut after, len) = Inside::of_plain(version, packet.bytes())?;
-        after.tos = self.tos.outer(after.tos);
-        after.dont_fragment &= self.pmtu_discovery;
+        self.seam.enclose(&mut after);
         packet.mark = self.output_mark.applied_to(packet.mark);
-        packet.checksum = Checksum::AsIs;
         if let Headers::Socket = headers {
             packet.udp = self.tunnel_path(&after);
         }
-        let padding = self.padding(len) % PADDING.len();
-        let (text, esp_at) = (self.front(), self.front() - self.lead());
-        let end = text + len + padding + esp::TRAILER_LEN + self.icv();
-        let room = packet.reframed(text, end, TRAILER_ROOM)?;
-        let trailer: &mut [u8; TRAILER_ROOM] = room.get_mut(text + len..)?.first_chunk_mut()?;
-        *trailer.first_chunk_mut()? = PADDING;
-        let ends = [low_byte(padding), ip_in_ip(version).0];
-        trailer[padding..padding + esp::TRAILER_LEN].copy_from_slice(&ends);
-        let (before, esp) = room.get_mut(..end)?.split_at_mut_checked(esp_at)?;
-        *esp.first_chunk_mut()? = esp_header(self, stamp);
-        match headers {
-            Headers::V4(template, sum, udp) => {
-                *before.first_chunk_mut()? =
-                    outer_v4((template, sum), &after, low_half(end), stamp.id);
-                write_udp_before(before, esp.len(), udp);
-            }
-            Headers::V6(template, udp) => {
-                let len = low_half(end - ipv6::HEADER_LEN);
-                *before.first_chunk_mut()? = outer_v6(template, &after, len);
-                write_udp_before(before, esp.len(), udp);
-            }
-            // A marker, if anything.
-            Headers::Socket => before.fill(0),
-        }
-        Some((end, esp))
+        self.seam.wrap(headers, packet, (&after, len), stamp)
     }
 
     /// As [`Self::wrap_plain`], of transport mode.
@@ -131,14 +78,5 @@ impl Layer {
         let room = packet.reframed(self.front(), self.sealed_len(len, &inside), 0)?;
         let esp = wrap(room, len, self, (&inside, &inside), stamp);
         Some((room.len(), room.get_mut(esp)?))
-    }
-}
-
-/// UDP and its marker at the end of what is before so many bytes of ESP.
-#[inline(always)]
-fn write_udp_before(before: &mut [u8], esp_len: usize, udp: Option<&UdpShape>) {
-    if let Some(shape) = udp {
-        let at = before.len() - usize::from(shape.marker) - udp::HEADER_LEN;
-        write_udp(&mut before[at..], shape, esp_len, None);
     }
 }

@@ -12,9 +12,9 @@ use uxfrm_packet::{Checksum, PacketBuf, Protocol, Segments};
 use super::deliver::{is_train, joins};
 use super::inner::{Bare, Inner};
 use super::outer::{Claimed, Known};
-use super::pause::Pause;
 use super::used::{Standing, UsedStates};
 use super::{BYTES_AHEAD, Fate, Inbound, Item, NOTES_AHEAD, PIECE, narrow};
+use crate::pause::Pause;
 use crate::worker::Bench;
 use crate::{AnswerId, DropReason, Mode, Stage, Watch};
 

@@ -14,10 +14,10 @@ use super::express::WORTH;
 use super::inner::{Bare, Inner};
 use super::open::charge;
 use super::outer::{Claimed, Known};
-use super::pause::Pause;
 use super::regular::Regular;
 use super::used::Standing;
 use super::{BYTES_AHEAD, Fate, Inbound, Item, NOTES_AHEAD, PIECE, narrow, peel};
+use crate::pause::Pause;
 use crate::worker::Bench;
 use crate::{AnswerId, DropReason, HostPort, Stage, Watch};
 
@@ -174,7 +174,8 @@ impl Inbound {
             regulars.push((regular, low));
         }
         regulars.iter().for_each(|(regular, _)| regular.sa.fetch_live());
-        regulars.iter().for_each(|(regular, low)| regular.sa.fetch_to_open(*low));
+        regulars.iter().for_each(|(regular, low)| regular.sa.fetch_number(*low));
+        regulars.iter().for_each(|(regular, _)| regular.sa.fetch_keys());
     }
 
     /// Makes a state a regular one, if all is known for that.

@@ -165,7 +165,7 @@ impl FlowLabel {
 
 /// A single packet of which the host left nothing open.
 #[inline(always)]
-fn is_untouched(packet: &PacketBuf) -> bool {
+pub(super) fn is_untouched(packet: &PacketBuf) -> bool {
     packet.segments == Segments::One && !matches!(packet.checksum, Checksum::Partial { .. })
 }
 

@@ -74,7 +74,7 @@ impl Outbound {
         let layer = bundles[place as usize].layers.first()?;
         let account = accounts[layer.account as usize].as_mut()?;
         self.ident = self.ident.wrapping_add(1);
-        let stamp = Stamp { sequence: account.hand_out(1), id: fold_half(self.ident) };
+        let stamp = Stamp { sequence: account.grant.hand_out(1), id: fold_half(self.ident) };
         let (_, esp) = layer.wrap_plain(packet, version, stamp)?;
         let (high, iv) = layer.counted(stamp.sequence);
         let mut job = SealJob::in_place(layer.sa.key(), high, iv, esp);

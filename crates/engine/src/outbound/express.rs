@@ -12,7 +12,7 @@ use super::{Head, Item, Numbering, Outbound, fold_half};
 use crate::bundle::Bundle;
 use crate::esp::encapsulate::{self, Stamp};
 use crate::esp::layer::{Inside, Layer};
-use crate::esp::plain::{Headers, Wrapped};
+use crate::esp::seam::{Headers, Wrapped};
 use crate::spd::flow_cache::Known;
 use crate::worker::Bench;
 use crate::{DropReason, Ruling, Stage, Watch};
@@ -191,11 +191,11 @@ impl Outbound {
                 continue;
             };
             self.unfinished |= layer.needs_finish();
-            let numbers = account.hand_out(count)..;
+            let numbers = account.grant.hand_out(count)..;
             let mut seal = Seal { packets: packets.zip(numbers), layer, ident, jobs: &mut jobs };
             let sent = match (layer.tunnel_headers(), version) {
-                (Some(Headers::V4(template, sum, None)), Version::V4) => {
-                    let headers = Headers::V4(template, sum, None);
+                (Some(Headers::V4(end, sum, None)), Version::V4) => {
+                    let headers = Headers::V4(end, sum, None);
                     seal.all(|packet, stamp| {
                         layer.wrap_in_tunnel(headers, packet, Version::V4, stamp)
                     })
@@ -233,7 +233,7 @@ impl Outbound {
     }
 
     /// 10 Transmit.
-    fn send_together(&mut self, bench: &mut Bench<'_>) {
+    pub(super) fn send_together(&mut self, bench: &mut Bench<'_>) {
         if !self.failed.is_empty() {
             self.refuse_together(bench);
         }
@@ -291,7 +291,7 @@ fn only_layer(bundles: &[Bundle], known: Known) -> Option<&Layer> {
 /// Asks for the keys that seal these flows' packets next; what leads there is at hand already.
 fn fetch_keys(bundles: &[Bundle], known: &[Known]) {
     let layers = known.iter().filter_map(|known| only_layer(bundles, *known));
-    layers.for_each(|layer| layer.sa.fetch_to_seal());
+    layers.for_each(|layer| layer.sa.fetch_keys());
 }
 
 impl Bundle {

@@ -2,9 +2,9 @@
 
 use super::handover::Sealer;
 use super::{Item, Numbering, Outbound};
-use crate::bundle::{Account, BundleCache, Giving};
+use crate::bundle::{Account, BundleCache, Giving, Grant};
 use crate::worker::Bench;
-use crate::{Charge, DropReason, Event};
+use crate::{Charge, DropReason, Event, Sa};
 
 impl Outbound {
     /// An item enters: the first layer of it is asked for.
@@ -42,8 +42,8 @@ impl Outbound {
         for place in self.drawn.drain(..) {
             let Some(account) = self.cache.account(place) else { continue };
             let wanted = account.packets;
-            grant(account, bench);
-            if account.left < wanted {
+            account.settle(bench);
+            if account.grant.left < wanted {
                 self.numbering = Numbering::Short;
             }
         }
@@ -57,7 +57,7 @@ impl Outbound {
             let granted = account.give(item, layer.kept(&item.inside), bench);
             if granted < item.count {
                 let refused = item.count - granted;
-                bench.refuse(&mut self.traffic, refused.into(), account.refusal);
+                bench.refuse(&mut self.traffic, refused.into(), account.grant.refusal);
                 item.keep(granted);
             }
         }
@@ -71,23 +71,44 @@ fn want_of(cache: &mut BundleCache, drawn: &mut Vec<u32>, item: &Item, depth: us
     account.want(drawn, item.count, item.charged(layer.kept(&item.inside)));
 }
 
-/// Charges the SA and takes numbers for what it lets pass.
-#[inline(always)]
-fn grant(account: &mut Account, bench: &mut Bench<'_>) {
-    let (packets, bytes) = (account.packets, account.bytes);
-    (account.packets, account.bytes, account.left) = (0, 0, 0);
-    account.giving = Giving::Block;
-    account.refusal = DropReason::OutStateExpired;
-    let id = account.sa.id();
-    match account.sa.charge(packets, bytes, bench.now) {
-        Charge::Ok => account.take(packets),
-        Charge::SoftLimit => {
-            bench.tell(Event::SaSoftLimit(id));
-            account.take(packets);
+impl Grant {
+    /// Charges an SA for what a batch wants of it, and takes numbers for what it lets pass.
+    #[inline(always)]
+    pub(super) fn of(sa: &Sa, packets: u32, bytes: u64, bench: &mut Bench<'_>) -> Self {
+        let mut grant = Self { refusal: DropReason::OutStateExpired, ..Self::NOTHING };
+        match sa.charge(packets, bytes, bench.now) {
+            Charge::Ok => grant.take(sa, packets),
+            Charge::SoftLimit => {
+                bench.tell(Event::SaSoftLimit(sa.id()));
+                grant.take(sa, packets);
+            }
+            Charge::Crossing => grant.giving = Giving::OneByOne,
+            Charge::HardLimit => bench.tell(Event::SaHardLimit(sa.id())),
+            Charge::Expired => {}
         }
-        Charge::Crossing => account.giving = Giving::OneByOne,
-        Charge::HardLimit => bench.tell(Event::SaHardLimit(id)),
-        Charge::Expired => {}
+        grant
+    }
+
+    /// The first of `count` numbers, of which there are enough.
+    #[inline(always)]
+    pub(super) fn hand_out(&mut self, count: u32) -> u64 {
+        debug_assert!(self.left >= count);
+        self.left -= count;
+        let first = self.next;
+        self.next += u64::from(count);
+        first
+    }
+
+    /// What the block lacks is refused as overflow, whatever was refused before.
+    #[inline(always)]
+    fn take(&mut self, sa: &Sa, packets: u32) {
+        match sa.sequence().take(packets) {
+            Ok(block) => (self.next, self.left) = (block.first, block.count),
+            Err(reason) => (self.left, self.refusal) = (0, reason),
+        }
+        if self.left < packets {
+            self.refusal = DropReason::OutSequenceOverflow;
+        }
     }
 }
 
@@ -102,40 +123,25 @@ impl Account {
         self.bytes += bytes;
     }
 
-    /// The first of `count` numbers, of which there are enough.
+    /// Charges the SA for all of that.
     #[inline(always)]
-    pub(super) fn hand_out(&mut self, count: u32) -> u64 {
-        debug_assert!(self.left >= count);
-        self.left -= count;
-        let first = self.next;
-        self.next += u64::from(count);
-        first
-    }
-
-    /// What the block lacks is refused as overflow, whatever was refused before.
-    fn take(&mut self, packets: u32) {
-        match self.sa.sequence().take(packets) {
-            Ok(block) => (self.next, self.left) = (block.first, block.count),
-            Err(reason) => (self.left, self.refusal) = (0, reason),
-        }
-        if self.left < packets {
-            self.refusal = DropReason::OutSequenceOverflow;
-        }
+    fn settle(&mut self, bench: &mut Bench<'_>) {
+        let (packets, bytes) = (self.packets, self.bytes);
+        (self.packets, self.bytes) = (0, 0);
+        self.grant = Grant::of(&self.sa, packets, bytes, bench);
     }
 
     /// Numbers for an item: how many of its packets got one.
     fn give(&mut self, item: &mut Item, kept: usize, bench: &mut Bench<'_>) -> u32 {
-        if self.giving == Giving::OneByOne {
-            self.left = 0;
+        if self.grant.giving == Giving::OneByOne {
+            self.grant.left = 0;
             match self.charge_each(item, kept, bench) {
                 0 => {}
-                passed => self.take(passed),
+                passed => self.grant.take(&self.sa, passed),
             }
         }
-        let granted = item.count.min(self.left);
-        item.sequence = self.next;
-        self.next += u64::from(granted);
-        self.left -= granted;
+        let granted = item.count.min(self.grant.left);
+        item.sequence = self.grant.hand_out(granted);
         granted
     }
 

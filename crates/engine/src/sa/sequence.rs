@@ -100,10 +100,9 @@ impl Sequence {
         }
     }
 
-    /// Asks for what [`Sequence::take`] reads and writes, which may begin in one cache line and end in the next.
+    /// Asks for the end of what [`Sequence::take`] reads and writes, which may begin in one cache line and end in the next.
     #[inline]
-    pub(crate) fn prefetch(&self) {
-        prefetch_far(&self.last);
+    pub(crate) fn prefetch_limit(&self) {
         prefetch_far(&self.limit);
     }
 

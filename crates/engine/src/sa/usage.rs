@@ -40,6 +40,7 @@ pub enum Charge {
 #[derive(Debug)]
 pub struct Usage {
     lifecycle: AtomicU8,
+    _spare: Spare,
     bytes: AtomicU64,
     packets: AtomicU64,
     first_used: AtomicU64,
@@ -47,6 +48,13 @@ pub struct Usage {
     replay_window: AtomicU32,
     replay: AtomicU32,
     integrity_failed: AtomicU32,
+}
+
+/// The values that it has not tell what else may stand in a state's place, so that who asks need not read another cache line.
+#[derive(Debug)]
+#[repr(u8)]
+enum Spare {
+    None,
 }
 
 /// What of a state's failures `ip -s xfrm state` lists (`struct xfrm_stats`).
@@ -69,6 +77,7 @@ impl Usage {
     pub const fn new(lifecycle: Lifecycle) -> Self {
         Self {
             lifecycle: AtomicU8::new(lifecycle as u8),
+            _spare: Spare::None,
             bytes: AtomicU64::new(0),
             packets: AtomicU64::new(0),
             first_used: AtomicU64::new(NEVER),

@@ -17,6 +17,7 @@ mod pace;
 mod roll;
 mod sets;
 mod side;
+mod trail;
 
 use std::sync::Arc;
 
@@ -24,6 +25,7 @@ use uxfrm_packet::Version;
 
 pub use answers::{AnswerId, Ruling};
 pub use counts::CacheCounts;
+pub(crate) use trail::Trail;
 
 use super::classifier::TOGETHER;
 use crate::{Direction, FlowKey, Moment, PolicyEntry, PolicyKind, Sa, Spd, Spi};

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
+use uxfrm_packet::FlowWords;
+
 use crate::{Direction, FlowKey, Spi};
 
 /// Addresses, then ports, protocol, direction and context in one word.
@@ -79,10 +81,13 @@ impl Contexts {
     /// The number of a packet's context; 0 for none of all.
     #[inline(always)]
     pub(crate) fn number(&mut self, flow: &FlowKey) -> u32 {
-        if flow.mark | flow.if_id | flow.ifindex == 0 {
-            return 0;
-        }
-        self.look_up([flow.mark, flow.if_id, flow.ifindex])
+        self.number_of([flow.mark, flow.if_id, flow.ifindex])
+    }
+
+    /// As [`Contexts::number`], of mark, interface id and interface.
+    #[inline(always)]
+    pub(crate) fn number_of(&mut self, context: [u32; 3]) -> u32 {
+        if context == [0; 3] { 0 } else { self.look_up(context) }
     }
 
     /// Whether to begin anew, with all that was known under the old numbers forgotten.
@@ -115,6 +120,17 @@ pub(crate) fn v4(flow: &FlowKey, direction: Direction, context: u32, spi: Spi) -
     Key { words: [addresses, upper(flow, direction, context)], spi: spi.0 }
 }
 
+/// As [`v4`], of a packet that is to leave and came by no state.
+#[inline(always)]
+pub(crate) fn leaving(flow: &FlowWords, context: u32) -> V4 {
+    let [source, destination] = flow.ends;
+    let upper = u64::from(flow.ports) << 32
+        | u64::from(flow.protocol.0) << 24
+        | (Direction::Out as u64) << 22
+        | u64::from(context);
+    Key { words: [u64::from(destination) << 32 | u64::from(source), upper], spi: 0 }
+}
+
 /// The key of a packet between IPv6 addresses.
 #[inline(always)]
 pub(crate) fn v6(flow: &FlowKey, direction: Direction, context: u32, spi: Spi) -> V6 {
@@ -138,4 +154,37 @@ fn upper(flow: &FlowKey, direction: Direction, context: u32) -> u64 {
 #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
 const fn halves(bits: u128) -> [u64; 2] {
     [(bits >> 64) as u64, bits as u64]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use proptest::prelude::*;
+    use uxfrm_packet::Protocol;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_flow_has_one_key_whichever_way_it_is_made(
+            ends: [[u8; 4]; 2], ports: [u16; 2], tcp: bool, context in 0..1_u32 << 22,
+        ) {
+            let protocol = if tcp { Protocol::TCP } else { Protocol::UDP };
+            let [source, destination] = ends.map(|end| Ipv4Addr::from(end).into());
+            let flow = FlowKey {
+                protocol: protocol.0,
+                source_port: ports[0],
+                destination_port: ports[1],
+                ..FlowKey::between(source, destination)
+            };
+            let words = FlowWords {
+                ends: ends.map(u32::from_ne_bytes),
+                ports: u32::from(ports[0]) << 16 | u32::from(ports[1]),
+                protocol,
+                len: 24,
+            };
+            prop_assert_eq!(leaving(&words, context), v4(&flow, Direction::Out, context, Spi(0)));
+        }
+    }
 }

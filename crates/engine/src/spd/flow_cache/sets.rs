@@ -36,7 +36,7 @@ const DOORS: usize = 8;
 const STRAYED: u64 = 1 << 63;
 
 /// A key with its hash.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hashed<const N: usize> {
     key: Key<N>,
     hash: u64,

@@ -167,6 +167,56 @@ impl<const N: usize, const W: usize> Side<N, W> {
         }
     }
 
+    /// A key as it is looked for.
+    #[inline(always)]
+    pub(super) fn hash(&self, key: Key<N>) -> Hashed<N> {
+        self.sets.hash(key)
+    }
+
+    /// Asks for what [`Side::find_at_home`] reads.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, key: &Hashed<N>) {
+        self.sets.prefetch(key);
+    }
+
+    /// What is known of a flow, if it is where it is likely to be. Nothing is counted, and the policies are not asked.
+    #[inline(always)]
+    pub(super) fn find_at_home(&self, key: &Hashed<N>, now: Epochs) -> Option<Known> {
+        if self.standing != Standing::Used {
+            return None;
+        }
+        let Value { answer, bundle } = self.sets.find_at_home(key, now)?;
+        Some(Known { answer: AnswerId(answer), bundle })
+    }
+
+    /// As [`Side::find_at_home`], wherever it is.
+    #[inline(never)]
+    pub(super) fn find_stray(&self, key: &Hashed<N>, now: Epochs) -> Option<Known> {
+        if self.standing != Standing::Used {
+            return None;
+        }
+        match self.sets.find(key, now) {
+            Finding::Fresh(Value { answer, bundle }) => {
+                Some(Known { answer: AnswerId(answer), bundle })
+            }
+            Finding::Stale(_) | Finding::Absent => None,
+        }
+    }
+
+    /// Asks for what [`Side::find_stray`] reads.
+    #[inline(always)]
+    pub(super) fn prefetch_set(&self, key: &Hashed<N>) {
+        self.sets.prefetch_set(key);
+    }
+
+    /// Counts flows that were found.
+    pub(super) fn count_found(&mut self, question: &Question<'_>, flows: usize) {
+        self.stats.hits += flows as u64;
+        if self.pace.note(flows, flows, 0) {
+            self.decide(question);
+        }
+    }
+
     /// As [`Side::ask`], of one flow, which mostly is known and at home.
     #[inline]
     pub(super) fn ask_alone(

@@ -5,19 +5,19 @@ const BATCHES: u32 = 16;
 
 /// How many batches there are until it is tried again.
 #[derive(Debug, Default)]
-pub(super) struct Pause {
+pub(crate) struct Pause {
     left: u32,
 }
 
 impl Pause {
     /// Begins anew.
-    pub(super) fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         self.left = BATCHES;
     }
 
     /// Whether it is over; counts the batch that asks.
     #[inline(always)]
-    pub(super) fn is_over(&mut self) -> bool {
+    pub(crate) fn is_over(&mut self) -> bool {
         let is_over = self.left == 0;
         self.left = self.left.saturating_sub(1);
         is_over

@@ -1,0 +1,104 @@
+//! All that a packet needs of its bundle where nothing is done to it but that one state puts IPv4 around it, in one cache line: of many states each
+//! packet needs another's.
+
+use std::sync::Arc;
+
+use uxfrm_crypto::{Iv, SaKey, SeqHigh};
+use uxfrm_packet::checksum::Sum;
+use uxfrm_packet::{PacketBuf, Version};
+
+use super::Bundle;
+use crate::esp::encapsulate::{HeaderEnd, Stamp, end_of};
+use crate::esp::layer::{Inside, Outer, Outside, Wrap};
+use crate::esp::seam::{Headers, Seam, Wrapped};
+use crate::sa::usage::Lifecycle;
+use crate::{IvSpace, Mark, Moment, Sa};
+
+/// Around IPv4 in IPv4; the bundle holds for good.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct Exit {
+    pub(crate) sa: Arc<Sa>,
+    ivs: IvSpace,
+    /// Of the header's end.
+    sum: Sum,
+    header: HeaderEnd,
+    seam: Seam,
+    pub(crate) account: u32,
+    inner_mtu: u16,
+    extended: bool,
+}
+
+impl Exit {
+    /// That of a bundle; `None` if anything else is to be done, or looked at.
+    pub(super) fn of(bundle: &Bundle) -> Option<Self> {
+        let (Some(_), Version::V4, Moment(u64::MAX), [layer]) =
+            (bundle.express, bundle.inner, bundle.until, &*bundle.layers)
+        else {
+            return None;
+        };
+        let Wrap::Tunnel(Outer::V4(template, sum)) = &layer.wrap else { return None };
+        let is_all = layer.udp.is_none()
+            && layer.outside == Outside::Packet
+            && layer.output_mark == Mark::default();
+        let header = *end_of(template)?;
+        is_all.then(|| Self {
+            sa: Arc::clone(&layer.sa),
+            ivs: layer.ivs,
+            sum: *sum,
+            header,
+            seam: layer.seam,
+            account: layer.account,
+            inner_mtu: u16::try_from(bundle.inner_mtu).unwrap_or(u16::MAX),
+            extended: layer.extended,
+        })
+    }
+
+    /// Whether its state still works.
+    #[inline(always)]
+    pub(crate) fn works(&self) -> bool {
+        matches!(self.sa.lifecycle(), Lifecycle::Valid | Lifecycle::Dying)
+    }
+
+    /// Whether a packet that says to have `len` bytes fits, and has room for all that comes around it.
+    #[inline(always)]
+    pub(crate) fn takes(&self, packet: &PacketBuf, len: usize) -> bool {
+        let room = self.seam.room();
+        len <= self.inner_mtu.into()
+            && packet.headroom() >= room.before
+            && packet.tailroom() >= room.behind
+    }
+
+    /// Puts all around a packet but the encryption: how many bytes leave, and what of them is to be sealed. `None` without room: then it must not leave.
+    #[inline(always)]
+    pub(crate) fn wrap<'a>(&self, packet: &'a mut PacketBuf, stamp: Stamp) -> Option<Wrapped<'a>> {
+        let (mut after, len) = Inside::of_plain(Version::V4, packet.bytes())?;
+        self.seam.enclose(&mut after);
+        let headers = Headers::V4(&self.header, self.sum, None);
+        self.seam.wrap(headers, packet, (&after, len), stamp)
+    }
+
+    /// What its packets are sealed with.
+    #[inline(always)]
+    pub(crate) fn key(&self) -> &SaKey {
+        self.sa.key()
+    }
+
+    /// What of a packet's number the crypto library is told.
+    #[inline(always)]
+    pub(crate) fn counted(&self, sequence: u64) -> (SeqHigh, Iv) {
+        let high =
+            if self.extended { SeqHigh::Esn((sequence >> 32) as u32) } else { SeqHigh::None };
+        (high, Iv::Counter(self.ivs.counter(sequence)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_has_one_cache_line() {
+        assert_eq!([size_of::<Exit>(), size_of::<Option<Exit>>()], [64, 64]);
+    }
+}

@@ -1,0 +1,376 @@
+//! Packets of many flows in turn, to each of which nothing is done but that a state puts IPv4 around it: each is held against one cache line of its
+//! [bundle's](Exit), and wrapped and sealed where it lies, as on the [express](super::express) way. Each state is charged once.
+//!
+//! Wherever one turns out to be otherwise, it goes on the long way from there, and some behind it too: none overtakes another.
+
+use std::vec::Drain;
+
+use arrayvec::ArrayVec;
+use uxfrm_packet::{FlowWords, PacketBuf};
+
+use super::ahead::is_untouched;
+use super::jobs::{CHUNK, Jobs};
+use super::{BYTES_AHEAD, NOTES_AHEAD, Numbering, Outbound, fold_half, narrow};
+use crate::bundle::{BundleCache, Grant};
+use crate::esp::encapsulate::Stamp;
+use crate::pause::Pause;
+use crate::spd::flow_cache::Trail;
+use crate::worker::Bench;
+use crate::{AnswerId, Ruling, Stage, Watch};
+
+/// Fewer are not worth it: a crypto library wants many at once.
+const WORTH: usize = 16;
+/// Packets that go the long way where one is otherwise.
+pub(super) const FEW: usize = 4;
+/// Neighbours of one flow, of which there are more than so many on the average, go another way.
+const IN_A_ROW: usize = 4;
+/// Packets whose states are asked for together.
+const PIECE: usize = 64;
+
+/// What is known of packets on this way, by their places among them.
+#[derive(Debug, Default)]
+pub(super) struct Mixed {
+    /// Whether packets of late were of many flows in turn.
+    expected: bool,
+    claims: Vec<Claim>,
+    shares: Vec<Share>,
+    /// By account: the share that is its own, if it has one.
+    share_of: Vec<u32>,
+    /// Packets of other policies than their share's, with their bytes.
+    others: Vec<(AnswerId, u32)>,
+    /// Flows that were looked for; and of all that went this way in this batch.
+    flows: usize,
+    runs: usize,
+    /// Where most turned out to be otherwise.
+    pause: Pause,
+}
+
+/// By which bundle a packet leaves, and the share that it has its number from.
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    bundle: u32,
+    share: u32,
+}
+
+/// What one state is to carry, and what it gave for that.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    account: u32,
+    bundle: u32,
+    answer: AnswerId,
+    /// Packets and bytes, and those of them that the policies of `answer` met.
+    packets: u32,
+    bytes: u64,
+    met: u32,
+    met_bytes: u64,
+    grant: Grant,
+}
+
+/// A packet that may go this way, as far as itself says.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    trail: Trail,
+    len: usize,
+}
+
+/// A packet of a flow of which all is known.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    answer: AnswerId,
+    bundle: u32,
+    len: usize,
+}
+
+impl Mixed {
+    /// Whether packets are to be looked at for this way first.
+    #[inline(always)]
+    pub(super) fn is_expected(&mut self) -> bool {
+        self.expected && self.pause.is_over()
+    }
+
+    /// Tells of a batch that went another way how many runs of one flow there were in it.
+    #[inline(always)]
+    pub(super) fn expect(&mut self, packets: usize, runs: usize) {
+        self.expected = is_worth(packets) && runs * IN_A_ROW > packets;
+    }
+
+    /// Tells of a batch in which they were expected how many went this way, and how many another one.
+    pub(super) fn judge(&mut self, together: usize, others: usize) {
+        if together < others {
+            self.pause.begin();
+        }
+        self.expected = std::mem::take(&mut self.runs) * IN_A_ROW > together;
+    }
+
+    fn begin(&mut self, accounts: usize) {
+        self.claims.clear();
+        self.shares.clear();
+        self.others.clear();
+        self.flows = 0;
+        if self.share_of.len() < accounts {
+            self.share_of.resize(accounts, 0);
+        }
+    }
+
+    /// Adds a packet to what the state of this account is to carry, by the place of its share; a state that begins to carry must work.
+    #[inline(always)]
+    fn share(&mut self, account: u32, found: &Found, works: impl Fn() -> bool) -> Option<u32> {
+        let place = self.share_of.get_mut(account as usize)?;
+        if self.shares.get(*place as usize).is_none_or(|share| share.account != account) {
+            if !works() {
+                return None;
+            }
+            *place = narrow(self.shares.len());
+            self.shares.push(Share::new(account, found));
+        }
+        let share = &mut self.shares[*place as usize];
+        share.packets += 1;
+        share.bytes += found.len as u64;
+        if share.answer == found.answer {
+            share.met += 1;
+            share.met_bytes += found.len as u64;
+        } else {
+            self.others.push((found.answer, narrow(found.len)));
+        }
+        Some(*place)
+    }
+}
+
+impl Share {
+    #[inline(always)]
+    fn new(account: u32, found: &Found) -> Self {
+        let Found { answer, bundle, .. } = *found;
+        let grant = Grant::NOTHING;
+        Self { account, bundle, answer, packets: 0, bytes: 0, met: 0, met_bytes: 0, grant }
+    }
+}
+
+impl Outbound {
+    /// 1 Receive to 10 Transmit, of the packets that `rest` begins with, as far as all is known of each: says how many. Nothing is done if they are few.
+    #[inline(never)]
+    pub(super) fn send_mixed(
+        &mut self,
+        rest: &mut Drain<'_, PacketBuf>,
+        bench: &mut Bench<'_>,
+        watch: &mut impl Watch,
+    ) -> usize {
+        self.mixed.begin(self.cache.accounts());
+        self.claim_all(rest.as_slice());
+        watch.passed(Stage::LookUp);
+        let claimed = self.mixed.claims.len();
+        if !is_worth(claimed) {
+            return 0;
+        }
+        self.send_left(bench, watch);
+        self.together.extend(rest.take(claimed));
+        self.receive_mixed(bench);
+        watch.passed(Stage::Frame);
+        self.numbering = self.grant_mixed(bench);
+        watch.passed(Stage::Number);
+        match self.numbering {
+            Numbering::Whole => self.seal_mixed(bench, watch),
+            Numbering::Short => self.seal_mixed_short(bench, watch),
+        }
+        claimed
+    }
+
+    /// 2 Flow key to 5 PMTU: by which bundle each of the first packets leaves, up to one that is otherwise.
+    #[inline(never)]
+    fn claim_all(&mut self, packets: &[PacketBuf]) {
+        packets.iter().take(NOTES_AHEAD).for_each(PacketBuf::prefetch);
+        packets.iter().take(BYTES_AHEAD).for_each(PacketBuf::prefetch_bytes);
+        let is_far = self.cache.is_far();
+        let mut first = 0;
+        while first < packets.len() {
+            let packets = &packets[first..];
+            let candidates = self.candidates(packets, is_far);
+            if is_far {
+                self.fetch_strays(&candidates);
+            }
+            let found = self.find_all(&candidates, is_far);
+            if is_far {
+                self.fetch_exits(&found);
+            }
+            let claimed =
+                found.iter().zip(packets).take_while(|(found, packet)| self.claim(found, packet));
+            let claimed = claimed.count();
+            first += claimed;
+            if claimed < PIECE {
+                break;
+            }
+        }
+    }
+
+    /// The first packets that may go this way, up to one that may not.
+    #[inline(always)]
+    fn candidates(&mut self, packets: &[PacketBuf], is_far: bool) -> ArrayVec<Candidate, PIECE> {
+        let mut candidates = ArrayVec::new();
+        for (at, packet) in packets.iter().take(PIECE).enumerate() {
+            packets.get(at + NOTES_AHEAD).inspect(|packet| packet.prefetch());
+            packets.get(at + BYTES_AHEAD).inspect(|packet| packet.prefetch_bytes());
+            let words = FlowWords::of(packet.bytes()).filter(|_| is_untouched(packet));
+            let Some(words) = words else { break };
+            let trail = self.policies.trail(&words, packet);
+            if is_far {
+                self.policies.fetch_trail(&trail);
+            }
+            candidates.push(Candidate { trail, len: words.len });
+        }
+        candidates
+    }
+
+    /// Asks for what is known of flows that are not where they are likely to be.
+    #[inline(always)]
+    fn fetch_strays(&self, candidates: &[Candidate]) {
+        let strays = candidates.iter().filter(|one| self.policies.follow(&one.trail).is_none());
+        strays.for_each(|one| self.policies.fetch_far(&one.trail));
+    }
+
+    /// What is known of their flows, up to one of which too little is.
+    #[inline(always)]
+    fn find_all(&mut self, candidates: &[Candidate], is_far: bool) -> ArrayVec<Found, PIECE> {
+        let mut all: ArrayVec<Found, PIECE> = ArrayVec::new();
+        let mut before = None;
+        for Candidate { trail, len } in candidates {
+            // Neighbours of one flow are looked for once.
+            let found = match (before, all.last()) {
+                (Some(before), Some(latest)) if before == trail => Found { len: *len, ..*latest },
+                _ => {
+                    let known = self.policies.follow(trail);
+                    let known = known.or_else(|| self.policies.follow_far(trail));
+                    let Some(known) = known else { break };
+                    let Some(bundle) = known.bundle() else { break };
+                    debug_assert_eq!(known.answer.ruling(), Ruling::Protect, "by its bundle");
+                    self.mixed.flows += 1;
+                    if is_far {
+                        self.cache.fetch_exit(bundle);
+                        self.policies.fetch(known.answer);
+                    }
+                    Found { answer: known.answer, bundle, len: *len }
+                }
+            };
+            before = Some(trail);
+            all.push(found);
+        }
+        all
+    }
+
+    /// Asks for all that the packets' states have, step by step, before the first is waited for.
+    #[inline(always)]
+    fn fetch_exits(&self, found: &[Found]) {
+        let exits = || found.iter().filter_map(|found| self.cache.exit(found.bundle));
+        exits().for_each(|exit| exit.sa.fetch_to_send());
+        exits().for_each(|exit| exit.sa.fetch_counts());
+        exits().for_each(|exit| exit.sa.fetch_key());
+    }
+
+    #[inline(always)]
+    fn claim(&mut self, found: &Found, packet: &PacketBuf) -> bool {
+        let exit = self.cache.exit(found.bundle).filter(|exit| exit.takes(packet, found.len));
+        let share = exit.and_then(|exit| self.mixed.share(exit.account, found, || exit.works()));
+        let claim = share.map(|share| Claim { bundle: found.bundle, share });
+        self.mixed.claims.extend(claim);
+        claim.is_some()
+    }
+
+    /// 1 Receive: counts.
+    #[inline(never)]
+    fn receive_mixed(&mut self, bench: &Bench<'_>) {
+        let Self { mixed, policies, traffic, together, .. } = self;
+        mixed.runs += mixed.flows;
+        traffic.received += together.len() as u64;
+        traffic.received_bytes += together.iter().map(|packet| packet.len() as u64).sum::<u64>();
+        policies.count_followed(&bench.snapshot.spd, mixed.flows);
+        for share in &mixed.shares {
+            policies.count(share.answer, share.met, share.met_bytes);
+        }
+        for (answer, bytes) in mixed.others.drain(..) {
+            policies.count(answer, 1, bytes.into());
+        }
+    }
+
+    /// 6 Number.
+    #[inline(never)]
+    fn grant_mixed(&mut self, bench: &mut Bench<'_>) -> Numbering {
+        let Self { mixed, cache, .. } = self;
+        fetch_keys(cache, &mixed.claims, 0);
+        let mut numbering = Numbering::Whole;
+        for share in &mut mixed.shares {
+            // It was there when it was claimed.
+            let Some(exit) = cache.exit(share.bundle) else { continue };
+            share.grant = Grant::of(&exit.sa, share.packets, share.bytes, bench);
+            if share.grant.left < share.packets {
+                numbering = Numbering::Short;
+            }
+        }
+        numbering
+    }
+
+    /// 7 Wrap to 10 Transmit.
+    #[inline(always)]
+    fn seal_mixed(&mut self, bench: &mut Bench<'_>, watch: &mut impl Watch) {
+        self.wrap_mixed(bench);
+        watch.passed(Stage::Seal);
+        self.send_together(bench);
+        watch.passed(Stage::Transmit);
+    }
+
+    /// 7 Wrap, 8 Seal.
+    #[inline(never)]
+    fn wrap_mixed(&mut self, bench: &mut Bench<'_>) {
+        let Self { mixed, cache, together, failed, ident, traffic, .. } = self;
+        let Mixed { claims, shares, .. } = mixed;
+        let mut jobs = Jobs::new(bench.crypter, failed);
+        for (place, (packet, claim)) in together.iter_mut().zip(&*claims).enumerate() {
+            if place % CHUNK == 0 {
+                fetch_keys(cache, claims, place + CHUNK);
+            }
+            let grant = &mut shares[claim.share as usize].grant;
+            *ident = ident.wrapping_add(1);
+            let stamp = Stamp { sequence: grant.hand_out(1), id: fold_half(*ident) };
+            let exit = cache.exit(claim.bundle);
+            match exit.and_then(|exit| Some((exit, exit.wrap(packet, stamp)?))) {
+                Some((exit, (len, esp))) => {
+                    traffic.sent_bytes += len as u64;
+                    jobs.push(place, exit.key(), exit.counted(stamp.sequence), esp);
+                }
+                None => jobs.failed.push(place),
+            }
+        }
+        jobs.run();
+    }
+
+    /// Where some get no number each is an item after all.
+    #[cold]
+    fn seal_mixed_short(&mut self, bench: &mut Bench<'_>, watch: &mut impl Watch) {
+        for share in &self.mixed.shares {
+            self.cache
+                .account(share.account)
+                .into_iter()
+                .for_each(|account| account.grant = share.grant);
+        }
+        let mut packets = std::mem::take(&mut self.together);
+        let claims = std::mem::take(&mut self.mixed.claims);
+        for (packet, claim) in packets.drain(..).zip(&claims) {
+            self.admit_granted(packet, claim.bundle, bench);
+        }
+        (self.together, self.mixed.claims) = (packets, claims);
+        self.send_short(bench);
+        watch.passed(Stage::Transmit);
+    }
+}
+
+/// Whether so many packets are worth it.
+#[inline(always)]
+pub(super) const fn is_worth(packets: usize) -> bool {
+    packets >= WORTH
+}
+
+/// Asks for the keys that seal the packets from `first` on next, if they are far away; what leads there is at hand already.
+#[inline(always)]
+fn fetch_keys(cache: &BundleCache, claims: &[Claim], first: usize) {
+    if cache.is_far() {
+        let claims = claims.iter().skip(first).take(CHUNK);
+        claims.filter_map(|claim| cache.exit(claim.bundle)).for_each(|exit| exit.sa.fetch_keys());
+    }
+}

@@ -1,0 +1,442 @@
+//! Packets of many flows and states in turn go together; nothing else may come of that than when each goes alone. So two gateways get the same packets of
+//! all kinds, one of them in batches, the other one by one and without remembering flows.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use uxfrm_engine::{
+    Action, Budget, CacheMode, CacheSettings, Direction, DropReason, Event, Family, IfId, Limits,
+    Mark, Mode, Moment, Output, Policy, PolicyKind, PortMask, Prefix, Priority, SaConfig, SaFlags,
+    Selector, Stage, UdpEncapKind, Watch,
+};
+use uxfrm_packet::{Batch, Checksum, Label, PacketBuf, Protocol, Segments};
+use uxfrm_testkit::{Gateway, Pair, Rng, Suite, Way, Wrapping, packets};
+
+/// Tunnels of a hub, each to a peer and a network of its own. Those from the first one that is odd on differ in what is put around packets.
+const TUNNELS: usize = 40;
+const FIRST_ODD: usize = 32;
+/// To this port all packets are blocked, and to this one another policy of the same tunnel lets them.
+const BLOCKED: u16 = 9999;
+const SPECIAL: u16 = 53;
+/// The tunnel before whose policy there is a sub policy.
+const SUB: usize = 3;
+
+struct Twins {
+    together: Gateway,
+    output: Output,
+    ways: Ways,
+    alone: Gateway,
+    events: Vec<Event>,
+    /// Of each tunnel: the SPI of its state, 0 without one.
+    spis: Vec<u32>,
+    next_spi: u32,
+    changed: Option<usize>,
+    limits: Limits,
+    sent: u64,
+    rng: Rng,
+}
+
+/// How often packets were parsed one after the other, and how often looked for otherwise.
+#[derive(Default)]
+struct Ways {
+    parsed: usize,
+    looked_up: usize,
+}
+
+impl Watch for Ways {
+    fn passed(&mut self, stage: Stage) {
+        self.parsed += usize::from(stage == Stage::Parse);
+        self.looked_up += usize::from(stage == Stage::LookUp);
+    }
+}
+
+fn wrapping(tunnel: usize) -> Wrapping {
+    let tunnel4 = Wrapping { suite: Suite::NullSha1, ..Wrapping::tunnel4() };
+    match tunnel - FIRST_ODD.min(tunnel) {
+        0 => Wrapping { suite: [Suite::Gcm128, Suite::NullSha1][tunnel % 2], ..tunnel4 },
+        1 => Wrapping { encap: Some(UdpEncapKind::Esp), ..tunnel4 },
+        2 => {
+            Wrapping { suite: Suite::Gcm128, ..Wrapping::new(Mode::Tunnel, Family::V6, Family::V4) }
+        }
+        3 => {
+            Wrapping { suite: Suite::Gcm128, ..Wrapping::new(Mode::Tunnel, Family::V4, Family::V6) }
+        }
+        4 => Wrapping { tfc_padding: 200, ..tunnel4 },
+        5 => Wrapping { flags: SaFlags::ESN, suite: Suite::Gcm128, ..tunnel4 },
+        6 => Wrapping { flags: SaFlags::NOPMTUDISC, ..tunnel4 },
+        _ => tunnel4,
+    }
+}
+
+fn network(tunnel: usize) -> String {
+    match wrapping(tunnel).inner {
+        Family::V4 => format!("10.2.{tunnel}"),
+        Family::V6 => format!("fd00:2:{tunnel}:"),
+    }
+}
+
+fn peer(tunnel: usize) -> IpAddr {
+    match wrapping(tunnel).outer {
+        Family::V4 => format!("192.0.2.{}", 10 + tunnel).parse().unwrap(),
+        Family::V6 => format!("2001:db8::{}", 10 + tunnel).parse().unwrap(),
+    }
+}
+
+fn policy(tunnel: usize) -> Policy {
+    let mut policy = wrapping(tunnel).policy(Direction::Out, Way::Right);
+    let (net, len) = match wrapping(tunnel).inner {
+        Family::V4 => (format!("{}.0", network(tunnel)), 24),
+        Family::V6 => (format!("{}:", network(tunnel)), 48),
+    };
+    policy.selector.destination = Prefix::new(net.parse().unwrap(), len).unwrap();
+    policy.templates[0].destination = peer(tunnel);
+    // Before that of all networks.
+    policy.priority = Priority(50);
+    policy
+}
+
+fn state(tunnel: usize, spi: u32, limits: Limits) -> SaConfig {
+    let mut state = SaConfig { limits, ..wrapping(tunnel).sa(Way::Right, spi) };
+    state.id.destination = peer(tunnel);
+    if tunnel == FIRST_ODD + 7 {
+        state.output_mark = Mark { value: 6, mask: 7 };
+    }
+    state
+}
+
+fn gateway(mode: CacheMode) -> Gateway {
+    let mut wrapping = Wrapping::tunnel4();
+    wrapping.settings.cache = CacheSettings { mode, flows: 4096 }.into();
+    let mut gateway = Pair::without_states(&wrapping).left;
+    for tunnel in 0..TUNNELS {
+        let plain = policy(tunnel);
+        let to_port = |port| Selector {
+            destination_port: PortMask::exactly(port),
+            protocol: Protocol::UDP.0,
+            ..plain.selector
+        };
+        let (action, templates) = (Action::Block, Vec::new());
+        let blocked = Policy { selector: to_port(BLOCKED), action, templates, ..plain.clone() };
+        gateway.add_policy(Policy { priority: Priority(1), ..blocked });
+        let special = Policy { selector: to_port(SPECIAL), ..plain.clone() };
+        gateway.add_policy(Policy { priority: Priority(2), ..special });
+        let (if_id, templates) = (IfId(9), Vec::new());
+        let action = Action::Block;
+        gateway.add_policy(Policy { if_id, action, templates, ..plain.clone() });
+        gateway.add_policy(plain);
+    }
+    let (kind, templates) = (PolicyKind::Sub, Vec::new());
+    gateway.add_policy(Policy { kind, templates, ..policy(SUB) });
+    gateway
+}
+
+impl Twins {
+    fn new(limits: Limits, seed: u64) -> Self {
+        let mut twins = Self {
+            together: gateway(CacheMode::On),
+            output: Output::default(),
+            ways: Ways::default(),
+            alone: gateway(CacheMode::Off),
+            events: Vec::new(),
+            spis: vec![0; TUNNELS],
+            next_spi: 0x1000,
+            changed: None,
+            limits,
+            sent: 0,
+            rng: Rng::new(seed),
+        };
+        (0..TUNNELS).for_each(|tunnel| twins.rekey(tunnel, 0));
+        twins
+    }
+
+    fn both(&mut self, change: impl Fn(&mut Gateway)) {
+        change(&mut self.together);
+        change(&mut self.alone);
+    }
+
+    /// A new state of a tunnel, which has sent so many; and the old one goes.
+    fn rekey(&mut self, tunnel: usize, sent: u64) {
+        self.next_spi += 1;
+        let (spi, limits) = (self.next_spi, self.limits);
+        self.both(|gateway| {
+            let mut new = state(tunnel, spi, limits);
+            new.replay.sent = sent;
+            gateway.add_sa(new);
+        });
+        self.delete(tunnel);
+        self.spis[tunnel] = self.next_spi;
+    }
+
+    fn delete(&mut self, tunnel: usize) {
+        let spi = std::mem::take(&mut self.spis[tunnel]);
+        let id = state(tunnel, spi, self.limits).id;
+        // It may be past its limit, and gone.
+        self.both(|gateway| {
+            let now = gateway.now;
+            let _gone =
+                gateway.database.apply(now, |to| to.delete_sa(id, Mark::default()).map(drop));
+        });
+    }
+
+    fn decide(&mut self, tunnel: usize, action: Action) {
+        self.both(|gateway| {
+            let policy = Policy { action, ..policy(tunnel) };
+            let now = gateway.now;
+            gateway.database.apply(now, |to| to.update_policy(policy).map(drop)).unwrap();
+        });
+    }
+
+    /// What happens between two batches. What happened the time before is made good.
+    fn change(&mut self) {
+        let tunnel = self.rng.below(TUNNELS);
+        if let Some(before) = self.changed.replace(tunnel) {
+            self.rekey(before, 0);
+            self.decide(before, Action::Allow);
+        }
+        match self.rng.below(7) {
+            0 => self.rekey(tunnel, 0),
+            1 => self.rekey(tunnel, u64::from(u32::MAX) - 5),
+            2 => self.delete(tunnel),
+            3 => self.decide(tunnel, Action::Block),
+            4 => self.decide(tunnel, Action::Allow),
+            _ => self.both(|gateway| gateway.now = Moment(gateway.now.0 + 700_000)),
+        }
+    }
+
+    /// The next packet; of a thousand, about `often` are otherwise in some way.
+    fn packet(&mut self, often: usize) -> PacketBuf {
+        let rarely = self.rng.permille(often);
+        let tunnel = self.rng.below(if rarely { TUNNELS } else { FIRST_ODD });
+        let port = match self.rng.below(2000 / often.max(1)) {
+            0 => BLOCKED,
+            1..4 => SPECIAL,
+            _ => 9,
+        };
+        let host = 1 + self.rng.below(2);
+        let (from, to) = match wrapping(tunnel).inner {
+            Family::V4 => ("10.1.0.1:7".to_owned(), format!("{}.{host}:{port}", network(tunnel))),
+            Family::V6 => {
+                ("[fd00:1::1]:7".to_owned(), format!("[{}:{host}]:{port}", network(tunnel)))
+            }
+        };
+        self.sent += 1;
+        let mut payload = self.sent.to_be_bytes().to_vec();
+        payload.resize(8 + self.rng.below(200), 5);
+        let packet = packets::udp(&from, &to, &payload);
+        if self.rng.permille(often) { self.disturbed(packet, (&from, &to)) } else { packet }
+    }
+
+    fn disturbed(&mut self, mut packet: PacketBuf, (from, to): (&str, &str)) -> PacketBuf {
+        let is_v4 = packet.bytes()[0] >> 4 == 4;
+        match self.rng.below(11) {
+            0 => packet.mark = 9,
+            1 => packet.if_id = 9,
+            2 => {
+                let start = if is_v4 { 20 } else { 40 };
+                packet.checksum = Checksum::Partial { start, offset: 6 };
+            }
+            3 => packet.append(3).unwrap().fill(0xee),
+            4 => packet = within(&packet, self.rng.below(60), 400),
+            5 => packet = within(&packet, 200, self.rng.below(60)),
+            6 if is_v4 => packet = packets::fragments(packet.bytes(), 24).swap_remove(0),
+            7 => packet = packets::tcp_super(from, to, &[5; 3000], 1000),
+            8 => packet.trim(packet.len() - 1),
+            9 if is_v4 && self.limits == Limits::default() => {
+                packet = packets::dont_fragment(packets::udp(from, to, &[5; 1460]));
+            }
+            _ if is_v4 => packet = packets::with_tos(packet, self.rng.next_u64().to_le_bytes()[0]),
+            _ => packet.checksum = Checksum::Verified,
+        }
+        packet
+    }
+
+    fn send(&mut self, packets: usize, often: usize) {
+        let mut batch: Vec<_> = (0..packets).map(|_| self.packet(often)).collect();
+        if self.rng.permille(200) {
+            // Neighbours of one flow among them.
+            let one = &batch[batch.len() / 2];
+            let more: Vec<_> = (0..self.rng.below(12)).map(|_| within(one, 200, 400)).collect();
+            batch.splice(batch.len() / 3..batch.len() / 3, more);
+        }
+        self.take(batch);
+    }
+
+    fn take(&mut self, batch: Vec<PacketBuf>) {
+        let (mut wire, mut host) = (Vec::new(), Vec::new());
+        for packet in &batch {
+            let again = within(packet, packet.headroom(), packet.tailroom());
+            let (to_wire, to_host) = self.alone.outbound(vec![again]);
+            wire.extend(to_wire);
+            host.extend(to_host);
+        }
+        let Gateway { worker, pool, now, .. } = &mut self.together;
+        let mut batch: Batch = batch.into_iter().collect();
+        worker.outbound_watched(&mut batch, *now, pool, &mut self.output, &mut self.ways);
+        let told = self.output.events.drain(..);
+        self.events.extend(told.inspect(|event| self.together.database.observe(event)));
+        assert_same(self.output.wire.as_slice(), &wire, "on the wire");
+        assert_same(self.output.host.as_slice(), &host, "back to the host");
+        (self.output.wire, self.output.host) = (Batch::new(), Batch::new());
+        assert_eq!(reasons(&self.together), reasons(&self.alone));
+        assert_eq!(self.together.worker.outward(), self.alone.worker.outward());
+        self.together.assert_accounts();
+        self.both(|gateway| gateway.worker.settle());
+        let [together, alone] = [&self.together, &self.alone].map(counts);
+        let differ = together.iter().zip(&alone).filter(|(one, other)| one != other);
+        assert_eq!(differ.collect::<Vec<_>>(), [] as [(&String, &String); 0]);
+    }
+}
+
+/// Why packets were dropped. Which of two reasons one has whose state carries no more hangs on whether that was known before its batch.
+fn reasons(gateway: &Gateway) -> BTreeMap<DropReason, u64> {
+    let mut reasons: BTreeMap<_, _> = gateway.reasons().into_iter().collect();
+    let expired = reasons.remove(&DropReason::OutStateExpired).unwrap_or(0);
+    *reasons.entry(DropReason::OutNoState).or_default() += expired;
+    reasons
+}
+
+/// Packets, bytes and times of each policy and state.
+fn counts(gateway: &Gateway) -> Vec<String> {
+    let snapshot = gateway.database.snapshot();
+    let policies = snapshot
+        .spd
+        .iter()
+        .map(|entry| format!("{} {} {:?}", entry.packets(), entry.bytes(), entry.last_used()));
+    let states = snapshot.sad.iter().map(|sa| {
+        let (usage, sent) = (sa.usage(), sa.sequence().last());
+        format!(
+            "{:?} {} {} {sent} {:?}",
+            sa.id(),
+            usage.packets(),
+            usage.bytes(),
+            usage.last_used()
+        )
+    });
+    let mut counts: Vec<_> = policies.chain(states).collect();
+    counts.sort_unstable();
+    counts
+}
+
+/// The same packet and what is known of it, in a buffer with so much room.
+fn within(packet: &PacketBuf, before: usize, behind: usize) -> PacketBuf {
+    let mut other = PacketBuf::with_capacity(before + packet.len() + behind, before);
+    other.append(packet.len()).unwrap().copy_from_slice(packet.bytes());
+    other.inherit(packet);
+    other
+}
+
+fn assert_same(some: &[PacketBuf], others: &[PacketBuf], place: &str) {
+    for (at, (one, other)) in some.iter().zip(others).enumerate() {
+        assert_eq!(seen(one), seen(other), "{place}, {at}");
+    }
+    assert_eq!(some.len(), others.len(), "{place}");
+}
+
+/// What is seen of a packet, but for the identification of outer headers, and the checksum over it: who is wrapped first has the lower one.
+fn seen(packet: &PacketBuf) -> String {
+    let Label { segments, checksum, mark, if_id, udp } = **packet;
+    let mut bytes = packet.bytes().to_vec();
+    let frame = match segments {
+        Segments::Train { stride } => stride.into(),
+        Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => bytes.len(),
+    };
+    for frame in bytes.chunks_mut(frame) {
+        match frame[0] >> 4 {
+            4 => [4..6, 10..12].into_iter().for_each(|field| frame[field].fill(0)),
+            6 if frame[6] == Protocol::FRAGMENT.0 => frame[44..48].fill(0),
+            _ => {}
+        }
+    }
+    format!("{segments:?} {checksum:?} {mark} {if_id} {udp:?} {bytes:02x?}")
+}
+
+#[test]
+fn many_flows_in_turn_as_one_by_one() {
+    let mut reasons = BTreeSet::new();
+    for seed in 0..6 {
+        let mut twins = Twins::new(Limits::default(), seed);
+        for round in 0..300 {
+            let packets = [16, 40, 64, 150, 240][twins.rng.below(5)];
+            let often = [1, 8, 50][round / 100];
+            twins.send(packets, often);
+            if twins.rng.permille(30) {
+                twins.change();
+            }
+        }
+        let Ways { parsed, looked_up } = twins.ways;
+        assert!(looked_up - parsed > 25, "{looked_up} - {parsed} times together");
+        assert_eq!(twins.events, twins.alone.events);
+        reasons.extend(twins.alone.reasons().into_iter().map(|(reason, _)| reason));
+    }
+    assert!(reasons.len() >= 5, "{reasons:?}");
+}
+
+#[test]
+fn up_to_limits_as_one_by_one() {
+    let packets = |soft, hard| Limits { packets: Budget { soft, hard }, ..Limits::default() };
+    let bytes = |soft, hard| Limits { bytes: Budget { soft, hard }, ..Limits::default() };
+    for (seed, limits) in
+        (0..).zip([packets(50, 200), packets(20, 233), bytes(5000, 20_000), bytes(300, 25_000)])
+    {
+        let mut twins = Twins::new(limits, seed);
+        for round in 1..=240 {
+            twins.send([40, 64, 150, 240][round % 4], [1, 20][round % 2]);
+            if round % 80 == 0 {
+                (0..TUNNELS).for_each(|tunnel| twins.rekey(tunnel, 0));
+            }
+        }
+        let Ways { parsed, looked_up } = twins.ways;
+        assert!(looked_up - parsed > 20, "{looked_up} - {parsed} times together");
+        assert!(twins.together.drops(DropReason::OutStateExpired) > 0, "mid-batch");
+        let told = |events: &[Event]| {
+            let mut told: Vec<_> = events.iter().map(|event| format!("{event:?}")).collect();
+            told.sort_unstable();
+            told
+        };
+        assert_eq!(told(&twins.events), told(&twins.alone.events));
+    }
+}
+
+/// Numbers that end within a batch.
+#[test]
+fn a_state_sends_to_its_last_number_and_no_further() {
+    let mut twins = Twins::new(Limits::default(), 9);
+    (0..8).for_each(|_| twins.send(240, 1));
+    for tunnel in 0..8 {
+        twins.rekey(tunnel, u64::from(u32::MAX) - 150 - tunnel as u64);
+    }
+    (0..30).for_each(|_| twins.send(240, 1));
+    let reasons = twins.together.reasons();
+    assert!(twins.together.drops(DropReason::OutSequenceOverflow) > 50, "{reasons:?}");
+    let Ways { parsed, looked_up } = twins.ways;
+    assert!(looked_up - parsed > 10, "{looked_up} - {parsed} times together");
+}
+
+/// Of each state: its numbers are in order on the wire, each once, also where two flows' policies are different ones.
+#[test]
+fn each_state_gives_its_numbers_in_order() {
+    let mut twins = Twins::new(Limits::default(), 10);
+    (0..8).for_each(|_| twins.send(240, 20));
+    let batch: Vec<_> = (0..250).map(|_| twins.packet(20)).collect();
+    let mut latest: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
+    for packet in twins.together.outbound(batch).0 {
+        let bytes = packet.bytes();
+        if bytes[0] != 0x45 || bytes[9] != Protocol::ESP.0 {
+            continue;
+        }
+        let count = match packet.segments {
+            Segments::Train { stride } => {
+                u32::try_from(bytes.len()).unwrap().div_ceil(stride.into())
+            }
+            Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => 1,
+        };
+        let first = u32::from_be_bytes(*bytes[24..].first_chunk().unwrap());
+        let before = latest.insert(bytes[20..24].to_vec(), first + count - 1);
+        assert!(before.is_none_or(|before| first == before + 1), "{before:?} {first}");
+    }
+    assert!(latest.len() > 20);
+}

@@ -1,0 +1,84 @@
+//! A flow of TCP or UDP over IPv4, as few words as most packets need to be told apart by.
+
+use crate::{Protocol, ipv4};
+
+/// What of a packet decides which flow it is of; only of whole packets of TCP or UDP behind a header without options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowWords {
+    /// The source address, and the destination, in the packet's byte order.
+    pub ends: [u32; 2],
+    /// The source port above the destination port.
+    pub ports: u32,
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// The packet's bytes, as its header says.
+    pub len: usize,
+}
+
+/// Header and ports.
+const LEN: usize = ipv4::HEADER_LEN + 4;
+/// Version and header length; what makes a fragment: what is to be in them.
+const FIRST: u64 = u64::from_ne_bytes([0xff, 0, 0, 0, 0, 0, 0x3f, 0xff]);
+const WHOLE: u64 = u64::from_ne_bytes([ipv4::WITHOUT_OPTIONS, 0, 0, 0, 0, 0, 0, 0]);
+
+impl FlowWords {
+    /// Of the packet that `bytes` begins with, which is there as far as it says; `None` of all else, right or wrong.
+    #[must_use]
+    #[inline(always)]
+    pub fn of(bytes: &[u8]) -> Option<Self> {
+        let first = bytes.first_chunk::<LEN>()?;
+        // It is six words long.
+        let (words, _) = first.as_chunks::<4>();
+        let start = u64::from_ne_bytes(*first.first_chunk()?);
+        let len = usize::from(u16::from_be_bytes([first[2], first[3]]));
+        let protocol = Protocol(first[9]);
+        let has_ports = matches!(protocol, Protocol::TCP | Protocol::UDP);
+        let is_whole = start & FIRST == WHOLE && (LEN..=bytes.len()).contains(&len);
+        (has_ports && is_whole).then_some(Self {
+            ends: [3, 4].map(|at| u32::from_ne_bytes(words[at])),
+            ports: u32::from_be_bytes(words[5]),
+            protocol,
+            len,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{FlowPorts, IpPacket};
+
+    proptest! {
+        /// They are what a full look finds, and of such packets only.
+        #[test]
+        fn words_are_what_a_full_look_finds(
+            mut bytes in prop::collection::vec(any::<u8>(), 20..60),
+            (first, protocol) in (
+                prop::sample::select(&[0x45_u8, 0x45, 0x45, 0x46, 0x65]),
+                prop::sample::select(&[6_u8, 17, 1, 50, 132]),
+            ),
+            (fragment, len) in (prop::sample::select(&[0_u16, 0, 0x4000, 0x2000, 1, 0x100]), 18..64_u16),
+        ) {
+            (bytes[0], bytes[9]) = (first, protocol);
+            bytes[2..4].copy_from_slice(&len.to_be_bytes());
+            bytes[6..8].copy_from_slice(&fragment.to_be_bytes());
+            let parsed = IpPacket::parse(&bytes).ok().filter(|ip| {
+                let has_ports = matches!(ip.protocol, Protocol::TCP | Protocol::UDP);
+                first == 0x45 && has_ports && !ip.is_fragment() && ip.total_len >= 24
+            });
+            let words = FlowWords::of(&bytes);
+            prop_assert_eq!(words.is_some(), parsed.is_some());
+            if let (Some(words), Some(ip)) = (words, parsed) {
+                let ends = words.ends.map(|end| IpAddr::V4(end.to_ne_bytes().into()));
+                let FlowPorts { source, destination } = FlowPorts::of(&ip, &bytes);
+                prop_assert_eq!(ends, [ip.source, ip.destination]);
+                prop_assert_eq!(words.ports, u32::from(source) << 16 | u32::from(destination));
+                prop_assert_eq!((words.protocol, words.len), (ip.protocol, ip.total_len));
+            }
+        }
+    }
+}
