@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use uxfrm_engine::{
-    Action, Budget, CacheMode, CacheSettings, Direction, DropReason, Event, Family, IfId, Limits,
-    Mark, Mode, Moment, Output, Policy, PolicyKind, PortMask, Prefix, Priority, SaConfig, SaFlags,
-    Selector, Stage, UdpEncapKind, Watch,
+    Action, Budget, CacheMode, CacheSettings, Direction, DropReason, Event, Family, IfId, Level,
+    Limits, Mark, Mode, Moment, Output, Policy, PolicyKind, PortMask, Prefix, Priority, Reqid,
+    SaConfig, SaFlags, Selector, Stage, Template, UdpEncapKind, Watch,
 };
 use uxfrm_packet::{Batch, Checksum, Label, PacketBuf, Protocol, Segments};
 use uxfrm_testkit::{Gateway, Pair, Rng, Suite, Way, Wrapping, packets};
@@ -124,9 +124,10 @@ fn gateway(mode: CacheMode) -> Gateway {
         gateway.add_policy(Policy { priority: Priority(1), ..blocked });
         let special = Policy { selector: to_port(SPECIAL), ..plain.clone() };
         gateway.add_policy(Policy { priority: Priority(2), ..special });
-        let (if_id, templates) = (IfId(9), Vec::new());
-        let action = Action::Block;
-        gateway.add_policy(Policy { if_id, action, templates, ..plain.clone() });
+        let (priority, mark) = (Priority(1), Mark { value: 9, mask: u32::MAX });
+        let blocked = || Policy { action, templates: Vec::new(), priority, ..plain.clone() };
+        gateway.add_policy(Policy { if_id: IfId(9), ..blocked() });
+        gateway.add_policy(Policy { mark, ..blocked() });
         gateway.add_policy(plain);
     }
     let (kind, templates) = (PolicyKind::Sub, Vec::new());
@@ -209,8 +210,11 @@ impl Twins {
 
     /// The next packet; of a thousand, about `often` are otherwise in some way.
     fn packet(&mut self, often: usize) -> PacketBuf {
-        let rarely = self.rng.permille(often);
-        let tunnel = self.rng.below(if rarely { TUNNELS } else { FIRST_ODD });
+        let is_odd = self.rng.permille(if often > 1 { 40 } else { 0 });
+        let tunnel = match is_odd {
+            true => FIRST_ODD + self.rng.below(TUNNELS - FIRST_ODD),
+            false => self.rng.below(FIRST_ODD),
+        };
         let port = match self.rng.below(2000 / often.max(1)) {
             0 => BLOCKED,
             1..4 => SPECIAL,
@@ -439,4 +443,82 @@ fn each_state_gives_its_numbers_in_order() {
         assert!(before.is_none_or(|before| first == before + 1), "{before:?} {first}");
     }
     assert!(latest.len() > 20);
+}
+
+/// Batches of packets to all tunnels but the odd ones, in turn: how many leave sealed of each.
+fn send_in_turn(gateway: &mut Gateway, output: &mut Output, batches: usize) -> Vec<usize> {
+    let batch = |_| {
+        let packet = |at: usize| {
+            let to = format!("{}.1:9", network(at % FIRST_ODD));
+            packets::udp("10.1.0.1:7", &to, &at.to_be_bytes())
+        };
+        let mut batch: Batch = (0..2 * FIRST_ODD).map(packet).collect();
+        gateway.worker.outbound(&mut batch, gateway.now, &mut gateway.pool, output);
+        output.wire.drain().len()
+    };
+    (0..batches).map(batch).collect()
+}
+
+fn with_states(limits: Limits, change: impl Fn(&mut Policy)) -> Gateway {
+    let mut gateway = Pair::without_states(&Wrapping::tunnel4()).left;
+    gateway.listen([]);
+    for tunnel in 0..FIRST_ODD {
+        let mut policy = policy(tunnel);
+        change(&mut policy);
+        gateway.add_policy(policy);
+        gateway.add_sa(state(tunnel, 0x1000, limits));
+    }
+    gateway
+}
+
+/// Also where nobody has taken it out yet.
+#[test]
+fn a_state_that_has_expired_is_not_chosen_for_the_next_batch() {
+    let packets = Budget { soft: 50, hard: 75 };
+    let mut gateway = with_states(Limits { packets, ..Limits::default() }, |_| {});
+    gateway.database.set_acquires(uxfrm_engine::Acquires::default());
+    let sent = send_in_turn(&mut gateway, &mut Output::default(), 40);
+    assert_eq!(sent.iter().sum::<usize>(), 75 * FIRST_ODD);
+    assert_eq!(gateway.drops(DropReason::OutStateExpired), FIRST_ODD as u64);
+    assert_eq!(gateway.drops(DropReason::OutNoState), (2 * FIRST_ODD * 2) as u64);
+}
+
+#[test]
+fn optional_states_are_asked_for_again_and_again() {
+    let mut gateway = with_states(Limits::default(), |policy| {
+        let reqid = Reqid(7);
+        let (level, mode) = (Level::Use, Mode::Transport);
+        policy.templates.push(Template { reqid, level, mode, ..policy.templates[0] });
+    });
+    let mut output = Output::default();
+    for _ in 0..4 {
+        let sent = send_in_turn(&mut gateway, &mut output, 40);
+        assert_eq!(sent.iter().sum::<usize>(), 40 * 2 * FIRST_ODD);
+        assert_eq!(std::mem::take(&mut output.events).len(), FIRST_ODD, "one for each tunnel");
+        gateway.now = gateway.now.plus(std::time::Duration::from_secs(31));
+    }
+}
+
+/// Of each batch two packets met each: a while they are counted together.
+#[test]
+fn policies_are_charged_a_little_later_and_with_all() {
+    let mut gateway = with_states(Limits::default(), |_| {});
+    let counted = |gateway: &Gateway| {
+        let snapshot = gateway.database.snapshot();
+        snapshot.spd.iter().map(|policy| policy.packets()).sum::<u64>()
+    };
+    let batch = 2 * FIRST_ODD as u64;
+    let after: Vec<u64> = (0..12)
+        .map(|_| {
+            send_in_turn(&mut gateway, &mut Output::default(), 1);
+            counted(&gateway) / batch
+        })
+        .collect();
+    assert_eq!(after, [1, 1, 1, 1, 1, 1, 1, 1, 9, 9, 9, 9], "16 packets each are enough");
+    gateway.now = Moment(gateway.now.0 + 1_000_000);
+    send_in_turn(&mut gateway, &mut Output::default(), 1);
+    assert_eq!(counted(&gateway), 13 * batch);
+    send_in_turn(&mut gateway, &mut Output::default(), 1);
+    gateway.worker.settle();
+    assert_eq!(counted(&gateway), 14 * batch);
 }
