@@ -1,6 +1,9 @@
-//! Many packets go down a tree together: all of them along its trunk, the cuts that every packet meets; then level by level, so that they wait
-//! for memory together; and at last by the kind of what is to be compared, because a processor that does the same again and again need not
-//! guess what comes next.
+//! Many packets go down a tree together. All of them go along its trunk, the cuts that every packet meets, to what the last cut leaves: the widest
+//! policies, some of which fit nearly every packet, so that there is a policy to better before the first branch. Then they go up the branches of
+//! some of these cuts after the other, level by level, so that they wait for memory together, and leave out what has no better one; and at
+//! last by the kind of what is to be compared, because a processor that does the same again and again need not guess what comes next.
+
+use std::hint::select_unpredictable;
 
 use arrayvec::ArrayVec;
 
@@ -29,9 +32,15 @@ struct Batch<'a, 'k, W: Words> {
 }
 
 type Ways<'a, W> = ArrayVec<Way<'a, W>, WAYS>;
+/// Cuts that every packet meets, from the root on.
+type Trunk<'a, W> = ArrayVec<(Window, &'a [Node<W>]), TRUNK>;
 
 /// So many ways of a kind are held at the most; who comes to more goes on alone.
 const WAYS: usize = 128;
+/// So many cuts of a trunk are held; what is behind them is looked for alone.
+const TRUNK: usize = 16;
+/// So many of them are followed together: enough to wait for much memory at once, few enough that what they find spares the next ones' ways.
+const STAGE: usize = 2;
 const KINDS: usize = 5;
 const EMPTY: usize = 0;
 const FEW: usize = 1;
@@ -53,38 +62,45 @@ pub(super) fn first_of_each<'a, W: Words>(
         coming: ArrayVec::new(),
         here: std::array::from_fn(|_| ArrayVec::new()),
     };
-    batch.go_along(root);
-    while !batch.here[CUT].is_empty() {
-        batch.descend();
-        batch.arrive();
+    let trunk = batch.go_along(root);
+    for cuts in trunk.rchunks(STAGE) {
+        batch.here.iter_mut().for_each(ArrayVec::clear);
+        cuts.iter().rev().for_each(|(window, nodes)| batch.part(*window, nodes));
+        while !batch.here[CUT].is_empty() {
+            batch.descend();
+            batch.arrive();
+        }
+        batch.compare();
     }
-    batch.compare();
     for (found, best) in found.iter_mut().zip(&batch.bests) {
         *found = best.found();
     }
 }
 
 impl<'a, W: Words> Batch<'a, '_, W> {
-    /// From the root through all rests, where every packet comes by.
+    /// From the root through all rests, where every packet comes by, to what the last one leaves; the cuts on the way.
     #[inline(never)]
-    fn go_along(&mut self, root: &'a Node<W>) {
+    fn go_along(&mut self, root: &'a Node<W>) -> Trunk<'a, W> {
+        let mut cuts = Trunk::new();
         let mut trunk = root;
-        while let Node::Cut { window, rest, nodes } = trunk {
-            self.part(*window, nodes);
-            let ([.., rest_node, _], true) = (&**nodes, *rest) else { return };
+        while let Node::Cut { window, rest, nodes, .. } = trunk
+            && cuts.try_push((*window, &**nodes)).is_ok()
+        {
+            let ([.., rest_node, _], true) = (&**nodes, *rest) else { return cuts };
             trunk = rest_node;
         }
         let Self { keys, bests, .. } = self;
         match trunk {
-            Node::Many(matrix) => matrix.find_each(keys, bests),
-            Node::Empty
-            | Node::Few(_)
-            | Node::Several(_)
+            Node::Many { matrix, .. } => matrix.find_each(keys, bests),
+            Node::Empty { .. }
+            | Node::Few { .. }
+            | Node::Several { .. }
             | Node::Cut { .. }
             | Node::Tally { .. } => {
                 keys.iter().zip(bests).for_each(|(key, best)| trunk.find(key, best));
             }
         }
+        cuts
     }
 
     /// All packets from one cut to its parts.
@@ -93,7 +109,7 @@ impl<'a, W: Words> Batch<'a, '_, W> {
         for (packet, key) in self.keys.iter().enumerate() {
             let Some(node) = nodes.get(window.part(&key.words)) else { continue };
             let way = Way { packet, node };
-            if self.here[kind(node)].try_push(way).is_err() {
+            if self.here[list(node, &self.bests[packet % TOGETHER])].try_push(way).is_err() {
                 alone(way, self.keys, &mut self.bests);
             }
         }
@@ -106,7 +122,7 @@ impl<'a, W: Words> Batch<'a, '_, W> {
         let Self { keys, bests, coming, here } = self;
         coming.clear();
         for way in &here[CUT] {
-            if let Node::Cut { window, rest, nodes } = way.node
+            if let Node::Cut { window, rest, nodes, .. } = way.node
                 && let Some(key) = keys.get(way.packet)
                 && let Some(node) = nodes.get(window.part(&key.words))
             {
@@ -129,7 +145,8 @@ impl<'a, W: Words> Batch<'a, '_, W> {
     #[inline(never)]
     fn arrive(&mut self) {
         for way in &self.coming {
-            if self.here[kind(way.node)].try_push(*way).is_err() {
+            let list = list(way.node, &self.bests[way.packet % TOGETHER]);
+            if self.here[list].try_push(*way).is_err() {
                 alone(*way, self.keys, &mut self.bests);
             }
         }
@@ -145,7 +162,7 @@ impl<'a, W: Words> Batch<'a, '_, W> {
         compare_few(few, keys, bests);
         compare_several(several, keys, bests);
         for way in many {
-            if let (Node::Many(matrix), Some(key)) = (way.node, keys.get(way.packet)) {
+            if let (Node::Many { matrix, .. }, Some(key)) = (way.node, keys.get(way.packet)) {
                 matrix.find(key, &mut bests[way.packet % TOGETHER]);
             }
         }
@@ -159,7 +176,7 @@ fn compare_few<'a, W: Words>(
     bests: &mut [Best<'a>; TOGETHER],
 ) {
     for way in few {
-        if let (Node::Few(rules), Some(key)) = (way.node, keys.get(way.packet)) {
+        if let (Node::Few { rules, .. }, Some(key)) = (way.node, keys.get(way.packet)) {
             one_by_one(rules, key, &mut bests[way.packet % TOGETHER]);
         }
     }
@@ -172,8 +189,8 @@ fn compare_several<'a, W: Words>(
     bests: &mut [Best<'a>; TOGETHER],
 ) {
     for way in several {
-        if let (Node::Several(several), Some(key)) = (way.node, keys.get(way.packet)) {
-            several::find(several, key, &mut bests[way.packet % TOGETHER]);
+        if let (Node::Several { eights, .. }, Some(key)) = (way.node, keys.get(way.packet)) {
+            several::find(eights, key, &mut bests[way.packet % TOGETHER]);
         }
     }
 }
@@ -185,14 +202,15 @@ fn alone<'a, W: Words>(way: Way<'a, W>, keys: &[Key<W>], bests: &mut [Best<'a>; 
     }
 }
 
-/// Which of the lists a node belongs in: no branch, as nobody could foretell it.
+/// Which of the lists a node belongs in, for a packet that has found some policy: no branch, as nobody could foretell it.
 #[inline]
-const fn kind<W: Words>(node: &Node<W>) -> usize {
-    match node {
-        Node::Empty | Node::Tally { .. } => EMPTY,
-        Node::Few(_) => FEW,
-        Node::Several(_) => SEVERAL,
-        Node::Many(_) => MANY,
+fn list<W: Words>(node: &Node<W>, best: &Best<'_>) -> usize {
+    let list = match node {
+        Node::Empty { .. } | Node::Tally { .. } => EMPTY,
+        Node::Few { .. } => FEW,
+        Node::Several { .. } => SEVERAL,
+        Node::Many { .. } => MANY,
         Node::Cut { .. } => CUT,
-    }
+    };
+    select_unpredictable(best.stands_before(node.first_rank()), EMPTY, list)
 }

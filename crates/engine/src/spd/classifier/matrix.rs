@@ -161,6 +161,13 @@ impl<W: Words> Matrix<W> {
         self.keep(recent);
     }
 
+    /// The rank of the first.
+    pub(crate) fn first(&self) -> Rank {
+        let mut first = Rank::LAST;
+        self.each(&mut |entry| first = first.min(Rank::of(entry)));
+        first
+    }
+
     /// Shows each policy, in no order.
     pub(crate) fn each<'a>(&'a self, visit: &mut impl FnMut(&'a Arc<PolicyEntry>)) {
         let left = self.policies.iter().enumerate().filter(|(at, _)| is_left(&self.left, *at));
@@ -208,4 +215,4 @@ fn is_left(left: &[Line], at: usize) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -3,34 +3,55 @@
 //! Each policy is in one place only, so that adding and removing touch one way down. Where cutting does not pay, policies are compared:
 //! a few one by one, several eight by eight, many at once. What has doubled or shrunk since it was planned is planned anew, unless it is so large that
 //! its parts may as well do that on their own.
+//!
+//! Each node says which rank its first policy has: who has found a better one passes by, without a look at what may lie far away in memory.
 
 use std::sync::Arc;
 
 use super::matrix::Matrix;
 use super::plan::{FEW, Plan, plan};
-use super::rule::{Best, Found, Rule, fits_more};
+use super::rule::{Best, Found, Rank, Rule, fits_more};
 use super::several::{self, EightOf, Several, count, several};
 use super::ternary::{Key, Words};
 use super::window::Window;
 use super::{TOGETHER, batch};
 use crate::PolicyEntry;
 
-/// Some policies.
-#[derive(Clone, Debug, Default)]
+/// Some policies. All that it may be has `first` at the same place, so that reading it is no branch.
+#[derive(Clone, Debug)]
 pub(crate) enum Node<W: Words> {
-    #[default]
-    Empty,
+    Empty {
+        first: Rank,
+    },
     /// One by one, in their order.
-    Few(Arc<[Rule<W>]>),
+    Few {
+        first: Rank,
+        rules: Arc<[Rule<W>]>,
+    },
     /// Eight by eight, in their order.
-    Several(Several<W>),
+    Several {
+        first: Rank,
+        eights: Several<W>,
+    },
     /// All at once.
-    Many(Arc<Matrix<W>>),
+    Many {
+        first: Rank,
+        matrix: Arc<Matrix<W>>,
+    },
     /// By what stands in a window: one node for each value; behind them those to which not all of its bits matter, `rest` says
     /// whether there are any; and at last a tally.
-    Cut { window: Window, rest: bool, nodes: Arc<[Self]> },
+    Cut {
+        first: Rank,
+        window: Window,
+        rest: bool,
+        nodes: Arc<[Self]>,
+    },
     /// How many policies a cut has, and had when it was planned. No place for a policy.
-    Tally { len: usize, planned: usize },
+    Tally {
+        first: Rank,
+        len: usize,
+        planned: usize,
+    },
 }
 
 /// When what has outgrown its plan is planned anew.
@@ -47,16 +68,24 @@ const ALONE: usize = 32;
 /// Larger sets are not planned anew as a whole.
 const REPLANNED: usize = 4096;
 
+impl<W: Words> Default for Node<W> {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
 impl<W: Words> Node<W> {
+    const EMPTY: Self = Self::Empty { first: Rank::LAST };
+
     /// The first policy that fits.
     #[inline]
     pub(crate) fn first(&self, key: &Key<W>) -> Option<Found<'_>> {
         let mut best = Best::NONE;
         match self {
-            Self::Few(rules) => one_by_one(rules, key, &mut best),
-            Self::Empty
-            | Self::Several(_)
-            | Self::Many(_)
+            Self::Few { rules, .. } => one_by_one(rules, key, &mut best),
+            Self::Empty { .. }
+            | Self::Several { .. }
+            | Self::Many { .. }
             | Self::Cut { .. }
             | Self::Tally { .. } => {
                 self.find(key, &mut best);
@@ -72,17 +101,17 @@ impl<W: Words> Node<W> {
             Self::Cut { nodes, .. } if counts(nodes).0 > ALONE => {
                 batch::first_of_each(self, keys, found)
             }
-            Self::Few(rules) => match rules.len() {
+            Self::Few { rules, .. } => match rules.len() {
                 0..=2 => each_one_by_one::<W, 2>(rules, keys, found),
                 3..=4 => each_one_by_one::<W, 4>(rules, keys, found),
                 _ => each_one_by_one::<W, 8>(rules, keys, found),
             },
-            Self::Many(matrix) => {
+            Self::Many { matrix, .. } => {
                 let mut bests = [Best::NONE; TOGETHER];
                 matrix.find_each(keys, &mut bests);
                 found.iter_mut().zip(bests).for_each(|(found, best)| *found = best.found());
             }
-            Self::Empty | Self::Several(_) | Self::Cut { .. } | Self::Tally { .. } => {
+            Self::Empty { .. } | Self::Several { .. } | Self::Cut { .. } | Self::Tally { .. } => {
                 for (found, key) in found.iter_mut().zip(keys) {
                     *found = self.first(key);
                 }
@@ -94,8 +123,8 @@ impl<W: Words> Node<W> {
     #[inline]
     pub(super) fn prefetch(&self) {
         match self {
-            Self::Empty | Self::Tally { .. } | Self::Cut { .. } => {}
-            Self::Few(rules) => {
+            Self::Empty { .. } | Self::Tally { .. } | Self::Cut { .. } => {}
+            Self::Few { rules, .. } => {
                 let Some(last) = rules.last() else { return };
                 // Always as often, because a branch less is worth more.
                 for at in 0..FEW {
@@ -103,10 +132,10 @@ impl<W: Words> Node<W> {
                 }
                 uxfrm_packet::prefetch(&last.entry);
             }
-            Self::Several(several) => {
-                several.iter().take(2).for_each(uxfrm_packet::prefetch_whole);
+            Self::Several { eights, .. } => {
+                eights.iter().take(2).for_each(uxfrm_packet::prefetch_whole);
             }
-            Self::Many(matrix) => uxfrm_packet::prefetch(&**matrix),
+            Self::Many { matrix, .. } => uxfrm_packet::prefetch(&**matrix),
         }
     }
 
@@ -115,15 +144,21 @@ impl<W: Words> Node<W> {
         let mut node = self;
         loop {
             match node {
-                Self::Empty | Self::Tally { .. } => return,
-                Self::Few(rules) => return one_by_one(rules, key, best),
-                Self::Several(several) => return several::find(several, key, best),
-                Self::Many(matrix) => return matrix.find(key, best),
-                Self::Cut { window, rest, nodes } => {
-                    if *rest && let [.., rest, _] = &**nodes {
+                Self::Empty { .. } | Self::Tally { .. } => return,
+                Self::Few { rules, .. } => return one_by_one(rules, key, best),
+                Self::Several { eights, .. } => return several::find(eights, key, best),
+                Self::Many { matrix, .. } => return matrix.find(key, best),
+                Self::Cut { window, rest, nodes, .. } => {
+                    if *rest
+                        && let [.., rest, _] = &**nodes
+                        && !best.stands_before(rest.first_rank())
+                    {
                         rest.find(key, best);
                     }
                     let Some(part) = nodes.get(window.part(&key.words)) else { return };
+                    if best.stands_before(part.first_rank()) {
+                        return;
+                    }
                     node = part;
                 }
             }
@@ -131,35 +166,38 @@ impl<W: Words> Node<W> {
     }
 
     pub(crate) fn insert(&mut self, rule: Rule<W>, planning: Planning) {
+        let rank = rule.rank();
         match self {
-            Self::Empty | Self::Tally { .. } => *self = Self::Few([rule].into()),
-            Self::Few(rules) => {
+            Self::Empty { .. } | Self::Tally { .. } => *self = Self::few([rule].into()),
+            Self::Few { rules, .. } => {
                 let at = rules.partition_point(|other| other.entry.place() < rule.entry.place());
                 let (before, after) = rules.split_at(at);
                 let rules = before.iter().cloned().chain([rule]).chain(after.iter().cloned());
                 *self = if before.len() + after.len() < planning.few() {
-                    Self::Few(rules.collect())
+                    Self::few(rules.collect())
                 } else {
                     Self::of(rules.collect())
                 };
             }
-            Self::Several(several) if count::<W>(several) < several::MOST => {
+            Self::Several { eights, .. } if count::<W>(eights) < several::MOST => {
                 let mut rules = self.rules();
                 let before = |other: &Rule<W>| other.entry.place() < rule.entry.place();
                 rules.insert(rules.partition_point(before), rule);
-                *self = Self::Several(several::several(&rules));
+                *self = Self::several(&rules);
             }
-            Self::Many(matrix) if matrix.len() < planning.growth() * matrix.planned => {
+            Self::Many { first, matrix } if matrix.len() < planning.growth() * matrix.planned => {
+                *first = rank.min(*first);
                 Arc::make_mut(matrix).insert(rule);
             }
-            Self::Cut { window, rest, nodes } if !outgrown(nodes, planning) => {
+            Self::Cut { first, window, rest, nodes } if !outgrown(nodes, planning) => {
+                *first = rank.min(*first);
                 let nodes = own(nodes);
                 tally(nodes, |len| len + 1);
                 let (at, aside) = place(*window, &rule);
                 *rest |= aside;
                 nodes[at].insert(rule, planning);
             }
-            Self::Several(_) | Self::Many(_) | Self::Cut { .. } => {
+            Self::Several { .. } | Self::Many { .. } | Self::Cut { .. } => {
                 let mut rules = self.rules();
                 rules.push(rule);
                 *self = Self::of(rules);
@@ -171,10 +209,10 @@ impl<W: Words> Node<W> {
     /// what has outgrown its plan is planned anew.
     pub(crate) fn prepare(&mut self, rule: &Rule<W>) {
         let is_outgrown = match self {
-            Self::Empty | Self::Tally { .. } => false,
-            Self::Few(rules) => rules.len() > FEW,
-            Self::Several(_) => false,
-            Self::Many(matrix) => matrix.len() >= Planning::Now.growth() * matrix.planned,
+            Self::Empty { .. } | Self::Tally { .. } => false,
+            Self::Few { rules, .. } => rules.len() > FEW,
+            Self::Several { .. } => false,
+            Self::Many { matrix, .. } => matrix.len() >= Planning::Now.growth() * matrix.planned,
             Self::Cut { nodes, .. } => outgrown(nodes, Planning::Now),
         };
         if is_outgrown {
@@ -182,12 +220,12 @@ impl<W: Words> Node<W> {
             return;
         }
         match self {
-            Self::Many(matrix) => Arc::make_mut(matrix).prepare(),
+            Self::Many { matrix, .. } => Arc::make_mut(matrix).prepare(),
             Self::Cut { window, nodes, .. } => {
                 let (at, _) = place(*window, rule);
                 own(nodes)[at].prepare(rule);
             }
-            Self::Empty | Self::Few(_) | Self::Several(_) | Self::Tally { .. } => {}
+            Self::Empty { .. } | Self::Few { .. } | Self::Several { .. } | Self::Tally { .. } => {}
         }
     }
 
@@ -204,29 +242,35 @@ impl<W: Words> Node<W> {
     /// Takes a policy out that is in.
     pub(crate) fn remove(&mut self, rule: &Rule<W>) {
         let (len, planned) = match self {
-            Self::Empty | Self::Tally { .. } => return,
-            Self::Few(rules) => {
+            Self::Empty { .. } | Self::Tally { .. } => return,
+            Self::Few { rules, .. } => {
                 let left = rules.iter().filter(|other| other.entry.place() != rule.entry.place());
                 let left: Arc<[Rule<W>]> = left.cloned().collect();
-                *self = if left.is_empty() { Self::Empty } else { Self::Few(left) };
+                *self = if left.is_empty() { Self::EMPTY } else { Self::few(left) };
                 return;
             }
-            Self::Several(_) => {
+            Self::Several { .. } => {
                 let mut rules = self.rules();
                 rules.retain(|other| other.entry.place() != rule.entry.place());
                 *self = Self::of(rules);
                 return;
             }
-            Self::Many(matrix) => {
+            Self::Many { first, matrix } => {
                 let matrix = Arc::make_mut(matrix);
                 matrix.remove(rule);
+                if *first == rule.rank() {
+                    *first = matrix.first();
+                }
                 (matrix.len(), matrix.planned)
             }
-            Self::Cut { window, rest, nodes } => {
+            Self::Cut { first, window, rest, nodes } => {
                 let nodes = own(nodes);
                 let (at, aside) = place(*window, rule);
                 nodes[at].remove(rule);
-                *rest &= !aside || !matches!(nodes[at], Self::Empty);
+                *rest &= !aside || !matches!(nodes[at], Self::Empty { .. });
+                if *first == rule.rank() {
+                    *first = first_in(nodes);
+                }
                 tally(nodes, |len| len - 1)
             }
         };
@@ -238,15 +282,15 @@ impl<W: Words> Node<W> {
     /// Becomes what `newer` is where a policy has its place. Elsewhere it may have grown in another way, but has the same policies.
     pub(crate) fn follow(&mut self, newer: &Self, rule: &Rule<W>) {
         if let (
-            Self::Cut { window, rest, nodes },
-            Self::Cut { window: newer_window, rest: newer_rest, nodes: newer },
+            Self::Cut { first, window, rest, nodes },
+            Self::Cut { first: newer_first, window: newer_window, rest: newer_rest, nodes: newer },
         ) = (&mut *self, newer)
             && window == newer_window
         {
             if Arc::ptr_eq(nodes, newer) {
                 return;
             }
-            *rest = *newer_rest;
+            (*first, *rest) = (*newer_first, *newer_rest);
             let nodes = own(nodes);
             let (at, _) = place(*window, rule);
             nodes[at].follow(&newer[at], rule);
@@ -258,23 +302,38 @@ impl<W: Words> Node<W> {
         }
     }
 
+    /// The rank of its first policy: who has found one before that need not look here.
+    #[inline]
+    pub(super) fn first_rank(&self) -> Rank {
+        match self {
+            Self::Empty { first }
+            | Self::Tally { first, .. }
+            | Self::Few { first, .. }
+            | Self::Several { first, .. }
+            | Self::Many { first, .. }
+            | Self::Cut { first, .. } => *first,
+        }
+    }
+
     /// How many policies are compared one by one or in one go; `None` when there are too many for that.
     #[inline]
     pub(crate) fn compared(&self) -> Option<usize> {
         match self {
-            Self::Empty => Some(0),
-            Self::Few(rules) => Some(rules.len()),
-            Self::Several(several) if several.len() == 1 => Some(count::<W>(several)),
-            Self::Several(_) | Self::Many(_) | Self::Cut { .. } | Self::Tally { .. } => None,
+            Self::Empty { .. } => Some(0),
+            Self::Few { rules, .. } => Some(rules.len()),
+            Self::Several { eights, .. } if eights.len() == 1 => Some(count::<W>(eights)),
+            Self::Several { .. } | Self::Many { .. } | Self::Cut { .. } | Self::Tally { .. } => {
+                None
+            }
         }
     }
 
     pub(crate) fn len(&self) -> usize {
         match self {
-            Self::Empty | Self::Tally { .. } => 0,
-            Self::Few(rules) => rules.len(),
-            Self::Several(several) => count::<W>(several),
-            Self::Many(matrix) => matrix.len(),
+            Self::Empty { .. } | Self::Tally { .. } => 0,
+            Self::Few { rules, .. } => rules.len(),
+            Self::Several { eights, .. } => count::<W>(eights),
+            Self::Many { matrix, .. } => matrix.len(),
             Self::Cut { nodes, .. } => counts(nodes).0,
         }
     }
@@ -282,10 +341,10 @@ impl<W: Words> Node<W> {
     /// Shows each policy, in no order.
     pub(crate) fn each<'a>(&'a self, visit: &mut impl FnMut(&'a Arc<PolicyEntry>)) {
         match self {
-            Self::Empty | Self::Tally { .. } => {}
-            Self::Few(rules) => rules.iter().for_each(|rule| visit(&rule.entry)),
-            Self::Several(several) => several::each::<W>(several, visit),
-            Self::Many(matrix) => matrix.each(visit),
+            Self::Empty { .. } | Self::Tally { .. } => {}
+            Self::Few { rules, .. } => rules.iter().for_each(|rule| visit(&rule.entry)),
+            Self::Several { eights, .. } => several::each::<W>(eights, visit),
+            Self::Many { matrix, .. } => matrix.each(visit),
             Self::Cut { nodes, .. } => nodes.iter().for_each(|node| node.each(visit)),
         }
     }
@@ -295,10 +354,10 @@ impl<W: Words> Node<W> {
         /// The counts of an `Arc`, and what an allocation costs.
         const EACH: usize = 16 + 8;
         match self {
-            Self::Empty | Self::Tally { .. } => 0,
-            Self::Few(rules) => EACH + size_of_val(&**rules),
-            Self::Several(several) => EACH + size_of_val(&**several),
-            Self::Many(matrix) => EACH + matrix.memory(),
+            Self::Empty { .. } | Self::Tally { .. } => 0,
+            Self::Few { rules, .. } => EACH + size_of_val(&**rules),
+            Self::Several { eights, .. } => EACH + size_of_val(&**eights),
+            Self::Many { matrix, .. } => EACH + matrix.memory(),
             Self::Cut { nodes, .. } => {
                 EACH + size_of_val(&**nodes) + nodes.iter().map(Self::memory).sum::<usize>()
             }
@@ -308,7 +367,11 @@ impl<W: Words> Node<W> {
     /// Cuts on the longest way down.
     pub(crate) fn depth(&self) -> u32 {
         match self {
-            Self::Empty | Self::Few(_) | Self::Several(_) | Self::Many(_) | Self::Tally { .. } => 0,
+            Self::Empty { .. }
+            | Self::Few { .. }
+            | Self::Several { .. }
+            | Self::Many { .. }
+            | Self::Tally { .. } => 0,
             Self::Cut { nodes, .. } => 1 + nodes.iter().map(Self::depth).max().unwrap_or(0),
         }
     }
@@ -316,7 +379,7 @@ impl<W: Words> Node<W> {
     /// The best node for rules, which may be in any order.
     fn of(mut rules: Vec<Rule<W>>) -> Self {
         if rules.is_empty() {
-            return Self::Empty;
+            return Self::EMPTY;
         }
         let plan = plan(&rules);
         if let Plan::Cut(window) = plan {
@@ -324,10 +387,23 @@ impl<W: Words> Node<W> {
         }
         rules.sort_by_key(|rule| rule.entry.place());
         match plan {
-            Plan::Few => Self::Few(rules.into()),
-            Plan::Several => Self::Several(several(&rules)),
-            Plan::Many | Plan::Cut(_) => Self::Many(Arc::new(Matrix::of(&rules))),
+            Plan::Few => Self::few(rules.into()),
+            Plan::Several => Self::several(&rules),
+            Plan::Many | Plan::Cut(_) => {
+                let matrix = Arc::new(Matrix::of(&rules));
+                Self::Many { first: first_of(&rules), matrix }
+            }
         }
+    }
+
+    /// Of rules in their order.
+    fn few(rules: Arc<[Rule<W>]>) -> Self {
+        Self::Few { first: first_of(&rules), rules }
+    }
+
+    /// Of rules in their order.
+    fn several(rules: &[Rule<W>]) -> Self {
+        Self::Several { first: first_of(rules), eights: several(rules) }
     }
 
     fn cut(window: Window, rules: Vec<Rule<W>>) -> Self {
@@ -338,17 +414,18 @@ impl<W: Words> Node<W> {
             sets[place(window, &rule).0].push(rule);
         }
         let rest = !sets[window.parts()].is_empty();
-        let tally = Self::Tally { len, planned: len };
-        Self::Cut { window, rest, nodes: sets.into_iter().map(Self::of).chain([tally]).collect() }
+        let tally = Self::Tally { first: Rank::LAST, len, planned: len };
+        let nodes: Arc<[Self]> = sets.into_iter().map(Self::of).chain([tally]).collect();
+        Self::Cut { first: first_in(&nodes), window, rest, nodes }
     }
 
     /// Who has it.
     fn sharers(&self) -> usize {
         match self {
-            Self::Empty | Self::Tally { .. } => 0,
-            Self::Few(rules) => Arc::strong_count(rules),
-            Self::Several(several) => Arc::strong_count(several),
-            Self::Many(matrix) => Arc::strong_count(matrix),
+            Self::Empty { .. } | Self::Tally { .. } => 0,
+            Self::Few { rules, .. } => Arc::strong_count(rules),
+            Self::Several { eights, .. } => Arc::strong_count(eights),
+            Self::Many { matrix, .. } => Arc::strong_count(matrix),
             Self::Cut { nodes, .. } => Arc::strong_count(nodes),
         }
     }
@@ -361,10 +438,10 @@ impl<W: Words> Node<W> {
 
     fn gather(&self, rules: &mut Vec<Rule<W>>) {
         match self {
-            Self::Empty | Self::Tally { .. } => {}
-            Self::Few(few) => rules.extend_from_slice(few),
-            Self::Several(several) => rules.extend(several.iter().flat_map(W::Eight::rules)),
-            Self::Many(matrix) => matrix.each(&mut |entry| rules.push(Rule::of(entry))),
+            Self::Empty { .. } | Self::Tally { .. } => {}
+            Self::Few { rules: few, .. } => rules.extend_from_slice(few),
+            Self::Several { eights, .. } => rules.extend(eights.iter().flat_map(W::Eight::rules)),
+            Self::Many { matrix, .. } => matrix.each(&mut |entry| rules.push(Rule::of(entry))),
             Self::Cut { nodes, .. } => nodes.iter().for_each(|node| node.gather(rules)),
         }
     }
@@ -396,6 +473,16 @@ fn place<W: Words>(window: Window, rule: &Rule<W>) -> (usize, bool) {
     }
 }
 
+/// The rank of the first of rules in their order.
+fn first_of<W: Words>(rules: &[Rule<W>]) -> Rank {
+    rules.first().map_or(Rank::LAST, Rule::rank)
+}
+
+/// The rank of the first policy of a cut.
+fn first_in<W: Words>(nodes: &[Node<W>]) -> Rank {
+    nodes.iter().map(Node::first_rank).min().unwrap_or(Rank::LAST)
+}
+
 /// A cut's nodes, to be changed: copied first if a snapshot has them too. A copy counts on each part that it shares, and these lie all over
 /// memory: reading all counts first has them fetched at the same time.
 fn own<W: Words>(nodes: &mut Arc<[Node<W>]>) -> &mut [Node<W>] {
@@ -408,7 +495,7 @@ fn own<W: Words>(nodes: &mut Arc<[Node<W>]>) -> &mut [Node<W>] {
 /// How many policies a cut has, and had when it was planned.
 fn counts<W: Words>(nodes: &[Node<W>]) -> (usize, usize) {
     match nodes {
-        [.., Node::Tally { len, planned }] => (*len, *planned),
+        [.., Node::Tally { len, planned, .. }] => (*len, *planned),
         _ => (0, 0),
     }
 }
@@ -436,7 +523,7 @@ fn each_one_by_one<'a, W: Words, const N: usize>(
 ) {
     for (found, key) in found.iter_mut().zip(keys) {
         let mut best = Best::NONE;
-        first_of(rules, fitting::<W, N>(rules, key), key, &mut best);
+        first_fitting(rules, fitting::<W, N>(rules, key), key, &mut best);
         *found = best.found();
     }
 }
@@ -448,12 +535,17 @@ pub(super) fn one_by_one<'a, W: Words>(rules: &'a [Rule<W>], key: &Key<W>, best:
         3..=4 => fitting::<W, 4>(rules, key),
         _ => fitting::<W, 8>(rules, key),
     };
-    first_of(rules, fits, key, best);
+    first_fitting(rules, fits, key, best);
 }
 
 /// Considers the first of the rules that fit as far as words tell. Whether there is any is no branch.
 #[inline]
-fn first_of<'a, W: Words>(rules: &'a [Rule<W>], mut fits: u32, key: &Key<W>, best: &mut Best<'a>) {
+fn first_fitting<'a, W: Words>(
+    rules: &'a [Rule<W>],
+    mut fits: u32,
+    key: &Key<W>,
+    best: &mut Best<'a>,
+) {
     let Some(last) = rules.last() else { return };
     loop {
         let rule = rules.get(fits.trailing_zeros() as usize).unwrap_or(last);
@@ -472,3 +564,6 @@ fn fitting<W: Words, const N: usize>(rules: &[Rule<W>], key: &Key<W>) -> u32 {
     let fit = |at: usize| u32::from(before.get(at).unwrap_or(last).fits(&key.words)) << at;
     (0..N).fold(0, |fits, at| fits | fit(at))
 }
+
+#[cfg(test)]
+mod tests;

@@ -50,7 +50,7 @@ const LAST_PRIORITY: u32 = (1 << 22) - 1;
 
 impl Rank {
     /// Behind all policies.
-    const LAST: Self = Self(u32::MAX - 1);
+    pub(crate) const LAST: Self = Self(u32::MAX - 1);
 
     /// That which stands in the last word of a value.
     #[inline]
@@ -138,6 +138,12 @@ impl<'a> Best<'a> {
     #[inline]
     pub(crate) fn found(self) -> Option<Found<'a>> {
         self.entry.map(|entry| Found { entry, brief: self.brief })
+    }
+
+    /// Whether it stands before all policies from a rank on.
+    #[inline]
+    pub(crate) fn stands_before(&self, rank: Rank) -> bool {
+        self.rank < rank
     }
 
     /// One more that fits, [or not](Rank::unless). Whether it is the first is no branch: nobody could foretell it.

@@ -5,23 +5,23 @@ use super::ternary::Words;
 /// Up to nine bits of one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
-    word: u8,
+    /// The word's number, and in the lowest four bits how many bits: so that a cut finds room for what else it says.
+    shape: u8,
     shift: u8,
-    bits: u8,
 }
 
 impl Window {
     /// `bits` bits from `shift` upwards; they are inside the word.
     pub(crate) const fn new(word: u8, shift: u8, bits: u8) -> Self {
-        Self { word, shift, bits }
+        Self { shape: word << 4 | bits, shift }
     }
 
     /// What stands in it.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "nine bits are used")]
     pub(crate) fn part<W: Words>(self, words: &W) -> usize {
-        let mask = (1 << self.bits) - 1;
-        (words.word(self.word.into()) >> self.shift) as usize & mask
+        let mask = self.parts() - 1;
+        (words.word((self.shape >> 4).into()) >> self.shift) as usize & mask
     }
 
     /// What stands in it in all packets that fit a selector; none when its bits do not all count.
@@ -32,6 +32,6 @@ impl Window {
 
     /// How many parts there are.
     pub(crate) const fn parts(self) -> usize {
-        1 << self.bits
+        1 << (self.shape & 0xf)
     }
 }

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Selectors of few values, so that they overlap in all ways.
-fn selectors(family: Family) -> impl Strategy<Value = Policy> {
+pub(in crate::spd::classifier) fn selectors(family: Family) -> impl Strategy<Value = Policy> {
     let lens = match family {
         Family::V4 => [0, 9, 16, 30, 32],
         Family::V6 => [0, 9, 64, 126, 128],
@@ -41,7 +41,7 @@ fn address(family: Family) -> impl Strategy<Value = std::net::IpAddr> + Clone {
     })
 }
 
-fn flows(family: Family) -> impl Strategy<Value = FlowKey> {
+pub(in crate::spd::classifier) fn flows(family: Family) -> impl Strategy<Value = FlowKey> {
     let upper = (prop::sample::select(vec![6, 17, 1]), 0_u16..600, 0_u16..600, 0_u32..4);
     (address(family), address(family), upper).prop_map(|(source, destination, upper)| {
         let (protocol, source_port, destination_port, mark) = upper;
@@ -79,7 +79,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// Rules of as many different policies.
-fn rules<W: Words>(policies: Vec<Policy>) -> Vec<Rule<W>> {
+pub(in crate::spd::classifier) fn rules<W: Words>(policies: Vec<Policy>) -> Vec<Rule<W>> {
     let mut database = Database::new(Backend::Portable);
     let entries = database.apply(Moment(0), |change| {
         let add = |policy| change.add_policy(policy).ok();

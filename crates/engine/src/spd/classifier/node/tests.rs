@@ -1,0 +1,146 @@
+use std::net::{IpAddr, Ipv4Addr};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::spd::classifier::matrix::tests::{flows, rules, selectors};
+use crate::spd::classifier::ternary::{V4, V6};
+use crate::spd::table::tests::policy;
+use crate::{Direction, Family, FlowKey, Prefix};
+
+/// That every node knows the rank of its first policy, and says so to who asks for it.
+fn assert_ranks<W: Words>(node: &Node<W>) {
+    let first = node.rules().iter().map(Rule::rank).min();
+    assert_eq!(node.first_rank(), first.unwrap_or(Rank::LAST));
+    if let Node::Cut { nodes, .. } = node {
+        nodes.iter().for_each(assert_ranks);
+    }
+}
+
+/// That each key is answered as by a look at every rule, alone and with others.
+fn assert_answers<W: Words>(node: &Node<W>, rules: &[Rule<W>], keys: &[Key<W>]) {
+    let mut found = vec![None; keys.len()];
+    for (keys, found) in keys.chunks(TOGETHER).zip(found.chunks_mut(TOGETHER)) {
+        node.first_of_each(keys, found);
+    }
+    for (key, found) in keys.iter().zip(found) {
+        let fits = |rule: &&Rule<W>| rule.fits(&key.words) && fits_more(&rule.entry, key);
+        let first = rules.iter().filter(fits).map(|rule| rule.entry.place()).min();
+        assert_eq!(found.map(|found| found.entry.place()), first);
+        assert_eq!(node.first(key).map(|found| found.entry.place()), first);
+    }
+}
+
+/// A set that comes at once, then some more one by one, then goes; another copy follows.
+fn check<W: Words>(
+    mut coming: Vec<Rule<W>>,
+    first: usize,
+    gone: &[prop::sample::Index],
+    keys: &[Key<W>],
+) {
+    let mut rules: Vec<_> = coming.drain(..first.min(coming.len())).collect();
+    let mut node = Node::default();
+    node.insert_all(rules.clone());
+    let mut follower = node.clone();
+    assert_ranks(&node);
+    for rule in coming {
+        node.insert(rule.clone(), Planning::Later);
+        node.prepare(&rule);
+        follower.follow(&node, &rule);
+        rules.push(rule);
+    }
+    assert_ranks(&node);
+    assert_answers(&node, &rules, keys);
+    for pick in gone {
+        if rules.is_empty() {
+            break;
+        }
+        // Mostly the first, on which most depends.
+        let first = (0..rules.len()).min_by_key(|at| rules[*at].entry.place()).unwrap_or(0);
+        let at = pick.index(2 * rules.len()).checked_sub(rules.len()).unwrap_or(first);
+        let rule = rules.swap_remove(at);
+        node.remove(&rule);
+        follower.follow(&node, &rule);
+        assert_ranks(&node);
+    }
+    assert_ranks(&follower);
+    assert_answers(&node, &rules, keys);
+    assert_answers(&follower, &rules, keys);
+}
+
+fn v4(flow: &FlowKey) -> Option<Key<V4>> {
+    match (flow.destination, flow.source) {
+        (IpAddr::V4(destination), IpAddr::V4(source)) => Some(Key::v4(destination, source, flow)),
+        _ => None,
+    }
+}
+
+fn v6(flow: &FlowKey) -> Option<Key<V6>> {
+    match (flow.destination, flow.source) {
+        (IpAddr::V6(destination), IpAddr::V6(source)) => Some(Key::v6(destination, source, flow)),
+        _ => None,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn ipv4_nodes_know_their_first(
+        policies in prop::collection::vec(selectors(Family::V4), 1..900),
+        first in prop::sample::select(vec![1, 9, 70, 300, 700]),
+        gone in prop::collection::vec(any::<prop::sample::Index>(), 0..60),
+        flows in prop::collection::vec(flows(Family::V4), 1..70),
+    ) {
+        check(rules(policies), first, &gone, &Vec::from_iter(flows.iter().filter_map(v4)));
+    }
+
+    #[test]
+    fn ipv6_nodes_know_their_first(
+        policies in prop::collection::vec(selectors(Family::V6), 1..500),
+        first in prop::sample::select(vec![1, 9, 70, 300]),
+        gone in prop::collection::vec(any::<prop::sample::Index>(), 0..60),
+        flows in prop::collection::vec(flows(Family::V6), 1..70),
+    ) {
+        check(rules(policies), first, &gone, &Vec::from_iter(flows.iter().filter_map(v6)));
+    }
+}
+
+/// A cut by each bit of the destination from the lowest on: what is shorter by so many bits is in the rest.
+fn trunk(rules: Vec<Rule<V4>>, bits: std::ops::Range<u8>) -> Node<V4> {
+    if bits.is_empty() {
+        return Node::of(rules);
+    }
+    let window = Window::new(0, 32 + bits.start, 1);
+    let len = rules.len();
+    let mut sets = [const { Vec::new() }; 3];
+    rules.into_iter().for_each(|rule| sets[place(window, &rule).0].push(rule));
+    let [zeros, ones, others] = sets;
+    let rest = trunk(others, bits.start + 1..bits.end);
+    let tally = Node::Tally { first: Rank::LAST, len, planned: len };
+    let nodes: Arc<[_]> = [Node::of(zeros), Node::of(ones), rest, tally].into();
+    Node::Cut { first: first_in(&nodes), window, rest: true, nodes }
+}
+
+/// However many cuts every packet meets, and wherever the first stands.
+#[test]
+fn long_trunks_are_followed_to_their_end() {
+    for cuts in [1, 2, 3, 15, 16, 17, 24] {
+        let length = |at: u32| u8::try_from(at % 25).unwrap();
+        let policy = |at: u32| {
+            let mut policy = policy(Direction::Out, at * 7 % 101);
+            let address = Ipv4Addr::from_bits(at.wrapping_mul(0x9e37_79b1) % 4).into();
+            policy.selector.destination = Prefix::new(address, 32 - length(at)).unwrap();
+            policy.selector.protocol = u8::try_from(at / 100).unwrap();
+            policy
+        };
+        let rules = rules::<V4>((0..400).map(policy).collect());
+        let node = trunk(rules.clone(), 0..cuts);
+        assert_ranks(&node);
+        let key = |at: u32| {
+            let any = [u64::from(at % 9) << 32, u64::from(at / 9) << 24];
+            Key { words: any, extra: 0 }
+        };
+        assert_answers(&node, &rules, &Vec::from_iter((0..64).map(key)));
+    }
+}
