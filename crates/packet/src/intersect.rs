@@ -152,18 +152,19 @@ impl Rows {
                         *found = self.first_short(key.as_ref(), among);
                     }
                 }
-                8 => self.each_of_lines::<1, K>(keys, among, found),
-                BLOCK => self.each_of_lines::<2, K>(keys, among, found),
+                8 => self.each_of_lines::<1, K>(keys, among, 0, found),
+                BLOCK => self.each_of_lines::<2, K>(keys, among, 0, found),
                 _ => self.each_of_blocks(keys, among, found),
             }
         }
     }
 
-    /// A function of its own, so that its loop has the registers to itself.
+    /// In block number `block` of so many lines of each row, counted from there. A function of its own, so that its loop has the registers to
+    /// itself.
     ///
     /// # Safety
     ///
-    /// As of [`Rows::first_avx512`], and rows have so many lines.
+    /// As of [`Rows::first_avx512`], and rows have such a block.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline(never)]
@@ -172,11 +173,12 @@ impl Rows {
         &self,
         keys: &[K],
         among: &[Line],
+        block: usize,
         found: &mut [u32],
     ) {
         for (found, key) in found.iter_mut().zip(keys) {
             // SAFETY: as this function's caller says.
-            *found = unsafe { self.first_of_lines::<LINES>(key.as_ref(), among, 0) };
+            *found = unsafe { self.first_of_lines::<LINES, K>(key, among, block) };
         }
     }
 
@@ -193,15 +195,20 @@ impl Rows {
         among: &[Line],
         found: &mut [u32],
     ) {
+        // SAFETY: as this function's caller says.
+        unsafe { self.each_of_lines::<2, K>(keys, among, 0, found) };
         for (found, key) in found.iter_mut().zip(keys) {
-            *found = u32::MAX;
-            for (block, first) in (0..self.width / BLOCK).zip((0..).step_by(BITS as usize)) {
-                // SAFETY: as this function's caller says.
-                let bit = unsafe { self.first_of_lines::<2>(key.as_ref(), among, block) };
-                if bit < BITS {
-                    *found = first + bit;
+            for (block, first) in (0..self.width / BLOCK).zip((0..).step_by(BITS as usize)).skip(1)
+            {
+                if *found < first {
                     break;
                 }
+                let mut bit = [0];
+                // SAFETY: as this function's caller says.
+                unsafe {
+                    self.each_of_lines::<2, K>(std::slice::from_ref(key), among, block, &mut bit);
+                }
+                *found = first + bit[0];
             }
         }
     }
@@ -234,18 +241,18 @@ impl Rows {
         bit(some.into(), _mm_cvtsi128_si64(first))
     }
 
-    /// In block number `block` of so many lines of each row, counted from there.
+    /// Of one key. Called from one place, so that the compiler makes it part of that loop: it may not be told to.
     ///
     /// # Safety
     ///
-    /// As of [`Rows::first_avx512`], and rows have such a block.
+    /// As of [`Rows::each_of_lines`].
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline]
     #[expect(unsafe_code, reason = "loads through pointers")]
-    unsafe fn first_of_lines<const LINES: usize>(
+    unsafe fn first_of_lines<const LINES: usize, K: AsRef<[u64]>>(
         &self,
-        key: &[u64],
+        key: &K,
         among: &[Line],
         block: usize,
     ) -> u32 {
@@ -259,7 +266,7 @@ impl Rows {
         };
         let first = self.lines.as_ptr().wrapping_add(block * self.count * LINES);
         let mut all = load(among.as_ptr().wrapping_add(block * LINES));
-        self.each_row(key, |row| {
+        self.each_row(key.as_ref(), |row| {
             let row = load(first.wrapping_add(row * LINES));
             all = std::array::from_fn(|at| _mm512_and_si512(all[at], row[at]));
         });

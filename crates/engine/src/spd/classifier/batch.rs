@@ -104,7 +104,7 @@ impl<'a, W: Words> Batch<'a, '_, W> {
     }
 
     /// All packets from one cut to its parts.
-    #[inline]
+    #[inline(never)]
     fn part(&mut self, window: Window, nodes: &'a [Node<W>]) {
         for (packet, key) in self.keys.iter().enumerate() {
             let Some(node) = nodes.get(window.part(&key.words)) else { continue };
