@@ -25,6 +25,8 @@ struct Way<'a, W: Words> {
 struct Batch<'a, 'k, W: Words> {
     keys: &'k [Key<W>],
     bests: [Best<'a>; TOGETHER],
+    /// Whether there may be any best yet.
+    has_compared: bool,
     /// Nodes that are being fetched.
     coming: Ways<'a, W>,
     /// Nodes that are here, by their kind.
@@ -59,18 +61,17 @@ pub(super) fn first_of_each<'a, W: Words>(
     let mut batch = Batch {
         keys: &keys[..keys.len().min(TOGETHER)],
         bests: [Best::NONE; TOGETHER],
+        has_compared: false,
         coming: ArrayVec::new(),
         here: std::array::from_fn(|_| ArrayVec::new()),
     };
     let trunk = batch.go_along(root);
     for cuts in trunk.rchunks(STAGE) {
-        batch.here.iter_mut().for_each(ArrayVec::clear);
-        cuts.iter().rev().for_each(|(window, nodes)| batch.part(*window, nodes));
-        while !batch.here[CUT].is_empty() {
-            batch.descend();
-            batch.arrive();
+        if batch.has_compared {
+            batch.follow(cuts, unless_behind);
+        } else {
+            batch.follow(cuts, |node, _| kind(node));
         }
-        batch.compare();
     }
     for (found, best) in found.iter_mut().zip(&batch.bests) {
         *found = best.found();
@@ -89,6 +90,7 @@ impl<'a, W: Words> Batch<'a, '_, W> {
             let ([.., rest_node, _], true) = (&**nodes, *rest) else { return cuts };
             trunk = rest_node;
         }
+        self.has_compared = true;
         let Self { keys, bests, .. } = self;
         match trunk {
             Node::Many { matrix, .. } => matrix.find_each(keys, bests),
@@ -103,9 +105,22 @@ impl<'a, W: Words> Batch<'a, '_, W> {
         cuts
     }
 
+    /// All packets up the branches of some cuts, as far as `list` lets them, and compares what is there.
+    #[inline]
+    fn follow(&mut self, cuts: &[(Window, &'a [Node<W>])], list: impl List<W>) {
+        self.here.iter_mut().for_each(ArrayVec::clear);
+        cuts.iter().rev().for_each(|(window, nodes)| self.part(*window, nodes, list));
+        while !self.here[CUT].is_empty() {
+            self.descend();
+            self.arrive(list);
+        }
+        self.compare();
+        self.has_compared = true;
+    }
+
     /// All packets from one cut to its parts.
     #[inline(never)]
-    fn part(&mut self, window: Window, nodes: &'a [Node<W>]) {
+    fn part(&mut self, window: Window, nodes: &'a [Node<W>], list: impl List<W>) {
         for (packet, key) in self.keys.iter().enumerate() {
             let Some(node) = nodes.get(window.part(&key.words)) else { continue };
             let way = Way { packet, node };
@@ -119,7 +134,7 @@ impl<'a, W: Words> Batch<'a, '_, W> {
     /// From each cut to the part and, if there is one, to the rest.
     #[inline(never)]
     fn descend(&mut self) {
-        let Self { keys, bests, coming, here } = self;
+        let Self { keys, bests, coming, here, .. } = self;
         coming.clear();
         for way in &here[CUT] {
             if let Node::Cut { window, rest, nodes, .. } = way.node
@@ -143,7 +158,7 @@ impl<'a, W: Words> Batch<'a, '_, W> {
 
     /// Sorts what was fetched.
     #[inline(never)]
-    fn arrive(&mut self) {
+    fn arrive(&mut self, list: impl List<W>) {
         for way in &self.coming {
             let list = list(way.node, &self.bests[way.packet % TOGETHER]);
             if self.here[list].try_push(*way).is_err() {
@@ -162,8 +177,11 @@ impl<'a, W: Words> Batch<'a, '_, W> {
         compare_few(few, keys, bests);
         compare_several(several, keys, bests);
         for way in many {
-            if let (Node::Many { matrix, .. }, Some(key)) = (way.node, keys.get(way.packet)) {
-                matrix.find(key, &mut bests[way.packet % TOGETHER]);
+            let best = &mut bests[way.packet % TOGETHER];
+            if let (Node::Many { first, matrix }, Some(key)) = (way.node, keys.get(way.packet))
+                && !best.stands_before(*first)
+            {
+                matrix.find(key, best);
             }
         }
     }
@@ -202,15 +220,25 @@ fn alone<'a, W: Words>(way: Way<'a, W>, keys: &[Key<W>], bests: &mut [Best<'a>; 
     }
 }
 
-/// Which of the lists a node belongs in, for a packet that has found some policy: no branch, as nobody could foretell it.
+/// Tells which of the lists a node belongs in, for a packet that has found some policy.
+trait List<W: Words>: Fn(&Node<W>, &Best<'_>) -> usize + Copy {}
+
+impl<W: Words, F: Fn(&Node<W>, &Best<'_>) -> usize + Copy> List<W> for F {}
+
+/// Which of the lists a node belongs in. No branch, as nobody could foretell it.
 #[inline]
-fn list<W: Words>(node: &Node<W>, best: &Best<'_>) -> usize {
-    let list = match node {
+const fn kind<W: Words>(node: &Node<W>) -> usize {
+    match node {
         Node::Empty { .. } | Node::Tally { .. } => EMPTY,
         Node::Few { .. } => FEW,
         Node::Several { .. } => SEVERAL,
         Node::Many { .. } => MANY,
         Node::Cut { .. } => CUT,
-    };
-    select_unpredictable(best.stands_before(node.first_rank()), EMPTY, list)
+    }
+}
+
+/// The same; where nothing can be better than what the packet has found, it is as if there were nothing.
+#[inline]
+fn unless_behind<W: Words>(node: &Node<W>, best: &Best<'_>) -> usize {
+    select_unpredictable(best.stands_before(node.first_rank()), EMPTY, kind(node))
 }
