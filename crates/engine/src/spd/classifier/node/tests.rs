@@ -125,10 +125,14 @@ fn trunk(rules: Vec<Rule<V4>>, bits: std::ops::Range<u8>) -> Node<V4> {
 /// However many cuts every packet meets, and wherever the first stands.
 #[test]
 fn long_trunks_are_followed_to_their_end() {
-    for cuts in [1, 2, 3, 15, 16, 17, 24] {
+    // The shortest prefixes, which stand behind the last cuts, among the others or before them.
+    let priorities: [fn(u32) -> u32; 2] = [|at| at * 7 % 101, |at| 25 - at % 25];
+    for (cuts, priority) in
+        [1, 2, 3, 15, 16, 17, 24].into_iter().flat_map(|cuts| priorities.map(|of| (cuts, of)))
+    {
         let length = |at: u32| u8::try_from(at % 25).unwrap();
         let policy = |at: u32| {
-            let mut policy = policy(Direction::Out, at * 7 % 101);
+            let mut policy = policy(Direction::Out, priority(at));
             let address = Ipv4Addr::from_bits(at.wrapping_mul(0x9e37_79b1) % 4).into();
             policy.selector.destination = Prefix::new(address, 32 - length(at)).unwrap();
             policy.selector.protocol = u8::try_from(at / 100).unwrap();
