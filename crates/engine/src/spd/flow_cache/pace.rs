@@ -18,10 +18,8 @@ pub(crate) enum Worth {
     Little,
     /// More, but a few misses eat it up.
     Some,
-    /// Much more.
+    /// Much more, or the cache was asked for: that it misses half of all packets never pays.
     Much,
-    /// Whatever it is, the cache was asked for.
-    Asked,
 }
 
 /// What packets found, since the last decision.
@@ -88,7 +86,6 @@ impl Worth {
     /// Below how many hits of a hundred packets it steps aside.
     const fn leave(self) -> u32 {
         match self {
-            Self::Asked => 10,
             Self::Much => 50,
             Self::Some => 75,
             Self::Little => 90,
@@ -98,7 +95,6 @@ impl Worth {
     /// Of how many of a hundred packets the flows must have come before, for it to come back.
     pub(crate) const fn come(self) -> u32 {
         match self {
-            Self::Asked => 20,
             Self::Much => 60,
             Self::Some => 80,
             Self::Little => 85,

@@ -59,7 +59,7 @@ const GROWTH: usize = 4;
 const ALWAYS: usize = 1 << 17;
 /// So few policies are compared in no more time than a hit takes out of the second-level cache.
 const FEW: usize = 4;
-/// As few as these are found in no more time than a hit takes in IPv6, where each flow has a line of its own.
+/// As few as these, each in a place of its own, are found in no more time than a hit takes in IPv6, where each flow has a line of its own.
 const FEW_V6: usize = 1 << 11;
 /// Room beside these.
 const WITH_FEW: usize = SMALLEST;
@@ -67,7 +67,7 @@ const WITH_FEW: usize = SMALLEST;
 const MANY: usize = 1 << 14;
 /// Among fewer, it rests for so many spells after each in which it looks out; and among so many.
 const REST: usize = 16;
-const REST_BESIDE_MANY: usize = 1;
+const REST_BESIDE_MANY: usize = 3;
 /// Tables of so many bytes are near enough to be read without being fetched ahead.
 const NEAR: usize = 1 << 19;
 
@@ -287,7 +287,7 @@ impl<const N: usize, const W: usize> Side<N, W> {
         }
         let search = Search::of::<N>(question);
         let worth = match self.settings.mode {
-            CacheMode::On | CacheMode::Off => Worth::Asked,
+            CacheMode::On | CacheMode::Off => Worth::Much,
             CacheMode::Auto => search.worth(),
         };
         let orders = Orders {
@@ -440,7 +440,7 @@ impl<const N: usize, const W: usize> Side<N, W> {
         let worth = match self.settings.mode {
             // Asked for, but with so many flows it would be slower than no cache.
             CacheMode::On if !may_double && search.most() < self.settings.flows => search.worth(),
-            CacheMode::On | CacheMode::Off => Worth::Asked,
+            CacheMode::On | CacheMode::Off => Worth::Much,
             CacheMode::Auto => search.worth(),
         };
         // Growing loses all that is known: for little more room that is not worth it.
@@ -461,7 +461,7 @@ impl Search {
         let is_v4 = N == 2;
         match spd.compared(direction, is_v4) {
             Some(0..=FEW) => Self::Glance,
-            _ if !is_v4 && spd.len() < FEW_V6 => Self::Glance,
+            _ if !is_v4 && spd.len() < FEW_V6 && !spd.is_wide(direction, is_v4) => Self::Glance,
             Some(_) => Self::Short,
             None if spd.len() < MANY => Self::Middling,
             None => Self::Long,

@@ -6,7 +6,7 @@ use uxfrm_crypto::Backend;
 
 use super::*;
 use crate::spd::table::tests::policy;
-use crate::{Database, IfId, Moment, Prefix};
+use crate::{Database, Family, IfId, Moment, Policy, PortMask, Prefix, Selector};
 
 fn flow(last: u8) -> FlowKey {
     FlowKey {
@@ -218,4 +218,57 @@ fn packets_between_two_families_have_no_policy() {
         assert!(ask(&mut cache, &database, &flow(1)).is_some());
         assert_eq!(odd.each_ref().map(|odd| ask(&mut cache, &database, odd)), [None; 2]);
     }
+}
+
+/// What a cache did for 10,000 IPv6 flows in turn, beside 200 policies.
+fn beside(mode: CacheMode, mut change: impl FnMut(u8, &mut Policy)) -> CacheStats {
+    let mut database = Database::new(Backend::Portable);
+    let host = |last: u8| IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, last.into()]);
+    for last in 0..200 {
+        let mut new = policy(Direction::Out, last.into());
+        new.selector = Selector::any(Family::V6);
+        new.selector.destination = Prefix::host(host(last));
+        change(last, &mut new);
+        database.apply(Moment(0), |change| change.add_policy(new).map(drop)).unwrap();
+    }
+    let mut cache = cache(mode, 1 << 20);
+    for serial in 0..400_000 {
+        let [.., high, low] = u32::to_be_bytes(serial % 10_000);
+        let source_port = u16::from_be_bytes([high, low]);
+        let flow = FlowKey { source: host(1), destination: host(low % 200), ..flow(1) };
+        ask(&mut cache, &database, &FlowKey { source_port, ..flow });
+    }
+    cache.stats()
+}
+
+#[test]
+fn a_packet_filter_of_ipv6_has_its_flows_remembered_and_tunnels_are_as_soon_found() {
+    for mode in [CacheMode::Auto, CacheMode::On] {
+        let tunnels = beside(mode, |_, _| {});
+        assert!(tunnels.bypassed > 300_000, "{mode:?}: {tunnels:?}");
+        let filter = beside(mode, |last, policy| {
+            // One in ten is for all addresses, as in packet filters.
+            if last % 10 == 9 {
+                policy.selector.destination = Prefix::any(Family::V6);
+                policy.selector.destination_port = PortMask { value: last.into(), mask: 0xffff };
+            }
+        });
+        assert!(filter.hits > 250_000 && filter.entries > 9900, "{mode:?}: {filter:?}");
+    }
+}
+
+#[test]
+fn a_cache_that_was_asked_for_steps_aside_too_where_most_packets_miss() {
+    let mut database = Database::new(Backend::Portable);
+    (0..20).for_each(|last| {
+        add(&mut database, 1, last);
+    });
+    let mut cache = cache(CacheMode::On, 4096);
+    for serial in 0..200_000_u32 {
+        // Each third packet is of a flow that comes again.
+        let mark = if serial.is_multiple_of(3) { serial / 3 % 64 } else { 64 + serial };
+        ask(&mut cache, &database, &FlowKey { mark, ..flow(1) });
+    }
+    let stats = cache.stats();
+    assert!(stats.bypassed > 100_000, "{stats:?}");
 }
