@@ -10,11 +10,10 @@ use crate::portable::PortableKey;
 use crate::transform::Transform;
 
 /// Expanded keys of one SA: immutable, shared by all workers, wiped when dropped. Debug shows the transform only.
-#[repr(C, align(64))]
 pub struct SaKey {
-    pub(crate) ready: Ready,
-    pub(crate) shape: Shape,
     pub(crate) transform: Transform,
+    pub(crate) shape: Shape,
+    pub(crate) ready: Ready,
 }
 
 /// A transform's lengths, worked out once.

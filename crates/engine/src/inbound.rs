@@ -365,9 +365,8 @@ impl Inbound {
         };
         let found: ArrayVec<(&Arc<Sa>, Name, u32), TOGETHER> =
             ids.iter().zip(&rest).filter_map(find).collect();
-        found.iter().for_each(|(sa, _, number)| sa.fetch_number(*number));
-        for (sa, name, _) in found {
-            sa.fetch_keys();
+        for (sa, name, number) in found {
+            sa.fetch_to_open(number);
             self.expect(sa, name);
         }
     }

@@ -17,7 +17,7 @@ mod keys;
 use std::{
     net::IpAddr,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -63,20 +63,21 @@ pub struct Sa {
 
 /// What a state has that carries packets.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is boxed, and few states are updated")]
 enum Active {
     Live(Live),
     /// Another generation of a state: numbers, counts and keys are its first one's.
     Of(Arc<Sa>),
 }
 
-/// What a packet needs that leaves is in its first cache line, and what one needs that came in the two first.
+/// The fields that every batch touches come first.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Live {
     usage: Usage,
     ivs: IvSpace,
-    key: OnceBox<SaKey>,
     replay: ReplayWindow,
+    key: OnceLock<SaKey>,
     aevents: Aevents,
 }
 
@@ -233,7 +234,7 @@ impl Sa {
     #[must_use]
     #[inline]
     pub fn key(&self) -> &SaKey {
-        self.live().key.get_or_init(|| Box::new(self.expand()))
+        self.live().key.get_or_init(|| self.expand())
     }
 
     /// Makes what its first packet would otherwise wait for.
@@ -510,7 +511,7 @@ impl Sa {
                 usage: Usage::new(Lifecycle::Valid),
                 ivs: IvSpace::new(self.id(), self.source(), words.mark),
                 replay: ReplayWindow::new(words.window, numbers(words), received),
-                key: OnceBox::new(),
+                key: OnceLock::new(),
                 aevents: Aevents::new(sent, received, self.added()),
             }))
         };

@@ -93,8 +93,6 @@ pub use ip::{Fragment, IpPacket, Version};
 pub use lanes::{Lanes, fitting};
 pub use outline::{Extent, Outline};
 pub use pool::{Pool, PoolStats, SizeClass};
-pub use prefetch::{
-    prefetch, prefetch_far, prefetch_far_lines, prefetch_far_whole, prefetch_whole,
-};
+pub use prefetch::{prefetch, prefetch_far, prefetch_far_whole, prefetch_whole};
 pub use protocol::Protocol;
 pub use segment::SegmentPlan;

@@ -25,12 +25,6 @@ pub fn prefetch_far_whole<T>(target: &T) {
     lines(target).for_each(fetch_far);
 }
 
-/// As [`prefetch_far`], of the first `count` cache lines of `target`.
-#[inline]
-pub fn prefetch_far_lines<T>(target: &T, count: usize) {
-    lines(target).take(count).for_each(fetch_far);
-}
-
 /// Bytes that come at once.
 const CACHE_LINE: usize = 64;
 

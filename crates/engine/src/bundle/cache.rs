@@ -211,8 +211,7 @@ impl BundleCache {
                 .inspect(|account| prefetch_far_whole(*account));
             layer.sa.fetch_to_send();
         }
-        layers.clone().for_each(|layer| layer.sa.fetch_counts());
-        layers.for_each(|layer| layer.sa.fetch_key());
+        layers.for_each(|layer| layer.sa.fetch_live());
     }
 
     /// Asks for what of a bundle packets of many states in turn need.

@@ -174,8 +174,7 @@ impl Inbound {
             regulars.push((regular, low));
         }
         regulars.iter().for_each(|(regular, _)| regular.sa.fetch_live());
-        regulars.iter().for_each(|(regular, low)| regular.sa.fetch_number(*low));
-        regulars.iter().for_each(|(regular, _)| regular.sa.fetch_keys());
+        regulars.iter().for_each(|(regular, low)| regular.sa.fetch_to_open(*low));
     }
 
     /// Makes a state a regular one, if all is known for that.

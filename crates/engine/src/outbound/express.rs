@@ -206,9 +206,10 @@ impl Outbound {
                         layer.wrap_in_tunnel(headers, packet, Version::V6, stamp)
                     })
                 }
-                (Some(_) | None, _) => {
-                    seal.all(|packet, stamp| layer.wrap_plain(packet, version, stamp))
+                (Some(headers), _) => {
+                    seal.all(|packet, stamp| layer.wrap_in_tunnel(headers, packet, version, stamp))
                 }
+                (None, _) => seal.all(|packet, stamp| layer.wrap_plain(packet, version, stamp)),
             };
             traffic.sent_bytes += sent as u64;
         }

@@ -260,8 +260,7 @@ impl Outbound {
     fn fetch_exits(&self, found: &[Found]) {
         let exits = || found.iter().filter_map(|found| self.cache.exit(found.bundle));
         exits().for_each(|exit| exit.sa.fetch_to_send());
-        exits().for_each(|exit| exit.sa.fetch_counts());
-        exits().for_each(|exit| exit.sa.fetch_key());
+        exits().for_each(|exit| exit.sa.fetch_live());
     }
 
     #[inline(always)]

@@ -1,6 +1,6 @@
 //! What packets need of a state is asked for before it is needed, step by step, as each step is found by the one before.
 
-use uxfrm_packet::{prefetch_far, prefetch_far_lines};
+use uxfrm_packet::{prefetch_far, prefetch_far_whole};
 
 use super::Sa;
 
@@ -25,30 +25,18 @@ impl Sa {
         self.sequence.prefetch_limit();
     }
 
-    /// Asks for what packets that leave change; what look-ups read should be at hand already.
-    #[inline]
-    pub(crate) fn fetch_counts(&self) {
-        self.active.get().inspect(|active| prefetch_far(*active));
-    }
-
-    /// As [`Sa::fetch_counts`], of packets that came in.
+    /// Asks for what packets change, and for what leads to keys; what look-ups read should be at hand already.
     #[inline]
     pub(crate) fn fetch_live(&self) {
-        self.active.get().inspect(|active| prefetch_far_lines(*active, 2));
+        self.active.get().inspect(|active| prefetch_far_whole(*active));
     }
 
-    /// Asks for what leads to its keys; what packets change should be at hand already.
+    /// Asks for what opening a packet of this number takes; what packets change should be at hand already.
     #[inline]
-    pub(crate) fn fetch_key(&self) {
-        self.live_if_used().and_then(|live| live.key.get()).inspect(|key| prefetch_far(*key));
-    }
-
-    /// As [`Sa::fetch_key`], and for where this number is noted.
-    #[inline]
-    pub(crate) fn fetch_number(&self, low: u32) {
+    pub(crate) fn fetch_to_open(&self, low: u32) {
         if let Some(live) = self.live_if_used() {
             live.replay.prefetch(low);
-            live.key.get().inspect(|key| prefetch_far(*key));
+            live.key.get().inspect(|key| key.prefetch());
         }
     }
 

@@ -217,8 +217,8 @@ impl Answers {
     #[inline]
     pub(super) fn settle(&mut self, now: Moment) {
         self.latest = now;
-        let enough = MOST.min(FEW * self.counted.len());
-        if self.noted >= enough || now.0.saturating_sub(self.charged.0) >= SOON {
+        let many = self.noted >= MOST.min(FEW * self.counted.len());
+        if many || now.0.saturating_sub(self.charged.0) >= SOON {
             self.charge();
         }
     }
