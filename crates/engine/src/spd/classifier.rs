@@ -176,7 +176,7 @@ impl Classifier {
         self.len = newer.len;
     }
 
-    /// Whether there is any policy of a kind and direction, or was one with an interface id.
+    /// Whether there is any policy of a kind and direction.
     #[inline]
     pub(crate) fn has(&self, kind: PolicyKind, direction: Direction) -> bool {
         let (direction, kind) = (direction as usize, kind as usize);
@@ -306,8 +306,11 @@ impl Interfaces {
     }
 
     fn forget(&mut self, if_id: u32) {
-        if let Some(shards) = &mut self.0 {
-            Arc::make_mut(&mut Arc::make_mut(shards)[shard(if_id)]).remove(&if_id);
+        let Some(shards) = &mut self.0 else { return };
+        let shards = Arc::make_mut(shards);
+        Arc::make_mut(&mut shards[shard(if_id)]).remove(&if_id);
+        if shards.iter().all(|shard| shard.is_empty()) {
+            self.0 = None;
         }
     }
 }

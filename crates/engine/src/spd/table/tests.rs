@@ -225,6 +225,19 @@ fn a_restored_policy_stands_where_it_stood() {
     assert_eq!(winner(&database), Some(PolicyIndex(1)));
 }
 
+/// A search for sub policies goes before that for main ones only while there are any.
+#[test]
+fn once_the_last_sub_policy_went_none_is_looked_for() {
+    for if_id in [0, 7] {
+        let mut database = Database::new(Backend::Portable);
+        let sub = Policy { kind: PolicyKind::Sub, if_id: IfId(if_id), ..narrower(1, 8) };
+        let key = database.apply(Moment(0), |change| change.add_policy(sub.clone()).unwrap().key());
+        assert!(database.snapshot().spd.has_subs(Direction::Out), "of interface {if_id}");
+        database.apply(Moment(0), |change| change.delete_policy(&key)).unwrap();
+        assert!(!database.snapshot().spd.has_subs(Direction::Out), "of interface {if_id}");
+    }
+}
+
 #[test]
 fn defaults_hold_per_direction() {
     let mut database = Database::new(Backend::Portable);
