@@ -115,6 +115,26 @@ fn two_states_between_the_same_addresses_are_told_apart() {
     pair.assert_accounts();
 }
 
+/// A flow is known while it waits for a state, but not that it has none.
+#[test]
+fn a_known_flow_that_waited_leaves_by_each_state_that_comes() {
+    let wrapping = with_cache(CacheMode::On, 64);
+    let mut pair = Pair::without_states(&wrapping);
+    pair.left.listen([]);
+    for spi in [FIRST_SPI, FIRST_SPI + 2] {
+        for _ in 0..4 {
+            assert_eq!(sent(&mut pair.left, datagram()), None);
+        }
+        let before = outward(&pair.left);
+        pair.add_states(&wrapping, spi);
+        assert_eq!(pair.left_to_right(vec![datagram()]).len(), 5, "with those that waited");
+        assert_eq!(pair.left_to_right(vec![datagram()]).len(), 1);
+        assert!(outward(&pair.left).hits >= before.hits + 2, "it was known");
+        let id = wrapping.sa(Way::Right, spi).id;
+        pair.left.database.apply(pair.left.now, |to| to.delete_sa(id, Mark::default())).unwrap();
+    }
+}
+
 /// Bundles are numbered anew when states change: a flow that knew a number must not leave by the state that has it now.
 #[test]
 fn after_a_rekey_each_flow_leaves_by_a_state_of_its_own() {
