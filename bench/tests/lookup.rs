@@ -69,6 +69,7 @@ fn compare(
     // Small, so that flows push each other out.
     let settings = CacheSettings { mode: CacheMode::On, flows: 256 };
     let mut cache = PolicyCache::new(settings, 3);
+    let mut known = Vec::new();
     let mut waiting = profile.policies(family, direction, size, random);
     waiting.iter_mut().for_each(|policy| vary(policy, random));
     for step in 0..4 {
@@ -90,8 +91,16 @@ fn compare(
                 }
             }
         });
-        ask(&database, &model, &mut cache, direction, family, pairs / 4 + 1, random);
+        let mut flows: Vec<FlowKey> =
+            (0..pairs / 4 + 1).map(|_| packet(&model, family, random)).collect();
+        come_again(&mut flows, &known, random);
+        ask(&database, &model, &mut cache, direction, &flows);
+        known = flows;
     }
+    let stats = cache.stats();
+    // One policy alone stays.
+    let became_stale = stats.stale > 0 || size == 1;
+    assert!(stats.hits > 0 && became_stale, "answers of the cache, old ones too: {stats:?}");
     let rest: Vec<_> = model.0.drain(..).collect();
     database.apply(Moment(0), |change| {
         for entry in rest {
@@ -107,25 +116,14 @@ fn ask(
     model: &Model,
     cache: &mut PolicyCache,
     direction: Direction,
-    family: Family,
-    pairs: usize,
-    random: &mut Random,
+    flows: &[FlowKey],
 ) {
     let snapshot = database.snapshot();
-    let mut flows: Vec<FlowKey> = (0..pairs).map(|_| packet(model, family, random)).collect();
-    // Flows come again, some soon and some late.
-    for at in 1..flows.len() {
-        match random.below(4) {
-            0 => flows[at] = flows[at - 1],
-            1 => flows[at] = flows[random.below(at.min(100))],
-            _ => {}
-        }
-    }
     let mut cached = Vec::new();
     cache.begin(&snapshot.spd);
-    cache.lookup_each(&snapshot.spd, direction, &flows, Spi(0), &mut cached);
+    cache.lookup_each(&snapshot.spd, direction, flows, Spi(0), &mut cached);
     let mut together = Vec::new();
-    snapshot.spd.lookup_each(direction, &flows, &mut together);
+    snapshot.spd.lookup_each(direction, flows, &mut together);
     for ((flow, together), cached) in flows.iter().zip(together).zip(cached) {
         let expected = model.first(direction, flow).map(|entry| entry.index());
         let index = |lookup: Lookup<'_>| match lookup {
@@ -136,6 +134,18 @@ fn ask(
         assert_eq!(index(together), expected, "in a batch: {flow:?}");
         let cached = cache.answer(cached);
         assert_eq!(cached.first().map(|entry| entry.index()), expected, "cached: {flow:?}");
+    }
+}
+
+/// Flows come again, some soon, some late, and some of those that were known before policies changed.
+fn come_again(flows: &mut [FlowKey], known: &[FlowKey], random: &mut Random) {
+    for at in 1..flows.len() {
+        match random.below(8) {
+            0 | 1 => flows[at] = flows[at - 1],
+            2 | 3 => flows[at] = flows[random.below(at.min(100))],
+            4 if !known.is_empty() => flows[at] = known[known.len() - 1 - random.below(50)],
+            _ => {}
+        }
     }
 }
 
