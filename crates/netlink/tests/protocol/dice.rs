@@ -8,6 +8,7 @@ use crate::stage::{attribute, message};
 
 const NEW_POLICY: u16 = 0x13;
 const UPD_POLICY: u16 = 0x19;
+const NEW_SPD_INFO: u16 = 0x24;
 
 /// Numbers that are the same in every run, and what is drawn with them.
 pub(crate) struct Dice {
@@ -69,6 +70,16 @@ impl Dice {
             if_id: self.pick(&[0, 0, 0, 0, 0, 0, 0, 7]),
             kind: self.pick(&[0, 0, 0, 0, 0, 0, 1]),
         }
+    }
+
+    /// NEWSPDINFO: from which prefix lengths on policies are to be hashed, for one side and for the other.
+    pub(crate) fn thresholds(&mut self) -> Vec<u8> {
+        let (kind, lens) = match self.family {
+            Family::V4 => (3, [0, 8, 16, 24, 31, 32]),
+            Family::V6 => (4, [0, 16, 32, 96, 127, 128]),
+        };
+        let sides = [self.pick(&lens), self.pick(&lens)];
+        message(NEW_SPD_INFO, 5, &[vec![0; 4], attribute(kind, &sides)].concat())
     }
 
     fn info(&mut self) -> Vec<u8> {

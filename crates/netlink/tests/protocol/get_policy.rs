@@ -3,7 +3,7 @@
 use uxfrm_engine::Family;
 
 use crate::dice::{Candidate, Dice};
-use crate::judge::set_up;
+use crate::judge::{Meanwhile, set_up};
 use crate::kernel::{Kernel, against_the_kernel, comparable, hex};
 use crate::stage::{Answer, Stage, message};
 
@@ -26,7 +26,7 @@ fn compare(family: Family) {
         let (mut stage, mut dice) = (Stage::new(), Dice::new(family));
         let (mut found, mut asked) = (0, 0);
         for _ in 0..SETS {
-            let candidates = set_up(kernel, &mut stage, &mut dice);
+            let candidates = set_up(kernel, &mut stage, &mut dice, Meanwhile::Updates);
             for _ in 0..8 {
                 let one = &candidates[dice.below(candidates.len())];
                 let other = nearly(one, &mut dice);
