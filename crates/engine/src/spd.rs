@@ -13,6 +13,8 @@
 //! | 4 | its slot by index |
 //!
 //! Templates, limits and other words are kept once for all policies that say the same (`terms`). The first packet adds nothing.
+//! That is of IPv4; a policy of IPv6 takes 300 bytes in all, and one of IPv4 that alone has its template, as of a million tunnels to as many
+//! peers, some 410.
 pub mod entry;
 pub mod flow_cache;
 pub mod policy;
