@@ -110,6 +110,13 @@ impl Rows {
         u32::try_from(bit).ok()
     }
 
+    /// How many rows are read for a key.
+    #[must_use]
+    pub fn read(&self) -> usize {
+        let bytes = |asked: &Asked| if asked.word == self.last { 8 - NOTHING } else { 8 };
+        self.asked.iter().map(bytes).sum()
+    }
+
     /// Bytes on the heap.
     #[must_use]
     pub fn memory(&self) -> usize {

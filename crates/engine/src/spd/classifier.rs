@@ -14,6 +14,8 @@ mod plan;
 mod rule;
 mod several;
 pub(crate) mod ternary;
+mod trunk;
+mod weigh;
 mod window;
 
 use std::collections::HashMap;

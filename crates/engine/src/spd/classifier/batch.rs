@@ -42,7 +42,7 @@ const WAYS: usize = 128;
 /// So many cuts of a trunk are held; what is behind them is looked for alone.
 const TRUNK: usize = 16;
 /// So many of them are followed together: enough to wait for much memory at once, few enough that what they find spares the next ones' ways.
-const STAGE: usize = 2;
+pub(super) const STAGE: usize = 2;
 const KINDS: usize = 5;
 const EMPTY: usize = 0;
 const FEW: usize = 1;

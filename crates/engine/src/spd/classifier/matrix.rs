@@ -175,6 +175,16 @@ impl<W: Words> Matrix<W> {
         several::each::<W>(&self.recent, visit);
     }
 
+    /// How many rows a look-up reads.
+    pub(crate) fn bytes(&self) -> usize {
+        self.rows.read()
+    }
+
+    /// How many lines these are.
+    pub(crate) fn lines(&self) -> usize {
+        self.bytes() * width(self.policies.len()).div_ceil(BLOCK)
+    }
+
     pub(crate) fn memory(&self) -> usize {
         size_of::<Self>()
             + self.rows.memory()

@@ -14,7 +14,7 @@ use super::rule::{Best, Found, Rank, Rule, fits_more};
 use super::several::{self, EightOf, Several, count, several};
 use super::ternary::{Key, Words};
 use super::window::Window;
-use super::{TOGETHER, batch};
+use super::{TOGETHER, batch, trunk};
 use crate::PolicyEntry;
 
 /// Some policies. All that it may be has `first` at the same place, so that reading it is no branch.
@@ -236,7 +236,7 @@ impl<W: Words> Node<W> {
         }
         let mut rules = self.rules();
         rules.extend(coming);
-        *self = Self::of(rules);
+        *self = trunk::tree(rules);
     }
 
     /// Takes a policy out that is in.
@@ -388,7 +388,7 @@ impl<W: Words> Node<W> {
     }
 
     /// The best node for rules, which may be in any order.
-    fn of(mut rules: Vec<Rule<W>>) -> Self {
+    pub(super) fn of(mut rules: Vec<Rule<W>>) -> Self {
         if rules.is_empty() {
             return Self::EMPTY;
         }
@@ -417,7 +417,8 @@ impl<W: Words> Node<W> {
         Self::Several { first: first_of(rules), eights: several(rules) }
     }
 
-    fn cut(window: Window, rules: Vec<Rule<W>>) -> Self {
+    /// What a window tells apart, and the rest.
+    pub(super) fn cut(window: Window, rules: Vec<Rule<W>>) -> Self {
         let len = rules.len();
         let mut sets = Vec::new();
         sets.resize_with(window.parts() + 1, Vec::new);
@@ -441,7 +442,7 @@ impl<W: Words> Node<W> {
         }
     }
 
-    fn rules(&self) -> Vec<Rule<W>> {
+    pub(super) fn rules(&self) -> Vec<Rule<W>> {
         let mut rules = Vec::with_capacity(self.len() + 1);
         self.gather(&mut rules);
         rules

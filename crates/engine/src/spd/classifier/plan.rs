@@ -51,17 +51,26 @@ pub(crate) fn plan<W: Words>(rules: &[Rule<W>]) -> Plan {
     }
     let asked = rules.iter().fold(W::NOTHING, |asked, rule| asked.union(&rule.mask));
     let stay = if rules.len() <= MANY { flat(rules.len(), &asked) } else { usize::MAX };
-    let sample: Vec<&Rule<W>> = rules.iter().step_by(rules.len().div_ceil(SAMPLE)).collect();
-    let mut counts = [0; MOST_PARTS];
-    let cut = windows(&sample)
-        .into_iter()
-        .filter_map(|window| Some((cut_cost(&sample, rules.len(), window, &mut counts)?, window)))
-        .min_by_key(|(cost, _)| *cost);
-    match cut {
+    match each_cut(rules).into_iter().min_by_key(|(cost, _)| *cost) {
         Some((cost, window)) if cost < stay => Plan::Cut(window),
         Some(_) | None if rules.len() <= several::<W>() => Plan::Several,
         Some(_) | None => Plan::Many,
     }
+}
+
+/// Where some rules may be cut: first where that is expected to cost least.
+pub(crate) fn cuts<W: Words>(rules: &[Rule<W>]) -> Vec<Window> {
+    let mut cuts = each_cut(rules);
+    cuts.sort_by_key(|(cost, _)| *cost);
+    cuts.into_iter().map(|(_, window)| window).collect()
+}
+
+/// Where some rules may be cut, with what that is expected to cost.
+fn each_cut<W: Words>(rules: &[Rule<W>]) -> Vec<(usize, Window)> {
+    let sample: Vec<&Rule<W>> = rules.iter().step_by(rules.len().div_ceil(SAMPLE)).collect();
+    let mut counts = [0; MOST_PARTS];
+    let mut cost = |window| cut_cost(&sample, rules.len(), window, &mut counts);
+    windows(&sample).into_iter().filter_map(|window| Some((cost(window)?, window))).collect()
 }
 
 /// So many are compared eight by eight rather than all at once.

@@ -25,6 +25,8 @@ pub(crate) trait Words:
 
     /// Puts words together.
     fn new(destination: [u64; 2], source: [u64; 2], upper: u64) -> Self;
+    /// Word by word.
+    fn each(word: impl FnMut(usize) -> u64) -> Self;
     /// One of the words; `at` is below [`Words::COUNT`].
     fn word(&self, at: usize) -> u64;
     /// All of them.
@@ -132,6 +134,10 @@ impl Words for V4 {
         [destination[0] | source[0] >> 32, upper]
     }
 
+    fn each(word: impl FnMut(usize) -> u64) -> Self {
+        std::array::from_fn(word)
+    }
+
     #[inline]
     fn word(&self, at: usize) -> u64 {
         self[at % 2]
@@ -173,6 +179,10 @@ impl Words for V6 {
     #[inline]
     fn new(destination: [u64; 2], source: [u64; 2], upper: u64) -> Self {
         [destination[0], destination[1], source[0], source[1], upper]
+    }
+
+    fn each(word: impl FnMut(usize) -> u64) -> Self {
+        std::array::from_fn(word)
     }
 
     #[inline]

@@ -1,0 +1,71 @@
+//! Which cuts make the best trunk.
+//!
+//! A plan is made before anything is known of what stands behind a cut, so several cuts are tried for each place in a trunk: the tree that each
+//! leads to is made, and [weighed](super::weigh). In the branches a cut that is not the best costs less, and there are too many.
+
+use std::sync::Arc;
+
+use super::node::Node;
+use super::plan::cuts;
+use super::rule::Rule;
+use super::ternary::Words;
+use super::weigh::Scale;
+
+/// With more policies each tree takes too long to make, some tens of milliseconds.
+const MOST: usize = 32_768;
+/// So many cuts are tried in each place.
+const CUTS: usize = 11;
+/// Another tree must save so many hundredths, as weights err.
+const MARGIN: usize = 4;
+/// A tree that costs no more, in tenths of a cycle, leads each packet to one place, and is left as it was planned.
+const CHEAP: usize = 650;
+
+/// The best tree for rules that are all there is.
+pub(super) fn tree<W: Words>(rules: Vec<Rule<W>>) -> Node<W> {
+    if rules.len() > MOST {
+        return Node::of(rules);
+    }
+    let scale = Scale::of(&rules);
+    let planned = Node::of(rules);
+    let weigh = |tree: &Node<W>| scale.weigh(tree);
+    if weigh(&planned) > CHEAP { improved(planned, &weigh) } else { planned }
+}
+
+/// A node of a trunk, or a better one for the same rules; `weigh` tells what the whole tree costs with it.
+fn improved<W: Words>(node: Node<W>, weigh: &dyn Fn(&Node<W>) -> usize) -> Node<W> {
+    let rules = node.rules();
+    let enough = weigh(&node) * (100 - MARGIN) / 100;
+    let others = cuts(&rules).into_iter().take(CUTS);
+    let others = others.map(|window| Node::cut(window, rules.clone()));
+    let cheapest = others.map(|other| (weigh(&other), other)).min_by_key(|(cost, _)| *cost);
+    let node = cheapest.filter(|(cost, _)| *cost < enough).map_or(node, |(_, other)| other);
+    let Some(rest) = rest(&node) else { return node };
+    let rest = improved(rest.clone(), &|rest| weigh(&with_rest(node.clone(), rest.clone())));
+    with_rest(node, rest)
+}
+
+/// What a cut leaves, if it leaves any.
+fn rest<W: Words>(node: &Node<W>) -> Option<&Node<W>> {
+    match node {
+        Node::Cut { rest: true, nodes, .. } => nodes.iter().nth_back(1),
+        Node::Empty { .. }
+        | Node::Few { .. }
+        | Node::Several { .. }
+        | Node::Many { .. }
+        | Node::Cut { .. }
+        | Node::Tally { .. } => None,
+    }
+}
+
+/// A cut with another tree of the policies that it leaves.
+fn with_rest<W: Words>(mut cut: Node<W>, other: Node<W>) -> Node<W> {
+    if let Node::Cut { nodes, .. } = &mut cut
+        && let [.., rest, _] = Arc::make_mut(nodes)
+    {
+        *rest = other;
+    }
+    cut
+}
+
+#[cfg(test)]
+mod tests;
