@@ -75,7 +75,7 @@ fn each_cut<W: Words>(rules: &[Rule<W>]) -> Vec<(usize, Window)> {
 
 /// So many are compared eight by eight rather than all at once.
 const fn several<W: Words>() -> usize {
-    if W::COUNT == 2 { MOST } else { MOST / 2 }
+    if W::COUNT == 2 { MOST } else { MOST * 5 / 8 }
 }
 
 /// Comparing so many without a cut, of which some ask for these bits.
