@@ -77,3 +77,15 @@ fn trees_of_very_many_policies_and_cheap_ones_are_left_as_they_were_planned() {
         assert_eq!(windows(&tree(rules)), windows(&planned));
     }
 }
+
+/// Weights err by as much.
+#[test]
+fn a_tree_that_saves_next_to_nothing_is_no_better() {
+    let planned = Node::of(firewall(700));
+    let cuts_after = |others: usize| {
+        let weigh = |tree: &Node<V4>| if windows(tree) == windows(&planned) { 100 } else { others };
+        windows(&improved(planned.clone(), &weigh))
+    };
+    assert_eq!(cuts_after(96), windows(&planned));
+    assert_ne!(cuts_after(95), windows(&planned));
+}
