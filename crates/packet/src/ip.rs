@@ -2,9 +2,11 @@
 
 use std::net::IpAddr;
 
+use zerocopy::FromBytes;
+
 use crate::ipv4::{self, Ipv4, Ipv4Header};
-use crate::ipv6::{self, Ipv6};
-use crate::{Ecn, ParseError, Protocol};
+use crate::ipv6::{self, Ipv6, Ipv6Header};
+use crate::{Ecn, ParseError, Protocol, checksum};
 
 /// Version of the Internet Protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -171,6 +173,27 @@ impl IpPacket {
     #[inline]
     pub fn ecn(&self) -> Ecn {
         Ecn::of_tos(self.tos)
+    }
+
+    /// Writes another TOS or traffic-class byte into the packet, of which `bytes` are those that were parsed. IPv4's header checksum stays as right,
+    /// or as wrong, as it was.
+    pub fn set_tos(&self, bytes: &mut [u8], tos: u8) {
+        match (self.version, bytes) {
+            (Version::V4, [first, old, _, _, _, _, _, _, _, _, high, low, ..]) => {
+                let word = |tos: u8| u16::from_be_bytes([*first, tos]);
+                let before = u16::from_be_bytes([*high, *low]);
+                let checksum = checksum::update(before, word(*old), word(tos));
+                *old = tos;
+                [*high, *low] = checksum.to_be_bytes();
+            }
+            (Version::V6, bytes) => {
+                if let Ok((header, _)) = Ipv6Header::mut_from_prefix(bytes) {
+                    header.set_traffic_class(tos);
+                }
+            }
+            // Other bytes than those that were parsed.
+            (Version::V4, _) => {}
+        }
     }
 
     /// Whether the packet is a piece of a larger one, the first too; also IPv6's atomic fragments.

@@ -8,13 +8,11 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
-use uxfrm_packet::checksum::{self, Sum};
+use uxfrm_packet::checksum::Sum;
 use uxfrm_packet::ethernet::EtherType;
 use uxfrm_packet::gre::Gre;
-use uxfrm_packet::ipv6::Ipv6Header;
 use uxfrm_packet::udp::Udp;
 use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Protocol, Version};
-use zerocopy::FromBytes;
 
 use crate::config::{Field, Kind};
 use crate::peel::{Known, Peeled, minus};
@@ -219,21 +217,8 @@ fn covers(ip: &IpPacket, upper: &[u8], sum: Sum) -> bool {
 /// Carries congestion of the outer path into the inner header.
 fn apply_ecn(outer: u8, ip: &IpPacket, inner: &mut [u8]) -> Result<(), DropReason> {
     let tos = ecn::inward(outer, ip.tos)?;
-    if tos == ip.tos {
-        return Ok(());
-    }
-    match ip.version {
-        Version::V4 => {
-            let word = |tos: u8| u16::from_be_bytes([inner[0], tos]);
-            let before = u16::from_be_bytes([inner[10], inner[11]]);
-            let checksum = checksum::update(before, word(ip.tos), word(tos));
-            inner[1] = tos;
-            inner[10..12].copy_from_slice(&checksum.to_be_bytes());
-        }
-        Version::V6 => {
-            let header = Ipv6Header::mut_from_prefix(inner);
-            header.map_err(|_| DropReason::InInnerMalformed)?.0.set_traffic_class(tos);
-        }
+    if tos != ip.tos {
+        ip.set_tos(inner, tos);
     }
     Ok(())
 }

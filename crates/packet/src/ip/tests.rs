@@ -163,7 +163,7 @@ proptest! {
         if let Ok(ip) = IpPacket::parse(&bytes) {
             prop_assert!(ip.header_len <= ip.total_len && ip.total_len + ip.trailing == bytes.len());
             prop_assert!(ip.esp_offset <= ip.header_len && ip.next_header_at < ip.esp_offset);
-            let _ = (FlowPorts::of(&ip, &bytes), crate::checksum::verify(&ip, &bytes));
+            let _ = (FlowPorts::of(&ip, &bytes), checksum::verify(&ip, &bytes));
         }
     }
 }
