@@ -57,6 +57,14 @@ impl Batch {
         if self.packets.len() == 1 { self.packets.pop() } else { None }
     }
 
+    /// Takes out the buffer at `index`; the others keep their order.
+    ///
+    /// # Panics
+    /// When it does not hold so many.
+    pub fn remove(&mut self, index: usize) -> PacketBuf {
+        self.packets.remove(index)
+    }
+
     /// Takes all buffers out in order; the batch keeps its room.
     #[inline]
     pub fn drain(&mut self) -> std::vec::Drain<'_, PacketBuf> {

@@ -14,7 +14,7 @@
 //! borrows nothing; [`FlowPorts::of`] adds what XFRM's selectors compare with ports.
 //!
 //! **Whole packets.** [`checksum`] sums with wide loads, completes and verifies. [`SegmentPlan`] cuts a super-packet
-//! into wire packets; [`Coalescer`] is its inverse.
+//! into wire packets; [`Coalescer`] is its inverse. [`congestion`] has a TCP sender send less.
 //!
 //! ```
 //! use uxfrm_packet::{Batch, Coalescer, FlowPorts, IpPacket, Notes, PacketBuf, Pool, SegmentPlan, Segments};
@@ -56,6 +56,7 @@
 pub mod answer;
 pub mod checksum;
 pub mod coalesce;
+pub mod congestion;
 pub mod error;
 pub mod esp;
 pub mod ethernet;

@@ -8,7 +8,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-use crate::{Checksum, PacketBuf, Segments};
+use crate::{Checksum, Ecn, PacketBuf, Segments};
 
 /// A packet in pieces.
 #[derive(Clone, Debug)]
@@ -82,6 +82,13 @@ impl Specimen {
             header.psh &= k + 1 == count;
         }
         piece
+    }
+
+    pub(crate) fn set_ecn(&mut self, ecn: Ecn) {
+        match &mut self.ip {
+            IpHeaders::Ipv4(header, _) => header.ecn = ecn.bits().try_into().unwrap(),
+            IpHeaders::Ipv6(header, _) => header.traffic_class = ecn.in_tos(header.traffic_class),
+        }
     }
 
     pub(crate) fn tcp(&mut self) -> Option<&mut TcpHeader> {

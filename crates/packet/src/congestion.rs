@@ -1,0 +1,203 @@
+//! Has a sender of TCP send less: by ECN where it listens to that, else by the loss of one segment.
+//!
+//! Only TCP is told, and only by packets with data: whoever sends all else would lose a packet and go on as before.
+
+use crate::checksum::{self, Sum};
+use crate::ip::{IpPacket, Version};
+use crate::tcp::{Tcp, TcpFlags};
+use crate::{Checksum, Ecn, PacketBuf, Protocol, Segments, ipv6};
+
+/// How a packet tells its sender to send less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// It says that congestion was experienced (RFC 3168 §5), or did already.
+    ByMark,
+    /// Its last segment is gone.
+    ByShortening,
+    /// By not arriving: it has one segment only, is unchanged, and is for the caller to drop.
+    ByLoss,
+}
+
+/// Whether [`tell`] does anything: the packet is whole, of TCP, has data, and neither opens nor ends a connection.
+#[must_use]
+pub fn is_heard(packet: &PacketBuf) -> bool {
+    Stretch::of(packet).is_some()
+}
+
+/// Makes a packet, or super-packet, tell its sender to send less; `None`, and nothing changed, where that would not [hear](is_heard) it.
+///
+/// An ECN-capable sender (RFC 3168) is told by a mark and loses nothing. What is left of another one's super-packet is a super-packet
+/// still, or a packet if only one segment is left, and its lengths and checksums are right if they were.
+pub fn tell(packet: &mut PacketBuf) -> Option<Told> {
+    let stretch = Stretch::of(packet)?;
+    match stretch.ip.ecn() {
+        Ecn::Ect0 | Ecn::Ect1 => {
+            stretch.ip.set_tos(packet.bytes_mut(), Ecn::Ce.in_tos(stretch.ip.tos));
+            Some(Told::ByMark)
+        }
+        Ecn::Ce => Some(Told::ByMark),
+        Ecn::NotEct => Some(stretch.lose_last(packet)),
+    }
+}
+
+/// Data of one connection in one buffer.
+struct Stretch {
+    ip: IpPacket,
+    /// Bytes of data.
+    payload: usize,
+}
+
+impl Stretch {
+    fn of(packet: &PacketBuf) -> Option<Self> {
+        let ip = IpPacket::parse(packet.bytes()).ok()?;
+        if ip.protocol != Protocol::TCP || ip.is_fragment() || ip.trailing > 0 {
+            return None;
+        }
+        let tcp = Tcp::parse(ip.upper(packet.bytes())).ok()?;
+        let is_control =
+            tcp.header.flags.has(TcpFlags::SYN.with(TcpFlags::FIN).with(TcpFlags::RST));
+        let payload = tcp.payload.len();
+        (payload > 0 && !is_control).then_some(Self { ip, payload })
+    }
+
+    /// Takes the last of several segments away, of which the sum over the pseudo-header is all that the checksum has yet.
+    fn lose_last(&self, packet: &mut PacketBuf) -> Told {
+        let (Segments::Tcp { mss }, Checksum::Partial { start, offset }) =
+            (packet.segments, packet.checksum)
+        else {
+            return Told::ByLoss;
+        };
+        let mss = usize::from(mss.max(1));
+        let kept = (self.payload - 1) / mss * mss;
+        if kept == 0 {
+            return Told::ByLoss;
+        }
+        let len = packet.len() - (self.payload - kept);
+        packet.trim(len);
+        if kept == mss {
+            packet.segments = Segments::One;
+        }
+        self.renew_lengths(packet, usize::from(start) + usize::from(offset));
+        Told::ByShortening
+    }
+
+    /// Writes what depends on the packet's length; the sum over the pseudo-header stands at `checksum_at`.
+    fn renew_lengths(&self, packet: &mut PacketBuf, checksum_at: usize) {
+        let bytes = packet.bytes_mut();
+        let (total, upper) = (narrow(bytes.len()), narrow(bytes.len() - self.ip.header_len));
+        match self.ip.version {
+            Version::V4 => {
+                let word = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+                let checksum = checksum::update(word(10), word(2), total);
+                bytes[2..4].copy_from_slice(&total.to_be_bytes());
+                bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
+            }
+            Version::V6 => {
+                let payload = narrow(bytes.len() - ipv6::HEADER_LEN);
+                bytes[4..6].copy_from_slice(&payload.to_be_bytes());
+            }
+        }
+        let (source, destination) = (self.ip.source, self.ip.destination);
+        let sum = Sum::of_pseudo(source, destination, Protocol::TCP, upper.into());
+        if let Some(field) = bytes.get_mut(checksum_at..checksum_at + 2) {
+            field.copy_from_slice(&sum.fold().to_be_bytes());
+        }
+    }
+}
+
+/// A length within a packet whose own length was said in 16 bits, and that is shorter now.
+fn narrow(len: usize) -> u16 {
+    u16::try_from(len).unwrap_or(u16::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::SegmentPlan;
+    use crate::checksum::complete;
+    use crate::specimen::{Specimen, joinable, specimen};
+
+    fn with_ecn(mut specimen: Specimen, ecn: Ecn) -> Specimen {
+        specimen.set_ecn(ecn);
+        specimen
+    }
+
+    /// What goes on the wire, packet by packet.
+    fn wire(packet: &PacketBuf) -> Vec<Vec<u8>> {
+        if packet.segments == Segments::One {
+            let mut single = PacketBuf::from_slice(packet.bytes());
+            single.checksum = packet.checksum;
+            complete(&mut single).unwrap();
+            return vec![single.bytes().to_vec()];
+        }
+        let plan = SegmentPlan::new(packet).unwrap();
+        let piece = |k| {
+            let mut out = vec![0; plan.len(k)];
+            plan.write(k, packet.bytes(), &mut out);
+            out
+        };
+        (0..plan.count()).map(piece).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn a_sender_without_ecn_loses_the_last_segment_and_nothing_else(
+            specimen in joinable(600), mss in 1_u16..300,
+        ) {
+            let specimen = with_ecn(specimen, Ecn::NotEct);
+            let mut packet = specimen.super_packet(mss);
+            let before = packet.bytes().to_vec();
+            let told = tell(&mut packet);
+            let kept = (specimen.payload.len() - 1) / usize::from(mss) * usize::from(mss);
+            if !matches!(specimen.transport, etherparse::TransportHeader::Tcp(_)) {
+                prop_assert_eq!((told, packet.bytes()), (None, &before[..]));
+            } else if kept == 0 {
+                prop_assert_eq!((told, packet.bytes()), (Some(Told::ByLoss), &before[..]));
+            } else {
+                prop_assert_eq!(told, Some(Told::ByShortening));
+                let left = Specimen { payload: specimen.payload[..kept].to_vec(), ..specimen };
+                let expected = if kept == usize::from(mss) { vec![left.bytes()] } else { wire(&left.super_packet(mss)) };
+                prop_assert_eq!(wire(&packet), expected);
+            }
+        }
+
+        #[test]
+        fn a_sender_with_ecn_is_marked_and_loses_nothing(
+            specimen in joinable(600), mss in 1_u16..300, which in 0_usize..3,
+        ) {
+            let ecn = [Ecn::Ect0, Ecn::Ect1, Ecn::Ce][which];
+            let mut packet = with_ecn(specimen.clone(), ecn).super_packet(mss);
+            let told = tell(&mut packet);
+            let is_tcp = matches!(specimen.transport, etherparse::TransportHeader::Tcp(_));
+            prop_assert_eq!(told, is_tcp.then_some(Told::ByMark));
+            let after = if is_tcp { Ecn::Ce } else { ecn };
+            let expected = with_ecn(specimen, after).super_packet(mss);
+            prop_assert_eq!(packet.bytes(), expected.bytes());
+        }
+
+        #[test]
+        fn what_opens_or_ends_a_connection_or_has_no_data_is_left_alone(specimen in specimen(4)) {
+            let mut packet = PacketBuf::from_slice(&specimen.bytes());
+            let is_heard = match &specimen.transport {
+                etherparse::TransportHeader::Tcp(tcp) => {
+                    !specimen.payload.is_empty() && !(tcp.syn || tcp.fin || tcp.rst)
+                }
+                _ => false,
+            };
+            prop_assert_eq!(super::is_heard(&packet), is_heard);
+            prop_assert_eq!(tell(&mut packet).is_some(), is_heard);
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_taken() {
+        for len in 0..60 {
+            let mut packet = PacketBuf::from_slice(&[0x45; 60][..len]);
+            packet.segments = Segments::Tcp { mss: 0 };
+            packet.checksum = Checksum::Partial { start: u16::MAX, offset: u16::MAX };
+            assert_eq!(tell(&mut packet), None);
+        }
+    }
+}
