@@ -6,6 +6,7 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use uxfrm_packet::checksum::complete;
 use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, SegmentPlan, Segments, SizeClass};
@@ -104,6 +105,10 @@ impl<P: Port> Port for Fitted<P> {
 
     fn accepts(&self) -> Accepts {
         Accepts::ALL
+    }
+
+    fn waited(&self) -> Duration {
+        self.port.waited()
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -15,9 +15,11 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
+use std::time::Duration;
 
 use uxfrm_packet::{PacketBuf, Pool, SizeClass};
 
+use crate::clock;
 use crate::control::Control;
 use crate::socket::Name;
 
@@ -144,6 +146,18 @@ impl Receiver {
             &self.names[index],
             &self.controls[index],
         )
+    }
+
+    /// How long the first datagram of the last [`receive`](Self::receive) that gave any had waited; no time where the kernel was not
+    /// [asked](crate::socket::note_arrival).
+    pub(crate) fn waited(&self) -> Duration {
+        let arrival = self.controls[0].messages().find_map(|(level, kind, data)| {
+            (level == libc::SOL_SOCKET && kind == libc::SO_TIMESTAMPNS)
+                .then(|| nanoseconds(data))?
+        });
+        arrival.map_or(Duration::ZERO, |arrival| {
+            Duration::from_nanos(clock::wall_nanoseconds().saturating_sub(arrival))
+        })
     }
 
     /// How long the datagram in a slot is.
@@ -311,6 +325,15 @@ impl Sender {
             Err(_) => Err(io::Error::last_os_error()),
         }
     }
+}
+
+/// A `timespec` of 64 bits each, since 1970.
+fn nanoseconds(data: &[u8]) -> Option<u64> {
+    let (seconds, rest) = data.split_first_chunk()?;
+    let (nanoseconds, _) = rest.split_first_chunk()?;
+    u64::from_ne_bytes(*seconds)
+        .checked_mul(1_000_000_000)?
+        .checked_add(u64::from_ne_bytes(*nanoseconds))
 }
 
 /// A vector of a scattered read or gathered write.

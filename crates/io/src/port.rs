@@ -8,6 +8,7 @@ use std::fmt::Debug;
 use std::io;
 use std::ops::AddAssign;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments};
 
@@ -37,6 +38,12 @@ pub trait Port: Debug + Send {
     /// as [`Refused::unsupported`].
     fn accepts(&self) -> Accepts;
 
+    /// How long, at the least, the first buffer of the last [`receive`](Self::receive) that gave any had waited in the kernel's queue; no time where
+    /// the port cannot tell.
+    fn waited(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// What to poll for readability; `None` when the port has no descriptor and is to be asked in turn.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 }
@@ -52,6 +59,10 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn accepts(&self) -> Accepts {
         (**self).accepts()
+    }
+
+    fn waited(&self) -> Duration {
+        (**self).waited()
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

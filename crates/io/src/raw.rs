@@ -11,6 +11,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Protocol, Segments, Version};
 
@@ -35,6 +36,8 @@ pub struct RawOptions {
     pub mark: u32,
     /// Bytes of kernel buffer to ask for in each direction.
     pub buffer: usize,
+    /// The kernel notes when each packet came, for [`Port::waited`].
+    pub timed: bool,
 }
 
 impl RawOptions {
@@ -42,7 +45,7 @@ impl RawOptions {
     #[must_use]
     pub fn new(version: Version) -> Self {
         let (protocol, share) = (Protocol::ESP, Share::ALL);
-        Self { version, protocol, local: None, share, mark: 0, buffer: 8 << 20 }
+        Self { version, protocol, local: None, share, mark: 0, buffer: 8 << 20, timed: false }
     }
 }
 
@@ -56,6 +59,7 @@ pub struct Raw {
     outgoing: OwnedFd,
     receiver: Receiver,
     sender: Sender,
+    waited: Duration,
 }
 
 impl Raw {
@@ -82,6 +86,9 @@ impl Raw {
             socket::set_mark(fd, options.mark)?;
             socket::enlarge(fd, options.buffer)?;
         }
+        if options.timed {
+            socket::note_arrival(incoming.as_fd())?;
+        }
         if let Some(local) = options.local {
             socket::bind(incoming.as_fd(), SocketAddr::new(local, 0))?;
         }
@@ -93,6 +100,7 @@ impl Raw {
             outgoing,
             receiver: Receiver::new(),
             sender: Sender::new(),
+            waited: Duration::ZERO,
         })
     }
 
@@ -150,6 +158,9 @@ impl Port for Raw {
         while into.room() > 0 {
             let most = MESSAGES.min(into.room());
             let count = self.receiver.receive(self.incoming.as_fd(), pool, most)?;
+            if count > 0 && into.len() == before {
+                self.waited = self.receiver.waited();
+            }
             for index in 0..count {
                 let (mut packet, name, control) = self.receiver.datagram(index, pool);
                 if self.version == Version::V4
@@ -181,6 +192,10 @@ impl Port for Raw {
     /// Trains always: each of their packets is a message of the same system call.
     fn accepts(&self) -> Accepts {
         Accepts { trains: true, ..Accepts::PLAIN }
+    }
+
+    fn waited(&self) -> Duration {
+        self.waited
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -167,6 +167,11 @@ pub(crate) fn enlarge(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
     Ok(())
 }
 
+/// Has the kernel say with each datagram when it came (`SO_TIMESTAMPNS`, `CLOCK_REALTIME`).
+pub(crate) fn note_arrival(socket: BorrowedFd<'_>) -> io::Result<()> {
+    set(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)
+}
+
 /// Sets the mark of all packets that leave through a socket; 0 is the kernel's default and always permitted.
 pub(crate) fn set_mark(socket: BorrowedFd<'_>, mark: u32) -> io::Result<()> {
     if mark == 0 {

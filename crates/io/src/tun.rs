@@ -15,9 +15,11 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
+use std::time::Duration;
 
 use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments};
 
+use crate::clock;
 use crate::mmsg::{Slot, is_busy, nothing_waits, vector, wait_for_room};
 use crate::port::{Accepts, Port, Transmitted, wire_packets};
 use crate::virtio::{HEADER, VirtioHeader};
@@ -84,6 +86,16 @@ pub struct Tun {
     accepts: Accepts,
     proven: Accepts,
     slot: Slot,
+    queue: Queue,
+}
+
+/// What a TUN, which does not say when packets came, tells of its queue: what is read first now was there before where not all was read then.
+#[derive(Clone, Copy, Debug, Default)]
+struct Queue {
+    /// When it was read last, and not to its end; in nanoseconds.
+    left: Option<u64>,
+    /// How long what was read first had waited at the least.
+    waited: Duration,
 }
 
 impl Tun {
@@ -160,6 +172,7 @@ impl Tun {
             accepts,
             proven: Accepts::PLAIN,
             slot: Slot::default(),
+            queue: Queue::default(),
         })
     }
 
@@ -224,6 +237,23 @@ impl Tun {
     }
 }
 
+impl Queue {
+    /// It was read until it was empty.
+    fn was_emptied(&mut self) {
+        self.waited = self.left.take().map_or(Duration::ZERO, since);
+    }
+
+    /// It was read, and something may be left.
+    fn was_cut(&mut self) {
+        self.waited = self.left.map_or(Duration::ZERO, since);
+        self.left = Some(clock::boot_nanoseconds());
+    }
+}
+
+fn since(nanoseconds: u64) -> Duration {
+    Duration::from_nanos(clock::boot_nanoseconds().saturating_sub(nanoseconds))
+}
+
 /// How long a TUN device lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
@@ -237,12 +267,20 @@ impl Port for Tun {
     fn receive(&mut self, pool: &mut Pool, into: &mut Batch) -> io::Result<usize> {
         let (mut count, mut supers) = (0, 0);
         while into.room() > 0 && supers < SUPERS_AT_ONCE {
-            let Some(packet) = self.read(pool)? else { break };
+            let Some(packet) = self.read(pool)? else {
+                self.queue.was_emptied();
+                return Ok(count);
+            };
             supers += usize::from(packet.len() > crate::mmsg::SMALL);
             count += 1;
             into.push(packet);
         }
+        self.queue.was_cut();
         Ok(count)
+    }
+
+    fn waited(&self) -> Duration {
+        self.queue.waited
     }
 
     fn transmit(&mut self, batch: &mut Batch, pool: &mut Pool) -> Transmitted {

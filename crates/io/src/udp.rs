@@ -22,6 +22,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::SyncSender;
+use std::time::Duration;
 
 use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments, UdpPath};
 
@@ -56,6 +57,8 @@ pub struct UdpOptions {
     pub shared: bool,
     /// Bytes of kernel buffer to ask for in each direction.
     pub buffer: usize,
+    /// The kernel notes when each datagram came, for [`Port::waited`].
+    pub timed: bool,
     /// Index of the only device that datagrams come and go through (`SO_BINDTOIFINDEX`); 0 for any.
     pub device: u32,
 }
@@ -64,7 +67,7 @@ impl UdpOptions {
     /// A socket on `local` of its own, of any device, without a mark, with 8 MiB of kernel buffer each way.
     #[must_use]
     pub fn new(local: SocketAddr) -> Self {
-        Self { local, mark: 0, shared: false, buffer: 8 << 20, device: 0 }
+        Self { local, mark: 0, shared: false, buffer: 8 << 20, timed: false, device: 0 }
     }
 }
 
@@ -80,6 +83,7 @@ pub struct Udp {
     sender: Sender,
     refused_trains: Vec<Part>,
     trains_arrive: bool,
+    waited: Duration,
     daemons: Option<SyncSender<ike::Datagram>>,
 }
 
@@ -105,6 +109,9 @@ impl Udp {
         }
         socket::set_mark(fd, options.mark)?;
         socket::enlarge(fd, options.buffer)?;
+        if options.timed {
+            socket::note_arrival(fd)?;
+        }
         // Kernels without either offload answer ENOPROTOOPT; then datagrams travel one by one.
         let trains = socket::set(fd, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
         let _without_gro = socket::set(fd, libc::SOL_UDP, libc::UDP_GRO, 1);
@@ -120,6 +127,7 @@ impl Udp {
             sender: Sender::new(),
             refused_trains: Vec::with_capacity(MESSAGES),
             trains_arrive: false,
+            waited: Duration::ZERO,
             daemons: None,
         })
     }
@@ -357,6 +365,9 @@ impl Port for Udp {
         while into.room() > 0 {
             let most = if self.trains_arrive { TRAINS_AT_ONCE } else { MESSAGES }.min(into.room());
             let count = self.receiver.receive(self.socket.as_fd(), pool, most)?;
+            if count > 0 && into.len() == before {
+                self.waited = self.receiver.waited();
+            }
             self.trains_arrive = (0..count).any(|index| self.receiver.length(index) > SMALL);
             for index in 0..count {
                 let (mut packet, name, control) = self.receiver.datagram(index, pool);
@@ -391,6 +402,10 @@ impl Port for Udp {
     /// Trains always: the port cuts them itself where the kernel does not.
     fn accepts(&self) -> Accepts {
         Accepts { trains: true, ..Accepts::PLAIN }
+    }
+
+    fn waited(&self) -> Duration {
+        self.waited
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

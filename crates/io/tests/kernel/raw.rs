@@ -1,4 +1,5 @@
 use std::net::Ipv6Addr;
+use std::time::Duration;
 
 use uxfrm_io::{Port, Raw, RawOptions, Share};
 use uxfrm_packet::{Batch, PacketBuf, Pool, Segments, Version};
@@ -123,4 +124,26 @@ fn spread(version: Version, packet: fn(&[u8]) -> Vec<u8>) {
 fn several_ports_share_esp_by_its_spi() {
     in_namespace(|| spread(Version::V4, ipv4));
     in_namespace(|| spread(Version::V6, ipv6));
+}
+
+#[test]
+fn a_port_that_is_timed_tells_how_long_a_packet_waited() {
+    const WAIT: Duration = Duration::from_millis(20);
+    in_namespace(|| {
+        for (version, packet) in [(Version::V4, ipv4 as fn(&[u8]) -> Vec<u8>), (Version::V6, ipv6)]
+        {
+            for timed in [true, false] {
+                let mut port =
+                    Raw::open(&RawOptions { timed, ..RawOptions::new(version) }).unwrap();
+                // The kernel begins to note times a moment after it was asked to.
+                std::thread::sleep(WAIT);
+                let mut batch: Batch =
+                    [PacketBuf::from_slice(&packet(&[1; 50]))].into_iter().collect();
+                assert_eq!(port.transmit(&mut batch, &mut Pool::new()).packets, 1);
+                std::thread::sleep(WAIT);
+                assert_eq!(receive_until(&mut port, |got| !got.is_empty()).len(), 1);
+                assert_eq!(port.waited() >= WAIT, timed, "{version:?}: {:?}", port.waited());
+            }
+        }
+    });
 }

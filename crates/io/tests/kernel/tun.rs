@@ -6,7 +6,7 @@ use std::time::Duration;
 use uxfrm_io::rtnetlink::{Route, Via};
 use uxfrm_io::tun::{Offload, Queues};
 use uxfrm_io::{Fitted, Namespace, Port, Rtnetlink, Tun, TunOptions, Udp, UdpOptions};
-use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments, UdpPath};
+use uxfrm_packet::{BATCH, Batch, Checksum, PacketBuf, Pool, Segments, UdpPath};
 
 use crate::{prefix, receive_until, with_tun};
 
@@ -162,6 +162,35 @@ fn a_udp_packet_comes_out_with_its_checksum_left_to_do() {
         assert_eq!((packet.len(), packet.segments), (128, Segments::One));
         assert_eq!(packet.checksum, Checksum::Partial { start: 20, offset: 6 });
         assert!(packet.capacity() < 4096, "no super-buffer for a small packet");
+    });
+}
+
+#[test]
+fn what_was_left_in_a_tun_has_waited_since() {
+    const WAIT: Duration = Duration::from_millis(20);
+    with_tun(|| {
+        let mut tun = tun(&TunOptions::new("uxio%d"), 1);
+        let socket = UdpSocket::bind("192.0.2.1:0").unwrap();
+        let mut pool = Pool::new();
+        let mut read = |most: usize, tun: &mut Tun| {
+            let mut into = Batch::new();
+            (most..BATCH).for_each(|_| into.push(PacketBuf::from_slice(&[])));
+            tun.receive(&mut pool, &mut into).unwrap()
+        };
+        while read(BATCH, &mut tun) > 0 {}
+        for _ in 0..5 {
+            socket.send_to(&[7; 100], "192.0.2.2:9").unwrap();
+        }
+        std::thread::sleep(WAIT);
+        assert_eq!((read(2, &mut tun), tun.waited()), (2, Duration::ZERO), "nobody knows");
+        std::thread::sleep(WAIT);
+        assert_eq!(read(2, &mut tun), 2);
+        assert!(tun.waited() >= WAIT);
+        assert!(read(BATCH, &mut tun) >= 1 && tun.waited() < WAIT, "{:?}", tun.waited());
+        socket.send_to(&[7; 100], "192.0.2.2:9").unwrap();
+        std::thread::sleep(WAIT);
+        assert!(read(BATCH, &mut tun) >= 1);
+        assert_eq!(tun.waited(), Duration::ZERO, "it was read to its end");
     });
 }
 

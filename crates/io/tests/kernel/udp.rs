@@ -1,4 +1,6 @@
 use std::net::SocketAddr;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use uxfrm_io::{Port, Udp, UdpOptions};
 use uxfrm_packet::{Batch, PacketBuf, Pool, Segments, UdpPath};
@@ -6,6 +8,9 @@ use uxfrm_packet::{Batch, PacketBuf, Pool, Segments, UdpPath};
 use crate::{in_namespace, receive_until};
 
 const STRIDE: u16 = 1000;
+
+/// For which datagrams are left waiting.
+const WAIT: Duration = Duration::from_millis(20);
 
 fn socket(address: &str) -> Udp {
     Udp::open(&UdpOptions { mark: 7, ..UdpOptions::new(address.parse().unwrap()) }).unwrap()
@@ -241,5 +246,29 @@ fn single_datagrams_of_one_size_travel_as_trains() {
         let sent = lens.map(|(nth, len)| vec![nth; len]);
         assert!(datagrams(&got).iter().copied().eq(sent), "in order and unchanged");
         assert!(got.len() < 12, "{} buffers", got.len());
+    });
+}
+
+#[test]
+fn a_socket_that_is_timed_tells_how_long_a_datagram_waited() {
+    in_namespace(|| {
+        for address in ["127.0.0.2:0", "[::1]:0"] {
+            for timed in [true, false] {
+                let options = UdpOptions { timed, ..UdpOptions::new(address.parse().unwrap()) };
+                let mut far = Udp::open(&options).unwrap();
+                let near = std::net::UdpSocket::bind((far.local().ip(), 0)).unwrap();
+                // The kernel begins to note times a moment after it was asked to.
+                sleep(WAIT);
+                near.send_to(&[1], far.local()).unwrap();
+                near.send_to(&[1; 2], far.local()).unwrap();
+                sleep(WAIT);
+                assert_eq!(receive_until(&mut far, |got| got.len() == 2).len(), 2);
+                assert_eq!(far.waited() >= WAIT, timed, "{address}: {:?}", far.waited());
+                near.send_to(&[1], far.local()).unwrap();
+                let sent = Instant::now();
+                assert_eq!(receive_until(&mut far, |got| !got.is_empty()).len(), 1);
+                assert!(far.waited() <= sent.elapsed() + WAIT / 2, "the next one's own time");
+            }
+        }
     });
 }
