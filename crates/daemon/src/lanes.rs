@@ -7,6 +7,7 @@
 use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{Arc, mpsc::SyncSender},
+    time::Duration,
 };
 
 use anyhow::Context as _;
@@ -68,13 +69,12 @@ pub(crate) fn open_all(
             let settings =
                 Settings { cpu, port_seed, encap_ports, ..settings(config, &queue, around)? };
             let engine = Worker::new(settings, &database.published())?;
-            Ok(Lane::new(
-                Box::new(Fitted::new(queue)),
-                wire(config, &ports, share)?,
-                engine,
-                events.clone(),
-            )?
-            .behind(bay))
+            let host = Box::new(Fitted::new(queue));
+            let lane = Lane::new(host, wire(config, &ports, share)?, engine, events.clone())?;
+            Ok(match queue_delay(config) {
+                Some(delay) => lane.with_queue_delay(delay).behind(bay),
+                None => lane.behind(bay),
+            })
         })
         .collect::<anyhow::Result<Vec<_>>>()?;
     let unclaimed = ports.into_iter().filter_map(|port| port.unclaimed);
@@ -134,9 +134,11 @@ pub(crate) fn seed() -> anyhow::Result<u64> {
 
 fn wire(config: &Config, ports: &[UdpPort], share: Share) -> anyhow::Result<Wire> {
     let mark = config.wire.mark.get();
+    let timed = queue_delay(config).is_some();
     let raw = |version| -> anyhow::Result<Box<dyn Port>> {
-        let port = Raw::open(&RawOptions { mark, share, ..RawOptions::new(version) })
-            .context("can't open a raw ESP socket (needs CAP_NET_RAW)")?;
+        let options = RawOptions { mark, share, timed, ..RawOptions::new(version) };
+        let port =
+            Raw::open(&options).context("can't open a raw ESP socket (needs CAP_NET_RAW)")?;
         Ok(Box::new(Fitted::new(port)))
     };
     let mut sockets = Vec::new();
@@ -148,6 +150,12 @@ fn wire(config: &Config, ports: &[UdpPort], share: Share) -> anyhow::Result<Wire
         }
     }
     Ok(Wire::new(raw(Version::V4)?, raw(Version::V6)?, sockets))
+}
+
+/// How long packets may wait in a port before a sender is told, if anybody asks.
+fn queue_delay(config: &Config) -> Option<Duration> {
+    let microseconds = config.wire.queue_delay;
+    (microseconds > 0).then(|| Duration::from_micros(microseconds.into()))
 }
 
 /// Sockets for whole packets that only send: a device's.
@@ -198,7 +206,8 @@ pub(crate) fn udp_ports(config: &Config) -> anyhow::Result<Vec<UdpPort>> {
 pub(crate) fn open(config: &Config, port: &UdpPort, local: SocketAddr) -> anyhow::Result<Udp> {
     let shared = config.runtime.workers.count().get() > 1 || port.daemons.is_some();
     let mark = config.wire.mark.get();
-    let options = UdpOptions { mark, shared, ..UdpOptions::new(local) };
+    let timed = queue_delay(config).is_some();
+    let options = UdpOptions { mark, shared, timed, ..UdpOptions::new(local) };
     let socket = Udp::open(&options).with_context(|| format!("can't open UDP {local}"))?;
     Ok(match &port.daemons {
         Some(daemons) => socket.sharing_with(daemons.clone()),

@@ -93,6 +93,9 @@ drop_reasons! {
     /// Outbound, offload of kind packet: what devices don't take, and nobody else may do (`xfrm_dev_offload_ok`): a fragment, IPv4 options,
     /// IPv6 extension headers, several SAs, or larger than fits without forbidding fragments.
     OutDeviceUnfit => "out_device_unfit", Some(X::OutError);
+    /// Outbound: packets stood in the queue of the host's port, and this one was dropped so that its sender sends less. Linux counts such as drops of a
+    /// queueing discipline.
+    OutQueueStands => "out_queue_stands", None;
 
     /// Inbound: the bytes are no IP or UDP packet, or a header lies about its length.
     InMalformed => "in_malformed", Some(X::InHdrError);
@@ -151,6 +154,8 @@ drop_reasons! {
     InIkeUnclaimed => "in_ike_unclaimed", None;
     /// Inbound: neither ESP nor anything that a port should have handed over.
     InUnexpected => "in_unexpected", None;
+    /// Inbound: packets stood in the queue of a port towards the network, and this one, which was let in, was dropped so that its sender sends less.
+    InQueueStands => "in_queue_stands", None;
 
     /// Forwarded: the header is broken.
     ForwardMalformed => "forward_malformed", Some(X::FwdHdrError);

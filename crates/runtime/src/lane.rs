@@ -7,7 +7,7 @@
 //! 1 wait until a port is readable → 2 one batch from the host through the engine to the wire → 3 one batch from each
 //! readable wire port through the engine to the host → 4 what devices have received through the engine to the host → 5 packets whose states have
 //! come to the wire → 6 once a second let the engine forget → 1. A port that still has more is
-//! readable again at once, so a busy port cannot starve the others. With [devices](Lane::behind), what the engine hands over goes to their
+//! readable again at once, so a busy port cannot starve the others. Where packets stand in a port's queue ([`StandingQueue`]), in 2 and 3 a sender of TCP is told to send less. With [devices](Lane::behind), what the engine hands over goes to their
 //! threads, and so does what comes by whole packets from the network, before the engine sees it.
 
 use std::{
@@ -23,11 +23,12 @@ use uxfrm_io::{
     Port, Refused, clock,
     poll::{Poller, Waker},
 };
-use uxfrm_packet::{Batch, Pool};
+use uxfrm_packet::{Batch, Pool, congestion::Told};
 
 use crate::{
     Bay, Events, Wire,
     bay::{Berth, Lost},
+    standing_queue::StandingQueue,
 };
 
 /// What ends a lane.
@@ -63,6 +64,8 @@ const HOST: u8 = 0;
 pub struct Lane {
     poller: Poller,
     host: Box<dyn Port>,
+    /// What waits in the kernel to be received from the host, where it is watched.
+    queue: Option<StandingQueue>,
     wire: Wire,
     worker: Worker,
     pool: Pool,
@@ -99,6 +102,7 @@ impl Lane {
         Ok(Self {
             poller,
             host,
+            queue: None,
             wire,
             worker,
             pool: Pool::new(),
@@ -116,6 +120,15 @@ impl Lane {
     #[must_use]
     pub fn behind(mut self, bay: &Bay) -> Self {
         self.devices = Some(bay.enter(self.poller.waker()));
+        self
+    }
+
+    /// The same lane, where senders of TCP are told to send less once packets wait in a port's queue for longer than `target`, and that for long: by an
+    /// ECN mark, or by the loss of one segment where they do not know ECN.
+    #[must_use]
+    pub fn with_queue_delay(mut self, target: Duration) -> Self {
+        self.queue = Some(StandingQueue::new(target));
+        self.wire.watch(target);
         self
     }
 
@@ -147,6 +160,7 @@ impl Lane {
         // 2 host to wire
         if ready.has(HOST) {
             self.host.receive(&mut self.pool, &mut self.batch).map_err(Error::Host)?;
+            self.relieve_host();
             self.worker.outbound(&mut self.batch, now(), &mut self.pool, &mut self.out);
             self.deliver();
         }
@@ -165,6 +179,13 @@ impl Lane {
         Ok(())
     }
 
+    /// Has a sender on the host send less where packets stand in the host port's queue.
+    fn relieve_host(&mut self) {
+        let Some(queue) = &mut self.queue else { return };
+        let told = queue.relieve(self.host.waited(), now(), &mut self.batch, &mut self.pool);
+        self.count_told(told, DropReason::OutQueueStands);
+    }
+
     /// A batch from a wire port, to devices or through the engine to the host. Of UDP sockets' payloads devices see what they have a state for.
     fn inbound(&mut self, exit: usize) {
         if let Some(devices) = self.devices.as_mut().filter(|devices| !devices.is_empty()) {
@@ -179,7 +200,17 @@ impl Lane {
             }
         }
         self.worker.inbound(&mut self.batch, now(), &mut self.pool, &mut self.out);
+        let told = self.wire.relieve(exit, now(), &mut self.out.host, &mut self.pool);
+        self.count_told(told, DropReason::InQueueStands);
         self.deliver();
+    }
+
+    /// Counts a packet that was dropped to tell its sender.
+    fn count_told(&self, told: Option<Told>, reason: DropReason) {
+        match told {
+            Some(Told::ByShortening | Told::ByLoss) => self.worker.drops().add(reason, 1),
+            Some(Told::ByMark) | None => {}
+        }
     }
 
     /// What devices have received.

@@ -19,6 +19,7 @@ mod events;
 mod inline;
 mod lane;
 mod running;
+mod standing_queue;
 mod tunnels;
 mod wire;
 

@@ -1,10 +1,13 @@
 //! The network side of a lane: which port a packet leaves by.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
-use uxfrm_engine::Family;
+use uxfrm_engine::{Family, Moment};
 use uxfrm_io::{Port, Transmitted};
-use uxfrm_packet::{Batch, PacketBuf, Pool};
+use uxfrm_packet::{Batch, PacketBuf, Pool, congestion::Told};
+
+use crate::standing_queue::StandingQueue;
 
 /// A UDP socket for ESP-in-UDP.
 #[derive(Debug)]
@@ -28,6 +31,8 @@ struct Exit {
     takes: Takes,
     port: Box<dyn Port>,
     waiting: Batch,
+    /// What waits in the kernel to be received, where it is watched.
+    queue: Option<StandingQueue>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +52,7 @@ impl Wire {
         let exits = packets
             .into_iter()
             .chain(datagrams)
-            .map(|(takes, port)| Exit { takes, port, waiting: Batch::new() })
+            .map(|(takes, port)| Exit { takes, port, waiting: Batch::new(), queue: None })
             .collect();
         Self { exits }
     }
@@ -61,6 +66,25 @@ impl Wire {
     /// The port at `index`, below [`len`](Self::len).
     pub(crate) fn port(&mut self, index: usize) -> &mut dyn Port {
         self.exits[index].port.as_mut()
+    }
+
+    /// Has senders of TCP [told](Self::relieve) from now on once packets wait in a port's queue for `target`.
+    pub(crate) fn watch(&mut self, target: Duration) {
+        for exit in &mut self.exits {
+            exit.queue = Some(StandingQueue::new(target));
+        }
+    }
+
+    /// Has a sender send less where packets stand in the queue of the port at `index`; `batch` is what came of those that were received just now.
+    pub(crate) fn relieve(
+        &mut self,
+        index: usize,
+        now: Moment,
+        batch: &mut Batch,
+        pool: &mut Pool,
+    ) -> Option<Told> {
+        let Exit { port, queue, .. } = &mut self.exits[index];
+        queue.as_mut()?.relieve(port.waited(), now, batch, pool)
     }
 
     /// Whether whole IP packets come from the port at `index`.

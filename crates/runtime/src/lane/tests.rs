@@ -1,5 +1,7 @@
 //! A lane with a device between its engine and its wire; the other gateway has none and cannot tell.
 
+mod queues;
+
 use std::{
     io::{self, Write as _},
     os::{

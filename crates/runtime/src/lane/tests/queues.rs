@@ -1,0 +1,118 @@
+//! A lane whose ports say for how long packets waited.
+
+use std::time::Instant;
+
+use super::*;
+
+/// A port in memory whose packets have all waited for so long.
+#[derive(Debug)]
+struct Slow {
+    port: Box<Ready>,
+    waited: Duration,
+}
+
+impl Port for Slow {
+    fn receive(&mut self, pool: &mut Pool, into: &mut Batch) -> io::Result<usize> {
+        self.port.receive(pool, into)
+    }
+
+    fn transmit(&mut self, batch: &mut Batch, pool: &mut Pool) -> Transmitted {
+        self.port.transmit(batch, pool)
+    }
+
+    fn accepts(&self) -> Accepts {
+        self.port.accepts()
+    }
+
+    fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.port.descriptor()
+    }
+}
+
+/// How long packets wait at the host's port and at the wire's.
+struct Waits {
+    host: Duration,
+    wire: Duration,
+}
+
+const LONG: Duration = Duration::from_millis(7);
+const TARGET: Duration = Duration::from_millis(5);
+
+/// A lane, the far ends of its ports, and the other gateway.
+struct Place {
+    lane: Lane,
+    host: Memory,
+    wire: Memory,
+    right: Gateway,
+    pool: Pool,
+}
+
+impl Place {
+    fn new(waits: Waits) -> Self {
+        let settings = Settings { headers: WireHeaders::UdpSocket, ..Settings::default() };
+        let Pair { left, right, .. } = Pair::new(&Wrapping { settings, ..Wrapping::tunnel4() });
+        let ((near_host, host), (near_wire, wire)) = (Ready::pair(), Ready::pair());
+        let other = || Box::new(Memory::pair(1).0);
+        let slow_wire = Slow { port: near_wire, waited: waits.wire };
+        let wires = Wire::new(Box::new(slow_wire), other(), Vec::new());
+        let events = Events::new(mpsc::channel().0, Poller::new().unwrap().waker());
+        let slow_host = Slow { port: near_host, waited: waits.host };
+        let lane = Lane::new(Box::new(slow_host), wires, left.worker, events).unwrap();
+        Self { lane, host, wire, right, pool: Pool::new() }
+    }
+
+    /// A packet of TCP each way, and what arrived: on the wire, opened, and on the host.
+    fn exchange(&mut self) -> (Vec<PacketBuf>, Vec<PacketBuf>) {
+        let back = packets::tcp("10.2.0.1:9", "10.1.0.1:7", 1, BYTES);
+        let sealed = self.right.outbound(vec![back]).0;
+        let mut batch: Batch = sealed.into_iter().collect();
+        assert_eq!(self.wire.transmit(&mut batch, &mut self.pool).packets, 1);
+        batch.push(packets::tcp("10.1.0.1:7", "10.2.0.1:9", 1, BYTES));
+        assert_eq!(self.host.transmit(&mut batch, &mut self.pool).packets, 1);
+        self.lane.turn().unwrap();
+        self.wire.receive(&mut self.pool, &mut batch).unwrap();
+        let out = self.right.inbound(batch.drain().collect());
+        self.host.receive(&mut self.pool, &mut batch).unwrap();
+        (out, batch.drain().collect())
+    }
+
+    fn told(&self) -> [u64; 2] {
+        [DropReason::OutQueueStands, DropReason::InQueueStands]
+            .map(|reason| self.lane.worker().drops().of(reason))
+    }
+}
+
+#[test]
+fn a_sender_is_told_where_packets_stand_and_only_there() {
+    for (host, wire) in [(LONG, Duration::ZERO), (Duration::ZERO, LONG)] {
+        let mut place = Place::new(Waits { host, wire });
+        place.lane = place.lane.with_queue_delay(TARGET);
+        let (mut sent, mut out, mut back) = (0, 0, 0);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while place.told().iter().sum::<u64>() < 3 {
+            assert!(Instant::now() < deadline, "{:?}", place.told());
+            let arrived = place.exchange();
+            sent += 1;
+            out += arrived.0.len() as u64;
+            back += arrived.1.len() as u64;
+        }
+        let expected = if host == LONG { [3, 0] } else { [0, 3] };
+        assert_eq!(place.told(), expected);
+        assert_eq!([sent - out, sent - back], expected, "each that is missing was counted");
+    }
+}
+
+#[test]
+fn nobody_is_told_where_nobody_asked_for_it() {
+    let mut place = Place::new(Waits { host: LONG, wire: LONG });
+    let end = Instant::now() + Duration::from_millis(30);
+    while Instant::now() < end {
+        let (out, back) = place.exchange();
+        assert_eq!((out.len(), back.len()), (1, 1));
+    }
+    assert_eq!(place.told(), [0, 0]);
+}
