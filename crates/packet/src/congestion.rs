@@ -151,7 +151,7 @@ mod tests {
             let before = packet.bytes().to_vec();
             let told = tell(&mut packet);
             let kept = (specimen.payload.len() - 1) / usize::from(mss) * usize::from(mss);
-            if !matches!(specimen.transport, etherparse::TransportHeader::Tcp(_)) {
+            if specimen.transport.clone().tcp().is_none() {
                 prop_assert_eq!((told, packet.bytes()), (None, &before[..]));
             } else if kept == 0 {
                 prop_assert_eq!((told, packet.bytes()), (Some(Told::ByLoss), &before[..]));
@@ -170,7 +170,7 @@ mod tests {
             let ecn = [Ecn::Ect0, Ecn::Ect1, Ecn::Ce][which];
             let mut packet = with_ecn(specimen.clone(), ecn).super_packet(mss);
             let told = tell(&mut packet);
-            let is_tcp = matches!(specimen.transport, etherparse::TransportHeader::Tcp(_));
+            let is_tcp = specimen.transport.clone().tcp().is_some();
             prop_assert_eq!(told, is_tcp.then_some(Told::ByMark));
             let after = if is_tcp { Ecn::Ce } else { ecn };
             let expected = with_ecn(specimen, after).super_packet(mss);
@@ -180,12 +180,10 @@ mod tests {
         #[test]
         fn what_opens_or_ends_a_connection_or_has_no_data_is_left_alone(specimen in specimen(4)) {
             let mut packet = PacketBuf::from_slice(&specimen.bytes());
-            let is_heard = match &specimen.transport {
-                etherparse::TransportHeader::Tcp(tcp) => {
-                    !specimen.payload.is_empty() && !(tcp.syn || tcp.fin || tcp.rst)
-                }
-                _ => false,
-            };
+            let has_data = !specimen.payload.is_empty();
+            let is_heard = specimen.transport.clone().tcp().is_some_and(|tcp| {
+                has_data && ![tcp.syn, tcp.fin, tcp.rst].contains(&true)
+            });
             prop_assert_eq!(super::is_heard(&packet), is_heard);
             prop_assert_eq!(tell(&mut packet).is_some(), is_heard);
         }
