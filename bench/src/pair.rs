@@ -19,7 +19,7 @@ mod protection;
 mod site;
 mod topology;
 
-pub use configuration::{Keys, private_directory, write};
+pub use configuration::{Keys, Tuning, private_directory, write};
 pub use congestion::Congestion;
 pub use gateway::Gateway;
 pub use interrupt::{Interrupt, Interrupted};

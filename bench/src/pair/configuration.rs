@@ -41,7 +41,22 @@ impl Keys {
     }
 }
 
-/// Writes both files for the gateway at `here` into `directory`; the path of the configuration. It has `workers` workers, which may
+/// What a gateway is told beside its states and policies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// Threads that move packets.
+    pub workers: NonZeroUsize,
+    /// Microseconds that packets may wait in a queue (`[wire] queue_delay`); 0 for as long as there is room.
+    pub queue_delay: u32,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self { workers: NonZeroUsize::MIN, queue_delay: 0 }
+    }
+}
+
+/// Writes both files for the gateway at `here` into `directory`; the path of the configuration. Its workers may
 /// move: they share the machine with the other gateway's and with both ends of the traffic.
 ///
 /// # Errors
@@ -51,12 +66,12 @@ pub fn write(
     protection: Protection,
     keys: &Keys,
     (here, there): (&Site, &Site),
-    workers: NonZeroUsize,
+    tuning: Tuning,
 ) -> io::Result<PathBuf> {
     let batch_path = directory.join(format!("{}.batch", here.name));
     let config_path = directory.join(format!("{}.toml", here.name));
     fs::write(&batch_path, batch(protection, keys, (here, there)))?;
-    fs::write(&config_path, config(&batch_path, workers))?;
+    fs::write(&config_path, config(&batch_path, tuning))?;
     Ok(config_path)
 }
 
@@ -72,12 +87,12 @@ pub fn private_directory(purpose: &str) -> anyhow::Result<TempDir> {
         .context("cannot make a temporary directory")
 }
 
-fn config(batch: &Path, workers: NonZeroUsize) -> String {
+fn config(batch: &Path, Tuning { workers, queue_delay }: Tuning) -> String {
     // A Rust string literal's escapes are TOML's for every path that a temporary directory has.
     let batch = batch.display().to_string();
     format!(
         "[host]\ntun = \"uxfrm0\"\n\n\
-         [wire]\nencapsulation = \"esp\"\nudp_ports = [{ESP_IN_UDP}]\n\n\
+         [wire]\nencapsulation = \"esp\"\nudp_ports = [{ESP_IN_UDP}]\nqueue_delay = {queue_delay}\n\n\
          [xfrm]\nbatch = [{batch:?}]\n\n\
          [runtime]\nworkers = {workers}\npin = false\n"
     )

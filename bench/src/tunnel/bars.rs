@@ -68,6 +68,9 @@ impl Bar {
         if let Some(workers) = row.case.value("workers").filter(|workers| workers != "1") {
             let _ = write!(name, ", {workers} workers"); // writing to a string cannot fail
         }
+        if let Some(delay) = row.case.value("queue_delay").filter(|delay| delay != "0") {
+            let _ = write!(name, ", queue_delay {delay}"); // writing to a string cannot fail
+        }
         let shown = ["gbps", "kpps", "rtt_us"].contains(&figure);
         if let Some(congestion) = row.case.value("congestion") {
             let _ = write!(name, ", {congestion}"); // writing to a string cannot fail

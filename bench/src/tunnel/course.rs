@@ -66,14 +66,14 @@ impl Course {
 
     fn go_protected(
         &self,
-        Gateways { protection, workers }: Gateways,
+        Gateways { protection, tuning }: Gateways,
         case: &Case,
         findings: &mut Findings,
     ) -> anyhow::Result<()> {
         let directory = pair::private_directory("bench")?;
         let keys = Keys::random()?;
         let start = |here, there, namespace| {
-            let config = pair::write(directory.path(), protection, &keys, (here, there), workers)?;
+            let config = pair::write(directory.path(), protection, &keys, (here, there), tuning)?;
             Gateway::start(here.name, namespace, &config, &self.interrupt)
         };
         let mut gateways = [start(&A, &B, &self.topology.a)?, start(&B, &A, &self.topology.b)?];

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use super::peer::Peer;
 use super::relay::Carriage;
-use crate::pair::{Encapsulation, Frames, Protection, Transform};
+use crate::pair::{Encapsulation, Frames, Protection, Transform, Tuning};
 use crate::report::Case;
 
 /// How packets get to the other side.
@@ -31,7 +31,7 @@ pub(crate) enum Through {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gateways {
     pub(crate) protection: Protection,
-    pub(crate) workers: NonZeroUsize,
+    pub(crate) tuning: Tuning,
 }
 
 const GCM_UDP: Protection =
@@ -39,8 +39,10 @@ const GCM_UDP: Protection =
 const GCM_ESP: Protection = Protection { encapsulation: Encapsulation::Ip, ..GCM_UDP };
 const CBC_UDP: Protection = Protection { transform: Transform::Cbc128Sha1, ..GCM_UDP };
 
-const ONE: NonZeroUsize = NonZeroUsize::MIN;
-const TWO: NonZeroUsize = ONE.saturating_add(1);
+const ONE: Tuning = Tuning { workers: NonZeroUsize::MIN, queue_delay: 0 };
+const TWO: Tuning = Tuning { workers: NonZeroUsize::MIN.saturating_add(1), ..ONE };
+/// One worker, and queues that are kept short.
+const SHORT: Tuning = Tuning { queue_delay: 350, ..ONE };
 
 impl Way {
     /// All of them, in the order of the rows: in the clear, through bare relays, through uxfrm, and through the peers that are there.
@@ -60,9 +62,9 @@ impl Way {
     fn own() -> Vec<Self> {
         let clear = |frames| Self { frames, through: Through::Clear };
         let relay = |frames, carriage| Self { frames, through: Through::Relays(carriage) };
-        let tunnel = |frames, protection, workers| Self {
+        let tunnel = |frames, protection, tuning| Self {
             frames,
-            through: Through::Gateways(Gateways { protection, workers }),
+            through: Through::Gateways(Gateways { protection, tuning }),
         };
         vec![
             clear(Frames::Super),
@@ -73,11 +75,14 @@ impl Way {
             tunnel(Frames::Super, CBC_UDP, ONE),
             tunnel(Frames::Super, GCM_UDP, TWO),
             tunnel(Frames::Super, GCM_ESP, TWO),
+            tunnel(Frames::Super, GCM_UDP, SHORT),
+            tunnel(Frames::Super, GCM_ESP, SHORT),
             clear(Frames::Real),
             relay(Frames::Real, Carriage::Udp),
             relay(Frames::Real, Carriage::Esp),
             tunnel(Frames::Real, GCM_UDP, ONE),
             tunnel(Frames::Real, GCM_ESP, ONE),
+            tunnel(Frames::Real, GCM_UDP, SHORT),
         ]
     }
 
@@ -93,11 +98,12 @@ impl Way {
                 Case::new().with("path", carriage.name()).with("frames", frames)
             }
             Through::Peer(peer) => Case::new().with("path", peer.name()).with("frames", frames),
-            Through::Gateways(Gateways { protection, workers }) => Case::new()
+            Through::Gateways(Gateways { protection, tuning }) => Case::new()
                 .with("path", protection.path())
                 .with("transform", protection.transform.key())
                 .with("frames", frames)
-                .with("workers", workers.get()),
+                .with("workers", tuning.workers.get())
+                .with("queue_delay", tuning.queue_delay),
         }
     }
 }

@@ -11,12 +11,11 @@ mod throughput;
 mod wire;
 
 use std::io::{self, Write};
-use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use uxfrm_bench::pair::{
-    self, A, B, Gateway, Interrupt, Keys, Pinger, Protection, RoundTrips, Topology,
+    self, A, B, Gateway, Interrupt, Keys, Pinger, Protection, RoundTrips, Topology, Tuning,
 };
 use uxfrm_io::capture::Capture;
 
@@ -119,7 +118,7 @@ impl Demo {
         let keys = Keys::random()?;
         let start = |here, there, namespace| {
             let config =
-                pair::write(directory.path(), protection, &keys, (here, there), NonZeroUsize::MIN)?;
+                pair::write(directory.path(), protection, &keys, (here, there), Tuning::default())?;
             Gateway::start(here.name, namespace, &config, &self.interrupt)
         };
         let mut gateways = [start(&A, &B, &self.topology.a)?, start(&B, &A, &self.topology.b)?];

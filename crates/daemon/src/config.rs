@@ -85,7 +85,8 @@ pub struct Wire {
     pub mark: NonZeroU32,
     /// Routing table for the routes into the TUN; default 30000. Not one of the system's (253 to 255).
     pub table: Table,
-    /// Microseconds that packets may wait in the TUN or in a socket before a sender of TCP is told to send less; default 350. With 0 nobody is told.
+    /// Microseconds that packets may wait in a socket, or three times as many in the TUN, before a sender of TCP is told to send less; default 0:
+    /// nobody is told.
     pub queue_delay: u32,
 }
 
@@ -186,7 +187,7 @@ impl Default for Wire {
             udp_ports: vec![IPSEC_NAT_T],
             mark: MARK,
             table: Table::default(),
-            queue_delay: 350,
+            queue_delay: 0,
         }
     }
 }

@@ -57,6 +57,9 @@ const IDLE: Duration = Duration::from_millis(100);
 /// How long what is no longer needed may stay.
 const FORGET: Duration = Duration::from_secs(1);
 
+/// How many times as long packets may wait at the host's port: a TUN tells whole turns of the loop only.
+const HOST_QUEUE: u32 = 3;
+
 const HOST: u8 = 0;
 
 /// One worker with its ports.
@@ -123,11 +126,11 @@ impl Lane {
         self
     }
 
-    /// The same lane, where senders of TCP are told to send less once packets wait in a port's queue for longer than `target`, and that for long: by an
-    /// ECN mark, or by the loss of one segment where they do not know ECN.
+    /// The same lane, where senders of TCP are told to send less once packets wait in a wire port's queue for `target`, or in the host port's for three times as
+    /// long, and that for a while: by an ECN mark, or by the loss of one segment where they do not know ECN.
     #[must_use]
     pub fn with_queue_delay(mut self, target: Duration) -> Self {
-        self.queue = Some(StandingQueue::new(target));
+        self.queue = Some(StandingQueue::new(target * HOST_QUEUE));
         self.wire.watch(target);
         self
     }

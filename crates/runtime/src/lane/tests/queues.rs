@@ -39,8 +39,9 @@ struct Waits {
     wire: Duration,
 }
 
-const LONG: Duration = Duration::from_millis(7);
 const TARGET: Duration = Duration::from_millis(5);
+/// Too long at the host's port as well.
+const LONG: Duration = Duration::from_millis(15);
 
 /// A lane, the far ends of its ports, and the other gateway.
 struct Place {
@@ -104,6 +105,17 @@ fn a_sender_is_told_where_packets_stand_and_only_there() {
         assert_eq!(place.told(), expected);
         assert_eq!([sent - out, sent - back], expected, "each that is missing was counted");
     }
+}
+
+#[test]
+fn at_the_hosts_port_packets_may_wait_longer() {
+    let waits = LONG - Duration::from_millis(1);
+    let mut place = Place::new(Waits { host: waits, wire: waits });
+    place.lane = place.lane.with_queue_delay(TARGET);
+    while place.told() == [0, 0] {
+        place.exchange();
+    }
+    assert_eq!(place.told(), [0, 1]);
 }
 
 #[test]
