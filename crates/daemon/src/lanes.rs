@@ -218,3 +218,16 @@ pub(crate) fn open(config: &Config, port: &UdpPort, local: SocketAddr) -> anyhow
 pub(crate) fn unspecified(udp_port: u16) -> [SocketAddr; 2] {
     [(Ipv4Addr::UNSPECIFIED, udp_port).into(), (Ipv6Addr::UNSPECIFIED, udp_port).into()]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_are_watched_only_where_somebody_asks_for_it() {
+        let delay = |text| queue_delay(&Config::parse("c.toml", text).unwrap());
+        assert_eq!(delay(""), None);
+        assert_eq!(delay("[wire]\nqueue_delay = 0"), None);
+        assert_eq!(delay("[wire]\nqueue_delay = 350"), Some(Duration::from_micros(350)));
+    }
+}
