@@ -203,6 +203,28 @@ pub(crate) fn fixed(bytes: &[u8]) -> Option<(&Ipv4Header, usize)> {
     is_fixed.then_some((header, total_len))
 }
 
+/// Gives the header that `packet` begins with the packet's own length, up to 65,535 bytes, and another protocol; a checksum that was right stays so.
+///
+/// # Errors
+/// [`ParseError::Ipv4Truncated`], with nothing done.
+#[inline]
+pub fn set_len_and_protocol(packet: &mut [u8], protocol: Protocol) -> Result<(), ParseError> {
+    let len = u16::try_from(packet.len()).unwrap_or(u16::MAX);
+    let (fixed, _) = Ipv4Header::mut_from_prefix(packet).map_err(|_| ParseError::Ipv4Truncated)?;
+    let before = (fixed.total_len.get(), u16::from(fixed.protocol.0));
+    fixed.checksum = Sum::ZERO
+        .plus_u16(!fixed.checksum.get())
+        .plus_u16(!before.0)
+        .plus_u16(!before.1)
+        .plus_u16(len)
+        .plus_u16(protocol.0.into())
+        .checksum()
+        .into();
+    fixed.total_len = len.into();
+    fixed.protocol = protocol;
+    Ok(())
+}
+
 /// Writes the checksum of the header that `packet` begins with, over its options too.
 ///
 /// # Errors

@@ -9,12 +9,12 @@ use uxfrm_packet::ethernet::{EtherType, Frame};
 use uxfrm_packet::gre::{Gre, GreFields};
 use uxfrm_packet::icmp::{Icmp, IcmpHeader};
 use uxfrm_packet::icmpv6::{Icmpv6, Icmpv6Header};
-use uxfrm_packet::ipv4::Ipv4;
+use uxfrm_packet::ipv4::{self, Ipv4, Ipv4Header};
 use uxfrm_packet::ipv6::Ipv6;
 use uxfrm_packet::tcp::{Tcp, TcpFlags};
 use uxfrm_packet::udp::Udp;
 use uxfrm_packet::{ParseError, Protocol};
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     vec(any::<u8>(), 0..120)
@@ -30,6 +30,29 @@ fn tag(id: u16, priority: u8, drop: bool) -> SingleVlanHeader {
 }
 
 proptest! {
+    #[test]
+    fn an_ipv4_header_that_is_right_stays_right_with_another_length_and_protocol(
+        header: [u8; 20], payload in bytes(), options in 0_usize..=10, protocol: u8,
+    ) {
+        let mut packet = [&header[..], &vec![7; options * 4], &payload].concat();
+        packet[0] = 0x45 + u8::try_from(options).unwrap();
+        ipv4::fill_checksum(&mut packet).unwrap();
+        ipv4::set_len_and_protocol(&mut packet, Protocol(protocol)).unwrap();
+        let (len, known) = (packet.len(), Ipv4Header::read_from_prefix(&packet).unwrap().0);
+        prop_assert_eq!((usize::from(known.total_len.get()), known.protocol.0), (len, protocol));
+        let right = [&packet[..]].concat();
+        ipv4::fill_checksum(&mut packet).unwrap();
+        prop_assert_eq!(&packet, &right);
+
+        // A wrong one stays wrong: nobody takes a damaged header for a sound one.
+        let mut damaged = packet.clone();
+        damaged[16] ^= 1;
+        ipv4::set_len_and_protocol(&mut damaged, Protocol::TCP).unwrap();
+        let kept = damaged.clone();
+        ipv4::fill_checksum(&mut damaged).unwrap();
+        prop_assert_ne!(damaged, kept);
+    }
+
     #[test]
     fn frames_with_and_without_tags(macs: [[u8; 6]; 2], ids in vec((0_u16..4096, 0_u8..8, any::<bool>()), 0..=2), payload in bytes()) {
         let ethernet = PacketBuilder::ethernet2(macs[0], macs[1]);

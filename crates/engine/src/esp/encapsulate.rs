@@ -174,21 +174,20 @@ pub(super) fn write_udp(room: &mut [u8], shape: &UdpShape, esp_len: usize, port:
 }
 
 /// Gives a packet's own header the length that the packet has now, and another protocol.
+#[inline]
 pub(crate) fn renew_header(
     packet: &mut [u8],
     version: Version,
     next_header_at: usize,
     protocol: Protocol,
 ) {
-    packet[next_header_at] = protocol.0;
     match version {
         Version::V4 => {
-            let len = low_half(packet.len());
-            packet[2..4].copy_from_slice(&len.to_be_bytes());
-            // The header was parsed when the packet came in; it is as long as it says.
-            let _ = ipv4::fill_checksum(packet);
+            // The header was parsed when the packet came in; it is all there.
+            let _ = ipv4::set_len_and_protocol(packet, protocol);
         }
         Version::V6 => {
+            packet[next_header_at] = protocol.0;
             let len = low_half(packet.len() - ipv6::HEADER_LEN);
             packet[4..6].copy_from_slice(&len.to_be_bytes());
         }
