@@ -25,33 +25,41 @@ pub use uxfrm_xfrm::grammar::{
 /// One line: states and policies are what the databases take.
 pub type Command = grammar::Command<Box<SaConfig>, Box<Policy>>;
 
-/// Reads a batch file whole. The text is wiped from memory when it has been read.
+/// A batch file's text, wiped from memory when it is dropped: there are keys in it.
 ///
 /// # Errors
-/// [`LoadError`] when the file can't be read or is no UTF-8, or with every wrong line in it.
-pub fn load(path: &Path) -> Result<Vec<Located<Command>>, LoadError> {
-    let source = path.display().to_string();
-    let text = fs::read_to_string(path)
+/// [`LoadError::Read`] when the file can't be read or is no UTF-8.
+pub fn text(path: &Path) -> Result<Zeroizing<String>, LoadError> {
+    let source_name = path.display().to_string();
+    fs::read_to_string(path)
         .map(Zeroizing::new)
-        .map_err(|error| LoadError::Read { source_name: source.clone(), error })?;
-    parse(&source, &text).map_err(LoadError::Lines)
+        .map_err(|error| LoadError::Read { source_name, error })
 }
 
-/// Reads the lines of a batch file. `source` names the text in errors. The caller wipes `text` if there are keys in it.
+/// Reads the lines of a batch file one by one. `source` names the text in errors. The caller wipes `text` if there are keys in it.
+pub fn commands(
+    source: &str,
+    text: &str,
+) -> impl Iterator<Item = Result<Located<Command>, BatchError>> {
+    grammar::lines(text, Prefix::Program).map(move |line| {
+        line.and_then(|line| Ok(Located { line: line.line, value: read(line.value)? }))
+            .map_err(|fault| BatchError::new(source, fault))
+    })
+}
+
+/// Reads all lines of a batch file, as [`commands`] does.
 ///
 /// # Errors
 /// Every wrong line, in the order of the text.
 pub fn parse(source: &str, text: &str) -> Result<Vec<Located<Command>>, Vec<BatchError>> {
-    let mut commands = Vec::new();
-    let mut errors = Vec::new();
-    for line in grammar::lines(text, Prefix::Program) {
-        let read = line.and_then(|line| Ok(Located { line: line.line, value: read(line.value)? }));
-        match read {
-            Ok(command) => commands.push(command),
-            Err(fault) => errors.push(BatchError::new(source, fault)),
+    let (mut right, mut errors) = (Vec::new(), Vec::new());
+    for command in commands(source, text) {
+        match command {
+            Ok(command) => right.push(command),
+            Err(error) => errors.push(error),
         }
     }
-    if errors.is_empty() { Ok(commands) } else { Err(errors) }
+    if errors.is_empty() { Ok(right) } else { Err(errors) }
 }
 
 fn read(command: grammar::Command) -> Result<Command, Fault> {

@@ -39,34 +39,40 @@ pub(crate) enum Error {
     },
 }
 
-/// Carries out all lines of `files`, in order, as one change: workers see all of it or nothing.
+/// Carries out all lines of `files`, in order, as one change: workers see all of it or nothing. Each is done as it is read, so that no more than
+/// one is in memory beside what it leads to.
 ///
 /// # Errors
-/// All faults of the first file that has any; the databases are then in no state to be used.
+/// The files that can't be read and all lines that are no `ip xfrm`, or else all lines that are refused; the databases are then in no state to be used.
 pub(crate) fn load(
     database: &mut Database,
     files: &[PathBuf],
     now: Moment,
 ) -> Result<(), Vec<Error>> {
-    let mut scripts = Vec::new();
-    let mut faults = Vec::new();
-    for file in files {
-        match batch::load(file) {
-            Ok(commands) => scripts.push((file, commands)),
-            Err(error) => faults.push(Error::Unreadable(error)),
-        }
-    }
-    if !faults.is_empty() {
-        return Err(faults);
-    }
+    let (mut unreadable, mut refused) = (Vec::new(), Vec::new());
     database.apply(now, |change| {
-        for (file, commands) in scripts {
-            for line in commands {
-                faults.extend(run(change, file, line).err());
+        for file in files {
+            match carry_out(change, file) {
+                Ok(faults) => refused.extend(faults),
+                Err(error) => unreadable.push(Error::Unreadable(error)),
             }
         }
     });
+    let faults = if unreadable.is_empty() { refused } else { unreadable };
     if faults.is_empty() { Ok(()) } else { Err(faults) }
+}
+
+/// Which lines of a file were not carried out.
+fn carry_out(change: &mut Change<'_>, file: &Path) -> Result<Vec<Error>, LoadError> {
+    let text = batch::text(file)?;
+    let (mut refused, mut wrong) = (Vec::new(), Vec::new());
+    for line in batch::commands(&file.display().to_string(), &text) {
+        match line {
+            Ok(line) => refused.extend(run(change, file, line).err()),
+            Err(error) => wrong.push(error),
+        }
+    }
+    if wrong.is_empty() { Ok(refused) } else { Err(LoadError::Lines(wrong)) }
 }
 
 fn run(change: &mut Change<'_>, file: &Path, line: Located<Command>) -> Result<(), Error> {

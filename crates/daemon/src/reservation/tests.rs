@@ -90,11 +90,9 @@ impl Run {
 
 /// A state's words with a name and key.
 fn config(spi: u32, key: &[u8; 20]) -> SaConfig {
-    let directory = TempDir::new().unwrap();
-    let batch = directory.path().join("batch");
     let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
-    fs::write(&batch, state(&format!("spi {spi}"), &format!("0x{key}"))).unwrap();
-    let line = batch::load(&batch).unwrap().remove(0);
+    let text = state(&format!("spi {spi}"), &format!("0x{key}"));
+    let line = batch::parse("batch", &text).unwrap().remove(0);
     let Command::StateAdd(config) = line.value else { panic!("{line:?}") };
     *config
 }
