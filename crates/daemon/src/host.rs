@@ -1,23 +1,23 @@
 //! Host mode: routes that bring outbound policies' traffic to the TUN, and keep it from leaving any other way.
 //!
-//! As wg-quick does it: a rule sends every packet *without* our mark to a table of our own; in it, each outbound
-//! policy that protects or blocks has a route to the TUN. Our own sockets carry the mark, so what they send takes the
+//! As wg-quick does it: a rule sends every packet *without* our mark to a table of our own; in it, what outbound
+//! policies protect or block has routes to the TUN. Our own sockets carry the mark, so what they send takes the
 //! ordinary way. Beneath each route lies an `unreachable` one: when the TUN is gone (`kill -9`), packets are refused, not sent plain. A
 //! start clears what an earlier run left behind; an orderly end removes everything.
 //!
 //! Many policies may lead to one destination, so each destination counts its policies, and a policy that comes or goes costs the same
-//! however many there are. One that blocks is in force as soon as the route beneath is there: that to the TUN, where its packets
+//! however many there are; neighbours share a route (`destinations.rs`). One that blocks is in force as soon as the route beneath is there: that to the TUN, where its packets
 //! are counted, may come a moment later ([`HostRoutes::catch_up`]).
 
-use std::{
-    collections::{HashMap, hash_map},
-    net::IpAddr,
-};
+mod destinations;
 
-use foldhash::fast::RandomState;
+use std::{collections::HashMap, net::IpAddr};
+
 use uxfrm_engine::{Action, Direction, Host, PolicyChange, PolicyEntry, Prefix, Spd, Template};
 use uxfrm_io::rtnetlink::{self, FirewallMark, News, Route, RouteChange, Rtnetlink, Rule, Via};
 use uxfrm_packet::Version;
+
+use destinations::{Destination, Destinations};
 
 /// Metric of the `unreachable` routes beneath.
 const BENEATH: u32 = u32::MAX - 1;
@@ -38,7 +38,7 @@ pub(crate) struct HostRoutes {
     mark: u32,
     tun: u32,
     own: Vec<IpAddr>,
-    destinations: HashMap<Destination, Users, RandomState>,
+    destinations: Destinations,
     /// Where tunnels lead, and the largest IP packet that the network takes towards there.
     peers: HashMap<IpAddr, u32>,
     /// The least of those.
@@ -51,26 +51,6 @@ pub(crate) struct HostRoutes {
     later: Vec<RouteChange>,
 }
 
-/// Where a route leads, and to how many leading bits of it.
-type Destination = (IpAddr, u8);
-
-/// A source for local packets, and how many policies want it; nobody may.
-#[derive(Clone, Copy, Debug, Default)]
-struct Wish {
-    source: Option<IpAddr>,
-    count: u32,
-}
-
-/// The policies that want a route.
-#[derive(Debug, Default)]
-struct Users {
-    /// How many want each source for local packets: mostly there is one.
-    first: Wish,
-    others: Vec<Wish>,
-    /// The source that the route in the kernel has, if there is one.
-    installed: Option<Option<IpAddr>>,
-}
-
 impl HostRoutes {
     /// Clears what an earlier run left in `table`, and adds the rules that lead to it.
     ///
@@ -80,7 +60,7 @@ impl HostRoutes {
         let mut rtnetlink = Rtnetlink::open()?;
         clear(&mut rtnetlink, table)?;
         let own = addresses(&mut rtnetlink)?;
-        let (destinations, peers) = (HashMap::default(), HashMap::new());
+        let (destinations, peers) = (Destinations::default(), HashMap::new());
         let mut routes = Self {
             rtnetlink,
             table,
@@ -109,12 +89,12 @@ impl HostRoutes {
         self.later.clear();
         self.peers.clear();
         (self.mtu, self.news) = (u32::MAX, true);
-        self.destinations.values_mut().for_each(|users| *users = Users::default());
+        self.destinations.start_over();
         for entry in spd.iter() {
             self.count_in(entry);
         }
-        let all: Vec<_> = self.destinations.keys().copied().collect();
-        self.install(&all)?;
+        self.destinations.join();
+        self.install()?;
         self.catch_up()
     }
 
@@ -124,17 +104,16 @@ impl HostRoutes {
     /// As [`HostRoutes::follow`].
     pub(crate) fn change(&mut self, changes: &[PolicyChange]) -> Result<(), rtnetlink::Error> {
         self.catch_up()?;
-        let mut touched = Vec::new();
         let mut blocks = true;
         for change in changes {
             let (PolicyChange::Added(entry) | PolicyChange::Removed(entry)) = change;
             blocks &= entry.action() == Action::Block;
-            touched.extend(match change {
+            match change {
                 PolicyChange::Added(entry) => self.count_in(entry),
                 PolicyChange::Removed(entry) => self.count_out(entry),
-            });
+            }
         }
-        self.install(&touched)?;
+        self.install()?;
         if blocks { Ok(()) } else { self.catch_up() }
     }
 
@@ -226,43 +205,43 @@ impl HostRoutes {
         }
     }
 
-    /// Counts a policy's wish for a route, if it has one. Where to.
-    fn count_in(&mut self, entry: &PolicyEntry) -> Option<Destination> {
-        let (destination, source) = wish(entry, &self.own)?;
-        self.meet_peers(entry.templates());
-        self.destinations.entry(destination).or_default().count_in(source);
-        Some(destination)
-    }
-
-    fn count_out(&mut self, entry: &PolicyEntry) -> Option<Destination> {
-        let (destination, source) = wish(entry, &self.own)?;
-        self.destinations.get_mut(&destination)?.count_out(source);
-        Some(destination)
-    }
-
-    /// Makes the kernel's routes to some destinations those that are wanted, but for new ones to the TUN.
-    fn install(&mut self, destinations: &[Destination]) -> Result<(), rtnetlink::Error> {
-        let mut changes = Vec::new();
-        for destination in destinations {
-            let hash_map::Entry::Occupied(mut users) = self.destinations.entry(*destination) else {
-                continue;
-            };
-            let wanted = users.get().source();
-            let [to_tun, beneath] = routes(*destination, wanted.flatten(), self.tun, self.table);
-            match wanted {
-                None => {
-                    users.remove();
-                    changes.extend([to_tun, beneath].map(RouteChange::Delete));
-                }
-                Some(source) if users.get().installed != Some(source) => {
-                    users.get_mut().installed = Some(source);
-                    changes.push(RouteChange::Put(beneath));
-                    self.later.push(RouteChange::Put(to_tun));
-                }
-                Some(_) => {}
-            }
+    /// Counts a policy's wish for a route, if it has one.
+    fn count_in(&mut self, entry: &PolicyEntry) {
+        if let Some((destination, source)) = wish(entry, &self.own) {
+            self.meet_peers(entry.templates());
+            self.destinations.count_in(destination, source);
         }
-        self.change_routes(&changes)
+    }
+
+    fn count_out(&mut self, entry: &PolicyEntry) {
+        if let Some((destination, source)) = wish(entry, &self.own) {
+            self.destinations.count_out(destination, source);
+        }
+    }
+
+    /// Makes the kernel's routes those that are wanted, but for new ones to the TUN where none has to go.
+    fn install(&mut self) -> Result<(), rtnetlink::Error> {
+        let steps = self.destinations.take_steps();
+        let mut put = Vec::new();
+        for (destination, source) in steps.put {
+            let [to_tun, beneath] = self.routes(destination, source);
+            put.push(RouteChange::Put(beneath));
+            self.later.push(RouteChange::Put(to_tun));
+        }
+        let put = self.change_routes(&put);
+        if steps.delete.is_empty() {
+            return put;
+        }
+        // What had one route may have others now: they are there before it goes.
+        let put = put.and_then(|()| self.catch_up());
+        if put.is_err() {
+            steps.delete.iter().for_each(|destination| self.destinations.doubt(*destination));
+            return put;
+        }
+        let delete =
+            steps.delete.into_iter().flat_map(|destination| self.routes(destination, None));
+        let delete: Vec<_> = delete.map(RouteChange::Delete).collect();
+        self.change_routes(&delete)
     }
 
     fn change_routes(&mut self, changes: &[RouteChange]) -> Result<(), rtnetlink::Error> {
@@ -271,12 +250,21 @@ impl HostRoutes {
             // Which of them are there is asked of the kernel by trying again.
             for RouteChange::Put(route) | RouteChange::Delete(route) in changes {
                 let destination = (route.destination.address(), route.destination.length());
-                if let Some(users) = self.destinations.get_mut(&destination) {
-                    users.installed = None;
-                }
+                self.destinations.doubt(destination);
             }
         }
         result
+    }
+
+    /// The route to the TUN and the one beneath it.
+    fn routes(&self, (destination, length): Destination, source: Option<IpAddr>) -> [Route; 2] {
+        let destination = rtnetlink::Prefix::new(destination, length)
+            .unwrap_or_else(|| rtnetlink::Prefix::host(destination));
+        let (table, tun) = (self.table, Via::Link(self.tun));
+        let to_tun = Route { table, source, metric: Some(1), ..Route::new(destination, tun) };
+        let beneath =
+            Route { table, metric: Some(BENEATH), ..Route::new(destination, Via::Unreachable) };
+        [to_tun, beneath]
     }
 
     fn rule(&self, version: Version) -> Rule {
@@ -288,61 +276,6 @@ impl HostRoutes {
             suppress_prefix_length: None,
         }
     }
-}
-
-impl Users {
-    fn count_in(&mut self, source: Option<IpAddr>) {
-        if self.first.count == 0 {
-            self.first.source = source;
-        }
-        let known = self.wishes_mut().find(|wish| wish.source == source);
-        if known.map(|wish| wish.count += 1).is_none() {
-            self.others.push(Wish { source, count: 1 });
-        }
-    }
-
-    fn count_out(&mut self, source: Option<IpAddr>) {
-        if let Some(wish) = self.wishes_mut().find(|wish| wish.source == source && wish.count > 0) {
-            wish.count -= 1;
-        }
-        self.others.retain(|wish| wish.count > 0);
-        if self.first.count == 0 {
-            self.first = self.others.pop().unwrap_or_default();
-        }
-    }
-
-    /// The source that local packets are to get: the one that the route has if some policy wants it, else any that one wants. `None` when
-    /// nobody wants a route.
-    fn source(&self) -> Option<Option<IpAddr>> {
-        let wanted = || self.wishes().map(|wish| wish.source);
-        let installed =
-            self.installed.filter(|installed| wanted().any(|source| source == *installed));
-        installed.or_else(|| wanted().max())
-    }
-
-    fn wishes(&self) -> impl Iterator<Item = &Wish> {
-        std::iter::once(&self.first).chain(&self.others).filter(|wish| wish.count > 0)
-    }
-
-    fn wishes_mut(&mut self) -> impl Iterator<Item = &mut Wish> {
-        std::iter::once(&mut self.first).chain(&mut self.others)
-    }
-}
-
-/// The route to the TUN and the one beneath it.
-fn routes(
-    (destination, length): Destination,
-    source: Option<IpAddr>,
-    tun: u32,
-    table: u32,
-) -> [Route; 2] {
-    let destination = rtnetlink::Prefix::new(destination, length)
-        .unwrap_or_else(|| rtnetlink::Prefix::host(destination));
-    let to_tun =
-        Route { table, source, metric: Some(1), ..Route::new(destination, Via::Link(tun)) };
-    let beneath =
-        Route { table, metric: Some(BENEATH), ..Route::new(destination, Via::Unreachable) };
-    [to_tun, beneath]
 }
 
 /// The route that an outbound policy wants, unless it simply lets pass.
@@ -391,10 +324,8 @@ fn clear(rtnetlink: &mut Rtnetlink, table: u32) -> anyhow::Result<()> {
             forgive_absent(rtnetlink.delete_rule(rule))?;
         }
     }
-    for route in rtnetlink.routes(table)? {
-        forgive_absent(rtnetlink.delete_route(&route))?;
-    }
-    Ok(())
+    let left: Vec<_> = rtnetlink.routes(table)?.into_iter().map(RouteChange::Delete).collect();
+    Ok(rtnetlink.change_routes(&left)?)
 }
 
 /// What is not there need not be deleted: the kernel takes a device's routes along with it.
