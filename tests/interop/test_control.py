@@ -93,6 +93,43 @@ def test_a_policy_is_in_force_when_its_answer_is_out(network):
                 wire.assert_no_plaintext(network.between.seen())
 
 
+def test_a_pool_has_one_route_and_who_leaves_it_takes_its_own_way(network):
+    """Policies that are there at the start share a route. Each goes and comes back for itself, and no other packet leaves plain meanwhile."""
+    pool = [f"10.2.0.{last}" for last in range(8)]
+    out = [f"xfrm policy add src {HERE.inner[4]} dst {address} dir out" for address in pool]
+    template = f"tmpl src {HERE.outer[4]} dst {THERE.outer[4]} proto esp reqid {PROTECTED.reqid} mode tunnel"
+    network.left.ip(f"route add 10.2.0.0/24 via {THERE.outer[4]}")
+    network.here.stop()
+    network.here.start([*PROTECTED.states(HERE, THERE), *(f"{words} {template}" for words in out)])
+
+    def prefixes():
+        routes = network.left.ip("route show table 30000").splitlines()
+        return {route.removeprefix("unreachable ").split()[0] for route in routes}
+
+    def plain():
+        """Who of the pool is sent to in the clear."""
+        network.between.seen()
+        sent = []
+        with network.left.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.bind((HERE.inner[4], 0))
+            for address in pool:
+                sender.sendto(echo.MARKER, (address, 9))
+
+        def have_left():
+            sent.extend(frame for outgoing, frame in network.between.seen() if outgoing)
+            return len([frame for frame in sent if wire.protocol(frame) != "housekeeping"]) >= len(pool)
+
+        wait_for(have_left)
+        return [address for address in pool if any(socket.inet_aton(address) == frame[30:34] for frame in sent)]
+
+    assert prefixes() == {"10.2.0.0/29"} and plain() == []
+    network.ip(out[5].replace("add", "delete"))
+    assert prefixes() == {"10.2.0.0/30", "10.2.0.4", "10.2.0.6/31"} and plain() == [pool[5]]
+    network.ip(f"{out[5]} {template}")
+    assert plain() == []
+    network.here.stop()
+
+
 def test_kill_9_leaves_no_way_in_the_clear(network):
     network.protect(PROTECTED)
     network.left.ping(HERE.inner[4], THERE.inner[4])
