@@ -92,6 +92,15 @@ impl<'a> Lines<'a> {
         }
     }
 
+    /// Goes over what is nothing but part of a word, as most of a text is.
+    fn skip_plain(&mut self) {
+        let is_plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'\\' | b'#');
+        let plain = self.rest().bytes().take_while(is_plain).count();
+        self.next += plain;
+        let columns = u32::try_from(plain).unwrap_or(u32::MAX);
+        self.at.column = self.at.column.saturating_add(columns);
+    }
+
     /// Goes over a backslash and the end of its line, if that is what comes next. Blanks may stand between them.
     fn skip_continuation(&mut self) -> Result<bool, Fault> {
         let Some(behind) = self.rest().strip_prefix('\\') else { return Ok(false) };
@@ -161,6 +170,7 @@ impl<'a> Lines<'a> {
         let at = self.at;
         let mut pieces = Pieces::from(self.next);
         loop {
+            self.skip_plain();
             let end = self.next;
             if self.skip_continuation()? {
                 pieces.cut(self.text, end, self.next);
