@@ -42,14 +42,14 @@ class Gateway:
         path = self.directory / "log"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def write(self, lines, guard="auto", more=""):
+    def write(self, lines, guard="auto", more="", wire=""):
         """Lays the `ip xfrm` lines and the configuration that names them."""
         self.batch.write_text("".join(f"{line}\n" for line in lines))
-        (self.directory / "config.toml").write_text(configuration(self._mtu, self.batch, guard, self._workers) + more)
+        (self.directory / "config.toml").write_text(configuration(self._mtu, self.batch, guard, self._workers, wire) + more)
 
-    def start(self, lines=(), guard="auto", more=""):
-        """`more` is further TOML, as `CONTROLLED`."""
-        self.write(lines, guard, more)
+    def start(self, lines=(), guard="auto", more="", wire=""):
+        """`more` is further TOML, as `CONTROLLED`; `wire` further lines of that table."""
+        self.write(lines, guard, more, wire)
         with open(self.directory / "log", "w") as log:
             self._process = subprocess.Popen(
                 ["ip", "netns", "exec", self.namespace.name, self._binary, "run", self.directory / "config.toml"],
@@ -116,7 +116,7 @@ class Gateway:
         self._directory.cleanup()
 
 
-def configuration(mtu, batch, guard, workers=1):
+def configuration(mtu, batch, guard, workers=1, wire=""):
     return f"""\
 [host]
 tun = "{TUN}"
@@ -126,6 +126,7 @@ guard = "{guard}"
 [wire]
 encapsulation = "esp"
 udp_ports = [4500]
+{wire}
 
 [xfrm]
 batch = [{json.dumps(str(batch))}]
