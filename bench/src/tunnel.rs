@@ -52,10 +52,12 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     }
     let mut rows = findings.into_rows();
     rows.extend(peer::absent(&options.only));
+    rows.extend(Way::refused(&options.only));
     Ok(Report { bench: "tunnel", machine: Machine::here(TscClock::calibrate().hz()), rows })
 }
 
 /// The ways that the filter leaves.
 fn ways(only: &Filter) -> Vec<Way> {
-    Way::all().into_iter().filter(|way| only.may_admit(&way.case())).collect()
+    let possible = Way::all().into_iter().filter(|way| way.is_possible());
+    possible.filter(|way| only.may_admit(&way.case())).collect()
 }

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use zeroize::Zeroizing;
 
 use super::protection::{Encapsulation, Protection, Transform};
-use super::site::{ESP_IN_UDP, PREFIX_LEN, Site};
+use super::site::{ESP_IN_UDP, LAN, PREFIX_LEN, Site, WIRE};
 
 /// One random key per direction, for one run of one case.
 #[expect(missing_debug_implementations, reason = "keys are not for logs")]
@@ -48,11 +48,25 @@ pub struct Tuning {
     pub workers: NonZeroUsize,
     /// Microseconds that packets may wait in a queue (`[wire] queue_delay`); 0 for as long as there is room.
     pub queue_delay: u32,
+    /// Where plain packets are.
+    pub mode: Mode,
+}
+
+/// Whose packets a gateway protects, and how it gets them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// The host's own, by a TUN.
+    #[default]
+    Host,
+    /// Those of a network behind it, by packet sockets.
+    Inline,
+    /// The same, with ESP by AF_XDP.
+    InlineXdp,
 }
 
 impl Default for Tuning {
     fn default() -> Self {
-        Self { workers: NonZeroUsize::MIN, queue_delay: 0 }
+        Self { workers: NonZeroUsize::MIN, queue_delay: 0, mode: Mode::Host }
     }
 }
 
@@ -87,11 +101,18 @@ pub fn private_directory(purpose: &str) -> anyhow::Result<TempDir> {
         .context("cannot make a temporary directory")
 }
 
-fn config(batch: &Path, Tuning { workers, queue_delay }: Tuning) -> String {
+fn config(batch: &Path, Tuning { workers, queue_delay, mode }: Tuning) -> String {
+    let inline = match mode {
+        Mode::Host => String::new(),
+        Mode::Inline => format!("[inline]\nprotected = \"{LAN}\"\nwire = \"{WIRE}\"\n\n"),
+        Mode::InlineXdp => {
+            format!("[inline]\nprotected = \"{LAN}\"\nwire = \"{WIRE}\"\nwire_by = \"af-xdp\"\n\n")
+        }
+    };
     // A Rust string literal's escapes are TOML's for every path that a temporary directory has.
     let batch = batch.display().to_string();
     format!(
-        "[host]\ntun = \"uxfrm0\"\n\n\
+        "{inline}[host]\ntun = \"uxfrm0\"\n\n\
          [wire]\nencapsulation = \"esp\"\nudp_ports = [{ESP_IN_UDP}]\nqueue_delay = {queue_delay}\n\n\
          [xfrm]\nbatch = [{batch:?}]\n\n\
          [runtime]\nworkers = {workers}\npin = false\n"

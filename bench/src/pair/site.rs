@@ -17,11 +17,23 @@ pub struct Site {
     pub spi: u32,
 }
 
+impl Site {
+    /// The gateway's own address in the protected network, where the hosts there are others.
+    #[must_use]
+    pub fn lan_gateway(&self) -> Ipv4Addr {
+        let [a, b, c, _] = self.lan_net.octets();
+        Ipv4Addr::new(a, b, c, 254)
+    }
+}
+
 /// Bits of the prefixes: those behind the sites and the one between them.
 pub const PREFIX_LEN: u8 = 24;
 
 /// The name of the interface between the sites, at either end.
 pub const WIRE: &str = "wire";
+
+/// The name of the interface between a gateway and a host behind it, at either end.
+pub const LAN: &str = "lan";
 
 /// What the wire carries at most, in bytes of IP packet.
 pub const WIRE_MTU: u32 = 1500;

@@ -12,7 +12,7 @@ use uxfrm_io::ethtool::{self, Switch, feature};
 use uxfrm_io::netns;
 use uxfrm_io::rtnetlink::{Prefix, Route, Rtnetlink, Via};
 
-use super::site::{A, B, PREFIX_LEN, Site, WIRE, WIRE_MTU};
+use super::site::{A, B, LAN, PREFIX_LEN, Site, WIRE, WIRE_MTU};
 
 /// Bit 21 of a capability set (`linux/capability.h`).
 const CAP_SYS_ADMIN: u64 = 1 << 21;
@@ -57,6 +57,14 @@ pub fn gain_privileges() -> anyhow::Result<()> {
     )
 }
 
+/// Whether this process is root to the machine, not in a user namespace alone.
+#[must_use]
+pub fn is_root() -> bool {
+    let read = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
+    let everybody = read("uid_map").split_whitespace().eq(["0", "0", "4294967295"]);
+    everybody && capabilities(&read("status")) & CAP_SYS_ADMIN != 0
+}
+
 /// Makes sure that the gateways will be able to open a TUN device.
 ///
 /// # Errors
@@ -83,9 +91,36 @@ impl Topology {
     /// # Errors
     /// The kernel's.
     pub fn build() -> anyhow::Result<Self> {
+        let topology = Self::wired()?;
+        for (namespace, here, _there) in topology.directions() {
+            namespace.enter(|| be_its_network(here))??;
+        }
+        Ok(topology)
+    }
+
+    /// The wire and its ends alone, for gateways that have their networks behind them.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn wired() -> anyhow::Result<Self> {
         let topology = Self { a: Namespace::new()?, b: Namespace::new()? };
         topology.wire().context("cannot wire the namespaces")?;
         Ok(topology)
+    }
+
+    /// A namespace behind each of these, which has the address in the protected network; [`LAN`] leads there, and the wire to the other network.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn behind(&self) -> anyhow::Result<Self> {
+        let behind = Self { a: Namespace::new()?, b: Namespace::new()? };
+        for ((gateway, here, there), host) in
+            self.directions().into_iter().zip([&behind.a, &behind.b])
+        {
+            gateway.enter(|| lead_to(host, here, there))??;
+            host.enter(|| settle_behind(here))??;
+        }
+        Ok(behind)
     }
 
     /// Lets both ends reach each other's networks in the clear.
@@ -153,16 +188,46 @@ impl Topology {
     }
 }
 
-/// Gives `here` its addresses, in the namespace of the calling thread.
+/// Gives `here` its address on the wire, in the namespace of the calling thread.
 fn settle(here: &Site) -> anyhow::Result<()> {
     let mut kernel = Rtnetlink::open()?;
     let (loopback, wire) = (kernel.link("lo")?, kernel.link(WIRE)?);
     kernel.set_mtu(wire.index, WIRE_MTU)?;
-    kernel.add_address(loopback.index, Prefix::host(here.lan.into()))?;
     kernel.add_address(wire.index, prefix(here.wire))?;
     kernel.set_up(loopback.index)?;
     kernel.set_up(wire.index)?;
     Ok(())
+}
+
+/// Gives `here` the address in its network, in the namespace of the calling thread.
+fn be_its_network(here: &Site) -> anyhow::Result<()> {
+    let mut kernel = Rtnetlink::open()?;
+    let loopback = kernel.link("lo")?;
+    Ok(kernel.add_address(loopback.index, Prefix::host(here.lan.into()))?)
+}
+
+/// From the gateway's namespace to the host behind it, and to the network behind the other gateway.
+fn lead_to(host: &Namespace, here: &Site, there: &Site) -> anyhow::Result<()> {
+    let mut kernel = Rtnetlink::open()?;
+    kernel.add_veth(LAN, LAN, host.as_fd())?;
+    let lan = kernel.link(LAN)?;
+    kernel.add_address(lan.index, prefix(here.lan_gateway()))?;
+    kernel.set_up(lan.index)?;
+    let via = Via::Gateway(there.wire.into(), None);
+    Ok(kernel.add_route(&Route::new(prefix(there.lan_net), via))?)
+}
+
+/// The host behind a gateway, in the namespace of the calling thread.
+fn settle_behind(here: &Site) -> anyhow::Result<()> {
+    let mut kernel = Rtnetlink::open()?;
+    let (loopback, lan) = (kernel.link("lo")?, kernel.link(LAN)?);
+    kernel.add_address(lan.index, prefix(here.lan))?;
+    kernel.set_up(loopback.index)?;
+    kernel.set_up(lan.index)?;
+    let everywhere =
+        Prefix::new(Ipv4Addr::UNSPECIFIED.into(), 0).context("0 bits of an address")?;
+    let via = Via::Gateway(here.lan_gateway().into(), None);
+    Ok(kernel.add_route(&Route::new(everywhere, via))?)
 }
 
 fn clear_route(here: &Site, there: &Site) -> Route {

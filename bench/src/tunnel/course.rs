@@ -10,7 +10,9 @@ use super::way::{Gateways, Through, Way};
 use crate::Filter;
 use crate::pair::iperf::{self, Load, Run, Transfer};
 use crate::pair::processor::{self, CpuTime, Task};
-use crate::pair::{self, A, B, Congestion, Gateway, Interrupt, Keys, Pinger, Topology};
+use crate::pair::{
+    self, A, B, Congestion, Frames, Gateway, Interrupt, Keys, Mode, Pinger, Topology,
+};
 use crate::report::Case;
 
 /// How long the first ping may take to be answered.
@@ -54,7 +56,13 @@ impl Course {
                 let measured = self.measure(&case, &relays.threads(), findings);
                 relays.stop(measured)
             }
-            Through::Gateways(gateways) => self.go_protected(gateways, &case, findings),
+            Through::Gateways(gateways) => match gateways.tuning.mode {
+                Mode::Host => self.go_protected(&self.topology, gateways, &case, findings),
+                Mode::Inline | Mode::InlineXdp => {
+                    let (between, hosts) = self.behind(way.frames)?;
+                    hosts.go_protected(&between, gateways, &case, findings)
+                }
+            },
             Through::Peer(peer) => {
                 let mut running = peer.start(&self.topology, &self.interrupt)?;
                 let ends = running.pids().map(Task::Process);
@@ -64,8 +72,10 @@ impl Course {
         .with_context(|| format!("{case:?}"))
     }
 
+    /// With gateways in these namespaces.
     fn go_protected(
         &self,
+        between: &Topology,
         Gateways { protection, tuning }: Gateways,
         case: &Case,
         findings: &mut Findings,
@@ -76,12 +86,21 @@ impl Course {
             let config = pair::write(directory.path(), protection, &keys, (here, there), tuning)?;
             Gateway::start(here.name, namespace, &config, &self.interrupt)
         };
-        let mut gateways = [start(&A, &B, &self.topology.a)?, start(&B, &A, &self.topology.b)?];
+        let mut gateways = [start(&A, &B, &between.a)?, start(&B, &A, &between.b)?];
         let ends = gateways.each_ref().map(|gateway| Task::Process(gateway.pid()));
         self.measure(case, &ends, findings).map_err(|error| {
             gateways.iter_mut().fold(error, |error, gateway| gateway.explain(error))
         })?;
         gateways.into_iter().try_for_each(Gateway::stop)
+    }
+
+    /// Where gateways have the hosts behind them: their own namespaces, and those of the hosts as the stage.
+    fn behind(&self, frames: Frames) -> anyhow::Result<(Topology, Self)> {
+        let between = Topology::wired()?;
+        between.carry(frames)?;
+        let topology = between.behind()?;
+        let (only, interrupt) = (self.only.clone(), self.interrupt.clone());
+        Ok((between, Self { topology, seconds: self.seconds, only, interrupt }))
     }
 
     fn measure(&self, case: &Case, ends: &[Task], findings: &mut Findings) -> anyhow::Result<()> {

@@ -2,10 +2,13 @@
 
 use std::num::NonZeroUsize;
 
+use serde_json::Map;
+
 use super::peer::Peer;
 use super::relay::Carriage;
-use crate::pair::{Encapsulation, Frames, Protection, Transform, Tuning};
-use crate::report::Case;
+use crate::Filter;
+use crate::pair::{Encapsulation, Frames, Mode, Protection, Transform, Tuning, is_root};
+use crate::report::{Case, Row};
 
 /// How packets get to the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,10 +42,13 @@ const GCM_UDP: Protection =
 const GCM_ESP: Protection = Protection { encapsulation: Encapsulation::Ip, ..GCM_UDP };
 const CBC_UDP: Protection = Protection { transform: Transform::Cbc128Sha1, ..GCM_UDP };
 
-const ONE: Tuning = Tuning { workers: NonZeroUsize::MIN, queue_delay: 0 };
+const ONE: Tuning = Tuning { workers: NonZeroUsize::MIN, queue_delay: 0, mode: Mode::Host };
 const TWO: Tuning = Tuning { workers: NonZeroUsize::MIN.saturating_add(1), ..ONE };
 /// One worker, and queues that are kept short.
 const SHORT: Tuning = Tuning { queue_delay: 350, ..ONE };
+/// Gateways past the host's stack, each before a host of its own.
+const INLINE: Tuning = Tuning { mode: Mode::Inline, ..ONE };
+const INLINE_XDP: Tuning = Tuning { mode: Mode::InlineXdp, ..ONE };
 
 impl Way {
     /// All of them, in the order of the rows: in the clear, through bare relays, through uxfrm, and through the peers that are there.
@@ -83,7 +89,28 @@ impl Way {
             tunnel(Frames::Real, GCM_UDP, ONE),
             tunnel(Frames::Real, GCM_ESP, ONE),
             tunnel(Frames::Real, GCM_UDP, SHORT),
+            tunnel(Frames::Real, GCM_ESP, INLINE),
+            tunnel(Frames::Real, GCM_ESP, INLINE_XDP),
         ]
+    }
+
+    /// Whether this process may build it: AF_XDP is for root alone, user namespaces or not.
+    pub(crate) fn is_possible(&self) -> bool {
+        let Through::Gateways(gateways) = self.through else { return true };
+        gateways.tuning.mode != Mode::InlineXdp || is_root()
+    }
+
+    /// A row for each that is not possible here.
+    pub(crate) fn refused(only: &Filter) -> Vec<Row> {
+        let refused = Self::all().into_iter().filter(|way| !way.is_possible());
+        let cases = refused.map(|way| way.case()).filter(|case| only.admits(case));
+        cases
+            .map(|case| {
+                let mut row = Row { case, figures: Map::new() };
+                row.figures.insert("note".to_owned(), "needs root".into());
+                row
+            })
+            .collect()
     }
 
     /// What all its rows' cases have.
@@ -99,12 +126,21 @@ impl Way {
             }
             Through::Peer(peer) => Case::new().with("path", peer.name()).with("frames", frames),
             Through::Gateways(Gateways { protection, tuning }) => Case::new()
-                .with("path", protection.path())
+                .with("path", path(protection, tuning.mode))
                 .with("transform", protection.transform.key())
                 .with("frames", frames)
                 .with("workers", tuning.workers.get())
                 .with("queue_delay", tuning.queue_delay),
         }
+    }
+}
+
+/// Inline mode is measured with raw ESP alone.
+fn path(protection: Protection, mode: Mode) -> &'static str {
+    match mode {
+        Mode::Host => protection.path(),
+        Mode::Inline => "uxfrm-inline",
+        Mode::InlineXdp => "uxfrm-xdp",
     }
 }
 
