@@ -1,5 +1,6 @@
 //! Changes of policies: how fast they are, and what look-ups feel of them.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -7,6 +8,7 @@ use uxfrm_engine::{
     Database, Direction, Family, FlowKey, Moment, Policy, PolicyKey, PolicyName, Published,
 };
 
+use super::profile::with_own_template;
 use super::{Match, Profile, Random, Set, flows_for};
 use crate::Options;
 use crate::clock::TscClock;
@@ -24,40 +26,92 @@ const SINGLE: usize = 2000;
 /// Changes published at once otherwise.
 const BURST: usize = 100;
 
-/// One row for each size and rate that the options leave.
-pub(super) fn measure(options: &Options, clock: &TscClock, rows: &mut Vec<Row>) {
-    for size in SIZES.into_iter().filter(|size| !options.quick || *size <= 1000) {
-        let case = Case::new().with("profile", Profile::Tunnels.to_string()).with("family", 4);
-        let case = case.with("policies", size).with("match", "random").with("flows", 16_384);
-        let case = case.with("cache", "off");
-        let cases = RATES.map(|rate| (rate, case.clone().with("changes", format!("{rate}/s"))));
-        if cases.iter().any(|(_, case)| options.only.admits(case)) {
-            measure_size(size, &cases, options, clock, rows);
+/// What policies want done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Templates {
+    /// Nothing, all of them.
+    None,
+    /// Each a tunnel of its own.
+    Own,
+}
+
+impl Templates {
+    fn of(self, policy: Policy) -> Policy {
+        match self {
+            Self::None => policy,
+            Self::Own => with_own_template(policy),
         }
     }
 }
 
-fn measure_size(
+impl fmt::Display for Templates {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::None => "none",
+            Self::Own => "own",
+        })
+    }
+}
+
+/// Tunnels to many sites.
+#[derive(Clone, Copy, Debug)]
+struct Tunnels {
+    family: Family,
+    templates: Templates,
     size: usize,
+}
+
+/// One row for each size and rate that the options leave. What is not IPv4 without templates is measured while nothing changes only.
+pub(super) fn measure(options: &Options, clock: &TscClock, rows: &mut Vec<Row>) {
+    for size in SIZES.into_iter().filter(|size| !options.quick || *size <= 1000) {
+        for (family, templates, rates) in [
+            (Family::V4, Templates::None, &RATES[..]),
+            (Family::V6, Templates::None, &RATES[..1]),
+            (Family::V4, Templates::Own, &RATES[..1]),
+            (Family::V6, Templates::Own, &RATES[..1]),
+        ] {
+            let tunnels = Tunnels { family, templates, size };
+            let cases = rates.iter().map(|rate| (*rate, tunnels.case(*rate)));
+            let cases: Vec<_> = cases.filter(|(_, case)| options.only.admits(case)).collect();
+            if !cases.is_empty() {
+                measure_each(tunnels, &cases, options, clock, rows);
+            }
+        }
+    }
+}
+
+impl Tunnels {
+    fn case(self, rate: u32) -> Case {
+        let family = if self.family == Family::V4 { 4 } else { 6 };
+        let case = Case::new().with("profile", Profile::Tunnels.to_string()).with("family", family);
+        let case = case.with("policies", self.size).with("match", "random").with("flows", 16_384);
+        let case = case.with("cache", "off").with("templates", self.templates.to_string());
+        case.with("changes", format!("{rate}/s"))
+    }
+}
+
+fn measure_each(
+    tunnels: Tunnels,
     cases: &[(u32, Case)],
     options: &Options,
     clock: &TscClock,
     rows: &mut Vec<Row>,
 ) {
+    let Tunnels { family, templates, size } = tunnels;
     let before = resident();
     let mut random = Random::new(7);
     let count = if options.quick { 2 * SINGLE } else { 100_000 };
     // One set, so that none of those that come is like one that is there.
-    let mut policies =
-        Profile::Tunnels.policies(Family::V4, Direction::Out, size + count, &mut random);
-    let coming = Coming(policies.split_off(size));
-    let flows = flows_for(&policies, Match::Random, 16_384, Family::V4);
-    let mut set = Set::load(policies);
-    let others = coming.0.capacity() * size_of::<Policy>() + size_of_val(&*flows);
+    let mut policies = Profile::Tunnels.policies(family, Direction::Out, size + count, &mut random);
+    let coming = Coming { policies: policies.split_off(size), templates };
+    let flows = flows_for(&policies, Match::Random, 16_384, family);
+    // They get their templates when they come, so that nothing but the database takes memory for these.
+    let mut set = Set::load(policies.into_iter().map(|policy| templates.of(policy)));
+    let others = coming.policies.capacity() * size_of::<Policy>() + size_of_val(&*flows);
     let memory = set.memory_per_policy(before, others);
     let speed = coming.speed(&mut set.database);
     let time = Duration::from_millis(if options.quick { 50 } else { 500 });
-    for (rate, case) in cases.iter().filter(|(_, case)| options.only.admits(case)) {
+    for (rate, case) in cases {
         let (mut sample, mut quiet, mut reached) = (Sample::default(), Sample::default(), 0.0);
         for _ in 0..TURNS {
             under_changes(&mut set.database, &coming, 0, &flows, time, &mut quiet);
@@ -104,7 +158,10 @@ fn resident() -> Option<usize> {
 }
 
 /// Policies that are not in the database.
-struct Coming(Vec<Policy>);
+struct Coming {
+    policies: Vec<Policy>,
+    templates: Templates,
+}
 
 /// How fast the database changes while nobody looks.
 struct Speed {
@@ -118,23 +175,33 @@ struct Speed {
 impl Coming {
     fn speed(&self, database: &mut Database) -> Speed {
         let mut one = Sample::default();
-        for policy in &self.0[..SINGLE] {
+        for policy in &self.policies[..SINGLE] {
             let start = Instant::now();
-            add(database, std::slice::from_ref(policy));
+            self.add(database, std::slice::from_ref(policy));
             one.push(start.elapsed().as_secs_f64() * 1e6);
         }
-        remove(database, &self.0[..SINGLE]);
-        let adds = self.rate(|burst| add(database, burst));
+        remove(database, &self.policies[..SINGLE]);
+        let adds = self.rate(|burst| self.add(database, burst));
         let removes = self.rate(|burst| remove(database, burst));
         Speed { adds, removes, one }
+    }
+
+    /// Some of them.
+    fn add(&self, database: &mut Database, policies: &[Policy]) {
+        database.apply(Moment(0), |change| {
+            for policy in policies {
+                // Two of one name are one.
+                let _ = change.add_policy(self.templates.of(policy.clone()));
+            }
+        });
     }
 
     /// Policies a second.
     #[expect(clippy::cast_precision_loss, reason = "a figure")]
     fn rate(&self, mut change: impl FnMut(&[Policy])) -> f64 {
         let start = Instant::now();
-        self.0.chunks(BURST).for_each(&mut change);
-        self.0.len() as f64 / start.elapsed().as_secs_f64()
+        self.policies.chunks(BURST).for_each(&mut change);
+        self.policies.len() as f64 / start.elapsed().as_secs_f64()
     }
 }
 
@@ -177,13 +244,13 @@ fn change_until(database: &mut Database, coming: &Coming, rate: u32, done: &Atom
     let burst = (rate / 1000) as usize;
     let (mut changes, start) = (0_u32, Instant::now());
     let mut added: Option<&[Policy]> = None;
-    let mut bursts = coming.0.chunks_exact(burst.max(1)).cycle();
+    let mut bursts = coming.policies.chunks_exact(burst.max(1)).cycle();
     let mut next = start;
     while !done.load(Ordering::Relaxed) {
         if burst != 0
             && let Some(burst) = bursts.next()
         {
-            add(database, burst);
+            coming.add(database, burst);
             if let Some(old) = added.replace(burst) {
                 remove(database, old);
             }
@@ -198,19 +265,10 @@ fn change_until(database: &mut Database, coming: &Coming, rate: u32, done: &Atom
     f64::from(changes) / start.elapsed().as_secs_f64()
 }
 
-fn add(database: &mut Database, policies: &[Policy]) {
-    database.apply(Moment(0), |change| {
-        for policy in policies {
-            // Two of one name are one.
-            let _ = change.add_policy(policy.clone());
-        }
-    });
-}
-
 fn remove(database: &mut Database, policies: &[Policy]) {
     database.apply(Moment(0), |change| {
         for policy in policies {
-            // As in `add`.
+            // As in [`Coming::add`].
             let _ = change.delete_policy(&PolicyKey {
                 direction: policy.direction,
                 kind: policy.kind,

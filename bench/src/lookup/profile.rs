@@ -6,8 +6,9 @@ use std::str::FromStr;
 
 use anyhow::bail;
 use uxfrm_engine::{
-    Action, Direction, Family, FlowKey, IfId, Limits, Mark, Policy, PolicyFlags, PolicyIndex,
-    PolicyKind, PortMask, Prefix, Priority, Selector,
+    Action, Direction, Family, FlowKey, IfId, Level, Limits, Mark, Mode, Policy, PolicyFlags,
+    PolicyIndex, PolicyKind, PortMask, Prefix, Priority, Reqid, SaProtocol, Selector, Spi,
+    Template,
 };
 
 use super::random::Random;
@@ -327,6 +328,24 @@ pub fn policy(direction: Direction, selector: Selector, priority: u32) -> Policy
         limits: Limits::default(),
         offload: None,
     }
+}
+
+/// With a tunnel to a peer that no policy for another destination has, and a request id of its own.
+#[must_use]
+pub(super) fn with_own_template(policy: Policy) -> Policy {
+    let family = policy.selector.destination.family();
+    let peer = number(policy.selector.destination);
+    let serial = (peer >> (family.bits() / 3)).to_le_bytes();
+    let template = Template {
+        source: with_bits(family, 0xac10_0001),
+        destination: with_bits(family, peer),
+        protocol: SaProtocol::Esp,
+        spi: Spi(0),
+        mode: Mode::Tunnel,
+        reqid: Reqid(u32::from_le_bytes([serial[0], serial[1], serial[2], serial[3]])),
+        level: Level::Required,
+    };
+    Policy { templates: vec![template], ..policy }
 }
 
 impl fmt::Display for Profile {

@@ -21,7 +21,7 @@ pub(super) struct Set {
 
 impl Set {
     #[expect(clippy::cast_precision_loss, reason = "a figure")]
-    pub(super) fn load(policies: Vec<Policy>) -> Self {
+    pub(super) fn load(policies: impl IntoIterator<Item = Policy>) -> Self {
         let mut database = Database::new(Backend::Portable);
         let start = Instant::now();
         database.apply(Moment(0), |change| {
