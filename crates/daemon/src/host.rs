@@ -187,7 +187,7 @@ impl HostRoutes {
     }
 
     /// Asks for the way to the peers of a policy, the first time.
-    fn meet_peers(&mut self, templates: &[Template]) {
+    fn meet_peers(&mut self, templates: impl Iterator<Item = Template>) {
         for template in templates {
             let peer = template.destination;
             if !peer.is_unspecified() && !self.peers.contains_key(&peer) {
@@ -294,7 +294,7 @@ fn addresses(rtnetlink: &mut Rtnetlink) -> Result<Vec<IpAddr>, rtnetlink::Error>
 }
 
 fn passes_plain(entry: &PolicyEntry) -> bool {
-    entry.action() == Action::Allow && entry.templates().is_empty()
+    entry.action() == Action::Allow && entry.templates().len() == 0
 }
 
 /// An own address that the policy's source holds: the very one it names, else the first.

@@ -207,9 +207,9 @@ fn states<'a>(
     let mut states = ArrayVec::new();
     let (mut source, mut destination) = (flow.source, flow.destination);
     for entry in deciding {
-        for (place, template) in (0..).zip(entry.templates().iter().take(MAX_TEMPLATES)) {
-            let ends = ends(template, (source, destination));
-            let query = query(entry, template, ends, flow, settings);
+        for (place, template) in (0..).zip(entry.templates().take(MAX_TEMPLATES)) {
+            let ends = ends(&template, (source, destination));
+            let query = query(entry, &template, ends, flow, settings);
             let missing_one = |pcpu| Missing {
                 policy: entry.index(),
                 template: place,
@@ -253,9 +253,9 @@ pub(crate) fn first_query<'a>(
     flow: &'a FlowKey,
     settings: &Settings,
 ) -> Option<OutboundQuery<'a>> {
-    let template = entry.templates().first()?;
-    let ends = ends(template, (flow.source, flow.destination));
-    Some(query(entry, template, ends, flow, settings))
+    let template = entry.templates().next()?;
+    let ends = ends(&template, (flow.source, flow.destination));
+    Some(query(entry, &template, ends, flow, settings))
 }
 
 /// Source and destination of what a template makes of a packet with these.

@@ -23,6 +23,7 @@ pub mod template;
 
 pub(crate) mod check;
 pub(crate) mod classifier;
-mod ends;
+mod form;
 pub(crate) mod ledger;
+mod own;
 mod terms;

@@ -104,9 +104,9 @@ fn has_tunnel(path: &[&Sa]) -> bool {
 /// Whether the SAs used are those that the templates ask for: from the outermost inward every template finds its SA, and no tunnel is left
 /// over that none asked for.
 fn satisfies<'a>(deciding: impl Iterator<Item = &'a Arc<PolicyEntry>>, path: &SecPath<'_>) -> bool {
-    let mut wanted: ArrayVec<(&Template, Whose), { 2 * MAX_TEMPLATES }> = ArrayVec::new();
+    let mut wanted: ArrayVec<(Template, Whose), { 2 * MAX_TEMPLATES }> = ArrayVec::new();
     for entry in deciding {
-        let templates = entry.templates().iter().take(MAX_TEMPLATES);
+        let templates = entry.templates().take(MAX_TEMPLATES);
         let whose = Whose { if_id: entry.if_id().0, device: entry.device() };
         wanted.extend(templates.map(|template| (template, whose)));
     }

@@ -1,15 +1,18 @@
 //! A policy in the database: its words, its place, its counts.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, AtomicU64, Ordering},
+use std::{
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
 };
 
-use super::{ends::Ends, terms::Terms};
+use super::{own::Own, terms::Terms};
 use crate::{
     Action, AnswerId, DeviceId, Direction, Family, FlowKey, IfId, Limits, Mark, Moment,
-    OffloadKind, Policy, PolicyFlags, PolicyIndex, PolicyKey, PolicyKind, PolicyName, Priority,
-    Selector, Template,
+    OffloadKind, Policy, PolicyFlags, PolicyIndex, PolicyKey, PolicyKind, PolicyName, Prefix,
+    Priority, Selector, Template,
 };
 
 /// A policy as it stands in the database. What every packet touches comes first, next to the reference count; what policies say alike is kept
@@ -20,17 +23,14 @@ pub struct PolicyEntry {
     priority: Priority,
     answer: AnswerId,
     index: PolicyIndex,
-    action: Action,
-    kind: PolicyKind,
-    direction: Direction,
-    software: bool,
+    last_used: AtomicU32,
     bytes: AtomicU64,
     packets: AtomicU64,
-    last_used: AtomicU32,
-    added: u32,
     terms: Arc<Terms>,
-    ends: Ends,
-    age: u64,
+    added: u32,
+    /// The lower half; the terms have the upper one.
+    age: u32,
+    own: Own,
 }
 
 /// Where a policy stands among those of its direction and kind: offloaded ones first, then by priority, then the older.
@@ -89,25 +89,31 @@ fn seconds(moment: Moment) -> u32 {
 
 const NEVER: u32 = u32::MAX;
 
+#[expect(clippy::cast_possible_truncation, reason = "the terms have the upper half")]
+const fn lower_half(age: u64) -> u32 {
+    age as u32
+}
+
+/// The length came from a prefix of the same family.
+fn prefix(address: IpAddr, len: u8) -> Prefix {
+    Prefix::new(address, len).unwrap_or_else(|_| Prefix::host(address))
+}
+
 impl PolicyEntry {
     /// A policy with its own terms.
     pub(crate) fn new(policy: &Policy, admission: Admission) -> Self {
         let Admission { index, slot, age, added, terms } = admission;
         Self {
             priority: policy.priority,
-            answer: AnswerId::of(slot, policy.action, &terms.templates),
+            answer: AnswerId::of(slot, policy.action, &policy.templates),
             index,
-            action: policy.action,
-            kind: policy.kind,
-            direction: policy.direction,
-            software: is_software(policy),
+            last_used: AtomicU32::new(NEVER),
             bytes: AtomicU64::new(0),
             packets: AtomicU64::new(0),
-            last_used: AtomicU32::new(NEVER),
             added: seconds(added),
+            age: lower_half(age),
+            own: Own::of(&policy.selector, &terms.form.bytes(policy)),
             terms,
-            ends: Ends::of(&policy.selector),
-            age,
         }
     }
 
@@ -115,13 +121,13 @@ impl PolicyEntry {
     #[must_use]
     pub fn policy(&self) -> Policy {
         Policy {
-            direction: self.direction,
-            kind: self.kind,
+            direction: self.direction(),
+            kind: self.kind(),
             index: self.index,
             selector: self.selector(),
             priority: self.priority,
-            action: self.action,
-            templates: self.terms.templates.to_vec(),
+            action: self.action(),
+            templates: self.templates().collect(),
             mark: self.terms.mark,
             if_id: self.terms.if_id,
             flags: self.terms.flags,
@@ -134,8 +140,8 @@ impl PolicyEntry {
     #[must_use]
     pub fn key(&self) -> PolicyKey {
         PolicyKey {
-            direction: self.direction,
-            kind: self.kind,
+            direction: self.direction(),
+            kind: self.kind(),
             mark: self.mark(),
             if_id: self.if_id(),
             name: PolicyName::Index(self.index),
@@ -146,32 +152,34 @@ impl PolicyEntry {
     #[must_use]
     #[inline]
     pub const fn action(&self) -> Action {
-        self.action
+        self.answer.action()
     }
 
     /// Main or sub.
     #[must_use]
     #[inline]
-    pub const fn kind(&self) -> PolicyKind {
-        self.kind
+    pub fn kind(&self) -> PolicyKind {
+        self.terms.kind
     }
 
     /// In, out or forward.
     #[must_use]
     #[inline]
-    pub const fn direction(&self) -> Direction {
-        self.direction
+    pub fn direction(&self) -> Direction {
+        self.terms.form.direction
     }
 
     /// The traffic it is for.
     #[must_use]
     pub fn selector(&self) -> Selector {
-        let [source, destination] = self.ends.prefixes();
-        let [source_port, destination_port] = self.ends.ports(self.terms.port_masks);
+        let Terms { form, port_masks, near, .. } = *self.terms;
+        let (addresses, ports) = form.traffic(self.own.words(), port_masks, near);
+        let ([source, destination], [source_len, destination_len]) = (addresses, self.own.lens());
+        let [source_port, destination_port] = ports;
         Selector {
-            source,
-            destination,
-            protocol: self.ends.protocol(),
+            source: prefix(source, source_len),
+            destination: prefix(destination, destination_len),
+            protocol: self.own.protocol(),
             source_port,
             destination_port,
             ifindex: self.terms.ifindex,
@@ -182,15 +190,15 @@ impl PolicyEntry {
     /// The family of that traffic.
     #[must_use]
     #[inline]
-    pub const fn family(&self) -> Family {
-        self.ends.family()
+    pub fn family(&self) -> Family {
+        self.terms.form.family
     }
 
     /// What is to be done, innermost first.
     #[must_use]
     #[inline]
-    pub fn templates(&self) -> &[Template] {
-        &self.terms.templates
+    pub fn templates(&self) -> impl ExactSizeIterator<Item = Template> + DoubleEndedIterator {
+        self.terms.templates(self.own.words())
     }
 
     /// Packets whose mark fits match.
@@ -251,8 +259,9 @@ impl PolicyEntry {
     /// Its place among the others; smaller is found first.
     #[must_use]
     #[inline]
-    pub const fn place(&self) -> Place {
-        Place { software: self.software, priority: self.priority, age: self.age }
+    pub fn place(&self) -> Place {
+        let age = u64::from(self.terms.epoch) << u32::BITS | u64::from(self.age);
+        Place { software: self.terms.is_software(), priority: self.priority, age }
     }
 
     /// When it was added, in whole seconds.

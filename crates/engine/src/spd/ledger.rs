@@ -138,6 +138,11 @@ impl Ledger {
         self.free_slots.push(slot);
     }
 
+    #[cfg(test)]
+    pub(crate) const fn terms(&self) -> &AllTerms {
+        &self.terms
+    }
+
     fn insert(
         &mut self,
         policy: &Policy,
@@ -150,7 +155,7 @@ impl Ledger {
             u32::try_from(self.entries.len() - 1).unwrap_or(u32::MAX)
         });
         let Standing { index, age, turn } = standing;
-        let terms = self.terms.share(policy, device);
+        let terms = self.terms.share(policy, device, age);
         let admission = Admission { index, slot, age, added: now, terms };
         let entry = Arc::new(PolicyEntry::new(policy, admission));
         let Self { entries, hasher, .. } = self;

@@ -1,17 +1,29 @@
 //! What many policies say alike, kept once: templates, limits, marks, and which bits of ports count.
 
 use std::hash::BuildHasher;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
-use crate::{DeviceId, IfId, Limits, Mark, Offload, Policy, PolicyFlags, Template};
+use super::form::Form;
+use super::own::ROOM;
+use crate::{
+    DeviceId, IfId, Limits, Mark, Offload, OffloadKind, Policy, PolicyFlags, PolicyKind, Template,
+};
 
-/// All that a policy says but its action, its place and its traffic's addresses, protocol and ports under their masks.
+/// All that a policy says but its action, its priority, and what its form leaves to itself.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Terms {
-    pub(crate) templates: Box<[Template]>,
+    pub(super) form: Form,
+    /// The address of its traffic on this side, where that is not its own.
+    pub(super) near: IpAddr,
+    /// The upper half of its age.
+    pub(super) epoch: u32,
+    pub(crate) kind: PolicyKind,
+    /// The first without what the policy has for itself.
+    templates: Box<[Template]>,
     limits: Option<Box<Limits>>,
     offload: Option<Box<Placed>>,
     pub(crate) mark: Mark,
@@ -34,8 +46,14 @@ struct Placed {
 #[derive(Debug, Default)]
 pub(crate) struct AllTerms {
     table: HashTable<Used>,
+    policies: usize,
     hasher: RandomState,
 }
+
+/// So many terms there may be where others would do that leave more to the policies; and one more for so many policies. What they have in common is
+/// kept once only where many have it in common.
+const FREE: usize = 64;
+const SHARERS: usize = 64;
 
 /// Terms, and how many policies have them.
 #[derive(Debug)]
@@ -45,10 +63,18 @@ struct Used {
 }
 
 impl Terms {
-    pub(crate) fn of(policy: &Policy, device: Option<DeviceId>) -> Self {
+    fn of(policy: &Policy, device: Option<DeviceId>, age: u64, form: Form) -> Self {
         let placed = |offload| Box::new(Placed { offload, device });
+        let mut templates: Box<[Template]> = policy.templates.as_slice().into();
+        if let Some(first) = templates.first_mut() {
+            *first = form.rest(first);
+        }
         Self {
-            templates: policy.templates.as_slice().into(),
+            form,
+            near: form.near(&policy.selector),
+            epoch: epoch(age),
+            kind: policy.kind,
+            templates,
             limits: (policy.limits != Limits::default()).then(|| Box::new(policy.limits)),
             offload: policy.offload.clone().map(placed),
             mark: policy.mark,
@@ -58,6 +84,20 @@ impl Terms {
             port_masks: [policy.selector.source_port.mask, policy.selector.destination_port.mask],
             flags: policy.flags,
         }
+    }
+
+    /// The templates of the policy of these words.
+    pub(super) fn templates(
+        &self,
+        words: &[u8],
+    ) -> impl ExactSizeIterator<Item = Template> + DoubleEndedIterator {
+        let templates = self.templates.iter().enumerate();
+        templates.map(|(at, said)| if at == 0 { self.form.template(words, said) } else { *said })
+    }
+
+    /// Whether no device has all of it.
+    pub(super) fn is_software(&self) -> bool {
+        self.offload().is_none_or(|offload| offload.kind != OffloadKind::Packet)
     }
 
     pub(crate) fn limits(&self) -> Limits {
@@ -75,21 +115,48 @@ impl Terms {
     /// By what differs most often.
     fn hash(&self, hasher: &RandomState) -> u64 {
         let ends = self.templates.first().map(|one| (one.source, one.destination, one.reqid));
-        let (masks, many) = (self.port_masks, self.templates.len());
-        hasher.hash_one((ends, masks, many, self.mark, self.if_id, self.ifindex))
+        let (masks, many, near) = (self.port_masks, self.templates.len(), self.near);
+        hasher.hash_one((self.form, near, ends, masks, many, self.mark, self.if_id, self.ifindex))
     }
 }
 
 impl AllTerms {
-    /// Those of one more policy.
-    pub(crate) fn share(&mut self, policy: &Policy, device: Option<DeviceId>) -> Arc<Terms> {
-        let terms = Terms::of(policy, device);
-        let Self { table, hasher } = self;
+    /// Those of one more policy, which is so old.
+    pub(crate) fn share(
+        &mut self,
+        policy: &Policy,
+        device: Option<DeviceId>,
+        age: u64,
+    ) -> Arc<Terms> {
+        self.policies += 1;
+        let of = |form| Terms::of(policy, device, age, form);
+        let shared = Form::sharing(policy, ROOM).into_iter().find_map(|form| {
+            let terms = of(form);
+            self.find(&terms).or_else(|| self.affords_more().then(|| self.keep(terms)))
+        });
+        shared.unwrap_or_else(|| {
+            let terms = of(Form::least(policy));
+            self.find(&terms).unwrap_or_else(|| self.keep(terms))
+        })
+    }
+
+    /// Those that are like these, for one more policy.
+    fn find(&mut self, terms: &Terms) -> Option<Arc<Terms>> {
+        let hash = terms.hash(&self.hasher);
+        let used = self.table.find_mut(hash, |used| *used.terms == *terms)?;
+        used.policies += 1;
+        Some(Arc::clone(&used.terms))
+    }
+
+    /// Whether there may be terms that few policies have.
+    fn affords_more(&self) -> bool {
+        self.table.len() < FREE + self.policies / SHARERS
+    }
+
+    /// New ones, of one policy.
+    fn keep(&mut self, terms: Terms) -> Arc<Terms> {
+        let Self { table, hasher, .. } = self;
         let hash = terms.hash(hasher);
-        if let Some(used) = table.find_mut(hash, |used| *used.terms == terms) {
-            used.policies += 1;
-            return Arc::clone(&used.terms);
-        }
         let terms = Arc::new(terms);
         let used = Used { terms: Arc::clone(&terms), policies: 1 };
         table.insert_unique(hash, used, |used| used.terms.hash(hasher));
@@ -98,6 +165,7 @@ impl AllTerms {
 
     /// A policy with these terms is gone.
     pub(crate) fn release(&mut self, terms: &Arc<Terms>) {
+        self.policies -= 1;
         let hash = terms.hash(&self.hasher);
         if let Ok(mut used) = self.table.find_entry(hash, |used| Arc::ptr_eq(&used.terms, terms)) {
             used.get_mut().policies -= 1;
@@ -112,3 +180,11 @@ impl AllTerms {
         self.table.len()
     }
 }
+
+/// The upper half of an age. Most policies have the same.
+pub(super) fn epoch(age: u64) -> u32 {
+    u32::try_from(age >> u32::BITS).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -47,7 +47,7 @@ impl Server {
         let entry = policy(&id, kind, direction, call)?;
         // What names no family or protocol that there is, no template has.
         let migrations: Vec<_> = raw.iter().filter_map(migration).collect();
-        let templates = moved(entry.templates(), &migrations)
+        let templates = moved(entry.templates().collect(), &migrations)
             .ok_or(const { Refusal::bare(number::ENODATA) })?;
         let if_id = common::if_id(&call.attributes);
         let encap = call
@@ -207,10 +207,9 @@ fn migration(raw: &RawMigration) -> Option<Migration> {
 }
 
 /// The templates with new ends; `None` when no entry fits any (`xfrm_policy_migrate`).
-fn moved(templates: &[Template], migrations: &[Migration]) -> Option<Vec<Template>> {
-    let mut moved = templates.to_vec();
+fn moved(mut templates: Vec<Template>, migrations: &[Migration]) -> Option<Vec<Template>> {
     let mut found = false;
-    for template in &mut moved {
+    for template in &mut templates {
         for migration in migrations {
             if !migration.fits(template) {
                 continue;
@@ -221,5 +220,5 @@ fn moved(templates: &[Template], migrations: &[Migration]) -> Option<Vec<Templat
             }
         }
     }
-    found.then_some(moved)
+    found.then_some(templates)
 }

@@ -33,10 +33,10 @@ pub(super) fn event(
         Event::PolicyHardLimit(index, _) => expire_policy(server, before, *index, true, out),
         Event::Acquire { policy, template, wanted, flow } => {
             let Some(entry) = asking_policy(before, *policy, flow) else { return };
-            let Some(template) = entry.templates().get(usize::from(*template)) else {
+            let Some(template) = entry.templates().nth(usize::from(*template)) else {
                 return;
             };
-            acquire(server, database, (entry, template), (wanted, flow), now, out);
+            acquire(server, database, (entry, &template), (wanted, flow), now, out);
         }
         Event::Mapping { state, from } => mapping(server, before, (*state, *from), now, out),
     }

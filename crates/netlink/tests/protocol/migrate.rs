@@ -193,7 +193,7 @@ fn a_place_that_is_taken_moves_nothing() {
     assert_eq!(stage.ask(&request)[0].verdict(), Some((0, String::new())));
     let moved = migrate("10.1.0.0", 0, 1, &[ENTRY], &[]);
     assert_eq!(stage.ask(&moved)[0].verdict(), Some((61, String::new())), "ENODATA");
-    let template = stage.database.snapshot().spd.iter().next().unwrap().templates()[0];
+    let template = stage.database.snapshot().spd.iter().next().unwrap().templates().next().unwrap();
     assert_eq!(template.destination, "192.0.2.2".parse::<IpAddr>().unwrap());
     assert_eq!(stage.database.snapshot().sad.len(), 2);
 }

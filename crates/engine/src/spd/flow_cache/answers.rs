@@ -48,6 +48,12 @@ impl AnswerId {
         })
     }
 
+    /// What the policy does, where there is but one.
+    #[inline]
+    pub(crate) const fn action(self) -> Action {
+        if self.0 & BLOCK == 0 { Action::Allow } else { Action::Block }
+    }
+
     /// That of one policy in [`BRIEF`] bits; all ones when it needs more.
     pub(crate) fn brief(self) -> u32 {
         let (slot, ruling) = (self.slot(), (self.0 & (BLOCK | PASS)) >> PASS.trailing_zeros());

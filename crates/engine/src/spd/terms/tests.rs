@@ -1,0 +1,165 @@
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use proptest::prelude::*;
+
+use super::super::ledger::Ledger;
+use super::super::own::Own;
+use super::*;
+use crate::{
+    Action, Direction, Family, Level, Mode, Moment, PolicyIndex, PortMask, Prefix, Priority, Reqid,
+    SaProtocol, Selector, Spi,
+};
+
+/// Few addresses, so that some are shared and some are not.
+fn address(family: Family) -> impl Strategy<Value = IpAddr> {
+    (prop_oneof![0_u128..3, 0_u128..1 << 100]).prop_map(move |bits| match family {
+        Family::V4 => Ipv4Addr::from_bits(u32::try_from(bits & 0xffff_ffff).unwrap()).into(),
+        Family::V6 => Ipv6Addr::from_bits(bits).into(),
+    })
+}
+
+fn family() -> impl Strategy<Value = Family> {
+    prop_oneof![Just(Family::V4), Just(Family::V6)]
+}
+
+fn selector() -> impl Strategy<Value = Selector> {
+    let ends =
+        family().prop_flat_map(|family| [0, 1].map(|_| (address(family), 0..=family.bits())));
+    let port = prop_oneof![
+        Just(PortMask::default()),
+        (0_u16..3, prop_oneof![Just(0xffff), Just(0xf0)])
+            .prop_map(|(value, mask)| PortMask { value, mask }),
+    ];
+    (ends, [port.clone(), port], 0_u8..2).prop_map(|(ends, ports, protocol)| {
+        let [source, destination] = ends.map(|(address, len)| Prefix::new(address, len).unwrap());
+        let [source_port, destination_port] = ports;
+        let any = Selector::any(source.family());
+        Selector { source, destination, protocol, source_port, destination_port, ..any }
+    })
+}
+
+fn template() -> impl Strategy<Value = Template> {
+    let ends = [0, 1].map(|_| family().prop_flat_map(address));
+    (ends, 0_u32..3, 0_u32..2, any::<bool>()).prop_map(|(ends, reqid, spi, optional)| Template {
+        source: ends[0],
+        destination: ends[1],
+        protocol: SaProtocol::Esp,
+        spi: Spi(spi),
+        mode: Mode::Tunnel,
+        reqid: Reqid(reqid),
+        level: if optional { Level::Use } else { Level::Required },
+    })
+}
+
+fn policy() -> impl Strategy<Value = Policy> {
+    let direction =
+        prop_oneof![Just(Direction::In), Just(Direction::Out), Just(Direction::Forward)];
+    let templates = prop_oneof![
+        1 => prop::collection::vec(template(), 0..1),
+        4 => prop::collection::vec(template(), 1..2),
+        1 => prop::collection::vec(template(), 2..4),
+    ];
+    let words = (0_u32..5, prop_oneof![9 => Just(Action::Allow), 1 => Just(Action::Block)]);
+    let kind = prop_oneof![9 => Just(PolicyKind::Main), 1 => Just(PolicyKind::Sub)];
+    (direction, kind, selector(), templates, words).prop_map(
+        |(direction, kind, selector, templates, (priority, action))| Policy {
+            direction,
+            kind,
+            index: PolicyIndex(0),
+            selector,
+            priority: Priority(priority),
+            action,
+            templates,
+            mark: Mark::default(),
+            if_id: IfId(0),
+            flags: PolicyFlags::empty(),
+            limits: Limits::default(),
+            offload: None,
+        },
+    )
+}
+
+proptest! {
+    /// Whichever form each takes, and whoever else has its words.
+    #[test]
+    fn policies_say_what_they_were_told(policies in prop::collection::vec(policy(), 1..300)) {
+        let (mut ledger, mut model) = (Ledger::default(), Vec::new());
+        for policy in policies {
+            if let Ok(entry) = ledger.add(&policy, None, Moment(0)) {
+                model.push((Policy { index: entry.index(), ..policy }, entry));
+            }
+        }
+        for (policy, entry) in &model {
+            prop_assert_eq!(&entry.policy(), policy);
+            let template = |at| entry.templates().nth(at);
+            prop_assert!((0..4).all(|at| template(at).as_ref() == policy.templates.get(at)));
+        }
+        for (gone, (_, entry)) in model.iter().enumerate() {
+            ledger.remove(entry);
+            prop_assert!(model[gone..].iter().all(|(policy, entry)| entry.policy() == *policy));
+        }
+    }
+
+    #[test]
+    fn what_takes_no_memory_is_a_policys_own(policy in policy()) {
+        let words = |form: Form| form.bytes(&policy).len();
+        let least = Form::least(&policy);
+        let sharing = Form::sharing(&policy, ROOM);
+        prop_assert_eq!(sharing.is_empty(), words(least) <= ROOM);
+        prop_assert!(sharing.iter().skip(1).all(|form| words(*form) > ROOM));
+        prop_assert!(sharing.iter().all(|form| words(*form) < words(least)));
+    }
+}
+
+/// Tunnels between ends that none has twice, from one network to many.
+fn own_tunnel(serial: u32, family: Family) -> Policy {
+    let end = |high: u32| match family {
+        Family::V4 => IpAddr::from(Ipv4Addr::from_bits(high << 24 | serial)),
+        Family::V6 => Ipv6Addr::from_bits(u128::from(high) << 100 | u128::from(serial)).into(),
+    };
+    let mut policy = crate::spd::table::tests::policy(Direction::Out, serial);
+    policy.selector = Selector::any(family);
+    policy.selector.source = Prefix::any(family);
+    policy.selector.destination = Prefix::host(end(2));
+    policy.templates = vec![Template {
+        source: end(3),
+        destination: end(4),
+        protocol: SaProtocol::Esp,
+        spi: Spi(0),
+        mode: Mode::Tunnel,
+        reqid: Reqid(serial),
+        level: Level::Required,
+    }];
+    policy
+}
+
+#[test]
+fn policies_with_tunnels_of_their_own_have_few_terms() {
+    for (family, most) in [(Family::V4, 1), (Family::V6, FREE + 10_000 / SHARERS + 1)] {
+        let mut ledger = Ledger::default();
+        for serial in 1..=10_000 {
+            ledger.add(&own_tunnel(serial, family), None, Moment(0)).unwrap();
+        }
+        assert!(ledger.terms().len() <= most, "{}", ledger.terms().len());
+    }
+}
+
+#[test]
+fn templates_of_many_policies_are_kept_once() {
+    let mut all = AllTerms::default();
+    for serial in 1..=10_000 {
+        let mut policy = own_tunnel(serial, Family::V6);
+        policy.templates = own_tunnel(serial % 8, Family::V6).templates;
+        let terms = all.share(&policy, None, serial.into());
+        assert!(matches!(Own::of(&policy.selector, &terms.form.bytes(&policy)), Own::Here { .. }));
+    }
+    assert_eq!(all.len(), 8);
+}
+
+#[test]
+fn ages_go_on_behind_the_lower_half() {
+    let (mut all, policy) = (AllTerms::default(), own_tunnel(1, Family::V4));
+    let last = u64::from(u32::MAX);
+    let epochs = [1, last, last + 1, 5 * last].map(|age| all.share(&policy, None, age).epoch);
+    assert_eq!((epochs, all.len()), ([0, 0, 1, 4], 3));
+}
