@@ -138,11 +138,6 @@ impl Ledger {
         self.free_slots.push(slot);
     }
 
-    #[cfg(test)]
-    pub(crate) const fn terms(&self) -> &AllTerms {
-        &self.terms
-    }
-
     fn insert(
         &mut self,
         policy: &Policy,

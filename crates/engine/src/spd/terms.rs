@@ -1,5 +1,6 @@
 //! What many policies say alike, kept once: templates, limits, marks, and which bits of ports count.
 
+use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -46,14 +47,16 @@ struct Placed {
 #[derive(Debug, Default)]
 pub(crate) struct AllTerms {
     table: HashTable<Used>,
+    of_forms: HashMap<Form, usize, RandomState>,
     policies: usize,
     hasher: RandomState,
 }
 
-/// So many terms there may be where others would do that leave more to the policies; and one more for so many policies. What they have in common is
-/// kept once only where many have it in common.
+/// So many terms of a form there may be where others would do that leave more to the policies; and one more for so many policies. What policies have
+/// in common is kept once only where many have it in common. Each form has its own, so that one which no two policies fill alike takes none from
+/// another.
 const FREE: usize = 64;
-const SHARERS: usize = 64;
+const SHARERS: usize = 128;
 
 /// Terms, and how many policies have them.
 #[derive(Debug)]
@@ -132,7 +135,7 @@ impl AllTerms {
         let of = |form| Terms::of(policy, device, age, form);
         let shared = Form::sharing(policy, ROOM).into_iter().find_map(|form| {
             let terms = of(form);
-            self.find(&terms).or_else(|| self.affords_more().then(|| self.keep(terms)))
+            self.find(&terms).or_else(|| self.affords_more(form).then(|| self.keep(terms)))
         });
         shared.unwrap_or_else(|| {
             let terms = of(Form::least(policy));
@@ -148,14 +151,15 @@ impl AllTerms {
         Some(Arc::clone(&used.terms))
     }
 
-    /// Whether there may be terms that few policies have.
-    fn affords_more(&self) -> bool {
-        self.table.len() < FREE + self.policies / SHARERS
+    /// Whether there may be more terms of a form, though few policies have them.
+    fn affords_more(&self, form: Form) -> bool {
+        self.of_forms.get(&form).copied().unwrap_or(0) < FREE + self.policies / SHARERS
     }
 
     /// New ones, of one policy.
     fn keep(&mut self, terms: Terms) -> Arc<Terms> {
-        let Self { table, hasher, .. } = self;
+        let Self { table, of_forms, hasher, .. } = self;
+        *of_forms.entry(terms.form).or_default() += 1;
         let hash = terms.hash(hasher);
         let terms = Arc::new(terms);
         let used = Used { terms: Arc::clone(&terms), policies: 1 };
@@ -171,6 +175,7 @@ impl AllTerms {
             used.get_mut().policies -= 1;
             if used.get().policies == 0 {
                 used.remove();
+                self.of_forms.entry(terms.form).and_modify(|count| *count -= 1);
             }
         }
     }
