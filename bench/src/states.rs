@@ -104,9 +104,12 @@ fn look_ups(snapshot: &Snapshot, size: u32, way: &str, batch: usize, rounds: usi
 
 fn found_inward(snapshot: &Snapshot, numbers: &[u32]) -> usize {
     if numbers.len() > 1 && snapshot.sad.is_far() {
-        let mut ids = [id(0); TOGETHER];
-        ids.iter_mut().zip(numbers).for_each(|(place, number)| *place = id(*number));
-        snapshot.sad.fetch_inbound(&ids[..numbers.len().min(TOGETHER)]);
+        let mut wanted = [(id(0), 0); TOGETHER];
+        wanted.iter_mut().zip(numbers).for_each(|(place, number)| place.0 = id(*number));
+        let mut count = 0;
+        let wanted = &wanted[..numbers.len().min(TOGETHER)];
+        snapshot.sad.inbound_each(wanted, |found| count += usize::from(found.is_some()));
+        return count;
     }
     let is_found = |SaId { destination, spi, protocol }| {
         snapshot.sad.inbound(destination, spi, protocol, 0).is_some()

@@ -344,30 +344,28 @@ impl Inbound {
     /// waited for.
     fn fetch_states(&mut self, group: Range<usize>, bench: &Bench<'_>) {
         let sad = &bench.snapshot.sad;
-        let mut ids: ArrayVec<SaId, TOGETHER> = ArrayVec::new();
-        let mut rest: ArrayVec<(u32, u32), TOGETHER> = ArrayVec::new();
+        let mut wanted: ArrayVec<(SaId, u32), TOGETHER> = ArrayVec::new();
+        let mut numbers: ArrayVec<u32, TOGETHER> = ArrayVec::new();
         for place in group.filter(|place| self.items[*place].fate == Fate::New) {
             self.fetch_ahead(self.items[place].buffer);
             let Some(envelope) = self.usual(place, bench) else { continue };
             let (spi, destination) = (Spi(envelope.spi), envelope.destination);
             let id = SaId { destination, spi, protocol: SaProtocol::Esp };
             // Packets of one state often follow each other.
-            if ids.last() != Some(&id) {
-                ids.push(id);
-                rest.push((self.items[place].mark, envelope.sequence));
+            if wanted.last().is_none_or(|(last, _)| *last != id) {
+                wanted.push((id, self.items[place].mark));
+                numbers.push(envelope.sequence);
             }
         }
-        sad.fetch_inbound(&ids);
-        let find = |(id, (mark, number)): (&SaId, &(u32, u32))| {
-            let sa = sad.inbound(id.destination, id.spi, id.protocol, *mark)?;
-            sa.fetch_live();
-            Some((sa, (id.spi, id.destination, *mark), *number))
-        };
-        let found: ArrayVec<(&Arc<Sa>, Name, u32), TOGETHER> =
-            ids.iter().zip(&rest).filter_map(find).collect();
-        for (sa, name, number) in found {
+        let mut found: ArrayVec<Option<&Arc<Sa>>, TOGETHER> = ArrayVec::new();
+        sad.inbound_each(&wanted, |sa| {
+            sa.inspect(|sa| sa.fetch_live());
+            found.push(sa);
+        });
+        for ((sa, number), (id, mark)) in found.into_iter().zip(numbers).zip(wanted) {
+            let Some(sa) = sa else { continue };
             sa.fetch_to_open(number);
-            self.expect(sa, name);
+            self.expect(sa, (id.spi, id.destination, mark));
         }
     }
 

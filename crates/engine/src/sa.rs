@@ -10,6 +10,7 @@ pub mod sequence;
 pub mod usage;
 pub mod words;
 
+mod address;
 mod ahead;
 pub(crate) mod check;
 mod keys;
@@ -29,6 +30,7 @@ use crate::{
     Attachment, Budget, DeviceCounts, DeviceId, Direction, DropReason, Family, Limits, Moment,
     OffloadKind, ReplayConfig, Reqid, SaConfig, SaId, SaTransform,
 };
+use address::Address;
 use aevent::{Aevents, Cause, Thresholds};
 use config::SaFlags;
 use iv::IvSpace;
@@ -46,14 +48,14 @@ use words::{Name, SaWords};
 #[derive(Debug)]
 #[repr(C)]
 pub struct Sa {
-    // What look-ups read comes first.
+    // What look-ups read comes first: with the counts of references before it as much as a cache line holds.
     name: Name,
     words: Arc<SaWords>,
     active: OnceBox<Active>,
-    // Beside what leads to all else that a packet needs that leaves.
-    sequence: Sequence,
     reqid: Reqid,
     attachment: Option<Attachment>,
+    // Beside what leads to all else that a packet needs that leaves.
+    sequence: Sequence,
     /// Among all of a database, the one put in later has the higher; set before others see it.
     turn: AtomicU64,
     keys: Keys,
@@ -188,6 +190,12 @@ impl Sa {
     #[inline]
     pub fn id(&self) -> SaId {
         self.name.id()
+    }
+
+    /// Whether it leads there.
+    #[inline]
+    fn leads_to(&self, destination: Address) -> bool {
+        self.name.leads_to(destination)
     }
 
     /// Source of the outer header; unspecified takes what the packet has.

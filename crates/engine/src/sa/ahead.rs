@@ -12,6 +12,13 @@ impl Sa {
         prefetch_far(&self.attachment);
     }
 
+    /// Asks for what names it, and for what leads to all that packets change.
+    #[inline]
+    pub(crate) fn fetch_name(&self) {
+        prefetch_far(&self.name);
+        prefetch_far(&self.active);
+    }
+
     /// Asks for what leads to all that packets change.
     #[inline]
     pub(crate) fn fetch_active(&self) {

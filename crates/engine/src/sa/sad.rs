@@ -4,16 +4,18 @@ mod bucket;
 mod directory;
 mod index;
 mod page;
+mod seed;
 mod tree;
 
-use std::{hash::Hasher, net::IpAddr, sync::Arc};
+use std::{net::IpAddr, sync::Arc};
 
 use crate::{
     Cpu, DeviceId, Direction, DropReason, Family, FlowKey, Handle, IfId, Mode, Reqid, Sa, SaId,
     SaProtocol, Spi,
-    sa::{config::SaFlags, usage::Lifecycle, words::SaWords},
+    sa::{address::Address, config::SaFlags, usage::Lifecycle, words::SaWords},
 };
-use index::{Index, Key};
+use index::{Index, Key, TOGETHER};
+use seed::Seed;
 
 /// All states of one generation. Cloning shares all that does not change afterwards.
 #[derive(Clone, Debug, Default)]
@@ -31,9 +33,9 @@ pub struct Sad {
 }
 
 /// What must be a template's own in a state that serves it; a source may be wildcards on either side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Peer {
-    destination: IpAddr,
+    destination: Address,
     reqid: Reqid,
     if_id: IfId,
     mode: Mode,
@@ -41,7 +43,7 @@ struct Peer {
 }
 
 /// What names a state with `wildrecv`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct AnyDestination {
     spi: Spi,
     family: Family,
@@ -49,7 +51,7 @@ struct AnyDestination {
 }
 
 /// A device, and what it calls a state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seat(Option<(DeviceId, Handle)>);
 
 /// What an outbound packet wants of a state: a template with its addresses worked out, and the packet's flow.
@@ -87,28 +89,43 @@ impl Sad {
         protocol: SaProtocol,
         mark: u32,
     ) -> Option<&Arc<Sa>> {
-        let own = self.find(SaId { destination, spi, protocol }, mark);
-        if own.is_some() || self.wild_len == 0 {
-            return own;
+        let id = SaId { destination, spi, protocol };
+        self.find(id, mark).or_else(|| self.wild(id, mark))
+    }
+
+    /// As [`Sad::inbound`], for ids and marks of many packets, which wait for memory together: `found` is told of each, in turn.
+    #[inline]
+    pub fn inbound_each<'a>(
+        &'a self,
+        wanted: &[(SaId, u32)],
+        mut found: impl FnMut(Option<&'a Arc<Sa>>),
+    ) {
+        for wanted in wanted.chunks(TOGETHER) {
+            let trails = self.by_id.trails(wanted.iter().map(|(id, _)| *id));
+            for ((id, mark), trail) in wanted.iter().zip(trails) {
+                let own = trail.youngest(id, |sa| sa.config().mark.fits(*mark));
+                found(own.or_else(|| self.wild(*id, *mark)));
+            }
+        }
+    }
+
+    #[inline]
+    fn wild(&self, SaId { destination, spi, protocol }: SaId, mark: u32) -> Option<&Arc<Sa>> {
+        if self.wild_len == 0 {
+            return None;
         }
         let any = AnyDestination { spi, family: Family::of(destination), protocol };
         self.wild.youngest(&any, |sa| sa.config().mark.fits(mark))
     }
 
-    /// Whether there are so many that finding one means waiting for memory: then [`Sad::fetch_inbound`] pays.
+    /// Whether there are so many that finding one means waiting for memory: then [`Sad::inbound_each`] and [`Sad::fetch_outbound`] pay.
     #[must_use]
     #[inline]
     pub const fn is_far(&self) -> bool {
         self.len > NEAR
     }
 
-    /// Brings the states with these ids into the processor's cache, together: for a batch that is about to ask [`Sad::inbound`] for each.
-    #[inline]
-    pub fn fetch_inbound(&self, ids: &[SaId]) {
-        self.by_id.fetch(ids.iter().copied());
-    }
-
-    /// As [`Sad::fetch_inbound`], for [`Sad::outbound`].
+    /// Brings the states for these packets into the processor's cache, together: for a batch that is about to ask [`Sad::outbound`] for each.
     #[inline]
     pub fn fetch_outbound<'a>(&self, queries: impl Iterator<Item = OutboundQuery<'a>>) {
         self.outbound.fetch(queries.map(|query| query.peer()));
@@ -148,14 +165,11 @@ impl Sad {
         query: &OutboundQuery<'_>,
         is_there: impl Fn(&Sa) -> bool,
     ) -> Result<&Arc<Sa>, DropReason> {
-        let (mut own, mut wildcard): (Option<&Arc<Sa>>, Option<&Arc<Sa>>) = (None, None);
-        self.outbound.each(&query.peer(), &mut |sa| {
-            let best = if sa.source().is_unspecified() { &mut wildcard } else { &mut own };
-            if is_there(sa) && query.fits(sa) && best.is_none_or(|best| query.prefers(sa, best)) {
-                *best = Some(sa);
-            }
+        let best = self.outbound.fold(&query.peer(), None, |best: Option<&Arc<Sa>>, sa| {
+            let is_better = || best.is_none_or(|best| query.prefers(sa, best));
+            if is_there(sa) && query.fits(sa) && is_better() { Some(sa) } else { best }
         });
-        let sa = own.or(wildcard).ok_or(DropReason::OutNoState)?;
+        let sa = best.ok_or(DropReason::OutNoState)?;
         if sa.config().direction == Some(Direction::In) {
             return Err(DropReason::OutStateDirection);
         }
@@ -182,8 +196,10 @@ impl Sad {
 
     /// All states with an id; they differ in their marks. Youngest first.
     pub fn with_id(&self, id: SaId) -> impl Iterator<Item = &Arc<Sa>> {
-        let mut all = Vec::new();
-        self.by_id.each(&id, &mut |sa| all.push(sa));
+        let mut all = self.by_id.fold(&id, Vec::new(), |mut all, sa| {
+            all.push(sa);
+            all
+        });
         all.sort_unstable_by_key(|sa| std::cmp::Reverse(sa.turn()));
         all.into_iter()
     }
@@ -274,13 +290,13 @@ impl Sad {
 
     /// The generation of a state that is in.
     fn generation(&self, sa: &Sa) -> Option<&Arc<Sa>> {
-        let mut found = None;
-        self.by_id.each(&sa.id(), &mut |held| {
-            if held.is_same(sa) {
-                found = Some(held);
-            }
-        });
-        found
+        self.by_id.fold(
+            &sa.id(),
+            None,
+            |found, held| {
+                if held.is_same(sa) { Some(held) } else { found }
+            },
+        )
     }
 
     fn insert_by_use(&mut self, sa: &Arc<Sa>) {
@@ -321,9 +337,13 @@ impl Key for SaId {
     }
 
     #[inline]
-    fn feed(&self, hasher: &mut impl Hasher) {
-        feed_address(self.destination, hasher);
-        hasher.write_u64(u64::from(self.spi.0) << 8 | self.protocol as u64);
+    fn hash(&self, seed: Seed) -> u64 {
+        seed.spread_address(self.destination.into(), self.spi.0, self.protocol as u64)
+    }
+
+    #[inline]
+    fn fetch(sa: &Sa) {
+        sa.fetch_name();
     }
 }
 
@@ -332,24 +352,29 @@ impl Key for Peer {
     fn of(sa: &Sa) -> Self {
         let SaId { destination, protocol, .. } = sa.id();
         let SaWords { if_id, mode, .. } = *sa.config();
-        Self { destination, reqid: sa.reqid(), if_id, mode, protocol }
+        Self { destination: destination.into(), reqid: sa.reqid(), if_id, mode, protocol }
     }
 
     #[inline]
     fn is_of(&self, sa: &Sa) -> bool {
         let (id, words) = (sa.id(), sa.config());
         sa.reqid() == self.reqid
-            && id.destination == self.destination
+            && sa.leads_to(self.destination)
             && id.protocol == self.protocol
             && words.if_id == self.if_id
             && words.mode == self.mode
     }
 
     #[inline]
-    fn feed(&self, hasher: &mut impl Hasher) {
-        feed_address(self.destination, hasher);
-        hasher.write_u64(u64::from(self.reqid.0) << 32 | u64::from(self.if_id.0));
-        hasher.write_u64((self.mode as u64) << 8 | self.protocol as u64);
+    fn hash(&self, seed: Seed) -> u64 {
+        let kind = (self.mode as u64) << 8 | self.protocol as u64;
+        let more = u64::from(self.if_id.0) << 32 | kind;
+        seed.spread_address(self.destination, self.reqid.0, more)
+    }
+
+    #[inline]
+    fn fetch(sa: &Sa) {
+        sa.fetch();
     }
 }
 
@@ -365,9 +390,15 @@ impl Key for Seat {
     }
 
     #[inline]
-    fn feed(&self, hasher: &mut impl Hasher) {
-        let Some((device, handle)) = self.0 else { return };
-        hasher.write_u64(u64::from(device.0) << 32 | u64::from(handle.0));
+    fn hash(&self, seed: Seed) -> u64 {
+        let word =
+            |(device, handle): (DeviceId, Handle)| u64::from(device.0) << 32 | u64::from(handle.0);
+        seed.spread(self.0.map_or(0, word), 0)
+    }
+
+    #[inline]
+    fn fetch(sa: &Sa) {
+        sa.fetch();
     }
 }
 
@@ -384,17 +415,14 @@ impl Key for AnyDestination {
     }
 
     #[inline]
-    fn feed(&self, hasher: &mut impl Hasher) {
-        hasher.write_u64(u64::from(self.spi.0) << 8 | self.protocol as u64);
-        hasher.write_u64(self.family as u64);
+    fn hash(&self, seed: Seed) -> u64 {
+        let kind = (self.family as u64) << 8 | self.protocol as u64;
+        seed.spread(self.spi.0.into(), kind)
     }
-}
 
-#[inline]
-fn feed_address(address: IpAddr, hasher: &mut impl Hasher) {
-    match address {
-        IpAddr::V4(address) => hasher.write_u64(address.to_bits().into()),
-        IpAddr::V6(address) => hasher.write_u128(address.to_bits()),
+    #[inline]
+    fn fetch(sa: &Sa) {
+        sa.fetch_name();
     }
 }
 
@@ -402,10 +430,11 @@ impl OutboundQuery<'_> {
     #[inline]
     fn peer(&self) -> Peer {
         let Self { destination, protocol, mode, reqid, if_id, .. } = *self;
-        Peer { destination, reqid, if_id, mode, protocol }
+        Peer { destination: destination.into(), reqid, if_id, mode, protocol }
     }
 
     /// Whether a state serves it that has what its [`Peer`] says.
+    #[inline]
     fn fits(&self, sa: &Sa) -> bool {
         let (config, source) = (sa.config(), sa.source());
         matches!(sa.lifecycle(), Lifecycle::Valid | Lifecycle::Dying)
@@ -416,11 +445,13 @@ impl OutboundQuery<'_> {
             && config.selector.as_ref().is_none_or(|selector| selector.matches(self.flow))
     }
 
-    /// Of two that fit: the one for this processor, then one that is not dying, then the younger, then the one put in later.
+    /// Of two that fit: the one whose source is no wildcard, then the one for this processor, then one that is not dying, then the younger, then the one put in later.
+    #[inline(never)]
     fn prefers(&self, one: &Sa, other: &Sa) -> bool {
         let rank = |sa: &Sa| {
             let own = sa.config().pcpu == Some(self.cpu);
-            (own, sa.lifecycle() != Lifecycle::Dying, sa.added(), sa.turn())
+            let is_named = !sa.source().is_unspecified();
+            (is_named, own, sa.lifecycle() != Lifecycle::Dying, sa.added(), sa.turn())
         };
         rank(one) > rank(other)
     }

@@ -9,9 +9,10 @@ use std::{
 
 use uxfrm_crypto::{Backend, Transform};
 
+use super::address::Address;
 use crate::{
-    Cpu, Direction, IfId, KeepaliveInterval, Limits, Mark, Mode, Offload, SaConfig, SaExtraFlags,
-    SaFlags, SaId, SaProtocol, Selector, Spi, UdpEncap,
+    Cpu, Direction, Family, IfId, KeepaliveInterval, Limits, Mark, Mode, Offload, SaConfig,
+    SaExtraFlags, SaFlags, SaId, SaProtocol, Selector, Spi, UdpEncap,
 };
 
 /// The words of a state that others may share. The fields are those of [`SaConfig`].
@@ -169,6 +170,16 @@ impl Name {
     }
 
     #[inline]
+    pub(super) fn leads_to(&self, Address { family, bits }: Address) -> bool {
+        match self {
+            Self::V4 { destination, .. } => {
+                family == Family::V4 && u128::from(destination.to_bits()) == bits
+            }
+            Self::V6 { ends, .. } => Address::from(ends.destination) == Address { family, bits },
+        }
+    }
+
+    #[inline]
     pub(super) fn source(&self) -> IpAddr {
         match self {
             Self::V4 { source, .. } => (*source).into(),
@@ -207,6 +218,8 @@ mod tests {
             let id = sample(destination, 7).id;
             let name = Name::new(id, source.parse().unwrap());
             assert_eq!((name.id(), name.source()), (id, source.parse().unwrap()));
+            let leads_to = |address: &str| name.leads_to(address.parse::<IpAddr>().unwrap().into());
+            assert!(leads_to(destination) && !leads_to(source) && !leads_to("::10.0.0.2"));
         }
         assert_eq!(size_of::<Name>(), 16);
     }

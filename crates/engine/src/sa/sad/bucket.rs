@@ -34,17 +34,11 @@ impl Bucket {
         self.places(tag).filter_map(|at| self.states[at].as_ref())
     }
 
-    /// Asks for what [`Bucket::fetch`] reads.
+    /// Asks for what [`Bucket::tagged`] reads.
     #[inline]
     pub(super) fn prepare(&self) {
         prefetch_far(&self.tags);
         prefetch_far(&self.states[WIDTH - 1]);
-    }
-
-    /// Asks for the states with a tag.
-    #[inline]
-    pub(super) fn fetch(&self, tag: u8) {
-        self.tagged(tag).for_each(|sa| sa.fetch());
     }
 
     /// All states.
@@ -72,6 +66,12 @@ impl Bucket {
         let is_it = |at: &usize| self.states[*at].as_ref().is_some_and(|sa| is_meant(sa));
         let at = self.places(tag).find(is_it)?;
         self.states[at].take()
+    }
+
+    /// Whether a look-up has to look anywhere besides.
+    #[inline]
+    pub(super) const fn has_any(&self) -> bool {
+        self.tags[NOTES] != 0
     }
 
     #[inline]
@@ -144,6 +144,9 @@ mod tests {
             );
             bucket.unnote(Elsewhere::Spilled);
             assert!(!bucket.has(Elsewhere::Spilled) && bucket.has(Elsewhere::Crowded));
+            assert!(bucket.has_any());
+            bucket.unnote(Elsewhere::Crowded);
+            assert!(!bucket.has_any());
         }
     }
 }

@@ -1,17 +1,13 @@
 //! States by a key that each state says itself: an index holds nothing but references, and compares keys where the states are.
 
-use std::{
-    hash::{BuildHasher, Hasher},
-    marker::PhantomData,
-    sync::Arc,
-};
+use std::{marker::PhantomData, sync::Arc};
 
 use arrayvec::ArrayVec;
-use foldhash::fast::RandomState;
 
 use super::{
     directory::Directory,
     page::{Page, Spread},
+    seed::Seed,
 };
 use crate::Sa;
 
@@ -23,83 +19,79 @@ pub(super) trait Key {
     /// Whether it is a state's key.
     fn is_of(&self, sa: &Sa) -> bool;
 
-    /// Gives all of itself to a hasher.
-    fn feed(&self, hasher: &mut impl Hasher);
+    /// A hash of all of itself.
+    fn hash(&self, seed: Seed) -> u64;
+
+    /// Asks for what a look-up reads of a state.
+    fn fetch(sa: &Sa);
 }
 
 /// States by a key. Cloning shares all that does not change afterwards.
 #[derive(Debug)]
 pub(super) struct Index<K> {
     directory: Directory,
-    hasher: RandomState,
+    seed: Seed,
     key: PhantomData<fn() -> K>,
 }
 
 /// Spreads states by their keys.
-struct Keys<'a, K> {
-    hasher: &'a RandomState,
+struct Keys<K> {
+    seed: Seed,
     key: PhantomData<fn() -> K>,
 }
 
+/// The way to the states with a key, as far as it is known without waiting for memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trail<'a> {
+    hash: u64,
+    page: Option<&'a Page>,
+}
+
 /// Keys that are looked up at a time.
-const TOGETHER: usize = 64;
+pub(super) const TOGETHER: usize = 64;
 
 impl<K> Default for Index<K> {
     fn default() -> Self {
-        let hasher = RandomState::default();
-        Self { directory: Directory::default(), hasher, key: PhantomData }
+        Self { directory: Directory::default(), seed: Seed::default(), key: PhantomData }
     }
 }
 
 impl<K> Clone for Index<K> {
     fn clone(&self) -> Self {
-        let (directory, hasher) = (self.directory.clone(), self.hasher.clone());
-        Self { directory, hasher, key: PhantomData }
+        Self { directory: self.directory.clone(), seed: self.seed, key: PhantomData }
     }
 }
 
 impl<K: Key> Index<K> {
-    /// Shows each state with a key, in no order.
+    /// Goes through the states with a key, in no order.
     #[inline]
-    pub(super) fn each<'a>(&'a self, key: &K, visit: &mut impl FnMut(&'a Arc<Sa>)) {
-        let hash = self.hash_of(key);
-        let Some(page) = self.directory.page(hash) else { return };
-        page.each(hash, &mut |sa| {
-            if key.is_of(sa) {
-                visit(sa);
-            }
-        });
+    pub(super) fn fold<'a, A>(&'a self, key: &K, from: A, step: impl Fn(A, &'a Arc<Sa>) -> A) -> A {
+        self.trail(key).fold(key, from, step)
     }
 
     /// The youngest state with a key that fits.
     #[inline]
     pub(super) fn youngest(&self, key: &K, fits: impl Fn(&Sa) -> bool) -> Option<&Arc<Sa>> {
-        let mut youngest: Option<&Arc<Sa>> = None;
-        self.each(key, &mut |sa| {
-            if fits(sa) && youngest.is_none_or(|other| other.turn() < sa.turn()) {
-                youngest = Some(sa);
-            }
-        });
-        youngest
+        self.trail(key).youngest(key, fits)
     }
 
-    /// Brings the states with these keys into the processor's cache, and all on the way to them; [`TOGETHER`] wait for memory at a time.
+    /// Brings the states with these keys into the processor's cache, and all on the way to them, together; up to [`TOGETHER`]: the ways there.
+    #[inline]
+    pub(super) fn trails(&self, keys: impl Iterator<Item = K>) -> ArrayVec<Trail<'_>, TOGETHER> {
+        let mut trails = ArrayVec::new();
+        for key in keys.take(TOGETHER) {
+            let trail = self.trail(&key);
+            trail.prepare();
+            trails.push(trail);
+        }
+        trails.iter().for_each(Trail::fetch::<K>);
+        trails
+    }
+
+    /// As [`Index::trails`], for any number.
     #[inline]
     pub(super) fn fetch(&self, mut keys: impl Iterator<Item = K>) {
-        let mut pages: ArrayVec<(u64, &Page), TOGETHER> = ArrayVec::new();
-        let mut more = true;
-        while more {
-            more = false;
-            for key in keys.by_ref().take(TOGETHER) {
-                more = true;
-                let hash = self.hash_of(&key);
-                if let Some(page) = self.directory.page(hash) {
-                    page.prepare(hash);
-                    pages.push((hash, page));
-                }
-            }
-            pages.drain(..).for_each(|(hash, page)| page.fetch(hash));
-        }
+        while self.trails(keys.by_ref()).is_full() {}
     }
 
     /// All states, in no order.
@@ -108,54 +100,82 @@ impl<K: Key> Index<K> {
     }
 
     pub(super) fn insert(&mut self, sa: &Arc<Sa>) {
-        let Self { directory, hasher, .. } = self;
-        let spread = Keys::<K>::by(hasher);
-        directory.add(spread.hash(sa), sa, &spread);
+        let spread = self.spread();
+        self.directory.add(spread.hash(sa), sa, &spread);
     }
 
     /// Takes a state out that is in.
     pub(super) fn remove(&mut self, sa: &Sa) {
-        let Self { directory, hasher, .. } = self;
-        let spread = Keys::<K>::by(hasher);
+        let spread = self.spread();
         let hash = spread.hash(sa);
-        directory.change(hash, &spread, &mut |page| page.remove(hash, sa.turn(), &spread));
+        self.directory.change(hash, &spread, &mut |page| page.remove(hash, sa.turn(), &spread));
     }
 
     /// Puts `new` in the place of an older generation of itself with the same key and turn.
     pub(super) fn replace(&mut self, new: &Arc<Sa>) {
-        let Self { directory, hasher, .. } = self;
-        let spread = Keys::<K>::by(hasher);
+        let spread = self.spread();
         let hash = spread.hash(new);
-        directory.change(hash, &spread, &mut |page| page.replace(hash, new));
+        self.directory.change(hash, &spread, &mut |page| page.replace(hash, new));
     }
 
     /// Becomes what `newer` is, of which it was a copy before, as far as this state came, went or changed.
     pub(super) fn follow(&mut self, newer: &Self, sa: &Sa) {
-        let hash = Keys::<K>::by(&self.hasher).hash(sa);
-        self.directory.follow(&newer.directory, hash);
+        self.directory.follow(&newer.directory, self.spread().hash(sa));
     }
 
     #[inline]
-    fn hash_of(&self, key: &K) -> u64 {
-        hash(&self.hasher, key)
+    fn trail(&self, key: &K) -> Trail<'_> {
+        let hash = key.hash(self.seed);
+        Trail { hash, page: self.directory.page(hash) }
+    }
+
+    fn spread(&self) -> Keys<K> {
+        Keys { seed: self.seed, key: PhantomData }
     }
 }
 
-impl<'a, K> Keys<'a, K> {
-    fn by(hasher: &'a RandomState) -> Self {
-        Self { hasher, key: PhantomData }
+impl<'a> Trail<'a> {
+    /// As [`Index::fold`].
+    #[inline]
+    pub(super) fn fold<K: Key, A>(self, key: &K, from: A, step: impl Fn(A, &'a Arc<Sa>) -> A) -> A {
+        let Some(page) = self.page else { return from };
+        page.fold(
+            self.hash,
+            from,
+            |so_far, sa| {
+                if key.is_of(sa) { step(so_far, sa) } else { so_far }
+            },
+        )
+    }
+
+    /// As [`Index::youngest`].
+    #[inline]
+    pub(super) fn youngest<K: Key>(
+        self,
+        key: &K,
+        fits: impl Fn(&Sa) -> bool,
+    ) -> Option<&'a Arc<Sa>> {
+        self.fold(key, None, |youngest: Option<&Arc<Sa>>, sa| {
+            let is_younger = || youngest.is_none_or(|other| other.turn() < sa.turn());
+            if fits(sa) && is_younger() { Some(sa) } else { youngest }
+        })
+    }
+
+    /// Asks for what [`Trail::fetch`] reads.
+    #[inline]
+    fn prepare(&self) {
+        self.page.inspect(|page| page.prepare(self.hash));
+    }
+
+    /// Asks for the states.
+    #[inline]
+    fn fetch<K: Key>(&self) {
+        self.page.inspect(|page| page.fold(self.hash, (), |(), sa| K::fetch(sa)));
     }
 }
 
-impl<K: Key> Spread for Keys<'_, K> {
+impl<K: Key> Spread for Keys<K> {
     fn hash(&self, sa: &Sa) -> u64 {
-        hash(self.hasher, &K::of(sa))
+        K::of(sa).hash(self.seed)
     }
-}
-
-#[inline]
-fn hash(hasher: &RandomState, key: &impl Key) -> u64 {
-    let mut hasher = hasher.build_hasher();
-    key.feed(&mut hasher);
-    hasher.finish()
 }

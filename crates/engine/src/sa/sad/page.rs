@@ -79,33 +79,23 @@ impl Page {
         self.states().chain(self.crowds().flat_map(Tree::states))
     }
 
-    /// Shows each state with a hash, and some others perhaps.
+    /// Goes through the states with a hash, and some others perhaps.
     #[inline]
-    pub(super) fn each<'a>(&'a self, hash: u64, visit: &mut impl FnMut(&'a Arc<Sa>)) {
-        let (home, tag) = (&self.buckets[home(hash)], tag(hash));
-        home.tagged(tag).for_each(&mut *visit);
-        if home.has(Elsewhere::Spilled) {
-            self.buckets[next_of(hash)].tagged(tag).for_each(&mut *visit);
-        }
-        if home.has(Elsewhere::Crowded) {
-            self.each_of_crowd(hash, visit);
-        }
+    pub(super) fn fold<'a, A>(
+        &'a self,
+        hash: u64,
+        from: A,
+        step: impl Fn(A, &'a Arc<Sa>) -> A,
+    ) -> A {
+        let home = &self.buckets[home(hash)];
+        let so_far = home.tagged(tag(hash)).fold(from, &step);
+        if home.has_any() { self.fold_elsewhere(hash, so_far, &step) } else { so_far }
     }
 
-    /// Asks for what [`Page::fetch`] reads.
+    /// Asks for what [`Page::fold`] reads before any state.
     #[inline]
     pub(super) fn prepare(&self, hash: u64) {
         self.buckets[home(hash)].prepare();
-    }
-
-    /// Asks for the states with a hash.
-    #[inline]
-    pub(super) fn fetch(&self, hash: u64) {
-        let home = &self.buckets[home(hash)];
-        home.fetch(tag(hash));
-        if home.has(Elsewhere::Spilled) {
-            self.buckets[next_of(hash)].fetch(tag(hash));
-        }
     }
 
     /// Puts in a state.
@@ -113,9 +103,8 @@ impl Page {
         if let Some(crowd) = self.crowd(hash) {
             return crowd.add(sa);
         }
-        let alike = |sa: &&Arc<Sa>| spread.hash(sa) == hash;
-        let mut count = 0;
-        self.each(hash, &mut |sa| count += usize::from(alike(&sa)));
+        let alike = |sa: &Arc<Sa>| spread.hash(sa) == hash;
+        let count = self.fold(hash, 0, |count, sa| count + usize::from(alike(sa)));
         if count < ALIKE && self.push(hash, Arc::clone(sa)).is_ok() {
             return;
         }
@@ -190,10 +179,23 @@ impl Page {
         other.all_crowds().iter().for_each(|crowd| self.receive(crowd.clone()));
     }
 
-    #[cold]
-    fn each_of_crowd<'a>(&'a self, hash: u64, visit: &mut dyn FnMut(&'a Arc<Sa>)) {
-        let same = self.all_crowds().iter().filter(|crowd| crowd.hash == hash);
-        same.flat_map(|crowd| crowd.tree.states()).for_each(visit);
+    #[inline(never)]
+    fn fold_elsewhere<'a, A>(
+        &'a self,
+        hash: u64,
+        from: A,
+        step: &impl Fn(A, &'a Arc<Sa>) -> A,
+    ) -> A {
+        let home = &self.buckets[home(hash)];
+        let mut so_far = from;
+        if home.has(Elsewhere::Spilled) {
+            so_far = self.buckets[next_of(hash)].tagged(tag(hash)).fold(so_far, step);
+        }
+        if home.has(Elsewhere::Crowded) {
+            let same = self.all_crowds().iter().filter(|crowd| crowd.hash == hash);
+            so_far = same.flat_map(|crowd| crowd.tree.states()).fold(so_far, step);
+        }
+        so_far
     }
 
     fn all_crowds(&self) -> &[Crowd] {

@@ -7,7 +7,7 @@ use uxfrm_crypto::Backend;
 
 use crate::{
     Cpu, Direction, DropReason, Family, FlowKey, IfId, Mark, Mode, Moment, OutboundQuery, Prefix,
-    Reqid, Sa, SaConfig, SaProtocol, SaWords, Sad, Selector, Spi,
+    Reqid, Sa, SaConfig, SaId, SaProtocol, SaWords, Sad, Selector, Spi,
     sa::{config::SaFlags, sample, usage::Lifecycle},
 };
 
@@ -352,6 +352,14 @@ proptest! {
     }
 }
 
+/// What a batch of packets without marks finds.
+fn together(sad: &Sad, ids: &[SaId]) -> Vec<Option<*const Sa>> {
+    let wanted: Vec<_> = ids.iter().map(|id| (*id, 0)).collect();
+    let mut all = Vec::new();
+    sad.inbound_each(&wanted, |found| all.push(found.map(Arc::as_ptr)));
+    all
+}
+
 /// Leaves split and join, forks come and go, and whoever looks on meanwhile sees what was there.
 #[test]
 fn thousands_come_and_go_and_nothing_is_left_of_them() {
@@ -364,7 +372,10 @@ fn thousands_come_and_go_and_nothing_is_left_of_them() {
     // 1277 and 3000 have no common divisor: each once, in no order.
     for step in 0..all.len() {
         let gone = &all[step * 1277 % all.len()];
-        sad.fetch_inbound(&ids[step / 16 * 16..step]);
+        let some = &ids[step / 16 * 16..step];
+        let alone =
+            |id: &SaId| sad.inbound(id.destination, id.spi, id.protocol, 0).map(Arc::as_ptr);
+        assert_eq!(together(&sad, some), some.iter().map(alone).collect::<Vec<_>>());
         assert!(sad.find(gone.id(), 0).is_some_and(|sa| Arc::ptr_eq(sa, gone)));
         sad.remove(gone);
         assert!(sad.find(gone.id(), 0).is_none());
@@ -419,7 +430,10 @@ fn equal_spis_are_told_apart_by_destination() {
 fn check(sad: &Sad, model: &[Arc<Sa>]) -> Result<(), TestCaseError> {
     prop_assert_eq!((sad.len(), sad.iter().count()), (model.len(), model.len()));
     let ids: Vec<_> = model.iter().map(|sa| sa.id()).collect();
-    sad.fetch_inbound(&ids);
+    prop_assert_eq!(
+        together(sad, &ids),
+        model.iter().map(|sa| Some(Arc::as_ptr(sa))).collect::<Vec<_>>()
+    );
     sad.fetch_outbound(model.iter().map(|sa| OutboundQuery { reqid: sa.reqid(), ..query() }));
     for sa in model {
         prop_assert!(sad.holds(sa));

@@ -1,0 +1,23 @@
+//! An address as a number: read, compared and hashed in words, where an [`IpAddr`] is copied byte by byte.
+
+use std::net::IpAddr;
+
+use crate::Family;
+
+/// An address of either family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Address {
+    pub(super) family: Family,
+    /// Of IPv4 the lowest 32.
+    pub(super) bits: u128,
+}
+
+impl From<IpAddr> for Address {
+    #[inline]
+    fn from(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(address) => Self { family: Family::V4, bits: address.to_bits().into() },
+            IpAddr::V6(address) => Self { family: Family::V6, bits: address.to_bits() },
+        }
+    }
+}
