@@ -16,6 +16,8 @@ use crate::Sa;
 pub(super) struct Directory {
     /// None, or a power of two. A chunk of depth `d` stands at all places that share its lowest `d` bits.
     chunks: Vec<Option<Arc<Chunk>>>,
+    /// Of the chunks, so that a look-up reads one line of a chunk and not two.
+    depths: Vec<u8>,
 }
 
 /// By the bits of the hash behind those that all of a chunk share. A page of depth `d` stands at all places that share its lowest `d` bits.
@@ -23,7 +25,7 @@ pub(super) struct Directory {
 #[repr(C)]
 struct Chunk {
     /// Bits of the hash that all its states share.
-    depth: u32,
+    depth: u8,
     depths: [u8; PLACES],
     pages: [Option<Arc<Page>>; PLACES],
 }
@@ -44,8 +46,9 @@ impl Directory {
     /// The page for a hash.
     #[inline]
     pub(super) fn page(&self, hash: u64) -> Option<&Page> {
-        let chunk = self.chunks.get(self.place(hash))?.as_ref()?;
-        chunk.pages[chunk.place(hash)].as_deref()
+        let at = self.place(hash);
+        let (chunk, depth) = (self.chunks.get(at)?.as_ref()?, *self.depths.get(at)?);
+        chunk.pages[place_below(depth, hash)].as_deref()
     }
 
     /// All states, in no order.
@@ -60,6 +63,7 @@ impl Directory {
     pub(super) fn add(&mut self, hash: u64, sa: &Arc<Sa>, spread: &dyn Spread) {
         if self.chunks.is_empty() {
             self.chunks.push(Some(Arc::default()));
+            self.depths.push(0);
         }
         let new = Addition { hash, sa, spread };
         loop {
@@ -70,6 +74,7 @@ impl Directory {
             }
             if 1 << chunk.depth == self.chunks.len() {
                 self.chunks.extend_from_within(..);
+                self.depths.extend_from_within(..);
             }
             let (even, odd) = chunk.split();
             let odd_one = 1 << chunk.depth;
@@ -93,7 +98,7 @@ impl Directory {
     /// Becomes what `newer` is as far as a state with this hash has changed it.
     pub(super) fn follow(&mut self, newer: &Self, hash: u64) {
         if self.chunks.len() != newer.chunks.len() {
-            return self.chunks.clone_from(&newer.chunks);
+            return self.clone_from(newer);
         }
         let Some(new) = newer.chunks.get(newer.place(hash)).and_then(Option::as_ref) else {
             return;
@@ -114,6 +119,7 @@ impl Directory {
                     (self.place(hash) & ((1 << both) - 1)..self.chunks.len()).step_by(1 << both)
                 {
                     self.chunks[at].clone_from(&newer.chunks[at]);
+                    self.depths[at] = newer.depths[at];
                 }
             }
         }
@@ -129,8 +135,10 @@ impl Directory {
 
     fn put(&mut self, hash: u64, chunk: Arc<Chunk>) {
         let low = low(self.place(hash), chunk.depth);
-        let all = self.chunks[low..].iter_mut().step_by(1 << chunk.depth);
-        all.for_each(|place| *place = Some(Arc::clone(&chunk)));
+        for at in (low..self.chunks.len()).step_by(1 << chunk.depth) {
+            self.chunks[at] = Some(Arc::clone(&chunk));
+            self.depths[at] = chunk.depth;
+        }
     }
 
     #[inline]
@@ -166,7 +174,7 @@ impl Chunk {
         let at = self.place(new.hash);
         loop {
             let depth = self.depths[at];
-            let used = self.depth + u32::from(depth);
+            let used = u32::from(self.depth + depth);
             let mut page = self.lift(at);
             let is_full = page.as_ref().is_some_and(|page| !page.has_room(new.hash));
             if !is_full || used >= DEEPEST {
@@ -181,7 +189,7 @@ impl Chunk {
             }
             if let Some(page) = page {
                 let (lower, upper) = page.split(used, new.spread);
-                let low = low(at, depth.into());
+                let low = low(at, depth);
                 self.put(low, depth + 1, page_of(lower));
                 self.put(low | 1 << depth, depth + 1, page_of(upper));
             }
@@ -247,26 +255,31 @@ impl Chunk {
     /// Takes a page out of all its places, so that it is not shared by itself.
     fn lift(&mut self, at: usize) -> Option<Arc<Page>> {
         let depth = self.depths[at];
-        let all = self.pages[low(at, depth.into())..].iter_mut().step_by(1 << depth);
+        let all = self.pages[low(at, depth)..].iter_mut().step_by(1 << depth);
         all.fold(None, |_, page| page.take())
     }
 
     /// Puts a page where none is.
     fn put(&mut self, at: usize, depth: u8, page: Option<Arc<Page>>) {
-        for place in (low(at, depth.into())..PLACES).step_by(1 << depth) {
+        for place in (low(at, depth)..PLACES).step_by(1 << depth) {
             self.depths[place] = depth;
             self.pages[place].clone_from(&page);
         }
     }
 
-    #[inline]
     fn place(&self, hash: u64) -> usize {
-        usize::from((hash >> self.depth).to_le_bytes()[0]) % PLACES
+        place_below(self.depth, hash)
     }
 }
 
+/// Where a hash's page stands in a chunk of this depth.
+#[inline]
+fn place_below(depth: u8, hash: u64) -> usize {
+    usize::from((hash >> depth).to_le_bytes()[0]) % PLACES
+}
+
 /// The first place of what stands at `at`.
-const fn low(at: usize, depth: u32) -> usize {
+const fn low(at: usize, depth: u8) -> usize {
     at & ((1 << depth) - 1)
 }
 
