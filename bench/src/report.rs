@@ -96,6 +96,15 @@ impl Sample {
         sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
     }
 
+    /// The mean of all but the dearest one of a hundred, which other things on the machine make; not a number without any.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a mean")]
+    pub fn mean(&self) -> f64 {
+        let sorted = self.sorted();
+        let most = &sorted[..sorted.len() - sorted.len() / 100];
+        most.iter().sum::<f64>() / most.len() as f64
+    }
+
     /// Between which ones the true median lies with 95 % confidence, whatever the distribution: those about √n places from the
     /// middle (the binomial distribution of how many are below it, as a normal one).
     #[must_use]

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use uxfrm_engine::{
-    Database, Direction, Family, FlowKey, Moment, Policy, PolicyKey, PolicyName, Published,
+    AnswerId, CacheMode, CacheSettings, Database, Direction, Family, FlowKey, Moment, Policy,
+    PolicyCache, PolicyKey, PolicyName, Published, Spi,
 };
 
 use super::profile::with_own_template;
@@ -17,6 +18,7 @@ use crate::report::{Case, Row, Sample};
 const SIZES: [usize; 3] = [1000, 100_000, 1_000_000];
 /// Policies that another thread adds a second, and as many that it removes.
 const RATES: [u32; 3] = [0, 10_000, 100_000];
+const CACHES: [(&str, CacheMode); 2] = [("off", CacheMode::Off), ("on", CacheMode::On)];
 /// Packets that are timed together.
 const TOGETHER: usize = 32;
 /// How often look-ups while nothing changes and while something does take turns.
@@ -71,28 +73,36 @@ pub(super) fn measure(options: &Options, clock: &TscClock, rows: &mut Vec<Row>) 
             (Family::V6, Templates::Own, &RATES[..1]),
         ] {
             let tunnels = Tunnels { family, templates, size };
-            let cases = rates.iter().map(|rate| (*rate, tunnels.case(*rate)));
-            let cases: Vec<_> = cases.filter(|(_, case)| options.only.admits(case)).collect();
-            if !cases.is_empty() {
-                measure_each(tunnels, &cases, options, clock, rows);
+            let cases: Vec<_> =
+                rates.iter().map(|rate| (*rate, tunnels.cases(*rate, options))).collect();
+            if cases.iter().any(|(_, cases)| !cases.is_empty()) {
+                measure_each(tunnels, cases, options, clock, rows);
             }
         }
     }
 }
 
 impl Tunnels {
-    fn case(self, rate: u32) -> Case {
+    /// With each cache that is measured, as far as the options leave it.
+    fn cases(self, rate: u32, options: &Options) -> Vec<(CacheMode, Case)> {
+        let is_usual = self.family == Family::V4 && self.templates == Templates::None;
+        let caches = if is_usual { &CACHES[..] } else { &CACHES[..1] };
+        let cases = caches.iter().map(|(name, mode)| (*mode, self.case(name, rate)));
+        cases.filter(|(_, case)| options.only.admits(case)).collect()
+    }
+
+    fn case(self, cache: &str, rate: u32) -> Case {
         let family = if self.family == Family::V4 { 4 } else { 6 };
         let case = Case::new().with("profile", Profile::Tunnels.to_string()).with("family", family);
         let case = case.with("policies", self.size).with("match", "random").with("flows", 16_384);
-        let case = case.with("cache", "off").with("templates", self.templates.to_string());
+        let case = case.with("cache", cache).with("templates", self.templates.to_string());
         case.with("changes", format!("{rate}/s"))
     }
 }
 
 fn measure_each(
     tunnels: Tunnels,
-    cases: &[(u32, Case)],
+    cases: Vec<(u32, Vec<(CacheMode, Case)>)>,
     options: &Options,
     clock: &TscClock,
     rows: &mut Vec<Row>,
@@ -111,30 +121,28 @@ fn measure_each(
     let memory = set.memory_per_policy(before, others);
     let speed = coming.speed(&mut set.database);
     let time = Duration::from_millis(if options.quick { 50 } else { 500 });
-    for (rate, case) in cases {
-        let (mut sample, mut quiet, mut reached) = (Sample::default(), Sample::default(), 0.0);
+    for (rate, cases) in cases {
+        let worker = |(mode, case)| Worker::new(mode, case, &flows, time);
+        let mut workers: Vec<_> = cases.into_iter().map(worker).collect();
+        // In turn: what has come and gone leaves the search another one.
         for _ in 0..TURNS {
-            under_changes(&mut set.database, &coming, 0, &flows, time, &mut quiet);
-            let rate = under_changes(&mut set.database, &coming, *rate, &flows, time, &mut sample);
-            reached += rate / f64::from(TURNS);
+            for worker in &mut workers {
+                worker.take_turn(&mut set.database, &coming, rate);
+            }
         }
-        let mut row = Row::of_packets(case.clone(), &sample, 64, clock.hz());
-        let nanoseconds = |of: &Sample, share: f64| of.quantile(share) / clock.hz() * 1e9;
-        row.figure("p50_ns", nanoseconds(&sample, 0.5), 1);
-        row.figure("p99_ns", nanoseconds(&sample, 0.99), 1);
-        row.figure("p999_ns", nanoseconds(&sample, 0.999), 1);
-        row.figure("quiet_p999_ns", nanoseconds(&quiet, 0.999), 1);
-        row.figure("changes_per_second", reached, 0);
-        row.figure("adds_per_second", speed.adds, 0);
-        row.figure("removes_per_second", speed.removes, 0);
-        row.figure("one_add_us", speed.one.median(), 2);
-        row.figure("one_add_p999_us", speed.one.quantile(0.999), 2);
-        row.figure("load_seconds", set.load_seconds, 3);
-        row.figure("bytes_per_policy", set.bytes_per_policy, 1);
-        if let Some(memory) = memory {
-            row.figure("memory_per_policy", memory, 1);
-        }
-        rows.push(row);
+        rows.extend(workers.iter().map(|worker| {
+            let mut row = worker.row(clock);
+            row.figure("adds_per_second", speed.adds, 0);
+            row.figure("removes_per_second", speed.removes, 0);
+            row.figure("one_add_us", speed.one.median(), 2);
+            row.figure("one_add_p999_us", speed.one.quantile(0.999), 2);
+            row.figure("load_seconds", set.load_seconds, 3);
+            row.figure("bytes_per_policy", set.bytes_per_policy, 1);
+            if let Some(memory) = memory {
+                row.figure("memory_per_policy", memory, 1);
+            }
+            row
+        }));
     }
 }
 
@@ -205,37 +213,89 @@ impl Coming {
     }
 }
 
-/// Takes the cycles per packet of many small batches while another thread adds and removes; how many policies a second it came to.
-fn under_changes(
-    database: &mut Database,
-    coming: &Coming,
-    rate: u32,
-    flows: &[FlowKey],
+/// Who looks up meanwhile, as workers do, also without a cache.
+struct Worker<'a> {
+    case: Case,
+    flows: &'a [FlowKey],
     time: Duration,
-    sample: &mut Sample,
-) -> f64 {
-    let published = database.published();
-    let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let writer = scope.spawn(|| change_until(database, coming, rate, &done));
-        look_up(&published, flows, time, sample);
-        done.store(true, Ordering::Relaxed);
-        writer.join().unwrap_or(f64::NAN)
-    })
+    cache: PolicyCache,
+    /// Cycles per packet of many small batches, while policies change and while they do not.
+    sample: Sample,
+    quiet: Sample,
+    /// What the cache did while they changed.
+    hits: u64,
+    packets: u64,
+    /// Policies a second that it came to.
+    reached: f64,
 }
 
-fn look_up(published: &Published, flows: &[FlowKey], time: Duration, sample: &mut Sample) {
-    let start = Instant::now();
-    for flows in flows.chunks_exact(TOGETHER).cycle() {
-        if start.elapsed() > time {
-            break;
+impl<'a> Worker<'a> {
+    fn new(mode: CacheMode, case: Case, flows: &'a [FlowKey], time: Duration) -> Self {
+        let cache = PolicyCache::new(CacheSettings { mode, ..CacheSettings::default() }, 1);
+        let [sample, quiet] = [Sample::default(), Sample::default()];
+        Self { case, flows, time, cache, sample, quiet, hits: 0, packets: 0, reached: 0.0 }
+    }
+
+    fn take_turn(&mut self, database: &mut Database, coming: &Coming, rate: u32) {
+        let published = database.published();
+        Self::look_up(&mut self.cache, &published, self.flows, self.time, &mut self.quiet);
+        let (hits, packets) = self.counts();
+        let done = AtomicBool::new(false);
+        self.reached += std::thread::scope(|scope| {
+            let writer = scope.spawn(|| change_until(database, coming, rate, &done));
+            Self::look_up(&mut self.cache, &published, self.flows, self.time, &mut self.sample);
+            done.store(true, Ordering::Relaxed);
+            writer.join().unwrap_or(f64::NAN)
+        });
+        let after = self.counts();
+        self.hits += after.0 - hits;
+        self.packets += after.1 - packets;
+    }
+
+    fn look_up(
+        cache: &mut PolicyCache,
+        published: &Published,
+        flows: &[FlowKey],
+        time: Duration,
+        sample: &mut Sample,
+    ) {
+        let start = Instant::now();
+        let mut found: Vec<AnswerId> = Vec::with_capacity(TOGETHER);
+        for flows in flows.chunks_exact(TOGETHER).cycle() {
+            if start.elapsed() > time {
+                break;
+            }
+            found.clear();
+            let from = TscClock::now();
+            let snapshot = published.load();
+            cache.begin(&snapshot.spd);
+            cache.lookup_each(&snapshot.spd, Direction::Out, flows, Spi(0), &mut found);
+            std::hint::black_box(found.len());
+            sample.push(TscClock::per_packet(from, TOGETHER));
         }
-        let from = TscClock::now();
-        let snapshot = published.load();
-        let mut found = Vec::with_capacity(TOGETHER);
-        snapshot.spd.lookup_each(Direction::Out, flows, &mut found);
-        std::hint::black_box(found.len());
-        sample.push(TscClock::per_packet(from, TOGETHER));
+    }
+
+    /// Packets that found their flows, of how many.
+    fn counts(&self) -> (u64, u64) {
+        let stats = self.cache.stats();
+        (stats.hits, stats.hits + stats.misses + stats.stale + stats.bypassed)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a figure")]
+    fn row(&self, clock: &TscClock) -> Row {
+        let Self { sample, quiet, .. } = self;
+        let mut row = Row::of_packets(self.case.clone(), sample, 64, clock.hz());
+        // Batches right after a change differ from the others: a median would tell of one kind.
+        row.figure("mean_cycles", sample.mean(), 1);
+        row.figure("quiet_mean_cycles", quiet.mean(), 1);
+        row.figure("hit_share", self.hits as f64 / self.packets as f64, 3);
+        let nanoseconds = |of: &Sample, share: f64| of.quantile(share) / clock.hz() * 1e9;
+        row.figure("p50_ns", nanoseconds(sample, 0.5), 1);
+        row.figure("p99_ns", nanoseconds(sample, 0.99), 1);
+        row.figure("p999_ns", nanoseconds(sample, 0.999), 1);
+        row.figure("quiet_p999_ns", nanoseconds(quiet, 0.999), 1);
+        row.figure("changes_per_second", self.reached / f64::from(TURNS), 0);
+        row
     }
 }
 
