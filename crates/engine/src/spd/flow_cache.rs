@@ -481,9 +481,8 @@ impl Question<'_> {
                 found(first.map_or(AnswerId::NONE, |one| self.both(answers, flow, one.entry)));
             }
         } else {
-            first.iter().for_each(|first| {
-                found(first.map_or(AnswerId::NONE, |one| answers.meet(one.answer(), one.entry)));
-            });
+            answers.meet_each(first.iter().flatten().map(|one| (one.answer(), one.entry)));
+            first.iter().for_each(|first| found(first.map_or(AnswerId::NONE, |one| one.answer())));
         }
     }
 

@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
+
 use super::roll::Roll;
+use crate::spd::classifier::TOGETHER;
 use crate::{Action, Moment, PolicyEntry, PolicyKind, Template};
 
 /// The policies that decide over a flow, by their place in the cache; it holds until the next [`PolicyCache::begin`](super::PolicyCache::begin).
@@ -154,9 +157,32 @@ impl Answers {
     #[inline]
     pub(super) fn meet(&mut self, answer: AnswerId, entry: &Arc<PolicyEntry>) -> AnswerId {
         if !self.known.has(answer.slot()) {
-            self.introduce(entry);
+            self.introduce(answer, entry);
         }
         answer
+    }
+
+    /// As [`Answers::meet`], of [`TOGETHER`] policies at the most.
+    #[inline]
+    pub(super) fn meet_each<'a>(
+        &mut self,
+        found: impl Iterator<Item = (AnswerId, &'a Arc<PolicyEntry>)> + Clone,
+    ) {
+        if !found.clone().all(|(answer, _)| self.known.has(answer.slot())) {
+            self.introduce_each(&found.collect());
+        }
+    }
+
+    /// After a change most policies are met for the first time: what is known of each is asked for before the first is waited for.
+    #[inline(never)]
+    fn introduce_each(&mut self, found: &ArrayVec<(AnswerId, &Arc<PolicyEntry>), TOGETHER>) {
+        for (answer, entry) in found {
+            self.prefetch(*answer);
+            uxfrm_packet::prefetch_far(*entry);
+        }
+        for (answer, entry) in found {
+            self.meet(*answer, entry);
+        }
     }
 
     /// Fetches what [`Answers::count`] will read, where that is far away.
@@ -277,13 +303,13 @@ impl Answers {
 
     /// Meets a policy for the first time since policies changed. Who knew the one that had its slot before is stale since that went.
     #[inline(never)]
-    fn introduce(&mut self, entry: &Arc<PolicyEntry>) {
-        self.known.mark(entry.slot());
+    fn introduce(&mut self, answer: AnswerId, entry: &Arc<PolicyEntry>) {
+        self.known.mark(answer.slot());
         let is_it = |met: &Met| met.entry.as_ref().is_some_and(|met| Arc::ptr_eq(met, entry));
-        if self.met.get(entry.slot() as usize).is_some_and(is_it) {
+        let slot = answer.slot() as usize;
+        if self.met.get(slot).is_some_and(is_it) {
             return;
         }
-        let slot = entry.slot() as usize;
         if self.met.len() <= slot {
             self.met.resize(slot + 1, Met::default());
         }
