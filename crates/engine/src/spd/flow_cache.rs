@@ -38,7 +38,7 @@ use side::Side;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CacheMode {
     /// Wherever a hit is no slower than finding the policy: with any number of flows beside thousands of policies, with tens of thousands beside
-    /// fewer, with few flows beside one. Not while half of the packets do not find their flows.
+    /// fewer, with few flows beside one. Not while half of the packets do not find their flows, or as many of them as a search makes up for.
     On,
     /// Never.
     Off,

@@ -50,6 +50,9 @@ const GROWTH: u32 = 3;
 const BLOCK: u32 = 128;
 
 impl Lookout {
+    /// Room for each flow.
+    pub(crate) const ROOM: usize = 4;
+
     /// Begins anew: looks out when so many packets have passed.
     pub(crate) fn begin(&mut self, rests: usize) {
         if self.notes.is_empty() {
@@ -93,7 +96,7 @@ impl Lookout {
         let come = self.asked >= BLOCK && self.found * 100 >= self.asked * orders.come;
         if come && flows <= orders.most {
             // So that hardly any flow has to stay away from home.
-            return Some(4 * flows);
+            return Some(Self::ROOM * flows);
         }
         if self.asked >= BLOCK {
             (self.asked, self.found) = (0, 0);

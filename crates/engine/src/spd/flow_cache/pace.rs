@@ -18,7 +18,7 @@ pub(crate) enum Worth {
     Little,
     /// More, but a few misses eat it up.
     Some,
-    /// Much more, or the cache was asked for: that it misses half of all packets never pays.
+    /// As much as is lost by a miss, or the cache was asked for: that it misses half of all packets never pays.
     Much,
 }
 
@@ -45,9 +45,9 @@ const SITS_OUT: usize = 1 << 18;
 const MOST_LAPSES: u32 = 8;
 
 impl Pace {
-    /// That of a cache that has just got this much room, and is empty.
-    pub(crate) fn refill(&mut self, room: usize) {
-        *self = Self { patience: patience(room), lapses: self.lapses, ..Self::default() };
+    /// That of a cache that so many flows at the most have yet to fill.
+    pub(crate) fn refill(&mut self, flows: usize) {
+        *self = Self { patience: patience(flows), lapses: self.lapses, ..Self::default() };
     }
 
     /// Counts some packets, how many of them found their flows, and how many pushed others out; true when there is something to
@@ -102,10 +102,10 @@ impl Worth {
     }
 }
 
-/// Packets until a cache with that much room is as full as it will be. In a small one that takes longer: more flows than it holds keep each other
+/// Packets until a cache that so many flows fill is as full as it will be. In a small one that takes longer: more flows than it holds keep each other
 /// out for a while, and only once it is full is it seen that they push each other out.
-fn patience(room: usize) -> u32 {
-    u32::try_from(room).unwrap_or(u32::MAX).saturating_mul(3).max(4 * WINDOW)
+fn patience(flows: usize) -> u32 {
+    u32::try_from(flows).unwrap_or(u32::MAX).saturating_mul(3).max(4 * WINDOW)
 }
 
 #[cfg(test)]

@@ -44,6 +44,8 @@ enum Search {
     Middling,
     /// More than any hit.
     Long,
+    /// So much more that few hits make good many misses.
+    Far,
 }
 
 /// Flows with their hashes, as far as they are looked up together.
@@ -65,7 +67,9 @@ const FEW_V6: usize = 1 << 11;
 const WITH_FEW: usize = SMALLEST;
 /// Policies from which on finding one costs more than a hit does that waits for memory.
 const MANY: usize = 1 << 14;
-/// Among fewer, it rests for so many spells after each in which it looks out; and among so many.
+/// Policies from which on finding one costs so much that half of all packets may miss.
+const VERY_MANY: usize = 1 << 18;
+/// Among fewer than [`MANY`], it rests for so many spells after each in which it looks out; and among so many.
 const REST: usize = 16;
 const REST_BESIDE_MANY: usize = 3;
 /// Tables of so many bytes are near enough to be read without being fetched ahead.
@@ -286,13 +290,9 @@ impl<const N: usize, const W: usize> Side<N, W> {
             }
         }
         let search = Search::of::<N>(question);
-        let worth = match self.settings.mode {
-            CacheMode::On | CacheMode::Off => Worth::Much,
-            CacheMode::Auto => search.worth(),
-        };
         let orders = Orders {
             most: search.most().min(self.settings.flows),
-            come: worth.come(),
+            come: self.worth(search).come(),
             // A glance at a packet costs little beside a look-up among many policies, and flows that come again are worth more there.
             rest: if question.spd.len() < MANY { REST } else { REST_BESIDE_MANY },
         };
@@ -302,7 +302,8 @@ impl<const N: usize, const W: usize> Side<N, W> {
             if Sets::<N, W>::room_for(room) > self.sets.room() {
                 self.wanted = Some(room);
             } else {
-                self.pace.refill(self.sets.room());
+                // What it knows is outdated, or of others; but there is no more to come than this.
+                self.pace.refill(room / Lookout::ROOM);
             }
         }
     }
@@ -432,6 +433,15 @@ impl<const N: usize, const W: usize> Side<N, W> {
         }
     }
 
+    /// What is gained by a hit, in this mode.
+    const fn worth(&self, search: Search) -> Worth {
+        match (self.settings.mode, search) {
+            // Asked for where a hit takes about as long.
+            (CacheMode::On, Search::Glance | Search::Short) | (CacheMode::Off, _) => Worth::Much,
+            (CacheMode::On | CacheMode::Auto, _) => search.worth(),
+        }
+    }
+
     /// After a window.
     fn decide(&mut self, question: &Question<'_>) {
         let search = Search::of::<N>(question);
@@ -440,8 +450,7 @@ impl<const N: usize, const W: usize> Side<N, W> {
         let worth = match self.settings.mode {
             // Asked for, but with so many flows it would be slower than no cache.
             CacheMode::On if !may_double && search.most() < self.settings.flows => search.worth(),
-            CacheMode::On | CacheMode::Off => Worth::Much,
-            CacheMode::Auto => search.worth(),
+            CacheMode::On | CacheMode::Off | CacheMode::Auto => self.worth(search),
         };
         // Growing loses all that is known: for little more room that is not worth it.
         match self.pace.decide(may_double, worth) {
@@ -464,7 +473,8 @@ impl Search {
             _ if !is_v4 && spd.len() < FEW_V6 && !spd.is_wide(direction, is_v4) => Self::Glance,
             Some(_) => Self::Short,
             None if spd.len() < MANY => Self::Middling,
-            None => Self::Long,
+            None if spd.len() < VERY_MANY => Self::Long,
+            None => Self::Far,
         }
     }
 
@@ -473,7 +483,7 @@ impl Search {
         match self {
             Self::Glance => WITH_FEW,
             Self::Short | Self::Middling => ALWAYS,
-            Self::Long => usize::MAX,
+            Self::Long | Self::Far => usize::MAX,
         }
     }
 
@@ -481,8 +491,8 @@ impl Search {
     const fn worth(self) -> Worth {
         match self {
             Self::Glance | Self::Short => Worth::Little,
-            Self::Middling => Worth::Some,
-            Self::Long => Worth::Much,
+            Self::Middling | Self::Long => Worth::Some,
+            Self::Far => Worth::Much,
         }
     }
 }

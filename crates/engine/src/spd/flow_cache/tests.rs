@@ -272,3 +272,59 @@ fn a_cache_that_was_asked_for_steps_aside_too_where_most_packets_miss() {
     let stats = cache.stats();
     assert!(stats.bypassed > 100_000, "{stats:?}");
 }
+
+/// As many policies as there are last bytes and ports for, each for a host and a port.
+fn many(count: u16) -> Database {
+    let mut database = Database::new(Backend::Portable);
+    database.apply(Moment(0), |change| {
+        for port in 0..count {
+            let mut new = policy(Direction::Out, 1);
+            new.selector.destination = Prefix::host(flow(port.to_le_bytes()[0]).destination);
+            new.selector.destination_port = PortMask { value: port, mask: 0xffff };
+            change.add_policy(new).unwrap();
+        }
+    });
+    database
+}
+
+/// A search beside so many is worth three quarters of hits, not a half of them.
+#[test]
+fn six_hits_of_ten_are_too_few_beside_thousands_of_policies() {
+    let database = many(20_000);
+    for (mode, of_ten) in
+        [CacheMode::On, CacheMode::Auto].into_iter().flat_map(|mode| [(mode, 6), (mode, 9)])
+    {
+        let mut cache = cache(mode, 1 << 20);
+        for serial in 0..400_000_u32 {
+            let mark = if serial % 10 < of_ten { serial % 640 } else { 640 + serial };
+            ask(&mut cache, &database, &FlowKey { mark, ..flow(1) });
+        }
+        let CacheStats { bypassed, .. } = cache.stats();
+        assert!(
+            if of_ten == 6 { bypassed > 200_000 } else { bypassed == 0 },
+            "{mode:?}, {of_ten}: {bypassed}"
+        );
+    }
+}
+
+/// Flows of which each is outdated whenever it comes are not given as long to come back as the room that they once had would take to fill.
+#[test]
+fn a_cache_that_comes_back_to_policies_that_change_on_soon_steps_aside_again() {
+    const FLOWS: u32 = 20_000;
+    let mut database = many(64);
+    let mut cache = cache(CacheMode::Auto, 1 << 20);
+    let turn = |cache: &mut PolicyCache, database: &Database| {
+        for mark in 0..FLOWS {
+            ask(cache, database, &FlowKey { mark, ..flow(1) });
+        }
+    };
+    (0..40).for_each(|_| turn(&mut cache, &database));
+    let before = cache.stats();
+    assert_eq!(before.entries, u64::from(FLOWS), "{before:?}");
+    for last in 0..100 {
+        add(&mut database, 1, last);
+        turn(&mut cache, &database);
+    }
+    let stats = cache.stats();
+    assert!(stats.bypassed > 1_500_000 && stats.stale < 350_000, "{stats:?}");
+}
