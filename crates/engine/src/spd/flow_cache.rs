@@ -481,8 +481,16 @@ impl Question<'_> {
                 found(first.map_or(AnswerId::NONE, |one| self.both(answers, flow, one.entry)));
             }
         } else {
-            answers.meet_each(first.iter().flatten().map(|one| (one.answer(), one.entry)));
-            first.iter().for_each(|first| found(first.map_or(AnswerId::NONE, |one| one.answer())));
+            let mut strangers = false;
+            for first in first {
+                let answer = first.map_or(AnswerId::NONE, |one| one.answer());
+                strangers |= first.is_some() && !answers.has_met(answer);
+                found(answer);
+            }
+            if strangers {
+                let all = first.iter().flatten();
+                answers.meet_each(&all.map(|one| (one.answer(), one.entry)).collect());
+            }
         }
     }
 

@@ -162,20 +162,16 @@ impl Answers {
         answer
     }
 
-    /// As [`Answers::meet`], of [`TOGETHER`] policies at the most.
+    /// Whether the policy of an answer was met since policies changed.
     #[inline]
-    pub(super) fn meet_each<'a>(
-        &mut self,
-        found: impl Iterator<Item = (AnswerId, &'a Arc<PolicyEntry>)> + Clone,
-    ) {
-        if !found.clone().all(|(answer, _)| self.known.has(answer.slot())) {
-            self.introduce_each(&found.collect());
-        }
+    pub(super) fn has_met(&self, answer: AnswerId) -> bool {
+        self.known.has(answer.slot())
     }
 
-    /// After a change most policies are met for the first time: what is known of each is asked for before the first is waited for.
+    /// As [`Answers::meet`] of each. After a change most policies are met for the first time: what is known of all is asked for before the first
+    /// is waited for.
     #[inline(never)]
-    fn introduce_each(&mut self, found: &ArrayVec<(AnswerId, &Arc<PolicyEntry>), TOGETHER>) {
+    pub(super) fn meet_each(&mut self, found: &ArrayVec<(AnswerId, &Arc<PolicyEntry>), TOGETHER>) {
         for (answer, entry) in found {
             self.prefetch(*answer);
             uxfrm_packet::prefetch_far(*entry);
