@@ -16,6 +16,7 @@
 
 mod bpf;
 mod code;
+mod filling;
 mod mapping;
 mod program;
 mod queue;

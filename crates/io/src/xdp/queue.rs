@@ -9,6 +9,7 @@ use uxfrm_packet::ethernet::EthernetHeader;
 use uxfrm_packet::{Batch, PacketBuf, Pool, Segments, SizeClass};
 use zerocopy::IntoBytes as _;
 
+use super::filling::Filling;
 use super::mapping::Mapping;
 use super::ring::{Consumer, Producer};
 use super::umem::Umem;
@@ -26,7 +27,7 @@ const ETHERNET: usize = size_of::<EthernetHeader>();
 /// to the ring of what is to be sent, and to that of what has been.
 #[derive(Debug)]
 pub struct Queue {
-    filling: Producer<u64>,
+    filling: Filling,
     received: Consumer<libc::xdp_desc>,
     sending: Producer<libc::xdp_desc>,
     sent: Consumer<u64>,
@@ -53,10 +54,11 @@ impl Queue {
         umem.register(socket.as_fd())?;
         let mut frames = umem.frames();
         let (filling, received, sending, sent) = rings(socket.as_fd())?;
+        let filling = Filling::new(filling);
         let (free, program) = (Vec::with_capacity(ENTRIES as usize), Arc::clone(program));
         let mut queue =
             Self { filling, received, sending, sent, free, patient: true, socket, umem, program };
-        frames.by_ref().take(ENTRIES as usize).for_each(|frame| queue.fill(frame));
+        frames.by_ref().take(ENTRIES as usize).for_each(|frame| queue.filling.give(frame));
         queue.filling.publish();
         queue.free.extend(frames);
         queue.take_place(number)?;
@@ -79,13 +81,6 @@ impl Queue {
         Ok(options.cast_unsigned() & libc::XDP_OPTIONS_ZEROCOPY != 0)
     }
 
-    /// Gives a frame to the kernel to receive into. The ring has as many places as there are such frames.
-    #[inline]
-    fn fill(&mut self, frame: u64) {
-        let given = self.filling.push(frame);
-        debug_assert!(given.is_ok());
-    }
-
     pub(super) fn receive(&mut self, pool: &mut Pool, into: &mut Batch) {
         while into.room() > 0 {
             let Some(place) = self.received.next() else { break };
@@ -99,7 +94,7 @@ impl Queue {
             if let Some(packet) = packet {
                 into.push(packet);
             }
-            self.fill(self.umem.frame_of(place.addr));
+            self.filling.give(self.umem.frame_of(place.addr));
         }
         self.received.release();
         self.filling.publish();
@@ -147,9 +142,12 @@ impl Queue {
             front.copy_from_slice(header.as_bytes());
             behind.copy_from_slice(piece);
             let len = narrow(ETHERNET + piece.len());
-            // As many places as there are frames to be sent.
-            let queued = self.sending.push(libc::xdp_desc { addr: frame, len, options: 0 });
-            debug_assert!(queued.is_ok());
+            // There are as many places as frames to be sent; one may not be seen to be free yet.
+            if self.sending.push(libc::xdp_desc { addr: frame, len, options: 0 }).is_err() {
+                self.free.push(frame);
+                done.refused.busy += 1;
+                continue;
+            }
             done.packets += 1;
             done.bytes += piece.len() as u64;
         }

@@ -166,19 +166,19 @@ fn narrow(offset: u64) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::VecDeque;
 
     use proptest::prelude::*;
 
     use super::*;
 
-    const SIZE: u32 = 8;
+    pub(in crate::xdp) const SIZE: u32 = 8;
     const OFFSETS: libc::xdp_ring_offset =
         libc::xdp_ring_offset { producer: 0, consumer: 64, desc: 128, flags: 192 };
 
     /// Both ends of a ring, which stand shortly before where positions wrap.
-    fn ends() -> (Producer<u64>, Consumer<u64>) {
+    pub(in crate::xdp) fn ends() -> (Producer<u64>, Consumer<u64>) {
         let ours = Mapping::anonymous(4096).unwrap();
         let start = u32::MAX - 2;
         for at in [0, 64] {
