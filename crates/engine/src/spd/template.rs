@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use crate::{Mode, Reqid, SaProtocol, Spi};
 
 /// Whether a template must be met.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Level {
     /// `level required`.
     #[default]
@@ -15,7 +15,7 @@ pub enum Level {
 }
 
 /// `tmpl …` of a policy (`struct xfrm_user_tmpl`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Template {
     /// Outer source; unspecified fits any.
     pub source: IpAddr,

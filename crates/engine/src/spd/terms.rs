@@ -115,11 +115,11 @@ impl Terms {
         self.offload.as_deref()?.device
     }
 
-    /// By what differs most often.
+    /// By all that may be a policy's alone: a word left out would give as many terms one hash as there are policies.
     fn hash(&self, hasher: &RandomState) -> u64 {
-        let ends = self.templates.first().map(|one| (one.source, one.destination, one.reqid));
-        let (masks, many, near) = (self.port_masks, self.templates.len(), self.near);
-        hasher.hash_one((self.form, near, ends, masks, many, self.mark, self.if_id, self.ifindex))
+        let traffic = (self.near, self.port_masks, self.ifindex, self.user);
+        let name = (self.mark, self.if_id, self.form);
+        hasher.hash_one((traffic, name, &self.templates, &self.limits))
     }
 }
 

@@ -1,3 +1,4 @@
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
@@ -173,4 +174,29 @@ fn ages_go_on_behind_the_lower_half() {
     let last = u64::from(u32::MAX);
     let epochs = [1, last, last + 1, 5 * last].map(|age| all.share(&policy, None, age).epoch);
     assert_eq!((epochs, all.len()), ([0, 0, 1, 4], 3));
+}
+
+/// IPComp in a tunnel: the first template has its ends, the second the request id alone. Others ask for an SPI, or have a user or limits of their own.
+#[test]
+fn all_words_that_may_be_a_policys_alone_are_hashed() {
+    let kinds: [fn(&mut Policy, u32); 4] = [
+        |policy, serial| policy.templates[0].spi = Spi(serial),
+        |policy, serial| {
+            let second = Template { mode: Mode::Transport, ..policy.templates[0] };
+            policy.templates.push(Template { reqid: Reqid(serial), ..second });
+        },
+        |policy, serial| policy.selector.user = serial,
+        |policy, serial| policy.limits.bytes.soft = u64::from(serial),
+    ];
+    for (kind, change) in kinds.into_iter().enumerate() {
+        let mut all = AllTerms::default();
+        for serial in 1..=1000 {
+            let mut policy = own_tunnel(serial, Family::V4);
+            change(&mut policy, serial);
+            all.share(&policy, None, serial.into());
+        }
+        let hashes: HashSet<_> =
+            all.table.iter().map(|used| used.terms.hash(&all.hasher)).collect();
+        assert_eq!((all.len(), hashes.len()), (1000, 1000), "{kind}");
+    }
 }
