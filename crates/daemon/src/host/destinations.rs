@@ -30,7 +30,7 @@ pub(super) struct Steps {
 #[derive(Debug, Default)]
 pub(super) struct Destinations {
     /// What [`Source`]s stand for, from [`Source::FIRST`] on.
-    sources: Vec<Option<IpAddr>>,
+    sources: Vec<IpAddr>,
     four: Prefixes<Ipv4Addr>,
     six: Prefixes<Ipv6Addr>,
 }
@@ -84,6 +84,7 @@ impl Destinations {
     }
 
     fn named(&mut self, source: Option<IpAddr>) -> Source {
+        let Some(source) = source else { return Source::ANY };
         let known = self.sources.iter().position(|known| *known == source);
         Source::of_place(known.unwrap_or_else(|| {
             self.sources.push(source);
@@ -92,22 +93,24 @@ impl Destinations {
     }
 }
 
-/// A source for local packets, or that there is to be none.
+/// A source for local packets, or that any will do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Source(NonZeroU32);
 
 impl Source {
     /// That of a route of which nothing is known.
     const DOUBTFUL: Self = Self(NonZeroU32::MIN);
-    const FIRST: u32 = 2;
+    /// Where no policy needs a certain one.
+    const ANY: Self = Self(NonZeroU32::MIN.saturating_add(1));
+    const FIRST: u32 = 3;
 
     fn of_place(place: usize) -> Self {
         let place = u32::try_from(place).unwrap_or(u32::MAX);
         Self(NonZeroU32::MIN.saturating_add(place).saturating_add(Self::FIRST - 1))
     }
 
-    fn place(self) -> usize {
-        (self.0.get() - Self::FIRST) as usize
+    fn place(self) -> Option<usize> {
+        self.0.get().checked_sub(Self::FIRST).map(|place| place as usize)
     }
 }
 
@@ -261,14 +264,14 @@ impl<A: Address> Prefixes<A> {
         lower.filter(|_| lower == upper)
     }
 
-    /// The source that the prefix has if some policy of its own wants that, else any that one wants.
+    /// The source that the prefix has if some policy of its own needs that, else one that any needs, else any.
     fn wanted_by_policies(&self, at: (A, u8)) -> Option<Source> {
         let node = self.nodes.get(&at).filter(|node| node.first.count > 0)?;
-        let is_wanted = |source: &Source| {
-            let others = || self.others.get(&at).into_iter().flatten();
-            node.first.source == *source || others().any(|wish| wish.source == *source)
-        };
-        node.wanted.filter(is_wanted).or(Some(node.first.source))
+        let others = self.others.get(&at).into_iter().flatten();
+        let all = std::iter::once(&node.first).chain(others).map(|wish| wish.source);
+        let mut needed = all.filter(|source| *source != Source::ANY);
+        let has = needed.clone().find(|source| Some(*source) == node.wanted);
+        has.or_else(|| needed.next()).or(Some(Source::ANY))
     }
 
     /// What a prefix's own route has to have.
@@ -278,7 +281,7 @@ impl<A: Address> Prefixes<A> {
         (!is_half).then_some(wanted)
     }
 
-    fn take_steps(&mut self, sources: &[Option<IpAddr>], steps: &mut Steps) {
+    fn take_steps(&mut self, sources: &[IpAddr], steps: &mut Steps) {
         for at in std::mem::take(&mut self.touched) {
             let wanted = self.route(at);
             let hash_map::Entry::Occupied(mut entry) = self.nodes.entry(at) else { continue };
@@ -286,7 +289,8 @@ impl<A: Address> Prefixes<A> {
             let destination = (at.0.into(), at.1);
             match wanted {
                 Some(source) if node.made != wanted => {
-                    steps.put.push((destination, sources.get(source.place()).copied().flatten()));
+                    let source = source.place().and_then(|place| sources.get(place));
+                    steps.put.push((destination, source.copied()));
                 }
                 None if node.made.is_some() => steps.delete.push(destination),
                 Some(_) | None => {}

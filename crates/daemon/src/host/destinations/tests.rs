@@ -185,3 +185,15 @@ fn a_million_prefixes_take_little_room() {
         [28, 40]
     );
 }
+
+/// Any address will do for a policy that names none of the host's: the one that needs a certain one gets it, whichever is counted in first.
+#[test]
+fn a_source_that_some_policy_needs_goes_before_none() {
+    for wishes in [[None, Some(v4(200))], [Some(v4(200)), None]] {
+        let mut destinations = Destinations::default();
+        destinations.start_over();
+        wishes.iter().for_each(|source| destinations.count_in((v4(0), 24), *source));
+        destinations.join();
+        assert_eq!(destinations.take_steps().put, [((v4(0), 24), Some(v4(200)))], "{wishes:?}");
+    }
+}
