@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 
 import pytest
@@ -127,6 +128,40 @@ def test_a_pool_has_one_route_and_who_leaves_it_takes_its_own_way(network):
     assert prefixes() == {"10.2.0.0/30", "10.2.0.4", "10.2.0.6/31"} and plain() == [pool[5]]
     network.ip(f"{out[5]} {template}")
     assert plain() == []
+    network.here.stop()
+
+
+def test_nobody_is_refused_while_neighbours_leave_a_pool(network):
+    """What had one route gets others: whoever stays finds a way to the TUN all the time."""
+    pool = [f"10.2.0.{last}" for last in range(256)]
+    out = [f"xfrm policy add src {HERE.inner[4]} dst {address} dir out" for address in pool]
+    template = f"tmpl src {HERE.outer[4]} dst {THERE.outer[4]} proto esp reqid {PROTECTED.reqid} mode tunnel"
+    network.left.ip(f"route add 10.2.0.0/24 via {THERE.outer[4]}")
+    refused, stop = [], threading.Event()
+
+    def send(sender, addresses):
+        while not stop.is_set():
+            for address in addresses:
+                try:
+                    sender.sendto(echo.MARKER, (address, 9))
+                except OSError as error:
+                    refused.append((address, error.errno))
+
+    for _ in range(5):
+        network.here.stop()
+        network.here.start([*PROTECTED.states(HERE, THERE), *(f"{words} {template}" for words in out)])
+        with network.left.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.bind((HERE.inner[4], 0))
+            sending = threading.Thread(target=send, args=(sender, pool[::32]))
+            stop.clear()
+            sending.start()
+            try:
+                for last in (85, 171, 7):
+                    network.ip(out[last].replace("add", "delete"))
+            finally:
+                stop.set()
+                sending.join()
+    assert refused == []
     network.here.stop()
 
 

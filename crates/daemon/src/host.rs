@@ -17,7 +17,7 @@ use uxfrm_engine::{Action, Direction, Host, PolicyChange, PolicyEntry, Prefix, S
 use uxfrm_io::rtnetlink::{self, FirewallMark, News, Route, RouteChange, Rtnetlink, Rule, Via};
 use uxfrm_packet::Version;
 
-use destinations::{Destination, Destinations};
+use destinations::{Destination, Destinations, Steps};
 
 /// Metric of the `unreachable` routes beneath.
 const BENEATH: u32 = u32::MAX - 1;
@@ -94,8 +94,8 @@ impl HostRoutes {
             self.count_in(entry);
         }
         self.destinations.join();
-        self.install()?;
-        self.catch_up()
+        let steps = self.destinations.take_steps();
+        self.install(steps)
     }
 
     /// Lets the routes follow policies that came or went.
@@ -104,17 +104,20 @@ impl HostRoutes {
     /// As [`HostRoutes::follow`].
     pub(crate) fn change(&mut self, changes: &[PolicyChange]) -> Result<(), rtnetlink::Error> {
         self.catch_up()?;
-        let mut blocks = true;
+        let blocks = |change: &PolicyChange| match change {
+            PolicyChange::Added(entry) => entry.action() == Action::Block,
+            // Its neighbours may need routes of their own.
+            PolicyChange::Removed(_) => false,
+        };
         for change in changes {
-            let (PolicyChange::Added(entry) | PolicyChange::Removed(entry)) = change;
-            blocks &= entry.action() == Action::Block;
             match change {
                 PolicyChange::Added(entry) => self.count_in(entry),
                 PolicyChange::Removed(entry) => self.count_out(entry),
             }
         }
-        self.install()?;
-        if blocks { Ok(()) } else { self.catch_up() }
+        let steps = self.destinations.take_steps();
+        let only_blocks = steps.delete.is_empty() && changes.iter().all(blocks);
+        if only_blocks { self.block(steps) } else { self.install(steps) }
     }
 
     /// Makes the routes to the TUN that [`HostRoutes::change`] has left for later.
@@ -219,28 +222,31 @@ impl HostRoutes {
         }
     }
 
-    /// Makes the kernel's routes those that are wanted, but for new ones to the TUN where none has to go.
-    fn install(&mut self) -> Result<(), rtnetlink::Error> {
-        let steps = self.destinations.take_steps();
-        let mut put = Vec::new();
+    /// Refuses what new policies block; the routes to the TUN come later.
+    fn block(&mut self, steps: Steps) -> Result<(), rtnetlink::Error> {
+        let (mut to_tun, mut beneath) = (Vec::new(), Vec::new());
         for (destination, source) in steps.put {
-            let [to_tun, beneath] = self.routes(destination, source);
-            put.push(RouteChange::Put(beneath));
-            self.later.push(RouteChange::Put(to_tun));
+            let [above, below] = self.routes(destination, source).map(RouteChange::Put);
+            to_tun.push(above);
+            beneath.push(below);
         }
-        let put = self.change_routes(&put);
-        if steps.delete.is_empty() {
-            return put;
+        self.later = to_tun;
+        self.change_routes(&beneath)
+    }
+
+    /// Makes the kernel's routes those that are wanted. What had one route may have others now: they are there before it goes, and nowhere is
+    /// the one beneath the only one, as it would refuse packets for which there is a way.
+    fn install(&mut self, steps: Steps) -> Result<(), rtnetlink::Error> {
+        let Steps { put, delete } = steps;
+        let routes = put.into_iter().flat_map(|(at, source)| self.routes(at, source));
+        let put: Vec<_> = routes.map(RouteChange::Put).collect();
+        let result = self.change_routes(&put);
+        if result.is_err() {
+            delete.into_iter().for_each(|destination| self.destinations.doubt(destination));
+            return result;
         }
-        // What had one route may have others now: they are there before it goes.
-        let put = put.and_then(|()| self.catch_up());
-        if put.is_err() {
-            steps.delete.iter().for_each(|destination| self.destinations.doubt(*destination));
-            return put;
-        }
-        let delete =
-            steps.delete.into_iter().flat_map(|destination| self.routes(destination, None));
-        let delete: Vec<_> = delete.map(RouteChange::Delete).collect();
+        let routes = delete.into_iter().flat_map(|at| self.routes(at, None).into_iter().rev());
+        let delete: Vec<_> = routes.map(RouteChange::Delete).collect();
         self.change_routes(&delete)
     }
 
