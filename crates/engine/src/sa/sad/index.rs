@@ -170,7 +170,7 @@ impl<'a> Trail<'a> {
     /// Asks for the states.
     #[inline]
     fn fetch<K: Key>(&self) {
-        self.page.inspect(|page| page.fold(self.hash, (), |(), sa| K::fetch(sa)));
+        self.page.inspect(|page| page.for_each_in_buckets(self.hash, |sa| K::fetch(sa)));
     }
 }
 

@@ -92,6 +92,16 @@ impl Page {
         if home.has_any() { self.fold_elsewhere(hash, so_far, &step) } else { so_far }
     }
 
+    /// Goes through those of them that stand in buckets: of crowds, of which each may be of any size, it leaves all out.
+    #[inline]
+    pub(super) fn for_each_in_buckets<'a>(&'a self, hash: u64, step: impl Fn(&'a Arc<Sa>)) {
+        let home = &self.buckets[home(hash)];
+        home.tagged(tag(hash)).for_each(&step);
+        if home.has(Elsewhere::Spilled) {
+            self.buckets[next_of(hash)].tagged(tag(hash)).for_each(&step);
+        }
+    }
+
     /// Asks for what [`Page::fold`] reads before any state.
     #[inline]
     pub(super) fn prepare(&self, hash: u64) {
