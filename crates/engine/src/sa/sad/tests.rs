@@ -1,10 +1,11 @@
 //! Which state is found.
 
-use std::sync::Arc;
+use std::{cell::Cell, sync::Arc};
 
 use proptest::prelude::*;
 use uxfrm_crypto::Backend;
 
+use super::page::{Page, Spread};
 use crate::{
     Cpu, Direction, DropReason, Family, FlowKey, IfId, Mark, Mode, Moment, OutboundQuery, Prefix,
     Reqid, Sa, SaConfig, SaId, SaProtocol, SaWords, Sad, Selector, Spi,
@@ -410,6 +411,35 @@ fn a_crowd_with_one_key_comes_and_goes() {
     }
     assert_eq!(chosen(&sad, &query()), Err(DropReason::OutNoState));
     assert_eq!((sad.len(), before.len(), chosen(&before, &query())), (0, 300, Ok(300)));
+}
+
+/// All have one hash.
+struct Alike;
+
+impl Spread for Alike {
+    fn hash(&self, _: &Sa) -> u64 {
+        7
+    }
+}
+
+/// What is asked for ahead is few, however many states there are between two peers; a look-up goes through all of them.
+#[test]
+fn crowds_are_not_walked_through_ahead() {
+    let mut page = Page::default();
+    let seen = |page: &Page| {
+        let ahead = Cell::new(0);
+        page.for_each_in_buckets(7, |_| ahead.set(ahead.get() + 1));
+        (ahead.get(), page.fold(7, 0, |all, _| all + 1))
+    };
+    let counts = (1..=100).map(|spi| {
+        let sa = sa(sample("10.0.0.2", spi), 0);
+        sa.set_turn(spi.into());
+        page.add(7, &sa, &Alike);
+        seen(&page)
+    });
+    let counts: Vec<_> = counts.collect();
+    assert_eq!(counts[..4], [(1, 1), (2, 2), (3, 3), (4, 4)]);
+    assert!(counts[4..].iter().zip(5..).all(|(seen, all)| *seen == (0, all)), "{counts:?}");
 }
 
 /// The test set-up of the Niantic slides: equal SPIs both ways, selectors with host bits.
