@@ -42,8 +42,8 @@ class SharingGateway(Gateway):
 
     workers = 1
 
-    def write(self, lines, guard="auto", more=""):
-        super().write(lines, guard, more)
+    def write(self, lines, guard="auto", more="", wire=""):
+        super().write(lines, guard, more, wire)
         path = self.directory / "config.toml"
         text = path.read_text().replace("udp_ports = [4500]", "udp_ports = []")
         text = text.replace("workers = 1", f"workers = {self.workers}")

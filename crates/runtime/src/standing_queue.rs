@@ -8,13 +8,16 @@ use std::time::Duration;
 
 use uxfrm_engine::Moment;
 use uxfrm_packet::congestion::{self, Told};
-use uxfrm_packet::{Batch, Pool};
+use uxfrm_packet::{Batch, PacketBuf, Pool};
 
 /// How long packets may wait for longer than they should.
 ///
 /// RFC 8289's 100 ms are a long round trip through the Internet. What stands in a socket's queue waits for this machine's processor, and most of
 /// whoever sends so much is near.
 const INTERVAL: Duration = Duration::from_millis(2);
+
+/// So many bytes, of two packets, are no queue: a packet that waited beside one other waited for a processor (RFC 8289 §5, `dodequeue`).
+const NO_QUEUE: usize = 2 * 1500;
 
 /// Within so many intervals from the last sign a queue that stands again is the same one.
 const MEMORY: u32 = 16;
@@ -54,6 +57,8 @@ impl StandingQueue {
         batch: &mut Batch,
         pool: &mut Pool,
     ) -> Option<Told> {
+        let stood: usize = batch.as_mut_slice().iter().map(PacketBuf::len).sum();
+        let waited = if stood > NO_QUEUE { waited } else { Duration::ZERO };
         if !self.is_due(waited, now) {
             return None;
         }

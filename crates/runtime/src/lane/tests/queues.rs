@@ -40,6 +40,9 @@ struct Waits {
 }
 
 const TARGET: Duration = Duration::from_millis(5);
+/// Of which two packets are no queue, and so many flows' are one.
+const SEGMENT: &[u8] = &[7; 1300];
+const FLOWS: usize = 3;
 /// Too long at the host's port as well.
 const LONG: Duration = Duration::from_millis(15);
 
@@ -66,14 +69,17 @@ impl Place {
         Self { lane, host, wire, right, pool: Pool::new() }
     }
 
-    /// A packet of TCP each way, and what arrived: on the wire, opened, and on the host.
-    fn exchange(&mut self) -> (Vec<PacketBuf>, Vec<PacketBuf>) {
-        let back = packets::tcp("10.2.0.1:9", "10.1.0.1:7", 1, BYTES);
-        let sealed = self.right.outbound(vec![back]).0;
+    /// A packet of TCP each way in each of some flows, and what arrived: on the wire, opened, and on the host.
+    fn exchange(&mut self, flows: usize) -> (Vec<PacketBuf>, Vec<PacketBuf>) {
+        let all = |from: &str, to: &str| -> Vec<_> {
+            let ports = (9..).take(flows).map(|port| format!("{to}:{port}"));
+            ports.map(|to| packets::tcp(from, &to, 1, SEGMENT)).collect()
+        };
+        let sealed = self.right.outbound(all("10.2.0.1:9", "10.1.0.1")).0;
         let mut batch: Batch = sealed.into_iter().collect();
-        assert_eq!(self.wire.transmit(&mut batch, &mut self.pool).packets, 1);
-        batch.push(packets::tcp("10.1.0.1:7", "10.2.0.1:9", 1, BYTES));
-        assert_eq!(self.host.transmit(&mut batch, &mut self.pool).packets, 1);
+        assert_eq!(self.wire.transmit(&mut batch, &mut self.pool).packets, flows as u64);
+        let mut batch: Batch = all("10.1.0.1:7", "10.2.0.1").into_iter().collect();
+        assert_eq!(self.host.transmit(&mut batch, &mut self.pool).packets, flows as u64);
         self.lane.turn().unwrap();
         self.wire.receive(&mut self.pool, &mut batch).unwrap();
         let out = self.right.inbound(batch.drain().collect());
@@ -96,8 +102,8 @@ fn a_sender_is_told_where_packets_stand_and_only_there() {
         let deadline = Instant::now() + Duration::from_secs(20);
         while place.told().iter().sum::<u64>() < 3 {
             assert!(Instant::now() < deadline, "{:?}", place.told());
-            let arrived = place.exchange();
-            sent += 1;
+            let arrived = place.exchange(FLOWS);
+            sent += FLOWS as u64;
             out += arrived.0.len() as u64;
             back += arrived.1.len() as u64;
         }
@@ -112,19 +118,31 @@ fn at_the_hosts_port_packets_may_wait_longer() {
     let waits = LONG - Duration::from_millis(1);
     let mut place = Place::new(Waits { host: waits, wire: waits });
     place.lane = place.lane.with_queue_delay(TARGET);
+    let deadline = Instant::now() + Duration::from_secs(20);
     while place.told() == [0, 0] {
-        place.exchange();
+        assert!(Instant::now() < deadline);
+        place.exchange(FLOWS);
     }
     assert_eq!(place.told(), [0, 1]);
 }
 
 #[test]
 fn nobody_is_told_where_nobody_asked_for_it() {
+    exchange_without_a_sign(Place::new(Waits { host: LONG, wire: LONG }), FLOWS);
+}
+
+#[test]
+fn two_packets_are_no_queue_however_long_they_wait() {
     let mut place = Place::new(Waits { host: LONG, wire: LONG });
+    place.lane = place.lane.with_queue_delay(TARGET);
+    exchange_without_a_sign(place, 2);
+}
+
+fn exchange_without_a_sign(mut place: Place, flows: usize) {
     let end = Instant::now() + Duration::from_millis(30);
     while Instant::now() < end {
-        let (out, back) = place.exchange();
-        assert_eq!((out.len(), back.len()), (1, 1));
+        let (out, back) = place.exchange(flows);
+        assert_eq!((out.len(), back.len()), (flows, flows));
     }
     assert_eq!(place.told(), [0, 0]);
 }
