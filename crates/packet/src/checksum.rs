@@ -281,11 +281,15 @@ fn sum_narrow(bytes: &[u8]) -> u64 {
     words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum::<u64>() + tail(rest)
 }
 
-/// The last 0 to 3 bytes, as if zeros followed.
-#[inline]
+/// The last 0 to 3 bytes, as if zeros followed. Copying them would call `memcpy`, for ESP of none.
+#[inline(always)]
 fn tail(rest: &[u8]) -> u64 {
-    let mut word = [0; 4];
-    word[..rest.len()].copy_from_slice(rest);
+    let word = match *rest {
+        [] => return 0,
+        [a] => [a, 0, 0, 0],
+        [a, b] => [a, b, 0, 0],
+        [a, b, c, ..] => [a, b, c, 0],
+    };
     u32::from_ne_bytes(word).into()
 }
 
