@@ -62,7 +62,8 @@ pub(crate) fn finish(packet: &mut [u8], layer: &Layer, after: &Inside) {
     }
     let (before, datagram) = packet.split_at_mut(after.esp_offset());
     let len = u32::try_from(datagram.len()).unwrap_or(u32::MAX);
-    let addresses = Sum::of(&before[ipv6::ADDRESSES]);
+    let (addresses, _) = before[ipv6::ADDRESSES].as_chunks();
+    let addresses = Sum::of_words(addresses);
     let pseudo = addresses.plus_u32(len).plus_u16(Protocol::UDP.0.into());
     let checksum = pseudo.plus_bytes(datagram).nonzero_checksum();
     datagram[6..8].copy_from_slice(&checksum.to_be_bytes());

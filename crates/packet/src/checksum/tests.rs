@@ -114,6 +114,11 @@ proptest! {
     }
 
     #[test]
+    fn sums_of_words_are_those_of_their_bytes(words in proptest::collection::vec(any::<[u8; 8]>(), 0..20)) {
+        prop_assert_eq!(Sum::of_words(&words).fold(), naive(words.as_flattened()));
+    }
+
+    #[test]
     fn an_update_is_a_new_sum(words in proptest::collection::vec(any::<u16>(), 2..40), at in any::<prop::sample::Index>(), new in any::<u16>()) {
         let sum = |words: &[u16]| words.iter().fold(Sum::ZERO, |sum, word| sum.plus_u16(*word)).checksum();
         let at = at.index(words.len());
