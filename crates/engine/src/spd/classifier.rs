@@ -8,6 +8,8 @@
 
 mod batch;
 mod classes;
+mod few;
+mod lean;
 mod matrix;
 mod node;
 mod plan;
@@ -25,6 +27,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 
 use crate::{Direction, Family, FlowKey, PolicyEntry, PolicyKind};
+pub(crate) use lean::{Shape, Shapes};
 use node::{Node, Planning};
 pub(crate) use rule::Found;
 use rule::Rule;

@@ -1,18 +1,15 @@
 //! A policy in the database: its words, its place, its counts.
 
-use std::{
-    net::IpAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
-use super::{own::Own, terms::Terms};
+use super::{classifier::Shape, own::Own, terms::Terms};
 use crate::{
     Action, AnswerId, DeviceId, Direction, Family, FlowKey, IfId, Limits, Mark, Moment,
-    OffloadKind, Policy, PolicyFlags, PolicyIndex, PolicyKey, PolicyKind, PolicyName, Prefix,
-    Priority, Selector, Template,
+    OffloadKind, Policy, PolicyFlags, PolicyIndex, PolicyKey, PolicyKind, PolicyName, Priority,
+    Selector, Template,
 };
 
 /// A policy as it stands in the database. What every packet touches comes first, next to the reference count; what policies say alike is kept
@@ -94,11 +91,6 @@ const fn lower_half(age: u64) -> u32 {
     age as u32
 }
 
-/// The length came from a prefix of the same family.
-fn prefix(address: IpAddr, len: u8) -> Prefix {
-    Prefix::new(address, len).unwrap_or_else(|_| Prefix::host(address))
-}
-
 impl PolicyEntry {
     /// A policy with its own terms.
     pub(crate) fn new(policy: &Policy, admission: Admission) -> Self {
@@ -112,7 +104,7 @@ impl PolicyEntry {
             packets: AtomicU64::new(0),
             added: seconds(added),
             age: lower_half(age),
-            own: Own::of(&policy.selector, &terms.form.bytes(policy)),
+            own: Own::of(&terms.form.bytes(policy)),
             terms,
         }
     }
@@ -172,19 +164,9 @@ impl PolicyEntry {
     /// The traffic it is for.
     #[must_use]
     pub fn selector(&self) -> Selector {
-        let Terms { form, port_masks, near, .. } = *self.terms;
-        let (addresses, ports) = form.traffic(self.own.words(), port_masks, near);
-        let ([source, destination], [source_len, destination_len]) = (addresses, self.own.lens());
-        let [source_port, destination_port] = ports;
-        Selector {
-            source: prefix(source, source_len),
-            destination: prefix(destination, destination_len),
-            protocol: self.own.protocol(),
-            source_port,
-            destination_port,
-            ifindex: self.terms.ifindex,
-            user: self.terms.user,
-        }
+        let Terms { form, port_masks, ref traffic, ifindex, user, .. } = *self.terms;
+        let said = form.selector(self.own.words(), traffic, port_masks);
+        Selector { ifindex, user, ..said }
     }
 
     /// The family of that traffic.
@@ -249,6 +231,11 @@ impl PolicyEntry {
     #[inline]
     pub(crate) const fn answer(&self) -> AnswerId {
         self.answer
+    }
+
+    /// What it asks of packets beside the bits of the other side's address, where that is kept for many.
+    pub(crate) fn shape(&self) -> Option<&Arc<Shape>> {
+        self.terms.shape.as_ref()
     }
 
     /// What it shares with others.

@@ -1,18 +1,19 @@
 //! Which words a policy has for itself, so that its other words are the same as many others' and kept once for all of them.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use arrayvec::ArrayVec;
 
-use crate::{Direction, Family, Policy, PortMask, Reqid, Selector, Template};
+use super::words::{Bytes, Words};
+use crate::{Direction, Family, Policy, PortMask, Prefix, Reqid, Selector, Template};
 
-/// What each of some policies says for itself beside protocol and lengths of prefixes. All else is in their terms.
+/// What each of some policies says for itself. All else is in their terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Form {
     pub(super) direction: Direction,
     pub(super) family: Family,
     ports: Ports,
-    /// Of the addresses of its traffic.
+    /// Of the addresses of its traffic. Protocol and lengths of prefixes are where this side's is.
     pub(super) traffic: Ends,
     /// Of its first template, with the request id.
     tunnel: Option<(Family, Ends)>,
@@ -34,13 +35,28 @@ pub(super) enum Ends {
     Both,
 }
 
-/// The words of one policy.
-pub(super) type Bytes = ArrayVec<u8, MOST>;
-/// From the one that leaves most to the terms on.
-pub(super) type Forms = ArrayVec<Form, 6>;
+/// What a policy says of its traffic.
+struct Said {
+    lens: [u8; 2],
+    protocol: u8,
+    ports: [u16; 2],
+    traffic: [IpAddr; 2],
+}
 
-/// Ports, four addresses of IPv6, a request id.
-const MOST: usize = 4 + 4 * 16 + 4;
+/// What a selector says beside ports and the other side's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Traffic {
+    near: IpAddr,
+    /// Of the prefixes of source and destination.
+    lens: [u8; 2],
+    protocol: u8,
+}
+
+/// No other address.
+const UNLIKE: [u8; 16] = [0; 16];
+
+/// From the one that leaves most to the terms on.
+type Forms = ArrayVec<Form, 6>;
 
 impl Form {
     /// That which leaves as little to the terms as there is for a policy.
@@ -49,25 +65,29 @@ impl Form {
         Self { tunnel, ..Self::plain(policy, Ends::Both) }
     }
 
-    /// Those that leave more, the most first. What takes no less memory for that, as words have `room`, is left out.
+    /// Those that leave more, the most first. What takes no less memory for that, as words have `room`, is left out, unless packets are compared with
+    /// less memory for it.
     pub(super) fn sharing(policy: &Policy, room: usize) -> Forms {
         let mut forms = Forms::new();
-        let traffic: &[Ends] = match policy.selector.family() {
-            Family::V4 => &[Ends::Both],
-            Family::V6 => &[Ends::Far, Ends::Both],
-        };
-        for traffic in traffic {
-            let plain = Self::plain(policy, *traffic);
-            forms.push(plain);
-            if let Some(family) = tunnel_family(policy) {
-                let tunnel = |ends| Self { tunnel: Some((family, ends)), ..plain };
-                forms.extend([Ends::Far, Ends::Both].map(tunnel));
-            }
+        let far = Self::plain(policy, Ends::Far);
+        let fits = || Self::least(policy).bytes(policy).len() <= room;
+        if far.is_lean() || far.family == Family::V6 && !fits() {
+            forms.extend(far.with_tunnels(policy, room));
         }
-        forms.sort_by_key(|form| form.len());
-        let fitting = forms.iter().take_while(|form| form.len() <= room).count();
-        forms.drain(..fitting.saturating_sub(1));
+        forms.extend(Self::plain(policy, Ends::Both).with_tunnels(policy, room));
         forms.pop();
+        forms
+    }
+
+    /// It, and the same with more of the first template. Of those whose words have room there is only the last.
+    fn with_tunnels(self, policy: &Policy, room: usize) -> ArrayVec<Self, 3> {
+        let mut forms: ArrayVec<_, 3> = [self].into_iter().collect();
+        if let Some(family) = tunnel_family(policy) {
+            let tunnel = |ends| Self { tunnel: Some((family, ends)), ..self };
+            forms.extend([Ends::Far, Ends::Both].map(tunnel));
+        }
+        let fitting = forms.iter().take_while(|form| form.bytes(policy).len() <= room).count();
+        forms.drain(..fitting.saturating_sub(1));
         forms
     }
 
@@ -80,136 +100,117 @@ impl Form {
         Self { direction, family, ports, traffic, tunnel: None }
     }
 
-    /// Bytes of a policy's own words.
-    fn len(self) -> usize {
-        let ports = if self.ports == Ports::Some { 4 } else { 0 };
-        let addresses = |family: Family, ends| {
-            let each = usize::from(family.bits() / 8);
-            if ends == Ends::Far { each } else { 2 * each }
-        };
-        let tunnel = self.tunnel.map_or(0, |(family, ends)| 4 + addresses(family, ends));
-        ports + addresses(self.family, self.traffic) + tunnel
+    /// Whether its policies ask the same of packets but for the bits of the other side's address, which pays with IPv6.
+    pub(super) fn is_lean(self) -> bool {
+        (self.family, self.ports, self.traffic) == (Family::V6, Ports::Any, Ends::Far)
     }
 
     /// A policy's own words.
     pub(super) fn bytes(self, policy: &Policy) -> Bytes {
-        let mut bytes = Bytes::new();
-        let Selector { source, destination, source_port, destination_port, .. } = policy.selector;
-        if self.ports == Ports::Some {
-            bytes.extend(source_port.value.to_ne_bytes());
-            bytes.extend(destination_port.value.to_ne_bytes());
+        let mut bytes = Bytes::default();
+        let selector = &policy.selector;
+        if self.traffic == Ends::Both {
+            let lens = [selector.source, selector.destination].map(Prefix::prefix_len);
+            bytes.put(&[lens[0], lens[1], selector.protocol]);
         }
-        self.put(self.traffic, [source.address(), destination.address()], &mut bytes);
+        if self.ports == Ports::Some {
+            let ports = [selector.source_port.value, selector.destination_port.value];
+            ports.iter().for_each(|port| bytes.put(&port.to_ne_bytes()));
+        }
+        let traffic = [selector.source.address(), selector.destination.address()];
+        for end in self.ends(self.traffic) {
+            bytes.address(traffic[*end], UNLIKE);
+        }
         if let (Some((_, ends)), Some(template)) = (self.tunnel, policy.templates.first()) {
-            self.put(ends, [template.source, template.destination], &mut bytes);
-            bytes.extend(template.reqid.0.to_ne_bytes());
+            let addresses = [template.source, template.destination];
+            let ends = self.ends(ends).iter().map(|end| (addresses[*end], traffic[*end]));
+            bytes.tunnel(&ends.collect::<ArrayVec<_, 2>>(), template.reqid);
         }
         bytes
     }
 
-    fn put(self, ends: Ends, addresses: [IpAddr; 2], bytes: &mut Bytes) {
-        let far = 1 - near(self.direction);
-        for (end, address) in addresses.into_iter().enumerate() {
-            if ends == Ends::Both || end == far {
-                match address {
-                    IpAddr::V4(v4) => bytes.extend(v4.octets()),
-                    IpAddr::V6(v6) => bytes.extend(v6.octets()),
-                }
-            }
+    /// What a policy leaves to its terms of what is [own](Ends::Both) otherwise.
+    pub(super) fn left(self, selector: &Selector) -> Traffic {
+        match self.traffic {
+            Ends::Both => Traffic { near: self.family.unspecified(), lens: [0; 2], protocol: 0 },
+            Ends::Far => Traffic {
+                near: [selector.source, selector.destination][near(self.direction)].address(),
+                lens: [selector.source, selector.destination].map(Prefix::prefix_len),
+                protocol: selector.protocol,
+            },
         }
     }
 
-    /// What stands in a policy's own words, the ports' masks and the addresses of its traffic on this side being `masks` and `near`.
-    pub(super) fn traffic(
-        self,
-        bytes: &[u8],
-        masks: [u16; 2],
-        near: IpAddr,
-    ) -> ([IpAddr; 2], [PortMask; 2]) {
-        let mut words = Words(bytes);
-        let [source, destination] = self.port_values(&mut words);
-        let source = PortMask { value: source, mask: masks[0] };
-        let destination = PortMask { value: destination, mask: masks[1] };
-        let near = [near; 2];
-        (self.take(self.traffic, self.family, near, &mut words), [source, destination])
+    /// The selector of a policy with these words, the ports' masks of which are `masks`; what else its terms have `left` them.
+    pub(super) fn selector(self, bytes: &[u8], left: &Traffic, masks: [u16; 2]) -> Selector {
+        let (_, said) = self.said(bytes, left);
+        let Said { lens, protocol, ports, traffic } = said;
+        let port = |end: usize| PortMask { value: ports[end], mask: masks[end] };
+        Selector {
+            source: prefix(traffic[0], lens[0]),
+            destination: prefix(traffic[1], lens[1]),
+            protocol,
+            source_port: port(0),
+            destination_port: port(1),
+            ..Selector::any(self.family)
+        }
     }
 
     /// A policy's first template, of which its terms say the rest.
-    pub(super) fn template(self, bytes: &[u8], rest: &Template) -> Template {
+    pub(super) fn template(self, bytes: &[u8], left: &Traffic, rest: &Template) -> Template {
         let Some((family, ends)) = self.tunnel else { return *rest };
-        let mut words = Words(bytes);
-        self.port_values(&mut words);
-        self.take(self.traffic, self.family, [self.family.unspecified(); 2], &mut words);
-        let others = [rest.source, rest.destination];
-        let [source, destination] = self.take(ends, family, others, &mut words);
-        let reqid = Reqid(u32::from_ne_bytes(words.take()));
+        let (mut words, Said { traffic, .. }) = self.said(bytes, left);
+        let (like, len) = words.tunnel(family);
+        let mut addresses = [rest.source, rest.destination];
+        for end in self.ends(ends) {
+            addresses[*end] = words.address(family, like.octets(traffic[*end]));
+        }
+        let ([source, destination], reqid) = (addresses, words.reqid(len));
         Template { source, destination, reqid, ..*rest }
     }
 
     /// A policy's first template without what the policy has for itself.
     pub(super) fn rest(self, template: &Template) -> Template {
         let Some((family, ends)) = self.tunnel else { return *template };
-        let mut addresses = [family.unspecified(); 2];
-        if ends == Ends::Far {
-            let near = near(self.direction);
-            addresses[near] = [template.source, template.destination][near];
+        let mut addresses = [template.source, template.destination];
+        for end in self.ends(ends) {
+            addresses[*end] = family.unspecified();
         }
         let [source, destination] = addresses;
         Template { source, destination, reqid: Reqid(0), ..*template }
     }
 
-    /// The address of its traffic on this side that a policy leaves to its terms.
-    pub(super) fn near(self, selector: &Selector) -> IpAddr {
-        let addresses = [selector.source.address(), selector.destination.address()];
-        match self.traffic {
-            Ends::Both => self.family.unspecified(),
-            Ends::Far => addresses[near(self.direction)],
+    /// What is said of the traffic, and the words behind that.
+    fn said<'a>(self, bytes: &'a [u8], left: &Traffic) -> (Words<'a>, Said) {
+        let mut words = Words(bytes);
+        let Traffic { near, mut lens, mut protocol } = *left;
+        if self.traffic == Ends::Both {
+            [lens[0], lens[1], protocol] = words.take();
         }
-    }
-
-    fn port_values(self, words: &mut Words<'_>) -> [u16; 2] {
-        match self.ports {
+        let ports = match self.ports {
             Ports::Any => [0; 2],
             Ports::Some => [0; 2].map(|_| u16::from_ne_bytes(words.take())),
+        };
+        let mut traffic = [near; 2];
+        for end in self.ends(self.traffic) {
+            traffic[*end] = words.address(self.family, UNLIKE);
         }
+        (words, Said { lens, protocol, ports, traffic })
     }
 
-    /// Both addresses, `others` in place of those that are not among the words.
-    fn take(
-        self,
-        ends: Ends,
-        family: Family,
-        others: [IpAddr; 2],
-        words: &mut Words<'_>,
-    ) -> [IpAddr; 2] {
-        let mut addresses = others;
-        let far = 1 - near(self.direction);
-        for (end, address) in addresses.iter_mut().enumerate() {
-            if ends == Ends::Both || end == far {
-                *address = words.address(family);
-            }
+    /// Which of source and destination are meant.
+    const fn ends(self, ends: Ends) -> &'static [usize] {
+        match (ends, near(self.direction)) {
+            (Ends::Both, _) => &[0, 1],
+            (Ends::Far, 0) => &[1],
+            (Ends::Far, _) => &[0],
         }
-        addresses
     }
 }
 
-/// Bytes that are yet to be read.
-struct Words<'a>(&'a [u8]);
-
-impl Words<'_> {
-    /// The next ones; the form says how many there are.
-    fn take<const N: usize>(&mut self) -> [u8; N] {
-        let Some((next, others)) = self.0.split_first_chunk() else { return [0; N] };
-        self.0 = others;
-        *next
-    }
-
-    fn address(&mut self, family: Family) -> IpAddr {
-        match family {
-            Family::V4 => Ipv4Addr::from(self.take::<4>()).into(),
-            Family::V6 => Ipv6Addr::from(self.take::<16>()).into(),
-        }
-    }
+/// The length came from a prefix of the same family.
+fn prefix(address: IpAddr, len: u8) -> Prefix {
+    Prefix::new(address, len).unwrap_or_else(|_| Prefix::host(address))
 }
 
 /// Which of source and destination is this side's.

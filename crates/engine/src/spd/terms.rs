@@ -2,24 +2,26 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
-use super::form::Form;
+use super::classifier::{Shape, Shapes};
+use super::form::{Form, Traffic};
 use super::own::ROOM;
 use crate::{
     DeviceId, IfId, Limits, Mark, Offload, OffloadKind, Policy, PolicyFlags, PolicyKind, Template,
 };
 
 /// All that a policy says but its action, its priority, and what its form leaves to itself.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub(crate) struct Terms {
     pub(super) form: Form,
-    /// The address of its traffic on this side, where that is not its own.
-    pub(super) near: IpAddr,
+    /// What it says of its traffic and is not its own.
+    pub(super) traffic: Traffic,
+    /// What it asks of packets, as far as its form says that policies ask it alike; of some few shapes only.
+    pub(super) shape: Option<Arc<Shape>>,
     /// The upper half of its age.
     pub(super) epoch: u32,
     pub(crate) kind: PolicyKind,
@@ -48,6 +50,7 @@ struct Placed {
 pub(crate) struct AllTerms {
     table: HashTable<Used>,
     of_forms: HashMap<Form, usize, RandomState>,
+    shapes: Shapes,
     policies: usize,
     hasher: RandomState,
 }
@@ -57,12 +60,26 @@ pub(crate) struct AllTerms {
 /// another.
 const FREE: usize = 64;
 const SHARERS: usize = 128;
+/// Shapes are kept when there are so many policies. With fewer, all that they ask of packets stays in the processor's caches where they stand.
+const MANY: usize = 4096;
 
 /// Terms, and how many policies have them.
 #[derive(Debug)]
 struct Used {
     terms: Arc<Terms>,
     policies: u32,
+}
+
+/// The shape follows from the other words, or is not kept.
+impl PartialEq for Terms {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { form, traffic, epoch, kind, templates, limits, offload, .. } = self;
+        let Self { mark, if_id, ifindex, user, port_masks, flags, .. } = self;
+        (form, traffic, epoch, kind) == (&other.form, &other.traffic, &other.epoch, &other.kind)
+            && (templates, limits, offload) == (&other.templates, &other.limits, &other.offload)
+            && (mark, if_id, ifindex) == (&other.mark, &other.if_id, &other.ifindex)
+            && (user, port_masks, flags) == (&other.user, &other.port_masks, &other.flags)
+    }
 }
 
 impl Terms {
@@ -74,7 +91,8 @@ impl Terms {
         }
         Self {
             form,
-            near: form.near(&policy.selector),
+            traffic: form.left(&policy.selector),
+            shape: None,
             epoch: epoch(age),
             kind: policy.kind,
             templates,
@@ -95,7 +113,10 @@ impl Terms {
         words: &[u8],
     ) -> impl ExactSizeIterator<Item = Template> + DoubleEndedIterator {
         let templates = self.templates.iter().enumerate();
-        templates.map(|(at, said)| if at == 0 { self.form.template(words, said) } else { *said })
+        templates.map(|(at, said)| match at {
+            0 => self.form.template(words, &self.traffic, said),
+            _ => *said,
+        })
     }
 
     /// Whether no device has all of it.
@@ -117,7 +138,7 @@ impl Terms {
 
     /// By all that may be a policy's alone: a word left out would give as many terms one hash as there are policies.
     fn hash(&self, hasher: &RandomState) -> u64 {
-        let traffic = (self.near, self.port_masks, self.ifindex, self.user);
+        let traffic = (self.traffic, self.port_masks, self.ifindex, self.user);
         let name = (self.mark, self.if_id, self.form);
         hasher.hash_one((traffic, name, &self.templates, &self.limits))
     }
@@ -135,20 +156,29 @@ impl AllTerms {
         let of = |form| Terms::of(policy, device, age, form);
         let shared = Form::sharing(policy, ROOM).into_iter().find_map(|form| {
             let terms = of(form);
-            self.find(&terms).or_else(|| self.affords_more(form).then(|| self.keep(terms)))
+            self.find(&terms).or_else(|| self.affords_more(form).then(|| self.keep(terms, policy)))
         });
         shared.unwrap_or_else(|| {
             let terms = of(Form::least(policy));
-            self.find(&terms).unwrap_or_else(|| self.keep(terms))
+            self.find(&terms).unwrap_or_else(|| self.keep(terms, policy))
         })
     }
 
-    /// Those that are like these, for one more policy.
+    /// Those that are like these, for one more policy: with their shape, if that is kept or may be.
     fn find(&mut self, terms: &Terms) -> Option<Arc<Terms>> {
         let hash = terms.hash(&self.hasher);
-        let used = self.table.find_mut(hash, |used| *used.terms == *terms)?;
-        used.policies += 1;
-        Some(Arc::clone(&used.terms))
+        let Self { table, shapes, policies, .. } = self;
+        let mut like = |has_shape: fn(&Terms) -> bool| {
+            let used =
+                table.find_mut(hash, |used| has_shape(&used.terms) && *used.terms == *terms)?;
+            used.policies += 1;
+            Some(Arc::clone(&used.terms))
+        };
+        if !terms.form.is_lean() || *policies < MANY {
+            return like(|_| true);
+        }
+        let shaped = like(|terms| terms.shape.is_some());
+        shaped.or_else(|| if shapes.have_room() { None } else { like(|_| true) })
     }
 
     /// Whether there may be more terms of a form, though few policies have them.
@@ -157,8 +187,11 @@ impl AllTerms {
     }
 
     /// New ones, of one policy.
-    fn keep(&mut self, terms: Terms) -> Arc<Terms> {
-        let Self { table, of_forms, hasher, .. } = self;
+    fn keep(&mut self, mut terms: Terms, policy: &Policy) -> Arc<Terms> {
+        let Self { table, of_forms, shapes, hasher, policies } = self;
+        if terms.form.is_lean() && *policies >= MANY {
+            terms.shape = shapes.share(Shape::of(&policy.selector, policy.direction));
+        }
         *of_forms.entry(terms.form).or_default() += 1;
         let hash = terms.hash(hasher);
         let terms = Arc::new(terms);
@@ -176,6 +209,7 @@ impl AllTerms {
             if used.get().policies == 0 {
                 used.remove();
                 self.of_forms.entry(terms.form).and_modify(|count| *count -= 1);
+                terms.shape.iter().for_each(|shape| self.shapes.release(shape));
             }
         }
     }
@@ -183,6 +217,11 @@ impl AllTerms {
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.table.len()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn shapes(&self) -> usize {
+        self.shapes.len()
     }
 }
 

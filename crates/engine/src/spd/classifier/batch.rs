@@ -7,12 +7,13 @@ use std::hint::select_unpredictable;
 
 use arrayvec::ArrayVec;
 
-use super::TOGETHER;
-use super::node::{Node, one_by_one};
+use super::lean::LeanOf;
+use super::node::Node;
 use super::rule::{Best, Found};
 use super::several;
 use super::ternary::{Key, Words};
 use super::window::Window;
+use super::{TOGETHER, few};
 
 /// A packet among others, and a node that it has come to.
 #[derive(Clone, Copy, Debug)]
@@ -43,12 +44,13 @@ const WAYS: usize = 128;
 const TRUNK: usize = 16;
 /// So many of them are followed together: enough to wait for much memory at once, few enough that what they find spares the next ones' ways.
 pub(super) const STAGE: usize = 2;
-const KINDS: usize = 5;
+const KINDS: usize = 6;
 const EMPTY: usize = 0;
 const FEW: usize = 1;
 const SEVERAL: usize = 2;
 const MANY: usize = 3;
 const CUT: usize = 4;
+const LEAN: usize = 5;
 
 // Steps are functions of their own, so that each has the registers to itself.
 
@@ -96,6 +98,7 @@ impl<'a, W: Words> Batch<'a, '_, W> {
             Node::Many { matrix, .. } => matrix.find_each(keys, bests),
             Node::Empty { .. }
             | Node::Few { .. }
+            | Node::Lean { .. }
             | Node::Several { .. }
             | Node::Cut { .. }
             | Node::Tally { .. } => {
@@ -170,11 +173,13 @@ impl<'a, W: Words> Batch<'a, '_, W> {
 
     /// All that is no cut.
     fn compare(&mut self) {
-        let Self { keys, bests, here: [_, few, several, many, _], .. } = self;
+        let Self { keys, bests, here: [_, few, several, many, _, lean], .. } = self;
         few.iter().for_each(|way| way.node.prefetch());
+        lean.iter().for_each(|way| way.node.prefetch());
         several.iter().for_each(|way| way.node.prefetch());
         many.iter().for_each(|way| way.node.prefetch());
         compare_few(few, keys, bests);
+        compare_lean(lean, keys, bests);
         compare_several(several, keys, bests);
         for way in many {
             let best = &mut bests[way.packet % TOGETHER];
@@ -195,7 +200,21 @@ fn compare_few<'a, W: Words>(
 ) {
     for way in few {
         if let (Node::Few { rules, .. }, Some(key)) = (way.node, keys.get(way.packet)) {
-            one_by_one(rules, key, &mut bests[way.packet % TOGETHER]);
+            few::find(rules, &key.words, key, &mut bests[way.packet % TOGETHER]);
+        }
+    }
+}
+
+#[inline(never)]
+fn compare_lean<'a, W: Words>(
+    lean: &[Way<'a, W>],
+    keys: &[Key<W>],
+    bests: &mut [Best<'a>; TOGETHER],
+) {
+    for way in lean {
+        if let (Node::Lean { far, rules, .. }, Some(key)) = (way.node, keys.get(way.packet)) {
+            let seen = W::Lean::seen(&key.words, *far);
+            few::find(rules, &seen, key, &mut bests[way.packet % TOGETHER]);
         }
     }
 }
@@ -231,6 +250,7 @@ const fn kind<W: Words>(node: &Node<W>) -> usize {
     match node {
         Node::Empty { .. } | Node::Tally { .. } => EMPTY,
         Node::Few { .. } => FEW,
+        Node::Lean { .. } => LEAN,
         Node::Several { .. } => SEVERAL,
         Node::Many { .. } => MANY,
         Node::Cut { .. } => CUT,

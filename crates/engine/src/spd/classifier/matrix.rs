@@ -14,7 +14,7 @@ use uxfrm_packet::{Line, NOTHING, Rows};
 
 use super::TOGETHER;
 use super::classes;
-use super::rule::{Best, Brief, Rank, Rule, fits_more};
+use super::rule::{Best, Brief, Comparable, Rank, Rule, fits_more};
 use super::several::{self, EightOf, Several};
 use super::ternary::{Key, Words};
 use crate::PolicyEntry;

@@ -8,13 +8,14 @@
 
 use std::sync::Arc;
 
+use super::lean::{End, LeanOf};
 use super::matrix::Matrix;
-use super::plan::{FEW, Plan, plan};
-use super::rule::{Best, Found, Rank, Rule, fits_more};
+use super::plan::{FEW, LEAST, Plan, plan};
+use super::rule::{Best, Comparable, Found, Rank, Rule};
 use super::several::{self, EightOf, Several, count, several};
 use super::ternary::{Key, Words};
 use super::window::Window;
-use super::{TOGETHER, batch, trunk};
+use super::{TOGETHER, batch, few, trunk};
 use crate::PolicyEntry;
 
 /// Some policies. All that it may be has `first` at the same place, so that reading it is no branch.
@@ -27,6 +28,12 @@ pub(crate) enum Node<W: Words> {
     Few {
         first: Rank,
         rules: Arc<[Rule<W>]>,
+    },
+    /// One by one, in their order; what most policies ask alike stands elsewhere, so that more of them fit into a cache line.
+    Lean {
+        first: Rank,
+        far: End,
+        rules: Arc<[W::Lean]>,
     },
     /// Eight by eight, in their order.
     Several {
@@ -82,8 +89,9 @@ impl<W: Words> Node<W> {
     pub(crate) fn first(&self, key: &Key<W>) -> Option<Found<'_>> {
         let mut best = Best::NONE;
         match self {
-            Self::Few { rules, .. } => one_by_one(rules, key, &mut best),
+            Self::Few { rules, .. } => few::find(rules, &key.words, key, &mut best),
             Self::Empty { .. }
+            | Self::Lean { .. }
             | Self::Several { .. }
             | Self::Many { .. }
             | Self::Cut { .. }
@@ -101,11 +109,10 @@ impl<W: Words> Node<W> {
             Self::Cut { nodes, .. } if counts(nodes).0 > ALONE => {
                 batch::first_of_each(self, keys, found)
             }
-            Self::Few { rules, .. } => match rules.len() {
-                0..=2 => each_one_by_one::<W, 2>(rules, keys, found),
-                3..=4 => each_one_by_one::<W, 4>(rules, keys, found),
-                _ => each_one_by_one::<W, 8>(rules, keys, found),
-            },
+            Self::Few { rules, .. } => few::find_each(rules, |key| key.words, keys, found),
+            Self::Lean { far, rules, .. } => {
+                few::find_each(rules, |key| W::Lean::seen(&key.words, *far), keys, found);
+            }
             Self::Many { matrix, .. } => {
                 let mut bests = [Best::NONE; TOGETHER];
                 matrix.find_each(keys, &mut bests);
@@ -132,6 +139,13 @@ impl<W: Words> Node<W> {
                 }
                 uxfrm_packet::prefetch(&last.entry);
             }
+            Self::Lean { rules, .. } => {
+                let Some(last) = rules.last() else { return };
+                for at in 0..FEW {
+                    uxfrm_packet::prefetch(rules.get(at).unwrap_or(last));
+                }
+                uxfrm_packet::prefetch(last.entry());
+            }
             Self::Several { eights, .. } => {
                 eights.iter().take(2).for_each(uxfrm_packet::prefetch_whole);
             }
@@ -145,7 +159,10 @@ impl<W: Words> Node<W> {
         loop {
             match node {
                 Self::Empty { .. } | Self::Tally { .. } => return,
-                Self::Few { rules, .. } => return one_by_one(rules, key, best),
+                Self::Few { rules, .. } => return few::find(rules, &key.words, key, best),
+                Self::Lean { far, rules, .. } => {
+                    return few::find(rules, &W::Lean::seen(&key.words, *far), key, best);
+                }
                 Self::Several { eights, .. } => return several::find(eights, key, best),
                 Self::Many { matrix, .. } => return matrix.find(key, best),
                 Self::Cut { window, rest, nodes, .. } => {
@@ -168,16 +185,13 @@ impl<W: Words> Node<W> {
     pub(crate) fn insert(&mut self, rule: Rule<W>, planning: Planning) {
         let rank = rule.rank();
         match self {
-            Self::Empty { .. } | Self::Tally { .. } => *self = Self::few([rule].into()),
-            Self::Few { rules, .. } => {
-                let at = rules.partition_point(|other| other.entry.place() < rule.entry.place());
-                let (before, after) = rules.split_at(at);
-                let rules = before.iter().cloned().chain([rule]).chain(after.iter().cloned());
-                *self = if before.len() + after.len() < planning.few() {
-                    Self::few(rules.collect())
-                } else {
-                    Self::of(rules.collect())
-                };
+            Self::Empty { .. } | Self::Tally { .. } => *self = Self::few(vec![rule]),
+            Self::Few { .. } | Self::Lean { .. } => {
+                let mut rules = self.rules();
+                let before = |other: &Rule<W>| other.entry.place() < rule.entry.place();
+                rules.insert(rules.partition_point(before), rule);
+                let is_few = rules.len() <= planning.few();
+                *self = if is_few { Self::few(rules) } else { Self::of(rules) };
             }
             Self::Several { eights, .. } if count::<W>(eights) < several::MOST => {
                 let mut rules = self.rules();
@@ -211,7 +225,7 @@ impl<W: Words> Node<W> {
         let is_outgrown = match self {
             Self::Empty { .. } | Self::Tally { .. } => false,
             Self::Few { rules, .. } => rules.len() > FEW,
-            Self::Several { .. } => false,
+            Self::Lean { .. } | Self::Several { .. } => false,
             Self::Many { matrix, .. } => matrix.len() >= Planning::Now.growth() * matrix.planned,
             Self::Cut { nodes, .. } => outgrown(nodes, Planning::Now),
         };
@@ -225,7 +239,11 @@ impl<W: Words> Node<W> {
                 let (at, _) = place(*window, rule);
                 own(nodes)[at].prepare(rule);
             }
-            Self::Empty { .. } | Self::Few { .. } | Self::Several { .. } | Self::Tally { .. } => {}
+            Self::Empty { .. }
+            | Self::Few { .. }
+            | Self::Lean { .. }
+            | Self::Several { .. }
+            | Self::Tally { .. } => {}
         }
     }
 
@@ -243,10 +261,10 @@ impl<W: Words> Node<W> {
     pub(crate) fn remove(&mut self, rule: &Rule<W>) {
         let (len, planned) = match self {
             Self::Empty { .. } | Self::Tally { .. } => return,
-            Self::Few { rules, .. } => {
-                let left = rules.iter().filter(|other| other.entry.place() != rule.entry.place());
-                let left: Arc<[Rule<W>]> = left.cloned().collect();
-                *self = if left.is_empty() { Self::EMPTY } else { Self::few(left) };
+            Self::Few { .. } | Self::Lean { .. } => {
+                let mut rules = self.rules();
+                rules.retain(|other| other.entry.place() != rule.entry.place());
+                *self = if rules.is_empty() { Self::EMPTY } else { Self::few(rules) };
                 return;
             }
             Self::Several { .. } => {
@@ -309,6 +327,7 @@ impl<W: Words> Node<W> {
             Self::Empty { first }
             | Self::Tally { first, .. }
             | Self::Few { first, .. }
+            | Self::Lean { first, .. }
             | Self::Several { first, .. }
             | Self::Many { first, .. }
             | Self::Cut { first, .. } => *first,
@@ -321,6 +340,7 @@ impl<W: Words> Node<W> {
         match self {
             Self::Empty { .. } => Some(0),
             Self::Few { rules, .. } => Some(rules.len()),
+            Self::Lean { rules, .. } => Some(rules.len()),
             Self::Several { eights, .. } if eights.len() == 1 => Some(count::<W>(eights)),
             Self::Several { .. } | Self::Many { .. } | Self::Cut { .. } | Self::Tally { .. } => {
                 None
@@ -333,9 +353,11 @@ impl<W: Words> Node<W> {
         match self {
             Self::Many { .. } => true,
             Self::Cut { rest, .. } => *rest,
-            Self::Empty { .. } | Self::Few { .. } | Self::Several { .. } | Self::Tally { .. } => {
-                false
-            }
+            Self::Empty { .. }
+            | Self::Few { .. }
+            | Self::Lean { .. }
+            | Self::Several { .. }
+            | Self::Tally { .. } => false,
         }
     }
 
@@ -343,6 +365,7 @@ impl<W: Words> Node<W> {
         match self {
             Self::Empty { .. } | Self::Tally { .. } => 0,
             Self::Few { rules, .. } => rules.len(),
+            Self::Lean { rules, .. } => rules.len(),
             Self::Several { eights, .. } => count::<W>(eights),
             Self::Many { matrix, .. } => matrix.len(),
             Self::Cut { nodes, .. } => counts(nodes).0,
@@ -354,6 +377,7 @@ impl<W: Words> Node<W> {
         match self {
             Self::Empty { .. } | Self::Tally { .. } => {}
             Self::Few { rules, .. } => rules.iter().for_each(|rule| visit(&rule.entry)),
+            Self::Lean { rules, .. } => rules.iter().for_each(|rule| visit(rule.entry())),
             Self::Several { eights, .. } => several::each::<W>(eights, visit),
             Self::Many { matrix, .. } => matrix.each(visit),
             Self::Cut { nodes, .. } => nodes.iter().for_each(|node| node.each(visit)),
@@ -367,6 +391,7 @@ impl<W: Words> Node<W> {
         match self {
             Self::Empty { .. } | Self::Tally { .. } => 0,
             Self::Few { rules, .. } => EACH + size_of_val(&**rules),
+            Self::Lean { rules, .. } => EACH + size_of_val(&**rules),
             Self::Several { eights, .. } => EACH + size_of_val(&**eights),
             Self::Many { matrix, .. } => EACH + matrix.memory(),
             Self::Cut { nodes, .. } => {
@@ -380,6 +405,7 @@ impl<W: Words> Node<W> {
         match self {
             Self::Empty { .. }
             | Self::Few { .. }
+            | Self::Lean { .. }
             | Self::Several { .. }
             | Self::Many { .. }
             | Self::Tally { .. } => 0,
@@ -388,7 +414,13 @@ impl<W: Words> Node<W> {
     }
 
     /// The best node for rules, which may be in any order.
-    pub(super) fn of(mut rules: Vec<Rule<W>>) -> Self {
+    pub(super) fn of(rules: Vec<Rule<W>>) -> Self {
+        Self::planned(rules.iter().collect())
+    }
+
+    /// The best node for rules, which may be in any order. They are copied where they come to stand and not on the way there: what that takes
+    /// lay as holes between what stays.
+    fn planned(mut rules: Vec<&Rule<W>>) -> Self {
         if rules.is_empty() {
             return Self::EMPTY;
         }
@@ -397,9 +429,10 @@ impl<W: Words> Node<W> {
             return Self::cut(window, rules);
         }
         rules.sort_by_key(|rule| rule.entry.place());
+        let rules: Vec<_> = rules.into_iter().cloned().collect();
         match plan {
-            Plan::Few => Self::few(rules.into()),
-            Plan::Several => Self::several(&rules),
+            Plan::Few => Self::few(rules),
+            Plan::Several => Self::lean(&rules).unwrap_or_else(|| Self::several(&rules)),
             Plan::Many | Plan::Cut(_) => {
                 let matrix = Arc::new(Matrix::of(&rules));
                 Self::Many { first: first_of(&rules), matrix }
@@ -408,8 +441,15 @@ impl<W: Words> Node<W> {
     }
 
     /// Of rules in their order.
-    fn few(rules: Arc<[Rule<W>]>) -> Self {
-        Self::Few { first: first_of(&rules), rules }
+    fn few(rules: Vec<Rule<W>>) -> Self {
+        Self::lean(&rules)
+            .unwrap_or_else(|| Self::Few { first: first_of(&rules), rules: rules.into() })
+    }
+
+    /// Of rules in their order, if they are few and ask enough alike.
+    fn lean(rules: &[Rule<W>]) -> Option<Self> {
+        let lean = (rules.len() <= LEAST).then(|| W::Lean::all(rules))??;
+        Some(Self::Lean { first: first_of(rules), far: End::far(&rules[0]), rules: lean })
     }
 
     /// Of rules in their order.
@@ -418,16 +458,16 @@ impl<W: Words> Node<W> {
     }
 
     /// What a window tells apart, and the rest.
-    pub(super) fn cut(window: Window, rules: Vec<Rule<W>>) -> Self {
+    pub(super) fn cut(window: Window, rules: Vec<&Rule<W>>) -> Self {
         let len = rules.len();
         let mut sets = Vec::new();
         sets.resize_with(window.parts() + 1, Vec::new);
         for rule in rules {
-            sets[place(window, &rule).0].push(rule);
+            sets[place(window, rule).0].push(rule);
         }
         let rest = !sets[window.parts()].is_empty();
         let tally = Self::Tally { first: Rank::LAST, len, planned: len };
-        let nodes: Arc<[Self]> = sets.into_iter().map(Self::of).chain([tally]).collect();
+        let nodes: Arc<[Self]> = sets.into_iter().map(Self::planned).chain([tally]).collect();
         Self::Cut { first: first_in(&nodes), window, rest, nodes }
     }
 
@@ -436,6 +476,7 @@ impl<W: Words> Node<W> {
         match self {
             Self::Empty { .. } | Self::Tally { .. } => 0,
             Self::Few { rules, .. } => Arc::strong_count(rules),
+            Self::Lean { rules, .. } => Arc::strong_count(rules),
             Self::Several { eights, .. } => Arc::strong_count(eights),
             Self::Many { matrix, .. } => Arc::strong_count(matrix),
             Self::Cut { nodes, .. } => Arc::strong_count(nodes),
@@ -452,6 +493,9 @@ impl<W: Words> Node<W> {
         match self {
             Self::Empty { .. } | Self::Tally { .. } => {}
             Self::Few { rules: few, .. } => rules.extend_from_slice(few),
+            Self::Lean { far, rules: lean, .. } => {
+                rules.extend(lean.iter().map(|rule| rule.whole(*far)));
+            }
             Self::Several { eights, .. } => rules.extend(eights.iter().flat_map(W::Eight::rules)),
             Self::Many { matrix, .. } => matrix.each(&mut |entry| rules.push(Rule::of(entry))),
             Self::Cut { nodes, .. } => nodes.iter().for_each(|node| node.gather(rules)),
@@ -526,56 +570,5 @@ fn outgrown<W: Words>(nodes: &[Node<W>], planning: Planning) -> bool {
     len >= planning.growth() * planned && len <= REPLANNED
 }
 
-/// Up to `N` rules, which all keys are compared with.
-#[inline(never)]
-fn each_one_by_one<'a, W: Words, const N: usize>(
-    rules: &'a [Rule<W>],
-    keys: &[Key<W>],
-    found: &mut [Option<Found<'a>>],
-) {
-    for (found, key) in found.iter_mut().zip(keys) {
-        let mut best = Best::NONE;
-        first_fitting(rules, fitting::<W, N>(rules, key), key, &mut best);
-        *found = best.found();
-    }
-}
-
-#[inline]
-pub(super) fn one_by_one<'a, W: Words>(rules: &'a [Rule<W>], key: &Key<W>, best: &mut Best<'a>) {
-    let fits = match rules.len() {
-        0..=2 => fitting::<W, 2>(rules, key),
-        3..=4 => fitting::<W, 4>(rules, key),
-        _ => fitting::<W, 8>(rules, key),
-    };
-    first_fitting(rules, fits, key, best);
-}
-
-/// Considers the first of the rules that fit as far as words tell. Whether there is any is no branch.
-#[inline]
-fn first_fitting<'a, W: Words>(
-    rules: &'a [Rule<W>],
-    mut fits: u32,
-    key: &Key<W>,
-    best: &mut Best<'a>,
-) {
-    let Some(last) = rules.last() else { return };
-    loop {
-        let rule = rules.get(fits.trailing_zeros() as usize).unwrap_or(last);
-        let brief = rule.brief();
-        if !brief.asks_more() || fits == 0 || fits_more(&rule.entry, key) {
-            return best.consider(rule.rank().unless(fits == 0), brief, &rule.entry);
-        }
-        fits &= fits - 1;
-    }
-}
-
-/// Which of up to `N` rules fit, as bits. Always `N` are compared, the last one over and over, because a branch less is worth more.
-#[inline]
-fn fitting<W: Words, const N: usize>(rules: &[Rule<W>], key: &Key<W>) -> u32 {
-    let Some((last, before)) = rules.split_last() else { return 0 };
-    let fit = |at: usize| u32::from(before.get(at).unwrap_or(last).fits(&key.words)) << at;
-    (0..N).fold(0, |fits, at| fits | fit(at))
-}
-
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -24,7 +24,7 @@ pub(crate) enum Plan {
 /// So many are compared one by one, whatever they are.
 pub(crate) const FEW: usize = 4;
 /// So many are not cut.
-const LEAST: usize = 8;
+pub(crate) const LEAST: usize = 8;
 /// More are compared all at once only when nothing tells them apart.
 const MANY: usize = 1024;
 /// Of a larger set so many are looked at.
@@ -42,7 +42,7 @@ const HOP: usize = 10;
 const WAY: usize = 20;
 
 /// The best for these.
-pub(crate) fn plan<W: Words>(rules: &[Rule<W>]) -> Plan {
+pub(crate) fn plan<W: Words>(rules: &[&Rule<W>]) -> Plan {
     if rules.len() <= FEW {
         return Plan::Few;
     }
@@ -59,15 +59,16 @@ pub(crate) fn plan<W: Words>(rules: &[Rule<W>]) -> Plan {
 }
 
 /// Where some rules may be cut: first where that is expected to cost least.
-pub(crate) fn cuts<W: Words>(rules: &[Rule<W>]) -> Vec<Window> {
+pub(crate) fn cuts<W: Words>(rules: &[&Rule<W>]) -> Vec<Window> {
     let mut cuts = each_cut(rules);
     cuts.sort_by_key(|(cost, _)| *cost);
     cuts.into_iter().map(|(_, window)| window).collect()
 }
 
 /// Where some rules may be cut, with what that is expected to cost.
-fn each_cut<W: Words>(rules: &[Rule<W>]) -> Vec<(usize, Window)> {
-    let sample: Vec<&Rule<W>> = rules.iter().step_by(rules.len().div_ceil(SAMPLE)).collect();
+fn each_cut<W: Words>(rules: &[&Rule<W>]) -> Vec<(usize, Window)> {
+    let sample: Vec<&Rule<W>> =
+        rules.iter().copied().step_by(rules.len().div_ceil(SAMPLE)).collect();
     let mut counts = [0; MOST_PARTS];
     let mut cost = |window| cut_cost(&sample, rules.len(), window, &mut counts);
     windows(&sample).into_iter().filter_map(|window| Some((cost(window)?, window))).collect()

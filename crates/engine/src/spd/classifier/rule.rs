@@ -16,6 +16,20 @@ pub(crate) struct Rule<W> {
     pub(crate) entry: Arc<PolicyEntry>,
 }
 
+/// A policy that packets are compared with on its own.
+pub(crate) trait Comparable<W: Words> {
+    /// Its rank.
+    fn rank(&self) -> Rank;
+    /// Whether a packet's words fit as far as its own tell.
+    fn fits(&self, words: &W) -> bool;
+    /// Whether a packet that fits so far does altogether.
+    fn fits_rest(&self, words: &W, key: &Key<W>) -> bool;
+    /// What is kept beside what it asks.
+    fn brief(&self) -> Brief;
+    /// The policy itself.
+    fn entry(&self) -> &Arc<PolicyEntry>;
+}
+
 /// Device policies first, then by priority as far as 22 bits tell. Equal ranks are told apart by what only the policy knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank(u32);
@@ -74,30 +88,47 @@ impl<W: Words> Rule<W> {
     pub(crate) fn of(entry: &Arc<PolicyEntry>) -> Self {
         let Ternary { value, mask } = Ternary::<W>::of(entry);
         let more = if mask.extra == 0 { 0 } else { MORE };
-        let brief = entry.answer().brief() << 1 | more;
-        Self {
-            value: value.words.or_last(u64::from(Rank::of(entry).0) << 1),
-            mask: mask.words.or_last(brief.into()),
-            entry: Arc::clone(entry),
-        }
+        let brief = Brief(entry.answer().brief() << 1 | more);
+        Self::new(value.words, mask.words, Rank::of(entry), brief, Arc::clone(entry))
     }
 
-    /// Its rank.
+    /// A policy with what it asks of packets.
+    pub(crate) fn new(
+        value: W,
+        mask: W,
+        rank: Rank,
+        brief: Brief,
+        entry: Arc<PolicyEntry>,
+    ) -> Self {
+        let (value, mask) = (value.or_last(u64::from(rank.0) << 1), mask.or_last(brief.0.into()));
+        Self { value, mask, entry }
+    }
+}
+
+impl<W: Words> Comparable<W> for Rule<W> {
     #[inline]
-    pub(crate) fn rank(&self) -> Rank {
+    fn rank(&self) -> Rank {
         Rank::beside(self.value.word(W::COUNT - 1))
     }
 
-    /// Whether a packet's words fit; when [`Rule::asks_more`], that is not all.
     #[inline]
-    pub(crate) fn fits(&self, words: &W) -> bool {
+    fn fits(&self, words: &W) -> bool {
         words.difference(&self.value, &self.mask) == 0
     }
 
-    /// What is kept beside its mask.
     #[inline]
-    pub(crate) fn brief(&self) -> Brief {
+    fn fits_rest(&self, _: &W, key: &Key<W>) -> bool {
+        !self.brief().asks_more() || fits_more(&self.entry, key)
+    }
+
+    #[inline]
+    fn brief(&self) -> Brief {
         Brief::beside(self.mask.word(W::COUNT - 1))
+    }
+
+    #[inline]
+    fn entry(&self) -> &Arc<PolicyEntry> {
+        &self.entry
     }
 }
 

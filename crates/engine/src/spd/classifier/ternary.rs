@@ -1,9 +1,11 @@
 //! Packets and selectors as words of bits: a selector is a value under a mask, and fits where `(packet ^ value) & mask` is 0.
 
+use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use zerocopy::{Immutable, IntoBytes};
 
+use super::lean::{Lean, LeanOf};
 use super::several::{Eight, EightOf};
 use crate::{FlowKey, PolicyEntry, Prefix, Selector};
 
@@ -14,6 +16,8 @@ pub(crate) trait Words:
 {
     /// Eight selectors of such words.
     type Eight: EightOf<Self>;
+    /// A policy in few bytes.
+    type Lean: LeanOf<Self>;
     /// How many words there are.
     const COUNT: usize;
     /// Bits of an address.
@@ -97,33 +101,32 @@ impl<W: Words> Ternary<W> {
     /// What a policy asks of packets, direction, family and interface id apart.
     pub(crate) fn of(policy: &PolicyEntry) -> Self {
         let selector = policy.selector();
-        let mask = mask(policy, &selector);
-        let ports = [selector.source_port.value, selector.destination_port.value];
-        let (destination, source) = (bits(selector.destination), bits(selector.source));
-        let words = W::new(destination, source, upper(ports, selector.protocol));
+        let (value, words) = asked::<W>(&selector);
+        let ifindex = if selector.ifindex == 0 { 0 } else { u32::MAX };
+        let mask = Key { words, extra: extra(policy.mark().mask, ifindex) };
         let extra = extra(policy.mark().value, selector.ifindex) & mask.extra;
-        Self { value: Key { words: words.under(&mask.words), extra }, mask }
+        Self { value: Key { words: value, extra }, mask }
     }
 }
 
-/// The bits that count.
-fn mask<W: Words>(policy: &PolicyEntry, selector: &Selector) -> Key<W> {
+/// The bits that a selector asks for, and which bits these are.
+pub(crate) fn asked<W: Words>(selector: &Selector) -> (W, W) {
     let high = |prefix: Prefix| {
         let len = u32::from(prefix.prefix_len());
         halves(u128::MAX.checked_shl(128 - len).unwrap_or(0))
     };
-    let ports = [selector.source_port.mask, selector.destination_port.mask];
-    let protocol = if selector.protocol == 0 { 0 } else { u8::MAX };
-    let ifindex = if selector.ifindex == 0 { 0 } else { u32::MAX };
-    let upper = upper(ports, protocol);
-    Key {
-        words: W::new(high(selector.destination), high(selector.source), upper),
-        extra: extra(policy.mark().mask, ifindex),
-    }
+    let Selector { source, destination, source_port, destination_port, protocol, .. } = *selector;
+    let asked = if protocol == 0 { 0 } else { u8::MAX };
+    let mask = upper([source_port.mask, destination_port.mask], asked);
+    let mask = W::new(high(destination), high(source), mask);
+    let value = upper([source_port.value, destination_port.value], protocol);
+    let value = W::new(bits(destination), bits(source), value);
+    (value.under(&mask), mask)
 }
 
 impl Words for V4 {
     type Eight = Eight<2>;
+    type Lean = Infallible;
     const COUNT: usize = 2;
     const BITS: u8 = 32;
     const COUNTING: Self = [u64::MAX, !NOTHING];
@@ -171,6 +174,7 @@ impl Words for V4 {
 
 impl Words for V6 {
     type Eight = Eight<5>;
+    type Lean = Lean;
     const COUNT: usize = 5;
     const BITS: u8 = 128;
     const COUNTING: Self = [u64::MAX, u64::MAX, u64::MAX, u64::MAX, !NOTHING];

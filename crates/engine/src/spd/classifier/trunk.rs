@@ -35,6 +35,7 @@ pub(super) fn tree<W: Words>(rules: Vec<Rule<W>>) -> Node<W> {
 fn improved<W: Words>(node: Node<W>, weigh: &dyn Fn(&Node<W>) -> usize) -> Node<W> {
     let rules = node.rules();
     let enough = weigh(&node) * (100 - MARGIN) / 100;
+    let rules: Vec<_> = rules.iter().collect();
     let others = cuts(&rules).into_iter().take(CUTS);
     let others = others.map(|window| Node::cut(window, rules.clone()));
     let cheapest = others.map(|other| (weigh(&other), other)).min_by_key(|(cost, _)| *cost);
@@ -50,6 +51,7 @@ fn rest<W: Words>(node: &Node<W>) -> Option<&Node<W>> {
         Node::Cut { rest: true, nodes, .. } => nodes.iter().nth_back(1),
         Node::Empty { .. }
         | Node::Few { .. }
+        | Node::Lean { .. }
         | Node::Several { .. }
         | Node::Many { .. }
         | Node::Cut { .. }

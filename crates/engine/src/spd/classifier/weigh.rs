@@ -105,7 +105,7 @@ impl<'a, W: Words> Walk<'a, '_, W> {
     fn end(&mut self, last: &'a Node<W>) {
         self.work += match last {
             Node::Empty { .. } | Node::Tally { .. } | Node::Cut { .. } => 0,
-            Node::Few { .. } | Node::Several { .. } => LAST_LEAF,
+            Node::Few { .. } | Node::Lean { .. } | Node::Several { .. } => LAST_LEAF,
             Node::Many { matrix, .. } => {
                 let far = if matrix.memory() > NEAR { FAR_LINE * matrix.lines() } else { 0 };
                 LAST_MATRIX + ROW * matrix.bytes() + far
@@ -122,6 +122,7 @@ impl<'a, W: Words> Walk<'a, '_, W> {
         let (work, lines) = match node {
             Node::Empty { .. } | Node::Tally { .. } => return,
             Node::Few { .. } => (FEW, W::COUNT),
+            Node::Lean { rules, .. } => (FEW, size_of_val(&**rules).div_ceil(64)),
             Node::Several { eights, .. } => (SEVERAL, eights.len() * (2 * W::COUNT + 1)),
             Node::Many { matrix, .. } => (MANY, 2 * matrix.bytes()),
             Node::Cut { window, rest, nodes, .. } => {

@@ -3,6 +3,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
 
+use super::super::form::Ends;
 use super::super::ledger::Ledger;
 use super::super::own::Own;
 use super::*;
@@ -101,22 +102,32 @@ proptest! {
         }
     }
 
+    /// But for what packets are compared with.
     #[test]
     fn what_takes_no_memory_is_a_policys_own(policy in policy()) {
         let words = |form: Form| form.bytes(&policy).len();
         let least = Form::least(&policy);
         let sharing = Form::sharing(&policy, ROOM);
-        prop_assert_eq!(sharing.is_empty(), words(least) <= ROOM);
-        prop_assert!(sharing.iter().skip(1).all(|form| words(*form) > ROOM));
-        prop_assert!(sharing.iter().all(|form| words(*form) < words(least)));
+        let (far, both): (Vec<_>, Vec<_>) = sharing.into_iter().partition(|form| form.traffic == Ends::Far);
+        prop_assert!(words(least) > ROOM || both.is_empty());
+        prop_assert!(words(least) > ROOM || far.iter().all(|form| form.is_lean()));
+        for forms in [far, both] {
+            prop_assert!(forms.iter().skip(1).all(|form| words(*form) > ROOM));
+            prop_assert!(forms.iter().all(|form| words(*form) < words(least)));
+        }
     }
 }
+
+const SPREAD: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
 
 /// Tunnels between ends that none has twice, from one network to many.
 fn own_tunnel(serial: u32, family: Family) -> Policy {
     let end = |high: u32| match family {
         Family::V4 => IpAddr::from(Ipv4Addr::from_bits(high << 24 | serial)),
-        Family::V6 => Ipv6Addr::from_bits(u128::from(high) << 100 | u128::from(serial)).into(),
+        // No two are like each other in many bytes.
+        Family::V6 => {
+            Ipv6Addr::from_bits(u128::from(high << 24 | serial).wrapping_mul(SPREAD)).into()
+        }
     };
     let mut policy = crate::spd::table::tests::policy(Direction::Out, serial);
     policy.selector = Selector::any(family);
@@ -138,9 +149,9 @@ fn own_tunnel(serial: u32, family: Family) -> Policy {
 fn policies_with_tunnels_of_their_own_have_few_terms() {
     let tried = FREE + 10_000 / SHARERS;
     for (family, one_gateway, most, words) in [
-        (Family::V4, false, 1, 20),
-        (Family::V6, false, 3 * tried + 1, 52),
-        (Family::V6, true, 2 * tried + 1, 36),
+        (Family::V4, false, 1, 23),
+        (Family::V6, false, 2 * tried + 2, 54),
+        (Family::V6, true, tried + 2, 36),
     ] {
         let mut all = AllTerms::default();
         for serial in 1..=10_000 {
@@ -163,9 +174,55 @@ fn templates_of_many_policies_are_kept_once() {
         let mut policy = own_tunnel(serial, Family::V6);
         policy.templates = own_tunnel(serial % 8, Family::V6).templates;
         let terms = all.share(&policy, None, serial.into());
-        assert!(matches!(Own::of(&policy.selector, &terms.form.bytes(&policy)), Own::Here { .. }));
+        assert!(matches!(Own::of(&terms.form.bytes(&policy)), Own::Here(_)));
     }
-    assert_eq!(all.len(), 8);
+    // Those that came first have no shape yet.
+    assert_eq!((all.len(), all.shapes()), (2 * 8, 1));
+}
+
+/// Networks of some lengths behind one gateway's own, so many sites.
+fn site(serial: u32, lens: u8) -> Policy {
+    let mut policy = own_tunnel(serial, Family::V6);
+    let address = policy.selector.destination.address();
+    let len = 128 - u8::try_from(serial % u32::from(lens)).unwrap();
+    policy.selector.destination = Prefix::new(address, len).unwrap();
+    policy.templates.clear();
+    policy
+}
+
+#[test]
+fn many_policies_have_few_shapes_which_go_with_the_last() {
+    let (mut all, mut shared) = (AllTerms::default(), Vec::new());
+    for serial in 1..=10_000 {
+        shared.push(all.share(&site(serial, 4), None, serial.into()));
+    }
+    let shaped = |terms: &&Arc<Terms>| terms.shape.is_some();
+    assert!(shared.iter().take(MANY - 1).filter(shaped).count() == 0, "too few for that");
+    assert_eq!((shared.iter().filter(shaped).count(), all.shapes()), (10_000 - MANY + 1, 4));
+    shared.iter().for_each(|terms| all.release(terms));
+    assert_eq!((all.len(), all.shapes()), (0, 0));
+}
+
+/// Ports are asked for apart, and so is what has a network of its own on this side.
+#[test]
+fn policies_that_have_little_alike_have_no_shape() {
+    let kinds: [fn(&mut Policy, u32); 2] = [
+        |policy, serial| {
+            policy.selector.source_port = PortMask::exactly(u16::try_from(serial).unwrap())
+        },
+        |policy, serial| {
+            policy.selector.source = Prefix::host(Ipv6Addr::from_bits(serial.into()).into())
+        },
+    ];
+    for change in kinds {
+        let mut all = AllTerms::default();
+        for serial in 1..=10_000 {
+            let mut policy = site(serial, 1);
+            change(&mut policy, serial);
+            all.share(&policy, None, serial.into());
+        }
+        assert!(all.shapes() <= 2 * (FREE + 10_000 / SHARERS), "{}", all.shapes());
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::spd::classifier::matrix::tests::{flows, rules, selectors};
+use crate::spd::classifier::rule::fits_more;
 use crate::spd::classifier::ternary::{V4, V6};
 use crate::spd::table::tests::policy;
 use crate::{Direction, Family, FlowKey, Prefix};
@@ -32,7 +33,7 @@ fn assert_answers<W: Words>(node: &Node<W>, rules: &[Rule<W>], keys: &[Key<W>]) 
 }
 
 /// A set that comes at once, then some more one by one, then goes; another copy follows.
-fn check<W: Words>(
+pub(in crate::spd::classifier) fn check<W: Words>(
     mut coming: Vec<Rule<W>>,
     first: usize,
     gone: &[prop::sample::Index],

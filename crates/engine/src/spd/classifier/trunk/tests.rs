@@ -59,6 +59,7 @@ fn of_the_trunks_that_are_tried_the_cheapest_is_taken() {
     let cost = scale.weigh(&tree);
     assert!(cost * 10 < scale.weigh(&Node::of(rules)) * 6);
     let left = rest(&tree).unwrap().rules();
+    let left: Vec<_> = left.iter().collect();
     for window in cuts(&left).into_iter().take(CUTS) {
         let other = with_rest(tree.clone(), Node::cut(window, left.clone()));
         assert!(scale.weigh(&other) >= cost * (100 - MARGIN) / 100);

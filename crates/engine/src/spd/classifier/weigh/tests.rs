@@ -1,5 +1,6 @@
 use super::*;
 use crate::spd::classifier::matrix::tests::rules;
+use crate::spd::classifier::rule::Comparable;
 use crate::spd::classifier::ternary::V4;
 use crate::spd::classifier::window::Window;
 use crate::spd::table::tests::policy;
@@ -36,7 +37,7 @@ fn each_packet_meets_a_policy() {
 fn what_packets_pass_by_weighs_nothing() {
     let weigh = |wide, narrow| {
         let rules = wide_and_narrow(wide, narrow);
-        Scale::of(&rules).weigh(&Node::cut(Window::new(0, 56, 6), rules))
+        Scale::of(&rules).weigh(&Node::cut(Window::new(0, 56, 6), rules.iter().collect()))
     };
     let (first, last) = (weigh(1, 2), weigh(2, 1));
     assert_eq!(first, PACKET + LAST_LEAF + TRUNK);
