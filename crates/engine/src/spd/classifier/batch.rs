@@ -45,12 +45,13 @@ const TRUNK: usize = 16;
 /// So many of them are followed together: enough to wait for much memory at once, few enough that what they find spares the next ones' ways.
 pub(super) const STAGE: usize = 2;
 const KINDS: usize = 6;
+// As nodes are numbered, so that nothing has to be looked up for it.
 const EMPTY: usize = 0;
 const FEW: usize = 1;
-const SEVERAL: usize = 2;
-const MANY: usize = 3;
-const CUT: usize = 4;
-const LEAN: usize = 5;
+const LEAN: usize = 2;
+const SEVERAL: usize = 3;
+const MANY: usize = 4;
+const CUT: usize = 5;
 
 // Steps are functions of their own, so that each has the registers to itself.
 
@@ -173,7 +174,7 @@ impl<'a, W: Words> Batch<'a, '_, W> {
 
     /// All that is no cut.
     fn compare(&mut self) {
-        let Self { keys, bests, here: [_, few, several, many, _, lean], .. } = self;
+        let Self { keys, bests, here: [_, few, lean, several, many, _], .. } = self;
         few.iter().for_each(|way| way.node.prefetch());
         lean.iter().for_each(|way| way.node.prefetch());
         several.iter().for_each(|way| way.node.prefetch());
