@@ -14,8 +14,7 @@ pub(super) fn find<'a, W: Words, R: Comparable<W>>(
     let fits = match policies.len() {
         0..=2 => fitting::<W, R, 2>(policies, words),
         3..=4 => fitting::<W, R, 4>(policies, words),
-        5..=6 => fitting::<W, R, 6>(policies, words),
-        _ => fitting::<W, R, 8>(policies, words),
+        _ => R::fitting_more(policies, words),
     };
     first_fitting(policies, fits, words, key, best);
 }
@@ -31,7 +30,6 @@ pub(super) fn find_each<'a, W: Words, R: Comparable<W>>(
     match policies.len() {
         0..=2 => each::<W, R, 2>(policies, seen, keys, found),
         3..=4 => each::<W, R, 4>(policies, seen, keys, found),
-        5..=6 => each::<W, R, 6>(policies, seen, keys, found),
         _ => each::<W, R, 8>(policies, seen, keys, found),
     }
 }
@@ -72,7 +70,10 @@ fn first_fitting<'a, W: Words, R: Comparable<W>>(
 
 /// Which of up to `N` policies fit, as bits.
 #[inline]
-fn fitting<W: Words, R: Comparable<W>, const N: usize>(policies: &[R], words: &W) -> u32 {
+pub(super) fn fitting<W: Words, R: Comparable<W>, const N: usize>(
+    policies: &[R],
+    words: &W,
+) -> u32 {
     let Some((last, before)) = policies.split_last() else { return 0 };
     let fit = |at: usize| u32::from(before.get(at).unwrap_or(last).fits(words)) << at;
     (0..N).fold(0, |fits, at| fits | fit(at))

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 
+use super::few;
 use super::rule::{Brief, Comparable, Rank, Rule, fits_more};
 use super::ternary::{Key, V4, V6, Words, asked};
 use crate::{Direction, PolicyEntry, Selector};
@@ -173,6 +174,14 @@ impl Comparable<V6> for Lean {
     }
 
     #[inline]
+    fn fitting_more(policies: &[Self], words: &V6) -> u32 {
+        match policies.len() {
+            0..=6 => few::fitting::<V6, Self, 6>(policies, words),
+            _ => few::fitting::<V6, Self, 8>(policies, words),
+        }
+    }
+
+    #[inline]
     fn brief(&self) -> Brief {
         self.brief
     }
@@ -209,6 +218,10 @@ impl Comparable<V4> for Infallible {
 
     fn fits_rest(&self, _: &V4, _: &Key<V4>) -> bool {
         match *self {}
+    }
+
+    fn fitting_more(_: &[Self], _: &V4) -> u32 {
+        0
     }
 
     fn brief(&self) -> Brief {

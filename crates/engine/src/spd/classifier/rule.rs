@@ -3,6 +3,7 @@
 use std::hint::select_unpredictable;
 use std::sync::Arc;
 
+use super::few;
 use super::ternary::{Key, Ternary, Words};
 use crate::{AnswerId, PolicyEntry};
 
@@ -24,6 +25,10 @@ pub(crate) trait Comparable<W: Words> {
     fn fits(&self, words: &W) -> bool;
     /// Whether a packet that fits so far does altogether.
     fn fits_rest(&self, words: &W, key: &Key<W>) -> bool;
+    /// Which of more than four fit as far as their own words tell, as bits.
+    fn fitting_more(policies: &[Self], words: &W) -> u32
+    where
+        Self: Sized;
     /// What is kept beside what it asks.
     fn brief(&self) -> Brief;
     /// The policy itself.
@@ -119,6 +124,12 @@ impl<W: Words> Comparable<W> for Rule<W> {
     #[inline]
     fn fits_rest(&self, _: &W, key: &Key<W>) -> bool {
         !self.brief().asks_more() || fits_more(&self.entry, key)
+    }
+
+    /// Seldom more than four are whole, and then soon planned anew.
+    #[inline]
+    fn fitting_more(policies: &[Self], words: &W) -> u32 {
+        few::fitting::<W, Self, 8>(policies, words)
     }
 
     #[inline]

@@ -56,7 +56,7 @@ pub(crate) fn each<'a, W: Words>(
 }
 
 /// Considers the first that fits. Whether there is any is no branch.
-#[inline]
+#[inline(always)]
 pub(crate) fn find<'a, W: Words>(several: &'a [W::Eight], key: &Key<W>, best: &mut Best<'a>) {
     let mut fits = W::Eight::fitting(several, &key.words);
     loop {
