@@ -4,7 +4,7 @@ use super::rule::{Best, Comparable, Found};
 use super::ternary::{Key, Words};
 
 /// Considers the first of up to eight that fits; packets' words are as the policies see them.
-#[inline]
+#[inline(always)]
 pub(super) fn find<'a, W: Words, R: Comparable<W>>(
     policies: &'a [R],
     words: &W,
