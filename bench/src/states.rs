@@ -11,6 +11,7 @@ use uxfrm_engine::{
     Cpu, Database, FlowKey, IfId, Mark, Mode, Moment, OutboundQuery, ReplayConfig, Reqid, SaConfig,
     SaId, SaProtocol, SaTransform, Snapshot, Spi, StateCursor,
 };
+use uxfrm_io::heap;
 
 use crate::Options;
 use crate::clock::TscClock;
@@ -220,7 +221,6 @@ fn bytes_of_use(snapshot: &Snapshot) -> f64 {
 
 /// Bytes of memory that this process has.
 fn resident() -> f64 {
-    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<f64>().ok());
-    pages.unwrap_or(f64::NAN) * 4096.0
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
+    heap::resident().map_or(f64::NAN, |bytes| bytes as f64)
 }

@@ -8,8 +8,9 @@ use uxfrm_engine::{
     AnswerId, CacheMode, CacheSettings, Database, Direction, Family, FlowKey, Moment, Policy,
     PolicyCache, PolicyKey, PolicyName, Published, Spi,
 };
+use uxfrm_io::heap;
 
-use super::profile::with_own_template;
+use super::profile::{with_own_template, with_unlike_template};
 use super::{Match, Profile, Random, Set, flows_for};
 use crate::Options;
 use crate::clock::TscClock;
@@ -33,8 +34,10 @@ const BURST: usize = 100;
 enum Templates {
     /// Nothing, all of them.
     None,
-    /// Each a tunnel of its own.
+    /// Each a tunnel of its own, to a peer whose address is near what is behind it.
     Own,
+    /// Each a tunnel of its own, to a peer whose address is like no other.
+    Unlike,
 }
 
 impl Templates {
@@ -42,6 +45,7 @@ impl Templates {
         match self {
             Self::None => policy,
             Self::Own => with_own_template(policy),
+            Self::Unlike => with_unlike_template(policy),
         }
     }
 }
@@ -51,6 +55,7 @@ impl fmt::Display for Templates {
         out.write_str(match self {
             Self::None => "none",
             Self::Own => "own",
+            Self::Unlike => "unlike",
         })
     }
 }
@@ -71,6 +76,7 @@ pub(super) fn measure(options: &Options, clock: &TscClock, rows: &mut Vec<Row>) 
             (Family::V6, Templates::None, &RATES[..1]),
             (Family::V4, Templates::Own, &RATES[..1]),
             (Family::V6, Templates::Own, &RATES[..1]),
+            (Family::V6, Templates::Unlike, &RATES[..1]),
         ] {
             let tunnels = Tunnels { family, templates, size };
             let cases: Vec<_> =
@@ -108,7 +114,8 @@ fn measure_each(
     rows: &mut Vec<Row>,
 ) {
     let Tunnels { family, templates, size } = tunnels;
-    let before = resident();
+    heap::release_free();
+    let before = heap::resident();
     let mut random = Random::new(7);
     let count = if options.quick { 2 * SINGLE } else { 100_000 };
     // One set, so that none of those that come is like one that is there.
@@ -152,17 +159,9 @@ impl Set {
     #[expect(clippy::cast_precision_loss, reason = "a figure")]
     fn memory_per_policy(&self, before: Option<usize>, others: usize) -> Option<f64> {
         let policies = self.database.current().spd.len();
-        let taken = resident()?.checked_sub(before? + others)?;
+        let taken = heap::resident()?.checked_sub(before? + others)?;
         (policies >= 100_000).then(|| taken as f64 / policies as f64)
     }
-}
-
-/// Bytes of memory that the process has, its files apart, where the system tells.
-fn resident() -> Option<usize> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
-    let kilobytes: usize = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kilobytes * 1024)
 }
 
 /// Policies that are not in the database.

@@ -330,12 +330,25 @@ pub fn policy(direction: Direction, selector: Selector, priority: u32) -> Policy
     }
 }
 
-/// With a tunnel to a peer that no policy for another destination has, and a request id of its own.
+/// With a tunnel to the first address of what is behind it, which no policy for another destination has, and a request id of its own.
 #[must_use]
 pub(super) fn with_own_template(policy: Policy) -> Policy {
-    let family = policy.selector.destination.family();
     let peer = number(policy.selector.destination);
-    let serial = (peer >> (family.bits() / 3)).to_le_bytes();
+    with_template_to(peer, policy)
+}
+
+/// The same, but the peer's address has no byte in common with what is behind it, nor any zeros.
+#[must_use]
+pub(super) fn with_unlike_template(policy: Policy) -> Policy {
+    // By an odd number, so that no two are the same.
+    const ODD: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
+    let peer = number(policy.selector.destination).wrapping_mul(ODD) ^ ODD;
+    with_template_to(peer, policy)
+}
+
+fn with_template_to(peer: u128, policy: Policy) -> Policy {
+    let family = policy.selector.destination.family();
+    let serial = (number(policy.selector.destination) >> (family.bits() / 3)).to_le_bytes();
     let template = Template {
         source: with_bits(family, 0xac10_0001),
         destination: with_bits(family, peer),

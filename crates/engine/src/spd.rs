@@ -5,8 +5,9 @@
 //!
 //! | | IPv4 | IPv6 |
 //! | --- | ---: | ---: |
-//! | no templates | 198 | 181 |
-//! | each a tunnel from the gateway to a peer of its own | 198 | 181 |
+//! | no templates | 198 | 180 |
+//! | each a tunnel from the gateway to a peer of its own | 198 | 180 |
+//! | each a tunnel to a peer whose address is like no other | 198 | 229 |
 //!
 //! Those of IPv4 are
 //!
@@ -23,7 +24,7 @@
 //! asks besides is its shape, kept once for all that have the same (`classifier/lean`). A rule that shares no shape takes 88, as all do of sets of a few
 //! thousand. What is a policy's own stands in its entry: lengths of prefixes, protocol, ports, addresses, a tunnel's ends and request id, of which
 //! 23 bytes have room there and more is a block of its own (`own`, `form`). Addresses of IPv6 take as many bytes as they differ from zeros, or a tunnel's ends
-//! from the traffic's (`words`): a tunnel to a peer with nothing alike takes such a block, of 48 bytes. All else is kept once for all policies that say the
+//! from the traffic's (`words`): a peer with nothing alike takes such a block, of 48 bytes. All else is kept once for all policies that say the
 //! same (`terms`): of IPv6 this side's addresses, too, and templates, where many policies have them. The first packet adds nothing.
 pub mod entry;
 pub mod flow_cache;

@@ -35,6 +35,7 @@ pub mod fitted;
 pub mod frames;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+pub mod heap;
 pub mod huge_pages;
 pub mod ike;
 pub mod memory;

@@ -1,0 +1,42 @@
+//! What memory this process has.
+
+use std::fs;
+
+/// Bytes of memory that the process has now, its files apart; `None` where the system does not tell.
+#[must_use]
+pub fn resident() -> Option<usize> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+    let kilobytes: usize = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
+/// Gives back to the kernel what was freed and is kept for later: else what is taken next shows in [`resident`] only as far as it is more than that.
+/// With a C library other than glibc it does nothing.
+pub fn release_free() {
+    #[cfg(target_env = "gnu")]
+    #[expect(unsafe_code, reason = "calls the C library")]
+    // SAFETY: it is given no memory, and touches only what nobody has.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+#[cfg(all(test, target_env = "gnu"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_freed_is_no_longer_there() {
+        const BLOCKS: usize = 1 << 19;
+        let mut blocks: Vec<_> = (0..BLOCKS).map(|at| Box::new([at; 12])).collect();
+        // The last one holds the end of the heap.
+        let last = blocks.pop();
+        let before = resident().unwrap();
+        drop(blocks);
+        release_free();
+        let after = resident().unwrap();
+        assert!(after + BLOCKS * 96 / 2 < before, "{before} bytes, then {after}");
+        drop(last);
+    }
+}
