@@ -48,14 +48,28 @@ fn sites(direction: Direction) -> impl Strategy<Value = Policy> {
     )
 }
 
+fn packet(source: IpAddr, destination: IpAddr, protocol: u8, mark: u32) -> Key<V6> {
+    let (source_port, destination_port, if_id, ifindex) = (1, 2, 0, 0);
+    let flow = FlowKey {
+        source,
+        destination,
+        protocol,
+        source_port,
+        destination_port,
+        mark,
+        if_id,
+        ifindex,
+    };
+    match (destination, source) {
+        (IpAddr::V6(destination), IpAddr::V6(source)) => Key::v6(destination, source, &flow),
+        _ => unreachable!("both are of IPv6"),
+    }
+}
+
 prop_compose! {
     fn key()(ends in [(0_u8..3, 0_u8..8), (0_u8..3, 0_u8..8)], protocol in prop::sample::select(vec![6, 17]), mark in 0_u32..4) -> Key<V6> {
         let [source, destination] = ends.map(|(net, host)| address(net, host));
-        let flow = FlowKey { source, destination, protocol, source_port: 1, destination_port: 2, mark, if_id: 0, ifindex: 0 };
-        match (destination, source) {
-            (IpAddr::V6(destination), IpAddr::V6(source)) => Key::v6(destination, source, &flow),
-            _ => unreachable!("both are of IPv6"),
-        }
+        packet(source, destination, protocol, mark)
     }
 }
 
@@ -107,6 +121,26 @@ fn leaves_are_lean_where_the_other_side_tells_policies_apart() {
     assert!(matches!(Node::of(near), Node::Few { .. }));
     let few = rules::<V6>((0..4).map(|host| site(host, 1)).collect());
     assert!(matches!(Node::of(few), Node::Few { .. }), "nobody shares a shape");
+}
+
+/// A leaf gets packets that nothing told apart by this side before: what is kept for all its policies is compared as well.
+#[test]
+fn what_policies_ask_alike_is_asked_of_every_packet() {
+    let protected = |host| {
+        let mut policy = site(host, 1);
+        policy.selector.protocol = 6;
+        policy
+    };
+    let node = Node::of(among_many((0..8).map(protected).collect()));
+    assert!(matches!(node, Node::Lean { .. }));
+    for (net, host, protocol, fits) in
+        [(1, 0, 6, true), (2, 0, 6, false), (1, 1, 6, false), (1, 0, 17, false)]
+    {
+        for far in 0..8 {
+            let key = packet(address(net, host), address(0, far), protocol, 0);
+            assert_eq!(node.first(&key).is_some(), fits, "{net} {host} {protocol} to {far}");
+        }
+    }
 }
 
 /// Twice as many come as stay whole rules of their own.
