@@ -3,6 +3,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use proptest::prelude::*;
 
 use super::*;
+use crate::spd::classifier::TOGETHER;
 use crate::spd::classifier::matrix::tests::rules;
 use crate::spd::classifier::node::{Node, tests as nodes};
 use crate::spd::table::tests::policy;
@@ -139,6 +140,36 @@ fn what_policies_ask_alike_is_asked_of_every_packet() {
         for far in 0..8 {
             let key = packet(address(net, host), address(0, far), protocol, 0);
             assert_eq!(node.first(&key).is_some(), fits, "{net} {host} {protocol} to {far}");
+        }
+    }
+}
+
+/// In leaves of a tree, which batches go down together.
+#[test]
+fn each_of_a_batch_finds_its_own_policy() {
+    for direction in [Direction::Out, Direction::In] {
+        let far_is = |host: u8| {
+            let mut policy = Policy { direction, ..site(host, 1) };
+            let Selector { source, destination, .. } = policy.selector;
+            if End::of(direction) == End::Source {
+                (policy.selector.source, policy.selector.destination) = (destination, source);
+            }
+            policy
+        };
+        let rules = among_many((0..64).map(far_is).collect());
+        let packet = |host| match End::of(direction) {
+            End::Destination => packet(address(1, 0), address(0, host), 6, 0),
+            End::Source => packet(address(0, host), address(1, 0), 6, 0),
+        };
+        let keys: Vec<_> = (0..65).map(packet).collect();
+        let node = Node::of(rules.clone());
+        for (round, keys) in keys.chunks(TOGETHER).enumerate() {
+            let mut found = vec![None; keys.len()];
+            node.first_of_each(keys, &mut found);
+            for (at, found) in found.iter().enumerate() {
+                let own = rules.get(round * TOGETHER + at).map(|rule| Arc::as_ptr(&rule.entry));
+                assert_eq!(found.map(|found| Arc::as_ptr(found.entry)), own, "{direction:?} {at}");
+            }
         }
     }
 }
