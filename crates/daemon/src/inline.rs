@@ -9,8 +9,6 @@
 //! the host comes back by it. Up: the host's stack is kept out first, so that no packet is forwarded twice or by the kernel alone. After a
 //! crash it stays out, and nothing passes between the devices until the next start.
 
-mod device;
-mod guide;
 mod keep_out;
 
 use std::io;
@@ -22,11 +20,11 @@ use uxfrm_engine::{Cpu, Database, Settings, WireHeaders, Worker};
 use uxfrm_io::{Fitted, Port, Rtnetlink, Tun, xdp::Takes};
 use uxfrm_runtime::{Bay, Events, Guide, InlineLane, InlinePorts, Running, Turns as _};
 
-use self::device::Device;
-use self::guide::{Guidance, Lanes as Guided};
 pub(crate) use self::keep_out::KeepOut;
 use crate::{
     config::{Config, Inline},
+    ethernet::Device,
+    guidance::{Guidance, Lanes as Guided},
     lanes::{self, Started, Surroundings, UdpPort},
 };
 
@@ -36,8 +34,8 @@ const QUESTIONS: usize = 1024;
 /// The two devices.
 #[derive(Debug)]
 pub(crate) struct Devices {
-    protected: Device,
-    wire: Device,
+    pub(crate) protected: Device,
+    pub(crate) wire: Device,
 }
 
 impl Devices {

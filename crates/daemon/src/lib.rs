@@ -11,8 +11,10 @@ pub mod gateway;
 pub mod stat;
 
 mod devices;
+mod ethernet;
 mod following;
 mod guard;
+mod guidance;
 mod host;
 mod ike;
 mod inline;

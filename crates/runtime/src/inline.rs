@@ -24,7 +24,6 @@ mod departure;
 mod router;
 mod trouble;
 mod waiting;
-mod ways;
 
 use std::{
     sync::{
@@ -41,13 +40,12 @@ use uxfrm_io::{
 };
 use uxfrm_packet::{Batch, PacketBuf, Pool, ethernet::MacAddr};
 
-use self::{waiting::Waiting, ways::Ways};
+use self::waiting::Waiting;
 use crate::{
     Bay, Error, Events,
     bay::{Berth, Lost},
+    ways::{Guide, Ways},
 };
-
-pub use ways::{Answer, Guide, News, NextHop, Question, Side};
 
 /// How long a lane waits at the most.
 const IDLE: Duration = Duration::from_millis(100);

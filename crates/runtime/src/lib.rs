@@ -21,15 +21,17 @@ mod lane;
 mod running;
 mod standing_queue;
 mod tunnels;
+mod ways;
 mod wire;
 
 pub use bay::{Bay, Carries, DeviceLane, Exchange, Exit};
 pub use events::Events;
-pub use inline::{Answer, Guide, InlineLane, InlinePorts, News, NextHop, Question, Side};
+pub use inline::{InlineLane, InlinePorts};
 pub use lane::{Error, Lane};
 pub use running::{Running, Turns};
 pub use tunnels::{
     Change, Incoming, Interface, Route, SocketCounts, Sockets, Source, TunnelControl, TunnelCounts,
     TunnelLane, egress,
 };
+pub use ways::{Answer, Guide, News, NextHop, Question, Side};
 pub use wire::{Datagrams, Wire};

@@ -10,12 +10,12 @@ use uxfrm_packet::{
 };
 
 use super::{
-    InlineLane, Side,
+    InlineLane,
     router::{is_link_local, take_hop},
     trouble::Trouble,
     waiting::Stage,
-    ways::Way,
 };
+use crate::{Side, ways::Way};
 
 impl InlineLane {
     /// A packet that the policies `in` or `fwd` let pass.

@@ -14,6 +14,7 @@ use zerocopy::IntoBytes as _;
 
 use super::router::take_hop;
 use super::*;
+use crate::{Answer, News, NextHop, Question, Side};
 
 const NEIGHBOUR: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 const PORTS: [MacAddr; 2] = [MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2])];

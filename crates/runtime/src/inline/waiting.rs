@@ -5,7 +5,7 @@ use std::{collections::VecDeque, net::IpAddr};
 use uxfrm_engine::Moment;
 use uxfrm_packet::PacketBuf;
 
-use super::ways::{Way, Ways};
+use crate::ways::{Way, Ways};
 
 /// Buffers that wait at the most.
 const MOST: usize = 512;

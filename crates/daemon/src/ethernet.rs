@@ -16,10 +16,10 @@ use crate::config::By;
 
 /// A device, and where it stands in `[inline]`.
 #[derive(Debug)]
-pub(super) struct Device {
+pub(crate) struct Device {
     key: &'static str,
-    pub(super) name: String,
-    pub(super) index: u32,
+    pub(crate) name: String,
+    pub(crate) index: u32,
     mac: MacAddr,
     mtu: u32,
     /// At the device, if it is read by `AF_XDP`.
@@ -31,7 +31,7 @@ impl Device {
     ///
     /// # Errors
     /// When it is not there, or no Ethernet.
-    pub(super) fn find(
+    pub(crate) fn find(
         rtnetlink: &mut Rtnetlink,
         name: &str,
         key: &'static str,
@@ -53,7 +53,7 @@ impl Device {
     ///
     /// # Errors
     /// When its driver can't.
-    pub(super) fn prepare(&mut self, by: By, takes: Takes, workers: usize) -> anyhow::Result<()> {
+    pub(crate) fn prepare(&mut self, by: By, takes: Takes, workers: usize) -> anyhow::Result<()> {
         match by {
             By::AfPacket => return Ok(()),
             By::AfXdp => {}
@@ -69,7 +69,7 @@ impl Device {
     ///
     /// # Errors
     /// The kernel's.
-    pub(super) fn leave_to_host(&self, before: &[IpAddr], now: &[IpAddr]) -> std::io::Result<()> {
+    pub(crate) fn leave_to_host(&self, before: &[IpAddr], now: &[IpAddr]) -> std::io::Result<()> {
         self.program.iter().try_for_each(|program| program.leave_to_host(before, now))
     }
 
@@ -77,7 +77,7 @@ impl Device {
     ///
     /// # Errors
     /// The kernel's.
-    pub(super) fn open(
+    pub(crate) fn open(
         &self,
         worker: Cpu,
         workers: usize,

@@ -86,7 +86,7 @@ pub struct Guide {
 
 /// What a lane knows.
 #[derive(Debug)]
-pub(super) struct Ways {
+pub(crate) struct Ways {
     guide: Guide,
     ways: HashMap<IpAddr, Entry>,
     hops: Vec<Hop>,
@@ -131,7 +131,7 @@ enum HopStanding {
 
 /// What a lane can do with a packet to a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(crate) enum Way {
     /// Send it.
     By { side: Side, header: EthernetHeader, mtu: u16 },
     /// Keep it: the answer is on its way.
@@ -152,7 +152,7 @@ const PATIENCE: u64 = 1_000_000_000;
 
 impl Ways {
     /// Nothing is known yet; `macs` are the addresses of the protected port and of the wire's.
-    pub(super) fn new(guide: Guide, macs: [MacAddr; 2]) -> Self {
+    pub(crate) fn new(guide: Guide, macs: [MacAddr; 2]) -> Self {
         Self {
             guide,
             ways: HashMap::new(),
@@ -166,7 +166,7 @@ impl Ways {
     }
 
     /// Takes in all news; whether there were any.
-    pub(super) fn hear(&mut self, now: Moment) -> bool {
+    pub(crate) fn hear(&mut self, now: Moment) -> bool {
         let mut heard = false;
         while let Ok(news) = self.guide.news.try_recv() {
             heard = true;
@@ -182,7 +182,7 @@ impl Ways {
 
     /// What to do with a packet to `destination`; asks where that is not known, or not for sure.
     #[inline]
-    pub(super) fn to(&mut self, destination: IpAddr, now: Moment) -> Way {
+    pub(crate) fn to(&mut self, destination: IpAddr, now: Moment) -> Way {
         if let Some((address, entry)) = self.latest
             && address == destination
             && let Known::By { hop, mtu, .. } = entry.known
@@ -195,7 +195,7 @@ impl Ways {
 
     /// The host's address for an answer to `sender` about a packet to `destination`: that of the protected side, as far as it is known, since
     /// policies name the networks there. What is not known is asked for.
-    pub(super) fn source(
+    pub(crate) fn source(
         &mut self,
         sender: IpAddr,
         destination: IpAddr,
@@ -221,7 +221,7 @@ impl Ways {
 
     /// Wakes who answers, if anything was asked since the last time.
     #[inline]
-    pub(super) fn send(&mut self) {
+    pub(crate) fn send(&mut self) {
         if std::mem::take(&mut self.asked) {
             self.guide.waker.wake();
         }

@@ -23,7 +23,7 @@ use uxfrm_io::{
 };
 use uxfrm_runtime::{Answer, Error, News, NextHop, Question, Side, Turns};
 
-use super::Devices;
+use crate::inline::Devices;
 
 const NOTICES: u8 = 0;
 
@@ -35,15 +35,15 @@ const AT_ONCE: usize = 64;
 
 /// The ends of a lane's talk on this side.
 #[derive(Debug)]
-pub(super) struct Lanes {
-    pub(super) asked: Receiver<Question>,
-    pub(super) told: Sender<News>,
-    pub(super) waker: Waker,
+pub(crate) struct Lanes {
+    pub(crate) asked: Receiver<Question>,
+    pub(crate) told: Sender<News>,
+    pub(crate) waker: Waker,
 }
 
 /// The thread's state.
 #[derive(Debug)]
-pub(super) struct Guidance {
+pub(crate) struct Guidance {
     poller: Poller,
     surroundings: Surroundings,
     rtnetlink: Rtnetlink,
@@ -55,7 +55,7 @@ pub(super) struct Guidance {
 
 impl Guidance {
     /// One without lanes yet.
-    pub(super) fn open(mark: u32, devices: &Devices) -> anyhow::Result<Self> {
+    pub(crate) fn open(mark: u32, devices: &Devices) -> anyhow::Result<Self> {
         let (surroundings, poller) = (Surroundings::open()?, Poller::new()?);
         poller.add(surroundings.as_fd(), NOTICES)?;
         Ok(Self {
@@ -70,7 +70,7 @@ impl Guidance {
     }
 
     /// Answers one more lane.
-    pub(super) fn add(&mut self, lane: Lanes) {
+    pub(crate) fn add(&mut self, lane: Lanes) {
         self.lanes.push(lane);
     }
 
