@@ -39,6 +39,7 @@ pub mod heap;
 pub mod huge_pages;
 pub mod ike;
 pub mod memory;
+mod message;
 mod mmsg;
 pub mod netns;
 pub mod nftables;

@@ -21,8 +21,10 @@ use nix::sys::{
 pub use condition::Condition;
 pub use model::{Chain, Hook, Rule, RuleChange, RuleId, Table, Verdict};
 
-use message::{Batch, Kind, Payload, flag};
+use message::{Batch, Kind};
 use model::{Ownership, Part};
+
+use crate::message::{Answer, Payload, answers, attribute, flag};
 
 /// The kernel answers at once; who waits longer waits in vain.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -150,7 +152,7 @@ impl Nftables {
             .ask(question)
             .map_err(|error| Error::of(&format!("rules of chain {chain}"), error))?;
         let in_chain = |rule: &&Vec<u8>| {
-            let name = |kind| message::attribute(rule, kind)?.strip_suffix(&[0]);
+            let name = |kind| attribute(rule, kind)?.strip_suffix(&[0]);
             name(1) == Some(table.as_bytes()) && name(2) == Some(chain.as_bytes())
         };
         Ok(found.iter().filter(in_chain).filter_map(|rule| handle(rule)).collect())
@@ -270,8 +272,7 @@ impl Nftables {
         let mut found = Vec::new();
         loop {
             let datagram = self.receive()?;
-            let answers = message::answers(&datagram);
-            for answer in answers.filter(|answer| answer.sequence == self.sequence) {
+            for answer in answers(&datagram).filter(|answer| answer.sequence == self.sequence) {
                 match answer.payload {
                     Payload::Result(0) | Payload::Done => return Ok(found),
                     Payload::Result(errno) => return Err(io::Error::from_raw_os_error(errno)),
@@ -328,7 +329,7 @@ impl Error {
 
 /// Looks for the first error of a transaction, and what it is about; whether the last answer was among them.
 fn read_results(datagram: &[u8], batch: &Batch, first: &mut Option<(Option<Part>, i32)>) -> bool {
-    for answer in message::answers(datagram) {
+    for answer in answers(datagram) {
         let (part, is_begin) = (batch.part(answer.sequence), batch.begins_with(answer.sequence));
         let Payload::Result(errno) = answer.payload else { continue };
         if part.is_none() && !is_begin {
@@ -346,17 +347,17 @@ fn read_results(datagram: &[u8], batch: &Batch, first: &mut Option<(Option<Part>
 
 /// The rules that a datagram tells of, of those that a transaction made.
 fn told(datagram: &[u8], batch: &Batch) -> Vec<RuleId> {
-    let of_batch = |answer: &message::Answer<'_>| batch.part(answer.sequence).is_some();
-    let rule = |answer: message::Answer<'_>| match answer.payload {
+    let of_batch = |answer: &Answer<'_>| batch.part(answer.sequence).is_some();
+    let rule = |answer: Answer<'_>| match answer.payload {
         Payload::Attributes(attributes) => handle(attributes),
         Payload::Result(_) | Payload::Done | Payload::Other => None,
     };
-    message::answers(datagram).filter(of_batch).filter_map(rule).collect()
+    answers(datagram).filter(of_batch).filter_map(rule).collect()
 }
 
 /// `NFTA_RULE_HANDLE`
 fn handle(rule: &[u8]) -> Option<RuleId> {
-    let handle = message::attribute(rule, 3)?.try_into().ok()?;
+    let handle = attribute(rule, 3)?.try_into().ok()?;
     Some(RuleId(u64::from_be_bytes(handle)))
 }
 
@@ -377,13 +378,13 @@ fn delete(name: &str, batch: &mut Batch) {
 /// A counter of `table` in the kernel's words (`NFTA_OBJ_*`, `NFTA_COUNTER_PACKETS`).
 fn count(table: &str, object: &[u8]) -> Option<Count> {
     let text = |kind| {
-        let bytes = message::attribute(object, kind)?;
+        let bytes = attribute(object, kind)?;
         std::str::from_utf8(bytes.strip_suffix(&[0])?).ok()
     };
     if text(1)? != table {
         return None;
     }
-    let packets = message::attribute(message::attribute(object, 4)?, 2)?;
+    let packets = attribute(attribute(object, 4)?, 2)?;
     Some(Count { name: text(2)?.to_owned(), packets: u64::from_be_bytes(packets.try_into().ok()?) })
 }
 

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use uxfrm_packet::Version;
 
-use super::message::Attributes;
+use crate::message::Attributes;
 use crate::rtnetlink::Prefix;
 
 /// A condition on a packet.

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use super::condition::{Condition, expression};
-use super::message::{Attributes, Batch, Kind, flag};
+use super::message::{Batch, Kind};
+use crate::message::{Attributes, flag};
 
 /// `NF_IP_PRI_RAW`: before connection tracking, destination NAT and ordinary filters.
 const RAW: i32 = -300;
