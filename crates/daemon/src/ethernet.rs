@@ -69,8 +69,8 @@ impl Device {
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn leave_to_host(&self, before: &[IpAddr], now: &[IpAddr]) -> std::io::Result<()> {
-        self.program.iter().try_for_each(|program| program.leave_to_host(before, now))
+    pub(crate) fn know_host(&self, before: &[IpAddr], now: &[IpAddr]) -> std::io::Result<()> {
+        self.program.iter().try_for_each(|program| program.know_host(before, now))
     }
 
     /// A port for a worker, which is one of several or alone; and the device's address.

@@ -51,7 +51,7 @@ impl Devices {
         protected.prepare(inline.protected_by(), Takes::Passing, workers)?;
         wire.prepare(inline.wire_by(), Takes::Esp { ports: lanes::numbers(config) }, workers)?;
         let devices = Self { protected, wire };
-        devices.leave_to_host(&[], own).context("can't tell AF_XDP the host's addresses")?;
+        devices.know_host(&[], own).context("can't tell AF_XDP the host's addresses")?;
         Ok(devices)
     }
 
@@ -59,9 +59,9 @@ impl Devices {
     ///
     /// # Errors
     /// The kernel's.
-    fn leave_to_host(&self, before: &[IpAddr], now: &[IpAddr]) -> io::Result<()> {
+    fn know_host(&self, before: &[IpAddr], now: &[IpAddr]) -> io::Result<()> {
         // That at the wire takes what is the gateway's whatever the host's addresses.
-        self.protected.leave_to_host(before, now)
+        self.protected.know_host(before, now)
     }
 
     /// Says where the kernel would forward in the clear once uxfrm has ended.

@@ -80,8 +80,13 @@ pub trait FramePort: Debug + Send {
     /// The kernel's, when the device is gone. Transient ones are an empty answer.
     fn receive(&mut self, pool: &mut Pool, into: &mut Batch) -> io::Result<usize>;
 
-    /// Sends all of `frames` in order and gives the buffers back to `pool`; what became of them.
+    /// Sends all of `frames` in order, behind what it [keeps](Self::keeps), and gives the buffers back to `pool`; what became of them.
     fn transmit(&mut self, frames: &mut Frames, pool: &mut Pool) -> Transmitted;
+
+    /// Whether it has taken packets that the device has no room for yet: another [`transmit`](Self::transmit), of nothing if need be, is to follow soon.
+    fn keeps(&mut self) -> bool {
+        false
+    }
 
     /// Which kinds of super-packets the port takes; see [`Port::accepts`].
     fn accepts(&self) -> Accepts;

@@ -15,7 +15,7 @@
 //! | [`memory`], [`pcap`] | ports for tests, benchmarks and captures; a tap on any port |
 //! | [`fitted`] | segments and checksums for a port that cannot |
 //! | [`rtnetlink`], [`netns`] | links, addresses, routes and rules; network namespaces |
-//! | [`ethtool`] | features of an interface |
+//! | [`ethtool`], [`napi`] | features of an interface; how long it gathers frames |
 //! | [`nftables`] | a table of the kernel's packet filter |
 //! | [`capture`] | what passes an interface |
 //! | [`poll`], [`signal`] | waiting for ports, other threads and signals |
@@ -41,6 +41,7 @@ pub mod ike;
 pub mod memory;
 mod message;
 mod mmsg;
+pub mod napi;
 pub mod netns;
 pub mod nftables;
 pub mod packet_socket;

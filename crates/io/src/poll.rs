@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
@@ -96,12 +97,19 @@ impl Poller {
         }
     }
 
-    /// Waits until something is ready or `most` is over, rounded up to milliseconds; `None` waits for ever. A signal
-    /// ends it early.
+    /// Waits until something is ready or `most` is over, which from a millisecond on is rounded up to milliseconds; `None` waits for ever. A
+    /// signal ends it early.
     ///
     /// # Errors
     /// The kernel's.
     pub fn wait(&mut self, most: Option<Duration>) -> io::Result<Ready> {
+        let most = match most {
+            Some(most) if !most.is_zero() && most < Duration::from_millis(1) => {
+                self.wait_briefly(most)?;
+                Some(Duration::ZERO)
+            }
+            most => most,
+        };
         let timeout = match most
             .map(|most| i32::try_from(most.as_micros().div_ceil(1000)).unwrap_or(i32::MAX))
         {
@@ -124,6 +132,15 @@ impl Poller {
             }
         }
         Ok(ready)
+    }
+
+    /// Waits for less than the milliseconds that `epoll` counts in.
+    fn wait_briefly(&self, most: Duration) -> io::Result<()> {
+        let mut any = [PollFd::new(self.epoll.0.as_fd(), PollFlags::POLLIN)];
+        match ppoll(&mut any, Some(most.into()), None) {
+            Ok(_) | Err(nix::Error::EINTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
@@ -166,6 +183,9 @@ mod tests {
         let waker = poller.waker();
         std::thread::spawn(move || waker.wake());
         assert!(poller.wait(None).unwrap().woken);
+        assert!(poller.wait(Some(Duration::from_micros(20))).unwrap().is_empty());
+        poller.waker().wake();
+        assert!(poller.wait(Some(Duration::from_micros(20))).unwrap().woken);
         assert!(poller.wait(Some(Duration::ZERO)).unwrap().is_empty());
     }
 }

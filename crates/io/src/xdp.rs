@@ -86,6 +86,8 @@ pub enum Takes {
         /// UDP ports at which it may arrive.
         ports: Vec<u16>,
     },
+    /// ESP to the host itself, and no other. Who has such sockets gives them nothing but ESP to send.
+    OwnEsp,
     /// What is for nobody here. What is sent, which may be super-packets, goes by the packet socket.
     Passing,
 }
@@ -123,6 +125,7 @@ impl Program {
         let own = bpf::addresses(ADDRESSES).map_err(XdpError::Map)?;
         let code = match &options.takes {
             Takes::Esp { ports } => program::esp(options.mac, ports, sockets.as_raw_fd()),
+            Takes::OwnEsp => program::own_esp(options.mac, own.as_raw_fd(), sockets.as_raw_fd()),
             Takes::Passing => program::passing(options.mac, own.as_raw_fd(), sockets.as_raw_fd()),
         };
         let program = bpf::load(&code).map_err(|(error, words)| XdpError::Program(error, words))?;
@@ -130,11 +133,11 @@ impl Program {
         Ok(Arc::new(Self { options, sockets, own, program, _at_device: at_device }))
     }
 
-    /// Leaves what is to one of `now` to the kernel, and no longer what is to one of `before` that is not among them.
+    /// The host's addresses are `now`; they were `before`. What passes is to none of them, and what is the host's own to one.
     ///
     /// # Errors
     /// The kernel's; what was done before one stays.
-    pub fn leave_to_host(&self, before: &[IpAddr], now: &[IpAddr]) -> io::Result<()> {
+    pub fn know_host(&self, before: &[IpAddr], now: &[IpAddr]) -> io::Result<()> {
         let own = self.own.as_fd();
         now.iter().try_for_each(|address| bpf::admit(own, &key(*address)))?;
         let mut gone = before.iter().filter(|address| !now.contains(address));
@@ -200,7 +203,7 @@ impl Xdp {
         let before = into.len();
         self.queue.receive(pool, into);
         match self.queue.program.options.takes {
-            Takes::Esp { .. } => {}
+            Takes::Esp { .. } | Takes::OwnEsp => {}
             Takes::Passing => into.as_mut_slice()[before..].iter_mut().for_each(surmise),
         }
     }
@@ -255,12 +258,48 @@ impl FramePort for Xdp {
         done
     }
 
+    fn keeps(&mut self) -> bool {
+        self.queue.keeps()
+    }
+
     fn accepts(&self) -> Accepts {
         self.others.accepts()
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.both.as_fd())
+    }
+}
+
+/// A queue alone: ESP that needs nothing of a device any more, alone or in trains.
+impl FramePort for Queue {
+    fn receive(&mut self, pool: &mut Pool, into: &mut Batch) -> io::Result<usize> {
+        let before = into.len();
+        Self::receive(self, pool, into);
+        Ok(into.len() - before)
+    }
+
+    fn transmit(&mut self, frames: &mut Frames, pool: &mut Pool) -> Transmitted {
+        let mut done = Transmitted::default();
+        self.begin();
+        for (header, packet) in frames.drain() {
+            self.push(&header, &packet, &mut done);
+            pool.give(packet);
+        }
+        self.send();
+        done
+    }
+
+    fn keeps(&mut self) -> bool {
+        Self::keeps(self)
+    }
+
+    fn accepts(&self) -> Accepts {
+        Accepts { trains: true, ..Accepts::PLAIN }
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.as_fd())
     }
 }
 

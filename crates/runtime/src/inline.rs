@@ -50,6 +50,9 @@ use crate::{
 /// How long a lane waits at the most.
 const IDLE: Duration = Duration::from_millis(100);
 
+/// How long it waits for news while a port keeps what its device had no room for.
+const RETRY: Duration = Duration::from_micros(50);
+
 /// How long what is no longer needed may stay.
 const FORGET: Duration = Duration::from_secs(1);
 
@@ -103,6 +106,8 @@ pub struct InlineLane {
     forgot: Moment,
     now: Moment,
     ident: u32,
+    /// Whether a port keeps what its device had no room for.
+    keeps: bool,
 }
 
 impl InlineLane {
@@ -156,6 +161,7 @@ impl InlineLane {
             forgot: Moment(0),
             now: Moment(0),
             ident,
+            keeps: false,
         })
     }
 
@@ -189,7 +195,11 @@ impl InlineLane {
     /// When polling fails or a port is gone.
     pub fn turn(&mut self) -> Result<(), Error> {
         // 1 wait
-        let patience = if self.polled { IDLE } else { Duration::ZERO };
+        let patience = match (self.polled, self.keeps) {
+            (false, _) => Duration::ZERO,
+            (true, true) => RETRY,
+            (true, false) => IDLE,
+        };
         let ready = self.poller.wait(Some(patience)).map_err(Error::Poll)?;
         if ready.is_empty() {
             self.worker.settle();
@@ -364,13 +374,14 @@ impl InlineLane {
 
     /// Sends what the turn has made.
     fn transmit(&mut self) {
-        let Self { ports, frames: [protected, wire], to_host, pool, .. } = self;
+        let Self { ports, frames, to_host, pool, keeps, .. } = self;
         let mut total = Transmitted::default();
-        if !protected.is_empty() {
-            total += ports.protected.0.transmit(protected, pool);
-        }
-        if !wire.is_empty() {
-            total += ports.wire.0.transmit(wire, pool);
+        let kept = std::mem::take(keeps);
+        for (port, frames) in [&mut ports.protected.0, &mut ports.wire.0].into_iter().zip(frames) {
+            if !frames.is_empty() || kept {
+                total += port.transmit(frames, pool);
+                *keeps |= port.keeps();
+            }
         }
         if !to_host.is_empty() {
             total += ports.host.transmit(to_host, pool);

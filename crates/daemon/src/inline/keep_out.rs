@@ -64,7 +64,7 @@ impl KeepOut {
         if own == self.own {
             return Ok(());
         }
-        self.devices.leave_to_host(&self.own, own)?;
+        self.devices.know_host(&self.own, own)?;
         self.nftables.replace_rules(&self.devices.table(&self.udp_ports, own))?;
         self.own = own.to_vec();
         Ok(())

@@ -6,6 +6,8 @@
 //!   ESP         IPv4 without options and in one piece                      to no group, and over IPv6 to no link-local address
 //!               next is ESP ─▶ socket    UDP ─▶ to one of the ports, its length within the packet, no marker of IKE ─▶ socket
 //!
+//!   own ESP     the same of ESP, to an address of the host ─▶ socket
+//!
 //!   passing     to no group and no address of the host; over IPv6 neither from nor to a link-local one ─▶ socket
 //! ```
 //!
@@ -44,12 +46,7 @@ pub(super) fn esp(mac: MacAddr, ports: &[u16], sockets: i32) -> Vec<Instruction>
     let mut code = Code::default();
     begin(&mut code, mac);
     code.label(Label::V4);
-    code.field(Width::Byte, ETHERNET);
-    code.jump(If::NotEqual, 0x45, Label::Pass);
-    // More fragments, or one's place.
-    code.field(Width::Half, ETHERNET + 6);
-    code.and(half([0x3f, 0xff]));
-    code.jump(If::NotEqual, 0, Label::Pass);
+    whole_v4(&mut code);
     to_no_group_v4(&mut code);
     code.field(Width::Byte, ETHERNET + 9);
     esp_or_udp(&mut code, V4, (2, -20), ports, Label::MarkerV4);
@@ -62,29 +59,45 @@ pub(super) fn esp(mac: MacAddr, ports: &[u16], sockets: i32) -> Vec<Instruction>
     code.finish()
 }
 
+/// The program of a device with the address `mac`, for ESP to the host itself. `own` is a map of the host's addresses, `sockets` one by queue.
+pub(super) fn own_esp(mac: MacAddr, own: i32, sockets: i32) -> Vec<Instruction> {
+    let mut code = Code::default();
+    begin(&mut code, mac);
+    code.label(Label::V4);
+    whole_v4(&mut code);
+    code.field(Width::Byte, ETHERNET + 9);
+    code.jump(If::NotEqual, Protocol::ESP.0.into(), Label::Pass);
+    key_v4(&mut code);
+    code.go(Label::Ask);
+    code.label(Label::V6);
+    code.reach(V6);
+    code.field(Width::Byte, ETHERNET + 6);
+    code.jump(If::NotEqual, Protocol::ESP.0.into(), Label::Pass);
+    not_link_local(&mut code, ETHERNET + 24);
+    key_v6(&mut code);
+    code.label(Label::Ask);
+    look_up(&mut code, own);
+    code.jump_if_none(Label::Pass);
+    code.go(Label::Take);
+    end(&mut code, sockets);
+    code.finish()
+}
+
 /// The program of a device with the address `mac`, for what passes the host. `own` is a map of the host's addresses, `sockets` one by queue.
 pub(super) fn passing(mac: MacAddr, own: i32, sockets: i32) -> Vec<Instruction> {
     let mut code = Code::default();
     begin(&mut code, mac);
     code.label(Label::V4);
     to_no_group_v4(&mut code);
-    code.set(RIGHT, 0);
-    [16, 12, 8].into_iter().for_each(|before_end| code.store(RIGHT, before_end));
-    code.load(Width::Word, RIGHT, START, ETHERNET + 16);
-    code.store(RIGHT, 4);
+    key_v4(&mut code);
     code.go(Label::Ask);
     code.label(Label::V6);
     code.reach(V6);
     to_no_group_v6(&mut code);
     not_link_local(&mut code, ETHERNET + 8);
-    for (at, before_end) in [(24, 16), (28, 12), (32, 8), (36, 4)] {
-        code.load(Width::Word, RIGHT, START, ETHERNET + at);
-        code.store(RIGHT, before_end);
-    }
+    key_v6(&mut code);
     code.label(Label::Ask);
-    code.map(R1, own);
-    code.point(R2, 16);
-    code.call(LOOK_UP);
+    look_up(&mut code, own);
     code.jump_if_none(Label::Take);
     code.go(Label::Pass);
     end(&mut code, sockets);
@@ -106,6 +119,39 @@ fn begin(code: &mut Code, mac: MacAddr) {
     code.jump(If::Equal, half(EtherType::IPV4.0.get().to_be_bytes()), Label::V4);
     code.jump(If::Equal, half(EtherType::IPV6.0.get().to_be_bytes()), Label::V6);
     code.go(Label::Pass);
+}
+
+/// IPv4 without options and in one piece.
+fn whole_v4(code: &mut Code) {
+    code.field(Width::Byte, ETHERNET);
+    code.jump(If::NotEqual, 0x45, Label::Pass);
+    // More fragments, or one's place.
+    code.field(Width::Half, ETHERNET + 6);
+    code.and(half([0x3f, 0xff]));
+    code.jump(If::NotEqual, 0, Label::Pass);
+}
+
+/// The destination on the stack, as a key of the map of the host's addresses.
+fn key_v4(code: &mut Code) {
+    code.set(RIGHT, 0);
+    [16, 12, 8].into_iter().for_each(|before_end| code.store(RIGHT, before_end));
+    code.load(Width::Word, RIGHT, START, ETHERNET + 16);
+    code.store(RIGHT, 4);
+}
+
+/// As [`key_v4`].
+fn key_v6(code: &mut Code) {
+    for (at, before_end) in [(24, 16), (28, 12), (32, 8), (36, 4)] {
+        code.load(Width::Word, RIGHT, START, ETHERNET + at);
+        code.store(RIGHT, before_end);
+    }
+}
+
+/// Asks a map for the key on the stack.
+fn look_up(code: &mut Code, map: i32) {
+    code.map(R1, map);
+    code.point(R2, 16);
+    code.call(LOOK_UP);
 }
 
 fn to_no_group_v4(code: &mut Code) {

@@ -8,6 +8,7 @@
 mod capture;
 mod ethtool;
 mod ike;
+mod napi;
 mod nftables;
 mod packet_socket;
 mod raw;

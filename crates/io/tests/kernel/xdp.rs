@@ -2,6 +2,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use uxfrm_io::napi::Gathering;
 use uxfrm_io::xdp::{Program, ProgramOptions, Queue, Takes, Verdict, XdpError};
 use uxfrm_io::{
     FramePort, Frames, Namespace, PacketSocket, PacketSocketOptions, Rtnetlink, Xdp, poll::Poller,
@@ -12,7 +13,7 @@ use uxfrm_packet::{Batch, Checksum, IpPacket, PacketBuf, Pool, Protocol, Segment
 use uxfrm_testkit::packets;
 use zerocopy::IntoBytes;
 
-use crate::in_namespace;
+use crate::{in_namespace, not_run};
 
 /// A device of this namespace and one of another that are connected: index and address of each.
 fn connected(far: &Namespace) -> [(u32, MacAddr); 2] {
@@ -51,7 +52,11 @@ fn receive(port: &mut impl FramePort, count: usize) -> Vec<PacketBuf> {
 }
 
 fn esp(number: u32) -> PacketBuf {
-    let mut packet = packets::udp("192.0.2.1:1", "192.0.2.2:2", &[7; 64]);
+    esp_of(number, 64)
+}
+
+fn esp_of(number: u32, size: usize) -> PacketBuf {
+    let mut packet = packets::udp("192.0.2.1:1", "192.0.2.2:2", &vec![7; size]);
     packet.bytes_mut()[9] = Protocol::ESP.0;
     packet.bytes_mut()[24..28].copy_from_slice(&number.to_be_bytes());
     packet
@@ -239,6 +244,99 @@ fn the_program_takes_esp_to_the_device_and_nothing_else() {
     });
 }
 
+/// Host mode's: what is not to the host itself is not the gateway's, ESP or not, as the host's addresses change.
+#[test]
+fn the_program_of_a_host_takes_its_own_esp_alone() {
+    in_namespace(|| {
+        let far = Namespace::new().unwrap();
+        let [near, _there] = connected(&far);
+        let takes = Takes::OwnEsp;
+        let program = Program::attach(ProgramOptions { takes, ..options(near) }).unwrap();
+        let _queue = Queue::open(&program, 0).unwrap();
+        let [v4, v6, other] =
+            ["192.0.2.2", "2001:db8::2", "192.0.2.9"].map(|own| own.parse().unwrap());
+        let link_local = "fe80::2".parse().unwrap();
+        program.know_host(&[], &[v4, v6, link_local]).unwrap();
+        let to = |destination: &str, change: fn(&mut [u8])| {
+            let is_v6 = destination.starts_with('[');
+            let source = if is_v6 { "[2001:db8::1]:1" } else { "192.0.2.1:1" };
+            let mut packet = packets::udp(source, destination, &[7; 40]);
+            packet.bytes_mut()[if is_v6 { 6 } else { 9 }] = Protocol::ESP.0;
+            change(packet.bytes_mut());
+            let ether_type = if is_v6 { EtherType::IPV6 } else { EtherType::IPV4 };
+            let header =
+                EthernetHeader { destination: near.1, source: MacAddr([2; 6]), ether_type };
+            program.verdict(&[header.as_bytes(), packet.bytes()].concat()).unwrap()
+        };
+        for (destination, change, expected) in [
+            ("192.0.2.2:2", (|_| {}) as fn(&mut [u8]), Verdict::Socket),
+            ("[2001:db8::2]:2", |_| {}, Verdict::Socket),
+            // To others: the kernel forwards it.
+            ("192.0.2.9:2", |_| {}, Verdict::Kernel),
+            ("[2001:db8::9]:2", |_| {}, Verdict::Kernel),
+            ("224.0.0.1:2", |_| {}, Verdict::Kernel),
+            ("[fe80::2]:2", |_| {}, Verdict::Kernel),
+            // No ESP; options; fragments, which the kernel puts together.
+            ("192.0.2.2:4500", |packet| packet[9] = Protocol::UDP.0, Verdict::Kernel),
+            ("[2001:db8::2]:4500", |packet| packet[6] = Protocol::UDP.0, Verdict::Kernel),
+            ("192.0.2.2:2", |packet| packet[0] = 0x46, Verdict::Kernel),
+            ("192.0.2.2:2", |packet| packet[6] = 0x20, Verdict::Kernel),
+            ("192.0.2.2:2", |packet| packet[7] = 1, Verdict::Kernel),
+        ] {
+            assert_eq!(to(destination, change), expected, "{destination}");
+        }
+        program.know_host(&[v4, v6], &[v6, other]).unwrap();
+        assert_eq!(to("192.0.2.2:2", |_| {}), Verdict::Kernel);
+        assert_eq!(to("192.0.2.9:2", |_| {}), Verdict::Socket);
+        assert_eq!(to("[2001:db8::2]:2", |_| {}), Verdict::Socket);
+    });
+}
+
+/// A device that gathers holds more frames than its link may have on their way: the rest leaves later, in order, and none is lost.
+#[test]
+fn what_finds_no_room_leaves_later() {
+    in_namespace(|| {
+        let far = Namespace::new().unwrap();
+        let [near, there] = connected(&far);
+        let program = Program::attach(options(near)).unwrap();
+        let mut sender = Queue::open(&program, 0).unwrap();
+        let (mut receiver, gathering) = far
+            .enter(|| {
+                let program = Program::attach(options(there)).unwrap();
+                let receiver = Queue::open(&program, 0).unwrap();
+                (receiver, Gathering::start(there.0, Duration::from_millis(2)))
+            })
+            .unwrap();
+        let _gathering = match gathering {
+            Ok(gathering) => gathering,
+            Err(error) => return not_run(&format!("a kernel before Linux 6.13: {error}")),
+        };
+        let header =
+            EthernetHeader { destination: there.1, source: near.1, ether_type: EtherType::IPV4 };
+        let (mut pool, mut frames) = (Pool::new(), Frames::new());
+        let (mut numbers, mut came, mut kept) = (0.., Vec::new(), 0);
+        for _ in 0..4 {
+            for number in numbers.by_ref().take(400) {
+                frames.push(header, esp_of(number, 1300));
+            }
+            let sent = sender.transmit(&mut frames, &mut pool);
+            assert_eq!((sent.packets, sent.refused.packets()), (400, 0));
+            while sender.keeps() {
+                kept += 1;
+                assert_eq!(sender.transmit(&mut frames, &mut pool).packets, 0);
+            }
+            let all = came.len() + 400;
+            while came.len() < all {
+                let some = receive(&mut receiver, 1);
+                assert!(!some.is_empty(), "{} of {all}", came.len());
+                came.extend(some.iter().map(number));
+            }
+        }
+        assert!(kept > 0, "there was room");
+        assert!(came.into_iter().eq(0..numbers.start), "out of order");
+    });
+}
+
 /// Plain packets, checksums that senders left open too; those to the host's addresses by the kernel, as these change.
 #[test]
 fn what_passes_comes_by_the_ring() {
@@ -249,7 +347,7 @@ fn what_passes_comes_by_the_ring() {
             Program::attach(ProgramOptions { takes: Takes::Passing, ..options(near) }).unwrap();
         let [v4, v6, other] =
             ["192.0.2.1", "2001:db8::1", "192.0.2.9"].map(|own| own.parse().unwrap());
-        program.leave_to_host(&[], &[v4, v6]).unwrap();
+        program.know_host(&[], &[v4, v6]).unwrap();
         let mut bystander = PacketSocket::open(&PacketSocketOptions::new(near.0)).unwrap();
         let mut receiver = open(&program, near.0);
         let mut sender =
@@ -281,7 +379,7 @@ fn what_passes_comes_by_the_ring() {
         ] {
             assert_eq!(verdict(&packet), expected, "{:?}", packet.bytes());
         }
-        program.leave_to_host(&[v4, v6], &[v6, other]).unwrap();
+        program.know_host(&[v4, v6], &[v6, other]).unwrap();
         assert_eq!(verdict(&to("192.0.2.1:9")), Verdict::Socket);
         assert_eq!(verdict(&to("192.0.2.9:9")), Verdict::Kernel);
         assert_eq!(verdict(&to("[2001:db8::1]:9")), Verdict::Kernel);

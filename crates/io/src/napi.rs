@@ -1,0 +1,221 @@
+//! How long a device's queues gather frames before the kernel looks at them.
+//!
+//! A device that tells of each frame has the kernel begin anew for each: an interrupt, or on a virtual link a turn of the sender's own. One that
+//! gathers is looked at when a time is over, and all that came is handled at once. What comes after a while of nothing is told at once as ever:
+//! a queue gathers only after one that had frames.
+//!
+//! The settings are those of `napi_defer_hard_irqs` and `gro_flush_timeout` (`Documentation/networking/napi.rst`), through generic netlink's `netdev`
+//! (`Documentation/netlink/specs/netdev.yaml`, Linux 6.13). A queue that is made anew, as a virtual link's is when it comes up, begins without.
+
+use std::io;
+use std::time::Duration;
+
+use netlink_sys::{Socket, protocols::NETLINK_GENERIC};
+use nix::sys::{
+    socket::{setsockopt, sockopt},
+    time::TimeVal,
+};
+
+use crate::message::{Attributes, GENERIC, Payload, answers, append, attribute, flag};
+
+/// The kernel answers at once; who waits longer waits in vain.
+const PATIENCE: i64 = 10;
+
+/// Of `linux/genetlink.h`: the family of families, its question for one, and the attributes of that.
+const CONTROL: u16 = 16;
+const GET_FAMILY: u8 = 3;
+const FAMILY_ID: u16 = 1;
+const FAMILY_NAME: u16 = 2;
+
+/// Of `linux/netdev.h`: `NETDEV_CMD_NAPI_GET`, `NETDEV_CMD_NAPI_SET`, and `NETDEV_A_NAPI_*`.
+const NAPI_GET: u8 = 11;
+const NAPI_SET: u8 = 14;
+const LINK: u16 = 1;
+const ID: u16 = 2;
+const DEFER_HARD_IRQS: u16 = 5;
+const GRO_FLUSH_TIMEOUT: u16 = 6;
+
+/// A device whose queues gather; dropped, they are as they were.
+#[derive(Debug)]
+pub struct Gathering {
+    kernel: Kernel,
+    link: u32,
+    wanted: Pace,
+    /// Queues that have been changed, and what they had before.
+    before: Vec<(QueueId, Pace)>,
+}
+
+/// The kernel's number of a queue's NAPI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct QueueId(u32);
+
+/// When a queue is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pace {
+    /// After how many looks that found nothing the device tells of each frame again.
+    idle_looks: u32,
+    /// Between looks.
+    nanoseconds: u64,
+}
+
+impl Gathering {
+    /// Has all queues of a device of the calling thread's namespace gather for `span`; those that gather already stay as they are.
+    ///
+    /// # Errors
+    /// `ENOENT` or `EOPNOTSUPP` of a kernel that can't; `EPERM` without `CAP_NET_ADMIN` in the first user namespace.
+    pub fn start(link: u32, span: Duration) -> io::Result<Self> {
+        let nanoseconds = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        let wanted = Pace { idle_looks: 1, nanoseconds };
+        let mut gathering = Self { kernel: Kernel::open()?, link, wanted, before: Vec::new() };
+        gathering.renew()?;
+        Ok(gathering)
+    }
+
+    /// The same for queues that are new.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn renew(&mut self) -> io::Result<()> {
+        for (id, pace) in self.kernel.queues(self.link)? {
+            if pace.nanoseconds == 0 {
+                self.kernel.set(id, self.wanted)?;
+                self.before.push((id, pace));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Gathering {
+    fn drop(&mut self) {
+        for (id, pace) in self.before.drain(..) {
+            // A queue that is gone needs no pace.
+            let _gone = self.kernel.set(id, pace);
+        }
+    }
+}
+
+/// For how long each queue of a device gathers; no time where it does not.
+///
+/// # Errors
+/// As [`Gathering::start`].
+pub fn spans(link: u32) -> io::Result<Vec<Duration>> {
+    let queues = Kernel::open()?.queues(link)?;
+    Ok(queues.into_iter().map(|(_, pace)| Duration::from_nanos(pace.nanoseconds)).collect())
+}
+
+/// Who is asked.
+#[derive(Debug)]
+struct Kernel {
+    socket: Socket,
+    family: u16,
+    sequence: u32,
+}
+
+impl Kernel {
+    fn open() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_GENERIC)?;
+        socket.bind_auto()?;
+        socket.set_cap_ack(true)?;
+        setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(PATIENCE, 0))?;
+        let mut kernel = Self { socket, family: CONTROL, sequence: 0 };
+        let families =
+            kernel.ask(GET_FAMILY, flag::ACK, |family| family.text(FAMILY_NAME, "netdev"))?;
+        let id = families.first().and_then(|family| attribute(family, FAMILY_ID)?.try_into().ok());
+        kernel.family = id.map(u16::from_ne_bytes).ok_or(io::ErrorKind::NotFound)?;
+        Ok(kernel)
+    }
+
+    fn queues(&mut self, link: u32) -> io::Result<Vec<(QueueId, Pace)>> {
+        let found = self.ask(NAPI_GET, flag::DUMP, |question| {
+            question.bytes(LINK, &link.to_ne_bytes());
+        })?;
+        Ok(found.iter().filter_map(|queue| read(queue)).collect())
+    }
+
+    fn set(&mut self, QueueId(id): QueueId, pace: Pace) -> io::Result<()> {
+        let set = |queue: &mut Attributes<'_>| {
+            queue.bytes(ID, &id.to_ne_bytes());
+            queue.bytes(DEFER_HARD_IRQS, &pace.idle_looks.to_ne_bytes());
+            queue.bytes(GRO_FLUSH_TIMEOUT, &pace.nanoseconds.to_ne_bytes());
+        };
+        self.ask(NAPI_SET, flag::ACK, set).map(drop)
+    }
+
+    /// The attributes of each answer.
+    fn ask(
+        &mut self,
+        command: u8,
+        flags: u16,
+        attributes: impl FnOnce(&mut Attributes<'_>),
+    ) -> io::Result<Vec<Vec<u8>>> {
+        const VERSION: u8 = 1;
+        let generic: [u8; GENERIC] = [command, VERSION, 0, 0];
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut question = Vec::new();
+        let flags = flag::REQUEST | flags;
+        append(&mut question, self.family, flags, self.sequence, generic, attributes);
+        self.socket.send(&question, 0)?;
+        let mut found = Vec::new();
+        loop {
+            let (datagram, _kernel) = self.socket.recv_from_full()?;
+            for answer in answers(&datagram).filter(|answer| answer.sequence == self.sequence) {
+                match answer.payload {
+                    Payload::Result(0) | Payload::Done => return Ok(found),
+                    Payload::Result(errno) => return Err(io::Error::from_raw_os_error(errno)),
+                    Payload::Attributes(attributes) => found.push(attributes.to_owned()),
+                    Payload::Other => {}
+                }
+            }
+        }
+    }
+}
+
+/// A queue as the kernel describes it: what is 0 may be left out, and the time is a number of four or of eight bytes.
+fn read(queue: &[u8]) -> Option<(QueueId, Pace)> {
+    let id = u32::from_ne_bytes(attribute(queue, ID)?.try_into().ok()?);
+    let number = |kind| {
+        let bytes = attribute(queue, kind).unwrap_or_default();
+        match (<[u8; 4]>::try_from(bytes), <[u8; 8]>::try_from(bytes)) {
+            (Ok(four), _) => u64::from(u32::from_ne_bytes(four)),
+            (_, Ok(eight)) => u64::from_ne_bytes(eight),
+            (Err(_), Err(_)) => 0,
+        }
+    };
+    let idle_looks = u32::try_from(number(DEFER_HARD_IRQS)).unwrap_or(u32::MAX);
+    Some((QueueId(id), Pace { idle_looks, nanoseconds: number(GRO_FLUSH_TIMEOUT) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn described(attributes: impl FnOnce(&mut Attributes<'_>)) -> Option<(QueueId, Pace)> {
+        let mut message = Vec::new();
+        append(&mut message, CONTROL, 0, 0, [0; GENERIC], attributes);
+        let answer = answers(&message).next().unwrap();
+        let Payload::Attributes(attributes) = answer.payload else { panic!("{answer:?}") };
+        read(attributes)
+    }
+
+    #[test]
+    fn a_queue_is_read_whatever_is_left_out() {
+        let id = QueueId(8193);
+        let of = |idle_looks, nanoseconds| Some((id, Pace { idle_looks, nanoseconds }));
+        let long = 5_000_000_000_u64;
+        assert_eq!(described(|queue| queue.bytes(ID, &id.0.to_ne_bytes())), of(0, 0));
+        let whole = |queue: &mut Attributes<'_>| {
+            queue.bytes(LINK, &7_u32.to_ne_bytes());
+            queue.bytes(ID, &id.0.to_ne_bytes());
+            queue.bytes(DEFER_HARD_IRQS, &3_u32.to_ne_bytes());
+            queue.bytes(GRO_FLUSH_TIMEOUT, &long.to_ne_bytes());
+        };
+        assert_eq!(described(whole), of(3, long));
+        let short = |queue: &mut Attributes<'_>| {
+            queue.bytes(ID, &id.0.to_ne_bytes());
+            queue.bytes(GRO_FLUSH_TIMEOUT, &20_000_u32.to_ne_bytes());
+        };
+        assert_eq!(described(short), of(0, 20_000));
+        assert_eq!(described(|queue| queue.bytes(LINK, &7_u32.to_ne_bytes())), None);
+    }
+}
