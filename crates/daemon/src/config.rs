@@ -88,6 +88,11 @@ pub struct Wire {
     /// Microseconds that packets may wait in a socket, or three times as many in the TUN, before a sender of TCP is told to send less; default 0:
     /// nobody is told.
     pub queue_delay: u32,
+    /// A device whose ESP passes by `AF_XDP`, past the kernel's network stack; default none. For host mode: inline mode has `wire_by`.
+    pub af_xdp: Option<TunName>,
+    /// Microseconds for which devices read by `AF_XDP` gather frames, 0 for none; default 100 where the kernel copies frames, and where it does not
+    /// what they do by themselves.
+    pub gather: Option<u32>,
 }
 
 /// What carries ESP.
@@ -188,6 +193,8 @@ impl Default for Wire {
             mark: MARK,
             table: Table::default(),
             queue_delay: 0,
+            af_xdp: None,
+            gather: None,
         }
     }
 }
@@ -255,11 +262,18 @@ impl Config {
     /// # Errors
     /// [`Error::Text`] for the first thing that is wrong.
     pub fn parse(source: &str, text: &str) -> Result<Self, Error> {
-        toml::from_str(text).map_err(|error| {
-            let (line, column) = place(text, error.span().map_or(0, |span| span.start));
-            let message = error.message().to_owned();
+        let wrong = |byte, message| {
+            let (line, column) = place(text, byte);
             Error::Text { source_name: source.to_owned(), line, column, message }
-        })
+        };
+        let config: Self = toml::from_str(text).map_err(|error| {
+            wrong(error.span().map_or(0, |span| span.start), error.message().to_owned())
+        })?;
+        if config.inline.is_some() && config.wire.af_xdp.is_some() {
+            let message = "af_xdp is for host mode; with [inline], wire_by there says the same";
+            return Err(wrong(text.find("af_xdp").unwrap_or(0), message.to_owned()));
+        }
+        Ok(config)
     }
 }
 
@@ -317,6 +331,11 @@ mod tests {
             ("[wire]\nmark = 0", "c.toml:2:8: invalid value: integer `0`"),
             ("[wire]\nudp_ports = [0]", "c.toml:2:14: invalid value"),
             ("[wire]\nencapsulation = 'gre'", "unknown variant `gre`, expected `esp`"),
+            (
+                "[inline]\nprotected = 'a'\nwire = 'b'\n[wire]\n af_xdp = 'b'",
+                "c.toml:5:2: af_xdp is for host mode; with [inline], wire_by there says the same",
+            ),
+            ("[wire]\naf_xdp = ''", "c.toml:2:10: \"\" can't be an interface's name"),
             ("[runtime]\nworkers = 0", "c.toml:2:11: 0 workers; there have to be 1 to 1024"),
             ("[crypto]\nbackend = 'ring'", "expected one of `auto`, `ipsec-mb`, `portable`"),
             ("x", "c.toml:1:2: "),

@@ -1,12 +1,17 @@
-//! One of the two devices: what is known of it, and how it is read and written.
+//! An Ethernet device that uxfrm reads and writes itself: what is known of it, and how it is read and written.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use uxfrm_engine::Cpu;
 use uxfrm_io::{
     FramePort, PacketSocket, PacketSocketOptions, Rtnetlink, Xdp,
+    napi::Gathering,
     rtnetlink::Link,
     xdp::{Program, ProgramOptions, Queue, Takes, XdpError},
 };
@@ -14,39 +19,65 @@ use uxfrm_packet::ethernet::MacAddr;
 
 use crate::config::By;
 
-/// A device, and where it stands in `[inline]`.
+/// How long a device gathers frames that the kernel has to copy, where nobody says otherwise.
+const GATHERS: Duration = Duration::from_micros(100);
+
+/// Where the configuration speaks of a device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// Its name.
+    name: &'static str,
+    /// The wish that it is read by `AF_XDP`.
+    af_xdp: &'static str,
+}
+
+impl Place {
+    /// Inline mode's, towards those who are protected.
+    pub(crate) const PROTECTED: Self =
+        Self { name: "`protected` in [inline]", af_xdp: "`protected_by = \"af-xdp\"` in [inline]" };
+    /// Inline mode's, towards other gateways.
+    pub(crate) const WIRE: Self =
+        Self { name: "`wire` in [inline]", af_xdp: "`wire_by = \"af-xdp\"` in [inline]" };
+    /// Host mode's.
+    pub(crate) const EXPRESS: Self =
+        Self { name: "`af_xdp` in [wire]", af_xdp: "`af_xdp` in [wire]" };
+}
+
+/// A device, and where it stands in the configuration.
 #[derive(Debug)]
 pub(crate) struct Device {
-    key: &'static str,
+    place: Place,
     pub(crate) name: String,
     pub(crate) index: u32,
     mac: MacAddr,
     mtu: u32,
     /// At the device, if it is read by `AF_XDP`.
     program: Option<Arc<Program>>,
+    /// Whether the kernel copies frames between the driver and any of the queues.
+    is_copied: AtomicBool,
 }
 
 impl Device {
-    /// Looks for a device that a key of `[inline]` names.
+    /// Looks for a device that is named at a place of the configuration.
     ///
     /// # Errors
     /// When it is not there, or no Ethernet.
     pub(crate) fn find(
         rtnetlink: &mut Rtnetlink,
         name: &str,
-        key: &'static str,
+        place: Place,
     ) -> anyhow::Result<Self> {
         let link = rtnetlink
             .link(name)
-            .with_context(|| format!("`{key}` in [inline]: there is no device {name}"))?;
-        let mac = ethernet_address(&link).with_context(|| {
-            format!("`{key}` in [inline]: {name} is no Ethernet device; inline mode needs two")
-        })?;
+            .with_context(|| format!("{}: there is no device {name}", place.name))?;
+        let mac = ethernet_address(&link)
+            .with_context(|| format!("{}: {name} is no Ethernet device", place.name))?;
         if !link.is_up {
             tracing::warn!(device = name, "the device is down; nothing passes until it is up");
         }
         let Link { index, name, mtu, .. } = link;
-        Ok(Self { key, name, index, mac, mtu, program: None })
+        let is_copied = AtomicBool::new(false);
+        Ok(Self { place, name, index, mac, mtu, program: None, is_copied })
     }
 
     /// Makes it ready to be read as the configuration says, by so many workers.
@@ -55,9 +86,16 @@ impl Device {
     /// When its driver can't.
     pub(crate) fn prepare(&mut self, by: By, takes: Takes, workers: usize) -> anyhow::Result<()> {
         match by {
-            By::AfPacket => return Ok(()),
-            By::AfXdp => {}
+            By::AfPacket => Ok(()),
+            By::AfXdp => self.attach(takes, workers),
         }
+    }
+
+    /// Puts a program at it, for the queues of so many workers.
+    ///
+    /// # Errors
+    /// When its driver can't.
+    pub(crate) fn attach(&mut self, takes: Takes, workers: usize) -> anyhow::Result<()> {
         let queues = u32::try_from(workers).context("workers are at most 1024")?;
         let (link, mac, mtu) = (self.index, self.mac, self.mtu);
         let options = ProgramOptions { link, mac, mtu, takes, queues };
@@ -65,7 +103,29 @@ impl Device {
         Ok(())
     }
 
-    /// Lets the program, if there is one, leave to the kernel what is for the host itself.
+    /// Has it gather frames, if it is read by `AF_XDP`: for so many microseconds, or where nobody says for how long only if the kernel copies them.
+    /// To be called when all queues are open.
+    pub(crate) fn gather(&self, microseconds: Option<u32>) -> Option<Gathering> {
+        self.program.as_ref()?;
+        let span = match microseconds {
+            Some(microseconds) => Duration::from_micros(microseconds.into()),
+            None if self.is_copied.load(Ordering::Relaxed) => GATHERS,
+            None => Duration::ZERO,
+        };
+        if span.is_zero() {
+            return None;
+        }
+        let device = &self.name;
+        let start = Gathering::start(self.index, span);
+        start
+            .inspect(|_| tracing::info!(device, ?span, "AF_XDP: frames are gathered"))
+            .inspect_err(|error| {
+                tracing::warn!(device, %error, "the kernel does not let the device gather frames (Linux 6.13 does): AF_XDP is slower");
+            })
+            .ok()
+    }
+
+    /// Tells the program, if there is one, the host's addresses.
     ///
     /// # Errors
     /// The kernel's.
@@ -88,34 +148,44 @@ impl Device {
         let socket = PacketSocket::open(&options).with_context(|| {
             format!("can't open a packet socket on {} (needs CAP_NET_RAW)", self.name)
         })?;
-        let port = match &self.program {
+        let port: Box<dyn FramePort> = match self.open_queue(worker)? {
+            Some(queue) => Box::new(Xdp::new(queue, socket)?),
             None => Box::new(socket),
-            Some(program) => self.open_queue(program, worker, socket)?,
         };
         Ok((port, self.mac))
     }
 
-    /// The queue of the worker's number. Workers beyond the device's queues do with a packet socket.
-    fn open_queue(
+    /// The queue of a worker's number alone, and the device's address; `None` for workers beyond the device's queues.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn open_ring(
         &self,
-        program: &Arc<Program>,
-        Cpu(number): Cpu,
-        others: PacketSocket,
-    ) -> anyhow::Result<Box<dyn FramePort>> {
+        worker: Cpu,
+    ) -> anyhow::Result<Option<(Box<dyn FramePort>, MacAddr)>> {
+        let boxed = |queue| -> (Box<dyn FramePort>, MacAddr) { (Box::new(queue), self.mac) };
+        Ok(self.open_queue(worker)?.map(boxed))
+    }
+
+    /// The queue of a worker's number, where the device is read by `AF_XDP` and has one.
+    fn open_queue(&self, Cpu(number): Cpu) -> anyhow::Result<Option<Queue>> {
+        let Some(program) = &self.program else { return Ok(None) };
         let device = &self.name;
         match Queue::open(program, number) {
             Ok(queue) => {
-                let from = if queue.is_zero_copy()? { "driver" } else { "kernel" };
+                let is_copied = !queue.is_zero_copy()?;
+                self.is_copied.fetch_or(is_copied, Ordering::Relaxed);
+                let from = if is_copied { "kernel" } else { "driver" };
                 tracing::info!(device, queue = number, "AF_XDP: frames come from the {from}");
-                Ok(Box::new(Xdp::new(queue, others)?))
+                Ok(Some(queue))
             }
             Err(XdpError::Queue(..)) if number > 0 => {
                 tracing::warn!(
                     device,
                     queue = number,
-                    "the device has no such queue for AF_XDP: this worker has a packet socket alone"
+                    "the device has no such queue for AF_XDP: this worker has sockets alone"
                 );
-                Ok(Box::new(others))
+                Ok(None)
             }
             Err(error) => Err(error).with_context(|| self.wish()),
         }
@@ -123,7 +193,7 @@ impl Device {
 
     /// What the configuration asks for, when it can't be.
     fn wish(&self) -> String {
-        format!("`{}_by = \"af-xdp\"` in [inline]: {}", self.key, self.name)
+        format!("{}: {}", self.place.af_xdp, self.name)
     }
 }
 

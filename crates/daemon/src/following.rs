@@ -18,7 +18,8 @@ use uxfrm_io::rtnetlink::{Monitor, News};
 use uxfrm_netlink::Refusal;
 
 use crate::{
-    gateway::now, guard::Guard, host::HostRoutes, inline::KeepOut, reservation::Reservations,
+    express::Express, gateway::now, guard::Guard, host::HostRoutes, inline::KeepOut,
+    reservation::Reservations,
 };
 
 /// How often states are looked at for numbers that run short, and what could not be done is tried again.
@@ -30,6 +31,7 @@ pub(crate) struct Following {
     reservations: Reservations,
     guard: Option<Guard>,
     keep_out: Option<KeepOut>,
+    express: Option<Express>,
     routes: HostRoutes,
     /// Whether routes and guard may be others than the policies want.
     is_behind: bool,
@@ -64,10 +66,11 @@ impl Following {
         reservations: Reservations,
         guard: Option<Guard>,
         keep_out: Option<KeepOut>,
+        express: Option<Express>,
         routes: HostRoutes,
     ) -> Self {
         let (is_behind, fault, review, news) = (false, None, now(), false);
-        Self { reservations, guard, keep_out, routes, is_behind, fault, review, news }
+        Self { reservations, guard, keep_out, express, routes, is_behind, fault, review, news }
     }
 
     /// Does what the changes since the last time need; states and workers wait for [`Following::commit`].
@@ -103,6 +106,11 @@ impl Following {
             && let Err(error) = keep_out.follow(self.routes.own())
         {
             tracing::error!(%error, "the host's stack is kept from packets to its new addresses");
+        }
+        if let Some(express) = &mut self.express
+            && let Err(error) = express.follow(self.routes.own())
+        {
+            tracing::warn!(%error, "ESP to the host's new addresses comes by the kernel");
         }
         self.tell_of_host(database);
     }

@@ -27,9 +27,10 @@ use uxfrm_io::{
 use uxfrm_runtime::{Events, Running};
 
 use crate::{
-    config::Config,
+    config::{Config, TunName},
     control::{Control, Serving, Terms, Xfrm},
     devices::{self, Devices, Making},
+    express::Express,
     following::Following,
     guard::Guard,
     host::HostRoutes,
@@ -170,10 +171,12 @@ impl Gateway {
         let Host { addresses: own, mtu } = routes.host();
         train::fit(&mut Rtnetlink::open()?, index, mtu.into());
         let around = lanes::Surroundings { mtu: mtu.into(), own };
+        let find = |name: &TunName| Express::find(config, name.as_str(), routes.own());
+        let express = config.wire.af_xdp.as_ref().map(find).transpose()?;
         let (started, guidance) = match &sides {
             None => {
-                let bay = devices.bay();
-                (lanes::open_all(config, tun, &database, &around, &sender, bay)?, None)
+                let (bay, express) = (devices.bay(), express.as_ref());
+                lanes::open_all(config, tun, &database, &around, &sender, bay, express)?
             }
             Some(sides) => {
                 let bay = devices.bay();
@@ -189,7 +192,7 @@ impl Gateway {
         routes.follow(&snapshot.spd)?;
         database.set_host(routes.host());
         database.publish();
-        let following = Following::new(reservations, guard, keep_out, routes);
+        let following = Following::new(reservations, guard, keep_out, express, routes);
         let xfrm = Xfrm::new(config.control.acquire_expires.get()).context("no random numbers")?;
         let keepalives = Keepalives::new(config.wire.mark.get());
         let tunnels = Carrying::default();

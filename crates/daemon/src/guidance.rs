@@ -11,19 +11,19 @@ use std::{
     sync::{
         Arc,
         atomic::AtomicUsize,
-        mpsc::{Receiver, Sender},
+        mpsc::{self, Receiver, Sender},
     },
     time::Duration,
 };
 
+use uxfrm_engine::Moment;
 use uxfrm_io::{
-    Rtnetlink,
+    Rtnetlink, clock,
+    napi::Gathering,
     poll::{Poller, Waker},
     rtnetlink::{self, Change, Neighbour, Standing, Surroundings},
 };
-use uxfrm_runtime::{Answer, Error, News, NextHop, Question, Side, Turns};
-
-use crate::inline::Devices;
+use uxfrm_runtime::{Answer, Error, Guide, News, NextHop, Question, Side, Turns};
 
 const NOTICES: u8 = 0;
 
@@ -33,11 +33,32 @@ const IDLE: Duration = Duration::from_millis(500);
 /// Questions of one lane that are answered before the next one's.
 const AT_ONCE: usize = 64;
 
+/// Questions of one lane that may wait. What comes on top is asked again.
+const QUESTIONS: usize = 1024;
+
+/// How long lanes go on with what they know of the kernel's routes without asking again: of some changes, as of a path's MTU, it does not tell.
+const KNOWN_FOR: Duration = Duration::from_secs(10);
+
+/// The devices that ways lead by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Links {
+    /// Towards those who are protected, if that has a device of its own.
+    pub(crate) protected: Option<u32>,
+    /// Towards other gateways.
+    pub(crate) wire: u32,
+}
+
 /// The ends of a lane's talk on this side.
 #[derive(Debug)]
-pub(crate) struct Lanes {
-    pub(crate) asked: Receiver<Question>,
-    pub(crate) told: Sender<News>,
+pub(crate) struct Talk {
+    asked: Receiver<Question>,
+    told: Sender<News>,
+}
+
+/// A lane that is answered.
+#[derive(Debug)]
+pub(crate) struct Guided {
+    pub(crate) talk: Talk,
     pub(crate) waker: Waker,
 }
 
@@ -48,14 +69,17 @@ pub(crate) struct Guidance {
     surroundings: Surroundings,
     rtnetlink: Rtnetlink,
     mark: u32,
-    protected: u32,
-    wire: u32,
-    lanes: Vec<Lanes>,
+    links: Links,
+    lanes: Vec<Guided>,
+    /// Devices that gather frames, for as long as there are lanes.
+    gatherings: Vec<Gathering>,
+    /// When lanes were told to ask again.
+    told: Moment,
 }
 
 impl Guidance {
     /// One without lanes yet.
-    pub(crate) fn open(mark: u32, devices: &Devices) -> anyhow::Result<Self> {
+    pub(crate) fn open(mark: u32, links: Links) -> anyhow::Result<Self> {
         let (surroundings, poller) = (Surroundings::open()?, Poller::new()?);
         poller.add(surroundings.as_fd(), NOTICES)?;
         Ok(Self {
@@ -63,15 +87,28 @@ impl Guidance {
             surroundings,
             rtnetlink: Rtnetlink::open()?,
             mark,
-            protected: devices.protected.index,
-            wire: devices.wire.index,
+            links,
             lanes: Vec::new(),
+            gatherings: Vec::new(),
+            told: now(),
         })
     }
 
+    /// Both ends of the talk with a lane.
+    pub(crate) fn talk(&self) -> (Guide, Talk) {
+        let (questions, asked) = mpsc::sync_channel(QUESTIONS);
+        let (told, news) = mpsc::channel();
+        (Guide { questions, waker: self.poller.waker(), news }, Talk { asked, told })
+    }
+
     /// Answers one more lane.
-    pub(crate) fn add(&mut self, lane: Lanes) {
+    pub(crate) fn add(&mut self, lane: Guided) {
         self.lanes.push(lane);
+    }
+
+    /// Looks after devices that gather frames.
+    pub(crate) fn keep(&mut self, gatherings: impl IntoIterator<Item = Gathering>) {
+        self.gatherings.extend(gatherings);
     }
 
     /// Takes in what the kernel says has changed.
@@ -84,12 +121,28 @@ impl Guidance {
             }
         }
         if ways {
-            for index in [self.protected, self.wire] {
-                self.rtnetlink
-                    .link_of_index(index)
-                    .map_err(|error| Error::Link(io::Error::new(io::ErrorKind::NotFound, error)))?;
+            self.look_for_links()?;
+            for gathering in &mut self.gatherings {
+                if let Err(error) = gathering.renew() {
+                    tracing::warn!(%error, "a device does not gather frames any more");
+                }
             }
+        }
+        let now = now();
+        if ways || now.since(self.told) >= KNOWN_FOR {
+            self.told = now;
             self.tell_all(News::Changed);
+        }
+        Ok(())
+    }
+
+    /// Inline mode ends with its devices; host mode goes on by the kernel.
+    fn look_for_links(&mut self) -> Result<(), Error> {
+        let Some(protected) = self.links.protected else { return Ok(()) };
+        for index in [protected, self.links.wire] {
+            self.rtnetlink
+                .link_of_index(index)
+                .map_err(|error| Error::Link(io::Error::new(io::ErrorKind::NotFound, error)))?;
         }
         Ok(())
     }
@@ -104,7 +157,7 @@ impl Guidance {
     fn tell_all(&self, news: News) {
         for lane in &self.lanes {
             // A lane that ended needs no news.
-            let _ended = lane.told.send(news);
+            let _ended = lane.talk.told.send(news);
             lane.waker.wake();
         }
     }
@@ -116,10 +169,10 @@ impl Guidance {
         for lane in &lanes {
             let mut answered = 0;
             while answered < AT_ONCE
-                && let Ok(question) = lane.asked.try_recv()
+                && let Ok(question) = lane.talk.asked.try_recv()
             {
                 answered += 1;
-                self.answer_one(question, &lane.told);
+                self.answer_one(question, &lane.talk.told);
             }
             if answered > 0 {
                 lane.waker.wake();
@@ -167,8 +220,8 @@ impl Guidance {
     /// What the kernel knows of a neighbour, which is being used now.
     fn neighbour(&mut self, hop: NextHop) -> Result<Standing, rtnetlink::Error> {
         let link = match hop.side {
-            Side::Protected => self.protected,
-            Side::Wire => self.wire,
+            Side::Protected => self.links.protected.unwrap_or(self.links.wire),
+            Side::Wire => self.links.wire,
         };
         let known = self.rtnetlink.neighbour(link, hop.address)?;
         match known.map_or(Standing::Gone, |neighbour| neighbour.standing) {
@@ -186,11 +239,15 @@ impl Guidance {
 
     fn side(&self, link: u32) -> Option<Side> {
         match link {
-            link if link == self.protected => Some(Side::Protected),
-            link if link == self.wire => Some(Side::Wire),
+            link if Some(link) == self.links.protected => Some(Side::Protected),
+            link if link == self.links.wire => Some(Side::Wire),
             _other => None,
         }
     }
+}
+
+fn now() -> Moment {
+    Moment(clock::boot_nanoseconds())
 }
 
 impl Turns for Guidance {

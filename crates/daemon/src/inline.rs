@@ -13,23 +13,19 @@ mod keep_out;
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::mpsc;
 
 use anyhow::Context as _;
 use uxfrm_engine::{Cpu, Database, Settings, WireHeaders, Worker};
 use uxfrm_io::{Fitted, Port, Rtnetlink, Tun, xdp::Takes};
-use uxfrm_runtime::{Bay, Events, Guide, InlineLane, InlinePorts, Running, Turns as _};
+use uxfrm_runtime::{Bay, Events, InlineLane, InlinePorts, Running};
 
 pub(crate) use self::keep_out::KeepOut;
 use crate::{
     config::{Config, Inline},
-    ethernet::Device,
-    guidance::{Guidance, Lanes as Guided},
+    ethernet::{Device, Place},
+    guidance::{Guidance, Guided, Links},
     lanes::{self, Started, Surroundings, UdpPort},
 };
-
-/// Questions of one lane that may wait. What comes on top is asked again.
-const QUESTIONS: usize = 1024;
 
 /// The two devices.
 #[derive(Debug)]
@@ -45,8 +41,8 @@ impl Devices {
     /// When one is not there, is something else, or can't be read as the configuration says.
     pub(crate) fn find(config: &Config, inline: &Inline, own: &[IpAddr]) -> anyhow::Result<Self> {
         let mut rtnetlink = Rtnetlink::open()?;
-        let mut protected = Device::find(&mut rtnetlink, inline.protected(), "protected")?;
-        let mut wire = Device::find(&mut rtnetlink, inline.wire(), "wire")?;
+        let mut protected = Device::find(&mut rtnetlink, inline.protected(), Place::PROTECTED)?;
+        let mut wire = Device::find(&mut rtnetlink, inline.wire(), Place::WIRE)?;
         let workers = config.runtime.workers.count().get();
         protected.prepare(inline.protected_by(), Takes::Passing, workers)?;
         wire.prepare(inline.wire_by(), Takes::Esp { ports: lanes::numbers(config) }, workers)?;
@@ -91,7 +87,8 @@ pub(crate) fn start(
 ) -> anyhow::Result<(Started, Running)> {
     let ports = lanes::udp_ports(config)?;
     let port_seed = lanes::seed()?;
-    let mut guidance = Guidance::open(config.wire.mark.get(), devices)?;
+    let links = Links { protected: Some(devices.protected.index), wire: devices.wire.index };
+    let mut guidance = Guidance::open(config.wire.mark.get(), links)?;
     let mut built = Vec::new();
     for (number, queue) in lanes::queues(config, tun)?.into_iter().enumerate() {
         let cpu = Cpu(u32::try_from(number).context("workers are at most 1024")?);
@@ -100,14 +97,14 @@ pub(crate) fn start(
         let headers = WireHeaders::Engine;
         let settings = Settings { headers, encap_ports, cpu, port_seed, ..common };
         let engine = Worker::new(settings, &database.published())?;
-        let (questions, asked) = mpsc::sync_channel(QUESTIONS);
-        let (told, news) = mpsc::channel();
-        let guide = Guide { questions, waker: guidance.waker(), news };
+        let (guide, talk) = guidance.talk();
         let ports = inline_ports(config, devices, queue, &ports, cpu)?;
         let lane = InlineLane::new(ports, guide, engine, events.clone())?.behind(bay);
-        guidance.add(Guided { asked, told, waker: lane.waker() });
+        guidance.add(Guided { talk, waker: lane.waker() });
         built.push(lane);
     }
+    let devices = [&devices.protected, &devices.wire];
+    guidance.keep(devices.into_iter().filter_map(|device| device.gather(config.wire.gather)));
     let unclaimed = ports.into_iter().filter_map(|port| port.unclaimed);
     let drops = built.iter().map(|lane| lane.worker().drops()).chain(unclaimed).collect();
     let caches = built.iter().map(|lane| lane.worker().cache_counts()).collect();

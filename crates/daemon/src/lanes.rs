@@ -21,7 +21,7 @@ use uxfrm_io::{
 use uxfrm_packet::{Protocol, Version};
 use uxfrm_runtime::{Bay, Datagrams, Events, Lane, Running, Turns, Wire};
 
-use crate::{config::Config, ike};
+use crate::{config::Config, express::Express, guidance::Guided, ike};
 
 /// The port of ESP and IKE where NAT may be between (RFC 3948 §2).
 const NAT_TRAVERSAL: u16 = 4500;
@@ -47,7 +47,7 @@ pub(crate) struct Started {
 }
 
 /// Opens all sockets and queues, and starts the lanes: the first lane has `tun` itself, the others a queue more of it each. The devices
-/// of `bay` are between each lane's engine and its wire.
+/// of `bay` are between each lane's engine and its wire, and with `express` ESP passes by that where it can: then somebody guides the lanes.
 pub(crate) fn open_all(
     config: &Config,
     tun: Tun,
@@ -55,7 +55,9 @@ pub(crate) fn open_all(
     around: &Surroundings,
     events: &Events,
     bay: &Bay,
-) -> anyhow::Result<Started> {
+    express: Option<&Express>,
+) -> anyhow::Result<(Started, Option<Running>)> {
+    let mut guidance = express.map(|express| express.guidance(config)).transpose()?;
     let ports = udp_ports(config)?;
     let port_seed = seed()?;
     let workers = u32::try_from(config.runtime.workers.count().get())?;
@@ -70,18 +72,34 @@ pub(crate) fn open_all(
                 Settings { cpu, port_seed, encap_ports, ..settings(config, &queue, around)? };
             let engine = Worker::new(settings, &database.published())?;
             let host = Box::new(Fitted::new(queue));
-            let lane = Lane::new(host, wire(config, &ports, share)?, engine, events.clone())?;
+            let mut wire = wire(config, &ports, share)?;
+            let mut asks = None;
+            if let (Some(express), Some(guidance)) = (express, &guidance)
+                && let Some((express, talk)) = express.open(cpu, guidance)?
+            {
+                wire = wire.with_express(express);
+                asks = Some(talk);
+            }
+            let lane = Lane::new(host, wire, engine, events.clone())?;
+            if let (Some(talk), Some(guidance)) = (asks, &mut guidance) {
+                guidance.add(Guided { talk, waker: lane.waker() });
+            }
             Ok(match queue_delay(config) {
                 Some(delay) => lane.with_queue_delay(delay).behind(bay),
                 None => lane.behind(bay),
             })
         })
         .collect::<anyhow::Result<Vec<_>>>()?;
+    if let (Some(express), Some(guidance)) = (express, &mut guidance) {
+        express.gather(config, guidance);
+    }
     let unclaimed = ports.into_iter().filter_map(|port| port.unclaimed);
     let drops = lanes.iter().map(|lane| lane.worker().drops()).chain(unclaimed).collect();
     let caches = lanes.iter().map(|lane| lane.worker().cache_counts()).collect();
     let lanes = start(lanes, config.runtime.pin)?;
-    Ok(Started { lanes, drops, caches })
+    let start = |guidance| Running::start(guidance, "uxfrm-ways".to_owned(), None);
+    let guidance = guidance.map(start).transpose()?;
+    Ok((Started { lanes, drops, caches }, guidance))
 }
 
 /// The TUN's queues, one for each worker.

@@ -12,6 +12,7 @@ pub mod stat;
 
 mod devices;
 mod ethernet;
+mod express;
 mod following;
 mod guard;
 mod guidance;

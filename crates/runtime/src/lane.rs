@@ -4,7 +4,7 @@
 //!   host port ─▶ outbound ─▶ wire        wire ─▶ inbound ─▶ host port
 //! ```
 //!
-//! 1 wait until a port is readable → 2 one batch from the host through the engine to the wire → 3 one batch from each
+//! 1 wait until a port is readable, and take in news of [ways](crate::News) → 2 one batch from the host through the engine to the wire → 3 one batch from each
 //! readable wire port through the engine to the host → 4 what devices have received through the engine to the host → 5 packets whose states have
 //! come to the wire → 6 once a second let the engine forget → 1. A port that still has more is
 //! readable again at once, so a busy port cannot starve the others. Where packets stand in a port's queue ([`StandingQueue`]), in 2 and 3 a sender of TCP is told to send less. With [devices](Lane::behind), what the engine hands over goes to their
@@ -54,6 +54,9 @@ pub enum Error {
 /// How long a lane waits at the most before it looks at timeouts of its engine.
 const IDLE: Duration = Duration::from_millis(100);
 
+/// How long it waits for news while a device has no room for what is to leave.
+const RETRY: Duration = Duration::from_micros(50);
+
 /// How long what is no longer needed may stay.
 const FORGET: Duration = Duration::from_secs(1);
 
@@ -89,7 +92,7 @@ impl Lane {
     /// When a port can't be polled.
     pub fn new(
         host: Box<dyn Port>,
-        mut wire: Wire,
+        wire: Wire,
         worker: Worker,
         events: Events,
     ) -> Result<Self, Error> {
@@ -98,7 +101,7 @@ impl Lane {
             poller.add(descriptor, HOST).map_err(Error::Poll)?;
         }
         for exit in 0..wire.len() {
-            if let Some(descriptor) = wire.port(exit).descriptor() {
+            if let Some(descriptor) = wire.descriptor(exit) {
                 poller.add(descriptor, token(exit)).map_err(Error::Poll)?;
             }
         }
@@ -153,13 +156,16 @@ impl Lane {
     /// When polling fails or the host's port is gone. A broken wire port ends nothing: the others go on.
     pub fn turn(&mut self) -> Result<(), Error> {
         // 1 wait
-        let ready = self.poller.wait(Some(IDLE)).map_err(Error::Poll)?;
+        let patience = if self.wire.keeps() { RETRY } else { IDLE };
+        let ready = self.poller.wait(Some(patience)).map_err(Error::Poll)?;
         if ready.is_empty() {
             self.worker.settle();
         }
         if let Some(devices) = &mut self.devices {
             devices.look();
         }
+        let sent = self.wire.attend(now(), &mut self.pool);
+        self.count(&sent.refused);
         // 2 host to wire
         if ready.has(HOST) {
             self.host.receive(&mut self.pool, &mut self.batch).map_err(Error::Host)?;
@@ -259,7 +265,7 @@ impl Lane {
 
     /// Fills the batch from a wire port; whether anything came.
     fn receive(&mut self, exit: usize) -> bool {
-        match self.wire.port(exit).receive(&mut self.pool, &mut self.batch) {
+        match self.wire.receive(exit, &mut self.pool, &mut self.batch) {
             Ok(count) => count > 0,
             Err(error) => {
                 tracing::warn!(%error, "a wire port failed");

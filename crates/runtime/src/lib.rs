@@ -3,10 +3,10 @@
 //! - [`Lane`] is one worker: its host port, its [`Wire`], its engine, and a loop that polls, receives, processes and
 //!   transmits, run to completion on one core.
 //! - [`Wire`] is the network side: one port for whole IPv4 packets, one for IPv6, one per UDP port and family; each
-//!   outgoing packet finds its own.
+//!   outgoing packet finds its own. With an [`Express`] ESP leaves and comes past the kernel's network stack.
 //! - [`TunnelLane`] is the thread of all tunnels: their TUNs, the sockets that they share, and no engine. [`TunnelControl`] adds and
 //!   removes them while it runs.
-//! - [`InlineLane`] is one worker between two network devices, past the host's stack; it asks for [ways](News).
+//! - [`InlineLane`] is one worker between two network devices, past the host's stack. It asks for [ways](News), and so does an [`Express`].
 //! - [`DeviceLane`] is the thread of one offload device; a [`Bay`] is where lanes and devices meet.
 //! - [`Running`] is a lane on its thread: it can be told to stop, and is waited for.
 //!
@@ -16,6 +16,7 @@
 
 mod bay;
 mod events;
+mod express;
 mod inline;
 mod lane;
 mod running;
@@ -26,6 +27,7 @@ mod wire;
 
 pub use bay::{Bay, Carries, DeviceLane, Exchange, Exit};
 pub use events::Events;
+pub use express::Express;
 pub use inline::{InlineLane, InlinePorts};
 pub use lane::{Error, Lane};
 pub use running::{Running, Turns};

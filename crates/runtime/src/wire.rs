@@ -1,13 +1,15 @@
 //! The network side of a lane: which port a packet leaves by.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use uxfrm_engine::{Family, Moment};
 use uxfrm_io::{Port, Transmitted};
 use uxfrm_packet::{Batch, PacketBuf, Pool, congestion::Told};
 
-use crate::standing_queue::StandingQueue;
+use crate::{Express, standing_queue::StandingQueue};
 
 /// A UDP socket for ESP-in-UDP.
 #[derive(Debug)]
@@ -24,6 +26,8 @@ pub struct Datagrams {
 #[derive(Debug)]
 pub struct Wire {
     exits: Vec<Exit>,
+    /// Behind the exits where they are counted.
+    express: Option<Box<Express>>,
 }
 
 #[derive(Debug)]
@@ -54,18 +58,57 @@ impl Wire {
             .chain(datagrams)
             .map(|(takes, port)| Exit { takes, port, waiting: Batch::new(), queue: None })
             .collect();
-        Self { exits }
+        Self { exits, express: None }
+    }
+
+    /// The same wire, whose ESP goes by `express` where that can.
+    #[must_use]
+    pub fn with_express(mut self, express: Express) -> Self {
+        self.express = Some(Box::new(express));
+        self
     }
 
     /// How many ports there are.
     #[must_use]
     pub(crate) fn len(&self) -> usize {
-        self.exits.len()
+        self.exits.len() + usize::from(self.express.is_some())
     }
 
-    /// The port at `index`, below [`len`](Self::len).
-    pub(crate) fn port(&mut self, index: usize) -> &mut dyn Port {
-        self.exits[index].port.as_mut()
+    /// What to poll of the port at `index`, below [`len`](Self::len).
+    pub(crate) fn descriptor(&self, index: usize) -> Option<BorrowedFd<'_>> {
+        match self.exits.get(index) {
+            Some(exit) => exit.port.descriptor(),
+            None => self.express.as_ref()?.descriptor(),
+        }
+    }
+
+    /// Appends what waits at the port at `index`.
+    ///
+    /// # Errors
+    /// The port's.
+    pub(crate) fn receive(
+        &mut self,
+        index: usize,
+        pool: &mut Pool,
+        into: &mut Batch,
+    ) -> io::Result<usize> {
+        match (self.exits.get_mut(index), &mut self.express) {
+            (Some(exit), _) => exit.port.receive(pool, into),
+            (None, Some(express)) => express.receive(pool, into),
+            (None, None) => Ok(0),
+        }
+    }
+
+    /// Takes in news of ways, and sends what a device had no room for.
+    pub(crate) fn attend(&mut self, now: Moment, pool: &mut Pool) -> Transmitted {
+        let Some(express) = &mut self.express else { return Transmitted::default() };
+        express.hear(now);
+        express.transmit(pool)
+    }
+
+    /// Whether a device had no room for all, so that [`attend`](Self::attend) is to be called soon.
+    pub(crate) fn keeps(&mut self) -> bool {
+        self.express.as_mut().is_some_and(|express| express.keeps())
     }
 
     /// Has senders of TCP [told](Self::relieve) from now on once packets wait in a port's queue for `target`.
@@ -83,13 +126,13 @@ impl Wire {
         batch: &mut Batch,
         pool: &mut Pool,
     ) -> Option<Told> {
-        let Exit { port, queue, .. } = &mut self.exits[index];
+        let Exit { port, queue, .. } = self.exits.get_mut(index)?;
         queue.as_mut()?.relieve(port.waited(), now, batch, pool)
     }
 
     /// Whether whole IP packets come from the port at `index`.
     pub(crate) fn takes_packets(&self, index: usize) -> bool {
-        matches!(self.exits[index].takes, Takes::Packets(_))
+        self.exits.get(index).is_none_or(|exit| matches!(exit.takes, Takes::Packets(_)))
     }
 
     /// Sends every packet of `batch` by the port that takes it, in order for each port; what became of them.
@@ -98,6 +141,7 @@ impl Wire {
     pub fn transmit(&mut self, batch: &mut Batch, pool: &mut Pool) -> Transmitted {
         let mut total = Transmitted::default();
         for packet in batch.drain() {
+            let Some(packet) = express(&mut self.express, packet) else { continue };
             let wanted = Takes::of(&packet);
             match self.exits.iter_mut().find(|exit| exit.takes == wanted) {
                 Some(exit) => exit.waiting.push(packet),
@@ -110,7 +154,19 @@ impl Wire {
         for exit in self.exits.iter_mut().filter(|exit| !exit.waiting.is_empty()) {
             total += exit.port.transmit(&mut exit.waiting, pool);
         }
+        if let Some(express) = &mut self.express {
+            total += express.transmit(pool);
+        }
         total
+    }
+}
+
+/// A packet that does not go by express.
+#[inline]
+fn express(express: &mut Option<Box<Express>>, packet: PacketBuf) -> Option<PacketBuf> {
+    match express {
+        Some(express) if packet.udp.is_none() => express.take(packet).err(),
+        Some(_) | None => Some(packet),
     }
 }
 

@@ -1,0 +1,237 @@
+//! ESP past the kernel's network stack, for a lane whose host keeps everything else.
+//!
+//! ```text
+//!   ESP ─┬─ its way leads by the device, and is known ──▶ frames at the device
+//!        └─ any other way, or too large for it ─────────▶ the kernel's raw sockets
+//! ```
+//!
+//! The kernel can send whatever this can't, so nothing waits here: a packet whose way is not known yet goes by the kernel, and so do the next ones until
+//! there is an answer.
+
+use std::{io, os::fd::BorrowedFd};
+
+use uxfrm_engine::Moment;
+use uxfrm_io::{FramePort, Frames, Transmitted};
+use uxfrm_packet::{
+    Batch, Checksum, IpPacket, PacketBuf, Pool, Protocol, Segments, ethernet::MacAddr,
+};
+
+use crate::ways::{Guide, Way, Ways};
+
+/// A device that takes and gives ESP as frames.
+#[derive(Debug)]
+pub struct Express {
+    port: Box<dyn FramePort>,
+    ways: Ways,
+    leaving: Frames,
+    now: Moment,
+}
+
+impl Express {
+    /// By a port that gives ESP to this host and nothing else, at a device with an address; `guide` tells which ways lead by it.
+    #[must_use]
+    pub fn new(port: Box<dyn FramePort>, address: MacAddr, guide: Guide) -> Self {
+        // There is but one port, so both sides are its.
+        let ways = Ways::new(guide, [address; 2]);
+        Self { port, ways, leaving: Frames::new(), now: Moment(0) }
+    }
+
+    /// Takes in news of ways; it is `now` until the next call.
+    pub(crate) fn hear(&mut self, now: Moment) {
+        self.now = now;
+        self.ways.hear(now);
+    }
+
+    /// Takes a packet along, or gives it back: it is for the kernel.
+    #[inline]
+    pub(crate) fn take(&mut self, packet: PacketBuf) -> Result<(), PacketBuf> {
+        let Some((ip, longest)) = sealed(&packet) else { return Err(packet) };
+        match self.ways.to(ip.destination, self.now) {
+            Way::By { header, mtu, .. } if longest <= usize::from(mtu) => {
+                self.leaving.push(header, packet);
+                Ok(())
+            }
+            Way::By { .. } | Way::Asked | Way::Local | Way::Nowhere | Way::Gone => Err(packet),
+        }
+    }
+
+    /// Sends what was taken along, and what the device had no room for before.
+    pub(crate) fn transmit(&mut self, pool: &mut Pool) -> Transmitted {
+        self.ways.send();
+        if self.leaving.is_empty() && !self.port.keeps() {
+            return Transmitted::default();
+        }
+        self.port.transmit(&mut self.leaving, pool)
+    }
+
+    /// Whether the device had no room for all: it is to be tried again soon.
+    pub(crate) fn keeps(&mut self) -> bool {
+        self.port.keeps()
+    }
+
+    /// See [`FramePort::receive`].
+    pub(crate) fn receive(&mut self, pool: &mut Pool, into: &mut Batch) -> io::Result<usize> {
+        self.port.receive(pool, into)
+    }
+
+    /// What to poll for readability.
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.port.descriptor()
+    }
+}
+
+/// ESP with nothing left to do for a device, one packet or a train; and how long the longest packet is.
+#[inline]
+fn sealed(packet: &PacketBuf) -> Option<(IpPacket, usize)> {
+    let longest = match packet.segments {
+        Segments::One => packet.len(),
+        Segments::Train { stride } => usize::from(stride).min(packet.len()),
+        Segments::Tcp { .. } | Segments::Udp { .. } => return None,
+    };
+    let ip = IpPacket::parse(packet.bytes()).ok()?;
+    let is_done = packet.checksum == Checksum::AsIs && !ip.is_fragment();
+    (ip.protocol == Protocol::ESP && is_done).then_some((ip, longest))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use uxfrm_io::{Framed, Memory, Port as _, poll::Poller, rtnetlink::Standing};
+    use uxfrm_packet::ethernet::EthernetHeader;
+    use uxfrm_testkit::packets;
+
+    use super::*;
+    use crate::{Answer, News, NextHop, Question, Side};
+
+    const MTU: u16 = 1500;
+
+    fn esp(to: &str, size: usize) -> PacketBuf {
+        let source = if to.starts_with('[') { "[2001:db8::1]:1" } else { "192.0.2.1:1" };
+        let mut packet = packets::udp(source, to, &vec![7; size]);
+        packet.bytes_mut()[if to.starts_with('[') { 6 } else { 9 }] = Protocol::ESP.0;
+        packet
+    }
+
+    struct Bench {
+        express: Express,
+        far: Memory,
+        asked: mpsc::Receiver<Question>,
+        told: mpsc::Sender<News>,
+        pool: Pool,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let (near, far) = Memory::pair(64);
+            let (questions, asked) = mpsc::sync_channel(8);
+            let (told, news) = mpsc::channel();
+            let guide = Guide { questions, waker: Poller::new().unwrap().waker(), news };
+            let express = Express::new(Box::new(Framed::new(near)), MacAddr([2; 6]), guide);
+            Self { express, far, asked, told, pool: Pool::new() }
+        }
+
+        fn knows(&mut self, address: &str) {
+            let address = address.parse().unwrap();
+            let hop = NextHop { side: Side::Wire, address };
+            let answer = Answer::By { hop, mtu: MTU, source: None };
+            self.told.send(News::Way(address, answer)).unwrap();
+            let standing = Standing::Known(MacAddr([4; 6]));
+            self.told.send(News::Neighbour(hop, standing)).unwrap();
+            self.express.hear(Moment(1));
+        }
+
+        /// How many frames leave, all of them to the neighbour.
+        fn leave(&mut self) -> usize {
+            let _sent = self.express.transmit(&mut self.pool);
+            let mut frames = Batch::new();
+            self.far.receive(&mut self.pool, &mut frames).unwrap();
+            for frame in frames.as_slice() {
+                assert_eq!(frame.bytes()[..6], [4; 6]);
+                assert_eq!(frame.bytes()[6..12], [2; 6]);
+            }
+            frames.len()
+        }
+    }
+
+    #[test]
+    fn the_kernel_has_what_has_no_known_way() {
+        let mut bench = Bench::new();
+        assert!(bench.express.take(esp("192.0.2.2:2", 40)).is_err());
+        assert!(bench.express.take(esp("192.0.2.2:2", 40)).is_err());
+        let way = Question::Way("192.0.2.2".parse().unwrap());
+        assert_eq!(bench.asked.try_iter().collect::<Vec<_>>(), [way], "once is enough");
+        assert_eq!(bench.leave(), 0);
+        bench.knows("192.0.2.2");
+        assert!(bench.express.take(esp("192.0.2.2:2", 40)).is_ok());
+        assert!(bench.express.take(esp("192.0.2.3:2", 40)).is_err(), "of another nothing is known");
+        assert_eq!(bench.leave(), 1);
+    }
+
+    #[test]
+    fn only_what_is_sealed_whole_and_fits_is_taken() {
+        let mut bench = Bench::new();
+        for address in ["192.0.2.2", "2001:db8::2"] {
+            let to = if address.contains(':') {
+                format!("[{address}]:2")
+            } else {
+                format!("{address}:2")
+            };
+            assert!(bench.express.take(esp(&to, 40)).is_err());
+            bench.knows(address);
+            assert!(bench.express.take(esp(&to, 40)).is_ok());
+        }
+        assert_eq!(bench.leave(), 2);
+        let changed = |change: fn(&mut PacketBuf)| {
+            let mut packet = esp("192.0.2.2:2", 40);
+            change(&mut packet);
+            packet
+        };
+        let longest = usize::from(MTU) - 28;
+        for (packet, is_taken) in [
+            (esp("192.0.2.2:2", longest), true),
+            (esp("192.0.2.2:2", longest + 1), false),
+            (packets::udp("192.0.2.1:1", "192.0.2.2:2", b"plain"), false),
+            (changed(|packet| packet.bytes_mut()[6] = 0x20), false),
+            (changed(|packet| packet.checksum = Checksum::Partial { start: 20, offset: 6 }), false),
+            (changed(|packet| packet.segments = Segments::Udp { size: 20 }), false),
+            (PacketBuf::from_slice(b"no packet"), false),
+        ] {
+            let shown = format!("{packet:?}");
+            assert_eq!(bench.express.take(packet).is_ok(), is_taken, "{shown}");
+        }
+        assert_eq!(bench.leave(), 1);
+    }
+
+    /// A train may be longer than the link takes, its packets not.
+    #[test]
+    fn trains_are_taken_by_the_length_of_their_packets() {
+        let mut bench = Bench::new();
+        assert!(bench.express.take(esp("192.0.2.2:2", 40)).is_err());
+        bench.knows("192.0.2.2");
+        let train = |stride| {
+            let mut packet = esp("192.0.2.2:2", 2972);
+            packet.segments = Segments::Train { stride };
+            packet
+        };
+        assert!(bench.express.take(train(1500)).is_ok());
+        assert!(bench.express.take(train(1501)).is_err());
+    }
+
+    #[test]
+    fn frames_have_the_type_of_their_packets() {
+        let mut bench = Bench::new();
+        for (address, to, ether_type) in
+            [("192.0.2.2", "192.0.2.2:2", [8, 0]), ("2001:db8::2", "[2001:db8::2]:2", [0x86, 0xdd])]
+        {
+            assert!(bench.express.take(esp(to, 40)).is_err());
+            bench.knows(address);
+            assert!(bench.express.take(esp(to, 40)).is_ok());
+            let _sent = bench.express.transmit(&mut bench.pool);
+            let mut frames = Batch::new();
+            bench.far.receive(&mut bench.pool, &mut frames).unwrap();
+            let frame = frames.as_slice()[0].bytes();
+            assert_eq!(frame[12..size_of::<EthernetHeader>()], ether_type);
+        }
+    }
+}
