@@ -18,8 +18,10 @@ use crate::mmsg::{is_busy, wait_for_room};
 use crate::port::Transmitted;
 use crate::socket;
 
-/// Entries of each ring, and frames for each direction.
-const ENTRIES: u32 = 2048;
+/// Frames to receive into, and places of their rings: at full speed some milliseconds for which the worker may not run.
+const RECEIVED: u32 = 4096;
+/// Frames to send from, and places of their rings.
+const SENT: u32 = 2048;
 /// Bytes of memory that frames may take on their way out where the kernel copies them, half of what it then allows: some 240 of 1500 bytes. The
 /// queue of a veth has 256 places, and drops what finds none.
 const ON_THEIR_WAY: i32 = 240 * 2304 / 2;
@@ -55,15 +57,15 @@ impl Queue {
         let options = &program.options;
         let socket = socket::open(libc::AF_XDP, libc::SOCK_RAW, 0)?;
         let longest = options.mtu.saturating_add(narrow(ETHERNET));
-        let umem = Umem::new(2 * ENTRIES, longest).ok_or(XdpError::TooLarge(longest))??;
+        let umem = Umem::new(RECEIVED + SENT, longest).ok_or(XdpError::TooLarge(longest))??;
         umem.register(socket.as_fd())?;
         let mut frames = umem.frames();
         let (filling, received, sending, sent) = rings(socket.as_fd())?;
         let filling = Filling::new(filling);
-        let (free, program) = (Vec::with_capacity(ENTRIES as usize), Arc::clone(program));
+        let (free, program) = (Vec::with_capacity(SENT as usize), Arc::clone(program));
         let mut queue =
             Self { filling, received, sending, sent, free, patient: true, socket, umem, program };
-        frames.by_ref().take(ENTRIES as usize).for_each(|frame| queue.filling.give(frame));
+        frames.by_ref().take(RECEIVED as usize).for_each(|frame| queue.filling.give(frame));
         queue.filling.publish();
         queue.free.extend(frames);
         queue.widen();
@@ -238,30 +240,29 @@ type Rings = (Producer<u64>, Consumer<libc::xdp_desc>, Producer<libc::xdp_desc>,
 
 /// Makes and maps the four rings of a socket.
 fn rings(fd: BorrowedFd<'_>) -> io::Result<Rings> {
-    let size = ENTRIES.cast_signed();
-    for ring in [
-        libc::XDP_UMEM_FILL_RING,
-        libc::XDP_UMEM_COMPLETION_RING,
-        libc::XDP_RX_RING,
-        libc::XDP_TX_RING,
+    for (ring, size) in [
+        (libc::XDP_UMEM_FILL_RING, RECEIVED),
+        (libc::XDP_RX_RING, RECEIVED),
+        (libc::XDP_TX_RING, SENT),
+        (libc::XDP_UMEM_COMPLETION_RING, SENT),
     ] {
-        socket::set(fd, libc::SOL_XDP, ring, size)?;
+        socket::set(fd, libc::SOL_XDP, ring, size.cast_signed())?;
     }
     let offsets = offsets(fd)?;
-    let map = |offsets: &libc::xdp_ring_offset, entry: usize, at: u64| {
-        let len = usize::try_from(offsets.desc).unwrap_or(0) + entry * ENTRIES as usize;
+    let map = |offsets: &libc::xdp_ring_offset, entry: usize, entries: u32, at: u64| {
+        let len = usize::try_from(offsets.desc).unwrap_or(0) + entry * entries as usize;
         Mapping::shared(fd, at.cast_signed(), len)
     };
     let (frame, place) = (size_of::<u64>(), size_of::<libc::xdp_desc>());
-    let filling = map(&offsets.fr, frame, libc::XDP_UMEM_PGOFF_FILL_RING)?;
-    let received = map(&offsets.rx, place, libc::XDP_PGOFF_RX_RING.cast_unsigned())?;
-    let sending = map(&offsets.tx, place, libc::XDP_PGOFF_TX_RING.cast_unsigned())?;
-    let sent = map(&offsets.cr, frame, libc::XDP_UMEM_PGOFF_COMPLETION_RING)?;
+    let filling = map(&offsets.fr, frame, RECEIVED, libc::XDP_UMEM_PGOFF_FILL_RING)?;
+    let received = map(&offsets.rx, place, RECEIVED, libc::XDP_PGOFF_RX_RING.cast_unsigned())?;
+    let sending = map(&offsets.tx, place, SENT, libc::XDP_PGOFF_TX_RING.cast_unsigned())?;
+    let sent = map(&offsets.cr, frame, SENT, libc::XDP_UMEM_PGOFF_COMPLETION_RING)?;
     Ok((
-        Producer::new(filling, &offsets.fr, ENTRIES)?,
-        Consumer::new(received, &offsets.rx, ENTRIES)?,
-        Producer::new(sending, &offsets.tx, ENTRIES)?,
-        Consumer::new(sent, &offsets.cr, ENTRIES)?,
+        Producer::new(filling, &offsets.fr, RECEIVED)?,
+        Consumer::new(received, &offsets.rx, RECEIVED)?,
+        Producer::new(sending, &offsets.tx, SENT)?,
+        Consumer::new(sent, &offsets.cr, SENT)?,
     ))
 }
 
