@@ -41,6 +41,8 @@ pub struct Queue {
     free: Vec<u64>,
     /// It may still wait for room in this batch.
     patient: bool,
+    /// The last that the kernel said of sending was that there is no use in it: the device is down or gone.
+    is_down: bool,
     // Closed before the memory goes that the kernel writes to.
     socket: OwnedFd,
     umem: Umem,
@@ -62,9 +64,18 @@ impl Queue {
         let mut frames = umem.frames();
         let (filling, received, sending, sent) = rings(socket.as_fd())?;
         let filling = Filling::new(filling);
-        let (free, program) = (Vec::with_capacity(SENT as usize), Arc::clone(program));
-        let mut queue =
-            Self { filling, received, sending, sent, free, patient: true, socket, umem, program };
+        let mut queue = Self {
+            filling,
+            received,
+            sending,
+            sent,
+            free: Vec::with_capacity(SENT as usize),
+            patient: true,
+            is_down: false,
+            socket,
+            umem,
+            program: Arc::clone(program),
+        };
         frames.by_ref().take(RECEIVED as usize).for_each(|frame| queue.filling.give(frame));
         queue.filling.publish();
         queue.free.extend(frames);
@@ -194,16 +205,16 @@ impl Queue {
                 return;
             }
             before = left;
-            match self.call_for_sending() {
-                Err(error) if is_lasting(&error) => return,
-                Ok(()) | Err(_) => {}
+            self.is_down = self.call_for_sending().is_err_and(|error| is_lasting(&error));
+            if self.is_down {
+                return;
             }
         }
     }
 
-    /// Whether the ring has what leaves only after another [`send`](Self::send).
+    /// Whether the ring has what leaves only after another [`send`](Self::send), which may well do soon.
     pub(super) fn keeps(&mut self) -> bool {
-        self.sending.unread() > 0 && self.sending.needs_call()
+        !self.is_down && self.sending.unread() > 0 && self.sending.needs_call()
     }
 
     fn call_for_sending(&self) -> io::Result<()> {

@@ -333,6 +333,11 @@ fn what_finds_no_room_leaves_later() {
             }
         }
         assert!(kept > 0, "there was room");
+        // While the device is down nobody needs to try again.
+        Rtnetlink::open().unwrap().set_down(near.0).unwrap();
+        frames.push(header, esp(0));
+        let _sent = sender.transmit(&mut frames, &mut pool);
+        assert!(!sender.keeps());
         assert!(came.into_iter().eq(0..numbers.start), "out of order");
     });
 }
