@@ -58,6 +58,8 @@ pub enum Mode {
     /// The host's own, by a TUN.
     #[default]
     Host,
+    /// The same, with ESP by AF_XDP.
+    HostXdp,
     /// Those of a network behind it, by packet sockets.
     Inline,
     /// The same, with ESP by AF_XDP.
@@ -103,17 +105,21 @@ pub fn private_directory(purpose: &str) -> anyhow::Result<TempDir> {
 
 fn config(batch: &Path, Tuning { workers, queue_delay, mode }: Tuning) -> String {
     let inline = match mode {
-        Mode::Host => String::new(),
+        Mode::Host | Mode::HostXdp => String::new(),
         Mode::Inline => format!("[inline]\nprotected = \"{LAN}\"\nwire = \"{WIRE}\"\n\n"),
         Mode::InlineXdp => {
             format!("[inline]\nprotected = \"{LAN}\"\nwire = \"{WIRE}\"\nwire_by = \"af-xdp\"\n\n")
         }
     };
+    let express = match mode {
+        Mode::HostXdp => format!("af_xdp = \"{WIRE}\"\n"),
+        Mode::Host | Mode::Inline | Mode::InlineXdp => String::new(),
+    };
     // A Rust string literal's escapes are TOML's for every path that a temporary directory has.
     let batch = batch.display().to_string();
     format!(
         "{inline}[host]\ntun = \"uxfrm0\"\n\n\
-         [wire]\nencapsulation = \"esp\"\nudp_ports = [{ESP_IN_UDP}]\nqueue_delay = {queue_delay}\n\n\
+         [wire]\nencapsulation = \"esp\"\nudp_ports = [{ESP_IN_UDP}]\nqueue_delay = {queue_delay}\n{express}\n\
          [xfrm]\nbatch = [{batch:?}]\n\n\
          [runtime]\nworkers = {workers}\npin = false\n"
     )

@@ -57,7 +57,9 @@ impl Course {
                 relays.stop(measured)
             }
             Through::Gateways(gateways) => match gateways.tuning.mode {
-                Mode::Host => self.go_protected(&self.topology, gateways, &case, findings),
+                Mode::Host | Mode::HostXdp => {
+                    self.go_protected(&self.topology, gateways, &case, findings)
+                }
                 Mode::Inline | Mode::InlineXdp => {
                     let (between, hosts) = self.behind(way.frames)?;
                     hosts.go_protected(&between, gateways, &case, findings)

@@ -46,6 +46,8 @@ const ONE: Tuning = Tuning { workers: NonZeroUsize::MIN, queue_delay: 0, mode: M
 const TWO: Tuning = Tuning { workers: NonZeroUsize::MIN.saturating_add(1), ..ONE };
 /// One worker, and queues that are kept short.
 const SHORT: Tuning = Tuning { queue_delay: 350, ..ONE };
+/// ESP past the host's stack, and all else by it.
+const EXPRESS: Tuning = Tuning { mode: Mode::HostXdp, ..ONE };
 /// Gateways past the host's stack, each before a host of its own.
 const INLINE: Tuning = Tuning { mode: Mode::Inline, ..ONE };
 const INLINE_XDP: Tuning = Tuning { mode: Mode::InlineXdp, ..ONE };
@@ -89,6 +91,7 @@ impl Way {
             tunnel(Frames::Real, GCM_UDP, ONE),
             tunnel(Frames::Real, GCM_ESP, ONE),
             tunnel(Frames::Real, GCM_UDP, SHORT),
+            tunnel(Frames::Real, GCM_ESP, EXPRESS),
             tunnel(Frames::Real, GCM_ESP, INLINE),
             tunnel(Frames::Real, GCM_ESP, INLINE_XDP),
         ]
@@ -97,7 +100,10 @@ impl Way {
     /// Whether this process may build it: AF_XDP is for root alone, user namespaces or not.
     pub(crate) fn is_possible(&self) -> bool {
         let Through::Gateways(gateways) = self.through else { return true };
-        gateways.tuning.mode != Mode::InlineXdp || is_root()
+        match gateways.tuning.mode {
+            Mode::Host | Mode::Inline => true,
+            Mode::HostXdp | Mode::InlineXdp => is_root(),
+        }
     }
 
     /// A row for each that is not possible here.
@@ -135,10 +141,11 @@ impl Way {
     }
 }
 
-/// Inline mode is measured with raw ESP alone.
+/// All modes but the first are measured with raw ESP alone.
 fn path(protection: Protection, mode: Mode) -> &'static str {
     match mode {
         Mode::Host => protection.path(),
+        Mode::HostXdp => "uxfrm-express",
         Mode::Inline => "uxfrm-inline",
         Mode::InlineXdp => "uxfrm-xdp",
     }

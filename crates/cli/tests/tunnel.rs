@@ -118,8 +118,8 @@ fn relays_carry_what_tunnels_carry_and_cost_something() {
 }
 
 #[test]
-fn gateways_before_their_hosts_have_rows_too() {
-    let only = "path=uxfrm-inline,path=uxfrm-xdp,test=tcp1";
+fn gateways_past_the_hosts_stack_have_rows_too() {
+    let only = "path=uxfrm-inline,path=uxfrm-express,path=uxfrm-xdp,test=tcp1";
     let output = bench(&["--json", "-", "--only", only]);
     if cannot_run_here(&output) {
         return;
@@ -127,13 +127,16 @@ fn gateways_before_their_hosts_have_rows_too() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let rows = report["rows"].as_array().unwrap();
     let count = congestion_controls().len();
-    let (inline, xdp) = rows.split_at(count);
-    let carried = |row: &Value| row["gbps"].as_f64().is_some_and(|gbps| gbps > 0.0);
     let is_of = |row: &Value, path: &str| row["case"]["path"] == path;
-    assert!(inline.iter().all(|row| is_of(row, "uxfrm-inline") && carried(row)), "{rows:?}");
-    assert!(xdp.iter().all(|row| is_of(row, "uxfrm-xdp")), "{rows:?}");
-    let refused = xdp.len() == 1 && xdp[0]["note"] == "needs root";
-    assert!(refused || xdp.len() == count && xdp.iter().all(carried), "{rows:?}");
+    let of = |path: &str| rows.iter().filter(|row| is_of(row, path)).collect::<Vec<_>>();
+    let carried = |row: &&Value| row["gbps"].as_f64().is_some_and(|gbps| gbps > 0.0);
+    let inline = of("uxfrm-inline");
+    assert!(inline.len() == count && inline.iter().all(carried), "{rows:?}");
+    for path in ["uxfrm-express", "uxfrm-xdp"] {
+        let xdp = of(path);
+        let refused = xdp.len() == 1 && xdp[0]["note"] == "needs root";
+        assert!(refused || xdp.len() == count && xdp.iter().all(carried), "{rows:?}");
+    }
 }
 
 #[test]
