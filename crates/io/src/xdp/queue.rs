@@ -44,7 +44,10 @@ pub struct Queue {
     /// The last that the kernel said of sending was that there is no use in it: the device is down or gone.
     is_down: bool,
     // Closed before the memory goes that the kernel writes to.
+    /// That which receives, and is polled.
     socket: OwnedFd,
+    /// That which sends: whoever frees a frame wakes those who poll its socket, and here is nobody.
+    sender: OwnedFd,
     umem: Umem,
     // There for as long as any of its sockets is.
     pub(super) program: Arc<Program>,
@@ -62,10 +65,11 @@ impl Queue {
         let umem = Umem::new(RECEIVED + SENT, longest).ok_or(XdpError::TooLarge(longest))??;
         umem.register(socket.as_fd())?;
         let mut frames = umem.frames();
-        let (filling, received, sending, sent) = rings(socket.as_fd())?;
-        let filling = Filling::new(filling);
+        let sender = socket::open(libc::AF_XDP, libc::SOCK_RAW, 0)?;
+        let (filling, received, sent) = receiving_rings(socket.as_fd())?;
+        let sending = sending_ring(sender.as_fd())?;
         let mut queue = Self {
-            filling,
+            filling: Filling::new(filling),
             received,
             sending,
             sent,
@@ -73,6 +77,7 @@ impl Queue {
             patient: true,
             is_down: false,
             socket,
+            sender,
             umem,
             program: Arc::clone(program),
         };
@@ -86,16 +91,20 @@ impl Queue {
 
     /// Lets the kernel have more on its way, and take more at a call, where it can and may: without, it is slower.
     fn widen(&self) {
-        let socket = self.socket.as_fd();
+        let socket = self.sender.as_fd();
         let _limited = socket::set(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, ON_THEIR_WAY);
         let (option, frames) = SENT_AT_A_CALL;
         let _older = socket::set(socket, libc::SOL_XDP, option, frames);
     }
 
-    /// Binds the socket to the device's queue, and lets the program know.
+    /// Binds the sockets to the device's queue, and lets the program know.
     fn take_place(&self, number: u32) -> Result<(), XdpError> {
-        let link = self.program.options.link;
-        bind(self.socket.as_fd(), link, number).map_err(|error| XdpError::Queue(number, error))?;
+        let place = Place { link: self.program.options.link, queue: number };
+        let bind = || {
+            bind(self.socket.as_fd(), place, None)?;
+            bind(self.sender.as_fd(), place, Some(self.socket.as_fd()))
+        };
+        bind().map_err(|error| XdpError::Queue(number, error))?;
         Ok(bpf::insert(self.program.sockets.as_fd(), number, self.socket.as_fd())?)
     }
 
@@ -186,7 +195,7 @@ impl Queue {
             self.send();
             self.reclaim();
             if self.free.is_empty() && std::mem::take(&mut self.patient) {
-                wait_for_room(self.socket.as_fd());
+                wait_for_room(self.sender.as_fd());
                 self.send();
                 self.reclaim();
             }
@@ -218,7 +227,7 @@ impl Queue {
     }
 
     fn call_for_sending(&self) -> io::Result<()> {
-        let fd = self.socket.as_raw_fd();
+        let fd = self.sender.as_raw_fd();
         // SAFETY: no bytes and no name.
         let result = unsafe { libc::sendto(fd, null(), 0, libc::MSG_DONTWAIT, null(), 0) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -247,34 +256,47 @@ fn narrow(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-type Rings = (Producer<u64>, Consumer<libc::xdp_desc>, Producer<libc::xdp_desc>, Consumer<u64>);
+/// Frames for the kernel, received ones, and ones that were sent.
+type Rings = (Producer<u64>, Consumer<libc::xdp_desc>, Consumer<u64>);
 
-/// Makes and maps the four rings of a socket.
-fn rings(fd: BorrowedFd<'_>) -> io::Result<Rings> {
+/// Makes and maps the rings of the socket that receives: those of the memory are its own too.
+fn receiving_rings(fd: BorrowedFd<'_>) -> io::Result<Rings> {
     for (ring, size) in [
         (libc::XDP_UMEM_FILL_RING, RECEIVED),
         (libc::XDP_RX_RING, RECEIVED),
-        (libc::XDP_TX_RING, SENT),
         (libc::XDP_UMEM_COMPLETION_RING, SENT),
     ] {
         socket::set(fd, libc::SOL_XDP, ring, size.cast_signed())?;
     }
     let offsets = offsets(fd)?;
-    let map = |offsets: &libc::xdp_ring_offset, entry: usize, entries: u32, at: u64| {
-        let len = usize::try_from(offsets.desc).unwrap_or(0) + entry * entries as usize;
-        Mapping::shared(fd, at.cast_signed(), len)
-    };
-    let (frame, place) = (size_of::<u64>(), size_of::<libc::xdp_desc>());
-    let filling = map(&offsets.fr, frame, RECEIVED, libc::XDP_UMEM_PGOFF_FILL_RING)?;
-    let received = map(&offsets.rx, place, RECEIVED, libc::XDP_PGOFF_RX_RING.cast_unsigned())?;
-    let sending = map(&offsets.tx, place, SENT, libc::XDP_PGOFF_TX_RING.cast_unsigned())?;
-    let sent = map(&offsets.cr, frame, SENT, libc::XDP_UMEM_PGOFF_COMPLETION_RING)?;
+    let filling = map::<u64>(fd, &offsets.fr, RECEIVED, libc::XDP_UMEM_PGOFF_FILL_RING)?;
+    let at = libc::XDP_PGOFF_RX_RING.cast_unsigned();
+    let received = map::<libc::xdp_desc>(fd, &offsets.rx, RECEIVED, at)?;
+    let sent = map::<u64>(fd, &offsets.cr, SENT, libc::XDP_UMEM_PGOFF_COMPLETION_RING)?;
     Ok((
         Producer::new(filling, &offsets.fr, RECEIVED)?,
         Consumer::new(received, &offsets.rx, RECEIVED)?,
-        Producer::new(sending, &offsets.tx, SENT)?,
         Consumer::new(sent, &offsets.cr, SENT)?,
     ))
+}
+
+/// Makes and maps the ring of the socket that sends.
+fn sending_ring(fd: BorrowedFd<'_>) -> io::Result<Producer<libc::xdp_desc>> {
+    socket::set(fd, libc::SOL_XDP, libc::XDP_TX_RING, SENT.cast_signed())?;
+    let offsets = offsets(fd)?;
+    let at = libc::XDP_PGOFF_TX_RING.cast_unsigned();
+    Producer::new(map::<libc::xdp_desc>(fd, &offsets.tx, SENT, at)?, &offsets.tx, SENT)
+}
+
+/// A ring with so many places for `T`.
+fn map<T>(
+    fd: BorrowedFd<'_>,
+    offsets: &libc::xdp_ring_offset,
+    places: u32,
+    at: u64,
+) -> io::Result<Mapping> {
+    let len = usize::try_from(offsets.desc).unwrap_or(0) + size_of::<T>() * places as usize;
+    Mapping::shared(fd, at.cast_signed(), len)
 }
 
 /// Where in the mappings of the rings everything is.
@@ -295,14 +317,27 @@ fn offsets(fd: BorrowedFd<'_>) -> io::Result<libc::xdp_mmap_offsets> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(offsets) }
 }
 
-/// Without a word for or against copying: the kernel copies where the driver can't do without.
-fn bind(fd: BorrowedFd<'_>, link: u32, queue: u32) -> io::Result<()> {
+/// A queue of a device.
+#[derive(Clone, Copy)]
+struct Place {
+    link: u32,
+    queue: u32,
+}
+
+/// Binds a socket, as the first of a queue or with the memory of another that is. Without a word for or against copying: the kernel copies where
+/// the driver can't do without.
+fn bind(fd: BorrowedFd<'_>, place: Place, other: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    let flags = match other {
+        None => libc::XDP_USE_NEED_WAKEUP,
+        Some(_) => libc::XDP_SHARED_UMEM,
+    };
+    let other = other.map_or(0, |other| other.as_raw_fd().cast_unsigned());
     let name = libc::sockaddr_xdp {
         sxdp_family: u16::try_from(libc::AF_XDP).unwrap_or(0),
-        sxdp_flags: libc::XDP_USE_NEED_WAKEUP,
-        sxdp_ifindex: link,
-        sxdp_queue_id: queue,
-        sxdp_shared_umem_fd: 0,
+        sxdp_flags: flags,
+        sxdp_ifindex: place.link,
+        sxdp_queue_id: place.queue,
+        sxdp_shared_umem_fd: other,
     };
     let length = u32::try_from(size_of::<libc::sockaddr_xdp>()).unwrap_or(0);
     // SAFETY: the pointer is to a live name of the length given.
