@@ -50,6 +50,8 @@ pub struct Tuning {
     pub queue_delay: u32,
     /// Where plain packets are.
     pub mode: Mode,
+    /// Microseconds for which devices gather frames (`[wire] gather`), where they do not do as they would.
+    pub gather: Option<u32>,
 }
 
 /// Whose packets a gateway protects, and how it gets them.
@@ -68,7 +70,7 @@ pub enum Mode {
 
 impl Default for Tuning {
     fn default() -> Self {
-        Self { workers: NonZeroUsize::MIN, queue_delay: 0, mode: Mode::Host }
+        Self { workers: NonZeroUsize::MIN, queue_delay: 0, mode: Mode::Host, gather: None }
     }
 }
 
@@ -103,7 +105,7 @@ pub fn private_directory(purpose: &str) -> anyhow::Result<TempDir> {
         .context("cannot make a temporary directory")
 }
 
-fn config(batch: &Path, Tuning { workers, queue_delay, mode }: Tuning) -> String {
+fn config(batch: &Path, Tuning { workers, queue_delay, mode, gather }: Tuning) -> String {
     let inline = match mode {
         Mode::Host | Mode::HostXdp => String::new(),
         Mode::Inline => format!("[inline]\nprotected = \"{LAN}\"\nwire = \"{WIRE}\"\n\n"),
@@ -115,11 +117,12 @@ fn config(batch: &Path, Tuning { workers, queue_delay, mode }: Tuning) -> String
         Mode::HostXdp => format!("af_xdp = \"{WIRE}\"\n"),
         Mode::Host | Mode::Inline | Mode::InlineXdp => String::new(),
     };
+    let gather = gather.map(|gather| format!("gather = {gather}\n")).unwrap_or_default();
     // A Rust string literal's escapes are TOML's for every path that a temporary directory has.
     let batch = batch.display().to_string();
     format!(
         "{inline}[host]\ntun = \"uxfrm0\"\n\n\
-         [wire]\nencapsulation = \"esp\"\nudp_ports = [{ESP_IN_UDP}]\nqueue_delay = {queue_delay}\n{express}\n\
+         [wire]\nencapsulation = \"esp\"\nudp_ports = [{ESP_IN_UDP}]\nqueue_delay = {queue_delay}\n{express}{gather}\n\
          [xfrm]\nbatch = [{batch:?}]\n\n\
          [runtime]\nworkers = {workers}\npin = false\n"
     )

@@ -42,12 +42,15 @@ const GCM_UDP: Protection =
 const GCM_ESP: Protection = Protection { encapsulation: Encapsulation::Ip, ..GCM_UDP };
 const CBC_UDP: Protection = Protection { transform: Transform::Cbc128Sha1, ..GCM_UDP };
 
-const ONE: Tuning = Tuning { workers: NonZeroUsize::MIN, queue_delay: 0, mode: Mode::Host };
+const ONE: Tuning =
+    Tuning { workers: NonZeroUsize::MIN, queue_delay: 0, mode: Mode::Host, gather: None };
 const TWO: Tuning = Tuning { workers: NonZeroUsize::MIN.saturating_add(1), ..ONE };
 /// One worker, and queues that are kept short.
 const SHORT: Tuning = Tuning { queue_delay: 350, ..ONE };
 /// ESP past the host's stack, and all else by it.
 const EXPRESS: Tuning = Tuning { mode: Mode::HostXdp, ..ONE };
+/// The same with each frame told at once.
+const EXPRESS_AT_ONCE: Tuning = Tuning { gather: Some(0), ..EXPRESS };
 /// Gateways past the host's stack, each before a host of its own.
 const INLINE: Tuning = Tuning { mode: Mode::Inline, ..ONE };
 const INLINE_XDP: Tuning = Tuning { mode: Mode::InlineXdp, ..ONE };
@@ -92,6 +95,7 @@ impl Way {
             tunnel(Frames::Real, GCM_ESP, ONE),
             tunnel(Frames::Real, GCM_UDP, SHORT),
             tunnel(Frames::Real, GCM_ESP, EXPRESS),
+            tunnel(Frames::Real, GCM_ESP, EXPRESS_AT_ONCE),
             tunnel(Frames::Real, GCM_ESP, INLINE),
             tunnel(Frames::Real, GCM_ESP, INLINE_XDP),
         ]
@@ -131,12 +135,18 @@ impl Way {
                 Case::new().with("path", carriage.name()).with("frames", frames)
             }
             Through::Peer(peer) => Case::new().with("path", peer.name()).with("frames", frames),
-            Through::Gateways(Gateways { protection, tuning }) => Case::new()
-                .with("path", path(protection, tuning.mode))
-                .with("transform", protection.transform.key())
-                .with("frames", frames)
-                .with("workers", tuning.workers.get())
-                .with("queue_delay", tuning.queue_delay),
+            Through::Gateways(Gateways { protection, tuning }) => {
+                let case = Case::new()
+                    .with("path", path(protection, tuning.mode))
+                    .with("transform", protection.transform.key())
+                    .with("frames", frames)
+                    .with("workers", tuning.workers.get())
+                    .with("queue_delay", tuning.queue_delay);
+                match tuning.gather {
+                    Some(gather) => case.with("gather", gather),
+                    None => case,
+                }
+            }
         }
     }
 }
