@@ -6,6 +6,7 @@
 use std::fmt::Debug;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use uxfrm_packet::ethernet::EthernetHeader;
 use uxfrm_packet::{Batch, PacketBuf, Pool};
@@ -86,6 +87,11 @@ pub trait FramePort: Debug + Send {
     /// Whether it has taken packets that the device has no room for yet: another [`transmit`](Self::transmit), of nothing if need be, is to follow soon.
     fn keeps(&mut self) -> bool {
         false
+    }
+
+    /// How long the first buffer of the last [`receive`](Self::receive) had waited; see [`Port::waited`].
+    fn waited(&self) -> Duration {
+        Duration::ZERO
     }
 
     /// Which kinds of super-packets the port takes; see [`Port::accepts`].

@@ -14,6 +14,7 @@
 //! A socket belongs to one queue of the device. Queues without one are served by the packet sockets.
 //! Sources: `Documentation/networking/af_xdp.rst`, `net/xdp/xsk.c`.
 
+mod arrivals;
 mod bpf;
 mod code;
 mod filling;
@@ -27,6 +28,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use thiserror::Error;
 use uxfrm_packet::ethernet::MacAddr;
@@ -292,6 +294,10 @@ impl FramePort for Queue {
 
     fn keeps(&mut self) -> bool {
         Self::keeps(self)
+    }
+
+    fn waited(&self) -> Duration {
+        self.arrivals.waited()
     }
 
     fn accepts(&self) -> Accepts {

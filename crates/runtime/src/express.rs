@@ -8,15 +8,19 @@
 //! The kernel can send whatever this can't, so nothing waits here: a packet whose way is not known yet goes by the kernel, and so do the next ones until
 //! there is an answer.
 
-use std::{io, os::fd::BorrowedFd};
+use std::{io, os::fd::BorrowedFd, time::Duration};
 
 use uxfrm_engine::Moment;
 use uxfrm_io::{FramePort, Frames, Transmitted};
 use uxfrm_packet::{
-    Batch, Checksum, IpPacket, PacketBuf, Pool, Protocol, Segments, ethernet::MacAddr,
+    Batch, Checksum, IpPacket, PacketBuf, Pool, Protocol, Segments, congestion::Told,
+    ethernet::MacAddr,
 };
 
-use crate::ways::{Guide, Way, Ways};
+use crate::{
+    standing_queue::StandingQueue,
+    ways::{Guide, Way, Ways},
+};
 
 /// A device that takes and gives ESP as frames.
 #[derive(Debug)]
@@ -24,6 +28,8 @@ pub struct Express {
     port: Box<dyn FramePort>,
     ways: Ways,
     leaving: Frames,
+    /// What waits to be received, where it is watched.
+    queue: Option<StandingQueue>,
     now: Moment,
 }
 
@@ -33,7 +39,22 @@ impl Express {
     pub fn new(port: Box<dyn FramePort>, address: MacAddr, guide: Guide) -> Self {
         // There is but one port, so both sides are its.
         let ways = Ways::new(guide, [address; 2]);
-        Self { port, ways, leaving: Frames::new(), now: Moment(0) }
+        Self { port, ways, leaving: Frames::new(), queue: None, now: Moment(0) }
+    }
+
+    /// Has senders of TCP [told](Self::relieve) from now on once packets wait for `target`.
+    pub(crate) fn watch(&mut self, target: Duration) {
+        self.queue = Some(StandingQueue::new(target));
+    }
+
+    /// Has a sender send less where packets stand; `batch` is what came of those that were received just now.
+    pub(crate) fn relieve(
+        &mut self,
+        now: Moment,
+        batch: &mut Batch,
+        pool: &mut Pool,
+    ) -> Option<Told> {
+        self.queue.as_mut()?.relieve(self.port.waited(), now, batch, pool)
     }
 
     /// Takes in news of ways; it is `now` until the next call.

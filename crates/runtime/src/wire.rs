@@ -116,6 +116,9 @@ impl Wire {
         for exit in &mut self.exits {
             exit.queue = Some(StandingQueue::new(target));
         }
+        if let Some(express) = &mut self.express {
+            express.watch(target);
+        }
     }
 
     /// Has a sender send less where packets stand in the queue of the port at `index`; `batch` is what came of those that were received just now.
@@ -126,8 +129,12 @@ impl Wire {
         batch: &mut Batch,
         pool: &mut Pool,
     ) -> Option<Told> {
-        let Exit { port, queue, .. } = self.exits.get_mut(index)?;
-        queue.as_mut()?.relieve(port.waited(), now, batch, pool)
+        match self.exits.get_mut(index) {
+            Some(Exit { port, queue, .. }) => {
+                queue.as_mut()?.relieve(port.waited(), now, batch, pool)
+            }
+            None => self.express.as_mut()?.relieve(now, batch, pool),
+        }
     }
 
     /// Whether whole IP packets come from the port at `index`.

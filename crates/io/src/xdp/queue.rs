@@ -9,11 +9,13 @@ use uxfrm_packet::ethernet::EthernetHeader;
 use uxfrm_packet::{Batch, PacketBuf, Pool, Segments, SizeClass};
 use zerocopy::IntoBytes as _;
 
+use super::arrivals::Arrivals;
 use super::filling::Filling;
 use super::mapping::Mapping;
 use super::ring::{Consumer, Producer};
 use super::umem::Umem;
 use super::{Program, XdpError, bpf};
+use crate::clock;
 use crate::mmsg::{is_busy, wait_for_room};
 use crate::port::Transmitted;
 use crate::socket;
@@ -36,6 +38,7 @@ const ETHERNET: usize = size_of::<EthernetHeader>();
 pub struct Queue {
     filling: Filling,
     received: Consumer<libc::xdp_desc>,
+    pub(super) arrivals: Arrivals,
     sending: Producer<libc::xdp_desc>,
     sent: Consumer<u64>,
     free: Vec<u64>,
@@ -71,6 +74,7 @@ impl Queue {
         let mut queue = Self {
             filling: Filling::new(filling),
             received,
+            arrivals: Arrivals::default(),
             sending,
             sent,
             free: Vec::with_capacity(SENT as usize),
@@ -118,6 +122,8 @@ impl Queue {
     }
 
     pub(super) fn receive(&mut self, pool: &mut Pool, into: &mut Batch) {
+        let (read, written) = self.received.positions();
+        self.arrivals.look(read, written, clock::boot_nanoseconds());
         while into.room() > 0 {
             let Some(place) = self.received.next() else { break };
             let packet = self.umem.bytes(place.addr, place.len).and_then(|frame| {

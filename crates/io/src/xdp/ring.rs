@@ -138,6 +138,12 @@ impl<T: Copy> Consumer<T> {
         Ok(Self { ring, read, written: read })
     }
 
+    /// Where the next entry is read, and up to where the kernel has written by now.
+    pub(super) fn positions(&mut self) -> (u32, u32) {
+        self.written = self.ring.producer().load(Ordering::Acquire);
+        (self.read, self.written)
+    }
+
     /// The next entry; its place is the kernel's again after [`release`](Self::release).
     #[inline]
     pub(super) fn next(&mut self) -> Option<T> {

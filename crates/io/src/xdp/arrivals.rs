@@ -1,0 +1,85 @@
+//! How long frames wait to be received: the kernel does not say when they came, but each look at the ring says which are there by then.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Looks at a ring: up to which position frames had come at a time, in nanoseconds. Positions wrap.
+#[derive(Debug, Default)]
+pub(super) struct Arrivals {
+    looks: VecDeque<(u32, u64)>,
+    waited: Duration,
+}
+
+impl Arrivals {
+    /// It is `now`; the next frame to be received is that at `read`, and those before `written` are there.
+    pub(super) fn look(&mut self, read: u32, written: u32, now: u64) {
+        while self.looks.front().is_some_and(|(before, _)| !is_after(*before, read)) {
+            self.looks.pop_front();
+        }
+        if read == written {
+            return;
+        }
+        let first = self.looks.front().map_or(now, |(_, at)| *at);
+        self.waited = Duration::from_nanos(now.saturating_sub(first));
+        if self.looks.back().is_none_or(|(before, _)| is_after(written, *before)) {
+            self.looks.push_back((written, now));
+        }
+    }
+
+    /// How long, at the least, the first one of the last look that saw any had been there.
+    pub(super) fn waited(&self) -> Duration {
+        self.waited
+    }
+}
+
+fn is_after(position: u32, other: u32) -> bool {
+    position.wrapping_sub(other).cast_signed() > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_was_there_at_an_earlier_look_has_waited_since() {
+        let mut arrivals = Arrivals::default();
+        let mut waited = |read, written, now| {
+            arrivals.look(read, written, now);
+            arrivals.waited().as_nanos()
+        };
+        let start = u32::MAX - 1;
+        let at = |frames: u32| start.wrapping_add(frames);
+        assert_eq!(waited(at(0), at(0), 100), 0);
+        assert_eq!(waited(at(0), at(3), 200), 0, "just come, for all we know");
+        assert_eq!(waited(at(2), at(4), 300), 100, "the third was there at 200");
+        assert_eq!(waited(at(3), at(4), 450), 150, "the fourth at 300");
+        assert_eq!(waited(at(4), at(4), 500), 150, "none: as before");
+        assert_eq!(waited(at(4), at(9), 600), 0);
+    }
+
+    proptest! {
+        /// Beside one that knows when each frame was first seen.
+        #[test]
+        fn it_is_as_long_as_the_first_was_seen(
+            steps in prop::collection::vec((0..5_u32, 0..5_u32, 1..9_u64), 0..200),
+        ) {
+            let start = u32::MAX - 20;
+            let (mut arrivals, mut seen) = (Arrivals::default(), VecDeque::new());
+            let (mut read, mut now, mut waited) = (start, 0, 0);
+            for (come, taken, passed) in steps {
+                now += passed;
+                seen.extend((0..come).map(|_| now));
+                let written = read.wrapping_add(u32::try_from(seen.len()).unwrap());
+                arrivals.look(read, written, now);
+                waited = seen.front().map_or(waited, |at| now - at);
+                prop_assert_eq!(u64::try_from(arrivals.waited().as_nanos()).unwrap(), waited);
+                let taken = taken.min(u32::try_from(seen.len()).unwrap());
+                seen.drain(..taken as usize);
+                read = read.wrapping_add(taken);
+            }
+            prop_assert!(arrivals.looks.len() <= 200);
+        }
+    }
+}
