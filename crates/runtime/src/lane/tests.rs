@@ -1,5 +1,6 @@
 //! A lane with a device between its engine and its wire; the other gateway has none and cannot tell.
 
+mod express;
 mod queues;
 
 use std::{
