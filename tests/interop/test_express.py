@@ -139,6 +139,40 @@ def test_links_may_go_down_and_addresses_may_come(network):
     assert "esp" not in network.seen_beyond()
 
 
+def test_another_address_of_the_device_is_seen(network):
+    """The lanes would go on with the old one."""
+    network.start(CASES[0])
+    network.talk(CASES[0])
+    network.right.ip("link set wire0 address 02:00:00:00:00:99")
+    network.left.neighbour("wire0", "02:00:00:00:00:99", THERE.outer[4])
+    network.talk(CASES[0])
+    network.between.seen()
+    network.seen_beyond()
+    network.talk(CASES[0])
+    assert "esp" in network.seen_beyond()
+    senders = {frame[6:12] for _, frame in network.between.seen()}
+    assert senders == {mac(network.left), bytes.fromhex("020000000099")}
+    assert "passes by the kernel" in network.there.log()
+
+
+def test_what_only_the_kernel_can_send_it_sends(network):
+    """A route that wraps what goes by it: no bare ESP leaves."""
+    network.right.run("sysctl", "-qw", "net.ipv6.conf.all.seg6_enabled=1", "net.ipv6.conf.wire0.seg6_enabled=1")
+    network.start(CASES[0], here=EXPRESS, there="")
+    network.talk(CASES[0])
+    network.left.ip(f"route add {THERE.outer[4]}/32 encap seg6 mode encap segs {THERE.outer[6]} dev wire0")
+    network.left.run("ping", "-c2", "-i0.2", "-W1", "-I", HERE.inner[4], THERE.inner[4], check=False)
+    network.seen_beyond()
+    network.left.run("ping", "-c3", "-i0.2", "-W1", "-I", HERE.inner[4], THERE.inner[4], check=False)
+    of_left = [frame for _, frame in network.beyond.seen() if frame[6:12] == mac(network.left)]
+    assert of_left
+    assert "esp" not in {wire.protocol(frame) for frame in of_left}
+
+
+def mac(namespace):
+    return bytes.fromhex(namespace.mac("wire0").replace(":", ""))
+
+
 @pytest.mark.parametrize("device, reason", [
     ("bridge0", "the driver takes no XDP program in native mode"),
     ("lo", "lo is no Ethernet device"),

@@ -19,7 +19,7 @@ mod value;
 pub use cache::Cache;
 pub use device::{Device, LinkDown};
 pub use inline::{By, Inline};
-pub use value::{Mtu, Table, TunName, Workers};
+pub use value::{Gather, Mtu, Table, TunName, Workers};
 
 /// The whole file. Every section and every key may be left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -90,9 +90,9 @@ pub struct Wire {
     pub queue_delay: u32,
     /// A device whose ESP passes by `AF_XDP`, past the kernel's network stack; default none. For host mode: inline mode has `wire_by`.
     pub af_xdp: Option<TunName>,
-    /// Microseconds for which devices read by `AF_XDP` gather frames, 0 for none; default 100 where the kernel copies frames, and where it does not
+    /// Microseconds for which devices read by `AF_XDP` gather frames, up to 10000, 0 for none; default 100 where the kernel copies frames, and where it does not
     /// what they do by themselves.
-    pub gather: Option<u32>,
+    pub gather: Option<Gather>,
 }
 
 /// What carries ESP.
@@ -334,6 +334,10 @@ mod tests {
             (
                 "[inline]\nprotected = 'a'\nwire = 'b'\n[wire]\n af_xdp = 'b'",
                 "c.toml:5:2: af_xdp is for host mode; with [inline], wire_by there says the same",
+            ),
+            (
+                "[wire]\ngather = 10001",
+                "c.toml:2:10: frames are gathered for 10001 microseconds; it can be 10000 at the most",
             ),
             ("[wire]\naf_xdp = ''", "c.toml:2:10: \"\" can't be an interface's name"),
             ("[runtime]\nworkers = 0", "c.toml:2:11: 0 workers; there have to be 1 to 1024"),

@@ -17,7 +17,7 @@ use uxfrm_io::{
 };
 use uxfrm_packet::ethernet::MacAddr;
 
-use crate::config::By;
+use crate::config::{By, Gather};
 
 /// How long a device gathers frames that the kernel has to copy, where nobody says otherwise.
 const GATHERS: Duration = Duration::from_micros(100);
@@ -103,12 +103,12 @@ impl Device {
         Ok(())
     }
 
-    /// Has it gather frames, if it is read by `AF_XDP`: for so many microseconds, or where nobody says for how long only if the kernel copies them.
+    /// Has it gather frames, if it is read by `AF_XDP`: for as long as is wished, or where nobody says for how long only if the kernel copies them.
     /// To be called when all queues are open.
-    pub(crate) fn gather(&self, microseconds: Option<u32>) -> Option<Gathering> {
+    pub(crate) fn gather(&self, wish: Option<Gather>) -> Option<Gathering> {
         self.program.as_ref()?;
-        let span = match microseconds {
-            Some(microseconds) => Duration::from_micros(microseconds.into()),
+        let span = match wish {
+            Some(wish) => wish.span(),
             None if self.is_copied.load(Ordering::Relaxed) => GATHERS,
             None => Duration::ZERO,
         };
@@ -131,6 +131,11 @@ impl Device {
     /// The kernel's.
     pub(crate) fn know_host(&self, before: &[IpAddr], now: &[IpAddr]) -> std::io::Result<()> {
         self.program.iter().try_for_each(|program| program.know_host(before, now))
+    }
+
+    /// Its index and address.
+    pub(crate) fn identity(&self) -> (u32, MacAddr) {
+        (self.index, self.mac)
     }
 
     /// A port for a worker, which is one of several or alone; and the device's address.

@@ -53,12 +53,18 @@ impl Express {
     }
 
     /// Who tells lanes the ways that lead by the device.
+    ///
+    /// # Errors
+    /// The kernel's.
     pub(crate) fn guidance(&self, config: &Config) -> anyhow::Result<Guidance> {
-        let links = Links { protected: None, wire: self.device.index };
+        let links = Links { protected: None, wire: self.device.identity() };
         Guidance::open(config.wire.mark.get(), links)
     }
 
     /// A worker's queue, where the device has one for it.
+    ///
+    /// # Errors
+    /// The kernel's.
     pub(crate) fn open(
         &self,
         worker: Cpu,

@@ -110,7 +110,7 @@ impl Following {
         if let Some(express) = &mut self.express
             && let Err(error) = express.follow(self.routes.own())
         {
-            tracing::warn!(%error, "ESP to the host's new addresses comes by the kernel");
+            tracing::warn!(%error, "AF_XDP does not follow the host's addresses");
         }
         self.tell_of_host(database);
     }

@@ -121,7 +121,7 @@ struct Gateway {
     database: Database,
     following: Following,
     lanes: Vec<Running>,
-    /// Who tells lanes their ways in inline mode.
+    /// Who tells lanes their ways past the host's stack.
     guidance: Option<Running>,
     tunnels: Carrying,
     drops: Vec<Arc<Drops>>,

@@ -23,6 +23,7 @@ use uxfrm_io::{
     poll::{Poller, Waker},
     rtnetlink::{self, Change, Neighbour, Standing, Surroundings},
 };
+use uxfrm_packet::ethernet::MacAddr;
 use uxfrm_runtime::{Answer, Error, Guide, News, NextHop, Question, Side, Turns};
 
 const NOTICES: u8 = 0;
@@ -44,8 +45,8 @@ const KNOWN_FOR: Duration = Duration::from_secs(10);
 pub(crate) struct Links {
     /// Towards those who are protected, if that has a device of its own.
     pub(crate) protected: Option<u32>,
-    /// Towards other gateways.
-    pub(crate) wire: u32,
+    /// Towards other gateways, and its address when it was opened.
+    pub(crate) wire: (u32, MacAddr),
 }
 
 /// The ends of a lane's talk on this side.
@@ -70,6 +71,8 @@ pub(crate) struct Guidance {
     rtnetlink: Rtnetlink,
     mark: u32,
     links: Links,
+    /// Whether the wire's device is still what it was, so that frames may leave by it.
+    is_wire_usable: bool,
     lanes: Vec<Guided>,
     /// Devices that gather frames, for as long as there are lanes.
     gatherings: Vec<Gathering>,
@@ -88,6 +91,7 @@ impl Guidance {
             rtnetlink: Rtnetlink::open()?,
             mark,
             links,
+            is_wire_usable: true,
             lanes: Vec::new(),
             gatherings: Vec::new(),
             told: now(),
@@ -136,10 +140,20 @@ impl Guidance {
         Ok(())
     }
 
-    /// Inline mode ends with its devices; host mode goes on by the kernel.
+    /// Inline mode ends with its devices; host mode goes on by the kernel, also where the device has another address than lanes send from.
     fn look_for_links(&mut self) -> Result<(), Error> {
-        let Some(protected) = self.links.protected else { return Ok(()) };
-        for index in [protected, self.links.wire] {
+        let (wire, address) = self.links.wire;
+        let Some(protected) = self.links.protected else {
+            let link = self.rtnetlink.link_of_index(wire);
+            let is_usable = link.is_ok_and(|link| link.mac == Some(address));
+            if std::mem::replace(&mut self.is_wire_usable, is_usable) && !is_usable {
+                tracing::warn!(
+                    "the device of `af_xdp` is gone or has another address: ESP passes by the kernel"
+                );
+            }
+            return Ok(());
+        };
+        for index in [protected, wire] {
             self.rtnetlink
                 .link_of_index(index)
                 .map_err(|error| Error::Link(io::Error::new(io::ErrorKind::NotFound, error)))?;
@@ -208,6 +222,7 @@ impl Guidance {
         };
         match self.side(chosen.link) {
             _ if chosen.is_local => Answer::Local,
+            _ if chosen.needs_kernel => Answer::Nowhere,
             Some(side) => Answer::By {
                 hop: NextHop { side, address: chosen.gateway.unwrap_or(destination) },
                 mtu: u16::try_from(chosen.mtu).unwrap_or(u16::MAX),
@@ -220,8 +235,8 @@ impl Guidance {
     /// What the kernel knows of a neighbour, which is being used now.
     fn neighbour(&mut self, hop: NextHop) -> Result<Standing, rtnetlink::Error> {
         let link = match hop.side {
-            Side::Protected => self.links.protected.unwrap_or(self.links.wire),
-            Side::Wire => self.links.wire,
+            Side::Protected => self.links.protected.unwrap_or(self.links.wire.0),
+            Side::Wire => self.links.wire.0,
         };
         let known = self.rtnetlink.neighbour(link, hop.address)?;
         match known.map_or(Standing::Gone, |neighbour| neighbour.standing) {
@@ -240,7 +255,7 @@ impl Guidance {
     fn side(&self, link: u32) -> Option<Side> {
         match link {
             link if Some(link) == self.links.protected => Some(Side::Protected),
-            link if link == self.links.wire => Some(Side::Wire),
+            link if link == self.links.wire.0 && self.is_wire_usable => Some(Side::Wire),
             _other => None,
         }
     }

@@ -87,7 +87,7 @@ pub(crate) fn start(
 ) -> anyhow::Result<(Started, Running)> {
     let ports = lanes::udp_ports(config)?;
     let port_seed = lanes::seed()?;
-    let links = Links { protected: Some(devices.protected.index), wire: devices.wire.index };
+    let links = Links { protected: Some(devices.protected.index), wire: devices.wire.identity() };
     let mut guidance = Guidance::open(config.wire.mark.get(), links)?;
     let mut built = Vec::new();
     for (number, queue) in lanes::queues(config, tun)?.into_iter().enumerate() {

@@ -94,6 +94,16 @@ pub trait FramePort: Debug + Send {
         Duration::ZERO
     }
 
+    /// Bytes of the largest IP packet that it sends, where that is not for the device to say.
+    fn mtu(&self) -> usize {
+        usize::MAX
+    }
+
+    /// Packets that came for it and were lost for want of room, since the last time; none where the kernel counts them elsewhere.
+    fn lost(&mut self) -> u64 {
+        0
+    }
+
     /// Which kinds of super-packets the port takes; see [`Port::accepts`].
     fn accepts(&self) -> Accepts;
 

@@ -76,7 +76,9 @@ impl Gathering {
     /// # Errors
     /// As [`start`](Self::start).
     pub fn renew(&mut self) -> io::Result<()> {
-        for (id, pace) in self.kernel.queues(self.link)? {
+        let queues = self.kernel.queues(self.link)?;
+        self.before.retain(|(id, _)| queues.iter().any(|(known, _)| known == id));
+        for (id, pace) in queues {
             if pace.nanoseconds == 0 {
                 self.kernel.set(id, self.wanted)?;
                 self.before.push((id, pace));

@@ -36,6 +36,7 @@ use uxfrm_packet::{Batch, Checksum, IpPacket, PacketBuf, Pool, Protocol, Segment
 
 use self::program::ADDRESS;
 pub use self::queue::Queue;
+use self::umem::Umem;
 use crate::frames::{FramePort, Frames};
 use crate::packet_socket::PacketSocket;
 use crate::poll::Poller;
@@ -60,6 +61,11 @@ pub enum XdpError {
     /// The device has no such queue, or another program uses it.
     #[error("can't use queue {0}: there is none, or another program uses it")]
     Queue(u32, #[source] io::Error),
+    /// The kernel may not keep the frames' memory in place.
+    #[error(
+        "the kernel may not lock {0} bytes of memory for frames (needs CAP_IPC_LOCK, or a higher limit of locked memory: `ulimit -l`, LimitMEMLOCK=)"
+    )]
+    Memory(usize, #[source] io::Error),
     /// Rings or memory.
     #[error("can't set up an XDP socket")]
     Socket(#[from] io::Error),
@@ -78,6 +84,18 @@ pub struct ProgramOptions {
     pub takes: Takes,
     /// How many of its queues may have sockets, from the first one on.
     pub queues: u32,
+}
+
+impl ProgramOptions {
+    /// Bytes of its longest frame.
+    fn longest(&self) -> u32 {
+        self.mtu.saturating_add(ETHERNET)
+    }
+
+    /// Bytes of the longest frame that its sockets have room for.
+    fn most(&self) -> u32 {
+        Umem::most(self.longest()).unwrap_or(0)
+    }
 }
 
 /// Which of the frames to a device its sockets get.
@@ -105,6 +123,8 @@ pub struct Program {
     _at_device: OwnedFd,
 }
 
+/// Bytes of an Ethernet header.
+const ETHERNET: u32 = 14;
 /// More addresses than any host has.
 const ADDRESSES: u32 = 1 << 16;
 
@@ -125,10 +145,12 @@ impl Program {
     pub fn attach(options: ProgramOptions) -> Result<Arc<Self>, XdpError> {
         let sockets = bpf::sockets(options.queues.max(1)).map_err(XdpError::Map)?;
         let own = bpf::addresses(ADDRESSES).map_err(XdpError::Map)?;
+        let (own_fd, sockets_fd) = (own.as_raw_fd(), sockets.as_raw_fd());
+        let frames = program::Frames { mac: options.mac, most: options.most() };
         let code = match &options.takes {
-            Takes::Esp { ports } => program::esp(options.mac, ports, sockets.as_raw_fd()),
-            Takes::OwnEsp => program::own_esp(options.mac, own.as_raw_fd(), sockets.as_raw_fd()),
-            Takes::Passing => program::passing(options.mac, own.as_raw_fd(), sockets.as_raw_fd()),
+            Takes::Esp { ports } => program::esp(frames, ports, sockets_fd),
+            Takes::OwnEsp => program::own_esp(frames, own_fd, sockets_fd),
+            Takes::Passing => program::passing(frames, own_fd, sockets_fd),
         };
         let program = bpf::load(&code).map_err(|(error, words)| XdpError::Program(error, words))?;
         let at_device = bpf::attach(program.as_fd(), options.link).map_err(XdpError::Attach)?;
@@ -246,7 +268,7 @@ impl FramePort for Xdp {
         let mut done = Transmitted::default();
         queue.begin();
         for (header, packet) in frames.drain() {
-            if is_for_ring(&packet, ports) {
+            if is_for_ring(&packet, ports) && longest(&packet) <= queue.mtu() {
                 queue.push(&header, &packet, &mut done);
                 pool.give(packet);
             } else {
@@ -262,6 +284,10 @@ impl FramePort for Xdp {
 
     fn keeps(&mut self) -> bool {
         self.queue.keeps()
+    }
+
+    fn lost(&mut self) -> u64 {
+        self.queue.lost()
     }
 
     fn accepts(&self) -> Accepts {
@@ -300,12 +326,28 @@ impl FramePort for Queue {
         self.arrivals.waited()
     }
 
+    fn mtu(&self) -> usize {
+        Self::mtu(self)
+    }
+
+    fn lost(&mut self) -> u64 {
+        Self::lost(self)
+    }
+
     fn accepts(&self) -> Accepts {
         Accepts { trains: true, ..Accepts::PLAIN }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.as_fd())
+    }
+}
+
+/// Bytes of the longest IP packet of one alone or a train.
+fn longest(packet: &PacketBuf) -> usize {
+    match packet.segments {
+        Segments::Train { stride } => usize::from(stride).min(packet.len()),
+        Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => packet.len(),
     }
 }
 

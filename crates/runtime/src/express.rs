@@ -68,7 +68,9 @@ impl Express {
     pub(crate) fn take(&mut self, packet: PacketBuf) -> Result<(), PacketBuf> {
         let Some((ip, longest)) = sealed(&packet) else { return Err(packet) };
         match self.ways.to(ip.destination, self.now) {
-            Way::By { header, mtu, .. } if longest <= usize::from(mtu) => {
+            Way::By { header, mtu, .. }
+                if longest <= usize::from(mtu) && longest <= self.port.mtu() =>
+            {
                 self.leaving.push(header, packet);
                 Ok(())
             }
@@ -93,6 +95,11 @@ impl Express {
     /// See [`FramePort::receive`].
     pub(crate) fn receive(&mut self, pool: &mut Pool, into: &mut Batch) -> io::Result<usize> {
         self.port.receive(pool, into)
+    }
+
+    /// See [`FramePort::lost`].
+    pub(crate) fn lost(&mut self) -> u64 {
+        self.port.lost()
     }
 
     /// What to poll for readability.

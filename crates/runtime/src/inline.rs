@@ -368,6 +368,8 @@ impl InlineLane {
             return;
         }
         self.forgot = now;
+        let InlinePorts { protected, wire, .. } = &mut self.ports;
+        self.worker.drops().add(DropReason::InRingFull, protected.0.lost() + wire.0.lost());
         self.worker.refresh();
         self.inbound();
     }

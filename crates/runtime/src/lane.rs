@@ -251,13 +251,14 @@ impl Lane {
         self.waiting.store(self.worker.waiting(), Ordering::Relaxed);
     }
 
-    /// Lets go of deleted states' keys and of fragments whose others never came, also where no traffic would.
+    /// Counts what was lost on its way in, and lets go of deleted states' keys and of fragments whose others never came, also where no traffic would.
     fn forget(&mut self) {
         let now = now();
         if now.since(self.forgot) < FORGET {
             return;
         }
         self.forgot = now;
+        self.worker.drops().add(DropReason::InRingFull, self.wire.lost());
         self.worker.refresh();
         self.worker.inbound(&mut self.batch, now, &mut self.pool, &mut self.out);
         self.deliver();

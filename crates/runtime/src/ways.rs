@@ -237,14 +237,16 @@ impl Ways {
             return Way::Asked;
         };
         let is_old = entry.generation != self.generation;
-        entry.generation = self.generation;
         let is_late = matches!(entry.known, Known::Asked(since) if now.0 - since.0 > PATIENCE);
         if is_late {
             entry.known = Known::Asked(now);
         }
         let entry = *entry;
-        if is_old || is_late {
-            self.ask(Question::Way(destination));
+        if (is_old || is_late)
+            && self.ask(Question::Way(destination))
+            && let Some(asked) = self.ways.get_mut(&destination)
+        {
+            asked.generation = self.generation;
         }
         match entry.known {
             Known::Asked(_) => Way::Asked,
@@ -331,10 +333,10 @@ impl Ways {
         }
     }
 
-    /// Without room for it the question is lost: it is asked again when its patience is over.
-    fn ask(&mut self, question: Question) {
-        let _full = self.guide.questions.try_send(question);
+    /// Whether there was room for the question: without, it is lost, and to be asked again, at the latest when its patience is over.
+    fn ask(&mut self, question: Question) -> bool {
         self.asked = true;
+        self.guide.questions.try_send(question).is_ok()
     }
 }
 

@@ -106,6 +106,11 @@ impl Wire {
         express.transmit(pool)
     }
 
+    /// Packets that were lost before they were received, as far as the kernel does not count them, since the last time.
+    pub(crate) fn lost(&mut self) -> u64 {
+        self.express.as_mut().map_or(0, |express| express.lost())
+    }
+
     /// Whether a device had no room for all, so that [`attend`](Self::attend) is to be called soon.
     pub(crate) fn keeps(&mut self) -> bool {
         self.express.as_mut().is_some_and(|express| express.keeps())

@@ -1,6 +1,6 @@
 //! Values that have a range: checked when read, right ever after.
 
-use std::{fmt, num::NonZeroUsize};
+use std::{fmt, num::NonZeroUsize, time::Duration};
 
 use serde::Deserialize;
 
@@ -44,6 +44,35 @@ impl TryFrom<String> for TunName {
 impl fmt::Display for TunName {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(&self.0)
+    }
+}
+
+/// For how many microseconds a device gathers frames: all of its traffic waits for so long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "u32")]
+pub struct Gather(u32);
+
+impl Gather {
+    const MOST: u32 = 10_000;
+
+    /// The time.
+    #[must_use]
+    pub fn span(self) -> Duration {
+        Duration::from_micros(self.0.into())
+    }
+}
+
+impl TryFrom<u32> for Gather {
+    type Error = String;
+
+    fn try_from(microseconds: u32) -> Result<Self, String> {
+        if microseconds > Self::MOST {
+            return Err(format!(
+                "frames are gathered for {microseconds} microseconds; it can be {} at the most",
+                Self::MOST
+            ));
+        }
+        Ok(Self(microseconds))
     }
 }
 

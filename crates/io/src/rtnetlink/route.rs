@@ -94,6 +94,8 @@ pub struct Chosen {
     pub mtu: u32,
     /// Whether the host itself takes it: the destination is an own address, or a broadcast.
     pub is_local: bool,
+    /// Whether only the kernel can send that way: it wraps what goes there (`encap`), or the neighbour is of another family (`via inet6`).
+    pub needs_kernel: bool,
 }
 
 impl Rtnetlink {
@@ -217,6 +219,7 @@ struct Found {
     metric: Option<u32>,
     table: Option<u32>,
     mtu: Option<u32>,
+    needs_kernel: bool,
 }
 
 impl Found {
@@ -240,6 +243,10 @@ impl Found {
                         _ => None,
                     });
                 }
+                RouteAttribute::Encap(_)
+                | RouteAttribute::EncapType(_)
+                | RouteAttribute::NewDestination(_)
+                | RouteAttribute::Via(_) => found.needs_kernel = true,
                 _ => {}
             }
         }
@@ -296,5 +303,6 @@ fn choose(answer: RouteNetlinkMessage) -> Option<Chosen> {
         gateway: found.gateway,
         mtu: found.mtu.unwrap_or(0),
         is_local,
+        needs_kernel: found.needs_kernel,
     })
 }

@@ -112,10 +112,13 @@ pub(super) fn admit(set: BorrowedFd<'_>, address: &[u8; ADDRESS]) -> io::Result<
     unsafe { arguments.call(MAP_UPDATE_ELEM).map(drop) }
 }
 
-/// Takes an address out of it.
+/// Takes an address out of it, if it is there.
 pub(super) fn dismiss(set: BorrowedFd<'_>, address: &[u8; ADDRESS]) -> io::Result<()> {
     // SAFETY: the address is that of a key of as many bytes as the set was made for, live until the call is over.
-    unsafe { of_map(set, address).call(MAP_DELETE_ELEM).map(drop) }
+    match unsafe { of_map(set, address).call(MAP_DELETE_ELEM) } {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result.map(drop),
+    }
 }
 
 /// A map, and a key of it.

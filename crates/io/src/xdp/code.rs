@@ -131,6 +131,13 @@ impl Code {
         self.jump_with(0x0d | If::Above as u8, (LEFT, END), 0, Label::Pass);
     }
 
+    /// Frames with more bytes pass.
+    pub(super) fn within(&mut self, bytes: i32) {
+        self.copy(LEFT, START);
+        self.add(LEFT, bytes);
+        self.jump_with(0x0d | If::Below as u8, (LEFT, END), 0, Label::Pass);
+    }
+
     pub(super) fn jump(&mut self, condition: If, number: i32, label: Label) {
         self.jump_with(0x05 | condition as u8, (LEFT, 0), number, label);
     }

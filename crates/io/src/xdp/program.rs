@@ -1,7 +1,8 @@
 //! Which frames the driver hands to the gateway's sockets, of those to the device's own Ethernet address.
 //!
 //! ```text
-//!   Ethernet    to the device, untagged, IPv4 or IPv6                      all else ─▶ the kernel, and by it the packet socket
+//!   Ethernet    to the device, untagged, IPv4 or IPv6, no longer than a   all else ─▶ the kernel, and by it the packet socket
+//!               frame of the sockets' memory is
 //!
 //!   ESP         IPv4 without options and in one piece                      to no group, and over IPv6 to no link-local address
 //!               next is ESP ─▶ socket    UDP ─▶ to one of the ports, its length within the packet, no marker of IKE ─▶ socket
@@ -41,10 +42,10 @@ const MARKED: i16 = 8 + 4;
 /// Bytes of an address in the map of the host's own: IPv4's are the last four behind zeros.
 pub(super) const ADDRESS: usize = 16;
 
-/// The program of a device with the address `mac`, for ESP and for ESP in UDP at `ports`. `sockets` is a map by queue.
-pub(super) fn esp(mac: MacAddr, ports: &[u16], sockets: i32) -> Vec<Instruction> {
+/// The program of a device with such frames, for ESP and for ESP in UDP at `ports`. `sockets` is a map by queue.
+pub(super) fn esp(frames: Frames, ports: &[u16], sockets: i32) -> Vec<Instruction> {
     let mut code = Code::default();
-    begin(&mut code, mac);
+    begin(&mut code, frames);
     code.label(Label::V4);
     whole_v4(&mut code);
     to_no_group_v4(&mut code);
@@ -59,10 +60,10 @@ pub(super) fn esp(mac: MacAddr, ports: &[u16], sockets: i32) -> Vec<Instruction>
     code.finish()
 }
 
-/// The program of a device with the address `mac`, for ESP to the host itself. `own` is a map of the host's addresses, `sockets` one by queue.
-pub(super) fn own_esp(mac: MacAddr, own: i32, sockets: i32) -> Vec<Instruction> {
+/// The program of a device with such frames, for ESP to the host itself. `own` is a map of the host's addresses, `sockets` one by queue.
+pub(super) fn own_esp(frames: Frames, own: i32, sockets: i32) -> Vec<Instruction> {
     let mut code = Code::default();
-    begin(&mut code, mac);
+    begin(&mut code, frames);
     code.label(Label::V4);
     whole_v4(&mut code);
     code.field(Width::Byte, ETHERNET + 9);
@@ -83,10 +84,10 @@ pub(super) fn own_esp(mac: MacAddr, own: i32, sockets: i32) -> Vec<Instruction> 
     code.finish()
 }
 
-/// The program of a device with the address `mac`, for what passes the host. `own` is a map of the host's addresses, `sockets` one by queue.
-pub(super) fn passing(mac: MacAddr, own: i32, sockets: i32) -> Vec<Instruction> {
+/// The program of a device with such frames, for what passes the host. `own` is a map of the host's addresses, `sockets` one by queue.
+pub(super) fn passing(frames: Frames, own: i32, sockets: i32) -> Vec<Instruction> {
     let mut code = Code::default();
-    begin(&mut code, mac);
+    begin(&mut code, frames);
     code.label(Label::V4);
     to_no_group_v4(&mut code);
     key_v4(&mut code);
@@ -104,12 +105,22 @@ pub(super) fn passing(mac: MacAddr, own: i32, sockets: i32) -> Vec<Instruction> 
     code.finish()
 }
 
-/// To the device, and of which version.
-fn begin(code: &mut Code, mac: MacAddr) {
+/// Which frames the sockets can have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frames {
+    /// To this address.
+    pub(super) mac: MacAddr,
+    /// Of so many bytes at the most: a device's MTU may be raised after its sockets were made.
+    pub(super) most: u32,
+}
+
+/// To the device, not too long, and of which version.
+fn begin(code: &mut Code, Frames { mac, most }: Frames) {
     code.load(Width::Word, START, R1, DATA);
     code.load(Width::Word, END, R1, DATA_END);
     code.load(Width::Word, QUEUE, R1, RX_QUEUE);
     code.reach(V4);
+    code.within(i32::try_from(most).unwrap_or(i32::MAX));
     let [a, b, c, d, e, f] = mac.0;
     code.field(Width::Word, 0);
     code.jump_word(If::NotEqual, i32::from_ne_bytes([a, b, c, d]), Label::Pass);

@@ -44,6 +44,8 @@ pub struct Queue {
     free: Vec<u64>,
     /// It may still wait for room in this batch.
     patient: bool,
+    /// Frames that were lost by the last time that the kernel was asked.
+    lost: u64,
     /// The last that the kernel said of sending was that there is no use in it: the device is down or gone.
     is_down: bool,
     // Closed before the memory goes that the kernel writes to.
@@ -64,9 +66,9 @@ impl Queue {
     pub fn open(program: &Arc<Program>, number: u32) -> Result<Self, XdpError> {
         let options = &program.options;
         let socket = socket::open(libc::AF_XDP, libc::SOCK_RAW, 0)?;
-        let longest = options.mtu.saturating_add(narrow(ETHERNET));
+        let longest = options.longest();
         let umem = Umem::new(RECEIVED + SENT, longest).ok_or(XdpError::TooLarge(longest))??;
-        umem.register(socket.as_fd())?;
+        umem.register(socket.as_fd()).map_err(|error| XdpError::Memory(umem.len(), error))?;
         let mut frames = umem.frames();
         let sender = socket::open(libc::AF_XDP, libc::SOCK_RAW, 0)?;
         let (filling, received, sent) = receiving_rings(socket.as_fd())?;
@@ -79,6 +81,7 @@ impl Queue {
             sent,
             free: Vec::with_capacity(SENT as usize),
             patient: true,
+            lost: 0,
             is_down: false,
             socket,
             sender,
@@ -119,6 +122,18 @@ impl Queue {
     pub fn is_zero_copy(&self) -> io::Result<bool> {
         let options = socket::option(self.socket.as_fd(), libc::SOL_XDP, libc::XDP_OPTIONS)?;
         Ok(options.cast_unsigned() & libc::XDP_OPTIONS_ZEROCOPY != 0)
+    }
+
+    /// Bytes of the largest IP packet that it sends: the device's MTU when the program came to it.
+    pub(super) fn mtu(&self) -> usize {
+        self.program.options.mtu as usize
+    }
+
+    /// Frames that found no room here, or no free frame, since the last time.
+    pub(super) fn lost(&mut self) -> u64 {
+        // Where the kernel can't say, nothing is known to be lost.
+        let lost = statistics(self.socket.as_fd()).map_or(self.lost, |counts| counts.in_all());
+        lost.saturating_sub(std::mem::replace(&mut self.lost, lost))
     }
 
     pub(super) fn receive(&mut self, pool: &mut Pool, into: &mut Batch) {
@@ -321,6 +336,40 @@ fn offsets(fd: BorrowedFd<'_>) -> io::Result<libc::xdp_mmap_offsets> {
         )
     };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(offsets) }
+}
+
+/// `struct xdp_statistics`, the part that every kernel with `AF_XDP` has, and the next one.
+#[derive(Default)]
+#[repr(C)]
+struct Statistics {
+    rx_dropped: u64,
+    rx_invalid_descs: u64,
+    tx_invalid_descs: u64,
+    rx_ring_full: u64,
+}
+
+impl Statistics {
+    /// What was lost: without a free frame, or too long for one; or without a place in the ring.
+    fn in_all(&self) -> u64 {
+        self.rx_dropped.saturating_add(self.rx_ring_full)
+    }
+}
+
+fn statistics(fd: BorrowedFd<'_>) -> io::Result<Statistics> {
+    let mut counts = [Statistics::default(), Statistics::default()];
+    let mut length = u32::try_from(size_of_val(&counts)).unwrap_or(0);
+    // SAFETY: the pointers are to live integers, of which any are valid, and their length.
+    let result = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_XDP,
+            libc::XDP_STATISTICS,
+            (&raw mut counts).cast(),
+            &raw mut length,
+        )
+    };
+    let [counts, _newer] = counts;
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(counts) }
 }
 
 /// A queue of a device.

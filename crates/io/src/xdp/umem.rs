@@ -20,9 +20,20 @@ const SIZES: [u32; 2] = [2048, 4096];
 impl Umem {
     /// So many frames, each for a whole link-layer frame of `longest` bytes; `None` where the kernel has none so large.
     pub(super) fn new(count: u32, longest: u32) -> Option<io::Result<Self>> {
-        let frame = SIZES.into_iter().find(|size| longest <= size - HEADROOM)?;
+        let frame = Self::most(longest)? + HEADROOM;
         let mapping = Mapping::anonymous(count as usize * frame as usize);
         Some(mapping.map(|mapping| Self { mapping, frame }))
+    }
+
+    /// Bytes of the longest link-layer frame that is received into a frame for those of `longest` bytes; `None` where there is none so large.
+    pub(super) fn most(longest: u32) -> Option<u32> {
+        let frame = SIZES.into_iter().find(|size| longest <= size - HEADROOM)?;
+        Some(frame - HEADROOM)
+    }
+
+    /// Bytes of all of them.
+    pub(super) fn len(&self) -> usize {
+        self.mapping.len()
     }
 
     /// Lets a socket use them.

@@ -289,6 +289,83 @@ fn the_program_of_a_host_takes_its_own_esp_alone() {
         assert_eq!(to("192.0.2.2:2", |_| {}), Verdict::Kernel);
         assert_eq!(to("192.0.2.9:2", |_| {}), Verdict::Socket);
         assert_eq!(to("[2001:db8::2]:2", |_| {}), Verdict::Socket);
+        // One that two devices had, and that is nobody's any more; one behind it goes all the same.
+        program.know_host(&[other, other, v6], &[]).unwrap();
+        assert_eq!(to("192.0.2.9:2", |_| {}), Verdict::Kernel);
+        assert_eq!(to("[2001:db8::2]:2", |_| {}), Verdict::Kernel);
+    });
+}
+
+/// Frames have room for the MTU that the device had: what is longer since is the kernel's, both ways.
+#[test]
+fn what_a_raised_mtu_lets_through_is_the_kernels() {
+    in_namespace(|| {
+        let far = Namespace::new().unwrap();
+        let [near, there] = connected(&far);
+        let program = Program::attach(options(near)).unwrap();
+        let mut sender = open(&program, near.0);
+        let verdict = |size: usize| {
+            let header = EthernetHeader {
+                destination: near.1,
+                source: there.1,
+                ether_type: EtherType::IPV4,
+            };
+            let packet = esp_of(1, size);
+            program.verdict(&[header.as_bytes(), packet.bytes()].concat()).unwrap()
+        };
+        // 2048 bytes, of which 256 are the kernel's.
+        let headers = 14 + 20 + 8;
+        assert_eq!(verdict(2048 - 256 - headers), Verdict::Socket);
+        assert_eq!(verdict(2048 - 256 - headers + 1), Verdict::Kernel);
+        let mut kernel = Rtnetlink::open().unwrap();
+        kernel.set_mtu(near.0, 3000).unwrap();
+        let mut receiver = far
+            .enter(|| {
+                Rtnetlink::open().unwrap().set_mtu(there.0, 3000).unwrap();
+                PacketSocket::open(&PacketSocketOptions::new(there.0)).unwrap()
+            })
+            .unwrap();
+        let header =
+            EthernetHeader { destination: there.1, source: near.1, ether_type: EtherType::IPV4 };
+        let (mut pool, mut frames) = (Pool::new(), Frames::new());
+        frames.push(header, esp_of(1, 2900));
+        frames.push(header, esp_of(3, 1472));
+        let sent = sender.transmit(&mut frames, &mut pool);
+        assert_eq!((sent.packets, sent.refused.packets()), (2, 0));
+        let came = receive(&mut receiver, 2);
+        assert_eq!(came.iter().map(PacketBuf::len).collect::<Vec<_>>(), [1500, 2928]);
+    });
+}
+
+/// Who does not look for too long loses what comes, and hears how much that was.
+#[test]
+fn what_finds_no_room_is_counted() {
+    in_namespace(|| {
+        let far = Namespace::new().unwrap();
+        let [near, there] = connected(&far);
+        let program = Program::attach(options(near)).unwrap();
+        let mut sender = Queue::open(&program, 0).unwrap();
+        let mut receiver = far
+            .enter(|| Queue::open(&Program::attach(options(there)).unwrap(), 0).unwrap())
+            .unwrap();
+        let header =
+            EthernetHeader { destination: there.1, source: near.1, ether_type: EtherType::IPV4 };
+        let (mut pool, mut frames) = (Pool::new(), Frames::new());
+        assert_eq!(receiver.lost(), 0);
+        let mut sent = 0;
+        for _ in 0..50 {
+            (0..100).for_each(|number| frames.push(header, esp(number)));
+            sent += sender.transmit(&mut frames, &mut pool).packets;
+        }
+        let lost = receiver.lost();
+        assert_eq!((sent, receiver.lost()), (5000, 0), "told once");
+        let (mut batch, mut came) = (Batch::new(), 0);
+        while receiver.receive(&mut pool, &mut batch).unwrap() > 0 {
+            came += batch.len() as u64;
+            pool.give_all(&mut batch);
+        }
+        assert!(lost > 0);
+        assert_eq!(came + lost, sent);
     });
 }
 
