@@ -21,7 +21,12 @@ use uxfrm_io::{
 use uxfrm_packet::{Protocol, Version};
 use uxfrm_runtime::{Bay, Datagrams, Events, Lane, Running, Turns, Wire};
 
-use crate::{config::Config, express::Express, guidance::Guided, ike};
+use crate::{
+    config::Config,
+    express::Express,
+    guidance::{Guidance, Guided, Talk},
+    ike,
+};
 
 /// The port of ESP and IKE where NAT may be between (RFC 3948 §2).
 const NAT_TRAVERSAL: u16 = 4500;
@@ -72,16 +77,10 @@ pub(crate) fn open_all(
                 Settings { cpu, port_seed, encap_ports, ..settings(config, &queue, around)? };
             let engine = Worker::new(settings, &database.published())?;
             let host = Box::new(Fitted::new(queue));
-            let mut wire = wire(config, &ports, share)?;
-            let mut asks = None;
-            if let (Some(express), Some(guidance)) = (express, &guidance)
-                && let Some((express, talk)) = express.open(cpu, guidance)?
-            {
-                wire = wire.with_express(express);
-                asks = Some(talk);
-            }
+            let wire = wire(config, &ports, share)?;
+            let (wire, talk) = with_express(wire, express.zip(guidance.as_ref()), cpu)?;
             let lane = Lane::new(host, wire, engine, events.clone())?;
-            if let (Some(talk), Some(guidance)) = (asks, &mut guidance) {
+            if let Some((guidance, talk)) = guidance.as_mut().zip(talk) {
                 guidance.add(Guided { talk, waker: lane.waker() });
             }
             Ok(match queue_delay(config) {
@@ -90,7 +89,7 @@ pub(crate) fn open_all(
             })
         })
         .collect::<anyhow::Result<Vec<_>>>()?;
-    if let (Some(express), Some(guidance)) = (express, &mut guidance) {
+    if let Some((express, guidance)) = express.zip(guidance.as_mut()) {
         express.gather(config, guidance);
     }
     let unclaimed = ports.into_iter().filter_map(|port| port.unclaimed);
@@ -100,6 +99,19 @@ pub(crate) fn open_all(
     let start = |guidance| Running::start(guidance, "uxfrm-ways".to_owned(), None);
     let guidance = guidance.map(start).transpose()?;
     Ok((Started { lanes, drops, caches }, guidance))
+}
+
+/// A worker's wire with a device's queue, where there is one for it, and the talk about ways that lead by the device.
+fn with_express(
+    wire: Wire,
+    express: Option<(&Express, &Guidance)>,
+    worker: Cpu,
+) -> anyhow::Result<(Wire, Option<Talk>)> {
+    let opened = express.map(|(express, guidance)| express.open(worker, guidance)).transpose()?;
+    Ok(match opened.flatten() {
+        Some((express, talk)) => (wire.with_express(express), Some(talk)),
+        None => (wire, None),
+    })
 }
 
 /// The TUN's queues, one for each worker.

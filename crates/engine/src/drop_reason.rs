@@ -156,8 +156,9 @@ drop_reasons! {
     InUnexpected => "in_unexpected", None;
     /// Inbound: packets stood in the queue of a port towards the network, and this one, which was let in, was dropped so that its sender sends less.
     InQueueStands => "in_queue_stands", None;
-    /// Inbound: the ring of an `AF_XDP` socket was full, as its worker did not run for too long; counted once a second. Of sockets the kernel counts it (`RcvbufErrors`).
-    InRingFull => "in_ring_full", None;
+    /// Inbound: the ring of an `AF_XDP` socket or the queue of a packet socket was full, as its worker did not run for too long; counted once a second. Of other sockets
+    /// the kernel counts it (`RcvbufErrors`).
+    InPortFull => "in_port_full", None;
 
     /// Forwarded: the header is broken.
     ForwardMalformed => "forward_malformed", Some(X::FwdHdrError);

@@ -241,6 +241,11 @@ impl FramePort for PacketSocket {
         done
     }
 
+    fn lost(&mut self) -> u64 {
+        // Where the kernel can't say, nothing is known to be lost.
+        socket::packets_lost(self.socket.as_fd()).unwrap_or(0).into()
+    }
+
     /// All: what the device can't do, the kernel does before it.
     fn accepts(&self) -> Accepts {
         Accepts::ALL

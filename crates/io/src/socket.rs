@@ -108,6 +108,23 @@ pub(crate) fn option(socket: BorrowedFd<'_>, level: i32, option: i32) -> io::Res
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
 }
 
+/// How many packets found no room in the queue of a packet socket since the last time (`PACKET_STATISTICS`).
+pub(crate) fn packets_lost(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut counts = [0_u32; 2];
+    let mut length = 8;
+    // SAFETY: the pointers are to two live u32, as `struct tpacket_stats` has, and their length.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_STATISTICS,
+            (&raw mut counts).cast(),
+            &raw mut length,
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(counts[1]) }
+}
+
 /// Lets only those packets into a socket's queue for which a program of the classic packet filter answers anything but 0.
 pub(crate) fn attach_filter(
     socket: BorrowedFd<'_>,

@@ -287,7 +287,7 @@ impl FramePort for Xdp {
     }
 
     fn lost(&mut self) -> u64 {
-        self.queue.lost()
+        self.queue.lost() + self.others.lost()
     }
 
     fn accepts(&self) -> Accepts {

@@ -369,7 +369,7 @@ impl InlineLane {
         }
         self.forgot = now;
         let InlinePorts { protected, wire, .. } = &mut self.ports;
-        self.worker.drops().add(DropReason::InRingFull, protected.0.lost() + wire.0.lost());
+        self.worker.drops().add(DropReason::InPortFull, protected.0.lost() + wire.0.lost());
         self.worker.refresh();
         self.inbound();
     }

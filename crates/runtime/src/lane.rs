@@ -258,7 +258,7 @@ impl Lane {
             return;
         }
         self.forgot = now;
-        self.worker.drops().add(DropReason::InRingFull, self.wire.lost());
+        self.worker.drops().add(DropReason::InPortFull, self.wire.lost());
         self.worker.refresh();
         self.worker.inbound(&mut self.batch, now, &mut self.pool, &mut self.out);
         self.deliver();

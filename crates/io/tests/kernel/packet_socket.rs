@@ -72,6 +72,31 @@ fn packets_pass_whole_and_only_those_to_the_devices_address() {
     });
 }
 
+/// Who does not look for too long loses what comes, and hears how much that was.
+#[test]
+fn what_finds_no_room_is_counted() {
+    in_namespace(|| {
+        let far = Namespace::new().unwrap();
+        let [(near_index, near_mac), (far_index, far_mac)] = connected(&far);
+        let mut sender = PacketSocket::open(&PacketSocketOptions::new(near_index)).unwrap();
+        let small = PacketSocketOptions { buffer: 4096, ..PacketSocketOptions::new(far_index) };
+        let mut receiver = far.enter(|| PacketSocket::open(&small).unwrap()).unwrap();
+        let header =
+            EthernetHeader { destination: far_mac, source: near_mac, ether_type: EtherType::IPV4 };
+        let (mut pool, mut frames) = (Pool::new(), Frames::new());
+        assert_eq!(receiver.lost(), 0);
+        for _ in 0..100 {
+            let packet = packets::udp("198.51.100.1:1", "203.0.113.1:2", b"a datagram");
+            frames.push(header, packet);
+        }
+        assert_eq!(sender.transmit(&mut frames, &mut pool).packets, 100);
+        let (mut batch, lost) = (Batch::new(), receiver.lost());
+        receiver.receive(&mut pool, &mut batch).unwrap();
+        assert!(lost > 0);
+        assert_eq!((batch.len() as u64 + lost, receiver.lost()), (100, 0));
+    });
+}
+
 #[test]
 fn neighbours_are_found_when_they_are_used() {
     in_namespace(|| {
