@@ -24,9 +24,10 @@ use crate::socket;
 const RECEIVED: u32 = 4096;
 /// Frames to send from, and places of their rings.
 const SENT: u32 = 2048;
-/// Bytes of memory that frames may take on their way out where the kernel copies them, half of what it then allows: some 240 of 1500 bytes. The
-/// queue of a veth has 256 places, and drops what finds none.
-const ON_THEIR_WAY: i32 = 240 * 2304 / 2;
+/// Frames that may be on their way out where the kernel copies them. The queue of a veth has 256 places, and drops what finds none.
+const ON_THEIR_WAY: u32 = 240;
+/// Bytes of memory that the kernel has to allow for them, of which it allows twice as many as it is told.
+const MEMORY: i32 = 240 * 2304 / 2;
 /// `XDP_MAX_TX_SKB_BUDGET`: how many frames the kernel copies at a call (Linux 6.17; before 32), and how many are worth a call.
 const SENT_AT_A_CALL: (i32, i32) = (9, 256);
 /// Bytes of an Ethernet header.
@@ -42,6 +43,8 @@ pub struct Queue {
     sending: Producer<libc::xdp_desc>,
     sent: Consumer<u64>,
     free: Vec<u64>,
+    /// Frames that may be on their way at a time.
+    most: u32,
     /// It may still wait for room in this batch.
     patient: bool,
     /// Frames that were lost by the last time that the kernel was asked.
@@ -80,6 +83,7 @@ impl Queue {
             sending,
             sent,
             free: Vec::with_capacity(SENT as usize),
+            most: u32::MAX,
             patient: true,
             lost: 0,
             is_down: false,
@@ -93,13 +97,16 @@ impl Queue {
         queue.free.extend(frames);
         queue.widen();
         queue.take_place(number)?;
+        if !queue.is_zero_copy()? {
+            queue.most = ON_THEIR_WAY;
+        }
         Ok(queue)
     }
 
     /// Lets the kernel have more on its way, and take more at a call, where it can and may: without, it is slower.
     fn widen(&self) {
         let socket = self.sender.as_fd();
-        let _limited = socket::set(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, ON_THEIR_WAY);
+        let _limited = socket::set(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, MEMORY);
         let (option, frames) = SENT_AT_A_CALL;
         let _older = socket::set(socket, libc::SOL_XDP, option, frames);
     }
@@ -227,11 +234,13 @@ impl Queue {
     /// Lets the kernel send what is queued. It takes a few at a call, so it is called for as long as there are fewer each time. What a link does
     /// not take now stays in the ring, where it is [kept](Self::keeps).
     pub(super) fn send(&mut self) {
-        self.sending.publish();
         let mut before = u32::MAX;
         loop {
-            let left = self.sending.unread();
-            if left == 0 || left >= before || !self.sending.needs_call() {
+            self.reclaim();
+            let left = self.sending.waiting();
+            let on_their_way = SENT - narrow(self.free.len()) - left;
+            self.sending.publish_some(self.most.saturating_sub(on_their_way));
+            if left >= before || self.sending.unread() == 0 || !self.sending.needs_call() {
                 return;
             }
             before = left;
@@ -244,7 +253,7 @@ impl Queue {
 
     /// Whether the ring has what leaves only after another [`send`](Self::send), which may well do soon.
     pub(super) fn keeps(&mut self) -> bool {
-        !self.is_down && self.sending.unread() > 0 && self.sending.needs_call()
+        !self.is_down && self.sending.waiting() > 0 && self.sending.needs_call()
     }
 
     fn call_for_sending(&self) -> io::Result<()> {

@@ -106,9 +106,15 @@ impl<T: Copy> Producer<T> {
     /// Lets the kernel see all that was added.
     #[inline]
     pub(super) fn publish(&mut self) {
-        if self.published != self.written {
-            self.published = self.written;
-            self.ring.producer().store(self.written, Ordering::Release);
+        self.publish_up_to(self.written);
+    }
+
+    /// Lets the kernel see up to `most` entries that it has not read yet, beside those that it sees already.
+    pub(super) fn publish_some(&mut self, most: u32) {
+        let unseen = self.waiting().saturating_sub(most);
+        let position = self.written.wrapping_sub(unseen);
+        if position.wrapping_sub(self.published).cast_signed() > 0 {
+            self.publish_up_to(position);
         }
     }
 
@@ -116,6 +122,20 @@ impl<T: Copy> Producer<T> {
     pub(super) fn unread(&mut self) -> u32 {
         self.read = self.ring.consumer().load(Ordering::Acquire);
         self.published.wrapping_sub(self.read)
+    }
+
+    /// How many of all entries the kernel has not read yet.
+    pub(super) fn waiting(&mut self) -> u32 {
+        self.read = self.ring.consumer().load(Ordering::Acquire);
+        self.written.wrapping_sub(self.read)
+    }
+
+    #[inline]
+    fn publish_up_to(&mut self, position: u32) {
+        if self.published != position {
+            self.published = position;
+            self.ring.producer().store(position, Ordering::Release);
+        }
     }
 
     /// Whether the kernel looks only when it is called (`XDP_RING_NEED_WAKEUP`).
@@ -207,9 +227,10 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn what_goes_in_comes_out_in_order(steps in prop::collection::vec(0..4_u8, 0..400)) {
+        fn what_goes_in_comes_out_in_order(steps in prop::collection::vec(0..5_u8, 0..400)) {
             let (mut producer, mut consumer) = ends();
-            let (mut model, mut unseen, mut unreleased) = (VecDeque::new(), VecDeque::new(), 0);
+            let (mut model, mut unseen) = (VecDeque::new(), VecDeque::<u64>::new());
+            let mut unreleased = 0;
             for (step, number) in steps.into_iter().zip(0_u64..) {
                 match step {
                     0 => {
@@ -223,6 +244,15 @@ pub(super) mod tests {
                         producer.publish();
                         model.append(&mut unseen);
                         prop_assert_eq!(producer.unread() as usize, model.len() + unreleased);
+                    }
+                    4 => {
+                        // Three that are unread, those among them that are to be read again.
+                        producer.publish_some(3);
+                        let more = 3_usize.saturating_sub(model.len() + unreleased);
+                        model.extend(unseen.drain(..more.min(unseen.len())));
+                        let (seen, all) = (producer.unread() as usize, producer.waiting() as usize);
+                        prop_assert_eq!(seen, model.len() + unreleased);
+                        prop_assert_eq!(all, seen + unseen.len());
                     }
                     2 => {
                         let expected = model.pop_front();
