@@ -90,7 +90,7 @@ pub struct Wire {
     pub queue_delay: u32,
     /// A device whose ESP passes by `AF_XDP`, past the kernel's network stack; default none. For host mode: inline mode has `wire_by`.
     pub af_xdp: Option<TunName>,
-    /// Microseconds for which devices read by `AF_XDP` gather frames, up to 10000, 0 for none; default 100 where the kernel copies frames, and where it does not
+    /// Microseconds for which devices read by `AF_XDP` gather frames while many come, up to 10000, 0 for none; default 100 where the kernel copies frames, and where it does not
     /// what they do by themselves.
     pub gather: Option<Gather>,
 }

@@ -17,7 +17,11 @@ use uxfrm_io::{
 };
 use uxfrm_packet::ethernet::MacAddr;
 
-use crate::config::{By, Gather};
+use crate::{
+    config::{By, Gather},
+    gateway::now,
+    gather::Gatherer,
+};
 
 /// How long a device gathers frames that the kernel has to copy, where nobody says otherwise.
 const GATHERS: Duration = Duration::from_micros(100);
@@ -103,10 +107,10 @@ impl Device {
         Ok(())
     }
 
-    /// Has it gather frames, if it is read by `AF_XDP`: for as long as is wished, or where nobody says for how long only if the kernel copies them.
+    /// Has it gather frames while many come, if it is read by `AF_XDP`: for as long as is wished, or where nobody says for how long only if the kernel copies them.
     /// To be called when all queues are open.
-    pub(crate) fn gather(&self, wish: Option<Gather>) -> Option<Gathering> {
-        self.program.as_ref()?;
+    pub(crate) fn gather(&self, wish: Option<Gather>) -> Option<Gatherer> {
+        let program = self.program.as_ref()?;
         let span = match wish {
             Some(wish) => wish.span(),
             None if self.is_copied.load(Ordering::Relaxed) => GATHERS,
@@ -118,11 +122,12 @@ impl Device {
         let device = &self.name;
         let start = Gathering::start(self.index, span);
         start
-            .inspect(|_| tracing::info!(device, ?span, "AF_XDP: frames are gathered"))
+            .inspect(|_| tracing::info!(device, ?span, "AF_XDP: frames are gathered while many come"))
             .inspect_err(|error| {
                 tracing::warn!(device, %error, "the kernel does not let the device gather frames (Linux 6.13 does): AF_XDP is slower");
             })
             .ok()
+            .map(|gathering| Gatherer::new(gathering, Arc::clone(program), now()))
     }
 
     /// Tells the program, if there is one, the host's addresses.

@@ -19,12 +19,13 @@ use std::{
 use uxfrm_engine::Moment;
 use uxfrm_io::{
     Rtnetlink, clock,
-    napi::Gathering,
     poll::{Poller, Waker},
     rtnetlink::{self, Change, Neighbour, Standing, Surroundings},
 };
 use uxfrm_packet::ethernet::MacAddr;
 use uxfrm_runtime::{Answer, Error, Guide, News, NextHop, Question, Side, Turns};
+
+use crate::gather::{self, Gatherer};
 
 const NOTICES: u8 = 0;
 
@@ -75,7 +76,7 @@ pub(crate) struct Guidance {
     is_wire_usable: bool,
     lanes: Vec<Guided>,
     /// Devices that gather frames, for as long as there are lanes.
-    gatherings: Vec<Gathering>,
+    gatherers: Vec<Gatherer>,
     /// When lanes were told to ask again.
     told: Moment,
 }
@@ -93,7 +94,7 @@ impl Guidance {
             links,
             is_wire_usable: true,
             lanes: Vec::new(),
-            gatherings: Vec::new(),
+            gatherers: Vec::new(),
             told: now(),
         })
     }
@@ -111,8 +112,8 @@ impl Guidance {
     }
 
     /// Looks after devices that gather frames.
-    pub(crate) fn keep(&mut self, gatherings: impl IntoIterator<Item = Gathering>) {
-        self.gatherings.extend(gatherings);
+    pub(crate) fn keep(&mut self, gatherers: impl IntoIterator<Item = Gatherer>) {
+        self.gatherers.extend(gatherers);
     }
 
     /// Takes in what the kernel says has changed.
@@ -126,11 +127,6 @@ impl Guidance {
         }
         if ways {
             self.look_for_links()?;
-            for gathering in &mut self.gatherings {
-                if let Err(error) = gathering.renew() {
-                    tracing::warn!(%error, "a device does not gather frames any more");
-                }
-            }
         }
         let now = now();
         if ways || now.since(self.told) >= KNOWN_FOR {
@@ -267,7 +263,9 @@ fn now() -> Moment {
 
 impl Turns for Guidance {
     fn turn(&mut self) -> Result<(), Error> {
-        self.poller.wait(Some(IDLE)).map_err(Error::Poll)?;
+        let patience = if self.gatherers.is_empty() { IDLE } else { gather::EVERY };
+        self.poller.wait(Some(patience)).map_err(Error::Poll)?;
+        self.gatherers.iter_mut().for_each(|gatherer| gatherer.look(now()));
         loop {
             self.take_notices()?;
             if !self.answer() {

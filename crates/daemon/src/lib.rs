@@ -14,6 +14,7 @@ mod devices;
 mod ethernet;
 mod express;
 mod following;
+mod gather;
 mod guard;
 mod guidance;
 mod host;

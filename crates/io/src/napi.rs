@@ -71,7 +71,15 @@ impl Gathering {
         Ok(gathering)
     }
 
-    /// The same for queues that are new.
+    /// Has them do as they did, until they are [told](Self::renew) again.
+    pub fn rest(&mut self) {
+        for (id, pace) in self.before.drain(..) {
+            // A queue that is gone needs no pace.
+            let _gone = self.kernel.set(id, pace);
+        }
+    }
+
+    /// The same as at the start, for queues that are new or rest.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -90,10 +98,7 @@ impl Gathering {
 
 impl Drop for Gathering {
     fn drop(&mut self) {
-        for (id, pace) in self.before.drain(..) {
-            // A queue that is gone needs no pace.
-            let _gone = self.kernel.set(id, pace);
-        }
+        self.rest();
     }
 }
 

@@ -28,6 +28,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use thiserror::Error;
@@ -120,6 +121,8 @@ pub struct Program {
     /// The host's own addresses.
     own: OwnedFd,
     program: OwnedFd,
+    /// Frames that came by the queues.
+    received: AtomicU64,
     _at_device: OwnedFd,
 }
 
@@ -154,7 +157,8 @@ impl Program {
         };
         let program = bpf::load(&code).map_err(|(error, words)| XdpError::Program(error, words))?;
         let at_device = bpf::attach(program.as_fd(), options.link).map_err(XdpError::Attach)?;
-        Ok(Arc::new(Self { options, sockets, own, program, _at_device: at_device }))
+        let received = AtomicU64::new(0);
+        Ok(Arc::new(Self { options, sockets, own, program, received, _at_device: at_device }))
     }
 
     /// The host's addresses are `now`; they were `before`. What passes is to none of them, and what is the host's own to one.
@@ -166,6 +170,12 @@ impl Program {
         now.iter().try_for_each(|address| bpf::admit(own, &key(*address)))?;
         let mut gone = before.iter().filter(|address| !now.contains(address));
         gone.try_for_each(|address| bpf::dismiss(own, &key(*address)))
+    }
+
+    /// How many frames have come by its queues.
+    #[must_use]
+    pub fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
     }
 
     /// What it does with a frame that comes by the first queue.

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use uxfrm_packet::ethernet::EthernetHeader;
 use uxfrm_packet::{Batch, PacketBuf, Pool, Segments, SizeClass};
@@ -146,6 +147,7 @@ impl Queue {
     pub(super) fn receive(&mut self, pool: &mut Pool, into: &mut Batch) {
         let (read, written) = self.received.positions();
         self.arrivals.look(read, written, clock::boot_nanoseconds());
+        let mut count = 0;
         while into.room() > 0 {
             let Some(place) = self.received.next() else { break };
             let packet = self.umem.bytes(place.addr, place.len).and_then(|frame| {
@@ -159,7 +161,9 @@ impl Queue {
                 into.push(packet);
             }
             self.filling.give(self.umem.frame_of(place.addr));
+            count += 1;
         }
+        self.program.received.fetch_add(count, Ordering::Relaxed);
         self.received.release();
         self.filling.publish();
         if self.filling.needs_call() {

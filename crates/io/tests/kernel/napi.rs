@@ -18,13 +18,17 @@ fn queues_gather_until_nobody_wants_it() {
         ethtool::switch("near", ethtool::feature::GRO, ethtool::Switch::On).unwrap();
         let [near, far] = ["near", "far"].map(|name| kernel.link(name).unwrap().index);
         [near, far].iter().for_each(|link| kernel.set_up(*link).unwrap());
-        let gathering = match Gathering::start(near, SPAN) {
+        let mut gathering = match Gathering::start(near, SPAN) {
             Ok(gathering) => gathering,
             Err(error) => return not_run(&format!("a kernel before Linux 6.13: {error}")),
         };
         assert_eq!(spans(near).unwrap(), [SPAN]);
         // Somebody else's wish stays.
         drop(Gathering::start(near, SPAN * 2).unwrap());
+        assert_eq!(spans(near).unwrap(), [SPAN]);
+        gathering.rest();
+        assert_eq!(spans(near).unwrap(), [Duration::ZERO]);
+        gathering.renew().unwrap();
         assert_eq!(spans(near).unwrap(), [SPAN]);
         drop(gathering);
         assert_eq!(spans(near).unwrap(), [Duration::ZERO]);
