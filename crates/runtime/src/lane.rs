@@ -164,7 +164,7 @@ impl Lane {
         if let Some(devices) = &mut self.devices {
             devices.look();
         }
-        let sent = self.wire.attend(now(), &mut self.pool);
+        let sent = self.wire.attend(now, &mut self.pool);
         self.count(&sent.refused);
         // 2 host to wire
         if ready.has(HOST) {

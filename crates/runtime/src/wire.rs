@@ -100,9 +100,9 @@ impl Wire {
     }
 
     /// Takes in news of ways, and sends what a device had no room for.
-    pub(crate) fn attend(&mut self, now: Moment, pool: &mut Pool) -> Transmitted {
+    pub(crate) fn attend(&mut self, now: fn() -> Moment, pool: &mut Pool) -> Transmitted {
         let Some(express) = &mut self.express else { return Transmitted::default() };
-        express.hear(now);
+        express.hear(now());
         express.transmit(pool)
     }
 
