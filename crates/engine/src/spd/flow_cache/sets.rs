@@ -1,10 +1,12 @@
 //! A set-associative table from flows to what was found out about them: eight flows a set, each at home in one cache line of it.
 //!
 //! A look-up reads the line that the flow's hash names, which holds two flows of IPv4 or one of IPv6: key, policies and bundle. So it
-//! waits for memory once. A flow that finds its home full stays elsewhere in its set, and its home says so; only then is the set searched.
+//! waits for memory once. A flow that finds its home full stays elsewhere in its set, and its home says in which line the latest of them does: that is
+//! read next, and the whole set only for the others.
 //! All memory comes zeroed from the allocator and is touched only as flows come.
 
 use std::alloc::{Layout, handle_alloc_error};
+use std::ops::Range;
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
@@ -32,8 +34,9 @@ struct Line([u64; 8]);
 const WAYS: usize = 8;
 /// First packets that a set remembers.
 const DOORS: usize = 8;
-/// In the last word of a line's first place: some flow whose home the line is stays elsewhere in the set.
-const STRAYED: u64 = 1 << 63;
+/// From this bit on, the last word of a line's first place says in which line of the set, counted from this one by exclusive or, some flow
+/// stays whose home this one is; 0 if there is none.
+const STRAY: u32 = 61;
 
 /// A key with its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +59,8 @@ pub(crate) struct Value {
     pub(crate) bundle: u32,
 }
 
-/// No bundle is known. Its uppermost bit is [`STRAYED`]'s.
-pub(crate) const NO_BUNDLE: u32 = u32::MAX >> 1;
+/// No bundle is known. The bits above are of a [`STRAY`].
+pub(crate) const NO_BUNDLE: u32 = u32::MAX >> 3;
 
 /// What a set says of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,15 +128,23 @@ impl<const N: usize, const W: usize> Sets<N, W> {
         uxfrm_packet::prefetch_far(&self.lines[self.home(key)]);
     }
 
-    /// Fetches all that [`Sets::find`] and [`Sets::offer`] may read beside a key's home.
-    #[inline(never)]
-    pub(crate) fn prefetch_set(&self, key: &Hashed<N>) {
-        let home = self.home(key);
-        uxfrm_packet::prefetch_far(&self.doors[home / W]);
-        if self.has_strays(home) {
-            let set = home / W * W;
-            self.lines[set..set + W].iter().for_each(uxfrm_packet::prefetch_far);
+    /// Fetches what [`Sets::find_near`] reads beside a key's home.
+    #[inline]
+    pub(crate) fn prefetch_stray(&self, key: &Hashed<N>) {
+        if let Some(stray) = self.stray(self.home(key)) {
+            uxfrm_packet::prefetch_far(&self.lines[stray]);
         }
+    }
+
+    /// Fetches what [`Sets::find`] reads beyond that.
+    pub(crate) fn prefetch_set(&self, key: &Hashed<N>) {
+        self.lines[Self::set(self.home(key))].iter().for_each(uxfrm_packet::prefetch_far);
+    }
+
+    /// Fetches where [`Sets::offer`] looks first.
+    #[inline]
+    pub(crate) fn prefetch_door(&self, key: &Hashed<N>) {
+        uxfrm_packet::prefetch_far(&self.doors[self.home(key) / W]);
     }
 
     /// All that is known of a key, if it is at home and nothing has changed since; else see [`Sets::find`].
@@ -145,6 +156,17 @@ impl<const N: usize, const W: usize> Sets<N, W> {
         // A branch for each place would often be foretold wrongly.
         let words = &places[usize::from(!fits(&places[0])) % Self::ABREAST];
         fits(words).then(|| Value::of(words[N + 1]))
+    }
+
+    /// What is known of a key at home and where its home says. None: only [`Sets::find`] can tell.
+    #[inline]
+    pub(crate) fn find_near(&self, key: &Hashed<N>, now: Epochs) -> Option<Finding> {
+        let home = self.home(key);
+        match (self.seek_near(key, home), self.stray(home)) {
+            (Some(place), _) => Some(self.read(place, now)),
+            (None, Some(_)) => None,
+            (None, None) => Some(Finding::Absent),
+        }
     }
 
     /// What is known of a key.
@@ -176,8 +198,7 @@ impl<const N: usize, const W: usize> Sets<N, W> {
         if !self.knock(home / W, key) || self.seek(key).is_some() {
             return Settled::NotYet;
         }
-        let [at_home, elsewhere] = [home..home + 1, home / W * W..home / W * W + W]
-            .map(|lines| lines.start * Self::ABREAST..lines.end * Self::ABREAST);
+        let [at_home, elsewhere] = [home..home + 1, Self::set(home)].map(Self::places);
         let mut outdated =
             at_home.chain(elsewhere).filter(|at| self.epochs(*at).policies != now.policies);
         // Whichever: the hash is as good as a die, and one set's flows have different ones.
@@ -185,8 +206,9 @@ impl<const N: usize, const W: usize> Sets<N, W> {
         let place = outdated.next().unwrap_or(home / W * WAYS + die);
         let before = self.vacate(place);
         self.entries += usize::from(before == Settled::Kept);
-        if place / Self::ABREAST != home {
-            self.lines[home].0[N + 1] |= STRAYED;
+        let line = place / Self::ABREAST;
+        if line != home {
+            self.tell_of_stray(home, Some(line));
         }
         self.write(place, &key.key, Value { answer, bundle: NO_BUNDLE }, now);
         before
@@ -241,21 +263,51 @@ impl<const N: usize, const W: usize> Sets<N, W> {
         (((key.hash >> 32) * self.lines.len() as u64) >> 32) as usize
     }
 
+    /// The lines of a line's set.
     #[inline]
-    fn has_strays(&self, home: usize) -> bool {
-        self.lines[home].0[N + 1] & STRAYED != 0
+    fn set(line: usize) -> Range<usize> {
+        line / W * W..line / W * W + W
+    }
+
+    #[inline]
+    fn places(lines: Range<usize>) -> Range<usize> {
+        lines.start * Self::ABREAST..lines.end * Self::ABREAST
+    }
+
+    /// A line where one of those is whose home is this one, but who stay elsewhere.
+    #[inline]
+    fn stray(&self, home: usize) -> Option<usize> {
+        let away = (self.lines[home].0[N + 1] >> STRAY) as usize % W;
+        (away != 0).then_some(home ^ away)
+    }
+
+    fn tell_of_stray(&mut self, home: usize, stray: Option<usize>) {
+        let away = stray.map_or(0, |line| line ^ home) as u64;
+        let word = &mut self.lines[home].0[N + 1];
+        *word = *word & !(u64::MAX << STRAY) | away << STRAY;
     }
 
     /// Where a key is.
     fn seek(&self, key: &Hashed<N>) -> Option<usize> {
         let home = self.home(key);
-        let set = home / W * W;
-        let lines = if self.has_strays(home) { set..set + W } else { home..home + 1 };
-        let mut places = lines.start * Self::ABREAST..lines.end * Self::ABREAST;
-        places.find(|at| self.epochs(*at).policies != 0 && is(self.place(*at), &key.key))
+        self.seek_near(key, home)
+            .or_else(|| self.stray(home).and_then(|_| self.seek_in(Self::set(home), key)))
     }
 
-    /// Has whoever is in a place forgotten; whether there was anybody. Its home has no strays any more if it was the last one.
+    /// Where a key is, of its home and of where that says.
+    #[inline]
+    fn seek_near(&self, key: &Hashed<N>, home: usize) -> Option<usize> {
+        let elsewhere = || self.stray(home).and_then(|line| self.seek_in(line..line + 1, key));
+        self.seek_in(home..home + 1, key).or_else(elsewhere)
+    }
+
+    #[inline]
+    fn seek_in(&self, lines: Range<usize>, key: &Hashed<N>) -> Option<usize> {
+        Self::places(lines)
+            .find(|at| self.epochs(*at).policies != 0 && is(self.place(*at), &key.key))
+    }
+
+    /// Has whoever is in a place forgotten; whether there was anybody. Its home tells of another one, if there is one.
     fn vacate(&mut self, place: usize) -> Settled {
         if self.epochs(place).policies == 0 {
             return Settled::Kept;
@@ -263,17 +315,19 @@ impl<const N: usize, const W: usize> Sets<N, W> {
         let (line, home) = (place / Self::ABREAST, self.home_of(place));
         self.write(place, &Key { words: [0; N], spi: 0 }, Value::NONE, Epochs::NEVER);
         if line != home {
-            let mut set = home / W * WAYS..home / W * WAYS + WAYS;
-            let strays = set.any(|at| {
-                at / Self::ABREAST != home
-                    && self.epochs(at).policies != 0
-                    && self.home_of(at) == home
-            });
-            if !strays {
-                self.lines[home].0[N + 1] &= !STRAYED;
-            }
+            self.tell_of_stray(home, self.find_stray(home));
         }
         Settled::Evicted
+    }
+
+    /// The line of a flow that stays elsewhere than at this home of its.
+    fn find_stray(&self, home: usize) -> Option<usize> {
+        let strays = |at: &usize| self.epochs(*at).policies != 0 && self.home_of(*at) == home;
+        let elsewhere = Self::set(home).filter(|line| *line != home);
+        elsewhere
+            .flat_map(|line| Self::places(line..line + 1))
+            .find(strays)
+            .map(|at| at / Self::ABREAST)
     }
 
     /// The home of who is in a place.
@@ -310,8 +364,8 @@ impl<const N: usize, const W: usize> Sets<N, W> {
         let words = &mut line.as_chunks_mut::<W>().0[place % Self::ABREAST];
         words[..N].copy_from_slice(&key.words);
         words[N] = u64::from(key.spi) << 32 | u64::from(now.bits());
-        let last = u64::from(value.bundle) << 32 | u64::from(value.answer);
-        words[N + 1] = words[N + 1] & STRAYED | last;
+        let last = u64::from(value.bundle.min(NO_BUNDLE)) << 32 | u64::from(value.answer);
+        words[N + 1] = words[N + 1] & u64::MAX << STRAY | last;
     }
 }
 
@@ -322,7 +376,7 @@ impl Value {
     /// That in a place's last word.
     #[inline]
     fn of(word: u64) -> Self {
-        Self { answer: lower(word), bundle: upper(word & !STRAYED) }
+        Self { answer: lower(word), bundle: upper(word) & NO_BUNDLE }
     }
 }
 

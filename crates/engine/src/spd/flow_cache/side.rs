@@ -193,13 +193,13 @@ impl<const N: usize, const W: usize> Side<N, W> {
         Some(Known { answer: AnswerId(answer), bundle })
     }
 
-    /// As [`Side::find_at_home`], wherever it is.
+    /// As [`Side::find_at_home`], also where its home says that one of its strays is.
     #[inline(never)]
     pub(super) fn find_stray(&self, key: &Hashed<N>, now: Epochs) -> Option<Known> {
         if self.standing != Standing::Used {
             return None;
         }
-        match self.sets.find(key, now) {
+        match self.sets.find_near(key, now)? {
             Finding::Fresh(Value { answer, bundle }) => {
                 Some(Known { answer: AnswerId(answer), bundle })
             }
@@ -209,8 +209,8 @@ impl<const N: usize, const W: usize> Side<N, W> {
 
     /// Asks for what [`Side::find_stray`] reads.
     #[inline(always)]
-    pub(super) fn prefetch_set(&self, key: &Hashed<N>) {
-        self.sets.prefetch_set(key);
+    pub(super) fn prefetch_stray(&self, key: &Hashed<N>) {
+        self.sets.prefetch_stray(key);
     }
 
     /// Counts flows that were found.
@@ -355,6 +355,7 @@ impl<const N: usize, const W: usize> Side<N, W> {
             known.push(match self.sets.find_at_home(&key, question.now) {
                 Some(Value { answer, bundle }) => Known { answer: AnswerId(answer), bundle },
                 None => {
+                    self.sets.prefetch_stray(&key);
                     others.push((at, key));
                     Known::NOTHING
                 }
@@ -382,16 +383,25 @@ impl<const N: usize, const W: usize> Side<N, W> {
         known: &mut [Known],
         now: Epochs,
     ) -> ArrayVec<Open<N>, TOGETHER> {
-        others.iter().for_each(|(_, key)| self.sets.prefetch_set(key));
         let mut open = ArrayVec::new();
+        let mut far = ArrayVec::<_, TOGETHER>::new();
+        let mut sort = |at: usize, key: &Hashed<N>, finding: Finding| match finding {
+            Finding::Fresh(Value { answer, bundle }) => {
+                known[at] = Known { answer: AnswerId(answer), bundle };
+            }
+            Finding::Stale(_) | Finding::Absent => open.push((at, *key, finding)),
+        };
         for (at, key) in others {
-            match self.sets.find(key, now) {
-                Finding::Fresh(Value { answer, bundle }) => {
-                    known[*at] = Known { answer: AnswerId(answer), bundle };
+            match self.sets.find_near(key, now) {
+                Some(finding) => sort(*at, key, finding),
+                None => {
+                    self.sets.prefetch_set(key);
+                    far.push((*at, *key));
                 }
-                finding @ (Finding::Stale(_) | Finding::Absent) => open.push((*at, *key, finding)),
             }
         }
+        far.iter().for_each(|(at, key)| sort(*at, key, self.sets.find(key, now)));
+        open.iter().for_each(|(_, key, _)| self.sets.prefetch_door(key));
         open
     }
 

@@ -32,7 +32,7 @@ impl PolicyCache {
         self.v4.find_at_home(&trail.0, self.now)
     }
 
-    /// What is known of a flow, wherever it is.
+    /// What is known of a flow, also where its home says that one of its strays is.
     #[inline(always)]
     pub(crate) fn follow_far(&self, trail: &Trail) -> Option<Known> {
         self.v4.find_stray(&trail.0, self.now)
@@ -41,7 +41,7 @@ impl PolicyCache {
     /// Asks for what [`PolicyCache::follow_far`] reads.
     #[inline(always)]
     pub(crate) fn fetch_far(&self, trail: &Trail) {
-        self.v4.prefetch_set(&trail.0);
+        self.v4.prefetch_stray(&trail.0);
     }
 
     /// Counts flows of which something was known.
