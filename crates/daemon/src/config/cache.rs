@@ -51,7 +51,7 @@ enum Mode {
 enum Room {
     #[default]
     Usual,
-    /// Flows, rounded down to whole sets of eight.
+    /// Flows, rounded down to whole sets of sixteen.
     Entries(NonZeroU32),
     /// Bytes, never more.
     Memory(NonZeroU64),

@@ -52,7 +52,7 @@ pub enum CacheMode {
 pub struct CacheSettings {
     /// When it is used.
     pub mode: CacheMode,
-    /// Flows that there is room for at the most, rounded down to whole sets of eight; 34 bytes each for IPv4, 66 for IPv6, taken as they come.
+    /// Flows that there is room for at the most, rounded down to whole sets of sixteen; 34 bytes each for IPv4, 66 for IPv6, taken as they come.
     /// Twice as many as flows are expected lose hardly any to others of the same set.
     pub flows: usize,
 }

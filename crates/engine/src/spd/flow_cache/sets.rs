@@ -1,4 +1,4 @@
-//! A set-associative table from flows to what was found out about them: eight flows a set, each at home in one cache line of it.
+//! A set-associative table from flows to what was found out about them: sixteen flows a set, each at home in one cache line of it.
 //!
 //! A look-up reads the line that the flow's hash names, which holds two flows of IPv4 or one of IPv6: key, policies and bundle. So it
 //! waits for memory once. A flow that finds its home full stays elsewhere in its set, and its home says in which line the latest of them does: that is
@@ -16,7 +16,7 @@ use crate::spd::classifier::ternary::mix;
 /// Flows of one family: keys of `N` words in places of `W`, which divides a line's eight.
 #[derive(Debug)]
 pub(crate) struct Sets<const N: usize, const W: usize> {
-    /// `W` lines of each set.
+    /// `2 * W` lines of each set.
     lines: Box<[Line]>,
     /// Of each set, what flows [left](Sets::knock) with their first packets.
     doors: Box<[[u16; DOORS]]>,
@@ -25,18 +25,18 @@ pub(crate) struct Sets<const N: usize, const W: usize> {
     entries: usize,
 }
 
-/// A cache line of places. A place is the key's words, the SPI over the [epochs](Epochs), and the bundle over the answer.
+/// A cache line of places. A place is the key's words, the SPI over the [epochs](Epochs), and the bundle over the answer. The line's word `W - 1`
+/// also says where a [stray](Sets::STRAY) is.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(64))]
 struct Line([u64; 8]);
 
 /// Places of a set.
-const WAYS: usize = 8;
+const WAYS: usize = 16;
 /// First packets that a set remembers.
-const DOORS: usize = 8;
-/// From this bit on, the last word of a line's first place says in which line of the set, counted from this one by exclusive or, some flow
-/// stays whose home this one is; 0 if there is none.
-const STRAY: u32 = 61;
+const DOORS: usize = 16;
+/// Lines in which a stray is looked for first, when it is not in the one that its home names.
+const LIKELY: usize = 4;
 
 /// A key with its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +59,11 @@ pub(crate) struct Value {
     pub(crate) bundle: u32,
 }
 
-/// No bundle is known. The bits above are of a [`STRAY`].
+/// No bundle is known.
 pub(crate) const NO_BUNDLE: u32 = u32::MAX >> 3;
+
+/// Bits of a place's last word; those above are of a [stray](Sets::STRAY).
+const BUNDLE_AND_ANSWER: u64 = (NO_BUNDLE as u64) << 32 | u32::MAX as u64;
 
 /// What a set says of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,12 +97,17 @@ impl<const N: usize> Hashed<N> {
 impl<const N: usize, const W: usize> Sets<N, W> {
     /// Places of a line.
     const ABREAST: usize = 8 / W;
+    /// Lines of a set.
+    const LINES: usize = WAYS / Self::ABREAST;
+    /// From this bit on, word `W - 1` of a line says in which line of the set, counted from this one by exclusive or, some flow stays whose
+    /// home this one is; 0 if there is none. It is the first place's last word, or, in IPv6, one that no place has.
+    const STRAY: u32 = u64::BITS - Self::LINES.ilog2();
 
     /// Room for `flows`, rounded down to whole sets, of which there is one at least.
     pub(crate) fn new(flows: usize, seed: u64) -> Self {
         let sets = Self::room_for(flows) / WAYS;
         Self {
-            lines: zeroed(sets * W),
+            lines: zeroed(sets * Self::LINES),
             doors: zeroed(sets),
             seed: [1, 2, 3, 4].map(|salt: u64| {
                 mix(seed ^ 0x9e37_79b9_7f4a_7c15, salt.wrapping_mul(0xd6e8_feb8_6659_fd93)) | 1
@@ -136,15 +144,16 @@ impl<const N: usize, const W: usize> Sets<N, W> {
         }
     }
 
-    /// Fetches what [`Sets::find`] reads beyond that.
-    pub(crate) fn prefetch_set(&self, key: &Hashed<N>) {
-        self.lines[Self::set(self.home(key))].iter().for_each(uxfrm_packet::prefetch_far);
+    /// Fetches what [`Sets::find`] mostly reads beyond that.
+    pub(crate) fn prefetch_elsewhere(&self, key: &Hashed<N>) {
+        let likely = Self::elsewhere(self.home(key)).take(LIKELY);
+        likely.for_each(|line| uxfrm_packet::prefetch_far(&self.lines[line]));
     }
 
     /// Fetches where [`Sets::offer`] looks first.
     #[inline]
     pub(crate) fn prefetch_door(&self, key: &Hashed<N>) {
-        uxfrm_packet::prefetch_far(&self.doors[self.home(key) / W]);
+        uxfrm_packet::prefetch_far(&self.doors[self.home(key) / Self::LINES]);
     }
 
     /// All that is known of a key, if it is at home and nothing has changed since; else see [`Sets::find`].
@@ -195,15 +204,16 @@ impl<const N: usize, const W: usize> Sets<N, W> {
     pub(crate) fn offer(&mut self, key: &Hashed<N>, answer: u32, now: Epochs) -> Settled {
         let home = self.home(key);
         // Several packets of one flow may come in one batch.
-        if !self.knock(home / W, key) || self.seek(key).is_some() {
+        if !self.knock(home / Self::LINES, key) || self.seek(key).is_some() {
             return Settled::NotYet;
         }
-        let [at_home, elsewhere] = [home..home + 1, Self::set(home)].map(Self::places);
-        let mut outdated =
-            at_home.chain(elsewhere).filter(|at| self.epochs(*at).policies != now.policies);
+        let mut outdated = std::iter::once(home)
+            .chain(Self::elsewhere(home))
+            .flat_map(Self::places)
+            .filter(|at| self.epochs(*at).policies != now.policies);
         // Whichever: the hash is as good as a die, and one set's flows have different ones.
         let die = usize::from(key.hash.to_le_bytes()[3]) % WAYS;
-        let place = outdated.next().unwrap_or(home / W * WAYS + die);
+        let place = outdated.next().unwrap_or(home / Self::LINES * WAYS + die);
         let before = self.vacate(place);
         self.entries += usize::from(before == Settled::Kept);
         let line = place / Self::ABREAST;
@@ -263,48 +273,48 @@ impl<const N: usize, const W: usize> Sets<N, W> {
         (((key.hash >> 32) * self.lines.len() as u64) >> 32) as usize
     }
 
-    /// The lines of a line's set.
+    /// The set's other lines, in the order in which a flow of this home takes them.
     #[inline]
-    fn set(line: usize) -> Range<usize> {
-        line / W * W..line / W * W + W
+    fn elsewhere(home: usize) -> impl Iterator<Item = usize> {
+        (1..Self::LINES).map(move |away| home ^ away)
     }
 
     #[inline]
-    fn places(lines: Range<usize>) -> Range<usize> {
-        lines.start * Self::ABREAST..lines.end * Self::ABREAST
+    fn places(line: usize) -> Range<usize> {
+        line * Self::ABREAST..(line + 1) * Self::ABREAST
     }
 
     /// A line where one of those is whose home is this one, but who stay elsewhere.
     #[inline]
     fn stray(&self, home: usize) -> Option<usize> {
-        let away = (self.lines[home].0[N + 1] >> STRAY) as usize % W;
+        let away = (self.lines[home].0[W - 1] >> Self::STRAY) as usize;
         (away != 0).then_some(home ^ away)
     }
 
     fn tell_of_stray(&mut self, home: usize, stray: Option<usize>) {
         let away = stray.map_or(0, |line| line ^ home) as u64;
-        let word = &mut self.lines[home].0[N + 1];
-        *word = *word & !(u64::MAX << STRAY) | away << STRAY;
+        let word = &mut self.lines[home].0[W - 1];
+        *word = *word & !(u64::MAX << Self::STRAY) | away << Self::STRAY;
     }
 
     /// Where a key is.
     fn seek(&self, key: &Hashed<N>) -> Option<usize> {
         let home = self.home(key);
-        self.seek_near(key, home)
-            .or_else(|| self.stray(home).and_then(|_| self.seek_in(Self::set(home), key)))
+        let far = |_| Self::elsewhere(home).find_map(|line| self.seek_in(line, key));
+        self.seek_near(key, home).or_else(|| self.stray(home).and_then(far))
     }
 
     /// Where a key is, of its home and of where that says.
     #[inline]
     fn seek_near(&self, key: &Hashed<N>, home: usize) -> Option<usize> {
-        let elsewhere = || self.stray(home).and_then(|line| self.seek_in(line..line + 1, key));
-        self.seek_in(home..home + 1, key).or_else(elsewhere)
+        let elsewhere = || self.stray(home).and_then(|line| self.seek_in(line, key));
+        self.seek_in(home, key).or_else(elsewhere)
     }
 
     #[inline]
-    fn seek_in(&self, lines: Range<usize>, key: &Hashed<N>) -> Option<usize> {
-        Self::places(lines)
-            .find(|at| self.epochs(*at).policies != 0 && is(self.place(*at), &key.key))
+    fn seek_in(&self, line: usize, key: &Hashed<N>) -> Option<usize> {
+        let is_it = |at: &usize| self.epochs(*at).policies != 0 && is(self.place(*at), &key.key);
+        Self::places(line).find(is_it)
     }
 
     /// Has whoever is in a place forgotten; whether there was anybody. Its home tells of another one, if there is one.
@@ -320,14 +330,10 @@ impl<const N: usize, const W: usize> Sets<N, W> {
         Settled::Evicted
     }
 
-    /// The line of a flow that stays elsewhere than at this home of its.
+    /// The line of some flow that stays elsewhere, but is at home here.
     fn find_stray(&self, home: usize) -> Option<usize> {
-        let strays = |at: &usize| self.epochs(*at).policies != 0 && self.home_of(*at) == home;
-        let elsewhere = Self::set(home).filter(|line| *line != home);
-        elsewhere
-            .flat_map(|line| Self::places(line..line + 1))
-            .find(strays)
-            .map(|at| at / Self::ABREAST)
+        let is_one = |at: usize| self.epochs(at).policies != 0 && self.home_of(at) == home;
+        Self::elsewhere(home).find(|line| Self::places(*line).any(is_one))
     }
 
     /// The home of who is in a place.
@@ -365,7 +371,7 @@ impl<const N: usize, const W: usize> Sets<N, W> {
         words[..N].copy_from_slice(&key.words);
         words[N] = u64::from(key.spi) << 32 | u64::from(now.bits());
         let last = u64::from(value.bundle.min(NO_BUNDLE)) << 32 | u64::from(value.answer);
-        words[N + 1] = words[N + 1] & u64::MAX << STRAY | last;
+        words[N + 1] = words[N + 1] & !BUNDLE_AND_ANSWER | last;
     }
 }
 

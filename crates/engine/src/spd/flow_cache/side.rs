@@ -320,7 +320,7 @@ impl<const N: usize, const W: usize> Side<N, W> {
         if self.sets.room() < Sets::<N, W>::room_for(SMALLEST.min(self.settings.flows)) {
             self.begin_with(SMALLEST.min(self.settings.flows));
         }
-        let mut groups = flows.chunks(TOGETHER).zip((0..).step_by(TOGETHER));
+        let groups = flows.chunks(TOGETHER).zip((0..).step_by(TOGETHER));
         if self.sets.memory() <= NEAR {
             for (flows, from) in groups {
                 let hashed =
@@ -329,12 +329,19 @@ impl<const N: usize, const W: usize> Side<N, W> {
             }
             return;
         }
-        let mut next =
-            groups.next().map(|(these, at)| (these, fetch(&self.sets, these, at, &mut keys)));
-        while let Some((flows, hashed)) = next {
-            next =
-                groups.next().map(|(these, at)| (these, fetch(&self.sets, these, at, &mut keys)));
-            self.answer(question, flows, |_, at| hashed[at], answers, found);
+        let first = flows.iter().enumerate().take(TOGETHER);
+        let mut fetched: Group<N> = first.map(|flow| fetch(&self.sets, &mut keys, flow)).collect();
+        for (these, from) in groups {
+            // Each flow's line is asked for while another's is read, so that memory is never idle, nor asked for more than it takes at once.
+            let hashed = |sets: &Sets<N, W>, at: usize| {
+                let this = fetched[at];
+                let ahead = from + TOGETHER + at;
+                if let Some(flow) = flows.get(ahead) {
+                    fetched[at] = fetch(sets, &mut keys, (ahead, flow));
+                }
+                this
+            };
+            self.answer(question, these, hashed, answers, found);
         }
     }
 
@@ -395,7 +402,7 @@ impl<const N: usize, const W: usize> Side<N, W> {
             match self.sets.find_near(key, now) {
                 Some(finding) => sort(*at, key, finding),
                 None => {
-                    self.sets.prefetch_set(key);
+                    self.sets.prefetch_elsewhere(key);
                     far.push((*at, *key));
                 }
             }
@@ -507,18 +514,14 @@ impl Search {
     }
 }
 
-/// Hashes a group's keys, and fetches what is known of them.
-#[inline]
+/// Hashes a flow's key, and fetches what is known of it.
+#[inline(always)]
 fn fetch<const N: usize, const W: usize>(
     sets: &Sets<N, W>,
-    flows: &[FlowKey],
-    from: usize,
     keys: &mut impl KeysOf<N>,
-) -> Group<N> {
-    let hash = |(at, flow)| {
-        let hashed = sets.hash(keys.key(from + at, flow));
-        sets.prefetch(&hashed);
-        hashed
-    };
-    flows.iter().enumerate().map(hash).collect()
+    (at, flow): (usize, &FlowKey),
+) -> Hashed<N> {
+    let hashed = sets.hash(keys.key(at, flow));
+    sets.prefetch(&hashed);
+    hashed
 }

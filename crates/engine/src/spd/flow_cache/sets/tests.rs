@@ -19,7 +19,7 @@ fn assert_strays_are_known<const N: usize, const W: usize>(sets: &Sets<N, W>) {
         let home = sets.home_of(place);
         if sets.epochs(place).policies != 0 && home != place / Sets::<N, W>::ABREAST {
             let line = place / Sets::<N, W>::ABREAST;
-            assert_eq!(home / W, line / W, "within its set");
+            assert_eq!(home / Sets::<N, W>::LINES, line / Sets::<N, W>::LINES, "within its set");
             strays[home].push(line);
         }
     }
@@ -81,16 +81,16 @@ proptest! {
 }
 
 #[test]
-fn a_set_holds_eight_flows_and_finds_them_all() {
-    let mut sets = Sets::<2, 4>::new(8, 1);
-    let keys: Vec<_> = (0..8).map(|flow| sets.hash(key::<2>(flow))).collect();
+fn a_set_holds_sixteen_flows_and_finds_them_all() {
+    let mut sets = Sets::<2, 4>::new(16, 1);
+    let keys: Vec<_> = (0..16).map(|flow| sets.hash(key::<2>(flow))).collect();
     for key in &keys {
         while sets.find(key, NOW) == Finding::Absent {
             let _ = sets.offer(key, 7, NOW);
         }
     }
     assert!(keys.iter().all(|key| matches!(sets.find(key, NOW), Finding::Fresh(_))));
-    assert_eq!((sets.entries(), sets.room()), (8, 8));
+    assert_eq!((sets.entries(), sets.room()), (16, 16));
 }
 
 #[test]
