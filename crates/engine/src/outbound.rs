@@ -206,8 +206,8 @@ impl Outbound {
         let mut rest = batch.drain();
         let (mut together, mut others) = (0, 0);
         while !rest.as_slice().is_empty() {
-            // Where one among many was otherwise, the next ones need not be.
-            let pays = together >= others && mixed::is_worth(rest.len());
+            // Where one among many was otherwise, the next ones need not be, not even where it was among the first.
+            let pays = together + mixed::CREDIT > others && mixed::is_worth(rest.len());
             if pays {
                 together += self.send_mixed(&mut rest, bench, watch);
             }

@@ -22,6 +22,8 @@ use crate::{AnswerId, Ruling, Stage, Watch};
 const WORTH: usize = 16;
 /// Packets that go the long way where one is otherwise.
 pub(super) const FEW: usize = 4;
+/// So many may go another way before as many must have gone this one.
+pub(super) const CREDIT: usize = 2 * FEW;
 /// Neighbours of one flow, of which there are more than so many on the average, go another way.
 const IN_A_ROW: usize = 4;
 /// Packets whose states are asked for together.

@@ -193,13 +193,13 @@ impl<const N: usize, const W: usize> Side<N, W> {
         Some(Known { answer: AnswerId(answer), bundle })
     }
 
-    /// As [`Side::find_at_home`], also where its home says that one of its strays is.
+    /// As [`Side::find_at_home`], wherever it is.
     #[inline(never)]
     pub(super) fn find_stray(&self, key: &Hashed<N>, now: Epochs) -> Option<Known> {
         if self.standing != Standing::Used {
             return None;
         }
-        match self.sets.find_near(key, now)? {
+        match self.sets.find(key, now) {
             Finding::Fresh(Value { answer, bundle }) => {
                 Some(Known { answer: AnswerId(answer), bundle })
             }
@@ -207,7 +207,7 @@ impl<const N: usize, const W: usize> Side<N, W> {
         }
     }
 
-    /// Asks for what [`Side::find_stray`] reads.
+    /// Asks for what [`Side::find_stray`] mostly reads.
     #[inline(always)]
     pub(super) fn prefetch_stray(&self, key: &Hashed<N>) {
         self.sets.prefetch_stray(key);

@@ -32,13 +32,13 @@ impl PolicyCache {
         self.v4.find_at_home(&trail.0, self.now)
     }
 
-    /// What is known of a flow, also where its home says that one of its strays is.
+    /// What is known of a flow, wherever it is.
     #[inline(always)]
     pub(crate) fn follow_far(&self, trail: &Trail) -> Option<Known> {
         self.v4.find_stray(&trail.0, self.now)
     }
 
-    /// Asks for what [`PolicyCache::follow_far`] reads.
+    /// Asks for what [`PolicyCache::follow_far`] mostly reads.
     #[inline(always)]
     pub(crate) fn fetch_far(&self, trail: &Trail) {
         self.v4.prefetch_stray(&trail.0);
