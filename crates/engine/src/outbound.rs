@@ -61,7 +61,7 @@ use ahead::{Ahead, Head};
 use handover::Sealer;
 use item::Item;
 use jobs::Jobs;
-use mixed::Mixed;
+use mixed::{Mixed, Sent};
 use verdict::Verdict;
 use waiting::Waiting;
 
@@ -207,11 +207,13 @@ impl Outbound {
         let (mut together, mut others) = (0, 0);
         while !rest.as_slice().is_empty() {
             // Where one among many was otherwise, the next ones need not be, not even where it was among the first.
-            let pays = together + mixed::CREDIT > others && mixed::is_worth(rest.len());
-            if pays {
-                together += self.send_mixed(&mut rest, bench, watch);
-            }
-            let most = if pays { mixed::FEW } else { usize::MAX };
+            let most = if together + mixed::CREDIT > others && mixed::is_worth(rest.len()) {
+                let Sent { together: sent, first } = self.send_mixed(&mut rest, bench, watch);
+                together += sent;
+                first + mixed::FEW
+            } else {
+                usize::MAX
+            };
             others += rest.len().min(most);
             self.receive_some(&mut rest, most, bench, watch);
         }

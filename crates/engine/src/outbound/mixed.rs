@@ -22,8 +22,8 @@ use crate::{AnswerId, Ruling, Stage, Watch};
 const WORTH: usize = 16;
 /// Packets that go the long way where one is otherwise.
 pub(super) const FEW: usize = 4;
-/// So many may go another way before as many must have gone this one.
-pub(super) const CREDIT: usize = 2 * FEW;
+/// So many may go another way before as many must have gone this one: one that is otherwise, and too few before it.
+pub(super) const CREDIT: usize = WORTH + FEW;
 /// Neighbours of one flow, of which there are more than so many on the average, go another way.
 const IN_A_ROW: usize = 4;
 /// Packets whose states are asked for together.
@@ -45,6 +45,15 @@ pub(super) struct Mixed {
     runs: usize,
     /// Where most turned out to be otherwise.
     pause: Pause,
+}
+
+/// What became of packets that were to go this way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sent {
+    /// So many did.
+    pub(super) together: usize,
+    /// So many of those that are left could have, but are too few for it.
+    pub(super) first: usize,
 }
 
 /// By which bundle a packet leaves, and the share that it has its number from.
@@ -148,20 +157,20 @@ impl Share {
 }
 
 impl Outbound {
-    /// 1 Receive to 10 Transmit, of the packets that `rest` begins with, as far as all is known of each: says how many. Nothing is done if they are few.
+    /// 1 Receive to 10 Transmit, of the packets that `rest` begins with, as far as all is known of each. Nothing is done if they are few.
     #[inline(never)]
     pub(super) fn send_mixed(
         &mut self,
         rest: &mut Drain<'_, PacketBuf>,
         bench: &mut Bench<'_>,
         watch: &mut impl Watch,
-    ) -> usize {
+    ) -> Sent {
         self.mixed.begin(self.cache.accounts());
         self.claim_all(rest.as_slice());
         watch.passed(Stage::LookUp);
         let claimed = self.mixed.claims.len();
         if !is_worth(claimed) {
-            return 0;
+            return Sent { together: 0, first: claimed };
         }
         self.send_left(bench, watch);
         self.together.extend(rest.take(claimed));
@@ -173,7 +182,7 @@ impl Outbound {
             Numbering::Whole => self.seal_mixed(bench, watch),
             Numbering::Short => self.seal_mixed_short(bench, watch),
         }
-        claimed
+        Sent { together: claimed, first: 0 }
     }
 
     /// 2 Flow key to 5 PMTU: by which bundle each of the first packets leaves, up to one that is otherwise.
