@@ -194,12 +194,6 @@ impl Classifier {
         self.plain[direction as usize].iter().map(compared).sum()
     }
 
-    /// Whether packets of a direction and family, without interface id, have more than one way to go, or one on which many policies are compared.
-    pub(crate) fn is_wide(&self, direction: Direction, v4: bool) -> bool {
-        let is_wide = |bins: &Bins| if v4 { bins.v4.is_wide() } else { bins.v6.is_wide() };
-        self.plain[direction as usize].iter().any(is_wide)
-    }
-
     pub(crate) const fn len(&self) -> usize {
         self.len
     }

@@ -139,11 +139,6 @@ impl Spd {
         self.classifier.compared(direction, v4)
     }
 
-    /// Whether packets of a direction and family, without interface id, have more than one way to go, or one on which many policies are compared.
-    pub(crate) fn is_wide(&self, direction: Direction, v4: bool) -> bool {
-        self.classifier.is_wide(direction, v4)
-    }
-
     /// What finding policies takes up.
     #[must_use]
     pub fn footprint(&self) -> Footprint {

@@ -348,19 +348,6 @@ impl<W: Words> Node<W> {
         }
     }
 
-    /// Whether each packet has more than one way to go, or one on which all policies are compared at once.
-    pub(crate) const fn is_wide(&self) -> bool {
-        match self {
-            Self::Many { .. } => true,
-            Self::Cut { rest, .. } => *rest,
-            Self::Empty { .. }
-            | Self::Few { .. }
-            | Self::Lean { .. }
-            | Self::Several { .. }
-            | Self::Tally { .. } => false,
-        }
-    }
-
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Empty { .. } | Self::Tally { .. } => 0,

@@ -61,12 +61,10 @@ const GROWTH: usize = 4;
 const ALWAYS: usize = 1 << 17;
 /// So few policies are compared in no more time than a hit takes out of the second-level cache.
 const FEW: usize = 4;
-/// As few as these, each in a place of its own, are found in no more time than a hit takes in IPv6, where each flow has a line of its own.
-const FEW_V6: usize = 1 << 11;
 /// Room beside these.
 const WITH_FEW: usize = SMALLEST;
 /// Policies from which on finding one costs more than a hit does that waits for memory.
-const MANY: usize = 1 << 14;
+const MANY: usize = 1 << 12;
 /// Policies from which on finding one costs so much that half of all packets may miss.
 const VERY_MANY: usize = 1 << 18;
 /// Among fewer than [`MANY`], it rests for so many spells after each in which it looks out; and among so many.
@@ -487,7 +485,6 @@ impl Search {
         let is_v4 = N == 2;
         match spd.compared(direction, is_v4) {
             Some(0..=FEW) => Self::Glance,
-            _ if !is_v4 && spd.len() < FEW_V6 && !spd.is_wide(direction, is_v4) => Self::Glance,
             Some(_) => Self::Short,
             None if spd.len() < MANY => Self::Middling,
             None if spd.len() < VERY_MANY => Self::Long,
