@@ -287,8 +287,8 @@ impl<const N: usize, const W: usize> Sets<N, W> {
     /// A line where one of those is whose home is this one, but who stay elsewhere.
     #[inline]
     fn stray(&self, home: usize) -> Option<usize> {
-        let away = (self.lines[home].0[W - 1] >> Self::STRAY) as usize;
-        (away != 0).then_some(home ^ away)
+        let [away, ..] = (self.lines[home].0[W - 1] >> Self::STRAY).to_le_bytes();
+        (away != 0).then_some(home ^ usize::from(away))
     }
 
     fn tell_of_stray(&mut self, home: usize, stray: Option<usize>) {
