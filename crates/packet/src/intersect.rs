@@ -31,30 +31,34 @@ pub struct Rows {
     width: usize,
     /// How many there are.
     count: usize,
-    /// The last word of keys.
+    /// How many words a key has at least, if it has all that is asked for.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for AVX-512 alone"))]
-    last: usize,
+    reach: usize,
     /// Whether the processor has what the quickest way needs.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for AVX-512 alone"))]
     is_fast: bool,
-    /// The words that are asked for something. `of` sees to it that each number is below `count`.
+    /// The bytes that are asked for something. `of` sees to it that each number is below `count`.
     asked: Arc<[Asked]>,
     /// Row 0 has all bits. Of rows of 16 words and more, first 16 words of each, then the next 16. There is another line behind the last row.
     lines: Arc<[Line]>,
 }
 
-/// A word of keys.
+/// A byte of keys.
 #[derive(Clone, Debug)]
 struct Asked {
-    word: usize,
-    /// Of each byte, the rows of its values; row 0 if nothing is asked of it.
-    numbers: [[u16; VALUES]; 8],
+    /// Which byte, counted from the lowest of the first word.
+    place: usize,
+    /// The rows of its values.
+    numbers: [u16; VALUES],
 }
 
 /// Values of a byte.
 const VALUES: usize = 256;
 /// So many of the last word's bytes are never asked for anything.
 pub const NOTHING: usize = 3;
+/// Keys that are looked up side by side, so that what is the same for all of them is read once.
+#[cfg(target_arch = "x86_64")]
+const TOGETHER: usize = 2;
 /// Words that are compared together in the longest rows, and their bits.
 const BLOCK: usize = 16;
 const BITS: u32 = 64 * 16;
@@ -68,33 +72,33 @@ impl Rows {
         let mut asked: Vec<Asked> = Vec::new();
         let mut words = vec![u64::MAX; width];
         for field in fields {
-            let (word, byte) = (field.place / 8, field.place % 8);
             let Some(numbers) = field.behind(words.len() / width, width) else { continue };
-            if word > last || word == last && byte < NOTHING {
+            if field.place / 8 > last || field.place / 8 == last && field.place % 8 < NOTHING {
                 continue;
             }
-            let at = asked.iter().position(|asked| asked.word == word).unwrap_or_else(|| {
-                asked.push(Asked { word, numbers: [[0; VALUES]; 8] });
-                asked.len() - 1
-            });
-            asked[at].numbers[byte] = numbers;
+            asked.push(Asked { place: field.place, numbers });
             words.extend_from_slice(&field.rows[..field.rows.len() / width * width]);
         }
         let count = words.len() / width;
+        let reach = asked.iter().map(|asked| asked.place / 8 + 1).max().unwrap_or(0);
         let (asked, lines) = (asked.into(), lines(&words, width));
-        Self { width, count, last, is_fast: has_avx512(), asked, lines }
+        Self { width, count, reach, is_fast: has_avx512(), asked, lines }
     }
 
     /// For each key the lowest bit that is set `among` some and in the rows that the key stands for; if there is none, the number of one that rows do
     /// not have. A word that the key does not have asks nothing.
     pub fn first_of_each<K: AsRef<[u64]>>(&self, keys: &[K], among: &[Line], found: &mut [u32]) {
+        let keys = &keys[..keys.len().min(found.len())];
         #[cfg(target_arch = "x86_64")]
-        if self.is_fast && among.len() >= self.width.div_ceil(8) {
+        if self.is_fast
+            && among.len() >= self.width.div_ceil(8)
+            && keys.iter().all(|key| key.as_ref().len() >= self.reach)
+        {
             #[expect(
                 unsafe_code,
                 reason = "calling a function compiled for more than every x86-64 has"
             )]
-            // SAFETY: all that the function is compiled for was detected when these were made, and `among` has all lines of a row.
+            // SAFETY: all that the function is compiled for was detected when these were made, and keys and `among` have all words.
             return unsafe { self.first_avx512(keys, among, found) };
         }
         for (found, key) in found.iter_mut().zip(keys) {
@@ -113,8 +117,7 @@ impl Rows {
     /// How many rows are read for a key.
     #[must_use]
     pub fn read(&self) -> usize {
-        let bytes = |asked: &Asked| if asked.word == self.last { 8 - NOTHING } else { 8 };
-        self.asked.iter().map(bytes).sum()
+        self.asked.len()
     }
 
     /// Bytes on the heap.
@@ -130,10 +133,9 @@ impl Rows {
         among: &'a [Line],
         numbers: &'a mut [u16; MOST_FIELDS],
     ) -> Rest<'a> {
-        let rows = self.asked.iter().flat_map(|asked| {
-            let bytes = key.get(asked.word).map(|word| word.to_le_bytes());
-            let bytes = bytes.into_iter().flatten();
-            asked.numbers.iter().zip(bytes).map(|(numbers, byte)| numbers[usize::from(byte)])
+        let rows = self.asked.iter().filter_map(|asked| {
+            let byte = key.get(asked.place / 8)?.to_le_bytes()[asked.place % 8];
+            Some(asked.numbers[usize::from(byte)])
         });
         let rows = rows.filter(|row| *row != 0);
         let noted = numbers.iter_mut().zip(rows).map(|(number, row)| *number = row).count();
@@ -146,7 +148,7 @@ impl Rows {
     ///
     /// # Safety
     ///
-    /// `among` has all lines of a row.
+    /// `among` has all lines of a row, each key has all words that are asked for, and there are no fewer `found`.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
@@ -154,15 +156,33 @@ impl Rows {
         // SAFETY: as this function's caller says; widths are as the functions ask.
         unsafe {
             match self.width {
-                ..=4 => {
-                    for (found, key) in found.iter_mut().zip(keys) {
-                        *found = self.first_short(key.as_ref(), among);
-                    }
-                }
+                ..=4 => self.each_short(keys, among, found),
                 8 => self.each_of_lines::<1, K>(keys, among, 0, found),
                 BLOCK => self.each_of_lines::<2, K>(keys, among, 0, found),
                 _ => self.each_of_blocks(keys, among, found),
             }
+        }
+    }
+
+    /// Of rows of up to four words.
+    ///
+    /// # Safety
+    ///
+    /// As of [`Rows::first_avx512`].
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
+    #[inline(never)]
+    #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
+    unsafe fn each_short<K: AsRef<[u64]>>(&self, keys: &[K], among: &[Line], found: &mut [u32]) {
+        let (groups, rest) = keys.as_chunks::<TOGETHER>();
+        let (found, rest_found) = found.split_at_mut(keys.len() - rest.len());
+        for (found, keys) in found.as_chunks_mut().0.iter_mut().zip(groups) {
+            // SAFETY: as this function's caller says.
+            *found = unsafe { self.first_short(keys, among) };
+        }
+        for (found, key) in rest_found.iter_mut().zip(rest) {
+            // SAFETY: as this function's caller says.
+            [*found] = unsafe { self.first_short(std::array::from_ref(key), among) };
         }
     }
 
@@ -183,9 +203,16 @@ impl Rows {
         block: usize,
         found: &mut [u32],
     ) {
-        for (found, key) in found.iter_mut().zip(keys) {
+        let (groups, rest) = keys.as_chunks::<TOGETHER>();
+        let (found, rest_found) = found.split_at_mut(keys.len() - rest.len());
+        for (found, keys) in found.as_chunks_mut().0.iter_mut().zip(groups) {
             // SAFETY: as this function's caller says.
-            *found = unsafe { self.first_of_lines::<LINES, K>(key, among, block) };
+            *found = unsafe { self.first_of_lines::<LINES, TOGETHER, K>(keys, among, block) };
+        }
+        for (found, key) in rest_found.iter_mut().zip(rest) {
+            let key = std::array::from_ref(key);
+            // SAFETY: as this function's caller says.
+            [*found] = unsafe { self.first_of_lines::<LINES, 1, K>(key, among, block) };
         }
     }
 
@@ -220,7 +247,7 @@ impl Rows {
         }
     }
 
-    /// Of rows of up to four words. What a load takes beyond a row comes to numbers of bits that rows do not have.
+    /// Of some keys, in rows of up to four words. What a load takes beyond a row comes to numbers of bits that rows do not have.
     ///
     /// # Safety
     ///
@@ -229,7 +256,11 @@ impl Rows {
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline]
     #[expect(unsafe_code, reason = "loads through pointers")]
-    unsafe fn first_short(&self, key: &[u64], among: &[Line]) -> u32 {
+    unsafe fn first_short<const KEYS: usize, K: AsRef<[u64]>>(
+        &self,
+        keys: &[K; KEYS],
+        among: &[Line],
+    ) -> [u32; KEYS] {
         use core::arch::x86_64::{
             _mm_cvtsi128_si64, _mm256_and_si256, _mm256_castsi256_si128, _mm256_loadu_epi64,
             _mm256_maskz_compress_epi64, _mm256_test_epi64_mask,
@@ -237,18 +268,23 @@ impl Rows {
         let first = self.lines.as_ptr().cast::<i64>();
         let shift = self.width.trailing_zeros();
         // SAFETY: `among` has a line, which is twice as long.
-        let mut all = unsafe { _mm256_loadu_epi64(among.as_ptr().cast()) };
-        self.each_row(key, |row| {
-            // SAFETY: the row begins in the lines, and behind the last one there is another line.
-            let row = unsafe { _mm256_loadu_epi64(first.add(row << shift)) };
-            all = _mm256_and_si256(all, row);
-        });
-        let some = _mm256_test_epi64_mask(all, all);
-        let first = _mm256_castsi256_si128(_mm256_maskz_compress_epi64(some, all));
-        bit(some.into(), _mm_cvtsi128_si64(first))
+        let mut all = [unsafe { _mm256_loadu_epi64(among.as_ptr().cast()) }; KEYS];
+        // SAFETY: as this function's caller says.
+        unsafe {
+            self.each_row(keys, |at, row| {
+                // The row begins in the lines, and behind the last one there is another line.
+                let row = _mm256_loadu_epi64(first.add(row << shift));
+                all[at] = _mm256_and_si256(all[at], row);
+            });
+        }
+        all.map(|all| {
+            let some = _mm256_test_epi64_mask(all, all);
+            let first = _mm256_castsi256_si128(_mm256_maskz_compress_epi64(some, all));
+            bit(some.into(), _mm_cvtsi128_si64(first))
+        })
     }
 
-    /// Of one key. Called from one place, so that the compiler makes it part of that loop: it may not be told to.
+    /// Of some keys. Called from one place for each number of them, so that the compiler makes it part of that loop: it may not be told to.
     ///
     /// # Safety
     ///
@@ -257,12 +293,12 @@ impl Rows {
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline]
     #[expect(unsafe_code, reason = "loads through pointers")]
-    unsafe fn first_of_lines<const LINES: usize, K: AsRef<[u64]>>(
+    unsafe fn first_of_lines<const LINES: usize, const KEYS: usize, K: AsRef<[u64]>>(
         &self,
-        key: &K,
+        keys: &[K; KEYS],
         among: &[Line],
         block: usize,
-    ) -> u32 {
+    ) -> [u32; KEYS] {
         use core::arch::x86_64::{
             _mm_cvtsi128_si64, _mm512_and_si512, _mm512_castsi512_si128, _mm512_loadu_si512,
             _mm512_maskz_compress_epi64, _mm512_test_epi64_mask,
@@ -272,44 +308,47 @@ impl Rows {
             std::array::from_fn::<_, LINES, _>(|at| _mm512_loadu_si512(line.add(at).cast()))
         };
         let first = self.lines.as_ptr().wrapping_add(block * self.count * LINES);
-        let mut all = load(among.as_ptr().wrapping_add(block * LINES));
-        self.each_row(key.as_ref(), |row| {
-            let row = load(first.wrapping_add(row * LINES));
-            all = std::array::from_fn(|at| _mm512_and_si512(all[at], row[at]));
-        });
-        let (mut some, mut word) = (0, 0);
-        for (at, line) in all.into_iter().enumerate().rev() {
-            let these = _mm512_test_epi64_mask(line, line);
-            let first = _mm512_castsi512_si128(_mm512_maskz_compress_epi64(these, line));
-            word = std::hint::select_unpredictable(these == 0, word, _mm_cvtsi128_si64(first));
-            some |= u32::from(these) << (8 * at);
+        let mut all = [load(among.as_ptr().wrapping_add(block * LINES)); KEYS];
+        // SAFETY: as this function's caller says.
+        unsafe {
+            self.each_row(keys, |at, row| {
+                let row = load(first.wrapping_add(row * LINES));
+                all[at] = std::array::from_fn(|line| _mm512_and_si512(all[at][line], row[line]));
+            });
         }
-        bit(some, word)
-    }
-
-    /// Shows the row of each byte of the words that are asked for something; all of them, as a branch less is worth more.
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    fn each_row(&self, key: &[u64], mut show: impl FnMut(usize)) {
-        for asked in &*self.asked {
-            let Some(word) = key.get(asked.word) else { continue };
-            if asked.word == self.last {
-                asked.each_row::<NOTHING>(*word, &mut show);
-            } else {
-                asked.each_row::<0>(*word, &mut show);
+        all.map(|all| {
+            let (mut some, mut word) = (0, 0);
+            for (at, line) in all.into_iter().enumerate().rev() {
+                let these = _mm512_test_epi64_mask(line, line);
+                let first = _mm512_castsi512_si128(_mm512_maskz_compress_epi64(these, line));
+                word = std::hint::select_unpredictable(these == 0, word, _mm_cvtsi128_si64(first));
+                some |= u32::from(these) << (8 * at);
             }
-        }
+            bit(some, word)
+        })
     }
-}
 
-impl Asked {
-    /// Of the bytes from one on.
+    /// Shows the row of each byte that is asked for something, byte by byte for all keys.
+    ///
+    /// # Safety
+    ///
+    /// Each key has all words that are asked for.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "eight bits are used")]
-    fn each_row<const FROM: usize>(&self, word: u64, show: &mut impl FnMut(usize)) {
-        for (at, numbers) in self.numbers.iter().enumerate().skip(FROM) {
-            show(usize::from(numbers[(word >> (8 * at)) as usize % VALUES]));
+    #[expect(unsafe_code, reason = "loads through pointers")]
+    unsafe fn each_row<const KEYS: usize, K: AsRef<[u64]>>(
+        &self,
+        keys: &[K; KEYS],
+        mut show: impl FnMut(usize, usize),
+    ) {
+        // Every x86-64 has the lowest byte first.
+        let bytes = keys.each_ref().map(|key| key.as_ref().as_ptr().cast::<u8>());
+        for asked in &*self.asked {
+            for (at, bytes) in bytes.iter().enumerate() {
+                // SAFETY: the byte is in one of the words that keys have.
+                let byte = unsafe { *bytes.add(asked.place) };
+                show(at, usize::from(asked.numbers[usize::from(byte)]));
+            }
         }
     }
 }

@@ -49,7 +49,7 @@ const RECENT: usize = 32;
 /// So many are no reason to make ready for more.
 const FEW_RECENT: usize = 8;
 
-/// How many bytes are looked up where these bits are asked for: all of the words that have some of them.
+/// How many bytes may be looked up where these bits are asked for: all of the words that have some of them.
 pub(crate) fn bytes<W: Words>(asked: &W) -> usize {
     let asked = asked.under(&W::COUNTING);
     let bytes = |at: usize| if at == W::COUNT - 1 { 8 - NOTHING } else { 8 };
