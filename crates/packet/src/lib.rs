@@ -80,8 +80,10 @@ mod lanes;
 mod outline;
 mod pool;
 mod prefetch;
+mod slots;
 #[cfg(test)]
 mod specimen;
+mod strip;
 
 pub use batch::{BATCH, Batch};
 pub use buf::{Checksum, Ecn, HEADROOM, Label, PacketBuf, Segments, TAILROOM, UdpPath};
@@ -97,3 +99,5 @@ pub use pool::{Pool, PoolStats, SizeClass};
 pub use prefetch::{prefetch, prefetch_far, prefetch_far_whole, prefetch_whole};
 pub use protocol::Protocol;
 pub use segment::SegmentPlan;
+pub use slots::{KEYS, NO_LEVEL, Slots, Steps, TABLES, Told};
+pub use strip::{Block, LANES, fit_each};
