@@ -3,6 +3,8 @@
 //! some of these cuts after the other, level by level, so that they wait for memory together, and leave out what has no better one; and at
 //! last by the kind of what is to be compared, because a processor that does the same again and again need not guess what comes next.
 
+mod sift;
+
 use std::hint::select_unpredictable;
 
 use arrayvec::ArrayVec;
@@ -14,6 +16,8 @@ use super::several;
 use super::ternary::{Key, Words};
 use super::window::Window;
 use super::{TOGETHER, few};
+
+pub(super) use sift::sift;
 
 /// A packet among others, and a node that it has come to.
 #[derive(Clone, Copy, Debug)]
@@ -61,13 +65,7 @@ pub(super) fn first_of_each<'a, W: Words>(
     keys: &[Key<W>],
     found: &mut [Option<Found<'a>>],
 ) {
-    let mut batch = Batch {
-        keys: &keys[..keys.len().min(TOGETHER)],
-        bests: [Best::NONE; TOGETHER],
-        has_compared: false,
-        coming: ArrayVec::new(),
-        here: std::array::from_fn(|_| ArrayVec::new()),
-    };
+    let mut batch = Batch::of(keys);
     let trunk = batch.go_along(root);
     for cuts in trunk.rchunks(STAGE) {
         if batch.has_compared {
@@ -78,6 +76,18 @@ pub(super) fn first_of_each<'a, W: Words>(
     }
     for (found, best) in found.iter_mut().zip(&batch.bests) {
         *found = best.found();
+    }
+}
+
+impl<'a, 'k, W: Words> Batch<'a, 'k, W> {
+    fn of(keys: &'k [Key<W>]) -> Self {
+        Self {
+            keys: &keys[..keys.len().min(TOGETHER)],
+            bests: [Best::NONE; TOGETHER],
+            has_compared: false,
+            coming: ArrayVec::new(),
+            here: std::array::from_fn(|_| ArrayVec::new()),
+        }
     }
 }
 
@@ -94,19 +104,25 @@ impl<'a, W: Words> Batch<'a, '_, W> {
             trunk = rest_node;
         }
         self.has_compared = true;
+        self.end(trunk);
+        cuts
+    }
+
+    /// What every packet comes to.
+    fn end(&mut self, node: &'a Node<W>) {
         let Self { keys, bests, .. } = self;
-        match trunk {
+        match node {
             Node::Many { matrix, .. } => matrix.find_each(keys, bests),
             Node::Empty { .. }
             | Node::Few { .. }
             | Node::Lean { .. }
             | Node::Several { .. }
             | Node::Cut { .. }
+            | Node::Sieve { .. }
             | Node::Tally { .. } => {
-                keys.iter().zip(bests).for_each(|(key, best)| trunk.find(key, best));
+                keys.iter().zip(bests).for_each(|(key, best)| node.find(key, best));
             }
         }
-        cuts
     }
 
     /// All packets up the branches of some cuts, as far as `list` lets them, and compares what is there.
@@ -254,7 +270,7 @@ const fn kind<W: Words>(node: &Node<W>) -> usize {
         Node::Lean { .. } => LEAN,
         Node::Several { .. } => SEVERAL,
         Node::Many { .. } => MANY,
-        Node::Cut { .. } => CUT,
+        Node::Cut { .. } | Node::Sieve { .. } => CUT,
     }
 }
 

@@ -11,8 +11,10 @@ use std::sync::Arc;
 use super::lean::{End, LeanOf};
 use super::matrix::Matrix;
 use super::plan::{FEW, LEAST, Plan, plan};
+use super::planning::Planning;
 use super::rule::{Best, Comparable, Found, Rank, Rule};
 use super::several::{self, EightOf, Several, count, several};
+use super::sieve::Sieve;
 use super::ternary::{Key, Words};
 use super::window::Window;
 use super::{TOGETHER, batch, few, trunk};
@@ -53,6 +55,11 @@ pub(crate) enum Node<W: Words> {
         rest: bool,
         nodes: Arc<[Self]>,
     },
+    /// By tiers; only the root may be that. Its first may have gone, as nobody passes by a root.
+    Sieve {
+        first: Rank,
+        sieve: Arc<Sieve<W>>,
+    },
     /// How many policies a cut has, and had when it was planned. No place for a policy.
     Tally {
         first: Rank,
@@ -61,19 +68,10 @@ pub(crate) enum Node<W: Words> {
     },
 }
 
-/// When what has outgrown its plan is planned anew.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Planning {
-    /// When a policy comes.
-    Now,
-    /// By [`Node::prepare`], so that a policy takes less time to come; what is far too large does not wait.
-    Later,
-}
-
 /// So few policies are found sooner packet by packet.
 const ALONE: usize = 32;
 /// Larger sets are not planned anew as a whole.
-const REPLANNED: usize = 4096;
+pub(super) const REPLANNED: usize = 4096;
 
 impl<W: Words> Default for Node<W> {
     fn default() -> Self {
@@ -95,6 +93,7 @@ impl<W: Words> Node<W> {
             | Self::Several { .. }
             | Self::Many { .. }
             | Self::Cut { .. }
+            | Self::Sieve { .. }
             | Self::Tally { .. } => {
                 self.find(key, &mut best);
             }
@@ -109,6 +108,7 @@ impl<W: Words> Node<W> {
             Self::Cut { nodes, .. } if counts(nodes).0 > ALONE => {
                 batch::first_of_each(self, keys, found)
             }
+            Self::Sieve { sieve, .. } => batch::sift(sieve, keys, found),
             Self::Few { rules, .. } => few::find_each(rules, |key| key.words, keys, found),
             Self::Lean { far, rules, .. } => {
                 few::find_each(rules, |key| W::Lean::seen(&key.words, *far), keys, found);
@@ -130,7 +130,7 @@ impl<W: Words> Node<W> {
     #[inline]
     pub(super) fn prefetch(&self) {
         match self {
-            Self::Empty { .. } | Self::Tally { .. } | Self::Cut { .. } => {}
+            Self::Empty { .. } | Self::Tally { .. } | Self::Cut { .. } | Self::Sieve { .. } => {}
             Self::Few { rules, .. } => {
                 let Some(last) = rules.last() else { return };
                 // Always as often, because a branch less is worth more.
@@ -165,6 +165,7 @@ impl<W: Words> Node<W> {
                 }
                 Self::Several { eights, .. } => return several::find(eights, key, best),
                 Self::Many { matrix, .. } => return matrix.find(key, best),
+                Self::Sieve { sieve, .. } => return sieve.find(key, best),
                 Self::Cut { window, rest, nodes, .. } => {
                     if *rest
                         && let [.., rest, _] = &**nodes
@@ -211,7 +212,11 @@ impl<W: Words> Node<W> {
                 *rest |= aside;
                 nodes[at].insert(rule, planning);
             }
-            Self::Several { .. } | Self::Many { .. } | Self::Cut { .. } => {
+            Self::Sieve { first, sieve } if !sieve.is_outgrown(planning.growth()) => {
+                *first = rank.min(*first);
+                Arc::make_mut(sieve).insert(rule, planning);
+            }
+            Self::Several { .. } | Self::Many { .. } | Self::Cut { .. } | Self::Sieve { .. } => {
                 let mut rules = self.rules();
                 rules.push(rule);
                 *self = Self::of(rules);
@@ -228,6 +233,7 @@ impl<W: Words> Node<W> {
             Self::Lean { .. } | Self::Several { .. } => false,
             Self::Many { matrix, .. } => matrix.len() >= Planning::Now.growth() * matrix.planned,
             Self::Cut { nodes, .. } => outgrown(nodes, Planning::Now),
+            Self::Sieve { .. } => false,
         };
         if is_outgrown {
             *self = Self::of(self.rules());
@@ -235,6 +241,7 @@ impl<W: Words> Node<W> {
         }
         match self {
             Self::Many { matrix, .. } => Arc::make_mut(matrix).prepare(),
+            Self::Sieve { sieve, .. } => Arc::make_mut(sieve).prepare(rule),
             Self::Cut { window, nodes, .. } => {
                 let (at, _) = place(*window, rule);
                 own(nodes)[at].prepare(rule);
@@ -291,6 +298,11 @@ impl<W: Words> Node<W> {
                 }
                 tally(nodes, |len| len - 1)
             }
+            Self::Sieve { sieve, .. } => {
+                let sieve = Arc::make_mut(sieve);
+                sieve.remove(rule);
+                (sieve.len(), sieve.planned())
+            }
         };
         if len <= FEW || len * 4 < planned && len <= REPLANNED {
             *self = Self::of(self.rules());
@@ -315,6 +327,18 @@ impl<W: Words> Node<W> {
             if let ([.., tally], [.., newer]) = (nodes, &**newer) {
                 tally.clone_from(newer);
             }
+        } else if let (
+            Self::Sieve { first, sieve },
+            Self::Sieve { first: newer_first, sieve: newer_sieve },
+        ) = (&mut *self, newer)
+        {
+            if Arc::ptr_eq(sieve, newer_sieve) {
+                return;
+            }
+            *first = *newer_first;
+            if !Arc::make_mut(sieve).follow(newer_sieve, rule) {
+                self.clone_from(newer);
+            }
         } else {
             self.clone_from(newer);
         }
@@ -330,6 +354,7 @@ impl<W: Words> Node<W> {
             | Self::Lean { first, .. }
             | Self::Several { first, .. }
             | Self::Many { first, .. }
+            | Self::Sieve { first, .. }
             | Self::Cut { first, .. } => *first,
         }
     }
@@ -342,9 +367,24 @@ impl<W: Words> Node<W> {
             Self::Few { rules, .. } => Some(rules.len()),
             Self::Lean { rules, .. } => Some(rules.len()),
             Self::Several { eights, .. } if eights.len() == 1 => Some(count::<W>(eights)),
-            Self::Several { .. } | Self::Many { .. } | Self::Cut { .. } | Self::Tally { .. } => {
-                None
-            }
+            Self::Several { .. }
+            | Self::Many { .. }
+            | Self::Cut { .. }
+            | Self::Sieve { .. }
+            | Self::Tally { .. } => None,
+        }
+    }
+
+    /// Whether each packet has more than one way to go, or one on which all policies are compared at once.
+    pub(super) const fn is_wide(&self) -> bool {
+        match self {
+            Self::Many { .. } | Self::Sieve { .. } => true,
+            Self::Cut { rest, .. } => *rest,
+            Self::Empty { .. }
+            | Self::Few { .. }
+            | Self::Lean { .. }
+            | Self::Several { .. }
+            | Self::Tally { .. } => false,
         }
     }
 
@@ -356,6 +396,7 @@ impl<W: Words> Node<W> {
             Self::Several { eights, .. } => count::<W>(eights),
             Self::Many { matrix, .. } => matrix.len(),
             Self::Cut { nodes, .. } => counts(nodes).0,
+            Self::Sieve { sieve, .. } => sieve.len(),
         }
     }
 
@@ -368,6 +409,7 @@ impl<W: Words> Node<W> {
             Self::Several { eights, .. } => several::each::<W>(eights, visit),
             Self::Many { matrix, .. } => matrix.each(visit),
             Self::Cut { nodes, .. } => nodes.iter().for_each(|node| node.each(visit)),
+            Self::Sieve { sieve, .. } => sieve.each(visit),
         }
     }
 
@@ -384,6 +426,7 @@ impl<W: Words> Node<W> {
             Self::Cut { nodes, .. } => {
                 EACH + size_of_val(&**nodes) + nodes.iter().map(Self::memory).sum::<usize>()
             }
+            Self::Sieve { sieve, .. } => EACH + sieve.memory(),
         }
     }
 
@@ -397,6 +440,7 @@ impl<W: Words> Node<W> {
             | Self::Many { .. }
             | Self::Tally { .. } => 0,
             Self::Cut { nodes, .. } => 1 + nodes.iter().map(Self::depth).max().unwrap_or(0),
+            Self::Sieve { sieve, .. } => sieve.depth(),
         }
     }
 
@@ -407,7 +451,7 @@ impl<W: Words> Node<W> {
 
     /// The best node for rules, which may be in any order. They are copied where they come to stand and not on the way there: what that takes
     /// lay as holes between what stays.
-    fn planned(mut rules: Vec<&Rule<W>>) -> Self {
+    pub(super) fn planned(mut rules: Vec<&Rule<W>>) -> Self {
         if rules.is_empty() {
             return Self::EMPTY;
         }
@@ -444,6 +488,11 @@ impl<W: Words> Node<W> {
         Self::Several { first: first_of(rules), eights: several(rules) }
     }
 
+    /// All policies there are.
+    pub(super) fn sieve(sieve: Sieve<W>) -> Self {
+        Self::Sieve { first: sieve.first(), sieve: Arc::new(sieve) }
+    }
+
     /// What a window tells apart, and the rest.
     pub(super) fn cut(window: Window, rules: Vec<&Rule<W>>) -> Self {
         let len = rules.len();
@@ -467,6 +516,7 @@ impl<W: Words> Node<W> {
             Self::Several { eights, .. } => Arc::strong_count(eights),
             Self::Many { matrix, .. } => Arc::strong_count(matrix),
             Self::Cut { nodes, .. } => Arc::strong_count(nodes),
+            Self::Sieve { sieve, .. } => Arc::strong_count(sieve),
         }
     }
 
@@ -486,24 +536,7 @@ impl<W: Words> Node<W> {
             Self::Several { eights, .. } => rules.extend(eights.iter().flat_map(W::Eight::rules)),
             Self::Many { matrix, .. } => matrix.each(&mut |entry| rules.push(Rule::of(entry))),
             Self::Cut { nodes, .. } => nodes.iter().for_each(|node| node.gather(rules)),
-        }
-    }
-}
-
-impl Planning {
-    /// So many are compared one by one without another plan.
-    const fn few(self) -> usize {
-        match self {
-            Self::Now => FEW,
-            Self::Later => 2 * FEW,
-        }
-    }
-
-    /// What has so many times more policies than it was planned for is planned anew.
-    const fn growth(self) -> usize {
-        match self {
-            Self::Now => 2,
-            Self::Later => 4,
+            Self::Sieve { sieve, .. } => sieve.each(&mut |entry| rules.push(Rule::of(entry))),
         }
     }
 }
@@ -528,7 +561,7 @@ fn first_in<W: Words>(nodes: &[Node<W>]) -> Rank {
 
 /// A cut's nodes, to be changed: copied first if a snapshot has them too. A copy counts on each part that it shares, and these lie all over
 /// memory: reading all counts first has them fetched at the same time.
-fn own<W: Words>(nodes: &mut Arc<[Node<W>]>) -> &mut [Node<W>] {
+pub(super) fn own<W: Words>(nodes: &mut Arc<[Node<W>]>) -> &mut [Node<W>] {
     if Arc::strong_count(nodes) > 1 {
         std::hint::black_box(nodes.iter().map(Node::sharers).sum::<usize>());
     }

@@ -83,6 +83,12 @@ impl Rank {
         Self(self.0 | u32::from(nothing_fits).wrapping_neg())
     }
 
+    /// As a number.
+    #[inline]
+    pub(crate) const fn number(self) -> u32 {
+        self.0
+    }
+
     pub(crate) fn of(entry: &PolicyEntry) -> Self {
         let place = entry.place();
         Self(u32::from(place.is_software()) << 22 | place.priority().0.min(LAST_PRIORITY))
@@ -180,6 +186,12 @@ impl<'a> Best<'a> {
     #[inline]
     pub(crate) fn found(self) -> Option<Found<'a>> {
         self.entry.map(|entry| Found { entry, brief: self.brief })
+    }
+
+    /// Its rank.
+    #[inline]
+    pub(crate) const fn rank(&self) -> Rank {
+        self.rank
     }
 
     /// Whether it stands before all policies from a rank on.

@@ -3,8 +3,10 @@
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use uxfrm_packet::Block;
 use zerocopy::{Immutable, IntoBytes};
 
+use super::TOGETHER;
 use super::lean::{Lean, LeanOf};
 use super::several::{Eight, EightOf};
 use crate::{FlowKey, PolicyEntry, Prefix, Selector};
@@ -12,12 +14,14 @@ use crate::{FlowKey, PolicyEntry, Prefix, Selector};
 /// Words that hold a packet's addresses, ports and protocol: [`V4`] or [`V6`]. The last one is
 /// source port, destination port, protocol, and 24 bits that are 0 in packets.
 pub(crate) trait Words:
-    Copy + Eq + std::fmt::Debug + IntoBytes + Immutable + Send + Sync
+    Copy + Ord + std::hash::Hash + std::fmt::Debug + IntoBytes + Immutable + Send + Sync + 'static
 {
     /// Eight selectors of such words.
     type Eight: EightOf<Self>;
     /// A policy in few bytes.
     type Lean: LeanOf<Self>;
+    /// Words of many packets, word by word.
+    type Columns: AsRef<[[u64; TOGETHER]]>;
     /// How many words there are.
     const COUNT: usize;
     /// Bits of an address.
@@ -29,6 +33,12 @@ pub(crate) trait Words:
 
     /// Puts words together.
     fn new(destination: [u64; 2], source: [u64; 2], upper: u64) -> Self;
+    /// Destination and source as [`Words::new`] takes them.
+    fn ends(&self) -> [[u64; 2]; 2];
+    /// Of packets, [`TOGETHER`] at the most.
+    fn columns(packets: &[Key<Self>]) -> Self::Columns;
+    /// Which of the selectors of each block fit packets' words; as [`uxfrm_packet::fit_each`].
+    fn fit_each<'a>(pairs: impl Iterator<Item = (Block<'a>, &'a Self)>, fits: &mut [u8]);
     /// Word by word.
     fn each(word: impl FnMut(usize) -> u64) -> Self;
     /// One of the words; `at` is below [`Words::COUNT`].
@@ -126,6 +136,7 @@ pub(crate) fn asked<W: Words>(selector: &Selector) -> (W, W) {
 
 impl Words for V4 {
     type Eight = Eight<2>;
+    type Columns = [[u64; TOGETHER]; 2];
     type Lean = Infallible;
     const COUNT: usize = 2;
     const BITS: u8 = 32;
@@ -135,6 +146,20 @@ impl Words for V4 {
     #[inline]
     fn new(destination: [u64; 2], source: [u64; 2], upper: u64) -> Self {
         [destination[0] | source[0] >> 32, upper]
+    }
+
+    fn ends(&self) -> [[u64; 2]; 2] {
+        [[self[0] >> 32 << 32, 0], [self[0] << 32, 0]]
+    }
+
+    #[inline]
+    fn fit_each<'a>(pairs: impl Iterator<Item = (Block<'a>, &'a Self)>, fits: &mut [u8]) {
+        uxfrm_packet::fit_each(pairs, !NOTHING, fits);
+    }
+
+    #[inline]
+    fn columns(packets: &[Key<Self>]) -> Self::Columns {
+        columns(packets)
     }
 
     fn each(word: impl FnMut(usize) -> u64) -> Self {
@@ -174,6 +199,7 @@ impl Words for V4 {
 
 impl Words for V6 {
     type Eight = Eight<5>;
+    type Columns = [[u64; TOGETHER]; 5];
     type Lean = Lean;
     const COUNT: usize = 5;
     const BITS: u8 = 128;
@@ -183,6 +209,20 @@ impl Words for V6 {
     #[inline]
     fn new(destination: [u64; 2], source: [u64; 2], upper: u64) -> Self {
         [destination[0], destination[1], source[0], source[1], upper]
+    }
+
+    fn ends(&self) -> [[u64; 2]; 2] {
+        [[self[0], self[1]], [self[2], self[3]]]
+    }
+
+    #[inline]
+    fn fit_each<'a>(pairs: impl Iterator<Item = (Block<'a>, &'a Self)>, fits: &mut [u8]) {
+        uxfrm_packet::fit_each(pairs, !NOTHING, fits);
+    }
+
+    #[inline]
+    fn columns(packets: &[Key<Self>]) -> Self::Columns {
+        columns(packets)
     }
 
     fn each(word: impl FnMut(usize) -> u64) -> Self {
@@ -222,6 +262,17 @@ impl Words for V6 {
     }
 }
 
+#[inline]
+fn columns<const N: usize>(packets: &[Key<[u64; N]>]) -> [[u64; TOGETHER]; N] {
+    let mut columns = [[0; TOGETHER]; N];
+    for (at, packet) in packets.iter().enumerate().take(TOGETHER) {
+        for (column, word) in columns.iter_mut().zip(packet.words) {
+            column[at] = word;
+        }
+    }
+    columns
+}
+
 /// A product's halves over each other: every bit of both words reaches every bit of the result.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
@@ -231,7 +282,7 @@ pub(crate) const fn mix(a: u64, b: u64) -> u64 {
 }
 
 #[inline]
-fn upper(ports: [u16; 2], protocol: u8) -> u64 {
+pub(crate) fn upper(ports: [u16; 2], protocol: u8) -> u64 {
     u64::from(ports[0]) << 48 | u64::from(ports[1]) << 32 | u64::from(protocol) << 24
 }
 

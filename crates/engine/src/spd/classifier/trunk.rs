@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::node::Node;
 use super::plan::cuts;
 use super::rule::Rule;
+use super::sieve::choice;
 use super::ternary::Words;
 use super::weigh::Scale;
 
@@ -20,12 +21,19 @@ const MARGIN: usize = 4;
 /// A tree that costs no more, in tenths of a cycle, leads each packet to one place, and is left as it was planned.
 const CHEAP: usize = 650;
 
-/// The best tree for rules that are all there is.
+/// The best tree or sieve for rules that are all there is.
 pub(super) fn tree<W: Words>(rules: Vec<Rule<W>>) -> Node<W> {
+    let scale = Scale::of(&rules);
+    let tree = cuts_of(rules, &scale);
+    let sieve = if tree.is_wide() { choice::sieve(&tree, &scale) } else { None };
+    sieve.unwrap_or(tree)
+}
+
+/// The best tree of cuts.
+fn cuts_of<W: Words>(rules: Vec<Rule<W>>, scale: &Scale<W>) -> Node<W> {
     if rules.len() > MOST {
         return Node::of(rules);
     }
-    let scale = Scale::of(&rules);
     let planned = Node::of(rules);
     let weigh = |tree: &Node<W>| scale.weigh(tree);
     if weigh(&planned) > CHEAP { improved(planned, &weigh) } else { planned }
@@ -54,6 +62,7 @@ fn rest<W: Words>(node: &Node<W>) -> Option<&Node<W>> {
         | Node::Lean { .. }
         | Node::Several { .. }
         | Node::Many { .. }
+        | Node::Sieve { .. }
         | Node::Cut { .. }
         | Node::Tally { .. } => None,
     }
@@ -70,4 +79,4 @@ fn with_rest<W: Words>(mut cut: Node<W>, other: Node<W>) -> Node<W> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -7,6 +7,7 @@
 use super::batch::STAGE;
 use super::node::Node;
 use super::rule::{Best, Rule};
+use super::sieve::{Part, Sieve, Tier};
 use super::ternary::{Key, Words, mix};
 
 /// Packets to weigh trees of some policies with.
@@ -27,6 +28,13 @@ const REST: usize = 160;
 const FEW: usize = 260;
 const SEVERAL: usize = 275;
 const MANY: usize = 410;
+/// For each tier of a sieve; for each of its parts that is looked at, if that is small, and beside the node that it is otherwise; for each line
+/// that the matrix behind its tiers reads more than a trunk's; and for a tree in its place.
+const TIER: usize = 45;
+const STRIP: usize = 400;
+const DEEP: usize = 200;
+const FAR_LINE_BEHIND: usize = 5;
+const TREE_BEHIND: usize = 300;
 /// For what the trunk ends in, where all packets do the same.
 const LAST_LEAF: usize = 150;
 const LAST_MATRIX: usize = 60;
@@ -89,6 +97,25 @@ impl<W: Words> Scale<W> {
         let far = lines * tree.memory().min(MOST_SCATTERED) / SCATTERED;
         (work + far) / self.0.len().max(1)
     }
+
+    /// The same of a sieve; measured in the same way, it takes less for the same weight.
+    pub(super) fn weigh_sieve(&self, sieve: &Sieve<W>) -> usize {
+        let each = PACKET + TIER * sieve.tiers().len();
+        let walked = self.0.iter().map(|key| {
+            let mut walk = Walk { key, before: Best::NONE, best: Best::NONE, work: 0, lines: 0 };
+            walk.end_sieve(sieve.last());
+            walk.sift(sieve);
+            (walk.work, walk.lines)
+        });
+        let (work, lines) = walked.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
+        let far = lines * sieve.memory().min(MOST_SCATTERED) / SCATTERED;
+        each + (work + far) / self.0.len().max(1)
+    }
+
+    /// The packets.
+    pub(super) fn keys(&self) -> &[Key<W>] {
+        &self.0
+    }
 }
 
 /// One that a policy is for.
@@ -104,7 +131,7 @@ impl<'a, W: Words> Walk<'a, '_, W> {
     /// Compares what the trunk ends in.
     fn end(&mut self, last: &'a Node<W>) {
         self.work += match last {
-            Node::Empty { .. } | Node::Tally { .. } | Node::Cut { .. } => 0,
+            Node::Empty { .. } | Node::Tally { .. } | Node::Cut { .. } | Node::Sieve { .. } => 0,
             Node::Few { .. } | Node::Lean { .. } | Node::Several { .. } => LAST_LEAF,
             Node::Many { matrix, .. } => {
                 let far = if matrix.memory() > NEAR { FAR_LINE * matrix.lines() } else { 0 };
@@ -114,13 +141,65 @@ impl<'a, W: Words> Walk<'a, '_, W> {
         last.find(self.key, &mut self.best);
     }
 
+    /// Compares what is behind the tiers of a sieve.
+    fn end_sieve(&mut self, last: &'a Node<W>) {
+        match last {
+            Node::Cut { .. } => {
+                self.work += TREE_BEHIND;
+                self.go(last);
+            }
+            Node::Many { matrix, .. } => {
+                self.work += FAR_LINE_BEHIND * matrix.lines();
+                self.end(last);
+            }
+            Node::Empty { .. }
+            | Node::Few { .. }
+            | Node::Lean { .. }
+            | Node::Several { .. }
+            | Node::Sieve { .. }
+            | Node::Tally { .. } => self.end(last),
+        }
+    }
+
+    /// To the tier where the first may be, then to those where one may stand before what was found there.
+    fn sift(&mut self, sieve: &'a Sieve<W>) {
+        let told = |tier: &'a Tier<W>| {
+            let hash = tier.slots().hash(self.key.words.all());
+            Some((tier.slots().level(hash), tier.part(tier.slots().slot(hash))?))
+        };
+        let mut told: Vec<_> = sieve.tiers().iter().filter_map(told).collect();
+        told.sort_by_key(|(level, _)| *level);
+        let mut others = told.split_off(told.len().min(1));
+        for parts in [&mut told, &mut others] {
+            let level = sieve.level(self.best.rank());
+            self.before = self.best;
+            parts.retain(|(first, _)| *first <= level);
+            parts.iter().for_each(|(_, part)| self.look(part));
+        }
+    }
+
+    /// At a part of a tier.
+    fn look(&mut self, part: &'a Part<W>) {
+        match part {
+            Part::Strip(strip) => {
+                self.work += STRIP;
+                self.lines += 1 + strip.entries().len() * W::COUNT / 4;
+                part.find(self.key, &mut self.best);
+            }
+            Part::Deep(node) => {
+                self.work += DEEP;
+                self.go(node);
+            }
+        }
+    }
+
     /// Up a branch.
     fn go(&mut self, node: &'a Node<W>) {
         if self.before.stands_before(node.first_rank()) {
             return;
         }
         let (work, lines) = match node {
-            Node::Empty { .. } | Node::Tally { .. } => return,
+            Node::Empty { .. } | Node::Sieve { .. } | Node::Tally { .. } => return,
             Node::Few { .. } => (FEW, W::COUNT),
             Node::Lean { rules, .. } => (FEW, size_of_val(&**rules).div_ceil(64)),
             Node::Several { eights, .. } => (SEVERAL, eights.len() * (2 * W::COUNT + 1)),

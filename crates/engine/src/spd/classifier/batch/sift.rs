@@ -1,0 +1,100 @@
+//! Many packets go through a sieve together: each asks all tiers, then goes where the first rank is, and then to all other tiers that may have
+//! something to better what it found there.
+
+use arrayvec::ArrayVec;
+use uxfrm_packet::{Steps, Told};
+
+use super::{Batch, CUT, WAYS, Way, unless_behind};
+use crate::spd::classifier::TOGETHER;
+use crate::spd::classifier::rule::Found;
+use crate::spd::classifier::sieve::{Part, Sieve, Strip};
+use crate::spd::classifier::ternary::{Key, Words};
+
+/// The first policy that fits, of each key, of which there are [`TOGETHER`] at the most. A function of its own, as it takes pages of stack that
+/// others need not.
+#[inline(never)]
+pub(in crate::spd::classifier) fn sift<'a, W: Words>(
+    sieve: &'a Sieve<W>,
+    keys: &[Key<W>],
+    found: &mut [Option<Found<'a>>],
+) {
+    let mut batch = Batch::of(keys);
+    batch.end(sieve.last());
+    let (mut told, mut steps) = (Told::default(), Steps::default());
+    let (columns, count) = (W::columns(batch.keys), batch.keys.len());
+    sieve.tiers().iter().for_each(|tier| told.ask(tier.slots(), columns.as_ref()));
+    told.firsts(count, &batch.levels(sieve), &mut steps);
+    batch.look(sieve, &told, &steps);
+    told.others(count, &batch.levels(sieve), &mut steps);
+    batch.look(sieve, &told, &steps);
+    for (found, best) in found.iter_mut().zip(&batch.bests) {
+        *found = best.found();
+    }
+}
+
+impl<'a, W: Words> Batch<'a, '_, W> {
+    /// What may better that which each packet has found.
+    fn levels(&self, sieve: &Sieve<W>) -> [u32; TOGETHER] {
+        std::array::from_fn(|at| sieve.level(self.bests[at].rank()))
+    }
+
+    /// At the parts of tiers that packets go to. All are fetched before the first is read, and then all that is behind them.
+    #[inline(never)]
+    fn look(&mut self, sieve: &'a Sieve<W>, told: &Told, steps: &Steps) {
+        let mut parts = ArrayVec::<(usize, &'a Part<W>), WAYS>::new();
+        for (tier, packet) in steps.each() {
+            let slot = told.slot(tier, packet);
+            if let Some(part) = sieve.tiers().get(tier).and_then(|tier| tier.part(slot)) {
+                uxfrm_packet::prefetch(part);
+                if parts.try_push((packet, part)).is_err()
+                    && let Some(key) = self.keys.get(packet)
+                {
+                    part.find(key, &mut self.bests[packet % TOGETHER]);
+                }
+            }
+        }
+        self.coming.clear();
+        let mut strips = ArrayVec::<(usize, &'a Strip), WAYS>::new();
+        for (packet, part) in parts {
+            match part {
+                Part::Strip(strip) => {
+                    strip.prefetch();
+                    strips.push((packet, strip));
+                }
+                Part::Deep(node) => {
+                    uxfrm_packet::prefetch(node);
+                    self.coming.push(Way { packet, node });
+                }
+            }
+        }
+        self.compare_strips(&strips);
+        if !self.coming.is_empty() {
+            self.go_on();
+        }
+    }
+
+    #[inline(never)]
+    fn compare_strips(&mut self, strips: &[(usize, &'a Strip)]) {
+        let Self { keys, bests, .. } = self;
+        let none = Key { words: W::NOTHING, extra: 0 };
+        let key = |packet: usize| keys.get(packet).unwrap_or(&none);
+        let pairs = strips.iter().map(|(packet, strip)| (strip.block(), &key(*packet).words));
+        let mut fits = [0; WAYS];
+        W::fit_each(pairs, &mut fits);
+        for ((packet, strip), fits) in strips.iter().zip(fits) {
+            strip.consider(fits, key(*packet), &mut bests[packet % TOGETHER]);
+        }
+    }
+
+    /// Down the trees of the parts that are too large.
+    #[inline(never)]
+    fn go_on(&mut self) {
+        self.here.iter_mut().for_each(ArrayVec::clear);
+        self.arrive(unless_behind);
+        while !self.here[CUT].is_empty() {
+            self.descend();
+            self.arrive(unless_behind);
+        }
+        self.compare();
+    }
+}

@@ -1,0 +1,93 @@
+//! A few policies in their order, compared all at once, in no more memory than they need.
+
+use std::sync::Arc;
+
+use uxfrm_packet::{Block, LANES};
+
+use crate::PolicyEntry;
+use crate::spd::classifier::rule::{Best, Brief, Rank, Rule, fits_more};
+use crate::spd::classifier::ternary::{Key, Words};
+
+/// Up to [`LANES`] policies, at least one.
+#[derive(Clone, Debug)]
+pub(in crate::spd::classifier) struct Strip {
+    /// Values of each word, then masks of each word.
+    words: Arc<[u64]>,
+    entries: Arc<[Arc<PolicyEntry>]>,
+}
+
+/// Lines that are fetched before they are read; seldom are there more.
+const LINES: usize = 5;
+/// Words of a line.
+const LINE: usize = 8;
+
+impl Strip {
+    /// Of rules in their order; none if they are too many.
+    pub(super) fn of<W: Words>(rules: &[Rule<W>]) -> Option<Self> {
+        if rules.is_empty() || rules.len() > LANES {
+            return None;
+        }
+        let all = |of: fn(&Rule<W>) -> W| {
+            (0..W::COUNT).flat_map(move |word| rules.iter().map(move |rule| of(rule).word(word)))
+        };
+        let words = all(|rule| rule.value).chain(all(|rule| rule.mask)).collect();
+        let entries = rules.iter().map(|rule| Arc::clone(&rule.entry)).collect();
+        Some(Self { words, entries })
+    }
+
+    /// The policies.
+    pub(in crate::spd::classifier) fn entries(&self) -> &[Arc<PolicyEntry>] {
+        &self.entries
+    }
+
+    /// Fetches what is read first.
+    #[inline]
+    pub(in crate::spd::classifier) fn prefetch(&self) {
+        let Some(last) = self.words.last() else { return };
+        for line in 0..LINES {
+            uxfrm_packet::prefetch(self.words.get(line * LINE).unwrap_or(last));
+        }
+    }
+
+    /// What packets are compared with.
+    #[inline]
+    pub(in crate::spd::classifier) fn block(&self) -> Block<'_> {
+        Block { words: &self.words, lanes: self.entries.len() }
+    }
+
+    /// Considers the first that fits.
+    pub(super) fn find<'a, W: Words>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
+        let mut fits = [0];
+        W::fit_each([(self.block(), &key.words)].into_iter(), &mut fits);
+        self.consider(fits[0], key, best);
+    }
+
+    /// Considers the first of those whose words fit, which are bits. Whether there is any is no branch.
+    #[inline]
+    pub(in crate::spd::classifier) fn consider<'a, W: Words>(
+        &'a self,
+        mut fits: u8,
+        key: &Key<W>,
+        best: &mut Best<'a>,
+    ) {
+        let lanes = self.entries.len();
+        loop {
+            let lane = if fits == 0 { 0 } else { fits.trailing_zeros() as usize };
+            let value = self.words.get((W::COUNT - 1) * lanes + lane);
+            let mask = self.words.get((2 * W::COUNT - 1) * lanes + lane);
+            let entry = self.entries.get(lane);
+            let (Some(value), Some(mask), Some(entry)) = (value, mask, entry) else { return };
+            let (rank, brief) = (Rank::beside(*value), Brief::beside(*mask));
+            if !brief.asks_more() || fits == 0 || fits_more(entry, key) {
+                return best.consider(rank.unless(fits == 0), brief, entry);
+            }
+            fits &= fits - 1;
+        }
+    }
+
+    pub(super) fn memory(&self) -> usize {
+        /// The counts of an `Arc`, and what an allocation costs.
+        const EACH: usize = 16 + 8;
+        2 * EACH + size_of_val(&*self.words) + size_of_val(&*self.entries)
+    }
+}
