@@ -242,10 +242,10 @@ fn beside(mode: CacheMode, mut change: impl FnMut(u8, &mut Policy)) -> CacheStat
 }
 
 #[test]
-fn a_packet_filter_of_ipv6_has_its_flows_remembered_and_tunnels_are_as_soon_found() {
+fn thousands_of_ipv6_flows_are_remembered_beside_more_policies_than_a_glance_tells_apart() {
     for mode in [CacheMode::Auto, CacheMode::On] {
         let tunnels = beside(mode, |_, _| {});
-        assert!(tunnels.bypassed > 300_000, "{mode:?}: {tunnels:?}");
+        assert!(tunnels.hits > 250_000 && tunnels.entries > 9900, "{mode:?}: {tunnels:?}");
         let filter = beside(mode, |last, policy| {
             // One in ten is for all addresses, as in packet filters.
             if last % 10 == 9 {
