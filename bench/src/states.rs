@@ -1,5 +1,6 @@
 //! `uxfrm bench states`: cycles to find a state on the way in and on the way out, alone and in batches, microseconds to add and delete one with
 //! all workers told, also while a dump goes on, and what a state takes: before its first packet, with its keys as they were given, and once it is in use.
+//! Beside that, what memory itself takes: cycles for one cache line anywhere in as many bytes, when many are asked for at once.
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
@@ -27,6 +28,8 @@ const TOGETHER: usize = 64;
 const CHANGES: u32 = 200;
 /// States that a datagram of a dump shows.
 const PART: usize = 16;
+/// Bytes of memory that a state may take, more or less.
+const BYTES: usize = 200;
 /// States that are used, to see what that takes.
 const USED: usize = 20_000;
 
@@ -67,11 +70,13 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
             of_size.push(Row::of_packets(case, &sample, 64, clock.hz()));
         }
         let in_use = each + bytes_of_use(&snapshot);
+        let line = line_cycles(size as usize * BYTES, if options.quick { 4 } else { 400 });
         for mut row in of_size {
             row.figure("insert_us", insert, 2);
             row.figure("insert_dumping_us", insert_dumping, 2);
             row.figure("delete_us", delete, 2);
             row.figure("load_seconds", load_seconds, 3);
+            row.figure("line_cycles", line, 1);
             // Of a few states nothing can be said: the process grows by pages.
             let shown = |bytes| if size < 10_000 { f64::NAN } else { bytes };
             row.figure("bytes_per_state", shown(each), 0);
@@ -102,6 +107,29 @@ fn look_ups(snapshot: &Snapshot, size: u32, way: &str, batch: usize, rounds: usi
     }
     sample
 }
+
+/// Cycles for each of many cache lines out of so many bytes, all of which are asked for long before they are read.
+fn line_cycles(bytes: usize, rounds: usize) -> f64 {
+    let memory = vec![Line([1; 8]); bytes.div_ceil(size_of::<Line>())];
+    let mut random = Random::new(10);
+    let mut sample = Sample::default();
+    for _ in 0..rounds {
+        let line = |_| &memory[random.word() as usize % memory.len()];
+        let lines: Vec<&Line> = (0..BATCH + TOGETHER).map(line).collect();
+        let from = TscClock::now();
+        for (this, next) in lines.iter().zip(&lines[TOGETHER..]) {
+            uxfrm_packet::prefetch_far(*next);
+            black_box(this.0[0]);
+        }
+        sample.push(TscClock::per_packet(from, BATCH));
+    }
+    sample.median()
+}
+
+/// A cache line.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line([u64; 8]);
 
 fn found_inward(snapshot: &Snapshot, numbers: &[u32]) -> usize {
     if numbers.len() > 1 && snapshot.sad.is_far() {
