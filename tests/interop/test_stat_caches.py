@@ -136,7 +136,7 @@ def test_a_cache_that_is_off_holds_nothing_and_the_others_go_on(direction, famil
     assert all(counts["hits"] == 18 for counts in caches.values())
     wanted = {"entries": 0, "hits": 0, "misses": 0, "stale": 0, "evicted": 0, "bypassed": 20}
     assert {name: off[name] for name in wanted} == wanted
-    assert off["bytes"] < 1000, "it has not taken any room"
+    assert off["bytes"] <= 16 * 66, "it has no more room than every cache has before its first packet: one set"
 
 
 def test_auto_remembers_too(ends):

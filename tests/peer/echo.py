@@ -96,12 +96,16 @@ class EchoServer:
             listener.close()
 
 
-def transfer(source, destination, length, timeout=20):
-    """Sends `length` bytes over TCP, has them digested and sent back; raises unless both directions were faithful."""
+def transfer(source, destination, length, timeout=20, congestion=None):
+    """Sends `length` bytes over TCP, has them digested and sent back; raises unless both directions were faithful.
+
+    `congestion` is the congestion control to send with, where that may not be the host's own choice."""
     family = socket.AF_INET6 if ":" in destination else socket.AF_INET
     data = payload(length)
     with socket.socket(family, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout)
+        if congestion is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
         connection.bind((source, 0))
         connection.connect((destination, PORT))
         sender = threading.Thread(target=_send, args=(connection, data), daemon=True)

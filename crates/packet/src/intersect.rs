@@ -82,7 +82,9 @@ impl Rows {
         let count = words.len() / width;
         let reach = asked.iter().map(|asked| asked.place / 8 + 1).max().unwrap_or(0);
         let (asked, lines) = (asked.into(), lines(&words, width));
-        Self { width, count, reach, is_fast: has_avx512(), asked, lines }
+        // The fast way knows these only.
+        let is_fast = has_avx512() && (matches!(width, 1 | 2 | 4 | 8) || width % BLOCK == 0);
+        Self { width, count, reach, is_fast, asked, lines }
     }
 
     /// For each key the lowest bit that is set `among` some and in the rows that the key stands for; if there is none, the number of one that rows do
@@ -342,7 +344,11 @@ impl Rows {
         mut show: impl FnMut(usize, usize),
     ) {
         // Every x86-64 has the lowest byte first.
-        let bytes = keys.each_ref().map(|key| key.as_ref().as_ptr().cast::<u8>());
+        let bytes = keys.each_ref().map(|key| {
+            let words = key.as_ref();
+            assert!(words.len() >= self.reach, "a key that became shorter");
+            words.as_ptr().cast::<u8>()
+        });
         for asked in &*self.asked {
             for (at, bytes) in bytes.iter().enumerate() {
                 // SAFETY: the byte is in one of the words that keys have.

@@ -95,12 +95,30 @@ impl Slots {
         *slot = level.min(*slot >> 16) << 16 | print;
     }
 
+    /// Notes that nothing below a level is left of what was noted for a slot.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such slot.
+    pub fn raise(&mut self, slot: usize, level: u32) {
+        let slot = &mut Arc::make_mut(&mut self.slots)[slot];
+        *slot = level.max(*slot >> 16) << 16 | *slot & (PRINT | SEVERAL);
+    }
+
     /// Forgets all that was noted for a slot.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such slot.
     pub fn forget(&mut self, slot: usize) {
         Arc::make_mut(&mut self.slots)[slot] = EMPTY;
     }
 
     /// Becomes what another of as many slots is in one of them.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such slot.
     pub fn follow(&mut self, other: &Self, slot: usize) {
         if self.slots[slot] != other.slots[slot] {
             Arc::make_mut(&mut self.slots)[slot] = other.slots[slot];
@@ -158,6 +176,10 @@ mod tests {
         let mut slots = Slots::of(&[u64::MAX], 4);
         let hashes = [1, 2, 3, 4].map(|key| slots.hash(&[key]));
         hashes.iter().for_each(|hash| slots.note(*hash, 7));
+        slots.raise(slots.slot(hashes[1]), 3);
+        assert_eq!(slots.level(hashes[1]), 7, "it is no lower");
+        slots.raise(slots.slot(hashes[1]), 9);
+        assert_eq!(slots.level(hashes[1]), 9);
         let mut other = slots.clone();
         other.forget(other.slot(hashes[0]));
         assert_eq!(other.level(hashes[0]), NO_LEVEL);

@@ -71,7 +71,7 @@ pub(crate) enum Node<W: Words> {
 /// So few policies are found sooner packet by packet.
 const ALONE: usize = 32;
 /// Larger sets are not planned anew as a whole.
-pub(super) const REPLANNED: usize = 4096;
+const REPLANNED: usize = 4096;
 
 impl<W: Words> Default for Node<W> {
     fn default() -> Self {
@@ -212,11 +212,11 @@ impl<W: Words> Node<W> {
                 *rest |= aside;
                 nodes[at].insert(rule, planning);
             }
-            Self::Sieve { first, sieve } if !sieve.is_outgrown(planning.growth()) => {
+            Self::Sieve { first, sieve } => {
                 *first = rank.min(*first);
                 Arc::make_mut(sieve).insert(rule, planning);
             }
-            Self::Several { .. } | Self::Many { .. } | Self::Cut { .. } | Self::Sieve { .. } => {
+            Self::Several { .. } | Self::Many { .. } | Self::Cut { .. } => {
                 let mut rules = self.rules();
                 rules.push(rule);
                 *self = Self::of(rules);

@@ -15,7 +15,7 @@ mod tier;
 
 use std::sync::Arc;
 
-use super::node::{Node, REPLANNED};
+use super::node::Node;
 use super::planning::Planning;
 use super::rule::{Best, Comparable, Rank, Rule};
 use super::ternary::{Key, Words};
@@ -76,11 +76,6 @@ impl<W: Words> Sieve<W> {
     /// How many there were when it was planned.
     pub(super) const fn planned(&self) -> usize {
         self.planned
-    }
-
-    /// Whether it has so many times more policies than it was planned for that a tree may be better.
-    pub(super) const fn is_outgrown(&self, growth: usize) -> bool {
-        self.len >= growth * self.planned && self.len <= REPLANNED
     }
 
     /// Considers the first that fits.

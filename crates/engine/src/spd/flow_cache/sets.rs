@@ -248,7 +248,7 @@ impl<const N: usize, const W: usize> Sets<N, W> {
         size_of_val(&*self.lines) + size_of_val(&*self.doors)
     }
 
-    /// Whether a flow was here before, of late: each set has eight doors, at which flows leave a part of their hash with their first packet.
+    /// Whether a flow was here before, of late: each set has sixteen doors, at which flows leave a part of their hash with their first packet.
     fn knock(&mut self, set: usize, key: &Hashed<N>) -> bool {
         let [low, high, at, ..] = key.hash.to_le_bytes();
         let knock = u16::from_le_bytes([low, high]) | 1;

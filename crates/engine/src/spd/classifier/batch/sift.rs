@@ -55,6 +55,7 @@ impl<'a, W: Words> Batch<'a, '_, W> {
         }
         self.coming.clear();
         let mut strips = ArrayVec::<(usize, &'a Strip), WAYS>::new();
+        // Neither is longer than `parts`.
         for (packet, part) in parts {
             match part {
                 Part::Strip(strip) => {

@@ -6,8 +6,8 @@ use crate::spd::classifier::rule::Rule;
 use crate::spd::classifier::ternary::Words;
 use crate::spd::classifier::weigh::Scale;
 
-/// With fewer policies a tree is quicker, and soon planned anew when they become more; with more than that a plan takes too long.
-const SIZES: std::ops::RangeInclusive<usize> = 4097..=1 << 18;
+/// With fewer policies a tree is quicker, and soon planned anew when they become more; with more a plan takes too long, and parts of tiers are so large that worse packets take far longer.
+const SIZES: std::ops::RangeInclusive<usize> = 4097..=1 << 17;
 /// What different drafts are made with.
 const PRICES: [Prices; 2] = [
     Prices { tier: 40, parts: [350, 430, 530, 700] },

@@ -22,12 +22,13 @@ pub(in crate::spd::classifier) type Drafted<W> = (W, usize);
 
 /// No more tiers: asking them takes time.
 const TIERS: usize = 12;
+const _: () = assert!(TIERS <= uxfrm_packet::TABLES, "all tiers are asked");
 /// So few are left for the end.
 const FEW: usize = 512;
 /// So many different lengths of an address are tried, and of a port or the protocol.
 const ADDRESS: usize = 7;
 const SHORT: usize = 3;
-/// Of a larger set so many are looked at; and so many for which lengths there are.
+/// Of a larger set so many are looked at; and so many for which lengths there are, and how many a mask takes.
 const SAMPLE: usize = 32_768;
 const LENGTHS: usize = 2048;
 /// A tier takes no smaller part of what is left.
@@ -68,8 +69,9 @@ impl<W: Words> Left<'_, '_, W> {
     /// The mask that costs least for each policy that it takes.
     fn cheapest(&self, prices: Prices) -> Option<W> {
         let mut kinds = HashMap::<W, usize, RandomState>::default();
-        for rule in &self.rules {
-            *kinds.entry(rule.mask.under(&W::COUNTING)).or_default() += 1;
+        let each = self.rules.len().div_ceil(LENGTHS).max(1);
+        for rule in self.rules.iter().step_by(each) {
+            *kinds.entry(rule.mask.under(&W::COUNTING)).or_default() += each;
         }
         let kinds: Vec<_> = kinds.into_iter().collect();
         let price = |mask: &W| {

@@ -71,7 +71,9 @@ impl<W: Words> Part<W> {
     pub(super) fn follow(&mut self, newer: &Self, rule: &Rule<W>) {
         match (&mut *self, newer) {
             (Self::Deep(own), Self::Deep(newer)) => own.follow(newer, rule),
-            (Self::Strip(_) | Self::Deep(_), _) => self.clone_from(newer),
+            (Self::Strip(_), Self::Strip(_) | Self::Deep(_)) | (Self::Deep(_), Self::Strip(_)) => {
+                self.clone_from(newer);
+            }
         }
     }
 
@@ -79,6 +81,13 @@ impl<W: Words> Part<W> {
         match self {
             Self::Strip(strip) => strip.entries().iter().map(Rule::of).collect(),
             Self::Deep(node) => node.rules(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Strip(strip) => strip.entries().len(),
+            Self::Deep(node) => node.len(),
         }
     }
 

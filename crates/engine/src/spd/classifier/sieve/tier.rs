@@ -29,6 +29,8 @@ const PIECE: u32 = 6;
 /// As powers of two, parts of a tier, of which no more stay in the processor's second cache; and slots, of which a change may have to copy all.
 const PARTS: u32 = 14;
 const SLOTS: u32 = 16;
+/// A part of more policies is not gone through for one that went.
+const MANY: usize = 64;
 /// So many slots for each hash: fewer are often taken by another's.
 const SPARSE: usize = 4;
 
@@ -94,9 +96,15 @@ impl<W: Words> Tier<W> {
         }
     }
 
-    /// What there is for a slot, where the first may have gone.
+    /// What there is for a slot, where the first may have gone. Of a large part it is enough to know its first: a level that is too low costs a
+    /// look, and all its policies would cost as much as they are.
     fn note_anew(&mut self, slot: usize, levels: Levels) {
-        let rules = self.part(slot).map(Part::rules).unwrap_or_default();
+        let Some(part) = self.part(slot) else { return };
+        if part.len() > MANY {
+            let first = levels.of(part.first());
+            return self.slots.raise(slot, first);
+        }
+        let rules = part.rules();
         self.slots.forget(slot);
         for rule in rules {
             let hash = self.slots.hash(rule.value.all());
