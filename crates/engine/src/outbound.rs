@@ -207,7 +207,7 @@ impl Outbound {
         let (mut together, mut others) = (0, 0);
         while !rest.as_slice().is_empty() {
             // Where one among many was otherwise, the next ones need not be, not even where it was among the first.
-            let most = if together + mixed::CREDIT > others && mixed::is_worth(rest.len()) {
+            let most = if mixed::pays(together, others, rest.len()) {
                 let Sent { together: sent, first } = self.send_mixed(&mut rest, bench, watch);
                 together += sent;
                 first + mixed::FEW

@@ -23,7 +23,7 @@ const WORTH: usize = 16;
 /// Packets that go the long way where one is otherwise.
 pub(super) const FEW: usize = 4;
 /// So many may go another way before as many must have gone this one: one that is otherwise, and too few before it.
-pub(super) const CREDIT: usize = WORTH + FEW;
+const CREDIT: usize = WORTH + FEW;
 /// Neighbours of one flow, of which there are more than so many on the average, go another way.
 const IN_A_ROW: usize = 4;
 /// Packets whose states are asked for together.
@@ -372,8 +372,14 @@ impl Outbound {
 
 /// Whether so many packets are worth it.
 #[inline(always)]
-pub(super) const fn is_worth(packets: usize) -> bool {
+const fn is_worth(packets: usize) -> bool {
     packets >= WORTH
+}
+
+/// Whether the next packets of a batch, of which so many are left, are to be looked at for this way, when so many went it and so many another one.
+#[inline(always)]
+pub(super) const fn pays(together: usize, others: usize, left: usize) -> bool {
+    together + CREDIT > others && is_worth(left)
 }
 
 /// Asks for the keys that seal the packets from `first` on next, if they are far away; what leads there is at hand already.
@@ -382,5 +388,20 @@ fn fetch_keys(cache: &BundleCache, claims: &[Claim], first: usize) {
     if cache.is_far() {
         let claims = claims.iter().skip(first).take(CHUNK);
         claims.filter_map(|claim| cache.exit(claim.bundle)).for_each(|exit| exit.sa.fetch_keys());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_is_otherwise_sends_no_batch_another_way_wherever_it_stands() {
+        for before in 0..WORTH {
+            assert!(pays(0, before + FEW, 64), "too few went together before it: {before}");
+        }
+        assert!(pays(64, FEW, 64), "many did");
+        assert!(!pays(0, WORTH + FEW, 64), "several were otherwise, and none went together");
+        assert!(!pays(64, FEW, WORTH - 1), "too few are left");
     }
 }

@@ -561,7 +561,7 @@ fn first_in<W: Words>(nodes: &[Node<W>]) -> Rank {
 
 /// A cut's nodes, to be changed: copied first if a snapshot has them too. A copy counts on each part that it shares, and these lie all over
 /// memory: reading all counts first has them fetched at the same time.
-pub(super) fn own<W: Words>(nodes: &mut Arc<[Node<W>]>) -> &mut [Node<W>] {
+fn own<W: Words>(nodes: &mut Arc<[Node<W>]>) -> &mut [Node<W>] {
     if Arc::strong_count(nodes) > 1 {
         std::hint::black_box(nodes.iter().map(Node::sharers).sum::<usize>());
     }
