@@ -21,7 +21,7 @@ use crate::clock::TscClock;
 use crate::report::{Case, Machine, Report, Row};
 pub use profile::{Profile, packet_for, policy, stray};
 pub use random::Random;
-use set::Set;
+use set::{LOADINGS, Loading, Set};
 use trial::Traffic;
 
 const SIZES: [usize; 7] = [1, 10, 100, 1000, 10_000, 100_000, 1_000_000];
@@ -84,14 +84,10 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
                 for size in SIZES.into_iter().filter(|size| !options.quick || *size <= 1000) {
                     let case = Case::new().with("profile", profile.to_string());
                     let case = case.with("family", number).with("direction", word);
-                    measure_set(
-                        axes,
-                        size,
-                        &case.with("policies", size),
-                        options,
-                        &clock,
-                        &mut rows,
-                    );
+                    for (loading, case) in loadings(&case, options) {
+                        let case = case.with("policies", size);
+                        measure_set(axes, (size, loading), &case, options, &clock, &mut rows);
+                    }
                 }
             }
         }
@@ -114,17 +110,27 @@ fn measure_rules(
         None => flows_for(&policies, Match::Random, 16_384, Family::V4),
     };
     let name = rules.file_name().map_or_else(String::new, |name| name.to_string_lossy().into());
-    let set = Set::load(policies);
     let case = Case::new().with("profile", name).with("family", 4).with("direction", "out");
     let word = if options.trace.is_some() { "trace" } else { "random" };
-    let case = case.with("policies", set.len()).with("match", word).with("flows", flows.len());
-    set.measure(&case, &Traffic::of(&flows, Direction::Out), options, clock, rows);
+    for (loading, case) in loadings(&case, options) {
+        let set = Set::load(policies.clone(), loading);
+        let case = case.with("policies", set.len()).with("match", word).with("flows", flows.len());
+        set.measure(&case, &Traffic::of(&flows, Direction::Out), options, clock, rows);
+    }
     Ok(())
+}
+
+/// The ways a set is loaded that are asked for; together, and not a word about it, when none is.
+fn loadings(case: &Case, options: &Options) -> Vec<(Loading, Case)> {
+    if !options.only.names("loaded") {
+        return vec![(Loading::Together, case.clone())];
+    }
+    LOADINGS.map(|(loading, word)| (loading, case.clone().with("loaded", word))).into()
 }
 
 fn measure_set(
     axes: Axes,
-    size: usize,
+    (size, loading): (usize, Loading),
     case: &Case,
     options: &Options,
     clock: &TscClock,
@@ -154,7 +160,7 @@ fn measure_set(
             let policies = policies.get_or_insert_with(|| {
                 profile.policies(family, direction, size, &mut Random::new(size as u64))
             });
-            let set = set.get_or_insert_with(|| Set::load(policies.clone()));
+            let set = set.get_or_insert_with(|| Set::load(policies.clone(), loading));
             let traffic = match flows {
                 Flows::Few(count) => {
                     Traffic::of(&flows_for(policies, wanted, count, family), direction)

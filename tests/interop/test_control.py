@@ -433,6 +433,34 @@ def test_addresses_and_links_may_change_meanwhile(network):
     network.here.stop()
 
 
+def test_policies_that_came_one_by_one_are_planned_anew_and_stay_in_force(network, monkeypatch):
+    """A gateway plans them as if they had come together once no more come. Those that come and go meanwhile are no others afterwards."""
+    monkeypatch.setenv("RUST_LOG", "debug")
+    network.here.stop()
+    network.here.start([])
+    network.protect(PROTECTED)
+    ends = f"src {HERE.inner[4]} dst {THERE.inner[4]} proto udp"
+    blocked = [f"xfrm policy add {ends} dport {port} dir out action block priority 1" for port in range(5000, 5200)]
+    batch = network.here.directory / "policies"
+    batch.write_text("".join(f"{line}\n" for line in blocked))
+    network.ip(f"-batch {batch}")
+    deadline = time.monotonic() + 30
+    while "are planned anew" not in network.here.log():
+        assert time.monotonic() < deadline, network.here.log()
+        network.left.ping(HERE.inner[4], THERE.inner[4])
+    network.ip(f"xfrm policy delete {ends} dport 5007 dir out")
+    with network.left.entered():
+        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with sender:
+        sender.bind((HERE.inner[4], 0))
+        for port in [*range(4990, 5010), *range(5195, 5200)]:
+            sender.sendto(echo.MARKER, (THERE.inner[4], port))
+    wait_for(lambda: network.here.statistics().get("XfrmOutPolBlock") == 14)
+    network.left.ping(HERE.inner[4], THERE.inner[4])
+    wire.assert_no_plaintext(network.between.seen())
+    network.here.stop()
+
+
 def test_adding_many_policies_at_once(network, capsys):
     """The kernel's selftest xfrm_policy_add_speed.sh: blocking policies by `ip -batch`, beside the machine's own kernel in the
     same run. The ratio is printed, and no time is asserted; 100,000 with an optimised binary."""

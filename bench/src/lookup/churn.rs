@@ -11,7 +11,7 @@ use uxfrm_engine::{
 use uxfrm_io::heap;
 
 use super::profile::{with_own_template, with_unlike_template};
-use super::{Match, Profile, Random, Set, flows_for};
+use super::{Loading, Match, Profile, Random, Set, flows_for};
 use crate::Options;
 use crate::clock::TscClock;
 use crate::report::{Case, Row, Sample};
@@ -123,7 +123,8 @@ fn measure_each(
     let coming = Coming { policies: policies.split_off(size), templates };
     let flows = flows_for(&policies, Match::Random, 16_384, family);
     // They get their templates when they come, so that nothing but the database takes memory for these.
-    let mut set = Set::load(policies.into_iter().map(|policy| templates.of(policy)));
+    let mut set =
+        Set::load(policies.into_iter().map(|policy| templates.of(policy)), Loading::Together);
     let others = coming.policies.capacity() * size_of::<Policy>() + size_of_val(&*flows);
     let memory = set.memory_per_policy(before, others);
     let speed = coming.speed(&mut set.database);

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use uxfrm_crypto::Backend;
-use uxfrm_engine::{CacheMode, Database, Moment, Policy};
+use uxfrm_engine::{CacheMode, Database, Moment, Policy, Revision};
 
 use super::trial::{Traffic, Trial};
 use crate::Options;
@@ -13,23 +13,55 @@ use crate::report::{Case, Row, Sample};
 const MODES: [(CacheMode, &str); 3] =
     [(CacheMode::Off, "off"), (CacheMode::On, "on"), (CacheMode::Auto, "auto")];
 
+/// How a set's policies come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Loading {
+    /// All at once, as from a file at start.
+    Together,
+    /// One by one, each published, as from `ip xfrm policy add`.
+    Apart,
+    /// The same, and planned anew afterwards, as gateways do.
+    Revised,
+}
+
+pub(super) const LOADINGS: [(Loading, &str); 3] =
+    [(Loading::Together, "together"), (Loading::Apart, "apart"), (Loading::Revised, "revised")];
+
 pub(super) struct Set {
     pub(super) database: Database,
     pub(super) load_seconds: f64,
     pub(super) bytes_per_policy: f64,
 }
 
+impl Loading {
+    /// Two of one name are one.
+    fn load(self, database: &mut Database, policies: impl IntoIterator<Item = Policy>) {
+        match self {
+            Self::Together => database.apply(Moment(0), |change| {
+                policies.into_iter().for_each(|policy| drop(change.add_policy(policy)));
+            }),
+            Self::Apart => policies.into_iter().for_each(|policy| {
+                database.apply(Moment(0), |change| drop(change.add_policy(policy)));
+                database.prepare();
+            }),
+            Self::Revised => {
+                Self::Apart.load(database, policies);
+                while let Some((due, _)) = database.poll_timeout() {
+                    database.handle_timeout(due, &mut Vec::new());
+                }
+                let revised = database.take_revision().map(Revision::plan);
+                database.adopt(revised, Moment(0));
+            }
+        }
+    }
+}
+
 impl Set {
     #[expect(clippy::cast_precision_loss, reason = "a figure")]
-    pub(super) fn load(policies: impl IntoIterator<Item = Policy>) -> Self {
+    pub(super) fn load(policies: impl IntoIterator<Item = Policy>, loading: Loading) -> Self {
         let mut database = Database::new(Backend::Portable);
         let start = Instant::now();
-        database.apply(Moment(0), |change| {
-            for policy in policies {
-                // Two of one name are one.
-                let _ = change.add_policy(policy);
-            }
-        });
+        loading.load(&mut database, policies);
         let load_seconds = start.elapsed().as_secs_f64();
         let footprint = database.snapshot().spd.footprint();
         let bytes_per_policy = footprint.bytes as f64 / footprint.policies.max(1) as f64;

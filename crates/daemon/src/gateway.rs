@@ -37,6 +37,7 @@ use crate::{
     inline::{self, KeepOut},
     keepalive::Keepalives,
     lanes, load,
+    planner::Planner,
     reservation::Reservations,
     stat::{self, StatSocket},
     train,
@@ -131,6 +132,7 @@ struct Gateway {
     /// Word of links and addresses.
     network: Monitor,
     keepalives: Keepalives,
+    planner: Planner,
     xfrm: Xfrm,
     devices: Devices,
     /// What key managers are to hear of what clients did to devices.
@@ -167,6 +169,7 @@ impl Gateway {
         let (sender, events) = mpsc::channel();
         let poller = Poller::new()?;
         let sender = Events::new(sender, poller.waker());
+        let planner = Planner::new(poller.waker());
         let network = Monitor::open()?;
         let Host { addresses: own, mtu } = routes.host();
         train::fit(&mut Rtnetlink::open()?, index, mtu.into());
@@ -208,6 +211,7 @@ impl Gateway {
             poller,
             network,
             keepalives,
+            planner,
             xfrm,
             devices,
             happened: Vec::new(),
@@ -269,12 +273,13 @@ impl Gateway {
 
     /// Lets events and time limits take effect, and tells who listens.
     fn keep_time(&mut self, control: Option<&mut Control>) {
-        let Self { database, following, xfrm, keepalives, devices, happened, .. } = self;
+        let Self { database, following, xfrm, keepalives, planner, devices, happened, .. } = self;
         let before = database.snapshot();
         let mut events: Vec<_> = self.events.try_iter().chain(happened.drain(..)).collect();
         events.iter().for_each(|event| database.observe(event));
         database.handle_timeout(now(), &mut events);
         devices.look_after(database, &mut events);
+        planner.look_after(database);
         keepalives.send(database.take_keepalives());
         if let Err(refusal) = following.attend(database) {
             tracing::error!(?refusal, "what went by its limits is still there in part");

@@ -23,6 +23,7 @@ mod inline;
 mod keepalive;
 mod lanes;
 mod load;
+mod planner;
 mod reservation;
 mod train;
 mod tunnels;

@@ -5,6 +5,7 @@ mod change;
 mod changes;
 mod error;
 mod offload;
+mod revising;
 mod senses;
 mod spare;
 mod timers;
@@ -26,7 +27,7 @@ pub use senses::Senses;
 
 use crate::{
     Acquires, Direction, Event, Host, IfId, Keepalive, Lifecycle, Mark, Moment, PolicyEntry,
-    PolicyIndex, PolicyKind, Published, Sa, Sad, Selector, Snapshot, Spd,
+    PolicyIndex, PolicyKind, Published, Revised, Revision, Sa, Sad, Selector, Snapshot, Spd,
     sa::keepalive::{self, Turn},
     sa::words::Lexicon,
     spd::ledger::{Ledger, PolicyCursor},
@@ -34,6 +35,7 @@ use crate::{
 use ages::Ages;
 use changes::Attendance;
 use offload::Offloads;
+use revising::{QUIET, Revising};
 use spare::Spare;
 use timers::{Timers, Woken};
 
@@ -50,6 +52,7 @@ pub struct Database {
     spare_states: Spare<Sad>,
     /// Policies that are to be put in together.
     coming: Vec<Arc<PolicyEntry>>,
+    revising: Revising,
     ages: Ages,
     leaving: Leaving,
     timers: Timers,
@@ -115,6 +118,7 @@ impl Database {
             spare_policies: Spare::default(),
             spare_states: Spare::default(),
             coming: Vec::new(),
+            revising: Revising::default(),
             ages: Ages::default(),
             leaving: Leaving::Nothing,
             timers: Timers::default(),
@@ -203,8 +207,29 @@ impl Database {
             self.settle_policies();
             self.advance();
             self.let_go_soon(now);
+            self.revise_soon(now);
         }
         result
+    }
+
+    /// Policies that came and went one by one, once no more do, to be planned anew by whoever has the time: until
+    /// [`Database::adopt`] nothing waits for them. Each is given out once.
+    #[must_use]
+    pub fn take_revision(&mut self) -> Option<Revision> {
+        self.revising.take().then(|| self.next.spd.revision())
+    }
+
+    /// Takes in policies that were planned anew, with all that came and went meanwhile: look-ups find the same, sooner. `None` when planning failed; that
+    /// and what is no longer of use is left, to be planned again.
+    pub fn adopt(&mut self, revised: Option<Revised>, now: Moment) {
+        let moved = self.revising.end();
+        if let (Some(revised), Some(moved)) = (revised, moved) {
+            self.spare_policies.part(&mut self.next.spd).adopt(revised, &moved);
+            // What was published before has the old plan, and is no help with the new one.
+            self.spare_policies.let_go();
+            self.renew();
+        }
+        self.revise_soon(now);
     }
 
     /// Tells workers who listens for acquires, and what is pending. States and policies stay as they are.
@@ -243,6 +268,12 @@ impl Database {
                 Woken::Policy(entry) => self.age_policy(&entry, now, events),
                 Woken::Gone => {
                     self.let_go();
+                    false
+                }
+                Woken::Revision => {
+                    if self.revising.wake(self.next.spd.len()) {
+                        self.timers.wake_revision(now.plus(QUIET));
+                    }
                     false
                 }
             };
@@ -417,6 +448,7 @@ impl Database {
         self.settle_policies();
         self.spare_policies.part(&mut self.next.spd).remove(entry);
         self.spare_policies.note(entry);
+        self.revising.went(entry);
         self.attendance.remove_policy(entry);
     }
 
@@ -438,8 +470,17 @@ impl Database {
             }
             all => spd.insert_all(all),
         }
-        self.coming.drain(..).for_each(|entry| self.spare_policies.note(&entry));
+        for entry in self.coming.drain(..) {
+            self.spare_policies.note(&entry);
+            self.revising.came(&entry);
+        }
         self.coming.shrink_to(BURST);
+    }
+
+    fn revise_soon(&mut self, now: Moment) {
+        if self.next.spd.is_outgrown() && self.revising.wish() {
+            self.timers.wake_revision(now.plus(QUIET));
+        }
     }
 
     /// Makes the next generation from what has changed.

@@ -71,7 +71,7 @@ pub use sa::{
 pub use selector::{PortMask, Selector};
 pub use snapshot::{Host, Published, Snapshot};
 pub use spd::{
-    classifier::Footprint,
+    classifier::{Footprint, Revised, Revision},
     entry::{Place, PolicyEntry},
     flow_cache::{
         AnswerId, CacheCounts, CacheFamilies, CacheMode, CacheSettings, CacheStats, Caches,

@@ -20,7 +20,7 @@
 //! | [`capture`] | what passes an interface |
 //! | [`poll`], [`signal`] | waiting for ports, other threads and signals |
 //! | [`fence`] | the kernel's IPsec kept out of reach of programs that uxfrm runs |
-//! | [`clock`], [`random`], [`affinity`], [`dump`] | time, seeds, pinned threads, keys kept out of core dumps |
+//! | [`clock`], [`random`], [`affinity`], [`priority`], [`dump`] | time, seeds, pinned threads, threads that stand back, keys kept out of core dumps |
 //! | [`shared_page`] | memory that another process maps as well |
 //! | [`huge_pages`] | the program's allocator: large tables in huge pages |
 
@@ -48,6 +48,7 @@ pub mod packet_socket;
 pub mod pcap;
 pub mod poll;
 pub mod port;
+pub mod priority;
 pub mod random;
 pub mod raw;
 pub mod rtnetlink;

@@ -144,7 +144,7 @@ impl Follow for Sad {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::BTreeSet;
 
     use proptest::prelude::*;
@@ -152,15 +152,16 @@ mod tests {
 
     use crate::{
         Database, Direction, FlowKey, IfId, Lookup, Moment, Policy, PolicyEntry, PolicyIndex,
-        Prefix, Snapshot, spd::table::tests::policy,
+        Prefix, Revision, Snapshot, spd::table::tests::policy,
     };
     use std::net::Ipv4Addr;
     use std::sync::Arc;
+    use std::time::Duration;
 
-    /// Which networks get a policy, or lose it; whether this publication is kept.
-    type Step = (Vec<u16>, bool);
+    /// Which networks get a policy, or lose it; whether this publication is kept; whether a revision is taken, or one that was taken adopted.
+    type Step = (Vec<u16>, bool, bool);
 
-    fn net(number: u16) -> Policy {
+    pub(in crate::database) fn net(number: u16) -> Policy {
         let [high, low] = number.to_be_bytes();
         let mut policy = policy(Direction::Out, u32::from(number) % 3);
         let len = if number.is_multiple_of(7) { 16 } else { 24 };
@@ -179,7 +180,7 @@ mod tests {
         FlowKey { if_id, ..ends }
     }
 
-    fn check(snapshot: &Snapshot, model: &[Arc<PolicyEntry>]) {
+    pub(in crate::database) fn check(snapshot: &Snapshot, model: &[Arc<PolicyEntry>]) {
         let indexes = |entries: &mut dyn Iterator<Item = &Arc<PolicyEntry>>| {
             entries.map(|entry| entry.index()).collect::<BTreeSet<PolicyIndex>>()
         };
@@ -202,8 +203,8 @@ mod tests {
     fn steps() -> impl Strategy<Value = Vec<Step>> {
         let many = prop::collection::vec(0_u16..2048, 0..400);
         let few = prop::collection::vec(0_u16..2048, 0..6);
-        let keep = prop::bool::weighted(0.3);
-        prop::collection::vec((prop_oneof![1 => many, 4 => few], keep), 1..30)
+        let (keep, revise) = (prop::bool::weighted(0.3), prop::bool::weighted(0.3));
+        prop::collection::vec((prop_oneof![1 => many, 4 => few], keep, revise), 1..30)
     }
 
     #[test]
@@ -229,7 +230,7 @@ mod tests {
         }
     }
 
-    fn together(count: u16) -> Arc<Snapshot> {
+    pub(in crate::database) fn together(count: u16) -> Arc<Snapshot> {
         let mut database = Database::new(Backend::Portable);
         database.apply(Moment(0), |change| {
             (0..count).for_each(|number| drop(change.add_policy(net(number)).unwrap()));
@@ -244,7 +245,9 @@ mod tests {
             let mut database = Database::new(Backend::Portable);
             let mut model: Vec<Arc<PolicyEntry>> = Vec::new();
             let mut kept = Vec::new();
-            for (numbers, keep) in steps {
+            let mut planned = None;
+            let mut now = Moment(0);
+            for (numbers, keep, revise) in steps {
                 database.apply(Moment(0), |change| {
                     for number in numbers {
                         match change.add_policy(net(number)) {
@@ -259,6 +262,17 @@ mod tests {
                     }
                 });
                 check(&database.snapshot(), &model);
+                if revise {
+                    let taken = planned.take();
+                    if taken.is_some() {
+                        database.adopt(taken, now);
+                    } else {
+                        now = now.plus(Duration::from_secs(2));
+                        database.handle_timeout(now, &mut Vec::new());
+                        planned = database.take_revision().map(Revision::plan);
+                    }
+                    check(&database.snapshot(), &model);
+                }
                 if model.len().is_multiple_of(2) {
                     database.prepare();
                     check(&database.snapshot(), &model);

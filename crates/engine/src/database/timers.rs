@@ -20,6 +20,7 @@ enum Sleeper {
     Nat(Weak<Sa>),
     Policy(Weak<PolicyEntry>),
     Gone,
+    Revision,
 }
 
 /// What is to be looked at.
@@ -30,6 +31,8 @@ pub(super) enum Woken {
     Policy(Arc<PolicyEntry>),
     /// What is no longer there.
     Gone,
+    /// Whether policies are to be planned anew.
+    Revision,
 }
 
 impl Timers {
@@ -50,6 +53,10 @@ impl Timers {
         self.add(at, Sleeper::Gone);
     }
 
+    pub(super) fn wake_revision(&mut self, at: Moment) {
+        self.add(at, Sleeper::Revision);
+    }
+
     /// When the first is due, and what for.
     pub(super) fn first(&self) -> Option<(Moment, &'static str)> {
         let ((at, _), sleeper) = self.due.first_key_value()?;
@@ -58,6 +65,7 @@ impl Timers {
             Sleeper::Nat(_) => "keepalive of a state",
             Sleeper::Policy(_) => "time limit of a policy",
             Sleeper::Gone => "keys of a state that is gone",
+            Sleeper::Revision => "plan of policies that came one by one",
         };
         Some((*at, why))
     }
@@ -71,6 +79,7 @@ impl Timers {
                 Sleeper::Nat(sa) => sa.upgrade().map(Woken::Nat),
                 Sleeper::Policy(entry) => entry.upgrade().map(Woken::Policy),
                 Sleeper::Gone => Some(Woken::Gone),
+                Sleeper::Revision => Some(Woken::Revision),
             };
             if woken.is_some() {
                 return woken;

@@ -14,6 +14,7 @@ mod matrix;
 mod node;
 mod plan;
 mod planning;
+mod revision;
 mod rule;
 mod several;
 mod sieve;
@@ -31,7 +32,9 @@ use arrayvec::ArrayVec;
 use crate::{Direction, Family, FlowKey, PolicyEntry, PolicyKind};
 pub(crate) use lean::{Shape, Shapes};
 use node::Node;
-use planning::Planning;
+use planning::{Planned, Planning};
+pub(crate) use revision::Moved;
+pub use revision::{Revised, Revision};
 pub(crate) use rule::Found;
 use rule::Rule;
 use ternary::{Key, V4, V6};
@@ -60,6 +63,8 @@ pub struct Footprint {
 struct Bins {
     v4: Node<V4>,
     v6: Node<V6>,
+    /// How many policies of each family came or went since all of them were planned together.
+    moved: [usize; 2],
 }
 
 /// Bins by interface id, in shards so that a change copies few.
@@ -123,8 +128,7 @@ impl Classifier {
         for ((bins, v4), v6) in self.plain.iter_mut().zip(v4).zip(v6) {
             for ((bins, v4), v6) in bins.iter_mut().zip(v4).zip(v6) {
                 self.len += v4.len() + v6.len();
-                bins.v4.insert_all(v4);
-                bins.v6.insert_all(v6);
+                bins.insert_all(v4, v6);
             }
         }
     }
@@ -149,21 +153,14 @@ impl Classifier {
 
     fn insert(&mut self, entry: &Arc<PolicyEntry>, planning: Planning) {
         self.len += 1;
-        let bins = self.bins_mut(entry);
-        match entry.family() {
-            Family::V4 => bins.v4.insert(Rule::of(entry), planning),
-            Family::V6 => bins.v6.insert(Rule::of(entry), planning),
-        }
+        self.bins_mut(entry).insert(entry, planning);
     }
 
     /// Takes a policy out that is in.
     pub(crate) fn remove(&mut self, entry: &Arc<PolicyEntry>) {
         self.len -= 1;
         let bins = self.bins_mut(entry);
-        match entry.family() {
-            Family::V4 => bins.v4.remove(&Rule::of(entry)),
-            Family::V6 => bins.v6.remove(&Rule::of(entry)),
-        }
+        bins.remove(entry);
         let if_id = entry.if_id().0;
         if if_id != 0 && bins.is_empty() {
             self.by_interface[entry.direction() as usize][entry.kind() as usize].forget(if_id);
@@ -179,6 +176,7 @@ impl Classifier {
                 Family::V4 => own.v4.follow(&newer.v4, &Rule::of(entry)),
                 Family::V6 => own.v6.follow(&newer.v6, &Rule::of(entry)),
             }
+            own.moved = newer.moved;
         }
         self.by_interface.clone_from(&newer.by_interface);
         self.len = newer.len;
@@ -283,6 +281,34 @@ impl Bins {
         }
         for (found, flow) in found.iter_mut().zip(flows) {
             *found = self.first(flow);
+        }
+    }
+
+    fn insert(&mut self, entry: &Arc<PolicyEntry>, planning: Planning) {
+        self.moved[entry.family() as usize] += 1;
+        match entry.family() {
+            Family::V4 => self.v4.insert(Rule::of(entry), planning),
+            Family::V6 => self.v6.insert(Rule::of(entry), planning),
+        }
+    }
+
+    fn insert_all(&mut self, v4: Vec<Rule<V4>>, v6: Vec<Rule<V6>>) {
+        let counts = [v4.len(), v6.len()];
+        let planned = [self.v4.insert_all(v4), self.v6.insert_all(v6)];
+        for ((moved, count), planned) in self.moved.iter_mut().zip(counts).zip(planned) {
+            *moved = match planned {
+                Planned::Together => 0,
+                Planned::Apart => *moved + count,
+            };
+        }
+    }
+
+    /// Takes a policy out that is in.
+    fn remove(&mut self, entry: &Arc<PolicyEntry>) {
+        self.moved[entry.family() as usize] += 1;
+        match entry.family() {
+            Family::V4 => self.v4.remove(&Rule::of(entry)),
+            Family::V6 => self.v6.remove(&Rule::of(entry)),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::classifier::{Classifier, Footprint, Found, TOGETHER};
+use super::classifier::{Classifier, Footprint, Found, Moved, Revised, Revision, TOGETHER};
 use crate::{Action, Direction, FlowKey, PolicyEntry, PolicyKind};
 
 /// All policies of one generation, and what happens to packets that match none.
@@ -176,6 +176,21 @@ impl Spd {
     /// Makes ready for another policy where one came. Every look-up finds what it found before.
     pub(crate) fn prepare(&mut self, entry: &Arc<PolicyEntry>) {
         self.classifier.prepare(entry);
+    }
+
+    /// Whether so many policies came and went one by one that another plan of all may be better.
+    pub(crate) fn is_outgrown(&self) -> bool {
+        self.classifier.is_outgrown()
+    }
+
+    /// Those to be planned anew.
+    pub(crate) fn revision(&self) -> Revision {
+        self.classifier.revision()
+    }
+
+    /// Puts in what was planned anew. Every look-up finds what it found before.
+    pub(crate) fn adopt(&mut self, revised: Revised, moved: &[Moved]) {
+        self.classifier.adopt(revised, moved);
     }
 
     /// Takes a policy out that is in.

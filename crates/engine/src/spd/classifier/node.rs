@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::lean::{End, LeanOf};
 use super::matrix::Matrix;
 use super::plan::{FEW, LEAST, Plan, plan};
-use super::planning::Planning;
+use super::planning::{Planned, Planning};
 use super::rule::{Best, Comparable, Found, Rank, Rule};
 use super::several::{self, EightOf, Several, count, several};
 use super::sieve::Sieve;
@@ -255,13 +255,20 @@ impl<W: Words> Node<W> {
     }
 
     /// Plans anew when they are most of all there is, which is much faster than one by one.
-    pub(crate) fn insert_all(&mut self, coming: Vec<Rule<W>>) {
+    pub(crate) fn insert_all(&mut self, coming: Vec<Rule<W>>) -> Planned {
         if coming.len() < self.len().max(FEW) {
-            return coming.into_iter().for_each(|rule| self.insert(rule, Planning::Now));
+            coming.into_iter().for_each(|rule| self.insert(rule, Planning::Now));
+            return Planned::Apart;
         }
         let mut rules = self.rules();
         rules.extend(coming);
         *self = trunk::tree(rules);
+        Planned::Together
+    }
+
+    /// The same policies planned together.
+    pub(super) fn revised(&self) -> Self {
+        trunk::tree(self.rules())
     }
 
     /// Takes a policy out that is in.

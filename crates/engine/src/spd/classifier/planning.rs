@@ -11,6 +11,15 @@ pub(crate) enum Planning {
     Later,
 }
 
+/// How policies that came were planned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Planned {
+    /// With all that there are.
+    Together,
+    /// Each where it came to stand.
+    Apart,
+}
+
 impl Planning {
     /// So many are compared one by one without another plan.
     pub(super) const fn few(self) -> usize {
