@@ -143,25 +143,44 @@ pub fn with_tos(mut packet: PacketBuf, tos: u8) -> PacketBuf {
     packet
 }
 
-/// IPv4 fragments of a packet, `size` payload bytes each; `size` must be a multiple of 8.
+/// Fragments of a packet, `size` payload bytes each; `size` must be a multiple of 8.
 ///
 /// # Panics
-/// When it is no IPv4 packet without options.
+/// When it is no IPv4 packet without options and no IPv6 packet without extension headers.
 #[must_use]
 pub fn fragments(packet: &[u8], size: usize) -> Vec<PacketBuf> {
-    let (head, body) = packet.split_at(20);
+    let is_v4 = packet[0] >> 4 == 4;
+    let (head, body) = packet.split_at(if is_v4 { 20 } else { 40 });
     let pieces = body.chunks(size).enumerate().map(|(number, piece)| {
-        let mut bytes = [head, piece].concat();
-        let len = u16::try_from(bytes.len()).expect("below 64 KiB");
         let more = (number + 1) * size < body.len();
-        let offset = u16::try_from(number * size / 8).expect("below 64 KiB");
-        let flags = offset | if more { 0x2000 } else { 0 };
-        bytes[2..4].copy_from_slice(&len.to_be_bytes());
-        bytes[6..8].copy_from_slice(&flags.to_be_bytes());
-        uxfrm_packet::ipv4::fill_checksum(&mut bytes).expect("an IPv4 packet");
+        let offset = u16::try_from(number * size).expect("below 64 KiB");
+        let bytes = if is_v4 {
+            fragment_v4(head, piece, offset / 8 | u16::from(more) << 13)
+        } else {
+            fragment_v6(head, piece, offset | u16::from(more))
+        };
         PacketBuf::from_slice(&bytes)
     });
     pieces.collect()
+}
+
+fn fragment_v4(head: &[u8], piece: &[u8], flags_offset: u16) -> Vec<u8> {
+    let mut bytes = [head, piece].concat();
+    let len = u16::try_from(bytes.len()).expect("below 64 KiB");
+    bytes[2..4].copy_from_slice(&len.to_be_bytes());
+    bytes[6..8].copy_from_slice(&flags_offset.to_be_bytes());
+    uxfrm_packet::ipv4::fill_checksum(&mut bytes).expect("an IPv4 packet");
+    bytes
+}
+
+fn fragment_v6(head: &[u8], piece: &[u8], offset_more: u16) -> Vec<u8> {
+    let [high, low] = offset_more.to_be_bytes();
+    let header = [head[6], 0, high, low, 0, 0, 0, 7];
+    let mut bytes = [head, &header, piece].concat();
+    let len = u16::try_from(bytes.len() - 40).expect("below 64 KiB");
+    bytes[4..6].copy_from_slice(&len.to_be_bytes());
+    bytes[6] = Protocol::FRAGMENT.0;
+    bytes
 }
 
 fn ends(source: &str, destination: &str) -> (SocketAddr, SocketAddr) {

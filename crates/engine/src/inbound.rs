@@ -24,7 +24,7 @@
 //! Mirrors `net/xfrm/xfrm_input.c: xfrm_input` and `net/xfrm/xfrm_policy.c: __xfrm_policy_check`.
 
 mod alone;
-mod check;
+pub(crate) mod check;
 mod claim;
 mod deliver;
 mod express;
@@ -51,7 +51,7 @@ use uxfrm_crypto::Authenticity;
 use uxfrm_packet::{Batch, Coalescer, IpPacket, PacketBuf, Segments};
 
 use crate::esp::decapsulate::Shell;
-use crate::fragments::reassembly::{Outcome, Reassembly};
+use crate::fragments::reassembly::{Outcome, Reassembly, Through};
 use crate::sa::replay::Candidate;
 use crate::spd::flow_cache::Known;
 use crate::worker::{Bench, Traffic};
@@ -107,6 +107,8 @@ struct Questions {
     spis: Vec<Spi>,
     directions: Vec<Direction>,
     known: Vec<Known>,
+    /// Some policy is for whole datagrams only: what is for this host is put together before any is asked about it.
+    about_whole: bool,
 }
 
 /// An ESP packet that waits to be opened.
@@ -175,6 +177,7 @@ impl Inbound {
 
     pub(crate) fn run(&mut self, batch: &mut Batch, bench: &mut Bench<'_>, watch: &mut impl Watch) {
         self.policies.begin(&bench.snapshot.spd);
+        self.questions.about_whole = bench.snapshot.spd.asks_for_whole(Direction::In);
         if self.states != bench.snapshot.states {
             self.states = bench.snapshot.states;
             self.policies.forget_bundles();
@@ -485,13 +488,14 @@ impl Inbound {
         ip: &IpPacket,
         bench: &mut Bench<'_>,
     ) -> Result<Fate, DropReason> {
-        if !self.items[place].path.is_empty() {
+        if !self.items[place].path.is_empty() && !self.questions.about_whole {
             // Inside a tunnel: the host's own stack puts it together.
             let own = bench.settings.addresses.holds(ip.destination);
             return Ok(self.plain(place, ip, own));
         }
+        let through = self.through(place);
         let packet = self.take(place, bench);
-        let (outcome, evicted) = self.reassembly.add(packet, ip, bench.now, bench.pool);
+        let (outcome, evicted) = self.reassembly.add(packet, ip, through, bench.now, bench.pool);
         bench.refuse(&mut self.traffic, evicted, DropReason::InFragment);
         match outcome {
             Outcome::Held => Ok(Fate::Gone),
@@ -510,6 +514,15 @@ impl Inbound {
                 }
             }
         }
+    }
+
+    /// The states that an item came by so far.
+    fn through(&self, place: usize) -> Through {
+        let mut through = Through::default();
+        for (turn, used) in through.iter_mut().zip(&self.items[place].path) {
+            *turn = self.used[*used as usize].sa.turn();
+        }
+        through
     }
 
     /// A packet without ESP.

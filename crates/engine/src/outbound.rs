@@ -3,7 +3,8 @@
 //! # The map
 //! One batch walks through these stages. The code follows the numbers.
 //!
-//! 1. **Receive**: count; complete checksums that the host left open; plan how super-packets are cut.
+//! 1. **Receive**: count; complete checksums that the host left open; plan how super-packets are cut. Where a policy asks for ports or transport
+//!    mode, put together what the host has [cut](gather).
 //! 2. **Flow key**: addresses, protocol, ports, mark, interface id; of the whole batch before anything else is done.
 //! 3. **Look up** policies and bundles of the whole batch together, once per super-packet.
 //! 4. **Verdict**: pass, drop, or a bundle: the chain of SAs, innermost first, from the worker's caches. Without a state that is
@@ -34,6 +35,7 @@ mod ahead;
 mod alone;
 mod express;
 mod frame;
+mod gather;
 mod handover;
 mod item;
 mod jobs;
@@ -51,6 +53,7 @@ use uxfrm_packet::{Batch, IpPacket, PacketBuf, ParseError, SegmentPlan, Segments
 
 use crate::bundle::{BundleCache, first_query};
 use crate::esp::encapsulate;
+use crate::fragments::reassembly::Reassembly;
 use crate::pmtu::{self, ErrorBudget};
 use crate::spd::flow_cache::Known;
 use crate::worker::{Bench, Traffic};
@@ -91,6 +94,8 @@ pub(crate) struct Outbound {
     unfinished: bool,
     errors: ErrorBudget,
     waiting: Waiting,
+    /// Datagrams that the host has cut.
+    pieces: Reassembly,
     /// The next identification of outer headers and fragments.
     ident: u32,
 }
@@ -135,6 +140,7 @@ impl Outbound {
             unfinished: false,
             errors: ErrorBudget::new(),
             waiting: Waiting::new(settings.patience),
+            pieces: Reassembly::default(),
             ident: fold(settings.seed),
         }
     }
@@ -164,6 +170,7 @@ impl Outbound {
         self.refresh(bench.snapshot);
         self.working = None;
         self.resume(bench);
+        self.expire_pieces(bench);
         match batch.take_alone() {
             Some(packet) => self.receive_alone(packet, bench, watch),
             None => self.receive_all(batch, bench, watch),
@@ -327,6 +334,9 @@ impl Outbound {
             return self.discard(packet, 1, DropReason::OutMalformed, bench);
         };
         packet.trim(head.total_len as usize);
+        if head.fragment && bench.snapshot.spd.asks_for_whole(Direction::Out) {
+            return self.gather(packet, bench);
+        }
         self.tally(known.answer, 1, packet.len() as u64);
         match self.rule(flow, known, bench) {
             Verdict::Bundle(bundle) => self.enter(packet, None, (head, flow), bundle, bench),
@@ -411,7 +421,7 @@ impl Outbound {
         if bundle.spreads {
             inside.source_port = flow.source_port(bench.settings.port_seed);
         }
-        // Transport mode is for whole datagrams (RFC 4303 §3.1.1).
+        // Transport mode is for whole datagrams (RFC 4303 §3.1.1), which it gets unless its policy came just now.
         if head.fragment && bundle.is_transport() {
             let count = plan.map_or(1, SegmentPlan::count);
             return self.discard(packet, count, DropReason::OutModeMismatch, bench);

@@ -128,7 +128,7 @@ fn overlapping_fragments_take_their_datagram_with_them() {
 }
 
 #[test]
-fn fragments_travel_through_tunnels_but_not_in_transport_mode() {
+fn fragments_travel_through_tunnels() {
     let whole = packets::udp_bytes(LEFT, RIGHT, &[9; 1000]);
     let mut tunnel = Pair::new(&Wrapping::tunnel4());
     let arrived = tunnel.left_to_right(packets::fragments(&whole, 400));
@@ -137,10 +137,6 @@ fn fragments_travel_through_tunnels_but_not_in_transport_mode() {
         IpPacket::parse(arrived[2].bytes()).unwrap().fragment,
         Fragment::Later { more: false, .. }
     ));
-    let whole = packets::udp_bytes("192.0.2.1:1", "192.0.2.2:2", &[9; 1000]);
-    let mut transport = Pair::new(&Wrapping::transport4());
-    assert!(transport.left_to_right(packets::fragments(&whole, 400)).is_empty());
-    assert_eq!(transport.left.drops(DropReason::OutModeMismatch), 3);
 }
 
 #[test]

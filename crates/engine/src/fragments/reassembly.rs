@@ -8,6 +8,7 @@ use std::time::Duration;
 use uxfrm_packet::{Fragment, IpPacket, PacketBuf, Pool, Protocol, SizeClass, Version, ipv4, ipv6};
 
 use crate::Moment;
+use crate::inbound::check::MAX_DEPTH;
 
 /// Datagrams waiting at once; one more makes the oldest go.
 const DATAGRAMS: usize = 64;
@@ -24,6 +25,10 @@ pub(crate) struct Reassembly {
     /// In order of their first fragment.
     waiting: Vec<Datagram>,
 }
+
+/// The states that a fragment came by, the outermost first, by their turns; 0 for none. Only what came by the same is put together: what
+/// came in the clear, or by another peer's state, becomes no part of it.
+pub(crate) type Through = [u64; MAX_DEPTH];
 
 /// What became of a fragment.
 #[derive(Debug)]
@@ -55,6 +60,7 @@ struct Key {
     ident: u32,
     /// IPv4's; 0 in IPv6, whose identification stands alone.
     protocol: Protocol,
+    through: Through,
 }
 
 #[derive(Debug)]
@@ -93,10 +99,11 @@ impl Reassembly {
         &mut self,
         packet: PacketBuf,
         ip: &IpPacket,
+        through: Through,
         now: Moment,
         pool: &mut Pool,
     ) -> (Outcome, u64) {
-        let (key, piece, more) = match Piece::of(fitted(packet, pool), ip) {
+        let (key, piece, more) = match Piece::of(fitted(packet, pool), ip, through) {
             Ok(parts) => parts,
             Err(packet) => {
                 pool.give(packet);
@@ -253,7 +260,11 @@ impl Piece {
     }
 
     /// Takes a fragment apart; gives it back when it can't be one.
-    fn of(packet: PacketBuf, ip: &IpPacket) -> Result<(Key, Self, bool), PacketBuf> {
+    fn of(
+        packet: PacketBuf,
+        ip: &IpPacket,
+        through: Through,
+    ) -> Result<(Key, Self, bool), PacketBuf> {
         let (ident, offset, more) = match ip.fragment {
             Fragment::First { id, more } => (id, 0, more),
             Fragment::Later { id, more, offset } => (id, usize::from(offset), more),
@@ -275,7 +286,8 @@ impl Piece {
             Version::V4 => ip.protocol,
             Version::V6 => Protocol(0),
         };
-        let key = Key { source: ip.source, destination: ip.destination, ident, protocol };
+        let (source, destination) = (ip.source, ip.destination);
+        let key = Key { source, destination, ident, protocol, through };
         Ok((key, Self { offset, head, body, len, next_header_at, packet }, more))
     }
 }

@@ -264,7 +264,8 @@ impl Questions {
         let flow = FlowKey { mark: item.mark, ..FlowKey::of(buffer, ip, bytes) };
         let own = settings.addresses.holds(ip.destination);
         let direction = if own { Direction::In } else { Direction::Forward };
-        if peel::may_hold_esp(ip, &flow, direction, settings) {
+        let is_piece = self.about_whole && own && ip.is_fragment();
+        if is_piece || peel::may_hold_esp(ip, &flow, direction, settings) {
             return Fate::New;
         }
         // What is behind its own length is not its own.

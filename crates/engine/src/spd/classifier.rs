@@ -46,6 +46,8 @@ pub(crate) struct Classifier {
     plain: [[Bins; 2]; 3],
     by_interface: [[Interfaces; 2]; 3],
     len: usize,
+    /// How many of each direction fragments are no match for.
+    for_whole: [usize; 3],
 }
 
 /// What a classifier takes up.
@@ -119,6 +121,10 @@ impl Classifier {
             (<[[Vec<Rule<V4>>; 2]; 3]>::default(), <[[Vec<Rule<V6>>; 2]; 3]>::default());
         for entry in entries {
             let (direction, kind) = (entry.direction() as usize, entry.kind() as usize);
+            if entry.if_id().0 == 0 {
+                self.len += 1;
+                self.for_whole[direction] += usize::from(entry.asks_for_whole());
+            }
             match (entry.if_id().0, entry.family()) {
                 (0, Family::V4) => v4[direction][kind].push(Rule::of(entry)),
                 (0, Family::V6) => v6[direction][kind].push(Rule::of(entry)),
@@ -127,7 +133,6 @@ impl Classifier {
         }
         for ((bins, v4), v6) in self.plain.iter_mut().zip(v4).zip(v6) {
             for ((bins, v4), v6) in bins.iter_mut().zip(v4).zip(v6) {
-                self.len += v4.len() + v6.len();
                 bins.insert_all(v4, v6);
             }
         }
@@ -153,12 +158,14 @@ impl Classifier {
 
     fn insert(&mut self, entry: &Arc<PolicyEntry>, planning: Planning) {
         self.len += 1;
+        self.for_whole[entry.direction() as usize] += usize::from(entry.asks_for_whole());
         self.bins_mut(entry).insert(entry, planning);
     }
 
     /// Takes a policy out that is in.
     pub(crate) fn remove(&mut self, entry: &Arc<PolicyEntry>) {
         self.len -= 1;
+        self.for_whole[entry.direction() as usize] -= usize::from(entry.asks_for_whole());
         let bins = self.bins_mut(entry);
         bins.remove(entry);
         let if_id = entry.if_id().0;
@@ -179,7 +186,13 @@ impl Classifier {
             own.moved = newer.moved;
         }
         self.by_interface.clone_from(&newer.by_interface);
-        self.len = newer.len;
+        (self.len, self.for_whole) = (newer.len, newer.for_whole);
+    }
+
+    /// Whether some policy of a direction is not for fragments.
+    #[inline]
+    pub(crate) const fn asks_for_whole(&self, direction: Direction) -> bool {
+        self.for_whole[direction as usize] != 0
     }
 
     /// Whether there is any policy of a kind and direction.

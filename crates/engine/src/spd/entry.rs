@@ -7,7 +7,7 @@ use std::sync::{
 
 use super::{classifier::Shape, own::Own, terms::Terms};
 use crate::{
-    Action, AnswerId, DeviceId, Direction, Family, FlowKey, IfId, Limits, Mark, Moment,
+    Action, AnswerId, DeviceId, Direction, Family, FlowKey, IfId, Limits, Mark, Mode, Moment,
     OffloadKind, Policy, PolicyFlags, PolicyIndex, PolicyKey, PolicyKind, PolicyName, Priority,
     Selector, Template,
 };
@@ -167,6 +167,13 @@ impl PolicyEntry {
         let Terms { form, port_masks, ref traffic, ifindex, user, .. } = *self.terms;
         let said = form.selector(self.own.words(), traffic, port_masks);
         Selector { ifindex, user, ..said }
+    }
+
+    /// Whether fragments cannot tell if it is for them, or cannot be protected as it says (RFC 4303 §3.1.1): ports are in the first one only, and
+    /// transport mode is for whole datagrams.
+    pub(crate) fn asks_for_whole(&self) -> bool {
+        self.terms.port_masks != [0, 0]
+            || self.templates().any(|template| template.mode == Mode::Transport)
     }
 
     /// The family of that traffic.

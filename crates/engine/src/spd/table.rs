@@ -134,6 +134,12 @@ impl Spd {
         self.generation
     }
 
+    /// Whether some policy of a direction can be found or carried out for whole datagrams only.
+    #[inline]
+    pub(crate) const fn asks_for_whole(&self, direction: Direction) -> bool {
+        self.classifier.asks_for_whole(direction)
+    }
+
     /// How many policies without interface id of a direction and family are compared one by one; `None` when there are too many for that.
     pub(crate) fn compared(&self, direction: Direction, v4: bool) -> Option<usize> {
         self.classifier.compared(direction, v4)

@@ -1,0 +1,82 @@
+//! 1 Receive, of what the host has cut: datagrams are put together before policies are asked about them, where some policy can be found by whole
+//! ones only, or carry only these.
+//!
+//! The host cuts what is too long for the TUN before the TUN, where the kernel's XFRM has it whole
+//! (`net/ipv4/ip_output.c: ip_finish_output` comes behind `xfrm4_output`). Ports are in the first fragment alone, so the others would pass by
+//! every policy that asks for some, and leave plain.
+
+use uxfrm_packet::{IpPacket, PacketBuf};
+
+use super::verdict::Verdict;
+use super::{Head, Outbound};
+use crate::esp::layer::Inside;
+use crate::fragments::reassembly::{Outcome, Through};
+use crate::fragments::split::{Cut, split};
+use crate::worker::Bench;
+use crate::{Direction, DropReason, Spi};
+
+impl Outbound {
+    /// A fragment waits for the others of its datagram; the last one brings it on its way.
+    #[cold]
+    pub(super) fn gather(&mut self, packet: PacketBuf, bench: &mut Bench<'_>) {
+        let Ok(ip) = IpPacket::parse(packet.bytes()) else {
+            return self.discard(packet, 1, DropReason::OutMalformed, bench);
+        };
+        let before = self.pieces.held();
+        let (outcome, evicted) =
+            self.pieces.add(packet, &ip, Through::default(), bench.now, bench.pool);
+        self.traffic.held = self.traffic.held + self.pieces.held() - before;
+        let mut refused = evicted;
+        match outcome {
+            Outcome::Held => {}
+            Outcome::Refused => refused += 1,
+            Outcome::Ruined { pieces } => refused += pieces,
+            Outcome::Whole { packet, pieces } => {
+                self.traffic.absorbed += pieces - 1;
+                self.receive_whole(packet, bench);
+            }
+        }
+        bench.refuse(&mut self.traffic, refused, DropReason::OutFragment);
+    }
+
+    /// Lets go of what waited too long for the rest.
+    #[inline]
+    pub(super) fn expire_pieces(&mut self, bench: &mut Bench<'_>) {
+        let late = self.pieces.expire(bench.now, bench.pool);
+        if late > 0 {
+            self.traffic.held -= late;
+            bench.refuse(&mut self.traffic, late, DropReason::OutFragment);
+        }
+    }
+
+    /// 2 Flow key to 5 PMTU. It may be cut again, as it was before.
+    fn receive_whole(&mut self, packet: PacketBuf, bench: &mut Bench<'_>) {
+        let Some((mut head, flow)) = Head::with_flow(&packet) else {
+            return self.discard(packet, 1, DropReason::OutMalformed, bench);
+        };
+        head.inside.dont_fragment = false;
+        let known = self.policies.know(&bench.snapshot.spd, Direction::Out, &flow, Spi(0));
+        self.tally(known.answer, 1, packet.len() as u64);
+        match self.rule(&flow, known, bench) {
+            Verdict::Bundle(bundle) => self.enter(packet, None, (&head, &flow), bundle, bench),
+            Verdict::Pass => self.pass_cut(packet, &head.inside, bench),
+            Verdict::Drop(reason) => self.discard(packet, 1, reason, bench),
+            Verdict::Wait => self.wait(packet, &flow, 1, bench),
+        }
+    }
+
+    /// No policy is for it after all: in pieces, as it came.
+    fn pass_cut(&mut self, packet: PacketBuf, inside: &Inside, bench: &mut Bench<'_>) {
+        let mtu = bench.settings.mtu.into();
+        if packet.len() <= mtu {
+            return self.pass(packet, None, bench);
+        }
+        self.traffic.sent += 1;
+        self.traffic.sent_bytes += packet.len() as u64;
+        self.ident = self.ident.wrapping_add(1);
+        let (place, next_header_at) = (inside.esp_offset(), inside.next_header_at());
+        let cut = Cut { version: inside.version, place, next_header_at, mtu, ident: self.ident };
+        split(packet.bytes(), &cut, packet.mark, bench.pool, &mut bench.out.wire);
+        bench.pool.give(packet);
+    }
+}

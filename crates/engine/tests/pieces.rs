@@ -1,0 +1,217 @@
+//! Datagrams that hosts have cut, beside policies that ask for ports, and in transport mode: fragments but the first have no ports, so they
+//! would pass by such policies and leave plain, or not come in.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
+)]
+
+use std::time::Duration;
+
+use uxfrm_engine::{Action, Direction, DropReason, Family, Mode, Policy, PolicyKind, PortMask};
+use uxfrm_packet::{IpPacket, PacketBuf};
+use uxfrm_testkit::{Gateway, Listener, Pair, Way, Wrapping, packets};
+
+const MARKER: &[u8] = b"not for everybody";
+/// Bytes of each fragment's payload.
+const SIZE: usize = 1200;
+
+/// A datagram to a port, longer than any network takes.
+fn datagram(wrapping: &Wrapping, way: Way, port: u16) -> Vec<u8> {
+    let (source, destination) = wrapping.hosts(way);
+    let end = |address, port| std::net::SocketAddr::new(address, port).to_string();
+    packets::udp_bytes(&end(source, 7), &end(destination, port), &MARKER.repeat(200))
+}
+
+/// With these policies in place of its own.
+fn with(gateway: &mut Gateway, policies: impl IntoIterator<Item = Policy>) {
+    gateway.database.apply(gateway.now, |change| change.flush_policies(PolicyKind::Main));
+    policies.into_iter().for_each(|policy| gateway.add_policy(policy));
+}
+
+fn for_port(mut policy: Policy, port: u16) -> Policy {
+    policy.selector.protocol = 17;
+    policy.selector.destination_port = PortMask::exactly(port);
+    policy
+}
+
+/// A left gateway that protects datagrams to port 9, and nothing else.
+fn pair_for_port_9(wrapping: &Wrapping) -> Pair {
+    let mut pair = Pair::new(wrapping);
+    with(&mut pair.left, [for_port(wrapping.policy(Direction::Out, Way::Right), 9)]);
+    pair
+}
+
+fn all_wrappings() -> Vec<Wrapping> {
+    let families = [Family::V4, Family::V6];
+    let tunnels = families
+        .into_iter()
+        .flat_map(|inner| families.map(|outer| Wrapping::new(Mode::Tunnel, inner, outer)));
+    let transports = families.map(|family| Wrapping::new(Mode::Transport, family, family));
+    tunnels.chain(transports).collect()
+}
+
+fn assert_hidden(packets: &[PacketBuf]) {
+    let mut listener = Listener::new(MARKER);
+    listener.listen(packets);
+    assert_eq!(listener.seen, 0);
+}
+
+#[test]
+fn fragments_go_by_the_policy_for_their_datagrams_port() {
+    for wrapping in all_wrappings() {
+        for backwards in [false, true] {
+            let mut pair = pair_for_port_9(&wrapping);
+            let plain = datagram(&wrapping, Way::Right, 9);
+            let mut pieces = packets::fragments(&plain, SIZE);
+            if backwards {
+                pieces.reverse();
+            }
+            let arrived = pair.left_to_right(pieces);
+            assert_hidden(&pair.on_the_wire);
+            assert!(pair.on_the_wire.iter().all(|packet| packet.len() <= 1500));
+            assert_eq!(arrived.len(), 1, "{wrapping:?} {:?}", pair.left.reasons());
+            assert!(arrived[0].bytes() == plain, "{wrapping:?}");
+            pair.assert_accounts();
+        }
+    }
+}
+
+#[test]
+fn fragments_that_no_policy_is_for_leave_as_they_came() {
+    for wrapping in all_wrappings() {
+        let mut pair = pair_for_port_9(&wrapping);
+        let plain = datagram(&wrapping, Way::Right, 10);
+        let (wire, _) = pair.left.outbound(packets::fragments(&plain, SIZE));
+        assert!(wire.len() > 2 && wire.iter().all(|packet| packet.len() <= 1500));
+        let fragments = wire.iter().map(|packet| IpPacket::parse(packet.bytes()).unwrap());
+        assert!(fragments.into_iter().all(|ip| ip.is_fragment()));
+        let mut other = Pair::new(&wrapping);
+        with(&mut other.right, []);
+        let arrived = other.right.inbound(wire);
+        assert!(arrived[0].bytes() == plain, "{wrapping:?}");
+        pair.assert_accounts();
+    }
+}
+
+#[test]
+fn fragments_are_blocked_with_their_datagram() {
+    for wrapping in all_wrappings() {
+        let mut pair = Pair::new(&wrapping);
+        let own = wrapping.policy(Direction::Out, Way::Right);
+        let block = Policy { action: Action::Block, templates: vec![], ..own };
+        with(&mut pair.left, [for_port(block, 9)]);
+        let plain = datagram(&wrapping, Way::Right, 9);
+        let (wire, _) = pair.left.outbound(packets::fragments(&plain, SIZE));
+        assert!(wire.is_empty());
+        assert_eq!(pair.left.reasons(), [(DropReason::OutPolicyBlock, 1)]);
+        pair.assert_accounts();
+    }
+}
+
+#[test]
+fn transport_mode_carries_what_the_host_has_cut() {
+    for family in [Family::V4, Family::V6] {
+        let wrapping = Wrapping::new(Mode::Transport, family, family);
+        let mut pair = Pair::new(&wrapping);
+        let plain = datagram(&wrapping, Way::Right, 9);
+        let arrived = pair.left_to_right(packets::fragments(&plain, SIZE));
+        assert_eq!(arrived.len(), 1, "{:?} {:?}", pair.left.reasons(), pair.right.reasons());
+        assert!(arrived[0].bytes() == plain);
+        assert_hidden(&pair.on_the_wire);
+        pair.assert_accounts();
+    }
+}
+
+#[test]
+fn a_fragment_waits_for_the_others_and_not_forever() {
+    let wrapping = Wrapping::tunnel4();
+    let mut pair = pair_for_port_9(&wrapping);
+    let mut pieces = packets::fragments(&datagram(&wrapping, Way::Right, 9), SIZE);
+    let last = pieces.pop().unwrap();
+    assert!(pair.left.outbound(pieces).0.is_empty());
+    assert_eq!(pair.left.worker.outward().held, 2);
+    pair.assert_accounts();
+    pair.wait(Duration::from_secs(31));
+    assert!(pair.left.outbound(vec![last]).0.is_empty());
+    assert_eq!(pair.left.drops(DropReason::OutFragment), 2);
+    pair.assert_accounts();
+}
+
+#[test]
+fn an_overlap_takes_its_datagram_with_it() {
+    let wrapping = Wrapping::tunnel4();
+    let mut pair = pair_for_port_9(&wrapping);
+    let plain = datagram(&wrapping, Way::Right, 9);
+    let mut pieces = packets::fragments(&plain, SIZE);
+    pieces.insert(1, packets::fragments(&plain, SIZE - 8).remove(1));
+    assert!(pair.left.outbound(pieces).0.is_empty());
+    assert_eq!(pair.left.drops(DropReason::OutFragment), 2);
+    pair.assert_accounts();
+}
+
+#[test]
+fn a_datagram_waits_for_a_state_as_a_whole() {
+    let wrapping = Wrapping::tunnel4();
+    let mut pair = Pair::without_states(&wrapping);
+    with(&mut pair.left, [for_port(wrapping.policy(Direction::Out, Way::Right), 9)]);
+    pair.left.listen([]);
+    let plain = datagram(&wrapping, Way::Right, 9);
+    assert!(pair.left.outbound(packets::fragments(&plain, SIZE)).0.is_empty());
+    assert_eq!(pair.left.worker.outward().held, 1);
+    pair.add_states(&wrapping, uxfrm_testkit::FIRST_SPI);
+    let arrived = pair.left_to_right(vec![]);
+    assert_eq!(arrived.len(), 1);
+    assert!(arrived[0].bytes() == plain);
+    pair.assert_accounts();
+}
+
+/// A right gateway that takes in datagrams to port 9 only.
+fn pair_that_takes_port_9(wrapping: &Wrapping) -> Pair {
+    let mut pair = Pair::new(wrapping);
+    let own = wrapping.policy(Direction::In, Way::Right);
+    with(&mut pair.right, [for_port(own, 9)]);
+    pair
+}
+
+#[test]
+fn fragments_inside_a_tunnel_are_let_in_by_their_datagrams_port() {
+    for inner in [Family::V4, Family::V6] {
+        let wrapping = Wrapping::new(Mode::Tunnel, inner, Family::V4);
+        let mut pair = pair_that_takes_port_9(&wrapping);
+        let plain = datagram(&wrapping, Way::Right, 9);
+        // One by one: each is sealed by itself, as the left side's policy is for all.
+        let mut arrived = Vec::new();
+        for piece in packets::fragments(&plain, SIZE) {
+            arrived.extend(pair.left_to_right(vec![piece]));
+            pair.assert_accounts();
+        }
+        assert_eq!(arrived.len(), 1, "{:?}", pair.right.reasons());
+        assert!(arrived[0].bytes() == plain);
+        let other = datagram(&wrapping, Way::Right, 10);
+        assert!(pair.left_to_right(packets::fragments(&other, SIZE)).is_empty());
+        assert_eq!(pair.right.reasons(), [(DropReason::InNoPolicy, 1)]);
+        pair.assert_accounts();
+    }
+}
+
+#[test]
+fn what_came_in_the_clear_or_by_another_state_is_no_part_of_it() {
+    let wrapping = Wrapping::tunnel4();
+    let plain = datagram(&wrapping, Way::Right, 9);
+    let mut pair = pair_that_takes_port_9(&wrapping);
+    let mut pieces = packets::fragments(&plain, SIZE);
+    let clear = pieces.remove(1);
+    assert!(pair.left_to_right(pieces).is_empty());
+    assert!(pair.right.inbound(vec![clear]).is_empty());
+    assert_eq!(pair.right.worker.inward().held, 3);
+
+    let mut pair = pair_that_takes_port_9(&wrapping);
+    let mut pieces = packets::fragments(&plain, SIZE);
+    let late = pieces.remove(1);
+    assert!(pair.left_to_right(pieces).is_empty());
+    pair.add_states(&wrapping, uxfrm_testkit::FIRST_SPI + 10);
+    pair.wait(Duration::from_secs(1));
+    assert!(pair.left_to_right(vec![late]).is_empty());
+    assert_eq!(pair.right.worker.inward().held, 3);
+    pair.assert_accounts();
+}
