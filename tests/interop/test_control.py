@@ -396,6 +396,9 @@ def test_what_would_leave_plain_is_refused(network):
         assert "Marks in outbound policies are not supported" in refused, refused
     refused = network.ip(out.replace(" dir out", " dev lo dir out"), check=False)
     assert "Interfaces in outbound policies are not supported" in refused, refused
+    for line in (out.replace(" tmpl", " if_id 7 tmpl"), f"{PROTECTED.state(HERE, THERE)} if_id 7"):
+        refused = network.ip(line, check=False)
+        assert "XFRM interface ids are not supported" in refused, refused
     state = PROTECTED.state(HERE, THERE)
     for words, text in (
         ("mark 5", "Marks of states are not supported"),

@@ -149,7 +149,8 @@ drop_reasons! {
     InNoPolicy => "in_no_policy", Some(X::InNoPols);
     /// Inbound: the policy says block.
     InPolicyBlock => "in_policy_block", Some(X::InPolBlock);
-    /// Inbound: an outer fragment that could not be reassembled (overlap, timeout, table full).
+    /// Inbound: a fragment that could not be put together with others (overlap, timeout, table full): of an outer packet, or inside a tunnel where some
+    /// policy asks for ports.
     InFragment => "in_fragment", Some(X::InHdrError);
     /// Inbound: a NAT keep-alive (RFC 3948 §2.3): one byte 0xff, taken in as it should be.
     InKeepalive => "in_keepalive", None;

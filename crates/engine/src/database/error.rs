@@ -113,6 +113,9 @@ pub enum Error {
     PolicyMark(&'static str),
     #[error("Interfaces in {0} are not supported: packets come to uxfrm without theirs")]
     PolicyInterface(&'static str),
+    /// Not the kernel's either, of states as well: it has XFRM interfaces, through which packets come to such a policy.
+    #[error("XFRM interface ids are not supported: packets come to uxfrm through no XFRM interface")]
+    InterfaceId,
 }
 
 /// Linux's numbers, the same on every architecture that uxfrm runs on.
@@ -141,7 +144,8 @@ impl Error {
             | Self::OutputMark
             | Self::StateInterface
             | Self::PolicyMark(_)
-            | Self::PolicyInterface(_) => number::EOPNOTSUPP,
+            | Self::PolicyInterface(_)
+            | Self::InterfaceId => number::EOPNOTSUPP,
             Self::ModeNotFound
             | Self::TypeNotFound
             | Self::FamilyChange

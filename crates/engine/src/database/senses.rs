@@ -2,7 +2,7 @@
 //! would be kept and never come true: a policy with a mark would let its traffic leave plain. So it is refused.
 
 use super::Error;
-use crate::{Direction, Mark, Policy, SaConfig};
+use crate::{Direction, IfId, Mark, Policy, SaConfig};
 
 /// What those who bring packets to workers tell of them, and do with what workers say, beside their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,8 +19,9 @@ pub enum Senses {
 
 impl Senses {
     /// # Errors
-    /// [`Error::PolicyMark`], [`Error::PolicyInterface`]
+    /// [`Error::InterfaceId`], [`Error::PolicyMark`], [`Error::PolicyInterface`]
     pub(super) fn check_policy(self, policy: &Policy) -> Result<(), Error> {
+        self.check_interface_id(policy.if_id)?;
         let which = match self {
             Self::Filtered if policy.direction == Direction::Out => "outbound policies",
             Self::BytesOnly => "policies of inline gateways",
@@ -38,8 +39,9 @@ impl Senses {
     /// A mark that packets without one fit is well.
     ///
     /// # Errors
-    /// [`Error::StateMark`], [`Error::StateInterface`], [`Error::OutputMark`]
+    /// [`Error::InterfaceId`], [`Error::StateMark`], [`Error::StateInterface`], [`Error::OutputMark`]
     pub(super) fn check_state(self, config: &SaConfig) -> Result<(), Error> {
+        self.check_interface_id(config.if_id)?;
         match self {
             Self::All => return Ok(()),
             Self::Filtered | Self::BytesOnly => {}
@@ -53,6 +55,13 @@ impl Senses {
         match config.selector {
             Some(selector) if selector.ifindex != 0 => Err(Error::StateInterface),
             _ => Ok(()),
+        }
+    }
+
+    fn check_interface_id(self, if_id: IfId) -> Result<(), Error> {
+        match self {
+            Self::Filtered | Self::BytesOnly if if_id != IfId(0) => Err(Error::InterfaceId),
+            Self::All | Self::Filtered | Self::BytesOnly => Ok(()),
         }
     }
 }

@@ -440,7 +440,8 @@ fn what_reaches_its_limits_is_told_to_who_attends() {
 fn what_no_port_can_see_is_refused() {
     type Fault = fn(&mut SaConfig);
     let mark = Mark { value: 5, mask: 0xff };
-    let states: [(i32, Fault); 5] = [
+    let states: [(i32, Fault); 6] = [
+        (95, |config| config.if_id = IfId(7)),
         (95, |config| config.mark = Mark { value: 5, mask: 0xff }),
         (95, |config| config.output_mark = Mark { value: 0, mask: 1 }),
         (95, |config| config.selector.as_mut().unwrap().ifindex = 3),
@@ -448,7 +449,9 @@ fn what_no_port_can_see_is_refused() {
         (0, |_| {}),
     ];
     // Where a packet filter helps, and where none does.
-    let policies: [(i32, i32, Policy); 5] = [
+    let policies: [(i32, i32, Policy); 7] = [
+        (95, 95, Policy { if_id: IfId(7), ..policy(Direction::Out, 6) }),
+        (95, 95, Policy { if_id: IfId(7), ..policy(Direction::In, 7) }),
         (95, 95, Policy { mark, ..policy(Direction::Out, 1) }),
         (95, 95, Policy { mark: Mark { value: 0, mask: 1 }, ..policy(Direction::Out, 2) }),
         (0, 95, Policy { mark, ..policy(Direction::In, 3) }),
@@ -470,7 +473,7 @@ fn what_no_port_can_see_is_refused() {
             let seen = says(database.apply(at(0), |change| change.update_policy(words.clone())));
             assert_eq!(seen.0, errno * scale, "{}: {words:?}", seen.1);
         }
-        let mut by_interface = policy(Direction::Out, 6);
+        let mut by_interface = policy(Direction::Out, 8);
         by_interface.selector.ifindex = 3;
         let seen = says(database.apply(at(0), |change| change.add_policy(by_interface)));
         assert_eq!(seen.0, 95 * scale, "{}", seen.1);
