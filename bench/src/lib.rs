@@ -54,6 +54,29 @@ pub struct Options {
     pub stages: bool,
 }
 
+impl Options {
+    /// # Errors
+    /// An option that only other benches take, which would be said for nothing.
+    fn check(&self, name: &str) -> anyhow::Result<()> {
+        let taken: [(&str, bool, &[&str]); 5] = [
+            ("--rules", self.rules.is_some(), &["lookup"]),
+            ("--trace", self.trace.is_some(), &["lookup"]),
+            ("--rounds", self.rounds.is_some(), &["tunnel", "fou", "control"]),
+            ("--seconds", self.seconds.is_some(), &["tunnel"]),
+            ("--stages", self.stages, &["esp"]),
+        ];
+        for (option, is_said, takers) in taken {
+            if is_said && NAMES.contains(&name) && !takers.contains(&name) {
+                bail!("bench {name} takes no {option}; it is for {}", takers.join(", "));
+            }
+        }
+        if self.trace.is_some() && self.rules.is_none() {
+            bail!("--trace has packets for the policies of a file: say which by --rules");
+        }
+        Ok(())
+    }
+}
+
 /// The names [`run`] knows.
 pub const NAMES: &[&str] = &[
     "crypto", "esp", "workers", "offload", "lookup", "control", "states", "fou", "tunnel", "inline",
@@ -62,8 +85,9 @@ pub const NAMES: &[&str] = &[
 /// Runs one bench and writes its table (or, for `--json -`, its JSON) to `out`.
 ///
 /// # Errors
-/// An unknown name, a filter that leaves nothing, a file that cannot be written.
+/// An unknown name, an option that this bench does not take, a filter that leaves nothing, a file that cannot be written.
 pub fn run(name: &str, options: &Options, out: &mut impl Write) -> anyhow::Result<()> {
+    options.check(name)?;
     let report = match name {
         "crypto" => crypto::run(options)?,
         "esp" => esp::run(options)?,
@@ -78,7 +102,10 @@ pub fn run(name: &str, options: &Options, out: &mut impl Write) -> anyhow::Resul
         _ => bail!("no bench \"{name}\": there are {}", NAMES.join(", ")),
     };
     if report.rows.is_empty() {
-        bail!("--only {} leaves no case of bench {name}", options.only);
+        bail!(
+            "--only {} leaves no case of bench {name}: \"uxfrm bench {name} --quick\" shows its keys and values",
+            options.only
+        );
     }
     let to_stdout = options.json.as_deref().is_some_and(|path| path.as_os_str() == "-");
     match &options.json {
@@ -98,4 +125,30 @@ pub fn run(name: &str, options: &Options, out: &mut impl Write) -> anyhow::Resul
         report.table(out)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_option_that_a_bench_does_not_take_is_refused() {
+        let rules = Options { rules: Some("acl1".into()), ..Options::default() };
+        let stages = Options { stages: true, ..Options::default() };
+        let trace = Options { trace: Some("acl1_trace".into()), ..Options::default() };
+        let says =
+            |options: &Options, name| options.check(name).err().map(|error| error.to_string());
+        assert_eq!(says(&rules, "lookup"), None);
+        assert_eq!(says(&rules, "esp").unwrap(), "bench esp takes no --rules; it is for lookup");
+        assert_eq!(says(&stages, "esp"), None);
+        assert_eq!(
+            says(&stages, "lookup").unwrap(),
+            "bench lookup takes no --stages; it is for esp"
+        );
+        assert!(says(&trace, "lookup").unwrap().contains("--rules"));
+        let whatever = Options { rounds: Some(1), ..Options::default() };
+        for name in ["tunnel", "fou", "control"] {
+            assert_eq!(says(&whatever, name), None);
+        }
+    }
 }

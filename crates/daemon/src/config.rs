@@ -269,11 +269,28 @@ impl Config {
         let config: Self = toml::from_str(text).map_err(|error| {
             wrong(error.span().map_or(0, |span| span.start), error.message().to_owned())
         })?;
-        if config.inline.is_some() && config.wire.af_xdp.is_some() {
-            let message = "af_xdp is for host mode; with [inline], wire_by there says the same";
-            return Err(wrong(text.find("af_xdp").unwrap_or(0), message.to_owned()));
+        match config.contradiction() {
+            None => Ok(config),
+            Some((key, message)) => Err(wrong(text.find(key).unwrap_or(0), message)),
         }
-        Ok(config)
+    }
+
+    /// A key that goes with none of the others, or would do nothing beside them, and why.
+    fn contradiction(&self) -> Option<(&'static str, String)> {
+        let Wire { af_xdp, gather, udp_ports, .. } = &self.wire;
+        if self.inline.is_some() && af_xdp.is_some() {
+            let message = "af_xdp is for host mode; with [inline], wire_by there says the same";
+            return Some(("af_xdp", message.to_owned()));
+        }
+        if gather.is_some()
+            && af_xdp.is_none()
+            && !self.inline.as_ref().is_some_and(Inline::has_af_xdp)
+        {
+            let message = "gather is for devices read by AF_XDP, and there is none";
+            return Some(("gather", message.to_owned()));
+        }
+        let twice = udp_ports.iter().enumerate().find(|(at, port)| udp_ports[..*at].contains(port));
+        twice.map(|(_, port)| ("udp_ports", format!("UDP port {port} is there twice")))
     }
 }
 
@@ -339,6 +356,11 @@ mod tests {
                 "[wire]\ngather = 10001",
                 "c.toml:2:10: frames are gathered for 10001 microseconds; it can be 10000 at the most",
             ),
+            (
+                "[wire]\ngather = 100",
+                "c.toml:2:1: gather is for devices read by AF_XDP, and there is none",
+            ),
+            ("[wire]\nudp_ports = [4500, 5, 4500]", "c.toml:2:1: UDP port 4500 is there twice"),
             ("[wire]\naf_xdp = ''", "c.toml:2:10: \"\" can't be an interface's name"),
             ("[runtime]\nworkers = 0", "c.toml:2:11: 0 workers; there have to be 1 to 1024"),
             ("[crypto]\nbackend = 'ring'", "expected one of `auto`, `ipsec-mb`, `portable`"),

@@ -124,7 +124,16 @@ pub(crate) fn queues(config: &Config, tun: Tun) -> anyhow::Result<Vec<Tun>> {
 
 /// Starts each lane on its thread; several lanes on a CPU of their own each, if asked to and as far as there are any.
 pub(crate) fn start(lanes: Vec<impl Turns>, pin: bool) -> anyhow::Result<Vec<Running>> {
-    let cpus = if pin && lanes.len() > 1 { affinity::allowed()? } else { Vec::new() };
+    let is_pinned = pin && lanes.len() > 1;
+    let cpus = if is_pinned { affinity::allowed()? } else { Vec::new() };
+    if is_pinned && cpus.len() < lanes.len() {
+        let (workers, processors) = (lanes.len(), cpus.len());
+        tracing::warn!(
+            workers,
+            processors,
+            "workers without a processor of their own run where there is room"
+        );
+    }
     lanes
         .into_iter()
         .enumerate()

@@ -61,6 +61,12 @@ impl Inline {
     pub const fn wire_by(&self) -> By {
         self.wire_by
     }
+
+    /// Whether a device is read by `AF_XDP`.
+    #[must_use]
+    pub fn has_af_xdp(&self) -> bool {
+        [self.protected_by, self.wire_by].contains(&By::AfXdp)
+    }
 }
 
 impl TryFrom<Named> for Inline {

@@ -114,7 +114,9 @@ pub enum Error {
     #[error("Interfaces in {0} are not supported: packets come to uxfrm without theirs")]
     PolicyInterface(&'static str),
     /// Not the kernel's either, of states as well: it has XFRM interfaces, through which packets come to such a policy.
-    #[error("XFRM interface ids are not supported: packets come to uxfrm through no XFRM interface")]
+    #[error(
+        "XFRM interface ids are not supported: packets come to uxfrm through no XFRM interface"
+    )]
     InterfaceId,
 }
 
