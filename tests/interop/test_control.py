@@ -441,12 +441,12 @@ def test_policies_that_came_one_by_one_are_planned_anew_and_stay_in_force(networ
     monkeypatch.setenv("RUST_LOG", "debug")
     network.here.stop()
     network.here.start([])
-    network.protect(PROTECTED)
     ends = f"src {HERE.inner[4]} dst {THERE.inner[4]} proto udp"
-    blocked = [f"xfrm policy add {ends} dport {port} dir out action block priority 1" for port in range(5000, 5200)]
+    blocked = [f"xfrm policy add {ends} dport {port} dir out action block" for port in range(5000, 5200)]
     batch = network.here.directory / "policies"
     batch.write_text("".join(f"{line}\n" for line in blocked))
     network.ip(f"-batch {batch}")
+    network.protect(PROTECTED)  # of the same priority, so that those before it go first
     deadline = time.monotonic() + 30
     while "are planned anew" not in network.here.log():
         assert time.monotonic() < deadline, network.here.log()

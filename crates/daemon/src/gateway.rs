@@ -146,16 +146,8 @@ impl Gateway {
         mut reservations: Reservations,
         mut devices: Devices,
     ) -> anyhow::Result<Self> {
-        let Changes { added, .. } = database.take_changes();
-        added.iter().for_each(|sa| reservations.admit(sa));
-        reservations.commit().context("can't reserve sequence numbers")?;
-        database.share_numbers();
-        database.publish();
-        let queues =
-            if config.runtime.workers.count().get() > 1 { Queues::Several } else { Queues::Single };
-        let tun = Tun::open(&TunOptions { queues, ..TunOptions::new(config.host.tun.as_str()) })
-            .with_context(|| format!("can't open the TUN {}", config.host.tun))?;
-        let index = bring_up(&tun, config.host.mtu.bytes())?;
+        reserve(&mut database, &mut reservations)?;
+        let (tun, index) = open_tun(config)?;
         let mut routes =
             HostRoutes::open(index, config.wire.table.number(), config.wire.mark.get())?;
         let find = |inline| inline::Devices::find(config, inline, routes.own()).map(Arc::new);
@@ -176,19 +168,20 @@ impl Gateway {
         let around = lanes::Surroundings { mtu: mtu.into(), own };
         let find = |name: &TunName| Express::find(config, name.as_str(), routes.own());
         let express = config.wire.af_xdp.as_ref().map(find).transpose()?;
-        let (started, guidance) = match &sides {
+        let bay = devices.bay();
+        let (started, guidance, mode) = match &sides {
             None => {
-                let (bay, express) = (devices.bay(), express.as_ref());
-                lanes::open_all(config, tun, &database, &around, &sender, bay, express)?
+                let express = express.as_ref();
+                let (started, guidance) =
+                    lanes::open_all(config, tun, &database, &around, &sender, bay, express)?;
+                (started, guidance, devices::Mode::Host)
             }
             Some(sides) => {
-                let bay = devices.bay();
                 let (started, guidance) =
                     inline::start(config, sides, tun, &database, &around, &sender, bay)?;
-                (started, Some(guidance))
+                (started, Some(guidance), devices::Mode::Inline)
             }
         };
-        let mode = if sides.is_some() { devices::Mode::Inline } else { devices::Mode::Host };
         devices.start(devices::Surroundings { mark: config.wire.mark.get(), mode })?;
         let lanes::Started { lanes, drops, caches } = started;
         let guard = Guard::open(config, &snapshot.spd)?;
@@ -340,6 +333,26 @@ impl Gateway {
         };
         error.context("protected destinations stay unreachable until uxfrm runs again")
     }
+}
+
+/// Lets workers see what was read, once the numbers that its states may use are written down.
+fn reserve(database: &mut Database, reservations: &mut Reservations) -> anyhow::Result<()> {
+    let Changes { added, .. } = database.take_changes();
+    added.iter().for_each(|sa| reservations.admit(sa));
+    reservations.commit().context("can't reserve sequence numbers")?;
+    database.share_numbers();
+    database.publish();
+    Ok(())
+}
+
+/// The TUN, up, and its index.
+fn open_tun(config: &Config) -> anyhow::Result<(Tun, u32)> {
+    let are_several = config.runtime.workers.count().get() > 1;
+    let queues = if are_several { Queues::Several } else { Queues::Single };
+    let tun = Tun::open(&TunOptions { queues, ..TunOptions::new(config.host.tun.as_str()) })
+        .with_context(|| format!("can't open the TUN {}", config.host.tun))?;
+    let index = bring_up(&tun, config.host.mtu.bytes())?;
+    Ok((tun, index))
 }
 
 /// Gives the TUN its MTU and brings it up, without addresses of its own making. Its index.

@@ -203,8 +203,11 @@ impl Classifier {
     }
 
     /// How many policies of a direction and family without interface id are compared one by one; `None` when there are too many for that.
-    pub(crate) fn compared(&self, direction: Direction, v4: bool) -> Option<usize> {
-        let compared = |bins: &Bins| if v4 { bins.v4.compared() } else { bins.v6.compared() };
+    pub(crate) fn compared(&self, direction: Direction, family: Family) -> Option<usize> {
+        let compared = |bins: &Bins| match family {
+            Family::V4 => bins.v4.compared(),
+            Family::V6 => bins.v6.compared(),
+        };
         self.plain[direction as usize].iter().map(compared).sum()
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::classifier::{Classifier, Footprint, Found, Moved, Revised, Revision, TOGETHER};
-use crate::{Action, Direction, FlowKey, PolicyEntry, PolicyKind};
+use crate::{Action, Direction, Family, FlowKey, PolicyEntry, PolicyKind};
 
 /// All policies of one generation, and what happens to packets that match none.
 #[derive(Clone, Debug, Default)]
@@ -141,8 +141,8 @@ impl Spd {
     }
 
     /// How many policies without interface id of a direction and family are compared one by one; `None` when there are too many for that.
-    pub(crate) fn compared(&self, direction: Direction, v4: bool) -> Option<usize> {
-        self.classifier.compared(direction, v4)
+    pub(crate) fn compared(&self, direction: Direction, family: Family) -> Option<usize> {
+        self.classifier.compared(direction, family)
     }
 
     /// What finding policies takes up.

@@ -8,8 +8,8 @@ use super::lookout::{Lookout, Orders};
 use super::pace::{Decision, Pace, Worth};
 use super::sets::{Epochs, Finding, Hashed, Sets, Settled, Value};
 use super::{CacheMode, CacheSettings, CacheStats, Known, Question};
-use crate::FlowKey;
 use crate::spd::classifier::TOGETHER;
+use crate::{Family, FlowKey};
 
 /// Flows of one family: keys of `N` words in places of `W`.
 #[derive(Debug)]
@@ -482,8 +482,8 @@ impl<const N: usize, const W: usize> Side<N, W> {
 impl Search {
     fn of<const N: usize>(question: &Question<'_>) -> Self {
         let Question { spd, direction, .. } = *question;
-        let is_v4 = N == 2;
-        match spd.compared(direction, is_v4) {
+        let family = if N == 2 { Family::V4 } else { Family::V6 };
+        match spd.compared(direction, family) {
             Some(0..=FEW) => Self::Glance,
             Some(_) => Self::Short,
             None if spd.len() < MANY => Self::Middling,
