@@ -155,7 +155,7 @@ pub fn fragments(packet: &[u8], size: usize) -> Vec<PacketBuf> {
         let more = (number + 1) * size < body.len();
         let offset = u16::try_from(number * size).expect("below 64 KiB");
         let bytes = if is_v4 {
-            fragment_v4(head, piece, offset / 8 | u16::from(more) << 13)
+            fragment_v4(head, piece, (offset / 8) | (u16::from(more) << 13))
         } else {
             fragment_v6(head, piece, offset | u16::from(more))
         };
