@@ -66,7 +66,7 @@ impl Layer {
 
     /// As [`Self::wrap_plain`], of transport mode.
     #[inline(always)]
-    fn wrap_transport<'a>(
+    pub(crate) fn wrap_transport<'a>(
         &self,
         packet: &'a mut PacketBuf,
         version: Version,

@@ -192,7 +192,7 @@ impl Outbound {
             };
             self.unfinished |= layer.needs_finish();
             let numbers = account.grant.hand_out(count)..;
-            let mut seal = Seal { packets: packets.zip(numbers), layer, ident, jobs: &mut jobs };
+            let seal = Seal { packets: packets.zip(numbers), layer, ident, jobs: &mut jobs };
             let sent = match (layer.tunnel_headers(), version) {
                 (Some(Headers::V4(end, sum, None)), Version::V4) => {
                     let headers = Headers::V4(end, sum, None);
@@ -209,7 +209,7 @@ impl Outbound {
                 (Some(headers), _) => {
                     seal.all(|packet, stamp| layer.wrap_in_tunnel(headers, packet, version, stamp))
                 }
-                (None, _) => seal.all(|packet, stamp| layer.wrap_plain(packet, version, stamp)),
+                (None, _) => seal.all_in_transport(version),
             };
             traffic.sent_bytes += sent as u64;
         }
@@ -267,10 +267,10 @@ struct Seal<'s, 'p, 'c, P> {
 impl<'p, P: Iterator<Item = ((&'p mut PacketBuf, usize), u64)>> Seal<'_, 'p, '_, P> {
     /// Wraps them this way. Says how many bytes leave.
     #[inline(always)]
-    fn all(&mut self, wrap: impl Fn(&'p mut PacketBuf, Stamp) -> Option<Wrapped<'p>>) -> usize {
+    fn all(self, wrap: impl Fn(&'p mut PacketBuf, Stamp) -> Option<Wrapped<'p>>) -> usize {
         let (layer, key) = (self.layer, self.layer.sa.key());
         let (mut sent, mut ident) = (0, *self.ident);
-        for ((packet, place), sequence) in &mut self.packets {
+        for ((packet, place), sequence) in self.packets {
             ident = ident.wrapping_add(1);
             match wrap(packet, Stamp { sequence, id: fold_half(ident) }) {
                 Some((len, esp)) => {
@@ -282,6 +282,13 @@ impl<'p, P: Iterator<Item = ((&'p mut PacketBuf, usize), u64)>> Seal<'_, 'p, '_,
         }
         *self.ident = ident;
         sent
+    }
+
+    /// As [`Self::all`], in transport mode. Never part of another function: how its loop is laid out must not hang on what else stands there.
+    #[inline(never)]
+    fn all_in_transport(self, version: Version) -> usize {
+        let layer = self.layer;
+        self.all(|packet, stamp| layer.wrap_transport(packet, version, stamp))
     }
 }
 
