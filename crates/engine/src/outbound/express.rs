@@ -288,7 +288,14 @@ impl<'p, P: Iterator<Item = ((&'p mut PacketBuf, usize), u64)>> Seal<'_, 'p, '_,
     #[inline(never)]
     fn all_in_transport(self, version: Version) -> usize {
         let layer = self.layer;
-        self.all(|packet, stamp| layer.wrap_transport(packet, version, stamp))
+        match version {
+            Version::V4 => {
+                self.all(|packet, stamp| layer.wrap_transport(packet, Version::V4, stamp))
+            }
+            Version::V6 => {
+                self.all(|packet, stamp| layer.wrap_transport(packet, Version::V6, stamp))
+            }
+        }
     }
 }
 
