@@ -156,13 +156,16 @@ void uxfrm_imb_cmac_keys(const struct worker *worker, const uint8_t *key, uint32
         imb_clear_mem(unused, sizeof(unused));
 }
 
-/* Lines of a key that short packets need: the round keys, and the lowest powers of the hash key. */
-static inline void fetch_key(const uint8_t *keys)
+/* With the header's and the lengths', as many blocks as the hash key has powers in its last two lines. */
+enum { SHORT_TEXT = 5 * 16 };
+
+/* Lines of a key that short packets need: the round keys, and as many of the lowest powers of the hash key as this one takes, up to eleven. */
+static inline void fetch_key(const struct gcm_job *job)
 {
         for (size_t at = 0; at < 192; at += 64)
-                __builtin_prefetch(keys + at);
-        for (size_t at = 832; at < 1024; at += 64)
-                __builtin_prefetch(keys + at);
+                __builtin_prefetch(job->keys + at);
+        for (size_t at = job->len > SHORT_TEXT ? 832 : 896; at < 1024; at += 64)
+                __builtin_prefetch(job->keys + at);
 }
 
 /* A packet without others, between whose parts no time passes: salt and IV are joined in a register. */
@@ -190,7 +193,7 @@ static void gcm_burst(aes_gcm_enc_dec_t call, struct gcm_job *jobs, uint32_t n, 
         for (uint32_t i = 0; i < n; i++) {
                 struct gcm_job *job = &jobs[i];
                 if (i + 2 < n && jobs[i + 2].keys != job->keys)
-                        fetch_key(jobs[i + 2].keys);
+                        fetch_key(&jobs[i + 2]);
                 call((const struct gcm_key_data *)job->keys, &context, job->dst, job->src, job->len, job->nonce, job->aad,
                      job->aad_len, job->tag != NULL ? job->tag : job->own_tag, tag_len);
         }

@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use uxfrm_packet::prefetch_far;
+
 use crate::backend::Backend;
 use crate::error::Error;
 use crate::ipsec_mb::{self, BurstKey, DirectKey};
@@ -10,10 +12,12 @@ use crate::portable::PortableKey;
 use crate::transform::Transform;
 
 /// Expanded keys of one SA: immutable, shared by all workers, wiped when dropped. Debug shows the transform only.
+// What most packets need stands in its first cache line.
+#[repr(C, align(64))]
 pub struct SaKey {
-    pub(crate) transform: Transform,
     pub(crate) shape: Shape,
     pub(crate) ready: Ready,
+    pub(crate) transform: Transform,
 }
 
 /// A transform's lengths, worked out once.
@@ -129,6 +133,12 @@ impl SaKey {
             Ready::Portable(_) => Backend::Portable,
             Ready::Direct(_) | Ready::Burst { .. } => Backend::IpsecMb,
         }
+    }
+
+    /// Asks for what leads to all that packets need of it.
+    #[inline]
+    pub fn prefetch_head(&self) {
+        prefetch_far(self);
     }
 
     /// Asks for what short packets need of it: soon to be used.

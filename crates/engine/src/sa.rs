@@ -65,7 +65,6 @@ pub struct Sa {
 
 /// What a state has that carries packets.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "it is boxed, and few states are updated")]
 enum Active {
     Live(Live),
     /// Another generation of a state: numbers, counts and keys are its first one's.
@@ -77,9 +76,10 @@ enum Active {
 #[repr(C, align(64))]
 struct Live {
     usage: Usage,
-    ivs: IvSpace,
+    key: OnceLock<Arc<SaKey>>,
+    // The second cache line begins here.
     replay: ReplayWindow,
-    key: OnceLock<SaKey>,
+    ivs: IvSpace,
     aevents: Aevents,
 }
 
@@ -242,7 +242,13 @@ impl Sa {
     #[must_use]
     #[inline]
     pub fn key(&self) -> &SaKey {
-        self.live().key.get_or_init(|| self.expand())
+        self.shared_key()
+    }
+
+    /// As [`Sa::key`], for who keeps them at hand.
+    #[inline]
+    pub(crate) fn shared_key(&self) -> &Arc<SaKey> {
+        self.live().key.get_or_init(|| Arc::new(self.expand()))
     }
 
     /// Makes what its first packet would otherwise wait for.
@@ -517,9 +523,9 @@ impl Sa {
         let live = || {
             Box::new(Active::Live(Live {
                 usage: Usage::new(Lifecycle::Valid),
-                ivs: IvSpace::new(self.id(), self.source(), words.mark),
-                replay: ReplayWindow::new(words.window, numbers(words), received),
                 key: OnceLock::new(),
+                replay: ReplayWindow::new(words.window, numbers(words), received),
+                ivs: IvSpace::new(self.id(), self.source(), words.mark),
                 aevents: Aevents::new(sent, received, self.added()),
             }))
         };

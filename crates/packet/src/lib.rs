@@ -96,7 +96,9 @@ pub use ip::{Fragment, IpPacket, Version};
 pub use lanes::{Lanes, fitting};
 pub use outline::{Extent, Outline};
 pub use pool::{Pool, PoolStats, SizeClass};
-pub use prefetch::{prefetch, prefetch_far, prefetch_far_whole, prefetch_whole};
+pub use prefetch::{
+    prefetch, prefetch_far, prefetch_far_first, prefetch_far_whole, prefetch_whole,
+};
 pub use protocol::Protocol;
 pub use segment::SegmentPlan;
 pub use slots::{KEYS, NO_LEVEL, Slots, Steps, TABLES, Told};

@@ -25,6 +25,12 @@ pub fn prefetch_far_whole<T>(target: &T) {
     lines(target).for_each(fetch_far);
 }
 
+/// As [`prefetch_far`], of the first cache lines of `target`, so many of them.
+#[inline]
+pub fn prefetch_far_first<T>(target: &T, count: usize) {
+    lines(target).take(count).for_each(fetch_far);
+}
+
 /// Bytes that come at once.
 const CACHE_LINE: usize = 64;
 

@@ -4,11 +4,10 @@
 use std::sync::Arc;
 
 use uxfrm_crypto::{Iv, SaKey, SeqHigh};
-use uxfrm_packet::checksum::Sum;
 use uxfrm_packet::{PacketBuf, Version};
 
 use super::Bundle;
-use crate::esp::encapsulate::{HeaderEnd, Stamp, end_of};
+use crate::esp::encapsulate::{HeaderEnd, Stamp, end_of, sum_of};
 use crate::esp::layer::{Inside, Outer, Outside, Wrap};
 use crate::esp::seam::{Headers, Seam, Wrapped};
 use crate::sa::usage::Lifecycle;
@@ -19,9 +18,9 @@ use crate::{IvSpace, Mark, Moment, Sa};
 #[repr(align(64))]
 pub(crate) struct Exit {
     pub(crate) sa: Arc<Sa>,
+    /// What its packets are sealed with.
+    pub(crate) key: Arc<SaKey>,
     ivs: IvSpace,
-    /// Of the header's end.
-    sum: Sum,
     header: HeaderEnd,
     seam: Seam,
     pub(crate) account: u32,
@@ -37,15 +36,15 @@ impl Exit {
         else {
             return None;
         };
-        let Wrap::Tunnel(Outer::V4(template, sum)) = &layer.wrap else { return None };
+        let Wrap::Tunnel(Outer::V4(template, _)) = &layer.wrap else { return None };
         let is_all = layer.udp.is_none()
             && layer.outside == Outside::Packet
             && layer.output_mark == Mark::default();
         let header = *end_of(template)?;
         is_all.then(|| Self {
             sa: Arc::clone(&layer.sa),
+            key: Arc::clone(layer.sa.shared_key()),
             ivs: layer.ivs,
-            sum: *sum,
             header,
             seam: layer.seam,
             account: layer.account,
@@ -74,14 +73,8 @@ impl Exit {
     pub(crate) fn wrap<'a>(&self, packet: &'a mut PacketBuf, stamp: Stamp) -> Option<Wrapped<'a>> {
         let (mut after, len) = Inside::of_plain(Version::V4, packet.bytes())?;
         self.seam.enclose(&mut after);
-        let headers = Headers::V4(&self.header, self.sum, None);
+        let headers = Headers::V4(&self.header, sum_of(&self.header), None);
         self.seam.wrap(headers, packet, (&after, len), stamp)
-    }
-
-    /// What its packets are sealed with.
-    #[inline(always)]
-    pub(crate) fn key(&self) -> &SaKey {
-        self.sa.key()
     }
 
     /// What of a packet's number the crypto library is told.

@@ -222,6 +222,16 @@ pub(crate) fn end_of(template: &Ipv4Header) -> Option<&HeaderEnd> {
     template.as_bytes().last_chunk()
 }
 
+/// The sum of all that does not change in a header with this end. For who has no room to keep it.
+#[inline(always)]
+pub(crate) fn sum_of(end: &HeaderEnd) -> Sum {
+    let (words, _) = end.as_chunks::<4>();
+    let version = u32::from(ipv4::WITHOUT_OPTIONS) << 24;
+    words
+        .iter()
+        .fold(Sum::ZERO.plus_u32(version), |sum, word| sum.plus_u32(u32::from_be_bytes(*word)))
+}
+
 /// The header in words, each of them written once; the checksum from the sum of all that does not change.
 #[inline(always)]
 pub(crate) fn outer_v4(

@@ -142,9 +142,9 @@ impl Inbound {
         if self.used.regular(used).is_none() {
             self.introduce(used, bench)?;
         }
-        let regular = self.used.regular(used)?;
+        let regular = self.used.regular_mut(used)?;
         let claimed = regular.look(packet.bytes(), packet.mark, packet.udp.as_ref())?;
-        let tally = self.tally(used)?;
+        let tally = tally(&mut self.mixed.tallies, used, regular)?;
         Some(Claim { used, tally, claimed })
     }
 
@@ -170,11 +170,15 @@ impl Inbound {
         for (place, low) in places {
             let Some(regular) = used.regular(place) else { continue };
             regular.sa.fetch_active();
+            regular.key.prefetch_head();
             policies.fetch(regular.answer);
             regulars.push((regular, low));
         }
         regulars.iter().for_each(|(regular, _)| regular.sa.fetch_live());
-        regulars.iter().for_each(|(regular, low)| regular.sa.fetch_to_open(*low));
+        regulars.iter().for_each(|(regular, low)| {
+            regular.sa.fetch_window(*low);
+            regular.key.prefetch();
+        });
     }
 
     /// Makes a state a regular one, if all is known for that.
@@ -193,26 +197,6 @@ impl Inbound {
         Some(())
     }
 
-    /// The tally of a regular state, which begins with its first packet in a batch, if it receives.
-    #[inline(always)]
-    fn tally(&mut self, used: u32) -> Option<u32> {
-        let (regular, tallies) = (self.used.regular_mut(used)?, &mut self.mixed.tallies);
-        if tallies.get(regular.tally as usize).is_none_or(|tally| tally.used != used) {
-            regular.sa.receives().ok()?;
-            regular.tally = narrow(tallies.len());
-            tallies.push(Tally {
-                used,
-                answer: regular.answer,
-                version: regular.version(),
-                standing: Standing::Good,
-                packets: 0,
-                carried: 0,
-                bytes: 0,
-            });
-        }
-        Some(regular.tally)
-    }
-
     /// 5 Open: the verdicts.
     #[inline(never)]
     fn open_mixed(&mut self, bench: &mut Bench<'_>) {
@@ -227,7 +211,7 @@ impl Inbound {
             let places = at as usize..(at + len) as usize;
             let Some(esp) = packet.bytes_mut().get_mut(places) else { break };
             let Some(regular) = used.regular(claim.used) else { break };
-            jobs.push(OpenJob::in_place(regular.sa.key(), regular.high_of(number), esp));
+            jobs.push(OpenJob::in_place(&regular.key, regular.high_of(number), esp));
         }
         traffic.received += claims.len() as u64;
         traffic.received_bytes += received as u64;
@@ -352,7 +336,32 @@ impl Inbound {
     }
 }
 
+/// The tally of a regular state, which begins with its first packet in a batch, if it receives.
+#[inline(always)]
+fn tally(tallies: &mut Vec<Tally>, used: u32, regular: &mut Regular) -> Option<u32> {
+    if tallies.get(regular.tally as usize).is_none_or(|tally| tally.used != used) {
+        regular.sa.receives().ok()?;
+        regular.tally = narrow(tallies.len());
+        tallies.push(Tally::of(used, regular));
+    }
+    Some(regular.tally)
+}
+
 impl Tally {
+    /// Nothing yet.
+    #[inline(always)]
+    fn of(used: u32, regular: &Regular) -> Self {
+        Self {
+            used,
+            answer: regular.answer,
+            version: regular.version(),
+            standing: Standing::Good,
+            packets: 0,
+            carried: 0,
+            bytes: 0,
+        }
+    }
+
     #[inline(always)]
     fn add(&mut self, bare: &Bare) {
         self.packets += 1;

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use uxfrm_crypto::SeqHigh;
+use uxfrm_crypto::{SaKey, SeqHigh};
 use uxfrm_packet::{Extent, Outline, PacketBuf, UdpPath, Version, esp};
 
 use super::inner::Bare;
@@ -23,6 +23,7 @@ use crate::{AnswerId, Mode, Sa, ecn};
 #[repr(C, align(64))]
 pub(super) struct Regular {
     pub(super) sa: Arc<Sa>,
+    pub(super) key: Arc<SaKey>,
     outside: Outside,
     spi: u32,
     /// The packet's, and what it is once the packet is opened.
@@ -71,6 +72,7 @@ impl Regular {
         let small = |bytes: u32| u8::try_from(bytes).ok();
         Some(Self {
             sa: Arc::clone(&used.sa),
+            key: Arc::clone(used.sa.shared_key()),
             outside: Outside::of(outer),
             spi: around.spi.0,
             mark: outer.mark(),

@@ -4,13 +4,15 @@
 use std::ops::Range;
 use std::vec::Drain;
 
+use uxfrm_packet::checksum::Sum;
+use uxfrm_packet::ipv6::Ipv6Header;
 use uxfrm_packet::{PacketBuf, Version};
 
 use super::ahead::Run;
 use super::jobs::{self, Jobs};
 use super::{Head, Item, Numbering, Outbound, fold_half};
 use crate::bundle::Bundle;
-use crate::esp::encapsulate::{self, Stamp};
+use crate::esp::encapsulate::{self, HeaderEnd, Stamp};
 use crate::esp::layer::{Inside, Layer};
 use crate::esp::seam::{Headers, Wrapped};
 use crate::spd::flow_cache::Known;
@@ -194,21 +196,9 @@ impl Outbound {
             let numbers = account.grant.hand_out(count)..;
             let seal = Seal { packets: packets.zip(numbers), layer, ident, jobs: &mut jobs };
             let sent = match (layer.tunnel_headers(), version) {
-                (Some(Headers::V4(end, sum, None)), Version::V4) => {
-                    let headers = Headers::V4(end, sum, None);
-                    seal.all(|packet, stamp| {
-                        layer.wrap_in_tunnel(headers, packet, Version::V4, stamp)
-                    })
-                }
-                (Some(Headers::V6(template, None)), Version::V6) => {
-                    let headers = Headers::V6(template, None);
-                    seal.all(|packet, stamp| {
-                        layer.wrap_in_tunnel(headers, packet, Version::V6, stamp)
-                    })
-                }
-                (Some(headers), _) => {
-                    seal.all(|packet, stamp| layer.wrap_in_tunnel(headers, packet, version, stamp))
-                }
+                (Some(Headers::V4(end, sum, None)), Version::V4) => seal.all_v4_in_v4(end, sum),
+                (Some(Headers::V6(template, None)), Version::V6) => seal.all_v6_in_v6(template),
+                (Some(headers), _) => seal.all_in_tunnel(headers, version),
                 (None, _) => seal.all_in_transport(version),
             };
             traffic.sent_bytes += sent as u64;
@@ -264,6 +254,7 @@ struct Seal<'s, 'p, 'c, P> {
     jobs: &'s mut Jobs<'p, 'c>,
 }
 
+// Each way is a function of its own: how well its loop is laid out must not hang on what else stands beside it.
 impl<'p, P: Iterator<Item = ((&'p mut PacketBuf, usize), u64)>> Seal<'_, 'p, '_, P> {
     /// Wraps them this way. Says how many bytes leave.
     #[inline(always)]
@@ -284,7 +275,24 @@ impl<'p, P: Iterator<Item = ((&'p mut PacketBuf, usize), u64)>> Seal<'_, 'p, '_,
         sent
     }
 
-    /// As [`Self::all`], in transport mode. Never part of another function: how its loop is laid out must not hang on what else stands there.
+    #[inline(never)]
+    fn all_v4_in_v4(self, end: &HeaderEnd, sum: Sum) -> usize {
+        let (layer, headers) = (self.layer, Headers::V4(end, sum, None));
+        self.all(|packet, stamp| layer.wrap_in_tunnel(headers, packet, Version::V4, stamp))
+    }
+
+    #[inline(never)]
+    fn all_v6_in_v6(self, template: &Ipv6Header) -> usize {
+        let (layer, headers) = (self.layer, Headers::V6(template, None));
+        self.all(|packet, stamp| layer.wrap_in_tunnel(headers, packet, Version::V6, stamp))
+    }
+
+    #[inline(never)]
+    fn all_in_tunnel(self, headers: Headers<'_>, version: Version) -> usize {
+        let layer = self.layer;
+        self.all(|packet, stamp| layer.wrap_in_tunnel(headers, packet, version, stamp))
+    }
+
     #[inline(never)]
     fn all_in_transport(self, version: Version) -> usize {
         let layer = self.layer;
@@ -305,8 +313,9 @@ fn only_layer(bundles: &[Bundle], known: Known) -> Option<&Layer> {
 
 /// Asks for the keys that seal these flows' packets next; what leads there is at hand already.
 fn fetch_keys(bundles: &[Bundle], known: &[Known]) {
-    let layers = known.iter().filter_map(|known| only_layer(bundles, *known));
-    layers.for_each(|layer| layer.sa.fetch_keys());
+    let layers = || known.iter().filter_map(|known| only_layer(bundles, *known));
+    layers().for_each(|layer| layer.sa.fetch_key_head());
+    layers().for_each(|layer| layer.sa.fetch_keys());
 }
 
 impl Bundle {

@@ -270,8 +270,11 @@ impl Outbound {
     #[inline(always)]
     fn fetch_exits(&self, found: &[Found]) {
         let exits = || found.iter().filter_map(|found| self.cache.exit(found.bundle));
-        exits().for_each(|exit| exit.sa.fetch_to_send());
-        exits().for_each(|exit| exit.sa.fetch_live());
+        exits().for_each(|exit| {
+            exit.sa.fetch_to_send();
+            exit.key.prefetch_head();
+        });
+        exits().for_each(|exit| exit.sa.fetch_usage());
     }
 
     #[inline(always)]
@@ -342,7 +345,7 @@ impl Outbound {
             match exit.and_then(|exit| Some((exit, exit.wrap(packet, stamp)?))) {
                 Some((exit, (len, esp))) => {
                     traffic.sent_bytes += len as u64;
-                    jobs.push(place, exit.key(), exit.counted(stamp.sequence), esp);
+                    jobs.push(place, &exit.key, exit.counted(stamp.sequence), esp);
                 }
                 None => jobs.failed.push(place),
             }
@@ -387,7 +390,7 @@ pub(super) const fn pays(together: usize, others: usize, left: usize) -> bool {
 fn fetch_keys(cache: &BundleCache, claims: &[Claim], first: usize) {
     if cache.is_far() {
         let claims = claims.iter().skip(first).take(CHUNK);
-        claims.filter_map(|claim| cache.exit(claim.bundle)).for_each(|exit| exit.sa.fetch_keys());
+        claims.filter_map(|claim| cache.exit(claim.bundle)).for_each(|exit| exit.key.prefetch());
     }
 }
 
