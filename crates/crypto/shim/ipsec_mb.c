@@ -156,15 +156,18 @@ void uxfrm_imb_cmac_keys(const struct worker *worker, const uint8_t *key, uint32
         imb_clear_mem(unused, sizeof(unused));
 }
 
-/* With the header's and the lengths', as many blocks as the hash key has powers in its last two lines. */
-enum { SHORT_TEXT = 5 * 16 };
+/* Powers of the hash key stand at the end of a key, the first one last. */
+enum { ROUND_KEYS = 240, POWERS_END = 1008, POWERS = 48 };
 
-/* Lines of a key that short packets need: the round keys, and as many of the lowest powers of the hash key as this one takes, up to eleven. */
+/* Lines of a key that a packet needs: the round keys of the shortest keys, and a power of the hash key for each block of text, header and lengths. */
 static inline void fetch_key(const struct gcm_job *job)
 {
+        size_t powers = job->len / 16 + 3;
+        size_t first = powers < POWERS ? POWERS_END - 16 * powers : ROUND_KEYS;
+
         for (size_t at = 0; at < 192; at += 64)
                 __builtin_prefetch(job->keys + at);
-        for (size_t at = job->len > SHORT_TEXT ? 832 : 896; at < 1024; at += 64)
+        for (size_t at = first & ~(size_t)63; at < POWERS_END; at += 64)
                 __builtin_prefetch(job->keys + at);
 }
 
