@@ -19,7 +19,6 @@ pub(crate) use exit::Exit;
 use crate::acquire::Missing;
 use crate::esp::layer::{Inside, Layer, Outside, Wrap};
 use crate::esp::seam::Room;
-use crate::sa::usage::Lifecycle;
 use crate::spd::policy::MAX_TEMPLATES;
 use crate::{
     Attachment, DropReason, Family, FlowKey, Handover, Level, Mark, Mode, Moment, OutboundQuery,
@@ -34,6 +33,14 @@ pub(crate) type Deciding<'a> = ArrayVec<&'a Arc<PolicyEntry>, 2>;
 
 /// The states of a chain, innermost first.
 type States<'a> = ArrayVec<&'a Arc<Sa>, MAX_LAYERS>;
+
+/// What look-ups found for a flow.
+#[derive(Debug, Default)]
+struct Chain<'a> {
+    states: States<'a>,
+    /// Whether other flows between the same addresses may find others.
+    is_of_flow: bool,
+}
 
 /// A chain of SAs. Without any, the packet passes as it is (templates of level `use` without states). What packets of many states in turn
 /// need is in its first cache line, and what most others do in the second one.
@@ -131,9 +138,10 @@ impl Bundle {
         }
     }
 
-    /// Whether it is the chain of these states around packets of version `inner`, for good.
+    /// Whether it is the chain of these states, as they are now, around packets of version `inner`, for good.
     fn is_of(&self, states: &States<'_>, inner: Version) -> bool {
-        let same = |(layer, sa): (&Layer, &&Arc<Sa>)| Arc::ptr_eq(&layer.sa, sa);
+        let same =
+            |(layer, sa): (&Layer, &&Arc<Sa>)| Arc::ptr_eq(&layer.sa, sa) && layer.is_as_it_was();
         self.until == Moment(u64::MAX)
             && self.inner == inner
             && self.layers.len() == states.len()
@@ -169,25 +177,12 @@ impl Bundle {
         }
     }
 
-    /// Whether a state is for some protocols or ports only.
-    fn wants_more_than_addresses(&self) -> bool {
-        self.layers.iter().filter_map(|layer| layer.sa.config().selector.as_ref()).any(|selector| {
-            let ports = selector.source_port.mask | selector.destination_port.mask;
-            selector.protocol != 0 || ports != 0
-        })
-    }
-
-    /// Whether every state in it still works and is for this flow (`xfrm_bundle_ok`, `xfrm_state_look_at`).
-    fn serves(&self, flow: &FlowKey, now: Moment) -> bool {
-        let mut selectors = self.layers.iter().map(|layer| layer.sa.config().selector.as_ref());
-        self.works(now) && selectors.all(|one| one.is_none_or(|selector| selector.matches(flow)))
-    }
-
-    /// Whether every state in it still works.
+    /// Whether every state in it works, and none is dying that was not when it was chosen (`xfrm_bundle_ok`, `xfrm_state_look_at`): there may
+    /// be a better one.
     #[inline(always)]
     fn works(&self, now: Moment) -> bool {
         for layer in &self.layers {
-            if !matches!(layer.sa.lifecycle(), Lifecycle::Valid | Lifecycle::Dying) {
+            if !layer.is_as_it_was() {
                 return false;
             }
         }
@@ -195,21 +190,22 @@ impl Bundle {
     }
 }
 
-/// One state per template, innermost first; `use` templates without one are left out. What is `missing` is noted, a required
+/// One state per template; `use` templates without one are left out. What is `missing` is noted, a required
 /// one last. With `flag cpu-acquire` a state of this very processor is, too, until which another serves (`xfrm_state_find`).
-fn states<'a>(
+fn chain<'a>(
     snapshot: &'a Snapshot,
     deciding: &Deciding<'_>,
     flow: &FlowKey,
     settings: &Settings,
     missing: &mut Vec<Missing>,
-) -> Result<States<'a>, DropReason> {
-    let mut states = ArrayVec::new();
+) -> Result<Chain<'a>, DropReason> {
+    let mut chain = Chain::default();
     let (mut source, mut destination) = (flow.source, flow.destination);
     for entry in deciding {
         for (place, template) in (0..).zip(entry.templates().take(MAX_TEMPLATES)) {
             let ends = ends(&template, (source, destination));
             let query = query(entry, &template, ends, flow, settings);
+            chain.is_of_flow |= snapshot.sad.tells_flows_apart(&query);
             let missing_one = |pcpu| Missing {
                 policy: entry.index(),
                 template: place,
@@ -224,7 +220,7 @@ fn states<'a>(
                         missing.push(missing_one(Some(query.cpu)));
                     }
                     (source, destination) = ends;
-                    states.push(sa);
+                    chain.states.push(sa);
                 }
                 Err(DropReason::OutNoState) => {
                     if template.level == Level::Required && device::is_amiss(snapshot, &query) {
@@ -244,7 +240,7 @@ fn states<'a>(
             }
         }
     }
-    Ok(states)
+    Ok(chain)
 }
 
 /// What a flow will ask for first, when no bundle of it is known.

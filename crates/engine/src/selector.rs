@@ -80,4 +80,10 @@ impl Selector {
             && (self.protocol == 0 || self.protocol == flow.protocol)
             && (self.ifindex == 0 || self.ifindex == flow.ifindex)
     }
+
+    /// Whether it fits all packets between two addresses, or none of them.
+    pub(crate) const fn is_of_addresses(&self) -> bool {
+        let ports = self.source_port.mask | self.destination_port.mask;
+        self.protocol == 0 && ports == 0 && self.ifindex == 0
+    }
 }

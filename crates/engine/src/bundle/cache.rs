@@ -18,7 +18,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use uxfrm_packet::{Version, prefetch_far, prefetch_far_whole};
 
-use super::{Bundle, Deciding, Exit, States, states, version_of};
+use super::{Bundle, Chain, Deciding, Exit, States, chain, version_of};
 use crate::acquire::Missing;
 use crate::esp::layer::Layer;
 use crate::{DropReason, FlowKey, Host, KeyManagers, Moment, PolicyEntry, Sa, Settings, Snapshot};
@@ -92,14 +92,15 @@ pub(crate) struct BundleCache {
     pub(crate) missing: Vec<Missing>,
 }
 
-/// All flows that are told apart by no state without ports. Policies are known by address: their entry keeps them alive.
+/// All flows that no state tells apart. Policies are known by address: their entry keeps them alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     policies: [usize; 2],
     source: IpAddr,
     destination: IpAddr,
     mark: u32,
-    upper: Option<(u8, u16, u16)>,
+    /// Protocol, ports and interface, where states for some of them only tell flows apart.
+    upper: Option<(u8, u16, u16, u32)>,
 }
 
 #[derive(Debug)]
@@ -113,7 +114,7 @@ struct Entry {
 enum Way {
     /// A bundle, and the generation of states in which it was found.
     Bundle { place: u32, states: u64 },
-    /// States with selectors for ports: to be found by the whole flow.
+    /// To be found by the whole flow, under the same states at least.
     Finer,
 }
 
@@ -253,20 +254,24 @@ impl BundleCache {
     ) -> Resolution {
         let key = Key::of(deciding, flow);
         if let Some(place) = self.known(&key, flow)
-            && self.bundle(place).serves(flow, now)
+            && self.works(place, now)
         {
             return Resolution::Bundle(place);
         }
         self.missing.clear();
-        let states = match states(snapshot, deciding, flow, settings, &mut self.missing) {
-            Ok(states) => states,
-            Err(DropReason::OutNoState) if !self.missing.is_empty() => return Resolution::Missing,
-            Err(reason) => return Resolution::Refused(reason),
-        };
+        let Chain { states, is_of_flow } =
+            match chain(snapshot, deciding, flow, settings, &mut self.missing) {
+                Ok(chain) => chain,
+                Err(DropReason::OutNoState) if !self.missing.is_empty() => {
+                    return Resolution::Missing;
+                }
+                Err(reason) => return Resolution::Refused(reason),
+            };
+        let whole = is_of_flow.then_some(flow);
         let inner = version_of(flow.destination);
         let asks = !self.missing.is_empty();
         if !asks && let Some(place) = self.find(&states, inner) {
-            self.learn(key, deciding, flow, place);
+            self.learn(key, deciding, whole, place);
             return Resolution::Bundle(place);
         }
         let mut bundle = match Bundle::of(&states, inner, settings) {
@@ -277,7 +282,7 @@ impl BundleCache {
             bundle.until = ask_again(snapshot, now);
         }
         let place = self.keep(bundle);
-        self.learn(key, deciding, flow, place);
+        self.learn(key, deciding, whole, place);
         if asks { Resolution::Asking(place) } else { Resolution::Bundle(place) }
     }
 
@@ -294,10 +299,11 @@ impl BundleCache {
         }
     }
 
-    fn learn(&mut self, key: Key, deciding: &Deciding<'_>, flow: &FlowKey, place: u32) {
+    /// Remembers the bundle of all flows with a key, or only of one.
+    fn learn(&mut self, key: Key, deciding: &Deciding<'_>, only: Option<&FlowKey>, place: u32) {
         let entry = |way| Entry { _policies: deciding.iter().copied().cloned().collect(), way };
         let bundle = entry(Way::Bundle { place, states: self.states });
-        if self.bundle(place).wants_more_than_addresses() {
+        if let Some(flow) = only {
             self.flows.insert(key, entry(Way::Finer));
             self.flows.insert(key.finer(flow), bundle);
         } else {
@@ -399,7 +405,8 @@ impl Key {
     }
 
     fn finer(self, flow: &FlowKey) -> Self {
-        let upper = Some((flow.protocol, flow.source_port, flow.destination_port));
+        let FlowKey { protocol, source_port, destination_port, ifindex, .. } = *flow;
+        let upper = Some((protocol, source_port, destination_port, ifindex));
         Self { upper, ..self }
     }
 }

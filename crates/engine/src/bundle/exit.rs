@@ -26,6 +26,7 @@ pub(crate) struct Exit {
     pub(crate) account: u32,
     inner_mtu: u16,
     extended: bool,
+    chosen: Lifecycle,
 }
 
 impl Exit {
@@ -50,13 +51,14 @@ impl Exit {
             account: layer.account,
             inner_mtu: u16::try_from(bundle.inner_mtu).unwrap_or(u16::MAX),
             extended: layer.extended,
+            chosen: layer.chosen,
         })
     }
 
-    /// Whether its state still works.
+    /// As [`Layer::is_as_it_was`](crate::esp::layer::Layer::is_as_it_was).
     #[inline(always)]
     pub(crate) fn works(&self) -> bool {
-        matches!(self.sa.lifecycle(), Lifecycle::Valid | Lifecycle::Dying)
+        self.sa.lifecycle() == self.chosen
     }
 
     /// Whether a packet that says to have `len` bytes fits, and has room for all that comes around it.

@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::seam::Seam;
 use crate::ecn::TosRule;
-use crate::sa::config::SaFlags;
+use crate::sa::{config::SaFlags, usage::Lifecycle};
 use crate::{DropReason, IvSpace, Mark, Mode, Sa, UdpEncap, UdpEncapKind, pmtu};
 
 /// What of a packet the next header outward is made from.
@@ -179,6 +179,8 @@ pub(crate) enum Outside {
 #[repr(align(64))]
 pub(crate) struct Layer {
     pub(crate) sa: Arc<Sa>,
+    /// How far that was in its life when it was chosen.
+    pub(crate) chosen: Lifecycle,
     /// Which account of the bundles' cache its SA has.
     pub(crate) account: u32,
     pub(crate) wrap: Wrap,
@@ -223,6 +225,7 @@ impl Layer {
         debug_assert!(block.is_power_of_two(), "as those of all ciphers are");
         let mut layer = Self {
             sa: Arc::clone(sa),
+            chosen: chosen(sa),
             account: 0,
             wrap,
             udp,
@@ -248,6 +251,12 @@ impl Layer {
         };
         layer.seam.front = narrow(layer.headers() + layer.marker() + layer.lead());
         Ok(layer)
+    }
+
+    /// Whether its SA is as far in its life as when it was chosen: it works, and look-ups prefer no other to it that they did not before.
+    #[inline(always)]
+    pub(crate) fn is_as_it_was(&self) -> bool {
+        self.sa.lifecycle() == self.chosen
     }
 
     /// Bytes by which the packet's first byte moves forward.
@@ -411,6 +420,11 @@ impl Layer {
     pub(crate) fn marker(&self) -> usize {
         self.udp.map_or(0, |shape| shape.marker.into())
     }
+}
+
+/// What a state's life is held against from now on. One that just ended then differs from it.
+fn chosen(sa: &Sa) -> Lifecycle {
+    sa.lifecycle().clamp(Lifecycle::Valid, Lifecycle::Dying)
 }
 
 /// Offsets within a packet.

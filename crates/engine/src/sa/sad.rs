@@ -154,6 +154,13 @@ impl Sad {
         self.outbound_where(query, |sa| sa.packet_device() == device)
     }
 
+    /// Whether packets between the same addresses may want different states here: some are for certain protocols, ports or interfaces only.
+    pub(crate) fn tells_flows_apart(&self, query: &OutboundQuery<'_>) -> bool {
+        self.outbound.fold(&query.peer(), false, |any, sa| {
+            any || sa.config().selector.as_ref().is_some_and(|one| !one.is_of_addresses())
+        })
+    }
+
     /// Whether there is a state for a packet but for the device that has it, or has it not.
     #[must_use]
     pub fn is_elsewhere(&self, query: &OutboundQuery<'_>) -> bool {

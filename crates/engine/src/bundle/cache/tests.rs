@@ -1,5 +1,7 @@
 //! What makes a bundle anew, and what does not.
 
+mod choice;
+
 use std::net::Ipv4Addr;
 
 use uxfrm_crypto::Backend;
