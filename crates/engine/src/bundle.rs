@@ -67,6 +67,8 @@ pub(crate) struct Bundle {
     pub(crate) device: Option<Attachment>,
     /// What a packet is handed over with that fits and has nothing else done to it here.
     pub(crate) as_it_is: Option<Handover>,
+    /// Which of all those made it is.
+    made: u64,
 }
 
 /// Where one packet lies in the room for the whole chain.
@@ -119,6 +121,7 @@ impl Bundle {
             prefix,
             device,
             until: Moment(u64::MAX),
+            made: 0,
         })
     }
 
@@ -135,7 +138,13 @@ impl Bundle {
             device: None,
             as_it_is: None,
             until: Moment(0),
+            made: 0,
         }
+    }
+
+    /// Whether none is here.
+    fn is_gone(&self) -> bool {
+        self.until == Moment(0)
     }
 
     /// Whether it is the chain of these states, as they are now, around packets of version `inner`, for good.

@@ -141,8 +141,6 @@ type Name = (Spi, IpAddr, u32);
 
 /// With more states than these, what packets need of them is out of the second-level cache before it is needed again.
 const FEW: usize = 128;
-/// Among more states than these, what was found out about one is not kept for the next batch.
-const MANY: usize = 1 << 14;
 /// Packets whose states are fetched together: as many as that cache holds what is needed of.
 const TOGETHER: usize = 32;
 /// Packets that go all the way before the next ones are begun: as many as the first-level cache holds what is read and written of.

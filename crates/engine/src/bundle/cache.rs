@@ -2,18 +2,18 @@
 //!
 //! What was found out about a flow holds until states change. Then its states are looked for again, and a bundle is made only of a chain
 //! that has none yet; a change of policies touches the flows of these policies alone. States that are gone are let go, with their keys, a few
-//! with each batch. A worker keeps [`MOST`] bundles and as many flows, and a batch's.
+//! with each batch. A worker keeps [`MOST`] bundles, and a batch's: before the next one as many as are too many go, any of them, so that the
+//! flows of all others go on as they did. Room is taken as bundles come.
 
+mod flows;
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrayvec::ArrayVec;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use uxfrm_packet::{Version, prefetch_far, prefetch_far_whole};
@@ -21,7 +21,8 @@ use uxfrm_packet::{Version, prefetch_far, prefetch_far_whole};
 use super::{Bundle, Chain, Deciding, Exit, States, chain, version_of};
 use crate::acquire::Missing;
 use crate::esp::layer::Layer;
-use crate::{DropReason, FlowKey, Host, KeyManagers, Moment, PolicyEntry, Sa, Settings, Snapshot};
+use crate::{DropReason, FlowKey, Host, KeyManagers, Moment, Sa, Settings, Snapshot};
+use flows::{Flows, Way};
 
 /// What all packets of one batch want of one SA, and what it gave them.
 #[derive(Debug)]
@@ -76,10 +77,15 @@ pub(crate) enum Resolution {
 pub(crate) struct BundleCache {
     bundles: Vec<Bundle>,
     free: Vec<u32>,
-    /// Places of bundles by their states.
-    by_states: HashTable<u32>,
+    /// Places of bundles that are gone, by which flows may still be told to leave: free when all have asked again.
+    vacated: Vec<u32>,
+    /// Places of bundles that were found not to work any more.
+    spent: Vec<u32>,
+    /// Bundles made so far.
+    made: u64,
+    by_states: HashTable<Named>,
     hasher: RandomState,
-    flows: HashMap<Key, Entry, RandomState>,
+    flows: Flows,
     accounts: Vec<Option<Account>>,
     free_accounts: Vec<u32>,
     account_of: HashMap<usize, u32, RandomState>,
@@ -92,38 +98,23 @@ pub(crate) struct BundleCache {
     pub(crate) missing: Vec<Missing>,
 }
 
-/// All flows that no state tells apart. Policies are known by address: their entry keeps them alive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Key {
-    policies: [usize; 2],
-    source: IpAddr,
-    destination: IpAddr,
-    mark: u32,
-    /// Protocol, ports and interface, where states for some of them only tell flows apart.
-    upper: Option<(u8, u16, u16, u32)>,
-}
-
-#[derive(Debug)]
-struct Entry {
-    /// No other policy may come to lie where one of these does.
-    _policies: ArrayVec<Arc<PolicyEntry>, 2>,
-    way: Way,
-}
-
+/// Where the bundle of some states is.
 #[derive(Clone, Copy, Debug)]
-enum Way {
-    /// A bundle, and the generation of states in which it was found.
-    Bundle { place: u32, states: u64 },
-    /// To be found by the whole flow, under the same states at least.
-    Finer,
+struct Named {
+    hash: u64,
+    place: u32,
 }
 
-/// Bundles and flows kept at the most; with more, their part of the cache begins anew between two batches.
-const MOST: usize = 16_384;
+/// Bundles kept at the most: each takes half a kilobyte, and its flow a tenth.
+const MOST: usize = 1 << 16;
+/// Places that are kept from use at the most: to use them again, all flows must ask for their bundles again.
+const VACANCIES: usize = MOST / 2;
 /// With more bundles than these, what packets need of them is out of the second-level cache before it is needed again.
 const FEW: usize = 128;
 /// Bundles looked at before each batch for states that are gone.
 const SWEEP: usize = 256;
+/// Flows looked at about once a second for what is gone: all of them within half a minute.
+const SWEEP_FLOWS: usize = 1 << 12;
 /// How soon it is looked again whether somebody listens who can be asked for what is optional.
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
@@ -137,14 +128,14 @@ impl BundleCache {
     #[inline]
     pub(crate) fn begin(&mut self, snapshot: &Snapshot) -> bool {
         let swept = self.swept == self.bundles.len() && self.states == snapshot.states;
-        let goes_on = swept && !self.is_full() && !self.has_moved(snapshot);
+        let goes_on = swept && !self.is_overfull() && !self.has_moved(snapshot);
         !goes_on && self.look_after(snapshot)
     }
 
-    /// Whether bundles or flows are as many as are kept.
+    /// Whether some bundles are to go.
     #[inline]
-    fn is_full(&self) -> bool {
-        self.flows.len() >= MOST || self.bundles.len() - self.free.len() >= MOST
+    fn is_overfull(&self) -> bool {
+        !self.spent.is_empty() || self.by_states.len() > MOST
     }
 
     /// Whether another host is told of than its bundles were made for.
@@ -156,12 +147,9 @@ impl BundleCache {
     /// What there is to do before a batch, now and then.
     #[inline(never)]
     fn look_after(&mut self, snapshot: &Snapshot) -> bool {
-        if self.flows.len() >= MOST {
-            self.flows.clear();
-        }
-        if self.has_moved(snapshot) || self.bundles.len() - self.free.len() >= MOST {
+        if self.has_moved(snapshot) {
             let host = snapshot.host.clone();
-            *self = Self { host, states: snapshot.states, ..Self::default() };
+            *self = Self { host, states: snapshot.states, made: self.made, ..Self::default() };
             return true;
         }
         let news = self.states != snapshot.states;
@@ -169,12 +157,19 @@ impl BundleCache {
             (self.states, self.swept) = (snapshot.states, 0);
         }
         self.sweep(snapshot, SWEEP);
-        news
+        self.make_room();
+        let begins_anew = news || self.vacated.len() > VACANCIES;
+        if begins_anew {
+            self.free.append(&mut self.vacated);
+        }
+        begins_anew
     }
 
-    /// Lets go of all states that are gone.
+    /// Lets go of all states that are gone, and of what is known of flows by policies and bundles that are, bit by bit.
     pub(crate) fn let_go(&mut self, snapshot: &Snapshot) {
         self.sweep(snapshot, self.bundles.len());
+        let Self { flows, bundles, .. } = self;
+        flows.sweep(SWEEP_FLOWS, |way| is_there(bundles, way));
     }
 
     #[inline]
@@ -252,11 +247,11 @@ impl BundleCache {
         settings: &Settings,
         now: Moment,
     ) -> Resolution {
-        let key = Key::of(deciding, flow);
-        if let Some(place) = self.known(&key, flow)
-            && self.works(place, now)
-        {
-            return Resolution::Bundle(place);
+        if let Some(place) = self.known(deciding, flow) {
+            if self.works(place, now) {
+                return Resolution::Bundle(place);
+            }
+            self.spent.push(place);
         }
         self.missing.clear();
         let Chain { states, is_of_flow } =
@@ -267,54 +262,37 @@ impl BundleCache {
                 }
                 Err(reason) => return Resolution::Refused(reason),
             };
-        let whole = is_of_flow.then_some(flow);
         let inner = version_of(flow.destination);
         let asks = !self.missing.is_empty();
-        if !asks && let Some(place) = self.find(&states, inner) {
-            self.learn(key, deciding, whole, place);
-            return Resolution::Bundle(place);
-        }
-        let mut bundle = match Bundle::of(&states, inner, settings) {
-            Ok(bundle) => bundle,
-            Err(reason) => return Resolution::Refused(reason),
+        let known = if asks { None } else { self.find(&states, inner) };
+        let place = match known {
+            Some(place) => place,
+            None => match Bundle::of(&states, inner, settings) {
+                Ok(bundle) if asks => {
+                    self.keep(Bundle { until: ask_again(snapshot, now), ..bundle })
+                }
+                Ok(bundle) => self.keep(bundle),
+                Err(reason) => return Resolution::Refused(reason),
+            },
         };
-        if asks {
-            bundle.until = ask_again(snapshot, now);
+        let way = Way { place, made: self.bundle(place).made, states: self.states };
+        match is_of_flow {
+            true => self.flows.learn_one(deciding, flow, way),
+            false => self.flows.learn(deciding, flow, way),
         }
-        let place = self.keep(bundle);
-        self.learn(key, deciding, whole, place);
         if asks { Resolution::Asking(place) } else { Resolution::Bundle(place) }
     }
 
     /// The bundle that was found for a flow under these states.
-    fn known(&self, key: &Key, flow: &FlowKey) -> Option<u32> {
-        let fresh = |entry: &Entry| match entry.way {
-            Way::Bundle { place, states } => (states == self.states).then_some(place),
-            Way::Finer => None,
-        };
-        let entry = self.flows.get(key)?;
-        match entry.way {
-            Way::Finer => self.flows.get(&key.finer(flow)).and_then(fresh),
-            Way::Bundle { .. } => fresh(entry),
-        }
-    }
-
-    /// Remembers the bundle of all flows with a key, or only of one.
-    fn learn(&mut self, key: Key, deciding: &Deciding<'_>, only: Option<&FlowKey>, place: u32) {
-        let entry = |way| Entry { _policies: deciding.iter().copied().cloned().collect(), way };
-        let bundle = entry(Way::Bundle { place, states: self.states });
-        if let Some(flow) = only {
-            self.flows.insert(key, entry(Way::Finer));
-            self.flows.insert(key.finer(flow), bundle);
-        } else {
-            self.flows.insert(key, bundle);
-        }
+    fn known(&self, deciding: &Deciding<'_>, flow: &FlowKey) -> Option<u32> {
+        let way = self.flows.find(deciding, flow)?;
+        (way.states == self.states && is_there(&self.bundles, &way)).then_some(way.place)
     }
 
     fn find(&self, states: &States<'_>, inner: Version) -> Option<u32> {
         let hash = hash(&self.hasher, states.iter().copied());
-        let is_it = |place: &u32| self.bundles[*place as usize].is_of(states, inner);
-        self.by_states.find(hash, is_it).copied()
+        let is_it = |named: &Named| self.bundle(named.place).is_of(states, inner);
+        self.by_states.find(hash, is_it).map(|named| named.place)
     }
 
     fn keep(&mut self, mut bundle: Bundle) -> u32 {
@@ -322,15 +300,29 @@ impl BundleCache {
             layer.account = self.draw_on(&layer.sa);
         }
         bundle.exit = Exit::of(&bundle);
+        self.made += 1;
+        bundle.made = self.made;
         let place = self.free.pop().unwrap_or_else(|| {
             self.bundles.push(Bundle::gone());
             narrow(self.bundles.len() - 1)
         });
+        let hash = hash(&self.hasher, states_of(&bundle));
         self.bundles[place as usize] = bundle;
-        let Self { bundles, hasher, .. } = self;
-        let hash = |place: u32| hash(hasher, states_of(&bundles[place as usize]));
-        self.by_states.insert_unique(hash(place), place, |place| hash(*place));
+        self.by_states.insert_unique(hash, Named { hash, place }, |named| named.hash);
         place
+    }
+
+    /// Drops what does not work any more, and as many bundles as are too many.
+    fn make_room(&mut self) {
+        while let Some(place) = self.spent.pop() {
+            self.drop_bundle(place as usize);
+        }
+        let most = self.by_states.len().saturating_sub(MOST);
+        for draw in 0..most as u64 {
+            // Two thirds of the places or more are taken: the few draws that hit none are made up for before the next batch.
+            let random = self.hasher.hash_one((self.made, draw));
+            self.drop_bundle(random as usize % self.bundles.len());
+        }
     }
 
     /// Drops bundles with states that are gone, of so many.
@@ -346,15 +338,19 @@ impl BundleCache {
         self.swept = end;
     }
 
+    /// Empties a place, which may be empty.
     fn drop_bundle(&mut self, place: usize) {
         let bundle = std::mem::replace(&mut self.bundles[place], Bundle::gone());
+        if bundle.is_gone() {
+            return;
+        }
         let place = narrow(place);
         let hash = hash(&self.hasher, states_of(&bundle));
-        if let Ok(found) = self.by_states.find_entry(hash, |other| *other == place) {
+        if let Ok(found) = self.by_states.find_entry(hash, |named| named.place == place) {
             found.remove();
         }
         bundle.layers.iter().for_each(|layer| self.draw_no_more(layer.account));
-        self.free.push(place);
+        self.vacated.push(place);
     }
 
     /// The account of an SA that one more layer draws on.
@@ -394,21 +390,9 @@ impl BundleCache {
     }
 }
 
-impl Key {
-    fn of(deciding: &Deciding<'_>, flow: &FlowKey) -> Self {
-        let mut policies = [0; 2];
-        for (address, entry) in policies.iter_mut().zip(deciding) {
-            *address = Arc::as_ptr(entry).addr();
-        }
-        let (source, destination) = (flow.source, flow.destination);
-        Self { policies, source, destination, mark: flow.mark, upper: None }
-    }
-
-    fn finer(self, flow: &FlowKey) -> Self {
-        let FlowKey { protocol, source_port, destination_port, ifindex, .. } = *flow;
-        let upper = Some((protocol, source_port, destination_port, ifindex));
-        Self { upper, ..self }
-    }
+/// Whether the bundle that a way led to is still there.
+fn is_there(bundles: &[Bundle], way: &Way) -> bool {
+    bundles.get(way.place as usize).is_some_and(|bundle| bundle.made == way.made)
 }
 
 fn states_of(bundle: &Bundle) -> impl Iterator<Item = &Arc<Sa>> {
@@ -429,7 +413,7 @@ fn ask_again(snapshot: &Snapshot, now: Moment) -> Moment {
     })
 }
 
-/// Places in the cache, which holds no more than [`MOST`] and one batch.
+/// Places in the cache, which has no more than for [`MOST`], [`VACANCIES`] and one batch.
 fn narrow(place: usize) -> u32 {
     u32::try_from(place).unwrap_or(u32::MAX)
 }

@@ -48,6 +48,16 @@ impl Names {
         self.noted += usize::from(self.put(spi, place));
     }
 
+    /// Forgets the place of an SPI, if this is it.
+    pub(super) fn forget(&mut self, spi: u32, place: u32) {
+        let at = self.at(spi);
+        let Set { spis, places } = &mut self.sets[at];
+        if let Some(way) = (0..WAYS).find(|way| (spis[*way], places[*way]) == (spi, place)) {
+            spis[way] = 0;
+            self.noted -= 1;
+        }
+    }
+
     /// Forgets all, and keeps its room.
     pub(super) fn clear(&mut self) {
         self.sets.fill(Set::default());
@@ -110,6 +120,19 @@ mod tests {
             names.clear();
             prop_assert!(model.keys().all(|spi| names.place(*spi).is_none()));
         }
+    }
+
+    #[test]
+    fn what_is_forgotten_leaves_its_room_to_others() {
+        let mut names = Names::new();
+        (1..=50_000).for_each(|spi| {
+            names.note(spi, spi);
+            names.forget(spi, spi + 1);
+            assert_eq!(names.place(spi), Some(spi));
+            names.forget(spi, spi);
+            assert_eq!(names.place(spi), None);
+        });
+        assert_eq!((names.sets.len(), names.noted), (SETS, 0));
     }
 
     #[test]

@@ -1,16 +1,18 @@
 //! The states that a batch's packets came by, each once however its packets are mixed with others'. The next batch finds them again, as long as
-//! neither states nor policies change.
+//! neither states nor policies change. Where they are more than there is room for, any of them go after a batch, and the others stay.
 
+use std::hash::BuildHasher;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
 use uxfrm_packet::{BATCH, esp, prefetch_far_whole};
 
 use super::inner::Inner;
 use super::names::Names;
 use super::outer::Outer;
 use super::regular::Regular;
-use super::{FEW, MANY, Name, narrow};
+use super::{FEW, Name, narrow};
 use crate::sa::config::SaFlags;
 use crate::spd::flow_cache::{Known, Turn};
 use crate::{AnswerId, Host, Mark, Mode, Sa, Snapshot, Spi, UdpEncapKind};
@@ -108,6 +110,8 @@ pub(super) struct UsedStates {
     /// By the last bits of a state's turn, where it may stand in `all`; to be believed only if that one is it.
     hints: Vec<u32>,
     names: Names,
+    /// Chooses who goes.
+    hasher: RandomState,
 }
 
 impl UsedStates {
@@ -124,6 +128,7 @@ impl UsedStates {
             most: FEW,
             hints: vec![0; BATCH],
             names: Names::new(),
+            hasher: RandomState::default(),
         }
     }
 
@@ -147,7 +152,7 @@ impl UsedStates {
     pub(super) fn finish(&mut self) {
         self.met.clear();
         if self.all.len() > self.most {
-            self.forget();
+            self.make_room();
         }
     }
 
@@ -164,9 +169,55 @@ impl UsedStates {
     fn begin_anew(&mut self, snapshot: &Snapshot) {
         self.generation = snapshot.generation;
         self.host.clone_from(&snapshot.host);
-        // Among more, packets hardly find theirs again before others take their room.
-        self.most = if snapshot.sad.len() <= MANY { MANY } else { FEW };
+        self.most = most_among(snapshot.sad.len());
         self.forget();
+    }
+
+    /// Lets as many go as are too many; all where few are kept.
+    #[inline(never)]
+    fn make_room(&mut self) {
+        if self.most == FEW {
+            return self.forget();
+        }
+        while self.all.len() > self.most {
+            let random = self.hasher.hash_one((self.batch, self.all.len()));
+            self.let_one_go(random as usize % self.all.len());
+        }
+    }
+
+    /// The last one takes its place.
+    fn let_one_go(&mut self, at: usize) {
+        let last = self.all.len() - 1;
+        let gone = self.all.swap_remove(at);
+        fill(&mut self.looks, at, last);
+        fill(&mut self.regulars, at, last);
+        if let Some((spi, ..)) = gone.name {
+            self.names.forget(spi.0, narrow(at));
+        }
+        if at < last {
+            self.note_move(narrow(last), narrow(at));
+        }
+        self.latest = match self.latest {
+            Some(place) if place as usize == at => None,
+            Some(place) if place as usize == last => Some(narrow(at)),
+            latest => latest,
+        };
+    }
+
+    /// Lets hints lead to where a state is now.
+    fn note_move(&mut self, from: u32, to: u32) {
+        let Self { all, hints, names, .. } = self;
+        let moved = &all[to as usize];
+        let slots = hints.len();
+        let hint = &mut hints[moved.turn.slot(slots)];
+        if *hint == from {
+            *hint = to;
+        }
+        if let Some((spi, ..)) = moved.name
+            && names.place(spi.0) == Some(from)
+        {
+            names.note(spi.0, to);
+        }
     }
 
     fn forget(&mut self) {
@@ -356,10 +407,27 @@ impl UsedStates {
     }
 }
 
+/// States that are kept at the most: each takes half a kilobyte.
+const MOST: usize = 1 << 16;
+/// Among more states of both directions, packets hardly find theirs again before it has to go.
+const MANY: usize = 4 * MOST;
 /// With no more states, a piece of a batch has many packets of each.
 const HANDFUL: usize = 4;
 /// How many states ahead one that is let go is fetched.
 const AHEAD: usize = 16;
+
+/// How many are worth keeping among so many.
+const fn most_among(states: usize) -> usize {
+    if states <= MANY { MOST } else { FEW }
+}
+
+/// Puts what is in the last place into another. What lies behind the end is nothing.
+fn fill<T: Default>(all: &mut Vec<T>, at: usize, last: usize) {
+    let moved = if all.len() > last { all.pop() } else { None };
+    if let Some(there) = all.get_mut(at) {
+        *there = moved.unwrap_or_default();
+    }
+}
 
 impl Deref for UsedStates {
     type Target = [Used];
@@ -455,16 +523,78 @@ mod tests {
         assert_eq!((used.named(name), Arc::strong_count(&sa)), (None, 1));
     }
 
+    /// States of so many SPIs, from 1 on.
+    fn states(count: u32) -> Vec<Arc<Sa>> {
+        let config = sample("10.0.0.2", 1);
+        let words = Arc::new(SaWords::of(&config, Backend::Portable));
+        let state = |spi| {
+            let sa = Sa::new(&sample("10.0.0.2", spi), Arc::clone(&words), Moment(0));
+            sa.set_turn(spi.into());
+            sa
+        };
+        (1..=count).map(state).collect()
+    }
+
+    fn name(sa: &Sa) -> Name {
+        (sa.id().spi, sa.id().destination, 0)
+    }
+
+    /// Lets packets of these come in batches; how many states' were not known from before.
+    fn meet_all(used: &mut UsedStates, states: &[Arc<Sa>]) -> usize {
+        let mut news = 0;
+        for batch in states.chunks(64) {
+            used.begin(&Snapshot::default());
+            for sa in batch {
+                match used.named(name(sa)) {
+                    Some(place) => {
+                        assert!(Arc::ptr_eq(&used[place as usize].sa, sa));
+                        used.meet(place);
+                    }
+                    None => {
+                        let place = used.place(sa);
+                        used.note_name(place, name(sa));
+                        news += 1;
+                    }
+                }
+            }
+            used.note_latest(used.named(name(&batch[0])));
+            used.finish();
+            let latest = used.latest().map(|place| used[place as usize].sa.id());
+            assert!(latest.is_none_or(|latest| latest == batch[0].id()));
+        }
+        news
+    }
+
+    #[test]
+    fn of_more_than_there_is_room_for_most_stay() {
+        let states = states(70_000);
+        let mut used = UsedStates::new();
+        used.most = most_among(2 * states.len());
+        let few = &states[..20_000];
+        assert_eq!((meet_all(&mut used, few), meet_all(&mut used, few)), (few.len(), 0));
+        meet_all(&mut used, &states);
+        for _ in 0..3 {
+            let news = meet_all(&mut used, &states);
+            assert!(news < states.len() / 5, "a fifth would be more than {news}");
+            assert_eq!(used.len(), MOST);
+        }
+        let held = |sa: &&Arc<Sa>| Arc::strong_count(sa) > 1;
+        assert_eq!(states.iter().filter(held).count(), MOST, "each once");
+    }
+
+    #[test]
+    fn what_one_takes() {
+        let sizes = [size_of::<Used>(), size_of::<Looks>(), size_of::<Option<Regular>>()];
+        assert_eq!(sizes, [112, 208, 128]);
+    }
+
     #[test]
     fn many_states_are_let_go_after_their_batch() {
         let mut used = UsedStates::new();
-        for spi in 1..=u32::try_from(FEW).unwrap() + 1 {
-            let config = sample("10.0.0.2", spi);
-            let words = Arc::new(SaWords::of(&config, Backend::Portable));
-            let sa = Sa::new(&config, words, Moment(0));
-            sa.set_turn(spi.into());
+        used.most = most_among(MANY + 1);
+        for (sa, place) in states(u32::try_from(FEW).unwrap() + 1).iter().zip(0..) {
             used.begin(&Snapshot::default());
-            assert_eq!(used.place(&sa), spi - 1);
+            assert_eq!(used.place(sa), place);
             used.finish();
         }
         assert!(used.is_empty());

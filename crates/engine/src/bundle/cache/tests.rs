@@ -1,6 +1,7 @@
 //! What makes a bundle anew, and what does not.
 
 mod choice;
+mod many;
 
 use std::net::Ipv4Addr;
 
@@ -20,6 +21,7 @@ struct Stage {
     database: Database,
     cache: BundleCache,
     settings: Settings,
+    now: Moment,
 }
 
 fn tunnel(net: u8) -> Policy {
@@ -49,8 +51,12 @@ impl Stage {
             change.add_policy(tunnel(10)).unwrap();
             change.add_policy(tunnel(11)).unwrap();
         });
-        let mut stage =
-            Self { database, cache: BundleCache::default(), settings: Settings::default() };
+        let mut stage = Self {
+            database,
+            cache: BundleCache::default(),
+            settings: Settings::default(),
+            now: Moment(1),
+        };
         stage.add_state(sample(PEER, 1), 0);
         stage
     }
@@ -71,7 +77,7 @@ impl Stage {
             panic!("{flow:?} has a policy")
         };
         let deciding: Deciding<'_> = [entry].into_iter().collect();
-        self.cache.resolve(&snapshot, &deciding, flow, &self.settings, Moment(1))
+        self.cache.resolve(&snapshot, &deciding, flow, &self.settings, self.now)
     }
 
     fn place(&mut self, flow: &FlowKey) -> u32 {
@@ -180,19 +186,6 @@ fn another_host_makes_all_anew() {
 }
 
 #[test]
-fn many_flows_are_forgotten_without_their_bundle() {
-    let mut stage = Stage::new();
-    stage.begin();
-    let first = stage.layers(&to(10, 0));
-    for host in 0..u16::try_from(MOST).unwrap() {
-        stage.place(&to(10, host));
-    }
-    assert!(!stage.begin());
-    assert!(stage.cache.flows.is_empty());
-    assert_eq!((stage.layers(&to(10, 9)), stage.cache.flows.len()), (first, 1));
-}
-
-#[test]
 fn states_for_ports_are_found_by_the_whole_flow() {
     let mut stage = Stage::new();
     let ports = |port| Selector {
@@ -209,4 +202,10 @@ fn states_for_ports_are_found_by_the_whole_flow() {
         let found = [53, 443].map(|port| stage.spi(&udp(port)));
         assert_eq!(found, [Spi(2), Spi(3)]);
     }
+}
+
+#[test]
+fn what_a_bundle_takes() {
+    let sizes = [size_of::<Bundle>(), size_of::<Layer>(), size_of::<Account>(), size_of::<Named>()];
+    assert_eq!(sizes, [192, 128, 64, 16]);
 }
