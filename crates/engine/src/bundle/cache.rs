@@ -321,7 +321,7 @@ impl BundleCache {
         for draw in 0..most as u64 {
             // Two thirds of the places or more are taken: the few draws that hit none are made up for before the next batch.
             let random = self.hasher.hash_one((self.made, draw));
-            self.drop_bundle(random as usize % self.bundles.len());
+            self.drop_bundle((random >> 32) as usize % self.bundles.len());
         }
     }
 
