@@ -1,11 +1,13 @@
 //! Intersecting rows of bits.
 
+mod grid;
 mod search;
 
 use std::sync::Arc;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+pub use grid::{AXES, Axis, Grid, Place};
 use search::Rest;
 
 /// Eight words of rows.

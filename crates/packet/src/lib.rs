@@ -48,8 +48,8 @@
 //! # Ok::<(), uxfrm_packet::ParseError>(())
 //! ```
 //!
-//! No clock, descriptor or thread here; `unsafe` four times: to call the AVX forms of the checksum, of [`Rows::first_of_each`] and of
-//! [`fitting`], and to prefetch.
+//! No clock, descriptor or thread here; `unsafe` four times: to call the AVX forms of the checksum, of [`Rows::first_of_each`] and
+//! [`Grid::first_of_each`], and of [`fitting`], and to prefetch.
 
 #![deny(unsafe_code)]
 
@@ -91,7 +91,7 @@ pub use coalesce::{Coalescer, Notes};
 pub use error::ParseError;
 pub use flow::FlowPorts;
 pub use flow_words::FlowWords;
-pub use intersect::{Field, Line, NOTHING, Rows};
+pub use intersect::{AXES, Axis, Field, Grid, Line, NOTHING, Place, Rows};
 pub use ip::{Fragment, IpPacket, Version};
 pub use lanes::{Lanes, fitting};
 pub use outline::{Extent, Outline};

@@ -9,6 +9,7 @@
 mod batch;
 mod classes;
 mod few;
+mod grid;
 mod lean;
 mod matrix;
 mod node;

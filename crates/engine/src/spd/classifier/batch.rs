@@ -113,6 +113,7 @@ impl<'a, W: Words> Batch<'a, '_, W> {
         let Self { keys, bests, .. } = self;
         match node {
             Node::Many { matrix, .. } => matrix.find_each(keys, bests),
+            Node::Grid { grid, .. } => grid.find_each(keys, bests),
             Node::Empty { .. }
             | Node::Few { .. }
             | Node::Lean { .. }
@@ -270,7 +271,7 @@ const fn kind<W: Words>(node: &Node<W>) -> usize {
         Node::Lean { .. } => LEAN,
         Node::Several { .. } => SEVERAL,
         Node::Many { .. } => MANY,
-        Node::Cut { .. } | Node::Sieve { .. } => CUT,
+        Node::Cut { .. } | Node::Grid { .. } | Node::Sieve { .. } => CUT,
     }
 }
 

@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use super::grid::Grid;
 use super::lean::{End, LeanOf};
 use super::matrix::Matrix;
 use super::plan::{FEW, LEAST, Plan, plan};
@@ -46,6 +47,11 @@ pub(crate) enum Node<W: Words> {
     Many {
         first: Rank,
         matrix: Arc<Matrix<W>>,
+    },
+    /// All at once, by fields.
+    Grid {
+        first: Rank,
+        grid: Arc<Grid<W>>,
     },
     /// By what stands in a window: one node for each value; behind them those to which not all of its bits matter, `rest` says
     /// whether there are any; and at last a tally.
@@ -92,6 +98,7 @@ impl<W: Words> Node<W> {
             | Self::Lean { .. }
             | Self::Several { .. }
             | Self::Many { .. }
+            | Self::Grid { .. }
             | Self::Cut { .. }
             | Self::Sieve { .. }
             | Self::Tally { .. } => {
@@ -118,6 +125,11 @@ impl<W: Words> Node<W> {
                 matrix.find_each(keys, &mut bests);
                 found.iter_mut().zip(bests).for_each(|(found, best)| *found = best.found());
             }
+            Self::Grid { grid, .. } => {
+                let mut bests = [Best::NONE; TOGETHER];
+                grid.find_each(keys, &mut bests);
+                found.iter_mut().zip(bests).for_each(|(found, best)| *found = best.found());
+            }
             Self::Empty { .. } | Self::Several { .. } | Self::Cut { .. } | Self::Tally { .. } => {
                 for (found, key) in found.iter_mut().zip(keys) {
                     *found = self.first(key);
@@ -130,7 +142,11 @@ impl<W: Words> Node<W> {
     #[inline]
     pub(super) fn prefetch(&self) {
         match self {
-            Self::Empty { .. } | Self::Tally { .. } | Self::Cut { .. } | Self::Sieve { .. } => {}
+            Self::Empty { .. }
+            | Self::Tally { .. }
+            | Self::Cut { .. }
+            | Self::Grid { .. }
+            | Self::Sieve { .. } => {}
             Self::Few { rules, .. } => {
                 let Some(last) = rules.last() else { return };
                 // Always as often, because a branch less is worth more.
@@ -165,6 +181,7 @@ impl<W: Words> Node<W> {
                 }
                 Self::Several { eights, .. } => return several::find(eights, key, best),
                 Self::Many { matrix, .. } => return matrix.find(key, best),
+                Self::Grid { grid, .. } => return grid.find(key, best),
                 Self::Sieve { sieve, .. } => return sieve.find(key, best),
                 Self::Cut { window, rest, nodes, .. } => {
                     if *rest
@@ -204,6 +221,15 @@ impl<W: Words> Node<W> {
                 *first = rank.min(*first);
                 Arc::make_mut(matrix).insert(rule);
             }
+            Self::Grid { first, grid } if grid.has_room() => {
+                *first = rank.min(*first);
+                Arc::make_mut(grid).insert(rule);
+            }
+            Self::Grid { .. } => {
+                let mut rules = self.rules();
+                rules.push(rule);
+                *self = Self::grid(rules.iter().collect()).unwrap_or_else(|| Self::of(rules));
+            }
             Self::Cut { first, window, rest, nodes } if !outgrown(nodes, planning) => {
                 *first = rank.min(*first);
                 let nodes = own(nodes);
@@ -233,7 +259,7 @@ impl<W: Words> Node<W> {
             Self::Lean { .. } | Self::Several { .. } => false,
             Self::Many { matrix, .. } => matrix.len() >= Planning::Now.growth() * matrix.planned,
             Self::Cut { nodes, .. } => outgrown(nodes, Planning::Now),
-            Self::Sieve { .. } => false,
+            Self::Grid { .. } | Self::Sieve { .. } => false,
         };
         if is_outgrown {
             *self = Self::of(self.rules());
@@ -241,6 +267,10 @@ impl<W: Words> Node<W> {
         }
         match self {
             Self::Many { matrix, .. } => Arc::make_mut(matrix).prepare(),
+            Self::Grid { grid, .. } if !grid.is_ready() => {
+                let rules = self.rules();
+                *self = Self::grid(rules.iter().collect()).unwrap_or_else(|| Self::of(rules));
+            }
             Self::Sieve { sieve, .. } => Arc::make_mut(sieve).prepare(rule),
             Self::Cut { window, nodes, .. } => {
                 let (at, _) = place(*window, rule);
@@ -250,6 +280,7 @@ impl<W: Words> Node<W> {
             | Self::Few { .. }
             | Self::Lean { .. }
             | Self::Several { .. }
+            | Self::Grid { .. }
             | Self::Tally { .. } => {}
         }
     }
@@ -294,6 +325,14 @@ impl<W: Words> Node<W> {
                     *first = matrix.first();
                 }
                 (matrix.len(), matrix.planned)
+            }
+            Self::Grid { first, grid } => {
+                let grid = Arc::make_mut(grid);
+                grid.remove(rule);
+                if *first == rule.rank() {
+                    *first = grid.first();
+                }
+                (grid.len(), grid.planned)
             }
             Self::Cut { first, window, rest, nodes } => {
                 let nodes = own(nodes);
@@ -361,6 +400,7 @@ impl<W: Words> Node<W> {
             | Self::Lean { first, .. }
             | Self::Several { first, .. }
             | Self::Many { first, .. }
+            | Self::Grid { first, .. }
             | Self::Sieve { first, .. }
             | Self::Cut { first, .. } => *first,
         }
@@ -376,6 +416,7 @@ impl<W: Words> Node<W> {
             Self::Several { eights, .. } if eights.len() == 1 => Some(count::<W>(eights)),
             Self::Several { .. }
             | Self::Many { .. }
+            | Self::Grid { .. }
             | Self::Cut { .. }
             | Self::Sieve { .. }
             | Self::Tally { .. } => None,
@@ -385,7 +426,7 @@ impl<W: Words> Node<W> {
     /// Whether each packet has more than one way to go, or one on which all policies are compared at once.
     pub(super) const fn is_wide(&self) -> bool {
         match self {
-            Self::Many { .. } | Self::Sieve { .. } => true,
+            Self::Many { .. } | Self::Grid { .. } | Self::Sieve { .. } => true,
             Self::Cut { rest, .. } => *rest,
             Self::Empty { .. }
             | Self::Few { .. }
@@ -402,6 +443,7 @@ impl<W: Words> Node<W> {
             Self::Lean { rules, .. } => rules.len(),
             Self::Several { eights, .. } => count::<W>(eights),
             Self::Many { matrix, .. } => matrix.len(),
+            Self::Grid { grid, .. } => grid.len(),
             Self::Cut { nodes, .. } => counts(nodes).0,
             Self::Sieve { sieve, .. } => sieve.len(),
         }
@@ -415,6 +457,7 @@ impl<W: Words> Node<W> {
             Self::Lean { rules, .. } => rules.iter().for_each(|rule| visit(rule.entry())),
             Self::Several { eights, .. } => several::each::<W>(eights, visit),
             Self::Many { matrix, .. } => matrix.each(visit),
+            Self::Grid { grid, .. } => grid.each(visit),
             Self::Cut { nodes, .. } => nodes.iter().for_each(|node| node.each(visit)),
             Self::Sieve { sieve, .. } => sieve.each(visit),
         }
@@ -430,6 +473,7 @@ impl<W: Words> Node<W> {
             Self::Lean { rules, .. } => EACH + size_of_val(&**rules),
             Self::Several { eights, .. } => EACH + size_of_val(&**eights),
             Self::Many { matrix, .. } => EACH + matrix.memory(),
+            Self::Grid { grid, .. } => EACH + grid.memory(),
             Self::Cut { nodes, .. } => {
                 EACH + size_of_val(&**nodes) + nodes.iter().map(Self::memory).sum::<usize>()
             }
@@ -445,6 +489,7 @@ impl<W: Words> Node<W> {
             | Self::Lean { .. }
             | Self::Several { .. }
             | Self::Many { .. }
+            | Self::Grid { .. }
             | Self::Tally { .. } => 0,
             Self::Cut { nodes, .. } => 1 + nodes.iter().map(Self::depth).max().unwrap_or(0),
             Self::Sieve { sieve, .. } => sieve.depth(),
@@ -495,6 +540,13 @@ impl<W: Words> Node<W> {
         Self::Several { first: first_of(rules), eights: several(rules) }
     }
 
+    /// All at once by fields, unless they are too many.
+    pub(super) fn grid(mut rules: Vec<&Rule<W>>) -> Option<Self> {
+        rules.sort_by_key(|rule| rule.entry.place());
+        let first = rules.first().map_or(Rank::LAST, |rule| rule.rank());
+        Some(Self::Grid { first, grid: Arc::new(Grid::of(&rules)?) })
+    }
+
     /// All policies there are.
     pub(super) fn sieve(sieve: Sieve<W>) -> Self {
         Self::Sieve { first: sieve.first(), sieve: Arc::new(sieve) }
@@ -522,6 +574,7 @@ impl<W: Words> Node<W> {
             Self::Lean { rules, .. } => Arc::strong_count(rules),
             Self::Several { eights, .. } => Arc::strong_count(eights),
             Self::Many { matrix, .. } => Arc::strong_count(matrix),
+            Self::Grid { grid, .. } => Arc::strong_count(grid),
             Self::Cut { nodes, .. } => Arc::strong_count(nodes),
             Self::Sieve { sieve, .. } => Arc::strong_count(sieve),
         }
@@ -542,6 +595,7 @@ impl<W: Words> Node<W> {
             }
             Self::Several { eights, .. } => rules.extend(eights.iter().flat_map(W::Eight::rules)),
             Self::Many { matrix, .. } => matrix.each(&mut |entry| rules.push(Rule::of(entry))),
+            Self::Grid { grid, .. } => grid.each(&mut |entry| rules.push(Rule::of(entry))),
             Self::Cut { nodes, .. } => nodes.iter().for_each(|node| node.gather(rules)),
             Self::Sieve { sieve, .. } => sieve.each(&mut |entry| rules.push(Rule::of(entry))),
         }

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use super::grid;
 use super::node::Node;
 use super::plan::cuts;
 use super::rule::Rule;
@@ -21,10 +22,13 @@ const MARGIN: usize = 4;
 /// A tree that costs no more, in tenths of a cycle, leads each packet to one place, and is left as it was planned.
 const CHEAP: usize = 650;
 
-/// The best tree or sieve for rules that are all there is.
+/// The best tree, grid or sieve for rules that are all there is.
 pub(super) fn tree<W: Words>(rules: Vec<Rule<W>>) -> Node<W> {
     let scale = Scale::of(&rules);
     let tree = cuts_of(rules, &scale);
+    if let Some(grid) = grid::choice::grid(&tree, &scale) {
+        return grid;
+    }
     let sieve = if tree.is_wide() { choice::sieve(&tree, &scale) } else { None };
     sieve.unwrap_or(tree)
 }
@@ -62,6 +66,7 @@ fn rest<W: Words>(node: &Node<W>) -> Option<&Node<W>> {
         | Node::Lean { .. }
         | Node::Several { .. }
         | Node::Many { .. }
+        | Node::Grid { .. }
         | Node::Sieve { .. }
         | Node::Cut { .. }
         | Node::Tally { .. } => None,

@@ -42,6 +42,9 @@ const LAST_MATRIX: usize = 60;
 const ROW: usize = 9;
 const FAR_LINE: usize = 3;
 const NEAR: usize = 40_000;
+/// For a grid in place of a tree, and each line of its rows.
+const LAST_GRID: usize = 385;
+const GRID_LINE: usize = 3;
 /// For each line of branches that is read, by how much memory they lie scattered in, in so many bytes.
 const SCATTERED: usize = 277_000;
 /// More memory makes no difference.
@@ -137,6 +140,7 @@ impl<'a, W: Words> Walk<'a, '_, W> {
                 let far = if matrix.memory() > NEAR { FAR_LINE * matrix.lines() } else { 0 };
                 LAST_MATRIX + ROW * matrix.bytes() + far
             }
+            Node::Grid { grid, .. } => LAST_GRID + GRID_LINE * grid.lines(),
         };
         last.find(self.key, &mut self.best);
     }
@@ -156,6 +160,7 @@ impl<'a, W: Words> Walk<'a, '_, W> {
             | Node::Few { .. }
             | Node::Lean { .. }
             | Node::Several { .. }
+            | Node::Grid { .. }
             | Node::Sieve { .. }
             | Node::Tally { .. } => self.end(last),
         }
@@ -199,7 +204,9 @@ impl<'a, W: Words> Walk<'a, '_, W> {
             return;
         }
         let (work, lines) = match node {
-            Node::Empty { .. } | Node::Sieve { .. } | Node::Tally { .. } => return,
+            Node::Empty { .. } | Node::Grid { .. } | Node::Sieve { .. } | Node::Tally { .. } => {
+                return;
+            }
             Node::Few { .. } => (FEW, W::COUNT),
             Node::Lean { rules, .. } => (FEW, size_of_val(&**rules).div_ceil(64)),
             Node::Several { eights, .. } => (SEVERAL, eights.len() * (2 * W::COUNT + 1)),

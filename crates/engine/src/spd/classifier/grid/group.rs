@@ -1,0 +1,117 @@
+//! Policies that share a bit of a grid.
+
+use std::ops::Range;
+
+use uxfrm_packet::LANES;
+
+use crate::spd::classifier::rule::{Comparable, Rule};
+use crate::spd::classifier::ternary::{NOTHING, Words};
+
+/// Some that follow each other.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Group {
+    /// The number of the first.
+    first: u32,
+    /// How many there are.
+    lanes: u8,
+    /// Which of them are still in, as bits.
+    pub(super) left: u8,
+}
+
+const _: () = assert!(LANES <= u8::BITS as usize, "who is left fits");
+
+/// Of rules in their order: each alone, unless rows are shorter where neighbours share bits.
+pub(super) fn groups<W: Words>(rules: &[&Rule<W>]) -> Vec<Group> {
+    let shared = shared(rules);
+    let lines = |bits: usize| bits.div_ceil(LINE);
+    if lines(shared.len()) < lines(rules.len()) {
+        return shared;
+    }
+    (0..rules.len()).map(|first| Group::of(first, 1)).collect()
+}
+
+fn shared<W: Words>(rules: &[&Rule<W>]) -> Vec<Group> {
+    let mut groups = Vec::new();
+    let mut rest = rules;
+    while let [first, others @ ..] = rest {
+        let ports = [SOURCE, DESTINATION].map(|port| {
+            let is_like = |other: &&&Rule<W>| differ_in(first, other, port);
+            1 + others.iter().take(LANES - 1).take_while(is_like).count()
+        });
+        let lanes = ports[0].max(ports[1]);
+        groups.push(Group::of(rules.len() - rest.len(), lanes));
+        rest = &rest[lanes..];
+    }
+    groups
+}
+
+/// Bits of a line.
+const LINE: usize = 512;
+/// Where ports stand in the last word.
+const SOURCE: u64 = 0xffff << 48;
+const DESTINATION: u64 = 0xffff << 32;
+
+/// Whether two rules ask the same but of a port.
+fn differ_in<W: Words>(rule: &Rule<W>, other: &Rule<W>, port: u64) -> bool {
+    let more = rule.brief().asks_more() || other.brief().asks_more();
+    let same = |one: &W, other: &W| {
+        let differing = (0..W::COUNT).map(|at| one.word(at) ^ other.word(at));
+        differing.enumerate().all(|(at, differing)| match at {
+            _ if at == W::COUNT - 1 => differing & !port & !NOTHING == 0,
+            _ => differing == 0,
+        })
+    };
+    !more && same(&rule.value, &other.value) && same(&rule.mask, &other.mask)
+}
+
+impl Group {
+    /// So many policies from a number on.
+    fn of(first: usize, lanes: usize) -> Self {
+        let lanes = u8::try_from(lanes.min(LANES)).unwrap_or(0);
+        Self {
+            first: u32::try_from(first).unwrap_or(u32::MAX),
+            lanes,
+            left: u8::MAX >> (8 - lanes),
+        }
+    }
+
+    #[inline]
+    pub(super) const fn lanes(self) -> usize {
+        self.lanes as usize
+    }
+
+    /// The number of one of its policies.
+    #[inline]
+    pub(super) const fn entry(self, lane: usize) -> usize {
+        self.first as usize + lane
+    }
+
+    /// Where what they ask stands.
+    #[inline]
+    pub(super) const fn words(self) -> Range<usize> {
+        let first = 2 * self.first as usize;
+        first..first + 2 * self.lanes as usize
+    }
+
+    /// The number of the first that is still in, of those that fit; beyond all policies if there is none.
+    #[inline]
+    pub(super) const fn policy(self, fits: u8) -> usize {
+        let first = self.first as usize;
+        match fits & self.left {
+            0 => usize::MAX,
+            fits => first + fits.trailing_zeros() as usize,
+        }
+    }
+
+    /// Its policies.
+    pub(super) fn of_all<'a, W: Words>(self, rules: &'a [&'a Rule<W>]) -> &'a [&'a Rule<W>] {
+        &rules[self.entry(0)..self.entry(self.lanes())]
+    }
+
+    /// What they ask of upper layers: the values, then the masks.
+    pub(super) fn uppers<W: Words>(self, rules: &[&Rule<W>]) -> impl Iterator<Item = u64> {
+        let rules = self.of_all(rules);
+        let all = |of: fn(&Rule<W>) -> W| rules.iter().map(move |rule| of(rule).word(W::COUNT - 1));
+        all(|rule| rule.value).chain(all(|rule| rule.mask)).collect::<Vec<_>>().into_iter()
+    }
+}

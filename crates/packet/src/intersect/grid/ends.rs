@@ -1,0 +1,273 @@
+//! Which row a field's value stands for: looked up by bytes where the field is short, and otherwise searched for among the last values of each
+//! row's stretches.
+
+use std::collections::HashMap;
+
+use super::Place;
+
+/// The rows of a field's values.
+#[derive(Clone, Debug)]
+pub(super) enum Ends {
+    /// Of up to 16 bits.
+    Paged(Paged),
+    /// Of up to 32.
+    Narrow(Narrow),
+    /// Of two words.
+    Wide(Wide),
+}
+
+/// A page for all values that differ in their lowest bits only, with a row for each.
+#[derive(Clone, Debug)]
+pub(super) struct Paged {
+    pub(super) bits: Bits,
+    /// Where pages begin.
+    pub(super) pages: Box<[u32]>,
+    pub(super) numbers: Box<[u16]>,
+}
+
+/// Stretches in order.
+#[derive(Clone, Debug)]
+pub(super) struct Narrow {
+    pub(super) bits: Bits,
+    pub(super) levels: Levels<u32, FAN>,
+    pub(super) numbers: Box<[u16]>,
+}
+
+/// First words, searched for, lead to the few ends that have them, which both words are compared with.
+#[derive(Clone, Debug)]
+pub(super) struct Wide {
+    pub(super) word: usize,
+    pub(super) levels: Levels<u64, FAN>,
+    /// Lines of ends for each first word.
+    pub(super) depth: usize,
+    pub(super) ends: Box<[Fours]>,
+    /// Where the numbers of each first word begin.
+    pub(super) firsts: Box<[u32]>,
+    pub(super) numbers: Box<[u16]>,
+}
+
+/// Four ends in order: first words, then second words.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(super) struct Fours(pub(super) [[u64; FOUR]; 2]);
+
+/// Some bits of a word.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bits {
+    pub(super) word: usize,
+    shift: u32,
+    mask: u32,
+}
+
+/// Values in order, `N` side by side, and above them the last value of each. A search goes down one node for each level.
+#[derive(Clone, Debug)]
+pub(super) struct Levels<T, const N: usize> {
+    pub(super) nodes: Box<[Node<T, N>]>,
+    /// Where the nodes of each level begin, from the top on.
+    pub(super) starts: Box<[usize]>,
+}
+
+/// Values in order.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(super) struct Node<T, const N: usize>([T; N]);
+
+/// Values of a page, as a power of two: pages of few values are few different ones, which stay near the processor.
+pub(super) const PAGE: u32 = 4;
+const VALUES: usize = 1 << PAGE;
+/// Values that are compared together.
+pub(super) const FAN: usize = 16;
+const FOUR: usize = 4;
+/// Lines of ends for a first word at the most.
+pub(super) const DEPTH: usize = 8;
+/// Levels at the most; more values have more rows than can be numbered.
+pub(super) const LEVELS: usize = 4;
+
+impl Ends {
+    /// None if `number` has none for a row, ends are not in order up to the highest value, or there are too many.
+    pub(super) fn of(
+        place: Place,
+        ends: &[(u128, usize)],
+        number: impl Fn(usize) -> Option<u16>,
+    ) -> Option<Self> {
+        let numbered = ends.iter().map(|(end, row)| Some((*end, number(*row)?)));
+        let ends: Vec<_> = numbered.collect::<Option<_>>()?;
+        let is_whole = ends.last().is_some_and(|(end, _)| *end == place.highest());
+        if !is_whole || !ends.is_sorted_by(|one, other| one.0 < other.0) {
+            return None;
+        }
+        match place {
+            Place::Bits { word, shift, bits } => {
+                let bits = Bits { word, shift, mask: u32::MAX.checked_shr(32 - bits).unwrap_or(0) };
+                if bits.mask < 1 << 16 {
+                    return Some(Self::Paged(Paged::of(bits, &ends)));
+                }
+                Narrow::of(bits, &ends).map(Self::Narrow)
+            }
+            Place::Words(word) => Wide::of(word, &ends).map(Self::Wide),
+        }
+    }
+
+    /// The row that a key stands for.
+    pub(super) fn number(&self, key: &[u64]) -> u16 {
+        match self {
+            Self::Paged(paged) => paged.number(key),
+            Self::Narrow(narrow) => narrow.number(key),
+            Self::Wide(wide) => wide.number(key),
+        }
+    }
+
+    pub(super) fn memory(&self) -> usize {
+        match self {
+            Self::Paged(Paged { pages, numbers, .. }) => {
+                size_of_val(&**pages) + size_of_val(&**numbers)
+            }
+            Self::Narrow(Narrow { levels, numbers, .. }) => {
+                levels.memory() + size_of_val(&**numbers)
+            }
+            Self::Wide(Wide { levels, ends, firsts, numbers, .. }) => {
+                let found = size_of_val(&**firsts) + size_of_val(&**numbers);
+                levels.memory() + size_of_val(&**ends) + found
+            }
+        }
+    }
+}
+
+impl Paged {
+    fn of(bits: Bits, ends: &[(u128, u16)]) -> Self {
+        let mut rest = ends.iter().peekable();
+        let mut number = |value: usize| {
+            while rest.next_if(|(end, _)| *end < value as u128).is_some() {}
+            rest.peek().map_or(0, |(_, number)| *number)
+        };
+        let (mut known, mut numbers) = (HashMap::new(), Vec::new());
+        let mut page = |at: usize| {
+            let page: [u16; VALUES] = std::array::from_fn(|low| number(at * VALUES + low));
+            let first = known.entry(page).or_insert_with(|| {
+                numbers.extend(page);
+                numbers.len() - VALUES
+            });
+            u32::try_from(*first).unwrap_or(0)
+        };
+        let pages = (0..=bits.mask as usize >> PAGE).map(&mut page).collect();
+        Self { bits, pages, numbers: numbers.into() }
+    }
+
+    fn number(&self, key: &[u64]) -> u16 {
+        let value = self.bits.of(key) as usize;
+        let page = self.pages.get(value >> PAGE).map_or(0, |page| *page as usize);
+        self.numbers.get(page + value % VALUES).copied().unwrap_or(0)
+    }
+}
+
+impl Narrow {
+    fn of(bits: Bits, ends: &[(u128, u16)]) -> Option<Self> {
+        let value = |end: u128| u32::try_from(end).unwrap_or(u32::MAX);
+        let mut values: Vec<_> = ends.iter().map(|(end, _)| value(*end)).collect();
+        *values.last_mut()? = u32::MAX;
+        let levels = Levels::of(values, u32::MAX)?;
+        Some(Self { bits, levels, numbers: ends.iter().map(|(_, number)| *number).collect() })
+    }
+
+    fn number(&self, key: &[u64]) -> u16 {
+        self.numbers.get(self.levels.find(self.bits.of(key))).copied().unwrap_or(0)
+    }
+}
+
+impl Wide {
+    fn of(word: usize, ends: &[(u128, u16)]) -> Option<Self> {
+        let groups = || ends.chunk_by(|one, other| one.0 >> 64 == other.0 >> 64);
+        let most = groups().map(<[_]>::len).max()?;
+        let depth = most.div_ceil(FOUR).next_power_of_two();
+        if depth > DEPTH {
+            return None;
+        }
+        let mut firsts = Vec::new();
+        let mut lines = Vec::new();
+        let mut first = 0;
+        for group in groups() {
+            firsts.push(u32::try_from(first).ok()?);
+            first += group.len();
+            let end = |at: usize| halves(group.get(at).map_or(u128::MAX, |(end, _)| *end));
+            let ends =
+                |line: usize, half: usize| std::array::from_fn(|at| end(line * FOUR + at)[half]);
+            lines.extend((0..depth).map(|line| Fours([ends(line, 0), ends(line, 1)])));
+        }
+        Some(Self {
+            word,
+            levels: Levels::of(groups().map(|ends| halves(ends[0].0)[0]).collect(), u64::MAX)?,
+            depth,
+            ends: lines.into(),
+            firsts: firsts.into(),
+            numbers: ends.iter().map(|(_, number)| *number).collect(),
+        })
+    }
+
+    /// What stands in a key; in a word that it does not have, zeros.
+    #[inline]
+    pub(super) fn words_of(&self, key: &[u64]) -> [u64; 2] {
+        [self.word, self.word + 1].map(|at| key.get(at).copied().unwrap_or(0))
+    }
+
+    fn number(&self, key: &[u64]) -> u16 {
+        let [high, low] = self.words_of(key);
+        let group = self.levels.find(high);
+        let ends = self.ends.iter().skip(group * self.depth).take(self.depth);
+        let below = |Fours([highs, lows]): &Fours| {
+            (0..FOUR).filter(|at| (highs[*at], lows[*at]) < (high, low)).count()
+        };
+        let Some(first) = self.firsts.get(group) else { return 0 };
+        let at = *first as usize + ends.map(below).sum::<usize>();
+        self.numbers.get(at).copied().unwrap_or(0)
+    }
+}
+
+impl Bits {
+    /// What stands in a key; in a word that it does not have, zeros.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "of what is left no more counts")]
+    pub(super) fn of(self, key: &[u64]) -> u32 {
+        let word = key.get(self.word).copied().unwrap_or(0);
+        (word >> self.shift) as u32 & self.mask
+    }
+}
+
+impl<T: Copy + Ord, const N: usize> Levels<T, N> {
+    /// Of values in order, of which the last is the `highest`; none if they are too many.
+    fn of(mut values: Vec<T>, highest: T) -> Option<Self> {
+        let mut levels: Vec<Vec<Node<T, N>>> = Vec::with_capacity(LEVELS);
+        while levels.last().is_none_or(|level| level.len() > 1) {
+            let at = |part: &[T], at: usize| part.get(at).copied().unwrap_or(highest);
+            let node = |part: &[T]| Node(std::array::from_fn(|value| at(part, value)));
+            let level: Vec<_> = values.chunks(N).map(node).collect();
+            values = level.iter().map(|node| node.0[N - 1]).collect();
+            levels.push(level);
+        }
+        if levels.len() > LEVELS {
+            return None;
+        }
+        levels.reverse();
+        let starts = levels.iter().scan(0, |start, level| {
+            *start += level.len();
+            Some(*start - level.len())
+        });
+        Some(Self { starts: starts.collect(), nodes: levels.concat().into() })
+    }
+
+    /// How many values are below one.
+    fn find(&self, value: T) -> usize {
+        self.starts.iter().fold(0, |found, start| {
+            let below = |node: &Node<T, N>| node.0.iter().filter(|end| **end < value).count();
+            found * N + self.nodes.get(start + found).map_or(0, below)
+        })
+    }
+
+    fn memory(&self) -> usize {
+        size_of_val(&*self.nodes) + size_of_val(&*self.starts)
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
+const fn halves(value: u128) -> [u64; 2] {
+    [(value >> 64) as u64, value as u64]
+}

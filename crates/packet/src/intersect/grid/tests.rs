@@ -1,0 +1,105 @@
+use super::*;
+
+fn numbers(seed: u64) -> impl FnMut() -> u64 {
+    let mut seed = seed;
+    move || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        seed ^ seed >> 29
+    }
+}
+
+/// Up to so many ends among few values, so that first words have several second ones, and the highest.
+fn ends(highest: u128, most: u64, next: &mut impl FnMut() -> u64) -> Vec<(u128, usize)> {
+    let low = |next: &mut dyn FnMut() -> u64| match next() % 4 {
+        0 => u64::MAX,
+        1 => 0,
+        _ => next() % 9,
+    };
+    let value = |next: &mut dyn FnMut() -> u64| {
+        let high =
+            [next() % 5, u64::MAX, u64::MAX - 1, next()][usize::try_from(next() % 4).unwrap()];
+        (u128::from(high) << 64 | u128::from(low(next))) & highest
+    };
+    let mut values: Vec<_> = (0..next() % most).map(|_| value(next)).chain([highest]).collect();
+    values.sort_unstable();
+    values.dedup();
+    values.into_iter().map(|end| (end, usize::try_from(next() % ROWS).unwrap())).collect()
+}
+
+const ROWS: u64 = 7;
+
+fn axis(place: Place, words: usize, most: u64, next: &mut impl FnMut() -> u64) -> Axis {
+    let highest = match place {
+        Place::Bits { bits, .. } => (1 << bits) - 1,
+        Place::Words(_) => u128::MAX,
+    };
+    let ends = ends(highest, most, next);
+    let rows = usize::try_from(ROWS).unwrap() * words;
+    Axis { place, ends, rows: (0..rows).map(|_| next() | next()).collect() }
+}
+
+/// The row that a key stands for.
+fn row<'a>(axis: &'a Axis, words: usize, key: &[u64]) -> &'a [u64] {
+    let value = match axis.place {
+        Place::Bits { word, shift, bits } => u128::from(key[word] >> shift) & ((1 << bits) - 1),
+        Place::Words(word) => u128::from(key[word]) << 64 | u128::from(key[word + 1]),
+    };
+    let (_, row) = axis.ends[axis.ends.partition_point(|(end, _)| *end < value)];
+    &axis.rows[row * words..][..words]
+}
+
+/// What the processor has, and the form for those that have less.
+#[test]
+fn finds_what_a_walk_over_the_bits_finds() {
+    let mut next = numbers(1);
+    for words in [1, 8, 9, 16, 17, 24, 32, 33, 64, 100].into_iter().cycle().take(400) {
+        let most = [2, 9, 200, 4000][usize::try_from(next() % 4).unwrap()];
+        let places = [
+            Place::Words(0),
+            Place::Bits { word: 2, shift: 32, bits: 32 },
+            Place::Bits { word: 2, shift: 24, bits: 8 },
+            Place::Bits { word: 1, shift: 0, bits: 16 },
+        ];
+        let axes: Vec<_> = places.map(|place| axis(place, words, most, &mut next)).into();
+        let grid = Grid::of(words, &axes).unwrap();
+        assert_eq!((grid.read(), grid.width() >= words.div_ceil(8)), (4, true));
+        let mut among = vec![Line::default(); grid.width()];
+        among.iter_mut().flat_map(|line| &mut line.0).for_each(|word| *word = next() & next());
+        // Sometimes there is nothing in the first words, or in the first block.
+        let none = usize::try_from(next() % 3).unwrap() * words / 2;
+        among.iter_mut().flat_map(|line| &mut line.0).take(none).for_each(|word| *word = 0);
+        let few = |next: &mut dyn FnMut() -> u64| {
+            [next() % 9, u64::MAX, next(), 0][usize::try_from(next() % 4).unwrap()]
+        };
+        let keys: Vec<_> = (0..next() % 70).map(|_| [0; 3].map(|_| few(&mut next))).collect();
+        let mut found = vec![7; keys.len()];
+        grid.first_of_each(&keys, &among, &mut found);
+        for (key, found) in keys.iter().zip(found) {
+            let rows: Vec<_> = axes.iter().map(|axis| row(axis, words, key)).collect();
+            let is_set = |bit: &usize| {
+                let among = among[bit / 512].0[bit / 64 % 8];
+                rows.iter().fold(among, |all, row| all & row[bit / 64]) >> (bit % 64) & 1 != 0
+            };
+            let first = |from: usize| {
+                (from..words * 64).find(is_set).map(|bit| u32::try_from(bit).unwrap())
+            };
+            assert_eq!(Some(found).filter(|bit| (*bit as usize) < words * 64), first(0));
+            let from = usize::try_from(next()).unwrap() % (words * 64 + 9);
+            assert_eq!(grid.first_from(key, &among, from), first(from));
+        }
+    }
+}
+
+#[test]
+fn what_makes_no_grid_is_refused() {
+    let place = Place::Bits { word: 0, shift: 0, bits: 8 };
+    let of = |ends: &[(u128, usize)]| {
+        Grid::of(1, &[Axis { place, ends: ends.to_vec(), rows: vec![1, 2] }])
+    };
+    assert!(of(&[(5, 0), (255, 1)]).is_some());
+    assert!(of(&[(5, 0), (255, 2)]).is_none(), "no such row");
+    assert!(of(&[(5, 0)]).is_none(), "not to the highest value");
+    assert!(of(&[(5, 0), (5, 1), (255, 0)]).is_none(), "not in order");
+    let axis = Axis { place, ends: vec![(255, 0)], rows: vec![1] };
+    assert!(Grid::of(1, &vec![axis; AXES + 1]).is_none());
+}
