@@ -79,9 +79,9 @@ pub(crate) enum Finding {
 /// What became of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Settled {
-    /// It is kept.
+    /// It is kept, in an empty place or in that of an outdated one.
     Kept,
-    /// It is kept in another's place.
+    /// It is kept in the place of another that held.
     Evicted,
     /// It was the flow's first packet.
     NotYet,
@@ -207,21 +207,14 @@ impl<const N: usize, const W: usize> Sets<N, W> {
         if !self.knock(home / Self::LINES, key) || self.seek(key).is_some() {
             return Settled::NotYet;
         }
-        let mut outdated = std::iter::once(home)
-            .chain(Self::elsewhere(home))
-            .flat_map(Self::places)
-            .filter(|at| self.epochs(*at).policies != now.policies);
-        // Whichever: the hash is as good as a die, and one set's flows have different ones.
-        let die = usize::from(key.hash.to_le_bytes()[3]) % WAYS;
-        let place = outdated.next().unwrap_or(home / Self::LINES * WAYS + die);
-        let before = self.vacate(place);
-        self.entries += usize::from(before == Settled::Kept);
+        let place = self.place_for(key, home, now);
+        let settled = self.vacate(place, now);
         let line = place / Self::ABREAST;
         if line != home {
             self.tell_of_stray(home, Some(line));
         }
         self.write(place, &key.key, Value { answer, bundle: NO_BUNDLE }, now);
-        before
+        settled
     }
 
     /// Forgets all.
@@ -317,9 +310,22 @@ impl<const N: usize, const W: usize> Sets<N, W> {
         Self::places(line).find(is_it)
     }
 
-    /// Has whoever is in a place forgotten; whether there was anybody. Its home tells of another one, if there is one.
-    fn vacate(&mut self, place: usize) -> Settled {
-        if self.epochs(place).policies == 0 {
+    /// Where a flow of this home is to stay: where nobody is, rather than where somebody is whose flow may well come again, and there rather than where
+    /// an answer holds.
+    fn place_for(&self, key: &Hashed<N>, home: usize, now: Epochs) -> usize {
+        let all = || std::iter::once(home).chain(Self::elsewhere(home)).flat_map(Self::places);
+        let empty = all().find(|at| self.epochs(*at).policies == 0);
+        let outdated = || all().find(|at| self.epochs(*at).policies != now.policies);
+        // Whichever: the hash is as good as a die, and one set's flows have different ones.
+        let die = usize::from(key.hash.to_le_bytes()[3]) % WAYS;
+        empty.or_else(outdated).unwrap_or(home / Self::LINES * WAYS + die)
+    }
+
+    /// Has whoever is in a place forgotten. Its home tells of another one, if there is one.
+    fn vacate(&mut self, place: usize, now: Epochs) -> Settled {
+        let held = self.epochs(place).policies;
+        if held == 0 {
+            self.entries += 1;
             return Settled::Kept;
         }
         let (line, home) = (place / Self::ABREAST, self.home_of(place));
@@ -327,7 +333,7 @@ impl<const N: usize, const W: usize> Sets<N, W> {
         if line != home {
             self.tell_of_stray(home, self.find_stray(home));
         }
-        Settled::Evicted
+        if held == now.policies { Settled::Evicted } else { Settled::Kept }
     }
 
     /// The line of some flow that stays elsewhere, but is at home here.

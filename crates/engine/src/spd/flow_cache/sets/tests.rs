@@ -104,3 +104,28 @@ fn a_bundle_is_known_until_states_change() {
     assert_eq!(sets.find_at_home(&flow, later), None);
     assert_eq!(sets.find(&flow, later), Finding::Fresh(Value { answer: 7, bundle: NO_BUNDLE }));
 }
+
+/// Keeps an answer for each flow that has none; how many of those that held had to go for that.
+fn keep_all(sets: &mut Sets<2, 4>, flows: Range<u16>, now: Epochs) -> usize {
+    let mut evicted = 0;
+    for flow in flows {
+        let key = sets.hash(key::<2>(flow));
+        let settled = (0..8).map(|_| sets.offer(&key, 7, now)).find(|one| *one != Settled::NotYet);
+        evicted += usize::from(settled == Some(Settled::Evicted));
+    }
+    evicted
+}
+
+#[test]
+fn outdated_flows_keep_their_places_while_others_are_empty_and_are_not_evicted_by_those_that_come() {
+    let later = Epochs { policies: NOW.policies + 1, ..NOW };
+    let mut sets = Sets::<2, 4>::new(16, 1);
+    assert_eq!(keep_all(&mut sets, 0..10, NOW), 0);
+    assert_eq!(keep_all(&mut sets, 10..16, later), 0);
+    assert_eq!(sets.entries(), 16);
+    let old = (0..10).filter(|flow| sets.find(&sets.hash(key::<2>(*flow)), later) != Finding::Absent);
+    assert_eq!(old.count(), 10, "six places were empty");
+    assert_eq!(keep_all(&mut sets, 16..26, later), 0, "what is outdated is not evicted");
+    assert_eq!(sets.entries(), 16);
+    assert_eq!(keep_all(&mut sets, 26..28, later), 2, "what holds is");
+}
