@@ -15,6 +15,7 @@ mod key;
 mod lookout;
 mod pace;
 mod roll;
+mod search;
 mod sets;
 mod side;
 mod trail;

@@ -11,7 +11,7 @@ use crate::FlowKey;
 /// What a cache does while it stands aside.
 #[derive(Debug, Default)]
 pub(crate) struct Lookout {
-    /// By a flow's hash: its other half; 0 for none.
+    /// By a flow's hash: its other half, with the policies' number; 0 for none.
     notes: Box<[u32]>,
     /// Chooses other flows in each spell.
     salt: u32,
@@ -79,10 +79,12 @@ impl Lookout {
         (ends ^ ports ^ flow.mark).wrapping_mul(self.salt) <= self.limit
     }
 
-    /// Notes a packet of a flow that is watched.
+    /// Notes a packet of a flow that is watched. Under other policies than those with this number it comes for the first time: what a cache would have
+    /// held of it is outdated.
     #[expect(clippy::cast_possible_truncation, reason = "halves of a hash")]
-    pub(crate) fn note(&mut self, hash: u64) {
-        let (at, note) = (hash as usize % NOTES, (hash >> 32) as u32 | 1);
+    pub(crate) fn note(&mut self, hash: u64, policies: u16) {
+        let (at, half) = (hash as usize % NOTES, (hash >> 32) as u32);
+        let note = half ^ u32::from(policies) << 1 | 1;
         let Some(noted) = self.notes.get_mut(at) else { return };
         self.asked += 1;
         self.found += u32::from(*noted == note);
@@ -110,6 +112,10 @@ impl Lookout {
             self.prepare((self.spells + 1).trailing_zeros().min(longest));
         }
         None
+    }
+
+    pub(crate) fn memory(&self) -> usize {
+        size_of_val(&*self.notes)
     }
 
     fn prepare(&mut self, length: u32) {
@@ -145,8 +151,17 @@ mod tests {
 
     const ORDERS: Orders = Orders { most: 1 << 20, come: 60, rest: 0 };
 
-    /// After how many packets it reports, and what, when they are of so many flows turn by turn.
     fn report(flows: u32, orders: Orders, packets: u32) -> Option<(u32, usize)> {
+        report_beside(u32::MAX, flows, orders, packets)
+    }
+
+    /// After how many packets it reports, and what, when they are of so many flows turn by turn, and policies change after so many of them.
+    fn report_beside(
+        changes: u32,
+        flows: u32,
+        orders: Orders,
+        packets: u32,
+    ) -> Option<(u32, usize)> {
         let mut lookout = Lookout::default();
         lookout.begin(0);
         (0..packets).find_map(|serial| {
@@ -157,7 +172,8 @@ mod tests {
                 return None;
             }
             if lookout.chooses(&flow) {
-                lookout.note(mix(u64::from(serial % flows) ^ 0x1234_5678_9abc, !0x9e37_79b9));
+                let hash = mix(u64::from(serial % flows) ^ 0x1234_5678_9abc, !0x9e37_79b9);
+                lookout.note(hash, u16::try_from(serial / changes).unwrap_or(0));
             }
             lookout.report(1, orders).map(|room| (serial, room))
         })
@@ -188,5 +204,13 @@ mod tests {
     #[test]
     fn more_flows_than_there_may_be_room_for_are_left_alone() {
         assert_eq!(report(100_000, Orders { most: 16_384, ..ORDERS }, 4_000_000), None);
+    }
+
+    #[test]
+    fn flows_that_come_again_only_after_policies_changed_are_left_alone() {
+        for (changes, flows) in [(100, 16_384), (10_000, 16_384), (10_000, 50_000)] {
+            assert_eq!(report_beside(changes, flows, ORDERS, 4_000_000), None, "{changes}");
+        }
+        assert!(report_beside(1000, 16, ORDERS, 10_000).is_some());
     }
 }

@@ -5,11 +5,12 @@ use arrayvec::ArrayVec;
 use super::answers::{AnswerId, Answers};
 use super::key::{Key, KeysOf};
 use super::lookout::{Lookout, Orders};
-use super::pace::{Decision, Pace, Worth};
+use super::pace::{Decision, Pace, Prospects, Worth};
+use super::search::{MANY, SMALLEST, Search};
 use super::sets::{Epochs, Finding, Hashed, Sets, Settled, Value};
 use super::{CacheMode, CacheSettings, CacheStats, Known, Question};
+use crate::FlowKey;
 use crate::spd::classifier::TOGETHER;
-use crate::{Family, FlowKey};
 
 /// Flows of one family: keys of `N` words in places of `W`.
 #[derive(Debug)]
@@ -33,40 +34,14 @@ enum Standing {
     Never,
 }
 
-/// What finding a policy takes without a cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Search {
-    /// As much as a hit in a small table: a few are compared, or in IPv6 some more.
-    Glance,
-    /// As much as one in a middling table: a few more are.
-    Short,
-    /// The same, but for more misses that hits make good.
-    Middling,
-    /// More than any hit.
-    Long,
-    /// So much more that few hits make good many misses.
-    Far,
-}
-
 /// Flows with their hashes, as far as they are looked up together.
 type Group<const N: usize> = ArrayVec<Hashed<N>, TOGETHER>;
 
 /// A flow without an answer: its place among those asked for, its key, and what the cache says of it.
 type Open<const N: usize> = (usize, Hashed<N>, Finding);
 
-/// Flows that a cache begins with, and how many times as many it takes when they are too few.
-const SMALLEST: usize = 2048;
+/// How many times as many flows a cache takes when its room is too little.
 const GROWTH: usize = 4;
-/// Room among fewer policies than [`MANY`]: a larger table is slower than they are.
-const ALWAYS: usize = 1 << 17;
-/// So few policies are compared in no more time than a hit takes out of the second-level cache.
-const FEW: usize = 4;
-/// Room beside these.
-const WITH_FEW: usize = SMALLEST;
-/// Policies from which on finding one costs more than a hit does that waits for memory.
-const MANY: usize = 1 << 12;
-/// Policies from which on finding one costs so much that half of all packets may miss.
-const VERY_MANY: usize = 1 << 18;
 /// Among fewer than [`MANY`], it rests for so many spells after each in which it looks out; and among so many.
 const REST: usize = 16;
 const REST_BESIDE_MANY: usize = 3;
@@ -115,7 +90,11 @@ impl<const N: usize, const W: usize> Side<N, W> {
     }
 
     pub(super) fn forget(&mut self) {
-        self.sets.clear();
+        match self.standing {
+            Standing::Used => self.sets.clear(),
+            // It takes room when it comes back.
+            Standing::Aside | Standing::Never => self.sets = Sets::new(0, self.seed),
+        }
     }
 
     pub(super) fn teach(&mut self, key: Key<N>, value: Value, now: Epochs) {
@@ -129,13 +108,13 @@ impl<const N: usize, const W: usize> Side<N, W> {
         CacheStats {
             entries: self.sets.entries() as u64,
             room: self.sets.room() as u64,
-            bytes: self.sets.memory() as u64,
+            bytes: self.memory() as u64,
             ..self.stats
         }
     }
 
     pub(super) fn memory(&self) -> usize {
-        self.sets.memory()
+        self.sets.memory() + self.lookout.memory()
     }
 
     /// Asks the cache, then the policies for what it does not know.
@@ -284,7 +263,8 @@ impl<const N: usize, const W: usize> Side<N, W> {
     fn look_out(&mut self, question: &Question<'_>, flows: &[FlowKey], keys: &mut impl KeysOf<N>) {
         for (at, flow) in flows.iter().enumerate() {
             if self.lookout.chooses(flow) {
-                self.lookout.note(self.sets.hash(keys.key(at, flow)).hash());
+                let hash = self.sets.hash(keys.key(at, flow)).hash();
+                self.lookout.note(hash, question.now.policies);
             }
         }
         let search = Search::of::<N>(question);
@@ -438,6 +418,7 @@ impl<const N: usize, const W: usize> Side<N, W> {
             Finding::Fresh(_) => Settled::Kept,
             Finding::Stale(place) => {
                 self.stats.stale += 1;
+                self.pace.note_outdated();
                 self.sets.renew(place, key, answer, now);
                 Settled::Kept
             }
@@ -468,45 +449,14 @@ impl<const N: usize, const W: usize> Side<N, W> {
             CacheMode::On | CacheMode::Off | CacheMode::Auto => self.worth(search),
         };
         // Growing loses all that is known: for little more room that is not worth it.
-        match self.pace.decide(may_double, worth) {
+        let prospects = Prospects { may_grow: may_double, worth, known: self.sets.entries() };
+        match self.pace.decide(prospects) {
             Decision::GoOn => {}
             Decision::TakeRoom => self.wanted = Some((room * GROWTH).min(most)),
             Decision::StepAside(packets) => {
                 self.standing = Standing::Aside;
                 self.lookout.begin(packets);
             }
-        }
-    }
-}
-
-impl Search {
-    fn of<const N: usize>(question: &Question<'_>) -> Self {
-        let Question { spd, direction, .. } = *question;
-        let family = if N == 2 { Family::V4 } else { Family::V6 };
-        match spd.compared(direction, family) {
-            Some(0..=FEW) => Self::Glance,
-            Some(_) => Self::Short,
-            None if spd.len() < MANY => Self::Middling,
-            None if spd.len() < VERY_MANY => Self::Long,
-            None => Self::Far,
-        }
-    }
-
-    /// How many flows there may be room for, so that a hit is no slower.
-    const fn most(self) -> usize {
-        match self {
-            Self::Glance => WITH_FEW,
-            Self::Short | Self::Middling => ALWAYS,
-            Self::Long | Self::Far => usize::MAX,
-        }
-    }
-
-    /// What is gained by a hit.
-    const fn worth(self) -> Worth {
-        match self {
-            Self::Glance | Self::Short => Worth::Little,
-            Self::Middling | Self::Long => Worth::Some,
-            Self::Far => Worth::Much,
         }
     }
 }

@@ -328,3 +328,74 @@ fn a_cache_that_comes_back_to_policies_that_change_on_soon_steps_aside_again() {
     let stats = cache.stats();
     assert!(stats.bypassed > 1_500_000 && stats.stale < 350_000, "{stats:?}");
 }
+
+/// One more policy, like none of [`many`].
+fn change(database: &mut Database, serial: u32) {
+    let mut new = policy(Direction::Out, 1);
+    new.selector.destination = Prefix::host(IpAddr::from(0x0b00_0000_u32.to_be_bytes()));
+    new.selector.source = Prefix::host(IpAddr::from(serial.to_be_bytes()));
+    database.apply(Moment(0), |change| change.add_policy(new).map(drop)).unwrap();
+}
+
+/// One of 16,384 flows in turn.
+fn in_turn(serial: u32) -> FlowKey {
+    FlowKey { source_port: u16::try_from(serial % 16_384).unwrap(), ..flow(1) }
+}
+
+/// Flows that are outdated whenever they come push nobody out, need no room, and are left alone.
+#[test]
+fn it_neither_grows_nor_stays_while_policies_change_all_the_time() {
+    for mode in [CacheMode::On, CacheMode::Auto] {
+        let mut database = many(5000);
+        let mut cache = cache(mode, 1 << 20);
+        for serial in 0..300_000 {
+            if serial % 100 == 0 {
+                change(&mut database, serial);
+            }
+            ask(&mut cache, &database, &in_turn(serial));
+        }
+        let stats = cache.stats();
+        assert_eq!(stats.evicted, 0, "{mode:?}: {stats:?}");
+        assert!(stats.room < 4096 && stats.bypassed > 270_000, "{mode:?}: {stats:?}");
+    }
+}
+
+#[test]
+fn it_knows_its_flows_before_policies_change_all_the_time_and_steps_aside_then_too() {
+    let mut database = many(5000);
+    let mut cache = cache(CacheMode::Auto, 1 << 20);
+    for serial in 0..400_000 {
+        ask(&mut cache, &database, &in_turn(serial));
+    }
+    let before = cache.stats();
+    for serial in 0..400_000 {
+        if serial % 200 == 0 {
+            change(&mut database, serial);
+        }
+        ask(&mut cache, &database, &in_turn(serial));
+    }
+    let stats = cache.stats();
+    assert_eq!((stats.room, stats.evicted), (before.room, before.evicted));
+    assert!(stats.bypassed - before.bypassed > 330_000, "{stats:?}");
+}
+
+#[test]
+fn a_rare_change_costs_each_flow_a_look_up_and_nothing_else() {
+    let mut database = many(5000);
+    let mut cache = cache(CacheMode::Auto, 1 << 20);
+    for serial in 0..400_000 {
+        ask(&mut cache, &database, &in_turn(serial));
+    }
+    let before = cache.stats();
+    assert_eq!(before.entries, 16_384);
+    for serial in 0..600_000 {
+        // Two policies, one after the other, as a key manager brings them.
+        if serial % 200_000 == 0 || serial % 200_000 == 1000 {
+            change(&mut database, serial);
+        }
+        ask(&mut cache, &database, &in_turn(serial));
+    }
+    let stats = cache.stats();
+    assert_eq!((stats.bypassed, stats.misses), (before.bypassed, before.misses), "{stats:?}");
+    assert_eq!(stats.stale, 3 * (1000 + 16_384));
+}
