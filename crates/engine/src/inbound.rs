@@ -268,8 +268,9 @@ impl Inbound {
         self.from_device = batch;
     }
 
-    /// Lets go of states that are gone.
+    /// Lets go of states that are gone, and of some policies that are.
     pub(crate) fn let_go(&mut self, snapshot: &Snapshot) {
+        self.policies.let_go(&snapshot.spd);
         self.used.let_go(snapshot);
     }
 

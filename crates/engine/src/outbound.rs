@@ -153,8 +153,9 @@ impl Outbound {
         }
     }
 
-    /// Lets go of all states that are gone.
+    /// Lets go of all states that are gone, and of some policies that are.
     pub(crate) fn let_go(&mut self, snapshot: &Snapshot) {
+        self.policies.let_go(&snapshot.spd);
         self.refresh(snapshot);
         self.cache.let_go(snapshot);
     }

@@ -294,7 +294,7 @@ impl Worker {
     }
 
     /// Lets go of states that are no longer in the snapshot, and of their keys. Every batch does; a worker without traffic is to
-    /// be asked to about once a second. Shows, too, what the flow caches did so far.
+    /// be asked to about once a second. Lets go of policies that are gone, too, 4,096 of their places each time, and shows what the flow caches did so far.
     pub fn refresh(&mut self) {
         self.settle();
         let snapshot = self.snapshots.load();

@@ -13,7 +13,9 @@ mod answers;
 mod counts;
 mod key;
 mod lookout;
+mod met;
 mod pace;
+mod pairs;
 mod roll;
 mod search;
 mod sets;
@@ -53,7 +55,8 @@ pub enum CacheMode {
 pub struct CacheSettings {
     /// When it is used.
     pub mode: CacheMode,
-    /// Flows that there is room for at the most, rounded down to whole sets of sixteen; 34 bytes each for IPv4, 66 for IPv6, taken as they come.
+    /// Flows that there is room for at the most, rounded down to whole sets of sixteen; 34 bytes each for IPv4, 66 for IPv6, taken as they come, beside
+    /// what the policies take that they meet.
     /// Twice as many as flows are expected lose hardly any to others of the same set.
     pub flows: usize,
 }
@@ -83,7 +86,7 @@ pub struct CacheStats {
     pub entries: u64,
     /// Flows that it has room for now.
     pub room: u64,
-    /// Bytes of that room.
+    /// Bytes of that room and of all else that it keeps. What both families share is told with the one that is asked more.
     pub bytes: u64,
     /// Packets that found their answer.
     pub hits: u64,
@@ -166,6 +169,11 @@ impl CacheStats {
             evicted: self.evicted + other.evicted,
             bypassed: self.bypassed + other.bypassed,
         }
+    }
+
+    /// Packets that asked.
+    const fn lookups(&self) -> u64 {
+        self.hits + self.misses + self.stale + self.bypassed
     }
 }
 
@@ -383,6 +391,12 @@ impl PolicyCache {
         self.answers.settle(now);
     }
 
+    /// To be called about once a second, between batches: lets go of policies that are gone, some of them each time.
+    pub fn let_go(&mut self, spd: &Spd) {
+        self.begin(spd);
+        self.answers.let_go();
+    }
+
     /// Charges policies with what was noted.
     pub(crate) fn charge(&mut self) {
         self.answers.charge();
@@ -398,13 +412,17 @@ impl PolicyCache {
     /// What it did so far: for IPv4, for IPv6.
     #[must_use]
     pub fn stats_by_family(&self) -> [CacheStats; 2] {
-        [self.v4.stats(), self.v6.stats()]
+        let mut families = [self.v4.stats(), self.v6.stats()];
+        let shared = usize::from(families[1].lookups() > families[0].lookups());
+        families[shared].bytes += (self.answers.memory() + self.contexts.memory()) as u64;
+        families
     }
 
     /// Bytes that it has taken.
     #[must_use]
     pub fn memory(&self) -> usize {
-        self.v4.memory() + self.v6.memory() + self.answers.memory()
+        let shared = self.answers.memory() + self.contexts.memory();
+        self.v4.memory() + self.v6.memory() + shared
     }
 
     /// What is known of each flow, some at a time.

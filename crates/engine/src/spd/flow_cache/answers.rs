@@ -1,10 +1,11 @@
 //! The policies that caches' entries stand for, and what this worker's packets have counted on them since the last settling.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 
+use super::met::Pages;
+use super::pairs::Pairs;
 use super::roll::Roll;
 use crate::spd::classifier::TOGETHER;
 use crate::{Action, Moment, PolicyEntry, PolicyKind, Template};
@@ -101,10 +102,8 @@ impl AnswerId {
 #[derive(Debug, Default)]
 pub(super) struct Answers {
     /// By their slots, as far as they were met.
-    met: Vec<Met>,
-    /// Sub policies with the main ones behind them.
-    pairs: Vec<[Arc<PolicyEntry>; 2]>,
-    pair_of: HashMap<[usize; 2], u32, foldhash::fast::RandomState>,
+    met: Pages,
+    pairs: Pairs,
     /// Slots with something counted.
     counted: Vec<u32>,
     /// Packets in that, of each policy that they met.
@@ -116,18 +115,8 @@ pub(super) struct Answers {
     known: Roll,
 }
 
-/// A policy and what is to be charged to it.
-#[derive(Clone, Debug, Default)]
-struct Met {
-    entry: Option<Arc<PolicyEntry>>,
-    packets: u32,
-    bytes: u64,
-}
-
 /// Pairs of which no flow may know any more are dropped when there are so many more than policies.
 const SURPLUS: usize = 4096;
-/// So many policies that were met are in the first-level cache, or nearly.
-const NEAR: usize = 1024;
 /// Policies that met fewer packets each may be charged later, but not so long after the last time, and not of so many packets.
 const FEW: usize = 16;
 /// In nanoseconds.
@@ -135,6 +124,8 @@ const SOON: u64 = 1_000_000;
 const MOST: usize = 1 << 13;
 /// Policies that are charged together, all of them asked for before the first is waited for.
 const PIECE: usize = 64;
+/// Slots that are gone through at once for policies that are gone: so few that no packet waits long for it.
+const STEP: usize = 4096;
 
 impl Answers {
     /// The policies of an answer.
@@ -142,8 +133,10 @@ impl Answers {
     pub(super) fn policies(&self, id: AnswerId) -> &[Arc<PolicyEntry>] {
         match id {
             AnswerId::NONE => &[],
-            AnswerId(pair) if pair & PAIR != 0 => &self.pairs[(pair & PLACE) as usize],
-            AnswerId(slot) => self.met[(slot & PLACE) as usize].entry.as_slice(),
+            AnswerId(pair) if pair & PAIR != 0 => {
+                self.pairs.find(pair & PLACE).map_or(&[], <[_; 2]>::as_slice)
+            }
+            AnswerId(slot) => self.met.find(slot & PLACE).map_or(&[], |met| met.entry.as_slice()),
         }
     }
 
@@ -184,27 +177,22 @@ impl Answers {
     /// Fetches what [`Answers::count`] will read, where that is far away.
     #[inline]
     pub(super) fn prefetch(&self, answer: AnswerId) {
-        if let Some(met) = self.met.get(answer.slot() as usize) {
+        if let Some(met) = self.met.find(answer.slot()) {
             uxfrm_packet::prefetch_far(met);
         }
     }
 
     /// Whether all that was met is near.
     #[inline]
-    pub(super) fn are_near(&self) -> bool {
-        self.met.len() <= NEAR
+    pub(super) const fn are_near(&self) -> bool {
+        self.met.are_near()
     }
 
     /// The answer of a sub policy with a main one behind it.
     pub(super) fn pair(&mut self, sub: &Arc<PolicyEntry>, main: &Arc<PolicyEntry>) -> AnswerId {
         let _ = (self.meet(sub.answer(), sub), self.meet(main.answer(), main));
-        let pairs = &mut self.pairs;
-        let addresses = [Arc::as_ptr(sub).addr(), Arc::as_ptr(main).addr()];
-        let pair = self.pair_of.entry(addresses).or_insert_with(|| {
-            pairs.push([Arc::clone(sub), Arc::clone(main)]);
-            u32::try_from(pairs.len() - 1).unwrap_or(PLACE)
-        });
-        AnswerId(*pair | PAIR | sub.answer().then(main.answer()))
+        let pair = self.pairs.number([sub, main], PLACE);
+        AnswerId(pair | PAIR | sub.answer().then(main.answer()))
     }
 
     /// Notes packets for the policies that they met, up to the first that blocks.
@@ -219,7 +207,7 @@ impl Answers {
 
     #[inline(never)]
     fn count_pair(&mut self, pair: u32, packets: u32, bytes: u64) {
-        let [sub, main] = &self.pairs[pair as usize];
+        let Some([sub, main]) = self.pairs.find(pair) else { return };
         let blocked = sub.action() == Action::Block;
         let slots = [sub.slot(), main.slot()];
         for slot in &slots[..if blocked { 1 } else { 2 }] {
@@ -233,8 +221,9 @@ impl Answers {
         match id {
             AnswerId::NONE => {}
             AnswerId(pair) if pair & PAIR != 0 => {
-                let [sub, _] = &self.pairs[(pair & PLACE) as usize];
-                self.count_slot(sub.slot(), packets, bytes);
+                if let Some([sub, _]) = self.pairs.find(pair & PLACE) {
+                    self.count_slot(sub.slot(), packets, bytes);
+                }
             }
             AnswerId(slot) => self.count_slot(slot & PLACE, packets, bytes),
         }
@@ -261,7 +250,7 @@ impl Answers {
                 self.prefetch_counts(slots);
             }
             for slot in slots {
-                let met = &mut self.met[*slot as usize];
+                let Some(met) = self.met.find_mut(*slot) else { continue };
                 let (packets, bytes) =
                     (std::mem::take(&mut met.packets), std::mem::take(&mut met.bytes));
                 if let Some(entry) = &met.entry {
@@ -276,7 +265,7 @@ impl Answers {
     /// A charge waits for its policy's line, and the next one for it.
     #[inline(never)]
     fn prefetch_counts(&self, slots: &[u32]) {
-        let met = || slots.iter().filter_map(|slot| self.met.get(*slot as usize));
+        let met = || slots.iter().filter_map(|slot| self.met.find(*slot));
         met().for_each(uxfrm_packet::prefetch_far);
         met().filter_map(|met| met.entry.as_ref()).for_each(|entry| entry.prefetch_counts());
     }
@@ -286,35 +275,36 @@ impl Answers {
         let many = self.pairs.len() > policies + SURPLUS;
         if many {
             self.pairs.clear();
-            self.pair_of.clear();
         }
         many
     }
 
+    /// To be called now and then: lets go of policies that are gone, some each time. All that were not met since policies last changed may be; others
+    /// that have to go for that are met again.
+    pub(super) fn let_go(&mut self) {
+        self.charge();
+        let Self { met, pairs, known, .. } = self;
+        pairs.let_go(STEP, |pair| pair.iter().all(|one| is_met(met, known, one)));
+        met.let_go(STEP, |slot| known.has(slot));
+    }
+
     pub(super) fn memory(&self) -> usize {
-        self.known.memory()
-            + self.met.capacity() * size_of::<Met>()
-            + self.pairs.capacity() * size_of::<[Arc<PolicyEntry>; 2]>()
+        let counted = self.counted.capacity() * size_of::<u32>();
+        self.known.memory() + self.met.memory() + self.pairs.memory() + counted
     }
 
     /// Meets a policy for the first time since policies changed. Who knew the one that had its slot before is stale since that went.
     #[inline(never)]
     fn introduce(&mut self, answer: AnswerId, entry: &Arc<PolicyEntry>) {
         self.known.mark(answer.slot());
-        let is_it = |met: &Met| met.entry.as_ref().is_some_and(|met| Arc::ptr_eq(met, entry));
-        let slot = answer.slot() as usize;
-        if self.met.get(slot).is_some_and(is_it) {
-            return;
+        if !is_in(&self.met, entry) {
+            self.met.put(answer.slot(), entry);
         }
-        if self.met.len() <= slot {
-            self.met.resize(slot + 1, Met::default());
-        }
-        self.met[slot].entry = Some(Arc::clone(entry));
     }
 
     #[inline]
     fn count_slot(&mut self, slot: u32, packets: u32, bytes: u64) {
-        let met = &mut self.met[slot as usize];
+        let Some(met) = self.met.find_mut(slot) else { return };
         if met.packets == 0 {
             self.counted.push(slot);
         }
@@ -322,6 +312,17 @@ impl Answers {
         met.bytes += bytes;
         self.noted += packets as usize;
     }
+}
+
+/// Whether a policy is the one that was met in its slot.
+fn is_in(met: &Pages, entry: &Arc<PolicyEntry>) -> bool {
+    let met = met.find(entry.slot()).and_then(|met| met.entry.as_ref());
+    met.is_some_and(|met| Arc::ptr_eq(met, entry))
+}
+
+/// Whether it was met since policies last changed.
+fn is_met(met: &Pages, known: &Roll, entry: &Arc<PolicyEntry>) -> bool {
+    known.has(entry.slot()) && is_in(met, entry)
 }
 
 /// Whether a sub policy is found first, and a main one stands behind it.

@@ -99,6 +99,10 @@ impl Contexts {
         *self = Self::default();
     }
 
+    pub(crate) fn memory(&self) -> usize {
+        self.numbers.capacity() * (size_of::<Context>() + size_of::<u32>())
+    }
+
     #[inline(never)]
     fn look_up(&mut self, context: Context) -> u32 {
         if self.last.0 != context {

@@ -399,3 +399,68 @@ fn a_rare_change_costs_each_flow_a_look_up_and_nothing_else() {
     assert_eq!((stats.bypassed, stats.misses), (before.bypassed, before.misses), "{stats:?}");
     assert_eq!(stats.stale, 3 * (1000 + 16_384));
 }
+
+#[test]
+fn few_flows_take_little_beside_many_policies_and_all_of_it_is_told() {
+    let database = many(60_000);
+    for mode in [CacheMode::Auto, CacheMode::Off] {
+        let mut cache = cache(mode, 1 << 20);
+        for _ in 0..3 {
+            for port in [0, 20_000, 40_000, 59_999_u16] {
+                let destination = flow(port.to_le_bytes()[0]).destination;
+                let to = FlowKey { destination, destination_port: port, ..flow(1) };
+                assert!(ask(&mut cache, &database, &to).is_some());
+            }
+        }
+        let stats = cache.stats();
+        assert!(cache.memory() < 110_000, "{mode:?}: {}", cache.memory());
+        assert_eq!(stats.bytes, cache.memory() as u64, "{mode:?}");
+    }
+}
+
+/// The policies that decide over the flows to 200 hosts, each found twice.
+fn met(cache: &mut PolicyCache, database: &Database) -> Vec<std::sync::Weak<PolicyEntry>> {
+    let snapshot = database.snapshot();
+    cache.begin(&snapshot.spd);
+    let mut met = Vec::new();
+    for last in 0..200 {
+        for _ in 0..2 {
+            let id = cache.lookup(&snapshot.spd, Direction::Out, &flow(last), Spi(0));
+            met.extend(cache.answer(id).iter().map(Arc::downgrade));
+            cache.count(id, 1, 100);
+        }
+    }
+    met
+}
+
+#[test]
+fn policies_that_are_gone_are_let_go_and_others_are_found_on() {
+    for (mode, kind, each) in [
+        (CacheMode::On, PolicyKind::Main, 1),
+        (CacheMode::Off, PolicyKind::Main, 1),
+        (CacheMode::On, PolicyKind::Sub, 2),
+    ] {
+        let mut database = Database::new(Backend::Portable);
+        for last in 0..200 {
+            add(&mut database, 1, last);
+        }
+        let mut wide = policy(Direction::Out, 9);
+        wide.kind = kind;
+        database.apply(Moment(0), |change| change.add_policy(wide).map(drop)).unwrap();
+        let mut cache = cache(mode, 4096);
+        let gone = met(&mut cache, &database);
+        assert_eq!(gone.len(), 400 * each);
+        cache.let_go(&database.snapshot().spd);
+        assert!(gone.iter().all(|one| one.upgrade().is_some()), "they hold");
+        database.apply(Moment(0), |change| {
+            change.flush_policies(PolicyKind::Main);
+            change.flush_policies(PolicyKind::Sub);
+        });
+        (0..100).for_each(|serial| change(&mut database, serial));
+        cache.let_go(&database.snapshot().spd);
+        let left = gone.iter().filter(|one| one.upgrade().is_some()).count();
+        assert_eq!(left, 0, "{mode:?}, {kind:?}");
+        let again = add(&mut database, 1, 7);
+        assert_eq!(ask(&mut cache, &database, &flow(7)), Some(again), "{mode:?}, {kind:?}");
+    }
+}

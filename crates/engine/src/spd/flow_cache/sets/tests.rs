@@ -117,13 +117,15 @@ fn keep_all(sets: &mut Sets<2, 4>, flows: Range<u16>, now: Epochs) -> usize {
 }
 
 #[test]
-fn outdated_flows_keep_their_places_while_others_are_empty_and_are_not_evicted_by_those_that_come() {
+fn outdated_flows_keep_their_places_while_others_are_empty_and_are_not_evicted_by_those_that_come()
+{
     let later = Epochs { policies: NOW.policies + 1, ..NOW };
     let mut sets = Sets::<2, 4>::new(16, 1);
     assert_eq!(keep_all(&mut sets, 0..10, NOW), 0);
     assert_eq!(keep_all(&mut sets, 10..16, later), 0);
     assert_eq!(sets.entries(), 16);
-    let old = (0..10).filter(|flow| sets.find(&sets.hash(key::<2>(*flow)), later) != Finding::Absent);
+    let old =
+        (0..10).filter(|flow| sets.find(&sets.hash(key::<2>(*flow)), later) != Finding::Absent);
     assert_eq!(old.count(), 10, "six places were empty");
     assert_eq!(keep_all(&mut sets, 16..26, later), 0, "what is outdated is not evicted");
     assert_eq!(sets.entries(), 16);

@@ -1,0 +1,72 @@
+//! Sub policies with the main ones behind them, by short numbers.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::PolicyEntry;
+
+/// A sub policy, and the main one behind it.
+pub(super) type Pair = [Arc<PolicyEntry>; 2];
+
+/// Pairs that were met.
+#[derive(Debug, Default)]
+pub(super) struct Pairs {
+    pairs: Vec<Option<Pair>>,
+    /// By the addresses of both.
+    numbers: HashMap<[usize; 2], u32, foldhash::fast::RandomState>,
+    /// Numbers of those that are gone.
+    free: Vec<u32>,
+    /// That at which letting go was left off.
+    next: usize,
+}
+
+impl Pairs {
+    #[inline]
+    pub(super) fn find(&self, number: u32) -> Option<&Pair> {
+        self.pairs.get(number as usize)?.as_ref()
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
+    /// The number of a pair, below `most`.
+    pub(super) fn number(&mut self, pair: [&Arc<PolicyEntry>; 2], most: u32) -> u32 {
+        let Self { pairs, numbers, free, .. } = self;
+        *numbers.entry(addresses(pair)).or_insert_with(|| {
+            let number = free.pop().unwrap_or_else(|| {
+                pairs.push(None);
+                u32::try_from(pairs.len() - 1).unwrap_or(most).min(most)
+            });
+            pairs[number as usize] = Some(pair.map(Arc::clone));
+            number
+        })
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Goes through so many, beginning where it left off, and lets go of those that need not be kept: no flow may know their numbers.
+    pub(super) fn let_go(&mut self, some: usize, keep: impl Fn(&Pair) -> bool) {
+        for _ in 0..self.pairs.len().min(some) {
+            self.next = (self.next + 1) % self.pairs.len();
+            if let Some(gone) = self.pairs[self.next].take_if(|pair| !keep(pair)) {
+                self.numbers.remove(&addresses(gone.each_ref()));
+                self.free.push(u32::try_from(self.next).unwrap_or(u32::MAX));
+            }
+        }
+    }
+
+    pub(super) fn memory(&self) -> usize {
+        let number = size_of::<[usize; 2]>() + size_of::<u32>();
+        self.pairs.capacity() * size_of::<Option<Pair>>()
+            + self.numbers.capacity() * number
+            + self.free.capacity() * size_of::<u32>()
+    }
+}
+
+fn addresses(pair: [&Arc<PolicyEntry>; 2]) -> [usize; 2] {
+    pair.map(|one| Arc::as_ptr(one).addr())
+}
