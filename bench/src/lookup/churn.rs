@@ -19,7 +19,8 @@ use crate::report::{Case, Row, Sample};
 const SIZES: [usize; 3] = [1000, 100_000, 1_000_000];
 /// Policies that another thread adds a second, and as many that it removes.
 const RATES: [u32; 3] = [0, 10_000, 100_000];
-const CACHES: [(&str, CacheMode); 2] = [("off", CacheMode::Off), ("on", CacheMode::On)];
+const CACHES: [(&str, CacheMode); 3] =
+    [("off", CacheMode::Off), ("on", CacheMode::On), ("auto", CacheMode::Auto)];
 /// Packets that are timed together.
 const TOGETHER: usize = 32;
 /// How often look-ups while nothing changes and while something does take turns.
