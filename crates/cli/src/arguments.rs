@@ -82,7 +82,7 @@ pub(crate) struct StatOptions {
     #[arg(long)]
     pub(crate) reasons: bool,
 
-    /// Print a table of the workers' flow caches instead: entries, room, and what became of the packets' look-ups.
+    /// Print a table of the workers' flow caches instead: entries, room, bytes of memory, and what became of the packets' look-ups.
     #[arg(long, conflicts_with = "reasons")]
     pub(crate) caches: bool,
 }

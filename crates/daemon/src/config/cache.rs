@@ -46,14 +46,15 @@ enum Mode {
     Off,
 }
 
-/// The most that it may take; it begins small.
+/// The most that its table of flows may take; it begins small. What is kept of policies comes beside it: 24 bytes for each that packets met, in pieces
+/// of 32 neighbours.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Room {
     #[default]
     Usual,
     /// Flows, rounded down to whole sets of sixteen.
     Entries(NonZeroU32),
-    /// Bytes, never more.
+    /// Bytes of that table, never more.
     Memory(NonZeroU64),
 }
 
