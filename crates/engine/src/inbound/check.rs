@@ -8,7 +8,7 @@ use crate::sa::config::SaFlags;
 use crate::spd::policy::MAX_TEMPLATES;
 use crate::{
     Action, AnswerId, DeviceId, Direction, DropReason, FlowKey, Level, Lookup, Mode, Moment,
-    PolicyCache, PolicyEntry, PolicyFlags, PolicyKind, Sa, Snapshot, Template,
+    PolicyCache, PolicyEntry, PolicyFlags, PolicyKind, Ruling, Sa, Snapshot, Template,
 };
 
 /// SAs around a packet at the most (`XFRM_MAX_DEPTH`).
@@ -55,7 +55,11 @@ pub(crate) fn check(
         [_, ..] => None,
         [] => match for_errors(snapshot, arrival) {
             Some(entry) => Some(entry),
-            None if snapshot.spd.defaults().of(*direction) == Action::Block || has_tunnel(path) => {
+            // An answer outlives its policies nowhere; if it did, nothing would come in plain for that.
+            None if snapshot.spd.defaults().of(*direction) == Action::Block
+                || has_tunnel(path)
+                || arrival.answer.ruling() != Ruling::Default =>
+            {
                 return Err(DropReason::InNoPolicy);
             }
             None => return Ok(()),

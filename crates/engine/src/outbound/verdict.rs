@@ -58,6 +58,10 @@ impl Outbound {
     #[inline(never)]
     fn resolve(&mut self, flow: &FlowKey, answer: AnswerId, bench: &mut Bench<'_>) -> Verdict {
         let deciding: Deciding<'_> = self.policies.answer(answer).iter().collect();
+        // An answer outlives its policies nowhere; if it did, nothing would leave plain for that.
+        if deciding.is_empty() {
+            return Verdict::Drop(DropReason::OutNoState);
+        }
         let cache = &mut self.cache;
         let resolution = cache.resolve(bench.snapshot, &deciding, flow, bench.settings, bench.now);
         drop(deciding);
