@@ -297,7 +297,7 @@ impl Answers {
     #[inline(never)]
     fn introduce(&mut self, answer: AnswerId, entry: &Arc<PolicyEntry>) {
         self.known.mark(answer.slot());
-        if !is_in(&self.met, entry) {
+        if !is_in(&self.met, answer.slot(), entry) {
             self.met.put(answer.slot(), entry);
         }
     }
@@ -314,15 +314,15 @@ impl Answers {
     }
 }
 
-/// Whether a policy is the one that was met in its slot.
-fn is_in(met: &Pages, entry: &Arc<PolicyEntry>) -> bool {
-    let met = met.find(entry.slot()).and_then(|met| met.entry.as_ref());
+/// Whether a policy is the one that was met in its slot. The slot is said, as a policy may lie where no cache of the processor has it.
+fn is_in(met: &Pages, slot: u32, entry: &Arc<PolicyEntry>) -> bool {
+    let met = met.find(slot).and_then(|met| met.entry.as_ref());
     met.is_some_and(|met| Arc::ptr_eq(met, entry))
 }
 
 /// Whether it was met since policies last changed.
 fn is_met(met: &Pages, known: &Roll, entry: &Arc<PolicyEntry>) -> bool {
-    known.has(entry.slot()) && is_in(met, entry)
+    known.has(entry.slot()) && is_in(met, entry.slot(), entry)
 }
 
 /// Whether a sub policy is found first, and a main one stands behind it.
