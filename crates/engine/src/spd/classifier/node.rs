@@ -6,15 +6,17 @@
 //!
 //! Each node says which rank its first policy has: who has found a better one passes by, without a look at what may lie far away in memory.
 
+mod made;
+
 use std::sync::Arc;
 
 use super::grid::Grid;
 use super::lean::{End, LeanOf};
 use super::matrix::Matrix;
-use super::plan::{FEW, LEAST, Plan, plan};
+use super::plan::FEW;
 use super::planning::{Planned, Planning};
 use super::rule::{Best, Comparable, Found, Rank, Rule};
-use super::several::{self, EightOf, Several, count, several};
+use super::several::{self, EightOf, Several, count};
 use super::sieve::Sieve;
 use super::ternary::{Key, Words};
 use super::window::Window;
@@ -494,76 +496,6 @@ impl<W: Words> Node<W> {
             Self::Cut { nodes, .. } => 1 + nodes.iter().map(Self::depth).max().unwrap_or(0),
             Self::Sieve { sieve, .. } => sieve.depth(),
         }
-    }
-
-    /// The best node for rules, which may be in any order.
-    pub(super) fn of(rules: Vec<Rule<W>>) -> Self {
-        Self::planned(rules.iter().collect())
-    }
-
-    /// The best node for rules, which may be in any order. They are copied where they come to stand and not on the way there: what that takes
-    /// lay as holes between what stays.
-    pub(super) fn planned(mut rules: Vec<&Rule<W>>) -> Self {
-        if rules.is_empty() {
-            return Self::EMPTY;
-        }
-        let plan = plan(&rules);
-        if let Plan::Cut(window) = plan {
-            return Self::cut(window, rules);
-        }
-        rules.sort_by_key(|rule| rule.entry.place());
-        let rules: Vec<_> = rules.into_iter().cloned().collect();
-        match plan {
-            Plan::Few => Self::few(rules),
-            Plan::Several => Self::lean(&rules).unwrap_or_else(|| Self::several(&rules)),
-            Plan::Many | Plan::Cut(_) => {
-                let matrix = Arc::new(Matrix::of(&rules));
-                Self::Many { first: first_of(&rules), matrix }
-            }
-        }
-    }
-
-    /// Of rules in their order.
-    fn few(rules: Vec<Rule<W>>) -> Self {
-        Self::lean(&rules)
-            .unwrap_or_else(|| Self::Few { first: first_of(&rules), rules: rules.into() })
-    }
-
-    /// Of rules in their order, if they are few and ask enough alike.
-    fn lean(rules: &[Rule<W>]) -> Option<Self> {
-        let lean = (rules.len() <= LEAST).then(|| W::Lean::all(rules))??;
-        Some(Self::Lean { first: first_of(rules), far: End::far(&rules[0]), rules: lean })
-    }
-
-    /// Of rules in their order.
-    fn several(rules: &[Rule<W>]) -> Self {
-        Self::Several { first: first_of(rules), eights: several(rules) }
-    }
-
-    /// All at once by fields, unless they are too many.
-    pub(super) fn grid(mut rules: Vec<&Rule<W>>) -> Option<Self> {
-        rules.sort_by_key(|rule| rule.entry.place());
-        let first = rules.first().map_or(Rank::LAST, |rule| rule.rank());
-        Some(Self::Grid { first, grid: Arc::new(Grid::of(&rules)?) })
-    }
-
-    /// All policies there are.
-    pub(super) fn sieve(sieve: Sieve<W>) -> Self {
-        Self::Sieve { first: sieve.first(), sieve: Arc::new(sieve) }
-    }
-
-    /// What a window tells apart, and the rest.
-    pub(super) fn cut(window: Window, rules: Vec<&Rule<W>>) -> Self {
-        let len = rules.len();
-        let mut sets = Vec::new();
-        sets.resize_with(window.parts() + 1, Vec::new);
-        for rule in rules {
-            sets[place(window, rule).0].push(rule);
-        }
-        let rest = !sets[window.parts()].is_empty();
-        let tally = Self::Tally { first: Rank::LAST, len, planned: len };
-        let nodes: Arc<[Self]> = sets.into_iter().map(Self::planned).chain([tally]).collect();
-        Self::Cut { first: first_in(&nodes), window, rest, nodes }
     }
 
     /// Who has it.
