@@ -34,8 +34,10 @@ pub mod template;
 
 pub(crate) mod check;
 pub(crate) mod classifier;
+pub(crate) mod concern;
 mod form;
 pub(crate) mod ledger;
+mod news;
 mod own;
 mod terms;
 mod words;

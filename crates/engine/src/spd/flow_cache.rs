@@ -2,14 +2,15 @@
 //!
 //! The key is everything that a look-up reads: direction, family, addresses, ports or what stands in their place, protocol, mark,
 //! interface, interface id; and, for a check of what came in, the SPI it came by. "No policy" is an answer like any other. Policies
-//! and states have generations of their own: when policies change, all answers become stale at once and are looked up again as their
-//! flows come; when states change, the answers stay and only bundles are asked for again. Larval states make no bundle, so none is known here.
+//! and states have generations of their own: when policies change, answers become stale of flows between addresses that the change may concern, and are
+//! looked up again as these come; when states change, the answers stay and only bundles are asked for again. Larval states make no bundle, so none is known here.
 //! Of flows that came in it is known by which state they may pass, in the bundle's place.
 //!
 //! It must never lose: a flow is let in with its second packet; where flows push each other out the cache takes more room; and when too few packets
 //! find their flows it steps aside, and looks out for flows that come again. One worker's own: no lock, no allocation once it is warm.
 
 mod answers;
+mod concerned;
 mod counts;
 mod key;
 mod lookout;
@@ -33,6 +34,7 @@ pub(crate) use trail::Trail;
 use super::classifier::TOGETHER;
 use crate::{Direction, FlowKey, Moment, PolicyEntry, PolicyKind, Sa, Spd, Spi};
 use answers::{Answers, is_sub};
+use concerned::Concerned;
 use key::{Contexts, Keys};
 use sets::{Epochs, Value};
 use side::Side;
@@ -92,7 +94,7 @@ pub struct CacheStats {
     pub hits: u64,
     /// Packets whose flow was not in it.
     pub misses: u64,
-    /// Packets whose flow had an answer of other policies.
+    /// Packets whose flow had an answer of other policies, which their change may have made another.
     pub stale: u64,
     /// Flows that had to go for others.
     pub evicted: u64,
@@ -120,6 +122,7 @@ pub struct PolicyCache {
     contexts: Contexts,
     /// The policies' generation.
     generation: Option<u64>,
+    concerned: Concerned,
     /// What stands for the generations of policies and of bundles in entries.
     now: Epochs,
 }
@@ -130,6 +133,7 @@ struct Question<'a> {
     spd: &'a Spd,
     direction: Direction,
     now: Epochs,
+    concerned: &'a Concerned,
 }
 
 impl Default for CacheSettings {
@@ -218,11 +222,12 @@ impl PolicyCache {
             answers: Answers::default(),
             contexts: Contexts::default(),
             generation: None,
+            concerned: Concerned::default(),
             now: Epochs { policies: 1, states: 1 },
         }
     }
 
-    /// To be called before a batch: makes all answers stale when the policies are others than before.
+    /// To be called before a batch: makes answers stale that may be others than before, when policies have changed.
     /// Takes more room when too many flows push each other out.
     #[inline]
     pub fn begin(&mut self, spd: &Spd) {
@@ -235,12 +240,16 @@ impl PolicyCache {
 
     #[inline(never)]
     fn begin_anew(&mut self, spd: &Spd) {
-        self.generation = Some(spd.generation());
+        let before = self.generation.replace(spd.generation());
         self.answers.begin_anew();
         if self.answers.shed(spd.len()) {
             self.forget();
         }
         self.now.policies = self.next(self.now.policies);
+        if self.v4.may_know() || self.v6.may_know() {
+            let concerns = before.and_then(|before| spd.concerned_since(before));
+            self.concerned.note(concerns, self.now.policies);
+        }
     }
 
     /// Has all bundles asked for again.
@@ -273,7 +282,7 @@ impl PolicyCache {
         if self.contexts.are_full() {
             self.forget();
         }
-        let question = Question { spd, direction, now: self.now };
+        let question = Question { spd, direction, now: self.now, concerned: &self.concerned };
         let context = self.contexts.number(flow);
         let known = if is_v4(flow) {
             let key = key::v4(flow, direction, context, spi);
@@ -394,7 +403,7 @@ impl PolicyCache {
     /// To be called about once a second, between batches: lets go of policies that are gone, some of them each time.
     pub fn let_go(&mut self, spd: &Spd) {
         self.begin(spd);
-        self.answers.let_go();
+        self.answers.let_go(self.now.policies);
     }
 
     /// Charges policies with what was noted.
@@ -414,15 +423,19 @@ impl PolicyCache {
     pub fn stats_by_family(&self) -> [CacheStats; 2] {
         let mut families = [self.v4.stats(), self.v6.stats()];
         let shared = usize::from(families[1].lookups() > families[0].lookups());
-        families[shared].bytes += (self.answers.memory() + self.contexts.memory()) as u64;
+        families[shared].bytes += self.memory_shared() as u64;
         families
     }
 
     /// Bytes that it has taken.
     #[must_use]
     pub fn memory(&self) -> usize {
-        let shared = self.answers.memory() + self.contexts.memory();
-        self.v4.memory() + self.v6.memory() + shared
+        self.v4.memory() + self.v6.memory() + self.memory_shared()
+    }
+
+    /// Bytes that serve both families.
+    fn memory_shared(&self) -> usize {
+        self.answers.memory() + self.contexts.memory() + self.concerned.memory()
     }
 
     /// What is known of each flow, some at a time.
@@ -438,7 +451,7 @@ impl PolicyCache {
         if self.contexts.are_full() {
             self.forget();
         }
-        let question = Question { spd, direction, now: self.now };
+        let question = Question { spd, direction, now: self.now, concerned: &self.concerned };
         let (answers, contexts) = (&mut self.answers, &mut self.contexts);
         let mut rest = flows;
         while let Some(first) = rest.first() {
@@ -471,6 +484,7 @@ impl PolicyCache {
         self.v4.forget();
         self.v6.forget();
         self.contexts.clear();
+        self.concerned = Concerned::default();
     }
 }
 

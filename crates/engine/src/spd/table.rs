@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use super::classifier::{Classifier, Footprint, Found, Moved, Revised, Revision, TOGETHER};
+use super::concern::Concern;
+use super::news::News;
 use crate::{Action, Direction, Family, FlowKey, PolicyEntry, PolicyKind};
 
 /// All policies of one generation, and what happens to packets that match none.
@@ -10,7 +12,7 @@ use crate::{Action, Direction, Family, FlowKey, PolicyEntry, PolicyKind};
 pub struct Spd {
     classifier: Classifier,
     defaults: Defaults,
-    generation: u64,
+    news: News,
 }
 
 /// `ip xfrm policy setdefault`: what happens to packets that match no policy.
@@ -131,7 +133,12 @@ impl Spd {
     #[must_use]
     #[inline]
     pub const fn generation(&self) -> u64 {
-        self.generation
+        self.news.changes()
+    }
+
+    /// Whom the changes since a generation may concern; `None` when nobody knows any more.
+    pub(crate) fn concerned_since(&self, generation: u64) -> Option<impl Iterator<Item = Concern>> {
+        self.news.since(generation)
     }
 
     /// Whether some policy of a direction can be found or carried out for whole datagrams only.
@@ -159,24 +166,24 @@ impl Spd {
 
     pub(crate) fn set_defaults(&mut self, defaults: Defaults) {
         self.defaults = defaults;
-        self.generation += 1;
+        self.news.note(Concern::All);
     }
 
     /// Becomes what `newer` is, of which it was a copy before some policies came or went; shares with it only what is new.
     pub(crate) fn follow(&mut self, newer: &Self, changed: &[Arc<PolicyEntry>]) {
         self.classifier.follow(&newer.classifier, changed);
-        (self.defaults, self.generation) = (newer.defaults, newer.generation);
+        (self.defaults, self.news) = (newer.defaults, newer.news.clone());
     }
 
     pub(crate) fn insert_all(&mut self, entries: &[Arc<PolicyEntry>]) {
         self.classifier.insert_all(entries);
-        self.generation += 1;
+        self.news.note_each(entries.iter().map(|entry| Concern::of(entry)));
     }
 
     /// One alone, which [`Spd::prepare`] is to be called for before the next change.
     pub(crate) fn insert_one(&mut self, entry: &Arc<PolicyEntry>) {
         self.classifier.insert_one(entry);
-        self.generation += 1;
+        self.news.note(Concern::of(entry));
     }
 
     /// Makes ready for another policy where one came. Every look-up finds what it found before.
@@ -202,7 +209,7 @@ impl Spd {
     /// Takes a policy out that is in.
     pub(crate) fn remove(&mut self, entry: &Arc<PolicyEntry>) {
         self.classifier.remove(entry);
-        self.generation += 1;
+        self.news.note(Concern::of(entry));
     }
 }
 

@@ -113,6 +113,8 @@ pub(super) struct Answers {
     latest: Moment,
     /// Slots whose policies are those that were met there.
     known: Roll,
+    /// The policies' epoch in which some were let go last.
+    let_go_in: u16,
 }
 
 /// Pairs of which no flow may know any more are dropped when there are so many more than policies.
@@ -159,6 +161,29 @@ impl Answers {
     #[inline]
     pub(super) fn has_met(&self, answer: AnswerId) -> bool {
         self.known.has(answer.slot())
+    }
+
+    /// Whether an answer that was found in an epoch of before policies changed, which did not concern it, can be given on. Not once its policy was
+    /// [let go](Answers::let_go), and not of pairs, whose policies lie in two cells.
+    #[inline]
+    pub(super) fn meet_again(&mut self, answer: AnswerId, since: u16) -> bool {
+        match answer {
+            AnswerId::NONE => true,
+            AnswerId(pair) if pair & PAIR != 0 => false,
+            AnswerId(slot) => {
+                let slot = slot & PLACE;
+                // What was met since is kept, and need not be read, which may be far away.
+                let is_here = since >= self.let_go_in || self.is_here(slot);
+                if is_here && !self.known.has(slot) {
+                    self.known.mark(slot);
+                }
+                is_here
+            }
+        }
+    }
+
+    fn is_here(&self, slot: u32) -> bool {
+        self.met.find(slot).is_some_and(|met| met.entry.is_some())
     }
 
     /// As [`Answers::meet`] of each. After a change most policies are met for the first time: what is known of all is asked for before the first
@@ -281,8 +306,9 @@ impl Answers {
 
     /// To be called now and then: lets go of policies that are gone, some each time. All that were not met since policies last changed may be; others
     /// that have to go for that are met again.
-    pub(super) fn let_go(&mut self) {
+    pub(super) fn let_go(&mut self, epoch: u16) {
         self.charge();
+        self.let_go_in = epoch;
         let Self { met, pairs, known, .. } = self;
         pairs.let_go(STEP, |pair| pair.iter().all(|one| is_met(met, known, one)));
         met.let_go(STEP, |slot| known.has(slot));

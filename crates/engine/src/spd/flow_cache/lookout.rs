@@ -11,8 +11,8 @@ use crate::FlowKey;
 /// What a cache does while it stands aside.
 #[derive(Debug, Default)]
 pub(crate) struct Lookout {
-    /// By a flow's hash: its other half, with the policies' number; 0 for none.
-    notes: Box<[u32]>,
+    /// By a flow's hash.
+    notes: Box<[Note]>,
     /// Chooses other flows in each spell.
     salt: u32,
     /// Flows whose number is above are not chosen: one of 2^`rarity` is.
@@ -28,6 +28,15 @@ pub(crate) struct Lookout {
     found: u32,
     /// Flows noted in this spell.
     noted: usize,
+}
+
+/// A packet of a flow that is watched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Note {
+    /// A part of its hash; 0 for none.
+    hash: u16,
+    /// The policies' epoch.
+    policies: u16,
 }
 
 /// How to look out.
@@ -56,7 +65,7 @@ impl Lookout {
     /// Begins anew: looks out when so many packets have passed.
     pub(crate) fn begin(&mut self, rests: usize) {
         if self.notes.is_empty() {
-            self.notes = vec![0; NOTES].into();
+            self.notes = vec![Note::default(); NOTES].into();
         }
         self.spells = 0;
         self.rests = rests;
@@ -79,16 +88,15 @@ impl Lookout {
         (ends ^ ports ^ flow.mark).wrapping_mul(self.salt) <= self.limit
     }
 
-    /// Notes a packet of a flow that is watched. Under other policies than those with this number it comes for the first time: what a cache would have
-    /// held of it is outdated.
-    #[expect(clippy::cast_possible_truncation, reason = "halves of a hash")]
-    pub(crate) fn note(&mut self, hash: u64, policies: u16) {
-        let (at, half) = (hash as usize % NOTES, (hash >> 32) as u32);
-        let note = half ^ u32::from(policies) << 1 | 1;
-        let Some(noted) = self.notes.get_mut(at) else { return };
+    /// Notes a packet of a flow that is watched, in an epoch of policies. If what a cache would have held of it since another epoch is outdated, it comes
+    /// for the first time.
+    #[expect(clippy::cast_possible_truncation, reason = "parts of a hash")]
+    pub(crate) fn note(&mut self, hash: u64, policies: u16, outdated: impl Fn(u16) -> bool) {
+        let note = Note { hash: (hash >> 32) as u16 | 1, policies };
+        let Some(noted) = self.notes.get_mut(hash as usize % NOTES) else { return };
         self.asked += 1;
-        self.found += u32::from(*noted == note);
-        self.noted += usize::from(*noted == 0);
+        self.found += u32::from(noted.hash == note.hash && !outdated(noted.policies));
+        self.noted += usize::from(noted.hash == 0);
         *noted = note;
     }
 
@@ -119,7 +127,7 @@ impl Lookout {
     }
 
     fn prepare(&mut self, length: u32) {
-        self.notes.fill(0);
+        self.notes.fill(Note::default());
         self.salt = self.salt.wrapping_mul(0x9e37_79b1).wrapping_add(0x7f4a_7c15) | 1;
         self.rarity = GROWTH * length;
         self.left = SHORTEST << self.rarity;
@@ -173,7 +181,8 @@ mod tests {
             }
             if lookout.chooses(&flow) {
                 let hash = mix(u64::from(serial % flows) ^ 0x1234_5678_9abc, !0x9e37_79b9);
-                lookout.note(hash, u16::try_from(serial / changes).unwrap_or(0));
+                let epoch = u16::try_from(serial / changes).unwrap_or(0);
+                lookout.note(hash, epoch, |since| since < epoch);
             }
             lookout.report(1, orders).map(|room| (serial, room))
         })

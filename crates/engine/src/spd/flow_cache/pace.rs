@@ -16,7 +16,7 @@ pub(crate) enum Decision {
 pub(crate) struct Prospects {
     pub(crate) may_grow: bool,
     pub(crate) worth: Worth,
-    /// Flows that are known, each of which a change of policies makes outdated.
+    /// Flows that are known, all of which a change of policies may make outdated.
     pub(crate) known: usize,
 }
 

@@ -183,6 +183,24 @@ impl<const N: usize, const W: usize> Sets<N, W> {
         self.seek(key).map_or(Finding::Absent, |place| self.read(place, now))
     }
 
+    /// What was found out under other policies, and in which of their epochs; its bundle if that holds.
+    #[inline]
+    pub(crate) fn outdated(&self, place: usize, now: Epochs) -> (u16, Value) {
+        let Epochs { policies, states } = self.epochs(place);
+        let value = Value::of(self.place(place)[N + 1]);
+        let bundle = if states == now.states { value.bundle } else { NO_BUNDLE };
+        (policies, Value { bundle, ..value })
+    }
+
+    /// What was found out under other policies holds under these.
+    #[inline]
+    pub(crate) fn confirm(&mut self, place: usize, now: Epochs) {
+        let Epochs { states, .. } = self.epochs(place);
+        let words =
+            &mut self.lines[place / Self::ABREAST].0.as_chunks_mut::<W>().0[place % Self::ABREAST];
+        words[N] = words[N] & !u64::from(u32::MAX) | u64::from(Epochs { states, ..now }.bits());
+    }
+
     /// An answer that was stale is known again; a bundle that was found under these policies has to be resolved anew.
     pub(crate) fn renew(&mut self, place: usize, key: &Hashed<N>, answer: u32, now: Epochs) {
         // Another flow of the same batch may have taken the place.

@@ -89,6 +89,11 @@ impl<const N: usize, const W: usize> Side<N, W> {
         self.pace.refill(self.sets.room());
     }
 
+    /// Whether it is ever used.
+    pub(super) fn may_know(&self) -> bool {
+        self.standing != Standing::Never
+    }
+
     pub(super) fn forget(&mut self) {
         match self.standing {
             Standing::Used => self.sets.clear(),
@@ -264,7 +269,9 @@ impl<const N: usize, const W: usize> Side<N, W> {
         for (at, flow) in flows.iter().enumerate() {
             if self.lookout.chooses(flow) {
                 let hash = self.sets.hash(keys.key(at, flow)).hash();
-                self.lookout.note(hash, question.now.policies);
+                let Question { direction, now, concerned, .. } = *question;
+                let outdated = |since| concerned.is(direction, flow, since);
+                self.lookout.note(hash, now.policies, outdated);
             }
         }
         let search = Search::of::<N>(question);
@@ -348,7 +355,7 @@ impl<const N: usize, const W: usize> Side<N, W> {
         }
         let (mut missed, mut evicted) = (0, 0);
         if !others.is_empty() {
-            let open = self.find_others(&others, &mut known, question.now);
+            let open = self.find_others(question, flows, &others, answers, &mut known);
             missed = open.len();
             evicted = self.fill_in(question, flows, &open, answers, &mut known);
         }
@@ -363,31 +370,62 @@ impl<const N: usize, const W: usize> Side<N, W> {
     /// What is not as it is likely to be: away from home, without its bundle, stale, or not there.
     #[inline(never)]
     fn find_others(
-        &self,
+        &mut self,
+        question: &Question<'_>,
+        flows: &[FlowKey],
         others: &[(usize, Hashed<N>)],
+        answers: &mut Answers,
         known: &mut [Known],
-        now: Epochs,
     ) -> ArrayVec<Open<N>, TOGETHER> {
         let mut open = ArrayVec::new();
         let mut far = ArrayVec::<_, TOGETHER>::new();
-        let mut sort = |at: usize, key: &Hashed<N>, finding: Finding| match finding {
-            Finding::Fresh(Value { answer, bundle }) => {
-                known[at] = Known { answer: AnswerId(answer), bundle };
-            }
-            Finding::Stale(_) | Finding::Absent => open.push((at, *key, finding)),
-        };
         for (at, key) in others {
-            match self.sets.find_near(key, now) {
-                Some(finding) => sort(*at, key, finding),
+            match self.sets.find_near(key, question.now) {
+                Some(finding) => match self.judge(question, &flows[*at], finding, answers) {
+                    Some(found) => known[*at] = found,
+                    None => open.push((*at, *key, finding)),
+                },
                 None => {
                     self.sets.prefetch_elsewhere(key);
                     far.push((*at, *key));
                 }
             }
         }
-        far.iter().for_each(|(at, key)| sort(*at, key, self.sets.find(key, now)));
+        for (at, key) in far {
+            let finding = self.sets.find(&key, question.now);
+            match self.judge(question, &flows[at], finding, answers) {
+                Some(found) => known[at] = found,
+                None => open.push((at, key, finding)),
+            }
+        }
         open.iter().for_each(|(_, key, _)| self.sets.prefetch_door(key));
         open
+    }
+
+    /// What is known by a finding: an answer that is of other policies holds if their change did not concern it.
+    #[inline]
+    fn judge(
+        &mut self,
+        question: &Question<'_>,
+        flow: &FlowKey,
+        finding: Finding,
+        answers: &mut Answers,
+    ) -> Option<Known> {
+        let place = match finding {
+            Finding::Fresh(Value { answer, bundle }) => {
+                return Some(Known { answer: AnswerId(answer), bundle });
+            }
+            Finding::Stale(place) => place,
+            Finding::Absent => return None,
+        };
+        let Question { direction, now, concerned, .. } = *question;
+        let (since, Value { answer, bundle }) = self.sets.outdated(place, now);
+        let answer = AnswerId(answer);
+        let holds = !concerned.is(direction, flow, since) && answers.meet_again(answer, since);
+        holds.then(|| {
+            self.sets.confirm(place, now);
+            Known { answer, bundle }
+        })
     }
 
     /// Asks the policies about the gaps, and keeps what they say; how many flows had to go for that.

@@ -4,6 +4,8 @@ use std::net::IpAddr;
 
 use uxfrm_crypto::Backend;
 
+mod changing;
+
 use super::*;
 use crate::spd::table::tests::policy;
 use crate::{Database, Family, IfId, Moment, Policy, PortMask, Prefix, Selector};
@@ -50,7 +52,7 @@ fn a_flow_is_let_in_with_its_second_packet_and_none_is_an_answer() {
 }
 
 #[test]
-fn a_change_makes_stale_and_a_rekey_does_not() {
+fn a_change_makes_stale_whom_it_may_concern() {
     let mut database = Database::new(Backend::Portable);
     let first = add(&mut database, 10, 1);
     let mut cache = cache(CacheMode::On, 64);
@@ -59,9 +61,22 @@ fn a_change_makes_stale_and_a_rekey_does_not() {
     }
     add(&mut database, 10, 2);
     assert_eq!(ask(&mut cache, &database, &flow(1)), Some(first));
-    assert_eq!((cache.stats().stale, cache.stats().hits), (1, 1));
+    assert_eq!((cache.stats().stale, cache.stats().hits), (0, 2), "it is another host's");
+    let from_here = |priority: u32| {
+        let mut new = policy(Direction::Out, priority);
+        new.selector.source = Prefix::host(flow(1).source);
+        new.selector.source_port =
+            PortMask { value: 0, mask: u16::try_from(priority).unwrap() << 8 };
+        new
+    };
+    database.apply(Moment(0), |change| change.add_policy(from_here(11)).map(drop)).unwrap();
     assert_eq!(ask(&mut cache, &database, &flow(1)), Some(first));
-    assert_eq!((cache.stats().stale, cache.stats().hits), (1, 2), "it was revalidated");
+    assert_eq!((cache.stats().stale, cache.stats().hits), (1, 2));
+    assert_eq!(ask(&mut cache, &database, &flow(1)), Some(first));
+    assert_eq!((cache.stats().stale, cache.stats().hits), (1, 3), "it was revalidated");
+    let better = database.apply(Moment(0), |change| change.add_policy(from_here(9)).unwrap());
+    let better = better.index().0;
+    assert_eq!(ask(&mut cache, &database, &flow(1)), Some(better));
     database.apply(Moment(0), |change| change.flush_policies(PolicyKind::Main));
     assert_eq!(ask(&mut cache, &database, &flow(1)), None);
 }
@@ -321,20 +336,29 @@ fn a_cache_that_comes_back_to_policies_that_change_on_soon_steps_aside_again() {
     (0..40).for_each(|_| turn(&mut cache, &database));
     let before = cache.stats();
     assert_eq!(before.entries, u64::from(FLOWS), "{before:?}");
-    for last in 0..100 {
-        add(&mut database, 1, last);
+    for serial in 0..100 {
+        change(&mut database, serial);
         turn(&mut cache, &database);
     }
     let stats = cache.stats();
     assert!(stats.bypassed > 1_500_000 && stats.stale < 350_000, "{stats:?}");
 }
 
-/// One more policy, like none of [`many`].
+/// One more policy, which may be for packets between any addresses, but is for none of ours.
 fn change(database: &mut Database, serial: u32) {
     let mut new = policy(Direction::Out, 1);
-    new.selector.destination = Prefix::host(IpAddr::from(0x0b00_0000_u32.to_be_bytes()));
-    new.selector.source = Prefix::host(IpAddr::from(serial.to_be_bytes()));
+    let [a, b, c, d] = serial.to_be_bytes();
+    new.selector.source_port = PortMask::exactly(u16::from_be_bytes([a, b]));
+    new.selector.destination_port = PortMask::exactly(u16::from_be_bytes([c, d]));
     database.apply(Moment(0), |change| change.add_policy(new).map(drop)).unwrap();
+}
+
+/// One more policy, between hosts that none of ours are.
+fn change_elsewhere(database: &mut Database, serial: u32) -> Arc<PolicyEntry> {
+    let mut new = policy(Direction::Out, 1);
+    new.selector.destination = Prefix::host(IpAddr::from([11, 0, 0, 0]));
+    new.selector.source = Prefix::host(IpAddr::from(serial.to_be_bytes()));
+    database.apply(Moment(0), |change| change.add_policy(new)).unwrap()
 }
 
 /// One of 16,384 flows in turn.
@@ -398,6 +422,28 @@ fn a_rare_change_costs_each_flow_a_look_up_and_nothing_else() {
     let stats = cache.stats();
     assert_eq!((stats.bypassed, stats.misses), (before.bypassed, before.misses), "{stats:?}");
     assert_eq!(stats.stale, 3 * (1000 + 16_384));
+}
+
+#[test]
+fn flows_that_no_change_concerns_are_known_on_while_policies_change_all_the_time() {
+    for mode in [CacheMode::On, CacheMode::Auto] {
+        let mut database = many(5000);
+        let mut cache = cache(mode, 1 << 20);
+        for serial in 0..400_000 {
+            ask(&mut cache, &database, &in_turn(serial));
+        }
+        let before = cache.stats();
+        for serial in 0..400_000 {
+            if serial % 100 == 0 {
+                change_elsewhere(&mut database, serial);
+            }
+            ask(&mut cache, &database, &in_turn(serial));
+        }
+        let stats = cache.stats();
+        assert_eq!(stats.bypassed, before.bypassed, "{mode:?}: {stats:?}");
+        // Cells are shared with some.
+        assert!(stats.hits - before.hits > 380_000, "{mode:?}: {stats:?}");
+    }
 }
 
 #[test]

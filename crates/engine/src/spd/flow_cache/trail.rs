@@ -46,7 +46,8 @@ impl PolicyCache {
 
     /// Counts flows of which something was known.
     pub(crate) fn count_followed(&mut self, spd: &Spd, flows: usize) {
-        let question = Question { spd, direction: Direction::Out, now: self.now };
+        let (direction, now, concerned) = (Direction::Out, self.now, &self.concerned);
+        let question = Question { spd, direction, now, concerned };
         self.v4.count_found(&question, flows);
     }
 }
