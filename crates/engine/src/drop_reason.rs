@@ -79,8 +79,8 @@ drop_reasons! {
     OutModeMismatch => "out_mode_mismatch", Some(X::OutStateModeError);
     /// Outbound: the packet with DF is larger than fits; the sender is told by ICMP. The kernel counts no Xfrm line.
     OutTooBig => "out_too_big", None;
-    /// Outbound: a fragment from the host whose datagram could not be put together (overlap, timeout, too many), where some policy asks for ports or
-    /// transport mode.
+    /// Outbound: a fragment from the host whose datagram could not be put together (overlap, timeout, too many), where some policy asks for ports, in
+    /// IPv6 for a protocol, or for transport mode.
     OutFragment => "out_fragment", Some(X::OutError);
     /// Outbound: no head- or tailroom, or longer than an IP packet can be after encapsulation.
     OutNoRoom => "out_no_room", Some(X::OutError);

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use uxfrm_engine::{Action, Direction, DropReason, Family, Mode, Policy, PolicyKind, PortMask};
-use uxfrm_packet::{IpPacket, PacketBuf};
+use uxfrm_packet::{IpPacket, PacketBuf, Protocol};
 use uxfrm_testkit::{Gateway, Listener, Pair, Way, Wrapping, packets};
 
 const MARKER: &[u8] = b"not for everybody";
@@ -213,5 +213,44 @@ fn what_came_in_the_clear_or_by_another_state_is_no_part_of_it() {
     pair.wait(Duration::from_secs(1));
     assert!(pair.left_to_right(vec![late]).is_empty());
     assert_eq!(pair.right.worker.inward().held, 3);
+    pair.assert_accounts();
+}
+
+/// A datagram with an IPv6 destination options header before UDP.
+fn with_options(wrapping: &Wrapping, port: u16) -> Vec<u8> {
+    let plain = datagram(wrapping, Way::Right, port);
+    let ip = IpPacket::parse(&plain).unwrap();
+    let options = [&[17, 0, 1, 4, 0, 0, 0, 0], ip.upper(&plain)].concat();
+    packets::ip(ip.source, ip.destination, Protocol(60), &options)
+}
+
+#[test]
+fn fragments_go_by_the_policy_for_their_datagrams_protocol() {
+    for outer in [Family::V4, Family::V6] {
+        let wrapping = Wrapping::new(Mode::Tunnel, Family::V6, outer);
+        let mut pair = Pair::new(&wrapping);
+        let mut policy = wrapping.policy(Direction::Out, Way::Right);
+        policy.selector.protocol = 17;
+        with(&mut pair.left, [policy]);
+        let plain = with_options(&wrapping, 9);
+        let arrived = pair.left_to_right(packets::fragments(&plain, SIZE));
+        assert_hidden(&pair.on_the_wire);
+        assert_eq!(arrived.len(), 1, "{wrapping:?} {:?}", pair.left.reasons());
+        assert!(arrived[0].bytes() == plain, "{wrapping:?}");
+        pair.assert_accounts();
+    }
+}
+
+#[test]
+fn fragments_inside_a_tunnel_are_let_in_by_their_datagrams_protocol() {
+    let wrapping = Wrapping::new(Mode::Tunnel, Family::V6, Family::V4);
+    let mut pair = Pair::new(&wrapping);
+    let mut policy = wrapping.policy(Direction::In, Way::Right);
+    policy.selector.protocol = 17;
+    with(&mut pair.right, [policy]);
+    let plain = with_options(&wrapping, 9);
+    let arrived = pair.left_to_right(packets::fragments(&plain, SIZE));
+    assert_eq!(arrived.len(), 1, "{:?}", pair.right.reasons());
+    assert!(arrived[0].bytes() == plain);
     pair.assert_accounts();
 }

@@ -169,10 +169,11 @@ impl PolicyEntry {
         Selector { ifindex, user, ..said }
     }
 
-    /// Whether fragments cannot tell if it is for them, or cannot be protected as it says (RFC 4303 §3.1.1): ports are in the first one only, and
-    /// transport mode is for whole datagrams.
+    /// Whether fragments cannot tell if it is for them, or cannot be protected as it says (RFC 4303 §3.1.1): ports are in the first one only, so is the
+    /// protocol of an IPv6 datagram with destination options, and transport mode is for whole datagrams.
     pub(crate) fn asks_for_whole(&self) -> bool {
         self.terms.port_masks != [0, 0]
+            || (self.family() == Family::V6 && self.selector().protocol != 0)
             || self.templates().any(|template| template.mode == Mode::Transport)
     }
 
