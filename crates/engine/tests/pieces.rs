@@ -254,3 +254,26 @@ fn fragments_inside_a_tunnel_are_let_in_by_their_datagrams_protocol() {
     assert!(arrived[0].bytes() == plain);
     pair.assert_accounts();
 }
+
+/// An IPv6 packet in a fragment header that says it is whole (RFC 6946).
+fn atomic(packet: &[u8]) -> Vec<u8> {
+    let ip = IpPacket::parse(packet).unwrap();
+    let piece = [&[packet[6], 0, 0, 0, 0, 0, 0, 1], &packet[40..]].concat();
+    packets::ip(ip.source, ip.destination, Protocol::FRAGMENT, &piece)
+}
+
+#[test]
+fn a_fragment_of_a_fragment_does_not_leave_plain() {
+    let wrapping = Wrapping::new(Mode::Tunnel, Family::V6, Family::V6);
+    let mut pair = pair_for_port_9(&wrapping);
+    let (source, destination) = wrapping.hosts(Way::Right);
+    let end = |address, port| std::net::SocketAddr::new(address, port).to_string();
+    let short = packets::udp_bytes(&end(source, 7), &end(destination, 9), MARKER);
+    let (once, _) = pair.left.outbound(vec![PacketBuf::from_slice(&atomic(&short))]);
+    assert_hidden(&once);
+    let (twice, _) = pair.left.outbound(vec![PacketBuf::from_slice(&atomic(&atomic(&short)))]);
+    assert_hidden(&twice);
+    assert_eq!((once.len(), twice.len()), (1, 0));
+    assert_eq!(pair.left.reasons(), [(DropReason::OutFragment, 1)]);
+    pair.assert_accounts();
+}

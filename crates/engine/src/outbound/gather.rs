@@ -54,6 +54,10 @@ impl Outbound {
         let Some((mut head, flow)) = Head::with_flow(&packet) else {
             return self.discard(packet, 1, DropReason::OutMalformed, bench);
         };
+        // A fragment of a fragment tells no more of itself than any other (`net/ipv6/reassembly.c: ipv6_frag_rcv` refuses it, too).
+        if head.fragment {
+            return self.discard(packet, 1, DropReason::OutFragment, bench);
+        }
         head.inside.dont_fragment = false;
         let known = self.policies.know(&bench.snapshot.spd, Direction::Out, &flow, Spi(0));
         self.tally(known.answer, 1, packet.len() as u64);
