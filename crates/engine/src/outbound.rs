@@ -343,7 +343,7 @@ impl Outbound {
             Verdict::Bundle(bundle) => self.enter(packet, None, (head, flow), bundle, bench),
             Verdict::Pass => self.pass(packet, None, bench),
             Verdict::Drop(reason) => self.discard(packet, 1, reason, bench),
-            Verdict::Wait => self.wait(packet, flow, 1, bench),
+            Verdict::Wait => self.wait(packet, (head, flow), 1, bench),
         }
     }
 
@@ -393,7 +393,7 @@ impl Outbound {
             Verdict::Bundle(bundle) => {
                 self.enter(packet, plan.as_ref(), (head, flow), bundle, bench)
             }
-            Verdict::Wait => self.wait(packet, flow, count, bench),
+            Verdict::Wait => self.wait(packet, (head, flow), count, bench),
         }
     }
 

@@ -151,18 +151,19 @@ fn an_overlap_takes_its_datagram_with_it() {
 
 #[test]
 fn a_datagram_waits_for_a_state_as_a_whole() {
-    let wrapping = Wrapping::tunnel4();
-    let mut pair = Pair::without_states(&wrapping);
-    with(&mut pair.left, [for_port(wrapping.policy(Direction::Out, Way::Right), 9)]);
-    pair.left.listen([]);
-    let plain = datagram(&wrapping, Way::Right, 9);
-    assert!(pair.left.outbound(packets::fragments(&plain, SIZE)).0.is_empty());
-    assert_eq!(pair.left.worker.outward().held, 1);
-    pair.add_states(&wrapping, uxfrm_testkit::FIRST_SPI);
-    let arrived = pair.left_to_right(vec![]);
-    assert_eq!(arrived.len(), 1);
-    assert!(arrived[0].bytes() == plain);
-    pair.assert_accounts();
+    for wrapping in all_wrappings() {
+        let mut pair = Pair::without_states(&wrapping);
+        with(&mut pair.left, [for_port(wrapping.policy(Direction::Out, Way::Right), 9)]);
+        pair.left.listen([]);
+        let plain = datagram(&wrapping, Way::Right, 9);
+        assert!(pair.left.outbound(packets::fragments(&plain, SIZE)).0.is_empty());
+        assert_eq!(pair.left.worker.outward().held, 1);
+        pair.add_states(&wrapping, uxfrm_testkit::FIRST_SPI);
+        let arrived = pair.left_to_right(vec![]);
+        assert_eq!(arrived.len(), 1, "{wrapping:?} {:?}", pair.left.reasons());
+        assert!(arrived[0].bytes() == plain);
+        pair.assert_accounts();
+    }
 }
 
 /// A right gateway that takes in datagrams to port 9 only.

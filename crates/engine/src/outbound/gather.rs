@@ -65,7 +65,7 @@ impl Outbound {
             Verdict::Bundle(bundle) => self.enter(packet, None, (&head, &flow), bundle, bench),
             Verdict::Pass => self.pass_cut(packet, &head.inside, bench),
             Verdict::Drop(reason) => self.discard(packet, 1, reason, bench),
-            Verdict::Wait => self.wait(packet, &flow, 1, bench),
+            Verdict::Wait => self.wait(packet, (&head, &flow), 1, bench),
         }
     }
 

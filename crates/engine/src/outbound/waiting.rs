@@ -46,6 +46,8 @@ struct Queue {
 struct Held {
     packet: PacketBuf,
     count: usize,
+    /// What the host has cut itself may be cut again, whatever its header says.
+    dont_fragment: bool,
 }
 
 /// Whether the acquire was heard.
@@ -210,7 +212,7 @@ impl Outbound {
     pub(super) fn wait(
         &mut self,
         packet: PacketBuf,
-        flow: &FlowKey,
+        (head, flow): (&Head, &FlowKey),
         count: usize,
         bench: &mut Bench<'_>,
     ) {
@@ -218,7 +220,8 @@ impl Outbound {
             Ok(required) => required,
             Err(reason) => return self.discard(packet, count, reason, bench),
         };
-        match self.waiting.push(&required, Held { packet, count }) {
+        let held = Held { packet, count, dont_fragment: head.inside.dont_fragment };
+        match self.waiting.push(&required, held) {
             Ok(()) => self.traffic.held += count as u64,
             Err(held) => self.discard(held.packet, count, DropReason::OutWaitFull, bench),
         }
@@ -243,20 +246,22 @@ impl Outbound {
 
     /// A packet that has waited: it was counted when it came, by its policies too.
     fn again(&mut self, held: Held, bench: &mut Bench<'_>) {
-        let Held { packet, count } = held;
+        let Held { packet, count, dont_fragment } = held;
         self.traffic.held -= count as u64;
         let Ok((plan, ip)) = super::parsed(&packet) else {
             return self.discard(packet, count, DropReason::OutMalformed, bench);
         };
         let flow = FlowKey::of(&packet, &ip, packet.bytes());
+        let mut head = Head::of(&ip);
+        head.inside.dont_fragment = dont_fragment;
         match self.look_up(&flow, bench) {
             // Its policy went or changed meanwhile. What was to be protected never leaves plain (`xfrm_policy_kill`).
             Verdict::Pass => self.discard(packet, count, DropReason::OutNoState, bench),
             Verdict::Drop(reason) => self.discard(packet, count, reason, bench),
             Verdict::Bundle(bundle) => {
-                self.enter(packet, plan.as_ref(), (&Head::of(&ip), &flow), bundle, bench);
+                self.enter(packet, plan.as_ref(), (&head, &flow), bundle, bench);
             }
-            Verdict::Wait => self.wait(packet, &flow, count, bench),
+            Verdict::Wait => self.wait(packet, (&head, &flow), count, bench),
         }
     }
 }
