@@ -160,9 +160,10 @@ impl Outbound {
         self.cache.let_go(snapshot);
     }
 
-    /// Buffers that wait for a state.
+    /// Buffers that wait for a state, and datagrams that wait for the rest of them.
+    #[inline]
     pub(crate) fn waiting(&self) -> usize {
-        self.waiting.len()
+        self.waiting.len() + self.pieces.datagrams()
     }
 
     #[inline(always)]

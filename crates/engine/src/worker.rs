@@ -239,8 +239,8 @@ impl Worker {
     /// Takes plain packets from the host, protects them as the policies say, and puts them into `out.wire`.
     ///
     /// `batch` is empty afterwards. ICMP errors for the senders are in `out.host`. Packets without a state wait for it, if key managers
-    /// [listen](crate::Acquires); who wants them to leave, or to be dropped in time, also where no others come, calls this with an empty batch
-    /// while any [wait](Self::waiting).
+    /// [listen](crate::Acquires), and fragments for others; who wants them to leave, or to be dropped in time, also where no others come, calls this with an
+    /// empty batch while any [wait](Self::waiting).
     pub fn outbound(&mut self, batch: &mut Batch, now: Moment, pool: &mut Pool, out: &mut Output) {
         self.outbound_watched(batch, now, pool, out, &mut ());
     }
@@ -311,7 +311,7 @@ impl Worker {
         self.inbound.policies.charge();
     }
 
-    /// Outbound buffers that wait for a state.
+    /// Outbound buffers that wait for a state, and datagrams that wait for the rest of their fragments.
     #[must_use]
     #[inline]
     pub fn waiting(&self) -> usize {

@@ -130,10 +130,14 @@ fn a_fragment_waits_for_the_others_and_not_forever() {
     let last = pieces.pop().unwrap();
     assert!(pair.left.outbound(pieces).0.is_empty());
     assert_eq!(pair.left.worker.outward().held, 2);
+    assert_eq!(pair.left.worker.waiting(), 1, "whoever has no packets is to come back");
     pair.assert_accounts();
     pair.wait(Duration::from_secs(31));
-    assert!(pair.left.outbound(vec![last]).0.is_empty());
+    assert!(pair.left.outbound(vec![]).0.is_empty());
     assert_eq!(pair.left.drops(DropReason::OutFragment), 2);
+    assert_eq!(pair.left.worker.waiting(), 0);
+    assert!(pair.left.outbound(vec![last]).0.is_empty());
+    assert_eq!(pair.left.worker.waiting(), 1);
     pair.assert_accounts();
 }
 

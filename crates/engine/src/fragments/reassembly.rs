@@ -83,6 +83,12 @@ impl Reassembly {
         self.waiting.iter().map(|datagram| datagram.pieces.len() as u64).sum()
     }
 
+    /// Datagrams that wait.
+    #[inline]
+    pub(crate) fn datagrams(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Lets go of what waited too long; says how many fragments those were.
     #[inline]
     pub(crate) fn expire(&mut self, now: Moment, pool: &mut Pool) -> u64 {
