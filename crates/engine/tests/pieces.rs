@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use uxfrm_engine::{Action, Direction, DropReason, Family, Mode, Policy, PolicyKind, PortMask};
-use uxfrm_packet::{IpPacket, PacketBuf, Protocol};
+use uxfrm_packet::{Ecn, IpPacket, PacketBuf, Protocol};
 use uxfrm_testkit::{Gateway, Listener, Pair, Way, Wrapping, packets};
 
 const MARKER: &[u8] = b"not for everybody";
@@ -281,4 +281,36 @@ fn a_fragment_of_a_fragment_does_not_leave_plain() {
     assert_eq!((once.len(), twice.len()), (1, 0));
     assert_eq!(pair.left.reasons(), [(DropReason::OutFragment, 1)]);
     pair.assert_accounts();
+}
+
+fn with_ecn(mut piece: PacketBuf, ecn: Ecn) -> PacketBuf {
+    let ip = IpPacket::parse(piece.bytes()).unwrap();
+    ip.set_tos(piece.bytes_mut(), ecn.in_tos(ip.tos));
+    piece
+}
+
+/// What becomes of a datagram whose fragments say this of congestion.
+fn congestion(inner: Family, said: [Ecn; 3]) -> Option<Ecn> {
+    let wrapping = Wrapping::new(Mode::Tunnel, inner, Family::V4);
+    let mut pair = pair_for_port_9(&wrapping);
+    let pieces = packets::fragments(&datagram(&wrapping, Way::Right, 9), SIZE);
+    let pieces = pieces.into_iter().zip(said).map(|(piece, ecn)| with_ecn(piece, ecn));
+    let arrived = pair.left_to_right(pieces.collect());
+    let lost = if arrived.is_empty() { 3 } else { 0 };
+    assert_eq!(pair.left.drops(DropReason::OutFragment), lost);
+    pair.assert_accounts();
+    Some(IpPacket::parse(arrived.first()?.bytes()).unwrap().ecn())
+}
+
+#[test]
+fn congestion_that_one_fragment_met_is_the_datagrams() {
+    use Ecn::{Ce, Ect0, Ect1, NotEct};
+    for inner in [Family::V4, Family::V6] {
+        assert_eq!(congestion(inner, [Ect0, Ect0, Ce]), Some(Ce));
+        assert_eq!(congestion(inner, [Ce, Ect1, Ect0]), Some(Ce));
+        assert_eq!(congestion(inner, [Ect1, Ect0, Ect0]), Some(Ect1));
+        assert_eq!(congestion(inner, [NotEct; 3]), Some(NotEct));
+        assert_eq!(congestion(inner, [NotEct, NotEct, Ce]), None, "only some know ECN");
+        assert_eq!(congestion(inner, [Ect0, NotEct, Ect0]), None, "only some know ECN");
+    }
 }

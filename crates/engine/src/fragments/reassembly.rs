@@ -1,11 +1,16 @@
 //! Putting fragments together (RFC 791 §3.2, RFC 8200 §4.5), in bounded room and time.
 //!
-//! As the kernel does since 4.19: a fragment that overlaps another makes the whole datagram go (RFC 5722), an exact duplicate goes alone.
+//! As the kernel does since 4.19: a fragment that overlaps another makes the whole datagram go (RFC 5722), an exact duplicate goes alone. Congestion that
+//! one fragment met is the datagram's (RFC 3168 §5.3).
 
 use std::net::IpAddr;
 use std::time::Duration;
 
-use uxfrm_packet::{Fragment, IpPacket, PacketBuf, Pool, Protocol, SizeClass, Version, ipv4, ipv6};
+use uxfrm_packet::ipv6::Ipv6Header;
+use uxfrm_packet::{
+    Ecn, Fragment, IpPacket, PacketBuf, Pool, Protocol, SizeClass, Version, ipv4, ipv6,
+};
+use zerocopy::FromBytes as _;
 
 use crate::Moment;
 use crate::inbound::check::MAX_DEPTH;
@@ -74,6 +79,7 @@ struct Piece {
     len: usize,
     /// The byte that announces the fragment header (IPv6).
     next_header_at: usize,
+    ecn: Ecn,
     packet: PacketBuf,
 }
 
@@ -229,6 +235,7 @@ impl Datagram {
         if len > usize::from(u16::MAX) {
             return None;
         }
+        let ecn = self.ecn()?;
         let mut packet = pool.take(SizeClass::holding(len));
         let bytes = packet.append(len)?;
         bytes[..first.head].copy_from_slice(&first.packet.bytes()[..first.head]);
@@ -240,15 +247,30 @@ impl Datagram {
         if self.key.source.is_ipv4() {
             let len = u16::try_from(len).ok()?;
             bytes[2..4].copy_from_slice(&len.to_be_bytes());
+            bytes[1] = ecn.in_tos(bytes[1]);
             bytes[6..8].fill(0);
             ipv4::fill_checksum(bytes).ok()?;
         } else {
             let len = u16::try_from(len - ipv6::HEADER_LEN).ok()?;
-            bytes[4..6].copy_from_slice(&len.to_be_bytes());
+            let (header, _) = Ipv6Header::mut_from_prefix(bytes).ok()?;
+            header.payload_len = len.into();
+            header.set_traffic_class(ecn.in_tos(header.traffic_class()));
             // The fragment header, which stands behind the head, begins with what it holds a part of.
             bytes[first.next_header_at] = first.packet.bytes()[first.head];
         }
         Some(packet)
+    }
+
+    /// What all pieces say of congestion; `None` where only some know ECN (`net/ipv4/inet_fragment.c: ip_frag_ecn_table`).
+    fn ecn(&self) -> Option<Ecn> {
+        let all = || self.pieces.iter().map(|piece| piece.ecn);
+        let first = all().next()?;
+        let knows = |ecn: Ecn| ecn != Ecn::NotEct;
+        match all().find(|ecn| *ecn == Ecn::Ce) {
+            _ if all().any(|ecn| knows(ecn) != knows(first)) => None,
+            Some(congestion) => Some(congestion),
+            None => Some(first),
+        }
     }
 
     fn give_up(self, pool: &mut Pool) -> u64 {
@@ -294,7 +316,8 @@ impl Piece {
         };
         let (source, destination) = (ip.source, ip.destination);
         let key = Key { source, destination, ident, protocol, through };
-        Ok((key, Self { offset, head, body, len, next_header_at, packet }, more))
+        let ecn = ip.ecn();
+        Ok((key, Self { offset, head, body, len, next_header_at, ecn, packet }, more))
     }
 }
 
