@@ -271,7 +271,7 @@ impl Config {
         })?;
         match config.contradiction() {
             None => Ok(config),
-            Some((key, message)) => Err(wrong(text.find(key).unwrap_or(0), message)),
+            Some((key, message)) => Err(wrong(place_of(key, text), message)),
         }
     }
 
@@ -300,6 +300,12 @@ fn place(text: &str, byte: usize) -> (usize, usize) {
     let line = before.matches('\n').count() + 1;
     let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
     (line, column)
+}
+
+/// Where a key stands: what comments say of it is no fault.
+fn place_of(key: &str, text: &str) -> usize {
+    let is_said = |at: &usize| !text[..*at].rsplit('\n').next().unwrap_or("").contains('#');
+    text.match_indices(key).map(|(at, _)| at).find(is_said).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -359,6 +365,10 @@ mod tests {
             (
                 "[wire]\ngather = 100",
                 "c.toml:2:1: gather is for devices read by AF_XDP, and there is none",
+            ),
+            (
+                "[wire]\n# gather = 5: frames gather\ngather = 100",
+                "c.toml:3:1: gather is for devices read by AF_XDP, and there is none",
             ),
             ("[wire]\nudp_ports = [4500, 5, 4500]", "c.toml:2:1: UDP port 4500 is there twice"),
             ("[wire]\naf_xdp = ''", "c.toml:2:10: \"\" can't be an interface's name"),
