@@ -505,7 +505,7 @@ impl Inbound {
                 bench.refuse(&mut self.traffic, pieces - 1, DropReason::InFragment);
                 Err(DropReason::InFragment)
             }
-            Outcome::Whole { packet, pieces } => {
+            Outcome::Whole { packet, pieces, longest: _ } => {
                 self.traffic.absorbed += pieces - 1;
                 self.settle(place, packet);
                 match self.peel(place, bench)? {

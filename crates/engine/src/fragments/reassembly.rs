@@ -40,8 +40,8 @@ pub(crate) type Through = [u64; MAX_DEPTH];
 pub(crate) enum Outcome {
     /// It waits.
     Held,
-    /// It was the last one missing; so many pieces made up the datagram.
-    Whole { packet: PacketBuf, pieces: u64 },
+    /// It was the last one missing; so many pieces made up the datagram, the longest of so many bytes.
+    Whole { packet: PacketBuf, pieces: u64, longest: usize },
     /// It was refused, alone.
     Refused,
     /// It was refused, and its datagram with it: so many pieces in all.
@@ -219,6 +219,7 @@ impl Datagram {
     /// Puts the pieces, of which none is missing, together.
     fn join(mut self, pool: &mut Pool) -> Outcome {
         let pieces = self.pieces.len() as u64;
+        let longest = self.pieces.iter().map(|piece| piece.packet.len()).max().unwrap_or(0);
         let Some(mut packet) = self.assemble(pool) else {
             return Outcome::Ruined { pieces: self.give_up(pool) };
         };
@@ -226,7 +227,7 @@ impl Datagram {
             (packet.mark, packet.if_id) = (first.packet.mark, first.packet.if_id);
         }
         self.give_up(pool);
-        Outcome::Whole { packet, pieces }
+        Outcome::Whole { packet, pieces, longest }
     }
 
     fn assemble(&self, pool: &mut Pool) -> Option<PacketBuf> {

@@ -13,7 +13,7 @@ pub struct Cut {
     pub place: usize,
     /// The byte that names what stands there.
     pub next_header_at: usize,
-    /// Bytes of a piece at the most; at least 576.
+    /// Bytes of a piece at the most.
     pub mtu: usize,
     /// Identification of all pieces; an IPv4 packet's own goes before it.
     pub ident: u32,

@@ -31,9 +31,9 @@ impl Outbound {
             Outcome::Held => {}
             Outcome::Refused => refused += 1,
             Outcome::Ruined { pieces } => refused += pieces,
-            Outcome::Whole { packet, pieces } => {
+            Outcome::Whole { packet, pieces, longest } => {
                 self.traffic.absorbed += pieces - 1;
-                self.receive_whole(packet, bench);
+                self.receive_whole(packet, longest, bench);
             }
         }
         bench.refuse(&mut self.traffic, refused, DropReason::OutFragment);
@@ -49,8 +49,8 @@ impl Outbound {
         }
     }
 
-    /// 2 Flow key to 5 PMTU. It may be cut again, as it was before.
-    fn receive_whole(&mut self, packet: PacketBuf, bench: &mut Bench<'_>) {
+    /// 2 Flow key to 5 PMTU. It may be cut again, as it was before: into pieces no longer than the `longest`.
+    fn receive_whole(&mut self, packet: PacketBuf, longest: usize, bench: &mut Bench<'_>) {
         let Some((mut head, flow)) = Head::with_flow(&packet) else {
             return self.discard(packet, 1, DropReason::OutMalformed, bench);
         };
@@ -63,15 +63,14 @@ impl Outbound {
         self.tally(known.answer, 1, packet.len() as u64);
         match self.rule(&flow, known, bench) {
             Verdict::Bundle(bundle) => self.enter(packet, None, (&head, &flow), bundle, bench),
-            Verdict::Pass => self.pass_cut(packet, &head.inside, bench),
+            Verdict::Pass => self.pass_cut(packet, longest, &head.inside, bench),
             Verdict::Drop(reason) => self.discard(packet, 1, reason, bench),
             Verdict::Wait => self.wait(packet, (&head, &flow), 1, bench),
         }
     }
 
-    /// No policy is for it after all: in pieces, as it came.
-    fn pass_cut(&mut self, packet: PacketBuf, inside: &Inside, bench: &mut Bench<'_>) {
-        let mtu = bench.settings.mtu.into();
+    /// No policy is for it after all: in pieces, as it came. Its sender may know that the way takes no longer ones (`frag_max_size` in the kernel).
+    fn pass_cut(&mut self, packet: PacketBuf, mtu: usize, inside: &Inside, bench: &mut Bench<'_>) {
         if packet.len() <= mtu {
             return self.pass(packet, None, bench);
         }
