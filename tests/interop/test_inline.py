@@ -174,6 +174,18 @@ def test_large_packets(sites):
     wire.assert_only("esp", sites.between.seen())
 
 
+def test_datagrams_in_fragments_pass_beside_a_policy_for_a_port(sites):
+    """They are put together then; IPv6 leaves by the tunnel in pieces again, as the far gateway may not cut it."""
+    elsewhere = "xfrm policy add src fd77::/64 dst fd78::/64 proto udp dport 5 dir out action block"
+    sites.here.start([*lines(True), elsewhere], more=INLINE.format(PACKET))
+    sites.there.start([*lines(False), elsewhere], more=INLINE.format(sites.by))
+    sites.between.seen()
+    for family in (4, 6):
+        sites.ping(family)
+        assert sites.datagrams(family, 4000) == DATAGRAMS
+    wire.assert_only("esp", sites.between.seen())
+
+
 def test_the_gateway_itself_stays_reachable(sites):
     """ARP, neighbour discovery and what is for the gateway are the host's; between gateway and protected networks too, by ESP."""
     sites.start()

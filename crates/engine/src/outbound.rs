@@ -66,7 +66,7 @@ use item::Item;
 use jobs::Jobs;
 use mixed::{Mixed, Sent};
 use verdict::Verdict;
-use waiting::Waiting;
+use waiting::{Held, Waiting};
 
 /// The outbound half of a worker: scratch and what it remembers between batches.
 #[derive(Debug)]
@@ -96,6 +96,8 @@ pub(crate) struct Outbound {
     waiting: Waiting,
     /// Datagrams that the host has cut.
     pieces: Reassembly,
+    /// One that is cut again.
+    cut: Batch,
     /// The next identification of outer headers and fragments.
     ident: u32,
 }
@@ -141,6 +143,7 @@ impl Outbound {
             errors: ErrorBudget::new(),
             waiting: Waiting::new(settings.patience),
             pieces: Reassembly::default(),
+            cut: Batch::default(),
             ident: fold(settings.seed),
         }
     }
@@ -344,7 +347,7 @@ impl Outbound {
             Verdict::Bundle(bundle) => self.enter(packet, None, (head, flow), bundle, bench),
             Verdict::Pass => self.pass(packet, None, bench),
             Verdict::Drop(reason) => self.discard(packet, 1, reason, bench),
-            Verdict::Wait => self.wait(packet, (head, flow), 1, bench),
+            Verdict::Wait => self.wait(Held::new(packet, 1), flow, bench),
         }
     }
 
@@ -394,7 +397,7 @@ impl Outbound {
             Verdict::Bundle(bundle) => {
                 self.enter(packet, plan.as_ref(), (head, flow), bundle, bench)
             }
-            Verdict::Wait => self.wait(packet, (head, flow), count, bench),
+            Verdict::Wait => self.wait(Held::new(packet, count), flow, bench),
         }
     }
 

@@ -50,6 +50,13 @@ fn all_wrappings() -> Vec<Wrapping> {
     tunnels.chain(transports).collect()
 }
 
+/// What the host makes of what arrives there.
+fn put_together(wrapping: &Wrapping, arrived: Vec<PacketBuf>) -> Vec<PacketBuf> {
+    let mut pair = Pair::new(wrapping);
+    with(&mut pair.right, []);
+    pair.right.inbound(arrived)
+}
+
 fn assert_hidden(packets: &[PacketBuf]) {
     let mut listener = Listener::new(MARKER);
     listener.listen(packets);
@@ -69,10 +76,25 @@ fn fragments_go_by_the_policy_for_their_datagrams_port() {
             let arrived = pair.left_to_right(pieces);
             assert_hidden(&pair.on_the_wire);
             assert!(pair.on_the_wire.iter().all(|packet| packet.len() <= 1500));
+            let arrived = put_together(&wrapping, arrived);
             assert_eq!(arrived.len(), 1, "{wrapping:?} {:?}", pair.left.reasons());
             assert!(arrived[0].bytes() == plain, "{wrapping:?}");
             pair.assert_accounts();
         }
+    }
+}
+
+#[test]
+fn ipv6_comes_out_of_a_tunnel_in_pieces_that_routers_behind_it_can_carry() {
+    for (outer, size) in [(Family::V4, SIZE), (Family::V6, SIZE), (Family::V4, 1448)] {
+        let wrapping = Wrapping::new(Mode::Tunnel, Family::V6, outer);
+        let mut pair = pair_for_port_9(&wrapping);
+        let pieces = packets::fragments(&datagram(&wrapping, Way::Right, 9), size);
+        let longest = pieces.iter().map(|piece| piece.len()).max().unwrap();
+        let arrived = pair.left_to_right(pieces);
+        assert!(arrived.len() > 2 && arrived.iter().all(|packet| packet.len() <= longest));
+        assert!(pair.on_the_wire.iter().all(|packet| packet.len() <= 1500));
+        pair.assert_accounts();
     }
 }
 
@@ -88,9 +110,7 @@ fn fragments_that_no_policy_is_for_leave_as_they_came() {
         assert!(wire.len() > 2 && wire.iter().all(|packet| packet.len() <= longest));
         let fragments = wire.iter().map(|packet| IpPacket::parse(packet.bytes()).unwrap());
         assert!(fragments.into_iter().all(|ip| ip.is_fragment()));
-        let mut other = Pair::new(&wrapping);
-        with(&mut other.right, []);
-        let arrived = other.right.inbound(wire);
+        let arrived = put_together(&wrapping, wire);
         assert!(arrived[0].bytes() == plain, "{wrapping:?}");
         pair.assert_accounts();
     }
@@ -166,7 +186,7 @@ fn a_datagram_waits_for_a_state_as_a_whole() {
         assert!(pair.left.outbound(packets::fragments(&plain, SIZE)).0.is_empty());
         assert_eq!(pair.left.worker.outward().held, 1);
         pair.add_states(&wrapping, uxfrm_testkit::FIRST_SPI);
-        let arrived = pair.left_to_right(vec![]);
+        let arrived = put_together(&wrapping, pair.left_to_right(vec![]));
         assert_eq!(arrived.len(), 1, "{wrapping:?} {:?}", pair.left.reasons());
         assert!(arrived[0].bytes() == plain);
         pair.assert_accounts();
@@ -243,6 +263,7 @@ fn fragments_go_by_the_policy_for_their_datagrams_protocol() {
         let plain = with_options(&wrapping, 9);
         let arrived = pair.left_to_right(packets::fragments(&plain, SIZE));
         assert_hidden(&pair.on_the_wire);
+        let arrived = put_together(&wrapping, arrived);
         assert_eq!(arrived.len(), 1, "{wrapping:?} {:?}", pair.left.reasons());
         assert!(arrived[0].bytes() == plain, "{wrapping:?}");
         pair.assert_accounts();

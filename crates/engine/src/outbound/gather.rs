@@ -5,15 +5,16 @@
 //! (`net/ipv4/ip_output.c: ip_finish_output` comes behind `xfrm4_output`). Ports are in the first fragment alone, so the others would pass by
 //! every policy that asks for some, and leave plain.
 
-use uxfrm_packet::{IpPacket, PacketBuf};
+use uxfrm_packet::{Batch, IpPacket, PacketBuf, Version};
 
 use super::verdict::Verdict;
+use super::waiting::Held;
 use super::{Head, Outbound};
 use crate::esp::layer::Inside;
 use crate::fragments::reassembly::{Outcome, Through};
 use crate::fragments::split::{Cut, split};
 use crate::worker::Bench;
-use crate::{Direction, DropReason, Spi};
+use crate::{Direction, DropReason, FlowKey, Spi};
 
 impl Outbound {
     /// A fragment waits for the others of its datagram; the last one brings it on its way.
@@ -51,22 +52,50 @@ impl Outbound {
 
     /// 2 Flow key to 5 PMTU. It may be cut again, as it was before: into pieces no longer than the `longest`.
     fn receive_whole(&mut self, packet: PacketBuf, longest: usize, bench: &mut Bench<'_>) {
-        let Some((mut head, flow)) = Head::with_flow(&packet) else {
+        let Some((head, flow)) = Head::with_flow(&packet) else {
             return self.discard(packet, 1, DropReason::OutMalformed, bench);
         };
         // A fragment of a fragment tells no more of itself than any other (`net/ipv6/reassembly.c: ipv6_frag_rcv` refuses it, too).
         if head.fragment {
             return self.discard(packet, 1, DropReason::OutFragment, bench);
         }
-        head.inside.dont_fragment = false;
         let known = self.policies.know(&bench.snapshot.spd, Direction::Out, &flow, Spi(0));
         self.tally(known.answer, 1, packet.len() as u64);
         match self.rule(&flow, known, bench) {
-            Verdict::Bundle(bundle) => self.enter(packet, None, (&head, &flow), bundle, bench),
+            Verdict::Bundle(place) => self.enter_cut(packet, longest, (head, &flow), place, bench),
             Verdict::Pass => self.pass_cut(packet, longest, &head.inside, bench),
             Verdict::Drop(reason) => self.discard(packet, 1, reason, bench),
-            Verdict::Wait => self.wait(packet, (&head, &flow), 1, bench),
+            Verdict::Wait => self.wait(Held::cut(packet, longest), &flow, bench),
         }
+    }
+
+    /// 5 PMTU. It leaves whole, and is cut around ESP, but for IPv6 in a tunnel: a router behind that may not cut it, so it goes in pieces, as it came
+    /// (`net/ipv6/xfrm6_output.c: __xfrm6_output`).
+    pub(super) fn enter_cut(
+        &mut self,
+        packet: PacketBuf,
+        longest: usize,
+        (mut head, flow): (Head, &FlowKey),
+        place: u32,
+        bench: &mut Bench<'_>,
+    ) {
+        let (bundle, version) = (self.cache.bundle(place), head.inside.version);
+        let in_pieces = version == Version::V6 && !bundle.is_transport();
+        if !in_pieces || packet.len() <= longest {
+            head.inside.dont_fragment = false;
+            return self.enter(packet, None, (&head, flow), place, bench);
+        }
+        let mtu = longest.min(bundle.limit(version));
+        let mut pieces = self.cut_again(packet, mtu, &head.inside, bench);
+        // They came once, and are made once more.
+        self.traffic.received += (pieces.len() as u64).saturating_sub(1);
+        for piece in pieces.drain() {
+            match Head::with_flow(&piece) {
+                Some((head, _)) => self.enter(piece, None, (&head, flow), place, bench),
+                None => self.discard(piece, 1, DropReason::OutMalformed, bench),
+            }
+        }
+        self.cut = pieces;
     }
 
     /// No policy is for it after all: in pieces, as it came. Its sender may know that the way takes no longer ones (`frag_max_size` in the kernel).
@@ -74,12 +103,33 @@ impl Outbound {
         if packet.len() <= mtu {
             return self.pass(packet, None, bench);
         }
-        self.traffic.sent += 1;
-        self.traffic.sent_bytes += packet.len() as u64;
+        let len = packet.len() as u64;
+        let mut pieces = self.cut_again(packet, mtu, inside, bench);
+        if !pieces.is_empty() {
+            self.traffic.sent += 1;
+            self.traffic.sent_bytes += len;
+        }
+        pieces.drain().for_each(|piece| bench.out.wire.push(piece));
+        self.cut = pieces;
+    }
+
+    /// Its pieces; none where nothing but headers is in it, which is dropped.
+    fn cut_again(
+        &mut self,
+        packet: PacketBuf,
+        mtu: usize,
+        inside: &Inside,
+        bench: &mut Bench<'_>,
+    ) -> Batch {
+        let mut pieces = std::mem::take(&mut self.cut);
         self.ident = self.ident.wrapping_add(1);
         let (place, next_header_at) = (inside.esp_offset(), inside.next_header_at());
         let cut = Cut { version: inside.version, place, next_header_at, mtu, ident: self.ident };
-        split(packet.bytes(), &cut, packet.mark, bench.pool, &mut bench.out.wire);
+        split(packet.bytes(), &cut, packet.mark, bench.pool, &mut pieces);
+        if pieces.is_empty() {
+            bench.refuse(&mut self.traffic, 1, DropReason::OutMalformed);
+        }
         bench.pool.give(packet);
+        pieces
     }
 }

@@ -43,11 +43,11 @@ struct Queue {
 
 /// One packet, or the packets of a super-packet.
 #[derive(Debug)]
-struct Held {
+pub(super) struct Held {
     packet: PacketBuf,
     count: usize,
-    /// What the host has cut itself may be cut again, whatever its header says.
-    dont_fragment: bool,
+    /// Bytes of the longest of the pieces that it came in, if it did.
+    longest: Option<usize>,
 }
 
 /// Whether the acquire was heard.
@@ -158,6 +158,17 @@ impl Waiting {
     }
 }
 
+impl Held {
+    pub(super) const fn new(packet: PacketBuf, count: usize) -> Self {
+        Self { packet, count, longest: None }
+    }
+
+    /// A datagram that the host has cut.
+    pub(super) const fn cut(packet: PacketBuf, longest: usize) -> Self {
+        Self { packet, count: 1, longest: Some(longest) }
+    }
+}
+
 impl Queue {
     fn new(answer: Answer, wanted: &Wanted, bench: &Bench<'_>) -> Self {
         let acquires = &bench.snapshot.acquires;
@@ -209,18 +220,12 @@ impl Outbound {
     }
 
     /// A packet waits for what the latest resolution missed.
-    pub(super) fn wait(
-        &mut self,
-        packet: PacketBuf,
-        (head, flow): (&Head, &FlowKey),
-        count: usize,
-        bench: &mut Bench<'_>,
-    ) {
+    pub(super) fn wait(&mut self, held: Held, flow: &FlowKey, bench: &mut Bench<'_>) {
+        let count = held.count;
         let required = match self.request(flow, bench) {
             Ok(required) => required,
-            Err(reason) => return self.discard(packet, count, reason, bench),
+            Err(reason) => return self.discard(held.packet, count, reason, bench),
         };
-        let held = Held { packet, count, dont_fragment: head.inside.dont_fragment };
         match self.waiting.push(&required, held) {
             Ok(()) => self.traffic.held += count as u64,
             Err(held) => self.discard(held.packet, count, DropReason::OutWaitFull, bench),
@@ -246,22 +251,26 @@ impl Outbound {
 
     /// A packet that has waited: it was counted when it came, by its policies too.
     fn again(&mut self, held: Held, bench: &mut Bench<'_>) {
-        let Held { packet, count, dont_fragment } = held;
-        self.traffic.held -= count as u64;
-        let Ok((plan, ip)) = super::parsed(&packet) else {
-            return self.discard(packet, count, DropReason::OutMalformed, bench);
+        self.traffic.held -= held.count as u64;
+        let (packet, count) = (&held.packet, held.count);
+        let Ok((plan, ip)) = super::parsed(packet) else {
+            return self.discard(held.packet, count, DropReason::OutMalformed, bench);
         };
-        let flow = FlowKey::of(&packet, &ip, packet.bytes());
-        let mut head = Head::of(&ip);
-        head.inside.dont_fragment = dont_fragment;
+        let flow = FlowKey::of(packet, &ip, packet.bytes());
         match self.look_up(&flow, bench) {
             // Its policy went or changed meanwhile. What was to be protected never leaves plain (`xfrm_policy_kill`).
-            Verdict::Pass => self.discard(packet, count, DropReason::OutNoState, bench),
-            Verdict::Drop(reason) => self.discard(packet, count, reason, bench),
-            Verdict::Bundle(bundle) => {
-                self.enter(packet, plan.as_ref(), (&head, &flow), bundle, bench);
+            Verdict::Pass => self.discard(held.packet, count, DropReason::OutNoState, bench),
+            Verdict::Drop(reason) => self.discard(held.packet, count, reason, bench),
+            Verdict::Bundle(place) => {
+                let head = Head::of(&ip);
+                match held.longest {
+                    None => self.enter(held.packet, plan.as_ref(), (&head, &flow), place, bench),
+                    Some(longest) => {
+                        self.enter_cut(held.packet, longest, (head, &flow), place, bench);
+                    }
+                }
             }
-            Verdict::Wait => self.wait(packet, (&head, &flow), count, bench),
+            Verdict::Wait => self.wait(held, &flow, bench),
         }
     }
 }
