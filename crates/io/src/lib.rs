@@ -45,6 +45,7 @@ pub mod napi;
 pub mod netns;
 pub mod nftables;
 pub mod packet_socket;
+mod patience;
 pub mod pcap;
 pub mod poll;
 pub mod port;

@@ -21,6 +21,7 @@ use uxfrm_packet::{PacketBuf, Pool, SizeClass};
 
 use crate::clock;
 use crate::control::Control;
+use crate::patience::{Patience, is_busy};
 use crate::socket::Name;
 
 /// Messages in one system call, in either direction.
@@ -37,9 +38,6 @@ pub(crate) const SMALL: usize = 2048;
 
 /// Bytes that a super-buffer takes from its first byte on.
 pub(crate) const LARGE: usize = 65_536;
-
-/// How long a port waits at the most per batch for the kernel to have room again, in nanoseconds.
-const PATIENCE: libc::c_long = 200_000;
 
 /// A buffer for what comes next, whatever its size.
 #[derive(Debug, Default)]
@@ -189,13 +187,13 @@ pub(crate) struct Sender {
     buffers: usize,
     names: Box<[Name]>,
     controls: Box<[Control]>,
-    is_patient: bool,
+    patience: Patience,
 }
 
 impl Sender {
     pub(crate) fn new() -> Self {
         Self {
-            is_patient: true,
+            patience: Patience::new(),
             parts: Vec::with_capacity(MESSAGES),
             buffers: 0,
             names: vec![Name::EMPTY; MESSAGES].into_boxed_slice(),
@@ -205,7 +203,7 @@ impl Sender {
 
     /// A new batch begins: it may wait for the kernel once.
     pub(crate) fn begin(&mut self) {
-        self.is_patient = true;
+        self.patience = Patience::new();
     }
 
     /// Whether it must be [sent](Self::send) before more fits.
@@ -242,7 +240,7 @@ impl Sender {
 
     /// Sends all messages in order and tells the fate of each.
     ///
-    /// When the kernel has no room it waits once per batch, for [`PATIENCE`]; what does not fit then is refused: under
+    /// When the kernel has no room it [waits](Patience) once per batch; what does not fit then is refused: under
     /// overload it is better to drop than to queue.
     pub(crate) fn send(
         &mut self,
@@ -259,11 +257,10 @@ impl Sender {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if is_busy(&error) => {
-                    if !std::mem::take(&mut self.is_patient) {
+                    if !self.patience.wait(fd) {
                         self.parts[at..].iter().for_each(|part| fate(*part, Err(&error)));
                         break;
                     }
-                    wait_for_room(fd);
                 }
                 Err(error) => {
                     fate(self.parts[at], Err(&error));
@@ -360,17 +357,4 @@ pub(crate) fn nothing_waits(error: io::Error) -> io::Result<usize> {
         ) => Ok(0),
         _broken => Err(error),
     }
-}
-
-/// Whether the kernel may have room in a moment.
-pub(crate) fn is_busy(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM))
-}
-
-/// Waits until the socket takes more, at the most for [`PATIENCE`].
-pub(crate) fn wait_for_room(fd: BorrowedFd<'_>) {
-    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
-    let patience = libc::timespec { tv_sec: 0, tv_nsec: PATIENCE };
-    // SAFETY: one live pollfd, a live timespec, no signal mask. Its result does not matter: the next send tells.
-    unsafe { libc::ppoll(&raw mut poll, 1, &raw const patience, ptr::null()) };
 }

@@ -18,7 +18,8 @@ use uxfrm_packet::{Batch, PacketBuf, Pool, Segments};
 use zerocopy::IntoBytes;
 
 use crate::frames::{FramePort, Frames};
-use crate::mmsg::{MESSAGES, SMALL, Slot, is_busy, nothing_waits, vector, wait_for_room};
+use crate::mmsg::{MESSAGES, SMALL, Slot, nothing_waits, vector};
+use crate::patience::{Patience, is_busy};
 use crate::port::{Accepts, Transmitted, wire_packets};
 use crate::socket;
 use crate::virtio::{HEADER, VirtioHeader};
@@ -143,7 +144,13 @@ impl PacketSocket {
     }
 
     /// Queues one buffer, a message for each frame.
-    fn queue(&mut self, index: usize, frames: &Frames, patient: &mut bool, done: &mut Transmitted) {
+    fn queue(
+        &mut self,
+        index: usize,
+        frames: &Frames,
+        patience: &mut Patience,
+        done: &mut Transmitted,
+    ) {
         let packet = &frames.packets()[index];
         let step = match packet.segments {
             _ if packet.udp.is_some() => return done.unsupported(packet),
@@ -153,7 +160,7 @@ impl PacketSocket {
         let virtio = VirtioHeader::of(packet).before(ETHERNET).to_bytes();
         for start in (0..packet.len()).step_by(step) {
             if self.parts.len() == MESSAGES {
-                self.flush(frames, patient, done);
+                self.flush(frames, patience, done);
             }
             let len = step.min(packet.len() - start);
             self.parts.push(Part { packet: index, start, len, virtio });
@@ -161,7 +168,7 @@ impl PacketSocket {
     }
 
     /// Sends what is queued, waiting once per batch for room.
-    fn flush(&mut self, frames: &Frames, patient: &mut bool, done: &mut Transmitted) {
+    fn flush(&mut self, frames: &Frames, patience: &mut Patience, done: &mut Transmitted) {
         let mut at = 0;
         while at < self.parts.len() {
             match self.send_from(at, frames) {
@@ -174,9 +181,7 @@ impl PacketSocket {
                     at += sent;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if is_busy(&error) && std::mem::take(patient) => {
-                    wait_for_room(self.socket.as_fd());
-                }
+                Err(error) if is_busy(&error) && patience.wait(self.socket.as_fd()) => {}
                 Err(error) => {
                     done.refuse(pieces(&frames.packets()[self.parts[at].packet]), &error);
                     at += 1;
@@ -232,11 +237,11 @@ impl FramePort for PacketSocket {
     }
 
     fn transmit(&mut self, frames: &mut Frames, pool: &mut Pool) -> Transmitted {
-        let (mut done, mut patient) = (Transmitted::default(), true);
+        let (mut done, mut patience) = (Transmitted::default(), Patience::new());
         for index in 0..frames.len() {
-            self.queue(index, frames, &mut patient, &mut done);
+            self.queue(index, frames, &mut patience, &mut done);
         }
-        self.flush(frames, &mut patient, &mut done);
+        self.flush(frames, &mut patience, &mut done);
         frames.give_all(pool);
         done
     }

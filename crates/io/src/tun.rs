@@ -20,7 +20,8 @@ use std::time::Duration;
 use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments};
 
 use crate::clock;
-use crate::mmsg::{Slot, is_busy, nothing_waits, vector, wait_for_room};
+use crate::mmsg::{Slot, nothing_waits, vector};
+use crate::patience::{Patience, is_busy};
 use crate::port::{Accepts, Port, Transmitted, wire_packets};
 use crate::virtio::{HEADER, VirtioHeader};
 
@@ -206,13 +207,12 @@ impl Tun {
     }
 
     /// Writes one packet, waiting once per batch for room, and counts what became of it.
-    fn send(&mut self, packet: &mut PacketBuf, patient: &mut bool, done: &mut Transmitted) {
+    fn send(&mut self, packet: &mut PacketBuf, patience: &mut Patience, done: &mut Transmitted) {
         if packet.udp.is_some() || !self.accepts.takes(packet) {
             return done.unsupported(packet);
         }
         let mut result = self.write(packet);
-        if result.as_ref().is_err_and(is_busy) && std::mem::take(patient) {
-            wait_for_room(self.file.as_fd());
+        if result.as_ref().is_err_and(is_busy) && patience.wait(self.file.as_fd()) {
             result = self.write(packet);
         }
         match result {
@@ -284,9 +284,9 @@ impl Port for Tun {
     }
 
     fn transmit(&mut self, batch: &mut Batch, pool: &mut Pool) -> Transmitted {
-        let (mut done, mut patient) = (Transmitted::default(), true);
+        let (mut done, mut patience) = (Transmitted::default(), Patience::new());
         for mut packet in batch.drain() {
-            self.send(&mut packet, &mut patient, &mut done);
+            self.send(&mut packet, &mut patience, &mut done);
             pool.give(packet);
         }
         done

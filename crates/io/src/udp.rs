@@ -206,7 +206,7 @@ impl Udp {
         }
         if self.dont_fragment != Some(path.dont_fragment) {
             self.flush(packets, done);
-            if let Err(error) = self.switch_fragmentation(path.dont_fragment) {
+            if let Err(error) = self.switch_fragmentation(&path) {
                 return done.refuse(crate::wire_packets(packet), &error);
             }
         }
@@ -327,34 +327,23 @@ impl Udp {
         self.refused_trains = refused;
     }
 
-    /// Sets or clears DF for what is sent from now on; over IPv6 it allows or forbids the kernel to fragment.
-    fn switch_fragmentation(&mut self, dont_fragment: bool) -> io::Result<()> {
-        let fd = self.socket.as_fd();
-        match (self.local.ip(), dont_fragment) {
-            (IpAddr::V4(_), true) => {
-                socket::set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
-            }
-            (IpAddr::V4(_), false) => {
-                socket::set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT)?;
-            }
-            (IpAddr::V6(_), true) => {
-                socket::set(
-                    fd,
-                    libc::IPPROTO_IPV6,
-                    libc::IPV6_MTU_DISCOVER,
-                    libc::IPV6_PMTUDISC_DO,
-                )?;
-            }
-            (IpAddr::V6(_), false) => {
-                socket::set(
-                    fd,
-                    libc::IPPROTO_IPV6,
-                    libc::IPV6_MTU_DISCOVER,
-                    libc::IPV6_PMTUDISC_DONT,
-                )?;
-            }
-        }
-        self.dont_fragment = Some(dont_fragment);
+    /// Sets or clears DF, as the path has it, for what is sent from now on; over IPv6 it allows or forbids the kernel to fragment.
+    fn switch_fragmentation(&mut self, path: &UdpPath) -> io::Result<()> {
+        let (level, option, [clear, set]) = match self.local.ip() {
+            IpAddr::V4(_) => (
+                libc::IPPROTO_IP,
+                libc::IP_MTU_DISCOVER,
+                [libc::IP_PMTUDISC_DONT, libc::IP_PMTUDISC_DO],
+            ),
+            IpAddr::V6(_) => (
+                libc::IPPROTO_IPV6,
+                libc::IPV6_MTU_DISCOVER,
+                [libc::IPV6_PMTUDISC_DONT, libc::IPV6_PMTUDISC_DO],
+            ),
+        };
+        let value = if path.dont_fragment { set } else { clear };
+        socket::set(self.socket.as_fd(), level, option, value)?;
+        self.dont_fragment = Some(path.dont_fragment);
         Ok(())
     }
 }

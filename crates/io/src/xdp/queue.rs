@@ -17,7 +17,7 @@ use super::ring::{Consumer, Producer};
 use super::umem::Umem;
 use super::{Program, XdpError, bpf};
 use crate::clock;
-use crate::mmsg::{is_busy, wait_for_room};
+use crate::patience::{Patience, is_busy};
 use crate::port::Transmitted;
 use crate::socket;
 
@@ -47,7 +47,7 @@ pub struct Queue {
     /// Frames that may be on their way at a time.
     most: u32,
     /// It may still wait for room in this batch.
-    patient: bool,
+    patience: Patience,
     /// Frames that were lost by the last time that the kernel was asked.
     lost: u64,
     /// The last that the kernel said of sending was that there is no use in it: the device is down or gone.
@@ -85,7 +85,7 @@ impl Queue {
             sent,
             free: Vec::with_capacity(SENT as usize),
             most: u32::MAX,
-            patient: true,
+            patience: Patience::new(),
             lost: 0,
             is_down: false,
             socket,
@@ -173,7 +173,7 @@ impl Queue {
 
     /// A batch begins: it may wait for the kernel once.
     pub(super) fn begin(&mut self) {
-        self.patient = true;
+        self.patience = Patience::new();
         self.reclaim();
     }
 
@@ -226,8 +226,7 @@ impl Queue {
         if self.free.is_empty() {
             self.send();
             self.reclaim();
-            if self.free.is_empty() && std::mem::take(&mut self.patient) {
-                wait_for_room(self.sender.as_fd());
+            if self.free.is_empty() && self.patience.wait(self.sender.as_fd()) {
                 self.send();
                 self.reclaim();
             }
