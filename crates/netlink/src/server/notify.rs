@@ -18,6 +18,30 @@ use crate::{
     layout::{RawAcquire, RawExpire, RawMapping, RawPolicyExpire},
 };
 
+/// Which limit was reached.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Limit {
+    Soft,
+    Hard,
+}
+
+impl Limit {
+    /// `hard` of a message: anything but 0 is.
+    pub(super) const fn of_byte(hard: u8) -> Self {
+        match hard {
+            0 => Self::Soft,
+            _ => Self::Hard,
+        }
+    }
+
+    const fn to_byte(self) -> u8 {
+        match self {
+            Self::Soft => 0,
+            Self::Hard => 1,
+        }
+    }
+}
+
 /// One event of the engine.
 pub(super) fn event(
     server: &mut Server,
@@ -29,8 +53,12 @@ pub(super) fn event(
     match event {
         Event::SaSoftLimit(id) => expire(server, before, *id, Lifecycle::Dying, out),
         Event::SaHardLimit(id) => expire(server, before, *id, Lifecycle::Expired, out),
-        Event::PolicySoftLimit(index, _) => expire_policy(server, before, *index, false, out),
-        Event::PolicyHardLimit(index, _) => expire_policy(server, before, *index, true, out),
+        Event::PolicySoftLimit(index, _) => {
+            expire_policy(server, before, *index, Limit::Soft, out);
+        }
+        Event::PolicyHardLimit(index, _) => {
+            expire_policy(server, before, *index, Limit::Hard, out);
+        }
         Event::Acquire { policy, template, wanted, flow } => {
             let Some(entry) = asking_policy(before, *policy, flow) else { return };
             let Some(template) = entry.templates().nth(usize::from(*template)) else {
@@ -43,10 +71,10 @@ pub(super) fn event(
 }
 
 /// `build_expire`.
-pub(super) fn sa_expired(sa: &Sa, hard: bool, pid: u32, calendar: Calendar) -> Datagram {
+pub(super) fn sa_expired(sa: &Sa, limit: Limit, pid: u32, calendar: Calendar) -> Datagram {
     let mut datagram = begin(MessageType::Expire, pid);
     let sa_info = state::info(sa, calendar);
-    datagram.put(&RawExpire { sa: sa_info, hard: hard.into(), pad: [0; 7] });
+    datagram.put(&RawExpire { sa: sa_info, hard: limit.to_byte(), pad: [0; 7] });
     let config = sa.config();
     common::put_mark(&mut datagram, config.mark);
     common::put_if_id(&mut datagram, config.if_id);
@@ -57,7 +85,11 @@ pub(super) fn sa_expired(sa: &Sa, hard: bool, pid: u32, calendar: Calendar) -> D
 /// A larval state that nobody made real expires hard.
 pub(super) fn larval_expired(larval: &Larval, calendar: Calendar) -> Datagram {
     let mut datagram = begin(MessageType::Expire, 0);
-    datagram.put(&RawExpire { sa: larval.info(calendar), hard: 1, pad: [0; 7] });
+    datagram.put(&RawExpire {
+        sa: larval.info(calendar),
+        hard: Limit::Hard.to_byte(),
+        pad: [0; 7],
+    });
     common::put_mark(&mut datagram, larval.mark);
     common::put_if_id(&mut datagram, larval.if_id);
     state::put_direction(&mut datagram, larval.direction);
@@ -67,13 +99,13 @@ pub(super) fn larval_expired(larval: &Larval, calendar: Calendar) -> Datagram {
 /// `build_polexpire`.
 pub(super) fn policy_expired(
     entry: &PolicyEntry,
-    hard: bool,
+    limit: Limit,
     pid: u32,
     calendar: Calendar,
 ) -> Datagram {
     let mut datagram = begin(MessageType::PolExpire, pid);
     let info = policy::info(entry, calendar);
-    datagram.put(&RawPolicyExpire { policy: info, hard: hard.into(), pad: [0; 7] });
+    datagram.put(&RawPolicyExpire { policy: info, hard: limit.to_byte(), pad: [0; 7] });
     policy::attributes(&mut datagram, entry);
     datagram
 }
@@ -83,8 +115,9 @@ fn expire(server: &Server, before: &Snapshot, id: SaId, stage: Lifecycle, out: &
     let candidates = || before.sad.with_id(id);
     let found = candidates().find(|sa| sa.lifecycle() == stage).or_else(|| candidates().next());
     if let Some(sa) = found {
+        let limit = if stage == Lifecycle::Expired { Limit::Hard } else { Limit::Soft };
         out.multicast(&server.clients, Groups::EXPIRE, || {
-            sa_expired(sa, stage == Lifecycle::Expired, 0, server.calendar)
+            sa_expired(sa, limit, 0, server.calendar)
         });
     }
 }
@@ -93,12 +126,12 @@ fn expire_policy(
     server: &Server,
     before: &Snapshot,
     index: PolicyIndex,
-    hard: bool,
+    limit: Limit,
     out: &mut Outbox,
 ) {
     if let Some(entry) = find_policy(before, index) {
         out.multicast(&server.clients, Groups::EXPIRE, || {
-            policy_expired(entry, hard, 0, server.calendar)
+            policy_expired(entry, limit, 0, server.calendar)
         });
     }
 }

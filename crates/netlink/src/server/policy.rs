@@ -83,7 +83,7 @@ impl Server {
         }
         let pid = call.message.header.pid;
         call.out.multicast(&self.clients, Groups::EXPIRE, || {
-            notify::policy_expired(&entry, raw.hard != 0, pid, self.calendar)
+            notify::policy_expired(&entry, notify::Limit::of_byte(raw.hard), pid, self.calendar)
         });
         Ok(())
     }

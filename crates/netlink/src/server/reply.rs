@@ -19,7 +19,8 @@ pub(super) fn acknowledge(
     warning: Option<&'static str>,
 ) -> Datagram {
     let warning = warning.filter(|_| options.contains(Options::EXT_ACK));
-    let mut datagram = begin(client, message, Flags::CAPPED | tlvs(warning.is_some()));
+    let tlvs = if warning.is_some() { Flags::ACK_TLVS } else { Flags::empty() };
+    let mut datagram = begin(client, message, Flags::CAPPED | tlvs);
     datagram.put(&0_i32).put(&message.header);
     if let Some(text) = warning {
         put_text(&mut datagram, text);
@@ -39,7 +40,9 @@ pub(super) fn refuse(
     let (text, offset) = (text.filter(|_| is_wordy), offset.filter(|_| is_wordy));
     let is_capped = options.contains(Options::CAP_ACK);
     let capped = if is_capped { Flags::CAPPED } else { Flags::empty() };
-    let mut datagram = begin(client, message, capped | tlvs(text.is_some() || offset.is_some()));
+    let says_more = text.is_some() || offset.is_some();
+    let tlvs = if says_more { Flags::ACK_TLVS } else { Flags::empty() };
+    let mut datagram = begin(client, message, capped | tlvs);
     datagram.put(&-refusal.errno);
     if is_capped {
         datagram.put(&message.header);
@@ -59,10 +62,6 @@ fn begin(client: ClientId, message: Message<'_>, flags: Flags) -> Datagram {
     let mut datagram = Datagram::new();
     datagram.begin(ERROR, flags.bits(), message.header.seq, client.port);
     datagram
-}
-
-const fn tlvs(there: bool) -> Flags {
-    if there { Flags::ACK_TLVS } else { Flags::empty() }
 }
 
 fn put_text(datagram: &mut Datagram, text: &str) {

@@ -117,7 +117,7 @@ impl Server {
         };
         let pid = call.message.header.pid;
         call.out.multicast(&self.clients, Groups::EXPIRE, || {
-            notify::sa_expired(&sa, raw.hard != 0, pid, self.calendar)
+            notify::sa_expired(&sa, notify::Limit::of_byte(raw.hard), pid, self.calendar)
         });
         if raw.hard != 0 {
             call.database.apply(call.now, |change| change.delete_sa(id, mark))?;
