@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use uxfrm_packet::Protocol;
+use uxfrm_packet::{Protocol, Version};
 use uxfrm_tunnel::{PortRequest, ports::ZeroChecksum6};
 use uxfrm_words::{self as words, Cursor, is_abbreviation};
 
@@ -37,17 +37,17 @@ pub struct FouPort {
     pub device: Option<String>,
 }
 
-pub(crate) fn read(cursor: &mut Cursor<'_, '_>, is_v6: bool) -> Result<Fou, Error> {
+pub(crate) fn read(cursor: &mut Cursor<'_, '_>, version: Version) -> Result<Fou, Error> {
     let word = cursor.next(COMMANDS)?;
     if is_abbreviation(word, "add") {
-        let port = options(cursor, is_v6)?;
+        let port = options(cursor, version)?;
         match (port.request.protocol, port.request.kind) {
             (0, DIRECT) => Err(Error::FouNeither),
             (0, _) | (_, DIRECT) => Ok(Fou::Add(port)),
             (_, _) => Err(Error::FouBoth),
         }
     } else if is_abbreviation(word, "delete") {
-        options(cursor, is_v6).map(Fou::Delete)
+        options(cursor, version).map(Fou::Delete)
     } else if is_abbreviation(word, "show") {
         cursor.take().map_or(Ok(Fou::Show), |_| Err(Error::FouShow))
     } else {
@@ -55,9 +55,10 @@ pub(crate) fn read(cursor: &mut Cursor<'_, '_>, is_v6: bool) -> Result<Fou, Erro
     }
 }
 
-fn options(cursor: &mut Cursor<'_, '_>, v6: bool) -> Result<FouPort, Error> {
+fn options(cursor: &mut Cursor<'_, '_>, version: Version) -> Result<FouPort, Error> {
     let mut request = PortRequest { kind: DIRECT, ..PortRequest::default() };
-    let (mut device, mut ends, mut has_port, mut v6) = (None, [None; 2], false, v6);
+    let (mut device, mut ends, mut has_port) = (None, [None; 2], false);
+    let mut version = version;
     while let Some(word) = cursor.take() {
         match word {
             "port" => (request.port, has_port) = (port(cursor)?, true),
@@ -67,7 +68,7 @@ fn options(cursor: &mut Cursor<'_, '_>, v6: bool) -> Result<FouPort, Error> {
             "peer_port" => request.peer_port = Some(port(cursor)?),
             "local" => ends[0] = cursor.address("an address")?,
             "dev" => device = Some(cursor.next("a device")?.to_owned()),
-            "-6" => v6 = true,
+            "-6" => version = Version::V6,
             "udp6zerocsumrx" => request.zero_checksum6 = ZeroChecksum6::Allow,
             "noudp6zerocsumrx" => request.zero_checksum6 = ZeroChecksum6::Refuse,
             _ => return Err(words::Error::option(word, OPTIONS).into()),
@@ -80,20 +81,25 @@ fn options(cursor: &mut Cursor<'_, '_>, v6: bool) -> Result<FouPort, Error> {
     if peer.is_some() != request.peer_port.is_some() {
         return Err(Error::FouPeer);
     }
-    v6 |= is_v6(local) || is_v6(peer);
-    request.family = Some(if v6 { AF_INET6 } else { AF_INET });
-    (request.local4, request.local6) = of_family(local, v6)?;
-    (request.peer4, request.peer6) = of_family(peer, v6)?;
+    if is_v6(local) || is_v6(peer) {
+        version = Version::V6;
+    }
+    request.family = Some(match version {
+        Version::V4 => AF_INET,
+        Version::V6 => AF_INET6,
+    });
+    (request.local4, request.local6) = of_family(local, version)?;
+    (request.peer4, request.peer6) = of_family(peer, version)?;
     Ok(FouPort { request, device })
 }
 
 /// An address where its family's attribute is.
 fn of_family(
     address: Option<IpAddr>,
-    v6: bool,
+    version: Version,
 ) -> Result<(Option<std::net::Ipv4Addr>, Option<std::net::Ipv6Addr>), words::Error> {
     match address {
-        Some(IpAddr::V4(address)) if v6 => {
+        Some(IpAddr::V4(address)) if version == Version::V6 => {
             Err(words::Error::argument(&address.to_string(), "an IPv6 address is needed"))
         }
         Some(IpAddr::V4(address)) => Ok((Some(address), None)),

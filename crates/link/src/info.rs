@@ -68,10 +68,8 @@ impl Info {
         self.text += " ";
     }
 
-    fn flag(&mut self, is_set: bool, word: &str, name: &str) {
-        if is_set {
-            self.put(word, name, Json::Flag(true));
-        }
+    fn flag(&mut self, word: &str, name: &str) {
+        self.put(word, name, Json::Flag(true));
     }
 }
 
@@ -129,7 +127,9 @@ fn over_v4(config: &Config, info: &mut Info) {
         (PathMtuDiscovery::On, _) => info.put("pmtudisc", "pmtudisc", Json::Flag(true)),
         (PathMtuDiscovery::Off, _) => info.put("nopmtudisc", "pmtudisc", Json::Flag(false)),
     }
-    info.flag(config.inner_df == InnerDf::Ignore, "ignore-df", "ignore_df");
+    if config.inner_df == InnerDf::Ignore {
+        info.flag("ignore-df", "ignore_df");
+    }
 }
 
 fn over_v6(config: &Config, info: &mut Info) {
@@ -169,12 +169,16 @@ fn gre(config: &Config, info: &mut Info) {
         }
     }
     for (way, fields) in ways {
-        let word = format!("{way}seq");
-        info.flag(fields.sequence == Field::With, &word, &word);
+        if fields.sequence == Field::With {
+            let word = format!("{way}seq");
+            info.flag(&word, &word);
+        }
     }
     for (way, fields) in ways {
-        let word = format!("{way}csum");
-        info.flag(fields.checksum == Field::With, &word, &word);
+        if fields.checksum == Field::With {
+            let word = format!("{way}csum");
+            info.flag(&word, &word);
+        }
     }
 }
 

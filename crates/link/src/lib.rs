@@ -25,6 +25,7 @@ pub mod json;
 pub mod text;
 pub mod wire;
 
+use uxfrm_packet::Version;
 use uxfrm_words::{Cursor, is_abbreviation};
 
 pub use error::Error;
@@ -82,13 +83,13 @@ fn located(line: usize, words: &[&str]) -> Option<Located> {
 pub fn command(words: &[&str]) -> Result<Command, Error> {
     let mut cursor = Cursor::new(words);
     cursor.skip("ip");
-    let is_v6 = cursor.skip("-6");
-    if !is_v6 {
+    let version = if cursor.skip("-6") { Version::V6 } else { Version::V4 };
+    if version == Version::V4 {
         cursor.skip("-4");
     }
     let object = cursor.next("an object")?;
     if is_abbreviation(object, "fou") {
-        return fou::read(&mut cursor, is_v6).map(Command::Fou);
+        return fou::read(&mut cursor, version).map(Command::Fou);
     }
     if is_abbreviation(object, "link") {
         return link::read(&mut cursor).map(Command::Link);
