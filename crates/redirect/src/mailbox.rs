@@ -14,6 +14,7 @@ use libc::{c_int, cmsghdr, iovec, msghdr, ssize_t};
 use uxfrm_control::greeting::{Greeting, Kind, LENGTH};
 use uxfrm_control::mailbox::{Found, LAYOUT, Mailbox, Page, ROOM};
 
+use crate::parking::Parked;
 use crate::table::Socket;
 use crate::{gateway, next, parking, patience};
 
@@ -34,15 +35,15 @@ const SHORT: usize = 64;
 const MOST_PAGES: u32 = 8;
 
 /// Another socket uses the parked connection: the page comes with it, or is asked for.
-pub(crate) fn follow(descriptor: c_int, socket: &Socket, has_page: bool) {
-    if has_page {
+pub(crate) fn follow(parked: &Parked, socket: &Socket) {
+    if parked.is_paged {
         return socket.set_paged();
     }
     let uses = USES.fetch_add(1, Ordering::Relaxed) + 1;
     if uses.is_multiple_of(MANY)
         && patience::are_several_processors()
         && PAGES.fetch_add(1, Ordering::Relaxed) < MOST_PAGES
-        && let Some(page) = ask_for_page(descriptor, socket)
+        && let Some(page) = ask_for_page(parked.descriptor, socket)
     {
         PAGE.store(page, Ordering::Release);
         socket.set_paged();
@@ -74,8 +75,13 @@ pub(crate) fn receive(
     let mailbox = of(socket).filter(|_| socket.is_busy())?;
     if !COLLECTED.load(Ordering::Relaxed) {
         let waits = flags & libc::MSG_DONTWAIT == 0;
-        patience::until(waits, || mailbox.collect(), Found::Nothing)
-            .filter(|found| *found == Found::Answer)?;
+        let collect = || mailbox.collect();
+        let found = if waits {
+            patience::until(collect, Found::Nothing)
+        } else {
+            patience::once(collect, Found::Nothing)
+        };
+        found.filter(|found| *found == Found::Answer)?;
         COLLECTED.store(true, Ordering::Relaxed);
     }
     // SAFETY: the caller's vectors are valid.

@@ -50,18 +50,24 @@ pub(crate) fn receive(
     }
 }
 
-/// Looks until something else than `nothing` is to be seen, for a moment or, where that is all that is wanted, once.
-pub(crate) fn until<T: PartialEq>(waits: bool, look: impl Fn() -> T, nothing: T) -> Option<T> {
+/// Looks once: whether something else than `nothing` is to be seen.
+pub(crate) fn once<T: PartialEq>(look: impl Fn() -> T, nothing: T) -> Option<T> {
+    let seen = look();
+    if seen == nothing {
+        return None;
+    }
+    rest();
+    Some(seen)
+}
+
+/// Looks until something else than `nothing` is to be seen, for a moment.
+pub(crate) fn until<T: PartialEq + Copy>(look: impl Fn() -> T, nothing: T) -> Option<T> {
     let mut end = None;
     loop {
         for _ in 0..LOOKS {
-            let seen = look();
-            if seen != nothing {
-                rest();
-                return Some(seen);
-            }
-            if !waits {
-                return None;
+            let seen = once(&look, nothing);
+            if seen.is_some() {
+                return seen;
             }
             std::hint::spin_loop();
         }

@@ -37,7 +37,7 @@ fn redirect(kind: c_int) -> c_int {
     {
         if let Some(socket) = table::find(parked.descriptor) {
             socket.set_told(parked.told);
-            mailbox::follow(parked.descriptor, socket, parked.is_paged);
+            mailbox::follow(&parked, socket);
         }
         return parked.descriptor;
     }
