@@ -167,8 +167,7 @@ impl<'w, W: World> Session<'w, W> {
         let hides = matches!(command, Command::StateListWithoutKeys(_));
         let keys = if hides { Keys::Hidden } else { Keys::Shown };
         let mut printer = Printer::new(self.options, keys, &self.names, self.world.output());
-        let is_list = wanted == request::Answer::All;
-        printer.begin(is_list)?;
+        printer.begin(wanted);
         let mut failed = Ok(());
         let remarks = self.connection.talk(request, wanted, |message| {
             let answer = Answer::of(message);
@@ -177,7 +176,7 @@ impl<'w, W: World> Session<'w, W> {
             }
         })?;
         failed?;
-        printer.end(is_list)?;
+        printer.end(wanted)?;
         remark(&remarks, self.world)?;
         Ok(())
     }
@@ -266,11 +265,10 @@ impl<'p> Printer<'p> {
         matches!(self.notation, Notation::Json | Notation::PrettyJson)
     }
 
-    fn begin(&mut self, is_list: bool) -> io::Result<()> {
-        if self.is_json() && is_list {
+    fn begin(&mut self, wanted: request::Answer) {
+        if self.is_json() && wanted == request::Answer::All {
             self.page.raw("[");
         }
-        Ok(())
     }
 
     fn show(&mut self, answer: &Answer<'_>) -> io::Result<()> {
@@ -286,7 +284,8 @@ impl<'p> Printer<'p> {
         if self.page.text().len() >= PAGE { self.flush() } else { Ok(()) }
     }
 
-    fn end(&mut self, is_list: bool) -> io::Result<()> {
+    fn end(&mut self, wanted: request::Answer) -> io::Result<()> {
+        let is_list = wanted == request::Answer::All;
         if self.is_json() && (is_list || self.count > 0) {
             self.page.raw(if is_list { "]\n" } else { "\n" });
         }

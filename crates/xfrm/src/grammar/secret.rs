@@ -20,26 +20,30 @@ const LONGEST_NUMBER: usize = 18;
 impl Shown {
     /// A word before any key of its line: shown unless it is longer than words and numbers are and looks like key material.
     pub(super) fn word(text: &str) -> Self {
-        Self::when(text, text.chars().count() <= LONGEST_NUMBER || !is_hexadecimal(text))
+        if text.chars().count() <= LONGEST_NUMBER || !is_hexadecimal(text) {
+            Self::plain(text)
+        } else {
+            Self::key(text)
+        }
     }
 
     /// A word behind `enc`, `auth`, `aead` …, where a forgotten name or length makes the key stand in another's place:
     /// shown only if it looks like a keyword, an address or an algorithm.
     pub(super) fn behind_key(text: &str) -> Self {
-        Self::when(text, is_keyword_like(text) || is_address_like(text) || is_algorithm_like(text))
+        if is_keyword_like(text) || is_address_like(text) || is_algorithm_like(text) {
+            Self::plain(text)
+        } else {
+            Self::key(text)
+        }
     }
 
     /// A key.
     pub(super) fn key(text: &str) -> Self {
-        Self::when(text, false)
+        Self(Form::Hidden { characters: text.chars().count() })
     }
 
-    fn when(text: &str, shown: bool) -> Self {
-        Self(if shown {
-            Form::Plain(text.to_owned())
-        } else {
-            Form::Hidden { characters: text.chars().count() }
-        })
+    fn plain(text: &str) -> Self {
+        Self(Form::Plain(text.to_owned()))
     }
 }
 
