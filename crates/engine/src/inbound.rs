@@ -415,7 +415,7 @@ impl Inbound {
             // Apart by version: an address that is known to be of IPv4 is compared and moved in one word.
             Some(_) | None => match peel::usual_v4(bytes, bench.settings) {
                 Usual::Esp(envelope) => self.claim(place, &envelope, latest, bench),
-                Usual::Plain(own) => self.usual_plain(place, own),
+                Usual::Plain(direction) => self.usual_plain(place, direction),
                 Usual::Unclear => self.look_at_v6(place, latest, bench),
             },
         }
@@ -435,21 +435,22 @@ impl Inbound {
         };
         match peel::usual_v6(item.bytes(buffer), bench.settings) {
             Usual::Esp(envelope) => self.claim(place, &envelope, latest, bench),
-            Usual::Plain(own) => self.usual_plain(place, own),
+            Usual::Plain(direction) => self.usual_plain(place, direction),
             Usual::Unclear => self.look_closely(place, latest, bench),
         }
     }
 
     /// A packet without ESP whose header is right and has no options.
     #[inline(never)]
-    fn usual_plain(&mut self, place: usize, own: bool) -> Result<Fate, DropReason> {
+    fn usual_plain(&mut self, place: usize, direction: Direction) -> Result<Fate, DropReason> {
         let Self { items, buffers, questions, used, .. } = self;
         let item = &mut items[place];
         let Some(buffer) = &buffers[item.buffer as usize] else {
             return Err(DropReason::InUnexpected);
         };
         let bytes = item.bytes(buffer);
-        let ask = |ip: IpPacket| Fate::Plain(item.ask(&ip, Some(buffer), own, used, questions));
+        let ask =
+            |ip: IpPacket| Fate::Plain(item.ask(&ip, Some(buffer), direction, used, questions));
         IpPacket::parse_then(bytes, ask).map_err(|_| DropReason::InMalformed)
     }
 
@@ -463,7 +464,7 @@ impl Inbound {
     ) -> Result<Fate, DropReason> {
         match self.peel(place, bench)? {
             Peeled::Esp(envelope) => self.claim(place, &envelope, latest, bench),
-            Peeled::Plain(ip, own) => Ok(self.plain(place, &ip, own)),
+            Peeled::Plain(ip, direction) => Ok(self.plain(place, &ip, direction)),
             // It may make a whole packet, to be looked at in its place.
             Peeled::Fragment(ip) => self.reassemble(place, &ip, bench),
         }
@@ -491,8 +492,8 @@ impl Inbound {
     ) -> Result<Fate, DropReason> {
         if !self.items[place].path.is_empty() && !self.questions.about_whole {
             // Inside a tunnel: the host's own stack puts it together.
-            let own = bench.settings.addresses.holds(ip.destination);
-            return Ok(self.plain(place, ip, own));
+            let direction = peel::direction(ip.destination, bench.settings);
+            return Ok(self.plain(place, ip, direction));
         }
         let through = self.through(place);
         let packet = self.take(place, bench);
@@ -510,7 +511,7 @@ impl Inbound {
                 self.settle(place, packet);
                 match self.peel(place, bench)? {
                     Peeled::Fragment(_) => Err(DropReason::InFragment),
-                    Peeled::Plain(ip, own) => Ok(self.plain(place, &ip, own)),
+                    Peeled::Plain(ip, direction) => Ok(self.plain(place, &ip, direction)),
                     Peeled::Esp(envelope) => self.claim(place, &envelope, &mut None, bench),
                 }
             }
@@ -528,11 +529,11 @@ impl Inbound {
 
     /// A packet without ESP.
     #[inline(always)]
-    fn plain(&mut self, place: usize, ip: &IpPacket, own: bool) -> Fate {
+    fn plain(&mut self, place: usize, ip: &IpPacket, direction: Direction) -> Fate {
         let Self { items, buffers, questions, used, .. } = self;
         let item = &mut items[place];
         let buffer = buffers[item.buffer as usize].as_ref();
-        Fate::Plain(item.ask(ip, buffer, own, used, questions))
+        Fate::Plain(item.ask(ip, buffer, direction, used, questions))
     }
 
     fn drop(&mut self, place: usize, reason: DropReason, bench: &Bench<'_>) {

@@ -77,6 +77,8 @@ struct Piece {
     body: usize,
     /// Bytes of payload.
     len: usize,
+    /// Of the datagram.
+    is_last: bool,
     /// The byte that announces the fragment header (IPv6).
     next_header_at: usize,
     ecn: Ecn,
@@ -115,7 +117,7 @@ impl Reassembly {
         now: Moment,
         pool: &mut Pool,
     ) -> (Outcome, u64) {
-        let (key, piece, more) = match Piece::of(fitted(packet, pool), ip, through) {
+        let (key, piece) = match Piece::of(fitted(packet, pool), ip, through) {
             Ok(parts) => parts,
             Err(packet) => {
                 pool.give(packet);
@@ -131,7 +133,7 @@ impl Reassembly {
             self.waiting.push(Datagram { key, since: now, pieces: Vec::new(), total: None });
             self.waiting.len() - 1
         });
-        let outcome = match self.waiting[place].insert(piece, more, pool) {
+        let outcome = match self.waiting[place].insert(piece, pool) {
             Insertion::Duplicate => Outcome::Refused,
             Insertion::Conflict => {
                 // The refused piece itself is one more.
@@ -186,7 +188,7 @@ enum Insertion {
 }
 
 impl Datagram {
-    fn insert(&mut self, piece: Piece, more: bool, pool: &mut Pool) -> Insertion {
+    fn insert(&mut self, piece: Piece, pool: &mut Pool) -> Insertion {
         let (start, end) = (piece.offset, piece.offset + piece.len);
         let place = self.pieces.partition_point(|other| other.offset < start);
         if let Some(same) = self.pieces.get(place)
@@ -198,8 +200,8 @@ impl Datagram {
         let before = place.checked_sub(1).map_or(0, |at| self.pieces[at].end());
         let after = self.pieces.get(place).map_or(usize::MAX, |next| next.offset);
         let longest = self.pieces.last().map_or(0, Piece::end).max(end);
-        let total = if more { self.total } else { Some(end) };
-        let contradicts = self.total.is_some_and(|known| !more && known != end)
+        let total = if piece.is_last { Some(end) } else { self.total };
+        let contradicts = self.total.is_some_and(|known| piece.is_last && known != end)
             || total.is_some_and(|total| longest > total);
         if start < before || end > after || contradicts || self.pieces.len() == PIECES {
             pool.give(piece.packet);
@@ -289,14 +291,10 @@ impl Piece {
     }
 
     /// Takes a fragment apart; gives it back when it can't be one.
-    fn of(
-        packet: PacketBuf,
-        ip: &IpPacket,
-        through: Through,
-    ) -> Result<(Key, Self, bool), PacketBuf> {
-        let (ident, offset, more) = match ip.fragment {
-            Fragment::First { id, more } => (id, 0, more),
-            Fragment::Later { id, more, offset } => (id, usize::from(offset), more),
+    fn of(packet: PacketBuf, ip: &IpPacket, through: Through) -> Result<(Key, Self), PacketBuf> {
+        let (ident, offset, is_last) = match ip.fragment {
+            Fragment::First { id, more } => (id, 0, !more),
+            Fragment::Later { id, more, offset } => (id, usize::from(offset), !more),
             Fragment::None => return Err(packet),
         };
         let (head, next_header_at, body) = match ip.version {
@@ -307,7 +305,7 @@ impl Piece {
             },
         };
         let len = ip.total_len.saturating_sub(body);
-        let whole_units = !more || len.is_multiple_of(8);
+        let whole_units = is_last || len.is_multiple_of(8);
         if len == 0 || !whole_units || head + offset + len > usize::from(u16::MAX) {
             return Err(packet);
         }
@@ -318,7 +316,7 @@ impl Piece {
         let (source, destination) = (ip.source, ip.destination);
         let key = Key { source, destination, ident, protocol, through };
         let ecn = ip.ecn();
-        Ok((key, Self { offset, head, body, len, next_header_at, ecn, packet }, more))
+        Ok((key, Self { offset, head, body, len, is_last, next_header_at, ecn, packet }))
     }
 }
 

@@ -19,6 +19,14 @@ pub struct Cut {
     pub ident: u32,
 }
 
+/// Which part of the whole a piece has.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    /// In bytes, from the place where the whole is cut.
+    offset: usize,
+    is_last: bool,
+}
+
 /// Cuts `whole`, an IP packet; the pieces go to `out` in order.
 pub fn split(whole: &[u8], cut: &Cut, mark: u32, pool: &mut Pool, out: &mut Batch) {
     let (head, body) = whole.split_at(cut.place.min(whole.len()));
@@ -30,7 +38,7 @@ pub fn split(whole: &[u8], cut: &Cut, mark: u32, pool: &mut Pool, out: &mut Batc
     let room = room.max(8);
     for (number, piece) in body.chunks(room).enumerate() {
         let offset = number * room;
-        let more = offset + piece.len() < body.len();
+        let part = Part { offset, is_last: offset + piece.len() == body.len() };
         let len = head.len() + extra + piece.len();
         let mut packet = pool.take(SizeClass::holding(len));
         packet.mark = mark;
@@ -41,17 +49,17 @@ pub fn split(whole: &[u8], cut: &Cut, mark: u32, pool: &mut Pool, out: &mut Batc
         bytes[..head.len()].copy_from_slice(head);
         bytes[head.len() + extra..].copy_from_slice(piece);
         match cut.version {
-            Version::V4 => finish_v4(bytes, cut, offset, more),
-            Version::V6 => finish_v6(bytes, cut, offset, more),
+            Version::V4 => finish_v4(bytes, cut, part),
+            Version::V6 => finish_v6(bytes, cut, part),
         }
         out.push(packet);
     }
 }
 
-fn finish_v4(bytes: &mut [u8], cut: &Cut, offset: usize, more: bool) {
+fn finish_v4(bytes: &mut [u8], cut: &Cut, part: Part) {
     let [_, _, high, low] = cut.ident.to_be_bytes();
-    let flags = narrow(offset / 8) | if more { ipv4::MORE_FRAGMENTS } else { 0 };
-    if offset > 0 {
+    let flags = narrow(part.offset / 8) | if part.is_last { 0 } else { ipv4::MORE_FRAGMENTS };
+    if part.offset > 0 {
         blank_options(&mut bytes[ipv4::HEADER_LEN..cut.place]);
     }
     let len = narrow(bytes.len());
@@ -65,11 +73,11 @@ fn finish_v4(bytes: &mut [u8], cut: &Cut, offset: usize, more: bool) {
     let _ = ipv4::fill_checksum(bytes);
 }
 
-fn finish_v6(bytes: &mut [u8], cut: &Cut, offset: usize, more: bool) {
+fn finish_v6(bytes: &mut [u8], cut: &Cut, part: Part) {
     let header = FragmentHeader {
         next_header: Protocol(bytes[cut.next_header_at]),
         reserved: 0,
-        offset_more: (narrow(offset) | u16::from(more)).into(),
+        offset_more: (narrow(part.offset) | u16::from(!part.is_last)).into(),
         id: cut.ident.into(),
     };
     bytes[cut.place..cut.place + size_of::<FragmentHeader>()].copy_from_slice(header.as_bytes());

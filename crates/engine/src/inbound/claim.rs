@@ -5,7 +5,7 @@ use std::sync::Arc;
 use uxfrm_packet::IpPacket;
 
 use crate::worker::Bench;
-use crate::{DropReason, Sa, SaProtocol, Spi};
+use crate::{Direction, DropReason, Sa, SaProtocol, Spi};
 
 use super::check::MAX_DEPTH;
 use super::outer::Outer;
@@ -155,7 +155,7 @@ impl Inbound {
         let whole = buffer.filter(|_| envelope.shell.is_some());
         match whole.map(|buffer| IpPacket::parse(item.bytes(buffer))) {
             Some(Ok(ip)) if !bench.settings.addresses.holds(ip.destination) => {
-                Ok(self.plain(place, &ip, false))
+                Ok(self.plain(place, &ip, Direction::Forward))
             }
             Some(_) | None => Err(DropReason::InNoState),
         }

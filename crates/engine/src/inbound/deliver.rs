@@ -262,9 +262,8 @@ impl Questions {
         settings: &Settings,
     ) -> Fate {
         let flow = FlowKey { mark: item.mark, ..FlowKey::of(buffer, ip, bytes) };
-        let own = settings.addresses.holds(ip.destination);
-        let direction = if own { Direction::In } else { Direction::Forward };
-        let is_piece = self.about_whole && own && ip.is_fragment();
+        let direction = peel::direction(ip.destination, settings);
+        let is_piece = self.about_whole && direction == Direction::In && ip.is_fragment();
         if is_piece || peel::may_hold_esp(ip, &flow, direction, settings) {
             return Fate::New;
         }

@@ -56,7 +56,7 @@ impl Item {
         &mut self,
         ip: &IpPacket,
         buffer: Option<&PacketBuf>,
-        own: bool,
+        direction: Direction,
         used: &UsedStates,
         questions: &mut Questions,
     ) -> u32 {
@@ -65,7 +65,6 @@ impl Item {
         let flow = buffer.map(|buffer| FlowKey::of(buffer, ip, self.bytes(buffer)));
         // Without its buffer a packet is dropped whatever the policies say.
         let flow = flow.unwrap_or_else(|| FlowKey::between(ip.source, ip.destination));
-        let direction = if own { Direction::In } else { Direction::Forward };
         questions.place(FlowKey { mark: self.mark, ..flow }, spi, direction)
     }
 

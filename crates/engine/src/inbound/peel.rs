@@ -15,8 +15,8 @@ use crate::{Direction, DropReason, FlowKey, Settings, UdpEncapKind};
 /// What a packet is to the engine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Peeled {
-    /// Not ESP: to be checked and passed on; whether it is for this host.
-    Plain(IpPacket, bool),
+    /// Not ESP: to be checked and passed on, for this host (`in`) or through it (`fwd`).
+    Plain(IpPacket, Direction),
     /// A piece of a packet for this host.
     Fragment(IpPacket),
     /// ESP.
@@ -48,7 +48,7 @@ pub(super) enum Usual {
     /// ESP, alone or in UDP.
     Esp(Envelope),
     /// As [`Peeled::Plain`], of the header that it begins with.
-    Plain(bool),
+    Plain(Direction),
     /// None of these: [`packet`] looks at it, and says what is wrong if something is.
     Unclear,
 }
@@ -117,15 +117,22 @@ pub(crate) fn packet(bytes: &[u8], settings: &Settings) -> Result<Peeled, DropRe
     if ip.version == Version::V4 && !checksum_is_right(bytes) {
         return Err(DropReason::InMalformed);
     }
-    let own = settings.addresses.holds(ip.destination);
+    let direction = direction(ip.destination, settings);
+    let is_own = direction == Direction::In;
     if ip.is_fragment() {
-        return Ok(if own { Peeled::Fragment(ip) } else { Peeled::Plain(ip, own) });
+        return Ok(if is_own { Peeled::Fragment(ip) } else { Peeled::Plain(ip, direction) });
     }
     match ip.protocol {
         Protocol::ESP => esp_packet(bytes, &ip),
-        Protocol::UDP if own => udp_packet(bytes, ip, settings),
-        Protocol(_) => Ok(Peeled::Plain(ip, own)),
+        Protocol::UDP if is_own => udp_packet(bytes, ip, settings),
+        Protocol(_) => Ok(Peeled::Plain(ip, direction)),
     }
+}
+
+/// By which policies a plain packet to there is judged.
+#[inline(always)]
+pub(super) fn direction(destination: IpAddr, settings: &Settings) -> Direction {
+    if settings.addresses.holds(destination) { Direction::In } else { Direction::Forward }
 }
 
 #[inline(always)]
@@ -168,12 +175,14 @@ fn esp_packet(bytes: &[u8], ip: &IpPacket) -> Result<Peeled, DropReason> {
 
 /// A UDP packet for this host: ESP when it is at a port for that and does not say otherwise.
 fn udp_packet(bytes: &[u8], ip: IpPacket, settings: &Settings) -> Result<Peeled, DropReason> {
-    let Ok(datagram) = Udp::parse(ip.upper(bytes)) else { return Ok(Peeled::Plain(ip, true)) };
+    let Ok(datagram) = Udp::parse(ip.upper(bytes)) else {
+        return Ok(Peeled::Plain(ip, Direction::In));
+    };
     if !settings.encap_ports.contains(&datagram.header.destination.get()) {
-        return Ok(Peeled::Plain(ip, true));
+        return Ok(Peeled::Plain(ip, Direction::In));
     }
     match payload(datagram.payload) {
-        Err(DropReason::InIkeUnclaimed) => Ok(Peeled::Plain(ip, true)),
+        Err(DropReason::InIkeUnclaimed) => Ok(Peeled::Plain(ip, Direction::In)),
         Err(reason) => Err(reason),
         Ok(inside) => Ok(Peeled::Esp(Envelope {
             at: ip.header_len + udp::HEADER_LEN + inside.marker,
@@ -226,16 +235,17 @@ impl Outside {
     /// What a packet is that has this header around `upper`.
     #[inline(always)]
     fn around(self, protocol: Protocol, upper: &[u8], settings: &Settings) -> Usual {
-        let own = || settings.addresses.holds(self.destination);
+        let direction = || direction(self.destination, settings);
         let (lead, encap, inside) = match protocol {
             Protocol::ESP => (0, None, Inside::esp(upper)),
             Protocol::UDP => {
                 let Ok(Udp { header: ports, payload: bytes, trailing }) = Udp::parse(upper) else {
                     return Usual::Unclear;
                 };
-                let own = own();
-                if !own || !settings.encap_ports.contains(&ports.destination.get()) {
-                    return Usual::Plain(own);
+                let direction = direction();
+                let is_own = direction == Direction::In;
+                if !is_own || !settings.encap_ports.contains(&ports.destination.get()) {
+                    return Usual::Plain(direction);
                 }
                 if !trailing.is_empty() {
                     return Usual::Unclear;
@@ -243,7 +253,7 @@ impl Outside {
                 let inside = payload(bytes);
                 (udp::HEADER_LEN, inside.as_ref().ok().map(|inside| inside.kind), inside)
             }
-            Protocol(_) => return Usual::Plain(own()),
+            Protocol(_) => return Usual::Plain(direction()),
         };
         let Ok(inside) = inside else { return Usual::Unclear };
         let lead = lead + inside.marker;
@@ -395,15 +405,15 @@ mod tests {
         let foreign = [198, 51, 100, 1];
         let query = datagram(53, b"query", 0);
         let encap = datagram(4500, b"not for us", 0);
-        for (bytes, own) in [
-            (packet(Protocol::TCP, OWN, b"segment"), true),
-            (packet(Protocol::TCP, foreign, b"segment"), false),
-            (packet(Protocol::UDP, OWN, &query), true),
-            (packet(Protocol::UDP, foreign, &encap), false),
+        for (bytes, direction) in [
+            (packet(Protocol::TCP, OWN, b"segment"), Direction::In),
+            (packet(Protocol::TCP, foreign, b"segment"), Direction::Forward),
+            (packet(Protocol::UDP, OWN, &query), Direction::In),
+            (packet(Protocol::UDP, foreign, &encap), Direction::Forward),
         ] {
             let looks = looks(&bytes);
             assert!(
-                matches!(looks, Some((Usual::Plain(short), Usual::Plain(long))) if (short, long) == (own, own)),
+                matches!(looks, Some((Usual::Plain(short), Usual::Plain(long))) if (short, long) == (direction, direction)),
                 "{looks:?}"
             );
         }

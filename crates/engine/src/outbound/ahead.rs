@@ -36,6 +36,15 @@ pub(super) struct Run {
     pub(super) tailroom: usize,
 }
 
+/// What a packet is, as far as that is not its flow.
+#[derive(Clone, Copy, Debug)]
+struct Form {
+    /// Bytes, as it says itself.
+    len: usize,
+    /// As [`Run::plain`].
+    plain: bool,
+}
+
 /// What is part of a flow and not in the packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct FlowLabel {
@@ -95,7 +104,7 @@ impl Ahead {
         let parsed = IpPacket::parse_then(packet.bytes(), |ip| self.note_parsed(packet, &ip));
         if parsed.is_err() {
             self.outline = None;
-            self.place(UNREADABLE, packet, packet.len(), false);
+            self.place(UNREADABLE, packet, Form { len: packet.len(), plain: false });
         }
     }
 
@@ -105,19 +114,19 @@ impl Ahead {
         self.label = FlowLabel::of(packet);
         let plain = is_untouched(packet) && !ip.is_fragment() && !ip.has_options;
         let flow = FlowKey::of(packet, ip, packet.bytes());
-        self.place(flow, packet, ip.total_len, plain);
+        self.place(flow, packet, Form { len: ip.total_len, plain });
     }
 
     #[inline(always)]
-    fn place(&mut self, flow: FlowKey, packet: &PacketBuf, len: usize, plain: bool) {
+    fn place(&mut self, flow: FlowKey, packet: &PacketBuf, form: Form) {
         match self.runs.last_mut() {
             Some(run) if self.flows.last() == Some(&flow) => {
-                run.plain &= plain;
-                run.add(packet, len);
+                run.plain &= form.plain;
+                run.add(packet, form.len);
             }
             Some(_) | None => {
                 self.flows.push(flow);
-                self.runs.push(Run::of(packet, len, plain));
+                self.runs.push(Run::of(packet, form));
             }
         }
     }
@@ -127,13 +136,15 @@ impl Run {
     /// That of a packet that comes alone, with its head unless it is malformed.
     #[inline(always)]
     pub(super) fn alone(packet: &PacketBuf, head: Option<&(Head, FlowKey)>) -> Self {
-        let Some((head, _)) = head else { return Self::of(packet, packet.len(), false) };
+        let Some((head, _)) = head else {
+            return Self::of(packet, Form { len: packet.len(), plain: false });
+        };
         let plain = is_untouched(packet) && !head.fragment && !head.options;
-        Self::of(packet, head.total_len as usize, plain)
+        Self::of(packet, Form { len: head.total_len as usize, plain })
     }
 
     #[inline(always)]
-    fn of(packet: &PacketBuf, len: usize, plain: bool) -> Self {
+    fn of(packet: &PacketBuf, Form { len, plain }: Form) -> Self {
         Self {
             packets: 1,
             plain,

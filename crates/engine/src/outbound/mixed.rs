@@ -56,6 +56,15 @@ pub(super) struct Sent {
     pub(super) first: usize,
 }
 
+/// Where bundles and states are, mostly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Distance {
+    /// At hand.
+    Near,
+    /// In memory: they are asked for before they are needed.
+    Far,
+}
+
 /// By which bundle a packet leaves, and the share that it has its number from.
 #[derive(Clone, Copy, Debug)]
 struct Claim {
@@ -147,6 +156,13 @@ impl Mixed {
     }
 }
 
+impl Distance {
+    #[inline(always)]
+    fn of(cache: &BundleCache) -> Self {
+        if cache.is_far() { Self::Far } else { Self::Near }
+    }
+}
+
 impl Share {
     #[inline(always)]
     fn new(account: u32, found: &Found) -> Self {
@@ -190,16 +206,16 @@ impl Outbound {
     fn claim_all(&mut self, packets: &[PacketBuf]) {
         packets.iter().take(NOTES_AHEAD).for_each(PacketBuf::prefetch);
         packets.iter().take(BYTES_AHEAD).for_each(PacketBuf::prefetch_bytes);
-        let is_far = self.cache.is_far();
+        let distance = Distance::of(&self.cache);
         let mut first = 0;
         while first < packets.len() {
             let packets = &packets[first..];
-            let candidates = self.candidates(packets, is_far);
-            if is_far {
+            let candidates = self.candidates(packets, distance);
+            if distance == Distance::Far {
                 self.fetch_strays(&candidates);
             }
-            let found = self.find_all(&candidates, is_far);
-            if is_far {
+            let found = self.find_all(&candidates, distance);
+            if distance == Distance::Far {
                 self.fetch_exits(&found);
             }
             let claimed =
@@ -214,7 +230,11 @@ impl Outbound {
 
     /// The first packets that may go this way, up to one that may not.
     #[inline(always)]
-    fn candidates(&mut self, packets: &[PacketBuf], is_far: bool) -> ArrayVec<Candidate, PIECE> {
+    fn candidates(
+        &mut self,
+        packets: &[PacketBuf],
+        distance: Distance,
+    ) -> ArrayVec<Candidate, PIECE> {
         let mut candidates = ArrayVec::new();
         for (at, packet) in packets.iter().take(PIECE).enumerate() {
             packets.get(at + NOTES_AHEAD).inspect(|packet| packet.prefetch());
@@ -222,7 +242,7 @@ impl Outbound {
             let words = FlowWords::of(packet.bytes()).filter(|_| is_untouched(packet));
             let Some(words) = words else { break };
             let trail = self.policies.trail(&words, packet);
-            if is_far {
+            if distance == Distance::Far {
                 self.policies.fetch_trail(&trail);
             }
             candidates.push(Candidate { trail, len: words.len });
@@ -239,21 +259,21 @@ impl Outbound {
 
     /// What is known of their flows, up to one of which too little is.
     #[inline(always)]
-    fn find_all(&mut self, candidates: &[Candidate], is_far: bool) -> ArrayVec<Found, PIECE> {
+    fn find_all(&mut self, candidates: &[Candidate], distance: Distance) -> ArrayVec<Found, PIECE> {
         let mut all: ArrayVec<Found, PIECE> = ArrayVec::new();
         let mut before = None;
         for Candidate { trail, len } in candidates {
             // Neighbours of one flow are looked for once.
             let found = match (before, all.last()) {
                 (Some(before), Some(latest)) if before == trail => Found { len: *len, ..*latest },
-                _ => {
+                (Some(_) | None, Some(_) | None) => {
                     let known = self.policies.follow(trail);
                     let known = known.or_else(|| self.policies.follow_far(trail));
                     let Some(known) = known else { break };
                     let Some(bundle) = known.bundle() else { break };
                     debug_assert_eq!(known.answer.ruling(), Ruling::Protect, "by its bundle");
                     self.mixed.flows += 1;
-                    if is_far {
+                    if distance == Distance::Far {
                         self.cache.fetch_exit(bundle);
                         self.policies.fetch(known.answer);
                     }
