@@ -68,11 +68,10 @@ impl Steps {
         steps.map(|step| ((step >> 8) as usize, (step & 0xff) as usize))
     }
 
-    /// Notes a step, which counts if it is to be taken. Whether it is is no branch.
+    /// Writes the next step, which is not noted before it is counted: whether it is to be taken is no branch.
     #[inline]
-    fn note(&mut self, table: u32, key: u32, is_taken: bool) {
+    fn write(&mut self, table: u32, key: u32) {
         self.steps[self.count % ROOM].write(table << 8 | key);
-        self.count += usize::from(is_taken);
     }
 }
 
@@ -130,7 +129,8 @@ impl Told {
             return unsafe { self.firsts_avx512(count, own, steps) };
         }
         for (key, (first, own)) in (0..).zip(self.firsts.iter().zip(own)).take(count) {
-            steps.note(first & 0xff, key, first >> 8 <= *own);
+            steps.write(first & 0xff, key);
+            steps.count += usize::from(first >> 8 <= *own);
         }
     }
 
@@ -150,7 +150,8 @@ impl Told {
         for (table, levels) in (0..).zip(self.rows(&self.levels)) {
             let keys = (0..).zip(levels.iter().zip(own).zip(&self.firsts)).take(count);
             for (key, ((level, own), first)) in keys {
-                steps.note(table, key, (level <= own) & (first & 0xff != table));
+                steps.write(table, key);
+                steps.count += usize::from((level <= own) & (first & 0xff != table));
             }
         }
     }
