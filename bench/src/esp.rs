@@ -35,8 +35,8 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     for scene in plan::scenes(options)? {
         for way in [Way::Out, Way::In] {
             let cases = scene.cases(options).into_iter().filter(|case| case.way == way);
-            let mut trials: Vec<Trial> =
-                cases.map(|case| Trial::new(case, options.stages)).collect();
+            let trial = if options.stages { Trial::by_stages } else { Trial::new };
+            let mut trials: Vec<Trial> = cases.map(trial).collect();
             if !trials.is_empty() {
                 measure(&scene, way, &mut trials, (rounds, steps))?;
             }

@@ -44,7 +44,7 @@ pub fn walk(path: &str) -> anyhow::Result<()> {
     let (bytes, batch) = (bytes.parse()?, batch.parse()?);
     let variant = Variant { case: Case::new(), way, bytes, batch, shape, transform };
     let mut gateways = Sites::new(&scene, way)?.gateways(0..scene.sas)?;
-    let mut trial = Trial::new(variant, false);
+    let mut trial = Trial::new(variant);
     // 8 times as many packets as a flow cache needs to know its flows.
     trial.walk(&mut gateways, 2 * PACKETS, |trial, gateway| {
         trial.pass(gateway, way);

@@ -53,7 +53,7 @@ impl Yardstick {
 }
 
 impl Trial {
-    pub(super) fn new(variant: Variant, stages: bool) -> Self {
+    pub(super) fn new(variant: Variant) -> Self {
         let mut incoming = Ring::new();
         let mut pool = uxfrm_packet::Pool::new();
         for _ in 0..ROOM {
@@ -61,7 +61,7 @@ impl Trial {
         }
         Self {
             variant,
-            stages: stages.then(Stages::new),
+            stages: None,
             incoming,
             outgoing: Ring::new(),
             batch: Batch::new(),
@@ -69,6 +69,11 @@ impl Trial {
             sample: Sample::default(),
             floor: Sample::default(),
         }
+    }
+
+    /// One that also tells what each stage takes.
+    pub(super) fn by_stages(variant: Variant) -> Self {
+        Self { stages: Some(Stages::new()), ..Self::new(variant) }
     }
 
     pub(super) const fn way(&self) -> Way {

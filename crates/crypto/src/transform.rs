@@ -112,7 +112,7 @@ impl Transform {
         let Some((name, key_bits, trunc)) = auth else {
             return Ok(Self { kind: Kind::Pair(cipher, Auth::Null), icv_len: 0 });
         };
-        let auth = Auth::by_name(name, key_bits, trunc.is_some())?;
+        let auth = Auth::by_name(name, key_bits, trunc)?;
         let icv_len = auth.icv_len(trunc.filter(|bits| *bits != 0))?;
         Ok(Self { kind: Kind::Pair(cipher, auth), icv_len })
     }
@@ -286,7 +286,7 @@ impl Cipher {
 }
 
 impl Auth {
-    fn by_name(name: &str, key_bits: usize, truncated: bool) -> Result<Self, Error> {
+    fn by_name(name: &str, key_bits: usize, trunc: Option<u32>) -> Result<Self, Error> {
         let wrong = |algorithm, takes| Error::KeyLength { algorithm, bits: key_bits, takes };
         let hmac = |digest| Self::Hmac(digest, key_bits.div_ceil(8));
         match name {
@@ -301,7 +301,7 @@ impl Auth {
                 .map(Self::Cmac)
                 .ok_or_else(|| wrong("cmac(aes)", "128, 192 or 256")),
             "digest_null" => Ok(Self::Null),
-            _ if truncated => Err(Error::AuthTruncNotFound { name: name.to_owned() }),
+            _ if trunc.is_some() => Err(Error::AuthTruncNotFound { name: name.to_owned() }),
             _ => Err(Error::AuthNotFound { name: name.to_owned() }),
         }
     }

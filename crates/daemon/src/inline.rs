@@ -108,7 +108,7 @@ pub(crate) fn start(
     let unclaimed = ports.into_iter().filter_map(|port| port.unclaimed);
     let drops = built.iter().map(|lane| lane.worker().drops()).chain(unclaimed).collect();
     let caches = built.iter().map(|lane| lane.worker().cache_counts()).collect();
-    let lanes = lanes::start(built, config.runtime.pin)?;
+    let lanes = lanes::start(built, &config.runtime)?;
     let guidance = Running::start(guidance, "uxfrm-ways".to_owned(), None)?;
     Ok((Started { lanes, drops, caches }, guidance))
 }

@@ -22,7 +22,7 @@ use uxfrm_packet::{Protocol, Version};
 use uxfrm_runtime::{Bay, Datagrams, Events, Lane, Running, Turns, Wire};
 
 use crate::{
-    config::Config,
+    config::{Config, Runtime},
     express::Express,
     guidance::{Guidance, Guided, Talk},
     ike,
@@ -95,7 +95,7 @@ pub(crate) fn open_all(
     let unclaimed = ports.into_iter().filter_map(|port| port.unclaimed);
     let drops = lanes.iter().map(|lane| lane.worker().drops()).chain(unclaimed).collect();
     let caches = lanes.iter().map(|lane| lane.worker().cache_counts()).collect();
-    let lanes = start(lanes, config.runtime.pin)?;
+    let lanes = start(lanes, &config.runtime)?;
     let start = |guidance| Running::start(guidance, "uxfrm-ways".to_owned(), None);
     let guidance = guidance.map(start).transpose()?;
     Ok((Started { lanes, drops, caches }, guidance))
@@ -123,8 +123,8 @@ pub(crate) fn queues(config: &Config, tun: Tun) -> anyhow::Result<Vec<Tun>> {
 }
 
 /// Starts each lane on its thread; several lanes on a CPU of their own each, if asked to and as far as there are any.
-pub(crate) fn start(lanes: Vec<impl Turns>, pin: bool) -> anyhow::Result<Vec<Running>> {
-    let is_pinned = pin && lanes.len() > 1;
+pub(crate) fn start(lanes: Vec<impl Turns>, runtime: &Runtime) -> anyhow::Result<Vec<Running>> {
+    let is_pinned = runtime.pin && lanes.len() > 1;
     let cpus = if is_pinned { affinity::allowed()? } else { Vec::new() };
     if is_pinned && cpus.len() < lanes.len() {
         let (workers, processors) = (lanes.len(), cpus.len());

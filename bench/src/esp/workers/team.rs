@@ -40,7 +40,7 @@ impl Team {
         let member = |place: usize| {
             let flow = if states == States::Own { place } else { 0 };
             let gateways = sites.gateways(flow..flow + 1)?;
-            Ok(Member { gateways, trial: Trial::new(path.variant(), false) })
+            Ok(Member { gateways, trial: Trial::new(path.variant()) })
         };
         let members = (0..workers).map(member).collect::<anyhow::Result<_>>()?;
         let cpus = cpus.to_vec();
