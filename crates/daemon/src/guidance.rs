@@ -216,9 +216,10 @@ impl Guidance {
         let Ok(chosen) = self.rtnetlink.route_to(destination, self.mark) else {
             return Answer::Nowhere;
         };
-        match self.side(chosen.link) {
-            _ if chosen.is_local => Answer::Local,
-            _ if chosen.needs_kernel => Answer::Nowhere,
+        if chosen.is_local {
+            return Answer::Local;
+        }
+        match self.side(chosen.link).filter(|_| !chosen.needs_kernel) {
             Some(side) => Answer::By {
                 hop: NextHop { side, address: chosen.gateway.unwrap_or(destination) },
                 mtu: u16::try_from(chosen.mtu).unwrap_or(u16::MAX),

@@ -152,8 +152,10 @@ impl PacketSocket {
         done: &mut Transmitted,
     ) {
         let packet = &frames.packets()[index];
+        if packet.udp.is_some() {
+            return done.unsupported(packet);
+        }
         let step = match packet.segments {
-            _ if packet.udp.is_some() => return done.unsupported(packet),
             Segments::Train { stride } => usize::from(stride.max(1)),
             Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => packet.len().max(1),
         };

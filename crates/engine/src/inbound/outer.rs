@@ -66,7 +66,9 @@ impl Outer {
             (Some(UdpEncapKind::Esp), 0) if shell.is_none() => Around::Socket(buffer.udp?),
             (Some(UdpEncapKind::Esp), udp::HEADER_LEN) => Around::Udp(outline()?),
             (None, 0) => Around::Ip(outline()?),
-            _ => return None,
+            (Some(UdpEncapKind::NonIke | UdpEncapKind::Esp | UdpEncapKind::Tcp) | None, _) => {
+                return None;
+            }
         };
         Some(Self { around, at, spi, mark: item.mark, manner })
     }

@@ -563,10 +563,8 @@ fn own<W: Words>(nodes: &mut Arc<[Node<W>]>) -> &mut [Node<W>] {
 
 /// How many policies a cut has, and had when it was planned.
 fn counts<W: Words>(nodes: &[Node<W>]) -> (usize, usize) {
-    match nodes {
-        [.., Node::Tally { len, planned, .. }] => (*len, *planned),
-        _ => (0, 0),
-    }
+    let [.., Node::Tally { len, planned, .. }] = nodes else { return (0, 0) };
+    (*len, *planned)
 }
 
 /// Counts a policy in or out.
