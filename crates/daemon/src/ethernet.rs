@@ -210,3 +210,18 @@ impl Device {
 fn ethernet_address(link: &Link) -> Option<MacAddr> {
     link.mac.filter(|_| !link.is_loopback)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_is_not_there_is_said_once() {
+        let mut rtnetlink = Rtnetlink::open().unwrap();
+        let error = Device::find(&mut rtnetlink, "nonesuch", Place::EXPRESS).unwrap_err();
+        assert_eq!(
+            format!("{error:#}"),
+            "`af_xdp` in [wire]: there is no device nonesuch: link nonesuch: no such thing (No such device (os error 19))"
+        );
+    }
+}

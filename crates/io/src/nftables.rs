@@ -33,12 +33,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kernel has no `nf_tables`, or an older one without something that is needed.
-    #[error("{request}: this kernel's nf_tables can't ({source})")]
+    #[error("{request}: this kernel's nf_tables can't ({kernel})")]
     Unsupported {
         /// What was asked for.
         request: String,
-        /// The kernel's word.
-        source: io::Error,
+        /// The kernel's word, which the text has: as a source it would be told twice.
+        kernel: io::Error,
     },
     /// Needs `CAP_NET_ADMIN` in the user namespace that owns the network namespace, or somebody else owns the table.
     #[error("{request}: not permitted (needs CAP_NET_ADMIN, and a table that nobody else owns)")]
@@ -57,12 +57,12 @@ pub enum Error {
         bytes: usize,
     },
     /// The kernel's answer is another error.
-    #[error("{request}: {source}")]
+    #[error("{request}: {kernel}")]
     Refused {
         /// What was asked for.
         request: String,
-        /// The kernel's word.
-        source: io::Error,
+        /// The kernel's word, which the text has: as a source it would be told twice.
+        kernel: io::Error,
     },
 }
 
@@ -304,15 +304,15 @@ impl Error {
         match self {
             Self::NotPermitted { .. } => libc::EPERM,
             Self::TooLong { .. } => libc::EMSGSIZE,
-            Self::Unsupported { source, .. } | Self::Refused { source, .. } => {
-                source.raw_os_error().unwrap_or(libc::EIO)
+            Self::Unsupported { kernel, .. } | Self::Refused { kernel, .. } => {
+                kernel.raw_os_error().unwrap_or(libc::EIO)
             }
         }
     }
 
-    fn of(request: &str, source: io::Error) -> Self {
+    fn of(request: &str, kernel: io::Error) -> Self {
         let request = request.to_owned();
-        match source.raw_os_error() {
+        match kernel.raw_os_error() {
             Some(
                 libc::EPROTONOSUPPORT
                 | libc::EAFNOSUPPORT
@@ -320,9 +320,9 @@ impl Error {
                 | libc::EINVAL
                 | libc::ENOENT
                 | libc::ENOSYS,
-            ) => Self::Unsupported { request, source },
+            ) => Self::Unsupported { request, kernel },
             Some(libc::EPERM | libc::EACCES) => Self::NotPermitted { request },
-            _other => Self::Refused { request, source },
+            _other => Self::Refused { request, kernel },
         }
     }
 }

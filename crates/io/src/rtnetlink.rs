@@ -20,7 +20,7 @@ use netlink_packet_core::{
     NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 pub use address::Address;
 pub use installed::Installed;
@@ -41,12 +41,12 @@ pub enum Error {
         request: String,
     },
     /// It, or the device or gateway it names, is not there (`ENOENT`, `ESRCH`, `ENODEV`, `EADDRNOTAVAIL`).
-    #[error("{request}: no such thing ({source})")]
+    #[error("{request}: no such thing ({kernel})")]
     NotFound {
         /// What was asked for.
         request: String,
-        /// The kernel's word.
-        source: io::Error,
+        /// The kernel's word, which the text has: as a source it would be told twice.
+        kernel: io::Error,
     },
     /// Needs `CAP_NET_ADMIN` in the user namespace that owns the network namespace (`EPERM`, `EACCES`).
     #[error("{request}: needs CAP_NET_ADMIN")]
@@ -55,12 +55,12 @@ pub enum Error {
         request: String,
     },
     /// The kernel's answer is another error.
-    #[error("{request}: {source}")]
+    #[error("{request}: {kernel}")]
     Refused {
         /// What was asked for.
         request: String,
-        /// The kernel's word.
-        source: io::Error,
+        /// The kernel's word, which the text has: as a source it would be told twice.
+        kernel: io::Error,
     },
     /// The kernel's answer is none that the request can have.
     #[error("{request}: unreadable answer: {reason}")]
@@ -79,22 +79,22 @@ impl Error {
         match self {
             Self::Exists { .. } => libc::EEXIST,
             Self::NotPermitted { .. } => libc::EPERM,
-            Self::NotFound { source, .. } | Self::Refused { source, .. } => {
-                source.raw_os_error().unwrap_or(libc::EIO)
+            Self::NotFound { kernel, .. } | Self::Refused { kernel, .. } => {
+                kernel.raw_os_error().unwrap_or(libc::EIO)
             }
             Self::Unreadable { .. } => libc::EPROTO,
         }
     }
 
-    fn of(request: &str, source: io::Error) -> Self {
+    fn of(request: &str, kernel: io::Error) -> Self {
         let request = request.to_owned();
-        match source.raw_os_error() {
+        match kernel.raw_os_error() {
             Some(libc::EEXIST) => Self::Exists { request },
             Some(libc::ENOENT | libc::ESRCH | libc::ENODEV | libc::EADDRNOTAVAIL) => {
-                Self::NotFound { request, source }
+                Self::NotFound { request, kernel }
             }
             Some(libc::EPERM | libc::EACCES) => Self::NotPermitted { request },
-            _other => Self::Refused { request, source },
+            _other => Self::Refused { request, kernel },
         }
     }
 }
@@ -289,6 +289,17 @@ impl Rtnetlink {
         }
         Ok(false)
     }
+}
+
+/// A socket that hears of what these groups are told, without waiting.
+fn listen(groups: u32) -> Result<Socket, Error> {
+    let listen = || {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind(&SocketAddr::new(0, groups))?;
+        socket.set_non_blocking(true)?;
+        Ok(socket)
+    };
+    listen().map_err(|error| Error::of("rtnetlink groups", error))
 }
 
 /// An `NLMSG_ERROR`, as the place of its request behind the one numbered `first`, and the errno.

@@ -200,7 +200,7 @@ fn of_index(index: u32) -> LinkMessage {
 }
 
 fn missing(request: String) -> Error {
-    Error::NotFound { request, source: std::io::Error::from_raw_os_error(libc::ENODEV) }
+    Error::NotFound { request, kernel: std::io::Error::from_raw_os_error(libc::ENODEV) }
 }
 
 fn read(answer: RouteNetlinkMessage) -> Option<Link> {

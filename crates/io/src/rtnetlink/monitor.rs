@@ -3,9 +3,9 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use netlink_sys::Socket;
 
-use super::Error;
+use super::{Error, listen};
 
 /// `RTMGRP_LINK`, `RTMGRP_IPV4_IFADDR`, `RTMGRP_IPV6_IFADDR`
 const GROUPS: u32 = 1 | 0x10 | 0x100;
@@ -22,13 +22,7 @@ impl Monitor {
     /// # Errors
     /// [`Error::Refused`] when the kernel gives no socket.
     pub fn open() -> Result<Self, Error> {
-        let listen = || {
-            let mut socket = Socket::new(NETLINK_ROUTE)?;
-            socket.bind(&SocketAddr::new(0, GROUPS))?;
-            socket.set_non_blocking(true)?;
-            Ok(socket)
-        };
-        listen().map(|socket| Self { socket }).map_err(|error| Error::of("rtnetlink groups", error))
+        Ok(Self { socket: listen(GROUPS)? })
     }
 
     /// What has changed since the last time; more is to be asked of [`Rtnetlink`](super::Rtnetlink). `link` is the index of the device whose

@@ -5,10 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use netlink_sys::Socket;
 
-use super::Error;
 use super::neighbour::{self, Neighbour};
+use super::{Error, listen};
 
 /// `RTMGRP_LINK`, `RTMGRP_NEIGH`, and of both families addresses, routes and rules.
 const GROUPS: u32 = 1 | 4 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 0x4_0000;
@@ -40,15 +40,7 @@ impl Surroundings {
     /// # Errors
     /// [`Error::Refused`] when the kernel gives no socket.
     pub fn open() -> Result<Self, Error> {
-        let listen = || {
-            let mut socket = Socket::new(NETLINK_ROUTE)?;
-            socket.bind(&SocketAddr::new(0, GROUPS))?;
-            socket.set_non_blocking(true)?;
-            Ok(socket)
-        };
-        listen()
-            .map(|socket| Self { socket, notice: Vec::with_capacity(NOTICE) })
-            .map_err(|error| Error::of("rtnetlink groups", error))
+        Ok(Self { socket: listen(GROUPS)?, notice: Vec::with_capacity(NOTICE) })
     }
 
     /// The next change, if there is one.
