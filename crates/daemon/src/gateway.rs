@@ -4,6 +4,7 @@
 //! packet is brought to a gateway that is not there yet. Down: routes → lanes → guard → TUN.
 
 use std::{
+    net::IpAddr,
     path::Path,
     sync::{
         Arc,
@@ -117,6 +118,25 @@ fn control(config: &Config) -> anyhow::Result<Option<Control>> {
     })
 }
 
+/// The devices of inline mode, and what keeps the host's stack away from what passes between them.
+fn sides(
+    config: &Config,
+    own: &[IpAddr],
+) -> anyhow::Result<Option<(Arc<inline::Devices>, KeepOut)>> {
+    let Some(inline) = &config.inline else { return Ok(None) };
+    let sides = Arc::new(inline::Devices::find(config, inline, own)?);
+    sides.warn_of_forwarding();
+    let keep_out = KeepOut::put_up(&sides, lanes::numbers(config), own)?;
+    Ok(Some((sides, keep_out)))
+}
+
+/// What the lanes must know of the host, which is told how much it may hand over by the TUN of this index at a time.
+fn surroundings(routes: &HostRoutes, index: u32) -> anyhow::Result<lanes::Surroundings> {
+    let Host { addresses: own, mtu } = routes.host();
+    train::fit(&mut Rtnetlink::open()?, index, mtu.into());
+    Ok(lanes::Surroundings { mtu: mtu.into(), own })
+}
+
 #[derive(Debug)]
 struct Gateway {
     database: Database,
@@ -150,22 +170,14 @@ impl Gateway {
         let (tun, index) = open_tun(config)?;
         let mut routes =
             HostRoutes::open(index, config.wire.table.number(), config.wire.mark.get())?;
-        let find = |inline| inline::Devices::find(config, inline, routes.own()).map(Arc::new);
-        let sides = config.inline.as_ref().map(find).transpose()?;
-        sides.iter().for_each(|sides| sides.warn_of_forwarding());
-        let keep_out = match &sides {
-            None => None,
-            Some(sides) => Some(KeepOut::put_up(sides, lanes::numbers(config), routes.own())?),
-        };
+        let (sides, keep_out) = sides(config, routes.own())?.unzip();
         let snapshot = database.snapshot();
         let (sender, events) = mpsc::channel();
         let poller = Poller::new()?;
         let sender = Events::new(sender, poller.waker());
         let planner = Planner::new(poller.waker());
         let network = Monitor::open()?;
-        let Host { addresses: own, mtu } = routes.host();
-        train::fit(&mut Rtnetlink::open()?, index, mtu.into());
-        let around = lanes::Surroundings { mtu: mtu.into(), own };
+        let around = surroundings(&routes, index)?;
         let find = |name: &TunName| Express::find(config, name.as_str(), routes.own());
         let express = config.wire.af_xdp.as_ref().map(find).transpose()?;
         let bay = devices.bay();
