@@ -18,6 +18,18 @@ const COLOURS: [&str; 7] =
     ["#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#bf3989", "#57606a"];
 const GREY: &str = "#8c959f";
 
+/// Values that have panels of their own, and the panels' titles.
+const FLOWS: [(&str, &str); 4] = [
+    ("4", "4 flows"),
+    ("16384", "16k flows"),
+    ("1048576", "1M flows"),
+    ("new", "every packet a new flow"),
+];
+const MATCHES: [(&str, &str); 4] =
+    [("first", "the first policy"), ("last", "the last"), ("random", "any"), ("none", "none")];
+const CACHES: [(&str, &str); 3] =
+    [("off", "without cache"), ("on", "cache on"), ("auto", "cache auto")];
+
 /// Policies and cycles.
 type Points = Vec<(f64, f64)>;
 
@@ -50,52 +62,10 @@ pub(crate) fn file(report: &Report) -> String {
 }
 
 fn all(report: &Report) -> Vec<Figure> {
-    let rows = || report.rows.iter().filter(|row| row.case.value("changes").is_none());
     let mut figures = Vec::new();
-    for (direction, way) in [("out", "outbound"), ("in", "inbound")] {
+    for way in [("out", "outbound"), ("in", "inbound")] {
         for family in ["4", "6"] {
-            let here = || {
-                rows()
-                    .filter(move |row| is(row, "direction", direction) && is(row, "family", family))
-            };
-            let title = |what: &str| format!("{what}, IPv{family}, {way}");
-            let tunnels = || here().filter(|row| is(row, "profile", "tunnels"));
-            let random = tunnels().filter(|row| is(row, "match", "random"));
-            let flows = [
-                ("4", "4 flows"),
-                ("16384", "16k flows"),
-                ("1048576", "1M flows"),
-                ("new", "every packet a new flow"),
-            ];
-            figures.push(Figure {
-                title: title("Tunnels to sites that do not overlap"),
-                panels: panels(random, "flows", &flows, by_cache),
-            });
-            let matches = [
-                ("first", "the first policy"),
-                ("last", "the last"),
-                ("random", "any"),
-                ("none", "none"),
-            ];
-            let without = tunnels().filter(|row| is(row, "cache", "off"));
-            let few = without.filter(|row| is(row, "flows", "4") || is(row, "flows", "16384"));
-            figures.push(Figure {
-                title: title("Which policy matches, without cache"),
-                panels: panels(few, "match", &matches, |row| vec![flows_of(row)]),
-            });
-            let usual =
-                here().filter(|row| is(row, "match", "random") && is(row, "flows", "16384"));
-            let caches = [("off", "without cache"), ("on", "cache on"), ("auto", "cache auto")];
-            figures.push(Figure {
-                title: title("All profiles, 16k flows"),
-                panels: panels(usual, "cache", &caches, |row| {
-                    row.case
-                        .value("profile")
-                        .map(|name| (name, "cycles_per_packet"))
-                        .into_iter()
-                        .collect()
-                }),
-            });
+            figures.extend(of_way(report, way, family));
         }
     }
     // One point is no curve.
@@ -111,11 +81,43 @@ fn all(report: &Report) -> Vec<Figure> {
     figures
 }
 
+/// The figures of one direction, with its name, and one version of IP.
+fn of_way(report: &Report, (direction, way): (&str, &str), family: &str) -> [Figure; 3] {
+    let here = || {
+        let rows = report.rows.iter().filter(|row| row.case.value("changes").is_none());
+        rows.filter(|row| is(row, "direction", direction) && is(row, "family", family))
+    };
+    let title = |what: &str| format!("{what}, IPv{family}, {way}");
+    let tunnels = || here().filter(|row| is(row, "profile", "tunnels"));
+    let random = tunnels().filter(|row| is(row, "match", "random"));
+    let without = tunnels().filter(|row| is(row, "cache", "off"));
+    let few = without.filter(|row| is(row, "flows", "4") || is(row, "flows", "16384"));
+    let usual = here().filter(|row| is(row, "match", "random") && is(row, "flows", "16384"));
+    [
+        Figure {
+            title: title("Tunnels to sites that do not overlap"),
+            panels: panels(random, "flows", &FLOWS, by_cache),
+        },
+        Figure {
+            title: title("Which policy matches, without cache"),
+            panels: panels(few, "match", &MATCHES, |row| vec![flows_of(row)]),
+        },
+        Figure {
+            title: title("All profiles, 16k flows"),
+            panels: panels(usual, "cache", &CACHES, by_profile),
+        },
+    ]
+}
+
 type Named = (String, &'static str);
 
 fn by_cache(row: &Row) -> Vec<Named> {
     let cache = row.case.value("cache").unwrap_or_default();
     vec![(format!("cache {cache}"), "cycles_per_packet"), ("parsing".to_owned(), "floor_cycles")]
+}
+
+fn by_profile(row: &Row) -> Vec<Named> {
+    row.case.value("profile").map(|name| (name, "cycles_per_packet")).into_iter().collect()
 }
 
 fn flows_of(row: &Row) -> Named {
