@@ -303,10 +303,8 @@ impl Rows {
         among: &[Line],
         block: usize,
     ) -> [u32; KEYS] {
-        use core::arch::x86_64::{
-            _mm_cvtsi128_si64, _mm512_and_si512, _mm512_castsi512_si128, _mm512_loadu_si512,
-            _mm512_maskz_compress_epi64, _mm512_test_epi64_mask,
-        };
+        use core::arch::x86_64::{_mm512_and_si512, _mm512_loadu_si512};
+
         // SAFETY: rows have this block, and `among` has a row.
         let load = |line: *const Line| unsafe {
             std::array::from_fn::<_, LINES, _>(|at| _mm512_loadu_si512(line.add(at).cast()))
@@ -320,16 +318,8 @@ impl Rows {
                 all[at] = std::array::from_fn(|line| _mm512_and_si512(all[at][line], row[line]));
             });
         }
-        all.map(|all| {
-            let (mut some, mut word) = (0, 0);
-            for (at, line) in all.into_iter().enumerate().rev() {
-                let these = _mm512_test_epi64_mask(line, line);
-                let first = _mm512_castsi512_si128(_mm512_maskz_compress_epi64(these, line));
-                word = std::hint::select_unpredictable(these == 0, word, _mm_cvtsi128_si64(first));
-                some |= u32::from(these) << (8 * at);
-            }
-            bit(some, word)
-        })
+        // SAFETY: this function is compiled for it.
+        all.map(|lines| unsafe { first_bit(lines) })
     }
 
     /// Shows the row of each byte that is asked for something, byte by byte for all keys.
@@ -402,6 +392,33 @@ impl Field {
 
 fn words(lines: &[Line]) -> &[u64] {
     <[u64]>::ref_from_bytes(lines.as_bytes()).unwrap_or_default()
+}
+
+/// The lowest bit of lines; beyond all bits if there is none.
+///
+/// # Safety
+///
+/// What this becomes a part of is compiled for AVX-512, which the processor has.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+#[expect(unsafe_code, reason = "it is compiled for what its callers are")]
+unsafe fn first_bit<const LINES: usize>(lines: [core::arch::x86_64::__m512i; LINES]) -> u32 {
+    use core::arch::x86_64::{
+        _mm_cvtsi128_si64, _mm512_castsi512_si128, _mm512_maskz_compress_epi64,
+        _mm512_test_epi64_mask,
+    };
+    let (mut some, mut word) = (0, 0);
+    for (at, line) in lines.into_iter().enumerate().rev() {
+        // SAFETY: as this function's caller says.
+        let (these, first) = unsafe {
+            let these = _mm512_test_epi64_mask(line, line);
+            let first = _mm512_castsi512_si128(_mm512_maskz_compress_epi64(these, line));
+            (these, _mm_cvtsi128_si64(first))
+        };
+        word = std::hint::select_unpredictable(these == 0, word, first);
+        some |= u32::from(these) << (8 * at);
+    }
+    bit(some, word)
 }
 
 /// The lowest bit of words, of which `some` tells which are not empty, and `word` is the first of these; beyond all bits if there is none. Nobody

@@ -1,13 +1,12 @@
 //! With AVX-512.
 
 use core::arch::x86_64::{
-    _mm_cvtsi128_si64, _mm256_cmpeq_epi64_mask, _mm256_cmplt_epu64_mask, _mm256_loadu_si256,
-    _mm256_mask_cmplt_epu64_mask, _mm256_set1_epi64x, _mm512_and_si512, _mm512_castsi512_si128,
-    _mm512_cmpge_epu32_mask, _mm512_cmpge_epu64_mask, _mm512_loadu_si512,
-    _mm512_maskz_compress_epi64, _mm512_set1_epi32, _mm512_set1_epi64, _mm512_test_epi64_mask,
+    _mm256_cmpeq_epi64_mask, _mm256_cmplt_epu64_mask, _mm256_loadu_si256,
+    _mm256_mask_cmplt_epu64_mask, _mm256_set1_epi64x, _mm512_and_si512, _mm512_cmpge_epu32_mask,
+    _mm512_cmpge_epu64_mask, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_set1_epi64,
 };
 
-use super::super::{Line, bit};
+use super::super::{Line, first_bit};
 use super::ends::{DEPTH, Ends, FAN, Fours, LEVELS, Levels, Narrow, Node, PAGE, Paged, Wide};
 use super::{AXES, BLOCK, Grid, KEYS, Numbers};
 
@@ -113,16 +112,8 @@ impl Grid {
                 *all = std::array::from_fn(|line| _mm512_and_si512(all[line], row[line]));
             }
         }
-        all.map(|all| {
-            let (mut some, mut word) = (0, 0);
-            for (at, line) in all.into_iter().enumerate().rev() {
-                let these = _mm512_test_epi64_mask(line, line);
-                let first = _mm512_castsi512_si128(_mm512_maskz_compress_epi64(these, line));
-                word = std::hint::select_unpredictable(these == 0, word, _mm_cvtsi128_si64(first));
-                some |= u32::from(these) << (8 * at);
-            }
-            bit(some, word)
-        })
+        // SAFETY: this function is compiled for it.
+        all.map(|lines| unsafe { first_bit(lines) })
     }
 }
 
