@@ -36,6 +36,7 @@ mod names;
 mod open;
 mod outer;
 mod peel;
+mod questions;
 mod quote;
 mod regular;
 mod strip;
@@ -53,11 +54,10 @@ use uxfrm_packet::{Batch, Coalescer, IpPacket, PacketBuf, Segments};
 use crate::esp::decapsulate::Shell;
 use crate::fragments::reassembly::{Outcome, Reassembly, Through};
 use crate::sa::replay::Candidate;
-use crate::spd::flow_cache::Known;
 use crate::worker::{Bench, Traffic};
 use crate::{
-    DeviceMark, Direction, DropReason, FlowKey, PolicyCache, Received, Sa, SaId, SaProtocol,
-    Settings, Snapshot, Spi, Stage, Watch,
+    DeviceMark, Direction, DropReason, PolicyCache, Received, Sa, SaId, SaProtocol, Settings,
+    Snapshot, Spi, Stage, Watch,
 };
 use check::MAX_DEPTH;
 use deliver::Passed;
@@ -66,6 +66,7 @@ use item::{Fate, Item};
 use marked::Opener;
 use mixed::Mixed;
 use peel::{Envelope, Peeled, Usual};
+use questions::Questions;
 use used::UsedStates;
 
 /// The inbound half of a worker: scratch and what it remembers between batches.
@@ -97,18 +98,6 @@ pub(crate) struct Inbound {
     passed: Passed,
     reassembly: Reassembly,
     coalescer: Coalescer,
-}
-
-/// What the policies are asked about the batch's plain packets, one place for neighbours of one flow, and what they say.
-#[derive(Debug, Default)]
-struct Questions {
-    flows: Vec<FlowKey>,
-    /// Of the innermost state that each came by.
-    spis: Vec<Spi>,
-    directions: Vec<Direction>,
-    known: Vec<Known>,
-    /// Some policy is for whole datagrams only: what is for this host is put together before any is asked about it.
-    about_whole: bool,
 }
 
 /// An ESP packet that waits to be opened.

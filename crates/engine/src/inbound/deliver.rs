@@ -1,19 +1,12 @@
 //! What the policies let pass goes to the host, coalesced where the host takes that.
 
-use uxfrm_packet::{
-    Batch, Checksum, IpPacket, Notes, PacketBuf, Pool, Protocol, Segments, SizeClass,
-};
+use uxfrm_packet::{Batch, Checksum, Notes, PacketBuf, Pool, Protocol, Segments, SizeClass};
 
 use super::check::{Arrival, SecPath, check};
-use super::inner::Inner;
 use super::quote::reported;
-use super::used::UsedStates;
-use super::{Fate, Inbound, Item, Questions, narrow, peel};
+use super::{Fate, Inbound, Item, Questions};
 use crate::worker::Bench;
-use crate::{
-    AnswerId, Direction, DropReason, Family, FlowKey, HostPort, Ruling, Selector, Settings, Spi,
-    Stage, UdpSuper, Watch,
-};
+use crate::{AnswerId, DropReason, Family, HostPort, Ruling, Selector, Stage, UdpSuper, Watch};
 
 impl Inbound {
     /// 8 Check, 9 Coalesce, 10 Transmit.
@@ -250,55 +243,6 @@ pub(super) struct Passed {
     bytes: u64,
 }
 
-impl Questions {
-    /// Asks about what came out of ESP, unless more of that may be in it. Its state remembers how it looks if it is of the flow of the one before.
-    #[inline(always)]
-    pub(super) fn ask_of_inner(
-        &mut self,
-        item: &mut Item,
-        ip: &IpPacket,
-        (buffer, bytes): (&PacketBuf, &[u8]),
-        (states, used): (&mut UsedStates, u32),
-        settings: &Settings,
-    ) -> Fate {
-        let flow = FlowKey { mark: item.mark, ..FlowKey::of(buffer, ip, bytes) };
-        let direction = peel::direction(ip.destination, settings);
-        let is_piece = self.about_whole && direction == Direction::In && ip.is_fragment();
-        if is_piece || peel::may_hold_esp(ip, &flow, direction, settings) {
-            return Fate::New;
-        }
-        // What is behind its own length is not its own.
-        item.len = narrow(ip.total_len);
-        let state = &mut states[used as usize];
-        let place = self.place(flow, state.around.spi, direction);
-        let before = state.asked.replace(place);
-        if before.is_none_or(|before| before == place) {
-            let whole = bytes.get(..ip.total_len);
-            states.note_inner(used, || Inner::of(whole?, flow, direction, place));
-        }
-        Fate::Plain(place)
-    }
-
-    /// The place of a packet's question, which is its predecessor's if that is of the same flow and came by the same state.
-    #[inline(always)]
-    pub(super) fn place(&mut self, flow: FlowKey, spi: Spi, direction: Direction) -> u32 {
-        if self.spis.last() == Some(&spi) && self.flows.last() == Some(&flow) {
-            return narrow(self.flows.len() - 1);
-        }
-        self.flows.push(flow);
-        self.directions.push(direction);
-        self.spis.push(spi);
-        narrow(self.flows.len() - 1)
-    }
-
-    fn clear(&mut self) {
-        self.flows.clear();
-        self.spis.clear();
-        self.directions.clear();
-        self.known.clear();
-    }
-}
-
 /// Whether packets of a protocol may become parts of super-packets.
 pub(super) fn joins(host: HostPort, protocol: Protocol) -> bool {
     match host {
@@ -327,25 +271,4 @@ pub(super) fn copy(bytes: &[u8], pool: &mut Pool) -> PacketBuf {
         None => copy = PacketBuf::from_slice(bytes),
     }
     copy
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn neighbours_of_one_flow_and_state_ask_once() {
-        let flow = |port| {
-            let ends = ["10.1.0.1", "10.2.0.1"].map(|end| end.parse().unwrap());
-            FlowKey { source_port: port, ..FlowKey::between(ends[0], ends[1]) }
-        };
-        let mut questions = Questions::default();
-        let (own, other) = (Direction::In, Direction::Forward);
-        let asked = [(1, 7, own), (1, 7, own), (2, 7, own), (1, 7, own), (1, 8, other)];
-        let places = asked.map(|(port, spi, way)| questions.place(flow(port), Spi(spi), way));
-        assert_eq!(places, [0, 0, 1, 2, 3]);
-        assert_eq!(questions.flows, [flow(1), flow(2), flow(1), flow(1)]);
-        assert_eq!(questions.spis, [Spi(7), Spi(7), Spi(7), Spi(8)]);
-        assert_eq!(questions.directions, [own, own, own, other]);
-    }
 }
