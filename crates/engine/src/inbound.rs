@@ -30,6 +30,7 @@ mod deliver;
 mod express;
 mod inner;
 mod item;
+mod look;
 mod marked;
 mod mixed;
 mod names;
@@ -38,26 +39,23 @@ mod outer;
 mod peel;
 mod questions;
 mod quote;
+mod reassemble;
 mod regular;
 mod strip;
 mod used;
 
 use std::net::{IpAddr, SocketAddr};
-use std::ops::Range;
-use std::sync::Arc;
 use std::vec::Drain;
 
-use arrayvec::ArrayVec;
 use uxfrm_crypto::Authenticity;
-use uxfrm_packet::{Batch, Coalescer, IpPacket, PacketBuf, Segments};
+use uxfrm_packet::{Batch, Coalescer, PacketBuf, Segments};
 
 use crate::esp::decapsulate::Shell;
-use crate::fragments::reassembly::{Outcome, Reassembly, Through};
+use crate::fragments::reassembly::Reassembly;
 use crate::sa::replay::Candidate;
 use crate::worker::{Bench, Traffic};
 use crate::{
-    DeviceMark, Direction, DropReason, PolicyCache, Received, Sa, SaId, SaProtocol, Settings,
-    Snapshot, Spi, Stage, Watch,
+    DeviceMark, Direction, DropReason, PolicyCache, Received, Settings, Snapshot, Spi, Stage, Watch,
 };
 use check::MAX_DEPTH;
 use deliver::Passed;
@@ -65,7 +63,6 @@ use express::{Together, WORTH};
 use item::{Fate, Item};
 use marked::Opener;
 use mixed::Mixed;
-use peel::{Envelope, Peeled, Usual};
 use questions::Questions;
 use used::UsedStates;
 
@@ -300,261 +297,9 @@ impl Inbound {
         }
     }
 
-    /// 2 Peel, 3 State, 4 Replay check.
-    fn peel_all(&mut self, bench: &mut Bench<'_>) {
-        let mut latest = self.resume();
-        let are_many = bench.snapshot.sad.len() > FEW;
-        let mut first = 0;
-        while first < self.items.len() {
-            let group = first..self.items.len().min(first + TOGETHER);
-            first = group.end;
-            if are_many {
-                self.fetch_states(group.clone(), bench);
-            }
-            let mut rest = group;
-            while !rest.is_empty() {
-                rest.start = self.follow(rest.clone(), &mut latest);
-                let Some(place) = rest.next() else { break };
-                if self.items[place].fate != Fate::New {
-                    continue;
-                }
-                let fate = self.look_at(place, &mut latest, bench);
-                match fate {
-                    Ok(fate) => self.items[place].fate = fate,
-                    Err(reason) => self.drop(place, reason, bench),
-                }
-            }
-        }
-        self.used.note_latest(latest);
-        if self.settled {
-            self.sealed.sort_unstable_by_key(|sealed| (sealed.buffer, sealed.at));
-        }
-    }
-
-    /// Finds the states of a group's packets, and asks for what each says, what changes with each packet, and keys and windows, before the first is
-    /// waited for.
-    fn fetch_states(&mut self, group: Range<usize>, bench: &Bench<'_>) {
-        let sad = &bench.snapshot.sad;
-        let mut wanted: ArrayVec<(SaId, u32), TOGETHER> = ArrayVec::new();
-        let mut numbers: ArrayVec<u32, TOGETHER> = ArrayVec::new();
-        for place in group.filter(|place| self.items[*place].fate == Fate::New) {
-            self.fetch_ahead(self.items[place].buffer);
-            let Some(envelope) = self.usual(place, bench) else { continue };
-            let (spi, destination) = (Spi(envelope.spi), envelope.destination);
-            let id = SaId { destination, spi, protocol: SaProtocol::Esp };
-            // Packets of one state often follow each other.
-            if wanted.last().is_none_or(|(last, _)| *last != id) {
-                wanted.push((id, self.items[place].mark));
-                numbers.push(envelope.sequence);
-            }
-        }
-        let mut found: ArrayVec<Option<&Arc<Sa>>, TOGETHER> = ArrayVec::new();
-        sad.inbound_each(&wanted, |sa| {
-            sa.inspect(|sa| sa.fetch_live());
-            found.push(sa);
-        });
-        for ((sa, number), (id, mark)) in found.iter().zip(numbers).zip(wanted) {
-            let Some(sa) = sa else { continue };
-            sa.fetch_window(number);
-            sa.fetch_key_head();
-            self.expect(sa, (id.spi, id.destination, mark));
-        }
-        found.into_iter().flatten().for_each(|sa| sa.fetch_keys());
-    }
-
-    /// A packet that is ESP at first glance.
-    #[inline]
-    fn usual(&self, place: usize, bench: &Bench<'_>) -> Option<Envelope> {
-        let item = &self.items[place];
-        let buffer = self.buffers[item.buffer as usize].as_ref()?;
-        match &buffer.udp {
-            Some(path) if item.path.is_empty() => peel::socket(item.bytes(buffer), path).ok(),
-            Some(_) | None => match peel::usual(item.bytes(buffer), bench.settings) {
-                Usual::Esp(envelope) => Some(envelope),
-                Usual::Plain(_) | Usual::Unclear => None,
-            },
-        }
-    }
-
-    /// Asks for the first bytes of a buffer that comes soon.
-    #[inline(always)]
-    fn fetch_ahead(&self, buffer: u32) {
-        let ahead = self.buffers.get(buffer as usize + BYTES_AHEAD);
-        ahead.and_then(Option::as_ref).inspect(|buffer| buffer.prefetch_bytes());
-    }
-
-    /// 2 Peel, 3 State, 4 Replay check of one packet: nearly all are ESP from a socket, or in IPv4 alone, or what was in it.
-    #[inline(always)]
-    fn look_at(
-        &mut self,
-        place: usize,
-        latest: &mut Option<u32>,
-        bench: &mut Bench<'_>,
-    ) -> Result<Fate, DropReason> {
-        let item = &self.items[place];
-        let Some(buffer) = &self.buffers[item.buffer as usize] else {
-            return Err(DropReason::InUnexpected);
-        };
-        let bytes = item.bytes(buffer);
-        match &buffer.udp {
-            Some(path) if item.path.is_empty() => {
-                let envelope = peel::socket(bytes, path)?;
-                self.claim(place, &envelope, latest, bench)
-            }
-            // Apart by version: an address that is known to be of IPv4 is compared and moved in one word.
-            Some(_) | None => match peel::usual_v4(bytes, bench.settings) {
-                Usual::Esp(envelope) => self.claim(place, &envelope, latest, bench),
-                Usual::Plain(direction) => self.usual_plain(place, direction),
-                Usual::Unclear => self.look_at_v6(place, latest, bench),
-            },
-        }
-    }
-
-    /// As [`Inbound::look_at`], of all that is not IPv4 without options.
-    #[inline(never)]
-    fn look_at_v6(
-        &mut self,
-        place: usize,
-        latest: &mut Option<u32>,
-        bench: &mut Bench<'_>,
-    ) -> Result<Fate, DropReason> {
-        let item = &self.items[place];
-        let Some(buffer) = &self.buffers[item.buffer as usize] else {
-            return Err(DropReason::InUnexpected);
-        };
-        match peel::usual_v6(item.bytes(buffer), bench.settings) {
-            Usual::Esp(envelope) => self.claim(place, &envelope, latest, bench),
-            Usual::Plain(direction) => self.usual_plain(place, direction),
-            Usual::Unclear => self.look_closely(place, latest, bench),
-        }
-    }
-
-    /// A packet without ESP whose header is right and has no options.
-    #[inline(never)]
-    fn usual_plain(&mut self, place: usize, direction: Direction) -> Result<Fate, DropReason> {
-        let Self { items, buffers, questions, used, .. } = self;
-        let item = &mut items[place];
-        let Some(buffer) = &buffers[item.buffer as usize] else {
-            return Err(DropReason::InUnexpected);
-        };
-        let bytes = item.bytes(buffer);
-        let ask =
-            |ip: IpPacket| Fate::Plain(item.ask(&ip, Some(buffer), direction, used, questions));
-        IpPacket::parse_then(bytes, ask).map_err(|_| DropReason::InMalformed)
-    }
-
-    /// As [`Inbound::look_at`], of whatever it may be.
-    #[inline(never)]
-    fn look_closely(
-        &mut self,
-        place: usize,
-        latest: &mut Option<u32>,
-        bench: &mut Bench<'_>,
-    ) -> Result<Fate, DropReason> {
-        match self.peel(place, bench)? {
-            Peeled::Esp(envelope) => self.claim(place, &envelope, latest, bench),
-            Peeled::Plain(ip, direction) => Ok(self.plain(place, &ip, direction)),
-            // It may make a whole packet, to be looked at in its place.
-            Peeled::Fragment(ip) => self.reassemble(place, &ip, bench),
-        }
-    }
-
-    fn peel(&self, place: usize, bench: &Bench<'_>) -> Result<Peeled, DropReason> {
-        let item = &self.items[place];
-        let Some(buffer) = &self.buffers[item.buffer as usize] else {
-            return Err(DropReason::InUnexpected);
-        };
-        let bytes = item.bytes(buffer);
-        match &buffer.udp {
-            Some(path) if item.path.is_empty() => peel::socket(bytes, path).map(Peeled::Esp),
-            Some(_) | None => peel::packet(bytes, bench.settings),
-        }
-    }
-
-    /// Fragments to this host wait for each other.
-    #[inline(never)]
-    fn reassemble(
-        &mut self,
-        place: usize,
-        ip: &IpPacket,
-        bench: &mut Bench<'_>,
-    ) -> Result<Fate, DropReason> {
-        if !self.items[place].path.is_empty() && !self.questions.about_whole {
-            // Inside a tunnel: the host's own stack puts it together.
-            let direction = peel::direction(ip.destination, bench.settings);
-            return Ok(self.plain(place, ip, direction));
-        }
-        let through = self.through(place);
-        let packet = self.take(place, bench);
-        let (outcome, evicted) = self.reassembly.add(packet, ip, through, bench.now, bench.pool);
-        bench.refuse(&mut self.traffic, evicted, DropReason::InFragment);
-        match outcome {
-            Outcome::Held => Ok(Fate::Gone),
-            Outcome::Refused => Err(DropReason::InFragment),
-            Outcome::Ruined { pieces } => {
-                bench.refuse(&mut self.traffic, pieces - 1, DropReason::InFragment);
-                Err(DropReason::InFragment)
-            }
-            Outcome::Whole { packet, pieces, longest: _ } => {
-                self.traffic.absorbed += pieces - 1;
-                self.settle(place, packet);
-                match self.peel(place, bench)? {
-                    Peeled::Fragment(_) => Err(DropReason::InFragment),
-                    Peeled::Plain(ip, direction) => Ok(self.plain(place, &ip, direction)),
-                    Peeled::Esp(envelope) => self.claim(place, &envelope, &mut None, bench),
-                }
-            }
-        }
-    }
-
-    /// The states that an item came by so far.
-    fn through(&self, place: usize) -> Through {
-        let mut through = Through::default();
-        for (turn, used) in through.iter_mut().zip(&self.items[place].path) {
-            *turn = self.used[*used as usize].sa.turn();
-        }
-        through
-    }
-
-    /// A packet without ESP.
-    #[inline(always)]
-    fn plain(&mut self, place: usize, ip: &IpPacket, direction: Direction) -> Fate {
-        let Self { items, buffers, questions, used, .. } = self;
-        let item = &mut items[place];
-        let buffer = buffers[item.buffer as usize].as_ref();
-        Fate::Plain(item.ask(ip, buffer, direction, used, questions))
-    }
-
     fn drop(&mut self, place: usize, reason: DropReason, bench: &Bench<'_>) {
         self.items[place].fate = Fate::Gone;
         bench.refuse(&mut self.traffic, 1, reason);
-    }
-
-    /// The item's packet in a buffer of its own: the one it has if nothing else is in there, a copy if not.
-    fn take(&mut self, place: usize, bench: &mut Bench<'_>) -> PacketBuf {
-        let item = &self.items[place];
-        let slot = &mut self.buffers[item.buffer as usize];
-        if slot.as_ref().is_some_and(|buffer| !matches!(buffer.segments, Segments::Train { .. }))
-            && let Some(mut own) = slot.take()
-        {
-            own.pull(item.start as usize);
-            own.trim(item.len as usize);
-            return own;
-        }
-        let bytes = slot.as_ref().map(|buffer| item.bytes(buffer)).unwrap_or_default();
-        let mut copy = deliver::copy(bytes, bench.pool);
-        if let Some(buffer) = slot {
-            (copy.mark, copy.if_id) = (buffer.mark, buffer.if_id);
-        }
-        copy
-    }
-
-    /// Puts a packet in a new buffer in the place of an item's old one.
-    fn settle(&mut self, place: usize, packet: PacketBuf) {
-        let item = &mut self.items[place];
-        (item.buffer, item.start, item.len) = (narrow(self.buffers.len()), 0, narrow(packet.len()));
-        self.buffers.push(Some(packet));
-        self.settled = true;
     }
 }
 

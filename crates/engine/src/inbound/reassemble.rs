@@ -1,0 +1,83 @@
+//! Fragments to this host wait for each other, and go on as one packet in a buffer of its own.
+
+use uxfrm_packet::{IpPacket, PacketBuf, Segments};
+
+use super::peel::{self, Peeled};
+use super::{Fate, Inbound, deliver, narrow};
+use crate::DropReason;
+use crate::fragments::reassembly::{Outcome, Through};
+use crate::worker::Bench;
+
+impl Inbound {
+    /// Fragments to this host wait for each other.
+    #[inline(never)]
+    pub(super) fn reassemble(
+        &mut self,
+        place: usize,
+        ip: &IpPacket,
+        bench: &mut Bench<'_>,
+    ) -> Result<Fate, DropReason> {
+        if !self.items[place].path.is_empty() && !self.questions.about_whole {
+            // Inside a tunnel: the host's own stack puts it together.
+            let direction = peel::direction(ip.destination, bench.settings);
+            return Ok(self.plain(place, ip, direction));
+        }
+        let through = self.through(place);
+        let packet = self.take(place, bench);
+        let (outcome, evicted) = self.reassembly.add(packet, ip, through, bench.now, bench.pool);
+        bench.refuse(&mut self.traffic, evicted, DropReason::InFragment);
+        match outcome {
+            Outcome::Held => Ok(Fate::Gone),
+            Outcome::Refused => Err(DropReason::InFragment),
+            Outcome::Ruined { pieces } => {
+                bench.refuse(&mut self.traffic, pieces - 1, DropReason::InFragment);
+                Err(DropReason::InFragment)
+            }
+            Outcome::Whole { packet, pieces, longest: _ } => {
+                self.traffic.absorbed += pieces - 1;
+                self.settle(place, packet);
+                match self.peel(place, bench)? {
+                    Peeled::Fragment(_) => Err(DropReason::InFragment),
+                    Peeled::Plain(ip, direction) => Ok(self.plain(place, &ip, direction)),
+                    Peeled::Esp(envelope) => self.claim(place, &envelope, &mut None, bench),
+                }
+            }
+        }
+    }
+
+    /// The states that an item came by so far.
+    fn through(&self, place: usize) -> Through {
+        let mut through = Through::default();
+        for (turn, used) in through.iter_mut().zip(&self.items[place].path) {
+            *turn = self.used[*used as usize].sa.turn();
+        }
+        through
+    }
+
+    /// The item's packet in a buffer of its own: the one it has if nothing else is in there, a copy if not.
+    pub(super) fn take(&mut self, place: usize, bench: &mut Bench<'_>) -> PacketBuf {
+        let item = &self.items[place];
+        let slot = &mut self.buffers[item.buffer as usize];
+        if slot.as_ref().is_some_and(|buffer| !matches!(buffer.segments, Segments::Train { .. }))
+            && let Some(mut own) = slot.take()
+        {
+            own.pull(item.start as usize);
+            own.trim(item.len as usize);
+            return own;
+        }
+        let bytes = slot.as_ref().map(|buffer| item.bytes(buffer)).unwrap_or_default();
+        let mut copy = deliver::copy(bytes, bench.pool);
+        if let Some(buffer) = slot {
+            (copy.mark, copy.if_id) = (buffer.mark, buffer.if_id);
+        }
+        copy
+    }
+
+    /// Puts a packet in a new buffer in the place of an item's old one.
+    pub(super) fn settle(&mut self, place: usize, packet: PacketBuf) {
+        let item = &mut self.items[place];
+        (item.buffer, item.start, item.len) = (narrow(self.buffers.len()), 0, narrow(packet.len()));
+        self.buffers.push(Some(packet));
+        self.settled = true;
+    }
+}
