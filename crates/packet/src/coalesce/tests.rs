@@ -7,8 +7,9 @@ use etherparse::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::SegmentPlan;
+use crate::checksum::{self, Verification};
 use crate::specimen::{Specimen, joinable};
+use crate::{IpPacket, SegmentPlan, ipv4};
 
 /// What goes on the wire when `packet` leaves.
 fn expand(packet: &PacketBuf) -> Vec<Vec<u8>> {
