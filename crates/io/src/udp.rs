@@ -15,10 +15,11 @@
 //! A socket that is bound to an address neither asks for the local address of what it receives nor tells that of what it sends: control
 //! messages cost. [`Site`] opens such sockets beside one for all addresses.
 
+mod path;
 mod site;
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::SyncSender;
@@ -26,12 +27,14 @@ use std::time::Duration;
 
 use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments, UdpPath};
 
-use crate::control::{Control, integer};
 use crate::ike;
 use crate::mmsg::{GATHERED, MESSAGES, Part, Receiver, SMALL, Sender};
 use crate::port::{Accepts, Port, Transmitted};
 use crate::socket::{self, Name};
 
+use self::path::{ask_for_path, read_path, write_source, write_tos};
+
+pub(crate) use self::path::write_path;
 pub use self::site::Site;
 
 /// Datagrams in one `UDP_SEGMENT` message that every kernel takes (`UDP_MAX_SEGMENTS`).
@@ -402,22 +405,6 @@ impl Port for Udp {
     }
 }
 
-/// Has the kernel tell of each datagram what the socket's own address does not: to which of several it came, and its TOS.
-fn ask_for_path(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
-    let address = i32::from(local.is_unspecified());
-    match local {
-        IpAddr::V4(_) => {
-            socket::set(fd, libc::IPPROTO_IP, libc::IP_PKTINFO, address)?;
-            socket::set(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)
-        }
-        IpAddr::V6(_) => {
-            socket::set(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
-            socket::set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, address)?;
-            socket::set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)
-        }
-    }
-}
-
 /// The datagrams' size in a buffer; `None` when it holds what a UDP socket cannot send.
 fn stride(packet: &PacketBuf) -> Option<u16> {
     match (packet.segments, packet.checksum) {
@@ -444,71 +431,4 @@ fn tells_of_the_kernel(error: &io::Error, packet: &PacketBuf) -> bool {
     error.raw_os_error() == Some(libc::EIO)
         || (error.raw_os_error() == Some(libc::EINVAL)
             && stride(packet).is_some_and(|size| size <= FITS_ANYWHERE))
-}
-
-/// Control messages for the outer header.
-pub(crate) fn write_path(control: &mut Control, path: &UdpPath) {
-    write_source(control, path.local.ip());
-    write_tos(control, path);
-}
-
-/// Says where a datagram is to come from.
-fn write_source(control: &mut Control, local: IpAddr) {
-    match local {
-        local if local.is_unspecified() => {}
-        IpAddr::V4(local) => {
-            let mut info = [0; 12];
-            info[4..8].copy_from_slice(&local.octets());
-            control.put(libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
-        }
-        IpAddr::V6(local) => {
-            let mut info = [0; 20];
-            info[..16].copy_from_slice(&local.octets());
-            control.put(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
-        }
-    }
-}
-
-fn write_tos(control: &mut Control, path: &UdpPath) {
-    if path.tos != 0 {
-        let (level, kind) = match path.remote {
-            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
-            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
-        };
-        control.put(level, kind, &i32::from(path.tos).to_ne_bytes());
-    }
-}
-
-/// Notes on a received datagram or train what its control messages say.
-fn read_path(packet: &mut PacketBuf, control: &Control, bound: SocketAddr, remote: SocketAddr) {
-    let mut path = UdpPath { local: bound, remote, tos: 0, dont_fragment: false };
-    for (level, kind, data) in control.messages() {
-        match (level, kind) {
-            (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
-                if let Some(octets) =
-                    data.get(8..12).and_then(|octets| <[u8; 4]>::try_from(octets).ok())
-                {
-                    path.local.set_ip(Ipv4Addr::from(octets).into());
-                }
-            }
-            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
-                if let Some(octets) =
-                    data.get(..16).and_then(|octets| <[u8; 16]>::try_from(octets).ok())
-                {
-                    path.local.set_ip(Ipv6Addr::from(octets).into());
-                }
-            }
-            (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
-                path.tos = integer(data).and_then(|tos| u8::try_from(tos).ok()).unwrap_or(0);
-            }
-            (libc::SOL_UDP, libc::UDP_GRO) => {
-                let stride = integer(data).and_then(|size| u16::try_from(size).ok()).unwrap_or(0);
-                if stride > 0 && packet.len() > usize::from(stride) {
-                    packet.segments = Segments::Train { stride };
-                }
-            }
-            _not_asked_for => {}
-        }
-    }
-    packet.udp = Some(path);
 }
