@@ -6,9 +6,9 @@ use uxfrm_crypto::{Backend, KeyMaterial};
 
 use super::*;
 use crate::{
-    Action, Budget, Charge, Defaults, Family, Level, Limits, Lookup, Mode, Offload, OffloadKind,
-    Policy, Prefix, Reqid, SaConfig, SaMove, SaProtocol, Spi, Template, UdpEncap, UdpEncapKind,
-    sa::sample, spd::table::tests::policy,
+    Action, Budget, Charge, Defaults, Event, Family, Level, Lifecycle, Limits, Lookup, Mode,
+    Offload, OffloadKind, Policy, Prefix, Reqid, SaConfig, SaMove, SaProtocol, Spi, Template,
+    UdpEncap, UdpEncapKind, sa::sample, spd::table::tests::policy,
 };
 
 fn database() -> Database {
