@@ -15,30 +15,27 @@
 //! the packet is dropped as `tunnel_in_gre_checksum`. Off a real wire it is right.
 
 mod order;
+mod receive;
+mod send;
 mod side;
 mod socket;
+mod tally;
 mod trains;
 
 use std::{
-    net::SocketAddr,
     sync::{Arc, mpsc::Receiver},
     time::Duration,
 };
 
-use uxfrm_engine::{Cut, Moment, split};
+use uxfrm_engine::Moment;
 use uxfrm_io::{
-    Port, Transmitted, clock,
+    Port, clock,
     poll::{Poller, Waker},
-    wire_packets,
 };
-use uxfrm_packet::{
-    Batch, IpPacket, Notes, PacketBuf, Pool, Protocol, SegmentPlan, Segments, SizeClass, Version,
-};
-use uxfrm_tunnel::{
-    DropReason, Egress, Event, HashSeed, Inside, Outer, Ports, Tunnel, Tunnels, counters::Drops,
-};
+use uxfrm_packet::{Batch, Pool};
+use uxfrm_tunnel::{DropReason, Egress, HashSeed, Ports, Tunnel, Tunnels, counters::Drops};
 
-use self::{order::Order, side::Side, socket::Ear, trains::TrainSockets};
+use self::{order::Order, side::Side, socket::Ear, tally::Tally, trains::TrainSockets};
 pub use self::{
     order::{Change, TunnelControl},
     side::{Interface, Route, TunnelCounts},
@@ -68,24 +65,6 @@ pub struct TunnelLane {
     /// Trains on their way to a socket.
     train: Batch,
     ident: u32,
-}
-
-/// Counts a drop among all and where it belongs.
-#[derive(Clone, Copy)]
-struct Tally<'a> {
-    all: &'a Drops,
-    own: &'a Drops,
-}
-
-impl Tally<'_> {
-    fn count(self, reason: DropReason) {
-        self.all.count(reason);
-        self.own.count(reason);
-    }
-
-    fn count_refused(self, reason: DropReason, sent: &Transmitted) {
-        (0..sent.refused.packets()).for_each(|_| self.count(reason));
-    }
 }
 
 impl TunnelLane {
@@ -264,210 +243,8 @@ impl TunnelLane {
         self.leave_alone(side.interface.port.as_ref());
     }
 
-    /// Sends what a TUN handed over.
-    fn send(&mut self, index: usize) {
-        self.interfaces[index].widen(now());
-        let mut batch = std::mem::take(&mut self.batch);
-        for packet in batch.drain() {
-            match packet.segments {
-                Segments::One => self.send_one(index, packet),
-                Segments::Tcp { .. } | Segments::Udp { .. } => self.send_super(index, packet),
-                Segments::Train { .. } => {
-                    self.tally(index).count(DropReason::OutSuper);
-                    self.pool.give(packet);
-                }
-            }
-        }
-        self.batch = batch;
-        let Self { interfaces, outgoing, leaving, drops, pool, .. } = self;
-        let tally = Tally { all: drops, own: &interfaces[index].interface.counts.drops };
-        transmit(outgoing, leaving, tally, pool);
-        self.deliver(index);
-    }
-
     fn tally(&self, index: usize) -> Tally<'_> {
         Tally { all: &self.drops, own: &self.interfaces[index].interface.counts.drops }
-    }
-
-    fn send_super(&mut self, index: usize, packet: PacketBuf) {
-        if !self.send_trains(index, &packet) {
-            self.cut(index, &packet);
-        }
-        self.pool.give(packet);
-    }
-
-    /// Sends a super-packet as trains; `false`, and nothing is sent, where it has to be cut.
-    fn send_trains(&mut self, index: usize, packet: &PacketBuf) -> bool {
-        let Self { interfaces, outgoing, trains, train, leaving, drops, pool, .. } = self;
-        let Interface { route: Route { tunnel, egress, local }, counts, .. } =
-            &interfaces[index].interface;
-        // What is refused is cut: then each piece is refused, counted and told of.
-        let Ok(outer) = tunnel.encapsulate_super(packet, egress, pool, train) else {
-            return false;
-        };
-        let socket = outer.udp.and_then(|ends| {
-            let local = SocketAddr::new(*local, ends.source);
-            trains.bound_to(local, ends.checksum, outer.ttl)
-        });
-        let Some(socket) = socket else {
-            pool.give_all(train);
-            return false;
-        };
-        counts.traffic.sent.add(train.as_slice().iter().map(wire_packets).sum(), packet.len());
-        // Of one flow, what came before leaves before.
-        let tally = Tally { all: drops, own: &counts.drops };
-        transmit(outgoing, leaving, tally, pool);
-        let sent = socket.transmit(train, pool);
-        tally.count_refused(DropReason::OutRefused, &sent);
-        true
-    }
-
-    fn cut(&mut self, index: usize, packet: &PacketBuf) {
-        let Ok(plan) = SegmentPlan::new(packet) else {
-            return self.tally(index).count(DropReason::OutSuper);
-        };
-        for k in 0..plan.count() {
-            let mut piece = self.pool.take(SizeClass::holding(plan.len(k)));
-            let room = piece.append(plan.len(k));
-            if room.and_then(|out| plan.write(k, packet.bytes(), out)).is_some() {
-                self.send_one(index, piece);
-            } else {
-                self.tally(index).count(DropReason::OutSuper);
-                self.pool.give(piece);
-            }
-        }
-    }
-
-    fn send_one(&mut self, index: usize, mut packet: PacketBuf) {
-        let side = &mut self.interfaces[index];
-        let len = packet.len();
-        let Interface { route: Route { tunnel, egress, local }, counts, .. } = &side.interface;
-        let made = tunnel.encapsulate(&mut packet, egress).and_then(|outer| {
-            let outer = Outer { source: *local, ..outer };
-            outer.push(&mut packet)?;
-            Ok(outer)
-        });
-        match made {
-            Ok(outer) => {
-                counts.traffic.sent.add(1, len);
-                let mtu = egress.path_mtu;
-                self.leave(packet, &outer, mtu);
-            }
-            Err(refused) => {
-                Tally { all: &self.drops, own: &counts.drops }.count(refused.reason);
-                let told = refused.tell.and_then(|tell| tell.about(packet.bytes(), &mut self.pool));
-                told.into_iter().for_each(|told| side.arriving.push(told));
-                self.pool.give(packet);
-            }
-        }
-    }
-
-    /// Queues a packet for the network, in fragments where it is larger than the path takes and may be cut.
-    fn leave(&mut self, packet: PacketBuf, outer: &Outer, mtu: usize) {
-        let leaving = &mut self.leaving[usize::from(outer.destination.is_ipv6())];
-        let may_be_cut = !outer.dont_fragment || outer.destination.is_ipv6();
-        if packet.len() <= mtu || !may_be_cut {
-            return leaving.push(packet);
-        }
-        if let Ok(ip) = IpPacket::parse(packet.bytes()) {
-            self.ident = self.ident.wrapping_add(1);
-            let (place, next_header_at) = match ip.version {
-                Version::V4 => (ip.header_len, 9),
-                Version::V6 => (ip.esp_offset, ip.next_header_at),
-            };
-            let cut = Cut { version: ip.version, place, next_header_at, mtu, ident: self.ident };
-            split(packet.bytes(), &cut, packet.mark, &mut self.pool, leaving);
-        }
-        self.pool.give(packet);
-    }
-
-    /// Hands on what a socket received.
-    fn receive(&mut self, ear: usize) {
-        let mut batch = std::mem::take(&mut self.batch);
-        for packet in batch.drain() {
-            let count = &self.incoming[ear].incoming.counts.received;
-            count.add(wire_packets(&packet), packet.len());
-            match packet.segments {
-                Segments::Train { .. } => self.receive_train(packet, ear),
-                Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => {
-                    self.receive_one(packet, ear);
-                }
-            }
-        }
-        self.batch = batch;
-        let Self { incoming, outgoing, leaving, drops, pool, .. } = self;
-        let tally = Tally { all: drops, own: &incoming[ear].incoming.counts.drops };
-        transmit(outgoing, leaving, tally, pool);
-        for index in 0..self.interfaces.len() {
-            let Side { coalescer, arriving, .. } = &mut self.interfaces[index];
-            coalescer.flush(arriving);
-            self.deliver(index);
-        }
-    }
-
-    fn receive_one(&mut self, mut packet: PacketBuf, ear: usize) {
-        let Incoming { source, counts, .. } = &self.incoming[ear].incoming;
-        let (device, tally) = (source.device(), Tally { all: &self.drops, own: &counts.drops });
-        let tunnel = match self.tunnels.receive(&mut packet, device, &self.ports) {
-            Ok(Inside::Tunnel(tunnel)) => tunnel,
-            // To our own address, as ESP without UDP: so whoever takes ESP here gets it (`fou_udp_recv` returns the protocol to the IP layer).
-            // Nothing else: it would come by loopback, where the inbound guard lets everything pass.
-            Ok(Inside::Other(Protocol::ESP)) => {
-                let is_v6 = packet.bytes().first().is_some_and(|first| first >> 4 == 6);
-                return self.leaving[usize::from(is_v6)].push(packet);
-            }
-            Ok(Inside::Other(_)) => {
-                tally.count(DropReason::InUnclaimed);
-                return self.pool.give(packet);
-            }
-            Err(reason) => {
-                tally.count(reason);
-                return self.pool.give(packet);
-            }
-        };
-        if let Some(side) = side_of(&mut self.interfaces, tunnel) {
-            side.interface.counts.traffic.received.add(1, packet.len());
-            side.coalescer.offer(packet, &mut self.pool, &mut side.arriving);
-        }
-    }
-
-    fn receive_train(&mut self, mut train: PacketBuf, ear: usize) {
-        let Self { tunnels, ports, interfaces, incoming, pool, drops, .. } = self;
-        let Incoming { source, counts, .. } = &incoming[ear].incoming;
-        let (device, tally) = (source.device(), Tally { all: drops, own: &counts.drops });
-        tunnels.receive_train(&mut train, device, ports, |inner| match inner {
-            Ok(inner) => {
-                if let Some(side) = side_of(interfaces, inner.tunnel) {
-                    side.interface.counts.traffic.received.add(1, inner.bytes.len());
-                    let notes: Notes = inner.notes;
-                    side.coalescer.offer_slice(inner.bytes, notes, pool, &mut side.arriving);
-                }
-            }
-            Err(reason) => tally.count(reason),
-        });
-        self.pool.give(train);
-    }
-
-    /// Learns from ICMP errors, and tells inner senders.
-    fn learn(&mut self) {
-        let mut batch = std::mem::take(&mut self.batch);
-        for error in batch.drain() {
-            // Most are about other traffic of the host: those are no drops.
-            if let Ok(news) = self.tunnels.translate(error.bytes())
-                && let Some(side) = side_of(&mut self.interfaces, news.tunnel)
-            {
-                if let Event::PathMtu(mtu) = news.event {
-                    side.narrow(mtu, now());
-                }
-                let told = news.told(error.bytes(), &mut self.pool);
-                told.into_iter().for_each(|told| side.arriving.push(told));
-            }
-            self.pool.give(error);
-        }
-        self.batch = batch;
-        for index in 0..self.interfaces.len() {
-            self.deliver(index);
-        }
     }
 
     fn deliver(&mut self, index: usize) {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::num::NonZeroU16;
 
 use uxfrm_io::Memory;
-use uxfrm_packet::Checksum;
+use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Protocol, Segments, Version};
 use uxfrm_testkit::packets;
 use uxfrm_tunnel::config::{Framing, PathMtuDiscovery, UdpEncap};
 use uxfrm_tunnel::{Config, Kind, Port as FouPort, PortRequest};

@@ -1,0 +1,130 @@
+//! 2 From a TUN through its tunnel and out.
+
+use std::net::SocketAddr;
+
+use uxfrm_engine::{Cut, split};
+use uxfrm_io::{Port as _, wire_packets};
+use uxfrm_packet::{IpPacket, PacketBuf, SegmentPlan, Segments, SizeClass, Version};
+use uxfrm_tunnel::{DropReason, Outer};
+
+use super::{
+    TunnelLane, now,
+    side::{Interface, Route},
+    tally::Tally,
+    transmit,
+};
+
+impl TunnelLane {
+    /// Sends what a TUN handed over.
+    pub(super) fn send(&mut self, index: usize) {
+        self.interfaces[index].widen(now());
+        let mut batch = std::mem::take(&mut self.batch);
+        for packet in batch.drain() {
+            match packet.segments {
+                Segments::One => self.send_one(index, packet),
+                Segments::Tcp { .. } | Segments::Udp { .. } => self.send_super(index, packet),
+                Segments::Train { .. } => {
+                    self.tally(index).count(DropReason::OutSuper);
+                    self.pool.give(packet);
+                }
+            }
+        }
+        self.batch = batch;
+        let Self { interfaces, outgoing, leaving, drops, pool, .. } = self;
+        let tally = Tally { all: drops, own: &interfaces[index].interface.counts.drops };
+        transmit(outgoing, leaving, tally, pool);
+        self.deliver(index);
+    }
+
+    fn send_super(&mut self, index: usize, packet: PacketBuf) {
+        if !self.send_trains(index, &packet) {
+            self.cut(index, &packet);
+        }
+        self.pool.give(packet);
+    }
+
+    /// Sends a super-packet as trains; `false`, and nothing is sent, where it has to be cut.
+    fn send_trains(&mut self, index: usize, packet: &PacketBuf) -> bool {
+        let Self { interfaces, outgoing, trains, train, leaving, drops, pool, .. } = self;
+        let Interface { route: Route { tunnel, egress, local }, counts, .. } =
+            &interfaces[index].interface;
+        // What is refused is cut: then each piece is refused, counted and told of.
+        let Ok(outer) = tunnel.encapsulate_super(packet, egress, pool, train) else {
+            return false;
+        };
+        let socket = outer.udp.and_then(|ends| {
+            let local = SocketAddr::new(*local, ends.source);
+            trains.bound_to(local, ends.checksum, outer.ttl)
+        });
+        let Some(socket) = socket else {
+            pool.give_all(train);
+            return false;
+        };
+        counts.traffic.sent.add(train.as_slice().iter().map(wire_packets).sum(), packet.len());
+        // Of one flow, what came before leaves before.
+        let tally = Tally { all: drops, own: &counts.drops };
+        transmit(outgoing, leaving, tally, pool);
+        let sent = socket.transmit(train, pool);
+        tally.count_refused(DropReason::OutRefused, &sent);
+        true
+    }
+
+    fn cut(&mut self, index: usize, packet: &PacketBuf) {
+        let Ok(plan) = SegmentPlan::new(packet) else {
+            return self.tally(index).count(DropReason::OutSuper);
+        };
+        for k in 0..plan.count() {
+            let mut piece = self.pool.take(SizeClass::holding(plan.len(k)));
+            let room = piece.append(plan.len(k));
+            if room.and_then(|out| plan.write(k, packet.bytes(), out)).is_some() {
+                self.send_one(index, piece);
+            } else {
+                self.tally(index).count(DropReason::OutSuper);
+                self.pool.give(piece);
+            }
+        }
+    }
+
+    fn send_one(&mut self, index: usize, mut packet: PacketBuf) {
+        let side = &mut self.interfaces[index];
+        let len = packet.len();
+        let Interface { route: Route { tunnel, egress, local }, counts, .. } = &side.interface;
+        let made = tunnel.encapsulate(&mut packet, egress).and_then(|outer| {
+            let outer = Outer { source: *local, ..outer };
+            outer.push(&mut packet)?;
+            Ok(outer)
+        });
+        match made {
+            Ok(outer) => {
+                counts.traffic.sent.add(1, len);
+                let mtu = egress.path_mtu;
+                self.leave(packet, &outer, mtu);
+            }
+            Err(refused) => {
+                Tally { all: &self.drops, own: &counts.drops }.count(refused.reason);
+                let told = refused.tell.and_then(|tell| tell.about(packet.bytes(), &mut self.pool));
+                told.into_iter().for_each(|told| side.arriving.push(told));
+                self.pool.give(packet);
+            }
+        }
+    }
+
+    /// Queues a packet for the network, in fragments where it is larger than the path takes and may be cut.
+    fn leave(&mut self, packet: PacketBuf, outer: &Outer, mtu: usize) {
+        let leaving = &mut self.leaving[usize::from(outer.destination.is_ipv6())];
+        let may_be_cut = !outer.dont_fragment || outer.destination.is_ipv6();
+        if packet.len() <= mtu || !may_be_cut {
+            return leaving.push(packet);
+        }
+        if let Ok(ip) = IpPacket::parse(packet.bytes()) {
+            self.ident = self.ident.wrapping_add(1);
+            let (place, next_header_at) = match ip.version {
+                Version::V4 => (ip.header_len, 9),
+                Version::V6 => (ip.esp_offset, ip.next_header_at),
+            };
+            let cut = Cut { version: ip.version, place, next_header_at, mtu, ident: self.ident };
+            split(packet.bytes(), &cut, packet.mark, &mut self.pool, leaving);
+        }
+        self.pool.give(packet);
+    }
+}

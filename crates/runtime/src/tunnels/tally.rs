@@ -1,0 +1,22 @@
+//! Where drops of a tunnel, or of a socket, count.
+
+use uxfrm_io::Transmitted;
+use uxfrm_tunnel::{DropReason, counters::Drops};
+
+/// Counts a drop among all and where it belongs.
+#[derive(Clone, Copy)]
+pub(super) struct Tally<'a> {
+    pub(super) all: &'a Drops,
+    pub(super) own: &'a Drops,
+}
+
+impl Tally<'_> {
+    pub(super) fn count(self, reason: DropReason) {
+        self.all.count(reason);
+        self.own.count(reason);
+    }
+
+    pub(super) fn count_refused(self, reason: DropReason, sent: &Transmitted) {
+        (0..sent.refused.packets()).for_each(|_| self.count(reason));
+    }
+}
