@@ -11,7 +11,7 @@ use std::mem::{size_of, zeroed};
 
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, sockaddr_un, socklen_t, ssize_t};
 
-use super::{control, ip, message};
+use super::{control, ip, vectors};
 use crate::ends::{self, End, Ends, Family, LENGTH};
 use crate::table::{self, Datagram, Wish};
 use crate::{errno, gateway, next};
@@ -113,7 +113,7 @@ pub(super) unsafe fn receive(
         let mut ours: msghdr = unsafe { zeroed() };
         let first = vector(header.as_mut_ptr(), LENGTH);
         // SAFETY: by this function's contract.
-        let Some(mut vectors) = Vectors::behind(first, unsafe { message::vectors(message) }) else {
+        let Some(mut vectors) = Vectors::behind(first, unsafe { vectors::vectors(message) }) else {
             return errno::fail_length(libc::EMSGSIZE);
         };
         (ours.msg_iov, ours.msg_iovlen) = vectors.parts();
@@ -162,7 +162,7 @@ pub(super) unsafe fn send(
     let header = ends.to_bytes();
     let first = vector(header.as_ptr().cast_mut(), LENGTH);
     // SAFETY: by this function's contract.
-    let Some(mut vectors) = Vectors::behind(first, unsafe { message::vectors(message) }) else {
+    let Some(mut vectors) = Vectors::behind(first, unsafe { vectors::vectors(message) }) else {
         return errno::fail_length(libc::EMSGSIZE);
     };
     let (mut name, length) = name(socket.local().port, None);

@@ -12,7 +12,7 @@ use libc::{c_int, iovec, msghdr, sockaddr, sockaddr_nl, socklen_t, ssize_t};
 use uxfrm_control::greeting::{Dialect, Greeting, Kind};
 
 use super::address::{FAMILY, LENGTH as NAME};
-use super::message;
+use super::vectors;
 use crate::{errno, gateway, next, table};
 
 /// Bytes of the longest request that can be for the gateway.
@@ -40,7 +40,7 @@ const HEAD: usize = 20;
 /// # Safety
 /// The vectors are valid for their lengths.
 pub(super) unsafe fn relay(descriptor: c_int, vectors: &[iovec]) -> Option<ssize_t> {
-    if !table::is_generic(descriptor) || message::room(vectors) > REQUEST {
+    if !table::is_generic(descriptor) || vectors::room(vectors) > REQUEST {
         return None;
     }
     // SAFETY: by this function's contract.
@@ -53,9 +53,9 @@ pub(super) unsafe fn relay(descriptor: c_int, vectors: &[iovec]) -> Option<ssize
 /// The vectors are valid for their lengths, at most [`REQUEST`] bytes.
 #[inline(never)]
 unsafe fn relay_request(descriptor: c_int, vectors: &[iovec]) -> Option<ssize_t> {
-    let length = message::room(vectors);
+    let length = vectors::room(vectors);
     // SAFETY: by this function's contract.
-    let bytes: [u8; REQUEST] = unsafe { message::prefix(vectors) };
+    let bytes: [u8; REQUEST] = unsafe { vectors::prefix(vectors) };
     let request = bytes.get(..length).filter(|request| is_for_gateway(request))?;
     Some(match exchange(descriptor, request) {
         Ok(()) => ssize_t::try_from(length).unwrap_or(ssize_t::MAX),

@@ -15,6 +15,8 @@ use libc::{
 use uxfrm_control::greeting::{Greeting, Kind, LENGTH};
 use uxfrm_control::mailbox::ROOM;
 
+use super::loss::{is_gone, lost, received_in_silence, sent};
+use super::vectors::{first_bytes, named, prefix, room, vector, vectors, whole};
 use super::{address, control, datagram, generic, option};
 use crate::table::Socket;
 use crate::{errno, exchange, gateway, mailbox, next, patience, table};
@@ -25,9 +27,6 @@ const SHORT: size_t = 8 * 1024;
 /// [`exchange::ANSWER`] as calls return it.
 const ANSWER: ssize_t = 16;
 const _: () = assert!(ANSWER as usize == exchange::ANSWER);
-
-/// How often a listener that blocks looks for a gateway, in milliseconds.
-const PAUSE: c_int = 500;
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(super) unsafe extern "C" fn send(
@@ -329,23 +328,6 @@ unsafe extern "C" fn __recvfrom_chk(
     unsafe { recvfrom(descriptor, bytes, length, flags, from, from_length) }
 }
 
-fn vector(bytes: *mut c_void, length: size_t) -> iovec {
-    iovec { iov_base: bytes, iov_len: length }
-}
-
-/// A message of one buffer.
-fn whole(vector: &mut iovec) -> msghdr {
-    // SAFETY: all bytes zero is a valid `msghdr`.
-    let mut message: msghdr = unsafe { std::mem::zeroed() };
-    (message.msg_iov, message.msg_iovlen) = (vector, 1);
-    message
-}
-
-/// The message with an address.
-fn named(message: msghdr, (address, length): (*const sockaddr, socklen_t)) -> msghdr {
-    msghdr { msg_name: address.cast_mut().cast(), msg_namelen: length, ..message }
-}
-
 /// A program that asks for more than its buffer holds ends, as with the C library.
 pub(super) fn assert_room(length: size_t, room: size_t) {
     if length > room {
@@ -448,63 +430,6 @@ unsafe fn note_passed(message: *const msghdr) {
     }
 }
 
-/// Sends, and once more where there is another gateway now.
-fn sent(descriptor: c_int, send: impl Fn() -> ssize_t) -> ssize_t {
-    let result = send();
-    if result >= 0 || !is_gone(errno::last()) {
-        return result;
-    }
-    match reconnected(descriptor) {
-        Ok(()) => send(),
-        Err(_) => errno::fail_length(libc::ECONNRESET),
-    }
-}
-
-/// Whether an error says that there is no gateway at the other end.
-fn is_gone(errno: c_int) -> bool {
-    matches!(errno, libc::EPIPE | libc::ECONNRESET | libc::ENOTCONN)
-}
-
-fn reconnected(descriptor: c_int) -> Result<(), c_int> {
-    gateway::reconnect(descriptor, table::find(descriptor).ok_or(libc::EBADF)?)?;
-    gateway::rouse();
-    Ok(())
-}
-
-/// The errno of who receives when the gateway is gone.
-fn lost(descriptor: c_int) -> c_int {
-    if reconnected(descriptor).is_ok() {
-        return libc::ENOBUFS;
-    }
-    let Some(socket) = table::find(descriptor) else { return libc::EBADF };
-    match gateway::silence(descriptor, socket) {
-        Ok(()) if socket.groups() != 0 => libc::ENOBUFS,
-        _ => libc::ECONNRESET,
-    }
-}
-
-/// The errno of who receives from a socket without a gateway. A listener that may block waits here until there is one.
-fn received_in_silence(descriptor: c_int, socket: &Socket, flags: c_int) -> c_int {
-    // SAFETY: the call takes no pointers.
-    let status = unsafe { next::fcntl()(descriptor, libc::F_GETFL) };
-    let at_once = flags & libc::MSG_DONTWAIT != 0 || status & libc::O_NONBLOCK != 0;
-    loop {
-        if reconnected(descriptor).is_ok() {
-            return libc::ENOBUFS;
-        }
-        if socket.groups() == 0 {
-            return libc::ECONNRESET;
-        }
-        if at_once {
-            return libc::EAGAIN;
-        }
-        // SAFETY: no descriptors are passed.
-        if unsafe { libc::poll(std::ptr::null_mut(), 0, PAUSE) } < 0 {
-            return errno::last();
-        }
-    }
-}
-
 /// What the program is told about a datagram that came in; `None` when it was not for the program.
 fn received_by_program(
     descriptor: c_int,
@@ -523,52 +448,6 @@ fn received_by_program(
         unsafe { next::recv()(descriptor, std::ptr::null_mut(), 0, libc::MSG_DONTWAIT) };
     }
     (greeting.kind == Kind::Overrun).then(|| errno::fail_length(libc::ENOBUFS))
-}
-
-/// The first bytes of what was received, zeros where there are fewer.
-///
-/// # Safety
-/// The vectors are valid for their lengths.
-unsafe fn first_bytes(vectors: &[iovec], received: ssize_t) -> [u8; LENGTH] {
-    if usize::try_from(received) != Ok(LENGTH) {
-        return [0; LENGTH];
-    }
-    // SAFETY: by this function's contract.
-    unsafe { prefix(vectors) }
-}
-
-/// The first bytes of a message's buffers, zeros where there are fewer.
-///
-/// # Safety
-/// The vectors are valid for their lengths.
-pub(super) unsafe fn prefix<const N: usize>(vectors: &[iovec]) -> [u8; N] {
-    let mut first = [0; N];
-    let mut filled = 0;
-    for vector in vectors {
-        let part = vector.iov_len.min(N - filled);
-        if part > 0 {
-            let to = first[filled..].as_mut_ptr();
-            // SAFETY: both are valid for `part` bytes, and the kernel did not write into our array.
-            unsafe { std::ptr::copy_nonoverlapping(vector.iov_base.cast::<u8>(), to, part) };
-        }
-        filled += part;
-    }
-    first
-}
-
-/// # Safety
-/// The message's vectors are as it says.
-pub(super) unsafe fn vectors(message: &msghdr) -> &[iovec] {
-    if message.msg_iov.is_null() || message.msg_iovlen == 0 {
-        return &[];
-    }
-    // SAFETY: by this function's contract.
-    unsafe { std::slice::from_raw_parts(message.msg_iov, message.msg_iovlen) }
-}
-
-/// Bytes of all vectors.
-pub(super) fn room(vectors: &[iovec]) -> size_t {
-    vectors.iter().fold(0, |length: size_t, vector| length.saturating_add(vector.iov_len))
 }
 
 /// What the calls for several messages return after one.
