@@ -130,6 +130,12 @@ fn sides(
     Ok(Some((sides, keep_out)))
 }
 
+/// The device past the kernel's network stack, if there is to be one.
+fn express(config: &Config, own: &[IpAddr]) -> anyhow::Result<Option<Express>> {
+    let find = |name: &TunName| Express::find(config, name.as_str(), own);
+    config.wire.af_xdp.as_ref().map(find).transpose()
+}
+
 /// What the lanes must know of the host, which is told how much it may hand over by the TUN of this index at a time.
 fn surroundings(routes: &HostRoutes, index: u32) -> anyhow::Result<lanes::Surroundings> {
     let Host { addresses: own, mtu } = routes.host();
@@ -178,22 +184,20 @@ impl Gateway {
         let planner = Planner::new(poller.waker());
         let network = Monitor::open()?;
         let around = surroundings(&routes, index)?;
-        let find = |name: &TunName| Express::find(config, name.as_str(), routes.own());
-        let express = config.wire.af_xdp.as_ref().map(find).transpose()?;
+        let express = express(config, routes.own())?;
         let bay = devices.bay();
-        let (started, guidance, mode) = match &sides {
+        let (started, guidance) = match &sides {
             None => {
                 let express = express.as_ref();
-                let (started, guidance) =
-                    lanes::open_all(config, tun, &database, &around, &sender, bay, express)?;
-                (started, guidance, devices::Mode::Host)
+                lanes::open_all(config, tun, &database, &around, &sender, bay, express)?
             }
             Some(sides) => {
                 let (started, guidance) =
                     inline::start(config, sides, tun, &database, &around, &sender, bay)?;
-                (started, Some(guidance), devices::Mode::Inline)
+                (started, Some(guidance))
             }
         };
+        let mode = sides.as_ref().map_or(devices::Mode::Host, |_| devices::Mode::Inline);
         devices.start(devices::Surroundings { mark: config.wire.mark.get(), mode })?;
         let lanes::Started { lanes, drops, caches } = started;
         let guard = Guard::open(config, &snapshot.spd)?;
