@@ -101,13 +101,13 @@ impl Classifier {
         flows: &[FlowKey],
         mut found: &mut [Option<Found<'a>>],
     ) {
-        let alike = |a: &FlowKey, b: &FlowKey| {
-            a.if_id == b.if_id && a.destination.is_ipv4() == b.destination.is_ipv4()
-        };
-        for flows in flows.chunk_by(alike) {
+        let mut rest = flows;
+        while let Some(first) = rest.first() {
+            let flows;
+            (flows, rest) = rest.split_at(alike(first, rest));
             let Some((these, others)) = found.split_at_mut_checked(flows.len()) else { return };
             found = others;
-            if let Some(bins) = self.bins(kind, direction, flows[0].if_id) {
+            if let Some(bins) = self.bins(kind, direction, first.if_id) {
                 bins.first_of_each(flows, these);
             }
         }
@@ -358,6 +358,18 @@ impl Interfaces {
             self.0 = None;
         }
     }
+}
+
+/// How many flows from the first on have the family and interface id of one. Mostly all have, which takes no branch to find out.
+fn alike(one: &FlowKey, flows: &[FlowKey]) -> usize {
+    let differs = |other: &FlowKey| {
+        let family = one.destination.is_ipv4() ^ other.destination.is_ipv4();
+        one.if_id ^ other.if_id | u32::from(family)
+    };
+    if flows.iter().fold(0, |any, other| any | differs(other)) == 0 {
+        return flows.len();
+    }
+    flows.iter().position(|other| differs(other) != 0).unwrap_or(flows.len())
 }
 
 fn shard(if_id: u32) -> usize {
