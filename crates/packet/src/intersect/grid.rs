@@ -1,8 +1,10 @@
-//! Rows of bits by what stands in whole fields of a key: fewer rows than one for each byte, found by a search among the values that are told apart.
+//! Rows of bits by what stands in whole fields of a key: fewer rows than one for each byte, found by a search among the values that are told apart, or a
+//! trie of them.
 
 mod ends;
 #[cfg(target_arch = "x86_64")]
 mod fast;
+mod patricia;
 
 use std::sync::Arc;
 
@@ -43,8 +45,10 @@ pub struct Grid {
     width: usize,
     /// How many rows there are.
     count: usize,
-    /// Whether the processor has what the quickest way needs.
+    /// How many words a key has at least, if it has all that is asked for.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for AVX-512 alone"))]
+    reach: usize,
+    /// Whether the processor has what the quickest way needs.
     is_fast: bool,
     /// [`AXES`] at the most. `of` sees to it that each number is below `count`.
     axes: Arc<[Ends]>,
@@ -63,8 +67,8 @@ const KEYS: usize = 32;
 type Numbers = [[u16; KEYS]; AXES];
 
 impl Grid {
-    /// Of these axes, whose rows have so many words. None if there are too many axes, rows or values told apart, an axis has no rows or does not end
-    /// with the highest value.
+    /// Of these axes, whose rows have so many words. None if there are too many axes, rows or values told apart, too many stretches of two
+    /// words inside each other, an axis has no rows or does not end with the highest value.
     #[must_use]
     pub fn of(words: usize, axes: &[Axis]) -> Option<Self> {
         let width = lines_of(words);
@@ -82,7 +86,8 @@ impl Grid {
             rows.extend(here);
         }
         let (count, lines) = (rows.len(), lines(&rows, width));
-        Some(Self { width, count, is_fast: has_avx512(), axes: found.into(), lines })
+        let reach = axes.iter().map(|axis| axis.place.reach()).max().unwrap_or(0);
+        Some(Self { width, count, reach, is_fast: has_avx512(), axes: found.into(), lines })
     }
 
     /// For each key the lowest bit that is set `among` some and in the rows that the key stands for; if there is none, a number beyond all bits.
@@ -95,13 +100,16 @@ impl Grid {
 
     fn firsts<K: AsRef<[u64]>>(&self, keys: &[K], among: &[Line], found: &mut [u32]) {
         #[cfg(target_arch = "x86_64")]
-        if self.is_fast && among.len() >= self.width {
+        if self.is_fast
+            && among.len() >= self.width
+            && keys.iter().all(|key| key.as_ref().len() >= self.reach)
+        {
             #[expect(
                 unsafe_code,
                 reason = "calling a function compiled for more than every x86-64 has"
             )]
-            // SAFETY: all that the function is compiled for was detected when this was made; `among` has all lines, and there are no more keys than
-            // are looked up together, nor fewer `found`.
+            // SAFETY: all that the function is compiled for was detected when this was made; `among` has all lines, and there are no more keys than are
+            // looked up together, nor fewer `found`.
             return unsafe { self.firsts_avx512(keys, among, found) };
         }
         for (key, found) in keys.iter().zip(found) {
@@ -133,6 +141,12 @@ impl Grid {
     #[must_use]
     pub fn read(&self) -> usize {
         self.axes.len()
+    }
+
+    /// Whether the processor has what the quickest way needs.
+    #[must_use]
+    pub const fn is_fast(&self) -> bool {
+        self.is_fast
     }
 
     /// Lines of a row.
@@ -172,6 +186,14 @@ impl Place {
         match self {
             Self::Bits { bits, .. } => u128::MAX >> (128 - bits),
             Self::Words(_) => u128::MAX,
+        }
+    }
+
+    /// How many words a key has that has it.
+    const fn reach(self) -> usize {
+        match self {
+            Self::Bits { word, .. } => word + 1,
+            Self::Words(word) => word + 2,
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Policies that overlap in many ways, all compared at once: which of them each field of a packet fits, as rows of bits.
 //!
 //! What a [matrix](super::matrix) does byte by byte, but few rows are read for a packet: one for each field, whichever of an address's bytes count.
-//! Which row it is takes a search among the values that policies tell apart. Policies that follow each other and ask the same but of one port, as
-//! those of a range of ports do, share a bit, and are compared one by one when it is found.
+//! Which row it is takes a search among the values that policies tell apart, or for addresses of IPv6 a walk down a Patricia trie of them. Policies that
+//! follow each other and ask the same but of one port, as those of a range of ports do, share a bit, and are compared one by one when it is found.
 //!
 //! Rows are never changed. Who leaves is no longer among those looked for, and who comes is compared apart, until there are so many that all is
 //! planned anew.
@@ -240,6 +240,11 @@ impl<W: Words> Grid<W> {
             policies.for_each(|policy| visit(&policy.entry));
         }
         several::each::<W>(&self.recent, visit);
+    }
+
+    /// Whether the processor has what the quickest way to look up needs.
+    pub(super) const fn is_fast(&self) -> bool {
+        self.rows.is_fast()
     }
 
     /// How many lines of rows a look-up reads.

@@ -1,9 +1,10 @@
-//! Which row a field's value stands for: looked up by bytes where the field is short, and otherwise searched for among the last values of each
-//! row's stretches.
+//! Which row a field's value stands for: looked up in pages where the field is short, and otherwise searched for among the last values of each
+//! row's stretches, or of two words found by a [trie](super::patricia).
 
 use std::collections::HashMap;
 
 use super::Place;
+use super::patricia::Patricia;
 
 /// The rows of a field's values.
 #[derive(Clone, Debug)]
@@ -13,15 +14,15 @@ pub(super) enum Ends {
     /// Of up to 32.
     Narrow(Narrow),
     /// Of two words.
-    Wide(Wide),
+    Wide(Patricia),
 }
 
 /// A page for all values that differ in their lowest bits only, with a row for each.
 #[derive(Clone, Debug)]
 pub(super) struct Paged {
     pub(super) bits: Bits,
-    /// Where pages begin.
-    pub(super) pages: Box<[u32]>,
+    /// Which page, of all that are different.
+    pub(super) pages: Box<[u16]>,
     pub(super) numbers: Box<[u16]>,
 }
 
@@ -29,27 +30,9 @@ pub(super) struct Paged {
 #[derive(Clone, Debug)]
 pub(super) struct Narrow {
     pub(super) bits: Bits,
-    pub(super) levels: Levels<u32, FAN>,
+    pub(super) levels: Levels,
     pub(super) numbers: Box<[u16]>,
 }
-
-/// First words, searched for, lead to the few ends that have them, which both words are compared with.
-#[derive(Clone, Debug)]
-pub(super) struct Wide {
-    pub(super) word: usize,
-    pub(super) levels: Levels<u64, FAN>,
-    /// Lines of ends for each first word.
-    pub(super) depth: usize,
-    pub(super) ends: Box<[Fours]>,
-    /// Where the numbers of each first word begin.
-    pub(super) firsts: Box<[u32]>,
-    pub(super) numbers: Box<[u16]>,
-}
-
-/// Four ends in order: first words, then second words.
-#[derive(Clone, Copy, Debug)]
-#[repr(C, align(64))]
-pub(super) struct Fours(pub(super) [[u64; FOUR]; 2]);
 
 /// Some bits of a word.
 #[derive(Clone, Copy, Debug)]
@@ -59,10 +42,10 @@ pub(super) struct Bits {
     mask: u32,
 }
 
-/// Values in order, `N` side by side, and above them the last value of each. A search goes down one node for each level.
+/// Values in order, [`FAN`] side by side, and above them the last value of each. A search goes down one node for each level.
 #[derive(Clone, Debug)]
-pub(super) struct Levels<T, const N: usize> {
-    pub(super) nodes: Box<[Node<T, N>]>,
+pub(super) struct Levels {
+    pub(super) nodes: Box<[Node]>,
     /// Where the nodes of each level begin, from the top on.
     pub(super) starts: Box<[usize]>,
 }
@@ -70,16 +53,13 @@ pub(super) struct Levels<T, const N: usize> {
 /// Values in order.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-pub(super) struct Node<T, const N: usize>([T; N]);
+pub(super) struct Node([u32; FAN]);
 
 /// Values of a page, as a power of two: pages of few values are few different ones, which stay near the processor.
 pub(super) const PAGE: u32 = 4;
 const VALUES: usize = 1 << PAGE;
 /// Values that are compared together.
 pub(super) const FAN: usize = 16;
-const FOUR: usize = 4;
-/// Lines of ends for a first word at the most.
-pub(super) const DEPTH: usize = 8;
 /// Levels at the most; more values have more rows than can be numbered.
 pub(super) const LEVELS: usize = 4;
 
@@ -104,7 +84,7 @@ impl Ends {
                 }
                 Narrow::of(bits, &ends).map(Self::Narrow)
             }
-            Place::Words(word) => Wide::of(word, &ends).map(Self::Wide),
+            Place::Words(word) => Patricia::of(word, &ends).map(Self::Wide),
         }
     }
 
@@ -125,10 +105,7 @@ impl Ends {
             Self::Narrow(Narrow { levels, numbers, .. }) => {
                 levels.memory() + size_of_val(&**numbers)
             }
-            Self::Wide(Wide { levels, ends, firsts, numbers, .. }) => {
-                let found = size_of_val(&**firsts) + size_of_val(&**numbers);
-                levels.memory() + size_of_val(&**ends) + found
-            }
+            Self::Wide(patricia) => patricia.memory(),
         }
     }
 }
@@ -143,11 +120,12 @@ impl Paged {
         let (mut known, mut numbers) = (HashMap::new(), Vec::new());
         let mut page = |at: usize| {
             let page: [u16; VALUES] = std::array::from_fn(|low| number(at * VALUES + low));
-            let first = known.entry(page).or_insert_with(|| {
+            let number = known.entry(page).or_insert_with(|| {
                 numbers.extend(page);
-                numbers.len() - VALUES
+                numbers.len() / VALUES - 1
             });
-            u32::try_from(*first).unwrap_or(0)
+            // There are fewer pages than values.
+            u16::try_from(*number).unwrap_or(0)
         };
         let pages = (0..=bits.mask as usize >> PAGE).map(&mut page).collect();
         Self { bits, pages, numbers: numbers.into() }
@@ -155,8 +133,8 @@ impl Paged {
 
     fn number(&self, key: &[u64]) -> u16 {
         let value = self.bits.of(key) as usize;
-        let page = self.pages.get(value >> PAGE).map_or(0, |page| *page as usize);
-        self.numbers.get(page + value % VALUES).copied().unwrap_or(0)
+        let page = self.pages.get(value >> PAGE).map_or(0, |page| usize::from(*page));
+        self.numbers.get(page * VALUES + value % VALUES).copied().unwrap_or(0)
     }
 }
 
@@ -165,7 +143,7 @@ impl Narrow {
         let value = |end: u128| u32::try_from(end).unwrap_or(u32::MAX);
         let mut values: Vec<_> = ends.iter().map(|(end, _)| value(*end)).collect();
         *values.last_mut()? = u32::MAX;
-        let levels = Levels::of(values, u32::MAX)?;
+        let levels = Levels::of(values)?;
         Some(Self { bits, levels, numbers: ends.iter().map(|(_, number)| *number).collect() })
     }
 
@@ -174,73 +152,29 @@ impl Narrow {
     }
 }
 
-impl Wide {
-    fn of(word: usize, ends: &[(u128, u16)]) -> Option<Self> {
-        let groups = || ends.chunk_by(|one, other| one.0 >> 64 == other.0 >> 64);
-        let most = groups().map(<[_]>::len).max()?;
-        let depth = most.div_ceil(FOUR).next_power_of_two();
-        if depth > DEPTH {
-            return None;
-        }
-        let mut firsts = Vec::new();
-        let mut lines = Vec::new();
-        let mut first = 0;
-        for group in groups() {
-            firsts.push(u32::try_from(first).ok()?);
-            first += group.len();
-            let end = |at: usize| halves(group.get(at).map_or(u128::MAX, |(end, _)| *end));
-            let ends =
-                |line: usize, half: usize| std::array::from_fn(|at| end(line * FOUR + at)[half]);
-            lines.extend((0..depth).map(|line| Fours([ends(line, 0), ends(line, 1)])));
-        }
-        Some(Self {
-            word,
-            levels: Levels::of(groups().map(|ends| halves(ends[0].0)[0]).collect(), u64::MAX)?,
-            depth,
-            ends: lines.into(),
-            firsts: firsts.into(),
-            numbers: ends.iter().map(|(_, number)| *number).collect(),
-        })
-    }
-
-    /// What stands in a key; in a word that it does not have, zeros.
-    #[inline]
-    pub(super) fn words_of(&self, key: &[u64]) -> [u64; 2] {
-        [self.word, self.word + 1].map(|at| key.get(at).copied().unwrap_or(0))
-    }
-
-    fn number(&self, key: &[u64]) -> u16 {
-        let [high, low] = self.words_of(key);
-        let group = self.levels.find(high);
-        let ends = self.ends.iter().skip(group * self.depth).take(self.depth);
-        let below = |Fours([highs, lows]): &Fours| {
-            (0..FOUR).filter(|at| (highs[*at], lows[*at]) < (high, low)).count()
-        };
-        let Some(first) = self.firsts.get(group) else { return 0 };
-        let at = *first as usize + ends.map(below).sum::<usize>();
-        self.numbers.get(at).copied().unwrap_or(0)
-    }
-}
-
 impl Bits {
     /// What stands in a key; in a word that it does not have, zeros.
+    pub(super) fn of(self, key: &[u64]) -> u32 {
+        self.inside(key.get(self.word).copied().unwrap_or(0))
+    }
+
+    /// What stands in the word.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "of what is left no more counts")]
-    pub(super) fn of(self, key: &[u64]) -> u32 {
-        let word = key.get(self.word).copied().unwrap_or(0);
+    pub(super) const fn inside(self, word: u64) -> u32 {
         (word >> self.shift) as u32 & self.mask
     }
 }
 
-impl<T: Copy + Ord, const N: usize> Levels<T, N> {
-    /// Of values in order, of which the last is the `highest`; none if they are too many.
-    fn of(mut values: Vec<T>, highest: T) -> Option<Self> {
-        let mut levels: Vec<Vec<Node<T, N>>> = Vec::with_capacity(LEVELS);
+impl Levels {
+    /// Of values in order, of which the last is the highest; none if they are too many.
+    fn of(mut values: Vec<u32>) -> Option<Self> {
+        let mut levels: Vec<Vec<Node>> = Vec::with_capacity(LEVELS);
         while levels.last().is_none_or(|level| level.len() > 1) {
-            let at = |part: &[T], at: usize| part.get(at).copied().unwrap_or(highest);
-            let node = |part: &[T]| Node(std::array::from_fn(|value| at(part, value)));
-            let level: Vec<_> = values.chunks(N).map(node).collect();
-            values = level.iter().map(|node| node.0[N - 1]).collect();
+            let at = |part: &[u32], at: usize| part.get(at).copied().unwrap_or(u32::MAX);
+            let node = |part: &[u32]| Node(std::array::from_fn(|value| at(part, value)));
+            let level: Vec<_> = values.chunks(FAN).map(node).collect();
+            values = level.iter().map(|node| node.0[FAN - 1]).collect();
             levels.push(level);
         }
         if levels.len() > LEVELS {
@@ -255,10 +189,10 @@ impl<T: Copy + Ord, const N: usize> Levels<T, N> {
     }
 
     /// How many values are below one.
-    fn find(&self, value: T) -> usize {
+    fn find(&self, value: u32) -> usize {
         self.starts.iter().fold(0, |found, start| {
-            let below = |node: &Node<T, N>| node.0.iter().filter(|end| **end < value).count();
-            found * N + self.nodes.get(start + found).map_or(0, below)
+            let below = |node: &Node| node.0.iter().filter(|end| **end < value).count();
+            found * FAN + self.nodes.get(start + found).map_or(0, below)
         })
     }
 
@@ -268,6 +202,6 @@ impl<T: Copy + Ord, const N: usize> Levels<T, N> {
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
-const fn halves(value: u128) -> [u64; 2] {
+pub(super) const fn halves(value: u128) -> [u64; 2] {
     [(value >> 64) as u64, value as u64]
 }

@@ -1,13 +1,13 @@
 //! With AVX-512.
 
+mod patricia;
+
 use core::arch::x86_64::{
-    _mm256_cmpeq_epi64_mask, _mm256_cmplt_epu64_mask, _mm256_loadu_si256,
-    _mm256_mask_cmplt_epu64_mask, _mm256_set1_epi64x, _mm512_and_si512, _mm512_cmpge_epu32_mask,
-    _mm512_cmpge_epu64_mask, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_set1_epi64,
+    _mm512_and_si512, _mm512_cmpge_epu32_mask, _mm512_loadu_si512, _mm512_set1_epi32,
 };
 
 use super::super::{Line, first_bit};
-use super::ends::{DEPTH, Ends, FAN, Fours, LEVELS, Levels, Narrow, Node, PAGE, Paged, Wide};
+use super::ends::{Ends, FAN, LEVELS, Levels, Narrow, Node, PAGE, Paged};
 use super::{AXES, BLOCK, Grid, KEYS, Numbers};
 
 /// Keys that are looked up side by side, so that what is the same for all of them is read once.
@@ -18,9 +18,11 @@ const BITS: usize = BLOCK * Line::BITS;
 /// Whether the processor has what these functions are compiled for.
 pub(super) fn has_avx512() -> bool {
     is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("bmi1")
         && is_x86_feature_detected!("bmi2")
+        && is_x86_feature_detected!("lzcnt")
         && is_x86_feature_detected!("popcnt")
 }
 
@@ -28,7 +30,7 @@ impl Grid {
     /// # Safety
     ///
     /// The processor has what [`has_avx512`] asks for, and `among` has a row; there are [`KEYS`] keys at the most, and no fewer `found`.
-    #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,popcnt")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
     pub(super) unsafe fn firsts_avx512<K: AsRef<[u64]>>(
         &self,
@@ -40,6 +42,13 @@ impl Grid {
         for (axis, numbers) in self.axes.iter().zip(&mut numbers) {
             // SAFETY: as this function's caller says.
             unsafe { axis.numbers_avx512(keys, numbers) };
+        }
+        // The leaves have come meanwhile.
+        for (axis, numbers) in self.axes.iter().zip(&mut numbers) {
+            if let Ends::Wide(patricia) = axis {
+                // SAFETY: as this function's caller says; these are the leaves that keys have come to.
+                unsafe { patricia.rows_avx512(keys, numbers) };
+            }
         }
         let count = keys.len();
         // SAFETY: as this function's caller says; rows have a block of so many lines.
@@ -56,7 +65,7 @@ impl Grid {
     /// # Safety
     ///
     /// As of [`Grid::firsts_avx512`], and rows are of so many lines, or of some times as many if these are [`BLOCK`].
-    #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,popcnt")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[inline(never)]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
     unsafe fn each_of_lines<const LINES: usize>(
@@ -90,7 +99,7 @@ impl Grid {
     /// # Safety
     ///
     /// As of [`Grid::each_of_lines`], `numbers` has so many keys from there on, and rows have this block.
-    #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,popcnt")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[inline]
     #[expect(unsafe_code, reason = "loads through pointers")]
     unsafe fn first_of_lines<const LINES: usize, const KEYS: usize>(
@@ -118,12 +127,13 @@ impl Grid {
 }
 
 impl Ends {
-    /// The rows that keys stand for.
+    /// The rows that keys stand for, or the leaves that lead to them. Keys are believed in nothing: which of their words is read is the same for all, so that
+    /// their length is looked at once.
     ///
     /// # Safety
     ///
-    /// The processor has what [`has_avx512`] asks for.
-    #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,popcnt")]
+    /// The processor has what [`has_avx512`] asks for; there are [`KEYS`] keys at the most.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[expect(unsafe_code, reason = "as of what it calls")]
     unsafe fn numbers_avx512<K: AsRef<[u64]>>(&self, keys: &[K], numbers: &mut [u16; KEYS]) {
         // SAFETY: as this function's caller says.
@@ -131,7 +141,7 @@ impl Ends {
             match self {
                 Self::Paged(paged) => paged.numbers_avx512(keys, numbers),
                 Self::Narrow(narrow) => narrow.numbers_avx512(keys, numbers),
-                Self::Wide(wide) => wide.numbers_avx512(keys, numbers),
+                Self::Wide(patricia) => patricia.leaves_avx512(keys, numbers),
             }
         }
     }
@@ -141,16 +151,17 @@ impl Paged {
     /// # Safety
     ///
     /// As of [`Ends::numbers_avx512`].
-    #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,popcnt")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[inline(never)]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
     unsafe fn numbers_avx512<K: AsRef<[u64]>>(&self, keys: &[K], numbers: &mut [u16; KEYS]) {
         for (key, number) in keys.iter().zip(numbers) {
-            let value = self.bits.of(key.as_ref());
             // SAFETY: there is a page for each value, and a page has a number for each of its values.
             unsafe {
-                let page = *self.pages.get_unchecked(value as usize >> PAGE);
-                *number = *self.numbers.get_unchecked((page + value % (1 << PAGE)) as usize);
+                let value = self.bits.inside(key.as_ref()[self.bits.word]);
+                let page = usize::from(*self.pages.get_unchecked(value as usize >> PAGE));
+                let low = value as usize % (1 << PAGE);
+                *number = *self.numbers.get_unchecked(page << PAGE | low);
             }
         }
     }
@@ -160,7 +171,7 @@ impl Narrow {
     /// # Safety
     ///
     /// As of [`Ends::numbers_avx512`].
-    #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,popcnt")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[expect(unsafe_code, reason = "as of what it calls")]
     unsafe fn numbers_avx512<K: AsRef<[u64]>>(&self, keys: &[K], numbers: &mut [u16; KEYS]) {
         // SAFETY: as this function's caller says; there are so many levels.
@@ -177,7 +188,7 @@ impl Narrow {
     /// # Safety
     ///
     /// As of [`Ends::numbers_avx512`], and there are so many levels.
-    #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,popcnt")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[inline(never)]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
     unsafe fn numbers_by<const LEVELS: usize, K: AsRef<[u64]>>(
@@ -187,100 +198,18 @@ impl Narrow {
     ) {
         let levels = self.levels.levels::<LEVELS>();
         for (key, number) in keys.iter().zip(numbers) {
-            let value = self.bits.of(key.as_ref());
             // SAFETY: these are all levels, and there are as many numbers as values, of which the last is not below any.
             unsafe {
+                let value = self.bits.inside(key.as_ref()[self.bits.word]);
                 *number = *self.numbers.get_unchecked(find::<LEVELS>(&levels, value));
             }
         }
     }
 }
 
-impl Wide {
-    /// # Safety
-    ///
-    /// As of [`Ends::numbers_avx512`].
-    #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,popcnt")]
-    #[expect(unsafe_code, reason = "as of what it calls")]
-    unsafe fn numbers_avx512<K: AsRef<[u64]>>(&self, keys: &[K], numbers: &mut [u16; KEYS]) {
-        let mut found = [0; KEYS];
-        // SAFETY: as this function's caller says; there are so many levels, and lines for each first word.
-        unsafe {
-            match self.levels.starts.len() {
-                1 => self.groups_by::<1, K>(keys, &mut found),
-                2 => self.groups_by::<2, K>(keys, &mut found),
-                3 => self.groups_by::<3, K>(keys, &mut found),
-                _ => self.groups_by::<LEVELS, K>(keys, &mut found),
-            }
-            match self.depth {
-                1 => self.numbers_in::<1, K>(keys, &found, numbers),
-                2 => self.numbers_in::<2, K>(keys, &found, numbers),
-                4 => self.numbers_in::<4, K>(keys, &found, numbers),
-                _ => self.numbers_in::<DEPTH, K>(keys, &found, numbers),
-            }
-        }
-    }
-
-    /// The first words whose ends decide over keys. A step of its own, so that more of the next one's loads go on at a time.
-    ///
-    /// # Safety
-    ///
-    /// As of [`Ends::numbers_avx512`], and there are so many levels.
-    #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,popcnt")]
-    #[inline(never)]
-    #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
-    unsafe fn groups_by<const LEVELS: usize, K: AsRef<[u64]>>(
-        &self,
-        keys: &[K],
-        found: &mut [usize; KEYS],
-    ) {
-        let levels = self.levels.levels::<LEVELS>();
-        for (key, found) in keys.iter().zip(found) {
-            let [high, _] = self.words_of(key.as_ref());
-            // SAFETY: these are all levels.
-            *found = unsafe { find_wide(&levels, high) };
-        }
-    }
-
-    /// Of keys for which the ends of these first words decide.
-    ///
-    /// # Safety
-    ///
-    /// As of [`Ends::numbers_avx512`]; there are these first words, and they have so many lines each.
-    #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,popcnt")]
-    #[inline(never)]
-    #[expect(unsafe_code, reason = "loads through pointers")]
-    unsafe fn numbers_in<const LINES: usize, K: AsRef<[u64]>>(
-        &self,
-        keys: &[K],
-        found: &[usize; KEYS],
-        numbers: &mut [u16; KEYS],
-    ) {
-        for ((key, number), found) in keys.iter().zip(numbers).zip(found) {
-            let [high, low] = self.words_of(key.as_ref());
-            let high = _mm256_set1_epi64x(high.cast_signed());
-            let low = _mm256_set1_epi64x(low.cast_signed());
-            // SAFETY: there are so many lines for each first word, and numbers as ends, of which the last is not below any.
-            unsafe {
-                let first = self.ends.as_ptr().add(found * LINES);
-                let mut at = *self.firsts.get_unchecked(*found);
-                for line in 0..LINES {
-                    let Fours([highs, lows]) = &*first.add(line);
-                    let highs = _mm256_loadu_si256(highs.as_ptr().cast());
-                    let alike = _mm256_cmpeq_epi64_mask(highs, high);
-                    let lows = _mm256_loadu_si256(lows.as_ptr().cast());
-                    let below = _mm256_mask_cmplt_epu64_mask(alike, lows, low);
-                    at += (below | _mm256_cmplt_epu64_mask(highs, high)).count_ones();
-                }
-                *number = *self.numbers.get_unchecked(at as usize);
-            }
-        }
-    }
-}
-
-impl<T, const N: usize> Levels<T, N> {
+impl Levels {
     /// Where the nodes of each level begin.
-    fn levels<const LEVELS: usize>(&self) -> [*const Node<T, N>; LEVELS] {
+    fn levels<const LEVELS: usize>(&self) -> [*const Node; LEVELS] {
         let start = |level| self.starts.get(level).copied().unwrap_or(0);
         std::array::from_fn(|level| self.nodes.as_ptr().wrapping_add(start(level)))
     }
@@ -291,10 +220,10 @@ impl<T, const N: usize> Levels<T, N> {
 /// # Safety
 ///
 /// The processor has what [`has_avx512`] asks for, and these are all levels that there are.
-#[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,popcnt")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
 #[inline]
 #[expect(unsafe_code, reason = "loads through pointers")]
-unsafe fn find<const LEVELS: usize>(levels: &[*const Node<u32, FAN>; LEVELS], value: u32) -> usize {
+unsafe fn find<const LEVELS: usize>(levels: &[*const Node; LEVELS], value: u32) -> usize {
     let value = _mm512_set1_epi32(value.cast_signed());
     let mut found = 0;
     for level in levels {
@@ -302,33 +231,6 @@ unsafe fn find<const LEVELS: usize>(levels: &[*const Node<u32, FAN>; LEVELS], va
         let node = unsafe { _mm512_loadu_si512(level.add(found).cast()) };
         let first = u32::from(_mm512_cmpge_epu32_mask(node, value)).trailing_zeros();
         found = found * FAN + first as usize;
-    }
-    found
-}
-
-/// The same of wider values.
-///
-/// # Safety
-///
-/// As of [`find`].
-#[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,popcnt")]
-#[inline]
-#[expect(unsafe_code, reason = "loads through pointers")]
-unsafe fn find_wide<const LEVELS: usize>(
-    levels: &[*const Node<u64, FAN>; LEVELS],
-    value: u64,
-) -> usize {
-    let value = _mm512_set1_epi64(value.cast_signed());
-    let mut found = 0;
-    for level in levels {
-        // SAFETY: a node's last value is never below, so that each level has this node, which is two lines.
-        let (low, high) = unsafe {
-            let node = level.add(found).cast::<Line>();
-            (_mm512_loadu_si512(node.cast()), _mm512_loadu_si512(node.add(1).cast()))
-        };
-        let low = u32::from(_mm512_cmpge_epu64_mask(low, value));
-        let high = u32::from(_mm512_cmpge_epu64_mask(high, value));
-        found = found * FAN + (low | high << 8).trailing_zeros() as usize;
     }
     found
 }

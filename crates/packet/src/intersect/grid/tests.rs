@@ -1,6 +1,6 @@
 use super::*;
 
-fn numbers(seed: u64) -> impl FnMut() -> u64 {
+pub(super) fn numbers(seed: u64) -> impl FnMut() -> u64 {
     let mut seed = seed;
     move || {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -28,12 +28,41 @@ fn ends(highest: u128, most: u64, next: &mut impl FnMut() -> u64) -> Vec<(u128, 
 
 const ROWS: u64 = 7;
 
+/// The stretches of up to so many prefixes, inside each other and side by side, of a few lengths; with their rows.
+pub(super) fn nested(most: u64, next: &mut impl FnMut() -> u64) -> Vec<(u128, usize)> {
+    let lengths = [16, 63, 64, 65, 100, 127, 128];
+    let wide = |next: &mut dyn FnMut() -> u64| u128::from(next()) << 64 | u128::from(next());
+    let sites: Vec<_> = (0..4).map(|_| wide(next)).chain([0, u128::MAX]).collect();
+    let prefix = |next: &mut dyn FnMut() -> u64| {
+        let [site, length] =
+            [sites.len(), lengths.len()].map(|count| usize::try_from(next()).unwrap() % count);
+        let open = u128::MAX.checked_shr(lengths[length]).unwrap_or(0);
+        let near = wide(next) & (u128::MAX >> (next() % 128));
+        let first = (sites[site] ^ near) & !open;
+        (first, first | open, usize::try_from(next() % ROWS).unwrap())
+    };
+    let mut prefixes: Vec<_> = (0..next() % most).map(|_| prefix(next)).collect();
+    prefixes.sort_unstable_by_key(|(first, last, _)| last - first);
+    let bounds = prefixes.iter().flat_map(|(first, last, _)| [first.checked_sub(1), Some(*last)]);
+    let mut bounds: Vec<_> = bounds.flatten().chain([u128::MAX]).collect();
+    bounds.sort_unstable();
+    bounds.dedup();
+    let inner = |end: u128| {
+        let around = prefixes.iter().find(|(first, last, _)| (*first..=*last).contains(&end));
+        around.map_or(0, |(_, _, row)| *row)
+    };
+    bounds.into_iter().map(|end| (end, inner(end))).collect()
+}
+
 fn axis(place: Place, words: usize, most: u64, next: &mut impl FnMut() -> u64) -> Axis {
     let highest = match place {
         Place::Bits { bits, .. } => (1 << bits) - 1,
         Place::Words(_) => u128::MAX,
     };
-    let ends = ends(highest, most, next);
+    let ends = match place {
+        Place::Bits { .. } => ends(highest, most, next),
+        Place::Words(_) => nested(most, next),
+    };
     let rows = usize::try_from(ROWS).unwrap() * words;
     Axis { place, ends, rows: (0..rows).map(|_| next() | next()).collect() }
 }

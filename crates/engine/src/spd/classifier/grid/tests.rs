@@ -5,9 +5,10 @@ use crate::spd::classifier::matrix::tests::{flows, rules, selectors};
 use crate::spd::classifier::node::Node;
 use crate::spd::classifier::node::tests::{check_from, v4, v6};
 use crate::spd::classifier::planning::Planning;
-use crate::spd::classifier::ternary::V4;
+use crate::spd::classifier::ternary::{V4, V6};
+use crate::spd::classifier::trunk;
 use crate::spd::table::tests::policy;
-use crate::{Direction, Family, Policy, PortMask};
+use crate::{Direction, Family, Policy, PortMask, Prefix, Selector};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
@@ -124,4 +125,24 @@ fn more_policies_than_rows_have_bits_for_make_no_grid() {
     };
     let rules = rules::<V4>((0..3000).map(other).collect());
     assert!(Grid::of(&rules.iter().collect::<Vec<_>>()).is_none());
+}
+
+/// A network of IPv6 among others, in a network of theirs.
+fn nested(at: u16) -> Policy {
+    let mut policy = policy(Direction::Out, u32::from(at));
+    let word = |by: u16| at.wrapping_mul(by) >> 3;
+    let address = std::net::Ipv6Addr::new(0x2001, at % 8, word(29), word(97), 1, 2, 3, word(577));
+    let length = [40, 48, 56, 64, 128][usize::from(at % 5)];
+    policy.selector = Selector::any(Family::V6);
+    policy.selector.destination = Prefix::new(address.into(), length).unwrap();
+    policy
+}
+
+/// But neither few, nor where a processor has no quick way.
+#[test]
+fn nested_networks_of_ipv6_are_a_grid() {
+    let of = |count: u16| rules::<V6>((0..count).map(nested).collect());
+    let is_fast = grid(&of(64)).is_fast();
+    let is_grid = |count: u16| matches!(trunk::tree(of(count)), Node::Grid { .. });
+    assert_eq!([63, 1500].map(is_grid), [false, is_fast]);
 }
