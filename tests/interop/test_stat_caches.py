@@ -149,14 +149,22 @@ def test_auto_remembers_too(ends):
     assert [caches[0, direction, 4]["hits"] for direction in ("out", "in")] == [18, 18]
 
 
-def test_a_new_policy_makes_answers_stale_once(ends):
+@pytest.mark.parametrize(
+    ("selector", "stale"),
+    [
+        ("src 10.77.0.0/24 dst 10.78.0.0/24", 0),
+        (f"src 10.0.0.0/8 dst {THERE.inner[4]} proto udp dport 9", 1),
+        ("src 10.0.0.0/8 dst 10.0.0.0/8 proto udp dport 9", 1),
+    ],
+)
+def test_a_new_policy_makes_answers_stale_once_that_it_may_concern(selector, stale, ends):
     gateway = ends.start(cache())
     with ends.flows(4) as sockets:
         converse(sockets, 5)
-        gateway.ip("xfrm policy add src 10.77.0.0/24 dst 10.78.0.0/24 dir out action block")
+        gateway.ip(f"xfrm policy add {selector} dir out action block")
         converse(sockets, 5)
     counts = ends.wait_for(lambda caches: looked_up(caches.get(OUT_4)) == 10)[OUT_4]
-    assert (counts["misses"], counts["stale"], counts["hits"], counts["entries"]) == (2, 1, 7, 1)
+    assert (counts["misses"], counts["stale"], counts["hits"], counts["entries"]) == (2, stale, 8 - stale, 1)
 
 
 @pytest.mark.parametrize("room", ["entries = 16", "memory = 600"])
