@@ -92,24 +92,31 @@ impl Grid {
 
     /// For each key the lowest bit that is set `among` some and in the rows that the key stands for; if there is none, a number beyond all bits.
     /// Words that a key does not have are zeros.
-    pub fn first_of_each<K: AsRef<[u64]>>(&self, keys: &[K], among: &[Line], found: &mut [u32]) {
+    pub fn first_of_each<const N: usize, K: AsRef<[u64; N]>>(
+        &self,
+        keys: &[K],
+        among: &[Line],
+        found: &mut [u32],
+    ) {
         for (keys, found) in keys.chunks(KEYS).zip(found.chunks_mut(KEYS)) {
             self.firsts(&keys[..keys.len().min(found.len())], among, found);
         }
     }
 
-    fn firsts<K: AsRef<[u64]>>(&self, keys: &[K], among: &[Line], found: &mut [u32]) {
+    fn firsts<const N: usize, K: AsRef<[u64; N]>>(
+        &self,
+        keys: &[K],
+        among: &[Line],
+        found: &mut [u32],
+    ) {
         #[cfg(target_arch = "x86_64")]
-        if self.is_fast
-            && among.len() >= self.width
-            && keys.iter().all(|key| key.as_ref().len() >= self.reach)
-        {
+        if self.is_fast && among.len() >= self.width && N >= self.reach {
             #[expect(
                 unsafe_code,
                 reason = "calling a function compiled for more than every x86-64 has"
             )]
-            // SAFETY: all that the function is compiled for was detected when this was made; `among` has all lines, and there are no more keys than are
-            // looked up together, nor fewer `found`.
+            // SAFETY: all that the function is compiled for was detected when this was made; keys and `among` have all words, and there are no more
+            // keys than are looked up together, nor fewer `found`.
             return unsafe { self.firsts_avx512(keys, among, found) };
         }
         for (key, found) in keys.iter().zip(found) {

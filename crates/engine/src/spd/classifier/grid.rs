@@ -106,7 +106,7 @@ impl<W: Words> Grid<W> {
     pub(super) fn find_each<'a>(&'a self, keys: &[Key<W>], bests: &mut [Best<'a>]) {
         let mut found = [0; TOGETHER];
         for (keys, bests) in keys.chunks(TOGETHER).zip(bests.chunks_mut(TOGETHER)) {
-            self.rows.first_of_each(keys, &self.left, &mut found);
+            W::first_of_each(&self.rows, keys, &self.left, &mut found);
             if !self.recent.is_empty() {
                 let each = keys.iter().zip(&mut *bests);
                 each.for_each(|(key, best)| several::find(&self.recent, key, best));

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use uxfrm_packet::Block;
+use uxfrm_packet::{Block, Grid, Line};
 use zerocopy::{Immutable, IntoBytes};
 
 use super::TOGETHER;
@@ -39,6 +39,8 @@ pub(crate) trait Words:
     fn columns(packets: &[Key<Self>]) -> Self::Columns;
     /// Which of the selectors of each block fit packets' words; as [`uxfrm_packet::fit_each`].
     fn fit_each<'a>(pairs: impl Iterator<Item = (Block<'a>, &'a Self)>, fits: &mut [u8]);
+    /// As [`Grid::first_of_each`].
+    fn first_of_each(grid: &Grid, keys: &[Key<Self>], among: &[Line], found: &mut [u32]);
     /// Word by word.
     fn each(word: impl FnMut(usize) -> u64) -> Self;
     /// One of the words; `at` is below [`Words::COUNT`].
@@ -82,6 +84,13 @@ impl<W: Words> AsRef<[u64]> for Key<W> {
     #[inline]
     fn as_ref(&self) -> &[u64] {
         self.words.all()
+    }
+}
+
+impl<const N: usize> AsRef<[u64; N]> for Key<[u64; N]> {
+    #[inline]
+    fn as_ref(&self) -> &[u64; N] {
+        &self.words
     }
 }
 
@@ -158,6 +167,11 @@ impl Words for V4 {
     }
 
     #[inline]
+    fn first_of_each(grid: &Grid, keys: &[Key<Self>], among: &[Line], found: &mut [u32]) {
+        grid.first_of_each(keys, among, found);
+    }
+
+    #[inline]
     fn columns(packets: &[Key<Self>]) -> Self::Columns {
         columns(packets)
     }
@@ -218,6 +232,11 @@ impl Words for V6 {
     #[inline]
     fn fit_each<'a>(pairs: impl Iterator<Item = (Block<'a>, &'a Self)>, fits: &mut [u8]) {
         uxfrm_packet::fit_each(pairs, !NOTHING, fits);
+    }
+
+    #[inline]
+    fn first_of_each(grid: &Grid, keys: &[Key<Self>], among: &[Line], found: &mut [u32]) {
+        grid.first_of_each(keys, among, found);
     }
 
     #[inline]

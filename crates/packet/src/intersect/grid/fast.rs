@@ -29,10 +29,11 @@ pub(super) fn has_avx512() -> bool {
 impl Grid {
     /// # Safety
     ///
-    /// The processor has what [`has_avx512`] asks for, and `among` has a row; there are [`KEYS`] keys at the most, and no fewer `found`.
+    /// The processor has what [`has_avx512`] asks for, `among` has a row, and `N` is the grid's reach at least; there are [`KEYS`] keys at the most, and no
+    /// fewer `found`.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
-    pub(super) unsafe fn firsts_avx512<K: AsRef<[u64]>>(
+    pub(super) unsafe fn firsts_avx512<const N: usize, K: AsRef<[u64; N]>>(
         &self,
         keys: &[K],
         among: &[Line],
@@ -127,15 +128,18 @@ impl Grid {
 }
 
 impl Ends {
-    /// The rows that keys stand for, or the leaves that lead to them. Keys are believed in nothing: which of their words is read is the same for all, so that
-    /// their length is looked at once.
+    /// The rows that keys stand for, or the leaves that lead to them.
     ///
     /// # Safety
     ///
-    /// The processor has what [`has_avx512`] asks for; there are [`KEYS`] keys at the most.
+    /// The processor has what [`has_avx512`] asks for, and keys have all words that are asked for; there are [`KEYS`] keys at the most.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[expect(unsafe_code, reason = "as of what it calls")]
-    unsafe fn numbers_avx512<K: AsRef<[u64]>>(&self, keys: &[K], numbers: &mut [u16; KEYS]) {
+    unsafe fn numbers_avx512<const N: usize, K: AsRef<[u64; N]>>(
+        &self,
+        keys: &[K],
+        numbers: &mut [u16; KEYS],
+    ) {
         // SAFETY: as this function's caller says.
         unsafe {
             match self {
@@ -154,11 +158,15 @@ impl Paged {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[inline(never)]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
-    unsafe fn numbers_avx512<K: AsRef<[u64]>>(&self, keys: &[K], numbers: &mut [u16; KEYS]) {
+    unsafe fn numbers_avx512<const N: usize, K: AsRef<[u64; N]>>(
+        &self,
+        keys: &[K],
+        numbers: &mut [u16; KEYS],
+    ) {
         for (key, number) in keys.iter().zip(numbers) {
-            // SAFETY: there is a page for each value, and a page has a number for each of its values.
+            // SAFETY: keys have this word, there is a page for each value, and a page has a number for each of its values.
             unsafe {
-                let value = self.bits.inside(key.as_ref()[self.bits.word]);
+                let value = self.bits.inside(*key.as_ref().get_unchecked(self.bits.word));
                 let page = usize::from(*self.pages.get_unchecked(value as usize >> PAGE));
                 let low = value as usize % (1 << PAGE);
                 *number = *self.numbers.get_unchecked(page << PAGE | low);
@@ -173,14 +181,18 @@ impl Narrow {
     /// As of [`Ends::numbers_avx512`].
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[expect(unsafe_code, reason = "as of what it calls")]
-    unsafe fn numbers_avx512<K: AsRef<[u64]>>(&self, keys: &[K], numbers: &mut [u16; KEYS]) {
+    unsafe fn numbers_avx512<const N: usize, K: AsRef<[u64; N]>>(
+        &self,
+        keys: &[K],
+        numbers: &mut [u16; KEYS],
+    ) {
         // SAFETY: as this function's caller says; there are so many levels.
         unsafe {
             match self.levels.starts.len() {
-                1 => self.numbers_by::<1, K>(keys, numbers),
-                2 => self.numbers_by::<2, K>(keys, numbers),
-                3 => self.numbers_by::<3, K>(keys, numbers),
-                _ => self.numbers_by::<LEVELS, K>(keys, numbers),
+                1 => self.numbers_by::<1, N, K>(keys, numbers),
+                2 => self.numbers_by::<2, N, K>(keys, numbers),
+                3 => self.numbers_by::<3, N, K>(keys, numbers),
+                _ => self.numbers_by::<LEVELS, N, K>(keys, numbers),
             }
         }
     }
@@ -191,16 +203,16 @@ impl Narrow {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[inline(never)]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
-    unsafe fn numbers_by<const LEVELS: usize, K: AsRef<[u64]>>(
+    unsafe fn numbers_by<const LEVELS: usize, const N: usize, K: AsRef<[u64; N]>>(
         &self,
         keys: &[K],
         numbers: &mut [u16; KEYS],
     ) {
         let levels = self.levels.levels::<LEVELS>();
         for (key, number) in keys.iter().zip(numbers) {
-            // SAFETY: these are all levels, and there are as many numbers as values, of which the last is not below any.
+            // SAFETY: keys have this word, these are all levels, and there are as many numbers as values, of which the last is not below any.
             unsafe {
-                let value = self.bits.inside(key.as_ref()[self.bits.word]);
+                let value = self.bits.inside(*key.as_ref().get_unchecked(self.bits.word));
                 *number = *self.numbers.get_unchecked(find::<LEVELS>(&levels, value));
             }
         }

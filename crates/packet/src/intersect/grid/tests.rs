@@ -77,6 +77,15 @@ fn row<'a>(axis: &'a Axis, words: usize, key: &[u64]) -> &'a [u64] {
     &axis.rows[row * words..][..words]
 }
 
+/// A key.
+struct Words<const N: usize>([u64; N]);
+
+impl<const N: usize> AsRef<[u64; N]> for Words<N> {
+    fn as_ref(&self) -> &[u64; N] {
+        &self.0
+    }
+}
+
 /// What the processor has, and the form for those that have less.
 #[test]
 fn finds_what_a_walk_over_the_bits_finds() {
@@ -100,10 +109,11 @@ fn finds_what_a_walk_over_the_bits_finds() {
         let few = |next: &mut dyn FnMut() -> u64| {
             [next() % 9, u64::MAX, next(), 0][usize::try_from(next() % 4).unwrap()]
         };
-        let keys: Vec<_> = (0..next() % 70).map(|_| [0; 3].map(|_| few(&mut next))).collect();
+        let key = |next: &mut dyn FnMut() -> u64| Words([0; 3].map(|_| few(next)));
+        let keys: Vec<_> = (0..next() % 70).map(|_| key(&mut next)).collect();
         let mut found = vec![7; keys.len()];
         grid.first_of_each(&keys, &among, &mut found);
-        for (key, found) in keys.iter().zip(found) {
+        for (Words(key), found) in keys.iter().zip(found) {
             let rows: Vec<_> = axes.iter().map(|axis| row(axis, words, key)).collect();
             let is_set = |bit: &usize| {
                 let among = among[bit / 512].0[bit / 64 % 8];
@@ -116,6 +126,23 @@ fn finds_what_a_walk_over_the_bits_finds() {
             let from = usize::try_from(next()).unwrap() % (words * 64 + 9);
             assert_eq!(grid.first_from(key, &among, from), first(from));
         }
+    }
+}
+
+/// They stand for what they stand for with zeros behind.
+#[test]
+fn keys_without_some_words_are_not_read_beyond() {
+    let mut next = numbers(2);
+    let places = [Place::Bits { word: 0, shift: 0, bits: 16 }, Place::Words(1)];
+    let axes: Vec<_> = places.map(|place| axis(place, 9, 200, &mut next)).into();
+    let grid = Grid::of(9, &axes).unwrap();
+    let among = vec![Line([u64::MAX; 8]); grid.width()];
+    for _ in 0..50 {
+        let (mut short, mut long) = ([0], [0]);
+        let key = next();
+        grid.first_of_each(&[Words([key, 7])], &among, &mut short);
+        grid.first_of_each(&[Words([key, 7, 0])], &among, &mut long);
+        assert_eq!(short, long);
     }
 }
 

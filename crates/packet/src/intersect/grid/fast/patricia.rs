@@ -14,10 +14,10 @@ impl Patricia {
     ///
     /// # Safety
     ///
-    /// The processor has what [`has_avx512`](super::has_avx512) asks for; there are [`KEYS`] keys at the most.
+    /// The processor has what [`has_avx512`](super::has_avx512) asks for, and keys have both words; there are [`KEYS`] keys at the most.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[expect(unsafe_code, reason = "loads through pointers")]
-    pub(super) unsafe fn leaves_avx512<K: AsRef<[u64]>>(
+    pub(super) unsafe fn leaves_avx512<const N: usize, K: AsRef<[u64; N]>>(
         &self,
         keys: &[K],
         numbers: &mut [u16; KEYS],
@@ -51,13 +51,19 @@ impl Patricia {
     #[inline(never)]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
     #[expect(clippy::cast_possible_truncation, reason = "a fork has few bits")]
-    unsafe fn pass_root<K: AsRef<[u64]>>(&self, keys: &[K], numbers: &mut [u16; KEYS]) {
+    unsafe fn pass_root<const N: usize, K: AsRef<[u64; N]>>(
+        &self,
+        keys: &[K],
+        numbers: &mut [u16; KEYS],
+    ) {
         let Some(Fork { mask, word, .. }) = self.forks.first().copied() else { return };
         let at = self.word + word as usize;
         for (key, number) in keys.iter().zip(numbers) {
-            let way = _pext_u64(key.as_ref()[at], mask) as usize;
-            // SAFETY: the root's ways, one for each value of its bits, are the first.
-            *number = *unsafe { self.ways.get_unchecked(way) };
+            // SAFETY: keys have both words, and the root's ways, one for each value of its bits, are the first.
+            unsafe {
+                let way = _pext_u64(*key.as_ref().get_unchecked(at), mask) as usize;
+                *number = *self.ways.get_unchecked(way);
+            }
         }
     }
 
@@ -70,7 +76,7 @@ impl Patricia {
     #[inline(never)]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
     #[expect(clippy::cast_possible_truncation, reason = "a fork has few bits")]
-    unsafe fn pass_forks<K: AsRef<[u64]>>(
+    unsafe fn pass_forks<const N: usize, K: AsRef<[u64; N]>>(
         &self,
         keys: &[K],
         mut left: u32,
@@ -80,12 +86,12 @@ impl Patricia {
         while left != 0 {
             let at = left.trailing_zeros() as usize;
             left &= left - 1;
-            // SAFETY: there is such a key, such a fork, and a way for each value of its bits.
+            // SAFETY: there is such a key, such a fork, and a way for each value of its bits; keys have both words.
             unsafe {
                 let number = numbers.get_unchecked_mut(at);
                 let fork = &*forks.wrapping_add(usize::from(*number));
                 let key = keys.get_unchecked(at).as_ref();
-                let word = key[self.word + fork.word as usize];
+                let word = *key.get_unchecked(self.word + fork.word as usize);
                 let way = fork.first as usize + _pext_u64(word, fork.mask) as usize;
                 *number = *self.ways.get_unchecked(way);
             }
@@ -100,17 +106,17 @@ impl Patricia {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[inline(never)]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
-    pub(super) unsafe fn rows_avx512<K: AsRef<[u64]>>(
+    pub(super) unsafe fn rows_avx512<const N: usize, K: AsRef<[u64; N]>>(
         &self,
         keys: &[K],
         numbers: &mut [u16; KEYS],
     ) {
         for (key, number) in keys.iter().zip(numbers) {
-            let words = &key.as_ref()[self.word..][..2];
-            // SAFETY: there is such a leaf, and it has a row more than lengths that a value may pass.
+            // SAFETY: there is such a leaf, and it has a row more than lengths that a value may pass; keys have both words.
             unsafe {
                 let leaf = self.leaves.get_unchecked(usize::from(*number));
-                let [high, low] = [words[0] ^ leaf.value[0], words[1] ^ leaf.value[1]];
+                let words = key.as_ref().as_ptr().add(self.word);
+                let [high, low] = [*words ^ leaf.value[0], *words.add(1) ^ leaf.value[1]];
                 let low = if high == 0 { low.leading_zeros() } else { 0 };
                 let [equal, ..] = (high.leading_zeros() + low).to_le_bytes();
                 let lengths = _mm_loadu_si128(leaf.lengths.as_ptr().cast());
