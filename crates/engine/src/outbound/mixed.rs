@@ -266,7 +266,7 @@ impl Outbound {
             // Neighbours of one flow are looked for once.
             let found = match (before, all.last()) {
                 (Some(before), Some(latest)) if before == trail => Found { len: *len, ..*latest },
-                (Some(_) | None, Some(_) | None) => {
+                _ => {
                     let known = self.policies.follow(trail);
                     let known = known.or_else(|| self.policies.follow_far(trail));
                     let Some(known) = known else { break };
