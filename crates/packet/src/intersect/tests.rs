@@ -1,0 +1,92 @@
+use super::*;
+
+fn numbers(seed: u64) -> impl FnMut() -> u64 {
+    let mut seed = seed;
+    move || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        seed ^ seed >> 29
+    }
+}
+
+/// A field of up to twelve rows, some numbers of which are of none.
+fn field(width: usize, next: &mut impl FnMut() -> u64) -> Field {
+    let rows = 1 + next() % 12;
+    // Dense enough that some bits are left, and some words empty.
+    let word = |next: &mut dyn FnMut() -> u64| match next() % 4 {
+        0 => 0,
+        _ => next() | next() | next() | next(),
+    };
+    Field {
+        place: usize::try_from(next() % 18).unwrap(),
+        numbers: std::array::from_fn(|_| u16::try_from(next() % 14).unwrap()),
+        rows: (0..usize::try_from(rows).unwrap() * width).map(|_| word(next)).collect(),
+    }
+}
+
+/// Whether the row that a key stands for has a bit.
+fn has(field: &Field, key: &[u64; 2], width: usize, bit: usize) -> bool {
+    let byte = key[field.place / 8].to_le_bytes()[field.place % 8];
+    let row = usize::from(field.numbers[usize::from(byte)]).min(field.rows.len() / width - 1);
+    field.rows[row * width + bit / 64] >> (bit % 64) & 1 != 0
+}
+
+/// What the processor has, and the forms for those that have less.
+#[test]
+fn finds_what_a_walk_over_the_bits_finds() {
+    let mut next = numbers(1);
+    for (width, count) in [1, 2, 4, 8, 16, 32, 48]
+        .into_iter()
+        .flat_map(|width| (0..6).cycle().take(24).map(move |count| (width, count)))
+    {
+        let mut fields: Vec<Field> = Vec::new();
+        for field in std::iter::repeat_with(|| field(width, &mut next)).take(count) {
+            // A byte has one field.
+            fields.retain(|other| other.place != field.place);
+            fields.push(field);
+        }
+        let all = Rows::of(2, width, &fields);
+        fields.retain(|field| field.place < 8 || (8 + NOTHING..16).contains(&field.place));
+        let key = [next(), next()];
+        let mut among = vec![Line::default(); width.div_ceil(8)];
+        among.iter_mut().flat_map(|line| &mut line.0).for_each(|word| *word = next() | next());
+        // Sometimes there is nothing in the first words, or in the first block.
+        let none = usize::try_from(next() % 3).unwrap() * width / 2;
+        among.iter_mut().flat_map(|line| &mut line.0).take(none).for_each(|word| *word = 0);
+        let set = |bit: usize| {
+            words(&among)[bit / 64] >> (bit % 64) & 1 != 0
+                && fields.iter().all(|field| has(field, &key, width, bit))
+        };
+        let first = |from: usize| (from..width * 64).find(|bit| set(*bit));
+        let mut found = [7; 2];
+        all.first_of_each(&[key, [0; 2]], &among, &mut found[..1]);
+        let is = |found: u32| Some(found as usize).filter(|found| *found < 64 * width);
+        assert_eq!((is(found[0]), found[1]), (first(0), 7));
+        for from in (0..width * 64).step_by(13) {
+            let expected = first(from).map(|bit| u32::try_from(bit).unwrap());
+            assert_eq!(all.first_from(&key, &among, from), expected);
+            if width >= 8 {
+                let mut numbers = [0; MOST_FIELDS];
+                let rest = all.rest(&key, &among, &mut numbers);
+                assert_eq!(rest.search::<8>(from), first(from));
+            }
+        }
+        all.first_of_each(&[key], &[], &mut found);
+        assert_eq!(is(found[0]), None, "among none");
+    }
+}
+
+/// Row numbers end somewhere.
+#[test]
+fn leaves_a_field_out_that_no_numbers_are_left_for() {
+    let field = |place: usize, row: u64, rows: usize| Field {
+        place,
+        numbers: [0; VALUES],
+        rows: vec![row; rows],
+    };
+    let of =
+        |fields: &[Field]| Rows::of(2, 1, fields).first_from(&[0; 2], &[Line([u64::MAX; 8])], 0);
+    let (one, other) = (field(0, 0b0110, 65_535), field(1, 0b1100, 1));
+    assert_eq!(of(&[one.clone(), other.clone()]), Some(1));
+    assert_eq!(of(&[other, one]), Some(2));
+    assert_eq!(of(&[field(0, 0, 0)]), Some(0), "no rows");
+}
