@@ -33,14 +33,24 @@ pub struct Rows {
     width: usize,
     /// How many there are.
     count: usize,
+    /// How many bytes are asked for something.
+    read: usize,
     /// How many words a key has at least, if it has all that is asked for.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for AVX-512 alone"))]
     reach: usize,
     /// Whether the processor has what the quickest way needs.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for AVX-512 alone"))]
     is_fast: bool,
-    /// The bytes that are asked for something. `of` sees to it that each number is below `count`.
+    /// The bytes that are asked for something, or all that [`EVERY`] counts.
     asked: Arc<[Asked]>,
+    /// Whether they are all of [`EVERY`].
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for AVX-512 alone"))]
+    asks_every: bool,
+    /// How far a row's number is shifted in [`Asked`], so that it counts words.
+    scale: u32,
+    /// How far it is to be shifted yet: not at all, unless there are too many rows.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for AVX-512 alone"))]
+    shift: u32,
     /// Row 0 has all bits. Of rows of 16 words and more, first 16 words of each, then the next 16. There is another line behind the last row.
     lines: Arc<[Line]>,
 }
@@ -50,8 +60,8 @@ pub struct Rows {
 struct Asked {
     /// Which byte, counted from the lowest of the first word.
     place: usize,
-    /// The rows of its values.
-    numbers: [u16; VALUES],
+    /// Where the rows of its values begin in their block, in words or as far as [`Rows::shift`] says. `of` sees to it that there are such rows.
+    rows: [u16; VALUES],
 }
 
 /// Values of a byte.
@@ -64,6 +74,14 @@ const TOGETHER: usize = 2;
 /// Words that are compared together in the longest rows, and their bits.
 const BLOCK: usize = 16;
 const BITS: u32 = 64 * 16;
+/// Bytes that may be asked for something in keys of two words, as those of IPv4 are. Where most of them are, all are looked up: which they are and
+/// how many need not be read.
+const EVERY: usize = 2 * 8 - NOTHING;
+/// So many are most of them.
+const MOST: usize = 10;
+/// In place of [`EVERY`] where bytes are looked up as they are listed.
+#[cfg(target_arch = "x86_64")]
+const LISTED: usize = 0;
 
 impl Rows {
     /// All fields' of keys of so many words. Rows have `width` words: 1, 2, 4, 8 or a multiple of 16. A field for a place that is none asks
@@ -71,22 +89,29 @@ impl Rows {
     #[must_use]
     pub fn of(key_words: usize, width: usize, fields: &[Field]) -> Self {
         let (last, width) = (key_words.saturating_sub(1), width.max(1));
-        let mut asked: Vec<Asked> = Vec::new();
+        let mut numbered: Vec<(usize, [u16; VALUES])> = Vec::new();
         let mut words = vec![u64::MAX; width];
         for field in fields {
             let Some(numbers) = field.behind(words.len() / width, width) else { continue };
             if field.place / 8 > last || field.place / 8 == last && field.place % 8 < NOTHING {
                 continue;
             }
-            asked.push(Asked { place: field.place, numbers });
+            numbered.push((field.place, numbers));
             words.extend_from_slice(&field.rows[..field.rows.len() / width * width]);
         }
-        let count = words.len() / width;
-        let reach = asked.iter().map(|asked| asked.place / 8 + 1).max().unwrap_or(0);
-        let (asked, lines) = (asked.into(), lines(&words, width));
+        let (count, read) = (words.len() / width, numbered.len());
+        let unit = width.min(BLOCK).ilog2();
+        let (scale, shift) = if count << unit <= 1 << u16::BITS { (unit, 0) } else { (0, unit) };
+        let asks_every = key_words == 2 && shift == 0 && asks_most(&numbered);
+        let numbered = if asks_every { every(&numbered) } else { numbered };
+        let reach = numbered.iter().map(|(place, _)| place / 8 + 1).max().unwrap_or(0);
+        let asked = numbered
+            .into_iter()
+            .map(|(place, numbers)| Asked { place, rows: numbers.map(|number| number << scale) });
+        let (asked, lines) = (asked.collect(), lines(&words, width));
         // The fast way knows these only.
         let is_fast = has_avx512() && (matches!(width, 1 | 2 | 4 | 8) || width % BLOCK == 0);
-        Self { width, count, reach, is_fast, asked, lines }
+        Self { width, count, read, reach, is_fast, asked, asks_every, scale, shift, lines }
     }
 
     /// For each key the lowest bit that is set `among` some and in the rows that the key stands for; if there is none, the number of one that rows do
@@ -121,7 +146,7 @@ impl Rows {
     /// How many rows are read for a key.
     #[must_use]
     pub fn read(&self) -> usize {
-        self.asked.len()
+        self.read
     }
 
     /// Bytes on the heap.
@@ -139,7 +164,7 @@ impl Rows {
     ) -> Rest<'a> {
         let rows = self.asked.iter().filter_map(|asked| {
             let byte = key.get(asked.place / 8)?.to_le_bytes()[asked.place % 8];
-            Some(asked.numbers[usize::from(byte)])
+            Some(asked.rows[usize::from(byte)] >> self.scale)
         });
         let rows = rows.filter(|row| *row != 0);
         let noted = numbers.iter_mut().zip(rows).map(|(number, row)| *number = row).count();
@@ -160,10 +185,12 @@ impl Rows {
         // SAFETY: as this function's caller says; widths are as the functions ask.
         unsafe {
             match self.width {
-                ..=4 => self.each_short(keys, among, found),
-                8 => self.each_of_lines::<1, K>(keys, among, 0, found),
-                BLOCK => self.each_of_lines::<2, K>(keys, among, 0, found),
-                _ => self.each_of_blocks(keys, among, found),
+                ..=4 if self.asks_every => self.each_short::<EVERY, K>(keys, among, found),
+                ..=4 => self.each_short::<LISTED, K>(keys, among, found),
+                8 if self.asks_every => self.each_of_lines::<1, EVERY, K>(keys, among, 0, found),
+                8 => self.each_of_lines::<1, LISTED, K>(keys, among, 0, found),
+                _ if self.asks_every => self.each_of_blocks::<EVERY, K>(keys, among, found),
+                _ => self.each_of_blocks::<LISTED, K>(keys, among, found),
             }
         }
     }
@@ -177,16 +204,22 @@ impl Rows {
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline(never)]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
-    unsafe fn each_short<K: AsRef<[u64]>>(&self, keys: &[K], among: &[Line], found: &mut [u32]) {
+    unsafe fn each_short<const FIELDS: usize, K: AsRef<[u64]>>(
+        &self,
+        keys: &[K],
+        among: &[Line],
+        found: &mut [u32],
+    ) {
         let (groups, rest) = keys.as_chunks::<TOGETHER>();
         let (found, rest_found) = found.split_at_mut(keys.len() - rest.len());
         for (found, keys) in found.as_chunks_mut().0.iter_mut().zip(groups) {
             // SAFETY: as this function's caller says.
-            *found = unsafe { self.first_short(keys, among) };
+            *found = unsafe { self.first_short::<FIELDS, _, K>(keys, among) };
         }
         for (found, key) in rest_found.iter_mut().zip(rest) {
             // SAFETY: as this function's caller says.
-            [*found] = unsafe { self.first_short(std::array::from_ref(key), among) };
+            [*found] =
+                unsafe { self.first_short::<FIELDS, _, K>(std::array::from_ref(key), among) };
         }
     }
 
@@ -200,7 +233,7 @@ impl Rows {
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline(never)]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
-    unsafe fn each_of_lines<const LINES: usize, K: AsRef<[u64]>>(
+    unsafe fn each_of_lines<const LINES: usize, const FIELDS: usize, K: AsRef<[u64]>>(
         &self,
         keys: &[K],
         among: &[Line],
@@ -211,12 +244,13 @@ impl Rows {
         let (found, rest_found) = found.split_at_mut(keys.len() - rest.len());
         for (found, keys) in found.as_chunks_mut().0.iter_mut().zip(groups) {
             // SAFETY: as this function's caller says.
-            *found = unsafe { self.first_of_lines::<LINES, TOGETHER, K>(keys, among, block) };
+            *found =
+                unsafe { self.first_of_lines::<LINES, FIELDS, TOGETHER, K>(keys, among, block) };
         }
         for (found, key) in rest_found.iter_mut().zip(rest) {
             let key = std::array::from_ref(key);
             // SAFETY: as this function's caller says.
-            [*found] = unsafe { self.first_of_lines::<LINES, 1, K>(key, among, block) };
+            [*found] = unsafe { self.first_of_lines::<LINES, FIELDS, 1, K>(key, among, block) };
         }
     }
 
@@ -227,14 +261,14 @@ impl Rows {
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline(never)]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
-    unsafe fn each_of_blocks<K: AsRef<[u64]>>(
+    unsafe fn each_of_blocks<const FIELDS: usize, K: AsRef<[u64]>>(
         &self,
         keys: &[K],
         among: &[Line],
         found: &mut [u32],
     ) {
         // SAFETY: as this function's caller says.
-        unsafe { self.each_of_lines::<2, K>(keys, among, 0, found) };
+        unsafe { self.each_of_lines::<2, FIELDS, K>(keys, among, 0, found) };
         for (found, key) in found.iter_mut().zip(keys) {
             for (block, first) in (0..self.width / BLOCK).zip((0..).step_by(BITS as usize)).skip(1)
             {
@@ -244,7 +278,12 @@ impl Rows {
                 let mut bit = [0];
                 // SAFETY: as this function's caller says.
                 unsafe {
-                    self.each_of_lines::<2, K>(std::slice::from_ref(key), among, block, &mut bit);
+                    self.each_of_lines::<2, FIELDS, K>(
+                        std::slice::from_ref(key),
+                        among,
+                        block,
+                        &mut bit,
+                    );
                 }
                 *found = first + bit[0];
             }
@@ -260,7 +299,7 @@ impl Rows {
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline]
     #[expect(unsafe_code, reason = "loads through pointers")]
-    unsafe fn first_short<const KEYS: usize, K: AsRef<[u64]>>(
+    unsafe fn first_short<const FIELDS: usize, const KEYS: usize, K: AsRef<[u64]>>(
         &self,
         keys: &[K; KEYS],
         among: &[Line],
@@ -270,14 +309,13 @@ impl Rows {
             _mm256_maskz_compress_epi64, _mm256_test_epi64_mask,
         };
         let first = self.lines.as_ptr().cast::<i64>();
-        let shift = self.width.trailing_zeros();
         // SAFETY: `among` has a line, which is twice as long.
         let mut all = [unsafe { _mm256_loadu_epi64(among.as_ptr().cast()) }; KEYS];
         // SAFETY: as this function's caller says.
         unsafe {
-            self.each_row(keys, |at, row| {
+            self.each_row::<FIELDS, KEYS, K>(keys, |at, row| {
                 // The row begins in the lines, and behind the last one there is another line.
-                let row = _mm256_loadu_epi64(first.add(row << shift));
+                let row = _mm256_loadu_epi64(first.add(row));
                 all[at] = _mm256_and_si256(all[at], row);
             });
         }
@@ -297,7 +335,12 @@ impl Rows {
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline]
     #[expect(unsafe_code, reason = "loads through pointers")]
-    unsafe fn first_of_lines<const LINES: usize, const KEYS: usize, K: AsRef<[u64]>>(
+    unsafe fn first_of_lines<
+        const LINES: usize,
+        const FIELDS: usize,
+        const KEYS: usize,
+        K: AsRef<[u64]>,
+    >(
         &self,
         keys: &[K; KEYS],
         among: &[Line],
@@ -313,8 +356,8 @@ impl Rows {
         let mut all = [load(among.as_ptr().wrapping_add(block * LINES)); KEYS];
         // SAFETY: as this function's caller says.
         unsafe {
-            self.each_row(keys, |at, row| {
-                let row = load(first.wrapping_add(row * LINES));
+            self.each_row::<FIELDS, KEYS, K>(keys, |at, row| {
+                let row = load(first.cast::<u64>().wrapping_add(row).cast());
                 all[at] = std::array::from_fn(|line| _mm512_and_si512(all[at][line], row[line]));
             });
         }
@@ -322,15 +365,15 @@ impl Rows {
         all.map(|lines| unsafe { first_bit(lines) })
     }
 
-    /// Shows the row of each byte that is asked for something, byte by byte for all keys.
+    /// Shows the word where the row of each byte begins, byte by byte for all keys.
     ///
     /// # Safety
     ///
-    /// Each key has all words that are asked for.
+    /// Each key has all words that are asked for, and `FIELDS` are [`LISTED`] or, where all of these are asked, [`EVERY`].
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     #[expect(unsafe_code, reason = "loads through pointers")]
-    unsafe fn each_row<const KEYS: usize, K: AsRef<[u64]>>(
+    unsafe fn each_row<const FIELDS: usize, const KEYS: usize, K: AsRef<[u64]>>(
         &self,
         keys: &[K; KEYS],
         mut show: impl FnMut(usize, usize),
@@ -341,14 +384,38 @@ impl Rows {
             assert!(words.len() >= self.reach, "a key that became shorter");
             words.as_ptr().cast::<u8>()
         });
-        for asked in &*self.asked {
+        let mut look = |asked: &Asked, place: usize, shift: u32| {
             for (at, bytes) in bytes.iter().enumerate() {
                 // SAFETY: the byte is in one of the words that keys have.
-                let byte = unsafe { *bytes.add(asked.place) };
-                show(at, usize::from(asked.numbers[usize::from(byte)]));
+                let byte = unsafe { *bytes.add(place) };
+                show(at, usize::from(asked.rows[usize::from(byte)]) << shift);
             }
+        };
+        if FIELDS == EVERY
+            && let Some(asked) = self.asked.first_chunk::<EVERY>()
+        {
+            (0..EVERY).for_each(|at| look(&asked[at], place(at), 0));
+        } else {
+            self.asked.iter().for_each(|asked| look(asked, asked.place, self.shift));
         }
     }
+}
+
+/// Which byte is one of [`EVERY`].
+const fn place(at: usize) -> usize {
+    if at < 8 { at } else { at + NOTHING }
+}
+
+/// Whether bytes are among [`EVERY`], each once, and most of these.
+fn asks_most(numbered: &[(usize, [u16; VALUES])]) -> bool {
+    numbered.len() >= MOST && numbered.is_sorted_by(|(one, _), (next, _)| one < next)
+}
+
+/// All of [`EVERY`]. Those that are asked for nothing have row 0, which has all bits.
+fn every(numbered: &[(usize, [u16; VALUES])]) -> Vec<(usize, [u16; VALUES])> {
+    let rows = |place: usize| numbered.iter().find(|(asked, _)| *asked == place);
+    let of = |place: usize| rows(place).copied().unwrap_or((place, [0; VALUES]));
+    (0..EVERY).map(place).map(of).collect()
 }
 
 #[cfg(not(target_arch = "x86_64"))]

@@ -9,10 +9,10 @@ fn numbers(seed: u64) -> impl FnMut() -> u64 {
 }
 
 /// A field of up to twelve rows, some numbers of which are of none.
-fn field(width: usize, next: &mut impl FnMut() -> u64) -> Field {
+fn field(width: usize, gaps: u64, next: &mut impl FnMut() -> u64) -> Field {
     let rows = 1 + next() % 12;
-    // Dense enough that some bits are left, and some words empty.
-    let word = |next: &mut dyn FnMut() -> u64| match next() % 4 {
+    // Dense enough that some bits are left, and one word in `gaps` empty.
+    let word = |next: &mut dyn FnMut() -> u64| match next() % gaps {
         0 => 0,
         _ => next() | next() | next() | next(),
     };
@@ -34,15 +34,22 @@ fn has(field: &Field, key: &[u64; 2], width: usize, bit: usize) -> bool {
 #[test]
 fn finds_what_a_walk_over_the_bits_finds() {
     let mut next = numbers(1);
-    for (width, count) in [1, 2, 4, 8, 16, 32, 48]
-        .into_iter()
-        .flat_map(|width| (0..6).cycle().take(24).map(move |count| (width, count)))
-    {
+    for (width, count) in [1, 2, 4, 8, 16, 32, 48].into_iter().flat_map(|width| {
+        [0, 1, 2, 3, 4, 5, 30].repeat(6).into_iter().map(move |count| (width, count))
+    }) {
         let mut fields: Vec<Field> = Vec::new();
-        for field in std::iter::repeat_with(|| field(width, &mut next)).take(count) {
+        for field in
+            std::iter::repeat_with(|| field(width, if count > 5 { 40 } else { 4 }, &mut next))
+                .take(count)
+        {
             // A byte has one field.
             fields.retain(|other| other.place != field.place);
             fields.push(field);
+        }
+        // Where most bytes are asked for something and each once, in their order, all are looked up.
+        if count > 5 {
+            fields.sort_by_key(|field| field.place);
+            fields.truncate(usize::try_from(8 + next() % 9).unwrap());
         }
         let all = Rows::of(2, width, &fields);
         fields.retain(|field| field.place < 8 || (8 + NOTHING..16).contains(&field.place));
@@ -72,6 +79,43 @@ fn finds_what_a_walk_over_the_bits_finds() {
         }
         all.first_of_each(&[key], &[], &mut found);
         assert_eq!(is(found[0]), None, "among none");
+    }
+}
+
+/// Places of rows are counted in words while these are few enough, and in rows otherwise.
+#[test]
+fn finds_the_same_among_many_rows() {
+    let mut next = numbers(5);
+    for (words, rows) in [(2, 2), (2, 300), (5, 200), (5, 256)] {
+        let field = |place: usize| Field {
+            place,
+            numbers: std::array::from_fn(|value| u16::try_from(value % rows).unwrap()),
+            rows: (0..16 * rows).map(|_| next() | next() | next() | next()).collect(),
+        };
+        let fields: Vec<_> = (0..8 * words)
+            .filter(|place| place / 8 < words - 1 || place % 8 >= NOTHING)
+            .map(field)
+            .collect();
+        let all = Rows::of(words, 16, &fields);
+        assert_eq!(all.shift != 0, fields.len() * rows * 16 > 1 << 16);
+        for _ in 0..50 {
+            let key: Vec<u64> = (0..words).map(|_| next()).collect();
+            let has = |field: &Field, bit: usize| {
+                let byte = key[field.place / 8].to_le_bytes()[field.place % 8];
+                field.rows[usize::from(field.numbers[usize::from(byte)]) * 16 + bit / 64]
+                    >> (bit % 64)
+                    & 1
+                    != 0
+            };
+            let first = (0..16 * 64).find(|bit| fields.iter().all(|field| has(field, *bit)));
+            let mut found = [0];
+            all.first_of_each(&[&key], &[Line([u64::MAX; 8]); 2], &mut found);
+            assert_eq!(Some(found[0] as usize).filter(|found| *found < 16 * 64), first);
+            assert_eq!(
+                all.first_from(&key, &[Line([u64::MAX; 8]); 2], 0).map(|bit| bit as usize),
+                first
+            );
+        }
     }
 }
 

@@ -39,7 +39,7 @@ const TREE_BEHIND: usize = 300;
 const LAST_LEAF: usize = 150;
 const LAST_MATRIX: usize = 60;
 /// For each of its rows; and each line of them, where they are more than the first-level cache holds.
-const ROW: usize = 9;
+const ROW: usize = 7;
 const FAR_LINE: usize = 3;
 const NEAR: usize = 40_000;
 /// For a grid in place of a tree, and each line of its rows. Of IPv6, where trees weigh less than they take, fitted to both of 63 sets of 64 to 1,900
