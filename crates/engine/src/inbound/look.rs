@@ -65,13 +65,13 @@ impl Inbound {
             sa.inspect(|sa| sa.fetch_live());
             found.push(sa);
         });
-        for ((sa, number), (id, mark)) in found.iter().zip(numbers).zip(wanted) {
+        for ((sa, number), (id, mark)) in found.iter().zip(&numbers).zip(&wanted) {
             let Some(sa) = sa else { continue };
-            sa.fetch_window(number);
+            sa.fetch_window(*number);
             sa.fetch_key_head();
-            self.expect(sa, (id.spi, id.destination, mark));
+            self.expect(sa, (id.spi, id.destination, *mark));
         }
-        found.into_iter().flatten().for_each(|sa| sa.fetch_keys());
+        found.iter().flatten().for_each(|sa| sa.fetch_keys());
     }
 
     /// A packet that is ESP at first glance.

@@ -161,13 +161,13 @@ impl Inbound {
             headers.push((spi, low));
         }
         let mut places: ArrayVec<(u32, u32), PIECE> = ArrayVec::new();
-        for (spi, low) in headers {
+        for &(spi, low) in &headers {
             let Some(place) = used.once_of_spi(spi) else { continue };
             used.prefetch_regular(place);
             places.push((place, low));
         }
         let mut regulars: ArrayVec<(&Regular, u32), PIECE> = ArrayVec::new();
-        for (place, low) in places {
+        for &(place, low) in &places {
             let Some(regular) = used.regular(place) else { continue };
             regular.sa.fetch_active();
             regular.key.prefetch_head();

@@ -207,14 +207,16 @@ impl Outbound {
         packets.iter().take(NOTES_AHEAD).for_each(PacketBuf::prefetch);
         packets.iter().take(BYTES_AHEAD).for_each(PacketBuf::prefetch_bytes);
         let distance = Distance::of(&self.cache);
+        // Filled in where they lie: to hand so many over copies them.
+        let (mut candidates, mut found) = (ArrayVec::new(), ArrayVec::new());
         let mut first = 0;
         while first < packets.len() {
             let packets = &packets[first..];
-            let candidates = self.candidates(packets, distance);
+            self.candidates(packets, distance, &mut candidates);
             if distance == Distance::Far {
                 self.fetch_strays(&candidates);
             }
-            let found = self.find_all(&candidates, distance);
+            self.find_all(&candidates, distance, &mut found);
             if distance == Distance::Far {
                 self.fetch_exits(&found);
             }
@@ -234,8 +236,9 @@ impl Outbound {
         &mut self,
         packets: &[PacketBuf],
         distance: Distance,
-    ) -> ArrayVec<Candidate, PIECE> {
-        let mut candidates = ArrayVec::new();
+        candidates: &mut ArrayVec<Candidate, PIECE>,
+    ) {
+        candidates.clear();
         for (at, packet) in packets.iter().take(PIECE).enumerate() {
             packets.get(at + NOTES_AHEAD).inspect(|packet| packet.prefetch());
             packets.get(at + BYTES_AHEAD).inspect(|packet| packet.prefetch_bytes());
@@ -247,7 +250,6 @@ impl Outbound {
             }
             candidates.push(Candidate { trail, len: words.len });
         }
-        candidates
     }
 
     /// Asks for what is known of flows that are not where they are likely to be.
@@ -259,8 +261,13 @@ impl Outbound {
 
     /// What is known of their flows, up to one of which too little is.
     #[inline(always)]
-    fn find_all(&mut self, candidates: &[Candidate], distance: Distance) -> ArrayVec<Found, PIECE> {
-        let mut all: ArrayVec<Found, PIECE> = ArrayVec::new();
+    fn find_all(
+        &mut self,
+        candidates: &[Candidate],
+        distance: Distance,
+        all: &mut ArrayVec<Found, PIECE>,
+    ) {
+        all.clear();
         let mut before = None;
         for Candidate { trail, len } in candidates {
             // Neighbours of one flow are looked for once.
@@ -283,7 +290,6 @@ impl Outbound {
             before = Some(trail);
             all.push(found);
         }
-        all
     }
 
     /// Asks for all that the packets' states have, step by step, before the first is waited for.

@@ -46,7 +46,8 @@ pub(crate) struct Classifier {
     /// Those without interface id.
     plain: [[Bins; 2]; 3],
     by_interface: [[Interfaces; 2]; 3],
-    len: usize,
+    /// How many there are of each direction and kind.
+    counts: [[usize; 2]; 3],
     /// How many of each direction fragments are no match for.
     for_whole: [usize; 3],
 }
@@ -115,7 +116,7 @@ impl Classifier {
 
     /// All that come together.
     pub(crate) fn insert_all(&mut self, entries: &[Arc<PolicyEntry>]) {
-        if entries.len() < self.len {
+        if entries.len() < self.len() {
             return entries.iter().for_each(|entry| self.insert(entry, Planning::Now));
         }
         let (mut v4, mut v6) =
@@ -123,7 +124,7 @@ impl Classifier {
         for entry in entries {
             let (direction, kind) = (entry.direction() as usize, entry.kind() as usize);
             if entry.if_id().0 == 0 {
-                self.len += 1;
+                self.counts[direction][kind] += 1;
                 self.for_whole[direction] += usize::from(entry.asks_for_whole());
             }
             match (entry.if_id().0, entry.family()) {
@@ -158,14 +159,14 @@ impl Classifier {
     }
 
     fn insert(&mut self, entry: &Arc<PolicyEntry>, planning: Planning) {
-        self.len += 1;
+        self.counts[entry.direction() as usize][entry.kind() as usize] += 1;
         self.for_whole[entry.direction() as usize] += usize::from(entry.asks_for_whole());
         self.bins_mut(entry).insert(entry, planning);
     }
 
     /// Takes a policy out that is in.
     pub(crate) fn remove(&mut self, entry: &Arc<PolicyEntry>) {
-        self.len -= 1;
+        self.counts[entry.direction() as usize][entry.kind() as usize] -= 1;
         self.for_whole[entry.direction() as usize] -= usize::from(entry.asks_for_whole());
         let bins = self.bins_mut(entry);
         bins.remove(entry);
@@ -187,7 +188,7 @@ impl Classifier {
             own.moved = newer.moved;
         }
         self.by_interface.clone_from(&newer.by_interface);
-        (self.len, self.for_whole) = (newer.len, newer.for_whole);
+        (self.counts, self.for_whole) = (newer.counts, newer.for_whole);
     }
 
     /// Whether some policy of a direction is not for fragments.
@@ -198,9 +199,8 @@ impl Classifier {
 
     /// Whether there is any policy of a kind and direction.
     #[inline]
-    pub(crate) fn has(&self, kind: PolicyKind, direction: Direction) -> bool {
-        let (direction, kind) = (direction as usize, kind as usize);
-        !self.plain[direction][kind].is_empty() || self.by_interface[direction][kind].0.is_some()
+    pub(crate) const fn has(&self, kind: PolicyKind, direction: Direction) -> bool {
+        self.counts[direction as usize][kind as usize] != 0
     }
 
     /// How many policies of a direction and family without interface id are compared one by one; `None` when there are too many for that.
@@ -213,7 +213,8 @@ impl Classifier {
     }
 
     pub(crate) const fn len(&self) -> usize {
-        self.len
+        let [[a, b], [c, d], [e, f]] = self.counts;
+        a + b + c + d + e + f
     }
 
     /// Shows each policy, in no order.
@@ -222,7 +223,7 @@ impl Classifier {
     }
 
     pub(crate) fn footprint(&self) -> Footprint {
-        let mut footprint = Footprint { policies: self.len, bytes: size_of::<Self>(), depth: 0 };
+        let mut footprint = Footprint { policies: self.len(), bytes: size_of::<Self>(), depth: 0 };
         for bins in self.all_bins() {
             footprint.bytes += bins.v4.memory() + bins.v6.memory();
             footprint.depth = footprint.depth.max(bins.v4.depth()).max(bins.v6.depth());

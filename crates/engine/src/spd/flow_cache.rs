@@ -506,19 +506,18 @@ fn is_v4(flow: &FlowKey) -> bool {
 impl Question<'_> {
     /// Asks the policies themselves, about [`TOGETHER`] flows at the most.
     #[inline]
-    fn look_up(&self, answers: &mut Answers, flows: &[FlowKey], mut found: impl FnMut(AnswerId)) {
+    fn look_up(&self, answers: &mut Answers, flows: &[FlowKey], found: &mut [AnswerId; TOGETHER]) {
         let first = self.spd.first_of_each(self.direction, flows);
         let first = &first[..flows.len().min(TOGETHER)];
         if self.spd.has_subs(self.direction) {
-            for (flow, first) in flows.iter().zip(first) {
-                found(first.map_or(AnswerId::NONE, |one| self.both(answers, flow, one.entry)));
+            for ((flow, first), found) in flows.iter().zip(first).zip(found) {
+                *found = first.map_or(AnswerId::NONE, |one| self.both(answers, flow, one.entry));
             }
         } else {
             let mut strangers = false;
-            for first in first {
-                let answer = first.map_or(AnswerId::NONE, |one| one.answer());
-                strangers |= first.is_some() && !answers.has_met(answer);
-                found(answer);
+            for (first, found) in first.iter().zip(found) {
+                *found = first.map_or(AnswerId::NONE, |one| one.answer());
+                strangers |= first.is_some() && !answers.has_met(*found);
             }
             if strangers {
                 let all = first.iter().flatten();

@@ -199,14 +199,7 @@ impl<'a, W: Words> Batch<'a, '_, W> {
         compare_few(few, keys, bests);
         compare_lean(lean, keys, bests);
         compare_several(several, keys, bests);
-        for way in many {
-            let best = &mut bests[way.packet % TOGETHER];
-            if let (Node::Many { first, matrix }, Some(key)) = (way.node, keys.get(way.packet))
-                && !best.stands_before(*first)
-            {
-                matrix.find(key, best);
-            }
-        }
+        compare_many(many, keys, bests);
     }
 }
 
@@ -246,6 +239,26 @@ fn compare_several<'a, W: Words>(
     for way in several {
         if let (Node::Several { eights, .. }, Some(key)) = (way.node, keys.get(way.packet)) {
             several::find(eights, key, &mut bests[way.packet % TOGETHER]);
+        }
+    }
+}
+
+/// All are searched for before the first of the policies is waited for.
+#[inline(never)]
+fn compare_many<'a, W: Words>(
+    many: &[Way<'a, W>],
+    keys: &[Key<W>],
+    bests: &mut [Best<'a>; TOGETHER],
+) {
+    let mut found = [u32::MAX; WAYS];
+    for (way, found) in many.iter().zip(&mut found) {
+        if let (Node::Many { matrix, .. }, Some(key)) = (way.node, keys.get(way.packet)) {
+            *found = matrix.first_bit(key);
+        }
+    }
+    for (way, found) in many.iter().zip(&found) {
+        if let (Node::Many { matrix, .. }, Some(key)) = (way.node, keys.get(way.packet)) {
+            matrix.consider(*found, key, &mut bests[way.packet % TOGETHER]);
         }
     }
 }

@@ -112,8 +112,8 @@ impl<W: Words> Grid<W> {
                 each.for_each(|(key, best)| several::find(&self.recent, key, best));
             }
             if self.is_exact {
-                let each = keys.iter().zip(bests).zip(found);
-                each.for_each(|((key, best), bit)| self.consider(bit, bit as usize, key, best));
+                let each = keys.iter().zip(bests).zip(&found);
+                each.for_each(|((key, best), bit)| self.consider(*bit, *bit as usize, key, best));
             } else {
                 self.consider_each(keys, &found, bests);
             }
@@ -130,9 +130,9 @@ impl<W: Words> Grid<W> {
         let mut fits = [0; TOGETHER];
         let pairs = keys.iter().zip(found).map(|(key, bit)| (self.block(*bit), upper(key)));
         uxfrm_packet::fit_each(pairs, !NOTHING, &mut fits);
-        for (((key, best), bit), fits) in keys.iter().zip(bests).zip(found).zip(fits) {
+        for (((key, best), bit), fits) in keys.iter().zip(bests).zip(found).zip(&fits) {
             let group = self.groups.get(*bit as usize).copied().unwrap_or_default();
-            self.consider(*bit, group.policy(fits), key, best);
+            self.consider(*bit, group.policy(*fits), key, best);
         }
     }
 

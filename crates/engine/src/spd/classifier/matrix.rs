@@ -87,9 +87,14 @@ impl<W: Words> Matrix<W> {
 
     /// Considers the first that fits.
     pub(crate) fn find<'a>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
+        self.consider(self.first_bit(key), key, best);
+    }
+
+    /// The place of the first that fits and has one; beyond all if there is none.
+    pub(super) fn first_bit(&self, key: &Key<W>) -> u32 {
         let mut found = [0];
         self.rows.first_of_each(std::slice::from_ref(key), &self.left, &mut found);
-        self.consider(found[0], key, best);
+        found[0]
     }
 
     /// Considers the first that fits, for each key. All are searched for before the first of the policies is waited for.
@@ -97,8 +102,8 @@ impl<W: Words> Matrix<W> {
         let mut found = [0; TOGETHER];
         for (keys, bests) in keys.chunks(TOGETHER).zip(bests.chunks_mut(TOGETHER)) {
             self.rows.first_of_each(keys, &self.left, &mut found);
-            for ((key, best), found) in keys.iter().zip(bests).zip(found) {
-                self.consider(found, key, best);
+            for ((key, best), found) in keys.iter().zip(bests).zip(&found) {
+                self.consider(*found, key, best);
             }
         }
     }
@@ -106,7 +111,7 @@ impl<W: Words> Matrix<W> {
     /// Considers the policy at a place, if there is one, or the next that fits if it asks for more than the packet has. Whether there is any is no
     /// branch: nobody could foretell it.
     #[inline]
-    fn consider<'a>(&'a self, mut found: u32, key: &Key<W>, best: &mut Best<'a>) {
+    pub(super) fn consider<'a>(&'a self, mut found: u32, key: &Key<W>, best: &mut Best<'a>) {
         if !self.recent.is_empty() {
             several::find(&self.recent, key, best);
         }

@@ -125,12 +125,12 @@ impl<W: Words> Node<W> {
             Self::Many { matrix, .. } => {
                 let mut bests = [Best::NONE; TOGETHER];
                 matrix.find_each(keys, &mut bests);
-                found.iter_mut().zip(bests).for_each(|(found, best)| *found = best.found());
+                found.iter_mut().zip(&bests).for_each(|(found, best)| *found = best.found());
             }
             Self::Grid { grid, .. } => {
                 let mut bests = [Best::NONE; TOGETHER];
                 grid.find_each(keys, &mut bests);
-                found.iter_mut().zip(bests).for_each(|(found, best)| *found = best.found());
+                found.iter_mut().zip(&bests).for_each(|(found, best)| *found = best.found());
             }
             Self::Empty { .. } | Self::Several { .. } | Self::Cut { .. } | Self::Tally { .. } => {
                 for (found, key) in found.iter_mut().zip(keys) {

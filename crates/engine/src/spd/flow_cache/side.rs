@@ -258,9 +258,9 @@ impl<const N: usize, const W: usize> Side<N, W> {
     ) {
         self.stats.bypassed += flows.len() as u64;
         for flows in flows.chunks(TOGETHER) {
-            let mut known = ArrayVec::<Known, TOGETHER>::new();
-            question.look_up(answers, flows, |answer| known.push(Known::only(answer)));
-            found(&known);
+            let mut known = [AnswerId::NONE; TOGETHER];
+            question.look_up(answers, flows, &mut known);
+            found(&known.map(Known::only)[..flows.len()]);
         }
     }
 
@@ -391,11 +391,11 @@ impl<const N: usize, const W: usize> Side<N, W> {
                 }
             }
         }
-        for (at, key) in far {
-            let finding = self.sets.find(&key, question.now);
-            match self.judge(question, &flows[at], finding, answers) {
-                Some(found) => known[at] = found,
-                None => open.push((at, key, finding)),
+        for (at, key) in &far {
+            let finding = self.sets.find(key, question.now);
+            match self.judge(question, &flows[*at], finding, answers) {
+                Some(found) => known[*at] = found,
+                None => open.push((*at, *key, finding)),
             }
         }
         open.iter().for_each(|(_, key, _)| self.sets.prefetch_door(key));
@@ -439,11 +439,11 @@ impl<const N: usize, const W: usize> Side<N, W> {
         known: &mut [Known],
     ) -> usize {
         let missed: ArrayVec<FlowKey, TOGETHER> = open.iter().map(|(at, ..)| flows[*at]).collect();
-        let mut found = ArrayVec::<AnswerId, TOGETHER>::new();
-        question.look_up(answers, &missed, |id| found.push(id));
+        let mut found = [AnswerId::NONE; TOGETHER];
+        question.look_up(answers, &missed, &mut found);
         let mut evicted = 0;
-        for ((at, key, finding), answer) in open.iter().zip(found) {
-            known[*at] = Known::only(answer);
+        for ((at, key, finding), answer) in open.iter().zip(&found) {
+            known[*at] = Known::only(*answer);
             let settled = self.settle(key, *finding, answer.0, question.now);
             evicted += usize::from(settled == Settled::Evicted);
         }

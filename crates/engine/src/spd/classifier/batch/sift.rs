@@ -21,7 +21,8 @@ pub(in crate::spd::classifier) fn sift<'a, W: Words>(
     let mut batch = Batch::of(keys);
     batch.end(sieve.last());
     let (mut told, mut steps) = (Told::default(), Steps::default());
-    let (columns, count) = (W::columns(batch.keys), batch.keys.len());
+    let columns = W::columns(batch.keys);
+    let count = batch.keys.len();
     sieve.tiers().iter().for_each(|tier| told.ask(tier.slots(), columns.as_ref()));
     told.firsts(count, &batch.levels(sieve), &mut steps);
     batch.look(sieve, &told, &steps);
@@ -56,7 +57,7 @@ impl<'a, W: Words> Batch<'a, '_, W> {
         self.coming.clear();
         let mut strips = ArrayVec::<(usize, &'a Strip), WAYS>::new();
         // Neither is longer than `parts`.
-        for (packet, part) in parts {
+        for &(packet, part) in &parts {
             match part {
                 Part::Strip(strip) => {
                     strip.prefetch();
@@ -82,8 +83,8 @@ impl<'a, W: Words> Batch<'a, '_, W> {
         let pairs = strips.iter().map(|(packet, strip)| (strip.block(), &key(*packet).words));
         let mut fits = [0; WAYS];
         W::fit_each(pairs, &mut fits);
-        for ((packet, strip), fits) in strips.iter().zip(fits) {
-            strip.consider(fits, key(*packet), &mut bests[packet % TOGETHER]);
+        for ((packet, strip), fits) in strips.iter().zip(&fits) {
+            strip.consider(*fits, key(*packet), &mut bests[packet % TOGETHER]);
         }
     }
 
