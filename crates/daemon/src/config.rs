@@ -56,11 +56,12 @@ pub struct Host {
     /// MTU of the TUN in bytes, 576 to 65535; default 1500. Packets that don't fit the path once wrapped are answered by
     /// ICMP, so it need not be lowered for ESP.
     pub mtu: Mtu,
-    /// Whether the kernel is told to drop plain packets that the policies `in` and `fwd` want protected; default `auto`.
+    /// Whether the kernel is told to drop plain packets that the policies want protected: what comes in, and what would leave past the TUN, as from a socket that
+    /// is bound to a device; default `auto`.
     pub guard: Guard,
 }
 
-/// The inbound guard: a table of the kernel's packet filter.
+/// The guard: a table of the kernel's packet filter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Guard {

@@ -1,4 +1,5 @@
-//! The inbound guard: plain packets that should have come in protected are dropped, by the kernel, on our behalf.
+//! The guard: plain packets that should have come in protected are dropped, by the kernel, on our behalf, and so are those that are about to leave
+//! unprotected.
 //!
 //! In host mode plain packets go from the wire to the host's own stack and never pass the engine. So the policies `in`
 //! and `fwd` are told to the kernel's packet filter, as a table of our own: what did not come by the TUN has no states
@@ -9,6 +10,11 @@
 //! pass, whatever the policies say, what brings protected packets here and what finds the way to the neighbour: loopback, ESP,
 //! AH, UDP to IKE's ports and ours, IPv6 neighbour and router discovery. In Linux, too, ESP passes unchecked and IKE daemons'
 //! sockets are exempt; neighbour discovery is not, and a policy from host to host that forgets it cuts IPv6 off.
+//!
+//! On the way out, routes bring packets to the TUN, but not all: a socket may be bound to a device, or name one with each packet, and then Linux takes
+//! the destination for a neighbour if no route by that device leads there; broadcasts and IPv6 multicast leave by tables that stand before ours. In
+//! Linux the policies `out` are asked about these as well. So what leaves by another device, without the mark of our sockets, is
+//! judged by them here: what is to be protected is dropped, and whoever sent it is told (`EPERM`).
 
 mod placed;
 mod rules;
@@ -31,13 +37,21 @@ pub(crate) struct Guard {
     name: String,
     /// Which rules are whose; `None` when that has to be learnt anew.
     placed: Option<Placed>,
+    /// Whether there are too many policies for those `out` to have rules.
+    are_many: bool,
     /// What the counters said last.
     counts: [u64; REASONS.len()],
 }
 
 /// Why the guard drops; each has a counter of its name in the table.
-const REASONS: [DropReason; 3] =
-    [DropReason::InTemplateMismatch, DropReason::InPolicyBlock, DropReason::InNoPolicy];
+const REASONS: [DropReason; 6] = [
+    DropReason::InTemplateMismatch,
+    DropReason::InPolicyBlock,
+    DropReason::InNoPolicy,
+    DropReason::OutUnprotected,
+    DropReason::OutPolicyBlock,
+    DropReason::OutDefaultBlock,
+];
 
 /// Changes that are made one by one; when there are more, all rules are replaced.
 const FEW: usize = 64;
@@ -59,12 +73,13 @@ impl Guard {
         };
         let ports = config.wire.udp_ports.iter().map(|port| port.get());
         let ports = IKE.into_iter().chain(ports).collect();
-        match Self::install(Surroundings { tun: config.host.tun.to_string(), ports }, spd) {
+        let (tun, mark) = (config.host.tun.to_string(), config.wire.mark.get());
+        match Self::install(Surroundings { tun, mark, ports }, spd) {
             Err(error @ Error::Unsupported { .. }) if !is_required => {
                 tracing::warn!(
                     %error,
-                    "no guard: plain packets that the policies want protected are NOT dropped; \
-                     keep them out by other means (`guard` in [host])"
+                    "no guard: plain packets that the policies want protected are NOT dropped, and programs \
+                     that bind to a device send them past uxfrm; keep them out by other means (`guard` in [host])"
                 );
                 Ok(None)
             }
@@ -82,6 +97,7 @@ impl Guard {
         self.placed = None;
         self.nftables.replace_rules(&rules::table(&self.around, spd))?;
         self.placed = Placed::learn(&mut self.nftables, &self.name, spd)?;
+        self.note_many(spd);
         Ok(())
     }
 
@@ -90,7 +106,11 @@ impl Guard {
     /// # Errors
     /// The kernel's; the old rules stay.
     pub(crate) fn change(&mut self, changes: &[PolicyChange], spd: &Spd) -> Result<(), Error> {
-        let minded = || changes.iter().filter(|change| minds(change));
+        if self.are_many != rules::are_many(spd) {
+            return self.follow(spd);
+        }
+        let are_many = self.are_many;
+        let minded = || changes.iter().filter(|change| !are_many || minds(change));
         let added = minded().filter(|change| matches!(change, PolicyChange::Added(_))).count();
         match (minded().count(), added, self.placed.take()) {
             (0, _, placed) => self.placed = placed,
@@ -137,11 +157,25 @@ impl Guard {
         nftables.install(&table)?;
         let name = table.name;
         let placed = Placed::learn(&mut nftables, &name, spd)?;
-        Ok(Self { nftables, around, name, placed, counts: [0; REASONS.len()] })
+        let counts = [0; REASONS.len()];
+        let mut guard = Self { nftables, around, name, placed, are_many: false, counts };
+        guard.note_many(spd);
+        Ok(guard)
+    }
+
+    /// Says when the way out is guarded no more.
+    fn note_many(&mut self, spd: &Spd) {
+        let before = std::mem::replace(&mut self.are_many, rules::are_many(spd));
+        if self.are_many && !before {
+            tracing::warn!(
+                policies = spd.len(),
+                "too many policies to guard the way out: programs that bind to a device can send past uxfrm"
+            );
+        }
     }
 }
 
-/// Whether a change of policies changes the rules.
+/// Whether a change of policies changes the rules, when those `out` have none.
 fn minds(change: &PolicyChange) -> bool {
     let (PolicyChange::Added(entry) | PolicyChange::Removed(entry)) = change;
     entry.direction() != Direction::Out

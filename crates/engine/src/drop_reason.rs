@@ -96,6 +96,9 @@ drop_reasons! {
     /// Outbound, offload of kind packet: what devices don't take, and nobody else may do (`xfrm_dev_offload_ok`): a fragment, IPv4 options,
     /// IPv6 extension headers, several SAs, or larger than fits without forbidding fragments.
     OutDeviceUnfit => "out_device_unfit", Some(X::OutError);
+    /// Outbound: a plain packet that a policy wants protected was about to leave past uxfrm, without its routes: from a socket that is bound to a device, to
+    /// a broadcast address or to a link's multicast group. The kernel is told to drop it.
+    OutUnprotected => "out_unprotected", Some(X::OutError);
     /// Outbound: packets stood in the queue of the host's port, and this one was dropped so that its sender sends less. Linux counts such as drops of a
     /// queueing discipline.
     OutQueueStands => "out_queue_stands", None;

@@ -1,8 +1,8 @@
 //! A table of the kernel's packet filter (`nf_tables`), made and kept through `NETLINK_NETFILTER` without the `nft`
 //! program or its libraries.
 //!
-//! Only what a guard needs: one table of family `inet` with named counters, chains at the hooks *prerouting*, *input* and *forward*,
-//! and rules that compare what [`Condition`] names. Each change is one transaction of the kernel: packets see all of
+//! Only what a guard needs: one table of family `inet` with named counters, chains at the hooks *prerouting*, *input*, *forward* and
+//! *postrouting*, and rules that compare what [`Condition`] names. Each change is one transaction of the kernel: packets see all of
 //! it or nothing. Where the kernel can (Linux 6.9), nobody else may change the table while we are there, `nft flush ruleset`
 //! leaves it alone, and it stays when we are gone. For set-up and tear-down, not for the data path: it allocates.
 

@@ -33,7 +33,7 @@ impl Placed {
     ) -> Result<Option<Self>, Error> {
         let mut chains = Vec::new();
         for (direction, kind) in rules::CHAINS {
-            let Some(name) = rules::chain(direction, kind) else { continue };
+            let name = rules::chain(direction, kind);
             let known = nftables.rules(table, name)?;
             let Some(chain) = Chain::learn(direction, kind, name, &known, spd) else {
                 return Ok(None);

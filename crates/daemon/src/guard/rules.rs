@@ -1,8 +1,9 @@
-//! The guard's table: the policies `in` and `fwd` as rules, in the order in which they decide.
+//! The guard's table: the policies as rules, in the order in which they decide.
 //!
 //! ```text
 //! in:   exempt → accept · sub policies: drop, or goto in-main · jump in-main · default
 //! fwd:  by the TUN → accept · sub policies: drop, or goto fwd-main · jump fwd-main · default
+//! out:  by the TUN, our own → accept · sub policies: drop, or goto out-main · jump out-main · default
 //! *-main:  main policies: drop, or accept
 //! ```
 //!
@@ -26,8 +27,10 @@ use super::{REASONS, upper_layer};
 /// What the guard must know of its gateway.
 #[derive(Debug)]
 pub(super) struct Surroundings {
-    /// The TUN: what comes in by it was checked by the engine.
+    /// The TUN: what comes in by it was checked by the engine, and what leaves by it will be.
     pub(super) tun: String,
+    /// What our own sockets' packets have: they are protected, or nobody's to protect.
+    pub(super) mark: u32,
     /// UDP ports of IKE and of ESP in UDP.
     pub(super) ports: BTreeSet<u16>,
 }
@@ -41,30 +44,40 @@ const ICMPV6: u8 = 58;
 const NEIGHBOUR_DISCOVERY: std::ops::RangeInclusive<u8> = 133..=137;
 
 /// The chains that policies stand in.
-pub(super) const CHAINS: [(Direction, PolicyKind); 4] = [
+pub(super) const CHAINS: [(Direction, PolicyKind); 6] = [
     (Direction::In, PolicyKind::Sub),
     (Direction::In, PolicyKind::Main),
     (Direction::Forward, PolicyKind::Sub),
     (Direction::Forward, PolicyKind::Main),
+    (Direction::Out, PolicyKind::Sub),
+    (Direction::Out, PolicyKind::Main),
 ];
 
-/// The name of the chain of a direction and kind; the way out has none.
-pub(super) const fn chain(direction: Direction, kind: PolicyKind) -> Option<&'static str> {
+/// With more policies in all, each plain packet would go along too many of those `out`.
+const MANY: usize = 10_000;
+
+/// Whether there are so many policies that those `out` have no rules.
+pub(super) const fn are_many(spd: &Spd) -> bool {
+    spd.len() > MANY
+}
+
+/// The name of the chain of a direction and kind.
+pub(super) const fn chain(direction: Direction, kind: PolicyKind) -> &'static str {
     match (direction, kind) {
-        (Direction::In, PolicyKind::Sub) => Some("in"),
-        (Direction::In, PolicyKind::Main) => Some("in-main"),
-        (Direction::Forward, PolicyKind::Sub) => Some("fwd"),
-        (Direction::Forward, PolicyKind::Main) => Some("fwd-main"),
-        (Direction::Out, _) => None,
+        (Direction::In, PolicyKind::Sub) => "in",
+        (Direction::In, PolicyKind::Main) => "in-main",
+        (Direction::Forward, PolicyKind::Sub) => "fwd",
+        (Direction::Forward, PolicyKind::Main) => "fwd-main",
+        (Direction::Out, PolicyKind::Sub) => "out",
+        (Direction::Out, PolicyKind::Main) => "out-main",
     }
 }
 
 /// The rules of one policy, in its chain: none where plain packets never meet it.
 pub(super) fn of_policy(policy: &Policy) -> Vec<Rule> {
-    let pass = match (policy.kind, policy.direction) {
-        (PolicyKind::Main, _) => Verdict::Accept,
-        (PolicyKind::Sub, Direction::Forward) => Verdict::Goto("fwd-main"),
-        (PolicyKind::Sub, _) => Verdict::Goto("in-main"),
+    let pass = match policy.kind {
+        PolicyKind::Main => Verdict::Accept,
+        PolicyKind::Sub => Verdict::Goto(chain(policy.direction, PolicyKind::Main)),
     };
     rules(policy, pass).collect()
 }
@@ -75,6 +88,9 @@ pub(super) fn of_chain(
     direction: Direction,
     kind: PolicyKind,
 ) -> Vec<&Arc<PolicyEntry>> {
+    if direction == Direction::Out && are_many(spd) {
+        return Vec::new();
+    }
     let meant = |entry: &&Arc<PolicyEntry>| entry.kind() == kind && entry.direction() == direction;
     let mut list: Vec<_> = spd.iter().filter(meant).collect();
     list.sort_unstable_by_key(|entry| entry.place());
@@ -90,13 +106,14 @@ pub(super) fn tail(spd: &Spd, direction: Direction) -> usize {
 pub(super) fn table(around: &Surroundings, spd: &Spd) -> Table {
     let by_tun = accept(vec![Condition::came_by(&around.tun)]);
     let exempt = std::iter::once(by_tun.clone()).chain(exempt(around)).collect();
-    let [into, into_main] = chains(spd, Direction::In, Hook::Input, ["in", "in-main"], exempt);
-    let [through, through_main] =
-        chains(spd, Direction::Forward, Hook::Forward, ["fwd", "fwd-main"], vec![by_tun]);
+    let [into, into_main] = chains(spd, Direction::In, Hook::Input, exempt);
+    let [through, through_main] = chains(spd, Direction::Forward, Hook::Forward, vec![by_tun]);
+    let leaving = leaving(around).collect();
+    let [out, out_main] = chains(spd, Direction::Out, Hook::Postrouting, leaving);
     Table {
         name: format!("uxfrm-{}", around.tun),
         counters: REASONS.iter().map(|reason| reason.as_str()).collect(),
-        chains: vec![into_main, through_main, into, through],
+        chains: vec![into_main, through_main, out_main, into, through, out],
     }
 }
 
@@ -115,26 +132,31 @@ fn exempt(around: &Surroundings) -> impl Iterator<Item = Rule> {
         .ports
         .iter()
         .map(|port| vec![Condition::protocol(UDP), Condition::upper_pair(2, *port, u16::MAX)]);
-    let discovery = NEIGHBOUR_DISCOVERY.map(|kind| {
+    once.into_iter().chain(ports).map(accept).chain(discovery())
+}
+
+/// What leaves whatever the policies say.
+fn leaving(around: &Surroundings) -> impl Iterator<Item = Rule> {
+    let ours = Condition::mark(around.mark, u32::MAX);
+    let once = [Condition::leaves_by(&around.tun), Condition::leaves_by("lo"), ours];
+    once.into_iter().map(|condition| accept(vec![condition])).chain(discovery())
+}
+
+fn discovery() -> impl Iterator<Item = Rule> {
+    NEIGHBOUR_DISCOVERY.map(|kind| {
         // Hop limit 255: from a neighbour (RFC 4861 §3.1).
-        vec![
+        accept(vec![
             Condition::version(Version::V6),
             Condition::protocol(ICMPV6),
             Condition::network_byte(7, 255),
             Condition::upper_byte(0, kind, u8::MAX),
-        ]
-    });
-    once.into_iter().chain(ports).chain(discovery).map(accept)
+        ])
+    })
 }
 
 /// The chain at the hook, which begins with `first`, and that of main policies.
-fn chains(
-    spd: &Spd,
-    direction: Direction,
-    hook: Hook,
-    [name, main]: [&'static str; 2],
-    first: Vec<Rule>,
-) -> [Chain; 2] {
+fn chains(spd: &Spd, direction: Direction, hook: Hook, first: Vec<Rule>) -> [Chain; 2] {
+    let [name, main] = [PolicyKind::Sub, PolicyKind::Main].map(|kind| chain(direction, kind));
     let policies = |kind| {
         let list = of_chain(spd, direction, kind);
         list.into_iter().flat_map(|entry| of_policy(&entry.policy()))
@@ -143,7 +165,7 @@ fn chains(
     rules.extend(policies(PolicyKind::Sub));
     rules.push(Rule { conditions: Vec::new(), counter: None, verdict: Verdict::Jump(main) });
     if spd.defaults().of(direction) == Action::Block {
-        rules.push(drop(Vec::new(), DropReason::InNoPolicy));
+        rules.push(drop(Vec::new(), default_reason(direction)));
     }
     let main_rules = policies(PolicyKind::Main).collect();
     [Chain { name, hook: Some(hook), rules }, Chain { name: main, hook: None, rules: main_rules }]
@@ -166,12 +188,26 @@ fn refusal(policy: &Policy) -> Option<DropReason> {
         Level::Required => true,
         Level::Use => false,
     };
+    let [block, protect] = match policy.direction {
+        Direction::In | Direction::Forward => {
+            [DropReason::InPolicyBlock, DropReason::InTemplateMismatch]
+        }
+        Direction::Out => [DropReason::OutPolicyBlock, DropReason::OutUnprotected],
+    };
     match policy.action {
-        Action::Block => Some(DropReason::InPolicyBlock),
+        Action::Block => Some(block),
         Action::Allow if policy.templates.iter().any(|template| is_required(template.level)) => {
-            Some(DropReason::InTemplateMismatch)
+            Some(protect)
         }
         Action::Allow => None,
+    }
+}
+
+/// Why what no policy is for is dropped, where the default is to block.
+const fn default_reason(direction: Direction) -> DropReason {
+    match direction {
+        Direction::In | Direction::Forward => DropReason::InNoPolicy,
+        Direction::Out => DropReason::OutDefaultBlock,
     }
 }
 

@@ -40,6 +40,7 @@ enum Meta {
     Mark = 3,
     Interface = 4,
     InterfaceName = 6,
+    LeavingName = 7,
     Family = 15,
     /// The upper layer's protocol, behind IPv6's extension headers.
     Protocol = 16,
@@ -63,9 +64,13 @@ impl Condition {
     /// It came in by the device of this name. Names longer than the kernel's 15 bytes are cut.
     #[must_use]
     pub fn came_by(name: &str) -> Self {
-        let mut padded = [0; 16];
-        padded.iter_mut().zip(name.bytes().take(15)).for_each(|(to, from)| *to = from);
-        Self::is(Field::Meta(Meta::InterfaceName), &padded)
+        Self::is(Field::Meta(Meta::InterfaceName), &padded(name))
+    }
+
+    /// It is about to leave by the device of this name, cut likewise.
+    #[must_use]
+    pub fn leaves_by(name: &str) -> Self {
+        Self::is(Field::Meta(Meta::LeavingName), &padded(name))
     }
 
     /// It came in by the device of this index.
@@ -221,6 +226,13 @@ impl Condition {
             }),
         }
     }
+}
+
+/// A device's name as the kernel has it in a register.
+fn padded(name: &str) -> [u8; 16] {
+    let mut padded = [0; 16];
+    padded.iter_mut().zip(name.bytes().take(15)).for_each(|(to, from)| *to = from);
+    padded
 }
 
 /// `NFT_REG_1`: 16 bytes.

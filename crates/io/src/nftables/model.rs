@@ -43,6 +43,8 @@ pub enum Hook {
     Input = 1,
     /// Through this host, after routing.
     Forward = 2,
+    /// To a device, from this host or through it: before what is too long is cut.
+    Postrouting = 4,
 }
 
 /// A rule: a packet that meets all conditions is counted and gets the verdict.

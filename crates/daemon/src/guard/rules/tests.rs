@@ -11,7 +11,7 @@ fn made(lines: &[&str]) -> Table {
     let mut database = Database::new(uxfrm_crypto::Backend::Auto);
     load::load(&mut database, &[batch], Moment(0)).unwrap();
     std::fs::remove_dir_all(directory).unwrap();
-    let around = Surroundings { tun: "tun9".to_owned(), ports: [500, 4500].into() };
+    let around = Surroundings { tun: "tun9".to_owned(), mark: 7, ports: [500, 4500].into() };
     table(&around, &database.snapshot().spd)
 }
 
@@ -42,8 +42,20 @@ const NO_POLICY: Option<&str> = Some("in_no_policy");
 fn without_policies_everything_passes() {
     let table = made(&[]);
     assert_eq!(table.name, "uxfrm-tun9");
-    assert_eq!(table.counters, ["in_template_mismatch", "in_policy_block", "in_no_policy"]);
-    for (name, main, exempt) in [("in", "in-main", 13), ("fwd", "fwd-main", 1)] {
+    assert_eq!(
+        table.counters,
+        [
+            "in_template_mismatch",
+            "in_policy_block",
+            "in_no_policy",
+            "out_unprotected",
+            "out_policy_block",
+            "out_default_block",
+        ]
+    );
+    for (name, main, exempt) in
+        [("in", "in-main", 13), ("fwd", "fwd-main", 1), ("out", "out-main", 8)]
+    {
         let (last, before) = chain(&table, name).split_last().unwrap();
         assert_eq!(last.verdict, Verdict::Jump(main));
         assert_eq!(before.len(), exempt);
@@ -144,11 +156,41 @@ fn a_selector_is_its_conditions() {
 }
 
 #[test]
-fn policies_of_xfrm_interfaces_and_of_the_way_out_are_none_of_its_business() {
-    let table = made(&[
-        "xfrm policy add src 10.2.0.0/16 dst 10.1.0.0/16 dir in if_id 5 action block",
-        "xfrm policy add src 10.2.0.0/16 dst 10.1.0.0/16 dir out action block",
-    ]);
+fn policies_of_xfrm_interfaces_are_none_of_its_business() {
+    let table =
+        made(&["xfrm policy add src 10.2.0.0/16 dst 10.1.0.0/16 dir in if_id 5 action block"]);
     assert!(chain(&table, "in-main").is_empty());
-    assert!(chain(&table, "fwd-main").is_empty());
+}
+
+#[test]
+fn what_leaves_past_the_tun_is_judged_by_the_policies_out() {
+    let table = made(&[
+        &format!("xfrm policy add src 10.1.0.0/16 dst 10.2.0.0/16 dir out {ESP_REQUIRED}"),
+        "xfrm policy add src 10.1.0.0/16 dst 10.2.0.9/32 dir out priority 1",
+        "xfrm policy add src 10.1.0.0/16 dst 10.3.0.0/16 dir out priority 2 tmpl proto esp mode transport level use",
+        "xfrm policy add src 10.1.0.0/16 dst 10.4.0.0/16 dir out priority 3 action block",
+        "xfrm policy add src 10.1.0.0/16 dst 10.2.0.0/16 dir out ptype sub",
+        "xfrm policy setdefault out block",
+    ]);
+    assert_eq!(
+        outcomes(chain(&table, "out-main")),
+        [
+            (Verdict::Drop, Some("out_unprotected")),
+            (Verdict::Accept, None),
+            (Verdict::Accept, None),
+            (Verdict::Drop, Some("out_policy_block")),
+        ]
+    );
+    let out = chain(&table, "out");
+    let exempt: Vec<_> = out[..3].iter().map(|rule| &rule.conditions[..]).collect();
+    let ours = Condition::mark(7, u32::MAX);
+    assert_eq!(exempt, [[Condition::leaves_by("tun9")], [Condition::leaves_by("lo")], [ours]]);
+    assert_eq!(
+        outcomes(&out[8..]),
+        [
+            (Verdict::Goto("out-main"), None),
+            (Verdict::Jump("out-main"), None),
+            (Verdict::Drop, Some("out_default_block")),
+        ]
+    );
 }

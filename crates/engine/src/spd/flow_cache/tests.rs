@@ -99,6 +99,53 @@ fn numbers_that_come_round_find_nothing_old() {
     }
 }
 
+/// Or else no answer would hold until as many changes were made once more.
+#[test]
+fn numbers_that_come_round_leave_nobody_concerned() {
+    let mut database = Database::new(Backend::Portable);
+    let first = add(&mut database, 1, 1);
+    let mut cache = cache(CacheMode::On, 64);
+    cache.now.policies = u16::MAX - 2;
+    let mut ask_often = |database: &Database| {
+        for _ in 0..3 {
+            assert_eq!(ask(&mut cache, database, &flow(1)), Some(first));
+        }
+        (cache.now.policies, cache.stats().stale)
+    };
+    assert_eq!(ask_often(&database), (u16::MAX - 1, 0));
+    let mut for_a_port = policy(Direction::Out, 2);
+    for_a_port.selector.destination = Prefix::host(flow(1).destination);
+    for_a_port.selector.destination_port = PortMask::exactly(77);
+    database.apply(Moment(0), |change| change.add_policy(for_a_port).map(drop)).unwrap();
+    assert_eq!(ask_often(&database), (u16::MAX, 1), "it is concerned");
+    add(&mut database, 1, 2);
+    assert_eq!(ask_often(&database), (1, 1), "it is forgotten");
+    add(&mut database, 1, 3);
+    assert_eq!(ask_often(&database), (2, 1), "it is known on");
+}
+
+#[test]
+fn a_family_whose_neighbour_has_no_cache_hears_of_changes() {
+    let settings = |mode| CacheSettings { mode, flows: 64 };
+    let v6: IpAddr = "2001:db8::1".parse().unwrap();
+    let sixth = FlowKey { source: v6, destination: v6, ..flow(1) };
+    for (flow, [four, six]) in
+        [(flow(1), [CacheMode::On, CacheMode::Off]), (sixth, [CacheMode::Off, CacheMode::On])]
+    {
+        let mut database = Database::new(Backend::Portable);
+        let families = CacheFamilies { v4: settings(four), v6: settings(six) };
+        let mut cache = PolicyCache::new(families, 7);
+        for _ in 0..3 {
+            assert_eq!(ask(&mut cache, &database, &flow), None);
+        }
+        let mut new = policy(Direction::Out, 1);
+        new.selector = Selector::any(Family::of(flow.destination));
+        new.selector.destination = Prefix::host(flow.destination);
+        let new = database.apply(Moment(0), |change| change.add_policy(new).unwrap().index().0);
+        assert_eq!(ask(&mut cache, &database, &flow), Some(new));
+    }
+}
+
 #[test]
 fn everything_that_decides_is_in_the_key() {
     let mut database = Database::new(Backend::Portable);

@@ -134,9 +134,11 @@ proptest! {
             let family = if is_v4 { Family::V4 } else { Family::V6 };
             (flows(family), vec(step(family, has_subs), 1..40))
         }),
+        until_numbers_come_round in 0..40_u16,
     ) {
         let mut database = Database::new(Backend::Portable);
         let mut cache = cache(CacheMode::On, 256);
+        cache.now.policies = u16::MAX - until_numbers_come_round;
         for step in steps {
             take(step, &mut database, &mut cache, &flows);
         }

@@ -1,0 +1,186 @@
+//! Whatever headers a packet has, and however it is cut: what a policy wants protected never leaves plain.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
+)]
+
+use std::net::IpAddr;
+
+use uxfrm_engine::{Direction, Family, Mode, Policy, PolicyKind, PortMask, Prefix, Selector};
+use uxfrm_packet::{PacketBuf, Protocol, Segments};
+use uxfrm_testkit::{Listener, Pair, Rng, Way, Wrapping, packets};
+
+/// As long as a block of an IPv6 fragment, so that each piece has some.
+const MARKER: &[u8] = b"a secret";
+const PORT: u16 = 9;
+
+/// Headers that may stand between IPv6's own and the upper layer.
+const EXTENSIONS: [u8; 3] = [0, 43, 60];
+
+fn pair(family: Family, selector: impl Fn(Selector) -> Selector) -> Pair {
+    let wrapping = Wrapping::new(Mode::Tunnel, family, Family::V4);
+    let mut pair = Pair::new(&wrapping);
+    let policy = wrapping.policy(Direction::Out, Way::Right);
+    let all = Prefix::any(family);
+    let selector = selector(Selector { source: all, destination: all, ..policy.selector });
+    let policy = Policy { selector, ..policy };
+    pair.left.database.apply(pair.left.now, |change| {
+        change.flush_policies(PolicyKind::Main);
+        change.add_policy(policy).unwrap();
+    });
+    pair
+}
+
+/// A datagram to the port, its payload nothing but the marker, behind extension headers or options of any kind.
+fn datagram(rng: &mut Rng, family: Family) -> Vec<u8> {
+    let payload = MARKER.repeat(1 + rng.below(300));
+    let len = u16::try_from(8 + payload.len()).unwrap();
+    let upper = [&[0, 7], &PORT.to_be_bytes()[..], &len.to_be_bytes(), &[0; 2], &payload].concat();
+    let host = |last: u8| -> IpAddr {
+        match family {
+            Family::V4 => [10, 1, last, 1].into(),
+            Family::V6 => [0xfd, 0, 0, last, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1].into(),
+        }
+    };
+    let (source, destination) = (host(1), host(u8::try_from(2 + rng.below(9)).unwrap()));
+    match family {
+        Family::V4 => with_options(rng, packets::ip(source, destination, Protocol::UDP, &upper)),
+        Family::V6 => {
+            let (first, upper) = extended(rng, 17, upper);
+            packets::ip(source, destination, Protocol(first), &upper)
+        }
+    }
+}
+
+/// With up to six extension headers before it.
+fn extended(rng: &mut Rng, mut next: u8, mut upper: Vec<u8>) -> (u8, Vec<u8>) {
+    for _ in 0..rng.below(7) {
+        let units = u8::try_from(rng.below(3)).unwrap();
+        let mut header = vec![0; (usize::from(units) + 1) * 8];
+        (header[0], header[1]) = (next, units);
+        upper = [header, upper].concat();
+        next = EXTENSIONS[rng.below(EXTENSIONS.len())];
+    }
+    (next, upper)
+}
+
+fn with_options(rng: &mut Rng, packet: Vec<u8>) -> Vec<u8> {
+    let words = rng.below(11);
+    let (header, rest) = packet.split_at(20);
+    let mut packet = [header, &vec![1; 4 * words], rest].concat();
+    packet[0] = 0x40 | u8::try_from(5 + words).unwrap();
+    let len = u16::try_from(packet.len()).unwrap();
+    packet[2..4].copy_from_slice(&len.to_be_bytes());
+    uxfrm_packet::ipv4::fill_checksum(&mut packet).unwrap();
+    packet
+}
+
+/// As the host hands it over: whole, or cut and in any order.
+fn handed_over(rng: &mut Rng, packet: &[u8]) -> Vec<PacketBuf> {
+    if rng.permille(300) {
+        return vec![PacketBuf::from_slice(packet)];
+    }
+    let ident = rng.next_u64().to_be_bytes();
+    let size = 200 + 8 * rng.below(100);
+    let mut pieces = match packet[0] >> 4 {
+        4 => fragments_v4(packet, size),
+        _ => packets::fragments(packet, size),
+    };
+    for place in (1..pieces.len()).rev() {
+        pieces.swap(place, rng.below(place + 1));
+    }
+    for piece in &mut pieces {
+        let bytes = piece.bytes_mut();
+        match bytes[0] >> 4 {
+            4 => bytes[4..6].copy_from_slice(&ident[..2]),
+            _ => bytes[44..48].copy_from_slice(&ident[..4]),
+        }
+        // IPv6 has none.
+        let _ = uxfrm_packet::ipv4::fill_checksum(bytes);
+    }
+    pieces
+}
+
+/// With its options in each.
+fn fragments_v4(packet: &[u8], size: usize) -> Vec<PacketBuf> {
+    let (head, body) = packet.split_at(usize::from(packet[0] & 15) * 4);
+    let piece = |(number, piece): (usize, &[u8])| {
+        let offset = number * size;
+        let more = u16::from(offset + piece.len() < body.len());
+        let mut bytes = [head, piece].concat();
+        let len = u16::try_from(bytes.len()).unwrap();
+        bytes[2..4].copy_from_slice(&len.to_be_bytes());
+        let place = u16::try_from(offset / 8).unwrap() | more << 13;
+        bytes[6..8].copy_from_slice(&place.to_be_bytes());
+        PacketBuf::from_slice(&bytes)
+    };
+    body.chunks(size).enumerate().map(piece).collect()
+}
+
+fn assert_hidden(pair: &mut Pair, packets: Vec<PacketBuf>) {
+    let (wire, _) = pair.left.outbound(packets);
+    let mut listener = Listener::new(MARKER);
+    listener.listen(&wire);
+    let plain = wire.iter().find(|packet| packet.bytes().windows(8).any(|bytes| bytes == MARKER));
+    assert_eq!(listener.seen, 0, "{:02x?}", plain.map(|packet| &packet.bytes()[..100]));
+}
+
+#[test]
+fn a_datagram_to_a_port_is_found_behind_all_headers_whole_or_cut() {
+    for family in [Family::V4, Family::V6] {
+        let mut rng = Rng::new(family as u64);
+        let mut pair = pair(family, |all| Selector {
+            protocol: 17,
+            destination_port: PortMask::exactly(PORT),
+            ..all
+        });
+        for _ in 0..400 {
+            let datagrams: Vec<_> =
+                (0..1 + rng.below(40)).map(|_| datagram(&mut rng, family)).collect();
+            let packets = datagrams.iter().flat_map(|whole| handed_over(&mut rng, whole));
+            let packets = packets.collect();
+            assert_hidden(&mut pair, packets);
+        }
+        pair.left.assert_accounts();
+        assert!(pair.left.worker.outward().sent > 5_000, "{:?}", pair.left.reasons());
+    }
+}
+
+#[test]
+fn nothing_leaves_plain_where_all_is_to_be_protected() {
+    for family in [Family::V4, Family::V6] {
+        let mut rng = Rng::new(7 + family as u64);
+        let mut pair = pair(family, |all| all);
+        for _ in 0..2_000 {
+            let packets = (0..1 + rng.below(40)).map(|_| damaged(&mut rng, family)).collect();
+            let (wire, _) = pair.left.outbound(packets);
+            for packet in wire {
+                // What is of the other family has no policy.
+                let is_plain = packet.bytes().windows(8).any(|bytes| bytes == MARKER);
+                let version = if family == Family::V4 { 4 } else { 6 };
+                assert!(!is_plain || packet.bytes()[0] >> 4 != version, "{:02x?}", packet.bytes());
+            }
+        }
+        pair.left.assert_accounts();
+    }
+}
+
+/// A packet or super-packet in which bits of headers are others.
+fn damaged(rng: &mut Rng, family: Family) -> PacketBuf {
+    let whole = datagram(rng, family);
+    let mut pieces = handed_over(rng, &whole);
+    let mut packet = pieces.swap_remove(rng.below(pieces.len()));
+    for _ in 0..rng.below(4) {
+        let place = rng.below(packet.len().min(80));
+        packet.bytes_mut()[place] ^= 1 << rng.below(8);
+    }
+    packet.trim(if rng.permille(100) { rng.below(packet.len()) } else { packet.len() });
+    let size = u16::try_from(rng.below(1500)).unwrap();
+    packet.segments = match rng.below(12) {
+        0 => Segments::Udp { size },
+        1 => Segments::Tcp { mss: size },
+        2 => Segments::Train { stride: size },
+        _ => Segments::One,
+    };
+    packet
+}
