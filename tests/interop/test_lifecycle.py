@@ -10,11 +10,14 @@
 The namespaces reach each other without uxfrm: what uxfrm fails to protect is seen on the wire.
 """
 
+import contextlib
 import socket
 import subprocess
+import threading
 
 import pytest
 
+import echo
 import topology
 import wire
 from association import GCM_128, Association
@@ -94,6 +97,62 @@ def test_after_a_crash_nothing_leaves_in_the_clear(gateway, network):
     gateway.start(PROTECTED.lines(HERE, THERE))
     gateway.stop()
     assert host_state(network.left) == before
+
+
+def test_nothing_leaves_in_the_clear_while_uxfrm_starts_after_a_crash(gateway, network):
+    """The routes that refuse stay until those to the TUN are there; without the guard, which would cover up for them. Some hundred policies `in` make
+    starts longer, and packets are sent as fast as may be."""
+    lines = [f"xfrm policy add src 10.7.{net}.0/24 dst 10.8.0.0/16 dir in action block" for net in range(250)]
+    lines += PROTECTED.lines(HERE, THERE)
+    gateway.start(lines, guard="off")
+    network.between.seen()
+    with flooding(network.left):
+        for _ in range(8):
+            gateway.kill()
+            gateway.start(lines, guard="off")
+            wire.assert_no_plaintext([(True, frame) for outgoing, frame in network.between.seen() if outgoing])
+    gateway.stop()
+
+
+@contextlib.contextmanager
+def flooding(namespace):
+    """Sends the marker to the other side all the time, whether or not the host lets it."""
+    with namespace.entered():
+        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sender.bind((HERE.inner[4], 0))
+    ends = threading.Event()
+
+    def send():
+        while not ends.is_set():
+            with contextlib.suppress(OSError):
+                sender.sendto(echo.MARKER, (THERE.inner[4], 9))
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        thread.join()
+        sender.close()
+
+
+def test_other_policies_after_a_crash_leave_nothing_of_the_former(gateway, network):
+    other = ["xfrm policy add src 0.0.0.0/0 dst 10.77.0.0/16 dir out action block"]
+    gateway.start(other)
+    expected = host_state(network.left)
+    gateway.kill()
+    gateway.start(PROTECTED.lines(HERE, THERE))
+    gateway.kill()
+    network.left.ip("rule add not fwmark 0x77 lookup 30000 priority 32700")
+    gateway.start(other)
+    assert without_indexes(host_state(network.left)) == without_indexes(expected)
+    gateway.stop()
+
+
+def without_indexes(state):
+    """IPv6's link-local address of the TUN is another each time."""
+    return {question: [line for line in lines if "fe80:" not in line] for question, lines in state.items()}
 
 
 @pytest.mark.parametrize("mode", ["tunnel", "transport"])

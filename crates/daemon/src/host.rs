@@ -2,8 +2,8 @@
 //!
 //! As wg-quick does it: a rule sends every packet *without* our mark to a table of our own; in it, what outbound
 //! policies protect or block has routes to the TUN. Our own sockets carry the mark, so what they send takes the
-//! ordinary way. Beneath each route lies an `unreachable` one: when the TUN is gone (`kill -9`), packets are refused, not sent plain. A
-//! start clears what an earlier run left behind; an orderly end removes everything.
+//! ordinary way. Beneath each route lies an `unreachable` one: when the TUN is gone (`kill -9`), packets are refused, not sent plain. The next
+//! start keeps those until it has routes of its own, and then clears what of them is left; an orderly end removes everything.
 //!
 //! Many policies may lead to one destination, so each destination counts its policies, and a policy that comes or goes costs the same
 //! however many there are; neighbours share a route (`destinations.rs`). One that blocks is in force as soon as the route beneath is there: that to the TUN, where its packets
@@ -52,15 +52,15 @@ pub(crate) struct HostRoutes {
 }
 
 impl HostRoutes {
-    /// Clears what an earlier run left in `table`, and adds the rules that lead to it.
+    /// Takes over what an earlier run left in `table`, so that what it refuses is refused until [`HostRoutes::follow`], and adds the rules that lead to it.
     ///
     /// # Errors
     /// The kernel's; what was to be done is in the text.
     pub(crate) fn open(tun: u32, table: u32, mark: u32) -> anyhow::Result<Self> {
         let mut rtnetlink = Rtnetlink::open()?;
-        clear(&mut rtnetlink, table)?;
+        let destinations = take_over(&mut rtnetlink, table)?;
         let own = addresses(&mut rtnetlink)?;
-        let (destinations, peers) = (Destinations::default(), HashMap::new());
+        let peers = HashMap::new();
         let mut routes = Self {
             rtnetlink,
             table,
@@ -75,9 +75,21 @@ impl HostRoutes {
             later: Vec::new(),
         };
         for version in [Version::V4, Version::V6] {
-            routes.rtnetlink.add_rule(&routes.rule(version))?;
+            routes.rule_alone(version)?;
         }
         Ok(routes)
+    }
+
+    /// Has our rule lead to the table, and no other.
+    fn rule_alone(&mut self, version: Version) -> Result<(), rtnetlink::Error> {
+        let ours = self.rule(version);
+        match self.rtnetlink.add_rule(&ours) {
+            Ok(()) | Err(rtnetlink::Error::Exists { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let all = self.rtnetlink.rules(version)?;
+        let others = all.iter().filter(|rule| rule.table == self.table && **rule != ours);
+        others.copied().try_for_each(|rule| forgive_absent(self.rtnetlink.delete_rule(&rule)))
     }
 
     /// Makes the routes those of the outbound policies in `spd`, whatever they were.
@@ -324,6 +336,20 @@ fn network(prefix: Prefix) -> IpAddr {
     }
 }
 
+/// Where routes of an earlier run refuse packets in the table; all others there go.
+fn take_over(rtnetlink: &mut Rtnetlink, table: u32) -> Result<Destinations, rtnetlink::Error> {
+    let refuses = |route: &Route| route.via == Via::Unreachable && route.metric == Some(BENEATH);
+    let (beneath, others): (Vec<_>, Vec<_>) =
+        rtnetlink.routes(table)?.into_iter().partition(refuses);
+    let others: Vec<_> = others.into_iter().map(RouteChange::Delete).collect();
+    rtnetlink.change_routes(&others)?;
+    let mut destinations = Destinations::default();
+    for Route { destination, .. } in beneath {
+        destinations.doubt((destination.address(), destination.length()));
+    }
+    Ok(destinations)
+}
+
 fn clear(rtnetlink: &mut Rtnetlink, table: u32) -> anyhow::Result<()> {
     for version in [Version::V4, Version::V6] {
         for rule in rtnetlink.rules(version)?.iter().filter(|rule| rule.table == table) {
@@ -335,10 +361,10 @@ fn clear(rtnetlink: &mut Rtnetlink, table: u32) -> anyhow::Result<()> {
 }
 
 /// What is not there need not be deleted: the kernel takes a device's routes along with it.
-fn forgive_absent(result: Result<(), rtnetlink::Error>) -> anyhow::Result<()> {
+fn forgive_absent(result: Result<(), rtnetlink::Error>) -> Result<(), rtnetlink::Error> {
     match result {
         Ok(()) | Err(rtnetlink::Error::NotFound { .. }) => Ok(()),
-        Err(error) => Err(error.into()),
+        error => error,
     }
 }
 
