@@ -193,6 +193,29 @@ fn a_datagram_waits_for_a_state_as_a_whole() {
     }
 }
 
+/// They were let in as they were, as the policy had tunnel mode then.
+#[test]
+fn fragments_that_wait_do_not_leave_in_transport_mode() {
+    for family in [Family::V4, Family::V6] {
+        let wrapping = Wrapping::new(Mode::Transport, family, family);
+        let policy = wrapping.policy(Direction::Out, Way::Right);
+        let mut tunnel = policy.clone();
+        tunnel.templates[0].mode = Mode::Tunnel;
+        let mut pair = Pair::without_states(&wrapping);
+        with(&mut pair.left, [tunnel]);
+        pair.left.listen([]);
+        let pieces = packets::fragments(&datagram(&wrapping, Way::Right, 9), SIZE);
+        let count = pieces.len() as u64;
+        assert!(pair.left.outbound(pieces).0.is_empty());
+        assert_eq!(pair.left.worker.outward().held, count);
+        with(&mut pair.left, [policy]);
+        pair.add_states(&wrapping, uxfrm_testkit::FIRST_SPI);
+        assert!(pair.left.outbound(vec![]).0.is_empty());
+        assert_eq!(pair.left.reasons(), [(DropReason::OutModeMismatch, count)]);
+        pair.assert_accounts();
+    }
+}
+
 /// A right gateway that takes in datagrams to port 9 only.
 fn pair_that_takes_port_9(wrapping: &Wrapping) -> Pair {
     let mut pair = Pair::new(wrapping);

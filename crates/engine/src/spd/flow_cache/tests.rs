@@ -200,6 +200,34 @@ fn it_steps_aside_for_ever_new_flows_and_comes_back() {
     assert!(cache.stats().hits - before.hits > 10_000);
 }
 
+/// What a cache knew when it stepped aside is of use when it comes back, unless numbers came round meanwhile.
+#[test]
+fn numbers_that_come_round_while_a_cache_stands_aside_find_nothing_old() {
+    let mut database = Database::new(Backend::Portable);
+    (0..20).for_each(|last| {
+        add(&mut database, 10, last);
+    });
+    let mut cache = cache(CacheMode::Auto, 1 << 12);
+    for source_port in 0..40_000 {
+        ask(&mut cache, &database, &flow(1));
+        ask(&mut cache, &database, &FlowKey { source_port, ..flow(2) });
+        ask(&mut cache, &database, &FlowKey { source_port, ..flow(3) });
+    }
+    let before = cache.stats();
+    assert!(before.bypassed > 10_000 && before.entries > 0, "{before:?}");
+    let mut better = policy(Direction::Out, 1);
+    better.selector.destination = Prefix::host(flow(1).destination);
+    better.selector.source = Prefix::host(flow(1).source);
+    let better = database.apply(Moment(0), |change| change.add_policy(better).unwrap().index().0);
+    cache.now.policies = u16::MAX;
+    cache.begin(&database.snapshot().spd);
+    assert_eq!(cache.now.policies, 1);
+    while cache.stats().hits == before.hits {
+        ask(&mut cache, &database, &flow(2));
+    }
+    assert_eq!(ask(&mut cache, &database, &flow(1)), Some(better));
+}
+
 #[test]
 fn few_policies_need_no_large_cache() {
     let mut database = Database::new(Backend::Portable);
