@@ -16,7 +16,7 @@ import sys
 
 PORT = 4500
 IP_PKTINFO, IP_XFRM_POLICY, IPV6_XFRM_POLICY, UDP_ENCAP, ESP_IN_UDP = 8, 17, 35, 100, 2
-BYPASS = bytes(168)  # struct xfrm_userpolicy_info: direction in, allow
+BYPASS = bytes(160) + b"\1" + bytes(7)  # struct xfrm_userpolicy_info: direction out, allow
 
 
 def opened(address):

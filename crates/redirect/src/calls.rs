@@ -11,6 +11,7 @@ mod ip;
 mod loss;
 mod message;
 mod option;
+mod own_policy;
 mod standing;
 mod sysctl;
 mod vectors;

@@ -6,7 +6,7 @@
 //! | `bind`, `getsockname`, netlink options | kept here, told to the gateway in a [`greeting`](uxfrm_control::greeting) |
 //! | `send…`, `recv…` | the same messages byte for byte, with netlink's addresses made up |
 //! | `close` | where that makes no difference, the connection is kept for the program's next socket (`parking.rs`); who opens many shares a page with the gateway (`mailbox.rs`) |
-//! | `IP_XFRM_POLICY`, `IPV6_XFRM_POLICY` on any socket | `SO_MARK` with the gateway's mark: the socket's traffic passes it by |
+//! | `IP_XFRM_POLICY`, `IPV6_XFRM_POLICY` on any socket | lets pass what leaves: `SO_MARK` with the gateway's mark, the socket's traffic passes it by; protects or blocks: refused |
 //! | `UDP_ENCAP` for ESP on any socket | nothing, and success: the kernel must not take the ESP |
 //! | `bind` of a UDP socket to port 4500, or another of the gateway's | a Unix socket on which the gateway hands IKE on |
 //! | writing to `/proc/sys/net/core/xfrm_*` | nothing, and success: they are the kernel's own |

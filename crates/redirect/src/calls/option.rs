@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use libc::{c_int, c_void, socklen_t};
 
 use super::datagram::{self, Meaning};
+use super::own_policy::OwnPolicy;
 use crate::ends::Family;
 use crate::table::{self, Datagram, Room, Socket};
 use crate::{errno, gateway, next};
@@ -55,9 +56,15 @@ unsafe extern "C" fn setsockopt(
         }
         return 0;
     }
+    // SAFETY: as above.
+    let all = || unsafe { bytes(value, length) };
     match (level, name) {
-        (libc::IPPROTO_IP, IP_IPSEC_POLICY | libc::IP_XFRM_POLICY)
-        | (libc::IPPROTO_IPV6, IPV6_IPSEC_POLICY | libc::IPV6_XFRM_POLICY) => pass_by(descriptor),
+        (libc::IPPROTO_IP, libc::IP_XFRM_POLICY) | (libc::IPPROTO_IPV6, libc::IPV6_XFRM_POLICY) => {
+            follow(descriptor, all().map(OwnPolicy::of_xfrm))
+        }
+        (libc::IPPROTO_IP, IP_IPSEC_POLICY) | (libc::IPPROTO_IPV6, IPV6_IPSEC_POLICY) => {
+            follow(descriptor, all().map(OwnPolicy::of_key))
+        }
         (libc::IPPROTO_UDP, libc::UDP_ENCAP) if is_esp(number()) => 0,
         (libc::SOL_SOCKET, libc::SO_MARK) if passes_by(descriptor) => 0,
         (libc::SOL_SOCKET, libc::SO_SNDBUF) if keeps(descriptor, Room::Send, number()) => 0,
@@ -99,20 +106,35 @@ pub(super) fn make_room(descriptor: c_int, socket: &Socket) {
     }
 }
 
-/// A policy of a socket's own is an IKE daemon's bypass. The gateway lets pass what has its mark.
+/// Does what a socket's own policy asks for; without one, those that it had are gone.
+fn follow(descriptor: c_int, policy: Option<OwnPolicy>) -> c_int {
+    match policy {
+        Some(OwnPolicy::LetOut) => pass_by(descriptor),
+        Some(OwnPolicy::LetIn) => 0,
+        Some(OwnPolicy::More) => errno::fail(libc::EOPNOTSUPP),
+        Some(OwnPolicy::Malformed) => errno::fail(libc::EINVAL),
+        None if passes_by(descriptor) => set_mark(descriptor, 0),
+        None => 0,
+    }
+}
+
+/// An IKE daemon's bypass. The gateway lets pass what has its mark.
 fn pass_by(descriptor: c_int) -> c_int {
     let mark = match gateway::mark() {
         Ok(mark) => mark,
         Err(errno) => return errno::fail(errno),
     };
-    let value = (&raw const mark).cast();
-    // SAFETY: `mark` is valid for its length.
-    let result =
-        unsafe { next::setsockopt()(descriptor, libc::SOL_SOCKET, libc::SO_MARK, value, INTEGER) };
+    let result = set_mark(descriptor, mark);
     if result == 0 {
         MARK.store(mark, Ordering::Relaxed);
     }
     result
+}
+
+fn set_mark(descriptor: c_int, mark: u32) -> c_int {
+    let value = (&raw const mark).cast();
+    // SAFETY: `mark` is valid for its length.
+    unsafe { next::setsockopt()(descriptor, libc::SOL_SOCKET, libc::SO_MARK, value, INTEGER) }
 }
 
 /// The gateway's mark, once a socket has it.
@@ -230,6 +252,14 @@ unsafe fn read(value: *const c_void, length: socklen_t) -> Option<c_int> {
     }
     // SAFETY: by this function's contract there are enough bytes.
     Some(unsafe { value.cast::<c_int>().read_unaligned() })
+}
+
+/// # Safety
+/// `value` is null or valid for `length` bytes, as long as they are used.
+unsafe fn bytes<'a>(value: *const c_void, length: socklen_t) -> Option<&'a [u8]> {
+    let length = usize::try_from(length).ok().filter(|_| !value.is_null())?;
+    // SAFETY: by this function's contract there are so many bytes.
+    Some(unsafe { std::slice::from_raw_parts(value.cast(), length) })
 }
 
 /// # Safety

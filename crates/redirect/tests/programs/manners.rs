@@ -6,7 +6,7 @@ use uxfrm_control::greeting::LENGTH;
 
 use crate::{
     server::{MARK, inside},
-    socket::{ask, bind, errno, name, option, set, xfrm_socket},
+    socket::{ask, bind, errno, name, option, set, set_bytes, set_none, xfrm_socket},
 };
 
 #[test]
@@ -157,8 +157,16 @@ fn inside_ike() {
     ] {
         // SAFETY: the call takes no pointers.
         let socket = unsafe { libc::socket(domain, libc::SOCK_DGRAM, 0) };
-        assert_eq!(set(socket, level, policy, 0), 0);
-        assert_eq!(option(socket, libc::SOL_SOCKET, libc::SO_MARK).cast_unsigned(), MARK);
+        let mark = || option(socket, libc::SOL_SOCKET, libc::SO_MARK).cast_unsigned();
+        for (direction, action, templates, expected) in
+            [(0, 0, 0, 0), (1, 1, 0, libc::EOPNOTSUPP), (1, 0, 1, libc::EOPNOTSUPP)]
+        {
+            let own = own_policy(direction, action, templates);
+            assert_eq!((set_bytes(socket, level, policy, &own), mark()), (expected, 0));
+        }
+        assert_eq!(set(socket, level, policy, 0), libc::EINVAL);
+        assert_eq!(set_bytes(socket, level, policy, &own_policy(1, 0, 0)), 0);
+        assert_eq!(mark(), MARK);
         assert_eq!(set(socket, libc::SOL_SOCKET, libc::SO_MARK, 7), 0, "it keeps the bypass");
         // SAFETY: the call takes no pointers.
         let copy = unsafe { libc::dup(socket) };
@@ -167,5 +175,14 @@ fn inside_ike() {
         assert_eq!(option(socket, libc::IPPROTO_UDP, libc::UDP_ENCAP), 0);
         assert_eq!(set(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1), 0);
         assert_eq!(option(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR), 1);
+        assert_eq!(set_none(socket, level, policy), 0);
+        assert_eq!(mark(), 0, "it has no policy any more");
     }
+}
+
+/// `struct xfrm_userpolicy_info` with templates behind it.
+fn own_policy(direction: u8, action: u8, templates: usize) -> Vec<u8> {
+    let mut bytes = vec![0; 168 + 64 * templates];
+    bytes[160..162].copy_from_slice(&[direction, action]);
+    bytes
 }

@@ -65,6 +65,20 @@ pub(crate) fn set(descriptor: c_int, level: c_int, name: c_int, value: c_int) ->
     if result == 0 { 0 } else { errno() }
 }
 
+pub(crate) fn set_bytes(descriptor: c_int, level: c_int, name: c_int, value: &[u8]) -> c_int {
+    let length = u32::try_from(value.len()).unwrap();
+    // SAFETY: the value is valid for its length.
+    let result =
+        unsafe { libc::setsockopt(descriptor, level, name, value.as_ptr().cast(), length) };
+    if result == 0 { 0 } else { errno() }
+}
+
+pub(crate) fn set_none(descriptor: c_int, level: c_int, name: c_int) -> c_int {
+    // SAFETY: there is no value.
+    let result = unsafe { libc::setsockopt(descriptor, level, name, std::ptr::null(), 0) };
+    if result == 0 { 0 } else { errno() }
+}
+
 pub(crate) fn errno() -> c_int {
     io::Error::last_os_error().raw_os_error().unwrap()
 }
