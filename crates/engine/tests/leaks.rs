@@ -1,4 +1,4 @@
-//! Whatever headers a packet has, and however it is cut: what a policy wants protected never leaves plain.
+//! Whatever headers a packet has, and however it is cut: what a policy wants protected never leaves plain, and never comes in plain.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -162,6 +162,33 @@ fn nothing_leaves_plain_where_all_is_to_be_protected() {
             }
         }
         pair.left.assert_accounts();
+    }
+}
+
+#[test]
+fn nothing_comes_in_plain_where_all_is_to_be_protected() {
+    for family in [Family::V4, Family::V6] {
+        let mut rng = Rng::new(70 + family as u64);
+        let wrapping = Wrapping::new(Mode::Tunnel, family, Family::V4);
+        let mut right = Pair::new(&wrapping).right;
+        let all = Prefix::any(family);
+        right.database.apply(right.now, |change| {
+            change.flush_policies(PolicyKind::Main);
+            for direction in [Direction::In, Direction::Forward] {
+                let policy = wrapping.policy(direction, Way::Right);
+                let selector = Selector { source: all, destination: all, ..policy.selector };
+                change.add_policy(Policy { selector, ..policy }).unwrap();
+            }
+        });
+        for _ in 0..2_000 {
+            let packets = (0..1 + rng.below(40)).map(|_| damaged(&mut rng, family)).collect();
+            let version = if family == Family::V4 { 4 } else { 6 };
+            let arrived = right.inbound(packets);
+            let one = arrived.iter().find(|packet| packet.bytes()[0] >> 4 == version);
+            assert!(one.is_none(), "{:02x?}", one.map(PacketBuf::bytes));
+        }
+        right.assert_accounts();
+        assert!(right.worker.inward().dropped > 10_000, "{:?}", right.reasons());
     }
 }
 

@@ -216,6 +216,31 @@ fn fragments_that_wait_do_not_leave_in_transport_mode() {
     }
 }
 
+/// What is known of the flow that fragments without ports seem to be of is not what their datagram's policy says.
+#[test]
+fn fragments_of_a_known_flow_are_put_together_from_the_first_policy_for_a_port_on() {
+    let wrapping = Wrapping::tunnel4();
+    let pieces = || packets::fragments(&datagram(&wrapping, Way::Right, 9), SIZE);
+    for together in [1, pieces().len()] {
+        let mut pair = Pair::new(&wrapping);
+        let send = |pair: &mut Pair| {
+            for batch in pieces().chunks(together) {
+                let again = |piece: &PacketBuf| PacketBuf::from_slice(piece.bytes());
+                pair.left.outbound(batch.iter().map(again).collect());
+            }
+            pair.left.worker.outward().absorbed
+        };
+        for _ in 0..3 {
+            assert_eq!(send(&mut pair), 0, "each by itself");
+        }
+        let mut elsewhere = for_port(wrapping.policy(Direction::Out, Way::Right), 9);
+        elsewhere.selector.destination = elsewhere.selector.source;
+        pair.left.add_policy(elsewhere);
+        assert_eq!(send(&mut pair), pieces().len() as u64 - 1, "in batches of {together}");
+        pair.assert_accounts();
+    }
+}
+
 /// A right gateway that takes in datagrams to port 9 only.
 fn pair_that_takes_port_9(wrapping: &Wrapping) -> Pair {
     let mut pair = Pair::new(wrapping);
