@@ -132,6 +132,62 @@ fn a_states_selector_binds_what_comes_through_it() {
     assert_eq!(fate(right, sealed(datagram())), Err(DropReason::InSelectorMismatch));
 }
 
+/// However often other flows have passed by the same state under the same policy.
+#[test]
+fn a_states_selector_binds_each_flow_that_comes_through_it() {
+    let wrapping = Wrapping::tunnel4();
+    for together in [1, 40] {
+        let mut pair = Pair::without_states(&wrapping);
+        pair.left.add_sa(wrapping.sa(Way::Right, FIRST_SPI));
+        let mut config = wrapping.sa(Way::Right, FIRST_SPI);
+        let destination_port = uxfrm_engine::PortMask::exactly(9);
+        config.selector = Some(Selector { destination_port, ..Selector::any(Family::V4) });
+        pair.right.add_sa(config);
+        let to = |port: u16| {
+            let destination = format!("10.2.0.1:{port}");
+            let one = || packets::udp("10.1.0.1:7", &destination, b"payload");
+            std::iter::repeat_with(one).take(together).collect::<Vec<_>>()
+        };
+        for _ in 0..4 {
+            assert_eq!(pair.left_to_right(to(9)).len(), together);
+            assert!(pair.left_to_right(to(10)).is_empty());
+        }
+        let count = 4 * together as u64;
+        assert_eq!(pair.right.reasons(), [(DropReason::InSelectorMismatch, count)]);
+    }
+}
+
+/// From the outermost state inward, none is passed over but in transport mode (`xfrm_policy_ok`).
+#[test]
+fn each_tunnel_around_a_packet_is_one_that_a_template_asks_for() {
+    let wrapping = Wrapping::tunnel4();
+    let template =
+        |reqid| uxfrm_engine::Template { reqid: Reqid(reqid), ..wrapping.template(Way::Right) };
+    let state = |reqid| {
+        let mut state = wrapping.sa(Way::Right, FIRST_SPI + reqid);
+        state.reqid = Reqid(reqid);
+        state
+    };
+    let refused = Err(DropReason::InTemplateMismatch);
+    let cases: [(&[u32], _); 5] =
+        [(&[1, 2], Ok(())), (&[1], refused), (&[2], refused), (&[2, 1], refused), (&[], refused)];
+    for (asked, expected) in cases {
+        let mut left = Pair::without_states(&wrapping).left;
+        let mut policy = wrapping.policy(Direction::Out, Way::Right);
+        policy.templates = vec![template(1), template(2)];
+        left.database.apply(left.now, |change| change.update_policy(policy)).unwrap();
+        let mut right = right_with(Direction::In, |policy| {
+            policy.templates = asked.iter().map(|one| template(*one)).collect()
+        });
+        for reqid in [1, 2] {
+            left.add_sa(state(reqid));
+            right.add_sa(state(reqid));
+        }
+        let wire = left.outbound(vec![datagram()]).0;
+        assert_eq!(fate(right, wire), expected, "{asked:?}");
+    }
+}
+
 #[test]
 fn nothing_leaves_plain_when_there_is_no_state() {
     let wrapping = Wrapping::tunnel4();
@@ -347,6 +403,92 @@ fn a_sub_policy_does_not_stand_without_the_main_one() {
     assert!(left.outbound(vec![datagram()]).0.is_empty());
 }
 
+#[test]
+fn a_main_policy_that_blocks_does_so_behind_a_sub_policy_too() {
+    for direction in [Direction::In, Direction::Forward] {
+        let right = || {
+            let mut right = right_with(direction, |policy| policy.action = Action::Block);
+            let mut sub = Wrapping::tunnel4().policy(direction, Way::Right);
+            sub.kind = uxfrm_engine::PolicyKind::Sub;
+            sub.templates.clear();
+            right.add_policy(sub);
+            right
+        };
+        let packet = if direction == Direction::In { datagram } else { forwarded };
+        for packets in [vec![packet()], sealed(packet())] {
+            assert_eq!(fate(right(), packets), Err(DropReason::InPolicyBlock), "{direction:?}");
+        }
+    }
+}
+
+/// A state that an update has given another interface id is no more what the policies of the former ask for.
+#[test]
+fn packets_pass_only_while_their_state_has_the_interface_id_of_their_policy() {
+    let wrapping = Wrapping::tunnel4();
+    let mut pair = Pair::without_states(&wrapping);
+    pair.left.add_sa(wrapping.sa(Way::Right, FIRST_SPI));
+    let state = |if_id| {
+        let mut state = wrapping.sa(Way::Right, FIRST_SPI);
+        state.if_id = uxfrm_engine::IfId(if_id);
+        state
+    };
+    pair.right.add_sa(state(3));
+    let mut policy = wrapping.policy(Direction::In, Way::Right);
+    policy.if_id = uxfrm_engine::IfId(3);
+    pair.right.add_policy(policy);
+    let mut arrives = |right: &mut Gateway| {
+        let mut wire = pair.left.outbound(vec![datagram()]).0;
+        wire[0].if_id = 3;
+        right.inbound(wire).len()
+    };
+    for _ in 0..4 {
+        assert_eq!(arrives(&mut pair.right), 1);
+    }
+    pair.right.database.apply(pair.right.now, |change| change.update_sa(state(4))).unwrap();
+    assert_eq!(arrives(&mut pair.right), 0);
+    assert_eq!(pair.right.reasons(), [(DropReason::InTemplateMismatch, 1)]);
+}
+
+/// One with the SPI of another, for another address of the gateway, is not what the policy asks for, even right behind packets of the same flow that
+/// came by that other.
+#[test]
+fn states_of_one_spi_do_not_vouch_for_each_other() {
+    let wrapping = Wrapping::tunnel4();
+    let other = || {
+        let mut state = wrapping.sa(Way::Right, FIRST_SPI);
+        state.id.destination = "192.0.2.3".parse().unwrap();
+        state.reqid = Reqid(9);
+        state
+    };
+    let mut pair = Pair::new(&wrapping);
+    let mut stranger = Pair::without_states(&wrapping).left;
+    let mut policy = wrapping.policy(Direction::Out, Way::Right);
+    (policy.templates[0].destination, policy.templates[0].reqid) =
+        (other().id.destination, Reqid(9));
+    stranger.database.apply(stranger.now, |change| change.update_policy(policy)).unwrap();
+    stranger.add_sa(other());
+    pair.right.add_sa(other());
+    for packets in [1, 3, 20] {
+        let mut batch = pair.left.outbound((0..packets).map(|_| datagram()).collect()).0;
+        batch.extend(stranger.outbound((0..packets).map(|_| datagram()).collect()).0);
+        assert_eq!(pair.right.inbound(batch).len(), packets);
+    }
+    assert_eq!(pair.right.reasons(), [(DropReason::InTemplateMismatch, 24)]);
+}
+
+#[test]
+fn a_tunnels_state_takes_nothing_that_was_sealed_in_transport_mode() {
+    let wrapping = Wrapping::transport4();
+    let packet = packets::udp("192.0.2.1:7", "192.0.2.2:9", b"payload");
+    let wire = Pair::new(&wrapping).left.outbound(vec![packet]).0;
+    let mut right = Pair::without_states(&wrapping).right;
+    right.add_sa(uxfrm_engine::SaConfig {
+        mode: Mode::Tunnel,
+        ..wrapping.sa(Way::Right, FIRST_SPI)
+    });
+    assert_eq!(fate(right, wire), Err(DropReason::InModeMismatch));
+}
+
 /// An error from a router behind the left gateway, about a datagram that came from behind the right one.
 fn router_error(about: &PacketBuf) -> PacketBuf {
     let mut message = vec![3, 1, 0, 0, 0, 0, 0, 0];
@@ -383,4 +525,23 @@ fn errors_pass_where_flags_say_that_they_may() {
     assert_eq!(fate(gateway(true, false), error(&there)), Err(DropReason::InNoPolicy));
     assert_eq!(fate(gateway(false, true), error(&there)), Err(DropReason::InSelectorMismatch));
     assert_eq!(fate(gateway(true, true), error(&elsewhere)), Err(DropReason::InSelectorMismatch));
+}
+
+/// What has passed for the sake of one flow says nothing of another error, which differs in nothing but the flow that it is about.
+#[test]
+fn errors_that_pass_do_not_let_others_pass() {
+    let wrapping = Wrapping::tunnel4();
+    let mut pair = Pair::without_states(&wrapping);
+    pair.left.add_sa(wrapping.sa(Way::Right, FIRST_SPI));
+    let mut state = wrapping.sa(Way::Right, FIRST_SPI);
+    let source = uxfrm_engine::Prefix::host("10.1.0.5".parse().unwrap());
+    state.selector = Some(Selector { source, ..Selector::any(Family::V4) });
+    state.flags |= uxfrm_engine::sa::config::SaFlags::ICMP;
+    pair.right.add_sa(state);
+    let error = |to: &str| router_error(&packets::udp("10.2.0.5:9", to, b"hello"));
+    for _ in 0..4 {
+        assert_eq!(pair.left_to_right(vec![error("10.1.0.5:7")]).len(), 1);
+        assert!(pair.left_to_right(vec![error("10.9.0.5:7")]).is_empty());
+    }
+    assert_eq!(pair.right.reasons(), [(DropReason::InSelectorMismatch, 4)]);
 }
