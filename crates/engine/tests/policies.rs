@@ -430,6 +430,8 @@ fn packets_pass_only_while_their_state_has_the_interface_id_of_their_policy() {
     let state = |if_id| {
         let mut state = wrapping.sa(Way::Right, FIRST_SPI);
         state.if_id = uxfrm_engine::IfId(if_id);
+        // So that it is known of each flow alone whether it passes.
+        state.selector = Some(Selector { protocol: 17, ..Selector::any(Family::V4) });
         state
     };
     pair.right.add_sa(state(3));
@@ -544,4 +546,43 @@ fn errors_that_pass_do_not_let_others_pass() {
         assert!(pair.left_to_right(vec![error("10.9.0.5:7")]).is_empty());
     }
     assert_eq!(pair.right.reasons(), [(DropReason::InSelectorMismatch, 4)]);
+}
+
+/// Packets that no policy is for do not vouch for an error that has one by the flow that it is about.
+#[test]
+fn an_error_is_judged_by_its_policy_behind_packets_that_have_none() {
+    let wrapping = Wrapping::transport4();
+    let through = "192.0.2.9".parse().unwrap();
+    let state = || {
+        let mut state = wrapping.sa(Way::Right, FIRST_SPI);
+        state.id.destination = through;
+        state
+    };
+    let policy = |direction| {
+        let mut policy = wrapping.policy(direction, Way::Right);
+        policy.selector.destination = uxfrm_engine::Prefix::host(through);
+        policy
+    };
+    let mut pair = Pair::without_states(&wrapping);
+    pair.left.add_sa(state());
+    pair.left.add_policy(policy(Direction::Out));
+    pair.right.add_sa(state());
+    let mut block = policy(Direction::Forward);
+    block.selector.source = uxfrm_engine::Prefix::host("10.7.0.1".parse().unwrap());
+    (block.action, block.flags) = (Action::Block, uxfrm_engine::PolicyFlags::ICMP);
+    block.templates.clear();
+    pair.right.add_policy(block);
+    let about = packets::udp("192.0.2.9:9", "10.7.0.1:7", b"hello");
+    let mut message = vec![3, 1, 0, 0, 0, 0, 0, 0];
+    message.extend(&about.bytes()[..28]);
+    let checksum = uxfrm_packet::checksum::Sum::of(&message).checksum();
+    message[2..4].copy_from_slice(&checksum.to_be_bytes());
+    let router = "192.0.2.1".parse().unwrap();
+    let error = packets::ip(router, through, uxfrm_packet::Protocol::ICMP, &message);
+    for _ in 0..4 {
+        let plain = packets::udp("192.0.2.1:7", "192.0.2.9:9", b"payload");
+        assert_eq!(pair.left_to_right(vec![plain]).len(), 1, "{:?}", pair.right.reasons());
+        assert!(pair.left_to_right(vec![PacketBuf::from_slice(&error)]).is_empty());
+    }
+    assert_eq!(pair.right.reasons(), [(DropReason::InPolicyBlock, 4)]);
 }
