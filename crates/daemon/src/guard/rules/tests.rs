@@ -194,3 +194,20 @@ fn what_leaves_past_the_tun_is_judged_by_the_policies_out() {
         ]
     );
 }
+
+#[test]
+fn beside_too_many_policies_those_out_have_no_rules() {
+    let policy = |serial: usize, direction: &str| {
+        let [.., high, low] = serial.to_be_bytes();
+        format!(
+            "xfrm policy add src 10.1.0.0/16 dst 10.2.{high}.{low}/32 dir {direction} action block"
+        )
+    };
+    for (count, expected) in [(MANY, MANY - 1), (MANY + 1, 0)] {
+        let lines: Vec<_> = (1..count).map(|serial| policy(serial, "out")).collect();
+        let lines = lines.into_iter().chain([policy(0, "in")]).collect::<Vec<_>>();
+        let table = made(&lines.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(chain(&table, "out-main").len(), expected);
+        assert_eq!(chain(&table, "in-main").len(), 1);
+    }
+}

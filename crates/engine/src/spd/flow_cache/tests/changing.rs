@@ -45,8 +45,9 @@ fn direction() -> impl Strategy<Value = Direction> {
 fn a_policy(family: Family, has_subs: bool) -> impl Strategy<Value = Policy> {
     let port = prop_oneof![3 => Just(None), 1 => (0..3_u16).prop_map(Some)];
     let kind = if has_subs { 0..4_u8 } else { 1..4 };
-    (direction(), prefix(family), prefix(family), port, kind, 0..3_u32).prop_map(
-        |(direction, source, destination, port, kind, priority)| {
+    let ends = (prefix(family), prefix(family));
+    (direction(), ends, port, kind, 0..3_u32, label()).prop_map(
+        |(direction, (source, destination), port, kind, priority, [mark, if_id])| {
             let mut new = policy(direction, priority);
             let destination_port = port.map_or_else(PortMask::default, PortMask::exactly);
             new.selector = Selector {
@@ -56,9 +57,17 @@ fn a_policy(family: Family, has_subs: bool) -> impl Strategy<Value = Policy> {
                 ..Selector::any(source.family())
             };
             new.kind = if kind == 0 { PolicyKind::Sub } else { PolicyKind::Main };
+            new.mark = crate::Mark { value: mark, mask: mark };
+            new.if_id = IfId(if_id);
             new
         },
     )
+}
+
+/// Mark and interface id; mostly none.
+fn label() -> impl Strategy<Value = [u32; 2]> {
+    let one = || prop_oneof![4 => Just(0), 1 => Just(1_u32)];
+    [one(), one()]
 }
 
 fn step(family: Family, has_subs: bool) -> impl Strategy<Value = Step> {
@@ -72,9 +81,10 @@ fn step(family: Family, has_subs: bool) -> impl Strategy<Value = Step> {
 }
 
 fn flows(family: Family) -> impl Strategy<Value = Vec<(Direction, FlowKey)>> {
-    let flow = (direction(), address(family), address(family), 0..3_u16);
-    let flow = flow.prop_map(|(direction, source, destination, destination_port)| {
-        (direction, FlowKey { destination_port, ..FlowKey::between(source, destination) })
+    let flow = (direction(), address(family), address(family), 0..3_u16, label());
+    let flow = flow.prop_map(|(direction, source, destination, port, [mark, if_id])| {
+        let ends = FlowKey::between(source, destination);
+        (direction, FlowKey { destination_port: port, mark, if_id, ..ends })
     });
     vec(flow, 1..40)
 }
