@@ -3,7 +3,7 @@
 //! ```text
 //! in:   exempt → accept · sub policies: drop, or goto in-main · jump in-main · default
 //! fwd:  by the TUN → accept · sub policies: drop, or goto fwd-main · jump fwd-main · default
-//! out:  by the TUN, our own → accept · sub policies: drop, or goto out-main · jump out-main · default
+//! out:  by the TUN, our own, forwarded → accept · sub policies: drop, or goto out-main · jump out-main · default
 //! *-main:  main policies: drop, or accept
 //! ```
 //!
@@ -108,7 +108,7 @@ pub(super) fn table(around: &Surroundings, spd: &Spd) -> Table {
     let exempt = std::iter::once(by_tun.clone()).chain(exempt(around)).collect();
     let [into, into_main] = chains(spd, Direction::In, Hook::Input, exempt);
     let [through, through_main] = chains(spd, Direction::Forward, Hook::Forward, vec![by_tun]);
-    let leaving = leaving(around).collect();
+    let leaving = leaving(around, spd.defaults().of(Direction::Out)).collect();
     let [out, out_main] = chains(spd, Direction::Out, Hook::Postrouting, leaving);
     Table {
         name: format!("uxfrm-{}", around.tun),
@@ -135,11 +135,13 @@ fn exempt(around: &Surroundings) -> impl Iterator<Item = Rule> {
     once.into_iter().chain(ports).map(accept).chain(discovery())
 }
 
-/// What leaves whatever the policies say.
-fn leaving(around: &Surroundings) -> impl Iterator<Item = Rule> {
+/// What leaves whatever the policies say. Of what is forwarded routes bring all to the TUN that a policy is for: no socket of it can name a device. It need
+/// not go along all policies, unless what none is for is to be dropped.
+fn leaving(around: &Surroundings, default: Action) -> impl Iterator<Item = Rule> {
     let ours = Condition::mark(around.mark, u32::MAX);
     let once = [Condition::leaves_by(&around.tun), Condition::leaves_by("lo"), ours];
-    once.into_iter().map(|condition| accept(vec![condition])).chain(discovery())
+    let forwarded = (default == Action::Allow).then(Condition::came_in);
+    once.into_iter().chain(forwarded).map(|condition| accept(vec![condition])).chain(discovery())
 }
 
 fn discovery() -> impl Iterator<Item = Rule> {

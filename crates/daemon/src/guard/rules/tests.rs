@@ -54,11 +54,13 @@ fn without_policies_everything_passes() {
         ]
     );
     for (name, main, exempt) in
-        [("in", "in-main", 13), ("fwd", "fwd-main", 1), ("out", "out-main", 8)]
+        [("in", "in-main", 13), ("fwd", "fwd-main", 1), ("out", "out-main", 9)]
     {
         let (last, before) = chain(&table, name).split_last().unwrap();
         assert_eq!(last.verdict, Verdict::Jump(main));
         assert_eq!(before.len(), exempt);
+        let passes_forwarded = before.iter().any(|rule| rule.conditions == [Condition::came_in()]);
+        assert_eq!(passes_forwarded, name == "out");
         assert!(before.iter().all(|rule| rule.verdict == Verdict::Accept));
         assert!(chain(&table, main).is_empty());
     }
@@ -184,6 +186,7 @@ fn what_leaves_past_the_tun_is_judged_by_the_policies_out() {
     let out = chain(&table, "out");
     let exempt: Vec<_> = out[..3].iter().map(|rule| &rule.conditions[..]).collect();
     let ours = Condition::mark(7, u32::MAX);
+    assert!(out.iter().all(|rule| rule.conditions != [Condition::came_in()]), "it blocks the rest");
     assert_eq!(exempt, [[Condition::leaves_by("tun9")], [Condition::leaves_by("lo")], [ours]]);
     assert_eq!(
         outcomes(&out[8..]),
