@@ -41,11 +41,10 @@ pub struct Rows {
     /// Whether the processor has what the quickest way needs.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for AVX-512 alone"))]
     is_fast: bool,
-    /// The bytes that are asked for something, or all that [`EVERY`] counts.
+    /// The bytes that are asked for something, or all of the words that have some of these, and of the last.
     asked: Arc<[Asked]>,
-    /// Whether they are all of [`EVERY`].
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for AVX-512 alone"))]
-    asks_every: bool,
+    layout: Layout,
     /// How far a row's number is shifted in [`Asked`], so that it counts words.
     scale: u32,
     /// How far it is to be shifted yet: not at all, unless there are too many rows.
@@ -74,14 +73,27 @@ const TOGETHER: usize = 2;
 /// Words that are compared together in the longest rows, and their bits.
 const BLOCK: usize = 16;
 const BITS: u32 = 64 * 16;
-/// Bytes that may be asked for something in keys of two words, as those of IPv4 are. Where most of them are, all are looked up: which they are and
-/// how many need not be read.
-const EVERY: usize = 2 * 8 - NOTHING;
-/// So many are most of them.
-const MOST: usize = 10;
-/// In place of [`EVERY`] where bytes are looked up as they are listed.
+/// Bytes of a word, and of the last one those that may be asked for something.
+const WORD: usize = 8;
+const LAST: usize = WORD - NOTHING;
+
+/// Which bytes are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Layout {
+    /// Those that are listed.
+    Listed,
+    /// All of some words and of the last, where most of these are asked for something: which they are need not be read.
+    ByWords,
+    /// All of keys of two words, as those of IPv4 are: how many they are need not be read either.
+    Two,
+}
+
+/// The same, for functions that are made for each. [`TWO`] is how many bytes there are.
 #[cfg(target_arch = "x86_64")]
 const LISTED: usize = 0;
+#[cfg(target_arch = "x86_64")]
+const BY_WORDS: usize = 1;
+const TWO: usize = WORD + LAST;
 
 impl Rows {
     /// All fields' of keys of so many words. Rows have `width` words: 1, 2, 4, 8 or a multiple of 16. A field for a place that is none asks
@@ -102,8 +114,13 @@ impl Rows {
         let (count, read) = (words.len() / width, numbered.len());
         let unit = width.min(BLOCK).ilog2();
         let (scale, shift) = if count << unit <= 1 << u16::BITS { (unit, 0) } else { (0, unit) };
-        let asks_every = key_words == 2 && shift == 0 && asks_most(&numbered);
-        let numbered = if asks_every { every(&numbered) } else { numbered };
+        let whole = if shift == 0 { whole_words(last, &numbered) } else { None };
+        let layout = match &whole {
+            None => Layout::Listed,
+            Some(bytes) if key_words == 2 && bytes.len() == TWO => Layout::Two,
+            Some(_) => Layout::ByWords,
+        };
+        let numbered = whole.unwrap_or(numbered);
         let reach = numbered.iter().map(|(place, _)| place / 8 + 1).max().unwrap_or(0);
         let asked = numbered
             .into_iter()
@@ -111,7 +128,7 @@ impl Rows {
         let (asked, lines) = (asked.collect(), lines(&words, width));
         // The fast way knows these only.
         let is_fast = has_avx512() && (matches!(width, 1 | 2 | 4 | 8) || width % BLOCK == 0);
-        Self { width, count, read, reach, is_fast, asked, asks_every, scale, shift, lines }
+        Self { width, count, read, reach, is_fast, asked, layout, scale, shift, lines }
     }
 
     /// For each key the lowest bit that is set `among` some and in the rows that the key stands for; if there is none, the number of one that rows do
@@ -184,13 +201,34 @@ impl Rows {
     unsafe fn first_avx512<K: AsRef<[u64]>>(&self, keys: &[K], among: &[Line], found: &mut [u32]) {
         // SAFETY: as this function's caller says; widths are as the functions ask.
         unsafe {
+            match self.layout {
+                Layout::Listed => self.first_by::<LISTED, K>(keys, among, found),
+                Layout::ByWords => self.first_by::<BY_WORDS, K>(keys, among, found),
+                Layout::Two => self.first_by::<TWO, K>(keys, among, found),
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As of [`Rows::first_avx512`], and this is the layout.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
+    #[inline]
+    #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
+    unsafe fn first_by<const LAYOUT: usize, K: AsRef<[u64]>>(
+        &self,
+        keys: &[K],
+        among: &[Line],
+        found: &mut [u32],
+    ) {
+        // SAFETY: as this function's caller says; widths are as the functions ask.
+        unsafe {
             match self.width {
-                ..=4 if self.asks_every => self.each_short::<EVERY, K>(keys, among, found),
-                ..=4 => self.each_short::<LISTED, K>(keys, among, found),
-                8 if self.asks_every => self.each_of_lines::<1, EVERY, K>(keys, among, 0, found),
-                8 => self.each_of_lines::<1, LISTED, K>(keys, among, 0, found),
-                _ if self.asks_every => self.each_of_blocks::<EVERY, K>(keys, among, found),
-                _ => self.each_of_blocks::<LISTED, K>(keys, among, found),
+                ..=4 => self.each_short::<LAYOUT, K>(keys, among, found),
+                8 => self.each_of_lines::<1, LAYOUT, K>(keys, among, 0, found),
+                BLOCK => self.each_of_lines::<2, LAYOUT, K>(keys, among, 0, found),
+                _ => self.each_of_blocks::<LAYOUT, K>(keys, among, found),
             }
         }
     }
@@ -204,7 +242,7 @@ impl Rows {
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline(never)]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
-    unsafe fn each_short<const FIELDS: usize, K: AsRef<[u64]>>(
+    unsafe fn each_short<const LAYOUT: usize, K: AsRef<[u64]>>(
         &self,
         keys: &[K],
         among: &[Line],
@@ -214,12 +252,12 @@ impl Rows {
         let (found, rest_found) = found.split_at_mut(keys.len() - rest.len());
         for (found, keys) in found.as_chunks_mut().0.iter_mut().zip(groups) {
             // SAFETY: as this function's caller says.
-            *found = unsafe { self.first_short::<FIELDS, _, K>(keys, among) };
+            *found = unsafe { self.first_short::<LAYOUT, _, K>(keys, among) };
         }
         for (found, key) in rest_found.iter_mut().zip(rest) {
             // SAFETY: as this function's caller says.
             [*found] =
-                unsafe { self.first_short::<FIELDS, _, K>(std::array::from_ref(key), among) };
+                unsafe { self.first_short::<LAYOUT, _, K>(std::array::from_ref(key), among) };
         }
     }
 
@@ -233,7 +271,7 @@ impl Rows {
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline(never)]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
-    unsafe fn each_of_lines<const LINES: usize, const FIELDS: usize, K: AsRef<[u64]>>(
+    unsafe fn each_of_lines<const LINES: usize, const LAYOUT: usize, K: AsRef<[u64]>>(
         &self,
         keys: &[K],
         among: &[Line],
@@ -245,12 +283,12 @@ impl Rows {
         for (found, keys) in found.as_chunks_mut().0.iter_mut().zip(groups) {
             // SAFETY: as this function's caller says.
             *found =
-                unsafe { self.first_of_lines::<LINES, FIELDS, TOGETHER, K>(keys, among, block) };
+                unsafe { self.first_of_lines::<LINES, LAYOUT, TOGETHER, K>(keys, among, block) };
         }
         for (found, key) in rest_found.iter_mut().zip(rest) {
             let key = std::array::from_ref(key);
             // SAFETY: as this function's caller says.
-            [*found] = unsafe { self.first_of_lines::<LINES, FIELDS, 1, K>(key, among, block) };
+            [*found] = unsafe { self.first_of_lines::<LINES, LAYOUT, 1, K>(key, among, block) };
         }
     }
 
@@ -261,14 +299,14 @@ impl Rows {
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline(never)]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
-    unsafe fn each_of_blocks<const FIELDS: usize, K: AsRef<[u64]>>(
+    unsafe fn each_of_blocks<const LAYOUT: usize, K: AsRef<[u64]>>(
         &self,
         keys: &[K],
         among: &[Line],
         found: &mut [u32],
     ) {
         // SAFETY: as this function's caller says.
-        unsafe { self.each_of_lines::<2, FIELDS, K>(keys, among, 0, found) };
+        unsafe { self.each_of_lines::<2, LAYOUT, K>(keys, among, 0, found) };
         for (found, key) in found.iter_mut().zip(keys) {
             for (block, first) in (0..self.width / BLOCK).zip((0..).step_by(BITS as usize)).skip(1)
             {
@@ -278,7 +316,7 @@ impl Rows {
                 let mut bit = [0];
                 // SAFETY: as this function's caller says.
                 unsafe {
-                    self.each_of_lines::<2, FIELDS, K>(
+                    self.each_of_lines::<2, LAYOUT, K>(
                         std::slice::from_ref(key),
                         among,
                         block,
@@ -299,7 +337,7 @@ impl Rows {
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline]
     #[expect(unsafe_code, reason = "loads through pointers")]
-    unsafe fn first_short<const FIELDS: usize, const KEYS: usize, K: AsRef<[u64]>>(
+    unsafe fn first_short<const LAYOUT: usize, const KEYS: usize, K: AsRef<[u64]>>(
         &self,
         keys: &[K; KEYS],
         among: &[Line],
@@ -313,7 +351,7 @@ impl Rows {
         let mut all = [unsafe { _mm256_loadu_epi64(among.as_ptr().cast()) }; KEYS];
         // SAFETY: as this function's caller says.
         unsafe {
-            self.each_row::<FIELDS, KEYS, K>(keys, |at, row| {
+            self.each_row::<LAYOUT, KEYS, K>(keys, |at, row| {
                 // The row begins in the lines, and behind the last one there is another line.
                 let row = _mm256_loadu_epi64(first.add(row));
                 all[at] = _mm256_and_si256(all[at], row);
@@ -337,7 +375,7 @@ impl Rows {
     #[expect(unsafe_code, reason = "loads through pointers")]
     unsafe fn first_of_lines<
         const LINES: usize,
-        const FIELDS: usize,
+        const LAYOUT: usize,
         const KEYS: usize,
         K: AsRef<[u64]>,
     >(
@@ -356,7 +394,7 @@ impl Rows {
         let mut all = [load(among.as_ptr().wrapping_add(block * LINES)); KEYS];
         // SAFETY: as this function's caller says.
         unsafe {
-            self.each_row::<FIELDS, KEYS, K>(keys, |at, row| {
+            self.each_row::<LAYOUT, KEYS, K>(keys, |at, row| {
                 let row = load(first.cast::<u64>().wrapping_add(row).cast());
                 all[at] = std::array::from_fn(|line| _mm512_and_si512(all[at][line], row[line]));
             });
@@ -369,11 +407,11 @@ impl Rows {
     ///
     /// # Safety
     ///
-    /// Each key has all words that are asked for, and `FIELDS` are [`LISTED`] or, where all of these are asked, [`EVERY`].
+    /// Each key has all words that are asked for, and this is the layout.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     #[expect(unsafe_code, reason = "loads through pointers")]
-    unsafe fn each_row<const FIELDS: usize, const KEYS: usize, K: AsRef<[u64]>>(
+    unsafe fn each_row<const LAYOUT: usize, const KEYS: usize, K: AsRef<[u64]>>(
         &self,
         keys: &[K; KEYS],
         mut show: impl FnMut(usize, usize),
@@ -391,31 +429,40 @@ impl Rows {
                 show(at, usize::from(asked.rows[usize::from(byte)]) << shift);
             }
         };
-        if FIELDS == EVERY
-            && let Some(asked) = self.asked.first_chunk::<EVERY>()
-        {
-            (0..EVERY).for_each(|at| look(&asked[at], place(at), 0));
-        } else {
-            self.asked.iter().for_each(|asked| look(asked, asked.place, self.shift));
+        let mut all_of = |bytes: &[Asked], first: usize| {
+            bytes.iter().enumerate().for_each(|(at, asked)| look(asked, first + at, 0));
+        };
+        let (words, last) = self.asked.as_chunks::<WORD>();
+        match (LAYOUT, words, last.first_chunk::<LAST>()) {
+            (TWO, [first], Some(last)) => {
+                all_of(first, 0);
+                all_of(last, WORD + NOTHING);
+            }
+            (BY_WORDS, words, Some(last)) => {
+                words.iter().for_each(|word| all_of(word, word[0].place));
+                all_of(last, last[0].place);
+            }
+            _ => self.asked.iter().for_each(|asked| look(asked, asked.place, self.shift)),
         }
     }
 }
 
-/// Which byte is one of [`EVERY`].
-const fn place(at: usize) -> usize {
-    if at < 8 { at } else { at + NOTHING }
-}
+/// A byte, and the numbers of its values' rows.
+type Numbered = (usize, [u16; VALUES]);
 
-/// Whether bytes are among [`EVERY`], each once, and most of these.
-fn asks_most(numbered: &[(usize, [u16; VALUES])]) -> bool {
-    numbered.len() >= MOST && numbered.is_sorted_by(|(one, _), (next, _)| one < next)
-}
-
-/// All of [`EVERY`]. Those that are asked for nothing have row 0, which has all bits.
-fn every(numbered: &[(usize, [u16; VALUES])]) -> Vec<(usize, [u16; VALUES])> {
-    let rows = |place: usize| numbered.iter().find(|(asked, _)| *asked == place);
-    let of = |place: usize| rows(place).copied().unwrap_or((place, [0; VALUES]));
-    (0..EVERY).map(place).map(of).collect()
+/// All bytes of the words up to the last that have some of these bytes, and those that may be asked for of the last: if most of them are asked for something, each
+/// but once. Those that are not have row 0, which has all bits.
+fn whole_words(last: usize, numbered: &[Numbered]) -> Option<Vec<Numbered>> {
+    let has = |word: &usize| numbered.iter().any(|(place, _)| place / WORD == *word);
+    let words = (0..last).filter(has).flat_map(|word| word * WORD..(word + 1) * WORD);
+    let places: Vec<_> = words.chain(last * WORD + NOTHING..(last + 1) * WORD).collect();
+    let is_once = numbered.is_sorted_by(|(one, _), (next, _)| one < next);
+    let of = |place: usize| {
+        let asked = numbered.iter().find(|(asked, _)| *asked == place);
+        asked.copied().unwrap_or((place, [0; VALUES]))
+    };
+    (is_once && 4 * numbered.len() >= 3 * places.len())
+        .then(|| places.into_iter().map(of).collect())
 }
 
 #[cfg(not(target_arch = "x86_64"))]

@@ -86,18 +86,25 @@ fn finds_what_a_walk_over_the_bits_finds() {
 #[test]
 fn finds_the_same_among_many_rows() {
     let mut next = numbers(5);
-    for (words, rows) in [(2, 2), (2, 300), (5, 200), (5, 256)] {
+    // Words, rows of each byte, and a word of which nothing is asked.
+    for (words, rows, open) in
+        [(2, 2, 5), (2, 300, 5), (5, 4, 5), (5, 4, 1), (5, 90, 0), (5, 256, 5)]
+    {
         let field = |place: usize| Field {
             place,
             numbers: std::array::from_fn(|value| u16::try_from(value % rows).unwrap()),
             rows: (0..16 * rows).map(|_| next() | next() | next() | next()).collect(),
         };
-        let fields: Vec<_> = (0..8 * words)
-            .filter(|place| place / 8 < words - 1 || place % 8 >= NOTHING)
-            .map(field)
-            .collect();
+        let is_asked = |place: &usize| place % 7 != 0 && place / 8 != open;
+        let in_key = |place: &usize| place / 8 < words - 1 || place % 8 >= NOTHING;
+        let fields: Vec<_> = (0..8 * words).filter(is_asked).filter(in_key).map(field).collect();
         let all = Rows::of(words, 16, &fields);
-        assert_eq!(all.shift != 0, fields.len() * rows * 16 > 1 << 16);
+        let layout = match (words, fields.len() * rows * 16 > 1 << 16) {
+            (_, true) => Layout::Listed,
+            (2, false) => Layout::Two,
+            (_, false) => Layout::ByWords,
+        };
+        assert_eq!((all.layout, all.shift != 0), (layout, layout == Layout::Listed));
         for _ in 0..50 {
             let key: Vec<u64> = (0..words).map(|_| next()).collect();
             let has = |field: &Field, bit: usize| {
