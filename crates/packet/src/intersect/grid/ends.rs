@@ -1,4 +1,4 @@
-//! Which row a field's value stands for: looked up in pages where the field is short, and otherwise searched for among the last values of each
+//! Which row a field's value stands for: looked up at once where the field is a byte, in pages where it is short, and otherwise searched for among the last values of each
 //! row's stretches, or of two words found by a [trie](super::patricia).
 
 use std::collections::HashMap;
@@ -9,12 +9,21 @@ use super::patricia::Patricia;
 /// The rows of a field's values.
 #[derive(Clone, Debug)]
 pub(super) enum Ends {
-    /// Of up to 16 bits.
+    /// Of up to eight bits.
+    Byte(Byte),
+    /// Of up to 16.
     Paged(Paged),
     /// Of up to 32.
     Narrow(Narrow),
     /// Of two words.
     Wide(Patricia),
+}
+
+/// A row for each value.
+#[derive(Clone, Debug)]
+pub(super) struct Byte {
+    pub(super) bits: Bits,
+    pub(super) numbers: Box<[u16; 256]>,
 }
 
 /// A page for all values that differ in their lowest bits only, with a row for each.
@@ -79,10 +88,11 @@ impl Ends {
         match place {
             Place::Bits { word, shift, bits } => {
                 let bits = Bits { word, shift, mask: u32::MAX.checked_shr(32 - bits).unwrap_or(0) };
-                if bits.mask < 1 << 16 {
-                    return Some(Self::Paged(Paged::of(bits, &ends)));
+                match bits.mask {
+                    ..0x100 => Some(Self::Byte(Byte::of(bits, &ends))),
+                    ..0x1_0000 => Some(Self::Paged(Paged::of(bits, &ends))),
+                    _ => Narrow::of(bits, &ends).map(Self::Narrow),
                 }
-                Narrow::of(bits, &ends).map(Self::Narrow)
             }
             Place::Words(word) => Patricia::of(word, &ends).map(Self::Wide),
         }
@@ -91,6 +101,7 @@ impl Ends {
     /// The row that a key stands for.
     pub(super) fn number(&self, key: &[u64]) -> u16 {
         match self {
+            Self::Byte(byte) => byte.number(key),
             Self::Paged(paged) => paged.number(key),
             Self::Narrow(narrow) => narrow.number(key),
             Self::Wide(wide) => wide.number(key),
@@ -99,6 +110,7 @@ impl Ends {
 
     pub(super) fn memory(&self) -> usize {
         match self {
+            Self::Byte(Byte { numbers, .. }) => size_of_val(&**numbers),
             Self::Paged(Paged { pages, numbers, .. }) => {
                 size_of_val(&**pages) + size_of_val(&**numbers)
             }
@@ -110,13 +122,29 @@ impl Ends {
     }
 }
 
+/// The rows of values that come in order, of stretches that end there.
+fn rows_in_order(ends: &[(u128, u16)]) -> impl FnMut(usize) -> u16 {
+    let mut rest = ends.iter().peekable();
+    move |value| {
+        while rest.next_if(|(end, _)| *end < value as u128).is_some() {}
+        rest.peek().map_or(0, |(_, number)| *number)
+    }
+}
+
+impl Byte {
+    fn of(bits: Bits, ends: &[(u128, u16)]) -> Self {
+        Self { bits, numbers: Box::new(std::array::from_fn(rows_in_order(ends))) }
+    }
+
+    #[inline]
+    fn number(&self, key: &[u64]) -> u16 {
+        self.numbers[self.bits.of(key) as usize % self.numbers.len()]
+    }
+}
+
 impl Paged {
     fn of(bits: Bits, ends: &[(u128, u16)]) -> Self {
-        let mut rest = ends.iter().peekable();
-        let mut number = |value: usize| {
-            while rest.next_if(|(end, _)| *end < value as u128).is_some() {}
-            rest.peek().map_or(0, |(_, number)| *number)
-        };
+        let mut number = rows_in_order(ends);
         let (mut known, mut numbers) = (HashMap::new(), Vec::new());
         let mut page = |at: usize| {
             let page: [u16; VALUES] = std::array::from_fn(|low| number(at * VALUES + low));

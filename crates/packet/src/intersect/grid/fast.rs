@@ -7,7 +7,7 @@ use core::arch::x86_64::{
 };
 
 use super::super::{Line, first_bit};
-use super::ends::{Ends, FAN, LEVELS, Levels, Narrow, Node, PAGE, Paged};
+use super::ends::{Byte, Ends, FAN, LEVELS, Levels, Narrow, Node, PAGE, Paged};
 use super::{AXES, BLOCK, Grid, KEYS, Numbers};
 
 /// Keys that are looked up side by side, so that what is the same for all of them is read once.
@@ -143,10 +143,31 @@ impl Ends {
         // SAFETY: as this function's caller says.
         unsafe {
             match self {
+                Self::Byte(byte) => byte.numbers_avx512(keys, numbers),
                 Self::Paged(paged) => paged.numbers_avx512(keys, numbers),
                 Self::Narrow(narrow) => narrow.numbers_avx512(keys, numbers),
                 Self::Wide(patricia) => patricia.leaves_avx512(keys, numbers),
             }
+        }
+    }
+}
+
+impl Byte {
+    /// # Safety
+    ///
+    /// As of [`Ends::numbers_avx512`].
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
+    #[inline(never)]
+    #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
+    unsafe fn numbers_avx512<const N: usize, K: AsRef<[u64; N]>>(
+        &self,
+        keys: &[K],
+        numbers: &mut [u16; KEYS],
+    ) {
+        for (key, number) in keys.iter().zip(numbers) {
+            // SAFETY: keys have this word.
+            let word = unsafe { *key.as_ref().get_unchecked(self.bits.word) };
+            *number = self.numbers[self.bits.inside(word) as usize % self.numbers.len()];
         }
     }
 }
