@@ -102,9 +102,14 @@ pub fn run(name: &str, options: &Options, out: &mut impl Write) -> anyhow::Resul
         _ => bail!("no bench \"{name}\": there are {}", NAMES.join(", ")),
     };
     if report.rows.is_empty() {
+        let only = &options.only;
+        if options.quick {
+            bail!(
+                "--only {only} leaves no case of bench {name} --quick, which has not all: without --quick there may be some"
+            );
+        }
         bail!(
-            "--only {} leaves no case of bench {name}: \"uxfrm bench {name} --quick\" shows its keys and values",
-            options.only
+            "--only {only} leaves no case of bench {name}: \"uxfrm bench {name} --quick\" shows its keys and values"
         );
     }
     let to_stdout = options.json.as_deref().is_some_and(|path| path.as_os_str() == "-");
