@@ -248,6 +248,18 @@ def test_routes_and_neighbours_may_change(sites):
     sites.left_host.ping(*HOSTS[4])
 
 
+@pytest.mark.parametrize("device", ["lan0", "wire0"])
+def test_devices_may_get_other_names(device, sites):
+    """Their sockets stay with them, and the host's stack is kept out as before: otherwise it would forward each packet once more."""
+    sites.start()
+    sites.ping(4)
+    sites.right.ip(f"link set {device} name other0")
+    for family in (4, 6):
+        for end, (here, there) in ((sites.left_host, HOSTS[family]), (sites.right_host, HOSTS[family][::-1])):
+            assert "duplicates" not in end.run(*ping_command(here, there, echo.MARKER, 3).split())
+    wire.assert_only("esp", sites.between.seen())
+
+
 def test_links_may_go_down_and_come_back(sites):
     sites.start()
     for device in ("wire0", "lan0"):

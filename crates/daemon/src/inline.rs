@@ -129,5 +129,6 @@ fn inline_ports(
     let workers = config.runtime.workers.count().get();
     let (protected, wire) =
         (devices.protected.open(cpu, workers)?, devices.wire.open(cpu, workers)?);
-    Ok(InlinePorts { host: Box::new(Fitted::new(queue)), protected, wire, sockets })
+    let daemons = ports.iter().filter_map(UdpPort::daemons).collect();
+    Ok(InlinePorts { host: Box::new(Fitted::new(queue)), protected, wire, sockets, daemons })
 }

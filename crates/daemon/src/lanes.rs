@@ -16,7 +16,9 @@ use uxfrm_engine::{
     WireHeaders, Worker,
 };
 use uxfrm_io::{
-    Fitted, Port, Raw, RawOptions, Share, Tun, Udp, UdpOptions, affinity, ike::Datagram, random,
+    Fitted, Port, Raw, RawOptions, Share, Tun, Udp, UdpOptions, affinity,
+    ike::{Daemons, Datagram},
+    random,
 };
 use uxfrm_packet::{Protocol, Version};
 use uxfrm_runtime::{Bay, Datagrams, Events, Lane, Running, Turns, Wire};
@@ -216,6 +218,14 @@ pub(crate) struct UdpPort {
     /// Where its IKE messages go, and the count of those that nobody takes.
     daemons: Option<SyncSender<Datagram>>,
     pub(crate) unclaimed: Option<Arc<Drops>>,
+}
+
+impl UdpPort {
+    /// Who takes its IKE messages, if anybody may.
+    pub(crate) fn daemons(&self) -> Option<Daemons> {
+        let messages = self.daemons.clone()?;
+        Some(Daemons { port: self.number, messages })
+    }
 }
 
 /// The numbers of the configured ports. With a control socket there may be IKE daemons: they get a share of each, and of 4500 in any case.

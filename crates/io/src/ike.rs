@@ -51,11 +51,20 @@ pub struct Datagram {
     pub payload: Vec<u8>,
 }
 
+/// IKE daemons at a port.
+#[derive(Clone, Debug)]
+pub struct Daemons {
+    /// The port's number.
+    pub port: u16,
+    /// Takes their messages.
+    pub messages: SyncSender<Datagram>,
+}
+
 /// Moves the IKE messages of a received buffer to `daemons`, and closes the gaps that they leave in a train. False when nothing
 /// is left in the buffer.
 ///
 /// What finds the queue full, or nobody behind it, stays where it is.
-pub(crate) fn take(packet: &mut PacketBuf, daemons: &SyncSender<Datagram>) -> bool {
+pub fn take(packet: &mut PacketBuf, daemons: &SyncSender<Datagram>) -> bool {
     let Some(path) = packet.udp else { return true };
     let stride = match packet.segments {
         Segments::Train { stride } => usize::from(stride).max(1),

@@ -36,6 +36,7 @@ use std::{
 use uxfrm_engine::{DropReason, ErrorBudget, Moment, Output, Received, Worker};
 use uxfrm_io::{
     FramePort, Frames, Port, Transmitted, clock,
+    ike::Daemons,
     poll::{Poller, Ready, Waker},
 };
 use uxfrm_packet::{Batch, PacketBuf, Pool, ethernet::MacAddr};
@@ -73,6 +74,8 @@ pub struct InlinePorts {
     pub wire: (Box<dyn FramePort>, MacAddr),
     /// Sockets of ESP in UDP, for datagrams that the host's stack puts together. Only received from.
     pub sockets: Vec<Box<dyn Port>>,
+    /// Who takes IKE messages at ports of ESP in UDP.
+    pub daemons: Vec<Daemons>,
 }
 
 /// One worker with its ports.

@@ -81,13 +81,19 @@ impl KeepOut {
 
 impl Devices {
     fn table(&self, udp_ports: &[u16], own: &[IpAddr]) -> Table {
-        table(&self.protected.name, &self.wire.name, udp_ports, own)
+        let sides = [(&self.protected, "protected"), (&self.wire, "wire")];
+        let arriving = sides.map(|(device, chain)| came_by(&device.name, device.index, chain));
+        table(arriving.into_iter().flatten().collect(), udp_ports, own)
     }
 }
 
-fn table(protected: &str, wire: &str, udp_ports: &[u16], own: &[IpAddr]) -> Table {
-    let goto = |name, chain| rule(vec![Condition::came_by(name)], Verdict::Goto(chain));
-    let arriving = vec![goto(protected, "protected"), goto(wire, "wire")];
+/// By its index, as a device may get another name while its sockets stay with it; and by its name, as one that was made anew after a crash has another index.
+fn came_by(name: &str, index: u32, chain: &'static str) -> [Rule; 2] {
+    [Condition::came_by_index(index), Condition::came_by(name)]
+        .map(|condition| rule(vec![condition], Verdict::Goto(chain)))
+}
+
+fn table(arriving: Vec<Rule>, udp_ports: &[u16], own: &[IpAddr]) -> Table {
     let chain = |name, hook, rules| Chain { name, hook, rules };
     Table {
         name: NAME.to_owned(),

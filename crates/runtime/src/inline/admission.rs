@@ -2,6 +2,7 @@
 //! are forwarded.
 
 use uxfrm_engine::DropReason;
+use uxfrm_io::ike;
 use uxfrm_packet::{
     IpPacket, PacketBuf, SegmentPlan, Segments, SizeClass, Version, checksum, ipv4::Ipv4,
 };
@@ -52,7 +53,7 @@ impl InlineLane {
                     self.admit_one(packet);
                 }
                 Claim::Protected => match train(packet, &ip) {
-                    Ok(train) => self.batch.push(train),
+                    Ok(train) => self.admit_train(train),
                     Err(packet) => self.cut(packet),
                 },
                 Claim::Passing => self.cut(packet),
@@ -65,6 +66,17 @@ impl InlineLane {
         match checksum::complete(&mut packet) {
             Ok(()) => self.batch.push(packet),
             Err(_outside) => self.discard(packet, DropReason::InMalformed),
+        }
+    }
+
+    /// Takes the IKE messages out of a train first: a device joins datagrams of a flow whatever they are, and the host's stack has been kept from
+    /// all of these, as the first one is ESP.
+    fn admit_train(&mut self, mut train: PacketBuf) {
+        let port = train.udp.map(|path| path.local.port());
+        let daemons = self.ports.daemons.iter().find(|daemons| Some(daemons.port) == port);
+        match daemons {
+            Some(daemons) if !ike::take(&mut train, &daemons.messages) => self.pool.give(train),
+            Some(_) | None => self.batch.push(train),
         }
     }
 

@@ -46,6 +46,7 @@ impl Site {
             protected: (Box::new(Framed::new(near)), PORTS[0]),
             wire: (Box::new(Framed::new(wire)), PORTS[1]),
             sockets: Vec::new(),
+            daemons: Vec::new(),
         };
         let events = Events::new(mpsc::channel().0, waker);
         let lane = InlineLane::new(ports, guide, worker, events).unwrap();
@@ -225,19 +226,45 @@ fn esp_in_udp_that_a_device_joined_is_opened() {
     sites.left.send((0..3).map(|_| datagram()).collect());
     sites.left.turn();
     let wire = sites.on_left_wire();
-    let mut joined = PacketBuf::from_slice(wire[0].bytes());
-    for packet in &wire[1..] {
+    sites.bring_to_right(vec![joined(&wire)]);
+    assert_eq!(sites.right.arrived().len(), 3);
+}
+
+/// Only the first datagram tells the host's stack and the lane whose the super-packet is.
+#[test]
+fn ike_that_a_device_joined_with_esp_goes_to_its_daemon() {
+    let wrapping = Wrapping { encap: Some(UdpEncapKind::Esp), ..Wrapping::tunnel4() };
+    let mut sites = Sites::new(&wrapping);
+    let (daemon, messages) = mpsc::sync_channel(8);
+    sites.right.lane.ports.daemons = vec![Daemons { port: 4500, messages: daemon }];
+    let mut message = [7; 40];
+    message[..4].fill(0);
+    for count in 1..3 {
+        sites.left.send((0..count).map(|_| datagram()).collect());
+        sites.left.turn();
+        let mut wire = sites.on_left_wire();
+        wire.push(packets::udp("192.0.2.1:4500", "192.0.2.2:4500", &message));
+        sites.bring_to_right(vec![joined(&wire)]);
+        assert_eq!(sites.right.arrived().len(), count);
+        let heard: Vec<_> = messages.try_iter().map(|heard| heard.payload).collect();
+        assert_eq!(heard, [message]);
+    }
+}
+
+/// Datagrams of one flow as one super-packet.
+fn joined(datagrams: &[PacketBuf]) -> PacketBuf {
+    let mut joined = PacketBuf::from_slice(datagrams[0].bytes());
+    for packet in &datagrams[1..] {
         let payload = &packet.bytes()[28..];
         joined.append(payload.len()).unwrap().copy_from_slice(payload);
     }
-    let (len, size) = (joined.len(), wire[0].len() - 28);
+    let (len, size) = (joined.len(), datagrams[0].len() - 28);
     joined.bytes_mut()[2..4].copy_from_slice(&u16::try_from(len).unwrap().to_be_bytes());
     joined.bytes_mut()[24..26].copy_from_slice(&u16::try_from(len - 20).unwrap().to_be_bytes());
     uxfrm_packet::ipv4::fill_checksum(joined.bytes_mut()).unwrap();
     joined.segments = Segments::Udp { size: u16::try_from(size).unwrap() };
     joined.checksum = Checksum::Partial { start: 20, offset: 6 };
-    sites.bring_to_right(vec![joined]);
-    assert_eq!(sites.right.arrived().len(), 3);
+    joined
 }
 
 #[test]
