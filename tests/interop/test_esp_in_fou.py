@@ -10,6 +10,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import re
+import socket
 import struct
 import time
 
@@ -29,6 +30,7 @@ LINUX_FROM, LINUX_TO = 7777, 4500  # the latter is where the guest's agent has a
 TCP_BYTES = 128 * 1024
 FLOWS = 8
 LAST_WORDS_SECONDS = 0.1
+UDP_SEGMENT, JOINED, JOINED_BYTES, DEADLINE_SECONDS = 103, 5, 200, 3
 ANY = {4: "0.0.0.0", 6: "::"}
 # A number of echo.payload that no segment ends in.
 NUMBERED = re.compile(echo.MARKER + b"(.{8})(?=" + echo.MARKER + b")", re.DOTALL)
@@ -140,6 +142,27 @@ def test_uxfrm_at_both_ends(case, workers, uxfrm):
         with two.left.entered():
             flows = [ports_of_a_flow(two.between, here, there, workers) for _ in range(FLOWS)]
         assert_spread(flows)
+
+
+def test_what_a_device_has_joined_is_taken_too(uxfrm):
+    """As with GRO, which joins datagrams of one flow: here by who sends them, with `UDP_SEGMENT`. No state has such an SPI, and all are counted as ESP."""
+    with topology.TwoGateways("wire0") as two, contextlib.ExitStack() as stack:
+        for namespace, side in ((two.left, HERE), (two.right, THERE)):
+            topology.place(namespace, "wire0", side)
+        gateway = Gateway(uxfrm, two.left)
+        stack.callback(gateway.close)
+        start(gateway, [CASES[0].port(), CASES[1].port()], [])
+        for family, kind in ((4, socket.AF_INET), (6, socket.AF_INET6)):
+            with two.right.entered():
+                sender = stack.enter_context(socket.socket(kind, socket.SOCK_DGRAM))
+            sender.bind((THERE.outer[family], 0))
+            sender.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, JOINED_BYTES)
+            sender.sendto(b"SPI!" * (JOINED * JOINED_BYTES // 4), (HERE.outer[family], PORT))
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while gateway.statistics().get("XfrmInNoStates") != 2 * JOINED and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert drops(gateway) == {}
+        assert gateway.statistics() == {"XfrmInNoStates": 2 * JOINED}
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -32,7 +32,7 @@ use uxfrm_io::{
     Port, clock,
     poll::{Poller, Waker},
 };
-use uxfrm_packet::{Batch, Pool};
+use uxfrm_packet::{Batch, PacketBuf, Pool};
 use uxfrm_tunnel::{DropReason, Egress, HashSeed, Ports, Tunnel, Tunnels, counters::Drops};
 
 use self::{order::Order, side::Side, socket::Ear, tally::Tally, trains::TrainSockets};
@@ -64,6 +64,8 @@ pub struct TunnelLane {
     trains: TrainSockets,
     /// Trains on their way to a socket.
     train: Batch,
+    /// Datagrams of a train that are no tunnel's.
+    others: Vec<PacketBuf>,
     ident: u32,
 }
 
@@ -91,6 +93,7 @@ impl TunnelLane {
             leaving: [Batch::new(), Batch::new()],
             trains: TrainSockets::default(),
             train: Batch::new(),
+            others: Vec::new(),
             ident: 0,
         };
         for port in errors {

@@ -114,7 +114,7 @@ impl Tunnels {
     }
 }
 
-fn version_of(address: IpAddr) -> Version {
+pub(crate) fn version_of(address: IpAddr) -> Version {
     if address.is_ipv4() { Version::V4 } else { Version::V6 }
 }
 

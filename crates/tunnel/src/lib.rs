@@ -50,7 +50,7 @@ pub use outer::{Outer, UdpEnds};
 pub use peel::{Arrival, MAX_PEELS, Peeled, peel};
 pub use ports::{Port, PortIdentity, PortRequest, Ports};
 pub use sixrd::SixRd;
-pub use train::Inner;
+pub use train::{Inner, Part};
 pub use translate::{Event, News};
 pub use tunnel::Tunnel;
 pub use tunnels::Tunnels;

@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use uxfrm_packet::{Batch, Notes, PacketBuf, Pool, SegmentPlan, Segments, SizeClass};
 
-use crate::decapsulate::Decapsulated;
+use crate::decapsulate::{Decapsulated, version_of};
 use crate::encapsulate::{Admitted, Egress};
 use crate::outer::narrow;
 use crate::peel::Arrival;
+use crate::tunnels::kinds;
 use crate::{DropReason, Outer, Ports, Refused, Tunnel, Tunnels, peel};
 
 /// The largest UDP payload over IPv6; that over IPv4 is 20 bytes more.
@@ -26,6 +27,17 @@ pub struct Inner<'t, 'b> {
     pub bytes: &'b [u8],
     /// What is known of it: as [`Coalescer::offer_slice`](uxfrm_packet::Coalescer::offer_slice) wants it.
     pub notes: Notes,
+}
+
+/// What a datagram of a train was.
+#[derive(Clone, Copy, Debug)]
+pub enum Part<'t, 'b> {
+    /// A tunnel's.
+    Inner(Inner<'t, 'b>),
+    /// Of a protocol that no tunnel has: the datagram, for [`Tunnels::receive`].
+    Other(&'b [u8]),
+    /// Nobody's.
+    Dropped(DropReason),
 }
 
 impl Tunnel {
@@ -95,16 +107,15 @@ impl Tunnel {
 }
 
 impl Tunnels {
-    /// Takes a train that came through a UDP socket apart, as [`Tunnels::receive`] does with a packet; `each` gets its inner packets, or
-    /// why there is none, in order.
+    /// Takes a train that came through a UDP socket apart, as [`Tunnels::receive`] does with a packet; `each` gets what its datagrams were, in order.
     ///
-    /// A checksum that was left open is filled in. What no tunnel takes is [`DropReason::InUnclaimed`] here.
+    /// A checksum that was left open is filled in.
     pub fn receive_train<'t>(
         &'t self,
         train: &mut PacketBuf,
         device: u32,
         ports: &Ports,
-        mut each: impl FnMut(Result<Inner<'t, '_>, DropReason>),
+        mut each: impl FnMut(Part<'t, '_>),
     ) {
         let stride = match train.segments {
             Segments::Train { stride } => usize::from(stride.max(1)),
@@ -112,24 +123,32 @@ impl Tunnels {
         };
         let (arrival, notes) = (Arrival::of(train, device), Notes::of(train));
         for bytes in train.bytes_mut().chunks_mut(stride) {
-            each(match self.inner_of(bytes, arrival, ports) {
-                Ok(Decapsulated { tunnel, span, checksum }) => {
-                    Ok(Inner { tunnel, bytes: &bytes[span], notes: Notes { checksum, ..notes } })
-                }
-                Err(reason) => Err(reason),
-            });
+            each(self.part_of(bytes, arrival, notes, ports));
         }
     }
 
-    fn inner_of(
-        &self,
-        bytes: &mut [u8],
+    fn part_of<'t, 'b>(
+        &'t self,
+        bytes: &'b mut [u8],
         arrival: Arrival,
+        notes: Notes,
         ports: &Ports,
-    ) -> Result<Decapsulated<'_>, DropReason> {
-        let mut peeled = peel(bytes, arrival, ports)?;
+    ) -> Part<'t, 'b> {
+        let mut peeled = match peel(bytes, arrival, ports) {
+            Ok(peeled) => peeled,
+            Err(reason) => return Part::Dropped(reason),
+        };
+        if kinds(peeled.protocol, version_of(peeled.source)).is_empty() {
+            return Part::Other(bytes);
+        }
         peeled.fill(bytes);
-        self.decapsulate(bytes, &peeled)
+        match self.decapsulate(bytes, &peeled) {
+            Ok(Decapsulated { tunnel, span, checksum }) => {
+                let notes = Notes { checksum, ..notes };
+                Part::Inner(Inner { tunnel, bytes: &bytes[span], notes })
+            }
+            Err(reason) => Part::Dropped(reason),
+        }
     }
 }
 
@@ -190,8 +209,8 @@ mod tests {
                 for mut train in out.drain() {
                     let path = train.udp.unwrap();
                     train.udp = Some(UdpPath { local: path.remote, remote: path.local, ..path });
-                    tunnels.receive_train(&mut train, 0, &ports, |inner| {
-                        let inner = inner.unwrap();
+                    tunnels.receive_train(&mut train, 0, &ports, |part| {
+                        let Part::Inner(inner) = part else { panic!("{part:?}") };
                         count += 1;
                         coalescer.offer_slice(inner.bytes, inner.notes, &mut pool, &mut joined);
                     });
@@ -204,6 +223,37 @@ mod tests {
                 assert_eq!(tcp, payload, "{kind:?} {framing:?}");
                 assert!(joined.len() <= 2, "{} pieces", joined.len());
             }
+        }
+    }
+
+    #[test]
+    fn what_no_tunnel_has_is_told_from_what_is_dropped() {
+        let mut ports = Ports::new();
+        let request = PortRequest { port: 5556, protocol: 50, kind: 1, ..PortRequest::default() };
+        ports.add(Port::of(&request).unwrap()).unwrap();
+        for (local, expected) in
+            [("192.0.2.1:5556", [Some(40), Some(7)]), ("192.0.2.1:1", [None; 2])]
+        {
+            let mut train = PacketBuf::from_slice(&[9; 47]);
+            train.segments = Segments::Train { stride: 40 };
+            train.udp = Some(UdpPath {
+                local: local.parse().unwrap(),
+                remote: "192.0.2.2:7".parse().unwrap(),
+                tos: 0,
+                dont_fragment: false,
+            });
+            let mut lengths = Vec::new();
+            Tunnels::new().receive_train(&mut train, 0, &ports, |part| {
+                lengths.push(match part {
+                    Part::Other(bytes) => Some(bytes.len()),
+                    Part::Dropped(reason) => {
+                        assert_eq!(reason, DropReason::InNoPort);
+                        None
+                    }
+                    Part::Inner(_) => panic!("{part:?}"),
+                });
+            });
+            assert_eq!(lengths, expected);
         }
     }
 

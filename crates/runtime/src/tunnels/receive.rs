@@ -1,8 +1,8 @@
 //! 3 From a socket out of its tunnels to their TUNs; 4 what ICMP errors tell, back to inner senders.
 
 use uxfrm_io::wire_packets;
-use uxfrm_packet::{Notes, PacketBuf, Protocol, Segments};
-use uxfrm_tunnel::{DropReason, Event, Inside};
+use uxfrm_packet::{Notes, PacketBuf, Protocol, Segments, SizeClass};
+use uxfrm_tunnel::{DropReason, Event, Inside, Part};
 
 use super::{TunnelLane, now, side::Side, side_of, socket::Incoming, tally::Tally, transmit};
 
@@ -58,20 +58,34 @@ impl TunnelLane {
     }
 
     fn receive_train(&mut self, mut train: PacketBuf, ear: usize) {
-        let Self { tunnels, ports, interfaces, incoming, pool, drops, .. } = self;
+        let Self { tunnels, ports, interfaces, incoming, pool, drops, others, .. } = self;
         let Incoming { source, counts, .. } = &incoming[ear].incoming;
         let (device, tally) = (source.device(), Tally { all: drops, own: &counts.drops });
-        tunnels.receive_train(&mut train, device, ports, |inner| match inner {
-            Ok(inner) => {
+        let (path, checksum) = (train.udp, train.checksum);
+        tunnels.receive_train(&mut train, device, ports, |part| match part {
+            Part::Inner(inner) => {
                 if let Some(side) = side_of(interfaces, inner.tunnel) {
                     side.interface.counts.traffic.received.add(1, inner.bytes.len());
                     let notes: Notes = inner.notes;
                     side.coalescer.offer_slice(inner.bytes, notes, pool, &mut side.arriving);
                 }
             }
-            Err(reason) => tally.count(reason),
+            Part::Other(bytes) => {
+                let mut packet = pool.take(SizeClass::holding(bytes.len()));
+                (packet.udp, packet.checksum) = (path, checksum);
+                let Some(room) = packet.append(bytes.len()) else {
+                    tally.count(DropReason::InMalformed);
+                    return pool.give(packet);
+                };
+                room.copy_from_slice(bytes);
+                others.push(packet);
+            }
+            Part::Dropped(reason) => tally.count(reason),
         });
         self.pool.give(train);
+        let mut others = std::mem::take(&mut self.others);
+        others.drain(..).for_each(|packet| self.receive_one(packet, ear));
+        self.others = others;
     }
 
     /// Learns from ICMP errors, and tells inner senders.
