@@ -185,28 +185,30 @@ impl Berth {
         lost
     }
 
-    /// Gives devices what is theirs of packets of any kind, and leaves the others: whole ones, and datagrams' payloads.
+    /// Gives devices what is theirs of packets of any kind, and leaves the others: whole ones, and datagrams' payloads. A train with something of a device is
+    /// taken apart, as datagrams of several states may be in it.
     pub(crate) fn arrive_among_others(&mut self, batch: &mut Batch, pool: &mut Pool) -> Lost {
         let mut lost = Lost::default();
         let nics = &self.bay.nics;
-        let found = batch.as_slice().iter().any(|packet| holder(nics, packet).is_some());
-        if !found {
+        if !batch.as_slice().iter().any(|packet| holder(nics, packet).is_some()) {
             return lost;
         }
-        let mut others: Vec<_> = batch.drain().collect();
+        let mut others = Vec::with_capacity(batch.len());
+        for packet in batch.drain() {
+            if packet.udp.is_some() && holder(nics, &packet).is_some() {
+                lost.nowhere += datagram::wrap(packet, pool, &mut others);
+            } else {
+                others.push(packet);
+            }
+        }
         for dock in &self.docks {
             let is_its = |packet: &mut PacketBuf| {
                 holder(nics, packet).is_some_and(|id| dock.devices.contains(&id))
             };
-            for packet in others.extract_if(.., is_its) {
-                match packet.udp {
-                    Some(_) => lost.nowhere += datagram::wrap(packet, pool, &mut self.incoming),
-                    None => self.incoming.push(packet),
-                }
-            }
+            self.incoming.extend(others.extract_if(.., is_its));
             lost.full += dock.take_in(self.lane, &mut self.incoming, pool);
         }
-        others.into_iter().for_each(|packet| batch.push(packet));
+        batch.append(&mut others);
         lost
     }
 
@@ -266,7 +268,7 @@ impl Dock {
     }
 }
 
-/// Which device has the state of an ESP packet; of a train its first one tells.
+/// Which device has the state of an ESP packet; of a train the first one that any device has.
 fn holder(nics: &Nics, packet: &PacketBuf) -> Option<DeviceId> {
     if packet.udp.is_some() {
         return datagram::holder(nics, packet);
@@ -288,3 +290,6 @@ fn holder(nics: &Nics, packet: &PacketBuf) -> Option<DeviceId> {
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,24 +14,29 @@ use uxfrm_packet::{
 };
 use zerocopy::IntoBytes as _;
 
-/// Which device has the state of what came by a UDP socket; of a train its first one tells.
+/// Which device has the state of what came by a UDP socket; of a train the first one that any device has.
 pub(super) fn holder(nics: &Nics, packet: &PacketBuf) -> Option<DeviceId> {
     let path = packet.udp?;
-    let esp = Esp::parse(packet.bytes()).ok()?;
-    nics.holder(path.local.ip(), Spi(esp.header.spi.get()))
+    packet.bytes().chunks(stride(packet)).find_map(|payload| {
+        let esp = Esp::parse(payload).ok()?;
+        nics.holder(path.local.ip(), Spi(esp.header.spi.get()))
+    })
+}
+
+fn stride(packet: &PacketBuf) -> usize {
+    match packet.segments {
+        Segments::Train { stride } if stride > 0 => usize::from(stride),
+        Segments::Train { .. } | Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => {
+            packet.len().max(1)
+        }
+    }
 }
 
 /// The packets that a datagram or train came as; what can't be any is left out, and counted.
 pub(super) fn wrap(packet: PacketBuf, pool: &mut Pool, into: &mut Vec<PacketBuf>) -> u64 {
     let mut lost = 0;
-    let stride = match packet.segments {
-        Segments::Train { stride } if stride > 0 => usize::from(stride),
-        Segments::Train { .. } | Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => {
-            packet.len().max(1)
-        }
-    };
     if let Some(path) = packet.udp {
-        for payload in packet.bytes().chunks(stride) {
+        for payload in packet.bytes().chunks(stride(&packet)) {
             let mut whole = pool.take(SizeClass::holding(payload.len() + 48));
             whole.mark = packet.mark;
             match write(payload, &path, &mut whole) {

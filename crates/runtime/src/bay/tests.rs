@@ -1,0 +1,73 @@
+//! What lanes give devices.
+
+use uxfrm_engine::{Direction, Offload, OffloadKind, SaConfig};
+use uxfrm_io::poll::Poller;
+use uxfrm_offload::{FunctionId, NicSetup, Profile};
+use uxfrm_packet::{Segments, UdpPath};
+use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Way, Wrapping};
+
+use super::*;
+
+const DEVICE: u32 = FIRST_SPI;
+const SOFTWARE: u32 = FIRST_SPI + 1;
+const BYTES: usize = 40;
+
+/// A device with one state, and a lane's berth.
+fn berth(left: &mut Gateway, wrapping: &Wrapping) -> Berth {
+    let profile = Profile::by_name("unlimited").unwrap();
+    let nic = ModelNic::new(NicSetup::new(profile, DeviceId(7))).unwrap();
+    let (nic, nics) = (Arc::new(Mutex::new(nic)), Nics::default());
+    assert!(nics.plug("nic0", &nic, FunctionId(0)));
+    left.database.set_devices(Box::new(nics.clone()));
+    let (kind, direction) = (OffloadKind::Packet, Direction::In);
+    let offload = Some(Offload { kind, device: "nic0".to_owned(), direction });
+    left.add_sa(SaConfig { offload, ..wrapping.sa(Way::Left, DEVICE) });
+    let bay = Bay::new(nics);
+    let waker = || Poller::new().unwrap().waker();
+    let mut berth = bay.enter(waker());
+    let _dock = bay.dock(nic, vec![DeviceId(7)], waker());
+    berth.look();
+    berth
+}
+
+fn train(states: &[u32]) -> PacketBuf {
+    let esp = |spi: &u32| [&spi.to_be_bytes()[..], &[7; BYTES - 4]].concat();
+    let mut train = PacketBuf::from_slice(&states.iter().flat_map(esp).collect::<Vec<_>>());
+    train.segments = Segments::Train { stride: u16::try_from(BYTES).unwrap() };
+    train.udp = Some(UdpPath {
+        local: "192.0.2.1:4500".parse().unwrap(),
+        remote: "192.0.2.2:4500".parse().unwrap(),
+        tos: 0,
+        dont_fragment: false,
+    });
+    train
+}
+
+/// The SPIs of packets that stand alone, with their headers.
+fn states(packets: &[PacketBuf]) -> Vec<u32> {
+    let spi = |packet: &PacketBuf| {
+        assert_eq!((packet.udp, packet.segments), (None, Segments::One));
+        u32::from_be_bytes(*packet.bytes()[28..].first_chunk().unwrap())
+    };
+    packets.iter().map(spi).collect()
+}
+
+/// As where two states share the addresses and ports between two gateways.
+#[test]
+fn datagrams_of_several_states_in_one_train_go_to_who_has_theirs() {
+    let wrapping = Wrapping::tunnel4();
+    let mut left = Pair::without_states(&wrapping).left;
+    let mut berth = berth(&mut left, &wrapping);
+    let mut pool = Pool::new();
+    for order in [[DEVICE, SOFTWARE, DEVICE], [SOFTWARE, DEVICE, DEVICE]] {
+        let mut batch: Batch = std::iter::once(train(&order)).collect();
+        assert_eq!(berth.arrive_among_others(&mut batch, &mut pool), Lost::default());
+        let mut its = Vec::new();
+        berth.docks[0].rings[0].arrived.take(&mut its, &mut pool);
+        assert_eq!(states(&its), [DEVICE; 2], "{order:?}");
+        assert_eq!(states(batch.as_slice()), [SOFTWARE], "{order:?}");
+    }
+    let mut batch: Batch = std::iter::once(train(&[SOFTWARE; 3])).collect();
+    assert_eq!(berth.arrive_among_others(&mut batch, &mut pool), Lost::default());
+    assert_eq!((batch.len(), batch.as_slice()[0].len()), (1, 3 * BYTES), "whole");
+}
