@@ -223,6 +223,24 @@ def crash(sites, inline):
     assert "uxfrm_inline" not in sites.left.run("nft", "list", "tables")
 
 
+def test_esp_that_the_hosts_stack_has_is_opened(sites):
+    """What came in FOU, which a receive port takes off; and what is sent to the gateway by the protected side."""
+    fou = f"{INLINE}\n[tunnel]\nbatch = [\"fou.batch\"]\n"
+    for gateway, by, number in ((sites.here, PACKET, 0), (sites.there, sites.by, 1)):
+        (gateway.directory / "fou.batch").write_text("ip fou add port 5556 ipproto 50\n")
+        out = f"state add src {OUTER[number]} "
+        more = " encap espinudp 0 5556 0.0.0.0"
+        gateway.start([line + more if out in line else line for line in lines(number == 0)], more=fou.format(by))
+    sites.between.seen()
+    sites.ping(4)
+    sites.transfer(6)
+    assert {wire.protocol(frame) for _, frame in sites.between.seen()} <= {"housekeeping", f"ipv4 protocol {wire.UDP}"}
+    with sites.left_host.entered(), socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ESP) as sender:
+        sender.sendto(b"SPI!" * 10, ("10.1.0.1", 0))
+    sites.ping(4)
+    assert sites.here.statistics()["XfrmInNoStates"] == 1
+
+
 def test_forged_plain_packets_from_the_wire_do_not_pass(sites):
     sites.start()
     sites.ping(4)

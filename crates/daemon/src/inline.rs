@@ -16,7 +16,7 @@ use std::net::IpAddr;
 
 use anyhow::Context as _;
 use uxfrm_engine::{Cpu, Database, Settings, WireHeaders, Worker};
-use uxfrm_io::{Fitted, Port, Rtnetlink, Tun, xdp::Takes};
+use uxfrm_io::{Fitted, Rtnetlink, Share, Tun, xdp::Takes};
 use uxfrm_runtime::{Bay, Events, InlineLane, InlinePorts, Running};
 
 pub(crate) use self::keep_out::KeepOut;
@@ -120,13 +120,14 @@ fn inline_ports(
     ports: &[UdpPort],
     cpu: Cpu,
 ) -> anyhow::Result<InlinePorts> {
-    let mut sockets: Vec<Box<dyn Port>> = Vec::new();
+    let workers = config.runtime.workers.count().get();
+    let share = Share::new(cpu.0, u32::try_from(workers)?).context("more lanes than workers")?;
+    let mut sockets = Vec::from(lanes::raw(config, share)?);
     for port in ports {
         for local in lanes::unspecified(port.number) {
             sockets.push(Box::new(lanes::open(config, port, local)?));
         }
     }
-    let workers = config.runtime.workers.count().get();
     let (protected, wire) =
         (devices.protected.open(cpu, workers)?, devices.wire.open(cpu, workers)?);
     let daemons = ports.iter().filter_map(UdpPort::daemons).collect();

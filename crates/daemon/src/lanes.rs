@@ -174,14 +174,6 @@ pub(crate) fn seed() -> anyhow::Result<u64> {
 }
 
 fn wire(config: &Config, ports: &[UdpPort], share: Share) -> anyhow::Result<Wire> {
-    let mark = config.wire.mark.get();
-    let timed = queue_delay(config).is_some();
-    let raw = |version| -> anyhow::Result<Box<dyn Port>> {
-        let options = RawOptions { mark, share, timed, ..RawOptions::new(version) };
-        let port =
-            Raw::open(&options).context("can't open a raw ESP socket (needs CAP_NET_RAW)")?;
-        Ok(Box::new(Fitted::new(port)))
-    };
     let mut sockets = Vec::new();
     for port in ports {
         for local in unspecified(port.number) {
@@ -190,7 +182,21 @@ fn wire(config: &Config, ports: &[UdpPort], share: Share) -> anyhow::Result<Wire
             sockets.push(Datagrams { family, udp_port: port.number, port: Box::new(socket) });
         }
     }
-    Ok(Wire::new(raw(Version::V4)?, raw(Version::V6)?, sockets))
+    let [v4, v6] = raw(config, share)?;
+    Ok(Wire::new(v4, v6, sockets))
+}
+
+/// A worker's raw sockets: its share of the ESP that the host's stack has, of IPv4 and of IPv6.
+pub(crate) fn raw(config: &Config, share: Share) -> anyhow::Result<[Box<dyn Port>; 2]> {
+    let mark = config.wire.mark.get();
+    let timed = queue_delay(config).is_some();
+    let open = |version| -> anyhow::Result<Box<dyn Port>> {
+        let options = RawOptions { mark, share, timed, ..RawOptions::new(version) };
+        let port =
+            Raw::open(&options).context("can't open a raw ESP socket (needs CAP_NET_RAW)")?;
+        Ok(Box::new(Fitted::new(port)))
+    };
+    Ok([open(Version::V4)?, open(Version::V6)?])
 }
 
 /// How long packets may wait in a port before a sender is told, if anybody asks.

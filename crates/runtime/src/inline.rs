@@ -13,7 +13,7 @@
 //! hold by construction: only what [`Worker::outbound`] put out is [leaving](waiting::Stage::Leaving) (`inline/departure.rs`).
 //!
 //! 1 wait until a port is readable → 2 take in news of ways, and let packets go that waited for them → 3 one batch from the host → 4 one from the
-//! protected port → 5 one from the wire, and from the sockets of fragmented ESP in UDP → 6 what waits for states → 7 once a second let the
+//! protected port → 5 one from the wire, and from sockets of the host → 6 what waits for states → 7 once a second let the
 //! engine forget → 8 send all frames of the turn → 1.
 //!
 //! What is not for the gateway to forward ([`router`](self::router)) the host's stack has already: it is dropped here. All else the host's stack
@@ -72,7 +72,8 @@ pub struct InlinePorts {
     pub protected: (Box<dyn FramePort>, MacAddr),
     /// Towards other gateways, and the port's own address.
     pub wire: (Box<dyn FramePort>, MacAddr),
-    /// Sockets of ESP in UDP, for datagrams that the host's stack puts together. Only received from.
+    /// Sockets of the host's stack: of ESP in UDP, for datagrams that it puts together, and of ESP, for what comes to it by another way, as in FOU.
+    /// Only received from.
     pub sockets: Vec<Box<dyn Port>>,
     /// Who takes IKE messages at ports of ESP in UDP.
     pub daemons: Vec<Daemons>,
@@ -348,7 +349,7 @@ impl InlineLane {
             match self.ports.sockets[index].receive(&mut self.pool, &mut self.batch) {
                 Ok(0) => {}
                 Ok(_count) => self.inbound(),
-                Err(error) => tracing::warn!(%error, "a socket of ESP in UDP failed"),
+                Err(error) => tracing::warn!(%error, "a socket of ESP failed"),
             }
         }
     }
