@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
-use uxfrm_packet::checksum::Sum;
+use uxfrm_packet::checksum::{self, Sum};
 use uxfrm_packet::ethernet::EtherType;
 use uxfrm_packet::gre::Gre;
 use uxfrm_packet::udp::Udp;
@@ -90,7 +90,7 @@ impl Tunnels {
         let tunnel = found.next().ok_or(DropReason::InNoTunnel)?;
         // 4
         if let Some(gre) = &gre {
-            check_gre(tunnel, gre, payload)?;
+            check_gre(tunnel, gre, payload, peeled.known)?;
         }
         // 5
         if !tunnel.config().carries.takes(inner_version) {
@@ -138,10 +138,15 @@ fn inside(
     Ok((version, Some(gre), len))
 }
 
-fn check_gre(tunnel: &Tunnel, gre: &Gre<'_>, payload: &[u8]) -> Result<(), DropReason> {
+fn check_gre(
+    tunnel: &Tunnel,
+    gre: &Gre<'_>,
+    payload: &[u8],
+    known: Known,
+) -> Result<(), DropReason> {
     let input = tunnel.config().input;
     let summed = gre.fields.checksum.is_some();
-    if summed != (input.checksum == Field::With) || summed && Sum::of(payload).fold() != 0xffff {
+    if summed != (input.checksum == Field::With) || summed && !is_right(gre, payload, known) {
         return Err(DropReason::InGreChecksum);
     }
     match (input.sequence, gre.fields.sequence) {
@@ -149,6 +154,16 @@ fn check_gre(tunnel: &Tunnel, gre: &Gre<'_>, payload: &[u8]) -> Result<(), DropR
         (Field::With, Some(number)) if tunnel.takes_number(number) => Ok(()),
         (Field::With, _) => Err(DropReason::InGreSequence),
     }
+}
+
+/// Whether GRE's checksum is right. A device that joins packets (GRO) has looked at each one's and leaves that of the first: these are told by the
+/// inner checksum, which is left open then.
+fn is_right(gre: &Gre<'_>, payload: &[u8], known: Known) -> bool {
+    let is_joined = || {
+        let open = IpPacket::parse(gre.payload).map(|ip| checksum::surmise(&ip, gre.payload));
+        matches!((known, open), (Known::Untold, Ok(Checksum::Partial { .. })))
+    };
+    Sum::of(payload).fold() == 0xffff || is_joined()
 }
 
 /// Whether an inner address holds an IPv4 address that is not the outer header's (`packet_is_spoofed`). Where the tunnel has a
@@ -172,6 +187,7 @@ fn is_spoofed(tunnel: &Tunnel, peeled: &Peeled, ip: &IpPacket) -> bool {
 fn converted(known: Known, start: usize, ip: &IpPacket, inner: &[u8]) -> Checksum {
     match known {
         Known::Nothing => Checksum::AsIs,
+        Known::Untold => checksum::surmise(ip, inner),
         Known::Open { start: sum_start, field } => open(sum_start, field, start, ip),
         Known::Sum(_) if ip.trailing > 0 || ip.is_fragment() => Checksum::AsIs,
         Known::Sum(sum) => {

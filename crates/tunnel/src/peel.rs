@@ -66,6 +66,8 @@ pub struct Peeled {
 pub(crate) enum Known {
     /// Nothing.
     Nothing,
+    /// Nothing either, and who gave the packet can't tell: raw sockets do not say what a device joined, or left to the next one.
+    Untold,
     /// Their sum, as an outer checksum covered them: it spares summing them for an inner one.
     Sum(Sum),
     /// A checksum in them is still to be filled in; offsets as in [`Checksum::Partial`], from the packet's first byte.
@@ -82,7 +84,7 @@ impl Known {
     pub(crate) fn without(self, bytes: &[u8]) -> Self {
         match self {
             Self::Sum(sum) => Self::Sum(minus(sum, Sum::of(bytes))),
-            other @ (Self::Nothing | Self::Open { .. }) => other,
+            other @ (Self::Nothing | Self::Untold | Self::Open { .. }) => other,
         }
     }
 }
@@ -324,7 +326,7 @@ fn of_packet(bytes: &[u8]) -> Result<Peeled, DropReason> {
         tos: ip.tos,
         protocol: ip.protocol,
         span: ip.header_len..ip.total_len,
-        known: Known::Nothing,
+        known: Known::Untold,
         header: Some((ip.header_len, next_header_at)),
     })
 }

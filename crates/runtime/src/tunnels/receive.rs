@@ -52,6 +52,7 @@ impl TunnelLane {
             }
         };
         if let Some(side) = side_of(&mut self.interfaces, tunnel) {
+            side.note_joined(&mut packet);
             side.interface.counts.traffic.received.add(1, packet.len());
             side.coalescer.offer(packet, &mut self.pool, &mut side.arriving);
         }

@@ -10,7 +10,7 @@ use std::{
 
 use uxfrm_engine::Moment;
 use uxfrm_io::Port;
-use uxfrm_packet::{Batch, Coalescer, Version};
+use uxfrm_packet::{Batch, Checksum, Coalescer, IpPacket, PacketBuf, Protocol, Segments, Version};
 use uxfrm_tunnel::{
     Egress, Tunnel,
     counters::{Drops, Traffic},
@@ -97,6 +97,23 @@ impl Side {
     /// Notes that the TUN is not there any more.
     pub(super) fn lose(&self) {
         self.interface.counts.gone.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes that a packet is several that a device joined (GRO), where it is too long for one. A raw socket does not tell how long they were: they
+    /// are as long as the TUN takes, should the host have to take them apart.
+    pub(super) fn note_joined(&self, packet: &mut PacketBuf) {
+        let Checksum::Partial { start, .. } = packet.checksum else { return };
+        let mtu = self.interface.route.egress.device_mtu;
+        let is_tcp = |ip: IpPacket| ip.protocol == Protocol::TCP;
+        if packet.len() <= mtu || !IpPacket::parse(packet.bytes()).is_ok_and(is_tcp) {
+            return;
+        }
+        let offset = packet.bytes().get(usize::from(start) + 12).map_or(0, |byte| byte >> 4);
+        let headers = usize::from(start) + usize::from(offset) * 4;
+        match u16::try_from(mtu.saturating_sub(headers)) {
+            Ok(0) | Err(_) => {}
+            Ok(mss) => packet.segments = Segments::Tcp { mss },
+        }
     }
 
     /// The path's MTU becomes smaller for a while, but not below what every path takes.
