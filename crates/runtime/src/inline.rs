@@ -21,6 +21,7 @@
 
 mod admission;
 mod departure;
+mod nested;
 mod router;
 mod trouble;
 mod waiting;

@@ -8,7 +8,7 @@ use uxfrm_packet::{
 };
 
 use super::{
-    InlineLane,
+    InlineLane, nested,
     router::{Claim, claim, claim_on_wire, take_hop, train},
 };
 
@@ -28,7 +28,11 @@ impl InlineLane {
                 Claim::Passing if ip.ttl <= 1 => self.expire(packet, &ip),
                 Claim::Passing => {
                     take_hop(&mut packet);
-                    self.batch.push(packet);
+                    if nested::is_nested(&packet, &ip) {
+                        self.cut_nested(packet, DropReason::ForwardMalformed);
+                    } else {
+                        self.batch.push(packet);
+                    }
                 }
             }
         }
@@ -83,7 +87,7 @@ impl InlineLane {
     /// Takes a super-packet apart: the policies are asked about packets.
     fn cut(&mut self, packet: PacketBuf) {
         let Ok(plan) = SegmentPlan::new(&packet) else {
-            return self.discard(packet, DropReason::InMalformed);
+            return self.cut_nested(packet, DropReason::InMalformed);
         };
         for k in 0..plan.count() {
             let mut piece = self.pool.take(SizeClass::holding(plan.len(k)));
@@ -95,6 +99,14 @@ impl InlineLane {
             }
         }
         self.pool.give(packet);
+    }
+
+    /// Takes a super-packet of a tunnel apart, or drops what is no such thing.
+    fn cut_nested(&mut self, packet: PacketBuf, reason: DropReason) {
+        match nested::cut(packet, &mut self.pool) {
+            Ok(pieces) => pieces.into_iter().for_each(|piece| self.batch.push(piece)),
+            Err(packet) => self.discard(packet, reason),
+        }
     }
 
     /// A packet's header, if a router may go by it.

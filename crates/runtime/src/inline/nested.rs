@@ -1,0 +1,194 @@
+//! Super-packets of tunnels that pass: TCP within IPIP, SIT or GRE that a device joined (GRO). The notes of a packet socket are those of the inner packet,
+//! and say nothing of what is around it.
+
+use uxfrm_packet::{
+    Checksum, IpPacket, PacketBuf, Pool, Protocol, SegmentPlan, Segments, SizeClass, Version,
+    checksum::Sum, gre::Gre, ipv4,
+};
+
+/// Headers around a packet at the most, as IP and GRE count one each.
+const MOST: usize = 8;
+
+/// A header around the inner packet, and where it begins.
+#[derive(Clone, Copy, Debug)]
+enum Around {
+    V4(usize),
+    V6(usize),
+    /// With a checksum.
+    Gre(usize),
+}
+
+/// Whether a super-packet's TCP is not its own but that of a packet within.
+pub(super) fn is_nested(packet: &PacketBuf, ip: &IpPacket) -> bool {
+    matches!(packet.segments, Segments::Tcp { .. }) && ip.protocol != Protocol::TCP
+}
+
+/// The packets of a tunnel that were joined to one; what is something else comes back.
+pub(super) fn cut(mut packet: PacketBuf, pool: &mut Pool) -> Result<Vec<PacketBuf>, PacketBuf> {
+    let Checksum::Partial { start, offset } = packet.checksum else { return Err(packet) };
+    let Some((around, inner_at)) = layers(packet.bytes(), start.into()) else {
+        return Err(packet);
+    };
+    let outer = packet.bytes()[..inner_at].to_vec();
+    packet.pull(inner_at);
+    let start = start.saturating_sub(u16::try_from(inner_at).unwrap_or(u16::MAX));
+    packet.checksum = Checksum::Partial { start, offset };
+    let Ok(plan) = SegmentPlan::new(&packet) else { return Err(packet) };
+    let pieces = (0..plan.count()).map_while(|k| {
+        let mut piece = pool.take(SizeClass::holding(inner_at + plan.len(k)));
+        let room = piece.append(inner_at + plan.len(k))?;
+        room[..inner_at].copy_from_slice(&outer);
+        plan.write(k, packet.bytes(), &mut room[inner_at..])?;
+        around.iter().rev().try_for_each(|header| finish(*header, k, room))?;
+        Some(piece)
+    });
+    let pieces: Vec<_> = pieces.collect();
+    let is_whole = pieces.len() == plan.count();
+    if is_whole {
+        pool.give(packet);
+        Ok(pieces)
+    } else {
+        pieces.into_iter().for_each(|piece| pool.give(piece));
+        Err(packet)
+    }
+}
+
+/// The headers up to the packet whose upper layer begins at `upper`, the outermost first, and where that packet begins.
+fn layers(bytes: &[u8], upper: usize) -> Option<(Vec<Around>, usize)> {
+    let (mut around, mut at) = (Vec::new(), 0);
+    while around.len() < MOST {
+        let ip = IpPacket::parse(bytes.get(at..)?).ok()?;
+        let next = at + ip.header_len;
+        if next == upper {
+            return Some((around, at));
+        }
+        around.push(match ip.version {
+            Version::V4 => Around::V4(at),
+            Version::V6 => Around::V6(at),
+        });
+        at = match ip.protocol {
+            Protocol::IPIP | Protocol::IPV6 => next,
+            Protocol::GRE => {
+                let gre = Gre::parse(bytes.get(next..)?).ok()?;
+                around.extend(gre.fields.checksum.map(|_| Around::Gre(next)));
+                next + gre.fields.header_len()
+            }
+            Protocol(_) => return None,
+        };
+    }
+    None
+}
+
+/// Makes a header that was copied right for the `k`th packet: its length, number and checksum. What is within it is right already.
+fn finish(header: Around, k: usize, packet: &mut [u8]) -> Option<()> {
+    match header {
+        Around::V4(at) => {
+            let header = packet.get_mut(at..)?;
+            let len = u16::try_from(header.len()).ok()?;
+            header.get_mut(2..4)?.copy_from_slice(&len.to_be_bytes());
+            let number = u16::from_be_bytes(*header.get(4..6)?.first_chunk()?);
+            let number = number.wrapping_add(u16::try_from(k).ok()?);
+            header.get_mut(4..6)?.copy_from_slice(&number.to_be_bytes());
+            ipv4::fill_checksum(header).ok()
+        }
+        Around::V6(at) => {
+            let header = packet.get_mut(at..)?;
+            let len = u16::try_from(header.len().checked_sub(40)?).ok()?;
+            header.get_mut(4..6)?.copy_from_slice(&len.to_be_bytes());
+            Some(())
+        }
+        Around::Gre(at) => {
+            let gre = packet.get_mut(at..)?;
+            gre.get_mut(4..6)?.fill(0);
+            let sum = Sum::of(gre).checksum();
+            gre.get_mut(4..6)?.copy_from_slice(&sum.to_be_bytes());
+            Some(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uxfrm_packet::{ethernet::EtherType, gre::GreFields, ipv4::Ipv4};
+    use uxfrm_testkit::packets;
+
+    use super::*;
+
+    const MSS: u16 = 1000;
+
+    /// A super-packet within others, and its TCP payload.
+    fn nested(protocols: &[Protocol]) -> (PacketBuf, Vec<u8>) {
+        let payload: Vec<u8> = (0..2500_u32).map(|n| n.to_le_bytes()[0]).collect();
+        let inner = packets::tcp_super("10.0.0.1:1", "10.0.0.2:2", &payload, MSS);
+        let Checksum::Partial { start, offset } = inner.checksum else { panic!("{inner:?}") };
+        let (mut bytes, mut is_v4) = (inner.bytes().to_vec(), true);
+        for protocol in protocols {
+            if *protocol == Protocol::GRE {
+                let fields = GreFields { checksum: Some(1), key: Some(7), sequence: None };
+                let mut header = vec![0; fields.header_len()];
+                let kind = if is_v4 { EtherType::IPV4 } else { EtherType::IPV6 };
+                fields.write(kind, &mut header).unwrap();
+                bytes.splice(..0, header);
+            }
+            is_v4 = !is_v4;
+            let ends = if is_v4 { ["192.0.2.1", "192.0.2.2"] } else { ["fd00::1", "fd00::2"] };
+            let [from, to] = ends.map(|end| end.parse().unwrap());
+            bytes = packets::ip(from, to, *protocol, &bytes);
+        }
+        let deeper = u16::try_from(bytes.len() - inner.len()).unwrap();
+        let mut packet = PacketBuf::from_slice(&bytes);
+        packet.segments = Segments::Tcp { mss: MSS };
+        packet.checksum = Checksum::Partial { start: start + deeper, offset };
+        (packet, payload)
+    }
+
+    /// Checks what is around the innermost packet, and gives its TCP payload.
+    fn payload(bytes: &[u8]) -> Vec<u8> {
+        let ip = IpPacket::parse(bytes).unwrap();
+        assert_eq!(ip.total_len, bytes.len());
+        if ip.version == Version::V4 {
+            assert!(Ipv4::parse(bytes).unwrap().checksum_is_right());
+        }
+        let upper = ip.upper(bytes);
+        match ip.protocol {
+            Protocol::GRE => {
+                assert_eq!(Sum::of(upper).fold(), 0xffff);
+                payload(Gre::parse(upper).unwrap().payload)
+            }
+            Protocol::TCP => {
+                let verified = uxfrm_packet::checksum::verify(&ip, bytes);
+                assert_eq!(verified, uxfrm_packet::checksum::Verification::Right);
+                upper[usize::from(upper[12] >> 4) * 4..].to_vec()
+            }
+            Protocol(_) => payload(upper),
+        }
+    }
+
+    #[test]
+    fn what_was_joined_within_others_is_taken_apart() {
+        let cases: [&[Protocol]; 4] = [
+            &[Protocol::IPIP],
+            &[Protocol::GRE],
+            &[Protocol::GRE, Protocol::IPV6],
+            &[Protocol::IPIP, Protocol::GRE, Protocol::GRE],
+        ];
+        for protocols in cases {
+            let (packet, whole) = nested(protocols);
+            let ip = IpPacket::parse(packet.bytes()).unwrap();
+            assert!(is_nested(&packet, &ip));
+            let pieces = cut(packet, &mut Pool::new()).unwrap();
+            assert_eq!(pieces.len(), 3, "{protocols:?}");
+            let joined: Vec<_> = pieces.iter().flat_map(|piece| payload(piece.bytes())).collect();
+            assert_eq!(joined, whole, "{protocols:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_something_else_comes_back() {
+        let (packet, _) = nested(&[Protocol::SCTP]);
+        assert!(cut(packet, &mut Pool::new()).is_err());
+        let (mut packet, _) = nested(&[Protocol::IPIP]);
+        packet.checksum = Checksum::Partial { start: 7, offset: 16 };
+        assert!(cut(packet, &mut Pool::new()).is_err());
+    }
+}
