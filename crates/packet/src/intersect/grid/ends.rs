@@ -90,7 +90,7 @@ impl Ends {
                 let bits = Bits { word, shift, mask: u32::MAX.checked_shr(32 - bits).unwrap_or(0) };
                 match bits.mask {
                     ..0x100 => Some(Self::Byte(Byte::of(bits, &ends))),
-                    ..0x1_0000 => Some(Self::Paged(Paged::of(bits, &ends))),
+                    0x100..0x1_0000 => Some(Self::Paged(Paged::of(bits, &ends))),
                     _ => Narrow::of(bits, &ends).map(Self::Narrow),
                 }
             }
