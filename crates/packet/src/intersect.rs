@@ -152,6 +152,23 @@ impl Rows {
         }
     }
 
+    /// As [`Rows::first_of_each`] of one key.
+    #[must_use]
+    #[inline]
+    pub fn first<K: AsRef<[u64]>>(&self, key: &K, among: &[Line]) -> u32 {
+        #[cfg(target_arch = "x86_64")]
+        if self.is_fast && among.len() >= self.width.div_ceil(8) && key.as_ref().len() >= self.reach
+        {
+            #[expect(
+                unsafe_code,
+                reason = "calling a function compiled for more than every x86-64 has"
+            )]
+            // SAFETY: all that the function is compiled for was detected when these were made, and the key and `among` have all words.
+            return unsafe { self.one_avx512(key, among) };
+        }
+        self.first_from(key.as_ref(), among, 0).unwrap_or(u32::MAX)
+    }
+
     /// As [`Rows::first_of_each`] of one key, but the lowest bit from `from` on.
     #[must_use]
     pub fn first_from(&self, key: &[u64], among: &[Line], from: usize) -> Option<u32> {
@@ -207,6 +224,51 @@ impl Rows {
                 Layout::Two => self.first_by::<TWO, K>(keys, among, found),
             }
         }
+    }
+
+    /// Of one key: nothing is spent on a loop.
+    ///
+    /// # Safety
+    ///
+    /// As of [`Rows::first_avx512`].
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
+    #[inline(never)]
+    #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
+    unsafe fn one_avx512<K: AsRef<[u64]>>(&self, key: &K, among: &[Line]) -> u32 {
+        // SAFETY: as this function's caller says.
+        unsafe {
+            match self.layout {
+                Layout::Listed => self.one_by::<LISTED, K>(key, among),
+                Layout::ByWords => self.one_by::<BY_WORDS, K>(key, among),
+                Layout::Two => self.one_by::<TWO, K>(key, among),
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As of [`Rows::first_avx512`], and this is the layout.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
+    #[inline]
+    #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
+    unsafe fn one_by<const LAYOUT: usize, K: AsRef<[u64]>>(&self, key: &K, among: &[Line]) -> u32 {
+        let keys = std::array::from_ref(key);
+        // SAFETY: as this function's caller says; widths are as the functions ask.
+        let [found] = unsafe {
+            match self.width {
+                ..=4 => self.first_short::<LAYOUT, 1, K>(keys, among),
+                8 => self.first_of_lines::<1, LAYOUT, 1, K>(keys, among, 0),
+                BLOCK => self.first_of_lines::<2, LAYOUT, 1, K>(keys, among, 0),
+                _ => {
+                    let mut found = [0];
+                    self.each_of_blocks::<LAYOUT, K>(keys, among, &mut found);
+                    found
+                }
+            }
+        };
+        found
     }
 
     /// # Safety

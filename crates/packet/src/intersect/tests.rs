@@ -68,6 +68,7 @@ fn finds_what_a_walk_over_the_bits_finds() {
         all.first_of_each(&[key, [0; 2]], &among, &mut found[..1]);
         let is = |found: u32| Some(found as usize).filter(|found| *found < 64 * width);
         assert_eq!((is(found[0]), found[1]), (first(0), 7));
+        assert_eq!(is(all.first(&key, &among)), first(0));
         for from in (0..width * 64).step_by(13) {
             let expected = first(from).map(|bit| u32::try_from(bit).unwrap());
             assert_eq!(all.first_from(&key, &among, from), expected);
@@ -79,6 +80,7 @@ fn finds_what_a_walk_over_the_bits_finds() {
         }
         all.first_of_each(&[key], &[], &mut found);
         assert_eq!(is(found[0]), None, "among none");
+        assert_eq!(is(all.first(&key, &[])), None, "among none");
     }
 }
 
@@ -117,7 +119,9 @@ fn finds_the_same_among_many_rows() {
             let first = (0..16 * 64).find(|bit| fields.iter().all(|field| has(field, *bit)));
             let mut found = [0];
             all.first_of_each(&[&key], &[Line([u64::MAX; 8]); 2], &mut found);
-            assert_eq!(Some(found[0] as usize).filter(|found| *found < 16 * 64), first);
+            let is = |found: u32| Some(found as usize).filter(|found| *found < 16 * 64);
+            assert_eq!(is(found[0]), first);
+            assert_eq!(is(all.first(&key, &[Line([u64::MAX; 8]); 2])), first);
             assert_eq!(
                 all.first_from(&key, &[Line([u64::MAX; 8]); 2], 0).map(|bit| bit as usize),
                 first

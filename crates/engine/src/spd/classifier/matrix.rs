@@ -92,9 +92,7 @@ impl<W: Words> Matrix<W> {
 
     /// The place of the first that fits and has one; beyond all if there is none.
     pub(super) fn first_bit(&self, key: &Key<W>) -> u32 {
-        let mut found = [0];
-        self.rows.first_of_each(std::slice::from_ref(key), &self.left, &mut found);
-        found[0]
+        self.rows.first(key, &self.left)
     }
 
     /// Considers the first that fits, for each key. All are searched for before the first of the policies is waited for.
@@ -110,20 +108,27 @@ impl<W: Words> Matrix<W> {
 
     /// Considers the policy at a place, if there is one, or the next that fits if it asks for more than the packet has. Whether there is any is no
     /// branch: nobody could foretell it.
-    #[inline]
-    pub(super) fn consider<'a>(&'a self, mut found: u32, key: &Key<W>, best: &mut Best<'a>) {
-        if !self.recent.is_empty() {
-            several::find(&self.recent, key, best);
-        }
-        loop {
-            let nothing_fits = found as usize >= self.policies.len();
-            let at = select_unpredictable(nothing_fits, 0, found as usize);
-            let Some(policy) = self.policies.get(at) else { return };
-            if !policy.brief.asks_more() || nothing_fits || fits_more(&policy.entry, key) {
-                let rank = policy.rank.unless(nothing_fits);
-                return best.consider(rank, policy.brief, &policy.entry);
+    #[inline(always)]
+    pub(super) fn consider<'a>(&'a self, found: u32, key: &Key<W>, best: &mut Best<'a>) {
+        let nothing_fits = found as usize >= self.policies.len();
+        let at = select_unpredictable(nothing_fits, 0, found as usize);
+        match self.policies.get(at) {
+            Some(policy) if self.recent.is_empty() & !policy.brief.asks_more() => {
+                best.consider(policy.rank.unless(nothing_fits), policy.brief, &policy.entry);
             }
-            let next = self.rows.first_from(key.words.all(), &self.left, at + 1);
+            Some(_) | None => self.consider_closely(found, key, best),
+        }
+    }
+
+    /// The same, where some have no place, or a policy may ask for more.
+    #[inline(never)]
+    fn consider_closely<'a>(&'a self, mut found: u32, key: &Key<W>, best: &mut Best<'a>) {
+        several::find(&self.recent, key, best);
+        while let Some(policy) = self.policies.get(found as usize) {
+            if !policy.brief.asks_more() || fits_more(&policy.entry, key) {
+                return best.consider(policy.rank, policy.brief, &policy.entry);
+            }
+            let next = self.rows.first_from(key.words.all(), &self.left, found as usize + 1);
             found = next.unwrap_or(u32::MAX);
         }
     }
