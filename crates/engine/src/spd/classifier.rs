@@ -36,7 +36,7 @@ use node::Node;
 use planning::{Planned, Planning};
 pub(crate) use revision::Moved;
 pub use revision::{Revised, Revision};
-pub(crate) use rule::Found;
+pub(crate) use rule::Best;
 use rule::Rule;
 use ternary::{Key, V4, V6};
 
@@ -83,33 +83,50 @@ const SHARDS: usize = 64;
 pub(crate) const TOGETHER: usize = 32;
 
 impl Classifier {
-    /// The first policy that fits.
+    /// The first policy that fits, if any does.
     #[inline]
-    pub(crate) fn first(
-        &self,
-        kind: PolicyKind,
-        direction: Direction,
-        flow: &FlowKey,
-    ) -> Option<Found<'_>> {
-        self.bins(kind, direction, flow.if_id)?.first(flow)
+    pub(crate) fn first(&self, kind: PolicyKind, direction: Direction, flow: &FlowKey) -> Best<'_> {
+        let bins = self.bins(kind, direction, flow.if_id);
+        bins.map_or(Best::NONE, |bins| bins.first(flow))
     }
 
-    /// As [`Classifier::first`] of each flow, of which there are [`TOGETHER`] at the most.
-    pub(crate) fn first_of_each<'a>(
+    /// Considers the first policy that fits, for each flow, of which there are [`TOGETHER`] at the most.
+    #[inline]
+    pub(crate) fn find_each<'a>(
         &'a self,
         kind: PolicyKind,
         direction: Direction,
         flows: &[FlowKey],
-        mut found: &mut [Option<Found<'a>>],
+        bests: &mut [Best<'a>; TOGETHER],
     ) {
-        let mut rest = flows;
+        let Some(first) = flows.first() else { return };
+        if alike(first, flows) < flows.len() {
+            return self.find_mixed(kind, direction, flows, bests);
+        }
+        if let Some(bins) = self.bins(kind, direction, first.if_id) {
+            bins.find_each(flows, bests);
+        }
+    }
+
+    /// The same, of flows of several families or interfaces.
+    #[cold]
+    fn find_mixed<'a>(
+        &'a self,
+        kind: PolicyKind,
+        direction: Direction,
+        flows: &[FlowKey],
+        bests: &mut [Best<'a>; TOGETHER],
+    ) {
+        let (mut rest, mut bests) = (flows, &mut bests[..]);
         while let Some(first) = rest.first() {
             let flows;
             (flows, rest) = rest.split_at(alike(first, rest));
-            let Some((these, others)) = found.split_at_mut_checked(flows.len()) else { return };
-            found = others;
+            let Some((these, others)) = bests.split_at_mut_checked(flows.len()) else { return };
+            bests = others;
             if let Some(bins) = self.bins(kind, direction, first.if_id) {
-                bins.first_of_each(flows, these);
+                let mut found = [Best::NONE; TOGETHER];
+                bins.find_each(flows, &mut found);
+                these.iter_mut().zip(found).for_each(|(best, found)| *best = found);
             }
         }
     }
@@ -257,7 +274,7 @@ impl Classifier {
 
 impl Bins {
     #[inline]
-    fn first(&self, flow: &FlowKey) -> Option<Found<'_>> {
+    fn first(&self, flow: &FlowKey) -> Best<'_> {
         match (flow.destination, flow.source) {
             (IpAddr::V4(destination), IpAddr::V4(source)) => {
                 self.v4.first(&Key::v4(destination, source, flow))
@@ -265,13 +282,13 @@ impl Bins {
             (IpAddr::V6(destination), IpAddr::V6(source)) => {
                 self.v6.first(&Key::v6(destination, source, flow))
             }
-            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => None,
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => Best::NONE,
         }
     }
 
     /// Of flows of one family.
     #[inline]
-    fn first_of_each<'a>(&'a self, flows: &[FlowKey], found: &mut [Option<Found<'a>>]) {
+    fn find_each<'a>(&'a self, flows: &[FlowKey], bests: &mut [Best<'a>; TOGETHER]) {
         let v4 = |flow: &FlowKey| match (flow.destination, flow.source) {
             (IpAddr::V4(destination), IpAddr::V4(source)) => {
                 Some(Key::v4(destination, source, flow))
@@ -288,17 +305,17 @@ impl Bins {
             let mut keys = ArrayVec::<_, TOGETHER>::new();
             keys.extend(flows.iter().map_while(v4));
             if keys.len() == flows.len() {
-                return self.v4.first_of_each(&keys, found);
+                return self.v4.find_each(&keys, bests);
             }
         } else {
             let mut keys = ArrayVec::<_, TOGETHER>::new();
             keys.extend(flows.iter().map_while(v6));
             if keys.len() == flows.len() {
-                return self.v6.first_of_each(&keys, found);
+                return self.v6.find_each(&keys, bests);
             }
         }
-        for (found, flow) in found.iter_mut().zip(flows) {
-            *found = self.first(flow);
+        for (best, flow) in bests.iter_mut().zip(flows) {
+            *best = self.first(flow);
         }
     }
 

@@ -31,7 +31,7 @@ pub use answers::{AnswerId, Ruling};
 pub use counts::CacheCounts;
 pub(crate) use trail::Trail;
 
-use super::classifier::TOGETHER;
+use super::classifier::{Best, TOGETHER};
 use crate::{Direction, FlowKey, Moment, PolicyEntry, PolicyKind, Sa, Spd, Spi};
 use answers::{Answers, is_sub};
 use concerned::Concerned;
@@ -507,21 +507,23 @@ impl Question<'_> {
     /// Asks the policies themselves, about [`TOGETHER`] flows at the most.
     #[inline]
     fn look_up(&self, answers: &mut Answers, flows: &[FlowKey], found: &mut [AnswerId; TOGETHER]) {
-        let first = self.spd.first_of_each(self.direction, flows);
-        let first = &first[..flows.len().min(TOGETHER)];
+        let mut bests = [Best::NONE; TOGETHER];
+        self.spd.find_each(self.direction, flows, &mut bests);
+        let bests = &bests[..flows.len().min(TOGETHER)];
         if self.spd.has_subs(self.direction) {
-            for ((flow, first), found) in flows.iter().zip(first).zip(found) {
-                *found = first.map_or(AnswerId::NONE, |one| self.both(answers, flow, one.entry));
+            for ((flow, best), found) in flows.iter().zip(bests).zip(found) {
+                let both = |entry| self.both(answers, flow, entry);
+                *found = best.entry().map_or(AnswerId::NONE, both);
             }
         } else {
             let mut strangers = false;
-            for (first, found) in first.iter().zip(found) {
-                *found = first.map_or(AnswerId::NONE, |one| one.answer());
-                strangers |= first.is_some() && !answers.has_met(*found);
+            for (best, found) in bests.iter().zip(found) {
+                *found = best.answer();
+                strangers |= *found != AnswerId::NONE && !answers.has_met(*found);
             }
             if strangers {
-                let all = first.iter().flatten();
-                answers.meet_each(&all.map(|one| (one.answer(), one.entry)).collect());
+                let met = bests.iter().filter_map(|best| Some((best.answer(), best.entry()?)));
+                answers.meet_each(&met.collect());
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::classifier::{Classifier, Footprint, Found, Moved, Revised, Revision, TOGETHER};
+use super::classifier::{Best, Classifier, Footprint, Moved, Revised, Revision, TOGETHER};
 use super::concern::Concern;
 use super::news::News;
 use crate::{Action, Direction, Family, FlowKey, PolicyEntry, PolicyKind};
@@ -41,7 +41,7 @@ impl Spd {
     #[must_use]
     pub fn lookup(&self, direction: Direction, flow: &FlowKey) -> Lookup<'_> {
         let default = Lookup::Default(self.defaults.of(direction));
-        self.first(direction, flow).map_or(default, |found| Lookup::Policy(found.entry))
+        self.first(direction, flow).entry().map_or(default, Lookup::Policy)
     }
 
     /// As [`Spd::lookup`] of each flow, in their order, into `found`. Waits for memory once for many packets where that waits for each.
@@ -53,44 +53,44 @@ impl Spd {
     ) {
         for flows in flows.chunks(TOGETHER) {
             let default = Lookup::Default(self.defaults.of(direction));
-            let some = self.first_of_each(direction, flows);
-            let some = some.iter().take(flows.len());
-            found.extend(
-                some.map(|first| first.map_or(default, |found| Lookup::Policy(found.entry))),
-            );
+            let mut bests = [Best::NONE; TOGETHER];
+            self.find_each(direction, flows, &mut bests);
+            let bests = bests.iter().take(flows.len());
+            found.extend(bests.map(|best| best.entry().map_or(default, Lookup::Policy)));
         }
     }
 
-    /// The policies that decide, of [`TOGETHER`] flows at the most.
+    /// The policies that decide, of [`TOGETHER`] flows at the most, into `main`, where none are.
     #[inline]
-    pub(crate) fn first_of_each(
-        &self,
+    pub(crate) fn find_each<'a>(
+        &'a self,
         direction: Direction,
         flows: &[FlowKey],
-    ) -> [Option<Found<'_>>; TOGETHER] {
-        let mut main = [None; TOGETHER];
+        main: &mut [Best<'a>; TOGETHER],
+    ) {
         if let [flow] = flows {
             main[0] = self.first(direction, flow);
-            return main;
+            return;
         }
-        self.classifier.first_of_each(PolicyKind::Main, direction, flows, &mut main);
+        self.classifier.find_each(PolicyKind::Main, direction, flows, main);
         if self.has_subs(direction) {
-            let mut sub = [None; TOGETHER];
-            self.classifier.first_of_each(PolicyKind::Sub, direction, flows, &mut sub);
-            for (main, sub) in main.iter_mut().zip(sub) {
+            let mut subs = [Best::NONE; TOGETHER];
+            self.classifier.find_each(PolicyKind::Sub, direction, flows, &mut subs);
+            for (main, sub) in main.iter_mut().zip(&subs) {
                 *main = sub.or(*main);
             }
         }
-        main
     }
 
     /// The policy that decides, if any does.
-    fn first(&self, direction: Direction, flow: &FlowKey) -> Option<Found<'_>> {
-        let sub = match self.has_subs(direction) {
-            true => self.classifier.first(PolicyKind::Sub, direction, flow),
-            false => None,
-        };
-        sub.or_else(|| self.classifier.first(PolicyKind::Main, direction, flow))
+    fn first(&self, direction: Direction, flow: &FlowKey) -> Best<'_> {
+        if self.has_subs(direction) {
+            let sub = self.classifier.first(PolicyKind::Sub, direction, flow);
+            if sub.entry().is_some() {
+                return sub;
+            }
+        }
+        self.classifier.first(PolicyKind::Main, direction, flow)
     }
 
     /// Whether there may be sub policies in a direction.
@@ -107,7 +107,7 @@ impl Spd {
         direction: Direction,
         flow: &FlowKey,
     ) -> Option<&Arc<PolicyEntry>> {
-        self.classifier.first(kind, direction, flow).map(|found| found.entry)
+        self.classifier.first(kind, direction, flow).entry()
     }
 
     /// All policies, in no order.

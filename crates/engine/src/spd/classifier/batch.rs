@@ -11,7 +11,7 @@ use arrayvec::ArrayVec;
 
 use super::lean::LeanOf;
 use super::node::Node;
-use super::rule::{Best, Found};
+use super::rule::Best;
 use super::several;
 use super::ternary::{Key, Words};
 use super::window::Window;
@@ -29,7 +29,7 @@ struct Way<'a, W: Words> {
 /// Where packets are.
 struct Batch<'a, 'k, W: Words> {
     keys: &'k [Key<W>],
-    bests: [Best<'a>; TOGETHER],
+    bests: &'k mut [Best<'a>; TOGETHER],
     /// Whether there may be any best yet.
     has_compared: bool,
     /// Nodes that are being fetched.
@@ -59,13 +59,13 @@ const CUT: usize = 5;
 
 // Steps are functions of their own, so that each has the registers to itself.
 
-/// The first policy that fits, of each key, of which there are [`TOGETHER`] at the most.
-pub(super) fn first_of_each<'a, W: Words>(
+/// Considers the first policy that fits, of each key, of which there are [`TOGETHER`] at the most.
+pub(super) fn find_each<'a, W: Words>(
     root: &'a Node<W>,
     keys: &[Key<W>],
-    found: &mut [Option<Found<'a>>],
+    bests: &mut [Best<'a>; TOGETHER],
 ) {
-    let mut batch = Batch::of(keys);
+    let mut batch = Batch::of(keys, bests);
     let trunk = batch.go_along(root);
     for cuts in trunk.rchunks(STAGE) {
         if batch.has_compared {
@@ -74,16 +74,13 @@ pub(super) fn first_of_each<'a, W: Words>(
             batch.follow(cuts, |node, _| kind(node));
         }
     }
-    for (found, best) in found.iter_mut().zip(&batch.bests) {
-        *found = best.found();
-    }
 }
 
 impl<'a, 'k, W: Words> Batch<'a, 'k, W> {
-    fn of(keys: &'k [Key<W>]) -> Self {
+    fn of(keys: &'k [Key<W>], bests: &'k mut [Best<'a>; TOGETHER]) -> Self {
         Self {
             keys: &keys[..keys.len().min(TOGETHER)],
-            bests: [Best::NONE; TOGETHER],
+            bests,
             has_compared: false,
             coming: ArrayVec::new(),
             here: std::array::from_fn(|_| ArrayVec::new()),
@@ -112,8 +109,8 @@ impl<'a, W: Words> Batch<'a, '_, W> {
     fn end(&mut self, node: &'a Node<W>) {
         let Self { keys, bests, .. } = self;
         match node {
-            Node::Many { matrix, .. } => matrix.find_each(keys, bests),
-            Node::Grid { grid, .. } => grid.find_each(keys, bests),
+            Node::Many { matrix, .. } => matrix.find_each(keys, &mut **bests),
+            Node::Grid { grid, .. } => grid.find_each(keys, &mut **bests),
             Node::Empty { .. }
             | Node::Few { .. }
             | Node::Lean { .. }
@@ -121,7 +118,7 @@ impl<'a, W: Words> Batch<'a, '_, W> {
             | Node::Cut { .. }
             | Node::Sieve { .. }
             | Node::Tally { .. } => {
-                keys.iter().zip(bests).for_each(|(key, best)| node.find(key, best));
+                keys.iter().zip(&mut **bests).for_each(|(key, best)| node.find(key, best));
             }
         }
     }
@@ -146,7 +143,7 @@ impl<'a, W: Words> Batch<'a, '_, W> {
             let Some(node) = nodes.get(window.part(&key.words)) else { continue };
             let way = Way { packet, node };
             if self.here[list(node, &self.bests[packet % TOGETHER])].try_push(way).is_err() {
-                alone(way, self.keys, &mut self.bests);
+                alone(way, self.keys, self.bests);
             }
         }
         self.here[EMPTY].clear();
@@ -183,7 +180,7 @@ impl<'a, W: Words> Batch<'a, '_, W> {
         for way in &self.coming {
             let list = list(way.node, &self.bests[way.packet % TOGETHER]);
             if self.here[list].try_push(*way).is_err() {
-                alone(*way, self.keys, &mut self.bests);
+                alone(*way, self.keys, self.bests);
             }
         }
         self.here[EMPTY].clear();

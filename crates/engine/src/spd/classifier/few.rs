@@ -1,6 +1,6 @@
 //! Some policies in their order, compared one by one. Always as many are, the last one over and over, because a branch less is worth more.
 
-use super::rule::{Best, Comparable, Found};
+use super::rule::{Best, Comparable};
 use super::ternary::{Key, Words};
 
 /// Considers the first of up to eight that fits; packets' words are as the policies see them.
@@ -19,18 +19,18 @@ pub(super) fn find<'a, W: Words, R: Comparable<W>>(
     first_fitting(policies, fits, words, key, best);
 }
 
-/// The first of up to eight that fits, of each key; `seen` tells how the policies see a packet's words.
+/// Considers the first of up to eight that fits, for each key; `seen` tells how the policies see a packet's words.
 #[inline]
 pub(super) fn find_each<'a, W: Words, R: Comparable<W>>(
     policies: &'a [R],
     seen: impl Fn(&Key<W>) -> W,
     keys: &[Key<W>],
-    found: &mut [Option<Found<'a>>],
+    bests: &mut [Best<'a>],
 ) {
     match policies.len() {
-        0..=2 => each::<W, R, 2>(policies, seen, keys, found),
-        3..=4 => each::<W, R, 4>(policies, seen, keys, found),
-        _ => each::<W, R, 8>(policies, seen, keys, found),
+        0..=2 => each::<W, R, 2>(policies, seen, keys, bests),
+        3..=4 => each::<W, R, 4>(policies, seen, keys, bests),
+        _ => each::<W, R, 8>(policies, seen, keys, bests),
     }
 }
 
@@ -40,12 +40,11 @@ fn each<'a, W: Words, R: Comparable<W>, const N: usize>(
     policies: &'a [R],
     seen: impl Fn(&Key<W>) -> W,
     keys: &[Key<W>],
-    found: &mut [Option<Found<'a>>],
+    bests: &mut [Best<'a>],
 ) {
-    for (found, key) in found.iter_mut().zip(keys) {
-        let (mut best, words) = (Best::NONE, seen(key));
-        first_fitting(policies, fitting::<W, R, N>(policies, &words), &words, key, &mut best);
-        *found = best.found();
+    for (best, key) in bests.iter_mut().zip(keys) {
+        let words = seen(key);
+        first_fitting(policies, fitting::<W, R, N>(policies, &words), &words, key, best);
     }
 }
 

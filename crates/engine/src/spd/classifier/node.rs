@@ -15,7 +15,7 @@ use super::lean::{End, LeanOf};
 use super::matrix::Matrix;
 use super::plan::FEW;
 use super::planning::{Planned, Planning};
-use super::rule::{Best, Comparable, Found, Rank, Rule};
+use super::rule::{Best, Comparable, Rank, Rule};
 use super::several::{self, EightOf, Several, count};
 use super::sieve::Sieve;
 use super::ternary::{Key, Words};
@@ -90,9 +90,9 @@ impl<W: Words> Default for Node<W> {
 impl<W: Words> Node<W> {
     const EMPTY: Self = Self::Empty { first: Rank::LAST };
 
-    /// The first policy that fits.
+    /// The first policy that fits, if any does.
     #[inline]
-    pub(crate) fn first(&self, key: &Key<W>) -> Option<Found<'_>> {
+    pub(crate) fn first(&self, key: &Key<W>) -> Best<'_> {
         let mut best = Best::NONE;
         match self {
             Self::Few { rules, .. } => few::find(rules, &key.words, key, &mut best),
@@ -107,35 +107,25 @@ impl<W: Words> Node<W> {
                 self.find(key, &mut best);
             }
         }
-        best.found()
+        best
     }
 
-    /// As [`Node::first`] of each key, of which there are [`TOGETHER`] at the most.
+    /// Considers the first that fits, for each key, of which there are [`TOGETHER`] at the most.
     #[inline]
-    pub(crate) fn first_of_each<'a>(&'a self, keys: &[Key<W>], found: &mut [Option<Found<'a>>]) {
+    pub(crate) fn find_each<'a>(&'a self, keys: &[Key<W>], bests: &mut [Best<'a>; TOGETHER]) {
         match self {
             Self::Cut { nodes, .. } if counts(nodes).0 > ALONE => {
-                batch::first_of_each(self, keys, found)
+                batch::find_each(self, keys, bests)
             }
-            Self::Sieve { sieve, .. } => batch::sift(sieve, keys, found),
-            Self::Few { rules, .. } => few::find_each(rules, |key| key.words, keys, found),
+            Self::Sieve { sieve, .. } => batch::sift(sieve, keys, bests),
+            Self::Few { rules, .. } => few::find_each(rules, |key| key.words, keys, bests),
             Self::Lean { far, rules, .. } => {
-                few::find_each(rules, |key| W::Lean::seen(&key.words, *far), keys, found);
+                few::find_each(rules, |key| W::Lean::seen(&key.words, *far), keys, bests);
             }
-            Self::Many { matrix, .. } => {
-                let mut bests = [Best::NONE; TOGETHER];
-                matrix.find_each(keys, &mut bests);
-                found.iter_mut().zip(&bests).for_each(|(found, best)| *found = best.found());
-            }
-            Self::Grid { grid, .. } => {
-                let mut bests = [Best::NONE; TOGETHER];
-                grid.find_each(keys, &mut bests);
-                found.iter_mut().zip(&bests).for_each(|(found, best)| *found = best.found());
-            }
+            Self::Many { matrix, .. } => matrix.find_each(keys, bests),
+            Self::Grid { grid, .. } => grid.find_each(keys, bests),
             Self::Empty { .. } | Self::Several { .. } | Self::Cut { .. } | Self::Tally { .. } => {
-                for (found, key) in found.iter_mut().zip(keys) {
-                    *found = self.first(key);
-                }
+                keys.iter().zip(bests).for_each(|(key, best)| self.find(key, best));
             }
         }
     }

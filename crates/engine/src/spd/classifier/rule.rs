@@ -44,13 +44,6 @@ pub(crate) struct Rank(u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Brief(u32);
 
-/// A policy that was found.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Found<'a> {
-    pub(crate) entry: &'a Arc<PolicyEntry>,
-    brief: Brief,
-}
-
 /// The first of the policies seen so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Best<'a> {
@@ -163,14 +156,6 @@ impl Brief {
     }
 }
 
-impl Found<'_> {
-    /// What the policy comes to where it decides alone; seldom read from the policy itself, which is far away.
-    #[inline]
-    pub(crate) fn answer(&self) -> AnswerId {
-        AnswerId::of_brief(self.brief.0 >> 1).unwrap_or_else(|| self.entry.answer())
-    }
-}
-
 /// Whether a packet has the mark and the interface that a policy asks for.
 #[inline(never)]
 pub(crate) fn fits_more<W: Words>(entry: &PolicyEntry, key: &Key<W>) -> bool {
@@ -184,8 +169,21 @@ impl<'a> Best<'a> {
 
     /// It, if there is any.
     #[inline]
-    pub(crate) fn found(self) -> Option<Found<'a>> {
-        self.entry.map(|entry| Found { entry, brief: self.brief })
+    pub(crate) const fn entry(&self) -> Option<&'a Arc<PolicyEntry>> {
+        self.entry
+    }
+
+    /// What the policy comes to where it decides alone; seldom read from the policy itself, which is far away.
+    #[inline]
+    pub(crate) fn answer(&self) -> AnswerId {
+        let Some(entry) = self.entry else { return AnswerId::NONE };
+        AnswerId::of_brief(self.brief.0 >> 1).unwrap_or_else(|| entry.answer())
+    }
+
+    /// It, or another if there is none.
+    #[inline]
+    pub(crate) fn or(self, other: Self) -> Self {
+        if self.entry.is_some() { self } else { other }
     }
 
     /// Its rank.

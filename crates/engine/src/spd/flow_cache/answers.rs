@@ -41,7 +41,7 @@ const NOT_BRIEF: u32 = (1 << BRIEF) - 1;
 
 impl AnswerId {
     /// No policy.
-    pub(super) const NONE: Self = Self(u32::MAX);
+    pub(crate) const NONE: Self = Self(u32::MAX);
 
     /// That of one policy, by its slot.
     pub(crate) fn of(slot: u32, action: Action, templates: &[Template]) -> Self {

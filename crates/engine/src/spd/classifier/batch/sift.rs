@@ -6,19 +6,19 @@ use uxfrm_packet::{Steps, Told};
 
 use super::{Batch, CUT, WAYS, Way, unless_behind};
 use crate::spd::classifier::TOGETHER;
-use crate::spd::classifier::rule::Found;
+use crate::spd::classifier::rule::Best;
 use crate::spd::classifier::sieve::{Part, Sieve, Strip};
 use crate::spd::classifier::ternary::{Key, Words};
 
-/// The first policy that fits, of each key, of which there are [`TOGETHER`] at the most. A function of its own, as it takes pages of stack that
+/// Considers the first policy that fits, of each key, of which there are [`TOGETHER`] at the most. A function of its own, as it takes pages of stack that
 /// others need not.
 #[inline(never)]
 pub(in crate::spd::classifier) fn sift<'a, W: Words>(
     sieve: &'a Sieve<W>,
     keys: &[Key<W>],
-    found: &mut [Option<Found<'a>>],
+    bests: &mut [Best<'a>; TOGETHER],
 ) {
-    let mut batch = Batch::of(keys);
+    let mut batch = Batch::of(keys, bests);
     batch.end(sieve.last());
     let (mut told, mut steps) = (Told::default(), Steps::default());
     let columns = W::columns(batch.keys);
@@ -28,9 +28,6 @@ pub(in crate::spd::classifier) fn sift<'a, W: Words>(
     batch.look(sieve, &told, &steps);
     told.others(count, &batch.levels(sieve), &mut steps);
     batch.look(sieve, &told, &steps);
-    for (found, best) in found.iter_mut().zip(&batch.bests) {
-        *found = best.found();
-    }
 }
 
 impl<'a, W: Words> Batch<'a, '_, W> {

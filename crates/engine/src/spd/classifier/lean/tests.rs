@@ -6,6 +6,7 @@ use super::*;
 use crate::spd::classifier::TOGETHER;
 use crate::spd::classifier::matrix::tests::rules;
 use crate::spd::classifier::node::{Node, tests as nodes};
+use crate::spd::classifier::rule::Best;
 use crate::spd::table::tests::policy;
 use crate::{FlowKey, Mark, Policy, PortMask, Prefix};
 
@@ -139,7 +140,11 @@ fn what_policies_ask_alike_is_asked_of_every_packet() {
     {
         for far in 0..8 {
             let key = packet(address(net, host), address(0, far), protocol, 0);
-            assert_eq!(node.first(&key).is_some(), fits, "{net} {host} {protocol} to {far}");
+            assert_eq!(
+                node.first(&key).entry().is_some(),
+                fits,
+                "{net} {host} {protocol} to {far}"
+            );
         }
     }
 }
@@ -164,11 +169,11 @@ fn each_of_a_batch_finds_its_own_policy() {
         let keys: Vec<_> = (0..65).map(packet).collect();
         let node = Node::of(rules.clone());
         for (round, keys) in keys.chunks(TOGETHER).enumerate() {
-            let mut found = vec![None; keys.len()];
-            node.first_of_each(keys, &mut found);
-            for (at, found) in found.iter().enumerate() {
+            let mut bests = [Best::NONE; TOGETHER];
+            node.find_each(keys, &mut bests);
+            for (at, best) in bests.iter().enumerate().take(keys.len()) {
                 let own = rules.get(round * TOGETHER + at).map(|rule| Arc::as_ptr(&rule.entry));
-                assert_eq!(found.map(|found| Arc::as_ptr(found.entry)), own, "{direction:?} {at}");
+                assert_eq!(best.entry().map(Arc::as_ptr), own, "{direction:?} {at}");
             }
         }
     }

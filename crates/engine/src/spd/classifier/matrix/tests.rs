@@ -98,8 +98,8 @@ fn assert_answers<W: Words>(matrix: &Matrix<W>, rules: &[Rule<W>], keys: &[Key<W
         let first = rules.iter().filter(fits).map(|rule| rule.entry.place()).min();
         let mut alone = Best::NONE;
         matrix.find(key, &mut alone);
-        assert_eq!(best.found().map(|found| found.entry.place()), first);
-        assert_eq!(alone.found().map(|found| found.entry.place()), first);
+        assert_eq!(best.entry().map(|entry| entry.place()), first);
+        assert_eq!(alone.entry().map(|entry| entry.place()), first);
     }
 }
 

@@ -25,15 +25,16 @@ fn assert_ranks<W: Words>(node: &Node<W>) {
 
 /// That each key is answered as by a look at every rule, alone and with others.
 fn assert_answers<W: Words>(node: &Node<W>, rules: &[Rule<W>], keys: &[Key<W>]) {
-    let mut found = vec![None; keys.len()];
-    for (keys, found) in keys.chunks(TOGETHER).zip(found.chunks_mut(TOGETHER)) {
-        node.first_of_each(keys, found);
-    }
-    for (key, found) in keys.iter().zip(found) {
+    let together = keys.chunks(TOGETHER).flat_map(|keys| {
+        let mut bests = [Best::NONE; TOGETHER];
+        node.find_each(keys, &mut bests);
+        bests.into_iter().take(keys.len())
+    });
+    for (key, best) in keys.iter().zip(together) {
         let fits = |rule: &&Rule<W>| rule.fits(&key.words) && fits_more(&rule.entry, key);
         let first = rules.iter().filter(fits).map(|rule| rule.entry.place()).min();
-        assert_eq!(found.map(|found| found.entry.place()), first);
-        assert_eq!(node.first(key).map(|found| found.entry.place()), first);
+        assert_eq!(best.entry().map(|entry| entry.place()), first);
+        assert_eq!(node.first(key).entry().map(|entry| entry.place()), first);
     }
 }
 

@@ -77,7 +77,7 @@ fn drafts_make_sieves_that_find_what_a_scan_finds() {
         sieve.find(key, &mut best);
         let fits = |rule: &&Rule<_>| rule.fits(&key.words) && fits_more(&rule.entry, key);
         let first = rules.iter().filter(fits).map(|rule| rule.entry.place()).min();
-        assert_eq!(best.found().map(|found| found.entry.place()), first);
+        assert_eq!(best.entry().map(|entry| entry.place()), first);
     }
 }
 
