@@ -34,6 +34,39 @@ pub fn fitting<const N: usize, T: AsRef<Lanes<N>>>(lanes: &[T], key: &[u64; N], 
     fitting_anywhere(lanes, key, last)
 }
 
+/// As [`fitting`], for each key beside its lanes, in as many `fits` as there are.
+#[inline]
+pub fn fitting_each<'a, const N: usize, T: AsRef<Lanes<N>> + 'a>(
+    pairs: impl Iterator<Item = (&'a [T], &'a [u64; N])>,
+    last: u64,
+    fits: &mut [u64],
+) {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx512f") {
+        #[expect(
+            unsafe_code,
+            reason = "calling a function compiled for more than every x86-64 has"
+        )]
+        // SAFETY: AVX-512F was detected.
+        return unsafe { fitting_each_avx512(pairs, last, fits) };
+    }
+    for ((lanes, key), fits) in pairs.zip(fits) {
+        *fits = fitting(lanes, key, last);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn fitting_each_avx512<'a, const N: usize, T: AsRef<Lanes<N>> + 'a>(
+    pairs: impl Iterator<Item = (&'a [T], &'a [u64; N])>,
+    last: u64,
+    fits: &mut [u64],
+) {
+    for ((lanes, key), fits) in pairs.zip(fits) {
+        *fits = fitting_avx512(lanes, key, last);
+    }
+}
+
 fn fitting_anywhere<const N: usize, T: AsRef<Lanes<N>>>(
     lanes: &[T],
     key: &[u64; N],
@@ -58,6 +91,7 @@ fn fitting_anywhere<const N: usize, T: AsRef<Lanes<N>>>(
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
+#[inline]
 fn fitting_avx512<const N: usize, T: AsRef<Lanes<N>>>(
     lanes: &[T],
     key: &[u64; N],
@@ -165,6 +199,9 @@ mod tests {
             let all = (0..8 * count.min(8)).fold(0, |all, at| all | u64::from(fits(at)) << at);
             assert_eq!(fitting(&lanes, &key, LAST), all);
             assert_eq!(fitting_anywhere(&lanes, &key, LAST), all);
+            let mut each = [7; 3];
+            fitting_each([(&*lanes, &key), (&[], &key)].into_iter(), LAST, &mut each);
+            assert_eq!(each, [all, 0, 7]);
             #[cfg(target_arch = "x86_64")]
             if is_x86_feature_detected!("avx2") {
                 #[expect(unsafe_code, reason = "as in fitting")]

@@ -93,7 +93,7 @@ pub use flow::FlowPorts;
 pub use flow_words::FlowWords;
 pub use intersect::{AXES, Axis, Field, Grid, Line, NOTHING, Place, Rows};
 pub use ip::{Fragment, IpPacket, Version};
-pub use lanes::{Lanes, fitting};
+pub use lanes::{Lanes, fitting, fitting_each};
 pub use outline::{Extent, Outline};
 pub use pool::{Pool, PoolStats, SizeClass};
 pub use prefetch::{

@@ -12,7 +12,7 @@ use arrayvec::ArrayVec;
 use super::lean::LeanOf;
 use super::node::Node;
 use super::rule::Best;
-use super::several;
+use super::several::{self, EightOf as _};
 use super::ternary::{Key, Words};
 use super::window::Window;
 use super::{TOGETHER, few};
@@ -233,9 +233,26 @@ fn compare_several<'a, W: Words>(
     keys: &[Key<W>],
     bests: &mut [Best<'a>; TOGETHER],
 ) {
-    for way in several {
-        if let (Node::Several { eights, .. }, Some(key)) = (way.node, keys.get(way.packet)) {
-            several::find(eights, key, &mut bests[way.packet % TOGETHER]);
+    let none = Key { words: W::NOTHING, extra: 0 };
+    let key = |way: &Way<'a, W>| keys.get(way.packet).unwrap_or(&none);
+    let eights = |way: &Way<'a, W>| match way.node {
+        Node::Several { eights, .. } => &**eights,
+        Node::Empty { .. }
+        | Node::Few { .. }
+        | Node::Lean { .. }
+        | Node::Many { .. }
+        | Node::Grid { .. }
+        | Node::Cut { .. }
+        | Node::Sieve { .. }
+        | Node::Tally { .. } => &[],
+    };
+    for ways in several.chunks(TOGETHER) {
+        let mut fits = [0; TOGETHER];
+        let pairs = ways.iter().map(|way| (eights(way), &key(way).words));
+        W::Eight::fitting_each(pairs, &mut fits);
+        for (way, fits) in ways.iter().zip(&fits) {
+            let best = &mut bests[way.packet % TOGETHER];
+            several::consider(eights(way), *fits, key(way), best);
         }
     }
 }
@@ -247,15 +264,17 @@ fn compare_many<'a, W: Words>(
     keys: &[Key<W>],
     bests: &mut [Best<'a>; TOGETHER],
 ) {
-    let mut found = [u32::MAX; WAYS];
-    for (way, found) in many.iter().zip(&mut found) {
-        if let (Node::Many { matrix, .. }, Some(key)) = (way.node, keys.get(way.packet)) {
-            *found = matrix.first_bit(key);
+    for ways in many.chunks(TOGETHER) {
+        let mut found = [u32::MAX; TOGETHER];
+        for (way, found) in ways.iter().zip(&mut found) {
+            if let (Node::Many { matrix, .. }, Some(key)) = (way.node, keys.get(way.packet)) {
+                *found = matrix.first_bit(key);
+            }
         }
-    }
-    for (way, found) in many.iter().zip(&found) {
-        if let (Node::Many { matrix, .. }, Some(key)) = (way.node, keys.get(way.packet)) {
-            matrix.consider(*found, key, &mut bests[way.packet % TOGETHER]);
+        for (way, found) in ways.iter().zip(&found) {
+            if let (Node::Many { matrix, .. }, Some(key)) = (way.node, keys.get(way.packet)) {
+                matrix.consider(*found, key, &mut bests[way.packet % TOGETHER]);
+            }
         }
     }
 }

@@ -25,6 +25,11 @@ pub(crate) trait EightOf<W>: Clone + std::fmt::Debug + Send + Sync {
     fn of(rules: &[Rule<W>]) -> Self;
     /// Which of the policies of up to eight eights fit.
     fn fitting(eights: &[Self], words: &W) -> u64;
+    /// The same, for many packets beside their eights, in as many `fits` as there are.
+    fn fitting_each<'a>(pairs: impl Iterator<Item = (&'a [Self], &'a W)>, fits: &mut [u64])
+    where
+        W: 'a,
+        Self: 'a;
     /// The policy in a lane, with its rank and brief.
     fn policy(&self, lane: usize) -> Option<(Rank, Brief, &Arc<PolicyEntry>)>;
     /// All rules.
@@ -55,10 +60,20 @@ pub(crate) fn each<'a, W: Words>(
     }
 }
 
-/// Considers the first that fits. Whether there is any is no branch.
+/// Considers the first that fits.
 #[inline(always)]
 pub(crate) fn find<'a, W: Words>(several: &'a [W::Eight], key: &Key<W>, best: &mut Best<'a>) {
-    let mut fits = W::Eight::fitting(several, &key.words);
+    consider(several, W::Eight::fitting(several, &key.words), key, best);
+}
+
+/// Considers the first of those whose words fit, which are bits. Whether there is any is no branch.
+#[inline(always)]
+pub(crate) fn consider<'a, W: Words>(
+    several: &'a [W::Eight],
+    mut fits: u64,
+    key: &Key<W>,
+    best: &mut Best<'a>,
+) {
     loop {
         let at = if fits == 0 { 0 } else { fits.trailing_zeros() as usize };
         let policy = several.get(at / 8).and_then(|eight| eight.policy(at % 8));
@@ -98,6 +113,11 @@ where
     #[inline]
     fn fitting(eights: &[Self], words: &[u64; N]) -> u64 {
         uxfrm_packet::fitting(eights, words, !NOTHING)
+    }
+
+    #[inline]
+    fn fitting_each<'a>(pairs: impl Iterator<Item = (&'a [Self], &'a [u64; N])>, fits: &mut [u64]) {
+        uxfrm_packet::fitting_each(pairs, !NOTHING, fits);
     }
 
     #[inline]
