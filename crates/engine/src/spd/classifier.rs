@@ -100,11 +100,14 @@ impl Classifier {
         bests: &mut [Best<'a>; TOGETHER],
     ) {
         let Some(first) = flows.first() else { return };
-        if alike(first, flows) < flows.len() {
-            return self.find_mixed(kind, direction, flows, bests);
-        }
-        if let Some(bins) = self.bins(kind, direction, first.if_id) {
-            bins.find_each(flows, bests);
+        let differ = flows.iter().fold(0, |differ, flow| differ | (flow.if_id ^ first.if_id));
+        let is_found = differ == 0
+            && match self.bins(kind, direction, first.if_id) {
+                Some(bins) => bins.find_each(flows, bests),
+                None => true,
+            };
+        if !is_found {
+            self.find_mixed(kind, direction, flows, bests);
         }
     }
 
@@ -125,7 +128,10 @@ impl Classifier {
             bests = others;
             if let Some(bins) = self.bins(kind, direction, first.if_id) {
                 let mut found = [Best::NONE; TOGETHER];
-                bins.find_each(flows, &mut found);
+                if !bins.find_each(flows, &mut found) {
+                    let each = flows.iter().zip(&mut found);
+                    each.for_each(|(flow, found)| *found = bins.first(flow));
+                }
                 these.iter_mut().zip(found).for_each(|(best, found)| *best = found);
             }
         }
@@ -286,9 +292,9 @@ impl Bins {
         }
     }
 
-    /// Of flows of one family.
+    /// Considers the first policy that fits, for each flow; not at all unless all are of one family, which is the result.
     #[inline]
-    fn find_each<'a>(&'a self, flows: &[FlowKey], bests: &mut [Best<'a>; TOGETHER]) {
+    fn find_each<'a>(&'a self, flows: &[FlowKey], bests: &mut [Best<'a>; TOGETHER]) -> bool {
         let v4 = |flow: &FlowKey| match (flow.destination, flow.source) {
             (IpAddr::V4(destination), IpAddr::V4(source)) => {
                 Some(Key::v4(destination, source, flow))
@@ -305,18 +311,18 @@ impl Bins {
             let mut keys = ArrayVec::<_, TOGETHER>::new();
             keys.extend(flows.iter().map_while(v4));
             if keys.len() == flows.len() {
-                return self.v4.find_each(&keys, bests);
+                self.v4.find_each(&keys, bests);
+                return true;
             }
         } else {
             let mut keys = ArrayVec::<_, TOGETHER>::new();
             keys.extend(flows.iter().map_while(v6));
             if keys.len() == flows.len() {
-                return self.v6.find_each(&keys, bests);
+                self.v6.find_each(&keys, bests);
+                return true;
             }
         }
-        for (best, flow) in bests.iter_mut().zip(flows) {
-            *best = self.first(flow);
-        }
+        false
     }
 
     fn insert(&mut self, entry: &Arc<PolicyEntry>, planning: Planning) {

@@ -4,18 +4,17 @@
 #[derive(Debug, Default)]
 pub(super) struct Roll {
     lines: Vec<Line>,
+    /// Of each line the turn that its marks are of: they count while it is the roll's.
+    turns: Vec<u64>,
     turn: u64,
 }
 
-/// A cache line of marks, which count while its turn is the roll's.
+/// A cache line of marks.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
-struct Line {
-    turn: u64,
-    marks: [u64; WORDS],
-}
+struct Line([u64; WORDS]);
 
-const WORDS: usize = 7;
+const WORDS: usize = 8;
 /// Slots of a line.
 const SLOTS: usize = WORDS * 64;
 
@@ -28,9 +27,11 @@ impl Roll {
     /// Whether a slot is marked.
     #[inline]
     pub(super) fn has(&self, slot: u32) -> bool {
-        let (line, word, bit) = place(slot);
-        let marked = |line: &Line| line.turn == self.turn && line.marks[word] >> bit & 1 != 0;
-        self.lines.get(line).is_some_and(marked)
+        let (at, word, bit) = place(slot);
+        match (self.lines.get(at), self.turns.get(at)) {
+            (Some(Line(marks)), Some(turn)) => (*turn == self.turn) & (marks[word] >> bit & 1 != 0),
+            (Some(_) | None, _) => false,
+        }
     }
 
     /// Marks a slot.
@@ -38,16 +39,17 @@ impl Roll {
         let (at, word, bit) = place(slot);
         if self.lines.len() <= at {
             self.lines.resize(at + 1, Line::default());
+            self.turns.resize(at + 1, self.turn);
         }
-        let line = &mut self.lines[at];
-        if line.turn != self.turn {
-            *line = Line { turn: self.turn, marks: [0; WORDS] };
+        let Line(marks) = &mut self.lines[at];
+        if std::mem::replace(&mut self.turns[at], self.turn) != self.turn {
+            *marks = [0; WORDS];
         }
-        line.marks[word] |= 1 << bit;
+        marks[word] |= 1 << bit;
     }
 
     pub(super) fn memory(&self) -> usize {
-        self.lines.capacity() * size_of::<Line>()
+        self.lines.capacity() * size_of::<Line>() + self.turns.capacity() * size_of::<u64>()
     }
 }
 

@@ -145,6 +145,34 @@ proptest! {
             prop_assert_eq!(found, first.map(|(_, entry)| entry.index()));
         }
     }
+
+    /// Of whatever families and interfaces, and also beside one between two families, which no policy is for.
+    #[test]
+    fn finds_for_many_together_what_it_finds_for_each(
+        policies in prop::collection::vec(any_policy(), 0..60),
+        mut flows in prop::collection::vec(flow(), 1..80),
+        odd in any::<prop::sample::Index>(),
+    ) {
+        let mut database = Database::new(Backend::Portable);
+        database.apply(Moment(0), |change| {
+            policies.into_iter().for_each(|policy| { let _ = change.add_policy(policy); });
+        });
+        let snapshot = database.snapshot();
+        let index = |lookup: &Lookup<'_>| match lookup {
+            Lookup::Policy(entry) => Some(entry.index()),
+            Lookup::Default(_) => None,
+        };
+        let odd = odd.index(2 * flows.len());
+        if let Some(flow) = flows.get_mut(odd) {
+            flow.source = if flow.source.is_ipv4() { "fd00::1" } else { "10.0.0.1" }.parse().unwrap();
+        }
+        for direction in [Direction::In, Direction::Out, Direction::Forward] {
+            let mut together = Vec::new();
+            snapshot.spd.lookup_each(direction, &flows, &mut together);
+            let alone = flows.iter().map(|flow| index(&snapshot.spd.lookup(direction, flow)));
+            prop_assert_eq!(together.iter().map(index).collect::<Vec<_>>(), alone.collect::<Vec<_>>());
+        }
+    }
 }
 
 fn packet() -> FlowKey {
