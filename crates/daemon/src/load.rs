@@ -116,7 +116,7 @@ fn run(change: &mut Change<'_>, file: &Path, line: Located<Command>) -> Result<(
             tracing::warn!(
                 file = %file.display(),
                 line = line.line,
-                "hthresh changes nothing here: there is no hash with thresholds to set"
+                "hthresh changes nothing here: what a file loads is planned together, by lengths that are found and not told"
             );
             Ok(())
         }

@@ -215,6 +215,12 @@ impl Database {
         self.revising.take().then(|| self.next.spd.revision())
     }
 
+    /// Has all policies planned anew without waiting until no more come, also if nothing would be gained: [`Database::take_revision`] gives it out.
+    /// Of no use while somebody plans.
+    pub fn demand_revision(&mut self) {
+        self.revising.demand();
+    }
+
     /// Takes in policies that were planned anew, with all that came and went meanwhile: look-ups find the same, sooner. `None` when planning failed; that
     /// and what is no longer of use is left, to be planned again.
     pub fn adopt(&mut self, revised: Option<Revised>, now: Moment) {

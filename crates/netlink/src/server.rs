@@ -264,7 +264,9 @@ impl Server {
         }
         let tail = message.body().get(start..).unwrap_or_default();
         if kind == MessageType::NewSpdInfo {
-            return self.thresholds.set(tail, HEADER_LEN + start);
+            let warning = self.thresholds.set(tail, HEADER_LEN + start)?;
+            database.demand_revision();
+            return Ok(warning);
         }
         let attributes = Attributes::parse(tail, HEADER_LEN + start)?;
         let warning = attributes.has_leftover().then_some(LEFTOVER);

@@ -51,6 +51,13 @@ impl Revising {
         is_first
     }
 
+    /// Somebody asks for it: there is nothing to wait for, unless it is made already.
+    pub(super) fn demand(&mut self) {
+        if matches!(self, Self::Idle | Self::Awaited { .. }) {
+            *self = Self::Due;
+        }
+    }
+
     /// The timer went off, beside so many policies. Whether it is to be set again.
     pub(super) fn wake(&mut self, policies: usize) -> bool {
         let Self::Awaited { moved } = self else { return false };
@@ -150,6 +157,22 @@ mod tests {
         }
         // Of those without interface id, which are ten of eleven.
         assert!((900..=930).contains(&number), "{number}");
+    }
+
+    /// Not a second later, and also what had come together, which nobody else would plan again.
+    #[test]
+    fn who_asks_for_a_plan_has_it_at_once_and_once() {
+        let (mut database, model) = apart(0..700);
+        database.demand_revision();
+        let revision = database.take_revision().unwrap();
+        database.demand_revision();
+        assert!(database.take_revision().is_none(), "somebody plans");
+        database.adopt(Some(revision.plan()), Moment(1));
+        assert_eq!(footprint(&database), together(700).spd.footprint());
+        check(&database.snapshot(), &model);
+        assert!(taken_at(&mut database, 9).is_none(), "what it was awaited for is done");
+        database.demand_revision();
+        assert!(database.take_revision().is_some());
     }
 
     #[test]

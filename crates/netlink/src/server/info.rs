@@ -20,15 +20,14 @@ const SPD_HASH: u16 = 2;
 const SPD_IPV4_THRESHOLD: u16 = 3;
 const SPD_IPV6_THRESHOLD: u16 = 4;
 
-/// A success that says why nothing changes: a refusal would be no answer that programs know of.
-const NO_ADVICE_NEEDED: &str =
-    "Hash thresholds are kept and shown, but look-ups here need no such advice";
+/// A success that says what changes and what does not: a refusal would be no answer that programs know of.
+const PLANNED_ANEW: &str = "Hash thresholds are kept and shown; policies are planned anew, by lengths that are found and not told";
 
 /// `xfrm_policy_hashmax`, `xfrm_state_hashmax`.
 const MOST_BUCKETS: u32 = 1024 * 1024;
 
-/// From which prefix lengths on the kernel hashes policies. Here it steers nothing: look-ups need no such advice. Kept for those
-/// that ask for it again.
+/// From which prefix lengths on the kernel hashes policies. Here plans find what tells policies apart themselves: setting these only has all planned
+/// anew, as the kernel hashes all anew (`xfrm_set_spdinfo`). Kept for those that ask for them again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Thresholds {
     ipv4: RawThreshold,
@@ -80,7 +79,7 @@ impl Thresholds {
         }
         *self = new;
         let leftover = (attributes.leftover() != 0).then_some(LEFTOVER);
-        let advice = given.then_some(NO_ADVICE_NEEDED);
+        let advice = given.then_some(PLANNED_ANEW);
         Ok(leftover.or(advice))
     }
 }

@@ -60,7 +60,7 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
     },
     Difference {
         what: "NEWSPDINFO with hash thresholds: the success comes with a warning",
-        why: "They are kept and shown, but steer nothing: look-ups here need no such advice",
+        why: "They are kept and shown, and as in Linux all policies are sorted anew; but what tells them apart is found, not told",
         explains: |exchange| {
             let without = |answers: &[Answer]| {
                 let text = |answer: &Answer| match answer.verdict() {

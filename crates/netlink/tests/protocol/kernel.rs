@@ -135,11 +135,18 @@ pub(crate) fn same(
 }
 
 #[test]
-fn hash_thresholds_come_back_and_are_said_to_change_nothing() {
+fn hash_thresholds_come_back_and_have_policies_planned_anew() {
     let mut stage = Stage::new();
     let asked = [vec![0; 4], attribute(3, &[24, 16])].concat();
+    assert!(stage.database.take_revision().is_none());
     let (errno, text) = stage.ask(&message(0x24, 5, &asked))[0].verdict().unwrap();
-    assert!(errno == 0 && text.contains("need no such advice"), "{errno} {text}");
+    assert!(errno == 0 && text.contains("planned anew"), "{errno} {text}");
+    let revised = stage.database.take_revision().map(uxfrm_engine::Revision::plan);
+    assert!(revised.is_some());
+    stage.database.adopt(revised, uxfrm_engine::Moment(0));
+    let wrong = [vec![0; 4], attribute(3, &[33, 16])].concat();
+    assert_ne!(stage.ask(&message(0x24, 5, &wrong))[0].verdict().unwrap().0, 0);
+    assert!(stage.database.take_revision().is_none(), "what is refused changes nothing");
     let shown = stage.ask(&message(0x25, 1, &[0; 4])).remove(0);
     let threshold = attribute(3, &[24, 16]);
     assert!(shown.body.windows(threshold.len()).any(|bytes| bytes == threshold));
