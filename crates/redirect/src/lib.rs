@@ -34,4 +34,5 @@ mod mailbox;
 mod next;
 mod parking;
 mod patience;
+mod process;
 mod table;

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering}
 use libc::c_int;
 
 use crate::table::{self, Identity, Socket};
-use crate::{errno, gateway, mailbox, next};
+use crate::{errno, gateway, mailbox, next, process};
 
 /// Nothing is parked.
 const NONE: c_int = -1;
@@ -30,8 +30,6 @@ static OPTIONS: AtomicU32 = AtomicU32::new(0);
 /// Whether it has the process's page.
 static PAGED: AtomicBool = AtomicBool::new(false);
 
-/// This process's number, as long as it is known to the C library as a process.
-static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// How often it forked: what is older than that may have a copy.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
@@ -44,13 +42,10 @@ pub(crate) fn forks() -> u32 {
 pub(crate) fn park(descriptor: c_int, socket: &Socket) -> bool {
     let Some(Identity { port, groups: 0, options }) = socket.told() else { return false };
     // Programs that close one of the first three want its number next.
-    if descriptor <= libc::STDERR_FILENO
-        || !socket.is_as_new()
-        || port != PROCESS.load(Ordering::Relaxed)
-    {
+    if descriptor <= libc::STDERR_FILENO || !socket.is_as_new() || port != process::number() {
         return false;
     }
-    if !is_own_thread() || hold(NONE).is_none() {
+    if !process::is_own() || hold(NONE).is_none() {
         return false;
     }
     let is_paged = socket.is_paged();
@@ -80,7 +75,7 @@ pub(crate) fn take() -> Option<Parked> {
         return None;
     }
     hold(descriptor)?;
-    let port = PROCESS.load(Ordering::Relaxed);
+    let port = process::number();
     let options = OPTIONS.load(Ordering::Relaxed);
     let is_paged = PAGED.load(Ordering::Relaxed);
     PARKED.store(NONE, Ordering::Release);
@@ -99,9 +94,10 @@ pub(crate) fn release() {
     }
 }
 
-/// Lets a descriptor go that the caller closes or replaces, if it is parked.
+/// Lets a descriptor go that the caller closes or replaces, if it is parked and not another process's.
 pub(crate) fn forget(descriptor: c_int) -> bool {
-    if descriptor < 0 || hold(descriptor).is_none() {
+    let is_parked = descriptor >= 0 && PARKED.load(Ordering::Relaxed) == descriptor;
+    if !is_parked || process::is_borrowed() || hold(descriptor).is_none() {
         return false;
     }
     PARKED.store(NONE, Ordering::Release);
@@ -128,15 +124,10 @@ fn is_silent(descriptor: c_int) -> bool {
     received < 0 && errno::last() == libc::EAGAIN
 }
 
-/// Whether the calling thread is one of this process, and not a child that has its memory and descriptors of its own (`vfork`).
-fn is_own_thread() -> bool {
-    // SAFETY: the call takes nothing.
-    unsafe { libc::getpid() }.unsigned_abs() == PROCESS.load(Ordering::Relaxed)
-}
-
 /// Has the C library tell of forks.
 extern "C" fn attend_forks() {
-    know_process();
+    process::prepare();
+    process::know();
     // SAFETY: the handlers stay as long as the library, which is never unloaded. Should there be no room for them, the numbers of forks
     // are not known, and nothing may be parked.
     unsafe {
@@ -144,11 +135,6 @@ extern "C" fn attend_forks() {
             PARKED.store(HELD, Ordering::Relaxed);
         }
     }
-}
-
-fn know_process() {
-    // SAFETY: the call takes nothing.
-    PROCESS.store(unsafe { libc::getpid() }.unsigned_abs(), Ordering::Relaxed);
 }
 
 #[cfg(not(test))]
@@ -164,6 +150,6 @@ unsafe extern "C" fn before_fork() {
 /// What is parked is the parent's.
 unsafe extern "C" fn in_child() {
     release();
-    know_process();
+    process::know();
     PARKED.store(NONE, Ordering::Release);
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use libc::{c_int, epoll_event};
 
 use crate::ends::{End, Family};
-use crate::parking;
+use crate::{parking, process};
 
 /// Descriptors from here on cannot be redirected; `socket` fails with `EMFILE` there.
 const DESCRIPTORS: usize = 1 << 16;
@@ -445,9 +445,11 @@ pub(crate) fn insert(descriptor: c_int, kind: c_int) -> bool {
     true
 }
 
-/// Forgets a descriptor that is closed, or that the kernel has just handed out for something else.
+/// Forgets a descriptor that is closed, or that the kernel has just handed out for something else; not one that another process closes.
 pub(crate) fn remove(descriptor: c_int) {
-    if let Some(socket) = slot(descriptor).filter(|socket| socket.is_open()) {
+    if let Some(socket) = slot(descriptor).filter(|socket| socket.is_open())
+        && !process::is_borrowed()
+    {
         socket.state.store(0, Ordering::Release);
     }
 }
@@ -466,6 +468,9 @@ pub(crate) fn duplicate(descriptor: c_int, copy: c_int) -> bool {
     };
     let Some(twin) = slot(copy) else { return false };
     socket.spoil();
+    if process::is_borrowed() {
+        return true; // the copy is another process's
+    }
     for (from, to) in socket.words().into_iter().zip(twin.words()) {
         to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
     }

@@ -6,7 +6,9 @@ use uxfrm_control::greeting::LENGTH;
 
 use crate::{
     server::{MARK, inside},
-    socket::{ask, bind, errno, name, option, set, set_bytes, set_none, xfrm_socket},
+    socket::{
+        ask, bind, brief_socket, close, errno, name, option, set, set_bytes, set_none, xfrm_socket,
+    },
 };
 
 #[test]
@@ -124,6 +126,48 @@ fn inside_copies() {
         assert_eq!(status, 0);
     }
     assert_eq!(LENGTH, 28);
+}
+
+#[test]
+fn a_child_in_the_same_memory_closes_descriptors_of_its_own() {
+    inside("manners::inside_vfork");
+}
+
+#[test]
+#[ignore = "run by another test, under the library"]
+fn inside_vfork() {
+    /// What programs do between `vfork` and `exec`.
+    extern "C" fn close_all(descriptor: *mut libc::c_void) -> c_int {
+        // SAFETY: it is a number, which outlives the child; the other calls take no pointers.
+        unsafe {
+            let descriptor = descriptor.cast::<c_int>().read();
+            libc::dup2(descriptor, 190);
+            libc::dup2(0, descriptor);
+            libc::close(descriptor);
+            libc::close_range(3, c_int::MAX.unsigned_abs(), 0).abs()
+        }
+    }
+    let parked = brief_socket();
+    assert_eq!(bind(parked, 0, 0), 0);
+    let mut descriptor = xfrm_socket();
+    assert_eq!((bind(descriptor, 77, 0), close(parked)), (0, 0));
+    let mut stack = vec![0_u8; 64 * 1024];
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    let mut status = -1;
+    // SAFETY: the child has a stack of its own, which grows down from its end, and calls only what a signal handler may.
+    unsafe {
+        let end = stack.as_mut_ptr_range().end.cast();
+        let child = libc::clone(close_all, end, flags, (&raw mut descriptor).cast());
+        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+    }
+    assert_eq!(status, 0);
+    assert_eq!(name(descriptor).1, 77, "it is a netlink socket still");
+    assert_eq!(ask(descriptor).0, 28);
+    // SAFETY: the call takes no pointers.
+    let ordinary = unsafe { libc::dup2(libc::socket(libc::AF_INET, libc::SOCK_DGRAM, 0), 190) };
+    assert_eq!(c_int::from(name(ordinary).0), libc::AF_INET);
+    assert_eq!(brief_socket(), parked, "the connection that was parked is there still");
+    assert_eq!(ask(parked).0, 28);
 }
 
 #[test]
