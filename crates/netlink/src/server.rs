@@ -40,7 +40,7 @@ use outbox::Outbox;
 /// What the server is told once.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Nanoseconds from 1970 to [`Moment`] 0, for the times in answers.
+    /// Nanoseconds from 1970 to [`Moment`] 0, for the times in answers; see [`Server::set_epoch`].
     pub epoch: u64,
     /// Where random SPIs start from.
     pub seed: u64,
@@ -99,6 +99,12 @@ impl Server {
     /// Seconds that larval states live from now on (a write to `net.core.xfrm_acq_expires`).
     pub fn set_acquire_expires(&mut self, seconds: u32) {
         self.larvals.set_lifetime(seconds);
+    }
+
+    /// Nanoseconds from 1970 to [`Moment`] 0 by the clock as it is now, for the times in answers: it may have been set since. Key managers
+    /// subtract such times from the clock's own to know how long a state has been idle.
+    pub fn set_epoch(&mut self, nanoseconds: u64) {
+        self.calendar.follow(nanoseconds);
     }
 
     /// Carries out all requests of a datagram, whatever its bytes are. Of a dump only the first part goes out:

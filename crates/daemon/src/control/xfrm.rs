@@ -41,7 +41,7 @@ impl Xfrm {
         let mut seed = [0; 8];
         random::fill(&mut seed)?;
         let settings = netlink::Settings {
-            epoch: clock::wall_nanoseconds().saturating_sub(clock::boot_nanoseconds()),
+            epoch: epoch(),
             seed: u64::from_ne_bytes(seed),
             acquire_expires,
             cpus: cpus(),
@@ -59,6 +59,7 @@ impl Xfrm {
         outbox: &mut Outbox,
     ) {
         let now = now();
+        self.server.set_epoch(epoch());
         for event in events {
             self.server.announce(event, before, database, now, &mut self.answers);
         }
@@ -138,6 +139,7 @@ impl Protocol for Serving<'_> {
         let following = &mut *self.following;
         let mut attend = |database: &mut Database| following.attend(database);
         let answers = &mut xfrm.answers;
+        xfrm.server.set_epoch(epoch());
         xfrm.server.handle_attended(name, datagram, self.database, now(), &mut attend, answers);
         xfrm.post(outbox);
     }
@@ -172,6 +174,11 @@ impl Protocol for Serving<'_> {
         self.xfrm.post(outbox);
         Rest::More
     }
+}
+
+/// When the machine's start was, by the clock as it is now: somebody may set it while we run.
+fn epoch() -> u64 {
+    clock::wall_nanoseconds().saturating_sub(clock::boot_nanoseconds())
 }
 
 /// How many processors the machine may have, as the kernel's `num_possible_cpus`; as many as there are for us when that can't be known.

@@ -17,7 +17,17 @@ pub(crate) struct Calendar {
     pub(crate) start: u64,
 }
 
+/// Two clocks that are read one after the other are apart by less than this: that is no step, and times in answers must not waver by it.
+const NO_STEP: u64 = 100_000_000;
+
 impl Calendar {
+    /// The clock says that it was `start` at moment 0. Somebody may have set it.
+    pub(crate) const fn follow(&mut self, start: u64) {
+        if start.abs_diff(self.start) >= NO_STEP {
+            self.start = start;
+        }
+    }
+
     pub(crate) const fn seconds(self, moment: Moment) -> u64 {
         self.start.saturating_add(moment.0) / 1_000_000_000
     }

@@ -69,6 +69,24 @@ fn usage(body: &[u8]) -> [u64; 4] {
     [160, 168, 176, 184].map(|at| u64::from_ne_bytes(body[at..at + 8].try_into().unwrap()))
 }
 
+/// charon takes the first use from the clock to know how long a state has been idle.
+#[test]
+fn times_are_those_of_the_clock_as_it_is_now() {
+    let mut stage = limited(u64::MAX, u64::MAX);
+    stage.now = stage.now.plus(Duration::from_secs(4));
+    assert_eq!(Hand::new(&stage).send(1, &stage).0, 1);
+    let mut times = |epoch| {
+        stage.server.set_epoch(epoch);
+        usage(&stage.ask(&by_spi(GET_SA, SPI))[0].body)[2..].to_vec()
+    };
+    let second = 1_000_000_000;
+    let day = 24 * 60 * 60;
+    assert_eq!(times((EPOCH + day) * second), [EPOCH + day + 1, EPOCH + day + 5]);
+    assert_eq!(times((EPOCH - day) * second), [EPOCH - day + 1, EPOCH - day + 5]);
+    let read_a_little_later = times((EPOCH - day) * second - 1000);
+    assert_eq!(read_a_little_later, [EPOCH - day + 1, EPOCH - day + 5]);
+}
+
 #[test]
 fn getsa_has_what_all_workers_counted() {
     let mut stage = limited(u64::MAX, u64::MAX);
