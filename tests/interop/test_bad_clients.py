@@ -20,9 +20,10 @@ from topology import HERE, THERE
 
 NAME = b"\0uxfrm/xfrm"
 REQUEST, DUMP, ERROR = 0x1, 0x300, 2
-NEW_SA, GET_SA, NEW_SAD_INFO, GET_SAD_INFO, SET_DEFAULT = 0x10, 0x12, 0x22, 0x23, 0x27
+NEW_SA, GET_SA, NEW_POLICY, GET_POLICY, DONE = 0x10, 0x12, 0x13, 0x15, 3
+NEW_SAD_INFO, GET_SAD_INFO, SET_DEFAULT = 0x22, 0x23, 0x27
 EFFECTIVE = [0x1C, 0x1D, SET_DEFAULT]  # FLUSHSA, FLUSHPOLICY: random bytes after these may be a valid request
-GREETING, ASK, WELCOME, OVERRUN = b"uxfrm/1\n", 2, 3, 5
+GREETING, HELLO, ASK, WELCOME, OVERRUN = b"uxfrm/1\n", 1, 2, 3, 5
 ALL_GROUPS = 0x7FFFFFFF
 MEGABYTES_MORE = 64
 MILLION = 1_000_000
@@ -110,6 +111,27 @@ def test_clients_that_leave_in_the_middle(network):
             for _ in range(200):
                 silent.enter_context(client(network))
             assert "SAD count" in network.ip("xfrm state count")
+
+
+def test_a_dump_goes_on_though_its_client_leaves_a_group(network, tmp_path):
+    """More than its socket holds: the client leaves the group while the gateway waits for it to read."""
+    count = 3000
+    lines = (f"xfrm policy add src 10.77.{number // 256}.{number % 256}/32 dir in priority 7 action block" for number in range(count))
+    (tmp_path / "many").write_text("\n".join(lines))
+    network.ip(f"-batch {tmp_path / 'many'}")
+    kinds = collections.Counter()
+    with client(network, ALL_GROUPS) as connection:
+        connection.send(message(GET_POLICY, REQUEST | DUMP))
+        connection.send(GREETING + struct.pack("=5I", HELLO, os.getpid(), 0, 0, 0))
+        while kinds[DONE] == 0:
+            datagram = connection.recv(1 << 16)
+            while datagram:
+                length, kind = struct.unpack_from("=IH", datagram)
+                kinds[kind] += 1
+                datagram = datagram[length:]
+    (tmp_path / "many").write_text((tmp_path / "many").read_text().replace("add", "delete").replace(" priority 7 action block", ""))
+    network.ip(f"-batch {tmp_path / 'many'}")
+    assert kinds[NEW_POLICY] >= count
 
 
 def test_a_million_requests(network):

@@ -86,7 +86,7 @@ impl Server {
         }
     }
 
-    /// Makes a client known, or lets it listen to more groups (`bind`, `NETLINK_ADD_MEMBERSHIP`); its options are these from now on.
+    /// Makes a client known; these are its groups and options from now on (`bind`, `NETLINK_ADD_MEMBERSHIP`). A dump that is under way goes on.
     pub fn join(&mut self, client: ClientId, groups: Groups, options: Options) {
         self.clients.join(client, groups, options);
     }

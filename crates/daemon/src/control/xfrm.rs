@@ -100,7 +100,7 @@ impl Xfrm {
 impl Protocol for Serving<'_> {
     fn join(&mut self, client: ClientId, identity: Identity) {
         if let Some(before) = self.xfrm.clients.get(&client)
-            && (before.port != identity.port || before.groups & !identity.groups != 0)
+            && before.port != identity.port
         {
             let name = self.xfrm.name(client);
             self.xfrm.server.leave(name);

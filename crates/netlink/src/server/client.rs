@@ -65,7 +65,7 @@ pub(crate) struct Client {
 impl Clients {
     pub(crate) fn join(&mut self, id: ClientId, groups: Groups, options: Options) {
         let client = self.0.entry(id).or_default();
-        client.groups |= groups;
+        client.groups = groups;
         client.options = options;
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use netlink_sys::{Socket, protocols::NETLINK_XFRM};
 use uxfrm_engine::Database;
-use uxfrm_netlink::Outbox;
+use uxfrm_netlink::{Groups, Options, Outbox};
 
 use crate::kernel::{Kernel, against_the_kernel};
 use crate::stage::{Answer, CLIENT, Stage, attribute, message};
@@ -53,6 +53,19 @@ fn policies_that_come_and_go_during_a_dump_are_shown_as_by_the_kernel() {
             assert_eq!(after.0, after.1, "ours, the kernel's, after {changes:?}");
         }
     });
+}
+
+#[test]
+fn a_dump_goes_on_though_its_client_joins_and_leaves_groups() {
+    let mut stage = Stage::new();
+    (0..POLICIES).for_each(|number| drop(stage.ask(&request(NEW_POLICY, number))));
+    let mut out = begin(&mut stage);
+    for groups in [Groups::SA | Groups::EXPIRE, Groups::EXPIRE, Groups::empty()] {
+        stage.server.join(CLIENT, groups, Options::EXT_ACK);
+    }
+    assert_eq!(shown(&finish(&mut stage, &mut out)).len(), usize::from(POLICIES));
+    let answers = stage.ask(&request(NEW_POLICY, 201));
+    assert_eq!(answers.len(), 1, "it listens to nothing any more");
 }
 
 #[test]
