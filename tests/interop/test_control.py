@@ -275,6 +275,25 @@ def test_states_are_added_found_counted_updated_and_flushed(network):
     assert network.ip("xfrm state count") == "\t SAD count 0\n"
 
 
+def test_a_key_manager_says_how_long_a_reserved_spi_waits(network):
+    """charon writes 165 s when it starts: as long as it sends its messages again before it gives up."""
+    reserve = f"ip xfrm state allocspi src {THERE.outer[4]} dst {HERE.outer[4]} proto esp mode tunnel reqid 7"
+
+    def waits(preparation):
+        script = f"{preparation}; {reserve} >/dev/null; ip -s xfrm state"
+        shown = network.left.run(str(network._uxfrm), "exec", "--", "sh", "-c", script)
+        network.ip("xfrm state flush")
+        return int(re.search(r"expire add: soft 0\(sec\), hard (\d+)\(sec\)", shown)[1])
+
+    path = "/proc/sys/net/core/xfrm_acq_expires"
+    kernels = network.left.run("cat", path)
+    assert waits("true") == 30
+    assert waits(f"echo 165 > {path}") == 165
+    assert waits("true") == 165, "for all programs"
+    assert waits(f"echo nonsense > {path}; echo 0 > {path}") == 165
+    assert network.left.run("cat", path) == kernels, "the kernel's own stays"
+
+
 def test_the_kernels_selftest_of_ipsec(network):
     """What `kci_test_ipsec` of the kernel's rtnetlink.sh does: add, list, count, get, delete and flush, and a monitor that sees it."""
     near, far = "192.168.123.1", "192.168.123.2"

@@ -50,6 +50,8 @@ pub enum Dialect {
     Route = 2,
     /// No netlink: `uxfrm dev`, in JSON.
     Devices = 3,
+    /// No netlink: what a program writes to `/proc/sys/net/core/xfrm_acq_expires`, seconds in decimal. There is no answer.
+    AcquireExpires = 4,
 }
 
 impl Dialect {
@@ -61,6 +63,7 @@ impl Dialect {
             1 => Some(Self::Generic),
             2 => Some(Self::Route),
             3 => Some(Self::Devices),
+            4 => Some(Self::AcquireExpires),
             _ => None,
         }
     }

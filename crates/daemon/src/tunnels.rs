@@ -209,7 +209,9 @@ impl Carrying {
         Answers::to(datagram, client, options, move |message, answers| match identity.dialect {
             Dialect::Generic => generic::act(self, message, answers),
             Dialect::Route => route::act(self, message, answers),
-            Dialect::Xfrm | Dialect::Devices => Err(Refusal::bare(EOPNOTSUPP)), // is not asked here
+            Dialect::Xfrm | Dialect::Devices | Dialect::AcquireExpires => {
+                Err(Refusal::bare(EOPNOTSUPP)) // is not asked here
+            }
         })
     }
 

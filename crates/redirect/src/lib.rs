@@ -9,7 +9,8 @@
 //! | `IP_XFRM_POLICY`, `IPV6_XFRM_POLICY` on any socket | lets pass what leaves: `SO_MARK` with the gateway's mark, the socket's traffic passes it by; protects or blocks: refused |
 //! | `UDP_ENCAP` for ESP on any socket | nothing, and success: the kernel must not take the ESP |
 //! | `bind` of a UDP socket to port 4500, or another of the gateway's | a Unix socket on which the gateway hands IKE on |
-//! | writing to `/proc/sys/net/core/xfrm_*` | nothing, and success: they are the kernel's own |
+//! | writing to `/proc/sys/net/core/xfrm_acq_expires` | the number goes to the gateway |
+//! | writing to others of `/proc/sys/net/core/xfrm_*` | nothing, and success: they are the kernel's own |
 //! | `socket(AF_KEY)` | refused: it would reach the kernel's own IPsec |
 //! | a message to the family `fou`, by a socket of `NETLINK_GENERIC` | goes to the gateway, and the answers come on the same socket; all other families are the kernel's |
 //! | `SIOCETHTOOL` for the features of an interface | the kernel's answer; of the gateway's devices with `esp-hw-offload` |

@@ -1,6 +1,6 @@
 //! The protocol: requests go to the netlink server, which carries them out on the databases; those about tunnels and devices go to these.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc};
 
 use uxfrm_engine::{Database, Event, Moment, Snapshot};
 use uxfrm_io::{clock, poll::Poller, random};
@@ -48,6 +48,17 @@ impl Xfrm {
         };
         let server = netlink::Server::new(settings);
         Ok(Self { server, clients: BTreeMap::new(), answers: netlink::Outbox::default() })
+    }
+
+    /// What a program wrote to `net.core.xfrm_acq_expires`: seconds. The kernel would have larval states for ever with 0, and refuses what is no number.
+    fn set_acquire_expires(&mut self, text: &[u8]) {
+        match acquire_expires(text) {
+            Some(seconds) => {
+                tracing::info!(seconds, "a program says how long acquires and reserved SPIs wait");
+                self.server.set_acquire_expires(seconds.get());
+            }
+            None => tracing::warn!("a program wrote no number of seconds to xfrm_acq_expires"),
+        }
     }
 
     /// Tells listeners what the data path and time did; `before` is the snapshot from before that.
@@ -124,24 +135,20 @@ impl Protocol for Serving<'_> {
 
     fn handle(&mut self, client: ClientId, datagram: &[u8], outbox: &mut Outbox) {
         let identity = self.xfrm.clients.get(&client).copied();
-        if let Some(identity) = identity.filter(|identity| identity.dialect != Dialect::Xfrm) {
-            if identity.dialect == Dialect::Devices {
+        let dialect = identity.map_or(Dialect::Xfrm, |identity| identity.dialect);
+        match (dialect, identity) {
+            (Dialect::Xfrm, _) | (_, None) => self.act(client, datagram, outbox),
+            (Dialect::Devices, Some(_)) => {
                 let Self { devices, database, happened, .. } = self;
-                return devices.answer(client, datagram, database, happened, outbox);
+                devices.answer(client, datagram, database, happened, outbox);
             }
-            for answer in self.tunnels.answer(client.0, identity, datagram) {
-                outbox.share(client, Arc::new(answer));
+            (Dialect::AcquireExpires, Some(_)) => self.xfrm.set_acquire_expires(datagram),
+            (Dialect::Generic | Dialect::Route, Some(identity)) => {
+                for answer in self.tunnels.answer(client.0, identity, datagram) {
+                    outbox.share(client, Arc::new(answer));
+                }
             }
-            return;
         }
-        let name = self.xfrm.name(client);
-        let xfrm = &mut *self.xfrm;
-        let following = &mut *self.following;
-        let mut attend = |database: &mut Database| following.attend(database);
-        let answers = &mut xfrm.answers;
-        xfrm.server.set_epoch(epoch());
-        xfrm.server.handle_attended(name, datagram, self.database, now(), &mut attend, answers);
-        xfrm.post(outbox);
     }
 
     fn waits_for_disk(&self) -> bool {
@@ -176,6 +183,25 @@ impl Protocol for Serving<'_> {
     }
 }
 
+impl Serving<'_> {
+    /// Carries out what a client asks of states and policies.
+    fn act(&mut self, client: ClientId, datagram: &[u8], outbox: &mut Outbox) {
+        let name = self.xfrm.name(client);
+        let xfrm = &mut *self.xfrm;
+        let following = &mut *self.following;
+        let mut attend = |database: &mut Database| following.attend(database);
+        let answers = &mut xfrm.answers;
+        xfrm.server.set_epoch(epoch());
+        xfrm.server.handle_attended(name, datagram, self.database, now(), &mut attend, answers);
+        xfrm.post(outbox);
+    }
+}
+
+/// The seconds that a text says.
+fn acquire_expires(text: &[u8]) -> Option<NonZeroU32> {
+    std::str::from_utf8(text).ok()?.trim_ascii().trim_end_matches('\0').parse().ok()
+}
+
 /// When the machine's start was, by the clock as it is now: somebody may set it while we run.
 fn epoch() -> u64 {
     clock::wall_nanoseconds().saturating_sub(clock::boot_nanoseconds())
@@ -198,6 +224,16 @@ fn last_of(list: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn programs_say_seconds_as_they_write_them() {
+        let seconds = |text: &[u8]| acquire_expires(text).map(NonZeroU32::get);
+        assert_eq!(
+            [&b"165"[..], b"165\n", b" 30\0"].map(seconds),
+            [Some(165), Some(165), Some(30)]
+        );
+        assert_eq!([&b""[..], b"0", b"-1", b"165s", b"\xff"].map(seconds), [None; 5]);
+    }
 
     #[test]
     fn lists_of_processors_end_with_the_last() {

@@ -1,56 +1,108 @@
 //! Files that are settings of the kernel's XFRM: what IKE daemons write there was meant for uxfrm, which has its own.
 //!
-//! charon writes how long an acquire waits (165 s) when it starts. That goes to `/dev/null`, so that the machine keeps its setting;
-//! uxfrm's is in its configuration. Reading tells the kernel's.
+//! charon writes how long an acquire and a reserved SPI wait (165 s) when it starts: as long as it sends its messages again before it
+//! gives up. That goes to the gateway, by a connection that the program takes for the file. All else goes to `/dev/null`, so that the machine keeps
+//! its settings. Reading tells the kernel's.
 
 use std::ffi::CStr;
 
 use libc::{c_char, c_int, mode_t};
+use uxfrm_control::greeting::{Dialect, Greeting, Kind};
 
-use crate::{next, table};
+use crate::{gateway, next, table};
 
 /// All of `/proc/sys/net/core/xfrm_*`.
 const SETTINGS: &[u8] = b"/proc/sys/net/core/xfrm_";
+/// The one that the gateway takes, behind that.
+const ACQUIRE_EXPIRES: &[u8] = b"acq_expires";
+
+/// Where opening leads.
+enum Way {
+    /// To the file, or another in its place.
+    File(*const c_char),
+    /// To the gateway, which is there already.
+    Gateway(c_int),
+}
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: the caller's promises are passed on.
-    opened(unsafe { next::open()(elsewhere(path, flags), flags, mode) })
+    unsafe { opened(path, flags, |path| next::open()(path, flags, mode)) }
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: the caller's promises are passed on.
-    opened(unsafe { next::open64()(elsewhere(path, flags), flags, mode) })
+    unsafe { opened(path, flags, |path| next::open64()(path, flags, mode)) }
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn openat(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: the caller's promises are passed on.
-    opened(unsafe { next::openat()(at, elsewhere(path, flags), flags, mode) })
+    unsafe { opened(path, flags, |path| next::openat()(at, path, flags, mode)) }
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn openat64(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: the caller's promises are passed on.
-    opened(unsafe { next::openat64()(at, elsewhere(path, flags), flags, mode) })
+    unsafe { opened(path, flags, |path| next::openat64()(at, path, flags, mode)) }
 }
 
-/// A number that was closed behind our back stands for something else now.
-fn opened(descriptor: c_int) -> c_int {
+/// What opening by `open` leads to. A number that was closed behind our back stands for something else now.
+///
+/// # Safety
+/// `path` is null or ends with a zero byte.
+unsafe fn opened(
+    path: *const c_char,
+    flags: c_int,
+    open: impl FnOnce(*const c_char) -> c_int,
+) -> c_int {
+    // SAFETY: by this function's contract.
+    let descriptor = match unsafe { way(path, flags) } {
+        Way::File(path) => open(path),
+        Way::Gateway(connection) => connection,
+    };
     table::remove(descriptor);
     descriptor
 }
 
-/// The path, or where else what is written there goes.
-///
 /// # Safety
 /// `path` is null or ends with a zero byte.
-unsafe fn elsewhere(path: *const c_char, flags: c_int) -> *const c_char {
-    if path.is_null() || flags & libc::O_ACCMODE == libc::O_RDONLY {
-        return path;
+unsafe fn way(path: *const c_char, flags: c_int) -> Way {
+    let access = flags & libc::O_ACCMODE;
+    if path.is_null() || access == libc::O_RDONLY {
+        return Way::File(path);
     }
     // SAFETY: by this function's contract.
-    let is_setting = unsafe { CStr::from_ptr(path) }.to_bytes().starts_with(SETTINGS);
-    if is_setting { c"/dev/null".as_ptr() } else { path }
+    let Some(setting) = unsafe { CStr::from_ptr(path) }.to_bytes().strip_prefix(SETTINGS) else {
+        return Way::File(path);
+    };
+    if setting == ACQUIRE_EXPIRES
+        && access == libc::O_WRONLY
+        && let Ok(connection) = connect(flags)
+    {
+        return Way::Gateway(connection);
+    }
+    Way::File(c"/dev/null".as_ptr())
+}
+
+/// A connection on which the gateway awaits a number of seconds.
+fn connect(flags: c_int) -> Result<c_int, c_int> {
+    let connection = gateway::connect()?;
+    // SAFETY: the call takes nothing.
+    let port = unsafe { libc::getpid() }.unsigned_abs();
+    let value = Dialect::AcquireExpires as u32;
+    let hello = Greeting { kind: Kind::Hello, port, groups: 0, options: 0, value };
+    if let Err(errno) = gateway::send(connection, hello) {
+        gateway::close(connection);
+        return Err(errno);
+    }
+    // SAFETY: the calls take no pointers.
+    unsafe {
+        next::fcntl()(connection, libc::F_SETFL, flags & libc::O_NONBLOCK);
+        if flags & libc::O_CLOEXEC == 0 {
+            next::fcntl()(connection, libc::F_SETFD, 0);
+        }
+    }
+    Ok(connection)
 }

@@ -2,10 +2,10 @@
 
 use std::ffi::c_int;
 
-use uxfrm_control::greeting::LENGTH;
+use uxfrm_control::greeting::{Dialect, Greeting, Kind, LENGTH};
 
 use crate::{
-    server::{MARK, inside},
+    server::{MARK, inside, run_inside, with_server},
     socket::{
         ask, bind, brief_socket, close, errno, name, option, set, set_bytes, set_none, xfrm_socket,
     },
@@ -172,7 +172,14 @@ fn inside_vfork() {
 
 #[test]
 fn the_kernels_own_settings_stay_as_they_are() {
-    inside("manners::inside_settings");
+    with_server(|heard| {
+        run_inside("manners::inside_settings");
+        let heard: Vec<_> = heard.try_iter().collect();
+        let [hello, seconds] = &heard[..] else { panic!("{heard:?}") };
+        let hello = Greeting::parse(hello).unwrap();
+        assert_eq!((hello.kind, hello.value), (Kind::Hello, Dialect::AcquireExpires as u32));
+        assert_eq!(seconds, b"165\n");
+    });
 }
 
 #[test]
@@ -182,6 +189,7 @@ fn inside_settings() {
     let before = std::fs::read_to_string(path).unwrap();
     std::fs::write(path, "165\n").unwrap();
     assert_eq!(std::fs::read_to_string(path).unwrap(), before);
+    std::fs::write("/proc/sys/net/core/xfrm_larval_drop", "0").unwrap();
     let other = "/proc/sys/net/core/somaxconn";
     std::fs::write(other, "4321").unwrap();
     assert_eq!(std::fs::read_to_string(other).unwrap().trim(), "4321");

@@ -225,15 +225,16 @@ pub(crate) fn run(program: &str, arguments: &str) -> Output {
     command.output().unwrap()
 }
 
-/// Runs the ignored test of that name in this very program, under the library.
+/// Runs the ignored test of that name in this very program, under the library, with a server there.
 pub(crate) fn inside(test: &str) {
-    with_server({
-        let test = test.to_owned();
-        move |_| {
-            let own = std::env::current_exe().unwrap();
-            let output = run(own.to_str().unwrap(), &format!("--ignored --exact {test}"));
-            let out = String::from_utf8_lossy(&output.stdout);
-            assert!(output.status.success() && out.contains("1 passed"), "{out}");
-        }
-    });
+    let test = test.to_owned();
+    with_server(move |_| run_inside(&test));
+}
+
+/// Runs the ignored test of that name in this very program, under the library.
+pub(crate) fn run_inside(test: &str) {
+    let own = std::env::current_exe().unwrap();
+    let output = run(own.to_str().unwrap(), &format!("--ignored --exact {test}"));
+    let out = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && out.contains("1 passed"), "{out}");
 }
