@@ -189,11 +189,28 @@ impl ReplayWindow {
 
     /// Takes numbers as received that another has received, up to `received`. The window only moves on, and what was received stays so.
     pub(crate) fn learn(&self, received: u64, numbers: impl IntoIterator<Item = u64>) {
+        if received / BLOCK_BITS > self.highest() / BLOCK_BITS + FAR {
+            self.leap(received);
+        }
         for number in numbers {
             // Known already, or too old to matter.
             let _ = self.accept(Candidate(number));
         }
         self.head.fetch_max(received, Ordering::AcqRel);
+    }
+
+    /// Moves on so far that tags no longer tell what is newer. Nothing in the window is received after that, and at no moment is a number
+    /// good that was not before.
+    fn leap(&self, received: u64) {
+        let retag = |bitmap| {
+            for (slot, word) in self.ring.iter().enumerate() {
+                let block = newest_block(slot, self.ring.len(), received / BLOCK_BITS);
+                word.store(join(low_half(block), bitmap), Ordering::Release);
+            }
+        };
+        retag(u32::MAX);
+        self.head.fetch_max(received, Ordering::AcqRel);
+        retag(0);
     }
 
     /// The highest number accepted, all 64 bits (`seq` and `seq_hi` of a dump).
@@ -267,6 +284,9 @@ impl Spot {
 
 const BLOCK_BITS: u64 = 32;
 
+/// Blocks that are so far apart are at half of the distance at which tags take the older one for the newer.
+const FAR: u64 = 1 << 30;
+
 /// From the lowest of some bits to the highest.
 #[inline]
 const fn span(bits: u32) -> u32 {
@@ -295,13 +315,17 @@ fn ring(window: u32, received: u64) -> Box<[AtomicU64]> {
     let words = ((window as usize - 1) / 32 + 2).next_power_of_two();
     let newest = received / BLOCK_BITS;
     let place = |slot: usize| {
-        // The newest block at or below `received` that belongs in this slot; before block 0 it is one that never comes.
-        let behind = newest.wrapping_sub(slot as u64) & (words as u64 - 1);
-        let block = newest.wrapping_sub(behind);
-        let bitmap = if behind == 0 { up_to(received % BLOCK_BITS) } else { u32::MAX };
+        let block = newest_block(slot, words, newest);
+        let bitmap = if block == newest { up_to(received % BLOCK_BITS) } else { u32::MAX };
         AtomicU64::new(join(low_half(block), bitmap))
     };
     (0..words).map(place).collect()
+}
+
+/// The newest block at or below another that belongs in a slot; before block 0 it is one that never comes.
+fn newest_block(slot: usize, words: usize, at_or_below: u64) -> u64 {
+    let behind = at_or_below.wrapping_sub(slot as u64) & (words as u64 - 1);
+    at_or_below.wrapping_sub(behind)
 }
 
 /// Bits 0 to `last`.

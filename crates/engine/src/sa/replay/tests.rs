@@ -237,6 +237,32 @@ fn a_candidate_is_good_once() {
 }
 
 /// Each thread receives every number, each in another order within runs shorter than the window.
+/// A state that another host received with for long, and that goes on here.
+#[test]
+fn what_another_received_is_learnt_however_much_it_was() {
+    for received in
+        [100, 1 << 32, 1 << 36, (1 << 36) + 7 * 32, (1 << 37) - 1, 3 << 36, u64::MAX >> 1]
+    {
+        for window in [32, 64, 100, 4096] {
+            let replay = ReplayWindow::new(window, Numbers::Extended, 0);
+            let learnt: Vec<_> =
+                (received - 31..=received).filter(|number| number % 3 != 0).collect();
+            replay.learn(received, learnt.iter().copied());
+            assert_eq!(replay.highest(), received);
+            let lowest = received.saturating_sub(u64::from(window) - 1).max(1);
+            for number in lowest..=received + 5000 {
+                let expected = if learnt.contains(&number) { Err(InReplay) } else { Ok(()) };
+                assert_eq!(
+                    receive(&replay, number),
+                    expected,
+                    "{number} of a window of {window} up to {received}"
+                );
+                assert!(receive(&replay, number).is_err(), "{number} twice");
+            }
+        }
+    }
+}
+
 #[test]
 fn many_threads_accept_each_number_exactly_once() {
     const COUNT: u64 = 200_000;
