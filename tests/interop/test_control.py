@@ -406,6 +406,35 @@ def test_who_may_use_the_control_socket(network, uxfrm, kind):
         network.here.stop()
 
 
+LISTENS = """
+import socket
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+listener.bind(b"\\0uxfrm/xfrm")
+listener.listen()
+print("listening", flush=True)
+while True:
+    print(listener.accept()[0].recv(65536), flush=True)
+"""
+
+
+def test_who_only_has_the_gateways_name_is_told_nothing(network, uxfrm):
+    """While no gateway runs anybody may take its name, and key managers would send their keys there."""
+    network.here.stop()
+    as_user = ["setpriv", "--reuid", str(USER), "--regid", str(USER), "--clear-groups"]
+    with network.left.entered():
+        stranger = subprocess.Popen([*as_user, "/usr/bin/python3", "-c", LISTENS], stdout=subprocess.PIPE, text=True)
+    try:
+        assert stranger.stdout.readline() == "listening\n"
+        state = PROTECTED.state(HERE, THERE).removeprefix("xfrm ").split()
+        for command in [["xfrm", *state], ["exec", "--", "ip", "xfrm", *state], ["dev", "show"], ["link", "show"]]:
+            said = network.left.run(str(uxfrm), *command, check=False)
+            assert f"user {USER}, who is neither root nor you, has its name" in said, said
+    finally:
+        stranger.terminate()
+        heard, _ = stranger.communicate()
+    assert heard.replace("b''\n", "") == ""
+
+
 def test_what_would_leave_plain_is_refused(network):
     """A packet comes out of the TUN without its mark and without the interface that it would leave by: a policy that asks for them would
     never match, and what it protects would leave plain. Nor would a state be found, or its mark be put on packets."""

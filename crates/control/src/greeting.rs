@@ -17,8 +17,16 @@ pub const LENGTH: usize = 28;
 /// What every greeting begins with.
 pub const MAGIC: [u8; 8] = *b"uxfrm/1\n";
 
-/// The gateway's abstract socket name, without the leading zero byte.
+/// The gateway's abstract socket name, without the leading zero byte. Anybody can have that name while no gateway has it, so who connects
+/// to it sees to it who listens there: [`is_the_gateways`].
 pub const NAME: &[u8] = b"uxfrm/xfrm";
+
+/// Whether who listens at an abstract name may be told keys, and believed: root, or the client's own user. A path vouches for itself, as
+/// not everybody may make one.
+#[must_use]
+pub const fn is_the_gateways(listener: u32, own: u32) -> bool {
+    listener == 0 || listener == own
+}
 
 /// What a greeting means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

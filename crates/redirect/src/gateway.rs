@@ -8,7 +8,7 @@ use libc::{c_char, c_int, sockaddr_un, socklen_t};
 use crate::errno;
 use crate::next;
 use crate::table::{self, Socket};
-use uxfrm_control::greeting::{Greeting, Kind, LENGTH, NAME};
+use uxfrm_control::greeting::{Greeting, Kind, LENGTH, NAME, is_the_gateways};
 
 /// Another name of the gateway's socket than [`NAME`]: a path, or an abstract name behind `@`.
 const NAME_VARIABLE: &std::ffi::CStr = c"UXFRM_CONTROL";
@@ -16,6 +16,10 @@ const NAME_VARIABLE: &std::ffi::CStr = c"UXFRM_CONTROL";
 /// `AF_UNIX`, as addresses have it.
 const FAMILY: libc::sa_family_t = 1;
 const _: () = assert!(FAMILY as c_int == libc::AF_UNIX);
+
+/// Bytes of who is at the other end.
+const CREDENTIALS: socklen_t = 12;
+const _: () = assert!(size_of::<libc::ucred>() == CREDENTIALS as usize);
 
 /// How long a gateway may take to accept or to answer, in milliseconds.
 const PATIENCE: c_int = 5000;
@@ -172,13 +176,38 @@ fn ask(descriptor: c_int, question: Greeting) -> Result<Greeting, c_int> {
     }
 }
 
-/// Connects, for a while also where the gateway's queue is full.
+/// Connects to the gateway, and to nobody who only has its name.
 fn reach(descriptor: c_int) -> Result<(), c_int> {
     let (address, length) = address()?;
+    approach(descriptor, &address, length)?;
+    let is_abstract = address.sun_path[0] == 0;
+    if is_abstract && !is_trusted(descriptor)? {
+        return Err(libc::EPERM);
+    }
+    Ok(())
+}
+
+/// Whether a gateway listens at the other end, and not somebody else.
+fn is_trusted(descriptor: c_int) -> Result<bool, c_int> {
+    let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = CREDENTIALS;
+    // SAFETY: `who` is valid for its length; the other call takes nothing.
+    unsafe {
+        let (level, name, value) = (libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut who).cast());
+        if next::getsockopt()(descriptor, level, name, value, &raw mut length) != 0 {
+            return Err(errno::last());
+        }
+        Ok(is_the_gateways(who.uid, libc::geteuid()))
+    }
+}
+
+/// Connects, for a while also where the gateway's queue is full.
+fn approach(descriptor: c_int, address: &sockaddr_un, length: socklen_t) -> Result<(), c_int> {
     let mut tries = PATIENCE;
     loop {
         // SAFETY: `address` is a `sockaddr_un` of which `length` bytes count.
-        let result = unsafe { next::connect()(descriptor, (&raw const address).cast(), length) };
+        let result =
+            unsafe { next::connect()(descriptor, std::ptr::from_ref(address).cast(), length) };
         match errno::last() {
             _ if result == 0 => return Ok(()),
             libc::EAGAIN if tries > 0 => tries -= 1,

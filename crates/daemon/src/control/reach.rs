@@ -14,12 +14,13 @@ use std::{
 use nix::{
     libc,
     sys::socket::{
-        AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect as connect_socket, recv,
-        send, socket,
+        AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect as connect_socket,
+        getsockopt, recv, send, socket, sockopt::PeerCredentials,
     },
+    unistd::Uid,
 };
 
-use uxfrm_control::greeting::{Dialect, Greeting, Kind, LENGTH, NAME};
+use uxfrm_control::greeting::{Dialect, Greeting, Kind, LENGTH, NAME, is_the_gateways};
 
 /// How long a gateway may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -91,6 +92,9 @@ fn unanswered(path: Option<&Path>, error: &io::Error) -> String {
                 PATIENCE.as_secs()
             )
         }
+        None if error.kind() == io::ErrorKind::PermissionDenied => {
+            "it is no uxfrm that answers in this network namespace".to_owned()
+        }
         None => "no uxfrm runs in this network namespace (start one with `uxfrm run CONFIG.toml`)"
             .to_owned(),
     }
@@ -110,6 +114,9 @@ fn ask(path: Option<&Path>, groups: u32, dialect: Dialect) -> io::Result<(OwnedF
     socket.set_read_timeout(Some(PATIENCE))?;
     socket.set_write_timeout(Some(PATIENCE))?;
     connect_socket(socket.as_raw_fd(), &address)?;
+    if address.as_abstract().is_some() {
+        trust(&socket)?;
+    }
     let port = std::process::id();
     let value = dialect as u32;
     let question = Greeting { kind: Kind::Ask, port, groups, options: OPTIONS, value };
@@ -121,6 +128,16 @@ fn ask(path: Option<&Path>, groups: u32, dialect: Dialect) -> io::Result<(OwnedF
     socket.set_read_timeout(None)?;
     socket.set_write_timeout(None)?;
     Ok((socket.into(), answer))
+}
+
+/// Makes sure that a gateway listens at the other end, and not somebody who only has its name.
+fn trust(socket: &UnixDatagram) -> io::Result<()> {
+    let listener = getsockopt(socket, PeerCredentials)?.uid();
+    if is_the_gateways(listener, Uid::effective().as_raw()) {
+        return Ok(());
+    }
+    let who = format!("user {listener}, who is neither root nor you, has its name");
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, who))
 }
 
 #[cfg(test)]

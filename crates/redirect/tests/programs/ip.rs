@@ -4,7 +4,7 @@ use std::{process::Command, sync::mpsc::Receiver};
 
 use uxfrm_control::greeting::Greeting;
 
-use crate::server::{GETSADINFO, NEWPOLICY, library, run, with_server};
+use crate::server::{GETSADINFO, NEWPOLICY, library, run, with_server, with_server_of};
 
 fn ip(arguments: &str) -> (Option<i32>, String, String) {
     let output = run("ip", arguments);
@@ -48,6 +48,16 @@ fn errors_and_overruns_are_the_kernels() {
         let monitor = run("timeout", "1 ip xfrm monitor");
         let err = String::from_utf8_lossy(&monitor.stderr);
         assert!(err.contains("netlink receive error No buffer space available (105)"), "{err}");
+    });
+}
+
+/// Anybody may take the gateway's name while there is no gateway.
+#[test]
+fn who_only_has_the_gateways_name_is_told_nothing() {
+    with_server_of(65534, |heard| {
+        let (_, _, err) = ip("xfrm state");
+        assert!(err.contains("Cannot open netlink socket: Operation not permitted"), "{err}");
+        assert!(heard.try_recv().is_err(), "it was told something");
     });
 }
 

@@ -22,6 +22,12 @@ pub(crate) fn library() -> PathBuf {
 
 /// Runs `work` in a network namespace of its own, with a server there, and tells what the server heard.
 pub(crate) fn with_server(work: impl FnOnce(&Receiver<Vec<u8>>) + Send + 'static) {
+    // SAFETY: the call takes nothing.
+    with_server_of(unsafe { libc::geteuid() }, work);
+}
+
+/// The same; the server is another user's.
+pub(crate) fn with_server_of(user: u32, work: impl FnOnce(&Receiver<Vec<u8>>) + Send + 'static) {
     // SAFETY: the call takes no pointers, and concerns the calling thread.
     let alone = || unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
     let result = thread::spawn(move || {
@@ -30,7 +36,7 @@ pub(crate) fn with_server(work: impl FnOnce(&Receiver<Vec<u8>>) + Send + 'static
             assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "not run: {reason}");
             return eprintln!("not run: {reason}");
         }
-        let listener = listen();
+        let listener = as_user(user, listen);
         let (heard, hear) = channel();
         thread::spawn(move || {
             loop {
@@ -48,6 +54,18 @@ pub(crate) fn with_server(work: impl FnOnce(&Receiver<Vec<u8>>) + Send + 'static
     .join();
     if let Err(panic) = result {
         std::panic::resume_unwind(panic);
+    }
+}
+
+/// Calls `act` as a user, and as before from then on: only the calling thread changes.
+fn as_user<T>(user: u32, act: impl FnOnce() -> T) -> T {
+    // SAFETY: the calls take no pointers.
+    unsafe {
+        let own = libc::geteuid();
+        assert_eq!(libc::syscall(libc::SYS_setresuid, -1, user, -1), 0);
+        let result = act();
+        assert_eq!(libc::syscall(libc::SYS_setresuid, -1, own, -1), 0);
+        result
     }
 }
 
