@@ -6,6 +6,7 @@ that were on the wire before: after `kill -9` in the middle of traffic, and with
 
 import dataclasses
 import socket
+import subprocess
 import threading
 import time
 
@@ -99,6 +100,23 @@ def test_a_new_key_begins_anew(gateway, network):
     again = run_until(gateway.kill, gateway, network, old, old.lines(HERE, THERE))
     assert after[0].number == 1
     assert again[0].number > last(before), "the old key's numbers were forgotten"
+
+
+def test_two_gateways_do_not_share_used_numbers(uxfrm, gateway, network):
+    """Both would send with the keys of one configuration, and each from the number where the other began."""
+    lines = Association(GCM_128, "tunnel", 4, 4).lines(HERE, THERE)
+    gateway.start(lines)
+    apart = network.namespace("apart")
+    again = [str(uxfrm), "run", str(gateway.directory / "config.toml")]
+    started = subprocess.run(
+        ["ip", "netns", "exec", apart.name, "timeout", "5", *again], capture_output=True, text=True, check=False
+    )
+    assert started.returncode == 1, started
+    assert f"used sequence numbers in {gateway.directory / 'config.sequences'}: another uxfrm that runs has it" in started.stderr
+    assert "another uxfrm runs in this network namespace" in network.here.run(*again, check=False)
+    gateway.kill()
+    gateway.start(lines)
+    gateway.stop()
 
 
 def run_until(end, gateway, network, association, lines):

@@ -39,7 +39,7 @@ use crate::{
     keepalive::Keepalives,
     lanes, load,
     planner::Planner,
-    reservation::Reservations,
+    reservation::{Claim, Reservations},
     stat::{self, StatSocket},
     train,
     tunnels::{Carrying, Plan},
@@ -65,9 +65,11 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
     dump::forbid().context("can't keep keys out of core dumps")?;
     let signals = Signals::block()?;
     let config = Config::load(path)?;
+    let stat = StatSocket::open().context("another uxfrm runs in this network namespace")?;
+    // Before numbers are read, and until the last one is written down.
+    let _claim = claim(&config)?;
     let (database, reservations, devices) = read(&config, Making::Real)?;
     let plan = Plan::read(&config.tunnel.batch)?;
-    let stat = StatSocket::open().context("another uxfrm runs in this network namespace")?;
     let mut control = control(&config)?;
     let mut gateway = Gateway::start(&config, database, reservations, devices)?;
     gateway.tunnels = plan.start()?;
@@ -90,10 +92,20 @@ pub fn check(path: &Path) -> anyhow::Result<()> {
     Plan::read(&config.tunnel.batch).map(drop)
 }
 
+/// The file of sequence numbers, for this gateway alone.
+fn claim(config: &Config) -> anyhow::Result<Claim> {
+    let path = sequences(config)?;
+    Claim::take(path)
+        .with_context(|| format!("can't have used sequence numbers in {}", path.display()))
+}
+
+fn sequences(config: &Config) -> anyhow::Result<&Path> {
+    config.xfrm.sequences.as_deref().context("a configuration that was loaded names it")
+}
+
 /// The databases that a configuration describes, the sequence numbers that were used before, and the devices. Workers see nothing of it yet.
 fn read(config: &Config, making: Making) -> anyhow::Result<(Database, Reservations, Devices)> {
-    let path =
-        config.xfrm.sequences.as_deref().context("a configuration that was loaded names it")?;
+    let path = sequences(config)?;
     let reservations = Reservations::open(path)
         .with_context(|| format!("can't read used sequence numbers from {}", path.display()))?;
     let mut database = Database::new(config.crypto.backend.into());

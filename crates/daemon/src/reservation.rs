@@ -11,6 +11,7 @@
 //! are gone and sent something are remembered up to [`REMEMBERED`]; beyond, the one that went first is forgotten: key managers make new
 //! keys all the time and never use one again.
 
+mod claim;
 mod journal;
 mod name;
 mod numbers;
@@ -25,6 +26,7 @@ use std::{
 
 use uxfrm_engine::{Direction, Moment, Sa, Sad};
 
+pub(crate) use claim::Claim;
 use journal::Journal;
 use name::StateName;
 use numbers::Numbers;

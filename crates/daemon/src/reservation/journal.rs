@@ -14,7 +14,7 @@ use std::{
 use super::name::StateName;
 
 /// Nobody else may read the file: fingerprints help to guess weak keys.
-const OWNER: u32 = 0o600;
+pub(super) const OWNER: u32 = 0o600;
 
 /// Lines that may be out of date before the file is replaced, besides as many as are not.
 const SLACK: usize = if cfg!(test) { 16 } else { 4096 };
