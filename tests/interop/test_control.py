@@ -406,6 +406,18 @@ def test_who_may_use_the_control_socket(network, uxfrm, kind):
         network.here.stop()
 
 
+def test_a_peer_that_moved_is_told_of_and_fills_no_log(network):
+    """It comes from another port than its state says, with each packet, and nobody says where it is now."""
+    moved = dataclasses.replace(PROTECTED, extra="encap espinudp 4500 4500 0.0.0.0")
+    network.protect(moved)
+    network.ip(f"xfrm state delete src {THERE.outer[4]} dst {HERE.outer[4]} proto esp spi {moved.spi_of(HERE)}")
+    network.ip(moved.state(THERE, HERE).replace("encap espinudp 4500", "encap espinudp 4499"))
+    with monitor(network) as heard:
+        network.left.ping(HERE.inner[4], THERE.inner[4], 20)
+        wait_for(lambda: "4499" in heard())
+    assert network.here.log().count("apping") == 0, network.here.log()
+
+
 LISTENS = """
 import socket
 listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

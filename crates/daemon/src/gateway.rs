@@ -307,9 +307,7 @@ impl Gateway {
         }
         following.commit(database);
         following.review(database);
-        for event in &events {
-            tracing::info!(?event, "expiry");
-        }
+        events.iter().for_each(log);
         if let Some(control) = control {
             control.publish(|outbox| {
                 xfrm.announce(&events, &before, database, outbox);
@@ -360,6 +358,18 @@ impl Gateway {
             Err(cause) => anyhow::Error::new(cause).context(error),
         };
         error.context("protected destinations stay unreachable until uxfrm runs again")
+    }
+}
+
+/// Notes what happened. Of a peer behind a NAT that moved each packet may tell, for as long as no key manager says where it is now.
+fn log(event: &Event) {
+    match event {
+        Event::Mapping { .. } => tracing::debug!(?event, "mapping"),
+        Event::SaSoftLimit(_)
+        | Event::SaHardLimit(_)
+        | Event::PolicySoftLimit(..)
+        | Event::PolicyHardLimit(..) => tracing::info!(?event, "expiry"),
+        Event::Acquire { .. } => tracing::info!(?event, "acquire"),
     }
 }
 
