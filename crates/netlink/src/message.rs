@@ -43,6 +43,8 @@ bitflags! {
         const DUMP = 0x300;
         /// On NEWAE: required. On others without meaning, as in the kernel: NEW and UPD are messages of their own.
         const REPLACE = 0x100;
+        /// From a client with [`Options::CHAINS`](crate::Options::CHAINS): not to be carried out once one that says so was refused.
+        const CHAINED = 0x4000;
         /// In an answer: the request is not repeated behind its header.
         const CAPPED = 0x100;
         /// In an answer: extended-ACK attributes follow.

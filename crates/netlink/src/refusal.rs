@@ -25,9 +25,13 @@ pub(crate) mod number {
     pub(crate) const ENODATA: i32 = 61;
     pub(crate) const EOPNOTSUPP: i32 = 95;
     pub(crate) const EAFNOSUPPORT: i32 = 97;
+    pub(crate) const ECANCELED: i32 = 125;
 }
 
 impl Refusal {
+    /// Of a request that is [chained](crate::Flags::CHAINED) to one that was refused.
+    pub const CHAIN_BROKEN: Self = Self::bare(number::ECANCELED);
+
     /// An errno without words.
     #[must_use]
     pub const fn bare(errno: i32) -> Self {

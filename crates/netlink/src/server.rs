@@ -133,6 +133,13 @@ impl Server {
     ) {
         for message in Messages::of(bytes) {
             let options = self.clients.options(client);
+            if self.clients.are_past(client, message) {
+                if message.flags().contains(Flags::ACK) {
+                    let refusal = Refusal::CHAIN_BROKEN;
+                    out.answer(client, reply::refuse(client, options, message, &refusal));
+                }
+                continue;
+            }
             let told = out.len();
             let mut answer = self.carry_out(client, message, database, now, out);
             if matches!(answer, Outcome::Answered(Ok(_)))
@@ -148,6 +155,7 @@ impl Server {
                     }
                 }
                 Outcome::Answered(Err(refusal)) => {
+                    self.clients.note_refused(client, message);
                     out.answer(client, reply::refuse(client, options, message, &refusal));
                 }
                 Outcome::Dumping => {}

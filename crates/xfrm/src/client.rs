@@ -18,7 +18,7 @@ use uxfrm_netlink::{
 };
 use zeroize::Zeroizing;
 
-pub use self::pipeline::Pipeline;
+pub use self::pipeline::{Course, Pipeline};
 use crate::request::Answer;
 
 /// Bytes of the largest datagram that is taken: above what a server sends.

@@ -163,6 +163,26 @@ fn batches_tell_the_lines_that_fail() {
     );
 }
 
+/// As with iproute2, though they were on their way already: what a script takes away in its last lines, it does where all went well.
+#[test]
+fn nothing_behind_a_line_that_fails_is_carried_out() {
+    let Some(gateway) = Gateway::start() else { return };
+    let states = |from: u32| (from..from + 300).map(|spi| format!("{}\n", state(spi)));
+    let script: String = states(0x1000)
+        .chain([format!("{}\n", state(0x1000))])
+        .chain(states(0x3000))
+        .chain(["state deleteall\n".to_owned()])
+        .collect();
+    let refused = "RTNETLINK answers: File exists\nCommand failed -:301\n";
+    let outcome = gateway.feed("-batch -", &script);
+    assert_eq!((outcome.code, outcome.err.as_str()), (Some(2), refused));
+    assert_eq!(gateway.xfrm("state count").out, "\t SAD count 300\n");
+    gateway.xfrm("state flush");
+    let outcome = gateway.feed("-force -batch -", &script);
+    assert_eq!((outcome.code, outcome.err.as_str()), (Some(2), refused));
+    assert_eq!(gateway.xfrm("state count").out, "\t SAD count 0\n");
+}
+
 #[test]
 fn many_are_deleted_by_a_filter() {
     let Some(gateway) = Gateway::start() else { return };

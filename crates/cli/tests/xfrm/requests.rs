@@ -136,10 +136,12 @@ fn single_commands_are_the_same_bytes() {
     }
 }
 
-/// A request but for what differs from run to run, and for the acknowledgement that a pipeline does without.
+/// A request but for what differs from run to run, for the acknowledgement that a pipeline does without, and for the word that it ends where
+/// one is refused.
 fn essence(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = numberless(bytes.to_vec());
     bytes[6] &= !4;
+    bytes[7] &= !0x40;
     bytes
 }
 

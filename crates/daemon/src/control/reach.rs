@@ -12,7 +12,6 @@ use std::{
 };
 
 use nix::{
-    libc,
     sys::socket::{
         AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect as connect_socket,
         getsockopt, recv, send, socket, sockopt::PeerCredentials,
@@ -21,12 +20,14 @@ use nix::{
 };
 
 use uxfrm_control::greeting::{Dialect, Greeting, Kind, LENGTH, NAME, is_the_gateways};
+use uxfrm_netlink::Options;
 
 /// How long a gateway may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Refusals come with their texts, and without the request that they are for, which may have keys.
-const OPTIONS: u32 = 1 << libc::NETLINK_EXT_ACK | 1 << libc::NETLINK_CAP_ACK;
+/// Refusals come with their texts, and without the request that they are for, which may have keys; what a batch has behind a line that is
+/// refused is not carried out.
+const OPTIONS: u32 = Options::EXT_ACK.union(Options::CAP_ACK).union(Options::CHAINS).bits();
 
 /// Makes sure that a gateway answers us, at `path` or in this network namespace.
 ///
@@ -142,6 +143,8 @@ fn trust(socket: &UnixDatagram) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use nix::libc;
+
     use super::*;
 
     #[test]

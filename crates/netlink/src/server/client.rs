@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bitflags::bitflags;
 
 use super::dump::Dump;
+use crate::message::{Flags, Message};
 
 /// A client. A program that opens a socket per request has the same port each time, and the next may be there before the
 /// last has left: so connections are told apart by a number of their own.
@@ -47,6 +48,8 @@ bitflags! {
         const CAP_ACK = 1 << 10;
         /// `NETLINK_EXT_ACK`: words, and the place of what is wrong.
         const EXT_ACK = 1 << 11;
+        /// None of netlink's: its requests may be [chained](Flags::CHAINED). Other programs' flags mean nothing more than in the kernel.
+        const CHAINS = 1 << 31;
     }
 }
 
@@ -60,6 +63,15 @@ pub(crate) struct Client {
     pub(crate) groups: Groups,
     pub(crate) options: Options,
     pub(crate) dump: Option<Dump>,
+    chain: Chain,
+}
+
+/// Whether a chained request was refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Chain {
+    #[default]
+    Whole,
+    Broken,
 }
 
 impl Clients {
@@ -71,6 +83,22 @@ impl Clients {
 
     pub(crate) fn leave(&mut self, id: ClientId) {
         self.0.remove(&id);
+    }
+
+    /// Whether a request is not to be carried out.
+    pub(crate) fn are_past(&self, id: ClientId, message: Message<'_>) -> bool {
+        self.known(id).is_some_and(|client| {
+            client.chain == Chain::Broken && client.is_chained(message.flags())
+        })
+    }
+
+    /// A request was refused.
+    pub(crate) fn note_refused(&mut self, id: ClientId, message: Message<'_>) {
+        if let Some(client) = self.0.get_mut(&id)
+            && client.is_chained(message.flags())
+        {
+            client.chain = Chain::Broken;
+        }
     }
 
     /// A client that never joined listens to nothing, has set no option, and may ask for anything.
@@ -93,5 +121,11 @@ impl Clients {
     pub(crate) fn listeners(&self, group: Groups) -> impl Iterator<Item = ClientId> {
         let listens = move |client: &Client| client.groups.intersects(group);
         self.0.iter().filter(move |(_, client)| listens(client)).map(|(id, _)| *id)
+    }
+}
+
+impl Client {
+    fn is_chained(&self, flags: Flags) -> bool {
+        self.options.contains(Options::CHAINS) && flags.contains(Flags::CHAINED)
     }
 }

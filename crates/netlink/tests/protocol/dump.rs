@@ -68,6 +68,40 @@ fn a_dump_goes_on_though_its_client_joins_and_leaves_groups() {
     assert_eq!(answers.len(), 1, "it listens to nothing any more");
 }
 
+/// `uxfrm xfrm -batch`: many lines are on their way when one is refused.
+#[test]
+fn chained_requests_behind_one_that_is_refused_are_not_carried_out() {
+    const CHAINED: u16 = 0x4000;
+    let flagged = |number: u8, flags: u16| {
+        let mut request = request(NEW_POLICY, number);
+        let old = u16::from_ne_bytes([request[6], request[7]]) & !4;
+        request[6..8].copy_from_slice(&(old | flags).to_ne_bytes());
+        request
+    };
+    let ack = 4;
+    let many = [
+        flagged(1, CHAINED),
+        flagged(1, CHAINED),
+        flagged(2, CHAINED),
+        flagged(3, 0),
+        flagged(4, CHAINED | ack),
+    ];
+    for (options, errnos, stand) in [
+        (Options::CHAINS, vec![17, 125], vec![3, 1]),
+        (Options::empty(), vec![17, 0], vec![4, 3, 2, 1]),
+    ] {
+        let mut stage = Stage::new();
+        stage.server.join(CLIENT, Groups::empty(), options);
+        let answers = stage.ask(&many.concat());
+        let verdicts = answers.iter().map(|answer| answer.verdict().unwrap().0);
+        assert_eq!(verdicts.collect::<Vec<_>>(), errnos);
+        let later = stage.ask(&flagged(5, CHAINED | ack))[0].verdict().unwrap().0;
+        assert_eq!(later, errnos[1], "in another datagram");
+        let stand: Vec<_> = [5].into_iter().filter(|_| later == 0).chain(stand).collect();
+        assert_eq!(shown(&stage.ask(&dump())), stand);
+    }
+}
+
 #[test]
 fn a_dump_of_policies_holds_none_of_them() {
     let mut stage = Stage::new();

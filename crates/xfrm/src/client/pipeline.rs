@@ -9,7 +9,7 @@ use nix::{
     sys::socket::{MsgFlags, send, setsockopt, sockopt},
 };
 use uxfrm_netlink::{
-    Messages, Refusal,
+    Flags, Messages, Refusal,
     client::{Reply, Request},
 };
 use zeroize::{Zeroize as _, Zeroizing};
@@ -27,6 +27,15 @@ const IN_FLIGHT: usize = 32;
 /// Bytes that the socket should have room for. Where that is not allowed, fewer datagrams are in flight.
 const ROOM: usize = 4 * 1024 * 1024;
 
+/// What becomes of requests behind one that is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Course {
+    /// They are carried out.
+    GoesOn,
+    /// They are not, though they may be on their way already.
+    Ends,
+}
+
 /// Requests that are on their way, each with a tag that its refusal is reported with.
 pub struct Pipeline<T> {
     datagram: Zeroizing<Vec<u8>>,
@@ -34,6 +43,7 @@ pub struct Pipeline<T> {
     filling: Vec<(u32, T)>,
     /// Where the last message of it begins.
     last: usize,
+    course: Course,
     /// Of the datagrams on their way, oldest first.
     sent: VecDeque<Vec<(u32, T)>>,
     refused: Vec<(T, Refusal)>,
@@ -42,7 +52,7 @@ pub struct Pipeline<T> {
 impl<T: Copy> Pipeline<T> {
     /// None on their way yet.
     #[must_use]
-    pub fn new(connection: &Connection) -> Self {
+    pub fn new(connection: &Connection, course: Course) -> Self {
         // Root may have more than others.
         let _as_it_is = setsockopt(&connection.socket, sockopt::SndBufForce, &ROOM)
             .or_else(|_| setsockopt(&connection.socket, sockopt::SndBuf, &ROOM));
@@ -51,6 +61,7 @@ impl<T: Copy> Pipeline<T> {
             datagram: Zeroizing::new(Vec::with_capacity(2 * FULL)),
             filling: Vec::new(),
             last: 0,
+            course,
             sent: VecDeque::new(),
             refused: Vec::new(),
         }
@@ -68,6 +79,9 @@ impl<T: Copy> Pipeline<T> {
     ) -> Result<(), Error> {
         let seq = connection.next_number();
         request.number(seq);
+        if self.course == Course::Ends {
+            request.ask(Flags::CHAINED);
+        }
         self.last = self.datagram.len();
         self.datagram.extend_from_slice(request.bytes());
         let end = self.datagram.len().next_multiple_of(4);
@@ -150,6 +164,7 @@ impl<T: Copy> Pipeline<T> {
             };
             let is_last = oldest.last().is_some_and(|(number, _)| *number == seq);
             match Reply::of(&message) {
+                Reply::Refused(refusal) if refusal == Refusal::CHAIN_BROKEN => {}
                 Reply::Refused(refusal) => self.refused.push((tag, refusal)),
                 Reply::Done { .. } => {}
                 Reply::Content | Reply::Broken => return Err(Error::Unexpected),

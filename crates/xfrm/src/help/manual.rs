@@ -43,7 +43,7 @@ told with its number,
 .BR "Command failed FILE:LINE" ,
 and without
 .B \-force
-no more is read; lines behind it that were already on their way are carried out.
+nothing behind it is carried out.
 .SH JSON
 With
 .B \-json

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::{DONE, FAILED, Failure, Session, World};
 use crate::{
-    client::{Error, Pipeline},
+    client::{Course, Error, Pipeline},
     grammar::{self, Command, Options},
     request::{self, request},
     script::{Line, Lines, Next},
@@ -19,9 +19,10 @@ pub(super) fn run(path: &Path, options: &Options, world: &mut impl World) -> Res
             return Err(Failure::NoConnection(text));
         }
     };
+    let course = if options.force { Course::GoesOn } else { Course::Ends };
     let session = Session::open(options, world)?;
     let mut batch = Batch {
-        pipeline: Pipeline::new(&session.connection),
+        pipeline: Pipeline::new(&session.connection, course),
         session,
         name: path.display().to_string(),
         code: DONE,

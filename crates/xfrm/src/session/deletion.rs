@@ -4,7 +4,7 @@ use uxfrm_netlink::{AttributeType, client::Request};
 
 use crate::{
     answer::Answer,
-    client::{Connection, Error, Pipeline},
+    client::{Connection, Course, Error, Pipeline},
     grammar::{Command, PolicyFilter, StateFilter},
     request::{self, delete_policy, delete_state},
     text::SOCKET,
@@ -43,7 +43,7 @@ fn rounds(
         let mut found = Vec::new();
         connection.talk(request, wanted, |message| found.extend(deletion(&Answer::of(message))))?;
         let count = found.len();
-        let mut pipeline = Pipeline::new(connection);
+        let mut pipeline = Pipeline::new(connection, Course::GoesOn);
         for request in found {
             pipeline.push(connection, request, ())?;
         }
