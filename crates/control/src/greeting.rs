@@ -6,7 +6,7 @@
 //! | 8–11 | kind | see [`Kind`] |
 //! | 12–15 | port | the client's netlink port id (`nl_pid`), never zero |
 //! | 16–19 | groups | multicast groups that the client listens to, a bit each as in `nl_groups` |
-//! | 20–23 | options | netlink socket options that are set, bit N for option N (`NETLINK_EXT_ACK` is 11) |
+//! | 20–23 | options | netlink socket options that are set, bit N for option N (`NETLINK_EXT_ACK` is 11); bit 31, requests may be chained (`uxfrm_netlink::Options::CHAINS`) |
 //! | 24–27 | value | from a client: the netlink protocol that it speaks, 0 see [`Dialect`]; [`Kind::Welcome`]: the gateway's socket mark; [`Kind::Refused`]: the errno; where a page is shared, by both: its [layout](crate::mailbox::LAYOUT); else zero |
 //!
 //! A greeting is a datagram of its own. A client that sends none has its process id for a port, no groups and no options.

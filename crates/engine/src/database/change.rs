@@ -71,6 +71,9 @@ impl Change<'_> {
         self.changed = true;
         self.database.wake_for(&new, self.now);
         self.database.keep_alive(&new, self.now);
+        if new.usage().first_used().is_some() {
+            self.database.timers.wake_limits(self.now, &new);
+        }
         Ok(new)
     }
 

@@ -27,6 +27,7 @@ impl Database {
         while let Some(woken) = self.timers.take_due(now) {
             removed |= match woken {
                 Woken::Sa(sa) => self.age_sa(&sa, now, events),
+                Woken::Limits(sa) => self.next.sad.holds(&sa) && self.look_at_limits(&sa, events),
                 Woken::Nat(sa) => {
                     self.keep_alive(&sa, now);
                     false

@@ -542,6 +542,26 @@ fn an_idle_state_keeps_its_nat_open() {
     assert_eq!(database.poll_timeout(), None);
 }
 
+/// `xfrm_state_update` calls `xfrm_state_check_expire` for a state that was used: nobody has to send another packet first.
+#[test]
+fn an_update_below_what_was_counted_takes_effect_at_once() {
+    let packets =
+        |soft, hard| limited(Limits { packets: Budget { soft, hard }, ..Limits::default() });
+    let mut database = database();
+    let sa = add(&mut database, packets(u64::MAX, u64::MAX)).unwrap();
+    update(&mut database, packets(0, 0)).unwrap();
+    assert_eq!(run(&mut database, 1), [], "it was never used");
+    update(&mut database, packets(u64::MAX, u64::MAX)).unwrap();
+    assert_eq!(sa.charge(7, 700, at(1)), Charge::Ok);
+    update(&mut database, packets(8, 9)).unwrap();
+    assert_eq!(run(&mut database, 1), []);
+    update(&mut database, packets(7, 9)).unwrap();
+    assert_eq!(run(&mut database, 1), [(0, Event::SaSoftLimit(sa.id()))]);
+    update(&mut database, packets(2, 7)).unwrap();
+    assert_eq!(run(&mut database, 1), [(0, Event::SaHardLimit(sa.id()))]);
+    assert!(database.snapshot().sad.is_empty());
+}
+
 #[test]
 fn an_update_leaves_one_turn_of_keepalives_and_the_new_ports() {
     let mut database = database();

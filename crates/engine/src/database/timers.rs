@@ -17,6 +17,7 @@ pub(super) struct Timers {
 #[derive(Debug)]
 enum Sleeper {
     Sa(Weak<Sa>),
+    Limits(Weak<Sa>),
     Nat(Weak<Sa>),
     Policy(Weak<PolicyEntry>),
     Gone,
@@ -27,6 +28,8 @@ enum Sleeper {
 #[derive(Debug)]
 pub(super) enum Woken {
     Sa(Arc<Sa>),
+    /// A state whose limits are others: its counts may have reached them already.
+    Limits(Arc<Sa>),
     Nat(Arc<Sa>),
     Policy(Arc<PolicyEntry>),
     /// What is no longer there.
@@ -38,6 +41,11 @@ pub(super) enum Woken {
 impl Timers {
     pub(super) fn wake_sa(&mut self, at: Moment, sa: &Arc<Sa>) {
         self.add(at, Sleeper::Sa(Arc::downgrade(sa)));
+    }
+
+    /// For new limits of a state that has counts.
+    pub(super) fn wake_limits(&mut self, at: Moment, sa: &Arc<Sa>) {
+        self.add(at, Sleeper::Limits(Arc::downgrade(sa)));
     }
 
     /// For the NAT that a state is kept open through.
@@ -62,6 +70,7 @@ impl Timers {
         let ((at, _), sleeper) = self.due.first_key_value()?;
         let why = match sleeper {
             Sleeper::Sa(_) => "time limit of a state",
+            Sleeper::Limits(_) => "new limits of a state",
             Sleeper::Nat(_) => "keepalive of a state",
             Sleeper::Policy(_) => "time limit of a policy",
             Sleeper::Gone => "keys of a state that is gone",
@@ -76,6 +85,7 @@ impl Timers {
             let first = self.due.first_entry().filter(|entry| entry.key().0 <= now)?;
             let woken = match first.remove() {
                 Sleeper::Sa(sa) => sa.upgrade().map(Woken::Sa),
+                Sleeper::Limits(sa) => sa.upgrade().map(Woken::Limits),
                 Sleeper::Nat(sa) => sa.upgrade().map(Woken::Nat),
                 Sleeper::Policy(entry) => entry.upgrade().map(Woken::Policy),
                 Sleeper::Gone => Some(Woken::Gone),
