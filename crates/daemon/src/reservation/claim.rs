@@ -25,7 +25,9 @@ impl Claim {
     pub(crate) fn take(path: &Path) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(OWNER);
-        let file = options.open(path.with_extension("sequences.lock"))?;
+        let mut lock = path.as_os_str().to_owned();
+        lock.push(".lock");
+        let file = options.open(lock)?;
         match file.try_lock() {
             Ok(()) => Ok(Self { _locked: file }),
             Err(TryLockError::WouldBlock) => {
@@ -45,7 +47,7 @@ mod tests {
     #[test]
     fn a_file_is_one_gateways_at_a_time() {
         let directory = tempfile::tempdir().unwrap();
-        let [path, other] = ["a.sequences", "b.sequences"].map(|name| directory.path().join(name));
+        let [path, other] = ["a.first", "a.second"].map(|name| directory.path().join(name));
         let first = Claim::take(&path).unwrap();
         let error = Claim::take(&path).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
