@@ -16,7 +16,8 @@
 //! [`ReplayWindow::accept`] sees it. `accept` loads the word *before* the head: the acquiring load of a word written by another thread
 //! makes that thread's own reading of the head visible, so the head is no more than 2^32 below the tag's block, and a tag newer than
 //! the number's block is less than 2^28 blocks newer. A *stale* tag may be further behind (a word that was not touched for 2^36
-//! numbers): it is then mistaken for a newer or equal one and the packet is refused, never wrongly accepted.
+//! numbers): it is then mistaken for a newer or equal one and the packet is refused, never wrongly accepted. Who is told that another has received numbers that
+//! far ahead has all words move on (`learn`), lest that be so for good.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -189,9 +190,7 @@ impl ReplayWindow {
 
     /// Takes numbers as received that another has received, up to `received`. The window only moves on, and what was received stays so.
     pub(crate) fn learn(&self, received: u64, numbers: impl IntoIterator<Item = u64>) {
-        if received / BLOCK_BITS > self.highest() / BLOCK_BITS + FAR {
-            self.leap(received);
-        }
+        self.move_on(received);
         for number in numbers {
             // Known already, or too old to matter.
             let _ = self.accept(Candidate(number));
@@ -199,18 +198,33 @@ impl ReplayWindow {
         self.head.fetch_max(received, Ordering::AcqRel);
     }
 
-    /// Moves on so far that tags no longer tell what is newer. Nothing in the window is received after that, and at no moment is a number
-    /// good that was not before.
-    fn leap(&self, received: u64) {
-        let retag = |bitmap| {
-            for (slot, word) in self.ring.iter().enumerate() {
-                let block = newest_block(slot, self.ring.len(), received / BLOCK_BITS);
-                word.store(join(low_half(block), bitmap), Ordering::Release);
+    /// Has words for blocks up to that of `received`, in which no number is. It may be so far ahead that the tags there are would pass for newer ones, and
+    /// all numbers for too old, for good.
+    fn move_on(&self, received: u64) {
+        let newest = received / BLOCK_BITS;
+        let words = self.ring.len() as u64;
+        for (slot, word) in (0..words).zip(&self.ring) {
+            // The newest block that belongs there; before block 0 there is none.
+            let Some(block) = newest.checked_sub(newest.wrapping_sub(slot) & (words - 1)) else {
+                continue;
+            };
+            let empty = join(low_half(block), 0);
+            let mut seen = word.load(Ordering::Acquire);
+            while self.is_behind(seen, empty, received)
+                && let Err(now) =
+                    word.compare_exchange_weak(seen, empty, Ordering::AcqRel, Ordering::Acquire)
+            {
+                seen = now;
             }
-        };
-        retag(u32::MAX);
-        self.head.fetch_max(received, Ordering::AcqRel);
-        retag(0);
+        }
+    }
+
+    /// Whether a word, which was read just now, is of an older block than another one that may have numbers up to `received`.
+    fn is_behind(&self, word: u64, other: u64, received: u64) -> bool {
+        // No word is of a number more than 2^32 above the head, which is read behind it (see the module's doc), and a ring is far shorter than the rest.
+        let far = received.saturating_sub(self.head.load(Ordering::Acquire)) > 1 << 33;
+        let ahead = low_half(other >> 32).wrapping_sub(low_half(word >> 32));
+        far || ahead != 0 && ahead >> 31 == 0
     }
 
     /// The highest number accepted, all 64 bits (`seq` and `seq_hi` of a dump).
@@ -284,9 +298,6 @@ impl Spot {
 
 const BLOCK_BITS: u64 = 32;
 
-/// Blocks that are so far apart are at half of the distance at which tags take the older one for the newer.
-const FAR: u64 = 1 << 30;
-
 /// From the lowest of some bits to the highest.
 #[inline]
 const fn span(bits: u32) -> u32 {
@@ -315,17 +326,13 @@ fn ring(window: u32, received: u64) -> Box<[AtomicU64]> {
     let words = ((window as usize - 1) / 32 + 2).next_power_of_two();
     let newest = received / BLOCK_BITS;
     let place = |slot: usize| {
-        let block = newest_block(slot, words, newest);
-        let bitmap = if block == newest { up_to(received % BLOCK_BITS) } else { u32::MAX };
+        // The newest block at or below `received` that belongs in this slot; before block 0 it is one that never comes.
+        let behind = newest.wrapping_sub(slot as u64) & (words as u64 - 1);
+        let block = newest.wrapping_sub(behind);
+        let bitmap = if behind == 0 { up_to(received % BLOCK_BITS) } else { u32::MAX };
         AtomicU64::new(join(low_half(block), bitmap))
     };
     (0..words).map(place).collect()
-}
-
-/// The newest block at or below another that belongs in a slot; before block 0 it is one that never comes.
-fn newest_block(slot: usize, words: usize, at_or_below: u64) -> u64 {
-    let behind = at_or_below.wrapping_sub(slot as u64) & (words as u64 - 1);
-    at_or_below.wrapping_sub(behind)
 }
 
 /// Bits 0 to `last`.

@@ -236,6 +236,31 @@ fn a_candidate_is_good_once() {
     assert_eq!(replay.accept(late), Err(InTooOld), "the window moved on while it was decrypted");
 }
 
+/// Another has received so many that tags of 32 bits come round, as a state that is added anew or moves is told.
+#[test]
+fn what_another_received_is_known_however_far_ahead_that_is() {
+    for high in [1, 15, 16, 17, 24, 31, 32, 33, 1 << 20, u64::from(u32::MAX)] {
+        for used in [0, 1000] {
+            let replay = ReplayWindow::new(64, Numbers::Extended, used);
+            let at = (high << 32) + 1000;
+            replay.learn(at, [at - 40, at]);
+            walk(
+                &replay,
+                &[
+                    (at, Err(InReplay), "the highest"),
+                    (at - 40, Err(InReplay), "another one of the window"),
+                    (at - 64, Err(InTooOld), "one below it"),
+                    (at - 39, Ok(()), "one that was not received"),
+                    (at - 39, Err(InReplay), "and now was"),
+                    (at + 1, Ok(()), "the next one"),
+                    (at + 5000, Ok(()), "one ahead"),
+                    (at + 1, Err(InTooOld), "which left it behind"),
+                ],
+            );
+        }
+    }
+}
+
 /// Each thread receives every number, each in another order within runs shorter than the window.
 /// A state that another host received with for long, and that goes on here.
 #[test]
