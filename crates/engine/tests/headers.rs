@@ -5,7 +5,7 @@
 )]
 
 use uxfrm_engine::sa::config::SaFlags;
-use uxfrm_engine::{DropReason, Family, Mode};
+use uxfrm_engine::{DropReason, Family, Mode, Spi};
 use uxfrm_packet::{IpPacket, PacketBuf, Protocol, ipv4};
 use uxfrm_testkit::{FIRST_SPI, Pair, Rng, Way, Wrapping, packets};
 
@@ -120,6 +120,32 @@ fn short_numbers_end_at_four_billion() {
     assert_eq!(pair.left_to_right(sent).len(), 49);
     assert_eq!(pair.left.drops(DropReason::OutSequenceOverflow), 51);
     pair.assert_accounts();
+}
+
+/// The disk is slow: numbers up to 10 are written down. What has none is named so, however packets come, and not as if the state had come to its end.
+#[test]
+fn what_lacks_reserved_numbers_is_not_said_to_be_beyond_the_last_one() {
+    for at_once in [1, 7, 20, 64_u64] {
+        let mut pair = Pair::new(&Wrapping::tunnel4());
+        let snapshot = pair.left.database.snapshot();
+        let sends = snapshot.sad.iter().find(|sa| sa.id().spi == Spi(FIRST_SPI)).cloned();
+        sends.unwrap().sequence().reserve(10);
+        let mut sent = 0;
+        let mut received = 0;
+        while received < 128 {
+            sent += pair.left.outbound((0..at_once).map(|_| datagram()).collect()).0.len();
+            received += at_once;
+        }
+        let dropped = received - 10;
+        assert_eq!(sent, 10, "{at_once} at once");
+        assert_eq!(pair.left.reasons(), [(DropReason::OutSequenceReserve, dropped)]);
+    }
+    let mut pair = Pair::new(&Wrapping::tunnel4());
+    let snapshot = pair.left.database.snapshot();
+    snapshot.sad.iter().for_each(|sa| sa.sequence().reserve(3));
+    let several = packets::tcp_super("10.1.0.1:7", "10.2.0.1:9", &[7; 5000], 1000);
+    pair.left.outbound(vec![several]);
+    assert_eq!(pair.left.reasons(), [(DropReason::OutSequenceReserve, 2)]);
 }
 
 #[test]

@@ -99,15 +99,18 @@ impl Grant {
         first
     }
 
-    /// What the block lacks is refused as overflow, whatever was refused before.
+    /// Numbers for so many packets. What the block lacks is refused, as the numbers end there or none are reserved yet.
     #[inline(always)]
     fn take(&mut self, sa: &Sa, packets: u32) {
         match sa.sequence().take(packets) {
-            Ok(block) => (self.next, self.left) = (block.first, block.count),
+            Ok(block) if block.count == packets => {
+                (self.next, self.left) = (block.first, block.count);
+            }
+            Ok(block) => {
+                (self.next, self.left) = (block.first, block.count);
+                self.refusal = sa.sequence().lack();
+            }
             Err(reason) => (self.left, self.refusal) = (0, reason),
-        }
-        if self.left < packets {
-            self.refusal = DropReason::OutSequenceOverflow;
         }
     }
 }

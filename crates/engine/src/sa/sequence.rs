@@ -100,6 +100,16 @@ impl Sequence {
         }
     }
 
+    /// Why [`Sequence::take`] gave fewer numbers than it was asked for.
+    #[cold]
+    pub(crate) fn lack(&self) -> DropReason {
+        if self.last.load(Ordering::Relaxed) >= self.limit {
+            DropReason::OutSequenceOverflow
+        } else {
+            DropReason::OutSequenceReserve
+        }
+    }
+
     /// Asks for the end of what [`Sequence::take`] reads and writes, which may begin in one cache line and end in the next.
     #[inline]
     pub(crate) fn prefetch_limit(&self) {
