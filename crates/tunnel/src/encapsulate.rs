@@ -183,7 +183,8 @@ impl Tunnel {
             (Version::V6, inner) => {
                 let least = if inner == Version::V6 { ipv6::LEAST_MTU } else { IPV4_LEAST };
                 let mtu = path.max(least);
-                if len > mtu { Err(too_big(mtu)) } else { Ok(true) }
+                // IPv6's 1280 bytes go through a path too narrow for them as well: in fragments.
+                if len > mtu { Err(too_big(mtu)) } else { Ok(len <= path) }
             }
             // A path too narrow for IPv6 has to carry 1280 bytes all the same: in fragments.
             (Version::V4, Version::V6) if config.kind == Kind::Sit => {

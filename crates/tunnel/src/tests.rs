@@ -5,7 +5,7 @@ use std::num::NonZeroU16;
 
 use proptest::prelude::*;
 use uxfrm_packet::{
-    Checksum, Ecn, HEADROOM, IpPacket, PacketBuf, Pool, Protocol, Version, checksum,
+    Batch, Checksum, Ecn, HEADROOM, IpPacket, PacketBuf, Pool, Protocol, Version, checksum,
 };
 use uxfrm_testkit::packets;
 
@@ -278,6 +278,17 @@ fn too_much_is_told_to_the_sender_as_the_kernel_does() {
     let mut packet = PacketBuf::from_slice(&v6(1280));
     let outer = tunnel(&on(Kind::Sit)).encapsulate(&mut packet, &narrow).unwrap();
     assert!(!outer.dont_fragment);
+    let narrow = Egress { path_mtu: 1280, ..egress() };
+    let in_udp = in_udp(Kind::Ip6tnl, Framing::Fou, UdpChecksum::Computed);
+    let in_udp = Config { encap_limit: None, ..in_udp };
+    let segments = |mss| packets::tcp_super("[fd00::1]:1", "[fd00::2]:2", &[7; 5000], mss);
+    for (mss, whole) in [(1280 - 60, false), (1280 - 48 - 60, true)] {
+        let (mut pool, mut train) = (Pool::new(), Batch::new());
+        let sent =
+            tunnel(&in_udp).encapsulate_super(&segments(mss), &narrow, &mut pool, &mut train);
+        assert_eq!(sent.unwrap().dont_fragment, whole, "segments of {mss}");
+        assert!(train.as_slice().iter().all(|one| one.udp.unwrap().dont_fragment == whole));
+    }
 }
 
 #[test]
