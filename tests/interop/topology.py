@@ -259,3 +259,32 @@ class SitesWithNat(Sites):
         self.router.run("nft", rules)
         self.router.ip("address delete 10.9.0.9/24 dev outside")
         self.router.ip("address add 10.9.0.9/24 dev outside")
+
+
+class GatewaysBehindRouter(Hosts):
+    """Two gateways and a router between them, whose far link takes less than its near one: senders on the left learn that from the router alone.
+
+        ┌─ left ─────┐      ┌─ narrow-router ──────────┐      ┌─ right ────┐
+        │      wire0 ┼──────┼ near                 far ┼──────┼ wire0      │
+        └────────────┘  ▲   └──────────────────────────┘      └────────────┘
+              10.9.0.1 wire  10.9.0.254       10.8.0.254       10.8.0.2
+    """
+
+    FAR = Side(outer={4: "10.8.0.2", 6: "fd08::2"}, inner=THERE.inner, spi=THERE.spi)
+
+    def _build(self, mtu):
+        self.left, self.right = self.namespace("narrow-left"), self.namespace("narrow-right")
+        router = self.namespace("narrow-router")
+        veth(self.left, "wire0", router, "near")
+        veth(router, "far", self.right, "wire0")
+        router.address("near", "10.9.0.254/24", "fd09::fe/64")
+        router.address("far", "10.8.0.254/24", "fd08::fe/64")
+        router.run("sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
+        for namespace, side, gateway in ((self.left, HERE, "9"), (self.right, self.FAR, "8")):
+            place(namespace, "wire0", side)
+            namespace.ip(f"route add default via 10.{gateway}.0.254")
+            namespace.ip(f"-6 route add default via fd0{gateway}::fe")
+            self.echo(namespace)
+        router.ip(f"link set far mtu {mtu}")
+        self.right.ip(f"link set wire0 mtu {mtu}")
+        self.between = self.wire(self.left, "wire0")

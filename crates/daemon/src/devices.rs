@@ -22,7 +22,7 @@ use uxfrm_offload::{
     dev::{Addition, Answer, EventReport, ProfileChoice, TableName},
 };
 use uxfrm_packet::Pool;
-use uxfrm_runtime::{Bay, DeviceLane, Exit, Running};
+use uxfrm_runtime::{Bay, DeviceLane, Events, Exit, Running};
 
 use crate::{
     config::{Device, LinkDown as Choice},
@@ -60,12 +60,14 @@ pub(crate) struct Devices {
 }
 
 /// What threads of devices need.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Surroundings {
     /// `SO_MARK` of their sockets.
     pub(crate) mark: u32,
     /// How they send.
     pub(crate) mode: Mode,
+    /// Who hears what happens there.
+    pub(crate) events: Events,
 }
 
 /// Who has the wire.
@@ -263,7 +265,7 @@ impl Devices {
 
     /// Starts a device's thread.
     fn run(&mut self, name: &str) -> anyhow::Result<()> {
-        let (Some(around), Some(installed)) = (self.running, self.installed.get_mut(name)) else {
+        let (Some(around), Some(installed)) = (&self.running, self.installed.get_mut(name)) else {
             return Ok(());
         };
         let exit = match around.mode {
@@ -272,6 +274,7 @@ impl Devices {
         };
         let devices = installed.interfaces.iter().map(Interface::device).collect();
         let lane = DeviceLane::new(&self.bay, Arc::clone(&installed.nic), devices, exit)?;
+        let lane = lane.telling(around.events.clone());
         self.drops.push(lane.drops());
         // Names of threads have 15 letters.
         let thread = format!("nic-{}", name.get(..name.len().min(11)).unwrap_or_default());

@@ -11,7 +11,7 @@
 //! workers only with numbers to send with. A program's request that the kernel does not take (too many routes, no memory) is refused
 //! in its words and ends nothing.
 
-use std::{io, time::Duration};
+use std::{collections::BTreeSet, io, net::IpAddr, time::Duration};
 
 use uxfrm_engine::{Change, Changes, Database, DropCounts, Error, Moment, PolicyChange, Spd};
 use uxfrm_io::rtnetlink::{Monitor, News};
@@ -22,8 +22,15 @@ use crate::{
     reservation::Reservations,
 };
 
-/// How often states are looked at for numbers that run short, and what could not be done is tried again.
+/// How often states are looked at for numbers that run short, what could not be done is tried again, and workers are told of narrow paths: they find out
+/// again then for all flows how they leave.
 const REVIEW: Duration = Duration::from_millis(200);
+
+/// Paths that are asked about in one go.
+const MOST_AT_ONCE: usize = 256;
+
+/// How often it is looked whether narrow paths are so still.
+const MEASURE: Duration = Duration::from_secs(10);
 
 /// Everything that follows the databases.
 #[derive(Debug)]
@@ -38,6 +45,9 @@ pub(crate) struct Following {
     /// Why numbers can't be written down, if they can't.
     fault: Option<io::Error>,
     review: Moment,
+    measure: Moment,
+    /// Where packets were refused since the last review.
+    narrow: BTreeSet<IpAddr>,
     /// Whether states came that packets may be waiting for.
     news: bool,
 }
@@ -69,8 +79,19 @@ impl Following {
         express: Option<Express>,
         routes: HostRoutes,
     ) -> Self {
-        let (is_behind, fault, review, news) = (false, None, now(), false);
-        Self { reservations, guard, keep_out, express, routes, is_behind, fault, review, news }
+        Self {
+            reservations,
+            guard,
+            keep_out,
+            express,
+            routes,
+            is_behind: false,
+            fault: None,
+            review: now(),
+            measure: now(),
+            narrow: BTreeSet::new(),
+            news: false,
+        }
     }
 
     /// Does what the changes since the last time need; states and workers wait for [`Following::commit`].
@@ -142,8 +163,27 @@ impl Following {
         std::mem::take(&mut self.news)
     }
 
-    /// Reserves what runs short, and tries again what failed, now and then.
-    pub(crate) fn review(&mut self, database: &Database) {
+    /// A packet to there was longer than the network takes: workers are told at the next review.
+    pub(crate) fn note_narrow_path(&mut self, to: IpAddr) {
+        if self.narrow.len() < MOST_AT_ONCE {
+            self.narrow.insert(to);
+        }
+    }
+
+    /// Tells workers of paths that have become narrow, and now and then of those that are so no more.
+    fn measure_paths(&mut self, database: &mut Database) {
+        for peer in std::mem::take(&mut self.narrow) {
+            self.routes.meet_narrow_path(peer);
+        }
+        if now() >= self.measure {
+            self.measure = now().plus(MEASURE);
+            self.routes.measure_again();
+        }
+        self.tell_of_host(database);
+    }
+
+    /// Reserves what runs short, tries again what failed, and looks at paths, now and then.
+    pub(crate) fn review(&mut self, database: &mut Database) {
         if now() < self.review {
             return;
         }
@@ -151,6 +191,7 @@ impl Following {
         self.reservations.settle_due(now());
         let result = self.reservations.renew();
         self.note(result);
+        self.measure_paths(database);
         if self.is_behind {
             match self.follow_anew(&snapshot.spd) {
                 Ok(()) => self.is_behind = false,

@@ -150,7 +150,7 @@ fn express(config: &Config, own: &[IpAddr]) -> anyhow::Result<Option<Express>> {
 
 /// What the lanes must know of the host, which is told how much it may hand over by the TUN of this index at a time.
 fn surroundings(routes: &HostRoutes, index: u32) -> anyhow::Result<lanes::Surroundings> {
-    let Host { addresses: own, mtu } = routes.host();
+    let Host { addresses: own, mtu, .. } = routes.host();
     train::fit(&mut Rtnetlink::open()?, index, mtu.into());
     Ok(lanes::Surroundings { mtu: mtu.into(), own })
 }
@@ -210,7 +210,8 @@ impl Gateway {
             }
         };
         let mode = sides.as_ref().map_or(devices::Mode::Host, |_| devices::Mode::Inline);
-        devices.start(devices::Surroundings { mark: config.wire.mark.get(), mode })?;
+        let mark = config.wire.mark.get();
+        devices.start(devices::Surroundings { mark, mode, events: sender.clone() })?;
         let lanes::Started { lanes, drops, caches } = started;
         let guard = Guard::open(config, &snapshot.spd)?;
         routes.follow(&snapshot.spd)?;
@@ -297,6 +298,18 @@ impl Gateway {
         let Self { database, following, xfrm, keepalives, planner, devices, happened, .. } = self;
         let before = database.snapshot();
         let mut events: Vec<_> = self.events.try_iter().chain(happened.drain(..)).collect();
+        events.retain(|event| match event {
+            Event::NarrowPath(to) => {
+                following.note_narrow_path(*to);
+                false
+            }
+            Event::SaSoftLimit(_)
+            | Event::SaHardLimit(_)
+            | Event::PolicySoftLimit(..)
+            | Event::PolicyHardLimit(..)
+            | Event::Acquire { .. }
+            | Event::Mapping { .. } => true,
+        });
         events.iter().for_each(|event| database.observe(event));
         database.handle_timeout(now(), &mut events);
         devices.look_after(database, &mut events);
@@ -365,6 +378,7 @@ impl Gateway {
 fn log(event: &Event) {
     match event {
         Event::Mapping { .. } => tracing::debug!(?event, "mapping"),
+        Event::NarrowPath(_) => tracing::debug!(?event, "narrow path"),
         Event::SaSoftLimit(_)
         | Event::SaHardLimit(_)
         | Event::PolicySoftLimit(..)

@@ -13,7 +13,9 @@ mod destinations;
 
 use std::{collections::HashMap, net::IpAddr};
 
-use uxfrm_engine::{Action, Direction, Host, PolicyChange, PolicyEntry, Prefix, Spd, Template};
+use uxfrm_engine::{
+    Action, Direction, Host, NarrowPaths, PolicyChange, PolicyEntry, Prefix, Spd, Template,
+};
 use uxfrm_io::rtnetlink::{self, FirewallMark, News, Route, RouteChange, Rtnetlink, Rule, Via};
 use uxfrm_packet::Version;
 
@@ -30,6 +32,12 @@ const USUAL_MTU: u32 = 1500;
 /// Every network takes that much (RFC 791 §3.2).
 const SMALLEST_MTU: u16 = 576;
 
+/// No path takes less, whatever a router says: `net.ipv4.route.min_pmtu`, and RFC 8200 §5.
+const LEAST_V4: u16 = 552;
+const LEAST_V6: u16 = 1280;
+/// Narrow paths that are known at once.
+const MOST_NARROW: usize = 1 << 12;
+
 /// Rules and routes of one gateway.
 #[derive(Debug)]
 pub(crate) struct HostRoutes {
@@ -41,8 +49,10 @@ pub(crate) struct HostRoutes {
     destinations: Destinations,
     /// Where tunnels lead, and the largest IP packet that the network takes towards there.
     peers: HashMap<IpAddr, u32>,
-    /// The least of those.
+    /// The least of those, but for narrow ones.
     mtu: u32,
+    /// Where the way takes less than its device, or packets were refused as they were too long, and what the network takes towards there.
+    narrow: NarrowPaths,
     /// Whether workers have to be told.
     news: bool,
     /// Whether the TUN is up, so that routes to it are there.
@@ -70,6 +80,7 @@ impl HostRoutes {
             destinations,
             peers,
             mtu: u32::MAX,
+            narrow: NarrowPaths::new(),
             news: true,
             is_up: true,
             later: Vec::new(),
@@ -171,11 +182,38 @@ impl HostRoutes {
 
     /// What workers are to know of the host: its addresses, and the largest IP packet that the network takes towards all peers.
     pub(crate) fn host(&self) -> Host {
+        let (addresses, narrow) = (self.own.iter().copied().collect(), self.narrow.clone());
+        Host { addresses, mtu: self.usual_mtu(), narrow }
+    }
+
+    fn usual_mtu(&self) -> u16 {
         let mtu = if self.mtu == u32::MAX { USUAL_MTU } else { self.mtu };
-        Host {
-            addresses: self.own.iter().copied().collect(),
-            mtu: u16::try_from(mtu).unwrap_or(u16::MAX).max(SMALLEST_MTU),
+        u16::try_from(mtu).unwrap_or(u16::MAX).max(SMALLEST_MTU)
+    }
+
+    /// A packet to there was refused, as it was longer than the network takes: asks how much that is.
+    pub(crate) fn meet_narrow_path(&mut self, to: IpAddr) {
+        if self.narrow.len() < MOST_NARROW || self.narrow.contains_key(&to) {
+            self.measure(to);
         }
+    }
+
+    /// Asks again where the network took less: the kernel forgets after some minutes what routers have said (`net.ipv4.route.mtu_expires`).
+    pub(crate) fn measure_again(&mut self) {
+        let known: Vec<_> = self.narrow.keys().copied().collect();
+        known.into_iter().for_each(|peer| self.measure(peer));
+    }
+
+    fn measure(&mut self, peer: IpAddr) {
+        let least = if peer.is_ipv4() { LEAST_V4 } else { LEAST_V6 };
+        let way = self.rtnetlink.route_to(peer, self.mark).ok();
+        let now = way.map(|way| u16::try_from(way.mtu).unwrap_or(u16::MAX).max(least));
+        let usual = self.usual_mtu();
+        let before = match now.filter(|now| *now < usual) {
+            Some(now) => self.narrow.insert(peer, now),
+            None => self.narrow.remove(&peer),
+        };
+        self.news |= before != self.narrow.get(&peer).copied();
     }
 
     /// The same, if it may have changed since the last time.
@@ -213,10 +251,19 @@ impl HostRoutes {
 
     fn meet(&mut self, peer: IpAddr) {
         // A peer that no route leads to says nothing about packets' size; the next change of links asks again.
-        let mtu = self.rtnetlink.route_to(peer, self.mark).map_or(u32::MAX, |way| way.mtu);
+        let way = self.rtnetlink.route_to(peer, self.mark).ok();
+        let mtu = way.as_ref().map_or(u32::MAX, |way| way.mtu);
         self.peers.insert(peer, mtu);
+        let Some(way) = way.filter(|way| way.mtu < self.mtu) else { return };
+        // What takes less than its device is narrow for this peer alone, and perhaps for some minutes only.
+        let device = self.rtnetlink.link_of_index(way.link).map_or(mtu, |link| link.mtu);
+        let is_known = mtu < device && self.narrow.len() < MOST_NARROW;
+        let mtu = if is_known { device } else { mtu };
         if mtu < self.mtu {
             (self.mtu, self.news) = (mtu, true);
+        }
+        if is_known {
+            self.measure(peer);
         }
     }
 

@@ -57,6 +57,8 @@ pub(crate) struct Bundle {
     pub(crate) express: Option<Room>,
     /// The largest packet that fits into the outer MTU.
     pub(crate) inner_mtu: usize,
+    /// What the network takes towards where it leads.
+    pub(crate) mtu: u16,
     /// Of what packets go into it.
     inner: Version,
     /// Whether flows have source ports of their own in one of the layers.
@@ -103,7 +105,8 @@ impl Bundle {
             }
             layers.push(layer);
         }
-        let inner_mtu = fit_mtu(&mut layers, settings.mtu.into());
+        let mtu = states.last().map_or(settings.mtu, |sa| settings.mtu_to(sa.id().destination));
+        let inner_mtu = fit_mtu(&mut layers, mtu.into());
         let prefix = layers.iter().map(Layer::front).sum();
         let spreads = layers.iter().any(Layer::spreads);
         let device = device::device_of(states)?;
@@ -117,6 +120,7 @@ impl Bundle {
             },
             layers: layers.into(),
             inner,
+            mtu,
             inner_mtu,
             prefix,
             device,
@@ -131,6 +135,7 @@ impl Bundle {
             exit: None,
             layers: Box::default(),
             inner: Version::V4,
+            mtu: 0,
             inner_mtu: 0,
             spreads: false,
             express: None,

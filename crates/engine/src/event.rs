@@ -32,4 +32,6 @@ pub enum Event {
         /// Where it came from now.
         from: std::net::SocketAddr,
     },
+    /// The network takes less towards there than the worker thought: [`Host::narrow`](crate::Host::narrow) should say so.
+    NarrowPath(std::net::IpAddr),
 }

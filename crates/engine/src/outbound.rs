@@ -413,7 +413,7 @@ impl Outbound {
             if let Some(handover) = bundle.as_it_is
                 && plan.is_none()
                 && !(head.fragment | head.options)
-                && packet.len() <= bundle.limit(head.inside.version)
+                && packet.len() <= bundle.inner_mtu
             {
                 return self.hand(packet, 1, handover, bench);
             }

@@ -1,5 +1,7 @@
 //! What workers read: one generation of states and policies, swapped whole.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -30,7 +32,12 @@ pub struct Host {
     pub addresses: HostAddresses,
     /// Bytes of the largest IP packet that the network takes, headers included; at least 576.
     pub mtu: u16,
+    /// Peers towards which it takes less.
+    pub narrow: NarrowPaths,
 }
+
+/// What the network takes towards some peers, in bytes of IP packet: less than towards all others, as routers on the way have said.
+pub type NarrowPaths = BTreeMap<IpAddr, u16>;
 
 /// Where the newest snapshot is found. Each worker keeps an [`arc_swap::Cache`] of it.
 pub type Published = Arc<ArcSwap<Snapshot>>;

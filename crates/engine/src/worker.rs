@@ -14,7 +14,7 @@ use crate::inbound::Inbound;
 use crate::outbound::Outbound;
 use crate::{
     CacheCounts, CacheStats, Caches, Cpu, DropReason, Drops, Event, Handed, Host, Moment,
-    Published, Received, Snapshot, Watch,
+    NarrowPaths, Published, Received, Snapshot, Watch,
 };
 
 /// Who writes the headers outside ESP-in-UDP packets.
@@ -131,9 +131,11 @@ pub struct Settings {
     pub host: HostPort,
     /// Bytes of the largest IP packet that the network takes, headers included; at least 576.
     pub mtu: u16,
+    /// Peers towards which it takes less.
+    pub narrow: NarrowPaths,
     /// TTL and hop limit of outer headers.
     pub hop_limit: u8,
-    /// The host's own addresses, until a [`Host`] says otherwise; so for `mtu`.
+    /// The host's own addresses, until a [`Host`] says otherwise; so for `mtu` and `narrow`.
     pub addresses: HostAddresses,
     /// UDP ports at which whole IP packets may hold ESP (RFC 3948: 4500). Socket payloads are peeled at any port.
     pub encap_ports: Vec<u16>,
@@ -155,6 +157,7 @@ impl Default for Settings {
             headers: WireHeaders::default(),
             host: HostPort::default(),
             mtu: 1500,
+            narrow: NarrowPaths::new(),
             hop_limit: 64,
             addresses: HostAddresses::default(),
             encap_ports: vec![4500],
@@ -164,6 +167,14 @@ impl Default for Settings {
             seed: 0,
             port_seed: 0,
         }
+    }
+}
+
+impl Settings {
+    /// Bytes of the largest IP packet that the network takes towards `peer`.
+    #[must_use]
+    pub fn mtu_to(&self, peer: IpAddr) -> u16 {
+        self.narrow.get(&peer).map_or(self.mtu, |narrow| self.mtu.min(*narrow))
     }
 }
 
@@ -311,6 +322,15 @@ impl Worker {
         self.inbound.policies.charge();
     }
 
+    /// A port refused to send: the network takes `mtu` bytes towards there and no more. Says so in `events` unless that is known.
+    #[cold]
+    pub fn meet_narrow_path(&self, to: IpAddr, mtu: u32, events: &mut Vec<Event>) {
+        let event = Event::NarrowPath(to);
+        if mtu < self.settings.mtu_to(to).into() && !events.contains(&event) {
+            events.push(event);
+        }
+    }
+
     /// Outbound buffers that wait for a state, and datagrams that wait for the rest of their fragments.
     #[must_use]
     #[inline]
@@ -410,4 +430,5 @@ fn meet_host(snapshot: &Snapshot, met: &mut Option<Arc<Host>>, settings: &mut Se
 fn take_over(host: &Host, settings: &mut Settings) {
     settings.addresses = host.addresses.clone();
     settings.mtu = host.mtu;
+    settings.narrow = host.narrow.clone();
 }

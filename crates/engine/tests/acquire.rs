@@ -37,7 +37,8 @@ fn wanted_of(gateway: &Gateway) -> Vec<Wanted> {
         | Event::SaHardLimit(_)
         | Event::PolicySoftLimit(..)
         | Event::PolicyHardLimit(..)
-        | Event::Mapping { .. } => None,
+        | Event::Mapping { .. }
+        | Event::NarrowPath(_) => None,
     };
     gateway.events.iter().filter_map(wanted).collect()
 }

@@ -6,8 +6,8 @@
 
 use uxfrm_engine::{
     Action, CacheMode, CacheSettings, CacheStats, Defaults, Direction, DropReason, Family, FlowKey,
-    Host, IfId, Mark, Mode, Policy, PolicyKey, PolicyKind, PolicyName, PortMask, Prefix, Priority,
-    Reqid, SaConfig, Selector,
+    Host, IfId, Mark, Mode, NarrowPaths, Policy, PolicyKey, PolicyKind, PolicyName, PortMask,
+    Prefix, Priority, Reqid, SaConfig, Selector,
 };
 use uxfrm_packet::{IpPacket, PacketBuf, Protocol};
 use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Rng, Way, Wrapping, packets, taken_apart};
@@ -264,7 +264,7 @@ fn the_same_addresses_in_two_directions_are_two_flows() {
     for _ in 0..3 {
         for (own, passes) in [("198.51.100.2", 1), ("198.51.100.3", 0)] {
             let addresses = std::iter::once(own.parse().unwrap()).collect();
-            right.database.set_host(Host { addresses, mtu: 1500 });
+            right.database.set_host(Host { addresses, mtu: 1500, narrow: NarrowPaths::new() });
             for _ in 0..3 {
                 assert_eq!(right.inbound(vec![plain()]).len(), passes, "the host is {own}");
             }

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use uxfrm_engine::sa::config::{SaExtraFlags, SaFlags};
-use uxfrm_engine::{Direction, DropReason, Family, Mode, Reqid, UdpEncapKind};
+use uxfrm_engine::{Direction, DropReason, Family, Host, Mode, Reqid, UdpEncapKind, WireHeaders};
 use uxfrm_packet::{Fragment, IpPacket, PacketBuf, Protocol, icmp::Icmp, icmpv6::Icmpv6};
 use uxfrm_testkit::{Pair, Suite, Way, Wrapping, packets};
 
@@ -61,6 +61,57 @@ fn ipv6_is_told_and_never_less_than_its_minimum() {
         assert_eq!(pair.left_to_right(vec![fits]).len(), 1);
         assert!(pair.on_the_wire.iter().all(|packet| packet.len() <= mtu.into()));
         pair.assert_accounts();
+    }
+}
+
+/// 1280 bytes of IPv6 that the network does not take with what is around them: the kernel, which writes the socket's headers, is to cut them.
+#[test]
+fn what_ipv6_was_told_goes_through_a_socket_in_fragments() {
+    for (outer, mtu) in [(Family::V4, 1300), (Family::V6, 1300), (Family::V4, 1500)] {
+        let encap = Some(UdpEncapKind::Esp);
+        let mut wrapping = Wrapping { encap, ..Wrapping::new(Mode::Tunnel, Family::V6, outer) };
+        wrapping.settings.mtu = mtu;
+        wrapping.settings.headers = WireHeaders::UdpSocket;
+        let mut pair = Pair::new(&wrapping);
+        let datagram =
+            |len: usize| packets::udp("[fd00:1::1]:7", "[fd00:2::1]:9", &vec![0; len - 48]);
+        let several = packets::tcp_super("[fd00:1::1]:7", "[fd00:2::1]:9", &[7; 4000], 1280 - 60);
+        for (packet, fits) in
+            [(datagram(1280), mtu > 1400), (datagram(1000), true), (several, mtu > 1400)]
+        {
+            let (wire, host) = pair.left.outbound(vec![packet]);
+            assert!(host.is_empty() && wire.len() == 1);
+            assert_eq!(wire[0].udp.map(|path| path.dont_fragment), Some(fits), "{outer:?} {mtu}");
+        }
+        pair.assert_accounts();
+    }
+}
+
+/// What routers say of the way to one peer holds for it, and for no other.
+#[test]
+fn towards_each_peer_as_much_fits_as_its_path_takes() {
+    let wrapping = Wrapping::tunnel4();
+    let mut pair = Pair::new(&wrapping);
+    let (_, peer) = wrapping.gateways(Way::Right);
+    let told = |pair: &mut Pair| {
+        let (_, host) = pair.left.outbound(vec![packets::dont_fragment(of_length(1500))]);
+        let answer = IpPacket::parse(host[0].bytes()).unwrap();
+        Icmp::parse(answer.upper(host[0].bytes())).unwrap().header.mtu()
+    };
+    for (to, path, fits) in [
+        (peer, 1300, 1246),
+        (peer, 1400, 1346),
+        (peer, 9000, 1446),
+        ("192.0.2.77".parse().unwrap(), 1300, 1446),
+    ] {
+        let addresses = wrapping.settings.addresses.clone();
+        let narrow = [(to, path)].into_iter().collect();
+        pair.left.database.set_host(Host { addresses, mtu: 1500, narrow });
+        assert_eq!(told(&mut pair), Some(fits), "{to} takes {path}");
+        let (wire, _) = pair.left.outbound(vec![of_length(1446)]);
+        let most = if fits == 1446 { 1500 } else { path };
+        assert!(wire.iter().all(|packet| packet.len() <= most.into()));
+        assert_eq!(wire.len(), if fits == 1446 { 1 } else { 2 }, "in fragments");
     }
 }
 
@@ -222,7 +273,7 @@ fn a_udp_socket_is_told_what_the_outer_header_should_say() {
     {
         let encap = Some(UdpEncapKind::Esp);
         let mut wrapping = Wrapping { encap, ..Wrapping::new(mode, Family::V4, Family::V4) };
-        wrapping.settings.headers = uxfrm_engine::WireHeaders::UdpSocket;
+        wrapping.settings.headers = WireHeaders::UdpSocket;
         let mut pair = Pair::new(&wrapping);
         let plain = packets::with_tos(packets::udp(source, destination, b"payload"), 0xba);
         let mut wire = pair.left.outbound(vec![packets::dont_fragment(plain)]).0;

@@ -6,6 +6,7 @@
 
 use std::fmt::Debug;
 use std::io;
+use std::net::IpAddr;
 use std::ops::AddAssign;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -144,14 +145,23 @@ pub struct Refused {
     pub busy: u64,
     /// Larger than the link or path takes (`EMSGSIZE`).
     pub too_big: u64,
-    /// What the path takes for the last of `too_big`, in bytes of IP packet, where the kernel says so.
-    pub mtu: Option<u32>,
+    /// What the path of the last of `too_big` takes, where the kernel says so.
+    pub path: Option<NarrowPath>,
     /// Not of a kind that [`Port::accepts`] named, or the kernel just refused this kind for good.
     pub unsupported: u64,
     /// No route, link down, firewall and all else.
     pub failed: u64,
     /// The last `errno` counted under `failed`.
     pub errno: Option<i32>,
+}
+
+/// A path that does not take what was to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NarrowPath {
+    /// Where it leads.
+    pub to: IpAddr,
+    /// What it takes, in bytes of IP packet.
+    pub mtu: u32,
 }
 
 impl Refused {
@@ -189,7 +199,7 @@ impl Transmitted {
 }
 
 impl AddAssign for Transmitted {
-    /// Adds the counts; the later MTU and `errno` stand.
+    /// Adds the counts; the later path and `errno` stand.
     fn add_assign(&mut self, later: Self) {
         self.packets += later.packets;
         self.bytes += later.bytes;
@@ -197,7 +207,7 @@ impl AddAssign for Transmitted {
         self.refused.too_big += later.refused.too_big;
         self.refused.unsupported += later.refused.unsupported;
         self.refused.failed += later.refused.failed;
-        self.refused.mtu = later.refused.mtu.or(self.refused.mtu);
+        self.refused.path = later.refused.path.or(self.refused.path);
         self.refused.errno = later.refused.errno.or(self.refused.errno);
     }
 }

@@ -60,6 +60,20 @@ pub struct Raw {
     receiver: Receiver,
     sender: Sender,
     waited: Duration,
+    /// By which the kernel learns, see [`learner`]; nothing else is done with it.
+    _learner: Option<OwnedFd>,
+}
+
+/// A socket by which the kernel learns what paths take that ESP goes over IPv6. There it heeds "packet too big" about what raw sockets sent only for one
+/// that asks for errors (`net/ipv6/raw.c: rawv6_err`), in IPv4 for any. As errors that nobody takes fill a socket's buffer, this one receives nothing else.
+fn learner(mark: u32) -> io::Result<OwnedFd> {
+    let learner = socket::open(libc::AF_INET6, libc::SOCK_RAW, libc::IPPROTO_ESP)?;
+    let fd = learner.as_fd();
+    socket::attach_filter(fd, &mut [spread::nothing()])?;
+    socket::set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, 0)?;
+    socket::set_mark(fd, mark)?;
+    socket::set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)?;
+    Ok(learner)
 }
 
 impl Raw {
@@ -92,7 +106,12 @@ impl Raw {
         if let Some(local) = options.local {
             socket::bind(incoming.as_fd(), SocketAddr::new(local, 0))?;
         }
+        let learns = options.version == Version::V6
+            && options.protocol == Protocol::ESP
+            && options.share.is_first();
+        let learner = learns.then(|| learner(options.mark)).transpose()?;
         Ok(Self {
+            _learner: learner,
             version: options.version,
             protocol: options.protocol,
             mark: options.mark,
@@ -147,7 +166,7 @@ impl Raw {
             }
         });
         if let Some(remote) = too_big {
-            done.refused.mtu = socket::path_mtu(remote, self.mark);
+            done.refused.path = socket::narrow_path(remote, self.mark);
         }
     }
 }

@@ -6,6 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 use std::num::NonZeroU32;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use crate::NarrowPath;
+
 /// A `sockaddr_in` or `sockaddr_in6` as the kernel reads and writes it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(8))]
@@ -205,10 +207,10 @@ pub(crate) fn bind_to_device(socket: BorrowedFd<'_>, index: NonZeroU32) -> io::R
     set(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, index)
 }
 
-/// What the kernel takes for the path's MTU to an address right now, in bytes of IP packet.
+/// What the kernel takes for the path to an address right now.
 ///
 /// Three system calls: for the rare moment after an `EMSGSIZE`.
-pub(crate) fn path_mtu(remote: IpAddr, mark: u32) -> Option<u32> {
+pub(crate) fn narrow_path(remote: IpAddr, mark: u32) -> Option<NarrowPath> {
     let probe = open(family(remote), libc::SOCK_DGRAM, 0).ok()?;
     let probe = std::os::fd::AsFd::as_fd(&probe);
     set_mark(probe, mark).ok()?;
@@ -217,7 +219,8 @@ pub(crate) fn path_mtu(remote: IpAddr, mark: u32) -> Option<u32> {
         IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU),
         IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
     };
-    option(probe, level, name).ok().and_then(|mtu| u32::try_from(mtu).ok())
+    let mtu = option(probe, level, name).ok().and_then(|mtu| u32::try_from(mtu).ok())?;
+    Some(NarrowPath { to: remote, mtu })
 }
 
 #[cfg(test)]

@@ -37,6 +37,13 @@ pub(crate) fn restrict(socket: BorrowedFd<'_>, version: Version, share: Share) -
     socket::attach_filter(socket, &mut program(version, share))
 }
 
+impl Share {
+    /// Whether it is the first of them: what one socket is enough for is its.
+    pub(crate) const fn is_first(self) -> bool {
+        self.nth == 0
+    }
+}
+
 const LOAD_LENGTH: u16 = 0x80;
 const INDEX_HEADER_LENGTH: u16 = 0xb1;
 const INDEX_IMMEDIATE: u16 = 0x01;
@@ -51,6 +58,11 @@ const RETURN: u16 = 0x06;
 
 /// Many SPIs are counted up, so their bits are mixed first: by the golden ratio of 32 bits.
 const MIXER: u32 = 0x9e37_79b1;
+
+/// A filter that lets nothing in.
+pub(crate) const fn nothing() -> libc::sock_filter {
+    libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: 0 }
+}
 
 /// The filter sees IPv4 from its header on, and IPv6 from ESP's on.
 fn program(version: Version, Share { nth, of }: Share) -> [libc::sock_filter; 12] {

@@ -6,7 +6,7 @@
 //!
 //! IPv4's DF bit has no control message in Linux: it is the socket's `IP_MTU_DISCOVER`, switched where a batch
 //! changes from datagrams that may be fragmented to ones that may not. With it set (`IP_PMTUDISC_DO`) the kernel
-//! refuses what is larger than the path's MTU as it knows it, and [`Refused::mtu`](crate::Refused::mtu) tells.
+//! refuses what is larger than the path's MTU as it knows it, and [`Refused::path`](crate::Refused::path) tells.
 //!
 //! Where IKE daemons share the port, [`ike`] tells what becomes of their messages.
 //!
@@ -305,7 +305,7 @@ impl Udp {
             }
         });
         if let Some(path) = too_big {
-            done.refused.mtu = socket::path_mtu(path.remote.ip(), self.mark);
+            done.refused.path = socket::narrow_path(path.remote.ip(), self.mark);
         }
         self.send_singly(packets, done);
     }

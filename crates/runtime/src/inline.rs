@@ -21,6 +21,7 @@
 
 mod admission;
 mod departure;
+mod narrow;
 mod nested;
 mod router;
 mod trouble;

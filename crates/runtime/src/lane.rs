@@ -20,7 +20,7 @@ use std::{
 
 use uxfrm_engine::{DropReason, Moment, Output, Received, Worker};
 use uxfrm_io::{
-    Port, Refused, clock,
+    NarrowPath, Port, Refused, clock,
     poll::{Poller, Waker},
 };
 use uxfrm_packet::{Batch, Pool, congestion::Told};
@@ -306,7 +306,10 @@ impl Lane {
         drops.add(DropReason::PortRefused, nowhere);
     }
 
-    fn count(&self, refused: &Refused) {
+    fn count(&mut self, refused: &Refused) {
+        if let Some(NarrowPath { to, mtu }) = refused.path {
+            self.worker.meet_narrow_path(to, mtu, &mut self.out.events);
+        }
         let drops = self.worker.drops();
         drops.add(DropReason::PortFull, refused.busy);
         drops.add(DropReason::PortTooBig, refused.too_big);

@@ -494,7 +494,7 @@ fn workers_take_up_what_has_become_of_the_host() {
     let mut database = database();
     let mut worker = crate::Worker::new(crate::Settings::default(), &database.published()).unwrap();
     let addresses = std::iter::once("10.0.0.9".parse().unwrap()).collect();
-    let host = Host { addresses, mtu: 1280 };
+    let host = Host { addresses, mtu: 1280, narrow: crate::NarrowPaths::new() };
     database.set_host(host.clone());
     let before = database.snapshot().generation;
     database.set_host(host.clone());

@@ -35,8 +35,9 @@ impl Outbound {
         place: u32,
         (device, bench): (Attachment, &mut Bench<'_>),
     ) {
-        let limit = self.cache.bundle(place).limit(head.inside.version);
-        let fits = plan.map_or(packet.len(), |plan| plan.len(0)) <= limit;
+        // A device cuts nothing that came to be longer than the network takes.
+        let most = self.cache.bundle(place).inner_mtu;
+        let fits = plan.map_or(packet.len(), |plan| plan.len(0)) <= most;
         if !fits | head.fragment | head.options {
             return self.enter_untaken(packet, plan, head, place, (device, bench));
         }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Segments};
+use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Segments, UdpPath, Version, ipv4, ipv6, udp};
 
 use super::frame::train_of;
 use super::handover::Sealer;
@@ -18,16 +18,16 @@ impl Outbound {
     #[inline(always)]
     pub(super) fn transmit(&mut self, bench: &mut Bench<'_>) {
         let mut items = std::mem::take(&mut self.items);
-        let mtu = u32::from(bench.settings.mtu);
         // Neighbours often leave by the same bundle.
-        let mut latest: Option<(u32, Option<Mark>)> = None;
+        let mut latest: Option<(u32, Option<Mark>, u32)> = None;
         for item in items.drain(..) {
-            let mark = match latest {
-                Some((bundle, mark)) if bundle == item.bundle => mark,
+            let (mark, mtu) = match latest {
+                Some((bundle, mark, mtu)) if bundle == item.bundle => (mark, mtu),
                 Some(_) | None => {
-                    let mark = self.cache.bundle(item.bundle).mark_of_packet();
-                    latest = Some((item.bundle, mark));
-                    mark
+                    let bundle = self.cache.bundle(item.bundle);
+                    let (mark, mtu) = (bundle.mark_of_packet(), bundle.mtu.into());
+                    latest = Some((item.bundle, mark, mtu));
+                    (mark, mtu)
                 }
             };
             match mark {
@@ -66,12 +66,12 @@ impl Outbound {
         item.packet.checksum = Checksum::AsIs;
         item.packet.segments = train_of(item.count as usize, item.stride as usize);
         self.traffic.sent += u64::from(item.count);
-        let inside = item.inside;
+        let (inside, mtu) = (item.inside, bundle.mtu);
         let packet = match last.outside {
-            Outside::SocketPayload => payload(item, last),
+            Outside::SocketPayload => payload(item, last, mtu),
             Outside::Packet => {
                 // A frame may be shorter than the first one, if it is the last.
-                if item.stride <= u32::from(bench.settings.mtu) {
+                if item.stride <= u32::from(mtu) {
                     self.traffic.sent_bytes += item.packet.len() as u64;
                     return bench.out.wire.push(item.packet);
                 }
@@ -79,21 +79,21 @@ impl Outbound {
             }
         };
         self.traffic.sent_bytes += packet.len() as u64;
-        if packet.udp.is_some() || frame_len(&packet) <= bench.settings.mtu.into() {
+        if packet.udp.is_some() || frame_len(&packet) <= mtu.into() {
             return bench.out.wire.push(packet);
         }
-        self.fragment(packet, &inside, bench);
+        self.fragment(packet, &inside, mtu, bench);
     }
 
     /// Fragments of packets that are larger than the network takes and that nobody may be told about.
-    fn fragment(&mut self, packet: PacketBuf, inside: &Inside, bench: &mut Bench<'_>) {
+    fn fragment(&mut self, packet: PacketBuf, inside: &Inside, mtu: u16, bench: &mut Bench<'_>) {
         for whole in packet.bytes().chunks(frame_len(&packet)) {
             self.ident = self.ident.wrapping_add(1);
             let cut = Cut {
                 version: inside.version,
                 place: inside.esp_offset(),
                 next_header_at: inside.next_header_at(),
-                mtu: bench.settings.mtu.into(),
+                mtu: mtu.into(),
                 ident: self.ident,
             };
             split(whole, &cut, packet.mark, bench.pool, &mut bench.out.wire);
@@ -130,9 +130,10 @@ fn frame_len(packet: &PacketBuf) -> usize {
 const UNKNOWN: (IpAddr, IpAddr) =
     (IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED));
 
-/// UDP payload for a socket: without the IP header, which in transport mode is there still.
+/// UDP payload for a socket: without the IP header, which in transport mode is there still. What is longer than the network takes and was let in all the
+/// same, as its sender may not be told to send less (RFC 8200 §5), is the kernel's to cut.
 #[inline(never)]
-fn payload(mut item: Item, layer: &Layer) -> PacketBuf {
+fn payload(mut item: Item, layer: &Layer, mtu: u16) -> PacketBuf {
     let ends = match layer.wrap {
         // Where they are still.
         Wrap::Transport => {
@@ -146,8 +147,20 @@ fn payload(mut item: Item, layer: &Layer) -> PacketBuf {
     } else {
         item.packet.pull(kept);
     }
-    item.packet.udp = layer.udp_path(&item.inside, ends);
+    let datagram = item.stride as usize - kept + udp::HEADER_LEN + header_len(item.inside.version);
+    item.packet.udp = layer.udp_path(&item.inside, ends).map(|path| UdpPath {
+        dont_fragment: path.dont_fragment && datagram <= mtu.into(),
+        ..path
+    });
     item.packet
+}
+
+/// Bytes of the header that the kernel writes.
+const fn header_len(version: Version) -> usize {
+    match version {
+        Version::V4 => ipv4::HEADER_LEN,
+        Version::V6 => ipv6::HEADER_LEN,
+    }
 }
 
 /// Leaves out the first `kept` bytes of every frame.

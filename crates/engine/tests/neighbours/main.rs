@@ -15,8 +15,9 @@ use uxfrm_crypto::{KeyMaterial, Transform};
 use uxfrm_engine::sa::config::SaFlags;
 use uxfrm_engine::{
     Action, DeviceId, DeviceMark, DeviceStatus, Direction, DropReason, Event, Family, Host,
-    HostPort, IfId, Mark, Mode, OffloadKind, Policy, PolicyKey, PolicyKind, PolicyName, PortMask,
-    Priority, Received, SaConfig, SaTransform, Settings, UdpEncapKind, UdpSuper,
+    HostPort, IfId, Mark, Mode, NarrowPaths, OffloadKind, Policy, PolicyKey, PolicyKind,
+    PolicyName, PortMask, Priority, Received, SaConfig, SaTransform, Settings, UdpEncapKind,
+    UdpSuper,
 };
 use uxfrm_packet::{Checksum, PacketBuf, Protocol, Segments, UdpPath, ipv4};
 use uxfrm_testkit::{Gateway, Pair, Rng, Suite, Way, Wrapping, packets};
@@ -585,6 +586,7 @@ fn what_was_found_out_on_another_host_is_forgotten() {
     let with = |own: &[&str]| Host {
         addresses: own.iter().map(|text| text.parse::<IpAddr>().unwrap()).collect(),
         mtu: 1500,
+        narrow: NarrowPaths::new(),
     };
     gateway.database.set_host(with(&["192.0.2.2"]));
     assert_eq!((passes(&mut gateway), passes(&mut gateway)), (3, 3));

@@ -196,6 +196,24 @@ fn senders_are_told_what_fits_before_a_device_sees_it() {
     }
 }
 
+/// IPv6 may be 1280 bytes long wherever it goes (RFC 8200 §5), in fragments if need be; no device makes any.
+#[test]
+fn ipv6_that_only_fits_in_fragments_is_no_devices() {
+    for kind in [PACKET, CRYPTO] {
+        let mut v6 = Wrapping::new(Mode::Tunnel, Family::V6, Family::V4);
+        v6.settings.mtu = 1300;
+        let policy = (kind == PACKET).then_some("nic0");
+        let (mut six, _) = pair(&v6, kind, [policy, Some("nic0")], Segmentation::Device);
+        let longest = packets::udp("[fd00:1::1]:7", "[fd00:2::1]:9", &[7; 1280 - 48]);
+        let (wire, host) = six.left.outbound(vec![longest]);
+        assert_eq!((host.len(), six.left.handed.len()), (0, 0), "{kind:?}");
+        match kind {
+            PACKET => assert_eq!(six.left.reasons(), [(DropReason::OutDeviceUnfit, 1)]),
+            CRYPTO => assert_eq!(six.right.inbound(wire)[0].len(), 1280),
+        }
+    }
+}
+
 #[test]
 fn a_super_packet_is_cut_in_order_or_handed_over_whole() {
     let long = || packets::tcp_super("10.1.0.1:7", "10.2.0.1:9", &[7; 4500], 1000);

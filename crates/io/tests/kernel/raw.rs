@@ -2,7 +2,7 @@ use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use uxfrm_io::{Port, Raw, RawOptions, Share};
-use uxfrm_packet::{Batch, PacketBuf, Pool, Segments, Version};
+use uxfrm_packet::{Batch, IpPacket, PacketBuf, Pool, Segments, Version};
 
 use crate::{in_namespace, receive_until, sum};
 
@@ -78,7 +78,9 @@ fn what_is_too_big_or_of_the_other_version_is_refused() {
                 (1, 1, 2),
                 "{done:?}"
             );
-            assert_eq!(done.refused.mtu, Some(1400));
+            let path = done.refused.path.unwrap();
+            let to = IpPacket::parse(&packet(&[])).unwrap().destination;
+            assert_eq!((path.to, path.mtu), (to, 1400));
         }
     });
 }

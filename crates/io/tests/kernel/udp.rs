@@ -173,7 +173,8 @@ fn what_is_too_big_for_the_path_is_named_with_its_mtu() {
                 [big(true), train(5, 1000, path), big(false)].into_iter().collect();
             let done = near.transmit(&mut batch, &mut Pool::new());
             assert_eq!((done.packets, done.refused.too_big), (8, 3), "{done:?}");
-            assert_eq!(done.refused.mtu, Some(mtu));
+            let path = done.refused.path.unwrap();
+            assert_eq!((path.to, path.mtu), (far.local().ip(), mtu));
             let got = receive_until(&mut far, |got| datagrams(got).len() == 8);
             assert_eq!(datagrams(&got).len(), 8);
         }

@@ -67,6 +67,8 @@ pub(super) fn event(
             acquire(server, database, (entry, &template), (wanted, flow), now, out);
         }
         Event::Mapping { state, from } => mapping(server, before, (*state, *from), now, out),
+        // Paths are not what key managers look after.
+        Event::NarrowPath(_) => {}
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::{
 };
 use std::time::Duration;
 
-use uxfrm_engine::{DeviceId, DropReason, Drops, Handed, Moment, Received};
+use uxfrm_engine::{DeviceId, DropReason, Drops, Event, Handed, Moment, Received};
 use uxfrm_io::{
     Transmitted, clock,
     poll::{Poller, Waker},
@@ -20,7 +20,7 @@ use uxfrm_offload::{ModelNic, Queues};
 use uxfrm_packet::{BATCH, Batch, PacketBuf, Pool};
 
 use super::{Bay, Dock, lock};
-use crate::{Error, Turns, Wire};
+use crate::{Error, Events, Turns, Wire};
 
 /// The longest wait.
 const IDLE: Duration = Duration::from_millis(100);
@@ -50,6 +50,8 @@ pub struct DeviceLane {
     sealed: Vec<PacketBuf>,
     received: Vec<Vec<Received>>,
     drops: Arc<Drops>,
+    /// Who hears where its ports' packets are too long for the network.
+    events: Option<Events>,
 }
 
 impl DeviceLane {
@@ -80,7 +82,15 @@ impl DeviceLane {
             out: Batch::new(),
             sealed: Vec::new(),
             drops: Arc::default(),
+            events: None,
         })
+    }
+
+    /// The same, which tells of paths that do not take what its own ports are to send.
+    #[must_use]
+    pub fn telling(mut self, events: Events) -> Self {
+        self.events = Some(events);
+        self
     }
 
     /// What its ports refuse.
@@ -158,6 +168,9 @@ impl DeviceLane {
                 self.drops.add(DropReason::PortFull, refused.busy);
                 self.drops.add(DropReason::PortTooBig, refused.too_big);
                 self.drops.add(DropReason::PortRefused, refused.unsupported + refused.failed);
+                if let (Some(events), Some(path)) = (&self.events, refused.path) {
+                    events.send(&mut vec![Event::NarrowPath(path.to)]);
+                }
             }
             Exit::Lane => {
                 let rings = &self.dock.rings[lane];

@@ -107,6 +107,9 @@ impl InlineLane {
             return self.discard(packet, DropReason::ForwardMalformed);
         };
         if ip.dont_fragment || ip.version == Version::V6 || packet.segments != Segments::One {
+            if self.worker.settings().addresses.holds(ip.source) {
+                self.worker.meet_narrow_path(ip.destination, mtu.into(), &mut self.out.events);
+            }
             return self.refuse(packet, Trouble::TooBig(mtu), DropReason::ForwardTooBig);
         }
         let mut packet = packet;

@@ -177,7 +177,8 @@ fn another_host_makes_all_anew() {
     stage.begin();
     let place = stage.place(&to(10, 1));
     let before = stage.cache.bundle(place).inner_mtu;
-    let host = Host { addresses: HostAddresses::default(), mtu: 1000 };
+    let host =
+        Host { addresses: HostAddresses::default(), mtu: 1000, narrow: crate::NarrowPaths::new() };
     stage.database.set_host(host);
     stage.settings.mtu = 1000;
     assert!(stage.begin());
