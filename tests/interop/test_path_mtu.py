@@ -1,6 +1,6 @@
 """The path to the peer takes less than the link, as only a router on the way tells: the gateway has to learn that, and to say it to its senders.
 
-The kernel learns what routers say of what its sockets sent, and refuses what is longer; uxfrm asks it then. TCP over a path like this stands still where
+The kernel learns what routers say of what its sockets sent, and refuses what is longer; uxfrm hears both, and asks it then. TCP over a path like this stands still where
 anything of that is missing, as all of its full segments are lost.
 """
 
@@ -89,8 +89,8 @@ def network(uxfrm):
         yield network
 
 
-def start(network, association):
-    network.here.start(association.lines(HERE, FAR))
+def start(network, association, wire=""):
+    network.here.start(association.lines(HERE, FAR), wire=wire)
     network.there.start(association.lines(FAR, HERE))
     network.between.seen()
     return association.endpoints(HERE), association.endpoints(FAR)
@@ -109,10 +109,18 @@ def test_tcp_over_a_path_that_takes_less_than_the_link(association, network):
     network.there.stop()
 
 
+@pytest.mark.parametrize("family", [4, 6])
+def test_it_is_learned_where_esp_leaves_past_the_kernel(family, network):
+    """With AF_XDP no socket refuses what is too long. The gateway hears what routers say."""
+    here, there = start(network, Association(GCM_128, "tunnel", family, family), 'af_xdp = "wire0"')
+    network.left.ping(here, there)
+    with network.left.entered():
+        echo.transfer(here, there, TCP_BYTES)
+
+
 @pytest.mark.parametrize("extra", ["", IN_UDP], ids=["esp", "esp-in-udp"])
 @pytest.mark.parametrize("family", [4, 6])
 def test_inline_mode_learns_it_as_well(family, extra, uxfrm):
-    """What the kernel knows of the path its lanes know within ten seconds."""
     prerequisite.packet_filter()
     with InlineSites() as sites:
         for ends, namespace in (((0, 1), sites.left), ((1, 0), sites.right)):

@@ -14,7 +14,10 @@
 use std::{collections::BTreeSet, io, net::IpAddr, time::Duration};
 
 use uxfrm_engine::{Change, Changes, Database, DropCounts, Error, Moment, PolicyChange, Spd};
-use uxfrm_io::rtnetlink::{Monitor, News};
+use uxfrm_io::{
+    path_errors::PathErrors,
+    rtnetlink::{Monitor, News},
+};
 use uxfrm_netlink::Refusal;
 
 use crate::{
@@ -28,6 +31,9 @@ const REVIEW: Duration = Duration::from_millis(200);
 
 /// Paths that are asked about in one go.
 const MOST_AT_ONCE: usize = 256;
+
+/// The kernel hands an ICMP error out before it has heeded it itself.
+const BELIEVED: Duration = Duration::from_millis(10);
 
 /// How often it is looked whether narrow paths are so still.
 const MEASURE: Duration = Duration::from_secs(10);
@@ -46,8 +52,9 @@ pub(crate) struct Following {
     fault: Option<io::Error>,
     review: Moment,
     measure: Moment,
-    /// Where packets were refused since the last review.
+    /// Where packets were too long and since when, as far as nobody was asked about it.
     narrow: BTreeSet<IpAddr>,
+    narrow_since: Moment,
     /// Whether states came that packets may be waiting for.
     news: bool,
 }
@@ -90,6 +97,7 @@ impl Following {
             review: now(),
             measure: now(),
             narrow: BTreeSet::new(),
+            narrow_since: now(),
             news: false,
         }
     }
@@ -163,17 +171,30 @@ impl Following {
         std::mem::take(&mut self.news)
     }
 
-    /// A packet to there was longer than the network takes: workers are told at the next review.
+    /// A packet to there was longer than the network takes: workers are told soon.
     pub(crate) fn note_narrow_path(&mut self, to: IpAddr) {
+        if self.narrow.is_empty() {
+            self.narrow_since = now();
+        }
         if self.narrow.len() < MOST_AT_ONCE {
             self.narrow.insert(to);
         }
     }
 
+    /// Routers say what paths take. Anybody can say so of anybody: only of tunnels' ends it is worth asking.
+    pub(crate) fn hear_of_paths(&mut self, paths: &PathErrors) {
+        paths.take(|to| {
+            if self.routes.is_peer(to) {
+                self.note_narrow_path(to);
+            }
+        });
+    }
+
     /// Tells workers of paths that have become narrow, and now and then of those that are so no more.
     fn measure_paths(&mut self, database: &mut Database) {
-        for peer in std::mem::take(&mut self.narrow) {
-            self.routes.meet_narrow_path(peer);
+        if now().since(self.narrow_since) >= BELIEVED {
+            let narrow = std::mem::take(&mut self.narrow);
+            narrow.into_iter().for_each(|peer| self.routes.meet_narrow_path(peer));
         }
         if now() >= self.measure {
             self.measure = now().plus(MEASURE);

@@ -20,6 +20,7 @@ use uxfrm_engine::{
 };
 use uxfrm_io::{
     clock, dump,
+    path_errors::PathErrors,
     poll::Poller,
     rtnetlink::{Monitor, Rtnetlink},
     signal::{Request, Signals},
@@ -50,6 +51,7 @@ const SIGNALS: u8 = 0;
 const STAT: u8 = 1;
 const CONTROL: u8 = 2;
 const NETWORK: u8 = 3;
+const PATHS: u8 = 4;
 
 /// The longest that nobody looks after time limits and events.
 const TICK: Duration = Duration::from_millis(200);
@@ -169,6 +171,7 @@ struct Gateway {
     poller: Poller,
     /// Word of links and addresses.
     network: Monitor,
+    paths: PathErrors,
     keepalives: Keepalives,
     planner: Planner,
     xfrm: Xfrm,
@@ -232,6 +235,7 @@ impl Gateway {
             events,
             poller,
             network,
+            paths: PathErrors::open().context("no socket for ICMP errors (needs CAP_NET_RAW)")?,
             keepalives,
             planner,
             xfrm,
@@ -251,6 +255,7 @@ impl Gateway {
         self.poller.add(signals.as_fd(), SIGNALS)?;
         self.poller.add(stat.as_fd(), STAT)?;
         self.poller.add(self.network.as_fd(), NETWORK)?;
+        self.paths.descriptors().try_for_each(|paths| self.poller.add(paths, PATHS))?;
         if let Some(control) = &control {
             self.poller.add(control.as_fd(), CONTROL)?;
         }
@@ -263,6 +268,9 @@ impl Gateway {
             }
             if ready.has(NETWORK) {
                 self.following.look_around(&self.network, &mut self.database);
+            }
+            if ready.has(PATHS) {
+                self.following.hear_of_paths(&self.paths);
             }
             if let Some(control) = control.as_mut().filter(|_| ready.has(CONTROL)) {
                 let mut serving = self.serving();

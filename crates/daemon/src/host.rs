@@ -191,6 +191,11 @@ impl HostRoutes {
         u16::try_from(mtu).unwrap_or(u16::MAX).max(SMALLEST_MTU)
     }
 
+    /// Whether a policy has a tunnel that leads there.
+    pub(crate) fn is_peer(&self, address: IpAddr) -> bool {
+        self.peers.contains_key(&address)
+    }
+
     /// A packet to there was refused, as it was longer than the network takes: asks how much that is.
     pub(crate) fn meet_narrow_path(&mut self, to: IpAddr) {
         if self.narrow.len() < MOST_NARROW || self.narrow.contains_key(&to) {

@@ -45,6 +45,7 @@ pub mod napi;
 pub mod netns;
 pub mod nftables;
 pub mod packet_socket;
+pub mod path_errors;
 mod patience;
 pub mod pcap;
 pub mod poll;

@@ -21,7 +21,6 @@
 
 mod admission;
 mod departure;
-mod narrow;
 mod nested;
 mod router;
 mod trouble;

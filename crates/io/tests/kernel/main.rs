@@ -11,6 +11,7 @@ mod ike;
 mod napi;
 mod nftables;
 mod packet_socket;
+mod path_errors;
 mod raw;
 mod rtnetlink;
 mod tun;

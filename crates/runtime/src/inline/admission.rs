@@ -51,10 +51,7 @@ impl InlineLane {
             let settings = self.worker.settings();
             let (own, ports) = (&settings.addresses, &settings.encap_ports);
             match claim_on_wire(&ip, packet.bytes(), own, ports) {
-                Claim::Host => {
-                    self.look_for_narrow_path(&ip, packet.bytes());
-                    self.pool.give(packet);
-                }
+                Claim::Host => self.pool.give(packet),
                 Claim::Martian => self.discard(packet, DropReason::ForwardMalformed),
                 Claim::Protected | Claim::Passing if packet.segments == Segments::One => {
                     self.admit_one(packet);

@@ -2,14 +2,14 @@
 
 use std::{net::IpAddr, sync::mpsc};
 
-use uxfrm_engine::{Action, Database, Defaults, Event, Family, Mode, UdpEncapKind};
+use uxfrm_engine::{Action, Database, Defaults, UdpEncapKind};
 use uxfrm_io::{Framed, Memory, rtnetlink::Standing, wire_packets};
 use uxfrm_packet::{
     Checksum, IpPacket, Protocol, Segments,
     ethernet::{EtherType, EthernetHeader},
     ipv4::Ipv4,
 };
-use uxfrm_testkit::{Gateway, Pair, Way, Wrapping, packets};
+use uxfrm_testkit::{Gateway, Pair, Wrapping, packets};
 use zerocopy::IntoBytes as _;
 
 use super::router::take_hop;
@@ -416,32 +416,6 @@ fn the_hosts_own_packets_leave_protected() {
     sites.left.turn();
     let wire = sites.on_left_wire();
     assert_eq!(wire.iter().map(protocol).collect::<Vec<_>>(), [Protocol::ESP]);
-}
-
-/// A router on the wire says that less fits: who knows the kernel's tables is to ask it of that peer, and only once.
-#[test]
-fn what_a_router_says_of_the_path_is_told() {
-    for (family, header, wrapping) in [
-        (4, [3, 4, 0, 0, 0, 0, 5, 0x14], Wrapping::tunnel4()),
-        (6, [2, 0, 0, 0, 0, 0, 5, 0x14], Wrapping::new(Mode::Tunnel, Family::V4, Family::V6)),
-    ] {
-        let mut sites = Sites::new(&wrapping);
-        let (events, told) = mpsc::channel();
-        sites.left.lane.events = Events::new(events, sites.left.lane.waker());
-        sites.left.send(vec![datagram()]);
-        sites.left.turn();
-        let sent = sites.on_left_wire().remove(0);
-        let (own, peer) = wrapping.gateways(Way::Right);
-        let protocol = if family == 4 { Protocol::ICMP } else { Protocol::ICMPV6 };
-        let about = |quote: &[u8]| {
-            let error = [&header[..], quote].concat();
-            PacketBuf::from_slice(&packets::ip(peer, own, protocol, &error))
-        };
-        let told_us = vec![about(sent.bytes()), about(sent.bytes()), about(&[0; 7])];
-        send(&mut sites.left_wire, told_us, &mut sites.pool);
-        sites.left.turn();
-        assert_eq!(told.try_iter().collect::<Vec<_>>(), [Event::NarrowPath(peer)], "IPv{family}");
-    }
 }
 
 #[test]

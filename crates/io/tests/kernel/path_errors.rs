@@ -1,0 +1,67 @@
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use uxfrm_io::{Port, Raw, RawOptions, path_errors::PathErrors};
+use uxfrm_packet::{Batch, PacketBuf, Pool, Protocol, Version, checksum::Sum};
+use uxfrm_testkit::packets;
+
+use crate::in_namespace;
+
+/// An ICMP message to the host itself, about what it would have sent to `about`.
+fn message(kind: u8, code: u8, about: IpAddr, quoted: usize) -> PacketBuf {
+    let (own, protocol): (IpAddr, _) = match about {
+        IpAddr::V4(_) => ([127, 0, 0, 1].into(), Protocol::ICMP),
+        IpAddr::V6(_) => ("::1".parse().unwrap(), Protocol::ICMPV6),
+    };
+    let sent = packets::ip(own, about, Protocol::ESP, &[7; 40]);
+    let mut message = vec![kind, code, 0, 0, 0, 0, 5, 0x14];
+    message.extend(&sent[..quoted]);
+    let len = u32::try_from(message.len()).unwrap();
+    let sum = match about {
+        IpAddr::V4(_) => Sum::of(&message),
+        IpAddr::V6(_) => Sum::of_pseudo(own, own, protocol, len).plus_bytes(&message),
+    };
+    message[2..4].copy_from_slice(&sum.checksum().to_be_bytes());
+    PacketBuf::from_slice(&packets::ip(own, own, protocol, &message))
+}
+
+#[test]
+fn whom_packets_were_too_big_for_is_heard_and_nothing_else() {
+    in_namespace(|| {
+        let errors = PathErrors::open().unwrap();
+        assert_eq!(errors.descriptors().count(), 2);
+        let end = |text: &str| text.parse::<IpAddr>().unwrap();
+        for (version, others, wanted, cut) in [
+            (
+                Version::V4,
+                [(3, 3, end("192.0.2.1")), (8, 0, end("192.0.2.2")), (11, 0, end("192.0.2.3"))],
+                (3, 4, end("192.0.2.9")),
+                19,
+            ),
+            (
+                Version::V6,
+                [(1, 0, end("fd00::1")), (128, 0, end("fd00::2")), (3, 0, end("fd00::3"))],
+                (2, 0, end("fd00::9")),
+                39,
+            ),
+        ] {
+            let mut port = Raw::open(&RawOptions::new(version)).unwrap();
+            let (kind, code, about) = wanted;
+            let mut batch: Batch = others
+                .map(|(kind, code, about)| message(kind, code, about, 40))
+                .into_iter()
+                .chain([message(kind, code, about, cut), message(kind, code, about, 48)])
+                .collect();
+            assert_eq!(port.transmit(&mut batch, &mut Pool::new()).packets, 5);
+            let mut met = BTreeSet::new();
+            let begun = Instant::now();
+            while met.is_empty() && begun.elapsed() < Duration::from_secs(5) {
+                errors.take(|to| {
+                    met.insert(to);
+                });
+            }
+            assert_eq!(met, BTreeSet::from([about]));
+        }
+    });
+}
