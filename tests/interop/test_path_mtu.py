@@ -13,6 +13,7 @@ import prerequisite
 import topology
 import wire
 from association import GCM_128, Association, secret
+from gateway import CONTROLLED
 from namespace import veth
 from topology import HERE
 
@@ -130,6 +131,33 @@ def test_inline_mode_learns_it_as_well(family, extra, uxfrm):
         with sites.left_host.entered():
             echo.transfer(*HOSTS[family], TCP_BYTES, timeout=40)
         wire.assert_no_plaintext(sites.between.seen())
+
+
+TUNNELS = ["ipip", "gre encap fou encap-sport auto encap-dport 5555", "ipip encap gue encap-sport auto encap-dport 5556"]
+
+
+@pytest.mark.parametrize("narrow", ["router", "link"])
+@pytest.mark.parametrize("kind", TUNNELS, ids=["ipip", "gre-fou", "ipip-gue"])
+def test_tunnels_follow_the_path(kind, narrow, uxfrm):
+    """Of a link that takes less than when the tunnel was made no router tells: the kernel refuses packets."""
+    with topology.GatewaysBehindRouter(MTU if narrow == "router" else 1500) as network:
+        for namespace, side, other, end in (
+            (network.left, HERE, FAR, 1),
+            (network.right, FAR, HERE, 2),
+        ):
+            network.gateway(uxfrm, namespace).start(more=CONTROLLED)
+            for port in ("port 5555 ipproto 47", "port 5556 gue"):
+                namespace.run(str(uxfrm), "fou", "add", *port.split())
+            ends = f"remote {other.outer[4]} local {side.outer[4]}"
+            name, *encap = kind.split()
+            namespace.run(str(uxfrm), "link", "add", "name", "tun1", "up", "type", name, *ends.split(), *encap)
+            namespace.address("tun1", f"10.5.0.{end}/30")
+        network.left.ping("10.5.0.1", "10.5.0.2")
+        if narrow == "link":
+            network.left.ip(f"link set wire0 mtu {MTU}")
+            network.router.ip(f"link set near mtu {MTU}")
+        with network.left.entered():
+            echo.transfer("10.5.0.1", "10.5.0.2", TCP_BYTES)
 
 
 def test_senders_hear_of_the_path(network):

@@ -274,7 +274,7 @@ class GatewaysBehindRouter(Hosts):
 
     def _build(self, mtu):
         self.left, self.right = self.namespace("narrow-left"), self.namespace("narrow-right")
-        router = self.namespace("narrow-router")
+        self.router = router = self.namespace("narrow-router")
         veth(self.left, "wire0", router, "near")
         veth(router, "far", self.right, "wire0")
         router.address("near", "10.9.0.254/24", "fd09::fe/64")

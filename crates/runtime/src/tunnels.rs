@@ -29,7 +29,7 @@ use std::{
 
 use uxfrm_engine::Moment;
 use uxfrm_io::{
-    Port, clock,
+    NarrowPath, Port, clock,
     poll::{Poller, Waker},
 };
 use uxfrm_packet::{Batch, PacketBuf, Pool};
@@ -260,19 +260,22 @@ impl TunnelLane {
     }
 }
 
-/// Sends what is queued for the network.
+/// Sends what is queued for the network. Which path took less than that, if one did.
 fn transmit(
     outgoing: &mut [Box<dyn Port>; 2],
     leaving: &mut [Batch; 2],
     tally: Tally<'_>,
     pool: &mut Pool,
-) {
+) -> Option<NarrowPath> {
+    let mut narrow = None;
     for (port, leaving) in outgoing.iter_mut().zip(leaving) {
         if !leaving.is_empty() {
             let sent = port.transmit(leaving, pool);
             tally.count_refused(DropReason::OutRefused, &sent);
+            narrow = sent.refused.path.or(narrow);
         }
     }
+    narrow
 }
 
 /// The source ports of tunnels' packets: all, with a seed.

@@ -32,7 +32,8 @@ impl TunnelLane {
         self.batch = batch;
         let Self { interfaces, outgoing, leaving, drops, pool, .. } = self;
         let tally = Tally { all: drops, own: &interfaces[index].interface.counts.drops };
-        transmit(outgoing, leaving, tally, pool);
+        let narrow = transmit(outgoing, leaving, tally, pool);
+        self.interfaces[index].meet(narrow, now());
         self.deliver(index);
     }
 
@@ -63,9 +64,10 @@ impl TunnelLane {
         counts.traffic.sent.add(train.as_slice().iter().map(wire_packets).sum(), packet.len());
         // Of one flow, what came before leaves before.
         let tally = Tally { all: drops, own: &counts.drops };
-        transmit(outgoing, leaving, tally, pool);
+        let narrow = transmit(outgoing, leaving, tally, pool);
         let sent = socket.transmit(train, pool);
         tally.count_refused(DropReason::OutRefused, &sent);
+        interfaces[index].meet(sent.refused.path.or(narrow), now());
         true
     }
 

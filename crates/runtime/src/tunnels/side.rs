@@ -9,7 +9,7 @@ use std::{
 };
 
 use uxfrm_engine::Moment;
-use uxfrm_io::Port;
+use uxfrm_io::{NarrowPath, Port};
 use uxfrm_packet::{Batch, Checksum, Coalescer, IpPacket, PacketBuf, Protocol, Segments, Version};
 use uxfrm_tunnel::{
     Egress, Tunnel,
@@ -127,6 +127,15 @@ impl Side {
         if told < *path_mtu {
             *path_mtu = told;
             self.narrow_until = Some(Moment(now.0 + NARROW_FOR));
+        }
+    }
+
+    /// The kernel refused what the tunnel sent: the path, or the device at its beginning, takes less by now.
+    pub(super) fn meet(&mut self, narrow: Option<NarrowPath>, now: Moment) {
+        let Some(NarrowPath { to, mtu }) = narrow else { return };
+        let remote = self.interface.route.tunnel.config().remote;
+        if remote == to || remote.is_unspecified() {
+            self.narrow(mtu, now);
         }
     }
 
