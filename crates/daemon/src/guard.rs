@@ -16,29 +16,37 @@
 //! Linux the policies `out` are asked about these as well. So what leaves by another device, without the mark of our sockets, is
 //! judged by them here: what is to be protected is dropped, and whoever sent it is told (`EPERM`).
 
-mod placed;
+mod chain;
+mod group;
+mod layout;
 mod rules;
+mod run;
+mod shape;
+mod tally;
 mod upper_layer;
 
 use anyhow::Context as _;
-use uxfrm_engine::{Direction, DropCounts, DropReason, PolicyChange, Spd};
-use uxfrm_io::nftables::{Error, Nftables};
+use uxfrm_engine::{DropCounts, DropReason, PolicyChange, Spd};
+use uxfrm_io::nftables::{Error, Filter, Nftables, Table};
 
 use crate::config::{self, Config};
-use placed::Placed;
+use chain::Unsorted;
+use layout::{Layout, STEPS};
 use rules::Surroundings;
 
 /// The guard of one gateway.
 #[derive(Debug)]
-pub(crate) struct Guard {
-    nftables: Nftables,
+pub(crate) struct Guard<F = Nftables> {
+    filter: F,
     around: Surroundings,
     /// The table's name.
     name: String,
-    /// Which rules are whose; `None` when that has to be learnt anew.
-    placed: Option<Placed>,
-    /// Whether there are too many policies for those `out` to have rules.
-    are_many: bool,
+    /// Which rules and sets are whose; `None` when that has to be found out anew.
+    layout: Option<Layout>,
+    /// The name of the next set.
+    next: u32,
+    /// Whether those `out` would be too many rules, and have none.
+    leaves_out: bool,
     /// What the counters said last.
     counts: [u64; REASONS.len()],
 }
@@ -52,9 +60,6 @@ const REASONS: [DropReason; 6] = [
     DropReason::OutPolicyBlock,
     DropReason::OutDefaultBlock,
 ];
-
-/// Changes that are made one by one; when there are more, all rules are replaced.
-const FEW: usize = 64;
 
 /// IKE (RFC 7296 §2.23).
 const IKE: [u16; 2] = [500, 4500];
@@ -74,7 +79,8 @@ impl Guard {
         let ports = config.wire.udp_ports.iter().map(|port| port.get());
         let ports = IKE.into_iter().chain(ports).collect();
         let (tun, mark) = (config.host.tun.to_string(), config.wire.mark.get());
-        match Self::install(Surroundings { tun, mark, ports }, spd) {
+        let around = Surroundings { tun, mark, ports };
+        match Nftables::open().and_then(|filter| Self::install(filter, around, spd)) {
             Err(error @ Error::Unsupported { .. }) if !is_required => {
                 tracing::warn!(
                     %error,
@@ -89,47 +95,9 @@ impl Guard {
         }
     }
 
-    /// Makes the rules those of the policies in `spd`, at once, whatever they were.
-    ///
-    /// # Errors
-    /// The kernel's; the old rules stay.
-    pub(crate) fn follow(&mut self, spd: &Spd) -> Result<(), Error> {
-        self.placed = None;
-        self.nftables.replace_rules(&rules::table(&self.around, spd))?;
-        self.placed = Placed::learn(&mut self.nftables, &self.name, spd)?;
-        self.note_many(spd);
-        Ok(())
-    }
-
-    /// Lets the rules follow policies that came or went; `spd` is what they led to.
-    ///
-    /// # Errors
-    /// The kernel's; the old rules stay.
-    pub(crate) fn change(&mut self, changes: &[PolicyChange], spd: &Spd) -> Result<(), Error> {
-        if self.are_many != rules::are_many(spd) {
-            return self.follow(spd);
-        }
-        let are_many = self.are_many;
-        let minded = || changes.iter().filter(|change| !are_many || minds(change));
-        let added = minded().filter(|change| matches!(change, PolicyChange::Added(_))).count();
-        match (minded().count(), added, self.placed.take()) {
-            (0, _, placed) => self.placed = placed,
-            (..=FEW, ..=1, Some(mut placed)) => {
-                match placed.change(&mut self.nftables, &self.name, minded()) {
-                    Ok(()) => self.placed = Some(placed),
-                    // Somebody took the rules away: `nft flush ruleset`, where the table can't be ours alone.
-                    Err(Error::Unsupported { .. }) => self.follow(spd)?,
-                    Err(error) => return Err(error),
-                }
-            }
-            _ => self.follow(spd)?,
-        }
-        Ok(())
-    }
-
     /// Adds what the guard dropped since the start.
     pub(crate) fn add_to(&mut self, counts: &mut DropCounts) {
-        match self.nftables.counts(&self.name) {
+        match self.filter.counts(&self.name) {
             Ok(found) => {
                 for (reason, count) in REASONS.iter().zip(&mut self.counts) {
                     let now = found.iter().find(|counter| counter.name == reason.as_str());
@@ -148,35 +116,96 @@ impl Guard {
     /// # Errors
     /// The kernel's.
     pub(crate) fn close(mut self) -> anyhow::Result<()> {
-        self.nftables.remove(&self.name).context("can't take down the guard")
+        self.filter.remove(&self.name).context("can't take down the guard")
+    }
+}
+
+impl<F: Filter> Guard<F> {
+    /// Makes the rules those of the policies in `spd`, at once, whatever they were.
+    ///
+    /// # Errors
+    /// The kernel's; the old rules stay.
+    pub(crate) fn follow(&mut self, spd: &Spd) -> Result<(), Error> {
+        self.lay_out(spd, F::replace_rules)
     }
 
-    fn install(around: Surroundings, spd: &Spd) -> Result<Self, Error> {
-        let mut nftables = Nftables::open()?;
-        let table = rules::table(&around, spd);
-        nftables.install(&table)?;
-        let name = table.name;
-        let placed = Placed::learn(&mut nftables, &name, spd)?;
-        let counts = [0; REASONS.len()];
-        let mut guard = Self { nftables, around, name, placed, are_many: false, counts };
-        guard.note_many(spd);
+    /// Lets the rules follow policies that came or went; `spd` is what they led to.
+    ///
+    /// # Errors
+    /// The kernel's. Some of it may have come true, but nothing passes that neither the old policies nor the new ones let pass.
+    pub(crate) fn change(&mut self, changes: &[PolicyChange], spd: &Spd) -> Result<(), Error> {
+        let Some(mut layout) = self.layout.take() else { return self.follow(spd) };
+        if layout.change(changes) == Err(Unsorted) {
+            return self.follow(spd);
+        }
+        let carried_out = self.carry_out(&mut layout);
+        self.next = layout.next();
+        match carried_out {
+            Ok(()) => {}
+            // Somebody took the rules away: `nft flush ruleset`, where the table can't be ours alone.
+            Err(Error::Unsupported { .. }) => return self.follow(spd),
+            Err(error) => return Err(error),
+        }
+        if layout.tidy() == Err(Unsorted) {
+            return self.follow(spd);
+        }
+        self.layout = Some(layout);
+        Ok(())
+    }
+
+    /// Puts up the guard in a filter.
+    fn install(filter: F, around: Surroundings, spd: &Spd) -> Result<Self, Error> {
+        let name = rules::name(&around);
+        let (layout, next, leaves_out, counts) = (None, 0, false, [0; REASONS.len()]);
+        let mut guard = Self { filter, around, name, layout, next, leaves_out, counts };
+        match guard.lay_out(spd, F::install) {
+            // What takes several transactions must not leave a gap between two of them.
+            Err(Error::TooLong { .. }) => {
+                guard.filter.install(&rules::closed(&guard.around, spd))?;
+                guard.follow(spd)?;
+            }
+            result => result?,
+        }
         Ok(guard)
     }
 
+    fn lay_out(
+        &mut self,
+        spd: &Spd,
+        tell: impl FnOnce(&mut F, &Table) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.layout = None;
+        let (layout, sets) = Layout::of(spd, self.next);
+        self.next = layout.next();
+        tell(&mut self.filter, &rules::table(&self.around, spd, &layout, sets))?;
+        self.note_left_out(layout.leaves_out());
+        self.layout = layout.learn(&mut self.filter, &self.name, spd)?;
+        Ok(())
+    }
+
+    fn carry_out(&mut self, layout: &mut Layout) -> Result<(), Error> {
+        for step in STEPS {
+            let asked = layout.ask(step);
+            if !asked.is_empty() {
+                let made = self.filter.change(&self.name, &asked)?;
+                layout.note(step, made);
+            }
+        }
+        Ok(())
+    }
+
     /// Says when the way out is guarded no more.
-    fn note_many(&mut self, spd: &Spd) {
-        let before = std::mem::replace(&mut self.are_many, rules::are_many(spd));
-        if self.are_many && !before {
+    fn note_left_out(&mut self, leaves_out: bool) {
+        let before = std::mem::replace(&mut self.leaves_out, leaves_out);
+        if leaves_out && !before {
             tracing::warn!(
-                policies = spd.len(),
-                "too many policies to guard the way out: programs that bind to a device can send past uxfrm"
+                rules = layout::MANY,
+                "the policies out need more rules than the way out is guarded by: programs that bind to a device can \
+                 send past uxfrm; policies of one priority that do the same share rules"
             );
         }
     }
 }
 
-/// Whether a change of policies changes the rules, when those `out` have none.
-fn minds(change: &PolicyChange) -> bool {
-    let (PolicyChange::Added(entry) | PolicyChange::Removed(entry)) = change;
-    entry.direction() != Direction::Out
-}
+#[cfg(test)]
+mod tests;

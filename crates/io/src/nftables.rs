@@ -2,13 +2,18 @@
 //! program or its libraries.
 //!
 //! Only what a guard needs: one table of family `inet` with named counters, chains at the hooks *prerouting*, *input*, *forward* and
-//! *postrouting*, and rules that compare what [`Condition`] names. Each change is one transaction of the kernel: packets see all of
+//! *postrouting*, rules that compare what [`Condition`] names, and sets in which rules look for the answers to [`Question`]s. Each change is one transaction of the kernel: packets see all of
 //! it or nothing. Where the kernel can (Linux 6.9), nobody else may change the table while we are there, `nft flush ruleset`
 //! leaves it alone, and it stays when we are gone. For set-up and tear-down, not for the data path: it allocates.
 
+mod change;
 mod condition;
+mod field;
 mod message;
 mod model;
+mod question;
+mod replica;
+mod set;
 
 use std::{io, time::Duration};
 
@@ -18,8 +23,12 @@ use nix::sys::{
     time::TimeVal,
 };
 
+pub use change::{Change, RuleId};
 pub use condition::Condition;
-pub use model::{Chain, Hook, Rule, RuleChange, RuleId, Table, Verdict};
+pub use model::{Among, Chain, Hook, Rule, Table, Verdict};
+pub use question::{Question, Reply};
+pub use replica::{Replica, Sample};
+pub use set::{Keys, Set, SetId};
 
 use message::{Batch, Kind};
 use model::{Ownership, Part};
@@ -97,67 +106,6 @@ impl Nftables {
         Ok(nftables)
     }
 
-    /// Adds a table in the place of the one of its name, if there is one; counters start at 0.
-    ///
-    /// # Errors
-    /// The kernel's; nothing has changed then.
-    pub fn install(&mut self, table: &Table) -> Result<(), Error> {
-        match self.install_as(table, Ownership::Own) {
-            Err(Error::Unsupported { .. }) => self.install_as(table, Ownership::Shared),
-            result => result,
-        }
-    }
-
-    /// Replaces all rules of a table by those in `table`; counters go on. A table that is gone is added anew.
-    ///
-    /// # Errors
-    /// The kernel's; nothing has changed then.
-    pub fn replace_rules(&mut self, table: &Table) -> Result<(), Error> {
-        if !self.has(&table.name)? {
-            return self.install(table);
-        }
-        let mut batch = self.batch();
-        table.describe_change(&mut batch);
-        self.commit(&format!("rules of table {}", table.name), batch)
-    }
-
-    /// Changes single rules of a table that is there, all at once. The rules that were added, in the order of the changes.
-    ///
-    /// # Errors
-    /// The kernel's; nothing has changed then.
-    pub fn change_rules(
-        &mut self,
-        table: &str,
-        changes: &[RuleChange<'_>],
-    ) -> Result<Vec<RuleId>, Error> {
-        let mut batch = self.batch();
-        for (place, change) in changes.iter().enumerate() {
-            change.describe(table, place + 1, &mut batch);
-        }
-        self.commit_telling(&format!("rules of table {table}"), batch)
-    }
-
-    /// The rules of a chain, in their order.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn rules(&mut self, table: &str, chain: &str) -> Result<Vec<RuleId>, Error> {
-        let question = |sequence| {
-            message::question(Kind::GetRule, flag::DUMP, sequence, |rule| {
-                rule.text(1, table);
-                rule.text(2, chain);
-            })
-        };
-        let found = self
-            .ask(question)
-            .map_err(|error| Error::of(&format!("rules of chain {chain}"), error))?;
-        let in_chain = |rule: &&Vec<u8>| {
-            let name = |kind| attribute(rule, kind)?.strip_suffix(&[0]);
-            name(1) == Some(table.as_bytes()) && name(2) == Some(chain.as_bytes())
-        };
-        Ok(found.iter().filter(in_chain).filter_map(|rule| handle(rule)).collect())
-    }
-
     /// Removes a table with all that is in it, if it is there.
     ///
     /// # Errors
@@ -198,6 +146,26 @@ impl Nftables {
             .ask(question)
             .map_err(|error| Error::of(&format!("counters of table {table}"), error))?;
         Ok(found.iter().filter_map(|object| count(table, object)).collect())
+    }
+
+    /// The names of a table's sets.
+    fn sets(&mut self, table: &str) -> Result<Vec<String>, Error> {
+        let question = |sequence| {
+            message::question(Kind::GetSet, flag::DUMP, sequence, |set| set.text(1, table))
+        };
+        let found = self
+            .ask(question)
+            .map_err(|error| Error::of(&format!("sets of table {table}"), error))?;
+        let of_table = found.iter().filter(|set| text(set, 1) == Some(table));
+        Ok(of_table.filter_map(|set| text(set, 2)).map(str::to_owned).collect())
+    }
+
+    fn change_at_once(&mut self, table: &str, changes: &[Change]) -> Result<Vec<RuleId>, Error> {
+        let mut batch = self.batch();
+        for (place, change) in changes.iter().enumerate() {
+            change.describe(table, place + 1, &mut batch);
+        }
+        self.commit_telling(&format!("rules of table {table}"), batch)
     }
 
     fn install_as(&mut self, table: &Table, ownership: Ownership) -> Result<(), Error> {
@@ -297,6 +265,91 @@ impl Nftables {
     }
 }
 
+/// What keeps a table: the kernel, or in tests a [`Replica`].
+pub trait Filter {
+    /// Adds a table in the place of the one of its name, if there is one; counters start at 0.
+    ///
+    /// # Errors
+    /// The kernel's; nothing has changed then.
+    fn install(&mut self, table: &Table) -> Result<(), Error>;
+
+    /// Replaces all rules and sets of a table by those in `table`, at once; counters go on. A table that is gone is added anew. No set may have the name of
+    /// one that is there.
+    ///
+    /// # Errors
+    /// The kernel's; no rule has changed then.
+    fn replace_rules(&mut self, table: &Table) -> Result<(), Error>;
+
+    /// Changes single rules and sets of a table that is there: all at once, or if that is too much for one transaction, one part after the other. The rules
+    /// that were added, in the order of the changes.
+    ///
+    /// # Errors
+    /// The kernel's; the first parts may have come true.
+    fn change(&mut self, table: &str, changes: &[Change]) -> Result<Vec<RuleId>, Error>;
+
+    /// The rules of a chain, in their order.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn rules(&mut self, table: &str, chain: &str) -> Result<Vec<RuleId>, Error>;
+}
+
+impl Filter for Nftables {
+    fn install(&mut self, table: &Table) -> Result<(), Error> {
+        match self.install_as(table, Ownership::Own) {
+            Err(Error::Unsupported { .. }) => self.install_as(table, Ownership::Shared),
+            result => result,
+        }
+    }
+
+    fn replace_rules(&mut self, table: &Table) -> Result<(), Error> {
+        if !self.has(&table.name)? {
+            return self.install(table);
+        }
+        let others = self.sets(&table.name)?;
+        let request = format!("rules of table {}", table.name);
+        let mut batch = self.batch();
+        table.describe_change(&others, &mut batch);
+        match self.commit(&request, batch) {
+            Err(Error::TooLong { .. }) => {
+                // No rule asks the new sets until they are complete.
+                self.change(&table.name, &table.filling())?;
+                let mut batch = self.batch();
+                table.describe_turn(&others, &mut batch);
+                self.commit(&request, batch)
+            }
+            result => result,
+        }
+    }
+
+    fn change(&mut self, table: &str, changes: &[Change]) -> Result<Vec<RuleId>, Error> {
+        match self.change_at_once(table, changes) {
+            Err(error @ Error::TooLong { .. }) => {
+                let Some([first, second]) = change::halves(changes) else { return Err(error) };
+                let mut made = self.change(table, &first)?;
+                made.extend(self.change(table, &second)?);
+                Ok(made)
+            }
+            result => result,
+        }
+    }
+
+    fn rules(&mut self, table: &str, chain: &str) -> Result<Vec<RuleId>, Error> {
+        let question = |sequence| {
+            message::question(Kind::GetRule, flag::DUMP, sequence, |rule| {
+                rule.text(1, table);
+                rule.text(2, chain);
+            })
+        };
+        let found = self
+            .ask(question)
+            .map_err(|error| Error::of(&format!("rules of chain {chain}"), error))?;
+        let in_chain =
+            |rule: &&Vec<u8>| text(rule, 1) == Some(table) && text(rule, 2) == Some(chain);
+        Ok(found.iter().filter(in_chain).filter_map(|rule| handle(rule)).collect())
+    }
+}
+
 impl Error {
     /// The kernel's errno.
     #[must_use]
@@ -355,6 +408,12 @@ fn told(datagram: &[u8], batch: &Batch) -> Vec<RuleId> {
     answers(datagram).filter(of_batch).filter_map(rule).collect()
 }
 
+/// An attribute that is a text.
+fn text(attributes: &[u8], kind: u16) -> Option<&str> {
+    let bytes = attribute(attributes, kind)?;
+    std::str::from_utf8(bytes.strip_suffix(&[0])?).ok()
+}
+
 /// `NFTA_RULE_HANDLE`
 fn handle(rule: &[u8]) -> Option<RuleId> {
     let handle = attribute(rule, 3)?.try_into().ok()?;
@@ -377,15 +436,14 @@ fn delete(name: &str, batch: &mut Batch) {
 
 /// A counter of `table` in the kernel's words (`NFTA_OBJ_*`, `NFTA_COUNTER_PACKETS`).
 fn count(table: &str, object: &[u8]) -> Option<Count> {
-    let text = |kind| {
-        let bytes = attribute(object, kind)?;
-        std::str::from_utf8(bytes.strip_suffix(&[0])?).ok()
-    };
-    if text(1)? != table {
+    if text(object, 1)? != table {
         return None;
     }
     let packets = attribute(attribute(object, 4)?, 2)?;
-    Some(Count { name: text(2)?.to_owned(), packets: u64::from_be_bytes(packets.try_into().ok()?) })
+    Some(Count {
+        name: text(object, 2)?.to_owned(),
+        packets: u64::from_be_bytes(packets.try_into().ok()?),
+    })
 }
 
 #[cfg(test)]

@@ -1,10 +1,15 @@
 //! What an ordinary user can do once [`become_root`] was called, in a process of its own without other threads.
 #![expect(clippy::unwrap_used, reason = "a test's own set-up")]
 
-use std::os::fd::AsFd;
+use std::{net::Ipv4Addr, os::fd::AsFd};
 
 use uxfrm_io::netns::{become_root, set_sysctl};
+use uxfrm_io::nftables::{
+    Among, Chain, Change, Condition, Error, Filter as _, Hook, Keys, Rule, Set, SetId, Table,
+    Verdict,
+};
 use uxfrm_io::{Namespace, Raw, RawOptions, Rtnetlink, Tun, TunOptions, Udp, UdpOptions};
+use uxfrm_io::{Nftables, rtnetlink::Prefix};
 use uxfrm_packet::Version;
 
 fn main() {
@@ -29,5 +34,48 @@ fn main() {
         Ok(tun) => assert!(kernel.link(tun.name()).is_ok()),
         Err(error) => eprintln!("not run: /dev/net/tun: {error}"),
     }
+    long_tables();
     eprintln!("an ordinary user's namespace: ok");
+}
+
+/// What does not fit into the largest socket buffer that an ordinary user can have goes in pieces, and a table that is not there yet does not.
+fn long_tables() {
+    const NAME: &str = "uxfrm-long";
+    let mut nftables = match Nftables::open() {
+        Ok(nftables) => nftables,
+        Err(error) => return eprintln!("not run: {error}"),
+    };
+    let most = std::fs::read_to_string("/proc/sys/net/core/wmem_max").unwrap();
+    let most: u64 = most.trim().parse().unwrap();
+    let mut keys = Keys::new(64);
+    // A buffer may have twice as many bytes.
+    (0..3 * most / 64).for_each(|key| keys.push(&[key.to_be_bytes(); 8].concat()));
+    let any = Prefix::new(Ipv4Addr::UNSPECIFIED.into(), 32).unwrap();
+    let questions = vec![Condition::source(any).question().unwrap().0; 16];
+    let set = SetId(1);
+    let rule = Rule {
+        conditions: vec![Condition::version(Version::V4)],
+        among: Some(Among { questions, set }),
+        counter: None,
+        verdict: Verdict::Drop,
+    };
+    let chain = |rules| vec![Chain { name: "in", hook: Some(Hook::Input), rules }];
+    let empty = Table {
+        name: NAME.to_owned(),
+        counters: Vec::new(),
+        sets: Vec::new(),
+        chains: chain(Vec::new()),
+    };
+    let sets = vec![Set { id: set, keys: keys.clone() }];
+    let full = Table { sets, chains: chain(vec![rule]), ..empty.clone() };
+    let error = nftables.install(&full).unwrap_err();
+    assert!(matches!(error, Error::TooLong { .. }), "{error}");
+    nftables.install(&empty).unwrap();
+    nftables.replace_rules(&full).unwrap();
+    assert_eq!(nftables.rules(NAME, "in").unwrap().len(), 1);
+    // Each of them is there, or the kernel would refuse.
+    nftables.change(NAME, &[Change::DeleteKeys { set, keys: keys.clone() }]).unwrap();
+    nftables.change(NAME, &[Change::AddKeys { set, keys }]).unwrap();
+    nftables.replace_rules(&empty).unwrap();
+    assert_eq!(nftables.rules(NAME, "in").unwrap(), []);
 }

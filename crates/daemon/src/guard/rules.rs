@@ -10,19 +10,23 @@
 //! So a sub policy that lets pass leaves the word to the main one, and where that has none the packet passes, whatever
 //! the default (`net/xfrm/xfrm_policy.c: __xfrm_policy_check`, `xfrm_expand_policies`).
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
 
 use uxfrm_engine::{
-    Action, Direction, DropReason, Family, IfId, Level, Policy, PolicyEntry, PolicyKind, Prefix,
-    Spd,
+    Action, Direction, DropReason, Family, IfId, Level, Policy, PolicyKind, Prefix, Spd,
 };
 use uxfrm_io::{
-    nftables::{Chain, Condition, Hook, Rule, Table, Verdict},
+    nftables::{Chain, Condition, Hook, Rule, Set, Table, Verdict},
     rtnetlink,
 };
 use uxfrm_packet::Version;
 
-use super::{REASONS, upper_layer};
+use super::{
+    REASONS,
+    layout::Layout,
+    run::{Alternative, Outcome},
+    upper_layer,
+};
 
 /// What the guard must know of its gateway.
 #[derive(Debug)]
@@ -53,14 +57,6 @@ pub(super) const CHAINS: [(Direction, PolicyKind); 6] = [
     (Direction::Out, PolicyKind::Main),
 ];
 
-/// With more policies in all, each plain packet would go along too many of those `out`.
-const MANY: usize = 10_000;
-
-/// Whether there are so many policies that those `out` have no rules.
-pub(super) const fn are_many(spd: &Spd) -> bool {
-    spd.len() > MANY
-}
-
 /// The name of the chain of a direction and kind.
 pub(super) const fn chain(direction: Direction, kind: PolicyKind) -> &'static str {
     match (direction, kind) {
@@ -73,28 +69,12 @@ pub(super) const fn chain(direction: Direction, kind: PolicyKind) -> &'static st
     }
 }
 
-/// The rules of one policy, in its chain: none where plain packets never meet it.
-pub(super) fn of_policy(policy: &Policy) -> Vec<Rule> {
-    let pass = match policy.kind {
-        PolicyKind::Main => Verdict::Accept,
-        PolicyKind::Sub => Verdict::Goto(chain(policy.direction, PolicyKind::Main)),
-    };
-    rules(policy, pass).collect()
-}
-
-/// The policies of one chain, in the order in which they decide.
-pub(super) fn of_chain(
-    spd: &Spd,
-    direction: Direction,
-    kind: PolicyKind,
-) -> Vec<&Arc<PolicyEntry>> {
-    if direction == Direction::Out && are_many(spd) {
-        return Vec::new();
-    }
-    let meant = |entry: &&Arc<PolicyEntry>| entry.kind() == kind && entry.direction() == direction;
-    let mut list: Vec<_> = spd.iter().filter(meant).collect();
-    list.sort_unstable_by_key(|entry| entry.place());
-    list
+/// What a policy does with plain packets, and those that it is for: none where plain packets never meet it.
+pub(super) fn of_policy(policy: &Policy) -> (Outcome, Vec<Alternative>) {
+    let outcome = refusal(policy).map_or(Outcome::Pass, Outcome::Drop);
+    // Plain packets from the wire belong to no XFRM interface.
+    let is_met = policy.if_id == IfId(0);
+    (outcome, if is_met { conditions(policy) } else { Vec::new() })
 }
 
 /// How many rules stand behind the sub policies of a direction: the jump to the main ones, the default.
@@ -102,19 +82,52 @@ pub(super) fn tail(spd: &Spd, direction: Direction) -> usize {
     1 + usize::from(spd.defaults().of(direction) == Action::Block)
 }
 
-/// The table for the policies of `spd`.
-pub(super) fn table(around: &Surroundings, spd: &Spd) -> Table {
+/// The table for the policies of `spd`, as they are laid out, with these sets.
+pub(super) fn table(around: &Surroundings, spd: &Spd, layout: &Layout, sets: Vec<Set>) -> Table {
+    let chains = first(around, spd).into_iter().flat_map(|(direction, hook, first)| {
+        let default = spd.defaults().of(direction);
+        chains(layout, default, direction, hook, first)
+    });
+    Table { sets, ..empty(around, chains.collect()) }
+}
+
+/// A table that drops all but what is exempt.
+pub(super) fn closed(around: &Surroundings, spd: &Spd) -> Table {
+    let chains = first(around, spd).into_iter().flat_map(|(direction, hook, mut rules)| {
+        let reason = match direction {
+            Direction::In | Direction::Forward => DropReason::InTemplateMismatch,
+            Direction::Out => DropReason::OutUnprotected,
+        };
+        rules.push(drop(Vec::new(), reason));
+        let [name, main] = names(direction);
+        [
+            Chain { name: main, hook: None, rules: Vec::new() },
+            Chain { name, hook: Some(hook), rules },
+        ]
+    });
+    empty(around, chains.collect())
+}
+
+/// The table's name.
+pub(super) fn name(around: &Surroundings) -> String {
+    format!("uxfrm-{}", around.tun)
+}
+
+fn empty(around: &Surroundings, chains: Vec<Chain>) -> Table {
+    let counters = REASONS.iter().map(|reason| reason.as_str()).collect();
+    Table { name: name(around), counters, sets: Vec::new(), chains }
+}
+
+/// What stands before all policies.
+fn first(around: &Surroundings, spd: &Spd) -> [(Direction, Hook, Vec<Rule>); 3] {
     let by_tun = accept(vec![Condition::came_by(&around.tun)]);
     let exempt = std::iter::once(by_tun.clone()).chain(exempt(around)).collect();
-    let [into, into_main] = chains(spd, Direction::In, Hook::Input, exempt);
-    let [through, through_main] = chains(spd, Direction::Forward, Hook::Forward, vec![by_tun]);
     let leaving = leaving(around, spd.defaults().of(Direction::Out)).collect();
-    let [out, out_main] = chains(spd, Direction::Out, Hook::Postrouting, leaving);
-    Table {
-        name: format!("uxfrm-{}", around.tun),
-        counters: REASONS.iter().map(|reason| reason.as_str()).collect(),
-        chains: vec![into_main, through_main, out_main, into, through, out],
-    }
+    [
+        (Direction::In, Hook::Input, exempt),
+        (Direction::Forward, Hook::Forward, vec![by_tun]),
+        (Direction::Out, Hook::Postrouting, leaving),
+    ]
 }
 
 /// What reaches the host whatever the policies say.
@@ -156,32 +169,28 @@ fn discovery() -> impl Iterator<Item = Rule> {
     })
 }
 
-/// The chain at the hook, which begins with `first`, and that of main policies.
-fn chains(spd: &Spd, direction: Direction, hook: Hook, first: Vec<Rule>) -> [Chain; 2] {
-    let [name, main] = [PolicyKind::Sub, PolicyKind::Main].map(|kind| chain(direction, kind));
-    let policies = |kind| {
-        let list = of_chain(spd, direction, kind);
-        list.into_iter().flat_map(|entry| of_policy(&entry.policy()))
-    };
+/// The chain of main policies and the one at the hook, which begins with `first`.
+fn chains(
+    layout: &Layout,
+    default: Action,
+    direction: Direction,
+    hook: Hook,
+    first: Vec<Rule>,
+) -> [Chain; 2] {
+    let [name, main] = names(direction);
     let mut rules = first;
-    rules.extend(policies(PolicyKind::Sub));
-    rules.push(Rule { conditions: Vec::new(), counter: None, verdict: Verdict::Jump(main) });
-    if spd.defaults().of(direction) == Action::Block {
+    rules.extend(layout.rules(direction, PolicyKind::Sub));
+    rules.push(Rule { verdict: Verdict::Jump(main), ..accept(Vec::new()) });
+    if default == Action::Block {
         rules.push(drop(Vec::new(), default_reason(direction)));
     }
-    let main_rules = policies(PolicyKind::Main).collect();
-    [Chain { name, hook: Some(hook), rules }, Chain { name: main, hook: None, rules: main_rules }]
+    let main_rules = layout.rules(direction, PolicyKind::Main);
+    [Chain { name: main, hook: None, rules: main_rules }, Chain { name, hook: Some(hook), rules }]
 }
 
-/// A policy as rules, one for each alternative of its selector; packets that may pass get the verdict `pass`.
-fn rules(policy: &Policy, pass: Verdict) -> impl Iterator<Item = Rule> {
-    let refusal = refusal(policy);
-    // Plain packets from the wire belong to no XFRM interface.
-    let alternatives = if policy.if_id == IfId(0) { conditions(policy) } else { Vec::new() };
-    alternatives.into_iter().map(move |conditions| match refusal {
-        Some(reason) => drop(conditions, reason),
-        None => Rule { conditions, counter: None, verdict: pass },
-    })
+/// The chain of a direction's sub policies, which is the one at the hook, and that of its main ones.
+fn names(direction: Direction) -> [&'static str; 2] {
+    [PolicyKind::Sub, PolicyKind::Main].map(|kind| chain(direction, kind))
 }
 
 /// Why a policy drops packets that came through no state; `None` if it lets them pass.
@@ -214,7 +223,7 @@ const fn default_reason(direction: Direction) -> DropReason {
 }
 
 /// What a packet must meet to match a policy: one of the lists.
-fn conditions(policy: &Policy) -> Vec<Vec<Condition>> {
+fn conditions(policy: &Policy) -> Vec<Alternative> {
     let selector = &policy.selector;
     let mark = policy.mark;
     let version = match selector.family() {
@@ -242,11 +251,12 @@ fn prefix(prefix: Prefix) -> Option<rtnetlink::Prefix> {
 }
 
 fn accept(conditions: Vec<Condition>) -> Rule {
-    Rule { conditions, counter: None, verdict: Verdict::Accept }
+    Rule { conditions, among: None, counter: None, verdict: Verdict::Accept }
 }
 
 fn drop(conditions: Vec<Condition>, reason: DropReason) -> Rule {
-    Rule { conditions, counter: Some(reason.as_str()), verdict: Verdict::Drop }
+    let counter = Some(reason.as_str());
+    Rule { conditions, among: None, counter, verdict: Verdict::Drop }
 }
 
 #[cfg(test)]

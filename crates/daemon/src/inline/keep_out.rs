@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use uxfrm_io::{
-    nftables::{Chain, Condition, Error, Hook, Nftables, Rule, Table, Verdict},
+    nftables::{Chain, Condition, Error, Filter as _, Hook, Nftables, Rule, Table, Verdict},
     rtnetlink::Prefix,
 };
 use uxfrm_packet::Version;
@@ -98,6 +98,7 @@ fn table(arriving: Vec<Rule>, udp_ports: &[u16], own: &[IpAddr]) -> Table {
     Table {
         name: NAME.to_owned(),
         counters: Vec::new(),
+        sets: Vec::new(),
         chains: vec![
             chain("own", None, esp(udp_ports).collect()),
             chain("protected", None, sorted(own, Verdict::Accept)),
@@ -162,5 +163,5 @@ fn to(prefix: Prefix) -> Vec<Condition> {
 }
 
 fn rule(conditions: Vec<Condition>, verdict: Verdict) -> Rule {
-    Rule { conditions, counter: None, verdict }
+    Rule { conditions, among: None, counter: None, verdict }
 }

@@ -7,11 +7,15 @@ use std::net::IpAddr;
 
 use uxfrm_packet::Version;
 
+use super::field::{Base, Field, Meta, Word};
+use super::message::expression;
+use super::question::{Question, REGISTER as REGISTER_BYTES, Reply};
+use super::replica::Sample;
 use crate::message::Attributes;
 use crate::rtnetlink::Prefix;
 
 /// A condition on a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Condition {
     field: Field,
     mask: Option<Word>,
@@ -19,42 +23,8 @@ pub struct Condition {
     value: Word,
 }
 
-/// Up to 16 bytes: what fits into a register.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Word {
-    bytes: [u8; 16],
-    length: u8,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Field {
-    Meta(Meta),
-    Header(Base, u8),
-    /// An offset in IPv6's fragment header.
-    Fragment(u8),
-}
-
-/// `NFT_META_*`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Meta {
-    Mark = 3,
-    Interface = 4,
-    InterfaceName = 6,
-    LeavingName = 7,
-    Family = 15,
-    /// The upper layer's protocol, behind IPv6's extension headers.
-    Protocol = 16,
-}
-
-/// `NFT_PAYLOAD_*_HEADER`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Base {
-    Network = 1,
-    Transport = 2,
-}
-
 /// `NFT_CMP_*`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Relation {
     Is = 0,
     IsNot = 1,
@@ -183,54 +153,62 @@ impl Condition {
         Self { field, mask: None, relation: Relation::Is, value: Word::of(value) }
     }
 
+    /// Words of zeros at a mask's end are not loaded, as in IPv6 those behind a prefix.
     fn masked<const N: usize>(field: Field, value: &[u8; N], mask: &[u8; N]) -> Self {
+        let last = mask.iter().rposition(|byte| *byte != 0).unwrap_or(0);
+        let kept = (last + 1).next_multiple_of(REGISTER_BYTES).min(N);
+        let (value, mask) = (&value[..kept], &mask[..kept]);
         if mask.iter().all(|byte| *byte == 0xff) {
             return Self::is(field, value);
         }
-        let mut counted = *value;
-        counted.iter_mut().zip(mask).for_each(|(value, mask)| *value &= mask);
+        let counted: Vec<_> = value.iter().zip(mask).map(|(value, mask)| value & mask).collect();
         Self { mask: Some(Word::of(mask)), ..Self::is(field, &counted) }
+    }
+
+    pub(super) const fn answered(field: Field, mask: Option<Word>, value: Word) -> Self {
+        Self { field, mask, relation: Relation::Is, value }
+    }
+
+    /// What it asks, and the answer that it wants; `None` if it wants any answer but one.
+    #[must_use]
+    pub fn question(&self) -> Option<(Question, Reply)> {
+        match self.relation {
+            Relation::Is => Some(Question::new(self.field, self.mask, self.value)),
+            Relation::IsNot => None,
+        }
+    }
+
+    /// Whether it is about the version of IP, on which depends what all else means.
+    #[must_use]
+    pub fn is_of_version(&self) -> bool {
+        self.field == Field::Meta(Meta::Family)
+    }
+
+    /// Whether a packet meets it.
+    pub(super) fn is_met(&self, packet: &Sample<'_>) -> bool {
+        let Some(mut found) = packet.load(self.field, self.value.as_slice().len()) else {
+            return false;
+        };
+        if let Some(mask) = &self.mask {
+            found.iter_mut().zip(mask.as_slice()).for_each(|(found, mask)| *found &= mask);
+        }
+        match self.relation {
+            Relation::Is => found == self.value.as_slice(),
+            Relation::IsNot => found != self.value.as_slice(),
+        }
     }
 
     /// Writes its expressions into a rule's list.
     pub(super) fn describe(&self, list: &mut Attributes<'_>) {
-        self.load(list);
+        self.field.load(REGISTER, self.value.as_slice().len(), list);
         if let Some(mask) = &self.mask {
-            expression(list, "bitwise", |bitwise| {
-                bitwise.number(1, REGISTER);
-                bitwise.number(2, REGISTER);
-                bitwise.number(3, mask.length.into());
-                bitwise.nest(4, |data| data.bytes(1, mask.as_slice()));
-                bitwise.nest(5, |data| data.bytes(1, &[0; 16][..mask.length.into()]));
-            });
+            mask.mask(REGISTER, list);
         }
         expression(list, "cmp", |cmp| {
             cmp.number(1, REGISTER);
             cmp.number(2, self.relation as u32);
             cmp.nest(3, |data| data.bytes(1, self.value.as_slice()));
         });
-    }
-
-    fn load(&self, list: &mut Attributes<'_>) {
-        let length = u32::from(self.value.length);
-        match self.field {
-            Field::Meta(key) => expression(list, "meta", |meta| {
-                meta.number(1, REGISTER);
-                meta.number(2, key as u32);
-            }),
-            Field::Header(base, offset) => expression(list, "payload", |payload| {
-                payload.number(1, REGISTER);
-                payload.number(2, base as u32);
-                payload.number(3, offset.into());
-                payload.number(4, length);
-            }),
-            Field::Fragment(offset) => expression(list, "exthdr", |header| {
-                header.number(1, REGISTER);
-                header.bytes(2, &[44]);
-                header.number(3, offset.into());
-                header.number(4, length);
-            }),
-        }
     }
 }
 
@@ -243,28 +221,3 @@ fn padded(name: &str) -> [u8; 16] {
 
 /// `NFT_REG_1`: 16 bytes.
 const REGISTER: u32 = 1;
-
-/// One expression in a rule's list (`NFTA_LIST_ELEM`, `NFTA_EXPR_NAME`, `NFTA_EXPR_DATA`).
-pub(super) fn expression(
-    list: &mut Attributes<'_>,
-    name: &str,
-    data: impl FnOnce(&mut Attributes<'_>),
-) {
-    list.nest(1, |element| {
-        element.text(1, name);
-        element.nest(2, data);
-    });
-}
-
-impl Word {
-    /// At most 16 bytes: this module's constructors give no more.
-    fn of(value: &[u8]) -> Self {
-        let mut bytes = [0; 16];
-        bytes.iter_mut().zip(value).for_each(|(to, from)| *to = *from);
-        Self { bytes, length: u8::try_from(value.len().min(16)).unwrap_or(16) }
-    }
-
-    fn as_slice(&self) -> &[u8] {
-        &self.bytes[..self.length.into()]
-    }
-}

@@ -21,6 +21,11 @@ pub(super) enum Kind {
     NewRule = 6,
     GetRule = 7,
     DeleteRule = 8,
+    NewSet = 9,
+    GetSet = 10,
+    DeleteSet = 11,
+    NewElements = 12,
+    DeleteElements = 14,
     GetGeneration = 16,
     NewObject = 18,
     GetObject = 19,
@@ -114,4 +119,16 @@ impl Batch {
 
 fn typed(kind: Kind) -> u16 {
     u16::from_be_bytes([SUBSYSTEM, kind as u8])
+}
+
+/// One expression in a rule's list (`NFTA_LIST_ELEM`, `NFTA_EXPR_NAME`, `NFTA_EXPR_DATA`).
+pub(super) fn expression(
+    list: &mut Attributes<'_>,
+    name: &str,
+    data: impl FnOnce(&mut Attributes<'_>),
+) {
+    list.nest(1, |element| {
+        element.text(1, name);
+        element.nest(2, data);
+    });
 }

@@ -2,8 +2,11 @@
 
 use std::fmt;
 
-use super::condition::{Condition, expression};
-use super::message::{Batch, Kind};
+use super::change::Change;
+use super::condition::Condition;
+use super::message::{Batch, Kind, expression};
+use super::question::{Question, REGISTER};
+use super::set::{Set, SetId};
 use crate::message::{Attributes, flag};
 
 /// `NF_IP_PRI_RAW`: before connection tracking, destination NAT and ordinary filters.
@@ -19,6 +22,8 @@ pub struct Table {
     pub name: String,
     /// Named counters.
     pub counters: Vec<&'static str>,
+    /// Sets that rules ask.
+    pub sets: Vec<Set>,
     /// Chains, in any order.
     pub chains: Vec<Chain>,
 }
@@ -47,40 +52,26 @@ pub enum Hook {
     Postrouting = 4,
 }
 
-/// A rule: a packet that meets all conditions is counted and gets the verdict.
+/// A rule: a packet that meets all conditions, and is in the set if one is asked, is counted and gets the verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// What it must meet.
     pub conditions: Vec<Condition>,
+    /// The set that it must be in as well.
+    pub among: Option<Among>,
     /// The table's counter that counts it.
     pub counter: Option<&'static str>,
     /// What becomes of it.
     pub verdict: Verdict,
 }
 
-/// A rule in the kernel, by its handle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RuleId(pub(super) u64);
-
-/// A change of one rule in a table that is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RuleChange<'a> {
-    /// A rule is added to a chain: before another one, or as the last.
-    Add {
-        /// The chain's name.
-        chain: &'static str,
-        /// The rule behind it.
-        before: Option<RuleId>,
-        /// What it is.
-        rule: &'a Rule,
-    },
-    /// A rule goes.
-    Delete {
-        /// The name of the chain that it is in.
-        chain: &'static str,
-        /// Which one.
-        rule: RuleId,
-    },
+/// Whether what a packet answers to some questions is in a set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Among {
+    /// The questions; a packet without one of the fields is not in the set.
+    pub questions: Vec<Question>,
+    /// The set.
+    pub set: SetId,
 }
 
 /// What becomes of a packet.
@@ -102,6 +93,7 @@ pub(super) enum Part {
     Table,
     Counter(&'static str),
     Chain(&'static str),
+    Set(SetId),
     /// Its place in its chain, from 1.
     Rule(&'static str, usize),
 }
@@ -112,6 +104,7 @@ impl fmt::Display for Part {
             Self::Table => write!(out, "the table itself"),
             Self::Counter(name) => write!(out, "counter {name}"),
             Self::Chain(name) => write!(out, "chain {name}"),
+            Self::Set(set) => write!(out, "{set}"),
             Self::Rule(chain, place) => write!(out, "rule {place} of chain {chain}"),
         }
     }
@@ -142,13 +135,43 @@ impl Table {
             });
         }
         self.chains.iter().for_each(|chain| self.describe_chain(chain, batch));
+        self.describe_sets(batch);
         self.describe_rules(batch);
     }
 
-    /// Replaces all rules of the table, which must be there with the same chains; counters go on.
-    pub(super) fn describe_change(&self, batch: &mut Batch) {
+    /// Replaces all rules of the table, which must be there with the same chains; counters go on. Its sets take the place of others.
+    pub(super) fn describe_change(&self, others: &[String], batch: &mut Batch) {
         batch.push(Part::Table, Kind::DeleteRule, 0, |table| table.text(1, &self.name));
+        for other in others {
+            batch.push(Part::Table, Kind::DeleteSet, 0, |set| {
+                set.text(1, &self.name);
+                set.text(2, other);
+            });
+        }
+        self.describe_sets(batch);
         self.describe_rules(batch);
+    }
+
+    /// The same where its sets are there already.
+    pub(super) fn describe_turn(&self, others: &[String], batch: &mut Batch) {
+        let without_sets = Self { sets: Vec::new(), ..self.clone() };
+        without_sets.describe_change(others, batch);
+    }
+
+    /// Its sets as changes of a table that has none of them.
+    pub(super) fn filling(&self) -> Vec<Change> {
+        let filling = |set: &Set| {
+            let add = Change::AddSet { set: set.id, length: set.keys.length() };
+            [add, Change::AddKeys { set: set.id, keys: set.keys.clone() }]
+        };
+        self.sets.iter().flat_map(filling).collect()
+    }
+
+    fn describe_sets(&self, batch: &mut Batch) {
+        for set in &self.sets {
+            set.id.add(&self.name, set.keys.length(), batch);
+            set.id.elements(Kind::NewElements, &self.name, &set.keys, batch);
+        }
     }
 
     fn describe_chain(&self, chain: &Chain, batch: &mut Batch) {
@@ -179,36 +202,12 @@ impl Table {
     }
 }
 
-impl RuleChange<'_> {
-    /// Tells it to the kernel; `place` is its place among the changes, from 1.
-    pub(super) fn describe(&self, table: &str, place: usize, batch: &mut Batch) {
-        match *self {
-            Self::Add { chain, before, rule } => {
-                let place_flag = if before.is_none() { flag::APPEND } else { 0 };
-                let flags = flag::CREATE | flag::ECHO | place_flag;
-                batch.push(Part::Rule(chain, place), Kind::NewRule, flags, |attributes| {
-                    attributes.text(1, table);
-                    attributes.text(2, chain);
-                    attributes.nest(4, |list| rule.describe(list));
-                    if let Some(RuleId(handle)) = before {
-                        attributes.long(6, handle);
-                    }
-                });
-            }
-            Self::Delete { chain, rule: RuleId(handle) } => {
-                batch.push(Part::Rule(chain, place), Kind::DeleteRule, 0, |attributes| {
-                    attributes.text(1, table);
-                    attributes.text(2, chain);
-                    attributes.long(3, handle);
-                });
-            }
-        }
-    }
-}
-
 impl Rule {
-    fn describe(&self, list: &mut Attributes<'_>) {
+    pub(super) fn describe(&self, list: &mut Attributes<'_>) {
         self.conditions.iter().for_each(|condition| condition.describe(list));
+        if let Some(among) = &self.among {
+            among.describe(list);
+        }
         if let Some(counter) = self.counter {
             expression(list, "objref", |object| {
                 object.number(1, COUNTER);
@@ -218,6 +217,20 @@ impl Rule {
         expression(list, "immediate", |immediate| {
             immediate.number(1, 0); // NFT_REG_VERDICT
             immediate.nest(2, |data| data.nest(2, |verdict| self.verdict.describe(verdict)));
+        });
+    }
+}
+
+impl Among {
+    fn describe(&self, list: &mut Attributes<'_>) {
+        let mut register = 0;
+        for question in &self.questions {
+            question.describe(register, list);
+            register += question.size() / REGISTER;
+        }
+        expression(list, "lookup", |lookup| {
+            lookup.text(1, &self.set.to_string());
+            lookup.number(2, 8); // NFT_REG32_00
         });
     }
 }

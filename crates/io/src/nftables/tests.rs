@@ -106,7 +106,7 @@ fn a_condition_is_load_mask_and_compare() {
         ),
         (
             Condition::destination(prefix("::", 0)),
-            &[load("payload", &[1, 1, 24, 16]), mask(&[0; 16]), compare(0, &[0; 16])],
+            &[load("payload", &[1, 1, 24, 4]), mask(&[0; 4]), compare(0, &[0; 4])],
         ),
         (
             Condition::upper_pair(2, 500, 0xffff),
@@ -143,12 +143,14 @@ fn a_condition_is_load_mask_and_compare() {
 fn a_table_is_one_transaction() {
     let rule = Rule {
         conditions: vec![Condition::protocol(50)],
+        among: None,
         counter: Some("hits"),
         verdict: Verdict::Goto("more"),
     };
     let table = Table {
         name: "t".to_owned(),
         counters: vec!["hits"],
+        sets: Vec::new(),
         chains: vec![Chain { name: "in", hook: Some(Hook::Input), rules: vec![rule] }],
     };
     let mut batch = Batch::new(7);
@@ -193,12 +195,66 @@ fn a_table_is_one_transaction() {
     assert_eq!(batch.finish(), expected.concat());
 }
 
+/// A set has a name, a length, and keys in as many messages as it takes; a rule loads its answers from register 8 on and looks them up.
+#[test]
+fn a_set_is_filled_and_asked() {
+    let set = SetId(7);
+    let mut keys = Keys::new(8);
+    keys.push(&[10, 1, 0, 0, 0, 53, 0, 0]);
+    let changes = [Change::AddSet { set, length: 8 }, Change::AddKeys { set, keys: keys.clone() }];
+    let mut batch = Batch::new(1);
+    changes.iter().for_each(|change| change.describe("t", 1, &mut batch));
+    let names = [attr(1, b"t\0"), attr(2, b"set7\0")].concat();
+    let numbers = [(4, 4), (5, 8), (10, 7_u32)];
+    let numbers = numbers.map(|(kind, number)| attr(kind, &number.to_be_bytes())).concat();
+    let key = nested(1, &[attr(1, &[10, 1, 0, 0, 0, 53, 0, 0])]);
+    let elements = nested(3, &[nested(1, &[key])]);
+    let expected = [
+        message(0x0a09, 0x401, 2, [1, 0, 0, 0], &[names.clone(), numbers].concat()),
+        message(0x0a0c, 0x405, 3, [1, 0, 0, 0], &[names, elements].concat()),
+    ]
+    .concat();
+    assert_eq!(batch.finish()[20..20 + expected.len()], expected);
+
+    let source = Prefix::new("10.1.2.3".parse().unwrap(), 16).unwrap();
+    let asked = [Condition::source(source), Condition::upper_pair(2, 53, 0xffff)];
+    let (questions, replies): (Vec<_>, Vec<_>) =
+        asked.iter().map(|condition| condition.question().unwrap()).unzip();
+    let replies: Vec<_> = replies.iter().flat_map(|reply| reply.as_bytes()).copied().collect();
+    assert_eq!(keys.iter().next(), Some(&replies[..]));
+    let of = |question: &Question, at| question_bytes(|list| question.describe(at, list));
+    let eight = 8_u32.to_be_bytes();
+    let mask = [nested(4, &[attr(1, &[255, 255, 0, 0])]), nested(5, &[attr(1, &[0; 4])])];
+    let masked = [attr(1, &eight), attr(2, &eight), attr(3, &4_u32.to_be_bytes()), mask.concat()];
+    let first = [load("payload", &[8, 1, 12, 4]), expression("bitwise", &masked)].concat();
+    assert_eq!(of(&questions[0], 0), first);
+    assert_eq!(of(&questions[1], 1), load("payload", &[9, 2, 2, 2]));
+}
+
+fn question_bytes(describe: impl FnOnce(&mut Attributes<'_>)) -> Vec<u8> {
+    question(Kind::NewRule, 0, 0, describe).split_off(20)
+}
+
+#[test]
+fn keys_of_many_messages_are_all_told() {
+    let mut keys = Keys::new(4);
+    (0..10_000_u32).for_each(|key| keys.push(&key.to_be_bytes()));
+    let mut batch = Batch::new(1);
+    SetId(1).elements(Kind::NewElements, "t", &keys, &mut batch);
+    assert_eq!(batch.last_sequence(), 4, "three messages");
+    let [first, second] = keys.halves().unwrap();
+    assert_eq!([first.iter().len(), second.iter().len()], [5000; 2]);
+    assert!(keys.iter().eq(first.iter().chain(second.iter())));
+    assert_eq!(Keys::new(4).halves(), None);
+}
+
 #[test]
 fn a_change_flushes_rules_and_adds_them_anew() {
     let chain = Chain { name: "in", hook: None, rules: Vec::new() };
-    let table = Table { name: "t".to_owned(), counters: Vec::new(), chains: vec![chain] };
+    let name = "t".to_owned();
+    let table = Table { name, counters: Vec::new(), sets: Vec::new(), chains: vec![chain] };
     let mut batch = Batch::new(1);
-    table.describe_change(&mut batch);
+    table.describe_change(&[], &mut batch);
     let flush = message(0x0a08, 5, 2, [1, 0, 0, 0], &attr(1, b"t\0"));
     assert_eq!(batch.finish()[20..20 + flush.len()], flush);
 }

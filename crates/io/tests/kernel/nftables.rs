@@ -2,7 +2,10 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
-use uxfrm_io::nftables::{Chain, Condition, Error, Hook, Rule, RuleChange, Table, Verdict};
+use uxfrm_io::nftables::{
+    Among, Chain, Change, Condition, Error, Filter as _, Hook, Keys, Rule, Set, SetId, Table,
+    Verdict,
+};
 use uxfrm_io::{Namespace, Nftables, Rtnetlink, netns};
 use uxfrm_packet::Version;
 
@@ -26,7 +29,7 @@ fn with_nftables(test: impl FnOnce() + Send) {
 }
 
 fn rule(conditions: Vec<Condition>, counter: &'static str, verdict: Verdict) -> Rule {
-    Rule { conditions, counter: Some(counter), verdict }
+    Rule { conditions, among: None, counter: Some(counter), verdict }
 }
 
 fn table(rules: Vec<Rule>) -> Table {
@@ -36,7 +39,8 @@ fn table(rules: Vec<Rule>) -> Table {
         ("more", None, vec![rule(Vec::new(), "more", Verdict::Accept)]);
     let through = Chain { name: "fwd", hook: Some(Hook::Forward), rules: Vec::new() };
     let counters = vec!["hit", "all", "more"];
-    Table { name: NAME.to_owned(), counters, chains: vec![at_input, more, through] }
+    let chains = vec![at_input, more, through];
+    Table { name: NAME.to_owned(), counters, sets: Vec::new(), chains }
 }
 
 fn count(nftables: &mut Nftables, counter: &str) -> u64 {
@@ -240,7 +244,7 @@ fn jump_comes_back_and_goto_does_not() {
         let mut nftables = Nftables::open().unwrap();
         let udp = vec![Condition::protocol(17)];
         for (verdict, goes_on) in [(Verdict::Jump("more"), 1), (Verdict::Goto("more"), 0)] {
-            let lead = Rule { conditions: udp.clone(), counter: Some("hit"), verdict };
+            let lead = rule(udp.clone(), "hit", verdict);
             let behind = rule(udp.clone(), "all", Verdict::Accept);
             let mut made = table(vec![lead, behind]);
             made.chains[1].rules = vec![rule(vec![Condition::protocol(6)], "more", Verdict::Drop)];
@@ -300,21 +304,136 @@ fn single_rules_are_added_in_their_place_and_deleted() {
         assert_eq!((before.len(), nftables.rules(NAME, "more").unwrap().len()), (2, 1));
 
         let (first, middle, last) = (to_port(3, "all"), to_port(4, "all"), to_port(5, "all"));
-        let add = |rule, before| RuleChange::Add { chain: "in", before, rule };
+        let add = |rule: &Rule, before| Change::AddRule { chain: "in", before, rule: rule.clone() };
         let changes = [
             add(&middle, Some(before[1])),
             add(&first, Some(before[0])),
             add(&last, None),
-            RuleChange::Delete { chain: "in", rule: before[0] },
+            Change::DeleteRule { chain: "in", rule: before[0] },
         ];
-        let made = nftables.change_rules(NAME, &changes).unwrap();
+        let made = nftables.change(NAME, &changes).unwrap();
         let expected = [made[1], made[0], before[1], made[2]];
         assert_eq!(nftables.rules(NAME, "in").unwrap(), expected);
 
         // Of a change that fails nothing comes true.
-        let gone = RuleChange::Delete { chain: "in", rule: before[0] };
-        nftables.change_rules(NAME, &[add(&first, None), gone]).unwrap_err();
+        let gone = Change::DeleteRule { chain: "in", rule: before[0] };
+        nftables.change(NAME, &[add(&first, None), gone]).unwrap_err();
         assert_eq!(nftables.rules(NAME, "in").unwrap(), expected);
-        assert_eq!(nftables.change_rules(NAME, &[]).unwrap(), []);
+        assert_eq!(nftables.change(NAME, &[]).unwrap(), []);
+    });
+}
+
+/// A rule that counts as "hit" what answers as these conditions want, asked of a set; and the set.
+fn asking(conditions: &[Condition]) -> (Rule, Set) {
+    let pairs = conditions.iter().map(|condition| condition.question().unwrap());
+    let (questions, replies): (Vec<_>, Vec<_>) = pairs.unzip();
+    let key: Vec<u8> = replies.iter().flat_map(|reply| reply.as_bytes()).copied().collect();
+    let mut keys = Keys::new(key.len());
+    keys.push(&key);
+    let set = SetId(7);
+    let fixed = rule(vec![Condition::protocol(17)], "hit", Verdict::Drop);
+    (Rule { among: Some(Among { questions, set }), ..fixed }, Set { id: set, keys })
+}
+
+/// What a rule asks a set is what conditions would: all kinds of fields, in all widths, up to the longest key.
+#[test]
+fn a_set_means_what_conditions_do() {
+    with_nftables(|| {
+        let far = Neighbour::new();
+        let mut nftables = Nftables::open().unwrap();
+        let (v4, v6) = (Version::V4, Version::V6);
+        let pair = |offset, value, mask| Condition::upper_pair(offset, value, mask);
+        let six = |source: &str, destination: &str| {
+            vec![
+                Condition::mark(0, 1),
+                Condition::came_by_index(far.link),
+                Condition::source(prefix(source)),
+                Condition::destination(prefix(destination)),
+                Condition::protocol(17),
+                pair(0, 4660, 0xffff),
+                pair(2, PORT, 0xffff),
+                Condition::upper_byte(4, 0, 0xff),
+            ]
+        };
+        let four = |source: &str, destination: &str| {
+            vec![Condition::source(prefix(source)), Condition::destination(prefix(destination))]
+        };
+        for (conditions, version, meets) in [
+            (four("10.9.0.2/32", "10.9.0.1/32"), v4, true),
+            (four("10.9.0.2/32", "10.9.0.2/32"), v4, false),
+            (four("10.9.0.128/25", "10.9.0.1/32"), v4, false),
+            (four("10.8.0.0/15", "10.9.0.0/30"), v4, true),
+            (
+                vec![Condition::destination(prefix("10.9.0.0/31")), pair(2, 0x1b00, 0xff00)],
+                v4,
+                true,
+            ),
+            (
+                vec![Condition::destination(prefix("10.9.0.0/31")), pair(2, 0x1c00, 0xff00)],
+                v4,
+                false,
+            ),
+            (vec![Condition::protocol(17)], v6, true),
+            (six("fd09::2/128", "fd09::1/128"), v6, true),
+            (six("fd09::3/128", "fd09::1/128"), v6, false),
+            (six("fd09::/64", "fd09::/48"), v6, true),
+            (six("fd09:0:0:1::/64", "fd09::/48"), v6, false),
+            (six("fd09::/63", "fd09::/127"), v6, true),
+            (six("fd09::/63", "fd09::2/127"), v6, false),
+        ] {
+            let (hit, set) = asking(&conditions);
+            let all = rule(vec![Condition::protocol(17)], "all", Verdict::Accept);
+            nftables.install(&Table { sets: vec![set], ..table(vec![hit, all]) }).unwrap();
+            far.send(here(version));
+            let counter = if meets { "hit" } else { "all" };
+            assert_eq!(wait_for(&mut nftables, counter, 1), 1, "{conditions:?}");
+        }
+    });
+}
+
+/// Sets and keys come and go one by one; what was asked of a set that goes is asked no more.
+#[test]
+fn keys_are_put_into_sets_and_taken_out() {
+    with_nftables(|| {
+        let far = Neighbour::new();
+        let mut nftables = Nftables::open().unwrap();
+        nftables.install(&table(Vec::new())).unwrap();
+        let (hit, Set { id: set, keys }) = asking(&[Condition::source(prefix("10.9.0.2/32"))]);
+        let add = Change::AddRule { chain: "in", before: None, rule: hit };
+        let made = nftables.change(NAME, &[Change::AddSet { set, length: 4 }, add]).unwrap();
+        let sent = |nftables: &mut Nftables, expected| {
+            let socket = UdpSocket::bind((here(Version::V4), PORT)).unwrap();
+            far.send(here(Version::V4));
+            assert_eq!(wait_for(nftables, "hit", expected), expected);
+            socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+            socket.recv(&mut [0; 16]).is_ok()
+        };
+        assert!(sent(&mut nftables, 0));
+        nftables.change(NAME, &[Change::AddKeys { set, keys: keys.clone() }]).unwrap();
+        assert!(!sent(&mut nftables, 1));
+        nftables.change(NAME, &[Change::DeleteKeys { set, keys: keys.clone() }]).unwrap();
+        assert!(sent(&mut nftables, 1));
+        nftables.change(NAME, &[Change::DeleteKeys { set, keys }]).unwrap_err();
+        nftables.change(NAME, &[Change::DeleteSet { set }]).unwrap_err();
+        let gone = Change::DeleteRule { chain: "in", rule: made[0] };
+        nftables.change(NAME, &[gone, Change::DeleteSet { set }]).unwrap();
+    });
+}
+
+/// Rules are replaced together with the sets that they ask, also by sets of the same names.
+#[test]
+fn sets_are_replaced_with_the_rules() {
+    with_nftables(|| {
+        let mut nftables = Nftables::open().unwrap();
+        let (hit, set) = asking(&[Condition::source(prefix("10.9.0.2/32"))]);
+        let first = Table { sets: vec![set.clone()], ..table(vec![hit.clone()]) };
+        nftables.install(&first).unwrap();
+        nftables.replace_rules(&first).unwrap();
+        let other = Set { id: SetId(8), keys: set.keys };
+        let among = hit.among.map(|among| Among { set: other.id, ..among });
+        let second = Table { sets: vec![other], ..table(vec![Rule { among, ..hit }]) };
+        nftables.replace_rules(&second).unwrap();
+        nftables.replace_rules(&table(Vec::new())).unwrap();
+        assert_eq!(nftables.rules(NAME, "in").unwrap(), []);
     });
 }

@@ -1,5 +1,6 @@
 use uxfrm_engine::{Database, Moment};
 
+use super::super::layout::MANY;
 use super::*;
 use crate::load;
 
@@ -12,7 +13,9 @@ fn made(lines: &[&str]) -> Table {
     load::load(&mut database, &[batch], Moment(0)).unwrap();
     std::fs::remove_dir_all(directory).unwrap();
     let around = Surroundings { tun: "tun9".to_owned(), mark: 7, ports: [500, 4500].into() };
-    table(&around, &database.snapshot().spd)
+    let spd = &database.snapshot().spd;
+    let (layout, sets) = Layout::of(spd, 0);
+    table(&around, spd, &layout, sets)
 }
 
 /// A directory of this test's thread.
@@ -198,19 +201,76 @@ fn what_leaves_past_the_tun_is_judged_by_the_policies_out() {
     );
 }
 
+/// A line for a host behind `10.2`, and what is done with its packets.
+fn host(serial: usize, direction: &str, action: &str) -> String {
+    let [.., high, low] = serial.to_be_bytes();
+    format!("xfrm policy add src 10.1.0.0/16 dst 10.2.{high}.{low}/32 dir {direction} {action}")
+}
+
+fn made_of(lines: &[String]) -> Table {
+    made(&lines.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
 #[test]
-fn beside_too_many_policies_those_out_have_no_rules() {
-    let policy = |serial: usize, direction: &str| {
-        let [.., high, low] = serial.to_be_bytes();
-        format!(
-            "xfrm policy add src 10.1.0.0/16 dst 10.2.{high}.{low}/32 dir {direction} action block"
-        )
-    };
-    for (count, expected) in [(MANY, MANY - 1), (MANY + 1, 0)] {
-        let lines: Vec<_> = (1..count).map(|serial| policy(serial, "out")).collect();
-        let lines = lines.into_iter().chain([policy(0, "in")]).collect::<Vec<_>>();
-        let table = made(&lines.iter().map(String::as_str).collect::<Vec<_>>());
+fn policies_that_do_the_same_are_one_rule_and_a_set() {
+    let lines: Vec<_> = (0..1000).map(|serial| host(serial, "out", "action block")).collect();
+    let table = made_of(&lines);
+    let [rule] = chain(&table, "out-main") else { panic!("one rule") };
+    assert_eq!(rule.conditions, [Condition::version(Version::V4)]);
+    assert_eq!((rule.verdict, rule.counter), (Verdict::Drop, Some("out_policy_block")));
+    let [set] = &table.sets[..] else { panic!("one set") };
+    assert_eq!(rule.among.as_ref().unwrap().set, set.id);
+    let mut keys: Vec<_> = set.keys.iter().collect();
+    keys.sort_unstable();
+    assert_eq!(keys.len(), 1000);
+    assert_eq!(keys[1], [10, 1, 0, 0, 10, 2, 0, 1]);
+}
+
+#[test]
+fn a_few_policies_have_a_rule_each() {
+    for (count, rules, sets) in [(4, 4, 0), (5, 1, 1)] {
+        let lines: Vec<_> = (0..count).map(|serial| host(serial, "in", "action block")).collect();
+        let table = made_of(&lines);
+        assert_eq!((chain(&table, "in-main").len(), table.sets.len()), (rules, sets));
+    }
+}
+
+#[test]
+fn a_policy_that_does_otherwise_parts_those_around_it() {
+    let action = |serial| if serial == 500 { "action allow" } else { "action block" };
+    let lines: Vec<_> = (0..1000).map(|serial| host(serial, "in", action(serial))).collect();
+    let table = made_of(&lines);
+    let drop = (Verdict::Drop, BLOCK);
+    assert_eq!(outcomes(chain(&table, "in-main")), [drop, (Verdict::Accept, None), drop]);
+    let sizes: Vec<_> = table.sets.iter().map(|set| set.keys.iter().len()).collect();
+    assert_eq!(sizes, [500, 499]);
+}
+
+/// Neighbours that do otherwise share nothing: each has a rule, and a packet would walk along all of them.
+#[test]
+fn policies_out_of_too_many_rules_have_none() {
+    let action = |serial: usize| ["action block", "action allow"][serial % 2];
+    for (count, expected) in [(MANY, MANY), (MANY + 1, 0)] {
+        let lines = (0..count).map(|serial| host(serial, "out", action(serial)));
+        let lines: Vec<_> = lines.chain([host(0, "in", "action block")]).collect();
+        let table = made_of(&lines);
         assert_eq!(chain(&table, "out-main").len(), expected);
         assert_eq!(chain(&table, "in-main").len(), 1);
+    }
+}
+
+#[test]
+fn a_closed_table_drops_all_but_what_is_exempt() {
+    let database = Database::new(uxfrm_crypto::Backend::Auto);
+    let around = Surroundings { tun: "tun9".to_owned(), mark: 7, ports: [500, 4500].into() };
+    let table = closed(&around, &database.snapshot().spd);
+    for (name, reason, exempt) in
+        [("in", TEMPLATE, 13), ("fwd", TEMPLATE, 1), ("out", Some("out_unprotected"), 9)]
+    {
+        let (last, before) = outcomes(chain(&table, name))
+            .split_last()
+            .map_or_else(|| panic!("no rule"), |(last, before)| (*last, before.to_vec()));
+        assert_eq!(last, (Verdict::Drop, reason));
+        assert_eq!(before, vec![(Verdict::Accept, None); exempt]);
     }
 }

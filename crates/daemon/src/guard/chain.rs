@@ -1,0 +1,236 @@
+//! The policies of one direction and kind, as runs in the order in which they decide.
+
+use uxfrm_engine::{Direction, Place, PolicyKind};
+use uxfrm_io::nftables::{Change, Rule, RuleId, Set, Verdict};
+
+use super::{
+    group::{Fate, Group},
+    rules,
+    run::{Alternative, Outcome, Run},
+};
+
+/// The policies of one direction and kind.
+#[derive(Debug)]
+pub(super) struct Chain {
+    pub(super) direction: Direction,
+    pub(super) kind: PolicyKind,
+    pub(super) name: &'static str,
+    runs: Vec<Run>,
+    /// The rule behind those of all policies, if there is one.
+    behind: Option<RuleId>,
+}
+
+/// A policy parts a run, or is not where it was thought to be: all has to be sorted anew.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Unsorted;
+
+impl Chain {
+    pub(super) const fn new(direction: Direction, kind: PolicyKind) -> Self {
+        let name = rules::chain(direction, kind);
+        Self { direction, kind, name, runs: Vec::new(), behind: None }
+    }
+
+    /// A policy behind all others, from the start.
+    pub(super) fn append(&mut self, place: Place, outcome: Outcome, alternatives: &[Alternative]) {
+        if self.runs.last().is_none_or(|run| run.outcome != outcome) {
+            self.runs.push(Run::new(outcome, place));
+        }
+        let Some(run) = self.runs.last_mut() else { return };
+        run.reach(place);
+        for alternative in alternatives {
+            let (group, key) = run.group(alternative);
+            group.put(&key);
+        }
+    }
+
+    /// A policy that comes.
+    pub(super) fn add(
+        &mut self,
+        place: Place,
+        outcome: Outcome,
+        alternatives: &[Alternative],
+    ) -> Result<(), Unsorted> {
+        let at = self.run_for(place, outcome)?;
+        let run = &mut self.runs[at];
+        run.reach(place);
+        for alternative in alternatives {
+            let (group, key) = run.group(alternative);
+            group.add(key);
+        }
+        Ok(())
+    }
+
+    /// A policy that goes.
+    pub(super) fn remove(
+        &mut self,
+        place: Place,
+        alternatives: &[Alternative],
+    ) -> Result<(), Unsorted> {
+        let at = self.at(place);
+        let run = self.runs.get_mut(at).filter(|run| run.first <= place).ok_or(Unsorted)?;
+        for alternative in alternatives {
+            let (group, key) = run.group(alternative);
+            if !group.remove(key) {
+                return Err(Unsorted);
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the run of a new policy is, which is made if there is none.
+    fn run_for(&mut self, place: Place, outcome: Outcome) -> Result<usize, Unsorted> {
+        let at = self.at(place);
+        let is_of = |run: Option<&Run>| run.is_some_and(|run| run.outcome == outcome);
+        if is_of(self.runs.get(at)) {
+            return Ok(at);
+        }
+        let at = match self.runs.get_mut(at) {
+            Some(run) if run.first < place => {
+                if !run.is_empty() && !run.ends_at(place) {
+                    return Err(Unsorted);
+                }
+                run.end_before(place);
+                at + 1
+            }
+            _ => at,
+        };
+        if is_of(at.checked_sub(1).and_then(|before| self.runs.get(before))) {
+            return Ok(at - 1);
+        }
+        if is_of(self.runs.get(at)) {
+            return Ok(at);
+        }
+        self.runs.insert(at, Run::new(outcome, place));
+        Ok(at)
+    }
+
+    /// The first run that does not end before a place.
+    fn at(&self, place: Place) -> usize {
+        self.runs.partition_point(|run| run.ends_before(place))
+    }
+}
+
+/// The way into the kernel.
+impl Chain {
+    /// The rules of all policies.
+    pub(super) fn rules(&self) -> Vec<Rule> {
+        let of_run = |run: &Run| {
+            let fate = self.fate(run.outcome);
+            let rules = run.groups.iter().flat_map(|group| group.rules(fate));
+            rules.collect::<Vec<_>>()
+        };
+        self.runs.iter().flat_map(of_run).collect()
+    }
+
+    /// How many these are.
+    pub(super) fn length(&self) -> usize {
+        self.runs.iter().map(Run::rules).sum()
+    }
+
+    /// The sets that the rules need, and that are not there yet.
+    pub(super) fn settle(&mut self, next: &mut u32) -> Vec<Set> {
+        let groups = self.runs.iter_mut().flat_map(|run| &mut run.groups);
+        groups.filter_map(|group| group.settle(next)).collect()
+    }
+
+    /// Notes which rules of the kernel are those of the policies, and which one is behind them, which are as many.
+    pub(super) fn learn(&mut self, own: &[RuleId], behind: Option<RuleId>) {
+        self.behind = behind;
+        debug_assert_eq!(own.len(), self.length());
+        let groups = self.runs.iter_mut().flat_map(|run| &mut run.groups);
+        let places = groups.flat_map(Group::placed_mut);
+        places.zip(own).for_each(|(placed, id)| *placed = Some(*id));
+    }
+
+    /// Asks for what is new and does `what`: sets, what is in them, rules, in this order.
+    pub(super) fn come(&mut self, what: What, next: &mut u32, asked: &mut Vec<Change>) {
+        for group in self.touched(what) {
+            group.come(next, asked);
+        }
+        if self.touched(what).next().is_none() {
+            return;
+        }
+        let mut before = self.behind;
+        let mut new = Vec::new();
+        for run in self.runs.iter().rev() {
+            let fate = self.fate(run.outcome);
+            for group in run.groups.iter().rev() {
+                let is_new =
+                    what.is_of(run.outcome) && group.placed().any(|placed| placed.is_none());
+                if !is_new {
+                    before = group.placed().flatten().next().or(before);
+                    continue;
+                }
+                for (placed, rule) in group.placed().rev().zip(group.rules(fate).rev()) {
+                    match placed {
+                        Some(_) => before = placed,
+                        None => new.push(Change::AddRule { chain: self.name, before, rule }),
+                    }
+                }
+            }
+        }
+        asked.extend(new.into_iter().rev());
+    }
+
+    /// Notes rules that were added, in the order in which they were asked for.
+    pub(super) fn note(&mut self, what: What, made: &mut impl Iterator<Item = RuleId>) {
+        for group in self.touched(what) {
+            let new = group.placed_mut().filter(|placed| placed.is_none());
+            new.zip(&mut *made).for_each(|(placed, id)| *placed = Some(id));
+        }
+    }
+
+    /// Asks that what is old and does `what` goes.
+    pub(super) fn go(&mut self, what: What, asked: &mut Vec<Change>) {
+        let name = self.name;
+        for group in self.touched(what) {
+            group.go(name, asked);
+        }
+    }
+
+    /// Forgets what is empty.
+    pub(super) fn tidy(&mut self) {
+        self.runs.iter_mut().for_each(Run::tidy);
+        self.runs.retain(|run| !run.is_empty());
+    }
+
+    /// How many runs there are, and how many of them do what the run before does, as what stood between has gone.
+    pub(super) fn runs(&self) -> (usize, usize) {
+        let alike = |pair: &&[Run]| pair[0].outcome == pair[1].outcome;
+        (self.runs.len(), self.runs.windows(2).filter(alike).count())
+    }
+
+    fn touched(&mut self, what: What) -> impl Iterator<Item = &mut Group> {
+        let runs = self.runs.iter_mut().filter(move |run| what.is_of(run.outcome));
+        runs.flat_map(|run| &mut run.groups).filter(|group| group.is_touched())
+    }
+
+    fn fate(&self, outcome: Outcome) -> Fate {
+        match (outcome, self.kind) {
+            (Outcome::Drop(reason), _) => {
+                Fate { counter: Some(reason.as_str()), verdict: Verdict::Drop }
+            }
+            (Outcome::Pass, PolicyKind::Main) => Fate { counter: None, verdict: Verdict::Accept },
+            (Outcome::Pass, PolicyKind::Sub) => {
+                let main = rules::chain(self.direction, PolicyKind::Main);
+                Fate { counter: None, verdict: Verdict::Goto(main) }
+            }
+        }
+    }
+}
+
+/// Which policies a step of a change is about: a step never mixes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    Passes,
+    Drops,
+}
+
+impl What {
+    const fn is_of(self, outcome: Outcome) -> bool {
+        match (self, outcome) {
+            (Self::Passes, Outcome::Pass) | (Self::Drops, Outcome::Drop(_)) => true,
+            (Self::Passes, Outcome::Drop(_)) | (Self::Drops, Outcome::Pass) => false,
+        }
+    }
+}

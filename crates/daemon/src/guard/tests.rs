@@ -1,0 +1,291 @@
+//! The guard beside policies that come and go, with a replica of the kernel's table, against what the policies themselves say.
+
+mod filters;
+mod random;
+
+use std::net::Ipv4Addr;
+
+use proptest::prelude::*;
+use uxfrm_crypto::Backend;
+use uxfrm_engine::{
+    Action, Database, Defaults, Direction, Family, FlowKey, IfId, Limits, Mark, Moment, Policy,
+    PolicyFlags, PolicyIndex, PolicyKey, PolicyKind, Prefix, Priority, Selector, Template,
+};
+use uxfrm_io::nftables::Verdict;
+
+use super::*;
+use filters::{Narrow, Watched};
+use random::{Plain, Request, deeds, packet, packets, policies, requests};
+
+const CHAINS: [(Direction, &str); 3] =
+    [(Direction::In, "in"), (Direction::Forward, "fwd"), (Direction::Out, "out")];
+
+/// Nothing passes until the policies are there, also what they will let pass.
+#[test]
+fn a_table_that_comes_in_pieces_is_closed_until_it_is_complete() {
+    let to = |host| {
+        let [source, destination] = [Ipv4Addr::new(10, 1, 0, 1), Ipv4Addr::new(10, 2, 0, host)];
+        packet(source.into(), destination.into(), 17, &[0; 8])
+    };
+    for (host, last) in [(1, Verdict::Drop), (200, Verdict::Accept)] {
+        let mut database = Database::new(Backend::Auto);
+        database.apply(Moment(0), |change| {
+            for serial in 0..100 {
+                change.add_policy(tunnel(serial, Action::Block)).unwrap();
+            }
+        });
+        let filter = Narrow { packet: to(host), ..Narrow::default() };
+        let guard = Guard::install(filter, around(), &database.current().spd).unwrap();
+        assert_eq!(guard.filter.judged, [Verdict::Drop, last]);
+    }
+}
+
+/// What the policies say, one by one: the first that fits, sub before main.
+fn expected(spd: &Spd, direction: Direction, flow: &FlowKey) -> (Verdict, Option<&'static str>) {
+    let first = |kind| {
+        let fits = spd.iter().filter(|entry| {
+            (entry.direction(), entry.kind()) == (direction, kind) && entry.matches(flow)
+        });
+        fits.min_by_key(|entry| entry.place()).map(|entry| rules::of_policy(&entry.policy()).0)
+    };
+    let outcome = match first(PolicyKind::Sub) {
+        Some(run::Outcome::Drop(reason)) => Some(run::Outcome::Drop(reason)),
+        sub => first(PolicyKind::Main).or(sub),
+    };
+    match outcome {
+        Some(run::Outcome::Drop(reason)) => (Verdict::Drop, Some(reason.as_str())),
+        None if spd.defaults().of(direction) == Action::Block => {
+            let reason = match direction {
+                Direction::In | Direction::Forward => DropReason::InNoPolicy,
+                Direction::Out => DropReason::OutDefaultBlock,
+            };
+            (Verdict::Drop, Some(reason.as_str()))
+        }
+        Some(run::Outcome::Pass) | None => (Verdict::Accept, None),
+    }
+}
+
+fn around() -> Surroundings {
+    Surroundings { tun: "tun9".to_owned(), mark: 7, ports: [500].into() }
+}
+
+struct Gateway {
+    database: Database,
+    guard: Guard<Watched>,
+}
+
+impl Gateway {
+    fn new(policies: Vec<Policy>, defaults: Defaults, packets: Vec<Plain>) -> Self {
+        let mut database = Database::new(Backend::Auto);
+        database.attend();
+        database.apply(Moment(0), |change| {
+            change.set_defaults(defaults);
+            for policy in policies {
+                drop(change.add_policy(policy));
+            }
+        });
+        drop(database.take_changes());
+        let filter = Watched { packets, ..Watched::default() };
+        let guard = Guard::install(filter, around(), &database.current().spd).unwrap();
+        Self { database, guard }
+    }
+
+    fn handle(&mut self, request: Request) {
+        let keys: Vec<PolicyKey> = {
+            let mut entries: Vec<_> = self.database.current().spd.iter().cloned().collect();
+            entries.sort_unstable_by_key(|entry| entry.index());
+            entries.iter().map(|entry| entry.key()).collect()
+        };
+        self.database.apply(Moment(0), |change| match request {
+            Request::Add(policies) => {
+                policies.into_iter().for_each(|policy| drop(change.add_policy(policy)));
+            }
+            Request::Update(number, action, templates, priority) if !keys.is_empty() => {
+                let old = change.find_policy(&keys[number % keys.len()]).unwrap().policy();
+                let index = PolicyIndex(0);
+                let new = Policy { action, templates, priority, index, ..old };
+                change.update_policy(new).unwrap();
+            }
+            Request::Update(..) => {}
+            Request::Remove(number, count) => {
+                let start = number % keys.len().max(1);
+                for key in keys.iter().skip(start).take(count) {
+                    change.delete_policy(key).unwrap();
+                }
+            }
+        });
+        let changes = self.database.take_changes();
+        self.guard.change(&changes.policies, &self.database.current().spd).unwrap();
+    }
+
+    fn check(&self) -> Result<(), TestCaseError> {
+        let spd = &self.database.current().spd;
+        for packet in &self.guard.filter.packets {
+            for (direction, chain) in CHAINS {
+                let judged = self.guard.filter.replica.judge(chain, &packet.sample(direction));
+                let flow = packet.flow(direction);
+                prop_assert_eq!(judged, expected(spd, direction, &flow), "{} {:?}", chain, flow);
+            }
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Whatever policies come and go, the table does what the first policy that fits says; and while it changes, no packet passes that would neither
+    /// before nor afterwards.
+    #[test]
+    fn the_table_does_what_the_first_policy_says(
+        first in prop::collection::vec(policies(), 0..60),
+        requests in prop::collection::vec(requests(), 1..25),
+        packets in prop::collection::vec(packets(), 24),
+        inbound in deeds(),
+        outbound in deeds(),
+    ) {
+        let defaults = Defaults { inbound: inbound.0, forward: Action::Allow, outbound: outbound.0 };
+        let mut gateway = Gateway::new(first, defaults, packets);
+        gateway.check()?;
+        for request in requests {
+            let before = gateway.guard.filter.passing();
+            gateway.guard.filter.seen.clear();
+            gateway.handle(request);
+            gateway.check()?;
+            let after = gateway.guard.filter.passing();
+            for seen in &gateway.guard.filter.seen {
+                for ((seen, before), after) in seen.iter().zip(&before).zip(&after) {
+                    prop_assert!(!seen || *before || *after, "it passes between two steps");
+                }
+            }
+        }
+    }
+}
+
+fn tunnel(serial: usize, action: Action) -> Policy {
+    let [.., high, low] = serial.to_be_bytes();
+    let selector = Selector {
+        source: Prefix::new(Ipv4Addr::new(10, 1, 0, 0).into(), 16).unwrap(),
+        destination: Prefix::host(Ipv4Addr::new(10, 2, high, low).into()),
+        ..Selector::any(Family::V4)
+    };
+    Policy {
+        direction: Direction::Out,
+        kind: PolicyKind::Main,
+        index: PolicyIndex(0),
+        selector,
+        priority: Priority(5),
+        action,
+        templates: Vec::new(),
+        mark: Mark { value: 0, mask: 0 },
+        if_id: IfId(0),
+        flags: PolicyFlags::empty(),
+        limits: Limits::default(),
+        offload: None,
+    }
+}
+
+impl Gateway {
+    fn one_by_one(&mut self, policies: impl Iterator<Item = Policy>) {
+        for policy in policies {
+            self.handle(Request::Add(vec![policy]));
+        }
+    }
+
+    /// How many rules the main policies `out` have, sets, keys, and how often all was replaced.
+    fn sizes(&self) -> (usize, usize, usize, usize) {
+        let replica = &self.guard.filter.replica;
+        let (sets, keys) = replica.sizes();
+        (replica.rules_of("out-main"), sets, keys, replica.replaced)
+    }
+}
+
+#[test]
+fn policies_of_one_kind_come_and_go_by_keys_alone() {
+    let mut gateway = Gateway::new(Vec::new(), Defaults::default(), Vec::new());
+    gateway.one_by_one((0..4).map(|serial| tunnel(serial, Action::Block)));
+    assert_eq!(gateway.sizes(), (4, 0, 0, 1), "a few have rules");
+    gateway.one_by_one((4..600).map(|serial| tunnel(serial, Action::Block)));
+    assert_eq!(gateway.sizes(), (1, 1, 600, 1));
+    gateway.handle(Request::Remove(0, 599));
+    assert_eq!(gateway.sizes(), (1, 1, 1, 1));
+    gateway.handle(Request::Remove(0, 1));
+    assert_eq!(gateway.sizes(), (0, 0, 0, 1));
+}
+
+/// Their names differ, by bits behind the prefix; what they ask of packets does not.
+#[test]
+fn policies_for_the_same_packets_share_a_key_until_the_last_goes() {
+    let to = |host| Plain {
+        bytes: packet(
+            Ipv4Addr::new(10, 1, 0, 1).into(),
+            Ipv4Addr::new(10, 2, 0, host).into(),
+            17,
+            &[0; 8],
+        ),
+        mark: 0,
+        came_by: 0,
+    };
+    let mut gateway = Gateway::new(Vec::new(), Defaults::default(), vec![to(0)]);
+    gateway.one_by_one((0..10).map(|serial| tunnel(serial, Action::Block)));
+    let first = tunnel(0, Action::Block);
+    let source = Prefix::new(Ipv4Addr::new(10, 1, 2, 3).into(), 16).unwrap();
+    let selector = Selector { source, ..first.selector };
+    gateway.one_by_one(std::iter::once(Policy { selector, ..first }));
+    assert_eq!(gateway.sizes(), (1, 1, 10, 1));
+    gateway.handle(Request::Remove(0, 1));
+    assert_eq!(gateway.sizes(), (1, 1, 10, 1));
+    gateway.check().unwrap();
+    gateway.handle(Request::Remove(9, 1));
+    assert_eq!(gateway.sizes(), (1, 1, 9, 1));
+    gateway.check().unwrap();
+}
+
+#[test]
+fn a_policy_that_does_otherwise_starts_a_run_behind_or_parts_one() {
+    let mut gateway = Gateway::new(Vec::new(), Defaults::default(), Vec::new());
+    gateway.one_by_one((0..10).map(|serial| tunnel(serial, Action::Block)));
+    gateway.one_by_one((10..20).map(|serial| tunnel(serial, Action::Allow)));
+    gateway.one_by_one((20..30).map(|serial| tunnel(serial, Action::Block)));
+    assert_eq!(gateway.sizes(), (3, 3, 30, 1));
+    let first = Policy { priority: Priority(1), ..tunnel(30, Action::Allow) };
+    gateway.one_by_one(std::iter::once(first));
+    assert_eq!(gateway.sizes(), (4, 3, 30, 1), "before all others");
+    let (action, templates) = (Action::Allow, Vec::new());
+    gateway.handle(Request::Update(5, action, templates, Priority(5)));
+    let (rules, sets, keys, replaced) = gateway.sizes();
+    assert_eq!(replaced, 2, "it parts the first ten");
+    assert_eq!((rules, sets, keys), (1 + 1 + 1 + 4 + 1 + 1, 3, 25));
+}
+
+/// What stood between two runs goes, again and again: they do not stay apart for ever.
+#[test]
+fn runs_that_do_the_same_are_joined_when_there_are_many() {
+    let action = |serial| [Action::Block, Action::Allow][serial % 2];
+    let mut gateway = Gateway::new(Vec::new(), Defaults::default(), Vec::new());
+    gateway.one_by_one((0..80).map(|serial| tunnel(serial, action(serial))));
+    assert_eq!(gateway.sizes(), (80, 0, 0, 1));
+    let (action, templates) = (Action::Block, Vec::<Template>::new());
+    for number in (1..80).step_by(2) {
+        gateway.handle(Request::Update(number, action, templates.clone(), Priority(9)));
+    }
+    assert!(gateway.sizes().0 < 40, "{:?}", gateway.sizes());
+    assert_eq!(gateway.sizes().3, 2);
+}
+
+/// Neighbours that do otherwise share nothing. Those `out` are left to the routes until they need fewer rules.
+#[test]
+fn policies_out_of_too_many_rules_have_none_until_they_are_fewer() {
+    let action = |serial| [Action::Block, Action::Allow][serial % 2];
+    let many = (0..layout::MANY).map(|serial| tunnel(serial, action(serial)));
+    let mut gateway = Gateway::new(many.collect(), Defaults::default(), Vec::new());
+    assert_eq!(gateway.sizes(), (layout::MANY, 0, 0, 1));
+    gateway.handle(Request::Add(vec![tunnel(layout::MANY, Action::Block)]));
+    assert_eq!(gateway.sizes(), (0, 0, 0, 2));
+    assert!(gateway.guard.leaves_out);
+    gateway.handle(Request::Add(vec![tunnel(layout::MANY + 1, Action::Allow)]));
+    assert_eq!(gateway.sizes(), (0, 0, 0, 2));
+    gateway.handle(Request::Remove(0, 2));
+    assert_eq!(gateway.sizes(), (layout::MANY, 0, 0, 3));
+    assert!(!gateway.guard.leaves_out);
+}

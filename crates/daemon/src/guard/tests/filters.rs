@@ -1,0 +1,113 @@
+//! Filters that watch how a table changes.
+
+use uxfrm_io::nftables::{Change, Error, Filter, Keys, Replica, RuleId, Sample, Table, Verdict};
+
+use super::{CHAINS, random::Plain};
+
+/// A replica that notes after each single change which of its packets pass.
+#[derive(Debug, Default)]
+pub(super) struct Watched {
+    pub(super) replica: Replica,
+    pub(super) packets: Vec<Plain>,
+    pub(super) seen: Vec<Vec<bool>>,
+}
+
+impl Watched {
+    pub(super) fn passing(&self) -> Vec<bool> {
+        let of_chain = |(direction, chain)| {
+            let judge =
+                move |packet: &Plain| self.replica.judge(chain, &packet.sample(direction)).0;
+            self.packets.iter().map(move |packet| judge(packet) == Verdict::Accept)
+        };
+        CHAINS.into_iter().flat_map(of_chain).collect()
+    }
+}
+
+/// A change key by key.
+pub(super) fn pieces(change: &Change) -> Vec<Change> {
+    let each = |keys: &Keys| {
+        let one = |key: &[u8]| {
+            let mut one = Keys::new(key.len());
+            one.push(key);
+            one
+        };
+        keys.iter().map(one).collect::<Vec<_>>()
+    };
+    match change {
+        Change::AddKeys { set, keys } => {
+            each(keys).into_iter().map(|keys| Change::AddKeys { set: *set, keys }).collect()
+        }
+        Change::DeleteKeys { set, keys } => {
+            each(keys).into_iter().map(|keys| Change::DeleteKeys { set: *set, keys }).collect()
+        }
+        Change::AddRule { .. }
+        | Change::DeleteRule { .. }
+        | Change::AddSet { .. }
+        | Change::DeleteSet { .. } => vec![change.clone()],
+    }
+}
+
+impl Filter for Watched {
+    fn install(&mut self, table: &Table) -> Result<(), Error> {
+        self.replica.install(table)
+    }
+
+    fn replace_rules(&mut self, table: &Table) -> Result<(), Error> {
+        self.replica.replace_rules(table)
+    }
+
+    fn change(&mut self, table: &str, changes: &[Change]) -> Result<Vec<RuleId>, Error> {
+        let mut made = Vec::new();
+        for piece in changes.iter().flat_map(pieces) {
+            made.extend(self.replica.change(table, &[piece])?);
+            let now = self.passing();
+            self.seen.push(now);
+        }
+        Ok(made)
+    }
+
+    fn rules(&mut self, table: &str, chain: &str) -> Result<Vec<RuleId>, Error> {
+        self.replica.rules(table, chain)
+    }
+}
+
+/// A replica that takes no table with sets at once.
+#[derive(Debug, Default)]
+pub(super) struct Narrow {
+    pub(super) replica: Replica,
+    /// What became of a packet after each time that all rules were told.
+    pub(super) judged: Vec<Verdict>,
+    pub(super) packet: Vec<u8>,
+}
+
+impl Narrow {
+    pub(super) fn judge(&mut self) {
+        let sample = Sample { bytes: &self.packet, mark: 0, came_by: 0 };
+        self.judged.push(self.replica.judge("out", &sample).0);
+    }
+}
+
+impl Filter for Narrow {
+    fn install(&mut self, table: &Table) -> Result<(), Error> {
+        if !table.sets.is_empty() {
+            return Err(Error::TooLong { request: "table".to_owned(), bytes: 0 });
+        }
+        self.replica.install(table)?;
+        self.judge();
+        Ok(())
+    }
+
+    fn replace_rules(&mut self, table: &Table) -> Result<(), Error> {
+        self.replica.replace_rules(table)?;
+        self.judge();
+        Ok(())
+    }
+
+    fn change(&mut self, table: &str, changes: &[Change]) -> Result<Vec<RuleId>, Error> {
+        self.replica.change(table, changes)
+    }
+
+    fn rules(&mut self, table: &str, chain: &str) -> Result<Vec<RuleId>, Error> {
+        self.replica.rules(table, chain)
+    }
+}

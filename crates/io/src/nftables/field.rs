@@ -1,0 +1,96 @@
+//! What can be looked at in a packet, and how it is brought into a register.
+
+use super::message::expression;
+use crate::message::Attributes;
+
+/// Up to 16 bytes: what fits into a register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Word {
+    bytes: [u8; 16],
+    length: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Field {
+    Meta(Meta),
+    Header(Base, u8),
+    /// An offset in IPv6's fragment header.
+    Fragment(u8),
+}
+
+/// `NFT_META_*`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Meta {
+    Mark = 3,
+    Interface = 4,
+    InterfaceName = 6,
+    LeavingName = 7,
+    Family = 15,
+    /// The upper layer's protocol, behind IPv6's extension headers.
+    Protocol = 16,
+}
+
+/// `NFT_PAYLOAD_*_HEADER`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Base {
+    Network = 1,
+    Transport = 2,
+}
+
+impl Field {
+    /// Loads as many bytes of it.
+    pub(super) fn load(self, register: u32, length: usize, list: &mut Attributes<'_>) {
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        match self {
+            Self::Meta(key) => expression(list, "meta", |meta| {
+                meta.number(1, register);
+                meta.number(2, key as u32);
+            }),
+            Self::Header(base, offset) => expression(list, "payload", |payload| {
+                payload.number(1, register);
+                payload.number(2, base as u32);
+                payload.number(3, offset.into());
+                payload.number(4, length);
+            }),
+            Self::Fragment(offset) => expression(list, "exthdr", |header| {
+                header.number(1, register);
+                header.bytes(2, &[44]);
+                header.number(3, offset.into());
+                header.number(4, length);
+            }),
+        }
+    }
+}
+
+impl Word {
+    /// At most 16 bytes: this module's users give no more.
+    pub(super) fn of(value: &[u8]) -> Self {
+        let mut bytes = [0; 16];
+        bytes.iter_mut().zip(value).for_each(|(to, from)| *to = *from);
+        Self { bytes, length: u8::try_from(value.len().min(16)).unwrap_or(16) }
+    }
+
+    pub(super) fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.length.into()]
+    }
+
+    pub(super) const fn length(&self) -> u8 {
+        self.length
+    }
+
+    /// With the zeros behind it that fill the last 32 bits, as a register has them.
+    pub(super) fn padded(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length).next_multiple_of(4)]
+    }
+
+    /// Masks what is in a register by it.
+    pub(super) fn mask(&self, register: u32, list: &mut Attributes<'_>) {
+        expression(list, "bitwise", |bitwise| {
+            bitwise.number(1, register);
+            bitwise.number(2, register);
+            bitwise.number(3, self.length.into());
+            bitwise.nest(4, |data| data.bytes(1, self.as_slice()));
+            bitwise.nest(5, |data| data.bytes(1, &[0; 16][..self.length.into()]));
+        });
+    }
+}

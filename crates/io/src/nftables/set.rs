@@ -1,0 +1,120 @@
+//! Sets: many keys that one rule looks up, by a hash table of the kernel's.
+
+use std::fmt;
+
+use super::message::{Batch, Kind};
+use super::model::Part;
+use crate::message::flag;
+
+/// The name of a set in its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SetId(pub u32);
+
+/// A set of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Set {
+    /// Its name; no other set of the table has had it.
+    pub id: SetId,
+    /// What is in it.
+    pub keys: Keys,
+}
+
+/// Keys of one length: the answers to some questions, one after the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keys {
+    length: usize,
+    bytes: Vec<u8>,
+}
+
+impl Keys {
+    /// None yet; each will have `length` bytes, of which a set takes 4 to 64.
+    #[must_use]
+    pub fn new(length: usize) -> Self {
+        Self { length: length.max(1), bytes: Vec::new() }
+    }
+
+    /// Adds one; of another length it is none.
+    pub fn push(&mut self, key: &[u8]) {
+        debug_assert_eq!(key.len(), self.length);
+        self.bytes.extend(key);
+    }
+
+    /// One after the other.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.bytes.chunks_exact(self.length)
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Bytes of each.
+    #[must_use]
+    pub const fn length(&self) -> usize {
+        self.length
+    }
+
+    /// The first and the second half; `None` when one of them would be empty.
+    pub(super) fn halves(&self) -> Option<[Self; 2]> {
+        let count = self.iter().len();
+        let middle = Some(count / 2).filter(|middle| *middle > 0)? * self.length;
+        let (first, second) = self.bytes.split_at(middle);
+        Some([first, second].map(|bytes| Self { length: self.length, bytes: bytes.to_vec() }))
+    }
+}
+
+impl fmt::Display for SetId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "set{}", self.0)
+    }
+}
+
+impl SetId {
+    /// Adds it, empty, for keys of `length` bytes. The kernel chooses a hash table that grows, as nothing is said of sizes and intervals.
+    pub(super) fn add(self, table: &str, length: usize, batch: &mut Batch) {
+        batch.push(Part::Set(self), Kind::NewSet, flag::CREATE, |set| {
+            set.text(1, table);
+            set.text(2, &self.to_string());
+            set.number(4, INTEGER);
+            set.number(5, u32::try_from(length).unwrap_or(u32::MAX));
+            set.number(10, self.0);
+        });
+    }
+
+    pub(super) fn delete(self, table: &str, batch: &mut Batch) {
+        batch.push(Part::Set(self), Kind::DeleteSet, 0, |set| {
+            set.text(1, table);
+            set.text(2, &self.to_string());
+        });
+    }
+
+    /// Puts keys in (`NewElements`), or takes them out (`DeleteElements`).
+    pub(super) fn elements(self, kind: Kind, table: &str, keys: &Keys, batch: &mut Batch) {
+        let flags = if kind == Kind::NewElements { flag::CREATE } else { 0 };
+        let each = ELEMENT + keys.length.next_multiple_of(4);
+        for some in keys.bytes.chunks(MOST / each * keys.length) {
+            batch.push(Part::Set(self), kind, flags, |elements| {
+                elements.text(1, table);
+                elements.text(2, &self.to_string());
+                elements.nest(3, |list| {
+                    for key in some.chunks_exact(keys.length) {
+                        list.nest(1, |element| {
+                            element.nest(1, |data| data.bytes(1, key));
+                        });
+                    }
+                });
+            });
+        }
+    }
+}
+
+/// What `nft list` calls keys that are only numbers; the kernel does not ask.
+const INTEGER: u32 = 4;
+
+/// Bytes around a key: an element, its key, the key's value.
+const ELEMENT: usize = 12;
+
+/// Bytes of elements in one message: an attribute has less than 64 KiB.
+const MOST: usize = 60_000;
