@@ -289,9 +289,11 @@ impl<W: Words> Node<W> {
         Planned::Together
     }
 
-    /// The same policies planned together.
+    /// The same policies planned together, in the order in which they decide: plans go by samples, and which they are is not to hang on when policies came.
     pub(super) fn revised(&self) -> Self {
-        trunk::tree(self.rules())
+        let mut rules = self.rules();
+        rules.sort_by_cached_key(|rule| rule.entry.place());
+        trunk::tree(rules)
     }
 
     /// Takes a policy out that is in.

@@ -6,6 +6,7 @@ use super::*;
 use crate::spd::classifier::matrix::tests::{flows, rules, selectors};
 use crate::spd::classifier::rule::fits_more;
 use crate::spd::classifier::ternary::{V4, V6};
+use crate::spd::classifier::trunk::tests::firewall;
 use crate::spd::table::tests::policy;
 use crate::{Direction, Family, FlowKey, Prefix};
 
@@ -165,4 +166,20 @@ fn long_trunks_are_followed_to_their_end() {
         };
         assert_answers(&node, &rules, &Vec::from_iter((0..64).map(key)));
     }
+}
+
+/// Samples of what came in another order would be others, and some plans are better than others.
+#[test]
+fn what_is_planned_anew_does_not_hang_on_the_order_in_which_it_came() {
+    let rules = firewall(2500);
+    let planned = |order: Vec<Rule<V4>>| {
+        let mut node = Node::default();
+        order.into_iter().for_each(|rule| node.insert(rule, Planning::Now));
+        let revised = node.revised();
+        (revised.memory(), revised.depth())
+    };
+    let backwards = rules.iter().rev().cloned().collect();
+    let interleaved = (0..7).flat_map(|first| rules.iter().skip(first).step_by(7).cloned());
+    let expected = planned(rules.clone());
+    assert_eq!((planned(backwards), planned(interleaved.collect())), (expected, expected));
 }
