@@ -92,7 +92,9 @@ impl Journal {
         &mut self,
         current: impl ExactSizeIterator<Item = (&'a StateName, u64)>,
     ) -> io::Result<File> {
-        let new = self.path.with_extension("sequences.new");
+        // Beside the file, by its whole name: another gateway may have one that differs in its extension alone.
+        let mut new = self.path.clone().into_os_string();
+        new.push(".new");
         let mut options = OpenOptions::new();
         let mut file = options.write(true).create(true).truncate(true).mode(OWNER).open(&new)?;
         self.lines = current.len();

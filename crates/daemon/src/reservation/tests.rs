@@ -1,4 +1,4 @@
-use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, sync::Barrier, thread};
 
 use tempfile::TempDir;
 use uxfrm_crypto::Backend;
@@ -260,6 +260,30 @@ fn without_a_file_nothing_is_handed_out_and_it_is_tried_again() {
     run.1.renew().unwrap();
     assert!(sa.sequence().take(1).is_ok());
     assert_eq!(runs.lines(), 1);
+}
+
+/// Gateways may have files in one directory that differ in what is behind the dot alone.
+#[test]
+fn files_with_one_stem_are_replaced_each_on_its_own() {
+    let directory = TempDir::new().unwrap();
+    let start = Barrier::new(2);
+    let replace_often = |name: &str, spi: u32| {
+        let path = directory.path().join(name);
+        let mut database = Database::new(Backend::Portable);
+        let sa = database.apply(Moment(0), |change| change.add_sa(config(spi, &STATIC))).unwrap();
+        let own = StateName::of(&sa);
+        start.wait();
+        for number in 0..100 {
+            let (mut journal, _) = Journal::open(&path).unwrap();
+            journal.note(&own, number);
+            journal.commit([(&own, number)].into_iter()).unwrap();
+            assert_eq!(Journal::open(&path).unwrap().1, [(own, number)]);
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| replace_often("site.first", 1));
+        scope.spawn(|| replace_often("site.second", 2));
+    });
 }
 
 /// Keys that come and go all the time leave a file and a memory that do not grow for ever.
