@@ -13,9 +13,12 @@
 
 use std::{collections::BTreeSet, io, net::IpAddr, time::Duration};
 
-use uxfrm_engine::{Change, Changes, Database, DropCounts, Error, Moment, PolicyChange, Spd};
+use uxfrm_engine::{
+    Change, Changes, Database, DropCounts, Error, Moment, PolicyChange, SaId, SaProtocol, Sad, Spd,
+    Spi,
+};
 use uxfrm_io::{
-    path_errors::PathErrors,
+    path_errors::{PathErrors, TooBig},
     rtnetlink::{Monitor, News},
 };
 use uxfrm_netlink::Refusal;
@@ -181,11 +184,13 @@ impl Following {
         }
     }
 
-    /// Routers say what paths take. Anybody can say so of anybody: only of tunnels' ends it is worth asking.
-    pub(crate) fn hear_of_paths(&mut self, paths: &PathErrors) {
-        paths.take(|to| {
-            if self.routes.is_peer(to) {
-                self.note_narrow_path(to);
+    /// Routers say what paths take. Anybody can say so of anybody: it is worth asking only of tunnels' ends and of where a state leads whose packet is
+    /// quoted, as templates of transport mode name no end.
+    pub(crate) fn hear_of_paths(&mut self, paths: &PathErrors, database: &Database) {
+        let sad = &database.current().sad;
+        paths.take(|packet| {
+            if self.routes.is_peer(packet.to) || is_sent_by_state(sad, packet) {
+                self.note_narrow_path(packet.to);
             }
         });
     }
@@ -330,6 +335,11 @@ impl Following {
             (Ok(()), None) | (Err(_), Some(_)) => {}
         }
     }
+}
+
+fn is_sent_by_state(sad: &Sad, TooBig { to, spi }: TooBig) -> bool {
+    let id = |spi| SaId { destination: to, spi: Spi(spi), protocol: SaProtocol::Esp };
+    spi.is_some_and(|spi| sad.with_id(id(spi)).next().is_some())
 }
 
 fn put_back(change: &mut Change<'_>, policy: &PolicyChange) -> Result<(), Error> {

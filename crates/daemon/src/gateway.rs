@@ -270,7 +270,7 @@ impl Gateway {
                 self.following.look_around(&self.network, &mut self.database);
             }
             if ready.has(PATHS) {
-                self.following.hear_of_paths(&self.paths);
+                self.following.hear_of_paths(&self.paths, &self.database);
             }
             if let Some(control) = control.as_mut().filter(|_| ready.has(CONTROL)) {
                 let mut serving = self.serving();

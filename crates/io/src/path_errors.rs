@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use nix::sys::socket::{MsgFlags, recv};
-use uxfrm_packet::Version;
+use uxfrm_packet::{Protocol, Version, udp};
 
 use crate::socket;
 
@@ -17,6 +17,15 @@ pub struct PathErrors {
     ip4: OwnedFd,
     /// There may be no IPv6.
     ip6: Option<OwnedFd>,
+}
+
+/// What was too big for its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooBig {
+    /// Where it went.
+    pub to: IpAddr,
+    /// Its SPI, if it was ESP, also in UDP, and so much of it is quoted.
+    pub spi: Option<u32>,
 }
 
 /// Enough for all that is read of a message.
@@ -38,15 +47,15 @@ impl PathErrors {
         [Some(&self.ip4), self.ip6.as_ref()].into_iter().flatten().map(AsFd::as_fd)
     }
 
-    /// Where packets went that were too big for their path, since the last time.
-    pub fn take(&self, mut met: impl FnMut(IpAddr)) {
+    /// The packets that were too big for their path, since the last time.
+    pub fn take(&self, mut met: impl FnMut(TooBig)) {
         for (socket, version) in [(Some(&self.ip4), Version::V4), (self.ip6.as_ref(), Version::V6)]
         {
             let Some(socket) = socket else { continue };
             let mut message = [0; ROOM];
             for _ in 0..MOST {
                 match recv(socket.as_raw_fd(), &mut message, MsgFlags::MSG_DONTWAIT) {
-                    Ok(len) => destination(version, &message[..len]).into_iter().for_each(&mut met),
+                    Ok(len) => quoted(version, &message[..len]).into_iter().for_each(&mut met),
                     Err(_nothing) => break,
                 }
             }
@@ -86,13 +95,66 @@ fn program(version: Version) -> [libc::sock_filter; 5] {
     ]
 }
 
-/// Of the packet that a message quotes behind its eight bytes.
-fn destination(version: Version, message: &[u8]) -> Option<IpAddr> {
+/// The packet that a message quotes behind its eight bytes.
+fn quoted(version: Version, message: &[u8]) -> Option<TooBig> {
     match version {
         Version::V4 => {
-            let header_len = usize::from(message.first()? & 0x0f) * 4;
-            Some(IpAddr::from(*message.get(header_len + 8 + 16..)?.first_chunk::<4>()?))
+            let packet = message.get(header_len(message)? + 8..)?;
+            let to = IpAddr::from(*packet.get(16..)?.first_chunk::<4>()?);
+            Some(TooBig { to, spi: spi(packet[9], packet.get(header_len(packet)?..)) })
         }
-        Version::V6 => Some(IpAddr::from(*message.get(8 + 24..)?.first_chunk::<16>()?)),
+        Version::V6 => {
+            let packet = message.get(8..)?;
+            let to = IpAddr::from(*packet.get(24..)?.first_chunk::<16>()?);
+            Some(TooBig { to, spi: spi(packet[6], packet.get(40..)) })
+        }
+    }
+}
+
+fn header_len(ip4: &[u8]) -> Option<usize> {
+    Some(usize::from(ip4.first()? & 0x0f) * 4)
+}
+
+fn spi(protocol: u8, upper: Option<&[u8]>) -> Option<u32> {
+    let before = match Protocol(protocol) {
+        Protocol::ESP => 0,
+        Protocol::UDP => udp::HEADER_LEN,
+        Protocol(_) => return None,
+    };
+    Some(u32::from_be_bytes(*upper?.get(before..)?.first_chunk()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An IPv4 header with options makes no difference to where the SPI is; a router may quote no more than eight bytes behind it.
+    #[test]
+    fn the_spi_is_found_as_far_as_it_is_quoted() {
+        let ip4 = |words: u8, protocol: u8| {
+            let mut header = vec![0; usize::from(words) * 4];
+            header[0] = 0x40 | words;
+            (header[9], header[16]) = (protocol, 192);
+            header
+        };
+        let mut ip6 = [0; 40];
+        (ip6[0], ip6[24]) = (0x60, 0xfd);
+        let ip6 = |protocol: u8| [&ip6[..6], &[protocol], &ip6[7..]].concat();
+        let (icmp, v4, v6) = ([3, 4, 0, 0, 0, 0, 5, 0x14], Version::V4, Version::V6);
+        let (esp, in_udp) = ([1, 2, 3, 4, 0, 0, 0, 9], [0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4]);
+        for (version, own, header, upper, spi) in [
+            (v4, ip4(5, 1), ip4(5, 50), &esp[..], Some(0x0102_0304)),
+            (v4, ip4(6, 1), ip4(7, 50), &esp[..], Some(0x0102_0304)),
+            (v4, ip4(5, 1), ip4(5, 17), &in_udp[..], Some(0x0102_0304)),
+            (v4, ip4(5, 1), ip4(5, 17), &in_udp[..8], None),
+            (v4, ip4(5, 1), ip4(5, 6), &in_udp[..], None),
+            (v6, vec![], ip6(50), &esp[..], Some(0x0102_0304)),
+            (v6, vec![], ip6(17), &in_udp[..], Some(0x0102_0304)),
+            (v6, vec![], ip6(50), &esp[..3], None),
+        ] {
+            let message = [&own[..], &icmp[..], &header[..], upper].concat();
+            let to = if version == v4 { [192, 0, 0, 0].into() } else { "fd00::".parse().unwrap() };
+            assert_eq!(quoted(version, &message), Some(TooBig { to, spi }), "{message:?}");
+        }
     }
 }

@@ -57,11 +57,11 @@ fn whom_packets_were_too_big_for_is_heard_and_nothing_else() {
             let mut met = BTreeSet::new();
             let begun = Instant::now();
             while met.is_empty() && begun.elapsed() < Duration::from_secs(5) {
-                errors.take(|to| {
-                    met.insert(to);
+                errors.take(|packet| {
+                    met.insert((packet.to, packet.spi));
                 });
             }
-            assert_eq!(met, BTreeSet::from([about]));
+            assert_eq!(met, BTreeSet::from([(about, Some(0x0707_0707))]));
         }
     });
 }
