@@ -51,6 +51,20 @@ fn a_flow_is_let_in_with_its_second_packet_and_none_is_an_answer() {
     assert_eq!((stats.entries, stats.hits, stats.misses), (1, 2, 2));
 }
 
+/// Of a batch the policies that were met before may stand behind those that were not.
+#[test]
+fn policies_are_met_wherever_in_a_batch_they_are_found() {
+    let mut database = Database::new(Backend::Portable);
+    let policies = [1, 2, 3].map(|last| Some(add(&mut database, 10, last)));
+    let mut cache = cache(CacheMode::Off, 64);
+    assert_eq!(ask(&mut cache, &database, &flow(3)), policies[2]);
+    let spd = &database.snapshot().spd;
+    let mut found = Vec::new();
+    cache.lookup_each(spd, Direction::Out, &[1, 2, 3].map(flow), Spi(0), &mut found);
+    let told = |id: &AnswerId| cache.answer(*id).first().map(|entry| entry.index().0);
+    assert_eq!(found.iter().map(told).collect::<Vec<_>>(), policies);
+}
+
 #[test]
 fn a_change_makes_stale_whom_it_may_concern() {
     let mut database = Database::new(Backend::Portable);

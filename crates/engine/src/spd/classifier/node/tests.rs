@@ -183,3 +183,35 @@ fn what_is_planned_anew_does_not_hang_on_the_order_in_which_it_came() {
     let expected = planned(rules.clone());
     assert_eq!((planned(backwards), planned(interleaved.collect())), (expected, expected));
 }
+
+/// Where two cuts are looked at together, twice as many packets come to matrices as there are.
+#[test]
+fn all_of_a_batch_find_their_policies_in_all_matrices() {
+    let matrix = |mut rules: Vec<Rule<V4>>| {
+        rules.sort_by_key(|rule| rule.entry.place());
+        let first = rules.iter().map(Rule::rank).min().unwrap();
+        Node::Many { first, matrix: Arc::new(Matrix::of(&rules)) }
+    };
+    let policy = |at: u32| {
+        let mut policy = policy(Direction::Out, at * 7 % 101);
+        let length = if at.is_multiple_of(3) { 32 } else { 31 };
+        policy.selector.destination =
+            Prefix::new(Ipv4Addr::from_bits(at / 3).into(), length).unwrap();
+        policy
+    };
+    let rules = rules::<V4>((0..300).map(policy).collect());
+    let cut = |rest: Node<V4>, bit: u8, rules: Vec<Rule<V4>>| {
+        let (window, len) = (Window::new(0, 32 + bit, 1), rules.len());
+        let (zeros, ones) = rules.into_iter().partition(|rule| place(window, rule).0 == 0);
+        let tally = Node::Tally { first: Rank::LAST, len, planned: len };
+        let nodes: Arc<[_]> = [matrix(zeros), matrix(ones), rest, tally].into();
+        Node::Cut { first: first_in(&nodes), window, rest: true, nodes }
+    };
+    let (hosts, pairs) = rules
+        .iter()
+        .cloned()
+        .partition(|rule| rule.entry.selector().destination.prefix_len() == 32);
+    let node = cut(cut(Node::EMPTY, 1, pairs), 0, hosts);
+    let keys = (0..128).map(|host| Key { words: [host << 32, 0], extra: 0 });
+    assert_answers(&node, &rules, &Vec::from_iter(keys));
+}
