@@ -130,21 +130,18 @@ impl Sa {
         new
     }
 
-    /// A state that goes on where `old` ends, with other words and the same key: `old` sends nothing more.
+    /// A state that goes on where `old` ends, with other words and the same key: `old` sends and takes nothing more.
     pub(crate) fn continuing(old: &Self, mut config: SaConfig, words: Arc<SaWords>) -> Arc<Self> {
         config.replay.sent = old.sequence().end();
         let new = Self::new(&config, words, old.added());
-        if let Some(live) = old.live_if_used() {
-            let (replay, usage) = (&live.replay, &live.usage);
-            let highest = replay.highest();
-            let lowest = highest.saturating_sub(u64::from(replay.window()));
-            let received = (lowest..=highest).filter(|number| replay.has(*number));
-            let Live { usage: counts, replay: window, aevents, .. } = new.live();
-            window.learn(highest, received);
-            counts.set(usage.bytes(), usage.packets(), usage.first_used());
-            counts.advance(usage.lifecycle());
-            aevents.set_thresholds(live.aevents.thresholds());
-        }
+        // One that was not used yet, too: a worker may be about to.
+        let Live { usage, replay, aevents: theirs, .. } = old.live();
+        let (highest, received) = replay.end();
+        let Live { usage: counts, replay: window, aevents, .. } = new.live();
+        window.learn(highest, received);
+        counts.set(usage.bytes(), usage.packets(), usage.first_used());
+        counts.advance(usage.lifecycle());
+        aevents.set_thresholds(theirs.thresholds());
         new
     }
 

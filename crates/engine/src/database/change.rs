@@ -105,7 +105,7 @@ impl Change<'_> {
 
     /// Gives states new ends and what goes with them (`XFRM_MSG_MIGRATE`, `XFRM_MSG_MIGRATE_STATE`; `net/xfrm/xfrm_state.c:
     /// xfrm_state_migrate`). A state's numbers go on above those it sent, and in its window what it received stays received; counts
-    /// go on as well. The old state sends nothing more: what workers still have in hands of it is dropped. Gives the new states.
+    /// go on as well. The old state sends and takes nothing more: what workers still have in hands of it is dropped. Gives the new states.
     ///
     /// # Errors
     /// All or nothing: [`Error::NoSuchState`]; [`Error::Exists`] where a state is already; what [`Error`] says of states.

@@ -6,8 +6,8 @@ use uxfrm_crypto::{Backend, KeyMaterial};
 
 use super::*;
 use crate::{
-    Action, Budget, Charge, Defaults, Event, Family, Level, Lifecycle, Limits, Lookup, Mode,
-    Offload, OffloadKind, Policy, Prefix, Reqid, SaConfig, SaMove, SaProtocol, Spi, Template,
+    Action, Budget, Charge, Defaults, DropReason, Event, Family, Level, Lifecycle, Limits, Lookup,
+    Mode, Offload, OffloadKind, Policy, Prefix, Reqid, SaConfig, SaMove, SaProtocol, Spi, Template,
     UdpEncap, UdpEncapKind, sa::sample, spd::table::tests::policy,
 };
 
@@ -592,4 +592,28 @@ fn a_move_changes_what_it_names_and_drops_keepalives_with_the_encapsulation() {
     assert_eq!(new[0].sequence().take(1).unwrap().first, 8);
     assert_eq!(keepalives(&mut database, 100), [0; 0]);
     assert_eq!(database.snapshot().sad.len(), 1);
+}
+
+/// A batch that began before goes on with the old state, and whoever listens sends its packets again to the new one.
+#[test]
+fn a_number_is_not_taken_by_a_state_and_once_more_by_what_it_has_become() {
+    for used in [true, false] {
+        let mut database = database();
+        let old = add(&mut database, sample("10.0.0.2", 1)).unwrap();
+        let take =
+            |sa: &Sa, number| sa.replay().check(number).and_then(|new| sa.replay().accept(new));
+        let in_hand = used.then(|| {
+            assert_eq!(take(&old, 3), Ok(()));
+            old.replay().check(5).unwrap()
+        });
+        let to = SaMove { destination: "10.0.0.9".parse().unwrap(), ..SaMove::of(&old) };
+        let moved = vec![(Arc::clone(&old), to)];
+        let new = database.apply(at(5), |change| change.move_sas(moved)).unwrap().remove(0);
+        let late = in_hand.map_or_else(|| take(&old, 5), |in_hand| old.replay().accept(in_hand));
+        assert_eq!(late, Err(DropReason::InTooOld));
+        assert_eq!(take(&old, 6), Err(DropReason::InTooOld));
+        assert_eq!(take(&new, 3), if used { Err(DropReason::InReplay) } else { Ok(()) });
+        assert_eq!((take(&new, 5), take(&new, 5)), (Ok(()), Err(DropReason::InReplay)));
+        assert_eq!((old.highest_received(), new.highest_received()), (if used { 3 } else { 0 }, 5));
+    }
 }

@@ -198,6 +198,19 @@ impl ReplayWindow {
         self.head.fetch_max(received, Ordering::AcqRel);
     }
 
+    /// Takes no number from now on, so that another window can go on where this one ends. Tells the highest number received, and those received
+    /// that it still knows: whoever is about to mark one more finds its word changed.
+    pub(crate) fn end(&self) -> (u64, Vec<u64>) {
+        let near = self.highest() / BLOCK_BITS;
+        // Newer than all blocks of which a number may be, and without one.
+        let closed = join(low_half(near + (1 << 30)), 0);
+        let words = self.ring.iter().map(|word| word.swap(closed, Ordering::AcqRel));
+        let received: Vec<_> = words.flat_map(|word| received_in(word, near)).collect();
+        // Who took the last one may not have moved the head yet.
+        let highest = received.iter().copied().fold(self.highest(), u64::max);
+        (highest, received)
+    }
+
     /// Has words for blocks up to that of `received`, in which no number is. It may be so far ahead that the tags there are would pass for newer ones, and
     /// all numbers for too old, for good.
     fn move_on(&self, received: u64) {
@@ -297,6 +310,17 @@ impl Spot {
 }
 
 const BLOCK_BITS: u64 = 32;
+
+/// The numbers whose bits a word has, in the block that is the nearest one to block `near` with its tag; none where that is before block 0.
+fn received_in(word: u64, near: u64) -> impl Iterator<Item = u64> {
+    let (tag, bitmap) = (low_half(word >> 32), low_half(word));
+    let ahead = tag.wrapping_sub(low_half(near)).cast_signed();
+    let block = near.checked_add_signed(ahead.into()).into_iter();
+    block.flat_map(move |block| {
+        let set = (0..BLOCK_BITS).filter(move |bit| bitmap >> bit & 1 == 1);
+        set.map(move |bit| block * BLOCK_BITS + bit)
+    })
+}
 
 /// From the lowest of some bits to the highest.
 #[inline]

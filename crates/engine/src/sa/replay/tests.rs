@@ -330,3 +330,38 @@ fn a_word_taken_by_a_newer_block_refuses_while_the_head_lags() {
         ],
     );
 }
+
+/// While others take numbers, a window ends, and another goes on: what the first one took, the second one knows.
+#[test]
+fn what_a_window_took_before_it_ended_the_next_one_knows() {
+    for (window, start) in [(32, 0), (64, (1 << 32) - 2000), (4096, u64::from(u32::MAX) << 16)] {
+        let (old, new) = (
+            ReplayWindow::new(window, Numbers::Extended, start),
+            ReplayWindow::new(window, Numbers::Extended, 0),
+        );
+        let last = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for step in 1..200_000 {
+                    if old.accept(Candidate(start + u64::from(step))).is_err() {
+                        break;
+                    }
+                    last.store(step, Ordering::Release);
+                }
+            });
+            while last.load(Ordering::Acquire) < 1000 {
+                std::hint::spin_loop();
+            }
+            let (highest, received) = old.end();
+            new.learn(highest, received);
+        });
+        let last = start + u64::from(last.into_inner());
+        assert_eq!((new.highest(), old.highest()), (last, last), "window {window}");
+        for number in last - u64::from(window) + 1..=last {
+            assert_eq!(new.accept(Candidate(number)), Err(InReplay), "{number} of {last}");
+        }
+        assert_eq!(old.accept(Candidate(last + 1)), Err(InTooOld));
+        assert_eq!((old.end().0, old.has(last)), (last, false));
+        assert_eq!(new.accept(Candidate(last + 1)), Ok(()));
+    }
+}
