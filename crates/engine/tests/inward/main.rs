@@ -1,0 +1,44 @@
+//! What comes in, whatever it is and by however many workers: held against what may come in, worked out here without the engine.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
+)]
+
+mod joined;
+mod malformed;
+mod templates;
+mod workers;
+
+use std::net::IpAddr;
+
+use uxfrm_crypto::{KeyMaterial, Transform};
+use uxfrm_engine::SaTransform;
+use uxfrm_packet::{PacketBuf, Protocol};
+use uxfrm_testkit::packets;
+
+/// Neither hides nor vouches for anything, so that whatever is within comes through to the code behind.
+fn open() -> SaTransform {
+    SaTransform {
+        transform: Transform::cipher_auth(None, None).unwrap(),
+        encryption_key: KeyMaterial::empty(),
+        authentication_key: KeyMaterial::empty(),
+    }
+}
+
+/// Text for such a state, right behind its trailer.
+fn esp(spi: u32, sequence: u32, payload: &[u8], next_header: Protocol) -> Vec<u8> {
+    let padding = u8::try_from((4 - (payload.len() + 2) % 4) % 4).unwrap();
+    let trailer: Vec<u8> = (1..=padding).chain([padding, next_header.0]).collect();
+    [&spi.to_be_bytes()[..], &sequence.to_be_bytes(), payload, &trailer].concat()
+}
+
+fn tunnelled(ends: (IpAddr, IpAddr), spi: u32, sequence: u32, inner: &[u8]) -> Vec<u8> {
+    let next_header = if inner[0] >> 4 == 4 { Protocol::IPIP } else { Protocol::IPV6 };
+    packets::ip(ends.0, ends.1, Protocol::ESP, &esp(spi, sequence, inner, next_header))
+}
+
+fn copy(packet: &PacketBuf) -> PacketBuf {
+    let mut copy = PacketBuf::from_slice(packet.bytes());
+    copy.inherit(packet);
+    copy
+}

@@ -1,0 +1,388 @@
+//! Two workers of one database, each with some of each SA's packets, and with replays of the other's.
+
+use std::collections::BTreeMap;
+use std::thread;
+
+use uxfrm_engine::sa::config::SaFlags;
+use uxfrm_engine::{
+    Budget, Direction, DropReason, Event, Limits, Mark, Moment, Output, Settings, Traffic, Worker,
+};
+use uxfrm_packet::{Batch, PacketBuf, Pool};
+use uxfrm_testkit::{Gateway, Rng, Suite, Way, Wrapping, packets};
+
+use super::copy;
+
+/// One of several workers.
+struct Lane {
+    worker: Worker,
+    pool: Pool,
+    out: Output,
+    events: Vec<Event>,
+}
+
+impl Lane {
+    fn of(gateway: &Gateway, seed: u64) -> Self {
+        let addresses = [Wrapping::tunnel4().gateways(Way::Right).1].into_iter().collect();
+        let settings = Settings { seed, addresses, ..Settings::default() };
+        let worker = Worker::new(settings, &gateway.database.published()).unwrap();
+        Self { worker, pool: Pool::new(), out: Output::default(), events: Vec::new() }
+    }
+
+    /// The numbers that packets which passed carry.
+    fn take(&mut self, packets: Vec<PacketBuf>, now: Moment) -> Vec<u64> {
+        let mut batch: Batch = packets.into_iter().collect();
+        self.worker.inbound(&mut batch, now, &mut self.pool, &mut self.out);
+        self.events.append(&mut self.out.events);
+        let Traffic { received, sent, dropped, absorbed, held, .. } = self.worker.inward();
+        assert_eq!(received, sent + dropped + absorbed + held);
+        let by_reason: u64 = DropReason::ALL.iter().map(|why| self.drops(*why)).sum();
+        assert_eq!(by_reason, dropped);
+        self.out.host.drain().map(|packet| number_in(packet.bytes())).collect()
+    }
+
+    fn drops(&self, reason: DropReason) -> u64 {
+        self.worker.drops().of(reason)
+    }
+
+    fn reasons(&self) -> Vec<(DropReason, u64)> {
+        let all = DropReason::ALL.iter().map(|reason| (*reason, self.drops(*reason)));
+        all.filter(|(_, count)| *count > 0).collect()
+    }
+}
+
+fn number_in(packet: &[u8]) -> u64 {
+    u64::from_be_bytes(*packet.last_chunk().unwrap())
+}
+
+fn numbered(number: u64) -> PacketBuf {
+    packets::udp("10.1.0.1:7", "10.2.0.1:9", &[&[7; 12], &number.to_be_bytes()[..]].concat())
+}
+
+/// Sealed by each of these states in turn, by rights of a sender that has sent so many before.
+fn sealed(wrapping: &Wrapping, spis: &[u32], seed: u64, sent: u64, each: u64) -> Vec<PacketBuf> {
+    let mut by_state: Vec<_> = (0..)
+        .zip(spis)
+        .map(|(at, spi)| {
+            let mut left = Gateway::new(Settings { seed: 9, ..Settings::default() });
+            left.add_policy(wrapping.policy(Direction::Out, Way::Right));
+            let mut state = wrapping.sa(Way::Right, *spi);
+            state.transform = wrapping.suite.with_keys(seed + u64::from(*spi));
+            state.replay.sent = sent;
+            left.add_sa(state);
+            let plain = (0..each).map(|number| numbered(at * each + number)).collect();
+            left.outbound(plain).0.into_iter()
+        })
+        .collect();
+    let mut all = Vec::new();
+    for _ in 0..each {
+        all.extend(by_state.iter_mut().map(|packets| packets.next().unwrap()));
+    }
+    all
+}
+
+fn receiver(wrapping: &Wrapping, spis: &[u32], seed: u64, received: u64) -> Gateway {
+    let mut right = Gateway::new(Settings::default());
+    right.add_policy(wrapping.policy(Direction::Forward, Way::Right));
+    for spi in spis {
+        right.add_sa(state(wrapping, *spi, seed, received));
+    }
+    right
+}
+
+fn state(wrapping: &Wrapping, spi: u32, seed: u64, received: u64) -> uxfrm_engine::SaConfig {
+    let mut state = wrapping.sa(Way::Right, spi);
+    state.transform = wrapping.suite.with_keys(seed + u64::from(spi));
+    state.replay.received = received;
+    state
+}
+
+fn esn(window: u32, suite: Suite) -> Wrapping {
+    Wrapping { flags: SaFlags::ESN, window, suite, ..Wrapping::tunnel4() }
+}
+
+/// Packets swapped by fewer places than `reach`.
+fn shuffled(packets: Vec<PacketBuf>, reach: usize, rng: &mut Rng) -> Vec<PacketBuf> {
+    let mut keyed: Vec<_> = packets
+        .into_iter()
+        .enumerate()
+        .map(|(at, packet)| (at + rng.below(reach), packet))
+        .collect();
+    keyed.sort_by_key(|(key, _)| *key);
+    keyed.into_iter().map(|(_, packet)| packet).collect()
+}
+
+fn count(passed: &mut BTreeMap<u64, u64>, numbers: Vec<u64>) {
+    for number in numbers {
+        *passed.entry(number).or_default() += 1;
+    }
+}
+
+/// All in some order among two workers, and again later by the other one, in the same batches and in later ones.
+fn each_passes_once(window: u32, spis: &[u32], suite: Suite, rng: &mut Rng) {
+    const EACH: u64 = 1500;
+    let wrapping = esn(window, suite);
+    let before = (1 << 32) - EACH / 2;
+    let right = receiver(&wrapping, spis, 0, before);
+    let mut lanes = [Lane::of(&right, 1), Lane::of(&right, 2)];
+    let sent = sealed(&wrapping, spis, 0, before, EACH);
+    let all = sent.len() as u64;
+    // No more is late than half of the window, batches with it.
+    let reach = (window as usize / 4 * spis.len()).max(1);
+    let mut rest = shuffled(sent, reach, rng).into_iter().peekable();
+    let mut passed = BTreeMap::new();
+    let mut earlier: Vec<PacketBuf> = Vec::new();
+    let mut given = 0;
+    while rest.peek().is_some() {
+        let lane = rng.below(2);
+        let most = 1 + rng.below((window as usize / 4 * spis.len()).min(150));
+        let mut batch: Vec<_> = rest.by_ref().take(most).collect();
+        let first: Vec<_> = batch.iter().map(copy).collect();
+        for _ in 0..rng.below(3) * most / 2 {
+            let replayed = match earlier.len() {
+                0 => copy(&batch[0]),
+                known => copy(&earlier[known - 1 - rng.below(known.min(300))]),
+            };
+            batch.insert(rng.below(batch.len()), replayed);
+        }
+        for packet in first.iter().filter(|_| rng.permille(300)) {
+            batch.push(copy(packet));
+        }
+        given += batch.len() as u64;
+        count(&mut passed, lanes[lane].take(batch, right.now));
+        if rng.permille(500) {
+            let again: Vec<_> = first.iter().map(copy).collect();
+            given += again.len() as u64;
+            count(&mut passed, lanes[1 - lane].take(again, right.now));
+        }
+        earlier.extend(first);
+    }
+    for lane in &mut lanes {
+        given += earlier.len() as u64;
+        let again = lane.take(earlier.iter().map(copy).collect(), right.now);
+        assert_eq!(again, [0_u64; 0], "all were replays");
+    }
+    let twice: Vec<_> = passed.iter().filter(|(_, times)| **times != 1).collect();
+    assert_eq!(twice, [], "window {window}");
+    assert_eq!(passed.len() as u64, all, "window {window} {:?}", lanes.map(|lane| lane.reasons()));
+    let refused: u64 = lanes.iter().map(|lane| lane.worker.inward().dropped).sum();
+    assert_eq!(refused, given - all);
+    // One that is far too old is taken for one of the next 2^32, whose ICV is another.
+    let old = |lane: &Lane| {
+        lane.drops(DropReason::InReplay)
+            + lane.drops(DropReason::InTooOld)
+            + lane.drops(DropReason::InForged)
+    };
+    assert_eq!(lanes.iter().map(old).sum::<u64>(), refused);
+}
+
+#[test]
+fn two_workers_take_each_packet_once_across_two_to_the_32() {
+    let mut rng = Rng::new(11);
+    for window in [32, 64, 4096] {
+        for spis in
+            [&[0x1000][..], &[0x1000, 0x1001, 0x2000], &(0x1000..0x1028).collect::<Vec<_>>()]
+        {
+            each_passes_once(window, spis, Suite::Gcm128, &mut rng);
+        }
+        each_passes_once(window, &[0x1000, 0x1001], Suite::NullSha1, &mut rng);
+    }
+}
+
+/// Both have all packets at the same time.
+#[test]
+fn two_threads_that_have_all_packets_let_each_pass_once() {
+    for (window, spis) in
+        [(64, &[0x1000][..]), (4096, &[0x1000]), (4096, &[0x1000, 0x1001, 0x2002])]
+    {
+        let wrapping = esn(window, Suite::Gcm128);
+        let before = (1 << 32) - 3000;
+        let right = receiver(&wrapping, spis, 0, before);
+        let sent = sealed(&wrapping, spis, 0, before, 6000);
+        let (sent, now) = (&sent, right.now);
+        let lanes = [1, 2].map(|seed| (Lane::of(&right, seed), seed));
+        let passed = thread::scope(|scope| {
+            let threads = lanes.map(|(mut lane, seed)| {
+                scope.spawn(move || {
+                    let (mut rng, mut rest, mut passed) = (Rng::new(seed), &sent[..], Vec::new());
+                    while !rest.is_empty() {
+                        let (batch, behind) = rest.split_at((1 + rng.below(64)).min(rest.len()));
+                        rest = behind;
+                        passed.extend(lane.take(batch.iter().map(copy).collect(), now));
+                    }
+                    passed
+                })
+            });
+            threads.map(|thread| thread.join().unwrap())
+        });
+        let mut by_number = BTreeMap::new();
+        passed.into_iter().for_each(|numbers| count(&mut by_number, numbers));
+        assert!(by_number.values().all(|times| *times == 1));
+        // One of the two has been first with each.
+        if window == 4096 || spis.len() == 1 {
+            assert_eq!(by_number.len(), sent.len());
+        }
+    }
+}
+
+/// A state goes and another comes by its name, with other keys, while both workers know the old one well.
+#[test]
+fn a_state_of_the_same_name_takes_nothing_of_the_one_before() {
+    for spis in [&[0x1000][..], &(0x1000..0x1020).collect::<Vec<_>>()] {
+        let wrapping = esn(64, Suite::Gcm128);
+        let mut right = receiver(&wrapping, spis, 0, 0);
+        let mut lanes = [Lane::of(&right, 1), Lane::of(&right, 2)];
+        let mut rng = Rng::new(5);
+        let each = 200;
+        for generation in 0..6_u64 {
+            let sent = sealed(&wrapping, spis, 1000 * generation, 0, each);
+            let half = sent.len() / 2;
+            let mut passed = BTreeMap::new();
+            let mut give = |lanes: &mut [Lane; 2], packets: &[PacketBuf], now| {
+                let mut rest = packets;
+                while !rest.is_empty() {
+                    let (batch, behind) = rest.split_at((1 + rng.below(100)).min(rest.len()));
+                    rest = behind;
+                    let lane = rng.below(2);
+                    count(&mut passed, lanes[lane].take(batch.iter().map(copy).collect(), now));
+                }
+                passed.len()
+            };
+            assert_eq!(give(&mut lanes, &sent[..half], right.now), half);
+            let next = 1000 * (generation + 1);
+            right.database.apply(right.now, |change| {
+                for spi in spis {
+                    change.delete_sa(wrapping.sa(Way::Right, *spi).id, Mark::default()).unwrap();
+                    if generation % 2 == 0 {
+                        change.add_sa(state(&wrapping, *spi, next, 0)).unwrap();
+                    }
+                }
+            });
+            assert_eq!(give(&mut lanes, &sent, right.now), half, "of states that are gone");
+            if generation % 2 == 1 {
+                spis.iter().for_each(|spi| right.add_sa(state(&wrapping, *spi, next, 0)));
+            }
+            assert_eq!(give(&mut lanes, &sent, right.now), half, "of states that are gone");
+        }
+        for lane in lanes {
+            let known = [DropReason::InForged, DropReason::InNoState];
+            assert!(
+                lane.reasons().iter().all(|(why, _)| known.contains(why)),
+                "{:?}",
+                lane.reasons()
+            );
+        }
+    }
+}
+
+/// Old and new state at once, in any mixture.
+#[test]
+fn while_rekeying_both_states_pass_by_both_workers() {
+    let wrapping = esn(64, Suite::Gcm128);
+    let mut rng = Rng::new(6);
+    let mut right = receiver(&wrapping, &[0x1000], 0, 0);
+    let mut lanes = [Lane::of(&right, 1), Lane::of(&right, 2)];
+    let mut old = sealed(&wrapping, &[0x1000], 0, 0, 300);
+    for round in 1..20_u32 {
+        let spi = 0x1000 + round * 0x10;
+        right.add_sa(state(&wrapping, spi, 0, 0));
+        let new = sealed(&wrapping, &[spi], 0, 0, 600);
+        let (first, later) = new.split_at(300);
+        let mut mixture: Vec<_> = old.into_iter().chain(first.iter().map(copy)).collect();
+        mixture = shuffled(mixture, 30, &mut rng);
+        let (half, all) = (mixture.len() / 2, mixture.len());
+        let mut batch = Vec::new();
+        let mut passed = 0;
+        for (at, packet) in mixture.into_iter().enumerate() {
+            batch.push(packet);
+            if batch.len() > rng.below(60) || at == half || at + 1 == all {
+                passed += lanes[rng.below(2)].take(std::mem::take(&mut batch), right.now).len();
+            }
+        }
+        assert_eq!(passed, all, "{:?}", lanes.map(|lane| lane.reasons()));
+        let id = wrapping.sa(Way::Right, spi - 0x10).id;
+        right.database.apply(right.now, |change| change.delete_sa(id, Mark::default())).unwrap();
+        old = later.iter().map(copy).collect();
+    }
+}
+
+/// A hard limit, which two workers reach together: in turn, and at the same time.
+#[test]
+fn two_workers_together_keep_a_hard_limit() {
+    let each = 500;
+    for spis in [&[0x1000][..], &(0x1000..0x1018).collect::<Vec<_>>()] {
+        for hard in [1, 63, 64, 130, 499] {
+            for bytes in [false, true] {
+                // 20 of IP, 8 of UDP, 20 of payload.
+                let (hard_packets, hard_bytes) =
+                    if bytes { (u64::MAX, hard * 48) } else { (hard, u64::MAX) };
+                let limits = Limits {
+                    packets: Budget { soft: u64::MAX, hard: hard_packets },
+                    bytes: Budget { soft: u64::MAX, hard: hard_bytes },
+                    ..Limits::default()
+                };
+                let wrapping = Wrapping { limits, ..esn(4096, Suite::Gcm128) };
+                let unlimited = esn(4096, Suite::Gcm128);
+                let sent = sealed(&unlimited, spis, 0, 0, each);
+                for at_once in [false, true] {
+                    let right = receiver(&wrapping, spis, 0, 0);
+                    let lanes = [Lane::of(&right, 1), Lane::of(&right, 2)];
+                    let (passed, lanes) = if at_once {
+                        halves_at_once(lanes, &sent, right.now)
+                    } else {
+                        in_turn(lanes, &sent, right.now)
+                    };
+                    let wanted = hard * spis.len() as u64;
+                    assert_eq!(
+                        passed,
+                        wanted,
+                        "{hard} bytes {bytes} at once {at_once} {}",
+                        spis.len()
+                    );
+                    let expired: u64 =
+                        lanes.iter().map(|lane| lane.drops(DropReason::InStateExpired)).sum();
+                    assert_eq!(expired, sent.len() as u64 - wanted);
+                    let told = lanes.iter().flat_map(|lane| &lane.events);
+                    let told = told.filter(|event| matches!(event, Event::SaHardLimit(_))).count();
+                    assert_eq!(told, spis.len());
+                }
+            }
+        }
+    }
+}
+
+fn in_turn(mut lanes: [Lane; 2], sent: &[PacketBuf], now: Moment) -> (u64, [Lane; 2]) {
+    let (mut rng, mut rest, mut passed) = (Rng::new(3), sent, 0);
+    while !rest.is_empty() {
+        let (batch, behind) = rest.split_at((1 + rng.below(100)).min(rest.len()));
+        rest = behind;
+        passed += lanes[rng.below(2)].take(batch.iter().map(copy).collect(), now).len();
+    }
+    (passed as u64, lanes)
+}
+
+fn halves_at_once(lanes: [Lane; 2], sent: &[PacketBuf], now: Moment) -> (u64, [Lane; 2]) {
+    let mut passed = 0;
+    let lanes = thread::scope(|scope| {
+        let mut parity = 0;
+        let threads = lanes.map(|mut lane| {
+            let mine: Vec<_> =
+                sent.chunks(20).skip(parity).step_by(2).flatten().map(copy).collect();
+            parity = 1;
+            scope.spawn(move || {
+                let (mut rng, mut rest) = (Rng::new(8), mine.into_iter().peekable());
+                let mut passed = 0;
+                while rest.peek().is_some() {
+                    let batch: Vec<_> = rest.by_ref().take(1 + rng.below(64)).collect();
+                    passed += lane.take(batch, now).len();
+                }
+                (lane, passed)
+            })
+        });
+        threads.map(|thread| {
+            let (lane, more) = thread.join().unwrap();
+            passed += more;
+            lane
+        })
+    });
+    (passed as u64, lanes)
+}
