@@ -92,6 +92,7 @@ pub(crate) fn usual_tunnelled_v6(
 }
 
 /// Moves the packet's own header to its payload, with which `packet` ends. Says where it begins now.
+#[inline]
 pub(crate) fn restore(packet: &mut [u8], shell: Shell, stripped: Stripped) -> usize {
     let header_len = usize::from(shell.len);
     let new = packet.len() - stripped.len - header_len;
