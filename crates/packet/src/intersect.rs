@@ -1,6 +1,7 @@
 //! Intersecting rows of bits.
 
 mod grid;
+mod layout;
 mod search;
 
 use std::sync::Arc;
@@ -8,6 +9,9 @@ use std::sync::Arc;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 pub use grid::{AXES, Axis, Grid, Place};
+#[cfg(target_arch = "x86_64")]
+use layout::{BY_WORDS, LISTED};
+use layout::{Layout, TWO, whole_words};
 use search::Rest;
 
 /// Eight words of rows.
@@ -76,24 +80,6 @@ const BITS: u32 = 64 * 16;
 /// Bytes of a word, and of the last one those that may be asked for something.
 const WORD: usize = 8;
 const LAST: usize = WORD - NOTHING;
-
-/// Which bytes are asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Layout {
-    /// Those that are listed.
-    Listed,
-    /// All of some words and of the last, where most of these are asked for something: which they are need not be read.
-    ByWords,
-    /// All of keys of two words, as those of IPv4 are: how many they are need not be read either.
-    Two,
-}
-
-/// The same, for functions that are made for each. [`TWO`] is how many bytes there are.
-#[cfg(target_arch = "x86_64")]
-const LISTED: usize = 0;
-#[cfg(target_arch = "x86_64")]
-const BY_WORDS: usize = 1;
-const TWO: usize = WORD + LAST;
 
 impl Rows {
     /// All fields' of keys of so many words. Rows have `width` words: 1, 2, 4, 8 or a multiple of 16. A field for a place that is none asks
@@ -507,24 +493,6 @@ impl Rows {
             _ => self.asked.iter().for_each(|asked| look(asked, asked.place, self.shift)),
         }
     }
-}
-
-/// A byte, and the numbers of its values' rows.
-type Numbered = (usize, [u16; VALUES]);
-
-/// All bytes of the words up to the last that have some of these bytes, and those that may be asked for of the last: if most of them are asked for something, each
-/// but once. Those that are not have row 0, which has all bits.
-fn whole_words(last: usize, numbered: &[Numbered]) -> Option<Vec<Numbered>> {
-    let has = |word: &usize| numbered.iter().any(|(place, _)| place / WORD == *word);
-    let words = (0..last).filter(has).flat_map(|word| word * WORD..(word + 1) * WORD);
-    let places: Vec<_> = words.chain(last * WORD + NOTHING..(last + 1) * WORD).collect();
-    let is_once = numbered.is_sorted_by(|(one, _), (next, _)| one < next);
-    let of = |place: usize| {
-        let asked = numbered.iter().find(|(asked, _)| *asked == place);
-        asked.copied().unwrap_or((place, [0; VALUES]))
-    };
-    (is_once && 4 * numbered.len() >= 3 * places.len())
-        .then(|| places.into_iter().map(of).collect())
 }
 
 #[cfg(not(target_arch = "x86_64"))]
