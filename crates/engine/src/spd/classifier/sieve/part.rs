@@ -13,6 +13,7 @@ use crate::spd::classifier::ternary::{Key, Words};
 
 /// Some policies.
 #[derive(Clone, Debug)]
+#[repr(align(32))]
 pub(in crate::spd::classifier) enum Part<W: Words> {
     /// Compared all at once.
     Strip(Strip),

@@ -25,7 +25,7 @@ pub(in crate::spd::classifier) struct Tier<W: Words> {
 type Piece<W> = Arc<[Part<W>]>;
 
 /// Parts of a piece, as a power of two.
-const PIECE: u32 = 6;
+const PIECE: u32 = 8;
 /// As powers of two, parts of a tier, of which no more stay in the processor's second cache; and slots, of which a change may have to copy all.
 const PARTS: u32 = 14;
 const SLOTS: u32 = 16;
