@@ -24,8 +24,8 @@ pub(in crate::spd::classifier) struct Tier<W: Words> {
 /// The parts of neighbouring slots.
 type Piece<W> = Arc<[Part<W>]>;
 
-/// Parts of a piece, as a power of two.
-const PIECE: u32 = 8;
+/// Parts of a piece, as a power of two: few pieces, so that what leads to them stays in the processor's first cache.
+const PIECE: u32 = 11;
 /// As powers of two, parts of a tier, of which no more stay in the processor's second cache; and slots, of which a change may have to copy all.
 const PARTS: u32 = 14;
 const SLOTS: u32 = 16;
