@@ -7,7 +7,8 @@ use crate::crypto::transforms;
 use crate::report::Case;
 
 const SIZES: [u32; 5] = [64, 256, 512, 1024, 1400];
-const SAS: [usize; 3] = [1, 64, 4096];
+/// With 256 each packet of a batch is another's, and the second-level cache has room for all that they need; it has none for 4096.
+const SAS: [usize; 4] = [1, 64, 256, 4096];
 /// Enough for all packets of a [`Ring`](crate::ring::Ring), in any order.
 pub(super) const WINDOW: u32 = 1024;
 const BATCHES: [usize; 4] = [1, 32, 64, 256];
