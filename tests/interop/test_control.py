@@ -4,9 +4,11 @@ The network is test_lifecycle's: two namespaces that reach each other without ux
 Policies are listed as the machine's own kernel lists them, in a third namespace without uxfrm.
 """
 
+import contextlib
 import dataclasses
 import ipaddress
 import os
+import pathlib
 import re
 import shutil
 import socket
@@ -21,6 +23,8 @@ import echo
 import topology
 import wire
 from association import GCM_128, Association
+from gateway import CONTROLLED, Gateway
+from stranger import stranger
 from test_restart import IV_BYTES, parsed
 from topology import HERE, THERE
 
@@ -381,10 +385,16 @@ def test_what_the_kernel_does_not_take_is_refused_and_ends_nothing(network):
 USER, STRANGER = 65534, 1
 
 
-@pytest.mark.parametrize("kind", ["abstract", "path"])
+@pytest.mark.parametrize("kind", ["abstract", "path", "stranger"])
 def test_who_may_use_the_control_socket(network, uxfrm, kind):
-    """Root, and the user whom the configuration names; nobody else, and for an abstract name nobody of another network namespace."""
+    """Root, and the user whom the configuration names; nobody else, and for an abstract name nobody of another network namespace. So it is
+    where a stranger has the name."""
     network.here.stop()
+    with stranger(network.left, "listens") if kind == "stranger" else contextlib.nullcontext():
+        who_may_use_it(network, uxfrm, kind)
+
+
+def who_may_use_it(network, uxfrm, kind):
     # Where other users may read: the repository and pytest's directories may be root's alone.
     with tempfile.TemporaryDirectory(prefix="uxfrm-") as place:
         os.chmod(place, 0o755)
@@ -399,8 +409,12 @@ def test_who_may_use_the_control_socket(network, uxfrm, kind):
             return namespace.run(*as_user, binary, "xfrm", *where, "state", "count", check=False)
 
         assert ask(0) == ask(USER) == "\t SAD count 0\n"
-        refusal = "Permission denied" if kind == "path" else "answers only root and the user"
-        assert refusal in ask(STRANGER)
+        refusals = {
+            "abstract": "answers only root and the user",
+            "path": "Permission denied",
+            "stranger": "neither root nor you, has its name",
+        }
+        assert refusals[kind] in ask(STRANGER)
         if kind == "abstract":
             assert "no uxfrm runs in this network namespace" in ask(0, network.namespace("apart"))
         network.here.stop()
@@ -445,6 +459,64 @@ def test_who_only_has_the_gateways_name_is_told_nothing(network, uxfrm):
         stranger.terminate()
         heard, _ = stranger.communicate()
     assert heard.replace("b''\n", "") == ""
+
+
+@pytest.mark.parametrize("manner", ["listens", "silent", "full"])
+def test_a_gateway_starts_and_is_found_whoever_has_its_name(network, uxfrm, manner):
+    """Anybody could keep it from starting by taking its abstract names first."""
+    network.here.stop()
+
+    def is_found():
+        network.ip(PROTECTED.state(HERE, THERE))
+        assert "SAD count 1" in network.left.run(str(uxfrm), "xfrm", "state", "count")
+        assert "XfrmInError" in network.here.stat()
+
+    with stranger(network.left, manner):
+        for ending in (network.here.kill, network.here.stop):
+            network.here.start([], more=CONTROLLED)
+            assert "files stand in" in network.here.log()
+            is_found()
+            second = Gateway(uxfrm, network.left)
+            with contextlib.closing(second), pytest.raises(AssertionError, match="another uxfrm runs"):
+                second.start([])
+            is_found_again = network.left.run(str(uxfrm), "xfrm", "state", "count")
+            assert "SAD count 1" in is_found_again
+            ending()
+        network.here.start([], more=CONTROLLED)
+    # Who had the names is gone, and the gateway is not.
+    second = Gateway(uxfrm, network.left)
+    with contextlib.closing(second), pytest.raises(AssertionError, match="another uxfrm runs"):
+        second.start([])
+    is_found()
+    network.here.kill()
+    # What it left behind is in nobody's way.
+    with network.left.entered():
+        number = os.stat("/proc/thread-self/ns/net").st_ino
+    left = pathlib.Path("/run/uxfrm")
+    assert {path.name for path in left.glob(f"{number}.*")} == {f"{number}.{name}" for name in ("xfrm", "stat", "udp.4500")}
+    network.here.start([], more=CONTROLLED)
+    assert "files stand in" not in network.here.log()
+    is_found()
+    assert list(left.glob(f"{number}.*")) == []
+    network.here.stop()
+
+
+def test_without_a_place_for_files_a_gateway_runs_as_long_as_its_names_are_free(network, uxfrm):
+    """As in containers whose `/run` is read-only. `ip netns exec` gives a program mounts of its own."""
+    network.here.stop()
+    with tempfile.TemporaryDirectory(prefix="uxfrm-") as place:
+        program = pathlib.Path(place) / "uxfrm"
+        program.write_text(f'#!/bin/sh\nmount -t tmpfs -o ro none /run && exec {uxfrm} "$@"\n')
+        program.chmod(0o755)
+        gateway = Gateway(str(program), network.left)
+        with contextlib.closing(gateway):
+            gateway.start([], more=CONTROLLED)
+            asked = ["ip", "netns", "exec", network.left.name, str(program), "xfrm", "state", "count"]
+            assert "SAD count 0" in subprocess.run(asked, check=True, capture_output=True, text=True).stdout
+            gateway.stop()
+            told = "somebody else has the abstract socket name uxfrm/stat, and /run/uxfrm can't be used: Read-only file system"
+            with stranger(network.left, "listens"), pytest.raises(AssertionError, match=told):
+                gateway.start([])
 
 
 def test_what_would_leave_plain_is_refused(network):

@@ -23,6 +23,7 @@ import topology
 import wire
 from association import GCM_128, Association
 from gateway import Gateway
+from stranger import stranger
 from topology import HERE, THERE
 
 DAEMON = pathlib.Path(__file__).parents[1] / "peer" / "fake_ike.py"
@@ -131,6 +132,14 @@ def assert_ike_flows(here, there, bound_here="0.0.0.0", bound_there="0.0.0.0", f
 def arrived(bound, ends, data):
     source, to = ends
     return {"at": bound, "from": [source, 4500], "to": to, "data": data, "flags": 0}
+
+
+def test_ike_flows_whoever_has_the_gateways_names(uxfrm):
+    with Network(uxfrm, 1, 4) as network, stranger(network.hosts.left, "listens"):
+        network.start()
+        here, there = network.daemon(network.hosts.left, ANY), network.daemon(network.hosts.right, ANY)
+        assert_ike_flows(here, there)
+        network.ping()
 
 
 def test_esp_and_ike_share_the_port(network):

@@ -18,7 +18,7 @@ pub const LENGTH: usize = 28;
 pub const MAGIC: [u8; 8] = *b"uxfrm/1\n";
 
 /// The gateway's abstract socket name, without the leading zero byte. Anybody can have that name while no gateway has it, so who connects
-/// to it sees to it who listens there: [`is_the_gateways`].
+/// to it sees to it who listens there: [`is_the_gateways`]. A gateway that finds it taken has a [file](crate::stand_in).
 pub const NAME: &[u8] = b"uxfrm/xfrm";
 
 /// Whether who listens at an abstract name may be told keys, and believed: root, or the client's own user. A path vouches for itself, as

@@ -132,7 +132,8 @@ pub struct Tunnel {
 pub struct Control {
     /// Whether there is one; default true.
     pub enabled: bool,
-    /// Its path; default: an abstract name, `uxfrm/xfrm`, which each network namespace has of its own. A relative path is
+    /// Its path; default: an abstract name, `uxfrm/xfrm`, which each network namespace has of its own (where a stranger has it, a
+    /// file of `/run/uxfrm` stands in). A relative path is
     /// relative to the configuration file; [`Config::load`] has joined them.
     pub socket: Option<PathBuf>,
     /// Seconds that a state asked for (`ACQUIRE`) or an SPI reserved (`ALLOCSPI`) waits for its keys, as the kernel's

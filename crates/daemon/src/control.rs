@@ -1,6 +1,7 @@
 //! The control socket: a Unix seqpacket socket on which `NETLINK_XFRM` is spoken byte for byte, and for tunnels generic netlink and rtnetlink.
 //!
-//! Its name is abstract, so each network namespace has its own; a path can be configured. This module owns connections,
+//! Its name is abstract, so each network namespace has its own; a path can be configured, and where a stranger has the name a file stands
+//! in for it ([`stand_in`](uxfrm_control::stand_in)). This module owns connections,
 //! permissions and queues; what the messages mean is behind `Protocol`. It promises that no client holds up another
 //! or the caller: nothing blocks, work per client and per call is bounded, and so is what waits for a client. Requests are handled in
 //! rounds; all of a round are committed together, and only then answered. Who does not read loses messages and is told so (`ENOBUFS`, as `net/netlink/af_netlink.c: netlink_overrun` does).
@@ -35,6 +36,7 @@ use zeroize::Zeroize as _;
 use client::Client;
 use listener::{Accepted, Listener};
 pub(crate) use protocol::{ClientId, Identity, Outbox, Protocol, Rest};
+pub(crate) use reach::trust;
 pub use reach::{Spoken, connect, reach, speak};
 use rhythm::Rhythm;
 pub(crate) use uxfrm_control::greeting::Dialect;

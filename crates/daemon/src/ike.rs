@@ -5,6 +5,7 @@
 
 use std::{
     io,
+    os::unix::fs::lchown,
     sync::{
         Arc,
         mpsc::{Receiver, SyncSender, sync_channel},
@@ -12,8 +13,11 @@ use std::{
     thread,
 };
 
+use nix::sys::socket::SockType;
 use uxfrm_engine::{DropReason, Drops};
-use uxfrm_io::ike::{Buffer, Datagram, Exchange};
+use uxfrm_io::ike::{Buffer, Datagram, Exchange, name};
+
+use crate::stand_in::{self, SocketFile};
 
 /// Messages that may wait for a daemon; what comes while they do is dropped.
 const WAITING: usize = 256;
@@ -24,13 +28,38 @@ pub(crate) fn share(
     mark: u32,
     user: Option<u32>,
 ) -> io::Result<(SyncSender<Datagram>, Arc<Drops>)> {
-    let exchange = Arc::new(Exchange::open(port, mark, user)?);
+    let (exchange, file) = open(port, mark, user)?;
+    let exchange = Arc::new(exchange);
     let drops = Arc::new(Drops::default());
     let (sender, messages) = sync_channel(WAITING);
     let (inwards, counter) = (Arc::clone(&exchange), Arc::clone(&drops));
     start(format!("uxfrm-ike-in-{port}"), move || hand_on(&inwards, &messages, &counter))?;
-    start(format!("uxfrm-ike-{port}"), move || send_on(&exchange))?;
+    start(format!("uxfrm-ike-{port}"), move || {
+        send_on(&exchange);
+        drop(file);
+    })?;
     Ok((sender, drops))
+}
+
+/// At the gateway's name for a port, or where a stranger has that, as the counters' name is ours, at the file that stands in for it.
+fn open(port: u16, mark: u32, user: Option<u32>) -> io::Result<(Exchange, Option<SocketFile>)> {
+    let name = name(port);
+    let name = name.as_bytes();
+    match Exchange::open(port, mark, user) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+        result => {
+            stand_in::sweep(name, SockType::Datagram);
+            return result.map(|exchange| (exchange, None));
+        }
+    }
+    let path = stand_in::make(name, SockType::Datagram)
+        .map_err(|error| stand_in::refused(name, &error))?;
+    let exchange = Exchange::open_at(&path, port, mark, user)?;
+    let file = SocketFile::of(&path);
+    if user.is_some() {
+        lchown(path, user, None)?;
+    }
+    Ok((exchange, Some(file)))
 }
 
 fn start(name: String, work: impl FnOnce() + Send + 'static) -> io::Result<()> {

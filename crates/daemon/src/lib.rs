@@ -25,5 +25,6 @@ mod lanes;
 mod load;
 mod planner;
 mod reservation;
+mod stand_in;
 mod train;
 mod tunnels;

@@ -1,7 +1,8 @@
 //! The counters' socket: who connects is sent the text of `/proc/net/xfrm_stat`, a zero byte, a line for each drop reason, a zero byte,
 //! and a table of the workers' flow caches.
 //!
-//! Its name is abstract, so each network namespace has its own, it needs no directory and is gone with the process.
+//! Its name is abstract, so each network namespace has its own, it needs no directory and is gone with the process. Where a stranger has it, a
+//! file [stands in](uxfrm_control::stand_in).
 //! Only root and the user that runs the gateway are answered (`SO_PEERCRED`).
 
 use std::{
@@ -18,10 +19,15 @@ use std::{
 
 use anyhow::Context as _;
 use nix::{
-    sys::socket::{getsockopt, sockopt::PeerCredentials},
+    sys::socket::{SockType, UnixAddr, getsockopt, sockopt::PeerCredentials},
     unistd::Uid,
 };
 use uxfrm_engine::{CacheCounts, CacheStats, DropCounts};
+
+use crate::{
+    control::trust,
+    stand_in::{self, SocketFile},
+};
 
 /// The abstract name of the socket.
 const NAME: &[u8] = b"uxfrm/stat";
@@ -29,21 +35,53 @@ const NAME: &[u8] = b"uxfrm/stat";
 /// A client that does not read is not waited for.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// The gateway's end.
+/// How often a name is looked at at which nobody accepts yet: a gateway may be about to. Then a stranger has it.
+const LOOKS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// The gateway's end. Who has it is the gateway of its network namespace.
 #[derive(Debug)]
 pub(crate) struct StatSocket {
     listener: UnixListener,
+    _file: Option<SocketFile>,
 }
 
 impl StatSocket {
-    /// Opens the socket of this network namespace.
+    /// Opens the socket of this network namespace: at its name, or where a stranger has that, at the file that stands in for it.
     ///
     /// # Errors
     /// `EADDRINUSE` when another gateway runs in this namespace.
     pub(crate) fn open() -> io::Result<Self> {
-        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(NAME)?)?;
+        // One that found the name taken when it started may have outlived who had it.
+        if stand_in::find(NAME).is_some_and(|file| UnixStream::connect(file).is_ok()) {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        match UnixListener::bind_addr(&SocketAddr::from_abstract_name(NAME)?) {
+            Ok(listener) => {
+                stand_in::sweep(NAME, SockType::Stream);
+                Self::of(listener, None)
+            }
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_a_strangers()? => {
+                Self::open_elsewhere().map_err(|error| stand_in::refused(NAME, &error))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn open_elsewhere() -> io::Result<Self> {
+        let _alone = stand_in::lock()?;
+        let path = stand_in::make(NAME, SockType::Stream)?;
+        let listener = UnixListener::bind(&path)?;
+        tracing::warn!(
+            ?path,
+            "somebody else has uxfrm's abstract socket names: files stand in for them"
+        );
+        Self::of(listener, Some(SocketFile::of(path)))
+    }
+
+    fn of(listener: UnixListener, file: Option<SocketFile>) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
-        Ok(Self { listener })
+        Ok(Self { listener, _file: file })
     }
 
     /// Answers all that wait. A client that may not ask or does not read gets nothing and holds up nobody.
@@ -60,6 +98,19 @@ impl AsFd for StatSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
+}
+
+/// Whether who has the name, which is taken, is neither root nor our own user.
+fn is_a_strangers() -> io::Result<bool> {
+    let address = UnixAddr::new_abstract(NAME)?;
+    for _ in 0..LOOKS {
+        match stand_in::probe(&address, SockType::Stream) {
+            Ok(stream) => return Ok(trust(&stream).is_err()),
+            // Somebody starts, or has let its queue fill.
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+    }
+    Ok(true)
 }
 
 fn serve(
@@ -116,10 +167,7 @@ pub enum Listing {
 /// # Errors
 /// When no gateway runs here, or it does not answer us.
 pub fn read(listing: Listing) -> anyhow::Result<String> {
-    let address = SocketAddr::from_abstract_name(NAME)?;
-    let mut server = UnixStream::connect_addr(&address).context(
-        "no uxfrm runs in this network namespace (start one with `uxfrm run CONFIG.toml`)",
-    )?;
+    let mut server = dial()?;
     let mut text = String::new();
     server.read_to_string(&mut text).context("the gateway went away")?;
     let mut parts = text.split('\0');
@@ -133,6 +181,19 @@ pub fn read(listing: Listing) -> anyhow::Result<String> {
         Listing::Caches => caches,
     }
     .to_owned())
+}
+
+/// A connection to this network namespace's gateway, and not to somebody who only has its name.
+fn dial() -> anyhow::Result<UnixStream> {
+    let elsewhere = stand_in::find(NAME).and_then(|file| UnixStream::connect(file).ok());
+    if let Some(server) = elsewhere.filter(|server| trust(server).is_ok()) {
+        return Ok(server);
+    }
+    let server = UnixStream::connect_addr(&SocketAddr::from_abstract_name(NAME)?).context(
+        "no uxfrm runs in this network namespace (start one with `uxfrm run CONFIG.toml`)",
+    )?;
+    trust(&server).context("it is no uxfrm that answers in this network namespace")?;
+    Ok(server)
 }
 
 #[cfg(test)]

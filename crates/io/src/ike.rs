@@ -12,7 +12,7 @@
 //!
 //! | name | is |
 //! | --- | --- |
-//! | `uxfrm/udp/4500` | the gateway |
+//! | `uxfrm/udp/4500` | the gateway, unless a stranger has it: then the gateway is at a file, where daemons look first (`crates/control/src/stand_in.rs`) |
 //! | `uxfrm/udp/4500/c0000201` | a daemon's socket bound to 192.0.2.1; 32 digits are an IPv6 address, only zeros any address |
 //!
 //! Why not a group of `SO_REUSEPORT` sockets and a filter that tells IKE from ESP by its first bytes, with the daemon's socket in it:
@@ -113,7 +113,8 @@ fn names(local: SocketAddr) -> [String; 2] {
 }
 
 /// The gateway's name for a port.
-fn name(port: u16) -> String {
+#[must_use]
+pub fn name(port: u16) -> String {
     format!("uxfrm/udp/{port}")
 }
 

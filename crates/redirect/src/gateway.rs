@@ -7,6 +7,7 @@ use libc::{c_char, c_int, sockaddr_un, socklen_t};
 
 use crate::errno;
 use crate::next;
+use crate::stand_in;
 use crate::table::{self, Socket};
 use uxfrm_control::greeting::{Greeting, Kind, LENGTH, NAME, is_the_gateways};
 
@@ -178,13 +179,23 @@ fn ask(descriptor: c_int, question: Greeting) -> Result<Greeting, c_int> {
 
 /// Connects to the gateway, and to nobody who only has its name.
 fn reach(descriptor: c_int) -> Result<(), c_int> {
-    let (address, length) = address()?;
-    approach(descriptor, &address, length)?;
-    let is_abstract = address.sun_path[0] == 0;
-    if is_abstract && !is_trusted(descriptor)? {
-        return Err(libc::EPERM);
+    let (place, name) = configured();
+    if place == Place::Default
+        && let Some((address, length)) = stand_in::address(NAME)
+        && approach(descriptor, &address, length).is_ok()
+    {
+        return trust(descriptor);
     }
-    Ok(())
+    let (address, length) = address_of(name, place)?;
+    approach(descriptor, &address, length)?;
+    match place {
+        Place::Default | Place::Abstract => trust(descriptor),
+        Place::File => Ok(()),
+    }
+}
+
+fn trust(descriptor: c_int) -> Result<(), c_int> {
+    if is_trusted(descriptor)? { Ok(()) } else { Err(libc::EPERM) }
 }
 
 /// Whether a gateway listens at the other end, and not somebody else.
@@ -220,32 +231,47 @@ fn approach(descriptor: c_int, address: &sockaddr_un, length: socklen_t) -> Resu
     }
 }
 
-/// The gateway's address, and how many of its bytes count.
-fn address() -> Result<(sockaddr_un, socklen_t), c_int> {
+/// Where a gateway listens.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// At the abstract name that all have, or where a file stands in for that.
+    Default,
+    /// At another abstract name.
+    Abstract,
+    /// At a path.
+    File,
+}
+
+/// Where the gateway is, by the environment.
+fn configured() -> (Place, &'static [u8]) {
+    // SAFETY: the name ends with a zero byte; the environment is not changed by us.
+    let configured = unsafe { libc::getenv(NAME_VARIABLE.as_ptr()) };
+    if configured.is_null() {
+        return (Place::Default, NAME);
+    }
+    // SAFETY: `getenv` returns a string that ends with a zero byte.
+    match unsafe { std::ffi::CStr::from_ptr(configured) }.to_bytes() {
+        [b'@', name @ ..] => (Place::Abstract, name),
+        name => (Place::File, name),
+    }
+}
+
+/// An address, and how many of its bytes count.
+pub(crate) fn address_of(name: &[u8], place: Place) -> Result<(sockaddr_un, socklen_t), c_int> {
     // SAFETY: all bytes zero is a valid `sockaddr_un`.
     let mut address: sockaddr_un = unsafe { zeroed() };
     address.sun_family = FAMILY;
-    // SAFETY: the name ends with a zero byte; the environment is not changed by us.
-    let configured = unsafe { libc::getenv(NAME_VARIABLE.as_ptr()) };
-    let name = if configured.is_null() {
-        NAME
-    } else {
-        // SAFETY: `getenv` returns a string that ends with a zero byte.
-        unsafe { std::ffi::CStr::from_ptr(configured) }.to_bytes()
+    let (start, end) = match place {
+        Place::Default | Place::Abstract => (1, 0),
+        Place::File => (0, 1),
     };
-    let (abstract_name, name) = match name {
-        [b'@', name @ ..] => (true, name),
-        name => (configured.is_null(), name),
-    };
-    let start = usize::from(abstract_name);
     if name.is_empty() || start + name.len() >= address.sun_path.len() {
         return Err(libc::ENAMETOOLONG);
     }
     for (to, from) in address.sun_path[start..].iter_mut().zip(name) {
         *to = *from as c_char;
     }
-    let path = start + name.len() + usize::from(!abstract_name);
-    let length = size_of::<libc::sa_family_t>() + path;
+    let length = size_of::<libc::sa_family_t>() + start + name.len() + end;
     Ok((address, socklen_t::try_from(length).unwrap_or(socklen_t::MAX)))
 }
 

@@ -36,4 +36,5 @@ mod next;
 mod parking;
 mod patience;
 mod process;
+mod stand_in;
 mod table;

@@ -1,32 +1,32 @@
 //! The socket that clients connect to.
 
 use std::{
-    fs, io,
+    io,
     os::{
         fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
         unix::{fs::lchown, net::UnixListener},
     },
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use nix::{
     errno::Errno,
     sys::{
         resource::{Resource, getrlimit, setrlimit},
-        socket::{
-            AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket,
-        },
+        socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket},
         stat::{Mode, fchmod},
     },
 };
 
 use uxfrm_control::greeting::NAME;
 
-/// A listening socket; a path goes with it.
+use crate::stand_in::{self, SocketFile};
+
+/// A listening socket; a file goes with it.
 #[derive(Debug)]
 pub(super) struct Listener {
     socket: UnixListener,
-    path: Option<PathBuf>,
+    _file: Option<SocketFile>,
 }
 
 /// What accepting brought.
@@ -41,34 +41,22 @@ pub(super) enum Accepted {
 }
 
 impl Listener {
-    /// Listens at `path` (mode 0600, of `user` if there is one), or at this network namespace's abstract name.
+    /// Listens at `path` (mode 0600, of `user` if there is one), or at this network namespace's abstract name, or where a stranger has that,
+    /// at the file that stands in for it.
     ///
     /// # Errors
     /// `EADDRINUSE` when another gateway does; `EPERM` when the file can't be another user's.
     pub(super) fn open(path: Option<&Path>, user: Option<u32>) -> io::Result<Self> {
         raise_descriptor_limit();
-        let address = match path {
-            Some(path) => UnixAddr::new(path)?,
-            None => UnixAddr::new_abstract(NAME)?,
-        };
         let socket = seqpacket()?;
-        // What a path's socket file will have: there is no moment at which others could connect.
-        fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
-        match (bind(socket.as_raw_fd(), &address), path) {
-            (Err(Errno::EADDRINUSE), Some(path)) if is_left_behind(&address) => {
-                fs::remove_file(path)?;
-                bind(socket.as_raw_fd(), &address)?;
-            }
-            (result, _) => result?,
-        }
-        if let (Some(path), Some(_)) = (path, user) {
-            // Root gets in whosever it is. Not through a link that somebody put there meanwhile.
-            lchown(path, user, None)?;
-        }
+        let file = match path {
+            Some(path) => Some(bind_file(&socket, path, user)?),
+            None => bind_name(&socket, user)?,
+        };
         listen(&socket, Backlog::MAXCONN)?;
         let socket = UnixListener::from(socket);
         socket.set_nonblocking(true)?;
-        Ok(Self { socket, path: path.map(Path::to_owned) })
+        Ok(Self { socket, _file: file })
     }
 
     /// Takes the next connection.
@@ -99,18 +87,33 @@ impl AsFd for Listener {
     }
 }
 
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let Some(path) = &self.path {
-            // Nothing connects to what is left behind, and the next gateway removes it.
-            let _gone = fs::remove_file(path);
-        }
+fn bind_file(socket: &OwnedFd, path: &Path, user: Option<u32>) -> io::Result<SocketFile> {
+    stand_in::clear(path, SockType::SeqPacket)?;
+    // What the file will have: there is no moment at which others could connect.
+    fchmod(socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
+    bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    let file = SocketFile::of(path);
+    if user.is_some() {
+        // Root gets in whosever it is. Not through a link that somebody put there meanwhile.
+        lchown(path, user, None)?;
     }
+    Ok(file)
 }
 
-/// Whether nobody listens at an address that is taken.
-fn is_left_behind(address: &UnixAddr) -> bool {
-    seqpacket().is_ok_and(|probe| connect(probe.as_raw_fd(), address) == Err(Errno::ECONNREFUSED))
+/// The counters' name is ours by now, so no other gateway has this one.
+fn bind_name(socket: &OwnedFd, user: Option<u32>) -> io::Result<Option<SocketFile>> {
+    match bind(socket.as_raw_fd(), &UnixAddr::new_abstract(NAME)?) {
+        Ok(()) => {
+            stand_in::sweep(NAME, SockType::SeqPacket);
+            Ok(None)
+        }
+        Err(Errno::EADDRINUSE) => {
+            let path = stand_in::make(NAME, SockType::SeqPacket)
+                .map_err(|error| stand_in::refused(NAME, &error))?;
+            bind_file(socket, &path, user).map(Some)
+        }
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 fn seqpacket() -> io::Result<OwnedFd> {

@@ -4,7 +4,7 @@ use std::{
     ffi::OsStr,
     io,
     os::{
-        fd::{AsRawFd as _, OwnedFd},
+        fd::{AsFd, AsRawFd as _, OwnedFd},
         unix::{ffi::OsStrExt as _, net::UnixDatagram},
     },
     path::Path,
@@ -21,6 +21,8 @@ use nix::{
 
 use uxfrm_control::greeting::{Dialect, Greeting, Kind, LENGTH, NAME, is_the_gateways};
 use uxfrm_netlink::Options;
+
+use crate::stand_in;
 
 /// How long a gateway may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -102,22 +104,7 @@ fn unanswered(path: Option<&Path>, error: &io::Error) -> String {
 }
 
 fn ask(path: Option<&Path>, groups: u32, dialect: Dialect) -> io::Result<(OwnedFd, Greeting)> {
-    let bytes = path.map(Path::as_os_str).map(OsStr::as_bytes);
-    let address = match (path, bytes) {
-        (_, Some([b'@', name @ ..])) => UnixAddr::new_abstract(name)?,
-        (Some(path), _) => UnixAddr::new(path)?,
-        (None, _) => UnixAddr::new_abstract(NAME)?,
-    };
-    let socket: OwnedFd =
-        socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
-    // The standard library's datagram sockets set time limits on any socket.
-    let socket = UnixDatagram::from(socket);
-    socket.set_read_timeout(Some(PATIENCE))?;
-    socket.set_write_timeout(Some(PATIENCE))?;
-    connect_socket(socket.as_raw_fd(), &address)?;
-    if address.as_abstract().is_some() {
-        trust(&socket)?;
-    }
+    let socket = dial(path)?;
     let port = std::process::id();
     let value = dialect as u32;
     let question = Greeting { kind: Kind::Ask, port, groups, options: OPTIONS, value };
@@ -131,8 +118,43 @@ fn ask(path: Option<&Path>, groups: u32, dialect: Dialect) -> io::Result<(OwnedF
     Ok((socket.into(), answer))
 }
 
+/// A connection to whoever listens at `path`, or who may be this network namespace's gateway: at the file that stands in for its name, or else
+/// at the name itself.
+fn dial(path: Option<&Path>) -> io::Result<UnixDatagram> {
+    match path.map(Path::as_os_str).map(OsStr::as_bytes) {
+        Some([b'@', name @ ..]) => dial_trusted(&UnixAddr::new_abstract(name)?),
+        Some(path) => dial_address(&UnixAddr::new(path)?),
+        None => {
+            let elsewhere = stand_in::find(NAME).map(|file| UnixAddr::new(&file)).transpose()?;
+            elsewhere
+                .and_then(|address| dial_trusted(&address).ok())
+                .map_or_else(|| dial_trusted(&UnixAddr::new_abstract(NAME)?), Ok)
+        }
+    }
+}
+
+fn dial_trusted(address: &UnixAddr) -> io::Result<UnixDatagram> {
+    let socket = dial_address(address)?;
+    trust(&socket)?;
+    Ok(socket)
+}
+
+fn dial_address(address: &UnixAddr) -> io::Result<UnixDatagram> {
+    let socket: OwnedFd =
+        socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
+    // The standard library's datagram sockets set time limits on any socket.
+    let socket = UnixDatagram::from(socket);
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_write_timeout(Some(PATIENCE))?;
+    connect_socket(socket.as_raw_fd(), address)?;
+    Ok(socket)
+}
+
 /// Makes sure that a gateway listens at the other end, and not somebody who only has its name.
-fn trust(socket: &UnixDatagram) -> io::Result<()> {
+///
+/// # Errors
+/// `PermissionDenied`, and who has it.
+pub(crate) fn trust(socket: &impl AsFd) -> io::Result<()> {
     let listener = getsockopt(socket, PeerCredentials)?.uid();
     if is_the_gateways(listener, Uid::effective().as_raw()) {
         return Ok(());

@@ -3,6 +3,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
@@ -41,6 +42,7 @@ impl Default for Buffer {
 /// A UDP port's messages between the gateway and IKE daemons. Its calls block; each is for a thread of its own.
 #[derive(Debug)]
 pub struct Exchange {
+    own: UnixAddr,
     port: u16,
     mark: u32,
     user: Option<Uid>,
@@ -56,14 +58,27 @@ impl Exchange {
     /// The UDP sockets that receive must have been opened as [shared](crate::UdpOptions::shared).
     ///
     /// # Errors
-    /// `EADDRINUSE` when another gateway of this network namespace has the name.
+    /// `EADDRINUSE` when somebody else of this network namespace has the name.
     pub fn open(port: u16, mark: u32, user: Option<u32>) -> io::Result<Self> {
+        Self::bound_to(UnixAddr::new_abstract(name(port).as_bytes())?, port, mark, user)
+    }
+
+    /// The same at a file, which daemons try before the name.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn open_at(path: &Path, port: u16, mark: u32, user: Option<u32>) -> io::Result<Self> {
+        Self::bound_to(UnixAddr::new(path)?, port, mark, user)
+    }
+
+    fn bound_to(own: UnixAddr, port: u16, mark: u32, user: Option<u32>) -> io::Result<Self> {
         let daemons =
             socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
         setsockopt(&daemons, sockopt::PassCred, &true)?;
         setsockopt(&daemons, sockopt::SendTimeout, &TimeVal::milliseconds(PATIENCE))?;
-        bind(daemons.as_raw_fd(), &UnixAddr::new_abstract(name(port).as_bytes())?)?;
+        bind(daemons.as_raw_fd(), &own)?;
         Ok(Self {
+            own,
             port,
             mark,
             user: user.map(Uid::from_raw),
@@ -130,10 +145,8 @@ impl Exchange {
     /// Ends what waits in [`next`](Self::next), and what will.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        if let Ok(own) = UnixAddr::new_abstract(name(self.port).as_bytes()) {
-            // A full queue wakes it as well.
-            let _woken = sendto(self.daemons.as_raw_fd(), &[], &own, MsgFlags::MSG_DONTWAIT);
-        }
+        // A full queue wakes it as well.
+        let _woken = sendto(self.daemons.as_raw_fd(), &[], &self.own, MsgFlags::MSG_DONTWAIT);
     }
 
     /// The length of the next message; `None` when it is from somebody who may not send any.

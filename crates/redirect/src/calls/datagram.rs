@@ -14,7 +14,7 @@ use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, sockaddr_un, socklen_
 use super::{control, ip, vectors};
 use crate::ends::{self, End, Ends, Family, LENGTH};
 use crate::table::{self, Datagram, Wish};
-use crate::{errno, gateway, next};
+use crate::{errno, gateway, next, stand_in};
 
 /// The port that the gateway always has (RFC 3948 §2).
 const NAT_TRAVERSAL: u16 = 4500;
@@ -86,11 +86,30 @@ fn prepare(socket: c_int, descriptor: c_int, family: Family, local: End) -> Resu
 /// Whether a gateway has the port.
 fn is_the_gateways(port: u16) -> bool {
     let Ok(probe) = unix() else { return false };
-    let (name, length) = name(port, None);
-    // SAFETY: the name is valid for its length.
-    let result = unsafe { next::connect()(probe, (&raw const name).cast(), length) };
+    let result = at_gateway(port, |address, length| {
+        // SAFETY: the address is valid for its length.
+        unsafe { next::connect()(probe, address.cast(), length) as ssize_t }
+    });
     gateway::close(probe);
     result == 0
+}
+
+/// Tries the gateway's address for a port: the file that stands in for its name, and where nobody is, the name.
+fn at_gateway(
+    port: u16,
+    mut attempt: impl FnMut(*mut sockaddr_un, socklen_t) -> ssize_t,
+) -> ssize_t {
+    let mut text = [0; ends::NAME];
+    let count = ends::name(port, None, &mut text);
+    if let Some((mut address, length)) = stand_in::address(&text[..count]) {
+        let result = attempt(&raw mut address, length);
+        if result >= 0 || !matches!(errno::last(), libc::ENOENT | libc::ECONNREFUSED | libc::EACCES)
+        {
+            return result;
+        }
+    }
+    let (mut address, length) = name(port, None);
+    attempt(&raw mut address, length)
 }
 
 /// Receives a datagram.
@@ -165,13 +184,14 @@ pub(super) unsafe fn send(
     let Some(mut vectors) = Vectors::behind(first, unsafe { vectors::vectors(message) }) else {
         return errno::fail_length(libc::EMSGSIZE);
     };
-    let (mut name, length) = name(socket.local().port, None);
     // SAFETY: all bytes zero is a valid `msghdr`.
     let mut ours: msghdr = unsafe { zeroed() };
-    (ours.msg_name, ours.msg_namelen) = ((&raw mut name).cast(), length);
     (ours.msg_iov, ours.msg_iovlen) = vectors.parts();
-    // SAFETY: our buffers live, and the others are the caller's.
-    let sent = unsafe { patiently(descriptor, &ours, flags) };
+    let sent = at_gateway(socket.local().port, |address, length| {
+        (ours.msg_name, ours.msg_namelen) = (address.cast(), length);
+        // SAFETY: the address is valid for its length, our buffers live, and the others are the caller's.
+        unsafe { patiently(descriptor, &ours, flags) }
+    });
     // What is sent is sent as a whole.
     if sent < 0 { sent } else { sent - HEADER }
 }

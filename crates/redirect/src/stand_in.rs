@@ -1,0 +1,31 @@
+//! Where the gateway listens whose name somebody else has: a file that only root can make ([`uxfrm_control::stand_in`]).
+
+use std::ffi::CStr;
+use std::mem::zeroed;
+
+use libc::{c_char, sockaddr_un, socklen_t};
+
+use crate::gateway;
+use uxfrm_control::stand_in::{DIRECTORY, LENGTH, NAMESPACE, path};
+
+const ROOM: usize = LENGTH + 1;
+
+/// The file's address, and how many of its bytes count; `None` where no gateway has ever needed one.
+pub(crate) fn address(name: &[u8]) -> Option<(sockaddr_un, socklen_t)> {
+    inode(DIRECTORY)?;
+    let namespace = inode(NAMESPACE)?;
+    let mut bytes = [0; LENGTH];
+    let length = path(namespace, name, &mut bytes)?;
+    gateway::address_of(&bytes[..length], gateway::Place::File).ok()
+}
+
+fn inode(path: &str) -> Option<u64> {
+    let mut text = [0; ROOM];
+    text.get_mut(..path.len())?.copy_from_slice(path.as_bytes());
+    let text = CStr::from_bytes_until_nul(&text).ok()?;
+    // SAFETY: all bytes zero is a valid `stat`.
+    let mut found: libc::stat = unsafe { zeroed() };
+    // SAFETY: the path ends with a zero byte, and `found` is valid.
+    let result = unsafe { libc::stat(text.as_ptr().cast::<c_char>(), &raw mut found) };
+    (result == 0).then_some(found.st_ino)
+}

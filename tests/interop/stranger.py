@@ -1,0 +1,41 @@
+"""Some user of the host who has taken the gateway's abstract socket names."""
+
+import contextlib
+import subprocess
+
+USER = 2
+
+SQUATS = """
+import socket, sys
+held = []
+for kind, name in ((socket.SOCK_SEQPACKET, "xfrm"), (socket.SOCK_STREAM, "stat"), (socket.SOCK_DGRAM, "udp/4500")):
+    held.append(socket.socket(socket.AF_UNIX, kind))
+    held[-1].bind(f"\\0uxfrm/{name}")
+    if sys.argv[1] != "silent" and kind != socket.SOCK_DGRAM:
+        held[-1].listen(0)
+    while sys.argv[1] == "full" and kind != socket.SOCK_DGRAM:
+        held.append(socket.socket(socket.AF_UNIX, kind))
+        held[-1].setblocking(False)
+        try:
+            held[-1].connect(f"\\0uxfrm/{name}")
+        except BlockingIOError:
+            break
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def stranger(namespace, manner):
+    """Somebody who has the gateway's names, and accepts connections, does not listen, or has let its queue fill."""
+    as_user = ["setpriv", "--reuid", str(USER), "--regid", str(USER), "--clear-groups"]
+    with namespace.entered():
+        process = subprocess.Popen(
+            [*as_user, "/usr/bin/python3", "-c", SQUATS, manner], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+    try:
+        assert process.stdout.readline() == "ready\n"
+        yield
+    finally:
+        process.terminate()
+        process.communicate()
