@@ -14,6 +14,7 @@ watched, AF_XDP would hide what passes.
 
 import contextlib
 import socket
+import struct
 
 import pytest
 
@@ -239,6 +240,43 @@ def test_esp_that_the_hosts_stack_has_is_opened(sites):
         sender.sendto(b"SPI!" * 10, ("10.1.0.1", 0))
     sites.ping(4)
     assert sites.here.statistics()["XfrmInNoStates"] == 1
+
+
+def tagged(destination, source, vlan, ends, payload):
+    """A frame with a tag of priority 7: a datagram to port 7300."""
+    total = 28 + len(payload)
+    header = struct.pack("!BBHHHBBH4s4s", 0x45, 0, total, 1, 0, 64, socket.IPPROTO_UDP, 0, *map(socket.inet_aton, ends))
+    summed = sum(struct.unpack("!10H", header))
+    header = header[:10] + struct.pack("!H", ~(summed + (summed >> 16)) & 0xFFFF) + header[12:]
+    macs = b"".join(bytes.fromhex(mac.replace(":", "")) for mac in (destination, source))
+    return macs + struct.pack("!HHH", 0x8100, 0xE000 | vlan, 0x0800) + header + struct.pack("!HHHH", 9, 7300, total - 20, 0) + payload
+
+
+def test_frames_with_a_priority_and_no_vlan_pass(sites):
+    """Tags of VLAN 0, as many switches and cards send them: once each, in ESP. Those of a VLAN don't."""
+    sites.start()
+    sites.ping(4)
+    sites.between.seen()
+    sides = [(sites.left_host, sites.left, HOSTS[4]), (sites.right_host, sites.right, HOSTS[4][::-1])]
+    for (host, gateway, ends), (far, _, _) in zip(sides, reversed(sides)):
+        with far.entered():
+            receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with host.entered():
+            sender = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+        with receiver, sender:
+            receiver.bind((ends[1], 7300))
+            sender.bind(("eth0", 0))
+            for number in range(20):
+                vlan = 5 * (number % 2)
+                payload = echo.MARKER + bytes([number])
+                sender.send(tagged(gateway.mac("lan0"), host.mac("eth0"), vlan, ends, payload))
+            receiver.settimeout(2)
+            heard = [receiver.recv(100)[-1] for _ in range(10)]
+            assert heard == list(range(0, 20, 2))
+            receiver.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                receiver.recv(100)
+    wire.assert_only("esp", sites.between.seen())
 
 
 def test_forged_plain_packets_from_the_wire_do_not_pass(sites):

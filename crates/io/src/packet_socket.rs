@@ -5,7 +5,8 @@
 //! Ethernet header, and the packet, which so begins where the engine wants it. A ring (`TPACKET_V3`) would spare the calls' cost per
 //! message, but copies once more out of its blocks, and its frames for sending are all of one size, so that super-packets would need 64 KiB each.
 //!
-//! The kernel sorts before it copies (a classic BPF filter): only untagged IPv4 and IPv6 frames to the device's own address come.
+//! The kernel sorts before it copies (a classic BPF filter): only untagged IPv4 and IPv6 frames to the device's own address come. It has taken
+//! VLAN tags off by then, and tells them apart; that of VLAN 0 says a priority (IEEE 802.1Q §6.9.3), and its frames are untagged ones.
 //! The host's stack sees them all the same: whoever opens this has to keep it from taking them, too.
 
 use std::io;
@@ -286,17 +287,19 @@ const fn step(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
 /// Loads, jump if equal, return (`linux/bpf_common.h`), and where what is not in the packet lies (`linux/filter.h`).
 const LOAD_WORD: u32 = 0x20;
 const LOAD_HALF: u32 = 0x28;
+const AND: u32 = 0x54;
 const JUMP_EQUAL: u32 = 0x15;
 const RETURN: u32 = 0x06;
 const PACKET_TYPE: u32 = 0xffff_f000 + 4;
-const VLAN_TAG_PRESENT: u32 = 0xffff_f000 + 48;
+const VLAN_TAG: u32 = 0xffff_f000 + 44;
 const ALL_BYTES: u32 = 0x0004_0000;
 
-/// To this host, without a VLAN tag, IPv4 or IPv6.
-const FILTER: [libc::sock_filter; 9] = [
+/// To this host, of no VLAN (where there is no tag, that is 0), IPv4 or IPv6.
+const FILTER: [libc::sock_filter; 10] = [
     step(LOAD_WORD, 0, 0, PACKET_TYPE),
-    step(JUMP_EQUAL, 0, 6, libc::PACKET_HOST as u32),
-    step(LOAD_WORD, 0, 0, VLAN_TAG_PRESENT),
+    step(JUMP_EQUAL, 0, 7, libc::PACKET_HOST as u32),
+    step(LOAD_WORD, 0, 0, VLAN_TAG),
+    step(AND, 0, 0, 0x0fff),
     step(JUMP_EQUAL, 0, 4, 0),
     step(LOAD_HALF, 0, 0, 12),
     step(JUMP_EQUAL, 1, 0, 0x0800),
@@ -354,7 +357,7 @@ mod tests {
                 }
             }
         }
-        let jumps_to_refuse = [(1, 6), (3, 4), (6, 1)];
+        let jumps_to_refuse = [(1, 7), (4, 4), (7, 1)];
         for (place, jump) in jumps_to_refuse {
             assert_eq!(FILTER[place].jf, jump);
             let target = FILTER[place + 1 + usize::from(jump)];

@@ -15,6 +15,8 @@ pub(super) struct Instruction {
 /// Where a jump goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Label {
+    /// Without a tag, or no longer with one.
+    Untagged,
     V4,
     V6,
     MarkerV4,
@@ -52,7 +54,8 @@ pub(super) const R3: u8 = 3;
 /// What is looked at, and with what it is compared.
 pub(super) const LEFT: u8 = 4;
 pub(super) const RIGHT: u8 = 5;
-/// Calls leave these alone: where the frame begins and ends, and the queue that it came by.
+/// Calls leave these alone: the frame's description, where the frame begins and ends, and the queue that it came by.
+pub(super) const FRAME: u8 = 6;
 pub(super) const START: u8 = 7;
 pub(super) const END: u8 = 8;
 pub(super) const QUEUE: u8 = 9;
@@ -102,6 +105,11 @@ impl Code {
     /// Writes four bytes of a register so many bytes before the stack's end.
     pub(super) fn store(&mut self, register: u8, before_end: i16) {
         self.push(0x63, STACK, register, -before_end, 0);
+    }
+
+    /// Writes four bytes of a register to a place in the frame.
+    pub(super) fn write(&mut self, register: u8, at: i16) {
+        self.push(0x63, START, register, at, 0);
     }
 
     /// A register points so many bytes before the stack's end.

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   Ethernet    to the device, untagged, IPv4 or IPv6, no longer than a   all else ─▶ the kernel, and by it the packet socket
-//!               frame of the sockets' memory is
+//!               frame of the sockets' memory is; the tag of VLAN 0,
+//!               which says a priority and no VLAN, is taken off
 //!
 //!   ESP         IPv4 without options and in one piece                      to no group, and over IPv6 to no link-local address
 //!               next is ESP ─▶ socket    UDP ─▶ to one of the ports, its length within the packet, no marker of IKE ─▶ socket
@@ -19,7 +20,8 @@ use uxfrm_packet::Protocol;
 use uxfrm_packet::ethernet::{EtherType, MacAddr};
 
 use super::code::{
-    Code, END, If, Instruction, LEFT, Label, QUEUE, R0, R1, R2, R3, RIGHT, START, Width, half,
+    Code, END, FRAME, If, Instruction, LEFT, Label, QUEUE, R0, R1, R2, R3, RIGHT, START, Width,
+    half,
 };
 
 /// Where in `struct xdp_md` the frame's ends and its queue are.
@@ -27,13 +29,15 @@ const DATA: i16 = 0;
 const DATA_END: i16 = 4;
 const RX_QUEUE: i16 = 16;
 
-/// `bpf_map_lookup_elem`, `bpf_redirect_map`, and `XDP_PASS`.
+/// `bpf_map_lookup_elem`, `bpf_xdp_adjust_head`, `bpf_redirect_map`, and `XDP_PASS`.
 const LOOK_UP: i32 = 1;
+const ADJUST_HEAD: i32 = 44;
 const REDIRECT_MAP: i32 = 51;
 const PASS: i32 = 2;
 
-/// Bytes of Ethernet's header, and up to the end of each IP header.
+/// Bytes of Ethernet's header, of a VLAN tag, and up to the end of each IP header.
 const ETHERNET: i16 = 14;
+const TAG: i16 = 4;
 const V4: i16 = ETHERNET + 20;
 const V6: i16 = ETHERNET + 40;
 /// UDP's header and a marker.
@@ -116,20 +120,46 @@ pub(super) struct Frames {
 
 /// To the device, not too long, and of which version.
 fn begin(code: &mut Code, Frames { mac, most }: Frames) {
-    code.load(Width::Word, START, R1, DATA);
-    code.load(Width::Word, END, R1, DATA_END);
-    code.load(Width::Word, QUEUE, R1, RX_QUEUE);
+    code.copy(FRAME, R1);
+    code.load(Width::Word, QUEUE, FRAME, RX_QUEUE);
+    find_frame(code);
     code.reach(V4);
-    code.within(i32::try_from(most).unwrap_or(i32::MAX));
     let [a, b, c, d, e, f] = mac.0;
     code.field(Width::Word, 0);
     code.jump_word(If::NotEqual, i32::from_ne_bytes([a, b, c, d]), Label::Pass);
     code.field(Width::Half, 4);
     code.jump(If::NotEqual, half([e, f]), Label::Pass);
+    untag(code);
+    code.label(Label::Untagged);
+    code.within(i32::try_from(most).unwrap_or(i32::MAX));
     code.field(Width::Half, 12);
     code.jump(If::Equal, half(EtherType::IPV4.0.get().to_be_bytes()), Label::V4);
     code.jump(If::Equal, half(EtherType::IPV6.0.get().to_be_bytes()), Label::V6);
     code.go(Label::Pass);
+}
+
+fn find_frame(code: &mut Code) {
+    code.load(Width::Word, START, FRAME, DATA);
+    code.load(Width::Word, END, FRAME, DATA_END);
+}
+
+/// Takes the tag of VLAN 0 off, by moving the addresses over it; the kernel would do that too. Other tags are its own.
+fn untag(code: &mut Code) {
+    code.field(Width::Half, 12);
+    code.jump(If::NotEqual, half(EtherType::VLAN.0.get().to_be_bytes()), Label::Untagged);
+    code.reach(V4 + TAG);
+    code.field(Width::Half, ETHERNET);
+    code.and(half([0x0f, 0xff]));
+    code.jump(If::NotEqual, 0, Label::Pass);
+    let addresses = [(R0, 0), (R2, 4), (R3, 8)];
+    addresses.into_iter().for_each(|(register, at)| code.load(Width::Word, register, START, at));
+    addresses.into_iter().for_each(|(register, at)| code.write(register, at + TAG));
+    code.copy(R1, FRAME);
+    code.set(R2, TAG.into());
+    // Does what it is told: there are as many bytes.
+    code.call(ADJUST_HEAD);
+    find_frame(code);
+    code.reach(V4);
 }
 
 /// IPv4 without options and in one piece.

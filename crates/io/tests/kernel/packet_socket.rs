@@ -53,6 +53,11 @@ fn packets_pass_whole_and_only_those_to_the_devices_address() {
         let mut tagged = plain();
         tagged.push(4).unwrap().copy_from_slice(&[0, 5, 8, 0]);
         frames.push(to(far_mac, EtherType::VLAN), tagged);
+        // A tag that says a priority and no VLAN.
+        let mut priority = packets::udp("198.51.100.1:1", "203.0.113.1:2", b"urgent");
+        let urgent = priority.bytes().to_vec();
+        priority.push(4).unwrap().copy_from_slice(&[0xe0, 0, 8, 0]);
+        frames.push(to(far_mac, EtherType::VLAN), priority);
         let joined = packets::tcp_super("198.51.100.1:1", "203.0.113.1:2", &[7; 5000], 1000);
         let expected = joined.bytes().to_vec();
         frames.push(to(far_mac, EtherType::IPV4), joined);
@@ -62,9 +67,10 @@ fn packets_pass_whole_and_only_those_to_the_devices_address() {
         train.segments = Segments::Train { stride: u16::try_from(len).unwrap() };
         frames.push(to(far_mac, EtherType::IPV4), train);
         let sent = sender.transmit(&mut frames, &mut pool);
-        assert_eq!((sent.packets, sent.refused.packets()), (4 + 5 + 2, 0));
-        let came = receive(&mut receiver, 3);
-        assert_eq!(came.len(), 3);
+        assert_eq!((sent.packets, sent.refused.packets()), (5 + 5 + 2, 0));
+        let mut came = receive(&mut receiver, 4);
+        assert_eq!(came.len(), 4);
+        assert_eq!(came.remove(0).bytes(), urgent);
         assert_eq!(came[0].bytes(), expected);
         assert_eq!(came[0].segments, Segments::Tcp { mss: 1000 });
         assert_eq!(came[0].checksum, Checksum::Partial { start: 20, offset: 16 });

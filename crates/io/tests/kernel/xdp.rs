@@ -229,6 +229,16 @@ fn the_program_takes_esp_to_the_device_and_nothing_else() {
             let bytes = framed(near.1, ether_type, &packet);
             assert_eq!(verdict(&bytes), expected, "{ether_type:?} {packet:?} {:?}", packet.bytes());
         }
+        // A tag that says a priority and no VLAN; one of VLAN 1; another behind it; to another device; cut short.
+        let tagged = |destination, tag: [u8; 4]| {
+            let packet = PacketBuf::from_slice(&[&tag[..], esp(1).bytes()].concat());
+            framed(destination, EtherType::VLAN, &packet)
+        };
+        assert_eq!(verdict(&tagged(near.1, [0xf0, 0, 8, 0])), Verdict::Socket);
+        assert_eq!(verdict(&tagged(near.1, [0xe0, 1, 8, 0])), Verdict::Kernel);
+        assert_eq!(verdict(&tagged(near.1, [0, 0, 0x81, 0])), Verdict::Kernel);
+        assert_eq!(verdict(&tagged(MacAddr([2; 6]), [0, 0, 8, 0])), Verdict::Kernel);
+        assert_eq!(verdict(&tagged(near.1, [0, 0, 8, 0])[..37]), Verdict::Kernel);
         for destination in [MacAddr([2; 6]), MacAddr([0xff; 6])] {
             assert_eq!(verdict(&framed(destination, v4, &esp(1))), Verdict::Kernel);
         }
@@ -479,10 +489,14 @@ fn what_passes_comes_by_the_ring() {
         frames.push(framed(&whole), PacketBuf::from_slice(whole.bytes()));
         let joined = packets::tcp_super("192.0.2.5:5", "192.0.2.7:7", &[7; 2500], 1000);
         frames.push(framed(&joined), joined);
+        let priority = [&[0xe0, 0, 8, 0], whole.bytes()].concat();
+        let tagged = EthernetHeader { ether_type: EtherType::VLAN, ..framed(&whole) };
+        frames.push(tagged, PacketBuf::from_slice(&priority));
         let sent = sender.transmit(&mut frames, &mut pool);
-        assert_eq!(sent.packets, 4);
-        let came = receive(&mut receiver, 4);
-        assert_eq!(came.len(), 4);
+        assert_eq!(sent.packets, 5);
+        let mut came = receive(&mut receiver, 5);
+        assert_eq!(came.pop().unwrap().bytes(), whole.bytes());
+        assert_eq!((came.len(), program.received()), (4, 5), "by the ring");
         assert_eq!((came[0].bytes(), came[0].checksum), (whole.bytes(), Checksum::AsIs));
         // A link by which no super-packets come cuts them; the sums are left to it all the same.
         for mut packet in came.into_iter().skip(1) {
