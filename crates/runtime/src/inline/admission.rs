@@ -60,6 +60,9 @@ impl InlineLane {
                     Ok(train) => self.admit_train(train),
                     Err(packet) => self.cut(packet),
                 },
+                Claim::Passing if nested::is_nested(&packet, &ip) => {
+                    self.cut_nested(packet, DropReason::InMalformed);
+                }
                 Claim::Passing => self.cut(packet),
             }
         }

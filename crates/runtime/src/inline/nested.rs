@@ -1,9 +1,12 @@
-//! Super-packets of tunnels that pass: TCP within IPIP, SIT or GRE that a device joined (GRO). The notes of a packet socket are those of the inner packet,
-//! and say nothing of what is around it.
+//! Super-packets of tunnels that pass: TCP and UDP within IPIP, SIT, GRE or UDP (VXLAN, GENEVE, FOU, GUE) that a device joined (GRO), or that a sender
+//! behind a virtual device left whole. The notes of a packet socket are those of the inner packet, and say nothing of what is around it.
+//!
+//! What a tunnel in UDP puts between its header and the inner packet, Ethernet headers and options, is in each packet as it was in the whole
+//! (`net/ipv4/udp_offload.c: __skb_udp_tunnel_segment`), so it does not matter which tunnel it is.
 
 use uxfrm_packet::{
     Checksum, IpPacket, PacketBuf, Pool, Protocol, SegmentPlan, Segments, SizeClass, Version,
-    checksum::Sum, gre::Gre, ipv4,
+    checksum::Sum, gre::Gre, ipv4, udp,
 };
 
 /// Headers around a packet at the most, as IP and GRE count one each.
@@ -16,17 +19,36 @@ enum Around {
     V6(usize),
     /// With a checksum.
     Gre(usize),
+    Udp(usize),
+    /// With a checksum, to which what is said of the addresses adds.
+    SummedUdp(usize, Sum),
 }
 
-/// Whether a super-packet's TCP is not its own but that of a packet within.
+/// Whether a super-packet's TCP or UDP is not its own but that of a packet within.
 pub(super) fn is_nested(packet: &PacketBuf, ip: &IpPacket) -> bool {
-    matches!(packet.segments, Segments::Tcp { .. }) && ip.protocol != Protocol::TCP
+    let Some(protocol) = protocol(packet) else { return false };
+    let within = match packet.checksum {
+        Checksum::Partial { start, .. } => usize::from(start) != ip.header_len,
+        Checksum::AsIs | Checksum::Verified => false,
+    };
+    ip.protocol != protocol || within
+}
+
+/// What a super-packet is cut by.
+fn protocol(packet: &PacketBuf) -> Option<Protocol> {
+    match packet.segments {
+        Segments::Tcp { .. } => Some(Protocol::TCP),
+        Segments::Udp { .. } => Some(Protocol::UDP),
+        Segments::One | Segments::Train { .. } => None,
+    }
 }
 
 /// The packets of a tunnel that were joined to one; what is something else comes back.
 pub(super) fn cut(mut packet: PacketBuf, pool: &mut Pool) -> Result<Vec<PacketBuf>, PacketBuf> {
     let Checksum::Partial { start, offset } = packet.checksum else { return Err(packet) };
-    let Some((around, inner_at)) = layers(packet.bytes(), start.into()) else {
+    let layers =
+        protocol(&packet).and_then(|protocol| layers(packet.bytes(), protocol, usize::from(start)));
+    let Some((around, inner_at)) = layers else {
         return Err(packet);
     };
     let outer = packet.bytes()[..inner_at].to_vec();
@@ -53,8 +75,8 @@ pub(super) fn cut(mut packet: PacketBuf, pool: &mut Pool) -> Result<Vec<PacketBu
     }
 }
 
-/// The headers up to the packet whose upper layer begins at `upper`, the outermost first, and where that packet begins.
-fn layers(bytes: &[u8], upper: usize) -> Option<(Vec<Around>, usize)> {
+/// The headers up to the packet whose upper layer of this protocol begins at `upper`, the outermost first, and where that packet begins.
+fn layers(bytes: &[u8], protocol: Protocol, upper: usize) -> Option<(Vec<Around>, usize)> {
     let (mut around, mut at) = (Vec::new(), 0);
     while around.len() < MOST {
         let ip = IpPacket::parse(bytes.get(at..)?).ok()?;
@@ -73,10 +95,33 @@ fn layers(bytes: &[u8], upper: usize) -> Option<(Vec<Around>, usize)> {
                 around.extend(gre.fields.checksum.map(|_| Around::Gre(next)));
                 next + gre.fields.header_len()
             }
+            Protocol::UDP => {
+                let header = udp(&ip, bytes.get(next..)?)?;
+                around.push(header.map_or(Around::Udp(next), |sum| Around::SummedUdp(next, sum)));
+                let inner = (next + udp::HEADER_LEN..upper).rev();
+                inner.into_iter().find(|at| is_inner(bytes, *at, (protocol, upper)))?
+            }
             Protocol(_) => return None,
         };
     }
     None
+}
+
+/// The sum of a tunnel's addresses and protocol, if its datagrams have checksums.
+#[expect(clippy::option_option, reason = "no datagram, none with a checksum, one with")]
+fn udp(ip: &IpPacket, datagram: &[u8]) -> Option<Option<Sum>> {
+    let checksum = datagram.get(6..udp::HEADER_LEN)?;
+    let sum = || Sum::of_pseudo(ip.source, ip.destination, Protocol::UDP, 0);
+    Some((checksum != [0, 0]).then(sum))
+}
+
+/// Whether a packet begins there that fills the rest, with this upper layer at that place.
+fn is_inner(bytes: &[u8], at: usize, (protocol, upper): (Protocol, usize)) -> bool {
+    let rest = &bytes[at..];
+    IpPacket::parse(rest).is_ok_and(|ip| {
+        let lies = (ip.protocol, at + ip.header_len, ip.total_len);
+        lies == (protocol, upper, rest.len())
+    })
 }
 
 /// Makes a header that was copied right for the `k`th packet: its length, number and checksum. What is within it is right already.
@@ -104,7 +149,23 @@ fn finish(header: Around, k: usize, packet: &mut [u8]) -> Option<()> {
             gre.get_mut(4..6)?.copy_from_slice(&sum.to_be_bytes());
             Some(())
         }
+        Around::Udp(at) => finish_udp(packet.get_mut(at..)?).map(drop),
+        Around::SummedUdp(at, addresses) => {
+            let datagram = packet.get_mut(at..)?;
+            let len = finish_udp(datagram)?;
+            datagram.get_mut(6..8)?.fill(0);
+            let sum = addresses.plus_u16(len).plus_bytes(datagram).nonzero_checksum();
+            datagram.get_mut(6..8)?.copy_from_slice(&sum.to_be_bytes());
+            Some(())
+        }
     }
+}
+
+/// The length that it gives the datagram.
+fn finish_udp(datagram: &mut [u8]) -> Option<u16> {
+    let len = u16::try_from(datagram.len()).ok()?;
+    datagram.get_mut(4..6)?.copy_from_slice(&len.to_be_bytes());
+    Some(len)
 }
 
 #[cfg(test)]
@@ -140,6 +201,102 @@ mod tests {
         packet.segments = Segments::Tcp { mss: MSS };
         packet.checksum = Checksum::Partial { start: start + deeper, offset };
         (packet, payload)
+    }
+
+    /// A super-packet within a tunnel in UDP, and the payload within.
+    fn in_udp(
+        is_v4: bool,
+        has_sum: bool,
+        segments: Segments,
+        between: &[u8],
+    ) -> (PacketBuf, Vec<u8>) {
+        let payload: Vec<u8> = (0..2500_u32).map(|n| n.to_le_bytes()[0]).collect();
+        let (from, to) = ("[fd00::5]:1", "[fd00::6]:2");
+        let inner = match segments {
+            Segments::Udp { size } => udp_super(from, to, &payload, size),
+            Segments::Tcp { mss } => packets::tcp_super(from, to, &payload, mss),
+            Segments::One | Segments::Train { .. } => panic!("{segments:?}"),
+        };
+        let Checksum::Partial { start, offset } = inner.checksum else { panic!("{inner:?}") };
+        let (from, to) = if is_v4 {
+            ("192.0.2.1:5", "192.0.2.2:4789")
+        } else {
+            ("[fd00::1]:5", "[fd00::2]:4789")
+        };
+        let mut packet = packets::udp(from, to, &[between, inner.bytes()].concat());
+        let sum_at = IpPacket::parse(packet.bytes()).unwrap().header_len + 6;
+        if !has_sum {
+            packet.bytes_mut()[sum_at..sum_at + 2].fill(0);
+        }
+        let deeper = u16::try_from(packet.len() - inner.len()).unwrap();
+        packet.segments = inner.segments;
+        packet.checksum = Checksum::Partial { start: start + deeper, offset };
+        (packet, payload)
+    }
+
+    #[test]
+    fn what_was_joined_within_udp_is_taken_apart() {
+        // VXLAN with Ethernet; GENEVE with options, of which one looks like the beginning of a packet; FOU.
+        let vxlan = [&[8, 0, 0, 0, 0, 0, 7, 0][..], &[2; 12], &[0x86, 0xdd]].concat();
+        let geneve =
+            [&[2, 0, 0x86, 0xdd, 0, 0, 7, 0][..], &[0x45, 0, 0, 9, 0x60, 0, 0, 0]].concat();
+        for between in [&vxlan[..], &geneve, &[]] {
+            for segments in [Segments::Tcp { mss: MSS }, Segments::Udp { size: MSS }] {
+                for (is_v4, has_sum) in [(true, true), (true, false), (false, true), (false, false)]
+                {
+                    let (packet, whole) = in_udp(is_v4, has_sum, segments, between);
+                    let ip = IpPacket::parse(packet.bytes()).unwrap();
+                    assert!(is_nested(&packet, &ip));
+                    let pieces = cut(packet, &mut Pool::new()).unwrap();
+                    assert_eq!(pieces.len(), 3);
+                    let joined = pieces.iter().flat_map(|piece| {
+                        let ip = IpPacket::parse(piece.bytes()).unwrap();
+                        assert_eq!((ip.total_len, ip.version == Version::V4), (piece.len(), is_v4));
+                        let datagram = ip.upper(piece.bytes());
+                        assert_eq!(
+                            usize::from(u16::from_be_bytes([datagram[4], datagram[5]])),
+                            datagram.len()
+                        );
+                        let verified = uxfrm_packet::checksum::verify(&ip, piece.bytes());
+                        let right = uxfrm_packet::checksum::Verification::Right;
+                        assert_eq!(
+                            (verified == right, datagram[6..8] != [0, 0]),
+                            (has_sum, has_sum)
+                        );
+                        assert_eq!(datagram[8..8 + between.len()], *between);
+                        inner_payload(&datagram[8 + between.len()..])
+                    });
+                    assert_eq!(joined.collect::<Vec<_>>(), whole);
+                }
+            }
+        }
+    }
+
+    fn udp_super(from: &str, to: &str, payload: &[u8], size: u16) -> PacketBuf {
+        let mut packet = packets::udp(from, to, payload);
+        let start = IpPacket::parse(packet.bytes()).unwrap().header_len;
+        let start = u16::try_from(start).unwrap();
+        packet.segments = Segments::Udp { size };
+        packet.checksum = Checksum::Partial { start, offset: 6 };
+        packet
+    }
+
+    fn inner_payload(bytes: &[u8]) -> Vec<u8> {
+        let ip = IpPacket::parse(bytes).unwrap();
+        assert_eq!(ip.total_len, bytes.len());
+        let verified = uxfrm_packet::checksum::verify(&ip, bytes);
+        assert_eq!(verified, uxfrm_packet::checksum::Verification::Right);
+        let upper = ip.upper(bytes);
+        let header = if ip.protocol == Protocol::UDP { 8 } else { usize::from(upper[12] >> 4) * 4 };
+        upper[header..].to_vec()
+    }
+
+    /// Datagrams that were joined as they are, whatever is inside them, are no tunnel's.
+    #[test]
+    fn what_is_joined_by_its_own_udp_is_not_nested() {
+        let packet = udp_super("192.0.2.1:5", "192.0.2.2:4789", &[7; 2500], MSS);
+        let ip = IpPacket::parse(packet.bytes()).unwrap();
+        assert!(!is_nested(&packet, &ip));
     }
 
     /// Checks what is around the innermost packet, and gives its TCP payload.
