@@ -14,6 +14,26 @@ use crate::{
 /// `XFRMA_REPLAY_ESN_MAX` in words of the bitmap.
 const MOST_WORDS: u32 = 128;
 
+/// What legacy windows have room for.
+const SHORT_WINDOW: u32 = 32;
+
+/// Which counters a state has: `replay` or `replay_esn` of `struct xfrm_state`. The kernel takes no notice of the other ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// `struct xfrm_replay_state`
+    Short,
+    /// `struct xfrm_replay_state_esn`
+    Long,
+}
+
+impl Form {
+    /// That of a state with these flags and this window.
+    pub(crate) fn of(flags: SaFlags, window: u32) -> Self {
+        let short = !flags.contains(SaFlags::ESN) && window <= SHORT_WINDOW;
+        if short { Self::Short } else { Self::Long }
+    }
+}
+
 /// `struct xfrm_replay_state_esn` as a request has it.
 pub(crate) struct EsnState {
     raw: RawReplayEsn,
@@ -98,8 +118,8 @@ pub(crate) fn config(
     })
 }
 
-/// Counters that NEWSA and NEWAE set (`xfrm_update_ae_params`), for a state with this window.
-pub(crate) fn counters(attributes: &Attributes<'_>, calendar: Calendar) -> Counters {
+/// Counters that NEWSA and NEWAE set (`xfrm_update_ae_params`), for a state that has them in this form.
+pub(crate) fn counters(attributes: &Attributes<'_>, form: Form, calendar: Calendar) -> Counters {
     let usage = attributes.read::<RawUsage>(AttributeType::LtimeVal);
     let mut counters = Counters {
         usage: usage.map(|raw| {
@@ -110,32 +130,40 @@ pub(crate) fn counters(attributes: &Attributes<'_>, calendar: Calendar) -> Count
         time_threshold: attributes.read(AttributeType::EtimerThresh),
         ..Counters::default()
     };
-    if let Some(raw) = attributes.read::<RawReplay>(AttributeType::ReplayVal) {
-        let received = u64::from(raw.received);
-        counters.sent = Some(raw.sent.into());
-        counters.received = Some(received);
-        let is_set = |number: &u64| {
-            short_bit(received, *number).is_some_and(|bit| raw.bitmap >> bit & 1 != 0)
-        };
-        counters.window = (received.saturating_sub(31)..=received).filter(is_set).collect();
-    }
-    let long = attributes.value(AttributeType::ReplayEsnVal);
-    let long = long.and_then(|value| RawReplayEsn::read_from_prefix(value).ok());
-    if let Some((raw, bitmap)) = long {
-        let received = whole(raw.received_high, raw.received);
-        counters.sent = Some(whole(raw.sent_high, raw.sent));
-        counters.received = Some(received);
-        let is_set = |number: &u64| {
-            let bit = long_bit(received, raw.window, *number);
-            let word =
-                bit.and_then(|bit| bitmap.as_chunks().0.get(bit / 32).map(|word| (bit, word)));
-            word.is_some_and(|(bit, word)| u32::from_ne_bytes(*word) >> (bit % 32) & 1 != 0)
-        };
-        let window = u64::from(raw.window.min(MOST_WORDS * 32));
-        let lowest = received.saturating_sub(window.saturating_sub(1));
-        counters.window = (lowest..=received).filter(is_set).collect();
+    match form {
+        Form::Short => set_short(&mut counters, attributes),
+        Form::Long => set_long(&mut counters, attributes),
     }
     counters
+}
+
+fn set_short(counters: &mut Counters, attributes: &Attributes<'_>) {
+    let Some(raw) = attributes.read::<RawReplay>(AttributeType::ReplayVal) else { return };
+    let received = u64::from(raw.received);
+    counters.sent = Some(raw.sent.into());
+    counters.received = Some(received);
+    let is_set =
+        |number: &u64| short_bit(received, *number).is_some_and(|bit| raw.bitmap >> bit & 1 != 0);
+    counters.window = (received.saturating_sub(31)..=received).filter(is_set).collect();
+}
+
+fn set_long(counters: &mut Counters, attributes: &Attributes<'_>) {
+    let value = attributes.value(AttributeType::ReplayEsnVal);
+    let Some((raw, bitmap)) = value.and_then(|value| RawReplayEsn::read_from_prefix(value).ok())
+    else {
+        return;
+    };
+    let received = whole(raw.received_high, raw.received);
+    counters.sent = Some(whole(raw.sent_high, raw.sent));
+    counters.received = Some(received);
+    let is_set = |number: &u64| {
+        let bit = long_bit(received, raw.window, *number);
+        let word = bit.and_then(|bit| bitmap.as_chunks().0.get(bit / 32).map(|word| (bit, word)));
+        word.is_some_and(|(bit, word)| u32::from_ne_bytes(*word) >> (bit % 32) & 1 != 0)
+    };
+    let window = u64::from(raw.window.min(MOST_WORDS * 32));
+    let lowest = received.saturating_sub(window.saturating_sub(1));
+    counters.window = (lowest..=received).filter(is_set).collect();
 }
 
 /// Which bit of `struct xfrm_replay_state` a number has: the highest received the lowest.
@@ -157,7 +185,14 @@ pub(crate) fn long_bit(highest: u64, window: u32, number: u64) -> Option<usize> 
 }
 
 /// What NEWAE may not do to a state with the longer counters: `xfrm_replay_verify_len`.
-pub(crate) fn check_size(window: u32, attributes: &Attributes<'_>) -> Result<(), Refusal> {
+pub(crate) fn check_size(
+    window: u32,
+    form: Form,
+    attributes: &Attributes<'_>,
+) -> Result<(), Refusal> {
+    if form == Form::Short {
+        return Ok(());
+    }
     let Some(value) = attributes.value(AttributeType::ReplayEsnVal) else { return Ok(()) };
     let Ok((raw, bitmap)) = RawReplayEsn::read_from_prefix(value) else { return Ok(()) };
     if u64::from(raw.words) * 4 > bitmap.len() as u64 {

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use uxfrm_crypto::KeyMaterial;
 use uxfrm_engine::{
-    Direction, KeepaliveInterval, Mark, Sa, SaFlags, SaTransform, SaWords, UdpEncap, UdpEncapKind,
+    Direction, KeepaliveInterval, Mark, Sa, SaTransform, SaWords, UdpEncap, UdpEncapKind,
 };
 use zerocopy::IntoBytes as _;
 
@@ -15,16 +15,13 @@ use crate::{
     datagram::Datagram,
     decode::{
         common::{mode_number, protocol_number},
-        replay,
+        replay::{self, Form},
     },
     layout::{
         RawAlgorithm, RawEncap, RawId, RawReplay, RawReplayEsn, RawSa, RawSaId, RawSizedAlgorithm,
         RawUsage,
     },
 };
-
-/// The largest window that `struct xfrm_replay_state` has.
-const SHORT_WINDOW: u32 = 32;
 
 /// `struct xfrm_usersa_info`.
 pub(crate) fn info(sa: &Sa, calendar: Calendar) -> RawSa {
@@ -171,7 +168,7 @@ pub const fn direction_number(direction: Direction) -> u8 {
 }
 
 fn is_short(config: &SaWords) -> bool {
-    !config.flags.contains(SaFlags::ESN) && config.window <= SHORT_WINDOW
+    Form::of(config.flags, config.window) == Form::Short
 }
 
 fn short_window(config: &SaWords) -> u8 {

@@ -91,8 +91,10 @@ impl Server {
                 return Err(Refusal::invalid("SA must be in VALID state"));
             }
         };
-        replay::check_size(sa.config().window, &call.attributes)?;
-        let counters = replay::counters(&call.attributes, self.calendar);
+        let window = sa.config().window;
+        let form = replay::Form::of(sa.config().flags, window);
+        replay::check_size(window, form, &call.attributes)?;
+        let counters = replay::counters(&call.attributes, form, self.calendar);
         call.database.apply(call.now, |change| change.set_counters(sa.id(), mark, counters))?;
         call.tell(&self.clients, Groups::AEVENTS, MessageType::NewAe, |datagram| {
             self.put_counters(datagram, &sa, CAUSE_UPDATE);

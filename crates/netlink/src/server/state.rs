@@ -141,7 +141,8 @@ impl Server {
 
     /// Adds a state with the counters that its request gives it.
     fn add(&self, call: &mut Call<'_>, config: SaConfig) -> Result<Arc<Sa>, Refusal> {
-        let counters = replay::counters(&call.attributes, self.calendar);
+        let form = replay::Form::of(config.flags, config.replay.window);
+        let counters = replay::counters(&call.attributes, form, self.calendar);
         let (id, mark) = (config.id, config.mark);
         Ok(call.database.apply(call.now, |change| {
             change.add_sa(config)?;

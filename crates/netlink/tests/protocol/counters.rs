@@ -119,6 +119,31 @@ fn numbers_never_go_back() {
     assert_eq!((sa.sequence().last(), sa.replay().highest()), (9, 100));
 }
 
+/// As in `xfrm_update_ae_params`: the attribute for counters of the other form is taken, and nothing heeds it.
+#[test]
+fn counters_of_the_form_that_a_state_has_not_change_nothing() {
+    let short = attribute(REPLAY, &words(&[9, 100, 0b1011]));
+    let long = attribute(ESN, &words(&[2, 9, 100, 0, 0, 64, 3, 0]));
+    let both = [long.clone(), short.clone()].concat();
+    for (spi, attributes, heeded) in [
+        ("0x1000", &short, false),
+        ("0x1001", &long, false),
+        ("0x1000", &long, true),
+        ("0x1001", &short, true),
+        ("0x1000", &both, true),
+        ("0x1001", &both, true),
+    ] {
+        let mut stage = stage(spi);
+        let number = u32::from_str_radix(&spi[2..], 16).unwrap();
+        let set = aevent(NEW_AE, REPLACE, number, 0, attributes);
+        assert_eq!(stage.ask(&set)[0].verdict(), Some((0, String::new())));
+        assert_eq!(stage.heard.len(), 1, "all are told");
+        let sa = stage.database.snapshot().sad.iter().next().unwrap().clone();
+        let counters = if heeded { (9, 100) } else { (0, 0) };
+        assert_eq!((sa.sequence().last(), sa.highest_received()), counters, "{spi}");
+    }
+}
+
 #[test]
 fn a_long_window_comes_back_bit_by_bit() {
     let mut stage = stage("0x1000");
