@@ -37,7 +37,7 @@ use iv::IvSpace;
 use keys::Keys;
 use replay::{Numbers, ReplayWindow};
 use sequence::Sequence;
-use usage::{Charge, Lifecycle, Usage};
+use usage::{Charge, Late, Lifecycle, Usage};
 use words::{Name, SaWords};
 
 /// A state. What it says never changes: an update (`XFRM_MSG_UPDSA`) makes a new `Sa` that shares keys, numbers and counts with
@@ -81,6 +81,18 @@ struct Live {
     replay: ReplayWindow,
     ivs: IvSpace,
     aevents: Aevents,
+    /// Who goes on in its place, and counts what it counted too late.
+    heir: OnceBox<Arc<Sa>>,
+}
+
+impl Live {
+    #[cold]
+    fn charge_heir(&self, late: Late) -> Charge {
+        let Some(heir) = self.heir.get() else { return Charge::Expired };
+        let live = heir.live();
+        let charged = live.usage.charge_late(&heir.words.limits, late);
+        charged.unwrap_or_else(|late| live.charge_heir(late))
+    }
 }
 
 /// What is read of a state that has carried nothing. Nobody writes to it.
@@ -130,16 +142,24 @@ impl Sa {
         new
     }
 
-    /// A state that goes on where `old` ends, with other words and the same key: `old` sends and takes nothing more.
-    pub(crate) fn continuing(old: &Self, mut config: SaConfig, words: Arc<SaWords>) -> Arc<Self> {
+    /// A state that goes on where `old` ends, with other words and the same key, at a place on a device: `old` sends and takes nothing more.
+    pub(crate) fn continuing(
+        old: &Self,
+        mut config: SaConfig,
+        words: Arc<SaWords>,
+        place: Option<Attachment>,
+    ) -> Arc<Self> {
         config.replay.sent = old.sequence().end();
-        let new = Self::new(&config, words, old.added());
+        let new = Self::new(&config, words, old.added()).on(place);
         // One that was not used yet, too: a worker may be about to.
-        let Live { usage, replay, aevents: theirs, .. } = old.live();
+        let Live { usage, replay, aevents: theirs, heir, .. } = old.live();
         let (highest, received) = replay.end();
         let Live { usage: counts, replay: window, aevents, .. } = new.live();
         window.learn(highest, received);
-        counts.set(usage.bytes(), usage.packets(), usage.first_used());
+        // Before the counts end: who took a packet and has yet to count it finds where.
+        let _first = heir.set(Box::new(Arc::clone(&new)));
+        let (bytes, packets) = usage.end();
+        counts.go_on(bytes, packets, usage.first_used());
         counts.advance(usage.lifecycle());
         aevents.set_thresholds(theirs.thresholds());
         new
@@ -342,7 +362,10 @@ impl Sa {
     /// inbound after authentication, with the length after decapsulation.
     #[inline]
     pub fn charge(&self, packets: u32, bytes: u64, now: Moment) -> Charge {
-        self.live().usage.charge(&self.words.limits, packets, bytes, now)
+        let live = self.live();
+        live.usage
+            .charge(&self.words.limits, packets, bytes, now)
+            .unwrap_or_else(|late| live.charge_heir(late))
     }
 
     /// Whether an inbound packet may be given to it: the checks of `net/xfrm/xfrm_input.c` that come before replay.
@@ -524,6 +547,7 @@ impl Sa {
                 replay: ReplayWindow::new(words.window, numbers(words), received),
                 ivs: IvSpace::new(self.id(), self.source(), words.mark),
                 aevents: Aevents::new(sent, received, self.added()),
+                heir: OnceBox::new(),
             }))
         };
         match self.active.get_or_init(live) {

@@ -155,7 +155,7 @@ impl Change<'_> {
     /// Puts a state in another's place.
     fn settle(&mut self, old: &Arc<Sa>, config: SaConfig, place: Option<Attachment>) -> Arc<Sa> {
         let words = self.words(&config);
-        let new = Sa::continuing(old, config, words).on(place);
+        let new = Sa::continuing(old, config, words, place);
         self.database.remove_sa(old);
         self.database.insert_sa(&new);
         self.database.wake_for(&new, self.now);

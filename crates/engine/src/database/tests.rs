@@ -617,3 +617,31 @@ fn a_number_is_not_taken_by_a_state_and_once_more_by_what_it_has_become() {
         assert_eq!((old.highest_received(), new.highest_received()), (if used { 3 } else { 0 }, 5));
     }
 }
+
+/// What a worker took by the old state, and has yet to count, counts for what it has become: against limits as well.
+#[test]
+fn what_is_counted_on_a_state_that_moved_counts_for_what_it_has_become() {
+    let mut database = database();
+    let hard = |hard| Budget { hard, ..Budget::default() };
+    let limits = Limits { packets: hard(6), ..Limits::default() };
+    let old = add(&mut database, SaConfig { limits, ..sample("10.0.0.2", 1) }).unwrap();
+    let go = |database: &mut Database, old: &Arc<Sa>, to: &str| {
+        let to = SaMove { destination: to.parse().unwrap(), ..SaMove::of(old) };
+        let moved = vec![(Arc::clone(old), to)];
+        database.apply(at(5), |change| change.move_sas(moved)).unwrap().remove(0)
+    };
+    let counts = |sa: &Sa| (sa.usage().packets(), sa.usage().bytes());
+    assert_eq!(old.charge(2, 200, at(1)), Charge::Ok);
+    let new = go(&mut database, &old, "10.0.0.8");
+    assert_eq!((counts(&old), counts(&new)), ((2, 200), (2, 200)));
+    assert_eq!(old.charge(2, 300, at(6)), Charge::Ok);
+    assert_eq!((counts(&old), counts(&new)), ((2, 200), (4, 500)));
+    let newest = go(&mut database, &new, "10.0.0.9");
+    assert_eq!(new.charge(1, 10, at(7)), Charge::Ok);
+    assert_eq!(old.charge(2, 20, at(7)), Charge::Crossing, "of two not both pass");
+    assert_eq!(old.charge(1, 10, at(7)), Charge::Ok);
+    assert_eq!([&old, &new].map(|late| late.charge(1, 10, at(7))), [Charge::Expired; 2]);
+    assert_eq!(counts(&newest), (6, 520));
+    assert_eq!(newest.charge(1, 10, at(8)), Charge::HardLimit);
+    assert_eq!((counts(&old), counts(&new), counts(&newest)), ((2, 200), (4, 500), (6, 520)));
+}

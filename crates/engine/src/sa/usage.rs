@@ -1,6 +1,6 @@
 //! What a state has carried, whether it may carry more, and what went wrong on it.
 
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::{Budget, DeviceCounts, DropReason, Limits, Moment};
 
@@ -50,6 +50,16 @@ pub struct Usage {
     integrity_failed: AtomicU32,
 }
 
+/// What is charged to a state that has gone on as another: it did not count it, as its counts were taken over already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Late {
+    pub(super) packets: u32,
+    pub(super) bytes: u64,
+}
+
+/// On counts that were taken over. No limit is as high.
+const ENDED: u64 = 1 << 63;
+
 /// The values that it has not tell what else may stand in a state's place, so that who asks need not read another cache line.
 #[derive(Debug)]
 #[repr(u8)]
@@ -93,32 +103,100 @@ impl Usage {
     /// As in `net/xfrm/xfrm_state.c: xfrm_state_check_expire`, limits are held against what was counted *before* a packet: of
     /// a hard limit of N packets N pass, and the soft event comes with packet N + 1. No more ever pass, whatever the number of workers;
     /// a few less may when another worker is just then taking back a [`Charge::Crossing`].
+    ///
+    /// # Errors
+    /// [`Late`], of what another is to count.
     #[inline]
-    pub(super) fn charge(&self, limits: &Limits, packets: u32, bytes: u64, now: Moment) -> Charge {
+    pub(super) fn charge(
+        &self,
+        limits: &Limits,
+        packets: u32,
+        bytes: u64,
+        now: Moment,
+    ) -> Result<Charge, Late> {
         self.touch(now);
         if self.lifecycle() >= Lifecycle::Error {
-            return Charge::Expired;
+            return Ok(Charge::Expired);
         }
-        let before = Tally {
-            packets: self.packets.fetch_add(u64::from(packets), Ordering::Relaxed),
-            bytes: self.bytes.fetch_add(bytes, Ordering::Relaxed),
-        };
+        let before = self.add(packets, bytes);
         let after = before.plus(packets, bytes);
         if after.within(limits, |budget| budget.soft.min(budget.hard)) {
-            return Charge::Ok;
+            return Ok(Charge::Ok);
+        }
+        if before.has_ended() {
+            return Err(self.late(before, packets, bytes));
         }
         let charge = self.charge_near_limit(limits, packets, before, after);
         if !matches!(charge, Charge::Ok | Charge::SoftLimit) {
-            self.packets.fetch_sub(u64::from(packets), Ordering::Relaxed);
-            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.subtract(packets.into(), bytes);
         }
-        charge
+        Ok(charge)
+    }
+
+    /// Counts what another state has let pass that this one goes on from: what reaches limits is met by the next packet. Past a hard one it
+    /// is refused, together ([`Charge::Crossing`]) or alone.
+    pub(super) fn charge_late(&self, limits: &Limits, late: Late) -> Result<Charge, Late> {
+        let Late { packets, bytes } = late;
+        let before = self.add(packets, bytes);
+        if before.has_ended() {
+            return Err(self.late(before, packets, bytes));
+        }
+        if !before.reaches(limits, |budget| budget.hard)
+            && (packets <= 1 || before.plus(packets, bytes).within(limits, |budget| budget.hard))
+        {
+            return Ok(Charge::Ok);
+        }
+        self.subtract(packets.into(), bytes);
+        Ok(if packets > 1 { Charge::Crossing } else { Charge::Expired })
+    }
+
+    /// Counts nothing more from now on, and gives the bytes and packets counted, so that another can go on from there: whoever counts is told
+    /// of all that is not among them.
+    pub(super) fn end(&self) -> (u64, u64) {
+        let end = |count: &AtomicU64| count.fetch_or(ENDED, Ordering::AcqRel) & !ENDED;
+        // In the order of `add`.
+        let packets = end(&self.packets);
+        (end(&self.bytes), packets)
+    }
+
+    /// Goes on from another's counts: what has been counted here meanwhile stays.
+    pub(super) fn go_on(&self, bytes: u64, packets: u64, first_used: Option<Moment>) {
+        self.packets.fetch_add(packets, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.first_used.store(first_used.map_or(NEVER, |moment| moment.0), Ordering::Relaxed);
+    }
+
+    /// What there was before.
+    #[inline]
+    fn add(&self, packets: u32, bytes: u64) -> Tally {
+        Tally {
+            packets: self.packets.fetch_add(u64::from(packets), Ordering::Relaxed),
+            bytes: self.bytes.fetch_add(bytes, Ordering::Relaxed),
+        }
+    }
+
+    fn subtract(&self, packets: u64, bytes: u64) {
+        self.packets.fetch_sub(packets, Ordering::Relaxed);
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Takes back what was counted after the end, which may have come between packets and bytes.
+    #[cold]
+    fn late(&self, before: Tally, packets: u32, bytes: u64) -> Late {
+        // With the end comes who goes on.
+        fence(Ordering::Acquire);
+        let late = Late {
+            packets: if before.packets >= ENDED { packets } else { 0 },
+            bytes: if before.bytes >= ENDED { bytes } else { 0 },
+        };
+        self.subtract(late.packets.into(), late.bytes);
+        late
     }
 
     /// Sets counts and the moment of the first use to what another knows.
     pub(super) fn set(&self, bytes: u64, packets: u64, first_used: Option<Moment>) {
-        self.bytes.store(bytes, Ordering::Relaxed);
-        self.packets.store(packets, Ordering::Relaxed);
+        self.bytes.store(bytes.min(ENDED - 1), Ordering::Relaxed);
+        self.packets.store(packets.min(ENDED - 1), Ordering::Relaxed);
         self.first_used.store(first_used.map_or(NEVER, |moment| moment.0), Ordering::Relaxed);
     }
 
@@ -189,13 +267,13 @@ impl Usage {
     /// Bytes carried.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+        self.bytes.load(Ordering::Relaxed) & !ENDED
     }
 
     /// Packets carried.
     #[must_use]
     pub fn packets(&self) -> u64 {
-        self.packets.load(Ordering::Relaxed)
+        self.packets.load(Ordering::Relaxed) & !ENDED
     }
 
     /// When the first packet was charged.
@@ -273,10 +351,15 @@ impl Tally {
         Self { packets: self.packets + u64::from(packets), bytes: self.bytes.saturating_add(bytes) }
     }
 
-    /// Not above: then every packet on the way here was below when it was looked at.
+    /// Not above, and not ended: then every packet on the way here was below when it was looked at.
     #[inline]
     fn within(self, limits: &Limits, limit: impl Fn(Budget) -> u64) -> bool {
-        self.packets <= limit(limits.packets) && self.bytes <= limit(limits.bytes)
+        self.packets <= limit(limits.packets).min(ENDED - 1)
+            && self.bytes <= limit(limits.bytes).min(ENDED - 1)
+    }
+
+    fn has_ended(self) -> bool {
+        self.packets >= ENDED || self.bytes >= ENDED
     }
 
     fn reaches(self, limits: &Limits, limit: impl Fn(Budget) -> u64) -> bool {

@@ -40,7 +40,7 @@ fn limits_by_table() {
         let usage = Usage::new(Lifecycle::Valid);
         let limits = limits(*packets, *bytes);
         for (step, (packets, bytes, expected)) in charges.iter().enumerate() {
-            let answer = usage.charge(&limits, *packets, *bytes, Moment(5));
+            let answer = usage.charge(&limits, *packets, *bytes, Moment(5)).unwrap();
             assert_eq!(answer, *expected, "row {row}, charge {step}");
         }
     }
@@ -51,7 +51,7 @@ fn what_is_refused_is_not_counted() {
     let usage = Usage::new(Lifecycle::Valid);
     let limits = limits((u64::MAX, 2), NONE);
     for packets in [2, 1, 1, 7] {
-        usage.charge(&limits, packets, 100, Moment(9));
+        usage.charge(&limits, packets, 100, Moment(9)).unwrap();
     }
     assert_eq!((usage.packets(), usage.bytes()), (2, 100));
 }
@@ -61,7 +61,7 @@ fn first_and_last_use_are_kept() {
     let usage = Usage::new(Lifecycle::Valid);
     assert_eq!((usage.first_used(), usage.last_used()), (None, None));
     for at in [0, 7, 9] {
-        usage.charge(&Limits::default(), 1, 1, Moment(at));
+        usage.charge(&Limits::default(), 1, 1, Moment(at)).unwrap();
     }
     assert_eq!((usage.first_used(), usage.last_used()), (Some(Moment(0)), Some(Moment(9))));
 }
@@ -90,9 +90,10 @@ fn workers_together_never_pass_a_limit_and_announce_it_once() {
         let work = |batch: u32| {
             let (mut passed, mut told) = (0, Vec::new());
             loop {
-                let (mut packets, mut charge) = (batch, usage.charge(&limits, batch, 1, Moment(1)));
+                let (mut packets, mut charge) =
+                    (batch, usage.charge(&limits, batch, 1, Moment(1)).unwrap());
                 if charge == Crossing {
-                    (packets, charge) = (1, usage.charge(&limits, 1, 1, Moment(1)));
+                    (packets, charge) = (1, usage.charge(&limits, 1, 1, Moment(1)).unwrap());
                 }
                 if matches!(charge, SoftLimit | HardLimit) {
                     told.push(charge);
@@ -113,4 +114,37 @@ fn workers_together_never_pass_a_limit_and_announce_it_once() {
     assert_eq!(usage.packets(), passed);
     assert_eq!(told.iter().filter(|charge| **charge == SoftLimit).count(), 1);
     assert_eq!(told.iter().filter(|charge| **charge == HardLimit).count(), 1);
+}
+
+/// Whoever counts while a state ends hears of just what was not among its counts.
+#[test]
+fn what_is_counted_while_counts_end_is_counted_once() {
+    for _ in 0..50 {
+        let (usage, limits) = (Usage::new(Lifecycle::Valid), Limits::default());
+        let begun = std::sync::atomic::AtomicBool::new(false);
+        let charge = || {
+            let (mut counted, mut late) = ((0, 0), (0, 0));
+            for round in 0..2000 {
+                begun.store(true, Ordering::Release);
+                let (packets, bytes) = (1 + round % 3, 7);
+                let not = usage.charge(&limits, packets, bytes, Moment(1)).err();
+                let not = not.unwrap_or(Late { packets: 0, bytes: 0 });
+                counted = (counted.0 + packets - not.packets, counted.1 + bytes - not.bytes);
+                late = (late.0 + not.packets, late.1 + not.bytes);
+            }
+            (counted, late)
+        };
+        let (ended, charged) = std::thread::scope(|scope| {
+            let workers = [scope.spawn(charge), scope.spawn(charge)];
+            while !begun.load(Ordering::Acquire) {
+                std::hint::spin_loop();
+            }
+            (usage.end(), workers.map(|worker| worker.join().unwrap()))
+        });
+        let [(first, late), (second, more)] = charged;
+        assert_eq!(ended, (first.1 + second.1, (first.0 + second.0).into()));
+        assert_eq!(usage.end(), ended, "what came late was taken back");
+        let all = first.1 + second.1 + late.1 + more.1;
+        assert_eq!(all, 2 * 2000 * 7, "each is one or the other");
+    }
 }
