@@ -15,6 +15,7 @@ use std::{collections::HashMap, net::IpAddr};
 
 use uxfrm_engine::{
     Action, Direction, Host, NarrowPaths, PolicyChange, PolicyEntry, Prefix, Spd, Template,
+    least_path,
 };
 use uxfrm_io::rtnetlink::{self, FirewallMark, News, Route, RouteChange, Rtnetlink, Rule, Via};
 use uxfrm_packet::Version;
@@ -32,9 +33,6 @@ const USUAL_MTU: u32 = 1500;
 /// Every network takes that much (RFC 791 §3.2).
 const SMALLEST_MTU: u16 = 576;
 
-/// No path takes less, whatever a router says: `net.ipv4.route.min_pmtu`, and RFC 8200 §5.
-const LEAST_V4: u16 = 552;
-const LEAST_V6: u16 = 1280;
 /// Narrow paths that are known at once.
 const MOST_NARROW: usize = 1 << 12;
 
@@ -210,9 +208,8 @@ impl HostRoutes {
     }
 
     fn measure(&mut self, peer: IpAddr) {
-        let least = if peer.is_ipv4() { LEAST_V4 } else { LEAST_V6 };
         let way = self.rtnetlink.route_to(peer, self.mark).ok();
-        let now = way.map(|way| u16::try_from(way.mtu).unwrap_or(u16::MAX).max(least));
+        let now = way.map(|way| u16::try_from(way.mtu).unwrap_or(u16::MAX).max(least_path(peer)));
         let usual = self.usual_mtu();
         let before = match now.filter(|now| *now < usual) {
             Some(now) => self.narrow.insert(peer, now),

@@ -69,7 +69,7 @@ pub use sa::{
     words::SaWords,
 };
 pub use selector::{PortMask, Selector};
-pub use snapshot::{Host, NarrowPaths, Published, Snapshot};
+pub use snapshot::{Host, NarrowPaths, Published, Snapshot, least_path};
 pub use spd::{
     classifier::{Footprint, Revised, Revision},
     entry::{Place, PolicyEntry},

@@ -39,5 +39,14 @@ pub struct Host {
 /// What the network takes towards some peers, in bytes of IP packet: less than towards all others, as routers on the way have said.
 pub type NarrowPaths = BTreeMap<IpAddr, u16>;
 
+/// What every path is held to take, whatever routers and links say: `net.ipv4.route.min_pmtu`, and RFC 8200 §5.
+#[must_use]
+pub const fn least_path(to: IpAddr) -> u16 {
+    match to {
+        IpAddr::V4(_) => 552,
+        IpAddr::V6(_) => 1280,
+    }
+}
+
 /// Where the newest snapshot is found. Each worker keeps an [`arc_swap::Cache`] of it.
 pub type Published = Arc<ArcSwap<Snapshot>>;

@@ -14,7 +14,7 @@ use crate::inbound::Inbound;
 use crate::outbound::Outbound;
 use crate::{
     CacheCounts, CacheStats, Caches, Cpu, DropReason, Drops, Event, Handed, Host, Moment,
-    NarrowPaths, Published, Received, Snapshot, Watch,
+    NarrowPaths, Published, Received, Snapshot, Watch, least_path,
 };
 
 /// Who writes the headers outside ESP-in-UDP packets.
@@ -326,6 +326,8 @@ impl Worker {
     #[cold]
     pub fn meet_narrow_path(&self, to: IpAddr, mtu: u32, events: &mut Vec<Event>) {
         let event = Event::NarrowPath(to);
+        // Beneath the least, nobody will ever know it to be so narrow.
+        let mtu = mtu.max(least_path(to).into());
         if mtu < self.settings.mtu_to(to).into() && !events.contains(&event) {
             events.push(event);
         }

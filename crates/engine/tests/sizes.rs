@@ -8,7 +8,9 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use uxfrm_engine::sa::config::{SaExtraFlags, SaFlags};
-use uxfrm_engine::{Direction, DropReason, Family, Host, Mode, Reqid, UdpEncapKind, WireHeaders};
+use uxfrm_engine::{
+    Direction, DropReason, Event, Family, Host, Mode, Reqid, UdpEncapKind, WireHeaders,
+};
 use uxfrm_packet::{Fragment, IpPacket, PacketBuf, Protocol, icmp::Icmp, icmpv6::Icmpv6};
 use uxfrm_testkit::{Pair, Suite, Way, Wrapping, packets};
 
@@ -112,6 +114,27 @@ fn towards_each_peer_as_much_fits_as_its_path_takes() {
         let most = if fits == 1446 { 1500 } else { path };
         assert!(wire.iter().all(|packet| packet.len() <= most.into()));
         assert_eq!(wire.len(), if fits == 1446 { 1 } else { 2 }, "in fragments");
+    }
+}
+
+/// Paths are held to take a least, whatever links say: what is narrower still is told of until that is known, and then no more.
+#[test]
+fn what_is_narrower_than_any_path_is_told_once() {
+    for (outer, least) in [(Family::V4, 552), (Family::V6, 1280)] {
+        let wrapping = Wrapping::new(Mode::Tunnel, Family::V4, outer);
+        let mut pair = Pair::new(&wrapping);
+        let (_, peer) = wrapping.gateways(Way::Right);
+        let told = |pair: &Pair, mtu| {
+            let mut events = Vec::new();
+            pair.left.worker.meet_narrow_path(peer, mtu, &mut events);
+            events == [Event::NarrowPath(peer)]
+        };
+        assert!([least, 1, least - 1].map(|mtu| told(&pair, mtu)) == [true; 3], "nobody knows yet");
+        let addresses = wrapping.settings.addresses.clone();
+        let narrow = [(peer, u16::try_from(least).unwrap())].into_iter().collect();
+        pair.left.database.set_host(Host { addresses, mtu: 1500, narrow });
+        pair.left.outbound(vec![of_length(100)]);
+        assert_eq!([least, 1, least - 1].map(|mtu| told(&pair, mtu)), [false; 3], "{outer:?}");
     }
 }
 

@@ -10,9 +10,9 @@ use std::sync::{
 };
 use std::time::Duration;
 
-use uxfrm_engine::{DeviceId, DropReason, Drops, Event, Handed, Moment, Received};
+use uxfrm_engine::{DeviceId, DropReason, Drops, Event, Handed, Moment, Received, least_path};
 use uxfrm_io::{
-    Transmitted, clock,
+    NarrowPath, Transmitted, clock,
     poll::{Poller, Waker},
     wire_packets,
 };
@@ -52,6 +52,8 @@ pub struct DeviceLane {
     drops: Arc<Drops>,
     /// Who hears where its ports' packets are too long for the network.
     events: Option<Events>,
+    /// The last they heard.
+    told: Option<NarrowPath>,
 }
 
 impl DeviceLane {
@@ -83,6 +85,7 @@ impl DeviceLane {
             sealed: Vec::new(),
             drops: Arc::default(),
             events: None,
+            told: None,
         })
     }
 
@@ -160,6 +163,16 @@ impl DeviceLane {
         }
     }
 
+    /// Tells of a narrow path. Beneath the least its packets are sent on all the same, and telling of it again changes nothing.
+    #[cold]
+    pub(super) fn tell(&mut self, path: NarrowPath) {
+        let is_known = path.mtu < least_path(path.to).into() && self.told == Some(path);
+        if let Some(events) = self.events.as_ref().filter(|_| !is_known) {
+            events.send(&mut vec![Event::NarrowPath(path.to)]);
+            self.told = Some(path);
+        }
+    }
+
     /// To the wire, on behalf of a lane.
     fn leave(&mut self, lane: usize) {
         match &mut self.exit {
@@ -168,8 +181,8 @@ impl DeviceLane {
                 self.drops.add(DropReason::PortFull, refused.busy);
                 self.drops.add(DropReason::PortTooBig, refused.too_big);
                 self.drops.add(DropReason::PortRefused, refused.unsupported + refused.failed);
-                if let (Some(events), Some(path)) = (&self.events, refused.path) {
-                    events.send(&mut vec![Event::NarrowPath(path.to)]);
+                if let Some(path) = refused.path {
+                    self.tell(path);
                 }
             }
             Exit::Lane => {

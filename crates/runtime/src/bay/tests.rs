@@ -1,7 +1,7 @@
 //! What lanes give devices.
 
 use uxfrm_engine::{Direction, Offload, OffloadKind, SaConfig};
-use uxfrm_io::poll::Poller;
+use uxfrm_io::{NarrowPath, poll::Poller};
 use uxfrm_offload::{FunctionId, NicSetup, Profile};
 use uxfrm_packet::{Segments, UdpPath};
 use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Way, Wrapping};
@@ -70,4 +70,25 @@ fn datagrams_of_several_states_in_one_train_go_to_who_has_theirs() {
     let mut batch: Batch = std::iter::once(train(&[SOFTWARE; 3])).collect();
     assert_eq!(berth.arrive_among_others(&mut batch, &mut pool), Lost::default());
     assert_eq!((batch.len(), batch.as_slice()[0].len()), (1, 3 * BYTES), "whole");
+}
+
+/// What no path is held to be: workers never learn of it, and telling them each turn would keep them busy.
+#[test]
+fn what_is_narrower_than_any_path_is_told_once() {
+    let nic = ModelNic::new(NicSetup::new(Profile::by_name("unlimited").unwrap(), DeviceId(7)));
+    let (bay, nic) = (Bay::new(Nics::default()), Arc::new(Mutex::new(nic.unwrap())));
+    let (sender, told) = std::sync::mpsc::channel();
+    let events = crate::Events::new(sender, Poller::new().unwrap().waker());
+    let lane = DeviceLane::new(&bay, nic, vec![DeviceId(7)], Exit::Lane).unwrap();
+    let mut lane = lane.telling(events);
+    for (to, mtu, times) in [
+        ("192.0.2.1", 551, 1),
+        ("192.0.2.1", 550, 1),
+        ("192.0.2.1", 552, 3),
+        ("2001:db8::1", 1279, 1),
+        ("2001:db8::1", 1280, 3),
+    ] {
+        (0..3).for_each(|_turn| lane.tell(NarrowPath { to: to.parse().unwrap(), mtu }));
+        assert_eq!(told.try_iter().count(), times, "{to} {mtu}");
+    }
 }
