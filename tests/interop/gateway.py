@@ -101,6 +101,10 @@ class Gateway:
             raise AssertionError(f"uxfrm run went on for {STOP_SECONDS} s after SIGTERM:\n{self.log()}") from None
         assert status == 0, f"uxfrm run ended with {status} after SIGTERM:\n{self.log()}"
 
+    def hang_up(self):
+        """SIGHUP."""
+        self._process.send_signal(signal.SIGHUP)
+
     def kill(self):
         if self.running():
             self._process.kill()

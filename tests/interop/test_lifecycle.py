@@ -14,6 +14,7 @@ import contextlib
 import socket
 import subprocess
 import threading
+import time
 
 import pytest
 
@@ -74,6 +75,23 @@ def test_the_host_makes_super_packets_that_leave_as_one_train(gateway, network):
     """44 packets of 1472 bytes are one message of a UDP socket; the host's own 65,536 bytes would be two."""
     gateway.start(PROTECTED.lines(HERE, THERE))
     assert "gso_max_segs 44 " in network.left.ip("-d link show dev uxfrm0")
+    gateway.stop()
+
+
+def test_sighup_says_what_to_do_instead_and_changes_nothing(gateway, network):
+    gateway.start(PROTECTED.lines(HERE, THERE))
+    before = host_state(network.left)
+    for count in range(1, 3):
+        gateway.hang_up()
+        deadline = time.monotonic() + 10
+        while gateway.log().count("uxfrm xfrm -batch FILE") < count:
+            assert gateway.running() and time.monotonic() < deadline, gateway.log()
+            time.sleep(0.01)
+    assert host_state(network.left) == before
+    network.between.seen()
+    assert_no_connection(network.left)
+    sent = [frame for outgoing, frame in network.between.seen() if outgoing]
+    assert any(wire.protocol(frame) == "esp" for frame in sent), "it goes on"
     gateway.stop()
 
 

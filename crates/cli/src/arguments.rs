@@ -20,6 +20,10 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run the gateway in the foreground; SIGTERM drains and cleans up.
+    ///
+    /// SIGINT does the same. SIGHUP changes nothing and is logged: files are read at the start only. While the gateway runs, states and policies
+    /// change by `uxfrm xfrm`, many at once by `uxfrm xfrm -batch FILE`, tunnels by `uxfrm link` and `uxfrm fou`, devices by `uxfrm dev`; all else of
+    /// the configuration is for the next start.
     Run(RunOptions),
     /// Read a configuration and its batch files and report every error in them.
     Check(CheckOptions),

@@ -282,7 +282,9 @@ impl Gateway {
                 match request {
                     Request::Stop => return Ok(()),
                     Request::Reload => {
-                        tracing::warn!("SIGHUP: reloading is not there yet; restart")
+                        tracing::warn!(
+                            "SIGHUP: nothing is read again; change states and policies by `uxfrm xfrm -batch FILE`, tunnels by `uxfrm link` and `uxfrm fou`, devices by `uxfrm dev`, and restart for the rest of the configuration"
+                        );
                     }
                 }
             }
