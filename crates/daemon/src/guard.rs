@@ -159,14 +159,25 @@ impl<F: Filter> Guard<F> {
         let (layout, next, leaves_out, counts) = (None, 0, false, [0; REASONS.len()]);
         let mut guard = Self { filter, around, name, layout, next, leaves_out, counts };
         match guard.lay_out(spd, F::install) {
-            // What takes several transactions must not leave a gap between two of them.
-            Err(Error::TooLong { .. }) => {
-                guard.filter.install(&rules::closed(&guard.around, spd))?;
-                guard.follow(spd)?;
-            }
+            Err(Error::TooLong { .. }) => guard.install_in_pieces(spd)?,
             result => result?,
         }
         Ok(guard)
+    }
+
+    /// What takes several transactions must not leave a gap between two of them. Where it can't be completed nobody is cut off, but what a table of an
+    /// earlier run kept out stays out.
+    fn install_in_pieces(&mut self, spd: &Spd) -> Result<(), Error> {
+        let was_there = self.filter.has(&self.name)?;
+        self.filter.install(&rules::closed(&self.around, spd))?;
+        let result = self.follow(spd);
+        if result.is_err()
+            && !was_there
+            && let Err(error) = self.filter.remove(&self.name)
+        {
+            tracing::error!(%error, "a guard that lets nothing pass stays behind");
+        }
+        result
     }
 
     fn lay_out(

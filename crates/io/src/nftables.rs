@@ -106,34 +106,6 @@ impl Nftables {
         Ok(nftables)
     }
 
-    /// Removes a table with all that is in it, if it is there.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn remove(&mut self, name: &str) -> Result<(), Error> {
-        if !self.has(name)? {
-            return Ok(());
-        }
-        let mut batch = self.batch();
-        delete(name, &mut batch);
-        self.commit(&format!("delete table {name}"), batch)
-    }
-
-    /// Whether there is a table of that name.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn has(&mut self, name: &str) -> Result<bool, Error> {
-        let question = |sequence| {
-            message::question(Kind::GetTable, flag::ACK, sequence, |table| table.text(1, name))
-        };
-        match self.ask(question) {
-            Ok(_table) => Ok(true),
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
-            Err(error) => Err(Error::of(&format!("table {name}"), error)),
-        }
-    }
-
     /// What the named counters of a table counted since it was added; nothing when there is no such table.
     ///
     /// # Errors
@@ -287,6 +259,18 @@ pub trait Filter {
     /// The kernel's; the first parts may have come true.
     fn change(&mut self, table: &str, changes: &[Change]) -> Result<Vec<RuleId>, Error>;
 
+    /// Removes a table with all that is in it, if it is there.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn remove(&mut self, table: &str) -> Result<(), Error>;
+
+    /// Whether there is a table of that name.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn has(&mut self, table: &str) -> Result<bool, Error>;
+
     /// The rules of a chain, in their order.
     ///
     /// # Errors
@@ -331,6 +315,26 @@ impl Filter for Nftables {
                 Ok(made)
             }
             result => result,
+        }
+    }
+
+    fn remove(&mut self, table: &str) -> Result<(), Error> {
+        if !self.has(table)? {
+            return Ok(());
+        }
+        let mut batch = self.batch();
+        delete(table, &mut batch);
+        self.commit(&format!("delete table {table}"), batch)
+    }
+
+    fn has(&mut self, table: &str) -> Result<bool, Error> {
+        let question = |sequence| {
+            message::question(Kind::GetTable, flag::ACK, sequence, |asked| asked.text(1, table))
+        };
+        match self.ask(question) {
+            Ok(_table) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            Err(error) => Err(Error::of(&format!("table {table}"), error)),
         }
     }
 

@@ -174,6 +174,16 @@ impl Filter for Replica {
         Ok(changes.iter().filter_map(|change| self.make(change)).collect())
     }
 
+    fn remove(&mut self, _table: &str) -> Result<(), Error> {
+        self.sets.clear();
+        self.chains.clear();
+        Ok(())
+    }
+
+    fn has(&mut self, _table: &str) -> Result<bool, Error> {
+        Ok(!self.chains.is_empty())
+    }
+
     fn rules(&mut self, _table: &str, chain: &str) -> Result<Vec<RuleId>, Error> {
         let rules = self.chains.get(chain).into_iter().flatten();
         Ok(rules.map(|(id, _rule)| *id).collect())

@@ -1,5 +1,7 @@
 //! Filters that watch how a table changes.
 
+use std::{cell::RefCell, rc::Rc};
+
 use uxfrm_io::nftables::{Change, Error, Filter, Keys, Replica, RuleId, Sample, Table, Verdict};
 
 use super::{CHAINS, random::Plain};
@@ -10,6 +12,8 @@ pub(super) struct Watched {
     pub(super) replica: Replica,
     pub(super) packets: Vec<Plain>,
     pub(super) seen: Vec<Vec<bool>>,
+    /// How many single changes it still makes, if it refuses some.
+    pub(super) room: Option<usize>,
 }
 
 impl Watched {
@@ -59,11 +63,24 @@ impl Filter for Watched {
     fn change(&mut self, table: &str, changes: &[Change]) -> Result<Vec<RuleId>, Error> {
         let mut made = Vec::new();
         for piece in changes.iter().flat_map(pieces) {
+            if self.room == Some(0) {
+                let kernel = std::io::Error::from_raw_os_error(12);
+                return Err(Error::Refused { request: table.to_owned(), kernel });
+            }
+            self.room = self.room.map(|room| room - 1);
             made.extend(self.replica.change(table, &[piece])?);
             let now = self.passing();
             self.seen.push(now);
         }
         Ok(made)
+    }
+
+    fn remove(&mut self, table: &str) -> Result<(), Error> {
+        self.replica.remove(table)
+    }
+
+    fn has(&mut self, table: &str) -> Result<bool, Error> {
+        self.replica.has(table)
     }
 
     fn rules(&mut self, table: &str, chain: &str) -> Result<Vec<RuleId>, Error> {
@@ -75,22 +92,24 @@ impl Filter for Watched {
 #[derive(Debug, Default)]
 pub(super) struct Narrow {
     pub(super) replica: Replica,
-    /// What became of a packet after each time that all rules were told.
-    pub(super) judged: Vec<Verdict>,
+    /// What became of a packet after each time that all rules were told, or went.
+    pub(super) judged: Rc<RefCell<Vec<Verdict>>>,
     pub(super) packet: Vec<u8>,
+    /// Rules of a chain that are too many.
+    pub(super) too_many: Option<usize>,
 }
 
 impl Narrow {
-    pub(super) fn judge(&mut self) {
+    pub(super) fn judge(&self) {
         let sample = Sample { bytes: &self.packet, mark: 0, came_by: 0 };
-        self.judged.push(self.replica.judge("out", &sample).0);
+        self.judged.borrow_mut().push(self.replica.judge("out", &sample).0);
     }
 }
 
 impl Filter for Narrow {
     fn install(&mut self, table: &Table) -> Result<(), Error> {
         if !table.sets.is_empty() {
-            return Err(Error::TooLong { request: "table".to_owned(), bytes: 0 });
+            return Err(too_long());
         }
         self.replica.install(table)?;
         self.judge();
@@ -98,6 +117,9 @@ impl Filter for Narrow {
     }
 
     fn replace_rules(&mut self, table: &Table) -> Result<(), Error> {
+        if table.chains.iter().any(|chain| Some(chain.rules.len()) == self.too_many) {
+            return Err(too_long());
+        }
         self.replica.replace_rules(table)?;
         self.judge();
         Ok(())
@@ -107,7 +129,21 @@ impl Filter for Narrow {
         self.replica.change(table, changes)
     }
 
+    fn remove(&mut self, table: &str) -> Result<(), Error> {
+        self.replica.remove(table)?;
+        self.judge();
+        Ok(())
+    }
+
+    fn has(&mut self, table: &str) -> Result<bool, Error> {
+        self.replica.has(table)
+    }
+
     fn rules(&mut self, table: &str, chain: &str) -> Result<Vec<RuleId>, Error> {
         self.replica.rules(table, chain)
     }
+}
+
+fn too_long() -> Error {
+    Error::TooLong { request: "table".to_owned(), bytes: 0 }
 }

@@ -1,0 +1,82 @@
+//! Random changes: what comes of them, and what passes meanwhile.
+
+use proptest::prelude::*;
+use uxfrm_engine::{Action, Defaults};
+
+use super::{
+    gateway::Gateway,
+    random::{deeds, packets, policies, requests},
+};
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Whatever policies come and go, the table does what the first policy that fits says; and while it changes, no packet passes that would neither
+    /// before nor afterwards.
+    #[test]
+    fn the_table_does_what_the_first_policy_says(
+        first in prop::collection::vec(policies(), 0..60),
+        requests in prop::collection::vec(requests(), 1..25),
+        packets in prop::collection::vec(packets(), 24),
+        inbound in deeds(),
+        outbound in deeds(),
+    ) {
+        let defaults = Defaults { inbound: inbound.0, forward: Action::Allow, outbound: outbound.0 };
+        let mut gateway = Gateway::new(first, defaults, packets);
+        gateway.check()?;
+        for request in requests {
+            let before = gateway.guard.filter.passing();
+            gateway.guard.filter.seen.clear();
+            gateway.handle(request);
+            gateway.check()?;
+            let after = gateway.guard.filter.passing();
+            for seen in &gateway.guard.filter.seen {
+                for ((seen, before), after) in seen.iter().zip(&before).zip(&after) {
+                    prop_assert!(!seen || *before || *after, "it passes between two steps");
+                }
+            }
+        }
+    }
+
+    /// Nothing is lost when several things change at once.
+    #[test]
+    fn the_table_follows_what_changes_together(
+        first in prop::collection::vec(policies(), 0..60),
+        rounds in prop::collection::vec(prop::collection::vec(requests(), 1..5), 1..15),
+        packets in prop::collection::vec(packets(), 24),
+    ) {
+        let mut gateway = Gateway::new(first, Defaults::default(), packets);
+        for requests in rounds {
+            gateway.handle_together(requests);
+            gateway.check()?;
+        }
+    }
+
+    /// What the kernel refuses half-way lets nothing pass that would neither before nor afterwards, and can be put right.
+    #[test]
+    fn a_change_that_is_refused_half_way_opens_nothing(
+        first in prop::collection::vec(policies(), 0..60),
+        requests in prop::collection::vec((requests(), 0_usize..20), 1..15),
+        packets in prop::collection::vec(packets(), 24),
+    ) {
+        let mut gateway = Gateway::new(first, Defaults::default(), packets);
+        for (request, room) in requests {
+            let before = gateway.guard.filter.passing();
+            gateway.guard.filter.room = Some(room);
+            gateway.carry_out(vec![request]);
+            let changes = gateway.database.take_changes();
+            let result = gateway.guard.change(&changes.policies, &gateway.database.current().spd);
+            let now = gateway.guard.filter.passing();
+            gateway.guard.filter.room = None;
+            if result.is_err() {
+                let spd = &gateway.database.current().spd;
+                gateway.guard.follow(spd).unwrap();
+            }
+            gateway.check()?;
+            let after = gateway.guard.filter.passing();
+            for ((now, before), after) in now.iter().zip(&before).zip(&after) {
+                prop_assert!(!now || *before || *after, "it passes after an error");
+            }
+        }
+    }
+}

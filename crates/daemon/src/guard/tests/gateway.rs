@@ -1,0 +1,133 @@
+//! Databases whose policies come and go, and a guard that follows them.
+
+use proptest::prelude::*;
+use uxfrm_crypto::Backend;
+use uxfrm_engine::{
+    Action, Change, Database, Defaults, Direction, DropReason, FlowKey, Moment, Policy,
+    PolicyIndex, PolicyKey, PolicyKind, Spd,
+};
+use uxfrm_io::nftables::Verdict;
+
+use super::super::{Guard, rules, run};
+use super::{
+    CHAINS, around,
+    filters::Watched,
+    random::{Plain, Request},
+};
+
+/// What the policies say, one by one: the first that fits, sub before main.
+fn expected(spd: &Spd, direction: Direction, flow: &FlowKey) -> (Verdict, Option<&'static str>) {
+    let first = |kind| {
+        let fits = spd.iter().filter(|entry| {
+            (entry.direction(), entry.kind()) == (direction, kind) && entry.matches(flow)
+        });
+        fits.min_by_key(|entry| entry.place()).map(|entry| rules::of_policy(&entry.policy()).0)
+    };
+    let outcome = match first(PolicyKind::Sub) {
+        Some(run::Outcome::Drop(reason)) => Some(run::Outcome::Drop(reason)),
+        sub => first(PolicyKind::Main).or(sub),
+    };
+    match outcome {
+        Some(run::Outcome::Drop(reason)) => (Verdict::Drop, Some(reason.as_str())),
+        None if spd.defaults().of(direction) == Action::Block => {
+            let reason = match direction {
+                Direction::In | Direction::Forward => DropReason::InNoPolicy,
+                Direction::Out => DropReason::OutDefaultBlock,
+            };
+            (Verdict::Drop, Some(reason.as_str()))
+        }
+        Some(run::Outcome::Pass) | None => (Verdict::Accept, None),
+    }
+}
+
+/// Does what is asked with the policies of these keys, as far as they are still there.
+fn make(change: &mut Change<'_>, keys: &[PolicyKey], request: Request) {
+    match request {
+        Request::Add(policies) => {
+            policies.into_iter().for_each(|policy| drop(change.add_policy(policy)));
+        }
+        Request::Update(number, action, templates, priority) => {
+            let key = keys.get(number % keys.len().max(1));
+            let old = key.and_then(|key| change.find_policy(key));
+            let Some(old) = old.map(|entry| entry.policy()) else { return };
+            let index = PolicyIndex(0);
+            let new = Policy { action, templates, priority, index, ..old };
+            change.update_policy(new).unwrap();
+        }
+        Request::Remove(number, count) => {
+            let start = number % keys.len().max(1);
+            for key in keys.iter().skip(start).take(count) {
+                drop(change.delete_policy(key));
+            }
+        }
+    }
+}
+
+pub(super) struct Gateway {
+    pub(super) database: Database,
+    pub(super) guard: Guard<Watched>,
+}
+
+impl Gateway {
+    pub(super) fn new(policies: Vec<Policy>, defaults: Defaults, packets: Vec<Plain>) -> Self {
+        let mut database = Database::new(Backend::Auto);
+        database.attend();
+        database.apply(Moment(0), |change| {
+            change.set_defaults(defaults);
+            for policy in policies {
+                drop(change.add_policy(policy));
+            }
+        });
+        drop(database.take_changes());
+        let filter = Watched { packets, ..Watched::default() };
+        let guard = Guard::install(filter, around(), &database.current().spd).unwrap();
+        Self { database, guard }
+    }
+
+    pub(super) fn handle(&mut self, request: Request) {
+        self.handle_together(vec![request]);
+    }
+
+    /// What the guard is told of at once.
+    pub(super) fn handle_together(&mut self, requests: Vec<Request>) {
+        self.carry_out(requests);
+        let changes = self.database.take_changes();
+        self.guard.change(&changes.policies, &self.database.current().spd).unwrap();
+    }
+
+    pub(super) fn carry_out(&mut self, requests: Vec<Request>) {
+        let keys: Vec<PolicyKey> = {
+            let mut entries: Vec<_> = self.database.current().spd.iter().cloned().collect();
+            entries.sort_unstable_by_key(|entry| entry.index());
+            entries.iter().map(|entry| entry.key()).collect()
+        };
+        self.database.apply(Moment(0), |change| {
+            requests.into_iter().for_each(|request| make(change, &keys, request));
+        });
+    }
+
+    pub(super) fn check(&self) -> Result<(), TestCaseError> {
+        let spd = &self.database.current().spd;
+        for packet in &self.guard.filter.packets {
+            for (direction, chain) in CHAINS {
+                let judged = self.guard.filter.replica.judge(chain, &packet.sample(direction));
+                let flow = packet.flow(direction);
+                prop_assert_eq!(judged, expected(spd, direction, &flow), "{} {:?}", chain, flow);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn one_by_one(&mut self, policies: impl Iterator<Item = Policy>) {
+        for policy in policies {
+            self.handle(Request::Add(vec![policy]));
+        }
+    }
+
+    /// How many rules the main policies `out` have, sets, keys, and how often all was replaced.
+    pub(super) fn sizes(&self) -> (usize, usize, usize, usize) {
+        let replica = &self.guard.filter.replica;
+        let (sets, keys) = replica.sizes();
+        (replica.rules_of("out-main"), sets, keys, replica.replaced)
+    }
+}
