@@ -134,6 +134,9 @@ impl<F: Filter> Guard<F> {
     /// # Errors
     /// The kernel's. Some of it may have come true, but nothing passes that neither the old policies nor the new ones let pass.
     pub(crate) fn change(&mut self, changes: &[PolicyChange], spd: &Spd) -> Result<(), Error> {
+        if changes.is_empty() {
+            return Ok(());
+        }
         let Some(mut layout) = self.layout.take() else { return self.follow(spd) };
         if layout.change(changes) == Err(Unsorted) {
             return self.follow(spd);

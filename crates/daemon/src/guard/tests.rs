@@ -68,6 +68,22 @@ fn a_table_that_can_not_be_completed_goes_unless_it_took_the_place_of_another() 
     }
 }
 
+/// States come and go far more often than policies do.
+#[test]
+fn a_change_of_no_policy_tells_the_kernel_nothing() {
+    let mut gateway = Gateway::new(Vec::new(), Defaults::default(), Vec::new());
+    gateway.guard.filter.room = Some(0);
+    gateway.carry_out(vec![Request::Add(vec![tunnel(1, Action::Block)])]);
+    let changes = gateway.database.take_changes();
+    let spd = &gateway.database.current().spd;
+    gateway.guard.change(&changes.policies, spd).unwrap_err();
+    gateway.guard.change(&[], spd).unwrap();
+    assert_eq!(gateway.guard.filter.replica.replaced, 1, "not even after an error");
+    gateway.guard.follow(spd).unwrap();
+    assert_eq!(gateway.guard.filter.replica.replaced, 2);
+    gateway.check().unwrap();
+}
+
 fn around() -> Surroundings {
     Surroundings { tun: "tun9".to_owned(), mark: 7, ports: [500].into() }
 }
