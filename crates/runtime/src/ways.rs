@@ -97,6 +97,8 @@ pub(crate) struct Ways {
     /// The latest entry that was found: neighbours in a batch often go the same way.
     latest: Option<(IpAddr, Entry)>,
     asked: bool,
+    /// When a way was doubted.
+    doubted: Moment,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -150,6 +152,9 @@ const MOST: usize = 1 << 16;
 /// How long a question is open before it is asked again, and a neighbour that does not answer is left in peace.
 const PATIENCE: u64 = 1_000_000_000;
 
+/// How often a way may be doubted, whichever it is: 100 ms.
+const DOUBT: u64 = 100_000_000;
+
 impl Ways {
     /// Nothing is known yet; `macs` are the addresses of the protected port and of the wire's.
     pub(crate) fn new(guide: Guide, macs: [MacAddr; 2]) -> Self {
@@ -162,6 +167,7 @@ impl Ways {
             generation: 0,
             latest: None,
             asked: false,
+            doubted: Moment(0),
         }
     }
 
@@ -191,6 +197,15 @@ impl Ways {
             return Way::By { side: to.side, header: *header, mtu };
         }
         self.find(destination, now)
+    }
+
+    /// Asks again what a way takes, as somebody thinks that it is more.
+    #[cold]
+    pub(crate) fn doubt(&mut self, destination: IpAddr, now: Moment) {
+        if now.0.saturating_sub(self.doubted.0) >= DOUBT {
+            self.doubted = now;
+            self.ask(Question::Way(destination));
+        }
     }
 
     /// The host's address for an answer to `sender` about a packet to `destination`: that of the protected side, as far as it is known, since

@@ -109,6 +109,8 @@ impl InlineLane {
         if ip.dont_fragment || ip.version == Version::V6 || packet.segments != Segments::One {
             if self.worker.settings().addresses.holds(ip.source) {
                 self.worker.meet_narrow_path(ip.destination, mtu.into(), &mut self.out.events);
+                // Either of the two may be the one that is out of date.
+                self.ways.doubt(ip.destination, self.now);
             }
             return self.refuse(packet, Trouble::TooBig(mtu), DropReason::ForwardTooBig);
         }

@@ -382,6 +382,25 @@ fn a_way_is_asked_for_again_when_routes_have_changed_and_used_meanwhile() {
     assert_eq!(sites.left.drops(DropReason::ForwardNoRoute), 1);
 }
 
+/// What was told of a path holds for ten minutes. The engine and the lane need not learn of its end in the same moment.
+#[test]
+fn a_way_that_takes_less_than_the_engine_knows_is_asked_for_again() {
+    let mut sites = Sites::new(&Wrapping::tunnel4());
+    assert_eq!(sites.left_to_right(vec![datagram()]).0.len(), 1);
+    let address = IpAddr::from([192, 0, 2, 2]);
+    let narrow = Answer::By { hop: NextHop { side: Side::Wire, address }, mtu: 1300, source: None };
+    sites.left.news.send(News::Way(address, narrow)).unwrap();
+    let long = || packets::dont_fragment(packets::udp("10.1.0.2:7", "10.2.0.2:9", &[7; 1400 - 28]));
+    sites.left.send(vec![long(), long()]);
+    sites.left.lane.turn().unwrap();
+    assert_eq!(sites.left.drops(DropReason::ForwardTooBig), 2);
+    let asked: Vec<_> = sites.left.questions.try_iter().collect();
+    assert_eq!(asked, [Question::Way(address)], "once for many packets");
+    let wide = Answer::By { hop: NextHop { side: Side::Wire, address }, mtu: 1500, source: None };
+    sites.left.news.send(News::Way(address, wide)).unwrap();
+    assert_eq!(sites.left_to_right(vec![long()]).0.len(), 1);
+}
+
 #[test]
 fn what_is_the_hosts_is_left_to_it_and_martians_are_dropped() {
     let mut sites = Sites::new(&Wrapping::tunnel4());
