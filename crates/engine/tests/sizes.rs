@@ -89,6 +89,26 @@ fn what_ipv6_was_told_goes_through_a_socket_in_fragments() {
     }
 }
 
+/// The kernel's headers count with what it cuts: not a byte more or less.
+#[test]
+fn a_datagram_from_a_socket_is_whole_as_long_as_it_fits() {
+    let sent = |outer, mtu| {
+        let encap = Some(UdpEncapKind::Esp);
+        let mut wrapping = Wrapping { encap, ..Wrapping::new(Mode::Tunnel, Family::V6, outer) };
+        (wrapping.settings.mtu, wrapping.settings.headers) = (mtu, WireHeaders::UdpSocket);
+        let packet = packets::udp("[fd00:1::1]:7", "[fd00:2::1]:9", &[0; 1280 - 48]);
+        let (mut wire, _) = Pair::new(&wrapping).left.outbound(vec![packet]);
+        let datagram = wire.remove(0);
+        (datagram.len(), datagram.udp.unwrap().dont_fragment)
+    };
+    for (outer, headers) in [(Family::V4, 28), (Family::V6, 48)] {
+        let most = u16::try_from(sent(outer, 1500).0 + headers).unwrap();
+        for (mtu, whole) in [(most + 1, true), (most, true), (most - 1, false)] {
+            assert_eq!(sent(outer, mtu).1, whole, "{outer:?} {mtu}");
+        }
+    }
+}
+
 /// What routers say of the way to one peer holds for it, and for no other.
 #[test]
 fn towards_each_peer_as_much_fits_as_its_path_takes() {
