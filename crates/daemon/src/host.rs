@@ -11,7 +11,7 @@
 
 mod destinations;
 
-use std::{collections::HashMap, net::IpAddr};
+use std::{collections::HashSet, net::IpAddr};
 
 use uxfrm_engine::{
     Action, Direction, Host, NarrowPaths, PolicyChange, PolicyEntry, Prefix, Spd, Template,
@@ -45,9 +45,9 @@ pub(crate) struct HostRoutes {
     tun: u32,
     own: Vec<IpAddr>,
     destinations: Destinations,
-    /// Where tunnels lead, and the largest IP packet that the network takes towards there.
-    peers: HashMap<IpAddr, u32>,
-    /// The least of those, but for narrow ones.
+    /// Where tunnels lead.
+    peers: HashSet<IpAddr>,
+    /// The largest IP packet that the network takes towards all of those, but for narrow ones.
     mtu: u32,
     /// Where the way takes less than its device, or packets were refused as they were too long, and what the network takes towards there.
     narrow: NarrowPaths,
@@ -68,7 +68,7 @@ impl HostRoutes {
         let mut rtnetlink = Rtnetlink::open()?;
         let destinations = take_over(&mut rtnetlink, table)?;
         let own = addresses(&mut rtnetlink)?;
-        let peers = HashMap::new();
+        let peers = HashSet::new();
         let mut routes = Self {
             rtnetlink,
             table,
@@ -191,7 +191,7 @@ impl HostRoutes {
 
     /// Whether a policy has a tunnel that leads there.
     pub(crate) fn is_peer(&self, address: IpAddr) -> bool {
-        self.peers.contains_key(&address)
+        self.peers.contains(&address)
     }
 
     /// A packet to there was refused, as it was longer than the network takes: asks how much that is.
@@ -236,7 +236,7 @@ impl HostRoutes {
             return self.follow(spd);
         }
         (self.mtu, self.news) = (u32::MAX, true);
-        let peers: Vec<_> = std::mem::take(&mut self.peers).into_keys().collect();
+        let peers = std::mem::take(&mut self.peers);
         peers.into_iter().for_each(|peer| self.meet(peer));
         Ok(())
     }
@@ -245,7 +245,7 @@ impl HostRoutes {
     fn meet_peers(&mut self, templates: impl Iterator<Item = Template>) {
         for template in templates {
             let peer = template.destination;
-            if !peer.is_unspecified() && !self.peers.contains_key(&peer) {
+            if !peer.is_unspecified() && !self.peers.contains(&peer) {
                 self.meet(peer);
             }
         }
@@ -253,14 +253,13 @@ impl HostRoutes {
 
     fn meet(&mut self, peer: IpAddr) {
         // A peer that no route leads to says nothing about packets' size; the next change of links asks again.
+        self.peers.insert(peer);
         let way = self.rtnetlink.route_to(peer, self.mark).ok();
-        let mtu = way.as_ref().map_or(u32::MAX, |way| way.mtu);
-        self.peers.insert(peer, mtu);
         let Some(way) = way.filter(|way| way.mtu < self.mtu) else { return };
         // What takes less than its device is narrow for this peer alone, and perhaps for some minutes only.
-        let device = self.rtnetlink.link_of_index(way.link).map_or(mtu, |link| link.mtu);
-        let is_known = mtu < device && self.narrow.len() < MOST_NARROW;
-        let mtu = if is_known { device } else { mtu };
+        let device = self.rtnetlink.link_of_index(way.link).map_or(way.mtu, |link| link.mtu);
+        let is_known = way.mtu < device && self.narrow.len() < MOST_NARROW;
+        let mtu = if is_known { device } else { way.mtu };
         if mtu < self.mtu {
             (self.mtu, self.news) = (mtu, true);
         }

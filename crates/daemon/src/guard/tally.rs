@@ -13,7 +13,7 @@ pub(super) enum Tally {
     Two(Counts<8>),
     Four(Counts<16>),
     Eight(Counts<32>),
-    /// What a key has at the most: IPv6 addresses, a mark, a device, a GRE key and its flags are 60 bytes.
+    /// What a key has at the most: IPv6 addresses, a mark, a device, the protocol, GRE's flags and its key are 56 bytes.
     Sixteen(Counts<64>),
 }
 

@@ -141,21 +141,15 @@ impl Table {
 
     /// Replaces all rules of the table, which must be there with the same chains; counters go on. Its sets take the place of others.
     pub(super) fn describe_change(&self, others: &[String], batch: &mut Batch) {
-        batch.push(Part::Table, Kind::DeleteRule, 0, |table| table.text(1, &self.name));
-        for other in others {
-            batch.push(Part::Table, Kind::DeleteSet, 0, |set| {
-                set.text(1, &self.name);
-                set.text(2, other);
-            });
-        }
+        self.describe_end(others, batch);
         self.describe_sets(batch);
         self.describe_rules(batch);
     }
 
     /// The same where its sets are there already.
     pub(super) fn describe_turn(&self, others: &[String], batch: &mut Batch) {
-        let without_sets = Self { sets: Vec::new(), ..self.clone() };
-        without_sets.describe_change(others, batch);
+        self.describe_end(others, batch);
+        self.describe_rules(batch);
     }
 
     /// Its sets as changes of a table that has none of them.
@@ -165,6 +159,17 @@ impl Table {
             [add, Change::AddKeys { set: set.id, keys: set.keys.clone() }]
         };
         self.sets.iter().flat_map(filling).collect()
+    }
+
+    /// No rules, and none of these sets.
+    fn describe_end(&self, sets: &[String], batch: &mut Batch) {
+        batch.push(Part::Table, Kind::DeleteRule, 0, |table| table.text(1, &self.name));
+        for name in sets {
+            batch.push(Part::Table, Kind::DeleteSet, 0, |set| {
+                set.text(1, &self.name);
+                set.text(2, name);
+            });
+        }
     }
 
     fn describe_sets(&self, batch: &mut Batch) {
