@@ -294,11 +294,9 @@ impl Following {
     }
 
     fn follow_anew(&mut self, spd: &Spd) -> Result<(), Fault> {
-        if let Some(guard) = &mut self.guard {
-            guard.follow(spd)?;
-        }
+        let guarded = self.guard.as_mut().map_or(Ok(()), |guard| guard.follow(spd));
         self.routes.follow(spd)?;
-        Ok(())
+        Ok(guarded?)
     }
 
     /// Puts the databases back, the latest change first. Defaults stay: packets without a policy meet them in the

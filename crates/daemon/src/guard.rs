@@ -138,8 +138,13 @@ impl<F: Filter> Guard<F> {
             return Ok(());
         }
         let Some(mut layout) = self.layout.take() else { return self.follow(spd) };
-        if layout.change(changes) == Err(Unsorted) {
-            return self.follow(spd);
+        match layout.change(changes) {
+            Ok(()) => {}
+            Err(Unsorted::Parted) => {
+                self.layout = Some(layout);
+                return self.follow(spd);
+            }
+            Err(Unsorted::Lost) => return self.follow(spd),
         }
         let carried_out = self.carry_out(&mut layout);
         self.next = layout.next();
@@ -149,11 +154,16 @@ impl<F: Filter> Guard<F> {
             Err(Error::Unsupported { .. }) => return self.follow(spd),
             Err(error) => return Err(error),
         }
-        if layout.tidy() == Err(Unsorted) {
-            return self.follow(spd);
-        }
+        let is_good = layout.tidy();
         self.layout = Some(layout);
-        Ok(())
+        if is_good {
+            return Ok(());
+        }
+        match self.follow(spd) {
+            // It may stay as it is, too.
+            Err(Error::TooLong { .. }) => Ok(()),
+            result => result,
+        }
     }
 
     /// Puts up the guard in a filter.
@@ -188,10 +198,15 @@ impl<F: Filter> Guard<F> {
         spd: &Spd,
         tell: impl FnOnce(&mut F, &Table) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        self.layout = None;
+        let before = self.layout.take();
         let (layout, sets) = Layout::of(spd, self.next);
         self.next = layout.next();
-        tell(&mut self.filter, &rules::table(&self.around, spd, &layout, sets))?;
+        let told = tell(&mut self.filter, &rules::table(&self.around, spd, &layout, sets));
+        if let Err(Error::TooLong { .. }) = told {
+            // The kernel has seen nothing of it.
+            self.layout = before;
+        }
+        told?;
         self.note_left_out(layout.leaves_out());
         self.layout = layout.learn(&mut self.filter, &self.name, spd)?;
         Ok(())

@@ -20,9 +20,14 @@ pub(super) struct Chain {
     behind: Option<RuleId>,
 }
 
-/// A policy parts a run, or is not where it was thought to be: all has to be sorted anew.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Unsorted;
+/// Why policies can't be sorted in: all has to be sorted anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unsorted {
+    /// One parts a run. What there is, is as it was.
+    Parted,
+    /// One is not where it was thought to be.
+    Lost,
+}
 
 impl Chain {
     pub(super) const fn new(direction: Direction, kind: PolicyKind) -> Self {
@@ -67,11 +72,11 @@ impl Chain {
         alternatives: &[Alternative],
     ) -> Result<(), Unsorted> {
         let at = self.at(place);
-        let run = self.runs.get_mut(at).filter(|run| run.first <= place).ok_or(Unsorted)?;
+        let run = self.runs.get_mut(at).filter(|run| run.first <= place).ok_or(Unsorted::Lost)?;
         for alternative in alternatives {
             let (group, key) = run.group(alternative);
             if !group.remove(key) {
-                return Err(Unsorted);
+                return Err(Unsorted::Lost);
             }
         }
         Ok(())
@@ -87,7 +92,7 @@ impl Chain {
         let at = match self.runs.get_mut(at) {
             Some(run) if run.first < place => {
                 if !run.is_empty() && !run.ends_at(place) {
-                    return Err(Unsorted);
+                    return Err(Unsorted::Parted);
                 }
                 run.end_before(place);
                 at + 1

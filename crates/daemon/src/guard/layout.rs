@@ -8,6 +8,8 @@
 //! change is made in steps, of which none mixes policies that drop and that let pass: drops come, passes come, passes go, drops go. Whichever part of a
 //! step a packet sees, it passes only if it would have before or will afterwards.
 
+use std::sync::Arc;
+
 use uxfrm_engine::{Direction, PolicyChange, PolicyEntry, PolicyKind, Spd};
 use uxfrm_io::nftables::{Change, Error, Filter, Rule, RuleId, Set};
 
@@ -122,23 +124,30 @@ impl Layout {
 
     /// Sorts in policies that came and went. What that asks of the kernel is told step by step.
     pub(super) fn change(&mut self, changes: &[PolicyChange]) -> Result<(), Unsorted> {
-        for change in changes {
-            let (PolicyChange::Added(entry) | PolicyChange::Removed(entry)) = change;
-            let (outcome, alternatives) = rules::of_policy(&entry.policy());
-            if alternatives.is_empty() {
-                continue;
-            }
-            if entry.direction() == Direction::Out && self.leaves_out() {
-                self.count(change, alternatives.len())?;
-                continue;
-            }
-            let chain = self.chain(entry);
-            match change {
-                PolicyChange::Added(_) => chain.add(entry.place(), outcome, &alternatives)?,
-                PolicyChange::Removed(_) => chain.remove(entry.place(), &alternatives)?,
+        for (at, change) in changes.iter().enumerate() {
+            if let Err(why) = self.sort_in(change) {
+                let done = changes[..at].iter().rev();
+                let undone = done.map(reverse).try_for_each(|change| self.sort_in(&change));
+                return Err(if undone.is_ok() { why } else { Unsorted::Lost });
             }
         }
         Ok(())
+    }
+
+    fn sort_in(&mut self, change: &PolicyChange) -> Result<(), Unsorted> {
+        let (PolicyChange::Added(entry) | PolicyChange::Removed(entry)) = change;
+        let (outcome, alternatives) = rules::of_policy(&entry.policy());
+        if alternatives.is_empty() {
+            return Ok(());
+        }
+        if entry.direction() == Direction::Out && self.leaves_out() {
+            return self.count(change, alternatives.len());
+        }
+        let chain = self.chain(entry);
+        match change {
+            PolicyChange::Added(_) => chain.add(entry.place(), outcome, &alternatives),
+            PolicyChange::Removed(_) => chain.remove(entry.place(), &alternatives),
+        }
     }
 
     /// What a step asks of the kernel.
@@ -162,12 +171,11 @@ impl Layout {
     }
 
     /// Forgets what is empty; whether it is as good as one that is made anew.
-    pub(super) fn tidy(&mut self) -> Result<(), Unsorted> {
+    pub(super) fn tidy(&mut self) -> bool {
         self.chains.iter_mut().for_each(Chain::tidy);
         let runs = self.chains.iter().map(Chain::runs);
         let (all, needless) = runs.fold((0, 0), |sum, runs| (sum.0 + runs.0, sum.1 + runs.1));
-        let is_good = self.rules_out() <= MANY && (needless < NEEDLESS || needless * 2 < all);
-        if is_good { Ok(()) } else { Err(Unsorted) }
+        self.rules_out() <= MANY && (needless < NEEDLESS || needless * 2 < all)
     }
 
     fn chain(&mut self, entry: &PolicyEntry) -> &mut Chain {
@@ -203,6 +211,14 @@ impl Layout {
             PolicyChange::Removed(_) => *alternatives = alternatives.saturating_sub(of_policy),
         }
         *changes = changes.saturating_sub(1);
-        if *alternatives <= MANY || *changes == 0 { Err(Unsorted) } else { Ok(()) }
+        if *alternatives <= MANY || *changes == 0 { Err(Unsorted::Parted) } else { Ok(()) }
+    }
+}
+
+/// What takes a change back.
+fn reverse(change: &PolicyChange) -> PolicyChange {
+    match change {
+        PolicyChange::Added(entry) => PolicyChange::Removed(Arc::clone(entry)),
+        PolicyChange::Removed(entry) => PolicyChange::Added(Arc::clone(entry)),
     }
 }

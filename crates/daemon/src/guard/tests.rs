@@ -184,6 +184,23 @@ fn runs_that_do_the_same_are_joined_when_there_are_many() {
     assert_eq!(gateway.sizes().3, 2);
 }
 
+/// They would be joined by a new table.
+#[test]
+fn runs_that_do_the_same_stay_apart_where_there_is_no_room_to_join_them() {
+    let action = |serial| [Action::Block, Action::Allow][serial % 2];
+    let mut gateway = Gateway::new(Vec::new(), Defaults::default(), Vec::new());
+    gateway.one_by_one((0..80).map(|serial| tunnel(serial, action(serial))));
+    gateway.guard.filter.is_full = true;
+    for number in (1..80).step_by(2) {
+        gateway.handle(Request::Update(number, Action::Block, Vec::new(), Priority(9)));
+    }
+    assert_eq!(gateway.sizes().3, 1);
+    gateway.guard.filter.is_full = false;
+    gateway.handle(Request::Remove(0, 1));
+    assert_eq!(gateway.sizes().3, 2);
+    assert!(gateway.sizes().0 < 40, "{:?}", gateway.sizes());
+}
+
 /// Neighbours that do otherwise share nothing. Those `out` are left to the routes until they need fewer rules.
 #[test]
 fn policies_out_of_too_many_rules_have_none_until_they_are_fewer() {

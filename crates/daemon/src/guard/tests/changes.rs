@@ -79,4 +79,22 @@ proptest! {
             }
         }
     }
+
+    /// Where all rules together are too many for a transaction, what does not need that goes on, and what does is refused without a trace.
+    #[test]
+    fn a_table_that_can_not_be_told_anew_goes_on_by_keys_and_single_rules(
+        first in prop::collection::vec(policies(), 0..60),
+        rounds in prop::collection::vec(prop::collection::vec(requests(), 1..3), 1..25),
+        packets in prop::collection::vec(packets(), 24),
+    ) {
+        let mut gateway = Gateway::new(first, Defaults::default(), packets);
+        gateway.guard.filter.is_full = true;
+        for requests in rounds {
+            if gateway.try_together(requests).is_err() {
+                gateway.guard.follow(&gateway.database.current().spd).unwrap_err();
+            }
+            gateway.check()?;
+            prop_assert!(gateway.guard.layout.is_some(), "the next change needs no new table");
+        }
+    }
 }

@@ -14,6 +14,8 @@ pub(super) struct Watched {
     pub(super) seen: Vec<Vec<bool>>,
     /// How many single changes it still makes, if it refuses some.
     pub(super) room: Option<usize>,
+    /// Whether all rules together are too many for a transaction.
+    pub(super) is_full: bool,
 }
 
 impl Watched {
@@ -57,6 +59,9 @@ impl Filter for Watched {
     }
 
     fn replace_rules(&mut self, table: &Table) -> Result<(), Error> {
+        if self.is_full {
+            return Err(too_long());
+        }
         self.replica.replace_rules(table)
     }
 

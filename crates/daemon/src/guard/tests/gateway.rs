@@ -4,9 +4,9 @@ use proptest::prelude::*;
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{
     Action, Change, Database, Defaults, Direction, DropReason, FlowKey, Moment, Policy,
-    PolicyIndex, PolicyKey, PolicyKind, Spd,
+    PolicyChange, PolicyIndex, PolicyKey, PolicyKind, Spd,
 };
-use uxfrm_io::nftables::Verdict;
+use uxfrm_io::nftables::{Error, Verdict};
 
 use super::super::{Guard, rules, run};
 use super::{
@@ -104,6 +104,23 @@ impl Gateway {
         self.database.apply(Moment(0), |change| {
             requests.into_iter().for_each(|request| make(change, &keys, request));
         });
+    }
+
+    /// Does all or nothing of it.
+    pub(super) fn try_together(&mut self, requests: Vec<Request>) -> Result<(), Error> {
+        self.carry_out(requests);
+        let changes = self.database.take_changes().policies;
+        let result = self.guard.change(&changes, &self.database.current().spd);
+        if result.is_err() {
+            self.database.apply(Moment(0), |change| {
+                changes.iter().rev().for_each(|done| match done {
+                    PolicyChange::Added(entry) => drop(change.delete_policy(&entry.key()).unwrap()),
+                    PolicyChange::Removed(entry) => drop(change.restore_policy(entry).unwrap()),
+                });
+            });
+            drop(self.database.take_changes());
+        }
+        result
     }
 
     pub(super) fn check(&self) -> Result<(), TestCaseError> {

@@ -1,0 +1,91 @@
+"""A guard of more rules than one transaction may have, where net.core.wmem_max holds: in an ordinary user's namespace, as a container has.
+
+Policies that come and go by rules and sets of their own go on; what needs all rules told anew is refused, and leaves nothing behind.
+"""
+
+import pathlib
+import subprocess
+
+import pytest
+
+import prerequisite
+
+# A rule for a source and a destination, in bytes, is somewhat more than the one and less than the other.
+LEAST, MOST = 520, 560
+ENOUGH = 40_000 * LEAST
+WHERE = "dst 10.1.0.0/16 dir in"
+CONFIG = """
+[host]
+tun = "uxfrm0"
+guard = "require"
+[wire]
+encapsulation = "esp"
+udp_ports = [4500]
+[xfrm]
+batch = ["policies.batch"]
+[control]
+enabled = true
+"""
+RUN = """
+set -eu
+ip link set lo up
+"$UXFRM" run config.toml > log 2>&1 & gateway=$!
+trap 'kill $gateway; wait $gateway' EXIT
+for _ in $(seq 300); do grep -q ready log && break; kill -0 $gateway; sleep 0.1; done
+"""
+
+
+def room():
+    """Bytes of a transaction: the kernel takes twice what is asked for."""
+    return 2 * int(pathlib.Path("/proc/sys/net/core/wmem_max").read_text())
+
+
+def inward(number):
+    """Neighbours do otherwise, and share no rule."""
+    action = ("block", "allow")[number % 2]
+    return f"xfrm policy add src 10.{64 + (number >> 8)}.{number & 255}.0/24 {WHERE} priority {number + 10} action {action}"
+
+
+def outward(host, priority, action):
+    return f"xfrm policy add src 0.0.0.0/0 dst 10.200.0.{host}/32 dir out priority {priority} action {action}"
+
+
+@pytest.fixture
+def answers(uxfrm, tmp_path):
+    """Runs a script beside a gateway with as many policies as one transaction has room for, and then some."""
+    prerequisite.packet_filter()
+    if room() > ENOUGH:
+        pytest.skip("net.core.wmem_max has room for more than 40,000 rules")
+    fits, more = room() // MOST, room() // LEAST + 1
+    lines = [*map(inward, range(fits)), outward(5, 5, "allow"), outward(7, 7, "allow")]
+    (tmp_path / "policies.batch").write_text("\n".join(lines))
+    (tmp_path / "more.batch").write_text("\n".join(map(inward, range(fits, more))))
+    (tmp_path / "config.toml").write_text(CONFIG)
+
+    def run(script):
+        done = subprocess.run(
+            ["unshare", "-Urn", "bash", "-c", RUN + script],
+            cwd=tmp_path,
+            env={"UXFRM": str(uxfrm), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr + (tmp_path / "log").read_text()
+        return done.stdout.split()
+
+    return run
+
+
+def test_what_needs_no_new_table_goes_on_when_there_is_no_room_for_one(answers):
+    said = answers(f"""
+passes() {{ nft list chain inet uxfrm-uxfrm0 in-main | grep -c 'ip saddr 10.64.1.0/24' || true; }}
+routes() {{ ip route show table all | grep -c '10.200.0.6' || true; }}
+"$UXFRM" xfrm -batch more.batch
+echo parted; "$UXFRM" {outward(6, 6, "block")} 2>&1 | grep -o 'raise net.core.wmem_max'
+for _ in $(seq 100); do [ "$(routes)" = 0 ] && break; sleep 0.1; done
+echo routes; routes
+echo added; "$UXFRM" xfrm policy add src 10.63.0.0/24 {WHERE} priority 99999 action block && echo yes
+echo gone; passes; "$UXFRM" xfrm policy delete src 10.64.1.0/24 {WHERE}; passes
+""")
+    assert said == "parted raise net.core.wmem_max routes 0 added yes gone 1 0".split()
