@@ -132,6 +132,31 @@ impl Nftables {
         Ok(of_table.filter_map(|set| text(set, 2)).map(str::to_owned).collect())
     }
 
+    /// No rule asks the new sets until they are complete.
+    fn replace_in_pieces(
+        &mut self,
+        table: &Table,
+        others: &[String],
+        request: &str,
+    ) -> Result<(), Error> {
+        self.change(&table.name, &table.filling())?;
+        let mut batch = self.batch();
+        table.describe_turn(others, &mut batch);
+        self.commit(request, batch)
+    }
+
+    /// Removes all sets of a table, which no rule asks, but these.
+    fn leave_sets(&mut self, table: &str, kept: &[String]) -> Result<(), Error> {
+        let mut batch = self.batch();
+        for set in self.sets(table)?.iter().filter(|set| !kept.contains(set)) {
+            batch.push(Part::Table, Kind::DeleteSet, 0, |gone| {
+                gone.text(1, table);
+                gone.text(2, set);
+            });
+        }
+        self.commit(&format!("sets of table {table}"), batch)
+    }
+
     fn change_at_once(&mut self, table: &str, changes: &[Change]) -> Result<Vec<RuleId>, Error> {
         let mut batch = self.batch();
         for (place, change) in changes.iter().enumerate() {
@@ -296,11 +321,11 @@ impl Filter for Nftables {
         table.describe_change(&others, &mut batch);
         match self.commit(&request, batch) {
             Err(Error::TooLong { .. }) => {
-                // No rule asks the new sets until they are complete.
-                self.change(&table.name, &table.filling())?;
-                let mut batch = self.batch();
-                table.describe_turn(&others, &mut batch);
-                self.commit(&request, batch)
+                let result = self.replace_in_pieces(table, &others, &request);
+                if result.is_err() {
+                    self.leave_sets(&table.name, &others)?;
+                }
+                result
             }
             result => result,
         }

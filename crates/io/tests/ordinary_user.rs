@@ -71,6 +71,12 @@ fn long_tables() {
     let error = nftables.install(&full).unwrap_err();
     assert!(matches!(error, Error::TooLong { .. }), "{error}");
     nftables.install(&empty).unwrap();
+    // Rules are told all at once: where they are too many, nothing of what was to come with them stays.
+    let rule = full.chains[0].rules[0].clone();
+    let many = vec![rule; usize::try_from(most / 200).unwrap()];
+    let error = nftables.replace_rules(&Table { chains: chain(many), ..full.clone() }).unwrap_err();
+    assert!(matches!(error, Error::TooLong { .. }), "{error}");
+    nftables.change(NAME, &[Change::DeleteSet { set }]).unwrap_err();
     nftables.replace_rules(&full).unwrap();
     assert_eq!(nftables.rules(NAME, "in").unwrap().len(), 1);
     // Each of them is there, or the kernel would refuse.
