@@ -373,6 +373,15 @@ fn a_set_means_what_conditions_do() {
                 v4,
                 false,
             ),
+            // Masks that are no prefixes: the port here is 0x1b5f, that there 0x1234.
+            (vec![pair(2, 0x005f, 0x00ff), pair(0, 0x0204, 0x0f0f)], v4, true),
+            (vec![pair(2, 0x005f, 0x00ff), pair(0, 0x0205, 0x0f0f)], v4, false),
+            (vec![Condition::upper_byte(2, 0x0b, 0x0f), Condition::mark(0, 0xff00_ff00)], v6, true),
+            (
+                vec![Condition::upper_byte(2, 0x0b, 0x1f), Condition::mark(0, 0xff00_ff00)],
+                v6,
+                false,
+            ),
             (vec![Condition::protocol(17)], v6, true),
             (six("fd09::2/128", "fd09::1/128"), v6, true),
             (six("fd09::3/128", "fd09::1/128"), v6, false),
