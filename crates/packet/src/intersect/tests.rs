@@ -130,6 +130,46 @@ fn finds_the_same_among_many_rows() {
     }
 }
 
+/// Where most bytes are asked for something they are looked up word by word, unless one has two fields or they are in another order.
+#[test]
+fn fields_of_one_byte_are_both_asked_in_whatever_order() {
+    let mut next = numbers(9);
+    let mut sparse = |place: usize| Field {
+        place,
+        numbers: std::array::from_fn(|value| u16::try_from(value % 3).unwrap()),
+        rows: (0..3 * 2).map(|_| next() | next() | next()).collect(),
+    };
+    let once: Vec<_> = (0..8).chain(8 + NOTHING..16).map(&mut sparse).collect();
+    let twice: Vec<_> = (0..8).chain([7]).chain(8 + NOTHING..16).map(&mut sparse).collect();
+    let turned: Vec<_> = once.iter().rev().cloned().collect();
+    for (fields, layout) in [(once, Layout::Two), (twice, Layout::Listed), (turned, Layout::Listed)]
+    {
+        let all = Rows::of(2, 2, &fields);
+        assert_eq!(all.layout, layout);
+        for seed in 0..200_u64 {
+            let key = [seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), seed << 40 | seed << 24];
+            let first = (0..128).find(|bit| fields.iter().all(|field| has(field, &key, 2, *bit)));
+            let (among, mut found) = ([Line([u64::MAX; 8])], [0]);
+            all.first_of_each(&[key], &among, &mut found);
+            for found in [found[0], all.first(&key, &among)] {
+                assert_eq!(Some(found as usize).filter(|found| *found < 128), first);
+            }
+        }
+    }
+}
+
+/// A key that lacks a word that is asked for.
+#[test]
+fn a_word_that_a_key_does_not_have_asks_nothing() {
+    let field = |place: usize, row: u64| Field { place, numbers: [0; VALUES], rows: vec![row] };
+    let all = Rows::of(2, 1, &[field(0, 0b0110), field(12, 0b1100)]);
+    let (among, mut found) = ([Line([u64::MAX; 8])], [0]);
+    for (key, bit) in [(&[0, 0][..], 2), (&[0][..], 1), (&[][..], 0)] {
+        all.first_of_each(&[key], &among, &mut found);
+        assert_eq!((found[0], all.first(&key, &among)), (bit, bit), "{} words", key.len());
+    }
+}
+
 /// Row numbers end somewhere.
 #[test]
 fn leaves_a_field_out_that_no_numbers_are_left_for() {
