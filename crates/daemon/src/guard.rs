@@ -126,7 +126,13 @@ impl<F: Filter> Guard<F> {
     /// # Errors
     /// The kernel's; the old rules stay.
     pub(crate) fn follow(&mut self, spd: &Spd) -> Result<(), Error> {
-        self.lay_out(spd, F::replace_rules)
+        match self.lay_out(spd, F::replace_rules) {
+            // Somebody took the table away, and it is to be put up anew.
+            Err(Error::TooLong { .. }) if !self.filter.has(&self.name)? => {
+                self.install_in_pieces(spd)
+            }
+            result => result,
+        }
     }
 
     /// Lets the rules follow policies that came or went; `spd` is what they led to.

@@ -184,6 +184,68 @@ fn runs_that_do_the_same_are_joined_when_there_are_many() {
     assert_eq!(gateway.sizes().3, 2);
 }
 
+/// A packet goes along rules in their order, also those of one group.
+#[test]
+fn a_new_run_stands_before_all_rules_of_the_one_behind() {
+    let to = Plain {
+        bytes: packet(
+            Ipv4Addr::new(10, 1, 0, 1).into(),
+            Ipv4Addr::new(10, 2, 0, 0).into(),
+            17,
+            &[0; 8],
+        ),
+        mark: 0,
+        came_by: 0,
+    };
+    let mut gateway = Gateway::new(Vec::new(), Defaults::default(), vec![to]);
+    gateway.one_by_one((0..3).map(|serial| tunnel(serial, Action::Block)));
+    gateway.check().unwrap();
+    let first = Policy { priority: Priority(1), ..tunnel(0, Action::Allow) };
+    let selector = Selector { destination: Prefix::any(Family::V4), ..first.selector };
+    gateway.one_by_one(std::iter::once(Policy { selector, ..first }));
+    gateway.check().unwrap();
+    assert_eq!(gateway.sizes(), (4, 0, 0, 1));
+}
+
+#[test]
+fn what_comes_and_goes_together_needs_no_new_table() {
+    let mut gateway = Gateway::new(Vec::new(), Defaults::default(), Vec::new());
+    let priority = |serial, priority, action| Policy {
+        priority: Priority(priority),
+        ..tunnel(serial, action)
+    };
+    gateway.one_by_one((0..4).map(|serial| tunnel(serial, Action::Block)));
+    let more = (4..8).map(|serial| tunnel(serial, Action::Block)).collect();
+    gateway.handle_together(vec![Request::Remove(0, 1), Request::Add(more)]);
+    assert_eq!(gateway.sizes(), (1, 1, 7, 1), "the set never had what went with the rules");
+    gateway.handle(Request::Remove(0, 7));
+    gateway.one_by_one([5, 9].into_iter().map(|at| priority(at as usize, at, Action::Block)));
+    let amid = vec![priority(7, 7, Action::Allow)];
+    gateway.handle_together(vec![Request::Remove(0, 2), Request::Add(amid)]);
+    assert_eq!(gateway.sizes(), (1, 0, 0, 1), "in the midst of a run that has gone");
+}
+
+/// `nft flush ruleset`, on a kernel where the table is everybody's.
+#[test]
+fn a_table_that_somebody_took_away_comes_back_in_pieces() {
+    let mut database = Database::new(Backend::Auto);
+    database.apply(Moment(0), |change| {
+        for serial in 0..100 {
+            change.add_policy(tunnel(serial, Action::Block)).unwrap();
+        }
+    });
+    let spd = &database.current().spd;
+    let [source, to] = [Ipv4Addr::new(10, 1, 0, 1), Ipv4Addr::new(10, 2, 0, 1)];
+    let packet = packet(source.into(), to.into(), 17, &[0; 8]);
+    let filter = Narrow { packet, ..Narrow::default() };
+    let mut guard = Guard::install(filter, around(), spd).unwrap();
+    let name = guard.name.clone();
+    guard.filter.remove(&name).unwrap();
+    guard.follow(spd).unwrap();
+    let judged = guard.filter.judged.borrow();
+    assert_eq!(judged[2..], [Verdict::Accept, Verdict::Drop, Verdict::Drop]);
+}
+
 /// They would be joined by a new table.
 #[test]
 fn runs_that_do_the_same_stay_apart_where_there_is_no_room_to_join_them() {

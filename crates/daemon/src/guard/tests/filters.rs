@@ -125,6 +125,9 @@ impl Filter for Narrow {
         if table.chains.iter().any(|chain| Some(chain.rules.len()) == self.too_many) {
             return Err(too_long());
         }
+        if !self.replica.has(&table.name)? {
+            return self.install(table);
+        }
         self.replica.replace_rules(table)?;
         self.judge();
         Ok(())
