@@ -6,7 +6,7 @@ use uxfrm_io::nftables::{Change, Rule, RuleId, Set, Verdict};
 use super::{
     group::{Fate, Group},
     rules,
-    run::{Alternative, Outcome, Run},
+    run::{Alternative, Ends, Outcome, Run},
 };
 
 /// The policies of one direction and kind.
@@ -27,6 +27,15 @@ pub(super) enum Unsorted {
     Parted,
     /// One is not where it was thought to be.
     Lost,
+}
+
+/// Where a policy was sorted in, or sorted out, and what has to be known to take that back.
+#[derive(Debug)]
+pub(super) struct Sorted {
+    run: usize,
+    /// Runs, as they were, whose ends have moved; the latest last. A run that was made for the policy is not among them.
+    moved: Vec<(usize, Ends)>,
+    is_made: bool,
 }
 
 impl Chain {
@@ -54,15 +63,15 @@ impl Chain {
         place: Place,
         outcome: Outcome,
         alternatives: &[Alternative],
-    ) -> Result<(), Unsorted> {
-        let at = self.run_for(place, outcome)?;
-        let run = &mut self.runs[at];
-        run.reach(place);
-        for alternative in alternatives {
-            let (group, key) = run.group(alternative);
-            group.add(key);
+    ) -> Result<Sorted, Unsorted> {
+        let mut sorted = self.run_for(place, outcome)?;
+        let run = &mut self.runs[sorted.run];
+        if !sorted.is_made {
+            sorted.moved.push((sorted.run, run.ends()));
         }
-        Ok(())
+        run.reach(place);
+        put(run, alternatives);
+        Ok(sorted)
     }
 
     /// A policy that goes.
@@ -70,43 +79,67 @@ impl Chain {
         &mut self,
         place: Place,
         alternatives: &[Alternative],
-    ) -> Result<(), Unsorted> {
+    ) -> Result<Sorted, Unsorted> {
         let at = self.at(place);
         let run = self.runs.get_mut(at).filter(|run| run.first <= place).ok_or(Unsorted::Lost)?;
-        for alternative in alternatives {
-            let (group, key) = run.group(alternative);
-            if !group.remove(key) {
-                return Err(Unsorted::Lost);
-            }
+        take(run, alternatives)?;
+        Ok(Sorted { run: at, moved: Vec::new(), is_made: false })
+    }
+
+    /// Takes back that a policy came; what was sorted in since was taken back before.
+    pub(super) fn undo_add(
+        &mut self,
+        sorted: Sorted,
+        alternatives: &[Alternative],
+    ) -> Result<(), Unsorted> {
+        take(self.runs.get_mut(sorted.run).ok_or(Unsorted::Lost)?, alternatives)?;
+        // What is empty may have rules in the kernel; a run that was made has none yet.
+        if sorted.is_made {
+            self.runs.remove(sorted.run);
+        }
+        for (at, ends) in sorted.moved.into_iter().rev() {
+            self.runs.get_mut(at).ok_or(Unsorted::Lost)?.restore(ends);
         }
         Ok(())
     }
 
+    /// The same, of one that went.
+    pub(super) fn undo_remove(
+        &mut self,
+        sorted: &Sorted,
+        alternatives: &[Alternative],
+    ) -> Result<(), Unsorted> {
+        put(self.runs.get_mut(sorted.run).ok_or(Unsorted::Lost)?, alternatives);
+        Ok(())
+    }
+
     /// Where the run of a new policy is, which is made if there is none.
-    fn run_for(&mut self, place: Place, outcome: Outcome) -> Result<usize, Unsorted> {
+    fn run_for(&mut self, place: Place, outcome: Outcome) -> Result<Sorted, Unsorted> {
+        let mut moved = Vec::new();
         let at = self.at(place);
         let is_of = |run: Option<&Run>| run.is_some_and(|run| run.outcome == outcome);
         if is_of(self.runs.get(at)) {
-            return Ok(at);
+            return Ok(Sorted { run: at, moved, is_made: false });
         }
         let at = match self.runs.get_mut(at) {
             Some(run) if run.first < place => {
                 if !run.is_empty() && !run.ends_at(place) {
                     return Err(Unsorted::Parted);
                 }
+                moved.push((at, run.ends()));
                 run.end_before(place);
                 at + 1
             }
             _ => at,
         };
         if is_of(at.checked_sub(1).and_then(|before| self.runs.get(before))) {
-            return Ok(at - 1);
+            return Ok(Sorted { run: at - 1, moved, is_made: false });
         }
-        if is_of(self.runs.get(at)) {
-            return Ok(at);
+        let is_made = !is_of(self.runs.get(at));
+        if is_made {
+            self.runs.insert(at, Run::new(outcome, place));
         }
-        self.runs.insert(at, Run::new(outcome, place));
-        Ok(at)
+        Ok(Sorted { run: at, moved, is_made })
     }
 
     /// The first run that does not end before a place.
@@ -222,6 +255,24 @@ impl Chain {
             }
         }
     }
+}
+
+/// The keys of a policy that comes.
+fn put(run: &mut Run, alternatives: &[Alternative]) {
+    for alternative in alternatives {
+        let (group, key) = run.group(alternative);
+        group.add(key);
+    }
+}
+
+/// Those of one that goes.
+fn take(run: &mut Run, alternatives: &[Alternative]) -> Result<(), Unsorted> {
+    let mut is_there = true;
+    for alternative in alternatives {
+        let (group, key) = run.group(alternative);
+        is_there &= group.remove(key);
+    }
+    if is_there { Ok(()) } else { Err(Unsorted::Lost) }
 }
 
 /// Which policies a step of a change is about: a step never mixes them.

@@ -8,13 +8,11 @@
 //! change is made in steps, of which none mixes policies that drop and that let pass: drops come, passes come, passes go, drops go. Whichever part of a
 //! step a packet sees, it passes only if it would have before or will afterwards.
 
-use std::sync::Arc;
-
 use uxfrm_engine::{Direction, PolicyChange, PolicyEntry, PolicyKind, Spd};
 use uxfrm_io::nftables::{Change, Error, Filter, Rule, RuleId, Set};
 
 use super::{
-    chain::{Chain, Unsorted, What},
+    chain::{Chain, Sorted, Unsorted, What},
     rules,
 };
 
@@ -27,12 +25,21 @@ pub(super) struct Layout {
 }
 
 /// What of the policies `out` is told the kernel.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Out {
     /// All of them.
     Guarded,
     /// None: too many rules. It is looked at again after some changes, or when there are that few.
     Left { alternatives: usize, changes: usize },
+}
+
+/// What sorting a change in has done.
+#[derive(Debug)]
+enum Done {
+    Nothing,
+    /// Left out; how that was before.
+    Counted(Out),
+    Sorted(Sorted),
 }
 
 /// A step of a change.
@@ -124,29 +131,56 @@ impl Layout {
 
     /// Sorts in policies that came and went. What that asks of the kernel is told step by step.
     pub(super) fn change(&mut self, changes: &[PolicyChange]) -> Result<(), Unsorted> {
-        for (at, change) in changes.iter().enumerate() {
-            if let Err(why) = self.sort_in(change) {
-                let done = changes[..at].iter().rev();
-                let undone = done.map(reverse).try_for_each(|change| self.sort_in(&change));
-                return Err(if undone.is_ok() { why } else { Unsorted::Lost });
+        let mut done = Vec::with_capacity(changes.len());
+        for change in changes {
+            match self.sort_in(change) {
+                Ok(sorted) => done.push(sorted),
+                Err(why) => {
+                    let done = changes.iter().zip(done).rev();
+                    let undone =
+                        { done }.try_for_each(|(change, sorted)| self.undo(change, sorted));
+                    return Err(if undone.is_ok() { why } else { Unsorted::Lost });
+                }
             }
         }
         Ok(())
     }
 
-    fn sort_in(&mut self, change: &PolicyChange) -> Result<(), Unsorted> {
+    fn sort_in(&mut self, change: &PolicyChange) -> Result<Done, Unsorted> {
         let (PolicyChange::Added(entry) | PolicyChange::Removed(entry)) = change;
         let (outcome, alternatives) = rules::of_policy(&entry.policy());
         if alternatives.is_empty() {
-            return Ok(());
+            return Ok(Done::Nothing);
         }
         if entry.direction() == Direction::Out && self.leaves_out() {
-            return self.count(change, alternatives.len());
+            let before = self.out;
+            let counted = self.count(change, alternatives.len());
+            return counted.map(|()| Done::Counted(before)).inspect_err(|_| self.out = before);
         }
         let chain = self.chain(entry);
-        match change {
+        let sorted = match change {
             PolicyChange::Added(_) => chain.add(entry.place(), outcome, &alternatives),
             PolicyChange::Removed(_) => chain.remove(entry.place(), &alternatives),
+        };
+        sorted.map(Done::Sorted)
+    }
+
+    /// Takes a change back, when all that came behind it was. Sorting in the reverse would not do: ends of runs that have moved meanwhile may be in its way.
+    fn undo(&mut self, change: &PolicyChange, done: Done) -> Result<(), Unsorted> {
+        let (PolicyChange::Added(entry) | PolicyChange::Removed(entry)) = change;
+        let sorted = match done {
+            Done::Nothing => return Ok(()),
+            Done::Counted(before) => {
+                self.out = before;
+                return Ok(());
+            }
+            Done::Sorted(sorted) => sorted,
+        };
+        let (_outcome, alternatives) = rules::of_policy(&entry.policy());
+        let chain = self.chain(entry);
+        match change {
+            PolicyChange::Added(_) => chain.undo_add(sorted, &alternatives),
+            PolicyChange::Removed(_) => chain.undo_remove(&sorted, &alternatives),
         }
     }
 
@@ -212,13 +246,5 @@ impl Layout {
         }
         *changes = changes.saturating_sub(1);
         if *alternatives <= MANY || *changes == 0 { Err(Unsorted::Parted) } else { Ok(()) }
-    }
-}
-
-/// What takes a change back.
-fn reverse(change: &PolicyChange) -> PolicyChange {
-    match change {
-        PolicyChange::Added(entry) => PolicyChange::Removed(Arc::clone(entry)),
-        PolicyChange::Removed(entry) => PolicyChange::Added(Arc::clone(entry)),
     }
 }

@@ -31,6 +31,14 @@ pub(super) struct Run {
     by_shape: HashMap<Shape, usize, RandomState>,
 }
 
+/// Where a run begins and ends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ends {
+    first: Place,
+    last: Place,
+    is_open: bool,
+}
+
 /// One alternative of a policy's selector: conditions that a packet must meet.
 pub(super) type Alternative = Vec<Condition>;
 
@@ -53,6 +61,15 @@ impl Run {
             }
         };
         (&mut self.groups[at], key)
+    }
+
+    pub(super) const fn ends(&self) -> Ends {
+        Ends { first: self.first, last: self.last, is_open: self.is_open }
+    }
+
+    /// Begins and ends where it did.
+    pub(super) fn restore(&mut self, ends: Ends) {
+        (self.first, self.last, self.is_open) = (ends.first, ends.last, ends.is_open);
     }
 
     /// A place more belongs to it.

@@ -30,12 +30,7 @@ fn a_table_that_comes_in_pieces_is_closed_until_it_is_complete() {
         packet(source.into(), destination.into(), 17, &[0; 8])
     };
     for (host, last) in [(1, Verdict::Drop), (200, Verdict::Accept)] {
-        let mut database = Database::new(Backend::Auto);
-        database.apply(Moment(0), |change| {
-            for serial in 0..100 {
-                change.add_policy(tunnel(serial, Action::Block)).unwrap();
-            }
-        });
+        let database = blocking();
         let filter = Narrow { packet: to(host), ..Narrow::default() };
         let guard = Guard::install(filter, around(), &database.current().spd).unwrap();
         assert_eq!(*guard.filter.judged.borrow(), [Verdict::Drop, last]);
@@ -45,12 +40,7 @@ fn a_table_that_comes_in_pieces_is_closed_until_it_is_complete() {
 /// More rules than fit into a transaction: the gateway does not start. It cuts nobody off then, but what an earlier one kept out stays out.
 #[test]
 fn a_table_that_can_not_be_completed_goes_unless_it_took_the_place_of_another() {
-    let mut database = Database::new(Backend::Auto);
-    database.apply(Moment(0), |change| {
-        for serial in 0..100 {
-            change.add_policy(tunnel(serial, Action::Block)).unwrap();
-        }
-    });
+    let database = blocking();
     let spd = &database.current().spd;
     let to = [Ipv4Addr::new(10, 1, 0, 1), Ipv4Addr::new(10, 2, 0, 200)];
     for (was_there, seen) in
@@ -82,6 +72,17 @@ fn a_change_of_no_policy_tells_the_kernel_nothing() {
     gateway.guard.follow(spd).unwrap();
     assert_eq!(gateway.guard.filter.replica.replaced, 2);
     gateway.check().unwrap();
+}
+
+/// A hundred tunnels whose packets are not to pass.
+fn blocking() -> Database {
+    let mut database = Database::new(Backend::Auto);
+    database.apply(Moment(0), |change| {
+        for serial in 0..100 {
+            change.add_policy(tunnel(serial, Action::Block)).unwrap();
+        }
+    });
+    database
 }
 
 fn around() -> Surroundings {
@@ -228,12 +229,7 @@ fn what_comes_and_goes_together_needs_no_new_table() {
 /// `nft flush ruleset`, on a kernel where the table is everybody's.
 #[test]
 fn a_table_that_somebody_took_away_comes_back_in_pieces() {
-    let mut database = Database::new(Backend::Auto);
-    database.apply(Moment(0), |change| {
-        for serial in 0..100 {
-            change.add_policy(tunnel(serial, Action::Block)).unwrap();
-        }
-    });
+    let database = blocking();
     let spd = &database.current().spd;
     let [source, to] = [Ipv4Addr::new(10, 1, 0, 1), Ipv4Addr::new(10, 2, 0, 1)];
     let packet = packet(source.into(), to.into(), 17, &[0; 8]);
