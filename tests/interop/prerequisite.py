@@ -48,6 +48,13 @@ def packet_filter():
         not_run("needs a kernel with nf_tables")
 
 
+def links(kind, *words):
+    """A kernel that makes links of a kind; the machine's own need not have it."""
+    made = ["unshare", "-n", "ip", "link", "add", "type", kind, *words]
+    if subprocess.run(made, stderr=subprocess.DEVNULL).returncode != 0:
+        not_run(f"needs a kernel with {kind}")
+
+
 def strongswan():
     root()
     programs(

@@ -49,6 +49,7 @@ def test_tcp_passes_a_tunnel_whose_packets_the_gateways_device_joins(kind, outer
 def test_tcp_and_udp_pass_a_vxlan_whose_super_packets_the_sender_leaves_whole(outer, inner, words, uxfrm):
     """A veth, as what virtual machines send by, takes what is within UDP whole: the gateway cuts it."""
     prerequisite.packet_filter()
+    prerequisite.links("vxlan", "id", "7", "dstport", "4789")
     with InlineSites(uxfrm) as sites:
         sites.start()
         ends = HOSTS[outer]
