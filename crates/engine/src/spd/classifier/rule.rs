@@ -143,6 +143,9 @@ impl<W: Words> Comparable<W> for Rule<W> {
 }
 
 impl Brief {
+    /// That of no policy: as of one whose answer is not short enough.
+    const NONE: Self = Self(AnswerId::NONE.brief() << 1);
+
     /// That which stands in the last word of a mask.
     #[inline]
     pub(crate) const fn beside(mask: u64) -> Self {
@@ -165,7 +168,7 @@ pub(crate) fn fits_more<W: Words>(entry: &PolicyEntry, key: &Key<W>) -> bool {
 
 impl<'a> Best<'a> {
     /// None yet.
-    pub(crate) const NONE: Self = Self { rank: Rank::LAST, brief: Brief(0), entry: None };
+    pub(crate) const NONE: Self = Self { rank: Rank::LAST, brief: Brief::NONE, entry: None };
 
     /// It, if there is any.
     #[inline]
@@ -176,8 +179,8 @@ impl<'a> Best<'a> {
     /// What the policy comes to where it decides alone; seldom read from the policy itself, which is far away.
     #[inline]
     pub(crate) fn answer(&self) -> AnswerId {
-        let Some(entry) = self.entry else { return AnswerId::NONE };
-        AnswerId::of_brief(self.brief.0 >> 1).unwrap_or_else(|| entry.answer())
+        let brief = AnswerId::of_brief(self.brief.0 >> 1);
+        brief.unwrap_or_else(|| self.entry.map_or(AnswerId::NONE, |entry| entry.answer()))
     }
 
     /// It, or another if there is none.

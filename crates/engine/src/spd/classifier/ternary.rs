@@ -173,7 +173,9 @@ impl Words for V4 {
 
     #[inline]
     fn columns(packets: &[Key<Self>]) -> Self::Columns {
-        columns(packets)
+        let mut all = Self::Columns::default();
+        columns(packets, &mut all);
+        all
     }
 
     fn each(word: impl FnMut(usize) -> u64) -> Self {
@@ -241,7 +243,9 @@ impl Words for V6 {
 
     #[inline]
     fn columns(packets: &[Key<Self>]) -> Self::Columns {
-        columns(packets)
+        let mut all = Self::Columns::default();
+        columns(packets, &mut all);
+        all
     }
 
     fn each(word: impl FnMut(usize) -> u64) -> Self {
@@ -281,15 +285,14 @@ impl Words for V6 {
     }
 }
 
-#[inline]
-fn columns<const N: usize>(packets: &[Key<[u64; N]>]) -> [[u64; TOGETHER]; N] {
-    let mut columns = [[0; TOGETHER]; N];
-    for (at, packet) in packets.iter().enumerate().take(TOGETHER) {
+/// Told where to write, and a function of its own: else all words of all packets are carried through registers, of which there are too few.
+#[inline(never)]
+fn columns<const N: usize>(packets: &[Key<[u64; N]>], columns: &mut [[u64; TOGETHER]; N]) {
+    for (at, packet) in packets.iter().enumerate() {
         for (column, word) in columns.iter_mut().zip(packet.words) {
-            column[at] = word;
+            column[at % TOGETHER] = word;
         }
     }
-    columns
 }
 
 /// A product's halves over each other: every bit of both words reaches every bit of the result.

@@ -59,7 +59,7 @@ impl AnswerId {
     }
 
     /// That of one policy in [`BRIEF`] bits; all ones when it needs more.
-    pub(crate) fn brief(self) -> u32 {
+    pub(crate) const fn brief(self) -> u32 {
         let (slot, ruling) = (self.slot(), (self.0 & (BLOCK | PASS)) >> PASS.trailing_zeros());
         if slot < BRIEF_SLOTS { ruling << BRIEF_SLOTS.trailing_zeros() | slot } else { NOT_BRIEF }
     }
