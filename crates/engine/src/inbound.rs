@@ -52,6 +52,7 @@ use uxfrm_packet::{Batch, Coalescer, PacketBuf, Segments};
 
 use crate::esp::decapsulate::Shell;
 use crate::fragments::reassembly::Reassembly;
+use crate::sa::arrears::Arrears;
 use crate::sa::replay::Candidate;
 use crate::worker::{Bench, Traffic};
 use crate::{
@@ -86,6 +87,7 @@ pub(crate) struct Inbound {
     /// Neighbours that are opened where they lie.
     together: Together,
     mixed: Mixed,
+    arrears: Arrears,
     /// Some packets of this batch got a new buffer: only these are out of order.
     settled: bool,
     verdicts: Vec<Authenticity>,
@@ -149,6 +151,7 @@ impl Inbound {
             sealed: Vec::with_capacity(uxfrm_packet::BATCH),
             together: Together::new(),
             mixed: Mixed::new(),
+            arrears: Arrears::default(),
             settled: false,
             verdicts: Vec::with_capacity(uxfrm_packet::BATCH),
             movers: Vec::new(),
@@ -165,6 +168,8 @@ impl Inbound {
         if self.states != bench.snapshot.states {
             self.states = bench.snapshot.states;
             self.policies.forget_bundles();
+            // Others may hold more against limits now.
+            self.arrears.pay();
         }
         let late = self.reassembly.expire(bench.now, bench.pool);
         bench.refuse(&mut self.traffic, late, DropReason::InFragment);
@@ -173,6 +178,7 @@ impl Inbound {
         }
         self.coalescer.flush(&mut bench.out.host);
         self.policies.settle(bench.now);
+        self.arrears.settle(bench.now);
         watch.passed(Stage::Deliver);
         self.traffic.held = self.reassembly.held();
         self.marks.clear();
@@ -252,6 +258,12 @@ impl Inbound {
         }
         self.run(&mut batch, bench, &mut ());
         self.from_device = batch;
+    }
+
+    /// Charges policies and states with all that was noted for them.
+    pub(crate) fn pay(&mut self) {
+        self.policies.charge();
+        self.arrears.pay();
     }
 
     /// Lets go of states that are gone, and of some policies that are.

@@ -50,6 +50,14 @@ pub(crate) struct Ageing {
 }
 
 impl Limits {
+    /// Whether no packets and bytes are counted towards any.
+    #[inline]
+    pub(crate) const fn are_of_time(&self) -> bool {
+        let Self { bytes, packets, .. } = self;
+        let none = bytes.soft & bytes.hard & packets.soft & packets.hard;
+        none == Budget::NONE
+    }
+
     /// Holds the time limits against `now`: `net/xfrm/xfrm_state.c: xfrm_timer_handler`.
     pub(crate) fn age(&self, added: Moment, used: Option<Moment>, now: Moment) -> Ageing {
         let since_use = used.unwrap_or(now);

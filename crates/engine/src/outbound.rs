@@ -53,6 +53,7 @@ use uxfrm_packet::{Batch, IpPacket, PacketBuf, ParseError, SegmentPlan, Segments
 use crate::bundle::{BundleCache, first_query};
 use crate::fragments::reassembly::Reassembly;
 use crate::pmtu::{self, ErrorBudget};
+use crate::sa::arrears::Arrears;
 use crate::spd::flow_cache::Known;
 use crate::worker::{Bench, Traffic};
 use crate::{
@@ -78,6 +79,7 @@ pub(crate) struct Outbound {
     pub(crate) policies: PolicyCache,
     cache: BundleCache,
     ahead: Ahead,
+    arrears: Arrears,
     /// Accounts that this layer of this batch draws on.
     drawn: Vec<u32>,
     numbering: Numbering,
@@ -131,6 +133,7 @@ impl Outbound {
             policies: PolicyCache::new(settings.cache.outbound, settings.seed),
             cache: BundleCache::default(),
             ahead: Ahead::default(),
+            arrears: Arrears::default(),
             drawn: Vec::new(),
             numbering: Numbering::Whole,
             tally: None,
@@ -150,7 +153,15 @@ impl Outbound {
     fn refresh(&mut self, snapshot: &Snapshot) {
         if self.cache.begin(snapshot) {
             self.policies.forget_bundles();
+            // Others may hold more against limits now.
+            self.arrears.pay();
         }
+    }
+
+    /// Charges policies and states with all that was noted for them.
+    pub(crate) fn pay(&mut self) {
+        self.policies.charge();
+        self.arrears.pay();
     }
 
     /// Lets go of all states that are gone, and of some policies that are.
@@ -179,6 +190,7 @@ impl Outbound {
         }
         self.note_tally();
         self.policies.settle(bench.now);
+        self.arrears.settle(bench.now);
         watch.passed(Stage::Frame);
         self.send_left(bench, watch);
     }

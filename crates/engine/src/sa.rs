@@ -12,6 +12,7 @@ pub mod words;
 
 mod address;
 mod ahead;
+pub(crate) mod arrears;
 pub(crate) mod check;
 mod keys;
 
@@ -366,6 +367,20 @@ impl Sa {
         live.usage
             .charge(&self.words.limits, packets, bytes, now)
             .unwrap_or_else(|late| live.charge_heir(late))
+    }
+
+    /// Whether nothing hangs on when it counts a packet: it has no limits of packets and bytes, and its first packet, from which it ages, was counted.
+    #[inline]
+    pub(crate) fn counts_whenever(&self) -> bool {
+        self.words.limits.are_of_time() && self.usage().is_used()
+    }
+
+    /// Counts packets that have passed, whatever has become of it since.
+    pub(crate) fn count(&self, packets: u32, bytes: u64, latest: Moment) {
+        let live = self.live();
+        if let Err(late) = live.usage.count(packets, bytes, latest) {
+            live.charge_heir(late);
+        }
     }
 
     /// Whether an inbound packet may be given to it: the checks of `net/xfrm/xfrm_input.c` that come before replay.

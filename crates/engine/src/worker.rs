@@ -315,11 +315,12 @@ impl Worker {
         self.cache_counts.write([outbound.stats_by_family(), inbound.stats_by_family()]);
     }
 
-    /// Has policies count the last few packets, which a worker that gets one packet at a time charges together. Whoever has nothing to do calls it,
+    /// Has policies count the last few packets, which a worker that gets one packet at a time charges together, and states those of the last ten
+    /// milliseconds, if there were packets of many in turn. Whoever has nothing to do calls it,
     /// so that what is shown is exact; [`Worker::refresh`] does it too.
     pub fn settle(&mut self) {
-        self.outbound.policies.charge();
-        self.inbound.policies.charge();
+        self.outbound.pay();
+        self.inbound.pay();
     }
 
     /// A port refused to send: the network takes `mtu` bytes towards there and no more. Says so in `events` unless that is known.

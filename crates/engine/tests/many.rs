@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use uxfrm_engine::{
     Action, Budget, CacheMode, CacheSettings, Direction, DropReason, Event, Family, IfId, Level,
-    Limits, Mark, Mode, Moment, Output, Policy, PolicyKind, PortMask, Prefix, Priority, Reqid,
+    Limits, Mark, Mode, Moment, Output, Policy, PolicyKind, PortMask, Prefix, Priority, Reqid, Sa,
     SaConfig, SaFlags, Selector, Stage, Template, UdpEncapKind, Watch,
 };
 use uxfrm_packet::{Batch, Checksum, Label, PacketBuf, Protocol, Segments};
@@ -521,4 +521,34 @@ fn policies_are_charged_a_little_later_and_with_all() {
     send_in_turn(&mut gateway, &mut Output::default(), 1);
     gateway.worker.settle();
     assert_eq!(counted(&gateway), 14 * batch);
+}
+
+/// Counts that all workers share are not written for each packet. What has limits is counted at once: `up_to_limits_as_one_by_one`.
+#[test]
+fn states_count_a_little_later_and_all() {
+    let mut gateway = with_states(Limits::default(), |_| {});
+    let batch = 2 * FIRST_ODD as u64;
+    let counted = |gateway: &Gateway| {
+        let snapshot = gateway.database.snapshot();
+        snapshot.sad.iter().map(|sa| sa.usage().packets()).sum::<u64>() / batch
+    };
+    let after = |gateway: &mut Gateway, milliseconds: u64| {
+        gateway.now = Moment(gateway.now.0 + milliseconds * 1_000_000);
+        send_in_turn(gateway, &mut Output::default(), 1);
+        counted(gateway)
+    };
+    // Those of whom nobody knows whether more will come.
+    assert_eq!([0, 0].map(|more| after(&mut gateway, more)), [1, 2]);
+    assert_eq!([1, 8, 1, 0, 5].map(|more| after(&mut gateway, more)), [2, 2, 5, 5, 5]);
+    gateway.worker.settle();
+    assert_eq!(counted(&gateway), 7, "who has nothing to do owes nothing");
+    assert_eq!(after(&mut gateway, 0), 7);
+    gateway.add_sa(state(FIRST_ODD, 0x1000, Limits::default()));
+    assert_eq!(after(&mut gateway, 0), 9, "nothing is owed from before a change");
+    let owes = |gateway: &mut Gateway| counted(gateway) == after(gateway, 0);
+    assert!((0..100).any(|_| owes(&mut gateway)), "as before");
+    let snapshot = gateway.database.snapshot();
+    drop(gateway);
+    let sent = |sa: &Sa| (sa.usage().packets(), sa.sequence().last());
+    assert!(snapshot.sad.iter().all(|sa| sent(sa).0 == sent(sa).1), "nor by a worker that ends");
 }

@@ -271,11 +271,14 @@ impl Inbound {
     /// Charges each state for what it carried. Whether all of that passes.
     #[inline(never)]
     fn charge_mixed(&mut self, bench: &mut Bench<'_>) -> bool {
-        let Self { mixed, used, .. } = self;
+        let Self { mixed, used, arrears, .. } = self;
         let mut all_pass = true;
         for tally in mixed.tallies.iter_mut().filter(|tally| tally.packets > 0) {
-            let Some(regular) = used.regular(tally.used) else { continue };
-            tally.standing = charge(&regular.sa, tally.packets, tally.carried, bench);
+            let Some(Regular { sa, debt, .. }) = used.regular_mut(tally.used) else { continue };
+            if arrears.note(debt, sa, tally.packets, tally.carried) {
+                continue;
+            }
+            tally.standing = charge(sa, tally.packets, tally.carried, bench);
             all_pass &= tally.standing == Standing::Good;
         }
         all_pass

@@ -35,6 +35,8 @@ pub(super) struct Regular {
     pub(super) answer: AnswerId,
     /// What this batch's tally of it is, if that is its own.
     pub(super) tally: u32,
+    /// Where what its state is yet to count is likely to be.
+    pub(super) debt: u32,
     /// Where ESP begins.
     at: u8,
     /// Bytes of SPI, sequence number and IV; and of ICV.
@@ -81,6 +83,7 @@ impl Regular {
             inside: Inside::of(inner.outline()),
             answer,
             tally: 0,
+            debt: 0,
             at: small(outer.at())?,
             lead: small(around.lead)?,
             icv: small(around.icv)?,

@@ -14,7 +14,7 @@ use super::{BYTES_AHEAD, NOTES_AHEAD, Numbering, Outbound, fold_half, narrow};
 use crate::bundle::{BundleCache, Grant};
 use crate::esp::encapsulate::Stamp;
 use crate::pause::Pause;
-use crate::spd::flow_cache::Trail;
+use crate::spd::flow_cache::{Known, Trail};
 use crate::worker::Bench;
 use crate::{AnswerId, Ruling, Stage, Watch};
 
@@ -36,8 +36,8 @@ pub(super) struct Mixed {
     expected: bool,
     claims: Vec<Claim>,
     shares: Vec<Share>,
-    /// By account: the share that is its own, if it has one.
-    share_of: Vec<u32>,
+    /// By account.
+    places: Vec<Places>,
     /// Packets of other policies than their share's, with their bytes.
     others: Vec<(AnswerId, u32)>,
     /// Flows that were looked for; and of all that went this way in this batch.
@@ -45,6 +45,13 @@ pub(super) struct Mixed {
     runs: usize,
     /// Where most turned out to be otherwise.
     pause: Pause,
+}
+
+/// Where an account's share of this batch is, if it has one, and where what its state is yet to count.
+#[derive(Clone, Copy, Debug, Default)]
+struct Places {
+    share: u32,
+    debt: u32,
 }
 
 /// What became of packets that were to go this way.
@@ -86,11 +93,12 @@ struct Share {
     grant: Grant,
 }
 
-/// A packet that may go this way, as far as itself says.
+/// A packet that may go this way, as far as itself says; and what is known of its flow, if that was looked for already.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     trail: Trail,
     len: usize,
+    known: Option<Known>,
 }
 
 /// A packet of a flow of which all is known.
@@ -127,15 +135,15 @@ impl Mixed {
         self.shares.clear();
         self.others.clear();
         self.flows = 0;
-        if self.share_of.len() < accounts {
-            self.share_of.resize(accounts, 0);
+        if self.places.len() < accounts {
+            self.places.resize(accounts, Places::default());
         }
     }
 
     /// Adds a packet to what the state of this account is to carry, by the place of its share; a state that begins to carry must work.
     #[inline(always)]
     fn share(&mut self, account: u32, found: &Found, works: impl Fn() -> bool) -> Option<u32> {
-        let place = self.share_of.get_mut(account as usize)?;
+        let Places { share: place, .. } = self.places.get_mut(account as usize)?;
         if self.shares.get(*place as usize).is_none_or(|share| share.account != account) {
             if !works() {
                 return None;
@@ -214,9 +222,9 @@ impl Outbound {
             let packets = &packets[first..];
             self.candidates(packets, distance, &mut candidates);
             if distance == Distance::Far {
-                self.fetch_strays(&candidates);
+                self.find_at_home(&mut candidates);
             }
-            self.find_all(&candidates, distance, &mut found);
+            self.find_all(&candidates, &mut found);
             if distance == Distance::Far {
                 self.fetch_exits(&found);
             }
@@ -248,42 +256,45 @@ impl Outbound {
             if distance == Distance::Far {
                 self.policies.fetch_trail(&trail);
             }
-            candidates.push(Candidate { trail, len: words.len });
+            candidates.push(Candidate { trail, len: words.len, known: None });
         }
     }
 
-    /// Asks for what is known of flows that are not where they are likely to be.
+    /// What is known of their flows, as far as they are where they are likely to be; asks for what these lead to, and for those that are not there.
     #[inline(always)]
-    fn fetch_strays(&self, candidates: &[Candidate]) {
-        let strays = candidates.iter().filter(|one| self.policies.follow(&one.trail).is_none());
-        strays.for_each(|one| self.policies.fetch_far(&one.trail));
+    fn find_at_home(&self, candidates: &mut [Candidate]) {
+        for Candidate { trail, known, .. } in candidates {
+            *known = self.policies.follow(trail);
+            match known {
+                Some(known) => self.fetch_ahead(*known),
+                None => self.policies.fetch_far(trail),
+            }
+        }
+    }
+
+    /// Asks for what a flow leaves by and is counted in.
+    #[inline(always)]
+    fn fetch_ahead(&self, known: Known) {
+        known.bundle().inspect(|bundle| self.cache.fetch_exit(*bundle));
+        self.policies.fetch(known.answer);
     }
 
     /// What is known of their flows, up to one of which too little is.
     #[inline(always)]
-    fn find_all(
-        &mut self,
-        candidates: &[Candidate],
-        distance: Distance,
-        all: &mut ArrayVec<Found, PIECE>,
-    ) {
+    fn find_all(&mut self, candidates: &[Candidate], all: &mut ArrayVec<Found, PIECE>) {
         all.clear();
         let mut before = None;
-        for Candidate { trail, len } in candidates {
+        for Candidate { trail, len, known } in candidates {
             // Neighbours of one flow are looked for once.
             let found = match (before, all.last()) {
                 (Some(before), Some(latest)) if before == trail => Found { len: *len, ..*latest },
                 _ => {
-                    let known = self.policies.follow(trail);
+                    let known = known.or_else(|| self.policies.follow(trail));
                     let known = known.or_else(|| self.policies.follow_far(trail));
                     let Some(known) = known else { break };
                     let Some(bundle) = known.bundle() else { break };
                     debug_assert_eq!(known.answer.ruling(), Ruling::Protect, "by its bundle");
                     self.mixed.flows += 1;
-                    if distance == Distance::Far {
-                        self.cache.fetch_exit(bundle);
-                        self.policies.fetch(known.answer);
-                    }
                     Found { answer: known.answer, bundle, len: *len }
                 }
             };
@@ -331,13 +342,21 @@ impl Outbound {
     /// 6 Number.
     #[inline(never)]
     fn grant_mixed(&mut self, bench: &mut Bench<'_>) -> Numbering {
-        let Self { mixed, cache, .. } = self;
-        fetch_keys(cache, &mixed.claims, 0);
+        let Self { mixed, cache, arrears, .. } = self;
+        let Mixed { claims, shares, places, .. } = mixed;
+        fetch_keys(cache, claims, 0);
         let mut numbering = Numbering::Whole;
-        for share in &mut mixed.shares {
-            // It was there when it was claimed.
+        for share in shares {
+            // Both were there when it was claimed.
             let Some(exit) = cache.exit(share.bundle) else { continue };
-            share.grant = Grant::of(&exit.sa, share.packets, share.bytes, bench);
+            let Some(Places { debt, .. }) = places.get_mut(share.account as usize) else {
+                continue;
+            };
+            share.grant = if arrears.note(debt, &exit.sa, share.packets, share.bytes) {
+                Grant::of_noted(&exit.sa, share.packets)
+            } else {
+                Grant::of(&exit.sa, share.packets, share.bytes, bench)
+            };
             if share.grant.left < share.packets {
                 numbering = Numbering::Short;
             }

@@ -89,6 +89,14 @@ impl Grant {
         grant
     }
 
+    /// Numbers for so many packets of an SA that counts them later.
+    #[inline(always)]
+    pub(super) fn of_noted(sa: &Sa, packets: u32) -> Self {
+        let mut grant = Self::NOTHING;
+        grant.take(sa, packets);
+        grant
+    }
+
     /// The first of `count` numbers, of which there are enough.
     #[inline(always)]
     pub(super) fn hand_out(&mut self, count: u32) -> u64 {

@@ -133,6 +133,22 @@ impl Usage {
         Ok(charge)
     }
 
+    /// Counts packets that have passed before, up to the `latest`.
+    ///
+    /// # Errors
+    /// [`Late`], of what another is to count.
+    pub(super) fn count(&self, packets: u32, bytes: u64, latest: Moment) -> Result<(), Late> {
+        self.touch(latest);
+        let before = self.add(packets, bytes);
+        if before.has_ended() { Err(self.late(before, packets, bytes)) } else { Ok(()) }
+    }
+
+    /// Whether a packet was counted.
+    #[inline]
+    pub(super) fn is_used(&self) -> bool {
+        self.first_used.load(Ordering::Relaxed) != NEVER
+    }
+
     /// Counts what another state has let pass that this one goes on from: what reaches limits is met by the next packet. Past a hard one it
     /// is refused, together ([`Charge::Crossing`]) or alone.
     pub(super) fn charge_late(&self, limits: &Limits, late: Late) -> Result<Charge, Late> {
@@ -300,7 +316,7 @@ impl Usage {
 
     #[inline]
     fn touch(&self, now: Moment) {
-        if self.first_used.load(Ordering::Relaxed) == NEVER {
+        if !self.is_used() {
             // The first one stays; a lost race means that another was first.
             let _ = self.first_used.compare_exchange(
                 NEVER,

@@ -2,10 +2,10 @@
 //! nobody.
 
 use uxfrm_engine::{
-    Action, Budget, Direction, DropReason, Event, HostPort, Limits, Mark, Mode, Policy, SaConfig,
-    Settings, UdpSuper,
+    Action, Budget, Direction, DropReason, Event, HostPort, Limits, Mark, Mode, Moment, Output,
+    Policy, SaConfig, Settings, UdpSuper,
 };
-use uxfrm_packet::PacketBuf;
+use uxfrm_packet::{Batch, PacketBuf};
 use uxfrm_testkit::{Gateway, Pair, Rng, Suite, Way, Wrapping, packets};
 
 use crate::runs::numbers;
@@ -184,6 +184,37 @@ fn a_limit_that_was_crossed_before_is_not_charged_again() {
     let counted: Vec<_> = snapshot.sad.iter().map(|sa| sa.usage().packets()).collect();
     assert_eq!(counted, [100]);
     hub.receiver.assert_accounts();
+}
+
+/// Counts that all workers share are not written for each packet; those of a state with limits are.
+#[test]
+fn states_among_others_count_a_little_later_and_all() {
+    let packets = Budget { soft: 1000, hard: 2000 };
+    let limits = [Limits::default(), Limits { packets, ..Limits::default() }];
+    let mut hub = Hub::with_limits(&Wrapping::tunnel4(), &limits);
+    let counted = |hub: &Hub| {
+        let snapshot = hub.receiver.database.snapshot();
+        let mut counted: Vec<_> = snapshot.sad.iter().map(|sa| sa.usage().packets()).collect();
+        counted.sort_unstable();
+        counted
+    };
+    let after = |hub: &mut Hub, milliseconds: u64| {
+        hub.receiver.now = Moment(hub.receiver.now.0 + milliseconds * 1_000_000);
+        let wire = hub.wire(40);
+        let mut batch: Batch = wire.into_iter().collect();
+        let Gateway { worker, pool, now, .. } = &mut hub.receiver;
+        worker.inbound(&mut batch, *now, pool, &mut Output::default());
+        counted(hub)
+    };
+    // Until all is known of both.
+    (0..4).for_each(|_| drop(after(&mut hub, 0)));
+    let counts = [0, 9].map(|more| after(&mut hub, more));
+    let [before, at_once] = counts[1][..] else { panic!("{counts:?}") };
+    assert_eq!(counts[0], [before, at_once - 20], "one of them is not counted");
+    assert_eq!(after(&mut hub, 1), [at_once + 20, at_once + 20]);
+    after(&mut hub, 0);
+    hub.receiver.worker.settle();
+    assert_eq!(counted(&hub), [at_once + 40, at_once + 40]);
 }
 
 /// What was found out about a state ends with the next change of policies or states.
