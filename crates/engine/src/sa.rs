@@ -15,6 +15,8 @@ mod ahead;
 pub(crate) mod arrears;
 pub(crate) mod check;
 mod keys;
+#[cfg(test)]
+mod specimen;
 
 use std::{
     net::IpAddr,
@@ -38,6 +40,8 @@ use iv::IvSpace;
 use keys::Keys;
 use replay::{Numbers, ReplayWindow};
 use sequence::Sequence;
+#[cfg(test)]
+pub(crate) use specimen::sample;
 use usage::{Charge, Late, Lifecycle, Usage};
 use words::{Name, SaWords};
 
@@ -583,32 +587,4 @@ impl Sa {
 
 fn numbers(words: &SaWords) -> Numbers {
     if words.flags.contains(SaFlags::ESN) { Numbers::Extended } else { Numbers::Short }
-}
-
-/// An ESP tunnel with AES-GCM from 10.0.0.1 to `destination`, for tests.
-#[cfg(test)]
-pub(crate) fn sample(destination: &str, spi: u32) -> SaConfig {
-    use uxfrm_crypto::{KeyMaterial, Transform};
-
-    use crate::{Family, Mode, Reqid, SaProtocol, SaTransform, Spi, sa::config::ReplayConfig};
-
-    let destination: IpAddr = destination.parse().unwrap();
-    let source = match Family::of(destination) {
-        Family::V4 => "10.0.0.1",
-        Family::V6 => "fd00::1",
-    };
-    SaConfig {
-        mode: Mode::Tunnel,
-        reqid: Reqid(1),
-        replay: ReplayConfig { window: 32, sent: 0, received: 0 },
-        ..SaConfig::new(
-            SaId { destination, spi: Spi(spi), protocol: SaProtocol::Esp },
-            source.parse().unwrap(),
-            SaTransform {
-                transform: Transform::aead("rfc4106(gcm(aes))", 160, 128).unwrap(),
-                encryption_key: KeyMaterial::new(&[7; 20]),
-                authentication_key: KeyMaterial::empty(),
-            },
-        )
-    }
 }
