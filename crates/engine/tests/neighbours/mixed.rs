@@ -191,7 +191,8 @@ fn a_limit_that_was_crossed_before_is_not_charged_again() {
 fn states_among_others_count_a_little_later_and_all() {
     let packets = Budget { soft: 1000, hard: 2000 };
     let limits = [Limits::default(), Limits { packets, ..Limits::default() }];
-    let mut hub = Hub::with_limits(&Wrapping::tunnel4(), &limits);
+    let wrapping = Wrapping::tunnel4();
+    let mut hub = Hub::with_limits(&wrapping, &limits);
     let counted = |hub: &Hub| {
         let snapshot = hub.receiver.database.snapshot();
         let mut counted: Vec<_> = snapshot.sad.iter().map(|sa| sa.usage().packets()).collect();
@@ -215,6 +216,10 @@ fn states_among_others_count_a_little_later_and_all() {
     after(&mut hub, 0);
     hub.receiver.worker.settle();
     assert_eq!(counted(&hub), [at_once + 40, at_once + 40]);
+    assert_eq!(after(&mut hub, 0), [at_once + 40, at_once + 60]);
+    hub.receiver.add_sa(wrapping.sa(Way::Right, 0x2000));
+    let counts = [0, at_once + 80, at_once + 80];
+    assert_eq!(after(&mut hub, 0), counts, "nothing is owed from before a change");
 }
 
 /// What was found out about a state ends with the next change of policies or states.
