@@ -266,6 +266,11 @@ impl Inbound {
         self.arrears.pay();
     }
 
+    /// Whether anything is.
+    pub(crate) fn owes(&self) -> bool {
+        self.policies.owes() || self.arrears.are_any()
+    }
+
     /// Lets go of states that are gone, and of some policies that are.
     pub(crate) fn let_go(&mut self, snapshot: &Snapshot) {
         self.policies.let_go(&snapshot.spd);

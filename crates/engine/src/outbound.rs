@@ -164,6 +164,11 @@ impl Outbound {
         self.arrears.pay();
     }
 
+    /// Whether anything is.
+    pub(crate) fn owes(&self) -> bool {
+        self.policies.owes() || self.arrears.are_any()
+    }
+
     /// Lets go of all states that are gone, and of some policies that are.
     pub(crate) fn let_go(&mut self, snapshot: &Snapshot) {
         self.policies.let_go(&snapshot.spd);

@@ -323,6 +323,12 @@ impl Worker {
         self.inbound.pay();
     }
 
+    /// Whether [`Worker::settle`] has something to do.
+    #[must_use]
+    pub fn owes(&self) -> bool {
+        self.outbound.owes() || self.inbound.owes()
+    }
+
     /// A port refused to send: the network takes `mtu` bytes towards there and no more. Says so in `events` unless that is known.
     #[cold]
     pub fn meet_narrow_path(&self, to: IpAddr, mtu: u32, events: &mut Vec<Event>) {

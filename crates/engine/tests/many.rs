@@ -540,7 +540,9 @@ fn states_count_a_little_later_and_all() {
     // Those of whom nobody knows whether more will come.
     assert_eq!([0, 0].map(|more| after(&mut gateway, more)), [1, 2]);
     assert_eq!([1, 8, 1, 0, 5].map(|more| after(&mut gateway, more)), [2, 2, 5, 5, 5]);
+    assert!(gateway.worker.owes());
     gateway.worker.settle();
+    assert!(!gateway.worker.owes());
     assert_eq!(counted(&gateway), 7, "who has nothing to do owes nothing");
     assert_eq!(after(&mut gateway, 0), 7);
     gateway.add_sa(state(FIRST_ODD, 0x1000, Limits::default()));

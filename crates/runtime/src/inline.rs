@@ -52,6 +52,9 @@ use crate::{
 /// How long a lane waits at the most.
 const IDLE: Duration = Duration::from_millis(100);
 
+/// How long it waits at the most before states and policies count the last packets.
+const SETTLE: Duration = Duration::from_millis(10);
+
 /// How long it waits for news while a port keeps what its device had no room for.
 const RETRY: Duration = Duration::from_micros(50);
 
@@ -200,10 +203,11 @@ impl InlineLane {
     /// When polling fails or a port is gone.
     pub fn turn(&mut self) -> Result<(), Error> {
         // 1 wait
-        let patience = match (self.polled, self.keeps) {
-            (false, _) => Duration::ZERO,
-            (true, true) => RETRY,
-            (true, false) => IDLE,
+        let patience = match (self.polled, self.keeps, self.worker.owes()) {
+            (false, ..) => Duration::ZERO,
+            (true, true, _) => RETRY,
+            (true, false, true) => SETTLE,
+            (true, false, false) => IDLE,
         };
         let ready = self.poller.wait(Some(patience)).map_err(Error::Poll)?;
         if ready.is_empty() {

@@ -54,6 +54,9 @@ pub enum Error {
 /// How long a lane waits at the most before it looks at timeouts of its engine.
 const IDLE: Duration = Duration::from_millis(100);
 
+/// How long it waits at the most before states and policies count the last packets.
+const SETTLE: Duration = Duration::from_millis(10);
+
 /// How long it waits for news while a device has no room for what is to leave.
 const RETRY: Duration = Duration::from_micros(50);
 
@@ -156,7 +159,11 @@ impl Lane {
     /// When polling fails or the host's port is gone. A broken wire port ends nothing: the others go on.
     pub fn turn(&mut self) -> Result<(), Error> {
         // 1 wait
-        let patience = if self.wire.keeps() { RETRY } else { IDLE };
+        let patience = match (self.wire.keeps(), self.worker.owes()) {
+            (true, _) => RETRY,
+            (false, true) => SETTLE,
+            (false, false) => IDLE,
+        };
         let ready = self.poller.wait(Some(patience)).map_err(Error::Poll)?;
         if ready.is_empty() {
             self.worker.settle();

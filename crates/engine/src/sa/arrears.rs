@@ -50,6 +50,11 @@ impl Arrears {
         }
     }
 
+    /// Whether any state is yet to count.
+    pub(crate) const fn are_any(&self) -> bool {
+        self.packets > 0
+    }
+
     /// To be called after a batch.
     #[inline]
     pub(crate) fn settle(&mut self, now: Moment) {

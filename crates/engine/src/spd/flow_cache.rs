@@ -411,6 +411,11 @@ impl PolicyCache {
         self.answers.charge();
     }
 
+    /// Whether anything is noted.
+    pub(crate) const fn owes(&self) -> bool {
+        self.answers.owe()
+    }
+
     /// What it did so far, both families together.
     #[must_use]
     pub fn stats(&self) -> CacheStats {

@@ -265,6 +265,11 @@ impl Answers {
         }
     }
 
+    /// Whether policies are to be charged with anything.
+    pub(super) const fn owe(&self) -> bool {
+        self.noted > 0
+    }
+
     /// Charges the policies with what was noted: once each, whatever the number of packets.
     #[inline(never)]
     pub(super) fn charge(&mut self) {
