@@ -38,6 +38,9 @@ use crate::message::{Answer, Payload, answers, attribute, flag};
 /// The kernel answers at once; who waits longer waits in vain.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// New rules in one transaction, of each of which the kernel tells: of more the socket might not keep all.
+const TOLD: usize = 100;
+
 /// What can go wrong with a request; `request` says what was asked for.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -155,6 +158,18 @@ impl Nftables {
             });
         }
         self.commit(&format!("sets of table {table}"), batch)
+    }
+
+    /// `None` when there is nothing to part.
+    fn change_in_halves(
+        &mut self,
+        table: &str,
+        changes: &[Change],
+    ) -> Result<Option<Vec<RuleId>>, Error> {
+        let Some([first, second]) = change::halves(changes) else { return Ok(None) };
+        let mut made = self.change(table, &first)?;
+        made.extend(self.change(table, &second)?);
+        Ok(Some(made))
     }
 
     fn change_at_once(&mut self, table: &str, changes: &[Change]) -> Result<Vec<RuleId>, Error> {
@@ -332,12 +347,14 @@ impl Filter for Nftables {
     }
 
     fn change(&mut self, table: &str, changes: &[Change]) -> Result<Vec<RuleId>, Error> {
+        if change::new_rules(changes) > TOLD
+            && let Some(made) = self.change_in_halves(table, changes)?
+        {
+            return Ok(made);
+        }
         match self.change_at_once(table, changes) {
             Err(error @ Error::TooLong { .. }) => {
-                let Some([first, second]) = change::halves(changes) else { return Err(error) };
-                let mut made = self.change(table, &first)?;
-                made.extend(self.change(table, &second)?);
-                Ok(made)
+                self.change_in_halves(table, changes)?.ok_or(error)
             }
             result => result,
         }
@@ -390,6 +407,12 @@ impl Error {
                 kernel.raw_os_error().unwrap_or(libc::EIO)
             }
         }
+    }
+
+    /// Whether the kernel has answered, so that what was asked for has not come true. It may have, where the answer did not come in time.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        !matches!(self.errno(), libc::EAGAIN | libc::EINTR)
     }
 
     fn of(request: &str, kernel: io::Error) -> Self {

@@ -98,6 +98,11 @@ fn add(
     });
 }
 
+/// How many rules are added.
+pub(super) fn new_rules(changes: &[Change]) -> usize {
+    changes.iter().filter(|change| matches!(change, Change::AddRule { .. })).count()
+}
+
 /// Changes in two parts, of about the same length, to be made one after the other; `None` when there is nothing to part.
 pub(super) fn halves(changes: &[Change]) -> Option<[Vec<Change>; 2]> {
     match changes {

@@ -323,6 +323,26 @@ fn single_rules_are_added_in_their_place_and_deleted() {
     });
 }
 
+/// The kernel tells of each, which must not be more than the socket keeps.
+#[test]
+fn three_thousand_single_rules_are_added() {
+    with_nftables(|| {
+        let mut nftables = Nftables::open().unwrap();
+        let to_port = |port| {
+            let there = Condition::upper_pair(2, port, u16::MAX);
+            rule(vec![Condition::protocol(17), there], "hit", Verdict::Accept)
+        };
+        nftables.install(&table(vec![to_port(1)])).unwrap();
+        let last = nftables.rules(NAME, "in").unwrap()[0];
+        let add = |port| Change::AddRule { chain: "in", before: Some(last), rule: to_port(port) };
+        let changes: Vec<_> = (2..3002).map(add).collect();
+        let mut made = nftables.change(NAME, &changes).unwrap();
+        assert_eq!(made.len(), 3000);
+        made.push(last);
+        assert_eq!(nftables.rules(NAME, "in").unwrap(), made);
+    });
+}
+
 /// A rule that counts as "hit" what answers as these conditions want, asked of a set; and the set.
 fn asking(conditions: &[Condition]) -> (Rule, Set) {
     let pairs = conditions.iter().map(|condition| condition.question().unwrap());
