@@ -6,7 +6,7 @@ import subprocess
 USER = 2
 
 SQUATS = """
-import socket, sys
+import os, socket, sys
 held = []
 for kind, name in ((socket.SOCK_SEQPACKET, "xfrm"), (socket.SOCK_STREAM, "stat"), (socket.SOCK_DGRAM, "udp/4500")):
     held.append(socket.socket(socket.AF_UNIX, kind))
@@ -21,14 +21,20 @@ for kind, name in ((socket.SOCK_SEQPACKET, "xfrm"), (socket.SOCK_STREAM, "stat")
         except BlockingIOError:
             break
 print("ready", flush=True)
+if sys.argv[1] == "su":
+    [each.set_inheritable(True) for each in held]
+    os.execv("/usr/bin/su", ["su"])
 sys.stdin.read()
 """
 
 
 @contextlib.contextmanager
 def stranger(namespace, manner):
-    """Somebody who has the gateway's names, and accepts connections, does not listen, or has let its queue fill."""
+    """Somebody who has the gateway's names, and accepts connections, does not listen, or has let its queue fill; or who seems to be more than
+    that, in a user namespace of its own or as a program that root lets anybody run."""
     as_user = ["setpriv", "--reuid", str(USER), "--regid", str(USER), "--clear-groups"]
+    if manner == "namespace":
+        as_user += ["unshare", "--user", "--map-root-user"]
     with namespace.entered():
         process = subprocess.Popen(
             [*as_user, "/usr/bin/python3", "-c", SQUATS, manner], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

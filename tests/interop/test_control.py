@@ -461,7 +461,7 @@ def test_who_only_has_the_gateways_name_is_told_nothing(network, uxfrm):
     assert heard.replace("b''\n", "") == ""
 
 
-@pytest.mark.parametrize("manner", ["listens", "silent", "full"])
+@pytest.mark.parametrize("manner", ["listens", "silent", "full", "namespace", "su"])
 def test_a_gateway_starts_and_is_found_whoever_has_its_name(network, uxfrm, manner):
     """Anybody could keep it from starting by taking its abstract names first."""
     network.here.stop()
@@ -499,6 +499,26 @@ def test_a_gateway_starts_and_is_found_whoever_has_its_name(network, uxfrm, mann
     is_found()
     assert list(left.glob(f"{number}.*")) == []
     network.here.stop()
+
+
+def test_roots_gateway_does_not_start_beside_one_of_another_user(network, uxfrm, tmp_path):
+    """Who has its names is no stranger then."""
+    network.here.stop()
+    user, capable = 2, "+net_admin,+net_raw,+dac_override"
+    as_user = f"setpriv --reuid {user} --regid {user} --clear-groups --inh-caps {capable} --ambient-caps {capable}"
+    program = tmp_path / "uxfrm"
+    program.write_text(f'#!/bin/sh\nexec {as_user} {uxfrm} "$@"\n')
+    program.chmod(0o755)
+    service, second = Gateway(str(program), network.left), Gateway(uxfrm, network.left)
+    with contextlib.closing(service), contextlib.closing(second):
+        service.start([], more=CONTROLLED)
+        told = f"another uxfrm runs in this network namespace: process [0-9]+, of user {user}"
+        with pytest.raises(AssertionError, match=told):
+            second.start([], more=CONTROLLED)
+        assert "files stand in" not in second.log()
+        service.stop()
+        second.start([], more=CONTROLLED)
+        second.stop()
 
 
 def test_without_a_place_for_files_a_gateway_runs_as_long_as_its_names_are_free(network, uxfrm):

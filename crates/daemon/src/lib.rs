@@ -19,6 +19,7 @@ mod guard;
 mod guidance;
 mod host;
 mod ike;
+mod incumbent;
 mod inline;
 mod keepalive;
 mod lanes;

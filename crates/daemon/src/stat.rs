@@ -26,6 +26,7 @@ use uxfrm_engine::{CacheCounts, CacheStats, DropCounts};
 
 use crate::{
     control::trust,
+    incumbent::Incumbent,
     stand_in::{self, SocketFile},
 };
 
@@ -61,9 +62,15 @@ impl StatSocket {
                 stand_in::sweep(NAME, SockType::Stream);
                 Self::of(listener, None)
             }
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_a_strangers()? => {
-                Self::open_elsewhere().map_err(|error| stand_in::refused(NAME, &error))
-            }
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => match holder()? {
+                Holder::Stranger => {
+                    Self::open_elsewhere().map_err(|error| stand_in::refused(NAME, &error))
+                }
+                Holder::Ours => Err(error),
+                Holder::Gateway(incumbent) => {
+                    Err(io::Error::new(io::ErrorKind::AddrInUse, incumbent.to_string()))
+                }
+            },
             Err(error) => Err(error),
         }
     }
@@ -100,17 +107,30 @@ impl AsFd for StatSocket {
     }
 }
 
-/// Whether who has the name, which is taken, is neither root nor our own user.
-fn is_a_strangers() -> io::Result<bool> {
+/// Who has a name that is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holder {
+    /// Root or our own user.
+    Ours,
+    /// A gateway of another user's.
+    Gateway(Incumbent),
+    /// Somebody else, or nobody knows.
+    Stranger,
+}
+
+fn holder() -> io::Result<Holder> {
     let address = UnixAddr::new_abstract(NAME)?;
     for _ in 0..LOOKS {
         match stand_in::probe(&address, SockType::Stream) {
-            Ok(stream) => return Ok(trust(&stream).is_err()),
+            Ok(stream) if trust(&stream).is_ok() => return Ok(Holder::Ours),
+            Ok(stream) => {
+                return Ok(Incumbent::of(&stream).map_or(Holder::Stranger, Holder::Gateway));
+            }
             // Somebody starts, or has let its queue fill.
             Err(_) => std::thread::sleep(PAUSE),
         }
     }
-    Ok(true)
+    Ok(Holder::Stranger)
 }
 
 fn serve(
