@@ -19,6 +19,7 @@
 mod chain;
 mod group;
 mod layout;
+mod parting;
 mod rules;
 mod run;
 mod shape;
@@ -31,7 +32,7 @@ use uxfrm_io::nftables::{Error, Filter, Nftables, Table};
 
 use crate::config::{self, Config};
 use chain::Unsorted;
-use layout::{Layout, STEPS};
+use layout::{Layout, Obstacle, STEPS};
 use rules::Surroundings;
 
 /// The guard of one gateway.
@@ -47,6 +48,8 @@ pub(crate) struct Guard<F = Nftables> {
     next: u32,
     /// Whether those `out` would be too many rules, and have none.
     leaves_out: bool,
+    /// How many policies more may come and go before a better table is asked for again, which the kernel did not take.
+    put_off: usize,
     /// What the counters said last.
     counts: [u64; REASONS.len()],
 }
@@ -60,6 +63,23 @@ const REASONS: [DropReason; 6] = [
     DropReason::OutPolicyBlock,
     DropReason::OutDefaultBlock,
 ];
+
+/// What has become of changes that were to be sorted in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sorting {
+    /// The kernel has followed them.
+    Done,
+    /// They part too many runs, or one that they made themselves: what there is, is as it was.
+    Parted,
+    /// What there is, is lost.
+    Lost,
+}
+
+/// How often changes that come together may part runs, each of which looks at all policies, before all is made anew.
+const PARTED: usize = 8;
+
+/// A better table that the kernel did not take is asked for again when one in so many policies has come or gone.
+const PUT_OFF: usize = 16;
 
 /// IKE (RFC 7296 §2.23).
 const IKE: [u16; 2] = [500, 4500];
@@ -144,31 +164,43 @@ impl<F: Filter> Guard<F> {
             return Ok(());
         }
         let Some(mut layout) = self.layout.take() else { return self.follow(spd) };
-        match layout.change(changes) {
-            Ok(()) => {}
-            Err(Unsorted::Parted) => {
+        let carried_out = self.carry_changes_out(&mut layout, changes, spd);
+        self.next = layout.next();
+        match carried_out {
+            Ok(Sorting::Done) => {}
+            Ok(Sorting::Parted) => {
                 self.layout = Some(layout);
                 return self.follow(spd);
             }
-            Err(Unsorted::Lost) => return self.follow(spd),
-        }
-        let carried_out = self.carry_out(&mut layout);
-        self.next = layout.next();
-        match carried_out {
-            Ok(()) => {}
+            Ok(Sorting::Lost) => return self.follow(spd),
             // Somebody took the rules away: `nft flush ruleset`, where the table can't be ours alone.
             Err(Error::Unsupported { .. }) => return self.follow(spd),
             Err(error) => return Err(error),
         }
         let is_good = layout.tidy();
         self.layout = Some(layout);
-        if is_good {
-            return Ok(());
+        self.put_off = self.put_off.saturating_sub(changes.len());
+        if !is_good && self.put_off == 0 {
+            self.better(spd);
         }
-        match self.follow(spd) {
-            // It may stay as it is, too.
-            Err(Error::TooLong { .. }) => Ok(()),
-            result => result,
+        Ok(())
+    }
+
+    /// Whether it is not known what the rules are: the next change makes them anew.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.layout.is_none()
+    }
+
+    /// The rules are not those of the policies: the next change makes them anew.
+    pub(crate) fn lose(&mut self) {
+        self.layout = None;
+    }
+
+    /// Makes all rules anew as others would be better that do the same. They may stay as they are, too.
+    fn better(&mut self, spd: &Spd) {
+        if let Err(error) = self.follow(spd) {
+            tracing::debug!(%error, "the guard has more rules than it would need");
+            self.put_off = (spd.len() / PUT_OFF).max(PUT_OFF);
         }
     }
 
@@ -176,7 +208,8 @@ impl<F: Filter> Guard<F> {
     fn install(filter: F, around: Surroundings, spd: &Spd) -> Result<Self, Error> {
         let name = rules::name(&around);
         let (layout, next, leaves_out, counts) = (None, 0, false, [0; REASONS.len()]);
-        let mut guard = Self { filter, around, name, layout, next, leaves_out, counts };
+        let put_off = 0;
+        let mut guard = Self { filter, around, name, layout, next, leaves_out, put_off, counts };
         match guard.lay_out(spd, F::install) {
             Err(Error::TooLong { .. }) => guard.install_in_pieces(spd)?,
             result => result?,
@@ -190,6 +223,10 @@ impl<F: Filter> Guard<F> {
         let was_there = self.filter.has(&self.name)?;
         self.filter.install(&rules::closed(&self.around, spd))?;
         let result = self.follow(spd);
+        if result.is_err() {
+            // That of a table that is not there.
+            self.layout = None;
+        }
         if result.is_err()
             && !was_there
             && let Err(error) = self.filter.remove(&self.name)
@@ -205,17 +242,40 @@ impl<F: Filter> Guard<F> {
         tell: impl FnOnce(&mut F, &Table) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let before = self.layout.take();
-        let (layout, sets) = Layout::of(spd, self.next);
+        let most = if self.leaves_out { layout::FEWER } else { layout::MANY };
+        let (layout, sets) = Layout::of(spd, self.next, most);
         self.next = layout.next();
         let told = tell(&mut self.filter, &rules::table(&self.around, spd, &layout, sets));
-        if let Err(Error::TooLong { .. }) = told {
-            // The kernel has seen nothing of it.
+        if told.as_ref().is_err_and(Error::is_refusal) && self.filter.has(&self.name)? {
             self.layout = before;
         }
         told?;
         self.note_left_out(layout.leaves_out());
         self.layout = layout.learn(&mut self.filter, &self.name, spd)?;
         Ok(())
+    }
+
+    /// Sorts changes in and has the kernel follow, step by step.
+    fn carry_changes_out(
+        &mut self,
+        layout: &mut Layout,
+        changes: &[PolicyChange],
+        spd: &Spd,
+    ) -> Result<Sorting, Error> {
+        for _ in 0..=PARTED {
+            let at = match layout.change(changes) {
+                Ok(()) => return self.carry_out(layout).map(|()| Sorting::Done),
+                Err(Obstacle::Parted(at)) => at,
+                Err(Obstacle::Lost) => return Ok(Sorting::Lost),
+            };
+            match layout.part(changes, at, spd) {
+                Ok(()) => self.carry_out(layout)?,
+                Err(Unsorted::Parted) => break,
+                Err(Unsorted::Lost) => return Ok(Sorting::Lost),
+            }
+            layout.tidy();
+        }
+        Ok(Sorting::Parted)
     }
 
     fn carry_out(&mut self, layout: &mut Layout) -> Result<(), Error> {
@@ -229,15 +289,18 @@ impl<F: Filter> Guard<F> {
         Ok(())
     }
 
-    /// Says when the way out is guarded no more.
+    /// Says when the way out is guarded no more, and when it is again.
     fn note_left_out(&mut self, leaves_out: bool) {
         let before = std::mem::replace(&mut self.leaves_out, leaves_out);
         if leaves_out && !before {
             tracing::warn!(
                 rules = layout::MANY,
+                guarded_again_with = layout::FEWER,
                 "the policies out need more rules than the way out is guarded by: programs that bind to a device can \
                  send past uxfrm; policies of one priority that do the same share rules"
             );
+        } else if before && !leaves_out {
+            tracing::info!("the way out is guarded again");
         }
     }
 }

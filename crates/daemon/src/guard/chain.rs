@@ -1,10 +1,11 @@
 //! The policies of one direction and kind, as runs in the order in which they decide.
 
-use uxfrm_engine::{Direction, Place, PolicyKind};
+use uxfrm_engine::{Direction, Place, PolicyKind, Spd};
 use uxfrm_io::nftables::{Change, Rule, RuleId, Set, Verdict};
 
 use super::{
     group::{Fate, Group},
+    parting::{Around, Before, Side},
     rules,
     run::{Alternative, Ends, Outcome, Run},
 };
@@ -20,7 +21,7 @@ pub(super) struct Chain {
     behind: Option<RuleId>,
 }
 
-/// Why policies can't be sorted in: all has to be sorted anew.
+/// Why a policy can't be sorted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unsorted {
     /// One parts a run. What there is, is as it was.
@@ -110,6 +111,53 @@ impl Chain {
         alternatives: &[Alternative],
     ) -> Result<(), Unsorted> {
         put(self.runs.get_mut(sorted.run).ok_or(Unsorted::Lost)?, alternatives);
+        Ok(())
+    }
+
+    /// Has the run around a place end there, and another one begin behind it: what is less moves out. No packet meets anything else for that.
+    pub(super) fn part(
+        &mut self,
+        place: Place,
+        before: &Before<'_>,
+        spd: &Spd,
+    ) -> Result<(), Unsorted> {
+        let at = self.at(place);
+        // Otherwise it is parted by what comes together with its policies.
+        let ends = |run: &Run| run.ends();
+        let other = at.checked_sub(1).and_then(|other| self.runs.get(other)).map(ends);
+        let run = self.runs.get_mut(at).filter(|run| run.first < place).ok_or(Unsorted::Parted)?;
+        let around = Around { run: run.ends(), other, place };
+        let parts = before.parts(spd, around);
+        let (last, first) = match (parts.last, parts.first) {
+            (Some(last), Some(first)) => (last, first),
+            // Nobody stands on one side any more.
+            (Some(last), None) => {
+                run.end_at(last);
+                return Ok(());
+            }
+            (None, Some(first)) => {
+                run.begin_at(first);
+                return Ok(());
+            }
+            (None, None) => return Err(Unsorted::Parted),
+        };
+        let (side, start) = parts.smaller(last, first);
+        let mut moved = Run::new(run.outcome, start);
+        for (place, alternatives) in before.side(spd, around, side) {
+            take(run, &alternatives)?;
+            put(&mut moved, &alternatives);
+            moved.reach(place);
+        }
+        match side {
+            Side::Before => {
+                run.begin_at(first);
+                self.runs.insert(at, moved);
+            }
+            Side::Behind => {
+                run.end_at(last);
+                self.runs.insert(at + 1, moved);
+            }
+        }
         Ok(())
     }
 

@@ -13,6 +13,7 @@ use uxfrm_io::nftables::{Change, Error, Filter, Rule, RuleId, Set};
 
 use super::{
     chain::{Chain, Sorted, Unsorted, What},
+    parting::Before,
     rules,
 };
 
@@ -22,6 +23,15 @@ pub(super) struct Layout {
     chains: [Chain; 6],
     out: Out,
     next: u32,
+}
+
+/// Why changes can't be sorted in. What there is, is as it was, unless something was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Obstacle {
+    /// The policy of this change, by its number, parts a run.
+    Parted(usize),
+    /// A policy is not where it was thought to be: all has to be sorted anew.
+    Lost,
 }
 
 /// What of the policies `out` is told the kernel.
@@ -62,12 +72,15 @@ pub(super) const STEPS: [Step; 4] = [
 /// With more rules `out` each plain packet would go along too many.
 pub(super) const MANY: usize = 10_000;
 
+/// Those that are left out come back when they are so few. Not sooner: each time all is told anew.
+pub(super) const FEWER: usize = MANY - MANY / 10;
+
 /// How many runs may be left that do what their neighbour does.
 const NEEDLESS: usize = 16;
 
 impl Layout {
-    /// That of the policies in `spd`, and the sets that are to be made. Their names begin with `next`.
-    pub(super) fn of(spd: &Spd, next: u32) -> (Self, Vec<Set>) {
+    /// That of the policies in `spd`, and the sets that are to be made. Their names begin with `next`. More rules `out` than `most` are left out.
+    pub(super) fn of(spd: &Spd, next: u32, most: usize) -> (Self, Vec<Set>) {
         let chains = rules::CHAINS.map(|(direction, kind)| Chain::new(direction, kind));
         let mut layout = Self { chains, out: Out::Guarded, next };
         let mut entries: Vec<_> = spd.iter().collect();
@@ -80,7 +93,7 @@ impl Layout {
         }
         let mut sets = layout.settle(|direction| direction != Direction::Out);
         let of_out = layout.settle(|direction| direction == Direction::Out);
-        if layout.rules_out() > MANY {
+        if layout.rules_out() > most {
             layout.leave_out(spd);
         } else {
             sets.extend(of_out);
@@ -130,20 +143,38 @@ impl Layout {
     }
 
     /// Sorts in policies that came and went. What that asks of the kernel is told step by step.
-    pub(super) fn change(&mut self, changes: &[PolicyChange]) -> Result<(), Unsorted> {
+    pub(super) fn change(&mut self, changes: &[PolicyChange]) -> Result<(), Obstacle> {
         let mut done = Vec::with_capacity(changes.len());
         for change in changes {
             match self.sort_in(change) {
                 Ok(sorted) => done.push(sorted),
                 Err(why) => {
+                    let at = done.len();
                     let done = changes.iter().zip(done).rev();
                     let undone =
                         { done }.try_for_each(|(change, sorted)| self.undo(change, sorted));
-                    return Err(if undone.is_ok() { why } else { Unsorted::Lost });
+                    return Err(match (undone, why) {
+                        (Ok(()), Unsorted::Parted) => Obstacle::Parted(at),
+                        (Ok(()), Unsorted::Lost) | (Err(_), _) => Obstacle::Lost,
+                    });
                 }
             }
         }
         Ok(())
+    }
+
+    /// Makes a place for a policy that parts a run: what is less, of those before it and those behind it, becomes a run of its own. The changes that it is
+    /// among have led to `spd`, and are not sorted in; where they part what they have made themselves, nothing is done.
+    pub(super) fn part(
+        &mut self,
+        changes: &[PolicyChange],
+        at: usize,
+        spd: &Spd,
+    ) -> Result<(), Unsorted> {
+        let (PolicyChange::Added(entry) | PolicyChange::Removed(entry)) = &changes[at];
+        let before = Before::of(changes, (entry.direction(), entry.kind()));
+        let place = entry.place();
+        self.chain(entry).part(place, &before, spd)
     }
 
     fn sort_in(&mut self, change: &PolicyChange) -> Result<Done, Unsorted> {
@@ -153,9 +184,7 @@ impl Layout {
             return Ok(Done::Nothing);
         }
         if entry.direction() == Direction::Out && self.leaves_out() {
-            let before = self.out;
-            let counted = self.count(change, alternatives.len());
-            return counted.map(|()| Done::Counted(before)).inspect_err(|_| self.out = before);
+            return Ok(Done::Counted(self.count(change, alternatives.len())));
         }
         let chain = self.chain(entry);
         let sorted = match change {
@@ -209,7 +238,8 @@ impl Layout {
         self.chains.iter_mut().for_each(Chain::tidy);
         let runs = self.chains.iter().map(Chain::runs);
         let (all, needless) = runs.fold((0, 0), |sum, runs| (sum.0 + runs.0, sum.1 + runs.1));
-        self.rules_out() <= MANY && (needless < NEEDLESS || needless * 2 < all)
+        let is_joined = needless < NEEDLESS || needless * 2 < all;
+        is_joined && self.rules_out() <= MANY && !self.may_come_back()
     }
 
     fn chain(&mut self, entry: &PolicyEntry) -> &mut Chain {
@@ -237,14 +267,24 @@ impl Layout {
         self.out = Out::Left { alternatives, changes: alternatives / 8 };
     }
 
-    /// Counts a change of what is left out; whether it is still too much.
-    fn count(&mut self, change: &PolicyChange, of_policy: usize) -> Result<(), Unsorted> {
-        let Out::Left { alternatives, changes } = &mut self.out else { return Ok(()) };
-        match change {
-            PolicyChange::Added(_) => *alternatives += of_policy,
-            PolicyChange::Removed(_) => *alternatives = alternatives.saturating_sub(of_policy),
+    /// Counts a change of what is left out; how that was before.
+    fn count(&mut self, change: &PolicyChange, of_policy: usize) -> Out {
+        let before = self.out;
+        if let Out::Left { alternatives, changes } = &mut self.out {
+            match change {
+                PolicyChange::Added(_) => *alternatives += of_policy,
+                PolicyChange::Removed(_) => *alternatives = alternatives.saturating_sub(of_policy),
+            }
+            *changes = changes.saturating_sub(1);
         }
-        *changes = changes.saturating_sub(1);
-        if *alternatives <= MANY || *changes == 0 { Err(Unsorted::Parted) } else { Ok(()) }
+        before
+    }
+
+    /// Whether what is left out is to be looked at again.
+    const fn may_come_back(&self) -> bool {
+        match self.out {
+            Out::Guarded => false,
+            Out::Left { alternatives, changes } => alternatives <= FEWER || changes == 0,
+        }
     }
 }

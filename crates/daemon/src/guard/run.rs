@@ -42,6 +42,14 @@ pub(super) struct Ends {
 /// One alternative of a policy's selector: conditions that a packet must meet.
 pub(super) type Alternative = Vec<Condition>;
 
+impl Ends {
+    /// Whether a policy that stands there is of the run.
+    pub(super) fn hold(&self, place: Place) -> bool {
+        let is_before_end = if self.is_open { place < self.last } else { place <= self.last };
+        self.first <= place && is_before_end
+    }
+}
+
 impl Run {
     /// Nothing yet, around a place.
     pub(super) fn new(outcome: Outcome, place: Place) -> Self {
@@ -87,6 +95,16 @@ impl Run {
     /// Whether a place is the last that belongs to it.
     pub(super) fn ends_at(&self, place: Place) -> bool {
         self.last == place && !self.is_open
+    }
+
+    /// Leaves all up to a place to others; the first of its policies stands there.
+    pub(super) fn begin_at(&mut self, first: Place) {
+        self.first = first;
+    }
+
+    /// The same at its end.
+    pub(super) fn end_at(&mut self, last: Place) {
+        (self.last, self.is_open) = (last, false);
     }
 
     /// Leaves a place, where no policy of it stands any more, and all behind to others.

@@ -14,7 +14,7 @@ fn made(lines: &[&str]) -> Table {
     std::fs::remove_dir_all(directory).unwrap();
     let around = Surroundings { tun: "tun9".to_owned(), mark: 7, ports: [500, 4500].into() };
     let spd = &database.snapshot().spd;
-    let (layout, sets) = Layout::of(spd, 0);
+    let (layout, sets) = Layout::of(spd, 0, MANY);
     table(&around, spd, &layout, sets)
 }
 

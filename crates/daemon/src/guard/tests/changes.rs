@@ -5,7 +5,7 @@ use uxfrm_engine::{Action, Defaults};
 
 use super::{
     gateway::Gateway,
-    random::{deeds, packets, policies, requests},
+    random::{Request, deeds, packets, policies, requests, single_requests},
 };
 
 proptest! {
@@ -76,6 +76,31 @@ proptest! {
             let after = gateway.guard.filter.passing();
             for ((now, before), after) in now.iter().zip(&before).zip(&after) {
                 prop_assert!(!now || *before || *after, "it passes after an error");
+            }
+        }
+    }
+
+    /// One policy that comes, goes or does otherwise needs no new table, wherever it stands. Where it comes, no packet is dropped meanwhile that passes before
+    /// and afterwards, as a run that it parts moves.
+    #[test]
+    fn a_table_follows_one_policy_by_keys_and_single_rules(
+        first in prop::collection::vec(policies(), 0..60),
+        requests in prop::collection::vec(single_requests(), 1..40),
+        packets in prop::collection::vec(packets(), 24),
+    ) {
+        let mut gateway = Gateway::new(first, Defaults::default(), packets);
+        gateway.guard.filter.is_full = true;
+        for request in requests {
+            let comes = matches!(request, Request::Add(_));
+            let before = gateway.guard.filter.passing();
+            gateway.guard.filter.seen.clear();
+            gateway.handle(request);
+            gateway.check()?;
+            let after = gateway.guard.filter.passing();
+            for seen in gateway.guard.filter.seen.iter().filter(|_| comes) {
+                for ((seen, before), after) in seen.iter().zip(&before).zip(&after) {
+                    prop_assert!(*seen || !before || !after, "it is dropped between two steps");
+                }
             }
         }
     }

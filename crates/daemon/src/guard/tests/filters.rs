@@ -16,6 +16,10 @@ pub(super) struct Watched {
     pub(super) room: Option<usize>,
     /// Whether all rules together are too many for a transaction.
     pub(super) is_full: bool,
+    /// The error that all rules together are refused with.
+    pub(super) refuses_tables: Option<i32>,
+    /// How often they were.
+    pub(super) refused: usize,
 }
 
 impl Watched {
@@ -62,6 +66,10 @@ impl Filter for Watched {
         if self.is_full {
             return Err(too_long());
         }
+        if let Some(errno) = self.refuses_tables {
+            self.refused += 1;
+            return Err(refused(errno));
+        }
         self.replica.replace_rules(table)
     }
 
@@ -69,8 +77,7 @@ impl Filter for Watched {
         let mut made = Vec::new();
         for piece in changes.iter().flat_map(pieces) {
             if self.room == Some(0) {
-                let kernel = std::io::Error::from_raw_os_error(12);
-                return Err(Error::Refused { request: table.to_owned(), kernel });
+                return Err(refused(12));
             }
             self.room = self.room.map(|room| room - 1);
             made.extend(self.replica.change(table, &[piece])?);
@@ -154,4 +161,8 @@ impl Filter for Narrow {
 
 fn too_long() -> Error {
     Error::TooLong { request: "table".to_owned(), bytes: 0 }
+}
+
+fn refused(errno: i32) -> Error {
+    Error::Refused { request: "table".to_owned(), kernel: std::io::Error::from_raw_os_error(errno) }
 }

@@ -140,6 +140,17 @@ pub(super) fn policies() -> impl Strategy<Value = Policy> {
     )
 }
 
+/// About one policy.
+pub(super) fn single_requests() -> impl Strategy<Value = Request> {
+    prop_oneof![
+        4 => policies().prop_map(|policy| Request::Add(vec![policy])),
+        3 => (any::<usize>(), deeds(), 0_u32..3).prop_map(|(number, (action, templates), priority)| {
+            Request::Update(number, action, templates, Priority(priority))
+        }),
+        2 => any::<usize>().prop_map(|number| Request::Remove(number, 1)),
+    ]
+}
+
 pub(super) fn requests() -> impl Strategy<Value = Request> {
     prop_oneof![
         4 => prop::collection::vec(policies(), 1..8).prop_map(Request::Add),
