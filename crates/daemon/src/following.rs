@@ -9,13 +9,14 @@
 //!
 //! So a policy is in force when its answer is out, a new state never meets an IV of an earlier life of its key, and a state is seen by
 //! workers only with numbers to send with. A program's request that the kernel does not take (too many routes, no memory) is refused
-//! in its words and ends nothing.
+//! in its words and ends nothing, also where something is to go: what stays in the kernel stays in the databases. What nobody asked for, as
+//! policies that go by their limits, is not undone, and tried again until the kernel follows.
 
 use std::{collections::BTreeSet, io, net::IpAddr, time::Duration};
 
 use uxfrm_engine::{
-    Change, Changes, Database, DropCounts, Error, Moment, PolicyChange, SaId, SaProtocol, Sad, Spd,
-    Spi,
+    Change, Changes, Database, Defaults, DropCounts, Error, Moment, PolicyChange, SaId, SaProtocol,
+    Sad, Spd, Spi,
 };
 use uxfrm_io::{
     path_errors::{PathErrors, TooBig},
@@ -25,7 +26,7 @@ use uxfrm_netlink::Refusal;
 
 use crate::{
     express::Express, gateway::now, guard::Guard, host::HostRoutes, inline::KeepOut,
-    reservation::Reservations,
+    reservation::Reservations, retrial::Retrial,
 };
 
 /// How often states are looked at for numbers that run short, what could not be done is tried again, and workers are told of narrow paths: they find out
@@ -49,8 +50,12 @@ pub(crate) struct Following {
     keep_out: Option<KeepOut>,
     express: Option<Express>,
     routes: HostRoutes,
-    /// Whether routes and guard may be others than the policies want.
-    is_behind: bool,
+    /// What happened to packets that no policy is for when the guard last followed.
+    defaults: Defaults,
+    /// Whether routes may be others than the policies want.
+    are_routes_behind: bool,
+    /// When routes and guard are made to follow anew.
+    retrial: Retrial,
     /// Why numbers can't be written down, if they can't.
     fault: Option<io::Error>,
     review: Moment,
@@ -78,6 +83,18 @@ impl Fault {
             Self::Guard(error) => error.errno(),
         }
     }
+
+    /// What a client hears whose changes these were.
+    fn refusal(&self, changes: &Changes) -> Refusal {
+        let is_new = |change: &PolicyChange| matches!(change, PolicyChange::Added(_));
+        let what = if changes.defaults || changes.policies.iter().any(is_new) {
+            "does not take what the policy needs"
+        } else {
+            "does not let go of what the policy needed"
+        };
+        let text = format!("The kernel {what}: {self}");
+        Refusal { errno: self.errno(), text: Some(text.into()), offset: None }
+    }
 }
 
 impl Following {
@@ -88,6 +105,7 @@ impl Following {
         keep_out: Option<KeepOut>,
         express: Option<Express>,
         routes: HostRoutes,
+        defaults: Defaults,
     ) -> Self {
         Self {
             reservations,
@@ -95,7 +113,9 @@ impl Following {
             keep_out,
             express,
             routes,
-            is_behind: false,
+            defaults,
+            are_routes_behind: false,
+            retrial: Retrial::default(),
             fault: None,
             review: now(),
             measure: now(),
@@ -105,23 +125,55 @@ impl Following {
         }
     }
 
-    /// Does what the changes since the last time need; states and workers wait for [`Following::commit`].
+    /// Does what the changes since the last time need, which somebody asked for; states and workers wait for [`Following::commit`].
     ///
     /// # Errors
     /// The kernel's, or the disk's, about something that was added; all changes are undone then.
     pub(crate) fn attend(&mut self, database: &mut Database) -> Result<(), Refusal> {
-        let changes = database.take_changes();
+        let changes = self.take_changes(database);
         if changes.is_empty() {
             return Ok(());
         }
+        if let Err(refusal) = self.check_journal(&changes) {
+            self.undo(changes, database);
+            return Err(refusal);
+        }
+        match self.follow_changes(&changes, database) {
+            Ok(()) => {
+                if !changes.policies.is_empty() {
+                    self.retrial.hurry(now());
+                }
+                Ok(())
+            }
+            Err(fault) => {
+                let refusal = fault.refusal(&changes);
+                let undone = self.undo(changes, database);
+                self.put_right(&fault, &undone, database);
+                Err(refusal)
+            }
+        }
+    }
+
+    /// The same for what happened by itself: nothing is undone, and what the kernel does not take is tried again.
+    pub(crate) fn keep_up(&mut self, database: &mut Database) {
+        let changes = self.take_changes(database);
+        let routed = self.routes_follow(&changes, database);
+        self.are_routes_behind |= routed.is_err();
+        let guarded = self.guard_follows(&changes, database);
+        if let (Err(_), Some(guard)) = (&guarded, &mut self.guard) {
+            guard.lose();
+        }
+        if routed.is_err() || guarded.is_err() {
+            self.retrial.owe(now());
+        }
+    }
+
+    fn take_changes(&mut self, database: &mut Database) -> Changes {
+        let changes = database.take_changes();
         changes.removed.iter().for_each(|sa| self.reservations.dismiss(sa, now()));
         changes.added.iter().for_each(|sa| self.reservations.admit(sa));
         self.news |= !changes.added.is_empty();
-        let result = self.check_journal(&changes).and_then(|()| self.follow(&changes, database));
-        if result.is_err() {
-            self.undo(changes, database);
-        }
-        result
+        changes
     }
 
     /// Follows links and addresses, if they have changed.
@@ -132,7 +184,7 @@ impl Following {
         }
         if let Err(error) = self.routes.look_around(news, &database.snapshot().spd) {
             tracing::warn!(%error, "routes don't follow the host's addresses");
-            self.is_behind = true;
+            self.owe_routes();
         }
         if let Some(keep_out) = &mut self.keep_out
             && let Err(error) = keep_out.follow(self.routes.own())
@@ -163,9 +215,8 @@ impl Following {
 
     /// Does what could wait until the answers were out.
     pub(crate) fn catch_up(&mut self) {
-        if let Err(error) = self.routes.catch_up() {
-            tracing::error!(%error, "routes don't follow the policies");
-            self.is_behind = true;
+        if self.routes.catch_up().is_err() {
+            self.owe_routes();
         }
     }
 
@@ -218,11 +269,8 @@ impl Following {
         let result = self.reservations.renew();
         self.note(result);
         self.measure_paths(database);
-        if self.is_behind {
-            match self.follow_anew(&snapshot.spd) {
-                Ok(()) => self.is_behind = false,
-                Err(error) => tracing::error!(%error, "routes or guard don't follow the policies"),
-            }
+        if self.retrial.is_due(now()) {
+            self.follow_anew(&snapshot.spd);
         }
         self.review = now().plus(REVIEW);
     }
@@ -257,33 +305,30 @@ impl Following {
         }
     }
 
-    fn follow(&mut self, changes: &Changes, database: &mut Database) -> Result<(), Refusal> {
-        let adds = changes.policies.iter().any(|change| matches!(change, PolicyChange::Added(_)));
-        let result = self.follow_changes(changes, database);
-        let Err(error) = result else { return Ok(()) };
-        self.is_behind = true;
-        if !adds && !changes.defaults {
-            // What is left too many keeps packets from leaving plain or coming in plain.
-            tracing::error!(%error, "routes or guard don't follow the policies");
-            return Ok(());
-        }
-        let text = format!("The kernel does not take what the policy needs: {error}");
-        Err(Refusal { errno: error.errno(), text: Some(text.into()), offset: None })
+    fn follow_changes(&mut self, changes: &Changes, database: &mut Database) -> Result<(), Fault> {
+        self.routes_follow(changes, database)?;
+        self.guard_follows(changes, database)
     }
 
-    fn follow_changes(&mut self, changes: &Changes, database: &mut Database) -> Result<(), Fault> {
+    fn routes_follow(&mut self, changes: &Changes, database: &mut Database) -> Result<(), Fault> {
         if !changes.policies.is_empty() {
             self.routes.change(&changes.policies)?;
             self.tell_of_host(database);
         }
-        let Some(guard) = &mut self.guard else { return Ok(()) };
+        Ok(())
+    }
+
+    fn guard_follows(&mut self, changes: &Changes, database: &Database) -> Result<(), Fault> {
         // No snapshot: the next change would have to copy what it touches, within a round too.
         let spd = &database.current().spd;
-        if changes.defaults {
-            guard.follow(spd)?;
-        } else {
-            guard.change(&changes.policies, spd)?;
+        if let Some(guard) = &mut self.guard {
+            if changes.defaults {
+                guard.follow(spd)?;
+            } else {
+                guard.change(&changes.policies, spd)?;
+            }
         }
+        self.defaults = spd.defaults();
         Ok(())
     }
 
@@ -293,15 +338,34 @@ impl Following {
         }
     }
 
-    fn follow_anew(&mut self, spd: &Spd) -> Result<(), Fault> {
-        let guarded = self.guard.as_mut().map_or(Ok(()), |guard| guard.follow(spd));
-        self.routes.follow(spd)?;
-        Ok(guarded?)
+    fn owe_routes(&mut self) {
+        self.are_routes_behind = true;
+        self.retrial.owe(now());
     }
 
-    /// Puts the databases back, the latest change first. Defaults stay: packets without a policy meet them in the
-    /// engine.
-    fn undo(&mut self, changes: Changes, database: &mut Database) {
+    /// Makes routes and guard anew where they are not sure to be right. That they can't be is said once, and once when they are.
+    fn follow_anew(&mut self, spd: &Spd) {
+        let guard = self.guard.as_mut().filter(|guard| guard.is_lost());
+        let guarded = guard.map_or(Ok(()), |guard| guard.follow(spd));
+        let routed = if self.are_routes_behind { self.routes.follow(spd) } else { Ok(()) };
+        self.are_routes_behind = routed.is_err();
+        let faults = [guarded.err().map(Fault::from), routed.err().map(Fault::from)];
+        match faults.into_iter().flatten().next() {
+            None => {
+                if self.retrial.succeed() {
+                    tracing::info!("routes and guard follow the policies again");
+                }
+            }
+            Some(fault) => {
+                if self.retrial.fail(fault.errno(), now()) {
+                    tracing::error!(error = %fault, "routes or guard don't follow the policies");
+                }
+            }
+        }
+    }
+
+    /// Puts the databases back, the latest change first; what that changed.
+    fn undo(&mut self, changes: Changes, database: &mut Database) -> Changes {
         database.apply(now(), |change| {
             for policy in changes.policies.iter().rev() {
                 if let Err(error) = put_back(change, policy) {
@@ -313,10 +377,30 @@ impl Following {
                     tracing::error!(%error, "a state can't be taken back");
                 }
             }
+            change.set_defaults(self.defaults);
         });
         let undone = database.take_changes();
         undone.removed.iter().for_each(|sa| self.reservations.settle(sa));
-        self.is_behind |= !undone.policies.is_empty();
+        if undone.policies.len() != changes.policies.len()
+            && let Some(guard) = &mut self.guard
+        {
+            guard.lose();
+        }
+        undone
+    }
+
+    /// Has routes and guard follow what was undone, as far as they had followed what was done.
+    fn put_right(&mut self, fault: &Fault, undone: &Changes, database: &mut Database) {
+        match fault {
+            Fault::Route(_) => self.are_routes_behind = true,
+            Fault::Guard(_) => {
+                let routed = self.routes_follow(undone, database);
+                self.are_routes_behind |= routed.is_err();
+            }
+        }
+        if self.are_routes_behind || self.guard.as_ref().is_some_and(Guard::is_lost) {
+            self.retrial.owe(now());
+        }
     }
 
     /// Says once when numbers can't be written down, and once when they can again.

@@ -220,7 +220,8 @@ impl Gateway {
         routes.follow(&snapshot.spd)?;
         database.set_host(routes.host());
         database.publish();
-        let following = Following::new(reservations, guard, keep_out, express, routes);
+        let defaults = snapshot.spd.defaults();
+        let following = Following::new(reservations, guard, keep_out, express, routes, defaults);
         let xfrm = Xfrm::new(config.control.acquire_expires.get()).context("no random numbers")?;
         let keepalives = Keepalives::new(config.wire.mark.get());
         let tunnels = Carrying::default();
@@ -325,9 +326,7 @@ impl Gateway {
         devices.look_after(database, &mut events);
         planner.look_after(database);
         keepalives.send(database.take_keepalives());
-        if let Err(refusal) = following.attend(database) {
-            tracing::error!(?refusal, "what went by its limits is still there in part");
-        }
+        following.keep_up(database);
         following.commit(database);
         following.review(database);
         events.iter().for_each(log);

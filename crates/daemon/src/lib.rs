@@ -26,6 +26,7 @@ mod lanes;
 mod load;
 mod planner;
 mod reservation;
+mod retrial;
 mod stand_in;
 mod train;
 mod tunnels;
