@@ -172,6 +172,26 @@ def test_the_guard_outlives_a_crash_and_ends_with_sigterm(association, network):
         assert len(heard(sockets)) == sent, "after SIGTERM the host is as it was"
 
 
+@pytest.mark.parametrize("guard", ["off", "require"])
+def test_what_a_crash_left_goes_with_the_next_start(guard, network):
+    """Also where that has no guard, or had another TUN before. What only has such a name stays."""
+    prerequisite.programs(nft="nftables")
+    association = CASES[0]
+    network.protect(association.lines(HERE, THERE))
+    network.here.kill()
+    for name, counter in (("old0", "in_template_mismatch"), ("mine", "mine")):
+        network.left.run("nft", f"add table inet uxfrm-{name}; add counter inet uxfrm-{name} {counter}")
+    tables = network.left.run("nft", "list", "tables").split("table inet ")
+    assert len(tables) == 1 + 3
+    network.here.start([], guard=guard)
+    with listening(network.left, association.inner) as sockets:
+        sent = send_all(network, association)
+        time.sleep(0.3)
+        assert len(heard(sockets)) == sent, "no policy is for them"
+    network.here.stop()
+    assert network.left.run("nft", "list", "tables").strip() == "table inet uxfrm-mine"
+
+
 def test_policies_without_esp(network):
     """Block, allow and optional templates, in their order; the default, and what it must not cut off."""
     source, destination = THERE.outer[4], HERE.outer[4]

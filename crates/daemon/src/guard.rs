@@ -85,14 +85,17 @@ const PUT_OFF: usize = 16;
 const IKE: [u16; 2] = [500, 4500];
 
 impl Guard {
-    /// Puts up the guard for the policies in `spd`, in the place of one that an earlier run left; `None` if the configuration wants
+    /// Puts up the guard for the policies in `spd`, in the place of what earlier runs left, for whatever TUN; `None` if the configuration wants
     /// none, or leaves it open and the kernel has no `nf_tables`.
     ///
     /// # Errors
     /// The kernel's.
     pub(crate) fn open(config: &Config, spd: &Spd) -> anyhow::Result<Option<Self>> {
         let is_required = match config.host.guard {
-            config::Guard::Off => return Ok(None),
+            config::Guard::Off => {
+                forgive(Nftables::open().and_then(|mut filter| sweep(&mut filter, None)));
+                return Ok(None);
+            }
             config::Guard::Auto => false,
             config::Guard::Require => true,
         };
@@ -110,7 +113,10 @@ impl Guard {
                 Ok(None)
             }
             installed => {
-                installed.map(Some).context("can't put up the guard against plain packets")
+                let mut guard =
+                    installed.context("can't put up the guard against plain packets")?;
+                forgive(sweep(&mut guard.filter, Some(&guard.name)));
+                Ok(Some(guard))
             }
         }
     }
@@ -302,6 +308,34 @@ impl<F: Filter> Guard<F> {
         } else if before && !leaves_out {
             tracing::info!("the way out is guarded again");
         }
+    }
+}
+
+/// Removes the tables that earlier runs left, but one.
+fn sweep(filter: &mut Nftables, kept: Option<&str>) -> Result<(), Error> {
+    for table in filter.tables()? {
+        if table.starts_with(rules::NAME)
+            && Some(&*table) != kept
+            && has_our_counters(filter, &table)?
+        {
+            filter.remove(&table)?;
+            tracing::info!(table, "a guard that an earlier run left is gone");
+        }
+    }
+    Ok(())
+}
+
+/// Somebody else may have given a table such a name.
+fn has_our_counters(filter: &mut Nftables, table: &str) -> Result<bool, Error> {
+    let is_ours = |name: &str| REASONS.iter().any(|reason| reason.as_str() == name);
+    Ok(filter.counts(table)?.iter().any(|count| is_ours(&count.name)))
+}
+
+/// What is left drops too much, not too little.
+fn forgive(swept: Result<(), Error>) {
+    match swept {
+        Ok(()) | Err(Error::Unsupported { .. }) => {}
+        Err(error) => tracing::warn!(%error, "a guard that an earlier run left may still be there"),
     }
 }
 

@@ -123,6 +123,16 @@ impl Nftables {
         Ok(found.iter().filter_map(|object| count(table, object)).collect())
     }
 
+    /// The names of all tables.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn tables(&mut self) -> Result<Vec<String>, Error> {
+        let question = |sequence| message::question(Kind::GetTable, flag::DUMP, sequence, |_| {});
+        let found = self.ask(question).map_err(|error| Error::of("tables", error))?;
+        Ok(found.iter().filter_map(|table| text(table, 1)).map(str::to_owned).collect())
+    }
+
     /// The names of a table's sets.
     fn sets(&mut self, table: &str) -> Result<Vec<String>, Error> {
         let question = |sequence| {

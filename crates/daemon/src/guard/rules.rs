@@ -44,6 +44,9 @@ const AH: u8 = 51;
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
 
+/// What tables' names begin with, before that of the TUN.
+pub(super) const NAME: &str = "uxfrm-";
+
 /// Router and neighbour solicitation and advertisement, redirect (RFC 4861 §4).
 const NEIGHBOUR_DISCOVERY: std::ops::RangeInclusive<u8> = 133..=137;
 
@@ -110,7 +113,7 @@ pub(super) fn closed(around: &Surroundings, spd: &Spd) -> Table {
 
 /// The table's name.
 pub(super) fn name(around: &Surroundings) -> String {
-    format!("uxfrm-{}", around.tun)
+    format!("{NAME}{}", around.tun)
 }
 
 fn empty(around: &Surroundings, chains: Vec<Chain>) -> Table {
