@@ -334,3 +334,21 @@ fn a_run_is_parted_by_moving_the_smaller_part() {
         );
     }
 }
+
+/// It let pass from then on, as those before it, and left its place to them.
+#[test]
+fn the_first_of_a_run_that_has_changed_sides_is_none_of_it_when_that_is_parted() {
+    let of = |(serial, priority): (usize, u32)| Policy {
+        priority: Priority(priority),
+        ..tunnel(serial, Action::Block)
+    };
+    let blocks = [(1, 5), (2, 5), (3, 7), (4, 7), (5, 7)].map(of);
+    let first = Policy { action: Action::Allow, ..of((0, 1)) };
+    let policies = std::iter::once(first).chain(blocks).collect();
+    let mut gateway = Gateway::new(policies, Defaults::default(), Vec::new());
+    gateway.handle(Request::Update(1, Action::Allow, Vec::new(), Priority(5)));
+    assert_eq!(gateway.sizes(), (3, 1, 4, 1));
+    gateway.one_by_one(std::iter::once(Policy { action: Action::Allow, ..of((6, 6)) }));
+    gateway.check().unwrap();
+    assert_eq!(gateway.sizes().3, 1);
+}
