@@ -10,28 +10,24 @@ pub struct Lanes<const N: usize> {
     pub masks: [[u64; 8]; N],
 }
 
+/// How many values are compared at a time.
+#[derive(Clone, Copy, Debug)]
+enum Width {
+    One,
+    /// On a processor that has AVX2.
+    #[cfg(target_arch = "x86_64")]
+    Four,
+    /// On one that has AVX-512F.
+    #[cfg(target_arch = "x86_64")]
+    Eight,
+}
+
 /// Which of the first 64 values fit, as bits: those from which `key` differs in no bit of their masks, bits of the last word that are
 /// not in `last` left out.
 #[must_use]
 #[inline]
 pub fn fitting<const N: usize, T: AsRef<Lanes<N>>>(lanes: &[T], key: &[u64; N], last: u64) -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx512f") {
-        #[expect(
-            unsafe_code,
-            reason = "calling a function compiled for more than every x86-64 has"
-        )]
-        // SAFETY: AVX-512F was detected.
-        return unsafe { fitting_avx512(lanes, key, last) };
-    } else if is_x86_feature_detected!("avx2") {
-        #[expect(
-            unsafe_code,
-            reason = "calling a function compiled for more than every x86-64 has"
-        )]
-        // SAFETY: AVX2 was detected.
-        return unsafe { fitting_avx2(lanes, key, last) };
-    }
-    fitting_anywhere(lanes, key, last)
+    fitting_by(Width::here(), lanes, key, last)
 }
 
 /// As [`fitting`], for each key beside its lanes, in as many `fits` as there are.
@@ -41,17 +37,67 @@ pub fn fitting_each<'a, const N: usize, T: AsRef<Lanes<N>> + 'a>(
     last: u64,
     fits: &mut [u64],
 ) {
+    fitting_each_by(Width::here(), pairs, last, fits);
+}
+
+impl Width {
+    /// The widest that this processor has.
+    #[inline(always)]
+    fn here() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx512f") {
+            return Self::Eight;
+        } else if is_x86_feature_detected!("avx2") {
+            return Self::Four;
+        }
+        Self::One
+    }
+}
+
+#[inline(always)]
+fn fitting_by<const N: usize, T: AsRef<Lanes<N>>>(
+    width: Width,
+    lanes: &[T],
+    key: &[u64; N],
+    last: u64,
+) -> u64 {
+    match width {
+        Width::One => fitting_anywhere(lanes, key, last),
+        #[cfg(target_arch = "x86_64")]
+        Width::Four => {
+            #[expect(unsafe_code, reason = "compiled for more than every x86-64 has")]
+            // SAFETY: this width is one of processors that have AVX2.
+            unsafe {
+                fitting_avx2(lanes, key, last)
+            }
+        }
+        #[cfg(target_arch = "x86_64")]
+        Width::Eight => {
+            #[expect(unsafe_code, reason = "compiled for more than every x86-64 has")]
+            // SAFETY: this width is one of processors that have AVX-512F.
+            unsafe {
+                fitting_avx512(lanes, key, last)
+            }
+        }
+    }
+}
+
+/// With AVX-512 the loop is compiled for it, too.
+#[inline(always)]
+fn fitting_each_by<'a, const N: usize, T: AsRef<Lanes<N>> + 'a>(
+    width: Width,
+    pairs: impl Iterator<Item = (&'a [T], &'a [u64; N])>,
+    last: u64,
+    fits: &mut [u64],
+) {
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx512f") {
-        #[expect(
-            unsafe_code,
-            reason = "calling a function compiled for more than every x86-64 has"
-        )]
-        // SAFETY: AVX-512F was detected.
+    if let Width::Eight = width {
+        #[expect(unsafe_code, reason = "compiled for more than every x86-64 has")]
+        // SAFETY: this width is one of processors that have AVX-512F.
         return unsafe { fitting_each_avx512(pairs, last, fits) };
     }
     for ((lanes, key), fits) in pairs.zip(fits) {
-        *fits = fitting(lanes, key, last);
+        *fits = fitting_by(width, lanes, key, last);
     }
 }
 
@@ -176,7 +222,24 @@ mod tests {
         }
     }
 
-    /// What the processor has, and the form for those that have less.
+    /// All that this processor has.
+    fn widths() -> Vec<Width> {
+        let mut widths = vec![Width::One];
+        #[cfg(target_arch = "x86_64")]
+        {
+            widths.extend(is_x86_feature_detected!("avx2").then_some(Width::Four));
+            widths.extend(is_x86_feature_detected!("avx512f").then_some(Width::Eight));
+        }
+        widths
+    }
+
+    #[test]
+    fn the_widest_is_taken() {
+        let widest = widths().pop().map(|width| format!("{width:?}"));
+        assert_eq!(widest, Some(format!("{:?}", Width::here())));
+    }
+
+    /// Of each width, alone and with others: what comparing one by one finds.
     #[test]
     fn finds_what_comparing_one_by_one_finds() {
         const LAST: u64 = 5;
@@ -185,6 +248,7 @@ mod tests {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             seed >> 33 & 7 & seed >> 40
         };
+        let (mut before, mut all_before, mut key_before) = (Vec::new(), 0, [0; 3]);
         for count in (0..=9).cycle().take(1000) {
             let mut words = || std::array::from_fn(|_| std::array::from_fn(|_| next()));
             let lanes: Vec<Lanes<3>> =
@@ -198,17 +262,16 @@ mod tests {
             };
             let all = (0..8 * count.min(8)).fold(0, |all, at| all | u64::from(fits(at)) << at);
             assert_eq!(fitting(&lanes, &key, LAST), all);
-            assert_eq!(fitting_anywhere(&lanes, &key, LAST), all);
-            let mut each = [7; 3];
-            fitting_each([(&*lanes, &key), (&[], &key)].into_iter(), LAST, &mut each);
-            assert_eq!(each, [all, 0, 7]);
-            #[cfg(target_arch = "x86_64")]
-            if is_x86_feature_detected!("avx2") {
-                #[expect(unsafe_code, reason = "as in fitting")]
-                // SAFETY: AVX2 was detected.
-                let found = unsafe { fitting_avx2(&lanes, &key, LAST) };
-                assert_eq!(found, all);
+            for width in widths() {
+                assert_eq!(fitting_by(width, &lanes, &key, LAST), all, "{width:?}");
+                let pairs = [(&*lanes, &key), (&[], &key), (&*before, &key_before)];
+                for (room, expected) in [(2, [all, 0, 7, 7]), (4, [all, 0, all_before, 7])] {
+                    let mut each = [7; 4];
+                    fitting_each_by(width, pairs.into_iter(), LAST, &mut each[..room]);
+                    assert_eq!(each, expected, "{width:?}, room for {room}");
+                }
             }
+            (before, all_before, key_before) = (lanes, all, key);
         }
     }
 }
