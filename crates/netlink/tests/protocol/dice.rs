@@ -30,8 +30,8 @@ pub(crate) struct Candidate {
 }
 
 impl Dice {
-    pub(crate) const fn new(family: Family) -> Self {
-        Self { state: 4, family }
+    pub(crate) const fn new(family: Family, seed: u64) -> Self {
+        Self { state: seed, family }
     }
 
     pub(crate) fn below(&mut self, end: usize) -> usize {

@@ -23,7 +23,7 @@ fn a_policy_is_found_by_selector_and_index_in_two_thousand_sets_of_ipv6() {
 
 fn compare(family: Family) {
     against_the_kernel(move |kernel| {
-        let (mut stage, mut dice) = (Stage::new(), Dice::new(family));
+        let (mut stage, mut dice) = (Stage::new(), Dice::new(family, 4));
         let (mut found, mut asked) = (0, 0);
         for _ in 0..SETS {
             let candidates = set_up(kernel, &mut stage, &mut dice, Meanwhile::Updates);

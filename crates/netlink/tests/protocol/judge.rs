@@ -3,13 +3,14 @@
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use netlink_sys::{Socket, SocketAddr as NetlinkAddress, protocols::NETLINK_ROUTE};
 use nix::sys::socket::{setsockopt, sockopt};
 use uxfrm_engine::{
-    Action, CacheMode, CacheSettings, Direction, Family, FlowKey, Lookup, PolicyCache, PolicyKind,
-    Spd, Spi,
+    Action, CacheMode, CacheSettings, Direction, Family, FlowKey, Lookup, PolicyCache, PolicyEntry,
+    PolicyKind, Spd, Spi,
 };
 
 use crate::dice::{Candidate, Dice, addresses};
@@ -23,7 +24,8 @@ const FLUSH_POLICIES: u16 = 0x1d;
 const NO_DAD: u8 = 2;
 
 /// What else happens while policies come. Not both to one kernel: Linux puts an updated policy behind its equals when it hashes anew, and
-/// nobody can tell when it does.
+/// nobody can tell when it does. Newer ones (6.18; not 6.1) put it behind those of its equals that are in other lists of their tree: then no
+/// packet is sent whose policy depends on it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Meanwhile {
     /// Some take their own place once more.
@@ -67,6 +69,8 @@ pub(crate) fn set_up(
     let most = dice.pick(&[2, 12, 40]);
     let mut candidates: Vec<_> = (0..1 + dice.below(most)).map(|_| dice.candidate()).collect();
     for request in requests(&mut candidates, dice, meanwhile) {
+        // Each has a second of its own, so that policies tell in which order they came.
+        stage.now = stage.now.plus(Duration::from_secs(1));
         let (theirs, ours) = (kernel.ask(&request), stage.ask(&request));
         let verdict = |answers: &[Answer]| answers.first().and_then(Answer::verdict);
         assert_eq!(
@@ -96,21 +100,25 @@ fn requests(candidates: &mut [Candidate], dice: &mut Dice, meanwhile: Meanwhile)
 fn judge(family: Family, meanwhile: Meanwhile) {
     against_the_kernel(move |kernel| {
         open_loopback(family);
-        let (mut stage, mut dice) = (Stage::new(), Dice::new(family));
+        let (mut stage, mut dice) = (Stage::new(), Dice::new(family, 0));
         let settings = CacheSettings { mode: CacheMode::On, flows: 64 };
         let mut cache = PolicyCache::new(settings, 1);
-        let mut passed = 0;
+        let (mut sent, mut passed) = (0, 0);
         for number in 0..SETS {
+            if number % (SETS / 4) == 0 {
+                dice = Dice::new(family, number.into());
+            }
             set_up(kernel, &mut stage, &mut dice, meanwhile);
             for query in 0..QUERIES {
                 let (from, mark) = (dice.socket_address(), dice.mark());
                 let mut to = dice.socket_address();
                 // The policies' ports are the same numbers, under masks of twelve bits too.
                 to.set_port(to.port() + u16::from(query == 0));
-                if from == to {
+                let flow = flow(from, to, mark);
+                if from == to || is_open(&stage.database.snapshot().spd, &flow) {
                     continue;
                 }
-                let ours = passes(&stage, &mut cache, &flow(from, to, mark));
+                let ours = passes(&stage, &mut cache, &flow);
                 // What should arrive is waited for; what should not is there at once if it comes.
                 let patience = Duration::from_millis(if ours { 2000 } else { 0 });
                 let theirs = arrives(from, to, mark, number, patience);
@@ -119,9 +127,11 @@ fn judge(family: Family, meanwhile: Meanwhile) {
                     "set {number}: {from} to {to} mark {mark}; ours, the kernel's"
                 );
                 passed += u32::from(ours);
+                sent += 1;
             }
         }
-        let share = passed * 100 / (SETS * QUERIES);
+        assert!(sent > SETS * QUERIES * 9 / 10, "{sent} packets: too many are left out");
+        let share = passed * 100 / sent;
         assert!((20..=80).contains(&share), "{share} of a hundred passed: too one-sided a test");
         assert!(cache.stats().hits > u64::from(SETS), "answers come from the cache too");
     });
@@ -226,6 +236,24 @@ fn passes(stage: &Stage, cache: &mut PolicyCache, flow: &FlowKey) -> bool {
         assert_eq!(cached, verdict, "with the cache, and without: {flow:?}");
     }
     verdict
+}
+
+/// Whether another policy decides over a flow if one that was updated stands behind its equals.
+fn is_open(spd: &Spd, flow: &FlowKey) -> bool {
+    let kinds = [PolicyKind::Main, PolicyKind::Sub];
+    let ways =
+        [Direction::Out, Direction::In].into_iter().flat_map(|way| kinds.map(|kind| (way, kind)));
+    let first = ways.filter_map(|(way, kind)| spd.lookup_kind(kind, way, flow));
+    first.into_iter().any(|first| {
+        let is_equal = |other: &&Arc<PolicyEntry>| {
+            (other.direction(), other.kind(), other.place().priority())
+                == (first.direction(), first.kind(), first.place().priority())
+        };
+        let before = |other: &Arc<PolicyEntry>| {
+            other.added() < first.added() && other.action() != first.action()
+        };
+        spd.iter().filter(is_equal).any(|other| other.matches(flow) && before(other))
+    })
 }
 
 /// A sub policy that allows leaves the word to the main one behind it.
