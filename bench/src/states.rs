@@ -176,6 +176,7 @@ const fn query(number: u32) -> OutboundQuery<'static> {
         mode: Mode::Tunnel,
         reqid: Reqid(1),
         if_id: IfId(0),
+        mark: 0,
         cpu: Cpu(0),
         flow: &FLOW,
     }

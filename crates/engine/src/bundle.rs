@@ -291,6 +291,7 @@ fn query<'a>(
         mode: template.mode,
         reqid: template.reqid,
         if_id: entry.if_id(),
+        mark: entry.mark().value,
         cpu: settings.cpu,
         flow,
     }
@@ -298,7 +299,7 @@ fn query<'a>(
 
 fn is_taken(snapshot: &Snapshot, query: &OutboundQuery<'_>) -> bool {
     let id = SaId { destination: query.destination, spi: query.spi, protocol: query.protocol };
-    query.spi != Spi(0) && snapshot.sad.find(id, query.flow.mark).is_some()
+    query.spi != Spi(0) && snapshot.sad.find(id, query.mark).is_some()
 }
 
 /// `xfrm_get_saddr` asks the routes for a source that the template leaves open; here it is the host's own address.

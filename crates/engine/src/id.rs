@@ -29,18 +29,26 @@ pub struct PolicyIndex(pub u32);
 /// A packet mark under a mask, as `mark VALUE mask MASK`. The default (0/0) fits every packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Mark {
-    /// What the masked mark must be.
+    /// What the masked mark must be; states and policies have it [sanitized](Self::sanitized).
     pub value: u32,
     /// The bits that count.
     pub mask: u32,
 }
 
 impl Mark {
-    /// Whether a packet with mark `mark` fits.
+    /// Without those bits of the value that do not count: what Linux keeps of states' and policies' marks (`__xfrm_state_insert`,
+    /// `xfrm_policy_insert`).
     #[must_use]
     #[inline]
-    pub fn fits(self, mark: u32) -> bool {
-        mark & self.mask == self.value & self.mask
+    pub const fn sanitized(self) -> Self {
+        Self { value: self.value & self.mask, mask: self.mask }
+    }
+
+    /// Whether a packet with mark `mark` fits. None does where the value has bits that do not count.
+    #[must_use]
+    #[inline]
+    pub const fn fits(self, mark: u32) -> bool {
+        mark & self.mask == self.value
     }
 
     /// The packet's mark with this one's bits laid over it (`XFRMA_SET_MARK`).

@@ -361,8 +361,16 @@ fn marks_choose_states_and_are_laid_over_what_leaves() {
         packet.mark = mark;
         packet
     };
-    assert!(pair.left.outbound(vec![marked(0), marked(6)]).0.is_empty());
+    // The policy's mark chooses, not the packet's, as in Linux: one for all marks finds no state for some.
+    assert!(pair.left.outbound(vec![marked(0), marked(5)]).0.is_empty());
     assert_eq!(pair.left.drops(DropReason::OutNoState), 2);
+    let mut of_mark = wrapping.policy(Direction::Out, Way::Right);
+    // Only what is under the mask counts.
+    of_mark.mark = Mark { value: 0xa05, mask: 0xff };
+    of_mark.priority = Priority(0);
+    pair.left.add_policy(of_mark);
+    assert!(pair.left.outbound(vec![marked(0), marked(6)]).0.is_empty());
+    assert_eq!(pair.left.drops(DropReason::OutNoState), 4);
     let wire = pair.left.outbound(vec![marked(5), marked(0x1005)]).0;
     assert_eq!(wire.iter().map(|packet| packet.mark).collect::<Vec<_>>(), [0x905, 0x1905]);
     let unmarked = PacketBuf::from_slice(wire[0].bytes());

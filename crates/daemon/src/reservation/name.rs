@@ -2,7 +2,7 @@
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
-use uxfrm_engine::Sa;
+use uxfrm_engine::{Mark, Sa};
 
 /// A state by its key's fingerprint, destination, SPI and mark. States that share a key are neighbours in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,12 +76,14 @@ fn read(text: &str) -> Option<StateName> {
     let [key, destination, spi, mark] = words[..] else { return None };
     let hex = |word: &str| u32::from_str_radix(word.strip_prefix("0x")?, 16).ok();
     let (mark, mask) = mark.split_once('/')?;
+    // Files of before have bits in the mark that do not count, which states' marks no longer have.
+    let Mark { value: mark, mask } = Mark { value: hex(mark)?, mask: hex(mask)? }.sanitized();
     Some(StateName {
         key: u128::from_str_radix(key, 16).ok()?,
         destination: destination.parse().ok()?,
         spi: hex(spi)?,
-        mark: hex(mark)?,
-        mask: hex(mask)?,
+        mark,
+        mask,
     })
 }
 
@@ -97,6 +99,9 @@ mod tests {
         ] {
             assert_eq!(text.parse::<StateName>().unwrap().to_string(), text);
         }
+        let before = "000102030405060708090a0b0c0d0e0f 10.0.0.1 0x00000001 0x105/0xff";
+        let now = "000102030405060708090a0b0c0d0e0f 10.0.0.1 0x00000001 0x5/0xff";
+        assert_eq!(before.parse::<StateName>().unwrap().to_string(), now);
         for text in ["", "a b c d", "00 10.0.0.1 0x1 0x0", "00 10.0.0.1 1 0x0/0x0"] {
             assert!(text.parse::<StateName>().is_err(), "{text}");
         }

@@ -199,6 +199,7 @@ impl Change<'_> {
     /// # Errors
     /// What [`Error`] says of policies; [`Error::Exists`] when direction, kind, selector, mark and if_id are those of another.
     pub fn add_policy(&mut self, policy: Policy) -> Result<Arc<PolicyEntry>, Error> {
+        let policy = Policy { mark: policy.mark.sanitized(), ..policy };
         self.database.senses.check_policy(&policy)?;
         let seat = self.database.attach_policy(&policy)?;
         let entry = match self.add_or_replace(&policy, seat) {
@@ -266,6 +267,7 @@ impl Change<'_> {
     /// # Errors
     /// What [`Error`] says of policies.
     pub fn update_policy(&mut self, policy: Policy) -> Result<Arc<PolicyEntry>, Error> {
+        let policy = Policy { mark: policy.mark.sanitized(), ..policy };
         self.database.senses.check_policy(&policy)?;
         let seat = self.database.attach_policy(&policy)?;
         let device = seat.map(|(device, _)| device);
@@ -339,6 +341,7 @@ impl Change<'_> {
     }
 
     fn verified(&self, config: SaConfig) -> Result<SaConfig, Error> {
+        let config = SaConfig { mark: config.mark.sanitized(), ..config };
         check::verify(&config)?;
         let SaTransform { transform, encryption_key, authentication_key } = &config.transform;
         SaKey::verify(transform, encryption_key, authentication_key, self.database.backend)?;

@@ -71,6 +71,8 @@ pub struct OutboundQuery<'a> {
     pub reqid: Reqid,
     /// The policy's XFRM interface id.
     pub if_id: IfId,
+    /// The policy's mark; the packet's does not count (`xfrm_state_find`).
+    pub mark: u32,
     /// Who sends: states of another processor do not serve it.
     pub cpu: Cpu,
     /// The packet; its mark counts.
@@ -448,7 +450,7 @@ impl OutboundQuery<'_> {
             && (source == self.source || source.is_unspecified() || self.source.is_unspecified())
             && (self.spi == Spi(0) || sa.id().spi == self.spi)
             && config.pcpu.is_none_or(|cpu| cpu == self.cpu)
-            && config.mark.fits(self.flow.mark)
+            && config.mark.fits(self.mark)
             && config.selector.as_ref().is_none_or(|selector| selector.matches(self.flow))
     }
 

@@ -113,13 +113,13 @@ impl Larval {
 
     /// Whether a packet that wants a state finds this one in progress (`xfrm_state_find`, `xfrm_state_look_at`); its selector does not
     /// count there. One of its way, and without an SPI.
-    pub(super) fn serves(&self, wanted: &Wanted, flow: &FlowKey) -> bool {
+    pub(super) fn serves(&self, wanted: &Wanted) -> bool {
         let any = |address: IpAddr| address.is_unspecified();
         (self.source == wanted.source || any(self.source) || any(wanted.source))
             && self.mode.0 == common::mode_number(wanted.mode)
             && self.reqid == wanted.reqid
             && self.if_id == wanted.if_id
-            && self.mark.fits(flow.mark)
+            && self.mark.fits(wanted.mark.value)
             && (wanted.pcpu.is_none() || self.pcpu == wanted.pcpu)
             && wanted.spi == Spi(0)
     }

@@ -160,13 +160,13 @@ impl Larvals {
     }
 
     /// A packet asks for a state: whether it needs a larval state of its own, because none is there already nor are there too many.
-    pub(super) fn lacks(&mut self, wanted: &Wanted, flow: &FlowKey, now: Moment) -> bool {
+    pub(super) fn lacks(&mut self, wanted: &Wanted, now: Moment) -> bool {
         let is_refused = self.refused.get(wanted).is_some_and(|again| now < *again);
         if is_refused || self.asked.contains_key(wanted) || self.asked.len() >= MOST_ASKED {
             return false;
         }
         let way = (wanted.destination, wanted.protocol);
-        if let Some(serial) = self.youngest(&self.bare, &way, |old| old.serves(wanted, flow)) {
+        if let Some(serial) = self.youngest(&self.bare, &way, |old| old.serves(wanted)) {
             self.asked.insert(*wanted, serial);
             self.news = true;
             return false;

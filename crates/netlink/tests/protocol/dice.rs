@@ -66,7 +66,18 @@ impl Dice {
     pub(crate) fn candidate(&mut self) -> Candidate {
         Candidate {
             info: self.info(),
-            mark: self.pick(&[(0, 0), (0, 0), (0, 0), (0, 0), (0, 0), (1, 1), (1, 0xff), (2, 3)]),
+            // 0x101 under 0xff is 1, and the same policy (Linux from 6.15 on, and its stable releases of 2025).
+            mark: self.pick(&[
+                (0, 0),
+                (0, 0),
+                (0, 0),
+                (0, 0),
+                (0, 0),
+                (1, 1),
+                (1, 0xff),
+                (0x101, 0xff),
+                (2, 3),
+            ]),
             if_id: self.pick(&[0, 0, 0, 0, 0, 0, 0, 7]),
             kind: self.pick(&[0, 0, 0, 0, 0, 0, 1]),
         }

@@ -12,6 +12,7 @@ mod iproute2;
 mod judge;
 mod kernel;
 mod limits;
+mod marks;
 mod migrate;
 mod migrate_state;
 mod stage;

@@ -64,7 +64,7 @@ impl Row {
     fn matches(&self, direction: Direction, flow: &FlowKey) -> bool {
         let Policy { mark, if_id, selector, .. } = &self.policy;
         self.policy.direction == direction
-            && flow.mark & mark.mask == mark.value & mark.mask
+            && mark.fits(flow.mark)
             && flow.if_id == if_id.0
             && selector.family() == uxfrm_engine::Family::of(flow.destination)
             && selector.matches(flow)

@@ -47,7 +47,6 @@ struct Entry {
 struct Ends {
     source: IpAddr,
     destination: IpAddr,
-    mark: u32,
     /// Protocol, ports and interface, where states for some of them only tell flows apart.
     upper: Option<(u8, u16, u16, u32)>,
 }
@@ -141,8 +140,8 @@ impl Entry {
 
 impl Ends {
     const fn of(flow: &FlowKey) -> Self {
-        let FlowKey { source, destination, mark, .. } = *flow;
-        Self { source, destination, mark, upper: None }
+        let FlowKey { source, destination, .. } = *flow;
+        Self { source, destination, upper: None }
     }
 
     const fn with_upper(self, flow: &FlowKey) -> Self {

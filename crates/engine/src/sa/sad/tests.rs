@@ -35,7 +35,7 @@ const FLOW: FlowKey = FlowKey {
     protocol: 6,
     source_port: 1,
     destination_port: 2,
-    mark: 5,
+    mark: 4,
     if_id: 0,
     ifindex: 0,
 };
@@ -49,6 +49,7 @@ fn query() -> OutboundQuery<'static> {
         mode: Mode::Tunnel,
         reqid: Reqid(1),
         if_id: IfId(0),
+        mark: 5,
         cpu: Cpu(0),
         flow: &FLOW,
     }
@@ -80,7 +81,9 @@ fn each_field_of_a_template_must_fit() {
         ),
         (|_| {}, |query| query.destination = "10.0.0.9".parse().unwrap(), false),
         (|sa| sa.mark = Mark { value: 5, mask: 0xff }, |_| {}, true),
+        // The policy's mark counts, not the packet's.
         (|sa| sa.mark = Mark { value: 4, mask: 0xff }, |_| {}, false),
+        (|sa| sa.mark = Mark { value: 4, mask: 0xff }, |query| query.mark = 4, true),
         (|sa| sa.mark = Mark { value: 4, mask: 4 }, |_| {}, true),
         (|sa| sa.selector = Some(Selector::any(Family::V4)), |_| {}, true),
         (|sa| sa.selector = Some(Selector::any(Family::V6)), |_| {}, false),
@@ -282,7 +285,7 @@ fn first_outward(model: &[Arc<Sa>], query: &OutboundQuery<'_>) -> Option<*const 
             && sa.reqid() == query.reqid
             && config.if_id == query.if_id
             && config.pcpu.is_none_or(|cpu| cpu == query.cpu)
-            && config.mark.fits(query.flow.mark)
+            && config.mark.fits(query.mark)
             && !config.flags.contains(SaFlags::WILDRECV)
     };
     let own = |sa: &&Arc<Sa>| sa.source() == query.source;
@@ -340,11 +343,10 @@ proptest! {
             for (mark, other) in [0, 1, 2, 3].into_iter().flat_map(|mark| (0..5).map(move |other| (mark, other))) {
                 let found = sad.inbound(destination, Spi(other), SaProtocol::Esp, mark);
                 prop_assert_eq!(found.map(Arc::as_ptr), first_inward(&model, host, other, mark));
-                let flow = FlowKey { mark, ..FLOW };
                 let (reqid, if_id) = (Reqid(other % 2), IfId(other / 2 % 2));
                 for cpu in [Cpu(0), Cpu(1)] {
                     let query =
-                        OutboundQuery { destination, reqid, if_id, cpu, flow: &flow, ..query() };
+                        OutboundQuery { destination, reqid, if_id, mark, cpu, ..query() };
                     let found = sad.outbound(&query).ok().map(Arc::as_ptr);
                     prop_assert_eq!(found, first_outward(&model, &query));
                 }

@@ -123,7 +123,7 @@ impl<W: Words> Ternary<W> {
         let (value, words) = asked::<W>(&selector);
         let ifindex = if selector.ifindex == 0 { 0 } else { u32::MAX };
         let mask = Key { words, extra: extra(policy.mark().mask, ifindex) };
-        let extra = extra(policy.mark().value, selector.ifindex) & mask.extra;
+        let extra = extra(policy.mark().value, selector.ifindex);
         Self { value: Key { words: value, extra }, mask }
     }
 }

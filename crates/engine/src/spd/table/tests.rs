@@ -108,7 +108,7 @@ fn applies(policy: &Policy, flow: &FlowKey) -> bool {
         && [0, flow.protocol].contains(&selector.protocol)
         && [0, flow.ifindex].contains(&selector.ifindex)
         && policy.if_id.0 == flow.if_id
-        && flow.mark & policy.mark.mask == policy.mark.value & policy.mark.mask
+        && flow.mark & policy.mark.mask == policy.mark.value
 }
 
 proptest! {

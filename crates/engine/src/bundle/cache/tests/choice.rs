@@ -148,7 +148,7 @@ fn looked_up(snapshot: &Snapshot, flow: &FlowKey, settings: &Settings) -> Option
     let Lookup::Policy(entry) = snapshot.spd.lookup(Direction::Out, flow) else { return None };
     let id = |template: Template| {
         let Template { source, destination, protocol, spi, mode, reqid, .. } = template;
-        let (if_id, cpu) = (entry.if_id(), settings.cpu);
+        let (if_id, mark, cpu) = (entry.if_id(), entry.mark().value, settings.cpu);
         snapshot.sad.outbound(&OutboundQuery {
             source,
             destination,
@@ -157,6 +157,7 @@ fn looked_up(snapshot: &Snapshot, flow: &FlowKey, settings: &Settings) -> Option
             mode,
             reqid,
             if_id,
+            mark,
             cpu,
             flow,
         })
