@@ -22,6 +22,8 @@ impl EtherType {
     pub const ARP: Self = Self(U16::from_bytes([0x08, 0x06]));
     /// IPv6.
     pub const IPV6: Self = Self(U16::from_bytes([0x86, 0xdd]));
+    /// PPP in GRE (RFC 2637).
+    pub const PPP: Self = Self(U16::from_bytes([0x88, 0x0b]));
     /// A customer tag follows (802.1Q).
     pub const VLAN: Self = Self(U16::from_bytes([0x81, 0x00]));
     /// A service tag follows (802.1ad).

@@ -1,9 +1,11 @@
 //! The two 16-bit numbers by which a selector tells flows between the same addresses apart.
 
 use zerocopy::FromBytes;
-use zerocopy::byteorder::big_endian::{U16, U32};
+use zerocopy::byteorder::big_endian::U16;
 
-use crate::{IpPacket, Protocol, gre};
+use crate::ethernet::EtherType;
+use crate::gre::{self, GreHeader};
+use crate::{IpPacket, Protocol};
 
 /// What XFRM compares with a selector's ports (`net/xfrm/xfrm_policy.c: decode_session4`, `decode_session6`;
 /// `include/net/xfrm.h: xfrm_flowi_sport`, `xfrm_flowi_dport`).
@@ -14,7 +16,8 @@ use crate::{IpPacket, Protocol, gre};
 /// | ICMP, ICMPv6 | type | code |
 /// | mobility header | type | 0 |
 /// | GRE with key | key's upper half | key's lower half |
-/// | all else, and every fragment | 0 | 0 |
+/// | GRE with key in PPTP's version (RFC 2637) | 0 | key's lower half |
+/// | all else (GRE of other versions or with source routes, too), and every fragment | 0 | 0 |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FlowPorts {
     /// What a selector's `sport` is compared with.
@@ -96,14 +99,22 @@ impl FlowPorts {
         }
     }
 
+    /// As Linux finds the key from 6.7 on (`net/core/flow_dissector.c: __skb_flow_dissect_gre`).
     fn of_gre(upper: &[u8]) -> Option<Self> {
-        let (header, fields) = U32::ref_from_prefix(upper).ok()?;
-        let flags = gre::high_half(header.get());
-        if flags & gre::KEY == 0 {
+        let (header, fields) = GreHeader::ref_from_prefix(upper).ok()?;
+        let flags = header.flags_version.get();
+        if flags & (gre::KEY | gre::ROUTING) != gre::KEY {
             return None;
         }
         let key_at = if flags & gre::CHECKSUM == 0 { 0 } else { 4 };
-        let ([source, destination], _) = <[U16; 2]>::ref_from_prefix(fields.get(key_at..)?).ok()?;
-        Some(Self { source: source.get(), destination: destination.get() })
+        let ([high, low], _) = <[U16; 2]>::ref_from_prefix(fields.get(key_at..)?).ok()?;
+        match flags & gre::VERSION {
+            0 => Some(Self { source: high.get(), destination: low.get() }),
+            // The upper half is the payload's length.
+            1 if header.protocol == EtherType::PPP => {
+                Some(Self { source: 0, destination: low.get() })
+            }
+            _ => None,
+        }
     }
 }

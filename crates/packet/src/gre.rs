@@ -18,6 +18,9 @@ pub const KEY: u16 = 0x2000;
 /// Flag in [`GreHeader::flags_version`]: a sequence number follows.
 pub const SEQUENCE: u16 = 0x1000;
 
+/// The version in [`GreHeader::flags_version`]: 0, or 1 in PPTP (RFC 2637).
+pub const VERSION: u16 = 0x0007;
+
 /// The fixed 4 bytes.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
@@ -88,7 +91,7 @@ impl<'a> Gre<'a> {
         let (header, mut rest) =
             GreHeader::ref_from_prefix(bytes).map_err(|_| ParseError::GreTruncated)?;
         let flags = header.flags_version.get();
-        if flags & 0x0007 != 0 {
+        if flags & VERSION != 0 {
             return Err(ParseError::GreVersion);
         }
         if flags & ROUTING != 0 {
@@ -109,9 +112,9 @@ impl<'a> Gre<'a> {
     }
 }
 
-/// The upper 16 bits: a checksum without the reserved bytes behind it, or the half of a key that stands for a port.
+/// The upper 16 bits: a checksum without the reserved bytes behind it.
 #[inline]
-pub(crate) fn high_half(word: u32) -> u16 {
+fn high_half(word: u32) -> u16 {
     let [a, b, _, _] = word.to_be_bytes();
     u16::from_be_bytes([a, b])
 }

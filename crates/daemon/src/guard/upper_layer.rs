@@ -5,14 +5,24 @@
 
 use uxfrm_engine::{PortMask, Selector};
 use uxfrm_io::nftables::Condition;
+use uxfrm_packet::gre::{CHECKSUM, KEY, ROUTING, VERSION};
 
 /// Where a protocol has its ports.
 struct Layout {
     protocol: u8,
-    /// What the first two bytes have to be under a mask: (value, mask).
-    flags: Option<(u16, u16)>,
+    /// What its first four bytes have to be.
+    head: &'static [Head],
     source: Place,
     destination: Place,
+}
+
+#[derive(Clone, Copy)]
+enum Head {
+    /// The first two, under a mask: (value, mask).
+    Flags(u16, u16),
+    /// The other two.
+    Carries(u16),
+    CarriesOther(u16),
 }
 
 /// Where a port is, from the start of the upper layer.
@@ -25,22 +35,30 @@ enum Place {
 }
 
 const fn ports(protocol: u8) -> Layout {
-    Layout { protocol, flags: None, source: Place::Pair(0), destination: Place::Pair(2) }
+    Layout { protocol, head: &[], source: Place::Pair(0), destination: Place::Pair(2) }
 }
 
 const fn kind_and_code(protocol: u8) -> Layout {
-    Layout { protocol, flags: None, source: Place::Byte(0), destination: Place::Byte(1) }
+    Layout { protocol, head: &[], source: Place::Byte(0), destination: Place::Byte(1) }
 }
 
-/// GRE with the given flags (RFC 2890 §2): checksum and key present, key alone, no key.
-const fn gre(flags: (u16, u16), source: Place, destination: Place) -> Layout {
-    Layout { protocol: 47, flags: Some(flags), source, destination }
+/// GRE with the given head; which of them has a key where, [`uxfrm_packet::FlowPorts`] says.
+const fn gre(head: &'static [Head], source: Place, destination: Place) -> Layout {
+    Layout { protocol: 47, head, source, destination }
 }
 
-const CHECKSUM: u16 = 0x8000;
-const KEY: u16 = 0x2000;
+const fn without_key(head: &'static [Head]) -> Layout {
+    gre(head, Place::Nowhere, Place::Nowhere)
+}
 
-const LAYOUTS: [Layout; 11] = [
+/// `flags` are those that a key's place depends on, all of them.
+const fn keyed(flags: u16) -> Head {
+    Head::Flags(flags, CHECKSUM | ROUTING | KEY | VERSION)
+}
+
+const PPP: u16 = 0x880b;
+
+const LAYOUTS: [Layout; 17] = [
     ports(6),   // TCP
     ports(17),  // UDP
     ports(33),  // DCCP
@@ -50,13 +68,21 @@ const LAYOUTS: [Layout; 11] = [
     kind_and_code(58),
     Layout {
         protocol: 135, // mobility header
-        flags: None,
+        head: &[],
         source: Place::Byte(2),
         destination: Place::Nowhere,
     },
-    gre((KEY, KEY | CHECKSUM), Place::Pair(4), Place::Pair(6)),
-    gre((KEY | CHECKSUM, KEY | CHECKSUM), Place::Pair(8), Place::Pair(10)),
-    gre((0, KEY), Place::Nowhere, Place::Nowhere),
+    gre(&[keyed(KEY)], Place::Pair(4), Place::Pair(6)),
+    gre(&[keyed(KEY | CHECKSUM)], Place::Pair(8), Place::Pair(10)),
+    // PPTP's, whose upper half is a length.
+    gre(&[keyed(KEY | 1), Head::Carries(PPP)], Place::Nowhere, Place::Pair(6)),
+    gre(&[keyed(KEY | CHECKSUM | 1), Head::Carries(PPP)], Place::Nowhere, Place::Pair(10)),
+    without_key(&[Head::Flags(0, KEY)]),
+    without_key(&[Head::Flags(KEY | ROUTING, KEY | ROUTING)]),
+    // Version 1 of something else; 2, 3, 6 and 7; 4 and 5.
+    without_key(&[Head::Flags(KEY | 1, KEY | ROUTING | VERSION), Head::CarriesOther(PPP)]),
+    without_key(&[Head::Flags(KEY | 2, KEY | ROUTING | 2)]),
+    without_key(&[Head::Flags(KEY | 4, KEY | ROUTING | 6)]),
 ];
 
 /// The alternatives of a selector's protocol and ports.
@@ -79,11 +105,20 @@ pub(super) fn alternatives(selector: &Selector) -> Vec<Vec<Condition>> {
 
 /// The conditions of ports where a layout has them; `None` when no packet can meet them.
 fn with_layout(layout: &Layout, source: PortMask, destination: PortMask) -> Option<Vec<Condition>> {
-    let flags = layout.flags.map(|(value, mask)| Condition::upper_pair(0, value, mask));
-    let source = at(layout.source, source)?;
-    let destination = at(layout.destination, destination)?;
     let protocol = Condition::protocol(layout.protocol);
-    Some([Some(protocol), flags, source, destination].into_iter().flatten().collect())
+    let head = layout.head.iter().map(|head| head.condition());
+    let ports = [at(layout.source, source)?, at(layout.destination, destination)?];
+    Some([protocol].into_iter().chain(head).chain(ports.into_iter().flatten()).collect())
+}
+
+impl Head {
+    fn condition(self) -> Condition {
+        match self {
+            Self::Flags(value, mask) => Condition::upper_pair(0, value, mask),
+            Self::Carries(protocol) => Condition::upper_pair(2, protocol, u16::MAX),
+            Self::CarriesOther(protocol) => Condition::other_upper_pair(2, protocol),
+        }
+    }
 }
 
 /// The condition on one port: `None` when no value meets it, `Some(None)` when all do.
@@ -168,17 +203,31 @@ mod tests {
             [
                 vec![
                     Condition::protocol(47),
-                    Condition::upper_pair(0, 0x2000, 0xa000),
+                    Condition::upper_pair(0, 0x2000, 0xe007),
                     Condition::upper_pair(4, 1, 0xffff),
                     Condition::upper_pair(6, 2, 0xffff),
                 ],
                 vec![
                     Condition::protocol(47),
-                    Condition::upper_pair(0, 0xa000, 0xa000),
+                    Condition::upper_pair(0, 0xa000, 0xe007),
                     Condition::upper_pair(8, 1, 0xffff),
                     Condition::upper_pair(10, 2, 0xffff),
                 ],
             ]
+        );
+    }
+
+    #[test]
+    fn a_key_of_16_bits_may_be_one_of_pptp() {
+        let key = alternatives(&selector(47, PortMask::exactly(0), PortMask::exactly(2)));
+        assert_eq!(
+            key[2..],
+            [(0x2001, 6), (0xa001, 10)].map(|(flags, place)| vec![
+                Condition::protocol(47),
+                Condition::upper_pair(0, flags, 0xe007),
+                Condition::upper_pair(2, 0x880b, 0xffff),
+                Condition::upper_pair(place, 2, 0xffff),
+            ])
         );
     }
 }

@@ -114,6 +114,12 @@ impl Condition {
         Self::masked(field, &value.to_be_bytes(), &mask.to_be_bytes())
     }
 
+    /// Two bytes of the upper layer, big-endian, are others than these.
+    #[must_use]
+    pub fn other_upper_pair(offset: u8, value: u16) -> Self {
+        Self { relation: Relation::IsNot, ..Self::upper_pair(offset, value, u16::MAX) }
+    }
+
     /// Four bytes of the upper layer are not all 0.
     #[must_use]
     pub fn upper_word_is_not_zero(offset: u8) -> Self {

@@ -196,6 +196,8 @@ fn conditions_mean_what_they_say() {
             (Condition::upper_pair(0, 0x1300, 0xff00), v6, false),
             (Condition::upper_pair(2, port, 0xffff), v6, true),
             (Condition::upper_pair(2, port + 1, 0xffff), v4, false),
+            (Condition::other_upper_pair(2, port + 1), v6, true),
+            (Condition::other_upper_pair(2, port), v4, false),
             (Condition::upper_byte(0, 0x12, 0xff), v4, true),
             (Condition::upper_byte(0, 0x13, 0x0f), v4, false),
             (Condition::network_byte(6, udp), v6, true),

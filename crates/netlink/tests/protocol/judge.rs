@@ -138,7 +138,7 @@ fn judge(family: Family, meanwhile: Meanwhile) {
 }
 
 /// Lets policies apply to `lo`, brings it up, and gives it the addresses that it has not.
-fn open_loopback(family: Family) {
+pub(crate) fn open_loopback(family: Family) {
     let switches: &[_] = match family {
         Family::V4 => &["ipv4/conf/lo/disable_xfrm", "ipv4/conf/all/disable_xfrm"],
         Family::V6 => &[],

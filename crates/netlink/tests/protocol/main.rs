@@ -8,6 +8,7 @@ mod dice;
 mod differences;
 mod dump;
 mod get_policy;
+mod gre;
 mod iproute2;
 mod judge;
 mod kernel;

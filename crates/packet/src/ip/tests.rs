@@ -231,5 +231,28 @@ fn ports_of_what_has_other_numbers_in_their_place() {
     assert_eq!(ports(Protocol::GRE, &[0x20, 0, 8, 0, 1, 2, 3, 4]), (0x0102, 0x0304));
     assert_eq!(ports(Protocol::GRE, &[0xa0, 0, 8, 0, 9, 9, 9, 9, 1, 2, 3, 4]), (0x0102, 0x0304));
     assert_eq!(ports(Protocol::GRE, &[0x80, 0, 8, 0, 9, 9, 9, 9]), (0, 0), "no key");
+    assert_eq!(ports(Protocol::GRE, &[0x20, 0, 8, 0, 1, 2, 3]), (0, 0), "cut short");
+    assert_eq!(ports(Protocol::GRE, &[0x60, 0, 8, 0, 1, 2, 3, 4]), (0, 0), "source routes");
     assert_eq!(ports(Protocol::ESP, &[1, 2, 3, 4, 5, 6, 7, 8]), (0, 0));
+}
+
+/// RFC 2637 §4.1: in PPTP's version of GRE the upper half of the key is the payload's length.
+#[test]
+fn only_the_lower_half_of_a_pptp_key_is_one_and_other_versions_have_none() {
+    let ports = |upper: &[u8]| {
+        let len = u8::try_from(upper.len()).unwrap();
+        let mut bytes = [&[0x60, 0, 0, 0, 0, len, Protocol::GRE.0, 64][..], &[1; 32]].concat();
+        bytes.extend_from_slice(upper);
+        let FlowPorts { source, destination } =
+            FlowPorts::of(&IpPacket::parse(&bytes).unwrap(), &bytes);
+        (source, destination)
+    };
+    assert_eq!(ports(&[0x20, 1, 0x88, 0x0b, 1, 2, 3, 4]), (0, 0x0304));
+    assert_eq!(ports(&[0xb0, 0x81, 0x88, 0x0b, 9, 9, 9, 9, 1, 2, 3, 4]), (0, 0x0304));
+    assert_eq!(ports(&[0x10, 1, 0x88, 0x0b, 1, 2, 3, 4]), (0, 0), "no key");
+    assert_eq!(ports(&[0x20, 1, 0x08, 0x00, 1, 2, 3, 4]), (0, 0), "not of PPP");
+    assert_eq!(ports(&[0x60, 1, 0x88, 0x0b, 1, 2, 3, 4]), (0, 0), "source routes");
+    for version in 2..8 {
+        assert_eq!(ports(&[0x20, version, 8, 0, 1, 2, 3, 4]), (0, 0), "version {version}");
+    }
 }

@@ -166,16 +166,20 @@ pub(super) fn requests() -> impl Strategy<Value = Request> {
 pub(super) fn packets() -> impl Strategy<Value = Plain> {
     let families = prop_oneof![2 => Just(Family::V4), 1 => Just(Family::V6)];
     let upper = [0_u8..4, 0..4, 0..4, 0..4, 0..4, 0..4, 0..4, 0..4];
-    let flags = prop::sample::select(&[0_u8, 0x20, 0x80, 0xa0][..]);
+    let flags = prop::sample::select(&[0_u8, 0x20, 0x60, 0x80, 0xa0][..]);
+    // Mostly version 0; PPTP's of PPP, and of something else.
+    let version = prop::sample::select(
+        &[[0_u8, 8, 0], [0, 8, 0], [1, 0x88, 0x0b], [1, 8, 0], [2, 8, 0], [4, 8, 0]][..],
+    );
     let protocols = prop::sample::select(&PROTOCOLS[..]);
     let hosts = [any::<u8>(), any::<u8>()];
-    (families, hosts, protocols, upper, flags, 0_u32..3, prop::sample::select(&[0_u32, 3][..]))
-        .prop_map(|(family, hosts, protocol, upper, flags, mark, came_by)| {
+    let gre = (flags, version).prop_map(|(flags, [version, a, b])| [flags, version, a, b]);
+    (families, hosts, protocols, upper, gre, 0_u32..3, prop::sample::select(&[0_u32, 3][..]))
+        .prop_map(|(family, hosts, protocol, upper, gre, mark, came_by)| {
             let [source, destination] = hosts.map(|host| address(family, host & 0x33));
             let mut payload = [upper, [0; 8], [0; 8]].concat();
             match protocol {
-                // The version must be 0, or there is no key.
-                47 => payload[..4].copy_from_slice(&[flags, 0, 8, 0]),
+                47 => payload[..4].copy_from_slice(&gre),
                 135 => payload[1] = 2,
                 _ => {}
             }
