@@ -29,6 +29,11 @@ impl Filter {
         Self(part).admits(case)
     }
 
+    /// The keys that it has values of.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(key, _)| key.as_str())
+    }
+
     /// Whether it leaves every row.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -56,8 +56,12 @@ pub struct Options {
 
 impl Options {
     /// # Errors
-    /// An option that only other benches take, which would be said for nothing.
+    /// No such bench; an option or a key of `--only` that only other benches have, which would be said for nothing.
     fn check(&self, name: &str) -> anyhow::Result<()> {
+        let Some((_, keys)) = BENCHES.iter().find(|(bench, _)| *bench == name) else {
+            let names = BENCHES.map(|(bench, _)| bench);
+            bail!("no bench \"{name}\": there are {}", names.join(", "));
+        };
         let taken: [(&str, bool, &[&str]); 5] = [
             ("--rules", self.rules.is_some(), &["lookup"]),
             ("--trace", self.trace.is_some(), &["lookup"]),
@@ -66,28 +70,82 @@ impl Options {
             ("--stages", self.stages, &["esp"]),
         ];
         for (option, is_said, takers) in taken {
-            if is_said && NAMES.contains(&name) && !takers.contains(&name) {
+            if is_said && !takers.contains(&name) {
                 bail!("bench {name} takes no {option}; it is for {}", takers.join(", "));
             }
         }
         if self.trace.is_some() && self.rules.is_none() {
             bail!("--trace has packets for the policies of a file: say which by --rules");
         }
+        if let Some(key) = self.only.keys().find(|key| !keys.contains(key)) {
+            bail!("--only {key}=…: cases of bench {name} have {}", keys.join(", "));
+        }
+        Ok(())
+    }
+
+    /// Finds out before anything is measured whether there are places for the files.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    fn open_files(&self) -> anyhow::Result<()> {
+        let json = self.json.iter().filter(|path| path.as_os_str() != "-");
+        for path in json.chain(&self.html) {
+            let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
+            opened.with_context(|| format!("cannot write {}", path.display()))?;
+        }
         Ok(())
     }
 }
 
-/// The names [`run`] knows.
-pub const NAMES: &[&str] = &[
-    "crypto", "esp", "workers", "offload", "lookup", "control", "states", "fou", "tunnel", "inline",
+/// What [`run`] knows: names, and the keys that rows' cases have.
+const BENCHES: [(&str, &[&str]); 10] = [
+    ("crypto", &["op", "transform", "backend", "bytes"]),
+    ("esp", &["direction", "transform", "bytes", "sas", "mode", "batch"]),
+    ("workers", &["test", "workers", "states", "direction", "transform", "bytes", "line"]),
+    ("offload", &["test", "path", "bytes", "workers"]),
+    (
+        "lookup",
+        &[
+            "profile",
+            "family",
+            "direction",
+            "policies",
+            "match",
+            "flows",
+            "cache",
+            "loaded",
+            "changes",
+            "templates",
+        ],
+    ),
+    ("control", &["count", "request", "by", "turn", "listeners", "dump"]),
+    ("states", &["direction", "states", "batch"]),
+    ("fou", &["tunnel", "encap", "test"]),
+    (
+        "tunnel",
+        &[
+            "path",
+            "frames",
+            "transform",
+            "workers",
+            "queue_delay",
+            "gather",
+            "test",
+            "load",
+            "congestion",
+        ],
+    ),
+    ("inline", &["path", "way", "bytes"]),
 ];
 
 /// Runs one bench and writes its table (or, for `--json -`, its JSON) to `out`.
 ///
 /// # Errors
-/// An unknown name, an option that this bench does not take, a filter that leaves nothing, a file that cannot be written.
+/// An unknown name, an option or a key that this bench does not have, a filter that leaves nothing, a file that cannot be written. What was measured
+/// is in `out` then, if anything was.
 pub fn run(name: &str, options: &Options, out: &mut impl Write) -> anyhow::Result<()> {
     options.check(name)?;
+    options.open_files()?;
     let report = match name {
         "crypto" => crypto::run(options)?,
         "esp" => esp::run(options)?,
@@ -99,8 +157,10 @@ pub fn run(name: &str, options: &Options, out: &mut impl Write) -> anyhow::Resul
         "control" => control::run(options)?,
         "fou" => fou::run(options)?,
         "inline" => inline::run(options)?,
-        _ => bail!("no bench \"{name}\": there are {}", NAMES.join(", ")),
+        _ => unreachable!("its name was checked"),
     };
+    let known = BENCHES.iter().find(|(bench, _)| *bench == name).map_or(&[][..], |(_, keys)| keys);
+    debug_assert!(report.rows.iter().all(|row| row.case.keys().all(|key| known.contains(&key))));
     if report.rows.is_empty() {
         let only = &options.only;
         if options.quick {
@@ -112,22 +172,19 @@ pub fn run(name: &str, options: &Options, out: &mut impl Write) -> anyhow::Resul
             "--only {only} leaves no case of bench {name}: \"uxfrm bench {name} --quick\" shows its keys and values"
         );
     }
-    let to_stdout = options.json.as_deref().is_some_and(|path| path.as_os_str() == "-");
     match &options.json {
-        Some(_) if to_stdout => writeln!(out, "{}", report.json()?)?,
+        Some(path) if path.as_os_str() == "-" => writeln!(out, "{}", report.json()?)?,
         Some(path) => {
+            report.table(out)?;
             std::fs::write(path, report.json()?)
                 .with_context(|| format!("cannot write {}", path.display()))?;
         }
-        None => {}
+        None => report.table(out)?,
     }
     if let Some(path) = &options.html {
         let alone = path.extension().is_some_and(|extension| extension == "svg");
         std::fs::write(path, if alone { report.svg()? } else { report.html() })
             .with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    if !to_stdout {
-        report.table(out)?;
     }
     Ok(())
 }
@@ -151,9 +208,44 @@ mod tests {
             "bench lookup takes no --stages; it is for esp"
         );
         assert!(says(&trace, "lookup").unwrap().contains("--rules"));
+        assert!(says(&Options::default(), "nosuch").unwrap().contains("crypto, esp, workers"));
         let whatever = Options { rounds: Some(1), ..Options::default() };
         for name in ["tunnel", "fou", "control"] {
             assert_eq!(says(&whatever, name), None);
         }
+    }
+
+    #[test]
+    fn a_key_that_no_row_of_a_bench_has_is_refused() {
+        let only = |text: &str| Options { only: text.parse().unwrap(), ..Options::default() };
+        let says = |text, name| only(text).check(name).err().map(|error| error.to_string());
+        assert_eq!(says("profile=tunnels,cache=off", "lookup"), None);
+        assert_eq!(
+            says("profil=tunnels", "lookup").unwrap(),
+            "--only profil=…: cases of bench lookup have profile, family, direction, policies, match, flows, cache, loaded, \
+             changes, templates"
+        );
+        assert!(says("policies=1", "states").is_some());
+    }
+
+    #[test]
+    fn a_file_that_can_not_be_written_is_told_at_once_and_what_was_measured_is_shown() {
+        let run_to = |json: &str, html: Option<&str>| {
+            let only = "op=seal,transform=gcm128,bytes=64".parse().unwrap();
+            let (json, html) = (Some(json.into()), html.map(Into::into));
+            let mut out = Vec::new();
+            let error = run(
+                "crypto",
+                &Options { only, quick: true, json, html, ..Options::default() },
+                &mut out,
+            );
+            (error.unwrap_err().to_string(), String::from_utf8(out).unwrap())
+        };
+        for missing in [run_to("/nosuch/x", None), run_to("-", Some("/nosuch/x"))] {
+            assert_eq!(missing, ("cannot write /nosuch/x".to_owned(), String::new()));
+        }
+        let (error, shown) = run_to("/dev/full", None);
+        assert_eq!(error, "cannot write /dev/full");
+        assert!(shown.contains("gcm128"), "{shown}");
     }
 }

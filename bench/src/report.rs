@@ -63,6 +63,11 @@ impl Case {
         self
     }
 
+    /// Its keys.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
     /// A key's value as the command line writes it.
     #[must_use]
     pub fn value(&self, key: &str) -> Option<String> {

@@ -27,6 +27,7 @@ pub(super) fn rules(path: &Path) -> anyhow::Result<Vec<Policy>> {
             }
         }
     }
+    ensure!(!policies.is_empty(), "{}: no rule in it", path.display());
     Ok(policies)
 }
 
@@ -62,12 +63,25 @@ fn rule(line: &str) -> anyhow::Result<(Selector, Range, Range)> {
     let mut selector = Selector::any(Family::V4);
     selector.source = prefix(source)?;
     selector.destination = prefix(destination)?;
-    let (protocol, mask) = protocol.split_once('/').context("a protocol has a mask")?;
-    if mask.eq_ignore_ascii_case("0xff") {
-        selector.protocol = u8::from_str_radix(protocol.trim_start_matches("0x"), 16)?;
+    selector.protocol = read_protocol(protocol)?;
+    Ok((selector, range(low, high)?, range(other_low, other_high)?))
+}
+
+/// A selector has one protocol or all.
+fn read_protocol(text: &str) -> anyhow::Result<u8> {
+    let (protocol, mask) = text.split_once('/').context("a protocol has a mask")?;
+    let byte = |text: &str| u8::from_str_radix(text.trim_start_matches("0x"), 16);
+    match byte(mask)? {
+        0 => Ok(0),
+        u8::MAX => Ok(byte(protocol)?),
+        _ => bail!("a protocol's mask is 0xFF or 0x00, not {mask}"),
     }
-    let source = (low.parse()?, high.parse()?);
-    Ok((selector, source, (other_low.parse()?, other_high.parse()?)))
+}
+
+fn range(low: &str, high: &str) -> anyhow::Result<Range> {
+    let (low, high) = (low.parse()?, high.parse()?);
+    ensure!(low <= high, "no port is in {low} : {high}");
+    Ok((low, high))
 }
 
 /// The fewest masked values that cover a range.
@@ -228,6 +242,23 @@ mod tests {
     fn a_trace_without_packets_is_refused() {
         let refused = trace(Path::new("/dev/null")).unwrap_err();
         assert_eq!(refused.to_string(), "/dev/null: no packet in it");
+        let refused = rules(Path::new("/dev/null")).unwrap_err();
+        assert_eq!(refused.to_string(), "/dev/null: no rule in it");
+    }
+
+    #[test]
+    fn a_rule_that_no_policy_says_is_refused() {
+        let refused = |ports: &str, protocol: &str| {
+            let line = format!("@1.2.3.4/32 5.6.7.8/32 {ports} 0 : 65535 {protocol}");
+            rule(&line).map(drop).map_err(|error| error.to_string())
+        };
+        assert_eq!(refused("5 : 10", "0x06/0xFF"), Ok(()));
+        assert_eq!(refused("10 : 5", "0x06/0xFF"), Err("no port is in 10 : 5".to_owned()));
+        assert_eq!(refused("0 : 1", "0x00/0x00"), Ok(()));
+        assert_eq!(
+            refused("0 : 1", "0x06/0xF0"),
+            Err("a protocol's mask is 0xFF or 0x00, not 0xF0".to_owned())
+        );
     }
 
     #[test]
