@@ -258,7 +258,7 @@ impl Database {
         self.spare_states.part(&mut self.next.sad).insert(sa);
         self.spare_states.note(sa);
         self.ages.push(sa);
-        self.next.states += 1;
+        self.next.note_state(sa.id().spi);
     }
 
     fn replace_sa(&mut self, old: &Arc<Sa>, new: &Arc<Sa>) {
@@ -266,7 +266,7 @@ impl Database {
         held.iter().chain([new]).for_each(|sa| self.spare_states.note(sa));
         self.leave();
         self.ages.replace(new);
-        self.next.states += 1;
+        self.next.note_state(new.id().spi);
     }
 
     fn remove_sa(&mut self, sa: &Arc<Sa>) {
@@ -274,7 +274,7 @@ impl Database {
         held.iter().for_each(|held| self.spare_states.note(held));
         self.leave();
         self.ages.remove(sa);
-        self.next.states += 1;
+        self.next.note_state(sa.id().spi);
         self.leave_device(sa);
         self.attendance.remove_sa(sa);
     }

@@ -15,6 +15,7 @@ mod ahead;
 pub(crate) mod arrears;
 pub(crate) mod check;
 mod keys;
+pub(crate) mod news;
 #[cfg(test)]
 mod specimen;
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-use crate::{Acquires, HostAddresses, Sad, Spd};
+use crate::sa::news::StateNews;
+use crate::{Acquires, HostAddresses, Sad, Spd, Spi};
 
 /// One generation of the databases. Immutable; a worker loads it once per batch and sees either all of a change or nothing.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +24,21 @@ pub struct Snapshot {
     pub generation: u64,
     /// Rises with every change of states: those found for a flow under another number may be others now.
     pub states: u64,
+    /// Which states the latest of these changes were about.
+    pub(crate) state_news: StateNews,
+}
+
+impl Snapshot {
+    /// The SPIs of states that have changed since there were so many changes; `None` when nobody knows any more.
+    pub(crate) fn changed_since(&self, states: u64) -> Option<impl ExactSizeIterator<Item = Spi>> {
+        self.state_news.of(states..self.states)
+    }
+
+    /// Notes a change of a state.
+    pub(crate) fn note_state(&mut self, spi: Spi) {
+        self.state_news.note(self.states, spi);
+        self.states += 1;
+    }
 }
 
 /// What may change on the host while workers run.

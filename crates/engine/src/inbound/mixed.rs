@@ -139,7 +139,7 @@ impl Inbound {
             return None;
         }
         let used = self.used.once_of_spi(peel::header_at_a_glance(packet)?.0)?;
-        if self.used.regular(used).is_none() {
+        if !self.used.is_regular(used) {
             self.introduce(used, bench)?;
         }
         let regular = self.used.regular_mut(used)?;
@@ -181,9 +181,13 @@ impl Inbound {
         });
     }
 
-    /// Makes a state a regular one, if all is known for that.
+    /// Makes a state a regular one, or one again, if all is known for that.
     #[cold]
     fn introduce(&mut self, place: u32, bench: &Bench<'_>) -> Option<()> {
+        if self.used.is_regular_still(place) {
+            return Some(());
+        }
+        self.used.doubt(place);
         let used = &self.used[place as usize];
         let looks = self.used.looks(place)?;
         let Inner { flow, direction, .. } = looks.inner.as_ref()?;
@@ -192,7 +196,11 @@ impl Inbound {
         if !used.lets_pass(known) {
             return None;
         }
-        let regular = Regular::of(used, looks, known.answer)?;
+        if self.used.is_regular_again(place, known.answer) {
+            return Some(());
+        }
+        let regular =
+            Regular::of(&self.used[place as usize], self.used.looks(place)?, known.answer)?;
         self.used.note_regular(place, regular);
         Some(())
     }

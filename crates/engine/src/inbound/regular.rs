@@ -33,6 +33,8 @@ pub(super) struct Regular {
     inside: Inside,
     /// The policies under which packets pass.
     pub(super) answer: AnswerId,
+    /// The policies of which [epoch](super::used::UsedStates) say so.
+    pub(super) epoch: u16,
     /// What this batch's tally of it is, if that is its own.
     pub(super) tally: u32,
     /// Where what its state is yet to count is likely to be.
@@ -82,6 +84,7 @@ impl Regular {
             if_id: inner.flow.if_id,
             inside: Inside::of(inner.outline()),
             answer,
+            epoch: 0,
             tally: 0,
             debt: 0,
             at: small(outer.at())?,

@@ -1,5 +1,5 @@
-//! The states that a batch's packets came by, each once however its packets are mixed with others'. The next batch finds them again, as long as
-//! neither states nor policies change. Where they are more than there is room for, any of them go after a batch, and the others stay.
+//! The states that a batch's packets came by, each once however its packets are mixed with others'. The next batch finds them again. A change of states
+//! lets those go that have the SPI of one that came, went or changed; a change of policies has those asked once more whether their packets pass whom it may concern. Where they are more than there is room for, any of them go after a batch, and the others stay.
 
 #[cfg(test)]
 mod tests;
@@ -17,7 +17,7 @@ use super::outer::Outer;
 use super::regular::Regular;
 use super::{FEW, Name, narrow};
 use crate::sa::config::SaFlags;
-use crate::spd::flow_cache::{Known, Turn};
+use crate::spd::flow_cache::{Known, Turn, concerned::Concerned};
 use crate::{AnswerId, Host, Mark, Mode, Sa, Snapshot, Spi, UdpEncapKind};
 
 /// A state and what it is to be charged for this round.
@@ -29,6 +29,8 @@ pub(super) struct Used {
     pub(super) standing: Standing,
     /// The policies under which packets that came through this state alone may pass, whatever their flow; not known yet without.
     pub(super) passes: Option<AnswerId>,
+    /// The policies of which epoch say so.
+    epoch: u16,
     pub(super) turn: Turn,
     /// By what the latest of its packets that was looked up found it.
     name: Option<Name>,
@@ -103,9 +105,16 @@ pub(super) struct UsedStates {
     met: Vec<u32>,
     /// Batches so far.
     batch: u64,
-    /// The generation of states and policies that all are of, and the host.
+    /// By SPI, in the same places.
+    spis: Vec<u32>,
+    /// The generation of states and policies that all are of, how often each had changed by then, and the host.
     generation: u64,
+    states: u64,
+    policies: u64,
     host: Option<Arc<Host>>,
+    /// Rises when policies change, and when that concerned whom.
+    epoch: u16,
+    concerned: Concerned,
     /// The place of the state that was looked for last.
     latest: Option<u32>,
     /// States that are kept for the next batch at the most.
@@ -125,8 +134,13 @@ impl UsedStates {
             regulars: Vec::new(),
             met: Vec::new(),
             batch: 0,
+            spis: Vec::new(),
             generation: 0,
+            states: 0,
+            policies: 0,
             host: None,
+            epoch: 0,
+            concerned: Concerned::default(),
             latest: None,
             most: FEW,
             hints: vec![0; BATCH],
@@ -135,7 +149,7 @@ impl UsedStates {
         }
     }
 
-    /// To be called before a batch: forgets what is of another generation of states and policies, or was found out on another host.
+    /// To be called before a batch: forgets what states and policies that have changed since may have made untrue, and all on another host.
     pub(super) fn begin(&mut self, snapshot: &Snapshot) {
         self.batch += 1;
         self.let_go(snapshot);
@@ -159,21 +173,48 @@ impl UsedStates {
         }
     }
 
-    /// Forgets what is of another generation of states and policies, or was found out on another host.
+    /// Forgets what states and policies that have changed since may have made untrue, and all on another host.
     #[inline]
     pub(super) fn let_go(&mut self, snapshot: &Snapshot) {
         let host = (snapshot.host.as_ref().map(Arc::as_ptr), self.host.as_ref().map(Arc::as_ptr));
         if self.generation != snapshot.generation || host.0 != host.1 {
-            self.begin_anew(snapshot);
+            self.catch_up(snapshot, host.0 == host.1);
         }
     }
 
     #[inline(never)]
-    fn begin_anew(&mut self, snapshot: &Snapshot) {
+    fn catch_up(&mut self, snapshot: &Snapshot, on_same_host: bool) {
+        debug_assert!(self.met.is_empty(), "between batches");
         self.generation = snapshot.generation;
         self.host.clone_from(&snapshot.host);
         self.most = most_among(snapshot.sad.len());
-        self.forget();
+        let states = std::mem::replace(&mut self.states, snapshot.states);
+        if !on_same_host || !self.let_changed_go(snapshot, states) {
+            self.forget();
+        }
+        let policies = std::mem::replace(&mut self.policies, snapshot.spd.generation());
+        if policies != self.policies {
+            if self.epoch == u16::MAX {
+                (self.epoch, self.concerned) = (0, Concerned::default());
+                self.forget();
+            }
+            self.epoch += 1;
+            self.concerned.note(snapshot.spd.concerned_since(policies), self.epoch);
+        }
+    }
+
+    /// Lets those go that have the SPI of a state that has changed. False where nobody knows which these are, or looking for them takes too long.
+    fn let_changed_go(&mut self, snapshot: &Snapshot, since: u64) -> bool {
+        let Some(changed) = snapshot.changed_since(since) else { return false };
+        if changed.len() * self.spis.len() > FAR {
+            return false;
+        }
+        for Spi(spi) in changed {
+            while let Some(at) = place_in(&self.spis, spi) {
+                self.let_one_go(at);
+            }
+        }
+        true
     }
 
     /// Lets as many go as are too many; all where few are kept.
@@ -192,6 +233,7 @@ impl UsedStates {
     fn let_one_go(&mut self, at: usize) {
         let last = self.all.len() - 1;
         let gone = self.all.swap_remove(at);
+        self.spis.swap_remove(at);
         fill(&mut self.looks, at, last);
         fill(&mut self.regulars, at, last);
         if let Some((spi, ..)) = gone.name {
@@ -225,6 +267,7 @@ impl UsedStates {
 
     fn forget(&mut self) {
         self.drop_all();
+        self.spis.clear();
         self.looks.clear();
         self.names.clear();
         self.latest = None;
@@ -264,6 +307,7 @@ impl UsedStates {
         if !there.is_some_and(|there| Arc::ptr_eq(&there.sa, sa)) {
             *hint = narrow(self.all.len());
             self.all.push(Used::of(sa));
+            self.spis.push(sa.id().spi.0);
         }
         let place = *hint;
         self.meet(place);
@@ -281,11 +325,17 @@ impl UsedStates {
     pub(super) fn meet(&mut self, place: u32) {
         let used = &mut self.all[place as usize];
         if used.met_in != self.batch {
+            used.doubt(self.epoch);
             (used.met_in, used.standing, used.asked) = (self.batch, Standing::Good, None);
             let inner = self.looks.get_mut(place as usize).and_then(|looks| looks.inner.as_mut());
             inner.into_iter().for_each(|inner| inner.question = None);
             self.met.push(place);
         }
+    }
+
+    /// Forgets under which policies packets of the state in a place pass, if others may decide by now. Each batch does when it meets it.
+    pub(super) fn doubt(&mut self, place: u32) {
+        self.all[place as usize].doubt(self.epoch);
     }
 
     /// How packets of the state in a place look.
@@ -328,8 +378,37 @@ impl UsedStates {
         self.regulars.get_mut(place as usize)?.as_mut()
     }
 
+    /// Whether there is that, and the policies are those that said so.
+    #[inline(always)]
+    pub(super) fn is_regular(&self, place: u32) -> bool {
+        self.regular(place).is_some_and(|regular| regular.epoch == self.epoch)
+    }
+
+    /// Whether there is that, of a flow whom no change of policies since may concern.
+    pub(super) fn is_regular_still(&mut self, place: u32) -> bool {
+        let looks = self.looks.get(place as usize);
+        let Some(Inner { flow, direction, .. }) = looks.and_then(|looks| looks.inner.as_ref())
+        else {
+            return false;
+        };
+        let Some(Some(regular)) = self.regulars.get_mut(place as usize) else { return false };
+        let holds_on = !self.concerned.is(*direction, flow, regular.epoch);
+        if holds_on {
+            regular.epoch = self.epoch;
+        }
+        holds_on
+    }
+
+    /// Whether there is that, as these policies decide now, and did before.
+    pub(super) fn is_regular_again(&mut self, place: u32, answer: AnswerId) -> bool {
+        let epoch = self.epoch;
+        let regular = self.regular_mut(place).filter(|regular| regular.answer == answer);
+        regular.map(|regular| regular.epoch = epoch).is_some()
+    }
+
     /// Remembers it.
-    pub(super) fn note_regular(&mut self, place: u32, regular: Regular) {
+    pub(super) fn note_regular(&mut self, place: u32, mut regular: Regular) {
+        regular.epoch = self.epoch;
         let place = place as usize;
         if self.regulars.len() <= place {
             self.regulars.resize_with(place + 1, || None);
@@ -416,12 +495,23 @@ const MOST: usize = 1 << 16;
 const MANY: usize = 4 * MOST;
 /// With no more states, a piece of a batch has many packets of each.
 const HANDFUL: usize = 4;
+/// SPIs that are looked through for those of states that changed: more take longer than finding all states again.
+const FAR: usize = 1 << 20;
 /// How many states ahead one that is let go is fetched.
 const AHEAD: usize = 16;
 
 /// How many are worth keeping among so many.
 const fn most_among(states: usize) -> usize {
     if states <= MANY { MOST } else { FEW }
+}
+
+/// Where an SPI stands. Without branches in pieces, as hardly any has it.
+fn place_in(spis: &[u32], spi: u32) -> Option<usize> {
+    const PIECE: usize = 64;
+    let has = |piece: &[u32]| piece.iter().fold(false, |has, other| has | (*other == spi));
+    let piece = spis.chunks(PIECE).position(has)?;
+    let within = spis[piece * PIECE..].iter().position(|other| *other == spi)?;
+    Some(piece * PIECE + within)
 }
 
 /// Puts what is in the last place into another. What lies behind the end is nothing.
@@ -457,6 +547,7 @@ impl Used {
             bytes: 0,
             standing: Standing::Good,
             passes: None,
+            epoch: 0,
             turn: Turn::of(sa),
             name: None,
             met_in: 0,
@@ -466,6 +557,12 @@ impl Used {
             around: Around::of(sa),
             asked: None,
             seen: Seen::default(),
+        }
+    }
+
+    fn doubt(&mut self, epoch: u16) {
+        if self.epoch != epoch {
+            (self.epoch, self.passes) = (epoch, None);
         }
     }
 

@@ -10,7 +10,7 @@
 //! find their flows it steps aside, and looks out for flows that come again. One worker's own: no lock, no allocation once it is warm.
 
 mod answers;
-mod concerned;
+pub(crate) mod concerned;
 mod counts;
 mod key;
 mod lookout;

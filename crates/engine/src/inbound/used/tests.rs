@@ -1,5 +1,6 @@
 //! What is known of states that packets came by, and until when.
 
+use proptest::prelude::*;
 use uxfrm_crypto::Backend;
 
 use super::*;
@@ -7,7 +8,7 @@ use crate::Moment;
 use crate::sa::{sample, words::SaWords};
 
 #[test]
-fn a_state_stays_for_the_next_batch_until_states_or_policies_change() {
+fn a_state_stays_for_the_next_batch_until_one_of_its_spi_changes() {
     let config = sample("10.0.0.2", 7);
     let sa = Sa::new(&config, Arc::new(SaWords::of(&config, Backend::Portable)), Moment(0));
     let name = (Spi(7), config.id.destination, 0);
@@ -23,9 +24,124 @@ fn a_state_stays_for_the_next_batch_until_states_or_policies_change() {
     used.meet(place);
     assert!(used.has_met(place) && used[place as usize].standing == Standing::Good);
     used.finish();
-    snapshot.generation = 2;
+    let change = |snapshot: &mut Snapshot, spi| {
+        snapshot.note_state(Spi(spi));
+        snapshot.generation += 1;
+    };
+    change(&mut snapshot, 8);
+    used.begin(&snapshot);
+    assert_eq!((used.named(name), Arc::strong_count(&sa)), (Some(place), 2));
+    used.finish();
+    change(&mut snapshot, 7);
     used.begin(&snapshot);
     assert_eq!((used.named(name), Arc::strong_count(&sa)), (None, 1));
+}
+
+#[test]
+fn more_changes_than_are_known_and_another_host_let_all_go() {
+    let all = states(3);
+    let mut used = UsedStates::new();
+    let mut snapshot = Snapshot::default();
+    let host = Host {
+        addresses: crate::HostAddresses::default(),
+        mtu: 1500,
+        narrow: crate::NarrowPaths::new(),
+    };
+    for turn in 0..2 {
+        meet_under(&mut used, &all, &snapshot);
+        assert_eq!(used.len(), 3);
+        match turn {
+            0 => (0..257).for_each(|_| snapshot.note_state(Spi(99))),
+            _ => snapshot.host = Some(Arc::new(host.clone())),
+        }
+        snapshot.generation += 1;
+        used.begin(&snapshot);
+        assert_eq!(used.len(), 0, "{turn}");
+    }
+}
+
+/// What passes is asked again after a change of policies, by the next batch that meets the state.
+#[test]
+fn a_change_of_policies_leaves_states_and_forgets_what_passes() {
+    let all = states(2);
+    let mut used = UsedStates::new();
+    let mut snapshot = Snapshot::default();
+    meet_under(&mut used, &all, &snapshot);
+    let places = [0, 1_usize].map(|at| used.named(name(&all[at])).unwrap());
+    let answer = crate::PolicyCache::new(crate::CacheSettings::default(), 1).lookup(
+        &snapshot.spd,
+        crate::Direction::In,
+        &crate::FlowKey::between([10, 0, 0, 1].into(), [10, 0, 0, 2].into()),
+        Spi(1),
+    );
+    places.iter().for_each(|place| used[*place as usize].passes = Some(answer));
+    snapshot.generation += 1;
+    used.begin(&snapshot);
+    used.meet(places[0]);
+    assert_eq!(used[places[0] as usize].passes, Some(answer), "policies are what they were");
+    used.finish();
+    let spd = Arc::make_mut(&mut snapshot.spd);
+    spd.set_defaults(crate::Defaults { inbound: crate::Action::Block, ..spd.defaults() });
+    snapshot.generation += 1;
+    used.begin(&snapshot);
+    for (place, state) in places.into_iter().zip(&all) {
+        assert_eq!(used.named(name(state)), Some(place));
+        used.meet(place);
+        assert_eq!(used[place as usize].passes, None);
+    }
+}
+
+proptest! {
+    /// Against a set of SPIs: whichever change, they are found that did not, and no other; and each is found once.
+    #[test]
+    fn those_stay_that_did_not_change(
+        batches in prop::collection::vec(
+            (prop::collection::vec(0_usize..150, 0..64), prop::collection::vec(1_u32..160, 0..4)),
+            1..20,
+        ),
+    ) {
+        let all = states(150);
+        let mut used = UsedStates::new();
+        // Of another generation than the first one: then all are kept, as there are not many.
+        let mut snapshot = Snapshot { generation: 1, ..Snapshot::default() };
+        let mut model = std::collections::BTreeSet::new();
+        for (met, changed) in batches {
+            used.begin(&snapshot);
+            for sa in met.iter().map(|at| &all[*at]) {
+                let found = used.named(name(sa));
+                prop_assert_eq!(found.is_some(), model.contains(&sa.id().spi));
+                let place = found.unwrap_or_else(|| used.place(sa));
+                used.meet(place);
+                used.note_name(place, name(sa));
+                model.insert(sa.id().spi);
+            }
+            used.finish();
+            for spi in changed {
+                snapshot.note_state(Spi(spi));
+                model.remove(&Spi(spi));
+            }
+            snapshot.generation += 1;
+            used.begin(&snapshot);
+            prop_assert_eq!(used.len(), model.len());
+            let kept = all.iter().filter(|sa| model.contains(&sa.id().spi));
+            for sa in kept {
+                let place = used.named(name(sa)).unwrap();
+                prop_assert!(Arc::ptr_eq(&used[place as usize].sa, sa));
+                prop_assert_eq!(Arc::strong_count(sa), 2);
+            }
+            used.finish();
+        }
+    }
+}
+
+/// Has a batch meet all.
+fn meet_under(used: &mut UsedStates, states: &[Arc<Sa>], snapshot: &Snapshot) {
+    used.begin(snapshot);
+    for sa in states {
+        let place = used.place(sa);
+        used.note_name(place, name(sa));
+    }
+    used.finish();
 }
 
 /// States of so many SPIs, from 1 on.

@@ -5,7 +5,7 @@ use crate::{Direction, FlowKey};
 
 /// When flows were last concerned, in the policies' [epochs](super::sets::Epochs).
 #[derive(Debug, Default)]
-pub(super) struct Concerned {
+pub(crate) struct Concerned {
     /// By grain.
     grains: [Cells; Grain::ALL.len()],
     /// When all were together.
@@ -23,7 +23,7 @@ struct Cells {
 
 impl Concerned {
     /// Notes what changed before an epoch; `None`: nobody knows.
-    pub(super) fn note(&mut self, concerns: Option<impl Iterator<Item = Concern>>, epoch: u16) {
+    pub(crate) fn note(&mut self, concerns: Option<impl Iterator<Item = Concern>>, epoch: u16) {
         let Some(concerns) = concerns else {
             self.all = epoch;
             return;
@@ -38,7 +38,7 @@ impl Concerned {
 
     /// Whether what was found out about a flow in an epoch may be another by now.
     #[inline]
-    pub(super) fn is(&self, direction: Direction, flow: &FlowKey, since: u16) -> bool {
+    pub(crate) fn is(&self, direction: Direction, flow: &FlowKey, since: u16) -> bool {
         let of_grain = |(cells, grain): (&Cells, Grain)| {
             // Policies of one kind are of one grain: of the others nothing is read.
             since < cells.latest && cells.is(grain.cell_of(direction, flow), since)

@@ -1,0 +1,61 @@
+//! Which states the latest changes concerned, by their SPIs: what is known of packets with other ones holds on.
+
+use std::sync::Arc;
+
+use crate::Spi;
+
+/// The SPIs of the last states that came, went or were changed.
+#[derive(Clone, Debug)]
+pub(crate) struct StateNews {
+    /// In the place that a change's number says.
+    latest: Arc<[Spi; KEPT]>,
+}
+
+/// Changes that are kept: far more than come between two batches, unless many come at once.
+const KEPT: usize = 256;
+
+impl Default for StateNews {
+    fn default() -> Self {
+        Self { latest: Arc::new([Spi(0); KEPT]) }
+    }
+}
+
+impl StateNews {
+    /// What the change with a number was about.
+    pub(crate) fn note(&mut self, change: u64, spi: Spi) {
+        Arc::make_mut(&mut self.latest)[place(change)] = spi;
+    }
+
+    /// What these changes were about, of which the last one is the latest; `None` when they are too many to be known.
+    pub(crate) fn of(
+        &self,
+        changes: std::ops::Range<u64>,
+    ) -> Option<impl ExactSizeIterator<Item = Spi>> {
+        let missed = usize::try_from(changes.end.checked_sub(changes.start)?).ok()?;
+        (missed <= KEPT)
+            .then(|| (0..missed).map(move |at| self.latest[place(changes.start + at as u64)]))
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the lower bits")]
+const fn place(change: u64) -> usize {
+    (change % KEPT as u64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_are_known_and_more_are_said_to_be_too_many() {
+        let mut news = StateNews::default();
+        (0..1000).for_each(|change| news.note(change, Spi(u32::try_from(change).unwrap())));
+        let of = |since| news.of(since..1000).map(Iterator::collect::<Vec<_>>);
+        for since in [1000, 999, 900, 1000 - KEPT as u64] {
+            let expected = (since..1000).map(|change| Spi(u32::try_from(change).unwrap()));
+            assert_eq!(of(since), Some(expected.collect()));
+        }
+        assert_eq!(of(999 - KEPT as u64), None, "too many");
+        assert_eq!(of(1001), None, "of other states");
+    }
+}
