@@ -218,7 +218,7 @@ fn states_among_others_count_a_little_later_and_all() {
     assert_eq!(counted(&hub), [at_once + 40, at_once + 40]);
     assert_eq!(after(&mut hub, 0), [at_once + 40, at_once + 60]);
     hub.receiver.add_sa(wrapping.sa(Way::Right, 0x2000));
-    let counts = [0, at_once + 80, at_once + 80];
+    let counts = [0, at_once + 60, at_once + 80];
     assert_eq!(after(&mut hub, 0), counts, "nothing is owed from before a change");
 }
 
