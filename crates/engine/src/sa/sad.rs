@@ -75,7 +75,7 @@ pub struct OutboundQuery<'a> {
     pub mark: u32,
     /// Who sends: states of another processor do not serve it.
     pub cpu: Cpu,
-    /// The packet; its mark counts.
+    /// The packet.
     pub flow: &'a FlowKey,
 }
 

@@ -100,12 +100,10 @@ impl Classifier {
         bests: &mut [Best<'a>; TOGETHER],
     ) {
         let Some(first) = flows.first() else { return };
-        let differ = flows.iter().fold(0, |differ, flow| differ | (flow.if_id ^ first.if_id));
-        let is_found = differ == 0
-            && match self.bins(kind, direction, first.if_id) {
-                Some(bins) => bins.find_each(flows, bests),
-                None => true,
-            };
+        let is_found = match self.bins(kind, direction, first.if_id) {
+            Some(bins) => bins.find_each(flows, bests),
+            None => flows.iter().all(|flow| flow.if_id == first.if_id),
+        };
         if !is_found {
             self.find_mixed(kind, direction, flows, bests);
         }
@@ -292,22 +290,23 @@ impl Bins {
         }
     }
 
-    /// Considers the first policy that fits, for each flow; not at all unless all are of one family, which is the result.
+    /// Considers the first policy that fits, for each flow; not at all unless all are of one family and interface, which is the result.
     #[inline]
     fn find_each<'a>(&'a self, flows: &[FlowKey], bests: &mut [Best<'a>; TOGETHER]) -> bool {
+        let Some(first) = flows.first() else { return true };
         let v4 = |flow: &FlowKey| match (flow.destination, flow.source) {
-            (IpAddr::V4(destination), IpAddr::V4(source)) => {
+            (IpAddr::V4(destination), IpAddr::V4(source)) if flow.if_id == first.if_id => {
                 Some(Key::v4(destination, source, flow))
             }
             (IpAddr::V4(_) | IpAddr::V6(_), _) => None,
         };
         let v6 = |flow: &FlowKey| match (flow.destination, flow.source) {
-            (IpAddr::V6(destination), IpAddr::V6(source)) => {
+            (IpAddr::V6(destination), IpAddr::V6(source)) if flow.if_id == first.if_id => {
                 Some(Key::v6(destination, source, flow))
             }
             (IpAddr::V4(_) | IpAddr::V6(_), _) => None,
         };
-        if flows.first().is_some_and(|flow| flow.destination.is_ipv4()) {
+        if first.destination.is_ipv4() {
             let mut keys = ArrayVec::<_, TOGETHER>::new();
             keys.extend(flows.iter().map_while(v4));
             if keys.len() == flows.len() {
