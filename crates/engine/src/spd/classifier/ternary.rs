@@ -21,7 +21,7 @@ pub(crate) trait Words:
     /// A policy in few bytes.
     type Lean: LeanOf<Self>;
     /// Words of many packets, word by word.
-    type Columns: AsRef<[[u64; TOGETHER]]>;
+    type Columns: AsRef<[[u64; TOGETHER]]> + Default;
     /// How many words there are.
     const COUNT: usize;
     /// Bits of an address.
@@ -35,8 +35,8 @@ pub(crate) trait Words:
     fn new(destination: [u64; 2], source: [u64; 2], upper: u64) -> Self;
     /// Destination and source as [`Words::new`] takes them.
     fn ends(&self) -> [[u64; 2]; 2];
-    /// Of packets, [`TOGETHER`] at the most.
-    fn columns(packets: &[Key<Self>]) -> Self::Columns;
+    /// Writes those of packets, [`TOGETHER`] at the most.
+    fn columns(packets: &[Key<Self>], columns: &mut Self::Columns);
     /// Which of the selectors of each block fit packets' words; as [`uxfrm_packet::fit_each`].
     fn fit_each<'a>(pairs: impl Iterator<Item = (Block<'a>, &'a Self)>, fits: &mut [u8]);
     /// As [`Grid::first_of_each`].
@@ -172,10 +172,8 @@ impl Words for V4 {
     }
 
     #[inline]
-    fn columns(packets: &[Key<Self>]) -> Self::Columns {
-        let mut all = Self::Columns::default();
-        columns(packets, &mut all);
-        all
+    fn columns(packets: &[Key<Self>], columns: &mut Self::Columns) {
+        fill(packets, columns);
     }
 
     fn each(word: impl FnMut(usize) -> u64) -> Self {
@@ -242,10 +240,8 @@ impl Words for V6 {
     }
 
     #[inline]
-    fn columns(packets: &[Key<Self>]) -> Self::Columns {
-        let mut all = Self::Columns::default();
-        columns(packets, &mut all);
-        all
+    fn columns(packets: &[Key<Self>], columns: &mut Self::Columns) {
+        fill(packets, columns);
     }
 
     fn each(word: impl FnMut(usize) -> u64) -> Self {
@@ -285,9 +281,9 @@ impl Words for V6 {
     }
 }
 
-/// Told where to write, and a function of its own: else all words of all packets are carried through registers, of which there are too few.
+/// A function of its own: else all words of all packets are carried through registers, of which there are too few.
 #[inline(never)]
-fn columns<const N: usize>(packets: &[Key<[u64; N]>], columns: &mut [[u64; TOGETHER]; N]) {
+fn fill<const N: usize>(packets: &[Key<[u64; N]>], columns: &mut [[u64; TOGETHER]; N]) {
     for (at, packet) in packets.iter().enumerate() {
         for (column, word) in columns.iter_mut().zip(packet.words) {
             column[at % TOGETHER] = word;

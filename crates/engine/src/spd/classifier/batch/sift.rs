@@ -21,7 +21,8 @@ pub(in crate::spd::classifier) fn sift<'a, W: Words>(
     let mut batch = Batch::of(keys, bests);
     batch.end(sieve.last());
     let (mut told, mut steps) = (Told::default(), Steps::default());
-    let columns = W::columns(batch.keys);
+    let mut columns = W::Columns::default();
+    W::columns(batch.keys, &mut columns);
     let count = batch.keys.len();
     sieve.tiers().iter().for_each(|tier| told.ask(tier.slots(), columns.as_ref()));
     told.firsts(count, &batch.levels(sieve), &mut steps);
