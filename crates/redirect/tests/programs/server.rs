@@ -131,6 +131,10 @@ fn serve(client: c_int, heard: impl Fn(&[u8])) {
             }
             continue;
         }
+        // A setting, which nobody answers.
+        if datagram.len() < HEADER {
+            continue;
+        }
         if kind(datagram) == END {
             // SAFETY: the descriptor is this thread's.
             unsafe { libc::close(client) };
@@ -216,6 +220,8 @@ fn answer(datagram: &[u8], port: u32) -> Vec<u8> {
 
 /// The server ends the connection: what the end of a gateway looks like.
 pub(crate) const END: u16 = 0x7f;
+/// Bytes of a netlink message's header.
+const HEADER: usize = 16;
 pub(crate) const NEWSA: u16 = 0x10;
 pub(crate) const NEWPOLICY: u16 = 0x13;
 const NEWSADINFO: u16 = 0x22;
