@@ -3,7 +3,8 @@
 //! Cuts by a window leave policies that are wide in one field aside one field at a time. A tier takes those that ask for all bits of a mask, of several
 //! fields at once, and finds the few that a packet may fit by one hash. Before a part of a tier is looked at, a table of slots tells
 //! which rank the first of its policies has that such a packet may fit: so a packet asks all tiers first, goes where the first rank is, and then
-//! only where something may stand before what it found there.
+//! only where something may stand before what it found there. What no tier takes comes before all that or after the first of it, whichever spares
+//! more.
 
 pub(super) mod choice;
 mod draft;
@@ -30,11 +31,21 @@ pub(super) use tier::Tier;
 #[derive(Clone, Debug)]
 pub(crate) struct Sieve<W: Words> {
     levels: Levels,
+    beginning: Beginning,
     tiers: Vec<Tier<W>>,
     /// What no tier takes.
     last: Node<W>,
     len: usize,
     planned: usize,
+}
+
+/// What packets are compared with first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Beginning {
+    /// The part of a tier where the first rank is: where what they find there mostly stands before all that no tier takes.
+    Tiers,
+    /// What no tier takes: where they mostly find something in it that spares them parts of tiers.
+    Last,
 }
 
 impl<W: Words> Sieve<W> {
@@ -49,7 +60,18 @@ impl<W: Words> Sieve<W> {
             left = others;
             tiers.push(Tier::of(*mask, levels, inside));
         }
-        Self { levels, tiers, last: Node::planned(left), len, planned: len }
+        let (beginning, last) = (Beginning::Last, Node::planned(left));
+        Self { levels, beginning, tiers, last, len, planned: len }
+    }
+
+    /// The same with another beginning.
+    pub(super) fn beginning_with(self, beginning: Beginning) -> Self {
+        Self { beginning, ..self }
+    }
+
+    #[inline]
+    pub(super) const fn beginning(&self) -> Beginning {
+        self.beginning
     }
 
     /// In the order in which they take policies.
@@ -80,8 +102,8 @@ impl<W: Words> Sieve<W> {
 
     /// Considers the first that fits.
     pub(super) fn find<'a>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
-        if !best.stands_before(self.last.first_rank()) {
-            self.last.find(key, best);
+        if self.beginning == Beginning::Last {
+            self.find_behind(key, best);
         }
         for tier in &self.tiers {
             let hash = tier.slots().hash(key.words.all());
@@ -89,6 +111,16 @@ impl<W: Words> Sieve<W> {
                 let part = tier.part(tier.slots().slot(hash));
                 part.into_iter().for_each(|part| part.find(key, best));
             }
+        }
+        if self.beginning == Beginning::Tiers {
+            self.find_behind(key, best);
+        }
+    }
+
+    /// In what no tier takes.
+    fn find_behind<'a>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
+        if !best.stands_before(self.last.first_rank()) {
+            self.last.find(key, best);
         }
     }
 
@@ -122,6 +154,7 @@ impl<W: Words> Sieve<W> {
     pub(super) fn follow(&mut self, newer: &Self, rule: &Rule<W>) -> bool {
         let alike = |(own, newer): (&Tier<W>, &Tier<W>)| own.is_like(newer);
         let is_like = self.levels == newer.levels
+            && self.beginning == newer.beginning
             && self.planned == newer.planned
             && self.tiers.len() == newer.tiers.len()
             && self.tiers.iter().zip(&newer.tiers).all(alike);

@@ -7,7 +7,7 @@
 use super::batch::STAGE;
 use super::node::Node;
 use super::rule::{Best, Rule};
-use super::sieve::{Part, Sieve, Tier};
+use super::sieve::{Beginning, Part, Sieve, Tier};
 use super::ternary::{Key, Words, mix};
 
 /// Packets to weigh trees of some policies with.
@@ -28,9 +28,10 @@ const REST: usize = 160;
 const FEW: usize = 260;
 const SEVERAL: usize = 275;
 const MANY: usize = 410;
-/// For each tier of a sieve; for each of its parts that is looked at, if that is small, and beside the node that it is otherwise; for each line
-/// that the matrix behind its tiers reads more than a trunk's; and for a tree in its place.
+/// For each tier of a sieve, and where packets are picked for what is behind them; for each part that is looked at, if that is small, and beside the
+/// node that it is otherwise; for each line that the matrix behind the tiers reads more than a trunk's; and for a tree in its place.
 const TIER: usize = 45;
+const PICK: usize = 25;
 const STRIP: usize = 400;
 const DEEP: usize = 200;
 const FAR_LINE_BEHIND: usize = 5;
@@ -107,7 +108,6 @@ impl<W: Words> Scale<W> {
         let each = PACKET + TIER * sieve.tiers().len();
         let walked = self.0.iter().map(|key| {
             let mut walk = Walk { key, before: Best::NONE, best: Best::NONE, work: 0, lines: 0 };
-            walk.end_sieve(sieve.last());
             walk.sift(sieve);
             (walk.work, walk.lines)
         });
@@ -170,21 +170,34 @@ impl<'a, W: Words> Walk<'a, '_, W> {
         }
     }
 
-    /// To the tier where the first may be, then to those where one may stand before what was found there.
+    /// To the tier where the first may be, then to those where one may stand before what was found there; and to what is behind them, when its turn is.
     fn sift(&mut self, sieve: &'a Sieve<W>) {
+        if sieve.beginning() == Beginning::Last {
+            self.end_sieve(sieve.last());
+        }
         let told = |tier: &'a Tier<W>| {
             let hash = tier.slots().hash(self.key.words.all());
             Some((tier.slots().level(hash), tier.part(tier.slots().slot(hash))?))
         };
         let mut told: Vec<_> = sieve.tiers().iter().filter_map(told).collect();
         told.sort_by_key(|(level, _)| *level);
-        let mut others = told.split_off(told.len().min(1));
-        for parts in [&mut told, &mut others] {
-            let level = sieve.level(self.best.rank());
-            self.before = self.best;
-            parts.retain(|(first, _)| *first <= level);
-            parts.iter().for_each(|(_, part)| self.look(part));
+        let others = told.split_off(told.len().min(1));
+        self.look_each(sieve, &told);
+        if sieve.beginning() == Beginning::Tiers {
+            self.work += PICK;
+            if !self.best.stands_before(sieve.last().first_rank()) {
+                self.end_sieve(sieve.last());
+            }
         }
+        self.look_each(sieve, &others);
+    }
+
+    /// At parts of tiers, unless what was found before stands before all of theirs.
+    fn look_each(&mut self, sieve: &Sieve<W>, parts: &[(u32, &'a Part<W>)]) {
+        let level = sieve.level(self.best.rank());
+        self.before = self.best;
+        let some = parts.iter().filter(|(first, _)| *first <= level);
+        some.for_each(|(_, part)| self.look(part));
     }
 
     /// At a part of a tier.

@@ -1,13 +1,14 @@
 //! Many packets go through a sieve together: each asks all tiers, then goes where the first rank is, and then to all other tiers that may have
-//! something to better what it found there.
+//! something to better what it found there. What is behind the tiers comes first of all, or after the first tier.
 
 use arrayvec::ArrayVec;
 use uxfrm_packet::{Steps, Told};
 
 use super::{Batch, CUT, WAYS, Way, unless_behind};
 use crate::spd::classifier::TOGETHER;
+use crate::spd::classifier::node::Node;
 use crate::spd::classifier::rule::Best;
-use crate::spd::classifier::sieve::{Part, Sieve, Strip};
+use crate::spd::classifier::sieve::{Beginning, Part, Sieve, Strip};
 use crate::spd::classifier::ternary::{Key, Words};
 
 /// Considers the first policy that fits, of each key, of which there are [`TOGETHER`] at the most. A function of its own, as it takes pages of stack that
@@ -19,7 +20,9 @@ pub(in crate::spd::classifier) fn sift<'a, W: Words>(
     bests: &mut [Best<'a>; TOGETHER],
 ) {
     let mut batch = Batch::of(keys, bests);
-    batch.end(sieve.last());
+    if sieve.beginning() == Beginning::Last {
+        batch.end(sieve.last());
+    }
     let (mut told, mut steps) = (Told::default(), Steps::default());
     let mut columns = W::Columns::default();
     W::columns(batch.keys, &mut columns);
@@ -27,6 +30,9 @@ pub(in crate::spd::classifier) fn sift<'a, W: Words>(
     sieve.tiers().iter().for_each(|tier| told.ask(tier.slots(), columns.as_ref()));
     told.firsts(count, &batch.levels(sieve), &mut steps);
     batch.look(sieve, &told, &steps);
+    if sieve.beginning() == Beginning::Tiers {
+        batch.look_behind(sieve.last());
+    }
     told.others(count, &batch.levels(sieve), &mut steps);
     batch.look(sieve, &told, &steps);
 }
@@ -35,6 +41,27 @@ impl<'a, W: Words> Batch<'a, '_, W> {
     /// What may better that which each packet has found.
     fn levels(&self, sieve: &Sieve<W>) -> [u32; TOGETHER] {
         std::array::from_fn(|at| sieve.level(self.bests[at].rank()))
+    }
+
+    /// At what is behind all tiers, for packets that have found nothing that stands before all of it. Where they are nearly all, it is quicker for
+    /// all than to pick them.
+    #[inline(never)]
+    fn look_behind(&mut self, last: &'a Node<W>) {
+        let first = last.first_rank();
+        let (mut packets, mut count) = ([0; TOGETHER], 0);
+        for (packet, best) in self.bests[..self.keys.len()].iter().enumerate() {
+            packets[count % TOGETHER] = packet;
+            count += usize::from(!best.stands_before(first));
+        }
+        if 4 * count > 3 * self.keys.len() {
+            return self.end(last);
+        }
+        let packets = &packets[..count];
+        let keys: ArrayVec<_, TOGETHER> = packets.iter().map(|packet| self.keys[*packet]).collect();
+        let mut bests = [Best::NONE; TOGETHER];
+        packets.iter().zip(&mut bests).for_each(|(packet, best)| *best = self.bests[*packet]);
+        Batch::of(&keys, &mut bests).end(last);
+        packets.iter().zip(&bests).for_each(|(packet, best)| self.bests[*packet] = *best);
     }
 
     /// At the parts of tiers that packets go to. All are fetched before the first is read, and then all that is behind them.

@@ -1,6 +1,6 @@
 //! Whether a sieve is better than a tree of cuts.
 
-use super::{Drafted, Prices, Sieve, draft};
+use super::{Beginning, Drafted, Prices, Sieve, draft};
 use crate::spd::classifier::node::Node;
 use crate::spd::classifier::rule::Rule;
 use crate::spd::classifier::ternary::Words;
@@ -30,7 +30,10 @@ pub(in crate::spd::classifier) fn sieve<W: Words>(
     let rules = tree.rules();
     let rules: Vec<_> = rules.iter().collect();
     let sieves = PRICES.into_iter().flat_map(|prices| sieves(&rules, scale, prices));
-    let weighed = sieves.map(|sieve| (scale.weigh_sieve(&sieve), sieve));
+    let both = |sieve: Sieve<W>| {
+        [Beginning::Last, Beginning::Tiers].map(|beginning| sieve.clone().beginning_with(beginning))
+    };
+    let weighed = sieves.flat_map(both).map(|sieve| (scale.weigh_sieve(&sieve), sieve));
     let (weight, best) = weighed.min_by_key(|(weight, _)| *weight)?;
     let hundredths = if W::COUNT == 2 { WEIGHT_V4 } else { WEIGHT_V6 };
     let is_better = weight * hundredths < scale.weigh(tree) * 100;

@@ -3,14 +3,19 @@ use proptest::prelude::*;
 use super::lengths::Lengths;
 use super::*;
 use crate::Family;
+use crate::spd::classifier::TOGETHER;
 use crate::spd::classifier::matrix::tests::{flows, rules, selectors};
 use crate::spd::classifier::node::tests::{check_from, v4, v6};
 use crate::spd::classifier::rule::fits_more;
 use crate::spd::classifier::trunk::tests::firewall;
 use crate::spd::classifier::weigh::Scale;
 
-fn node<W: Words>(masks: &[W], rules: &[Rule<W>]) -> Node<W> {
-    Node::sieve(Sieve::of(masks, rules.iter().collect()))
+fn node<W: Words>(masks: &[W], rules: &[Rule<W>], beginning: Beginning) -> Node<W> {
+    Node::sieve(Sieve::of(masks, rules.iter().collect()).beginning_with(beginning))
+}
+
+fn beginnings() -> impl Strategy<Value = Beginning> {
+    prop::sample::select(vec![Beginning::Last, Beginning::Tiers])
 }
 
 /// Masks of few lengths, which selectors have more bits than, the same, or fewer.
@@ -25,12 +30,13 @@ fn masks() -> impl Strategy<Value = Vec<Lengths>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
     fn ipv4_is_found_as_by_a_look_at_every_rule(
         policies in prop::collection::vec(selectors(Family::V4), 1..500),
         masks in masks(),
+        beginning in beginnings(),
         later in 0_usize..40,
         gone in prop::collection::vec(any::<prop::sample::Index>(), 0..60),
         flows in prop::collection::vec(flows(Family::V4), 1..70),
@@ -39,13 +45,14 @@ proptest! {
         let coming = rules.split_off(rules.len() - later.min(rules.len() / 2));
         let masks: Vec<_> = masks.into_iter().map(Lengths::mask).collect();
         let keys: Vec<_> = flows.iter().filter_map(v4).collect();
-        check_from(node(&masks, &rules), rules, coming, &gone, &keys);
+        check_from(node(&masks, &rules, beginning), rules, coming, &gone, &keys);
     }
 
     #[test]
     fn ipv6_is_found_as_by_a_look_at_every_rule(
         policies in prop::collection::vec(selectors(Family::V6), 1..400),
         masks in masks(),
+        beginning in beginnings(),
         later in 0_usize..40,
         gone in prop::collection::vec(any::<prop::sample::Index>(), 0..60),
         flows in prop::collection::vec(flows(Family::V6), 1..70),
@@ -54,7 +61,7 @@ proptest! {
         let coming = rules.split_off(rules.len() - later.min(rules.len() / 2));
         let masks: Vec<_> = masks.into_iter().map(Lengths::mask).collect();
         let keys: Vec<_> = flows.iter().filter_map(v6).collect();
-        check_from(node(&masks, &rules), rules, coming, &gone, &keys);
+        check_from(node(&masks, &rules, beginning), rules, coming, &gone, &keys);
     }
 }
 
@@ -72,12 +79,30 @@ fn drafts_make_sieves_that_find_what_a_scan_finds() {
     let mut shown = 0;
     sieve.each(&mut |_| shown += 1);
     assert_eq!(shown, rules.len());
-    for key in scale.keys() {
-        let mut best = Best::NONE;
-        sieve.find(key, &mut best);
+    let place = |best: Best<'_>| best.entry().map(|entry| entry.place());
+    let first = |key: &Key<_>| {
         let fits = |rule: &&Rule<_>| rule.fits(&key.words) && fits_more(&rule.entry, key);
-        let first = rules.iter().filter(fits).map(|rule| rule.entry.place()).min();
-        assert_eq!(best.entry().map(|entry| entry.place()), first);
+        rules.iter().filter(fits).map(|rule| rule.entry.place()).min()
+    };
+    let firsts: Vec<_> = scale.keys().iter().map(first).collect();
+    for beginning in [Beginning::Last, Beginning::Tiers] {
+        let sieve = sieve.clone().beginning_with(beginning);
+        let alone = scale.keys().iter().map(|key| {
+            let mut best = Best::NONE;
+            sieve.find(key, &mut best);
+            place(best)
+        });
+        assert!(alone.eq(firsts.iter().copied()), "{beginning:?}");
+        let node = Node::sieve(sieve.clone());
+        let mut are_picked = false;
+        for (keys, firsts) in scale.keys().chunks(TOGETHER).zip(firsts.chunks(TOGETHER)) {
+            let mut bests = [Best::NONE; TOGETHER];
+            node.find_each(keys, &mut bests);
+            assert!(bests.iter().map(|best| place(*best)).zip(firsts).all(|(a, b)| a == *b));
+            let passes = |best: &&Best<'_>| best.stands_before(sieve.last().first_rank());
+            are_picked |= (1..keys.len()).contains(&bests.iter().filter(passes).count());
+        }
+        assert!(are_picked, "some packets need not look behind the tiers, and others must");
     }
 }
 
