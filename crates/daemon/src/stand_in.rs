@@ -8,7 +8,7 @@ use std::{
         fd::{AsRawFd as _, OwnedFd},
         unix::{
             ffi::OsStrExt as _,
-            fs::{MetadataExt as _, PermissionsExt as _},
+            fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
         },
     },
     path::{Path, PathBuf},
@@ -127,8 +127,11 @@ pub(crate) fn probe(address: &UnixAddr, kind: SockType) -> nix::Result<OwnedFd> 
     connect(probe.as_raw_fd(), address).map(|()| probe)
 }
 
-/// Whether a socket's file is there and nobody has it.
+/// Whether a socket's file is there and nobody has it. Who connects to a file of another kind is refused in the same words.
 fn is_left_behind(path: &Path, kind: SockType) -> bool {
+    if !fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket()) {
+        return false;
+    }
     let probed = UnixAddr::new(path).and_then(|address| probe(&address, kind));
     probed.is_err_and(|errno| errno == Errno::ECONNREFUSED)
 }

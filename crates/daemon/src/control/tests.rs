@@ -471,3 +471,14 @@ fn a_path_is_private_and_may_be_left_over_but_not_shared() {
     drop(control);
     assert!(!path.exists());
 }
+
+/// A path that names something else by mistake: connecting to a file is refused just as connecting to a dead socket is.
+#[test]
+fn what_is_no_socket_is_not_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("gateway.toml");
+    std::fs::write(&path, "kept").unwrap();
+    let refused = Control::open(Some(&path), Terms { user: None, mark: MARK }).unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "kept");
+}
