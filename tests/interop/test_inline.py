@@ -389,3 +389,14 @@ def test_a_device_that_can_not_is_named(uxfrm):
             sites.here.start(lines(True), more=INLINE.format(XDP).replace("wire0", "bridge0"))
         expected = '`wire_by = "af-xdp"` in [inline]: bridge0: the driver takes no XDP program in native mode'
         assert expected in str(refused.value)
+
+
+def test_a_start_that_fails_once_nothing_passes_says_so(uxfrm):
+    """The table is up before rings are made; frames of this MTU have no room in them."""
+    prerequisite.packet_filter()
+    with InlineSites(uxfrm) as sites:
+        sites.left.ip("link set wire0 mtu 9000")
+        with pytest.raises(AssertionError, match="frames of 9014 bytes don't fit") as refused:
+            sites.here.start(lines(True), more=INLINE.format(XDP))
+        assert "nothing passes between the devices of [inline] until uxfrm runs again" in str(refused.value)
+        assert "uxfrm_inline" in sites.left.run("nft", "list", "tables")

@@ -245,6 +245,38 @@ def test_a_wrong_line_is_named(line, word, gateway, network):
     assert host_state(network.left) == before
 
 
+def test_a_start_that_fails_before_policies_are_in_force_leaves_the_host_as_it_was(gateway, network):
+    before = host_state(network.left)
+    with pytest.raises(AssertionError, match="lo is no Ethernet device"):
+        gateway.start(PROTECTED.lines(HERE, THERE), wire='af_xdp = "lo"')
+    assert host_state(network.left) == before
+
+
+def test_a_start_that_fails_with_policies_in_force_stays_closed_and_says_so(gateway, network):
+    before = host_state(network.left)
+    tunnels = gateway.directory / "tunnels.batch"
+    tunnels.write_text("link add name wire0 type ipip remote 10.9.0.2 local 10.9.0.1\n")
+    with pytest.raises(AssertionError, match="tunnel wire0: File exists") as refusal:
+        gateway.start(PROTECTED.lines(HERE, THERE), more=f'\n[tunnel]\nbatch = ["{tunnels}"]\n')
+    assert "protected destinations stay unreachable until uxfrm runs again" in str(refusal.value)
+    network.between.seen()
+    assert_no_connection(network.left)
+    wire.assert_no_plaintext(network.between.seen())
+    gateway.start(PROTECTED.lines(HERE, THERE))
+    gateway.stop()
+    assert host_state(network.left) == before
+
+
+def test_a_name_that_is_taken_is_said_to_be(gateway, network):
+    gateway.write(PROTECTED.lines(HERE, THERE))
+    config = gateway.directory / "config.toml"
+    config.write_text(config.read_text().replace('tun = "uxfrm0"', 'tun = "wire0"'))
+    with network.left.entered():
+        done = subprocess.run([gateway._binary, "run", config], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
+    assert done.returncode != 0
+    assert "can't open the TUN wire0, as there is an interface of that name" in done.stderr
+
+
 def test_an_unknown_configuration_key_is_named(uxfrm, gateway, network):
     gateway.write([])
     config = gateway.directory / "config.toml"

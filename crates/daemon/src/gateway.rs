@@ -14,6 +14,7 @@ use std::{
 };
 
 use anyhow::Context as _;
+use nix::net::if_::if_nametoindex;
 use sd_notify::NotifyState;
 use uxfrm_engine::{
     CacheCounts, Changes, Database, DropCounts, Drops, Event, Host, Moment, Senses,
@@ -59,6 +60,12 @@ const TICK: Duration = Duration::from_millis(200);
 /// processor; of larger ones a sender's own window lets fewer wait.
 const QUEUE: u32 = 4000;
 
+/// What becomes of a host whose gateway ends by a fault.
+const STAYS: &str = "protected destinations stay unreachable until uxfrm runs again";
+
+/// And of what would pass between the devices of inline mode: their table stays.
+const KEPT_OUT: &str = "nothing passes between the devices of [inline] until uxfrm runs again";
+
 /// Runs the gateway of a configuration file in the foreground until SIGTERM or SIGINT.
 ///
 /// # Errors
@@ -74,7 +81,10 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
     let plan = Plan::read(&config.tunnel.batch)?;
     let mut control = control(&config)?;
     let mut gateway = Gateway::start(&config, database, reservations, devices)?;
-    gateway.tunnels = plan.start()?;
+    match plan.start() {
+        Ok(tunnels) => gateway.tunnels = tunnels,
+        Err(error) => return Err(gateway.fail(error)),
+    }
     say_ready();
     let ended = gateway.serve(&signals, &stat, control.as_mut());
     let _not_under_systemd = sd_notify::notify(&[NotifyState::Stopping]);
@@ -208,7 +218,8 @@ impl Gateway {
             }
             Some(sides) => {
                 let (started, guidance) =
-                    inline::start(config, sides, tun, &database, &around, &sender, bay)?;
+                    inline::start(config, sides, tun, &database, &around, &sender, bay)
+                        .context(KEPT_OUT)?;
                 (started, Some(guidance))
             }
         };
@@ -216,13 +227,16 @@ impl Gateway {
         let mark = config.wire.mark.get();
         devices.start(devices::Surroundings { mark, mode, events: sender.clone() })?;
         let lanes::Started { lanes, drops, caches } = started;
+        // The last of what may fail while nothing of the host's has changed.
+        let paths = PathErrors::open().context("no socket for ICMP errors (needs CAP_NET_RAW)")?;
+        let xfrm = Xfrm::new(config.control.acquire_expires.get()).context("no random numbers")?;
         let guard = Guard::open(config, &snapshot.spd)?;
-        routes.follow(&snapshot.spd)?;
+        routes.lead()?;
+        routes.follow(&snapshot.spd).context(STAYS)?;
         database.set_host(routes.host());
         database.publish();
         let defaults = snapshot.spd.defaults();
         let following = Following::new(reservations, guard, keep_out, express, routes, defaults);
-        let xfrm = Xfrm::new(config.control.acquire_expires.get()).context("no random numbers")?;
         let keepalives = Keepalives::new(config.wire.mark.get());
         let tunnels = Carrying::default();
         Ok(Self {
@@ -236,7 +250,7 @@ impl Gateway {
             events,
             poller,
             network,
-            paths: PathErrors::open().context("no socket for ICMP errors (needs CAP_NET_RAW)")?,
+            paths,
             keepalives,
             planner,
             xfrm,
@@ -379,7 +393,7 @@ impl Gateway {
             Ok(()) => error,
             Err(cause) => anyhow::Error::new(cause).context(error),
         };
-        error.context("protected destinations stay unreachable until uxfrm runs again")
+        error.context(STAYS)
     }
 }
 
@@ -410,8 +424,12 @@ fn reserve(database: &mut Database, reservations: &mut Reservations) -> anyhow::
 fn open_tun(config: &Config) -> anyhow::Result<(Tun, u32)> {
     let are_several = config.runtime.workers.count().get() > 1;
     let queues = if are_several { Queues::Several } else { Queues::Single };
-    let tun = Tun::open(&TunOptions { queues, ..TunOptions::new(config.host.tun.as_str()) })
-        .with_context(|| format!("can't open the TUN {}", config.host.tun))?;
+    let name = &config.host.tun;
+    let is_there = if_nametoindex(name.as_str()).is_ok();
+    let why =
+        if is_there { ", as there is an interface of that name, no TUN or in use" } else { "" };
+    let tun = Tun::open(&TunOptions { queues, ..TunOptions::new(name.as_str()) })
+        .with_context(|| format!("can't open the TUN {name}{why}"))?;
     let index = bring_up(&tun, config.host.mtu.bytes())?;
     Ok((tun, index))
 }

@@ -60,15 +60,17 @@ pub(crate) struct HostRoutes {
 }
 
 impl HostRoutes {
-    /// Takes over what an earlier run left in `table`, so that what it refuses is refused until [`HostRoutes::follow`], and adds the rules that lead to it.
+    /// Takes over what an earlier run left in `table`, so that what it refuses is refused until [`HostRoutes::follow`]. Where it left nothing, nothing
+    /// of the host's changes before [`HostRoutes::lead`].
     ///
     /// # Errors
     /// The kernel's; what was to be done is in the text.
     pub(crate) fn open(tun: u32, table: u32, mark: u32) -> anyhow::Result<Self> {
         let mut rtnetlink = Rtnetlink::open()?;
-        let destinations = take_over(&mut rtnetlink, table)?;
+        let left = take_over(&mut rtnetlink, table)?;
         let own = addresses(&mut rtnetlink)?;
-        let peers = HashSet::new();
+        let (peers, is_led_to) = (HashSet::new(), left.is_some());
+        let destinations = left.unwrap_or_default();
         let mut routes = Self {
             rtnetlink,
             table,
@@ -83,10 +85,18 @@ impl HostRoutes {
             is_up: true,
             later: Vec::new(),
         };
-        for version in [Version::V4, Version::V6] {
-            routes.rule_alone(version)?;
+        if is_led_to {
+            routes.lead()?;
         }
         Ok(routes)
+    }
+
+    /// Adds the rules that lead to the table.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn lead(&mut self) -> Result<(), rtnetlink::Error> {
+        [Version::V4, Version::V6].into_iter().try_for_each(|version| self.rule_alone(version))
     }
 
     /// Has our rule lead to the table, and no other.
@@ -384,18 +394,24 @@ fn network(prefix: Prefix) -> IpAddr {
     }
 }
 
-/// Where routes of an earlier run refuse packets in the table; all others there go.
-fn take_over(rtnetlink: &mut Rtnetlink, table: u32) -> Result<Destinations, rtnetlink::Error> {
+/// Where routes of an earlier run refuse packets in the table, if there are any; all others there go.
+fn take_over(
+    rtnetlink: &mut Rtnetlink,
+    table: u32,
+) -> Result<Option<Destinations>, rtnetlink::Error> {
     let refuses = |route: &Route| route.via == Via::Unreachable && route.metric == Some(BENEATH);
     let (beneath, others): (Vec<_>, Vec<_>) =
         rtnetlink.routes(table)?.into_iter().partition(refuses);
     let others: Vec<_> = others.into_iter().map(RouteChange::Delete).collect();
     rtnetlink.change_routes(&others)?;
+    if beneath.is_empty() {
+        return Ok(None);
+    }
     let mut destinations = Destinations::default();
     for Route { destination, .. } in beneath {
         destinations.doubt((destination.address(), destination.length()));
     }
-    Ok(destinations)
+    Ok(Some(destinations))
 }
 
 fn clear(rtnetlink: &mut Rtnetlink, table: u32) -> anyhow::Result<()> {
