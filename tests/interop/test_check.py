@@ -87,6 +87,28 @@ def test_all_wrong_lines_are_told_at_once(check):
     ]
 
 
+def test_wrong_lines_of_states_and_of_tunnels_are_told_together(check, tmp_path):
+    (tmp_path / "tunnels.batch").write_text("fou add port 5555\nlink add name uxfrm0 type ipip remote 10.9.0.2\n")
+    status, text = check("xfrm one", toml='[tunnel]\nbatch = ["tunnels.batch"]\n')
+    assert status == 1
+    assert [line.split(":")[0:2] for line in text.removeprefix("uxfrm: ").splitlines()] == [
+        ["states.batch", "1"],
+        ["tunnels.batch", "1"],
+        ["tunnels.batch", "2"],
+    ], text
+
+
+def test_a_profile_is_looked_for_beside_the_configuration(check, tmp_path):
+    """As batch files are, wherever uxfrm is started."""
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "mine.toml").write_text('name = "mine"\n')
+    config = tmp_path / "config" / "config.toml"
+    config.write_text('[[device]]\nname = "nic0"\nprofile = "mine.toml"\n')
+    command = [prerequisite.binary(), "check", config]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_what_the_databases_refuse_is_named_by_file_and_line(check):
     """The kernel's words: the second state has the same address, protocol and SPI."""
     status, text = check(f"{STATE} {AEAD}", f"{STATE} {AEAD}")

@@ -10,11 +10,19 @@ use std::{
 };
 
 use serde::Deserialize;
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
 
 mod cache;
+mod complaint;
+mod contradiction;
 mod device;
 mod inline;
 mod value;
+
+use contradiction::Contradiction;
 
 pub use cache::Cache;
 pub use device::{Device, LinkDown};
@@ -148,7 +156,7 @@ pub struct Control {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Runtime {
-    /// Threads that move packets, 1 to 1024; default 1.
+    /// Threads that move packets, 1 to 256; default 1.
     pub workers: Workers,
     /// Whether each of several workers stays on a core of its own; default true. A single worker goes where the kernel puts it.
     pub pin: bool,
@@ -214,6 +222,10 @@ impl Default for Runtime {
     }
 }
 
+/// Those that are tables: `[[device]]` is a list of them.
+const SECTIONS: [&str; 9] =
+    ["host", "inline", "wire", "xfrm", "tunnel", "control", "runtime", "crypto", "cache"];
+
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -253,6 +265,9 @@ impl Config {
         for batch in config.xfrm.batch.iter_mut().chain(&mut config.tunnel.batch) {
             *batch = directory.join(&*batch);
         }
+        for device in &mut config.device {
+            device.start_at(directory);
+        }
         config.control.socket = config.control.socket.take().map(|path| directory.join(path));
         let sequences = config.xfrm.sequences.take().map(|named| directory.join(named));
         config.xfrm.sequences = Some(sequences.unwrap_or_else(|| path.with_extension("sequences")));
@@ -268,32 +283,36 @@ impl Config {
             let (line, column) = place(text, byte);
             Error::Text { source_name: source.to_owned(), line, column, message }
         };
-        let config: Self = toml::from_str(text).map_err(|error| {
-            wrong(error.span().map_or(0, |span| span.start), error.message().to_owned())
-        })?;
-        match config.contradiction() {
+        let wrong_value = |error: toml::de::Error| {
+            wrong(error.span().map_or(0, |span| span.start), complaint::plain(error.message()))
+        };
+        let document = DeTable::parse(text).map_err(wrong_value)?;
+        if let Some((byte, message)) = wrong_brackets(document.get_ref()) {
+            return Err(wrong(byte, message));
+        }
+        let config = Self::deserialize(toml::Deserializer::from(document.clone()));
+        let config = config.map_err(wrong_value)?;
+        match contradiction::find(&config) {
             None => Ok(config),
-            Some((key, message)) => Err(wrong(place_of(key, text), message)),
+            Some(found) => Err(wrong(place_of(&found, document.get_ref()), found.message)),
         }
     }
+}
 
-    /// A key that goes with none of the others, or would do nothing beside them, and why.
-    fn contradiction(&self) -> Option<(&'static str, String)> {
-        let Wire { af_xdp, gather, udp_ports, .. } = &self.wire;
-        if self.inline.is_some() && af_xdp.is_some() {
-            let message = "af_xdp is for host mode; with [inline], wire_by there says the same";
-            return Some(("af_xdp", message.to_owned()));
-        }
-        if gather.is_some()
-            && af_xdp.is_none()
-            && !self.inline.as_ref().is_some_and(Inline::has_af_xdp)
-        {
-            let message = "gather is for devices read by AF_XDP, and there is none";
-            return Some(("gather", message.to_owned()));
-        }
-        let twice = udp_ports.iter().enumerate().find(|(at, port)| udp_ports[..*at].contains(port));
-        twice.map(|(_, port)| ("udp_ports", format!("UDP port {port} is there twice")))
-    }
+/// A section that is there any number of times, but for devices, or devices that are but one. Where sections are not told from lists, the first
+/// value of a list counts for the first key of its section.
+fn wrong_brackets(document: &DeTable<'_>) -> Option<(usize, String)> {
+    document.iter().find_map(|(name, value)| {
+        let (name, place) = (name.get_ref(), value.span().start);
+        let is_list = value.get_ref().is_array();
+        let known = SECTIONS.contains(&&**name);
+        let message = match (&**name, is_list) {
+            ("device", false) => "devices are a list: each begins with [[device]]".to_owned(),
+            (_, true) if known => format!("there is one section {name}: it begins with [{name}]"),
+            _ => return None,
+        };
+        Some((place, message))
+    })
 }
 
 /// Line and column of a byte, from 1.
@@ -304,10 +323,16 @@ fn place(text: &str, byte: usize) -> (usize, usize) {
     (line, column)
 }
 
-/// Where a key stands: what comments say of it is no fault.
-fn place_of(key: &str, text: &str) -> usize {
-    let is_said = |at: &usize| !text[..*at].rsplit('\n').next().unwrap_or("").contains('#');
-    text.match_indices(key).map(|(at, _)| at).find(is_said).unwrap_or(0)
+/// Where the key of a contradiction stands.
+fn place_of(found: &Contradiction, document: &DeTable<'_>) -> usize {
+    let section = document.get(found.section).map(Spanned::get_ref);
+    let section = section.map(|section| match section.as_array() {
+        Some(sections) => sections.get(found.nth).map(Spanned::get_ref),
+        None => Some(section),
+    });
+    let keys = section.flatten().and_then(DeValue::as_table);
+    let key = keys.and_then(|keys| keys.get_key_value(found.key));
+    key.map_or(0, |(key, _)| key.span().start)
 }
 
 #[cfg(test)]
@@ -347,14 +372,20 @@ mod tests {
                 "c.toml:2:7: \"sixteen-letters-\" can't be an interface's name",
             ),
             ("[host]\ntun = 'a/b'", "1 to 15 characters"),
-            ("[host]\nmtu = 'x'", "c.toml:2:7: invalid type: string \"x\""),
+            (
+                "[host]\nmtu = 'x'",
+                "c.toml:2:7: invalid type: string \"x\", expected a whole number",
+            ),
             (
                 "[host]\nguard = 'on'",
                 "unknown variant `on`, expected one of `auto`, `require`, `off`",
             ),
             ("[wire]\ntable = 254", "c.toml:2:9: routing table 254 is the system's"),
             ("[wire]\nmark = 0", "c.toml:2:8: invalid value: integer `0`"),
-            ("[wire]\nudp_ports = [0]", "c.toml:2:14: invalid value"),
+            (
+                "[wire]\nudp_ports = [0]",
+                "c.toml:2:14: invalid value: integer `0`, expected a whole number from 1 to 65535",
+            ),
             ("[wire]\nencapsulation = 'gre'", "unknown variant `gre`, expected `esp`"),
             (
                 "[inline]\nprotected = 'a'\nwire = 'b'\n[wire]\n af_xdp = 'b'",
@@ -362,7 +393,7 @@ mod tests {
             ),
             (
                 "[wire]\ngather = 10001",
-                "c.toml:2:10: frames are gathered for 10001 microseconds; it can be 10000 at the most",
+                "c.toml:2:10: frames are gathered for 10001 microseconds; it can be 0 to 10000",
             ),
             (
                 "[wire]\ngather = 100",
@@ -374,9 +405,49 @@ mod tests {
             ),
             ("[wire]\nudp_ports = [4500, 5, 4500]", "c.toml:2:1: UDP port 4500 is there twice"),
             ("[wire]\naf_xdp = ''", "c.toml:2:10: \"\" can't be an interface's name"),
-            ("[runtime]\nworkers = 0", "c.toml:2:11: 0 workers; there have to be 1 to 1024"),
+            ("[runtime]\nworkers = 0", "c.toml:2:11: 0 workers; there have to be 1 to 256"),
+            ("[runtime]\nworkers = 257", "c.toml:2:11: 257 workers; there have to be 1 to 256"),
             ("[crypto]\nbackend = 'ring'", "expected one of `auto`, `ipsec-mb`, `portable`"),
             ("x", "c.toml:1:2: "),
+            ("[host]\nmtu = -1", "c.toml:2:7: an MTU of -1 bytes; it has to be from 576 to 65535"),
+            ("[host]\ntun = 'all'", "c.toml:2:7: \"all\" can't be an interface's name"),
+            ("[host]\nguard = true", "c.toml:2:9: expected text in quotes"),
+            (
+                "[wire]\ntable = -1",
+                "c.toml:2:9: there is no routing table -1; any from 1 to 4294967295",
+            ),
+            (
+                "[wire]\nudp_ports = 4500",
+                "c.toml:2:13: invalid type: integer `4500`, expected a list in square brackets",
+            ),
+            (
+                "[control]\nenabled = 'yes'",
+                "c.toml:2:11: invalid type: string \"yes\", expected true or false",
+            ),
+            (
+                "[control]\nuser = 'root'",
+                "string \"root\", expected a whole number from 0 to 4294967295",
+            ),
+            ("[control]\nsocket = ''", "c.toml:2:1: socket is an empty path"),
+            (
+                "[xfrm]\nbatch = [1]",
+                "c.toml:2:10: invalid type: integer `1`, expected a path in quotes",
+            ),
+            ("[cache]\noutbound = 1", "integer `1`, expected a section with ipv4 and ipv6"),
+            ("[[host]]\ntun = 'a'", "c.toml:1:1: there is one section host: it begins with [host]"),
+            ("host = ['a']", "c.toml:1:8: there is one section host: it begins with [host]"),
+            ("[device]\nname = 'a'", "c.toml:1:1: devices are a list: each begins with [[device]]"),
+            ("[[device]]\nname = 'a/b'", "c.toml:2:8: \"a/b\" can't be an interface's name"),
+            (
+                "[[device]]\nname = 'nic0'\n[[device]]\nname = 'uxfrm0'",
+                "c.toml:4:1: uxfrm0 is the TUN that uxfrm makes ([host] tun); name another device",
+            ),
+            ("[[device]]\nname = 'nic0'\nover = 'uxfrm0'", "c.toml:3:1: uxfrm0 is the TUN"),
+            ("[host]\ntun = 'a'\n[wire]\naf_xdp = 'a'", "c.toml:4:1: a is the TUN"),
+            (
+                "[host]\ntun = 'b'\n[inline]\nprotected = 'a'\nwire = 'b'",
+                "c.toml:5:1: b is the TUN",
+            ),
         ] {
             let shown = Config::parse("c.toml", text).unwrap_err().to_string();
             assert!(shown.contains(message), "{shown}\n{message}");
@@ -400,10 +471,16 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("uxfrm-config-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let path = directory.join("config.toml");
-        fs::write(&path, "xfrm.batch = ['a.batch', '/b.batch']").unwrap();
+        let devices = ["a.toml", "/b.toml", "niantic"]
+            .map(|profile| format!("[[device]]\nname = 'nic0'\nprofile = '{profile}'\n"));
+        fs::write(&path, format!("xfrm.batch = ['a.batch', '/b.batch']\n{}", devices.concat()))
+            .unwrap();
         let config = Config::load(&path).unwrap();
         fs::remove_dir_all(&directory).unwrap();
         assert_eq!(config.xfrm.batch, [directory.join("a.batch"), PathBuf::from("/b.batch")]);
+        let profiles: Vec<_> = config.device.iter().map(|device| device.profile.as_str()).collect();
+        let beside = directory.join("a.toml");
+        assert_eq!(profiles, [beside.to_str().unwrap(), "/b.toml", "niantic"]);
         let missing = Config::load(&path).unwrap_err().to_string();
         assert!(missing.starts_with(&path.display().to_string()), "{missing}");
     }

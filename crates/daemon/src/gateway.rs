@@ -78,7 +78,7 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
     // Before numbers are read, and until the last one is written down.
     let _claim = claim(&config)?;
     let (database, reservations, devices) = read(&config, Making::Real)?;
-    let plan = Plan::read(&config.tunnel.batch)?;
+    let plan = Plan::read(&config)?;
     let mut control = control(&config)?;
     let mut gateway = Gateway::start(&config, database, reservations, devices)?;
     match plan.start() {
@@ -100,8 +100,11 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
 /// All that is wrong with them.
 pub fn check(path: &Path) -> anyhow::Result<()> {
     let config = Config::load(path)?;
-    read(&config, Making::Imagined)?;
-    Plan::read(&config.tunnel.batch).map(drop)
+    let read = read(&config, Making::Imagined).map(drop);
+    let faults = [read, Plan::read(&config).map(drop)].into_iter().filter_map(Result::err);
+    let faults: Vec<_> = faults.map(|fault| format!("{fault:#}")).collect();
+    anyhow::ensure!(faults.is_empty(), faults.join("\n"));
+    Ok(())
 }
 
 /// The file of sequence numbers, for this gateway alone.

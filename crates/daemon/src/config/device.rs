@@ -1,19 +1,26 @@
 //! `[[device]]`: offload devices.
 
+use std::path::Path;
+
 use serde::Deserialize;
-use uxfrm_offload::dev::{Addition, ProfileChoice};
+use uxfrm_offload::{
+    Profile,
+    dev::{Addition, ProfileChoice},
+};
+
+use super::TunName;
 
 /// A model of a device that does IPsec, between the engine and the network. States and policies name it by `offload … dev`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Device {
     /// The name of an interface, which is made if it is not there, so that `ip xfrm` finds it. While that is down, so is the device.
-    pub name: String,
+    pub name: TunName,
     /// The interface whose link it follows; default: its own.
     #[serde(default)]
-    pub over: Option<String>,
+    pub over: Option<TunName>,
     /// What it can do: `niantic`, `connectx6dx`, `netdevsim`, `unlimited`, or the path of a file with a profile; default `unlimited`. A relative
-    /// path is relative to where the gateway is started.
+    /// path is relative to the configuration file; [`Config::load`](super::Config::load) has joined them.
     #[serde(default = "unlimited")]
     pub profile: String,
     /// How many virtual functions it has, 0 to 64: the interfaces `NAMEv0`, `NAMEv1` and so on, each with an equal share of the tables; default 0.
@@ -39,15 +46,22 @@ pub enum LinkDown {
 }
 
 impl Device {
+    /// Has the path of a profile begin at a directory, unless it begins at the root.
+    pub(super) fn start_at(&mut self, directory: &Path) {
+        if Profile::by_name(&self.profile).is_none() {
+            self.profile = directory.join(&self.profile).to_string_lossy().into_owned();
+        }
+    }
+
     /// The same as `uxfrm dev add` would ask for it.
     pub(crate) fn addition(&self) -> Addition {
-        let Self { name, over, profile, vfs, trust, link_down: _ } = self.clone();
+        let Self { name, over, profile, vfs, trust, link_down: _ } = self;
         Addition {
-            name,
-            port: over,
-            profile: ProfileChoice::Named(profile),
-            functions: vfs,
-            trusted: trust,
+            name: name.to_string(),
+            port: over.as_ref().map(ToString::to_string),
+            profile: ProfileChoice::Named(profile.clone()),
+            functions: *vfs,
+            trusted: *trust,
             ..Addition::default()
         }
     }

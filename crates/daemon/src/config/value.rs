@@ -5,7 +5,7 @@ use std::{fmt, num::NonZeroUsize, time::Duration};
 use serde::Deserialize;
 
 /// Name of an interface: 1 to 15 characters without `/`, `%` and blanks, and neither `.` nor `..`
-/// (`net/core/dev.c: dev_valid_name`).
+/// (`net/core/dev.c: dev_valid_name`), nor `all` or `default`, which have settings of their own (`net/ipv4/devinet.c: devinet_sysctl_register`).
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct TunName(String);
@@ -29,13 +29,13 @@ impl TryFrom<String> for TunName {
 
     fn try_from(name: String) -> Result<Self, String> {
         let fits = (1..16).contains(&name.len())
-            && !matches!(name.as_str(), "." | "..")
+            && !matches!(name.as_str(), "." | ".." | "all" | "default")
             && name.chars().all(|c| c.is_ascii_graphic() && !matches!(c, '/' | '%' | ':'));
         if fits {
             Ok(Self(name))
         } else {
             Err(format!(
-                "{name:?} can't be an interface's name: 1 to 15 characters without / and blanks"
+                "{name:?} can't be an interface's name: 1 to 15 characters without / and blanks, and none that the kernel uses itself"
             ))
         }
     }
@@ -49,7 +49,7 @@ impl fmt::Display for TunName {
 
 /// For how many microseconds a device gathers frames: all of its traffic waits for so long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "u32")]
+#[serde(try_from = "i64")]
 pub struct Gather(u32);
 
 impl Gather {
@@ -62,23 +62,24 @@ impl Gather {
     }
 }
 
-impl TryFrom<u32> for Gather {
+impl TryFrom<i64> for Gather {
     type Error = String;
 
-    fn try_from(microseconds: u32) -> Result<Self, String> {
-        if microseconds > Self::MOST {
-            return Err(format!(
-                "frames are gathered for {microseconds} microseconds; it can be {} at the most",
-                Self::MOST
-            ));
-        }
-        Ok(Self(microseconds))
+    fn try_from(microseconds: i64) -> Result<Self, String> {
+        u32::try_from(microseconds).ok().filter(|span| *span <= Self::MOST).map(Self).ok_or_else(
+            || {
+                format!(
+                    "frames are gathered for {microseconds} microseconds; it can be 0 to {}",
+                    Self::MOST
+                )
+            },
+        )
     }
 }
 
 /// An MTU in bytes, 576 (RFC 791's least) to 65535.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "u32")]
+#[serde(try_from = "i64")]
 pub struct Mtu(u16);
 
 impl Mtu {
@@ -95,10 +96,10 @@ impl Default for Mtu {
     }
 }
 
-impl TryFrom<u32> for Mtu {
+impl TryFrom<i64> for Mtu {
     type Error = String;
 
-    fn try_from(bytes: u32) -> Result<Self, String> {
+    fn try_from(bytes: i64) -> Result<Self, String> {
         u16::try_from(bytes)
             .ok()
             .filter(|bytes| *bytes >= 576)
@@ -109,7 +110,7 @@ impl TryFrom<u32> for Mtu {
 
 /// A routing table of uxfrm's own: not 0 and none of the system's (253 `default`, 254 `main`, 255 `local`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "u32")]
+#[serde(try_from = "i64")]
 pub struct Table(u32);
 
 impl Table {
@@ -126,22 +127,22 @@ impl Default for Table {
     }
 }
 
-impl TryFrom<u32> for Table {
+impl TryFrom<i64> for Table {
     type Error = String;
 
-    fn try_from(number: u32) -> Result<Self, String> {
-        match number {
-            0 | 253..=255 => Err(format!(
-                "routing table {number} is the system's; any but 0 and 253 to 255 will do"
-            )),
-            _ => Ok(Self(number)),
+    fn try_from(number: i64) -> Result<Self, String> {
+        const RIGHT: &str = "any from 1 to 4294967295 but 253 to 255 will do";
+        match u32::try_from(number) {
+            Ok(0 | 253..=255) => Err(format!("routing table {number} is the system's; {RIGHT}")),
+            Ok(number) => Ok(Self(number)),
+            Err(_) => Err(format!("there is no routing table {number}; {RIGHT}")),
         }
     }
 }
 
-/// How many workers, 1 to 1024.
+/// How many workers, 1 to 256: each has a queue of the TUN, and the kernel gives it no more (`drivers/net/tun.c: MAX_TAP_QUEUES`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "usize")]
+#[serde(try_from = "i64")]
 pub struct Workers(NonZeroUsize);
 
 impl Workers {
@@ -158,13 +159,15 @@ impl Default for Workers {
     }
 }
 
-impl TryFrom<usize> for Workers {
+impl TryFrom<i64> for Workers {
     type Error = String;
 
-    fn try_from(count: usize) -> Result<Self, String> {
-        NonZeroUsize::new(count)
-            .filter(|count| count.get() <= 1024)
+    fn try_from(count: i64) -> Result<Self, String> {
+        usize::try_from(count)
+            .ok()
+            .and_then(NonZeroUsize::new)
+            .filter(|count| count.get() <= 256)
             .map(Self)
-            .ok_or_else(|| format!("{count} workers; there have to be 1 to 1024"))
+            .ok_or_else(|| format!("{count} workers; there have to be 1 to 256"))
     }
 }

@@ -1,13 +1,14 @@
 //! Tunnels and receive ports as batch files of `ip fou` and `ip link` lines describe them.
 
-use std::{fs, path::PathBuf};
+use std::fs;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use nix::net::if_::if_nametoindex;
 use uxfrm_link::{Admin, Command, Fou, FouPort, Link, TunnelLink};
 use uxfrm_tunnel::{Port, PortRequest, Ports, Tunnel, Tunnels};
 
 use super::{Carrying, fault};
+use crate::{config::Config, lanes};
 
 /// What batch files add; it can be, all together.
 #[derive(Debug, Default)]
@@ -16,21 +17,35 @@ pub(crate) struct Plan {
     links: Vec<TunnelLink>,
 }
 
-/// What a plan's lines are checked against: those before them.
-#[derive(Debug, Default)]
+/// What a plan's lines are checked against: those before them, and what is the gateway's.
+#[derive(Debug)]
 struct Known {
     ports: Ports,
     tunnels: Tunnels,
+    tun: String,
+    udp_ports: Vec<u16>,
+}
+
+impl Known {
+    fn of(config: &Config) -> Self {
+        Self {
+            ports: Ports::default(),
+            tunnels: Tunnels::default(),
+            tun: config.host.tun.to_string(),
+            udp_ports: lanes::numbers(config),
+        }
+    }
 }
 
 impl Plan {
-    /// Reads batch files, in order.
+    /// Reads a configuration's batch files, in order.
     ///
     /// # Errors
     /// All that is wrong with them, a line each.
-    pub(crate) fn read(files: &[PathBuf]) -> anyhow::Result<Self> {
-        let (mut plan, mut known, mut faults) = (Self::default(), Known::default(), Vec::new());
-        for file in files {
+    pub(crate) fn read(config: &Config) -> anyhow::Result<Self> {
+        let (mut plan, mut faults) = (Self::default(), Vec::new());
+        let mut known = Known::of(config);
+        for file in &config.tunnel.batch {
             let text = fs::read_to_string(file)
                 .with_context(|| format!("can't read {}", file.display()))?;
             for located in uxfrm_link::lines(&text) {
@@ -49,10 +64,20 @@ impl Plan {
         match command {
             Command::Fou(Fou::Add(port)) => {
                 let request = on_device(port)?;
+                let number = request.port;
+                ensure!(
+                    !known.udp_ports.contains(&number),
+                    "UDP port {number} is for ESP in UDP ([wire] udp_ports, and 4500 with a control socket)"
+                );
                 known.ports.add(Port::of(&request)?)?;
                 self.ports.push(request);
             }
             Command::Link(Link::Add(link)) => {
+                ensure!(
+                    link.name != known.tun,
+                    "{} is the TUN that uxfrm makes ([host] tun)",
+                    link.name
+                );
                 known.tunnels.add(Tunnel::new(&link.name, link.config.clone())?)?;
                 self.links.push(link);
             }
@@ -105,7 +130,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("tunnels.batch");
         fs::write(&file, text).unwrap();
-        Plan::read(&[file])
+        let mut config = Config::default();
+        config.tunnel.batch.push(file);
+        Plan::read(&config)
     }
 
     #[test]
@@ -128,7 +155,8 @@ mod tests {
     #[test]
     fn every_mistake_has_its_line() {
         let text = "fou add port 5 gue\nfou add port 5 ipproto 4\nlink add t type ipip\nlink add t type gre\n\
-                    link del t\nfou add port 6 gue local 10.0.0.1 dev no-such0\nlink add u type vxlan\nfou show\n";
+                    link del t\nfou add port 6 gue local 10.0.0.1 dev no-such0\nlink add u type vxlan\nfou show\n\
+                    fou add port 4500 gue local 10.0.0.1\nlink add uxfrm0 type gre remote 10.0.0.7\n";
         let faults = read(text).unwrap_err().to_string();
         let ends: Vec<_> =
             faults.lines().map(|line| line.split_once("tunnels.batch:").unwrap().1).collect();
@@ -141,6 +169,8 @@ mod tests {
                 "6: fou: unknown device name no-such0",
                 "7: argument \"vxlan\" is wrong: the type is ipip, sit, gre, ip6tnl or ip6gre",
                 "8: a configuration only adds",
+                "9: UDP port 4500 is for ESP in UDP ([wire] udp_ports, and 4500 with a control socket)",
+                "10: uxfrm0 is the TUN that uxfrm makes ([host] tun)",
             ]
         );
     }
