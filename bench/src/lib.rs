@@ -138,6 +138,11 @@ const BENCHES: [(&str, &[&str]); 10] = [
     ("inline", &["path", "way", "bytes"]),
 ];
 
+/// The names of all benches.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    BENCHES.iter().map(|(name, _)| *name)
+}
+
 /// Runs one bench and writes its table (or, for `--json -`, its JSON) to `out`.
 ///
 /// # Errors

@@ -3,14 +3,14 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum, builder::PossibleValuesParser};
 use uxfrm_bench::Filter;
 
 use crate::demo::CaseName;
 
 /// The Linux XFRM stack in user space: an IPsec gateway with the kernel's model and names.
 #[derive(Debug, Parser)]
-#[command(name = "uxfrm", version, about, propagate_version = true)]
+#[command(name = "uxfrm", version, propagate_version = true)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -189,6 +189,7 @@ pub(crate) struct DemoOptions {
 #[derive(Args, Debug)]
 pub(crate) struct BenchOptions {
     /// Which bench.
+    #[arg(value_parser = PossibleValuesParser::new(uxfrm_bench::names()))]
     pub(crate) name: String,
 
     /// Only the rows whose case has these values, as in `transform=gcm128,bytes=64`.
