@@ -277,6 +277,21 @@ def test_a_name_that_is_taken_is_said_to_be(gateway, network):
     assert "can't open the TUN wire0, as there is an interface of that name" in done.stderr
 
 
+@pytest.mark.parametrize("keys", ['socket = "control.socket"', "enabled = false"])
+def test_who_finds_no_control_socket_is_not_told_that_none_runs(keys, uxfrm, gateway, network):
+    gateway.start(more=f"\n[control]\n{keys}\n")
+    for command in (["xfrm", "state"], ["link", "show"], ["fou", "show"], ["dev", "show"], ["exec", "--", "ip", "xfrm", "state"]):
+        with pytest.raises(RuntimeError, match="has no control socket here"):
+            network.left.run(str(uxfrm), *command)
+    if "socket" in keys:
+        path = str(gateway.directory / "control.socket")
+        for command in ("xfrm", "link", "fou", "dev"):
+            network.left.run(str(uxfrm), command, "-control", path, "state" if command == "xfrm" else "show")
+    gateway.stop()
+    with pytest.raises(RuntimeError, match="no uxfrm runs in this network namespace"):
+        network.left.run(str(uxfrm), "xfrm", "state")
+
+
 def test_an_unknown_configuration_key_is_named(uxfrm, gateway, network):
     gateway.write([])
     config = gateway.directory / "config.toml"

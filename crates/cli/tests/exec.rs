@@ -138,7 +138,7 @@ fn a_path_can_be_the_gateways_name() {
     let path = gateway.directory.path().join("control");
     let outcome = gateway.exec(&format!("--control {} -- ip xfrm state count", path.display()));
     assert!(!outcome.err.contains("Cannot open netlink socket"), "{outcome:?}");
-    assert!(gateway.exec("-- true").err.contains("no uxfrm runs"));
+    assert!(gateway.exec("-- true").err.contains("has no control socket here"));
 }
 
 #[test]

@@ -65,7 +65,7 @@ const GRE: [Phrase; 9] = [
 const SIT: [Phrase; 2] = [("6rd-prefix", "PREFIX"), ("6rd-relay_prefix", "PREFIX")];
 
 /// Options before the command.
-const OPTIONS: [Phrase; 10] = [
+const OPTIONS: [Phrase; 11] = [
     ("-statistics", ""),
     ("-details", ""),
     ("-oneline", ""),
@@ -76,6 +76,7 @@ const OPTIONS: [Phrase; 10] = [
     ("-force", ""),
     ("-batch", "FILE"),
     ("-netns", "NAME"),
+    ("-control", "PATH"),
 ];
 
 /// The options behind `type KIND`.

@@ -22,7 +22,7 @@ use nix::{
 use uxfrm_control::greeting::{Dialect, Greeting, Kind, LENGTH, NAME, is_the_gateways};
 use uxfrm_netlink::Options;
 
-use crate::stand_in;
+use crate::{stand_in, stat};
 
 /// How long a gateway may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -98,6 +98,8 @@ fn unanswered(path: Option<&Path>, error: &io::Error) -> String {
         None if error.kind() == io::ErrorKind::PermissionDenied => {
             "it is no uxfrm that answers in this network namespace".to_owned()
         }
+        None if stat::is_there() => "the uxfrm of this network namespace has no control socket here: its configuration says where ([control] socket: -control PATH), or that there is none (enabled)"
+            .to_owned(),
         None => "no uxfrm runs in this network namespace (start one with `uxfrm run CONFIG.toml`)"
             .to_owned(),
     }
@@ -173,6 +175,6 @@ mod tests {
     fn a_gateway_that_is_slow_is_not_said_to_be_absent() {
         let says = |errno| unanswered(None, &io::Error::from_raw_os_error(errno));
         assert!(says(libc::EAGAIN).contains("has not answered for 5 s"), "{}", says(libc::EAGAIN));
-        assert!(says(libc::ECONNREFUSED).contains("no uxfrm runs"));
+        assert!(!says(libc::ECONNREFUSED).contains("has not answered"));
     }
 }
