@@ -267,12 +267,22 @@ def test_a_start_that_fails_with_policies_in_force_stays_closed_and_says_so(gate
     assert host_state(network.left) == before
 
 
-def test_a_name_that_is_taken_is_said_to_be(gateway, network):
+def test_what_a_start_needs_is_said(uxfrm, gateway, network):
+    gateway.write([])
+    config = gateway.directory / "config.toml"
+    with network.left.entered():
+        command = ["setpriv", "--bounding-set", "-net_admin", uxfrm, "run", config]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
+    assert done.returncode != 0
+    assert "can't open the TUN uxfrm0 (needs CAP_NET_ADMIN and /dev/net/tun): Operation not permitted" in done.stderr
+
+
+def test_a_name_that_is_taken_is_said_to_be(uxfrm, gateway, network):
     gateway.write(PROTECTED.lines(HERE, THERE))
     config = gateway.directory / "config.toml"
     config.write_text(config.read_text().replace('tun = "uxfrm0"', 'tun = "wire0"'))
     with network.left.entered():
-        done = subprocess.run([gateway._binary, "run", config], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
+        done = subprocess.run([uxfrm, "run", config], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
     assert done.returncode != 0
     assert "can't open the TUN wire0, as there is an interface of that name" in done.stderr
 

@@ -429,8 +429,11 @@ fn open_tun(config: &Config) -> anyhow::Result<(Tun, u32)> {
     let queues = if are_several { Queues::Several } else { Queues::Single };
     let name = &config.host.tun;
     let is_there = if_nametoindex(name.as_str()).is_ok();
-    let why =
-        if is_there { ", as there is an interface of that name, no TUN or in use" } else { "" };
+    let why = if is_there {
+        ", as there is an interface of that name, no TUN or in use"
+    } else {
+        " (needs CAP_NET_ADMIN and /dev/net/tun)"
+    };
     let tun = Tun::open(&TunOptions { queues, ..TunOptions::new(name.as_str()) })
         .with_context(|| format!("can't open the TUN {name}{why}"))?;
     let index = bring_up(&tun, config.host.mtu.bytes())?;
