@@ -27,7 +27,7 @@ use contradiction::Contradiction;
 pub use cache::Cache;
 pub use device::{Device, LinkDown};
 pub use inline::{By, Inline};
-pub use value::{Gather, Mtu, Table, TunName, Workers};
+pub use value::{Functions, Gather, Mtu, Table, TunName, Workers};
 
 /// The whole file. Every section and every key may be left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -441,6 +441,14 @@ mod tests {
             (
                 "[[device]]\nname = 'nic0'\n[[device]]\nname = 'uxfrm0'",
                 "c.toml:4:1: uxfrm0 is the TUN that uxfrm makes ([host] tun); name another device",
+            ),
+            (
+                "[[device]]\nname = 'nic0'\nvfs = 65",
+                "c.toml:3:7: 65 virtual functions; there can be 0 to 64",
+            ),
+            (
+                "[[device]]\nname = 'thirteen-char'\nvfs = 11",
+                "c.toml:3:1: thirteen-charv10 is too long",
             ),
             ("[[device]]\nname = 'nic0'\nover = 'uxfrm0'", "c.toml:3:1: uxfrm0 is the TUN"),
             ("[host]\ntun = 'a'\n[wire]\naf_xdp = 'a'", "c.toml:4:1: a is the TUN"),

@@ -38,7 +38,7 @@ pub(crate) use interface::Making;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Of virtual functions: a TUN each.
-const MOST_FUNCTIONS: u16 = 64;
+pub(crate) const MOST_FUNCTIONS: u16 = 64;
 
 /// The devices of a gateway.
 #[derive(Debug)]

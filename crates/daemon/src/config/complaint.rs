@@ -1,9 +1,8 @@
 //! What serde and toml say of a value, in words of the file: their own name Rust's types, which tell nobody what would be right.
 
 /// Their names for what they expected or found, and what to call it.
-const WORDS: [(&str, &str); 15] = [
+const WORDS: [(&str, &str); 14] = [
     ("i64", "a whole number"),
-    ("u16", "a whole number from 0 to 65535"),
     ("u32", "a whole number from 0 to 4294967295"),
     ("a nonzero u16", "a whole number from 1 to 65535"),
     ("a nonzero u32", "a whole number from 1 to 4294967295"),

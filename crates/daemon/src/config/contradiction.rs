@@ -16,7 +16,8 @@ pub(super) struct Contradiction {
 /// The first one, if there is one.
 pub(super) fn find(config: &Config) -> Option<Contradiction> {
     let of_wire = [of_af_xdp(config), of_gather(config), of_udp_ports(&config.wire)];
-    of_wire.into_iter().flatten().next().or_else(|| of_names(config)).or_else(|| of_paths(config))
+    let of_all = [of_names(config), of_functions(config), of_paths(config)];
+    of_wire.into_iter().chain(of_all).flatten().next()
 }
 
 fn at(section: &'static str, key: &'static str, message: impl Into<String>) -> Contradiction {
@@ -61,6 +62,18 @@ fn of_names(config: &Config) -> Option<Contradiction> {
         let message =
             format!("{tun} is the TUN that uxfrm makes ([host] tun); name another device");
         Contradiction { section, nth, key, message }
+    })
+}
+
+/// Virtual functions are interfaces, named after their device.
+fn of_functions(config: &Config) -> Option<Contradiction> {
+    config.device.iter().enumerate().find_map(|(nth, device)| {
+        let last = device.vfs.count().checked_sub(1)?;
+        let name = format!("{}v{last}", device.name);
+        let message =
+            format!("{name} is too long for an interface's name: 15 characters are the most");
+        let refused = TunName::try_from(name).is_err();
+        refused.then_some(Contradiction { section: "device", nth, key: "vfs", message })
     })
 }
 

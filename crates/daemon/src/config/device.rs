@@ -8,7 +8,7 @@ use uxfrm_offload::{
     dev::{Addition, ProfileChoice},
 };
 
-use super::TunName;
+use super::{Functions, TunName};
 
 /// A model of a device that does IPsec, between the engine and the network. States and policies name it by `offload … dev`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -25,7 +25,7 @@ pub struct Device {
     pub profile: String,
     /// How many virtual functions it has, 0 to 64: the interfaces `NAMEv0`, `NAMEv1` and so on, each with an equal share of the tables; default 0.
     #[serde(default)]
-    pub vfs: u16,
+    pub vfs: Functions,
     /// Whether its virtual functions may ask for anything; default false: they are refused with `EACCES`.
     #[serde(default)]
     pub trust: bool,
@@ -60,7 +60,7 @@ impl Device {
             name: name.to_string(),
             port: over.as_ref().map(ToString::to_string),
             profile: ProfileChoice::Named(profile.clone()),
-            functions: *vfs,
+            functions: vfs.count(),
             trusted: *trust,
             ..Addition::default()
         }

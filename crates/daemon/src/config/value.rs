@@ -4,6 +4,8 @@ use std::{fmt, num::NonZeroUsize, time::Duration};
 
 use serde::Deserialize;
 
+use crate::devices::MOST_FUNCTIONS;
+
 /// Name of an interface: 1 to 15 characters without `/`, `%` and blanks, and neither `.` nor `..`
 /// (`net/core/dev.c: dev_valid_name`), nor `all` or `default`, which have settings of their own (`net/ipv4/devinet.c: devinet_sysctl_register`).
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -169,5 +171,30 @@ impl TryFrom<i64> for Workers {
             .filter(|count| count.get() <= 256)
             .map(Self)
             .ok_or_else(|| format!("{count} workers; there have to be 1 to 256"))
+    }
+}
+
+/// How many virtual functions a device has, 0 to 64.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "i64")]
+pub struct Functions(u16);
+
+impl Functions {
+    /// The number.
+    #[must_use]
+    pub const fn count(self) -> u16 {
+        self.0
+    }
+}
+
+impl TryFrom<i64> for Functions {
+    type Error = String;
+
+    fn try_from(count: i64) -> Result<Self, String> {
+        u16::try_from(count)
+            .ok()
+            .filter(|count| *count <= MOST_FUNCTIONS)
+            .map(Self)
+            .ok_or_else(|| format!("{count} virtual functions; there can be 0 to {MOST_FUNCTIONS}"))
     }
 }
