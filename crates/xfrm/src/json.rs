@@ -24,16 +24,32 @@ use crate::{
     text::{Page, SAD_COUNT, SAD_HASH, SPD_COUNTS, SPD_HASH, THRESHOLDS},
 };
 
-/// Writes an answer.
+/// Writes an answer to a question.
 pub fn write(page: &mut Page<'_>, answer: &Answer<'_>) {
+    tell(page, answer, Told::Asked);
+}
+
+/// Writes what `monitor` hears.
+pub fn event(page: &mut Page<'_>, answer: &Answer<'_>) {
+    tell(page, answer, Told::Unasked);
+}
+
+/// What is there looks the same to who asked for it and to who hears that it is new.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Told {
+    Asked,
+    Unasked,
+}
+
+fn tell(page: &mut Page<'_>, answer: &Answer<'_>, told: Told) {
     let mut object = Object::begin(page);
     match answer {
         Answer::State(one) => {
-            change(&mut object, "state", one.change);
+            change(&mut object, "state", one.change, told);
             state::write(&mut object, &one.info, &one.found);
         }
         Answer::Policy(one) => {
-            change(&mut object, "policy", one.change);
+            change(&mut object, "policy", one.change, told);
             policy::write(&mut object, &one.info, &one.found);
         }
         Answer::Acquire(one, found) => acquire(&mut object, one, found),
@@ -52,7 +68,12 @@ pub fn write(page: &mut Page<'_>, answer: &Answer<'_>) {
         }
         Answer::Aevent(one) => aevent(&mut object, one),
         Answer::Mapping(one) => mapping(&mut object, one),
-        Answer::Defaults(one) => defaults(&mut object, one),
+        Answer::Defaults(one) => {
+            if told == Told::Unasked {
+                object.text("event", "set-default");
+            }
+            defaults(&mut object, one);
+        }
         Answer::SadInfo(found) => sad_info(&mut object, found),
         Answer::SpdInfo(found) => spd_info(&mut object, found),
         Answer::Unknown(number) => {
@@ -68,9 +89,10 @@ pub fn write(page: &mut Page<'_>, answer: &Answer<'_>) {
 }
 
 /// What happened, if anything did: a list's members are only there.
-fn change(object: &mut Object<'_, '_>, what: &str, change: Change) {
+fn change(object: &mut Object<'_, '_>, what: &str, change: Change, told: Told) {
     match change {
-        Change::Here => {}
+        Change::Here if told == Told::Asked => {}
+        Change::Here => object.text("event", &format!("add-{what}")),
         Change::Updated => object.text("event", &format!("update-{what}")),
         Change::Deleted => object.text("event", &format!("delete-{what}")),
         Change::Expired { hard } => {

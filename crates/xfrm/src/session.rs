@@ -295,7 +295,7 @@ impl<'p> Printer<'p> {
     /// Shows an event at once.
     fn event(&mut self, message: &Message<'_>, monitor: &Monitor) -> Result<(), Failure> {
         if self.is_json() {
-            json::write(&mut self.page, &Answer::of(message));
+            json::event(&mut self.page, &Answer::of(message));
             self.page.raw("\n");
             return Ok(self.flush()?);
         }

@@ -230,9 +230,17 @@ fn monitors_show_events() {
     assert!(text.contains("<<Keys hidden>>") && !text.contains("0x0001020304"), "{text}");
     assert!(text.ends_with("Flushed state proto 0\n"), "{text}");
     gateway.xfrm(POLICY);
-    let last =
-        objects.find(|line| line.as_ref().unwrap().contains("\"sel\":{\"src\":\"10.1.0.0/16\""));
-    assert!(last.unwrap().unwrap().starts_with('{'));
+    gateway.xfrm("policy setdefault fwd block");
+    let mut events = Vec::new();
+    while events.last().is_none_or(|event| event != "set-default") {
+        let line = objects.next().unwrap().unwrap();
+        let told = line.strip_prefix("{\"event\":\"").and_then(|rest| rest.split_once('"'));
+        events.push(told.unwrap_or_else(|| panic!("no event: {line}")).0.to_owned());
+    }
+    events.dedup();
+    // Whoever was heard first, states were added before: the JSON monitor may have begun to listen behind them.
+    let last = events.iter().skip_while(|event| *event == "add-state");
+    assert_eq!(last.collect::<Vec<_>>(), ["flush-state", "add-policy", "set-default"]);
     for mut child in [watching, json] {
         child.kill().unwrap();
         child.wait().unwrap();
