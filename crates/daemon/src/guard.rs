@@ -17,6 +17,7 @@
 //! judged by them here: what is to be protected is dropped, and whoever sent it is told (`EPERM`).
 
 mod chain;
+mod counter;
 mod group;
 mod layout;
 mod parting;
@@ -32,6 +33,7 @@ use uxfrm_io::nftables::{Error, Filter, Nftables, Table};
 
 use crate::config::{self, Config};
 use chain::Unsorted;
+use counter::Counter;
 use layout::{Layout, Obstacle, STEPS};
 use rules::Surroundings;
 
@@ -50,8 +52,8 @@ pub(crate) struct Guard<F = Nftables> {
     leaves_out: bool,
     /// How many policies more may come and go before a better table is asked for again, which the kernel did not take.
     put_off: usize,
-    /// What the counters said last.
-    counts: [u64; REASONS.len()],
+    /// What it dropped since the start.
+    counts: [Counter; REASONS.len()],
 }
 
 /// Why the guard drops; each has a counter of its name in the table.
@@ -127,13 +129,13 @@ impl Guard {
             Ok(found) => {
                 for (reason, count) in REASONS.iter().zip(&mut self.counts) {
                     let now = found.iter().find(|counter| counter.name == reason.as_str());
-                    *count = now.map_or(*count, |counter| counter.packets.max(*count));
+                    now.into_iter().for_each(|now| count.read(now.packets));
                 }
             }
             Err(error) => tracing::warn!(%error, "the guard's counters are older than asked for"),
         }
         for (reason, count) in REASONS.iter().zip(self.counts) {
-            counts.add(*reason, count);
+            counts.add(*reason, count.total());
         }
     }
 
@@ -213,7 +215,8 @@ impl<F: Filter> Guard<F> {
     /// Puts up the guard in a filter.
     fn install(filter: F, around: Surroundings, spd: &Spd) -> Result<Self, Error> {
         let name = rules::name(&around);
-        let (layout, next, leaves_out, counts) = (None, 0, false, [0; REASONS.len()]);
+        let (layout, next, leaves_out, counts) =
+            (None, 0, false, [Counter::default(); REASONS.len()]);
         let put_off = 0;
         let mut guard = Self { filter, around, name, layout, next, leaves_out, put_off, counts };
         match guard.lay_out(spd, F::install) {
