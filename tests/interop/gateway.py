@@ -105,6 +105,15 @@ class Gateway:
         """SIGHUP."""
         self._process.send_signal(signal.SIGHUP)
 
+    @contextlib.contextmanager
+    def asleep(self):
+        """SIGSTOP meanwhile."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
     def kill(self):
         if self.running():
             self._process.kill()

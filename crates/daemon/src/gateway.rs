@@ -210,7 +210,7 @@ impl Gateway {
         let poller = Poller::new()?;
         let sender = Events::new(sender, poller.waker());
         let planner = Planner::new(poller.waker());
-        let network = Monitor::open()?;
+        let network = routes.watch()?;
         let around = surroundings(&routes, index)?;
         let express = express(config, routes.own())?;
         let bay = devices.bay();

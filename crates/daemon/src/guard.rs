@@ -230,7 +230,7 @@ impl<F: Filter> Guard<F> {
     /// earlier run kept out stays out.
     fn install_in_pieces(&mut self, spd: &Spd) -> Result<(), Error> {
         let was_there = self.filter.has(&self.name)?;
-        self.filter.install(&rules::closed(&self.around, spd))?;
+        self.filter.install(&rules::closed(&self.around))?;
         let result = self.follow(spd);
         if result.is_err() {
             // That of a table that is not there.

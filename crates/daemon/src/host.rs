@@ -17,7 +17,9 @@ use uxfrm_engine::{
     Action, Direction, Host, NarrowPaths, PolicyChange, PolicyEntry, Prefix, Spd, Template,
     least_path,
 };
-use uxfrm_io::rtnetlink::{self, FirewallMark, News, Route, RouteChange, Rtnetlink, Rule, Via};
+use uxfrm_io::rtnetlink::{
+    self, FirewallMark, Monitor, News, Route, RouteChange, Rtnetlink, Rule, Via,
+};
 use uxfrm_packet::Version;
 
 use destinations::{Destination, Destinations, Steps};
@@ -96,19 +98,48 @@ impl HostRoutes {
     /// # Errors
     /// The kernel's.
     pub(crate) fn lead(&mut self) -> Result<(), rtnetlink::Error> {
-        [Version::V4, Version::V6].into_iter().try_for_each(|version| self.rule_alone(version))
+        self.rules_alone().map(drop)
     }
 
-    /// Has our rule lead to the table, and no other.
-    fn rule_alone(&mut self, version: Version) -> Result<(), rtnetlink::Error> {
-        let ours = self.rule(version);
-        match self.rtnetlink.add_rule(&ours) {
-            Ok(()) | Err(rtnetlink::Error::Exists { .. }) => {}
-            Err(error) => return Err(error),
+    /// Hears of what happens to links and addresses, and of rules and routes that somebody else takes away.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn watch(&self) -> Result<Monitor, rtnetlink::Error> {
+        Monitor::open(&self.rtnetlink, self.table)
+    }
+
+    /// Has our rules lead to the table, and no others; how many were not there.
+    fn rules_alone(&mut self) -> Result<usize, rtnetlink::Error> {
+        let mut missing = 0;
+        for version in [Version::V4, Version::V6] {
+            missing += usize::from(self.rule_alone(version)?);
         }
+        Ok(missing)
+    }
+
+    fn rule_alone(&mut self, version: Version) -> Result<bool, rtnetlink::Error> {
+        let ours = self.rule(version);
+        let was_missing = match self.rtnetlink.add_rule(&ours) {
+            Ok(()) => true,
+            Err(rtnetlink::Error::Exists { .. }) => false,
+            Err(error) => return Err(error),
+        };
         let all = self.rtnetlink.rules(version)?;
         let others = all.iter().filter(|rule| rule.table == self.table && **rule != ours);
-        others.copied().try_for_each(|rule| forgive_absent(self.rtnetlink.delete_rule(&rule)))
+        others.copied().try_for_each(|rule| forgive_absent(self.rtnetlink.delete_rule(&rule)))?;
+        Ok(was_missing)
+    }
+
+    /// Puts back rules that somebody has taken away.
+    fn put_rules_back(&mut self) -> Result<(), rtnetlink::Error> {
+        if self.rules_alone()? > 0 {
+            tracing::warn!(
+                table = self.table,
+                "somebody has removed the rule that leads packets to uxfrm; it is back"
+            );
+        }
+        Ok(())
     }
 
     /// Makes the routes those of the outbound policies in `spd`, whatever they were.
@@ -116,6 +147,7 @@ impl HostRoutes {
     /// # Errors
     /// The kernel's about the first route that it does not take; all others are as they should be.
     pub(crate) fn follow(&mut self, spd: &Spd) -> Result<(), rtnetlink::Error> {
+        self.put_rules_back()?;
         self.own = addresses(&mut self.rtnetlink)?;
         self.later.clear();
         self.peers.clear();
@@ -233,13 +265,14 @@ impl HostRoutes {
         std::mem::take(&mut self.news).then(|| self.host())
     }
 
-    /// Links or addresses have changed: makes the routes right again where that matters to them.
+    /// Links or addresses have changed, or rules or routes have gone: makes all right again where that matters to it.
     ///
     /// # Errors
     /// As [`HostRoutes::follow`].
     pub(crate) fn look_around(&mut self, news: News, spd: &Spd) -> Result<(), rtnetlink::Error> {
+        self.put_rules_back()?;
         let is_up = self.rtnetlink.link_of_index(self.tun)?.is_up;
-        let was_up = std::mem::replace(&mut self.is_up, is_up) && news != News::WentDown;
+        let was_up = std::mem::replace(&mut self.is_up, is_up) && news != News::RoutesWent;
         let came_back = is_up && !was_up;
         let own = addresses(&mut self.rtnetlink)?;
         if came_back || own != self.own {

@@ -3,7 +3,7 @@
 //! ```text
 //! in:   exempt → accept · sub policies: drop, or goto in-main · jump in-main · default
 //! fwd:  by the TUN → accept · sub policies: drop, or goto fwd-main · jump fwd-main · default
-//! out:  by the TUN, our own, forwarded → accept · sub policies: drop, or goto out-main · jump out-main · default
+//! out:  by the TUN, our own → accept · sub policies: drop, or goto out-main · jump out-main · default
 //! *-main:  main policies: drop, or accept
 //! ```
 //!
@@ -87,7 +87,7 @@ pub(super) fn tail(spd: &Spd, direction: Direction) -> usize {
 
 /// The table for the policies of `spd`, as they are laid out, with these sets.
 pub(super) fn table(around: &Surroundings, spd: &Spd, layout: &Layout, sets: Vec<Set>) -> Table {
-    let chains = first(around, spd).into_iter().flat_map(|(direction, hook, first)| {
+    let chains = first(around).into_iter().flat_map(|(direction, hook, first)| {
         let default = spd.defaults().of(direction);
         chains(layout, default, direction, hook, first)
     });
@@ -95,8 +95,8 @@ pub(super) fn table(around: &Surroundings, spd: &Spd, layout: &Layout, sets: Vec
 }
 
 /// A table that drops all but what is exempt.
-pub(super) fn closed(around: &Surroundings, spd: &Spd) -> Table {
-    let chains = first(around, spd).into_iter().flat_map(|(direction, hook, mut rules)| {
+pub(super) fn closed(around: &Surroundings) -> Table {
+    let chains = first(around).into_iter().flat_map(|(direction, hook, mut rules)| {
         let reason = match direction {
             Direction::In | Direction::Forward => DropReason::InTemplateMismatch,
             Direction::Out => DropReason::OutUnprotected,
@@ -122,10 +122,10 @@ fn empty(around: &Surroundings, chains: Vec<Chain>) -> Table {
 }
 
 /// What stands before all policies.
-fn first(around: &Surroundings, spd: &Spd) -> [(Direction, Hook, Vec<Rule>); 3] {
+fn first(around: &Surroundings) -> [(Direction, Hook, Vec<Rule>); 3] {
     let by_tun = accept(vec![Condition::came_by(&around.tun)]);
     let exempt = std::iter::once(by_tun.clone()).chain(exempt(around)).collect();
-    let leaving = leaving(around, spd.defaults().of(Direction::Out)).collect();
+    let leaving = leaving(around).collect();
     [
         (Direction::In, Hook::Input, exempt),
         (Direction::Forward, Hook::Forward, vec![by_tun]),
@@ -151,13 +151,11 @@ fn exempt(around: &Surroundings) -> impl Iterator<Item = Rule> {
     once.into_iter().chain(ports).map(accept).chain(discovery())
 }
 
-/// What leaves whatever the policies say. Of what is forwarded routes bring all to the TUN that a policy is for: no socket of it can name a device. It need
-/// not go along all policies, unless what none is for is to be dropped.
-fn leaving(around: &Surroundings, default: Action) -> impl Iterator<Item = Rule> {
+/// What leaves whatever the policies say. What is forwarded is judged as well: rules that stand before ours may lead it past the TUN.
+fn leaving(around: &Surroundings) -> impl Iterator<Item = Rule> {
     let ours = Condition::mark(around.mark, u32::MAX);
     let once = [Condition::leaves_by(&around.tun), Condition::leaves_by("lo"), ours];
-    let forwarded = (default == Action::Allow).then(Condition::came_in);
-    once.into_iter().chain(forwarded).map(|condition| accept(vec![condition])).chain(discovery())
+    once.into_iter().map(|condition| accept(vec![condition])).chain(discovery())
 }
 
 fn discovery() -> impl Iterator<Item = Rule> {

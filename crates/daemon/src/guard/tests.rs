@@ -49,7 +49,7 @@ fn a_table_that_can_not_be_completed_goes_unless_it_took_the_place_of_another() 
         let packet = packet(to[0].into(), to[1].into(), 17, &[0; 8]);
         let mut filter = Narrow { packet, too_many: Some(1), ..Narrow::default() };
         if was_there {
-            filter.replica.install(&rules::closed(&around(), spd)).unwrap();
+            filter.replica.install(&rules::closed(&around())).unwrap();
         }
         let judged = Rc::clone(&filter.judged);
         let error = Guard::install(filter, around(), spd).unwrap_err();

@@ -49,12 +49,6 @@ impl Condition {
         Self::is(Field::Meta(Meta::Interface), &index.to_ne_bytes())
     }
 
-    /// It came in by some device: it is forwarded, where that is asked about what leaves (kernels before 5.7 don't know there).
-    #[must_use]
-    pub fn came_in() -> Self {
-        Self { relation: Relation::IsNot, ..Self::came_by_index(0) }
-    }
-
     /// It is of this version of IP.
     #[must_use]
     pub fn version(version: Version) -> Self {

@@ -70,7 +70,7 @@ fn mask(mask: &[u8]) -> Vec<u8> {
 #[test]
 fn a_condition_is_load_mask_and_compare() {
     let prefix = |text: &str, length| Prefix::new(text.parse().unwrap(), length).unwrap();
-    let cases: [(Condition, &[Vec<u8>]); 14] = [
+    let cases: [(Condition, &[Vec<u8>]); 13] = [
         (Condition::protocol(17), &[load("meta", &[1, 16]), compare(0, &[17])]),
         (Condition::other_protocol(6), &[load("meta", &[1, 16]), compare(1, &[6])]),
         (Condition::version(Version::V6), &[load("meta", &[1, 15]), compare(0, &[10])]),
@@ -82,7 +82,6 @@ fn a_condition_is_load_mask_and_compare() {
             Condition::leaves_by("lo"),
             &[load("meta", &[1, 7]), compare(0, b"lo\0\0\0\0\0\0\0\0\0\0\0\0\0\0")],
         ),
-        (Condition::came_in(), &[load("meta", &[1, 4]), compare(1, &[0; 4])]),
         (Condition::came_by_index(7), &[load("meta", &[1, 4]), compare(0, &7_u32.to_ne_bytes())]),
         (
             Condition::mark(0x12, 0x0f),

@@ -1,14 +1,20 @@
-//! Word of changes: links and addresses that come, change and go.
+//! Word of changes: links and addresses that come, change and go, rules that go, and routes that others take away.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use netlink_sys::Socket;
+use netlink_sys::{Socket, SocketAddr};
 
-use super::{Error, listen};
+use super::{Error, Rtnetlink, listen};
+use crate::socket;
 
-/// `RTMGRP_LINK`, `RTMGRP_IPV4_IFADDR`, `RTMGRP_IPV6_IFADDR`
-const GROUPS: u32 = 1 | 0x10 | 0x100;
+/// `RTMGRP_LINK`, and of both families addresses, routes and rules.
+const GROUPS: u32 = 1 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 0x4_0000;
+
+const NEW_LINK: u16 = 16;
+const NEW_ROUTE: u16 = 24;
+const DELETE_ROUTE: u16 = 25;
+const NEW_RULE: u16 = 32;
 
 /// Listens in the network namespace that the thread was in when it was opened; its descriptor is readable when something has changed.
 #[derive(Debug)]
@@ -17,15 +23,23 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Listens from now on.
+    /// Listens from now on. Of routes only those are of interest that are in `table` and that somebody else than `own` takes away.
     ///
     /// # Errors
     /// [`Error::Refused`] when the kernel gives no socket.
-    pub fn open() -> Result<Self, Error> {
-        Ok(Self { socket: listen(GROUPS)? })
+    pub fn open(own: &Rtnetlink, table: u32) -> Result<Self, Error> {
+        let open = || {
+            let socket = listen(GROUPS)?;
+            let mut address = SocketAddr::new(0, 0);
+            own.socket.get_address(&mut address).map_err(refused)?;
+            let mut filter = filter(address.port_number(), table);
+            socket::attach_filter(socket.as_fd(), &mut filter).map_err(refused)?;
+            Ok(Self { socket })
+        };
+        open()
     }
 
-    /// What has changed since the last time; more is to be asked of [`Rtnetlink`](super::Rtnetlink). `link` is the index of the device whose
+    /// What has changed since the last time; more is to be asked of [`Rtnetlink`]. `link` is the index of the device whose
     /// going down is told apart: it may be up again already, but its routes are gone.
     #[must_use]
     pub fn take_news(&self, link: u32) -> News {
@@ -35,7 +49,9 @@ impl Monitor {
             match self.socket.recv(&mut &mut head[..], 0) {
                 Ok(_length) => news = news.max(read(&head, link)),
                 // So many changes that some were lost.
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => news = News::WentDown,
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    news = News::RoutesWent;
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_nothing) => return news,
             }
@@ -48,20 +64,53 @@ impl Monitor {
 pub enum News {
     /// Nothing.
     Nothing,
-    /// A link or an address has changed.
+    /// A link or an address has changed, or a rule has gone.
     Changed,
-    /// So has the link that was asked about, which was down meanwhile.
-    WentDown,
+    /// Routes of the table may have gone: the link that was asked about was down meanwhile, or somebody took them away.
+    RoutesWent,
 }
 
 /// The head of a message: `struct nlmsghdr`, and of a link's `struct ifinfomsg`.
 fn read(head: &[u8; 32], link: u32) -> News {
-    const NEW_LINK: u16 = 16;
     const UP: u32 = 1;
-    let kind = u16::from_ne_bytes([head[4], head[5]]);
     let word = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-    let went_down = kind == NEW_LINK && word(20) == link && word(24) & UP == 0;
-    if went_down { News::WentDown } else { News::Changed }
+    let went_down = word(20) == link && word(24) & UP == 0;
+    match u16::from_ne_bytes([head[4], head[5]]) {
+        NEW_LINK if went_down => News::RoutesWent,
+        DELETE_ROUTE => News::RoutesWent,
+        _other => News::Changed,
+    }
+}
+
+/// Keeps out what is of no interest: a router's other tables may change thousands of times a second. The filter sees messages from their heads on, and
+/// takes their words for big-endian.
+fn filter(own: u32, table: u32) -> [libc::sock_filter; 12] {
+    const LOAD_WORD: u16 = 0x20;
+    const LOAD_HALF: u16 = 0x28;
+    const IF_EQUAL: u16 = 0x15;
+    const RETURN: u16 = 0x06;
+    const TABLE: u16 = 15; // RTA_TABLE, a route's first attribute
+    let branch = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
+    let if_half = |value: u16, jt, jf| branch(IF_EQUAL, value.to_be().into(), jt, jf);
+    let if_word = |value: u32, jt, jf| branch(IF_EQUAL, value.to_be(), jt, jf);
+    [
+        branch(LOAD_HALF, 4, 0, 0),
+        if_half(NEW_ROUTE, 9, 0),
+        if_half(NEW_RULE, 8, 0),
+        if_half(DELETE_ROUTE, 0, 6),
+        branch(LOAD_WORD, 12, 0, 0),
+        if_word(own, 5, 0),
+        branch(LOAD_HALF, 30, 0, 0),
+        if_half(TABLE, 0, 2),
+        branch(LOAD_WORD, 32, 0, 0),
+        if_word(table, 0, 1),
+        branch(RETURN, u32::MAX, 0, 0),
+        branch(RETURN, 0, 0, 0),
+    ]
+}
+
+fn refused(error: io::Error) -> Error {
+    Error::of("rtnetlink groups", error)
 }
 
 impl AsFd for Monitor {

@@ -233,22 +233,49 @@ fn many_routes_change_at_once_and_one_that_fails_keeps_no_other_back() {
 }
 
 #[test]
-fn a_monitor_hears_of_links_and_addresses_and_of_nothing_else() {
+fn a_monitor_hears_of_links_and_addresses_and_of_what_others_take_away() {
     in_namespace(|| {
-        let monitor = Monitor::open().unwrap();
         let mut kernel = Rtnetlink::open().unwrap();
+        let monitor = Monitor::open(&kernel, 30_000).unwrap();
         let lo = kernel.link("lo").unwrap().index;
         assert_eq!(monitor.take_news(lo), News::Nothing);
         kernel.add_address(lo, prefix("192.0.2.1/32")).unwrap();
         assert_eq!(monitor.take_news(lo), News::Changed);
         kernel.set_down(lo).unwrap();
         kernel.set_up(lo).unwrap();
-        assert_eq!(monitor.take_news(lo), News::WentDown);
+        assert_eq!(monitor.take_news(lo), News::RoutesWent);
         kernel.set_down(lo).unwrap();
         kernel.set_up(lo).unwrap();
         assert_eq!(monitor.take_news(lo + 1), News::Changed);
-        let route = Route::new(prefix("198.51.100.0/24"), Via::Link(lo));
-        kernel.add_route(&route).unwrap();
-        assert_eq!(monitor.take_news(lo), News::Nothing);
+        let mut other = Rtnetlink::open().unwrap();
+        for destination in ["198.51.100.0/24", "2001:db8::/64"] {
+            for table in [30_000, 30_001, 77] {
+                let route = Route {
+                    table,
+                    metric: Some(7),
+                    ..Route::new(prefix(destination), Via::Link(lo))
+                };
+                let went = if table == 30_000 { News::RoutesWent } else { News::Nothing };
+                for (by, expected) in [(&mut other, went), (&mut kernel, News::Nothing)] {
+                    by.add_route(&route).unwrap();
+                    assert_eq!(monitor.take_news(lo), News::Nothing);
+                    by.delete_route(&route).unwrap();
+                    assert_eq!(monitor.take_news(lo), expected, "{destination} {table}");
+                }
+            }
+        }
+        for version in [Version::V4, Version::V6] {
+            let rule = Rule {
+                version,
+                mark: FirewallMark::IsNot(7, u32::MAX),
+                table: 30_000,
+                priority: 5000,
+                suppress_prefix_length: None,
+            };
+            other.add_rule(&rule).unwrap();
+            assert_eq!(monitor.take_news(lo), News::Nothing);
+            other.delete_rule(&rule).unwrap();
+            assert_eq!(monitor.take_news(lo), News::Changed);
+        }
     });
 }
