@@ -224,6 +224,22 @@ def crash(sites, inline):
     assert "uxfrm_inline" not in sites.left.run("nft", "list", "tables")
 
 
+def test_host_mode_after_a_crash_gets_the_packets_of_inline_mode(uxfrm):
+    """The table that kept them out stayed for ever: no ESP came to the gateway, and its host forwarded nothing."""
+    prerequisite.packet_filter()
+    with InlineSites(uxfrm) as sites:
+        sites.start()
+        sites.ping(4)
+        sites.here.kill()
+        sites.here.start(lines(True))
+        sites.between.seen()
+        sites.ping(4)
+        sites.ping(6)
+        wire.assert_only("esp", sites.between.seen())
+        assert "uxfrm_inline" not in sites.left.run("nft", "list", "tables")
+        sites.here.stop()
+
+
 FOU_PORT = struct.pack("!H", 5556)
 
 

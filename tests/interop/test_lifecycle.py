@@ -173,6 +173,24 @@ def without_indexes(state):
     return {question: [line for line in lines if "fe80:" not in line] for question, lines in state.items()}
 
 
+OTHER_TABLE = "table = 31000"
+
+
+def test_another_table_after_a_crash_leaves_nothing_of_the_former(gateway, network):
+    """Its rule stood beside the new one and led to routes that refuse, for ever. Rules of others stay."""
+    network.left.ip("rule add priority 32700 not fwmark 7 table 555")
+    network.left.ip("route add unreachable 10.77.0.0/24 table 555")
+    before = host_state(network.left)
+    both = [PROTECTED.lines(HERE, THERE)[-1], "xfrm policy add src ::/0 dst fd99::/64 dir out action block"]
+    gateway.start(both)
+    gateway.kill()
+    gateway.start([], wire=OTHER_TABLE)
+    network.left.ping(HERE.inner[4], THERE.inner[4])
+    assert network.left.ip("rule").count("lookup 30000") == 0
+    gateway.stop()
+    assert host_state(network.left) == before
+
+
 @pytest.mark.parametrize("mode", ["tunnel", "transport"])
 def test_the_host_chooses_the_same_source_address(mode, gateway, network):
     """A socket that is bound to no address sends from the one that it would have without uxfrm, as with the kernel's

@@ -236,6 +236,10 @@ impl Gateway {
         let guard = Guard::open(config, &snapshot.spd)?;
         routes.lead()?;
         routes.follow(&snapshot.spd).context(STAYS)?;
+        routes.sweep().context("can't let go of what an earlier run left").context(STAYS)?;
+        if keep_out.is_none() {
+            KeepOut::sweep();
+        }
         database.set_host(routes.host());
         database.publish();
         let defaults = snapshot.spd.defaults();

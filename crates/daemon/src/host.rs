@@ -10,6 +10,7 @@
 //! are counted, may come a moment later ([`HostRoutes::catch_up`]).
 
 mod destinations;
+mod left_over;
 
 use std::{collections::HashSet, net::IpAddr};
 
@@ -69,7 +70,7 @@ impl HostRoutes {
     /// The kernel's; what was to be done is in the text.
     pub(crate) fn open(tun: u32, table: u32, mark: u32) -> anyhow::Result<Self> {
         let mut rtnetlink = Rtnetlink::open()?;
-        let left = take_over(&mut rtnetlink, table)?;
+        let left = left_over::take_over(&mut rtnetlink, table)?;
         let own = addresses(&mut rtnetlink)?;
         let (peers, is_led_to) = (HashSet::new(), left.is_some());
         let destinations = left.unwrap_or_default();
@@ -159,6 +160,14 @@ impl HostRoutes {
         self.destinations.join();
         let steps = self.destinations.take_steps();
         self.install(steps)
+    }
+
+    /// Lets go of what a killed gateway refused that had another table. Only when routes are there for what is protected now.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn sweep(&mut self) -> Result<(), rtnetlink::Error> {
+        left_over::let_go_of_others(&mut self.rtnetlink, self.table)
     }
 
     /// Lets the routes follow policies that came or went.
@@ -425,26 +434,6 @@ fn network(prefix: Prefix) -> IpAddr {
             IpAddr::V6((address.to_bits() & u128::MAX.checked_shl(host_bits).unwrap_or(0)).into())
         }
     }
-}
-
-/// Where routes of an earlier run refuse packets in the table, if there are any; all others there go.
-fn take_over(
-    rtnetlink: &mut Rtnetlink,
-    table: u32,
-) -> Result<Option<Destinations>, rtnetlink::Error> {
-    let refuses = |route: &Route| route.via == Via::Unreachable && route.metric == Some(BENEATH);
-    let (beneath, others): (Vec<_>, Vec<_>) =
-        rtnetlink.routes(table)?.into_iter().partition(refuses);
-    let others: Vec<_> = others.into_iter().map(RouteChange::Delete).collect();
-    rtnetlink.change_routes(&others)?;
-    if beneath.is_empty() {
-        return Ok(None);
-    }
-    let mut destinations = Destinations::default();
-    for Route { destination, .. } in beneath {
-        destinations.doubt((destination.address(), destination.length()));
-    }
-    Ok(Some(destinations))
 }
 
 fn clear(rtnetlink: &mut Rtnetlink, table: u32) -> anyhow::Result<()> {

@@ -56,6 +56,28 @@ impl KeepOut {
         put_up().context("can't keep the host's stack out of inline mode's packets")
     }
 
+    /// Takes away what a killed gateway left, where there is no inline mode any more. Otherwise the host would get neither ESP nor what it is to forward.
+    pub(crate) fn sweep() {
+        let sweep = || -> Result<(), Error> {
+            let mut nftables = Nftables::open()?;
+            if nftables.has(NAME)? {
+                nftables.remove(NAME)?;
+                tracing::info!(
+                    "the host's stack has again what an earlier run in inline mode kept from it"
+                );
+            }
+            Ok(())
+        };
+        match sweep() {
+            Ok(()) | Err(Error::Unsupported { .. }) => {}
+            Err(error) => tracing::error!(
+                %error,
+                table = NAME,
+                "what an earlier run in inline mode kept from the host's stack may still be kept from it"
+            ),
+        }
+    }
+
     /// Lets the rules follow the host's addresses, and what is read by `AF_XDP`.
     ///
     /// # Errors
