@@ -501,15 +501,16 @@ def test_a_gateway_starts_and_is_found_whoever_has_its_name(network, uxfrm, mann
     network.here.stop()
 
 
-def test_roots_gateway_does_not_start_beside_one_of_another_user(network, uxfrm, tmp_path):
-    """Who has its names is no stranger then."""
+@pytest.mark.parametrize("bounds", ["+all", "-sys_ptrace"])
+def test_roots_gateway_does_not_start_beside_one_of_another_user(network, uxfrm, tmp_path, bounds):
+    """Who has its names is no stranger then. In containers root mostly may not look at others' processes."""
     network.here.stop()
     user, capable = 2, "+net_admin,+net_raw,+dac_override"
     as_user = f"setpriv --reuid {user} --regid {user} --clear-groups --inh-caps {capable} --ambient-caps {capable}"
-    program = tmp_path / "uxfrm"
-    program.write_text(f'#!/bin/sh\nexec {as_user} {uxfrm} "$@"\n')
-    program.chmod(0o755)
-    service, second = Gateway(str(program), network.left), Gateway(uxfrm, network.left)
+    service, second = (
+        Gateway(prefixed(tmp_path / name, command, uxfrm), network.left)
+        for name, command in (("service", as_user), ("root", f"setpriv --bounding-set {bounds}"))
+    )
     with contextlib.closing(service), contextlib.closing(second):
         service.start([], more=CONTROLLED)
         told = f"another uxfrm runs in this network namespace: process [0-9]+, of user {user}"
@@ -519,6 +520,23 @@ def test_roots_gateway_does_not_start_beside_one_of_another_user(network, uxfrm,
         service.stop()
         second.start([], more=CONTROLLED)
         second.stop()
+
+
+def prefixed(program, command, uxfrm):
+    """A program that runs uxfrm by a command."""
+    program.write_text(f'#!/bin/sh\nexec {command} {uxfrm} "$@"\n')
+    program.chmod(0o755)
+    return str(program)
+
+
+@pytest.mark.parametrize("manner", ["listens", "namespace", "su"])
+def test_a_stranger_keeps_no_gateway_from_starting_that_may_not_look_at_others(network, uxfrm, tmp_path, manner):
+    network.here.stop()
+    gateway = Gateway(prefixed(tmp_path / "root", "setpriv --bounding-set -sys_ptrace", uxfrm), network.left)
+    with contextlib.closing(gateway), stranger(network.left, manner):
+        gateway.start([], more=CONTROLLED)
+        assert "files stand in" in gateway.log()
+        gateway.stop()
 
 
 def test_without_a_place_for_files_a_gateway_runs_as_long_as_its_names_are_free(network, uxfrm):

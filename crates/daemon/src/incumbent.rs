@@ -33,10 +33,20 @@ impl Incumbent {
 
     fn is_a_gateway(self) -> io::Result<bool> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process))?;
-        let theirs = fs::metadata(format!("/proc/{}/ns/user", self.process))?;
+        Ok(self.is_in_our_user_namespace()? && may_administer(&status, self.user))
+    }
+
+    fn is_in_our_user_namespace(self) -> io::Result<bool> {
         let ours = fs::metadata("/proc/self/ns/user")?;
-        let is_here = (theirs.dev(), theirs.ino()) == (ours.dev(), ours.ino());
-        Ok(is_here && may_administer(&status, self.user))
+        match fs::metadata(format!("/proc/{}/ns/user", self.process)) {
+            Ok(theirs) => Ok((theirs.dev(), theirs.ino()) == (ours.dev(), ours.ino())),
+            // Without CAP_SYS_PTRACE, as in containers. Anybody may read which users a namespace has, and nobody makes another that has all of ours.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let theirs = fs::read_to_string(format!("/proc/{}/uid_map", self.process))?;
+                Ok(theirs == fs::read_to_string("/proc/self/uid_map")?)
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 
