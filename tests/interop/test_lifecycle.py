@@ -173,6 +173,22 @@ def without_indexes(state):
     return {question: [line for line in lines if "fe80:" not in line] for question, lines in state.items()}
 
 
+def test_a_tun_that_somebody_deletes_ends_the_gateway_which_says_why(gateway, network):
+    gateway.start(PROTECTED.lines(HERE, THERE))
+    network.left.ip("link delete uxfrm0")
+    deadline = time.monotonic() + 5
+    while gateway.running() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not gateway.running()
+    said = gateway.log().splitlines()[-1]
+    until = "uxfrm: protected destinations stay unreachable until uxfrm runs again: a worker ended by itself: "
+    assert said == until + "the TUN is gone: File descriptor in bad state (os error 77)"
+    assert_no_connection(network.left)
+    wire.assert_no_plaintext(network.between.seen())
+    gateway.start(PROTECTED.lines(HERE, THERE))
+    gateway.stop()
+
+
 OTHER_TABLE = "table = 31000"
 
 

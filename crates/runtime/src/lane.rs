@@ -31,18 +31,18 @@ use crate::{
     standing_queue::StandingQueue,
 };
 
-/// What ends a lane.
+/// What ends a lane. The kernel's word is in the text: as a source it would be told twice.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A port can't be polled.
     #[error("polling failed: {0}")]
-    Poll(#[source] std::io::Error),
+    Poll(std::io::Error),
     /// The host's port is gone (the TUN was deleted).
-    #[error("the host's port is gone: {0}")]
-    Host(#[source] std::io::Error),
+    #[error("the TUN is gone: {0}")]
+    Host(std::io::Error),
     /// A network device of inline mode is gone.
     #[error("a network device is gone: {0}")]
-    Link(#[source] std::io::Error),
+    Link(std::io::Error),
     /// One loop can't wait for so many ports.
     #[error("one loop waits for 256 interfaces and sockets of tunnels at the most")]
     TooManyPorts,
