@@ -272,6 +272,7 @@ impl Following {
         if self.retrial.is_due(now()) {
             self.follow_anew(&snapshot.spd);
         }
+        self.routes.check_ways_back();
         self.review = now().plus(REVIEW);
     }
 

@@ -11,6 +11,7 @@
 
 mod destinations;
 mod left_over;
+mod way_back;
 
 use std::{collections::HashSet, net::IpAddr};
 
@@ -24,6 +25,7 @@ use uxfrm_io::rtnetlink::{
 use uxfrm_packet::Version;
 
 use destinations::{Destination, Destinations, Steps};
+use way_back::WaysBack;
 
 /// Metric of the `unreachable` routes beneath.
 const BENEATH: u32 = u32::MAX - 1;
@@ -60,6 +62,7 @@ pub(crate) struct HostRoutes {
     is_up: bool,
     /// Routes to the TUN that are still to come.
     later: Vec<RouteChange>,
+    ways_back: WaysBack,
 }
 
 impl HostRoutes {
@@ -87,6 +90,7 @@ impl HostRoutes {
             news: true,
             is_up: true,
             later: Vec::new(),
+            ways_back: WaysBack::default(),
         };
         if is_led_to {
             routes.lead()?;
@@ -240,6 +244,11 @@ impl HostRoutes {
         u16::try_from(mtu).unwrap_or(u16::MAX).max(SMALLEST_MTU)
     }
 
+    /// Says where the kernel takes nothing from a peer, now that routes are there.
+    pub(crate) fn check_ways_back(&mut self) {
+        self.ways_back.check(&mut self.rtnetlink, self.tun, self.mark);
+    }
+
     /// Whether a policy has a tunnel that leads there.
     pub(crate) fn is_peer(&self, address: IpAddr) -> bool {
         self.peers.contains(&address)
@@ -306,6 +315,7 @@ impl HostRoutes {
     fn meet(&mut self, peer: IpAddr) {
         // A peer that no route leads to says nothing about packets' size; the next change of links asks again.
         self.peers.insert(peer);
+        self.ways_back.doubt(peer);
         let way = self.rtnetlink.route_to(peer, self.mark).ok();
         let Some(way) = way.filter(|way| way.mtu < self.mtu) else { return };
         // What takes less than its device is narrow for this peer alone, and perhaps for some minutes only.
@@ -324,6 +334,9 @@ impl HostRoutes {
     fn count_in(&mut self, entry: &PolicyEntry) {
         if let Some((destination, source)) = wish(entry, &self.own) {
             self.meet_peers(entry.templates());
+            if entry.templates().any(|template| template.destination.is_unspecified()) {
+                self.ways_back.doubt(destination.0);
+            }
             self.destinations.count_in(destination, source);
         }
     }
