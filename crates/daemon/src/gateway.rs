@@ -449,9 +449,12 @@ pub(crate) fn bring_up(tun: &Tun, mtu: u16) -> anyhow::Result<u32> {
     let mut rtnetlink = Rtnetlink::open()?;
     let link = rtnetlink.link(tun.name())?;
     // A link-local address would make the kernel send neighbour and router solicitations into the tunnel.
-    let addr_gen_mode = format!("net/ipv6/conf/{}/addr_gen_mode", tun.name());
-    if let Err(error) = uxfrm_io::netns::set_sysctl(&addr_gen_mode, "1") {
-        tracing::debug!(%error, "the kernel has no IPv6 on the TUN");
+    // Where the host has switched IPv6 off, what is tunnelled over IPv4 may be IPv6 all the same.
+    for (setting, value) in [("addr_gen_mode", "1"), ("disable_ipv6", "0")] {
+        let setting = format!("net/ipv6/conf/{}/{setting}", tun.name());
+        if let Err(error) = uxfrm_io::netns::set_sysctl(&setting, value) {
+            tracing::debug!(%error, "the kernel has no IPv6 on the TUN");
+        }
     }
     rtnetlink.set_mtu(link.index, u32::from(mtu))?;
     rtnetlink.set_queue_length(link.index, QUEUE)?;

@@ -19,8 +19,9 @@ use uxfrm_engine::{
     Action, Direction, Host, NarrowPaths, PolicyChange, PolicyEntry, Prefix, Spd, Template,
     least_path,
 };
+use uxfrm_io::absent::is_absent;
 use uxfrm_io::rtnetlink::{
-    self, FirewallMark, Monitor, News, Route, RouteChange, Rtnetlink, Rule, Via,
+    self, Address, FirewallMark, Monitor, News, Route, RouteChange, Rtnetlink, Rule, Via,
 };
 use uxfrm_packet::Version;
 
@@ -49,6 +50,8 @@ pub(crate) struct HostRoutes {
     mark: u32,
     tun: u32,
     own: Vec<IpAddr>,
+    /// Those of them that packets into the TUN may be given as their source.
+    sources: Vec<IpAddr>,
     destinations: Destinations,
     /// Where tunnels lead.
     peers: HashSet<IpAddr>,
@@ -63,6 +66,7 @@ pub(crate) struct HostRoutes {
     /// Routes to the TUN that are still to come.
     later: Vec<RouteChange>,
     ways_back: WaysBack,
+    has_ipv6: bool,
 }
 
 impl HostRoutes {
@@ -74,7 +78,7 @@ impl HostRoutes {
     pub(crate) fn open(tun: u32, table: u32, mark: u32) -> anyhow::Result<Self> {
         let mut rtnetlink = Rtnetlink::open()?;
         let left = left_over::take_over(&mut rtnetlink, table)?;
-        let own = addresses(&mut rtnetlink)?;
+        let [own, sources] = addresses(&mut rtnetlink)?;
         let (peers, is_led_to) = (HashSet::new(), left.is_some());
         let destinations = left.unwrap_or_default();
         let mut routes = Self {
@@ -83,6 +87,7 @@ impl HostRoutes {
             mark,
             tun,
             own,
+            sources,
             destinations,
             peers,
             mtu: u32::MAX,
@@ -91,6 +96,7 @@ impl HostRoutes {
             is_up: true,
             later: Vec::new(),
             ways_back: WaysBack::default(),
+            has_ipv6: !is_absent(Version::V6),
         };
         if is_led_to {
             routes.lead()?;
@@ -117,7 +123,7 @@ impl HostRoutes {
     /// Has our rules lead to the table, and no others; how many were not there.
     fn rules_alone(&mut self) -> Result<usize, rtnetlink::Error> {
         let mut missing = 0;
-        for version in [Version::V4, Version::V6] {
+        for version in versions() {
             missing += usize::from(self.rule_alone(version)?);
         }
         Ok(missing)
@@ -153,7 +159,7 @@ impl HostRoutes {
     /// The kernel's about the first route that it does not take; all others are as they should be.
     pub(crate) fn follow(&mut self, spd: &Spd) -> Result<(), rtnetlink::Error> {
         self.put_rules_back()?;
-        self.own = addresses(&mut self.rtnetlink)?;
+        [self.own, self.sources] = addresses(&mut self.rtnetlink)?;
         self.later.clear();
         self.peers.clear();
         (self.mtu, self.news) = (u32::MAX, true);
@@ -211,6 +217,12 @@ impl HostRoutes {
         result
     }
 
+    /// The route that a policy wants, of those that the kernel can have: where it does without IPv6 there is nothing to bring to the TUN.
+    fn wish(&self, entry: &PolicyEntry) -> Option<(Destination, Option<IpAddr>)> {
+        let (destination, source) = wish(entry, &self.sources)?;
+        (destination.0.is_ipv4() || self.has_ipv6).then_some((destination, source))
+    }
+
     /// The TUN's index.
     pub(crate) fn tun(&self) -> u32 {
         self.tun
@@ -226,7 +238,7 @@ impl HostRoutes {
     /// # Errors
     /// The kernel's.
     pub(crate) fn close(mut self) -> anyhow::Result<()> {
-        for version in [Version::V4, Version::V6] {
+        for version in versions() {
             let rule = self.rule(version);
             forgive_absent(self.rtnetlink.delete_rule(&rule))?;
         }
@@ -292,8 +304,8 @@ impl HostRoutes {
         let is_up = self.rtnetlink.link_of_index(self.tun)?.is_up;
         let was_up = std::mem::replace(&mut self.is_up, is_up) && news != News::RoutesWent;
         let came_back = is_up && !was_up;
-        let own = addresses(&mut self.rtnetlink)?;
-        if came_back || own != self.own {
+        let [own, sources] = addresses(&mut self.rtnetlink)?;
+        if came_back || own != self.own || sources != self.sources {
             return self.follow(spd);
         }
         (self.mtu, self.news) = (u32::MAX, true);
@@ -332,7 +344,7 @@ impl HostRoutes {
 
     /// Counts a policy's wish for a route, if it has one.
     fn count_in(&mut self, entry: &PolicyEntry) {
-        if let Some((destination, source)) = wish(entry, &self.own) {
+        if let Some((destination, source)) = self.wish(entry) {
             self.meet_peers(entry.templates());
             if entry.templates().any(|template| template.destination.is_unspecified()) {
                 self.ways_back.doubt(destination.0);
@@ -342,7 +354,7 @@ impl HostRoutes {
     }
 
     fn count_out(&mut self, entry: &PolicyEntry) {
-        if let Some((destination, source)) = wish(entry, &self.own) {
+        if let Some((destination, source)) = self.wish(entry) {
             self.destinations.count_out(destination, source);
         }
     }
@@ -410,18 +422,26 @@ impl HostRoutes {
 }
 
 /// The route that an outbound policy wants, unless it simply lets pass.
-fn wish(entry: &PolicyEntry, own: &[IpAddr]) -> Option<(Destination, Option<IpAddr>)> {
+fn wish(entry: &PolicyEntry, sources: &[IpAddr]) -> Option<(Destination, Option<IpAddr>)> {
     let is_meant = entry.direction() == Direction::Out && !passes_plain(entry);
     is_meant.then(|| {
         let selector = entry.selector();
         let destination = selector.destination;
-        let source = source(selector.source, own);
+        let source = source(selector.source, sources);
         ((network(destination), destination.prefix_len()), source)
     })
 }
 
-fn addresses(rtnetlink: &mut Rtnetlink) -> Result<Vec<IpAddr>, rtnetlink::Error> {
-    Ok(rtnetlink.addresses()?.iter().map(|own| own.prefix.address()).collect())
+/// The host's addresses, and those of them that may be sources: the kernel takes no route with one that it does not yet use, or that is of another link alone.
+fn addresses(rtnetlink: &mut Rtnetlink) -> Result<[Vec<IpAddr>; 2], rtnetlink::Error> {
+    let all = rtnetlink.addresses()?;
+    let address = |own: &Address| own.prefix.address();
+    let sources = all.iter().filter(|own| own.is_usable).map(address);
+    Ok([all.iter().map(address).collect(), sources.filter(|own| !is_link_local(*own)).collect()])
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
 fn passes_plain(entry: &PolicyEntry) -> bool {
@@ -429,11 +449,11 @@ fn passes_plain(entry: &PolicyEntry) -> bool {
 }
 
 /// An own address that the policy's source holds: the very one it names, else the first.
-fn source(prefix: Prefix, own: &[IpAddr]) -> Option<IpAddr> {
-    if own.contains(&prefix.address()) {
+fn source(prefix: Prefix, sources: &[IpAddr]) -> Option<IpAddr> {
+    if sources.contains(&prefix.address()) {
         return Some(prefix.address());
     }
-    own.iter().copied().find(|address| prefix.contains(*address) && !address.is_loopback())
+    sources.iter().copied().find(|address| prefix.contains(*address) && !address.is_loopback())
 }
 
 /// A prefix's address without its host bits.
@@ -449,8 +469,13 @@ fn network(prefix: Prefix) -> IpAddr {
     }
 }
 
+/// Those that the kernel has.
+fn versions() -> impl Iterator<Item = Version> {
+    [Version::V4, Version::V6].into_iter().filter(|version| !is_absent(*version))
+}
+
 fn clear(rtnetlink: &mut Rtnetlink, table: u32) -> anyhow::Result<()> {
-    for version in [Version::V4, Version::V6] {
+    for version in versions() {
         for rule in rtnetlink.rules(version)?.iter().filter(|rule| rule.table == table) {
             forgive_absent(rtnetlink.delete_rule(rule))?;
         }

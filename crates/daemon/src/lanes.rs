@@ -5,6 +5,7 @@
 //! with IKE daemons as [`crate::ike`] does.
 
 use std::{
+    io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{Arc, mpsc::SyncSender},
     time::Duration,
@@ -16,7 +17,9 @@ use uxfrm_engine::{
     WireHeaders, Worker,
 };
 use uxfrm_io::{
-    Fitted, Port, Raw, RawOptions, Share, Tun, Udp, UdpOptions, affinity,
+    Fitted, Port, Raw, RawOptions, Share, Tun, Udp, UdpOptions,
+    absent::{Absent, is_absent},
+    affinity,
     ike::{Daemons, Datagram},
     random,
 };
@@ -192,11 +195,20 @@ pub(crate) fn raw(config: &Config, share: Share) -> anyhow::Result<[Box<dyn Port
     let timed = queue_delay(config).is_some();
     let open = |version| -> anyhow::Result<Box<dyn Port>> {
         let options = RawOptions { mark, share, timed, ..RawOptions::new(version) };
-        let port =
-            Raw::open(&options).context("can't open a raw ESP socket (needs CAP_NET_RAW)")?;
-        Ok(Box::new(Fitted::new(port)))
+        raw_port(&options).context("can't open a raw ESP socket (needs CAP_NET_RAW)")
     };
     Ok([open(Version::V4)?, open(Version::V6)?])
+}
+
+/// A raw socket, or what stands for it where the kernel does without the version of IP.
+///
+/// # Errors
+/// The kernel's.
+fn raw_port(options: &RawOptions) -> io::Result<Box<dyn Port>> {
+    if is_absent(options.version) {
+        return Ok(Box::new(Absent::new()?));
+    }
+    Ok(Box::new(Fitted::new(Raw::open(options)?)))
 }
 
 /// How long packets may wait in a port before a sender is told, if anybody asks.
@@ -211,8 +223,7 @@ pub(crate) fn sending(mark: u32) -> anyhow::Result<Wire> {
     const SENDS_ONLY: Protocol = Protocol(255);
     let raw = |version| -> anyhow::Result<Box<dyn Port>> {
         let options = RawOptions { mark, protocol: SENDS_ONLY, ..RawOptions::new(version) };
-        let port = Raw::open(&options).context("can't open a raw socket (needs CAP_NET_RAW)")?;
-        Ok(Box::new(Fitted::new(port)))
+        raw_port(&options).context("can't open a raw socket (needs CAP_NET_RAW)")
     };
     Ok(Wire::new(raw(Version::V4)?, raw(Version::V6)?, Vec::new()))
 }
@@ -270,8 +281,9 @@ pub(crate) fn open(config: &Config, port: &UdpPort, local: SocketAddr) -> anyhow
     })
 }
 
-pub(crate) fn unspecified(udp_port: u16) -> [SocketAddr; 2] {
-    [(Ipv4Addr::UNSPECIFIED, udp_port).into(), (Ipv6Addr::UNSPECIFIED, udp_port).into()]
+pub(crate) fn unspecified(udp_port: u16) -> impl Iterator<Item = SocketAddr> {
+    let v6 = (!is_absent(Version::V6)).then(|| (Ipv6Addr::UNSPECIFIED, udp_port).into());
+    [Some((Ipv4Addr::UNSPECIFIED, udp_port).into()), v6].into_iter().flatten()
 }
 
 #[cfg(test)]

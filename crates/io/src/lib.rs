@@ -20,10 +20,12 @@
 //! | [`capture`] | what passes an interface |
 //! | [`poll`], [`signal`] | waiting for ports, other threads and signals |
 //! | [`fence`] | the kernel's IPsec kept out of reach of programs that uxfrm runs |
+//! | [`absent`] | what the kernel does without |
 //! | [`clock`], [`random`], [`affinity`], [`priority`], [`dump`] | time, seeds, pinned threads, threads that stand back, keys kept out of core dumps |
 //! | [`shared_page`] | memory that another process maps as well |
 //! | [`huge_pages`] | the program's allocator: large tables in huge pages |
 
+pub mod absent;
 pub mod affinity;
 pub mod capture;
 pub mod clock;

@@ -48,9 +48,15 @@ pub enum Error {
         /// The kernel's word, which the text has: as a source it would be told twice.
         kernel: io::Error,
     },
-    /// Needs `CAP_NET_ADMIN` in the user namespace that owns the network namespace (`EPERM`, `EACCES`).
+    /// Needs `CAP_NET_ADMIN` in the user namespace that owns the network namespace (`EPERM`).
     #[error("{request}: needs CAP_NET_ADMIN")]
     NotPermitted {
+        /// What was asked for.
+        request: String,
+    },
+    /// The device has no IPv6 (`EACCES`).
+    #[error("{request}: IPv6 is switched off there (net.ipv6.conf.DEVICE.disable_ipv6)")]
+    SwitchedOff {
         /// What was asked for.
         request: String,
     },
@@ -79,6 +85,7 @@ impl Error {
         match self {
             Self::Exists { .. } => libc::EEXIST,
             Self::NotPermitted { .. } => libc::EPERM,
+            Self::SwitchedOff { .. } => libc::EACCES,
             Self::NotFound { kernel, .. } | Self::Refused { kernel, .. } => {
                 kernel.raw_os_error().unwrap_or(libc::EIO)
             }
@@ -93,7 +100,8 @@ impl Error {
             Some(libc::ENOENT | libc::ESRCH | libc::ENODEV | libc::EADDRNOTAVAIL) => {
                 Self::NotFound { request, kernel }
             }
-            Some(libc::EPERM | libc::EACCES) => Self::NotPermitted { request },
+            Some(libc::EPERM) => Self::NotPermitted { request },
+            Some(libc::EACCES) => Self::SwitchedOff { request },
             _other => Self::Refused { request, kernel },
         }
     }

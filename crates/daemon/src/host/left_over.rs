@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 
 use uxfrm_io::rtnetlink::{self, FirewallMark, Route, RouteChange, Rtnetlink, Rule, Via};
-use uxfrm_packet::Version;
 
-use super::{BENEATH, PRIORITY, destinations::Destinations, forgive_absent};
+use super::{BENEATH, PRIORITY, destinations::Destinations, forgive_absent, versions};
 
 /// Where routes of an earlier run refuse packets in the table, if there are any; all others there go.
 pub(super) fn take_over(
@@ -32,7 +31,7 @@ pub(super) fn let_go_of_others(
     own: u32,
 ) -> Result<(), rtnetlink::Error> {
     let mut rules = Vec::new();
-    for version in [Version::V4, Version::V6] {
+    for version in versions() {
         rules.extend(rtnetlink.rules(version)?.into_iter().filter(is_a_gateways));
     }
     let tables: BTreeSet<_> = rules.iter().map(|rule| rule.table).collect();

@@ -3,7 +3,11 @@
 //!
 //! The kernel looks ways back up without our mark. So this can't be mended here, but it can be said.
 
-use std::{collections::HashMap, fs, net::IpAddr};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    fs,
+    net::IpAddr,
+};
 
 use uxfrm_io::rtnetlink::{Error, Rtnetlink};
 
@@ -58,11 +62,14 @@ fn dropping(
     if way.is_local || way.link == tun {
         return Ok(None);
     }
-    if !strict.contains_key(&way.link) {
-        let name = rtnetlink.link_of_index(way.link)?.name;
-        strict.insert(way.link, is_strict(&name).then_some(name));
-    }
-    let Some(Some(device)) = strict.get(&way.link) else { return Ok(None) };
+    let device = match strict.entry(way.link) {
+        Entry::Occupied(known) => known.into_mut(),
+        Entry::Vacant(unknown) => {
+            let name = rtnetlink.link_of_index(way.link)?.name;
+            unknown.insert(is_strict(&name).then_some(name))
+        }
+    };
+    let Some(device) = device else { return Ok(None) };
     let back = rtnetlink.route_to(peer, 0)?;
     Ok((back.link == tun).then(|| device.clone()))
 }

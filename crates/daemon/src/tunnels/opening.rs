@@ -5,7 +5,9 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 
 use uxfrm_io::{
-    Fitted, Port, Raw, RawOptions, Rtnetlink, Tun, TunOptions, Udp, UdpOptions, random,
+    Fitted, Port, Raw, RawOptions, Rtnetlink, Tun, TunOptions, Udp, UdpOptions,
+    absent::{Absent, is_absent},
+    random,
 };
 use uxfrm_link::{Admin, TunnelLink};
 use uxfrm_netlink::Refusal;
@@ -133,9 +135,14 @@ fn allow(port: &ReceivePort, socket: &Udp) -> io::Result<()> {
 
 /// A socket for whole packets of a protocol.
 pub(super) fn raw(version: Version, protocol: Protocol) -> Result<Box<dyn Port>, Refusal> {
-    let port = Raw::open(&RawOptions { protocol, ..RawOptions::new(version) });
+    let open = || -> io::Result<Box<dyn Port>> {
+        if is_absent(version) {
+            return Ok(Box::new(Absent::new()?));
+        }
+        Ok(Box::new(Raw::open(&RawOptions { protocol, ..RawOptions::new(version) })?))
+    };
     let what = || format!("a raw socket for {protocol} (needs CAP_NET_RAW)");
-    Ok(Box::new(port.map_err(|error| fault::of_system(&error, &what()))?))
+    open().map_err(|error| fault::of_system(&error, &what()))
 }
 
 /// A socket for whole packets that leave.

@@ -13,8 +13,10 @@ use nix::sys::socket::{
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::{Uid, geteuid};
+use uxfrm_packet::Version;
 
 use super::{Datagram, message, name, names};
+use crate::absent::is_absent;
 use crate::control::Control;
 use crate::socket::{self as sockets, Name};
 use crate::udp::write_path;
@@ -48,7 +50,8 @@ pub struct Exchange {
     user: Option<Uid>,
     daemons: OwnedFd,
     wire4: OwnedFd,
-    wire6: OwnedFd,
+    /// There may be no IPv6.
+    wire6: Option<OwnedFd>,
     closed: AtomicBool,
 }
 
@@ -77,6 +80,8 @@ impl Exchange {
         setsockopt(&daemons, sockopt::PassCred, &true)?;
         setsockopt(&daemons, sockopt::SendTimeout, &TimeVal::milliseconds(PATIENCE))?;
         bind(daemons.as_raw_fd(), &own)?;
+        let wire6 =
+            (!is_absent(Version::V6)).then(|| sending(SocketAddr::new(NOBODY6.into(), port), mark));
         Ok(Self {
             own,
             port,
@@ -84,7 +89,7 @@ impl Exchange {
             user: user.map(Uid::from_raw),
             daemons,
             wire4: sending(SocketAddr::new(NOBODY4.into(), port), mark)?,
-            wire6: sending(SocketAddr::new(NOBODY6.into(), port), mark)?,
+            wire6: wire6.transpose()?,
             closed: AtomicBool::new(false),
         })
     }
@@ -136,7 +141,8 @@ impl Exchange {
         if path.local.ip().is_unspecified() {
             path.local.set_ip(self.source(path.remote)?);
         }
-        let wire = if path.remote.is_ipv4() { &self.wire4 } else { &self.wire6 };
+        let wire = if path.remote.is_ipv4() { Some(&self.wire4) } else { self.wire6.as_ref() };
+        let wire = wire.ok_or(Errno::EAFNOSUPPORT)?;
         let mut control = Control::EMPTY;
         write_path(&mut control, &path);
         transmit(wire.as_fd(), &datagram.payload, Name::of(path.remote), control)

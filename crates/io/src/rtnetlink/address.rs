@@ -17,6 +17,8 @@ pub struct Address {
     pub link: u32,
     /// The address and its network's prefix length.
     pub prefix: Prefix,
+    /// Whether packets may have it: not while it is asked whether somebody else has it, nor when somebody does.
+    pub is_usable: bool,
 }
 
 impl Rtnetlink {
@@ -84,13 +86,18 @@ fn describe(link: u32, prefix: Prefix) -> AddressMessage {
 fn read(answer: RouteNetlinkMessage) -> Option<Address> {
     let RouteNetlinkMessage::NewAddress(message) = answer else { return None };
     let (mut local, mut other): (Option<IpAddr>, Option<IpAddr>) = (None, None);
+    let mut is_usable = true;
     for attribute in message.attributes {
         if let AddressAttribute::Local(address) = attribute {
             local = Some(address);
         } else if let AddressAttribute::Address(address) = attribute {
             other = Some(address);
+        } else if let AddressAttribute::Flags(flags) = attribute {
+            let is_optimistic = flags.contains(AddressFlags::Optimistic);
+            let is_asked = flags.contains(AddressFlags::Tentative) && !is_optimistic;
+            is_usable = !is_asked && !flags.contains(AddressFlags::Dadfailed);
         }
     }
     let prefix = Prefix::new(local.or(other)?, message.header.prefix_len)?;
-    Some(Address { link: message.header.index, prefix })
+    Some(Address { link: message.header.index, prefix, is_usable })
 }

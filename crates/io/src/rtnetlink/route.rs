@@ -166,11 +166,15 @@ impl Rtnetlink {
     /// The kernel's.
     pub fn routes(&mut self, table: u32) -> Result<Vec<Route>, Error> {
         let mut routes = Vec::new();
-        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+        for (family, is_v4) in [(AddressFamily::Inet, true), (AddressFamily::Inet6, false)] {
             let mut message = RouteMessage::default();
             message.header.address_family = family;
             let found = self.dump("routes", RouteNetlinkMessage::GetRoute(message))?;
-            routes.extend(found.into_iter().filter_map(read).filter(|route| route.table == table));
+            // Of a family that the kernel does without it shows those of the others.
+            let is_meant = |route: &Route| {
+                route.table == table && route.destination.address().is_ipv4() == is_v4
+            };
+            routes.extend(found.into_iter().filter_map(read).filter(is_meant));
         }
         Ok(routes)
     }

@@ -1,0 +1,91 @@
+//! Versions of IP that the kernel does without: IPv6 where it was started with `ipv6.disable=1`.
+
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::Path;
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use uxfrm_packet::{Batch, Pool, Version};
+
+use crate::port::{Accepts, Port, Transmitted, wire_packets};
+use crate::socket;
+
+/// Whether the kernel does without a version of IP. Where a program may have no sockets of it, that is not enough: the host may.
+#[must_use]
+pub fn is_absent(version: Version) -> bool {
+    let unsupported = |error: io::Error| error.raw_os_error() == Some(libc::EAFNOSUPPORT);
+    match version {
+        Version::V4 => false,
+        Version::V6 => {
+            !Path::new("/proc/net/if_inet6").exists()
+                && socket::open(libc::AF_INET6, libc::SOCK_DGRAM, 0).is_err_and(unsupported)
+        }
+    }
+}
+
+/// Stands where a port of such a version would: nothing comes, and nothing leaves.
+#[derive(Debug)]
+pub struct Absent {
+    /// Never readable.
+    never: EventFd,
+}
+
+impl Absent {
+    /// A port that does nothing.
+    ///
+    /// # Errors
+    /// When there is no descriptor left.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self { never: EventFd::from_flags(EfdFlags::EFD_CLOEXEC)? })
+    }
+}
+
+impl Port for Absent {
+    fn receive(&mut self, _pool: &mut Pool, _into: &mut Batch) -> io::Result<usize> {
+        Ok(0)
+    }
+
+    fn transmit(&mut self, batch: &mut Batch, pool: &mut Pool) -> Transmitted {
+        let mut transmitted = Transmitted::default();
+        for packet in batch.drain() {
+            let refused = io::Error::from_raw_os_error(libc::EAFNOSUPPORT);
+            transmitted.refuse(wire_packets(&packet), &refused);
+            pool.give(packet);
+        }
+        transmitted
+    }
+
+    fn accepts(&self) -> Accepts {
+        Accepts::PLAIN
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.never.as_fd())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uxfrm_packet::PacketBuf;
+
+    use super::*;
+
+    #[test]
+    fn nothing_comes_and_what_is_to_leave_is_refused_with_its_reason() {
+        let (mut pool, mut batch) = (Pool::new(), Batch::new());
+        let mut port = Absent::new().unwrap();
+        assert_eq!(port.receive(&mut pool, &mut batch).unwrap(), 0);
+        (0..3).for_each(|_| batch.push(PacketBuf::from_slice(&[0x60; 60])));
+        let transmitted = port.transmit(&mut batch, &mut pool);
+        assert_eq!((transmitted.packets, transmitted.refused.failed), (0, 3));
+        assert_eq!(transmitted.refused.errno, Some(libc::EAFNOSUPPORT));
+        assert!(batch.is_empty());
+    }
+
+    #[test]
+    fn this_machine_has_what_it_can_open_sockets_of() {
+        assert!(!is_absent(Version::V4));
+        let has = socket::open(libc::AF_INET6, libc::SOCK_DGRAM, 0).is_ok();
+        assert!(!(has && is_absent(Version::V6)));
+    }
+}
