@@ -15,6 +15,7 @@ watched, AF_XDP would hide what passes.
 import contextlib
 import socket
 import struct
+import time
 
 import pytest
 
@@ -25,6 +26,7 @@ import wire
 from association import CBC_SHA256, GCM_128, secret
 from gateway import Gateway
 from namespace import ping_command
+from refusing import Refusing
 
 INLINE = """
 [inline]
@@ -394,6 +396,25 @@ def test_new_addresses_of_the_gateway_are_the_kernels(uxfrm):
         sites.left.ip("route add 10.1.0.77 via 10.1.0.2")
         sites.left_host.ip("addr add 10.1.0.77/32 dev lo")
         sites.right_host.ping("10.2.0.2", "10.1.0.77")
+
+
+def test_a_new_address_is_the_kernels_also_where_that_could_not_be_told_at_once(uxfrm, tmp_path):
+    """The kernel was out of memory for a moment: the address was out of reach until something else changed."""
+    prerequisite.packet_filter()
+    prerequisite.programs(cc="gcc libc6-dev")
+    with InlineSites(uxfrm) as sites:
+        kernel = Refusing(tmp_path, uxfrm)
+        gateway = sites.gateway(kernel.binary, sites.left)
+        gateway.start(lines(True), more=INLINE.format(PACKET))
+        kernel.refuse()
+        sites.left.ip("addr add 10.1.0.7/24 dev lan0")
+        assert "0 received" in sites.left_host.run("ping", "-c1", "-W1", "10.1.0.7", check=False)
+        assert gateway.log().count("the host's stack is kept from packets to its new addresses") == 1
+        kernel.relent()
+        deadline = time.monotonic() + 10
+        while "1 received" not in sites.left_host.run("ping", "-c1", "-W1", "10.1.0.7", check=False):
+            assert time.monotonic() < deadline, gateway.log()
+        gateway.stop()
 
 
 def test_a_device_that_can_not_is_named(uxfrm):

@@ -74,6 +74,10 @@ enum Fault {
     Route(#[from] uxfrm_io::rtnetlink::Error),
     #[error(transparent)]
     Guard(#[from] uxfrm_io::nftables::Error),
+    #[error("the host's stack is kept from packets to its new addresses: {0:#}")]
+    KeepOut(anyhow::Error),
+    #[error("AF_XDP does not follow the host's addresses: {0}")]
+    Express(io::Error),
 }
 
 impl Fault {
@@ -81,6 +85,8 @@ impl Fault {
         match self {
             Self::Route(error) => error.errno(),
             Self::Guard(error) => error.errno(),
+            Self::KeepOut(_) => nix::libc::EIO,
+            Self::Express(error) => error.raw_os_error().unwrap_or(nix::libc::EIO),
         }
     }
 
@@ -186,17 +192,22 @@ impl Following {
             tracing::warn!(%error, "routes don't follow the host's addresses");
             self.owe_routes();
         }
-        if let Some(keep_out) = &mut self.keep_out
-            && let Err(error) = keep_out.follow(self.routes.own())
-        {
-            tracing::error!(%error, "the host's stack is kept from packets to its new addresses");
-        }
-        if let Some(express) = &mut self.express
-            && let Err(error) = express.follow(self.routes.own())
-        {
-            tracing::warn!(%error, "AF_XDP does not follow the host's addresses");
+        if self.addresses_follow().is_err() {
+            self.retrial.owe(now());
         }
         self.tell_of_host(database);
+    }
+
+    /// Tells the host's addresses to who is to leave alone what is to them.
+    fn addresses_follow(&mut self) -> Result<(), Fault> {
+        let own = self.routes.own();
+        if let Some(keep_out) = &mut self.keep_out {
+            keep_out.follow(own).map_err(Fault::KeepOut)?;
+        }
+        if let Some(express) = &mut self.express {
+            express.follow(own).map_err(Fault::Express)?;
+        }
+        Ok(())
     }
 
     /// Whether [`Following::commit`] will write something down.
@@ -350,7 +361,8 @@ impl Following {
         let guarded = guard.map_or(Ok(()), |guard| guard.follow(spd));
         let routed = if self.are_routes_behind { self.routes.follow(spd) } else { Ok(()) };
         self.are_routes_behind = routed.is_err();
-        let faults = [guarded.err().map(Fault::from), routed.err().map(Fault::from)];
+        let told = self.addresses_follow();
+        let faults = [guarded.err().map(Fault::from), routed.err().map(Fault::from), told.err()];
         match faults.into_iter().flatten().next() {
             None => {
                 if self.retrial.succeed() {
@@ -394,7 +406,7 @@ impl Following {
     fn put_right(&mut self, fault: &Fault, undone: &Changes, database: &mut Database) {
         match fault {
             Fault::Route(_) => self.are_routes_behind = true,
-            Fault::Guard(_) => {
+            Fault::Guard(_) | Fault::KeepOut(_) | Fault::Express(_) => {
                 let routed = self.routes_follow(undone, database);
                 self.are_routes_behind |= routed.is_err();
             }
