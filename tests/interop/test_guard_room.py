@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 import prerequisite
+from refusing import Refusing
 
 # A rule for a source and a destination, in bytes, is somewhat more than the one and less than the other.
 LEAST, MOST = 520, 560
@@ -29,7 +30,7 @@ enabled = true
 RUN = """
 set -eu
 ip link set lo up
-"$UXFRM" run config.toml > log 2>&1 & gateway=$!
+"$GATEWAY" run config.toml > log 2>&1 & gateway=$!
 trap 'kill $gateway; wait $gateway' EXIT
 for _ in $(seq 300); do grep -q ready log && break; kill -0 $gateway; sleep 0.1; done
 """
@@ -54,7 +55,7 @@ def outward(host, priority, action):
 def answers(uxfrm, tmp_path):
     """Runs a script beside a gateway with as many policies as one transaction has room for, and then some."""
     prerequisite.packet_filter()
-    prerequisite.programs(nft="nftables")
+    prerequisite.programs(nft="nftables", cc="gcc libc6-dev")
     if room() > ENOUGH:
         prerequisite.not_run("needs net.core.wmem_max to have room for no more than 40,000 rules")
     fits, more = room() // MOST, room() // LEAST + 1
@@ -67,7 +68,7 @@ def answers(uxfrm, tmp_path):
         done = subprocess.run(
             ["unshare", "-Urn", "bash", "-c", RUN + script],
             cwd=tmp_path,
-            env={"UXFRM": str(uxfrm), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+            env={"UXFRM": str(uxfrm), "GATEWAY": str(Refusing(tmp_path, uxfrm).binary), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
             capture_output=True,
             text=True,
             check=False,
@@ -90,3 +91,20 @@ echo gone; passes; "$UXFRM" xfrm policy delete src 10.64.1.0/24 {WHERE}; passes
 """)
     out = "10.200.0.5 10.200.0.6 10.200.0.7"
     assert said == f"parted {out} default raise net.core.wmem_max in: accept added yes gone 1 0".split()
+
+
+def test_a_change_of_which_the_kernel_does_nothing_costs_the_others_nothing(answers):
+    """It was out of memory for a moment: from then on every change was refused, those that would have made room as well."""
+    new = f"policy add src 10.63.0.0/24 {WHERE} priority 99999 action block"
+    said = answers(f"""
+"$UXFRM" xfrm -batch more.batch
+refused() {{ touch refused; "$UXFRM" xfrm "$@" 2>&1 | grep -o 'Cannot allocate memory'; rm refused; }}
+refused {new}
+"$UXFRM" xfrm {new} && echo added
+refused policy delete src 10.64.1.0/24 {WHERE}
+"$UXFRM" xfrm policy delete src 10.64.1.0/24 {WHERE} && echo deleted
+"$UXFRM" {outward(6, 6, "block")} && echo parted
+nft list chain inet uxfrm-uxfrm0 in-main | grep -c 'ip saddr 10.6[34].[01].0/24'
+""")
+    memory = "Cannot allocate memory"
+    assert said == f"{memory} added {memory} deleted parted 2".split()

@@ -21,6 +21,7 @@ mod counter;
 mod group;
 mod layout;
 mod parting;
+mod refusal;
 mod rules;
 mod run;
 mod shape;
@@ -35,6 +36,7 @@ use crate::config::{self, Config};
 use chain::Unsorted;
 use counter::Counter;
 use layout::{Layout, Obstacle, STEPS};
+use refusal::{Left, Refusal};
 use rules::Surroundings;
 
 /// The guard of one gateway.
@@ -182,8 +184,14 @@ impl<F: Filter> Guard<F> {
             }
             Ok(Sorting::Lost) => return self.follow(spd),
             // Somebody took the rules away: `nft flush ruleset`, where the table can't be ours alone.
-            Err(Error::Unsupported { .. }) => return self.follow(spd),
-            Err(error) => return Err(error),
+            Err(Refusal { error, .. }) if error.is_unsupported() => return self.follow(spd),
+            Err(Refusal { error, left }) => {
+                self.layout = match left {
+                    Left::AsItWas => Some(layout),
+                    Left::Unknown => None,
+                };
+                return Err(error);
+            }
         }
         let is_good = layout.tidy();
         self.layout = Some(layout);
@@ -270,15 +278,24 @@ impl<F: Filter> Guard<F> {
         layout: &mut Layout,
         changes: &[PolicyChange],
         spd: &Spd,
-    ) -> Result<Sorting, Error> {
+    ) -> Result<Sorting, Refusal> {
         for _ in 0..=PARTED {
             let at = match layout.change(changes) {
-                Ok(()) => return self.carry_out(layout).map(|()| Sorting::Done),
+                Ok(done) => {
+                    let carried_out = self.carry_out(layout).map(|()| Sorting::Done);
+                    return carried_out
+                        .map_err(|refusal| refusal.then(|| layout.take_back(changes, done)));
+                }
                 Err(Obstacle::Parted(at)) => at,
                 Err(Obstacle::Lost) => return Ok(Sorting::Lost),
             };
             match layout.part(changes, at, spd) {
-                Ok(()) => self.carry_out(layout)?,
+                Ok(parting) => self.carry_out(layout).map_err(|refusal| {
+                    refusal.then(|| {
+                        layout.undo_part(parting, changes, at, spd);
+                        Ok(())
+                    })
+                })?,
                 Err(Unsorted::Parted) => break,
                 Err(Unsorted::Lost) => return Ok(Sorting::Lost),
             }
@@ -287,12 +304,15 @@ impl<F: Filter> Guard<F> {
         Ok(Sorting::Parted)
     }
 
-    fn carry_out(&mut self, layout: &mut Layout) -> Result<(), Error> {
+    fn carry_out(&mut self, layout: &mut Layout) -> Result<(), Refusal> {
+        let mut left = Left::AsItWas;
         for step in STEPS {
             let asked = layout.ask(step);
             if !asked.is_empty() {
-                let made = self.filter.change(&self.name, &asked)?;
+                let made = self.filter.change(&self.name, &asked);
+                let made = made.map_err(|error| Refusal::of(error, left))?;
                 layout.note(step, made);
+                left = Left::Unknown;
             }
         }
         Ok(())

@@ -68,6 +68,9 @@ pub enum Error {
         /// Bytes of the transaction.
         bytes: usize,
     },
+    /// The first of several transactions have come true, and the next one has not.
+    #[error(transparent)]
+    Halfway(Box<Self>),
     /// The kernel's answer is another error.
     #[error("{request}: {kernel}")]
     Refused {
@@ -152,7 +155,7 @@ impl Nftables {
         others: &[String],
         request: &str,
     ) -> Result<(), Error> {
-        self.change(&table.name, &table.filling())?;
+        self.change(&table.name, &table.filling()).map_err(Error::alone)?;
         let mut batch = self.batch();
         table.describe_turn(others, &mut batch);
         self.commit(request, batch)
@@ -178,7 +181,8 @@ impl Nftables {
     ) -> Result<Option<Vec<RuleId>>, Error> {
         let Some([first, second]) = change::halves(changes) else { return Ok(None) };
         let mut made = self.change(table, &first)?;
-        made.extend(self.change(table, &second)?);
+        let halfway = |error: Error| Error::Halfway(Box::new(error.alone()));
+        made.extend(self.change(table, &second).map_err(halfway)?);
         Ok(Some(made))
     }
 
@@ -413,6 +417,7 @@ impl Error {
         match self {
             Self::NotPermitted { .. } => libc::EPERM,
             Self::TooLong { .. } => libc::EMSGSIZE,
+            Self::Halfway(error) => error.errno(),
             Self::Unsupported { kernel, .. } | Self::Refused { kernel, .. } => {
                 kernel.raw_os_error().unwrap_or(libc::EIO)
             }
@@ -422,7 +427,28 @@ impl Error {
     /// Whether the kernel has answered, so that what was asked for has not come true. It may have, where the answer did not come in time.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
-        !matches!(self.errno(), libc::EAGAIN | libc::EINTR)
+        !matches!(self, Self::Halfway(_)) && !matches!(self.errno(), libc::EAGAIN | libc::EINTR)
+    }
+
+    /// Whether the kernel can't, or what was to be changed is not there.
+    #[must_use]
+    pub fn is_unsupported(&self) -> bool {
+        match self {
+            Self::Unsupported { .. } => true,
+            Self::Halfway(error) => error.is_unsupported(),
+            Self::NotPermitted { .. } | Self::TooLong { .. } | Self::Refused { .. } => false,
+        }
+    }
+
+    /// The same error, where it does not matter what came before.
+    fn alone(self) -> Self {
+        match self {
+            Self::Halfway(error) => *error,
+            Self::Unsupported { .. }
+            | Self::NotPermitted { .. }
+            | Self::TooLong { .. }
+            | Self::Refused { .. } => self,
+        }
     }
 
     fn of(request: &str, kernel: io::Error) -> Self {

@@ -39,6 +39,16 @@ pub(super) struct Sorted {
     is_made: bool,
 }
 
+/// A run that was parted, and what has to be known to take that back.
+#[derive(Debug)]
+pub(super) struct Parting {
+    around: Around,
+    side: Side,
+    /// Where the run is, and the part of it that has moved out.
+    run: usize,
+    moved: usize,
+}
+
 impl Chain {
     pub(super) const fn new(direction: Direction, kind: PolicyKind) -> Self {
         let name = rules::chain(direction, kind);
@@ -93,7 +103,7 @@ impl Chain {
         sorted: Sorted,
         alternatives: &[Alternative],
     ) -> Result<(), Unsorted> {
-        take(self.runs.get_mut(sorted.run).ok_or(Unsorted::Lost)?, alternatives)?;
+        undo(self.runs.get_mut(sorted.run).ok_or(Unsorted::Lost)?, alternatives, take)?;
         // What is empty may have rules in the kernel; a run that was made has none yet.
         if sorted.is_made {
             self.runs.remove(sorted.run);
@@ -110,17 +120,21 @@ impl Chain {
         sorted: &Sorted,
         alternatives: &[Alternative],
     ) -> Result<(), Unsorted> {
-        put(self.runs.get_mut(sorted.run).ok_or(Unsorted::Lost)?, alternatives);
-        Ok(())
+        let put = |run: &mut Run, alternatives: &[Alternative]| {
+            put(run, alternatives);
+            Ok(())
+        };
+        undo(self.runs.get_mut(sorted.run).ok_or(Unsorted::Lost)?, alternatives, put)
     }
 
-    /// Has the run around a place end there, and another one begin behind it: what is less moves out. No packet meets anything else for that.
+    /// Has the run around a place end there, and another one begin behind it: what is less moves out, if there is anything. No packet meets anything else
+    /// for that.
     pub(super) fn part(
         &mut self,
         place: Place,
         before: &Before<'_>,
         spd: &Spd,
-    ) -> Result<(), Unsorted> {
+    ) -> Result<Option<Parting>, Unsorted> {
         let at = self.at(place);
         // Otherwise it is parted by what comes together with its policies.
         let ends = |run: &Run| run.ends();
@@ -133,11 +147,11 @@ impl Chain {
             // Nobody stands on one side any more.
             (Some(last), None) => {
                 run.end_at(last);
-                return Ok(());
+                return Ok(None);
             }
             (None, Some(first)) => {
                 run.begin_at(first);
-                return Ok(());
+                return Ok(None);
             }
             (None, None) => return Err(Unsorted::Parted),
         };
@@ -148,17 +162,30 @@ impl Chain {
             put(&mut moved, &alternatives);
             moved.reach(place);
         }
-        match side {
+        let (run, moved_to) = match side {
             Side::Before => {
                 run.begin_at(first);
-                self.runs.insert(at, moved);
+                (at + 1, at)
             }
             Side::Behind => {
                 run.end_at(last);
-                self.runs.insert(at + 1, moved);
+                (at, at + 1)
             }
-        }
-        Ok(())
+        };
+        self.runs.insert(moved_to, moved);
+        Ok(Some(Parting { around, side, run, moved: moved_to }))
+    }
+
+    /// Takes a parting back, of which the kernel has done nothing.
+    pub(super) fn undo_part(&mut self, parting: &Parting, before: &Before<'_>, spd: &Spd) {
+        let Some(run) = self.runs.get_mut(parting.run) else { return };
+        let moved: Vec<_> = before.side(spd, parting.around, parting.side).collect();
+        let moved = || moved.iter().flat_map(|(_place, alternatives)| alternatives);
+        moved().for_each(|alternative| run.group(alternative).0.revert());
+        put(run, moved());
+        moved().for_each(|alternative| run.group(alternative).0.forget());
+        run.restore(parting.around.run);
+        self.runs.remove(parting.moved);
     }
 
     /// Where the run of a new policy is, which is made if there is none.
@@ -306,7 +333,7 @@ impl Chain {
 }
 
 /// The keys of a policy that comes.
-fn put(run: &mut Run, alternatives: &[Alternative]) {
+fn put<'a>(run: &mut Run, alternatives: impl IntoIterator<Item = &'a Alternative>) {
     for alternative in alternatives {
         let (group, key) = run.group(alternative);
         group.add(key);
@@ -321,6 +348,18 @@ fn take(run: &mut Run, alternatives: &[Alternative]) -> Result<(), Unsorted> {
         is_there &= group.remove(key);
     }
     if is_there { Ok(()) } else { Err(Unsorted::Lost) }
+}
+
+/// Has the groups of a policy as they were, also where the kernel was asked for it in vain.
+fn undo(
+    run: &mut Run,
+    alternatives: &[Alternative],
+    reverse: impl FnOnce(&mut Run, &[Alternative]) -> Result<(), Unsorted>,
+) -> Result<(), Unsorted> {
+    alternatives.iter().for_each(|alternative| run.group(alternative).0.revert());
+    reverse(run, alternatives)?;
+    alternatives.iter().for_each(|alternative| run.group(alternative).0.forget());
+    Ok(())
 }
 
 /// Which policies a step of a change is about: a step never mixes them.

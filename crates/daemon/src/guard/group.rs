@@ -16,10 +16,12 @@ pub(super) struct Group {
     touched: HashMap<Vec<u8>, bool>,
     /// Rules that a set has replaced and that are still there.
     replaced: Vec<RuleId>,
+    /// The form before the change that the kernel was asked for last.
+    before: Option<Form>,
 }
 
 /// How the kernel has them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Form {
     /// A rule for each key.
     Rules(Vec<(Vec<u8>, Placed)>),
@@ -44,7 +46,8 @@ impl Group {
     pub(super) fn new(shape: Shape) -> Self {
         let wanted = Tally::new(shape.key_length());
         let form = Form::Rules(Vec::new());
-        Self { shape, wanted, form, touched: HashMap::new(), replaced: Vec::new() }
+        let (touched, replaced) = (HashMap::new(), Vec::new());
+        Self { shape, wanted, form, touched, replaced, before: None }
     }
 
     /// A policy wants this key, from the start.
@@ -54,6 +57,7 @@ impl Group {
 
     /// A policy wants this key from now on.
     pub(super) fn add(&mut self, key: Vec<u8>) {
+        self.begin();
         let is_new = self.wanted.put(&key);
         self.touched.entry(key).or_insert(!is_new);
     }
@@ -61,9 +65,30 @@ impl Group {
     /// A policy wants it no more; whether one did.
     #[must_use]
     pub(super) fn remove(&mut self, key: Vec<u8>) -> bool {
+        self.begin();
         let known = self.wanted.take(&key).is_some();
         self.touched.entry(key).or_insert(known);
         known
+    }
+
+    /// Before the first key of a change: nothing has been asked for it.
+    fn begin(&mut self) {
+        if self.touched.is_empty() {
+            self.before = None;
+        }
+    }
+
+    /// The kernel has done nothing of what it was asked for: it has what it had.
+    pub(super) fn revert(&mut self) {
+        if let Some(before) = self.before.take() {
+            self.form = before;
+            self.replaced.clear();
+        }
+    }
+
+    /// What was touched is as it was.
+    pub(super) fn forget(&mut self) {
+        self.touched = HashMap::new();
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -96,6 +121,7 @@ impl Group {
 
     /// Asks for what is wanted now and was not before, but for rules.
     pub(super) fn come(&mut self, next: &mut u32, asked: &mut Vec<Change>) {
+        self.before = Some(self.form.clone());
         match self.form {
             Form::Set(set, _rule) => {
                 let came = self.keys(|was, is| !was && is);

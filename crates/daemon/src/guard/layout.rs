@@ -12,7 +12,7 @@ use uxfrm_engine::{Direction, PolicyChange, PolicyEntry, PolicyKind, Spd};
 use uxfrm_io::nftables::{Change, Error, Filter, Rule, RuleId, Set};
 
 use super::{
-    chain::{Chain, Sorted, Unsorted, What},
+    chain::{Chain, Parting, Sorted, Unsorted, What},
     parting::Before,
     rules,
 };
@@ -45,7 +45,7 @@ pub(super) enum Out {
 
 /// What sorting a change in has done.
 #[derive(Debug)]
-enum Done {
+pub(super) enum Done {
     Nothing,
     /// Left out; how that was before.
     Counted(Out),
@@ -142,25 +142,32 @@ impl Layout {
         Ok(Some(self))
     }
 
-    /// Sorts in policies that came and went. What that asks of the kernel is told step by step.
-    pub(super) fn change(&mut self, changes: &[PolicyChange]) -> Result<(), Obstacle> {
+    /// Sorts in policies that came and went. What that asks of the kernel is told step by step. What was done is to be kept for [`Layout::take_back`].
+    pub(super) fn change(&mut self, changes: &[PolicyChange]) -> Result<Vec<Done>, Obstacle> {
         let mut done = Vec::with_capacity(changes.len());
         for change in changes {
             match self.sort_in(change) {
                 Ok(sorted) => done.push(sorted),
                 Err(why) => {
                     let at = done.len();
-                    let done = changes.iter().zip(done).rev();
-                    let undone =
-                        { done }.try_for_each(|(change, sorted)| self.undo(change, sorted));
-                    return Err(match (undone, why) {
+                    return Err(match (self.take_back(changes, done), why) {
                         (Ok(()), Unsorted::Parted) => Obstacle::Parted(at),
                         (Ok(()), Unsorted::Lost) | (Err(_), _) => Obstacle::Lost,
                     });
                 }
             }
         }
-        Ok(())
+        Ok(done)
+    }
+
+    /// Takes back what was sorted in, of which the kernel has done nothing.
+    pub(super) fn take_back(
+        &mut self,
+        changes: &[PolicyChange],
+        done: Vec<Done>,
+    ) -> Result<(), Unsorted> {
+        let done = changes.iter().zip(done).rev();
+        { done }.try_for_each(|(change, sorted)| self.undo(change, sorted))
     }
 
     /// Makes a place for a policy that parts a run: what is less, of those before it and those behind it, becomes a run of its own. The changes that it is
@@ -170,11 +177,26 @@ impl Layout {
         changes: &[PolicyChange],
         at: usize,
         spd: &Spd,
-    ) -> Result<(), Unsorted> {
+    ) -> Result<Option<Parting>, Unsorted> {
         let (PolicyChange::Added(entry) | PolicyChange::Removed(entry)) = &changes[at];
         let before = Before::of(changes, (entry.direction(), entry.kind()));
         let place = entry.place();
         self.chain(entry).part(place, &before, spd)
+    }
+
+    /// Takes back what [`Layout::part`] has done, if the kernel has done nothing of it.
+    pub(super) fn undo_part(
+        &mut self,
+        parting: Option<Parting>,
+        changes: &[PolicyChange],
+        at: usize,
+        spd: &Spd,
+    ) {
+        let (PolicyChange::Added(entry) | PolicyChange::Removed(entry)) = &changes[at];
+        let before = Before::of(changes, (entry.direction(), entry.kind()));
+        if let Some(parting) = parting {
+            self.chain(entry).undo_part(&parting, &before, spd);
+        }
     }
 
     fn sort_in(&mut self, change: &PolicyChange) -> Result<Done, Unsorted> {

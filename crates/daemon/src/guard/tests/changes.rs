@@ -80,6 +80,26 @@ proptest! {
         }
     }
 
+    /// A change of which the kernel does nothing leaves all as it was, and the next ones need no new table.
+    #[test]
+    fn a_change_that_is_refused_as_a_whole_costs_nothing_else(
+        first in prop::collection::vec(policies(), 0..60),
+        rounds in prop::collection::vec((prop::collection::vec(single_requests(), 1..3), any::<bool>()), 1..40),
+        packets in prop::collection::vec(packets(), 24),
+    ) {
+        let mut gateway = Gateway::new(first, Defaults::default(), packets);
+        gateway.guard.filter.is_full = true;
+        for (requests, is_taken) in rounds {
+            let before = gateway.guard.filter.passing();
+            gateway.guard.filter.room = (!is_taken).then_some(0);
+            let result = gateway.try_together(requests);
+            gateway.guard.filter.room = None;
+            gateway.check()?;
+            prop_assert!(gateway.guard.layout.is_some(), "the next change needs no new table");
+            prop_assert!(result.is_ok() || gateway.guard.filter.passing() == before);
+        }
+    }
+
     /// One policy that comes, goes or does otherwise needs no new table, wherever it stands. Where it comes, no packet is dropped meanwhile that passes before
     /// and afterwards, as a run that it parts moves.
     #[test]

@@ -75,9 +75,10 @@ impl Filter for Watched {
 
     fn change(&mut self, table: &str, changes: &[Change]) -> Result<Vec<RuleId>, Error> {
         let mut made = Vec::new();
-        for piece in changes.iter().flat_map(pieces) {
+        for (place, piece) in changes.iter().flat_map(pieces).enumerate() {
             if self.room == Some(0) {
-                return Err(refused(12));
+                let error = refused(12);
+                return Err(if place == 0 { error } else { Error::Halfway(Box::new(error)) });
             }
             self.room = self.room.map(|room| room - 1);
             made.extend(self.replica.change(table, &[piece])?);
