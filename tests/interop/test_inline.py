@@ -352,6 +352,19 @@ def test_links_may_go_down_and_come_back(sites):
     sites.transfer(4)
 
 
+def test_a_route_that_comes_is_the_first_packets(sites):
+    """Where none led before: what waits for the answer is not told that there is none."""
+    sites.start()
+    left, right = HOSTS[4]
+    for _ in range(2):
+        sites.right.ip(f"route add unreachable {right}")
+        once = ping_command(left, right, echo.MARKER, 1).split()
+        sites.left_host.run(*once, check=False)  # may go as before
+        assert "0 received" in sites.left_host.run(*once, check=False)
+        sites.right.ip(f"route delete unreachable {right}")
+        sites.left_host.ping(left, right, count=1)
+
+
 def test_a_neighbour_that_does_not_answer_is_named_and_told(sites):
     sites.start()
     told = sites.left_host.run("ping", "-c1", "-W6", "10.2.0.99", check=False)

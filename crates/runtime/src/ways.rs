@@ -253,7 +253,8 @@ impl Ways {
         };
         let is_old = entry.generation != self.generation;
         let is_late = matches!(entry.known, Known::Asked(since) if now.0 - since.0 > PATIENCE);
-        if is_late {
+        // What led nowhere is waited for, as nothing is lost by that.
+        if is_late || (is_old && matches!(entry.known, Known::Nowhere)) {
             entry.known = Known::Asked(now);
         }
         let entry = *entry;
