@@ -13,6 +13,12 @@ const PRICES: [Prices; 2] = [
     Prices { tier: 40, parts: [350, 430, 530, 700] },
     Prices { tier: 40, parts: [220, 330, 400, 450] },
 ];
+/// Those of finer tiers, which are only tried with so many policies: with more, drafts take long, and weights tell less.
+const FINE_PRICES: [Prices; 2] = [
+    Prices { tier: 40, parts: [350, 800, 1000, 1100] },
+    Prices { tier: 30, parts: [340, 460, 650, 800] },
+];
+const FINE: usize = 1 << 15;
 /// So many may be left for the end: what is left is compared all at once, which costs by the line.
 const LAST: [usize; 2] = [512, 1024];
 /// What a sieve of the same weight takes in place of a tree, in hundredths: by measuring both of 26 sets.
@@ -29,7 +35,8 @@ pub(in crate::spd::classifier) fn sieve<W: Words>(
     }
     let rules = tree.rules();
     let rules: Vec<_> = rules.iter().collect();
-    let sieves = PRICES.into_iter().flat_map(|prices| sieves(&rules, scale, prices));
+    let fine = FINE_PRICES.into_iter().filter(|_| rules.len() <= FINE);
+    let sieves = PRICES.into_iter().chain(fine).flat_map(|prices| sieves(&rules, scale, prices));
     let both = |sieve: Sieve<W>| {
         [Beginning::Last, Beginning::Tiers].map(|beginning| sieve.clone().beginning_with(beginning))
     };
