@@ -38,7 +38,10 @@ fn what_can_not_be_is_named() {
             "[[device]]\nname = 'n'\nprofile = '/no/such'",
             "[[device]] n: profile /no/such: neither niantic, connectx6dx, netdevsim or unlimited, nor a file",
         ),
-        ("[[device]]\nname = 'n'\nvfs = 65", "[[device]] n: 65 virtual functions; 64 are the most"),
+        (
+            "[[device]]\nname = 'n'\nvfs = 65",
+            "c.toml:3:7: 65 virtual functions; there can be 0 to 64",
+        ),
     ] {
         let shown = format!("{:#}", devices(text).unwrap_err());
         assert!(shown.starts_with(message), "{shown}");
