@@ -21,6 +21,8 @@ mod xdp;
 use std::fs::OpenOptions;
 use std::time::{Duration, Instant};
 
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
+use nix::net::if_::InterfaceFlags;
 use uxfrm_io::rtnetlink::Prefix;
 use uxfrm_io::{Namespace, Port, Rtnetlink};
 use uxfrm_packet::{Batch, PacketBuf, Pool};
@@ -46,6 +48,18 @@ fn with_tun(test: impl FnOnce() + Send) {
     match OpenOptions::new().read(true).write(true).open("/dev/net/tun") {
         Ok(_usable) => in_namespace(test),
         Err(error) => not_run(&format!("/dev/net/tun: {error}")),
+    }
+}
+
+/// Waits until the kernel has taken note that a device's other end is up: until then it drops what is to leave by it, and says nothing.
+fn await_carrier(device: &str) {
+    let is_running = |found: InterfaceAddress| {
+        found.interface_name == device && found.flags.contains(InterfaceFlags::IFF_RUNNING)
+    };
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !getifaddrs().unwrap().any(is_running) {
+        assert!(Instant::now() < deadline, "{device} has no carrier");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -7,7 +7,7 @@ use uxfrm_packet::ethernet::{EtherType, EthernetHeader, MacAddr};
 use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments};
 use uxfrm_testkit::packets;
 
-use crate::{in_namespace, prefix};
+use crate::{await_carrier, in_namespace, prefix};
 
 /// A device of this namespace that is connected to one of another, both up: index and address of each.
 fn connected(far: &Namespace) -> [(u32, MacAddr); 2] {
@@ -19,7 +19,11 @@ fn connected(far: &Namespace) -> [(u32, MacAddr); 2] {
         (link.index, link.mac.unwrap())
     };
     Rtnetlink::open().unwrap().add_veth("near", "far", far.as_fd()).unwrap();
-    [settle("near", "192.0.2.1/24"), far.enter(|| settle("far", "192.0.2.2/24")).unwrap()]
+    let both =
+        [settle("near", "192.0.2.1/24"), far.enter(|| settle("far", "192.0.2.2/24")).unwrap()];
+    await_carrier("near");
+    far.enter(|| await_carrier("far")).unwrap();
+    both
 }
 
 fn receive(port: &mut PacketSocket, count: usize) -> Vec<PacketBuf> {

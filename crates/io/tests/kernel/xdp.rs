@@ -13,7 +13,7 @@ use uxfrm_packet::{Batch, Checksum, IpPacket, PacketBuf, Pool, Protocol, Segment
 use uxfrm_testkit::packets;
 use zerocopy::IntoBytes;
 
-use crate::{in_namespace, not_run};
+use crate::{await_carrier, in_namespace, not_run};
 
 /// A device of this namespace and one of another that are connected: index and address of each.
 fn connected(far: &Namespace) -> [(u32, MacAddr); 2] {
@@ -24,7 +24,10 @@ fn connected(far: &Namespace) -> [(u32, MacAddr); 2] {
         (link.index, link.mac.unwrap())
     };
     Rtnetlink::open().unwrap().add_veth("near", "far", far.as_fd()).unwrap();
-    [settle("near"), far.enter(|| settle("far")).unwrap()]
+    let both = [settle("near"), far.enter(|| settle("far")).unwrap()];
+    await_carrier("near");
+    far.enter(|| await_carrier("far")).unwrap();
+    both
 }
 
 fn options((link, mac): (u32, MacAddr)) -> ProgramOptions {
