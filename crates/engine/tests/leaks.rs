@@ -6,8 +6,10 @@
 
 use std::net::IpAddr;
 
-use uxfrm_engine::{Direction, Family, Mode, Policy, PolicyKind, PortMask, Prefix, Selector};
-use uxfrm_packet::{PacketBuf, Protocol, Segments};
+use uxfrm_engine::{
+    Direction, DropReason, Family, Mode, Policy, PolicyKind, PortMask, Prefix, Selector,
+};
+use uxfrm_packet::{Checksum, PacketBuf, Protocol, Segments, checksum::Sum};
 use uxfrm_testkit::{Listener, Pair, Rng, Way, Wrapping, packets};
 
 /// As long as a block of an IPv6 fragment, so that each piece has some.
@@ -210,4 +212,22 @@ fn damaged(rng: &mut Rng, family: Family) -> PacketBuf {
         _ => Segments::One,
     };
     packet
+}
+
+/// A guest says where a checksum is left open (`virtio_net_hdr`), and it is filled in once the policies were asked: that may make no other packet of it.
+#[test]
+fn a_checksum_left_open_where_policies_look_leads_past_none() {
+    let elsewhere = || packets::udp("10.1.0.1:7", "198.51.100.1:9", &[MARKER, &[0; 2]].concat());
+    // The first half of the destination becomes what all behind it add up to: 10.2.
+    let mut forged = elsewhere();
+    let sum = Sum::of(&forged.bytes()[16..]).plus_u16(0x0a02).checksum();
+    let len = forged.len();
+    forged.bytes_mut()[len - 2..].copy_from_slice(&sum.to_be_bytes());
+    forged.checksum = Checksum::Partial { start: 16, offset: 0 };
+    let mut pair = Pair::new(&Wrapping::tunnel4());
+    let (wire, _) = pair.left.outbound(vec![elsewhere(), forged, elsewhere()]);
+    let destinations = wire.iter().map(|packet| packet.bytes()[16..20].to_vec());
+    assert_eq!(destinations.collect::<Vec<_>>(), [[198, 51, 100, 1]; 2]);
+    assert_eq!(pair.left.drops(DropReason::OutMalformed), 1);
+    pair.assert_accounts();
 }

@@ -19,7 +19,7 @@ use std::net::IpAddr;
 use zerocopy::IntoBytes;
 
 use crate::ipv4::Ipv4Header;
-use crate::{Checksum, IpPacket, PacketBuf, ParseError, Protocol};
+use crate::{Checksum, FlowPorts, IpPacket, PacketBuf, ParseError, Protocol};
 
 /// Where TCP keeps its checksum.
 pub(crate) const TCP_CHECKSUM_AT: usize = 16;
@@ -174,7 +174,8 @@ pub fn update_u32(checksum: u16, old: u32, new: u32) -> u16 {
 /// [`SegmentPlan`](crate::SegmentPlan), which fills in each segment's.
 ///
 /// # Errors
-/// [`ParseError::ChecksumRange`] when the field is not within the packet; nothing is changed.
+/// [`ParseError::ChecksumRange`] when the field is not within the upper layer, or is part of what tells flows apart there: who sends a packet says where
+/// it is, and was asked for by what the packet was before. It is to be dropped then.
 #[inline]
 pub fn complete(packet: &mut PacketBuf) -> Result<(), ParseError> {
     match packet.checksum {
@@ -184,13 +185,18 @@ pub fn complete(packet: &mut PacketBuf) -> Result<(), ParseError> {
 }
 
 fn fill_in(packet: &mut PacketBuf, start: u16, offset: u16) -> Result<(), ParseError> {
-    let covered =
-        packet.bytes_mut().get_mut(usize::from(start)..).ok_or(ParseError::ChecksumRange)?;
-    let sum = Sum::of(covered);
-    let at = usize::from(offset);
-    let field = covered.get_mut(at..at + 2).ok_or(ParseError::ChecksumRange)?;
+    let outside = ParseError::ChecksumRange;
+    let bytes = packet.bytes_mut();
+    let ip = IpPacket::parse(bytes).map_err(|_| outside)?;
+    let ports = FlowPorts::of(&ip, bytes);
+    let (start, at) = (usize::from(start), usize::from(start) + usize::from(offset));
+    let sum = Sum::of(bytes.get(start..).ok_or(outside)?);
+    let field = bytes.get_mut(at..at + 2).filter(|_| at >= ip.header_len).ok_or(outside)?;
     // The kernel avoids 0 in all protocols here, as only UDP must (net/core/dev.c: skb_checksum_help).
     field.copy_from_slice(&sum.nonzero_checksum().to_be_bytes());
+    if FlowPorts::of(&ip, bytes) != ports {
+        return Err(outside);
+    }
     packet.checksum = Checksum::Verified;
     Ok(())
 }

@@ -33,6 +33,25 @@ fn a_field_outside_the_packet_is_refused() {
     }
 }
 
+/// What is known of a packet from before holds once its checksum is there.
+#[test]
+fn a_field_that_tells_where_a_packet_belongs_is_refused() {
+    let complete_at = |start, offset| {
+        let bytes = datagram(0x1234, |_, _| 0);
+        let mut packet = PacketBuf::from_slice(&bytes);
+        packet.checksum = Checksum::Partial { start, offset };
+        complete(&mut packet)
+    };
+    let (length, protocol, source, destination) = (2, 8, 12, 16);
+    for offset in [0, length, protocol, source, destination, destination + 2] {
+        assert_eq!(complete_at(0, offset), Err(ParseError::ChecksumRange), "{offset}");
+    }
+    for offset in [0, 2] {
+        assert_eq!(complete_at(20, offset), Err(ParseError::ChecksumRange), "port at {offset}");
+    }
+    assert_eq!(complete_at(20, 6), Ok(()));
+}
+
 #[test]
 fn udp_may_go_without_a_checksum_over_ipv4_only() {
     let verify = |bytes: &[u8]| verify(&IpPacket::parse(bytes).unwrap(), bytes);
