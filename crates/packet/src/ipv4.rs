@@ -20,6 +20,9 @@ pub const DONT_FRAGMENT: u16 = 0x4000;
 /// The "more fragments" bit in [`Ipv4Header::flags_fragment`].
 pub const MORE_FRAGMENTS: u16 = 0x2000;
 
+/// The fragment's offset in [`Ipv4Header::flags_fragment`].
+pub const OFFSET: u16 = 0x1fff;
+
 /// The fixed 20 bytes.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
@@ -110,7 +113,7 @@ impl Ipv4Header {
     #[must_use]
     #[inline]
     pub fn fragment_offset(&self) -> u16 {
-        (self.flags_fragment.get() & 0x1fff) << 3
+        (self.flags_fragment.get() & OFFSET) << 3
     }
 
     /// From whom.

@@ -15,7 +15,7 @@ pub struct Cut {
     pub next_header_at: usize,
     /// Bytes of a piece at the most.
     pub mtu: usize,
-    /// Identification of all pieces; an IPv4 packet's own goes before it.
+    /// Identification of all pieces; an IPv4 packet's own goes before it, as that of a fragment does whatever it is.
     pub ident: u32,
 }
 
@@ -56,16 +56,19 @@ pub fn split(whole: &[u8], cut: &Cut, mark: u32, pool: &mut Pool, out: &mut Batc
     }
 }
 
+/// What is cut may be a fragment itself: its pieces are the datagram's then (`net/ipv4/ip_output.c: ip_frag_init`).
 fn finish_v4(bytes: &mut [u8], cut: &Cut, part: Part) {
     let [_, _, high, low] = cut.ident.to_be_bytes();
-    let flags = narrow(part.offset / 8) | if part.is_last { 0 } else { ipv4::MORE_FRAGMENTS };
+    let whole = u16::from_be_bytes([bytes[6], bytes[7]]) & !ipv4::DONT_FRAGMENT;
+    let more = if part.is_last { whole & ipv4::MORE_FRAGMENTS } else { ipv4::MORE_FRAGMENTS };
+    let flags = whole.wrapping_add(narrow(part.offset / 8)) & ipv4::OFFSET | more;
     if part.offset > 0 {
         blank_options(&mut bytes[ipv4::HEADER_LEN..cut.place]);
     }
     let len = narrow(bytes.len());
     bytes[2..4].copy_from_slice(&len.to_be_bytes());
     // A packet with DF may have none of its own.
-    if bytes[4..6] == [0, 0] {
+    if whole == 0 && bytes[4..6] == [0, 0] {
         bytes[4..6].copy_from_slice(&[high, low]);
     }
     bytes[6..8].copy_from_slice(&flags.to_be_bytes());

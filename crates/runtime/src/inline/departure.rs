@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use uxfrm_engine::{Cut, DropReason, split};
 use uxfrm_io::wire_packets;
 use uxfrm_packet::{
-    Batch, IpPacket, PacketBuf, Protocol, SegmentPlan, Segments, Version, checksum,
+    Batch, IpPacket, PacketBuf, Protocol, SegmentPlan, Segments, SizeClass, Version, checksum,
     ethernet::EthernetHeader,
 };
 
@@ -106,15 +106,70 @@ impl InlineLane {
         let Ok(ip) = IpPacket::parse(packet.bytes()) else {
             return self.discard(packet, DropReason::ForwardMalformed);
         };
-        if ip.dont_fragment || ip.version == Version::V6 || packet.segments != Segments::One {
-            if self.worker.settings().addresses.holds(ip.source) {
-                self.worker.meet_narrow_path(ip.destination, mtu.into(), &mut self.out.events);
-                // Either of the two may be the one that is out of date.
-                self.ways.doubt(ip.destination, self.now);
+        match packet.segments {
+            _ if ip.dont_fragment || ip.version == Version::V6 => {
+                self.refuse_size(packet, &ip, mtu);
             }
-            return self.refuse(packet, Trouble::TooBig(mtu), DropReason::ForwardTooBig);
+            Segments::One => self.queue_pieces(side, header, mtu, packet, &ip),
+            Segments::Train { stride } => {
+                for bytes in packet.bytes().chunks(usize::from(stride.max(1))) {
+                    self.queue_each(side, header, mtu, bytes.len(), |room| {
+                        room.copy_from_slice(bytes)
+                    });
+                }
+                self.pool.give(packet);
+            }
+            Segments::Tcp { .. } | Segments::Udp { .. } => {
+                let Ok(plan) = SegmentPlan::new(&packet) else {
+                    return self.discard(packet, DropReason::ForwardMalformed);
+                };
+                for k in 0..plan.count() {
+                    self.queue_each(side, header, mtu, plan.len(k), |room| {
+                        let written = plan.write(k, packet.bytes(), room);
+                        debug_assert_eq!(written, Some(plan.len(k)), "as long as planned");
+                    });
+                }
+                self.pool.give(packet);
+            }
         }
-        let mut packet = packet;
+    }
+
+    fn refuse_size(&mut self, packet: PacketBuf, ip: &IpPacket, mtu: u16) {
+        if self.worker.settings().addresses.holds(ip.source) {
+            self.worker.meet_narrow_path(ip.destination, mtu.into(), &mut self.out.events);
+            // Either of the two may be the one that is out of date.
+            self.ways.doubt(ip.destination, self.now);
+        }
+        self.refuse(packet, Trouble::TooBig(mtu), DropReason::ForwardTooBig);
+    }
+
+    /// One of several packets that a buffer holds, each of which is cut.
+    fn queue_each(
+        &mut self,
+        side: Side,
+        header: EthernetHeader,
+        mtu: u16,
+        len: usize,
+        write: impl FnOnce(&mut [u8]),
+    ) {
+        let mut packet = self.pool.take(SizeClass::holding(len));
+        match packet.append(len) {
+            Some(room) => {
+                write(room);
+                self.queue(side, header, mtu, packet);
+            }
+            None => self.discard(packet, DropReason::ForwardMalformed),
+        }
+    }
+
+    fn queue_pieces(
+        &mut self,
+        side: Side,
+        header: EthernetHeader,
+        mtu: u16,
+        mut packet: PacketBuf,
+        ip: &IpPacket,
+    ) {
         if checksum::complete(&mut packet).is_err() {
             return self.discard(packet, DropReason::ForwardMalformed);
         }

@@ -401,6 +401,63 @@ fn a_way_that_takes_less_than_the_engine_knows_is_asked_for_again() {
     assert_eq!(sites.left_to_right(vec![long()]).0.len(), 1);
 }
 
+/// Sites whose left one knows that its way to a host that nobody protects takes so much.
+fn with_narrow_way(mtu: u16) -> Sites {
+    let mut sites = Sites::new(&Wrapping::tunnel4());
+    let address = IpAddr::from([198, 51, 100, 1]);
+    sites.left.send(vec![packets::udp("10.1.0.2:7", "198.51.100.1:9", b"who asks for the way")]);
+    sites.left.turn();
+    assert_eq!(sites.on_left_wire().len(), 1);
+    let narrow = Answer::By { hop: NextHop { side: Side::Wire, address }, mtu, source: None };
+    sites.left.news.send(News::Way(address, narrow)).unwrap();
+    sites
+}
+
+/// Whoever puts pieces together wants all of them to say where in the datagram they belong, also those of a piece
+/// (`net/ipv4/ip_output.c: ip_frag_init`).
+#[test]
+fn pieces_of_a_fragment_keep_their_place_in_the_datagram() {
+    let whole = packets::udp_bytes("10.1.0.2:7", "198.51.100.1:9", &[7; 3000]);
+    for id in [[0x12, 0x34], [0, 0]] {
+        let mut sites = with_narrow_way(600);
+        let mut fragments = packets::fragments(&whole, 1480);
+        for fragment in &mut fragments {
+            fragment.bytes_mut()[4..6].copy_from_slice(&id);
+            uxfrm_packet::ipv4::fill_checksum(fragment.bytes_mut()).unwrap();
+        }
+        sites.left.send(fragments);
+        sites.left.lane.turn().unwrap();
+        let pieces = sites.on_left_wire();
+        assert!(pieces.iter().all(|piece| piece.len() <= 600));
+        let mut end = 0;
+        for (place, piece) in pieces.iter().enumerate() {
+            let header = Ipv4::parse(piece.bytes()).unwrap().header;
+            assert_eq!(piece.bytes()[4..6], id, "of one datagram");
+            assert_eq!(usize::from(header.fragment_offset()), end, "piece {place}");
+            assert_eq!(header.more_fragments(), place + 1 < pieces.len(), "piece {place}");
+            end += piece.len() - 20;
+        }
+        assert_eq!(end, whole.len() - 20);
+    }
+}
+
+/// What its sender allows to be cut is, however many packets a device had joined (`net/ipv4/ip_output.c: ip_finish_output_gso`).
+#[test]
+fn super_packets_that_may_be_cut_are() {
+    let mut sites = with_narrow_way(600);
+    let large = || packets::tcp_super("10.1.0.2:7", "198.51.100.1:9", &[7; 5000], 1000);
+    sites.left.send(vec![large()]);
+    sites.left.lane.turn().unwrap();
+    let pieces = sites.on_left_wire();
+    assert_eq!(sites.left.drops(DropReason::ForwardTooBig), 0);
+    assert_eq!(pieces.len(), 10, "five segments in two pieces each");
+    assert!(pieces.iter().all(|piece| piece.len() <= 600));
+    sites.left.send(vec![packets::dont_fragment(large())]);
+    sites.left.lane.turn().unwrap();
+    assert!(sites.on_left_wire().is_empty());
+    assert_eq!(sites.left.drops(DropReason::ForwardTooBig), 5);
+}
+
 #[test]
 fn what_is_the_hosts_is_left_to_it_and_martians_are_dropped() {
     let mut sites = Sites::new(&Wrapping::tunnel4());
