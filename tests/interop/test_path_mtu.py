@@ -5,6 +5,7 @@ anything of that is missing, as all of its full segments are lost.
 """
 
 import re
+import socket
 import time
 
 import pytest
@@ -13,13 +14,14 @@ import echo
 import prerequisite
 import topology
 import wire
-from association import GCM_128, Association, secret
-from gateway import CONTROLLED
+from association import GCM_128, Association, host_prefix, secret
+from gateway import CONTROLLED, Gateway
 from namespace import veth
 from topology import HERE
 
 MTU = 1300
 TCP_BYTES = 400_000
+IP_MTU_DISCOVER, IP_MTU, IP_PMTUDISC_DONT, IP_PMTUDISC_DO = 10, 14, 0, 2
 IN_UDP = "encap espinudp 4500 4500 0.0.0.0"
 FAR = topology.GatewaysBehindRouter.FAR
 CASES = [
@@ -178,3 +180,42 @@ def test_senders_hear_of_the_path(network):
     # Of what the path takes: outer header 20, ESP 8 + 8 + 16, and padding to four bytes with the two behind it.
     assert "mtu = 1246" in told or "mtu=1246" in told, told
     network.left.ping(here, there, size=1246 - 28)
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_what_policies_let_pass_plain_fits_the_link_where_the_tun_takes_more(family, uxfrm):
+    """Raw sockets cut nothing, and tell nobody."""
+    with topology.PlacedGateways() as network:
+        gateway = Gateway(uxfrm, network.left, mtu=9000)
+        network.callback(gateway.close)
+        association = Association(GCM_128, "tunnel", family, family)
+        here, there = HERE.inner[family], topology.THERE.inner[family]
+        protect = association.policies(HERE, topology.THERE)[0].replace(" dir out", " dir out priority 2")
+        ends = f"src {host_prefix(here)} dst {host_prefix(there)}"
+        passes = f"xfrm policy add {ends} proto udp dir out priority 1 action allow"
+        gateway.start([association.state(HERE, topology.THERE), protect, passes])
+        with network.left.entered():
+            sender = socket.socket(socket.AF_INET if family == 4 else socket.AF_INET6, socket.SOCK_DGRAM)
+        with sender:
+            sender.settimeout(1)
+            sender.bind((here, 0))
+            sender.connect((there, echo.PORT))
+            if family == 4:
+                sender.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DONT)
+            assert long_echo(sender), gateway.stat()
+            if family == 4:
+                sender.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
+                assert not long_echo(sender), "it has DF"
+                assert sender.getsockopt(socket.IPPROTO_IP, IP_MTU) == 1500
+
+
+def long_echo(sender):
+    """Whether a datagram longer than any link comes back, once its sender has been told of the path."""
+    sent = echo.payload(4000)
+    for _ in range(3):
+        try:
+            sender.send(sent)
+            return sender.recv(65536) == sent
+        except OSError:  # the answer does not come, or the kernel knows by now that the path takes less
+            pass
+    return False

@@ -176,6 +176,16 @@ impl Settings {
     pub fn mtu_to(&self, peer: IpAddr) -> u16 {
         self.narrow.get(&peer).map_or(self.mtu, |narrow| self.mtu.min(*narrow))
     }
+
+    /// Bytes of the largest plain packet that is sent as it is. The kernel's raw sockets cut none that is longer than its link takes, and tell nobody; whoever
+    /// else sends knows each packet's way.
+    #[inline]
+    pub(crate) fn plain_limit(&self) -> usize {
+        match self.headers {
+            WireHeaders::UdpSocket => self.mtu.into(),
+            WireHeaders::Engine => usize::MAX,
+        }
+    }
 }
 
 /// What a call of [`Worker::outbound`] or [`Worker::inbound`] yields. Reused from batch to batch: the caller drains it.

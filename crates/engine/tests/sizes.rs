@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use uxfrm_engine::sa::config::{SaExtraFlags, SaFlags};
 use uxfrm_engine::{
-    Direction, DropReason, Event, Family, Host, Mode, Reqid, UdpEncapKind, WireHeaders,
+    Direction, DropReason, Event, Family, Host, Mode, Reqid, Settings, UdpEncapKind, WireHeaders,
 };
 use uxfrm_packet::{Fragment, IpPacket, PacketBuf, Protocol, icmp::Icmp, icmpv6::Icmpv6};
 use uxfrm_testkit::{Pair, Suite, Way, Wrapping, packets};
@@ -347,4 +347,38 @@ fn congestion_that_cannot_be_passed_on_drops_the_packet() {
     let wire = pair.left.outbound(vec![of_length(100)]).0.remove(0);
     assert!(pair.right.inbound(vec![packets::with_tos(wire, 0x03)]).is_empty());
     assert_eq!(pair.right.drops(DropReason::InEcn), 1);
+}
+
+/// A TUN may take more than the network does (`[host] mtu`), and what policies let pass goes by raw sockets, which cut nothing.
+#[test]
+fn what_passes_plain_and_is_larger_than_the_network_takes_is_cut_or_told_of() {
+    let settings = Settings { headers: WireHeaders::UdpSocket, ..Settings::default() };
+    let wrapping = Wrapping { settings, ..Wrapping::tunnel4() };
+    let long = || packets::udp("10.1.0.1:7", "198.51.100.1:9", &[7; 4000]);
+    let segments = || packets::tcp_super("10.1.0.1:7", "198.51.100.1:9", &[7; 9000], 3000);
+    let mut pair = Pair::new(&wrapping);
+    for (packet, pieces) in [(long(), 3), (segments(), 9)] {
+        let (wire, told) = pair.left.outbound(vec![packet]);
+        assert_eq!((wire.len(), told.len()), (pieces, 0));
+        assert!(wire.iter().all(|piece| piece.len() <= 1500));
+    }
+    let mut fragments = packets::fragments(long().bytes(), 3200);
+    let last = fragments.pop().unwrap();
+    let (wire, _) = pair.left.outbound(vec![last, fragments.pop().unwrap()]);
+    assert!(wire.iter().all(|piece| piece.len() <= 1500));
+    let offsets = wire.iter().map(|piece| u16::from_be_bytes([piece.bytes()[6], piece.bytes()[7]]));
+    assert_eq!(offsets.collect::<Vec<_>>(), [400, 0x2000, 0x2000 + 185, 0x2000 + 370]);
+    for whole in [long(), segments()] {
+        let (wire, told) = pair.left.outbound(vec![packets::dont_fragment(whole)]);
+        assert_eq!((wire.len(), told.len()), (0, 1));
+        let [high, low] = *told[0].bytes()[26..].first_chunk().unwrap();
+        assert_eq!(
+            (told[0].bytes()[20..22].to_vec(), u16::from_be_bytes([high, low])),
+            (vec![3, 4], 1500)
+        );
+    }
+    let six = packets::udp("[fd00:1::1]:7", "[2001:db8:9::1]:9", &[7; 2000]);
+    let (wire, told) = pair.left.outbound(vec![six]);
+    assert_eq!((wire.len(), told.len()), (0, 1));
+    pair.left.assert_accounts();
 }

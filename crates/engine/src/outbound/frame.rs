@@ -1,6 +1,6 @@
 //! Room for each packet and all its headers: in place for single packets, side by side for the pieces of a super-packet.
 
-use uxfrm_packet::{PacketBuf, Pool, SegmentPlan, Segments, SizeClass};
+use uxfrm_packet::{IpPacket, PacketBuf, Pool, SegmentPlan, Segments, SizeClass};
 
 use super::handover::Sealer;
 use super::{Item, Outbound, narrow};
@@ -90,6 +90,10 @@ impl Outbound {
         plan: Option<&SegmentPlan>,
         bench: &mut Bench<'_>,
     ) {
+        let longest = plan.map_or(packet.len(), |plan| plan.len(0));
+        if longest > bench.settings.plain_limit() {
+            return self.pass_large(packet, plan, bench);
+        }
         let Some(plan) = plan else {
             self.traffic.sent += 1;
             self.traffic.sent_bytes += packet.len() as u64;
@@ -107,6 +111,33 @@ impl Outbound {
             bench.out.wire.push(train);
         }
         bench.pool.give(packet);
+    }
+}
+
+impl Outbound {
+    /// A packet that the host's interface has taken and the network does not: its sender is told, or it is cut (`net/ipv4/ip_output.c: ip_fragment`).
+    #[cold]
+    fn pass_large(&mut self, packet: PacketBuf, plan: Option<&SegmentPlan>, bench: &mut Bench<'_>) {
+        let limit = bench.settings.plain_limit();
+        let Ok(ip) = IpPacket::parse(packet.bytes()) else {
+            let count = plan.map_or(1, SegmentPlan::count);
+            return self.discard(packet, count, DropReason::OutMalformed, bench);
+        };
+        let inside = Inside::of(&ip);
+        match plan {
+            _ if ip.dont_fragment => self.refuse_size(packet, plan, limit, bench),
+            None => self.pass_cut(packet, limit, &inside, bench),
+            Some(plan) => {
+                for k in 0..plan.count() {
+                    let frame = Frame { prefix: 0, total: plan.len(k) };
+                    match Cut::one(k, frame).write(plan, &packet, bench.pool) {
+                        Some(segment) => self.pass_cut(segment, limit, &inside, bench),
+                        None => bench.refuse(&mut self.traffic, 1, DropReason::OutNoRoom),
+                    }
+                }
+                bench.pool.give(packet);
+            }
+        }
     }
 }
 

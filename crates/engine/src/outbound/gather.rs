@@ -99,7 +99,14 @@ impl Outbound {
     }
 
     /// No policy is for it after all: in pieces, as it came. Its sender may know that the way takes no longer ones (`frag_max_size` in the kernel).
-    fn pass_cut(&mut self, packet: PacketBuf, mtu: usize, inside: &Inside, bench: &mut Bench<'_>) {
+    pub(super) fn pass_cut(
+        &mut self,
+        packet: PacketBuf,
+        longest: usize,
+        inside: &Inside,
+        bench: &mut Bench<'_>,
+    ) {
+        let mtu = longest.min(bench.settings.plain_limit());
         if packet.len() <= mtu {
             return self.pass(packet, None, bench);
         }
