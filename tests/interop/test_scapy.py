@@ -21,7 +21,7 @@ from topology import HERE, THERE
 
 try:
     from scapy.layers import ipsec
-    from scapy.layers.inet import IP, UDP
+    from scapy.layers.inet import IP, UDP, IPOption_RR
     from scapy.layers.inet6 import IPv6
     from scapy.layers.l2 import Ether
 except ImportError:
@@ -140,6 +140,22 @@ def test_esp_in_udp(end):
     association = Association(GCM_128, "tunnel", 4, 4, extra="encap espinudp 4500 4500 0.0.0.0")
     end.protect(association.lines(HERE, THERE))
     exchange(association, end, nat_t_header=UDP(sport=4500, dport=4500))
+
+
+def test_options_into_which_hosts_write_are_taken(end):
+    """Record route: whoever takes the packet adds its address, and the header's checksum is no more what it was."""
+    association = Association(GCM_128, "tunnel", 4, 4, extra="replay-window 0")
+    end.protect(association.lines(HERE, THERE))
+    ours = security_association(association, THERE, HERE)
+    theirs = security_association(association, HERE, THERE)
+    frame = Ether(sealed_request(association, end, ours, b"recorded"))
+    frame[IP].options = [IPOption_RR(pointer=4, routers=["0.0.0.0"] * 2)]
+    del frame[IP].ihl, frame[IP].len, frame[IP].chksum
+    end.network.far.seen()
+    end.network.far.send(bytes(frame))
+    answer = next_esp(end, time.monotonic() + ANSWER_SECONDS)
+    assert answer is not None, f"{end.statistics()}\n{end.log()}"
+    assert_answer(association, theirs.decrypt(packet(answer)), b"recorded")
 
 
 def test_a_wrong_icv_is_not_answered(end):

@@ -4,7 +4,8 @@
 //! header is the buffer's own. The kernel only fills in IPv4's total length, checksum and, where they are 0, source
 //! and identification (`net/ipv4/raw.c: raw_send_hdrinc`). It fragments nothing: oversized packets are refused.
 //!
-//! Receiving takes one protocol only (ESP's, or that of [`RawOptions::protocol`]), after the kernel has put fragments together. IPv4 comes with its header. IPv6
+//! Receiving takes one protocol only (ESP's, or that of [`RawOptions::protocol`]), after the kernel has put fragments together. IPv4 comes with its header, whose checksum
+//! is renewed where there are options. IPv6
 //! comes without (RFC 3542 §3): it is written anew from the addresses, traffic class and hop limit that come beside
 //! the payload; flow label and extension headers are lost, and ESP does not need them.
 
@@ -13,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Protocol, Segments, Version};
+use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Protocol, Segments, Version, ipv4};
 
 use crate::control::{Control, integer};
 use crate::mmsg::{MESSAGES, Part, Receiver, Sender};
@@ -182,9 +183,13 @@ impl Port for Raw {
             }
             for index in 0..count {
                 let (mut packet, name, control) = self.receiver.datagram(index, pool);
-                if self.version == Version::V4
-                    || restore_header(&mut packet, self.protocol, name, control).is_some()
-                {
+                let is_whole = match self.version {
+                    Version::V4 => renew_checksum(packet.bytes_mut()).is_some(),
+                    Version::V6 => {
+                        restore_header(&mut packet, self.protocol, name, control).is_some()
+                    }
+                };
+                if is_whole {
                     into.push(packet);
                 } else {
                     pool.give(packet);
@@ -233,6 +238,15 @@ fn destination(version: Version, bytes: &[u8]) -> Option<IpAddr> {
         }
         (Version::V4 | Version::V6, _) => None,
     }
+}
+
+/// The kernel has checked an IPv4 header, and then writes into options that ask for it (`net/ipv4/ip_options.c: __ip_options_compile`: record route,
+/// timestamp), but no new checksum; `None` for what is no header.
+fn renew_checksum(bytes: &mut [u8]) -> Option<()> {
+    if *bytes.first()? == ipv4::WITHOUT_OPTIONS {
+        return Some(());
+    }
+    ipv4::fill_checksum(bytes).ok()
 }
 
 /// Writes the IPv6 header that the kernel took off in front of the payload; `None` when it did not say enough.
@@ -286,6 +300,19 @@ mod tests {
         assert_eq!(destination(Version::V4, &v4[..19]), None);
         assert_eq!(destination(Version::V6, &v4), None);
         assert_eq!(destination(Version::V6, &[]), None);
+    }
+
+    #[test]
+    fn options_that_the_kernel_wrote_into_have_a_right_checksum() {
+        let mut packet = [0_u8; 28];
+        (packet[0], packet[3], packet[20]) = (0x47, 28, 7);
+        ipv4::fill_checksum(&mut packet).unwrap();
+        let before = packet;
+        packet[24] = 192;
+        renew_checksum(&mut packet).unwrap();
+        assert!(ipv4::Ipv4::parse(&packet).unwrap().checksum_is_right());
+        assert_eq!((packet[..10].to_vec(), packet[24]), (before[..10].to_vec(), 192));
+        assert!(renew_checksum(&mut []).is_none());
     }
 
     #[test]
