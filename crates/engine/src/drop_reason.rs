@@ -117,8 +117,10 @@ drop_reasons! {
     InEncapMismatch => "in_encap_mismatch", Some(X::InStateMismatch);
     /// Inbound: sequence number already seen (RFC 4303 §3.4.3), before or after decryption.
     InReplay => "in_replay", Some(X::InStateSeqError);
-    /// Inbound: sequence number 0, or older than the window.
+    /// Inbound: sequence number older than the window, or with ESN none in 64 bits.
     InTooOld => "in_too_old", Some(X::InStateSeqError);
+    /// Inbound: sequence number 0, which no packet has. As in the kernel it counts as no failure of the state (`net/xfrm/xfrm_replay.c: xfrm_replay_check_legacy`).
+    InNoNumber => "in_no_number", Some(X::InStateSeqError);
     /// Inbound: the ICV is wrong.
     InForged => "in_forged", Some(X::InStateProtoError);
     /// Inbound: a device says that the packet is not of the protocol that the state is for.

@@ -5,7 +5,7 @@
 )]
 
 use uxfrm_engine::sa::config::SaFlags;
-use uxfrm_engine::{DropReason, Family, Mode, Spi};
+use uxfrm_engine::{DropReason, Failures, Family, Mode, Spi, XfrmCounter};
 use uxfrm_packet::{IpPacket, PacketBuf, Protocol, ipv4};
 use uxfrm_testkit::{FIRST_SPI, Pair, Rng, Way, Wrapping, packets};
 
@@ -156,6 +156,22 @@ fn far_ahead_is_taken_and_what_it_left_behind_is_not() {
     assert_eq!(pair.right.inbound(vec![last]).len(), 1);
     assert_eq!(pair.right.inbound(wire).len(), 63);
     assert_eq!(pair.right.drops(DropReason::InTooOld), 136);
+}
+
+/// Whoever sends number 0 is not late: the kernel, too, counts it as no failure of the state.
+#[test]
+fn number_0_is_no_failure_of_the_state() {
+    for flags in [SaFlags::empty(), SaFlags::ESN] {
+        let mut pair = after(flags, 0);
+        let mut packet = pair.left.outbound(vec![datagram()]).0.remove(0);
+        packet.bytes_mut()[24..28].copy_from_slice(&[0; 4]);
+        assert!(pair.right.inbound(vec![packet]).is_empty());
+        let snapshot = pair.right.database.snapshot();
+        let failures = snapshot.sad.iter().map(|sa| sa.usage().failures());
+        assert_eq!(failures.collect::<Vec<_>>(), [Failures::default()]);
+        assert_eq!(DropReason::InNoNumber.counter(), Some(XfrmCounter::InStateSeqError));
+        assert_eq!(pair.right.drops(DropReason::InNoNumber), 1);
+    }
 }
 
 #[test]

