@@ -5,8 +5,10 @@ import ctypes
 import os
 import pathlib
 import subprocess
+import time
 
 CLONE_NEWNET = 0x40000000
+CARRIER_SECONDS = 10
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -71,6 +73,13 @@ class Namespace:
 
     def mac(self, device):
         return self.ip(f"-br link show dev {device}").split()[2]
+
+    def wait_for_carrier(self, device):
+        """Until the kernel has taken note that the device's other end is up: before, it drops what is to leave by it."""
+        deadline = time.monotonic() + CARRIER_SECONDS
+        while "LOWER_UP" not in (link := self.ip(f"-br link show dev {device}")):
+            assert time.monotonic() < deadline, f"no carrier after {CARRIER_SECONDS} s: {link}"
+            time.sleep(0.005)
 
     def tap(self, device):
         self.ip(f"tuntap add {device} mode tap")

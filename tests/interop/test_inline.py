@@ -341,11 +341,12 @@ def test_devices_may_get_other_names(device, sites):
 
 def test_links_may_go_down_and_come_back(sites):
     sites.start()
-    for device in ("wire0", "lan0"):
+    for device, end, far in (("wire0", sites.left, "wire0"), ("lan0", sites.right_host, "eth0")):
         sites.ping(4)
         sites.right.ip(f"link set {device} down")
         sites.left_host.run(*ping_command(*HOSTS[4], echo.MARKER, 1).split(), check=False)
         sites.right.ip(f"link set {device} up")
+        end.wait_for_carrier(far)
         if device == "wire0":
             sites.right.ip("route add default via 10.9.0.1")
         sites.ping(4)
