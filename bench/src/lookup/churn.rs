@@ -17,8 +17,8 @@ use crate::clock::TscClock;
 use crate::report::{Case, Row, Sample};
 
 const SIZES: [usize; 3] = [1000, 100_000, 1_000_000];
-/// Policies that another thread adds a second, and as many that it removes.
-const RATES: [u32; 3] = [0, 10_000, 100_000];
+const RATES: [Rate; 4] =
+    [Rate::PerSecond(0), Rate::PerSecond(10_000), Rate::PerSecond(100_000), Rate::Most];
 const CACHES: [(&str, CacheMode); 3] =
     [("off", CacheMode::Off), ("on", CacheMode::On), ("auto", CacheMode::Auto)];
 /// Packets that are timed together.
@@ -29,6 +29,41 @@ const TURNS: u32 = 4;
 const SINGLE: usize = 2000;
 /// Changes published at once otherwise.
 const BURST: usize = 100;
+
+/// Policies that another thread adds, and as many that it removes.
+#[derive(Clone, Copy, Debug)]
+enum Rate {
+    PerSecond(u32),
+    /// As many as it can.
+    Most,
+}
+
+impl Rate {
+    /// Policies that come at once.
+    const fn burst(self) -> usize {
+        match self {
+            Self::PerSecond(rate) => (rate / 1000) as usize,
+            Self::Most => BURST,
+        }
+    }
+
+    /// From one burst to the next.
+    const fn pause(self) -> Duration {
+        match self {
+            Self::PerSecond(_) => Duration::from_millis(1),
+            Self::Most => Duration::ZERO,
+        }
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PerSecond(rate) => write!(out, "{rate}/s"),
+            Self::Most => out.write_str("most"),
+        }
+    }
+}
 
 /// What policies want done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,25 +126,25 @@ pub(super) fn measure(options: &Options, clock: &TscClock, rows: &mut Vec<Row>) 
 
 impl Tunnels {
     /// With each cache that is measured, as far as the options leave it.
-    fn cases(self, rate: u32, options: &Options) -> Vec<(CacheMode, Case)> {
+    fn cases(self, rate: Rate, options: &Options) -> Vec<(CacheMode, Case)> {
         let is_usual = self.family == Family::V4 && self.templates == Templates::None;
         let caches = if is_usual { &CACHES[..] } else { &CACHES[..1] };
         let cases = caches.iter().map(|(name, mode)| (*mode, self.case(name, rate)));
         cases.filter(|(_, case)| options.only.admits(case)).collect()
     }
 
-    fn case(self, cache: &str, rate: u32) -> Case {
+    fn case(self, cache: &str, rate: Rate) -> Case {
         let family = if self.family == Family::V4 { 4 } else { 6 };
         let case = Case::new().with("profile", Profile::Tunnels.to_string()).with("family", family);
         let case = case.with("policies", self.size).with("match", "random").with("flows", 16_384);
         let case = case.with("cache", cache).with("templates", self.templates.to_string());
-        case.with("changes", format!("{rate}/s"))
+        case.with("changes", rate.to_string())
     }
 }
 
 fn measure_each(
     tunnels: Tunnels,
-    cases: Vec<(u32, Vec<(CacheMode, Case)>)>,
+    cases: Vec<(Rate, Vec<(CacheMode, Case)>)>,
     options: &Options,
     clock: &TscClock,
     rows: &mut Vec<Row>,
@@ -156,11 +191,12 @@ fn measure_each(
 }
 
 impl Set {
-    /// Bytes that the process has taken for each policy since it had `before`, names and words and all, other things' bytes apart. None
+    /// Bytes that the process has taken for each policy since it had `before`, names and words and all, other things' bytes apart, and so what loading has freed. None
     /// where there are so few that it says nothing.
     #[expect(clippy::cast_precision_loss, reason = "a figure")]
     fn memory_per_policy(&self, before: Option<usize>, others: usize) -> Option<f64> {
         let policies = self.database.current().spd.len();
+        heap::release_free();
         let taken = heap::resident()?.checked_sub(before? + others)?;
         (policies >= 100_000).then(|| taken as f64 / policies as f64)
     }
@@ -237,7 +273,7 @@ impl<'a> Worker<'a> {
         Self { case, flows, time, cache, sample, quiet, hits: 0, packets: 0, reached: 0.0 }
     }
 
-    fn take_turn(&mut self, database: &mut Database, coming: &Coming, rate: u32) {
+    fn take_turn(&mut self, database: &mut Database, coming: &Coming, rate: Rate) {
         let published = database.published();
         Self::look_up(&mut self.cache, &published, self.flows, self.time, &mut self.quiet);
         let (hits, packets) = self.counts();
@@ -300,10 +336,11 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Adds a millisecond's policies, then removes them in the next, and so on.
-fn change_until(database: &mut Database, coming: &Coming, rate: u32, done: &AtomicBool) -> f64 {
-    let burst = (rate / 1000) as usize;
-    let (mut changes, start) = (0_u32, Instant::now());
+/// Adds a burst of policies, then removes them when the next one comes, and so on.
+#[expect(clippy::cast_precision_loss, reason = "a figure")]
+fn change_until(database: &mut Database, coming: &Coming, rate: Rate, done: &AtomicBool) -> f64 {
+    let burst = rate.burst();
+    let (mut changes, start) = (0_usize, Instant::now());
     let mut added: Option<&[Policy]> = None;
     let mut bursts = coming.policies.chunks_exact(burst.max(1)).cycle();
     let mut next = start;
@@ -315,15 +352,15 @@ fn change_until(database: &mut Database, coming: &Coming, rate: u32, done: &Atom
             if let Some(old) = added.replace(burst) {
                 remove(database, old);
             }
-            changes += rate / 1000;
+            changes += burst.len();
         }
-        next += Duration::from_millis(1);
+        next += rate.pause();
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
     }
     if let Some(old) = added {
         remove(database, old);
     }
-    f64::from(changes) / start.elapsed().as_secs_f64()
+    changes as f64 / start.elapsed().as_secs_f64()
 }
 
 fn remove(database: &mut Database, policies: &[Policy]) {
