@@ -1,6 +1,8 @@
 //! By which of the kernel's congestion controls TCP sends.
 
-use std::fs;
+use std::{fs, io};
+
+use uxfrm_io::Namespace;
 
 /// One that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +33,16 @@ impl Congestion {
         }
     }
 
+    /// Has connections of this network namespace begin with it. A connection that began with BBR and was given
+    /// another later (`iperf3 -C`) is paced by timers ever after (`net/ipv4/tcp_bbr.c: bbr_init`), as CUBIC's are not.
+    ///
+    /// # Errors
+    /// The kernel's: there is no such control, or not for this namespace (`tcp_allowed_congestion_control`).
+    pub fn begin_in(self, namespace: &Namespace) -> io::Result<()> {
+        let name = self.name(); // the machine's, which is not the namespace's
+        namespace.enter(|| fs::write(path(USED), name))?
+    }
+
     fn of(used: &str, choice: &str) -> Vec<Self> {
         let has_cubic = used == "cubic" || choice.split_whitespace().any(|name| name == "cubic");
         let cubic = has_cubic.then_some(Self::Cubic);
@@ -38,8 +50,12 @@ impl Congestion {
     }
 }
 
+fn path(setting: &str) -> String {
+    format!("/proc/sys/net/ipv4/{setting}")
+}
+
 fn setting(name: &str) -> String {
-    let text = fs::read_to_string(format!("/proc/sys/net/ipv4/{name}"));
+    let text = fs::read_to_string(path(name));
     text.map_or_else(|_| String::new(), |text| text.trim().to_owned())
 }
 

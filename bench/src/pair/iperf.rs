@@ -122,6 +122,10 @@ impl Run {
         command.args(["-p", &PORT.to_string(), "-t", &seconds.to_string()]);
         command.args(words(load, buffer()));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        if let Load::Tcp { congestion, .. } = load {
+            let begun = congestion.begin_in(&topology.a);
+            begun.with_context(|| format!("cannot have TCP begin with {}", congestion.name()))?;
+        }
         let client = Ended(topology.a.enter(|| command.spawn())?.context("cannot start iperf3")?);
         let end = Instant::now() + Duration::from_secs(seconds.into()) + PATIENCE;
         Ok(Self { server, client, load, end })
