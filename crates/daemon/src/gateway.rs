@@ -20,7 +20,7 @@ use uxfrm_engine::{
     CacheCounts, Changes, Database, DropCounts, Drops, Event, Host, Moment, Senses,
 };
 use uxfrm_io::{
-    clock, dump,
+    clock, dump, heap,
     path_errors::PathErrors,
     poll::Poller,
     rtnetlink::{Monitor, Rtnetlink},
@@ -350,6 +350,9 @@ impl Gateway {
         following.keep_up(database);
         following.commit(database);
         following.review(database);
+        if database.take_freed() {
+            heap::release_free();
+        }
         events.iter().for_each(log);
         if let Some(control) = control {
             control.publish(|outbox| {

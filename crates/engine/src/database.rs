@@ -54,7 +54,10 @@ pub struct Database {
     coming: Vec<Arc<PolicyEntry>>,
     revising: Revising,
     ages: Ages,
-    leaving: Leaving,
+    leaving_states: Leaving,
+    leaving_policies: Leaving,
+    /// Old copies were given up, and their memory with them.
+    freed: bool,
     timers: Timers,
     keepalives: Vec<Keepalive>,
     offloads: Offloads,
@@ -87,7 +90,7 @@ pub enum PolicyName {
     Selector(Selector),
 }
 
-/// Whether copies of older databases still have states that are gone, and their keys.
+/// Whether copies of older databases still have what is gone: states and their keys, or more policies than will ever be made up for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leaving {
     Nothing,
@@ -96,7 +99,25 @@ enum Leaving {
     Soon,
 }
 
-/// So long the keys of a state that is gone may stay for the sake of quick changes: as long as idle workers keep them.
+impl Leaving {
+    /// There is something that is gone.
+    const fn begin(&mut self) {
+        if matches!(self, Self::Nothing) {
+            *self = Self::Something;
+        }
+    }
+
+    /// Whether something is gone that no timer sees to yet; from now on one does.
+    fn is_to_be_timed(&mut self) -> bool {
+        let is_new = *self == Self::Something;
+        if is_new {
+            *self = Self::Soon;
+        }
+        is_new
+    }
+}
+
+/// So long what is gone may stay for the sake of quick changes: as long as idle workers keep it.
 const LINGER: Duration = Duration::from_secs(1);
 /// Room for so many policies that come together is kept for the next ones.
 const BURST: usize = 1024;
@@ -116,7 +137,9 @@ impl Database {
             coming: Vec::new(),
             revising: Revising::default(),
             ages: Ages::default(),
-            leaving: Leaving::Nothing,
+            leaving_states: Leaving::Nothing,
+            leaving_policies: Leaving::Nothing,
+            freed: false,
             timers: Timers::default(),
             keepalives: Vec::new(),
             offloads: Offloads::default(),
@@ -234,6 +257,12 @@ impl Database {
         self.revise_soon(now);
     }
 
+    /// Whether much memory was freed since the last time, of policies that went some time ago: an owner of the process may give it back to the system.
+    #[must_use]
+    pub const fn take_freed(&mut self) -> bool {
+        std::mem::replace(&mut self.freed, false)
+    }
+
     /// Tells workers who listens for acquires, and what is pending. States and policies stay as they are.
     pub fn set_acquires(&mut self, acquires: Acquires) {
         if *self.next.acquires != acquires {
@@ -264,7 +293,7 @@ impl Database {
     fn replace_sa(&mut self, old: &Arc<Sa>, new: &Arc<Sa>) {
         let held = self.spare_states.part(&mut self.next.sad).replace(old, new);
         held.iter().chain([new]).for_each(|sa| self.spare_states.note(sa));
-        self.leave();
+        self.leaving_states.begin();
         self.ages.replace(new);
         self.next.note_state(new.id().spi);
     }
@@ -272,29 +301,37 @@ impl Database {
     fn remove_sa(&mut self, sa: &Arc<Sa>) {
         let held = self.spare_states.part(&mut self.next.sad).remove(sa);
         held.iter().for_each(|held| self.spare_states.note(held));
-        self.leave();
+        self.leaving_states.begin();
         self.ages.remove(sa);
         self.next.note_state(sa.id().spi);
         self.leave_device(sa);
         self.attendance.remove_sa(sa);
     }
 
-    /// Older databases have a state that this one has not.
-    const fn leave(&mut self) {
-        if matches!(self.leaving, Leaving::Nothing) {
-            self.leaving = Leaving::Something;
-        }
-    }
-
     fn let_go_soon(&mut self, now: Moment) {
-        if self.leaving == Leaving::Something {
-            self.leaving = Leaving::Soon;
+        let leaving = [&mut self.leaving_states, &mut self.leaving_policies];
+        if leaving.map(Leaving::is_to_be_timed).contains(&true) {
             self.timers.wake_gone(now.plus(LINGER));
         }
     }
 
-    fn let_go(&mut self) {
-        self.leaving = Leaving::Nothing;
+    /// Lets go of states that are gone, and of copies that have too many policies that are; of those that a worker has still, next time.
+    fn let_go(&mut self, now: Moment) {
+        self.let_go_of_states();
+        if self.leaving_policies == Leaving::Nothing {
+            return;
+        }
+        self.leaving_policies = Leaving::Nothing;
+        let given_up = self.spare_policies.give_up();
+        self.freed |= given_up.freed;
+        if given_up.is_read {
+            self.leaving_policies = Leaving::Something;
+            self.let_go_soon(now);
+        }
+    }
+
+    fn let_go_of_states(&mut self) {
+        self.leaving_states = Leaving::Nothing;
         self.spare_states.let_go();
     }
 
@@ -309,6 +346,7 @@ impl Database {
         self.settle_policies();
         self.spare_policies.part(&mut self.next.spd).remove(entry);
         self.spare_policies.note(entry);
+        self.leaving_policies.begin();
         self.revising.went(entry);
         self.attendance.remove_policy(entry);
     }

@@ -17,6 +17,9 @@ pub(super) enum Tally {
     Sixteen(Counts<64>),
 }
 
+/// A table that could hold so many times what it does gives room back.
+const SPARSE: usize = 8;
+
 type Counts<const N: usize> = HashMap<[u8; N], u32, RandomState>;
 
 impl Tally {
@@ -92,6 +95,9 @@ fn take<const N: usize>(counts: &mut Counts<N>, key: &[u8]) -> Option<bool> {
     let is_last = *count.get() == 0;
     if is_last {
         count.remove();
+        if counts.len() < counts.capacity() / SPARSE {
+            counts.shrink_to(2 * counts.len());
+        }
     }
     Some(is_last)
 }

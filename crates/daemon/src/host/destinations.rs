@@ -114,6 +114,9 @@ impl Source {
     }
 }
 
+/// A table that could hold so many times what it does gives room back. A million destinations have 64 MiB.
+const SPARSE: usize = 8;
+
 /// How many policies want a source.
 #[derive(Clone, Copy, Debug)]
 struct Wish {
@@ -299,6 +302,9 @@ impl<A: Address> Prefixes<A> {
             if wanted.is_none() && node.wanted.is_none() && node.first.count == 0 {
                 entry.remove();
             }
+        }
+        if self.nodes.len() < self.nodes.capacity() / SPARSE {
+            self.nodes.shrink_to(2 * self.nodes.len());
         }
     }
 }

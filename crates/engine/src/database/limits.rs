@@ -34,7 +34,7 @@ impl Database {
                 }
                 Woken::Policy(entry) => self.age_policy(&entry, now, events),
                 Woken::Gone => {
-                    self.let_go();
+                    self.let_go(now);
                     false
                 }
                 Woken::Revision => {
@@ -66,7 +66,7 @@ impl Database {
         }
         all.iter().for_each(|sa| self.remove_sa(sa));
         self.advance();
-        self.let_go();
+        self.let_go_of_states();
     }
 
     /// Begins or goes on keeping the NAT in front of a state open. One that was replaced ends here: the next generation has its own turn.

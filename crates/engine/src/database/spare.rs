@@ -40,6 +40,15 @@ struct Older<T: Follow> {
     changed: Vec<Arc<T::Part>>,
 }
 
+/// What became of copies that are of no use any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct GivenUp {
+    /// Some were freed.
+    pub(super) freed: bool,
+    /// Somebody reads some yet.
+    pub(super) is_read: bool,
+}
+
 /// So many may be read still while one is free: readers look at the two newest.
 const KEPT: usize = 3;
 /// With more changes than these there is more to catch up with than to copy.
@@ -91,13 +100,33 @@ impl<T: Follow> Spare<T> {
         *self = Self::default();
     }
 
+    /// Frees what is too far behind to become the newest again, as far as nobody reads it.
+    pub(super) fn give_up(&mut self) -> GivenUp {
+        let mut behind = 0;
+        let is_far = |older: &Older<T>| {
+            behind += older.changed.len();
+            behind > MOST
+        };
+        if let Some(at) = self.before.iter().rposition(is_far) {
+            self.set_aside(at);
+        }
+        let before = self.read.len();
+        self.read.retain(|whole| Arc::strong_count(whole) > 1);
+        GivenUp { freed: self.read.len() < before, is_read: !self.read.is_empty() }
+    }
+
+    /// The one at `at` and those before it can't be used any more.
+    fn set_aside(&mut self, at: usize) {
+        self.read.extend(self.before.drain(..=at).map(|older| older.whole));
+    }
+
     /// The youngest that nobody reads any more, as the newest is.
     fn reclaim(&mut self, newest: &T) -> Option<T> {
         let mut behind = 0;
         for at in (0..self.before.len()).rev() {
             behind += self.before[at].changed.len();
             if behind > MOST {
-                self.read.extend(self.before.drain(..=at).map(|older| older.whole));
+                self.set_aside(at);
                 return None;
             }
             if Arc::strong_count(&self.before[at].whole) == 1 {
@@ -228,6 +257,32 @@ pub(super) mod tests {
             assert!(one_by_one.depth <= together.depth + 2, "{one_by_one:?}, {together:?}");
             assert!(one_by_one.bytes <= 3 * together.bytes, "{one_by_one:?}, {together:?}");
         }
+    }
+
+    #[test]
+    fn copies_of_many_policies_that_went_are_freed_once_nobody_reads_them() {
+        let mut database = Database::new(Backend::Portable);
+        let all: Vec<_> = database.apply(Moment(0), |change| {
+            (0..6000).map(|number| change.add_policy(net(number)).unwrap()).collect()
+        });
+        let reader = database.snapshot();
+        database.apply(Moment(0), |change| {
+            all.iter().for_each(|entry| drop(change.delete_policy(&entry.key()).unwrap()));
+        });
+        let one = Arc::downgrade(&all[17]);
+        drop(all);
+        let mut pass = |seconds| {
+            let (due, _) = database.poll_timeout().unwrap();
+            assert!(due <= Moment::from_secs(seconds));
+            database.handle_timeout(Moment::from_secs(seconds), &mut Vec::new());
+            database.take_freed()
+        };
+        assert!(!pass(1) && one.strong_count() > 0, "a worker has them");
+        drop(reader);
+        assert!(one.strong_count() > 0, "they are not freed by a worker");
+        assert!(pass(2) && one.strong_count() == 0);
+        assert!(!database.take_freed(), "it is told once");
+        assert_eq!(database.poll_timeout(), None);
     }
 
     pub(in crate::database) fn together(count: u16) -> Arc<Snapshot> {

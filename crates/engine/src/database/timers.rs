@@ -73,7 +73,7 @@ impl Timers {
             Sleeper::Limits(_) => "new limits of a state",
             Sleeper::Nat(_) => "keepalive of a state",
             Sleeper::Policy(_) => "time limit of a policy",
-            Sleeper::Gone => "keys of a state that is gone",
+            Sleeper::Gone => "keys and copies of what is gone",
             Sleeper::Revision => "plan of policies that came one by one",
         };
         Some((*at, why))

@@ -197,3 +197,15 @@ fn a_source_that_some_policy_needs_goes_before_none() {
         assert_eq!(destinations.take_steps().put, [((v4(0), 24), Some(v4(200)))], "{wishes:?}");
     }
 }
+
+#[test]
+fn what_many_destinations_took_is_given_back() {
+    let mut destinations = Destinations::default();
+    let all = || (0..10_000).map(|number| (Ipv4Addr::from_bits(number << 4).into(), 28));
+    all().for_each(|at| destinations.count_in(at, None));
+    assert_eq!(destinations.take_steps().put.len(), 10_000);
+    assert!(destinations.four.nodes.capacity() >= 10_000);
+    all().for_each(|at| destinations.count_out(at, None));
+    assert_eq!(destinations.take_steps().delete.len(), 10_000);
+    assert_eq!(destinations.four.nodes.capacity(), 0);
+}
