@@ -1,7 +1,9 @@
 //! Neighbours to which nothing is done but what one state does: they are wrapped and sealed where they lie, with what holds for all of them
 //! looked at once. All others become [items](super::Item).
 
-use std::ops::Range;
+use std::iter::Zip;
+use std::ops::{Range, RangeFrom};
+use std::slice::IterMut;
 use std::vec::Drain;
 
 use uxfrm_packet::checksum::Sum;
@@ -110,12 +112,8 @@ impl Outbound {
         if self.numbering == Numbering::Short {
             return self.seal_short(runs, bench, watch);
         }
-        self.seal_runs(runs.clone(), bench);
+        self.seal_runs(runs, bench);
         watch.passed(Stage::Seal);
-        if std::mem::take(&mut self.unfinished) {
-            self.finish_runs(runs);
-        }
-        watch.passed(Stage::Finish);
         self.send_together(bench);
         watch.passed(Stage::Transmit);
     }
@@ -168,13 +166,13 @@ impl Outbound {
         }
     }
 
-    /// 7 Wrap, 8 Seal.
+    /// 7 Wrap to 9 Finish.
     fn seal_runs(&mut self, runs: Range<usize>, bench: &mut Bench<'_>) {
         let Self { ahead, cache, together, failed, ident, traffic, .. } = self;
         let is_far = cache.is_far();
         let (bundles, accounts) = cache.parts();
         let mut jobs = Jobs::new(bench.crypter, failed);
-        let mut packets = together.iter_mut().zip(0..);
+        let (mut packets, mut place) = (together.as_mut_slice(), 0);
         let mut fetched = runs.start;
         for run in runs {
             if is_far && run == fetched {
@@ -183,44 +181,26 @@ impl Outbound {
             }
             let version = ahead.flows[run].version();
             let count = ahead.runs[run].packets;
-            let packets = packets.by_ref().take(count as usize);
+            let (these, rest) = std::mem::take(&mut packets).split_at_mut(count as usize);
+            let from = place;
+            (packets, place) = (rest, place + these.len());
             let layer = only_layer(bundles, ahead.known[run]);
             let Some((layer, account)) =
                 layer.and_then(|layer| Some((layer, accounts[layer.account as usize].as_mut()?)))
             else {
                 // A run is only let in with both.
-                jobs.failed.extend(packets.map(|(_, place)| place));
+                jobs.failed.extend(from..place);
                 continue;
             };
-            self.unfinished |= layer.needs_finish();
-            let numbers = account.grant.hand_out(count)..;
-            let seal = Seal { packets: packets.zip(numbers), layer, ident, jobs: &mut jobs };
-            let sent = match (layer.tunnel_headers(), version) {
-                (Some(Headers::V4(end, sum, None)), Version::V4) => seal.all_v4_in_v4(end, sum),
-                (Some(Headers::V6(template, None)), Version::V6) => seal.all_v6_in_v6(template),
-                (Some(headers), _) => seal.all_in_tunnel(headers, version),
-                (None, _) => seal.all_in_transport(version),
-            };
-            traffic.sent_bytes += sent as u64;
+            let number = account.grant.hand_out(count);
+            let seal = Seal { layer, version, ident, jobs: &mut jobs };
+            traffic.sent_bytes += if layer.needs_finish() {
+                seal.all_and_finish(these, from, number)
+            } else {
+                seal.all(these, from, number)
+            } as u64;
         }
         jobs.run();
-    }
-
-    /// 9 Finish.
-    #[inline(never)]
-    fn finish_runs(&mut self, runs: Range<usize>) {
-        let (bundles, _) = self.cache.parts();
-        let mut packets = self.together.iter_mut();
-        for run in runs {
-            let packets = packets.by_ref().take(self.ahead.runs[run].packets as usize);
-            let layer = only_layer(bundles, self.ahead.known[run]);
-            let Some(layer) = layer.filter(|layer| layer.needs_finish()) else {
-                packets.for_each(drop);
-                continue;
-            };
-            let after = layer.after(&Inside::plain(self.ahead.flows[run].version()));
-            packets.for_each(|packet| encapsulate::finish(packet.bytes_mut(), layer, &after));
-        }
     }
 
     /// 10 Transmit.
@@ -246,22 +226,70 @@ impl Outbound {
     }
 }
 
-/// Packets of one run, with their places and numbers, and what they are sealed with.
-struct Seal<'s, 'p, 'c, P> {
-    packets: P,
+/// How a run's packets are sealed, and where the jobs go that this is.
+struct Seal<'s, 'p, 'c> {
     layer: &'p Layer,
+    /// Of the packets inside.
+    version: Version,
     ident: &'s mut u32,
     jobs: &'s mut Jobs<'p, 'c>,
 }
 
+/// Packets, each with its place among those that go together and its number.
+type Numbered<'p> = Zip<Zip<IterMut<'p, PacketBuf>, RangeFrom<usize>>, RangeFrom<u64>>;
+
+/// What is sealed before it is read once more: less than the first-level cache has room for, of long packets too.
+const PIECE: usize = 16;
+
 // Each way is a function of its own: how well its loop is laid out must not hang on what else stands beside it.
-impl<'p, P: Iterator<Item = ((&'p mut PacketBuf, usize), u64)>> Seal<'_, 'p, '_, P> {
-    /// Wraps them this way. Says how many bytes leave.
+impl<'p> Seal<'_, 'p, '_> {
+    /// Wraps packets whose places and numbers begin with these. Says how many bytes leave.
     #[inline(always)]
-    fn all(self, wrap: impl Fn(&'p mut PacketBuf, Stamp) -> Option<Wrapped<'p>>) -> usize {
+    fn all(self, packets: &'p mut [PacketBuf], place: usize, number: u64) -> usize {
+        let packets = packets.iter_mut().zip(place..).zip(number..);
+        match (self.layer.tunnel_headers(), self.version) {
+            (Some(Headers::V4(end, sum, None)), Version::V4) => {
+                self.all_v4_in_v4(packets, end, sum)
+            }
+            (Some(Headers::V6(template, None)), Version::V6) => {
+                self.all_v6_in_v6(packets, template)
+            }
+            (Some(headers), _) => self.all_in_tunnel(packets, headers),
+            (None, _) => self.all_in_transport(packets),
+        }
+    }
+
+    /// The same, of a layer whose packets are to be [finished](encapsulate::finish) when they are sealed.
+    #[inline(never)]
+    fn all_and_finish(self, packets: &mut [PacketBuf], place: usize, number: u64) -> usize {
+        let Self { layer, version, ident, jobs } = self;
+        let after = layer.after(&Inside::plain(version));
+        let starts = (place..).step_by(PIECE).zip((number..).step_by(PIECE));
+        let pieces = packets.chunks_mut(PIECE).zip(starts);
+        let mut sent = 0;
+        for (piece, (place, number)) in pieces {
+            {
+                let mut jobs = jobs.anew();
+                let seal = Seal { layer, version, ident: &mut *ident, jobs: &mut jobs };
+                sent += seal.all(piece, place, number);
+                jobs.run();
+            }
+            for packet in piece {
+                encapsulate::finish(packet.bytes_mut(), layer, &after);
+            }
+        }
+        sent
+    }
+
+    #[inline(always)]
+    fn each(
+        self,
+        packets: Numbered<'p>,
+        wrap: impl Fn(&'p mut PacketBuf, Stamp) -> Option<Wrapped<'p>>,
+    ) -> usize {
         let (layer, key) = (self.layer, self.layer.sa.key());
         let (mut sent, mut ident) = (0, *self.ident);
-        for ((packet, place), sequence) in self.packets {
+        for ((packet, place), sequence) in packets {
             ident = ident.wrapping_add(1);
             match wrap(packet, Stamp { sequence, id: fold_half(ident) }) {
                 Some((len, esp)) => {
@@ -276,32 +304,36 @@ impl<'p, P: Iterator<Item = ((&'p mut PacketBuf, usize), u64)>> Seal<'_, 'p, '_,
     }
 
     #[inline(never)]
-    fn all_v4_in_v4(self, end: &HeaderEnd, sum: Sum) -> usize {
+    fn all_v4_in_v4(self, packets: Numbered<'p>, end: &HeaderEnd, sum: Sum) -> usize {
         let (layer, headers) = (self.layer, Headers::V4(end, sum, None));
-        self.all(|packet, stamp| layer.wrap_in_tunnel(headers, packet, Version::V4, stamp))
+        self.each(packets, |packet, stamp| {
+            layer.wrap_in_tunnel(headers, packet, Version::V4, stamp)
+        })
     }
 
     #[inline(never)]
-    fn all_v6_in_v6(self, template: &Ipv6Header) -> usize {
+    fn all_v6_in_v6(self, packets: Numbered<'p>, template: &Ipv6Header) -> usize {
         let (layer, headers) = (self.layer, Headers::V6(template, None));
-        self.all(|packet, stamp| layer.wrap_in_tunnel(headers, packet, Version::V6, stamp))
+        self.each(packets, |packet, stamp| {
+            layer.wrap_in_tunnel(headers, packet, Version::V6, stamp)
+        })
     }
 
     #[inline(never)]
-    fn all_in_tunnel(self, headers: Headers<'_>, version: Version) -> usize {
-        let layer = self.layer;
-        self.all(|packet, stamp| layer.wrap_in_tunnel(headers, packet, version, stamp))
+    fn all_in_tunnel(self, packets: Numbered<'p>, headers: Headers<'_>) -> usize {
+        let (layer, version) = (self.layer, self.version);
+        self.each(packets, |packet, stamp| layer.wrap_in_tunnel(headers, packet, version, stamp))
     }
 
     #[inline(never)]
-    fn all_in_transport(self, version: Version) -> usize {
+    fn all_in_transport(self, packets: Numbered<'p>) -> usize {
         let layer = self.layer;
-        match version {
+        match self.version {
             Version::V4 => {
-                self.all(|packet, stamp| layer.wrap_transport(packet, Version::V4, stamp))
+                self.each(packets, |packet, stamp| layer.wrap_transport(packet, Version::V4, stamp))
             }
             Version::V6 => {
-                self.all(|packet, stamp| layer.wrap_transport(packet, Version::V6, stamp))
+                self.each(packets, |packet, stamp| layer.wrap_transport(packet, Version::V6, stamp))
             }
         }
     }

@@ -36,6 +36,12 @@ impl<'a, 'c> Jobs<'a, 'c> {
         }
     }
 
+    /// Seals these, and begins others, of packets that need not be there for so long.
+    pub(super) fn anew(&mut self) -> Jobs<'_, '_> {
+        self.run();
+        Jobs::new(self.crypter, self.failed)
+    }
+
     /// Seals and forgets them; a refused one was zeroed by the library and its item is noted.
     #[inline(never)]
     pub(super) fn run(&mut self) {
