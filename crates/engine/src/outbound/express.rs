@@ -15,7 +15,7 @@ use super::jobs::{self, Jobs};
 use super::{Head, Item, Numbering, Outbound, fold_half};
 use crate::bundle::Bundle;
 use crate::esp::encapsulate::{self, HeaderEnd, Stamp};
-use crate::esp::layer::{Inside, Layer};
+use crate::esp::layer::{Inside, Layer, UdpShape};
 use crate::esp::seam::{Headers, Wrapped};
 use crate::spd::flow_cache::Known;
 use crate::worker::Bench;
@@ -254,6 +254,9 @@ impl<'p> Seal<'_, 'p, '_> {
             (Some(Headers::V6(template, None)), Version::V6) => {
                 self.all_v6_in_v6(packets, template)
             }
+            (Some(Headers::V4(end, sum, Some(udp))), Version::V4) => {
+                self.all_v4_in_udp(packets, (end, sum, udp))
+            }
             (Some(headers), _) => self.all_in_tunnel(packets, headers),
             (None, _) => self.all_in_transport(packets),
         }
@@ -306,6 +309,18 @@ impl<'p> Seal<'_, 'p, '_> {
     #[inline(never)]
     fn all_v4_in_v4(self, packets: Numbered<'p>, end: &HeaderEnd, sum: Sum) -> usize {
         let (layer, headers) = (self.layer, Headers::V4(end, sum, None));
+        self.each(packets, |packet, stamp| {
+            layer.wrap_in_tunnel(headers, packet, Version::V4, stamp)
+        })
+    }
+
+    #[inline(never)]
+    fn all_v4_in_udp(
+        self,
+        packets: Numbered<'p>,
+        (end, sum, udp): (&HeaderEnd, Sum, &UdpShape),
+    ) -> usize {
+        let (layer, headers) = (self.layer, Headers::V4(end, sum, Some(udp)));
         self.each(packets, |packet, stamp| {
             layer.wrap_in_tunnel(headers, packet, Version::V4, stamp)
         })
