@@ -238,8 +238,10 @@ struct Seal<'s, 'p, 'c> {
 /// Packets, each with its place among those that go together and its number.
 type Numbered<'p> = Zip<Zip<IterMut<'p, PacketBuf>, RangeFrom<usize>>, RangeFrom<u64>>;
 
-/// What is sealed before it is read once more: less than the first-level cache has room for, of long packets too.
-const PIECE: usize = 16;
+/// Bytes that are sealed before they are read once more: half of what the first-level cache has room for.
+const NEAR: usize = 24 << 10;
+/// Packets that the crypto library takes together; fewer take it longer.
+const BURST: usize = 16;
 
 // Each way is a function of its own: how well its loop is laid out must not hang on what else stands beside it.
 impl<'p> Seal<'_, 'p, '_> {
@@ -265,14 +267,16 @@ impl<'p> Seal<'_, 'p, '_> {
     /// The same, of a layer whose packets are to be [finished](encapsulate::finish) when they are sealed.
     #[inline(never)]
     fn all_and_finish(self, packets: &mut [PacketBuf], place: usize, number: u64) -> usize {
-        let Self { layer, version, ident, jobs } = self;
+        let Self { layer, version, ident, jobs: others } = self;
         let after = layer.after(&Inside::plain(version));
-        let starts = (place..).step_by(PIECE).zip((number..).step_by(PIECE));
-        let pieces = packets.chunks_mut(PIECE).zip(starts);
+        let len = packets.first().map_or(1, |packet| packet.len().max(1));
+        let piece = (NEAR / len / BURST * BURST).clamp(BURST, jobs::CHUNK);
+        let starts = (place..).step_by(piece).zip((number..).step_by(piece));
+        let pieces = packets.chunks_mut(piece).zip(starts);
         let mut sent = 0;
         for (piece, (place, number)) in pieces {
             {
-                let mut jobs = jobs.anew();
+                let mut jobs = others.anew();
                 let seal = Seal { layer, version, ident: &mut *ident, jobs: &mut jobs };
                 sent += seal.all(piece, place, number);
                 jobs.run();
