@@ -17,7 +17,7 @@ use anyhow::Context as _;
 use nix::net::if_::if_nametoindex;
 use sd_notify::NotifyState;
 use uxfrm_engine::{
-    CacheCounts, Changes, Database, DropCounts, Drops, Event, Host, Moment, Senses,
+    CacheCounts, Changes, Database, DropCounts, Drops, Event, Host, Moment, PolicyEntry, Senses,
 };
 use uxfrm_io::{
     clock, dump, heap,
@@ -412,12 +412,16 @@ fn log(event: &Event) {
     match event {
         Event::Mapping { .. } => tracing::debug!(?event, "mapping"),
         Event::NarrowPath(_) => tracing::debug!(?event, "narrow path"),
-        Event::SaSoftLimit(_)
-        | Event::SaHardLimit(_)
-        | Event::PolicySoftLimit(..)
-        | Event::PolicyHardLimit(..) => tracing::info!(?event, "expiry"),
+        Event::SaSoftLimit(_) | Event::SaHardLimit(_) => tracing::info!(?event, "expiry"),
+        Event::PolicySoftLimit(entry) => expiry("soft", entry),
+        Event::PolicyHardLimit(entry) => expiry("hard", entry),
         Event::Acquire { .. } => tracing::info!(?event, "acquire"),
     }
+}
+
+fn expiry(limit: &str, entry: &PolicyEntry) {
+    let (index, direction) = (entry.index(), entry.direction());
+    tracing::info!(limit, ?index, ?direction, "expiry of a policy");
 }
 
 /// Lets workers see what was read, once the numbers that its states may use are written down.

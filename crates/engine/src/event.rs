@@ -1,6 +1,8 @@
 //! What the engine tells those who listen (IKE daemons, `ip xfrm monitor`).
 
-use crate::{Direction, FlowKey, PolicyIndex, SaId, Wanted};
+use std::sync::Arc;
+
+use crate::{FlowKey, PolicyEntry, PolicyIndex, SaId, Wanted};
 
 /// Something that happened to a state or policy. Drained by the runtime after each batch and each timer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,9 +12,9 @@ pub enum Event {
     /// A state reached a hard limit and is dead (`XFRM_MSG_EXPIRE`, hard 1).
     SaHardLimit(SaId),
     /// A policy is past a soft limit; again every 30 seconds (`XFRM_MSG_POLEXPIRE`, hard 0).
-    PolicySoftLimit(PolicyIndex, Direction),
+    PolicySoftLimit(Arc<PolicyEntry>),
     /// A policy reached a hard limit and is gone (`XFRM_MSG_POLEXPIRE`, hard 1).
-    PolicyHardLimit(PolicyIndex, Direction),
+    PolicyHardLimit(Arc<PolicyEntry>),
     /// A packet met a template for which there is no state (`XFRM_MSG_ACQUIRE`). Each worker says it once as long as
     /// [`Acquires::pending`](crate::Acquires::pending) has it.
     Acquire {

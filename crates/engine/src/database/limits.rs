@@ -125,12 +125,12 @@ impl Database {
         }
         let age = entry.limits().age(entry.added(), entry.last_used(), now);
         if age.hard {
-            events.push(Event::PolicyHardLimit(entry.index(), entry.direction()));
+            events.push(Event::PolicyHardLimit(Arc::clone(entry)));
             self.remove_policy(entry);
             return true;
         }
         if age.soft {
-            events.push(Event::PolicySoftLimit(entry.index(), entry.direction()));
+            events.push(Event::PolicySoftLimit(Arc::clone(entry)));
         }
         let reminder = age.soft.then(|| now.plus(POLICY_REMINDER));
         if let Some(next) = age.next.into_iter().chain(reminder).min() {

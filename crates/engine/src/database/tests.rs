@@ -221,15 +221,12 @@ fn policies_remind_and_expire_by_their_last_use() {
     let words = Policy { limits, ..policy(Direction::Out, 1) };
     let entry = database.apply(at(0), |change| change.add_policy(words)).unwrap();
     entry.charge(1, 100, at(10));
-    let soft = |second| (second, Event::PolicySoftLimit(entry.index(), Direction::Out));
+    let soft = |second| (second, Event::PolicySoftLimit(Arc::clone(&entry)));
     assert_eq!(run(&mut database, 59), [soft(50)]);
     assert_eq!(run(&mut database, 109), [soft(80)]);
     entry.charge(1, 100, at(105));
     assert_eq!(run(&mut database, 204), [soft(145), soft(175)]);
-    assert_eq!(
-        run(&mut database, 999),
-        [(205, Event::PolicyHardLimit(entry.index(), Direction::Out))]
-    );
+    assert_eq!(run(&mut database, 999), [(205, Event::PolicyHardLimit(Arc::clone(&entry)))]);
     assert_eq!(database.snapshot().spd.iter().count(), 0);
 }
 

@@ -53,12 +53,8 @@ pub(super) fn event(
     match event {
         Event::SaSoftLimit(id) => expire(server, before, *id, Lifecycle::Dying, out),
         Event::SaHardLimit(id) => expire(server, before, *id, Lifecycle::Expired, out),
-        Event::PolicySoftLimit(index, _) => {
-            expire_policy(server, before, *index, Limit::Soft, out);
-        }
-        Event::PolicyHardLimit(index, _) => {
-            expire_policy(server, before, *index, Limit::Hard, out);
-        }
+        Event::PolicySoftLimit(entry) => expire_policy(server, entry, Limit::Soft, out),
+        Event::PolicyHardLimit(entry) => expire_policy(server, entry, Limit::Hard, out),
         Event::Acquire { policy, template, wanted, flow } => {
             let Some(entry) = asking_policy(before, *policy, flow) else { return };
             let Some(template) = entry.templates().nth(usize::from(*template)) else {
@@ -124,18 +120,10 @@ fn expire(server: &Server, before: &Snapshot, id: SaId, stage: Lifecycle, out: &
     }
 }
 
-fn expire_policy(
-    server: &Server,
-    before: &Snapshot,
-    index: PolicyIndex,
-    limit: Limit,
-    out: &mut Outbox,
-) {
-    if let Some(entry) = find_policy(before, index) {
-        out.multicast(&server.clients, Groups::EXPIRE, || {
-            policy_expired(entry, limit, 0, server.calendar)
-        });
-    }
+fn expire_policy(server: &Server, entry: &PolicyEntry, limit: Limit, out: &mut Outbox) {
+    out.multicast(&server.clients, Groups::EXPIRE, || {
+        policy_expired(entry, limit, 0, server.calendar)
+    });
 }
 
 /// `xfrm_state_find`, `km_query`, `build_acquire`. Nobody listening, nothing is asked for, and no larval state made; nor where a device does not take it.
@@ -211,10 +199,6 @@ fn asking_policy<'a>(
         .into_iter()
         .filter_map(|kind| snapshot.spd.lookup_kind(kind, Direction::Out, flow))
         .find(|entry| entry.index() == index)
-}
-
-fn find_policy(snapshot: &Snapshot, index: PolicyIndex) -> Option<&Arc<PolicyEntry>> {
-    snapshot.spd.iter().find(|entry| entry.index() == index)
 }
 
 /// What comes of itself has no number.
