@@ -6,8 +6,8 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    c_char, c_int, c_uint, c_ulong, c_void, epoll_event, iovec, mmsghdr, msghdr, size_t, sockaddr,
-    socklen_t, ssize_t, timespec, uid_t,
+    FILE, c_char, c_int, c_uint, c_ulong, c_void, epoll_event, iovec, mmsghdr, msghdr, size_t,
+    sockaddr, socklen_t, ssize_t, timespec, uid_t,
 };
 
 macro_rules! next {
@@ -27,6 +27,12 @@ next! {
     open64(*const c_char, c_int; ...) -> c_int;
     openat(c_int, *const c_char, c_int; ...) -> c_int;
     openat64(c_int, *const c_char, c_int; ...) -> c_int;
+    __open_2(*const c_char, c_int) -> c_int;
+    __open64_2(*const c_char, c_int) -> c_int;
+    __openat_2(c_int, *const c_char, c_int) -> c_int;
+    __openat64_2(c_int, *const c_char, c_int) -> c_int;
+    fopen(*const c_char, *const c_char) -> *mut FILE;
+    fopen64(*const c_char, *const c_char) -> *mut FILE;
     socket(c_int, c_int, c_int) -> c_int;
     close(c_int) -> c_int;
     close_range(c_uint, c_uint, c_int) -> c_int;

@@ -3,10 +3,13 @@
 //! charon writes how long an acquire and a reserved SPI wait (165 s) when it starts: as long as it sends its messages again before it
 //! gives up. That goes to the gateway, by a connection that the program takes for the file. All else goes to `/dev/null`, so that the machine keeps
 //! its settings. Reading tells the kernel's.
+//!
+//! The C library has more doors than `open`: the `_2` ones of programs that were built with `_FORTIFY_SOURCE` (`sysctl`), and streams, which
+//! it opens without a call that could be stood before (`tee`, `awk`).
 
 use std::ffi::CStr;
 
-use libc::{c_char, c_int, mode_t};
+use libc::{FILE, c_char, c_int, mode_t};
 use uxfrm_control::greeting::{Dialect, Greeting, Kind};
 
 use crate::{gateway, next, table};
@@ -46,6 +49,80 @@ unsafe extern "C" fn openat(at: c_int, path: *const c_char, flags: c_int, mode: 
 unsafe extern "C" fn openat64(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: the caller's promises are passed on.
     unsafe { opened(path, flags, |path| next::openat64()(at, path, flags, mode)) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn __open_2(path: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: the caller's promises are passed on.
+    unsafe { opened(path, flags, |path| next::__open_2()(path, flags)) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn __open64_2(path: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: the caller's promises are passed on.
+    unsafe { opened(path, flags, |path| next::__open64_2()(path, flags)) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn __openat_2(at: c_int, path: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: the caller's promises are passed on.
+    unsafe { opened(path, flags, |path| next::__openat_2()(at, path, flags)) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn __openat64_2(at: c_int, path: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: the caller's promises are passed on.
+    unsafe { opened(path, flags, |path| next::__openat64_2()(at, path, flags)) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
+    // SAFETY: the caller's promises are passed on.
+    unsafe { streamed(path, mode, |path| next::fopen()(path, mode)) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
+    // SAFETY: the caller's promises are passed on.
+    unsafe { streamed(path, mode, |path| next::fopen64()(path, mode)) }
+}
+
+/// What opening a stream by `open` leads to.
+///
+/// # Safety
+/// `path` is null or ends with a zero byte, and `mode` ends with one.
+unsafe fn streamed(
+    path: *const c_char,
+    mode: *const c_char,
+    open: impl FnOnce(*const c_char) -> *mut FILE,
+) -> *mut FILE {
+    // SAFETY: by this function's contract.
+    let flags = access(unsafe { CStr::from_ptr(mode) }.to_bytes());
+    // SAFETY: by this function's contract.
+    match unsafe { way(path, flags) } {
+        Way::File(path) => open(path),
+        Way::Gateway(connection) => {
+            // SAFETY: the connection is nobody else's, and `mode` is the caller's.
+            let stream = unsafe { libc::fdopen(connection, mode) };
+            if stream.is_null() {
+                gateway::close(connection);
+            }
+            stream
+        }
+    }
+}
+
+/// How a stream of this mode is opened, as `open` has it: reading and writing, and whether `exec` closes it.
+fn access(mode: &[u8]) -> c_int {
+    // Behind a comma stands a character set.
+    let mode = mode.split(|byte| *byte == b',').next().unwrap_or_default();
+    let both = mode.contains(&b'+');
+    let access = match mode.first() {
+        _ if both => libc::O_RDWR,
+        Some(b'w' | b'a') => libc::O_WRONLY,
+        Some(_) | None => libc::O_RDONLY,
+    };
+    if mode.contains(&b'e') { access | libc::O_CLOEXEC } else { access }
 }
 
 /// What opening by `open` leads to. A number that was closed behind our back stands for something else now.
@@ -105,4 +182,27 @@ fn connect(flags: c_int) -> Result<c_int, c_int> {
         }
     }
     Ok(connection)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mode_of_a_stream_says_how_it_is_opened() {
+        let table: [(&[u8], _); 9] = [
+            (b"", libc::O_RDONLY),
+            (b"r", libc::O_RDONLY),
+            (b"rb,ccs=e+", libc::O_RDONLY),
+            (b"w", libc::O_WRONLY),
+            (b"ab", libc::O_WRONLY),
+            (b"we", libc::O_WRONLY | libc::O_CLOEXEC),
+            (b"r+", libc::O_RDWR),
+            (b"w+b", libc::O_RDWR),
+            (b"ab+e", libc::O_RDWR | libc::O_CLOEXEC),
+        ];
+        for (mode, flags) in table {
+            assert_eq!(access(mode), flags, "{}", String::from_utf8_lossy(mode));
+        }
+    }
 }

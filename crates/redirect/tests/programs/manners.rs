@@ -1,6 +1,6 @@
 //! A socket behaves as one of netlink does.
 
-use std::ffi::c_int;
+use std::ffi::{CStr, c_char, c_int};
 use std::time::Duration;
 
 use uxfrm_control::greeting::{Dialect, Greeting, Kind, LENGTH};
@@ -199,6 +199,71 @@ fn inside_settings() {
     std::fs::write(other, "4321").unwrap();
     assert_eq!(std::fs::read_to_string(other).unwrap().trim(), "4321");
 }
+
+/// Programs built with `_FORTIFY_SOURCE` open by other functions, and streams are opened by the C library itself.
+#[test]
+fn settings_are_found_by_all_ways_to_open_them() {
+    with_server(|heard| {
+        run_inside("manners::inside_ways");
+        // Each connection has a thread there, so that one may be heard before another.
+        let (mut seconds, mut hellos) = (Vec::new(), 0);
+        for said in [(); 12].map(|()| heard.recv_timeout(PATIENCE).unwrap()) {
+            match Greeting::parse(&said) {
+                Some(hello) => {
+                    assert_eq!(hello.value, Dialect::AcquireExpires as u32);
+                    hellos += 1;
+                }
+                None => seconds.extend(said),
+            }
+        }
+        seconds.sort_unstable();
+        assert_eq!((seconds.as_slice(), hellos), (b"123456".as_slice(), 6));
+        assert!(heard.try_recv().is_err(), "and nothing else");
+    });
+}
+
+unsafe extern "C" {
+    fn __open_2(path: *const c_char, flags: c_int) -> c_int;
+    fn __open64_2(path: *const c_char, flags: c_int) -> c_int;
+    fn __openat_2(at: c_int, path: *const c_char, flags: c_int) -> c_int;
+    fn __openat64_2(at: c_int, path: *const c_char, flags: c_int) -> c_int;
+}
+
+#[test]
+#[ignore = "run by another test, under the library"]
+fn inside_ways() {
+    let (path, other) =
+        (c"/proc/sys/net/core/xfrm_acq_expires", c"/proc/sys/net/core/xfrm_larval_drop");
+    let read = |path: &CStr| std::fs::read_to_string(path.to_str().unwrap()).unwrap();
+    let before = (read(path), read(other));
+    let write = libc::O_WRONLY;
+    // SAFETY: all paths and modes end with a zero byte, and what is opened is written and closed once.
+    unsafe {
+        let ways: [&dyn Fn(&CStr) -> c_int; 4] = [
+            &|path| __open_2(path.as_ptr(), write),
+            &|path| __open64_2(path.as_ptr(), write),
+            &|path| __openat_2(libc::AT_FDCWD, path.as_ptr(), write),
+            &|path| __openat64_2(libc::AT_FDCWD, path.as_ptr(), write),
+        ];
+        for (way, text) in ways.into_iter().zip([c"1", c"2", c"3", c"4"]) {
+            for path in [other, path] {
+                let file = way(path);
+                assert_eq!(libc::write(file, text.as_ptr().cast(), 1), 1);
+                assert_eq!(libc::close(file), 0);
+            }
+        }
+        for (open, text) in [(libc::fopen as Fopen, c"5"), (libc::fopen64, c"6")] {
+            for path in [other, path] {
+                let stream = open(path.as_ptr(), c"w".as_ptr());
+                assert!(libc::fputs(text.as_ptr(), stream) >= 0);
+                assert_eq!(libc::fclose(stream), 0);
+            }
+        }
+    }
+    assert_eq!((read(path), read(other)), before);
+}
+
+type Fopen = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut libc::FILE;
 
 #[test]
 fn ike_sockets_are_marked_and_keep_their_esp() {
