@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Database, revising::QUIET, timers::Woken};
 use crate::{
-    Event, Keepalive, Lifecycle, Moment, PolicyEntry, Sa,
+    Action, Direction, Event, Keepalive, Lifecycle, Moment, PolicyEntry, Sa,
     sa::keepalive::{self, Turn},
 };
 
@@ -123,7 +123,7 @@ impl Database {
         if !self.ledger.holds(entry) {
             return false;
         }
-        let age = entry.limits().age(entry.added(), entry.last_used(), now);
+        let age = entry.limits().age(entry.added(), last_use(entry), now);
         if age.hard {
             events.push(Event::PolicyHardLimit(Arc::clone(entry)));
             self.remove_policy(entry);
@@ -155,4 +155,13 @@ impl Database {
             self.timers.wake_policy(at, entry);
         }
     }
+}
+
+/// What a policy's use limits run from: its last use, and before the first one its coming, as in `net/xfrm/xfrm_policy.c:
+/// xfrm_policy_timer`. Only policies that protect or block what leaves are told of each use: plain packets that come in meet the host's packet
+/// filter, and one that is hit all the time must not go for want of a use. So others wait for the first.
+fn last_use(entry: &PolicyEntry) -> Option<Moment> {
+    let protects_or_blocks = entry.action() == Action::Block || entry.templates().len() > 0;
+    let is_told = entry.direction() == Direction::Out && protects_or_blocks;
+    entry.last_used().or_else(|| is_told.then(|| entry.added()))
 }

@@ -230,6 +230,29 @@ fn policies_remind_and_expire_by_their_last_use() {
     assert_eq!(database.snapshot().spd.iter().count(), 0);
 }
 
+#[test]
+fn policies_for_what_leaves_expire_unused_and_those_that_are_not_told_of_uses_stay() {
+    let limits = Limits { used_seconds: Budget { soft: 40, hard: 100 }, ..Limits::default() };
+    let protecting = vec![template(Mode::Tunnel, "10.0.0.2")];
+    let table = [
+        (Direction::Out, Action::Block, vec![], true),
+        (Direction::Out, Action::Allow, protecting.clone(), true),
+        (Direction::Out, Action::Allow, vec![], false),
+        (Direction::In, Action::Block, vec![], false),
+        (Direction::In, Action::Allow, protecting, false),
+    ];
+    for (row, (direction, action, templates, expires)) in table.into_iter().enumerate() {
+        let mut database = database();
+        let words = Policy { action, templates, limits, ..policy(direction, 1) };
+        let entry = database.apply(at(7), |change| change.add_policy(words)).unwrap();
+        let soft = |second| (second, Event::PolicySoftLimit(Arc::clone(&entry)));
+        let hard = |second| (second, Event::PolicyHardLimit(Arc::clone(&entry)));
+        let expected = if expires { vec![soft(47), soft(77), hard(107)] } else { vec![] };
+        assert_eq!(run(&mut database, 999), expected, "row {row}");
+        assert_eq!(database.snapshot().spd.iter().count(), usize::from(!expires), "row {row}");
+    }
+}
+
 fn template(mode: Mode, destination: &str) -> Template {
     let destination = destination.parse().unwrap();
     Template {
