@@ -24,6 +24,8 @@ impl EtherType {
     pub const IPV6: Self = Self(U16::from_bytes([0x86, 0xdd]));
     /// PPP in GRE (RFC 2637).
     pub const PPP: Self = Self(U16::from_bytes([0x88, 0x0b]));
+    /// IPv4 that a router hands to a web cache, in GRE (WCCP).
+    pub const WCCP: Self = Self(U16::from_bytes([0x88, 0x3e]));
     /// A customer tag follows (802.1Q).
     pub const VLAN: Self = Self(U16::from_bytes([0x81, 0x00]));
     /// A service tag follows (802.1ad).

@@ -118,7 +118,7 @@ pub(crate) fn version_of(address: IpAddr) -> Version {
     if address.is_ipv4() { Version::V4 } else { Version::V6 }
 }
 
-/// The inner packet's version, the GRE header before it, and that one's length.
+/// The inner packet's version, the GRE header before it, and how many bytes stand before the packet.
 fn inside(
     protocol: Protocol,
     payload: &[u8],
@@ -129,13 +129,23 @@ fn inside(
         Protocol(_) => {}
     }
     let gre = Gre::parse(payload).map_err(|_| DropReason::InGreMalformed)?;
-    let version = match gre.header.protocol {
-        EtherType::IPV4 => Version::V4,
-        EtherType::IPV6 => Version::V6,
+    let len = gre.fields.header_len();
+    let (version, more) = match gre.header.protocol {
+        EtherType::IPV4 => (Version::V4, 0),
+        EtherType::IPV6 => (Version::V6, 0),
+        EtherType::WCCP => (Version::V4, redirect_header(&payload[len..])?),
         EtherType(_) => return Err(DropReason::InGreProtocol),
     };
-    let len = gre.fields.header_len();
-    Ok((version, Some(gre), len))
+    Ok((version, Some(gre), len + more))
+}
+
+/// Bytes of the redirect header that WCCP's second version puts before the IPv4 packet, and its first does not (`net/ipv4/gre_demux.c: gre_parse_header`).
+fn redirect_header(behind: &[u8]) -> Result<usize, DropReason> {
+    match behind {
+        [first, ..] if first >> 4 == 4 => Ok(0),
+        [_, _, _, _, ..] => Ok(4),
+        _ => Err(DropReason::InInnerMalformed),
+    }
 }
 
 fn check_gre(
