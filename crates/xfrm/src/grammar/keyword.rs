@@ -187,7 +187,7 @@ STATE: StateWord {
     "extra-flag" "EXTRA-FLAG" => StateWord::ExtraFlag,
     "sel" "SELECTOR" => StateWord::Selector,
     "limit" "LIMIT" => StateWord::Limit,
-    "encap" "ENCAP-TYPE" => StateWord::Encap,
+    "encap" "ENCAP-TYPE SPORT DPORT OADDR" => StateWord::Encap,
     "coa" "ADDR" => StateWord::CareOf,
     "ctx" "CTX" => StateWord::Context,
     "offload" "[ crypto | packet ] dev DEV dir DIR" => StateWord::Offload,
@@ -200,11 +200,11 @@ STATE: StateWord {
     "pcpu-num" "CPUNUM" => StateWord::Pcpu,
     // Not iproute2's either: it has none for this.
     "nat-keepalive" "SECONDS" => StateWord::NatKeepalive,
-    "enc" "ALGO-NAME" => StateWord::Algorithm(AlgorithmKind::Enc),
-    "auth" "ALGO-NAME" => StateWord::Algorithm(AlgorithmKind::Auth),
-    "auth-trunc" "ALGO-NAME" => StateWord::Algorithm(AlgorithmKind::AuthTrunc),
+    "enc" "ALGO-NAME ALGO-KEYMAT" => StateWord::Algorithm(AlgorithmKind::Enc),
+    "auth" "ALGO-NAME ALGO-KEYMAT" => StateWord::Algorithm(AlgorithmKind::Auth),
+    "auth-trunc" "ALGO-NAME ALGO-KEYMAT ALGO-TRUNC-LEN" => StateWord::Algorithm(AlgorithmKind::AuthTrunc),
     "comp" "ALGO-NAME" => StateWord::Algorithm(AlgorithmKind::Comp),
-    "aead" "ALGO-NAME" => StateWord::Algorithm(AlgorithmKind::Aead),
+    "aead" "ALGO-NAME ALGO-KEYMAT ALGO-ICV-LEN" => StateWord::Algorithm(AlgorithmKind::Aead),
 } }
 
 table! {
@@ -413,8 +413,8 @@ table! { LEVELS: Level {
 table! {
 /// `policy set`
 THRESHOLDS: Family {
-    "hthresh4" "LBITS" => Family::V4,
-    "hthresh6" "LBITS" => Family::V6,
+    "hthresh4" "LBITS RBITS" => Family::V4,
+    "hthresh6" "LBITS RBITS" => Family::V6,
 } }
 
 /// Algorithms that errors and completion offer: `aead`. A test of `uxfrm-daemon` holds them to what there is.
