@@ -108,7 +108,7 @@ impl Leaving {
     }
 
     /// Whether something is gone that no timer sees to yet; from now on one does.
-    fn is_to_be_timed(&mut self) -> bool {
+    fn claim_timer(&mut self) -> bool {
         let is_new = *self == Self::Something;
         if is_new {
             *self = Self::Soon;
@@ -310,7 +310,7 @@ impl Database {
 
     fn let_go_soon(&mut self, now: Moment) {
         let leaving = [&mut self.leaving_states, &mut self.leaving_policies];
-        if leaving.map(Leaving::is_to_be_timed).contains(&true) {
+        if leaving.map(Leaving::claim_timer).contains(&true) {
             self.timers.wake_gone(now.plus(LINGER));
         }
     }
