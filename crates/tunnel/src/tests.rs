@@ -1,5 +1,7 @@
 //! Into a tunnel and out of it again, for every kind and encapsulation; what is refused on the way, and why.
 
+mod wccp;
+
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 
@@ -450,29 +452,6 @@ fn a_verified_outer_checksum_spares_the_inner_one() {
             assert_eq!(checksum_of(&without, &good), Checksum::AsIs);
         }
     }
-}
-
-/// What Cisco's routers send to web caches: version 1 as IPv4 in GRE, version 2 behind four bytes of its own.
-#[test]
-fn wccp_in_gre_is_ipv4() {
-    let gre = config(Kind::Gre);
-    let far = turned(&gre);
-    let inner = inner(Version::V4);
-    let (good, _) = sent(&tunnel(&gre), &inner).unwrap();
-    let with = |redirect: &[u8], behind: &[u8]| {
-        let headers = &mut good.bytes()[..24].to_vec();
-        headers[22..24].copy_from_slice(&[0x88, 0x3e]);
-        let bytes = [headers, redirect, behind].concat();
-        let mut packet = PacketBuf::from_slice(&bytes);
-        let len = u16::try_from(bytes.len()).unwrap();
-        packet.bytes_mut()[2..4].copy_from_slice(&len.to_be_bytes());
-        received(&far, &Ports::new(), packet)
-    };
-    assert_eq!(with(&[], &inner), Ok(inner.clone()));
-    assert_eq!(with(&[0x01, 2, 3, 0x45], &inner), Ok(inner.clone()));
-    assert_eq!(with(&[0x01, 2, 3, 0x45], &inner[..19]), Err(DropReason::InInnerMalformed));
-    assert_eq!(with(&[0x01, 2, 3], &[]), Err(DropReason::InInnerMalformed));
-    assert_eq!(with(&[], &[]), Err(DropReason::InInnerMalformed));
 }
 
 #[test]
