@@ -110,3 +110,20 @@ where
     padded.iter_mut().zip(key).for_each(|(to, from)| *to = *from);
     padded
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_many_keys_took_is_given_back_and_the_others_stay() {
+        let mut tally = Tally::new(4);
+        let key = |number: u32| number.to_be_bytes();
+        (0..10_000).for_each(|number| assert!(tally.put(&key(number))));
+        (100..10_000).for_each(|number| assert_eq!(tally.take(&key(number)), Some(true)));
+        assert_eq!(tally.len(), 100);
+        assert!((0..100).all(|number| tally.has(&key(number))));
+        let Tally::Two(counts) = tally else { panic!("keys of four bytes lie in eight") };
+        assert!(counts.capacity() < 10_000 / SPARSE, "{}", counts.capacity());
+    }
+}

@@ -181,6 +181,7 @@ impl Outbound {
             }
             let version = ahead.flows[run].version();
             let count = ahead.runs[run].packets;
+            // There are as many packets together as their runs count.
             let (these, rest) = std::mem::take(&mut packets).split_at_mut(count as usize);
             let from = place;
             (packets, place) = (rest, place + these.len());
