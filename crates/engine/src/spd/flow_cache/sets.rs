@@ -1,14 +1,18 @@
 //! A set-associative table from flows to what was found out about them: sixteen flows a set, each at home in one cache line of it.
 //!
 //! A look-up reads the line that the flow's hash names, which holds two flows of IPv4 or one of IPv6: key, policies and bundle. So it
-//! waits for memory once. A flow that finds its home full stays elsewhere in its set, and its home says in which line the latest of them does: that is
-//! read next, and the whole set only for the others.
+//! waits for memory once. A flow that finds its home full stays elsewhere in its set, and its home says in which line: IPv6's [`Strays`], IPv4's where
+//! the latest of them does. That is read next, and the whole set only for the others.
 //! All memory comes zeroed from the allocator and is touched only as flows come.
+
+mod strays;
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::ops::Range;
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+use strays::Strays;
 
 use super::key::Key;
 use crate::spd::classifier::ternary::mix;
@@ -26,7 +30,7 @@ pub(crate) struct Sets<const N: usize, const W: usize> {
 }
 
 /// A cache line of places. A place is the key's words, the SPI over the [epochs](Epochs), and the bundle over the answer. The line's word `W - 1`
-/// also says where a [stray](Sets::STRAY) is.
+/// also says where [strays](Sets::stray) are.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(64))]
 struct Line([u64; 8]);
@@ -99,9 +103,11 @@ impl<const N: usize, const W: usize> Sets<N, W> {
     const ABREAST: usize = 8 / W;
     /// Lines of a set.
     const LINES: usize = WAYS / Self::ABREAST;
-    /// From this bit on, word `W - 1` of a line says in which line of the set, counted from this one by exclusive or, some flow stays whose
-    /// home this one is; 0 if there is none. It is the first place's last word, or, in IPv6, one that no place has.
+    /// From this bit on, word `W - 1` of a line of IPv4, its first place's last one, says in which line of the set, counted from this one by
+    /// exclusive or, the latest flow stays whose home this one is; 0 if there is none. In IPv6 no place has that word, and it is [`Strays`].
     const STRAY: u32 = u64::BITS - Self::LINES.ilog2();
+    /// Whether a line has a word for strays alone.
+    const SPARE: bool = Self::ABREAST * (N + 2) < 8;
 
     /// Room for `flows`, rounded down to whole sets, of which there is one at least.
     pub(crate) fn new(flows: usize, seed: u64) -> Self {
@@ -139,7 +145,7 @@ impl<const N: usize, const W: usize> Sets<N, W> {
     /// Fetches what [`Sets::find_near`] reads beside a key's home.
     #[inline]
     pub(crate) fn prefetch_stray(&self, key: &Hashed<N>) {
-        if let Some(stray) = self.stray(self.home(key)) {
+        if let Some(stray) = self.stray(self.home(key), key) {
             uxfrm_packet::prefetch_far(&self.lines[stray]);
         }
     }
@@ -171,7 +177,7 @@ impl<const N: usize, const W: usize> Sets<N, W> {
     #[inline]
     pub(crate) fn find_near(&self, key: &Hashed<N>, now: Epochs) -> Option<Finding> {
         let home = self.home(key);
-        match (self.seek_near(key, home), self.stray(home)) {
+        match (self.seek_near(key, home), self.stray(home, key)) {
             (Some(place), _) => Some(self.read(place, now)),
             (None, Some(_)) => None,
             (None, None) => Some(Finding::Absent),
@@ -227,10 +233,7 @@ impl<const N: usize, const W: usize> Sets<N, W> {
         }
         let place = self.place_for(key, home, now);
         let settled = self.vacate(place, now);
-        let line = place / Self::ABREAST;
-        if line != home {
-            self.tell_of_stray(home, Some(line));
-        }
+        self.tell_of_stray(home, key, place / Self::ABREAST);
         self.write(place, &key.key, Value { answer, bundle: NO_BUNDLE }, now);
         settled
     }
@@ -296,30 +299,54 @@ impl<const N: usize, const W: usize> Sets<N, W> {
         line * Self::ABREAST..(line + 1) * Self::ABREAST
     }
 
-    /// A line where one of those is whose home is this one, but who stay elsewhere.
+    /// The line in which a key may be whose home is this one, but who stays elsewhere.
     #[inline]
-    fn stray(&self, home: usize) -> Option<usize> {
-        let [away, ..] = (self.lines[home].0[W - 1] >> Self::STRAY).to_le_bytes();
-        (away != 0).then_some(home ^ usize::from(away))
+    fn stray(&self, home: usize, key: &Hashed<N>) -> Option<usize> {
+        let word = self.lines[home].0[W - 1];
+        let away = if Self::SPARE {
+            Strays(word).away(key.hash)
+        } else {
+            let [away, ..] = (word >> Self::STRAY).to_le_bytes();
+            (away != 0).then_some(away.into())
+        };
+        away.map(|away| home ^ away)
     }
 
-    fn tell_of_stray(&mut self, home: usize, stray: Option<usize>) {
-        let away = stray.map_or(0, |line| line ^ home) as u64;
-        let word = &mut self.lines[home].0[W - 1];
-        *word = *word & !(u64::MAX << Self::STRAY) | away << Self::STRAY;
+    /// Has a home say that a key stays in this line, if that is another. It can say of one more: see [`Sets::place_for`].
+    fn tell_of_stray(&mut self, home: usize, key: &Hashed<N>, line: usize) {
+        if line != home {
+            let word = &mut self.lines[home].0[W - 1];
+            *word = if Self::SPARE {
+                Strays(*word).with(key.hash, line ^ home).map_or(*word, |Strays(with)| with)
+            } else {
+                *word & !(u64::MAX << Self::STRAY) | ((line ^ home) as u64) << Self::STRAY
+            };
+        }
+    }
+
+    /// Has a home say no more that somebody stays in this line; of another one, if there is one.
+    fn tell_of_leaving(&mut self, home: usize, line: usize) {
+        if Self::SPARE {
+            let word = &mut self.lines[home].0[W - 1];
+            *word = Strays(*word).without(line ^ home).0;
+        } else {
+            let other = self.find_stray(home).map_or(0, |other| other ^ home) as u64;
+            let word = &mut self.lines[home].0[W - 1];
+            *word = *word & !(u64::MAX << Self::STRAY) | other << Self::STRAY;
+        }
     }
 
     /// Where a key is.
     fn seek(&self, key: &Hashed<N>) -> Option<usize> {
         let home = self.home(key);
         let far = |_| Self::elsewhere(home).find_map(|line| self.seek_in(line, key));
-        self.seek_near(key, home).or_else(|| self.stray(home).and_then(far))
+        self.seek_near(key, home).or_else(|| self.stray(home, key).and_then(far))
     }
 
     /// Where a key is, of its home and of where that says.
     #[inline]
     fn seek_near(&self, key: &Hashed<N>, home: usize) -> Option<usize> {
-        let elsewhere = || self.stray(home).and_then(|line| self.seek_in(line, key));
+        let elsewhere = || self.stray(home, key).and_then(|line| self.seek_in(line, key));
         self.seek_in(home, key).or_else(elsewhere)
     }
 
@@ -330,8 +357,11 @@ impl<const N: usize, const W: usize> Sets<N, W> {
     }
 
     /// Where a flow of this home is to stay: where nobody is, rather than where somebody is whose flow may well come again, and there rather than where
-    /// an answer holds.
+    /// an answer holds; but at home where that can say of no more who stay elsewhere.
     fn place_for(&self, key: &Hashed<N>, home: usize, now: Epochs) -> usize {
+        if Self::SPARE && Strays(self.lines[home].0[W - 1]).is_full() {
+            return home * Self::ABREAST;
+        }
         let all = || std::iter::once(home).chain(Self::elsewhere(home)).flat_map(Self::places);
         let empty = all().find(|at| self.epochs(*at).policies == 0);
         let outdated = || all().find(|at| self.epochs(*at).policies != now.policies);
@@ -350,7 +380,7 @@ impl<const N: usize, const W: usize> Sets<N, W> {
         let (line, home) = (place / Self::ABREAST, self.home_of(place));
         self.write(place, &Key { words: [0; N], spi: 0 }, Value::NONE, Epochs::NEVER);
         if line != home {
-            self.tell_of_stray(home, self.find_stray(home));
+            self.tell_of_leaving(home, line);
         }
         if held == now.policies { Settled::Evicted } else { Settled::Kept }
     }
@@ -363,9 +393,13 @@ impl<const N: usize, const W: usize> Sets<N, W> {
 
     /// The home of who is in a place.
     fn home_of(&self, place: usize) -> usize {
+        self.home(&self.key_of(place))
+    }
+
+    /// Who is in a place.
+    fn key_of(&self, place: usize) -> Hashed<N> {
         let words = self.place(place);
-        let key = Key { words: std::array::from_fn(|at| words[at]), spi: upper(words[N]) };
-        self.home(&self.hash(key))
+        self.hash(Key { words: std::array::from_fn(|at| words[at]), spi: upper(words[N]) })
     }
 
     #[inline]

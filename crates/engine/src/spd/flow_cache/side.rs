@@ -47,6 +47,8 @@ const REST: usize = 16;
 const REST_BESIDE_MANY: usize = 3;
 /// Tables of so many bytes are near enough to be read without being fetched ahead.
 const NEAR: usize = 1 << 19;
+/// Flows asked of larger ones together: those that are not at home are waited for once.
+const SPAN: usize = 4 * TOGETHER;
 
 impl<const N: usize, const W: usize> Side<N, W> {
     pub(super) fn new(settings: CacheSettings, seed: u64) -> Self {
@@ -305,9 +307,8 @@ impl<const N: usize, const W: usize> Side<N, W> {
         if self.sets.room() < Sets::<N, W>::room_for(SMALLEST.min(self.settings.flows)) {
             self.begin_with(SMALLEST.min(self.settings.flows));
         }
-        let groups = flows.chunks(TOGETHER).zip((0..).step_by(TOGETHER));
         if self.sets.memory() <= NEAR {
-            for (flows, from) in groups {
+            for (flows, from) in flows.chunks(TOGETHER).zip((0..).step_by(TOGETHER)) {
                 let hashed =
                     |sets: &Sets<N, W>, at: usize| sets.hash(keys.key(from + at, &flows[at]));
                 self.answer(question, flows, hashed, answers, found);
@@ -316,13 +317,13 @@ impl<const N: usize, const W: usize> Side<N, W> {
         }
         let first = flows.iter().enumerate().take(TOGETHER);
         let mut fetched: Group<N> = first.map(|flow| fetch(&self.sets, &mut keys, flow)).collect();
-        for (these, from) in groups {
+        for (these, from) in flows.chunks(SPAN).zip((0..).step_by(SPAN)) {
             // Each flow's line is asked for while another's is read, so that memory is never idle, nor asked for more than it takes at once.
             let hashed = |sets: &Sets<N, W>, at: usize| {
-                let this = fetched[at];
+                let this = fetched[at % TOGETHER];
                 let ahead = from + TOGETHER + at;
                 if let Some(flow) = flows.get(ahead) {
-                    fetched[at] = fetch(sets, &mut keys, (ahead, flow));
+                    fetched[at % TOGETHER] = fetch(sets, &mut keys, (ahead, flow));
                 }
                 this
             };
@@ -330,7 +331,7 @@ impl<const N: usize, const W: usize> Side<N, W> {
         }
     }
 
-    /// What is known of a group; what is not is found out.
+    /// What is known of at most [`SPAN`] flows; what is not is found out.
     #[inline]
     fn answer(
         &mut self,
@@ -340,9 +341,9 @@ impl<const N: usize, const W: usize> Side<N, W> {
         answers: &mut Answers,
         found: &mut impl FnMut(&[Known]),
     ) {
-        let mut known = ArrayVec::<Known, TOGETHER>::new();
-        let mut others = ArrayVec::<_, TOGETHER>::new();
-        for at in 0..flows.len().min(TOGETHER) {
+        let mut known = ArrayVec::<Known, SPAN>::new();
+        let mut others = ArrayVec::<_, SPAN>::new();
+        for at in 0..flows.len().min(SPAN) {
             let key = hashed(&self.sets, at);
             known.push(match self.sets.find_at_home(&key, question.now) {
                 Some(Value { answer, bundle }) => Known { answer: AnswerId(answer), bundle },
@@ -354,10 +355,10 @@ impl<const N: usize, const W: usize> Side<N, W> {
             });
         }
         let (mut missed, mut evicted) = (0, 0);
-        if !others.is_empty() {
-            let open = self.find_others(question, flows, &others, answers, &mut known);
-            missed = open.len();
-            evicted = self.fill_in(question, flows, &open, answers, &mut known);
+        for others in others.chunks(TOGETHER) {
+            let open = self.find_others(question, flows, others, answers, &mut known);
+            missed += open.len();
+            evicted += self.fill_in(question, flows, &open, answers, &mut known);
         }
         let hits = known.len() - missed;
         self.stats.hits += hits as u64;
@@ -434,7 +435,7 @@ impl<const N: usize, const W: usize> Side<N, W> {
         &mut self,
         question: &Question<'_>,
         flows: &[FlowKey],
-        open: &ArrayVec<Open<N>, TOGETHER>,
+        open: &[Open<N>],
         answers: &mut Answers,
         known: &mut [Known],
     ) -> usize {
