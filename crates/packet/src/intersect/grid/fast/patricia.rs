@@ -116,9 +116,10 @@ impl Patricia {
             unsafe {
                 let leaf = self.leaves.get_unchecked(usize::from(*number));
                 let words = key.as_ref().as_ptr().add(self.word);
-                let [high, low] = [*words ^ leaf.value[0], *words.add(1) ^ leaf.value[1]];
-                let low = if high == 0 { low.leading_zeros() } else { 0 };
-                let [equal, ..] = (high.leading_zeros() + low).to_le_bytes();
+                let high = (*words ^ leaf.value[0]).leading_zeros();
+                let low = (*words.add(1) ^ leaf.value[1]).leading_zeros();
+                // Whether the first words are equal is no branch: nobody could foretell it.
+                let [equal, ..] = (high + (low & (high / u64::BITS).wrapping_neg())).to_le_bytes();
                 let lengths = _mm_loadu_si128(leaf.lengths.as_ptr().cast());
                 let passed = _mm_cmple_epu8_mask(lengths, _mm_set1_epi8(equal.cast_signed()));
                 *number = *leaf.rows.get_unchecked(passed.count_ones() as usize);
