@@ -2,11 +2,13 @@
 //! So two gateways get the same packets of all kinds, one of them in batches, the other one by one and without remembering flows, so that it has
 //! neither neighbours nor an express way.
 
+use std::time::Duration;
+
 use uxfrm_engine::{
     Action, Budget, CacheMode, CacheSettings, Direction, DropReason, Family, IfId, Limits, Mark,
-    Mode, Priority, SaExtraFlags, SaFlags, UdpEncapKind, WireHeaders,
+    Mode, Output, Priority, SaExtraFlags, SaFlags, UdpEncapKind, WireHeaders,
 };
-use uxfrm_packet::{Checksum, Label, PacketBuf, Protocol, Segments};
+use uxfrm_packet::{Batch, Checksum, Label, PacketBuf, Protocol, Segments};
 use uxfrm_testkit::{Gateway, Pair, Rng, Suite, Way, Wrapping, packets};
 
 struct Twins {
@@ -294,6 +296,40 @@ fn one_by_one_up_to_a_limit() {
         assert_eq!(wire.len(), usize::from(at < 70), "packet {at}");
     }
     assert_eq!(twins.express.events, twins.plain.events);
+}
+
+/// As counts that all workers share are not written for each packet: of states without limits, here and at the other end.
+#[test]
+fn who_comes_alone_is_counted_a_little_later() {
+    let mut pair = Pair::new(&Wrapping::tunnel4());
+    let counted = |pair: &Pair| {
+        [&pair.left, &pair.right].map(|gateway| {
+            let snapshot = gateway.database.snapshot();
+            snapshot.sad.iter().map(|sa| sa.usage().packets()).sum::<u64>()
+        })
+    };
+    // Through workers themselves: gateways are idle after each batch.
+    let mut out = Output::default();
+    let mut send = |pair: &mut Pair| {
+        let mut batch: Batch =
+            [packets::udp("10.1.0.1:7", "10.2.0.1:9", b"payload")].into_iter().collect();
+        let Gateway { worker, now, pool, .. } = &mut pair.left;
+        worker.outbound(&mut batch, *now, pool, &mut out);
+        let mut batch: Batch = out.wire.drain().collect();
+        let Gateway { worker, now, pool, .. } = &mut pair.right;
+        worker.inbound(&mut batch, *now, pool, &mut out);
+        assert_eq!(out.host.drain().count(), 1);
+    };
+    (0..20).for_each(|_| send(&mut pair));
+    let before = counted(&pair);
+    assert!(before.iter().all(|packets| (1..20).contains(packets)), "{before:?}");
+    pair.wait(Duration::from_millis(10));
+    send(&mut pair);
+    assert_eq!(counted(&pair), [21, 21]);
+    send(&mut pair);
+    assert_eq!(counted(&pair), [21, 21]);
+    [&mut pair.left, &mut pair.right].into_iter().for_each(|gateway| gateway.worker.settle());
+    assert_eq!(counted(&pair), [22, 22], "who has nothing to do owes nothing");
 }
 
 fn check_to_the_end(wrapping: &Wrapping) {

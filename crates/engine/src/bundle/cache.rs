@@ -37,6 +37,8 @@ pub(crate) struct Account {
     pub(crate) packets: u32,
     pub(crate) bytes: u64,
     pub(crate) grant: Grant,
+    /// Where what the SA is yet to count of packets that came alone is likely to be.
+    pub(crate) debt: u32,
 }
 
 /// What an SA gave for what a batch wants of it.
@@ -368,6 +370,7 @@ impl BundleCache {
                 packets: 0,
                 bytes: 0,
                 grant: Grant::NOTHING,
+                debt: 0,
             });
             place
         });

@@ -6,8 +6,9 @@ use uxfrm_packet::{Batch, PacketBuf};
 
 use super::deliver::is_train;
 use super::inner::{Bare, Inner};
+use super::open::charge;
 use super::outer::Known;
-use super::used::Standing;
+use super::used::{Standing, Used};
 use super::{Fate, Inbound, Item, Sealed};
 use crate::worker::Bench;
 use crate::{DropReason, HostPort, Mode, Stage, Watch};
@@ -112,11 +113,13 @@ impl Inbound {
         bare: &Bare,
         bench: &mut Bench<'_>,
     ) -> Result<(), DropReason> {
-        let state = &mut self.used[sealed.used as usize];
-        let accepted = state.sa.replay().accept(sealed.number);
-        accepted.inspect_err(|reason| state.sa.count_failure(*reason))?;
-        (state.packets, state.bytes) = (1, bare.carried.into());
-        match state.charge(bench) {
+        let Used { sa, debt, .. } = &mut self.used[sealed.used as usize];
+        let accepted = sa.replay().accept(sealed.number);
+        accepted.inspect_err(|reason| sa.count_failure(*reason))?;
+        if self.arrears.note(debt, sa, 1, bare.carried.into()) {
+            return Ok(());
+        }
+        match charge(sa, 1, bare.carried.into(), bench) {
             Standing::Good => Ok(()),
             // Of one packet not only some pass.
             Standing::OneByOne | Standing::Expired => Err(DropReason::InStateExpired),

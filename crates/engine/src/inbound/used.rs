@@ -27,6 +27,8 @@ pub(super) struct Used {
     pub(super) packets: u32,
     pub(super) bytes: u64,
     pub(super) standing: Standing,
+    /// Where what it is yet to count of packets that came alone is likely to be.
+    pub(super) debt: u32,
     /// The policies under which packets that came through this state alone may pass, whatever their flow; not known yet without.
     pub(super) passes: Option<AnswerId>,
     /// The policies of which epoch say so.
@@ -546,6 +548,7 @@ impl Used {
             packets: 0,
             bytes: 0,
             standing: Standing::Good,
+            debt: 0,
             passes: None,
             epoch: 0,
             turn: Turn::of(sa),

@@ -5,6 +5,7 @@ use uxfrm_packet::{PacketBuf, Version};
 
 use super::ahead::{Run, UNREADABLE};
 use super::{Head, Numbering, Outbound, fold_half};
+use crate::bundle::Grant;
 use crate::esp::encapsulate::{self, Stamp};
 use crate::esp::layer::Inside;
 use crate::spd::flow_cache::Known;
@@ -45,8 +46,8 @@ impl Outbound {
         version: Version,
         bench: &mut Bench<'_>,
     ) {
-        self.admit_express(run, version, known, place);
-        self.grant_all(bench);
+        self.count_express(run, known);
+        self.grant_alone(run, place, version, bench);
         if self.numbering == Numbering::Short {
             self.admit_granted(packet, place, bench);
             return self.send_short(bench);
@@ -58,6 +59,23 @@ impl Outbound {
                 bench.out.wire.push(packet);
             }
             None => self.discard(packet, 1, DropReason::OutCrypto, bench),
+        }
+    }
+
+    /// 6 Number. What is counted on counters that all workers share takes as long as a header: it waits, where the state may count it whenever it may be.
+    #[inline(always)]
+    fn grant_alone(&mut self, run: &Run, place: u32, version: Version, bench: &mut Bench<'_>) {
+        let Self { cache, arrears, numbering, .. } = self;
+        *numbering = Numbering::Whole;
+        let Some((account, layer)) = cache.draw(place, 0) else { return };
+        let bytes = (run.bytes - layer.kept_of(version)) as u64;
+        account.grant = if arrears.note(&mut account.debt, &account.sa, 1, bytes) {
+            Grant::of_noted(&account.sa, 1)
+        } else {
+            Grant::of(&account.sa, 1, bytes, bench)
+        };
+        if account.grant.left == 0 {
+            *numbering = Numbering::Short;
         }
     }
 

@@ -84,12 +84,18 @@ impl Outbound {
         self.admit_express(&run, version, known, place);
     }
 
-    /// What a run counts for, and wants of its state.
+    /// What a run counts for.
     #[inline(always)]
-    pub(super) fn admit_express(&mut self, run: &Run, version: Version, known: Known, place: u32) {
+    pub(super) fn count_express(&mut self, run: &Run, known: Known) {
         self.traffic.received += u64::from(run.packets);
         self.traffic.received_bytes += run.received as u64;
         self.tally(known.answer, run.packets, run.bytes as u64);
+    }
+
+    /// What a run counts for, and wants of its state.
+    #[inline(always)]
+    fn admit_express(&mut self, run: &Run, version: Version, known: Known, place: u32) {
+        self.count_express(run, known);
         if let Some((account, layer)) = self.cache.draw(place, 0) {
             let kept = layer.kept_of(version) * run.packets as usize;
             account.want(&mut self.drawn, run.packets, (run.bytes - kept) as u64);
