@@ -10,6 +10,7 @@ use uxfrm_packet::{Protocol, Version, esp, ipv4};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::layer::{Inside, Layer, Outer, Outside, UdpShape, Wrap, ip_in_ip};
+use super::seam::Headers;
 use crate::Spi;
 
 /// What is different in each packet.
@@ -60,13 +61,31 @@ pub(crate) fn finish(packet: &mut [u8], layer: &Layer, after: &Inside) {
     if !layer.needs_finish() || after.version == Version::V4 {
         return;
     }
-    let (before, datagram) = packet.split_at_mut(after.esp_offset());
+    let at = after.esp_offset();
+    let pseudo = Sum::of(&packet[ipv6::ADDRESSES]).plus_u16(Protocol::UDP.0.into());
+    fill_checksum(packet, at, pseudo);
+}
+
+/// What is the same in the pseudo-header of all UDP datagrams that a layer puts into packets of IPv6: where it is a tunnel that does.
+pub(crate) fn pseudo_header(layer: &Layer) -> Option<Sum> {
+    match layer.tunnel_headers() {
+        Some(Headers::V6(template, Some(_))) => {
+            let addresses = Sum::of(&template.as_bytes()[ipv6::ADDRESSES]);
+            Some(addresses.plus_u16(Protocol::UDP.0.into()))
+        }
+        Some(Headers::V4(..) | Headers::V6(_, None) | Headers::Socket) | None => None,
+    }
+}
+
+/// Fills in the checksum of the datagram that begins at a place and takes the rest of a packet; `pseudo` is of its pseudo-header but for the length.
+#[inline]
+pub(crate) fn fill_checksum(packet: &mut [u8], at: usize, pseudo: Sum) {
+    let Some(datagram) = packet.get_mut(at..) else { return };
     let len = u32::try_from(datagram.len()).unwrap_or(u32::MAX);
-    let (addresses, _) = before[ipv6::ADDRESSES].as_chunks();
-    let addresses = Sum::of_words(addresses);
-    let pseudo = addresses.plus_u32(len).plus_u16(Protocol::UDP.0.into());
-    let checksum = pseudo.plus_bytes(datagram).nonzero_checksum();
-    datagram[6..8].copy_from_slice(&checksum.to_be_bytes());
+    let checksum = pseudo.plus_u32(len).plus_bytes(datagram).nonzero_checksum();
+    if let Some(field) = datagram.get_mut(6..8) {
+        field.copy_from_slice(&checksum.to_be_bytes());
+    }
 }
 
 /// As much padding as there can be (RFC 4303 §2.4), for one wide store.

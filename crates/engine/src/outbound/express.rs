@@ -7,7 +7,7 @@ use std::slice::IterMut;
 use std::vec::Drain;
 
 use uxfrm_packet::checksum::Sum;
-use uxfrm_packet::ipv6::Ipv6Header;
+use uxfrm_packet::ipv6::{self, Ipv6Header};
 use uxfrm_packet::{PacketBuf, Version};
 
 use super::ahead::Run;
@@ -266,6 +266,9 @@ impl<'p> Seal<'_, 'p, '_> {
             (Some(Headers::V4(end, sum, Some(udp))), Version::V4) => {
                 self.all_v4_in_udp(packets, (end, sum, udp))
             }
+            (Some(Headers::V6(template, Some(udp))), Version::V6) => {
+                self.all_v6_in_udp(packets, template, udp)
+            }
             (Some(headers), _) => self.all_in_tunnel(packets, headers),
             (None, _) => self.all_in_transport(packets),
         }
@@ -276,6 +279,7 @@ impl<'p> Seal<'_, 'p, '_> {
     fn all_and_finish(self, packets: &mut [PacketBuf], place: usize, number: u64) -> usize {
         let Self { layer, version, ident, jobs: others } = self;
         let after = layer.after(&Inside::plain(version));
+        let pseudo = encapsulate::pseudo_header(layer);
         let len = packets.first().map_or(1, |packet| packet.len().max(1));
         let piece = (NEAR / len / BURST * BURST).clamp(BURST, jobs::CHUNK);
         let starts = (place..).step_by(piece).zip((number..).step_by(piece));
@@ -288,8 +292,13 @@ impl<'p> Seal<'_, 'p, '_> {
                 sent += seal.all(piece, place, number);
                 jobs.run();
             }
-            for packet in piece {
-                encapsulate::finish(packet.bytes_mut(), layer, &after);
+            match pseudo {
+                Some(pseudo) => piece.iter_mut().for_each(|packet| {
+                    encapsulate::fill_checksum(packet.bytes_mut(), ipv6::HEADER_LEN, pseudo);
+                }),
+                None => piece.iter_mut().for_each(|packet| {
+                    encapsulate::finish(packet.bytes_mut(), layer, &after);
+                }),
             }
         }
         sent
@@ -340,6 +349,19 @@ impl<'p> Seal<'_, 'p, '_> {
     #[inline(never)]
     fn all_v6_in_v6(self, packets: Numbered<'p>, template: &Ipv6Header) -> usize {
         let (layer, headers) = (self.layer, Headers::V6(template, None));
+        self.each(packets, |packet, stamp| {
+            layer.wrap_in_tunnel(headers, packet, Version::V6, stamp)
+        })
+    }
+
+    #[inline(never)]
+    fn all_v6_in_udp(
+        self,
+        packets: Numbered<'p>,
+        template: &Ipv6Header,
+        udp: &UdpShape,
+    ) -> usize {
+        let (layer, headers) = (self.layer, Headers::V6(template, Some(udp)));
         self.each(packets, |packet, stamp| {
             layer.wrap_in_tunnel(headers, packet, Version::V6, stamp)
         })
