@@ -355,12 +355,7 @@ impl<'p> Seal<'_, 'p, '_> {
     }
 
     #[inline(never)]
-    fn all_v6_in_udp(
-        self,
-        packets: Numbered<'p>,
-        template: &Ipv6Header,
-        udp: &UdpShape,
-    ) -> usize {
+    fn all_v6_in_udp(self, packets: Numbered<'p>, template: &Ipv6Header, udp: &UdpShape) -> usize {
         let (layer, headers) = (self.layer, Headers::V6(template, Some(udp)));
         self.each(packets, |packet, stamp| {
             layer.wrap_in_tunnel(headers, packet, Version::V6, stamp)

@@ -1,8 +1,9 @@
 //! Packets that a worker has let pass and their states have yet to count.
 //!
-//! Where each packet of a batch is of another state, counting it on counters that all workers share costs more than all else that is done for its state.
-//! So a worker keeps such counts to itself for a while: those of states that [count whenever it may be](Sa::counts_whenever). It promises that none is lost,
-//! and that none is kept for longer than ten milliseconds of traffic.
+//! Where each packet of a batch is of another state, or comes alone, counting it on counters that all workers share costs more than all else that is done
+//! for its state. So a worker keeps such counts to itself for a while: those of states that [count whenever it may be](Sa::counts_whenever). It promises
+//! that none is lost, that none is kept for longer than ten milliseconds of traffic, and that packets which come now and then are counted at once: who
+//! sends three and looks sees three.
 
 use std::sync::Arc;
 
@@ -31,6 +32,8 @@ struct Debt {
 /// So soon, in nanoseconds, and with so many packets, all is paid: each state then has some packets at once, or hardly any.
 const SOON: u64 = 10_000_000;
 const MOST: usize = 1 << 16;
+/// Nanoseconds from one batch to the next in which there is time to count.
+const QUIET: u64 = 100_000;
 /// States that are waited for together.
 const PIECE: usize = 32;
 
@@ -58,8 +61,10 @@ impl Arrears {
     /// To be called after a batch.
     #[inline]
     pub(crate) fn settle(&mut self, now: Moment) {
-        self.latest = now;
-        if self.packets > 0 && (self.packets >= MOST || now.0.saturating_sub(self.paid.0) >= SOON) {
+        let before = std::mem::replace(&mut self.latest, now);
+        let passed = |since: Moment, nanoseconds| now.0.saturating_sub(since.0) >= nanoseconds;
+        let is_due = self.packets >= MOST || passed(self.paid, SOON) || passed(before, QUIET);
+        if self.packets > 0 && is_due {
             self.pay();
         }
     }
@@ -125,18 +130,35 @@ mod tests {
         let states = [1, 2, 3].map(state);
         let mut places = [7, 0, 0];
         let mut arrears = Arrears::default();
-        for round in 1..=5 {
+        let often = SOON * 2 / QUIET;
+        for round in 1..=often {
             for (sa, place) in states.iter().zip(&mut places) {
                 assert!(arrears.note(place, sa, sa.id().spi.0, 100));
             }
-            arrears.settle(Moment(SOON * round / 5));
-            let expected = if round < 5 { (1, 10) } else { (6, 510) };
+            arrears.settle(Moment(SOON * round / often));
+            let expected = if round < often { (1, 10) } else { (1 + often, 10 + 100 * often) };
             assert_eq!(counted(&states[0]), expected);
         }
         assert_eq!(places, [0, 1, 2]);
-        assert_eq!([counted(&states[1]), counted(&states[2])], [(11, 510), (16, 510)]);
+        assert_eq!(
+            [&states[1], &states[2]].map(|sa| counted(sa).0),
+            [1 + 2 * often, 1 + 3 * often]
+        );
         assert_eq!(states[0].usage().last_used(), Some(Moment(SOON)));
         assert!(states.iter().all(|sa| Arc::strong_count(sa) == 1), "states are let go of");
+    }
+
+    #[test]
+    fn who_comes_now_and_then_is_counted_at_once() {
+        let sa = state(1);
+        let mut arrears = Arrears::default();
+        for (moment, expected) in
+            [(QUIET, 2), (2 * QUIET, 3), (3 * QUIET - 1, 3), (4 * QUIET - 1, 5)]
+        {
+            assert!(arrears.note(&mut 0, &sa, 1, 10));
+            arrears.settle(Moment(moment));
+            assert_eq!(counted(&sa).0, expected);
+        }
     }
 
     #[test]

@@ -199,8 +199,8 @@ fn states_among_others_count_a_little_later_and_all() {
         counted.sort_unstable();
         counted
     };
-    let after = |hub: &mut Hub, milliseconds: u64| {
-        hub.receiver.now = Moment(hub.receiver.now.0 + milliseconds * 1_000_000);
+    let after = |hub: &mut Hub, microseconds: u64| {
+        hub.receiver.now = Moment(hub.receiver.now.0 + microseconds * 1000);
         let wire = hub.wire(40);
         let mut batch: Batch = wire.into_iter().collect();
         let Gateway { worker, pool, now, .. } = &mut hub.receiver;
@@ -209,10 +209,10 @@ fn states_among_others_count_a_little_later_and_all() {
     };
     // Until all is known of both.
     (0..4).for_each(|_| drop(after(&mut hub, 0)));
-    let counts = [0, 9].map(|more| after(&mut hub, more));
+    let counts = [0, 99].map(|more| after(&mut hub, more));
     let [before, at_once] = counts[1][..] else { panic!("{counts:?}") };
     assert_eq!(counts[0], [before, at_once - 20], "one of them is not counted");
-    assert_eq!(after(&mut hub, 1), [at_once + 20, at_once + 20]);
+    assert_eq!(after(&mut hub, 100), [at_once + 20, at_once + 20], "there is time");
     after(&mut hub, 0);
     hub.receiver.worker.settle();
     assert_eq!(counted(&hub), [at_once + 40, at_once + 40]);
