@@ -408,6 +408,17 @@ impl Layer {
         self.udp.is_some() && self.outside == Outside::Packet
     }
 
+    /// Whether that is so for packets of this version: UDP over IPv4 goes without a checksum.
+    #[inline(always)]
+    pub(crate) fn needs_finish_of(&self, version: Version) -> bool {
+        let outside = match &self.wrap {
+            Wrap::Transport => version,
+            Wrap::Tunnel(Outer::V4(..)) => Version::V4,
+            Wrap::Tunnel(Outer::V6(_)) => Version::V6,
+        };
+        self.needs_finish() && outside == Version::V6
+    }
+
     /// Whether inner flows have source ports of their own.
     pub(crate) fn spreads(&self) -> bool {
         self.udp.is_some_and(|shape| shape.spreads)

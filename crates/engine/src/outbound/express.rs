@@ -201,7 +201,7 @@ impl Outbound {
             };
             let number = account.grant.hand_out(count);
             let seal = Seal { layer, version, ident, jobs: &mut jobs };
-            traffic.sent_bytes += if layer.needs_finish() {
+            traffic.sent_bytes += if layer.needs_finish_of(version) {
                 seal.all_and_finish(these, from, number)
             } else {
                 seal.all(these, from, number)
