@@ -97,7 +97,7 @@ pub use lanes::{Lanes, fitting, fitting_each};
 pub use outline::{Extent, Outline};
 pub use pool::{Pool, PoolStats, SizeClass};
 pub use prefetch::{
-    prefetch, prefetch_far, prefetch_far_first, prefetch_far_whole, prefetch_whole,
+    prefetch, prefetch_far, prefetch_far_first, prefetch_far_whole, prefetch_first, prefetch_whole,
 };
 pub use protocol::Protocol;
 pub use segment::SegmentPlan;

@@ -128,12 +128,19 @@ impl<'a, W: Words> Batch<'a, '_, W> {
     fn follow(&mut self, cuts: &[(Window, &'a [Node<W>])], list: impl List<W>) {
         self.here.iter_mut().for_each(ArrayVec::clear);
         cuts.iter().rev().for_each(|(window, nodes)| self.part(*window, nodes, list));
+        self.descend_to_the_end(list);
+        self.fetch();
+        self.compare();
+        self.has_compared = true;
+    }
+
+    /// From cuts to what is none.
+    #[inline]
+    fn descend_to_the_end(&mut self, list: impl List<W>) {
         while !self.here[CUT].is_empty() {
             self.descend();
             self.arrive(list);
         }
-        self.compare();
-        self.has_compared = true;
     }
 
     /// All packets from one cut to its parts.
@@ -186,13 +193,18 @@ impl<'a, W: Words> Batch<'a, '_, W> {
         self.here[EMPTY].clear();
     }
 
-    /// All that is no cut.
-    fn compare(&mut self) {
-        let Self { keys, bests, here: [_, few, lean, several, many, _], .. } = self;
+    /// Fetches what is behind all that is no cut.
+    fn fetch(&self) {
+        let [_, few, lean, several, many, _] = &self.here;
         few.iter().for_each(|way| way.node.prefetch());
         lean.iter().for_each(|way| way.node.prefetch());
         several.iter().for_each(|way| way.node.prefetch());
         many.iter().for_each(|way| way.node.prefetch());
+    }
+
+    /// All that is no cut.
+    fn compare(&mut self) {
+        let Self { keys, bests, here: [_, few, lean, several, many, _], .. } = self;
         compare_few(few, keys, bests);
         compare_lean(lean, keys, bests);
         compare_several(several, keys, bests);

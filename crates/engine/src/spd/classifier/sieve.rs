@@ -24,7 +24,6 @@ use crate::PolicyEntry;
 use draft::{Drafted, Prices, draft};
 use levels::Levels;
 pub(super) use part::Part;
-pub(super) use strip::Strip;
 pub(super) use tier::Tier;
 
 /// Policies by tiers.

@@ -202,17 +202,14 @@ impl<'a, W: Words> Walk<'a, '_, W> {
 
     /// At a part of a tier.
     fn look(&mut self, part: &'a Part<W>) {
-        match part {
-            Part::Strip(strip) => {
-                self.work += STRIP;
-                self.lines += 1 + strip.entries().len() * W::COUNT / 4;
-                part.find(self.key, &mut self.best);
-            }
-            Part::Deep(node) => {
-                self.work += DEEP;
-                self.go(node);
-            }
+        let few = part.strip().entries().len();
+        if few > 0 {
+            self.work += STRIP;
+            self.lines += 1 + few * W::COUNT / 4;
+            return part.find(self.key, &mut self.best);
         }
+        self.work += DEEP;
+        self.go(part.deep());
     }
 
     /// Up a branch.

@@ -4,12 +4,15 @@
 use arrayvec::ArrayVec;
 use uxfrm_packet::{Steps, Told};
 
-use super::{Batch, CUT, WAYS, Way, unless_behind};
+use super::{Batch, CUT, EMPTY, WAYS, Way, kind, unless_behind};
 use crate::spd::classifier::TOGETHER;
 use crate::spd::classifier::node::Node;
 use crate::spd::classifier::rule::Best;
-use crate::spd::classifier::sieve::{Beginning, Part, Sieve, Strip};
+use crate::spd::classifier::sieve::{Beginning, Part, Sieve};
 use crate::spd::classifier::ternary::{Key, Words};
+
+/// Packets and the parts that they go to.
+type Parts<'a, W> = ArrayVec<(usize, &'a Part<W>), WAYS>;
 
 /// Considers the first policy that fits, of each key, of which there are [`TOGETHER`] at the most. A function of its own, as it takes pages of stack that
 /// others need not.
@@ -67,7 +70,34 @@ impl<'a, W: Words> Batch<'a, '_, W> {
     /// At the parts of tiers that packets go to. All are fetched before the first is read, and then all that is behind them.
     #[inline(never)]
     fn look(&mut self, sieve: &'a Sieve<W>, told: &Told, steps: &Steps) {
-        let mut parts = ArrayVec::<(usize, &'a Part<W>), WAYS>::new();
+        let mut parts = Parts::new();
+        self.reach(sieve, told, steps, &mut parts);
+        // Which kind a part is nobody could foretell, so that it is no branch: numbers of strips from the front, of all others from the back.
+        let mut order = [0; WAYS];
+        let (mut strips, mut others) = (0, 0);
+        for (number, (_, part)) in (0_u8..).zip(&parts) {
+            part.strip().prefetch();
+            order[strips % WAYS] = number;
+            order[(WAYS - 1 - others) % WAYS] = number;
+            strips += usize::from(part.is_strip());
+            others += usize::from(!part.is_strip());
+        }
+        self.here.iter_mut().for_each(ArrayVec::clear);
+        for number in &order[WAYS - others..] {
+            let Some((packet, part)) = parts.get(usize::from(*number)) else { continue };
+            part.deep().prefetch();
+            // No list is longer than `parts`.
+            self.here[kind(part.deep())].push(Way { packet: *packet, node: part.deep() });
+        }
+        self.compare_strips(&parts, &order[..strips]);
+        if others > 0 {
+            self.go_on();
+        }
+    }
+
+    /// Fetches the parts, and lists them.
+    #[inline(always)]
+    fn reach(&mut self, sieve: &'a Sieve<W>, told: &Told, steps: &Steps, parts: &mut Parts<'a, W>) {
         for (tier, packet) in steps.each() {
             let slot = told.slot(tier, packet);
             if let Some(part) = sieve.tiers().get(tier).and_then(|tier| tier.part(slot)) {
@@ -79,48 +109,30 @@ impl<'a, W: Words> Batch<'a, '_, W> {
                 }
             }
         }
-        self.coming.clear();
-        let mut strips = ArrayVec::<(usize, &'a Strip), WAYS>::new();
-        // Neither is longer than `parts`.
-        for &(packet, part) in &parts {
-            match part {
-                Part::Strip(strip) => {
-                    strip.prefetch();
-                    strips.push((packet, strip));
-                }
-                Part::Deep(node) => {
-                    uxfrm_packet::prefetch(node);
-                    self.coming.push(Way { packet, node });
-                }
-            }
-        }
-        self.compare_strips(&strips);
-        if !self.coming.is_empty() {
-            self.go_on();
-        }
     }
 
+    /// With the strips that those of some parts are which have these numbers.
     #[inline(never)]
-    fn compare_strips(&mut self, strips: &[(usize, &'a Strip)]) {
+    fn compare_strips(&mut self, parts: &[(usize, &'a Part<W>)], numbers: &[u8]) {
         let Self { keys, bests, .. } = self;
         let none = Key { words: W::NOTHING, extra: 0 };
         let key = |packet: usize| keys.get(packet).unwrap_or(&none);
-        let pairs = strips.iter().map(|(packet, strip)| (strip.block(), &key(*packet).words));
+        let some = numbers.iter().filter_map(|number| parts.get(usize::from(*number)));
+        let pairs = some.clone().map(|(packet, part)| (part.strip().block(), &key(*packet).words));
         let mut fits = [0; WAYS];
         W::fit_each(pairs, &mut fits);
-        for ((packet, strip), fits) in strips.iter().zip(&fits) {
-            strip.consider(*fits, key(*packet), &mut bests[packet % TOGETHER]);
+        for ((packet, part), fits) in some.zip(&fits) {
+            part.strip().consider(*fits, key(*packet), &mut bests[packet % TOGETHER]);
         }
     }
 
     /// Down the trees of the parts that are too large.
     #[inline(never)]
     fn go_on(&mut self) {
-        self.here.iter_mut().for_each(ArrayVec::clear);
-        self.arrive(unless_behind);
-        while !self.here[CUT].is_empty() {
-            self.descend();
-            self.arrive(unless_behind);
+        self.here[EMPTY].clear();
+        if !self.here[CUT].is_empty() {
+            self.descend_to_the_end(unless_behind);
+            self.fetch();
         }
         self.compare();
     }

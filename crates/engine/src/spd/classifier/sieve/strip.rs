@@ -8,8 +8,8 @@ use crate::PolicyEntry;
 use crate::spd::classifier::rule::{Best, Brief, Rank, Rule, fits_more};
 use crate::spd::classifier::ternary::{Key, Words};
 
-/// Up to [`LANES`] policies, at least one.
-#[derive(Clone, Debug)]
+/// Up to [`LANES`] policies.
+#[derive(Clone, Debug, Default)]
 pub(in crate::spd::classifier) struct Strip {
     /// Values of each word, then masks of each word.
     words: Arc<[u64]>,
@@ -18,13 +18,11 @@ pub(in crate::spd::classifier) struct Strip {
 
 /// Lines that are fetched before they are read; seldom are there more.
 const LINES: usize = 5;
-/// Words of a line.
-const LINE: usize = 8;
 
 impl Strip {
     /// Of rules in their order; none if they are too many.
-    pub(super) fn of<W: Words>(rules: &[Rule<W>]) -> Option<Self> {
-        if rules.is_empty() || rules.len() > LANES {
+    pub(super) fn of<W: Words>(rules: &[&Rule<W>]) -> Option<Self> {
+        if rules.len() > LANES {
             return None;
         }
         let all = |of: fn(&Rule<W>) -> W| {
@@ -40,26 +38,23 @@ impl Strip {
         &self.entries
     }
 
+    /// Considers the first that fits.
+    pub(super) fn find<'a, W: Words>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
+        let mut fits = [0];
+        W::fit_each([(self.block(), &key.words)].into_iter(), &mut fits);
+        self.consider(fits[0], key, best);
+    }
+
     /// Fetches what is read first.
     #[inline]
     pub(in crate::spd::classifier) fn prefetch(&self) {
-        let Some(last) = self.words.last() else { return };
-        for line in 0..LINES {
-            uxfrm_packet::prefetch(self.words.get(line * LINE).unwrap_or(last));
-        }
+        uxfrm_packet::prefetch_first(&self.words, LINES);
     }
 
     /// What packets are compared with.
     #[inline]
     pub(in crate::spd::classifier) fn block(&self) -> Block<'_> {
         Block { words: &self.words, lanes: self.entries.len() }
-    }
-
-    /// Considers the first that fits.
-    pub(super) fn find<'a, W: Words>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
-        let mut fits = [0];
-        W::fit_each([(self.block(), &key.words)].into_iter(), &mut fits);
-        self.consider(fits[0], key, best);
     }
 
     /// Considers the first of those whose words fit, which are bits. Whether there is any is no branch.
@@ -88,6 +83,9 @@ impl Strip {
     pub(super) fn memory(&self) -> usize {
         /// The counts of an `Arc`, and what an allocation costs.
         const EACH: usize = 16 + 8;
+        if self.entries.is_empty() {
+            return 0;
+        }
         2 * EACH + size_of_val(&*self.words) + size_of_val(&*self.entries)
     }
 }
