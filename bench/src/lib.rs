@@ -74,6 +74,9 @@ impl Options {
                 bail!("bench {name} takes no {option}; it is for {}", takers.join(", "));
             }
         }
+        if self.wants_curves_alone() && name != "lookup" {
+            bail!("bench {name} has no curves: --html takes an .html file");
+        }
         if self.trace.is_some() && self.rules.is_none() {
             bail!("--trace has packets for the policies of a file: say which by --rules");
         }
@@ -81,6 +84,11 @@ impl Options {
             bail!("--only {key}=…: cases of bench {name} have {}", keys.join(", "));
         }
         Ok(())
+    }
+
+    /// Whether the page is to be curves and nothing else.
+    fn wants_curves_alone(&self) -> bool {
+        self.html.as_ref().and_then(|path| path.extension()).is_some_and(|end| end == "svg")
     }
 
     /// Finds out before anything is measured whether there are places for the files.
@@ -187,9 +195,8 @@ pub fn run(name: &str, options: &Options, out: &mut impl Write) -> anyhow::Resul
         None => report.table(out)?,
     }
     if let Some(path) = &options.html {
-        let alone = path.extension().is_some_and(|extension| extension == "svg");
-        std::fs::write(path, if alone { report.svg()? } else { report.html() })
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        let page = if options.wants_curves_alone() { report.svg()? } else { report.html() };
+        std::fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
 }
@@ -214,6 +221,12 @@ mod tests {
         );
         assert!(says(&trace, "lookup").unwrap().contains("--rules"));
         assert!(says(&Options::default(), "nosuch").unwrap().contains("crypto, esp, workers"));
+        let curves = Options { html: Some("curves.svg".into()), ..Options::default() };
+        assert_eq!(says(&curves, "lookup"), None);
+        assert_eq!(
+            says(&curves, "tunnel").unwrap(),
+            "bench tunnel has no curves: --html takes an .html file"
+        );
         let whatever = Options { rounds: Some(1), ..Options::default() };
         for name in ["tunnel", "fou", "control"] {
             assert_eq!(says(&whatever, name), None);
