@@ -12,7 +12,7 @@ use super::profile::policy;
 pub(super) fn rules(path: &Path) -> anyhow::Result<Vec<Policy>> {
     let text = read(path)?;
     let mut policies = Vec::new();
-    for (number, line) in (1_u32..).zip(text.lines()).filter(|(_, line)| !line.is_empty()) {
+    for (number, line) in (1_u32..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
         let at = || format!("{}:{number}: not a ClassBench rule: {line}", path.display());
         let selector = rule(line).with_context(at)?;
         let (sources, destinations) = (masks(selector.1), masks(selector.2));
@@ -38,7 +38,7 @@ pub(super) fn trace(path: &Path) -> anyhow::Result<Vec<FlowKey>> {
         let at = || format!("{}:{}: not a ClassBench packet: {line}", path.display(), number + 1);
         packet(line).with_context(at)
     };
-    let flows = text.lines().enumerate().filter(|(_, line)| !line.is_empty()).map(flow);
+    let flows = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()).map(flow);
     let flows = flows.collect::<anyhow::Result<Vec<_>>>()?;
     ensure!(!flows.is_empty(), "{}: no packet in it", path.display());
     Ok(flows)
@@ -57,8 +57,10 @@ fn rule(line: &str) -> anyhow::Result<(Selector, Range, Range)> {
         bail!("it is @source destination low : high low : high protocol/mask");
     };
     let prefix = |text: &str| -> anyhow::Result<Prefix> {
-        let (address, len) = text.split_once('/').context("a prefix has a length")?;
-        Ok(Prefix::new(address.parse::<Ipv4Addr>()?.into(), len.parse()?)?)
+        let wrong = || format!("a prefix is as in 10.1.0.0/16, not {text}");
+        let (address, len) = text.split_once('/').with_context(wrong)?;
+        let address: Ipv4Addr = address.parse().with_context(wrong)?;
+        Ok(Prefix::new(address.into(), len.parse().with_context(wrong)?)?)
     };
     let mut selector = Selector::any(Family::V4);
     selector.source = prefix(source)?;
@@ -69,19 +71,25 @@ fn rule(line: &str) -> anyhow::Result<(Selector, Range, Range)> {
 
 /// A selector has one protocol or all.
 fn read_protocol(text: &str) -> anyhow::Result<u8> {
-    let (protocol, mask) = text.split_once('/').context("a protocol has a mask")?;
-    let byte = |text: &str| u8::from_str_radix(text.trim_start_matches("0x"), 16);
+    let wrong = || format!("a protocol is as in 0x06/0xFF, not {text}");
+    let (protocol, mask) = text.split_once('/').with_context(wrong)?;
+    let byte =
+        |text: &str| u8::from_str_radix(text.trim_start_matches("0x"), 16).with_context(wrong);
     match byte(mask)? {
         0 => Ok(0),
-        u8::MAX => Ok(byte(protocol)?),
+        u8::MAX => byte(protocol),
         _ => bail!("a protocol's mask is 0xFF or 0x00, not {mask}"),
     }
 }
 
 fn range(low: &str, high: &str) -> anyhow::Result<Range> {
-    let (low, high) = (low.parse()?, high.parse()?);
+    let (low, high) = (port(low)?, port(high)?);
     ensure!(low <= high, "no port is in {low} : {high}");
     Ok((low, high))
+}
+
+fn port(text: &str) -> anyhow::Result<u16> {
+    text.parse().with_context(|| format!("a port is 0 to 65535, not {text}"))
 }
 
 /// The fewest masked values that cover a range.
@@ -106,12 +114,17 @@ fn packet(line: &str) -> anyhow::Result<FlowKey> {
     let [source, destination, source_port, destination_port, protocol, ..] = words[..] else {
         bail!("it is source destination port port protocol, in decimal");
     };
+    let address = |text: &str| -> anyhow::Result<Ipv4Addr> {
+        let wrong = || format!("an address is one number, 0 to 4294967295, not {text}");
+        text.parse().map(Ipv4Addr::from_bits).with_context(wrong)
+    };
+    let wrong = || format!("a protocol is 0 to 255, not {protocol}");
     Ok(FlowKey {
-        source: Ipv4Addr::from_bits(source.parse()?).into(),
-        destination: Ipv4Addr::from_bits(destination.parse()?).into(),
-        protocol: protocol.parse()?,
-        source_port: source_port.parse()?,
-        destination_port: destination_port.parse()?,
+        source: address(source)?.into(),
+        destination: address(destination)?.into(),
+        protocol: protocol.parse().with_context(wrong)?,
+        source_port: port(source_port)?,
+        destination_port: port(destination_port)?,
         mark: 0,
         if_id: 0,
         ifindex: 0,
@@ -259,6 +272,28 @@ mod tests {
             refused("0 : 1", "0x06/0xF0"),
             Err("a protocol's mask is 0xFF or 0x00, not 0xF0".to_owned())
         );
+    }
+
+    #[test]
+    fn a_word_that_can_not_be_read_is_told_with_what_would_be_right() {
+        let says = |read: anyhow::Result<()>| read.unwrap_err().to_string();
+        let rule = |line: &str| says(rule(line).map(drop));
+        let packet = |line: &str| says(packet(line).map(drop));
+        let rest = "5.6.7.8/32 0 : 80 0 : 1 0x06/0xFF";
+        for source in ["1.2.3.400/32", "::1/128", "1.2.3.4", "1.2.3.4/x"] {
+            let right = format!("a prefix is as in 10.1.0.0/16, not {source}");
+            assert_eq!(rule(&format!("@{source} {rest}")), right);
+        }
+        let ports = "@1.2.3.4/32 5.6.7.8/32 0 : 65536 0 : 1 0x06/0xFF";
+        assert_eq!(rule(ports), "a port is 0 to 65535, not 65536");
+        for protocol in ["6", "0xZZ/0xFF"] {
+            let right = format!("a protocol is as in 0x06/0xFF, not {protocol}");
+            assert_eq!(rule(&format!("@1.2.3.4/32 5.6.7.8/32 0 : 1 0 : 1 {protocol}")), right);
+        }
+        let right = "an address is one number, 0 to 4294967295, not 1.2.3.4";
+        assert_eq!(packet("1.2.3.4 5 6 7 17"), right);
+        assert_eq!(packet("4 5 -6 7 17"), "a port is 0 to 65535, not -6");
+        assert_eq!(packet("4 5 6 7 256"), "a protocol is 0 to 255, not 256");
     }
 
     #[test]
