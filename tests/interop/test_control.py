@@ -135,6 +135,19 @@ def test_a_pool_has_one_route_and_who_leaves_it_takes_its_own_way(network):
     network.here.stop()
 
 
+def test_nobody_else_is_refused_when_a_block_of_one_port_comes(network):
+    """The route to the TUN is there before the one beneath it, which refuses whatever goes to the destination."""
+    command = ["ip", "-n", network.left.name, "monitor", "route"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as monitor:
+        try:
+            time.sleep(0.3)  # until it listens
+            network.ip("xfrm policy add dst 10.2.0.7/32 proto tcp dport 25 dir out action block")
+            first, second = (monitor.stdout.readline() for _ in range(2))
+        finally:
+            monitor.terminate()
+    assert first.startswith("10.2.0.7 dev uxfrm0 ") and second.startswith("unreachable 10.2.0.7 ")
+
+
 def test_nobody_is_refused_while_neighbours_leave_a_pool(network):
     """What had one route gets others: whoever stays finds a way to the TUN all the time."""
     pool = [f"10.2.0.{last}" for last in range(256)]

@@ -187,7 +187,10 @@ impl HostRoutes {
     pub(crate) fn change(&mut self, changes: &[PolicyChange]) -> Result<(), rtnetlink::Error> {
         self.catch_up()?;
         let blocks = |change: &PolicyChange| match change {
-            PolicyChange::Added(entry) => entry.action() == Action::Block,
+            // One that leaves some of a destination's packets to other policies has the route to the TUN first: those find their way all the time.
+            PolicyChange::Added(entry) => {
+                entry.action() == Action::Block && entry.selector().protocol == 0
+            }
             // Its neighbours may need routes of their own.
             PolicyChange::Removed(_) => false,
         };
