@@ -30,7 +30,7 @@ layers: ## Only the check that a crate uses none but the crates that ARCHITECTUR
 	@scripts/prerequisites build
 	$(CARGO) test $(FLAGS) --workspace --test layers --quiet
 
-bench: ## Every published figure, from this machine (ARGS=… for `uxfrm bench`)
+bench: ## One bench on this machine: ARGS="lookup --only …" as for `uxfrm bench`; without, crypto
 	@scripts/prerequisites build
 	$(CARGO) build $(FLAGS) --release --bin uxfrm
 	$(BUILT)/release/uxfrm bench $(or $(ARGS),crypto)
