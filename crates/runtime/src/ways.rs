@@ -129,6 +129,8 @@ enum HopStanding {
     Stale,
     Sought(Moment),
     Gone(Moment),
+    /// Not known, and to be asked for at its next use.
+    Forgotten,
 }
 
 /// What a lane can do with a packet to a destination.
@@ -289,7 +291,7 @@ impl Ways {
             }
             HopStanding::Sought(since) if now.0 - since.0 <= PATIENCE => Way::Asked,
             HopStanding::Gone(since) if now.0 - since.0 <= PATIENCE => Way::Gone,
-            HopStanding::Sought(_) | HopStanding::Gone(_) => {
+            HopStanding::Sought(_) | HopStanding::Gone(_) | HopStanding::Forgotten => {
                 hop.standing = HopStanding::Sought(now);
                 self.ask(Question::Use(to));
                 Way::Asked
@@ -317,6 +319,7 @@ impl Ways {
             Standing::Stale(mac) => (Some(mac), HopStanding::Stale),
             Standing::Sought => (None, HopStanding::Sought(now)),
             Standing::Gone => (None, HopStanding::Gone(now)),
+            Standing::Forgotten => (None, HopStanding::Forgotten),
         };
         if let Some(mac) = mac {
             hop.header.destination = mac;
