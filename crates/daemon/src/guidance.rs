@@ -236,13 +236,13 @@ impl Guidance {
             Side::Wire => self.links.wire.0,
         };
         let known = self.rtnetlink.neighbour(link, hop.address)?;
-        match known.map_or(Standing::Forgotten, |neighbour| neighbour.standing) {
+        match known.map_or(Standing::Gone, |neighbour| neighbour.standing) {
             Standing::Known(mac) => Ok(Standing::Known(mac)),
             Standing::Stale(mac) => {
                 self.rtnetlink.use_neighbour(link, hop.address)?;
                 Ok(Standing::Known(mac))
             }
-            Standing::Sought | Standing::Gone | Standing::Forgotten => {
+            Standing::Sought | Standing::Gone => {
                 self.rtnetlink.use_neighbour(link, hop.address)?;
                 Ok(Standing::Sought)
             }

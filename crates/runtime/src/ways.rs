@@ -129,8 +129,6 @@ enum HopStanding {
     Stale,
     Sought(Moment),
     Gone(Moment),
-    /// Not known, and to be asked for at its next use.
-    Forgotten,
 }
 
 /// What a lane can do with a packet to a destination.
@@ -291,7 +289,7 @@ impl Ways {
             }
             HopStanding::Sought(since) if now.0 - since.0 <= PATIENCE => Way::Asked,
             HopStanding::Gone(since) if now.0 - since.0 <= PATIENCE => Way::Gone,
-            HopStanding::Sought(_) | HopStanding::Gone(_) | HopStanding::Forgotten => {
+            HopStanding::Sought(_) | HopStanding::Gone(_) => {
                 hop.standing = HopStanding::Sought(now);
                 self.ask(Question::Use(to));
                 Way::Asked
@@ -319,7 +317,6 @@ impl Ways {
             Standing::Stale(mac) => (Some(mac), HopStanding::Stale),
             Standing::Sought => (None, HopStanding::Sought(now)),
             Standing::Gone => (None, HopStanding::Gone(now)),
-            Standing::Forgotten => (None, HopStanding::Forgotten),
         };
         if let Some(mac) = mac {
             hop.header.destination = mac;

@@ -34,10 +34,8 @@ pub enum Standing {
     Stale(MacAddr),
     /// The kernel is asking for it.
     Sought,
-    /// It does not answer.
+    /// It does not answer, or was forgotten.
     Gone,
-    /// The kernel keeps nothing of it any more, as after `ip neigh flush` or a device that was down: whoever sends to it makes the kernel ask.
-    Forgotten,
 }
 
 impl Rtnetlink {
@@ -98,7 +96,7 @@ pub(super) fn read(answer: &RouteNetlinkMessage) -> Option<Neighbour> {
             mac = bytes.as_slice().try_into().ok().map(MacAddr);
         }
     }
-    let standing = if deleted { Standing::Forgotten } else { standing(message.header.state, mac) };
+    let standing = if deleted { Standing::Gone } else { standing(message.header.state, mac) };
     Some(Neighbour { link: message.header.ifindex, address: address?, standing })
 }
 
@@ -137,16 +135,5 @@ mod tests {
         ] {
             assert_eq!(standing(state, with), expected, "{state:?}");
         }
-    }
-
-    /// One that did not answer is told of as failed before it is told of as deleted.
-    #[test]
-    fn one_that_was_deleted_is_forgotten_whatever_it_was() {
-        let mut message = describe(1, IpAddr::from([10, 0, 0, 1]));
-        message.header.state = NeighbourState::Failed;
-        let standing = |notice| read(&notice).map(|neighbour| neighbour.standing);
-        let failed = RouteNetlinkMessage::NewNeighbour(message.clone());
-        assert_eq!(standing(failed), Some(Standing::Gone));
-        assert_eq!(standing(RouteNetlinkMessage::DelNeighbour(message)), Some(Standing::Forgotten));
     }
 }
