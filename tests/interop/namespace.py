@@ -8,6 +8,7 @@ import subprocess
 import time
 
 CLONE_NEWNET = 0x40000000
+ADDRESS_SECONDS = 5
 CARRIER_SECONDS = 10
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -80,6 +81,13 @@ class Namespace:
         while "LOWER_UP" not in (link := self.ip(f"-br link show dev {device}")):
             assert time.monotonic() < deadline, f"no carrier after {CARRIER_SECONDS} s: {link}"
             time.sleep(0.005)
+
+    def wait_for_no_address(self, address):
+        """Until no device has it."""
+        deadline = time.monotonic() + ADDRESS_SECONDS
+        while address in (addresses := self.ip("address")):
+            assert time.monotonic() < deadline, f"after {ADDRESS_SECONDS} s still:\n{addresses}"
+            time.sleep(0.05)
 
     def tap(self, device):
         self.ip(f"tuntap add {device} mode tap")
