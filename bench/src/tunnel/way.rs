@@ -49,8 +49,9 @@ const TWO: Tuning = Tuning { workers: NonZeroUsize::MIN.saturating_add(1), ..ONE
 const SHORT: Tuning = Tuning { queue_delay: 350, ..ONE };
 /// ESP past the host's stack, and all else by it.
 const EXPRESS: Tuning = Tuning { mode: Mode::HostXdp, ..ONE };
-/// The same with each frame told at once.
+/// The same with each frame told at once, and with frames gathered whether that pays or not.
 const EXPRESS_AT_ONCE: Tuning = Tuning { gather: Some(0), ..EXPRESS };
+const EXPRESS_GATHERED: Tuning = Tuning { gather: Some(100), ..EXPRESS };
 /// Gateways past the host's stack, each before a host of its own.
 const INLINE: Tuning = Tuning { mode: Mode::Inline, ..ONE };
 const INLINE_XDP: Tuning = Tuning { mode: Mode::InlineXdp, ..ONE };
@@ -96,6 +97,7 @@ impl Way {
             tunnel(Frames::Real, GCM_UDP, SHORT),
             tunnel(Frames::Real, GCM_ESP, EXPRESS),
             tunnel(Frames::Real, GCM_ESP, EXPRESS_AT_ONCE),
+            tunnel(Frames::Real, GCM_ESP, EXPRESS_GATHERED),
             tunnel(Frames::Real, GCM_ESP, INLINE),
             tunnel(Frames::Real, GCM_ESP, INLINE_XDP),
         ]

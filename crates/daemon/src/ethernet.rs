@@ -107,15 +107,20 @@ impl Device {
         Ok(())
     }
 
-    /// Has it gather frames while many come, if it is read by `AF_XDP`: for as long as is wished, or where nobody says for how long only if the kernel copies them.
+    /// Has it gather frames while many come, if it is read by `AF_XDP`: for as long as is wished, or where nobody says for how long only if the kernel copies them and it pays.
     /// To be called when all queues are open.
     pub(crate) fn gather(&self, wish: Option<Gather>) -> Option<Gatherer> {
-        let program = self.program.as_ref()?;
-        let span = match wish {
-            Some(wish) => wish.span(),
-            None if self.is_copied.load(Ordering::Relaxed) => GATHERS,
-            None => Duration::ZERO,
-        };
+        let program = Arc::clone(self.program.as_ref()?);
+        match wish {
+            Some(wish) => Some(Gatherer::always(self.gathering(wish.span())?, program, now())),
+            None if self.is_copied.load(Ordering::Relaxed) => {
+                Some(Gatherer::if_it_pays(self.gathering(GATHERS)?, program, now()))
+            }
+            None => None,
+        }
+    }
+
+    fn gathering(&self, span: Duration) -> Option<Gathering> {
         if span.is_zero() {
             return None;
         }
@@ -124,10 +129,9 @@ impl Device {
         start
             .inspect(|_| tracing::info!(device, ?span, "AF_XDP: frames are gathered while many come"))
             .inspect_err(|error| {
-                tracing::warn!(device, %error, "the kernel does not let the device gather frames (Linux 6.13 does): AF_XDP is slower");
+                tracing::warn!(device, %error, "the kernel does not let the device gather frames (Linux 6.13 does): AF_XDP may be slower");
             })
             .ok()
-            .map(|gathering| Gatherer::new(gathering, Arc::clone(program), now()))
     }
 
     /// Tells the program, if there is one, the host's addresses.

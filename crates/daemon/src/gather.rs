@@ -1,13 +1,17 @@
 //! A device that gathers frames while many come.
 //!
 //! Gathering lets more frames pass where many come anyway, and has each wait where few do: a question and its answer take twice as long. So
-//! a device gathers only while it is busy.
+//! a device gathers only while it is busy, and unless that is wished only where it [pays](trial).
+
+mod trial;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use uxfrm_engine::Moment;
 use uxfrm_io::{napi::Gathering, xdp::Program};
+
+use trial::{Pace, Trial};
 
 /// Frames per second from which on a device is busy, and those below which it is no longer: more than one who waits for each answer makes.
 const BUSY: u64 = 30_000;
@@ -22,6 +26,16 @@ pub(crate) struct Gatherer {
     gathering: Gathering,
     program: Arc<Program>,
     load: Load,
+    rule: Rule,
+}
+
+/// When a busy device gathers.
+#[derive(Clone, Debug)]
+enum Rule {
+    /// As it was told to.
+    Always,
+    /// If more frames come so.
+    IfItPays(Trial),
 }
 
 /// How many frames come.
@@ -33,40 +47,75 @@ struct Load {
 }
 
 impl Gatherer {
-    /// One that rests until many frames come by the program's queues.
-    pub(crate) fn new(mut gathering: Gathering, program: Arc<Program>, now: Moment) -> Self {
+    /// One that gathers whenever many frames come by the program's queues.
+    pub(crate) fn always(gathering: Gathering, program: Arc<Program>, now: Moment) -> Self {
+        Self::new(gathering, program, now, Rule::Always)
+    }
+
+    /// One that does so where it lets more of them pass.
+    pub(crate) fn if_it_pays(gathering: Gathering, program: Arc<Program>, now: Moment) -> Self {
+        Self::new(gathering, program, now, Rule::IfItPays(Trial::new()))
+    }
+
+    fn new(mut gathering: Gathering, program: Arc<Program>, now: Moment, rule: Rule) -> Self {
         gathering.rest();
         let load = Load { seen: program.received(), at: now, is_high: false };
-        Self { gathering, program, load }
+        Self { gathering, program, load, rule }
     }
 
     /// It is `now`: it begins to gather, goes on also with queues that are new, or rests.
     pub(crate) fn look(&mut self, now: Moment) {
         let before = self.load.is_high;
-        self.load.count(self.program.received(), now);
-        match (before, self.load.is_high) {
-            (_, true) => {
+        let Some(per_second) = self.load.count(self.program.received(), now) else { return };
+        let pace = match (before, self.load.is_high) {
+            (false, true) => self.rule.begin(),
+            (true, true) => self.rule.go_on(per_second),
+            (_, false) => Pace::AtOnce,
+        };
+        self.keep(pace);
+    }
+
+    fn keep(&mut self, pace: Pace) {
+        match pace {
+            Pace::Gathered => {
                 if let Err(error) = self.gathering.renew() {
                     tracing::debug!(%error, "a device does not gather frames");
                 }
             }
-            (true, false) => self.gathering.rest(),
-            (false, false) => {}
+            Pace::AtOnce => self.gathering.rest(),
+        }
+    }
+}
+
+impl Rule {
+    fn begin(&mut self) -> Pace {
+        match self {
+            Self::Always => Pace::Gathered,
+            Self::IfItPays(trial) => trial.begin(),
+        }
+    }
+
+    fn go_on(&mut self, per_second: u64) -> Pace {
+        match self {
+            Self::Always => Pace::Gathered,
+            Self::IfItPays(trial) => trial.go_on(per_second),
         }
     }
 }
 
 impl Load {
-    /// By `now` so many frames have come in all.
-    fn count(&mut self, seen: u64, now: Moment) {
+    /// By `now` so many frames have come in all; how many per second since it was counted last, if that was long ago.
+    fn count(&mut self, seen: u64, now: Moment) -> Option<u64> {
         let passed = now.since(self.at);
         if passed < EVERY {
-            return;
+            return None;
         }
         let frames = u128::from(seen.wrapping_sub(self.seen));
         let per_second = frames * 1_000_000_000 / passed.as_nanos().max(1);
+        let per_second = u64::try_from(per_second).unwrap_or(u64::MAX);
         let bound = if self.is_high { QUIET } else { BUSY };
-        *self = Self { seen, at: now, is_high: per_second >= u128::from(bound) };
+        *self = Self { seen, at: now, is_high: per_second >= bound };
+        Some(per_second)
     }
 }
 
