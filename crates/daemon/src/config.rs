@@ -99,8 +99,8 @@ pub struct Wire {
     pub queue_delay: u32,
     /// A device whose ESP passes by `AF_XDP`, past the kernel's network stack; default none. For host mode: inline mode has `wire_by`.
     pub af_xdp: Option<TunName>,
-    /// Microseconds for which devices read by `AF_XDP` gather frames while many come, up to 10000, 0 for none; default 100 where the kernel copies frames, and where it does not
-    /// what they do by themselves.
+    /// Microseconds for which devices read by `AF_XDP` gather frames while many come, up to 10000, 0 for none; default 100 where the kernel copies frames and more pass so, and where
+    /// it does not what they do by themselves.
     pub gather: Option<Gather>,
 }
 
