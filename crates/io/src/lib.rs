@@ -27,6 +27,7 @@
 
 pub mod absent;
 pub mod affinity;
+mod appetite;
 pub mod capture;
 pub mod clock;
 mod control;

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use uxfrm_packet::{PacketBuf, Pool, SizeClass};
 
+use crate::appetite::Appetite;
 use crate::clock;
 use crate::control::Control;
 use crate::patience::{Patience, is_busy};
@@ -77,6 +78,16 @@ pub(crate) struct Receiver {
     names: Box<[Name]>,
     controls: Box<[Control]>,
     lengths: [usize; MESSAGES],
+    appetite: Appetite,
+}
+
+/// What one call brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Haul {
+    /// So many datagrams.
+    pub(crate) count: usize,
+    /// It was as many as were asked for: there may be more.
+    pub(crate) is_full: bool,
 }
 
 impl Receiver {
@@ -86,37 +97,49 @@ impl Receiver {
             names: vec![Name::EMPTY; MESSAGES].into_boxed_slice(),
             controls: vec![Control::EMPTY; MESSAGES].into_boxed_slice(),
             lengths: [0; MESSAGES],
+            appetite: Appetite::new(),
         }
     }
 
-    /// Receives up to `most` datagrams; how many, 0 when none waits. Take each with [`datagram`](Self::datagram).
+    /// Receives some datagrams, up to `most`; none when none waits. Take each with [`datagram`](Self::datagram).
     pub(crate) fn receive(
         &mut self,
         fd: BorrowedFd<'_>,
         pool: &mut Pool,
         most: usize,
+    ) -> io::Result<Haul> {
+        let asked = self.appetite.of(most.min(MESSAGES));
+        let count = self.receive_some(fd, pool, asked)?;
+        self.appetite.note(asked, count, MESSAGES);
+        Ok(Haul { count, is_full: count == asked })
+    }
+
+    /// One `recvmmsg` of up to `asked` datagrams; how many came.
+    fn receive_some(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        pool: &mut Pool,
+        asked: usize,
     ) -> io::Result<usize> {
-        let most = most.min(MESSAGES);
-        let mut vectors = [[vector(&mut []); 2]; MESSAGES];
-        let mut headers = [const { MaybeUninit::<libc::mmsghdr>::zeroed() }; MESSAGES];
-        for index in 0..most {
-            vectors[index] = self.slots[index].vectors(pool);
-            // SAFETY: an mmsghdr is integers and pointers, for which zero bytes are valid.
-            let header = unsafe { headers[index].assume_init_mut() };
-            header.msg_hdr.msg_iov = vectors[index].as_mut_ptr();
-            header.msg_hdr.msg_iovlen = 2;
+        let mut vectors = [const { MaybeUninit::<[libc::iovec; 2]>::uninit() }; MESSAGES];
+        let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MESSAGES];
+        for index in 0..asked {
+            let vectors = vectors[index].write(self.slots[index].vectors(pool));
+            let header = headers[index].write(EMPTY);
+            header.msg_hdr.msg_iov = vectors.as_mut_ptr();
+            header.msg_hdr.msg_iovlen = vectors.len();
             header.msg_hdr.msg_name = self.names[index].as_ptr();
             header.msg_hdr.msg_namelen = Name::ROOM;
             header.msg_hdr.msg_control = self.controls[index].as_ptr();
             header.msg_hdr.msg_controllen = crate::control::ROOM;
         }
-        // SAFETY: the first `most` headers are filled in and point into `vectors`, `names`, `controls` and the slots'
+        // SAFETY: the first `asked` headers are filled in and point into `vectors`, `names`, `controls` and the slots'
         // buffers with their lengths; none of them moves during the call, and all are borrowed by us alone.
         let count = unsafe {
             libc::recvmmsg(
                 fd.as_raw_fd(),
                 headers.as_mut_ptr().cast(),
-                u32::try_from(most).unwrap_or(0),
+                u32::try_from(asked).unwrap_or(0),
                 libc::MSG_DONTWAIT,
                 ptr::null_mut(),
             )
@@ -280,12 +303,11 @@ impl Sender {
         packets: &[PacketBuf],
     ) -> io::Result<usize> {
         let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; VECTORS];
-        let mut headers = [const { MaybeUninit::<libc::mmsghdr>::zeroed() }; MESSAGES];
+        let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MESSAGES];
         let count = self.parts.len() - at;
         let mut used = 0;
         for (index, part) in self.parts[at..].iter().enumerate() {
-            // SAFETY: an mmsghdr is integers and pointers, for which zero bytes are valid.
-            let header = unsafe { headers[index].assume_init_mut() };
+            let header = headers[index].write(EMPTY);
             let room = &mut vectors[used..used + part.buffers];
             for (room, packet) in room.iter_mut().zip(&packets[part.packet..]) {
                 let bytes = if part.buffers == 1 {
@@ -332,6 +354,10 @@ fn nanoseconds(data: &[u8]) -> Option<u64> {
         .checked_mul(1_000_000_000)?
         .checked_add(u64::from_ne_bytes(*nanoseconds))
 }
+
+/// A header of nothing.
+// SAFETY: an mmsghdr is integers and pointers, for which zero bytes are valid.
+pub(crate) const EMPTY: libc::mmsghdr = unsafe { MaybeUninit::zeroed().assume_init() };
 
 /// A vector of a scattered read or gathered write.
 pub(crate) fn vector(bytes: &mut [u8]) -> libc::iovec {

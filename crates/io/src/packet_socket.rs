@@ -18,8 +18,9 @@ use uxfrm_packet::ethernet::EthernetHeader;
 use uxfrm_packet::{Batch, PacketBuf, Pool, Segments};
 use zerocopy::IntoBytes;
 
+use crate::appetite::Appetite;
 use crate::frames::{FramePort, Frames};
-use crate::mmsg::{MESSAGES, SMALL, Slot, nothing_waits, vector};
+use crate::mmsg::{EMPTY, MESSAGES, SMALL, Slot, nothing_waits, vector};
 use crate::patience::{Patience, is_busy};
 use crate::port::{Accepts, Transmitted, wire_packets};
 use crate::socket;
@@ -59,6 +60,7 @@ pub struct PacketSocket {
     socket: OwnedFd,
     slots: Box<[Slot]>,
     supers_arrive: bool,
+    appetite: Appetite,
     parts: Vec<Part>,
 }
 
@@ -93,37 +95,37 @@ impl PacketSocket {
             socket,
             slots: (0..MESSAGES).map(|_| Slot::default()).collect(),
             supers_arrive: false,
+            appetite: Appetite::new(),
             parts: Vec::with_capacity(MESSAGES),
         })
     }
 
-    /// One `recvmmsg` of up to `most` frames into `into`; how many.
+    /// One `recvmmsg` of up to `asked` frames into `into`; how many.
     fn receive_some(
         &mut self,
-        most: usize,
+        asked: usize,
         pool: &mut Pool,
         into: &mut Batch,
     ) -> io::Result<usize> {
         let mut virtio = [[0; HEADER]; MESSAGES];
         let mut ethernet = [[0; ETHERNET]; MESSAGES];
-        let mut vectors = [[vector(&mut []); 4]; MESSAGES];
-        let mut headers = [const { MaybeUninit::<libc::mmsghdr>::zeroed() }; MESSAGES];
-        for index in 0..most {
+        let mut vectors = [const { MaybeUninit::<[libc::iovec; 4]>::uninit() }; MESSAGES];
+        let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MESSAGES];
+        for index in 0..asked {
             let [small, large] = self.slots[index].vectors(pool);
-            vectors[index] =
-                [vector(&mut virtio[index]), vector(&mut ethernet[index]), small, large];
-            // SAFETY: an mmsghdr is integers and pointers, for which zero bytes are valid.
-            let header = unsafe { headers[index].assume_init_mut() };
-            header.msg_hdr.msg_iov = vectors[index].as_mut_ptr();
-            header.msg_hdr.msg_iovlen = 4;
+            let [virtio, ethernet] = [vector(&mut virtio[index]), vector(&mut ethernet[index])];
+            let vectors = vectors[index].write([virtio, ethernet, small, large]);
+            let header = headers[index].write(EMPTY);
+            header.msg_hdr.msg_iov = vectors.as_mut_ptr();
+            header.msg_hdr.msg_iovlen = vectors.len();
         }
-        // SAFETY: the first `most` headers are filled in and point into `vectors`, and those into `virtio`, `ethernet` and the slots'
+        // SAFETY: the first `asked` headers are filled in and point into `vectors`, and those into `virtio`, `ethernet` and the slots'
         // buffers with their lengths; none of them moves during the call, and all are borrowed by us alone.
         let count = unsafe {
             libc::recvmmsg(
                 self.socket.as_raw_fd(),
                 headers.as_mut_ptr().cast(),
-                u32::try_from(most).unwrap_or(0),
+                u32::try_from(asked).unwrap_or(0),
                 libc::MSG_DONTWAIT,
                 ptr::null_mut(),
             )
@@ -196,17 +198,16 @@ impl PacketSocket {
 
     /// One `sendmmsg` of the messages from `at` on; how many went out.
     fn send_from(&mut self, at: usize, frames: &Frames) -> io::Result<usize> {
-        let mut vectors = [[vector(&mut []); 3]; MESSAGES];
-        let mut headers = [const { MaybeUninit::<libc::mmsghdr>::zeroed() }; MESSAGES];
+        let mut vectors = [const { MaybeUninit::<[libc::iovec; 3]>::uninit() }; MESSAGES];
+        let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MESSAGES];
         let parts = &self.parts[at..];
         for (index, part) in parts.iter().enumerate() {
             let bytes = &frames.packets()[part.packet].bytes()[part.start..part.start + part.len];
             let ethernet = frames.headers()[part.packet].as_bytes();
-            vectors[index] = [&part.virtio[..], ethernet, bytes].map(readable);
-            // SAFETY: an mmsghdr is integers and pointers, for which zero bytes are valid.
-            let header = unsafe { headers[index].assume_init_mut() };
-            header.msg_hdr.msg_iov = vectors[index].as_mut_ptr();
-            header.msg_hdr.msg_iovlen = 3;
+            let vectors = vectors[index].write([&part.virtio[..], ethernet, bytes].map(readable));
+            let header = headers[index].write(EMPTY);
+            header.msg_hdr.msg_iov = vectors.as_mut_ptr();
+            header.msg_hdr.msg_iovlen = vectors.len();
         }
         // SAFETY: as many headers as parts are filled in and point into `vectors`, and those to live bytes with their lengths; the
         // kernel only reads them, and none moves during the call.
@@ -231,8 +232,10 @@ impl FramePort for PacketSocket {
         let before = into.len();
         while into.room() > 0 {
             let most = if self.supers_arrive { SUPERS_AT_ONCE } else { MESSAGES }.min(into.room());
-            let count = self.receive_some(most, pool, into)?;
-            if count < most || self.supers_arrive {
+            let asked = self.appetite.of(most);
+            let count = self.receive_some(asked, pool, into)?;
+            self.appetite.note(asked, count, MESSAGES);
+            if count < asked || self.supers_arrive {
                 break;
             }
         }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Protocol, Segments, Version, ipv4};
 
 use crate::control::{Control, integer};
-use crate::mmsg::{MESSAGES, Part, Receiver, Sender};
+use crate::mmsg::{Haul, MESSAGES, Part, Receiver, Sender};
 use crate::port::{Accepts, Port, Transmitted, wire_packets};
 use crate::socket::{self, Name};
 use crate::spread::{self, Share};
@@ -177,7 +177,8 @@ impl Port for Raw {
         let before = into.len();
         while into.room() > 0 {
             let most = MESSAGES.min(into.room());
-            let count = self.receiver.receive(self.incoming.as_fd(), pool, most)?;
+            let Haul { count, is_full } =
+                self.receiver.receive(self.incoming.as_fd(), pool, most)?;
             if count > 0 && into.len() == before {
                 self.waited = self.receiver.waited();
             }
@@ -195,7 +196,7 @@ impl Port for Raw {
                     pool.give(packet);
                 }
             }
-            if count < most {
+            if !is_full {
                 break;
             }
         }

@@ -28,7 +28,7 @@ use std::time::Duration;
 use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments, UdpPath};
 
 use crate::ike;
-use crate::mmsg::{GATHERED, MESSAGES, Part, Receiver, SMALL, Sender};
+use crate::mmsg::{GATHERED, Haul, MESSAGES, Part, Receiver, SMALL, Sender};
 use crate::port::{Accepts, Port, Transmitted};
 use crate::socket::{self, Name};
 
@@ -356,7 +356,7 @@ impl Port for Udp {
         let before = into.len();
         while into.room() > 0 {
             let most = if self.trains_arrive { TRAINS_AT_ONCE } else { MESSAGES }.min(into.room());
-            let count = self.receiver.receive(self.socket.as_fd(), pool, most)?;
+            let Haul { count, is_full } = self.receiver.receive(self.socket.as_fd(), pool, most)?;
             if count > 0 && into.len() == before {
                 self.waited = self.receiver.waited();
             }
@@ -373,7 +373,7 @@ impl Port for Udp {
                     Some(_) | None => into.push(packet),
                 }
             }
-            if count < most || self.trains_arrive {
+            if !is_full || self.trains_arrive {
                 break;
             }
         }

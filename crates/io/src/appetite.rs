@@ -1,0 +1,65 @@
+//! For how many messages a call is prepared.
+//!
+//! Each message that might come costs two buffers looked up and headers written, whether it comes or not: on a quiet link whose caches have gone
+//! cold, 32 of them are some 150 cache lines for one packet. So a port asks for few until more come.
+
+/// Asked for at the least: a few packets that belong together come in one call.
+const LEAST: usize = 4;
+
+/// How many times as many are asked for where all that were asked for came.
+const GROWTH: usize = 4;
+
+/// How many messages to ask for next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Appetite(usize);
+
+impl Appetite {
+    pub(crate) const fn new() -> Self {
+        Self(LEAST)
+    }
+
+    /// How many to ask for where there is room for `most`.
+    pub(crate) fn of(self, most: usize) -> usize {
+        self.0.min(most)
+    }
+
+    /// Of `asked` messages `came` came. It grows at once, and shrinks by half a call.
+    pub(crate) fn note(&mut self, asked: usize, came: usize, most: usize) {
+        let next = if came == asked { asked * GROWTH } else { (self.0 / 2).max(2 * came) };
+        self.0 = next.max(LEAST).min(most.max(LEAST));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is asked for in calls of a port with room for 32, each with so many messages before it.
+    fn asked(waiting: &[usize]) -> Vec<usize> {
+        let mut appetite = Appetite::new();
+        let call = |waiting: &usize| {
+            let asked = appetite.of(32);
+            appetite.note(asked, asked.min(*waiting), 32);
+            asked
+        };
+        waiting.iter().map(call).collect()
+    }
+
+    #[test]
+    fn it_grows_at_once_and_shrinks_slowly() {
+        assert_eq!(asked(&[1, 2, 1, 0]), [4; 4], "a quiet port asks for few");
+        assert_eq!(asked(&[100, 100, 100, 100]), [4, 16, 32, 32]);
+        assert_eq!(asked(&[100, 100, 100, 1, 8, 8, 8]), [4, 16, 32, 32, 16, 16, 16]);
+        assert_eq!(asked(&[100, 100, 0, 0, 0, 0, 0]), [4, 16, 32, 16, 8, 4, 4]);
+        assert_eq!(asked(&[4, 4, 4]), [4, 16, 8], "whoever gets all may get more");
+    }
+
+    #[test]
+    fn there_may_be_less_room_than_it_asks_for() {
+        let mut appetite = Appetite::new();
+        assert_eq!(appetite.of(2), 2);
+        appetite.note(2, 2, 32);
+        assert_eq!(appetite.of(32), 8);
+        assert_eq!(appetite.of(0), 0);
+    }
+}
