@@ -218,7 +218,7 @@ impl InlineLane {
             devices.look();
         }
         // 2 news of ways
-        if self.ways.hear(self.now) || self.waiting.is_late(self.now) {
+        if self.ways.hear(self.now) || self.waiting.is_due(self.now) {
             self.resume();
         }
         // 3 from the host
