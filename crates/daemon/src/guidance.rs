@@ -118,20 +118,21 @@ impl Guidance {
 
     /// Takes in what the kernel says has changed.
     fn take_notices(&mut self) -> Result<(), Error> {
-        let mut ways = false;
+        let mut changed = None;
         while let Some(change) = self.surroundings.next_change() {
             match change {
                 Change::Neighbour(neighbour) => self.tell_of(&neighbour),
-                Change::Ways | Change::Everything => ways = true,
+                Change::Ways => changed = changed.or(Some(News::Changed)),
+                Change::Links | Change::Everything => changed = Some(News::Links),
             }
         }
-        if ways {
+        if changed.is_some() {
             self.look_for_links()?;
         }
         let now = now();
-        if ways || now.since(self.told) >= KNOWN_FOR {
+        if changed.is_some() || now.since(self.told) >= KNOWN_FOR {
             self.told = now;
-            self.tell_all(News::Changed);
+            self.tell_all(changed.unwrap_or(News::Changed));
         }
         Ok(())
     }
@@ -236,13 +237,13 @@ impl Guidance {
             Side::Wire => self.links.wire.0,
         };
         let known = self.rtnetlink.neighbour(link, hop.address)?;
-        match known.map_or(Standing::Gone, |neighbour| neighbour.standing) {
+        match known.map_or(Standing::Forgotten, |neighbour| neighbour.standing) {
             Standing::Known(mac) => Ok(Standing::Known(mac)),
             Standing::Stale(mac) => {
                 self.rtnetlink.use_neighbour(link, hop.address)?;
                 Ok(Standing::Known(mac))
             }
-            Standing::Sought | Standing::Gone => {
+            Standing::Sought | Standing::Gone | Standing::Forgotten => {
                 self.rtnetlink.use_neighbour(link, hop.address)?;
                 Ok(Standing::Sought)
             }

@@ -3,6 +3,10 @@
 //! A lane keeps what it was told and asks, without waiting, for what it does not know: whoever answers has the kernel's tables. What it
 //! knows it goes on using while it asks again, so news of routes hold nobody up. Both tables are bounded; a full one is forgotten as a
 //! whole, as only a scan fills it.
+//!
+//! A neighbour that the kernel has forgotten, or no longer finds where it was, or that was asked for by a link that was down perhaps, is asked for at its
+//! next use: at once if it has answered since it was last asked for, else later each time. So packets wait for one that is there, and one that
+//! is not is no flood of questions.
 
 use std::{
     collections::HashMap,
@@ -53,6 +57,8 @@ pub enum News {
     Neighbour(NextHop, Standing),
     /// Any way may have changed.
     Changed,
+    /// A link or an address has changed, and any way with it: who did not answer before may not have been reached.
+    Links,
 }
 
 /// Which way leads to a destination.
@@ -94,6 +100,8 @@ pub(crate) struct Ways {
     macs: [MacAddr; 2],
     /// Of the routes: what was told before it is asked for again.
     generation: u32,
+    /// Of the links.
+    links: u32,
     /// The latest entry that was found: neighbours in a batch often go the same way.
     latest: Option<(IpAddr, Entry)>,
     asked: bool,
@@ -120,6 +128,12 @@ struct Hop {
     to: NextHop,
     header: EthernetHeader,
     standing: HopStanding,
+    /// When it was asked for.
+    asked: Moment,
+    /// How often it was asked for since its address was known.
+    unanswered: u32,
+    /// What the links were then.
+    links: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +143,8 @@ enum HopStanding {
     Stale,
     Sought(Moment),
     Gone(Moment),
+    /// Nobody seeks it: to be asked for at its next use.
+    Forgotten,
 }
 
 /// What a lane can do with a packet to a destination.
@@ -152,6 +168,10 @@ const MOST: usize = 1 << 16;
 /// How long a question is open before it is asked again, and a neighbour that does not answer is left in peace.
 const PATIENCE: u64 = 1_000_000_000;
 
+/// How long the second question for a neighbour comes after the first at the least, if the kernel forgets it in between. Each later one takes twice as long,
+/// up to [`PATIENCE`].
+const PAUSE: u64 = 10_000_000;
+
 /// How often a way may be doubted, whichever it is: 100 ms.
 const DOUBT: u64 = 100_000_000;
 
@@ -165,6 +185,7 @@ impl Ways {
             places: HashMap::new(),
             macs,
             generation: 0,
+            links: 0,
             latest: None,
             asked: false,
             doubted: Moment(0),
@@ -181,6 +202,10 @@ impl Ways {
                 News::Way(destination, answer) => self.learn(destination, answer, now),
                 News::Neighbour(hop, standing) => self.meet(hop, standing, now),
                 News::Changed => self.generation = self.generation.wrapping_add(1),
+                News::Links => {
+                    self.generation = self.generation.wrapping_add(1);
+                    self.links = self.links.wrapping_add(1);
+                }
             }
         }
         heard
@@ -192,7 +217,7 @@ impl Ways {
         if let Some((address, entry)) = self.latest
             && address == destination
             && let Known::By { hop, mtu, .. } = entry.known
-            && let Some(Hop { standing: HopStanding::Known, header, to }) = self.hops.get(hop)
+            && let Some(Hop { standing: HopStanding::Known, header, to, .. }) = self.hops.get(hop)
         {
             return Way::By { side: to.side, header: *header, mtu };
         }
@@ -288,9 +313,16 @@ impl Ways {
                 ready
             }
             HopStanding::Sought(since) if now.0 - since.0 <= PATIENCE => Way::Asked,
-            HopStanding::Gone(since) if now.0 - since.0 <= PATIENCE => Way::Gone,
-            HopStanding::Sought(_) | HopStanding::Gone(_) => {
-                hop.standing = HopStanding::Sought(now);
+            HopStanding::Gone(since)
+                if now.0 - since.0 <= PATIENCE && hop.is_silent(self.links) =>
+            {
+                Way::Gone
+            }
+            HopStanding::Gone(_) | HopStanding::Forgotten if now.0 - hop.asked.0 < hop.pause() => {
+                Way::Asked
+            }
+            HopStanding::Sought(_) | HopStanding::Gone(_) | HopStanding::Forgotten => {
+                hop.seek(now, self.links);
                 self.ask(Question::Use(to));
                 Way::Asked
             }
@@ -317,16 +349,18 @@ impl Ways {
             Standing::Stale(mac) => (Some(mac), HopStanding::Stale),
             Standing::Sought => (None, HopStanding::Sought(now)),
             Standing::Gone => (None, HopStanding::Gone(now)),
+            Standing::Forgotten => (None, HopStanding::Forgotten),
         };
         if let Some(mac) = mac {
             hop.header.destination = mac;
+            hop.unanswered = 0;
         }
         hop.standing = standing;
     }
 
     /// The place of a next hop, a new one if need be: not known yet, and asked for together with the way.
     fn place(&mut self, to: NextHop, now: Moment) -> usize {
-        let Self { hops, places, macs, .. } = self;
+        let Self { hops, places, macs, links, .. } = self;
         *places.entry(to).or_insert_with(|| {
             let version = if to.address.is_ipv4() { Version::V4 } else { Version::V6 };
             let source = match to.side {
@@ -335,7 +369,8 @@ impl Ways {
             };
             let header =
                 EthernetHeader { destination: MacAddr([0; 6]), source, ether_type: of(version) };
-            hops.push(Hop { to, header, standing: HopStanding::Sought(now) });
+            let standing = HopStanding::Sought(now);
+            hops.push(Hop { to, header, standing, asked: now, unanswered: 1, links: *links });
             hops.len() - 1
         })
     }
@@ -356,9 +391,35 @@ impl Ways {
     }
 }
 
+impl Hop {
+    /// It is asked for now.
+    const fn seek(&mut self, now: Moment, links: u32) {
+        self.standing = HopStanding::Sought(now);
+        self.asked = now;
+        self.unanswered = self.unanswered.saturating_add(1);
+        self.links = links;
+    }
+
+    /// Whether it was asked for by the links of now, and did not answer. One that was there until now may be elsewhere, where nobody has sought it yet.
+    const fn is_silent(&self, links: u32) -> bool {
+        self.unanswered > 0 && self.links == links
+    }
+
+    /// How long after the latest question for it the next one may come.
+    fn pause(&self) -> u64 {
+        match self.unanswered {
+            0 => 0,
+            count => (PAUSE << (count - 1).min(16)).min(PATIENCE),
+        }
+    }
+}
+
 const fn of(version: Version) -> EtherType {
     match version {
         Version::V4 => EtherType::IPV4,
         Version::V6 => EtherType::IPV6,
     }
 }
+
+#[cfg(test)]
+mod tests;

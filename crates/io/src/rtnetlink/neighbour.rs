@@ -34,8 +34,10 @@ pub enum Standing {
     Stale(MacAddr),
     /// The kernel is asking for it.
     Sought,
-    /// It does not answer, or was forgotten.
+    /// It does not answer.
     Gone,
+    /// The kernel keeps nothing of it, as after `ip neigh flush` or while a device was down: nobody seeks it until somebody sends.
+    Forgotten,
 }
 
 impl Rtnetlink {
@@ -96,7 +98,7 @@ pub(super) fn read(answer: &RouteNetlinkMessage) -> Option<Neighbour> {
             mac = bytes.as_slice().try_into().ok().map(MacAddr);
         }
     }
-    let standing = if deleted { Standing::Gone } else { standing(message.header.state, mac) };
+    let standing = if deleted { Standing::Forgotten } else { standing(message.header.state, mac) };
     Some(Neighbour { link: message.header.ifindex, address: address?, standing })
 }
 
@@ -135,5 +137,16 @@ mod tests {
         ] {
             assert_eq!(standing(state, with), expected, "{state:?}");
         }
+    }
+
+    /// `ip neigh flush` has the kernel tell of each as failed first.
+    #[test]
+    fn one_that_was_deleted_is_forgotten_whatever_it_was() {
+        let mut message = describe(1, IpAddr::from([10, 0, 0, 1]));
+        message.header.state = NeighbourState::Failed;
+        let standing = |notice| read(&notice).map(|neighbour| neighbour.standing);
+        let failed = RouteNetlinkMessage::NewNeighbour(message.clone());
+        assert_eq!(standing(failed), Some(Standing::Gone));
+        assert_eq!(standing(RouteNetlinkMessage::DelNeighbour(message)), Some(Standing::Forgotten));
     }
 }

@@ -28,8 +28,10 @@ pub struct Surroundings {
 pub enum Change {
     /// One neighbour.
     Neighbour(Neighbour),
-    /// A route, rule, link or address: any packet may go another way than before.
+    /// A route or rule: any packet may go another way than before.
     Ways,
+    /// A link or address, and any way with it: neighbours can be reached that could not, or the other way round.
+    Links,
     /// So much that notices were lost: everything may be different.
     Everything,
 }
@@ -83,6 +85,42 @@ fn read(notice: &[u8]) -> Option<Change> {
         Some(neighbour) => Some(Change::Neighbour(neighbour)),
         // Of a bridge's table.
         None if about_neighbour => None,
+        None if is_about_link(&inner) => Some(Change::Links),
         None => Some(Change::Ways),
+    }
+}
+
+const fn is_about_link(message: &RouteNetlinkMessage) -> bool {
+    matches!(
+        message,
+        RouteNetlinkMessage::NewLink(_)
+            | RouteNetlinkMessage::DelLink(_)
+            | RouteNetlinkMessage::NewAddress(_)
+            | RouteNetlinkMessage::DelAddress(_)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_and_addresses_are_told_from_routes_and_rules() {
+        for (message, expected) in [
+            (RouteNetlinkMessage::NewLink(Default::default()), Change::Links),
+            (RouteNetlinkMessage::DelLink(Default::default()), Change::Links),
+            (RouteNetlinkMessage::NewAddress(Default::default()), Change::Links),
+            (RouteNetlinkMessage::DelAddress(Default::default()), Change::Links),
+            (RouteNetlinkMessage::NewRoute(Default::default()), Change::Ways),
+            (RouteNetlinkMessage::DelRule(Default::default()), Change::Ways),
+        ] {
+            let shown = format!("{message:?}");
+            let mut notice = NetlinkMessage::from(message);
+            notice.finalize();
+            let mut bytes = vec![0; notice.buffer_len()];
+            notice.serialize(&mut bytes);
+            assert_eq!(read(&bytes), Some(expected), "{shown}");
+        }
+        assert_eq!(read(b"no notice"), Some(Change::Ways));
     }
 }

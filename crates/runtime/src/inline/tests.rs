@@ -349,11 +349,34 @@ fn packets_wait_for_a_neighbour_and_no_longer_than_it_is_sought() {
     assert_eq!(sites.on_left_wire().len(), 1);
     let asked: Vec<_> = sites.left.questions.try_iter().collect();
     assert_eq!(asked, [Question::Use(hop)], "the kernel hears that it is used");
-    sites.left.news.send(News::Neighbour(hop, Standing::Gone)).unwrap();
+    for dropped in 0..2 {
+        sites.left.news.send(News::Neighbour(hop, Standing::Gone)).unwrap();
+        sites.left.send(vec![datagram()]);
+        sites.left.lane.turn().unwrap();
+        assert!(sites.on_left_wire().is_empty());
+        let asked: Vec<_> = sites.left.questions.try_iter().collect();
+        assert_eq!(asked.is_empty(), dropped > 0, "it may have another address: {asked:?}");
+        assert_eq!(sites.left.drops(DropReason::ForwardNoNeighbour), 2 * dropped);
+    }
+}
+
+/// As after `ip neigh flush`: the kernel tells of one that it forgets as failed, too, and asks for it as soon as somebody sends.
+#[test]
+fn packets_wait_for_a_neighbour_that_the_kernel_has_forgotten() {
+    let mut sites = Sites::new(&Wrapping::tunnel4());
+    assert_eq!(sites.left_to_right(vec![datagram()]).0.len(), 1);
+    let hop = NextHop { side: Side::Wire, address: IpAddr::from([192, 0, 2, 2]) };
+    for standing in [Standing::Gone, Standing::Forgotten] {
+        sites.left.news.send(News::Neighbour(hop, standing)).unwrap();
+    }
     sites.left.send(vec![datagram()]);
     sites.left.lane.turn().unwrap();
-    assert!(sites.on_left_wire().is_empty());
-    assert_eq!(sites.left.drops(DropReason::ForwardNoNeighbour), 1);
+    let asked: Vec<_> = sites.left.questions.try_iter().collect();
+    assert_eq!(asked, [Question::Use(hop)]);
+    assert_eq!(sites.left.drops(DropReason::ForwardNoNeighbour), 0);
+    sites.left.news.send(News::Neighbour(hop, Standing::Known(NEIGHBOUR))).unwrap();
+    sites.left.lane.turn().unwrap();
+    assert_eq!(sites.on_left_wire().len(), 1);
 }
 
 #[test]

@@ -1,0 +1,170 @@
+//! What a lane asks about its neighbours, and when. The clock is the test's, and so is whoever knows the kernel's tables.
+
+use std::sync::mpsc::{self, Sender};
+
+use uxfrm_io::poll::Poller;
+
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+const MILLISECOND: u64 = SECOND / 1000;
+const MAC: MacAddr = MacAddr([4; 6]);
+
+fn hop() -> NextHop {
+    NextHop { side: Side::Wire, address: IpAddr::from([192, 0, 2, 2]) }
+}
+
+/// A lane's knowledge of one destination, which is its own next hop.
+struct Bench {
+    ways: Ways,
+    asked: Receiver<Question>,
+    told: Sender<News>,
+    now: Moment,
+}
+
+impl Bench {
+    /// The way is known and nothing of the neighbour yet: it was asked for together with the way.
+    fn new() -> Self {
+        let (questions, asked) = mpsc::sync_channel(64);
+        let (told, news) = mpsc::channel();
+        let guide = Guide { questions, waker: Poller::new().unwrap().waker(), news };
+        let ways = Ways::new(guide, [MacAddr([2; 6]); 2]);
+        let mut bench = Self { ways, asked, told, now: Moment::from_secs(100) };
+        assert_eq!(bench.send(), Way::Asked);
+        assert_eq!(bench.questions(), [Question::Way(hop().address)]);
+        bench.hear(News::Way(hop().address, Answer::By { hop: hop(), mtu: 1500, source: None }));
+        bench.hear_of(Standing::Sought);
+        bench
+    }
+
+    fn hear(&mut self, news: News) {
+        self.told.send(news).unwrap();
+        assert!(self.ways.hear(self.now));
+    }
+
+    fn hear_of(&mut self, standing: Standing) {
+        self.hear(News::Neighbour(hop(), standing));
+    }
+
+    fn send(&mut self) -> Way {
+        self.ways.to(hop().address, self.now)
+    }
+
+    fn pass(&mut self, nanoseconds: u64) {
+        self.now.0 += nanoseconds;
+    }
+
+    fn questions(&self) -> Vec<Question> {
+        self.asked.try_iter().collect()
+    }
+
+    fn is_sent_to_neighbour(&mut self) -> bool {
+        matches!(self.send(), Way::By { header, .. } if header.destination == MAC)
+    }
+}
+
+/// The kernel tells of one that it is made to forget as failed and then as deleted; the lane may send in between.
+#[test]
+fn one_that_answered_is_asked_for_at_once() {
+    use Standing::{Forgotten, Gone};
+    for told in [&[Gone][..], &[Forgotten], &[Gone, Forgotten]] {
+        let mut bench = Bench::new();
+        for _ in 0..100 {
+            bench.hear_of(Standing::Known(MAC));
+            assert!(bench.is_sent_to_neighbour());
+            told.iter().for_each(|standing| bench.hear_of(*standing));
+            assert_eq!(bench.send(), Way::Asked, "{told:?}");
+            assert_eq!(bench.send(), Way::Asked, "{told:?}");
+            assert_eq!(bench.questions(), [Question::Use(hop())], "{told:?}: once is enough");
+            bench.hear_of(Standing::Sought);
+            bench.pass(MILLISECOND);
+        }
+    }
+}
+
+#[test]
+fn one_that_does_not_answer_is_told_of_and_left_in_peace_for_a_second() {
+    let mut bench = Bench::new();
+    bench.pass(3 * SECOND);
+    bench.hear_of(Standing::Gone);
+    assert_eq!(bench.send(), Way::Gone);
+    bench.pass(SECOND);
+    assert_eq!(bench.send(), Way::Gone);
+    assert_eq!(bench.questions(), []);
+    bench.pass(1);
+    assert_eq!(bench.send(), Way::Asked);
+    assert_eq!(bench.questions(), [Question::Use(hop())]);
+}
+
+/// As while a link goes up and down, or where a full table makes the kernel forget each question as soon as it is asked.
+#[test]
+fn one_that_is_forgotten_before_it_answers_is_asked_for_ever_less_often() {
+    let mut bench = Bench::new();
+    let mut asked = Vec::new();
+    let start = bench.now;
+    while bench.now.since(start).as_secs() < 5 {
+        bench.hear_of(Standing::Forgotten);
+        assert_eq!(bench.send(), Way::Asked);
+        for _question in bench.questions() {
+            asked.push(u64::try_from(bench.now.since(start).as_millis()).unwrap());
+            bench.hear_of(Standing::Sought);
+        }
+        bench.pass(MILLISECOND);
+    }
+    assert_eq!(asked, [10, 30, 70, 150, 310, 630, 1270, 2270, 3270, 4270]);
+    bench.hear_of(Standing::Known(MAC));
+    bench.hear_of(Standing::Forgotten);
+    assert_eq!(bench.send(), Way::Asked);
+    assert_eq!(bench.questions(), [Question::Use(hop())], "it has answered meanwhile");
+}
+
+/// It may have been asked for while a link was down: the kernel gives up at any time then, before or after the link comes up.
+#[test]
+fn one_that_links_kept_from_answering_is_asked_for_once_they_have_changed() {
+    for told in [[News::Links, gone()], [gone(), News::Links]] {
+        let mut bench = Bench::new();
+        bench.pass(3 * SECOND);
+        for news in told {
+            bench.hear(news);
+        }
+        assert_eq!(bench.send(), Way::Asked);
+        assert_eq!(bench.questions(), [Question::Way(hop().address), Question::Use(hop())]);
+        bench.pass(3 * SECOND);
+        bench.hear_of(Standing::Gone);
+        assert_eq!(bench.send(), Way::Gone, "{told:?}: it has had its chance");
+        assert_eq!(bench.questions(), []);
+    }
+}
+
+fn gone() -> News {
+    News::Neighbour(hop(), Standing::Gone)
+}
+
+/// A link that goes up and down all the time has the kernel give up as often.
+#[test]
+fn one_that_does_not_answer_is_no_flood_of_questions_while_links_change() {
+    let mut bench = Bench::new();
+    let mut uses = 0;
+    for _ in 0..10_000 {
+        bench.hear_of(Standing::Gone);
+        bench.hear(News::Links);
+        let _way = bench.send();
+        uses += bench.questions().iter().filter(|asked| **asked == Question::Use(hop())).count();
+        bench.pass(MILLISECOND);
+    }
+    assert_eq!(uses, 15, "seven until there is a second between two, then one a second");
+}
+
+/// The kernel asks at once when it is told of a use, if it has given up meanwhile.
+#[test]
+fn one_that_is_sought_is_asked_for_again_together_with_its_way() {
+    for news in [News::Changed, News::Links] {
+        let mut bench = Bench::new();
+        assert_eq!(bench.send(), Way::Asked);
+        assert_eq!(bench.questions(), []);
+        bench.hear(news);
+        assert_eq!(bench.send(), Way::Asked);
+        assert_eq!(bench.send(), Way::Asked);
+        assert_eq!(bench.questions(), [Question::Way(hop().address)]);
+    }
+}
