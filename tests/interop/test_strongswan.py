@@ -182,6 +182,22 @@ def test_charon_finds_a_uxfrm_that_came_back(ends, sites):
     wire.assert_only("esp", sites.between.seen())
 
 
+def test_charon_goes_on_when_uxfrm_is_killed_before_it_answers(ends, sites):
+    """The rekeying fails that waits for an SPI, and the next one does not."""
+    left, right = ends
+    ike.connect(left, right)
+    left.charon.initiate()
+    with left.gateway.asleep():
+        left.charon.swanctl("--rekey", "--child", "net")
+        left.charon.wait_for("establishing CHILD_SA net{2}")
+        time.sleep(0.2)  # until it has asked
+        left.gateway.kill()
+    left.gateway.start(more=CONTROLLED)
+    left.charon.swanctl("--rekey", "--child", "net")
+    left.charon.wait_for("CHILD_SA closed")
+    exchange(sites)
+
+
 def test_a_policy_that_blocks_closes_the_way_until_charon_is_there(uxfrm, sites, running):
     """In a batch file, with a priority below those that charon gives, and another selector: of each there is one policy."""
     left, right = End(sites.left, "10.9.0.1", "10.1.0.0/24"), End(sites.right, "10.9.0.2", "10.2.0.0/24")

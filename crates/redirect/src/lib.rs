@@ -26,6 +26,7 @@
     expect(dead_code, reason = "in tests the functions must not stand before the C library's")
 )]
 
+mod awaited;
 mod calls;
 pub mod ends;
 mod errno;

@@ -129,7 +129,7 @@ unsafe fn read_answer(mailbox: Mailbox<'_>, vectors: &[iovec]) -> (usize, usize)
 ///
 /// # Safety
 /// The vectors are valid for their lengths.
-unsafe fn scatter(bytes: &[u8], vectors: &[iovec]) -> usize {
+pub(crate) unsafe fn scatter(bytes: &[u8], vectors: &[iovec]) -> usize {
     let mut done = 0;
     for vector in vectors {
         let part = vector.iov_len.min(bytes.len() - done);

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use libc::{c_int, epoll_event};
 
+use crate::awaited::Awaited;
 use crate::ends::{End, Family};
 use crate::{parking, process};
 
@@ -62,6 +63,8 @@ pub(crate) struct Socket {
     told: [AtomicU32; 3],
     /// Of netlink: the number of the last request.
     sequence: AtomicU32,
+    /// Of netlink: what is to come after it.
+    awaited: Awaited,
     /// Of netlink: how often the process had forked when it was opened.
     forks: AtomicU32,
 }
@@ -126,6 +129,7 @@ impl Socket {
             },
             told: [const { AtomicU32::new(0) }; 3],
             sequence: AtomicU32::new(0),
+            awaited: Awaited::nothing(),
             forks: AtomicU32::new(0),
         }
     }
@@ -246,7 +250,13 @@ impl Socket {
 
     /// Notes that the answer was received.
     pub(crate) fn settle(&self) {
+        self.awaited.end();
         self.state.fetch_and(!BUSY, Ordering::AcqRel);
+    }
+
+    /// What is to come after the last request.
+    pub(crate) fn awaited(&self) -> &Awaited {
+        &self.awaited
     }
 
     /// Whether its connection has this process's page.
@@ -329,6 +339,7 @@ impl Socket {
         self.words().iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.set_watch(None);
         self.told[0].store(0, Ordering::Relaxed);
+        self.awaited.end();
         self.forks.store(parking::forks(), Ordering::Relaxed);
         self.state.store(OPEN | state, Ordering::Release);
     }

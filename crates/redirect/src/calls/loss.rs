@@ -1,9 +1,9 @@
 //! What a program is told when the gateway is gone, and how it finds another one.
 
-use libc::{c_int, ssize_t};
+use libc::{c_int, iovec, ssize_t};
 
 use crate::table::Socket;
-use crate::{errno, gateway, next, table};
+use crate::{errno, exchange, gateway, mailbox, next, table};
 
 /// How often a listener that blocks looks for a gateway, in milliseconds.
 const PAUSE: c_int = 500;
@@ -29,6 +29,26 @@ fn reconnected(descriptor: c_int) -> Result<(), c_int> {
     gateway::reconnect(descriptor, table::find(descriptor).ok_or(libc::EBADF)?)?;
     gateway::rouse();
     Ok(())
+}
+
+/// What a program receives whose gateway went before it answered: an error with the request's number, `ECONNRESET`. It asks for what it
+/// knows of netlink, where each request is answered: charon would wait for ever. Its length, as the call returns it, and the message's flags.
+///
+/// # Safety
+/// The vectors are valid for their lengths.
+pub(super) unsafe fn answer(
+    socket: &Socket,
+    vectors: &[iovec],
+    flags: c_int,
+) -> Option<(ssize_t, c_int)> {
+    let error = exchange::error(socket.awaited().failed()?, libc::ECONNRESET, socket.port());
+    // SAFETY: by this function's contract.
+    let copied = unsafe { mailbox::scatter(&error, vectors) };
+    if flags & libc::MSG_PEEK == 0 {
+        socket.settle();
+    }
+    let told = if flags & libc::MSG_TRUNC != 0 { error.len() } else { copied };
+    Some((told.cast_signed(), if copied < error.len() { libc::MSG_TRUNC } else { 0 }))
 }
 
 /// The errno of who receives when the gateway is gone.

@@ -4,7 +4,8 @@
 //! socket. When the gateway is gone and another one is there, the next message goes to that one, and who waits for messages is told
 //! that some were lost (`ENOBUFS`).
 //!
-//! When there is none, who sends or waits for an answer gets `ECONNRESET`: netlink knows no end of file. A listener is told of the loss
+//! Who waits for an answer meanwhile gets one, the error `ECONNRESET`. When there is no gateway, who sends gets that as the call's error, and so does who
+//! receives without having asked: netlink knows no end of file. A listener is told of the loss
 //! once, and then its socket is silent, as the kernel's is when nothing happens, until this process finds a gateway again: by sending,
 //! by opening a socket, by receiving once more.
 
@@ -15,7 +16,7 @@ use libc::{
 use uxfrm_control::greeting::{Greeting, Kind, LENGTH};
 use uxfrm_control::mailbox::ROOM;
 
-use super::loss::{is_gone, lost, received_in_silence, sent};
+use super::loss::{self, is_gone, lost, received_in_silence, sent};
 use super::vectors::{first_bytes, named, prefix, room, vector, vectors, whole};
 use super::{address, control, datagram, generic, option};
 use crate::table::Socket;
@@ -156,6 +157,11 @@ pub(super) unsafe extern "C" fn recv(
         // SAFETY: the caller's promises are passed on.
         return unsafe { next::recv()(descriptor, bytes, length, flags) };
     };
+    // SAFETY: the caller promises `length` writable bytes.
+    let unanswered = || unsafe { loss::answer(socket, &[vector(bytes, length)], flags) };
+    if let Some((length, _)) = unanswered() {
+        return length;
+    }
     if socket.is_quiet() {
         return errno::fail_length(received_in_silence(descriptor, socket, flags));
     }
@@ -172,9 +178,11 @@ pub(super) unsafe extern "C" fn recv(
         let first = unsafe { first_bytes(&vector, received) };
         // SAFETY: as above.
         unsafe { note_received(socket, &vector, received, flags) };
-        match received_by_program(descriptor, received, length, flags, first) {
-            Some(result) => return result,
-            None => continue,
+        if let Some(result) = received_by_program(descriptor, received, length, flags, first) {
+            return result;
+        }
+        if let Some((length, _)) = unanswered() {
+            return length;
         }
     }
 }
@@ -242,7 +250,8 @@ pub(super) unsafe extern "C" fn recvmsg(
             return received;
         }
     };
-    if socket.is_quiet() {
+    let is_answered = socket.awaited().failed().is_none();
+    if is_answered && socket.is_quiet() {
         return errno::fail_length(received_in_silence(descriptor, socket, flags));
     }
     // SAFETY: the caller promises a valid message.
@@ -254,10 +263,15 @@ pub(super) unsafe extern "C" fn recvmsg(
     (message.msg_name, message.msg_namelen) = (std::ptr::null_mut(), 0);
     // SAFETY: as above.
     let collected =
-        mailbox::receive(socket, unsafe { vectors(message) }, flags, &mut message_flags);
+        mailbox::receive(socket, unsafe { vectors(message) }, flags, &mut message_flags)
+            .filter(|_| is_answered);
     let result = loop {
-        if let Some(length) = collected {
-            (message.msg_flags, message.msg_controllen) = (message_flags, 0);
+        // SAFETY: as above.
+        let unanswered = || unsafe { loss::answer(socket, vectors(message), flags) };
+        if let Some((length, flags)) =
+            collected.map(|length| (length, message_flags)).or_else(unanswered)
+        {
+            (message.msg_flags, message.msg_controllen) = (flags, 0);
             break length;
         }
         let whole = &raw mut *message;
@@ -373,6 +387,7 @@ unsafe fn prepare(descriptor: c_int, vectors: &[iovec]) -> Prepared {
         mailbox::step_aside(socket);
     }
     socket.ask(request);
+    socket.awaited().begin(header);
     // SAFETY: as above.
     if is_for_page && unsafe { asked_on_page(socket, vectors, length) } {
         return Prepared::Done(length.cast_signed());
@@ -404,11 +419,13 @@ unsafe fn asked_on_page(socket: &Socket, vectors: &[iovec], length: size_t) -> b
 /// # Safety
 /// The vectors are valid for their lengths.
 unsafe fn note_received(socket: &Socket, vectors: &[iovec], received: ssize_t, flags: c_int) {
-    if received < ANSWER || flags & libc::MSG_PEEK != 0 || !socket.is_busy() {
+    if received < ANSWER || flags & libc::MSG_PEEK != 0 {
         return;
     }
     // SAFETY: by this function's contract.
-    if let Some(sequence) = exchange::answers(unsafe { prefix(vectors) }) {
+    let header = unsafe { prefix(vectors) };
+    socket.awaited().hear(header);
+    if let Some(sequence) = exchange::answers(header).filter(|_| socket.is_busy()) {
         socket.hear(sequence);
     }
 }
@@ -430,7 +447,7 @@ unsafe fn note_passed(message: *const msghdr) {
     }
 }
 
-/// What the program is told about a datagram that came in; `None` when it was not for the program.
+/// What the program is told about a datagram that came in; `None` when it was not for the program, or [`loss::answer`] has what is.
 fn received_by_program(
     descriptor: c_int,
     received: ssize_t,
@@ -440,7 +457,11 @@ fn received_by_program(
 ) -> Option<ssize_t> {
     let ended = received == 0 && (room > 0 || flags & libc::MSG_TRUNC != 0);
     if ended || received < 0 && is_gone(errno::last()) {
-        return Some(errno::fail_length(lost(descriptor)));
+        let errno = lost(descriptor);
+        let asks = |socket: &&Socket| socket.awaited().fail() && socket.groups() == 0;
+        let only_asks = table::find(descriptor).filter(asks).is_some();
+        // A listener hears of its loss first.
+        return (!only_asks).then(|| errno::fail_length(errno));
     }
     let Some(greeting) = Greeting::parse(&first) else { return Some(received) };
     if flags & libc::MSG_PEEK != 0 {

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use crate::{
     server::{GETSADINFO, inside},
-    socket::{ask, bind, end, errno, name, request, xfrm_socket},
+    socket::{ask, bind, end, end_instead, errno, name, request, xfrm_socket},
 };
 
 #[test]
@@ -102,4 +102,44 @@ fn inside_silence() {
         assert_eq!(receive(other, libc::MSG_DONTWAIT), -libc::EAGAIN as isize);
     }
     assert_eq!(ask(asking), (28, 7, name(asking).1, 0));
+}
+
+/// charon waits for ever for what does not come: it takes an error of the call for a message that is too long.
+#[test]
+fn who_waits_for_an_answer_gets_an_error() {
+    inside("restart::inside_unanswered");
+}
+
+/// What comes: an errno, or a message's length, kind, number and errno.
+fn receive(descriptor: c_int, flags: c_int) -> (i32, u32, u32, i32) {
+    let mut words = [0_u32; 16];
+    // SAFETY: the buffer is valid for its length.
+    let got = unsafe { libc::recv(descriptor, words.as_mut_ptr().cast(), 64, flags) };
+    match i32::try_from(got) {
+        Ok(-1) => (-errno(), 0, 0, 0),
+        got => (got.unwrap(), words[1] & 0xffff, words[2], words[4].cast_signed()),
+    }
+}
+
+#[test]
+#[ignore = "run by another test, under the library"]
+fn inside_unanswered() {
+    const ERROR: (i32, u32, u32, i32) = (36, 2, 7, -libc::ECONNRESET);
+    let (asking, listening) = (xfrm_socket(), xfrm_socket());
+    assert_eq!((bind(asking, 0, 0), bind(listening, 0, 3)), (0, 0));
+    end_instead(asking);
+    assert_eq!(receive(asking, libc::MSG_PEEK), ERROR);
+    assert_eq!(receive(asking, 0), ERROR);
+    assert_eq!(receive(asking, libc::MSG_DONTWAIT).0, -libc::EAGAIN, "once");
+    assert_eq!(ask(asking), (28, 7, name(asking).1, 0));
+    end_instead(listening);
+    assert_eq!(receive(listening, 0).0, -libc::ENOBUFS, "it may have missed something");
+    assert_eq!(receive(listening, 0), ERROR);
+    assert_eq!(receive(listening, libc::MSG_DONTWAIT).0, -libc::EAGAIN);
+
+    // SAFETY: the call takes no pointers.
+    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
+    end_instead(asking);
+    assert_eq!(receive(asking, 0), ERROR);
+    assert_eq!(receive(asking, 0).0, -libc::ECONNRESET);
 }

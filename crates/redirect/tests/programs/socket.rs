@@ -109,7 +109,17 @@ pub(crate) fn ask(descriptor: c_int) -> (isize, u32, u32, u32) {
 
 /// Has the server end the connection, and waits until it has.
 pub(crate) fn end(descriptor: c_int) {
-    let bytes = request(END);
+    let mut bytes = request(END);
+    bytes[6] = 0;
+    end_by(descriptor, &bytes);
+}
+
+/// Asks, and has the server end the connection in place of an answer.
+pub(crate) fn end_instead(descriptor: c_int) {
+    end_by(descriptor, &request(END));
+}
+
+fn end_by(descriptor: c_int, bytes: &[u8]) {
     // SAFETY: buffer and entry are valid.
     unsafe {
         assert_eq!(libc::write(descriptor, bytes.as_ptr().cast(), bytes.len()), 20);
