@@ -318,6 +318,11 @@ impl Database {
     /// Lets go of states that are gone, and of copies that have too many policies that are; of those that a worker has still, next time.
     fn let_go(&mut self, now: Moment) {
         self.let_go_of_states();
+        self.let_go_of_policies(now);
+        self.timers.let_go(self.next.sad.len() + self.next.spd.len());
+    }
+
+    fn let_go_of_policies(&mut self, now: Moment) {
         if self.leaving_policies == Leaving::Nothing {
             return;
         }

@@ -7,11 +7,19 @@ use std::{
 
 use crate::{Moment, PolicyEntry, Sa};
 
-/// A queue of wake-ups. It keeps nothing alive: what is gone when its time comes is passed over.
-#[derive(Debug, Default)]
+/// As many wake-ups as there may be before any is looked at that may be for something gone.
+const ROOM: usize = 1024;
+/// Wake-ups that a state or policy has at the most.
+const EACH: usize = 3;
+
+/// A queue of wake-ups. It keeps nothing in use: what is gone when its time comes is passed over. But its memory stays as long as its wake-up, which
+/// may be hours, so wake-ups for what is gone go when there are too many.
+#[derive(Debug)]
 pub(super) struct Timers {
     due: BTreeMap<(Moment, u64), Sleeper>,
     serial: u64,
+    /// With so many, those for what is gone are looked for.
+    room: usize,
 }
 
 #[derive(Debug)]
@@ -36,6 +44,12 @@ pub(super) enum Woken {
     Gone,
     /// Whether policies are to be planned anew.
     Revision,
+}
+
+impl Default for Timers {
+    fn default() -> Self {
+        Self { due: BTreeMap::new(), serial: 0, room: ROOM }
+    }
 }
 
 impl Timers {
@@ -97,8 +111,70 @@ impl Timers {
         }
     }
 
+    /// To be called when something has gone and `left` states and policies are left.
+    pub(super) fn let_go(&mut self, left: usize) {
+        if self.due.len() > ROOM.max(left.saturating_mul(EACH)) {
+            self.sweep();
+        }
+    }
+
+    /// Twice as many as are left may come before the next time, so each is looked at a few times at the most.
+    fn sweep(&mut self) {
+        self.due.retain(|_, sleeper| sleeper.is_there());
+        self.room = ROOM.max(2 * self.due.len());
+    }
+
     fn add(&mut self, at: Moment, sleeper: Sleeper) {
+        if self.due.len() >= self.room {
+            self.sweep();
+        }
         self.serial += 1;
         self.due.insert((at, self.serial), sleeper);
+    }
+}
+
+impl Sleeper {
+    fn is_there(&self) -> bool {
+        match self {
+            Self::Sa(sa) | Self::Limits(sa) | Self::Nat(sa) => sa.strong_count() > 0,
+            Self::Policy(entry) => entry.strong_count() > 0,
+            Self::Gone | Self::Revision => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uxfrm_crypto::Backend;
+
+    use super::*;
+    use crate::{SaWords, sa::sample};
+
+    fn state() -> Arc<Sa> {
+        let config = sample("10.0.0.2", 1);
+        Sa::new(&config, Arc::new(SaWords::of(&config, Backend::Portable)), Moment(0))
+    }
+
+    #[test]
+    fn what_is_gone_does_not_wait_for_its_time() {
+        let (mut timers, stays) = (Timers::default(), state());
+        timers.wake_sa(Moment::from_secs(2), &stays);
+        timers.wake_gone(Moment::from_secs(3));
+        for hour in 1..10_000 {
+            timers.wake_sa(Moment::from_secs(3600 * hour), &state());
+            assert!(timers.due.len() <= ROOM);
+        }
+        timers.let_go(1);
+        assert!(timers.due.len() <= ROOM, "too few to look");
+        let many: Vec<_> = (0..2 * ROOM).map(|_| state()).collect();
+        many.iter().for_each(|sa| timers.wake_sa(Moment::from_secs(3600), sa));
+        timers.let_go(many.len() + 1);
+        assert!(timers.due.len() > 2 * ROOM);
+        drop(many);
+        timers.let_go(1);
+        assert_eq!(timers.due.len(), 2);
+        let woken = timers.take_due(Moment::from_secs(2));
+        assert!(matches!(woken, Some(Woken::Sa(sa)) if Arc::ptr_eq(&sa, &stays)));
+        assert!(matches!(timers.take_due(Moment::from_secs(3)), Some(Woken::Gone)));
     }
 }
