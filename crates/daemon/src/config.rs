@@ -10,10 +10,7 @@ use std::{
 };
 
 use serde::Deserialize;
-use toml::{
-    Spanned,
-    de::{DeTable, DeValue},
-};
+use toml::{Spanned, de::DeTable};
 
 mod cache;
 mod complaint;
@@ -325,13 +322,13 @@ fn place(text: &str, byte: usize) -> (usize, usize) {
 
 /// Where the key of a contradiction stands.
 fn place_of(found: &Contradiction, document: &DeTable<'_>) -> usize {
-    let section = document.get(found.section).map(Spanned::get_ref);
-    let section = section.map(|section| match section.as_array() {
-        Some(sections) => sections.get(found.nth).map(Spanned::get_ref),
-        None => Some(section),
+    let names = found.section.split('.');
+    let section = names.fold(Some(document), |outer, name| {
+        let section = outer?.get(name).map(Spanned::get_ref)?;
+        let nth = section.as_array().and_then(|sections| sections.get(found.nth));
+        nth.map_or(section, Spanned::get_ref).as_table()
     });
-    let keys = section.flatten().and_then(DeValue::as_table);
-    let key = keys.and_then(|keys| keys.get_key_value(found.key));
+    let key = section.and_then(|keys| keys.get_key_value(found.key));
     key.map_or(0, |(key, _)| key.span().start)
 }
 

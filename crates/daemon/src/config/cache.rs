@@ -5,6 +5,9 @@ use std::num::{NonZeroU32, NonZeroU64};
 use serde::Deserialize;
 use uxfrm_engine::{CacheFamilies, CacheMode, CacheSettings, Caches};
 
+/// Flows of the smallest table.
+const SET: usize = CacheSettings::LEAST;
+
 /// `[cache]`, for each direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -52,7 +55,7 @@ enum Mode {
 enum Room {
     #[default]
     Usual,
-    /// Flows, rounded down to whole sets of sixteen.
+    /// Flows, rounded down to whole sets of sixteen, of which there is one at least.
     Entries(NonZeroU32),
     /// Bytes of that table, never more.
     Memory(NonZeroU64),
@@ -83,7 +86,41 @@ impl TryFrom<Words> for Flows {
     }
 }
 
+impl Cache {
+    /// What each says that does nothing, or can't be: the section, the key, and what would be right.
+    pub(super) fn in_vain(&self) -> impl Iterator<Item = (&'static str, &'static str, String)> {
+        let [v4, v6] = CacheSettings::BYTES;
+        let all = [
+            ("cache.outbound.ipv4", self.outbound.ipv4, v4),
+            ("cache.outbound.ipv6", self.outbound.ipv6, v6),
+            ("cache.inbound.ipv4", self.inbound.ipv4, v4),
+            ("cache.inbound.ipv6", self.inbound.ipv6, v6),
+        ];
+        all.into_iter().filter_map(|(section, flows, bytes)| {
+            let (key, message) = flows.in_vain(bytes)?;
+            Some((section, key, message))
+        })
+    }
+}
+
 impl Flows {
+    /// `bytes` are those of one flow.
+    fn in_vain(self, bytes: usize) -> Option<(&'static str, String)> {
+        let (key, said, unit, least) = match self.room {
+            Room::Usual => return None,
+            Room::Entries(entries) => ("entries", u64::from(entries.get()), "flows", SET),
+            Room::Memory(memory) => ("memory", memory.get(), "bytes", SET * bytes),
+        };
+        let message = if self.mode == Mode::Off {
+            format!("{key} does nothing beside mode = \"off\": leave one of them out")
+        } else if said < least as u64 {
+            format!("{said} {unit} are less than the smallest table has; {least} or more will do")
+        } else {
+            return None;
+        };
+        Some((key, message))
+    }
+
     /// `bytes` are those of one flow.
     fn settings(self, bytes: usize) -> CacheSettings {
         let mode = match self.mode {
@@ -94,9 +131,7 @@ impl Flows {
         let flows = match self.room {
             Room::Usual => CacheSettings::default().flows,
             Room::Entries(entries) => usize::try_from(entries.get()).unwrap_or(usize::MAX),
-            Room::Memory(memory) => {
-                (usize::try_from(memory.get()).unwrap_or(usize::MAX) / bytes).max(1)
-            }
+            Room::Memory(memory) => usize::try_from(memory.get()).unwrap_or(usize::MAX) / bytes,
         };
         CacheSettings { mode, flows }
     }
@@ -137,6 +172,16 @@ mod tests {
     }
 
     #[test]
+    fn the_smallest_tables_are_taken() {
+        let text = "[cache.outbound]\nipv4 = { memory = 544 }\nipv6 = { memory = 1056 }\n\
+                    [cache.inbound]\nipv4 = { entries = 16 }";
+        let Caches { outbound, inbound } = caches(text);
+        for settings in [outbound.v4, outbound.v6, inbound.v4] {
+            assert_eq!(settings.flows, CacheSettings::LEAST);
+        }
+    }
+
+    #[test]
     fn what_cannot_be_is_said_with_its_place() {
         for (text, message) in [
             (
@@ -144,6 +189,26 @@ mod tests {
                 "`entries` or `memory`, not both",
             ),
             ("[cache.outbound]\nipv4 = { entries = 0 }", "c.toml:2:"),
+            (
+                "[cache.outbound]\nipv4 = { entries = 15 }",
+                "c.toml:2:10: 15 flows are less than the smallest table has; 16 or more will do",
+            ),
+            (
+                "[cache.inbound]\nipv4 = { memory = 543 }",
+                "c.toml:2:10: 543 bytes are less than the smallest table has; 544 or more will do",
+            ),
+            (
+                "[cache.inbound.ipv6]\nmode = 'on'\nmemory = 10",
+                "c.toml:3:1: 10 bytes are less than the smallest table has; 1056 or more will do",
+            ),
+            (
+                "[cache.outbound]\nipv6 = { mode = 'off', entries = 1600 }",
+                "c.toml:2:24: entries does nothing beside mode = \"off\": leave one of them out",
+            ),
+            (
+                "[cache.inbound]\nipv4 = { memory = 4096, mode = 'off' }",
+                "c.toml:2:10: memory does nothing beside mode = \"off\"",
+            ),
             ("[cache.outbound]\nipv4 = { mode = 'maybe' }", "expected one of `auto`, `on`, `off`"),
             ("[cache]\nboth = 1", "expected `outbound` or `inbound`"),
         ] {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::{Config, Control, Inline, TunName, Wire, Xfrm};
 
-/// What is wrong, and with which key of which section: of `[[device]]`, the one of this place.
+/// What is wrong, and with which key of which section (as it is headed: `wire`, `cache.outbound.ipv4`): of `[[device]]`, the one of this place.
 #[derive(Debug)]
 pub(super) struct Contradiction {
     pub(super) section: &'static str,
@@ -16,7 +16,7 @@ pub(super) struct Contradiction {
 /// The first one, if there is one.
 pub(super) fn find(config: &Config) -> Option<Contradiction> {
     let of_wire = [of_af_xdp(config), of_gather(config), of_udp_ports(&config.wire)];
-    let of_all = [of_names(config), of_functions(config), of_paths(config)];
+    let of_all = [of_names(config), of_functions(config), of_paths(config), of_caches(config)];
     of_wire.into_iter().chain(of_all).flatten().next()
 }
 
@@ -85,4 +85,9 @@ fn of_paths(config: &Config) -> Option<Contradiction> {
     empty.map(|(section, key, _)| {
         at(section, key, format!("{key} is an empty path; without this line it has a default"))
     })
+}
+
+fn of_caches(config: &Config) -> Option<Contradiction> {
+    let found = config.cache.in_vain().next();
+    found.map(|(section, key, message)| at(section, key, message))
 }

@@ -145,6 +145,8 @@ impl Default for CacheSettings {
 impl CacheSettings {
     /// Bytes of each flow's room, at the most: of IPv4, of IPv6.
     pub const BYTES: [usize; 2] = [34, 66];
+    /// Flows that every cache has room for, however few are asked for.
+    pub const LEAST: usize = sets::WAYS;
 }
 
 impl From<CacheSettings> for CacheFamilies {

@@ -36,7 +36,7 @@ pub(crate) struct Sets<const N: usize, const W: usize> {
 struct Line([u64; 8]);
 
 /// Places of a set.
-const WAYS: usize = 16;
+pub(super) const WAYS: usize = 16;
 /// First packets that a set remembers.
 const DOORS: usize = 16;
 /// Lines in which a stray is looked for first, when it is not in the one that its home names.
