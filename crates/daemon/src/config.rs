@@ -10,20 +10,23 @@ use std::{
 };
 
 use serde::Deserialize;
-use toml::{Spanned, de::DeTable};
+use toml::de::DeTable;
 
 mod cache;
 mod complaint;
 mod contradiction;
 mod device;
 mod inline;
+mod mistake;
 mod value;
+mod values;
 
-use contradiction::Contradiction;
+use mistake::Fault;
 
 pub use cache::Cache;
 pub use device::{Device, LinkDown};
 pub use inline::{By, Inline};
+pub use mistake::Mistake;
 pub use value::{Functions, Gather, Mtu, Table, TunName, Workers};
 
 /// The whole file. Every section and every key may be left out.
@@ -219,10 +222,6 @@ impl Default for Runtime {
     }
 }
 
-/// Those that are tables: `[[device]]` is a list of them.
-const SECTIONS: [&str; 9] =
-    ["host", "inline", "wire", "xfrm", "tunnel", "control", "runtime", "crypto", "cache"];
-
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -235,17 +234,8 @@ pub enum Error {
         error: io::Error,
     },
     /// The text is no configuration.
-    #[error("{source_name}:{line}:{column}: {message}")]
-    Text {
-        /// The text's name.
-        source_name: String,
-        /// Line, from 1.
-        line: usize,
-        /// Column in characters, from 1.
-        column: usize,
-        /// What is wrong.
-        message: String,
-    },
+    #[error("{}", .0.iter().map(Mistake::to_string).collect::<Vec<_>>().join("\n"))]
+    Text(Vec<Mistake>),
 }
 
 impl Config {
@@ -274,62 +264,24 @@ impl Config {
     /// Reads the text of a configuration, named `source` in errors. Paths stay as they are.
     ///
     /// # Errors
-    /// [`Error::Text`] for the first thing that is wrong.
+    /// [`Error::Text`]: what is no TOML, of that the first; or else all keys and values that are wrong; or else all that contradict others.
     pub fn parse(source: &str, text: &str) -> Result<Self, Error> {
-        let wrong = |byte, message| {
-            let (line, column) = place(text, byte);
-            Error::Text { source_name: source.to_owned(), line, column, message }
+        let told = |faults: Vec<Fault>| {
+            Error::Text(faults.into_iter().map(|fault| fault.told(source, text)).collect())
         };
-        let wrong_value = |error: toml::de::Error| {
-            wrong(error.span().map_or(0, |span| span.start), complaint::plain(error.message()))
-        };
-        let document = DeTable::parse(text).map_err(wrong_value)?;
-        if let Some((byte, message)) = wrong_brackets(document.get_ref()) {
-            return Err(wrong(byte, message));
+        // What follows a mistake of the text is seldom one of its own: a bracket that is not closed has all behind it wrong.
+        let document = DeTable::parse(text).map_err(|error| told(vec![Fault::of_toml(&error)]))?;
+        let document = document.into_inner();
+        let config = values::read(document.clone()).map_err(told)?;
+        let contradictions = contradiction::find(&config);
+        if contradictions.is_empty() {
+            return Ok(config);
         }
-        let config = Self::deserialize(toml::Deserializer::from(document.clone()));
-        let config = config.map_err(wrong_value)?;
-        match contradiction::find(&config) {
-            None => Ok(config),
-            Some(found) => Err(wrong(place_of(&found, document.get_ref()), found.message)),
-        }
+        let mut faults: Vec<_> =
+            contradictions.into_iter().map(|found| found.fault(&document)).collect();
+        faults.sort();
+        Err(told(faults))
     }
-}
-
-/// A section that is there any number of times, but for devices, or devices that are but one. Where sections are not told from lists, the first
-/// value of a list counts for the first key of its section.
-fn wrong_brackets(document: &DeTable<'_>) -> Option<(usize, String)> {
-    document.iter().find_map(|(name, value)| {
-        let (name, place) = (name.get_ref(), value.span().start);
-        let is_list = value.get_ref().is_array();
-        let known = SECTIONS.contains(&&**name);
-        let message = match (&**name, is_list) {
-            ("device", false) => "devices are a list: each begins with [[device]]".to_owned(),
-            (_, true) if known => format!("there is one section {name}: it begins with [{name}]"),
-            _ => return None,
-        };
-        Some((place, message))
-    })
-}
-
-/// Line and column of a byte, from 1.
-fn place(text: &str, byte: usize) -> (usize, usize) {
-    let before = text.get(..byte).unwrap_or(text);
-    let line = before.matches('\n').count() + 1;
-    let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
-    (line, column)
-}
-
-/// Where the key of a contradiction stands.
-fn place_of(found: &Contradiction, document: &DeTable<'_>) -> usize {
-    let names = found.section.split('.');
-    let section = names.fold(Some(document), |outer, name| {
-        let section = outer?.get(name).map(Spanned::get_ref)?;
-        let nth = section.as_array().and_then(|sections| sections.get(found.nth));
-        nth.map_or(section, Spanned::get_ref).as_table()
-    });
-    let key = section.and_then(|keys| keys.get_key_value(found.key));
-    key.map_or(0, |(key, _)| key.span().start)
 }
 
 #[cfg(test)]
@@ -456,6 +408,70 @@ mod tests {
         ] {
             let shown = Config::parse("c.toml", text).unwrap_err().to_string();
             assert!(shown.contains(message), "{shown}\n{message}");
+        }
+    }
+
+    #[test]
+    fn all_mistakes_are_told_in_their_order() {
+        for (text, lines) in [
+            ("[wire]\nudp_ports = [1, 2\nmark = 3\n[host]\nmtu = 1", &["c.toml:"][..]),
+            // Of keys and values, in sections and lists, with each value of the same key.
+            (
+                "[host]\nmtu = 1\ntum = 'x'\nguard = 'on'\n[hots]\n[wire]\nudp_ports = [0, 5]\n[[device]]\nvfs = 65\nname = 'a/b'\n\
+                 [[device]]\nname = 'nic1'\nprofil = 'niantic'\n[runtime]\nworkers = 0",
+                &[
+                    "c.toml:2:7: an MTU of 1 bytes",
+                    "c.toml:3:1: unknown field `tum`",
+                    "c.toml:4:9: unknown variant `on`",
+                    "c.toml:5:2: unknown field `hots`",
+                    "c.toml:7:14: invalid value: integer `0`",
+                    "c.toml:9:7: 65 virtual functions",
+                    "c.toml:10:8: \"a/b\" can't be an interface's name",
+                    "c.toml:13:1: unknown field `profil`",
+                    "c.toml:15:11: 0 workers",
+                ],
+            ),
+            // What is missing, beside what is wrong elsewhere; and not where something wrong stands in its place.
+            (
+                "[inline]\nprotected = 'a'\n[host]\nmtu = 1",
+                &["c.toml:1:1: missing field `wire`", "c.toml:4:7: an MTU of 1 bytes"],
+            ),
+            ("[inline]\nprotected = 'a'\nwire = 'a b'", &["c.toml:3:8: \"a b\" can't be"]),
+            (
+                "[[device]]\nvfs = 65",
+                &["c.toml:1:1: missing field `name`", "c.toml:2:7: 65 virtual"],
+            ),
+            // Sections of the wrong kind.
+            (
+                "wire = 3\n[[host]]\nmtu = 1\n[device]\nname = 'a'",
+                &[
+                    "c.toml:1:8: ",
+                    "c.toml:2:1: there is one section host",
+                    "c.toml:4:1: devices are a list",
+                ],
+            ),
+            // What goes with nothing else, once all values are right by themselves.
+            (
+                "[wire]\ngather = 1\nudp_ports = [1, 1]\n[control]\nsocket = ''\n[cache.inbound]\nipv4 = { mode = 'off', entries = 16 }\n\
+                 ipv6 = { memory = 1 }\n[[device]]\nname = 'uxfrm0'\n[[device]]\nname = 'a'\nover = 'uxfrm0'",
+                &[
+                    "c.toml:2:1: gather is for devices",
+                    "c.toml:3:1: UDP port 1 is there twice",
+                    "c.toml:5:1: socket is an empty path",
+                    "c.toml:7:24: entries does nothing",
+                    "c.toml:8:10: 1 bytes are less",
+                    "c.toml:10:1: uxfrm0 is the TUN",
+                    "c.toml:13:1: uxfrm0 is the TUN",
+                ],
+            ),
+            ("[wire]\ngather = 1\n[host]\nmtu = 1", &["c.toml:4:7: an MTU of 1 bytes"]),
+        ] {
+            let shown = Config::parse("c.toml", text).unwrap_err().to_string();
+            let said: Vec<&str> = shown.lines().collect();
+            assert_eq!(said.len(), lines.len(), "{shown}");
+            for (said, line) in said.iter().zip(lines) {
+                assert!(said.starts_with(line), "{shown}\n{line}");
+            }
         }
     }
 

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use super::{Config, Control, Inline, TunName, Wire, Xfrm};
+use toml::{Spanned, de::DeTable};
+
+use super::{Config, Control, Inline, TunName, Wire, Xfrm, mistake::Fault};
 
 /// What is wrong, and with which key of which section (as it is headed: `wire`, `cache.outbound.ipv4`): of `[[device]]`, the one of this place.
 #[derive(Debug)]
@@ -13,11 +15,29 @@ pub(super) struct Contradiction {
     pub(super) message: String,
 }
 
-/// The first one, if there is one.
-pub(super) fn find(config: &Config) -> Option<Contradiction> {
-    let of_wire = [of_af_xdp(config), of_gather(config), of_udp_ports(&config.wire)];
-    let of_all = [of_names(config), of_functions(config), of_paths(config), of_caches(config)];
-    of_wire.into_iter().chain(of_all).flatten().next()
+impl Contradiction {
+    /// The same, where its key stands.
+    pub(super) fn fault(self, document: &DeTable<'_>) -> Fault {
+        let mut names = self.section.split('.');
+        let section = names.try_fold(document, |outer, name| {
+            let section = outer.get(name).map(Spanned::get_ref)?;
+            let nth = section.as_array().and_then(|sections| sections.get(self.nth));
+            nth.map_or(section, Spanned::get_ref).as_table()
+        });
+        let key = section.and_then(|keys| keys.get_key_value(self.key));
+        Fault { place: key.map_or(0, |(key, _)| key.span().start), message: self.message }
+    }
+}
+
+/// All of them.
+pub(super) fn find(config: &Config) -> Vec<Contradiction> {
+    let single = [of_af_xdp(config), of_gather(config), of_udp_ports(&config.wire)];
+    let mut all: Vec<_> = single.into_iter().flatten().collect();
+    all.extend(of_names(config));
+    all.extend(of_functions(config));
+    all.extend(of_paths(config));
+    all.extend(of_caches(config));
+    all
 }
 
 fn at(section: &'static str, key: &'static str, message: impl Into<String>) -> Contradiction {
@@ -44,7 +64,7 @@ fn of_udp_ports(wire: &Wire) -> Option<Contradiction> {
 }
 
 /// The TUN is uxfrm's own: made at start, and nothing else by any name.
-fn of_names(config: &Config) -> Option<Contradiction> {
+fn of_names(config: &Config) -> impl Iterator<Item = Contradiction> {
     let tun = config.host.tun.as_str();
     let inline = config.inline.as_ref();
     let fixed = [
@@ -57,17 +77,18 @@ fn of_names(config: &Config) -> Option<Contradiction> {
         let over = device.over.as_ref().map(TunName::as_str);
         [("device", nth, "name", Some(device.name.as_str())), ("device", nth, "over", over)]
     });
-    let taken = fixed.chain(devices).find(|(.., name)| *name == Some(tun));
-    taken.map(|(section, nth, key, _)| {
-        let message =
-            format!("{tun} is the TUN that uxfrm makes ([host] tun); name another device");
-        Contradiction { section, nth, key, message }
+    let taken = fixed.chain(devices).filter(move |(.., name)| *name == Some(tun));
+    taken.map(move |(section, nth, key, _)| Contradiction {
+        section,
+        nth,
+        key,
+        message: of_tun(tun),
     })
 }
 
 /// Virtual functions are interfaces, named after their device.
-fn of_functions(config: &Config) -> Option<Contradiction> {
-    config.device.iter().enumerate().find_map(|(nth, device)| {
+fn of_functions(config: &Config) -> impl Iterator<Item = Contradiction> {
+    config.device.iter().enumerate().filter_map(|(nth, device)| {
         let last = device.vfs.count().checked_sub(1)?;
         let name = format!("{}v{last}", device.name);
         let message =
@@ -77,17 +98,16 @@ fn of_functions(config: &Config) -> Option<Contradiction> {
     })
 }
 
-fn of_paths(config: &Config) -> Option<Contradiction> {
+fn of_paths(config: &Config) -> impl Iterator<Item = Contradiction> {
     let (Xfrm { sequences, .. }, Control { socket, .. }) = (&config.xfrm, &config.control);
     let paths = [("xfrm", "sequences", sequences), ("control", "socket", socket)];
     let empty = |path: &Option<_>| path.as_deref() == Some(Path::new(""));
-    let empty = paths.into_iter().find(|(.., path)| empty(path));
+    let empty = paths.into_iter().filter(move |(.., path)| empty(path));
     empty.map(|(section, key, _)| {
         at(section, key, format!("{key} is an empty path; without this line it has a default"))
     })
 }
 
-fn of_caches(config: &Config) -> Option<Contradiction> {
-    let found = config.cache.in_vain().next();
-    found.map(|(section, key, message)| at(section, key, message))
+fn of_caches(config: &Config) -> impl Iterator<Item = Contradiction> {
+    config.cache.in_vain().map(|(section, key, message)| at(section, key, message))
 }
