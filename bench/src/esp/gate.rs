@@ -59,3 +59,16 @@ pub fn walk(path: &str) -> anyhow::Result<()> {
 fn counted(trial: &mut Trial, gateway: &mut Gateway, way: Way) -> f64 {
     trial.pass(gateway, way)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::PATHS;
+
+    #[test]
+    fn each_path_has_its_figure_and_each_figure_its_path() {
+        let lines = include_str!("../../gate.txt").lines().filter(|line| !line.starts_with('#'));
+        let named: Vec<&str> =
+            lines.filter_map(|line| line.split_ascii_whitespace().next()).collect();
+        assert_eq!(named, PATHS, "scripts/bench-gate --update");
+    }
+}
