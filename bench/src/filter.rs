@@ -1,49 +1,82 @@
 //! `--only key=value,…`.
 
+mod asked;
+
 use std::fmt;
 use std::str::FromStr;
 
 use anyhow::Context;
 
 use crate::report::Case;
+use asked::{Asked, Extent};
 
-/// Keys and values a row's case must have; a key named twice may have either value.
+/// Keys and values a row's case must have; a key named twice may have either value. Copies share a memory of the cases that they were asked about.
 #[derive(Debug, Clone, Default)]
-pub struct Filter(Vec<(String, String)>);
+pub struct Filter {
+    wanted: Wanted,
+    asked: Asked,
+}
+
+/// Keys with their values, as they were said.
+#[derive(Debug, Clone, Default)]
+struct Wanted(Vec<(String, String)>);
 
 impl Filter {
     /// Whether a row with this case is wanted.
     #[must_use]
     pub fn admits(&self, case: &Case) -> bool {
-        self.0.iter().all(|(key, _)| {
-            let mut same_key = self.0.iter().filter(|(other, _)| other == key);
-            same_key.any(|(_, value)| case.value(key).is_some_and(|has| has == *value))
-        })
+        self.note(case, Extent::Whole);
+        self.wanted.admits(&|key| case.value(key))
     }
 
     /// Whether a row may be wanted whose case begins like this.
     #[must_use]
     pub fn may_admit(&self, case: &Case) -> bool {
-        let known = |key: &str| case.value(key).is_some();
-        let part = self.0.iter().filter(|(key, _)| known(key)).cloned().collect();
-        Self(part).admits(case)
+        self.note(case, Extent::Beginning);
+        self.wanted.only(|key| case.value(key).is_some()).admits(&|key| case.value(key))
+    }
+
+    fn note(&self, case: &Case, extent: Extent) {
+        if !self.is_empty() {
+            self.asked.note(case, extent);
+        }
+    }
+
+    /// Why nothing was admitted of the cases that it was asked about: what of it none of them has, and what they have in its stead.
+    pub(crate) fn refusal(&self) -> String {
+        self.asked.refusal(&self.wanted)
     }
 
     /// The keys that it has values of.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|(key, _)| key.as_str())
+        self.wanted.0.iter().map(|(key, _)| key.as_str())
     }
 
     /// Whether it leaves every row.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.wanted.0.is_empty()
     }
 
     /// Whether it asks for values of a key.
     #[must_use]
     pub fn names(&self, key: &str) -> bool {
-        self.0.iter().any(|(other, _)| other == key)
+        self.keys().any(|other| other == key)
+    }
+}
+
+impl Wanted {
+    /// Whether a case that has these values by key has what is wanted.
+    fn admits(&self, value: &impl Fn(&str) -> Option<String>) -> bool {
+        self.0.iter().all(|(key, _)| {
+            let mut same_key = self.0.iter().filter(|(other, _)| other == key);
+            same_key.any(|(_, wanted)| value(key).is_some_and(|has| has == *wanted))
+        })
+    }
+
+    /// What is wanted of some keys.
+    fn only(&self, admits: impl Fn(&str) -> bool) -> Self {
+        Self(self.0.iter().filter(|(key, _)| admits(key)).cloned().collect())
     }
 }
 
@@ -56,11 +89,18 @@ impl FromStr for Filter {
                 part.split_once('=').with_context(|| format!("\"{part}\" is not key=value"))?;
             Ok((key.trim().to_owned(), value.trim().to_owned()))
         });
-        wanted.collect::<anyhow::Result<_>>().map(Self)
+        let wanted = wanted.collect::<anyhow::Result<_>>()?;
+        Ok(Self { wanted: Wanted(wanted), asked: Asked::default() })
     }
 }
 
 impl fmt::Display for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.wanted.fmt(f)
+    }
+}
+
+impl fmt::Display for Wanted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts: Vec<String> =
             self.0.iter().map(|(key, value)| format!("{key}={value}")).collect();

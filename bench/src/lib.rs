@@ -175,15 +175,13 @@ pub fn run(name: &str, options: &Options, out: &mut impl Write) -> anyhow::Resul
     let known = BENCHES.iter().find(|(bench, _)| *bench == name).map_or(&[][..], |(_, keys)| keys);
     debug_assert!(report.rows.iter().all(|row| row.case.keys().all(|key| known.contains(&key))));
     if report.rows.is_empty() {
-        let only = &options.only;
+        let why = options.only.refusal();
         if options.quick {
             bail!(
-                "--only {only} leaves no case of bench {name} --quick, which has not all: without --quick there may be some"
+                "--only leaves no case of bench {name} --quick: {why}; without --quick there may be more"
             );
         }
-        bail!(
-            "--only {only} leaves no case of bench {name}: \"uxfrm bench {name} --quick\" shows its keys and values"
-        );
+        bail!("--only leaves no case of bench {name}: {why}");
     }
     match &options.json {
         Some(path) if path.as_os_str() == "-" => writeln!(out, "{}", report.json()?)?,
@@ -244,6 +242,29 @@ mod tests {
              changes, templates"
         );
         assert!(says("policies=1", "states").is_some());
+    }
+
+    #[test]
+    fn a_value_that_no_row_of_a_bench_has_is_told_with_those_that_there_are() {
+        let says = |name, only: &str| {
+            let options =
+                Options { only: only.parse().unwrap(), quick: true, ..Options::default() };
+            run(name, &options, &mut Vec::new()).unwrap_err().to_string()
+        };
+        assert_eq!(
+            says("lookup", "profile=fw,cache=maybe"),
+            "--only leaves no case of bench lookup --quick: none has cache=maybe (cache is one of auto, off, on); \
+             without --quick there may be more"
+        );
+        for (name, only, why) in [
+            ("crypto", "op=steal", "none has op=steal (op is one of open, seal"),
+            ("esp", "direction=up", "none has direction=up (direction is one of in, out"),
+            ("lookup", "policies=7", "none has policies=7 (policies is one of 1, 10, 100, 1000"),
+            ("states", "direction=up", "none has direction=up (direction is one of "),
+        ] {
+            let said = says(name, only);
+            assert!(said.contains(why), "{said}");
+        }
     }
 
     #[test]
