@@ -83,6 +83,9 @@ impl Options {
         if let Some(key) = self.only.keys().find(|key| !keys.contains(key)) {
             bail!("--only {key}=…: cases of bench {name} have {}", keys.join(", "));
         }
+        if self.wants_curves_alone() {
+            lookup::find_curves(self)?;
+        }
         Ok(())
     }
 
@@ -225,6 +228,13 @@ mod tests {
             says(&curves, "tunnel").unwrap(),
             "bench tunnel has no curves: --html takes an .html file"
         );
+        let point = Options { only: "policies=10".parse().unwrap(), ..curves.clone() };
+        let file = Options { rules: Some("acl1".into()), ..curves.clone() };
+        let changes = Options { only: "changes=0/s".parse().unwrap(), ..curves.clone() };
+        for without in [&point, &file, &changes] {
+            let said = says(without, "lookup").unwrap();
+            assert!(said.starts_with("bench lookup has no curves of these rows"), "{said}");
+        }
         let whatever = Options { rounds: Some(1), ..Options::default() };
         for name in ["tunnel", "fou", "control"] {
             assert_eq!(says(&whatever, name), None);

@@ -65,7 +65,8 @@ struct Axes {
 }
 
 /// Measures what the options leave. Without a word about them `tunnels` has all kinds of matches and numbers of flows, and the other
-/// profiles 16,384 flows at random. Look-ups while policies change are measured when nothing is left out, and when `changes` is asked for.
+/// profiles 16,384 flows at random. Look-ups while policies change are measured when nothing is left out, and when `changes` or `templates` is
+/// asked for.
 ///
 /// # Errors
 /// A ClassBench file that cannot be read.
@@ -76,26 +77,72 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
         measure_rules(rules, options, &clock, &mut rows)?;
         return Ok(Report { bench: "lookup", machine: Machine::here(clock.hz()), rows });
     }
-    let only_changes = options.only.names("changes");
-    for profile in Profile::ALL.into_iter().filter(|_| !only_changes) {
+    for set in planned(options) {
+        set.measure(options, &clock, &mut rows);
+    }
+    if asks_for_changes(options) || options.only.is_empty() {
+        churn::measure(options, &clock, &mut rows);
+    }
+    Ok(Report { bench: "lookup", machine: Machine::here(clock.hz()), rows })
+}
+
+/// Why curves alone can't be had: what the options leave has none. Nothing is measured for that.
+///
+/// # Errors
+/// That, and which rows have some.
+pub(crate) fn find_curves(options: &Options) -> anyhow::Result<()> {
+    let sets = match options.rules {
+        Some(_) => Vec::new(),
+        None => planned(options),
+    };
+    let cases: Vec<Case> = sets
+        .iter()
+        .flat_map(|set| set.traffics(options))
+        .flat_map(|(.., case)| set::cases(&case, options))
+        .map(|(_, case)| case)
+        .collect();
+    // What is left out altogether is told in other words.
+    let is_nothing = options.rules.is_none() && !asks_for_changes(options) && cases.is_empty();
+    anyhow::ensure!(
+        is_nothing || curves::are_of(cases),
+        "bench lookup has no curves of these rows: they go over several numbers of `policies`, of tunnels or of several profiles; \
+         --html takes an .html file for all rows"
+    );
+    Ok(())
+}
+
+/// Whether only rows are asked for that are measured while policies change.
+fn asks_for_changes(options: &Options) -> bool {
+    options.only.names("changes") || options.only.names("templates")
+}
+
+/// A set of policies that is to be measured, and how its cases begin.
+struct Planned {
+    axes: Axes,
+    size: usize,
+    loading: Loading,
+    case: Case,
+}
+
+/// Those that the options leave, without the ones for changes.
+fn planned(options: &Options) -> Vec<Planned> {
+    let mut all = Vec::new();
+    for profile in Profile::ALL.into_iter().filter(|_| !asks_for_changes(options)) {
         for (family, number) in FAMILIES {
             for (direction, word) in DIRECTIONS {
                 let axes = Axes { profile, family, direction };
                 for size in SIZES.into_iter().filter(|size| !options.quick || *size <= 1000) {
                     let case = Case::new().with("profile", profile.to_string());
                     let case = case.with("family", number).with("direction", word);
-                    for (loading, case) in loadings(&case, options) {
-                        let case = case.with("policies", size);
-                        measure_set(axes, (size, loading), &case, options, &clock, &mut rows);
-                    }
+                    all.extend(loadings(&case, options).into_iter().map(|(loading, case)| {
+                        Planned { axes, size, loading, case: case.with("policies", size) }
+                    }));
                 }
             }
         }
     }
-    if only_changes || options.only.is_empty() {
-        churn::measure(options, &clock, &mut rows);
-    }
-    Ok(Report { bench: "lookup", machine: Machine::here(clock.hz()), rows })
+    all.retain(|set| options.only.may_admit(&set.case));
+    all
 }
 
 fn measure_rules(
@@ -128,45 +175,44 @@ fn loadings(case: &Case, options: &Options) -> Vec<(Loading, Case)> {
     LOADINGS.map(|(loading, word)| (loading, case.clone().with("loaded", word))).into()
 }
 
-fn measure_set(
-    axes: Axes,
-    (size, loading): (usize, Loading),
-    case: &Case,
-    options: &Options,
-    clock: &TscClock,
-    rows: &mut Vec<Row>,
-) {
-    if !options.only.may_admit(case) {
-        return;
-    }
-    let Axes { profile, family, direction } = axes;
-    let mut policies = None;
-    let mut set = None;
-    for (wanted, word) in MATCHES {
-        for flows in FLOWS {
-            let case = case.clone().with("match", word).with("flows", flows.word());
-            let asked =
-                ["match", "flows", "direction"].into_iter().any(|key| options.only.names(key));
-            let usual = asked || axes.usually_have(wanted, flows);
+impl Planned {
+    /// Which policies packets meet, of which flows they are, and how the cases of that begin.
+    fn traffics(&self, options: &Options) -> Vec<(Match, Flows, Case)> {
+        let asked = ["match", "flows", "direction"].into_iter().any(|key| options.only.names(key));
+        let pairs = MATCHES.iter().flat_map(|met| FLOWS.map(|flows| (*met, flows)));
+        let usual = pairs.filter(|((wanted, _), flows)| {
             // Packets that no policy is for have no ports to be new.
-            let senseless = (wanted, flows) == (Match::None, Flows::EverNew);
-            if senseless
-                || !usual
-                || !options.only.may_admit(&case)
-                || options.quick && flows.are_many()
-            {
-                continue;
-            }
-            let policies = policies.get_or_insert_with(|| {
-                profile.policies(family, direction, size, &mut Random::new(size as u64))
-            });
-            let set = set.get_or_insert_with(|| Set::load(policies.clone(), loading));
+            let senseless = (*wanted, *flows) == (Match::None, Flows::EverNew);
+            !senseless && (asked || self.axes.usually_have(*wanted, *flows))
+        });
+        let cases = usual.map(|((wanted, word), flows)| {
+            (wanted, flows, self.case.clone().with("match", word).with("flows", flows.word()))
+        });
+        cases
+            .filter(|(_, flows, case)| {
+                let is_left = options.only.may_admit(case) && !set::cases(case, options).is_empty();
+                is_left && !(options.quick && flows.are_many())
+            })
+            .collect()
+    }
+
+    /// The policies are made once there is something to be measured with them.
+    fn measure(&self, options: &Options, clock: &TscClock, rows: &mut Vec<Row>) {
+        let traffics = self.traffics(options);
+        if traffics.is_empty() {
+            return;
+        }
+        let Axes { profile, family, direction } = self.axes;
+        let mut random = Random::new(self.size as u64);
+        let policies = profile.policies(family, direction, self.size, &mut random);
+        let set = Set::load(policies.clone(), self.loading);
+        for (wanted, flows, case) in traffics {
             let traffic = match flows {
                 Flows::Few(count) => {
-                    Traffic::of(&flows_for(policies, wanted, count, family), direction)
+                    Traffic::of(&flows_for(&policies, wanted, count, family), direction)
                 }
                 Flows::EverNew => {
-                    Traffic::ever_new(&flows_for(policies, wanted, 16_384, family), direction)
+                    Traffic::ever_new(&flows_for(&policies, wanted, 16_384, family), direction)
                 }
             };
             set.measure(&case, &traffic, options, clock, rows);

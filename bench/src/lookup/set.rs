@@ -56,6 +56,12 @@ impl Loading {
     }
 }
 
+/// A case with each cache that the options leave.
+pub(super) fn cases(case: &Case, options: &Options) -> Vec<(CacheMode, Case)> {
+    let all = MODES.into_iter().map(|(mode, word)| (mode, case.clone().with("cache", word)));
+    all.filter(|(_, case)| options.only.admits(case)).collect()
+}
+
 impl Set {
     #[expect(clippy::cast_precision_loss, reason = "a figure")]
     pub(super) fn load(policies: impl IntoIterator<Item = Policy>, loading: Loading) -> Self {
@@ -82,12 +88,8 @@ impl Set {
         clock: &TscClock,
         rows: &mut Vec<Row>,
     ) {
-        let trials = MODES.map(|(mode, word)| (mode, case.clone().with("cache", word)));
-        let mut trials: Vec<Trial> = trials
-            .into_iter()
-            .filter(|(_, case)| options.only.admits(case))
-            .map(|(mode, case)| Trial::new(mode, case))
-            .collect();
+        let trials = cases(case, options).into_iter();
+        let mut trials: Vec<Trial> = trials.map(|(mode, case)| Trial::new(mode, case)).collect();
         if trials.is_empty() {
             return;
         }
