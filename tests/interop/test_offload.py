@@ -42,6 +42,7 @@ CASES = [
     (CRYPTO, "unlimited", Association(GCM_128, "tunnel", 4, 4, f"{WINDOW} {IN_UDP}", reqid=7)),
 ]
 EXIT_REFUSED = 2
+TUN = "uxfrm0 is the TUN that uxfrm makes ([host] tun); name another device"
 
 
 def name_of(case):
@@ -469,5 +470,7 @@ def test_rules_events_faults_and_functions(uxfrm, two):
     for words, text in (
         ("del nic0", "Error: there is no device nic0: uxfrm dev add nic0."),
         ("add nic0 over none0", "Error: there is no interface none0 to be over."),
+        ("add uxfrm0", f"Error: {TUN}."),
+        ("add nic0 over uxfrm0", f"Error: {TUN}."),
     ):
         assert run(words, check=False) == (EXIT_REFUSED, f"{text}\n")

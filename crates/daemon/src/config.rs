@@ -24,6 +24,7 @@ mod values;
 use mistake::Fault;
 
 pub use cache::Cache;
+pub(crate) use contradiction::of_tun;
 pub use device::{Device, LinkDown};
 pub use inline::{By, Inline};
 pub use mistake::Mistake;

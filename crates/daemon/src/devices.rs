@@ -68,6 +68,8 @@ pub(crate) struct Surroundings {
     pub(crate) mode: Mode,
     /// Who hears what happens there.
     pub(crate) events: Events,
+    /// The gateway's own interface.
+    pub(crate) tun: String,
 }
 
 /// Who has the wire.
@@ -233,10 +235,8 @@ impl Devices {
             };
             *place = Some(size);
         }
-        let names =
-            std::iter::once(name.clone()).chain((0..functions).map(|vf| format!("{name}v{vf}")));
-        let interfaces =
-            names.map(|name| making.open(&name)).collect::<anyhow::Result<Vec<_>>>()?;
+        let interfaces = names(&name, functions).map(|name| making.open(&name));
+        let interfaces = interfaces.collect::<anyhow::Result<Vec<_>>>()?;
         let share = profile.tables.share(usize::from(functions) + 1);
         let trust = if trusted { Trust::Trusted } else { Trust::Untrusted };
         let mut setup = NicSetup::new(profile, interfaces[0].device());
@@ -309,6 +309,12 @@ impl Devices {
         let mut interfaces = self.installed.values().flat_map(|installed| &installed.interfaces);
         interfaces.find(|interface| interface.device() == device).map_or("?", |found| &found.name)
     }
+}
+
+/// Those of a device's interfaces: its own and its virtual functions'.
+fn names(name: &str, functions: u16) -> impl Iterator<Item = String> {
+    let functions = (0..functions).map(move |vf| format!("{name}v{vf}"));
+    std::iter::once(name.to_owned()).chain(functions)
 }
 
 fn read_profile(choice: &ProfileChoice) -> anyhow::Result<Profile> {

@@ -228,7 +228,8 @@ impl Gateway {
         };
         let mode = sides.as_ref().map_or(devices::Mode::Host, |_| devices::Mode::Inline);
         let mark = config.wire.mark.get();
-        devices.start(devices::Surroundings { mark, mode, events: sender.clone() })?;
+        let (events_of_devices, tun) = (sender.clone(), config.host.tun.to_string());
+        devices.start(devices::Surroundings { mark, mode, events: events_of_devices, tun })?;
         let lanes::Started { lanes, drops, caches } = started;
         // The last of what may fail while nothing of the host's has changed.
         let paths = PathErrors::open().context("no socket for ICMP errors (needs CAP_NET_RAW)")?;

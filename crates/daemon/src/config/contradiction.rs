@@ -88,6 +88,11 @@ fn of_names(config: &Config) -> impl Iterator<Item = Contradiction> {
     })
 }
 
+/// Why its name is not a device's.
+pub(crate) fn of_tun(tun: &str) -> String {
+    format!("{tun} is the TUN that uxfrm makes ([host] tun); name another device")
+}
+
 /// Virtual functions are interfaces, named after their device.
 fn of_functions(config: &Config) -> impl Iterator<Item = Contradiction> {
     config.device.iter().enumerate().filter_map(|(nth, device)| {

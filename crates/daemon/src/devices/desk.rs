@@ -7,8 +7,11 @@ use uxfrm_offload::{
 };
 use uxfrm_packet::Pool;
 
-use super::{Devices, Installed, Making, lock};
-use crate::control::{ClientId, Outbox, Rest};
+use super::{Devices, Installed, Making, lock, names};
+use crate::{
+    config::of_tun,
+    control::{ClientId, Outbox, Rest},
+};
 
 const ENODEV: i32 = 19;
 const EEXIST: i32 = 17;
@@ -120,6 +123,7 @@ impl Devices {
         if self.has(&name) {
             return Err(refused(EEXIST, &format!("there is a device {name} already")));
         }
+        self.spare_tun(&addition)?;
         let failed = |error: anyhow::Error| {
             let system = error.downcast_ref::<std::io::Error>();
             let errno = system.and_then(std::io::Error::raw_os_error).unwrap_or(EINVAL);
@@ -127,6 +131,17 @@ impl Devices {
         };
         self.install(addition, Making::Real).map_err(failed)?;
         self.run(&name).map_err(failed)
+    }
+
+    /// The gateway's TUN is no device, nor what one is over, as in the configuration.
+    fn spare_tun(&self, addition: &Addition) -> Done<()> {
+        let Addition { name, port, functions, .. } = addition;
+        let own = self.running.as_ref().map(|around| around.tun.as_str());
+        let mut made = names(name, *functions).chain(port.clone());
+        match made.find(|name| Some(name.as_str()) == own) {
+            Some(tun) => Err(refused(EEXIST, &of_tun(&tun))),
+            None => Ok(()),
+        }
     }
 
     fn show(&self, device: Option<&str>, part: Part) -> Done<Vec<Answer>> {
