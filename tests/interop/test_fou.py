@@ -1,7 +1,9 @@
 """Receive ports while the gateway runs: `uxfrm fou`, unmodified `ip fou` under `uxfrm exec`, both beside a Linux kernel's, and generic
 netlink's other families, which stay the kernel's."""
 
+import functools
 import json
+import operator
 import pathlib
 import re
 import socket
@@ -9,9 +11,9 @@ import subprocess
 import time
 
 import pytest
-from scapy.layers.inet import UDP
+from scapy.layers.inet import ICMP, IP, UDP
 from scapy.layers.inet6 import IPv6
-from scapy.layers.l2 import Ether
+from scapy.layers.l2 import GRE, Ether
 
 import topology
 from gateway import CONTROLLED, Gateway
@@ -245,6 +247,34 @@ def test_a_port_for_all_addresses_has_a_socket_at_that_of_a_tunnel(uxfrm, alone)
     assert fou("add port 5555 ipproto 4") == (0, "") and sockets() == {"0.0.0.0", local}
     assert fou("del port 5555") == (0, "") and sockets() == set()
     alone.here.run(*link, "del", "tun1")
+
+
+@pytest.mark.parametrize("in_udp", [True, False])
+def test_gre_of_a_key_that_no_tunnel_has_is_counted(in_udp, uxfrm, alone):
+    """With a key of its own, with another one, and without; in FOU, and as protocol 47, which counts for no port."""
+    fou, local = own(uxfrm, alone.here), HERE.outer[4]
+    encap = "encap fou encap-sport auto encap-dport 5555" if in_udp else ""
+    tunnel = f"add name tun1 up type gre remote {THERE.outer[4]} local {local} key 7 {encap}"
+    assert fou("add port 5555 ipproto gre") == (0, "")
+    alone.here.run(str(uxfrm), "link", *tunnel.split())
+    inner = IP(src=THERE.inner[4], dst=HERE.inner[4]) / ICMP()
+    for gre in (GRE(key_present=1, key=7), GRE(key_present=1, key=8), GRE()):
+        outer = Ether(src=alone.here.mac("wire0"), dst=alone.mac) / IP(src=THERE.outer[4], dst=local, proto=17 if in_udp else 47)
+        udp = [UDP(sport=7, dport=5555, chksum=0)] if in_udp else []
+        alone.far.send(bytes(functools.reduce(operator.truediv, [outer, *udp, gre, inner])))
+
+    def reasons():
+        lines = alone.here.run(str(uxfrm), "stat", "--reasons").splitlines()
+        return {name: int(count) for name, count in map(str.split, lines) if count != "0"}
+
+    deadline = time.monotonic() + 5
+    while (counted := reasons()).get("tunnel_in_no_tunnel", 0) + counted.get("tunnel_tun1_received_packets", 0) < 3:
+        assert time.monotonic() < deadline, counted
+        time.sleep(0.05)
+    assert (counted["tunnel_in_no_tunnel"], counted["tunnel_tun1_received_packets"]) == (2, 1)
+    assert [name for name in counted if name.startswith("tunnel_in_")] == ["tunnel_in_no_tunnel"]
+    if in_udp:
+        assert json.loads(fou("show", "-j -s")[1])[0]["drops"] == {"tunnel_in_no_tunnel": 2}
 
 
 def test_zero_checksums_over_ipv6_are_taken_where_allowed(uxfrm, alone):
