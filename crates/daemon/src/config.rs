@@ -7,6 +7,7 @@ use std::{
     fs, io,
     num::{NonZeroU16, NonZeroU32},
     path::{Path, PathBuf},
+    str,
 };
 
 use serde::Deserialize;
@@ -226,7 +227,7 @@ impl Default for Runtime {
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file can't be read, or is no UTF-8.
+    /// The file can't be read.
     #[error("{source_name}: {error}")]
     Read {
         /// The path.
@@ -246,9 +247,11 @@ impl Config {
     /// [`Error`] when the file can't be read or something in it is wrong.
     pub fn load(path: &Path) -> Result<Self, Error> {
         let source_name = path.display().to_string();
-        let text = fs::read_to_string(path)
+        let bytes = fs::read(path)
             .map_err(|error| Error::Read { source_name: source_name.clone(), error })?;
-        let mut config = Self::parse(&source_name, &text)?;
+        let text = str::from_utf8(&bytes)
+            .map_err(|error| Error::Text(vec![no_text(&source_name, &bytes, error)]))?;
+        let mut config = Self::parse(&source_name, text)?;
         let directory = path.parent().unwrap_or_else(|| Path::new(""));
         for batch in config.xfrm.batch.iter_mut().chain(&mut config.tunnel.batch) {
             *batch = directory.join(&*batch);
@@ -283,6 +286,14 @@ impl Config {
         faults.sort();
         Err(told(faults))
     }
+}
+
+/// Where bytes end to be UTF-8.
+fn no_text(source: &str, bytes: &[u8], error: str::Utf8Error) -> Mistake {
+    let place = error.valid_up_to();
+    let before = str::from_utf8(&bytes[..place]).unwrap_or_default();
+    Fault { place, message: "a byte that is no UTF-8, which TOML is written in".to_owned() }
+        .told(source, before)
 }
 
 #[cfg(test)]
@@ -507,11 +518,16 @@ mod tests {
         fs::write(&path, format!("xfrm.batch = ['a.batch', '/b.batch']\n{}", devices.concat()))
             .unwrap();
         let config = Config::load(&path).unwrap();
+        fs::write(&path, b"[host]\nmtu = \xff").unwrap();
+        let no_text = Config::load(&path).unwrap_err().to_string();
         fs::remove_dir_all(&directory).unwrap();
         assert_eq!(config.xfrm.batch, [directory.join("a.batch"), PathBuf::from("/b.batch")]);
         let profiles: Vec<_> = config.device.iter().map(|device| device.profile.as_str()).collect();
         let beside = directory.join("a.toml");
         assert_eq!(profiles, [beside.to_str().unwrap(), "/b.toml", "niantic"]);
+        assert!(
+            no_text.ends_with("config.toml:2:7: a byte that is no UTF-8, which TOML is written in")
+        );
         let missing = Config::load(&path).unwrap_err().to_string();
         assert!(missing.starts_with(&path.display().to_string()), "{missing}");
     }

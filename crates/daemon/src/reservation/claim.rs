@@ -27,7 +27,13 @@ impl Claim {
         options.write(true).create(true).truncate(false).mode(OWNER);
         let mut lock = path.as_os_str().to_owned();
         lock.push(".lock");
-        let file = options.open(lock)?;
+        let file = options.open(&lock).map_err(|error| {
+            let reason = format!(
+                "can't write {} beside it: {error}; `[xfrm] sequences` names another place",
+                Path::new(&lock).display()
+            );
+            io::Error::new(error.kind(), reason)
+        })?;
         match file.try_lock() {
             Ok(()) => Ok(Self { _locked: file }),
             Err(TryLockError::WouldBlock) => {
@@ -53,6 +59,11 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
         assert!(error.to_string().contains("another uxfrm"), "{error}");
         Claim::take(&other).unwrap();
+        let error = Claim::take(&directory.path().join("none/a")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        let lock = format!("can't write {}/none/a.lock beside it: ", directory.path().display());
+        assert!(error.to_string().starts_with(&lock), "{error}");
+        assert!(error.to_string().contains("`[xfrm] sequences` names another place"), "{error}");
         drop(first);
         Claim::take(&path).unwrap();
     }
