@@ -310,6 +310,8 @@ def test_a_batch_goes_line_by_line(uxfrm, alone):
     assert code == 1 and f"Command failed {batch}:2" in text
     assert own(uxfrm, alone.here)("show")[1] == "port 5001 gue\n"
     assert own(uxfrm, alone.here)("", f"-force -batch {batch}")[0] == 1
+    missing = own(uxfrm, alone.here)("", "-batch /no/such")
+    assert missing == (1, 'Cannot open file "/no/such" for reading: No such file or directory (os error 2)\n')
     assert own(uxfrm, alone.here)("show")[1] == "port 5002 gue\nport 5001 gue\n"
 
 

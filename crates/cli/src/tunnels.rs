@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use nix::net::if_::{if_indextoname, if_nametoindex};
@@ -54,6 +54,8 @@ enum Failure {
     Options(String),
     #[error("{0}")]
     Absent(String),
+    #[error("Cannot open file \"{path}\" for reading: {error}", path = path.display())]
+    Batch { path: PathBuf, error: io::Error },
     #[error("{0}")]
     Talk(#[from] client::Error),
     #[error("{0}")]
@@ -71,7 +73,7 @@ impl Failure {
         match self {
             Self::Argument(_) | Self::Words(_) | Self::Options(_) => 255,
             Self::Talk(client::Error::Refused(_)) => 2,
-            Self::Absent(_) | Self::Talk(_) | Self::Output(_) => 1,
+            Self::Absent(_) | Self::Batch { .. } | Self::Talk(_) | Self::Output(_) => 1,
         }
     }
 }
@@ -140,7 +142,7 @@ fn batch(path: &Path, options: &Options) -> Result<ExitCode, Failure> {
         io::stdin().read_to_string(&mut text)?;
         text
     } else {
-        fs::read_to_string(path)?
+        fs::read_to_string(path).map_err(|error| Failure::Batch { path: path.into(), error })?
     };
     let mut code = ExitCode::SUCCESS;
     for located in uxfrm_link::lines(&text) {
