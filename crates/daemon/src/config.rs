@@ -416,11 +416,6 @@ mod tests {
                 "[[device]]\nname = 'nic0'\n[[device]]\nname = 'nic1'\ntrust = true",
                 "c.toml:5:1: trust is in virtual functions, and this device has none: say vfs, too",
             ),
-            (
-                "[control]\nenabled = false\nuser = 1000",
-                "c.toml:3:1: user does nothing beside enabled = false: leave one of them out",
-            ),
-            ("[control]\nsocket = 'a'\nenabled = false", "c.toml:2:1: socket does nothing beside"),
             ("[host]\ntun = 'a'\n[wire]\naf_xdp = 'a'", "c.toml:4:1: a is the TUN"),
             (
                 "[host]\ntun = 'b'\n[inline]\nprotected = 'a'\nwire = 'b'",

@@ -35,7 +35,6 @@ pub(super) fn find(config: &Config) -> Vec<Contradiction> {
     let mut all: Vec<_> = single.into_iter().flatten().collect();
     all.extend(of_names(config));
     all.extend(of_functions(config));
-    all.extend(of_control(&config.control));
     all.extend(of_paths(config));
     all.extend(of_trust(config));
     all.extend(of_caches(config));
@@ -102,19 +101,6 @@ fn of_functions(config: &Config) -> impl Iterator<Item = Contradiction> {
             format!("{name} is too long for an interface's name: 15 characters are the most");
         let refused = TunName::try_from(name).is_err();
         refused.then_some(Contradiction { section: "device", nth, key: "vfs", message })
-    })
-}
-
-/// Without a socket nobody can be let in to it, and it has no path.
-fn of_control(control: &Control) -> impl Iterator<Item = Contradiction> {
-    let said = [("socket", control.socket.is_some()), ("user", control.user.is_some())];
-    let in_vain = said.into_iter().filter(|(_, is_said)| *is_said && !control.enabled);
-    in_vain.map(|(key, _)| {
-        at(
-            "control",
-            key,
-            format!("{key} does nothing beside enabled = false: leave one of them out"),
-        )
     })
 }
 
