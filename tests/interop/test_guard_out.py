@@ -20,7 +20,7 @@ from wire import assert_no_plaintext
 
 DEVICE = "wire0"
 SETTLE_SECONDS = 0.2
-IP_PKTINFO, IP_UNICAST_IF, IPV6_PKTINFO, SO_BINDTODEVICE = 8, 50, 50, 25
+IP_PKTINFO, IP_UNICAST_IF, IPV6_PKTINFO, IPV6_RTHDR, SO_BINDTODEVICE = 8, 50, 50, 57, 25
 NET = {4: "10.2.0.0/16", 6: "fd02::/16"}
 ALL = {4: "0.0.0.0/0", 6: "::/0"}
 
@@ -91,6 +91,15 @@ def by_multicast_device(family, destination):
         made.sendto(echo.MARKER, (destination, 9))
 
 
+def by_segments(_, destination):
+    """First to the neighbour, by the routes to it, and from there to the destination (RFC 8754)."""
+    segments = [socket.inet_pton(socket.AF_INET6, address) for address in (destination, THERE.outer[6])]
+    header = struct.pack("!8B", 0, 4, 4, 1, 1, 0, 0, 0) + b"".join(segments)
+    with datagram_socket(6) as made:
+        made.setsockopt(socket.IPPROTO_IPV6, IPV6_RTHDR, header)
+        made.sendto(echo.MARKER, (destination, 9))
+
+
 def broadcast(_, destination):
     with datagram_socket(4) as made:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
@@ -105,6 +114,8 @@ TO_THE_OTHER_SIDE = [
     (with_packet_info, 6, THERE.inner[6]),
     (by_unicast_device, 4, THERE.inner[4]),
 ]
+# Where all is to be protected routes lead it to uxfrm, whoever comes first.
+BY_OTHERS = [(by_segments, 6, THERE.inner[6])]
 TO_MANY = [
     (broadcast, 4, "10.9.0.255"),
     (broadcast, 4, "255.255.255.255"),
@@ -134,7 +145,7 @@ def plain(network):
 
 def test_all_of_them_leave_plain_without_policies(network):
     """The counter-test: so they go if nobody guards."""
-    cases = TO_THE_OTHER_SIDE + TO_MANY
+    cases = TO_THE_OTHER_SIDE + BY_OTHERS + TO_MANY
     assert all(send(network, case) for case in cases)
     assert plain(network) == len(cases)
 
@@ -142,7 +153,7 @@ def test_all_of_them_leave_plain_without_policies(network):
 @pytest.mark.parametrize("destinations", [NET, ALL], ids=["net", "all"])
 def test_what_is_to_be_protected_does_not_leave_past_uxfrm(destinations, network):
     network.protect(destinations)
-    cases = TO_THE_OTHER_SIDE + (TO_MANY if destinations is ALL else [])
+    cases = TO_THE_OTHER_SIDE + (TO_MANY if destinations is ALL else BY_OTHERS)
     for case in cases:
         assert not send(network, case), case
     assert plain(network) == 0

@@ -13,8 +13,8 @@
 //!
 //! On the way out, routes bring packets to the TUN, but not all: a socket may be bound to a device, or name one with each packet, and then Linux takes
 //! the destination for a neighbour if no route by that device leads there; broadcasts and IPv6 multicast leave by tables that stand before ours. In
-//! Linux the policies `out` are asked about these as well. So what leaves by another device, without the mark of our sockets, is
-//! judged by them here: what is to be protected is dropped, and whoever sent it is told (`EPERM`).
+//! Linux the policies `out` are asked about these as well, and about what IPv6's routing header has go by others first. So what leaves by another device, without the mark of
+//! our sockets, is judged by them here: what is to be protected is dropped, and whoever sent it is told (`EPERM`).
 
 mod chain;
 mod counter;

@@ -10,7 +10,7 @@
 //! So a sub policy that lets pass leaves the word to the main one, and where that has none the packet passes, whatever
 //! the default (`net/xfrm/xfrm_policy.c: __xfrm_policy_check`, `xfrm_expand_policies`).
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, net::IpAddr};
 
 use uxfrm_engine::{
     Action, Direction, DropReason, Family, IfId, Level, Policy, PolicyKind, Prefix, Spd,
@@ -236,13 +236,33 @@ fn conditions(policy: &Policy) -> Vec<Alternative> {
         (mark.mask != 0).then(|| Condition::mark(mark.value, mark.mask)),
         (selector.ifindex != 0).then(|| Condition::came_by_index(selector.ifindex)),
         prefix(selector.source).map(Condition::source),
-        prefix(selector.destination).map(Condition::destination),
     ]
     .into_iter()
     .flatten()
     .collect();
-    let alternatives = upper_layer::alternatives(selector).into_iter();
-    alternatives.map(|upper| common.iter().copied().chain(upper).collect()).collect()
+    let mut all = Vec::new();
+    for destination in destinations(policy) {
+        let upper = upper_layer::alternatives(selector).into_iter();
+        let both = common.iter().chain(&destination);
+        all.extend(upper.map(|upper| both.clone().copied().chain(upper).collect()));
+    }
+    all
+}
+
+/// What says that a packet goes to a policy's destination. Of IPv6 it may go there by others: Linux asks for policies by where it comes at last when a
+/// program has it leave (`net/ipv6/exthdrs.c: fl6_update_dst`).
+fn destinations(policy: &Policy) -> Vec<Vec<Condition>> {
+    let Some(prefix) = prefix(policy.selector.destination) else { return vec![Vec::new()] };
+    let directly = Condition::destination(prefix);
+    match (policy.direction, prefix.address()) {
+        (Direction::Out, IpAddr::V6(_)) => vec![
+            vec![Condition::no_routing_header(), directly],
+            vec![Condition::last_segment(prefix)],
+        ],
+        (Direction::Out, IpAddr::V4(_)) | (Direction::In | Direction::Forward, _) => {
+            vec![vec![directly]]
+        }
+    }
 }
 
 /// `None` for all addresses.

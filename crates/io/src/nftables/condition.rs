@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use uxfrm_packet::Version;
 
-use super::field::{Base, Field, Meta, Word};
+use super::field::{Base, Extension, Field, Meta, Word};
 use super::message::expression;
 use super::question::{Question, REGISTER as REGISTER_BYTES, Reply};
 use super::replica::Sample;
@@ -80,13 +80,27 @@ impl Condition {
     /// Its source address lies in a prefix; for packets of the prefix's version.
     #[must_use]
     pub fn source(prefix: Prefix) -> Self {
-        Self::address(prefix, if prefix.address().is_ipv4() { 12 } else { 8 })
+        let offset = if prefix.address().is_ipv4() { 12 } else { 8 };
+        Self::address(prefix, Field::Header(Base::Network, offset))
     }
 
     /// Its destination address lies in a prefix; for packets of the prefix's version.
     #[must_use]
     pub fn destination(prefix: Prefix) -> Self {
-        Self::address(prefix, if prefix.address().is_ipv4() { 16 } else { 24 })
+        let offset = if prefix.address().is_ipv4() { 16 } else { 24 };
+        Self::address(prefix, Field::Header(Base::Network, offset))
+    }
+
+    /// It is IPv6 with a routing header by which it comes to an address in this prefix at last (RFC 8754 §2, RFC 6275 §6.4).
+    #[must_use]
+    pub fn last_segment(prefix: Prefix) -> Self {
+        Self::address(prefix, Field::Extension(Extension::Routing, 8))
+    }
+
+    /// It goes where its IP header says; for packets of IPv6.
+    #[must_use]
+    pub fn no_routing_header() -> Self {
+        Self { relation: Relation::IsNot, ..Self::is(Field::Has(Extension::Routing), &[1]) }
     }
 
     /// A byte of the IP header.
@@ -130,12 +144,12 @@ impl Condition {
     /// It is a fragment of IPv6 and not the first.
     #[must_use]
     pub fn later_fragment() -> Self {
-        let offset = Self::masked(Field::Fragment(2), &[0, 0], &0xfff8_u16.to_be_bytes());
+        let field = Field::Extension(Extension::Fragment, 2);
+        let offset = Self::masked(field, &[0, 0], &0xfff8_u16.to_be_bytes());
         Self { relation: Relation::IsNot, ..offset }
     }
 
-    fn address(prefix: Prefix, offset: u8) -> Self {
-        let field = Field::Header(Base::Network, offset);
+    fn address(prefix: Prefix, field: Field) -> Self {
         let host_bits = |bits: u8| u32::from(bits - prefix.length());
         match prefix.address() {
             IpAddr::V4(address) => {

@@ -14,9 +14,21 @@ pub(super) struct Word {
 pub(super) enum Field {
     Meta(Meta),
     Header(Base, u8),
-    /// An offset in IPv6's fragment header.
-    Fragment(u8),
+    /// An offset in one of IPv6's extension headers.
+    Extension(Extension, u8),
+    /// Whether there is such a one: a byte, 1 or 0.
+    Has(Extension),
 }
+
+/// `NEXTHDR_*`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Extension {
+    Routing = 43,
+    Fragment = 44,
+}
+
+/// `NFT_EXTHDR_F_PRESENT`
+const PRESENT: u32 = 1;
 
 /// `NFT_META_*`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,11 +64,18 @@ impl Field {
                 payload.number(3, offset.into());
                 payload.number(4, length);
             }),
-            Self::Fragment(offset) => expression(list, "exthdr", |header| {
+            Self::Extension(kind, offset) => expression(list, "exthdr", |header| {
                 header.number(1, register);
-                header.bytes(2, &[44]);
+                header.bytes(2, &[kind as u8]);
                 header.number(3, offset.into());
                 header.number(4, length);
+            }),
+            Self::Has(kind) => expression(list, "exthdr", |header| {
+                header.number(1, register);
+                header.bytes(2, &[kind as u8]);
+                header.number(3, 0);
+                header.number(4, length);
+                header.number(5, PRESENT);
             }),
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::change::{Change, RuleId};
-use super::field::{Base, Field, Meta};
+use super::field::{Base, Extension, Field, Meta};
 use super::model::{Rule, Table, Verdict};
 use super::set::SetId;
 use super::{Error, Filter};
@@ -18,7 +18,7 @@ pub struct Replica {
     pub replaced: usize,
 }
 
-/// A packet, as the filter sees it: IPv4, or IPv6 without extension headers.
+/// A packet, as the filter sees it: IPv4, or IPv6 without extension headers but for a routing header at the most.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample<'a> {
     /// From the IP header on.
@@ -33,8 +33,11 @@ impl Sample<'_> {
     /// The first bytes of a field; names of devices are empty.
     pub(super) fn load(&self, field: Field, length: usize) -> Option<Vec<u8>> {
         let is_v4 = *self.bytes.first()? >> 4 == 4;
+        let is_routed = !is_v4 && *self.bytes.get(6)? == Extension::Routing as u8;
         let (protocol, upper) = if is_v4 {
             (*self.bytes.get(9)?, usize::from(self.bytes[0] & 15) * 4)
+        } else if is_routed {
+            (*self.bytes.get(40)?, 48 + usize::from(*self.bytes.get(41)?) * 8)
         } else {
             (*self.bytes.get(6)?, 40)
         };
@@ -47,7 +50,12 @@ impl Sample<'_> {
             Field::Meta(Meta::Protocol) => Some(vec![protocol]),
             Field::Header(Base::Network, offset) => at(offset.into()),
             Field::Header(Base::Transport, offset) => at(upper + usize::from(offset)),
-            Field::Fragment(_) => None,
+            Field::Extension(Extension::Routing, offset) if is_routed => {
+                at(40 + usize::from(offset))
+            }
+            Field::Has(Extension::Routing) => Some(vec![is_routed.into()]),
+            Field::Extension(Extension::Routing | Extension::Fragment, _) => None,
+            Field::Has(Extension::Fragment) => Some(vec![0]),
         }
     }
 }

@@ -66,11 +66,20 @@ fn mask(mask: &[u8]) -> Vec<u8> {
     expression("bitwise", &[attr(1, &one), attr(2, &one), attr(3, &length), mask, xor])
 }
 
+/// Of a kind of extension header: an offset, a length, flags.
+fn extension(kind: u8, offset: u32, length: u32, flags: Option<u32>) -> Vec<u8> {
+    let numbers = [(3, Some(offset)), (4, Some(length)), (5, flags)];
+    let numbers = numbers.into_iter().filter_map(|(at, number)| Some((at, number?)));
+    let mut attributes = vec![attr(1, &1_u32.to_be_bytes()), attr(2, &[kind])];
+    attributes.extend(numbers.map(|(at, number)| attr(at, &number.to_be_bytes())));
+    expression("exthdr", &attributes)
+}
+
 /// Load, mask, compare: `include/uapi/linux/netfilter/nf_tables.h` has the numbers.
 #[test]
 fn a_condition_is_load_mask_and_compare() {
     let prefix = |text: &str, length| Prefix::new(text.parse().unwrap(), length).unwrap();
-    let cases: [(Condition, &[Vec<u8>]); 13] = [
+    let cases: [(Condition, &[Vec<u8>]); 15] = [
         (Condition::protocol(17), &[load("meta", &[1, 16]), compare(0, &[17])]),
         (Condition::other_protocol(6), &[load("meta", &[1, 16]), compare(1, &[6])]),
         (Condition::version(Version::V6), &[load("meta", &[1, 15]), compare(0, &[10])]),
@@ -117,20 +126,13 @@ fn a_condition_is_load_mask_and_compare() {
         ),
         (
             Condition::later_fragment(),
-            &[
-                expression(
-                    "exthdr",
-                    &[
-                        attr(1, &1_u32.to_be_bytes()),
-                        attr(2, &[44]),
-                        attr(3, &2_u32.to_be_bytes()),
-                        attr(4, &2_u32.to_be_bytes()),
-                    ],
-                ),
-                mask(&[0xff, 0xf8]),
-                compare(1, &[0, 0]),
-            ],
+            &[extension(44, 2, 2, None), mask(&[0xff, 0xf8]), compare(1, &[0, 0])],
         ),
+        (
+            Condition::last_segment(prefix("fd02::", 32)),
+            &[extension(43, 8, 4, None), compare(0, &[0xfd, 2, 0, 0])],
+        ),
+        (Condition::no_routing_header(), &[extension(43, 0, 1, Some(1)), compare(1, &[1])]),
     ];
     for (condition, expressions) in cases {
         assert_eq!(described(condition), expressions.concat(), "{condition:?}");

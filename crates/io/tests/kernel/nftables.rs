@@ -202,6 +202,8 @@ fn conditions_mean_what_they_say() {
             (Condition::upper_byte(0, 0x13, 0x0f), v4, false),
             (Condition::network_byte(6, udp), v6, true),
             (Condition::later_fragment(), v6, false),
+            (Condition::no_routing_header(), v6, true),
+            (Condition::last_segment(prefix("fd09::1/128")), v6, false),
         ] {
             let udp_only = Condition::protocol(17);
             let hit = rule(vec![udp_only, condition], "hit", Verdict::Accept);

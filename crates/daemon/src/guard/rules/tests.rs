@@ -158,6 +158,31 @@ fn a_selector_is_its_conditions() {
     );
 }
 
+/// A program may have a packet go by others.
+#[test]
+fn what_leaves_by_others_is_judged_by_where_it_comes_at_last() {
+    let prefix = rtnetlink::Prefix::new("fd02::".parse().unwrap(), 16).unwrap();
+    let table = made(&[
+        "xfrm policy add src ::/0 dst fd02::/16 dir out action block",
+        "xfrm policy add src ::/0 dst fd02::/16 dir fwd action block",
+        "xfrm policy add src ::/0 dst ::/0 dir out priority 9 action block",
+    ]);
+    let conditions = |name| -> Vec<_> {
+        chain(&table, name).iter().map(|rule| rule.conditions[1..].to_vec()).collect()
+    };
+    let mut out = conditions("out-main");
+    out.sort_by_key(Vec::len);
+    assert_eq!(
+        out,
+        [
+            vec![],
+            vec![Condition::last_segment(prefix)],
+            vec![Condition::no_routing_header(), Condition::destination(prefix)],
+        ]
+    );
+    assert_eq!(conditions("fwd-main"), [[Condition::destination(prefix)]]);
+}
+
 #[test]
 fn policies_of_xfrm_interfaces_are_none_of_its_business() {
     let table =

@@ -29,7 +29,18 @@ impl Plain {
     pub(super) fn flow(&self, direction: Direction) -> FlowKey {
         let ip = IpPacket::parse(&self.bytes).unwrap();
         let flow = FlowKey::of_bytes(&ip, &self.bytes);
-        FlowKey { mark: self.mark, ifindex: self.came_by(direction), ..flow }
+        let destination = match (direction, self.last_segment()) {
+            (Direction::Out, Some(last)) => last,
+            (Direction::Out, None) | (Direction::In | Direction::Forward, _) => flow.destination,
+        };
+        FlowKey { mark: self.mark, ifindex: self.came_by(direction), destination, ..flow }
+    }
+
+    /// Where it comes at last if it has a routing header.
+    fn last_segment(&self) -> Option<IpAddr> {
+        let is_routed = self.bytes[0] >> 4 == 6 && self.bytes[6] == ROUTING;
+        let octets = is_routed.then(|| self.bytes[48..].first_chunk::<16>())??;
+        Some(Ipv6Addr::from(*octets).into())
     }
 
     /// What leaves came from the host itself.
@@ -172,10 +183,11 @@ pub(super) fn packets() -> impl Strategy<Value = Plain> {
         &[[0_u8, 8, 0], [0, 8, 0], [1, 0x88, 0x0b], [1, 8, 0], [2, 8, 0], [4, 8, 0]][..],
     );
     let protocols = prop::sample::select(&PROTOCOLS[..]);
-    let hosts = [any::<u8>(), any::<u8>()];
+    // The third one in a routing header.
+    let hosts = ([any::<u8>(), any::<u8>()], prop::option::weighted(0.3, any::<u8>()));
     let gre = (flags, version).prop_map(|(flags, [version, a, b])| [flags, version, a, b]);
     (families, hosts, protocols, upper, gre, 0_u32..3, prop::sample::select(&[0_u32, 3][..]))
-        .prop_map(|(family, hosts, protocol, upper, gre, mark, came_by)| {
+        .prop_map(|(family, (hosts, last), protocol, upper, gre, mark, came_by)| {
             let [source, destination] = hosts.map(|host| address(family, host & 0x33));
             let mut payload = [upper, [0; 8], [0; 8]].concat();
             match protocol {
@@ -183,8 +195,26 @@ pub(super) fn packets() -> impl Strategy<Value = Plain> {
                 135 => payload[1] = 2,
                 _ => {}
             }
-            Plain { bytes: packet(source, destination, protocol, &payload), mark, came_by }
+            let last = last.map(|host| address(family, host & 0x33));
+            let bytes = match last {
+                Some(IpAddr::V6(last)) => {
+                    let payload = [&routing(protocol, last)[..], &payload].concat();
+                    packet(source, destination, ROUTING, &payload)
+                }
+                Some(IpAddr::V4(_)) | None => packet(source, destination, protocol, &payload),
+            };
+            Plain { bytes, mark, came_by }
         })
+}
+
+const ROUTING: u8 = 43;
+
+/// A segment routing header of one segment, which is still to be reached (RFC 8754 §2).
+fn routing(protocol: u8, last: Ipv6Addr) -> [u8; 24] {
+    let mut header = [0; 24];
+    header[..4].copy_from_slice(&[protocol, 2, 4, 1]);
+    header[8..].copy_from_slice(&last.octets());
+    header
 }
 
 pub(super) fn packet(source: IpAddr, destination: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> {
