@@ -1,7 +1,7 @@
 //! For how many messages a call is prepared.
 //!
 //! Each message that might come costs two buffers looked up and headers written, whether it comes or not: on a quiet link whose caches have gone
-//! cold, 32 of them are some 150 cache lines for one packet. So a port asks for few until more come.
+//! cold, that is several cache lines for each of 32, and one packet that comes. So a port asks for few until more come.
 
 /// Asked for at the least: a few packets that belong together come in one call.
 const LEAST: usize = 4;
@@ -23,7 +23,7 @@ impl Appetite {
         self.0.min(most)
     }
 
-    /// Of `asked` messages `came` came. It grows at once, and shrinks by half a call.
+    /// Of `asked` messages `came` came. It grows at once, and shrinks to no less than half with each call.
     pub(crate) fn note(&mut self, asked: usize, came: usize, most: usize) {
         let next = if came == asked { asked * GROWTH } else { (self.0 / 2).max(2 * came) };
         self.0 = next.max(LEAST).min(most.max(LEAST));

@@ -11,8 +11,8 @@ const ORDER: [Pace; 8] = {
 /// For so many looks what was found holds.
 const HOLDS: usize = 300;
 
-/// So many times as many frames must come by gathering, which has each of them wait, in twentieths.
-const WORTH: u64 = 21;
+/// One frame more for so many must come by gathering, which has each of them wait.
+const FEW: u64 = 20;
 
 /// When a device tells of its frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,16 +59,14 @@ impl Trial {
                 if let Some(next) = ORDER.get(*looks) {
                     return *next;
                 }
-                let pays = *gathered * 20 > *at_once * WORTH;
+                let pays = *gathered > *at_once + *at_once / FEW;
                 let pace = if pays { Pace::Gathered } else { Pace::AtOnce };
                 tracing::debug!(gathered, at_once, ?pace, "AF_XDP: frames of a busy device");
                 *self = Self::Found { pace, looks: HOLDS };
                 pace
             }
-            Self::Found { pace, looks: 0 } => {
-                let pace = *pace;
+            Self::Found { looks: 0, .. } => {
                 *self = Self::new();
-                tracing::trace!(?pace, "AF_XDP: it is tried again");
                 ORDER[0]
             }
             Self::Found { pace, looks } => {

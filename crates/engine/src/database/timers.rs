@@ -9,8 +9,8 @@ use crate::{Moment, PolicyEntry, Sa};
 
 /// As many wake-ups as there may be before any is looked at that may be for something gone.
 const ROOM: usize = 1024;
-/// Wake-ups that a state or policy has at the most.
-const EACH: usize = 3;
+/// Wake-ups that a state or policy has at the most: three of its own, and those of the first generation whose counts an updated state has.
+const EACH: usize = 6;
 
 /// A queue of wake-ups. It keeps nothing in use: what is gone when its time comes is passed over. But its memory stays as long as its wake-up, which
 /// may be hours, so wake-ups for what is gone go when there are too many.
