@@ -117,7 +117,7 @@ impl Gateway {
             let client = ClientId { connection: listener, port: 1 };
             server.join(client, Groups::all(), SocketOptions::empty());
         }
-        let mut database = Database::new(Backend::default());
+        let mut database = Database::new(Backend::default(), 1);
         database.attend();
         Self {
             server,

@@ -48,7 +48,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
             continue;
         }
         let before = resident();
-        let mut database = Database::new(Backend::Auto);
+        let mut database = Database::new(Backend::Auto, 1);
         let start = Instant::now();
         database.apply(Moment(0), |change| {
             (0..size).try_for_each(|number| {

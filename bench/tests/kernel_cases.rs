@@ -82,7 +82,7 @@ fn crowd(count: u8) -> Vec<Policy> {
 #[test]
 fn an_exception_before_a_wide_policy_decides_and_gives_way_when_it_goes() {
     for others in [0, 100, 250] {
-        let mut database = Database::new(Backend::Portable);
+        let mut database = Database::new(Backend::Portable, 1);
         add_all(&mut database, &crowd(others));
         let wide = between("10.0.1.0/24", "10.0.2.0/24", 100);
         let exception =
@@ -126,7 +126,7 @@ fn nested_prefixes_are_all_found_whatever_comes_between() {
         let mut order = nested.to_vec();
         order.extend(crowd(if round % 2 == 0 { 0 } else { 60 }));
         shuffle(&mut order, &mut random);
-        let mut database = Database::new(Backend::Portable);
+        let mut database = Database::new(Backend::Portable, 1);
         add_all(&mut database, &order);
         for (source, destination, met) in expected {
             let flow = packet(source, destination);
@@ -164,7 +164,7 @@ fn the_order_of_adding_does_not_matter_where_priorities_differ() {
     let mut first: Option<Vec<Option<u32>>> = None;
     for _ in 0..20 {
         shuffle(&mut policies, &mut random);
-        let mut database = Database::new(Backend::Portable);
+        let mut database = Database::new(Backend::Portable, 1);
         add_all(&mut database, &policies);
         let found = flows.iter().map(|flow| priority(&database, flow)).collect::<Vec<_>>();
         let naive = |flow: &FlowKey| {
@@ -179,7 +179,7 @@ fn the_order_of_adding_does_not_matter_where_priorities_differ() {
 /// Equal priorities: the older one, until it goes.
 #[test]
 fn among_equal_priorities_the_older_decides() {
-    let mut database = Database::new(Backend::Portable);
+    let mut database = Database::new(Backend::Portable, 1);
     add_all(&mut database, &crowd(200));
     let older = between("10.0.0.0/8", "10.0.0.0/9", 5);
     let younger = between("10.0.0.0/24", "10.0.0.0/25", 5);
@@ -199,7 +199,7 @@ fn among_equal_priorities_the_older_decides() {
 /// IPv6 and IPv4 side by side, the wildcard of one never decides over the other.
 #[test]
 fn families_do_not_meet() {
-    let mut database = Database::new(Backend::Portable);
+    let mut database = Database::new(Backend::Portable, 1);
     let all4 = policy(Direction::Out, Selector::any(Family::V4), 1);
     let all6 = policy(Direction::Out, Selector::any(Family::V6), 2);
     add_all(&mut database, &[all4.clone(), all6]);

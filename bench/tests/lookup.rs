@@ -64,7 +64,7 @@ fn compare(
     pairs: usize,
     random: &mut Random,
 ) {
-    let mut database = Database::new(Backend::Portable);
+    let mut database = Database::new(Backend::Portable, 1);
     let mut model = Model::default();
     // Small, so that flows push each other out.
     let settings = CacheSettings { mode: CacheMode::On, flows: 256 };

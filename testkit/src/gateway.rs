@@ -32,7 +32,7 @@ impl Gateway {
     /// When the crypto library does not start.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        let database = Database::new(Backend::Auto);
+        let database = Database::new(Backend::Auto, 1);
         let worker = Worker::new(settings, &database.published()).expect("crypto library");
         Self {
             database,

@@ -143,6 +143,7 @@ udp_ports = [4500]
 
 [xfrm]
 batch = [{json.dumps(str(batch))}]
+sequences = "sequences"
 
 [runtime]
 workers = {workers}

@@ -151,8 +151,8 @@ def test_a_missing_batch_file_is_named(check):
     assert status == 1 and "missing.batch" in text and "No such file" in text
 
 
-def test_a_damaged_file_of_sequence_numbers_is_refused(check, tmp_path):
-    """To start without it could use an IV twice."""
-    (tmp_path / "config.sequences").write_text("not ours\n")
-    status, text = check(f"{STATE} {AEAD}")
-    assert status == 1 and "config.sequences" in text and "not ours" in text
+def test_damaged_store_of_sequence_numbers_is_told_of(check, tmp_path):
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store/sequences").write_text("not ours\n")
+    status, text = check(f"{STATE} {AEAD}", toml='sequences = "store"\n')
+    assert status == 0 and "damaged" in text and "new keys" in text, text

@@ -24,6 +24,7 @@ encapsulation = "esp"
 udp_ports = [4500]
 [xfrm]
 batch = ["policies.batch"]
+sequences = "sequences"
 [control]
 enabled = true
 """

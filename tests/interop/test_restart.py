@@ -112,7 +112,7 @@ def test_two_gateways_do_not_share_used_numbers(uxfrm, gateway, network):
         ["ip", "netns", "exec", apart.name, "timeout", "5", *again], capture_output=True, text=True, check=False
     )
     assert started.returncode == 1, started
-    assert f"used sequence numbers in {gateway.directory / 'config.sequences'}: another uxfrm that runs has it" in started.stderr
+    assert f"used sequence numbers in {gateway.directory / 'sequences'}: another uxfrm that runs has it" in started.stderr
     assert "another uxfrm runs in this network namespace" in network.here.run(*again, check=False)
     gateway.kill()
     gateway.start(lines)

@@ -14,6 +14,7 @@ encapsulation = "esp"
 udp_ports = [4500]
 [xfrm]
 batch = ["tunnel.batch"]
+sequences = "sequences"
 [control]
 enabled = true
 """

@@ -34,7 +34,7 @@ const MOST_OF_KERNEL: f64 = 1.0;
 /// Seconds for as many states.
 const MOST_FOR_STATES: f64 = 2.0;
 
-const CONFIGURATION: &str = "[host]\ntun = \"uxfrm0\"\n\n[wire]\nencapsulation = \"esp\"\n";
+const CONFIGURATION: &str = "[host]\ntun = \"uxfrm0\"\n\n[wire]\nencapsulation = \"esp\"\n\n[xfrm]\nsequences = \"sequences\"\n";
 
 /// Who reads the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -102,7 +102,7 @@ impl Site {
         directions: &[Direction],
         own: Vec<IpAddr>,
     ) -> anyhow::Result<Self> {
-        let mut database = Database::new(Backend::Auto);
+        let mut database = Database::new(Backend::Auto, 1);
         database.apply(NOW, |change| -> anyhow::Result<()> {
             for number in 0..scene.sas {
                 change.add_sa(ends.state(number, scene))?;

@@ -153,7 +153,7 @@ fn write(side: Side, tunnels: &[Tunnel], files: &Path) -> anyhow::Result<PathBuf
     let lines: String = tunnels.iter().map(|tunnel| tunnel.lines(side)).collect();
     fs::write(directory.join("tunnels.batch"), lines)?;
     let config = directory.join("config.toml");
-    let text = "host.guard = 'off'\ncontrol.enabled = false\ntunnel.batch = ['tunnels.batch']\n";
+    let text = "host.guard = 'off'\ncontrol.enabled = false\ntunnel.batch = ['tunnels.batch']\nxfrm.sequences = 'sequences'\n";
     fs::write(&config, text)?;
     Ok(config)
 }

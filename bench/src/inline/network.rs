@@ -173,7 +173,7 @@ fn start(path: Path, files: &std::path::Path) -> anyhow::Result<Child> {
     };
     fs::write(files.join("tunnel.batch"), STATES)?;
     let config = files.join("config.toml");
-    let rest = "host.guard = 'off'\ncontrol.enabled = false\nxfrm.batch = ['tunnel.batch']\n";
+    let rest = "host.guard = 'off'\ncontrol.enabled = false\nxfrm.batch = ['tunnel.batch']\nxfrm.sequences = 'sequences'\n";
     fs::write(&config, format!("{inline}{rest}"))?;
     let mut command = Command::new(env::current_exe()?);
     command.args(["run", "--until-stdin-ends"]).arg(config);

@@ -195,7 +195,7 @@ mod tests {
         });
         for path in own.iter().cloned().chain(others) {
             let trace_path = format!("{}_trace", path.display());
-            let mut database = Database::new(Backend::Portable);
+            let mut database = Database::new(Backend::Portable, 1);
             database.apply(Moment(0), |change| {
                 for policy in rules(&path).unwrap() {
                     // Lines of one selector are one policy: the first.

@@ -65,7 +65,7 @@ pub(super) fn cases(case: &Case, options: &Options) -> Vec<(CacheMode, Case)> {
 impl Set {
     #[expect(clippy::cast_precision_loss, reason = "a figure")]
     pub(super) fn load(policies: impl IntoIterator<Item = Policy>, loading: Loading) -> Self {
-        let mut database = Database::new(Backend::Portable);
+        let mut database = Database::new(Backend::Portable, 1);
         let start = Instant::now();
         loading.load(&mut database, policies);
         let load_seconds = start.elapsed().as_secs_f64();

@@ -20,7 +20,7 @@ pub(super) struct Site {
 
 impl Site {
     pub(super) fn new(end: End, path: Path) -> anyhow::Result<Self> {
-        let mut database = Database::new(Backend::Auto);
+        let mut database = Database::new(Backend::Auto, 1);
         let nic = match path.kind() {
             Some(_) => Some(plug(&mut database)?),
             None => None,

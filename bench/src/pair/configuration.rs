@@ -89,7 +89,8 @@ pub fn write(
     let batch_path = directory.join(format!("{}.batch", here.name));
     let config_path = directory.join(format!("{}.toml", here.name));
     fs::write(&batch_path, batch(protection, keys, (here, there)))?;
-    fs::write(&config_path, config(&batch_path, tuning))?;
+    let store_path = directory.join(format!("{}.sequences", here.name));
+    fs::write(&config_path, config(&batch_path, &store_path, tuning))?;
     Ok(config_path)
 }
 
@@ -105,7 +106,11 @@ pub fn private_directory(purpose: &str) -> anyhow::Result<TempDir> {
         .context("cannot make a temporary directory")
 }
 
-fn config(batch: &Path, Tuning { workers, queue_delay, mode, gather }: Tuning) -> String {
+fn config(
+    batch: &Path,
+    store: &Path,
+    Tuning { workers, queue_delay, mode, gather }: Tuning,
+) -> String {
     let inline = match mode {
         Mode::Host | Mode::HostXdp => String::new(),
         Mode::Inline => format!("[inline]\nprotected = \"{LAN}\"\nwire = \"{WIRE}\"\n\n"),
@@ -119,11 +124,11 @@ fn config(batch: &Path, Tuning { workers, queue_delay, mode, gather }: Tuning) -
     };
     let gather = gather.map(|gather| format!("gather = {gather}\n")).unwrap_or_default();
     // A Rust string literal's escapes are TOML's for every path that a temporary directory has.
-    let batch = batch.display().to_string();
+    let (batch, store) = (batch.display().to_string(), store.display().to_string());
     format!(
         "{inline}[host]\ntun = \"uxfrm0\"\n\n\
          [wire]\nencapsulation = \"esp\"\nudp_ports = [{ESP_IN_UDP}]\nqueue_delay = {queue_delay}\n{express}{gather}\n\
-         [xfrm]\nbatch = [{batch:?}]\n\n\
+         [xfrm]\nbatch = [{batch:?}]\nsequences = {store:?}\n\n\
          [runtime]\nworkers = {workers}\npin = false\n"
     )
 }

@@ -122,8 +122,8 @@ pub struct Xfrm {
     /// Batch files of `ip xfrm` lines, run in this order; default none. Relative paths are relative to the configuration
     /// file; [`Config::load`] has joined them.
     pub batch: Vec<PathBuf>,
-    /// Where the sequence numbers that states may have used are written down, so that a restart goes on above them; default: the
-    /// configuration file's name with `.sequences` for its ending.
+    /// The directory with the sequence numbers that states may have used, so that a restart goes on above them; this gateway's alone. Default:
+    /// systemd's `StateDirectory`, else `/var/lib/uxfrm/TUN`.
     pub sequences: Option<PathBuf>,
 }
 
@@ -240,6 +240,21 @@ pub enum Error {
     Text(Vec<Mistake>),
 }
 
+/// Where the sequence numbers of the gateway with this TUN are kept, unless it is told another place. Not by the configuration's name: one that was
+/// copied has the same keys.
+fn state_directory(tun: &TunName) -> PathBuf {
+    let systemd = std::env::var("STATE_DIRECTORY").ok();
+    let first = systemd.as_deref().and_then(|paths| paths.split(':').next());
+    let first = first.filter(|path| !path.is_empty());
+    first.map_or_else(|| Path::new("/var/lib/uxfrm").join(gateway_name(tun)), PathBuf::from)
+}
+
+/// A gateway's name on this machine: its TUN's, and where the network namespace has a name that of `ip netns`, behind it.
+fn gateway_name(tun: &TunName) -> String {
+    let tun = tun.as_str();
+    uxfrm_io::netns::name().map_or_else(|| tun.to_owned(), |namespace| format!("{tun}@{namespace}"))
+}
+
 impl Config {
     /// Reads a configuration file and joins its relative paths with its directory.
     ///
@@ -261,7 +276,8 @@ impl Config {
         }
         config.control.socket = config.control.socket.take().map(|path| directory.join(path));
         let sequences = config.xfrm.sequences.take().map(|named| directory.join(named));
-        config.xfrm.sequences = Some(sequences.unwrap_or_else(|| path.with_extension("sequences")));
+        config.xfrm.sequences =
+            Some(sequences.unwrap_or_else(|| state_directory(&config.host.tun)));
         Ok(config)
     }
 
@@ -308,7 +324,7 @@ mod tests {
         let mut example = Config::parse("example.toml", EXAMPLE).unwrap();
         assert_eq!(example.xfrm.batch, [Path::new("states.batch"), Path::new("policies.batch")]);
         example.xfrm.batch.clear();
-        assert_eq!(example.xfrm.sequences.take(), Some("example.sequences".into()));
+        assert_eq!(example.xfrm.sequences, None);
         assert_eq!(example, Config::default());
         assert_eq!(Config::parse("empty", "").unwrap(), Config::default());
     }

@@ -181,7 +181,7 @@ impl Control {
         if self.heard.is_empty() {
             return None;
         }
-        protocol.commit();
+        protocol.commit(&mut self.outbox);
         self.post();
         protocol.catch_up();
         let mut heard = std::mem::take(&mut self.heard);

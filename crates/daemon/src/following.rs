@@ -12,11 +12,11 @@
 //! in its words and ends nothing, also where something is to go: what stays in the kernel stays in the databases. What nobody asked for, as
 //! policies that go by their limits, is not undone, and tried again until the kernel follows.
 
-use std::{collections::BTreeSet, io, net::IpAddr, time::Duration};
+use std::{collections::BTreeSet, io, net::IpAddr, sync::Arc, time::Duration};
 
 use uxfrm_engine::{
-    Change, Changes, Database, Defaults, DropCounts, Error, Moment, PolicyChange, SaId, SaProtocol,
-    Sad, Spd, Spi,
+    Change, Changes, Database, Defaults, Direction, DropCounts, Error, Moment, PolicyChange, Sa,
+    SaId, SaProtocol, Sad, Spd, Spi,
 };
 use uxfrm_io::{
     path_errors::{PathErrors, TooBig},
@@ -26,12 +26,15 @@ use uxfrm_netlink::Refusal;
 
 use crate::{
     express::Express, gateway::now, guard::Guard, host::HostRoutes, inline::KeepOut,
-    reservation::Reservations, retrial::Retrial,
+    retrial::Retrial, sequences::SequenceStore,
 };
 
 /// How often states are looked at for numbers that run short, what could not be done is tried again, and workers are told of narrow paths: they find out
 /// again then for all flows how they leave.
 const REVIEW: Duration = Duration::from_millis(200);
+
+/// So often it is looked whether the store is still in its place.
+const LOOK_AT_STORE: Duration = Duration::from_secs(1);
 
 /// Paths that are asked about in one go.
 const MOST_AT_ONCE: usize = 256;
@@ -45,7 +48,7 @@ const MEASURE: Duration = Duration::from_secs(10);
 /// Everything that follows the databases.
 #[derive(Debug)]
 pub(crate) struct Following {
-    reservations: Reservations,
+    store: SequenceStore,
     guard: Option<Guard>,
     keep_out: Option<KeepOut>,
     express: Option<Express>,
@@ -60,6 +63,11 @@ pub(crate) struct Following {
     fault: Option<io::Error>,
     review: Moment,
     measure: Moment,
+    look_at_store: Moment,
+    /// What was asked for since the last commit.
+    uncommitted: Changes,
+    /// What happened to packets that no policy is for at the last commit.
+    committed_defaults: Defaults,
     /// Where packets were too long and since when, as far as nobody was asked about it.
     narrow: BTreeSet<IpAddr>,
     narrow_since: Moment,
@@ -106,7 +114,7 @@ impl Fault {
 impl Following {
     /// Routes and guard stand as the databases want it, and nothing is waiting to be attended to.
     pub(crate) fn new(
-        reservations: Reservations,
+        store: SequenceStore,
         guard: Option<Guard>,
         keep_out: Option<KeepOut>,
         express: Option<Express>,
@@ -114,7 +122,7 @@ impl Following {
         defaults: Defaults,
     ) -> Self {
         Self {
-            reservations,
+            store,
             guard,
             keep_out,
             express,
@@ -125,6 +133,9 @@ impl Following {
             fault: None,
             review: now(),
             measure: now(),
+            look_at_store: now(),
+            uncommitted: Changes::default(),
+            committed_defaults: defaults,
             narrow: BTreeSet::new(),
             narrow_since: now(),
             news: false,
@@ -135,10 +146,13 @@ impl Following {
     ///
     /// # Errors
     /// The kernel's, or the disk's, about something that was added; all changes are undone then.
-    pub(crate) fn attend(&mut self, database: &mut Database) -> Result<(), Refusal> {
+    pub(crate) fn attend(
+        &mut self,
+        database: &mut Database,
+    ) -> Result<Option<&'static str>, Refusal> {
         let changes = self.take_changes(database);
         if changes.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         if let Err(refusal) = self.check_journal(&changes) {
             self.undo(changes, database);
@@ -149,7 +163,9 @@ impl Following {
                 if !changes.policies.is_empty() {
                     self.retrial.hurry(now());
                 }
-                Ok(())
+                let warning = changes.added.iter().any(|sa| is_used_up(sa)).then_some(USED_UP);
+                self.uncommitted.extend(changes);
+                Ok(warning)
             }
             Err(fault) => {
                 let refusal = fault.refusal(&changes);
@@ -176,8 +192,8 @@ impl Following {
 
     fn take_changes(&mut self, database: &mut Database) -> Changes {
         let changes = database.take_changes();
-        changes.removed.iter().for_each(|sa| self.reservations.dismiss(sa, now()));
-        changes.added.iter().for_each(|sa| self.reservations.admit(sa));
+        changes.removed.iter().for_each(|sa| self.store.dismiss(sa, now()));
+        changes.added.iter().for_each(|sa| self.store.admit(sa, now()));
         self.news |= !changes.added.is_empty();
         changes
     }
@@ -212,16 +228,69 @@ impl Following {
 
     /// Whether [`Following::commit`] will write something down.
     pub(crate) fn waits_for_disk(&self) -> bool {
-        self.reservations.has_news()
+        self.store.has_news()
     }
 
     /// Brings sequence numbers to the disk, hands them out, and lets workers see the databases.
-    pub(crate) fn commit(&mut self, database: &mut Database) {
-        let result = self.reservations.commit();
-        self.note(result);
+    ///
+    /// # Errors
+    /// The disk's, where states came since the last time: all that was asked for since then is undone.
+    pub(crate) fn commit(&mut self, database: &mut Database) -> Result<(), Refusal> {
+        let changes = std::mem::take(&mut self.uncommitted);
+        let committed = self.store.commit();
+        let refusal = match (&committed, changes.added.first()) {
+            (Err(error), Some(first)) => Some(no_disk(error, first)),
+            (Err(_), None) | (Ok(()), _) => None,
+        };
+        self.note(committed);
+        match refusal {
+            Some(refusal) => {
+                self.undo_all(changes, database);
+                Self::publish(database);
+                Err(refusal)
+            }
+            None => {
+                self.committed_defaults = self.defaults;
+                Self::publish(database);
+                Ok(())
+            }
+        }
+    }
+
+    fn publish(database: &mut Database) {
         // Before packets find the state: its device sends no number that it does not know to be reserved.
         database.share_numbers();
         database.publish();
+    }
+
+    /// Undoes what several requests did, some of which came to nothing in between.
+    fn undo_all(&mut self, mut changes: Changes, database: &mut Database) {
+        let has = |states: &[Arc<Sa>], sa: &Sa| states.iter().any(|other| other.is_same(sa));
+        let gone = std::mem::take(&mut changes.removed);
+        let came = std::mem::take(&mut changes.added);
+        let returns: Vec<_> = gone.iter().filter(|sa| !has(&came, sa)).cloned().collect();
+        changes.added = came.into_iter().filter(|sa| !has(&gone, sa)).collect();
+        let updated = std::mem::take(&mut changes.updated);
+        self.defaults = self.committed_defaults;
+        let mut undone = self.undo(changes, database);
+        database.apply(now(), |change| {
+            for (old, _) in updated.iter().rev() {
+                // One that went as well comes back as it was then.
+                let _gone = change.restore_words(old);
+            }
+            for sa in returns.iter().rev() {
+                if let Err(error) = change.restore_sa(sa) {
+                    let (destination, spi) = (sa.id().destination, sa.id().spi);
+                    tracing::error!(%error, %destination, %spi, "a state can't be put back");
+                }
+            }
+        });
+        let returned = database.take_changes();
+        returned.added.iter().for_each(|sa| self.store.recall(sa));
+        undone.extend(returned);
+        if self.follow_changes(&undone, database).is_err() {
+            self.owe_routes();
+        }
     }
 
     /// Does what could wait until the answers were out.
@@ -273,11 +342,13 @@ impl Following {
     /// Reserves what runs short, tries again what failed, and looks at paths, now and then.
     pub(crate) fn review(&mut self, database: &mut Database) {
         if now() < self.review {
+            self.renew_at_once();
             return;
         }
         let snapshot = database.snapshot();
-        self.reservations.settle_due(now());
-        let result = self.reservations.renew();
+        self.store.settle_due(now());
+        self.look_after_store();
+        let result = self.store.renew(now());
         self.note(result);
         self.measure_paths(database);
         if self.retrial.is_due(now()) {
@@ -285,6 +356,23 @@ impl Following {
         }
         self.routes.check_ways_back();
         self.review = now().plus(REVIEW);
+    }
+
+    /// What states receive runs short before the time of a review.
+    fn renew_at_once(&mut self) {
+        if self.store.is_urgent() && self.fault.is_none() {
+            let result = self.store.renew(now());
+            self.note(result);
+        }
+    }
+
+    /// Notices now and then that the store was removed.
+    fn look_after_store(&mut self) {
+        if now() >= self.look_at_store {
+            self.look_at_store = now().plus(LOOK_AT_STORE);
+            let result = self.store.check_place();
+            self.note(result);
+        }
     }
 
     /// Adds what the guard dropped.
@@ -300,9 +388,9 @@ impl Following {
     /// The kernel's.
     pub(crate) fn close_routes(
         self,
-    ) -> anyhow::Result<(Option<Guard>, Option<KeepOut>, Reservations)> {
+    ) -> anyhow::Result<(Option<Guard>, Option<KeepOut>, SequenceStore)> {
         self.routes.close()?;
-        Ok((self.guard, self.keep_out, self.reservations))
+        Ok((self.guard, self.keep_out, self.store))
     }
 
     /// Adding a state whose numbers can't be kept is refused.
@@ -393,7 +481,7 @@ impl Following {
             change.set_defaults(self.defaults);
         });
         let undone = database.take_changes();
-        undone.removed.iter().for_each(|sa| self.reservations.settle(sa));
+        undone.removed.iter().for_each(|sa| self.store.withdraw(sa));
         if undone.policies.len() != changes.policies.len()
             && let Some(guard) = &mut self.guard
         {
@@ -430,6 +518,25 @@ impl Following {
             (Ok(()), None) | (Err(_), Some(_)) => {}
         }
     }
+}
+
+/// What a client hears whose state can send nothing.
+const USED_UP: &str =
+    "This key has used all its sequence numbers: the state sends nothing. Give it a new key";
+
+fn is_used_up(sa: &Sa) -> bool {
+    sa.config().direction != Some(Direction::In)
+        && sa.sequence().last() >= sa.config().last_number()
+}
+
+/// What clients hear whose states can't be kept; of all requests that waited for the same write.
+fn no_disk(error: &io::Error, first: &Sa) -> Refusal {
+    let text = format!(
+        "Sequence numbers can't be written down ({error}): nothing was done from the state with spi {:#x} on",
+        first.id().spi.0
+    );
+    let errno = error.raw_os_error().unwrap_or(nix::libc::EIO);
+    Refusal { errno, text: Some(text.into()), offset: None }
 }
 
 fn is_sent_by_state(sad: &Sad, TooBig { to, spi }: TooBig) -> bool {

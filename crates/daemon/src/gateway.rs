@@ -17,12 +17,14 @@ use anyhow::Context as _;
 use nix::net::if_::if_nametoindex;
 use sd_notify::NotifyState;
 use uxfrm_engine::{
-    CacheCounts, Changes, Database, DropCounts, Drops, Event, Host, Moment, PolicyEntry, Senses,
+    CacheCounts, Changes, Database, DropCounts, Drops, Event, Host, Keeper, Moment, PolicyEntry,
+    Senses,
 };
 use uxfrm_io::{
     clock, dump, heap,
     path_errors::PathErrors,
-    poll::Poller,
+    poll::{Poller, Waker},
+    random,
     rtnetlink::{Monitor, Rtnetlink},
     signal::{Request, Signals},
     tun::{Queues, Tun, TunOptions},
@@ -41,7 +43,7 @@ use crate::{
     keepalive::Keepalives,
     lanes, load,
     planner::Planner,
-    reservation::{Claim, Reservations},
+    sequences::{self, SequenceStore},
     stat::{self, StatSocket},
     train,
     tunnels::{Carrying, Plan},
@@ -75,12 +77,13 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
     let signals = Signals::block()?;
     let config = Config::load(path)?;
     let stat = StatSocket::open().context("another uxfrm runs in this network namespace")?;
-    // Before numbers are read, and until the last one is written down.
-    let _claim = claim(&config)?;
-    let (database, reservations, devices) = read(&config, Making::Real)?;
+    let poller = Poller::new()?;
+    // Its lock is held until the last number is written down.
+    let store = open_store(&config, poller.waker())?;
+    let (database, devices) = read(&config, Making::Real, Some(&store))?;
     let plan = Plan::read(&config)?;
     let mut control = control(&config)?;
-    let mut gateway = Gateway::start(&config, database, reservations, devices)?;
+    let mut gateway = Gateway::start(&config, poller, database, store, devices)?;
     match plan.start() {
         Ok(tunnels) => gateway.tunnels = tunnels,
         Err(error) => return Err(gateway.fail(error)),
@@ -100,36 +103,58 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
 /// All that is wrong with them.
 pub fn check(path: &Path) -> anyhow::Result<()> {
     let config = Config::load(path)?;
-    let read = read(&config, Making::Imagined).map(drop);
-    let faults = [read, Plan::read(&config).map(drop)].into_iter().filter_map(Result::err);
+    let store = inspect_store(&config);
+    let read = read(&config, Making::Imagined, None).map(drop);
+    let faults = [store, read, Plan::read(&config).map(drop)].into_iter().filter_map(Result::err);
     let faults: Vec<_> = faults.map(|fault| format!("{fault:#}")).collect();
     anyhow::ensure!(faults.is_empty(), faults.join("\n"));
     Ok(())
 }
 
-/// The file of sequence numbers, for this gateway alone.
-fn claim(config: &Config) -> anyhow::Result<Claim> {
+/// The store of sequence numbers, for this gateway alone.
+fn open_store(config: &Config, waker: Waker) -> anyhow::Result<SequenceStore> {
     let path = sequences(config)?;
-    Claim::take(path)
-        .with_context(|| format!("can't have used sequence numbers in {}", path.display()))
+    let store = SequenceStore::open(path, waker)
+        .with_context(|| format!("can't have used sequence numbers in {}", path.display()))?;
+    store.report(path);
+    Ok(store)
+}
+
+/// Looks at the store of sequence numbers without touching it.
+fn inspect_store(config: &Config) -> anyhow::Result<()> {
+    let path = sequences(config)?;
+    let condition = sequences::inspect(path)
+        .with_context(|| format!("can't read used sequence numbers from {}", path.display()))?;
+    if condition.is_incomplete() {
+        sequences::report(condition, path);
+    }
+    Ok(())
 }
 
 fn sequences(config: &Config) -> anyhow::Result<&Path> {
     config.xfrm.sequences.as_deref().context("a configuration that was loaded names it")
 }
 
-/// The databases that a configuration describes, the sequence numbers that were used before, and the devices. Workers see nothing of it yet.
-fn read(config: &Config, making: Making) -> anyhow::Result<(Database, Reservations, Devices)> {
-    let path = sequences(config)?;
-    let reservations = Reservations::open(path)
-        .with_context(|| format!("can't read used sequence numbers from {}", path.display()))?;
-    let mut database = Database::new(config.crypto.backend.into());
+/// The databases that a configuration describes, and the devices. Workers see nothing of it yet.
+fn read(
+    config: &Config,
+    making: Making,
+    store: Option<&SequenceStore>,
+) -> anyhow::Result<(Database, Devices)> {
+    let mut database = Database::new(config.crypto.backend.into(), iv_seed()?);
     let senses = if config.inline.is_some() { Senses::BytesOnly } else { Senses::Filtered };
     database.set_senses(senses);
-    database.attend();
+    database.attend_with(store.map_or_else(Keeper::default, SequenceStore::keeper));
     let devices = Devices::plug(&config.device, making, config.wire.mark.get(), &mut database)?;
     load::load(&mut database, &config.xfrm.batch, now()).map_err(joined)?;
-    Ok((database, reservations, devices))
+    Ok((database, devices))
+}
+
+/// Random, for IV prefixes of states until their owner draws them.
+fn iv_seed() -> anyhow::Result<u64> {
+    let mut seed = [0; 8];
+    random::fill(&mut seed).context("no random numbers")?;
+    Ok(u64::from_ne_bytes(seed))
 }
 
 /// Opens the control socket, if there is to be one; requests wait there until the gateway is up.
@@ -196,18 +221,18 @@ struct Gateway {
 impl Gateway {
     fn start(
         config: &Config,
+        poller: Poller,
         mut database: Database,
-        mut reservations: Reservations,
+        mut store: SequenceStore,
         mut devices: Devices,
     ) -> anyhow::Result<Self> {
-        reserve(&mut database, &mut reservations)?;
+        reserve(&mut database, &mut store)?;
         let (tun, index) = open_tun(config)?;
         let mut routes =
             HostRoutes::open(index, config.wire.table.number(), config.wire.mark.get())?;
         let (sides, keep_out) = sides(config, routes.own())?.unzip();
         let snapshot = database.snapshot();
         let (sender, events) = mpsc::channel();
-        let poller = Poller::new()?;
         let sender = Events::new(sender, poller.waker());
         let planner = Planner::new(poller.waker());
         let network = routes.watch()?;
@@ -244,7 +269,7 @@ impl Gateway {
         database.set_host(routes.host());
         database.publish();
         let defaults = snapshot.spd.defaults();
-        let following = Following::new(reservations, guard, keep_out, express, routes, defaults);
+        let following = Following::new(store, guard, keep_out, express, routes, defaults);
         let keepalives = Keepalives::new(config.wire.mark.get());
         let tunnels = Carrying::default();
         Ok(Self {
@@ -349,7 +374,8 @@ impl Gateway {
         planner.look_after(database);
         keepalives.send(database.take_keepalives());
         following.keep_up(database);
-        following.commit(database);
+        // Nobody waits for an answer: rounds of requests end with a commit of their own.
+        let _undone = following.commit(database);
         following.review(database);
         if database.take_freed() {
             heap::release_free();
@@ -386,15 +412,13 @@ impl Gateway {
 
     /// The orderly end: routes first, so that nothing is brought to lanes that are gone; the guard last.
     fn stop(self) -> anyhow::Result<()> {
-        let (guard, keep_out, reservations) = self.following.close_routes()?;
+        let (guard, keep_out, store) = self.following.close_routes()?;
         self.lanes.into_iter().chain(self.guidance).try_for_each(Running::stop)?;
         self.devices.stop()?;
         self.tunnels.stop()?;
         guard.map_or(Ok(()), Guard::close)?;
         keep_out.map_or(Ok(()), KeepOut::take_down)?;
-        reservations
-            .close(&self.database.snapshot().sad)
-            .context("can't write down used sequence numbers")
+        store.close(&self.database.snapshot().sad).context("can't write down used sequence numbers")
     }
 
     /// The end by a fault. Routes stay: beneath those to the TUN lie unreachable ones, and nothing leaves plain. The guard
@@ -426,10 +450,10 @@ fn expiry(limit: &str, entry: &PolicyEntry) {
 }
 
 /// Lets workers see what was read, once the numbers that its states may use are written down.
-fn reserve(database: &mut Database, reservations: &mut Reservations) -> anyhow::Result<()> {
+fn reserve(database: &mut Database, store: &mut SequenceStore) -> anyhow::Result<()> {
     let Changes { added, .. } = database.take_changes();
-    added.iter().for_each(|sa| reservations.admit(sa));
-    reservations.commit().context("can't reserve sequence numbers")?;
+    added.iter().for_each(|sa| store.admit(sa, now()));
+    store.commit().context("can't reserve sequence numbers")?;
     database.share_numbers();
     database.publish();
     Ok(())

@@ -29,7 +29,7 @@ pub use senses::Senses;
 use crate::{
     Acquires, Direction, Host, IfId, Keepalive, Mark, Moment, PolicyEntry, PolicyIndex, PolicyKind,
     Published, Revised, Revision, Sa, Sad, Selector, Snapshot, Spd,
-    sa::words::Lexicon,
+    sa::{iv::PrefixSource, replay_store::Keeper, words::Lexicon},
     spd::ledger::{Ledger, PolicyCursor},
 };
 use ages::Ages;
@@ -64,6 +64,8 @@ pub struct Database {
     lexicon: Lexicon,
     senses: Senses,
     backend: Backend,
+    iv_prefixes: PrefixSource,
+    keeper: Keeper,
 }
 
 /// Which policy is meant.
@@ -123,9 +125,10 @@ const LINGER: Duration = Duration::from_secs(1);
 const BURST: usize = 1024;
 
 impl Database {
-    /// Empty databases whose states will use `backend`.
+    /// Empty databases whose states will use `backend`. `seed` is random, another one each time: states get their [IV prefixes](crate::IvPrefix)
+    /// from it, unless an owner [draws](Sa::set_iv_prefix) better ones.
     #[must_use]
-    pub fn new(backend: Backend) -> Self {
+    pub fn new(backend: Backend, seed: u64) -> Self {
         Self {
             published: Arc::new(ArcSwap::default()),
             newest: OnceLock::new(),
@@ -146,6 +149,8 @@ impl Database {
             lexicon: Lexicon::default(),
             senses: Senses::default(),
             backend,
+            iv_prefixes: PrefixSource::new(seed),
+            keeper: Keeper::default(),
         }
     }
 
@@ -193,6 +198,12 @@ impl Database {
         if matches!(self.attendance, Attendance::None) {
             self.attendance = Attendance::Owner(Changes::default());
         }
+    }
+
+    /// The same, for an owner who keeps received numbers across restarts, too: before anything is added.
+    pub fn attend_with(&mut self, keeper: Keeper) {
+        self.keeper = keeper;
+        self.attend();
     }
 
     /// What has changed since the last time; nothing unless [attended](Database::attend) to.
@@ -280,10 +291,14 @@ impl Database {
     }
 
     fn insert_sa(&mut self, sa: &Arc<Sa>) {
+        if sa.next_iv_prefix().bits().is_none() {
+            self.iv_prefixes.give(sa);
+        }
         self.attendance.add_sa(sa);
         if self.attendance.is_owner() {
             self.hold_numbers(sa);
         }
+        self.share_iv_prefixes(sa);
         self.spare_states.part(&mut self.next.sad).insert(sa);
         self.spare_states.note(sa);
         self.ages.push(sa);

@@ -6,7 +6,7 @@
 
 use std::fmt::Debug;
 
-use crate::{Attachment, DeviceId, Failures, Handle, Moment, Policy, SaConfig, Wanted};
+use crate::{Attachment, DeviceId, Failures, Handle, IvPrefix, Moment, Policy, SaConfig, Wanted};
 
 /// Devices that take states and policies.
 pub trait Devices: Debug + Send {
@@ -29,6 +29,9 @@ pub trait Devices: Debug + Send {
     /// on. Not the kernel's: with keys that stay the same over a restart, numbers are written down as reserved before they are used. A device
     /// that has never been asked this uses all.
     fn reserve(&mut self, device: DeviceId, handle: Handle, used: u64, ceiling: u64);
+
+    /// Not the kernel's: the IV prefix of all numbers of a state that have its upper half, of either kind. Told before the state or numbers are used.
+    fn set_iv_prefix(&mut self, device: DeviceId, handle: Handle, prefix: IvPrefix);
 
     /// `xdo_dev_state_delete`: the device forgets the state. One that it does not have (any more) is no error.
     fn detach_state(&mut self, device: DeviceId, handle: Handle);
@@ -106,6 +109,8 @@ impl Devices for NoDevices {
     }
 
     fn reserve(&mut self, _: DeviceId, _: Handle, _: u64, _: u64) {}
+
+    fn set_iv_prefix(&mut self, _: DeviceId, _: Handle, _: IvPrefix) {}
 
     fn detach_state(&mut self, _: DeviceId, _: Handle) {}
 

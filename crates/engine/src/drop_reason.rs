@@ -119,6 +119,12 @@ drop_reasons! {
     InReplay => "in_replay", Some(X::InStateSeqError);
     /// Inbound: sequence number older than the window, or with ESN none in 64 bits.
     InTooOld => "in_too_old", Some(X::InStateSeqError);
+    /// Inbound: the number may have been received before uxfrm started: after a crash the window begins at the edge that was reserved. It ends by
+    /// itself once the peer's numbers are above; a rekey ends it at once. See `docs/sequence-numbers.md`.
+    InBeforeRestart => "in_before_restart", Some(X::InStateSeqError);
+    /// Inbound: an authentic number above the edge that is reserved on the disk; the next ones pass as soon as more is reserved. Usual cause: a peer
+    /// that has gone far ahead; if it goes on, a disk that takes no writes: see the log.
+    InReplayReserve => "in_replay_reserve", Some(X::InStateSeqError);
     /// Inbound: sequence number 0, which no packet has. As in the kernel it counts as no failure of the state (`net/xfrm/xfrm_replay.c: xfrm_replay_check_legacy`).
     InNoNumber => "in_no_number", Some(X::InStateSeqError);
     /// Inbound: the ICV is wrong.

@@ -14,8 +14,8 @@
 //! - [`Task::Segment`] (kind *crypto*, of a device that [segments](Segmentation::Device)): a plain super-packet, as [`Task::Protect`] has it, that the engine has
 //!   charged, numbered and counted. The device cuts it, puts the state's headers around each segment, and encrypts.
 //!
-//! A device takes its IVs from [`IvSpace::of`](crate::IvSpace::of) the state and the packet's sequence number, in both kinds: so engine and device
-//! never meet in one IV, not even when the engine encrypts some packets of a crypto-kind state itself (those with IP options).
+//! A device makes its IVs of the state's [`IvPrefix`](crate::IvPrefix), which it is [told](crate::Devices::set_iv_prefix), and the packet's sequence number, in both kinds: so
+//! engine and device never meet in one IV, not even when the engine encrypts some packets of a crypto-kind state itself (those with IP options).
 //!
 //! # Inbound
 //! What a device received goes to [`Worker::inbound_from_device`](crate::Worker::inbound_from_device), all of it in order, each packet with the

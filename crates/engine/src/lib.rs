@@ -60,9 +60,10 @@ pub use sa::config::{
 pub use sa::{
     Counters, Sa,
     aevent::{Aevents, Cause, Thresholds},
-    iv::IvSpace,
+    iv::IvPrefix,
     keepalive::{Keepalive, KeepaliveInterval},
-    replay::{Candidate, ReplayWindow},
+    replay::{Candidate, FIRST_RESERVED, ReplayWindow},
+    replay_store::{Keeper, ReplayStore},
     sad::{OutboundQuery, Sad},
     sequence::{Sequence, SequenceBlock},
     usage::{Charge, Failures, Lifecycle, Usage},

@@ -5,6 +5,7 @@ pub mod config;
 pub mod iv;
 pub mod keepalive;
 pub mod replay;
+pub mod replay_store;
 pub mod sad;
 pub mod sequence;
 pub mod usage;
@@ -21,9 +22,10 @@ mod specimen;
 
 use std::{
     net::IpAddr,
+    num::NonZeroU32,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
 };
 
@@ -37,9 +39,9 @@ use crate::{
 use address::Address;
 use aevent::{Aevents, Cause, Thresholds};
 use config::SaFlags;
-use iv::IvSpace;
+use iv::{IvPrefix, IvPrefixes};
 use keys::Keys;
-use replay::{Numbers, ReplayWindow};
+use replay::{FIRST_RESERVED, Numbers, ReplayWindow};
 use sequence::Sequence;
 #[cfg(test)]
 pub(crate) use specimen::sample;
@@ -67,6 +69,8 @@ pub struct Sa {
     keys: Keys,
     added: AtomicU64,
     acquire_seq: u32,
+    /// Of the first 2^32 numbers; 0: none was drawn.
+    iv_prefix: AtomicU32,
 }
 
 /// What a state has that carries packets.
@@ -85,7 +89,8 @@ struct Live {
     key: OnceLock<Arc<SaKey>>,
     // The second cache line begins here.
     replay: ReplayWindow,
-    ivs: IvSpace,
+    /// Of numbers behind the first 2^32.
+    ivs: IvPrefixes,
     aevents: Aevents,
     /// Who goes on in its place, and counts what it counted too late.
     heir: OnceBox<Arc<Sa>>,
@@ -136,6 +141,7 @@ impl Sa {
             added: now.0.into(),
             reqid: config.reqid,
             acquire_seq: config.acquire_seq,
+            iv_prefix: AtomicU32::new(0),
             attachment: None,
         });
         if let Some(sa) = Arc::get_mut(&mut new) {
@@ -157,6 +163,7 @@ impl Sa {
     ) -> Arc<Self> {
         config.replay.sent = old.sequence().end();
         let new = Self::new(&config, words, old.added()).on(place);
+        new.keep_iv_prefixes(old, config.replay.sent);
         // One that was not used yet, too: a worker may be about to.
         let Live { usage, replay, aevents: theirs, heir, .. } = old.live();
         let (highest, received) = replay.end();
@@ -176,6 +183,11 @@ impl Sa {
     #[inline]
     pub fn config(&self) -> &SaWords {
         &self.words
+    }
+
+    /// The same, to be shared with another generation.
+    pub(crate) fn shared_words(&self) -> Arc<SaWords> {
+        Arc::clone(&self.words)
     }
 
     /// All that it says, keys included, as it could be added again. Numbers begin at 0 there.
@@ -289,11 +301,63 @@ impl Sa {
         }
     }
 
-    /// Where the IVs of its numbers lie.
+    /// The IV prefix of the number that it sends next, for who keeps it at hand: [`IvPrefix::counter`] tells when it no longer serves.
     #[must_use]
-    #[inline]
-    pub fn ivs(&self) -> IvSpace {
-        self.live().ivs
+    pub fn next_iv_prefix(&self) -> IvPrefix {
+        let next = self.sequence().last().saturating_add(1);
+        self.iv_prefix(upper_half(next)).unwrap_or(IvPrefix::NONE)
+    }
+
+    /// The IV prefix of all numbers with an upper half, if it was drawn.
+    #[must_use]
+    pub fn iv_prefix(&self, upper: u32) -> Option<IvPrefix> {
+        let first = self.first();
+        let drawn = NonZeroU32::new(first.iv_prefix.load(Ordering::Relaxed));
+        let set = || first.live_if_used().and_then(|live| live.ivs.of(upper));
+        match (upper, drawn) {
+            (0, _) => drawn.map(|bits| IvPrefix::new(0, bits)),
+            // Without an owner nobody draws for later halves.
+            (_, Some(bits)) if !self.words.keeper.is_some() => {
+                Some(set().unwrap_or_else(|| IvPrefix::derived(bits, upper)))
+            }
+            (_, Some(_) | None) => set(),
+        }
+    }
+
+    /// From now on numbers with its upper half take this prefix: before any of them is reserved.
+    pub fn set_iv_prefix(&self, prefix: IvPrefix) {
+        let first = self.first();
+        match (prefix.upper(), prefix.bits()) {
+            (0, bits) => first.iv_prefix.store(bits.map_or(0, NonZeroU32::get), Ordering::Relaxed),
+            _ => first.live().ivs.set(prefix),
+        }
+    }
+
+    /// The IV counter of a number that it gave out.
+    ///
+    /// # Panics
+    /// When no prefix was drawn for the number: an IV must not be guessed. Owners draw before they reserve ([`Sequence::reserve`]).
+    #[must_use]
+    #[cold]
+    pub fn iv_counter(&self, sequence: u64) -> u64 {
+        self.iv_prefix(upper_half(sequence))
+            .and_then(|prefix| prefix.counter(sequence))
+            .expect("a prefix is drawn before its numbers are reserved")
+    }
+
+    /// Numbers above `sent` go on with the prefixes that another generation had.
+    fn keep_iv_prefixes(&self, old: &Self, sent: u64) {
+        let upper = upper_half(sent);
+        [0, upper, upper.saturating_add(1)]
+            .into_iter()
+            .filter_map(|upper| old.iv_prefix(upper))
+            .for_each(|prefix| self.set_iv_prefix(prefix));
+    }
+
+    /// Lets it begin behind a restart, where numbers up to `received` may have been received before it.
+    pub fn restart_at(&self, received: u64) {
+        let live = self.live_if_used().unwrap_or_else(|| self.begin(0, received));
+        live.replay.restart_at(received);
     }
 
     /// Inbound numbers, for a packet. Who only wants to know asks [`Sa::highest_received`] and [`Sa::has_received`].
@@ -307,6 +371,16 @@ impl Sa {
     #[must_use]
     pub fn highest_received(&self) -> u64 {
         self.live_if_used().map_or(0, |live| live.replay.highest())
+    }
+
+    /// The number up to which it accepts packets; `u64::MAX` where nobody keeps what it receives.
+    #[must_use]
+    pub fn reserved_to_receive(&self) -> u64 {
+        match self.live_if_used() {
+            Some(live) => live.replay.reserved(),
+            None if self.words.keeper.is_some() && self.words.window > 0 => FIRST_RESERVED,
+            None => u64::MAX,
+        }
     }
 
     /// Whether a number in the window was received.
@@ -521,6 +595,7 @@ impl Sa {
             added: AtomicU64::new(0),
             reqid: self.reqid,
             acquire_seq: self.acquire_seq,
+            iv_prefix: AtomicU32::new(0),
             attachment: self.attachment,
         });
         if let Some(sa) = Arc::get_mut(&mut new) {
@@ -564,8 +639,9 @@ impl Sa {
             Box::new(Active::Live(Live {
                 usage: Usage::new(Lifecycle::Valid),
                 key: OnceLock::new(),
-                replay: ReplayWindow::new(words.window, numbers(words), received),
-                ivs: IvSpace::new(self.id(), self.source(), words.mark),
+                replay: ReplayWindow::new(words.window, numbers(words), received)
+                    .kept(&words.keeper, words.keeper.claim(self)),
+                ivs: IvPrefixes::default(),
                 aevents: Aevents::new(sent, received, self.added()),
                 heir: OnceBox::new(),
             }))
@@ -584,6 +660,10 @@ impl Sa {
         SaKey::new(&words.transform, &encryption, &authentication, words.backend)
             .expect("keys that were verified")
     }
+}
+
+const fn upper_half(number: u64) -> u32 {
+    (number >> 32) as u32
 }
 
 fn numbers(words: &SaWords) -> Numbers {

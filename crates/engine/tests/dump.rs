@@ -20,7 +20,7 @@ const CHANGES: u32 = 600;
 
 #[test]
 fn a_dump_sees_one_moment_while_states_come_and_go() {
-    let mut database = Database::new(Backend::Portable);
+    let mut database = Database::new(Backend::Portable, 1);
     database.apply(Moment(0), |change| {
         (0..STAYING).for_each(|number| drop(change.add_sa(state(number)).unwrap()));
     });

@@ -102,6 +102,18 @@ pub fn set_sysctl(name: &str, value: &str) -> io::Result<()> {
         .map_err(|error| io::Error::new(error.kind(), format!("sysctl {name} = {value}: {error}")))
 }
 
+/// The name that `ip netns` knows this thread's network namespace by; `None` for one without.
+#[must_use]
+pub fn name() -> Option<String> {
+    use std::os::unix::fs::MetadataExt as _;
+    let own = fs::metadata(OF_THIS_THREAD).ok()?;
+    let named = fs::read_dir("/run/netns").ok()?.flatten().find(|entry| {
+        let place = fs::metadata(entry.path());
+        place.is_ok_and(|place| (place.dev(), place.ino()) == (own.dev(), own.ino()))
+    });
+    named?.file_name().into_string().ok()
+}
+
 /// Runs `work` on a thread of its own, which may be left in any namespace, and passes its result or panic on.
 fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     thread::scope(|scope| match thread::Builder::new().spawn_scoped(scope, work)?.join() {

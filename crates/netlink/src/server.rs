@@ -117,18 +117,18 @@ impl Server {
         now: Moment,
         out: &mut Outbox,
     ) {
-        self.handle_attended(client, bytes, database, now, &mut |_| Ok(()), out);
+        self.handle_attended(client, bytes, database, now, &mut |_| Ok(None), out);
     }
 
-    /// As [`Server::handle`]; `attend` is called after each request that was carried out, before anybody is told. When it refuses, nobody is
-    /// told but the client; it has undone in the databases what the request did.
+    /// As [`Server::handle`]; `attend` is called after each request that was carried out, before anybody is told. It may have
+    /// a warning for the client. When it refuses, nobody is told but the client; it has undone in the databases what the request did.
     pub fn handle_attended(
         &mut self,
         client: ClientId,
         bytes: &[u8],
         database: &mut Database,
         now: Moment,
-        attend: &mut impl FnMut(&mut Database) -> Result<(), Refusal>,
+        attend: &mut impl FnMut(&mut Database) -> Result<Option<&'static str>, Refusal>,
         out: &mut Outbox,
     ) {
         for message in Messages::of(bytes) {
@@ -142,11 +142,14 @@ impl Server {
             }
             let told = out.len();
             let mut answer = self.carry_out(client, message, database, now, out);
-            if matches!(answer, Outcome::Answered(Ok(_)))
-                && let Err(refusal) = attend(database)
-            {
-                out.truncate(told);
-                answer = Outcome::Answered(Err(refusal));
+            if let Outcome::Answered(Ok(warning)) = &mut answer {
+                match attend(database) {
+                    Ok(another) => *warning = another.or(*warning),
+                    Err(refusal) => {
+                        out.truncate(told);
+                        answer = Outcome::Answered(Err(refusal));
+                    }
+                }
             }
             match answer {
                 Outcome::Answered(Ok(warning)) => {
@@ -160,6 +163,16 @@ impl Server {
                 }
                 Outcome::Dumping => {}
             }
+        }
+    }
+
+    /// Refuses all requests of a datagram but dumps, which are answered later: they were carried out, and the owner of the databases has undone what
+    /// they did before anybody was told.
+    pub fn refuse(&self, client: ClientId, bytes: &[u8], refusal: &Refusal, out: &mut Outbox) {
+        let options = self.clients.options(client);
+        let requests = Messages::of(bytes).filter(|message| !message.flags().contains(Flags::DUMP));
+        for message in requests {
+            out.answer(client, reply::refuse(client, options, message, refusal));
         }
     }
 

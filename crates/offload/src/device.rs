@@ -5,7 +5,7 @@
 use std::ops::RangeInclusive;
 
 use uxfrm_engine::{
-    DeviceCounts, DeviceEvent, Failures, Handle, Moment, Policy, SaConfig, SaId, Wanted,
+    DeviceCounts, DeviceEvent, Failures, Handle, IvPrefix, Moment, Policy, SaConfig, SaId, Wanted,
 };
 use uxfrm_packet::IpPacket;
 
@@ -47,6 +47,9 @@ pub trait Device {
     /// Kind *packet*: from now on only these numbers are sent, and those below that were not yet are never. Not the kernel's: with keys that stay the
     /// same over a restart, numbers are written down as reserved before they are used, and here it is the device that uses them.
     fn reserve(&mut self, handle: Handle, numbers: RangeInclusive<u64>);
+
+    /// From now on all numbers with its upper half have this IV prefix. Not the kernel's, whose devices read IVs from packets or count by themselves.
+    fn set_iv_prefix(&mut self, handle: Handle, prefix: IvPrefix);
 
     /// `xdo_dev_policy_add`.
     ///

@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use uxfrm_engine::{
-    Attachment, DeviceCounts, DeviceId, DeviceRefusal, Devices, Direction, Handle, Mode, Moment,
-    OffloadKind, Policy, SaConfig, Segmentation, Spi, Wanted,
+    Attachment, DeviceCounts, DeviceId, DeviceRefusal, Devices, Direction, Handle, IvPrefix, Mode,
+    Moment, OffloadKind, Policy, SaConfig, Segmentation, Spi, Wanted,
 };
 
 use crate::{Attached, Device, FunctionId, ModelNic, Refusal, Registry};
@@ -146,6 +146,10 @@ impl Devices for Nics {
 
     fn reserve(&mut self, device: DeviceId, handle: Handle, used: u64, ceiling: u64) {
         self.on(device, |port| port.reserve(handle, used.saturating_add(1)..=ceiling));
+    }
+
+    fn set_iv_prefix(&mut self, device: DeviceId, handle: Handle, prefix: IvPrefix) {
+        self.on(device, |port| port.set_iv_prefix(handle, prefix));
     }
 
     /// The last states that were taken off can still be counted, so that the counts of one that sends no more are exact.

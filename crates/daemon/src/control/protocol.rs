@@ -1,6 +1,6 @@
 //! What stands behind the control socket: who the clients are, what they ask, and what is sent to them.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, ops::Range, sync::Arc};
 
 use uxfrm_control::greeting::Dialect;
 use uxfrm_netlink as netlink;
@@ -57,8 +57,9 @@ pub(crate) trait Protocol {
     /// Whether [`Protocol::commit`] will wait for the disk, which takes as long for one request as for a thousand.
     fn waits_for_disk(&self) -> bool;
 
-    /// The requests of a round were handled: what they did is to be lasting before anybody is told.
-    fn commit(&mut self);
+    /// The requests of a round were handled: what they did is to be lasting before anybody is told. Where it can't be, it is undone, and
+    /// the answers in the outbox are others.
+    fn commit(&mut self, outbox: &mut Outbox);
 
     /// The answers are out: time for what could wait for that.
     fn catch_up(&mut self);
@@ -101,6 +102,15 @@ impl Outbox {
 
     pub(super) fn is_empty(&self) -> bool {
         self.datagrams.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.datagrams.len()
+    }
+
+    /// Takes some back that were not sent yet, by their places.
+    pub(super) fn take_back(&mut self, places: Range<usize>) {
+        self.datagrams.drain(places);
     }
 
     /// The datagrams; [`Outbox::give_back`] returns their room.

@@ -62,7 +62,7 @@ impl Protocol for Echo {
         self.slow_disk && self.heard > self.committed
     }
 
-    fn commit(&mut self) {
+    fn commit(&mut self, _: &mut Outbox) {
         self.commits += 1;
         self.committed = self.heard;
     }

@@ -1,10 +1,11 @@
 //! The protocol: requests go to the netlink server, which carries them out on the databases; those about tunnels and devices go to these.
 
-use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc};
+use std::{collections::BTreeMap, num::NonZeroU32, ops::Range, sync::Arc};
 
 use uxfrm_engine::{Database, Event, Moment, Snapshot};
 use uxfrm_io::{clock, poll::Poller, random};
 use uxfrm_netlink as netlink;
+use zeroize::Zeroizing;
 
 use super::{ClientId, Dialect, Identity, Outbox, Protocol, Rest};
 use crate::{devices::Devices, following::Following, gateway::now, tunnels::Carrying};
@@ -15,6 +16,15 @@ pub(crate) struct Xfrm {
     server: netlink::Server,
     clients: BTreeMap<ClientId, Identity>,
     answers: netlink::Outbox,
+    round: Round,
+}
+
+/// Requests that wait for the disk, with what is to be said of them.
+#[derive(Debug, Default)]
+struct Round {
+    requests: Vec<(ClientId, Zeroizing<Vec<u8>>)>,
+    /// Where their answers and events are in the outbox.
+    told: Vec<Range<usize>>,
 }
 
 /// The server with the databases that it works on.
@@ -47,7 +57,8 @@ impl Xfrm {
             cpus: cpus(),
         };
         let server = netlink::Server::new(settings);
-        Ok(Self { server, clients: BTreeMap::new(), answers: netlink::Outbox::default() })
+        let answers = netlink::Outbox::default();
+        Ok(Self { server, clients: BTreeMap::new(), answers, round: Round::default() })
     }
 
     /// What a program wrote to `net.core.xfrm_acq_expires`: seconds. The kernel would have larval states for ever with 0, and refuses what is no number.
@@ -99,6 +110,16 @@ impl Xfrm {
     fn name(&self, client: ClientId) -> netlink::ClientId {
         let port = self.clients.get(&client).map_or(0, |identity| identity.port);
         netlink::ClientId { connection: client.0, port }
+    }
+
+    /// Nothing of a round became lasting: says so in place of all that was to be said.
+    fn refuse(&mut self, round: Round, refusal: &netlink::Refusal, outbox: &mut Outbox) {
+        round.told.into_iter().rev().for_each(|told| outbox.take_back(told));
+        for (client, datagram) in &round.requests {
+            let name = self.name(*client);
+            self.server.refuse(name, datagram, refusal, &mut self.answers);
+        }
+        self.post(outbox);
     }
 
     fn post(&mut self, outbox: &mut Outbox) {
@@ -155,8 +176,11 @@ impl Protocol for Serving<'_> {
         self.following.waits_for_disk()
     }
 
-    fn commit(&mut self) {
-        self.following.commit(self.database);
+    fn commit(&mut self, outbox: &mut Outbox) {
+        let round = std::mem::take(&mut self.xfrm.round);
+        if let Err(refusal) = self.following.commit(self.database) {
+            self.xfrm.refuse(round, &refusal, outbox);
+        }
     }
 
     fn catch_up(&mut self) {
@@ -193,7 +217,12 @@ impl Serving<'_> {
         let answers = &mut xfrm.answers;
         xfrm.server.set_epoch(epoch());
         xfrm.server.handle_attended(name, datagram, self.database, now(), &mut attend, answers);
+        let told = outbox.len();
         xfrm.post(outbox);
+        if following.waits_for_disk() {
+            xfrm.round.requests.push((client, Zeroizing::new(datagram.to_vec())));
+            xfrm.round.told.push(told..outbox.len());
+        }
     }
 }
 

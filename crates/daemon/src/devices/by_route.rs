@@ -4,8 +4,8 @@
 use std::net::IpAddr;
 
 use uxfrm_engine::{
-    Attachment, DeviceCounts, DeviceId, DeviceRefusal, Devices, Direction, Handle, Mark, Offload,
-    Policy, SaConfig, Wanted,
+    Attachment, DeviceCounts, DeviceId, DeviceRefusal, Devices, Direction, Handle, IvPrefix, Mark,
+    Offload, Policy, SaConfig, Wanted,
 };
 use uxfrm_io::rtnetlink::Rtnetlink;
 use uxfrm_offload::Nics;
@@ -60,6 +60,10 @@ impl Devices for ByRoute {
 
     fn reserve(&mut self, device: DeviceId, handle: Handle, used: u64, ceiling: u64) {
         self.nics.reserve(device, handle, used, ceiling);
+    }
+
+    fn set_iv_prefix(&mut self, device: DeviceId, handle: Handle, prefix: IvPrefix) {
+        self.nics.set_iv_prefix(device, handle, prefix);
     }
 
     fn detach_state(&mut self, device: DeviceId, handle: Handle) {

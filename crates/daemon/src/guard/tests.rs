@@ -76,7 +76,7 @@ fn a_change_of_no_policy_tells_the_kernel_nothing() {
 
 /// A hundred tunnels whose packets are not to pass.
 fn blocking() -> Database {
-    let mut database = Database::new(Backend::Auto);
+    let mut database = Database::new(Backend::Auto, 1);
     database.apply(Moment(0), |change| {
         for serial in 0..100 {
             change.add_policy(tunnel(serial, Action::Block)).unwrap();

@@ -11,7 +11,7 @@ use crate::esp::encapsulate::{HeaderEnd, Stamp, end_of, sum_of};
 use crate::esp::layer::{Inside, Outer, Outside, Wrap};
 use crate::esp::seam::{Headers, Seam, Wrapped};
 use crate::sa::usage::Lifecycle;
-use crate::{IvSpace, Mark, Moment, Sa};
+use crate::{IvPrefix, Mark, Moment, Sa};
 
 /// Around IPv4 in IPv4; the bundle holds for good.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct Exit {
     pub(crate) sa: Arc<Sa>,
     /// What its packets are sealed with.
     pub(crate) key: Arc<SaKey>,
-    ivs: IvSpace,
+    iv_prefix: IvPrefix,
     header: HeaderEnd,
     seam: Seam,
     pub(crate) account: u32,
@@ -45,7 +45,7 @@ impl Exit {
         is_all.then(|| Self {
             sa: Arc::clone(&layer.sa),
             key: Arc::clone(layer.sa.shared_key()),
-            ivs: layer.ivs,
+            iv_prefix: layer.iv_prefix,
             header,
             seam: layer.seam,
             account: layer.account,
@@ -84,7 +84,8 @@ impl Exit {
     pub(crate) fn counted(&self, sequence: u64) -> (SeqHigh, Iv) {
         let high =
             if self.extended { SeqHigh::Esn((sequence >> 32) as u32) } else { SeqHigh::None };
-        (high, Iv::Counter(self.ivs.counter(sequence)))
+        let counter = self.iv_prefix.counter(sequence);
+        (high, Iv::Counter(counter.unwrap_or_else(|| self.sa.iv_counter(sequence))))
     }
 }
 

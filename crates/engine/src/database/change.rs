@@ -68,6 +68,7 @@ impl Change<'_> {
         let new = old.renewed(words);
         new.revive();
         self.database.replace_sa(&old, &new);
+        self.database.attendance.update_sa(&old, &new);
         self.changed = true;
         self.database.wake_for(&new, self.now);
         self.database.keep_alive(&new, self.now);
@@ -178,6 +179,42 @@ impl Change<'_> {
         self.database.remove_sa(&sa);
         self.changed = true;
         Ok(sa)
+    }
+
+    /// Puts a state back that went, as it was: for an owner who undoes what could not be made lasting. It may still hand out what was reserved
+    /// for it. One on a device lost its place there, and stays away.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] where a state is by now; [`Error::NoSuchState`] for one that has ended or was on a device.
+    pub fn restore_sa(&mut self, sa: &Arc<Sa>) -> Result<(), Error> {
+        if self.find_sa(sa.id(), sa.config().mark).is_some() {
+            return Err(Error::Exists);
+        }
+        if sa.sequence().is_closed() || sa.attachment().is_some() {
+            return Err(Error::NoSuchState);
+        }
+        let reserved = sa.sequence().reserved();
+        self.database.insert_sa(sa);
+        sa.sequence().reserve(reserved);
+        self.changed = true;
+        self.database.wake_for(sa, self.now);
+        self.database.keep_alive(sa, self.now);
+        Ok(())
+    }
+
+    /// Has a state say again what it said before an update, for an owner who undoes what could not be made lasting.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchState`] when it is there no more.
+    pub fn restore_words(&mut self, old: &Arc<Sa>) -> Result<(), Error> {
+        let now = self.find_sa(old.id(), old.config().mark).cloned();
+        let now = now.filter(|now| now.is_same(old)).ok_or(Error::NoSuchState)?;
+        let new = now.renewed(old.shared_words());
+        self.database.replace_sa(&now, &new);
+        self.changed = true;
+        self.database.wake_for(&new, self.now);
+        self.database.keep_alive(&new, self.now);
+        Ok(())
     }
 
     /// All states, changes so far included.
@@ -350,7 +387,7 @@ impl Change<'_> {
     }
 
     fn words(&mut self, config: &SaConfig) -> Arc<SaWords> {
-        let Database { lexicon, backend, .. } = &mut *self.database;
-        lexicon.share(SaWords::of(config, *backend))
+        let Database { lexicon, backend, keeper, .. } = &mut *self.database;
+        lexicon.share(SaWords { keeper: keeper.clone(), ..SaWords::of(config, *backend) })
     }
 }

@@ -11,6 +11,8 @@ pub struct Changes {
     pub added: Vec<Arc<Sa>>,
     /// States that went. Batches that are under way may still use them.
     pub removed: Vec<Arc<Sa>>,
+    /// States that were updated, before and after.
+    pub updated: Vec<(Arc<Sa>, Arc<Sa>)>,
     /// Policies that came and went, in order.
     pub policies: Vec<PolicyChange>,
     /// Whether what happens to packets that match no policy is another.
@@ -27,11 +29,21 @@ pub enum PolicyChange {
 }
 
 impl Changes {
+    /// These and then others.
+    pub fn extend(&mut self, others: Self) {
+        self.added.extend(others.added);
+        self.removed.extend(others.removed);
+        self.updated.extend(others.updated);
+        self.policies.extend(others.policies);
+        self.defaults |= others.defaults;
+    }
+
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.added.is_empty()
             && self.removed.is_empty()
+            && self.updated.is_empty()
             && self.policies.is_empty()
             && !self.defaults
     }
@@ -63,6 +75,12 @@ impl Attendance {
     pub(super) fn remove_sa(&mut self, sa: &Arc<Sa>) {
         if let Self::Owner(changes) = self {
             changes.removed.push(Arc::clone(sa));
+        }
+    }
+
+    pub(super) fn update_sa(&mut self, old: &Arc<Sa>, new: &Arc<Sa>) {
+        if let Self::Owner(changes) = self {
+            changes.updated.push((Arc::clone(old), Arc::clone(new)));
         }
     }
 

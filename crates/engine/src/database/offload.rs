@@ -101,6 +101,7 @@ impl Database {
         let states: Vec<_> = self.next.sad.all_attached().cloned().collect();
         for sa in &states {
             self.update_counts(sa);
+            self.share_iv_prefixes(sa);
             let Some(place) = sa.attachment().filter(|place| place.kind == OffloadKind::Packet)
             else {
                 continue;
@@ -110,14 +111,29 @@ impl Database {
         }
     }
 
+    /// Tells a state's device the IV prefixes of the numbers that come next, before it is told of the numbers.
+    pub(super) fn share_iv_prefixes(&mut self, sa: &Sa) {
+        let Some(place) = sa.attachment() else { return };
+        let upper = sa.next_iv_prefix().upper();
+        for prefix in [Some(0), Some(upper), upper.checked_add(1)]
+            .into_iter()
+            .flatten()
+            .filter_map(|upper| sa.iv_prefix(upper))
+        {
+            self.offloads.devices.set_iv_prefix(place.device, place.handle, prefix);
+        }
+    }
+
     /// Tells devices how far states of kind *crypto* with extended numbers are (`net/xfrm/xfrm_replay.c: xfrm_dev_state_advance_esn`, which Linux
     /// calls when the upper half is about to change; here now and then, as numbers are the workers').
     pub fn advance_numbers(&mut self) {
-        for sa in self.next.sad.all_attached() {
+        let states: Vec<_> = self.next.sad.all_attached().cloned().collect();
+        for sa in &states {
             let Some(place) = sa.attachment().filter(|_| sa.extended() && !sa.counts_elsewhere())
             else {
                 continue;
             };
+            self.share_iv_prefixes(sa);
             let number = sa.sequence().last().max(sa.highest_received());
             self.offloads.devices.advance_esn(place.device, place.handle, number);
         }

@@ -109,7 +109,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn apart(numbers: std::ops::Range<u16>) -> (Database, Vec<Arc<PolicyEntry>>) {
-        let mut database = Database::new(Backend::Portable);
+        let mut database = Database::new(Backend::Portable, 1);
         let model = numbers.map(|number| add(&mut database, number, Moment(0))).collect();
         (database, model)
     }
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn what_came_together_is_not_planned_again_until_an_eighth_of_it_moves() {
-        let mut database = Database::new(Backend::Portable);
+        let mut database = Database::new(Backend::Portable, 1);
         database.apply(Moment(0), |change| {
             (0..800).for_each(|number| drop(change.add_policy(net(number)).unwrap()));
         });

@@ -239,7 +239,7 @@ pub(super) mod tests {
     #[test]
     fn policies_that_come_one_by_one_are_found_whether_made_ready_for_or_not() {
         for prepares in [false, true] {
-            let mut database = Database::new(Backend::Portable);
+            let mut database = Database::new(Backend::Portable, 1);
             let mut model = Vec::new();
             for number in 0..1500 {
                 model.push(
@@ -261,7 +261,7 @@ pub(super) mod tests {
 
     #[test]
     fn copies_of_many_policies_that_went_are_freed_once_nobody_reads_them() {
-        let mut database = Database::new(Backend::Portable);
+        let mut database = Database::new(Backend::Portable, 1);
         let all: Vec<_> = database.apply(Moment(0), |change| {
             (0..6000).map(|number| change.add_policy(net(number)).unwrap()).collect()
         });
@@ -286,7 +286,7 @@ pub(super) mod tests {
     }
 
     pub(in crate::database) fn together(count: u16) -> Arc<Snapshot> {
-        let mut database = Database::new(Backend::Portable);
+        let mut database = Database::new(Backend::Portable, 1);
         database.apply(Moment(0), |change| {
             (0..count).for_each(|number| drop(change.add_policy(net(number)).unwrap()));
         });
@@ -297,7 +297,7 @@ pub(super) mod tests {
         #![proptest_config(ProptestConfig::with_cases(60))]
         #[test]
         fn snapshots_stay_as_they_were_whoever_reads_them(steps in steps()) {
-            let mut database = Database::new(Backend::Portable);
+            let mut database = Database::new(Backend::Portable, 1);
             let mut model: Vec<Arc<PolicyEntry>> = Vec::new();
             let mut kept = Vec::new();
             let mut planned = None;

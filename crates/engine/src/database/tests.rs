@@ -14,7 +14,7 @@ use crate::{
 };
 
 fn database() -> Database {
-    Database::new(Backend::Portable)
+    Database::new(Backend::Portable, 1)
 }
 
 fn at(seconds: u64) -> Moment {

@@ -15,7 +15,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::seam::Seam;
 use crate::ecn::TosRule;
 use crate::sa::{config::SaFlags, usage::Lifecycle};
-use crate::{DropReason, IvSpace, Mark, Mode, Sa, UdpEncap, UdpEncapKind, pmtu};
+use crate::{DropReason, IvPrefix, Mark, Mode, Sa, UdpEncap, UdpEncapKind, pmtu};
 
 /// What of a packet the next header outward is made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,7 +191,8 @@ pub(crate) struct Layer {
     tfc: u16,
     /// Whether numbers have 64 bits.
     pub(crate) extended: bool,
-    pub(crate) ivs: IvSpace,
+    /// Of the numbers that were next when this was made.
+    pub(crate) iv_prefix: IvPrefix,
     pub(crate) output_mark: Mark,
 }
 
@@ -246,7 +247,7 @@ impl Layer {
             },
             tfc: 0,
             extended: sa.extended(),
-            ivs: sa.ivs(),
+            iv_prefix: sa.next_iv_prefix(),
             output_mark: config.output_mark,
         };
         layer.seam.front = narrow(layer.headers() + layer.marker() + layer.lead());
@@ -399,7 +400,8 @@ impl Layer {
     #[inline(always)]
     pub(crate) fn counted(&self, sequence: u64) -> (SeqHigh, Iv) {
         let high = if self.extended { SeqHigh::Esn(high_word(sequence)) } else { SeqHigh::None };
-        (high, Iv::Counter(self.ivs.counter(sequence)))
+        let counter = self.iv_prefix.counter(sequence);
+        (high, Iv::Counter(counter.unwrap_or_else(|| self.sa.iv_counter(sequence))))
     }
 
     /// Whether something is to be written once the packet is sealed.

@@ -41,8 +41,11 @@ impl Inbound {
         }
         let (sa, is_ours) = (&state.sa, !state.offloaded && self.marks.is_empty());
         let opener = if is_ours { Opener::Engine } else { self.opener(place, sa)? };
-        let number =
-            sa.replay().check(envelope.sequence).inspect_err(|reason| sa.count_failure(*reason))?;
+        let number = sa.replay().check(envelope.sequence).map_err(|reason| {
+            let reason = sa.replay().explain(envelope.sequence, reason);
+            sa.count_failure(reason);
+            reason
+        })?;
         let moved = encap.is_some() && self.has_moved(place, envelope, used);
         let manner = Manner { shell: envelope.shell, in_udp: envelope.encap.is_some(), opener };
         if is_ours && !moved && depth == 0 {

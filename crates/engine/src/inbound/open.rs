@@ -78,7 +78,7 @@ impl Inbound {
             }
             let accepted = match verdicts[at] {
                 Authenticity::Authentic => self.accept_first(&sealed[at..], &verdicts[at..]),
-                Authenticity::Forged => Err(DropReason::InForged),
+                Authenticity::Forged => Err(self.explain(&sealed[at], DropReason::InForged)),
                 Authenticity::Runt | Authenticity::Pending => Err(DropReason::InRunt),
             };
             let next = at + accepted.unwrap_or(1);
@@ -90,6 +90,15 @@ impl Inbound {
         }
         self.used.note(&load);
         more
+    }
+
+    /// A number from before a restart passes for one of the next upper half, with which no ICV is right.
+    #[cold]
+    fn explain(&self, sealed: &Sealed, reason: DropReason) -> DropReason {
+        let window = self.used[sealed.used as usize].sa.replay();
+        #[expect(clippy::cast_possible_truncation, reason = "the half that the packet has")]
+        let low = sealed.number.number() as u32;
+        window.explain(low, reason)
     }
 
     /// Has its window take the number of the first packet, which is authentic, with those of authentic neighbours behind it if it can. Of how many.

@@ -1,58 +1,111 @@
-//! Which IVs an SA takes: its sequence numbers, moved to a place of its own.
+//! Which IVs an SA sends: a random prefix, then the low half of the sequence number.
 //!
-//! Counter modes break when one key meets one IV twice. A sender never repeats a number, but hand-made states often have *one key for
-//! both directions* (the kernel's documentation, slides and scripts do), and then both ends would count from 1 with it. So the counter
-//! is the number under a mask that depends on source, destination, SPI and mark: states that share a key count in different places, and a
-//! restart goes on in the same one. The kernel's `crypto/seqiv.c` has a random mask for this, which a restart forgets.
+//! Counter modes break when one key meets one IV twice. A sender never repeats a number, but numbers alone are not enough: hand-made
+//! states often have *one key for both directions*, a key may serve several states, and a lost file of used numbers begins at 1 again.
+//! So the upper half of the 64-bit IV counter is 32 random bits, drawn for each state, each start and each upper half of the number, and
+//! never computed from addresses. Whoever keeps numbers across restarts draws none that it knows for the key; see `docs/sequence-numbers.md`.
+//! The kernel's `crypto/seqiv.c` masks the number with random bits of each state's own, too.
 
-use std::net::IpAddr;
+use std::{
+    num::NonZeroU32,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
-use crate::{Mark, SaConfig, SaId};
+use crate::Sa;
 
-/// A mask over an SA's sequence numbers; a permutation, so no two numbers meet.
+/// The upper half of the IVs of the 2^32 sequence numbers that share an upper half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IvSpace(u64);
+pub struct IvPrefix {
+    /// The numbers' upper half.
+    upper: u32,
+    /// Zero: none was drawn.
+    bits: u32,
+}
 
-impl IvSpace {
-    /// The one of a state.
+impl IvPrefix {
+    /// Serves no number.
+    pub(crate) const NONE: Self = Self { upper: u32::MAX, bits: 0 };
+
+    /// `bits` for all sequence numbers whose upper half is `upper`.
     #[must_use]
-    pub fn of(config: &SaConfig) -> Self {
-        Self::new(config.id, config.source, config.mark)
+    pub const fn new(upper: u32, bits: NonZeroU32) -> Self {
+        Self { upper, bits: bits.get() }
     }
 
-    /// The one of a state with these names.
+    /// The IV counter of a sequence number; `None` when the number has another upper half.
     #[must_use]
-    pub fn new(id: SaId, source: IpAddr, mark: Mark) -> Self {
-        let spi = u128::from(id.spi.0);
-        let numbers = spi << 64 | u128::from(mark.value) << 32 | u128::from(mark.mask);
-        let words = [numbers, address(source), address(id.destination)];
-        Self(words.into_iter().fold(0, mix))
+    #[inline(always)]
+    pub const fn counter(self, sequence: u64) -> Option<u64> {
+        if sequence >> 32 == self.upper as u64 && self.bits != 0 {
+            Some((self.bits as u64) << 32 | sequence & 0xffff_ffff)
+        } else {
+            None
+        }
     }
 
-    /// The IV counter of a sequence number.
+    /// The numbers' upper half.
     #[must_use]
-    #[inline]
-    pub const fn counter(self, sequence: u64) -> u64 {
-        sequence ^ self.0
+    pub const fn upper(self) -> u32 {
+        self.upper
+    }
+
+    /// The random bits.
+    #[must_use]
+    pub const fn bits(self) -> Option<NonZeroU32> {
+        NonZeroU32::new(self.bits)
+    }
+
+    /// Of a state whose owner draws no prefix but the first one: each upper half has another, the first one's for certain.
+    pub(crate) fn derived(first: NonZeroU32, upper: u32) -> Self {
+        // An odd step reaches every value once, so halves of one state never share a prefix; 0 stands for the value that is left out.
+        let bits = first.get().wrapping_add(upper.wrapping_mul(0x9e37_79b1));
+        Self { upper, bits: if bits == 0 { u32::MAX } else { bits } }
     }
 }
 
-fn address(address: IpAddr) -> u128 {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
-        IpAddr::V6(v6) => v6.to_bits(),
-    }
-}
+/// The prefixes of two neighbouring upper halves: all that batches under way may need.
+#[derive(Debug, Default)]
+pub(crate) struct IvPrefixes([AtomicU64; 2]);
 
-/// Folds a word into a hash, whole and fixed for all time: the multiply-xorshift of splitmix64 over both halves.
-fn mix(hash: u64, word: u128) -> u64 {
-    [word >> 64, word].into_iter().fold(hash, |hash, half| {
+impl IvPrefixes {
+    /// Those of the upper half and of the one before it; what the one two halves before had is forgotten.
+    pub(crate) fn set(&self, prefix: IvPrefix) {
+        let word = u64::from(prefix.upper) << 32 | u64::from(prefix.bits);
+        self.0[prefix.upper as usize & 1].store(word, Ordering::Relaxed);
+    }
+
+    /// The one of an upper half, if it was drawn.
+    pub(crate) fn of(&self, upper: u32) -> Option<IvPrefix> {
+        let word = self.0[upper as usize & 1].load(Ordering::Relaxed);
         #[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]
-        let mut z = (hash ^ half as u64).wrapping_add(0x9e37_79b9_7f4a_7c15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let (found, bits) = ((word >> 32) as u32, word as u32);
+        (found == upper && bits != 0).then_some(IvPrefix { upper, bits })
+    }
+}
+
+/// Draws prefixes for the states of a database, from a seed that is random.
+#[derive(Debug)]
+pub(crate) struct PrefixSource(u64);
+
+impl PrefixSource {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// Gives a new state the prefix of the first numbers that it will send.
+    pub(crate) fn give(&mut self, sa: &Sa) {
+        // As the first half's, from which others are derived where nobody else draws them.
+        sa.set_iv_prefix(IvPrefix::new(0, self.next()));
+    }
+
+    /// The next of a pseudo-random sequence (splitmix64). Prefixes are no secrets: packets carry them.
+    fn next(&mut self) -> NonZeroU32 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    })
+        #[expect(clippy::cast_possible_truncation, reason = "32 of the bits are meant")]
+        NonZeroU32::new((z ^ (z >> 31)) as u32).unwrap_or(NonZeroU32::MAX)
+    }
 }
 
 #[cfg(test)]
@@ -60,34 +113,39 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::sa::sample;
 
-    fn state(source: &str, destination: &str, spi: u32) -> SaConfig {
-        SaConfig { source: source.parse().unwrap(), ..sample(destination, spi) }
+    fn bits(bits: u32) -> NonZeroU32 {
+        NonZeroU32::new(bits).unwrap()
     }
 
-    /// The Niantic slides' and the flow-cache slides' states (one key, one SPI, both directions), neighbouring SPIs, and marks.
     #[test]
-    fn states_that_share_a_key_share_no_iv() {
-        let mut states: Vec<_> = (1..200).map(|spi| state("10.0.0.1", "10.0.0.2", spi)).collect();
-        for (near, far, spi) in [
-            ("14.0.0.52", "14.0.0.70", 7),
-            ("192.168.11.1", "192.168.11.2", 1),
-            ("fd00::1", "fd00::2", 1),
-        ] {
-            states.extend([state(near, far, spi), state(far, near, spi)]);
+    fn iv_is_prefix_then_low_half_of_the_number() {
+        let prefix = IvPrefix::new(2, bits(0xdead_beef));
+        assert_eq!(prefix.counter(2 << 32 | 7), Some(0xdead_beef_0000_0007));
+        for other in [7, 1 << 32 | 7, 3 << 32 | 7] {
+            assert_eq!(prefix.counter(other), None);
         }
-        let mark = Mark { value: 1, mask: u32::MAX };
-        states.push(SaConfig { mark, ..state("10.0.0.1", "10.0.0.2", 1) });
-        // Where the upper 24 bits differ, the lower 2^40 numbers of each never meet.
-        let places: HashSet<_> = states.iter().map(|s| IvSpace::of(s).counter(0) >> 40).collect();
-        assert_eq!(places.len(), states.len());
+        assert_eq!(IvPrefix::NONE.counter(u64::MAX), None);
     }
 
-    /// Changing the mask makes every gateway that is upgraded use IVs again.
     #[test]
-    fn the_place_is_the_same_after_a_restart_and_in_every_release() {
-        let space = IvSpace::of(&state("14.0.0.52", "14.0.0.70", 7));
-        assert_eq!(space.counter(0), 17_148_274_807_019_333_656);
+    fn two_neighbouring_halves_are_known() {
+        let prefixes = IvPrefixes::default();
+        assert_eq!(prefixes.of(0), None, "none was drawn yet");
+        for upper in 0..5 {
+            prefixes.set(IvPrefix::new(upper, bits(100 + upper)));
+            assert_eq!(prefixes.of(upper), Some(IvPrefix::new(upper, bits(100 + upper))));
+            assert_eq!(prefixes.of(upper.wrapping_sub(1)).is_some(), upper > 0);
+            assert_eq!(prefixes.of(upper.wrapping_sub(2)), None);
+        }
+    }
+
+    #[test]
+    fn derived_prefixes_of_one_state_differ() {
+        let first = bits(0x1234_5678);
+        let all: HashSet<_> =
+            (0..100_000).map(|half| IvPrefix::derived(first, half).bits).collect();
+        assert_eq!(all.len(), 100_000);
+        assert!(!all.contains(&0));
     }
 }

@@ -23,18 +23,42 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use uxfrm_packet::prefetch_far;
 
+use super::replay_store::{HeadCell, Keeper};
 use crate::DropReason;
 
 /// The numbers already received on one SA.
 #[derive(Debug)]
+#[repr(C)]
 pub struct ReplayWindow {
     /// The highest number accepted; only rises.
     head: AtomicU64,
+    /// Numbers above it take a closer look: they come near `edge`.
+    near: AtomicU64,
     window: u32,
     numbers: Numbers,
     /// A power of two of words, more than the blocks that a window can touch; empty when the check is off.
     ring: Box<[AtomicU64]>,
+    /// Where the highest number outlives the process.
+    cell: Option<&'static AtomicU64>,
+    kept: Option<Box<Kept>>,
 }
+
+/// What more a window has whose numbers are kept across restarts.
+#[derive(Debug)]
+struct Kept {
+    /// No number above it is accepted, as it is not yet on the disk that it may have been.
+    edge: AtomicU64,
+    /// The highest authentic number that was refused for being above it.
+    wanted: AtomicU64,
+    /// Up to there numbers may have been received before a restart.
+    restart: AtomicU64,
+    keeper: Keeper,
+    /// Gives the cell back when the window goes.
+    _cell: Option<HeadCell>,
+}
+
+/// Numbers that a new state may receive before its owner has reserved any: whoever keeps numbers counts on it.
+pub const FIRST_RESERVED: u64 = 1024;
 
 /// How long sequence numbers are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,12 +85,118 @@ impl Candidate {
 }
 
 impl ReplayWindow {
+    /// Bytes at its beginning that every packet reads.
+    #[cfg(test)]
+    pub(super) const READ: usize = std::mem::offset_of!(Self, kept);
+
     /// A window of `window` packets (cut to [`MAX_WINDOW`]; 0 switches the check off) in which every number up to and with
     /// `received` counts as seen.
     #[must_use]
     pub fn new(window: u32, numbers: Numbers, received: u64) -> Self {
         let window = window.min(MAX_WINDOW);
-        Self { head: AtomicU64::new(received), window, numbers, ring: ring(window, received) }
+        Self {
+            head: AtomicU64::new(received),
+            near: AtomicU64::new(u64::MAX),
+            window,
+            numbers,
+            ring: ring(window, received),
+            cell: None,
+            kept: None,
+        }
+    }
+
+    /// The same, of a state whose received numbers are kept across restarts: it accepts [`FIRST_RESERVED`] more before some are
+    /// [reserved](ReplayWindow::reserve). Without a check there is nothing to keep.
+    pub(super) fn kept(mut self, keeper: &Keeper, cell: Option<HeadCell>) -> Self {
+        if self.window == 0 || !keeper.is_some() {
+            return self;
+        }
+        self.cell = cell.as_ref().map(HeadCell::number);
+        self.kept = Some(Box::new(Kept {
+            edge: AtomicU64::new(0),
+            wanted: AtomicU64::new(0),
+            restart: AtomicU64::new(0),
+            keeper: keeper.clone(),
+            _cell: cell,
+        }));
+        let received = self.highest();
+        self.note(received);
+        self.reserve(received.saturating_add(FIRST_RESERVED));
+        self
+    }
+
+    /// Accepts no number above `edge` from now on, until told otherwise. The owner writes it down first. When half of what is left is
+    /// used, the owner is woken ([`ReplayStore::wake`](super::replay_store::ReplayStore::wake)).
+    pub fn reserve(&self, edge: u64) {
+        let Some(kept) = &self.kept else { return };
+        let head = self.highest();
+        kept.edge.store(edge, Ordering::Relaxed);
+        self.near.store(head.saturating_add(edge.saturating_sub(head) / 2), Ordering::Relaxed);
+    }
+
+    /// The highest number that was accepted, or would have been were it not above the reserved edge: what is reserved next begins there.
+    #[must_use]
+    pub fn wanted(&self) -> u64 {
+        let wanted = self.kept.as_ref().map_or(0, |kept| kept.wanted.load(Ordering::Relaxed));
+        self.highest().max(wanted)
+    }
+
+    /// Up to where numbers are accepted now; `u64::MAX` where nobody keeps them.
+    #[must_use]
+    pub fn reserved(&self) -> u64 {
+        self.kept.as_ref().map_or(u64::MAX, |kept| kept.edge.load(Ordering::Relaxed))
+    }
+
+    /// Begins behind a restart: numbers up to `received` may have been accepted before it, and drop under a reason of their own.
+    pub(super) fn restart_at(&self, received: u64) {
+        let oldest = received.saturating_sub(u64::from(self.window)) + 1;
+        if received > self.highest() {
+            self.learn(received, oldest..=received);
+        }
+        self.note(received);
+        if let Some(kept) = &self.kept {
+            kept.restart.fetch_max(received, Ordering::Relaxed);
+        }
+    }
+
+    /// A number near the reserved edge, or beyond.
+    #[cold]
+    fn approach(&self, number: u64) -> Result<(), DropReason> {
+        let Some(kept) = &self.kept else { return Ok(()) };
+        let edge = kept.edge.load(Ordering::Relaxed);
+        // Once: until the owner has moved the edge, numbers up to it pass without a closer look.
+        if self.near.swap(edge, Ordering::Relaxed) < edge {
+            kept.keeper.wake();
+        }
+        if number <= edge {
+            return Ok(());
+        }
+        // The peer has gone on far above, as after a crash of its own: the owner reserves from there.
+        kept.wanted.fetch_max(number, Ordering::Relaxed);
+        kept.keeper.wake();
+        Err(DropReason::InReplayReserve)
+    }
+
+    /// Why a number that is refused is refused, if it may have been received before a restart.
+    #[cold]
+    #[must_use]
+    pub fn explain(&self, low: u32, reason: DropReason) -> DropReason {
+        let restart = self.kept.as_ref().map_or(0, |kept| kept.restart.load(Ordering::Relaxed));
+        // The number just below: with ESN a packet tells its lower half alone.
+        let before = u64::from(low_half(restart).wrapping_sub(low));
+        if restart != 0 && before <= restart && before < 1 << 31 {
+            return DropReason::InBeforeRestart;
+        }
+        reason
+    }
+
+    #[inline]
+    fn note(&self, number: u64) {
+        self.head.fetch_max(number, Ordering::AcqRel);
+        if let Some(cell) = self.cell {
+            // The packet has not been delivered yet: a crash before this loses it, and one after this refuses it.
+            cell.fetch_max(number, Ordering::Relaxed);
+        }
     }
 
     /// Infers the upper half (RFC 4303 §A2.2) and looks whether the number may be new. The cheap check before
@@ -107,6 +237,14 @@ impl ReplayWindow {
     /// [`DropReason::InTooOld`], [`DropReason::InReplay`] as [`ReplayWindow::check`].
     #[inline]
     pub fn accept(&self, Candidate(number): Candidate) -> Result<(), DropReason> {
+        if number > self.near.load(Ordering::Relaxed) {
+            self.approach(number)?;
+        }
+        self.take(number)
+    }
+
+    #[inline(always)]
+    fn take(&self, number: u64) -> Result<(), DropReason> {
         if self.window != 0 {
             let spot = Spot::of(number, self.ring.len());
             let word = &self.ring[spot.slot];
@@ -122,7 +260,7 @@ impl ReplayWindow {
                 }
             }
         }
-        self.head.fetch_max(number, Ordering::AcqRel);
+        self.note(number);
         Ok(())
     }
 
@@ -160,6 +298,9 @@ impl ReplayWindow {
         }
         let lowest = block * BLOCK_BITS + u64::from(spot.bit.trailing_zeros());
         let highest = block * BLOCK_BITS + u64::from(spot.bit.ilog2());
+        if highest > self.near.load(Ordering::Relaxed) && self.approach(highest).is_err() {
+            return 0;
+        }
         let word = &self.ring[spot.slot];
         let mut seen = word.load(Ordering::Acquire);
         loop {
@@ -173,7 +314,7 @@ impl ReplayWindow {
                 Err(now) => seen = now,
             }
         }
-        self.head.fetch_max(highest, Ordering::AcqRel);
+        self.note(highest);
         count
     }
 
@@ -193,9 +334,9 @@ impl ReplayWindow {
         self.move_on(received);
         for number in numbers {
             // Known already, or too old to matter.
-            let _ = self.accept(Candidate(number));
+            let _ = self.take(number);
         }
-        self.head.fetch_max(received, Ordering::AcqRel);
+        self.note(received);
     }
 
     /// Takes no number from now on, so that another window can go on where this one ends. Tells the highest number received, and those received

@@ -6,7 +6,7 @@ use uxfrm_packet::prefetch_far;
 
 use crate::DropReason;
 
-/// The numbers of an outbound SA (RFC 4303 §2.2, §3.3.3). The 64-bit number is also the IV counter, so the promise "none
+/// The numbers of an outbound SA (RFC 4303 §2.2, §3.3.3). The IV has its low half, so the promise "none
 /// twice" is what GCM rests on; it holds for any number of workers, also where the numbers end.
 #[derive(Debug)]
 pub struct Sequence {
@@ -36,7 +36,8 @@ impl Sequence {
     /// Hands out no number above `ceiling` from now on, until told otherwise. So that whoever keeps numbers across a restart (static keys) is
     /// always ahead of those in use: write `ceiling` down first, then call this.
     pub fn reserve(&self, ceiling: u64) {
-        self.ceiling.store(ceiling.min(self.limit), Ordering::Relaxed);
+        // Release: who takes one of these numbers finds the IV prefix that was drawn for it.
+        self.ceiling.store(ceiling.min(self.limit), Ordering::Release);
     }
 
     /// Up to where numbers may be handed out now.
@@ -81,18 +82,22 @@ impl Sequence {
     ///
     /// # Errors
     /// [`DropReason::OutSequenceOverflow`] when no number is left; it stays so. [`DropReason::OutSequenceReserve`] when none is
-    /// reserved; those asked for are lost, as a gap in the numbers.
+    /// reserved.
     #[inline]
     pub fn take(&self, count: u32) -> Result<SequenceBlock, DropReason> {
-        // Relaxed throughout: a read-modify-write always sees the latest value of its own variable, and no other data
-        // hangs on it.
+        // Relaxed for `last`: a read-modify-write always sees the latest value of its own variable, and no other data hangs on it.
+        // Acquire for `ceiling`: IV prefixes are drawn before it rises.
         let wanted = u64::from(count.max(1));
-        let taken = if self.last.load(Ordering::Relaxed) < NEAR_WRAP {
+        let last = self.last.load(Ordering::Relaxed);
+        if last >= self.ceiling.load(Ordering::Relaxed) {
+            return Err(self.lack());
+        }
+        let taken = if last < NEAR_WRAP {
             self.last.fetch_add(wanted, Ordering::Relaxed)
         } else {
             self.take_near_wrap(wanted)
         };
-        let left = self.ceiling.load(Ordering::Relaxed).saturating_sub(taken).min(wanted);
+        let left = self.ceiling.load(Ordering::Acquire).saturating_sub(taken).min(wanted);
         match u32::try_from(left) {
             Ok(0) | Err(_) if taken >= self.limit => Err(DropReason::OutSequenceOverflow),
             Ok(0) | Err(_) => Err(DropReason::OutSequenceReserve),

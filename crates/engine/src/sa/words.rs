@@ -9,7 +9,7 @@ use std::{
 
 use uxfrm_crypto::{Backend, Transform};
 
-use super::address::Address;
+use super::{address::Address, replay_store::Keeper};
 use crate::{
     Cpu, Direction, Family, IfId, KeepaliveInterval, Limits, Mark, Mode, Offload, SaConfig,
     SaExtraFlags, SaFlags, SaId, SaProtocol, Selector, Spi, UdpEncap,
@@ -56,6 +56,8 @@ pub struct SaWords {
     pub care_of: Option<IpAddr>,
     /// Offload asked for.
     pub offload: Option<Offload>,
+    /// Who keeps its received numbers across restarts.
+    pub keeper: Keeper,
 }
 
 /// Words that were said lately, so that who says them again shares them. Of a fixed size: what is pushed out is only not shared with
@@ -105,6 +107,7 @@ impl SaWords {
             output_mark: config.output_mark,
             care_of: config.care_of,
             offload: config.offload.clone(),
+            keeper: Keeper::default(),
         }
     }
 

@@ -127,7 +127,7 @@ mod tests {
     fn entry(direction: Direction, source: Prefix, destination: Prefix) -> Arc<PolicyEntry> {
         let mut new = policy(direction, 1);
         new.selector = Selector { source, destination, ..Selector::any(destination.family()) };
-        let mut database = Database::new(Backend::Portable);
+        let mut database = Database::new(Backend::Portable, 1);
         database.apply(Moment(0), |change| change.add_policy(new)).unwrap()
     }
 

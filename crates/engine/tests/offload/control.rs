@@ -13,7 +13,7 @@ use uxfrm_testkit::{Way, Wrapping};
 use crate::nic::{NIC0, NIC1, Nics, offload};
 
 fn database() -> (Database, Nics) {
-    let (mut database, nics) = (Database::new(Backend::Portable), Nics::default());
+    let (mut database, nics) = (Database::new(Backend::Portable, 1), Nics::default());
     database.set_devices(Box::new(nics.clone()));
     (database, nics)
 }
@@ -91,7 +91,7 @@ fn kind_crypto_falls_back_without_a_word_and_kind_packet_does_not() {
     let sa = add(&mut database, state(OffloadKind::Crypto, 1)).unwrap();
     assert_eq!((sa.attachment(), sa.to_config().offload), (None, None), "listed as software");
     // A device that is not there at all.
-    let mut bare = Database::new(Backend::Portable);
+    let mut bare = Database::new(Backend::Portable, 1);
     assert_eq!(add(&mut bare, state(OffloadKind::Crypto, 1)).unwrap().attachment(), None);
     let refused = add(&mut bare, state(OffloadKind::Packet, 2)).unwrap_err();
     let text = "Device nic0 doesn't support packet offload";

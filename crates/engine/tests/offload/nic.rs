@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use uxfrm_crypto::{Backend, Crypter, Iv, SaKey, SealJob, Sealing, SeqHigh};
 use uxfrm_engine::{
     Attachment, DeviceCounts, DeviceId, DeviceMark, DeviceRefusal, DeviceStatus, Devices,
-    Direction, Handed, Handle, IvSpace, Offload, OffloadKind, Policy, SaConfig, SaFlags,
+    Direction, Handed, Handle, IvPrefix, Offload, OffloadKind, Policy, SaConfig, SaFlags,
     Segmentation, Task, Wanted,
 };
 use uxfrm_packet::{IpPacket, PacketBuf, Segments};
@@ -41,7 +41,7 @@ pub(crate) struct Tables {
 pub(crate) struct State {
     pub(crate) device: DeviceId,
     key: SaKey,
-    ivs: IvSpace,
+    iv_prefixes: BTreeMap<u32, IvPrefix>,
     extended: bool,
 }
 
@@ -93,7 +93,8 @@ impl State {
     fn seal(&self, number: u64, esp: &mut [u8]) {
         let high = u32::try_from(number >> 32).unwrap();
         let high = if self.extended { SeqHigh::Esn(high) } else { SeqHigh::None };
-        let iv = Iv::Counter(self.ivs.counter(number));
+        let prefix = self.iv_prefixes[&u32::try_from(number >> 32).unwrap()];
+        let iv = Iv::Counter(prefix.counter(number).unwrap());
         let mut jobs = [SealJob::in_place(&self.key, high, iv, esp)];
         Crypter::new().unwrap().seal(&mut jobs);
         assert_eq!(jobs[0].verdict, Sealing::Sealed);
@@ -128,7 +129,7 @@ impl Devices for Nics {
         let keys = (&words.encryption_key, &words.authentication_key);
         let key = SaKey::new(&words.transform, keys.0, keys.1, Backend::Portable).unwrap();
         let extended = config.flags.contains(SaFlags::ESN);
-        let state = State { device, key, ivs: IvSpace::of(config), extended };
+        let state = State { device, key, iv_prefixes: BTreeMap::new(), extended };
         let handle = tables.handle();
         tables.states.insert(handle, state);
         let segmentation = tables.segmentation;
@@ -149,6 +150,12 @@ impl Devices for Nics {
 
     fn reserve(&mut self, _: DeviceId, handle: Handle, used: u64, ceiling: u64) {
         self.tables().numbers.insert(handle, (used, ceiling));
+    }
+
+    fn set_iv_prefix(&mut self, _: DeviceId, handle: Handle, prefix: IvPrefix) {
+        let mut tables = self.tables();
+        let state = tables.states.get_mut(&handle).expect("a state that is there");
+        state.iv_prefixes.insert(prefix.upper(), prefix);
     }
 
     fn detach_state(&mut self, _: DeviceId, handle: Handle) {

@@ -11,7 +11,7 @@ use std::{
 use netlink_sys::{Socket, protocols::NETLINK_XFRM};
 use uxfrm_engine::{
     Attachment, Cpu, DeviceCounts, DeviceEvent, DeviceId, DeviceRefusal, Devices, Event, FlowKey,
-    Handle, IfId, KeyManagers, Mark, Mode, Moment, Policy, PolicyIndex, Reqid, SaConfig,
+    Handle, IfId, IvPrefix, KeyManagers, Mark, Mode, Moment, Policy, PolicyIndex, Reqid, SaConfig,
     SaProtocol, Spi, Wanted,
 };
 use uxfrm_netlink::{Groups, Options, Outbox};
@@ -402,6 +402,8 @@ impl Devices for Card {
     }
 
     fn reserve(&mut self, _: DeviceId, _: Handle, _: u64, _: u64) {}
+
+    fn set_iv_prefix(&mut self, _: DeviceId, _: Handle, _: IvPrefix) {}
 
     fn detach_state(&mut self, _: DeviceId, handle: Handle) {
         assert!(self.held().larvals.remove(&handle.0));

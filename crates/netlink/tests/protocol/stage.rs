@@ -42,7 +42,7 @@ impl Stage {
         server.join(LISTENER, Groups::all(), Options::empty());
         server.join(CLIENT, Groups::empty(), Options::EXT_ACK);
         server.join(OTHER, Groups::empty(), Options::EXT_ACK);
-        let database = Database::new(Backend::Portable);
+        let database = Database::new(Backend::Portable, 1);
         Self { server, database, now: Moment::from_secs(1), heard: Vec::new() }
     }
 

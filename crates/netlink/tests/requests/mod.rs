@@ -40,7 +40,7 @@ impl Gateway {
         let mut server = Server::new(settings);
         server.join(LISTENER, Groups::all(), Options::empty());
         server.join(CLIENT, Groups::empty(), Options::EXT_ACK);
-        let database = Database::new(Backend::Portable);
+        let database = Database::new(Backend::Portable, 1);
         Self { server, database, now: Moment::from_secs(1), out: Outbox::default() }
     }
 

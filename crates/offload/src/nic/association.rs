@@ -107,7 +107,7 @@ impl Association {
     }
 
     pub(super) fn seal_job<'a>(&'a self, sequence: u64, esp: &'a mut [u8]) -> SealJob<'a> {
-        let iv = Iv::Counter(self.sa.ivs().counter(sequence));
+        let iv = Iv::Counter(self.sa.iv_counter(sequence));
         SealJob::in_place(self.sa.key(), self.high(sequence), iv, esp)
     }
 

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use uxfrm_engine::{Handle, Moment, Policy, SaConfig, Wanted};
+use uxfrm_engine::{Handle, IvPrefix, Moment, Policy, SaConfig, Wanted};
 use uxfrm_packet::IpPacket;
 
 use super::association::Association;
@@ -109,6 +109,10 @@ impl Device for FunctionPort<'_> {
             sequence.skip_to(numbers.start().saturating_sub(1));
             sequence.reserve(*numbers.end());
         }
+    }
+
+    fn set_iv_prefix(&mut self, handle: Handle, prefix: IvPrefix) {
+        self.own(handle).iter().for_each(|association| association.sa.set_iv_prefix(prefix));
     }
 
     fn add_policy(&mut self, policy: &Policy) -> Result<Handle, Refusal> {

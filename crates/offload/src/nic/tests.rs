@@ -1,9 +1,10 @@
 //! The model NIC against the software engine: what one puts on the wire the other takes off, byte by byte the same.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use uxfrm_crypto::Crypter;
-use uxfrm_engine::{DeviceStatus, Direction, Handed, Received};
+use uxfrm_engine::{DeviceStatus, Direction, Handed, IvPrefix, Received};
 use uxfrm_engine::{
     Encapsulation, Family, Handover, Mode, Offload, OffloadKind, Sa, SaConfig, SaFlags, SaWords,
     Task, UdpEncapKind, Wanted,
@@ -52,7 +53,10 @@ impl Stand {
 
     fn add(&mut self, sa: SaConfig, kind: OffloadKind, direction: Direction) -> Handle {
         match self.port().add_state(&offloaded(sa, kind, direction), NOW) {
-            Ok(Attached::Device(handle)) => handle,
+            Ok(Attached::Device(handle)) => {
+                self.port().set_iv_prefix(handle, prefix());
+                handle
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -162,6 +166,11 @@ fn copies(packets: &[PacketBuf]) -> Vec<PacketBuf> {
     packets.iter().map(copy).collect()
 }
 
+/// Of the IVs of all states.
+fn prefix() -> IvPrefix {
+    IvPrefix::new(0, NonZeroU32::MIN)
+}
+
 /// Makes ESP with any number, or what the engine hands over of kind *crypto*.
 struct Sender {
     encapsulation: Encapsulation,
@@ -172,6 +181,7 @@ impl Sender {
     fn new(sa: &SaConfig) -> Self {
         let words = SaWords::of(sa, Backend::Auto);
         let sa = Sa::new(sa, Arc::new(words), NOW);
+        sa.set_iv_prefix(prefix());
         Self {
             encapsulation: Encapsulation::new(&sa, 64).unwrap(),
             crypter: Crypter::new().unwrap(),
@@ -197,7 +207,7 @@ impl Sender {
             true => SeqHigh::Esn(u32::try_from(sequence >> 32).unwrap()),
             false => SeqHigh::None,
         };
-        let iv = Iv::Counter(sa.ivs().counter(sequence));
+        let iv = Iv::Counter(sa.iv_counter(sequence));
         let job = SealJob::in_place(sa.key(), high, iv, &mut frame.bytes_mut()[esp]);
         self.crypter.seal(&mut [job]);
         let measured = self.encapsulation.measure(plain.bytes()).unwrap();

@@ -49,7 +49,7 @@ impl Stand {
             profile => format!("[[device]]\nname = 'lo'\nprofile = '{profile}'"),
         };
         let config = crate::config::Config::parse("c.toml", &text).unwrap();
-        let mut database = Database::new(Backend::Auto);
+        let mut database = Database::new(Backend::Auto, 1);
         let devices = Devices::plug(&config.device, Making::Real, 0, &mut database).unwrap();
         let settings = Settings { cpus: 1, epoch: 0, seed: 1, acquire_expires: 30 };
         let mut server = Server::new(settings);

@@ -9,7 +9,7 @@ fn made(lines: &[&str]) -> Table {
     let directory = tempfile();
     let batch = directory.join("p.batch");
     std::fs::write(&batch, lines.join("\n")).unwrap();
-    let mut database = Database::new(uxfrm_crypto::Backend::Auto);
+    let mut database = Database::new(uxfrm_crypto::Backend::Auto, 1);
     load::load(&mut database, &[batch], Moment(0)).unwrap();
     std::fs::remove_dir_all(directory).unwrap();
     let around = Surroundings { tun: "tun9".to_owned(), mark: 7, ports: [500, 4500].into() };

@@ -70,7 +70,7 @@ pub(super) struct Gateway {
 
 impl Gateway {
     pub(super) fn new(policies: Vec<Policy>, defaults: Defaults, packets: Vec<Plain>) -> Self {
-        let mut database = Database::new(Backend::Auto);
+        let mut database = Database::new(Backend::Auto, 1);
         database.attend();
         database.apply(Moment(0), |change| {
             change.set_defaults(defaults);

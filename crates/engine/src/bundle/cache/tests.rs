@@ -46,7 +46,7 @@ fn to(net: u8, host: u16) -> FlowKey {
 
 impl Stage {
     fn new() -> Self {
-        let mut database = Database::new(Backend::Portable);
+        let mut database = Database::new(Backend::Portable, 1);
         database.apply(Moment(0), |change| {
             change.add_policy(tunnel(10)).unwrap();
             change.add_policy(tunnel(11)).unwrap();

@@ -42,7 +42,7 @@ fn add(database: &mut Database, priority: u32, last: u8) -> u32 {
 
 #[test]
 fn a_flow_is_let_in_with_its_second_packet_and_none_is_an_answer() {
-    let database = Database::new(Backend::Portable);
+    let database = Database::new(Backend::Portable, 1);
     let mut cache = cache(CacheMode::On, 64);
     for _ in 0..4 {
         assert_eq!(ask(&mut cache, &database, &flow(1)), None);
@@ -54,7 +54,7 @@ fn a_flow_is_let_in_with_its_second_packet_and_none_is_an_answer() {
 /// Of a batch the policies that were met before may stand behind those that were not.
 #[test]
 fn policies_are_met_wherever_in_a_batch_they_are_found() {
-    let mut database = Database::new(Backend::Portable);
+    let mut database = Database::new(Backend::Portable, 1);
     let policies = [1, 2, 3].map(|last| Some(add(&mut database, 10, last)));
     let mut cache = cache(CacheMode::Off, 64);
     assert_eq!(ask(&mut cache, &database, &flow(3)), policies[2]);
@@ -67,7 +67,7 @@ fn policies_are_met_wherever_in_a_batch_they_are_found() {
 
 #[test]
 fn a_change_makes_stale_whom_it_may_concern() {
-    let mut database = Database::new(Backend::Portable);
+    let mut database = Database::new(Backend::Portable, 1);
     let first = add(&mut database, 10, 1);
     let mut cache = cache(CacheMode::On, 64);
     for _ in 0..3 {
@@ -97,7 +97,7 @@ fn a_change_makes_stale_whom_it_may_concern() {
 
 #[test]
 fn numbers_that_come_round_find_nothing_old() {
-    let mut database = Database::new(Backend::Portable);
+    let mut database = Database::new(Backend::Portable, 1);
     let mut cache = cache(CacheMode::On, 64);
     let mut known = None;
     for round in 0..140_000_u32 {
@@ -116,7 +116,7 @@ fn numbers_that_come_round_find_nothing_old() {
 /// Or else no answer would hold until as many changes were made once more.
 #[test]
 fn numbers_that_come_round_leave_nobody_concerned() {
-    let mut database = Database::new(Backend::Portable);
+    let mut database = Database::new(Backend::Portable, 1);
     let first = add(&mut database, 1, 1);
     let mut cache = cache(CacheMode::On, 64);
     cache.now.policies = u16::MAX - 2;
@@ -146,7 +146,7 @@ fn a_family_whose_neighbour_has_no_cache_hears_of_changes() {
     for (flow, [four, six]) in
         [(flow(1), [CacheMode::On, CacheMode::Off]), (sixth, [CacheMode::Off, CacheMode::On])]
     {
-        let mut database = Database::new(Backend::Portable);
+        let mut database = Database::new(Backend::Portable, 1);
         let families = CacheFamilies { v4: settings(four), v6: settings(six) };
         let mut cache = PolicyCache::new(families, 7);
         for _ in 0..3 {
@@ -162,7 +162,7 @@ fn a_family_whose_neighbour_has_no_cache_hears_of_changes() {
 
 #[test]
 fn everything_that_decides_is_in_the_key() {
-    let mut database = Database::new(Backend::Portable);
+    let mut database = Database::new(Backend::Portable, 1);
     let plain = add(&mut database, 1, 1);
     let mut tagged = policy(Direction::Out, 1);
     tagged.if_id = IfId(9);
@@ -183,7 +183,7 @@ fn everything_that_decides_is_in_the_key() {
 
 #[test]
 fn sixteen_places_serve_two_hundred_flows_rightly() {
-    let mut database = Database::new(Backend::Portable);
+    let mut database = Database::new(Backend::Portable, 1);
     let all: Vec<u32> = (0..200).map(|last| add(&mut database, 1, last)).collect();
     let mut cache = cache(CacheMode::On, 16);
     for _ in 0..20 {
@@ -197,7 +197,7 @@ fn sixteen_places_serve_two_hundred_flows_rightly() {
 
 #[test]
 fn it_steps_aside_for_ever_new_flows_and_comes_back() {
-    let mut database = Database::new(Backend::Portable);
+    let mut database = Database::new(Backend::Portable, 1);
     (0..20).for_each(|last| {
         add(&mut database, 1, last);
     });
@@ -217,7 +217,7 @@ fn it_steps_aside_for_ever_new_flows_and_comes_back() {
 /// What a cache knew when it stepped aside is of use when it comes back, unless numbers came round meanwhile.
 #[test]
 fn numbers_that_come_round_while_a_cache_stands_aside_find_nothing_old() {
-    let mut database = Database::new(Backend::Portable);
+    let mut database = Database::new(Backend::Portable, 1);
     (0..20).for_each(|last| {
         add(&mut database, 10, last);
     });
@@ -246,7 +246,7 @@ fn numbers_that_come_round_while_a_cache_stands_aside_find_nothing_old() {
 
 #[test]
 fn few_policies_need_no_large_cache() {
-    let mut database = Database::new(Backend::Portable);
+    let mut database = Database::new(Backend::Portable, 1);
     let one = add(&mut database, 1, 1);
     for mode in [CacheMode::Auto, CacheMode::On] {
         let mut cache = cache(mode, 1 << 20);
@@ -265,7 +265,7 @@ fn few_policies_need_no_large_cache() {
 
 #[test]
 fn some_policies_have_their_flows_remembered() {
-    let mut database = Database::new(Backend::Portable);
+    let mut database = Database::new(Backend::Portable, 1);
     (0..6).for_each(|last| {
         add(&mut database, 1, last);
     });
@@ -282,7 +282,7 @@ fn some_policies_have_their_flows_remembered() {
 
 #[test]
 fn flows_that_take_turns_before_one_door_are_let_in_all_the_same() {
-    let mut database = Database::new(Backend::Portable);
+    let mut database = Database::new(Backend::Portable, 1);
     (0..20).for_each(|last| {
         add(&mut database, 1, last);
     });
@@ -299,7 +299,7 @@ fn flows_that_take_turns_before_one_door_are_let_in_all_the_same() {
 
 #[test]
 fn marks_without_end_are_told_apart_all_the_same() {
-    let mut database = Database::new(Backend::Portable);
+    let mut database = Database::new(Backend::Portable, 1);
     let mut marked = policy(Direction::Out, 1);
     marked.mark = crate::Mark { value: 0, mask: 1 };
     let even = database.apply(Moment(0), |change| change.add_policy(marked).unwrap().index().0);
@@ -314,7 +314,7 @@ fn marks_without_end_are_told_apart_all_the_same() {
 
 #[test]
 fn packets_between_two_families_have_no_policy() {
-    let mut database = Database::new(Backend::Portable);
+    let mut database = Database::new(Backend::Portable, 1);
     let any = policy(Direction::Out, 1);
     database.apply(Moment(0), |change| change.add_policy(any).unwrap());
     let mut cache = cache(CacheMode::On, 64);
@@ -328,7 +328,7 @@ fn packets_between_two_families_have_no_policy() {
 
 /// What a cache did for 10,000 IPv6 flows in turn, beside 200 policies.
 fn beside(mode: CacheMode, mut change: impl FnMut(u8, &mut Policy)) -> CacheStats {
-    let mut database = Database::new(Backend::Portable);
+    let mut database = Database::new(Backend::Portable, 1);
     let host = |last: u8| IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, last.into()]);
     for last in 0..200 {
         let mut new = policy(Direction::Out, last.into());
@@ -365,7 +365,7 @@ fn thousands_of_ipv6_flows_are_remembered_beside_more_policies_than_a_glance_tel
 
 #[test]
 fn a_cache_that_was_asked_for_steps_aside_too_where_most_packets_miss() {
-    let mut database = Database::new(Backend::Portable);
+    let mut database = Database::new(Backend::Portable, 1);
     (0..20).for_each(|last| {
         add(&mut database, 1, last);
     });
@@ -381,7 +381,7 @@ fn a_cache_that_was_asked_for_steps_aside_too_where_most_packets_miss() {
 
 /// As many policies as there are last bytes and ports for, each for a host and a port.
 fn many(count: u16) -> Database {
-    let mut database = Database::new(Backend::Portable);
+    let mut database = Database::new(Backend::Portable, 1);
     database.apply(Moment(0), |change| {
         for port in 0..count {
             let mut new = policy(Direction::Out, 1);
@@ -577,7 +577,7 @@ fn policies_that_are_gone_are_let_go_and_others_are_found_on() {
         (CacheMode::Off, PolicyKind::Main, 1),
         (CacheMode::On, PolicyKind::Sub, 2),
     ] {
-        let mut database = Database::new(Backend::Portable);
+        let mut database = Database::new(Backend::Portable, 1);
         for last in 0..200 {
             add(&mut database, 1, last);
         }

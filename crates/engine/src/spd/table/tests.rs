@@ -118,7 +118,7 @@ proptest! {
         removed in prop::collection::vec(any::<prop::sample::Index>(), 0..10),
         packets in prop::collection::vec((direction(), flow()), 1..60),
     ) {
-        let mut database = Database::new(Backend::Portable);
+        let mut database = Database::new(Backend::Portable, 1);
         let mut model = Vec::new();
         database.apply(Moment(0), |change| {
             for policy in policies {
@@ -153,7 +153,7 @@ proptest! {
         mut flows in prop::collection::vec(flow(), 1..80),
         odd in any::<prop::sample::Index>(),
     ) {
-        let mut database = Database::new(Backend::Portable);
+        let mut database = Database::new(Backend::Portable, 1);
         database.apply(Moment(0), |change| {
             policies.into_iter().for_each(|policy| { let _ = change.add_policy(policy); });
         });
@@ -204,7 +204,7 @@ fn narrower(priority: u32, len: u8) -> Policy {
 
 #[test]
 fn priority_decides_then_age_and_never_how_narrow_a_selector_is() {
-    let mut database = Database::new(Backend::Portable);
+    let mut database = Database::new(Backend::Portable, 1);
     let mut add =
         |policy| database.apply(Moment(0), |change| change.add_policy(policy).unwrap().index());
     let wide = add(narrower(10, 8));
@@ -222,7 +222,7 @@ fn priority_decides_then_age_and_never_how_narrow_a_selector_is() {
 /// As `net/xfrm/xfrm_policy.c: xfrm_policy_insert_list` has it; the machine's kernel is asked in `netlink`'s `tests/protocol/judge.rs`.
 #[test]
 fn an_updated_policy_keeps_its_index_and_with_its_priority_its_place() {
-    let mut database = Database::new(Backend::Portable);
+    let mut database = Database::new(Backend::Portable, 1);
     let (first, second) = database.apply(Moment(0), |change| {
         (
             change.add_policy(narrower(1, 8)).unwrap().index(),
@@ -241,7 +241,7 @@ fn an_updated_policy_keeps_its_index_and_with_its_priority_its_place() {
 
 #[test]
 fn a_restored_policy_stands_where_it_stood() {
-    let mut database = Database::new(Backend::Portable);
+    let mut database = Database::new(Backend::Portable, 1);
     database.apply(Moment(0), |change| {
         let first = change.add_policy(narrower(1, 8)).unwrap();
         change.add_policy(narrower(1, 16)).unwrap();
@@ -257,7 +257,7 @@ fn a_restored_policy_stands_where_it_stood() {
 #[test]
 fn once_the_last_sub_policy_went_none_is_looked_for() {
     for if_id in [0, 7] {
-        let mut database = Database::new(Backend::Portable);
+        let mut database = Database::new(Backend::Portable, 1);
         let sub = Policy { kind: PolicyKind::Sub, if_id: IfId(if_id), ..narrower(1, 8) };
         let key = database.apply(Moment(0), |change| change.add_policy(sub.clone()).unwrap().key());
         assert!(database.snapshot().spd.has_subs(Direction::Out), "of interface {if_id}");
@@ -268,7 +268,7 @@ fn once_the_last_sub_policy_went_none_is_looked_for() {
 
 #[test]
 fn defaults_hold_per_direction() {
-    let mut database = Database::new(Backend::Portable);
+    let mut database = Database::new(Backend::Portable, 1);
     let defaults = Defaults { outbound: Action::Block, ..Defaults::default() };
     database.apply(Moment(0), |change| change.set_defaults(defaults));
     let snapshot = database.snapshot();

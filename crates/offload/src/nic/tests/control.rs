@@ -147,6 +147,7 @@ fn netdevsim_shows_what_the_kernels_test_expects() {
     let Ok(Attached::Device(handle)) = stand.port().add_state(&outward, NOW) else {
         panic!("the device has it")
     };
+    stand.port().set_iv_prefix(handle, prefix());
     let inward = state(ends[0], ends[1], Direction::In);
     assert!(stand.port().add_state(&inward, NOW).is_ok());
     let sender = Sender::new(&outward);

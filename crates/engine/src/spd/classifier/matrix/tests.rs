@@ -80,7 +80,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// Rules of as many different policies.
 pub(in crate::spd::classifier) fn rules<W: Words>(policies: Vec<Policy>) -> Vec<Rule<W>> {
-    let mut database = Database::new(Backend::Portable);
+    let mut database = Database::new(Backend::Portable, 1);
     let entries = database.apply(Moment(0), |change| {
         let add = |policy| change.add_policy(policy).ok();
         policies.into_iter().filter_map(add).collect::<Vec<_>>()

@@ -146,7 +146,7 @@ proptest! {
         }),
         until_numbers_come_round in 0..40_u16,
     ) {
-        let mut database = Database::new(Backend::Portable);
+        let mut database = Database::new(Backend::Portable, 1);
         let mut cache = cache(CacheMode::On, 256);
         cache.now.policies = u16::MAX - until_numbers_come_round;
         for step in steps {

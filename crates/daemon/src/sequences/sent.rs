@@ -1,20 +1,22 @@
-//! What may have been used: a number for each state that is there, and for those that are gone, as far as they are remembered.
+//! Numbers that may have been sent: a number for each state that is there, and for those that are gone, as far as they are remembered.
 //!
 //! Each question and each change costs the logarithm of what is known, also where all states share one key.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::name::StateName;
+use super::state_name::StateName;
 
 /// The numbers of all states that are known.
 #[derive(Debug)]
-pub(super) struct Numbers {
+pub(super) struct SentNumbers {
     states: BTreeMap<StateName, Number>,
     /// Those of states that are gone, by their keys' fingerprints and in order: the last with a key is its highest.
     spent: BTreeSet<(u128, u64, StateName)>,
     /// States in the order in which they went, with the ticket that each got then.
     gone: VecDeque<(StateName, u64)>,
     tickets: u64,
+    /// States that are known, by their keys' fingerprints.
+    keys: BTreeMap<u128, usize>,
     /// How many of them are kept.
     pub(super) remembered: usize,
 }
@@ -30,7 +32,7 @@ struct Number {
     gone: Option<u64>,
 }
 
-impl Numbers {
+impl SentNumbers {
     /// None yet; of states that are gone so many will be kept.
     pub(super) const fn remembering(remembered: usize) -> Self {
         Self {
@@ -38,6 +40,7 @@ impl Numbers {
             spent: BTreeSet::new(),
             gone: VecDeque::new(),
             tickets: 0,
+            keys: BTreeMap::new(),
             remembered,
         }
     }
@@ -47,13 +50,18 @@ impl Numbers {
         self.states.iter().map(|(state, number)| (state, number.highest))
     }
 
+    /// Whether anything is known of a key.
+    pub(super) fn has_key(&self, key: u128) -> bool {
+        self.keys.contains_key(&key)
+    }
+
     /// Where a state began; zero for one that is not known.
     pub(super) fn begun(&self, state: StateName) -> u64 {
         self.states.get(&state).map_or(0, |number| number.begun)
     }
 
     /// The highest number that may have been used with a state's key by states that are gone. Those that are there count in places of
-    /// their own ([`IvSpace`](uxfrm_engine::IvSpace)).
+    /// their own, under [prefixes](uxfrm_engine::IvPrefix) of their own.
     pub(super) fn used_with_key_of(&self, state: StateName) -> u64 {
         let key = state.key();
         let (first, last) = (state.first_with_key(), state.last_with_key());
@@ -86,6 +94,9 @@ impl Numbers {
 
     fn put(&mut self, state: StateName, number: Number) {
         let before = self.states.insert(state, number);
+        if before.is_none() {
+            *self.keys.entry(state.key()).or_default() += 1;
+        }
         self.unspend(state, before);
         if number.gone.is_some() {
             self.spent.insert((state.key(), number.highest, state));
@@ -94,6 +105,14 @@ impl Numbers {
 
     fn forget(&mut self, state: StateName) {
         let before = self.states.remove(&state);
+        if before.is_some()
+            && let Some(count) = self.keys.get_mut(&state.key())
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.keys.remove(&state.key());
+            }
+        }
         self.unspend(state, before);
     }
 
@@ -122,7 +141,7 @@ mod tests {
             happened in prop::collection::vec((0_u32..3, 0_u32..4, 0_u64..50, any::<bool>()), 0..60),
             remembered in 1_usize..8,
         ) {
-            let mut numbers = Numbers::remembering(remembered);
+            let mut numbers = SentNumbers::remembering(remembered);
             for (count, (key, spi, highest, goes)) in happened.iter().enumerate() {
                 let state = name(*key, *spi);
                 if *goes { numbers.remember(state, *highest) } else { numbers.reserve(state, *highest, 0) }

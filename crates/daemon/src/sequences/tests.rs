@@ -1,8 +1,9 @@
-use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, sync::Barrier, thread};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf};
 
 use tempfile::TempDir;
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{Database, DropReason, Moment, SaConfig};
+use uxfrm_io::poll::Poller;
 
 use super::*;
 use crate::{
@@ -13,11 +14,15 @@ use crate::{
 const KEY: &str = "0x000102030405060708090a0b0c0d0e0f10111213";
 const OTHER_KEY: &str = "0xff0102030405060708090a0b0c0d0e0f10111213";
 
-/// A directory with a file of reservations, across the runs of a gateway.
+mod lost;
+mod received;
+mod simulated;
+
+/// A directory with a store, across the runs of a gateway.
 struct Runs(TempDir);
 
-/// One run: its databases and its reservations.
-struct Run(Database, Reservations);
+/// One run: its databases and its store.
+struct Run(Database, SequenceStore);
 
 impl Runs {
     fn new() -> Self {
@@ -25,31 +30,51 @@ impl Runs {
     }
 
     fn path(&self) -> PathBuf {
-        self.0.path().join("test.sequences")
+        self.0.path().join("store")
+    }
+
+    fn journal(&self) -> PathBuf {
+        self.path().join("sequences")
+    }
+
+    /// What outlives the process and not the machine.
+    fn memory(&self) -> PathBuf {
+        self.0.path().join("run")
+    }
+
+    fn open(&self) -> SequenceStore {
+        let memory = self.memory().join("store.windows");
+        let remembered = Remembered { path: memory, waker: Poller::new().unwrap().waker() };
+        let disk = Box::new(LocalDisk::open(&self.path()).unwrap());
+        SequenceStore::on(disk, Some(remembered), random_bits).unwrap()
     }
 
     fn start(&self, words: &str, key: &str) -> Run {
         let batch = self.0.path().join("batch");
         fs::write(&batch, state(words, key)).unwrap();
-        let reservations = Reservations::open(&self.path()).unwrap();
-        let mut database = Database::new(Backend::Portable);
-        database.attend();
+        let Run(mut database, store) = self.start_empty();
         load::load(&mut database, &[batch], Moment(0)).unwrap();
-        let mut run = Run(database, reservations);
+        let mut run = Run(database, store);
         run.attend();
         run
     }
 
     /// A run without states.
     fn start_empty(&self) -> Run {
-        let mut database = Database::new(Backend::Portable);
-        database.attend();
-        Run(database, Reservations::open(&self.path()).unwrap())
+        let store = self.open();
+        let mut database = Database::new(Backend::Portable, 1);
+        database.attend_with(store.keeper());
+        Run(database, store)
     }
 
-    /// The lines in the file.
+    /// What stands in the journal.
+    fn text(&self) -> String {
+        let text = fs::read_to_string(self.journal()).unwrap();
+        text.trim_end_matches('\0').to_owned()
+    }
+
     fn lines(&self) -> usize {
-        fs::read_to_string(self.path()).unwrap().lines().count()
+        self.text().lines().count()
     }
 }
 
@@ -57,8 +82,12 @@ impl Run {
     /// What the gateway does about changes.
     fn attend(&mut self) {
         let changes = self.0.take_changes();
-        changes.removed.iter().for_each(|sa| self.1.settle(sa));
-        changes.added.iter().for_each(|sa| self.1.admit(sa));
+        for sa in &changes.removed {
+            self.1.dismiss(sa, Moment(0));
+            self.1.leaving.remove(&StateName::of(sa));
+            self.1.settle(sa);
+        }
+        changes.added.iter().for_each(|sa| self.1.admit(sa, Moment(0)));
         self.1.commit().unwrap();
         self.0.publish();
     }
@@ -81,6 +110,18 @@ impl Run {
         let snapshot = self.0.snapshot();
         let sa = snapshot.sad.iter().next().unwrap();
         sa.sequence().take(1).map(|block| block.first)
+    }
+
+    /// What `kill -9` leaves: nobody gives anything back.
+    fn crash(self) {
+        let Self(database, store) = self;
+        std::mem::forget(database);
+        drop(store);
+    }
+
+    /// The first state.
+    fn sa(&self) -> Arc<Sa> {
+        Arc::clone(self.0.snapshot().sad.iter().next().unwrap())
     }
 
     fn end(self) {
@@ -124,17 +165,17 @@ fn after_a_crash_all_reserved_numbers_count_as_used() {
 #[test]
 fn numbers_are_reserved_again_before_they_end() {
     let runs = Runs::new();
-    let Run(database, mut reservations) = runs.start("spi 1", KEY);
+    let Run(database, mut store) = runs.start("spi 1", KEY);
     let half = u32::try_from(AHEAD / 2).unwrap() + 1;
     for sa in database.snapshot().sad.iter() {
         sa.sequence().take(half).unwrap();
     }
     let ahead = || database.snapshot().sad.iter().next().unwrap().sequence().reserved();
     assert_eq!(ahead(), AHEAD);
-    reservations.renew().unwrap();
+    store.renew(Moment(0)).unwrap();
     assert_eq!(ahead(), AHEAD + u64::from(half));
-    let text = fs::read_to_string(runs.path()).unwrap();
-    assert!(text.ends_with(&format!(" {}\n", ahead())), "{text}");
+    let text = runs.text();
+    assert!(text.contains(&format!(" {}\ncommit ", ahead())), "{text}");
 }
 
 #[test]
@@ -190,17 +231,22 @@ fn a_state_that_only_receives_keeps_out() {
 fn the_file_has_no_key_and_is_for_its_owner() {
     let runs = Runs::new();
     drop(runs.start("spi 1", KEY));
-    let text = fs::read_to_string(runs.path()).unwrap();
+    let text = runs.text();
     assert!(!text.contains(&KEY[2..18]), "{text}");
-    let mode = fs::metadata(runs.path()).unwrap().permissions().mode();
+    let mode = fs::metadata(runs.journal()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 }
 
 #[test]
-fn a_file_with_other_lines_is_refused() {
+fn journal_of_a_newer_release_is_refused() {
     let runs = Runs::new();
-    fs::write(runs.path(), "none of ours\n").unwrap();
-    assert!(Reservations::open(&runs.path()).is_err());
+    fs::create_dir(runs.path()).unwrap();
+    let text = "uxfrm-sequences 2 00000000000000000000000000000001\ncommit 1";
+    let text = format!("{text} {:08x}\n", crc32fast::hash(text.as_bytes()));
+    fs::write(runs.journal(), text).unwrap();
+    let disk = Box::new(LocalDisk::open(&runs.path()).unwrap());
+    let error = SequenceStore::on(disk, None, random_bits).unwrap_err();
+    assert!(error.to_string().contains("newer release"), "{error}");
 }
 
 const STATIC: [u8; 20] = [1; 20];
@@ -243,7 +289,7 @@ fn a_state_that_sent_nothing_leaves_nothing_behind() {
     let mut run = runs.start_empty();
     let sa = run.add(1, &STATIC);
     run.delete(&sa);
-    assert_eq!(run.1.numbers.iter().len(), 0);
+    assert_eq!(run.1.sent.iter().len(), 0);
 }
 
 /// One that is deleted in the round in which it was added, and cannot be written down, has sent nothing and sends nothing.
@@ -251,39 +297,14 @@ fn a_state_that_sent_nothing_leaves_nothing_behind() {
 fn without_a_file_nothing_is_handed_out_and_it_is_tried_again() {
     let runs = Runs::new();
     let mut run = runs.start_empty();
-    fs::create_dir(runs.path().with_extension("sequences.new")).unwrap();
+    fs::create_dir(runs.path().join("sequences.new")).unwrap();
     let sa = run.0.apply(Moment(0), |change| change.add_sa(config(1, &STATIC))).unwrap();
-    run.0.take_changes().added.iter().for_each(|sa| run.1.admit(sa));
+    run.0.take_changes().added.iter().for_each(|sa| run.1.admit(sa, Moment(0)));
     run.1.commit().unwrap_err();
     assert_eq!(sa.sequence().reserved(), 0);
-    fs::remove_dir(runs.path().with_extension("sequences.new")).unwrap();
-    run.1.renew().unwrap();
+    fs::remove_dir(runs.path().join("sequences.new")).unwrap();
+    run.1.renew(Moment(0)).unwrap();
     assert!(sa.sequence().take(1).is_ok());
-    assert_eq!(runs.lines(), 1);
-}
-
-/// Gateways may have files in one directory that differ in what is behind the dot alone.
-#[test]
-fn files_with_one_stem_are_replaced_each_on_its_own() {
-    let directory = TempDir::new().unwrap();
-    let start = Barrier::new(2);
-    let replace_often = |name: &str, spi: u32| {
-        let path = directory.path().join(name);
-        let mut database = Database::new(Backend::Portable);
-        let sa = database.apply(Moment(0), |change| change.add_sa(config(spi, &STATIC))).unwrap();
-        let own = StateName::of(&sa);
-        start.wait();
-        for number in 0..100 {
-            let (mut journal, _) = Journal::open(&path).unwrap();
-            journal.note(&own, number);
-            journal.commit([(&own, number)].into_iter()).unwrap();
-            assert_eq!(Journal::open(&path).unwrap().1, [(own, number)]);
-        }
-    };
-    thread::scope(|scope| {
-        scope.spawn(|| replace_often("site.first", 1));
-        scope.spawn(|| replace_often("site.second", 2));
-    });
 }
 
 /// Keys that come and go all the time leave a file and a memory that do not grow for ever.
@@ -291,7 +312,7 @@ fn files_with_one_stem_are_replaced_each_on_its_own() {
 fn only_so_many_keys_are_remembered_and_the_file_is_rewritten() {
     let runs = Runs::new();
     let mut run = runs.start_empty();
-    run.1.numbers.remembered = 100;
+    run.1.sent.remembered = 100;
     let key = |n: u32| {
         let mut key = STATIC;
         key[..4].copy_from_slice(&n.to_be_bytes());
@@ -302,8 +323,8 @@ fn only_so_many_keys_are_remembered_and_the_file_is_rewritten() {
         sa.sequence().take(1).unwrap();
         run.delete(&sa);
     }
-    assert_eq!(run.1.numbers.iter().len(), 100);
-    assert!(runs.lines() < 300, "{} lines", runs.lines());
+    assert_eq!(run.1.sent.iter().len(), 100);
+    assert!(runs.lines() < 1500, "{} lines", runs.lines());
     assert_eq!(run.add(1, &key(199)).sequence().take(1).unwrap().first, 2);
     assert_eq!(run.add(2, &key(0)).sequence().take(1).unwrap().first, 1, "forgotten");
 }
@@ -313,25 +334,32 @@ fn only_so_many_keys_are_remembered_and_the_file_is_rewritten() {
 fn a_line_that_was_cut_off_is_no_line() {
     let runs = Runs::new();
     drop(runs.start("spi 1", KEY));
-    let whole = fs::read_to_string(runs.path()).unwrap();
-    for cut in ["0001", "\0\0\0\0\n", "00112233445566778899aabbccddeeff 10.0.0.2 0x1"] {
-        fs::write(runs.path(), whole.clone() + cut).unwrap();
+    let whole = runs.text();
+    for cut in [
+        "0001",
+        "\0\0\0\0\n",
+        "sent 00112233445566778899aabbccddeeff 10.0.0.2 0x1\n",
+        "commit 99 0",
+    ] {
+        fs::write(runs.journal(), whole.clone() + cut).unwrap();
         let run = runs.start("spi 1", KEY);
+        assert_eq!(run.1.condition(), Condition::Intact);
         assert_eq!(run.send(), Ok(AHEAD + 1));
-        fs::write(runs.path(), &whole).unwrap();
+        fs::write(runs.journal(), &whole).unwrap();
+        fs::remove_dir_all(runs.memory()).unwrap();
     }
 }
 
 #[test]
 fn a_batch_under_way_goes_on_with_a_state_that_went() {
     let runs = Runs::new();
-    let Run(database, mut reservations) = runs.start("spi 1", KEY);
+    let Run(database, mut store) = runs.start("spi 1", KEY);
     let sa = Arc::clone(database.snapshot().sad.iter().next().unwrap());
     sa.sequence().take(1).unwrap();
-    reservations.dismiss(&sa, Moment(0));
-    reservations.settle_due(Moment(0));
+    store.dismiss(&sa, Moment(0));
+    store.settle_due(Moment(0));
     assert!(sa.sequence().take(1).is_ok());
-    reservations.settle_due(Moment(0).plus(UNDER_WAY));
+    store.settle_due(Moment(0).plus(UNDER_WAY));
     assert!(sa.sequence().take(1).is_err());
 }
 

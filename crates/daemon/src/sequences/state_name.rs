@@ -47,6 +47,20 @@ impl StateName {
         self.key
     }
 
+    /// The same in 128 bits, in every release: for memory that outlives the process.
+    pub(super) fn digest(&self) -> u128 {
+        let destination = match self.destination {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
+            IpAddr::V6(v6) => v6.to_bits(),
+        };
+        let numbers =
+            u128::from(self.spi) << 64 | u128::from(self.mark) << 32 | u128::from(self.mask);
+        [numbers, destination].into_iter().fold(self.key, |hash, word| {
+            // The multiplier of 128-bit PCG; halves change places so that all bits reach all.
+            (hash ^ word).wrapping_mul(0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645).rotate_left(64)
+        })
+    }
+
     pub(super) fn shares_key(&self, other: &Self) -> bool {
         self.key == other.key
     }

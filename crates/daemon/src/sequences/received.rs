@@ -1,0 +1,112 @@
+//! Numbers that may have been received: for each state an edge above which it accepts nothing, which is moved ahead of use.
+//!
+//! A crash of the machine costs what lies between the highest number and the edge, as packets up to it are refused then. So the edge is about a
+//! second ahead at the rate at which numbers come, and is drawn back where that was more than now.
+
+use std::time::Duration;
+
+use uxfrm_engine::{FIRST_RESERVED, Moment, ReplayWindow, Sa};
+
+use super::{state_name::StateName, witness::Left};
+
+/// What is reserved ahead at the most.
+const MOST_AHEAD: u64 = 1 << 22;
+/// The shortest time that tells a rate.
+const SHORTEST: Duration = Duration::from_millis(1);
+/// So long a reservation stays that is larger than the rate asks for.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// What one state may have received before this run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Before {
+    /// It received this one.
+    pub(super) from: u64,
+    /// It may have received all up to this one.
+    pub(super) edge: u64,
+}
+
+impl Before {
+    /// Of a state that was never in force.
+    pub(super) const fn unused(self) -> Self {
+        Self { edge: self.from, ..self }
+    }
+
+    /// What is known where the last run left something. A witness that has all knows of each state that received anything.
+    pub(super) fn settled(self, state: StateName, left: &Left) -> Self {
+        let Self { from, edge } = self;
+        let exact = match left.heads.get(&state.digest()) {
+            Some(head) => from.max(*head),
+            None if left.is_complete => from,
+            None => edge,
+        };
+        Self { from: exact, edge: exact }
+    }
+}
+
+/// How fast a state's numbers come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    head: u64,
+    at: Moment,
+    /// Numbers a second, when it was looked at last.
+    rate: u64,
+    /// Until when nothing is drawn back.
+    quiet: Moment,
+    /// The edge was drawn back to there, and the journal does not say so yet.
+    drawn_back: Option<u64>,
+}
+
+/// What is to be written down of a state's edge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Move {
+    /// It may accept no more before this is on the disk.
+    Ahead(u64),
+    /// It accepts no more already.
+    Back(u64),
+}
+
+impl Pace {
+    pub(super) fn new(sa: &Sa, now: Moment) -> Self {
+        let head = sa.highest_received();
+        Self { head, at: now, rate: 0, quiet: now.plus(QUIET), drawn_back: None }
+    }
+
+    /// Numbers a second, when it was looked at last.
+    pub(super) const fn rate(&self) -> u64 {
+        self.rate
+    }
+
+    /// Looks how far a window is: what is to be written down, if anything is.
+    pub(super) fn look(&mut self, window: &ReplayWindow, now: Moment) -> Option<Move> {
+        let (head, edge) = (window.wanted(), window.reserved());
+        self.measure(head, now);
+        let ahead = self.rate.clamp(FIRST_RESERVED, MOST_AHEAD);
+        if let Some(back) = self.drawn_back.take().filter(|back| *back == edge && head <= *back) {
+            return Some(Move::Back(back));
+        }
+        let left = edge.saturating_sub(head);
+        if left < ahead / 2 {
+            self.quiet = now.plus(QUIET);
+            return Some(Move::Ahead(head.saturating_add(ahead)));
+        }
+        if left > 4 * ahead && now >= self.quiet {
+            // Workers that have read the old edge may pass it yet: the journal waits for the next look.
+            let back = head.saturating_add(ahead);
+            window.reserve(back);
+            (self.drawn_back, self.quiet) = (Some(back), now.plus(QUIET));
+        }
+        None
+    }
+
+    fn measure(&mut self, head: u64, now: Moment) {
+        let (numbers, time) = (head.saturating_sub(self.head), now.since(self.at));
+        if time < SHORTEST {
+            return;
+        }
+        let rate = u128::from(numbers) * 1_000_000_000 / time.as_nanos();
+        let rate = u64::try_from(rate).unwrap_or(u64::MAX);
+        // Up at once, down by halves: a pause of a moment is no change of rate.
+        self.rate = rate.max(self.rate / 2);
+        (self.head, self.at) = (head, now);
+    }
+}

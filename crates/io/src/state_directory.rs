@@ -1,0 +1,194 @@
+//! A directory that one process has to itself, and the files in it: for what must outlive the process.
+//!
+//! The lock is on the directory's inode. So neither another path to it, a symbolic link nor a removed lock file lets a second process in;
+//! and whoever replaces the directory is noticed ([`StateDirectory::is_in_place`]).
+
+use std::{
+    fs::{DirBuilder, File, OpenOptions, TryLockError},
+    io,
+    os::{
+        fd::AsFd as _,
+        unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
+    },
+    path::{Path, PathBuf},
+};
+
+use nix::{
+    fcntl::{FallocateFlags, OFlag, fallocate, openat, renameat},
+    sys::stat::Mode,
+};
+
+/// A locked directory.
+#[derive(Debug)]
+pub struct StateDirectory {
+    path: PathBuf,
+    directory: File,
+}
+
+impl StateDirectory {
+    /// Makes the directory if it is not there, for its owner alone, and locks it.
+    ///
+    /// # Errors
+    /// `EWOULDBLOCK` when another process has it; `ENOTDIR` where `path` is a file or a symbolic link; the kernel's.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        let directory = open_directory(path)?;
+        match directory.try_lock() {
+            Ok(()) => Ok(Self { path: path.to_owned(), directory }),
+            Err(TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    /// Its path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether its path still leads to it.
+    ///
+    /// # Errors
+    /// The kernel's, other than that nothing is there.
+    pub fn is_here(&self) -> io::Result<bool> {
+        is_at(&self.path, &self.directory)
+    }
+
+    /// Whether its path still leads to it, and its file `name` is still `file`.
+    ///
+    /// # Errors
+    /// The kernel's, other than that nothing is there.
+    pub fn is_in_place(&self, name: &str, file: &File) -> io::Result<bool> {
+        Ok(self.is_here()? && is_at(&self.path.join(name), file)?)
+    }
+
+    /// Opens a file for reading; `None` where there is none.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn read(&self, name: &str) -> io::Result<Option<File>> {
+        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        match openat(&self.directory, name, flags, Mode::empty()) {
+            Ok(file) => Ok(Some(file.into())),
+            Err(nix::Error::ENOENT) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes an empty file for its owner alone, in the place of one of that name.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn create(&self, name: &str) -> io::Result<File> {
+        let flags =
+            OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_TRUNC | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let mode = Mode::S_IRUSR | Mode::S_IWUSR;
+        Ok(openat(&self.directory, name, flags, mode)?.into())
+    }
+
+    /// Gives a file another name, in the place of one that had it, and brings that to the disk.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        renameat(&self.directory, from, &self.directory, to)?;
+        self.directory.sync_all()
+    }
+}
+
+/// Has the disk keep room for the first `length` bytes of a file, all zeros where nothing was written.
+///
+/// # Errors
+/// The kernel's, `ENOSPC` first of all. Where the file system can't do that, nothing is done and that is no error.
+pub fn preallocate(file: &File, length: u64) -> io::Result<()> {
+    let length = i64::try_from(length).map_err(io::Error::other)?;
+    match fallocate(file.as_fd(), FallocateFlags::empty(), 0, length) {
+        Ok(()) | Err(nix::Error::EOPNOTSUPP | nix::Error::ENOSYS) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn open_directory(path: &Path) -> io::Result<File> {
+    let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
+    OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)
+}
+
+fn is_at(path: &Path, file: &File) -> io::Result<bool> {
+    let here = file.metadata()?;
+    match path.symlink_metadata() {
+        Ok(there) => Ok((there.dev(), there.ino()) == (here.dev(), here.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        os::unix::fs::{PermissionsExt as _, symlink},
+    };
+
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("uxfrm-{name}-{}", std::process::id()));
+        let _none_yet = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn directory_has_one_owner_by_whatever_path() {
+        let scratch = scratch("owner");
+        let (path, other) = (scratch.join("deep/gw"), scratch.join("alias"));
+        let first = StateDirectory::open(&path).unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+        symlink(scratch.join("deep"), &other).unwrap();
+        for again in [&path, &other.join("gw")] {
+            let error = StateDirectory::open(again).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        }
+        drop(first);
+        StateDirectory::open(&other.join("gw")).unwrap();
+        fs::remove_dir_all(scratch).unwrap();
+    }
+
+    #[test]
+    fn symbolic_link_or_file_is_no_directory() {
+        let scratch = scratch("link");
+        let (path, link, file) = (scratch.join("gw"), scratch.join("link"), scratch.join("file"));
+        fs::create_dir(&path).unwrap();
+        symlink(&path, &link).unwrap();
+        fs::write(&file, "").unwrap();
+        for wrong in [link, file] {
+            let error = StateDirectory::open(&wrong).unwrap_err();
+            assert!(
+                matches!(error.kind(), io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists),
+                "{error:?}"
+            );
+        }
+        fs::remove_dir_all(scratch).unwrap();
+    }
+
+    #[test]
+    fn replaced_directory_or_file_is_noticed() {
+        let scratch = scratch("replaced");
+        let path = scratch.join("gw");
+        let directory = StateDirectory::open(&path).unwrap();
+        let file = directory.create("a").unwrap();
+        let in_place = || directory.is_in_place("a", &file).unwrap();
+        assert!(in_place());
+        fs::rename(path.join("a"), path.join("b")).unwrap();
+        assert!(!in_place(), "the file has another name");
+        fs::write(path.join("a"), "").unwrap();
+        assert!(!in_place(), "another file has its name");
+        fs::rename(path.join("b"), path.join("a")).unwrap();
+        assert!(in_place());
+        fs::rename(&path, scratch.join("moved")).unwrap();
+        assert!(!in_place(), "the directory has another name");
+        fs::create_dir(&path).unwrap();
+        assert!(!in_place(), "another directory has its name");
+        fs::remove_dir_all(scratch).unwrap();
+    }
+}

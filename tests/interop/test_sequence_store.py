@@ -1,0 +1,254 @@
+"""The store of sequence numbers: what is lost, old, foreign, full or removed while in use repeats no IV, replays nothing, and is told of.
+
+The far end of the wire is the test itself (topology.UxfrmAndWire): scapy seals what comes in, and every frame that goes out is looked at.
+"""
+
+import shutil
+import subprocess
+import time
+
+import pytest
+
+import topology
+from association import GCM_128, Association
+from gateway import CONTROLLED, Gateway
+from test_restart import IV_BYTES, Traffic, next_esp, parsed
+from test_scapy import ANSWER_SECONDS, next_esp as next_answer, packet, sealed_request, security_association
+from topology import HERE, THERE
+
+STATIC = Association(GCM_128, "tunnel", 4, 4, extra="replay-window 128")
+LINES = STATIC.lines(HERE, THERE)
+REPLAYED = 50
+
+
+class End:
+    """The gateway, its wire, and all IVs that it was seen to send."""
+
+    def __init__(self, binary):
+        self.network = topology.UxfrmAndWire()
+        self.gateway = Gateway(binary, self.network.here)
+        self.sent = []
+
+    def close(self):
+        self.gateway.close()
+        self.network.close()
+
+    def log(self):
+        return self.gateway.log()
+
+    @property
+    def store(self):
+        return self.gateway.directory / "sequences"
+
+    def start(self, more="", lines=LINES):
+        self.gateway.start(lines, more=more)
+
+    def send(self):
+        """Some packets, in each of which an IV is seen that was never seen before."""
+        with Traffic(self.network.here):
+            frames = [next_esp(self.network.far) for _ in range(20)]
+        self.sent += [parsed(frame, IV_BYTES["gcm128"]) for frame in frames]
+        assert len({packet.iv for packet in self.sent}) == len(self.sent), "an IV was used twice"
+
+    def answered(self, frames):
+        """How many of these requests were answered; the last one is known to be if any is."""
+        self.network.far.seen()
+        for frame in frames:
+            self.network.far.send(frame)
+        answers, deadline = 0, time.monotonic() + ANSWER_SECONDS
+        while answers < len(frames) and next_answer(self, deadline) is not None:
+            answers += 1
+        return answers
+
+    def reasons(self):
+        text = self.network.here.run(str(self.gateway._binary), "stat", "--reasons")
+        counts = (line.split()[:2] for line in text.splitlines() if len(line.split()) >= 2)
+        return {name: int(count) for name, count in counts if count.isdigit()}
+
+
+@pytest.fixture
+def end(uxfrm):
+    made = End(uxfrm)
+    yield made
+    made.close()
+
+
+def requests(end, first, count):
+    sa = security_association(STATIC, THERE, HERE)
+    sa.seq_num = first
+    frames = []
+    for number in range(first, first + count):
+        sa.seq_num = number
+        frames.append(sealed_request(STATIC, end, sa, f"number {number}".encode()))
+    return frames
+
+
+def lost(end):
+    shutil.rmtree(end.store)
+
+
+def emptied(end):
+    (end.store / "sequences").write_bytes(b"")
+
+
+def old(end):
+    shutil.copy(end.gateway.directory / "old", end.store / "sequences")
+
+
+def damaged(end):
+    journal = end.store / "sequences"
+    content = bytearray(journal.read_bytes())
+    content[10] ^= 0xFF
+    journal.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "fault, said",
+    [(lost, "lost: "), (emptied, "lost: "), (old, "rolled back: "), (damaged, "damaged: ")],
+    ids=lambda each: getattr(each, "__name__", None),
+)
+def test_store_that_is_not_what_was_written_repeats_no_iv_and_is_told_of(end, fault, said):
+    end.start()
+    end.send()
+    shutil.copy(end.store / "sequences", end.gateway.directory / "old")
+    for finish in (end.gateway.stop, end.gateway.kill):
+        end.gateway.running() or end.start()
+        end.send()
+        finish()
+        fault(end)
+        checked = end.network.here.run(
+            "sh", "-c", f"{end.gateway._binary} check {end.gateway.directory / 'config.toml'} 2>&1", check=False
+        )
+        assert said in checked, checked
+        end.start()
+        assert said in end.log() and "IV repeats with a chance" in end.log(), end.log()
+        end.send()
+    end.gateway.stop()
+    end.start()
+    assert "store of sequence numbers" not in end.log(), "it is whole again"
+
+
+def test_configuration_of_another_name_has_the_same_store(uxfrm, end):
+    """As is the default: by the TUN and the network namespace, not by the configuration's name."""
+    name = f"uxfrm0@{end.network.here.name}"
+    shutil.rmtree(f"/var/lib/uxfrm/{name}", ignore_errors=True)
+    for config in ("gw.toml", "renamed.toml"):
+        end.gateway.write(LINES)
+        text = (end.gateway.directory / "config.toml").read_text().replace('sequences = "sequences"\n', "")
+        (end.gateway.directory / config).write_text(text)
+        command = ["ip", "netns", "exec", end.network.here.name, uxfrm, "run", end.gateway.directory / config]
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+            while "ready" not in process.stderr.readline():
+                assert process.poll() is None
+            end.send()
+            process.terminate()
+            process.communicate()
+    numbers = [packet.number for packet in end.sent]
+    assert sorted(set(numbers)) == sorted(numbers), "numbers went back"
+    shutil.rmtree(f"/var/lib/uxfrm/{name}")
+
+
+@pytest.mark.parametrize("finish", ["stop", "kill"])
+def test_store_removed_while_in_use_is_written_anew(end, finish):
+    end.start()
+    end.send()
+    shutil.rmtree(end.store)
+    journal = end.store / "sequences"
+    deadline = time.monotonic() + ANSWER_SECONDS * 4
+    while not journal.exists():
+        assert time.monotonic() < deadline, end.log()
+        time.sleep(0.05)
+    assert "removed or replaced while in use" in end.log()
+    getattr(end.gateway, finish)()
+    before = max(packet.number for packet in end.sent)
+    end.start()
+    end.send()
+    assert min(packet.number for packet in end.sent[-20:]) > before, "numbers go on"
+
+
+@pytest.mark.parametrize("finish", ["stop", "kill"])
+def test_what_was_received_before_a_restart_is_not_received_again(end, finish):
+    end.start()
+    frames = requests(end, 1, REPLAYED)
+    assert end.answered(frames) == REPLAYED
+    getattr(end.gateway, finish)()
+    end.start()
+    for frame in frames:
+        end.network.far.send(frame)
+    # All of them are behind it when this one is answered.
+    assert end.answered(requests(end, REPLAYED + 1, 1)) == 1
+    assert next_answer(end, time.monotonic() + 0.2) is None, "a replayed packet was answered"
+    assert end.reasons()["in_before_restart"] == REPLAYED
+
+
+def test_window_begins_at_the_reserved_edge_when_nothing_tells_more(end):
+    """As after the machine's crash, which takes `/run` with it."""
+    end.start()
+    assert end.answered(requests(end, 1, REPLAYED)) == REPLAYED
+    end.gateway.kill()
+    name = str(end.store).strip("/").replace("/", "-")
+    subprocess.run(["rm", f"/run/uxfrm/{name}.windows"], check=True)
+    end.start()
+    for frame in requests(end, 1, REPLAYED):
+        end.network.far.send(frame)
+    assert end.answered(requests(end, 1025, 10)) == 10
+    assert end.reasons()["in_before_restart"] == REPLAYED
+
+
+def test_full_disk_refuses_new_states_and_the_old_ones_go_on(end):
+    """And nothing of the refused ones is left: the client hears of it, and may try again."""
+    end.gateway.write([])
+    end.store.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", end.store], check=True)
+    try:
+        end.start(more=CONTROLLED)
+        filler = end.store / "filler"
+        with open(filler, "wb", buffering=0) as file:
+            with pytest.raises(OSError):
+                while True:
+                    file.write(bytes(1 << 16))
+        # Room was kept for some lines; as soon as that is used up the disk is full indeed.
+        refused = None
+        for spi in range(0x5000, 0x9000, 0x100):
+            script = f"for spi in $(seq {spi} {spi + 0xFF}); do {add('$spi')} || exit 1; done"
+            told = end.network.here.run(
+                str(end.gateway._binary), "exec", "--", "sh", "-c", f"({script}) 2>&1 && echo added", check=False
+            )
+            if "added" not in told:
+                refused = told
+                break
+        assert refused and "can't be written down" in refused and "No space left" in refused, refused
+        listed = end.gateway.ip("xfrm state list nokeys").count("\nsrc ") + 1
+        end.send()
+        assert "out_sequence_reserve" not in {name for name, count in end.reasons().items() if count}
+        filler.unlink()
+        deadline = time.monotonic() + ANSWER_SECONDS * 4
+        while "written down again" not in end.log():
+            assert time.monotonic() < deadline, end.log()
+            time.sleep(0.05)
+        end.gateway.ip(add("0x9999").removeprefix("ip "))
+        assert end.gateway.ip("xfrm state list nokeys").count("\nsrc ") + 1 == listed + 1
+        end.gateway.stop()
+    finally:
+        end.gateway.kill()
+        subprocess.run(["umount", end.store], check=True)
+
+
+def add(spi):
+    key = "0x" + "27" * 20
+    cipher = "rfc4106\\(gcm\\(aes\\)\\)" if spi == "$spi" else "rfc4106(gcm(aes))"
+    return f"ip xfrm state add src 10.9.0.1 dst 10.9.0.2 proto esp spi {spi} reqid 9 mode tunnel aead {cipher} {key} 128"
+
+
+def test_second_gateway_gets_no_key_by_another_path(uxfrm, end):
+    end.start()
+    link = end.gateway.directory / "link"
+    link.symlink_to(end.store)
+    subprocess.run(["find", end.store, "-name", "*lock*", "-delete"], check=True)
+    apart = end.network.namespace("apart")
+    for path, said in [("sequences", "another uxfrm that runs has it"), ("link", "no symbolic link")]:
+        config = end.gateway.directory / "second.toml"
+        text = (end.gateway.directory / "config.toml").read_text()
+        config.write_text(text.replace('sequences = "sequences"', f'sequences = "{path}"'))
+        told = apart.run("sh", "-c", f"timeout 5 {uxfrm} run {config} 2>&1", check=False)
+        assert said in told, told
