@@ -22,7 +22,6 @@ mod specimen;
 
 use std::{
     net::IpAddr,
-    num::NonZeroU32,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU32, AtomicU64, Ordering},
@@ -39,7 +38,7 @@ use crate::{
 use address::Address;
 use aevent::{Aevents, Cause, Thresholds};
 use config::SaFlags;
-use iv::{IvPrefix, IvPrefixes};
+use iv::IvPrefixes;
 use keys::Keys;
 use replay::{FIRST_RESERVED, Numbers, ReplayWindow};
 use sequence::Sequence;
@@ -299,59 +298,6 @@ impl Sa {
             Some(Active::Of(first)) => &first.sequence,
             Some(Active::Live(_)) | None => &self.sequence,
         }
-    }
-
-    /// The IV prefix of the number that it sends next, for who keeps it at hand: [`IvPrefix::counter`] tells when it no longer serves.
-    #[must_use]
-    pub fn next_iv_prefix(&self) -> IvPrefix {
-        let next = self.sequence().last().saturating_add(1);
-        self.iv_prefix(upper_half(next)).unwrap_or(IvPrefix::NONE)
-    }
-
-    /// The IV prefix of all numbers with an upper half, if it was drawn.
-    #[must_use]
-    pub fn iv_prefix(&self, upper: u32) -> Option<IvPrefix> {
-        let first = self.first();
-        let drawn = NonZeroU32::new(first.iv_prefix.load(Ordering::Relaxed));
-        let set = || first.live_if_used().and_then(|live| live.ivs.of(upper));
-        match (upper, drawn) {
-            (0, _) => drawn.map(|bits| IvPrefix::new(0, bits)),
-            // Without an owner nobody draws for later halves.
-            (_, Some(bits)) if !self.words.keeper.is_some() => {
-                Some(set().unwrap_or_else(|| IvPrefix::derived(bits, upper)))
-            }
-            (_, Some(_) | None) => set(),
-        }
-    }
-
-    /// From now on numbers with its upper half take this prefix: before any of them is reserved.
-    pub fn set_iv_prefix(&self, prefix: IvPrefix) {
-        let first = self.first();
-        match (prefix.upper(), prefix.bits()) {
-            (0, bits) => first.iv_prefix.store(bits.map_or(0, NonZeroU32::get), Ordering::Relaxed),
-            _ => first.live().ivs.set(prefix),
-        }
-    }
-
-    /// The IV counter of a number that it gave out.
-    ///
-    /// # Panics
-    /// When no prefix was drawn for the number: an IV must not be guessed. Owners draw before they reserve ([`Sequence::reserve`]).
-    #[must_use]
-    #[cold]
-    pub fn iv_counter(&self, sequence: u64) -> u64 {
-        self.iv_prefix(upper_half(sequence))
-            .and_then(|prefix| prefix.counter(sequence))
-            .expect("a prefix is drawn before its numbers are reserved")
-    }
-
-    /// Numbers above `sent` go on with the prefixes that another generation had.
-    fn keep_iv_prefixes(&self, old: &Self, sent: u64) {
-        let upper = upper_half(sent);
-        [0, upper, upper.saturating_add(1)]
-            .into_iter()
-            .filter_map(|upper| old.iv_prefix(upper))
-            .for_each(|prefix| self.set_iv_prefix(prefix));
     }
 
     /// Lets it begin behind a restart, where numbers up to `received` may have been received before it.
@@ -660,10 +606,6 @@ impl Sa {
         SaKey::new(&words.transform, &encryption, &authentication, words.backend)
             .expect("keys that were verified")
     }
-}
-
-const fn upper_half(number: u64) -> u32 {
-    (number >> 32) as u32
 }
 
 fn numbers(words: &SaWords) -> Numbers {
