@@ -42,14 +42,14 @@ class Gateway:
         path = self.directory / "log"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def write(self, lines, guard="auto", more="", wire=""):
+    def write(self, lines, guard="auto", more="", wire="", at_exit="open"):
         """Lays the `ip xfrm` lines and the configuration that names them."""
         self.batch.write_text("".join(f"{line}\n" for line in lines))
-        (self.directory / "config.toml").write_text(configuration(self._mtu, self.batch, guard, self._workers, wire) + more)
+        (self.directory / "config.toml").write_text(configuration(self._mtu, self.batch, guard, self._workers, wire, at_exit) + more)
 
-    def start(self, lines=(), guard="auto", more="", wire=""):
-        """`more` is further TOML, as `CONTROLLED`; `wire` further lines of that table."""
-        self.write(lines, guard, more, wire)
+    def start(self, lines=(), guard="auto", more="", wire="", at_exit="open"):
+        """`more` is further TOML, as `CONTROLLED`; `wire` further lines of that table. Tests share networks, so the host is left as it was."""
+        self.write(lines, guard, more, wire, at_exit)
         with open(self.directory / "log", "w") as log:
             self._process = subprocess.Popen(
                 ["ip", "netns", "exec", self.namespace.name, self._binary, "run", self.directory / "config.toml"],
@@ -129,12 +129,13 @@ class Gateway:
         self._directory.cleanup()
 
 
-def configuration(mtu, batch, guard, workers=1, wire=""):
+def configuration(mtu, batch, guard, workers=1, wire="", at_exit="open"):
     return f"""\
 [host]
 tun = "{TUN}"
 mtu = {mtu}
 guard = "{guard}"
+at_exit = "{at_exit}"
 
 [wire]
 encapsulation = "esp"

@@ -71,6 +71,41 @@ def test_sigterm_leaves_the_host_as_it_was(gateway, network):
     assert host_state(network.left) == before
 
 
+@pytest.mark.parametrize("guard", ["auto", "off"])
+def test_nothing_leaves_in_the_clear_between_orderly_runs(gateway, network, guard):
+    """`at_exit = "block"`, as is the default: routes that refuse and the guard stay, as after a crash."""
+    lines = PROTECTED.lines(HERE, THERE)
+    gateway.start(lines, guard=guard, at_exit="block")
+    network.between.seen()
+    with flooding(network.left):
+        for _ in range(6):
+            gateway.stop()
+            assert_no_connection(network.left)
+            gateway.start(lines, guard=guard, at_exit="block")
+    wire.assert_no_plaintext([(True, frame) for outgoing, frame in network.between.seen() if outgoing])
+    gateway.stop()
+    clean(gateway, network)
+
+
+def test_clean_leaves_the_host_as_it_was_once_uxfrm_has_ended(gateway, network):
+    before = host_state(network.left)
+    gateway.start(PROTECTED.lines(HERE, THERE), at_exit="block")
+    refused = clean(gateway, network, check=False)
+    assert "stop it first" in refused, refused
+    for end in (gateway.stop, gateway.kill):
+        gateway.running() or gateway.start(PROTECTED.lines(HERE, THERE), at_exit="block")
+        end()
+        assert host_state(network.left) != before, "what was protected is refused"
+        clean(gateway, network)
+        assert host_state(network.left) == before
+    clean(gateway, network)  # nothing to do is no error
+    network.left.ping(HERE.inner[4], THERE.inner[4])
+
+
+def clean(gateway, network, check=True):
+    return network.left.run("sh", "-c", f"{gateway._binary} clean 2>&1", check=check)
+
+
 def test_the_host_makes_super_packets_that_leave_as_one_train(gateway, network):
     """44 packets of 1472 bytes are one message of a UDP socket; the host's own 65,536 bytes would be two."""
     gateway.start(PROTECTED.lines(HERE, THERE))

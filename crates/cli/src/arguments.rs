@@ -27,6 +27,8 @@ pub(crate) enum Command {
     Run(RunOptions),
     /// Read a configuration and its batch files and report every error in them.
     Check(CheckOptions),
+    /// Remove what a gateway that has ended left: routes that refuse what it protected, and its guard.
+    Clean,
     /// Print the running gateway's counters in the format of /proc/net/xfrm_stat.
     Stat(StatOptions),
     /// List and change states and policies, as `ip xfrm` does; watch events.

@@ -49,6 +49,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
     let done = match command {
         Command::Run(options) => run::execute(&options),
         Command::Check(options) => check::execute(&options),
+        Command::Clean => uxfrm_daemon::gateway::clean(),
         Command::Stat(options) => stat::execute(&options),
         Command::Exec(options) => exec::execute(&options),
         Command::Demo(options) => demo::execute(&options),

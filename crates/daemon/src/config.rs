@@ -69,6 +69,19 @@ pub struct Host {
     /// Whether the kernel is told to drop plain packets that the policies want protected: what comes in, and what would leave past the TUN, as from a socket that
     /// is bound to a device; default `auto`.
     pub guard: Guard,
+    /// What becomes of what the policies protect when the gateway ends in order; default `block`.
+    pub at_exit: AtExit,
+}
+
+/// What becomes of protected traffic once the gateway has ended in order.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AtExit {
+    /// As after a crash: unreachable routes and the guard stay until uxfrm runs again, or `uxfrm clean` removes them.
+    #[default]
+    Block,
+    /// The host is left as it was: what was protected leaves plain.
+    Open,
 }
 
 /// The guard: a table of the kernel's packet filter.

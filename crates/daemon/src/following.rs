@@ -382,6 +382,11 @@ impl Following {
         }
     }
 
+    /// Leaves the routes as they are: those to the TUN go with it, and what refuses packets lies beneath. The guard stays as well.
+    pub(crate) fn leave_routes(self) -> SequenceStore {
+        self.store
+    }
+
     /// Removes the routes: nothing is brought to the gateway any more.
     ///
     /// # Errors

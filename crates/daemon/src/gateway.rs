@@ -1,7 +1,8 @@
 //! The running gateway: databases, lanes, routes and sockets brought up in order, kept, and taken down in order.
 //!
 //! Up: databases from the batch files → TUN (still without routes) → wire sockets → lanes → guard → routes, so that no
-//! packet is brought to a gateway that is not there yet. Down: routes → lanes → guard → TUN.
+//! packet is brought to a gateway that is not there yet. Down: lanes → TUN; routes that refuse and the guard stay, unless `[host] at_exit` is `open`: then
+//! routes → lanes → guard → TUN.
 
 use std::{
     net::IpAddr,
@@ -32,7 +33,7 @@ use uxfrm_io::{
 use uxfrm_runtime::{Events, Running};
 
 use crate::{
-    config::{Config, TunName},
+    config::{AtExit, Config, TunName},
     control::{Control, Serving, Terms, Xfrm},
     devices::{self, Devices, Making},
     express::Express,
@@ -108,6 +109,19 @@ pub fn check(path: &Path) -> anyhow::Result<()> {
     let faults = [store, read, Plan::read(&config).map(drop)].into_iter().filter_map(Result::err);
     let faults: Vec<_> = faults.map(|fault| format!("{fault:#}")).collect();
     anyhow::ensure!(faults.is_empty(), faults.join("\n"));
+    Ok(())
+}
+
+/// Removes what a gateway that has ended left in this network namespace, so that nothing is protected or blocked any more.
+///
+/// # Errors
+/// While a gateway runs; the kernel's.
+pub fn clean() -> anyhow::Result<()> {
+    let _alone =
+        StatSocket::open().context("uxfrm runs in this network namespace: stop it first")?;
+    HostRoutes::clean().context("can't remove what refuses protected destinations")?;
+    Guard::clean().context("can't take down the guard")?;
+    KeepOut::sweep();
     Ok(())
 }
 
@@ -216,6 +230,7 @@ struct Gateway {
     devices: Devices,
     /// What key managers are to hear of what clients did to devices.
     happened: Vec<Event>,
+    at_exit: AtExit,
 }
 
 impl Gateway {
@@ -289,6 +304,7 @@ impl Gateway {
             xfrm,
             devices,
             happened: Vec::new(),
+            at_exit: config.host.at_exit,
         })
     }
 
@@ -412,7 +428,10 @@ impl Gateway {
 
     /// The orderly end: routes first, so that nothing is brought to lanes that are gone; the guard last.
     fn stop(self) -> anyhow::Result<()> {
-        let (guard, keep_out, store) = self.following.close_routes()?;
+        let (guard, keep_out, store) = match self.at_exit {
+            AtExit::Open => self.following.close_routes()?,
+            AtExit::Block => (None, None, self.following.leave_routes()),
+        };
         self.lanes.into_iter().chain(self.guidance).try_for_each(Running::stop)?;
         self.devices.stop()?;
         self.tunnels.stop()?;

@@ -125,6 +125,17 @@ impl Guard {
         }
     }
 
+    /// Takes down the guards of gateways that have ended.
+    ///
+    /// # Errors
+    /// The kernel's; none where it has no `nf_tables`.
+    pub(crate) fn clean() -> Result<(), Error> {
+        match Nftables::open().and_then(|mut filter| sweep(&mut filter, None)) {
+            Err(Error::Unsupported { .. }) => Ok(()),
+            swept => swept,
+        }
+    }
+
     /// Adds what the guard dropped since the start.
     pub(crate) fn add_to(&mut self, counts: &mut DropCounts) {
         match self.filter.counts(&self.name) {

@@ -248,6 +248,14 @@ impl HostRoutes {
         clear(&mut self.rtnetlink, self.table)
     }
 
+    /// Removes what gateways that have ended left, in whatever table.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn clean() -> anyhow::Result<()> {
+        Ok(left_over::let_go_of_others(&mut Rtnetlink::open()?, NO_TABLE)?)
+    }
+
     /// What workers are to know of the host: its addresses, and the largest IP packet that the network takes towards all peers.
     pub(crate) fn host(&self) -> Host {
         let (addresses, narrow) = (self.own.iter().copied().collect(), self.narrow.clone());
@@ -476,6 +484,9 @@ fn network(prefix: Prefix) -> IpAddr {
 fn versions() -> impl Iterator<Item = Version> {
     [Version::V4, Version::V6].into_iter().filter(|version| !is_absent(*version))
 }
+
+/// `RT_TABLE_UNSPEC`: nobody's.
+const NO_TABLE: u32 = 0;
 
 fn clear(rtnetlink: &mut Rtnetlink, table: u32) -> anyhow::Result<()> {
     for version in versions() {
