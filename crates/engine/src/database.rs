@@ -233,7 +233,9 @@ impl Database {
     pub fn apply<R>(&mut self, now: Moment, changes: impl FnOnce(&mut Change<'_>) -> R) -> R {
         let mut change = Change { database: self, now, changed: false };
         let result = changes(&mut change);
-        if change.changed {
+        let changed = change.changed;
+        self.open_states();
+        if changed {
             self.settle_policies();
             self.advance();
             self.let_go_soon(now);
@@ -303,6 +305,7 @@ impl Database {
         self.spare_states.note(sa);
         self.ages.push(sa);
         self.next.note_state(sa.id().spi);
+        self.open_soon(sa);
     }
 
     fn replace_sa(&mut self, old: &Arc<Sa>, new: &Arc<Sa>) {
@@ -314,12 +317,17 @@ impl Database {
     }
 
     fn remove_sa(&mut self, sa: &Arc<Sa>) {
+        self.leave_device(sa);
+        self.let_go_of_sa(sa);
+    }
+
+    /// A state that is on no device any more goes.
+    fn let_go_of_sa(&mut self, sa: &Arc<Sa>) {
         let held = self.spare_states.part(&mut self.next.sad).remove(sa);
         held.iter().for_each(|held| self.spare_states.note(held));
         self.leaving_states.begin();
         self.ages.remove(sa);
         self.next.note_state(sa.id().spi);
-        self.leave_device(sa);
         self.attendance.remove_sa(sa);
     }
 

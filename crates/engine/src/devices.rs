@@ -6,16 +6,26 @@
 
 use std::fmt::Debug;
 
-use crate::{Attachment, DeviceId, Failures, Handle, IvPrefix, Moment, Policy, SaConfig, Wanted};
+use crate::{
+    Attachment, DeviceId, Failures, Handle, IvPrefix, Moment, Policy, Position, SaConfig, Wanted,
+};
 
 /// Devices that take states and policies.
 pub trait Devices: Debug + Send {
     /// `xfrm_dev_state_add`, from where the device is looked for: gives a state to the device that it names. `None`: it is done in software,
-    /// without a word, as Linux does with kind *crypto* where the device can't; never with kind *packet*.
+    /// without a word, as Linux does with kind *crypto* where the device can't; never with kind *packet*. The device has a place for it then, and
+    /// neither sends nor takes anything by it before [`Devices::open_state`].
     ///
     /// # Errors
     /// A [`DeviceRefusal`]; the device has nothing of it then.
     fn attach_state(&mut self, state: &SaConfig) -> Result<Option<Attachment>, DeviceRefusal>;
+
+    /// From now on packets go through a state, with the numbers and counts of `position`; again when others have carried it further
+    /// (`XFRM_MSG_NEWAE`). Numbers only go on: what was received stays received.
+    fn open_state(&mut self, device: DeviceId, handle: Handle, position: &Position);
+
+    /// `XFRM_MSG_UPDSA`: a state goes on with other limits and another encapsulation; a soft limit that was passed may be passed again.
+    fn update_state(&mut self, device: DeviceId, handle: Handle, state: &SaConfig);
 
     /// `xdo_dev_state_add` of a larval state (`XFRM_DEV_OFFLOAD_FLAG_ACQ`), which `xfrm_state_find` asks for on behalf of a policy on `device`. It goes by
     /// [`Devices::detach_state`] like others.
@@ -36,6 +46,10 @@ pub trait Devices: Debug + Send {
     /// `xdo_dev_state_delete`: the device forgets the state. One that it does not have (any more) is no error.
     fn detach_state(&mut self, device: DeviceId, handle: Handle);
 
+    /// As [`Devices::detach_state`], for a state that goes on elsewhere (`XFRM_MSG_MIGRATE`): nothing is sent or received by it once this returns, not even
+    /// what was handed over before. Its [counts](Devices::counts) are final then.
+    fn close_state(&mut self, device: DeviceId, handle: Handle);
+
     /// `xfrm_dev_policy_add`: gives a policy to the device that it names.
     ///
     /// # Errors
@@ -51,6 +65,9 @@ pub trait Devices: Debug + Send {
 
     /// `xdo_dev_state_update_stats`: what a state of kind *packet* has carried; `None` when the device does not have it (any more).
     fn counts(&mut self, device: DeviceId, handle: Handle) -> Option<DeviceCounts>;
+
+    /// The numbers in the window of a state of kind *packet* that were received; none when the device does not have it (any more).
+    fn window(&mut self, device: DeviceId, handle: Handle) -> Vec<u64>;
 }
 
 /// What a device has carried for a state.
@@ -62,6 +79,8 @@ pub struct DeviceCounts {
     pub bytes: u64,
     /// The last number sent, 0 for none.
     pub sent: u64,
+    /// The highest number received, 0 for none.
+    pub received: u64,
     /// When the first packet was carried.
     pub first_used: Option<Moment>,
     /// When the latest packet was carried.
@@ -83,8 +102,10 @@ pub struct DeviceRefusal {
 /// What a device has to say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceEvent {
-    /// A state may have reached a limit: its counts are to be looked at (`xfrm_state_check_expire` as drivers call it).
-    Limit(Handle),
+    /// A state passed a soft limit: its counts are to be looked at (`xfrm_state_check_expire` as drivers call it).
+    SoftLimit(Handle),
+    /// A state was past its hard limit when a packet came.
+    HardLimit(Handle),
     /// A state can send nothing more, as its numbers are used up: it goes as one past its hard limit does.
     SequenceEnd(Handle),
     /// The link is down, or the device is gone (`NETDEV_DOWN`, `NETDEV_UNREGISTER`): it has no states and policies any more.
@@ -104,6 +125,10 @@ impl Devices for NoDevices {
         }
     }
 
+    fn open_state(&mut self, _: DeviceId, _: Handle, _: &Position) {}
+
+    fn update_state(&mut self, _: DeviceId, _: Handle, _: &SaConfig) {}
+
     fn attach_larval(&mut self, _: DeviceId, _: &Wanted) -> Result<Handle, DeviceRefusal> {
         Err(DeviceRefusal::invalid(""))
     }
@@ -113,6 +138,8 @@ impl Devices for NoDevices {
     fn set_iv_prefix(&mut self, _: DeviceId, _: Handle, _: IvPrefix) {}
 
     fn detach_state(&mut self, _: DeviceId, _: Handle) {}
+
+    fn close_state(&mut self, _: DeviceId, _: Handle) {}
 
     fn attach_policy(&mut self, _: &Policy) -> Result<(DeviceId, Handle), DeviceRefusal> {
         Err(DeviceRefusal::invalid("Policy offload is not supported"))
@@ -124,6 +151,10 @@ impl Devices for NoDevices {
 
     fn counts(&mut self, _: DeviceId, _: Handle) -> Option<DeviceCounts> {
         None
+    }
+
+    fn window(&mut self, _: DeviceId, _: Handle) -> Vec<u64> {
+        Vec::new()
     }
 }
 

@@ -89,8 +89,11 @@ drop_reasons! {
     /// Outbound: the chain of states could not be built (no source address, families that don't meet).
     OutBundle => "out_bundle", Some(X::OutBundleGenError);
     /// Outbound: policy and state are not on the same device, or only one of them is on any. Linux drops such packets in
-    /// `validate_xmit_xfrm` and counts them as the device's `tx_dropped`.
-    OutDeviceMismatch => "out_device_mismatch", None;
+    /// `validate_xmit_xfrm` and counts them as the device's `tx_dropped`. Usual cause: a policy with `offload packet` whose state was added without; see
+    /// `uxfrm xfrm state` and `uxfrm xfrm policy`.
+    OutDeviceMismatch => "out_device_mismatch", Some(X::OutError);
+    /// Outbound: the state's device or function is down, or lost the state (moved by MIGRATE, freed) before the packet was on the wire; see `uxfrm dev show`.
+    OutDeviceGone => "out_device_gone", Some(X::OutStateInvalid);
     /// Outbound: the policy's device refuses a larval state for the state that is missing, so nobody is asked for that (`xfrm_state_find`).
     OutDeviceRefused => "out_device_refused", Some(X::OutPolError);
     /// Outbound, offload of kind packet: what devices don't take, and nobody else may do (`xfrm_dev_offload_ok`): a fragment, IPv4 options,
@@ -138,6 +141,10 @@ drop_reasons! {
     InDeviceMark => "in_device_mark", Some(X::InNoStates);
     /// Inbound: ESP of a state of kind packet that its device did not decrypt. Nobody else may: the device has the replay window.
     InDeviceOnly => "in_device_only", Some(X::InStateInvalid);
+    /// Inbound: the device's link is down. Not IPsec's: the kernel has no Xfrm line for it. See `uxfrm dev show`.
+    InDeviceDown => "in_device_down", None;
+    /// Inbound: a rule of a device's flow director says so (`action -1`); see `uxfrm dev flow DEVICE -u`.
+    InFlowRule => "in_flow_rule", None;
     /// Inbound: a plain packet without a device's mark that a policy on a device wants protected. Linux lets it in.
     InDeviceUnmarked => "in_device_unmarked", Some(X::InTmplMismatch);
     /// Inbound: padding length larger than the packet, or padding of the wrong bytes.

@@ -24,7 +24,7 @@
 //! - Kind *packet*: the plain IP packet, as if it had come through the state: headers, padding and ICV are off, ECN and DSCP are passed on,
 //!   the sequence number is checked, the state is charged.
 //! - Kind *crypto*: the ESP packet as it came from the network but for its text, which is plain. IV and ICV are where they were and nobody looks
-//!   at them. The engine checks the number, charges, strips.
+//!   at them. The engine checks the number, charges, strips; one that was opened as another number than the window thinks it has is as good as forged.
 //!
 //! Mirrors `struct xfrm_offload` of `include/net/xfrm.h`, which rides beside a packet too.
 
@@ -115,6 +115,9 @@ pub struct DeviceMark {
     pub kind: OffloadKind,
     /// How it went.
     pub status: DeviceStatus,
+    /// Kind *crypto*, extended numbers: the upper half of the number that it was opened with, else 0. It is authentic as that number only: the
+    /// engine may think of another one, where the device knows less, or the packet is older than the window.
+    pub high: u32,
 }
 
 /// How a device's work on a received packet went (`CRYPTO_*` of `include/net/xfrm.h`).

@@ -62,6 +62,7 @@ pub use sa::{
     aevent::{Aevents, Cause, Thresholds},
     iv::IvPrefix,
     keepalive::{Keepalive, KeepaliveInterval},
+    position::{Carried, Position},
     replay::{Candidate, FIRST_RESERVED, ReplayWindow},
     replay_store::{Keeper, ReplayStore},
     sad::{OutboundQuery, Sad},

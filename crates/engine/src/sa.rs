@@ -17,6 +17,7 @@ pub(crate) mod arrears;
 pub(crate) mod check;
 mod keys;
 pub(crate) mod news;
+pub mod position;
 #[cfg(test)]
 mod specimen;
 
@@ -32,8 +33,8 @@ use once_cell::race::OnceBox;
 use uxfrm_crypto::{SaKey, Transform};
 
 use crate::{
-    Attachment, Budget, DeviceCounts, DeviceId, Direction, DropReason, Family, Limits, Moment,
-    OffloadKind, ReplayConfig, Reqid, SaConfig, SaId, SaTransform,
+    Attachment, Budget, DeviceId, Direction, DropReason, Family, Limits, Moment, OffloadKind,
+    ReplayConfig, Reqid, SaConfig, SaId, SaTransform,
 };
 use address::Address;
 use aevent::{Aevents, Cause, Thresholds};
@@ -450,6 +451,11 @@ impl Sa {
         self.attachment.filter(|place| place.kind == OffloadKind::Packet).map(|place| place.device)
     }
 
+    /// Its place on the device that does all of its work.
+    pub(crate) fn packet_place(&self) -> Option<Attachment> {
+        self.attachment.filter(|place| place.kind == OffloadKind::Packet)
+    }
+
     /// The same state with its place, before others see it.
     pub(crate) fn on(mut self: Arc<Self>, place: Option<Attachment>) -> Arc<Self> {
         if let Some(sa) = Arc::get_mut(&mut self) {
@@ -470,17 +476,14 @@ impl Sa {
         self.counts_elsewhere() && (ends(bytes) || ends(packets))
     }
 
-    /// Takes over what a device has counted.
-    pub(crate) fn take_over(&self, counts: &DeviceCounts) {
-        self.live().usage.take_over(counts);
-        if counts.sent > 0 {
-            self.sequence().skip_to(counts.sent);
-        }
-    }
-
     /// Holds its counts against its limits: [`Usage::check`].
     pub(crate) fn check_limits(&self) -> Charge {
         self.live().usage.check(&self.words.limits)
+    }
+
+    /// Whether it passes its soft limit just now, by counts made elsewhere: [`Usage::check_soft`].
+    pub(crate) fn check_soft_limit(&self) -> bool {
+        self.live().usage.check_soft(&self.words.limits)
     }
 
     /// Moves on to `next`: [`Usage::advance`].

@@ -5,7 +5,8 @@
 use std::ops::RangeInclusive;
 
 use uxfrm_engine::{
-    DeviceCounts, DeviceEvent, Failures, Handle, IvPrefix, Moment, Policy, SaConfig, SaId, Wanted,
+    DeviceCounts, DeviceEvent, Failures, Handle, IvPrefix, Moment, Policy, Position, SaConfig,
+    SaId, Wanted,
 };
 use uxfrm_packet::IpPacket;
 
@@ -13,12 +14,20 @@ use crate::{Attached, Refusal};
 
 /// The control half of a device, as one of its functions sees it.
 pub trait Device {
-    /// `xdo_dev_state_add`. The state begins with the numbers of its `replay`, and the device counts from 0.
+    /// `xdo_dev_state_add`. The state has its place; packets go through it from [`Device::open_state`] on.
     ///
     /// # Errors
     /// A [`Refusal`] with errno and words; nothing has changed then. What Linux does in software without a word is no refusal, but
     /// [`Attached::Software`].
     fn add_state(&mut self, state: &SaConfig, now: Moment) -> Result<Attached, Refusal>;
+
+    /// From now on packets go through a state: it goes on from `position`, numbers and counts. In the kernel that is part of `xdo_dev_state_add`, as the numbers
+    /// stand in the state (`replay_esn`); here a state that goes on elsewhere is asked how far it came once the new one has its place. Again when
+    /// others have carried it further; numbers only go on.
+    fn open_state(&mut self, handle: Handle, position: &Position);
+
+    /// `XFRM_MSG_UPDSA`: other limits, another encapsulation; a soft limit that was passed may be passed again. The kernel's drivers don't hear of it.
+    fn update_state(&mut self, handle: Handle, state: &SaConfig);
 
     /// `xdo_dev_state_add` of a larval state (`XFRM_DEV_OFFLOAD_FLAG_ACQ`): a handle without a key, whose packets are dropped. It takes no
     /// place in the tables.
@@ -30,6 +39,9 @@ pub trait Device {
     /// `xdo_dev_state_delete`: from now on nothing is sent or received by it, and its place is free. Its counts can still be read. Unknown
     /// handles are ignored, as by all that follow.
     fn delete_state(&mut self, handle: Handle);
+
+    /// As [`Device::delete_state`], for a state that goes on elsewhere: what was handed over before does not leave either, so that its counts are final.
+    fn close_state(&mut self, handle: Handle);
 
     /// `xdo_dev_state_free`: nobody will ask for it again.
     fn free_state(&mut self, handle: Handle);
@@ -43,6 +55,9 @@ pub trait Device {
 
     /// `xdo_dev_state_update_stats`: what the device has counted; `None` for a handle that it does not know.
     fn update_stats(&self, handle: Handle) -> Option<StateCounts>;
+
+    /// The numbers in a state's window that were received (`replay_esn->bmp`).
+    fn window(&self, handle: Handle) -> Vec<u64>;
 
     /// Kind *packet*: from now on only these numbers are sent, and those below that were not yet are never. Not the kernel's: with keys that stay the
     /// same over a restart, numbers are written down as reserved before they are used, and here it is the device that uses them.
@@ -109,9 +124,8 @@ impl NicEvent {
     #[must_use]
     pub const fn to_hear(self) -> Option<DeviceEvent> {
         match self {
-            Self::SoftLimit { handle, .. } | Self::HardLimit { handle, .. } => {
-                Some(DeviceEvent::Limit(handle))
-            }
+            Self::SoftLimit { handle, .. } => Some(DeviceEvent::SoftLimit(handle)),
+            Self::HardLimit { handle, .. } => Some(DeviceEvent::HardLimit(handle)),
             Self::SequenceEnd { handle, .. } => Some(DeviceEvent::SequenceEnd(handle)),
             Self::LinkDown => Some(DeviceEvent::Down),
             Self::SequenceWrap { .. } | Self::LinkUp => None,
@@ -140,8 +154,8 @@ pub struct StateCounts {
 
 impl From<StateCounts> for DeviceCounts {
     fn from(counts: StateCounts) -> Self {
-        let StateCounts { packets, bytes, sent, received: _, failures, first_used, last_used } =
+        let StateCounts { packets, bytes, sent, received, failures, first_used, last_used } =
             counts;
-        Self { packets, bytes, sent, first_used, last_used, failures }
+        Self { packets, bytes, sent, received, first_used, last_used, failures }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use uxfrm_engine::{
     Attachment, DeviceCounts, DeviceId, DeviceRefusal, Devices, Direction, Handle, IvPrefix, Mode,
-    Moment, OffloadKind, Policy, SaConfig, Segmentation, Spi, Wanted,
+    Moment, OffloadKind, Policy, Position, SaConfig, Segmentation, Spi, Wanted,
 };
 
 use crate::{Attached, Device, FunctionId, ModelNic, Refusal, Registry};
@@ -25,7 +25,7 @@ struct Shelf {
     leaving: VecDeque<(DeviceId, Handle)>,
     /// Who receives what, and by which handle.
     receiving: HashMap<(IpAddr, Spi), (DeviceId, Handle)>,
-    /// The same the other way round.
+    /// What states receive, those that are not opened yet as well.
     names: HashMap<(DeviceId, Handle), (IpAddr, Spi)>,
 }
 
@@ -104,9 +104,7 @@ impl Nics {
         };
         if offload.direction == Direction::In {
             let name = (state.id.destination, state.id.spi);
-            let shelf = &mut *lock(&self.0);
-            shelf.receiving.insert(name, (plug.device, handle));
-            shelf.names.insert((plug.device, handle), name);
+            lock(&self.0).names.insert((plug.device, handle), name);
         }
         let cuts = lock(&plug.nic).profile().segmentation && wraps(state, offload.kind);
         let segmentation = if cuts { Segmentation::Device } else { Segmentation::Engine };
@@ -119,6 +117,31 @@ impl Nics {
 
     fn named(&self, name: &str) -> Option<Plug> {
         lock(&self.0).plugs.get(name).cloned()
+    }
+
+    /// The last states that were taken off can still be counted, so that the counts of one that sends no more are exact.
+    fn take_off(&self, device: DeviceId, handle: Handle, off: impl FnOnce(&mut dyn Device)) {
+        let counted = self.on(device, |port| {
+            let counted = port.update_stats(handle).is_some();
+            off(port);
+            counted
+        });
+        let freed = {
+            let Shelf { leaving, receiving, names, .. } = &mut *lock(&self.0);
+            if let Some(name) = names.remove(&(device, handle))
+                && receiving.get(&name) == Some(&(device, handle))
+            {
+                receiving.remove(&name);
+            }
+            // Not a larval state, nor one of a device that is gone.
+            if counted == Some(true) {
+                leaving.push_back((device, handle));
+            }
+            if leaving.len() > COUNTABLE { leaving.pop_front() } else { None }
+        };
+        if let Some((device, handle)) = freed {
+            self.on(device, |port| port.free_state(handle));
+        }
     }
 
     fn on<R>(&self, device: DeviceId, does: impl FnOnce(&mut dyn Device) -> R) -> Option<R> {
@@ -152,29 +175,24 @@ impl Devices for Nics {
         self.on(device, |port| port.set_iv_prefix(handle, prefix));
     }
 
-    /// The last states that were taken off can still be counted, so that the counts of one that sends no more are exact.
-    fn detach_state(&mut self, device: DeviceId, handle: Handle) {
-        let counted = self.on(device, |port| {
-            let counted = port.update_stats(handle).is_some();
-            port.delete_state(handle);
-            counted
-        });
-        let freed = {
-            let Shelf { leaving, receiving, names, .. } = &mut *lock(&self.0);
-            if let Some(name) = names.remove(&(device, handle))
-                && receiving.get(&name) == Some(&(device, handle))
-            {
-                receiving.remove(&name);
-            }
-            // Not a larval state, nor one of a device that is gone.
-            if counted == Some(true) {
-                leaving.push_back((device, handle));
-            }
-            if leaving.len() > COUNTABLE { leaving.pop_front() } else { None }
-        };
-        if let Some((device, handle)) = freed {
-            self.on(device, |port| port.free_state(handle));
+    fn open_state(&mut self, device: DeviceId, handle: Handle, position: &Position) {
+        self.on(device, |port| port.open_state(handle, position));
+        let shelf = &mut *lock(&self.0);
+        if let Some(name) = shelf.names.get(&(device, handle)) {
+            shelf.receiving.insert(*name, (device, handle));
         }
+    }
+
+    fn update_state(&mut self, device: DeviceId, handle: Handle, state: &SaConfig) {
+        self.on(device, |port| port.update_state(handle, state));
+    }
+
+    fn detach_state(&mut self, device: DeviceId, handle: Handle) {
+        self.take_off(device, handle, |port| port.delete_state(handle));
+    }
+
+    fn close_state(&mut self, device: DeviceId, handle: Handle) {
+        self.take_off(device, handle, |port| port.close_state(handle));
     }
 
     fn attach_policy(&mut self, policy: &Policy) -> Result<(DeviceId, Handle), DeviceRefusal> {
@@ -202,6 +220,10 @@ impl Devices for Nics {
 
     fn counts(&mut self, device: DeviceId, handle: Handle) -> Option<DeviceCounts> {
         self.on(device, |port| port.update_stats(handle)).flatten().map(DeviceCounts::from)
+    }
+
+    fn window(&mut self, device: DeviceId, handle: Handle) -> Vec<u64> {
+        self.on(device, |port| port.window(handle)).unwrap_or_default()
     }
 }
 

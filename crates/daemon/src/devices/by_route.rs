@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use uxfrm_engine::{
     Attachment, DeviceCounts, DeviceId, DeviceRefusal, Devices, Direction, Handle, IvPrefix, Mark,
-    Offload, Policy, SaConfig, Wanted,
+    Offload, Policy, Position, SaConfig, Wanted,
 };
 use uxfrm_io::rtnetlink::Rtnetlink;
 use uxfrm_offload::Nics;
@@ -50,6 +50,14 @@ impl Devices for ByRoute {
         }
     }
 
+    fn open_state(&mut self, device: DeviceId, handle: Handle, position: &Position) {
+        self.nics.open_state(device, handle, position);
+    }
+
+    fn update_state(&mut self, device: DeviceId, handle: Handle, state: &SaConfig) {
+        self.nics.update_state(device, handle, state);
+    }
+
     fn attach_larval(
         &mut self,
         device: DeviceId,
@@ -70,6 +78,10 @@ impl Devices for ByRoute {
         self.nics.detach_state(device, handle);
     }
 
+    fn close_state(&mut self, device: DeviceId, handle: Handle) {
+        self.nics.close_state(device, handle);
+    }
+
     fn attach_policy(&mut self, policy: &Policy) -> Result<(DeviceId, Handle), DeviceRefusal> {
         self.nics.attach_policy(policy)
     }
@@ -84,6 +96,10 @@ impl Devices for ByRoute {
 
     fn counts(&mut self, device: DeviceId, handle: Handle) -> Option<DeviceCounts> {
         self.nics.counts(device, handle)
+    }
+
+    fn window(&mut self, device: DeviceId, handle: Handle) -> Vec<u64> {
+        self.nics.window(device, handle)
     }
 }
 

@@ -7,7 +7,7 @@ use uxfrm_crypto::SaKey;
 use super::{Database, Error, PolicyKey, PolicyName, offload::Seat};
 use crate::{
     Action, Attachment, Counters, Defaults, Lifecycle, Mark, Moment, Policy, PolicyEntry,
-    PolicyKind, Sa, SaConfig, SaId, SaMove, SaProtocol, SaTransform, SaWords, sa::check,
+    PolicyKind, Position, Sa, SaConfig, SaId, SaMove, SaProtocol, SaTransform, SaWords, sa::check,
 };
 
 /// A change under way: whatever is done through it, workers see all of it at once when [`Database::apply`] returns.
@@ -20,9 +20,6 @@ pub struct Change<'a> {
 
 /// A state, what it becomes, and where.
 type Moved = (Arc<Sa>, SaConfig, Option<Attachment>);
-
-/// Numbers that a device may use between being asked for its counts and being told that a state moves: far more than it can.
-const AHEAD: u64 = 1 << 20;
 
 impl Change<'_> {
     /// `ip xfrm state add` (`XFRM_MSG_NEWSA`). A state without selector gets its own family's, unless it says `af-unspec`.
@@ -52,7 +49,7 @@ impl Change<'_> {
     /// [`Error::Update`] for another encapsulation type and for a state that has expired.
     pub fn update_sa(&mut self, config: SaConfig) -> Result<Arc<Sa>, Error> {
         let mut config = self.checked(config)?;
-        // The device may refuse it, but the state that it has goes on.
+        // The device may refuse it, but the state that it has goes on: this one is never opened.
         let place = self.database.attach_state(&mut config)?;
         self.database.detach_state(place);
         let old = self.find_sa(config.id, config.mark).cloned().ok_or(Error::NoSuchState)?;
@@ -64,11 +61,13 @@ impl Change<'_> {
         if !same_encap || old.lifecycle() > Lifecycle::Dying {
             return Err(Error::Update);
         }
+        self.database.update_counts(&old);
         let words = self.database.lexicon.share(old.config().updated(&config));
         let new = old.renewed(words);
         new.revive();
         self.database.replace_sa(&old, &new);
         self.database.attendance.update_sa(&old, &new);
+        self.database.update_on_device(&new, &config);
         self.changed = true;
         self.database.wake_for(&new, self.now);
         self.database.keep_alive(&new, self.now);
@@ -89,6 +88,7 @@ impl Change<'_> {
         counters: Counters,
     ) -> Result<Arc<Sa>, Error> {
         let sa = self.find_sa(id, mark).cloned().ok_or(Error::NoSuchState)?;
+        self.database.update_counts(&sa);
         let last = sa.config().last_number();
         if counters.sent.is_some_and(|sent| sent > last) {
             return Err(Error::SequenceWithoutEsn);
@@ -99,7 +99,11 @@ impl Change<'_> {
         {
             return Err(Error::NumbersBack);
         }
+        let carried = counters.usage.is_some();
         sa.set_counters(counters, self.now);
+        let position = sa.position();
+        let carried = position.carried.filter(|_| carried);
+        self.database.move_on_device(&sa, &Position { carried, ..position });
         self.database.wake_for(&sa, self.now);
         Ok(sa)
     }
@@ -138,10 +142,6 @@ impl Change<'_> {
     fn reattach(&mut self, moved: Vec<(Arc<Sa>, SaConfig)>) -> Result<Vec<Moved>, Error> {
         let mut seated = Vec::new();
         for (old, mut config) in moved {
-            self.database.update_counts(&old);
-            // A device that numbers itself sends on until it is told.
-            let ahead = if old.packet_device().is_some() { AHEAD } else { 0 };
-            config.replay.sent = old.sequence().last().saturating_add(ahead);
             match self.database.attach_state(&mut config) {
                 Ok(place) => seated.push((old, config, place)),
                 Err(error) => {
@@ -153,11 +153,12 @@ impl Change<'_> {
         Ok(seated)
     }
 
-    /// Puts a state in another's place.
+    /// Puts a state in another's place. Its device is done with it before anybody asks how far it came.
     fn settle(&mut self, old: &Arc<Sa>, config: SaConfig, place: Option<Attachment>) -> Arc<Sa> {
         let words = self.words(&config);
+        self.database.close_on_device(old);
         let new = Sa::continuing(old, config, words, place);
-        self.database.remove_sa(old);
+        self.database.let_go_of_sa(old);
         self.database.insert_sa(&new);
         self.database.wake_for(&new, self.now);
         self.database.keep_alive(&new, self.now);

@@ -90,7 +90,7 @@ impl Database {
         if !self.next.sad.holds(sa) {
             return false;
         }
-        if sa.counts_elsewhere() && self.look_at_limits(sa, events) {
+        if sa.counts_elsewhere() && self.look_elsewhere(sa, events) {
             return true;
         }
         let age = sa.config().limits.age(sa.added(), sa.usage().first_used(), now);

@@ -8,8 +8,8 @@ use std::{collections::HashMap, sync::Arc};
 use super::Database;
 use crate::{
     Action, Attachment, Charge, DeviceEvent, DeviceId, DeviceRefusal, Devices, Error, Event,
-    Handle, Lifecycle, Moment, OffloadKind, Policy, PolicyEntry, PolicyIndex, Sa, SaConfig, Wanted,
-    devices::NoDevices,
+    Handle, Lifecycle, Moment, OffloadKind, Policy, PolicyEntry, PolicyIndex, Position, Sa,
+    SaConfig, Wanted, devices::NoDevices,
 };
 
 /// What becomes of the traffic of a device's policies when the device goes down.
@@ -28,6 +28,8 @@ pub(super) struct Offloads {
     devices: Box<dyn Devices>,
     policies: HashMap<PolicyIndex, (DeviceId, Handle)>,
     link_down: LinkDown,
+    /// States that have a place, whose packets may go through it from the end of the change under way.
+    opening: Vec<Arc<Sa>>,
     /// Those that went down since somebody asked.
     lost: Vec<DeviceId>,
 }
@@ -38,6 +40,7 @@ impl Default for Offloads {
             devices: Box::new(NoDevices),
             policies: HashMap::new(),
             link_down: LinkDown::default(),
+            opening: Vec::new(),
             lost: Vec::new(),
         }
     }
@@ -81,9 +84,16 @@ impl Database {
 
     /// Takes over what a device has counted for a state of kind *packet*; for others does nothing (`xfrm_dev_state_update_stats`).
     pub fn update_counts(&mut self, sa: &Sa) {
-        let Some(place) = sa.attachment().filter(|place| place.kind == OffloadKind::Packet) else {
-            return;
-        };
+        let Some(Attachment { device, handle, .. }) = sa.packet_place() else { return };
+        let devices = &mut self.offloads.devices;
+        if let Some(counts) = devices.counts(device, handle) {
+            sa.take_over(&counts);
+            sa.take_over_window(counts.received, || devices.window(device, handle));
+        }
+    }
+
+    /// As [`Database::update_counts`], but for what was received.
+    fn update_sent(&mut self, sa: &Sa, place: Attachment) {
         if let Some(counts) = self.offloads.devices.counts(place.device, place.handle) {
             sa.take_over(&counts);
         }
@@ -100,12 +110,9 @@ impl Database {
     pub fn share_numbers(&mut self) {
         let states: Vec<_> = self.next.sad.all_attached().cloned().collect();
         for sa in &states {
-            self.update_counts(sa);
             self.share_iv_prefixes(sa);
-            let Some(place) = sa.attachment().filter(|place| place.kind == OffloadKind::Packet)
-            else {
-                continue;
-            };
+            let Some(place) = sa.packet_place() else { continue };
+            self.update_sent(sa, place);
             let (used, ceiling) = (sa.sequence().last(), sa.sequence().reserved());
             self.offloads.devices.reserve(place.device, place.handle, used, ceiling);
         }
@@ -146,13 +153,59 @@ impl Database {
         }
     }
 
-    /// A state goes. Nobody knows how many numbers its device has used when it is told: all that were reserved are taken for used.
+    /// A state came: once the change is made, its packets may go through its device, from where it is then.
+    pub(super) fn open_soon(&mut self, sa: &Arc<Sa>) {
+        if sa.attachment().is_some() {
+            self.offloads.opening.push(Arc::clone(sa));
+        }
+    }
+
+    /// The change is made, and no worker has seen it yet.
+    pub(super) fn open_states(&mut self) {
+        let Offloads { devices, opening, .. } = &mut self.offloads;
+        for sa in opening.drain(..) {
+            if let Some(Attachment { device, handle, .. }) = sa.attachment() {
+                devices.open_state(device, handle, &sa.position());
+            }
+        }
+    }
+
+    /// A state has come further, as another has carried it. One that is about to be opened is told all then.
+    pub(super) fn move_on_device(&mut self, sa: &Arc<Sa>, position: &Position) {
+        let opens = self.offloads.opening.iter().any(|opening| opening.is_same(sa));
+        if let Some(Attachment { device, handle, .. }) = sa.attachment().filter(|_| !opens) {
+            self.offloads.devices.open_state(device, handle, position);
+        }
+    }
+
+    /// A state was updated, and stays where it is.
+    pub(super) fn update_on_device(&mut self, sa: &Sa, config: &SaConfig) {
+        if let Some(Attachment { device, handle, .. }) = sa.attachment() {
+            self.offloads.devices.update_state(device, handle, config);
+        }
+    }
+
+    /// A state goes. Nobody knows how many numbers its device has used when it is told, and what is on its way still leaves: all that were reserved are
+    /// taken for used.
     pub(super) fn leave_device(&mut self, sa: &Sa) {
         self.update_counts(sa);
         if sa.counts_elsewhere() && self.attendance.is_owner() {
             sa.sequence().skip_to(sa.sequence().reserved());
         }
         self.detach_state(sa.attachment());
+        // What went through it until it heard.
+        self.update_counts(sa);
+    }
+
+    /// A state goes on elsewhere: what its device has done by now is all.
+    pub(super) fn close_on_device(&mut self, sa: &Sa) {
+        match sa.packet_place() {
+            Some(Attachment { device, handle, .. }) => {
+                self.offloads.devices.close_state(device, handle);
+                self.update_counts(sa);
+            }
+            None => self.detach_state(sa.attachment()),
+        }
     }
 
     /// A device said something. What key managers are to hear of it is added to `events`.
@@ -164,9 +217,14 @@ impl Database {
         events: &mut Vec<Event>,
     ) {
         let changed = match event {
-            DeviceEvent::Limit(handle) => {
+            DeviceEvent::SoftLimit(handle) => {
                 let sa = self.next.sad.attached(device, handle).cloned();
-                sa.is_some_and(|sa| self.look_at_limits(&sa, events))
+                sa.into_iter().for_each(|sa| self.look_at_soft_limit(&sa, events));
+                false
+            }
+            DeviceEvent::HardLimit(handle) => {
+                let sa = self.next.sad.attached(device, handle).cloned();
+                sa.is_some_and(|sa| self.look_elsewhere(&sa, events))
             }
             DeviceEvent::SequenceEnd(handle) => {
                 let sa = self.next.sad.attached(device, handle).cloned();
@@ -177,6 +235,20 @@ impl Database {
         if changed {
             self.settle_policies();
             self.advance();
+        }
+    }
+
+    /// Holds a device's counts against a state's limits; the soft one first, though both were passed since the last look, as packets have come to them
+    /// one after the other. True when the state is removed.
+    pub(super) fn look_elsewhere(&mut self, sa: &Arc<Sa>, events: &mut Vec<Event>) -> bool {
+        self.look_at_soft_limit(sa, events);
+        self.look_at_limits(sa, events)
+    }
+
+    fn look_at_soft_limit(&mut self, sa: &Arc<Sa>, events: &mut Vec<Event>) {
+        self.update_counts(sa);
+        if sa.check_soft_limit() {
+            events.push(Event::SaSoftLimit(sa.id()));
         }
     }
 

@@ -46,6 +46,7 @@ impl Inbound {
             sa.count_failure(reason);
             reason
         })?;
+        let opener = if is_ours { opener } else { self.opener_of(place, sa, number, opener) };
         let moved = encap.is_some() && self.has_moved(place, envelope, used);
         let manner = Manner { shell: envelope.shell, in_udp: envelope.encap.is_some(), opener };
         if is_ours && !moved && depth == 0 {

@@ -8,7 +8,7 @@ use uxfrm_packet::Checksum;
 
 use super::Inbound;
 use crate::worker::Bench;
-use crate::{DeviceMark, Direction, DropReason, OffloadKind, Sa};
+use crate::{Candidate, DeviceMark, Direction, DropReason, OffloadKind, Sa};
 
 /// Who opens a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +97,25 @@ impl Inbound {
             None => Ok(Opener::Device),
             Some(DropReason::InForged) => Ok(Opener::DeviceForged),
             Some(reason) => Err(reason),
+        }
+    }
+
+    /// What a device says of a packet holds for the number that it was opened with. Below the window the upper half is taken for the next one (RFC 4303
+    /// §A2.2), and the ICV must say that it is not.
+    pub(super) fn opener_of(
+        &self,
+        place: usize,
+        sa: &Sa,
+        number: Candidate,
+        opener: Opener,
+    ) -> Opener {
+        let as_another = || {
+            let mark = self.mark(place);
+            sa.extended() && mark.is_none_or(|mark| u64::from(mark.high) != number.number() >> 32)
+        };
+        match opener {
+            Opener::Device if as_another() => Opener::DeviceForged,
+            Opener::Engine | Opener::Device | Opener::DeviceForged => opener,
         }
     }
 

@@ -240,6 +240,13 @@ impl Usage {
         if soft && self.advance(Lifecycle::Dying) { Charge::SoftLimit } else { Charge::Ok }
     }
 
+    /// Holds what was counted elsewhere against soft limits below the hard ones, which a packet has passed before it came to those: true once.
+    pub(super) fn check_soft(&self, limits: &Limits) -> bool {
+        let passed = |budget: Budget, count| budget.soft < budget.hard && count >= budget.soft;
+        let soft = passed(limits.packets, self.packets()) || passed(limits.bytes, self.bytes());
+        soft && self.advance(Lifecycle::Dying)
+    }
+
     /// How far the state is.
     #[must_use]
     #[inline]

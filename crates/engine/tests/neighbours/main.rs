@@ -553,6 +553,7 @@ fn what_looks_right_and_comes_from_a_strange_device_is_dropped() {
         handle: None,
         kind: OffloadKind::Crypto,
         status: DeviceStatus::Success,
+        high: 0,
     });
     assert!(pair.right.inbound_from_device(vec![Received { packet, mark }]).is_empty());
     assert_eq!(pair.right.reasons(), [(DropReason::InDeviceMark, 1)]);

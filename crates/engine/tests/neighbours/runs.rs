@@ -178,6 +178,7 @@ fn a_run_from_a_strange_device_is_dropped() {
         handle: None,
         kind: OffloadKind::Crypto,
         status: DeviceStatus::Success,
+        high: 0,
     });
     let wire = pair.left.outbound((0..40).map(datagram).collect()).0;
     let received = wire.into_iter().map(|packet| Received { packet, mark });

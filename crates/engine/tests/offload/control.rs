@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{
-    Budget, Database, DeviceCounts, DeviceEvent, DeviceRefusal, Direction, Error, Event, Failures,
-    IfId, Limits, Mark, Mode, Moment, OffloadKind, Policy, PolicyKind, Priority, Reqid, Sa,
-    SaConfig, SaFlags, SaMove, SaProtocol, Spi, Wanted,
+    Budget, Carried, Change, Counters, Database, DeviceCounts, DeviceEvent, DeviceRefusal,
+    Direction, Error, Event, Failures, IfId, Limits, Mark, Mode, Moment, OffloadKind, Policy,
+    PolicyKind, Priority, Reqid, Sa, SaConfig, SaFlags, SaMove, SaProtocol, Spi, Wanted,
 };
 use uxfrm_testkit::{Way, Wrapping};
 
@@ -154,6 +154,8 @@ fn an_update_leaves_a_state_where_it_is() {
     let config = SaConfig { limits, ..state(OffloadKind::Packet, 1) };
     let new = database.apply(Moment(0), |change| change.update_sa(config)).unwrap();
     assert_eq!(new.attachment(), old.attachment());
+    let handle = nics.handle();
+    assert_eq!(nics.tables().updates[&handle], limits, "the device keeps them");
     let snapshot = database.snapshot();
     let found = snapshot.sad.attached(NIC0, nics.handle()).unwrap();
     assert!(Arc::ptr_eq(found, &new));
@@ -172,17 +174,19 @@ fn a_device_counts_and_its_counts_meet_the_limits_once() {
             packets,
             bytes: packets * 100,
             sent: packets,
+            received: 0,
             first_used: Some(Moment(1)),
             last_used: Some(Moment(packets)),
             failures,
         };
         nics.tables().counts.insert(handle, counts);
     };
-    let hear = |database: &mut Database| {
+    let hear_of = |database: &mut Database, event| {
         let mut events = Vec::new();
-        database.hear(NIC0, DeviceEvent::Limit(handle), Moment(0), &mut events);
+        database.hear(NIC0, event, Moment(0), &mut events);
         events
     };
+    let hear = |database: &mut Database| hear_of(database, DeviceEvent::SoftLimit(handle));
     count(9);
     assert_eq!(hear(&mut database), []);
     let usage = sa.usage();
@@ -193,9 +197,94 @@ fn a_device_counts_and_its_counts_meet_the_limits_once() {
     assert_eq!(hear(&mut database), [Event::SaSoftLimit(sa.id())]);
     assert_eq!(hear(&mut database), [], "once");
     count(20);
-    assert_eq!(hear(&mut database), [Event::SaHardLimit(sa.id())]);
+    assert_eq!(hear(&mut database), [], "of twenty packets twenty pass");
+    let hard = |database: &mut Database| hear_of(database, DeviceEvent::HardLimit(handle));
+    assert_eq!(hard(&mut database), [Event::SaHardLimit(sa.id())]);
     assert_eq!((database.snapshot().sad.len(), nics.held()), (0, (0, 0)));
-    assert_eq!(hear(&mut database), []);
+    assert_eq!(hard(&mut database), []);
+}
+
+/// The device told of both, and the database came to it after both.
+#[test]
+fn a_soft_limit_is_told_though_the_hard_one_was_reached_meanwhile() {
+    for lost in [false, true] {
+        let (mut database, nics) = database();
+        let packets = Budget { soft: 10, hard: 20 };
+        let limits = Limits { packets, ..Limits::default() };
+        let sa = add(&mut database, SaConfig { limits, ..state(OffloadKind::Packet, 1) }).unwrap();
+        let handle = nics.handle();
+        let counts = DeviceCounts { packets: 20, bytes: 2000, ..DeviceCounts::default() };
+        nics.tables().counts.insert(handle, counts);
+        let (mut events, now) = (Vec::new(), Moment::from_secs(1));
+        if lost {
+            database.handle_timeout(now, &mut events);
+        } else {
+            for event in [DeviceEvent::SoftLimit(handle), DeviceEvent::HardLimit(handle)] {
+                database.hear(NIC0, event, now, &mut events);
+            }
+        }
+        assert_eq!(events, [Event::SaSoftLimit(sa.id()), Event::SaHardLimit(sa.id())], "{lost}");
+    }
+}
+
+/// `replay-seq 1000`, and what a client's bitmap says of the numbers below.
+#[test]
+fn a_device_begins_where_the_state_is_and_is_told_when_that_moves() {
+    let counters =
+        |received, window| Counters { received: Some(received), window, ..Counters::default() };
+    for kind in [OffloadKind::Packet, OffloadKind::Crypto] {
+        let (mut database, nics) = database();
+        let config = SaConfig {
+            offload: offload(kind, "nic0", Direction::In),
+            ..Wrapping::tunnel4().sa(Way::Left, 1)
+        };
+        let id = config.id;
+        database
+            .apply(Moment(0), |change| {
+                let sa = change.add_sa(config)?;
+                assert!(nics.tables().opened.is_empty(), "not before all is said");
+                change.set_counters(sa.id(), Mark::default(), counters(1000, vec![998, 1000]))
+            })
+            .unwrap();
+        let handle = nics.handle();
+        let opened = || nics.tables().opened[&handle].clone();
+        assert_eq!((opened().received, opened().window), (1000, vec![998, 1000]), "{kind:?}");
+        assert_eq!(opened().carried, Some(Carried::default()));
+        let moved = |change: &mut Change<'_>| {
+            change.set_counters(id, Mark::default(), counters(2000, vec![2000]))
+        };
+        database.apply(Moment(0), moved).unwrap();
+        assert_eq!((opened().received, opened().window), (2000, vec![2000]), "{kind:?}");
+        assert_eq!(opened().carried, None, "the device counts");
+    }
+}
+
+#[test]
+fn what_a_device_received_is_shown_and_goes_with_the_state() {
+    let (mut database, nics) = database();
+    let config = SaConfig {
+        offload: offload(OffloadKind::Packet, "nic0", Direction::In),
+        ..Wrapping::tunnel4().sa(Way::Left, 1)
+    };
+    let old = add(&mut database, config).unwrap();
+    let handle = nics.handle();
+    let counts = DeviceCounts { packets: 2, bytes: 200, received: 50, ..DeviceCounts::default() };
+    nics.tables().counts.insert(handle, counts);
+    nics.tables().windows.insert(handle, vec![47, 50]);
+    database.update_counts(&old);
+    assert_eq!((old.highest_received(), old.received_in_window()), (50, vec![47, 50]));
+    let to = SaMove {
+        source: "192.0.2.77".parse().unwrap(),
+        offload: offload(OffloadKind::Packet, "nic1", Direction::In),
+        ..SaMove::of(&old)
+    };
+    let change = |change: &mut Change<'_>| change.move_sas(vec![(Arc::clone(&old), to)]);
+    let new = database.apply(Moment(0), change).unwrap().remove(0);
+    let handle = nics.handle();
+    let opened = nics.tables().opened[&handle].clone();
+    assert_eq!((opened.received, opened.window), (50, vec![47, 50]));
+    assert_eq!(opened.carried.map(|carried| (carried.packets, carried.bytes)), Some((2, 200)));
+    assert_eq!(new.received_in_window(), [47, 50]);
 }
 
 #[test]

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use uxfrm_crypto::{Backend, Crypter, Iv, SaKey, SealJob, Sealing, SeqHigh};
 use uxfrm_engine::{
     Attachment, DeviceCounts, DeviceId, DeviceMark, DeviceRefusal, DeviceStatus, Devices,
-    Direction, Handed, Handle, IvPrefix, Offload, OffloadKind, Policy, SaConfig, SaFlags,
-    Segmentation, Task, Wanted,
+    Direction, Handed, Handle, IvPrefix, Limits, Offload, OffloadKind, Policy, Position, SaConfig,
+    SaFlags, Segmentation, Task, Wanted,
 };
 use uxfrm_packet::{IpPacket, PacketBuf, Segments};
 
@@ -27,6 +27,12 @@ pub(crate) struct Tables {
     pub(crate) counts: BTreeMap<Handle, DeviceCounts>,
     /// How far the stack said that states are.
     pub(crate) heads: BTreeMap<Handle, u64>,
+    /// How far states were when packets might go through them.
+    pub(crate) opened: BTreeMap<Handle, Position>,
+    /// The limits that they were updated to.
+    pub(crate) updates: BTreeMap<Handle, Limits>,
+    /// What they have received, besides the highest number.
+    pub(crate) windows: BTreeMap<Handle, Vec<u64>>,
     pub(crate) larvals: BTreeMap<Handle, DeviceId>,
     /// What it answers instead of taking anything.
     pub(crate) refusal: Option<DeviceRefusal>,
@@ -136,6 +142,14 @@ impl Devices for Nics {
         Ok(Some(Attachment { device, handle, kind: offload.kind, segmentation }))
     }
 
+    fn open_state(&mut self, _: DeviceId, handle: Handle, position: &Position) {
+        self.tables().opened.insert(handle, position.clone());
+    }
+
+    fn update_state(&mut self, _: DeviceId, handle: Handle, state: &SaConfig) {
+        self.tables().updates.insert(handle, state.limits);
+    }
+
     fn attach_larval(&mut self, device: DeviceId, _: &Wanted) -> Result<Handle, DeviceRefusal> {
         let mut tables = self.tables();
         let handle = tables.handle();
@@ -164,6 +178,10 @@ impl Devices for Nics {
         tables.larvals.remove(&handle);
     }
 
+    fn close_state(&mut self, device: DeviceId, handle: Handle) {
+        self.detach_state(device, handle);
+    }
+
     fn attach_policy(&mut self, policy: &Policy) -> Result<(DeviceId, Handle), DeviceRefusal> {
         let mut tables = self.tables();
         let device = tables.device(&policy.offload.as_ref().unwrap().device)?;
@@ -183,6 +201,10 @@ impl Devices for Nics {
     fn counts(&mut self, _: DeviceId, handle: Handle) -> Option<DeviceCounts> {
         self.tables().counts.get(&handle).copied()
     }
+
+    fn window(&mut self, _: DeviceId, handle: Handle) -> Vec<u64> {
+        self.tables().windows.get(&handle).cloned().unwrap_or_default()
+    }
 }
 
 /// `offload KIND dev NAME dir DIRECTION`.
@@ -192,5 +214,5 @@ pub(crate) fn offload(kind: OffloadKind, device: &str, direction: Direction) -> 
 
 /// What `nic0` says of a packet that it decrypted.
 pub(crate) fn mark(kind: OffloadKind, handle: Handle) -> DeviceMark {
-    DeviceMark { device: NIC0, handle: Some(handle), kind, status: DeviceStatus::Success }
+    DeviceMark { device: NIC0, handle: Some(handle), kind, status: DeviceStatus::Success, high: 0 }
 }

@@ -11,8 +11,8 @@ use std::{
 use netlink_sys::{Socket, protocols::NETLINK_XFRM};
 use uxfrm_engine::{
     Attachment, Cpu, DeviceCounts, DeviceEvent, DeviceId, DeviceRefusal, Devices, Event, FlowKey,
-    Handle, IfId, IvPrefix, KeyManagers, Mark, Mode, Moment, Policy, PolicyIndex, Reqid, SaConfig,
-    SaProtocol, Spi, Wanted,
+    Handle, IfId, IvPrefix, KeyManagers, Mark, Mode, Moment, Policy, PolicyIndex, Position, Reqid,
+    SaConfig, SaProtocol, Spi, Wanted,
 };
 use uxfrm_netlink::{Groups, Options, Outbox};
 
@@ -401,9 +401,15 @@ impl Devices for Card {
         Ok(Handle(next))
     }
 
+    fn open_state(&mut self, _: DeviceId, _: Handle, _: &Position) {}
+
+    fn update_state(&mut self, _: DeviceId, _: Handle, _: &SaConfig) {}
+
     fn reserve(&mut self, _: DeviceId, _: Handle, _: u64, _: u64) {}
 
     fn set_iv_prefix(&mut self, _: DeviceId, _: Handle, _: IvPrefix) {}
+
+    fn close_state(&mut self, _: DeviceId, _: Handle) {}
 
     fn detach_state(&mut self, _: DeviceId, handle: Handle) {
         assert!(self.held().larvals.remove(&handle.0));
@@ -419,6 +425,10 @@ impl Devices for Card {
 
     fn counts(&mut self, _: DeviceId, _: Handle) -> Option<DeviceCounts> {
         None
+    }
+
+    fn window(&mut self, _: DeviceId, _: Handle) -> Vec<u64> {
+        Vec::new()
     }
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use uxfrm_crypto::{Backend, Iv, OpenJob, SaKey, SealJob, SeqHigh};
 use uxfrm_engine::{
-    Direction, DropReason, Encapsulation, Handle, Limits, Moment, Offload, OffloadKind, Sa,
-    SaConfig, SaId, SaWords,
+    Direction, DropReason, Encapsulation, Handle, Limits, Moment, Offload, OffloadKind, Position,
+    Sa, SaConfig, SaId, SaWords,
 };
 
 use super::FunctionId;
@@ -33,10 +33,24 @@ pub(super) struct Association {
 /// Whether packets go through a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
+    /// Not yet: it has its place, and nobody has said how far it is.
+    Waiting,
     /// They do.
     Live,
     /// Deleted, not yet freed: what was on its way still leaves, nothing comes in, and its counts can be read.
     Deleted,
+    /// Deleted, and goes on elsewhere: nothing leaves either.
+    Closed,
+}
+
+impl Standing {
+    /// Whether it has a place in the table.
+    pub(super) const fn is_held(self) -> bool {
+        match self {
+            Self::Waiting | Self::Live => true,
+            Self::Deleted | Self::Closed => false,
+        }
+    }
 }
 
 impl Association {
@@ -74,9 +88,34 @@ impl Association {
             direction: offload.direction,
             function: FunctionId::PHYSICAL,
             slot: 0,
-            standing: Standing::Live,
+            standing: Standing::Waiting,
             ended: false,
         })
+    }
+
+    /// Goes on from there.
+    pub(super) fn go_on_from(&mut self, position: &Position) {
+        self.sa.go_on_from(position);
+        let head = match self.direction {
+            Direction::Out => position.sent,
+            Direction::In | Direction::Forward => position.received,
+        };
+        self.head = self.head.max(head);
+    }
+
+    /// Other limits, another encapsulation: in kind *crypto* both are the engine's.
+    pub(super) fn update(&mut self, state: &SaConfig) {
+        if self.kind == OffloadKind::Crypto {
+            return;
+        }
+        let sa = self.sa.updated(state);
+        // What could be put around packets can be with other ports.
+        if self.encapsulation.is_some()
+            && let Ok(around) = Encapsulation::new(&sa, HOP_LIMIT)
+        {
+            self.encapsulation = Some(around);
+        }
+        self.sa = sa;
     }
 
     pub(super) fn id(&self) -> SaId {
@@ -86,7 +125,11 @@ impl Association {
     /// Whether packets go through it in a direction and kind. What was on its way when a sending state was deleted still leaves by it, so that a
     /// rekey loses nothing.
     pub(super) fn serves(&self, direction: Direction, kind: OffloadKind) -> bool {
-        let open = self.standing == Standing::Live || direction == Direction::Out;
+        let open = match self.standing {
+            Standing::Live => true,
+            Standing::Deleted => direction == Direction::Out,
+            Standing::Waiting | Standing::Closed => false,
+        };
         open && self.direction == direction && self.kind == kind
     }
 

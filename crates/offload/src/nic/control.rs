@@ -2,10 +2,10 @@
 
 use std::ops::RangeInclusive;
 
-use uxfrm_engine::{Handle, IvPrefix, Moment, Policy, SaConfig, Wanted};
+use uxfrm_engine::{Handle, IvPrefix, Moment, Policy, Position, SaConfig, Wanted};
 use uxfrm_packet::IpPacket;
 
-use super::association::Association;
+use super::association::{Association, Standing};
 use super::{FunctionId, ModelNic, Trust};
 use crate::profile::TableSizes;
 use crate::registry::Asker;
@@ -40,6 +40,19 @@ impl<'a> FunctionPort<'a> {
     fn own(&self, handle: Handle) -> Option<&Association> {
         self.nic.states.of(handle).filter(|found| found.function == self.function)
     }
+
+    /// One that has a place in the table.
+    fn held(&mut self, handle: Handle) -> Option<&mut Association> {
+        self.own(handle).filter(|found| found.standing.is_held())?;
+        self.nic.states.of_mut(handle)
+    }
+
+    fn take_out(&mut self, handle: Handle, standing: Standing) {
+        if self.own(handle).is_some() {
+            self.nic.registry.detach_state(handle);
+            self.nic.states.delete(handle, standing);
+        }
+    }
 }
 
 impl Device for FunctionPort<'_> {
@@ -73,11 +86,25 @@ impl Device for FunctionPort<'_> {
         Ok(self.nic.registry.take_handle())
     }
 
-    fn delete_state(&mut self, handle: Handle) {
-        if self.own(handle).is_some() {
-            self.nic.registry.detach_state(handle);
-            self.nic.states.delete(handle);
+    fn open_state(&mut self, handle: Handle, position: &Position) {
+        if let Some(association) = self.held(handle) {
+            association.go_on_from(position);
+            self.nic.states.open(handle);
         }
+    }
+
+    fn update_state(&mut self, handle: Handle, state: &SaConfig) {
+        if let Some(association) = self.held(handle) {
+            association.update(state);
+        }
+    }
+
+    fn delete_state(&mut self, handle: Handle) {
+        self.take_out(handle, Standing::Deleted);
+    }
+
+    fn close_state(&mut self, handle: Handle) {
+        self.take_out(handle, Standing::Closed);
     }
 
     fn free_state(&mut self, handle: Handle) {
@@ -101,6 +128,10 @@ impl Device for FunctionPort<'_> {
 
     fn update_stats(&self, handle: Handle) -> Option<StateCounts> {
         self.own(handle).map(Association::counts)
+    }
+
+    fn window(&self, handle: Handle) -> Vec<u64> {
+        self.own(handle).map(|association| association.sa.received_in_window()).unwrap_or_default()
     }
 
     fn reserve(&mut self, handle: Handle, numbers: RangeInclusive<u64>) {

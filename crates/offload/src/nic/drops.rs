@@ -38,8 +38,10 @@ nic_drops! {
     TxPolicyBlock => "tx_policy_block";
     /// Transmit: the state passed its hard limit.
     TxHardLimit => "tx_hard_limit";
-    /// Transmit: the sequence number would wrap, or the next ones are not reserved yet.
+    /// Transmit: the sequence number would wrap.
     TxSequence => "tx_sequence";
+    /// Transmit: the next sequence numbers are not reserved yet.
+    TxSequenceReserve => "tx_sequence_reserve";
     /// Transmit: longer than an IP packet can be once it is wrapped.
     TxNoRoom => "tx_no_room";
     /// Transmit: could not be encrypted.
@@ -52,16 +54,20 @@ nic_drops! {
     RxRunt => "rx_runt";
     /// Receive: the number was received before.
     RxReplay => "rx_replay";
-    /// Receive: number 0, or older than the window.
+    /// Receive: older than the window.
     RxTooOld => "rx_too_old";
+    /// Receive: number 0, which no packet has.
+    RxNoNumber => "rx_no_number";
     /// Receive: the ICV is wrong.
     RxAuthFailed => "rx_auth_failed";
     /// Receive: padding that is none, or of the wrong bytes.
     RxTrailer => "rx_trailer";
     /// Receive: a dummy packet (RFC 4303 §2.6), discarded as it should be.
     RxDummy => "rx_dummy";
-    /// Receive: what was inside is not what the state's mode carries, or no IP packet.
+    /// Receive: what was inside is no IP packet.
     RxInner => "rx_inner";
+    /// Receive: what was inside is not what the state's mode carries.
+    RxMode => "rx_mode";
     /// Receive: congestion outside that the packet inside can't carry on (RFC 6040 §4.2).
     RxEcn => "rx_ecn";
     /// Receive: the state passed its hard limit.
@@ -81,15 +87,51 @@ impl NicDrop {
         match reason {
             DropReason::OutModeMismatch => Self::TxNoState,
             DropReason::OutNoRoom => Self::TxNoRoom,
-            DropReason::OutSequenceOverflow | DropReason::OutSequenceReserve => Self::TxSequence,
+            DropReason::OutSequenceOverflow => Self::TxSequence,
+            DropReason::OutSequenceReserve => Self::TxSequenceReserve,
             DropReason::InRunt | DropReason::InMalformed => Self::RxRunt,
             DropReason::InReplay => Self::RxReplay,
-            DropReason::InTooOld | DropReason::InNoNumber => Self::RxTooOld,
+            DropReason::InTooOld => Self::RxTooOld,
+            DropReason::InNoNumber => Self::RxNoNumber,
             DropReason::InPadding => Self::RxTrailer,
             DropReason::InDummy => Self::RxDummy,
-            DropReason::InInnerMalformed | DropReason::InModeMismatch => Self::RxInner,
+            DropReason::InInnerMalformed => Self::RxInner,
+            DropReason::InModeMismatch => Self::RxMode,
             DropReason::InEcn => Self::RxEcn,
             _ => Self::TxMalformed,
+        }
+    }
+
+    /// Under what a gateway counts it: as if its own engine had dropped the packet for the same cause.
+    #[must_use]
+    pub const fn reason(self) -> DropReason {
+        match self {
+            Self::TxLinkDown | Self::TxNoState => DropReason::OutDeviceGone,
+            Self::TxWrongDevice => DropReason::OutDeviceMismatch,
+            Self::TxMalformed => DropReason::OutMalformed,
+            Self::TxUnsupported => DropReason::OutDeviceUnfit,
+            Self::TxPolicyBlock => DropReason::OutPolicyBlock,
+            Self::TxHardLimit => DropReason::OutStateExpired,
+            Self::TxSequence => DropReason::OutSequenceOverflow,
+            Self::TxSequenceReserve => DropReason::OutSequenceReserve,
+            Self::TxNoRoom => DropReason::OutNoRoom,
+            Self::TxCrypto => DropReason::OutCrypto,
+            Self::RxLinkDown => DropReason::InDeviceDown,
+            Self::RxNotIp => DropReason::InMalformed,
+            Self::RxRunt => DropReason::InRunt,
+            Self::RxReplay => DropReason::InReplay,
+            Self::RxTooOld => DropReason::InTooOld,
+            Self::RxNoNumber => DropReason::InNoNumber,
+            Self::RxAuthFailed => DropReason::InForged,
+            Self::RxTrailer => DropReason::InPadding,
+            Self::RxDummy => DropReason::InDummy,
+            Self::RxInner => DropReason::InInnerMalformed,
+            Self::RxMode => DropReason::InModeMismatch,
+            Self::RxEcn => DropReason::InEcn,
+            Self::RxHardLimit => DropReason::InStateExpired,
+            Self::RxPolicyBlock => DropReason::InPolicyBlock,
+            Self::RxPolicyMismatch => DropReason::InTemplateMismatch,
+            Self::RxFlowRule => DropReason::InFlowRule,
         }
     }
 }

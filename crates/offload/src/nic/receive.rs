@@ -236,7 +236,10 @@ impl ModelNic {
             Authenticity::Runt => DeviceStatus::InvalidSyntax,
             Authenticity::Pending => DeviceStatus::GenericError,
         };
-        self.mark(sealed.handle, OffloadKind::Crypto, status)
+        let extended = association.sa.extended();
+        let high = if extended { upper_half(sealed.number.value()) } else { 0 };
+        let mark = self.mark(sealed.handle, OffloadKind::Crypto, status)?;
+        Some(DeviceMark { high, ..mark })
     }
 
     /// Kind *packet*: back to the plain packet.
@@ -290,7 +293,7 @@ impl ModelNic {
     fn mark(&self, handle: Handle, kind: OffloadKind, status: DeviceStatus) -> Option<DeviceMark> {
         let device = self.device_of(self.states.of(handle)?.function)?;
         let handle = Some(handle).filter(|_| self.profile().marks_received);
-        Some(DeviceMark { device, handle, kind, status })
+        Some(DeviceMark { device, handle, kind, status, high: 0 })
     }
 
     /// 7 Checksum: what is right need not be looked at again; what is wrong is the host's to find.

@@ -29,20 +29,29 @@ impl StateTable {
                 self.slots - 1
             }
         };
-        if association.direction == Direction::In {
-            let id = association.id();
-            self.received.insert((id.destination, id.spi), association.handle);
-        }
         self.by_handle.insert(association.handle, association);
     }
 
-    /// Nothing goes through it any more.
-    pub(super) fn delete(&mut self, handle: Handle) {
+    /// Packets go through it from now on; of two with the same names the one that was opened last receives.
+    pub(super) fn open(&mut self, handle: Handle) {
         let Some(association) = self.by_handle.get_mut(&handle) else { return };
-        if association.standing == Standing::Deleted {
+        if association.standing != Standing::Waiting {
             return;
         }
-        association.standing = Standing::Deleted;
+        association.standing = Standing::Live;
+        if association.direction == Direction::In {
+            let id = association.id();
+            self.received.insert((id.destination, id.spi), handle);
+        }
+    }
+
+    /// Nothing goes through it any more, and what was handed over before only while it is `Deleted`.
+    pub(super) fn delete(&mut self, handle: Handle, standing: Standing) {
+        let Some(association) = self.by_handle.get_mut(&handle) else { return };
+        if !association.standing.is_held() {
+            return;
+        }
+        association.standing = standing;
         self.free.push(Reverse(association.slot));
         let id = association.id();
         let name = (id.destination, id.spi);
@@ -52,7 +61,7 @@ impl StateTable {
     }
 
     pub(super) fn free(&mut self, handle: Handle) {
-        self.delete(handle);
+        self.delete(handle, Standing::Closed);
         self.by_handle.remove(&handle);
     }
 
@@ -69,10 +78,10 @@ impl StateTable {
         self.received.get(&(destination, spi)).and_then(|handle| self.by_handle.get(handle))
     }
 
-    /// Those through which packets go, by their place in the table.
+    /// Those that have a place in the table, by that.
     pub(super) fn in_order(&self) -> Vec<&Association> {
-        let live = |association: &&Association| association.standing == Standing::Live;
-        let mut all: Vec<_> = self.by_handle.values().filter(live).collect();
+        let held = |association: &&Association| association.standing.is_held();
+        let mut all: Vec<_> = self.by_handle.values().filter(held).collect();
         all.sort_unstable_by_key(|association| association.slot);
         all
     }

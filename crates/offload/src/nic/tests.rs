@@ -6,8 +6,8 @@ use std::sync::Arc;
 use uxfrm_crypto::Crypter;
 use uxfrm_engine::{DeviceStatus, Direction, Handed, IvPrefix, Received};
 use uxfrm_engine::{
-    Encapsulation, Family, Handover, Mode, Offload, OffloadKind, Sa, SaConfig, SaFlags, SaWords,
-    Task, UdpEncapKind, Wanted,
+    Encapsulation, Family, Handover, Mode, Offload, OffloadKind, Position, Sa, SaConfig, SaFlags,
+    SaWords, Task, UdpEncapKind, Wanted,
 };
 use uxfrm_testkit::{FIRST_SPI, Pair, Way, Wrapping, packets};
 
@@ -55,10 +55,16 @@ impl Stand {
         match self.port().add_state(&offloaded(sa, kind, direction), NOW) {
             Ok(Attached::Device(handle)) => {
                 self.port().set_iv_prefix(handle, prefix());
-                handle
+                self.opened(handle)
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Lets packets go through a state, from its first number on.
+    fn opened(&mut self, handle: Handle) -> Handle {
+        self.port().open_state(handle, &Position::default());
+        handle
     }
 
     /// The state that sends from left to right.

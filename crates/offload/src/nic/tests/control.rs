@@ -149,7 +149,12 @@ fn netdevsim_shows_what_the_kernels_test_expects() {
     };
     stand.port().set_iv_prefix(handle, prefix());
     let inward = state(ends[0], ends[1], Direction::In);
-    assert!(stand.port().add_state(&inward, NOW).is_ok());
+    let Ok(Attached::Device(receiving)) = stand.port().add_state(&inward, NOW) else {
+        panic!("the device has it")
+    };
+    for handle in [handle, receiving] {
+        stand.opened(handle);
+    }
     let sender = Sender::new(&outward);
     let plain = packets::echo(ends[1], ends[0], b"ping");
     let handed = (1..=3).map(|sequence| Handed {

@@ -66,6 +66,9 @@ fn both_directions_work_and_each_function_has_its_own() {
     let out = guest(&mut stand).add_state(&state(FIRST_SPI, Direction::Out), NOW).unwrap();
     let (Attached::Device(into), Attached::Device(out)) = (into, out) else { panic!("software") };
     guest(&mut stand).set_iv_prefix(out, prefix());
+    for handle in [into, out] {
+        guest(&mut stand).open_state(handle, &Position::default());
+    }
     let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
     let plain = datagrams(&wrapping, &[64]);
     let held: Vec<_> = stand.nic.held().map(|held| (held.handle, held.function)).collect();

@@ -104,7 +104,7 @@ fn only_reserved_numbers_are_sent() {
         |packet: &PacketBuf| u32::from_be_bytes(*packet.bytes()[24..].first_chunk().unwrap());
     let sent = stand.protect(handle, copies(&plain));
     assert_eq!(sent.iter().map(number).collect::<Vec<_>>(), [501, 502, 503]);
-    assert_eq!(stand.nic.drops().of(NicDrop::TxSequence), 2);
+    assert_eq!(stand.nic.drops().of(NicDrop::TxSequenceReserve), 2);
     assert_eq!(stand.events(), [], "more may be reserved");
     stand.port().reserve(handle, 504..=600);
     assert_eq!(stand.protect(handle, plain).len(), 5);
