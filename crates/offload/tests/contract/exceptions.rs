@@ -1,0 +1,112 @@
+//! What is not the same, and why: a test for each row of the table in `docs/offload.md`.
+
+use uxfrm_engine::{Budget, Event, Limits, UdpEncapKind};
+use uxfrm_packet::PacketBuf;
+use uxfrm_testkit::Wrapping;
+
+use crate::step::Seen;
+use crate::{Engine, Keeping, Step, Subject};
+
+fn add() -> Step {
+    Step::Add { sent: 0, received: 0, window: Vec::new() }
+}
+
+/// The three of them, with states.
+fn all(wrapping: &Wrapping) -> [Subject; 3] {
+    Engine::ALL.map(|engine| {
+        let mut subject = Subject::new(engine, wrapping, Keeping::Nobody);
+        subject.take(&add());
+        subject
+    })
+}
+
+fn drops(subject: &mut Subject) -> Vec<(&'static str, u64)> {
+    let mut seen = Seen::default();
+    subject.look(&mut seen);
+    seen.drops
+}
+
+/// What devices do not take: software cuts it, kind crypto leaves it to software, kind packet has nobody to leave it to.
+#[test]
+fn what_is_to_be_cut_is_not_for_kind_packet() {
+    let long = [7; 1480];
+    let sent = all(&Wrapping::tunnel4()).each_mut().map(|subject| {
+        let plain = vec![subject.datagram(&long)];
+        (subject.outbound(plain).len(), drops(subject))
+    });
+    let [software, crypto, packet] = sent;
+    assert!(software.0 > 1 && software.1.is_empty(), "{software:?}");
+    assert_eq!(crypto, software);
+    assert_eq!(packet, (0, vec![("out_device_unfit", 1)]));
+}
+
+/// A device's events may be lost, so its counts are looked at once a second, and limits that are used up are told of then. Software waits for the packet
+/// that would pass one.
+#[test]
+fn a_hard_limit_that_is_used_up_is_told_within_a_second_in_kind_packet() {
+    let limits = Limits { packets: Budget { soft: 2, hard: 4 }, ..Limits::default() };
+    let heard = all(&Wrapping { limits, ..Wrapping::tunnel4() }).each_mut().map(|subject| {
+        subject.take(&Step::Send(4));
+        let waited = subject.take(&Step::Wait(1)).events.len();
+        (waited, subject.take(&Step::Send(1)).events.len())
+    });
+    assert_eq!(heard, [(0, 1), (0, 1), (1, 0)]);
+}
+
+/// What waits in a device's ring when its state moves: the numbers of the new place begin right behind those that left.
+#[test]
+fn what_a_device_has_in_hands_of_a_state_that_moves_is_dropped_in_kind_packet() {
+    let left = all(&Wrapping::tunnel4()).each_mut().map(|subject| {
+        let plain = vec![subject.datagram(b"one")];
+        let through = subject.gateway.outbound(plain).0;
+        assert_eq!(subject.move_states(77), None);
+        (subject.leave(through).len(), drops(subject))
+    });
+    let [software, crypto, packet] = left;
+    assert_eq!((software, crypto), ((1, Vec::new()), (1, Vec::new())));
+    assert_eq!(packet, (0, vec![("out_device_gone", 1)]));
+}
+
+/// What waits in a device's ring when its state is deleted leaves, so that a rekey loses nothing.
+#[test]
+fn what_a_device_has_in_hands_of_a_state_that_is_deleted_leaves() {
+    let left = all(&Wrapping::tunnel4()).each_mut().map(|subject| {
+        let plain = vec![subject.datagram(b"one")];
+        let through = subject.gateway.outbound(plain).0;
+        subject.take(&Step::Flush);
+        (subject.leave(through).len(), drops(subject))
+    });
+    assert_eq!(left, [const { (1, Vec::new()) }; 3]);
+}
+
+/// What a device has opened when its state goes: who holds it to policies does not know the state any more.
+#[test]
+fn what_a_device_has_opened_of_a_state_that_goes_is_dropped() {
+    for engine in [Engine::Crypto, Engine::Packet] {
+        let mut subject = Subject::new(engine, &Wrapping::tunnel4(), Keeping::Nobody);
+        subject.take(&add());
+        subject.arrive(1);
+        subject.take(&Step::Flush);
+        assert_eq!(subject.take_received().len(), 0);
+        let [(reason, 1)] = drops(&mut subject)[..] else { panic!("one drop") };
+        assert!(["in_no_state", "in_device_mark"].contains(&reason), "{engine:?}: {reason}");
+    }
+}
+
+/// A device takes UDP off, and nobody behind it sees from which port it came.
+#[test]
+fn a_peer_behind_a_nat_that_moved_is_not_told_of_in_kind_packet() {
+    let wrapping = Wrapping { encap: Some(UdpEncapKind::Esp), ..Wrapping::tunnel4() };
+    let told = Engine::ALL.map(|engine| {
+        let mut subject = Subject::new(engine, &wrapping, Keeping::Nobody);
+        subject.take(&add());
+        let mut esp = subject.esp(1);
+        // UDP's source port, without a checksum over it.
+        esp[20..22].copy_from_slice(&4999_u16.to_be_bytes());
+        assert_eq!(subject.inbound(vec![PacketBuf::from_slice(&esp)]).len(), 1, "{engine:?}");
+        let mut seen = Seen::default();
+        subject.look(&mut seen);
+        seen.events.iter().filter(|event| matches!(event, Event::Mapping { .. })).count()
+    });
+    assert_eq!(told, [1, 1, 0]);
+}

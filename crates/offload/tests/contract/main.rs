@@ -1,0 +1,34 @@
+//! The contract of offload: what software does with a state, a device does in either kind. Each sequence of operations runs three times side by side, and
+//! what is on the wire, what key managers hear, what is delivered, what is counted and what is dropped must be the same. What is not is in one table
+//! ([`exceptions`]), which `docs/offload.md` has too.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
+)]
+
+mod any_steps;
+mod exceptions;
+mod peer;
+mod scenarios;
+mod step;
+mod subject;
+
+use step::Step;
+use subject::{Engine, Keeping, Subject};
+use uxfrm_testkit::Wrapping;
+
+/// Runs the same steps in software and on devices, and compares after each.
+fn compare(name: &str, wrapping: &Wrapping, steps: &[Step]) {
+    for keeping in [Keeping::Nobody, Keeping::Owner] {
+        let mut all = Engine::ALL.map(|engine| Subject::new(engine, wrapping, keeping));
+        for (place, step) in steps.iter().enumerate() {
+            let what = || format!("{name}, step {place}, {step:?}, numbers kept by {keeping:?}");
+            let seen = all.each_mut().map(|subject| subject.take(step));
+            let unread = seen[0].wire.iter().filter(|sealed| sealed.opened.is_none()).count();
+            assert_eq!(unread, 0, "{}: the peer opens all", what());
+            for (engine, other) in Engine::ALL.into_iter().zip(&seen).skip(1) {
+                assert_eq!(*other, seen[0], "{}: {engine:?}, software", what());
+            }
+        }
+    }
+}
