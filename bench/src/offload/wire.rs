@@ -36,6 +36,10 @@ impl Carries for Sent {
     fn packet(&self) -> &PacketBuf {
         &self.packet
     }
+
+    fn into_packet(self) -> PacketBuf {
+        self.packet
+    }
 }
 
 impl From<PacketBuf> for Sent {

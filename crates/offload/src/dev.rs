@@ -217,6 +217,9 @@ pub struct FunctionReport {
     pub name: String,
     /// That one's index.
     pub ifindex: u32,
+    /// Whether it carries anything: its interface and the device are up.
+    #[serde(default)]
+    pub link: Option<LinkWord>,
     /// Whether it may ask for anything.
     pub trusted: bool,
     /// Receiving states, of how many.

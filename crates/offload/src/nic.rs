@@ -95,6 +95,8 @@ pub struct ModelNic {
     framing: Framing,
     backend: Backend,
     link: Link,
+    /// Each function's own, the device's first.
+    own_links: Vec<Link>,
     states: StateTable,
     policies: PolicyTable,
     steering: Option<Steering>,
@@ -112,7 +114,7 @@ pub struct ModelNic {
     ident: u16,
     departures: Vec<Departure>,
     arrivals: Vec<Arrival>,
-    to_wire: Completions<PacketBuf>,
+    to_wire: Completions<(FunctionId, PacketBuf)>,
     to_host: Completions<Delivery>,
 }
 
@@ -145,6 +147,7 @@ impl ModelNic {
             steering: profile.steering.map(|limits| Steering::new(limits, rss_key)),
             registry: Registry::new(profile),
             device,
+            own_links: vec![Link::Up; functions.len() + 1],
             functions,
             framing,
             backend,
@@ -202,23 +205,49 @@ impl ModelNic {
         Queues::new(physical, self.functions.len())
     }
 
-    /// Takes the link up or down, and says so to all functions. States and policies stay until the stack takes them away; what is not on
-    /// the wire yet is dropped. Nothing when it is so already.
+    /// Takes the link up or down, and says so to all functions that are up themselves. States and policies stay until the stack takes them away; what is
+    /// not on the wire yet is dropped. Nothing when it is so already.
     pub fn set_link(&mut self, link: Link, pool: &mut Pool) {
-        if self.link == link {
-            return;
-        }
+        let before = self.links();
         self.link = link;
-        let event = match link {
-            Link::Up => NicEvent::LinkUp,
-            Link::Down => NicEvent::LinkDown,
-        };
+        self.settle_links(&before, pool);
+    }
+
+    /// As [`ModelNic::set_link`], of one function: its interface is up or down, whatever the device's link is.
+    pub fn set_function_link(&mut self, function: FunctionId, link: Link, pool: &mut Pool) {
+        let before = self.links();
+        if let Some(own) = self.own_links.get_mut(usize::from(function.0)) {
+            *own = link;
+        }
+        self.settle_links(&before, pool);
+    }
+
+    /// Whether a function carries anything.
+    #[must_use]
+    pub fn link_of(&self, function: FunctionId) -> Link {
+        match (self.link, self.own_links.get(usize::from(function.0))) {
+            (Link::Up, Some(Link::Up)) => Link::Up,
+            (Link::Up | Link::Down, _) => Link::Down,
+        }
+    }
+
+    fn links(&self) -> Vec<(FunctionId, Link)> {
         let count = u16::try_from(self.functions.len()).unwrap_or(u16::MAX);
-        (0..=count).for_each(|function| self.tell(FunctionId(function), event));
-        if link == Link::Down {
-            let late: Vec<_> = self.to_wire.drain().collect();
-            for packet in late {
-                self.refuse_sending(packet, NicDrop::TxLinkDown, pool);
+        let all = (0..=count).map(FunctionId);
+        all.map(|function| (function, self.link_of(function))).collect()
+    }
+
+    fn settle_links(&mut self, before: &[(FunctionId, Link)], pool: &mut Pool) {
+        for (function, before) in before {
+            match (before, self.link_of(*function)) {
+                (Link::Down, Link::Up) => self.tell(*function, NicEvent::LinkUp),
+                (Link::Up, Link::Down) => {
+                    self.tell(*function, NicEvent::LinkDown);
+                    for (_, packet) in self.to_wire.take_if(|(whose, _)| whose == function) {
+                        self.refuse_sending(packet, NicDrop::TxLinkDown, pool);
+                    }
+                }
+                (Link::Up, Link::Up) | (Link::Down, Link::Down) => {}
             }
         }
     }
@@ -266,7 +295,7 @@ impl ModelNic {
     /// What went to the wire. `received == sent + dropped + held`; a super-packet counts as its segments.
     #[must_use]
     pub fn outward(&self) -> Traffic {
-        let held = self.to_wire.iter().map(segment::count).sum();
+        let held = self.to_wire.iter().map(|(_, packet)| segment::count(packet)).sum();
         Traffic { held, ..self.sent }
     }
 

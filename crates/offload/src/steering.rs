@@ -78,8 +78,13 @@ impl Steering {
     /// Where a packet goes.
     #[must_use]
     pub fn steer(&self, tuple: &Tuple) -> Target {
+        self.steer_among(tuple, tuple)
+    }
+
+    /// As [`Steering::steer`], for a packet that goes where all of `group` go if no rule fits.
+    pub(crate) fn steer_among(&self, tuple: &Tuple, group: &Tuple) -> Target {
         let rule = self.rules.values().find(|rule| rule.fits(tuple));
-        rule.map_or_else(|| Target::Queue(self.scale(tuple)), FlowRule::target)
+        rule.map_or_else(|| Target::Queue(self.scale(group)), FlowRule::target)
     }
 
     fn scale(&self, tuple: &Tuple) -> Queue {

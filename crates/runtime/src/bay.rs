@@ -6,28 +6,40 @@
 //! ```
 //!
 //! A [`Bay`] is what lanes and devices' threads know of each other: lanes take a [`Berth`] each before the first device comes, devices come and go while
-//! lanes run. Whoever receives a buffer pays with an empty one of its own pool, so no pool runs dry, and one lock is taken per batch. A ring that
-//! is full refuses what is sent out, and holds back what came in until there is room.
+//! lanes run. Whoever receives a buffer pays with an empty one of its own pool, so no pool runs dry, and one lock is taken per batch.
+//!
+//! A ring that is full pushes back: what it has no room for waits with who brings it, in order, and that one asks its port for nothing more until there
+//! is room. So a burst waits where it waits without a device, in the kernel's queues.
 
 mod datagram;
 mod device_lane;
 mod exchange;
 
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    os::fd::BorrowedFd,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 
 use uxfrm_engine::{DeviceId, Handed, Received};
-use uxfrm_io::{poll::Waker, wire_packets};
+use uxfrm_io::{
+    poll::{Poller, Waker},
+    wire_packets,
+};
 use uxfrm_offload::{ModelNic, Nics};
 use uxfrm_packet::{Batch, IpPacket, PacketBuf, Pool, Protocol, esp::Esp};
 
+use crate::Error;
 pub use device_lane::{DeviceLane, Exit};
 pub use exchange::{Carries, Exchange};
 
 /// Buffers that wait for one device of one lane, in each direction.
 const ROOM: usize = 1024;
+
+/// Buffers that wait with a lane for room, in each direction: what one batch becomes once it is cut, and what others than the port bring. What is more is dropped.
+const MOST_KEPT: usize = 8 * ROOM;
 
 /// All devices' places; clones are the same.
 #[derive(Clone, Debug, Default)]
@@ -58,7 +70,7 @@ struct Dock {
     waker: Waker,
     /// What lies between it and each lane.
     rings: Vec<Rings>,
-    /// Whether what came in waits for room on the way to a lane.
+    /// Whether what the device has for a lane waits for room.
     blocked: AtomicBool,
 }
 
@@ -73,6 +85,8 @@ struct Rings {
     received: Exchange<Received>,
     /// From the device, for the lane's own wire.
     sealed: Exchange<PacketBuf>,
+    /// Whether what the lane has for the device waits for room.
+    waits: AtomicBool,
 }
 
 /// Lanes' side of a [`Bay`]: one lane's.
@@ -81,9 +95,27 @@ pub(crate) struct Berth {
     bay: Bay,
     lane: usize,
     generation: u64,
-    docks: Vec<Arc<Dock>>,
+    places: Vec<Place>,
+    incoming: Vec<PacketBuf>,
+    /// What waited for devices that are gone, and nobody was told of.
+    lost: Lost,
+}
+
+/// A device as a lane meets it, and what waits for room in its rings.
+#[derive(Debug)]
+struct Place {
+    dock: Arc<Dock>,
     outgoing: Vec<Handed>,
     incoming: Vec<PacketBuf>,
+}
+
+/// Which ways some device has no room, so that no more is to be brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Full {
+    /// To the wire.
+    pub(crate) outward: bool,
+    /// From the network.
+    pub(crate) inward: bool,
 }
 
 impl Bay {
@@ -98,6 +130,8 @@ impl Bay {
         let mut all = lock(&self.shared.all);
         all.docks.retain(|dock| !dock.devices.contains(&device));
         self.shared.generation.fetch_add(1, Ordering::Release);
+        // One may wait for its room.
+        all.lanes.iter().for_each(Waker::wake);
     }
 
     pub(crate) fn enter(&self, waker: Waker) -> Berth {
@@ -107,9 +141,9 @@ impl Bay {
             bay: self.clone(),
             lane: all.lanes.len() - 1,
             generation: u64::MAX,
-            docks: Vec::new(),
-            outgoing: Vec::new(),
+            places: Vec::new(),
             incoming: Vec::new(),
+            lost: Lost::default(),
         }
     }
 
@@ -131,38 +165,66 @@ impl Rings {
             arrived: Exchange::new(ROOM),
             received: Exchange::new(ROOM),
             sealed: Exchange::new(ROOM),
+            waits: AtomicBool::default(),
         }
     }
 }
 
 impl Berth {
     /// Takes note of devices that came or went.
-    pub(crate) fn look(&mut self) {
+    pub(crate) fn look(&mut self, pool: &mut Pool) {
         let generation = self.bay.shared.generation.load(Ordering::Acquire);
-        if generation != self.generation {
-            self.generation = generation;
-            let all = lock(&self.bay.shared.all);
-            let serves = |dock: &&Arc<Dock>| self.lane < dock.rings.len();
-            self.docks = all.docks.iter().filter(serves).cloned().collect();
+        if generation == self.generation {
+            return;
+        }
+        self.generation = generation;
+        let mut before = std::mem::take(&mut self.places);
+        let all = lock(&self.bay.shared.all);
+        for dock in all.docks.iter().filter(|dock| self.lane < dock.rings.len()) {
+            let known = before.iter().position(|place| Arc::ptr_eq(&place.dock, dock));
+            self.places.push(match known {
+                Some(known) => before.swap_remove(known),
+                None => Place::of(Arc::clone(dock)),
+            });
+        }
+        for gone in &mut before {
+            self.lost.nowhere +=
+                discard(&mut gone.outgoing, pool) + discard(&mut gone.incoming, pool);
         }
     }
 
     /// Whether there is no device.
     pub(crate) fn is_empty(&self) -> bool {
-        self.docks.is_empty()
+        self.places.is_empty()
     }
 
-    /// Gives each device what is for it: packets that no device takes any more, and those for which there was no room.
+    /// Gives devices what waits for room, and says which ways there is none.
+    pub(crate) fn retry(&mut self, pool: &mut Pool) -> (Full, Lost) {
+        let (mut full, mut lost) = (Full::default(), std::mem::take(&mut self.lost));
+        for place in &mut self.places {
+            if !place.outgoing.is_empty() {
+                lost.full += place.send(self.lane, pool);
+                full.outward |= !place.outgoing.is_empty();
+            }
+            if !place.incoming.is_empty() {
+                lost.full += place.bring(self.lane, pool);
+                full.inward |= !place.incoming.is_empty();
+            }
+        }
+        (full, lost)
+    }
+
+    /// Gives each device what is for it, and keeps what there is no room for. What is lost is for no device any more, or more than may wait.
     pub(crate) fn hand_over(&mut self, handed: &mut Vec<Handed>, pool: &mut Pool) -> Lost {
         let mut lost = Lost::default();
-        for dock in &self.docks {
-            let is_its = |handed: &Handed| dock.devices.contains(&handed.handover.device);
+        for place in &mut self.places {
+            let is_its = |handed: &Handed| place.dock.devices.contains(&handed.handover.device);
             if handed.iter().all(is_its) {
-                lost.full += dock.take_out(self.lane, handed, pool);
+                place.outgoing.append(handed);
             } else {
-                self.outgoing.extend(handed.extract_if(.., |one| is_its(one)));
-                lost.full += dock.take_out(self.lane, &mut self.outgoing, pool);
+                place.outgoing.extend(handed.extract_if(.., |one| is_its(one)));
             }
+            lost.full += place.send(self.lane, pool);
         }
         lost.nowhere = Lost::all(handed, pool).nowhere;
         lost
@@ -172,16 +234,19 @@ impl Berth {
     /// its state, and what none has to the first.
     pub(crate) fn arrive(&mut self, batch: &mut Batch, pool: &mut Pool) -> Lost {
         let mut lost = Lost::default();
-        let [first, others @ ..] = &self.docks[..] else { return lost };
+        let [first, others @ ..] = &mut self.places[..] else { return lost };
         self.incoming.extend(batch.drain());
-        for dock in others {
+        for place in others {
+            let nics = &self.bay.nics;
+            let dock = &place.dock;
             let is_its = |packet: &mut PacketBuf| {
-                holder(&self.bay.nics, packet).is_some_and(|id| dock.devices.contains(&id))
+                holder(nics, packet).is_some_and(|id| dock.devices.contains(&id))
             };
-            let mut its: Vec<_> = self.incoming.extract_if(.., is_its).collect();
-            lost.full += dock.take_in(self.lane, &mut its, pool);
+            place.incoming.extend(self.incoming.extract_if(.., is_its));
+            lost.full += place.bring(self.lane, pool);
         }
-        lost.full += first.take_in(self.lane, &mut self.incoming, pool);
+        first.incoming.append(&mut self.incoming);
+        lost.full += first.bring(self.lane, pool);
         lost
     }
 
@@ -201,12 +266,13 @@ impl Berth {
                 others.push(packet);
             }
         }
-        for dock in &self.docks {
+        for place in &mut self.places {
+            let dock = &place.dock;
             let is_its = |packet: &mut PacketBuf| {
                 holder(nics, packet).is_some_and(|id| dock.devices.contains(&id))
             };
-            self.incoming.extend(others.extract_if(.., is_its));
-            lost.full += dock.take_in(self.lane, &mut self.incoming, pool);
+            place.incoming.extend(others.extract_if(.., is_its));
+            lost.full += place.bring(self.lane, pool);
         }
         batch.append(&mut others);
         lost
@@ -214,21 +280,24 @@ impl Berth {
 
     /// Takes what devices have for the engine; false when nothing.
     pub(crate) fn receive(&self, into: &mut Vec<Received>, pool: &mut Pool) -> bool {
-        for dock in &self.docks {
-            let Some(rings) = dock.rings.get(self.lane) else { continue };
-            rings.received.take(into, pool);
-            if dock.blocked.swap(false, Ordering::AcqRel) {
-                dock.waker.wake();
-            }
+        for dock in self.docks() {
+            dock.rings[self.lane].received.take(into, pool);
+            dock.has_room();
         }
         !into.is_empty()
     }
 
     /// Takes what devices have for the lane's own wire.
     pub(crate) fn sealed(&self, into: &mut Vec<PacketBuf>, pool: &mut Pool) {
-        for rings in self.docks.iter().filter_map(|dock| dock.rings.get(self.lane)) {
-            rings.sealed.take(into, pool);
+        for dock in self.docks() {
+            dock.rings[self.lane].sealed.take(into, pool);
+            dock.has_room();
         }
+    }
+
+    /// Those that have rings for this lane, as [`Berth::look`] sees to.
+    fn docks(&self) -> impl Iterator<Item = &Arc<Dock>> {
+        self.places.iter().map(|place| &place.dock)
     }
 }
 
@@ -244,28 +313,89 @@ pub(crate) struct Lost {
 impl Lost {
     /// What no device takes.
     pub(crate) fn all(handed: &mut Vec<Handed>, pool: &mut Pool) -> Self {
-        let nowhere = handed.iter().map(|handed| wire_packets(&handed.packet)).sum();
-        handed.drain(..).for_each(|handed| pool.give(handed.packet));
-        Self { full: 0, nowhere }
+        Self { full: 0, nowhere: discard(handed, pool) }
+    }
+}
+
+impl Place {
+    const fn of(dock: Arc<Dock>) -> Self {
+        Self { dock, outgoing: Vec::new(), incoming: Vec::new() }
+    }
+
+    /// Out, as far as there is room. How many packets are lost, as more wait than may.
+    fn send(&mut self, lane: usize, pool: &mut Pool) -> u64 {
+        let Self { dock, outgoing, .. } = self;
+        let Some(rings) = dock.rings.get(lane) else { return 0 };
+        rings.put(&rings.handed, outgoing, pool, &dock.waker)
+    }
+
+    /// In, in the same way.
+    fn bring(&mut self, lane: usize, pool: &mut Pool) -> u64 {
+        let Self { dock, incoming, .. } = self;
+        let Some(rings) = dock.rings.get(lane) else { return 0 };
+        rings.put(&rings.arrived, incoming, pool, &dock.waker)
+    }
+}
+
+impl Rings {
+    /// Puts in what there is room for. The device wakes us when there is some for the rest: it looks at the flag behind taking out, and we look at the room
+    /// behind the flag.
+    fn put<T: Carries>(
+        &self,
+        ring: &Exchange<T>,
+        items: &mut Vec<T>,
+        pool: &mut Pool,
+        device: &Waker,
+    ) -> u64 {
+        ring.put(items, pool, device);
+        if items.is_empty() {
+            return 0;
+        }
+        self.waits.store(true, Ordering::Release);
+        ring.put(items, pool, device);
+        if items.len() <= MOST_KEPT {
+            return 0;
+        }
+        discard(&mut items.split_off(MOST_KEPT), pool)
+    }
+
+    /// The device has taken out something.
+    fn has_room(&self) {
+        if self.waits.swap(false, Ordering::AcqRel) {
+            self.lane.wake();
+        }
     }
 }
 
 impl Dock {
-    fn take_out(&self, lane: usize, handed: &mut Vec<Handed>, pool: &mut Pool) -> u64 {
-        let Some(rings) = self.rings.get(lane) else { return 0 };
-        rings.handed.put(handed, pool, &self.waker);
-        let full = handed.iter().map(|handed| wire_packets(&handed.packet)).sum();
-        handed.drain(..).for_each(|handed| pool.give(handed.packet));
-        full
+    /// A lane has taken out something.
+    fn has_room(&self) {
+        if self.blocked.swap(false, Ordering::AcqRel) {
+            self.waker.wake();
+        }
     }
+}
 
-    fn take_in(&self, lane: usize, packets: &mut Vec<PacketBuf>, pool: &mut Pool) -> u64 {
-        let Some(rings) = self.rings.get(lane) else { return 0 };
-        rings.arrived.put(packets, pool, &self.waker);
-        let full = packets.iter().map(wire_packets).sum();
-        packets.drain(..).for_each(|packet| pool.give(packet));
-        full
-    }
+/// Gives buffers back; how many packets were in them.
+fn discard<T: Carries>(items: &mut Vec<T>, pool: &mut Pool) -> u64 {
+    let packets = items.iter().map(|item| wire_packets(item.packet())).sum();
+    items.drain(..).for_each(|item| pool.give(item.into_packet()));
+    packets
+}
+
+/// Waits for a port no longer, or again.
+///
+/// # Errors
+/// When it can't be polled.
+pub(crate) fn heed(
+    poller: &Poller,
+    token: u8,
+    descriptor: Option<BorrowedFd<'_>>,
+    full: bool,
+) -> Result<(), Error> {
+    let Some(descriptor) = descriptor else { return Ok(()) };
+    let heeded = if full { poller.remove(descriptor) } else { poller.add(descriptor, token) };
+    heeded.map_err(Error::Poll)
 }
 
 /// Which device has the state of an ESP packet; of a train the first one that any device has.

@@ -45,7 +45,7 @@ use uxfrm_packet::{Batch, PacketBuf, Pool, ethernet::MacAddr};
 use self::waiting::Waiting;
 use crate::{
     Bay, Error, Events,
-    bay::{Berth, Lost},
+    bay::{Berth, Full, Lost, heed},
     ways::{Guide, Ways},
 };
 
@@ -107,6 +107,8 @@ pub struct InlineLane {
     budget: ErrorBudget,
     events: Events,
     devices: Option<Berth>,
+    /// Which ways devices have no room: ports that would bring more are not asked.
+    full: Full,
     received: Vec<Received>,
     sealed: Vec<PacketBuf>,
     /// Buffers that wait for states, for others to see.
@@ -163,6 +165,7 @@ impl InlineLane {
             budget: ErrorBudget::new(),
             events,
             devices: None,
+            full: Full::default(),
             received: Vec::new(),
             sealed: Vec::new(),
             held: Arc::default(),
@@ -202,6 +205,7 @@ impl InlineLane {
     /// # Errors
     /// When polling fails or a port is gone.
     pub fn turn(&mut self) -> Result<(), Error> {
+        self.heed()?;
         // 1 wait
         let patience = match (self.polled, self.keeps, self.worker.owes()) {
             (false, ..) => Duration::ZERO,
@@ -215,26 +219,27 @@ impl InlineLane {
         }
         self.now = Moment(clock::boot_nanoseconds());
         if let Some(devices) = &mut self.devices {
-            devices.look();
+            devices.look(&mut self.pool);
         }
         // 2 news of ways
         if self.ways.hear(self.now) || self.waiting.is_due(self.now) {
             self.resume();
         }
         // 3 from the host
-        if self.is_ready(ready, HOST) {
+        let Full { outward, inward } = self.full;
+        if self.is_ready(ready, HOST) && !outward {
             self.ports.host.receive(&mut self.pool, &mut self.batch).map_err(Error::Host)?;
             self.outbound();
         }
         // 4 from the protected port
-        if self.is_ready(ready, PROTECTED) {
+        if self.is_ready(ready, PROTECTED) && !outward {
             let port = &mut self.ports.protected.0;
             port.receive(&mut self.pool, &mut self.batch).map_err(Error::Link)?;
             self.admit();
             self.outbound();
         }
         // 5 from the wire
-        if self.is_ready(ready, WIRE) {
+        if self.is_ready(ready, WIRE) && !inward {
             let port = &mut self.ports.wire.0;
             port.receive(&mut self.pool, &mut self.batch).map_err(Error::Link)?;
             self.admit_from_wire();
@@ -248,6 +253,23 @@ impl InlineLane {
         self.forget();
         // 8 send
         self.transmit();
+        Ok(())
+    }
+
+    /// Gives devices what waits for room; as long as there is none, the ports that bring more are not waited for.
+    fn heed(&mut self) -> Result<(), Error> {
+        let Some(devices) = &mut self.devices else { return Ok(()) };
+        let (full, lost) = devices.retry(&mut self.pool);
+        self.count_lost(lost);
+        let before = std::mem::replace(&mut self.full, full);
+        let InlinePorts { host, protected, wire, .. } = &self.ports;
+        if before.outward != full.outward {
+            heed(&self.poller, HOST, host.descriptor(), full.outward)?;
+            heed(&self.poller, PROTECTED, protected.0.descriptor(), full.outward)?;
+        }
+        if before.inward != full.inward {
+            heed(&self.poller, WIRE, wire.0.descriptor(), full.inward)?;
+        }
         Ok(())
     }
 

@@ -27,7 +27,7 @@ use uxfrm_packet::{Batch, Pool, congestion::Told};
 
 use crate::{
     Bay, Events, Wire,
-    bay::{Berth, Lost},
+    bay::{Berth, Full, Lost, heed},
     standing_queue::StandingQueue,
 };
 
@@ -82,6 +82,8 @@ pub struct Lane {
     out: Output,
     events: Events,
     devices: Option<Berth>,
+    /// Which ways devices have no room: ports that would bring more are not waited for.
+    full: Full,
     received: Vec<Received>,
     /// Buffers that wait for states, for others to see.
     waiting: Arc<AtomicUsize>,
@@ -119,6 +121,7 @@ impl Lane {
             out: Output::default(),
             events,
             devices: None,
+            full: Full::default(),
             received: Vec::new(),
             waiting: Arc::default(),
             forgot: Moment(0),
@@ -158,6 +161,7 @@ impl Lane {
     /// # Errors
     /// When polling fails or the host's port is gone. A broken wire port ends nothing: the others go on.
     pub fn turn(&mut self) -> Result<(), Error> {
+        self.heed()?;
         // 1 wait
         let patience = match (self.wire.keeps(), self.worker.owes()) {
             (true, _) => RETRY,
@@ -169,7 +173,7 @@ impl Lane {
             self.worker.settle();
         }
         if let Some(devices) = &mut self.devices {
-            devices.look();
+            devices.look(&mut self.pool);
         }
         let sent = self.wire.attend(now, &mut self.pool);
         self.count(&sent.refused);
@@ -192,6 +196,23 @@ impl Lane {
         self.attend_to_waiting();
         // 6 forget
         self.forget();
+        Ok(())
+    }
+
+    /// Gives devices what waits for room; as long as there is none, the ports that bring more are not waited for.
+    fn heed(&mut self) -> Result<(), Error> {
+        let Some(devices) = &mut self.devices else { return Ok(()) };
+        let (full, lost) = devices.retry(&mut self.pool);
+        self.count_lost(lost);
+        let before = std::mem::replace(&mut self.full, full);
+        if before.outward != full.outward {
+            heed(&self.poller, HOST, self.host.descriptor(), full.outward)?;
+        }
+        if before.inward != full.inward {
+            for exit in 0..self.wire.len() {
+                heed(&self.poller, token(exit), self.wire.descriptor(exit), full.inward)?;
+            }
+        }
         Ok(())
     }
 

@@ -79,6 +79,7 @@ fn function_of(nic: &ModelNic, vf: u16, name: &str) -> Option<FunctionReport> {
         vf,
         name: name.to_owned(),
         ifindex: found.device.0,
+        link: Some(LinkWord::from(nic.link_of(function))),
         trusted: found.trust == Trust::Trusted,
         receive: Fill { used: receiving, size: found.share.receive },
         transmit: Fill { used: transmitting, size: found.share.transmit },

@@ -16,10 +16,7 @@ impl fmt::Display for Fill {
 impl fmt::Display for DeviceReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, ifindex, profile, .. } = self;
-        let link = match self.link {
-            Some(LinkWord::Up) => "up",
-            Some(LinkWord::Down) | None => "down",
-        };
+        let link = word_of(self.link);
         write!(f, "{ifindex}: {name}: profile {profile} link {link}")?;
         if let Some(port) = &self.port {
             write!(f, " over {port}")?;
@@ -58,11 +55,22 @@ impl fmt::Display for DeviceReport {
     }
 }
 
+const fn word_of(link: Option<LinkWord>) -> &'static str {
+    match link {
+        Some(LinkWord::Up) => "up",
+        Some(LinkWord::Down) | None => "down",
+    }
+}
+
 impl fmt::Display for FunctionReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { vf, name, ifindex, trusted, receive, transmit } = self;
+        let Self { vf, name, ifindex, link, trusted, receive, transmit } = self;
         let trust = if *trusted { "on" } else { "off" };
-        write!(f, "vf {vf} {ifindex}: {name}: trust {trust} receive {receive} transmit {transmit}")
+        let link = word_of(*link);
+        write!(
+            f,
+            "vf {vf} {ifindex}: {name}: link {link} trust {trust} receive {receive} transmit {transmit}"
+        )
     }
 }
 
@@ -121,7 +129,7 @@ mod tests {
     features esp-hw-offload tx-esp-segmentation esp-tx-csum-hw-offload marks
     states receive 0/1024 transmit 0/1024 both 0/unlimited addresses 0/128
     policies 0
-    vf 0 8: nic0v0: trust off receive 0/512 transmit 0/unlimited
+    vf 0 8: nic0v0: link up trust off receive 0/512 transmit 0/unlimited
     queues 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0
     rules 1/2048
         flow-type esp4 spi 7 action 3 loc 5

@@ -57,9 +57,19 @@ impl<T> Completions<T> {
         next.map(|(_, item)| item)
     }
 
-    /// All of them, due or not.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = T> {
-        self.waiting.drain(..).chain(self.overtaken.take()).map(|(_, item)| item)
+    /// Takes out some, due or not.
+    pub(super) fn take_if(&mut self, mut which: impl FnMut(&T) -> bool) -> Vec<T> {
+        let (mut taken, mut left) = (Vec::new(), VecDeque::new());
+        for (due, item) in self.waiting.drain(..) {
+            if which(&item) {
+                taken.push(item);
+            } else {
+                left.push_back((due, item));
+            }
+        }
+        self.waiting = left;
+        taken.extend(self.overtaken.take_if(|(_, item)| which(item)).map(|(_, item)| item));
+        taken
     }
 
     /// When the first one is due.

@@ -159,6 +159,13 @@ impl NicDrops {
         self.0.iter().sum()
     }
 
+    /// Another device's with its own.
+    #[must_use]
+    pub fn plus(mut self, other: &Self) -> Self {
+        self.0.iter_mut().zip(&other.0).for_each(|(count, more)| *count += more);
+        self
+    }
+
     pub(super) fn add(&mut self, reason: NicDrop, packets: u64) {
         self.0[reason as usize] += packets;
     }

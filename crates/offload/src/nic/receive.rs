@@ -7,7 +7,7 @@
 //! 5. Advance the window, strip, charge (kind *packet*).
 //! 6. Ask the device's own policies (kind *packet*).
 //! 7. Check the transport checksum.
-//! 8. Steer by what is inside.
+//! 8. Steer by what is inside; kind *crypto* by the state if no rule fits, so that the packets of a state keep their order.
 //! 9. Deliver with a mark, in order.
 
 use std::ops::Range;
@@ -19,7 +19,7 @@ use uxfrm_engine::{
     Reqid, Spi, decapsulate,
 };
 use uxfrm_packet::checksum::{self, Verification};
-use uxfrm_packet::{Batch, Checksum, IpPacket, PacketBuf, Pool};
+use uxfrm_packet::{Batch, Checksum, IpPacket, PacketBuf, Pool, Protocol};
 
 use super::association::{Association, upper_half};
 use super::envelope::{Envelope, inside_of, plain_tuple};
@@ -141,6 +141,9 @@ impl ModelNic {
         let Some(association) = found.filter(|found| envelope.is_of(found)) else {
             return Ok(None);
         };
+        if self.link_of(association.function) == Link::Down {
+            return Err(NicDrop::RxLinkDown);
+        }
         let (handle, kind) = (association.handle, association.kind);
         let number = match kind {
             OffloadKind::Crypto => Number::Nearest(association.nearest(envelope.sequence)),
@@ -201,6 +204,7 @@ impl ModelNic {
             Err(reason) => return Err((packet, reason)),
         };
         let tuple = self.tuple(&packet, &link, sealed.as_ref());
+        let ordered = sealed.as_ref().and_then(|sealed| self.group(&packet, sealed));
         if sealed.as_ref().is_none_or(|sealed| sealed.kind == OffloadKind::Packet) {
             self.check_sum(&mut packet);
         }
@@ -208,8 +212,14 @@ impl ModelNic {
             Some(association) => association.function,
             None => self.function_at(&packet),
         };
+        if self.link_of(function) == Link::Down {
+            return Err((packet, NicDrop::RxLinkDown));
+        }
         let target = match (&self.steering, &tuple) {
-            (Some(steering), Some(tuple)) => steering.steer(tuple),
+            (Some(steering), Some(tuple)) => match ordered {
+                Some(group) => steering.steer_among(tuple, &group),
+                None => steering.steer(tuple),
+            },
             (Some(_) | None, _) => Target::Queue(Queue(0)),
         };
         match target {
@@ -318,6 +328,21 @@ impl ModelNic {
             return FunctionId::PHYSICAL;
         }
         to_virtual().unwrap_or(FunctionId::PHYSICAL)
+    }
+
+    /// Kind *crypto*: the engine has the window, so all packets of a state go one way, in the order in which they came. They are told by their SPI.
+    fn group(&self, packet: &PacketBuf, sealed: &Sealed) -> Option<Tuple> {
+        let has_window = |found: &&Association| found.sa.config().window > 0;
+        self.states.of(sealed.handle).filter(has_window)?;
+        if sealed.kind == OffloadKind::Packet {
+            return None;
+        }
+        let [a, b, c, d] = sealed.spi.0.to_be_bytes();
+        let (source_port, destination_port) =
+            (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+        // The hash takes in ports of protocols that have some.
+        let protocol = Protocol::UDP.0;
+        Some(Tuple { protocol, source_port, destination_port, ..plain_tuple(packet.bytes())? })
     }
 
     /// What rules and hash see: the packet inside, also where ESP is still around it.

@@ -25,7 +25,7 @@ use uxfrm_packet::{
 
 use super::association::Association;
 use super::policies::Ruling;
-use super::{Link, ModelNic, NicDrop, segment};
+use super::{FunctionId, Link, ModelNic, NicDrop, segment};
 use crate::NicEvent;
 
 /// A buffer that is to be sealed: one packet, or a train of equal frames.
@@ -73,7 +73,7 @@ impl ModelNic {
             self.sent.received += segment::count(&packet);
             self.sent.received_bytes += packet.len() as u64;
             match self.link {
-                Link::Up => self.send(packet, now),
+                Link::Up => self.send(FunctionId::PHYSICAL, packet, now),
                 Link::Down => self.refuse_sending(packet, NicDrop::TxLinkDown, pool),
             }
         }
@@ -82,7 +82,7 @@ impl ModelNic {
 
     /// 8 Transmit.
     pub(super) fn complete_sending(&mut self, now: Moment, wire: &mut Batch) {
-        while let Some(packet) = self.to_wire.pop(now) {
+        while let Some((_, packet)) = self.to_wire.pop(now) {
             self.sent.sent += segment::count(&packet);
             self.sent.sent_bytes += packet.len() as u64;
             wire.push(packet);
@@ -129,10 +129,10 @@ impl ModelNic {
 
     /// The state that is to protect a packet.
     fn find(&self, handover: &Handover) -> Result<Handle, NicDrop> {
-        if self.link == Link::Down {
+        let function = self.function_of(handover.device).ok_or(NicDrop::TxWrongDevice)?;
+        if self.link_of(function) == Link::Down {
             return Err(NicDrop::TxLinkDown);
         }
-        let function = self.function_of(handover.device).ok_or(NicDrop::TxWrongDevice)?;
         let association = self.states.of(handover.handle).ok_or(NicDrop::TxNoState)?;
         if association.function != function {
             return Err(NicDrop::TxWrongDevice);
@@ -409,14 +409,15 @@ impl ModelNic {
                 continue;
             };
             departure.finish(association, now);
+            let function = association.function;
             self.encrypted += segment::count(&departure.packet);
-            self.send(departure.packet, now);
+            self.send(function, departure.packet, now);
         }
         self.departures = departures;
     }
 
-    fn send(&mut self, packet: PacketBuf, now: Moment) {
-        self.to_wire.push(packet, now);
+    fn send(&mut self, function: FunctionId, packet: PacketBuf, now: Moment) {
+        self.to_wire.push((function, packet), now);
     }
 }
 

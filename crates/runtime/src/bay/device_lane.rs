@@ -14,7 +14,6 @@ use uxfrm_engine::{DeviceId, DropReason, Drops, Event, Handed, Moment, Received,
 use uxfrm_io::{
     NarrowPath, Transmitted, clock,
     poll::{Poller, Waker},
-    wire_packets,
 };
 use uxfrm_offload::{ModelNic, Queues};
 use uxfrm_packet::{BATCH, Batch, PacketBuf, Pool};
@@ -47,7 +46,9 @@ pub struct DeviceLane {
     arrived: Vec<PacketBuf>,
     batch: Batch,
     out: Batch,
-    sealed: Vec<PacketBuf>,
+    /// What waits for room on the way back to each lane.
+    sealed: Vec<Vec<PacketBuf>>,
+    /// What waits for room on the way to each lane's engine.
     received: Vec<Vec<Received>>,
     drops: Arc<Drops>,
     /// Who hears where its ports' packets are too long for the network.
@@ -73,6 +74,7 @@ impl DeviceLane {
         Ok(Self {
             bay: bay.clone(),
             received: dock.rings.iter().map(|_| Vec::new()).collect(),
+            sealed: dock.rings.iter().map(|_| Vec::new()).collect(),
             dock,
             poller,
             exit,
@@ -82,7 +84,6 @@ impl DeviceLane {
             arrived: Vec::new(),
             batch: Batch::new(),
             out: Batch::new(),
-            sealed: Vec::new(),
             drops: Arc::default(),
             events: None,
             told: None,
@@ -108,9 +109,15 @@ impl DeviceLane {
         due.map_or(IDLE, |due| due.since(now()).min(IDLE))
     }
 
-    /// 2 Out.
+    /// 2 Out. What the lane has no room for goes first.
     fn send(&mut self, lane: usize) {
-        self.dock.rings[lane].handed.take(&mut self.handed, &mut self.pool);
+        self.return_sealed(lane);
+        if !self.sealed[lane].is_empty() {
+            return;
+        }
+        let rings = &self.dock.rings[lane];
+        rings.handed.take(&mut self.handed, &mut self.pool);
+        rings.has_room();
         if self.handed.is_empty() {
             return;
         }
@@ -120,10 +127,12 @@ impl DeviceLane {
 
     /// 3 In. What a lane has no room for stays where it is.
     fn receive(&mut self, lane: usize) {
-        if !self.is_blocked() {
-            self.dock.rings[lane].arrived.take(&mut self.arrived, &mut self.pool);
+        if self.arrived.is_empty() && !self.is_blocked() {
+            let rings = &self.dock.rings[lane];
+            rings.arrived.take(&mut self.arrived, &mut self.pool);
+            rings.has_room();
         }
-        while !self.arrived.is_empty() {
+        while !self.arrived.is_empty() && !self.is_blocked() {
             let count = self.arrived.len().min(BATCH);
             self.arrived.drain(..count).for_each(|packet| self.batch.push(packet));
             lock(&self.dock.nic).receive(&mut self.batch, now(), &mut self.pool, &mut self.queues);
@@ -132,34 +141,41 @@ impl DeviceLane {
     }
 
     /// Whether a lane may have too little room. It will wake us then: it looks at the flag behind taking out, and we look at the room behind the flag.
-    fn is_blocked(&self) -> bool {
-        let lacks_room = || self.dock.rings.iter().any(|rings| rings.received.room() < BATCH);
-        if !lacks_room() {
+    fn is_blocked(&mut self) -> bool {
+        if !self.lacks_room() {
             return false;
         }
         self.dock.blocked.store(true, Ordering::Release);
-        lacks_room()
+        self.deliver();
+        self.lacks_room()
     }
 
-    /// 5 Queues to lanes.
+    fn lacks_room(&self) -> bool {
+        let mut lanes = self.dock.rings.iter().zip(&self.received);
+        lanes.any(|(rings, kept)| !kept.is_empty() || rings.received.room() < BATCH)
+    }
+
+    /// 5 Queues to lanes, as it came. What there is no room for waits.
     fn deliver(&mut self) {
         let lanes = self.received.len().max(1);
-        let physical = self.queues.physical().enumerate();
-        for (number, queue) in physical {
-            if let Some(received) = self.received.get_mut(number % lanes) {
-                received.append(queue);
-            }
-        }
-        for (number, queue) in self.queues.virtuals().enumerate() {
-            if let Some(received) = self.received.get_mut(number % lanes) {
-                received.append(queue);
+        for (function, queue, received) in self.queues.in_order() {
+            let number = usize::from(function.0).checked_sub(1).unwrap_or_else(|| queue.0.into());
+            if let Some(lane) = self.received.get_mut(number % lanes) {
+                lane.push(received);
             }
         }
         for (rings, received) in self.dock.rings.iter().zip(&mut self.received) {
             rings.received.put(received, &mut self.pool, &rings.lane);
-            let full = received.iter().map(|received| wire_packets(&received.packet)).sum();
-            self.drops.add(DropReason::PortFull, full);
-            received.drain(..).for_each(|received| self.pool.give(received.packet));
+        }
+    }
+
+    /// Back to a lane. Before it looks at the flag it takes out, and we look at the room behind the flag.
+    fn return_sealed(&mut self, lane: usize) {
+        let (rings, sealed) = (&self.dock.rings[lane], &mut self.sealed[lane]);
+        rings.sealed.put(sealed, &mut self.pool, &rings.lane);
+        if !sealed.is_empty() {
+            self.dock.blocked.store(true, Ordering::Release);
+            rings.sealed.put(sealed, &mut self.pool, &rings.lane);
         }
     }
 
@@ -186,12 +202,8 @@ impl DeviceLane {
                 }
             }
             Exit::Lane => {
-                let rings = &self.dock.rings[lane];
-                self.sealed.extend(self.out.drain());
-                rings.sealed.put(&mut self.sealed, &mut self.pool, &rings.lane);
-                let full = self.sealed.iter().map(wire_packets).sum();
-                self.drops.add(DropReason::PortFull, full);
-                self.sealed.drain(..).for_each(|packet| self.pool.give(packet));
+                self.sealed[lane].extend(self.out.drain());
+                self.return_sealed(lane);
             }
         }
     }

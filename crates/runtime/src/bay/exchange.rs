@@ -9,13 +9,20 @@ use uxfrm_packet::{PacketBuf, Pool, SizeClass};
 use super::lock;
 
 /// What is in a ring: something with a buffer.
-pub trait Carries {
+pub trait Carries: Sized {
     /// The buffer.
     fn packet(&self) -> &PacketBuf;
+
+    /// The buffer alone.
+    fn into_packet(self) -> PacketBuf;
 }
 
 impl Carries for PacketBuf {
     fn packet(&self) -> &PacketBuf {
+        self
+    }
+
+    fn into_packet(self) -> PacketBuf {
         self
     }
 }
@@ -24,11 +31,19 @@ impl Carries for Handed {
     fn packet(&self) -> &PacketBuf {
         &self.packet
     }
+
+    fn into_packet(self) -> PacketBuf {
+        self.packet
+    }
 }
 
 impl Carries for Received {
     fn packet(&self) -> &PacketBuf {
         &self.packet
+    }
+
+    fn into_packet(self) -> PacketBuf {
+        self.packet
     }
 }
 

@@ -26,7 +26,7 @@ fn berth(left: &mut Gateway, wrapping: &Wrapping) -> Berth {
     let waker = || Poller::new().unwrap().waker();
     let mut berth = bay.enter(waker());
     let _dock = bay.dock(nic, vec![DeviceId(7)], waker());
-    berth.look();
+    berth.look(&mut Pool::new());
     berth
 }
 
@@ -63,7 +63,7 @@ fn datagrams_of_several_states_in_one_train_go_to_who_has_theirs() {
         let mut batch: Batch = std::iter::once(train(&order)).collect();
         assert_eq!(berth.arrive_among_others(&mut batch, &mut pool), Lost::default());
         let mut its = Vec::new();
-        berth.docks[0].rings[0].arrived.take(&mut its, &mut pool);
+        berth.places[0].dock.rings[0].arrived.take(&mut its, &mut pool);
         assert_eq!(states(&its), [DEVICE; 2], "{order:?}");
         assert_eq!(states(batch.as_slice()), [SOFTWARE], "{order:?}");
     }

@@ -25,6 +25,9 @@ use crate::{DeviceLane, Exit, Turns as _};
 
 const BYTES: &[u8] = b"nobody else may read this";
 
+/// Packets that a port in memory holds.
+const ROOM: usize = 4096;
+
 /// A port in memory that always says it has something.
 #[derive(Debug)]
 struct Ready {
@@ -35,7 +38,7 @@ struct Ready {
 
 impl Ready {
     fn pair() -> (Box<Self>, Memory) {
-        let (port, far) = Memory::pair(64);
+        let (port, far) = Memory::pair(ROOM);
         let (readable, mut writer) = UnixStream::pair().unwrap();
         writer.write_all(&[1]).unwrap();
         (Box::new(Self { port, readable, _writer: writer }), far)
@@ -95,7 +98,7 @@ impl Site {
             left.database.apply(left.now, |change| change.update_policy(policy)).unwrap();
         }
         let ((near_host, host), (near_wire, wire)) = (Ready::pair(), Ready::pair());
-        let (network, out) = Memory::pair(64);
+        let (network, out) = Memory::pair(ROOM);
         let other = || Box::new(Memory::pair(1).0);
         let events = Events::new(mpsc::channel().0, Poller::new().unwrap().waker());
         let wires = Wire::new(near_wire, other(), Vec::new());
@@ -163,4 +166,58 @@ fn without_a_device_nothing_is_sent_that_is_for_one() {
     site.lane.devices = None;
     assert!(site.turn(Side::Host, there()).is_empty());
     assert_eq!(site.lane.worker().drops().of(DropReason::PortRefused), 1);
+}
+
+/// Many more than a device's ring has room for, while its thread does not run.
+#[test]
+fn a_burst_waits_for_room_in_a_device_and_nothing_is_lost() {
+    const BURST: usize = 3000;
+    for kind in [OffloadKind::Packet, OffloadKind::Crypto] {
+        for side in [Side::Host, Side::Wire] {
+            let mut site = Site::new(kind);
+            let plain = match side {
+                Side::Host => (0..BURST).map(|_| there()).collect(),
+                Side::Wire => site.right.outbound((0..BURST).map(|_| back()).collect()).0,
+            };
+            let burst: Vec<_> = plain.iter().flat_map(uxfrm_testkit::taken_apart).collect();
+            let burst = burst.iter().map(|packet| PacketBuf::from_slice(packet.bytes()));
+            let (from, to) = match side {
+                Side::Host => (&mut site.host, &mut site.out),
+                Side::Wire => (&mut site.wire, &mut site.host),
+            };
+            for some in burst.collect::<Vec<_>>().chunks(uxfrm_packet::BATCH) {
+                let copies = some.iter().map(|packet| PacketBuf::from_slice(packet.bytes()));
+                let sent = from.transmit(&mut copies.collect(), &mut site.pool);
+                assert_eq!(sent.refused.packets(), 0);
+            }
+            let (turns, mut passed) = (BURST / uxfrm_packet::BATCH, 0);
+            while !is_full(&site.lane) {
+                site.lane.turn().unwrap();
+            }
+            for _ in 0..8 * turns {
+                site.device.turn().unwrap();
+                site.lane.turn().unwrap();
+                let mut batch = Batch::new();
+                while to.receive(&mut site.pool, &mut batch).unwrap() > 0 {
+                    passed += batch.drain().map(|packet| count(&packet)).sum::<usize>();
+                }
+                if passed == BURST {
+                    break;
+                }
+            }
+            assert_eq!(passed, BURST, "{kind:?}");
+            for drops in [site.lane.worker().drops(), site.device.drops()] {
+                assert_eq!(drops.of(DropReason::PortFull), 0, "{kind:?}");
+                assert_eq!(drops.of(DropReason::InTooOld), 0, "{kind:?}");
+            }
+        }
+    }
+}
+
+fn is_full(lane: &Lane) -> bool {
+    lane.full != Full::default()
+}
+
+fn count(packet: &PacketBuf) -> usize {
+    uxfrm_testkit::taken_apart(packet).len()
 }

@@ -104,3 +104,55 @@ fn the_link_is_everybodys() {
     assert_eq!(events, [NicEvent::LinkDown]);
     assert_eq!(stand.events(), [NicEvent::LinkDown]);
 }
+
+/// As when `ip link set nic0v0 down` is said, or its netdev is deleted.
+#[test]
+fn a_function_whose_link_is_down_sends_and_receives_nothing_and_the_others_go_on() {
+    let wrapping = Wrapping::transport4();
+    let mut stand = stand(Trust::Trusted, TableSizes::default());
+    let vf = FunctionId::of_virtual(0);
+    let mut handles = Vec::new();
+    for (spi, direction) in [(FIRST_SPI, Direction::Out), (FIRST_SPI + 1, Direction::In)] {
+        let Ok(Attached::Device(handle)) = guest(&mut stand).add_state(&state(spi, direction), NOW)
+        else {
+            panic!("software")
+        };
+        guest(&mut stand).open_state(handle, &Position::default());
+        handles.push(handle);
+    }
+    let own = stand.add(state(FIRST_SPI + 2, Direction::Out), OffloadKind::Crypto, Direction::Out);
+    let sender = |spi| Sender::new(&wrapping.sa(Way::Right, spi));
+    let plain = datagrams(&wrapping, &[64]);
+    let encrypt = |stand: &mut Stand, handle, spi, device| {
+        let packet = sender(spi).frame(&plain[0], 1).0;
+        let handover = Handover { device, handle, task: Task::Encrypt { sequence: 1 } };
+        stand.transmit(vec![Handed { packet, handover }]).len()
+    };
+    let guests = stand.nic.device_of(vf).unwrap();
+    assert_eq!(encrypt(&mut stand, handles[0], FIRST_SPI, guests), 1);
+    assert_eq!(stand.receive(vec![sender(FIRST_SPI + 1).esp(&plain[0], 1)]).len(), 1);
+
+    stand.nic.inject(Fault::Delay(Duration::from_secs(1)));
+    assert_eq!(encrypt(&mut stand, handles[0], FIRST_SPI, guests), 0, "it is late");
+    stand.nic.set_function_link(vf, Link::Down, &mut Pool::new());
+    stand.nic.inject(Fault::Delay(Duration::ZERO));
+    assert_eq!(stand.nic.drops().of(NicDrop::TxLinkDown), 1, "what was late");
+    let told = |stand: &mut Stand| {
+        let mut events = Vec::new();
+        guest(stand).take_events(&mut events);
+        (events, stand.events())
+    };
+    assert_eq!(told(&mut stand), (vec![NicEvent::LinkDown], Vec::new()));
+    assert_eq!(encrypt(&mut stand, handles[0], FIRST_SPI, guests), 0);
+    assert_eq!(stand.receive(vec![sender(FIRST_SPI + 1).esp(&plain[0], 2)]).len(), 0);
+    assert_eq!(stand.nic.drops().of(NicDrop::TxLinkDown), 2);
+    assert_eq!(stand.nic.drops().of(NicDrop::RxLinkDown), 1);
+    assert_eq!(encrypt(&mut stand, own, FIRST_SPI + 2, NIC), 1, "the device itself goes on");
+
+    stand.nic.set_link(Link::Down, &mut Pool::new());
+    stand.nic.set_function_link(vf, Link::Up, &mut Pool::new());
+    assert_eq!(told(&mut stand), (Vec::new(), vec![NicEvent::LinkDown]), "down it was");
+    stand.nic.set_link(Link::Up, &mut Pool::new());
+    assert_eq!(told(&mut stand), (vec![NicEvent::LinkUp], vec![NicEvent::LinkUp]));
+    assert_eq!(encrypt(&mut stand, handles[0], FIRST_SPI, guests), 1);
+}
