@@ -16,9 +16,9 @@ use std::{
 };
 
 use anyhow::Context as _;
-use uxfrm_engine::{Database, DeviceEvent, DeviceId, Drops, Event, LinkDown, Moment};
+use uxfrm_engine::{Database, DeviceEvent, DeviceId, DropCounts, Drops, Event, LinkDown, Moment};
 use uxfrm_offload::{
-    FunctionId, Link, ModelNic, NicSetup, Nics, Profile, Trust, VirtualFunction,
+    FunctionId, Link, ModelNic, NicDrops, NicSetup, Nics, Profile, Trust, VirtualFunction,
     dev::{Addition, Answer, EventReport, ProfileChoice, TableName},
 };
 use uxfrm_packet::Pool;
@@ -31,8 +31,8 @@ use crate::{
     lanes,
 };
 use by_route::ByRoute;
-use interface::Interface;
 pub(crate) use interface::Making;
+use interface::{Interface, Look};
 
 /// How often interfaces are looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -54,6 +54,8 @@ pub(crate) struct Devices {
     queued: BTreeMap<ClientId, VecDeque<Answer>>,
     /// What ports of devices refused, of those that are gone as well.
     drops: Vec<Arc<Drops>>,
+    /// What devices dropped that are gone.
+    gone: NicDrops,
     running: Option<Surroundings>,
     /// When interfaces were looked at last.
     looked: Moment,
@@ -114,6 +116,7 @@ impl Devices {
             news: Vec::new(),
             queued: BTreeMap::new(),
             drops: Vec::new(),
+            gone: NicDrops::default(),
             running: None,
             looked: Moment(0),
         };
@@ -153,6 +156,13 @@ impl Devices {
         &self.drops
     }
 
+    /// What devices dropped themselves, under the engine's reasons.
+    pub(crate) fn add_to(&self, counts: &mut DropCounts) {
+        let add = |all: NicDrops, installed: &Installed| all.plus(lock(&installed.nic).drops());
+        let all = self.installed.values().fold(self.gone, add);
+        all.iter().for_each(|(drop, packets)| counts.add(drop.reason(), packets));
+    }
+
     /// Lets devices follow their interfaces and know how far numbers are, and the database hear what they have to say.
     pub(crate) fn look_after(&mut self, database: &mut Database, events: &mut Vec<Event>) {
         if now().since(self.looked) >= LOOK {
@@ -165,10 +175,18 @@ impl Devices {
     /// Lets devices follow their interfaces.
     fn look(&mut self) {
         self.looked = now();
+        let (mut look, mut pool) = (Look::new(), Pool::new());
         for (name, installed) in &self.installed {
             let port = installed.port.as_deref().unwrap_or(name);
-            let link = if interface::is_up(port) { installed.admin } else { Link::Down };
-            lock(&installed.nic).set_link(link, &mut Pool::new());
+            let link = match (look.link(port), installed.admin) {
+                (Link::Up, admin) => admin,
+                (Link::Down, _) => Link::Down,
+            };
+            lock(&installed.nic).set_link(link, &mut pool);
+            for (number, interface) in (0..).zip(&installed.interfaces) {
+                let link = look.link_of(interface);
+                lock(&installed.nic).set_function_link(FunctionId(number), link, &mut pool);
+            }
         }
     }
 
@@ -296,6 +314,7 @@ impl Devices {
         if let Some(Err(error)) = installed.thread.map(Running::stop) {
             tracing::error!(%error, device = name, "the device's thread had ended by itself");
         }
+        self.gone = self.gone.plus(lock(&installed.nic).drops());
         self.news.push(EventReport::bare(name, "deleted"));
         true
     }

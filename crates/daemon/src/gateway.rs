@@ -400,7 +400,7 @@ impl Gateway {
         if let Some(control) = control {
             control.publish(|outbox| {
                 xfrm.announce(&events, &before, database, outbox);
-                xfrm.tell_counters(&database.snapshot(), outbox);
+                xfrm.tell_counters(database, outbox);
                 devices.tell(outbox);
             });
         }
@@ -412,11 +412,12 @@ impl Gateway {
         }
     }
 
-    /// All drops: the lanes', and the kernel's on behalf of the guard.
+    /// All drops: the lanes', devices', and the kernel's on behalf of the guard.
     fn counts(&mut self) -> DropCounts {
         let mut counts =
             DropCounts::sum(self.drops.iter().chain(self.devices.drops()).map(Arc::as_ref));
         self.following.add_to(&mut counts);
+        self.devices.add_to(&mut counts);
         counts
     }
 

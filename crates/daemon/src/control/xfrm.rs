@@ -89,9 +89,12 @@ impl Xfrm {
         self.post(outbox);
     }
 
-    /// Tells listeners of aevents which states' counters have run ahead; `snapshot` is the newest.
-    pub(crate) fn tell_counters(&mut self, snapshot: &Snapshot, outbox: &mut Outbox) {
-        self.server.tell_counters(snapshot, now(), &mut self.answers);
+    /// Tells listeners of aevents which states' counters have run ahead, devices' as well.
+    pub(crate) fn tell_counters(&mut self, database: &mut Database, outbox: &mut Outbox) {
+        if self.server.poll_counters().is_some_and(|at| at <= now()) {
+            database.update_all_counts();
+        }
+        self.server.tell_counters(&database.snapshot(), now(), &mut self.answers);
         self.post(outbox);
     }
 

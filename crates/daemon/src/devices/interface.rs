@@ -6,6 +6,7 @@ use uxfrm_io::{
     rtnetlink::Rtnetlink,
     tun::{Tun, TunOptions},
 };
+use uxfrm_offload::Link;
 
 use crate::gateway::bring_up;
 
@@ -77,10 +78,30 @@ pub(super) fn by_number(index: u32) -> String {
     format!("if{index}")
 }
 
-/// Whether an interface is there and up.
-pub(super) fn is_up(name: &str) -> bool {
-    let link = Rtnetlink::open().and_then(|mut rtnetlink| rtnetlink.link(name));
-    link.is_ok_and(|link| link.is_up)
+/// Whether interfaces are there and up, for one look at all of them.
+#[derive(Debug)]
+pub(super) struct Look(Option<Rtnetlink>);
+
+impl Look {
+    /// Without the kernel's answer all are down.
+    pub(super) fn new() -> Self {
+        Self(Rtnetlink::open().ok())
+    }
+
+    pub(super) fn link(&mut self, name: &str) -> Link {
+        let link = self.0.as_mut().and_then(|rtnetlink| rtnetlink.link(name).ok());
+        of(link.is_some_and(|link| link.is_up))
+    }
+
+    /// One that was deleted and made again under its name is another interface: states name it by its number.
+    pub(super) fn link_of(&mut self, interface: &Interface) -> Link {
+        let find = |rtnetlink: &mut Rtnetlink| rtnetlink.link_of_index(interface.index).ok();
+        of(self.0.as_mut().and_then(find).is_some_and(|link| link.is_up))
+    }
+}
+
+const fn of(is_up: bool) -> Link {
+    if is_up { Link::Up } else { Link::Down }
 }
 
 fn index(name: &str) -> Option<u32> {

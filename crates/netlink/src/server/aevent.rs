@@ -41,6 +41,9 @@ impl Server {
         let found = decode::id(&raw.id)
             .and_then(|id| self.find(id, decode::mark(&call.attributes), call))
             .ok_or(const { no_such_state() })?;
+        if let Found::Sa(sa) = &found {
+            call.database.update_counts(sa);
+        }
         let mut datagram = call.answer(MessageType::NewAe);
         match &found {
             Found::Sa(sa) => self.put_counters(&mut datagram, sa, raw.flags),
