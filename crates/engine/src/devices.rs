@@ -106,8 +106,6 @@ pub enum DeviceEvent {
     SoftLimit(Handle),
     /// A state was past its hard limit when a packet came.
     HardLimit(Handle),
-    /// A state can send nothing more, as its numbers are used up: it goes as one past its hard limit does.
-    SequenceEnd(Handle),
     /// The link is down, or the device is gone (`NETDEV_DOWN`, `NETDEV_UNREGISTER`): it has no states and policies any more.
     Down,
 }

@@ -126,9 +126,9 @@ impl NicEvent {
         match self {
             Self::SoftLimit { handle, .. } => Some(DeviceEvent::SoftLimit(handle)),
             Self::HardLimit { handle, .. } => Some(DeviceEvent::HardLimit(handle)),
-            Self::SequenceEnd { handle, .. } => Some(DeviceEvent::SequenceEnd(handle)),
             Self::LinkDown => Some(DeviceEvent::Down),
-            Self::SequenceWrap { .. } | Self::LinkUp => None,
+            // Its packets are dropped, and counted, as in software.
+            Self::SequenceWrap { .. } | Self::SequenceEnd { .. } | Self::LinkUp => None,
         }
     }
 }

@@ -8,8 +8,8 @@ use std::{collections::HashMap, sync::Arc};
 use super::Database;
 use crate::{
     Action, Attachment, Charge, DeviceEvent, DeviceId, DeviceRefusal, Devices, Error, Event,
-    Handle, Lifecycle, Moment, OffloadKind, Policy, PolicyEntry, PolicyIndex, Position, Sa,
-    SaConfig, Wanted, devices::NoDevices,
+    Handle, Moment, OffloadKind, Policy, PolicyEntry, PolicyIndex, Position, Sa, SaConfig, Wanted,
+    devices::NoDevices,
 };
 
 /// What becomes of the traffic of a device's policies when the device goes down.
@@ -92,10 +92,13 @@ impl Database {
         }
     }
 
-    /// As [`Database::update_counts`], but for what was received.
-    fn update_sent(&mut self, sa: &Sa, place: Attachment) {
-        if let Some(counts) = self.offloads.devices.counts(place.device, place.handle) {
-            sa.take_over(&counts);
+    /// As [`Database::update_counts`], but for the window. Where somebody has moved the state on, the device goes on from there.
+    fn meet_device(&mut self, sa: &Sa, Attachment { device, handle, .. }: Attachment) {
+        let devices = &mut self.offloads.devices;
+        let Some(counts) = devices.counts(device, handle) else { return };
+        sa.take_over(&counts);
+        if sa.highest_received() > counts.received {
+            devices.open_state(device, handle, &Position { carried: None, ..sa.position() });
         }
     }
 
@@ -106,13 +109,13 @@ impl Database {
     }
 
     /// Tells devices which numbers their states may use, for an owner who reserves them ([`Sequence::reserve`](crate::Sequence::reserve)): after that, and now and
-    /// then so that the owner sees how many are used.
+    /// then so that the owner sees how many are used. What an owner knows to have been received before ([`Sa::go_on_from`]) they hear of as well.
     pub fn share_numbers(&mut self) {
         let states: Vec<_> = self.next.sad.all_attached().cloned().collect();
         for sa in &states {
             self.share_iv_prefixes(sa);
             let Some(place) = sa.packet_place() else { continue };
-            self.update_sent(sa, place);
+            self.meet_device(sa, place);
             let (used, ceiling) = (sa.sequence().last(), sa.sequence().reserved());
             self.offloads.devices.reserve(place.device, place.handle, used, ceiling);
         }
@@ -226,10 +229,6 @@ impl Database {
                 let sa = self.next.sad.attached(device, handle).cloned();
                 sa.is_some_and(|sa| self.look_elsewhere(&sa, events))
             }
-            DeviceEvent::SequenceEnd(handle) => {
-                let sa = self.next.sad.attached(device, handle).cloned();
-                sa.is_some_and(|sa| self.end(&sa, events))
-            }
             DeviceEvent::Down => self.lose(device, now),
         };
         if changed {
@@ -267,15 +266,6 @@ impl Database {
             }
             Charge::Ok | Charge::Crossing | Charge::Expired => false,
         }
-    }
-
-    fn end(&mut self, sa: &Arc<Sa>, events: &mut Vec<Event>) -> bool {
-        self.update_counts(sa);
-        if sa.advance(Lifecycle::Expired) {
-            events.push(Event::SaHardLimit(sa.id()));
-        }
-        self.remove_sa(sa);
-        true
     }
 
     /// `xfrm_dev_down`: true when anything was on the device.

@@ -6,7 +6,7 @@ use uxfrm_crypto::Backend;
 use uxfrm_engine::{
     Budget, Carried, Change, Counters, Database, DeviceCounts, DeviceEvent, DeviceRefusal,
     Direction, Error, Event, Failures, IfId, Limits, Mark, Mode, Moment, OffloadKind, Policy,
-    PolicyKind, Priority, Reqid, Sa, SaConfig, SaFlags, SaMove, SaProtocol, Spi, Wanted,
+    PolicyKind, Position, Priority, Reqid, Sa, SaConfig, SaFlags, SaMove, SaProtocol, Spi, Wanted,
 };
 use uxfrm_testkit::{Way, Wrapping};
 
@@ -198,6 +198,9 @@ fn a_device_counts_and_its_counts_meet_the_limits_once() {
     assert_eq!(hear(&mut database), [], "once");
     count(20);
     assert_eq!(hear(&mut database), [], "of twenty packets twenty pass");
+    let mut events = Vec::new();
+    database.hear(NIC1, DeviceEvent::HardLimit(handle), Moment(0), &mut events);
+    assert_eq!(events, [], "another device's handle");
     let hard = |database: &mut Database| hear_of(database, DeviceEvent::HardLimit(handle));
     assert_eq!(hard(&mut database), [Event::SaHardLimit(sa.id())]);
     assert_eq!((database.snapshot().sad.len(), nics.held()), (0, (0, 0)));
@@ -341,16 +344,28 @@ fn a_limit_that_a_device_does_not_tell_of_is_met_all_the_same() {
     assert_eq!(nics.held(), (0, 0));
 }
 
+/// As after a restart: the packets of the last run are not taken again.
 #[test]
-fn a_state_without_numbers_left_goes() {
+fn a_device_is_told_what_an_owner_knows_to_have_been_received() {
     let (mut database, nics) = database();
-    let sa = add(&mut database, state(OffloadKind::Packet, 1)).unwrap();
-    let mut events = Vec::new();
-    let event = DeviceEvent::SequenceEnd(nics.handle());
-    database.hear(NIC1, event, Moment(0), &mut events);
-    assert_eq!((events.len(), nics.held()), (0, (1, 0)), "another device's handle");
-    database.hear(NIC0, event, Moment(0), &mut events);
-    assert_eq!((events, nics.held()), (vec![Event::SaHardLimit(sa.id())], (0, 0)));
+    database.attend();
+    let config = SaConfig {
+        offload: offload(OffloadKind::Packet, "nic0", Direction::In),
+        ..Wrapping::tunnel4().sa(Way::Left, 1)
+    };
+    let sa = add(&mut database, config).unwrap();
+    let handle = nics.handle();
+    nics.tables().counts.insert(handle, DeviceCounts::default());
+    let opened = || nics.tables().opened[&handle].received;
+    database.share_numbers();
+    assert_eq!(opened(), 0);
+    sa.go_on_from(&Position { received: 500, window: vec![500], ..Position::default() });
+    database.share_numbers();
+    assert_eq!(opened(), 500);
+    let counts = DeviceCounts { received: 700, ..DeviceCounts::default() };
+    nics.tables().counts.insert(handle, counts);
+    database.share_numbers();
+    assert_eq!(opened(), 500, "the device knows better");
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! What is not the same, and why: a test for each row of the table in `docs/offload.md`.
 
 use uxfrm_engine::{Budget, Event, Limits, UdpEncapKind};
-use uxfrm_packet::PacketBuf;
+use uxfrm_offload::Link;
+use uxfrm_packet::{PacketBuf, Pool};
 use uxfrm_testkit::Wrapping;
 
 use crate::step::Seen;
@@ -109,4 +110,22 @@ fn a_peer_behind_a_nat_that_moved_is_not_told_of_in_kind_packet() {
         seen.events.iter().filter(|event| matches!(event, Event::Mapping { .. })).count()
     });
     assert_eq!(told, [1, 1, 0]);
+}
+
+/// Software has no link. Nothing leaves plain, and nothing comes back by itself.
+#[test]
+fn a_link_that_goes_down_takes_the_states_of_its_device() {
+    let left = Engine::ALL.map(|engine| {
+        let mut subject = Subject::new(engine, &Wrapping::tunnel4(), Keeping::Nobody);
+        subject.take(&add());
+        let waiting = vec![subject.datagram(b"on its way")];
+        let through = subject.gateway.outbound(waiting).0;
+        subject.nic().set_link(Link::Down, &mut Pool::new());
+        let first = subject.leave(through).len();
+        let seen = subject.take(&Step::Send(1));
+        subject.nic().set_link(Link::Up, &mut Pool::new());
+        (first, seen.states.len(), subject.take(&Step::Send(1)).wire.len())
+    });
+    let [_, crypto, packet] = left;
+    assert_eq!((crypto, packet), ((0, 0, 0), (0, 0, 0)));
 }

@@ -78,8 +78,14 @@ fn extended_numbers_pass_the_lower_halfs_end_both_ways() {
 #[test]
 fn numbers_without_an_upper_half_end() {
     let last = u64::from(u32::MAX);
-    let steps =
-        [add_at(last - 3, last - 3, &[]), Step::Send(3), receive(last - 2..=last), receive([last])];
+    let steps = [
+        add_at(last - 3, last - 3, &[]),
+        Step::Send(3),
+        receive(last - 2..=last),
+        receive([last]),
+        Step::Send(2),
+        Step::Send(1),
+    ];
     compare("the last numbers", &tunnel(), &steps);
 }
 
