@@ -5,6 +5,7 @@ The whole contract is tested in memory (crates/offload/tests/contract); here is 
 
 import contextlib
 import socket
+import subprocess
 import time
 
 import pytest
@@ -147,6 +148,37 @@ def test_a_soft_limit_is_told_though_the_hard_one_follows_at_once(kind, uxfrm, p
     sent = sum(frame[34:38] == spi.to_bytes(4, "big") for outgoing, frame in pair.between.seen() if outgoing)
     assert sent == 10
     assert reasons(uxfrm, pair.left).get("out_state_expired", 0) > 0, "the device's drops are counted too"
+
+
+@pytest.mark.parametrize("kind", [SOFTWARE, CRYPTO, PACKET], ids=["software", "crypto", "packet"])
+def test_who_listens_hears_how_far_a_state_has_received(kind, uxfrm, pair):
+    """Aevents, after two packets by default (net.core.xfrm_aevent_rseqth)."""
+    association = Association(GCM_128, "transport", 4, 4, WINDOW, reqid=7)
+    here, there = association.endpoints(HERE), association.endpoints(THERE)
+    for end in pair.ends:
+        put(uxfrm, kind, association, end)
+    with (
+        monitor(uxfrm, pair.right, "aevent") as lines,
+        listener(pair.right, there) as came,
+        senders(pair.left, here, there) as [sender],
+    ):
+        for _ in range(10):
+            sender.send(b"ten")
+        until(lambda: came() == 10, came)
+        assert any(line.startswith("Async event") for line in lines)
+
+
+@contextlib.contextmanager
+def monitor(uxfrm, namespace, what):
+    """The lines of `uxfrm xfrm monitor`, until nothing comes for long."""
+    command = ["ip", "netns", "exec", namespace.name, "timeout", str(WAIT_SECONDS), uxfrm, "xfrm", "monitor", what]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        time.sleep(0.3)
+        yield process.stdout
+    finally:
+        process.terminate()
+        process.wait()
 
 
 @pytest.mark.parametrize("how", ["set nic0v0 down", "delete nic0v0"], ids=["down", "deleted"])
