@@ -92,12 +92,14 @@ impl Database {
         }
     }
 
-    /// As [`Database::update_counts`], but for the window. Where somebody has moved the state on, the device goes on from there.
+    /// As [`Database::update_counts`]; where somebody has moved the state on, the device goes on from there.
     fn meet_device(&mut self, sa: &Sa, Attachment { device, handle, .. }: Attachment) {
         let devices = &mut self.offloads.devices;
         let Some(counts) = devices.counts(device, handle) else { return };
         sa.take_over(&counts);
-        if sa.highest_received() > counts.received {
+        if counts.received > sa.highest_received() {
+            sa.take_over_window(counts.received, || devices.window(device, handle));
+        } else if sa.highest_received() > counts.received {
             devices.open_state(device, handle, &Position { carried: None, ..sa.position() });
         }
     }

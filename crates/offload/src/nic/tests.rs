@@ -177,6 +177,15 @@ fn prefix() -> IvPrefix {
     IvPrefix::new(0, NonZeroU32::MIN)
 }
 
+/// Two gateways whose states have that prefix.
+fn pair_of(wrapping: &Wrapping) -> Pair {
+    let pair = Pair::new(wrapping);
+    for gateway in [&pair.left, &pair.right] {
+        gateway.database.current().sad.iter().for_each(|sa| sa.set_iv_prefix(prefix()));
+    }
+    pair
+}
+
 /// Makes ESP with any number, or what the engine hands over of kind *crypto*.
 struct Sender {
     encapsulation: Encapsulation,

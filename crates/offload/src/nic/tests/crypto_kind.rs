@@ -10,7 +10,7 @@ const LENGTHS: [usize; 5] = [0, 3, 64, 700, 1300];
 #[test]
 fn what_it_encrypts_is_what_the_engine_sends() {
     for wrapping in wrappings() {
-        let mut pair = Pair::new(&wrapping);
+        let mut pair = pair_of(&wrapping);
         let mut stand = Stand::new("unlimited");
         let handle = stand.add_sending(&wrapping, OffloadKind::Crypto);
         let sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
@@ -28,7 +28,7 @@ fn what_it_encrypts_is_what_the_engine_sends() {
 #[test]
 fn a_train_is_encrypted_frame_by_frame() {
     let wrapping = Wrapping::tunnel4();
-    let mut pair = Pair::new(&wrapping);
+    let mut pair = pair_of(&wrapping);
     let mut stand = Stand::new("unlimited");
     let handle = stand.add_sending(&wrapping, OffloadKind::Crypto);
     let sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));

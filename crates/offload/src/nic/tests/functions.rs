@@ -117,6 +117,7 @@ fn a_function_whose_link_is_down_sends_and_receives_nothing_and_the_others_go_on
         else {
             panic!("software")
         };
+        guest(&mut stand).set_iv_prefix(handle, prefix());
         guest(&mut stand).open_state(handle, &Position::default());
         handles.push(handle);
     }

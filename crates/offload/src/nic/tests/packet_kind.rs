@@ -9,7 +9,7 @@ const LENGTHS: [usize; 7] = [0, 1, 2, 15, 64, 512, 1300];
 #[test]
 fn what_it_sends_is_what_the_engine_sends_and_opens() {
     for wrapping in wrappings() {
-        let mut pair = Pair::new(&wrapping);
+        let mut pair = pair_of(&wrapping);
         let mut stand = Stand::new("unlimited");
         let handle = stand.add_sending(&wrapping, OffloadKind::Packet);
         let plain = datagrams(&wrapping, &LENGTHS);
@@ -18,7 +18,7 @@ fn what_it_sends_is_what_the_engine_sends_and_opens() {
         assert_eq!(bytes_of(&arrived), expected, "{wrapping:?}");
         let sent = stand.protect(handle, plain);
         assert_eq!(bytes_of(&sent), bytes_of(&pair.on_the_wire), "{wrapping:?}");
-        let mut other = Pair::new(&wrapping);
+        let mut other = pair_of(&wrapping);
         assert_eq!(bytes_of(&other.right.inbound(sent)), expected, "{wrapping:?}");
         let counts = stand.counts(handle);
         let snapshot = pair.left.database.published().load_full();
@@ -33,7 +33,7 @@ fn what_it_sends_is_what_the_engine_sends_and_opens() {
 #[test]
 fn what_it_receives_is_the_plain_packet_with_its_mark() {
     for wrapping in wrappings() {
-        let mut pair = Pair::new(&wrapping);
+        let mut pair = pair_of(&wrapping);
         let mut stand = Stand::new("unlimited");
         let handle = stand.add_receiving(&wrapping, OffloadKind::Packet);
         let plain = datagrams(&wrapping, &LENGTHS);
@@ -77,7 +77,7 @@ fn every_algorithm_goes_between_two_devices() {
 #[test]
 fn what_is_not_for_its_states_passes_as_it_came() {
     let wrapping = Wrapping::tunnel4();
-    let mut pair = Pair::new(&wrapping);
+    let mut pair = pair_of(&wrapping);
     let mut stand = Stand::new("unlimited");
     let plain = datagrams(&wrapping, &[64]);
     let expected = bytes_of(&plain);
@@ -103,7 +103,7 @@ fn a_device_without_marks_says_only_that_it_decrypted() {
     profile.marks_received = false;
     let mut stand = Stand::of(NicSetup::new(profile, NIC));
     let _ = stand.add_receiving(&wrapping, OffloadKind::Crypto);
-    let (wire, _) = Pair::new(&wrapping).left.outbound(datagrams(&wrapping, &[64]));
+    let (wire, _) = pair_of(&wrapping).left.outbound(datagrams(&wrapping, &[64]));
     let mark = stand.receive(wire)[0].mark.unwrap();
     assert_eq!((mark.handle, mark.status), (None, DeviceStatus::Success));
 }
