@@ -31,8 +31,8 @@ def transfer(network, wire, ecn, encap):
         namespace.run("sysctl", "-qw", f"net.ipv4.tcp_ecn={ecn}")
     before = marked(network.left)
     with network.left.entered():
-        # Not every host lets a namespace choose for all its sockets, nor has chosen one that heeds losses and marks.
-        echo.transfer(HERE.inner[4], THERE.inner[4], TCP_BYTES, congestion="cubic")
+        # Not every host's choice heeds losses and marks; Reno does, and every kernel has it and lets everybody choose it.
+        echo.transfer(HERE.inner[4], THERE.inner[4], TCP_BYTES, congestion="reno")
     told = [sum(reasons(gateway).get(name, 0) for name in STANDS) for gateway in (network.here, network.there)]
     network.here.stop()
     network.there.stop()

@@ -16,6 +16,8 @@ const BLOCK: usize = 128 * 1024;
 const WARM_UP: f64 = 0.3;
 /// How long a read or write may take.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How often a count is looked at that stands still.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Bytes or transactions, the seconds that they took, and what the gateways used meanwhile.
 type Measured = (f64, f64, CpuTime);
@@ -82,23 +84,36 @@ fn connection(ends: Ends<'_>) -> anyhow::Result<(TcpStream, TcpStream)> {
     Ok((client, server))
 }
 
-/// Lets traffic warm up, then counts for `time`.
+/// Lets traffic begin and warm up, then counts for `time`, and where another program has the processor meanwhile, until something came through.
 fn between(
     time: Duration,
     count: &AtomicU64,
     cpu_time: impl Fn() -> anyhow::Result<CpuTime>,
 ) -> anyhow::Result<Measured> {
+    beyond(0, count).context("before the measurement")?;
     thread::sleep(time.mul_f64(WARM_UP));
     let (start, from, cpu) = (Instant::now(), count.load(Ordering::Relaxed), cpu_time()?);
     thread::sleep(time);
-    let counted = count.load(Ordering::Relaxed) - from;
+    let counted = beyond(from, count)? - from;
     let seconds = start.elapsed().as_secs_f64();
-    if counted == 0 {
-        bail!("TCP is stuck: nothing came through within {seconds:.1} s");
-    }
     #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
     let counted = counted as f64;
     Ok((counted, seconds, cpu_time()?.saturating_sub(cpu)))
+}
+
+/// The count once it is more than `from`: waits as long as a single read may take.
+fn beyond(from: u64, count: &AtomicU64) -> anyhow::Result<u64> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let now = count.load(Ordering::Relaxed);
+        if now > from {
+            return Ok(now);
+        }
+        if Instant::now() > end {
+            bail!("TCP is stuck: nothing came through within {} s", PATIENCE.as_secs());
+        }
+        thread::sleep(LOOK);
+    }
 }
 
 /// Ends when it is told to, or the connection does.
@@ -136,4 +151,26 @@ fn ask(mut client: TcpStream, count: &AtomicU64, done: &AtomicBool) -> Vec<f64> 
 fn answer(mut server: TcpStream) {
     let mut byte = [0];
     while server.read_exact(&mut byte).is_ok() && server.write_all(&byte).is_ok() {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_that_is_busy_elsewhere_is_waited_for() {
+        let count = &AtomicU64::new(0);
+        let measured = thread::scope(|scope| {
+            // Two steps: what begins the warm-up, and what is counted well after the time is over.
+            scope.spawn(|| {
+                count.fetch_add(1, Ordering::Relaxed);
+                thread::sleep(Duration::from_millis(100));
+                count.fetch_add(7, Ordering::Relaxed);
+            });
+            between(Duration::from_millis(1), count, || Ok(CpuTime::ZERO))
+        });
+        let (counted, seconds, _) = measured.unwrap();
+        assert_eq!(counted, 7.0);
+        assert!(seconds > 0.001, "the rate is that of the time that it took: {seconds}");
+    }
 }

@@ -1,6 +1,7 @@
 //! By which of the kernel's congestion controls TCP sends.
 
-use std::{fs, io};
+use std::fs;
+use std::io::{self, ErrorKind};
 
 use uxfrm_io::Namespace;
 
@@ -13,15 +14,15 @@ pub enum Congestion {
     Chosen,
 }
 
-/// What connections use that do not say otherwise, and what they may choose.
+/// What connections use that do not say otherwise, and what those of a namespace may begin with.
 const USED: &str = "tcp_congestion_control";
-const CHOICE: &str = "tcp_available_congestion_control";
+const ALLOWED: &str = "tcp_allowed_congestion_control";
 
 impl Congestion {
-    /// Those to measure on this machine: CUBIC where the kernel has it, and what was chosen in its stead.
+    /// Those to measure on this machine: CUBIC, and what was chosen in its stead.
     #[must_use]
     pub fn here() -> Vec<Self> {
-        Self::of(&setting(USED), &setting(CHOICE))
+        Self::of(&setting(USED))
     }
 
     /// As the kernel calls it.
@@ -43,11 +44,28 @@ impl Congestion {
         namespace.enter(|| fs::write(path(USED), name))?
     }
 
-    fn of(used: &str, choice: &str) -> Vec<Self> {
-        let has_cubic = used == "cubic" || choice.split_whitespace().any(|name| name == "cubic");
-        let cubic = has_cubic.then_some(Self::Cubic);
-        cubic.into_iter().chain((used != "cubic").then_some(Self::Chosen)).collect()
+    /// Why connections of this network namespace can't begin with it; `None` where they can. It is tried: a control
+    /// that is available may still be reserved to the machine's first namespace, and one that is not yet may be loaded.
+    #[must_use]
+    pub fn refusal(self, namespace: &Namespace) -> Option<String> {
+        let error = self.begin_in(namespace).err()?;
+        Some(explained(&error, &self.name(), &setting(ALLOWED)))
     }
+
+    fn of(used: &str) -> Vec<Self> {
+        [Self::Cubic].into_iter().chain((used != "cubic").then_some(Self::Chosen)).collect()
+    }
+}
+
+fn explained(error: &io::Error, name: &str, allowed: &str) -> String {
+    if error.kind() == ErrorKind::NotFound {
+        return format!("not measured: this kernel has no {name}");
+    }
+    if error.kind() == ErrorKind::PermissionDenied {
+        let setting = format!("net.ipv4.{ALLOWED} = {allowed}");
+        return format!("not measured: a namespace may not begin TCP with {name} ({setting})");
+    }
+    format!("not measured: TCP can't begin with {name}: {error}")
 }
 
 fn path(setting: &str) -> String {
@@ -65,10 +83,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_linux_has_is_measured_beside_what_was_chosen() {
-        assert_eq!(Congestion::of("cubic", "reno cubic"), [Cubic]);
-        assert_eq!(Congestion::of("bbr", "reno bbr cubic"), [Cubic, Chosen]);
-        assert_eq!(Congestion::of("reno", "reno"), [Chosen]);
-        assert_eq!(Congestion::of("cubic", ""), [Cubic]);
+    fn cubic_is_measured_beside_what_was_chosen() {
+        assert_eq!(Congestion::of("cubic"), [Cubic]);
+        assert_eq!(Congestion::of("bbr"), [Cubic, Chosen]);
+    }
+
+    #[test]
+    fn a_refusal_says_what_would_let_it_be_measured() {
+        let explained =
+            |errno| explained(&io::Error::from_raw_os_error(errno), "cubic", "reno bbr");
+        let allowed = "net.ipv4.tcp_allowed_congestion_control = reno bbr";
+        assert!(explained(nix::libc::EPERM).contains(allowed));
+        assert!(explained(nix::libc::ENOENT).ends_with("this kernel has no cubic"));
+        assert!(explained(nix::libc::EIO).starts_with("not measured: TCP can't begin with cubic"));
     }
 }

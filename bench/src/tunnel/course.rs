@@ -110,16 +110,7 @@ impl Course {
         pinger.wait_for_path(FIRST_PING, &self.interrupt)?;
         self.round_trip(&case.clone().with("load", "idle"), &mut pinger, None, findings)?;
         for congestion in Congestion::here() {
-            let case = case.clone().with("congestion", congestion.name());
-            let load = Load::Tcp { streams: 1, congestion };
-            let beside = case.clone().with("load", "tcp1");
-            self.round_trip(&beside, &mut pinger, Some(load), findings)?;
-            for (test, streams) in [("tcp1", 1), ("tcp4", 4)] {
-                let case = case.clone().with("test", test);
-                if self.only.admits(&case) {
-                    findings.note(&case, &self.tcp(Load::Tcp { streams, congestion }, ends)?);
-                }
-            }
+            self.tcp_tests(case, congestion, ends, &mut pinger, findings)?;
         }
         for (test, bytes) in [("udp64", 64), ("udp1300", 1300)] {
             let case = case.clone().with("test", test);
@@ -128,6 +119,36 @@ impl Course {
             }
         }
         Ok(())
+    }
+
+    /// Pings beside one stream, then one stream and four; where this machine's TCP can't do so, rows that say why.
+    fn tcp_tests(
+        &self,
+        case: &Case,
+        congestion: Congestion,
+        ends: &[Task],
+        pinger: &mut Pinger,
+        findings: &mut Findings,
+    ) -> anyhow::Result<()> {
+        let case = case.clone().with("congestion", congestion.name());
+        let beside = case.clone().with("load", "tcp1");
+        let streams = [("tcp1", 1), ("tcp4", 4)];
+        let mut streams = streams
+            .map(|(test, streams)| (case.clone().with("test", test), streams))
+            .into_iter()
+            .filter(|(case, _)| self.only.admits(case));
+        if let Some(reason) = congestion.refusal(&self.topology.a) {
+            let pings = beside.with("test", "rtt");
+            let pings = self.only.admits(&pings).then_some(pings);
+            let cases = pings.into_iter().chain(streams.map(|(case, _)| case));
+            cases.for_each(|case| findings.excuse(&case, &reason));
+            return Ok(());
+        }
+        self.round_trip(&beside, pinger, Some(Load::Tcp { streams: 1, congestion }), findings)?;
+        streams.try_for_each(|(case, streams)| {
+            findings.note(&case, &self.tcp(Load::Tcp { streams, congestion }, ends)?);
+            Ok(())
+        })
     }
 
     /// Pings, beside a load or alone.

@@ -16,6 +16,8 @@ pub(crate) struct Findings(Vec<Finding>);
 struct Finding {
     case: Case,
     samples: Vec<(&'static str, Sample, i32)>,
+    /// Why it was not measured.
+    excuse: Option<String>,
 }
 
 impl Findings {
@@ -24,11 +26,20 @@ impl Findings {
         let at = self.0.iter().position(|finding| finding.case == *case).unwrap_or_else(|| {
             let samples =
                 figures.iter().map(|&(name, _, places)| (name, Sample::default(), places));
-            self.0.push(Finding { case: case.clone(), samples: samples.collect() });
+            let (case, samples) = (case.clone(), samples.collect());
+            self.0.push(Finding { case, samples, excuse: None });
             self.0.len() - 1
         });
         for ((_, sample, _), (_, value, _)) in self.0[at].samples.iter_mut().zip(figures) {
             sample.push(*value);
+        }
+    }
+
+    /// A case that can't be measured on this machine, and why.
+    pub(crate) fn excuse(&mut self, case: &Case, reason: &str) {
+        if self.0.iter().all(|finding| finding.case != *case) {
+            let excuse = Some(reason.to_owned());
+            self.0.push(Finding { case: case.clone(), samples: Vec::new(), excuse });
         }
     }
 
@@ -41,6 +52,10 @@ impl Findings {
 impl Finding {
     fn into_row(self) -> Row {
         let mut row = Row { case: self.case, figures: Map::new() };
+        if let Some(reason) = self.excuse {
+            row.figures.insert("note".to_owned(), reason.into());
+            return row;
+        }
         for (nth, (name, sample, places)) in self.samples.iter().enumerate() {
             row.figure(name, sample.median(), *places);
             if nth == 0 {
@@ -75,5 +90,18 @@ mod tests {
         for figure in ["gbps=2.0", "min=1.0", "max=3.0", "rounds=3", "rss_mb=20.0"] {
             assert!(shown.iter().any(|has| has == figure), "{figure} in {shown:?}");
         }
+    }
+
+    #[test]
+    fn what_cannot_be_measured_has_a_row_that_says_why() {
+        let mut findings = Findings::default();
+        let case = Case::new().with("path", "uxfrm-udp").with("test", "tcp1");
+        for _round in 0..2 {
+            findings.excuse(&case, "not measured: this kernel has no cubic");
+        }
+        let rows = findings.into_rows();
+        assert_eq!(rows.len(), 1);
+        assert_eq!(rows[0].figures["note"], "not measured: this kernel has no cubic");
+        assert_eq!(rows[0].figures.len(), 1, "no goal, no figure: {rows:?}");
     }
 }

@@ -22,8 +22,11 @@ const BLOCK: usize = 128 * 1024;
 /// How long a read or write may take before its thread looks whether it is to end.
 const TURN: Duration = Duration::from_millis(200);
 
-/// How long connecting, and the first bytes, may take: a lost packet or two, and finding the path's MTU.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long connecting, and the next bytes, may take: a lost packet or two, finding the path's MTU, and a busy machine.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often a count is looked at that stands still.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// How long the stream runs before it is measured: past slow start.
 const WARM_UP: Duration = Duration::from_millis(500);
@@ -124,6 +127,7 @@ fn watch(
     interrupt: &Interrupt,
     mut tell: impl FnMut(f64) -> io::Result<()>,
 ) -> anyhow::Result<Throughput> {
+    arrival(received, 0, interrupt)?;
     interrupt.sleep(WARM_UP)?;
     let start = Sample::take(received, gateways)?;
     let mut last = (start.bytes, start.moment);
@@ -135,11 +139,20 @@ fn watch(
         tell(gbps(now.0 - last.0, now.1 - last.1))?;
         last = now;
     }
-    let end = Sample::take(received, gateways)?;
-    if end.bytes == start.bytes {
-        bail!("TCP is stuck: nothing came through within {} s", seconds.as_secs());
+    arrival(received, start.bytes, interrupt)?;
+    Ok(Sample::take(received, gateways)?.since(&start))
+}
+
+/// Waits until more has arrived than `bytes`: another program may have had the processors for all of the time.
+fn arrival(received: &AtomicU64, bytes: u64, interrupt: &Interrupt) -> anyhow::Result<()> {
+    let end = Instant::now() + PATIENCE;
+    while received.load(Ordering::Relaxed) <= bytes {
+        if Instant::now() > end {
+            bail!("TCP is stuck: nothing came through within {} s", PATIENCE.as_secs());
+        }
+        interrupt.sleep(LOOK)?;
     }
-    Ok(end.since(&start))
+    Ok(())
 }
 
 /// All meters, read at one moment.
