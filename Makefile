@@ -5,7 +5,7 @@ CARGO  := cargo
 FLAGS  := --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint layers bench bench-gate fuzz fuzz-seeds fmt deny deps
+.PHONY: help demo test check lint layers bench bench-gate fuzz fuzz-seeds fmt deny deps
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,14 +17,21 @@ demo: ## Two gateways in network namespaces, real traffic through ESP between th
 
 test: layers ## All tests: unit, property, vectors; then against a real Linux kernel and scapy (needs root for those)
 	@scripts/prerequisites test
-	$(CARGO) test $(FLAGS) --workspace
+	$(CARGO) test $(FLAGS) --workspace --no-fail-fast
 	$(CARGO) build $(FLAGS) -p uxfrm -p uxfrm-redirect
 	UXFRM=$(BUILT)/debug/uxfrm scripts/interop $(ARGS)
 
-lint: layers ## Formatting, clippy, the arrows between crates, documentation: no warning is let through
+check: ## Before each commit: formatting, clippy, the arrows between crates, unit tests; no root, and no traffic but loopback's
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy $(FLAGS) --workspace --all-targets -- -D warnings
+	$(CARGO) test $(FLAGS) --workspace --lib --no-fail-fast --quiet
+	$(CARGO) test $(FLAGS) --workspace --test layers --quiet
+
+lint: layers ## Formatting, clippy, the arrows between crates, documentation, licences (where cargo-deny is): no warning is let through
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(FLAGS) --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc $(FLAGS) --workspace --no-deps --quiet
+	if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check bans licenses sources; fi
 
 layers: ## Only the check that a crate uses none but the crates that ARCHITECTURE.md lets it use
 	@scripts/prerequisites build
