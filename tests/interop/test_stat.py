@@ -132,3 +132,54 @@ def assert_counted(end, wanted):
         assert all(count <= wanted.get(name, 0) for name, count in counted.items()), (counted, wanted)
         time.sleep(0.01)
     assert counted == wanted
+
+
+def test_a_gateway_that_is_stopped_is_not_waited_for_without_end(uxfrm):
+    with topology.Hosts() as hosts:
+        gateway = Gateway(uxfrm, hosts.namespace("stopped"))
+        try:
+            gateway.start([])
+            with gateway.asleep():
+                for words in (["stat"], ["stat", "--reasons"], ["xfrm", "state"], ["link", "show"], ["dev", "show"]):
+                    command = ["ip", "netns", "exec", gateway.namespace.name, uxfrm, *words]
+                    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+                    assert done.returncode == 1, words
+                    assert "has not answered for 5 s" in done.stderr, (words, done.stderr)
+            assert gateway.stat()
+        finally:
+            gateway.close()
+
+
+# Connects without end, as a user who may not ask for the counters.
+FLOOD = """
+import os, socket
+os.setgid(65534), os.setuid(65534)
+print("begun", flush=True)
+while True:
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect("\\0uxfrm/stat")
+    except OSError:
+        pass
+    connection.close()
+"""
+
+
+def test_who_connects_without_end_stalls_no_request(uxfrm):
+    with topology.Hosts() as hosts:
+        gateway = Gateway(uxfrm, hosts.namespace("flooded"))
+        floods = []
+        try:
+            gateway.start([])
+            with gateway.namespace.entered():
+                for _ in range(4):
+                    floods.append(subprocess.Popen(["python3", "-c", FLOOD], stdout=subprocess.PIPE, text=True))
+            assert all(flood.stdout.readline() == "begun\n" for flood in floods)
+            for _ in range(5):
+                assert "SAD count" in gateway.namespace.run(str(uxfrm), "xfrm", "state", "count")
+                assert "XfrmInError" in gateway.stat()
+        finally:
+            for flood in floods:
+                flood.kill()
+                flood.wait()
+            gateway.close()

@@ -38,6 +38,8 @@ enum Failure {
     Io(#[from] io::Error),
     #[error("the gateway went away")]
     Closed,
+    #[error("the gateway does not answer: it is stopped or too busy")]
+    Silent,
     #[error("what the gateway answered is not understood: {0}")]
     Answer(#[from] serde_json::Error),
 }
@@ -47,7 +49,7 @@ impl Failure {
         match self {
             Self::Words(_) | Self::Options(_) => 255,
             Self::Refused(_) => 2,
-            Self::Absent(_) | Self::Io(_) | Self::Closed | Self::Answer(_) => 1,
+            Self::Absent(_) | Self::Io(_) | Self::Closed | Self::Silent | Self::Answer(_) => 1,
         }
     }
 }
@@ -56,6 +58,8 @@ impl From<Errno> for Failure {
     fn from(errno: Errno) -> Self {
         if matches!(errno, Errno::EPIPE | Errno::ECONNRESET) {
             Self::Closed
+        } else if errno == Errno::EAGAIN {
+            Self::Silent
         } else {
             Self::Io(errno.into())
         }
@@ -103,6 +107,7 @@ fn attempt(words: &[String]) -> Result<ExitCode, Failure> {
     send(socket.as_raw_fd(), &request, MsgFlags::MSG_NOSIGNAL)?;
     let printer = Printer { notation: options.style.notation, only_flows };
     if matches!(command, Command::Events(_)) {
+        control::wait_for_ever(&socket)?;
         printer.follow(&socket)?;
     } else {
         printer.print(&command, &socket)?;

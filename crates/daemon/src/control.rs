@@ -37,7 +37,7 @@ use client::Client;
 use listener::{Accepted, Listener};
 pub(crate) use protocol::{ClientId, Identity, Outbox, Protocol, Rest};
 pub(crate) use reach::trust;
-pub use reach::{Spoken, connect, reach, speak};
+pub use reach::{Spoken, connect, reach, speak, wait_for_ever};
 use rhythm::Rhythm;
 pub(crate) use uxfrm_control::greeting::Dialect;
 use uxfrm_control::greeting::Greeting;
@@ -63,6 +63,9 @@ const GATHERING: Duration = Duration::from_millis(25);
 
 /// Connections of users that may not use the gateway, which are told so and no more; others of theirs are closed.
 const REFUSED: usize = 32;
+
+/// Bytes of messages, freed, for which the heap is looked through.
+const MUCH: usize = 4 << 20;
 
 /// What the listener reports as; clients report as their index.
 const LISTENER: u64 = u64::MAX;
@@ -94,6 +97,8 @@ pub(crate) struct Control {
     /// Who was heard in this round.
     heard: Vec<ClientId>,
     rhythm: Rhythm,
+    /// Bytes that waited for clients and do so no more, since they were last asked for.
+    freed: usize,
 }
 
 /// Whether a client is still there.
@@ -124,6 +129,7 @@ impl Control {
             outbox: Outbox::default(),
             heard: Vec::new(),
             rhythm: Rhythm::new(),
+            freed: 0,
         })
     }
 
@@ -199,6 +205,15 @@ impl Control {
         heard.clear();
         self.heard = heard;
         quick
+    }
+
+    /// Whether much was kept for clients that did not read, and is not any more: then the allocator has memory to give back.
+    pub(crate) fn take_freed(&mut self) -> bool {
+        let much = self.freed >= MUCH;
+        if much {
+            self.freed = 0;
+        }
+        much
     }
 
     fn accept(&mut self, protocol: &mut impl Protocol) -> io::Result<()> {
@@ -359,7 +374,9 @@ impl Control {
         let Some(client) = self.clients.get_mut(id.0 as usize).and_then(Option::as_mut) else {
             return Presence::Gone;
         };
+        let before = client.queued();
         client.flush();
+        self.freed += before - client.queued();
         if client.is_broken() {
             return Presence::Gone;
         }
@@ -385,6 +402,7 @@ impl Control {
             return;
         };
         self.free.push(id.0);
+        self.freed += client.queued();
         if !client.is_permitted() {
             self.refused -= 1;
         } else if !client.is_unknown() {

@@ -368,7 +368,7 @@ impl Gateway {
     }
 
     /// Lets events and time limits take effect, and tells who listens.
-    fn keep_time(&mut self, control: Option<&mut Control>) {
+    fn keep_time(&mut self, mut control: Option<&mut Control>) {
         let Self { database, following, xfrm, keepalives, planner, devices, happened, .. } = self;
         let before = database.snapshot();
         let mut events: Vec<_> = self.events.try_iter().chain(happened.drain(..)).collect();
@@ -393,7 +393,8 @@ impl Gateway {
         // Nobody waits for an answer: rounds of requests end with a commit of their own.
         let _undone = following.commit(database);
         following.review(database);
-        if database.take_freed() {
+        let unread = control.as_deref_mut().is_some_and(Control::take_freed);
+        if database.take_freed() || unread {
             heap::release_free();
         }
         events.iter().for_each(log);

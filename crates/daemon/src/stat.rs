@@ -9,7 +9,7 @@ use std::{
     fmt::Write as _,
     io::{self, Read as _, Write as _},
     os::{
-        fd::{AsFd, BorrowedFd},
+        fd::{AsFd, AsRawFd as _, BorrowedFd},
         linux::net::SocketAddrExt as _,
         unix::net::{SocketAddr, UnixListener, UnixStream},
     },
@@ -19,7 +19,10 @@ use std::{
 
 use anyhow::Context as _;
 use nix::{
-    sys::socket::{SockType, UnixAddr, getsockopt, sockopt::PeerCredentials},
+    sys::socket::{
+        AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket,
+        sockopt::PeerCredentials,
+    },
     unistd::Uid,
 };
 use uxfrm_engine::{CacheCounts, CacheStats, DropCounts};
@@ -33,8 +36,14 @@ use crate::{
 /// The abstract name of the socket.
 const NAME: &[u8] = b"uxfrm/stat";
 
-/// A client that does not read is not waited for.
+/// A client that does not read is not waited for. What is written mostly has room in the socket's buffer.
 const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Connections taken before it is others' turn: any user may connect, as an abstract name has no permissions, and who did is known only then.
+const TURN: usize = 64;
+
+/// How long a gateway may take to answer, as on its control socket.
+const ANSWER: Duration = Duration::from_secs(5);
 
 /// How often a name is looked at at which nobody accepts yet: a gateway may be about to. Then a stranger has it.
 const LOOKS: u32 = 20;
@@ -91,9 +100,11 @@ impl StatSocket {
         Ok(Self { listener, _file: file })
     }
 
-    /// Answers all that wait. A client that may not ask or does not read gets nothing and holds up nobody.
+    /// Answers up to a turn of those that wait; while more do, the descriptor stays readable. A client that may not ask or does not read
+    /// gets nothing and holds up nobody.
     pub(crate) fn answer(&self, mut counts: impl FnMut() -> (DropCounts, String, String)) {
-        while let Ok((client, _)) = self.listener.accept() {
+        for _ in 0..TURN {
+            let Ok((client, _)) = self.listener.accept() else { return };
             if let Err(error) = serve(client, &mut counts) {
                 tracing::debug!(%error, "a client of the counters went away");
             }
@@ -141,10 +152,10 @@ fn serve(
     if peer.uid() != 0 && peer.uid() != Uid::effective().as_raw() {
         return Ok(());
     }
-    client.set_nonblocking(false)?;
-    client.set_write_timeout(Some(PATIENCE))?;
     let (counts, tunnels, caches) = counts();
     let text = format!("{}\0{}{tunnels}\0{caches}", counts.xfrm_stat(), counts.reasons());
+    client.set_nonblocking(false)?;
+    client.set_write_timeout(Some(PATIENCE))?;
     client.write_all(text.as_bytes())
 }
 
@@ -189,7 +200,7 @@ pub enum Listing {
 pub fn read(listing: Listing) -> anyhow::Result<String> {
     let mut server = dial()?;
     let mut text = String::new();
-    server.read_to_string(&mut text).context("the gateway went away")?;
+    server.read_to_string(&mut text).map_err(|error| unanswered(&error))?;
     let mut parts = text.split('\0');
     let (Some(kernel), Some(reasons), Some(caches)) = (parts.next(), parts.next(), parts.next())
     else {
@@ -203,6 +214,17 @@ pub fn read(listing: Listing) -> anyhow::Result<String> {
     .to_owned())
 }
 
+/// What to say of a gateway that was there and has not answered.
+fn unanswered(error: &io::Error) -> anyhow::Error {
+    if error.kind() == io::ErrorKind::WouldBlock {
+        return anyhow::anyhow!(
+            "the uxfrm of this network namespace has not answered for {} s: it is stopped or too busy",
+            ANSWER.as_secs()
+        );
+    }
+    anyhow::anyhow!("the gateway went away: {error}")
+}
+
 /// Whether a gateway runs in this network namespace, whatever its control socket.
 pub(crate) fn is_there() -> bool {
     dial().is_ok()
@@ -210,20 +232,67 @@ pub(crate) fn is_there() -> bool {
 
 /// A connection to this network namespace's gateway, and not to somebody who only has its name.
 fn dial() -> anyhow::Result<UnixStream> {
-    let elsewhere = stand_in::find(NAME).and_then(|file| UnixStream::connect(file).ok());
+    let elsewhere = stand_in::find(NAME).and_then(|file| UnixAddr::new(&file).ok());
+    let elsewhere = elsewhere.and_then(|address| dial_address(&address).ok());
     if let Some(server) = elsewhere.filter(|server| trust(server).is_ok()) {
         return Ok(server);
     }
-    let server = UnixStream::connect_addr(&SocketAddr::from_abstract_name(NAME)?).context(
-        "no uxfrm runs in this network namespace (start one with `uxfrm run CONFIG.toml`)",
-    )?;
+    let server = dial_address(&UnixAddr::new_abstract(NAME)?).map_err(|error| {
+        if error.kind() == io::ErrorKind::WouldBlock {
+            return unanswered(&error);
+        }
+        anyhow::Error::new(error).context(
+            "no uxfrm runs in this network namespace (start one with `uxfrm run CONFIG.toml`)",
+        )
+    })?;
     trust(&server).context("it is no uxfrm that answers in this network namespace")?;
+    Ok(server)
+}
+
+/// A connection that waits no longer than [`ANSWER`] for anything, its place in the listener's queue included.
+fn dial_address(address: &UnixAddr) -> io::Result<UnixStream> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let server = UnixStream::from(socket(AddressFamily::Unix, SockType::Stream, flags, None)?);
+    server.set_read_timeout(Some(ANSWER))?;
+    server.set_write_timeout(Some(ANSWER))?;
+    connect(server.as_raw_fd(), address)?;
     Ok(server)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A socket at a name of the test's own, and its address.
+    fn socket_at(name: &[u8]) -> (StatSocket, UnixAddr) {
+        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap());
+        let socket = StatSocket::of(listener.unwrap(), None).unwrap();
+        (socket, UnixAddr::new_abstract(name).unwrap())
+    }
+
+    #[test]
+    fn who_connects_without_end_has_no_more_than_a_turn() {
+        let (socket, address) = socket_at(b"uxfrm-test/turns");
+        // Each that is answered connects again before the next is taken, as a flood would.
+        let first: Vec<_> = (0..2).map(|_| dial_address(&address).unwrap()).collect();
+        let (mut answered, mut flood) = (0, first);
+        socket.answer(|| {
+            answered += 1;
+            assert!(answered <= TURN, "nobody else's requests are served meanwhile");
+            flood.push(dial_address(&address).unwrap());
+            (DropCounts::default(), String::new(), String::new())
+        });
+        assert_eq!(answered, TURN);
+    }
+
+    #[test]
+    fn a_gateway_that_is_stopped_is_said_to_be_there_and_not_to_answer() {
+        let text = unanswered(&io::ErrorKind::WouldBlock.into()).to_string();
+        assert!(text.contains("has not answered for 5 s"), "{text}");
+        let (_socket, address) = socket_at(b"uxfrm-test/silent");
+        let server = dial_address(&address).unwrap();
+        assert_eq!(server.read_timeout().unwrap(), Some(ANSWER), "and no client waits for ever");
+    }
 
     #[test]
     fn caches_that_were_used_have_a_line_each() {

@@ -39,6 +39,11 @@ pub enum Error {
     /// The server went away.
     #[error("EOF on netlink")]
     Closed,
+    /// The socket's time limit passed without an answer.
+    #[error(
+        "The gateway does not answer: it is stopped or too busy (`uxfrm stat` says whether it is back)"
+    )]
+    Silent,
     /// The socket's.
     #[error("Cannot talk to rtnetlink: {0}")]
     Io(#[from] io::Error),
@@ -132,6 +137,7 @@ impl Connection {
                 Ok(_) => return Ok(()),
                 Err(Errno::EINTR) => {}
                 Err(Errno::EPIPE | Errno::ECONNRESET) => return Err(Error::Closed),
+                Err(Errno::EAGAIN) => return Err(Error::Silent),
                 Err(errno) => return Err(io::Error::from(errno).into()),
             }
         }
@@ -148,6 +154,7 @@ impl Connection {
                 }
                 Ok(len) => return Ok(len),
                 Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return Err(Error::Silent),
                 Err(errno) => return Err(io::Error::from(errno).into()),
             }
         }

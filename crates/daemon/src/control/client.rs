@@ -80,6 +80,11 @@ impl Client {
         self.queue.is_empty() && !self.overrun
     }
 
+    /// Bytes that wait for it.
+    pub(super) fn queued(&self) -> usize {
+        self.queued
+    }
+
     /// Whether its connection does not take datagrams any more.
     pub(super) fn is_broken(&self) -> bool {
         self.broken
@@ -138,6 +143,8 @@ impl Client {
             }
             self.queued -= datagram.len();
         }
+        // The room of a queue that was long is no longer needed.
+        self.queue.shrink_to_fit();
         if self.overrun {
             let silent = self.identity.options >> libc::NETLINK_NO_ENOBUFS & 1 == 1;
             let Identity { port, groups, options, .. } = self.identity;

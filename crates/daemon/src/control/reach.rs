@@ -12,9 +12,13 @@ use std::{
 };
 
 use nix::{
-    sys::socket::{
-        AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect as connect_socket,
-        getsockopt, recv, send, socket, sockopt::PeerCredentials,
+    sys::{
+        socket::{
+            AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect as connect_socket,
+            getsockopt, recv, send, setsockopt, socket,
+            sockopt::{PeerCredentials, ReceiveTimeout},
+        },
+        time::{TimeVal, TimeValLike as _},
     },
     unistd::Uid,
 };
@@ -24,8 +28,11 @@ use uxfrm_netlink::Options;
 
 use crate::{stand_in, stat};
 
-/// How long a gateway may take to answer.
+/// How long a gateway may take to welcome us.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long it may take to go on with an answer: a change that sorts very many policies anew, or waits for a slow disk.
+const ANSWER: Duration = Duration::from_secs(60);
 
 /// Refusals come with their texts, and without the request that they are for, which may have keys; what a batch has behind a line that is
 /// refused is not carried out.
@@ -51,15 +58,16 @@ pub enum Spoken {
 }
 
 /// A connection to the gateway at `path` or in this network namespace, on which `NETLINK_XFRM` is spoken. It listens to
-/// `groups`, a bit each as in `nl_groups`. A path that begins with `@` is an abstract name.
+/// `groups`, a bit each as in `nl_groups`. A path that begins with `@` is an abstract name. Without groups a gateway that does not go on for a
+/// minute is given up (`EAGAIN`); who listens to some waits for ever.
 ///
 /// # Errors
 /// When none runs there, or it does not answer us.
 pub fn connect(path: Option<&Path>, groups: u32) -> anyhow::Result<OwnedFd> {
-    open(path, groups, Dialect::Xfrm)
+    open(path, groups, Dialect::Xfrm, (groups == 0).then_some(ANSWER))
 }
 
-/// The same, on which another protocol is spoken.
+/// The same, on which another protocol is spoken. [`wait_for_ever`] is for who listens to a device's events.
 ///
 /// # Errors
 /// As [`connect`].
@@ -69,11 +77,24 @@ pub fn speak(path: Option<&Path>, spoken: Spoken) -> anyhow::Result<OwnedFd> {
         Spoken::Route => Dialect::Route,
         Spoken::Devices => Dialect::Devices,
     };
-    open(path, 0, dialect)
+    open(path, 0, dialect, Some(ANSWER))
 }
 
-fn open(path: Option<&Path>, groups: u32, dialect: Dialect) -> anyhow::Result<OwnedFd> {
-    let asked = ask(path, groups, dialect);
+/// Has a connection wait for what comes without a limit.
+///
+/// # Errors
+/// The kernel's.
+pub fn wait_for_ever(connection: &OwnedFd) -> io::Result<()> {
+    Ok(setsockopt(connection, ReceiveTimeout, &TimeVal::seconds(0))?)
+}
+
+fn open(
+    path: Option<&Path>,
+    groups: u32,
+    dialect: Dialect,
+    patience: Option<Duration>,
+) -> anyhow::Result<OwnedFd> {
+    let asked = ask(path, groups, dialect, patience);
     let (socket, answer) = asked.map_err(|error| {
         let what = unanswered(path, &error);
         anyhow::Error::new(error).context(what)
@@ -105,7 +126,12 @@ fn unanswered(path: Option<&Path>, error: &io::Error) -> String {
     }
 }
 
-fn ask(path: Option<&Path>, groups: u32, dialect: Dialect) -> io::Result<(OwnedFd, Greeting)> {
+fn ask(
+    path: Option<&Path>,
+    groups: u32,
+    dialect: Dialect,
+    patience: Option<Duration>,
+) -> io::Result<(OwnedFd, Greeting)> {
     let socket = dial(path)?;
     let port = std::process::id();
     let value = dialect as u32;
@@ -115,8 +141,8 @@ fn ask(path: Option<&Path>, groups: u32, dialect: Dialect) -> io::Result<(OwnedF
     let length = recv(socket.as_raw_fd(), &mut bytes, MsgFlags::empty())?;
     let answer = Greeting::parse(&bytes[..length])
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it is no uxfrm that answers"))?;
-    socket.set_read_timeout(None)?;
-    socket.set_write_timeout(None)?;
+    socket.set_read_timeout(patience)?;
+    socket.set_write_timeout(patience)?;
     Ok((socket.into(), answer))
 }
 

@@ -482,3 +482,22 @@ fn what_is_no_socket_is_not_removed() {
     assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "kept");
 }
+
+/// Those that leave without having read, and those that read in the end.
+#[test]
+fn what_waited_for_non_readers_is_given_back() {
+    let mut stage = stage();
+    let clients: Vec<_> = (0..40).map(|_| stage.client()).collect();
+    for client in &clients {
+        for _ in 0..500 {
+            say(client, &vec![1; 4000]).unwrap();
+            stage.serve();
+        }
+    }
+    assert!(!stage.control.take_freed(), "it all waits");
+    drop(clients);
+    stage.serve();
+    stage.serve();
+    assert!(stage.control.take_freed());
+    assert!(!stage.control.take_freed(), "once");
+}

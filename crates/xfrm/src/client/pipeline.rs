@@ -21,6 +21,9 @@ use std::os::fd::AsFd as _;
 const FULL: usize = 24 * 1024;
 const MOST: usize = 64;
 
+/// Milliseconds for which a server may neither answer nor take more.
+const PATIENCE: u16 = 60_000;
+
 /// Datagrams that wait for their acknowledgement: the server does all that it finds at once with one write to its disk.
 const IN_FLIGHT: usize = 32;
 
@@ -145,7 +148,8 @@ impl<T: Copy> Pipeline<T> {
     fn wait(&mut self, connection: &mut Connection) -> Result<(), Error> {
         let flags = PollFlags::POLLIN | PollFlags::POLLOUT;
         let mut entries = [PollFd::new(connection.as_fd(), flags)];
-        match poll(&mut entries, PollTimeout::NONE) {
+        match poll(&mut entries, PollTimeout::from(PATIENCE)) {
+            Ok(0) => return Err(Error::Silent),
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(io::Error::from(errno).into()),
         }
