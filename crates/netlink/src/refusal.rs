@@ -23,6 +23,7 @@ pub(crate) mod number {
     pub(crate) const ERANGE: i32 = 34;
     pub(crate) const ENOSYS: i32 = 38;
     pub(crate) const ENODATA: i32 = 61;
+    pub(crate) const EPROTONOSUPPORT: i32 = 93;
     pub(crate) const EOPNOTSUPP: i32 = 95;
     pub(crate) const EAFNOSUPPORT: i32 = 97;
     pub(crate) const ECANCELED: i32 = 125;

@@ -465,3 +465,15 @@ fn the_device_of_a_policy_has_the_larval_state() {
     stage.server.settle(&mut stage.database);
     assert_eq!(counts(&stage), (0, 0, 0));
 }
+
+/// A key manager to which a CPI is given offers compression, and puts up a state that nobody has here.
+#[test]
+fn no_cpi_is_given_away() {
+    let mut request = allocate(1, 0x1000, 1);
+    let protocol = request.len() - 232 + 76;
+    assert_eq!(std::mem::replace(&mut request[protocol], 108), 50);
+    let mut stage = Stage::prepared(&Words::tunnel());
+    let answers = stage.ask(&request);
+    assert_eq!(answers[0].verdict(), Some((-93, "IPComp is not supported".to_owned())));
+    assert_eq!(answers.len(), 1);
+}
