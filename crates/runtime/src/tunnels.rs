@@ -23,6 +23,7 @@ mod tally;
 mod trains;
 
 use std::{
+    ops::RangeInclusive,
     sync::{Arc, mpsc::Receiver},
     time::Duration,
 };
@@ -127,6 +128,7 @@ impl TunnelLane {
         if ready.woken {
             self.obey();
         }
+        self.trains.close_idle(now());
         // What has no descriptor is asked in turn.
         let is_ready = |token: Option<u8>| token.is_none_or(|token| ready.has(token));
         // 2
@@ -278,10 +280,13 @@ fn transmit(
     narrow
 }
 
-/// The source ports of tunnels' packets: all, with a seed.
+/// How tunnels' packets leave: with source ports of a range, by a seed.
 #[must_use]
-pub fn egress(path_mtu: usize, device_mtu: usize, seed: u64) -> Egress {
-    let source_ports = uxfrm_tunnel::ALL_PORTS;
+pub fn egress(
+    (path_mtu, device_mtu): (usize, usize),
+    seed: u64,
+    source_ports: RangeInclusive<u16>,
+) -> Egress {
     Egress { path_mtu, device_mtu, seed: HashSeed(seed), source_ports }
 }
 

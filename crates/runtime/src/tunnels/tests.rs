@@ -41,7 +41,7 @@ fn end(config: Config, wire_in: Memory, wire_out: Memory) -> End {
     let (near_host, host) = Memory::pair(256);
     let (near_errors, errors) = Memory::pair(16);
     let (unused, _) = Memory::pair(1);
-    let route = Route { tunnel, local, egress: egress(1500, 1400, 1) };
+    let route = Route { tunnel, local, egress: egress((1500, 1400), 1, uxfrm_tunnel::ALL_PORTS) };
     let interface = Interface { route, port: Box::new(near_host), counts: Arc::default() };
     let incoming = Incoming {
         source: Source::Protocol(Version::V4, Protocol(protocol)),
@@ -184,8 +184,11 @@ fn orders_are_carried_out_while_others_go_on() {
     let mut tunnels = left.lane.tunnels.clone();
     let first = tunnels.change(Tunnel::new("t", altered).unwrap()).unwrap();
     let gre = tunnels.add(Tunnel::new("u", config(Kind::Gre, None)).unwrap()).unwrap();
-    let route =
-        |tunnel| Route { tunnel, local: [192, 0, 2, 1].into(), egress: egress(1500, 1400, 1) };
+    let route = |tunnel| Route {
+        tunnel,
+        local: [192, 0, 2, 1].into(),
+        egress: egress((1500, 1400), 1, uxfrm_tunnel::ALL_PORTS),
+    };
     let second = Interface { port: Box::new(near), route: route(gre), counts: Arc::default() };
     let again = Incoming {
         source: left.lane.incoming[0].incoming.source,

@@ -2,12 +2,17 @@
 //! socket for each source port, opened when a flow first needs it, the one that was not used for longest closed when there are too many.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
+use uxfrm_engine::Moment;
 use uxfrm_io::{Udp, UdpOptions};
 use uxfrm_tunnel::config::UdpChecksum;
 
 /// Sockets that are open at once.
 const MOST: usize = 64;
+
+/// A socket that sent nothing for one such time, up to two of them, is closed: its port may be wanted by a service.
+const IDLE: Duration = Duration::from_secs(10);
 
 /// Bytes of kernel buffer; nothing is received there.
 const BUFFER: usize = 1 << 20;
@@ -17,6 +22,8 @@ const BUFFER: usize = 1 << 20;
 pub(super) struct TrainSockets {
     open: Vec<Sender>,
     uses: u64,
+    /// When idle ones were closed last, and how often all had been used by then.
+    looked: (Moment, u64),
 }
 
 #[derive(Debug)]
@@ -49,6 +56,16 @@ impl TrainSockets {
             sender.ttl = ttl;
         }
         Some(&mut sender.socket)
+    }
+
+    /// Closes those that were not used since it last did so, if that is long ago.
+    pub(super) fn close_idle(&mut self, now: Moment) {
+        let (looked, uses) = self.looked;
+        if self.open.is_empty() || now.since(looked) < IDLE {
+            return;
+        }
+        self.open.retain(|sender| sender.used > uses);
+        self.looked = (now, self.uses);
     }
 
     fn open(&mut self, local: SocketAddr, checksum: UdpChecksum) -> Option<usize> {
@@ -87,5 +104,24 @@ mod tests {
         }
         assert_eq!(sockets.open.len(), MOST);
         assert!(sockets.open.iter().all(|sender| sender.local != local(0)), "the oldest went");
+    }
+
+    #[test]
+    fn a_socket_that_is_idle_gives_its_port_back() {
+        let (mut sockets, with) = (TrainSockets::default(), UdpChecksum::Computed);
+        let bind = |sockets: &mut TrainSockets, last| {
+            let local = SocketAddr::from(([127, 0, 2, last], 0));
+            sockets.bound_to(local, with, 64).map(|socket| socket.local()).unwrap()
+        };
+        let idle = bind(&mut sockets, 1);
+        let mut now = Moment(0).plus(IDLE);
+        sockets.close_idle(now);
+        for _ in 0..3 {
+            now = now.plus(IDLE);
+            bind(&mut sockets, 2);
+            sockets.close_idle(now);
+        }
+        assert_eq!(sockets.open.len(), 1, "the one in use stays");
+        std::net::UdpSocket::bind(idle).expect("a service can have the other's port");
     }
 }
