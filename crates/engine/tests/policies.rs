@@ -537,6 +537,43 @@ fn errors_pass_where_flags_say_that_they_may() {
     assert_eq!(fate(gateway(true, true), error(&elsewhere)), Err(DropReason::InSelectorMismatch));
 }
 
+/// The same for errors about what the host itself sent: of Linux's flags only the state's counts there (`net/ipv4/icmp.c: icmp_rcv`).
+#[test]
+fn errors_for_the_host_pass_where_the_state_says_that_they_may() {
+    let wrapping = Wrapping::tunnel4();
+    let host = |text: &str| uxfrm_engine::Prefix::host(text.parse().unwrap());
+    let gateway = |state_flag: bool, action: Action| {
+        let mut right = Pair::without_states(&wrapping).right;
+        let mut state = wrapping.sa(Way::Right, FIRST_SPI);
+        state.selector = Some(Selector { source: host("10.1.0.5"), ..Selector::any(Family::V4) });
+        state.flags.set(uxfrm_engine::sa::config::SaFlags::ICMP, state_flag);
+        right.add_sa(state);
+        let kind = uxfrm_engine::PolicyKind::Main;
+        right.database.apply(right.now, |change| change.flush_policies(kind));
+        let mut policy = wrapping.policy(Direction::In, Way::Right);
+        policy.selector = Selector { source: host("10.1.0.5"), ..Selector::any(Family::V4) };
+        policy.action = action;
+        right.add_policy(policy);
+        right
+    };
+    let error = |to: &str| {
+        let about = packets::udp("192.0.2.2:9", to, b"hello");
+        let mut message = vec![3, 1, 0, 0, 0, 0, 0, 0];
+        message.extend(&about.bytes()[..28]);
+        let checksum = uxfrm_packet::checksum::Sum::of(&message).checksum();
+        message[2..4].copy_from_slice(&checksum.to_be_bytes());
+        let (router, sender) = ("10.1.0.254".parse().unwrap(), "192.0.2.2".parse().unwrap());
+        let bytes = packets::ip(router, sender, uxfrm_packet::Protocol::ICMP, &message);
+        sealed(PacketBuf::from_slice(&bytes))
+    };
+    let (there, elsewhere) = ("10.1.0.5:7", "10.9.0.5:7");
+    assert_eq!(fate(gateway(true, Action::Allow), error(there)), Ok(()));
+    let mismatch = Err(DropReason::InSelectorMismatch);
+    assert_eq!(fate(gateway(false, Action::Allow), error(there)), mismatch);
+    assert_eq!(fate(gateway(true, Action::Allow), error(elsewhere)), mismatch);
+    assert_eq!(fate(gateway(true, Action::Block), error(there)), Err(DropReason::InNoPolicy));
+}
+
 /// What has passed for the sake of one flow says nothing of another error, which differs in nothing but the flow that it is about.
 #[test]
 fn errors_that_pass_do_not_let_others_pass() {

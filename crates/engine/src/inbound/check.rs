@@ -45,6 +45,18 @@ pub(crate) fn check(
     arrival: &Arrival<'_>,
     now: Moment,
 ) -> Result<(), DropReason> {
+    let judged = check_flow(snapshot, policies, arrival, now);
+    judged.or_else(
+        |reason| if reports_to_host(snapshot, arrival, now) { Ok(()) } else { Err(reason) },
+    )
+}
+
+fn check_flow(
+    snapshot: &Snapshot,
+    policies: &mut PolicyCache,
+    arrival: &Arrival<'_>,
+    now: Moment,
+) -> Result<(), DropReason> {
     let Arrival { direction, flow, path, .. } = arrival;
     if !path.iter().all(|sa| carries(sa, arrival)) {
         return Err(DropReason::InSelectorMismatch);
@@ -99,6 +111,27 @@ fn for_errors<'a>(snapshot: &'a Snapshot, arrival: &Arrival<'_>) -> Option<&'a A
         Lookup::Policy(entry) if entry.flags().contains(PolicyFlags::ICMP) => Some(entry),
         Lookup::Policy(_) | Lookup::Default(_) => None,
     }
+}
+
+/// Whether an error for this host, which its own flow's policies refuse, came through a state with flag `icmp`, and those of the flow that it is
+/// about let it pass (`net/ipv4/icmp.c: icmp_rcv`, `net/ipv6/icmp.c: icmpv6_rcv`).
+fn reports_to_host(snapshot: &Snapshot, arrival: &Arrival<'_>, now: Moment) -> bool {
+    let Arrival { direction: Direction::In, reported: Some(flow), path, .. } = arrival else {
+        return false;
+    };
+    let takes_errors = |sa: &&Sa| sa.config().flags.contains(SaFlags::ICMP);
+    if !path.last().is_some_and(takes_errors) || !path.iter().all(|sa| carries(sa, arrival)) {
+        return false;
+    }
+    let Lookup::Policy(first) = snapshot.spd.lookup(Direction::In, flow) else {
+        return snapshot.spd.defaults().of(Direction::In) == Action::Allow && !has_tunnel(path);
+    };
+    let main = Some(first)
+        .filter(|entry| entry.kind() == PolicyKind::Sub)
+        .and_then(|_| snapshot.spd.lookup_kind(PolicyKind::Main, Direction::In, flow));
+    let deciding = std::iter::once(first).chain(main);
+    first.charge(1, arrival.bytes as u64, now);
+    deciding.clone().all(|entry| entry.action() == Action::Allow) && satisfies(deciding, path)
 }
 
 fn has_tunnel(path: &[&Sa]) -> bool {
