@@ -105,6 +105,9 @@ drop_reasons! {
     /// Outbound: packets stood in the queue of the host's port, and this one was dropped so that its sender sends less. Linux counts such as drops of a
     /// queueing discipline.
     OutQueueStands => "out_queue_stands", None;
+    /// Outbound: the kernel found no room in the TUN's queue: a worker did not run for too long, or the host sends more than it can take. Raise the
+    /// device's `txqueuelen`, or `[runtime] workers`. Linux counts the device's `tx_dropped`. Counted once a second.
+    OutPortFull => "out_port_full", None;
 
     /// Inbound: the bytes are no IP or UDP packet, or a header lies about its length.
     InMalformed => "in_malformed", Some(X::InHdrError);
@@ -178,8 +181,9 @@ drop_reasons! {
     InUnexpected => "in_unexpected", None;
     /// Inbound: packets stood in the queue of a port towards the network, and this one, which was let in, was dropped so that its sender sends less.
     InQueueStands => "in_queue_stands", None;
-    /// Inbound: the ring of an `AF_XDP` socket or the queue of a packet socket was full, as its worker did not run for too long; counted once a second. Of other sockets
-    /// the kernel counts it (`RcvbufErrors`).
+    /// Inbound: the kernel found no room in the queue of a socket or ring that a worker reads: raw ESP, UDP (also a wrong checksum), `AF_XDP`, packet
+    /// socket. The worker did not run for too long, or more comes than it can take: see `net.core.rmem_max` and `[runtime] workers`. Counted once a second.
+    /// UDP datagrams that the kernel had joined (`UDP_GRO`), up to 64, count as one: it says no more.
     InPortFull => "in_port_full", None;
 
     /// Forwarded: the header is broken.

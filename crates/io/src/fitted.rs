@@ -111,6 +111,10 @@ impl<P: Port> Port for Fitted<P> {
         self.port.waited()
     }
 
+    fn overflowed(&mut self) -> u64 {
+        self.port.overflowed()
+    }
+
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.port.descriptor()
     }

@@ -45,6 +45,12 @@ pub trait Port: Debug + Send {
         Duration::ZERO
     }
 
+    /// Packets that the kernel dropped since the last time, as there was no room left in the port's queue: it says so to nobody else. 0 where the
+    /// port has no such queue.
+    fn overflowed(&mut self) -> u64 {
+        0
+    }
+
     /// What to poll for readability; `None` when the port has no descriptor and is to be asked in turn.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 }
@@ -64,6 +70,10 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn waited(&self) -> Duration {
         (**self).waited()
+    }
+
+    fn overflowed(&mut self) -> u64 {
+        (**self).overflowed()
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

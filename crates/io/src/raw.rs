@@ -19,7 +19,7 @@ use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Protocol, Segments, Version
 use crate::control::{Control, integer};
 use crate::mmsg::{Haul, MESSAGES, Part, Receiver, Sender};
 use crate::port::{Accepts, Port, Transmitted, wire_packets};
-use crate::socket::{self, Name};
+use crate::socket::{self, Name, Overflow};
 use crate::spread::{self, Share};
 
 /// What a raw port is opened with.
@@ -60,6 +60,7 @@ pub struct Raw {
     outgoing: OwnedFd,
     receiver: Receiver,
     sender: Sender,
+    overflow: Overflow,
     waited: Duration,
     /// By which the kernel learns, see [`learner`]; nothing else is done with it.
     _learner: Option<OwnedFd>,
@@ -120,6 +121,7 @@ impl Raw {
             outgoing,
             receiver: Receiver::new(),
             sender: Sender::new(),
+            overflow: Overflow::default(),
             waited: Duration::ZERO,
         })
     }
@@ -221,6 +223,10 @@ impl Port for Raw {
 
     fn waited(&self) -> Duration {
         self.waited
+    }
+
+    fn overflowed(&mut self) -> u64 {
+        self.overflow.since(self.incoming.as_fd())
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

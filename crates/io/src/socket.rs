@@ -127,6 +127,40 @@ pub(crate) fn packets_lost(socket: BorrowedFd<'_>) -> io::Result<u32> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(counts[1]) }
 }
 
+/// Packets that a socket's receive queue had no room for, asked for now and then. `SO_RXQ_OVFL` would tell only with the next packet that has
+/// some (`include/net/sock.h: sock_skb_set_dropcount`), and after a burst none may come.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Overflow {
+    seen: u32,
+}
+
+impl Overflow {
+    /// Those since the last time. Where the kernel can't say (before Linux 4.12), none are known.
+    pub(crate) fn since(&mut self, socket: BorrowedFd<'_>) -> u64 {
+        let Ok(count) = dropped(socket) else { return 0 };
+        // The kernel's counter wraps.
+        u64::from(count.wrapping_sub(std::mem::replace(&mut self.seen, count)))
+    }
+}
+
+/// `SK_MEMINFO_DROPS` of `SO_MEMINFO`.
+fn dropped(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    const DROPS: usize = 8;
+    let mut counts = [0_u32; DROPS + 1];
+    let mut length = 4 * 9;
+    // SAFETY: the pointers are to nine live u32 and their length.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            (&raw mut counts).cast(),
+            &raw mut length,
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(counts[DROPS]) }
+}
+
 /// Lets only those packets into a socket's queue for which a program of the classic packet filter answers anything but 0.
 pub(crate) fn attach_filter(
     socket: BorrowedFd<'_>,

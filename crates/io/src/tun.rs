@@ -23,6 +23,7 @@ use crate::clock;
 use crate::mmsg::{Slot, nothing_waits, vector};
 use crate::patience::{Patience, is_busy};
 use crate::port::{Accepts, Port, Transmitted, wire_packets};
+use crate::rtnetlink::Rtnetlink;
 use crate::virtio::{HEADER, VirtioHeader};
 
 const TUNSETIFF: libc::Ioctl = 0x4004_54ca_u32 as libc::Ioctl;
@@ -88,6 +89,8 @@ pub struct Tun {
     proven: Accepts,
     slot: Slot,
     queue: Queue,
+    /// Packets that the device had dropped when they were counted last; `None` for all queues but the first, as the kernel counts by device.
+    dropped: Option<u64>,
 }
 
 /// What a TUN, which does not say when packets came, tells of its queue: what is read first now was there before where not all was read then.
@@ -107,12 +110,14 @@ impl Tun {
     /// The kernel's: no `/dev/net/tun`, not permitted, name in use or too long.
     pub fn open(options: &TunOptions) -> io::Result<Self> {
         let name = interface_name(&options.name)?;
-        if options.offload == Offload::Most
-            && let Ok(tun) = Self::attach(options, name, Header::Virtio)
-        {
-            return Ok(tun);
-        }
-        Self::attach(options, name, Header::None)
+        let attached = match options.offload {
+            Offload::Most => Self::attach(options, name, Header::Virtio).ok(),
+            Offload::Plain => None,
+        };
+        let tun = attached.map_or_else(|| Self::attach(options, name, Header::None), Ok)?;
+        // A device that was there before may have dropped some.
+        let dropped = Some(dropped_by(tun.name()).unwrap_or(0));
+        Ok(Self { dropped, ..tun })
     }
 
     /// Another queue of the same device, for another worker.
@@ -174,6 +179,7 @@ impl Tun {
             proven: Accepts::PLAIN,
             slot: Slot::default(),
             queue: Queue::default(),
+            dropped: None,
         })
     }
 
@@ -296,9 +302,22 @@ impl Port for Tun {
         self.accepts
     }
 
+    fn overflowed(&mut self) -> u64 {
+        let Some(before) = self.dropped else { return 0 };
+        // Where the kernel can't say, nothing is known to be lost.
+        let now = dropped_by(self.name()).unwrap_or(before);
+        self.dropped = Some(now);
+        now.saturating_sub(before)
+    }
+
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.file.as_fd())
     }
+}
+
+/// Packets for which a device had no room, or nobody to read them (`drivers/net/tun.c: tun_net_xmit`).
+fn dropped_by(name: &str) -> Option<u64> {
+    Rtnetlink::open().ok()?.transmit_drops(name).ok()
 }
 
 /// What stands before each packet.

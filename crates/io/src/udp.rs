@@ -30,7 +30,7 @@ use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments, UdpPath};
 use crate::ike;
 use crate::mmsg::{GATHERED, Haul, MESSAGES, Part, Receiver, SMALL, Sender};
 use crate::port::{Accepts, Port, Transmitted};
-use crate::socket::{self, Name};
+use crate::socket::{self, Name, Overflow};
 
 use self::path::{ask_for_path, read_path, write_source, write_tos};
 
@@ -86,6 +86,7 @@ pub struct Udp {
     sender: Sender,
     refused_trains: Vec<Part>,
     trains_arrive: bool,
+    overflow: Overflow,
     waited: Duration,
     daemons: Option<SyncSender<ike::Datagram>>,
 }
@@ -130,6 +131,7 @@ impl Udp {
             sender: Sender::new(),
             refused_trains: Vec::with_capacity(MESSAGES),
             trains_arrive: false,
+            overflow: Overflow::default(),
             waited: Duration::ZERO,
             daemons: None,
         })
@@ -398,6 +400,10 @@ impl Port for Udp {
 
     fn waited(&self) -> Duration {
         self.waited
+    }
+
+    fn overflowed(&mut self) -> u64 {
+        self.overflow.since(self.socket.as_fd())
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

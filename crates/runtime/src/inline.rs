@@ -399,8 +399,11 @@ impl InlineLane {
             return;
         }
         self.forgot = now;
-        let InlinePorts { protected, wire, .. } = &mut self.ports;
-        self.worker.drops().add(DropReason::InPortFull, protected.0.lost() + wire.0.lost());
+        let InlinePorts { host, protected, wire, sockets, .. } = &mut self.ports;
+        let queues = protected.0.lost() + wire.0.lost();
+        let lost = queues + sockets.iter_mut().map(|socket| socket.overflowed()).sum::<u64>();
+        self.worker.drops().add(DropReason::InPortFull, lost);
+        self.worker.drops().add(DropReason::OutPortFull, host.overflowed());
         self.worker.refresh();
         self.inbound();
     }

@@ -287,6 +287,7 @@ impl Lane {
         }
         self.forgot = now;
         self.worker.drops().add(DropReason::InPortFull, self.wire.lost());
+        self.worker.drops().add(DropReason::OutPortFull, self.host.overflowed());
         self.worker.refresh();
         self.worker.inbound(&mut self.batch, now, &mut self.pool, &mut self.out);
         self.deliver();

@@ -106,9 +106,10 @@ impl Wire {
         express.transmit(pool)
     }
 
-    /// Packets that were lost before they were received, as far as the kernel does not count them, since the last time.
+    /// Packets that found no room in the queues of any port, since the last time.
     pub(crate) fn lost(&mut self) -> u64 {
-        self.express.as_mut().map_or(0, |express| express.lost())
+        let sockets: u64 = self.exits.iter_mut().map(|exit| exit.port.overflowed()).sum();
+        sockets + self.express.as_mut().map_or(0, |express| express.lost())
     }
 
     /// Whether a device had no room for all, so that [`attend`](Self::attend) is to be called soon.

@@ -61,6 +61,25 @@ impl Rtnetlink {
         found.into_iter().find_map(read).ok_or_else(|| missing(request))
     }
 
+    /// How many packets the device of a name was handed and has dropped (`tx_dropped`).
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] when there is none.
+    pub fn transmit_drops(&mut self, name: &str) -> Result<u64, Error> {
+        let mut message = LinkMessage::default();
+        message.attributes.push(LinkAttribute::IfName(name.to_owned()));
+        let request = format!("counters of link {name}");
+        let found = self.ask(&request, RouteNetlinkMessage::GetLink(message))?;
+        let drops = found.into_iter().find_map(|answer| {
+            let RouteNetlinkMessage::NewLink(message) = answer else { return None };
+            message.attributes.into_iter().find_map(|attribute| {
+                let LinkAttribute::Stats64(counts) = attribute else { return None };
+                Some(counts.tx_dropped)
+            })
+        });
+        drops.ok_or_else(|| missing(request))
+    }
+
     /// What the kernel says of the device of an index: `struct ifinfomsg` and attributes, as they stand behind the header of `RTM_NEWLINK`.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
 use std::net::Ipv6Addr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use uxfrm_io::{Port, Raw, RawOptions, Share};
 use uxfrm_packet::{Batch, IpPacket, PacketBuf, Pool, Segments, Version};
@@ -146,6 +146,42 @@ fn a_port_that_is_timed_tells_how_long_a_packet_waited() {
                 assert_eq!(receive_until(&mut port, |got| !got.is_empty()).len(), 1);
                 assert_eq!(port.waited() >= WAIT, timed, "{version:?}: {:?}", port.waited());
             }
+        }
+    });
+}
+
+/// Sends so many packets and looks at none until all are sent: those that came, and those that are said to be lost.
+fn overflow(version: Version, packet: fn(&[u8]) -> Vec<u8>, sent: u64) -> (u64, u64) {
+    let small = RawOptions { buffer: 4096, ..RawOptions::new(version) };
+    let (mut port, mut pool) = (Raw::open(&small).unwrap(), Pool::new());
+    assert_eq!(port.overflowed(), 0);
+    for number in 0..sent {
+        let payload = number.to_be_bytes();
+        let mut batch: Batch = [PacketBuf::from_slice(&packet(&payload))].into_iter().collect();
+        assert_eq!(port.transmit(&mut batch, &mut pool).packets, 1);
+    }
+    // The last one is lost, so that no later packet would bring the count, as it does with `SO_RXQ_OVFL`.
+    let (mut lost, mut came) = (0, 0);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while came + lost < sent && Instant::now() < deadline {
+        lost += port.overflowed();
+        if lost > 0 {
+            let mut batch = Batch::new();
+            port.receive(&mut pool, &mut batch).unwrap();
+            came += batch.len() as u64;
+        }
+    }
+    assert_eq!(port.overflowed(), 0, "what was told is not told again");
+    (came, lost)
+}
+
+#[test]
+fn what_finds_no_room_is_counted() {
+    in_namespace(|| {
+        for (version, packet) in [(Version::V4, ipv4 as fn(&[u8]) -> _), (Version::V6, ipv6)] {
+            let (came, lost) = overflow(version, packet, 500);
+            assert!(came > 0 && lost > 0, "{came} came, {lost} lost");
+            assert_eq!(came + lost, 500);
         }
     });
 }

@@ -239,3 +239,24 @@ fn a_deleted_device_is_an_error_and_not_silence() {
         assert!(device.receive(&mut Pool::new(), &mut Batch::new()).is_err());
     });
 }
+
+#[test]
+fn what_a_device_has_no_room_for_is_counted_by_one_of_its_queues() {
+    with_tun(|| {
+        let options = TunOptions { queues: Queues::Several, ..TunOptions::new("full0") };
+        let mut first = tun(&options, 1);
+        let mut second = first.another_queue().unwrap();
+        let mut kernel = Rtnetlink::open().unwrap();
+        let sender = UdpSocket::bind("192.0.2.1:0").unwrap();
+        let sent = 2 * 500; // two queues of `txqueuelen` packets have that much room at the most
+        let before = kernel.transmit_drops("full0").unwrap();
+        for _ in 0..4 * sent {
+            // A queueing discipline may refuse it, and says so.
+            let _refused = sender.send_to(b"a datagram", "192.0.2.2:9");
+        }
+        let dropped = kernel.transmit_drops("full0").unwrap() - before;
+        assert!(dropped > 0);
+        assert_eq!((first.overflowed(), second.overflowed()), (dropped, 0));
+        assert_eq!(first.overflowed(), 0, "what was told is not told again");
+    });
+}

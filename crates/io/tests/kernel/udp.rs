@@ -273,3 +273,27 @@ fn a_socket_that_is_timed_tells_how_long_a_datagram_waited() {
         }
     });
 }
+
+#[test]
+fn what_finds_no_room_is_counted() {
+    in_namespace(|| {
+        let local = "127.0.0.1:0".parse().unwrap();
+        let mut port = Udp::open(&UdpOptions { buffer: 4096, ..UdpOptions::new(local) }).unwrap();
+        let (sender, sent) = (std::net::UdpSocket::bind(local).unwrap(), 500);
+        for _ in 0..sent {
+            sender.send_to(b"a datagram", port.local()).unwrap();
+        }
+        let (mut pool, mut lost, mut came) = (Pool::new(), 0, 0);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while came + lost < sent && Instant::now() < deadline {
+            lost += port.overflowed();
+            if lost > 0 {
+                let mut batch = Batch::new();
+                port.receive(&mut pool, &mut batch).unwrap();
+                came += batch.len() as u64;
+            }
+        }
+        assert!(came > 0 && lost > 0, "{came} came, {lost} lost");
+        assert_eq!((came + lost, port.overflowed()), (sent, 0));
+    });
+}
