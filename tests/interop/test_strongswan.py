@@ -313,3 +313,12 @@ def ports(frames):
     """The UDP source ports of what was received as ESP in UDP."""
     received = (frame for outgoing, frame in frames if not outgoing and wire.protocol(frame) == "esp-in-udp")
     return [int.from_bytes(frame[34:36], "big") for frame in received]
+
+
+def test_where_compression_is_wanted_the_tunnel_goes_without(ends, sites):
+    left, right = ends
+    ike.connect(left, right, {"ipcomp": "yes"})
+    left.charon.initiate()
+    exchange(sites)
+    wire.assert_only("esp", sites.between.seen())
+    assert all("proto comp" not in end.states() + end.policies() for end in ends)
