@@ -564,7 +564,11 @@ fn errors_for_the_host_pass_where_the_state_says_that_they_may() {
         message[2..4].copy_from_slice(&checksum.to_be_bytes());
         let (router, sender) = ("10.1.0.254".parse().unwrap(), "192.0.2.2".parse().unwrap());
         let bytes = packets::ip(router, sender, uxfrm_packet::Protocol::ICMP, &message);
-        sealed(PacketBuf::from_slice(&bytes))
+        let mut left = Pair::new(&wrapping).left;
+        let mut all = wrapping.policy(Direction::Out, Way::Right);
+        all.selector = Selector::any(Family::V4);
+        left.add_policy(all);
+        left.outbound(vec![PacketBuf::from_slice(&bytes)]).0
     };
     let (there, elsewhere) = ("10.1.0.5:7", "10.9.0.5:7");
     assert_eq!(fate(gateway(true, Action::Allow), error(there)), Ok(()));

@@ -271,14 +271,15 @@ fn check_range(request: &RawSpiRequest) -> Result<(), Refusal> {
         COMP if request.max >= 0x10000 => {
             return Err(Refusal::invalid("IPCOMP SPI must be <= 65535"));
         }
-        // A key manager that has a CPI offers compression; one that is refused goes on without (RFC 7296 §2.22). No state of it can follow here.
-        COMP => {
-            return Err(Refusal::new(number::EPROTONOSUPPORT, "IPComp is not supported"));
-        }
+        COMP => {}
         _ => return Err(Refusal::invalid("Invalid protocol, must be one of AH, ESP, IPCOMP")),
     }
     if request.min > request.max {
         return Err(Refusal::invalid("Invalid SPI range: min > max"));
+    }
+    // A key manager that has a CPI offers compression; one that is refused goes on without (RFC 7296 §2.22). No state of it can follow here.
+    if request.sa.id.protocol == COMP {
+        return Err(Refusal::new(number::EPROTONOSUPPORT, "IPComp is not supported"));
     }
     Ok(())
 }

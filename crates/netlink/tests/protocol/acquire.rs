@@ -474,6 +474,6 @@ fn no_cpi_is_given_away() {
     assert_eq!(std::mem::replace(&mut request[protocol], 108), 50);
     let mut stage = Stage::prepared(&Words::tunnel());
     let answers = stage.ask(&request);
-    assert_eq!(answers[0].verdict(), Some((-93, "IPComp is not supported".to_owned())));
+    assert_eq!(answers[0].verdict(), Some((93, "IPComp is not supported".to_owned())));
     assert_eq!(answers.len(), 1);
 }

@@ -188,6 +188,24 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
             message(NEW_SA, 5, &[body, attribute(2, &cipher), attribute(1, &auth)].concat())
         },
     },
+    Difference {
+        what: "ALLOCSPI for IPComp is refused",
+        why: "No state of it can follow, and a key manager that has no CPI goes on without compression",
+        explains: |exchange| {
+            kind(exchange) == 0x16
+                && says(exchange.ours, NOT_FOUND[1]).is_some_and(|text| text.starts_with("IPComp"))
+        },
+        example: || {
+            let mut body = vec![0; 232];
+            body[56..60].copy_from_slice(&[192, 0, 2, 2]);
+            body[76] = 108;
+            body[80..84].copy_from_slice(&[192, 0, 2, 1]);
+            body[212..214].copy_from_slice(&2_u16.to_ne_bytes());
+            body[224..228].copy_from_slice(&0x100_u32.to_ne_bytes());
+            body[228..232].copy_from_slice(&0x200_u32.to_ne_bytes());
+            message(0x16, 5, &body)
+        },
+    },
 ];
 
 /// The row that explains why the answers are not the same.
