@@ -9,6 +9,7 @@ from prerequisite import REPOSITORY
 CONFIG = """
 [host]
 tun = "uxfrm0"
+at_exit = "open"
 [wire]
 encapsulation = "esp"
 udp_ports = [4500]
