@@ -104,7 +104,7 @@ struct Queue {
 
 impl Tun {
     /// Creates the device, or attaches to a persistent one of that name. It is down and has no addresses yet: see
-    /// [`Rtnetlink`](crate::rtnetlink::Rtnetlink).
+    /// [`Rtnetlink`].
     ///
     /// # Errors
     /// The kernel's: no `/dev/net/tun`, not permitted, name in use or too long.

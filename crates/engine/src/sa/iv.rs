@@ -99,7 +99,7 @@ impl Sa {
     /// The IV counter of a number that it gave out.
     ///
     /// # Panics
-    /// When no prefix was drawn for the number: an IV must not be guessed. Owners draw before they reserve ([`Sequence::reserve`]).
+    /// When no prefix was drawn for the number: an IV must not be guessed. Owners draw before they reserve ([`Sequence::reserve`](crate::Sequence::reserve)).
     #[must_use]
     #[cold]
     pub fn iv_counter(&self, sequence: u64) -> u64 {

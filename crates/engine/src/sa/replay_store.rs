@@ -2,7 +2,7 @@
 //!
 //! A window that begins at 0 after a restart accepts all that was accepted before. So whoever keeps numbers across restarts promises, on
 //! the disk, a *reserved edge* above which a state accepts nothing ([`ReplayWindow::reserve`](super::replay::ReplayWindow::reserve)); after a crash
-//! of the machine the window begins there. Each window also notes its highest number in a [`HeadCell`], memory that outlives the process but not
+//! of the machine the window begins there. Each window also notes its highest number in a cell of memory that outlives the process but not
 //! the machine: after a crash of the process alone the window begins at the exact number.
 
 use std::{
