@@ -43,8 +43,8 @@ class SharingGateway(Gateway):
 
     workers = 1
 
-    def write(self, lines, guard="auto", more="", wire=""):
-        super().write(lines, guard, more, wire)
+    def write(self, lines, guard="auto", more="", wire="", at_exit="open"):
+        super().write(lines, guard, more, wire, at_exit)
         path = self.directory / "config.toml"
         text = path.read_text().replace("udp_ports = [4500]", "udp_ports = []")
         text = text.replace("workers = 1", f"workers = {self.workers}")

@@ -31,8 +31,8 @@ def python(tmp_path_factory):
 
 
 class ControlledGateway(Gateway):
-    def write(self, lines, guard="auto", more="", wire=""):
-        super().write(lines, guard, more, wire)
+    def write(self, lines, guard="auto", more="", wire="", at_exit="open"):
+        super().write(lines, guard, more, wire, at_exit)
         with open(self.directory / "config.toml", "a") as config:
             config.write("\n[control]\nenabled = true\n")
 
