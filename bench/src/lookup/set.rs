@@ -101,6 +101,7 @@ impl Set {
             row.figure("load_seconds", self.load_seconds, 3);
             row.figure("bytes_per_policy", self.bytes_per_policy, 1);
             row.figure("depth", depth.into(), 0);
+            row.figure("foretold", traffic.weigh(&self.database.snapshot()), 1);
             trial.tell(&mut row);
             rows.push(row);
         }

@@ -71,6 +71,15 @@ impl Traffic {
         sample.median()
     }
 
+    /// What the engine foretells of a look-up without a cache, in cycles, but for memory that it waits for; on average of some flows.
+    #[expect(clippy::cast_precision_loss, reason = "a figure")]
+    pub(super) fn weigh(&self, snapshot: &Snapshot) -> f64 {
+        let mut flows = Vec::new();
+        self.heads.iter().take(512).for_each(|head| head.parse(&mut flows));
+        let all: usize = flows.iter().map(|flow| snapshot.spd.weigh(self.direction, flow)).sum();
+        all as f64 / flows.len() as f64 / 10.0
+    }
+
     fn head(&self, at: usize) -> Head {
         let mut head = self.heads[at % self.heads.len()];
         if self.ever_new {

@@ -496,9 +496,10 @@ impl Sa {
         self.live_if_used().iter().for_each(|live| live.usage.revive());
     }
 
-    /// When it was put in, counted in states.
+    /// When it was put in, counted in states: an update leaves it, and no other state of its database ever has it.
+    #[must_use]
     #[inline]
-    pub(crate) fn turn(&self) -> u64 {
+    pub fn turn(&self) -> u64 {
         self.turn.load(Ordering::Relaxed)
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{PolicyEntry, Sa};
 
 /// What has changed since it was last taken ([`Database::take_changes`](super::Database::take_changes)).
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Changes {
     /// States that came. They hand out no number before some are reserved ([`Sequence::reserve`](crate::Sequence::reserve)).
     pub added: Vec<Arc<Sa>>,

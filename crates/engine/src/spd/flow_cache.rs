@@ -11,6 +11,7 @@
 
 mod answers;
 pub(crate) mod concerned;
+mod cost;
 mod counts;
 mod key;
 mod lookout;

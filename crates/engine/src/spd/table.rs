@@ -152,6 +152,12 @@ impl Spd {
         self.classifier.compared(direction, family)
     }
 
+    /// What finding a flow's policy costs among others, as far as it can be foretold, in tenths of a cycle; however much memory it waits for.
+    #[must_use]
+    pub fn weigh(&self, direction: Direction, flow: &FlowKey) -> usize {
+        self.classifier.weigh(direction, flow)
+    }
+
     /// What finding policies takes up.
     #[must_use]
     pub fn footprint(&self) -> Footprint {

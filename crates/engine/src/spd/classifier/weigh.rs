@@ -4,11 +4,14 @@
 //! each costs was fitted to 761 trees of 35 sets, of 1,000 to 20,000 policies, of four shapes and of ClassBench's. As rounded here it foretells their
 //! look-ups within some 13 % on average: enough to tell much better trees, not good ones from each other.
 
+use arrayvec::ArrayVec;
+
 use super::batch::STAGE;
 use super::node::Node;
 use super::rule::{Best, Rule};
 use super::sieve::{Beginning, Part, Sieve, Tier};
 use super::ternary::{Key, Words, mix};
+use super::window::Window;
 
 /// Packets to weigh trees of some policies with.
 pub(super) struct Scale<W>(Vec<Key<W>>);
@@ -52,6 +55,12 @@ const SCATTERED: usize = 277_000;
 /// More memory makes no difference.
 const MOST_SCATTERED: usize = 4_000_000;
 
+/// A cut of the trunk, and what it parts.
+type Stem<'a, W> = (Window, &'a [Node<W>]);
+
+/// More cuts than any trunk has.
+const TRUNK_CUTS: usize = 64;
+
 /// What one packet does.
 struct Walk<'a, 'k, W: Words> {
     key: &'k Key<W>,
@@ -77,25 +86,11 @@ impl<W: Words> Scale<W> {
 
     /// What a packet costs in a tree, in tenths of a cycle.
     pub(super) fn weigh(&self, tree: &Node<W>) -> usize {
-        let mut trunk = Vec::new();
-        let mut last = tree;
-        while let Node::Cut { window, nodes, .. } = last
-            && let [parts @ .., rest, _] = &**nodes
-        {
-            trunk.push((*window, parts));
-            last = rest;
-        }
+        let (trunk, last) = trunk(tree);
         let (mut work, mut lines) = (PACKET * self.0.len(), 0);
         for key in &self.0 {
-            let mut walk = Walk { key, before: Best::NONE, best: Best::NONE, work: 0, lines: 0 };
-            walk.end(last);
-            for stage in trunk.rchunks(STAGE) {
-                walk.before = walk.best;
-                for (window, parts) in stage.iter().rev() {
-                    walk.work += TRUNK;
-                    parts.get(window.part(&key.words)).into_iter().for_each(|node| walk.go(node));
-                }
-            }
+            let mut walk = Walk::of(key);
+            walk.climb(&trunk, last);
             work += walk.work;
             lines += walk.lines;
         }
@@ -107,7 +102,7 @@ impl<W: Words> Scale<W> {
     pub(super) fn weigh_sieve(&self, sieve: &Sieve<W>) -> usize {
         let each = PACKET + TIER * sieve.tiers().len();
         let walked = self.0.iter().map(|key| {
-            let mut walk = Walk { key, before: Best::NONE, best: Best::NONE, work: 0, lines: 0 };
+            let mut walk = Walk::of(key);
             walk.sift(sieve);
             (walk.work, walk.lines)
         });
@@ -122,6 +117,32 @@ impl<W: Words> Scale<W> {
     }
 }
 
+/// What one packet costs among others, in tenths of a cycle, however much memory it waits for.
+pub(super) fn weigh_packet<W: Words>(root: &Node<W>, key: &Key<W>) -> usize {
+    let mut walk = Walk::of(key);
+    if let Node::Sieve { sieve, .. } = root {
+        walk.work += TIER * sieve.tiers().len();
+        walk.sift(sieve);
+    } else {
+        let (trunk, last) = trunk(root);
+        walk.climb(&trunk, last);
+    }
+    PACKET + walk.work
+}
+
+/// The cuts that every packet meets, and what the last one leaves.
+fn trunk<W: Words>(tree: &Node<W>) -> (ArrayVec<Stem<'_, W>, TRUNK_CUTS>, &Node<W>) {
+    let mut trunk = ArrayVec::new();
+    let mut last = tree;
+    while let Node::Cut { window, nodes, .. } = last
+        && let [parts @ .., rest, _] = &**nodes
+        && trunk.try_push((*window, parts)).is_ok()
+    {
+        last = rest;
+    }
+    (trunk, last)
+}
+
 /// One that a policy is for.
 fn packet<W: Words>(rule: &Rule<W>, next: &mut impl FnMut() -> u64) -> Key<W> {
     let words = W::each(|at| {
@@ -131,7 +152,24 @@ fn packet<W: Words>(rule: &Rule<W>, next: &mut impl FnMut() -> u64) -> Key<W> {
     Key { words, extra: 0 }
 }
 
-impl<'a, W: Words> Walk<'a, '_, W> {
+impl<'a, 'k, W: Words> Walk<'a, 'k, W> {
+    const fn of(key: &'k Key<W>) -> Self {
+        Self { key, before: Best::NONE, best: Best::NONE, work: 0, lines: 0 }
+    }
+
+    /// To what the trunk ends in, then up the branches of its cuts.
+    fn climb(&mut self, trunk: &[Stem<'a, W>], last: &'a Node<W>) {
+        self.end(last);
+        for stage in trunk.rchunks(STAGE) {
+            self.before = self.best;
+            for (window, parts) in stage.iter().rev() {
+                self.work += TRUNK;
+                let part = parts.get(window.part(&self.key.words));
+                part.into_iter().for_each(|node| self.go(node));
+            }
+        }
+    }
+
     /// Compares what the trunk ends in.
     fn end(&mut self, last: &'a Node<W>) {
         self.work += match last {

@@ -3,6 +3,7 @@
 use arrayvec::ArrayVec;
 
 use super::answers::{AnswerId, Answers};
+use super::cost::SearchCost;
 use super::key::{Key, KeysOf};
 use super::lookout::{Lookout, Orders};
 use super::pace::{Decision, Pace, Prospects, Worth};
@@ -21,6 +22,7 @@ pub(super) struct Side<const N: usize, const W: usize> {
     standing: Standing,
     pace: Pace,
     lookout: Lookout,
+    cost: SearchCost,
     /// More room that may help.
     wanted: Option<usize>,
     stats: CacheStats,
@@ -45,6 +47,8 @@ const GROWTH: usize = 4;
 /// Among fewer than [`MANY`], it rests for so many spells after each in which it looks out; and among so many.
 const REST: usize = 16;
 const REST_BESIDE_MANY: usize = 3;
+/// While searches cost less than hits, nobody looks out for so many packets.
+const CHEAP: usize = 1 << 18;
 /// Tables of so many bytes are near enough to be read without being fetched ahead.
 const NEAR: usize = 1 << 19;
 /// Flows asked of larger ones together: those that are not at home are waited for once.
@@ -64,6 +68,7 @@ impl<const N: usize, const W: usize> Side<N, W> {
             standing,
             pace: Pace::default(),
             lookout: Lookout::default(),
+            cost: SearchCost::default(),
             wanted: None,
             stats: CacheStats::default(),
         }
@@ -276,6 +281,9 @@ impl<const N: usize, const W: usize> Side<N, W> {
                 self.lookout.note(hash, now.policies, outdated);
             }
         }
+        if self.cost.is_due(flows.len()) {
+            flows.first().into_iter().for_each(|flow| self.cost.weigh(question, flow));
+        }
         let search = Search::of::<N>(question);
         let orders = Orders {
             most: search.most().min(self.settings.flows),
@@ -284,8 +292,11 @@ impl<const N: usize, const W: usize> Side<N, W> {
             rest: if question.spd.len() < MANY { REST } else { REST_BESIDE_MANY },
         };
         if let Some(room) = self.lookout.report(flows.len(), orders) {
-            self.standing = Standing::Used;
             let room = room.max(SMALLEST).min(orders.most);
+            if self.cost.is_below_a_hit(room * CacheSettings::BYTES[usize::from(N != 2)]) {
+                return self.lookout.begin(CHEAP);
+            }
+            self.standing = Standing::Used;
             if Sets::<N, W>::room_for(room) > self.sets.room() {
                 self.wanted = Some(room);
             } else {
@@ -363,6 +374,7 @@ impl<const N: usize, const W: usize> Side<N, W> {
         let hits = known.len() - missed;
         self.stats.hits += hits as u64;
         if self.pace.note(known.len(), hits, evicted) {
+            self.cost.weigh(question, &flows[0]);
             self.decide(question);
         }
         found(&known);
@@ -442,6 +454,9 @@ impl<const N: usize, const W: usize> Side<N, W> {
         let missed: ArrayVec<FlowKey, TOGETHER> = open.iter().map(|(at, ..)| flows[*at]).collect();
         let mut found = [AnswerId::NONE; TOGETHER];
         question.look_up(answers, &missed, &mut found);
+        if self.cost.is_due(missed.len()) {
+            missed.first().into_iter().for_each(|flow| self.cost.weigh(question, flow));
+        }
         let mut evicted = 0;
         for ((at, key, finding), answer) in open.iter().zip(&found) {
             known[*at] = Known::only(*answer);
@@ -479,6 +494,10 @@ impl<const N: usize, const W: usize> Side<N, W> {
 
     /// After a window.
     fn decide(&mut self, question: &Question<'_>) {
+        if self.cost.is_below_a_hit(self.sets.memory()) {
+            self.standing = Standing::Aside;
+            return self.lookout.begin(CHEAP);
+        }
         let search = Search::of::<N>(question);
         let (most, room) = (search.most().min(self.settings.flows), self.sets.room());
         let may_double = 2 * room <= Sets::<N, W>::room_for(most);
