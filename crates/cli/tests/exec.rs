@@ -27,7 +27,9 @@ impl Gateway {
         let namespace = namespace()?;
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("gateway.toml");
-        std::fs::write(&path, format!("control.enabled = true\n{config}")).unwrap();
+        // Its namespace has no name, by which its store would be told from others'.
+        let keys = "control.enabled = true\nxfrm.sequences = \"numbers\"";
+        std::fs::write(&path, format!("{keys}\n{config}")).unwrap();
         let mut command = Command::new(UXFRM);
         command.arg("run").arg("--until-stdin-ends").arg(path);
         command.stdin(Stdio::piped()).stderr(Stdio::piped());
