@@ -113,23 +113,6 @@ def test_the_host_makes_super_packets_that_leave_as_one_train(gateway, network):
     gateway.stop()
 
 
-def test_sighup_says_what_to_do_instead_and_changes_nothing(gateway, network):
-    gateway.start(PROTECTED.lines(HERE, THERE))
-    before = host_state(network.left)
-    for count in range(1, 3):
-        gateway.hang_up()
-        deadline = time.monotonic() + 10
-        while gateway.log().count("uxfrm xfrm -batch FILE") < count:
-            assert gateway.running() and time.monotonic() < deadline, gateway.log()
-            time.sleep(0.01)
-    assert host_state(network.left) == before
-    network.between.seen()
-    assert_no_connection(network.left)
-    sent = [frame for outgoing, frame in network.between.seen() if outgoing]
-    assert any(wire.protocol(frame) == "esp" for frame in sent), "it goes on"
-    gateway.stop()
-
-
 def test_two_runs_one_after_the_other(gateway, network):
     before = host_state(network.left)
     for _ in range(2):

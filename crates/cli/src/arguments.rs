@@ -21,12 +21,17 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Run the gateway in the foreground; SIGTERM drains and cleans up.
     ///
-    /// SIGINT does the same. SIGHUP changes nothing and is logged: files are read at the start only. While the gateway runs, states and policies
-    /// change by `uxfrm xfrm`, many at once by `uxfrm xfrm -batch FILE`, tunnels by `uxfrm link` and `uxfrm fou`, devices by `uxfrm dev`; all else of
-    /// the configuration is for the next start.
+    /// SIGINT does the same. SIGHUP is `uxfrm reload`, told in the log. While the gateway runs, states and policies also change by `uxfrm xfrm`, many
+    /// at once by `uxfrm xfrm -batch FILE`, tunnels by `uxfrm link` and `uxfrm fou`, devices by `uxfrm dev`.
     Run(RunOptions),
     /// Read a configuration and its batch files and report every error in them.
     Check(CheckOptions),
+    /// Have the running gateway read its configuration and batch files again, and carry out only what is different.
+    ///
+    /// States, policies, tunnels and receive ports that the files said before and say no more go; what others have put in stays. A state whose line is
+    /// the same goes on with its numbers. States and policies change at once or, where one is refused, not at all. Of the other keys `[host] at_exit`
+    /// and `[control] acquire_expires` are followed; what waits for the next start is shown with `!`.
+    Reload(ReloadOptions),
     /// Remove what a gateway that has ended left: routes that refuse what it protected, and its guard.
     Clean,
     /// Print the running gateway's counters in the format of /proc/net/xfrm_stat.
@@ -79,6 +84,18 @@ pub(crate) struct RunOptions {
 pub(crate) struct CheckOptions {
     /// The configuration (TOML).
     pub(crate) config: PathBuf,
+}
+
+/// Options of `uxfrm reload`.
+#[derive(Args, Debug)]
+pub(crate) struct ReloadOptions {
+    /// Show what would be done, and do nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+
+    /// The gateway's control socket, where it has a path (`[control] socket`).
+    #[arg(long, value_name = "PATH")]
+    pub(crate) control: Option<PathBuf>,
 }
 
 /// Options of `uxfrm stat`.

@@ -14,6 +14,7 @@ mod dev;
 mod exec;
 mod log;
 mod man;
+mod reload;
 mod run;
 mod stat;
 mod tunnels;
@@ -49,6 +50,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
     let done = match command {
         Command::Run(options) => run::execute(&options),
         Command::Check(options) => check::execute(&options),
+        Command::Reload(options) => reload::execute(&options),
         Command::Clean => uxfrm_daemon::gateway::clean(),
         Command::Stat(options) => stat::execute(&options),
         Command::Exec(options) => exec::execute(&options),

@@ -60,6 +60,8 @@ pub enum Dialect {
     Devices = 3,
     /// No netlink: what a program writes to `/proc/sys/net/core/xfrm_acq_expires`, seconds in decimal. There is no answer.
     AcquireExpires = 4,
+    /// No netlink: `uxfrm reload`, in JSON.
+    Reload = 5,
 }
 
 impl Dialect {
@@ -72,6 +74,7 @@ impl Dialect {
             2 => Some(Self::Route),
             3 => Some(Self::Devices),
             4 => Some(Self::AcquireExpires),
+            5 => Some(Self::Reload),
             _ => None,
         }
     }

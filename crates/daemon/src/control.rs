@@ -176,9 +176,10 @@ impl Control {
     }
 
     /// Sends what nobody asked for: the events of the gateway.
-    pub(crate) fn publish(&mut self, fill: impl FnOnce(&mut Outbox)) {
-        fill(&mut self.outbox);
+    pub(crate) fn publish<R>(&mut self, fill: impl FnOnce(&mut Outbox) -> R) -> R {
+        let filled = fill(&mut self.outbox);
         self.post();
+        filled
     }
 
     /// Commits what was handled since `begun`, sends the answers, and lets dumps go on. A client that had all its requests answered and

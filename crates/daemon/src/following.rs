@@ -155,7 +155,7 @@ impl Following {
             return Ok(None);
         }
         if let Err(refusal) = self.check_journal(&changes) {
-            self.undo(changes, database);
+            self.undo_whole(changes, database);
             return Err(refusal);
         }
         match self.follow_changes(&changes, database) {
@@ -169,11 +169,29 @@ impl Following {
             }
             Err(fault) => {
                 let refusal = fault.refusal(&changes);
-                let undone = self.undo(changes, database);
+                let undone = self.undo_whole(changes, database);
                 self.put_right(&fault, &undone, database);
                 Err(refusal)
             }
         }
+    }
+
+    /// Makes all changes since the last commit lasting and seen, as one. What they were.
+    ///
+    /// # Errors
+    /// The kernel's or the disk's: all is undone then.
+    pub(crate) fn make_together(&mut self, database: &mut Database) -> Result<Changes, Refusal> {
+        self.attend(database)?;
+        let changes = self.uncommitted.clone();
+        self.commit(database)?;
+        self.catch_up();
+        Ok(changes)
+    }
+
+    /// Undoes changes that nobody has attended to yet.
+    pub(crate) fn take_back(&mut self, database: &mut Database) {
+        let changes = self.take_changes(database);
+        self.undo_whole(changes, database);
     }
 
     /// The same for what happened by itself: nothing is undone, and what the kernel does not take is tried again.
@@ -263,15 +281,23 @@ impl Following {
         database.publish();
     }
 
-    /// Undoes what several requests did, some of which came to nothing in between.
-    fn undo_all(&mut self, mut changes: Changes, database: &mut Database) {
+    /// Undoes what several requests did, which routes and guard had followed.
+    fn undo_all(&mut self, changes: Changes, database: &mut Database) {
+        self.defaults = self.committed_defaults;
+        let undone = self.undo_whole(changes, database);
+        if self.follow_changes(&undone, database).is_err() {
+            self.owe_routes();
+        }
+    }
+
+    /// Puts the databases back, states that went or were updated included; some changes came to nothing in between. What that changed.
+    fn undo_whole(&mut self, mut changes: Changes, database: &mut Database) -> Changes {
         let has = |states: &[Arc<Sa>], sa: &Sa| states.iter().any(|other| other.is_same(sa));
         let gone = std::mem::take(&mut changes.removed);
         let came = std::mem::take(&mut changes.added);
         let returns: Vec<_> = gone.iter().filter(|sa| !has(&came, sa)).cloned().collect();
         changes.added = came.into_iter().filter(|sa| !has(&gone, sa)).collect();
         let updated = std::mem::take(&mut changes.updated);
-        self.defaults = self.committed_defaults;
         let mut undone = self.undo(changes, database);
         database.apply(now(), |change| {
             for (old, _) in updated.iter().rev() {
@@ -288,9 +314,7 @@ impl Following {
         let returned = database.take_changes();
         returned.added.iter().for_each(|sa| self.store.recall(sa));
         undone.extend(returned);
-        if self.follow_changes(&undone, database).is_err() {
-            self.owe_routes();
-        }
+        undone
     }
 
     /// Does what could wait until the answers were out.

@@ -34,7 +34,7 @@ use uxfrm_runtime::{Events, Running};
 
 use crate::{
     config::{AtExit, Config, TunName},
-    control::{Control, Serving, Terms, Xfrm},
+    control::{Control, Outbox, Serving, Terms, Xfrm},
     devices::{self, Devices, Making},
     express::Express,
     following::Following,
@@ -44,6 +44,7 @@ use crate::{
     keepalive::Keepalives,
     lanes, load,
     planner::Planner,
+    reload::{self, Reload, Written},
     sequences::{self, SequenceStore},
     stat::{self, StatSocket},
     train,
@@ -84,7 +85,8 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
     let (database, devices) = read(&config, Making::Real, Some(&store))?;
     let plan = Plan::read(&config)?;
     let mut control = control(&config)?;
-    let mut gateway = Gateway::start(&config, poller, database, store, devices)?;
+    let reload = Reload::new(path, config.clone(), Written::all(&database), plan.clone());
+    let mut gateway = Gateway::start(&config, poller, database, store, devices, reload)?;
     match plan.start() {
         Ok(tunnels) => gateway.tunnels = tunnels,
         Err(error) => return Err(gateway.fail(error)),
@@ -110,6 +112,14 @@ pub fn check(path: &Path) -> anyhow::Result<()> {
     let faults: Vec<_> = faults.map(|fault| format!("{fault:#}")).collect();
     anyhow::ensure!(faults.is_empty(), faults.join("\n"));
     Ok(())
+}
+
+/// The databases that a configuration describes, of which nobody sees anything.
+///
+/// # Errors
+/// All that is wrong with its batch files.
+pub(crate) fn imagine(config: &Config) -> anyhow::Result<Database> {
+    read(config, Making::Imagined, None).map(|(database, _)| database)
 }
 
 /// Removes what a gateway that has ended left in this network namespace, so that nothing is protected or blocked any more.
@@ -231,6 +241,7 @@ struct Gateway {
     /// What key managers are to hear of what clients did to devices.
     happened: Vec<Event>,
     at_exit: AtExit,
+    reload: Reload,
 }
 
 impl Gateway {
@@ -240,6 +251,7 @@ impl Gateway {
         mut database: Database,
         mut store: SequenceStore,
         mut devices: Devices,
+        reload: Reload,
     ) -> anyhow::Result<Self> {
         reserve(&mut database, &mut store)?;
         let (tun, index) = open_tun(config)?;
@@ -305,6 +317,7 @@ impl Gateway {
             devices,
             happened: Vec::new(),
             at_exit: config.host.at_exit,
+            reload,
         })
     }
 
@@ -345,11 +358,7 @@ impl Gateway {
             {
                 match request {
                     Request::Stop => return Ok(()),
-                    Request::Reload => {
-                        tracing::warn!(
-                            "SIGHUP: nothing is read again; change states and policies by `uxfrm xfrm -batch FILE`, tunnels by `uxfrm link` and `uxfrm fou`, devices by `uxfrm dev`, and restart for the rest of the configuration"
-                        );
-                    }
+                    Request::Reload => self.reload(control.as_deref_mut()),
                 }
             }
             self.keep_time(control.as_deref_mut());
@@ -360,11 +369,38 @@ impl Gateway {
         }
     }
 
+    /// SIGHUP, as from `systemctl reload`.
+    fn reload(&mut self, control: Option<&mut Control>) {
+        if let Ok(since) = NotifyState::monotonic_usec_now() {
+            let _not_under_systemd = sd_notify::notify(&[NotifyState::Reloading, since]);
+        }
+        let mut serving = self.serving();
+        let mut reload = |outbox: &mut Outbox| serving.reload(reload::Request::Apply, outbox);
+        let outcome = match control {
+            Some(control) => control.publish(reload),
+            None => reload(&mut Outbox::default()),
+        };
+        outcome.log();
+        let _not_under_systemd = sd_notify::notify(&[NotifyState::Ready]);
+    }
+
     /// What requests work on.
     fn serving(&mut self) -> Serving<'_> {
         let until = now().plus(self.patience());
         let Self { xfrm, database, following, tunnels, devices, happened, poller, .. } = self;
-        Serving { xfrm, database, following, tunnels, devices, happened, poller, until }
+        let (reload, at_exit) = (&mut self.reload, &mut self.at_exit);
+        Serving {
+            xfrm,
+            database,
+            following,
+            tunnels,
+            devices,
+            happened,
+            reload,
+            at_exit,
+            poller,
+            until,
+        }
     }
 
     /// Lets events and time limits take effect, and tells who listens.

@@ -8,6 +8,7 @@ pub mod batch;
 pub mod config;
 pub mod control;
 pub mod gateway;
+pub mod reload;
 pub mod stat;
 
 mod devices;

@@ -8,7 +8,7 @@
 //! `ip route`), and so is the TUN: `ip link del` of it deletes the tunnel.
 
 mod counts;
-mod fault;
+pub(crate) mod fault;
 mod generic;
 mod nearer;
 mod opening;
@@ -209,7 +209,7 @@ impl Carrying {
         Answers::to(datagram, client, options, move |message, answers| match identity.dialect {
             Dialect::Generic => generic::act(self, message, answers),
             Dialect::Route => route::act(self, message, answers),
-            Dialect::Xfrm | Dialect::Devices | Dialect::AcquireExpires => {
+            Dialect::Xfrm | Dialect::Devices | Dialect::AcquireExpires | Dialect::Reload => {
                 Err(Refusal::bare(EOPNOTSUPP)) // is not asked here
             }
         })

@@ -8,6 +8,7 @@ pub(crate) mod client;
 pub(crate) mod outbox;
 
 mod aevent;
+mod changes;
 mod dump;
 mod info;
 mod larval;

@@ -55,6 +55,8 @@ pub enum Spoken {
     Route,
     /// `uxfrm dev`: a [`Command`](uxfrm_offload::dev::Command) as JSON in each datagram, and answers.
     Devices,
+    /// `uxfrm reload`: a [`Request`](crate::reload::Request) as JSON, and answers.
+    Reload,
 }
 
 /// A connection to the gateway at `path` or in this network namespace, on which `NETLINK_XFRM` is spoken. It listens to
@@ -76,6 +78,7 @@ pub fn speak(path: Option<&Path>, spoken: Spoken) -> anyhow::Result<OwnedFd> {
         Spoken::Generic => Dialect::Generic,
         Spoken::Route => Dialect::Route,
         Spoken::Devices => Dialect::Devices,
+        Spoken::Reload => Dialect::Reload,
     };
     open(path, 0, dialect, Some(ANSWER))
 }

@@ -8,7 +8,14 @@ use uxfrm_netlink as netlink;
 use zeroize::Zeroizing;
 
 use super::{ClientId, Dialect, Identity, Outbox, Protocol, Rest};
-use crate::{devices::Devices, following::Following, gateway::now, tunnels::Carrying};
+use crate::{
+    config::AtExit,
+    devices::Devices,
+    following::Following,
+    gateway::now,
+    reload::{self, Outcome, Reload},
+    tunnels::Carrying,
+};
 
 /// The netlink server, and who its clients are.
 #[derive(Debug)]
@@ -37,6 +44,8 @@ pub(crate) struct Serving<'a> {
     pub(crate) devices: &'a mut Devices,
     /// What key managers are to hear of what was done to devices.
     pub(crate) happened: &'a mut Vec<Event>,
+    pub(crate) reload: &'a mut Reload,
+    pub(crate) at_exit: &'a mut AtExit,
     /// What else the gateway waits for, and how long at the most.
     pub(crate) poller: &'a Poller,
     pub(crate) until: Moment,
@@ -167,6 +176,7 @@ impl Protocol for Serving<'_> {
                 devices.answer(client, datagram, database, happened, outbox);
             }
             (Dialect::AcquireExpires, Some(_)) => self.xfrm.set_acquire_expires(datagram),
+            (Dialect::Reload, Some(_)) => self.answer_reload(client, datagram, outbox),
             (Dialect::Generic | Dialect::Route, Some(identity)) => {
                 for answer in self.tunnels.answer(client.0, identity, datagram) {
                     outbox.share(client, Arc::new(answer));
@@ -211,6 +221,33 @@ impl Protocol for Serving<'_> {
 }
 
 impl Serving<'_> {
+    /// Reads files again, and tells listeners what that changed.
+    pub(crate) fn reload(&mut self, request: reload::Request, outbox: &mut Outbox) -> Outcome {
+        // What others asked for in this round is theirs, whatever comes of this.
+        self.commit(outbox);
+        let Self { database, following, tunnels, at_exit, .. } = self;
+        let targets = reload::Targets { database, following, tunnels, at_exit };
+        let outcome = self.reload.answer(request, targets);
+        if let Some(seconds) = outcome.acquire_expires {
+            self.xfrm.server.set_acquire_expires(seconds);
+        }
+        self.xfrm.server.set_epoch(epoch());
+        self.xfrm.server.tell_changes(&outcome.changes, &mut self.xfrm.answers);
+        self.xfrm.post(outbox);
+        outcome
+    }
+
+    fn answer_reload(&mut self, client: ClientId, datagram: &[u8], outbox: &mut Outbox) {
+        let answers: Vec<_> = match serde_json::from_slice(datagram) {
+            Ok(request) => self.reload(request, outbox).answers().collect(),
+            Err(error) => vec![reload::Answer::Failed(format!("that is no request: {error}"))],
+        };
+        for answer in answers {
+            // It has no maps, the only thing that may not be had as JSON.
+            outbox.send(client, serde_json::to_vec(&answer).unwrap_or_default());
+        }
+    }
+
     /// Carries out what a client asks of states and policies.
     fn act(&mut self, client: ClientId, datagram: &[u8], outbox: &mut Outbox) {
         let name = self.xfrm.name(client);

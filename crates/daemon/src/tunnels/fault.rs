@@ -70,7 +70,7 @@ pub(super) fn of_worker(error: runtime::Error) -> Refusal {
 }
 
 /// The words of a refusal, for a log or a terminal.
-pub(super) fn words(refusal: &Refusal) -> String {
+pub(crate) fn words(refusal: &Refusal) -> String {
     refusal.text.as_ref().map_or_else(|| strerror(refusal.errno), ToString::to_string)
 }
 

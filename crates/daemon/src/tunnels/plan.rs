@@ -11,7 +11,7 @@ use super::{Carrying, fault};
 use crate::{config::Config, lanes};
 
 /// What batch files add; it can be, all together.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
     ports: Vec<PortRequest>,
     links: Vec<TunnelLink>,
@@ -58,6 +58,16 @@ impl Plan {
             }
         }
         if faults.is_empty() { Ok(plan) } else { bail!(faults.join("\n")) }
+    }
+
+    /// Receive ports, in order.
+    pub(crate) fn ports(&self) -> &[PortRequest] {
+        &self.ports
+    }
+
+    /// Tunnels, in order.
+    pub(crate) fn links(&self) -> &[TunnelLink] {
+        &self.links
     }
 
     fn take(&mut self, command: Command, known: &mut Known) -> anyhow::Result<()> {

@@ -202,7 +202,7 @@ fn asking_policy<'a>(
 }
 
 /// What comes of itself has no number.
-fn begin(kind: MessageType, pid: u32) -> Datagram {
+pub(super) fn begin(kind: MessageType, pid: u32) -> Datagram {
     let mut datagram = Datagram::new();
     datagram.begin(kind as u16, 0, 0, pid);
     datagram

@@ -1,0 +1,39 @@
+//! `uxfrm reload`: has the running gateway read its files again, and shows what that changes.
+
+use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
+
+use anyhow::{Context as _, bail};
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, recv, send};
+use uxfrm_daemon::control::{self, Spoken};
+use uxfrm_daemon::reload::{Answer, Request};
+
+use crate::arguments::ReloadOptions;
+
+/// Bytes of the largest answer: above what a gateway sends.
+const LARGEST: usize = 256 * 1024;
+
+pub(crate) fn execute(options: &ReloadOptions) -> anyhow::Result<()> {
+    let request = if options.dry_run { Request::Show } else { Request::Apply };
+    let gateway = control::speak(options.control.as_deref(), Spoken::Reload)?;
+    let bytes = serde_json::to_vec(&request)?;
+    send(gateway.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL).context("the gateway went away")?;
+    let mut output = std::io::stdout().lock();
+    let mut buffer = vec![0; LARGEST];
+    loop {
+        let length = match recv(gateway.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
+            Ok(0) => bail!("the gateway went away"),
+            Ok(length) => length,
+            Err(Errno::EAGAIN) => bail!("the gateway does not answer: it is stopped or too busy"),
+            Err(errno) => return Err(errno).context("the gateway went away"),
+        };
+        let answer = serde_json::from_slice(&buffer[..length])
+            .context("what the gateway answered is not understood")?;
+        match answer {
+            Answer::Lines(lines) => lines.iter().try_for_each(|line| writeln!(output, "{line}"))?,
+            Answer::Done => return Ok(()),
+            Answer::Failed(why) => bail!(why),
+        }
+    }
+}

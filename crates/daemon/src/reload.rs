@@ -1,0 +1,197 @@
+//! `uxfrm reload`, SIGHUP: the configuration and its batch files are read again, and of what they say only the difference is carried out.
+//!
+//! What files said at the start or the last reload is theirs: it goes when they say it no more. What others have put in, as an IKE daemon, stays. States and
+//! policies change as one: workers see all of it at once, and one thing that is refused leaves all as it was. A state whose line is the same goes on with
+//! its numbers.
+
+mod difference;
+mod settings;
+mod shown;
+mod step;
+mod tunnels;
+mod written;
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use uxfrm_engine::{Changes, Database, Error as Refused};
+
+use crate::{
+    config::{AtExit, Config},
+    following::Following,
+    gateway::{self, now},
+    tunnels::{Carrying, Plan},
+};
+use difference::Difference;
+pub(crate) use written::Written;
+
+/// What a client asks, as JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Request {
+    /// What would be done.
+    Show,
+    /// Do it.
+    Apply,
+}
+
+/// What it is answered, as JSON, one after the other up to [`Answer::Done`] or [`Answer::Failed`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// What was done or would be: `+` came, `~` changed, `-` went, `!` waits for the next start.
+    Lines(Vec<String>),
+    /// That was all.
+    Done,
+    /// Why nothing was done, or what of it was not.
+    Failed(String),
+}
+
+/// Lines of one answer.
+const LINES: usize = 256;
+/// Lines that are told; of more, how many there are.
+const MOST_LINES: usize = 4096;
+
+/// What files said when they were last carried out.
+#[derive(Debug)]
+pub(crate) struct Reload {
+    path: PathBuf,
+    config: Config,
+    written: Written,
+    plan: Plan,
+}
+
+/// What a reload works on.
+#[derive(Debug)]
+pub(crate) struct Targets<'a> {
+    pub(crate) database: &'a mut Database,
+    pub(crate) following: &'a mut Following,
+    pub(crate) tunnels: &'a mut Carrying,
+    pub(crate) at_exit: &'a mut AtExit,
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) lines: Vec<String>,
+    pub(crate) faults: Vec<String>,
+    /// What listeners are to be told.
+    pub(crate) changes: Changes,
+    /// Seconds that acquires wait from now on, where that is another time.
+    pub(crate) acquire_expires: Option<u32>,
+}
+
+impl Reload {
+    /// Of a gateway that has just been made from these.
+    pub(crate) fn new(path: &Path, config: Config, written: Written, plan: Plan) -> Self {
+        Self { path: path.to_owned(), config, written, plan }
+    }
+
+    /// Reads the files again and does what they ask for; with [`Request::Show`] only says so.
+    pub(crate) fn answer(&mut self, request: Request, targets: Targets<'_>) -> Outcome {
+        match self.attempt(request, targets) {
+            Ok(outcome) => outcome,
+            Err(error) => Outcome { faults: vec![format!("{error:#}")], ..Outcome::default() },
+        }
+    }
+
+    fn attempt(&mut self, request: Request, targets: Targets<'_>) -> anyhow::Result<Outcome> {
+        let config = Config::load(&self.path)?;
+        let said = gateway::imagine(&config)?;
+        let plan = Plan::read(&config)?;
+        let Targets { database, following, tunnels: carrying, at_exit } = targets;
+        let difference = Difference::find(database, &self.written, &said);
+        let steps = tunnels::find(&self.plan, &plan);
+        let mut outcome = Outcome::default();
+        outcome.lines.extend(difference.lines());
+        outcome.lines.extend(steps.iter().map(tunnels::Step::line));
+        outcome.lines.extend(self.followed(&config));
+        let waiting = settings::waiting(&self.config, &config);
+        outcome.lines.extend(waiting.iter().map(|key| format!("! {key} is for the next start")));
+        if request == Request::Show {
+            return Ok(outcome);
+        }
+        outcome.changes = make(difference, database, following)?;
+        outcome.faults.extend(steps.into_iter().filter_map(|step| step.carry_out(carrying).err()));
+        *at_exit = config.host.at_exit;
+        let expires = config.control.acquire_expires;
+        outcome.acquire_expires =
+            (expires != self.config.control.acquire_expires).then_some(expires.get());
+        self.written = Written::of(database, &said);
+        self.plan = plan;
+        // What waits for the next start is told again at the next reload.
+        self.config.host.at_exit = config.host.at_exit;
+        self.config.control.acquire_expires = expires;
+        Ok(outcome)
+    }
+
+    /// A line for each key that the gateway follows at once.
+    fn followed(&self, wanted: &Config) -> impl Iterator<Item = String> {
+        let keys = [
+            ("[host] at_exit", self.config.host.at_exit == wanted.host.at_exit),
+            (
+                "[control] acquire_expires",
+                self.config.control.acquire_expires == wanted.control.acquire_expires,
+            ),
+        ];
+        keys.into_iter().filter(|(_, is_same)| !is_same).map(|(key, _)| format!("~ {key}"))
+    }
+}
+
+impl Outcome {
+    /// As a client is told.
+    pub(crate) fn answers(&self) -> impl Iterator<Item = Answer> {
+        let told = &self.lines[..self.lines.len().min(MOST_LINES)];
+        let more = self.lines.len() - told.len();
+        let more = (more > 0).then(|| Answer::Lines(vec![format!("… and {more} more")]));
+        let last = if self.faults.is_empty() {
+            Answer::Done
+        } else {
+            Answer::Failed(self.faults.join("\n"))
+        };
+        let lines = told.chunks(LINES).map(|lines| Answer::Lines(lines.to_vec()));
+        lines.chain(more).chain([last])
+    }
+
+    /// In the log, where nobody waits for an answer.
+    pub(crate) fn log(&self) {
+        for line in self.lines.iter().take(LINES) {
+            tracing::info!("reload: {line}");
+        }
+        for fault in &self.faults {
+            tracing::error!("reload: {fault}");
+        }
+        tracing::info!(
+            changes = self.lines.len(),
+            faults = self.faults.len(),
+            "files were read again"
+        );
+    }
+}
+
+/// Makes states and policies what files say, all of it or nothing.
+fn make(
+    difference: Difference,
+    database: &mut Database,
+    following: &mut Following,
+) -> anyhow::Result<Changes> {
+    if difference.is_empty() {
+        return Ok(Changes::default());
+    }
+    let done = database.apply(now(), |change| difference.carry_out(change));
+    if let Err((line, refused)) = done {
+        following.take_back(database);
+        return Err(refusal(&line, &refused));
+    }
+    following.make_together(database).map_err(|refusal| {
+        let text = refusal.text.unwrap_or_default();
+        anyhow::anyhow!("{text} (errno {}); nothing was changed", refusal.errno)
+    })
+}
+
+fn refusal(line: &str, refused: &Refused) -> anyhow::Error {
+    anyhow::anyhow!("{line}: {refused}; nothing was changed")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,53 @@
+//! Keys of the configuration that a reload only tells of: they are for the next start.
+
+use crate::config::{Config, Control, Crypto, Host, Runtime, Wire, Xfrm};
+
+/// Names of the keys that differ and that a running gateway does not follow. All of a section are named here, so that a new key is thought of.
+pub(super) fn waiting(now: &Config, wanted: &Config) -> Vec<&'static str> {
+    let Config { host, inline, wire, xfrm, tunnel: _, control, runtime, crypto, cache, device } =
+        now;
+    let Host { tun, mtu, guard, at_exit: _ } = host;
+    let Wire { encapsulation, udp_ports, mark, table, queue_delay, af_xdp, gather } = wire;
+    let Xfrm { batch: _, sequences } = xfrm;
+    let Control { enabled, socket, acquire_expires: _, user } = control;
+    let Runtime { workers, pin } = runtime;
+    let Crypto { backend } = crypto;
+    let keys = [
+        ("[host] tun", *tun == wanted.host.tun),
+        ("[host] mtu", *mtu == wanted.host.mtu),
+        ("[host] guard", *guard == wanted.host.guard),
+        ("[inline]", *inline == wanted.inline),
+        ("[wire] encapsulation", *encapsulation == wanted.wire.encapsulation),
+        ("[wire] udp_ports", *udp_ports == wanted.wire.udp_ports),
+        ("[wire] mark", *mark == wanted.wire.mark),
+        ("[wire] table", *table == wanted.wire.table),
+        ("[wire] queue_delay", *queue_delay == wanted.wire.queue_delay),
+        ("[wire] af_xdp", *af_xdp == wanted.wire.af_xdp),
+        ("[wire] gather", *gather == wanted.wire.gather),
+        ("[xfrm] sequences", *sequences == wanted.xfrm.sequences),
+        ("[control] enabled", *enabled == wanted.control.enabled),
+        ("[control] socket", *socket == wanted.control.socket),
+        ("[control] user", *user == wanted.control.user),
+        ("[runtime] workers", *workers == wanted.runtime.workers),
+        ("[runtime] pin", *pin == wanted.runtime.pin),
+        ("[crypto] backend", *backend == wanted.crypto.backend),
+        ("[cache]", *cache == wanted.cache),
+        ("[[device]] (`uxfrm dev` changes devices)", *device == wanted.device),
+    ];
+    keys.into_iter().filter(|(_, is_same)| !is_same).map(|(key, _)| key).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_wait_are_named_and_those_that_are_followed_are_not() {
+        let parse = |text| Config::parse("test", text).expect("it is right");
+        let now = parse("");
+        assert!(waiting(&now, &parse("[host]\nat_exit = \"open\"")).is_empty());
+        assert!(waiting(&now, &parse("[control]\nacquire_expires = 5")).is_empty());
+        let wanted = parse("[wire]\ntable = 77\n[runtime]\nworkers = 2");
+        assert_eq!(waiting(&now, &wanted), ["[wire] table", "[runtime] workers"]);
+    }
+}

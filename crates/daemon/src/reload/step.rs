@@ -1,0 +1,75 @@
+//! One thing that has to be done about a state or a policy.
+
+use uxfrm_engine::{Change, Defaults, Error, Mark, Policy, SaConfig, SaId};
+
+use super::difference::name;
+
+#[derive(Debug)]
+pub(super) enum Step {
+    State(States),
+    Policy(Policies),
+    Defaults(Defaults),
+}
+
+/// What becomes of a state.
+#[derive(Debug)]
+pub(super) enum States {
+    Add(SaConfig),
+    /// It goes on, with its numbers and counts.
+    Update(SaConfig),
+    /// Another of its id: a new key, or what no update changes.
+    Replace(SaConfig),
+    Remove(SaId, Mark),
+}
+
+/// What becomes of a policy.
+#[derive(Debug)]
+pub(super) enum Policies {
+    Add(Policy),
+    /// Where it stands.
+    Update(Policy),
+    /// It stands elsewhere among those that may be for the same packets.
+    Move(Policy),
+    Remove(Policy),
+}
+
+impl Step {
+    pub(super) fn carry_out(self, change: &mut Change<'_>) -> Result<(), Error> {
+        match self {
+            Self::State(state) => state.carry_out(change),
+            Self::Policy(policy) => policy.carry_out(change),
+            Self::Defaults(defaults) => {
+                change.set_defaults(defaults);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl States {
+    fn carry_out(self, change: &mut Change<'_>) -> Result<(), Error> {
+        match self {
+            Self::Add(config) => change.add_sa(config).map(drop),
+            Self::Update(config) => change.update_sa(config).map(drop),
+            Self::Replace(config) => {
+                change.delete_sa(config.id, config.mark)?;
+                change.add_sa(config).map(drop)
+            }
+            Self::Remove(id, mark) => change.delete_sa(id, mark).map(drop),
+        }
+    }
+}
+
+impl Policies {
+    fn carry_out(self, change: &mut Change<'_>) -> Result<(), Error> {
+        match self {
+            Self::Add(policy) => change.add_policy(policy).map(drop),
+            Self::Update(policy) => change.update_policy(policy).map(drop),
+            Self::Move(policy) => {
+                change.delete_policy(&name(&policy))?;
+                change.add_policy(policy).map(drop)
+            }
+            Self::Remove(policy) => change.delete_policy(&name(&policy)).map(drop),
+        }
+    }
+}

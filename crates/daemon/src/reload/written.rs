@@ -1,0 +1,64 @@
+//! What of the databases files made: what else runs, as what an IKE daemon put there, is none of their business.
+
+use uxfrm_engine::{Database, Defaults, PolicyEntry, Sa};
+
+use super::difference;
+
+/// States by their turns and policies by their ages, which nothing else ever has.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    states: Numbers,
+    policies: Numbers,
+    defaults: Defaults,
+}
+
+/// In order: a million take no more than eight megabytes.
+#[derive(Debug, Default)]
+struct Numbers(Box<[u64]>);
+
+impl FromIterator<u64> for Numbers {
+    fn from_iter<I: IntoIterator<Item = u64>>(numbers: I) -> Self {
+        let mut numbers: Vec<u64> = numbers.into_iter().collect();
+        numbers.sort_unstable();
+        Self(numbers.into())
+    }
+}
+
+impl Numbers {
+    fn has(&self, number: u64) -> bool {
+        self.0.binary_search(&number).is_ok()
+    }
+}
+
+impl Written {
+    /// All of databases that only files have changed.
+    pub(crate) fn all(database: &Database) -> Self {
+        let now = database.current();
+        Self {
+            states: now.sad.iter().map(|sa| sa.turn()).collect(),
+            policies: now.spd.iter().map(|entry| entry.place().age()).collect(),
+            defaults: now.spd.defaults(),
+        }
+    }
+
+    /// What files say, as it runs.
+    pub(super) fn of(running: &Database, said: &Database) -> Self {
+        Self {
+            states: difference::states_of(running, said).collect(),
+            policies: difference::policies_of(running, said).collect(),
+            defaults: said.current().spd.defaults(),
+        }
+    }
+
+    pub(super) fn has_state(&self, sa: &Sa) -> bool {
+        self.states.has(sa.turn())
+    }
+
+    pub(super) fn has_policy(&self, entry: &PolicyEntry) -> bool {
+        self.policies.has(entry.place().age())
+    }
+
+    pub(super) const fn defaults(&self) -> Defaults {
+        self.defaults
+    }
+}
