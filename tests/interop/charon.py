@@ -61,10 +61,9 @@ def _entry(name, value, indent):
 
 
 def strongswan_conf(socket, plugins, settings):
-    """What uxfrm needs is `install_routes = no`: its own routes lead into its TUN. The rest is for tests' sake."""
+    """uxfrm needs nothing of it: all is for tests' sake."""
     charon = {
         "load": plugins,
-        "install_routes": "no",
         "retransmit_timeout": 0.5,
         "retransmit_base": 1.0,
         "retransmit_tries": 3,

@@ -30,7 +30,7 @@ class End:
 
     def start_without_uxfrm(self, hosts):
         """charon with the data plane that it brings along."""
-        self._start_charon(hosts, charon.Charon(self.namespace, plugins=charon.OWN_DATA_PLANE, install_routes="yes"))
+        self._start_charon(hosts, charon.Charon(self.namespace, plugins=charon.OWN_DATA_PLANE))
 
     def _start_charon(self, hosts, made):
         self.charon = made

@@ -1,4 +1,4 @@
-"""A kernel that refuses transactions of nf_tables for want of memory: a library in front of the gateway's `send`."""
+"""A kernel that refuses transactions of nf_tables, mostly for want of memory: a library in front of the gateway's `send`."""
 
 import pathlib
 import subprocess
@@ -45,7 +45,7 @@ ssize_t send(int socket, const void *bytes, size_t size, int flags) {
     int tally = open(WHERE "/tally", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (write(tally, ".", 1) != 1) perror("tally");
     close(tally);
-    errno = ENOMEM;
+    errno = WHY;
     return -1;
 }
 """
@@ -54,10 +54,10 @@ ssize_t send(int socket, const void *bytes, size_t size, int flags) {
 class Refusing:
     """Made in a directory of its own; `binary` is to be run in the place of uxfrm."""
 
-    def __init__(self, directory, uxfrm):
+    def __init__(self, directory, uxfrm, why="ENOMEM"):
         self._directory = directory
         library = directory / "refusing.so"
-        compiler = ["cc", "-shared", "-fPIC", "-Wall", "-Werror", f'-DWHERE="{directory}"', "-xc", "-", "-o", library]
+        compiler = ["cc", "-shared", "-fPIC", "-Wall", "-Werror", f'-DWHERE="{directory}"', f"-DWHY={why}", "-xc", "-", "-o", library]
         subprocess.run(compiler, input=SOURCE, text=True, check=True)
         self.binary = directory / "uxfrm"
         self.binary.write_text(f'#!/bin/sh\nLD_PRELOAD={library} exec {uxfrm} "$@"\n')

@@ -156,3 +156,16 @@ def test_damaged_store_of_sequence_numbers_is_told_of(check, tmp_path):
     (tmp_path / "store/sequences").write_text("not ours\n")
     status, text = check(f"{STATE} {AEAD}", toml='sequences = "store"\n')
     assert status == 0 and "damaged" in text and "new keys" in text, text
+
+
+def test_the_plan_is_said(check):
+    """Which rules would lead what is protected into the TUN, and what is left out of that."""
+    tunnel = "xfrm policy add src 10.3.0.1/32 dst 0.0.0.0/0 dir out priority 2 tmpl src 10.9.0.1 dst 10.9.0.2 proto esp mode tunnel"
+    lan = "xfrm policy add dst 192.168.1.0/24 dir out priority 1"
+    status, text = check(tunnel, lan)
+    assert status == 0
+    assert text.splitlines() == [
+        "policies out that lead to uxfrm0: 1, by the mark 0x8000000 and rule 219",
+        "rule 189 from 10.3.0.1/32: 0.0.0.0/0 to uxfrm, 192.168.1.0/24 as ever",
+    ]
+    assert check(lan) == (0, "")

@@ -595,7 +595,7 @@ def test_what_would_leave_plain_is_refused(network):
 
 
 def test_addresses_and_links_may_change_meanwhile(network):
-    """An address that comes later is the host's own: routes give it to local packets, and `in` policies decide over what comes to it.
+    """An address that comes later is the host's own: what comes from it is led to uxfrm, and `in` policies decide over what comes to it.
     A link that takes less makes packets smaller."""
     late = "10.1.7.7"
     association = dataclasses.replace(PROTECTED, extra="replay-window 64")
@@ -604,7 +604,7 @@ def test_addresses_and_links_may_change_meanwhile(network):
     network.add(association.lines(THERE, here), network.right)
     network.right.ip(f"route add {late}/32 via {HERE.outer[4]} src {THERE.inner[4]}")
     network.left.address("lo", f"{late}/32")
-    wait_for(lambda: f"src {late}" in network.left.ip(f"route get {THERE.inner[4]}"))
+    wait_for(lambda: "dev uxfrm0" in network.left.ip(f"route get {THERE.inner[4]} from {late}"))
     network.between.seen()
     network.left.ping(late, THERE.inner[4])
     network.right.ping(THERE.inner[4], late)
@@ -614,7 +614,8 @@ def test_addresses_and_links_may_change_meanwhile(network):
     network.left.ping(late, THERE.inner[4], size=1150)
     network.left.ip("link set uxfrm0 down")
     network.left.ip("link set uxfrm0 up")
-    wait_for(lambda: "dev uxfrm0" in network.left.run("ip", "route", "get", THERE.inner[4], check=False))
+    way = ["ip", "route", "get", THERE.inner[4], "from", late]
+    wait_for(lambda: "dev uxfrm0" in network.left.run(*way, check=False))
     network.left.ping(late, THERE.inner[4])
     network.here.stop()
 

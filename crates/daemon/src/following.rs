@@ -378,6 +378,9 @@ impl Following {
         if self.retrial.is_due(now()) {
             self.follow_anew(&snapshot.spd);
         }
+        if self.routes.review_plan(&snapshot.spd).is_err() {
+            self.owe_routes();
+        }
         self.routes.check_ways_back();
         self.review = now().plus(REVIEW);
     }
@@ -450,13 +453,15 @@ impl Following {
     fn guard_follows(&mut self, changes: &Changes, database: &Database) -> Result<(), Fault> {
         // No snapshot: the next change would have to copy what it touches, within a round too.
         let spd = &database.current().spd;
-        if let Some(guard) = &mut self.guard {
-            if changes.defaults {
-                guard.follow(spd)?;
-            } else {
-                guard.change(&changes.policies, spd)?;
-            }
-        }
+        let guarded = match &mut self.guard {
+            None => Ok(()),
+            Some(guard) if changes.defaults => guard.follow(spd),
+            Some(guard) => guard.change(&changes.policies, spd),
+        };
+        let turned = self.routes.turn(Guard::led_by(self.guard.as_ref()));
+        guarded?;
+        turned?;
+        self.routes.plan_at_once(spd)?;
         self.defaults = spd.defaults();
         Ok(())
     }
@@ -476,7 +481,9 @@ impl Following {
     fn follow_anew(&mut self, spd: &Spd) {
         let guard = self.guard.as_mut().filter(|guard| guard.is_lost());
         let guarded = guard.map_or(Ok(()), |guard| guard.follow(spd));
+        let turned = self.routes.turn(Guard::led_by(self.guard.as_ref()));
         let routed = if self.are_routes_behind { self.routes.follow(spd) } else { Ok(()) };
+        let routed = routed.and(turned);
         self.are_routes_behind = routed.is_err();
         let told = self.addresses_follow();
         let faults = [guarded.err().map(Fault::from), routed.err().map(Fault::from), told.err()];

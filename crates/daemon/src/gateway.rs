@@ -39,7 +39,7 @@ use crate::{
     express::Express,
     following::Following,
     guard::Guard,
-    host::HostRoutes,
+    host::{self, HostRoutes, LedBy},
     inline::{self, KeepOut},
     keepalive::Keepalives,
     lanes, load,
@@ -100,18 +100,20 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Reads a configuration and its batch files as [`run`] does, and does nothing.
+/// Reads a configuration and its batch files as [`run`] does, and does nothing. How packets would find their way into the TUN, line by line.
 ///
 /// # Errors
 /// All that is wrong with them.
-pub fn check(path: &Path) -> anyhow::Result<()> {
+pub fn check(path: &Path) -> anyhow::Result<Vec<String>> {
     let config = Config::load(path)?;
-    let store = inspect_store(&config);
-    let read = read(&config, Making::Imagined, None).map(drop);
-    let faults = [store, read, Plan::read(&config).map(drop)].into_iter().filter_map(Result::err);
+    let store = inspect_store(&config).err();
+    let ways = read(&config, Making::Imagined, None)
+        .map(|(database, ..)| host::describe(&database.snapshot().spd, config.host.tun.as_str()));
+    let (ways, fault) = ways.map_or_else(|fault| (Vec::new(), Some(fault)), |ways| (ways, None));
+    let faults = store.into_iter().chain(fault).chain(Plan::read(&config).err());
     let faults: Vec<_> = faults.map(|fault| format!("{fault:#}")).collect();
     anyhow::ensure!(faults.is_empty(), faults.join("\n"));
-    Ok(())
+    Ok(ways)
 }
 
 /// The databases that a configuration describes, of which nobody sees anything.
@@ -287,7 +289,15 @@ impl Gateway {
         let paths = PathErrors::open().context("no socket for ICMP errors (needs CAP_NET_RAW)")?;
         let xfrm = Xfrm::new(config.control.acquire_expires.get()).context("no random numbers")?;
         let guard = Guard::open(config, &snapshot.spd)?;
-        routes.lead()?;
+        let led_by = Guard::led_by(guard.as_ref());
+        if led_by == LedBy::Destinations {
+            let tun = &config.host.tun;
+            tracing::warn!(
+                "packets are led into {tun} by their destinations alone, as they can't be marked: what no policy protects there passes \
+                 uxfrm as well, and a socket without an address gets the one that a policy names"
+            );
+        }
+        routes.lead(led_by)?;
         routes.follow(&snapshot.spd).context(STAYS)?;
         routes.sweep().context("can't let go of what an earlier run left").context(STAYS)?;
         if keep_out.is_none() {

@@ -15,11 +15,14 @@
 //! the destination for a neighbour if no route by that device leads there; broadcasts and IPv6 multicast leave by tables that stand before ours. In
 //! Linux the policies `out` are asked about these as well, and about what IPv6's routing header has go by others first. So what leaves by another device, without the mark of
 //! our sockets, is judged by them here: what is to be protected is dropped, and whoever sent it is told (`EPERM`).
+//!
+//! The same table leads there what the policies `out` protect, by a mark (`way.rs`); what that misses meets the guard.
 
 mod chain;
 mod counter;
 mod group;
 mod layout;
+mod part;
 mod parting;
 mod refusal;
 mod rules;
@@ -27,17 +30,25 @@ mod run;
 mod shape;
 mod tally;
 mod upper_layer;
+mod way;
+
+use std::collections::BTreeSet;
 
 use anyhow::Context as _;
 use uxfrm_engine::{DropCounts, DropReason, PolicyChange, Spd};
 use uxfrm_io::nftables::{Error, Filter, Nftables, Table};
 
-use crate::config::{self, Config};
+use crate::{
+    config::{self, Config},
+    host::LedBy,
+};
 use chain::Unsorted;
 use counter::Counter;
 use layout::{Layout, Obstacle, STEPS};
+use part::Part;
 use refusal::{Left, Refusal};
 use rules::Surroundings;
+pub(crate) use way::DIVERTED;
 
 /// The guard of one gateway.
 #[derive(Debug)]
@@ -89,25 +100,22 @@ const PUT_OFF: usize = 16;
 const IKE: [u16; 2] = [500, 4500];
 
 impl Guard {
-    /// Puts up the guard for the policies in `spd`, in the place of what earlier runs left, for whatever TUN; `None` if the configuration wants
-    /// none, or leaves it open and the kernel has no `nf_tables`.
+    /// Puts up the guard for the policies in `spd`, in the place of what earlier runs left, for whatever TUN, and what leads their packets into it. Where
+    /// the configuration wants no guard, the latter alone; `None` if the kernel has no `nf_tables` and need not have it.
     ///
     /// # Errors
     /// The kernel's.
     pub(crate) fn open(config: &Config, spd: &Spd) -> anyhow::Result<Option<Self>> {
-        let is_required = match config.host.guard {
-            config::Guard::Off => {
-                forgive(Nftables::open().and_then(|mut filter| sweep(&mut filter, None)));
-                return Ok(None);
-            }
-            config::Guard::Auto => false,
-            config::Guard::Require => true,
+        let (is_required, parts): (_, &[&'static [Part]]) = match config.host.guard {
+            config::Guard::Off => (false, &[Part::WAY]),
+            config::Guard::Auto => (false, &[Part::ALL, Part::GUARD]),
+            config::Guard::Require => (true, &[Part::ALL, Part::GUARD]),
         };
-        let ports = config.wire.udp_ports.iter().map(|port| port.get());
-        let ports = IKE.into_iter().chain(ports).collect();
-        let (tun, mark) = (config.host.tun.to_string(), config.wire.mark.get());
-        let around = Surroundings { tun, mark, ports };
-        match Nftables::open().and_then(|filter| Self::install(filter, around, spd)) {
+        match Self::install_what_the_kernel_can(config, parts, spd) {
+            Err(Error::Unsupported { .. }) if config.host.guard == config::Guard::Off => {
+                forgive(Nftables::open().and_then(|mut filter| sweep(&mut filter, None)));
+                Ok(None)
+            }
             Err(error @ Error::Unsupported { .. }) if !is_required => {
                 tracing::warn!(
                     %error,
@@ -134,6 +142,26 @@ impl Guard {
             Err(Error::Unsupported { .. }) => Ok(()),
             swept => swept,
         }
+    }
+
+    fn install_what_the_kernel_can(
+        config: &Config,
+        parts: &[&'static [Part]],
+        spd: &Spd,
+    ) -> Result<Self, Error> {
+        let ports = config.wire.udp_ports.iter().map(|port| port.get());
+        let ports: BTreeSet<_> = IKE.into_iter().chain(ports).collect();
+        let (tun, mark) = (config.host.tun.to_string(), config.wire.mark.get());
+        let install = |parts| {
+            let (tun, ports) = (tun.clone(), ports.clone());
+            let around = Surroundings { tun, mark, ports, parts };
+            Nftables::open().and_then(|filter| Self::install(filter, around, spd))
+        };
+        let (first, others) = parts.split_first().unwrap_or((&Part::GUARD, &[]));
+        others.iter().fold(install(first), |installed, parts| match installed {
+            Err(Error::Unsupported { .. }) => install(parts),
+            installed => installed,
+        })
     }
 
     /// Adds what the guard dropped since the start.
@@ -213,6 +241,18 @@ impl<F: Filter> Guard<F> {
         Ok(())
     }
 
+    /// By what packets find their way into the TUN.
+    pub(crate) fn led_by(guard: Option<&Self>) -> LedBy {
+        if guard.is_some_and(Self::leads) { LedBy::Marks } else { LedBy::Destinations }
+    }
+
+    /// Whether they do by what the table says, and will so after some changes more.
+    fn leads(&self) -> bool {
+        let is_far_from_many =
+            |layout: &Layout| !layout.leaves_out() && layout.rules_out() <= layout::FEWER;
+        self.around.parts.contains(&Part::Way) && self.layout.as_ref().is_some_and(is_far_from_many)
+    }
+
     /// Whether it is not known what the rules are: the next change makes them anew.
     pub(crate) fn is_lost(&self) -> bool {
         self.layout.is_none()
@@ -271,7 +311,7 @@ impl<F: Filter> Guard<F> {
     ) -> Result<(), Error> {
         let before = self.layout.take();
         let most = if self.leaves_out { layout::FEWER } else { layout::MANY };
-        let (layout, sets) = Layout::of(spd, self.next, most);
+        let (layout, sets) = Layout::of(spd, self.around.parts, self.next, most);
         self.next = layout.next();
         let told = tell(&mut self.filter, &rules::table(&self.around, spd, &layout, sets));
         if told.as_ref().is_err_and(Error::is_refusal) && self.filter.has(&self.name)? {

@@ -1,8 +1,11 @@
-//! Host mode: routes that bring outbound policies' traffic to the TUN, and keep it from leaving any other way.
+//! Host mode: rules and routes that bring outbound policies' traffic to the TUN, and keep it from leaving any other way.
 //!
-//! As wg-quick does it: a rule sends every packet *without* our mark to a table of our own; in it, what outbound
-//! policies protect or block has routes to the TUN. Our own sockets carry the mark, so what they send takes the
-//! ordinary way. Beneath each route lies an `unreachable` one: when the TUN is gone (`kill -9`), packets are refused, not sent plain. The next
+//! A packet has the route and the source address that it would have without uxfrm. What policies protect or block is marked by the packet filter
+//! ([`crate::guard`]), and a rule leads what is marked into the TUN (`ways.rs`); before it, the common case is led by its addresses (`plan.rs`).
+//!
+//! Behind all of the host's own tables stands one of destinations, for what has no other route; where the kernel has no packet filter it stands before
+//! them, as in wg-quick: a rule sends every packet *without* our mark there, and what outbound policies protect or block has routes to the TUN.
+//! Our own sockets carry the mark, so what they send takes the ordinary way. Beneath each route lies an `unreachable` one: when the TUN is gone (`kill -9`), packets are refused, not sent plain. The next
 //! start keeps those until it has routes of its own, and then clears what of them is left; an orderly end removes everything.
 //!
 //! Many policies may lead to one destination, so each destination counts its policies, and a policy that comes or goes costs the same
@@ -11,9 +14,16 @@
 
 mod destinations;
 mod left_over;
+pub(crate) mod plan;
+mod settings;
 mod way_back;
+mod ways;
 
-use std::{collections::HashSet, net::IpAddr};
+use std::{
+    collections::HashSet,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    sync::Arc,
+};
 
 use uxfrm_engine::{
     Action, Direction, Host, NarrowPaths, PolicyChange, PolicyEntry, Prefix, Spd, Template,
@@ -21,18 +31,35 @@ use uxfrm_engine::{
 };
 use uxfrm_io::absent::is_absent;
 use uxfrm_io::rtnetlink::{
-    self, Address, FirewallMark, Monitor, News, Route, RouteChange, Rtnetlink, Rule, Via,
+    self, Address, FirewallMark, Monitor, News, Route, RouteChange, Rtnetlink, Rule, RuleAction,
+    Via,
 };
 use uxfrm_packet::Version;
 
+use crate::guard::DIVERTED;
+
 use destinations::{Destination, Destinations, Steps};
+use plan::Plan;
 use way_back::WaysBack;
+use ways::Ways;
 
 /// Metric of the `unreachable` routes beneath.
 const BENEATH: u32 = u32::MAX - 1;
 
-/// Priority of our rules: before the main table's 32766, behind anything that an administrator numbers by hand.
-const PRIORITY: u32 = 32_700;
+/// Priority of the rule for destinations where it leads: before the main table's 32766, behind anything that an administrator numbers by hand.
+const LEADING: u32 = 32_700;
+
+/// The same where packets are marked: behind the default table's 32767.
+const FALLBACK: u32 = 33_000;
+
+/// By what packets find their way into the TUN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LedBy {
+    /// A mark that the packet filter gives them, or the plan.
+    Marks,
+    /// Routes to their destinations alone.
+    Destinations,
+}
 
 /// What the network takes towards peers that no route leads to.
 const USUAL_MTU: u32 = 1500;
@@ -49,6 +76,14 @@ pub(crate) struct HostRoutes {
     table: u32,
     mark: u32,
     tun: u32,
+    /// Its name.
+    name: String,
+    led_by: LedBy,
+    ways: Ways,
+    /// Whether the plan may be another one now.
+    plan_is_old: bool,
+    /// Whether it was not made anew since the last review: then it follows the next change at once.
+    plan_may_hurry: bool,
     own: Vec<IpAddr>,
     /// Those of them that packets into the TUN may be given as their source.
     sources: Vec<IpAddr>,
@@ -81,11 +116,19 @@ impl HostRoutes {
         let [own, sources] = addresses(&mut rtnetlink)?;
         let (peers, is_led_to) = (HashSet::new(), left.is_some());
         let destinations = left.unwrap_or_default();
+        let name = rtnetlink.link_of_index(tun)?.name;
+        settings::accept_from(&name);
+        settings::forward_from(&name);
         let mut routes = Self {
             rtnetlink,
             table,
             mark,
             tun,
+            name,
+            led_by: LedBy::Destinations,
+            ways: Ways::new(tun, table, mark),
+            plan_is_old: true,
+            plan_may_hurry: true,
             own,
             sources,
             destinations,
@@ -99,17 +142,79 @@ impl HostRoutes {
             has_ipv6: !is_absent(Version::V6),
         };
         if is_led_to {
-            routes.lead()?;
+            routes.keep_led()?;
         }
         Ok(routes)
     }
 
-    /// Adds the rules that lead to the table.
+    /// Adds the rules that lead to the table, for a kernel that marks or does not.
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn lead(&mut self) -> Result<(), rtnetlink::Error> {
-        self.rules_alone().map(drop)
+    pub(crate) fn lead(&mut self, by: LedBy) -> Result<(), rtnetlink::Error> {
+        self.led_by = by;
+        match by {
+            LedBy::Marks => {
+                self.ways.put_up(&mut self.rtnetlink)?;
+                self.rules_alone().map(drop)
+            }
+            LedBy::Destinations => {
+                self.rules_alone()?;
+                self.ways.take_down(&mut self.rtnetlink)
+            }
+        }
+    }
+
+    /// The same, if it was otherwise until now.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn turn(&mut self, by: LedBy) -> Result<(), rtnetlink::Error> {
+        if by == self.led_by {
+            return Ok(());
+        }
+        tracing::info!(?by, "packets are led into the TUN otherwise than before");
+        self.plan_is_old = true;
+        self.lead(by)
+    }
+
+    /// Has what an earlier run refuses refused still, whichever way it led there.
+    fn keep_led(&mut self) -> Result<(), rtnetlink::Error> {
+        for version in versions() {
+            let all = self.rtnetlink.rules(version)?;
+            if !all.iter().any(|rule| rule.table() == Some(self.table)) {
+                self.rule_alone(version)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the plan follow the first change since the last review, before packets find another way that they would remember.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn plan_at_once(&mut self, spd: &Spd) -> Result<(), rtnetlink::Error> {
+        let hurries = self.plan_is_old && std::mem::replace(&mut self.plan_may_hurry, false);
+        if hurries { self.plan_anew(spd) } else { Ok(()) }
+    }
+
+    /// The same for all changes until now, some time later.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn review_plan(&mut self, spd: &Spd) -> Result<(), rtnetlink::Error> {
+        self.plan_may_hurry |= !self.plan_is_old;
+        self.plan_anew(spd)
+    }
+
+    /// What the plan misses is led by marks meanwhile.
+    fn plan_anew(&mut self, spd: &Spd) -> Result<(), rtnetlink::Error> {
+        if !std::mem::replace(&mut self.plan_is_old, false) {
+            return Ok(());
+        }
+        let result = self.ways.follow(&mut self.rtnetlink, Plan::of(spd, &self.sources));
+        self.plan_is_old = result.is_err();
+        result
     }
 
     /// Hears of what happens to links and addresses, and of rules and routes that somebody else takes away.
@@ -137,14 +242,15 @@ impl HostRoutes {
             Err(error) => return Err(error),
         };
         let all = self.rtnetlink.rules(version)?;
-        let others = all.iter().filter(|rule| rule.table == self.table && **rule != ours);
+        let is_ours = |rule: &&Rule| rule.table() == Some(self.table);
+        let others = all.iter().filter(is_ours).filter(|rule| **rule != ours);
         others.copied().try_for_each(|rule| forgive_absent(self.rtnetlink.delete_rule(&rule)))?;
         Ok(was_missing)
     }
 
     /// Puts back rules that somebody has taken away.
     fn put_rules_back(&mut self) -> Result<(), rtnetlink::Error> {
-        if self.rules_alone()? > 0 {
+        if self.rules_alone()? + self.ways.rules_alone(&mut self.rtnetlink)? > 0 {
             tracing::warn!(
                 table = self.table,
                 "somebody has removed the rule that leads packets to uxfrm; it is back"
@@ -169,7 +275,10 @@ impl HostRoutes {
         }
         self.destinations.join();
         let steps = self.destinations.take_steps();
-        self.install(steps)
+        self.install(steps)?;
+        self.ways.renew(&mut self.rtnetlink)?;
+        self.plan_is_old = true;
+        self.plan_anew(spd)
     }
 
     /// Lets go of what a killed gateway refused that had another table. Only when routes are there for what is protected now.
@@ -186,6 +295,10 @@ impl HostRoutes {
     /// As [`HostRoutes::follow`].
     pub(crate) fn change(&mut self, changes: &[PolicyChange]) -> Result<(), rtnetlink::Error> {
         self.catch_up()?;
+        self.plan_is_old |= changes.iter().any(is_of_out);
+        if changes.iter().any(lets_go) {
+            self.ways.follow(&mut self.rtnetlink, Plan::default())?;
+        }
         let blocks = |change: &PolicyChange| match change {
             // One that leaves some of a destination's packets to other policies has the route to the TUN first: those find their way all the time.
             PolicyChange::Added(entry) => {
@@ -241,6 +354,7 @@ impl HostRoutes {
     /// # Errors
     /// The kernel's.
     pub(crate) fn close(mut self) -> anyhow::Result<()> {
+        self.ways.take_down(&mut self.rtnetlink)?;
         for version in versions() {
             let rule = self.rule(version);
             forgive_absent(self.rtnetlink.delete_rule(&rule))?;
@@ -312,6 +426,7 @@ impl HostRoutes {
     /// As [`HostRoutes::follow`].
     pub(crate) fn look_around(&mut self, news: News, spd: &Spd) -> Result<(), rtnetlink::Error> {
         self.put_rules_back()?;
+        settings::forward_from(&self.name);
         let is_up = self.rtnetlink.link_of_index(self.tun)?.is_up;
         let was_up = std::mem::replace(&mut self.is_up, is_up) && news != News::RoutesWent;
         let came_back = is_up && !was_up;
@@ -412,8 +527,7 @@ impl HostRoutes {
 
     /// The route to the TUN and the one beneath it.
     fn routes(&self, (destination, length): Destination, source: Option<IpAddr>) -> [Route; 2] {
-        let destination = rtnetlink::Prefix::new(destination, length)
-            .unwrap_or_else(|| rtnetlink::Prefix::host(destination));
+        let destination = prefix((destination, length));
         let (table, tun) = (self.table, Via::Link(self.tun));
         let to_tun = Route { table, source, metric: Some(1), ..Route::new(destination, tun) };
         let beneath =
@@ -425,11 +539,60 @@ impl HostRoutes {
         Rule {
             version,
             mark: FirewallMark::IsNot(self.mark, u32::MAX),
-            table: self.table,
-            priority: PRIORITY,
+            source: None,
+            action: RuleAction::Lookup(self.table),
+            priority: match self.led_by {
+                LedBy::Marks => FALLBACK,
+                LedBy::Destinations => LEADING,
+            },
             suppress_prefix_length: None,
         }
     }
+}
+
+fn prefix((address, length): Destination) -> rtnetlink::Prefix {
+    rtnetlink::Prefix::new(address, length).unwrap_or_else(|| rtnetlink::Prefix::host(address))
+}
+
+/// All addresses of a version.
+fn default_net(version: Version) -> rtnetlink::Prefix {
+    prefix(match version {
+        Version::V4 => (Ipv4Addr::UNSPECIFIED.into(), 0),
+        Version::V6 => (Ipv6Addr::UNSPECIFIED.into(), 0),
+    })
+}
+
+/// How packets find their way into the TUN, line by line; nothing where none does.
+pub(crate) fn describe(spd: &Spd, tun: &str) -> Vec<String> {
+    let is_led =
+        |entry: &&Arc<PolicyEntry>| entry.direction() == Direction::Out && !passes_plain(entry);
+    let policies = spd.iter().filter(is_led).count();
+    if policies == 0 {
+        return Vec::new();
+    }
+    // Whoever may not ask has a plan without those of the host's own addresses that stand for all.
+    let own = Rtnetlink::open().and_then(|mut rtnetlink| addresses(&mut rtnetlink));
+    let plan = Plan::of(spd, &own.map(|[_own, sources]| sources).unwrap_or_default());
+    let mark = format!(
+        "policies out that lead to {tun}: {policies}, by the mark {DIVERTED:#x} and rule {}",
+        ways::LAST
+    );
+    let rules = plan.rules().map(|(priority, source)| format!("rule {priority} {source}"));
+    std::iter::once(mark).chain(rules).collect()
+}
+
+fn is_of_out(change: &PolicyChange) -> bool {
+    let (PolicyChange::Added(entry) | PolicyChange::Removed(entry)) = change;
+    entry.direction() == Direction::Out
+}
+
+/// Whether packets may be uxfrm's no more that were until then.
+fn lets_go(change: &PolicyChange) -> bool {
+    is_of_out(change)
+        && match change {
+            PolicyChange::Added(entry) => passes_plain(entry),
+            PolicyChange::Removed(entry) => !passes_plain(entry),
+        }
 }
 
 /// The route that an outbound policy wants, unless it simply lets pass.
@@ -490,7 +653,7 @@ const NO_TABLE: u32 = 0;
 
 fn clear(rtnetlink: &mut Rtnetlink, table: u32) -> anyhow::Result<()> {
     for version in versions() {
-        for rule in rtnetlink.rules(version)?.iter().filter(|rule| rule.table == table) {
+        for rule in rtnetlink.rules(version)?.iter().filter(|rule| rule.table() == Some(table)) {
             forgive_absent(rtnetlink.delete_rule(rule))?;
         }
     }

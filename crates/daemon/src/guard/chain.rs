@@ -1,19 +1,20 @@
 //! The policies of one direction and kind, as runs in the order in which they decide.
 
-use uxfrm_engine::{Direction, Place, PolicyKind, Spd};
+use uxfrm_engine::{Place, PolicyEntry, PolicyKind, Spd};
 use uxfrm_io::nftables::{Change, Rule, RuleId, Set, Verdict};
 
 use super::{
     group::{Fate, Group},
+    part::Part,
     parting::{Around, Before, Side},
-    rules,
     run::{Alternative, Ends, Outcome, Run},
+    way,
 };
 
 /// The policies of one direction and kind.
 #[derive(Debug)]
 pub(super) struct Chain {
-    pub(super) direction: Direction,
+    pub(super) part: Part,
     pub(super) kind: PolicyKind,
     pub(super) name: &'static str,
     runs: Vec<Run>,
@@ -50,9 +51,14 @@ pub(super) struct Parting {
 }
 
 impl Chain {
-    pub(super) const fn new(direction: Direction, kind: PolicyKind) -> Self {
-        let name = rules::chain(direction, kind);
-        Self { direction, kind, name, runs: Vec::new(), behind: None }
+    pub(super) const fn new(part: Part, kind: PolicyKind) -> Self {
+        let name = part.chain(kind);
+        Self { part, kind, name, runs: Vec::new(), behind: None }
+    }
+
+    /// Whether a policy belongs here.
+    pub(super) fn is_about(&self, entry: &PolicyEntry) -> bool {
+        (self.part.direction(), self.kind) == (entry.direction(), entry.kind())
     }
 
     /// A policy behind all others, from the start.
@@ -323,9 +329,10 @@ impl Chain {
             (Outcome::Drop(reason), _) => {
                 Fate { counter: Some(reason.as_str()), verdict: Verdict::Drop }
             }
+            (Outcome::Divert, _) => Fate { counter: None, verdict: Verdict::Goto(way::DIVERT) },
             (Outcome::Pass, PolicyKind::Main) => Fate { counter: None, verdict: Verdict::Accept },
             (Outcome::Pass, PolicyKind::Sub) => {
-                let main = rules::chain(self.direction, PolicyKind::Main);
+                let main = self.part.chain(PolicyKind::Main);
                 Fate { counter: None, verdict: Verdict::Goto(main) }
             }
         }
@@ -366,14 +373,19 @@ fn undo(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     Passes,
+    /// What drops, and what leads to uxfrm: it does not leave plain either.
     Drops,
 }
 
 impl What {
     const fn is_of(self, outcome: Outcome) -> bool {
         match (self, outcome) {
-            (Self::Passes, Outcome::Pass) | (Self::Drops, Outcome::Drop(_)) => true,
-            (Self::Passes, Outcome::Drop(_)) | (Self::Drops, Outcome::Pass) => false,
+            (Self::Passes, Outcome::Pass) | (Self::Drops, Outcome::Drop(_) | Outcome::Divert) => {
+                true
+            }
+            (Self::Passes, Outcome::Drop(_) | Outcome::Divert) | (Self::Drops, Outcome::Pass) => {
+                false
+            }
         }
     }
 }

@@ -8,11 +8,14 @@
 //! change is made in steps, of which none mixes policies that drop and that let pass: drops come, passes come, passes go, drops go. Whichever part of a
 //! step a packet sees, it passes only if it would have before or will afterwards.
 
-use uxfrm_engine::{Direction, PolicyChange, PolicyEntry, PolicyKind, Spd};
+use std::sync::Arc;
+
+use uxfrm_engine::{PolicyChange, PolicyEntry, PolicyKind, Spd};
 use uxfrm_io::nftables::{Change, Error, Filter, Rule, RuleId, Set};
 
 use super::{
     chain::{Chain, Parting, Sorted, Unsorted, What},
+    part::Part,
     parting::Before,
     rules,
 };
@@ -20,15 +23,34 @@ use super::{
 /// Everything that follows policies in the guard's table.
 #[derive(Debug)]
 pub(super) struct Layout {
-    chains: [Chain; 6],
+    parts: &'static [Part],
+    chains: Vec<Chain>,
     out: Out,
     next: u32,
+}
+
+/// A change as one part has to follow it.
+#[derive(Clone, Copy, Debug)]
+struct Item<'a> {
+    change: &'a PolicyChange,
+    part: Part,
+}
+
+impl Item<'_> {
+    const fn entry(&self) -> &Arc<PolicyEntry> {
+        let (PolicyChange::Added(entry) | PolicyChange::Removed(entry)) = self.change;
+        entry
+    }
+
+    fn of(&self) -> (Part, PolicyKind) {
+        (self.part, self.entry().kind())
+    }
 }
 
 /// Why changes can't be sorted in. What there is, is as it was, unless something was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Obstacle {
-    /// The policy of this change, by its number, parts a run.
+    /// A policy parts a run: the number of its change, where one that several parts follow counts for each.
     Parted(usize),
     /// A policy is not where it was thought to be: all has to be sorted anew.
     Lost,
@@ -40,7 +62,30 @@ pub(super) enum Out {
     /// All of them.
     Guarded,
     /// None: too many rules. It is looked at again after some changes, or when there are that few.
-    Left { alternatives: usize, changes: usize },
+    Left { alternatives: Alternatives, changes: usize },
+}
+
+/// How many rules policies `out` need at the most if each has its own.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Alternatives {
+    out: usize,
+    way: usize,
+}
+
+impl Alternatives {
+    /// Those of one part.
+    const fn of(&mut self, part: Part) -> Option<&mut usize> {
+        match part {
+            Part::Out => Some(&mut self.out),
+            Part::Way => Some(&mut self.way),
+            Part::In | Part::Forward => None,
+        }
+    }
+
+    /// Those that a packet may meet in one place.
+    fn most(self) -> usize {
+        self.out.max(self.way)
+    }
 }
 
 /// What sorting a change in has done.
@@ -69,6 +114,8 @@ pub(super) const STEPS: [Step; 4] = [
     Step::Go(What::Drops),
 ];
 
+const KINDS: [PolicyKind; 2] = [PolicyKind::Sub, PolicyKind::Main];
+
 /// With more rules `out` each plain packet would go along too many.
 pub(super) const MANY: usize = 10_000;
 
@@ -80,25 +127,39 @@ const NEEDLESS: usize = 16;
 
 impl Layout {
     /// That of the policies in `spd`, and the sets that are to be made. Their names begin with `next`. More rules `out` than `most` are left out.
-    pub(super) fn of(spd: &Spd, next: u32, most: usize) -> (Self, Vec<Set>) {
-        let chains = rules::CHAINS.map(|(direction, kind)| Chain::new(direction, kind));
-        let mut layout = Self { chains, out: Out::Guarded, next };
+    pub(super) fn of(
+        spd: &Spd,
+        parts: &'static [Part],
+        next: u32,
+        most: usize,
+    ) -> (Self, Vec<Set>) {
+        let of_part = |part: &Part| KINDS.map(|kind| Chain::new(*part, kind));
+        let chains = parts.iter().flat_map(of_part).collect();
+        let mut layout = Self { parts, chains, out: Out::Guarded, next };
         let mut entries: Vec<_> = spd.iter().collect();
         entries.sort_unstable_by_key(|entry| entry.place());
         for entry in entries {
-            let (outcome, alternatives) = rules::of_policy(&entry.policy());
-            if !alternatives.is_empty() {
-                layout.chain(entry).append(entry.place(), outcome, &alternatives);
+            let policy = entry.policy();
+            for chain in layout.chains.iter_mut().filter(|chain| chain.is_about(entry)) {
+                let (outcome, alternatives) = rules::of_policy(chain.part, &policy);
+                if !alternatives.is_empty() {
+                    chain.append(entry.place(), outcome, &alternatives);
+                }
             }
         }
-        let mut sets = layout.settle(|direction| direction != Direction::Out);
-        let of_out = layout.settle(|direction| direction == Direction::Out);
+        let mut sets = layout.settle(|part| !part.is_of_out());
+        let of_out = layout.settle(Part::is_of_out);
         if layout.rules_out() > most {
             layout.leave_out(spd);
         } else {
             sets.extend(of_out);
         }
         (layout, sets)
+    }
+
+    /// That of no policies.
+    pub(super) fn empty(parts: &'static [Part]) -> Self {
+        Self { parts, chains: Vec::new(), out: Out::Guarded, next: 0 }
     }
 
     /// The name of the next set.
@@ -112,8 +173,8 @@ impl Layout {
     }
 
     /// The rules of one chain's policies.
-    pub(super) fn rules(&self, direction: Direction, kind: PolicyKind) -> Vec<Rule> {
-        let is_meant = |chain: &&Chain| (chain.direction, chain.kind) == (direction, kind);
+    pub(super) fn rules(&self, part: Part, kind: PolicyKind) -> Vec<Rule> {
+        let is_meant = |chain: &&Chain| (chain.part, chain.kind) == (part, kind);
         self.chains.iter().find(is_meant).map(Chain::rules).unwrap_or_default()
     }
 
@@ -129,7 +190,7 @@ impl Layout {
             // Sub policies stand between what is exempt and the jump to the main ones, which the default may follow.
             let behind = match chain.kind {
                 PolicyKind::Main => 0,
-                PolicyKind::Sub => rules::tail(spd, chain.direction),
+                PolicyKind::Sub => rules::tail(spd, chain.part),
             };
             let own = || {
                 let end = known.len().checked_sub(behind)?;
@@ -144,9 +205,10 @@ impl Layout {
 
     /// Sorts in policies that came and went. What that asks of the kernel is told step by step. What was done is to be kept for [`Layout::take_back`].
     pub(super) fn change(&mut self, changes: &[PolicyChange]) -> Result<Vec<Done>, Obstacle> {
-        let mut done = Vec::with_capacity(changes.len());
-        for change in changes {
-            match self.sort_in(change) {
+        let items = self.items(changes);
+        let mut done = Vec::with_capacity(items.len());
+        for item in items {
+            match self.sort_in(item) {
                 Ok(sorted) => done.push(sorted),
                 Err(why) => {
                     let at = done.len();
@@ -166,8 +228,8 @@ impl Layout {
         changes: &[PolicyChange],
         done: Vec<Done>,
     ) -> Result<(), Unsorted> {
-        let done = changes.iter().zip(done).rev();
-        { done }.try_for_each(|(change, sorted)| self.undo(change, sorted))
+        let done: Vec<_> = self.items(changes).into_iter().zip(done).collect();
+        done.into_iter().rev().try_for_each(|(item, sorted)| self.undo(item, sorted))
     }
 
     /// Makes a place for a policy that parts a run: what is less, of those before it and those behind it, becomes a run of its own. The changes that it is
@@ -178,10 +240,10 @@ impl Layout {
         at: usize,
         spd: &Spd,
     ) -> Result<Option<Parting>, Unsorted> {
-        let (PolicyChange::Added(entry) | PolicyChange::Removed(entry)) = &changes[at];
-        let before = Before::of(changes, (entry.direction(), entry.kind()));
-        let place = entry.place();
-        self.chain(entry).part(place, &before, spd)
+        let item = self.items(changes)[at];
+        let before = Before::of(changes, item.of());
+        let place = item.entry().place();
+        self.chain(item).part(place, &before, spd)
     }
 
     /// Takes back what [`Layout::part`] has done, if the kernel has done nothing of it.
@@ -192,24 +254,34 @@ impl Layout {
         at: usize,
         spd: &Spd,
     ) {
-        let (PolicyChange::Added(entry) | PolicyChange::Removed(entry)) = &changes[at];
-        let before = Before::of(changes, (entry.direction(), entry.kind()));
+        let item = self.items(changes)[at];
+        let before = Before::of(changes, item.of());
         if let Some(parting) = parting {
-            self.chain(entry).undo_part(&parting, &before, spd);
+            self.chain(item).undo_part(&parting, &before, spd);
         }
     }
 
-    fn sort_in(&mut self, change: &PolicyChange) -> Result<Done, Unsorted> {
-        let (PolicyChange::Added(entry) | PolicyChange::Removed(entry)) = change;
-        let (outcome, alternatives) = rules::of_policy(&entry.policy());
+    /// The changes as the parts have to follow them.
+    fn items<'a>(&self, changes: &'a [PolicyChange]) -> Vec<Item<'a>> {
+        let parts = self.parts;
+        let of_change = |change: &'a PolicyChange| {
+            let all = parts.iter().map(move |part| Item { change, part: *part });
+            all.filter(|item| item.part.direction() == item.entry().direction())
+        };
+        changes.iter().flat_map(of_change).collect()
+    }
+
+    fn sort_in(&mut self, item: Item<'_>) -> Result<Done, Unsorted> {
+        let entry = item.entry();
+        let (outcome, alternatives) = rules::of_policy(item.part, &entry.policy());
         if alternatives.is_empty() {
             return Ok(Done::Nothing);
         }
-        if entry.direction() == Direction::Out && self.leaves_out() {
-            return Ok(Done::Counted(self.count(change, alternatives.len())));
+        if item.part.is_of_out() && self.leaves_out() {
+            return Ok(Done::Counted(self.count(item, alternatives.len())));
         }
-        let chain = self.chain(entry);
-        let sorted = match change {
+        let chain = self.chain(item);
+        let sorted = match item.change {
             PolicyChange::Added(_) => chain.add(entry.place(), outcome, &alternatives),
             PolicyChange::Removed(_) => chain.remove(entry.place(), &alternatives),
         };
@@ -217,8 +289,7 @@ impl Layout {
     }
 
     /// Takes a change back, when all that came behind it was. Sorting in the reverse would not do: ends of runs that have moved meanwhile may be in its way.
-    fn undo(&mut self, change: &PolicyChange, done: Done) -> Result<(), Unsorted> {
-        let (PolicyChange::Added(entry) | PolicyChange::Removed(entry)) = change;
+    fn undo(&mut self, item: Item<'_>, done: Done) -> Result<(), Unsorted> {
         let sorted = match done {
             Done::Nothing => return Ok(()),
             Done::Counted(before) => {
@@ -227,9 +298,9 @@ impl Layout {
             }
             Done::Sorted(sorted) => sorted,
         };
-        let (_outcome, alternatives) = rules::of_policy(&entry.policy());
-        let chain = self.chain(entry);
-        match change {
+        let (_outcome, alternatives) = rules::of_policy(item.part, &item.entry().policy());
+        let chain = self.chain(item);
+        match item.change {
             PolicyChange::Added(_) => chain.undo_add(sorted, &alternatives),
             PolicyChange::Removed(_) => chain.undo_remove(&sorted, &alternatives),
         }
@@ -264,49 +335,59 @@ impl Layout {
         is_joined && self.rules_out() <= MANY && !self.may_come_back()
     }
 
-    fn chain(&mut self, entry: &PolicyEntry) -> &mut Chain {
-        let of = (entry.direction(), entry.kind());
-        let at = rules::CHAINS.iter().position(|chain| *chain == of).unwrap_or_default();
+    fn chain(&mut self, item: Item<'_>) -> &mut Chain {
+        let of = item.of();
+        let is_meant = |chain: &Chain| (chain.part, chain.kind) == of;
+        let at = self.chains.iter().position(is_meant).unwrap_or_default();
         &mut self.chains[at]
     }
 
-    fn settle(&mut self, of: impl Fn(Direction) -> bool) -> Vec<Set> {
-        let chains = self.chains.iter_mut().filter(|chain| of(chain.direction));
+    fn settle(&mut self, of: impl Fn(Part) -> bool) -> Vec<Set> {
+        let chains = self.chains.iter_mut().filter(|chain| of(chain.part));
         chains.flat_map(|chain| chain.settle(&mut self.next)).collect()
     }
 
-    /// Rules that a packet may walk along on its way out.
-    fn rules_out(&self) -> usize {
-        let out = self.chains.iter().filter(|chain| chain.direction == Direction::Out);
-        out.map(Chain::length).sum()
+    /// Rules that a packet may walk along on its way out, in one place.
+    pub(super) fn rules_out(&self) -> usize {
+        let of_part = |part| {
+            let chains = self.chains.iter().filter(move |chain| chain.part == part);
+            chains.map(Chain::length).sum::<usize>()
+        };
+        of_part(Part::Out).max(of_part(Part::Way))
     }
 
     fn leave_out(&mut self, spd: &Spd) {
-        let out = self.chains.iter_mut().filter(|chain| chain.direction == Direction::Out);
-        out.for_each(|chain| *chain = Chain::new(chain.direction, chain.kind));
-        let out = spd.iter().filter(|entry| entry.direction() == Direction::Out);
-        let alternatives = out.map(|entry| rules::of_policy(&entry.policy()).1.len()).sum();
-        self.out = Out::Left { alternatives, changes: alternatives / 8 };
+        let mut alternatives = Alternatives::default();
+        for part in self.parts.iter().copied().filter(|part| part.is_of_out()) {
+            let entries = spd.iter().filter(|entry| entry.direction() == part.direction());
+            let each = entries.map(|entry| rules::of_policy(part, &entry.policy()).1.len());
+            let sum = each.sum();
+            alternatives.of(part).into_iter().for_each(|known| *known = sum);
+        }
+        let out = self.chains.iter_mut().filter(|chain| chain.part.is_of_out());
+        out.for_each(|chain| *chain = Chain::new(chain.part, chain.kind));
+        self.out = Out::Left { alternatives, changes: alternatives.most() / 8 };
     }
 
     /// Counts a change of what is left out; how that was before.
-    fn count(&mut self, change: &PolicyChange, of_policy: usize) -> Out {
+    fn count(&mut self, item: Item<'_>, of_policy: usize) -> Out {
         let before = self.out;
         if let Out::Left { alternatives, changes } = &mut self.out {
-            match change {
-                PolicyChange::Added(_) => *alternatives += of_policy,
-                PolicyChange::Removed(_) => *alternatives = alternatives.saturating_sub(of_policy),
-            }
+            let known = alternatives.of(item.part);
+            known.into_iter().for_each(|known| match item.change {
+                PolicyChange::Added(_) => *known += of_policy,
+                PolicyChange::Removed(_) => *known = known.saturating_sub(of_policy),
+            });
             *changes = changes.saturating_sub(1);
         }
         before
     }
 
     /// Whether what is left out is to be looked at again.
-    const fn may_come_back(&self) -> bool {
+    fn may_come_back(&self) -> bool {
         match self.out {
             Out::Guarded => false,
-            Out::Left { alternatives, changes } => alternatives <= FEWER || changes == 0,
+            Out::Left { alternatives, changes } => alternatives.most() <= FEWER || changes == 0,
         }
     }
 }

@@ -4,9 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use uxfrm_engine::{Direction, Place, PolicyChange, PolicyEntry, PolicyKind, Spd};
+use uxfrm_engine::{Place, PolicyChange, PolicyEntry, PolicyKind, Spd};
 
 use super::{
+    part::Part,
     rules,
     run::{Alternative, Ends},
 };
@@ -14,7 +15,7 @@ use super::{
 /// The policies of one direction and kind as they were before some changes.
 #[derive(Debug)]
 pub(super) struct Before<'a> {
-    of: (Direction, PolicyKind),
+    of: (Part, PolicyKind),
     /// Who stood where something has changed.
     stood: BTreeMap<Place, Option<&'a PolicyEntry>>,
 }
@@ -48,6 +49,10 @@ pub(super) enum Side {
     Behind,
 }
 
+fn is_of(entry: &PolicyEntry, (part, kind): (Part, PolicyKind)) -> bool {
+    (entry.direction(), entry.kind()) == (part.direction(), kind)
+}
+
 impl Around {
     /// Whether a policy that stands there is of the run.
     fn hold(&self, place: Place) -> bool {
@@ -64,14 +69,14 @@ impl Parts {
 
 impl<'a> Before<'a> {
     /// Before these changes.
-    pub(super) fn of(changes: &'a [PolicyChange], of: (Direction, PolicyKind)) -> Self {
+    pub(super) fn of(changes: &'a [PolicyChange], of: (Part, PolicyKind)) -> Self {
         let mut stood = BTreeMap::new();
         for change in changes {
             let (entry, was) = match change {
                 PolicyChange::Added(entry) => (entry, None),
                 PolicyChange::Removed(entry) => (entry, Some(&**entry)),
             };
-            if (entry.direction(), entry.kind()) == of {
+            if is_of(entry, of) {
                 stood.entry(entry.place()).or_insert(was);
             }
         }
@@ -105,7 +110,7 @@ impl<'a> Before<'a> {
             Side::Behind => place > around.place,
         };
         let meant = self.policies(spd, around).filter(move |(place, _entry)| is_meant(*place));
-        meant.map(|(place, entry)| (place, rules::of_policy(&entry.policy()).1))
+        meant.map(|(place, entry)| (place, rules::of_policy(self.of.0, &entry.policy()).1))
     }
 
     fn policies<'s>(
@@ -113,7 +118,7 @@ impl<'a> Before<'a> {
         spd: &'s Spd,
         around: Around,
     ) -> impl Iterator<Item = (Place, &'s PolicyEntry)> + 's {
-        let is_of = |entry: &&PolicyEntry| (entry.direction(), entry.kind()) == self.of;
+        let is_of = |entry: &&PolicyEntry| is_of(entry, self.of);
         let is_as_it_was = |entry: &&PolicyEntry| !self.stood.contains_key(&entry.place());
         let stayed = spd.iter().map(|entry| &**entry).filter(is_of).filter(is_as_it_was);
         let gone = self.stood.values().copied().flatten();

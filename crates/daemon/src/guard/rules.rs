@@ -13,7 +13,7 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
 use uxfrm_engine::{
-    Action, Direction, DropReason, Family, IfId, Level, Policy, PolicyKind, Prefix, Spd,
+    Action, Direction, DropReason, Family, IfId, Level, Mark, Policy, PolicyKind, Prefix, Spd,
 };
 use uxfrm_io::{
     nftables::{Chain, Condition, Hook, Rule, Set, Table, Verdict},
@@ -24,8 +24,9 @@ use uxfrm_packet::Version;
 use super::{
     REASONS,
     layout::Layout,
+    part::Part,
     run::{Alternative, Outcome},
-    upper_layer,
+    upper_layer, way,
 };
 
 /// What the guard must know of its gateway.
@@ -37,6 +38,8 @@ pub(super) struct Surroundings {
     pub(super) mark: u32,
     /// UDP ports of IKE and of ESP in UDP.
     pub(super) ports: BTreeSet<u16>,
+    /// What of the policies the table says.
+    pub(super) parts: &'static [Part],
 }
 
 const ESP: u8 = 50;
@@ -50,65 +53,54 @@ pub(super) const NAME: &str = "uxfrm-";
 /// Router and neighbour solicitation and advertisement, redirect (RFC 4861 §4).
 const NEIGHBOUR_DISCOVERY: std::ops::RangeInclusive<u8> = 133..=137;
 
-/// The chains that policies stand in.
-pub(super) const CHAINS: [(Direction, PolicyKind); 6] = [
-    (Direction::In, PolicyKind::Sub),
-    (Direction::In, PolicyKind::Main),
-    (Direction::Forward, PolicyKind::Sub),
-    (Direction::Forward, PolicyKind::Main),
-    (Direction::Out, PolicyKind::Sub),
-    (Direction::Out, PolicyKind::Main),
-];
-
-/// The name of the chain of a direction and kind.
-pub(super) const fn chain(direction: Direction, kind: PolicyKind) -> &'static str {
-    match (direction, kind) {
-        (Direction::In, PolicyKind::Sub) => "in",
-        (Direction::In, PolicyKind::Main) => "in-main",
-        (Direction::Forward, PolicyKind::Sub) => "fwd",
-        (Direction::Forward, PolicyKind::Main) => "fwd-main",
-        (Direction::Out, PolicyKind::Sub) => "out",
-        (Direction::Out, PolicyKind::Main) => "out-main",
-    }
-}
-
-/// What a policy does with plain packets, and those that it is for: none where plain packets never meet it.
-pub(super) fn of_policy(policy: &Policy) -> (Outcome, Vec<Alternative>) {
-    let outcome = refusal(policy).map_or(Outcome::Pass, Outcome::Drop);
+/// What a policy does with plain packets in a part, and those that it is for: none where plain packets never meet it.
+pub(super) fn of_policy(part: Part, policy: &Policy) -> (Outcome, Vec<Alternative>) {
+    let outcome = match part {
+        Part::In | Part::Forward | Part::Out => {
+            refusal(policy).map_or(Outcome::Pass, Outcome::Drop)
+        }
+        Part::Way => way::outcome(policy),
+    };
     // Plain packets from the wire belong to no XFRM interface.
     let is_met = policy.if_id == IfId(0);
-    (outcome, if is_met { conditions(policy) } else { Vec::new() })
+    (outcome, if is_met { conditions(part, policy, outcome) } else { Vec::new() })
 }
 
 /// How many rules stand behind the sub policies of a direction: the jump to the main ones, the default.
-pub(super) fn tail(spd: &Spd, direction: Direction) -> usize {
-    1 + usize::from(spd.defaults().of(direction) == Action::Block)
+pub(super) fn tail(spd: &Spd, part: Part) -> usize {
+    let has_default = part != Part::Way && spd.defaults().of(part.direction()) == Action::Block;
+    1 + usize::from(has_default)
 }
 
 /// The table for the policies of `spd`, as they are laid out, with these sets.
 pub(super) fn table(around: &Surroundings, spd: &Spd, layout: &Layout, sets: Vec<Set>) -> Table {
-    let chains = first(around).into_iter().flat_map(|(direction, hook, first)| {
-        let default = spd.defaults().of(direction);
-        chains(layout, default, direction, hook, first)
+    let of_guard = first(around).flat_map(|(part, hook, first)| {
+        let default = spd.defaults().of(part.direction());
+        chains(layout, default, part, hook, first)
     });
-    Table { sets, ..empty(around, chains.collect()) }
+    let of_way = around.parts.contains(&Part::Way).then(|| way::chains(around, layout));
+    let chains = of_guard.chain(of_way.into_iter().flatten()).collect();
+    Table { sets, ..empty(around, chains) }
 }
 
 /// A table that drops all but what is exempt.
 pub(super) fn closed(around: &Surroundings) -> Table {
-    let chains = first(around).into_iter().flat_map(|(direction, hook, mut rules)| {
-        let reason = match direction {
+    let of_guard = first(around).flat_map(|(part, hook, mut rules)| {
+        let reason = match part.direction() {
             Direction::In | Direction::Forward => DropReason::InTemplateMismatch,
             Direction::Out => DropReason::OutUnprotected,
         };
         rules.push(drop(Vec::new(), reason));
-        let [name, main] = names(direction);
+        let [name, main] = names(part);
         [
             Chain { name: main, hook: None, rules: Vec::new() },
             Chain { name, hook: Some(hook), rules },
         ]
     });
-    empty(around, chains.collect())
+    // What has no way into the TUN yet is dropped.
+    let nothing = Layout::empty(around.parts);
+    let of_way = around.parts.contains(&Part::Way).then(|| way::chains(around, &nothing));
+    empty(around, of_guard.chain(of_way.into_iter().flatten()).collect())
 }
 
 /// The table's name.
@@ -122,15 +114,16 @@ fn empty(around: &Surroundings, chains: Vec<Chain>) -> Table {
 }
 
 /// What stands before all policies.
-fn first(around: &Surroundings) -> [(Direction, Hook, Vec<Rule>); 3] {
+fn first(around: &Surroundings) -> impl Iterator<Item = (Part, Hook, Vec<Rule>)> {
     let by_tun = accept(vec![Condition::came_by(&around.tun)]);
     let exempt = std::iter::once(by_tun.clone()).chain(exempt(around)).collect();
     let leaving = leaving(around).collect();
-    [
-        (Direction::In, Hook::Input, exempt),
-        (Direction::Forward, Hook::Forward, vec![by_tun]),
-        (Direction::Out, Hook::Postrouting, leaving),
-    ]
+    let all = [
+        (Part::In, Hook::Input, exempt),
+        (Part::Forward, Hook::Forward, vec![by_tun]),
+        (Part::Out, Hook::Postrouting, leaving),
+    ];
+    all.into_iter().filter(|(part, _hook, _rules)| around.parts.contains(part))
 }
 
 /// What reaches the host whatever the policies say.
@@ -152,7 +145,7 @@ fn exempt(around: &Surroundings) -> impl Iterator<Item = Rule> {
 }
 
 /// What leaves whatever the policies say. What is forwarded is judged as well: rules that stand before ours may lead it past the TUN.
-fn leaving(around: &Surroundings) -> impl Iterator<Item = Rule> {
+pub(super) fn leaving(around: &Surroundings) -> impl Iterator<Item = Rule> {
     let ours = Condition::mark(around.mark, u32::MAX);
     let once = [Condition::leaves_by(&around.tun), Condition::leaves_by("lo"), ours];
     once.into_iter().map(|condition| accept(vec![condition])).chain(discovery())
@@ -174,24 +167,24 @@ fn discovery() -> impl Iterator<Item = Rule> {
 fn chains(
     layout: &Layout,
     default: Action,
-    direction: Direction,
+    part: Part,
     hook: Hook,
     first: Vec<Rule>,
 ) -> [Chain; 2] {
-    let [name, main] = names(direction);
+    let [name, main] = names(part);
     let mut rules = first;
-    rules.extend(layout.rules(direction, PolicyKind::Sub));
+    rules.extend(layout.rules(part, PolicyKind::Sub));
     rules.push(Rule { verdict: Verdict::Jump(main), ..accept(Vec::new()) });
     if default == Action::Block {
-        rules.push(drop(Vec::new(), default_reason(direction)));
+        rules.push(drop(Vec::new(), default_reason(part.direction())));
     }
-    let main_rules = layout.rules(direction, PolicyKind::Main);
+    let main_rules = layout.rules(part, PolicyKind::Main);
     [Chain { name: main, hook: None, rules: main_rules }, Chain { name, hook: Some(hook), rules }]
 }
 
 /// The chain of a direction's sub policies, which is the one at the hook, and that of its main ones.
-fn names(direction: Direction) -> [&'static str; 2] {
-    [PolicyKind::Sub, PolicyKind::Main].map(|kind| chain(direction, kind))
+fn names(part: Part) -> [&'static str; 2] {
+    [PolicyKind::Sub, PolicyKind::Main].map(|kind| part.chain(kind))
 }
 
 /// Why a policy drops packets that came through no state; `None` if it lets them pass.
@@ -224,9 +217,9 @@ const fn default_reason(direction: Direction) -> DropReason {
 }
 
 /// What a packet must meet to match a policy: one of the lists.
-fn conditions(policy: &Policy) -> Vec<Alternative> {
+fn conditions(part: Part, policy: &Policy, outcome: Outcome) -> Vec<Alternative> {
     let selector = &policy.selector;
-    let mark = policy.mark;
+    let mark = Mark { mask: policy.mark.mask & !way::DIVERTED, ..policy.mark };
     let version = match selector.family() {
         Family::V4 => Version::V4,
         Family::V6 => Version::V6,
@@ -241,8 +234,12 @@ fn conditions(policy: &Policy) -> Vec<Alternative> {
     .flatten()
     .collect();
     let mut all = Vec::new();
-    for destination in destinations(policy) {
-        let upper = upper_layer::alternatives(selector).into_iter();
+    for destination in destinations(part, policy) {
+        let upper = match part {
+            Part::In | Part::Forward | Part::Out => upper_layer::alternatives(selector),
+            Part::Way => way::upper(selector, version, outcome),
+        };
+        let upper = upper.into_iter();
         let both = common.iter().chain(&destination);
         all.extend(upper.map(|upper| both.clone().copied().chain(upper).collect()));
     }
@@ -251,15 +248,16 @@ fn conditions(policy: &Policy) -> Vec<Alternative> {
 
 /// What says that a packet goes to a policy's destination. Of IPv6 it may go there by others: Linux asks for policies by where it comes at last when a
 /// program has it leave (`net/ipv6/exthdrs.c: fl6_update_dst`).
-fn destinations(policy: &Policy) -> Vec<Vec<Condition>> {
+fn destinations(part: Part, policy: &Policy) -> Vec<Vec<Condition>> {
     let Some(prefix) = prefix(policy.selector.destination) else { return vec![Vec::new()] };
     let directly = Condition::destination(prefix);
-    match (policy.direction, prefix.address()) {
-        (Direction::Out, IpAddr::V6(_)) => vec![
+    match (part, prefix.address()) {
+        (Part::Out, IpAddr::V6(_)) => vec![
             vec![Condition::no_routing_header(), directly],
             vec![Condition::last_segment(prefix)],
         ],
-        (Direction::Out, IpAddr::V4(_)) | (Direction::In | Direction::Forward, _) => {
+        // uxfrm judges by where a packet goes next.
+        (Part::Out, IpAddr::V4(_)) | (Part::In | Part::Forward | Part::Way, _) => {
             vec![vec![directly]]
         }
     }
@@ -271,7 +269,7 @@ fn prefix(prefix: Prefix) -> Option<rtnetlink::Prefix> {
         .filter(|prefix| prefix.length() != 0)
 }
 
-fn accept(conditions: Vec<Condition>) -> Rule {
+pub(super) fn accept(conditions: Vec<Condition>) -> Rule {
     Rule { conditions, among: None, counter: None, verdict: Verdict::Accept }
 }
 

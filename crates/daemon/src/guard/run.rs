@@ -15,6 +15,8 @@ pub(super) enum Outcome {
     Pass,
     /// It drops them.
     Drop(DropReason),
+    /// It has them go to uxfrm.
+    Divert,
 }
 
 /// A run.

@@ -4,6 +4,7 @@ mod changes;
 mod filters;
 mod gateway;
 mod random;
+mod way;
 
 use std::{net::Ipv4Addr, rc::Rc};
 
@@ -19,8 +20,8 @@ use filters::Narrow;
 use gateway::Gateway;
 use random::{Plain, Request, packet};
 
-const CHAINS: [(Direction, &str); 3] =
-    [(Direction::In, "in"), (Direction::Forward, "fwd"), (Direction::Out, "out")];
+const CHAINS: [(Part, &str); 4] =
+    [(Part::In, "in"), (Part::Forward, "fwd"), (Part::Out, "out"), (Part::Way, "way")];
 
 /// Nothing passes until the policies are there, also what they will let pass.
 #[test]
@@ -61,7 +62,7 @@ fn a_table_that_can_not_be_completed_goes_unless_it_took_the_place_of_another() 
 /// States come and go far more often than policies do.
 #[test]
 fn a_change_of_no_policy_tells_the_kernel_nothing() {
-    let mut gateway = Gateway::new(Vec::new(), Defaults::default(), Vec::new());
+    let mut gateway = Gateway::that_guards(Vec::new(), Defaults::default(), Vec::new());
     gateway.guard.filter.room = Some(0);
     gateway.carry_out(vec![Request::Add(vec![tunnel(1, Action::Block)])]);
     let changes = gateway.database.take_changes();
@@ -86,7 +87,7 @@ fn blocking() -> Database {
 }
 
 fn around() -> Surroundings {
-    Surroundings { tun: "tun9".to_owned(), mark: 7, ports: [500].into() }
+    Surroundings { tun: "tun9".to_owned(), mark: 7, ports: [500].into(), parts: Part::ALL }
 }
 
 fn tunnel(serial: usize, action: Action) -> Policy {
@@ -114,7 +115,7 @@ fn tunnel(serial: usize, action: Action) -> Policy {
 
 #[test]
 fn policies_of_one_kind_come_and_go_by_keys_alone() {
-    let mut gateway = Gateway::new(Vec::new(), Defaults::default(), Vec::new());
+    let mut gateway = Gateway::that_guards(Vec::new(), Defaults::default(), Vec::new());
     gateway.one_by_one((0..4).map(|serial| tunnel(serial, Action::Block)));
     assert_eq!(gateway.sizes(), (4, 0, 0, 1), "a few have rules");
     gateway.one_by_one((4..600).map(|serial| tunnel(serial, Action::Block)));
@@ -138,7 +139,7 @@ fn policies_for_the_same_packets_share_a_key_until_the_last_goes() {
         mark: 0,
         came_by: 0,
     };
-    let mut gateway = Gateway::new(Vec::new(), Defaults::default(), vec![to(0)]);
+    let mut gateway = Gateway::that_guards(Vec::new(), Defaults::default(), vec![to(0)]);
     gateway.one_by_one((0..10).map(|serial| tunnel(serial, Action::Block)));
     let first = tunnel(0, Action::Block);
     let source = Prefix::new(Ipv4Addr::new(10, 1, 2, 3).into(), 16).unwrap();
@@ -155,7 +156,7 @@ fn policies_for_the_same_packets_share_a_key_until_the_last_goes() {
 
 #[test]
 fn a_policy_that_does_otherwise_starts_a_run_behind_or_parts_one() {
-    let mut gateway = Gateway::new(Vec::new(), Defaults::default(), Vec::new());
+    let mut gateway = Gateway::that_guards(Vec::new(), Defaults::default(), Vec::new());
     gateway.one_by_one((0..10).map(|serial| tunnel(serial, Action::Block)));
     gateway.one_by_one((10..20).map(|serial| tunnel(serial, Action::Allow)));
     gateway.one_by_one((20..30).map(|serial| tunnel(serial, Action::Block)));
@@ -174,7 +175,7 @@ fn a_policy_that_does_otherwise_starts_a_run_behind_or_parts_one() {
 #[test]
 fn runs_that_do_the_same_are_joined_when_there_are_many() {
     let action = |serial| [Action::Block, Action::Allow][serial % 2];
-    let mut gateway = Gateway::new(Vec::new(), Defaults::default(), Vec::new());
+    let mut gateway = Gateway::that_guards(Vec::new(), Defaults::default(), Vec::new());
     gateway.one_by_one((0..80).map(|serial| tunnel(serial, action(serial))));
     assert_eq!(gateway.sizes(), (80, 0, 0, 1));
     let (action, templates) = (Action::Block, Vec::<Template>::new());
@@ -198,7 +199,7 @@ fn a_new_run_stands_before_all_rules_of_the_one_behind() {
         mark: 0,
         came_by: 0,
     };
-    let mut gateway = Gateway::new(Vec::new(), Defaults::default(), vec![to]);
+    let mut gateway = Gateway::that_guards(Vec::new(), Defaults::default(), vec![to]);
     gateway.one_by_one((0..3).map(|serial| tunnel(serial, Action::Block)));
     gateway.check().unwrap();
     let first = Policy { priority: Priority(1), ..tunnel(0, Action::Allow) };
@@ -210,7 +211,7 @@ fn a_new_run_stands_before_all_rules_of_the_one_behind() {
 
 #[test]
 fn what_comes_and_goes_together_needs_no_new_table() {
-    let mut gateway = Gateway::new(Vec::new(), Defaults::default(), Vec::new());
+    let mut gateway = Gateway::that_guards(Vec::new(), Defaults::default(), Vec::new());
     let priority = |serial, priority, action| Policy {
         priority: Priority(priority),
         ..tunnel(serial, action)
@@ -246,7 +247,7 @@ fn a_table_that_somebody_took_away_comes_back_in_pieces() {
 #[test]
 fn runs_that_do_the_same_stay_apart_where_there_is_no_room_to_join_them() {
     let action = |serial| [Action::Block, Action::Allow][serial % 2];
-    let mut gateway = Gateway::new(Vec::new(), Defaults::default(), Vec::new());
+    let mut gateway = Gateway::that_guards(Vec::new(), Defaults::default(), Vec::new());
     gateway.one_by_one((0..80).map(|serial| tunnel(serial, action(serial))));
     gateway.guard.filter.is_full = true;
     for number in (1..80).step_by(2) {
@@ -264,7 +265,7 @@ fn runs_that_do_the_same_stay_apart_where_there_is_no_room_to_join_them() {
 fn policies_out_of_too_many_rules_have_none_until_they_are_fewer() {
     let action = |serial| [Action::Block, Action::Allow][serial % 2];
     let many = (0..layout::MANY).map(|serial| tunnel(serial, action(serial)));
-    let mut gateway = Gateway::new(many.collect(), Defaults::default(), Vec::new());
+    let mut gateway = Gateway::that_guards(many.collect(), Defaults::default(), Vec::new());
     assert_eq!(gateway.sizes(), (layout::MANY, 0, 0, 1));
     gateway.handle(Request::Add(vec![tunnel(layout::MANY, Action::Block)]));
     assert_eq!(gateway.sizes(), (0, 0, 0, 2));
@@ -287,7 +288,7 @@ fn policies_out_of_too_many_rules_have_none_until_they_are_fewer() {
 fn a_table_that_could_be_better_is_not_made_for_each_change_that_comes() {
     let action = |serial| [Action::Block, Action::Allow][serial % 2];
     let many = (0..layout::MANY).map(|serial| tunnel(serial, action(serial)));
-    let mut gateway = Gateway::new(many.collect(), Defaults::default(), Vec::new());
+    let mut gateway = Gateway::that_guards(many.collect(), Defaults::default(), Vec::new());
     gateway.guard.filter.refuses_tables = Some(12);
     for serial in layout::MANY..layout::MANY + 20 {
         gateway.handle(Request::Add(vec![tunnel(serial, action(serial))]));
@@ -319,7 +320,8 @@ fn a_run_is_parted_by_moving_the_smaller_part() {
             priority: Priority(2 * serial),
             ..tunnel(serial as usize, Action::Block)
         };
-        let mut gateway = Gateway::new((0..1000).map(of).collect(), Defaults::default(), packets);
+        let mut gateway =
+            Gateway::that_guards((0..1000).map(of).collect(), Defaults::default(), packets);
         gateway.guard.filter.seen.clear();
         let amid = Policy { priority: Priority(2 * at - 1), ..tunnel(0, Action::Allow) };
         let selector = Selector { destination: Prefix::any(Family::V4), ..amid.selector };
@@ -345,7 +347,7 @@ fn the_first_of_a_run_that_has_changed_sides_is_none_of_it_when_that_is_parted()
     let blocks = [(1, 5), (2, 5), (3, 7), (4, 7), (5, 7)].map(of);
     let first = Policy { action: Action::Allow, ..of((0, 1)) };
     let policies = std::iter::once(first).chain(blocks).collect();
-    let mut gateway = Gateway::new(policies, Defaults::default(), Vec::new());
+    let mut gateway = Gateway::that_guards(policies, Defaults::default(), Vec::new());
     gateway.handle(Request::Update(1, Action::Allow, Vec::new(), Priority(5)));
     assert_eq!(gateway.sizes(), (3, 1, 4, 1));
     gateway.one_by_one(std::iter::once(Policy { action: Action::Allow, ..of((6, 6)) }));

@@ -70,7 +70,8 @@ fn dropping(
         }
     };
     let Some(device) = device else { return Ok(None) };
-    let back = rtnetlink.route_to(peer, 0)?;
+    // As the kernel asks: for a packet from the address that the peer sends to.
+    let back = rtnetlink.route_between(way.source, peer, 0)?;
     Ok((back.link == tun).then(|| device.clone()))
 }
 

@@ -149,6 +149,31 @@ impl Condition {
         Self { relation: Relation::IsNot, ..offset }
     }
 
+    /// It is a fragment, the first one or a later one; for packets of this version.
+    #[must_use]
+    pub fn fragment(version: Version) -> Self {
+        match version {
+            Version::V4 => Self { relation: Relation::IsNot, ..Self::whole_ipv4() },
+            Version::V6 => Self::is(Field::Has(Extension::Fragment), &[1]),
+        }
+    }
+
+    /// It is no fragment; for packets of this version.
+    #[must_use]
+    pub fn whole(version: Version) -> Self {
+        match version {
+            Version::V4 => Self::whole_ipv4(),
+            Version::V6 => Self { relation: Relation::IsNot, ..Self::fragment(Version::V6) },
+        }
+    }
+
+    /// It goes to an address of the host's own.
+    #[must_use]
+    pub fn to_own_address() -> Self {
+        const LOCAL: u32 = 2; // RTN_LOCAL
+        Self::is(Field::DestinationKind, &LOCAL.to_ne_bytes())
+    }
+
     fn address(prefix: Prefix, field: Field) -> Self {
         let host_bits = |bits: u8| u32::from(bits - prefix.length());
         match prefix.address() {

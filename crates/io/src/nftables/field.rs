@@ -18,6 +18,8 @@ pub(super) enum Field {
     Extension(Extension, u8),
     /// Whether there is such a one: a byte, 1 or 0.
     Has(Extension),
+    /// What the host's routes say the destination is (`RTN_*`): an address of its own, a broadcast, another's.
+    DestinationKind,
 }
 
 /// `NEXTHDR_*`
@@ -49,6 +51,23 @@ pub(super) enum Base {
     Transport = 2,
 }
 
+/// Sets bits of a packet's mark; the others stay.
+pub(super) fn set_mark_bits(bits: u32, list: &mut Attributes<'_>) {
+    const REGISTER: u32 = 1;
+    Field::Meta(Meta::Mark).load(REGISTER, size_of::<u32>(), list);
+    expression(list, "bitwise", |bitwise| {
+        bitwise.number(1, REGISTER);
+        bitwise.number(2, REGISTER);
+        bitwise.number(3, 4);
+        bitwise.nest(4, |data| data.bytes(1, &(!bits).to_ne_bytes()));
+        bitwise.nest(5, |data| data.bytes(1, &bits.to_ne_bytes()));
+    });
+    expression(list, "meta", |meta| {
+        meta.number(2, Meta::Mark as u32);
+        meta.number(3, REGISTER); // NFTA_META_SREG
+    });
+}
+
 impl Field {
     /// Loads as many bytes of it.
     pub(super) fn load(self, register: u32, length: usize, list: &mut Attributes<'_>) {
@@ -69,6 +88,11 @@ impl Field {
                 header.bytes(2, &[kind as u8]);
                 header.number(3, offset.into());
                 header.number(4, length);
+            }),
+            Self::DestinationKind => expression(list, "fib", |fib| {
+                fib.number(1, register);
+                fib.number(2, 3); // NFT_FIB_RESULT_ADDRTYPE
+                fib.number(3, 2); // NFTA_FIB_F_DADDR
             }),
             Self::Has(kind) => expression(list, "exthdr", |header| {
                 header.number(1, register);

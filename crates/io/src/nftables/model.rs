@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::change::Change;
 use super::condition::Condition;
+use super::field;
 use super::message::{Batch, Kind, expression};
 use super::question::{Question, REGISTER};
 use super::set::{Set, SetId};
@@ -11,6 +12,9 @@ use crate::message::{Attributes, flag};
 
 /// `NF_IP_PRI_RAW`: before connection tracking, destination NAT and ordinary filters.
 const RAW: i32 = -300;
+
+/// Behind `NF_IP_PRI_NAT_DST` and what others do to marks (`NF_IP_PRI_MANGLE`): the packet is as it will be routed.
+const BEHIND_NAT: i32 = -90;
 
 /// `NFT_OBJECT_COUNTER`
 const COUNTER: u32 = 1;
@@ -39,17 +43,53 @@ pub struct Chain {
     pub rules: Vec<Rule>,
 }
 
-/// Where packets enter a chain: at raw priority.
+/// Where packets enter a chain: at raw priority, unless it says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
     /// From any device, before routing.
-    Prerouting = 0,
+    Prerouting,
+    /// From any device, before routing and behind destination NAT.
+    BeforeRouting,
     /// To this host, after routing. IPv4 is reassembled here, IPv6 is not.
-    Input = 1,
+    Input,
     /// Through this host, after routing.
-    Forward = 2,
+    Forward,
+    /// From this host, behind destination NAT: what gets another mark there is routed anew.
+    Rerouting,
     /// To a device, from this host or through it: before what is too long is cut.
-    Postrouting = 4,
+    Postrouting,
+}
+
+impl Hook {
+    /// `NF_INET_*`
+    const fn number(self) -> u32 {
+        match self {
+            Self::Prerouting | Self::BeforeRouting => 0,
+            Self::Input => 1,
+            Self::Forward => 2,
+            Self::Rerouting => 3,
+            Self::Postrouting => 4,
+        }
+    }
+
+    const fn priority(self) -> i32 {
+        match self {
+            Self::Prerouting | Self::Input | Self::Forward | Self::Postrouting => RAW,
+            Self::BeforeRouting | Self::Rerouting => BEHIND_NAT,
+        }
+    }
+
+    /// The chain's type.
+    const fn kind(self) -> &'static str {
+        match self {
+            Self::Rerouting => "route",
+            Self::Prerouting
+            | Self::BeforeRouting
+            | Self::Input
+            | Self::Forward
+            | Self::Postrouting => "filter",
+        }
+    }
 }
 
 /// A rule: a packet that meets all conditions, and is in the set if one is asked, is counted and gets the verdict.
@@ -85,6 +125,8 @@ pub enum Verdict {
     Jump(&'static str),
     /// It walks through another chain and does not come back.
     Goto(&'static str),
+    /// These bits of its mark are set, and it passes.
+    Mark(u32),
 }
 
 /// What a message of a transaction is about: for errors.
@@ -185,10 +227,10 @@ impl Table {
             attributes.text(3, chain.name);
             if let Some(hook) = chain.hook {
                 attributes.nest(4, |at| {
-                    at.number(1, hook as u32);
-                    at.bytes(2, &RAW.to_be_bytes());
+                    at.number(1, hook.number());
+                    at.bytes(2, &hook.priority().to_be_bytes());
                 });
-                attributes.text(7, "filter");
+                attributes.text(7, hook.kind());
             }
         });
     }
@@ -219,6 +261,9 @@ impl Rule {
                 object.text(2, counter);
             });
         }
+        if let Verdict::Mark(bits) = self.verdict {
+            field::set_mark_bits(bits, list);
+        }
         expression(list, "immediate", |immediate| {
             immediate.number(1, 0); // NFT_REG_VERDICT
             immediate.nest(2, |data| data.nest(2, |verdict| self.verdict.describe(verdict)));
@@ -244,7 +289,7 @@ impl Verdict {
     fn describe(self, verdict: &mut Attributes<'_>) {
         let (code, chain): (i32, _) = match self {
             Self::Drop => (0, None),
-            Self::Accept => (1, None),
+            Self::Accept | Self::Mark(_) => (1, None),
             Self::Jump(chain) => (-3, Some(chain)),
             Self::Goto(chain) => (-4, Some(chain)),
         };

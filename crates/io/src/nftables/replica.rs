@@ -8,6 +8,9 @@ use super::model::{Rule, Table, Verdict};
 use super::set::SetId;
 use super::{Error, Filter};
 
+/// `RTN_UNICAST`: it knows no addresses of its own.
+const UNICAST: u32 = 1;
+
 /// The table.
 #[derive(Debug, Default)]
 pub struct Replica {
@@ -18,7 +21,7 @@ pub struct Replica {
     pub replaced: usize,
 }
 
-/// A packet, as the filter sees it: IPv4, or IPv6 without extension headers but for a routing header at the most.
+/// A packet, as the filter sees it: IPv4, fragments included, or IPv6 without extension headers but for a routing header at the most.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample<'a> {
     /// From the IP header on.
@@ -34,6 +37,7 @@ impl Sample<'_> {
     pub(super) fn load(&self, field: Field, length: usize) -> Option<Vec<u8>> {
         let is_v4 = *self.bytes.first()? >> 4 == 4;
         let is_routed = !is_v4 && *self.bytes.get(6)? == Extension::Routing as u8;
+        let is_later_fragment = is_v4 && (self.bytes.get(6)? & 0x1f, self.bytes.get(7)?) != (0, &0);
         let (protocol, upper) = if is_v4 {
             (*self.bytes.get(9)?, usize::from(self.bytes[0] & 15) * 4)
         } else if is_routed {
@@ -49,6 +53,7 @@ impl Sample<'_> {
             Field::Meta(Meta::Family) => Some(vec![if is_v4 { 2 } else { 10 }]),
             Field::Meta(Meta::Protocol) => Some(vec![protocol]),
             Field::Header(Base::Network, offset) => at(offset.into()),
+            Field::Header(Base::Transport, _) if is_later_fragment => None,
             Field::Header(Base::Transport, offset) => at(upper + usize::from(offset)),
             Field::Extension(Extension::Routing, offset) if is_routed => {
                 at(40 + usize::from(offset))
@@ -56,6 +61,7 @@ impl Sample<'_> {
             Field::Has(Extension::Routing) => Some(vec![is_routed.into()]),
             Field::Extension(Extension::Routing | Extension::Fragment, _) => None,
             Field::Has(Extension::Fragment) => Some(vec![0]),
+            Field::DestinationKind => Some(UNICAST.to_ne_bytes().to_vec()),
         }
     }
 }
@@ -85,7 +91,9 @@ impl Replica {
                 continue;
             }
             match rule.verdict {
-                Verdict::Accept | Verdict::Drop => return Some((rule.verdict, rule.counter)),
+                Verdict::Accept | Verdict::Drop | Verdict::Mark(_) => {
+                    return Some((rule.verdict, rule.counter));
+                }
                 Verdict::Goto(other) => return self.walk(other, packet),
                 Verdict::Jump(other) => {
                     if let Some(judged) = self.walk(other, packet) {

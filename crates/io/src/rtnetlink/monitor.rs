@@ -1,4 +1,4 @@
-//! Word of changes: links and addresses that come, change and go, rules that go, and routes that others take away.
+//! Word of changes: links and addresses that come, change and go, devices that begin to forward, rules that go, and routes that others take away.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,8 +8,8 @@ use netlink_sys::{Socket, SocketAddr};
 use super::{Error, Rtnetlink, listen};
 use crate::socket;
 
-/// `RTMGRP_LINK`, and of both families addresses, routes and rules.
-const GROUPS: u32 = 1 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 0x4_0000;
+/// `RTMGRP_LINK`, and of both families addresses, routes, rules and settings of devices (`RTNLGRP_IPV4_NETCONF`).
+const GROUPS: u32 = 1 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 0x4_0000 | 0x80_0000 | 0x100_0000;
 
 const NEW_LINK: u16 = 16;
 const NEW_ROUTE: u16 = 24;
@@ -64,7 +64,7 @@ impl Monitor {
 pub enum News {
     /// Nothing.
     Nothing,
-    /// A link or an address has changed, or a rule has gone.
+    /// A link, an address or a setting of a device has changed, or a rule has gone.
     Changed,
     /// Routes of the table may have gone: the link that was asked about was down meanwhile, or somebody took them away.
     RoutesWent,

@@ -30,6 +30,8 @@ pub enum Via {
     Unreachable,
     /// Nowhere: silently (`blackhole`).
     Blackhole,
+    /// On to the next rule, as if the table had no route (`throw`).
+    Throw,
 }
 
 /// A route.
@@ -64,6 +66,7 @@ impl fmt::Display for Route {
             Via::Gateway(gateway, _) => write!(f, "{} via {gateway}", self.destination)?,
             Via::Unreachable => write!(f, "unreachable {}", self.destination)?,
             Via::Blackhole => write!(f, "blackhole {}", self.destination)?,
+            Via::Throw => write!(f, "throw {}", self.destination)?,
         }
         write!(f, " table {}", self.table)
     }
@@ -184,10 +187,27 @@ impl Rtnetlink {
     /// # Errors
     /// [`Error::Refused`] with `ENETUNREACH` or `EHOSTUNREACH` when no route leads there.
     pub fn route_to(&mut self, destination: IpAddr, mark: u32) -> Result<Chosen, Error> {
+        self.route_between(None, destination, mark)
+    }
+
+    /// The same for a packet from an address of the host's own, if it has one.
+    ///
+    /// # Errors
+    /// As [`Rtnetlink::route_to`].
+    pub fn route_between(
+        &mut self,
+        source: Option<IpAddr>,
+        destination: IpAddr,
+        mark: u32,
+    ) -> Result<Chosen, Error> {
         let mut message = RouteMessage::default();
         message.header.address_family = destination.into();
         message.header.destination_prefix_length = Prefix::host(destination).length();
         message.attributes.push(RouteAttribute::Destination(destination.into()));
+        if let Some(source) = source {
+            message.header.source_prefix_length = Prefix::host(source).length();
+            message.attributes.push(RouteAttribute::Source(source.into()));
+        }
         if mark != 0 {
             message.attributes.push(RouteAttribute::Mark(mark));
         }
@@ -282,6 +302,7 @@ fn read(answer: RouteNetlinkMessage) -> Option<Route> {
         (RouteType::Unicast | RouteType::Local, None, Some(link)) => Via::Link(link),
         (RouteType::Unreachable, _, _) => Via::Unreachable,
         (RouteType::BlackHole, _, _) => Via::Blackhole,
+        (RouteType::Throw, _, _) => Via::Throw,
         _other_kinds => return None,
     };
     Some(Route {

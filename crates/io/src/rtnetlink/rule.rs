@@ -3,12 +3,12 @@
 use std::fmt;
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
-use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
+use netlink_packet_route::rule::{RuleAction as Action, RuleAttribute, RuleFlags, RuleMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use uxfrm_packet::Version;
 
-use super::{Error, Rtnetlink};
+use super::{Error, Prefix, Rtnetlink};
 
 /// Which packets a rule is for, by their mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,19 +21,41 @@ pub enum FirewallMark {
     IsNot(u32, u32),
 }
 
-/// A rule: packets of a version that carry a mark are looked up in a table.
+/// A rule: packets of a version that carry a mark are looked up in a table, or leave out rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// IPv4 or IPv6.
     pub version: Version,
     /// Which packets.
     pub mark: FirewallMark,
-    /// In which table.
-    pub table: u32,
+    /// Where they come from, if that matters; what has no source address yet comes from none but `/0`.
+    pub source: Option<Prefix>,
+    /// What becomes of them.
+    pub action: RuleAction,
     /// Lower goes first.
     pub priority: u32,
     /// Ignore what the table says with a prefix this short or shorter (`suppress_prefixlength`); `None` for nothing.
     pub suppress_prefix_length: Option<u32>,
+}
+
+/// What a rule does with its packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuleAction {
+    /// Looks them up in a table.
+    Lookup(u32),
+    /// Goes on with the rule of this priority, which is a larger one.
+    Goto(u32),
+}
+
+impl Rule {
+    /// The table that is looked up.
+    #[must_use]
+    pub const fn table(&self) -> Option<u32> {
+        match self.action {
+            RuleAction::Lookup(table) => Some(table),
+            RuleAction::Goto(_) => None,
+        }
+    }
 }
 
 impl fmt::Display for Rule {
@@ -44,7 +66,11 @@ impl fmt::Display for Rule {
             FirewallMark::Is(mark, mask) => write!(f, " fwmark {mark:#x}/{mask:#x}")?,
             FirewallMark::IsNot(mark, mask) => write!(f, " not fwmark {mark:#x}/{mask:#x}")?,
         }
-        write!(f, " lookup {}", self.table)
+        self.source.map_or(Ok(()), |source| write!(f, " from {source}"))?;
+        match self.action {
+            RuleAction::Lookup(table) => write!(f, " lookup {table}"),
+            RuleAction::Goto(priority) => write!(f, " goto {priority}"),
+        }
     }
 }
 
@@ -67,7 +93,7 @@ impl Rtnetlink {
         self.change(&format!("delete rule {rule}"), 0, message)
     }
 
-    /// All rules of a version that look up a table, in order.
+    /// All rules of a version that look up a table or go to another rule, in order.
     ///
     /// # Errors
     /// The kernel's.
@@ -89,9 +115,21 @@ fn family(version: Version) -> AddressFamily {
 fn describe(rule: &Rule) -> RuleMessage {
     let mut message = RuleMessage::default();
     message.header.family = family(rule.version);
-    message.header.action = RuleAction::ToTable;
-    message.header.table = u8::try_from(rule.table).unwrap_or(0);
-    message.attributes.push(RuleAttribute::Table(rule.table));
+    match rule.action {
+        RuleAction::Lookup(table) => {
+            message.header.action = Action::ToTable;
+            message.header.table = u8::try_from(table).unwrap_or(0);
+            message.attributes.push(RuleAttribute::Table(table));
+        }
+        RuleAction::Goto(priority) => {
+            message.header.action = Action::Goto;
+            message.attributes.push(RuleAttribute::Goto(priority));
+        }
+    }
+    if let Some(source) = rule.source {
+        message.header.src_len = source.length();
+        message.attributes.push(RuleAttribute::Source(source.address()));
+    }
     message.attributes.push(RuleAttribute::Priority(rule.priority));
     message.attributes.extend(rule.suppress_prefix_length.map(RuleAttribute::SuppressPrefixLen));
     match rule.mark {
@@ -109,10 +147,8 @@ fn describe(rule: &Rule) -> RuleMessage {
 
 fn read(version: Version, answer: RouteNetlinkMessage) -> Option<Rule> {
     let RouteNetlinkMessage::NewRule(message) = answer else { return None };
-    if message.header.action != RuleAction::ToTable {
-        return None;
-    }
     let (mut mark, mut mask, mut suppress) = (None, u32::MAX, None);
+    let (mut source, mut target) = (None, None);
     let (mut table, mut priority) = (u32::from(message.header.table), 0);
     for attribute in message.attributes {
         #[expect(
@@ -124,6 +160,10 @@ fn read(version: Version, answer: RouteNetlinkMessage) -> Option<Rule> {
             RuleAttribute::FwMask(value) => mask = value,
             RuleAttribute::Table(value) => table = value,
             RuleAttribute::Priority(value) => priority = value,
+            RuleAttribute::Goto(value) => target = Some(value),
+            RuleAttribute::Source(address) => {
+                source = Prefix::new(address, message.header.src_len);
+            }
             // The kernel says -1 for "nothing".
             RuleAttribute::SuppressPrefixLen(value) => {
                 suppress = (value != u32::MAX).then_some(value)
@@ -136,5 +176,12 @@ fn read(version: Version, answer: RouteNetlinkMessage) -> Option<Rule> {
         (Some(mark), true) => FirewallMark::IsNot(mark, mask),
         (None, _) => FirewallMark::Any,
     };
-    Some(Rule { version, mark, table, priority, suppress_prefix_length: suppress })
+    let action = if message.header.action == Action::ToTable {
+        RuleAction::Lookup(table)
+    } else if message.header.action == Action::Goto {
+        RuleAction::Goto(target?)
+    } else {
+        return None;
+    };
+    Some(Rule { version, mark, source, action, priority, suppress_prefix_length: suppress })
 }

@@ -1,5 +1,6 @@
 use uxfrm_io::rtnetlink::{
-    Error, FirewallMark, Installed, Monitor, News, Prefix, Route, RouteChange, Rule, Via,
+    Error, FirewallMark, Installed, Monitor, News, Prefix, Route, RouteChange, Rule, RuleAction,
+    Via,
 };
 use uxfrm_io::{Namespace, Rtnetlink};
 use uxfrm_packet::Version;
@@ -98,13 +99,14 @@ fn routes_and_rules_are_added_found_and_removed() {
             let rule = Rule {
                 version,
                 mark: FirewallMark::IsNot(0x1234, 0xffff),
-                table: 51_820,
+                source: None,
+                action: RuleAction::Lookup(51_820),
                 priority: 100,
                 suppress_prefix_length: None,
             };
             let main = Rule {
                 mark: FirewallMark::Any,
-                table: 254,
+                action: RuleAction::Lookup(254),
                 priority: 90,
                 suppress_prefix_length: Some(0),
                 ..rule
@@ -178,7 +180,8 @@ fn what_was_installed_is_taken_back() {
         let rule = Rule {
             version: Version::V4,
             mark,
-            table: 99,
+            source: None,
+            action: RuleAction::Lookup(99),
             priority: 100,
             suppress_prefix_length: None,
         };
@@ -268,7 +271,8 @@ fn a_monitor_hears_of_links_and_addresses_and_of_what_others_take_away() {
             let rule = Rule {
                 version,
                 mark: FirewallMark::IsNot(7, u32::MAX),
-                table: 30_000,
+                source: None,
+                action: RuleAction::Lookup(30_000),
                 priority: 5000,
                 suppress_prefix_length: None,
             };

@@ -12,9 +12,14 @@ fn made(lines: &[&str]) -> Table {
     let mut database = Database::new(uxfrm_crypto::Backend::Auto, 1);
     load::load(&mut database, &[batch], Moment(0)).unwrap();
     std::fs::remove_dir_all(directory).unwrap();
-    let around = Surroundings { tun: "tun9".to_owned(), mark: 7, ports: [500, 4500].into() };
+    let around = Surroundings {
+        tun: "tun9".to_owned(),
+        mark: 7,
+        ports: [500, 4500].into(),
+        parts: Part::ALL,
+    };
     let spd = &database.snapshot().spd;
-    let (layout, sets) = Layout::of(spd, 0, MANY);
+    let (layout, sets) = Layout::of(spd, Part::ALL, 0, MANY);
     table(&around, spd, &layout, sets)
 }
 
@@ -240,7 +245,7 @@ fn policies_that_do_the_same_are_one_rule_and_a_set() {
     let [rule] = chain(&table, "out-main") else { panic!("one rule") };
     assert_eq!(rule.conditions, [Condition::version(Version::V4)]);
     assert_eq!((rule.verdict, rule.counter), (Verdict::Drop, Some("out_policy_block")));
-    let [set] = &table.sets[..] else { panic!("one set") };
+    let [set, _for_the_way] = &table.sets[..] else { panic!("one set for each") };
     assert_eq!(rule.among.as_ref().unwrap().set, set.id);
     let mut keys: Vec<_> = set.keys.iter().collect();
     keys.sort_unstable();
@@ -283,7 +288,12 @@ fn policies_out_of_too_many_rules_have_none() {
 
 #[test]
 fn a_closed_table_drops_all_but_what_is_exempt() {
-    let around = Surroundings { tun: "tun9".to_owned(), mark: 7, ports: [500, 4500].into() };
+    let around = Surroundings {
+        tun: "tun9".to_owned(),
+        mark: 7,
+        ports: [500, 4500].into(),
+        parts: Part::ALL,
+    };
     let table = closed(&around);
     for (name, reason, exempt) in
         [("in", TEMPLATE, 13), ("fwd", TEMPLATE, 1), ("out", Some("out_unprotected"), 8)]

@@ -24,9 +24,8 @@ pub(super) struct Watched {
 
 impl Watched {
     pub(super) fn passing(&self) -> Vec<bool> {
-        let of_chain = |(direction, chain)| {
-            let judge =
-                move |packet: &Plain| self.replica.judge(chain, &packet.sample(direction)).0;
+        let of_chain = |(part, chain)| {
+            let judge = move |packet: &Plain| self.replica.judge(chain, &packet.sample(part)).0;
             self.packets.iter().map(move |packet| judge(packet) == Verdict::Accept)
         };
         CHAINS.into_iter().flat_map(of_chain).collect()

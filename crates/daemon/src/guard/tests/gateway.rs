@@ -8,7 +8,7 @@ use uxfrm_engine::{
 };
 use uxfrm_io::nftables::{Error, Verdict};
 
-use super::super::{Guard, rules, run};
+use super::super::{DIVERTED, Guard, Part, Surroundings, rules, run};
 use super::{
     CHAINS, around,
     filters::Watched,
@@ -16,20 +16,24 @@ use super::{
 };
 
 /// What the policies say, one by one: the first that fits, sub before main.
-fn expected(spd: &Spd, direction: Direction, flow: &FlowKey) -> (Verdict, Option<&'static str>) {
+fn expected(spd: &Spd, part: Part, flow: &FlowKey) -> (Verdict, Option<&'static str>) {
+    let direction = part.direction();
     let first = |kind| {
         let fits = spd.iter().filter(|entry| {
             (entry.direction(), entry.kind()) == (direction, kind) && entry.matches(flow)
         });
-        fits.min_by_key(|entry| entry.place()).map(|entry| rules::of_policy(&entry.policy()).0)
+        fits.min_by_key(|entry| entry.place())
+            .map(|entry| rules::of_policy(part, &entry.policy()).0)
     };
     let outcome = match first(PolicyKind::Sub) {
         Some(run::Outcome::Drop(reason)) => Some(run::Outcome::Drop(reason)),
+        Some(run::Outcome::Divert) => Some(run::Outcome::Divert),
         sub => first(PolicyKind::Main).or(sub),
     };
     match outcome {
         Some(run::Outcome::Drop(reason)) => (Verdict::Drop, Some(reason.as_str())),
-        None if spd.defaults().of(direction) == Action::Block => {
+        Some(run::Outcome::Divert) => (Verdict::Mark(DIVERTED), None),
+        None if part != Part::Way && spd.defaults().of(direction) == Action::Block => {
             let reason = match direction {
                 Direction::In | Direction::Forward => DropReason::InNoPolicy,
                 Direction::Out => DropReason::OutDefaultBlock,
@@ -70,6 +74,24 @@ pub(super) struct Gateway {
 
 impl Gateway {
     pub(super) fn new(policies: Vec<Policy>, defaults: Defaults, packets: Vec<Plain>) -> Self {
+        Self::with(Part::ALL, policies, defaults, packets)
+    }
+
+    /// One that leads nothing to uxfrm: its table is half as large.
+    pub(super) fn that_guards(
+        policies: Vec<Policy>,
+        defaults: Defaults,
+        packets: Vec<Plain>,
+    ) -> Self {
+        Self::with(Part::GUARD, policies, defaults, packets)
+    }
+
+    fn with(
+        parts: &'static [Part],
+        policies: Vec<Policy>,
+        defaults: Defaults,
+        packets: Vec<Plain>,
+    ) -> Self {
         let mut database = Database::new(Backend::Auto, 1);
         database.attend();
         database.apply(Moment(0), |change| {
@@ -80,7 +102,8 @@ impl Gateway {
         });
         drop(database.take_changes());
         let filter = Watched { packets, ..Watched::default() };
-        let guard = Guard::install(filter, around(), &database.current().spd).unwrap();
+        let around = Surroundings { parts, ..around() };
+        let guard = Guard::install(filter, around, &database.current().spd).unwrap();
         Self { database, guard }
     }
 
@@ -126,10 +149,11 @@ impl Gateway {
     pub(super) fn check(&self) -> Result<(), TestCaseError> {
         let spd = &self.database.current().spd;
         for packet in &self.guard.filter.packets {
-            for (direction, chain) in CHAINS {
-                let judged = self.guard.filter.replica.judge(chain, &packet.sample(direction));
-                let flow = packet.flow(direction);
-                prop_assert_eq!(judged, expected(spd, direction, &flow), "{} {:?}", chain, flow);
+            let parts = self.guard.around.parts;
+            for (part, chain) in CHAINS.into_iter().filter(|(part, _)| parts.contains(part)) {
+                let judged = self.guard.filter.replica.judge(chain, &packet.sample(part));
+                let flow = packet.flow(part);
+                prop_assert_eq!(judged, expected(spd, part, &flow), "{} {:?}", chain, flow);
             }
         }
         Ok(())

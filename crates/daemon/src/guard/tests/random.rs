@@ -11,7 +11,7 @@ use uxfrm_engine::{
 use uxfrm_io::nftables::Sample;
 use uxfrm_packet::IpPacket;
 
-use super::CHAINS;
+use super::{CHAINS, Part};
 
 /// A plain packet.
 #[derive(Clone, Debug)]
@@ -22,18 +22,18 @@ pub(super) struct Plain {
 }
 
 impl Plain {
-    pub(super) fn sample(&self, direction: Direction) -> Sample<'_> {
-        Sample { bytes: &self.bytes, mark: self.mark, came_by: self.came_by(direction) }
+    pub(super) fn sample(&self, part: Part) -> Sample<'_> {
+        Sample { bytes: &self.bytes, mark: self.mark, came_by: self.came_by(part.direction()) }
     }
 
-    pub(super) fn flow(&self, direction: Direction) -> FlowKey {
+    pub(super) fn flow(&self, part: Part) -> FlowKey {
         let ip = IpPacket::parse(&self.bytes).unwrap();
         let flow = FlowKey::of_bytes(&ip, &self.bytes);
-        let destination = match (direction, self.last_segment()) {
-            (Direction::Out, Some(last)) => last,
-            (Direction::Out, None) | (Direction::In | Direction::Forward, _) => flow.destination,
+        let destination = match (part, self.last_segment()) {
+            (Part::Out, Some(last)) => last,
+            (Part::Out, None) | (Part::In | Part::Forward | Part::Way, _) => flow.destination,
         };
-        FlowKey { mark: self.mark, ifindex: self.came_by(direction), destination, ..flow }
+        FlowKey { mark: self.mark, ifindex: self.came_by(part.direction()), destination, ..flow }
     }
 
     /// Where it comes at last if it has a routing header.
@@ -127,7 +127,7 @@ pub(super) fn deeds() -> impl Strategy<Value = (Action, Vec<Template>)> {
 
 pub(super) fn policies() -> impl Strategy<Value = Policy> {
     let families = prop_oneof![2 => Just(Family::V4), 1 => Just(Family::V6)];
-    let directions = prop::sample::select(&CHAINS[..]).prop_map(|(direction, _)| direction);
+    let directions = prop::sample::select(&CHAINS[..]).prop_map(|(part, _)| part.direction());
     let kinds = prop_oneof![4 => Just(PolicyKind::Main), 1 => Just(PolicyKind::Sub)];
     let marks =
         prop_oneof![5 => Just(Mark { value: 0, mask: 0 }), 1 => Just(Mark { value: 1, mask: 3 })];

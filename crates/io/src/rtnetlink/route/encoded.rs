@@ -27,6 +27,7 @@ const RT_SCOPE_LINK: u8 = 253;
 const RTN_UNICAST: u8 = 1;
 const RTN_BLACKHOLE: u8 = 6;
 const RTN_UNREACHABLE: u8 = 7;
+const RTN_THROW: u8 = 9;
 
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
@@ -55,7 +56,7 @@ pub(super) fn append(
             put_address(RTA_GATEWAY, gateway, bytes);
             link.into_iter().for_each(|link| put(RTA_OIF, &link.to_ne_bytes(), bytes));
         }
-        Via::Unreachable | Via::Blackhole => {}
+        Via::Unreachable | Via::Blackhole | Via::Throw => {}
     }
     route.source.into_iter().for_each(|source| put_address(RTA_PREFSRC, source, bytes));
     route.metric.into_iter().for_each(|metric| put(RTA_PRIORITY, &metric.to_ne_bytes(), bytes));
@@ -81,6 +82,7 @@ fn head(request: Request, flags: u16, sequence: u32, route: &Route) -> [u8; HEAD
         Via::Gateway(..) => (RT_SCOPE_UNIVERSE, RTN_UNICAST),
         Via::Unreachable => (RT_SCOPE_UNIVERSE, RTN_UNREACHABLE),
         Via::Blackhole => (RT_SCOPE_UNIVERSE, RTN_BLACKHOLE),
+        Via::Throw => (RT_SCOPE_UNIVERSE, RTN_THROW),
     };
     // A table whose number is too large is named by its attribute alone.
     let table = u8::try_from(route.table).unwrap_or(0);
@@ -137,6 +139,7 @@ mod tests {
                 Via::Gateway(peer, Some(0x0102_0304)),
                 Via::Unreachable,
                 Via::Blackhole,
+                Via::Throw,
             ];
             for via in vias {
                 let plain = Route::new(net, via);

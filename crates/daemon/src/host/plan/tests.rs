@@ -1,0 +1,94 @@
+use uxfrm_engine::{Database, Moment};
+
+use super::*;
+use crate::load;
+
+/// What is said of policies in the words of `ip xfrm`, for a host with some addresses: a line for each source.
+fn planned(lines: &[&str], own: &[&str]) -> Vec<String> {
+    let name = format!("uxfrm-plan-{}-{:?}", std::process::id(), std::thread::current().id());
+    let batch = std::env::temp_dir().join(name);
+    std::fs::write(&batch, lines.join("\n")).unwrap();
+    let mut database = Database::new(uxfrm_crypto::Backend::Auto, 1);
+    load::load(&mut database, std::slice::from_ref(&batch), Moment(0)).unwrap();
+    std::fs::remove_file(batch).unwrap();
+    let own: Vec<IpAddr> = own.iter().map(|own| own.parse().unwrap()).collect();
+    let plan = Plan::of(&database.snapshot().spd, &own);
+    plan.sources.iter().map(ToString::to_string).collect()
+}
+
+const PROTECTS: &str = "tmpl src 192.0.2.1 dst 198.51.100.1 proto esp mode tunnel";
+
+#[test]
+fn a_road_warrior_s_lan_is_left_out_of_its_tunnel() {
+    let all =
+        format!("xfrm policy add src 10.3.0.1/32 dst 0.0.0.0/0 dir out priority 9 {PROTECTS}");
+    let lan = "xfrm policy add dst 192.168.1.0/24 dir out priority 1";
+    assert_eq!(
+        planned(&[&all, lan], &["192.168.1.5", "10.3.0.1"]),
+        ["from 10.3.0.1/32: 0.0.0.0/0 to uxfrm, 192.168.1.0/24 as ever"]
+    );
+}
+
+#[test]
+fn a_source_of_all_addresses_is_each_of_the_host_s_own() {
+    let all = format!("xfrm policy add dst 10.2.0.0/16 dir out {PROTECTS}");
+    assert_eq!(
+        planned(&[&all], &["127.0.0.1", "192.0.2.1", "10.3.0.1"]),
+        ["from 192.0.2.1/32: 10.2.0.0/16 to uxfrm", "from 10.3.0.1/32: 10.2.0.0/16 to uxfrm"]
+    );
+}
+
+#[test]
+fn what_asks_for_ports_is_left_to_the_chain() {
+    let web = format!(
+        "xfrm policy add src 10.1.0.0/16 dst 10.2.0.0/16 proto tcp dport 80 dir out {PROTECTS}"
+    );
+    assert!(planned(&[&web], &[]).is_empty());
+    let rest =
+        format!("xfrm policy add src 10.1.0.0/16 dst 10.2.0.0/15 dir out priority 5 {PROTECTS}");
+    assert_eq!(planned(&[&web, &rest], &[]), ["from 10.1.0.0/16: 10.2.0.0/15 to uxfrm"]);
+    let plain = "xfrm policy add src 10.1.0.0/16 dst 10.2.7.0/24 proto tcp dport 22 dir out";
+    assert_eq!(
+        planned(&[&rest, plain], &[]),
+        ["from 10.1.0.0/16: 10.2.0.0/15 to uxfrm, 10.2.7.0/24 as ever"]
+    );
+}
+
+/// The kernel notes the TUN's MTU for a path whose packets it has not led there by a route, and would hold ESP to it.
+#[test]
+fn between_peers_ports_are_led_together() {
+    let ends = "src 192.0.2.1/32 dst 198.51.100.1/32 proto udp dport 1701";
+    for template in [PROTECTS, "tmpl proto esp mode transport"] {
+        let l2tp = format!("xfrm policy add {ends} dir out {template}");
+        assert_eq!(planned(&[&l2tp], &[]), ["from 192.0.2.1/32: 198.51.100.1/32 to uxfrm"]);
+    }
+}
+
+#[test]
+fn a_better_policy_counts_and_not_a_longer_prefix() {
+    let wide =
+        format!("xfrm policy add src 10.1.0.0/16 dst 10.0.0.0/8 dir out priority 1 {PROTECTS}");
+    let narrow = "xfrm policy add src 10.1.0.0/16 dst 10.2.0.0/16 dir out priority 2";
+    assert_eq!(planned(&[&wide, narrow], &[]), ["from 10.1.0.0/16: 10.0.0.0/8 to uxfrm"]);
+}
+
+#[test]
+fn more_sources_than_rules_are_left_to_the_chain() {
+    let of_net =
+        |net| format!("xfrm policy add src 10.{net}.0.0/16 dst 10.200.0.0/16 dir out {PROTECTS}");
+    let many: Vec<_> = (0..40).map(of_net).collect();
+    let lines: Vec<_> = many.iter().map(String::as_str).collect();
+    assert_eq!(planned(&lines, &[]).len(), MOST_SOURCES);
+    let many: Vec<_> = (0..=MOST_POLICIES)
+        .map(|net| {
+            format!(
+                "xfrm policy add src 10.1.0.0/16 dst 10.7.{}.{}/32 dir out {PROTECTS}",
+                net >> 8,
+                net & 255
+            )
+        })
+        .collect();
+    let lines: Vec<_> = many.iter().map(String::as_str).collect();
+    assert!(planned(&lines, &[]).is_empty());
+    assert_eq!(planned(&lines[1..], &[]).len(), 1);
+}
