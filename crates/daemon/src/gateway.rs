@@ -107,8 +107,9 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
 pub fn check(path: &Path) -> anyhow::Result<Vec<String>> {
     let config = Config::load(path)?;
     let store = inspect_store(&config).err();
+    let (tun, mark) = (config.host.tun.as_str(), config.wire.mark.get());
     let ways = read(&config, Making::Imagined, None)
-        .map(|(database, ..)| host::describe(&database.snapshot().spd, config.host.tun.as_str()));
+        .map(|(database, ..)| host::describe(&database.snapshot().spd, tun, mark));
     let (ways, fault) = ways.map_or_else(|fault| (Vec::new(), Some(fault)), |ways| (ways, None));
     let faults = store.into_iter().chain(fault).chain(Plan::read(&config).err());
     let faults: Vec<_> = faults.map(|fault| format!("{fault:#}")).collect();

@@ -1,4 +1,5 @@
-//! Which way packets take: what the policies `out` have uxfrm do something to is marked, and a rule leads what is marked into the TUN.
+//! Which way packets take: what the policies `out` have uxfrm do something to is marked, and a rule
+//! leads what is marked into the TUN.
 //!
 //! ```text
 //! way-in   before routing:    jump way
@@ -8,10 +9,12 @@
 //! divert:    to an own address → accept · mark
 //! ```
 //!
-//! So a packet has the route and the source address that it would have without uxfrm, and only then is asked for policies, as in Linux. What gets the
-//! mark on its way out is routed anew by the kernel; what has its way into the TUN from routes already is not looked at.
+//! So a packet has the route and the source address that it would have without uxfrm, and only then
+//! is asked for policies, as in Linux. What gets the mark on its way out is routed anew by the
+//! kernel; what has its way into the TUN from routes already is not looked at.
 //!
-//! Fragments have ports in the first one alone. Where a policy asks for ports all of them go to the TUN, and uxfrm judges the whole datagram.
+//! Fragments have ports in the first one alone. Where a policy asks for ports all of them go to the
+//! TUN, and uxfrm judges the whole datagram.
 
 use uxfrm_engine::{Action, Policy, Selector};
 use uxfrm_io::nftables::{Chain, Condition, Hook, Rule, Verdict};
@@ -26,7 +29,8 @@ use super::{
 use uxfrm_engine::PolicyKind;
 use uxfrm_packet::Version;
 
-/// The bit of a packet's mark by which it is led into the TUN. Conditions on marks never look at it.
+/// The bit of a packet's mark by which it is led into the TUN. Conditions on marks never look at
+/// it.
 pub(crate) const DIVERTED: u32 = 0x0800_0000;
 
 /// The chain that marks.

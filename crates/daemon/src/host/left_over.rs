@@ -1,15 +1,48 @@
-//! What a gateway that was killed left behind: rules, and the routes beneath that refuse what it protected.
+//! What a gateway that has ended left behind: rules, and the routes beneath that refuse what it
+//! protected.
 
 use std::collections::BTreeSet;
 
-use uxfrm_io::rtnetlink::{self, FirewallMark, Route, RouteChange, Rtnetlink, Rule, Via};
+use uxfrm_io::rtnetlink::{
+    self, FirewallMark, Route, RouteChange, Rtnetlink, Rule, RuleAction, Via,
+};
 
 use super::{
-    BENEATH, FALLBACK, LEADING, destinations::Destinations, forgive_absent, versions, ways,
+    BENEATH,
+    addresses::prefix,
+    destinations::Destinations,
+    forgive_absent, groups,
+    leading::{FALLBACK, FIRST},
+    versions, ways,
 };
 use crate::guard::DIVERTED;
 
-/// Where routes of an earlier run refuse packets in the table, if there are any; all others there go.
+/// What a gateway that runs has. By default none runs.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    /// Its rules.
+    pub(super) rules: Vec<Rule>,
+    /// Its routes, but for those to destinations.
+    pub(super) routes: Vec<Route>,
+    /// Its table of destinations, in which nothing is left over.
+    pub(super) destinations: Option<u32>,
+}
+
+impl Kept {
+    fn has(&self, route: &Route) -> bool {
+        let alike =
+            |other: &Route| (other.table, other.destination) == (route.table, route.destination);
+        // The kernel may tell another metric than it was asked for.
+        self.routes.iter().any(|other| alike(other) && other.via == route.via)
+    }
+
+    fn uses(&self, table: u32) -> bool {
+        self.rules.iter().any(|rule| rule.table() == Some(table))
+    }
+}
+
+/// Where routes of an earlier run refuse packets in the table, if there are any; all others there
+/// go.
 pub(super) fn take_over(
     rtnetlink: &mut Rtnetlink,
     table: u32,
@@ -28,54 +61,83 @@ pub(super) fn take_over(
     Ok(Some(destinations))
 }
 
-/// Removes the rules and routes of gateways that had other tables than this one: they would refuse for ever.
+/// Removes rules of gateways that do not run, and their routes: they would refuse for ever. Also
+/// routes that such a one left in tables that are in use again.
 pub(super) fn let_go_of_others(
     rtnetlink: &mut Rtnetlink,
-    own: u32,
+    kept: &Kept,
 ) -> Result<(), rtnetlink::Error> {
     let mut rules = Vec::new();
     for version in versions() {
         rules.extend(gateways(rtnetlink.rules(version)?));
     }
-    let kept = ways::tables(own);
-    let is_kept = |table: &u32| *table == own || kept.contains(table);
-    let tables: BTreeSet<_> = rules.iter().filter_map(Rule::table).collect();
-    for table in tables.into_iter().filter(|table| !is_kept(table)) {
-        let routes = rtnetlink.routes(table)?;
-        if routes.is_empty() || !routes.iter().all(refuses) {
-            continue; // somebody else's
-        }
-        for rule in rules.iter().filter(|rule| rule.table() == Some(table)) {
-            forgive_absent(rtnetlink.delete_rule(rule))?;
-        }
-        let routes: Vec<_> = routes.into_iter().map(RouteChange::Delete).collect();
-        rtnetlink.change_routes(&routes)?;
-        tracing::info!(table, "what an earlier run refused by another table is let go");
+    rules.retain(|rule| !kept.rules.contains(rule));
+    let in_use = kept.routes.iter().map(|route| route.table);
+    let tables: BTreeSet<_> = rules.iter().filter_map(Rule::table).chain(in_use).collect();
+    let tables = tables.into_iter().filter(|table| kept.destinations != Some(*table));
+    let mut left = rtnetlink.routes_of(&tables.collect::<Vec<_>>())?;
+    // Where there is a route that refuses nothing the table is somebody else's, or in use.
+    let others: BTreeSet<_> =
+        left.iter().filter(|route| !refuses(route)).map(|route| route.table).collect();
+    let is_others = |table: u32| others.contains(&table) && !kept.uses(table);
+    rules.retain(|rule| !rule.table().is_some_and(is_others));
+    left.retain(|route| refuses(route) && !kept.has(route) && !is_others(route.table));
+    if !rules.is_empty() || !left.is_empty() {
+        let (rules, routes) = (rules.len(), left.len());
+        tracing::info!(rules, routes, "what an earlier run refused is let go");
     }
-    Ok(())
+    rules.iter().try_for_each(|rule| forgive_absent(rtnetlink.delete_rule(rule)))?;
+    rtnetlink.change_routes(&left.into_iter().map(RouteChange::Delete).collect::<Vec<_>>())
 }
 
-/// Those of gateways: to tables of destinations, of what is marked, and of sources beside that.
+/// Removes all that a table has, and the rules that lead there.
+pub(super) fn clear(rtnetlink: &mut Rtnetlink, table: u32) -> anyhow::Result<()> {
+    for version in versions() {
+        for rule in rtnetlink.rules(version)?.iter().filter(|rule| rule.table() == Some(table)) {
+            forgive_absent(rtnetlink.delete_rule(rule))?;
+        }
+    }
+    let left: Vec<_> = rtnetlink.routes(table)?.into_iter().map(RouteChange::Delete).collect();
+    Ok(rtnetlink.change_routes(&left)?)
+}
+
+/// Those of gateways: to tables of destinations, of what is marked, and of a plan beside those.
 fn gateways(rules: Vec<Rule>) -> impl Iterator<Item = Rule> {
+    let to_destinations = rules.iter().filter(|rule| is_for_destinations(rule));
+    let mut beside: BTreeSet<_> =
+        to_destinations.filter_map(Rule::table).flat_map(ways::tables).collect();
     let marked = rules.iter().filter(|rule| is_for_marked(rule)).filter_map(Rule::table);
-    let of_sources: BTreeSet<_> =
-        marked.flat_map(|table| ways::tables(table.wrapping_sub(1))).collect();
-    let is_of_source = move |rule: &Rule| {
-        rule.source.is_some() && rule.table().is_some_and(|table| of_sources.contains(&table))
+    beside.extend(marked.flat_map(|table| ways::tables(table.wrapping_sub(1))));
+    let is_of_plan = move |rule: &Rule| {
+        is_planned(rule) && rule.table().is_some_and(|table| beside.contains(&table))
     };
-    rules
-        .into_iter()
-        .filter(move |rule| is_for_destinations(rule) || is_for_marked(rule) || is_of_source(rule))
+    rules.into_iter().filter(move |rule| {
+        is_past_plan(rule) || is_for_destinations(rule) || is_for_marked(rule) || is_of_plan(rule)
+    })
 }
 
 fn is_for_destinations(rule: &Rule) -> bool {
-    [LEADING, FALLBACK].contains(&rule.priority)
+    [FIRST, FALLBACK].contains(&rule.priority)
         && rule.suppress_prefix_length.is_none()
         && matches!(rule.mark, FirewallMark::IsNot(_, u32::MAX))
 }
 
 fn is_for_marked(rule: &Rule) -> bool {
     rule.priority == ways::LAST && rule.mark == FirewallMark::Is(DIVERTED, DIVERTED)
+}
+
+/// Of our own sockets' packets.
+fn is_past_plan(rule: &Rule) -> bool {
+    rule.priority == ways::FIRST
+        && rule.action == RuleAction::Goto(ways::LAST)
+        && matches!(rule.mark, FirewallMark::Is(_, u32::MAX))
+}
+
+fn is_planned(rule: &Rule) -> bool {
+    let is_to_groups = rule.destination == Some(prefix(groups::ALL));
+    (ways::PLANNED..ways::LAST).contains(&rule.priority)
+        && rule.mark == FirewallMark::Any
+        && (rule.source.is_some() || is_to_groups)
 }
 
 fn refuses(route: &Route) -> bool {

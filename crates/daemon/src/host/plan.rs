@@ -1,22 +1,28 @@
-//! Which packets find their way into the TUN by their source and destination alone: the common case, for which the kernel need not ask the packet filter.
+//! Which packets find their way into the TUN by their source and destination alone: the common
+//! case, for which the kernel need not ask the packet filter.
 //!
-//! A source that policies name has a table of its own; in it, a destination leads to the TUN where all packets there meet a policy that has uxfrm do
-//! something to them, and out of the table where a better one lets some pass, or where that depends on more than addresses. So what has its way from a table is
-//! sure to be uxfrm's (or goes between two peers, one of whose policies asks for more), and what has none is looked at once more ([`crate::guard`]): the plan may say less than the policies, never more.
+//! A source that policies name has a table of its own. In it a destination leads to the TUN where
+//! all packets there meet a policy that protects or blocks, and out of the table where a better one
+//! lets some pass, or where that depends on more than addresses. So the plan may say less than the
+//! policies, never more (but between two peers, one of whose policies asks for more): what has no
+//! way from a table is looked at once more by the packet filter ([`crate::guard`]).
 //!
-//! A source of all addresses has none of its own, as what has no address yet would come from it as well, and get another than it would have without uxfrm;
-//! the host's own addresses stand for it.
+//! A source of all addresses has no table: what has no address yet would come from it as well, and
+//! get another than without uxfrm. The host's own addresses stand for it. To multicast groups alone
+//! unbound sockets are led as well, from the address that they would have (`groups.rs`).
 
-use std::{fmt, net::IpAddr};
+use std::{fmt, net::IpAddr, sync::Arc};
 
 use uxfrm_engine::{Action, Direction, Mode, PolicyEntry, PolicyKind, Prefix, Spd, Template};
 
-use super::{destinations::Destination, network, passes_plain, ways};
+pub(crate) use super::groups::Groups;
+use super::{addresses::network, destinations::Destination, groups, wish::passes_plain};
 
 /// Sources that have a table; each is a rule that all packets of a family walk along.
-pub(crate) const MOST_SOURCES: usize = 30;
+pub(crate) const MOST_SOURCES: usize = 29;
 
-/// With more policies `out` there is no plan: it would be made anew too often, and most packets are others'.
+/// With more policies `out` there is no plan: it would be made anew too often, and most packets are
+/// others'.
 const MOST_POLICIES: usize = 256;
 
 /// Policies that are looked at for those.
@@ -38,10 +44,20 @@ pub(crate) struct Source {
     pub(crate) leads: Vec<(Destination, Lead)>,
 }
 
+/// A net of groups, and where unbound sockets' packets to there are led.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Group {
+    pub(crate) net: Destination,
+    pub(crate) lead: Lead,
+    /// Their source.
+    pub(crate) source: IpAddr,
+}
+
 /// Those of both families, in the order of their rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) sources: Vec<Source>,
+    pub(crate) groups: Vec<Group>,
 }
 
 /// What a policy says of addresses.
@@ -55,18 +71,16 @@ struct Said {
 }
 
 impl Plan {
-    /// That of the policies `out` in `spd`, for a host with these addresses.
-    pub(crate) fn of(spd: &Spd, own: &[IpAddr]) -> Self {
-        if spd.len() > MOST_LOOKED_AT {
-            return Self::default();
-        }
-        let mut out: Vec<_> =
-            spd.iter().filter(|entry| entry.direction() == Direction::Out).collect();
-        if out.len() > MOST_POLICIES {
-            return Self::default();
-        }
-        out.sort_unstable_by_key(|entry| (entry.kind() == PolicyKind::Main, entry.place()));
-        let all: Vec<_> = out.into_iter().map(|entry| said(entry)).collect();
+    /// That of the policies `out` in `spd`, for a host with these addresses and ways to groups.
+    pub(crate) fn of(spd: &Spd, own: &[IpAddr], groups: &Groups) -> Self {
+        let groups = if groups.0.is_empty() {
+            Vec::new()
+        } else {
+            let said = said_first(spd.iter().filter(|entry| groups::named_by(entry).is_some()));
+            led_groups(groups, &said.unwrap_or_default())
+        };
+        let few = (spd.len() <= MOST_LOOKED_AT).then(|| said_first(spd.iter())).flatten();
+        let all = few.unwrap_or_default();
         let mut sources = Vec::new();
         for is_v4 in [true, false] {
             let said: Vec<_> =
@@ -77,13 +91,7 @@ impl Plan {
             };
             sources.extend(nets(&said, own).into_iter().filter_map(of_source).take(MOST_SOURCES));
         }
-        Self { sources }
-    }
-
-    /// Those of both families, with the priorities of their rules.
-    pub(super) fn rules(&self) -> impl Iterator<Item = (u32, &Source)> {
-        let families = [true, false].into_iter().flat_map(|is_v4| self.of_family(is_v4));
-        families.map(|(number, source)| (ways::priority(number), source))
+        Self { sources, groups }
     }
 
     /// Those of one family, with their numbers.
@@ -95,17 +103,34 @@ impl Plan {
 impl fmt::Display for Source {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (source, length) = self.net;
-        write!(out, "from {source}/{length}:")?;
-        for (number, ((net, length), lead)) in self.leads.iter().enumerate() {
-            let comma = if number == 0 { "" } else { "," };
-            let to = match lead {
-                Lead::Tun => "to uxfrm",
-                Lead::On => "as ever",
-            };
-            write!(out, "{comma} {net}/{length} {to}")?;
-        }
-        Ok(())
+        let leads: Vec<_> = self.leads.iter().map(|(net, lead)| told(*net, *lead)).collect();
+        write!(out, "from {source}/{length}: {}", leads.join(", "))
     }
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} from {}", told(self.net, self.lead), self.source)
+    }
+}
+
+fn told((net, length): Destination, lead: Lead) -> String {
+    let to = match lead {
+        Lead::Tun => "to uxfrm",
+        Lead::On => "as ever",
+    };
+    format!("{net}/{length} {to}")
+}
+
+/// What the policies `out` say, the first one first; `None` where there are too many.
+fn said_first<'a>(entries: impl Iterator<Item = &'a Arc<PolicyEntry>>) -> Option<Vec<Said>> {
+    let of_out = entries.filter(|entry| entry.direction() == Direction::Out);
+    let mut out: Vec<_> = of_out.take(MOST_POLICIES + 1).collect();
+    if out.len() > MOST_POLICIES {
+        return None;
+    }
+    out.sort_unstable_by_key(|entry| (entry.kind() == PolicyKind::Main, entry.place()));
+    Some(out.into_iter().map(|entry| said(entry)).collect())
 }
 
 fn said(entry: &PolicyEntry) -> Said {
@@ -171,6 +196,24 @@ fn leads(source: Destination, said: &[Said]) -> Vec<(Destination, Lead)> {
         }
     }
     leads
+}
+
+/// Where unbound sockets' packets to groups are led; nothing where none is.
+fn led_groups(groups: &Groups, said: &[Said]) -> Vec<Group> {
+    let mut led: Vec<Group> = Vec::new();
+    for (net, source) in groups.0.iter().copied() {
+        let own = host(source);
+        let concerned: Vec<_> = said.iter().filter(|said| meet(said.source, own)).collect();
+        let group = Group { net, lead: lead(own, net, &concerned), source };
+        let around = led.iter().rev().find(|other| holds(other.net, net));
+        let is_said = around.map_or(group.lead == Lead::On, |around| {
+            around.lead == group.lead && (around.source == source || group.lead == Lead::On)
+        });
+        if !is_said {
+            led.push(group);
+        }
+    }
+    led
 }
 
 /// Where packets go from a source to a net, as far as no policy names a part of it.

@@ -1,11 +1,12 @@
-//! Settings of the kernel's that the TUN needs. They are made where they can be, and said where they can't.
+//! Settings of the kernel's that the TUN needs. They are made where they can be, and said where
+//! they can't.
 
 use std::{fs, io};
 
 use uxfrm_io::netns;
 
-/// Lets in what comes out of tunnels: its way back may be by another device as long as it has no mark, and the strict check of ways back
-/// (`rp_filter` 1) would drop it.
+/// Lets in what comes out of tunnels: its way back may be by another device as long as it has no
+/// mark, and the strict check of ways back (`rp_filter` 1) would drop it.
 pub(super) fn accept_from(tun: &str) {
     let strict = ["all", tun].map(|device| number("ipv4", device, "rp_filter"));
     if strict.into_iter().max() != Some(1) {
@@ -19,8 +20,8 @@ pub(super) fn accept_from(tun: &str) {
     }
 }
 
-/// Has the TUN forward where another device does: the setting of a single device is not that of those that come later, and the kernel would drop what
-/// comes out of tunnels for others.
+/// Has the TUN forward where another device does: the setting of a single device is not that of
+/// those that come later, and the kernel would drop what comes out of tunnels for others.
 pub(super) fn forward_from(tun: &str) {
     for (family, setting) in [("ipv4", "forwarding"), ("ipv6", "force_forwarding")] {
         if number(family, tun, setting) != 0 || !is_set_elsewhere(family, setting, tun) {

@@ -1,8 +1,10 @@
-//! Rules and tables that lead packets into the TUN before all of the host's own: those that the packet filter has marked, and those of the [`Plan`].
+//! Rules and tables that lead packets into the TUN before all of the host's own: those that the
+//! packet filter has marked, and those of the [`Plan`].
 //!
 //! ```text
 //! 188       our own mark: goto 219
-//! 189…218   from SOURCE: its table, with DESTINATION dev TUN, or throw
+//! 189…217   from SOURCE: its table, with DESTINATION dev TUN, or throw
+//! 218       to multicast groups: a table with GROUPS dev TUN src SOURCE, or throw
 //! 219       marked as diverted: a table with default dev TUN
 //! 220       (strongSwan's)
 //! ```
@@ -15,23 +17,28 @@ use uxfrm_io::rtnetlink::{
 use uxfrm_packet::Version;
 
 use super::{
-    BENEATH, default_net, forgive_absent,
-    plan::{Lead, MOST_SOURCES, Plan, Source},
-    prefix, versions,
+    BENEATH,
+    addresses::{default_net, prefix},
+    forgive_absent, groups,
+    left_over::Kept,
+    plan::{Group, Lead, MOST_SOURCES, Plan, Source},
+    versions,
 };
 use crate::guard::DIVERTED;
 
 /// The rule that leaves out those of the plan.
-const FIRST: u32 = 188;
+pub(super) const FIRST: u32 = 188;
 /// The first of the plan's.
-const PLANNED: u32 = FIRST + 1;
+pub(super) const PLANNED: u32 = FIRST + 1;
+/// The plan's for groups.
+const TO_GROUPS: u32 = LAST - 1;
 /// The rule for what is marked: behind the plan, before strongSwan's (220).
 pub(super) const LAST: u32 = 219;
 
-/// Tables: that of what is marked, and those of sources.
-const TABLES: usize = 1 + MOST_SOURCES;
+/// Tables: that of what is marked, those of sources, that of groups.
+const TABLES: usize = 1 + MOST_SOURCES + 1;
 
-const _ALL_FIT: () = assert!(PLANNED as usize + MOST_SOURCES == LAST as usize);
+const _ALL_FIT: () = assert!(PLANNED as usize + MOST_SOURCES == TO_GROUPS as usize);
 
 /// The rules and tables of one gateway.
 #[derive(Debug)]
@@ -43,19 +50,41 @@ pub(super) struct Ways {
     are_up: bool,
     /// What the kernel has of a plan.
     plan: Plan,
+    /// Whether the plan may be another one now.
+    is_old: bool,
+    /// Whether it was not made anew since the last review: then it follows the next change at once.
+    may_hurry: bool,
 }
 
 impl Ways {
     /// None yet. Their tables are those behind `table`.
     pub(super) fn new(tun: u32, table: u32, mark: u32) -> Self {
-        Self { tun, mark, tables: tables(table), are_up: false, plan: Plan::default() }
+        let (tables, plan) = (tables(table), Plan::default());
+        Self { tun, mark, tables, are_up: false, plan, is_old: true, may_hurry: true }
+    }
+
+    /// The plan may be another one now.
+    pub(super) fn outdate(&mut self) {
+        self.is_old = true;
+    }
+
+    /// Whether it may be.
+    pub(super) fn are_outdated(&self) -> bool {
+        self.is_old
+    }
+
+    /// Whether the plan is to follow at once: the first change since the last review.
+    pub(super) fn may_hurry(&mut self) -> bool {
+        self.is_old && std::mem::replace(&mut self.may_hurry, false)
+    }
+
+    /// A review: where nothing has changed since the last one, the next change may hurry.
+    pub(super) fn rest(&mut self) {
+        self.may_hurry |= !self.is_old;
     }
 
     /// Leads what is marked into the TUN, and nothing else yet.
     pub(super) fn put_up(&mut self, rtnetlink: &mut Rtnetlink) -> Result<(), rtnetlink::Error> {
-        if !self.are_up {
-            self.clear(rtnetlink)?;
-        }
         self.are_up = true;
         for version in versions() {
             let marked = self.pair(self.tables[0], default_net(version)).map(RouteChange::Put);
@@ -80,16 +109,31 @@ impl Ways {
         Ok(())
     }
 
-    /// Has the kernel follow another plan. What it knows too little of meanwhile is led by its mark.
-    pub(super) fn follow(
+    /// Has the kernel follow another plan. What it knows too little of meanwhile is led by its
+    /// mark.
+    pub(super) fn renew_plan(
         &mut self,
         rtnetlink: &mut Rtnetlink,
         plan: Plan,
     ) -> Result<(), rtnetlink::Error> {
-        if !self.are_up || plan == self.plan {
+        self.is_old = false;
+        let result = if self.are_up && plan != self.plan {
+            self.plan_alone(rtnetlink, plan)
+        } else {
+            Ok(())
+        };
+        self.is_old = result.is_err();
+        result
+    }
+
+    /// Leaves all to marks until the plan is made anew: some of it may lead too much. Not groups,
+    /// which no mark leads; uxfrm passes what it has too much of.
+    pub(super) fn narrow(&mut self, rtnetlink: &mut Rtnetlink) -> Result<(), rtnetlink::Error> {
+        if !self.are_up || self.plan.sources.is_empty() {
             return Ok(());
         }
-        self.plan_alone(rtnetlink, plan)
+        let groups = self.plan.groups.clone();
+        self.plan_alone(rtnetlink, Plan { groups, ..Plan::default() })
     }
 
     /// Makes all of it anew, as the TUN's routes have gone.
@@ -98,6 +142,7 @@ impl Ways {
             return Ok(());
         }
         self.put_up(rtnetlink)?;
+        self.is_old = true;
         let plan = self.plan.clone();
         self.install(rtnetlink, &plan)
     }
@@ -147,38 +192,23 @@ impl Ways {
         Ok(())
     }
 
-    /// Lets go of what an earlier run left in the same tables.
-    fn clear(&self, rtnetlink: &mut Rtnetlink) -> Result<(), rtnetlink::Error> {
-        let mut left = Vec::new();
+    /// What stays when leftovers go.
+    pub(super) fn kept(&self) -> Kept {
+        if !self.are_up {
+            return Kept::default();
+        }
+        let mut kept = Kept { routes: self.routes(&self.plan).collect(), ..Kept::default() };
         for version in versions() {
-            for rule in rtnetlink.rules(version)? {
-                let table = rule.table().filter(|table| self.tables[1..].contains(table));
-                if let (PLANNED..LAST, Some(table)) = (rule.priority, table) {
-                    forgive_absent(rtnetlink.delete_rule(&rule))?;
-                    left.push(table);
-                }
-            }
+            kept.rules.extend(self.fixed(version));
+            kept.rules.extend(self.planned(&self.plan, version));
+            kept.routes.extend(self.pair(self.tables[0], default_net(version)));
         }
-        left.sort_unstable();
-        left.dedup();
-        for table in left {
-            let routes: Vec<_> =
-                rtnetlink.routes(table)?.into_iter().map(RouteChange::Delete).collect();
-            rtnetlink.change_routes(&routes)?;
-        }
-        Ok(())
+        kept
     }
 
     /// The rules that are there whatever the plan is.
     fn fixed(&self, version: Version) -> [Rule; 2] {
-        let rule = |priority, mark, action| Rule {
-            version,
-            mark,
-            source: None,
-            action,
-            priority,
-            suppress_prefix_length: None,
-        };
+        let rule = |priority, mark, action| Rule { mark, ..rule(version, priority, action) };
         let ours = FirewallMark::Is(self.mark, u32::MAX);
         let diverted = FirewallMark::Is(DIVERTED, DIVERTED);
         [
@@ -188,34 +218,44 @@ impl Ways {
     }
 
     fn planned(&self, plan: &Plan, version: Version) -> impl Iterator<Item = Rule> + use<> {
-        let tables = self.tables;
-        let rule = move |(number, net): (usize, Prefix)| Rule {
-            version,
-            mark: FirewallMark::Any,
-            source: Some(net),
-            action: RuleAction::Lookup(tables[1 + number]),
-            priority: priority(number),
-            suppress_prefix_length: None,
+        let of_source = |(number, source): (usize, &Source)| {
+            let action = RuleAction::Lookup(self.tables[1 + number]);
+            Rule { source: Some(prefix(source.net)), ..rule(version, priority(number), action) }
         };
-        let sources = plan.of_family(version == Version::V4);
-        let nets: Vec<_> = sources.map(|(number, source)| (number, prefix(source.net))).collect();
-        nets.into_iter().map(rule)
+        let mut rules: Vec<_> = plan.of_family(version == Version::V4).map(of_source).collect();
+        if version == Version::V4 && !plan.groups.is_empty() {
+            let action = RuleAction::Lookup(self.tables[TABLES - 1]);
+            let groups = Some(prefix(groups::ALL));
+            rules.push(Rule { destination: groups, ..rule(version, TO_GROUPS, action) });
+        }
+        rules.into_iter()
     }
 
     /// The routes of all of a plan's tables, of the families that the kernel has.
     fn routes(&self, plan: &Plan) -> impl Iterator<Item = Route> {
         let of_source = |(number, source): (usize, &Source)| {
             let table = self.tables[1 + number];
-            let of_lead = |(net, lead): &(_, Lead)| match lead {
-                Lead::Tun => self.pair(table, prefix(*net)).to_vec(),
-                Lead::On => vec![Route { table, ..Route::new(prefix(*net), Via::Throw) }],
-            };
+            let of_lead = |(net, lead): &(_, Lead)| self.led(table, prefix(*net), *lead);
             source.leads.iter().flat_map(of_lead).collect::<Vec<_>>()
         };
         let families = versions().map(|version| version == Version::V4);
-        let all: Vec<_> =
+        let mut all: Vec<_> =
             families.flat_map(|is_v4| plan.of_family(is_v4).flat_map(of_source)).collect();
+        let is_v4_there = versions().any(|version| version == Version::V4);
+        for Group { net, lead, source } in plan.groups.iter().filter(|_group| is_v4_there) {
+            let mut routes = self.led(self.tables[TABLES - 1], prefix(*net), *lead);
+            let to_tun = routes.iter_mut().filter(|route| route.via == Via::Link(self.tun));
+            to_tun.for_each(|route| route.source = Some(*source));
+            all.extend(routes);
+        }
         all.into_iter()
+    }
+
+    fn led(&self, table: u32, net: Prefix, lead: Lead) -> Vec<Route> {
+        match lead {
+            Lead::Tun => self.pair(table, net).to_vec(),
+            Lead::On => vec![Route { table, ..Route::new(net, Via::Throw) }],
+        }
     }
 
     /// The route to the TUN and the one beneath it.
@@ -225,12 +265,41 @@ impl Ways {
     }
 }
 
+/// A rule for all packets.
+fn rule(version: Version, priority: u32, action: RuleAction) -> Rule {
+    Rule {
+        version,
+        mark: FirewallMark::Any,
+        source: None,
+        destination: None,
+        action,
+        priority,
+        suppress_prefix_length: None,
+    }
+}
+
 /// The priority of the rule of a plan's source, by its number in its family.
-pub(super) fn priority(number: usize) -> u32 {
+fn priority(number: usize) -> u32 {
     PLANNED + u32::try_from(number).unwrap_or(0)
 }
 
-/// The tables of a gateway whose destinations are in this one: those behind it, but for the system's.
+/// A plan's rules in words, a line for each.
+pub(super) fn lines(plan: &Plan) -> impl Iterator<Item = String> {
+    let families = [true, false].into_iter().flat_map(|is_v4| plan.of_family(is_v4));
+    let of_sources = families.map(|(number, source)| format!("rule {} {source}", priority(number)));
+    let groups: Vec<_> = plan.groups.iter().map(Group::to_string).collect();
+    let to_groups = (!groups.is_empty())
+        .then(|| format!("rule {TO_GROUPS} of sockets without an address: {}", groups.join(", ")));
+    of_sources.chain(to_groups)
+}
+
+/// The table of what is marked, of the gateway whose destinations are in this one.
+pub(super) fn table(table: u32) -> u32 {
+    tables(table)[0]
+}
+
+/// The tables of a gateway whose destinations are in this one: those behind it, but for the
+/// system's.
 pub(super) fn tables(table: u32) -> [u32; TABLES] {
     let mut behind = std::iter::successors(Some(table), |table| Some(table.wrapping_add(1)))
         .skip(1)

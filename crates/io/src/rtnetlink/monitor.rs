@@ -23,16 +23,17 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Listens from now on. Of routes only those are of interest that are in `table` and that somebody else than `own` takes away.
+    /// Listens from now on. Of routes only those are of interest that are in one of the tables and
+    /// that somebody else than `own` takes away.
     ///
     /// # Errors
     /// [`Error::Refused`] when the kernel gives no socket.
-    pub fn open(own: &Rtnetlink, table: u32) -> Result<Self, Error> {
+    pub fn open(own: &Rtnetlink, tables: [u32; 2]) -> Result<Self, Error> {
         let open = || {
             let socket = listen(GROUPS)?;
             let mut address = SocketAddr::new(0, 0);
             own.socket.get_address(&mut address).map_err(refused)?;
-            let mut filter = filter(address.port_number(), table);
+            let mut filter = filter(address.port_number(), tables);
             socket::attach_filter(socket.as_fd(), &mut filter).map_err(refused)?;
             Ok(Self { socket })
         };
@@ -84,7 +85,7 @@ fn read(head: &[u8; 32], link: u32) -> News {
 
 /// Keeps out what is of no interest: a router's other tables may change thousands of times a second. The filter sees messages from their heads on, and
 /// takes their words for big-endian.
-fn filter(own: u32, table: u32) -> [libc::sock_filter; 12] {
+fn filter(own: u32, [table, other]: [u32; 2]) -> [libc::sock_filter; 13] {
     const LOAD_WORD: u16 = 0x20;
     const LOAD_HALF: u16 = 0x28;
     const IF_EQUAL: u16 = 0x15;
@@ -95,15 +96,16 @@ fn filter(own: u32, table: u32) -> [libc::sock_filter; 12] {
     let if_word = |value: u32, jt, jf| branch(IF_EQUAL, value.to_be(), jt, jf);
     [
         branch(LOAD_HALF, 4, 0, 0),
-        if_half(NEW_ROUTE, 9, 0),
-        if_half(NEW_RULE, 8, 0),
-        if_half(DELETE_ROUTE, 0, 6),
+        if_half(NEW_ROUTE, 10, 0),
+        if_half(NEW_RULE, 9, 0),
+        if_half(DELETE_ROUTE, 0, 7),
         branch(LOAD_WORD, 12, 0, 0),
-        if_word(own, 5, 0),
+        if_word(own, 6, 0),
         branch(LOAD_HALF, 30, 0, 0),
-        if_half(TABLE, 0, 2),
+        if_half(TABLE, 0, 3),
         branch(LOAD_WORD, 32, 0, 0),
-        if_word(table, 0, 1),
+        if_word(table, 1, 0),
+        if_word(other, 0, 1),
         branch(RETURN, u32::MAX, 0, 0),
         branch(RETURN, 0, 0, 0),
     ]

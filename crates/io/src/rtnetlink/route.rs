@@ -168,6 +168,14 @@ impl Rtnetlink {
     /// # Errors
     /// The kernel's.
     pub fn routes(&mut self, table: u32) -> Result<Vec<Route>, Error> {
+        self.routes_of(&[table])
+    }
+
+    /// The same of several tables.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn routes_of(&mut self, tables: &[u32]) -> Result<Vec<Route>, Error> {
         let mut routes = Vec::new();
         for (family, is_v4) in [(AddressFamily::Inet, true), (AddressFamily::Inet6, false)] {
             let mut message = RouteMessage::default();
@@ -175,7 +183,7 @@ impl Rtnetlink {
             let found = self.dump("routes", RouteNetlinkMessage::GetRoute(message))?;
             // Of a family that the kernel does without it shows those of the others.
             let is_meant = |route: &Route| {
-                route.table == table && route.destination.address().is_ipv4() == is_v4
+                tables.contains(&route.table) && route.destination.address().is_ipv4() == is_v4
             };
             routes.extend(found.into_iter().filter_map(read).filter(is_meant));
         }

@@ -30,6 +30,8 @@ pub struct Rule {
     pub mark: FirewallMark,
     /// Where they come from, if that matters; what has no source address yet comes from none but `/0`.
     pub source: Option<Prefix>,
+    /// Where they go, if that matters.
+    pub destination: Option<Prefix>,
     /// What becomes of them.
     pub action: RuleAction,
     /// Lower goes first.
@@ -67,6 +69,7 @@ impl fmt::Display for Rule {
             FirewallMark::IsNot(mark, mask) => write!(f, " not fwmark {mark:#x}/{mask:#x}")?,
         }
         self.source.map_or(Ok(()), |source| write!(f, " from {source}"))?;
+        self.destination.map_or(Ok(()), |destination| write!(f, " to {destination}"))?;
         match self.action {
             RuleAction::Lookup(table) => write!(f, " lookup {table}"),
             RuleAction::Goto(priority) => write!(f, " goto {priority}"),
@@ -130,6 +133,10 @@ fn describe(rule: &Rule) -> RuleMessage {
         message.header.src_len = source.length();
         message.attributes.push(RuleAttribute::Source(source.address()));
     }
+    if let Some(destination) = rule.destination {
+        message.header.dst_len = destination.length();
+        message.attributes.push(RuleAttribute::Destination(destination.address()));
+    }
     message.attributes.push(RuleAttribute::Priority(rule.priority));
     message.attributes.extend(rule.suppress_prefix_length.map(RuleAttribute::SuppressPrefixLen));
     match rule.mark {
@@ -148,7 +155,7 @@ fn describe(rule: &Rule) -> RuleMessage {
 fn read(version: Version, answer: RouteNetlinkMessage) -> Option<Rule> {
     let RouteNetlinkMessage::NewRule(message) = answer else { return None };
     let (mut mark, mut mask, mut suppress) = (None, u32::MAX, None);
-    let (mut source, mut target) = (None, None);
+    let (mut source, mut destination, mut target) = (None, None, None);
     let (mut table, mut priority) = (u32::from(message.header.table), 0);
     for attribute in message.attributes {
         #[expect(
@@ -163,6 +170,9 @@ fn read(version: Version, answer: RouteNetlinkMessage) -> Option<Rule> {
             RuleAttribute::Goto(value) => target = Some(value),
             RuleAttribute::Source(address) => {
                 source = Prefix::new(address, message.header.src_len);
+            }
+            RuleAttribute::Destination(address) => {
+                destination = Prefix::new(address, message.header.dst_len);
             }
             // The kernel says -1 for "nothing".
             RuleAttribute::SuppressPrefixLen(value) => {
@@ -183,5 +193,6 @@ fn read(version: Version, answer: RouteNetlinkMessage) -> Option<Rule> {
     } else {
         return None;
     };
-    Some(Rule { version, mark, source, action, priority, suppress_prefix_length: suppress })
+    let suppress_prefix_length = suppress;
+    Some(Rule { version, mark, source, destination, action, priority, suppress_prefix_length })
 }

@@ -100,6 +100,7 @@ fn routes_and_rules_are_added_found_and_removed() {
                 version,
                 mark: FirewallMark::IsNot(0x1234, 0xffff),
                 source: None,
+                destination: None,
                 action: RuleAction::Lookup(51_820),
                 priority: 100,
                 suppress_prefix_length: None,
@@ -181,6 +182,7 @@ fn what_was_installed_is_taken_back() {
             version: Version::V4,
             mark,
             source: None,
+            destination: None,
             action: RuleAction::Lookup(99),
             priority: 100,
             suppress_prefix_length: None,
@@ -239,7 +241,7 @@ fn many_routes_change_at_once_and_one_that_fails_keeps_no_other_back() {
 fn a_monitor_hears_of_links_and_addresses_and_of_what_others_take_away() {
     in_namespace(|| {
         let mut kernel = Rtnetlink::open().unwrap();
-        let monitor = Monitor::open(&kernel, 30_000).unwrap();
+        let monitor = Monitor::open(&kernel, [30_000, 30_001]).unwrap();
         let lo = kernel.link("lo").unwrap().index;
         assert_eq!(monitor.take_news(lo), News::Nothing);
         kernel.add_address(lo, prefix("192.0.2.1/32")).unwrap();
@@ -258,7 +260,7 @@ fn a_monitor_hears_of_links_and_addresses_and_of_what_others_take_away() {
                     metric: Some(7),
                     ..Route::new(prefix(destination), Via::Link(lo))
                 };
-                let went = if table == 30_000 { News::RoutesWent } else { News::Nothing };
+                let went = if table != 77 { News::RoutesWent } else { News::Nothing };
                 for (by, expected) in [(&mut other, went), (&mut kernel, News::Nothing)] {
                     by.add_route(&route).unwrap();
                     assert_eq!(monitor.take_news(lo), News::Nothing);
@@ -272,6 +274,7 @@ fn a_monitor_hears_of_links_and_addresses_and_of_what_others_take_away() {
                 version,
                 mark: FirewallMark::IsNot(7, u32::MAX),
                 source: None,
+                destination: None,
                 action: RuleAction::Lookup(30_000),
                 priority: 5000,
                 suppress_prefix_length: None,

@@ -1,4 +1,5 @@
-//! Which way packets take: by the plan's rules and tables, and else by the chain that marks, against what the first policy says.
+//! Which way packets take: by the plan's rules and tables, and else by the chain that marks,
+//! against what the first policy says.
 
 use proptest::prelude::*;
 use uxfrm_engine::{Defaults, Direction, FlowKey, PolicyEntry, PolicyKind, Spd};
@@ -9,9 +10,10 @@ use super::{
     gateway::Gateway,
     random::{Plain, address, packets, policies, requests},
 };
-use crate::host::plan::{Lead, Plan};
+use crate::host::plan::{Groups, Lead, Plan};
 
-/// Whether the first policy that fits has uxfrm do something to a packet. Of fragments uxfrm is to see all that may meet a policy that asks for ports.
+/// Whether the first policy that fits has uxfrm do something to a packet. Of fragments uxfrm is to
+/// see all that may meet a policy that asks for ports.
 fn is_uxfrms(spd: &Spd, plain: &Plain) -> bool {
     let flow = plain.flow(Part::Way);
     let first = |kind| {
@@ -88,7 +90,7 @@ proptest! {
         for requests in std::iter::once(Vec::new()).chain(changes.into_iter().map(|one| vec![one])) {
             gateway.handle_together(requests);
             let spd = &gateway.database.current().spd;
-            let plan = Plan::of(spd, &own);
+            let plan = Plan::of(spd, &own, &Groups::default());
             for plain in &gateway.guard.filter.packets {
                 let flow = plain.flow(Part::Way);
                 let judged = gateway.guard.filter.replica.judge("way", &plain.sample(Part::Way)).0;

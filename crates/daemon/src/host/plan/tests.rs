@@ -5,6 +5,15 @@ use crate::load;
 
 /// What is said of policies in the words of `ip xfrm`, for a host with some addresses: a line for each source.
 fn planned(lines: &[&str], own: &[&str]) -> Vec<String> {
+    plan(lines, own, &[]).sources.iter().map(ToString::to_string).collect()
+}
+
+/// Where unbound sockets' packets to groups are led, which have these sources by themselves.
+fn planned_for_groups(lines: &[&str], ways: &[(&str, u8, &str)]) -> Vec<String> {
+    plan(lines, &[], ways).groups.iter().map(ToString::to_string).collect()
+}
+
+fn plan(lines: &[&str], own: &[&str], ways: &[(&str, u8, &str)]) -> Plan {
     let name = format!("uxfrm-plan-{}-{:?}", std::process::id(), std::thread::current().id());
     let batch = std::env::temp_dir().join(name);
     std::fs::write(&batch, lines.join("\n")).unwrap();
@@ -12,8 +21,9 @@ fn planned(lines: &[&str], own: &[&str]) -> Vec<String> {
     load::load(&mut database, std::slice::from_ref(&batch), Moment(0)).unwrap();
     std::fs::remove_file(batch).unwrap();
     let own: Vec<IpAddr> = own.iter().map(|own| own.parse().unwrap()).collect();
-    let plan = Plan::of(&database.snapshot().spd, &own);
-    plan.sources.iter().map(ToString::to_string).collect()
+    let address = |text: &str| text.parse().unwrap();
+    let ways = ways.iter().map(|(net, length, from)| ((address(net), *length), address(from)));
+    Plan::of(&database.snapshot().spd, &own, &Groups(ways.collect()))
 }
 
 const PROTECTS: &str = "tmpl src 192.0.2.1 dst 198.51.100.1 proto esp mode tunnel";
@@ -91,4 +101,33 @@ fn more_sources_than_rules_are_left_to_the_chain() {
     let lines: Vec<_> = many.iter().map(String::as_str).collect();
     assert!(planned(&lines, &[]).is_empty());
     assert_eq!(planned(&lines[1..], &[]).len(), 1);
+}
+
+#[test]
+fn groups_are_led_where_a_policy_protects_what_unbound_sockets_send_there() {
+    let all = ("224.0.0.0", 4, "192.0.2.1");
+    let from =
+        |source| format!("xfrm policy add {source} dst 0.0.0.0/0 dir out priority 9 {PROTECTS}");
+    let (any, virtual_) = (from(""), from("src 10.3.0.1/32"));
+    assert_eq!(planned_for_groups(&[&any], &[all]), ["224.0.0.0/4 to uxfrm from 192.0.2.1"]);
+    assert!(planned_for_groups(&[&virtual_], &[all]).is_empty());
+    let local = "xfrm policy add dst 224.0.0.0/24 dir out priority 1";
+    let ways = [all, ("224.0.0.0", 24, "192.0.2.1")];
+    assert_eq!(
+        planned_for_groups(&[&any, local], &ways),
+        ["224.0.0.0/4 to uxfrm from 192.0.2.1", "224.0.0.0/24 as ever from 192.0.2.1"]
+    );
+    let port = format!("xfrm policy add dst 239.1.1.1/32 proto udp dport 9 dir out {PROTECTS}");
+    assert!(planned_for_groups(&[&port], &[("239.1.1.1", 32, "192.0.2.1")]).is_empty());
+}
+
+#[test]
+fn groups_of_another_device_keep_its_source() {
+    let any = format!("xfrm policy add dst 0.0.0.0/0 dir out priority 9 {PROTECTS}");
+    let narrow = format!("xfrm policy add dst 239.1.0.0/16 dir out priority 5 {PROTECTS}");
+    let ways = [("224.0.0.0", 4, "192.0.2.1"), ("239.1.0.0", 16, "198.51.100.1")];
+    assert_eq!(
+        planned_for_groups(&[&any, &narrow], &ways),
+        ["224.0.0.0/4 to uxfrm from 192.0.2.1", "239.1.0.0/16 to uxfrm from 198.51.100.1"]
+    );
 }
