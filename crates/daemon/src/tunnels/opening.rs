@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use uxfrm_io::rtnetlink::Chosen;
 use uxfrm_io::{
     Fitted, Port, Raw, RawOptions, Rtnetlink, Tun, TunOptions, Udp, UdpOptions,
     absent::{Absent, is_absent},
@@ -34,7 +35,7 @@ pub(super) fn route(
     rtnetlink: &mut Rtnetlink,
 ) -> Result<Route, Refusal> {
     let Config { local, remote, .. } = *tunnel.config();
-    let way = if remote.is_unspecified() { None } else { rtnetlink.route_to(remote, 0).ok() };
+    let way = if remote.is_unspecified() { None } else { way(local, remote, rtnetlink) };
     let path_mtu =
         way.as_ref().map_or(USUAL_MTU, |way| usize::try_from(way.mtu).unwrap_or(USUAL_MTU));
     let local = match way.and_then(|way| way.source) {
@@ -51,6 +52,14 @@ pub(super) fn route(
     let seed = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
     let egress = egress((path_mtu, device_mtu), seed, local_ports());
     Ok(Route { tunnel, local, egress })
+}
+
+/// The way from an address, or from the one that the kernel chooses: what protects packets may lead
+/// those of the address another way, which takes less.
+fn way(local: IpAddr, remote: IpAddr, rtnetlink: &mut Rtnetlink) -> Option<Chosen> {
+    let chosen = rtnetlink.route_to(remote, 0).ok();
+    let source = if local.is_unspecified() { chosen?.source } else { Some(local) };
+    rtnetlink.route_between(source, remote, 0).ok().or(chosen)
 }
 
 /// Whether the kernel can't fill in the source address: IPv6 headers have no such thing, and a UDP checksum covers it.
