@@ -371,6 +371,10 @@ mod tests {
                 "unknown variant `on`, expected one of `auto`, `require`, `off`",
             ),
             ("[wire]\ntable = 254", "c.toml:2:9: routing table 254 is the system's"),
+            (
+                "[wire]\nmark = 0x8000001",
+                "c.toml:2:1: mark 0x8000001 has the bit 0x8000000, by which uxfrm leads packets",
+            ),
             ("[wire]\nmark = 0", "c.toml:2:8: invalid value: integer `0`"),
             (
                 "[wire]\nudp_ports = [0]",

@@ -5,6 +5,7 @@ use std::path::Path;
 use toml::{Spanned, de::DeTable};
 
 use super::{Config, Control, Inline, TunName, Wire, Xfrm, mistake::Fault};
+use crate::guard::DIVERTED;
 
 /// What is wrong, and with which key of which section (as it is headed: `wire`, `cache.outbound.ipv4`): of `[[device]]`, the one of this place.
 #[derive(Debug)]
@@ -31,7 +32,8 @@ impl Contradiction {
 
 /// All of them.
 pub(super) fn find(config: &Config) -> Vec<Contradiction> {
-    let single = [of_af_xdp(config), of_gather(config), of_udp_ports(&config.wire)];
+    let wire = &config.wire;
+    let single = [of_af_xdp(config), of_gather(config), of_udp_ports(wire), of_mark(wire)];
     let mut all: Vec<_> = single.into_iter().flatten().collect();
     all.extend(of_names(config));
     all.extend(of_functions(config));
@@ -62,6 +64,15 @@ fn of_udp_ports(wire: &Wire) -> Option<Contradiction> {
     let ports = &wire.udp_ports;
     let twice = ports.iter().enumerate().find(|(at, port)| ports[..*at].contains(port));
     twice.map(|(_, port)| at("wire", "udp_ports", format!("UDP port {port} is there twice")))
+}
+
+/// Its own packets would be led into the TUN, out of which they come.
+fn of_mark(wire: &Wire) -> Option<Contradiction> {
+    let mark = wire.mark.get();
+    let message = format!(
+        "mark {mark:#x} has the bit {DIVERTED:#x}, by which uxfrm leads packets into its TUN; choose one without it"
+    );
+    (mark & DIVERTED != 0).then(|| at("wire", "mark", message))
 }
 
 /// The TUN is uxfrm's own: made at start, and nothing else by any name.
