@@ -86,7 +86,8 @@ def test_rules_that_somebody_takes_away_come_back(sites):
 def test_routes_that_somebody_takes_away_come_back(sites):
     sites.start("off")
     for family in ("", "-6 "):
-        sites.left.ip(f"{family}route flush table 30000")
+        for table in (30000, 30001):
+            sites.left.ip(f"{family}route flush table {table}")
     sites.reaches_again()
     sites.here.stop()
 
