@@ -13,9 +13,8 @@
 //! sent plain. The next start keeps those until it has routes of its own (`left_over.rs`).
 //!
 //! Each destination counts its policies, so a policy that comes or goes costs the same however many
-//! there are; neighbours share a route (`destinations.rs`). One that blocks is in force as soon as
-//! the route beneath is there: that to the TUN, where its packets are counted, may come a moment
-//! later ([`HostRoutes::catch_up`]).
+//! there are; neighbours share a route (`destinations.rs`). Routes for one that blocks may come a
+//! moment after its answer ([`HostRoutes::catch_up`]): that beneath only where packets are marked.
 
 mod addresses;
 mod destinations;
@@ -68,7 +67,7 @@ pub(crate) struct HostRoutes {
     peers: Peers,
     /// Whether the TUN is up, so that routes to it are there.
     is_up: bool,
-    /// Routes to the TUN that are still to come.
+    /// Routes that are still to come.
     later: Vec<RouteChange>,
     has_ipv6: bool,
 }
@@ -120,6 +119,7 @@ impl HostRoutes {
                 self.leading.alone(&mut self.rtnetlink).map(drop)
             }
             LedBy::Destinations => {
+                self.catch_up()?;
                 self.leading.alone(&mut self.rtnetlink)?;
                 self.ways.take_down(&mut self.rtnetlink)
             }

@@ -10,11 +10,12 @@ use super::{
     BENEATH, HostRoutes,
     addresses::prefix,
     destinations::{Destination, Steps},
+    leading::LedBy,
     wish,
 };
 
 impl HostRoutes {
-    /// Makes the routes to the TUN that [`HostRoutes::change`] has left for later.
+    /// Makes the routes that [`HostRoutes::change`] has left for later.
     ///
     /// # Errors
     /// As [`HostRoutes::follow`].
@@ -55,15 +56,19 @@ impl HostRoutes {
         }
     }
 
-    /// Refuses what new policies block; the routes to the TUN come later.
+    /// Refuses what new policies block; the routes to the TUN come later. Where packets are marked
+    /// the mark refuses them, and what has no other route than these leads nowhere without them.
     pub(super) fn block(&mut self, steps: Steps) -> Result<(), rtnetlink::Error> {
-        let (mut to_tun, mut beneath) = (Vec::new(), Vec::new());
+        let (mut later, mut beneath) = (Vec::new(), Vec::new());
         for (destination, source) in steps.put {
             let [above, below] = self.routes(destination, source).map(RouteChange::Put);
-            to_tun.push(above);
-            beneath.push(below);
+            later.push(above);
+            match self.leading.by {
+                LedBy::Marks => later.push(below),
+                LedBy::Destinations => beneath.push(below),
+            }
         }
-        self.later = to_tun;
+        self.later = later;
         self.change_routes(&beneath)
     }
 
