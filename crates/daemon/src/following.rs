@@ -25,8 +25,13 @@ use uxfrm_io::{
 use uxfrm_netlink::Refusal;
 
 use crate::{
-    express::Express, gateway::now, guard::Guard, host::HostRoutes, inline::KeepOut,
-    retrial::Retrial, sequences::SequenceStore,
+    express::Express,
+    gateway::now,
+    guard::Guard,
+    host::{HostRoutes, LedBy},
+    inline::KeepOut,
+    retrial::Retrial,
+    sequences::SequenceStore,
 };
 
 /// How often states are looked at for numbers that run short, what could not be done is tried again, and workers are told of narrow paths: they find out
@@ -453,6 +458,9 @@ impl Following {
     fn guard_follows(&mut self, changes: &Changes, database: &Database) -> Result<(), Fault> {
         // No snapshot: the next change would have to copy what it touches, within a round too.
         let spd = &database.current().spd;
+        if self.guard.as_ref().is_some_and(|guard| guard.may_leave_out(&changes.policies)) {
+            self.routes.turn(LedBy::Destinations)?;
+        }
         let guarded = match &mut self.guard {
             None => Ok(()),
             Some(guard) if changes.defaults => guard.follow(spd),

@@ -35,7 +35,7 @@ mod way;
 use std::collections::BTreeSet;
 
 use anyhow::Context as _;
-use uxfrm_engine::{DropCounts, DropReason, PolicyChange, Spd};
+use uxfrm_engine::{Direction, DropCounts, DropReason, PolicyChange, Spd};
 use uxfrm_io::nftables::{Error, Filter, Nftables, Table};
 
 use crate::{
@@ -92,6 +92,9 @@ enum Sorting {
 
 /// How often changes that come together may part runs, each of which looks at all policies, before all is made anew.
 const PARTED: usize = 8;
+
+/// Fewer changes than that make no more rules than there is room for after [`layout::FEWER`].
+const MANY_AT_ONCE: usize = 64;
 
 /// A better table that the kernel did not take is asked for again when one in so many policies has come or gone.
 const PUT_OFF: usize = 16;
@@ -251,6 +254,22 @@ impl<F: Filter> Guard<F> {
         let is_far_from_many =
             |layout: &Layout| !layout.leaves_out() && layout.rules_out() <= layout::FEWER;
         self.around.parts.contains(&Part::Way) && self.layout.as_ref().is_some_and(is_far_from_many)
+    }
+
+    /// Whether packets may be marked no more once it has followed so many changes at once: then they
+    /// are to be led otherwise before.
+    pub(crate) fn may_leave_out(&self, changes: &[PolicyChange]) -> bool {
+        changes.len() >= MANY_AT_ONCE && self.leads() && {
+            let come = changes.iter().map(|change| match change {
+                PolicyChange::Added(entry) if entry.direction() == Direction::Out => {
+                    let of_part = |part| rules::of_policy(part, &entry.policy()).1.len();
+                    of_part(Part::Out).max(of_part(Part::Way))
+                }
+                PolicyChange::Added(_) | PolicyChange::Removed(_) => 0,
+            });
+            let rules = self.layout.as_ref().map_or(0, Layout::rules_out);
+            rules + come.sum::<usize>() > layout::MANY
+        }
     }
 
     /// Whether it is not known what the rules are: the next change makes them anew.
