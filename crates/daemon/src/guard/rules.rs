@@ -144,10 +144,11 @@ fn exempt(around: &Surroundings) -> impl Iterator<Item = Rule> {
     once.into_iter().chain(ports).map(accept).chain(discovery())
 }
 
-/// What leaves whatever the policies say. What is forwarded is judged as well: rules that stand before ours may lead it past the TUN.
+/// What leaves whatever the policies say, what there is most of first. What is forwarded is judged as
+/// well: rules that stand before ours may lead it past the TUN.
 pub(super) fn leaving(around: &Surroundings) -> impl Iterator<Item = Rule> {
     let ours = Condition::mark(around.mark, u32::MAX);
-    let once = [Condition::leaves_by(&around.tun), Condition::leaves_by("lo"), ours];
+    let once = [ours, Condition::leaves_by(&around.tun), Condition::leaves_by("lo")];
     once.into_iter().map(|condition| accept(vec![condition])).chain(discovery())
 }
 

@@ -217,7 +217,7 @@ fn what_leaves_past_the_tun_is_judged_by_the_policies_out() {
     let out = chain(&table, "out");
     let exempt: Vec<_> = out[..3].iter().map(|rule| &rule.conditions[..]).collect();
     let ours = Condition::mark(7, u32::MAX);
-    assert_eq!(exempt, [[Condition::leaves_by("tun9")], [Condition::leaves_by("lo")], [ours]]);
+    assert_eq!(exempt, [[ours], [Condition::leaves_by("tun9")], [Condition::leaves_by("lo")]]);
     assert_eq!(
         outcomes(&out[8..]),
         [
