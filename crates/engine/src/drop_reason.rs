@@ -164,14 +164,17 @@ drop_reasons! {
     InEcn => "in_ecn", Some(X::InHdrError);
     /// Inbound: more than six SAs around one packet.
     InTooDeep => "in_too_deep", Some(X::InBufferError);
-    /// Inbound: a policy matches and the SAs used are not those of its templates; also a plain packet that should have been protected.
+    /// Inbound: a policy matches and the SAs used are not those of its templates; also a plain packet
+    /// that should have been protected, or each plain fragment of one. Usual causes: a peer without a
+    /// policy `out` like ours `in`, or somebody who forges packets: see them with `tcpdump -ni DEVICE`.
     InTemplateMismatch => "in_template_mismatch", Some(X::InTmplMismatch);
     /// Inbound: the packet came through an SA and no policy matches, or nothing matches and the default is block.
     InNoPolicy => "in_no_policy", Some(X::InNoPols);
     /// Inbound: the policy says block.
     InPolicyBlock => "in_policy_block", Some(X::InPolBlock);
-    /// Inbound: a fragment that could not be put together with others (overlap, timeout, table full): of an outer packet, or inside a tunnel where some
-    /// policy asks for ports.
+    /// Inbound: a fragment to this host that could not be put together with others (overlap, timeout,
+    /// room used up): of an outer packet, or out of ESP. Usual causes: loss, or a peer that sends more
+    /// incomplete datagrams than one SA may hold (64). Raise the path's MTU: `docs/fragments.md`.
     InFragment => "in_fragment", Some(X::InHdrError);
     /// Inbound: a NAT keep-alive (RFC 3948 §2.3): one byte 0xff, taken in as it should be.
     InKeepalive => "in_keepalive", None;

@@ -1,4 +1,5 @@
-//! Outer fragments: cutting what is larger than the network takes, and putting together what comes in pieces.
+//! Fragments: cutting what is larger than the network takes, and putting together what comes in pieces.
 
+mod datagram;
 pub(crate) mod reassembly;
 pub(crate) mod split;

@@ -55,9 +55,7 @@ use crate::fragments::reassembly::Reassembly;
 use crate::sa::arrears::Arrears;
 use crate::sa::replay::Candidate;
 use crate::worker::{Bench, Traffic};
-use crate::{
-    DeviceMark, Direction, DropReason, PolicyCache, Received, Settings, Snapshot, Spi, Stage, Watch,
-};
+use crate::{DeviceMark, DropReason, PolicyCache, Received, Settings, Snapshot, Spi, Stage, Watch};
 use check::MAX_DEPTH;
 use deliver::Passed;
 use express::{Together, WORTH};
@@ -164,7 +162,6 @@ impl Inbound {
 
     pub(crate) fn run(&mut self, batch: &mut Batch, bench: &mut Bench<'_>, watch: &mut impl Watch) {
         self.policies.begin(&bench.snapshot.spd);
-        self.questions.about_whole = bench.snapshot.spd.asks_for_whole(Direction::In);
         if self.states != bench.snapshot.states {
             self.states = bench.snapshot.states;
             self.policies.forget_bundles();

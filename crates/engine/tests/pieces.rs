@@ -7,7 +7,9 @@
 
 use std::time::Duration;
 
-use uxfrm_engine::{Action, Direction, DropReason, Family, Mode, Policy, PolicyKind, PortMask};
+use uxfrm_engine::{
+    Action, Direction, DropReason, Family, Host, Mode, Policy, PolicyKind, PortMask,
+};
 use uxfrm_packet::{Ecn, IpPacket, PacketBuf, Protocol};
 use uxfrm_testkit::{Gateway, Listener, Pair, Way, Wrapping, packets};
 
@@ -89,6 +91,10 @@ fn ipv6_comes_out_of_a_tunnel_in_pieces_that_routers_behind_it_can_carry() {
     for (outer, size) in [(Family::V4, SIZE), (Family::V6, SIZE), (Family::V4, 1448)] {
         let wrapping = Wrapping::new(Mode::Tunnel, Family::V6, outer);
         let mut pair = pair_for_port_9(&wrapping);
+        // To a host behind the far gateway.
+        let addresses = [wrapping.gateways(Way::Left).0].into_iter().collect();
+        let narrow = [].into_iter().collect();
+        pair.right.database.set_host(Host { addresses, mtu: 1500, narrow });
         let pieces = packets::fragments(&datagram(&wrapping, Way::Right, 9), size);
         let longest = pieces.iter().map(|piece| piece.len()).max().unwrap();
         let arrived = pair.left_to_right(pieces);
@@ -290,6 +296,60 @@ fn what_came_in_the_clear_or_by_another_state_is_no_part_of_it() {
     assert!(pair.left_to_right(vec![late]).is_empty());
     assert_eq!(pair.right.worker.inward().held, 3);
     pair.assert_accounts();
+}
+
+/// Also where no policy asks for ports: the host's own stack would put plain pieces of anybody's among these.
+#[test]
+fn the_host_is_never_given_pieces_of_what_came_out_of_esp() {
+    for wrapping in all_wrappings() {
+        let plain = datagram(&wrapping, Way::Right, 9);
+        for backwards in [false, true] {
+            let mut pair = Pair::new(&wrapping);
+            let mut pieces = packets::fragments(&plain, SIZE);
+            if backwards {
+                pieces.reverse();
+            }
+            let evil = packets::fragments(&vec![0xee; plain.len()], SIZE).swap_remove(1);
+            let mut arrived = Vec::new();
+            for piece in pieces {
+                let mut clear = piece.bytes().to_vec();
+                let tail = clear.len() - 8;
+                clear[tail..].copy_from_slice(&evil.bytes()[..8]);
+                pair.right.inbound(vec![PacketBuf::from_slice(&clear)]);
+                arrived.extend(pair.left_to_right(vec![piece]));
+            }
+            assert_eq!(arrived.len(), 1, "{wrapping:?} {:?}", pair.right.reasons());
+            assert!(arrived[0].bytes() == plain, "{wrapping:?}");
+        }
+    }
+}
+
+/// Identifications sprayed in the clear, to the datagram's own ends and between strangers.
+#[test]
+fn sprayed_pieces_starve_nothing_that_came_out_of_esp() {
+    for inner in [Family::V4, Family::V6] {
+        let wrapping = Wrapping::new(Mode::Tunnel, inner, Family::V4);
+        let mut pair = Pair::new(&wrapping);
+        let mut arrived = 0;
+        for round in 0..200_u16 {
+            let plain = datagram(&wrapping, Way::Right, 9);
+            let mut pieces = packets::fragments(&plain, SIZE);
+            let last = pieces.pop().unwrap();
+            arrived += pair.left_to_right(pieces).len();
+            for turn in 0..100 {
+                let [high, low] = (round * 100 + turn).to_be_bytes();
+                let mut sprayed = packets::fragments(&plain, SIZE).swap_remove(0).bytes().to_vec();
+                let ident = if inner == Family::V4 { 4 } else { 46 };
+                sprayed[ident..ident + 2].copy_from_slice(&[high, low]);
+                if inner == Family::V4 {
+                    uxfrm_packet::ipv4::fill_checksum(&mut sprayed).unwrap();
+                }
+                pair.right.inbound(vec![PacketBuf::from_slice(&sprayed)]);
+            }
+            arrived += pair.left_to_right(vec![last]).len();
+        }
+        assert_eq!(arrived, 200, "{:?}", pair.right.reasons());
+    }
 }
 
 /// A datagram with an IPv6 destination options header before UDP.

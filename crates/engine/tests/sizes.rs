@@ -221,11 +221,15 @@ fn overlapping_fragments_take_their_datagram_with_them() {
     pair.assert_accounts();
 }
 
+/// To a host behind the gateway as they are; to the gateway itself put together.
 #[test]
 fn fragments_travel_through_tunnels() {
-    let whole = packets::udp_bytes(LEFT, RIGHT, &[9; 1000]);
     let mut tunnel = Pair::new(&Wrapping::tunnel4());
-    let arrived = tunnel.left_to_right(packets::fragments(&whole, 400));
+    let own = packets::udp_bytes(LEFT, RIGHT, &[9; 1000]);
+    let arrived = tunnel.left_to_right(packets::fragments(&own, 400));
+    assert!(arrived.len() == 1 && arrived[0].bytes() == own);
+    let other = packets::udp_bytes(LEFT, "10.2.0.77:9", &[9; 1000]);
+    let arrived = tunnel.left_to_right(packets::fragments(&other, 400));
     assert_eq!(arrived.len(), 3);
     assert!(matches!(
         IpPacket::parse(arrived[2].bytes()).unwrap().fragment,

@@ -16,8 +16,6 @@ pub(super) struct Questions {
     pub(super) spis: Vec<Spi>,
     pub(super) directions: Vec<Direction>,
     pub(super) known: Vec<Known>,
-    /// Some policy is for whole datagrams only: what is for this host is put together before any is asked about it.
-    pub(super) about_whole: bool,
 }
 
 impl Questions {
@@ -33,7 +31,7 @@ impl Questions {
     ) -> Fate {
         let flow = FlowKey { mark: item.mark, ..FlowKey::of(buffer, ip, bytes) };
         let direction = peel::direction(ip.destination, settings);
-        let is_piece = self.about_whole && direction == Direction::In && ip.is_fragment();
+        let is_piece = direction == Direction::In && ip.is_fragment();
         if is_piece || peel::may_hold_esp(ip, &flow, direction, settings) {
             return Fate::New;
         }

@@ -2,14 +2,15 @@
 
 use uxfrm_packet::{IpPacket, PacketBuf, Segments};
 
-use super::peel::{self, Peeled};
+use super::peel::Peeled;
 use super::{Fate, Inbound, deliver, narrow};
 use crate::DropReason;
 use crate::fragments::reassembly::{Outcome, Through};
 use crate::worker::Bench;
 
 impl Inbound {
-    /// Fragments to this host wait for each other.
+    /// Fragments to this host wait for each other, those out of ESP as well: in the host's own stack
+    /// anybody on the wire could add plain ones to them, or have them go for others.
     #[inline(never)]
     pub(super) fn reassemble(
         &mut self,
@@ -17,11 +18,6 @@ impl Inbound {
         ip: &IpPacket,
         bench: &mut Bench<'_>,
     ) -> Result<Fate, DropReason> {
-        if !self.items[place].path.is_empty() && !self.questions.about_whole {
-            // Inside a tunnel: the host's own stack puts it together.
-            let direction = peel::direction(ip.destination, bench.settings);
-            return Ok(self.plain(place, ip, direction));
-        }
         let through = self.through(place);
         let packet = self.take(place, bench);
         let (outcome, evicted) = self.reassembly.add(packet, ip, through, bench.now, bench.pool);
