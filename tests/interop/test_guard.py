@@ -116,9 +116,16 @@ def fragments(association):
 
 
 def send_all(network, association):
+    """How many packets that are, fragments put together."""
     for packet in forged(association) + fragments(association):
         network.send(packet)
     return len(forged(association)) + 1
+
+
+def drops(association):
+    """How often they count: fragments one by one, but where the policy is for the ends of ESP, to which IKE may send fragments."""
+    pieces = len(fragments(association)) if association.mode == "tunnel" else 1
+    return len(forged(association)) + pieces
 
 
 def exchange(network, association):
@@ -145,8 +152,8 @@ def test_forged_packets_are_dropped_and_counted(association, network):
     exchange(network, association)
     assert network.counter("XfrmInTmplMismatch") == 0, "what came through ESP is no forgery"
     with listening(network.left, association.inner) as sockets:
-        sent = send_all(network, association)
-        network.wait_for("XfrmInTmplMismatch", sent)
+        send_all(network, association)
+        network.wait_for("XfrmInTmplMismatch", drops(association))
         assert heard(sockets) == []
     exchange(network, association)
     network.here.stop()
@@ -164,7 +171,7 @@ def test_the_guard_outlives_a_crash_and_ends_with_sigterm(association, network):
         assert network.counter("XfrmInTmplMismatch") == 0
         exchange(network, association)
         send_all(network, association)
-        network.wait_for("XfrmInTmplMismatch", sent)
+        network.wait_for("XfrmInTmplMismatch", drops(association))
         assert heard(sockets) == []
         network.here.stop()
         send_all(network, association)

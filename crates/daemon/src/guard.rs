@@ -20,6 +20,7 @@
 
 mod chain;
 mod counter;
+mod fragments;
 mod group;
 mod layout;
 mod part;
@@ -155,14 +156,24 @@ impl Guard {
         let ports = config.wire.udp_ports.iter().map(|port| port.get());
         let ports: BTreeSet<_> = IKE.into_iter().chain(ports).collect();
         let (tun, mark) = (config.host.tun.to_string(), config.wire.mark.get());
+        let inline = config.inline.iter();
+        let inline = inline.flat_map(|inline| [inline.protected(), inline.wire()]);
+        let inline: Vec<_> = inline.map(str::to_owned).collect();
         let install = |parts| {
-            let (tun, ports) = (tun.clone(), ports.clone());
-            let around = Surroundings { tun, mark, ports, parts };
+            let (tun, ports, inline) = (tun.clone(), ports.clone(), inline.clone());
+            let around = Surroundings { tun, mark, ports, inline, parts };
             Nftables::open().and_then(|filter| Self::install(filter, around, spd))
         };
         let (first, others) = parts.split_first().unwrap_or((&Part::GUARD, &[]));
         others.iter().fold(install(first), |installed, parts| match installed {
-            Err(Error::Unsupported { .. }) => install(parts),
+            Err(error @ Error::Unsupported { .. }) => {
+                tracing::warn!(
+                    %error,
+                    "packets are led by destinations, and plain fragments are not dropped before connection tracking: \
+                     this kernel's filter can't"
+                );
+                install(parts)
+            }
             installed => installed,
         })
     }

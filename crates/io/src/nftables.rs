@@ -25,6 +25,7 @@ use nix::sys::{
 
 pub use change::{Change, RuleId};
 pub use condition::Condition;
+pub use field::Destination;
 pub use model::{Among, Chain, Hook, Rule, Table, Verdict};
 pub use question::{Question, Reply};
 pub use replica::{Replica, Sample};

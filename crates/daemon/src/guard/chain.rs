@@ -330,6 +330,9 @@ impl Chain {
                 Fate { counter: Some(reason.as_str()), verdict: Verdict::Drop }
             }
             (Outcome::Divert, _) => Fate { counter: None, verdict: Verdict::Goto(way::DIVERT) },
+            (Outcome::Pass, PolicyKind::Sub) if self.part.is_of_whole() => {
+                Fate { counter: None, verdict: Verdict::Accept }
+            }
             (Outcome::Pass, PolicyKind::Main) => Fate { counter: None, verdict: Verdict::Accept },
             (Outcome::Pass, PolicyKind::Sub) => {
                 let main = self.part.chain(PolicyKind::Main);

@@ -78,7 +78,7 @@ impl Alternatives {
         match part {
             Part::Out => Some(&mut self.out),
             Part::Way => Some(&mut self.way),
-            Part::In | Part::Forward => None,
+            Part::In | Part::Forward | Part::WholeIn | Part::WholeForward => None,
         }
     }
 
@@ -187,7 +187,7 @@ impl Layout {
     ) -> Result<Option<Self>, Error> {
         for chain in &mut self.chains {
             let known = filter.rules(table, chain.name)?;
-            // Sub policies stand between what is exempt and the jump to the main ones, which the default may follow.
+            // Behind sub policies stands the jump to the main ones, which the default may follow.
             let behind = match chain.kind {
                 PolicyKind::Main => 0,
                 PolicyKind::Sub => rules::tail(spd, chain.part),

@@ -9,6 +9,10 @@ pub(super) enum Part {
     In,
     /// What is forwarded plain.
     Forward,
+    /// Plain fragments to the host that only their whole datagram can be judged by.
+    WholeIn,
+    /// The same of those that are forwarded.
+    WholeForward,
     /// What is about to leave past the TUN.
     Out,
     /// What is to be led into the TUN.
@@ -17,8 +21,9 @@ pub(super) enum Part {
 
 impl Part {
     /// All that a kernel can.
-    pub(super) const ALL: &'static [Self] = &[Self::In, Self::Forward, Self::Out, Self::Way];
-    /// Where routes alone lead packets into the TUN.
+    pub(super) const ALL: &'static [Self] =
+        &[Self::In, Self::Forward, Self::WholeIn, Self::WholeForward, Self::Out, Self::Way];
+    /// Where routes alone lead packets into the TUN, as the filter does not know routes.
     pub(super) const GUARD: &'static [Self] = &[Self::In, Self::Forward, Self::Out];
     /// Where somebody else keeps plain packets out.
     pub(super) const WAY: &'static [Self] = &[Self::Way];
@@ -26,8 +31,8 @@ impl Part {
     /// Whose policies it is about.
     pub(super) const fn direction(self) -> Direction {
         match self {
-            Self::In => Direction::In,
-            Self::Forward => Direction::Forward,
+            Self::In | Self::WholeIn => Direction::In,
+            Self::Forward | Self::WholeForward => Direction::Forward,
             Self::Out | Self::Way => Direction::Out,
         }
     }
@@ -36,21 +41,33 @@ impl Part {
     pub(super) const fn is_of_out(self) -> bool {
         match self {
             Self::Out | Self::Way => true,
-            Self::In | Self::Forward => false,
+            Self::In | Self::Forward | Self::WholeIn | Self::WholeForward => false,
         }
     }
 
     /// The name of the chain of a kind.
     pub(super) const fn chain(self, kind: PolicyKind) -> &'static str {
         match (self, kind) {
-            (Self::In, PolicyKind::Sub) => "in",
+            (Self::In, PolicyKind::Sub) => "in-sub",
             (Self::In, PolicyKind::Main) => "in-main",
-            (Self::Forward, PolicyKind::Sub) => "fwd",
+            (Self::Forward, PolicyKind::Sub) => "fwd-sub",
             (Self::Forward, PolicyKind::Main) => "fwd-main",
+            (Self::WholeIn, PolicyKind::Sub) => "in-whole-sub",
+            (Self::WholeIn, PolicyKind::Main) => "in-whole",
+            (Self::WholeForward, PolicyKind::Sub) => "fwd-whole-sub",
+            (Self::WholeForward, PolicyKind::Main) => "fwd-whole",
             (Self::Out, PolicyKind::Sub) => "out",
             (Self::Out, PolicyKind::Main) => "out-main",
             (Self::Way, PolicyKind::Sub) => "way",
             (Self::Way, PolicyKind::Main) => "way-main",
+        }
+    }
+
+    /// Whether it is about fragments alone, which pass where any policy fits.
+    pub(super) const fn is_of_whole(self) -> bool {
+        match self {
+            Self::WholeIn | Self::WholeForward => true,
+            Self::In | Self::Forward | Self::Out | Self::Way => false,
         }
     }
 }

@@ -1,8 +1,9 @@
 //! The guard's table: the policies as rules, in the order in which they decide.
 //!
 //! ```text
-//! in:   exempt → accept · sub policies: drop, or goto in-main · jump in-main · default
-//! fwd:  by the TUN → accept · sub policies: drop, or goto fwd-main · jump fwd-main · default
+//! in:   exempt → accept · goto in-sub
+//! fwd:  by the TUN → accept · goto fwd-sub
+//! *-sub:   sub policies: drop, or goto *-main · jump *-main · default
 //! out:  by the TUN, our own → accept · sub policies: drop, or goto out-main · jump out-main · default
 //! *-main:  main policies: drop, or accept
 //! ```
@@ -22,7 +23,7 @@ use uxfrm_io::{
 use uxfrm_packet::Version;
 
 use super::{
-    REASONS,
+    REASONS, fragments,
     layout::Layout,
     part::Part,
     run::{Alternative, Outcome},
@@ -38,13 +39,15 @@ pub(super) struct Surroundings {
     pub(super) mark: u32,
     /// UDP ports of IKE and of ESP in UDP.
     pub(super) ports: BTreeSet<u16>,
+    /// The devices of inline mode.
+    pub(super) inline: Vec<String>,
     /// What of the policies the table says.
     pub(super) parts: &'static [Part],
 }
 
-const ESP: u8 = 50;
-const AH: u8 = 51;
-const UDP: u8 = 17;
+pub(super) const ESP: u8 = 50;
+pub(super) const AH: u8 = 51;
+pub(super) const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
 
 /// What tables' names begin with, before that of the TUN.
@@ -59,48 +62,58 @@ pub(super) fn of_policy(part: Part, policy: &Policy) -> (Outcome, Vec<Alternativ
         Part::In | Part::Forward | Part::Out => {
             refusal(policy).map_or(Outcome::Pass, Outcome::Drop)
         }
+        Part::WholeIn | Part::WholeForward => Outcome::Pass,
         Part::Way => way::outcome(policy),
     };
     // Plain packets from the wire belong to no XFRM interface.
     let is_met = policy.if_id == IfId(0);
-    (outcome, if is_met { conditions(part, policy, outcome) } else { Vec::new() })
+    let alternatives = match part {
+        _ if !is_met => Vec::new(),
+        Part::WholeIn | Part::WholeForward => fragments::of_policy(part, policy),
+        Part::In | Part::Forward | Part::Out | Part::Way => conditions(part, policy, outcome),
+    };
+    (outcome, alternatives)
 }
 
-/// How many rules stand behind the sub policies of a direction: the jump to the main ones, the default.
+/// How many rules stand behind the sub policies of a part.
 pub(super) fn tail(spd: &Spd, part: Part) -> usize {
-    let has_default = part != Part::Way && spd.defaults().of(part.direction()) == Action::Block;
-    1 + usize::from(has_default)
+    match part {
+        Part::WholeIn | Part::WholeForward => 0,
+        Part::Way => 1,
+        Part::In | Part::Forward | Part::Out => {
+            behind(spd.defaults().of(part.direction()), part).len()
+        }
+    }
 }
 
 /// The table for the policies of `spd`, as they are laid out, with these sets.
 pub(super) fn table(around: &Surroundings, spd: &Spd, layout: &Layout, sets: Vec<Set>) -> Table {
     let of_guard = first(around).flat_map(|(part, hook, first)| {
         let default = spd.defaults().of(part.direction());
-        chains(layout, default, part, hook, first)
+        let [main, sub] = policies(layout, default, part);
+        entered(hook, first, main, sub)
     });
     let of_way = around.parts.contains(&Part::Way).then(|| way::chains(around, layout));
-    let chains = of_guard.chain(of_way.into_iter().flatten()).collect();
+    let of_fragments = fragments::chains(around, layout);
+    let chains = of_guard.chain(of_way.into_iter().flatten()).chain(of_fragments).collect();
     Table { sets, ..empty(around, chains) }
 }
 
 /// A table that drops all but what is exempt.
 pub(super) fn closed(around: &Surroundings) -> Table {
-    let of_guard = first(around).flat_map(|(part, hook, mut rules)| {
+    let of_guard = first(around).flat_map(|(part, hook, first)| {
         let reason = match part.direction() {
             Direction::In | Direction::Forward => DropReason::InTemplateMismatch,
             Direction::Out => DropReason::OutUnprotected,
         };
-        rules.push(drop(Vec::new(), reason));
-        let [name, main] = names(part);
-        [
-            Chain { name: main, hook: None, rules: Vec::new() },
-            Chain { name, hook: Some(hook), rules },
-        ]
+        let [main, sub] = inner(part, [Vec::new(), vec![drop(Vec::new(), reason)]]);
+        entered(hook, first, main, sub)
     });
     // What has no way into the TUN yet is dropped.
     let nothing = Layout::empty(around.parts);
     let of_way = around.parts.contains(&Part::Way).then(|| way::chains(around, &nothing));
-    empty(around, of_guard.chain(of_way.into_iter().flatten()).collect())
+    let of_fragments = fragments::chains(around, &nothing);
+    empty(around, of_guard.chain(of_way.into_iter().flatten()).chain(of_fragments).collect())
 }
 
 /// The table's name.
@@ -137,11 +150,13 @@ fn exempt(around: &Surroundings) -> impl Iterator<Item = Rule> {
         // The first fragment has all headers and is judged; without it the others are nothing.
         vec![Condition::version(Version::V6), Condition::later_fragment()],
     ];
-    let ports = around
-        .ports
-        .iter()
-        .map(|port| vec![Condition::protocol(UDP), Condition::upper_pair(2, *port, u16::MAX)]);
-    once.into_iter().chain(ports).map(accept).chain(discovery())
+    once.into_iter().chain(ports(around)).map(accept).chain(discovery())
+}
+
+/// UDP to IKE's ports and to those of ESP in UDP.
+pub(super) fn ports(around: &Surroundings) -> impl Iterator<Item = Vec<Condition>> {
+    let port = |port: &u16| Condition::upper_pair(2, *port, u16::MAX);
+    around.ports.iter().map(move |to| vec![Condition::protocol(UDP), port(to)])
 }
 
 /// What leaves whatever the policies say, what there is most of first. What is forwarded is judged as
@@ -164,32 +179,54 @@ fn discovery() -> impl Iterator<Item = Rule> {
     })
 }
 
-/// The chain of main policies and the one at the hook, which begins with `first`.
-fn chains(
-    layout: &Layout,
-    default: Action,
-    part: Part,
-    hook: Hook,
-    first: Vec<Rule>,
-) -> [Chain; 2] {
-    let [name, main] = names(part);
-    let mut rules = first;
-    rules.extend(layout.rules(part, PolicyKind::Sub));
-    rules.push(Rule { verdict: Verdict::Jump(main), ..accept(Vec::new()) });
-    if default == Action::Block {
-        rules.push(drop(Vec::new(), default_reason(part.direction())));
-    }
-    let main_rules = layout.rules(part, PolicyKind::Main);
-    [Chain { name: main, hook: None, rules: main_rules }, Chain { name, hook: Some(hook), rules }]
+/// The chains of main and of sub policies.
+fn policies(layout: &Layout, default: Action, part: Part) -> [Chain; 2] {
+    let [main, mut rules] =
+        [PolicyKind::Main, PolicyKind::Sub].map(|kind| layout.rules(part, kind));
+    rules.extend(behind(default, part));
+    inner(part, [main, rules])
 }
 
-/// The chain of a direction's sub policies, which is the one at the hook, and that of its main ones.
-fn names(part: Part) -> [&'static str; 2] {
-    [PolicyKind::Sub, PolicyKind::Main].map(|kind| part.chain(kind))
+/// What stands behind sub policies: the jump to the main ones, and the default.
+fn behind(default: Action, part: Part) -> Vec<Rule> {
+    let main = part.chain(PolicyKind::Main);
+    let mut rules = vec![Rule { verdict: Verdict::Jump(main), ..accept(Vec::new()) }];
+    if default == Action::Allow {
+        return rules;
+    }
+    if part == Part::In {
+        rules.extend(fragments::undecided());
+    }
+    rules.push(drop(Vec::new(), default_reason(part.direction())));
+    rules
+}
+
+fn inner(part: Part, [main, sub]: [Vec<Rule>; 2]) -> [Chain; 2] {
+    let chain = |(kind, rules)| Chain { name: part.chain(kind), hook: None, rules };
+    [(PolicyKind::Main, main), (PolicyKind::Sub, sub)].map(chain)
+}
+
+/// The chains of policies and the one at a hook, which begins with `first` and leads to them. What
+/// leaves comes to the sub policies nowhere else: they stand at the hook themselves.
+fn entered(hook: Hook, mut first: Vec<Rule>, main: Chain, sub: Chain) -> Vec<Chain> {
+    let name = match hook {
+        Hook::Input => "in",
+        Hook::Forward => "fwd",
+        Hook::Postrouting
+        | Hook::Prerouting
+        | Hook::Fragments
+        | Hook::BeforeRouting
+        | Hook::Rerouting => {
+            first.extend(sub.rules);
+            return vec![main, Chain { hook: Some(hook), rules: first, ..sub }];
+        }
+    };
+    first.push(Rule { verdict: Verdict::Goto(sub.name), ..accept(Vec::new()) });
+    vec![main, sub, Chain { name, hook: Some(hook), rules: first }]
 }
 
 /// Why a policy drops packets that came through no state; `None` if it lets them pass.
-fn refusal(policy: &Policy) -> Option<DropReason> {
+pub(super) fn refusal(policy: &Policy) -> Option<DropReason> {
     let is_required = |level| match level {
         Level::Required => true,
         Level::Use => false,
@@ -218,7 +255,7 @@ const fn default_reason(direction: Direction) -> DropReason {
 }
 
 /// What a packet must meet to match a policy: one of the lists.
-fn conditions(part: Part, policy: &Policy, outcome: Outcome) -> Vec<Alternative> {
+pub(super) fn conditions(part: Part, policy: &Policy, outcome: Outcome) -> Vec<Alternative> {
     let selector = &policy.selector;
     let mark = Mark { mask: policy.mark.mask & !way::DIVERTED, ..policy.mark };
     let version = match selector.family() {
@@ -237,7 +274,9 @@ fn conditions(part: Part, policy: &Policy, outcome: Outcome) -> Vec<Alternative>
     let mut all = Vec::new();
     for destination in destinations(part, policy) {
         let upper = match part {
-            Part::In | Part::Forward | Part::Out => upper_layer::alternatives(selector),
+            Part::In | Part::Forward | Part::WholeIn | Part::WholeForward | Part::Out => {
+                upper_layer::alternatives(selector)
+            }
             Part::Way => way::upper(selector, version, outcome),
         };
         let upper = upper.into_iter();
@@ -258,7 +297,8 @@ fn destinations(part: Part, policy: &Policy) -> Vec<Vec<Condition>> {
             vec![Condition::last_segment(prefix)],
         ],
         // uxfrm judges by where a packet goes next.
-        (Part::Out, IpAddr::V4(_)) | (Part::In | Part::Forward | Part::Way, _) => {
+        (Part::Out, IpAddr::V4(_))
+        | (Part::In | Part::Forward | Part::WholeIn | Part::WholeForward | Part::Way, _) => {
             vec![vec![directly]]
         }
     }

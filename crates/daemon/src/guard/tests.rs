@@ -2,6 +2,7 @@
 
 mod changes;
 mod filters;
+mod fragments;
 mod gateway;
 mod random;
 mod way;
@@ -10,8 +11,9 @@ use std::{net::Ipv4Addr, rc::Rc};
 
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{
-    Action, Database, Defaults, Direction, Family, IfId, Limits, Mark, Moment, Policy, PolicyFlags,
-    PolicyIndex, PolicyKind, Prefix, Priority, Selector, Template,
+    Action, Database, Defaults, Direction, Family, IfId, Level, Limits, Mark, Mode, Moment, Policy,
+    PolicyFlags, PolicyIndex, PolicyKind, Prefix, Priority, Reqid, SaProtocol, Selector, Spi,
+    Template,
 };
 use uxfrm_io::nftables::Verdict;
 
@@ -87,7 +89,13 @@ fn blocking() -> Database {
 }
 
 fn around() -> Surroundings {
-    Surroundings { tun: "tun9".to_owned(), mark: 7, ports: [500].into(), parts: Part::ALL }
+    Surroundings {
+        tun: "tun9".to_owned(),
+        mark: 7,
+        ports: [500].into(),
+        inline: Vec::new(),
+        parts: Part::ALL,
+    }
 }
 
 fn tunnel(serial: usize, action: Action) -> Policy {

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use uxfrm_packet::Version;
 
-use super::field::{Base, Extension, Field, Meta, Word};
+use super::field::{Base, Destination, Extension, Field, Meta, Word};
 use super::message::expression;
 use super::question::{Question, REGISTER as REGISTER_BYTES, Reply};
 use super::replica::Sample;
@@ -170,8 +170,27 @@ impl Condition {
     /// It goes to an address of the host's own.
     #[must_use]
     pub fn to_own_address() -> Self {
-        const LOCAL: u32 = 2; // RTN_LOCAL
-        Self::is(Field::DestinationKind, &LOCAL.to_ne_bytes())
+        Self::goes_to(Destination::Local)
+    }
+
+    /// Its destination is this to the host. Needs `nft_fib_inet`.
+    #[must_use]
+    pub fn goes_to(destination: Destination) -> Self {
+        Self::is(Field::DestinationKind, &(destination as u32).to_ne_bytes())
+    }
+
+    /// It is a fragment and not the first; for packets of IPv4.
+    #[must_use]
+    pub fn later_of_ipv4() -> Self {
+        let field = Field::Header(Base::Network, 6);
+        let offset = Self::masked(field, &[0; 2], &0x1fff_u16.to_be_bytes());
+        Self { relation: Relation::IsNot, ..offset }
+    }
+
+    /// It is a fragment of IPv6 with parts of this protocol's header, or of what is behind it.
+    #[must_use]
+    pub fn fragment_of(protocol: u8) -> Self {
+        Self::is(Field::Extension(Extension::Fragment, 0), &[protocol])
     }
 
     fn address(prefix: Prefix, field: Field) -> Self {

@@ -22,6 +22,19 @@ pub(super) enum Field {
     DestinationKind,
 }
 
+/// What a destination is to the host (`RTN_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Destination {
+    /// An own address.
+    Local = 2,
+    /// An IPv4 broadcast address of a link.
+    Broadcast = 3,
+    /// An IPv6 anycast address that is the host's as well.
+    Anycast = 4,
+    /// A group, whether the host has joined it or not.
+    Multicast = 5,
+}
+
 /// `NEXTHDR_*`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Extension {

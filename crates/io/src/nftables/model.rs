@@ -16,6 +16,9 @@ const RAW: i32 = -300;
 /// Behind `NF_IP_PRI_NAT_DST` and what others do to marks (`NF_IP_PRI_MANGLE`): the packet is as it will be routed.
 const BEHIND_NAT: i32 = -90;
 
+/// `NF_IP_PRI_RAW_BEFORE_DEFRAG`: before connection tracking puts fragments together (-400).
+const BEFORE_DEFRAGMENTATION: i32 = -450;
+
 /// `NFT_OBJECT_COUNTER`
 const COUNTER: u32 = 1;
 
@@ -46,6 +49,8 @@ pub struct Chain {
 /// Where packets enter a chain: at raw priority, unless it says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
+    /// From any device, before connection tracking puts fragments together.
+    Fragments,
     /// From any device, before routing.
     Prerouting,
     /// From any device, before routing and behind destination NAT.
@@ -64,7 +69,7 @@ impl Hook {
     /// `NF_INET_*`
     const fn number(self) -> u32 {
         match self {
-            Self::Prerouting | Self::BeforeRouting => 0,
+            Self::Fragments | Self::Prerouting | Self::BeforeRouting => 0,
             Self::Input => 1,
             Self::Forward => 2,
             Self::Rerouting => 3,
@@ -74,6 +79,7 @@ impl Hook {
 
     const fn priority(self) -> i32 {
         match self {
+            Self::Fragments => BEFORE_DEFRAGMENTATION,
             Self::Prerouting | Self::Input | Self::Forward | Self::Postrouting => RAW,
             Self::BeforeRouting | Self::Rerouting => BEHIND_NAT,
         }
@@ -83,7 +89,8 @@ impl Hook {
     const fn kind(self) -> &'static str {
         match self {
             Self::Rerouting => "route",
-            Self::Prerouting
+            Self::Fragments
+            | Self::Prerouting
             | Self::BeforeRouting
             | Self::Input
             | Self::Forward

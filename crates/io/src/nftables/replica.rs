@@ -21,7 +21,8 @@ pub struct Replica {
     pub replaced: usize,
 }
 
-/// A packet, as the filter sees it: IPv4, fragments included, or IPv6 without extension headers but for a routing header at the most.
+/// A packet, as the filter sees it: IPv4, or IPv6 with no extension header but a routing header or a
+/// fragment header.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample<'a> {
     /// From the IP header on.
@@ -37,11 +38,18 @@ impl Sample<'_> {
     pub(super) fn load(&self, field: Field, length: usize) -> Option<Vec<u8>> {
         let is_v4 = *self.bytes.first()? >> 4 == 4;
         let is_routed = !is_v4 && *self.bytes.get(6)? == Extension::Routing as u8;
-        let is_later_fragment = is_v4 && (self.bytes.get(6)? & 0x1f, self.bytes.get(7)?) != (0, &0);
+        let is_cut = !is_v4 && *self.bytes.get(6)? == Extension::Fragment as u8;
+        let is_later_fragment = if is_v4 {
+            (self.bytes.get(6)? & 0x1f, *self.bytes.get(7)?) != (0, 0)
+        } else {
+            is_cut && (*self.bytes.get(42)?, self.bytes.get(43)? & 0xf8) != (0, 0)
+        };
         let (protocol, upper) = if is_v4 {
             (*self.bytes.get(9)?, usize::from(self.bytes[0] & 15) * 4)
         } else if is_routed {
             (*self.bytes.get(40)?, 48 + usize::from(*self.bytes.get(41)?) * 8)
+        } else if is_cut {
+            (*self.bytes.get(40)?, 48)
         } else {
             (*self.bytes.get(6)?, 40)
         };
@@ -59,8 +67,9 @@ impl Sample<'_> {
                 at(40 + usize::from(offset))
             }
             Field::Has(Extension::Routing) => Some(vec![is_routed.into()]),
+            Field::Extension(Extension::Fragment, offset) if is_cut => at(40 + usize::from(offset)),
             Field::Extension(Extension::Routing | Extension::Fragment, _) => None,
-            Field::Has(Extension::Fragment) => Some(vec![0]),
+            Field::Has(Extension::Fragment) => Some(vec![is_cut.into()]),
             Field::DestinationKind => Some(UNICAST.to_ne_bytes().to_vec()),
         }
     }

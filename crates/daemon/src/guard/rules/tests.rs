@@ -16,6 +16,7 @@ fn made(lines: &[&str]) -> Table {
         tun: "tun9".to_owned(),
         mark: 7,
         ports: [500, 4500].into(),
+        inline: Vec::new(),
         parts: Part::ALL,
     };
     let spd = &database.snapshot().spd;
@@ -61,14 +62,21 @@ fn without_policies_everything_passes() {
             "out_default_block",
         ]
     );
-    for (name, main, exempt) in
-        [("in", "in-main", 13), ("fwd", "fwd-main", 1), ("out", "out-main", 8)]
-    {
+    for (name, next, exempt) in [
+        ("in", Verdict::Goto("in-sub"), 13),
+        ("fwd", Verdict::Goto("fwd-sub"), 1),
+        ("out", Verdict::Jump("out-main"), 8),
+    ] {
         let (last, before) = chain(&table, name).split_last().unwrap();
-        assert_eq!(last.verdict, Verdict::Jump(main));
+        assert_eq!(last.verdict, next);
         assert_eq!(before.len(), exempt);
         assert!(before.iter().all(|rule| rule.verdict == Verdict::Accept));
-        assert!(chain(&table, main).is_empty());
+    }
+    for (name, main) in [("in-sub", "in-main"), ("fwd-sub", "fwd-main")] {
+        assert_eq!(outcomes(chain(&table, name)), [(Verdict::Jump(main), None)]);
+    }
+    for name in ["in-main", "fwd-main", "out-main", "in-whole", "fwd-whole"] {
+        assert!(chain(&table, name).is_empty(), "{name}");
     }
 }
 
@@ -116,9 +124,8 @@ fn a_sub_policy_that_lets_pass_leaves_the_word_to_the_main_one() {
         "xfrm policy setdefault fwd block",
     ]);
     assert_eq!(
-        outcomes(chain(&table, "fwd")),
+        outcomes(chain(&table, "fwd-sub")),
         [
-            (Verdict::Accept, None),
             (Verdict::Goto("fwd-main"), None),
             (Verdict::Drop, TEMPLATE),
             (Verdict::Jump("fwd-main"), None),
@@ -131,9 +138,9 @@ fn a_sub_policy_that_lets_pass_leaves_the_word_to_the_main_one() {
 #[test]
 fn the_default_of_a_direction_is_its_own() {
     let table = made(&["xfrm policy setdefault in block"]);
-    assert_eq!(chain(&table, "in").last().map(|rule| rule.counter), Some(NO_POLICY));
+    assert_eq!(chain(&table, "in-sub").last().map(|rule| rule.counter), Some(NO_POLICY));
     assert_eq!(
-        chain(&table, "fwd").last().map(|rule| rule.verdict),
+        chain(&table, "fwd-sub").last().map(|rule| rule.verdict),
         Some(Verdict::Jump("fwd-main"))
     );
 }
@@ -256,19 +263,19 @@ fn policies_that_do_the_same_are_one_rule_and_a_set() {
 #[test]
 fn a_few_policies_have_a_rule_each() {
     for (count, rules, sets) in [(4, 4, 0), (5, 1, 1)] {
-        let lines: Vec<_> = (0..count).map(|serial| host(serial, "in", "action block")).collect();
+        let lines: Vec<_> = (0..count).map(|serial| host(serial, "fwd", "action block")).collect();
         let table = made_of(&lines);
-        assert_eq!((chain(&table, "in-main").len(), table.sets.len()), (rules, sets));
+        assert_eq!((chain(&table, "fwd-main").len(), table.sets.len()), (rules, sets));
     }
 }
 
 #[test]
 fn a_policy_that_does_otherwise_parts_those_around_it() {
     let action = |serial| if serial == 500 { "action allow" } else { "action block" };
-    let lines: Vec<_> = (0..1000).map(|serial| host(serial, "in", action(serial))).collect();
+    let lines: Vec<_> = (0..1000).map(|serial| host(serial, "fwd", action(serial))).collect();
     let table = made_of(&lines);
     let drop = (Verdict::Drop, BLOCK);
-    assert_eq!(outcomes(chain(&table, "in-main")), [drop, (Verdict::Accept, None), drop]);
+    assert_eq!(outcomes(chain(&table, "fwd-main")), [drop, (Verdict::Accept, None), drop]);
     let sizes: Vec<_> = table.sets.iter().map(|set| set.keys.iter().len()).collect();
     assert_eq!(sizes, [500, 499]);
 }
@@ -292,16 +299,22 @@ fn a_closed_table_drops_all_but_what_is_exempt() {
         tun: "tun9".to_owned(),
         mark: 7,
         ports: [500, 4500].into(),
+        inline: Vec::new(),
         parts: Part::ALL,
     };
     let table = closed(&around);
-    for (name, reason, exempt) in
-        [("in", TEMPLATE, 13), ("fwd", TEMPLATE, 1), ("out", Some("out_unprotected"), 8)]
-    {
+    for (name, next, exempt) in [
+        ("in", (Verdict::Goto("in-sub"), None), 13),
+        ("fwd", (Verdict::Goto("fwd-sub"), None), 1),
+        ("out", (Verdict::Drop, Some("out_unprotected")), 8),
+    ] {
         let (last, before) = outcomes(chain(&table, name))
             .split_last()
             .map_or_else(|| panic!("no rule"), |(last, before)| (*last, before.to_vec()));
-        assert_eq!(last, (Verdict::Drop, reason));
+        assert_eq!(last, next);
         assert_eq!(before, vec![(Verdict::Accept, None); exempt]);
+    }
+    for name in ["in-sub", "fwd-sub"] {
+        assert_eq!(outcomes(chain(&table, name)), [(Verdict::Drop, TEMPLATE)]);
     }
 }

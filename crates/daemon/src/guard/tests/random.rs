@@ -31,7 +31,10 @@ impl Plain {
         let flow = FlowKey::of_bytes(&ip, &self.bytes);
         let destination = match (part, self.last_segment()) {
             (Part::Out, Some(last)) => last,
-            (Part::Out, None) | (Part::In | Part::Forward | Part::Way, _) => flow.destination,
+            (Part::Out, None)
+            | (Part::In | Part::Forward | Part::WholeIn | Part::WholeForward | Part::Way, _) => {
+                flow.destination
+            }
         };
         FlowKey { mark: self.mark, ifindex: self.came_by(part.direction()), destination, ..flow }
     }
