@@ -105,8 +105,8 @@ impl PortableKey {
         if let Self::Pair(cipher, auth) = self {
             let covered = job.esp.len() - transform.icv_len();
             cipher.encrypt(job, transform.iv_len());
-            auth.sign(scratch, job.seq_high, job.esp, covered);
-            job.verdict = Sealing::Sealed;
+            let signed = auth.sign(scratch, job.seq_high, job.esp, covered);
+            job.verdict = if signed { Sealing::Sealed } else { refused(job.esp) };
             return;
         }
         write_counter(job.iv, &mut job.esp[HEADER_LEN..HEADER_LEN + 8]);
@@ -219,20 +219,28 @@ impl AuthKey {
         })
     }
 
-    fn tag(&self, scratch: &mut Scratch, message: &[u8]) -> [u8; MAX_ICV_LEN] {
+    fn tag(&self, scratch: &mut Scratch, message: &[u8]) -> Option<[u8; MAX_ICV_LEN]> {
         match self {
-            Self::Null => [0; MAX_ICV_LEN],
+            Self::Null => Some([0; MAX_ICV_LEN]),
             Self::Hmac(key) => key.tag(&mut scratch.hmac, message),
-            Self::CbcMac(key) => key.tag(message),
+            Self::CbcMac(key) => Some(key.tag(message)),
         }
     }
 
-    /// Writes the ICV behind `esp[..covered]`.
-    fn sign(&self, scratch: &mut Scratch, seq_high: SeqHigh, esp: &mut [u8], covered: usize) {
+    /// Writes the ICV behind `esp[..covered]`; false if the library refuses.
+    #[must_use]
+    fn sign(
+        &self,
+        scratch: &mut Scratch,
+        seq_high: SeqHigh,
+        esp: &mut [u8],
+        covered: usize,
+    ) -> bool {
         let end = append_seq_high(seq_high, esp, covered);
-        let tag = self.tag(scratch, &esp[..end]);
+        let Some(tag) = self.tag(scratch, &esp[..end]) else { return false };
         let icv = &mut esp[covered..];
         icv.copy_from_slice(&tag[..icv.len()]);
+        true
     }
 
     /// Whether the ICV behind `esp[..covered]` is right; leaves the packet as it was.
@@ -247,7 +255,7 @@ impl AuthKey {
         let end = append_seq_high(seq_high, esp, covered);
         let tag = self.tag(scratch, &esp[..end]);
         received.restore(esp, covered);
-        received.matches(&tag)
+        tag.is_some_and(|tag| received.matches(&tag))
     }
 }
 

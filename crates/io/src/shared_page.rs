@@ -23,6 +23,9 @@ const OFFSET: libc::off_t = LENGTH as libc::off_t;
 /// Words of a page.
 pub const WORDS: usize = LENGTH / size_of::<AtomicU64>();
 
+/// `SCM_MAX_FD`
+const MOST_PASSED: usize = 253;
+
 /// A page that is shared for as long as it lives here. Whoever has its descriptor may write anything there at any time, and can't
 /// take it away: it is sealed.
 #[derive(Debug)]
@@ -57,15 +60,22 @@ impl SharedPage {
         datagram: &mut [u8],
     ) -> io::Result<(usize, Option<Self>)> {
         let mut bytes = [io::IoSliceMut::new(datagram)];
-        let mut space = nix::cmsg_space!(RawFd);
+        // All that one message can bring has to be closed: padding alone has room for a second descriptor.
+        let mut space = nix::cmsg_space!([RawFd; MOST_PASSED]);
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
         let message = recvmsg::<()>(socket.as_raw_fd(), &mut bytes, Some(&mut space), flags)?;
-        let passed = message.cmsgs()?.find_map(|message| {
-            let ControlMessageOwned::ScmRights(passed) = message else { return None };
-            passed.first().copied()
-        });
-        // SAFETY: the kernel has just given it to us.
-        let memory = passed.map(|passed| unsafe { OwnedFd::from_raw_fd(passed) });
+        let passed: Vec<_> = message
+            .cmsgs()?
+            .filter_map(|message| {
+                let ControlMessageOwned::ScmRights(passed) = message else { return None };
+                Some(passed)
+            })
+            .flatten()
+            // SAFETY: the kernel has just given each of them to us.
+            .map(|passed| unsafe { OwnedFd::from_raw_fd(passed) })
+            .collect();
+        // What stands behind the first is nothing we asked for, and is closed.
+        let memory = passed.into_iter().next();
         Ok((message.bytes, memory.map(Self::of).transpose()?))
     }
 
@@ -134,6 +144,24 @@ mod tests {
         near.send(b"alone").unwrap();
         let (length, none) = SharedPage::receive(far.as_fd(), &mut bytes).unwrap();
         assert!(length == 5 && none.is_none());
+    }
+
+    /// Each is the last writing end of a pipe but ours, so that the reading end tells when it is closed.
+    #[test]
+    fn no_descriptor_is_left_open() {
+        for count in [1, 2, 5, 253] {
+            let (near, far) = UnixDatagram::pair().unwrap();
+            let (mut reading, writing) = io::pipe().unwrap();
+            let passed = vec![writing.as_raw_fd(); count];
+            let (bytes, with) = ([io::IoSlice::new(b"x")], [ControlMessage::ScmRights(&passed)]);
+            sendmsg::<()>(near.as_raw_fd(), &bytes, &with, MsgFlags::empty(), None).unwrap();
+            drop(writing);
+            let refused = SharedPage::receive(far.as_fd(), &mut [0; 8]).unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::EINVAL), "a pipe has no seals");
+            fcntl(&reading, FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).unwrap();
+            let read = io::Read::read(&mut reading, &mut [0; 1]);
+            assert_eq!(read.unwrap(), 0, "of {count} some are open");
+        }
     }
 
     #[test]

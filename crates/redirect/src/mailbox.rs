@@ -156,11 +156,29 @@ fn ask_for_page(descriptor: c_int, socket: &Socket) -> Option<*mut Page> {
     gateway::send(descriptor, question).ok()?;
     gateway::wait(descriptor, libc::POLLIN).ok()?;
     let memory = receive_descriptor(descriptor)?;
+    if !is_lasting(memory) {
+        gateway::close(memory);
+        return None;
+    }
     let (access, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
     // SAFETY: a new mapping, wherever the kernel wants it.
     let page = unsafe { libc::mmap(null_mut(), size_of::<Page>(), access, shared, memory, 0) };
     gateway::close(memory);
     (page != libc::MAP_FAILED).then_some(page.cast())
+}
+
+/// Whether memory has a page and keeps it: whoever could cut it short would end the program by
+/// `SIGBUS` when it looks there.
+fn is_lasting(memory: c_int) -> bool {
+    // SAFETY: all bytes zero is a valid `stat`, which the call fills; the other call takes numbers only.
+    unsafe {
+        let mut about: libc::stat = zeroed();
+        let seals = libc::fcntl(memory, libc::F_GET_SEALS);
+        seals >= 0
+            && seals & libc::F_SEAL_SHRINK != 0
+            && libc::fstat(memory, &raw mut about) == 0
+            && usize::try_from(about.st_size).is_ok_and(|size| size >= size_of::<Page>())
+    }
 }
 
 /// Takes the gateway's answer, and the descriptor that came with it.
@@ -192,5 +210,38 @@ fn receive_descriptor(descriptor: c_int) -> Option<c_int> {
             gateway::close(passed);
         }
         welcome.then_some(passed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The descriptor of memory of so many bytes, under these seals.
+    fn memory(length: usize, seals: c_int) -> c_int {
+        // SAFETY: the name is valid, and the other calls take numbers only.
+        unsafe {
+            let memory = libc::memfd_create(c"test".as_ptr(), libc::MFD_ALLOW_SEALING);
+            assert_eq!(libc::ftruncate(memory, length as libc::off_t), 0);
+            assert_eq!(libc::fcntl(memory, libc::F_ADD_SEALS, seals), 0);
+            memory
+        }
+    }
+
+    #[test]
+    fn only_memory_that_lasts_is_looked_at() {
+        let page = size_of::<Page>();
+        let cases = [
+            (page, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW, true),
+            (page, libc::F_SEAL_GROW, false),
+            (page, 0, false),
+            (page - 1, libc::F_SEAL_SHRINK, false),
+            (0, libc::F_SEAL_SHRINK, false),
+        ];
+        for (length, seals, lasts) in cases {
+            let memory = memory(length, seals);
+            assert_eq!(is_lasting(memory), lasts, "{length} bytes under seals {seals:x}");
+            gateway::close(memory);
+        }
     }
 }

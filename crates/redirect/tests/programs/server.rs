@@ -171,8 +171,10 @@ fn share(client: c_int, greeting: Greeting) -> &'static Page {
     let welcome = Greeting { kind: Kind::Welcome, ..greeting }.to_bytes();
     // SAFETY: a new mapping of as many bytes as the file has; the message's buffers are valid for their lengths.
     unsafe {
-        let memory = libc::memfd_create(c"page".as_ptr(), libc::MFD_CLOEXEC);
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        let memory = libc::memfd_create(c"page".as_ptr(), flags);
         assert_eq!(libc::ftruncate(memory, 4096), 0);
+        assert_eq!(libc::fcntl(memory, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK), 0);
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let page = libc::mmap(std::ptr::null_mut(), 4096, access, libc::MAP_SHARED, memory, 0);
         assert_ne!(page, libc::MAP_FAILED);
