@@ -19,8 +19,9 @@ def check(tmp_path):
     """Runs `uxfrm check` on a batch file and, if need be, more TOML; returns the exit status and what it printed."""
     binary = prerequisite.binary()
 
-    def run(*lines, toml="", batch="states.batch"):
+    def run(*lines, toml="", batch="states.batch", mode=0o640):
         (tmp_path / "states.batch").write_text("".join(f"{line}\n" for line in lines))
+        (tmp_path / "states.batch").chmod(mode)
         (tmp_path / "config.toml").write_text(f'[xfrm]\nbatch = ["{batch}"]\n{toml}')
         done = subprocess.run(
             [binary, "check", "config.toml"],
@@ -34,6 +35,17 @@ def check(tmp_path):
         return done.returncode, done.stdout
 
     return run
+
+
+@pytest.mark.parametrize(("mode", "is_told"), [(0o644, True), (0o604, True), (0o640, False), (0o600, False)])
+def test_keys_that_every_user_may_read_are_warned_of(mode, is_told, check):
+    status, text = check(f"{STATE} {AEAD}", mode=mode)
+    assert status == 0 and ("every user of this host may read the keys" in text) == is_told
+    assert not is_told or ("states.batch" in text and SECRET not in text)
+
+
+def test_a_file_without_keys_is_everybodys(check):
+    assert check("xfrm policy setdefault in block", mode=0o644) == (0, "")
 
 
 def test_a_right_configuration_says_nothing_and_leaves_no_file(check, tmp_path):

@@ -10,7 +10,7 @@ mod error;
 mod policy;
 mod state;
 
-use std::{fs, path::Path};
+use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
 
 use uxfrm_engine::{Policy, SaConfig};
 use uxfrm_xfrm::grammar::{self, Prefix};
@@ -34,6 +34,13 @@ pub fn text(path: &Path) -> Result<Zeroizing<String>, LoadError> {
     fs::read_to_string(path)
         .map(Zeroizing::new)
         .map_err(|error| LoadError::Read { source_name, error })
+}
+
+/// Whether every user of the host may read a file with keys in it.
+pub(crate) fn is_exposed(path: &Path, text: &str) -> bool {
+    let is_open = || fs::metadata(path).is_ok_and(|file| file.mode() & 0o004 != 0);
+    let mut words = text.split_ascii_whitespace();
+    is_open() && words.any(|word| matches!(word, "enc" | "auth" | "auth-trunc" | "aead"))
 }
 
 /// Reads the lines of a batch file one by one. `source` names the text in errors. The caller wipes `text` if there are keys in it.

@@ -65,6 +65,12 @@ pub(crate) fn load(
 /// Which lines of a file were not carried out.
 fn carry_out(change: &mut Change<'_>, file: &Path) -> Result<Vec<Error>, LoadError> {
     let text = batch::text(file)?;
+    if batch::is_exposed(file, &text) {
+        tracing::warn!(
+            file = %file.display(),
+            "every user of this host may read the keys in this file; `chmod o-r` it, and use new keys"
+        );
+    }
     let (mut refused, mut wrong) = (Vec::new(), Vec::new());
     for line in batch::commands(&file.display().to_string(), &text) {
         match line {

@@ -435,6 +435,23 @@ fn errors_name_file_line_word_and_what_was_expected() {
     }
 }
 
+/// Short keys look like words, and stand where a name was forgotten.
+#[test]
+fn no_error_shows_a_short_key_for_a_name() {
+    for key in ["secretkey", "deadbeef", "0x1c0cf2bb", "10.1.2.3", "AAAA"] {
+        for words in [
+            format!("aead {key} 0x1122334455667788990011223344556677889900 128"),
+            format!("aead {key} 128 64"),
+            format!("enc {key} 0x11223344556677889900112233445566"),
+            format!("auth {key} 0x11223344556677889900112233445566"),
+            format!("auth-trunc {key} 0x11223344556677889900112233445566 96"),
+        ] {
+            let shown = format!("{:?}", parse("x", &format!("xfrm state add {ID} {words}")));
+            assert!(!shown.contains(key), "{words}: {shown}");
+        }
+    }
+}
+
 /// Wherever a key may slip to when a word before it was forgotten, no error shows it.
 #[test]
 fn no_error_shows_a_key() {
@@ -445,6 +462,8 @@ fn no_error_shows_a_key() {
             format!("enc aes '{key}' '{key}'"),
             format!("auth-trunc sha1 128 '{key}'"),
             format!("aead '{key}' 128 64"),
+            format!("aead '{key}' 0x1122334455667788990011223344556677889900 128"),
+            format!("enc '{key}' 0x11223344556677889900112233445566"),
             format!("aead 'rfc4106(gcm(aes))' '{key}' '{key}'"),
             format!("enc aes 0x12'{key}"),
             format!("enc aes '0x{key}'"),

@@ -41,10 +41,10 @@ impl Algorithm {
         &self.name
     }
 
-    /// The name as an error may show it.
+    /// The name as an error may show it: as a length alone if it may be a key, however short.
     #[must_use]
     pub fn shown_name(&self) -> Shown {
-        Shown::behind_key(&self.name)
+        Shown::name(&self.name)
     }
 
     /// Bits of the key.

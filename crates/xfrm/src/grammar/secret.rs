@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::keyword::{AEADS, AUTHS, CIPHERS};
+
 /// A word of the line as an error shows it: quoted, or only its length where it may be a key that slipped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shown(Form);
@@ -31,6 +33,17 @@ impl Shown {
     /// shown only if it looks like a keyword, an address or an algorithm.
     pub(super) fn behind_key(text: &str) -> Self {
         if is_keyword_like(text) || is_address_like(text) || is_algorithm_like(text) {
+            Self::plain(text)
+        } else {
+            Self::key(text)
+        }
+    }
+
+    /// A word in the place of an algorithm's name: shown only if it is one, or written as one is.
+    /// Short words are keys as well as names.
+    pub(super) fn name(text: &str) -> Self {
+        let mut known = AEADS.iter().chain(CIPHERS).chain(AUTHS);
+        if known.any(|name| *name == text) || is_algorithm_like(text) {
             Self::plain(text)
         } else {
             Self::key(text)
@@ -91,6 +104,16 @@ mod tests {
         }
         assert!(!Shown::word("1c0cf2bb72ce67ba245b593076dfb27a").to_string().contains("1c0c"));
         assert!(!Shown::key("x").to_string().contains('x'));
+    }
+
+    #[test]
+    fn short_keys_are_not_shown_in_the_place_of_a_name() {
+        for key in ["secret", "deadbeef", "10.0.0.1", "0x11", "a:b", "pass(word"] {
+            assert!(!Shown::name(key).to_string().contains(key), "{key}");
+        }
+        for name in ["rfc4106(gcm(aes))", "hmac(sha256)", "cbc(nothing)"] {
+            assert_eq!(Shown::name(name).to_string(), format!("\"{name}\""));
+        }
     }
 
     #[test]
