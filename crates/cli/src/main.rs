@@ -40,9 +40,38 @@ const EXIT_INTERRUPTED: u8 = 130;
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     log::start();
+    if reads_keys(&arguments.command)
+        && let Err(error) = uxfrm_io::dump::forbid()
+    {
+        return explain(&anyhow::Error::new(error).context("can't keep keys out of core dumps"));
+    }
     match execute(arguments.command) {
         Ok(code) => code,
         Err(error) => explain(&error),
+    }
+}
+
+/// Whether a command reads users' keys: from files, standard input or its own words. `run` sees to
+/// its core dumps itself; other commands have keys that they drew.
+const fn reads_keys(command: &Command) -> bool {
+    match command {
+        Command::Check(_) | Command::Reload(_) | Command::Xfrm(_) | Command::CompleteXfrm(_) => {
+            true
+        }
+        Command::Run(_)
+        | Command::Clean
+        | Command::Stat(_)
+        | Command::Exec(_)
+        | Command::Demo(_)
+        | Command::Bench(_)
+        | Command::Completions(_)
+        | Command::Man(_)
+        | Command::CompleteFou(_)
+        | Command::CompleteLink(_)
+        | Command::CompleteDev(_)
+        | Command::Fou(_)
+        | Command::Link(_)
+        | Command::Dev(_) => false,
     }
 }
 

@@ -76,6 +76,7 @@ const KEPT_OUT: &str = "nothing passes between the devices of [inline] until uxf
 /// What keeps it from starting, everything else that ends it.
 pub fn run(path: &Path) -> anyhow::Result<()> {
     dump::forbid().context("can't keep keys out of core dumps")?;
+    keep_from_swap();
     let signals = Signals::block()?;
     let config = Config::load(path)?;
     let stat = StatSocket::open().context("another uxfrm runs in this network namespace")?;
@@ -97,6 +98,26 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
     match ended {
         Ok(()) => gateway.stop(),
         Err(error) => Err(gateway.fail(error)),
+    }
+}
+
+/// Keys are in requests, databases and stacks as well as in boxes: all memory is locked
+/// (`docs/decisions/0003-locked-memory.md`).
+fn keep_from_swap() {
+    match dump::lock_memory() {
+        Ok(hold) => tracing::debug!(?hold, "all memory is kept out of swap"),
+        Err(error) => tracing::warn!(
+            %error,
+            "keys may be written to swap: memory is not locked, which needs LimitMEMLOCK=infinity (systemd), \
+             `ulimit -l unlimited` or CAP_IPC_LOCK"
+        ),
+    }
+}
+
+/// Gives free memory back to the system.
+fn release_free() {
+    if let Err(error) = dump::unlocked(heap::release_free) {
+        tracing::warn!(%error, "keys may be written to swap: memory can't be locked again");
     }
 }
 
@@ -442,7 +463,7 @@ impl Gateway {
         following.review(database);
         let unread = control.as_deref_mut().is_some_and(Control::take_freed);
         if database.take_freed() || unread {
-            heap::release_free();
+            release_free();
         }
         events.iter().for_each(log);
         if let Some(control) = control {
