@@ -27,8 +27,8 @@ use uxfrm_runtime::{Bay, DeviceLane, Events, Exit, Running};
 use crate::{
     config::{Device, LinkDown as Choice},
     control::{ClientId, Outbox},
-    gateway::now,
     lanes,
+    time::now,
 };
 use by_route::ByRoute;
 pub(crate) use interface::Making;

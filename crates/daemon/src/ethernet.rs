@@ -19,8 +19,8 @@ use uxfrm_packet::ethernet::MacAddr;
 
 use crate::{
     config::{By, Gather},
-    gateway::now,
     gather::Gatherer,
+    time::now,
 };
 
 /// How long a device gathers frames that the kernel has to copy, where nobody says otherwise.

@@ -12,6 +12,8 @@
 //! in its words and ends nothing, also where something is to go: what stays in the kernel stays in the databases. What nobody asked for, as
 //! policies that go by their limits, is not undone, and tried again until the kernel follows.
 
+mod tables;
+
 use std::{collections::BTreeSet, io, net::IpAddr, sync::Arc, time::Duration};
 
 use uxfrm_engine::{
@@ -25,14 +27,10 @@ use uxfrm_io::{
 use uxfrm_netlink::Refusal;
 
 use crate::{
-    express::Express,
-    gateway::now,
-    guard::Guard,
-    host::{HostRoutes, LedBy},
-    inline::KeepOut,
-    retrial::Retrial,
-    sequences::SequenceStore,
+    express::Express, host::LedBy, inline::KeepOut, retrial::Retrial, sequences::SequenceStore,
+    time::now,
 };
+pub(crate) use tables::{AnyFilter, Routes};
 
 /// How often states are looked at for numbers that run short, what could not be done is tried again, and workers are told of narrow paths: they find out
 /// again then for all flows how they leave.
@@ -54,10 +52,10 @@ const MEASURE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Following {
     store: SequenceStore,
-    guard: Option<Guard>,
+    guard: Option<AnyFilter>,
     keep_out: Option<KeepOut>,
     express: Option<Express>,
-    routes: HostRoutes,
+    routes: Box<dyn Routes>,
     /// What happened to packets that no policy is for when the guard last followed.
     defaults: Defaults,
     /// Whether routes may be others than the policies want.
@@ -120,10 +118,10 @@ impl Following {
     /// Routes and guard stand as the databases want it, and nothing is waiting to be attended to.
     pub(crate) fn new(
         store: SequenceStore,
-        guard: Option<Guard>,
+        guard: Option<AnyFilter>,
         keep_out: Option<KeepOut>,
         express: Option<Express>,
-        routes: HostRoutes,
+        routes: Box<dyn Routes>,
         defaults: Defaults,
     ) -> Self {
         Self {
@@ -425,7 +423,7 @@ impl Following {
     /// The kernel's.
     pub(crate) fn close_routes(
         self,
-    ) -> anyhow::Result<(Option<Guard>, Option<KeepOut>, SequenceStore)> {
+    ) -> anyhow::Result<(Option<AnyFilter>, Option<KeepOut>, SequenceStore)> {
         self.routes.close()?;
         Ok((self.guard, self.keep_out, self.store))
     }
@@ -466,12 +464,17 @@ impl Following {
             Some(guard) if changes.defaults => guard.follow(spd),
             Some(guard) => guard.change(&changes.policies, spd),
         };
-        let turned = self.routes.turn(Guard::led_by(self.guard.as_ref()));
+        let turned = self.routes.turn(self.led_by());
         guarded?;
         turned?;
         self.routes.plan_at_once(spd)?;
         self.defaults = spd.defaults();
         Ok(())
+    }
+
+    /// By what packets find their way into the TUN.
+    fn led_by(&self) -> LedBy {
+        self.guard.as_ref().map_or(LedBy::Destinations, |guard| guard.led_by())
     }
 
     fn tell_of_host(&mut self, database: &mut Database) {
@@ -489,7 +492,7 @@ impl Following {
     fn follow_anew(&mut self, spd: &Spd) {
         let guard = self.guard.as_mut().filter(|guard| guard.is_lost());
         let guarded = guard.map_or(Ok(()), |guard| guard.follow(spd));
-        let turned = self.routes.turn(Guard::led_by(self.guard.as_ref()));
+        let turned = self.routes.turn(self.led_by());
         let routed = if self.are_routes_behind { self.routes.follow(spd) } else { Ok(()) };
         let routed = routed.and(turned);
         self.are_routes_behind = routed.is_err();
@@ -543,7 +546,7 @@ impl Following {
                 self.are_routes_behind |= routed.is_err();
             }
         }
-        if self.are_routes_behind || self.guard.as_ref().is_some_and(Guard::is_lost) {
+        if self.are_routes_behind || self.guard.as_ref().is_some_and(|guard| guard.is_lost()) {
             self.retrial.owe(now());
         }
     }

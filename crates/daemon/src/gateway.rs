@@ -18,11 +18,10 @@ use anyhow::Context as _;
 use nix::net::if_::if_nametoindex;
 use sd_notify::NotifyState;
 use uxfrm_engine::{
-    CacheCounts, Changes, Database, DropCounts, Drops, Event, Host, Keeper, Moment, PolicyEntry,
-    Senses,
+    CacheCounts, Changes, Database, DropCounts, Drops, Event, Host, Keeper, Senses,
 };
 use uxfrm_io::{
-    clock, dump, heap,
+    dump, heap,
     path_errors::PathErrors,
     poll::{Poller, Waker},
     random,
@@ -37,7 +36,7 @@ use crate::{
     control::{Control, Outbox, Serving, Terms, Xfrm},
     devices::{self, Devices, Making},
     express::Express,
-    following::Following,
+    following::{AnyFilter, Following},
     guard::Guard,
     host::{self, HostRoutes, LedBy},
     inline::{self, KeepOut},
@@ -45,8 +44,10 @@ use crate::{
     lanes, load,
     planner::Planner,
     reload::{self, Reload, Written},
+    round::{Round, Waiting},
     sequences::{self, SequenceStore},
     stat::{self, StatSocket},
+    time::now,
     train,
     tunnels::{Carrying, Plan},
 };
@@ -328,6 +329,8 @@ impl Gateway {
         database.set_host(routes.host());
         database.publish();
         let defaults = snapshot.spd.defaults();
+        let guard = guard.map(|guard| Box::new(guard) as AnyFilter);
+        let routes = Box::new(routes);
         let following = Following::new(store, guard, keep_out, express, routes, defaults);
         let keepalives = Keepalives::new(config.wire.mark.get());
         let tunnels = Carrying::default();
@@ -438,45 +441,17 @@ impl Gateway {
     /// Lets events and time limits take effect, and tells who listens.
     fn keep_time(&mut self, mut control: Option<&mut Control>) {
         let Self { database, following, xfrm, keepalives, planner, devices, happened, .. } = self;
-        let before = database.snapshot();
-        let mut events: Vec<_> = self.events.try_iter().chain(happened.drain(..)).collect();
-        events.retain(|event| match event {
-            Event::NarrowPath(to) => {
-                following.note_narrow_path(*to);
-                false
-            }
-            Event::SaSoftLimit(_)
-            | Event::SaHardLimit(_)
-            | Event::PolicySoftLimit(..)
-            | Event::PolicyHardLimit(..)
-            | Event::Acquire { .. }
-            | Event::Mapping { .. } => true,
-        });
-        events.iter().for_each(|event| database.observe(event));
-        database.handle_timeout(now(), &mut events);
-        devices.look_after(database, &mut events);
-        planner.look_after(database);
-        keepalives.send(database.take_keepalives());
-        following.keep_up(database);
-        // Nobody waits for an answer: rounds of requests end with a commit of their own.
-        let _undone = following.commit(database);
-        following.review(database);
+        let events = self.events.try_iter().chain(happened.drain(..)).collect();
+        let mut round = Round { database, following, xfrm, keepalives, planner, devices };
+        let news = round.keep_time(events);
         let unread = control.as_deref_mut().is_some_and(Control::take_freed);
-        if database.take_freed() || unread {
+        if round.database.take_freed() || unread {
             release_free();
         }
-        events.iter().for_each(log);
         if let Some(control) = control {
-            control.publish(|outbox| {
-                xfrm.announce(&events, &before, database, outbox);
-                xfrm.tell_counters(database, outbox);
-                devices.tell(outbox);
-            });
+            control.publish(|outbox| round.tell(&news, outbox));
         }
-        let asked = Arc::clone(&database.snapshot().acquires);
-        xfrm.settle(database);
-        let answered = !Arc::ptr_eq(&asked, &database.snapshot().acquires);
-        if following.take_news() || answered {
+        if round.settle() == Waiting::Served {
             self.lanes.iter().for_each(Running::nudge);
         }
     }
@@ -505,7 +480,7 @@ impl Gateway {
         self.lanes.into_iter().chain(self.guidance).try_for_each(Running::stop)?;
         self.devices.stop()?;
         self.tunnels.stop()?;
-        guard.map_or(Ok(()), Guard::close)?;
+        guard.map_or(Ok(()), |guard| guard.close())?;
         keep_out.map_or(Ok(()), KeepOut::take_down)?;
         store.close(&self.database.snapshot().sad).context("can't write down used sequence numbers")
     }
@@ -521,25 +496,8 @@ impl Gateway {
     }
 }
 
-/// Notes what happened. Of a peer behind a NAT that moved each packet may tell, for as long as no key manager says where it is now.
-fn log(event: &Event) {
-    match event {
-        Event::Mapping { .. } => tracing::debug!(?event, "mapping"),
-        Event::NarrowPath(_) => tracing::debug!(?event, "narrow path"),
-        Event::SaSoftLimit(_) | Event::SaHardLimit(_) => tracing::info!(?event, "expiry"),
-        Event::PolicySoftLimit(entry) => expiry("soft", entry),
-        Event::PolicyHardLimit(entry) => expiry("hard", entry),
-        Event::Acquire { .. } => tracing::info!(?event, "acquire"),
-    }
-}
-
-fn expiry(limit: &str, entry: &PolicyEntry) {
-    let (index, direction) = (entry.index(), entry.direction());
-    tracing::info!(limit, ?index, ?direction, "expiry of a policy");
-}
-
 /// Lets workers see what was read, once the numbers that its states may use are written down.
-fn reserve(database: &mut Database, store: &mut SequenceStore) -> anyhow::Result<()> {
+pub(crate) fn reserve(database: &mut Database, store: &mut SequenceStore) -> anyhow::Result<()> {
     let Changes { added, .. } = database.take_changes();
     added.iter().for_each(|sa| store.admit(sa, now()));
     store.commit().context("can't reserve sequence numbers")?;
@@ -588,10 +546,6 @@ fn say_ready() {
     use std::io::Write as _;
     // Whoever started us and closed our standard error does not want to know.
     let _closed = writeln!(std::io::stderr(), "uxfrm: ready");
-}
-
-pub(crate) fn now() -> Moment {
-    Moment(clock::boot_nanoseconds())
 }
 
 /// All faults as one error, a line each.

@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 use uxfrm_engine::{Database, Revised, Revision};
 use uxfrm_io::{poll::Waker, priority};
 
-use crate::gateway::now;
+use crate::time::now;
 
 /// At most one plan at a time.
 #[derive(Debug)]

@@ -19,7 +19,8 @@ use uxfrm_engine::{Changes, Database, Error as Refused};
 use crate::{
     config::{AtExit, Config},
     following::Following,
-    gateway::{self, now},
+    gateway,
+    time::now,
     tunnels::{Carrying, Plan},
 };
 use difference::Difference;

@@ -18,6 +18,7 @@
 pub(crate) mod condition;
 pub(crate) mod disk;
 mod journal;
+pub(crate) mod memory;
 mod prefixes;
 mod received;
 mod sent;
@@ -27,7 +28,7 @@ mod witness;
 use std::{
     collections::{BTreeMap, VecDeque},
     io,
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
     time::Duration,
 };
@@ -38,6 +39,7 @@ use uxfrm_io::{poll::Waker, random};
 use condition::{Condition, MEANING};
 use disk::{Disk, LocalDisk};
 use journal::{Contents, Identity, Journal, Record};
+use memory::Shelf;
 use prefixes::{Draw, Prefixes};
 use received::{Before, Move, Pace};
 use sent::SentNumbers;
@@ -105,7 +107,7 @@ struct Watched {
 pub(crate) fn inspect(path: &Path) -> io::Result<Condition> {
     let bytes = LocalDisk::peek(path)?;
     let contents = read(bytes.as_deref())?;
-    let left = Left::read(&witness::path_of(path));
+    let left = Left::read(&witness::place_of(path));
     Ok(condition_of(bytes.is_some(), &contents, left.identity))
 }
 
@@ -135,13 +137,22 @@ impl SequenceStore {
     /// When the directory can't be this gateway's or can't be read, and for a store of a newer release.
     pub(crate) fn open(path: &Path, waker: Waker) -> io::Result<Self> {
         let disk = Box::new(LocalDisk::open(path)?);
-        Self::on(disk, Some(Remembered { path: witness::path_of(path), waker }), random_bits)
+        let shelf = Box::new(witness::place_of(path));
+        Self::on(disk, Some(Remembered { shelf, waker }), random_bits)
     }
 
-    fn on(mut disk: Box<dyn Disk>, remembered: Option<Remembered>, draw: Draw) -> io::Result<Self> {
+    /// Reads the store on a disk, with a witness or without, which draws random bits by `draw`.
+    ///
+    /// # Errors
+    /// As [`SequenceStore::open`].
+    pub(crate) fn on(
+        mut disk: Box<dyn Disk>,
+        remembered: Option<Remembered>,
+        draw: Draw,
+    ) -> io::Result<Self> {
         let bytes = disk.read()?;
         let contents = read(bytes.as_deref())?;
-        let left = remembered.as_ref().map_or_else(Left::default, |kept| Left::read(&kept.path));
+        let left = remembered.as_ref().map_or_else(Left::default, |kept| Left::read(&*kept.shelf));
         let condition = condition_of(bytes.is_some(), &contents, left.identity);
         let identity = match contents.identity.filter(|identity| identity.id != 0) {
             Some(Identity { id, generation }) => {
@@ -502,18 +513,18 @@ impl SequenceStore {
 }
 
 /// Where a witness lies, and whom it wakes.
-struct Remembered {
-    path: PathBuf,
-    waker: Waker,
+pub(crate) struct Remembered {
+    pub(crate) shelf: Box<dyn Shelf>,
+    pub(crate) waker: Waker,
 }
 
 impl Remembered {
     fn create(self, identity: Identity) -> ReceivedNumbers {
-        let created = Witness::create(&self.path, identity);
+        let created = Witness::create(&*self.shelf, identity);
         let told = created.inspect_err(|error| {
-            let path = self.path.display();
+            let name = self.shelf.name();
             tracing::info!(
-                "{path} can't be written ({error}): after a crash windows begin at their reserved edges, and a store that was rolled back is not found out"
+                "{name} can't be written ({error}): after a crash windows begin at their reserved edges, and a store that was rolled back is not found out"
             );
         });
         ReceivedNumbers::new(told.ok(), Some(self.waker))

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, num::NonZeroU32, ops::Range, sync::Arc};
 
 use uxfrm_engine::{Database, Event, Moment, Snapshot};
-use uxfrm_io::{clock, poll::Poller, random};
+use uxfrm_io::{poll::Poller, random};
 use uxfrm_netlink as netlink;
 use zeroize::Zeroizing;
 
@@ -12,8 +12,8 @@ use crate::{
     config::AtExit,
     devices::Devices,
     following::Following,
-    gateway::now,
     reload::{self, Outcome, Reload},
+    time::{epoch, now},
     tunnels::Carrying,
 };
 
@@ -59,15 +59,15 @@ impl Xfrm {
     pub(crate) fn new(acquire_expires: u32) -> std::io::Result<Self> {
         let mut seed = [0; 8];
         random::fill(&mut seed)?;
-        let settings = netlink::Settings {
-            epoch: epoch(),
-            seed: u64::from_ne_bytes(seed),
-            acquire_expires,
-            cpus: cpus(),
-        };
+        Ok(Self::seeded(u64::from_ne_bytes(seed), acquire_expires, cpus()))
+    }
+
+    /// The same with random SPIs from a seed, for so many processors.
+    pub(crate) fn seeded(seed: u64, acquire_expires: u32, cpus: u32) -> Self {
+        let settings = netlink::Settings { epoch: epoch(), seed, acquire_expires, cpus };
         let server = netlink::Server::new(settings);
         let answers = netlink::Outbox::default();
-        Ok(Self { server, clients: BTreeMap::new(), answers, round: Round::default() })
+        Self { server, clients: BTreeMap::new(), answers, round: Round::default() }
     }
 
     /// What a program wrote to `net.core.xfrm_acq_expires`: seconds. The kernel would have larval states for ever with 0, and refuses what is no number.
@@ -269,11 +269,6 @@ impl Serving<'_> {
 /// The seconds that a text says.
 fn acquire_expires(text: &[u8]) -> Option<NonZeroU32> {
     std::str::from_utf8(text).ok()?.trim_ascii().trim_end_matches('\0').parse().ok()
-}
-
-/// When the machine's start was, by the clock as it is now: somebody may set it while we run.
-fn epoch() -> u64 {
-    clock::wall_nanoseconds().saturating_sub(clock::boot_nanoseconds())
 }
 
 /// How many processors the machine may have, as the kernel's `num_possible_cpus`; as many as there are for us when that can't be known.

@@ -7,7 +7,7 @@ use std::{
 };
 
 /// Where random bits come from.
-pub(super) type Draw = fn() -> io::Result<u32>;
+pub(crate) type Draw = fn() -> io::Result<u32>;
 
 /// The prefixes that are known, by their keys' fingerprints.
 #[derive(Debug, Default)]

@@ -44,7 +44,8 @@ impl Runs {
 
     fn open(&self) -> SequenceStore {
         let memory = self.memory().join("store.windows");
-        let remembered = Remembered { path: memory, waker: Poller::new().unwrap().waker() };
+        let shelf = Box::new(memory::RunFile(memory));
+        let remembered = Remembered { shelf, waker: Poller::new().unwrap().waker() };
         let disk = Box::new(LocalDisk::open(&self.path()).unwrap());
         SequenceStore::on(disk, Some(remembered), random_bits).unwrap()
     }

@@ -1,15 +1,14 @@
 //! What outlives the process but not the machine: a file in `/run` with the store's generation, by which a rollback is found, and the highest number
 //! that each state received, so that after a crash of the process a window begins exactly where it was.
 //!
-//! The file is words in memory ([`MappedFile`]). The first page is the head; cells of four words follow, each a state's: its name's
+//! The file is words in memory ([`Memory`]). The first page is the head; cells of four words follow, each a state's: its name's
 //! digest in two words, and the highest number. A start reads the file of the last run, and makes its own beside it; that takes the other's place
 //! once the journal has what was read ([`Witness::settle`]).
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File, OpenOptions},
-    io::{self, Read as _},
-    os::unix::fs::OpenOptionsExt as _,
+    fs,
+    io::{self, Read},
     path::{Path, PathBuf},
     sync::{
         Mutex, MutexGuard, PoisonError,
@@ -18,9 +17,13 @@ use std::{
 };
 
 use uxfrm_engine::{ReplayStore, Sa};
-use uxfrm_io::{mapped_file::MappedFile, poll::Waker};
+use uxfrm_io::poll::Waker;
 
-use super::{journal::Identity, state_name::StateName};
+use super::{
+    journal::Identity,
+    memory::{Memory, RunFile, Shelf},
+    state_name::StateName,
+};
 
 /// Words of the head.
 const HEAD: usize = 512;
@@ -58,8 +61,7 @@ pub(super) struct Left {
 /// The file of this run.
 #[derive(Debug)]
 pub(crate) struct Witness {
-    path: PathBuf,
-    file: File,
+    memory: Box<dyn Memory>,
     words: &'static [AtomicU64],
     cells: Mutex<Cells>,
 }
@@ -86,24 +88,24 @@ struct Cells {
 }
 
 /// Where the witness of a store lies: its path, in one name.
-pub(super) fn path_of(store: &Path) -> PathBuf {
+pub(super) fn place_of(store: &Path) -> RunFile {
     let runtime = std::env::var_os("RUNTIME_DIRECTORY");
     let runtime =
         runtime.as_deref().and_then(|paths| paths.to_str()?.split(':').next().map(PathBuf::from));
     let store = fs::canonicalize(store).unwrap_or_else(|_| store.to_owned());
     let name = store.to_string_lossy().trim_matches('/').replace('/', "-");
-    runtime.unwrap_or_else(|| PathBuf::from("/run/uxfrm")).join(name + ".windows")
+    RunFile(runtime.unwrap_or_else(|| PathBuf::from("/run/uxfrm")).join(name + ".windows"))
 }
 
 impl Left {
     /// Reads what the last run left, if it was in this boot.
-    pub(super) fn read(path: &Path) -> Self {
-        Self::try_read(path).unwrap_or_default()
+    pub(super) fn read(shelf: &dyn Shelf) -> Self {
+        Self::try_read(shelf).unwrap_or_default()
     }
 
-    fn try_read(path: &Path) -> Option<Self> {
-        let boot = boot_id()?;
-        let mut file = File::open(path).ok()?;
+    fn try_read(shelf: &dyn Shelf) -> Option<Self> {
+        let boot = shelf.boot()?;
+        let mut file = shelf.read()?;
         let head = words(&mut file, HEAD)?;
         let wide = |at: usize| u128::from(head[at]) << 64 | u128::from(head[at + 1]);
         if (head[AT_MAGIC], head[AT_VERSION], wide(AT_BOOT)) != (MAGIC, VERSION, boot) {
@@ -122,7 +124,7 @@ impl Left {
     }
 }
 
-fn words(file: &mut File, count: usize) -> Option<Vec<u64>> {
+fn words(file: &mut impl Read, count: usize) -> Option<Vec<u64>> {
     let mut bytes = vec![0; count * size_of::<u64>()];
     file.read_exact(&mut bytes).ok()?;
     Some(bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect())
@@ -133,16 +135,12 @@ impl Witness {
     ///
     /// # Errors
     /// The kernel's: where there is no `/run` to write to, stores do without.
-    pub(super) fn create(path: &Path, identity: Identity) -> io::Result<Self> {
-        let directory = path.parent().unwrap_or_else(|| Path::new("/"));
-        fs::create_dir_all(directory)?;
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(true).mode(0o600);
-        let file = options.open(beside(path))?;
-        let words = MappedFile::map(&file, HEAD + MOST * CELL)?.words();
-        let witness = Self { path: path.to_owned(), file, words, cells: Mutex::default() };
+    pub(super) fn create(shelf: &dyn Shelf, identity: Identity) -> io::Result<Self> {
+        let memory = shelf.create(HEAD + MOST * CELL)?;
+        let words = memory.words();
+        let witness = Self { memory, words, cells: Mutex::default() };
         witness.make_room()?;
-        let boot = boot_id().ok_or_else(|| io::Error::other("the kernel tells no boot_id"))?;
+        let boot = shelf.boot().ok_or_else(|| io::Error::other("the kernel tells no boot_id"))?;
         witness.set_wide(AT_BOOT, boot);
         witness.set_wide(AT_ID, identity.id);
         witness.set(AT_VERSION, VERSION);
@@ -153,7 +151,7 @@ impl Witness {
 
     /// Takes the place of the last run's file: what that knew is in the journal.
     pub(super) fn settle(&self) -> io::Result<()> {
-        fs::rename(beside(&self.path), &self.path)
+        self.memory.settle()
     }
 
     /// Gives its memory back but for the head: the journal has all that states received, and they receive nothing more.
@@ -161,7 +159,7 @@ impl Witness {
         let mut cells = self.cells();
         cells.closed = true;
         self.set(AT_CELLS, 0);
-        self.file.set_len((HEAD * size_of::<u64>()) as u64)
+        self.memory.shrink(HEAD)
     }
 
     /// A group of this generation is on the disk.
@@ -175,7 +173,7 @@ impl Witness {
         if cells.room < MOST && 2 * cells.used >= cells.room {
             let more = if cells.room == 0 { FIRST } else { CHUNK };
             let room = (cells.room + more).min(MOST);
-            MappedFile::make_room(&self.file, HEAD + room * CELL)?;
+            self.memory.make_room(HEAD + room * CELL)?;
             cells.room = room;
         }
         Ok(())
@@ -262,14 +260,4 @@ impl ReplayStore for ReceivedNumbers {
             waker.wake();
         }
     }
-}
-
-/// The name that the file has until it takes the other's place.
-fn beside(path: &Path) -> PathBuf {
-    path.with_extension("windows.new")
-}
-
-fn boot_id() -> Option<u128> {
-    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()
 }

@@ -1,0 +1,115 @@
+//! Where the witness lies: memory that outlives the process but not the machine. The store asks for it by [`Shelf`], so that a simulation has a machine of
+//! its own.
+
+use std::{
+    fmt::Debug,
+    fs::{self, File, OpenOptions},
+    io::{self, Read},
+    os::unix::fs::OpenOptionsExt as _,
+    path::PathBuf,
+    sync::atomic::AtomicU64,
+};
+
+use uxfrm_io::mapped_file::MappedFile;
+
+/// Where a run's memory lies, and that of the one before.
+pub(crate) trait Shelf: Debug + Send + Sync {
+    /// Its name, for people.
+    fn name(&self) -> String;
+
+    /// What tells a boot of the machine from all others.
+    fn boot(&self) -> Option<u128>;
+
+    /// What the last run left, if it left anything.
+    fn read(&self) -> Option<Box<dyn Read>>;
+
+    /// Makes the memory of this run, of so many words at the most, beside that of the last.
+    ///
+    /// # Errors
+    /// The kernel's: where there is no `/run` to write to, stores do without.
+    fn create(&self, most: usize) -> io::Result<Box<dyn Memory>>;
+}
+
+/// The memory of one run. What is stored there is there whenever the process ends, however it ends.
+pub(crate) trait Memory: Debug + Send + Sync {
+    /// The words; only those for which there is room may be touched.
+    fn words(&self) -> &'static [AtomicU64];
+
+    /// Makes room for so many.
+    ///
+    /// # Errors
+    /// The kernel's, `ENOSPC` first of all.
+    fn make_room(&self, words: usize) -> io::Result<()>;
+
+    /// Takes the place of the last run's.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn settle(&self) -> io::Result<()>;
+
+    /// Gives back all but so many words: nobody touches the others any more.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn shrink(&self, words: usize) -> io::Result<()>;
+}
+
+/// A file in `/run`.
+#[derive(Debug)]
+pub(crate) struct RunFile(pub(super) PathBuf);
+
+#[derive(Debug)]
+struct Mapped {
+    path: PathBuf,
+    file: File,
+    words: &'static [AtomicU64],
+}
+
+impl Shelf for RunFile {
+    fn name(&self) -> String {
+        self.0.display().to_string()
+    }
+
+    fn boot(&self) -> Option<u128> {
+        let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()
+    }
+
+    fn read(&self) -> Option<Box<dyn Read>> {
+        File::open(&self.0).ok().map(|file| Box::new(file) as Box<dyn Read>)
+    }
+
+    fn create(&self, most: usize) -> io::Result<Box<dyn Memory>> {
+        if let Some(directory) = self.0.parent() {
+            fs::create_dir_all(directory)?;
+        }
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true).mode(0o600);
+        let file = options.open(beside(&self.0))?;
+        let words = MappedFile::map(&file, most)?.words();
+        Ok(Box::new(Mapped { path: self.0.clone(), file, words }))
+    }
+}
+
+impl Memory for Mapped {
+    fn words(&self) -> &'static [AtomicU64] {
+        self.words
+    }
+
+    fn make_room(&self, words: usize) -> io::Result<()> {
+        MappedFile::make_room(&self.file, words)
+    }
+
+    fn settle(&self) -> io::Result<()> {
+        fs::rename(beside(&self.path), &self.path)
+    }
+
+    fn shrink(&self, words: usize) -> io::Result<()> {
+        self.file.set_len((words * size_of::<u64>()) as u64)
+    }
+}
+
+/// The name that the file has until it takes the other's place.
+fn beside(path: &std::path::Path) -> PathBuf {
+    path.with_extension("windows.new")
+}
