@@ -153,6 +153,7 @@ impl Following {
         &mut self,
         database: &mut Database,
     ) -> Result<Option<&'static str>, Refusal> {
+        self.let_stand();
         let changes = self.take_changes(database);
         if changes.is_empty() {
             return Ok(None);
@@ -176,6 +177,14 @@ impl Following {
                 self.put_right(&fault, &undone, database);
                 Err(refusal)
             }
+        }
+    }
+
+    /// What was done before anything waits for the disk stands: its client is not told otherwise when the disk fails.
+    fn let_stand(&mut self) {
+        if !self.waits_for_disk() {
+            self.uncommitted = Changes::default();
+            self.committed_defaults = self.defaults;
         }
     }
 
@@ -302,6 +311,7 @@ impl Following {
         changes.added = came.into_iter().filter(|sa| !has(&gone, sa)).collect();
         let updated = std::mem::take(&mut changes.updated);
         let mut undone = self.undo(changes, database);
+        returns.iter().for_each(|sa| self.store.recall(sa));
         database.apply(now(), |change| {
             for (old, _) in updated.iter().rev() {
                 // One that went as well comes back as it was then.
@@ -314,9 +324,7 @@ impl Following {
                 }
             }
         });
-        let returned = database.take_changes();
-        returned.added.iter().for_each(|sa| self.store.recall(sa));
-        undone.extend(returned);
+        undone.extend(database.take_changes());
         undone
     }
 

@@ -482,7 +482,8 @@ impl Gateway {
         self.tunnels.stop()?;
         guard.map_or(Ok(()), |guard| guard.close())?;
         keep_out.map_or(Ok(()), KeepOut::take_down)?;
-        store.close(&self.database.snapshot().sad).context("can't write down used sequence numbers")
+        let mut database = self.database;
+        close_store(&mut database, store).context("can't write down used sequence numbers")
     }
 
     /// The end by a fault. Routes stay: beneath those to the TUN lie unreachable ones, and nothing leaves plain. The guard
@@ -504,6 +505,12 @@ pub(crate) fn reserve(database: &mut Database, store: &mut SequenceStore) -> any
     database.share_numbers();
     database.publish();
     Ok(())
+}
+
+/// Writes down the very numbers that were used, by devices as well, now that all are at rest.
+pub(crate) fn close_store(database: &mut Database, store: SequenceStore) -> std::io::Result<()> {
+    database.update_all_counts();
+    store.close(&database.snapshot().sad)
 }
 
 /// The TUN, up, and its index.

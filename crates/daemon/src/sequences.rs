@@ -78,6 +78,12 @@ pub(crate) struct SequenceStore {
     fastest: u64,
     /// States that went, and until when batches may be under way with them.
     leaving: BTreeMap<StateName, (Moment, Arc<Sa>)>,
+    /// States that were settled since the last commit, so that they can be [recalled](SequenceStore::recall).
+    settled: Vec<Settled>,
+    /// And those that were before it.
+    recallable: Vec<Settled>,
+    /// States that went, whose numbers the witness is to forget once the journal has.
+    forgotten: Vec<Arc<Sa>>,
     /// What is reserved once the journal is on the disk.
     pending: Vec<(Arc<Sa>, Grant)>,
     /// States, the one first that was not looked at for longest. Those that are gone are let go at the next look.
@@ -91,6 +97,15 @@ pub(crate) struct SequenceStore {
 enum Grant {
     Sent(u64),
     Received(u64),
+}
+
+/// A state that hands out no number any more, and where it was.
+#[derive(Debug)]
+struct Settled {
+    sa: Arc<Sa>,
+    last: u64,
+    reserved: u64,
+    begun: u64,
 }
 
 #[derive(Debug)]
@@ -176,6 +191,9 @@ impl SequenceStore {
             edges: BTreeMap::new(),
             fastest: 0,
             leaving: BTreeMap::new(),
+            settled: Vec::new(),
+            recallable: Vec::new(),
+            forgotten: Vec::new(),
             pending: Vec::new(),
             watched: VecDeque::new(),
             no_prefix: None,
@@ -243,6 +261,7 @@ impl SequenceStore {
         let state = StateName::of(sa);
         if self.edges.remove(&state).is_some() {
             self.journal.note(Record::Forgotten(state));
+            self.forgotten.push(Arc::clone(sa));
         }
         if let Some((_, earlier)) =
             self.leaving.insert(state, (now.plus(UNDER_WAY), Arc::clone(sa)))
@@ -260,10 +279,19 @@ impl SequenceStore {
         self.settle(sa);
     }
 
-    /// A state that went is there again, as if it had never gone.
+    /// A state that went is about to be there again, as if it had never gone. Another with its key may have ended it meanwhile, which was never in force.
     pub(crate) fn recall(&mut self, sa: &Arc<Sa>) {
         let state = StateName::of(sa);
         self.leaving.remove(&state);
+        self.forgotten.retain(|other| !other.is_same(sa));
+        let mut ended = self.recallable.iter().chain(&self.settled);
+        if let Some(Settled { last, reserved, begun, .. }) =
+            ended.find(|settled| settled.sa.is_same(sa))
+        {
+            sa.sequence().reopen(*last, *reserved);
+            self.sent.reserve(state, *reserved, *begun);
+            self.journal.note(Record::Sent(state, *reserved));
+        }
         if receives(sa) {
             let before = Before { from: sa.highest_received(), edge: sa.reserved_to_receive() };
             self.note_received(state, before);
@@ -280,16 +308,17 @@ impl SequenceStore {
     }
 
     /// Ends a state that is no longer in the databases: it hands out no number any more, and its last one is remembered.
-    fn settle(&mut self, sa: &Sa) {
+    fn settle(&mut self, sa: &Sa) -> u64 {
         self.pending.retain(|(pending, _)| !pending.is_same(sa));
         let last = sa.sequence().close();
         if !sends(sa) {
-            return;
+            return last;
         }
         let state = StateName::of(sa);
         let highest = last.max(self.sent.begun(state));
         self.journal.note(Record::Sent(state, highest));
         self.sent.remember(state, highest);
+        last
     }
 
     /// Reserves numbers for states that are running short of them: of [`LOOKED_AT`], the others' turn comes at the next times.
@@ -352,6 +381,7 @@ impl SequenceStore {
         if self.journal.has_news() {
             self.check_place()?;
         }
+        self.recallable = std::mem::take(&mut self.settled);
         self.forget_prefixes();
         let count =
             self.sent.iter().len() + self.prefixes.len() + self.before.len() + self.edges.len();
@@ -361,6 +391,7 @@ impl SequenceStore {
         let received =
             received.map(|(state, before)| Record::Received(*state, before.from, before.edge));
         self.journal.commit(count, sent.chain(prefixes).chain(received))?;
+        self.recallable.clear();
         self.note_commit();
         for (sa, grant) in pending {
             match grant {
@@ -465,7 +496,11 @@ impl SequenceStore {
     }
 
     fn settle_all(&mut self, leaving: BTreeMap<StateName, (Moment, Arc<Sa>)>) {
-        leaving.values().for_each(|(_, sa)| self.settle(sa));
+        for (state, (_, sa)) in leaving {
+            let (reserved, begun) = (sa.sequence().reserved(), self.sent.begun(state));
+            let last = self.settle(&sa);
+            self.settled.push(Settled { sa, last, reserved, begun });
+        }
     }
 
     fn reserve_sent(&mut self, sa: &Arc<Sa>, state: StateName, begun: u64) {
@@ -501,8 +536,9 @@ impl SequenceStore {
 
     /// The journal is on the disk: the witness may know.
     fn note_commit(&mut self) {
-        let Some(witness) = &self.received.witness else { return };
+        let Some(witness) = &self.received.witness else { return self.forgotten.clear() };
         witness.note(self.journal.identity().generation);
+        self.forgotten.drain(..).for_each(|sa| witness.forget(&sa));
         if !self.is_settled {
             match witness.settle() {
                 Ok(()) => self.is_settled = true,

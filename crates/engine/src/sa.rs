@@ -320,6 +320,12 @@ impl Sa {
         self.live_if_used().map_or(0, |live| live.replay.highest())
     }
 
+    /// Where the highest number received outlives the process, if it does.
+    #[must_use]
+    pub fn received_cell(&self) -> Option<&'static AtomicU64> {
+        self.live_if_used().and_then(|live| live.replay.cell())
+    }
+
     /// The number up to which it accepts packets; `u64::MAX` where nobody keeps what it receives.
     #[must_use]
     pub fn reserved_to_receive(&self) -> u64 {

@@ -224,9 +224,21 @@ impl Witness {
         Some(&self.words[cell + 2])
     }
 
-    fn release(&self, cell: &'static AtomicU64) {
+    /// What a state received counts no more: a later one of its name begins anew.
+    pub(super) fn forget(&self, sa: &Sa) {
+        if let Some(cell) = sa.received_cell() {
+            self.set_wide(self.place(cell) - 2, 0);
+        }
+    }
+
+    /// Where a cell's number stands.
+    fn place(&self, cell: &'static AtomicU64) -> usize {
         let first = std::ptr::from_ref(&self.words[0]).addr();
-        let at = (std::ptr::from_ref(cell).addr() - first) / size_of::<AtomicU64>();
+        (std::ptr::from_ref(cell).addr() - first) / size_of::<AtomicU64>()
+    }
+
+    fn release(&self, cell: &'static AtomicU64) {
+        let at = self.place(cell);
         // What is there stays until another state needs the cell: a gateway that ends by a fault gives up its states before the journal has their
         // numbers. What a deleted state left does no harm, as the journal has forgotten it.
         self.cells().free.push((at - HEAD) / CELL);

@@ -147,6 +147,12 @@ impl ReplayWindow {
         self.kept.as_ref().map_or(u64::MAX, |kept| kept.edge.load(Ordering::Relaxed))
     }
 
+    /// Where the highest number outlives the process.
+    #[must_use]
+    pub const fn cell(&self) -> Option<&'static AtomicU64> {
+        self.cell
+    }
+
     /// Begins behind a restart: numbers up to `received` may have been accepted before it, and drop under a reason of their own.
     pub(super) fn restart_at(&self, received: u64) {
         let oldest = received.saturating_sub(u64::from(self.window)) + 1;

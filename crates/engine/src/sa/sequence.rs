@@ -64,6 +64,13 @@ impl Sequence {
         self.last.swap(NEAR_WRAP, Ordering::Relaxed).min(ceiling)
     }
 
+    /// Undoes [`Sequence::close`]: numbers above `last` up to and with `ceiling` may be handed out again.
+    pub fn reopen(&self, last: u64, ceiling: u64) {
+        // Who asks in between finds the closed counter, or nothing reserved.
+        self.last.store(last.min(self.limit), Ordering::Relaxed);
+        self.reserve(ceiling);
+    }
+
     /// Whether it hands out no number any more, by [`Sequence::close`].
     #[must_use]
     pub fn is_closed(&self) -> bool {
@@ -199,6 +206,18 @@ mod tests {
         assert_eq!(sequence.take(1), Ok(SequenceBlock { first: 21, count: 1 }));
         sequence.skip_to(1000);
         assert_eq!(sequence.take(1), Err(DropReason::OutSequenceOverflow));
+    }
+
+    #[test]
+    fn a_counter_that_was_closed_by_mistake_goes_on() {
+        let sequence = Sequence::new(0, 100);
+        sequence.reserve(10);
+        assert_eq!(sequence.take(4), Ok(SequenceBlock { first: 1, count: 4 }));
+        let last = sequence.close();
+        assert!(sequence.is_closed() && sequence.take(1).is_err());
+        sequence.reopen(last, 10);
+        assert!(!sequence.is_closed());
+        assert_eq!(drain(&sequence, 3), (5..=10).collect::<Vec<_>>());
     }
 
     /// Threads take while it is closed: they got nothing above what it said at its close, and little less, which is what they asked
