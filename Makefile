@@ -5,7 +5,7 @@ CARGO  := cargo
 FLAGS  := --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint layers bench bench-gate fuzz fuzz-seeds fmt deny deps
+.PHONY: help demo test sim check lint layers bench bench-gate fuzz fuzz-seeds fmt deny deps
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,6 +20,11 @@ test: layers ## All tests: unit, property, vectors; then against a real Linux ke
 	$(CARGO) test $(FLAGS) --workspace --no-fail-fast
 	$(CARGO) build $(FLAGS) -p uxfrm -p uxfrm-redirect
 	UXFRM=$(BUILT)/debug/uxfrm scripts/interop $(ARGS)
+
+sim: ## Whole gateways by seed, on machines, disks and a wire that fail (SEEDS=10000; SEED=N replays one; docs/simulation.md)
+	@scripts/prerequisites build
+	UXFRM_SEED=$(SEED) UXFRM_SEEDS=$(or $(SEEDS),10000) $(CARGO) test $(FLAGS) --release -p uxfrm-daemon --lib \
+		simulation::whatever -- --nocapture
 
 check: ## Before each commit: formatting, clippy, the arrows between crates, unit tests; no root, and no traffic but loopback's
 	$(CARGO) fmt --all --check

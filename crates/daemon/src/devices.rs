@@ -178,7 +178,9 @@ impl Devices {
         let (mut look, mut pool) = (Look::new(), Pool::new());
         for (name, installed) in &self.installed {
             let port = installed.port.as_deref().unwrap_or(name);
-            let link = match (look.link(port), installed.admin) {
+            let there =
+                if installed.interfaces[0].is_imagined() { Link::Up } else { look.link(port) };
+            let link = match (there, installed.admin) {
                 (Link::Up, admin) => admin,
                 (Link::Down, _) => Link::Down,
             };
@@ -279,6 +281,23 @@ impl Devices {
         self.installed.insert(name.clone(), installed);
         self.news.push(EventReport::bare(&name, "added"));
         Ok(())
+    }
+
+    /// Makes a device that has no thread: a simulation carries its packets.
+    #[cfg(test)]
+    pub(crate) fn simulate(&mut self, name: &str, seed: u16) -> (Arc<Mutex<ModelNic>>, u32) {
+        let interface = Making::Imagined.open(name).unwrap();
+        let mut setup = NicSetup::new(Profile::by_name("unlimited").unwrap(), interface.device());
+        setup.seed = seed;
+        let nic = Arc::new(Mutex::new(ModelNic::new(setup).unwrap()));
+        for name in interface.names() {
+            self.nics.plug(&name, &nic, FunctionId::PHYSICAL);
+        }
+        let number = interface.device().0;
+        let (interfaces, taken) = (vec![interface], Arc::clone(&nic));
+        let installed = Installed { nic, port: None, interfaces, admin: Link::Up, thread: None };
+        self.installed.insert(name.to_owned(), installed);
+        (taken, number)
     }
 
     /// Starts a device's thread.

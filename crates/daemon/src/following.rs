@@ -30,6 +30,8 @@ use crate::{
     express::Express, host::LedBy, inline::KeepOut, retrial::Retrial, sequences::SequenceStore,
     time::now,
 };
+#[cfg(test)]
+pub(crate) use tables::PacketFilter;
 pub(crate) use tables::{AnyFilter, Routes};
 
 /// How often states are looked at for numbers that run short, what could not be done is tried again, and workers are told of narrow paths: they find out

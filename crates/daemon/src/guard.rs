@@ -315,6 +315,14 @@ impl<F: Filter> Guard<F> {
         Ok(guard)
     }
 
+    /// Puts up the guard in a simulated filter, for policies in `spd`.
+    #[cfg(test)]
+    pub(crate) fn simulated(filter: F, tun: &str, mark: u32, spd: &Spd) -> Result<Self, Error> {
+        let (tun, ports) = (tun.to_owned(), IKE.into_iter().collect());
+        let around = Surroundings { tun, mark, ports, inline: Vec::new(), parts: Part::GUARD };
+        Self::install(filter, around, spd)
+    }
+
     /// What takes several transactions must not leave a gap between two of them. Where it can't be completed nobody is cut off, but what a table of an
     /// earlier run kept out stays out.
     fn install_in_pieces(&mut self, spd: &Spd) -> Result<(), Error> {

@@ -29,6 +29,8 @@ mod planner;
 mod retrial;
 mod round;
 mod sequences;
+#[cfg(test)]
+mod simulation;
 mod stand_in;
 mod time;
 mod train;

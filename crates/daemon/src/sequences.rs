@@ -627,4 +627,6 @@ const fn upper_half(number: u64) -> u32 {
 }
 
 #[cfg(test)]
+pub(crate) mod on_disk;
+#[cfg(test)]
 mod tests;

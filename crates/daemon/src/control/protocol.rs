@@ -118,6 +118,12 @@ impl Outbox {
         std::mem::take(&mut self.datagrams)
     }
 
+    /// As [`Outbox::take`], for who has no sockets.
+    #[cfg(test)]
+    pub(crate) fn take_all(&mut self) -> VecDeque<(ClientId, Datagram)> {
+        self.take()
+    }
+
     pub(super) fn give_back(&mut self, room: VecDeque<(ClientId, Datagram)>) {
         if self.datagrams.is_empty() {
             self.datagrams = room;

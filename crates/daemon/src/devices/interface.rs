@@ -67,6 +67,11 @@ impl Interface {
         DeviceId(self.index)
     }
 
+    /// Whether it is nowhere but here, and never down.
+    pub(super) const fn is_imagined(&self) -> bool {
+        self.index >= IMAGINED
+    }
+
     /// How states name it: batch files by name, netlink by number.
     pub(super) fn names(&self) -> [String; 2] {
         [self.name.clone(), by_number(self.index)]
@@ -96,6 +101,9 @@ impl Look {
     /// One that was deleted and made again under its name is another interface: states name it by its number.
     pub(super) fn link_of(&mut self, interface: &Interface) -> Link {
         let find = |rtnetlink: &mut Rtnetlink| rtnetlink.link_of_index(interface.index).ok();
+        if interface.is_imagined() {
+            return Link::Up;
+        }
         of(self.0.as_mut().and_then(find).is_some_and(|link| link.is_up))
     }
 }

@@ -1,0 +1,120 @@
+//! When faults end, traffic comes back.
+
+use std::time::Duration;
+
+use uxfrm_engine::OffloadKind;
+use uxfrm_offload::Fault;
+
+use super::{
+    ledger::Net,
+    machine::{self, Health},
+    site::Name,
+    world::World,
+};
+
+impl World {
+    /// All faults end, and all that is asked for is done.
+    pub(super) fn calm_down(&mut self) {
+        self.note(|| "all faults end".to_owned());
+        self.wire.mend();
+        self.is_calm = true;
+        for site in 0..self.sites.len() {
+            self.sites[site].disk.set_health(Health::Good);
+            self.sites[site].kernel.refuse(0);
+            self.start(site);
+            let run = self.sites[site].run.as_ref().expect("it starts");
+            for fault in [
+                Fault::FullTables(0),
+                Fault::Busy(0),
+                Fault::WrongDecryptions(0),
+                Fault::Reorder(0),
+            ] {
+                run.nic.iter().for_each(|nic| nic.inject(fault));
+            }
+        }
+        for turn in 0..14 {
+            if turn > 8 {
+                self.reconnect();
+                (0..self.sites.len()).for_each(|site| self.missing_statics_once(site, turn));
+            }
+            self.settle();
+            machine::pass(Duration::from_secs(4));
+        }
+        self.reconnect();
+        self.settle();
+        for from in 0..self.sites.len() {
+            for to in (0..self.sites.len()).filter(|to| *to != from) {
+                self.expect((from, 0), (to, 0), None);
+            }
+        }
+        for (name, from, to) in self.static_flows() {
+            // A device has numbers of its own, which nothing but traffic moves.
+            if self.sites[from.0].offload == Some(OffloadKind::Packet) {
+                continue;
+            }
+            self.expect(from, to, Some(name));
+        }
+    }
+
+    fn missing_statics_once(&mut self, site: usize, turn: usize) {
+        if turn == 9 {
+            self.missing_statics(site);
+        }
+    }
+
+    /// Until nobody has anything to ask, and nothing is on the wire.
+    fn settle(&mut self) {
+        for _ in 0..40 {
+            let mut is_done = true;
+            for site in 0..self.sites.len() {
+                is_done &= self.clients[site].is_idle();
+                self.requests(site, 100);
+                self.keep_time(site);
+                machine::pass(Duration::from_millis(30));
+            }
+            is_done &= self.wire.is_empty();
+            self.wire_brings(1000);
+            if is_done {
+                return;
+            }
+        }
+        panic!("requests do not come to an end: {:?}", self.clients);
+    }
+
+    /// What a host sends to another arrives; peers' windows are passed first, as traffic would.
+    fn expect(&mut self, from: Net, to: Net, state: Option<Name>) {
+        for _ in 0..12 {
+            if let Some(name) = state {
+                self.catch_up(name, from.0, to.0);
+            }
+            let before = self.ledger.total;
+            self.send_one(from, to);
+            self.settle();
+            if self.ledger.total > before {
+                return;
+            }
+            self.reconnect();
+            machine::pass(Duration::from_secs(4));
+            self.settle();
+        }
+        panic!("nothing comes from {from:?} to {to:?} any more");
+    }
+
+    /// Sends packets that nobody sees, up to where the other end accepts some.
+    fn catch_up(&mut self, name: Name, from: usize, to: usize) {
+        let [sender, receiver] = [from, to].map(|site| {
+            let run = self.sites[site].run.as_ref();
+            run.and_then(|run| run.state(name)).unwrap_or_else(|| panic!("{site} has {name:?}"))
+        });
+        for _ in 0..40 {
+            let (last, wanted) = (sender.sequence().last(), receiver.highest_received());
+            if last >= wanted {
+                return;
+            }
+            let some = (wanted - last).min(1 << 21);
+            let _short = sender.sequence().take(u32::try_from(some).unwrap());
+            self.keep_time(from);
+            machine::pass(Duration::from_secs(1));
+        }
+    }
+}

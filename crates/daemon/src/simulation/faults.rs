@@ -1,0 +1,127 @@
+//! What goes wrong: somebody on the wire, disks, kernels, devices, and stores that are not what they were.
+
+use uxfrm_offload::Fault;
+
+use super::{
+    ledger::Esp,
+    machine::Health,
+    site::{NETS, PLACES, outer, pick},
+    world::{World, plain, site_of},
+};
+
+impl World {
+    /// Somebody on the wire sends what he has recorded, or made up.
+    pub(super) fn attack(&mut self) {
+        match self.rng.below(4) {
+            0 => {
+                let from = self.some_site();
+                let to = self.another_site(from);
+                let net = u8::try_from(self.rng.below(NETS.into())).unwrap();
+                let payload = self.ledger.payload((from, net), (to, net));
+                let packet = plain((from, net), (to, net), &payload);
+                self.note(|| format!("a plain packet to {to}, net {net}"));
+                self.arrive(packet.bytes());
+            }
+            1 => {
+                let Some(mut packet) = self.wire.recorded(&mut self.rng) else { return };
+                if Esp::read(&packet).is_none() {
+                    return;
+                }
+                let at = 20 + self.rng.below(packet.len() - 20);
+                packet[at] ^= 1 << self.rng.below(8);
+                self.note(|| "a forged packet".to_owned());
+                self.arrive(&packet);
+            }
+            _ => {
+                for _ in 0..1 + self.rng.below(20) {
+                    let Some(mut packet) = self.wire.recorded(&mut self.rng) else { return };
+                    if self.rng.below(2) == 0 && Esp::read(&packet).is_some() {
+                        self.lead_on(&mut packet);
+                    }
+                    self.arrive(&packet);
+                }
+            }
+        }
+    }
+
+    /// Has an old packet go where its gateway is now.
+    fn lead_on(&mut self, packet: &mut [u8]) {
+        let [from, to] = [12, 16].map(|at| {
+            let place = u8::try_from(self.rng.below(PLACES.into())).unwrap();
+            let old: [u8; 4] = packet[at..at + 4].try_into().unwrap();
+            site_of(old.into()).map_or(old, |site| outer(site, place).octets())
+        });
+        packet[12..16].copy_from_slice(&from);
+        packet[16..20].copy_from_slice(&to);
+        uxfrm_packet::ipv4::fill_checksum(packet).unwrap();
+    }
+
+    /// A disk, a kernel or the wire gets worse, or better.
+    pub(super) fn break_something(&mut self) {
+        let site = self.some_site();
+        match self.rng.below(8) {
+            6 | 7 => self.break_device(site),
+            0 => {
+                let kept = self.rng.below(500);
+                self.note(|| format!("{site}'s disk is full"));
+                self.sites[site].disk.set_health(Health::Full(kept));
+            }
+            1 => self.sites[site].disk.set_health(Health::Slow(500)),
+            2 | 3 => {
+                self.note(|| format!("{site}'s disk is good"));
+                self.sites[site].disk.set_health(Health::Good);
+            }
+            4 => {
+                let count = 1 + self.rng.below(3);
+                self.note(|| format!("{site}'s kernel refuses {count} changes"));
+                self.sites[site].kernel.refuse(count);
+            }
+            _ => {
+                let Self { wire, rng, .. } = self;
+                wire.change(rng);
+            }
+        }
+    }
+
+    fn break_device(&mut self, site: usize) {
+        let count = 1 + u32::try_from(self.rng.below(3)).unwrap();
+        let fault = match self.rng.below(4) {
+            0 => Fault::FullTables(count),
+            1 => Fault::Busy(count),
+            2 => Fault::WrongDecryptions(count),
+            _ => Fault::Reorder(count),
+        };
+        let nic = self.sites[site].run.as_ref().and_then(|run| run.nic.as_ref());
+        let Some(nic) = nic else { return };
+        nic.inject(fault);
+        self.note(|| format!("{site}'s device: {fault:?}"));
+    }
+
+    /// Somebody copies a store, or puts something in its place.
+    pub(super) fn touch_store(&mut self) {
+        let site = self.some_site();
+        let file = self.sites[site].disk.file();
+        match self.rng.below(8) {
+            0..5 => self.copies.extend(file.filter(|_| self.copies.len() < 8)),
+            5 => self.spoil(site, None),
+            6 => {
+                let Some(mut file) = file.filter(|file| !file.is_empty()) else { return };
+                let at = self.rng.below(file.len());
+                file[at] ^= 1;
+                self.spoil(site, Some(file));
+            }
+            _ => {
+                let copy = pick(&mut self.rng, &self.copies).cloned();
+                if copy.is_some() {
+                    self.spoil(site, copy);
+                }
+            }
+        }
+    }
+
+    fn spoil(&mut self, site: usize, with: Option<Vec<u8>>) {
+        self.note(|| format!("{site}'s store is replaced by {:?}", with.as_ref().map(Vec::len)));
+        self.sites[site].disk.put(with);
+        self.known[site].is_spoiled = true;
+    }
+}

@@ -1,0 +1,312 @@
+//! The kernel beneath a gateway: routes into the TUN and a packet filter, which outlive the process and refuse now and then.
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    io,
+    net::IpAddr,
+    rc::Rc,
+};
+
+use uxfrm_engine::{
+    Action, Direction, DropCounts, Host, Level, NarrowPaths, PolicyChange, PolicyEntry, Spd,
+};
+use uxfrm_io::{
+    nftables::{self, Change, Filter, Replica, RuleId, Sample, Table, Verdict},
+    rtnetlink,
+};
+
+use crate::{
+    following::{PacketFilter, Routes},
+    guard::Guard,
+    host::LedBy,
+};
+
+const TUN: &str = "uxfrm0";
+const MARK: u32 = 0x7866;
+const ENOMEM: i32 = 12;
+
+type Destination = (IpAddr, u8);
+
+#[derive(Debug, Default)]
+struct Tables {
+    routes: BTreeSet<Destination>,
+    filter: Replica,
+    /// So many changes more are refused.
+    refusals: usize,
+    refused: usize,
+}
+
+impl Tables {
+    fn refuses(&mut self) -> bool {
+        let refuses = self.refusals > 0;
+        self.refusals = self.refusals.saturating_sub(1);
+        self.refused += usize::from(refuses);
+        refuses
+    }
+}
+
+/// One machine's kernel.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Kernel(Rc<RefCell<Tables>>);
+
+/// The way of a packet that the host sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Into the TUN, or into what refuses packets beneath.
+    Tun,
+    /// By another device.
+    Device,
+    /// The filter drops it.
+    Nowhere,
+}
+
+impl Kernel {
+    /// Refuses the next changes.
+    pub(super) fn refuse(&self, count: usize) {
+        self.0.borrow_mut().refusals = count;
+    }
+
+    /// Which way a packet of the host takes.
+    pub(super) fn way(&self, packet: &[u8]) -> Way {
+        let to = IpAddr::from([packet[16], packet[17], packet[18], packet[19]]);
+        let tables = self.0.borrow();
+        if tables.routes.iter().any(|(net, length)| covers((*net, *length), to)) {
+            return Way::Tun;
+        }
+        match tables.filter.judge("out", &sample(packet)).0 {
+            Verdict::Drop => Way::Nowhere,
+            Verdict::Accept | Verdict::Mark(_) | Verdict::Jump(_) | Verdict::Goto(_) => Way::Device,
+        }
+    }
+
+    /// Whether a plain packet from the wire reaches a socket of the host.
+    pub(super) fn lets_in(&self, packet: &[u8]) -> bool {
+        self.0.borrow().filter.judge("in", &sample(packet)).0 != Verdict::Drop
+    }
+
+    /// Takes routes and filter over for a start with these policies.
+    pub(super) fn start(
+        &self,
+        spd: &Spd,
+        own: &[IpAddr],
+    ) -> (Box<dyn PacketFilter>, Box<dyn Routes>) {
+        let guard = Guard::simulated(self.clone(), TUN, MARK, spd).expect("a table");
+        let mut routes = FakeRoutes {
+            kernel: self.clone(),
+            own: own.to_vec(),
+            wanted: BTreeMap::new(),
+            news: true,
+        };
+        routes.follow(spd).expect("routes");
+        (Box::new(guard), Box::new(routes))
+    }
+
+    /// The machine starts anew.
+    pub(super) fn reboot(&self) {
+        *self.0.borrow_mut() = Tables::default();
+    }
+}
+
+fn sample(packet: &[u8]) -> Sample<'_> {
+    Sample { bytes: packet, mark: 0, came_by: 0 }
+}
+
+fn covers((net, length): Destination, address: IpAddr) -> bool {
+    uxfrm_engine::Prefix::new(net, length).is_ok_and(|prefix| prefix.contains(address))
+}
+
+#[derive(Debug)]
+struct FakeRoutes {
+    kernel: Kernel,
+    own: Vec<IpAddr>,
+    wanted: BTreeMap<Destination, usize>,
+    news: bool,
+}
+
+impl FakeRoutes {
+    /// Makes the kernel's routes those that are wanted; the first refusal.
+    fn install(&self) -> Result<(), rtnetlink::Error> {
+        let mut tables = self.kernel.0.borrow_mut();
+        let wanted: BTreeSet<_> = self.wanted.keys().copied().collect();
+        let mut result = Ok(());
+        let there = tables.routes.clone();
+        for route in wanted.symmetric_difference(&there) {
+            if tables.refuses() {
+                let kernel = io::Error::from_raw_os_error(ENOMEM);
+                result =
+                    Err(rtnetlink::Error::Refused { request: format!("route {route:?}"), kernel });
+            } else if wanted.contains(route) {
+                tables.routes.insert(*route);
+            } else {
+                tables.routes.remove(route);
+            }
+        }
+        result
+    }
+
+    fn count_in(&mut self, entry: &PolicyEntry) {
+        if let Some(destination) = wish(entry) {
+            *self.wanted.entry(destination).or_default() += 1;
+        }
+    }
+
+    fn count_out(&mut self, entry: &PolicyEntry) {
+        let Some(destination) = wish(entry) else { return };
+        // A policy that the kernel did not let go of may go again before all is made anew.
+        let Some(count) = self.wanted.get_mut(&destination) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.wanted.remove(&destination);
+        }
+    }
+}
+
+fn wish(entry: &PolicyEntry) -> Option<Destination> {
+    let mut templates = entry.templates();
+    let protects = entry.action() == Action::Block
+        || templates.any(|template| template.level == Level::Required);
+    let net = entry.selector().destination;
+    (entry.direction() == Direction::Out && protects).then_some((net.address(), net.prefix_len()))
+}
+
+impl Routes for FakeRoutes {
+    fn follow(&mut self, spd: &Spd) -> Result<(), rtnetlink::Error> {
+        self.wanted.clear();
+        spd.iter().for_each(|entry| self.count_in(entry));
+        self.install()
+    }
+
+    fn change(&mut self, changes: &[PolicyChange]) -> Result<(), rtnetlink::Error> {
+        for change in changes {
+            match change {
+                PolicyChange::Added(entry) => self.count_in(entry),
+                PolicyChange::Removed(entry) => self.count_out(entry),
+            }
+        }
+        self.install()
+    }
+
+    fn catch_up(&mut self) -> Result<(), rtnetlink::Error> {
+        Ok(())
+    }
+
+    fn turn(&mut self, _: LedBy) -> Result<(), rtnetlink::Error> {
+        Ok(())
+    }
+
+    fn plan_at_once(&mut self, _: &Spd) -> Result<(), rtnetlink::Error> {
+        Ok(())
+    }
+
+    fn review_plan(&mut self, _: &Spd) -> Result<(), rtnetlink::Error> {
+        Ok(())
+    }
+
+    fn look_around(&mut self, _: rtnetlink::News, spd: &Spd) -> Result<(), rtnetlink::Error> {
+        self.follow(spd)
+    }
+
+    fn take_news(&mut self) -> Option<Host> {
+        let host = || Host {
+            addresses: self.own.iter().copied().collect(),
+            mtu: 1500,
+            narrow: NarrowPaths::new(),
+        };
+        std::mem::take(&mut self.news).then(host)
+    }
+
+    fn own(&self) -> &[IpAddr] {
+        &self.own
+    }
+
+    fn tun(&self) -> u32 {
+        1
+    }
+
+    fn is_peer(&self, _: IpAddr) -> bool {
+        false
+    }
+
+    fn meet_narrow_path(&mut self, _: IpAddr) {}
+
+    fn measure_again(&mut self) {}
+
+    fn check_ways_back(&mut self) {}
+
+    fn close(self: Box<Self>) -> anyhow::Result<()> {
+        self.kernel.0.borrow_mut().routes.clear();
+        Ok(())
+    }
+}
+
+impl Filter for Kernel {
+    fn install(&mut self, table: &Table) -> Result<(), nftables::Error> {
+        self.0.borrow_mut().filter.install(table)
+    }
+
+    fn replace_rules(&mut self, table: &Table) -> Result<(), nftables::Error> {
+        let mut tables = self.0.borrow_mut();
+        if tables.refuses() {
+            return Err(refused());
+        }
+        tables.filter.replace_rules(table)
+    }
+
+    fn change(&mut self, table: &str, changes: &[Change]) -> Result<Vec<RuleId>, nftables::Error> {
+        let mut tables = self.0.borrow_mut();
+        if tables.refuses() {
+            return Err(refused());
+        }
+        tables.filter.change(table, changes)
+    }
+
+    fn remove(&mut self, table: &str) -> Result<(), nftables::Error> {
+        self.0.borrow_mut().filter.remove(table)
+    }
+
+    fn has(&mut self, table: &str) -> Result<bool, nftables::Error> {
+        self.0.borrow_mut().filter.has(table)
+    }
+
+    fn rules(&mut self, table: &str, chain: &str) -> Result<Vec<RuleId>, nftables::Error> {
+        self.0.borrow_mut().filter.rules(table, chain)
+    }
+}
+
+fn refused() -> nftables::Error {
+    let kernel = io::Error::from_raw_os_error(ENOMEM);
+    nftables::Error::Refused { request: "rules".to_owned(), kernel }
+}
+
+impl PacketFilter for Guard<Kernel> {
+    fn follow(&mut self, spd: &Spd) -> Result<(), nftables::Error> {
+        Self::follow(self, spd)
+    }
+
+    fn change(&mut self, changes: &[PolicyChange], spd: &Spd) -> Result<(), nftables::Error> {
+        Self::change(self, changes, spd)
+    }
+
+    fn led_by(&self) -> LedBy {
+        Self::led_by(Some(self))
+    }
+
+    fn may_leave_out(&self, changes: &[PolicyChange]) -> bool {
+        Self::may_leave_out(self, changes)
+    }
+
+    fn is_lost(&self) -> bool {
+        Self::is_lost(self)
+    }
+
+    fn lose(&mut self) {
+        Self::lose(self);
+    }
+
+    fn add_to(&mut self, _: &mut DropCounts) {}
+
+    fn close(self: Box<Self>) -> anyhow::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,491 @@
+//! One gateway: what the daemon is made of, without threads and descriptors, on a [machine](super::machine) and a [kernel](super::kernel) of its own.
+
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr},
+    path::PathBuf,
+    sync::{Arc, Mutex},
+};
+
+use uxfrm_control::greeting::Dialect;
+use uxfrm_crypto::Backend;
+use uxfrm_engine::{
+    Cpu, Database, Direction, DropReason, Event, Handed, Moment, OffloadKind, Output, PolicyEntry,
+    Received, Sa, Settings, Spi, Worker,
+};
+use uxfrm_io::poll::Poller;
+use uxfrm_offload::{Fault, ModelNic, Queues};
+use uxfrm_packet::{Batch, PacketBuf, Pool};
+use uxfrm_testkit::{Rng, taken_apart};
+
+use super::{
+    kernel::Kernel,
+    ledger::{PolicyName, Side},
+    machine::{self, FakeDisk, FakeShelf},
+};
+use crate::{
+    config::{AtExit, Config},
+    control::{ClientId, Identity, Outbox, Protocol, Rest, Serving, Xfrm},
+    devices::{Devices, Making},
+    following::Following,
+    gateway,
+    keepalive::Keepalives,
+    load,
+    planner::Planner,
+    reload::{Reload, Written},
+    round::Round,
+    sequences::{Remembered, SequenceStore, condition::Condition, on_disk::OnDisk},
+    time::now,
+    tunnels::{Carrying, Plan},
+};
+
+/// Seconds that larval states live.
+const ACQUIRE_EXPIRES: u32 = 30;
+
+/// What names a state on the wire.
+pub(super) type Name = (IpAddr, u32);
+
+/// The address that a gateway has in a network behind it.
+pub(super) fn inner(site: usize, net: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, u8::try_from(site + 1).unwrap(), net, 1)
+}
+
+/// A gateway's address on the wire; it has several.
+pub(super) fn outer(site: usize, place: u8) -> Ipv4Addr {
+    Ipv4Addr::new(192, 0, 2 + place, u8::try_from(site + 1).unwrap())
+}
+
+/// Networks behind each gateway.
+pub(super) const NETS: u8 = 6;
+/// Addresses of each on the wire.
+pub(super) const PLACES: u8 = 2;
+
+/// A gateway's machine, whether it runs or not.
+#[derive(Debug)]
+pub(super) struct Site {
+    pub(super) number: usize,
+    pub(super) disk: FakeDisk,
+    pub(super) shelf: FakeShelf,
+    pub(super) kernel: Kernel,
+    /// Policies and states that are there from the start.
+    pub(super) batch: PathBuf,
+    pub(super) workers: u32,
+    /// What a device does for states with static keys.
+    pub(super) offload: Option<OffloadKind>,
+    pub(super) run: Option<Run>,
+    pub(super) starts: u64,
+}
+
+/// One life of a gateway's process.
+#[derive(Debug)]
+pub(super) struct Run {
+    workers: Vec<Worker>,
+    pub(super) nic: Option<Nic>,
+    pub(super) database: Database,
+    following: Following,
+    xfrm: Xfrm,
+    devices: Devices,
+    tunnels: Carrying,
+    reload: Reload,
+    at_exit: AtExit,
+    planner: Planner,
+    keepalives: Keepalives,
+    happened: Vec<Event>,
+    events: Vec<Event>,
+    poller: Poller,
+    pool: Pool,
+    out: Output,
+    pub(super) condition: Condition,
+    /// Packets that went in and came out, to compare with what the workers say.
+    given: [u64; 2],
+    taken: [u64; 2],
+}
+
+/// A device, and what it has received.
+#[derive(Debug)]
+pub(super) struct Nic {
+    nic: Arc<Mutex<ModelNic>>,
+    queues: Queues,
+    /// How requests call it.
+    pub(super) index: u32,
+}
+
+impl Nic {
+    /// How batch files call it.
+    pub(super) const NAME: &str = "nic0";
+
+    fn new(devices: &mut Devices, starts: u64) -> Self {
+        let (nic, index) = devices.simulate(Self::NAME, u16::try_from(starts % 1000).unwrap());
+        let queues = nic.lock().unwrap().queues();
+        Self { nic, queues, index }
+    }
+
+    /// Something goes wrong with it.
+    pub(super) fn inject(&self, fault: Fault) {
+        self.nic.lock().unwrap().inject(fault);
+    }
+
+    /// What the engine handed over, and what it sealed itself.
+    fn send(
+        &self,
+        handed: &mut Vec<Handed>,
+        through: Vec<PacketBuf>,
+        pool: &mut Pool,
+    ) -> Vec<PacketBuf> {
+        let (mut nic, mut wire) = (self.nic.lock().unwrap(), Batch::new());
+        nic.transmit(handed, now(), pool, &mut wire);
+        let mut through: Batch = through.into_iter().collect();
+        nic.forward(&mut through, now(), pool, &mut wire);
+        wire.drain().flat_map(|sent| taken_apart(&sent)).collect()
+    }
+
+    fn receive(&mut self, packet: PacketBuf, pool: &mut Pool) -> Vec<Received> {
+        let mut batch: Batch = std::iter::once(packet).collect();
+        self.nic.lock().unwrap().receive(&mut batch, now(), pool, &mut self.queues);
+        self.queues.drain().collect()
+    }
+}
+
+/// How a run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// SIGTERM.
+    Orderly,
+    /// A worker ends by itself, and the daemon tidies up what it can.
+    Fault,
+    /// SIGKILL.
+    Killed,
+    /// The machine goes with it.
+    PowerLoss,
+}
+
+/// What is left where a run ended.
+#[derive(Debug)]
+pub(super) struct Left {
+    /// The highest number that each state had received, where the next run has to know it.
+    pub(super) heads: Vec<(Name, u64)>,
+    /// Whether the next run knows exactly.
+    pub(super) is_exact: bool,
+}
+
+/// What became of a packet from the wire.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    pub(super) delivered: Vec<PacketBuf>,
+    pub(super) drops: Vec<(DropReason, u64)>,
+}
+
+impl Site {
+    pub(super) fn new(
+        number: usize,
+        batch: PathBuf,
+        workers: u32,
+        offload: Option<OffloadKind>,
+    ) -> Self {
+        Self {
+            number,
+            disk: FakeDisk::default(),
+            shelf: FakeShelf::default(),
+            kernel: Kernel::default(),
+            batch,
+            workers,
+            offload,
+            run: None,
+            starts: 0,
+        }
+    }
+
+    fn own(&self) -> Vec<IpAddr> {
+        let inner = (0..NETS).map(|net| inner(self.number, net));
+        let outer = (0..PLACES).map(|place| outer(self.number, place));
+        inner.chain(outer).map(IpAddr::from).collect()
+    }
+
+    /// Starts as [`gateway::run`] does.
+    pub(super) fn start(&mut self) -> anyhow::Result<()> {
+        self.starts += 1;
+        let seed = (self.number as u64) << 32 | self.starts;
+        let poller = Poller::new()?;
+        let shelf = Box::new(self.shelf.clone());
+        let remembered = Remembered { shelf, waker: poller.waker() };
+        let disk = Box::new(self.disk.clone());
+        let mut store = SequenceStore::on(disk, Some(remembered), machine::draw)?;
+        let condition = store.condition();
+        let mut database = Database::new(Backend::Portable, seed);
+        database.attend_with(store.keeper());
+        let mut devices = Devices::plug(&[], Making::Imagined, 0, &mut database)?;
+        let nic = self.offload.map(|_| Nic::new(&mut devices, self.starts));
+        let loaded = load::load(&mut database, std::slice::from_ref(&self.batch), now());
+        loaded.map_err(|faults| anyhow::anyhow!("{faults:?}"))?;
+        let config = Config::parse("simulation", "")?;
+        let plan = Plan::read(&config)?;
+        let reload = Reload::new(&self.batch, config, Written::all(&database), plan);
+        gateway::reserve(&mut database, &mut store)?;
+        let snapshot = database.snapshot();
+        let workers = (0..self.workers).map(|number| {
+            let settings = Settings {
+                cpu: Cpu(number),
+                seed: seed ^ u64::from(number) << 16,
+                ..Settings::default()
+            };
+            Worker::new(settings, &database.published())
+        });
+        let workers = workers.collect::<Result<Vec<_>, _>>()?;
+        let (guard, mut routes) = self.kernel.start(&snapshot.spd, &self.own());
+        routes.take_news().into_iter().for_each(|host| database.set_host(host));
+        database.publish();
+        let defaults = snapshot.spd.defaults();
+        let following = Following::new(store, Some(guard), None, None, routes, defaults);
+        self.run = Some(Run {
+            workers,
+            nic,
+            database,
+            following,
+            xfrm: Xfrm::seeded(seed, ACQUIRE_EXPIRES, 8),
+            devices,
+            tunnels: Carrying::default(),
+            reload,
+            at_exit: AtExit::Block,
+            planner: Planner::new(poller.waker()),
+            keepalives: Keepalives::new(0),
+            happened: Vec::new(),
+            events: Vec::new(),
+            poller,
+            pool: Pool::new(),
+            out: Output::default(),
+            condition,
+            given: [0; 2],
+            taken: [0; 2],
+        });
+        Ok(())
+    }
+
+    /// Ends as [`gateway::run`] does, or the machine.
+    pub(super) fn end(&mut self, end: End) -> Option<Left> {
+        if end == End::Killed || end == End::PowerLoss {
+            self.shelf.freeze();
+        }
+        let run = self.run.take()?;
+        let snapshot = run.database.snapshot();
+        let name = |sa: &Sa| (sa.id().destination, sa.id().spi.0);
+        let heads = snapshot.sad.iter().map(|sa| (name(sa), sa.highest_received())).collect();
+        let Run { workers, mut database, following, .. } = run;
+        drop(workers);
+        let is_exact = match end {
+            End::Orderly => gateway::close_store(&mut database, following.leave_routes()).is_ok(),
+            End::Fault | End::Killed => true,
+            End::PowerLoss => {
+                self.shelf.reboot();
+                self.kernel.reboot();
+                false
+            }
+        };
+        Some(Left { heads, is_exact })
+    }
+}
+
+impl Run {
+    fn serving(&mut self) -> Serving<'_> {
+        let until = Moment(u64::MAX);
+        let Self { xfrm, database, following, tunnels, devices, happened, .. } = self;
+        let (reload, at_exit, poller) = (&mut self.reload, &mut self.at_exit, &self.poller);
+        Serving {
+            xfrm,
+            database,
+            following,
+            tunnels,
+            devices,
+            happened,
+            reload,
+            at_exit,
+            poller,
+            until,
+        }
+    }
+
+    /// A client connects, and listens to groups.
+    pub(super) fn join(&mut self, client: u32, groups: u32) {
+        let identity = Identity { port: 100 + client, groups, options: 0, dialect: Dialect::Xfrm };
+        self.serving().join(ClientId(client), identity);
+    }
+
+    /// A round of requests: all are handled, committed together, and then answered.
+    pub(super) fn round(
+        &mut self,
+        requests: &[(u32, Vec<u8>)],
+        outbox: &mut Outbox,
+    ) -> Vec<(u32, Vec<u8>)> {
+        let mut answers = Vec::new();
+        for (client, datagram) in requests {
+            self.serving().handle(ClientId(*client), datagram, outbox);
+        }
+        self.serving().commit(outbox);
+        deliver(outbox, &mut answers);
+        self.serving().catch_up();
+        for (client, _) in requests {
+            while self.serving().carry_on(ClientId(*client), outbox) == Rest::More {
+                deliver(outbox, &mut answers);
+            }
+            deliver(outbox, &mut answers);
+        }
+        answers
+    }
+
+    /// Requests are handled, and the process ends before they are committed.
+    pub(super) fn handle_only(&mut self, requests: &[(u32, Vec<u8>)], outbox: &mut Outbox) {
+        for (client, datagram) in requests {
+            self.serving().handle(ClientId(*client), datagram, outbox);
+        }
+    }
+
+    /// Numbers that may be used are on the disk.
+    pub(super) fn check_reservations(&self, file: &[u8]) {
+        let kept = OnDisk::read(file);
+        for sa in self.database.snapshot().sad.iter() {
+            let (sent, received) = kept.of(sa);
+            let (may_send, may_receive) = (sa.sequence().reserved(), sa.reserved_to_receive());
+            let name = (sa.id().destination, sa.id().spi);
+            assert!(may_send <= sent, "{name:?} may send up to {may_send}, the disk has {sent}");
+            assert!(
+                may_receive <= received || may_receive == u64::MAX,
+                "{name:?} may receive up to {may_receive}, the disk has {received}"
+            );
+        }
+    }
+
+    /// What the control thread does between two waits; what clients hear of it.
+    pub(super) fn keep_time(&mut self, outbox: &mut Outbox) -> Vec<(u32, Vec<u8>)> {
+        let events = self.events.drain(..).chain(self.happened.drain(..)).collect();
+        let Self { database, following, xfrm, keepalives, planner, devices, .. } = self;
+        let mut round = Round { database, following, xfrm, keepalives, planner, devices };
+        let news = round.keep_time(events);
+        round.tell(&news, outbox);
+        let _waiting = round.settle();
+        let mut answers = Vec::new();
+        deliver(outbox, &mut answers);
+        answers
+    }
+
+    /// Packets from the host: what goes to the wire.
+    pub(super) fn outbound(&mut self, packets: Vec<PacketBuf>, worker: usize) -> Vec<PacketBuf> {
+        self.given[0] += packets.len() as u64;
+        let worker = worker % self.workers.len();
+        let mut batch: Batch = packets.into_iter().collect();
+        let Self { workers, pool, out, .. } = self;
+        workers[worker].outbound(&mut batch, now(), pool, out);
+        let mut handed = std::mem::take(&mut self.out.handed);
+        self.taken[0] += handed.len() as u64;
+        let wire = self.collect().0;
+        match &self.nic {
+            Some(nic) => nic.send(&mut handed, wire, &mut self.pool),
+            None => wire,
+        }
+    }
+
+    /// Lets all go out that waited for states.
+    pub(super) fn release(&mut self) -> Vec<PacketBuf> {
+        (0..self.workers.len()).flat_map(|worker| self.outbound(Vec::new(), worker)).collect()
+    }
+
+    /// A packet from the wire.
+    pub(super) fn inbound(&mut self, packet: PacketBuf, worker: usize) -> Arrival {
+        let worker = worker % self.workers.len();
+        let before = self.drops();
+        let Self { workers, nic, pool, out, given, .. } = self;
+        if let Some(nic) = nic {
+            let mut received = nic.receive(packet, pool);
+            given[1] += received.len() as u64;
+            workers[worker].inbound_from_device(&mut received, now(), pool, out);
+        } else {
+            given[1] += 1;
+            let mut batch: Batch = std::iter::once(packet).collect();
+            workers[worker].inbound(&mut batch, now(), pool, out);
+        }
+        let (wire, delivered) = self.collect();
+        assert!(wire.is_empty(), "what came from the wire goes back there");
+        let drops = self.drops().into_iter().zip(before);
+        let drops = drops.map(|((reason, after), (_, before))| (reason, after - before));
+        Arrival { delivered, drops: drops.filter(|(_, count)| *count > 0).collect() }
+    }
+
+    fn collect(&mut self) -> (Vec<PacketBuf>, Vec<PacketBuf>) {
+        self.workers.iter_mut().for_each(Worker::settle);
+        self.events.append(&mut self.out.events);
+        let wire: Vec<_> = self.out.wire.drain().flat_map(|sent| taken_apart(&sent)).collect();
+        let host: Vec<_> = self.out.host.drain().flat_map(|came| taken_apart(&came)).collect();
+        self.taken[0] += wire.len() as u64;
+        self.taken[1] += host.len() as u64;
+        (wire, host)
+    }
+
+    fn drops(&self) -> Vec<(DropReason, u64)> {
+        let of = |reason| self.workers.iter().map(|worker| worker.drops().of(reason)).sum();
+        DropReason::ALL.iter().map(|reason| (*reason, of(*reason))).collect()
+    }
+
+    /// Each packet came out, was dropped under one reason, or waits.
+    pub(super) fn check_accounts(&self) {
+        let [mut outward, mut inward] = [[0; 5]; 2];
+        for worker in &self.workers {
+            for (sum, traffic) in [(&mut outward, worker.outward()), (&mut inward, worker.inward())]
+            {
+                let held = traffic.held + traffic.absorbed;
+                let here =
+                    [traffic.received, traffic.sent, traffic.dropped, held, traffic.originated];
+                sum.iter_mut().zip(here).for_each(|(sum, here)| *sum += here);
+            }
+        }
+        for [received, sent, dropped, held, _] in [outward, inward] {
+            assert_eq!(received, sent + dropped + held, "packets in and out of a worker");
+        }
+        let named: u64 = self.drops().iter().map(|(_, count)| count).sum();
+        assert_eq!(named, outward[2] + inward[2], "drops have names");
+        assert_eq!(self.given, [outward[0], inward[0]], "packets that were given");
+        let made = outward[4] + inward[4];
+        let came_out = self.taken.iter().sum::<u64>();
+        assert_eq!(came_out, outward[1] + inward[1] + made, "packets that came out");
+    }
+
+    /// States, as workers see them.
+    pub(super) fn names(&self) -> Vec<Name> {
+        let snapshot = self.database.snapshot();
+        snapshot.sad.iter().map(|sa| (sa.id().destination, sa.id().spi.0)).collect()
+    }
+
+    /// Policies, as workers see them.
+    pub(super) fn policies(&self) -> BTreeSet<PolicyName> {
+        let net = |address: IpAddr| match address {
+            IpAddr::V4(v4) => {
+                let [_, site, net, _] = v4.octets();
+                (usize::from(site).wrapping_sub(1), net)
+            }
+            IpAddr::V6(_) => unreachable!("there is no IPv6 here"),
+        };
+        let name = |entry: &Arc<PolicyEntry>| {
+            let side = match entry.direction() {
+                Direction::Out => Side::Out,
+                Direction::In | Direction::Forward => Side::In,
+            };
+            let selector = entry.selector();
+            (side, net(selector.source.address()), net(selector.destination.address()))
+        };
+        self.database.snapshot().spd.iter().map(name).collect()
+    }
+
+    /// A state by its name.
+    pub(super) fn state(&self, (destination, spi): Name) -> Option<Arc<Sa>> {
+        let snapshot = self.database.snapshot();
+        let mut states = snapshot.sad.iter();
+        states.find(|sa| sa.id().destination == destination && sa.id().spi == Spi(spi)).cloned()
+    }
+}
+
+fn deliver(outbox: &mut Outbox, answers: &mut Vec<(u32, Vec<u8>)>) {
+    let datagrams = outbox.take_all();
+    answers.extend(datagrams.into_iter().map(|(client, datagram)| (client.0, datagram.to_vec())));
+}
+
+/// One of several, evenly.
+pub(super) fn pick<'a, T>(rng: &mut Rng, of: &'a [T]) -> Option<&'a T> {
+    if of.is_empty() { None } else { of.get(rng.below(of.len())) }
+}
