@@ -399,9 +399,15 @@ impl Layer {
     /// What of a packet's number the crypto library is told.
     #[inline(always)]
     pub(crate) fn counted(&self, sequence: u64) -> (SeqHigh, Iv) {
-        let high = if self.extended { SeqHigh::Esn(high_word(sequence)) } else { SeqHigh::None };
         let counter = self.iv_prefix.counter(sequence);
-        (high, Iv::Counter(counter.unwrap_or_else(|| self.sa.iv_counter(sequence))))
+        let counter = counter.unwrap_or_else(|| self.sa.iv_counter(sequence));
+        (self.high(sequence), Iv::Counter(counter))
+    }
+
+    /// What of a packet's number is not on the wire.
+    #[inline(always)]
+    pub(crate) fn high(&self, sequence: u64) -> SeqHigh {
+        if self.extended { SeqHigh::Esn(high_word(sequence)) } else { SeqHigh::None }
     }
 
     /// Whether something is to be written once the packet is sealed.

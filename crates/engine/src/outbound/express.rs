@@ -6,6 +6,7 @@ use std::ops::{Range, RangeFrom};
 use std::slice::IterMut;
 use std::vec::Drain;
 
+use uxfrm_crypto::Iv;
 use uxfrm_packet::checksum::Sum;
 use uxfrm_packet::ipv6::{self, Ipv6Header};
 use uxfrm_packet::{PacketBuf, Version};
@@ -200,7 +201,7 @@ impl Outbound {
                 continue;
             };
             let number = account.grant.hand_out(count);
-            let seal = Seal { layer, version, ident, jobs: &mut jobs };
+            let seal = Seal { layer, version, ident, ivs: None, jobs: &mut jobs };
             traffic.sent_bytes += if layer.needs_finish_of(version) {
                 seal.all_and_finish(these, from, number)
             } else {
@@ -239,6 +240,8 @@ struct Seal<'s, 'p, 'c> {
     /// Of the packets inside.
     version: Version,
     ident: &'s mut u32,
+    /// What turns a number into its IV counter, where one thing does for all of them.
+    ivs: Option<u64>,
     jobs: &'s mut Jobs<'p, 'c>,
 }
 
@@ -254,7 +257,8 @@ const BURST: usize = 16;
 impl<'p> Seal<'_, 'p, '_> {
     /// Wraps packets whose places and numbers begin with these. Says how many bytes leave.
     #[inline(always)]
-    fn all(self, packets: &'p mut [PacketBuf], place: usize, number: u64) -> usize {
+    fn all(mut self, packets: &'p mut [PacketBuf], place: usize, number: u64) -> usize {
+        self.ivs = self.layer.iv_prefix.over(number, packets.len());
         let packets = packets.iter_mut().zip(place..).zip(number..);
         match (self.layer.tunnel_headers(), self.version) {
             (Some(Headers::V4(end, sum, None)), Version::V4) => {
@@ -277,7 +281,7 @@ impl<'p> Seal<'_, 'p, '_> {
     /// The same, of a layer whose packets are to be [finished](encapsulate::finish) when they are sealed.
     #[inline(never)]
     fn all_and_finish(self, packets: &mut [PacketBuf], place: usize, number: u64) -> usize {
-        let Self { layer, version, ident, jobs: others } = self;
+        let Self { layer, version, ident, ivs: _, jobs: others } = self;
         let after = layer.after(&Inside::plain(version));
         let pseudo = encapsulate::pseudo_header(layer);
         let len = packets.first().map_or(1, |packet| packet.len().max(1));
@@ -288,7 +292,7 @@ impl<'p> Seal<'_, 'p, '_> {
         for (piece, (place, number)) in pieces {
             {
                 let mut jobs = others.anew();
-                let seal = Seal { layer, version, ident: &mut *ident, jobs: &mut jobs };
+                let seal = Seal { layer, version, ident: &mut *ident, ivs: None, jobs: &mut jobs };
                 sent += seal.all(piece, place, number);
                 jobs.run();
             }
@@ -310,14 +314,17 @@ impl<'p> Seal<'_, 'p, '_> {
         packets: Numbered<'p>,
         wrap: impl Fn(&'p mut PacketBuf, Stamp) -> Option<Wrapped<'p>>,
     ) -> usize {
-        let (layer, key) = (self.layer, self.layer.sa.key());
+        let (layer, key, ivs) = (self.layer, self.layer.sa.key(), self.ivs);
         let (mut sent, mut ident) = (0, *self.ident);
         for ((packet, place), sequence) in packets {
             ident = ident.wrapping_add(1);
             match wrap(packet, Stamp { sequence, id: fold_half(ident) }) {
                 Some((len, esp)) => {
                     sent += len;
-                    self.jobs.push(place, key, layer.counted(sequence), esp);
+                    let iv =
+                        ivs.map_or_else(|| layer.sa.iv_counter(sequence), |ivs| sequence ^ ivs);
+                    let counted = (layer.high(sequence), Iv::Counter(iv));
+                    self.jobs.push(place, key, counted, esp);
                 }
                 None => self.jobs.failed.push(place),
             }

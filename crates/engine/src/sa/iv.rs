@@ -43,6 +43,17 @@ impl IvPrefix {
         }
     }
 
+    /// What turns so many numbers from `first` on into IV counters, laid over each by XOR; `None` unless all of them have its upper half.
+    #[inline(always)]
+    pub(crate) const fn over(self, first: u64, count: usize) -> Option<u64> {
+        let last = first.saturating_add(count as u64);
+        if self.counter(first).is_some() && self.counter(last).is_some() {
+            Some(((self.upper ^ self.bits) as u64) << 32)
+        } else {
+            None
+        }
+    }
+
     /// The numbers' upper half.
     #[must_use]
     pub const fn upper(self) -> u32 {
@@ -185,6 +196,11 @@ mod tests {
             assert_eq!(prefix.counter(other), None);
         }
         assert_eq!(IvPrefix::NONE.counter(u64::MAX), None);
+        let over = prefix.over(2 << 32 | 7, 256).unwrap();
+        assert_eq!((2 << 32 | 200) ^ over, prefix.counter(2 << 32 | 200).unwrap());
+        assert_eq!(prefix.over((3 << 32) - 5, 9), None, "they end in the next half");
+        assert_eq!(prefix.over((2 << 32) - 5, 9), None, "they begin in the half before");
+        assert_eq!(IvPrefix::NONE.over(u64::MAX - 5, 2), None);
     }
 
     #[test]
