@@ -6,33 +6,15 @@ import time
 
 import pytest
 
-import topology
 import wire
 from association import GCM_128, Association
-from gateway import CONTROLLED, Gateway
-from test_lifecycle import clean, flooding, host_state
+from gateway import CONTROLLED
+from test_lifecycle import clean, flooding, gateway, host_state, network  # noqa: F401: two are fixtures
 from topology import HERE, THERE
 
 PROTECTED = Association(GCM_128, "tunnel", 4, 4)
 NARROW = "xfrm policy add src 10.7.0.0/24 dst 10.8.0.0/24 dir in priority 7 action block"
 OTHER = "xfrm policy add src 10.7.1.0/24 dst 10.8.0.0/24 dir in priority 7 action block"
-
-
-@pytest.fixture
-def network(uxfrm):
-    with topology.TwoGateways("wire0") as made:
-        topology.place(made.left, "wire0", HERE)
-        topology.place(made.right, "wire0", THERE)
-        made.left.ip(f"route add {THERE.inner[4]}/32 via {THERE.outer[4]} src {HERE.inner[4]}")
-        made.right.ip(f"route add {HERE.inner[4]}/32 via {HERE.outer[4]} src {THERE.inner[4]}")
-        yield made
-
-
-@pytest.fixture
-def gateway(uxfrm, network):
-    made = Gateway(uxfrm, network.left)
-    yield made
-    made.close()
 
 
 def reload(gateway, *options, check=True):

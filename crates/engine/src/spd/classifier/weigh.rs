@@ -217,24 +217,26 @@ impl<'a, 'k, W: Words> Walk<'a, 'k, W> {
             let hash = tier.slots().hash(self.key.words.all());
             Some((tier.slots().level(hash), tier.part(tier.slots().slot(hash))?))
         };
-        let mut told: Vec<_> = sieve.tiers().iter().filter_map(told).collect();
-        told.sort_by_key(|(level, _)| *level);
-        let others = told.split_off(told.len().min(1));
-        self.look_each(sieve, &told);
+        // Workers weigh packets as well: nothing is allocated.
+        let told = || sieve.tiers().iter().filter_map(told).enumerate();
+        let first = told().min_by_key(|(_, (level, _))| *level);
+        let of_first = first.map(|(at, _)| at);
+        self.look_each(sieve, first.into_iter().map(|(_, part)| part));
         if sieve.beginning() == Beginning::Tiers {
             self.work += PICK;
             if !self.best.stands_before(sieve.last().first_rank()) {
                 self.end_sieve(sieve.last());
             }
         }
-        self.look_each(sieve, &others);
+        let others = told().filter(|(at, _)| Some(*at) != of_first);
+        self.look_each(sieve, others.map(|(_, part)| part));
     }
 
     /// At parts of tiers, unless what was found before stands before all of theirs.
-    fn look_each(&mut self, sieve: &Sieve<W>, parts: &[(u32, &'a Part<W>)]) {
+    fn look_each(&mut self, sieve: &Sieve<W>, parts: impl Iterator<Item = (u32, &'a Part<W>)>) {
         let level = sieve.level(self.best.rank());
         self.before = self.best;
-        let some = parts.iter().filter(|(first, _)| *first <= level);
+        let some = parts.filter(|(first, _)| *first <= level);
         some.for_each(|(_, part)| self.look(part));
     }
 
