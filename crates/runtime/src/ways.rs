@@ -132,7 +132,7 @@ struct Hop {
     asked: Moment,
     /// How often it was asked for since its address was known.
     unanswered: u32,
-    /// What the links were then.
+    /// What the links were when the kernel began to seek it.
     links: u32,
 }
 
@@ -392,12 +392,14 @@ impl Ways {
 }
 
 impl Hop {
-    /// It is asked for now.
+    /// It is asked for now. The kernel begins anew only where it does not seek it already.
     const fn seek(&mut self, now: Moment, links: u32) {
+        if !matches!(self.standing, HopStanding::Sought(_)) {
+            self.links = links;
+        }
         self.standing = HopStanding::Sought(now);
         self.asked = now;
         self.unanswered = self.unanswered.saturating_add(1);
-        self.links = links;
     }
 
     /// Whether it was asked for by the links of now, and did not answer. One that was there until now may be elsewhere, where nobody has sought it yet.

@@ -136,6 +136,24 @@ fn one_that_links_kept_from_answering_is_asked_for_once_they_have_changed() {
     }
 }
 
+/// The kernel takes no note of being asked again: what it gives up is what it began while the link was down.
+#[test]
+fn one_asked_for_again_while_the_kernel_seeks_it_by_the_links_of_before_has_its_chance() {
+    let mut bench = Bench::new();
+    bench.hear(News::Links);
+    bench.pass(2 * SECOND);
+    assert_eq!(bench.send(), Way::Asked);
+    let asked = bench.questions();
+    assert!(asked.contains(&Question::Use(hop())), "{asked:?}: two seconds without an answer");
+    bench.pass(SECOND);
+    bench.hear_of(Standing::Gone);
+    assert_eq!(bench.send(), Way::Asked);
+    assert_eq!(bench.questions(), [Question::Use(hop())]);
+    bench.pass(3 * SECOND);
+    bench.hear_of(Standing::Gone);
+    assert_eq!(bench.send(), Way::Gone, "it has had its chance");
+}
+
 fn gone() -> News {
     News::Neighbour(hop(), Standing::Gone)
 }
