@@ -23,6 +23,7 @@
 //! | [`absent`] | what the kernel does without |
 //! | [`clock`], [`random`], [`affinity`], [`priority`], [`dump`] | time, seeds, pinned threads, threads that stand back, keys kept out of core dumps |
 //! | [`shared_page`] | memory that another process maps as well |
+//! | [`link`] | descriptors that pass from one process to another |
 //! | [`huge_pages`] | the program's allocator: large tables in huge pages |
 
 pub mod absent;
@@ -41,6 +42,7 @@ pub mod fuzz;
 pub mod heap;
 pub mod huge_pages;
 pub mod ike;
+pub mod link;
 pub mod mapped_file;
 pub mod memory;
 mod message;

@@ -15,7 +15,11 @@ mod question;
 mod replica;
 mod set;
 
-use std::{io, time::Duration};
+use std::{
+    io,
+    os::fd::{AsFd as _, BorrowedFd, FromRawFd as _, IntoRawFd as _, OwnedFd},
+    time::Duration,
+};
 
 use netlink_sys::{Socket, protocols::NETLINK_NETFILTER};
 use nix::sys::{
@@ -111,6 +115,20 @@ impl Nftables {
             |sequence| message::question(Kind::GetGeneration, flag::ACK, sequence, |_| {});
         nftables.ask(generation).map_err(|error| Error::of(request, error))?;
         Ok(nftables)
+    }
+
+    /// The same by a socket that another process has used until now: what it owns is ours.
+    #[must_use]
+    pub fn of_socket(socket: OwnedFd) -> Self {
+        // SAFETY: the descriptor is ours alone, and open.
+        let socket = unsafe { Socket::from_raw_fd(socket.into_raw_fd()) };
+        Self { socket, sequence: 0 }
+    }
+
+    /// The socket, for the process that goes on.
+    #[must_use]
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
     /// What the named counters of a table counted since it was added; nothing when there is no such table.

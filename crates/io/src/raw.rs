@@ -84,11 +84,17 @@ impl Raw {
     /// # Errors
     /// The kernel's: not permitted, no such address.
     pub fn open(options: &RawOptions) -> io::Result<Self> {
-        let family = match options.version {
-            Version::V4 => libc::AF_INET,
-            Version::V6 => libc::AF_INET6,
-        };
+        let family = family_of(options.version);
         let incoming = socket::open(family, libc::SOCK_RAW, i32::from(options.protocol.0))?;
+        Self::receiving(incoming, options)
+    }
+
+    /// The same with a socket that another process has received by until now.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn receiving(incoming: OwnedFd, options: &RawOptions) -> io::Result<Self> {
+        let family = family_of(options.version);
         if options.protocol == Protocol::ESP {
             spread::restrict(incoming.as_fd(), options.version, options.share)?;
         }
@@ -112,6 +118,9 @@ impl Raw {
             && options.protocol == Protocol::ESP
             && options.share.is_first();
         let learner = learns.then(|| learner(options.mark)).transpose()?;
+        let mut overflow = Overflow::default();
+        // What was lost before is another's to tell.
+        let _before = overflow.since(incoming.as_fd());
         Ok(Self {
             _learner: learner,
             version: options.version,
@@ -121,7 +130,7 @@ impl Raw {
             outgoing,
             receiver: Receiver::new(),
             sender: Sender::new(),
-            overflow: Overflow::default(),
+            overflow,
             waited: Duration::ZERO,
         })
     }
@@ -231,6 +240,13 @@ impl Port for Raw {
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.incoming.as_fd())
+    }
+}
+
+const fn family_of(version: Version) -> i32 {
+    match version {
+        Version::V4 => libc::AF_INET,
+        Version::V6 => libc::AF_INET6,
     }
 }
 

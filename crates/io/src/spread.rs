@@ -27,6 +27,12 @@ impl Share {
     pub fn new(nth: u32, of: u32) -> Option<Self> {
         (nth < of).then_some(Self { nth, of })
     }
+
+    /// Which of them this is, counted from 0.
+    #[must_use]
+    pub const fn nth(self) -> u32 {
+        self.nth
+    }
 }
 
 /// Lets only a share of ESP into a raw socket's queue. What is too short for an SPI comes to the first one.

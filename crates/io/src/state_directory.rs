@@ -7,7 +7,7 @@ use std::{
     fs::{DirBuilder, File, OpenOptions, TryLockError},
     io,
     os::{
-        fd::AsFd as _,
+        fd::{AsFd as _, BorrowedFd, OwnedFd},
         unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
     },
     path::{Path, PathBuf},
@@ -38,6 +38,25 @@ impl StateDirectory {
             Err(TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
             Err(TryLockError::Error(error)) => Err(error),
         }
+    }
+
+    /// One that another process has locked, by the descriptor that has the lock.
+    ///
+    /// # Errors
+    /// `EWOULDBLOCK` when the descriptor has not; the kernel's.
+    pub fn of_lock(path: &Path, directory: OwnedFd) -> io::Result<Self> {
+        let directory = File::from(directory);
+        match directory.try_lock() {
+            Ok(()) => Ok(Self { path: path.to_owned(), directory }),
+            Err(TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    /// The descriptor that has the lock, for the process that goes on.
+    #[must_use]
+    pub fn lock(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
     }
 
     /// Its path.

@@ -13,7 +13,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
@@ -26,6 +26,7 @@ use crate::port::{Accepts, Port, Transmitted, wire_packets};
 use crate::rtnetlink::Rtnetlink;
 use crate::virtio::{HEADER, VirtioHeader};
 
+const TUNGETIFF: libc::Ioctl = 0x8004_54d2_u32 as libc::Ioctl;
 const TUNSETIFF: libc::Ioctl = 0x4004_54ca_u32 as libc::Ioctl;
 const TUNSETPERSIST: libc::Ioctl = 0x4004_54cb_u32 as libc::Ioctl;
 const TUNSETOFFLOAD: libc::Ioctl = 0x4004_54d0_u32 as libc::Ioctl;
@@ -58,6 +59,15 @@ pub enum Queues {
     Single,
     /// One per worker; the kernel spreads flows over them.
     Several,
+}
+
+/// Which of a device's queues one is. The first counts what the device drops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The first.
+    First,
+    /// Any other.
+    Other,
 }
 
 /// How packets come and go.
@@ -120,6 +130,25 @@ impl Tun {
         Ok(Self { dropped, ..tun })
     }
 
+    /// A queue that another process has had until now, of the device of that name.
+    ///
+    /// # Errors
+    /// The kernel's: no queue of a TUN.
+    pub fn of_queue(queue: OwnedFd, options: &TunOptions, place: Place) -> io::Result<Self> {
+        let file = File::from(queue);
+        let mut request = Request { name: [0; 16], flags: 0, rest: [0; 22] };
+        // SAFETY: TUNGETIFF writes one `ifreq`, of which `Request` has size and layout.
+        check(unsafe { libc::ioctl(file.as_raw_fd(), TUNGETIFF, &raw mut request) })?;
+        let has_header = i32::from(request.flags) & libc::IFF_VNET_HDR != 0;
+        let header = if has_header { Header::Virtio } else { Header::None };
+        let tun = Self::of(file, options, &request.name, header)?;
+        let dropped = match place {
+            Place::First => Some(dropped_by(tun.name()).unwrap_or(0)),
+            Place::Other => None,
+        };
+        Ok(Self { dropped, ..tun })
+    }
+
     /// Another queue of the same device, for another worker.
     ///
     /// # Errors
@@ -133,6 +162,12 @@ impl Tun {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.options.name
+    }
+
+    /// What it was opened with, its name's number filled in.
+    #[must_use]
+    pub fn options(&self) -> TunOptions {
+        self.options.clone()
     }
 
     /// Keeps the device when its last queue is closed, or no longer.
@@ -165,12 +200,16 @@ impl Tun {
         let mut request = Request { name, flags, rest: [0; 22] };
         // SAFETY: TUNSETIFF reads and writes one `ifreq`, of which `Request` has size and layout.
         check(unsafe { libc::ioctl(file.as_raw_fd(), TUNSETIFF, &raw mut request) })?;
+        Self::of(file, options, &request.name, header)
+    }
+
+    fn of(file: File, options: &TunOptions, name: &[u8; 16], header: Header) -> io::Result<Self> {
         let accepts = match header {
             Header::Virtio => negotiate(&file)?,
             Header::None => Accepts::PLAIN,
         };
-        let end = request.name.iter().position(|byte| *byte == 0).unwrap_or(request.name.len());
-        let name = String::from_utf8_lossy(&request.name[..end]).into_owned();
+        let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+        let name = String::from_utf8_lossy(&name[..end]).into_owned();
         Ok(Self {
             file,
             options: TunOptions { name, ..options.clone() },

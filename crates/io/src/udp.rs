@@ -101,6 +101,15 @@ impl Udp {
         Self::bound(socket, options)
     }
 
+    /// The same of a socket that another process has had until now, and bound.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn of_socket(socket: OwnedFd, options: &UdpOptions) -> io::Result<Self> {
+        let trains = Self::set_up(&socket, options)?;
+        Self::of(socket, options, trains)
+    }
+
     /// Sets up and binds a fresh socket of the right family.
     fn bound(socket: OwnedFd, options: &UdpOptions) -> io::Result<Self> {
         let fd = socket.as_fd();
@@ -111,6 +120,14 @@ impl Udp {
         if let Some(index) = NonZeroU32::new(options.device) {
             socket::bind_to_device(fd, index)?;
         }
+        let trains = Self::set_up(&socket, options)?;
+        socket::bind(socket.as_fd(), options.local)?;
+        Self::of(socket, options, trains)
+    }
+
+    /// What may be set of a bound one as well; whether it takes trains.
+    fn set_up(socket: &OwnedFd, options: &UdpOptions) -> io::Result<bool> {
+        let fd = socket.as_fd();
         socket::set_mark(fd, options.mark)?;
         socket::enlarge(fd, options.buffer)?;
         if options.timed {
@@ -119,8 +136,14 @@ impl Udp {
         // Kernels without either offload answer ENOPROTOOPT; then datagrams travel one by one.
         let trains = socket::set(fd, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
         let _without_gro = socket::set(fd, libc::SOL_UDP, libc::UDP_GRO, 1);
-        socket::bind(fd, options.local)?;
-        let local = socket::local_address(fd)?;
+        Ok(trains)
+    }
+
+    fn of(socket: OwnedFd, options: &UdpOptions, trains: bool) -> io::Result<Self> {
+        let local = socket::local_address(socket.as_fd())?;
+        let mut overflow = Overflow::default();
+        // What was lost before is another's to tell.
+        let _before = overflow.since(socket.as_fd());
         Ok(Self {
             socket,
             local,
@@ -131,7 +154,7 @@ impl Udp {
             sender: Sender::new(),
             refused_trains: Vec::with_capacity(MESSAGES),
             trains_arrive: false,
-            overflow: Overflow::default(),
+            overflow,
             waited: Duration::ZERO,
             daemons: None,
         })

@@ -30,4 +30,5 @@ pub use server::{
     answers::{Answers, Settled},
     client::{ClientId, Groups, Options},
     outbox::{Delivery, Outbox},
+    portrait::Restored,
 };

@@ -16,6 +16,7 @@ mod larvals;
 mod migrate;
 mod notify;
 mod policy;
+pub(crate) mod portrait;
 mod relocate;
 mod reply;
 mod state;

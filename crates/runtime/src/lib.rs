@@ -30,7 +30,7 @@ pub use events::Events;
 pub use express::Express;
 pub use inline::{InlineLane, InlinePorts};
 pub use lane::{Error, Lane};
-pub use running::{Running, Turns};
+pub use running::{Halted, Running, Turns};
 pub use tunnels::{
     Change, Incoming, Interface, Route, SocketCounts, Sockets, Source, TunnelControl, TunnelCounts,
     TunnelLane, egress,

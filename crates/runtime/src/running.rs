@@ -75,7 +75,38 @@ pub struct Running {
     stop: Arc<AtomicBool>,
     waker: Waker,
     waiting: Arc<AtomicUsize>,
-    thread: Option<JoinHandle<Result<(), Error>>>,
+    name: String,
+    cpu: Option<usize>,
+    thread: Option<JoinHandle<Ended>>,
+}
+
+/// A lane whose thread has ended, and why if not because it was told to.
+struct Ended {
+    lane: Box<dyn Turns>,
+    outcome: Result<(), Error>,
+}
+
+/// A lane that was halted, with all that it has. Dropping it ends the lane.
+pub struct Halted {
+    lane: Box<dyn Turns>,
+    name: String,
+    cpu: Option<usize>,
+}
+
+impl Halted {
+    /// Starts it again.
+    ///
+    /// # Errors
+    /// When the thread can't be started.
+    pub fn resume(self) -> std::io::Result<Running> {
+        Running::start_boxed(self.lane, self.name, self.cpu)
+    }
+}
+
+impl std::fmt::Debug for Halted {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Halted").field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 impl Running {
@@ -84,17 +115,25 @@ impl Running {
     /// # Errors
     /// When the thread can't be started.
     pub fn start(lane: impl Turns, name: String, cpu: Option<usize>) -> std::io::Result<Self> {
+        Self::start_boxed(Box::new(lane), name, cpu)
+    }
+
+    fn start_boxed(
+        lane: Box<dyn Turns>,
+        name: String,
+        cpu: Option<usize>,
+    ) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let waker = lane.waker();
         let waiting = lane.waiting();
         let stopped = Arc::clone(&stop);
-        let thread = std::thread::Builder::new().name(name).spawn(move || {
+        let thread = std::thread::Builder::new().name(name.clone()).spawn(move || {
             if let Some(Err(error)) = cpu.map(affinity::pin) {
                 tracing::warn!(%error, cpu, "can't pin a worker");
             }
             run(lane, &stopped)
         })?;
-        Ok(Self { stop, waker, waiting, thread: Some(thread) })
+        Ok(Self { stop, waker, waiting, name, cpu, thread: Some(thread) })
     }
 
     /// Whether the lane ended by itself.
@@ -119,10 +158,23 @@ impl Running {
     /// # Panics
     /// When the lane did.
     pub fn stop(mut self) -> Result<(), Error> {
-        self.finish().unwrap_or(Ok(()))
+        self.finish().map_or(Ok(()), |ended| ended.outcome)
     }
 
-    fn finish(&mut self) -> Option<Result<(), Error>> {
+    /// Lets the lane finish its batch and waits until it rests, with all that it has.
+    ///
+    /// # Errors
+    /// What ended the lane before it was told to.
+    ///
+    /// # Panics
+    /// When the lane did.
+    pub fn halt(mut self) -> Result<Option<Halted>, Error> {
+        let Some(Ended { lane, outcome }) = self.finish() else { return Ok(None) };
+        outcome?;
+        Ok(Some(Halted { lane, name: std::mem::take(&mut self.name), cpu: self.cpu }))
+    }
+
+    fn finish(&mut self) -> Option<Ended> {
         let thread = self.thread.take()?;
         self.stop.store(true, Ordering::Relaxed);
         self.waker.wake();
@@ -136,9 +188,11 @@ impl Drop for Running {
     }
 }
 
-fn run(mut lane: impl Turns, stop: &AtomicBool) -> Result<(), Error> {
+fn run(mut lane: Box<dyn Turns>, stop: &AtomicBool) -> Ended {
     while !stop.load(Ordering::Relaxed) {
-        lane.turn()?;
+        if let Err(error) = lane.turn() {
+            return Ended { lane, outcome: Err(error) };
+        }
     }
-    Ok(())
+    Ended { lane, outcome: Ok(()) }
 }

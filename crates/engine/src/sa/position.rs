@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{Live, Sa, words::SaWords};
+use super::{
+    Live, Sa,
+    usage::{Failures, Lifecycle},
+    words::SaWords,
+};
 use crate::{DeviceCounts, Moment, SaConfig};
 
 /// How far a state is.
@@ -63,6 +67,15 @@ impl Sa {
         if let Some(Carried { packets, bytes, first_used }) = position.carried {
             usage.set(bytes, packets, first_used);
         }
+    }
+
+    /// Goes on with what counters do not tell, of another that has carried it: its failures, its
+    /// latest use, and whether its soft limit was told. For a state that is not in use yet.
+    pub fn go_on_with(&self, failures: Failures, last_used: Option<Moment>, lifecycle: Lifecycle) {
+        let usage = &self.live().usage;
+        usage.set_history(failures, last_used);
+        // One at its hard limit meets it again with its next packet, and is told of then.
+        usage.advance(lifecycle.min(Lifecycle::Dying));
     }
 
     /// The next generation, as an update makes it (`XFRM_MSG_UPDSA`): the same numbers, counts and keys, other limits and encapsulation. For who has a

@@ -321,6 +321,14 @@ impl Usage {
         }
     }
 
+    /// Goes on with the failures and the latest use of another that carried the state until now.
+    pub(super) fn set_history(&self, failures: Failures, last_used: Option<Moment>) {
+        self.replay_window.store(failures.replay_window, Ordering::Relaxed);
+        self.replay.store(failures.replay, Ordering::Relaxed);
+        self.integrity_failed.store(failures.integrity_failed, Ordering::Relaxed);
+        self.last_used.store(last_used.map_or(NEVER, |moment| moment.0), Ordering::Relaxed);
+    }
+
     #[inline]
     fn touch(&self, now: Moment) {
         if !self.is_used() {

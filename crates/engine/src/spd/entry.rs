@@ -288,6 +288,13 @@ impl PolicyEntry {
         self.last_used.store(seconds(now), Ordering::Relaxed);
     }
 
+    /// Goes on from the counts of another process, which has had it until now.
+    pub fn set_counts(&self, packets: u64, bytes: u64, last_used: Option<Moment>) {
+        self.packets.store(packets, Ordering::Relaxed);
+        self.bytes.store(bytes, Ordering::Relaxed);
+        self.last_used.store(last_used.map_or(NEVER, seconds), Ordering::Relaxed);
+    }
+
     /// Asks for what [`PolicyEntry::charge`] writes.
     #[inline]
     pub(crate) fn prefetch_counts(&self) {

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
 use nix::sys::socket::{
-    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, bind, recvmsg,
-    sendmsg, sendto, setsockopt, socket, sockopt,
+    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, bind, getsockname,
+    recvmsg, sendmsg, sendto, setsockopt, socket, sockopt,
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::{Uid, geteuid};
@@ -74,12 +74,36 @@ impl Exchange {
         Self::bound_to(UnixAddr::new(path)?, port, mark, user)
     }
 
+    /// The same with a socket that another process has heard daemons by until now.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn of_socket(
+        daemons: OwnedFd,
+        port: u16,
+        mark: u32,
+        user: Option<u32>,
+    ) -> io::Result<Self> {
+        Self::hearing(daemons, port, mark, user)
+    }
+
+    /// Where daemons are heard, for the process that goes on.
+    #[must_use]
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.daemons.as_fd()
+    }
+
     fn bound_to(own: UnixAddr, port: u16, mark: u32, user: Option<u32>) -> io::Result<Self> {
         let daemons =
             socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
         setsockopt(&daemons, sockopt::PassCred, &true)?;
         setsockopt(&daemons, sockopt::SendTimeout, &TimeVal::milliseconds(PATIENCE))?;
         bind(daemons.as_raw_fd(), &own)?;
+        Self::hearing(daemons, port, mark, user)
+    }
+
+    fn hearing(daemons: OwnedFd, port: u16, mark: u32, user: Option<u32>) -> io::Result<Self> {
+        let own = getsockname(daemons.as_raw_fd())?;
         let wire6 =
             (!is_absent(Version::V6)).then(|| sending(SocketAddr::new(NOBODY6.into(), port), mark));
         Ok(Self {

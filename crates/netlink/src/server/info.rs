@@ -164,7 +164,19 @@ impl Server {
     }
 }
 
-fn raw(defaults: Defaults) -> RawDefaults {
+/// What a message says that has all of them.
+pub(super) const fn defaults(raw: RawDefaults) -> Defaults {
+    const fn action(number: u8) -> Action {
+        if number == 1 { Action::Block } else { Action::Allow }
+    }
+    Defaults {
+        inbound: action(raw.inbound),
+        forward: action(raw.forward),
+        outbound: action(raw.outbound),
+    }
+}
+
+pub(super) fn raw(defaults: Defaults) -> RawDefaults {
     RawDefaults {
         inbound: default_number(defaults.inbound),
         forward: default_number(defaults.forward),

@@ -13,7 +13,7 @@ use zerocopy::FromZeros as _;
 
 use super::{Call, Server, state::no_such_state};
 use crate::{
-    Datagram, MessageType, Refusal,
+    Attributes, Datagram, MessageType, Refusal,
     address::{self, address, raw},
     attribute::AttributeType,
     decode::common,
@@ -109,6 +109,37 @@ impl Larval {
         };
         let direction = Some(Direction::Out);
         Self { seq, selector: Some(only(flow)), direction, ..Self::new(wish, now, lifetime) }
+    }
+
+    /// The one that [`Larval::info`] and [`Larval::attributes`] tell of; `None` for what makes no sense.
+    pub(super) fn restored(
+        info: &RawSa,
+        attributes: &Attributes<'_>,
+        calendar: Calendar,
+    ) -> Option<Self> {
+        let family = address::family(info.family)?;
+        let wish = Wish {
+            id: SaId {
+                destination: address(family, info.id.destination),
+                spi: Spi(info.id.spi.get()),
+                protocol: common::protocol(info.id.protocol)?,
+            },
+            source: address(family, info.source),
+            mode: RawMode(info.mode),
+            reqid: Reqid(info.reqid),
+            mark: common::mark(attributes),
+            if_id: common::if_id(attributes),
+            pcpu: attributes.read(AttributeType::SaPcpu).map(Cpu),
+        };
+        let lifetime = u32::try_from(info.limits.hard_added).ok()?;
+        let selector = address::family(info.selector.family)
+            .and_then(|family| common::selector(family, &info.selector));
+        Some(Self {
+            direction: common::sa_direction(attributes),
+            seq: info.seq,
+            selector,
+            ..Self::new(wish, calendar.moment(info.usage.added), lifetime)
+        })
     }
 
     /// Whether a packet that wants a state finds this one in progress (`xfrm_state_find`, `xfrm_state_look_at`); its selector does not

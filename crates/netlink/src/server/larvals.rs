@@ -199,6 +199,13 @@ impl Larvals {
         self.all.get(&serial)
     }
 
+    /// Puts in one of another process. The packet that asks for it again finds it.
+    pub(super) fn restore(&mut self, larval: Larval) {
+        self.acquires = self.acquires.max(larval.seq);
+        self.insert(larval);
+        self.news = true;
+    }
+
     pub(super) fn first_expiry(&self) -> Option<Moment> {
         self.expiries.first().map(|(at, _)| *at)
     }

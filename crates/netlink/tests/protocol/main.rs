@@ -16,5 +16,6 @@ mod limits;
 mod marks;
 mod migrate;
 mod migrate_state;
+mod portrait;
 mod stage;
 mod total;
