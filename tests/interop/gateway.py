@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import pathlib
 import re
 import signal
@@ -84,7 +85,7 @@ class Gateway:
 
     def memory(self):
         """Kilobytes that the program has in memory."""
-        status = pathlib.Path(f"/proc/{self._process.pid}/status").read_text()
+        status = pathlib.Path(f"/proc/{self.pid}/status").read_text()
         return int(re.search(r"^VmRSS:\s+(\d+) kB$", status, re.M)[1])
 
     def running(self):
@@ -101,6 +102,20 @@ class Gateway:
             raise AssertionError(f"uxfrm run went on for {STOP_SECONDS} s after SIGTERM:\n{self.log()}") from None
         assert status == 0, f"uxfrm run ended with {status} after SIGTERM:\n{self.log()}"
 
+    def upgrade(self, binary=None, check=True):
+        """What `uxfrm upgrade [BINARY]` prints."""
+        return self.namespace.run(str(self._binary), "upgrade", *([str(binary)] if binary else []), check=check)
+
+    @property
+    def pid(self):
+        """Of the gateway's own process, which `uxfrm run` supervises."""
+        supervisor, deadline = self._process.pid, time.monotonic() + STOP_SECONDS
+        children = pathlib.Path(f"/proc/{supervisor}/task/{supervisor}/children")
+        while len(pids := children.read_text().split()) != 1:  # one that has handed over ends a moment later
+            assert time.monotonic() < deadline, f"processes {pids} of supervisor {supervisor}"
+            time.sleep(0.005)
+        return int(pids[0])
+
     def hang_up(self):
         """SIGHUP."""
         self._process.send_signal(signal.SIGHUP)
@@ -108,11 +123,12 @@ class Gateway:
     @contextlib.contextmanager
     def asleep(self):
         """SIGSTOP meanwhile."""
-        self._process.send_signal(signal.SIGSTOP)
+        pid = self.pid
+        os.kill(pid, signal.SIGSTOP)
         try:
             yield
         finally:
-            self._process.send_signal(signal.SIGCONT)
+            os.kill(pid, signal.SIGCONT)
 
     def kill(self):
         if self.running():

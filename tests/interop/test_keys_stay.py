@@ -78,7 +78,7 @@ def test_who_reads_keys_leaves_no_core(words, uxfrm, directory):
 
 def locked(gateway):
     """Kilobytes."""
-    status = pathlib.Path(f"/proc/{gateway._process.pid}/status").read_text()
+    status = pathlib.Path(f"/proc/{gateway.pid}/status").read_text()
     return int(re.search(r"^VmLck:\s+(\d+) kB$", status, re.M)[1])
 
 

@@ -32,6 +32,10 @@ pub(crate) enum Command {
     /// the same goes on with its numbers. States and policies change at once or, where one is refused, not at all. Of the other keys `[host] at_exit`
     /// and `[control] acquire_expires` are followed; what waits for the next start is shown with `!`.
     Reload(ReloadOptions),
+    /// Have another uxfrm, mostly a newer release, take the place of the running gateway, without losing a packet.
+    ///
+    /// States, policies, sockets and the connections of IKE daemons pass to it. Where it does not come up, the one that runs goes on as it was.
+    Upgrade(UpgradeOptions),
     /// Remove what a gateway that has ended left: routes that refuse what it protected, and its guard.
     Clean,
     /// Print the running gateway's counters in the format of /proc/net/xfrm_stat.
@@ -77,6 +81,21 @@ pub(crate) struct RunOptions {
     /// End as on SIGTERM when standard input ends: a parent that dies leaves no gateway behind.
     #[arg(long)]
     pub(crate) until_stdin_ends: bool,
+
+    /// As the process that a supervisor of this number has started.
+    #[arg(long, hide = true, value_name = "PID")]
+    pub(crate) under_supervisor: Option<u32>,
+}
+
+/// Options of `uxfrm upgrade`.
+#[derive(Args, Debug)]
+pub(crate) struct UpgradeOptions {
+    /// The program that takes over; without, the file that the running one was started from. It must be root's, and no other may write to it.
+    pub(crate) binary: Option<PathBuf>,
+
+    /// The gateway's control socket, where it has a path (`[control] socket`).
+    #[arg(long, value_name = "PATH")]
+    pub(crate) control: Option<PathBuf>,
 }
 
 /// Options of `uxfrm check`.

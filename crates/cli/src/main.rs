@@ -18,6 +18,7 @@ mod reload;
 mod run;
 mod stat;
 mod tunnels;
+mod upgrade;
 mod world;
 mod xfrm;
 
@@ -59,6 +60,7 @@ const fn reads_keys(command: &Command) -> bool {
             true
         }
         Command::Run(_)
+        | Command::Upgrade(_)
         | Command::Clean
         | Command::Stat(_)
         | Command::Exec(_)
@@ -77,7 +79,8 @@ const fn reads_keys(command: &Command) -> bool {
 
 fn execute(command: Command) -> anyhow::Result<ExitCode> {
     let done = match command {
-        Command::Run(options) => run::execute(&options),
+        Command::Run(options) => return run::execute(&options),
+        Command::Upgrade(options) => upgrade::execute(&options),
         Command::Check(options) => check::execute(&options),
         Command::Reload(options) => reload::execute(&options),
         Command::Clean => uxfrm_daemon::gateway::clean(),

@@ -1,28 +1,27 @@
-//! `uxfrm run`: the gateway in the foreground.
+//! `uxfrm run`: the gateway in the foreground, in a process of its own, so that another can take its place.
 
-use std::io;
-use std::thread;
+use std::process::ExitCode;
 
 use anyhow::Context;
-use nix::sys::signal::{SigSet, Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::{SigSet, Signal};
+use uxfrm_daemon::{gateway, upgrade};
 
 use crate::arguments::RunOptions;
 
 /// Runs the gateway until SIGTERM or SIGINT, or until standard input ends where that was asked for.
-pub(crate) fn execute(options: &RunOptions) -> anyhow::Result<()> {
-    // The gateway reads these from a descriptor: no thread may take them, and a parent's mask is not ours.
-    let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect();
-    signals.thread_set_mask().context("cannot set the signal mask")?;
-    if options.until_stdin_ends {
-        thread::Builder::new().name("stdin".into()).spawn(end_with_stdin)?;
+pub(crate) fn execute(options: &RunOptions) -> anyhow::Result<ExitCode> {
+    match options.under_supervisor {
+        None => upgrade::supervise(upgrade::Launch {
+            config: options.config.clone(),
+            until_stdin_ends: options.until_stdin_ends,
+        }),
+        Some(supervisor) => {
+            // The gateway reads these from a descriptor: no thread may take them, and a parent's mask is not ours.
+            let signals: SigSet =
+                [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect();
+            signals.thread_set_mask().context("cannot set the signal mask")?;
+            gateway::run_under_supervisor(&options.config, supervisor)?;
+            Ok(ExitCode::SUCCESS)
+        }
     }
-    uxfrm_daemon::gateway::run(&options.config)
-}
-
-/// Waits for the end of standard input, then asks this process to end.
-fn end_with_stdin() {
-    // A broken stdin has ended, too; and a signal to oneself can only fail when the process is gone.
-    let _ = io::copy(&mut io::stdin(), &mut io::sink());
-    let _ = kill(Pid::this(), Signal::SIGTERM);
 }

@@ -62,6 +62,8 @@ pub enum Dialect {
     AcquireExpires = 4,
     /// No netlink: `uxfrm reload`, in JSON.
     Reload = 5,
+    /// No netlink: `uxfrm upgrade`, in JSON.
+    Upgrade = 6,
 }
 
 impl Dialect {
@@ -75,6 +77,7 @@ impl Dialect {
             3 => Some(Self::Devices),
             4 => Some(Self::AcquireExpires),
             5 => Some(Self::Reload),
+            6 => Some(Self::Upgrade),
             _ => None,
         }
     }

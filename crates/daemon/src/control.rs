@@ -7,6 +7,7 @@
 //! rounds; all of a round are committed together, and only then answered. Who does not read loses messages and is told so (`ENOBUFS`, as `net/netlink/af_netlink.c: netlink_overrun` does).
 
 mod client;
+mod handing;
 mod listener;
 mod protocol;
 mod reach;
@@ -34,6 +35,7 @@ use nix::{
 use zeroize::Zeroize as _;
 
 use client::Client;
+pub(crate) use client::Seat;
 use listener::{Accepted, Listener};
 pub(crate) use protocol::{ClientId, Identity, Outbox, Protocol, Rest};
 pub(crate) use reach::trust;
@@ -114,7 +116,10 @@ impl Control {
     /// # Errors
     /// `EADDRINUSE` when another gateway has it.
     pub(crate) fn open(path: Option<&Path>, terms: Terms) -> io::Result<Self> {
-        let listener = Listener::open(path, terms.user)?;
+        Self::listening(Listener::open(path, terms.user)?, terms)
+    }
+
+    fn listening(listener: Listener, terms: Terms) -> io::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
         Ok(Self {

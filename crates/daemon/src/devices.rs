@@ -137,6 +137,12 @@ impl Devices {
     }
 
     /// Where lanes meet devices.
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.installed.is_empty()
+    }
+
+    /// The places of devices between engines and wires.
     pub(crate) fn bay(&self) -> &Bay {
         &self.bay
     }

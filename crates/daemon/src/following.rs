@@ -415,6 +415,27 @@ impl Following {
         }
     }
 
+    /// Reserves so many numbers that none run short while another process takes over.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub(crate) fn reserve_for_long(&mut self) -> io::Result<()> {
+        self.store.reserve_for_long()
+    }
+
+    /// The highest rate at which a state receives, in numbers a second.
+    pub(crate) const fn fastest(&self) -> u64 {
+        self.store.fastest()
+    }
+
+    /// Another process may have changed routes and guard: both are made anew soon.
+    pub(crate) fn doubt(&mut self) {
+        if let Some(guard) = &mut self.guard {
+            guard.lose();
+        }
+        self.owe_routes();
+    }
+
     /// Adds what the guard dropped.
     pub(crate) fn add_to(&mut self, counts: &mut DropCounts) {
         if let Some(guard) = &mut self.guard {

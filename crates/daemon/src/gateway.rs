@@ -6,6 +6,7 @@
 
 use std::{
     net::IpAddr,
+    os::fd::AsFd as _,
     path::Path,
     sync::{
         Arc,
@@ -15,30 +16,36 @@ use std::{
 };
 
 use anyhow::Context as _;
-use nix::net::if_::if_nametoindex;
+use nix::{
+    net::if_::if_nametoindex,
+    sys::{prctl, signal::Signal},
+    unistd::Pid,
+};
 use sd_notify::NotifyState;
 use uxfrm_engine::{
     CacheCounts, Changes, Database, DropCounts, Drops, Event, Host, Keeper, Senses,
 };
 use uxfrm_io::{
     dump, heap,
+    link::Link,
     path_errors::PathErrors,
-    poll::{Poller, Waker},
+    poll::{Poller, Ready, Waker},
     random,
     rtnetlink::{Monitor, Rtnetlink},
     signal::{Request, Signals},
-    tun::{Queues, Tun, TunOptions},
+    tun::{Place, Queues, Tun, TunOptions},
 };
 use uxfrm_runtime::{Events, Running};
 
 use crate::{
     config::{AtExit, Config, TunName},
-    control::{Control, Outbox, Serving, Terms, Xfrm},
+    control::{ClientId, Control, Outbox, Serving, Terms, Xfrm},
+    descriptor_store::DescriptorStore,
     devices::{self, Devices, Making},
     express::Express,
     following::{AnyFilter, Following},
     guard::Guard,
-    host::{self, HostRoutes, LedBy},
+    host::{self, Before, HostRoutes, LedBy},
     inline::{self, KeepOut},
     keepalive::Keepalives,
     lanes, load,
@@ -50,6 +57,7 @@ use crate::{
     time::now,
     train,
     tunnels::{Carrying, Plan},
+    upgrade::{self, Handing, Outcome, Successor, Supervisor, Upgrade},
 };
 
 /// What the gateway waits for.
@@ -58,6 +66,8 @@ const STAT: u8 = 1;
 const CONTROL: u8 = 2;
 const NETWORK: u8 = 3;
 const PATHS: u8 = 4;
+const SUPERVISOR: u8 = 5;
+const SUCCESSOR: u8 = 6;
 
 /// The longest that nobody looks after time limits and events.
 const TICK: Duration = Duration::from_millis(200);
@@ -79,27 +89,126 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
     dump::forbid().context("can't keep keys out of core dumps")?;
     keep_from_swap();
     let signals = Signals::block()?;
+    run_with(path, &signals, None)
+}
+
+/// The same as the process that a supervisor has started at its standard input: it may take another's place, and another
+/// its own.
+///
+/// # Errors
+/// As [`run`]; without a supervisor there.
+pub fn run_under_supervisor(path: &Path, supervisor: u32) -> anyhow::Result<()> {
+    end_with(supervisor)?;
+    dump::forbid().context("can't keep keys out of core dumps")?;
+    keep_from_swap();
+    let signals = Signals::block()?;
+    let (supervisor, before) =
+        Supervisor::at_standard_input().context("no supervisor is at standard input")?;
+    match before {
+        None => run_with(path, &signals, Some(supervisor)),
+        Some(before) => take_over(path, &signals, supervisor, before),
+    }
+}
+
+/// However the supervisor ends, this process does: who kills `uxfrm run` kills the gateway.
+fn end_with(supervisor: u32) -> anyhow::Result<()> {
+    prctl::set_pdeathsig(Signal::SIGKILL)?;
+    let parent = u32::try_from(Pid::parent().as_raw()).ok();
+    anyhow::ensure!(parent == Some(supervisor), "the supervisor has ended");
+    Ok(())
+}
+
+fn run_with(path: &Path, signals: &Signals, supervisor: Option<Supervisor>) -> anyhow::Result<()> {
     let config = Config::load(path)?;
     let stat = StatSocket::open().context("another uxfrm runs in this network namespace")?;
     let poller = Poller::new()?;
+    let mut descriptors = DescriptorStore::default();
     // Its lock is held until the last number is written down.
-    let store = open_store(&config, poller.waker())?;
-    let (database, devices) = read(&config, Making::Real, Some(&store))?;
+    let mut store = open_store(&config, poller.waker(), &mut descriptors)?;
+    let (mut database, devices) = read(&config, Making::Real, Some(&store))?;
     let plan = Plan::read(&config)?;
-    let mut control = control(&config)?;
+    let control = control(&config)?;
     let reload = Reload::new(path, config.clone(), Written::all(&database), plan.clone());
-    let mut gateway = Gateway::start(&config, poller, database, store, devices, reload)?;
+    reserve(&mut database, &mut store)?;
+    let xfrm = xfrm(&config)?;
+    let parts = Parts { poller, database, store, devices, reload, descriptors, xfrm };
+    let mut gateway = Gateway::open(&config, parts, Before::Gone)?.start(&config)?;
     match plan.start() {
         Ok(tunnels) => gateway.tunnels = tunnels,
         Err(error) => return Err(gateway.fail(error)),
     }
-    say_ready();
-    let ended = gateway.serve(&signals, &stat, control.as_mut());
-    let _not_under_systemd = sd_notify::notify(&[NotifyState::Stopping]);
-    match ended {
-        Ok(()) => gateway.stop(),
-        Err(error) => Err(gateway.fail(error)),
+    gateway.upgrade = Upgrade::under(supervisor);
+    gateway.descriptors.keep(stat::DESCRIPTOR, stat.as_fd())?;
+    gateway.go_on(signals, &stat, control)
+}
+
+/// Takes the place of the process at the other end of a link, which goes on as it was if that fails.
+fn take_over(
+    path: &Path,
+    signals: &Signals,
+    supervisor: Supervisor,
+    before: Link,
+) -> anyhow::Result<()> {
+    let config = Config::load(path).inspect_err(|why| Successor::decline(&before, why))?;
+    let (mut successor, mut descriptors) = Successor::ask(before, &config)?;
+    let built = build_successor(path, &config, &mut successor, &mut descriptors);
+    let (opening, stat, mut control) = match built {
+        Ok(built) => built,
+        Err(error) => {
+            successor.refuse(&error);
+            return Err(error);
+        }
+    };
+    let Opening { mut gateway, lanes } = opening;
+    let in_charge = || {
+        config.xfrm.sequences.iter().for_each(|path| SequenceStore::forget_last_run(path));
+        supervisor.took_over()
+    };
+    let (client, rested) = successor.take_over(&mut gateway.database, in_charge)?;
+    let mut gateway = Opening { gateway, lanes }.start(&config)?;
+    let answer = upgrade::Answer::done(rested);
+    stat.listen_as_ours()?;
+    gateway.upgrade = Upgrade::under(Some(supervisor));
+    tracing::info!(?answer, "this process has taken over");
+    if let Some(control) = &mut control {
+        control.take_seats(&mut gateway.serving())?;
+        control.publish(|outbox| tell(outbox, client, &answer));
     }
+    gateway.go_on(signals, &stat, control)
+}
+
+/// All that a successor needs, beside the process whose place it takes: nobody notices yet.
+fn build_successor(
+    path: &Path,
+    config: &Config,
+    successor: &mut Successor,
+    descriptors: &mut DescriptorStore,
+) -> anyhow::Result<(Opening, StatSocket, Option<Control>)> {
+    let poller = Poller::new()?;
+    let stat = descriptors.take(stat::DESCRIPTOR).context("no socket of the counters")?;
+    let stat = StatSocket::of_socket(stat)?;
+    let mut store = open_store(config, poller.waker(), descriptors)?;
+    let (mut database, devices) = empty(config, Making::Real, Some(&store))?;
+    let mut xfrm = xfrm(config)?;
+    successor.restore(&mut xfrm, &mut database)?;
+    successor.adopt(&mut store, &mut database);
+    database.share_numbers();
+    database.publish();
+    let terms = Terms { user: config.control.user, mark: config.wire.mark.get() };
+    let control = successor.control(descriptors, terms)?;
+    let written = successor.written(&database);
+    let reload = Reload::new(path, config.clone(), written, Plan::read(config)?);
+    let mut descriptors = std::mem::take(descriptors);
+    descriptors.keep(stat::DESCRIPTOR, stat.as_fd())?;
+    let parts = Parts { poller, database, store, devices, reload, descriptors, xfrm };
+    let mut opening = Gateway::open(config, parts, Before::Runs)?;
+    opening.gateway.drops.push(successor.drops());
+    Ok((opening, stat, control))
+}
+
+fn tell(outbox: &mut Outbox, client: ClientId, answer: &upgrade::Answer) {
+    // It has no maps, the only thing that may not be had as JSON.
+    outbox.send(client, serde_json::to_vec(answer).unwrap_or_default());
 }
 
 /// Keys are in requests, databases and stacks as well as in boxes: all memory is locked
@@ -161,9 +270,13 @@ pub fn clean() -> anyhow::Result<()> {
 }
 
 /// The store of sequence numbers, for this gateway alone.
-fn open_store(config: &Config, waker: Waker) -> anyhow::Result<SequenceStore> {
+fn open_store(
+    config: &Config,
+    waker: Waker,
+    descriptors: &mut DescriptorStore,
+) -> anyhow::Result<SequenceStore> {
     let path = sequences(config)?;
-    let store = SequenceStore::open(path, waker)
+    let store = SequenceStore::open(path, waker, descriptors)
         .with_context(|| format!("can't have used sequence numbers in {}", path.display()))?;
     store.report(path);
     Ok(store)
@@ -190,12 +303,22 @@ fn read(
     making: Making,
     store: Option<&SequenceStore>,
 ) -> anyhow::Result<(Database, Devices)> {
+    let (mut database, devices) = empty(config, making, store)?;
+    load::load(&mut database, &config.xfrm.batch, now()).map_err(joined)?;
+    Ok((database, devices))
+}
+
+/// The same without what files say.
+fn empty(
+    config: &Config,
+    making: Making,
+    store: Option<&SequenceStore>,
+) -> anyhow::Result<(Database, Devices)> {
     let mut database = Database::new(config.crypto.backend.into(), iv_seed()?);
     let senses = if config.inline.is_some() { Senses::BytesOnly } else { Senses::Filtered };
     database.set_senses(senses);
     database.attend_with(store.map_or_else(Keeper::default, SequenceStore::keeper));
     let devices = Devices::plug(&config.device, making, config.wire.mark.get(), &mut database)?;
-    load::load(&mut database, &config.xfrm.batch, now()).map_err(joined)?;
     Ok((database, devices))
 }
 
@@ -244,6 +367,41 @@ fn surroundings(routes: &HostRoutes, index: u32) -> anyhow::Result<lanes::Surrou
     Ok(lanes::Surroundings { mtu: mtu.into(), own })
 }
 
+/// What a gateway is made of.
+struct Parts {
+    poller: Poller,
+    /// Workers see what is in it.
+    database: Database,
+    store: SequenceStore,
+    devices: Devices,
+    reload: Reload,
+    descriptors: DescriptorStore,
+    xfrm: Xfrm,
+}
+
+/// A gateway whose lanes have yet to start.
+struct Opening {
+    gateway: Gateway,
+    /// In inline mode they run already.
+    lanes: Option<lanes::Opened>,
+}
+
+impl Opening {
+    fn start(self, config: &Config) -> anyhow::Result<Gateway> {
+        let Self { mut gateway, lanes } = self;
+        if let Some(lanes) = lanes {
+            let (started, guidance) = lanes.start(config).context(STAYS)?;
+            gateway.run_lanes(started, guidance);
+        }
+        Ok(gateway)
+    }
+}
+
+/// The netlink server, without clients.
+fn xfrm(config: &Config) -> anyhow::Result<Xfrm> {
+    Xfrm::new(config.control.acquire_expires.get()).context("no random numbers")
+}
+
 #[derive(Debug)]
 struct Gateway {
     database: Database,
@@ -267,21 +425,27 @@ struct Gateway {
     happened: Vec<Event>,
     at_exit: AtExit,
     reload: Reload,
+    upgrade: Upgrade,
+    /// What another process will go on with.
+    descriptors: DescriptorStore,
+}
+
+/// Why a gateway's process is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// It was told to.
+    Stopped,
+    /// Another process is the gateway.
+    HandedOver,
 }
 
 impl Gateway {
-    fn start(
-        config: &Config,
-        poller: Poller,
-        mut database: Database,
-        mut store: SequenceStore,
-        mut devices: Devices,
-        reload: Reload,
-    ) -> anyhow::Result<Self> {
-        reserve(&mut database, &mut store)?;
-        let (tun, index) = open_tun(config)?;
-        let mut routes =
-            HostRoutes::open(index, config.wire.table.number(), config.wire.mark.get())?;
+    fn open(config: &Config, parts: Parts, before: Before) -> anyhow::Result<Opening> {
+        let Parts { poller, mut database, store, mut devices, reload, mut descriptors, xfrm } =
+            parts;
+        let (tun, index) = open_tun(config, &mut descriptors)?;
+        let (table, mark) = (config.wire.table.number(), config.wire.mark.get());
+        let mut routes = HostRoutes::open(index, table, mark, before)?;
         let (sides, keep_out) = sides(config, routes.own())?.unzip();
         let snapshot = database.snapshot();
         let (sender, events) = mpsc::channel();
@@ -291,27 +455,28 @@ impl Gateway {
         let around = surroundings(&routes, index)?;
         let express = express(config, routes.own())?;
         let bay = devices.bay();
-        let (started, guidance) = match &sides {
+        let (mut opened, mut started) = (None, None);
+        match &sides {
             None => {
-                let express = express.as_ref();
-                lanes::open_all(config, tun, &database, &around, &sender, bay, express)?
+                let beside = lanes::Beside { bay, express: express.as_ref() };
+                let stored = &mut descriptors;
+                let lanes =
+                    lanes::open_all(config, tun, &database, &around, &sender, beside, stored)?;
+                opened = Some(lanes);
             }
             Some(sides) => {
-                let (started, guidance) =
+                let (lanes, guidance) =
                     inline::start(config, sides, tun, &database, &around, &sender, bay)
                         .context(KEPT_OUT)?;
-                (started, Some(guidance))
+                started = Some((lanes, Some(guidance)));
             }
-        };
+        }
         let mode = sides.as_ref().map_or(devices::Mode::Host, |_| devices::Mode::Inline);
-        let mark = config.wire.mark.get();
         let (events_of_devices, tun) = (sender.clone(), config.host.tun.to_string());
         devices.start(devices::Surroundings { mark, mode, events: events_of_devices, tun })?;
-        let lanes::Started { lanes, drops, caches } = started;
         // The last of what may fail while nothing of the host's has changed.
         let paths = PathErrors::open().context("no socket for ICMP errors (needs CAP_NET_RAW)")?;
-        let xfrm = Xfrm::new(config.control.acquire_expires.get()).context("no random numbers")?;
-        let guard = Guard::open(config, &snapshot.spd)?;
+        let guard = Guard::open(config, &snapshot.spd, &mut descriptors)?;
         let led_by = Guard::led_by(guard.as_ref());
         if led_by == LedBy::Destinations {
             let tun = &config.host.tun;
@@ -334,14 +499,14 @@ impl Gateway {
         let following = Following::new(store, guard, keep_out, express, routes, defaults);
         let keepalives = Keepalives::new(config.wire.mark.get());
         let tunnels = Carrying::default();
-        Ok(Self {
+        let mut gateway = Self {
             database,
             following,
-            lanes,
-            guidance,
+            lanes: Vec::new(),
+            guidance: None,
             tunnels,
-            drops,
-            caches,
+            drops: Vec::new(),
+            caches: Vec::new(),
             events,
             poller,
             network,
@@ -353,7 +518,56 @@ impl Gateway {
             happened: Vec::new(),
             at_exit: config.host.at_exit,
             reload,
-        })
+            upgrade: Upgrade::default(),
+            descriptors,
+        };
+        if let Some((started, guidance)) = started {
+            gateway.run_lanes(started, guidance);
+        }
+        Ok(Opening { gateway, lanes: opened })
+    }
+
+    fn run_lanes(&mut self, started: lanes::Started, guidance: Option<Running>) {
+        let lanes::Started { lanes, drops, caches } = started;
+        self.lanes = lanes;
+        self.guidance = guidance;
+        self.drops.extend(drops);
+        self.caches.extend(caches);
+    }
+
+    /// Says that it is ready, and looks after everything until told to end.
+    fn go_on(
+        mut self,
+        signals: &Signals,
+        stat: &StatSocket,
+        mut control: Option<Control>,
+    ) -> anyhow::Result<()> {
+        self.say_ready();
+        let ended = self.serve(signals, stat, control.as_mut());
+        if matches!(ended, Ok(End::HandedOver)) {
+            // Whatever this process has is the other's: nothing is taken down.
+            std::process::exit(0);
+        }
+        self.notify(&[NotifyState::Stopping]);
+        match ended {
+            Ok(_told_to) => self.stop(),
+            Err(error) => Err(self.fail(error)),
+        }
+    }
+
+    /// Tells the service manager, if there is one.
+    fn notify(&self, states: &[NotifyState<'_>]) {
+        match self.upgrade.supervisor() {
+            Some(supervisor) => supervisor.notify(states),
+            None => drop(sd_notify::notify(states)),
+        }
+    }
+
+    fn say_ready(&self) {
+        self.notify(&[NotifyState::Ready]);
+        use std::io::Write as _;
+        // Whoever started us and closed our standard error does not want to know.
+        let _closed = writeln!(std::io::stderr(), "uxfrm: ready");
     }
 
     /// Looks after signals, counters, events and time limits until told to stop or a lane ends.
@@ -362,9 +576,11 @@ impl Gateway {
         signals: &Signals,
         stat: &StatSocket,
         mut control: Option<&mut Control>,
-    ) -> anyhow::Result<()> {
-        use std::os::fd::AsFd as _;
+    ) -> anyhow::Result<End> {
         self.poller.add(signals.as_fd(), SIGNALS)?;
+        if let Some(supervisor) = self.upgrade.supervisor() {
+            self.poller.add(supervisor.as_fd(), SUPERVISOR)?;
+        }
         self.poller.add(stat.as_fd(), STAT)?;
         self.poller.add(self.network.as_fd(), NETWORK)?;
         self.paths.descriptors().try_for_each(|paths| self.poller.add(paths, PATHS))?;
@@ -392,9 +608,14 @@ impl Gateway {
                 && let Some(request) = signals.next()?
             {
                 match request {
-                    Request::Stop => return Ok(()),
+                    Request::Stop => return Ok(End::Stopped),
                     Request::Reload => self.reload(control.as_deref_mut()),
                 }
+            }
+            if let Some(control) = control.as_deref_mut()
+                && self.upgrade_by(&ready, control)? == End::HandedOver
+            {
+                return Ok(End::HandedOver);
             }
             self.keep_time(control.as_deref_mut());
             self.tunnels.look_after();
@@ -404,10 +625,58 @@ impl Gateway {
         }
     }
 
+    /// Goes on with an upgrade that is under way; whether it is at its end.
+    fn upgrade_by(&mut self, ready: &Ready, control: &mut Control) -> anyhow::Result<End> {
+        let is_led = self.upgrade.link().is_some();
+        let mut told = if ready.has(SUPERVISOR) { self.upgrade.hear_supervisor()? } else { None };
+        if let Some(link) = self.upgrade.link().filter(|_| !is_led) {
+            self.poller.add(link.as_fd(), SUCCESSOR)?;
+        }
+        if ready.has(SUCCESSOR) {
+            match self.hand_over(control) {
+                Outcome::HandedOver => return Ok(End::HandedOver),
+                Outcome::RunsOn(client, answer) => told = Some((client, answer)),
+                Outcome::Nothing => {}
+            }
+        }
+        let told = told.or_else(|| self.upgrade.look());
+        if let Some((client, answer)) = told {
+            control.publish(|outbox| tell(outbox, client, &answer));
+        }
+        Ok(End::Stopped)
+    }
+
+    /// The successor has asked: everything but the lanes rests until it has taken over, or has not.
+    fn hand_over(&mut self, control: &mut Control) -> Outcome {
+        control.settle(&mut self.serving());
+        self.keep_time(Some(control));
+        if let Err(error) = self.following.reserve_for_long() {
+            tracing::warn!(%error, "no more sequence numbers are reserved for the time of an upgrade");
+        }
+        let (drops, fastest) = (self.counts(), self.following.fastest());
+        let Self { upgrade, database, xfrm, descriptors, reload, lanes, events, .. } = self;
+        let outcome = upgrade.hand_over(Handing {
+            config: reload.config(),
+            database,
+            server: xfrm.server(),
+            control,
+            descriptors,
+            written: reload.written(),
+            drops,
+            fastest,
+            lanes,
+            events: &mut events.try_iter(),
+        });
+        if matches!(outcome, Outcome::RunsOn(..)) {
+            self.following.doubt();
+        }
+        outcome
+    }
+
     /// SIGHUP, as from `systemctl reload`.
     fn reload(&mut self, control: Option<&mut Control>) {
         if let Ok(since) = NotifyState::monotonic_usec_now() {
-            let _not_under_systemd = sd_notify::notify(&[NotifyState::Reloading, since]);
+            self.notify(&[NotifyState::Reloading, since]);
         }
         let mut serving = self.serving();
         let mut reload = |outbox: &mut Outbox| serving.reload(reload::Request::Apply, outbox);
@@ -416,7 +685,7 @@ impl Gateway {
             None => reload(&mut Outbox::default()),
         };
         outcome.log();
-        let _not_under_systemd = sd_notify::notify(&[NotifyState::Ready]);
+        self.notify(&[NotifyState::Ready]);
     }
 
     /// What requests work on.
@@ -424,6 +693,7 @@ impl Gateway {
         let until = now().plus(self.patience());
         let Self { xfrm, database, following, tunnels, devices, happened, poller, .. } = self;
         let (reload, at_exit) = (&mut self.reload, &mut self.at_exit);
+        let upgrade = &mut self.upgrade;
         Serving {
             xfrm,
             database,
@@ -433,6 +703,7 @@ impl Gateway {
             happened,
             reload,
             at_exit,
+            upgrade,
             poller,
             until,
         }
@@ -472,7 +743,9 @@ impl Gateway {
     }
 
     /// The orderly end: routes first, so that nothing is brought to lanes that are gone; the guard last.
-    fn stop(self) -> anyhow::Result<()> {
+    fn stop(mut self) -> anyhow::Result<()> {
+        // The TUN goes with its last descriptor.
+        self.descriptors.close();
         let (guard, keep_out, store) = match self.at_exit {
             AtExit::Open => self.following.close_routes()?,
             AtExit::Block => (None, None, self.following.leave_routes()),
@@ -488,7 +761,8 @@ impl Gateway {
 
     /// The end by a fault. Routes stay: beneath those to the TUN lie unreachable ones, and nothing leaves plain. The guard
     /// stays: nothing comes in plain.
-    fn fail(self, error: anyhow::Error) -> anyhow::Error {
+    fn fail(mut self, error: anyhow::Error) -> anyhow::Error {
+        self.descriptors.close();
         let error = match self.lanes.into_iter().chain(self.guidance).try_for_each(Running::stop) {
             Ok(()) => error,
             Err(cause) => anyhow::Error::new(cause).context(error),
@@ -514,7 +788,7 @@ pub(crate) fn close_store(database: &mut Database, store: SequenceStore) -> std:
 }
 
 /// The TUN, up, and its index.
-fn open_tun(config: &Config) -> anyhow::Result<(Tun, u32)> {
+fn open_tun(config: &Config, descriptors: &mut DescriptorStore) -> anyhow::Result<(Tun, u32)> {
     let are_several = config.runtime.workers.count().get() > 1;
     let queues = if are_several { Queues::Several } else { Queues::Single };
     let name = &config.host.tun;
@@ -524,8 +798,12 @@ fn open_tun(config: &Config) -> anyhow::Result<(Tun, u32)> {
     } else {
         " (needs CAP_NET_ADMIN and /dev/net/tun)"
     };
-    let tun = Tun::open(&TunOptions { queues, ..TunOptions::new(name.as_str()) })
-        .with_context(|| format!("can't open the TUN {name}{why}"))?;
+    let options = TunOptions { queues, ..TunOptions::new(name.as_str()) };
+    let tun = match descriptors.take(&lanes::tun_queue(0)) {
+        Some(queue) => Tun::of_queue(queue, &options, Place::First),
+        None => Tun::open(&options),
+    };
+    let tun = tun.with_context(|| format!("can't open the TUN {name}{why}"))?;
     let index = bring_up(&tun, config.host.mtu.bytes())?;
     Ok((tun, index))
 }
@@ -546,13 +824,6 @@ pub(crate) fn bring_up(tun: &Tun, mtu: u16) -> anyhow::Result<u32> {
     rtnetlink.set_queue_length(link.index, QUEUE)?;
     rtnetlink.set_up(link.index)?;
     Ok(link.index)
-}
-
-fn say_ready() {
-    let _not_under_systemd = sd_notify::notify(&[NotifyState::Ready]);
-    use std::io::Write as _;
-    // Whoever started us and closed our standard error does not want to know.
-    let _closed = writeln!(std::io::stderr(), "uxfrm: ready");
 }
 
 /// All faults as one error, a line each.

@@ -41,6 +41,7 @@ use uxfrm_io::nftables::{Error, Filter, Nftables, Table};
 
 use crate::{
     config::{self, Config},
+    descriptor_store::DescriptorStore,
     host::LedBy,
 };
 use chain::Unsorted;
@@ -100,6 +101,9 @@ const MANY_AT_ONCE: usize = 64;
 /// A better table that the kernel did not take is asked for again when one in so many policies has come or gone.
 const PUT_OFF: usize = 16;
 
+/// What the packet filter's socket is called in the descriptor store.
+const FILTER: &str = "nftables";
+
 /// IKE (RFC 7296 §2.23).
 const IKE: [u16; 2] = [500, 4500];
 
@@ -109,13 +113,26 @@ impl Guard {
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn open(config: &Config, spd: &Spd) -> anyhow::Result<Option<Self>> {
+    pub(crate) fn open(
+        config: &Config,
+        spd: &Spd,
+        descriptors: &mut DescriptorStore,
+    ) -> anyhow::Result<Option<Self>> {
+        let before = descriptors.take(FILTER);
+        let connect = || match &before {
+            // The table is the socket's that made it.
+            Some(socket) => match socket.try_clone() {
+                Ok(socket) => Ok(Nftables::of_socket(socket)),
+                Err(kernel) => Err(Error::Refused { request: "nf_tables".to_owned(), kernel }),
+            },
+            None => Nftables::open(),
+        };
         let (is_required, parts): (_, &[&'static [Part]]) = match config.host.guard {
             config::Guard::Off => (false, &[Part::WAY]),
             config::Guard::Auto => (false, &[Part::ALL, Part::GUARD]),
             config::Guard::Require => (true, &[Part::ALL, Part::GUARD]),
         };
-        match Self::install_what_the_kernel_can(config, parts, spd) {
+        match Self::install_what_the_kernel_can(config, parts, spd, connect) {
             Err(Error::Unsupported { .. }) if config.host.guard == config::Guard::Off => {
                 forgive(Nftables::open().and_then(|mut filter| sweep(&mut filter, None)));
                 Ok(None)
@@ -132,6 +149,7 @@ impl Guard {
                 let mut guard =
                     installed.context("can't put up the guard against plain packets")?;
                 forgive(sweep(&mut guard.filter, Some(&guard.name)));
+                descriptors.keep(FILTER, guard.filter.socket())?;
                 Ok(Some(guard))
             }
         }
@@ -152,6 +170,7 @@ impl Guard {
         config: &Config,
         parts: &[&'static [Part]],
         spd: &Spd,
+        connect: impl Fn() -> Result<Nftables, Error>,
     ) -> Result<Self, Error> {
         let ports = config.wire.udp_ports.iter().map(|port| port.get());
         let ports: BTreeSet<_> = IKE.into_iter().chain(ports).collect();
@@ -162,7 +181,7 @@ impl Guard {
         let install = |parts| {
             let (tun, ports, inline) = (tun.clone(), ports.clone(), inline.clone());
             let around = Surroundings { tun, mark, ports, inline, parts };
-            Nftables::open().and_then(|filter| Self::install(filter, around, spd))
+            connect().and_then(|filter| Self::install(filter, around, spd))
         };
         let (first, others) = parts.split_first().unwrap_or((&Part::GUARD, &[]));
         others.iter().fold(install(first), |installed, parts| match installed {

@@ -50,6 +50,15 @@ use ways::Ways;
 /// Metric of the `unreachable` routes beneath.
 const BENEATH: u32 = u32::MAX - 1;
 
+/// What has become of the process that had the host before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Before {
+    /// It has ended, if there was one, and its TUN with it.
+    Gone,
+    /// It carries packets by the same TUN until this one takes its place.
+    Runs,
+}
+
 /// Rules and routes of one gateway.
 #[derive(Debug)]
 pub(crate) struct HostRoutes {
@@ -75,13 +84,16 @@ pub(crate) struct HostRoutes {
 impl HostRoutes {
     /// Takes over what an earlier run left in `table`, so that what it refuses is refused until
     /// [`HostRoutes::follow`]. Where it left nothing, nothing of the host's changes before
-    /// [`HostRoutes::lead`].
+    /// [`HostRoutes::lead`]. Routes into a TUN that `before` says is in use stay.
     ///
     /// # Errors
     /// The kernel's; what was to be done is in the text.
-    pub(crate) fn open(tun: u32, table: u32, mark: u32) -> anyhow::Result<Self> {
+    pub(crate) fn open(tun: u32, table: u32, mark: u32, before: Before) -> anyhow::Result<Self> {
         let mut rtnetlink = Rtnetlink::open()?;
-        let left = left_over::take_over(&mut rtnetlink, table)?;
+        let left = match before {
+            Before::Gone => left_over::take_over(&mut rtnetlink, table)?,
+            Before::Runs => left_over::share(&mut rtnetlink, table)?,
+        };
         let [own, sources] = addresses::of_host(&mut rtnetlink)?;
         let name = rtnetlink.link_of_index(tun)?.name;
         settings::accept_from(&name);

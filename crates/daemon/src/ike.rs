@@ -17,6 +17,7 @@ use nix::sys::socket::SockType;
 use uxfrm_engine::{DropReason, Drops};
 use uxfrm_io::ike::{Buffer, Datagram, Exchange, name};
 
+use crate::descriptor_store::DescriptorStore;
 use crate::stand_in::{self, SocketFile};
 
 /// Messages that may wait for a daemon; what comes while they do is dropped.
@@ -27,8 +28,14 @@ pub(crate) fn share(
     port: u16,
     mark: u32,
     user: Option<u32>,
+    descriptors: &mut DescriptorStore,
 ) -> io::Result<(SyncSender<Datagram>, Arc<Drops>)> {
-    let (exchange, file) = open(port, mark, user)?;
+    let stored = format!("ike {port}");
+    let (exchange, file) = match descriptors.take(&stored) {
+        Some(socket) => (Exchange::of_socket(socket, port, mark, user)?, None),
+        None => open(port, mark, user)?,
+    };
+    descriptors.keep(&stored, exchange.socket())?;
     let exchange = Arc::new(exchange);
     let drops = Arc::new(Drops::default());
     let (sender, messages) = sync_channel(WAITING);

@@ -22,6 +22,7 @@ use uxfrm_runtime::{Bay, Events, InlineLane, InlinePorts, Running};
 pub(crate) use self::keep_out::KeepOut;
 use crate::{
     config::{Config, Inline},
+    descriptor_store::DescriptorStore,
     ethernet::{Device, Place},
     guidance::{Guidance, Guided, Links},
     lanes::{self, Started, Surroundings, UdpPort},
@@ -85,12 +86,14 @@ pub(crate) fn start(
     events: &Events,
     bay: &Bay,
 ) -> anyhow::Result<(Started, Running)> {
-    let ports = lanes::udp_ports(config)?;
+    // None is handed on in inline mode: `crate::upgrade` refuses.
+    let mut descriptors = DescriptorStore::default();
+    let ports = lanes::udp_ports(config, &mut descriptors)?;
     let port_seed = lanes::seed()?;
     let links = Links { protected: Some(devices.protected.index), wire: devices.wire.identity() };
     let mut guidance = Guidance::open(config.wire.mark.get(), links)?;
     let mut built = Vec::new();
-    for (number, queue) in lanes::queues(config, tun)?.into_iter().enumerate() {
+    for (number, queue) in lanes::queues(config, tun, &mut descriptors)?.into_iter().enumerate() {
         let cpu = Cpu(u32::try_from(number).context("workers are at most 1024")?);
         let common = lanes::settings(config, &queue, around)?;
         let encap_ports = ports.iter().map(|port| port.number).collect();
@@ -103,6 +106,7 @@ pub(crate) fn start(
         guidance.add(Guided { talk, waker: lane.waker() });
         built.push(lane);
     }
+    descriptors.close();
     let devices = [&devices.protected, &devices.wire];
     guidance.keep(devices.into_iter().filter_map(|device| device.gather(config.wire.gather)));
     let unclaimed = ports.into_iter().filter_map(|port| port.unclaimed);
@@ -122,10 +126,11 @@ fn inline_ports(
 ) -> anyhow::Result<InlinePorts> {
     let workers = config.runtime.workers.count().get();
     let share = Share::new(cpu.0, u32::try_from(workers)?).context("more lanes than workers")?;
-    let mut sockets = Vec::from(lanes::raw(config, share)?);
+    let mut descriptors = DescriptorStore::default();
+    let mut sockets = Vec::from(lanes::raw(config, share, &mut descriptors)?);
     for port in ports {
         for local in lanes::unspecified(port.number) {
-            sockets.push(Box::new(lanes::open(config, port, local)?));
+            sockets.push(Box::new(lanes::open(config, port, local, share, &mut descriptors)?));
         }
     }
     let (protected, wire) =

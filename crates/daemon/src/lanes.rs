@@ -7,6 +7,7 @@
 use std::{
     io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::fd::OwnedFd,
     sync::{Arc, mpsc::SyncSender},
     time::Duration,
 };
@@ -22,12 +23,14 @@ use uxfrm_io::{
     affinity,
     ike::{Daemons, Datagram},
     random,
+    tun::Place,
 };
 use uxfrm_packet::{Protocol, Version};
 use uxfrm_runtime::{Bay, Datagrams, Events, Lane, Running, Turns, Wire};
 
 use crate::{
     config::{Config, Runtime},
+    descriptor_store::DescriptorStore,
     express::Express,
     guidance::{Guidance, Guided, Talk},
     ike,
@@ -56,7 +59,36 @@ pub(crate) struct Started {
     pub(crate) caches: Vec<Arc<CacheCounts>>,
 }
 
-/// Opens all sockets and queues, and starts the lanes: the first lane has `tun` itself, the others a queue more of it each. The devices
+/// What is between engines and their wires.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Beside<'a> {
+    /// Offload devices.
+    pub(crate) bay: &'a Bay,
+    /// The device past the kernel's network stack, if there is one.
+    pub(crate) express: Option<&'a Express>,
+}
+
+/// All lanes of a gateway in host mode, which rest still.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    lanes: Vec<Lane>,
+    drops: Vec<Arc<Drops>>,
+    caches: Vec<Arc<CacheCounts>>,
+    guidance: Option<Guidance>,
+}
+
+impl Opened {
+    /// Starts each on its thread.
+    pub(crate) fn start(self, config: &Config) -> anyhow::Result<(Started, Option<Running>)> {
+        let Self { lanes, drops, caches, guidance } = self;
+        let lanes = start(lanes, &config.runtime)?;
+        let start = |guidance| Running::start(guidance, "uxfrm-ways".to_owned(), None);
+        let guidance = guidance.map(start).transpose()?;
+        Ok((Started { lanes, drops, caches }, guidance))
+    }
+}
+
+/// Opens all sockets and queues, or takes those of the gateway before: the first lane has `tun` itself, the others a queue more of it each. The devices
 /// of `bay` are between each lane's engine and its wire, and with `express` ESP passes by that where it can: then somebody guides the lanes.
 pub(crate) fn open_all(
     config: &Config,
@@ -64,14 +96,15 @@ pub(crate) fn open_all(
     database: &Database,
     around: &Surroundings,
     events: &Events,
-    bay: &Bay,
-    express: Option<&Express>,
-) -> anyhow::Result<(Started, Option<Running>)> {
+    beside: Beside<'_>,
+    descriptors: &mut DescriptorStore,
+) -> anyhow::Result<Opened> {
+    let Beside { bay, express } = beside;
     let mut guidance = express.map(|express| express.guidance(config)).transpose()?;
-    let ports = udp_ports(config)?;
+    let ports = udp_ports(config, descriptors)?;
     let port_seed = seed()?;
     let workers = u32::try_from(config.runtime.workers.count().get())?;
-    let lanes = queues(config, tun)?
+    let lanes = queues(config, tun, descriptors)?
         .into_iter()
         .zip(0..)
         .map(|(queue, number)| {
@@ -82,7 +115,7 @@ pub(crate) fn open_all(
                 Settings { cpu, port_seed, encap_ports, ..settings(config, &queue, around)? };
             let engine = Worker::new(settings, &database.published())?;
             let host = Box::new(Fitted::new(queue));
-            let wire = wire(config, &ports, share)?;
+            let wire = wire(config, &ports, share, descriptors)?;
             let (wire, talk) = with_express(wire, express.zip(guidance.as_ref()), cpu)?;
             let lane = Lane::new(host, wire, engine, events.clone())?;
             if let Some((guidance, talk)) = guidance.as_mut().zip(talk) {
@@ -100,10 +133,7 @@ pub(crate) fn open_all(
     let unclaimed = ports.into_iter().filter_map(|port| port.unclaimed);
     let drops = lanes.iter().map(|lane| lane.worker().drops()).chain(unclaimed).collect();
     let caches = lanes.iter().map(|lane| lane.worker().cache_counts()).collect();
-    let lanes = start(lanes, &config.runtime)?;
-    let start = |guidance| Running::start(guidance, "uxfrm-ways".to_owned(), None);
-    let guidance = guidance.map(start).transpose()?;
-    Ok((Started { lanes, drops, caches }, guidance))
+    Ok(Opened { lanes, drops, caches, guidance })
 }
 
 /// A worker's wire with a device's queue, where there is one for it, and the talk about ways that lead by the device.
@@ -120,11 +150,32 @@ fn with_express(
 }
 
 /// The TUN's queues, one for each worker.
-pub(crate) fn queues(config: &Config, tun: Tun) -> anyhow::Result<Vec<Tun>> {
-    let more = (1..config.runtime.workers.count().get())
-        .map(|_| tun.another_queue().context("can't open another queue of the TUN"))
-        .collect::<anyhow::Result<Vec<_>>>()?;
-    Ok(std::iter::once(tun).chain(more).collect())
+pub(crate) fn queues(
+    config: &Config,
+    tun: Tun,
+    descriptors: &mut DescriptorStore,
+) -> anyhow::Result<Vec<Tun>> {
+    let options = tun.options();
+    let mut queues = vec![tun];
+    for number in 1..config.runtime.workers.count().get() {
+        let queue = match descriptors.take(&tun_queue(number)) {
+            Some(queue) => Tun::of_queue(queue, &options, Place::Other),
+            None => queues[0].another_queue(),
+        };
+        queues.push(queue.context("can't open another queue of the TUN")?);
+    }
+    for (number, queue) in queues.iter().enumerate() {
+        queue
+            .descriptor()
+            .into_iter()
+            .try_for_each(|queue| descriptors.keep(&tun_queue(number), queue))?;
+    }
+    Ok(queues)
+}
+
+/// What a queue of the TUN is called in the descriptor store.
+pub(crate) fn tun_queue(number: usize) -> String {
+    format!("tun {number}")
 }
 
 /// Starts each lane on its thread; several lanes on a CPU of their own each, if asked to and as far as there are any.
@@ -176,26 +227,40 @@ pub(crate) fn seed() -> anyhow::Result<u64> {
     Ok(u64::from_ne_bytes([a, b, c, d, e, f, g, h]))
 }
 
-fn wire(config: &Config, ports: &[UdpPort], share: Share) -> anyhow::Result<Wire> {
+fn wire(
+    config: &Config,
+    ports: &[UdpPort],
+    share: Share,
+    descriptors: &mut DescriptorStore,
+) -> anyhow::Result<Wire> {
     let mut sockets = Vec::new();
     for port in ports {
         for local in unspecified(port.number) {
             let family = Family::of(local.ip());
-            let socket = open(config, port, local)?;
+            let socket = open(config, port, local, share, descriptors)?;
             sockets.push(Datagrams { family, udp_port: port.number, port: Box::new(socket) });
         }
     }
-    let [v4, v6] = raw(config, share)?;
+    let [v4, v6] = raw(config, share, descriptors)?;
     Ok(Wire::new(v4, v6, sockets))
 }
 
 /// A worker's raw sockets: its share of the ESP that the host's stack has, of IPv4 and of IPv6.
-pub(crate) fn raw(config: &Config, share: Share) -> anyhow::Result<[Box<dyn Port>; 2]> {
+pub(crate) fn raw(
+    config: &Config,
+    share: Share,
+    descriptors: &mut DescriptorStore,
+) -> anyhow::Result<[Box<dyn Port>; 2]> {
     let mark = config.wire.mark.get();
     let timed = queue_delay(config).is_some();
-    let open = |version| -> anyhow::Result<Box<dyn Port>> {
+    let mut open = |version| -> anyhow::Result<Box<dyn Port>> {
         let options = RawOptions { mark, share, timed, ..RawOptions::new(version) };
-        raw_port(&options).context("can't open a raw ESP socket (needs CAP_NET_RAW)")
+        let name = format!("esp {version:?} {}", share.nth());
+        let before = descriptors.take(&name);
+        let port = raw_port(&options, before)
+            .context("can't open a raw ESP socket (needs CAP_NET_RAW)")?;
+        port.descriptor().into_iter().try_for_each(|socket| descriptors.keep(&name, socket))?;
+        Ok(port)
     };
     Ok([open(Version::V4)?, open(Version::V6)?])
 }
@@ -204,11 +269,12 @@ pub(crate) fn raw(config: &Config, share: Share) -> anyhow::Result<[Box<dyn Port
 ///
 /// # Errors
 /// The kernel's.
-fn raw_port(options: &RawOptions) -> io::Result<Box<dyn Port>> {
+fn raw_port(options: &RawOptions, before: Option<OwnedFd>) -> io::Result<Box<dyn Port>> {
     if is_absent(options.version) {
         return Ok(Box::new(Absent::new()?));
     }
-    Ok(Box::new(Fitted::new(Raw::open(options)?)))
+    let raw = before.map_or_else(|| Raw::open(options), |socket| Raw::receiving(socket, options));
+    Ok(Box::new(Fitted::new(raw?)))
 }
 
 /// How long packets may wait in a port before a sender is told, if anybody asks.
@@ -223,7 +289,7 @@ pub(crate) fn sending(mark: u32) -> anyhow::Result<Wire> {
     const SENDS_ONLY: Protocol = Protocol(255);
     let raw = |version| -> anyhow::Result<Box<dyn Port>> {
         let options = RawOptions { mark, protocol: SENDS_ONLY, ..RawOptions::new(version) };
-        raw_port(&options).context("can't open a raw socket (needs CAP_NET_RAW)")
+        raw_port(&options, None).context("can't open a raw socket (needs CAP_NET_RAW)")
     };
     Ok(Wire::new(raw(Version::V4)?, raw(Version::V6)?, Vec::new()))
 }
@@ -254,7 +320,10 @@ pub(crate) fn numbers(config: &Config) -> Vec<u16> {
     numbers
 }
 
-pub(crate) fn udp_ports(config: &Config) -> anyhow::Result<Vec<UdpPort>> {
+pub(crate) fn udp_ports(
+    config: &Config,
+    descriptors: &mut DescriptorStore,
+) -> anyhow::Result<Vec<UdpPort>> {
     numbers(config)
         .into_iter()
         .map(|number| {
@@ -262,19 +331,30 @@ pub(crate) fn udp_ports(config: &Config) -> anyhow::Result<Vec<UdpPort>> {
                 return Ok(UdpPort { number, daemons: None, unclaimed: None });
             }
             let (daemons, unclaimed) =
-                ike::share(number, config.wire.mark.get(), config.control.user)
+                ike::share(number, config.wire.mark.get(), config.control.user, descriptors)
                     .with_context(|| format!("can't share UDP port {number} with IKE daemons"))?;
             Ok(UdpPort { number, daemons: Some(daemons), unclaimed: Some(unclaimed) })
         })
         .collect()
 }
 
-pub(crate) fn open(config: &Config, port: &UdpPort, local: SocketAddr) -> anyhow::Result<Udp> {
+pub(crate) fn open(
+    config: &Config,
+    port: &UdpPort,
+    local: SocketAddr,
+    share: Share,
+    descriptors: &mut DescriptorStore,
+) -> anyhow::Result<Udp> {
     let shared = config.runtime.workers.count().get() > 1 || port.daemons.is_some();
     let mark = config.wire.mark.get();
     let timed = queue_delay(config).is_some();
     let options = UdpOptions { mark, shared, timed, ..UdpOptions::new(local) };
-    let socket = Udp::open(&options).with_context(|| format!("can't open UDP {local}"))?;
+    let name = format!("udp {local} {}", share.nth());
+    let socket = descriptors
+        .take(&name)
+        .map_or_else(|| Udp::open(&options), |socket| Udp::of_socket(socket, &options))
+        .with_context(|| format!("can't open UDP {local}"))?;
+    socket.descriptor().into_iter().try_for_each(|socket| descriptors.keep(&name, socket))?;
     Ok(match &port.daemons {
         Some(daemons) => socket.sharing_with(daemons.clone()),
         None => socket,

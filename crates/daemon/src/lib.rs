@@ -11,6 +11,7 @@ pub mod gateway;
 pub mod reload;
 pub mod stat;
 
+mod descriptor_store;
 mod devices;
 mod ethernet;
 mod express;
@@ -35,3 +36,4 @@ mod stand_in;
 mod time;
 mod train;
 mod tunnels;
+pub mod upgrade;

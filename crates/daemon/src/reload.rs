@@ -88,6 +88,16 @@ impl Reload {
         Self { path: path.to_owned(), config, written, plan }
     }
 
+    /// What the gateway runs with.
+    pub(crate) const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// What of the databases files made.
+    pub(crate) const fn written(&self) -> &Written {
+        &self.written
+    }
+
     /// Reads the files again and does what they ask for; with [`Request::Show`] only says so.
     pub(crate) fn answer(&mut self, request: Request, targets: Targets<'_>) -> Outcome {
         match self.attempt(request, targets) {

@@ -15,6 +15,7 @@
 //! are gone and sent something are remembered up to [`REMEMBERED`]; beyond, the one that went first is forgotten: key managers make new
 //! keys all the time and never use one again. `docs/sequence-numbers.md` tells all this to who runs a gateway.
 
+mod adopt;
 pub(crate) mod condition;
 pub(crate) mod disk;
 mod journal;
@@ -36,6 +37,8 @@ use std::{
 use uxfrm_engine::{Direction, FIRST_RESERVED, IvPrefix, Keeper, Moment, ReplayStore, Sa, Sad};
 use uxfrm_io::{poll::Waker, random};
 
+use crate::descriptor_store::DescriptorStore;
+pub(crate) use adopt::Reserved;
 use condition::{Condition, MEANING};
 use disk::{Disk, LocalDisk};
 use journal::{Contents, Identity, Journal, Record};
@@ -56,6 +59,9 @@ const LOOKED_AT: usize = 1 << 17;
 
 /// How long batches may be under way with a state that is no longer in the databases: longer than a worker that has to wait for its turn.
 const UNDER_WAY: Duration = Duration::from_millis(500);
+
+/// What the lock of the directory is called in the descriptor store.
+const LOCK: &str = "sequences";
 
 /// How many states that are gone are remembered, with their keys: about 100 bytes each, in memory and on the disk.
 const REMEMBERED: usize = 1 << 20;
@@ -150,8 +156,17 @@ impl SequenceStore {
     ///
     /// # Errors
     /// When the directory can't be this gateway's or can't be read, and for a store of a newer release.
-    pub(crate) fn open(path: &Path, waker: Waker) -> io::Result<Self> {
-        let disk = Box::new(LocalDisk::open(path)?);
+    pub(crate) fn open(
+        path: &Path,
+        waker: Waker,
+        descriptors: &mut DescriptorStore,
+    ) -> io::Result<Self> {
+        let disk = match descriptors.take(LOCK) {
+            Some(lock) => LocalDisk::of_lock(path, lock)?,
+            None => LocalDisk::open(path)?,
+        };
+        descriptors.keep(LOCK, disk.lock())?;
+        let disk = Box::new(disk);
         let shelf = Box::new(witness::place_of(path));
         Self::on(disk, Some(Remembered { shelf, waker }), random_bits)
     }

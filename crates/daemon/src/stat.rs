@@ -9,7 +9,7 @@ use std::{
     fmt::Write as _,
     io::{self, Read as _, Write as _},
     os::{
-        fd::{AsFd, AsRawFd as _, BorrowedFd},
+        fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
         linux::net::SocketAddrExt as _,
         unix::net::{SocketAddr, UnixListener, UnixStream},
     },
@@ -20,7 +20,7 @@ use std::{
 use anyhow::Context as _;
 use nix::{
     sys::socket::{
-        AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket,
+        AddressFamily, Backlog, SockFlag, SockType, UnixAddr, connect, getsockopt, listen, socket,
         sockopt::PeerCredentials,
     },
     unistd::Uid,
@@ -35,6 +35,9 @@ use crate::{
 
 /// The abstract name of the socket.
 const NAME: &[u8] = b"uxfrm/stat";
+
+/// What the socket is called in the descriptor store.
+pub(crate) const DESCRIPTOR: &str = "stat";
 
 /// A client that does not read is not waited for. What is written mostly has room in the socket's buffer.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -82,6 +85,22 @@ impl StatSocket {
             },
             Err(error) => Err(error),
         }
+    }
+
+    /// The one that another process of this gateway has had until now.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn of_socket(listener: OwnedFd) -> io::Result<Self> {
+        Self::of(listener.into(), None)
+    }
+
+    /// Has whoever connects see this process at the other end.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn listen_as_ours(&self) -> io::Result<()> {
+        Ok(listen(&self.listener, Backlog::MAXCONN)?)
     }
 
     fn open_elsewhere() -> io::Result<Self> {

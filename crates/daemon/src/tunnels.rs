@@ -182,6 +182,11 @@ impl Carrying {
     }
 
     /// Deletes the tunnels whose TUNs somebody else has deleted.
+    /// Whether there is neither a tunnel nor a receive port.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.interfaces.is_empty() && self.sockets.is_empty()
+    }
+
     pub(crate) fn look_after(&mut self) {
         let gone = self.interfaces.iter().filter(|opened| opened.counts.is_gone());
         let gone: Vec<String> = gone.map(|opened| opened.name.clone()).collect();
@@ -209,7 +214,11 @@ impl Carrying {
         Answers::to(datagram, client, options, move |message, answers| match identity.dialect {
             Dialect::Generic => generic::act(self, message, answers),
             Dialect::Route => route::act(self, message, answers),
-            Dialect::Xfrm | Dialect::Devices | Dialect::AcquireExpires | Dialect::Reload => {
+            Dialect::Xfrm
+            | Dialect::Devices
+            | Dialect::AcquireExpires
+            | Dialect::Reload
+            | Dialect::Upgrade => {
                 Err(Refusal::bare(EOPNOTSUPP)) // is not asked here
             }
         })

@@ -24,6 +24,15 @@ use super::protocol::{Datagram, Identity};
 /// Bytes that wait for a client besides what the kernel keeps for it (`net.core.wmem_default`); more is lost.
 const MOST_QUEUED: usize = 256 * 1024;
 
+/// A client's place, as it passes to another process of the gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seat {
+    pub(crate) identity: Identity,
+    pub(crate) permitted: bool,
+    pub(crate) unknown: bool,
+    pub(crate) overrun: bool,
+}
+
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Client {
@@ -60,6 +69,29 @@ impl Client {
             broken: false,
             mailbox: None,
         })
+    }
+
+    /// A connection that another process of this gateway has had until now.
+    pub(super) fn restored(socket: OwnedFd, seat: Seat) -> Self {
+        let Seat { identity, permitted, unknown, overrun } = seat;
+        Self {
+            socket,
+            permitted,
+            identity,
+            unknown,
+            queue: VecDeque::new(),
+            queued: 0,
+            overrun,
+            broken: false,
+            mailbox: None,
+        }
+    }
+
+    /// What the process that goes on has to know of it. What it has not read by now is lost to it, and it will be told.
+    pub(super) fn seat(&self) -> Seat {
+        let Self { identity, permitted, unknown, overrun, queue, .. } = self;
+        let overrun = *overrun || !queue.is_empty();
+        Seat { identity: *identity, permitted: *permitted, unknown: *unknown, overrun }
     }
 
     pub(super) fn is_permitted(&self) -> bool {

@@ -59,6 +59,17 @@ impl Listener {
         Ok(Self { socket, _file: file })
     }
 
+    /// The one that another process of this gateway has had until now.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn of_socket(socket: OwnedFd) -> io::Result<Self> {
+        raise_descriptor_limit();
+        let socket = UnixListener::from(socket);
+        socket.set_nonblocking(true)?;
+        Ok(Self { socket, _file: None })
+    }
+
     /// Takes the next connection.
     ///
     /// # Errors

@@ -57,6 +57,8 @@ pub enum Spoken {
     Devices,
     /// `uxfrm reload`: a [`Request`](crate::reload::Request) as JSON, and answers.
     Reload,
+    /// `uxfrm upgrade`: a [`Request`](crate::upgrade::Request) as JSON, and an answer.
+    Upgrade,
 }
 
 /// A connection to the gateway at `path` or in this network namespace, on which `NETLINK_XFRM` is spoken. It listens to
@@ -79,6 +81,7 @@ pub fn speak(path: Option<&Path>, spoken: Spoken) -> anyhow::Result<OwnedFd> {
         Spoken::Route => Dialect::Route,
         Spoken::Devices => Dialect::Devices,
         Spoken::Reload => Dialect::Reload,
+        Spoken::Upgrade => Dialect::Upgrade,
     };
     open(path, 0, dialect, Some(ANSWER))
 }

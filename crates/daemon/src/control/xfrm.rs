@@ -15,6 +15,7 @@ use crate::{
     reload::{self, Outcome, Reload},
     time::{epoch, now},
     tunnels::Carrying,
+    upgrade::{Obstacle, Upgrade},
 };
 
 /// The netlink server, and who its clients are.
@@ -46,6 +47,7 @@ pub(crate) struct Serving<'a> {
     pub(crate) happened: &'a mut Vec<Event>,
     pub(crate) reload: &'a mut Reload,
     pub(crate) at_exit: &'a mut AtExit,
+    pub(crate) upgrade: &'a mut Upgrade,
     /// What else the gateway waits for, and how long at the most.
     pub(crate) poller: &'a Poller,
     pub(crate) until: Moment,
@@ -68,6 +70,23 @@ impl Xfrm {
         let server = netlink::Server::new(settings);
         let answers = netlink::Outbox::default();
         Self { server, clients: BTreeMap::new(), answers, round: Round::default() }
+    }
+
+    /// The server, to portray what it has.
+    pub(crate) fn server(&self) -> &netlink::Server {
+        &self.server
+    }
+
+    /// Puts in what another process told of a state or policy.
+    ///
+    /// # Errors
+    /// What this release does not take.
+    pub(crate) fn restore(
+        &mut self,
+        message: &[u8],
+        database: &mut Database,
+    ) -> Result<netlink::Restored, netlink::Refusal> {
+        self.server.restore(message, database, now())
     }
 
     /// What a program wrote to `net.core.xfrm_acq_expires`: seconds. The kernel would have larval states for ever with 0, and refuses what is no number.
@@ -177,6 +196,13 @@ impl Protocol for Serving<'_> {
             }
             (Dialect::AcquireExpires, Some(_)) => self.xfrm.set_acquire_expires(datagram),
             (Dialect::Reload, Some(_)) => self.answer_reload(client, datagram, outbox),
+            (Dialect::Upgrade, Some(_)) => {
+                let obstacles = self.obstacles();
+                if let Some(answer) = self.upgrade.ask(client, datagram, obstacles) {
+                    // It has no maps, the only thing that may not be had as JSON.
+                    outbox.send(client, serde_json::to_vec(&answer).unwrap_or_default());
+                }
+            }
             (Dialect::Generic | Dialect::Route, Some(identity)) => {
                 for answer in self.tunnels.answer(client.0, identity, datagram) {
                     outbox.share(client, Arc::new(answer));
@@ -221,6 +247,18 @@ impl Protocol for Serving<'_> {
 }
 
 impl Serving<'_> {
+    /// What does not pass to another process.
+    fn obstacles(&self) -> Vec<Obstacle> {
+        let config = self.reload.config();
+        let all = [
+            (config.inline.is_some(), Obstacle::Inline),
+            (config.wire.af_xdp.is_some(), Obstacle::AfXdp),
+            (!self.devices.is_empty(), Obstacle::Devices),
+            (!self.tunnels.is_empty(), Obstacle::Tunnels),
+        ];
+        all.into_iter().filter_map(|(is_there, obstacle)| is_there.then_some(obstacle)).collect()
+    }
+
     /// Reads files again, and tells listeners what that changed.
     pub(crate) fn reload(&mut self, request: reload::Request, outbox: &mut Outbox) -> Outcome {
         // What others asked for in this round is theirs, whatever comes of this.

@@ -61,6 +61,19 @@ pub(super) fn take_over(
     Ok(Some(destinations))
 }
 
+/// All destinations that a gateway that runs has in the table: none of its routes goes.
+pub(super) fn share(
+    rtnetlink: &mut Rtnetlink,
+    table: u32,
+) -> Result<Option<Destinations>, rtnetlink::Error> {
+    let routes = rtnetlink.routes(table)?;
+    let mut destinations = Destinations::default();
+    for Route { destination, .. } in &routes {
+        destinations.doubt((destination.address(), destination.length()));
+    }
+    Ok((!routes.is_empty()).then_some(destinations))
+}
+
 /// Removes rules of gateways that do not run, and their routes: they would refuse for ever. Also
 /// routes that such a one left in tables that are in use again.
 pub(super) fn let_go_of_others(

@@ -41,6 +41,15 @@ impl Written {
         }
     }
 
+    /// What another process knew, of databases that were made from its own.
+    pub(crate) fn restored(
+        states: impl Iterator<Item = u64>,
+        policies: impl Iterator<Item = u64>,
+        defaults: Defaults,
+    ) -> Self {
+        Self { states: states.collect(), policies: policies.collect(), defaults }
+    }
+
     /// What files say, as it runs.
     pub(super) fn of(running: &Database, said: &Database) -> Self {
         Self {
@@ -50,15 +59,15 @@ impl Written {
         }
     }
 
-    pub(super) fn has_state(&self, sa: &Sa) -> bool {
+    pub(crate) fn has_state(&self, sa: &Sa) -> bool {
         self.states.has(sa.turn())
     }
 
-    pub(super) fn has_policy(&self, entry: &PolicyEntry) -> bool {
+    pub(crate) fn has_policy(&self, entry: &PolicyEntry) -> bool {
         self.policies.has(entry.place().age())
     }
 
-    pub(super) const fn defaults(&self) -> Defaults {
+    pub(crate) const fn defaults(&self) -> Defaults {
         self.defaults
     }
 }

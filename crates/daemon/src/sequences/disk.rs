@@ -5,7 +5,10 @@ use std::{
     fmt::Debug,
     fs::File,
     io::{self, Read as _},
-    os::unix::fs::FileExt as _,
+    os::{
+        fd::{BorrowedFd, OwnedFd},
+        unix::fs::FileExt as _,
+    },
     path::{Path, PathBuf},
 };
 
@@ -51,6 +54,20 @@ impl LocalDisk {
     /// What keeps it from being this gateway's, and what would be right.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         Ok(Self { path: path.to_owned(), directory: lock(path)?, file: None })
+    }
+
+    /// The one that another process has locked until now.
+    ///
+    /// # Errors
+    /// As [`LocalDisk::open`].
+    pub(crate) fn of_lock(path: &Path, lock: OwnedFd) -> io::Result<Self> {
+        let directory = StateDirectory::of_lock(path, lock)?;
+        Ok(Self { path: path.to_owned(), directory, file: None })
+    }
+
+    /// The lock, for the process that goes on.
+    pub(crate) fn lock(&self) -> BorrowedFd<'_> {
+        self.directory.lock()
     }
 
     /// The journal in a directory, for who only looks; `None` where there is none.

@@ -71,6 +71,11 @@ impl Pace {
         Self { head, at: now, rate: 0, quiet: now.plus(QUIET), drawn_back: None }
     }
 
+    /// The same, that is known to be so fast.
+    pub(super) const fn at_rate(self, rate: u64) -> Self {
+        Self { rate, ..self }
+    }
+
     /// Numbers a second, when it was looked at last.
     pub(super) const fn rate(&self) -> u64 {
         self.rate

@@ -37,6 +37,7 @@ use crate::{
     sequences::{Remembered, SequenceStore, condition::Condition, on_disk::OnDisk},
     time::now,
     tunnels::{Carrying, Plan},
+    upgrade::Upgrade,
 };
 
 /// Seconds that larval states live.
@@ -88,6 +89,7 @@ pub(super) struct Run {
     tunnels: Carrying,
     reload: Reload,
     at_exit: AtExit,
+    upgrade: Upgrade,
     planner: Planner,
     keepalives: Keepalives,
     happened: Vec<Event>,
@@ -246,6 +248,7 @@ impl Site {
             tunnels: Carrying::default(),
             reload,
             at_exit: AtExit::Block,
+            upgrade: Upgrade::default(),
             planner: Planner::new(poller.waker()),
             keepalives: Keepalives::new(0),
             happened: Vec::new(),
@@ -289,6 +292,7 @@ impl Run {
         let until = Moment(u64::MAX);
         let Self { xfrm, database, following, tunnels, devices, happened, .. } = self;
         let (reload, at_exit, poller) = (&mut self.reload, &mut self.at_exit, &self.poller);
+        let upgrade = &mut self.upgrade;
         Serving {
             xfrm,
             database,
@@ -298,6 +302,7 @@ impl Run {
             happened,
             reload,
             at_exit,
+            upgrade,
             poller,
             until,
         }

@@ -1,0 +1,49 @@
+//! `uxfrm upgrade`: has another process take the gateway's place.
+
+use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, recv, send};
+use uxfrm_daemon::control::{self, Spoken};
+use uxfrm_daemon::upgrade::{Answer, Request};
+
+use crate::arguments::UpgradeOptions;
+
+/// Bytes of the largest answer: above what a gateway sends.
+const LARGEST: usize = 64 * 1024;
+
+pub(crate) fn execute(options: &UpgradeOptions) -> anyhow::Result<()> {
+    let binary = options.binary.as_deref().map(whole).transpose()?;
+    let gateway = control::speak(options.control.as_deref(), Spoken::Upgrade)?;
+    // The gateway itself gives up a process that says nothing.
+    control::wait_for_ever(&gateway)?;
+    let request = serde_json::to_vec(&Request { binary })?;
+    send(gateway.as_raw_fd(), &request, MsgFlags::MSG_NOSIGNAL).context("the gateway went away")?;
+    let mut buffer = vec![0; LARGEST];
+    let length = match recv(gateway.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
+        Ok(0) | Err(Errno::ECONNRESET) => bail!("the gateway went away: its log says why"),
+        length => length?,
+    };
+    let answer = serde_json::from_slice(&buffer[..length])
+        .context("what the gateway answered is not understood")?;
+    match answer {
+        Answer::Done { release, process, gap_microseconds } => {
+            let milliseconds = gap_microseconds / 1000;
+            let tenths = gap_microseconds % 1000 / 100;
+            writeln!(
+                std::io::stdout(),
+                "uxfrm {release} has taken over as process {process}; packets waited for {milliseconds}.{tenths} ms"
+            )?;
+            Ok(())
+        }
+        Answer::Failed(why) => bail!(why),
+    }
+}
+
+/// As the gateway finds it, which is elsewhere.
+fn whole(binary: &Path) -> anyhow::Result<PathBuf> {
+    binary.canonicalize().with_context(|| format!("{} is not there", binary.display()))
+}

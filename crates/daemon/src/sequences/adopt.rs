@@ -1,0 +1,88 @@
+//! States that another process has carried until now, with numbers of this store (`uxfrm upgrade`).
+
+use std::{fs, io, path::Path, sync::Arc};
+
+use uxfrm_engine::{FIRST_RESERVED, Moment, Sa};
+
+use super::{
+    AHEAD, Before, Grant, Pace, Record, SequenceStore, StateName, Watched, receives, sends, witness,
+};
+
+/// Numbers that the journal says a state may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reserved {
+    /// The last one to send.
+    pub(crate) sent: u64,
+    /// The last one to receive.
+    pub(crate) received: u64,
+}
+
+/// How many times as long as otherwise what is reserved to receive lasts while a hand-over goes on.
+const LONGER: u64 = 16;
+
+impl SequenceStore {
+    /// Reserves so much for each state that none needs more while another process takes over.
+    ///
+    /// # Errors
+    /// As [`SequenceStore::commit`].
+    pub(crate) fn reserve_for_long(&mut self) -> io::Result<()> {
+        let states: Vec<_> = self.watched.iter().map(|watched| Arc::clone(&watched.sa)).collect();
+        let ahead = self.fastest.max(FIRST_RESERVED).saturating_mul(LONGER);
+        for sa in states.iter().filter(|sa| !sa.sequence().is_closed()) {
+            let (state, sequence) = (StateName::of(sa), sa.sequence());
+            if sends(sa) && sequence.reserved().saturating_sub(sequence.last()) < AHEAD {
+                let begun = self.sent.begun(state);
+                self.reserve_sent(sa, state, begun);
+            }
+            if receives(sa) && sa.reserved_to_receive() != u64::MAX {
+                let from = sa.highest_received();
+                let edge = from.saturating_add(ahead).max(sa.reserved_to_receive());
+                self.note_received(state, Before { from, edge });
+                self.pending.push((Arc::clone(sa), Grant::Received(edge)));
+            }
+        }
+        self.commit()
+    }
+
+    /// The highest rate at which a state receives, in numbers a second: one that takes over another's traffic is to have as much ahead.
+    pub(crate) const fn fastest(&self) -> u64 {
+        self.fastest
+    }
+
+    /// It was so high in the process before.
+    pub(crate) const fn expect_rate(&mut self, fastest: u64) {
+        self.fastest = fastest;
+    }
+
+    /// Takes in a state with all that was reserved for it: it may go on at once.
+    pub(crate) fn adopt(&mut self, sa: &Arc<Sa>, reserved: Reserved, now: Moment) {
+        let state = StateName::of(sa);
+        if sends(sa) {
+            self.sent.reserve(state, reserved.sent, sa.sequence().last());
+            self.journal.note(Record::Sent(state, reserved.sent));
+            sa.sequence().reserve(reserved.sent);
+        }
+        if receives(sa) {
+            self.before.remove(&state);
+            self.note_received(
+                state,
+                Before { from: sa.highest_received(), edge: reserved.received },
+            );
+            sa.replay().reserve(reserved.received);
+        }
+        // As fast as the fastest, until it is known better.
+        let pace =
+            (sa.highest_received() > 0).then(|| Box::new(Pace::new(sa, now).at_rate(self.fastest)));
+        self.watched.push_back(Watched { sa: Arc::clone(sa), pace });
+    }
+
+    /// The witness of the process before knows nothing of what is received from now on.
+    pub(crate) fn forget_last_run(path: &Path) {
+        let witness = witness::place_of(path);
+        if let Err(error) = fs::remove_file(&witness.0)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(%error, "the witness of the process before can't be removed");
+        }
+    }
+}

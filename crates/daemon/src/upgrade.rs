@@ -1,0 +1,60 @@
+//! `uxfrm upgrade`: another process of the gateway, mostly of a newer release, takes the place of the one
+//! that runs, and no packet is lost (`docs/upgrade.md`, `docs/decisions/0005-upgrade.md`).
+//!
+//! ```text
+//!   uxfrm upgrade ──► predecessor ──path──► supervisor ──starts──► successor
+//!                         ▲                                             │
+//!                         └──────────────── link ──────────────────────┘
+//!   1  hello            ◄──   which release asks
+//!   2  manifest         ──►   control rests; descriptors, clients, states, policies
+//!   3  ready            ◄──   all is built beside the lanes, which run on
+//!   4  final numbers    ──►   lanes rest; packets wait in the kernel's queues
+//!   5  taken            ◄──   the successor's lanes run; the predecessor is gone
+//! ```
+//!
+//! Until 5 the predecessor goes on as if nothing had been, whatever happens to the successor. Nothing of
+//! this touches the disk between 4 and 5: what is reserved in the journal is reserved still.
+
+mod carried;
+mod channel;
+mod manifest;
+mod predecessor;
+mod successor;
+mod supervisor;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use channel::Supervisor;
+pub(crate) use predecessor::{Handing, Obstacle, Outcome, Upgrade};
+pub(crate) use successor::Successor;
+pub use supervisor::{Launch, supervise};
+
+/// What a client asks, as JSON.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Request {
+    /// The program that is to take over; `None` for the file that the running one was started from.
+    pub binary: Option<PathBuf>,
+}
+
+/// What it is answered, as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// Another process has taken over: its release and number, and for how many microseconds nobody carried packets.
+    Done {
+        /// The release.
+        release: String,
+        /// The process.
+        process: u32,
+        /// Packets waited in the kernel's queues for so long.
+        gap_microseconds: u64,
+    },
+    /// The gateway runs on as it was, and why.
+    Failed(String),
+}
+
+/// The release of this program.
+pub(crate) const RELEASE: &str = env!("CARGO_PKG_VERSION");

@@ -1,0 +1,360 @@
+//! The process that hands over. It goes on as it was whatever happens before the other says that it has
+//! taken over.
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::{Context as _, bail, ensure};
+use uxfrm_engine::{Action, Database, Defaults, DropCounts, DropReason, Event, Moment};
+use uxfrm_io::link::Link;
+use uxfrm_netlink::{Datagram, Server};
+use uxfrm_runtime::{Halted, Running};
+use zeroize::Zeroizing;
+
+use super::{
+    Answer, Request, Supervisor,
+    carried::{Carried, SoftLimit},
+    channel::Order,
+    manifest::{self, Finals, Hello, Manifest, PassedSeat, Place, Taken, VERSION, Verdict},
+};
+use crate::{
+    config::Config,
+    control::{ClientId, Control},
+    descriptor_store::DescriptorStore,
+    reload::Written,
+    time::now,
+};
+
+/// A successor that has not asked for anything by then is given up.
+const FIRST_WORD: Duration = Duration::from_secs(60);
+/// Between two steps of the hand-over. The control socket rests meanwhile, and states that run out are not renewed.
+const STEP: Duration = Duration::from_secs(20);
+
+/// Bytes of messages in a parcel: no message is as long.
+const PARCEL: usize = 16 * 1024;
+
+/// Why a gateway can't be upgraded without loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Obstacle {
+    /// Nobody could start another process.
+    NoSupervisor,
+    /// `[inline]`: rings shared with the kernel do not pass yet.
+    Inline,
+    /// `[wire] af_xdp`
+    AfXdp,
+    /// Offload devices.
+    Devices,
+    /// Tunnels and receive ports.
+    Tunnels,
+}
+
+impl Obstacle {
+    const fn text(self) -> &'static str {
+        match self {
+            Self::NoSupervisor => "this gateway was not started by `uxfrm run`",
+            Self::Inline => "inline mode does not pass to another process yet",
+            Self::AfXdp => "[wire] af_xdp does not pass to another process yet",
+            Self::Devices => "offload devices do not pass to another process yet",
+            Self::Tunnels => "tunnels do not pass to another process yet",
+        }
+    }
+}
+
+/// Upgrades, of which there is one at a time.
+#[derive(Debug, Default)]
+pub(crate) struct Upgrade {
+    supervisor: Option<Supervisor>,
+    under_way: Option<UnderWay>,
+}
+
+#[derive(Debug)]
+struct UnderWay {
+    client: ClientId,
+    /// To the successor, once it was started.
+    link: Option<Link>,
+    until: Moment,
+}
+
+/// What a gateway has to hand over.
+pub(crate) struct Handing<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) database: &'a mut Database,
+    pub(crate) server: &'a Server,
+    pub(crate) control: &'a Control,
+    pub(crate) descriptors: &'a mut DescriptorStore,
+    pub(crate) written: &'a Written,
+    pub(crate) drops: DropCounts,
+    /// The highest rate at which a state receives, in numbers a second.
+    pub(crate) fastest: u64,
+    pub(crate) lanes: &'a mut Vec<Running>,
+    pub(crate) events: &'a mut dyn Iterator<Item = Event>,
+}
+
+impl Upgrade {
+    pub(crate) fn under(supervisor: Option<Supervisor>) -> Self {
+        Self { supervisor, under_way: None }
+    }
+
+    pub(crate) fn supervisor(&self) -> Option<&Supervisor> {
+        self.supervisor.as_ref()
+    }
+
+    /// To the successor, while it has yet to ask.
+    pub(crate) fn link(&self) -> Option<&Link> {
+        self.under_way.as_ref()?.link.as_ref()
+    }
+
+    /// A client asks for an upgrade, which is answered when it is done. An answer at once says why there is none.
+    pub(crate) fn ask(
+        &mut self,
+        client: ClientId,
+        request: &[u8],
+        obstacles: impl IntoIterator<Item = Obstacle>,
+    ) -> Option<Answer> {
+        self.try_ask(client, request, obstacles).err().map(|why| Answer::Failed(format!("{why:#}")))
+    }
+
+    fn try_ask(
+        &mut self,
+        client: ClientId,
+        request: &[u8],
+        obstacles: impl IntoIterator<Item = Obstacle>,
+    ) -> anyhow::Result<()> {
+        let Request { binary } = serde_json::from_slice(request).context("that is no request")?;
+        ensure!(self.under_way.is_none(), "an upgrade is under way");
+        let supervisor = self.supervisor.as_ref();
+        let none = supervisor.is_none().then_some(Obstacle::NoSupervisor);
+        if let Some(obstacle) = obstacles.into_iter().chain(none).min() {
+            bail!("{}: restart it instead", obstacle.text());
+        }
+        let supervisor = supervisor.context(Obstacle::NoSupervisor.text())?;
+        let binary = binary.map_or_else(own_program, Ok)?;
+        ensure!(binary.is_absolute(), "{} is no absolute path", binary.display());
+        supervisor.start(&binary)?;
+        tracing::info!(binary = %binary.display(), "another process is to take over");
+        self.under_way = Some(UnderWay { client, link: None, until: now().plus(FIRST_WORD) });
+        Ok(())
+    }
+
+    /// Takes in what the supervisor says: where the link to the successor is to be waited at, if anywhere now.
+    /// Who asked, and why there is no successor.
+    pub(crate) fn hear_supervisor(&mut self) -> anyhow::Result<Option<(ClientId, Answer)>> {
+        let Some(supervisor) = &self.supervisor else { return Ok(None) };
+        match supervisor.next()?.context("the supervisor has ended")? {
+            Order::HandOver(link) => {
+                if let Some(under_way) = &mut self.under_way {
+                    under_way.link = Some(link);
+                }
+                Ok(None)
+            }
+            Order::Failed(why) => Ok(self.give_up(why)),
+            Order::Begin | Order::TakeOver(_) => Ok(None),
+        }
+    }
+
+    /// Gives up a successor that says nothing.
+    pub(crate) fn look(&mut self) -> Option<(ClientId, Answer)> {
+        let late = self.under_way.as_ref().is_some_and(|under_way| now() >= under_way.until);
+        if !late {
+            return None;
+        }
+        self.abandon();
+        self.give_up(format!("the other process has said nothing for {} s", FIRST_WORD.as_secs()))
+    }
+
+    fn abandon(&self) {
+        // Without a supervisor there is no successor either.
+        let _gone = self.supervisor.iter().try_for_each(Supervisor::abandon);
+    }
+
+    fn give_up(&mut self, why: String) -> Option<(ClientId, Answer)> {
+        let UnderWay { client, .. } = self.under_way.take()?;
+        tracing::error!(why, "no upgrade: the gateway runs on");
+        Some((client, Answer::Failed(why)))
+    }
+
+    /// Hands over to the successor, which has said its first word. Where that comes to nothing: who is to be told, and why. Then
+    /// the lanes run as before.
+    pub(crate) fn hand_over(&mut self, handing: Handing<'_>) -> Outcome {
+        let Some(UnderWay { client, link: Some(link), .. }) = &self.under_way else {
+            return Outcome::Nothing;
+        };
+        match hand_over(*client, link, handing) {
+            Ok(()) => Outcome::HandedOver,
+            Err(error) => {
+                self.abandon();
+                let why = format!("{error:#}: the gateway runs on as it was");
+                self.give_up(why)
+                    .map_or(Outcome::Nothing, |(client, why)| Outcome::RunsOn(client, why))
+            }
+        }
+    }
+}
+
+/// What came of a hand-over.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// The successor is the gateway. This process is to end and to touch nothing.
+    HandedOver,
+    /// This one is still, and a client is to be told.
+    RunsOn(ClientId, Answer),
+    /// There was none.
+    Nothing,
+}
+
+fn own_program() -> anyhow::Result<PathBuf> {
+    let own = std::env::current_exe().context("it is not known where this program is")?;
+    // What stands there now, where the file was replaced (`/usr/bin/uxfrm (deleted)`).
+    let name = own.to_string_lossy();
+    Ok(name.strip_suffix(" (deleted)").map_or_else(|| own.clone(), PathBuf::from))
+}
+
+/// Both ends must have the same.
+pub(super) fn place(config: &Config) -> Place {
+    Place {
+        tun: config.host.tun.to_string(),
+        table: config.wire.table.number(),
+        mark: config.wire.mark.get(),
+        sequences: config.xfrm.sequences.clone(),
+        is_controlled: config.control.enabled,
+    }
+}
+
+fn hand_over(client: ClientId, link: &Link, handing: Handing<'_>) -> anyhow::Result<()> {
+    link.be_patient_for(STEP)?;
+    let Hello { version, release, refused } = manifest::receive(link)?;
+    if let Some(why) = refused {
+        bail!("the other process can't take over: {why}");
+    }
+    ensure!(version == VERSION, "release {release} does not take over from this one: restart");
+    let Handing {
+        config,
+        database,
+        server,
+        control,
+        descriptors,
+        written,
+        drops,
+        fastest,
+        lanes,
+        events,
+    } = handing;
+    descriptors.keep("control", control.listener())?;
+    let states = server.portray_states(database);
+    let others = server.portray_others(database);
+    let carried: Vec<_> =
+        states.iter().map(|(sa, _)| Carried::of(sa, SoftLimit::Settled)).collect();
+    let seats: Vec<_> = control.seats().collect();
+    let named = descriptors.kept().map(|(name, fd)| (name.to_owned(), fd));
+    let sockets = seats.iter().enumerate();
+    let sockets = sockets.filter_map(|(n, seat)| Some((client_name(n), seat.as_ref()?.0)));
+    let (names, fds): (Vec<_>, Vec<_>) = named.chain(sockets).unzip();
+    let whole = Manifest {
+        version: VERSION,
+        descriptors: names,
+        clients: seats.iter().map(|seat| Some(PassedSeat::from(seat.as_ref()?.1))).collect(),
+        asked_by: client.0,
+        states: carried.clone(),
+        states_of_files: places(states.iter().map(|(sa, _)| written.has_state(sa))),
+        policies_of_files: places(policies(database).map(|entry| written.has_policy(entry))),
+        blocks_of_files: blocks(written.defaults()),
+        drops: DropReason::ALL
+            .iter()
+            .map(|reason| (reason.as_str().to_owned(), drops.of(*reason)))
+            .collect(),
+        workers: config.runtime.workers.count().get(),
+        fastest,
+        place: place(config),
+    };
+    let told = link.send(&serde_json::to_vec(&whole)?, &fds).context("the other process went away");
+    let messages = states.iter().map(|(_, datagram)| datagram).chain(&others);
+    let told = told.and_then(|()| send_messages(link, messages));
+    // One that has refused has ended perhaps before it was told all.
+    match manifest::receive(link) {
+        Ok(Verdict::Ready) => told?,
+        Ok(Verdict::Refused(why)) => bail!("the other process can't take over: {why}"),
+        Err(error) => return told.and(Err(error)),
+    }
+    let rested = now();
+    let halted = halt(lanes)?;
+    let mut finish = || -> anyhow::Result<()> {
+        database.update_all_counts();
+        let untold: Vec<_> = events
+            .filter_map(|event| match event {
+                Event::SaSoftLimit(sa) => Some(sa),
+                Event::SaHardLimit(_)
+                | Event::PolicySoftLimit(..)
+                | Event::PolicyHardLimit(..)
+                | Event::Acquire { .. }
+                | Event::Mapping { .. }
+                | Event::NarrowPath(_) => None,
+            })
+            .collect();
+        let finals =
+            states.iter().zip(&carried).enumerate().filter_map(|(place, ((sa, _), then))| {
+                let is_untold = untold.contains(&sa.id());
+                let limit = if is_untold { SoftLimit::Untold } else { SoftLimit::Settled };
+                let now = Carried::of(sa, limit);
+                (now != *then).then_some((place, now))
+            });
+        manifest::send(link, &Finals { states: finals.collect(), rested: rested.0 })?;
+        manifest::receive::<Taken>(link).map(drop)
+    };
+    let finished = finish();
+    if finished.is_err() {
+        *lanes = halted.into_iter().map(Halted::resume).collect::<Result<_, _>>()?;
+    }
+    finished
+}
+
+/// Several in a parcel, none in two; an empty one is the last. The keys in them are wiped.
+fn send_messages<'a>(
+    link: &Link,
+    messages: impl Iterator<Item = &'a Datagram>,
+) -> anyhow::Result<()> {
+    let mut parcel = Zeroizing::new(Vec::with_capacity(2 * PARCEL));
+    let send = |parcel: &mut Vec<u8>| {
+        let sent = link.send(parcel, &[]).context("the other process went away");
+        parcel.clear();
+        sent
+    };
+    for message in messages {
+        parcel.extend_from_slice(message.bytes());
+        if parcel.len() >= PARCEL {
+            send(&mut parcel)?;
+        }
+    }
+    if !parcel.is_empty() {
+        send(&mut parcel)?;
+    }
+    send(&mut parcel)
+}
+
+/// Policies in the order of their messages.
+pub(super) fn policies(
+    database: &Database,
+) -> impl Iterator<Item = &std::sync::Arc<uxfrm_engine::PolicyEntry>> {
+    let all = database.policies_from(uxfrm_engine::PolicyCursor::default());
+    let mut all: Vec<_> = all.map(|(_, entry)| entry).collect();
+    all.sort_by_key(|entry| entry.place().age());
+    all.into_iter()
+}
+
+fn blocks(defaults: Defaults) -> [bool; 3] {
+    let Defaults { inbound, forward, outbound } = defaults;
+    [inbound, forward, outbound].map(|action| action == Action::Block)
+}
+
+fn places(are: impl Iterator<Item = bool>) -> Vec<usize> {
+    are.enumerate().filter(|(_, is_one)| *is_one).map(|(place, _)| place).collect()
+}
+
+/// What a client's connection is called among the descriptors.
+pub(super) fn client_name(place: usize) -> String {
+    format!("client {place}")
+}
+
+/// Lets all lanes finish their batches; their packets wait in the kernel's queues from now on.
+fn halt(lanes: &mut Vec<Running>) -> anyhow::Result<Vec<Halted>> {
+    let halted = lanes.drain(..).map(Running::halt).collect::<Result<Vec<_>, _>>()?;
+    Ok(halted.into_iter().flatten().collect())
+}

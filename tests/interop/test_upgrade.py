@@ -1,0 +1,316 @@
+"""`uxfrm upgrade`: another process takes the gateway's place, and no packet is lost; where it can't, the one that runs goes on."""
+
+import difflib
+import re
+import shutil
+import socket
+import struct
+import subprocess
+import threading
+import time
+
+import pytest
+
+import ike
+import prerequisite
+import topology
+import wire
+from association import GCM_128, Association
+from gateway import CONTROLLED, Gateway
+from ike import End
+from test_lifecycle import host_state
+from topology import HERE, THERE
+
+PROTECTED = Association(GCM_128, "tunnel", 4, 4)
+STATIC = Association(GCM_128, "tunnel", 4, 4, extra="replay-window 128")
+UPGRADES = 5
+RECEIVE_BUFFER_FORCED = 33  # SO_RCVBUFFORCE, which Python has no name for
+PAUSE_SECONDS = 0.0001
+ARRIVAL_SECONDS = 20
+
+
+class Numbered:
+    """Numbered datagrams from one namespace to another, all the time."""
+
+    def __init__(self, here, there, source, destination):
+        with there.entered():
+            self._far = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._far.setsockopt(socket.SOL_SOCKET, RECEIVE_BUFFER_FORCED, 64 << 20)
+        self._far.bind((destination, 7300))
+        self._far.settimeout(0.2)
+        with here.entered():
+            self._near = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._near.bind((source, 0))
+        self._destination = (destination, 7300)
+        self._ends = threading.Event()
+        self.sent, self.refused, self.arrived = 0, 0, []
+        self._threads = [threading.Thread(target=work) for work in (self._send, self._receive)]
+
+    def _send(self):
+        while not self._ends.is_set():
+            try:
+                self._near.sendto(struct.pack("!Q", self.sent) + b"UXFRM-PLAINTEXT!" * 4, self._destination)
+                self.sent += 1
+            except OSError:
+                self.refused += 1
+            time.sleep(PAUSE_SECONDS)
+
+    def _receive(self):
+        deadline = None
+        while True:
+            try:
+                self.arrived.append(struct.unpack("!Q", self._far.recv(2048)[:8])[0])
+            except TimeoutError:
+                pass
+            if self._ends.is_set():
+                deadline = deadline or time.monotonic() + ARRIVAL_SECONDS
+                if len(self.arrived) >= self.sent or time.monotonic() > deadline:
+                    return
+
+    def wait(self, count):
+        """Until so many more have arrived."""
+        until, deadline = len(self.arrived) + count, time.monotonic() + ARRIVAL_SECONDS
+        while len(self.arrived) < until:
+            assert time.monotonic() < deadline, f"{len(self.arrived)} of {self.sent} datagrams arrived"
+            time.sleep(0.01)
+
+    def __enter__(self):
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._ends.set()
+        for thread in self._threads:
+            thread.join()
+        self._near.close()
+        self._far.close()
+
+    def lost(self):
+        return sorted(set(range(self.sent)) - set(self.arrived))
+
+
+class Both(topology.PlacedGateways):
+    """Two gateways, whose wire is seen."""
+
+    def _build(self, uxfrm, workers=1):
+        super()._build()
+        self.here, self.there = (Gateway(uxfrm, namespace, workers=workers) for namespace in (self.left, self.right))
+        for gateway in (self.here, self.there):
+            self.callback(gateway.close)
+            self.gateways.append(gateway)
+
+    def start(self, association=PROTECTED):
+        self.here.start(association.lines(HERE, THERE), more=CONTROLLED)
+        self.there.start(association.lines(THERE, HERE), more=CONTROLLED)
+
+
+@pytest.fixture(params=[1, 2], ids=["worker", "workers"])
+def both(uxfrm, request):
+    with Both(uxfrm, request.param) as made:
+        yield made
+
+
+def test_no_packet_is_lost(both):
+    both.start()
+    numbered = Numbered(both.left, both.right, HERE.inner[4], THERE.inner[4])
+    back = Numbered(both.right, both.left, THERE.inner[4], HERE.inner[4])
+    with numbered, back:
+        for gateway in (both.here, both.there) * UPGRADES:
+            numbered.wait(200)
+            before = gateway.pid
+            said = gateway.upgrade()
+            assert "has taken over as process" in said
+            assert gateway.pid != before
+            assert str(gateway.pid) in said
+    for direction in (numbered, back):
+        assert direction.refused == 0
+        assert direction.lost() == []
+        assert len(direction.arrived) == len(set(direction.arrived)), "none twice"
+    for gateway in (both.here, both.there):
+        assert not {name for name in gateway.statistics() if name not in ("XfrmInNoPols",)}, gateway.statistics()
+        gateway.stop()
+
+
+def test_numbers_go_on_and_no_iv_is_used_twice(both):
+    both.start()
+    both.between.seen()
+    with Numbered(both.left, both.right, HERE.inner[4], THERE.inner[4]) as numbered:
+        for _ in range(3):
+            numbered.wait(100)
+            both.here.upgrade()
+        numbered.wait(100)
+    esp = [frame for frame in frames_to(both.between.seen(), THERE.outer[4]) if wire.protocol(frame) == "esp"]
+    assert len(esp) >= numbered.sent
+    numbers = [struct.unpack("!I", frame[38:42])[0] for frame in esp]
+    ivs = [frame[42:50] for frame in esp]
+    assert sorted(numbers) == list(range(1, len(esp) + 1)), "none is missing and none is there twice"
+    assert len(set(ivs)) == len(ivs)
+
+
+def frames_to(seen, address):
+    destination = socket.inet_aton(address)
+    return [frame for _, frame in seen if frame[12:14] == b"\x08\x00" and frame[30:34] == destination]
+
+
+def test_what_was_received_before_is_not_received_again(both):
+    both.start(STATIC)
+    both.between.seen()
+    with Numbered(both.left, both.right, HERE.inner[4], THERE.inner[4]) as numbered:
+        numbered.wait(200)
+        both.there.upgrade()
+        numbered.wait(200)
+    replayed = [frame for frame in frames_to(both.between.seen(), THERE.outer[4]) if wire.protocol(frame) == "esp"]
+    delivered = both.there.ip("-s xfrm state")
+    for frame in replayed:
+        both.between.send(frame)
+    deadline = time.monotonic() + ARRIVAL_SECONDS
+    while refused(both.there) < len(replayed):
+        assert time.monotonic() < deadline, f"{refused(both.there)} of {len(replayed)}:\n{both.there.stat()}"
+        time.sleep(0.05)
+    assert bytes_of(both.there.ip("-s xfrm state")) == bytes_of(delivered), "nothing more was let through"
+
+
+def refused(gateway):
+    return gateway.statistics().get("XfrmInStateSeqError", 0)
+
+
+def bytes_of(states):
+    return re.findall(r"(\d+)\(bytes\), (\d+)\(packets\)", states)
+
+
+def test_what_clients_see_is_the_same(both):
+    """States, policies and counters; who listens hears on; an SPI that was asked for is still there."""
+    lines = PROTECTED.lines(HERE, THERE)
+    both.here.start([*lines, "xfrm policy add src 10.7.0.0/24 dst 10.8.0.0/24 dir in priority 7 action block"], more=CONTROLLED)
+    both.there.start(PROTECTED.lines(THERE, HERE), more=CONTROLLED)
+    gateway, exec_ip = both.here, f"{both.here._binary} exec -- ip xfrm"
+    gateway.ip("xfrm policy add src 10.7.9.0/24 dst 10.8.0.0/24 dir fwd priority 3 action block")
+    gateway.ip("xfrm policy setdefault in block")
+    gateway.ip("xfrm state allocspi src 10.9.0.2 dst 10.9.0.1 proto esp mode tunnel reqid 9 min 0x777 max 0x777")
+    both.left.ping(HERE.inner[4], THERE.inner[4])
+    with open(gateway.directory / "monitor", "w") as heard:
+        monitor = subprocess.Popen(["ip", "netns", "exec", both.left.name, *exec_ip.split(), "monitor"], stdout=heard)
+    try:
+        before = listed(gateway)
+        gateway.upgrade()
+        assert list(difflib.unified_diff(before, listed(gateway), n=0)) == []
+        gateway.ip("xfrm policy add src 10.7.8.0/24 dst 10.8.0.0/24 dir fwd action block")
+        deadline = time.monotonic() + ARRIVAL_SECONDS
+        while "10.7.8.0/24" not in (gateway.directory / "monitor").read_text():
+            assert time.monotonic() < deadline, "who listened before hears nothing"
+            time.sleep(0.02)
+    finally:
+        monitor.kill()
+        monitor.wait()
+    gateway.ip("xfrm policy delete src 10.7.8.0/24 dst 10.8.0.0/24 dir fwd")
+    both.left.ping(HERE.inner[4], THERE.inner[4])
+    gateway.write([*lines], more=CONTROLLED)
+    said = gateway.namespace.run(str(gateway._binary), "reload")
+    assert said.splitlines() == ["- policy src 10.7.0.0/24 dst 10.8.0.0/24 dir in action block priority 7"], "what files said is known"
+
+
+def listed(gateway):
+    """All that `ip` shows, but for what passes by itself."""
+    shown = [gateway.ip(f"-s xfrm {what}") for what in ("state list", "policy list", "policy getdefault")]
+    entries = sorted(re.split(r"^(?=\S)", "\n".join(shown), flags=re.M))
+    return [line for line in "".join(entries).splitlines() if line]
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_afterwards_it_ends_and_starts_as_ever(end, both):
+    before = host_state(both.left)
+    both.start()
+    running = host_state(both.left)
+    both.here.upgrade()
+    assert host_state(both.left) == running, "routes, rules and the TUN are the same"
+    again = both.left.run(str(both.here._binary), "run", str(both.here.directory / "config.toml"), check=False)
+    assert "another uxfrm runs in this network namespace" in again
+    getattr(both.here, end)()
+    if end == "kill":
+        with pytest.raises(RuntimeError):
+            both.left.ping(HERE.inner[4], THERE.inner[4], count=2)
+        wire.assert_no_plaintext(both.between.seen())
+        both.here.start(PROTECTED.lines(HERE, THERE), more=CONTROLLED)
+        both.left.ping(HERE.inner[4], THERE.inner[4])
+        both.here.stop()
+    assert host_state(both.left) == before
+
+
+def others_program(gateway):
+    program = gateway.directory / "others"
+    shutil.copy(gateway._binary, program)
+    program.chmod(0o777)
+    return program, "may be written by others"
+
+
+def text(gateway):
+    program = gateway.directory / "text"
+    program.write_text("no program")
+    program.chmod(0o755)
+    return program, "can't be started"
+
+
+def other_program(gateway):
+    return "/bin/false", "the other process has ended"
+
+
+def spoilt_configuration(gateway):
+    gateway.write(["xfrm nonsense"], more="[nonsense]\n")
+    return None, "config.toml:"
+
+
+def other_table(gateway):
+    gateway.write(PROTECTED.lines(HERE, THERE), more=CONTROLLED, wire="table = 31000")
+    return None, "has another TUN, table"
+
+
+@pytest.mark.parametrize("fault", [others_program, text, other_program, spoilt_configuration, other_table])
+def test_where_another_can_t_take_over_the_gateway_runs_on(fault, uxfrm):
+    with Both(uxfrm) as both:
+        both.start()
+        running = host_state(both.left)
+        with Numbered(both.left, both.right, HERE.inner[4], THERE.inner[4]) as numbered:
+            numbered.wait(100)
+            before = both.here.pid
+            binary, why = fault(both.here)
+            assert why in both.here.upgrade(binary, check=False)
+            assert both.here.pid == before
+            numbered.wait(100)
+            both.here.write(PROTECTED.lines(HERE, THERE), more=CONTROLLED)
+            assert "has taken over" in both.here.upgrade()
+            numbered.wait(100)
+        assert numbered.lost() == [] and numbered.refused == 0
+        assert host_state(both.left) == running
+        both.here.stop()
+
+
+def test_charon_and_its_peer_notice_nothing(uxfrm):
+    prerequisite.strongswan()
+    with topology.Sites() as sites, topology.Hosts() as running:
+        left, right = End(sites.left, "10.9.0.1", "10.1.0.0/24"), End(sites.right, "10.9.0.2", "10.2.0.0/24")
+        for end in (left, right):
+            end.start(running, uxfrm)
+        ike.connect(left, right)
+        left.charon.initiate()
+        with Numbered(sites.left_host, sites.right_host, "10.1.0.2", "10.2.0.2") as numbered:
+            for _ in range(2):
+                for end in (left, right):
+                    numbered.wait(100)
+                    sas = spis(end)
+                    end.gateway.upgrade()
+                    assert spis(end) == sas
+                numbered.wait(100)
+                before = spis(left)
+                left.charon.swanctl("--rekey", "--child", "net")
+                left.wait_for_states(lambda states: not set(re.findall(r"spi (0x[0-9a-f]+)", states)) & before)
+                left.charon.swanctl("--rekey", "--ike", "to")
+            numbered.wait(100)
+        counted = [end.gateway.namespace.run(str(uxfrm), "stat", "--reasons") for end in (left, right)]
+        assert numbered.lost() == [] and numbered.refused == 0, [re.findall(r"(\w+) +\t([1-9]\d*)", text) for text in counted]
+        sites.right_host.ping("10.2.0.2", "10.1.0.2")
+        wire.assert_no_plaintext(sites.between.seen())
+
+
+def spis(end):
+    return set(re.findall(r"spi (0x[0-9a-f]+)", end.states()))
