@@ -182,6 +182,22 @@ def test_charon_finds_a_uxfrm_that_came_back(ends, sites):
     wire.assert_only("esp", sites.between.seen())
 
 
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_charon_hears_at_once_that_its_states_are_gone(end, ends, sites):
+    """Nobody rekeys, and no packet asks: the connection says that it is to be up."""
+    left, right = ends
+    ike.connect(left, right, {"start_action": "start", "close_action": "start"})
+    left.charon.wait_for("CHILD_SA net{1} established")
+    exchange(sites)
+    getattr(left.gateway, end)()
+    left.gateway.start(more=CONTROLLED)
+    left.wait_for_states(lambda states: states.count("spi 0x") >= 2)
+    exchange(sites)
+    sites.between.seen()
+    exchange(sites)
+    wire.assert_only("esp", sites.between.seen())
+
+
 def test_charon_goes_on_when_uxfrm_is_killed_before_it_answers(ends, sites):
     """The rekeying fails that waits for an SPI, and the next one does not."""
     left, right = ends

@@ -21,6 +21,10 @@ pub const MAGIC: [u8; 8] = *b"uxfrm/1\n";
 /// to it sees to it who listens there: [`is_the_gateways`]. A gateway that finds it taken has a [file](crate::stand_in).
 pub const NAME: &[u8] = b"uxfrm/xfrm";
 
+/// What the abstract names of clients' sockets begin with that wait for a gateway which is gone; behind it stand 16 digits of the client's choice.
+/// A gateway that has started sends each an empty datagram: they connect to it then, and listen.
+pub const QUIET: &[u8] = b"uxfrm/quiet/";
+
 /// Whether who listens at an abstract name may be told keys, and believed: root, or the client's own user. A path vouches for itself, as
 /// not everybody may make one.
 #[must_use]

@@ -6,6 +6,7 @@
 //! or the caller: nothing blocks, work per client and per call is bounded, and so is what waits for a client. Requests are handled in
 //! rounds; all of a round are committed together, and only then answered. Who does not read loses messages and is told so (`ENOBUFS`, as `net/netlink/af_netlink.c: netlink_overrun` does).
 
+pub(crate) mod awaken;
 mod client;
 mod handing;
 mod listener;

@@ -136,13 +136,12 @@ impl Devices {
         Ok(all)
     }
 
-    /// Where lanes meet devices.
     /// Whether there is none.
     pub(crate) fn is_empty(&self) -> bool {
         self.installed.is_empty()
     }
 
-    /// The places of devices between engines and wires.
+    /// Where lanes meet devices.
     pub(crate) fn bay(&self) -> &Bay {
         &self.bay
     }

@@ -39,7 +39,7 @@ use uxfrm_runtime::{Events, Running};
 
 use crate::{
     config::{AtExit, Config, TunName},
-    control::{ClientId, Control, Outbox, Serving, Terms, Xfrm},
+    control::{ClientId, Control, Outbox, Serving, Terms, Xfrm, awaken},
     descriptor_store::DescriptorStore,
     devices::{self, Devices, Making},
     express::Express,
@@ -112,6 +112,7 @@ pub fn run_under_supervisor(path: &Path, supervisor: u32) -> anyhow::Result<()> 
 
 /// However the supervisor ends, this process does: who kills `uxfrm run` kills the gateway.
 fn end_with(supervisor: u32) -> anyhow::Result<()> {
+    prctl::set_name(upgrade::GATEWAY)?;
     prctl::set_pdeathsig(Signal::SIGKILL)?;
     let parent = u32::try_from(Pid::parent().as_raw()).ok();
     anyhow::ensure!(parent == Some(supervisor), "the supervisor has ended");
@@ -130,7 +131,8 @@ fn run_with(path: &Path, signals: &Signals, supervisor: Option<Supervisor>) -> a
     let control = control(&config)?;
     let reload = Reload::new(path, config.clone(), Written::all(&database), plan.clone());
     reserve(&mut database, &mut store)?;
-    let xfrm = xfrm(&config)?;
+    let mut xfrm = xfrm(&config)?;
+    xfrm.miss(store.lost());
     let parts = Parts { poller, database, store, devices, reload, descriptors, xfrm };
     let mut gateway = Gateway::open(&config, parts, Before::Gone)?.start(&config)?;
     match plan.start() {
@@ -139,6 +141,9 @@ fn run_with(path: &Path, signals: &Signals, supervisor: Option<Supervisor>) -> a
     }
     gateway.upgrade = Upgrade::under(supervisor);
     gateway.descriptors.keep(stat::DESCRIPTOR, stat.as_fd())?;
+    if control.is_some() {
+        awaken::wake_waiting_clients();
+    }
     gateway.go_on(signals, &stat, control)
 }
 

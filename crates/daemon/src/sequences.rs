@@ -34,7 +34,9 @@ use std::{
     time::Duration,
 };
 
-use uxfrm_engine::{Direction, FIRST_RESERVED, IvPrefix, Keeper, Moment, ReplayStore, Sa, Sad};
+use uxfrm_engine::{
+    Direction, FIRST_RESERVED, IvPrefix, Keeper, Mark, Moment, ReplayStore, Sa, SaId, Sad,
+};
 use uxfrm_io::{poll::Waker, random};
 
 use crate::descriptor_store::DescriptorStore;
@@ -248,6 +250,11 @@ impl SequenceStore {
     /// Tells the log how the store was found.
     pub(crate) fn report(&self, path: &Path) {
         report(self.condition, path);
+    }
+
+    /// States that received packets when the last run ended, and were not put in again.
+    pub(crate) fn lost(&self) -> Vec<(SaId, Mark)> {
+        self.before.keys().map(StateName::sa).collect()
     }
 
     /// Who keeps what states receive, for the databases.

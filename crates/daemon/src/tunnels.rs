@@ -181,12 +181,12 @@ impl Carrying {
         Ok(())
     }
 
-    /// Deletes the tunnels whose TUNs somebody else has deleted.
     /// Whether there is neither a tunnel nor a receive port.
     pub(crate) fn is_empty(&self) -> bool {
         self.interfaces.is_empty() && self.sockets.is_empty()
     }
 
+    /// Deletes the tunnels whose TUNs somebody else has deleted.
     pub(crate) fn look_after(&mut self) {
         let gone = self.interfaces.iter().filter(|opened| opened.counts.is_gone());
         let gone: Vec<String> = gone.map(|opened| opened.name.clone()).collect();

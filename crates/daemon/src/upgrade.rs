@@ -18,6 +18,7 @@
 mod carried;
 mod channel;
 mod manifest;
+mod orphans;
 mod predecessor;
 mod successor;
 mod supervisor;
@@ -27,6 +28,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use channel::Supervisor;
+pub(crate) use orphans::GATEWAY;
 pub(crate) use predecessor::{Handing, Obstacle, Outcome, Upgrade};
 pub(crate) use successor::Successor;
 pub use supervisor::{Launch, supervise};

@@ -7,6 +7,7 @@ use libc::{c_char, c_int, sockaddr_un, socklen_t};
 
 use crate::errno;
 use crate::next;
+use crate::quiet;
 use crate::stand_in;
 use crate::table::{self, Socket};
 use uxfrm_control::greeting::{Greeting, Kind, LENGTH, NAME, is_the_gateways};
@@ -97,16 +98,10 @@ pub(crate) fn rouse() {
     }
 }
 
-/// Puts a socket that nothing ever comes from in the place of a connection whose gateway is gone, so that who polls it waits and does
-/// not go round in circles: a connection stays readable at its end. Whatever is sent there fails with `ENOTCONN`.
+/// Puts a socket that nothing comes from until a gateway has started in the place of a connection whose gateway is gone, so that who polls it waits
+/// and does not go round in circles: a connection stays readable at its end. Whatever is sent there fails with `ENOTCONN`.
 pub(crate) fn silence(descriptor: c_int, socket: &Socket) -> Result<(), c_int> {
-    // Not seqpacket: that hangs up (`POLLHUP`) while it is not connected.
-    let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: the call takes no pointers.
-    let silent = unsafe { next::socket()(libc::AF_UNIX, kind, 0) };
-    if silent < 0 {
-        return Err(errno::last());
-    }
+    let silent = quiet::open(descriptor)?;
     socket.set_quiet();
     replace(silent, descriptor, socket)
 }

@@ -37,5 +37,6 @@ mod next;
 mod parking;
 mod patience;
 mod process;
+mod quiet;
 mod stand_in;
 mod table;

@@ -1,8 +1,14 @@
 //! The protocol: requests go to the netlink server, which carries them out on the databases; those about tunnels and devices go to these.
 
-use std::{collections::BTreeMap, num::NonZeroU32, ops::Range, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    num::NonZeroU32,
+    ops::Range,
+    sync::Arc,
+    time::Duration,
+};
 
-use uxfrm_engine::{Database, Event, Moment, Snapshot};
+use uxfrm_engine::{Database, Event, Mark, Moment, SaId, Snapshot};
 use uxfrm_io::{poll::Poller, random};
 use uxfrm_netlink as netlink;
 use zeroize::Zeroizing;
@@ -18,12 +24,24 @@ use crate::{
     upgrade::{Obstacle, Upgrade},
 };
 
+/// So long after a start who comes is told of states that went with the last run. Who comes later may never have known them.
+const MISSED: Duration = Duration::from_secs(60);
+
+/// States that went with the last run.
+#[derive(Debug, Default)]
+struct Lost {
+    states: Vec<(SaId, Mark)>,
+    until: Moment,
+    told: BTreeSet<ClientId>,
+}
+
 /// The netlink server, and who its clients are.
 #[derive(Debug)]
 pub(crate) struct Xfrm {
     server: netlink::Server,
     clients: BTreeMap<ClientId, Identity>,
     answers: netlink::Outbox,
+    lost: Lost,
     round: Round,
 }
 
@@ -69,7 +87,29 @@ impl Xfrm {
         let settings = netlink::Settings { epoch: epoch(), seed, acquire_expires, cpus };
         let server = netlink::Server::new(settings);
         let answers = netlink::Outbox::default();
-        Self { server, clients: BTreeMap::new(), answers, round: Round::default() }
+        let (clients, lost) = (BTreeMap::new(), Lost::default());
+        Self { server, clients, answers, lost, round: Round::default() }
+    }
+
+    /// States that were there when the last run ended: key managers that come back hear that they have expired, and negotiate new ones.
+    pub(crate) fn miss(&mut self, lost: Vec<(SaId, Mark)>) {
+        self.lost = Lost { states: lost, until: now().plus(MISSED), told: BTreeSet::new() };
+    }
+
+    /// Once for each client that listens for expiries.
+    fn tell_of_lost(&mut self, client: ClientId, groups: netlink::Groups) {
+        if now() >= self.lost.until {
+            self.lost = Lost::default();
+        }
+        let is_meant = !self.lost.states.is_empty() && groups.contains(netlink::Groups::EXPIRE);
+        if is_meant && self.lost.told.insert(client) {
+            let name = self.name(client);
+            tracing::info!(
+                states = self.lost.states.len(),
+                "a key manager is told of states that went with the last run"
+            );
+            self.server.tell_lost(name, &self.lost.states, &mut self.answers);
+        }
     }
 
     /// The server, to portray what it has.
@@ -176,12 +216,14 @@ impl Protocol for Serving<'_> {
         let groups = netlink::Groups::from_bits_truncate(identity.groups);
         let options = netlink::Options::from_bits_truncate(identity.options);
         self.xfrm.server.join(name, groups, options);
+        self.xfrm.tell_of_lost(client, groups);
     }
 
     fn leave(&mut self, client: ClientId) {
         let name = self.xfrm.name(client);
         self.xfrm.server.leave(name);
         self.xfrm.clients.remove(&client);
+        self.xfrm.lost.told.remove(&client);
         self.devices.forget(client);
     }
 

@@ -2,7 +2,7 @@
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
-use uxfrm_engine::{Mark, Sa};
+use uxfrm_engine::{Mark, Sa, SaId, SaProtocol, Spi};
 
 /// A state by its key's fingerprint, destination, SPI and mark. States that share a key are neighbours in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,6 +40,13 @@ impl StateName {
     pub(super) fn last_with_key(self) -> Self {
         let destination = IpAddr::V6(u128::MAX.into());
         Self { destination, spi: u32::MAX, mark: u32::MAX, mask: u32::MAX, ..self }
+    }
+
+    /// As an SA of ESP.
+    pub(super) fn sa(&self) -> (SaId, Mark) {
+        let Self { destination, spi, mark, mask, .. } = *self;
+        let id = SaId { destination, spi: Spi(spi), protocol: SaProtocol::Esp };
+        (id, Mark { value: mark, mask })
     }
 
     /// The key's fingerprint.

@@ -27,7 +27,10 @@ use nix::{
 use sd_notify::NotifyState;
 use uxfrm_io::link::Link;
 
-use super::channel::{Order, Report};
+use super::{
+    channel::{Order, Report},
+    orphans,
+};
 
 /// What is to run.
 #[derive(Clone, Debug)]
@@ -69,6 +72,7 @@ pub fn supervise(launch: Launch) -> anyhow::Result<ExitCode> {
         [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGCHLD].into_iter().collect();
     set.thread_set_mask().context("can't set the signal mask")?;
     let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+    orphans::wait_for_their_end();
     let current = start(Path::new(OWN_PROGRAM), &launch, &Order::Begin)
         .context("the gateway's process can't be started")?;
     let reads_stdin = launch.until_stdin_ends;

@@ -1,8 +1,14 @@
 //! What the owner of the databases changed by itself, as listeners are told of a client's requests.
 
-use uxfrm_engine::{Changes, PolicyChange, PolicyEntry, Sa};
+use uxfrm_engine::{Changes, Mark, PolicyChange, PolicyEntry, Sa, SaId};
 
-use super::{Server, client::Groups, notify, outbox::Outbox};
+use super::{
+    Server,
+    client::{ClientId, Groups},
+    larval::Larval,
+    notify,
+    outbox::Outbox,
+};
 use crate::{
     AttributeType, MessageType,
     encode::{
@@ -23,6 +29,13 @@ impl Server {
                 PolicyChange::Added(entry) => self.tell_of_policy(entry, out),
                 PolicyChange::Removed(entry) => self.tell_of_gone_policy(entry, out),
             }
+        }
+    }
+
+    /// Tells a client that states are there no more which it may think are: each has expired, hard.
+    pub fn tell_lost(&self, to: ClientId, lost: &[(SaId, Mark)], out: &mut Outbox) {
+        for (id, mark) in lost {
+            out.answer(to, notify::larval_expired(&Larval::named(*id, *mark), self.calendar));
         }
     }
 

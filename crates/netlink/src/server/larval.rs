@@ -3,7 +3,10 @@
 //!
 //! They carry no packets, so they live here and not in the databases that workers read.
 
-use std::{net::IpAddr, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    time::Duration,
+};
 
 use uxfrm_engine::{
     Cpu, DeviceId, Direction, Family, FlowKey, Handle, IfId, Mark, Moment, OffloadKind, PortMask,
@@ -140,6 +143,17 @@ impl Larval {
             selector,
             ..Self::new(wish, calendar.moment(info.usage.added), lifetime)
         })
+    }
+
+    /// In the words of one, a state of which only the name is known.
+    pub(super) fn named(id: SaId, mark: Mark) -> Self {
+        let source = match id.destination {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        let (mode, reqid, if_id) = (RawMode(0), Reqid(0), IfId(0));
+        let wish = Wish { id, source, mode, reqid, mark, if_id, pcpu: None };
+        Self::new(wish, Moment(0), 0)
     }
 
     /// Whether a packet that wants a state finds this one in progress (`xfrm_state_find`, `xfrm_state_look_at`); its selector does not
