@@ -5,7 +5,7 @@ CARGO  := cargo
 FLAGS  := --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test sim check lint layers bench bench-gate fuzz fuzz-seeds fmt deny deps
+.PHONY: help demo test sim endure check lint layers bench bench-gate fuzz fuzz-seeds fmt deny deps
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,11 @@ sim: ## Whole gateways by seed, on machines, disks and a wire that fail (SEEDS=1
 	@scripts/prerequisites build
 	UXFRM_SEED=$(SEED) UXFRM_SEEDS=$(or $(SEEDS),10000) $(CARGO) test $(FLAGS) --release -p uxfrm-daemon --lib \
 		simulation::whatever -- --nocapture
+
+endure: ## Kills, stops, upgrades and lost stores beneath traffic, so many of each (ROUNDS=300 SEED=1): no IV twice, nothing plain
+	@scripts/prerequisites test
+	$(CARGO) build $(FLAGS) -p uxfrm -p uxfrm-redirect
+	UXFRM_ROUNDS=$(or $(ROUNDS),300) UXFRM_SEED=$(or $(SEED),1) UXFRM=$(BUILT)/debug/uxfrm scripts/interop -q -k test_endurance
 
 check: ## Before each commit: formatting, clippy, the arrows between crates, unit tests; no root, and no traffic but loopback's
 	$(CARGO) fmt --all --check

@@ -10,6 +10,7 @@ use std::{env, fs, thread};
 
 use anyhow::{Context, anyhow, bail};
 use tempfile::TempDir;
+use uxfrm_daemon::upgrade::gateway_of;
 use uxfrm_io::Namespace;
 use uxfrm_io::rtnetlink::{Prefix, Rtnetlink};
 
@@ -64,7 +65,9 @@ impl Gateways {
 
     /// What both have used up to now.
     pub(super) fn cpu_time(&self) -> anyhow::Result<CpuTime> {
-        Ok(of_process(self.left.child.id())? + of_process(self.right.child.id())?)
+        let used =
+            |child: &Child| of_process(gateway_of(child.id()).context("a gateway has no process")?);
+        Ok(used(&self.left.child)? + used(&self.right.child)?)
     }
 }
 

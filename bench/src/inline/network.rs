@@ -9,6 +9,7 @@ use std::{env, fs, thread};
 
 use anyhow::{Context, anyhow, bail};
 use tempfile::TempDir;
+use uxfrm_daemon::upgrade::gateway_of;
 use uxfrm_io::rtnetlink::{Prefix, Route, Rtnetlink, Via};
 use uxfrm_io::{FramePort, Frames, Namespace, PacketSocket, PacketSocketOptions};
 use uxfrm_packet::ethernet::{EtherType, EthernetHeader, MacAddr};
@@ -115,7 +116,8 @@ impl Network {
     /// What all threads of the gateway have used: the first number of `schedstat`, in nanoseconds.
     pub(super) fn cpu_time(&self) -> anyhow::Result<Duration> {
         let mut nanoseconds = 0;
-        let tasks = format!("/proc/{}/task", self.child.id());
+        let process = gateway_of(self.child.id()).context("the gateway has no process")?;
+        let tasks = format!("/proc/{process}/task");
         for task in fs::read_dir(tasks).context("the gateway has ended")? {
             let text = fs::read_to_string(task?.path().join("schedstat"))?;
             let first = text.split_ascii_whitespace().next();

@@ -14,7 +14,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use uxfrm_daemon::stat::{self, Listing};
+use uxfrm_daemon::{
+    stat::{self, Listing},
+    upgrade::gateway_of,
+};
 use uxfrm_io::Namespace;
 
 use super::interrupt::Interrupt;
@@ -65,10 +68,11 @@ impl<'a> Gateway<'a> {
         Ok(gateway)
     }
 
-    /// Its process.
+    /// The process that carries packets.
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        let supervisor = self.child.id();
+        gateway_of(supervisor).unwrap_or(supervisor)
     }
 
     /// Ends it by SIGTERM.

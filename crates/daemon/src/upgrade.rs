@@ -29,6 +29,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use channel::Supervisor;
 pub(crate) use orphans::GATEWAY;
+pub use orphans::gateway_of;
 pub(crate) use predecessor::{Handing, Obstacle, Outcome, Upgrade};
 pub(crate) use successor::Successor;
 pub use supervisor::{Launch, supervise};

@@ -22,14 +22,26 @@ pub(super) fn wait_for_their_end() {
     }
 }
 
+/// The process of the gateway that `uxfrm run` supervises as a process of this number, once it is there: what the gateway uses
+/// of the machine is told by that.
+#[must_use]
+pub fn gateway_of(supervisor: u32) -> Option<u32> {
+    gateways().find(|(_, parent)| *parent == supervisor).map(|(process, _)| process)
+}
+
 fn are_there() -> bool {
-    let Ok(processes) = fs::read_dir("/proc") else { return false };
-    processes
-        .filter_map(Result::ok)
-        .filter(|entry| entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit))
-        .filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok())
-        .filter_map(|stat| parse(&stat).map(|(name, parent)| (name.to_owned(), parent)))
-        .any(|(name, parent)| name.as_bytes() == GATEWAY.to_bytes() && !is_supervisor(parent))
+    gateways().any(|(_, parent)| !is_supervisor(parent))
+}
+
+/// All gateways' processes, each with its parent.
+fn gateways() -> impl Iterator<Item = (u32, u32)> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    numbers.filter_map(|process| {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        let (name, parent) = parse(&stat)?;
+        (name.as_bytes() == GATEWAY.to_bytes()).then_some((process, parent))
+    })
 }
 
 fn is_supervisor(process: u32) -> bool {
