@@ -12,6 +12,8 @@ import pytest
 import topology
 from association import GCM_128, Association
 from gateway import CONTROLLED, Gateway
+from test_offload import CRYPTO, PACKET, offloaded
+from test_offload_contract import SOFTWARE
 from test_restart import IV_BYTES, Traffic, next_esp, parsed
 from test_scapy import ANSWER_SECONDS, next_esp as next_answer, packet, sealed_request, security_association
 from topology import HERE, THERE
@@ -19,6 +21,9 @@ from topology import HERE, THERE
 STATIC = Association(GCM_128, "tunnel", 4, 4, extra="replay-window 128")
 LINES = STATIC.lines(HERE, THERE)
 REPLAYED = 50
+# `FIRST_RESERVED` of crates/engine.
+RESERVED = 1024
+DEVICE = '[[device]]\nname = "nic0"\nprofile = "unlimited"\n'
 
 
 class End:
@@ -166,19 +171,35 @@ def test_store_removed_while_in_use_is_written_anew(end, finish):
     assert min(packet.number for packet in end.sent[-20:]) > before, "numbers go on"
 
 
+@pytest.mark.parametrize("kind", [SOFTWARE, CRYPTO, PACKET], ids=["software", "crypto", "packet"])
 @pytest.mark.parametrize("finish", ["stop", "kill"])
-def test_what_was_received_before_a_restart_is_not_received_again(end, finish):
-    end.start()
+def test_what_was_received_before_a_restart_is_not_received_again(end, finish, kind):
+    lines = LINES if kind == SOFTWARE else offloaded(kind, STATIC, HERE, THERE)
+    more = "" if kind == SOFTWARE else DEVICE
+    end.start(more, lines)
     frames = requests(end, 1, REPLAYED)
     assert end.answered(frames) == REPLAYED
     getattr(end.gateway, finish)()
-    end.start()
+    end.start(more, lines)
     for frame in frames:
         end.network.far.send(frame)
+    # What a device had received nobody knows when the process is killed.
+    first = RESERVED if (finish, kind) == ("kill", PACKET) else REPLAYED
     # All of them are behind it when this one is answered.
-    assert end.answered(requests(end, REPLAYED + 1, 1)) == 1
+    assert end.answered(requests(end, first + 1, 1)) == 1
     assert next_answer(end, time.monotonic() + 0.2) is None, "a replayed packet was answered"
     assert end.reasons()["in_before_restart"] == REPLAYED
+
+
+def test_device_may_receive_more_as_its_window_moves_on(end):
+    end.start(DEVICE, offloaded(PACKET, STATIC, HERE, THERE))
+    number, deadline = 1, time.monotonic() + ANSWER_SECONDS * 4
+    while number < 10 * RESERVED:
+        number += RESERVED // 4
+        # The next one may come before more is reserved.
+        while end.answered(requests(end, number, 1)) == 0:
+            assert time.monotonic() < deadline, end.reasons()
+            number += 1
 
 
 def test_window_begins_at_the_reserved_edge_when_nothing_tells_more(end):

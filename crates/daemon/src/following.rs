@@ -379,14 +379,13 @@ impl Following {
     /// Reserves what runs short, tries again what failed, and looks at paths, now and then.
     pub(crate) fn review(&mut self, database: &mut Database) {
         if now() < self.review {
-            self.renew_at_once();
+            self.renew_at_once(database);
             return;
         }
         let snapshot = database.snapshot();
         self.store.settle_due(now());
         self.look_after_store();
-        let result = self.store.renew(now());
-        self.note(result);
+        self.renew(database);
         self.measure_paths(database);
         if self.retrial.is_due(now()) {
             self.follow_anew(&snapshot.spd);
@@ -399,11 +398,17 @@ impl Following {
     }
 
     /// What states receive runs short before the time of a review.
-    fn renew_at_once(&mut self) {
+    fn renew_at_once(&mut self, database: &mut Database) {
         if self.store.is_urgent() && self.fault.is_none() {
-            let result = self.store.renew(now());
-            self.note(result);
+            self.renew(database);
         }
+    }
+
+    fn renew(&mut self, database: &mut Database) {
+        let result = self.store.renew(now());
+        self.note(result);
+        // Devices wait for what was reserved, and stop at what was drawn back before the journal says so.
+        database.share_numbers();
     }
 
     /// Notices now and then that the store was removed.

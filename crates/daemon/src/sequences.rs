@@ -30,7 +30,7 @@ use std::{
     collections::{BTreeMap, VecDeque},
     io,
     path::Path,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -418,7 +418,7 @@ impl SequenceStore {
         for (sa, grant) in pending {
             match grant {
                 Grant::Sent(ceiling) => sa.sequence().reserve(ceiling),
-                Grant::Received(edge) => sa.replay().reserve(edge),
+                Grant::Received(edge) => allow_to_receive(&sa, edge),
             }
         }
         Ok(())
@@ -459,8 +459,8 @@ impl SequenceStore {
         }
         let edge = start.saturating_add(self.fastest.max(FIRST_RESERVED));
         self.note_received(state, Before { from: start, edge });
-        // A state that has received nothing counts on so many, and needs no memory for it.
-        if (start, edge) != (0, FIRST_RESERVED) {
+        // A state that has received nothing counts on so many, and needs no memory for it; but its device has to be told.
+        if (start, edge) != (0, FIRST_RESERVED) || sa.counts_elsewhere() {
             self.pending.push((Arc::clone(sa), Grant::Received(edge)));
         }
     }
@@ -487,7 +487,10 @@ impl SequenceStore {
                 self.pending.push((Arc::clone(sa), Grant::Received(edge)));
                 (sa.highest_received(), edge)
             }
-            Some(Move::Back(edge)) => (sa.highest_received(), edge),
+            Some(Move::Back(edge)) => {
+                self.pending.push((Arc::clone(sa), Grant::Received(edge)));
+                (sa.highest_received(), edge)
+            }
         };
         self.note_received(StateName::of(sa), Before { from, edge });
     }
@@ -636,6 +639,14 @@ fn sends(sa: &Sa) -> bool {
 /// Whether its window is to be kept.
 fn receives(sa: &Sa) -> bool {
     sa.config().direction != Some(Direction::Out) && sa.config().window > 0
+}
+
+/// A state may receive up to there. What a device receives nobody sees at once: all that it may receive counts as received where the process ends.
+fn allow_to_receive(sa: &Sa, edge: u64) {
+    sa.replay().reserve(edge);
+    if let Some(cell) = sa.received_cell().filter(|_| sa.counts_elsewhere()) {
+        cell.store(edge.max(sa.highest_received()), Ordering::Release);
+    }
 }
 
 /// Whether less than half a reservation is left, and there are more numbers to reserve.

@@ -40,6 +40,10 @@ pub trait Devices: Debug + Send {
     /// that has never been asked this uses all.
     fn reserve(&mut self, device: DeviceId, handle: Handle, used: u64, ceiling: u64);
 
+    /// Numbers that a state of kind *packet* may accept, as for those to send: none above `edge` from now on; those up to `before` may have been received
+    /// before a restart. A device that has never been asked this accepts all.
+    fn reserve_received(&mut self, device: DeviceId, handle: Handle, before: u64, edge: u64);
+
     /// Not the kernel's: the IV prefix of all numbers of a state that have its upper half, of either kind. Told before the state or numbers are used.
     fn set_iv_prefix(&mut self, device: DeviceId, handle: Handle, prefix: IvPrefix);
 
@@ -81,6 +85,8 @@ pub struct DeviceCounts {
     pub sent: u64,
     /// The highest number received, 0 for none.
     pub received: u64,
+    /// The highest authentic number that was refused for being above what is [reserved](Devices::reserve_received), 0 for none.
+    pub wanted: u64,
     /// When the first packet was carried.
     pub first_used: Option<Moment>,
     /// When the latest packet was carried.
@@ -132,6 +138,8 @@ impl Devices for NoDevices {
     }
 
     fn reserve(&mut self, _: DeviceId, _: Handle, _: u64, _: u64) {}
+
+    fn reserve_received(&mut self, _: DeviceId, _: Handle, _: u64, _: u64) {}
 
     fn set_iv_prefix(&mut self, _: DeviceId, _: Handle, _: IvPrefix) {}
 

@@ -63,7 +63,7 @@ pub use sa::{
     iv::IvPrefix,
     keepalive::{Keepalive, KeepaliveInterval},
     position::{Carried, Position},
-    replay::{Candidate, FIRST_RESERVED, ReplayWindow},
+    replay::{Candidate, FIRST_RESERVED, ReplayWindow, is_before_restart},
     replay_store::{Keeper, ReplayStore},
     sad::{OutboundQuery, Sad},
     sequence::{Sequence, SequenceBlock},

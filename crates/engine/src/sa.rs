@@ -336,6 +336,12 @@ impl Sa {
         }
     }
 
+    /// Up to where it may have received packets before a restart; 0 where there was none.
+    #[must_use]
+    pub fn restarted_at(&self) -> u64 {
+        self.live_if_used().map_or(0, |live| live.replay.restarted_at())
+    }
+
     /// Whether a number in the window was received.
     #[must_use]
     pub fn has_received(&self, number: u64) -> bool {
@@ -471,7 +477,8 @@ impl Sa {
     }
 
     /// Whether a device counts its packets.
-    pub(crate) fn counts_elsewhere(&self) -> bool {
+    #[must_use]
+    pub fn counts_elsewhere(&self) -> bool {
         self.packet_device().is_some()
     }
 

@@ -63,6 +63,10 @@ pub trait Device {
     /// same over a restart, numbers are written down as reserved before they are used, and here it is the device that uses them.
     fn reserve(&mut self, handle: Handle, numbers: RangeInclusive<u64>);
 
+    /// Kind *packet*: from now on only these numbers are accepted, and those below may have been before a restart. Not the kernel's either, and for the same
+    /// reason.
+    fn reserve_received(&mut self, handle: Handle, numbers: RangeInclusive<u64>);
+
     /// From now on all numbers with its upper half have this IV prefix. Not the kernel's, whose devices read IVs from packets or count by themselves.
     fn set_iv_prefix(&mut self, handle: Handle, prefix: IvPrefix);
 
@@ -144,6 +148,8 @@ pub struct StateCounts {
     pub sent: u64,
     /// The highest number received, all 64 bits.
     pub received: u64,
+    /// The highest authentic number that was refused for being above what is [reserved](Device::reserve_received).
+    pub wanted: u64,
     /// What went wrong.
     pub failures: Failures,
     /// When the first packet went through it.
@@ -154,8 +160,8 @@ pub struct StateCounts {
 
 impl From<StateCounts> for DeviceCounts {
     fn from(counts: StateCounts) -> Self {
-        let StateCounts { packets, bytes, sent, received, failures, first_used, last_used } =
-            counts;
-        Self { packets, bytes, sent, received, first_used, last_used, failures }
+        let StateCounts { packets, bytes, sent, received, wanted, .. } = counts;
+        let StateCounts { failures, first_used, last_used, .. } = counts;
+        Self { packets, bytes, sent, received, wanted, first_used, last_used, failures }
     }
 }

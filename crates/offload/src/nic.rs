@@ -35,6 +35,7 @@ mod completions;
 mod control;
 mod debug_text;
 mod drops;
+mod edge;
 mod envelope;
 mod fault;
 mod flex;
@@ -95,6 +96,8 @@ pub struct ModelNic {
     framing: Framing,
     backend: Backend,
     link: Link,
+    /// Whether a state came near the last number that it may receive, since somebody asked.
+    runs_short: bool,
     /// Each function's own, the device's first.
     own_links: Vec<Link>,
     states: StateTable,
@@ -147,6 +150,7 @@ impl ModelNic {
             steering: profile.steering.map(|limits| Steering::new(limits, rss_key)),
             registry: Registry::new(profile),
             device,
+            runs_short: false,
             own_links: vec![Link::Up; functions.len() + 1],
             functions,
             framing,
@@ -188,6 +192,12 @@ impl ModelNic {
     pub fn function_of(&self, device: DeviceId) -> Option<FunctionId> {
         let count = u16::try_from(self.functions.len()).unwrap_or(u16::MAX);
         (0..=count).map(FunctionId).find(|function| self.device_of(*function) == Some(device))
+    }
+
+    /// Whether a state came near the last number that it [may receive](crate::Device::reserve_received) since this was asked: its owner should look at its
+    /// [counts](crate::Device::update_stats).
+    pub const fn take_runs_short(&mut self) -> bool {
+        std::mem::replace(&mut self.runs_short, false)
     }
 
     /// Trusts a virtual function or does not (`ip link set DEV vf N trust on|off`). What it holds already stays.

@@ -171,6 +171,10 @@ impl Devices for Nics {
         self.on(device, |port| port.reserve(handle, used.saturating_add(1)..=ceiling));
     }
 
+    fn reserve_received(&mut self, device: DeviceId, handle: Handle, before: u64, edge: u64) {
+        self.on(device, |port| port.reserve_received(handle, before.saturating_add(1)..=edge));
+    }
+
     fn set_iv_prefix(&mut self, device: DeviceId, handle: Handle, prefix: IvPrefix) {
         self.on(device, |port| port.set_iv_prefix(handle, prefix));
     }

@@ -19,6 +19,11 @@ impl Events {
         Self { sender, waker }
     }
 
+    /// Something is to be looked at that is no event.
+    pub(crate) fn wake(&self) {
+        self.waker.wake();
+    }
+
     /// Hands all of them over. None, which is the usual, costs nothing.
     pub(crate) fn send(&self, events: &mut Vec<Event>) {
         if events.is_empty() {

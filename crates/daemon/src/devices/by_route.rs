@@ -70,6 +70,10 @@ impl Devices for ByRoute {
         self.nics.reserve(device, handle, used, ceiling);
     }
 
+    fn reserve_received(&mut self, device: DeviceId, handle: Handle, before: u64, edge: u64) {
+        self.nics.reserve_received(device, handle, before, edge);
+    }
+
     fn set_iv_prefix(&mut self, device: DeviceId, handle: Handle, prefix: IvPrefix) {
         self.nics.set_iv_prefix(device, handle, prefix);
     }

@@ -5,7 +5,8 @@ use std::{fs, io, path::Path, sync::Arc};
 use uxfrm_engine::{FIRST_RESERVED, Moment, Sa};
 
 use super::{
-    AHEAD, Before, Grant, Pace, Record, SequenceStore, StateName, Watched, receives, sends, witness,
+    AHEAD, Before, Grant, Pace, Record, SequenceStore, StateName, Watched, allow_to_receive,
+    receives, sends, witness,
 };
 
 /// Numbers that the journal says a state may use.
@@ -68,7 +69,7 @@ impl SequenceStore {
                 state,
                 Before { from: sa.highest_received(), edge: reserved.received },
             );
-            sa.replay().reserve(reserved.received);
+            allow_to_receive(sa, reserved.received);
         }
         // As fast as the fastest, until it is known better.
         let pace =

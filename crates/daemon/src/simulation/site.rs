@@ -127,6 +127,15 @@ impl Nic {
         self.nic.lock().unwrap().inject(fault);
     }
 
+    /// The highest number that a state of kind packet has received.
+    fn received(&self, (destination, spi): (IpAddr, Spi)) -> Option<u64> {
+        let nic = self.nic.lock().unwrap();
+        let mut held = nic.held().filter(|held| held.kind == OffloadKind::Packet);
+        let held =
+            held.find(|held| (held.state.destination, held.state.spi) == (destination, spi))?;
+        Some(held.counts.received)
+    }
+
     /// What the engine handed over, and what it sealed itself.
     fn send(
         &self,
@@ -355,6 +364,12 @@ impl Run {
                 may_receive <= received || may_receive == u64::MAX,
                 "{name:?} may receive up to {may_receive}, the disk has {received}"
             );
+            if let Some(taken) = self.nic.as_ref().and_then(|nic| nic.received(name)) {
+                assert!(
+                    taken <= received,
+                    "the device received {taken} for {name:?}, the disk has {received}"
+                );
+            }
         }
     }
 

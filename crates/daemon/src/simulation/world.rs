@@ -36,8 +36,6 @@ pub(super) struct Known {
     is_on: bool,
     /// Whether its store is not what its last run wrote.
     pub(super) is_spoiled: bool,
-    /// Whether a device had windows that nobody has noted (docs/simulation.md, "Known").
-    has_lost_windows: bool,
     /// What states had received at the end of the last run, where the next one has to know it exactly.
     heads: BTreeMap<Name, u64>,
 }
@@ -171,9 +169,6 @@ impl World {
         let (condition, names) = (run.condition, run.names());
         self.note(|| format!("{site} starts, its store is {condition:?}"));
         let known = &mut self.known[site];
-        if std::mem::take(&mut known.has_lost_windows) {
-            self.ledger.forget_static(site);
-        }
         if known.is_spoiled || !matches!(condition, Condition::Intact | Condition::New) {
             known.heads.clear();
             self.ledger.forget_static(site);
@@ -242,8 +237,6 @@ impl World {
         let known = &mut self.known[site];
         known.heads =
             if left.is_exact { left.heads.into_iter().collect() } else { BTreeMap::new() };
-        known.has_lost_windows |= self.sites[site].offload == Some(OffloadKind::Packet)
-            && !(end == End::Orderly && left.is_exact);
         known.is_spoiled &= !self.sites[site].disk.is_in_place();
         if end == End::PowerLoss {
             known.is_on = false;

@@ -88,7 +88,7 @@ impl Database {
         let devices = &mut self.offloads.devices;
         if let Some(counts) = devices.counts(device, handle) {
             sa.take_over(&counts);
-            sa.take_over_window(counts.received, || devices.window(device, handle));
+            sa.take_over_window(&counts, || devices.window(device, handle));
         }
     }
 
@@ -97,9 +97,10 @@ impl Database {
         let devices = &mut self.offloads.devices;
         let Some(counts) = devices.counts(device, handle) else { return };
         sa.take_over(&counts);
-        if counts.received > sa.highest_received() {
-            sa.take_over_window(counts.received, || devices.window(device, handle));
-        } else if sa.highest_received() > counts.received {
+        if counts.received.max(counts.wanted) > sa.highest_received() {
+            sa.take_over_window(&counts, || devices.window(device, handle));
+        }
+        if sa.highest_received() > counts.received {
             devices.open_state(device, handle, &Position { carried: None, ..sa.position() });
         }
     }
@@ -120,6 +121,7 @@ impl Database {
             self.meet_device(sa, place);
             let (used, ceiling) = (sa.sequence().last(), sa.sequence().reserved());
             self.offloads.devices.reserve(place.device, place.handle, used, ceiling);
+            self.share_edge(sa, place, sa.reserved_to_receive());
         }
     }
 
@@ -153,8 +155,17 @@ impl Database {
 
     /// A state of kind *packet* came: its device uses no number before some are reserved.
     pub(super) fn hold_numbers(&mut self, sa: &Sa) {
-        if let Some(place) = sa.attachment().filter(|_| sa.counts_elsewhere()) {
+        if let Some(place) = sa.packet_place() {
             self.offloads.devices.reserve(place.device, place.handle, 0, 0);
+            self.share_edge(sa, place, 0);
+        }
+    }
+
+    /// Tells a device up to where a state may accept packets, if anybody keeps what it receives.
+    fn share_edge(&mut self, sa: &Sa, place: Attachment, edge: u64) {
+        if sa.reserved_to_receive() != u64::MAX {
+            let before = sa.restarted_at();
+            self.offloads.devices.reserve_received(place.device, place.handle, before, edge);
         }
     }
 

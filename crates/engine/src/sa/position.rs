@@ -96,10 +96,17 @@ impl Sa {
         }
     }
 
-    /// Takes over what a device has received. Where nothing is new, its window is not asked for.
-    pub(crate) fn take_over_window(&self, received: u64, window: impl FnOnce() -> Vec<u64>) {
-        if received > 0 {
-            self.live().replay.learn(received, window());
+    /// Takes over what a device has received, and would have. Where nothing is new, its window is not asked for.
+    pub(crate) fn take_over_window(
+        &self,
+        counts: &DeviceCounts,
+        window: impl FnOnce() -> Vec<u64>,
+    ) {
+        if counts.received > 0 {
+            self.live().replay.learn(counts.received, window());
+        }
+        if counts.received.max(counts.wanted) > 0 {
+            self.live().replay.want(counts.wanted);
         }
     }
 }

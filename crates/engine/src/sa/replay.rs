@@ -153,6 +153,26 @@ impl ReplayWindow {
         self.cell
     }
 
+    /// Up to where numbers may have been received before a restart; 0 where there was none.
+    #[must_use]
+    pub fn restarted_at(&self) -> u64 {
+        self.kept.as_ref().map_or(0, |kept| kept.restart.load(Ordering::Relaxed))
+    }
+
+    /// A device has this window's numbers, and would have accepted this one were it not above the edge. When it or what the device has received is
+    /// near the edge, the owner is woken.
+    pub(super) fn want(&self, number: u64) {
+        let Some(kept) = &self.kept else { return };
+        let is_news = kept.wanted.fetch_max(number, Ordering::Relaxed) < number;
+        let edge = kept.edge.load(Ordering::Relaxed);
+        let is_near = self.highest() > self.near.load(Ordering::Relaxed)
+            && self.near.swap(edge, Ordering::Relaxed) < edge;
+        // Each once, so that a disk that takes no writes keeps nobody busy.
+        if is_near || is_news && number > edge {
+            kept.keeper.wake();
+        }
+    }
+
     /// Begins behind a restart: numbers up to `received` may have been accepted before it, and drop under a reason of their own.
     pub(super) fn restart_at(&self, received: u64) {
         let oldest = received.saturating_sub(u64::from(self.window)) + 1;
@@ -187,10 +207,7 @@ impl ReplayWindow {
     #[cold]
     #[must_use]
     pub fn explain(&self, low: u32, reason: DropReason) -> DropReason {
-        let restart = self.kept.as_ref().map_or(0, |kept| kept.restart.load(Ordering::Relaxed));
-        // The number just below: with ESN a packet tells its lower half alone.
-        let before = u64::from(low_half(restart).wrapping_sub(low));
-        if restart != 0 && before <= restart && before < 1 << 31 {
+        if is_before_restart(low, self.restarted_at()) {
             return DropReason::InBeforeRestart;
         }
         reason
@@ -410,6 +427,14 @@ impl ReplayWindow {
         }
         Ok(())
     }
+}
+
+/// Whether a number that was refused, of which a packet tells the lower half, may have been received before a restart, up to `restart` (0 for none).
+#[must_use]
+pub fn is_before_restart(low: u32, restart: u64) -> bool {
+    // The number just below: with ESN a packet tells its lower half alone.
+    let before = u64::from(low_half(restart).wrapping_sub(low));
+    restart != 0 && before <= restart && before < 1 << 31
 }
 
 /// Where a number's bit is; or the bits of several in one block.

@@ -175,6 +175,7 @@ fn a_device_counts_and_its_counts_meet_the_limits_once() {
             bytes: packets * 100,
             sent: packets,
             received: 0,
+            wanted: 0,
             first_used: Some(Moment(1)),
             last_used: Some(Moment(packets)),
             failures,

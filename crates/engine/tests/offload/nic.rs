@@ -22,6 +22,8 @@ pub(crate) struct Nics(Arc<Mutex<Tables>>);
 pub(crate) struct Tables {
     pub(crate) states: BTreeMap<Handle, State>,
     pub(crate) policies: BTreeMap<Handle, DeviceId>,
+    /// Up to where states may have received before a restart, and may receive.
+    pub(crate) received: BTreeMap<Handle, (u64, u64)>,
     /// Which numbers states may use: those above the first, up to the second.
     pub(crate) numbers: BTreeMap<Handle, (u64, u64)>,
     pub(crate) counts: BTreeMap<Handle, DeviceCounts>,
@@ -164,6 +166,10 @@ impl Devices for Nics {
 
     fn reserve(&mut self, _: DeviceId, handle: Handle, used: u64, ceiling: u64) {
         self.tables().numbers.insert(handle, (used, ceiling));
+    }
+
+    fn reserve_received(&mut self, _: DeviceId, handle: Handle, before: u64, edge: u64) {
+        self.tables().received.insert(handle, (before, edge));
     }
 
     fn set_iv_prefix(&mut self, _: DeviceId, handle: Handle, prefix: IvPrefix) {

@@ -407,6 +407,8 @@ impl Devices for Card {
 
     fn reserve(&mut self, _: DeviceId, _: Handle, _: u64, _: u64) {}
 
+    fn reserve_received(&mut self, _: DeviceId, _: Handle, _: u64, _: u64) {}
+
     fn set_iv_prefix(&mut self, _: DeviceId, _: Handle, _: IvPrefix) {}
 
     fn close_state(&mut self, _: DeviceId, _: Handle) {}

@@ -8,7 +8,7 @@ use uxfrm_engine::{
     Sa, SaConfig, SaId, SaWords,
 };
 
-use super::FunctionId;
+use super::{FunctionId, edge::Edge};
 use crate::{Errno, Refusal, StateCounts};
 
 /// One state on a device.
@@ -26,6 +26,8 @@ pub(super) struct Association {
     pub(super) encapsulation: Option<Encapsulation>,
     /// Kind *crypto*, extended numbers: the latest number that the stack told of.
     pub(super) head: u64,
+    /// Kind *packet*, receiving: up to where.
+    pub(super) edge: Edge,
     /// Whether it was told that numbers have ended.
     pub(super) ended: bool,
 }
@@ -89,6 +91,7 @@ impl Association {
             function: FunctionId::PHYSICAL,
             slot: 0,
             standing: Standing::Waiting,
+            edge: Edge::default(),
             ended: false,
         })
     }
@@ -171,6 +174,7 @@ impl Association {
             bytes: usage.bytes(),
             sent: self.sa.sequence().last(),
             received: self.sa.highest_received(),
+            wanted: self.edge.wanted(),
             failures: usage.failures(),
             first_used: usage.first_used(),
             last_used: usage.last_used(),

@@ -142,6 +142,14 @@ impl Device for FunctionPort<'_> {
         }
     }
 
+    fn reserve_received(&mut self, handle: Handle, numbers: RangeInclusive<u64>) {
+        if self.own(handle).is_some()
+            && let Some(association) = self.nic.states.of_mut(handle)
+        {
+            association.edge.reserve(&numbers, association.sa.highest_received());
+        }
+    }
+
     fn set_iv_prefix(&mut self, handle: Handle, prefix: IvPrefix) {
         self.own(handle).iter().for_each(|association| association.sa.set_iv_prefix(prefix));
     }

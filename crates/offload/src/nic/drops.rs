@@ -56,6 +56,10 @@ nic_drops! {
     RxReplay => "rx_replay";
     /// Receive: older than the window.
     RxTooOld => "rx_too_old";
+    /// Receive: the number may have been received before a restart.
+    RxBeforeRestart => "rx_before_restart";
+    /// Receive: an authentic number above what is reserved; the next ones pass as soon as more is.
+    RxReplayReserve => "rx_replay_reserve";
     /// Receive: number 0, which no packet has.
     RxNoNumber => "rx_no_number";
     /// Receive: the ICV is wrong.
@@ -92,6 +96,8 @@ impl NicDrop {
             DropReason::InRunt | DropReason::InMalformed => Self::RxRunt,
             DropReason::InReplay => Self::RxReplay,
             DropReason::InTooOld => Self::RxTooOld,
+            DropReason::InBeforeRestart => Self::RxBeforeRestart,
+            DropReason::InReplayReserve => Self::RxReplayReserve,
             DropReason::InNoNumber => Self::RxNoNumber,
             DropReason::InPadding => Self::RxTrailer,
             DropReason::InDummy => Self::RxDummy,
@@ -121,6 +127,8 @@ impl NicDrop {
             Self::RxRunt => DropReason::InRunt,
             Self::RxReplay => DropReason::InReplay,
             Self::RxTooOld => DropReason::InTooOld,
+            Self::RxBeforeRestart => DropReason::InBeforeRestart,
+            Self::RxReplayReserve => DropReason::InReplayReserve,
             Self::RxNoNumber => DropReason::InNoNumber,
             Self::RxAuthFailed => DropReason::InForged,
             Self::RxTrailer => DropReason::InPadding,

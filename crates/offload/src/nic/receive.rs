@@ -22,6 +22,7 @@ use uxfrm_packet::checksum::{self, Verification};
 use uxfrm_packet::{Batch, Checksum, IpPacket, PacketBuf, Pool, Protocol};
 
 use super::association::{Association, upper_half};
+use super::edge::Approach;
 use super::envelope::{Envelope, inside_of, plain_tuple};
 use super::flex::LinkHeader;
 use super::policies::Ruling;
@@ -151,7 +152,7 @@ impl ModelNic {
                 let checked = association.sa.replay().check(envelope.sequence);
                 checked.map(Number::Unseen).map_err(|reason| {
                     association.sa.count_failure(reason);
-                    NicDrop::of(reason)
+                    NicDrop::of(association.edge.explain(envelope.sequence, reason))
                 })?
             }
         };
@@ -260,6 +261,7 @@ impl ModelNic {
         now: Moment,
     ) -> Result<Option<DeviceMark>, NicDrop> {
         let handle = sealed.handle;
+        self.hold_to_edge(sealed)?;
         let Some(association) = self.states.of(handle) else { return Ok(None) };
         let sa = &association.sa;
         let reqid = sa.reqid();
@@ -281,6 +283,18 @@ impl ModelNic {
         }
         self.admit_by_policy(packet, &ip, reqid)?;
         Ok(self.mark(handle, OffloadKind::Packet, DeviceStatus::Success))
+    }
+
+    /// 5 Advance the window, no further than numbers are reserved.
+    fn hold_to_edge(&mut self, sealed: &Sealed) -> Result<(), NicDrop> {
+        let (Authenticity::Authentic, Number::Unseen(candidate)) = (sealed.verdict, sealed.number)
+        else {
+            return Ok(());
+        };
+        let Some(association) = self.states.of_mut(sealed.handle) else { return Ok(()) };
+        let approach = association.edge.approach(candidate.number());
+        self.runs_short |= approach != Approach::Far;
+        if approach == Approach::Beyond { Err(NicDrop::RxReplayReserve) } else { Ok(()) }
     }
 
     /// 6 Policies: one that allows must want the state that the packet came by.

@@ -135,7 +135,13 @@ impl DeviceLane {
         while !self.arrived.is_empty() && !self.is_blocked() {
             let count = self.arrived.len().min(BATCH);
             self.arrived.drain(..count).for_each(|packet| self.batch.push(packet));
-            lock(&self.dock.nic).receive(&mut self.batch, now(), &mut self.pool, &mut self.queues);
+            let mut nic = lock(&self.dock.nic);
+            nic.receive(&mut self.batch, now(), &mut self.pool, &mut self.queues);
+            let runs_short = nic.take_runs_short();
+            drop(nic);
+            if let Some(events) = self.events.as_ref().filter(|_| runs_short) {
+                events.wake();
+            }
             self.deliver();
         }
     }

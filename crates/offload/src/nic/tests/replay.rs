@@ -41,6 +41,40 @@ fn numbers() -> impl Strategy<Value = Vec<u64>> {
     })
 }
 
+/// Keys that stay the same over a restart.
+#[test]
+fn nothing_is_accepted_that_may_have_been_before_a_restart_or_is_not_reserved() {
+    let wrapping = Wrapping { window: 64, ..Wrapping::tunnel4() };
+    let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
+    let plain = datagrams(&wrapping, &[10]);
+    let mut stand = Stand::new("connectx6dx");
+    let handle = stand.add_receiving(&wrapping, OffloadKind::Packet);
+    let window = (37..=100).collect();
+    let start = Position { received: 100, window, ..Position::default() };
+    stand.port().open_state(handle, &start);
+    stand.port().reserve_received(handle, 101..=200);
+    let mut give = |stand: &mut Stand, number| {
+        let before = *stand.nic.drops();
+        let passed = !stand.receive(vec![sender.esp(&plain[0], number)]).is_empty();
+        let after = *stand.nic.drops();
+        let reason = after.iter().find(|(drop, count)| *count > before.of(*drop));
+        (passed, reason.map(|(drop, _)| drop), stand.nic.take_runs_short())
+    };
+    for number in [1, 50, 100] {
+        let told = (false, Some(NicDrop::RxBeforeRestart), false);
+        assert_eq!(give(&mut stand, number), told, "{number}");
+    }
+    assert_eq!(give(&mut stand, 101), (true, None, false));
+    assert_eq!(give(&mut stand, 180), (true, None, true), "half of it is used");
+    assert_eq!(give(&mut stand, 181), (true, None, false), "that is said once");
+    assert_eq!(give(&mut stand, 181), (false, Some(NicDrop::RxReplay), false));
+    assert_eq!(give(&mut stand, 201), (false, Some(NicDrop::RxReplayReserve), true));
+    let counts = stand.counts(handle);
+    assert_eq!((counts.received, counts.wanted), (181, 201));
+    stand.port().reserve_received(handle, 101..=400);
+    assert_eq!(give(&mut stand, 201), (true, None, false));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
