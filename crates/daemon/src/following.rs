@@ -80,6 +80,15 @@ pub(crate) struct Following {
     news: bool,
 }
 
+/// What of all that was done stays done, whatever becomes of the next write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// All of it.
+    All,
+    /// What was done before something that waits for the disk.
+    Some,
+}
+
 /// Why the kernel does not take what a policy needs.
 #[derive(Debug, thiserror::Error)]
 enum Fault {
@@ -155,7 +164,6 @@ impl Following {
         &mut self,
         database: &mut Database,
     ) -> Result<Option<&'static str>, Refusal> {
-        self.let_stand();
         let changes = self.take_changes(database);
         if changes.is_empty() {
             return Ok(None);
@@ -182,12 +190,15 @@ impl Following {
         }
     }
 
-    /// What was done before anything waits for the disk stands: its client is not told otherwise when the disk fails.
-    fn let_stand(&mut self) {
-        if !self.waits_for_disk() {
-            self.uncommitted = Changes::default();
-            self.committed_defaults = self.defaults;
+    /// What was done before anything waits for the disk stands: its client is not told otherwise when the disk fails. To be called before each of a
+    /// client's datagrams, whose requests stand or fall together.
+    pub(crate) fn let_stand(&mut self) -> Standing {
+        if self.waits_for_disk() {
+            return Standing::Some;
         }
+        self.uncommitted = Changes::default();
+        self.committed_defaults = self.defaults;
+        Standing::All
     }
 
     /// Makes all changes since the last commit lasting and seen, as one. What they were.
@@ -195,6 +206,7 @@ impl Following {
     /// # Errors
     /// The kernel's or the disk's: all is undone then.
     pub(crate) fn make_together(&mut self, database: &mut Database) -> Result<Changes, Refusal> {
+        self.let_stand();
         self.attend(database)?;
         let changes = self.uncommitted.clone();
         self.commit(database)?;
@@ -309,9 +321,15 @@ impl Following {
         let has = |states: &[Arc<Sa>], sa: &Sa| states.iter().any(|other| other.is_same(sa));
         let gone = std::mem::take(&mut changes.removed);
         let came = std::mem::take(&mut changes.added);
-        let returns: Vec<_> = gone.iter().filter(|sa| !has(&came, sa)).cloned().collect();
-        changes.added = came.into_iter().filter(|sa| !has(&gone, sa)).collect();
         let updated = std::mem::take(&mut changes.updated);
+        // As they were before they were updated.
+        let as_before = |sa: &Arc<Sa>| {
+            let first = updated.iter().find(|(old, _)| old.is_same(sa));
+            Arc::clone(first.map_or(sa, |(old, _)| old))
+        };
+        let returns = gone.iter().filter(|sa| !has(&came, sa)).map(as_before);
+        let returns: Vec<_> = returns.collect();
+        changes.added = came.into_iter().filter(|sa| !has(&gone, sa)).collect();
         let mut undone = self.undo(changes, database);
         returns.iter().for_each(|sa| self.store.recall(sa));
         database.apply(now(), |change| {
@@ -320,9 +338,13 @@ impl Following {
                 let _gone = change.restore_words(old);
             }
             for sa in returns.iter().rev() {
-                if let Err(error) = change.restore_sa(sa) {
-                    let (destination, spi) = (sa.id().destination, sa.id().spi);
-                    tracing::error!(%error, %destination, %spi, "a state can't be put back");
+                match change.restore_sa(sa) {
+                    Ok(back) if back.is_same(sa) => {}
+                    Ok(back) => self.store.watch(&back, now()),
+                    Err(error) => {
+                        let (destination, spi) = (sa.id().destination, sa.id().spi);
+                        tracing::error!(%error, %destination, %spi, "a state can't be put back");
+                    }
                 }
             }
         });

@@ -273,8 +273,7 @@ impl SequenceStore {
         if receives(sa) {
             self.admit_receiver(sa, state);
         }
-        let pace = (sa.highest_received() > 0).then(|| Box::new(Pace::new(sa, now)));
-        self.watched.push_back(Watched { sa: Arc::clone(sa), pace });
+        self.watch(sa, now);
     }
 
     /// Takes leave of a state that is no longer in the databases. Batches that are under way send with it yet; so it is settled by
@@ -305,19 +304,35 @@ impl SequenceStore {
     pub(crate) fn recall(&mut self, sa: &Arc<Sa>) {
         let state = StateName::of(sa);
         self.leaving.remove(&state);
+        self.before.remove(&state);
         self.forgotten.retain(|other| !other.is_same(sa));
         let mut ended = self.recallable.iter().chain(&self.settled);
-        if let Some(Settled { last, reserved, begun, .. }) =
-            ended.find(|settled| settled.sa.is_same(sa))
-        {
-            sa.sequence().reopen(*last, *reserved);
-            self.sent.reserve(state, *reserved, *begun);
-            self.journal.note(Record::Sent(state, *reserved));
+        let ended = ended.find(|settled| settled.sa.is_same(sa));
+        let reserved = match (sa.ended_at(), ended) {
+            // Others went on in its place, from where it ended.
+            (Some((_, reserved)), ended) => {
+                Some((reserved, ended.map_or_else(|| self.sent.begun(state), |ended| ended.begun)))
+            }
+            (None, Some(Settled { last, reserved, begun, .. })) => {
+                sa.sequence().reopen(*last, *reserved);
+                Some((*reserved, *begun))
+            }
+            (None, None) => None,
+        };
+        if let Some((reserved, begun)) = reserved.filter(|_| sends(sa)) {
+            self.sent.reserve(state, reserved, begun);
+            self.journal.note(Record::Sent(state, reserved));
         }
         if receives(sa) {
             let before = Before { from: sa.highest_received(), edge: sa.reserved_to_receive() };
             self.note_received(state, before);
         }
+    }
+
+    /// Another is there again in the place of a state that was [recalled](SequenceStore::recall).
+    pub(crate) fn watch(&mut self, sa: &Arc<Sa>, now: Moment) {
+        let pace = (sa.highest_received() > 0).then(|| Box::new(Pace::new(sa, now)));
+        self.watched.push_back(Watched { sa: Arc::clone(sa), pace });
     }
 
     /// Settles the states with which no batch is under way any more.

@@ -11,6 +11,7 @@ mod faults;
 mod kernel;
 mod ledger;
 mod machine;
+mod rounds;
 mod site;
 mod trace;
 mod wire;

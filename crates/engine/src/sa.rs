@@ -93,13 +93,23 @@ struct Live {
     ivs: IvPrefixes,
     aevents: Aevents,
     /// Who goes on in its place, and counts what it counted too late.
-    heir: OnceBox<Arc<Sa>>,
+    heir: OnceBox<Heir>,
+}
+
+/// Who goes on in a state's place, and where that ended.
+#[derive(Debug)]
+struct Heir {
+    sa: Arc<Sa>,
+    /// The last number that it sent.
+    sent: u64,
+    /// The last one that was reserved for it.
+    reserved: u64,
 }
 
 impl Live {
     #[cold]
     fn charge_heir(&self, late: Late) -> Charge {
-        let Some(heir) = self.heir.get() else { return Charge::Expired };
+        let Some(Heir { sa: heir, .. }) = self.heir.get() else { return Charge::Expired };
         let live = heir.live();
         let charged = live.usage.charge_late(&heir.words.limits, late);
         charged.unwrap_or_else(|late| live.charge_heir(late))
@@ -157,25 +167,70 @@ impl Sa {
     /// A state that goes on where `old` ends, with other words and the same key, at a place on a device: `old` sends and takes nothing more.
     pub(crate) fn continuing(
         old: &Self,
+        config: SaConfig,
+        words: Arc<SaWords>,
+        place: Option<Attachment>,
+    ) -> Arc<Self> {
+        let reserved = old.sequence().reserved();
+        let sent = old.sequence().end();
+        let new = Self::taking_over(old, (sent, reserved), config, words, place);
+        new.keep_iv_prefixes(old, sent);
+        new
+    }
+
+    /// A state as `old` was before others went on in its place, which nobody has sent by: its words and numbers, and their counts. `None` where none did.
+    pub(crate) fn returning(old: &Self, place: Option<Attachment>) -> Option<Arc<Self>> {
+        let &Heir { sent, reserved, .. } = old.heir()?;
+        let last = old.last_heir();
+        let _none = last.sequence().end();
+        let (config, words) = (old.to_config(), old.shared_words());
+        let back = Self::taking_over(last, (sent, reserved), config, words, place);
+        back.keep_iv_prefixes(old, sent);
+        back.live().usage.set_history(old.usage().failures(), old.usage().last_used());
+        back.sequence().reserve(reserved);
+        if old.reserved_to_receive() != u64::MAX {
+            back.replay().reserve(old.reserved_to_receive());
+        }
+        Some(back)
+    }
+
+    /// A state with the window and the counts of another, which takes and counts nothing more.
+    fn taking_over(
+        old: &Self,
+        (sent, reserved): (u64, u64),
         mut config: SaConfig,
         words: Arc<SaWords>,
         place: Option<Attachment>,
     ) -> Arc<Self> {
-        config.replay.sent = old.sequence().end();
+        config.replay.sent = sent;
         let new = Self::new(&config, words, old.added()).on(place);
-        new.keep_iv_prefixes(old, config.replay.sent);
         // One that was not used yet, too: a worker may be about to.
         let Live { usage, replay, aevents: theirs, heir, .. } = old.live();
         let (highest, received) = replay.end();
         let Live { usage: counts, replay: window, aevents, .. } = new.live();
         window.learn(highest, received);
         // Before the counts end: who took a packet and has yet to count it finds where.
-        let _first = heir.set(Box::new(Arc::clone(&new)));
+        let _first = heir.set(Box::new(Heir { sa: Arc::clone(&new), sent, reserved }));
         let (bytes, packets) = usage.end();
         counts.go_on(bytes, packets, usage.first_used());
         counts.advance(usage.lifecycle());
         aevents.set_thresholds(theirs.thresholds());
         new
+    }
+
+    fn heir(&self) -> Option<&Heir> {
+        self.live_if_used()?.heir.get()
+    }
+
+    /// Who goes on in the end, itself if nobody has its place.
+    fn last_heir(&self) -> &Self {
+        self.heir().map_or(self, |heir| heir.sa.last_heir())
+    }
+
+    /// Where its numbers ended and up to where they were reserved, if another went on in its place.
+    #[must_use]
+    pub fn ended_at(&self) -> Option<(u64, u64)> {
+        self.heir().map(|heir| (heir.sent, heir.reserved))
     }
 
     /// What it says, but for what [`Sa`] itself tells.

@@ -142,13 +142,14 @@ impl Server {
                 }
                 continue;
             }
-            let told = out.len();
+            let (told, larvals) = (out.len(), self.larvals.mark());
             let mut answer = self.carry_out(client, message, database, now, out);
             if let Outcome::Answered(Ok(warning)) = &mut answer {
                 match attend(database) {
                     Ok(another) => *warning = another.or(*warning),
                     Err(refusal) => {
                         out.truncate(told);
+                        self.larvals.undo_to(larvals);
                         answer = Outcome::Answered(Err(refusal));
                     }
                 }
@@ -166,6 +167,16 @@ impl Server {
                 Outcome::Dumping => {}
             }
         }
+    }
+
+    /// What was done so far stands, whatever becomes of what is done next.
+    pub fn let_stand(&mut self) {
+        self.larvals.let_stand();
+    }
+
+    /// Undoes what was done to larval states since [`Server::let_stand`], for an owner of the databases who undoes what was done there.
+    pub fn undo(&mut self) {
+        self.larvals.undo_to(0);
     }
 
     /// Refuses all requests of a datagram but dumps, which are answered later: they were carried out, and the owner of the databases has undone what
@@ -235,6 +246,7 @@ impl Server {
             None => KeyManagers::Absent,
         };
         database.take_lost().into_iter().for_each(|device| self.larvals.lose(device));
+        self.let_stand();
         for (device, handle) in self.larvals.take_left() {
             database.detach_larval(device, handle);
         }

@@ -17,7 +17,7 @@ use super::{ClientId, Dialect, Identity, Outbox, Protocol, Rest};
 use crate::{
     config::AtExit,
     devices::Devices,
-    following::Following,
+    following::{Following, Standing},
     reload::{self, Outcome, Reload},
     time::{epoch, now},
     tunnels::Carrying,
@@ -259,8 +259,12 @@ impl Protocol for Serving<'_> {
 
     fn commit(&mut self, outbox: &mut Outbox) {
         let round = std::mem::take(&mut self.xfrm.round);
-        if let Err(refusal) = self.following.commit(self.database) {
-            self.xfrm.refuse(round, &refusal, outbox);
+        match self.following.commit(self.database) {
+            Ok(()) => self.xfrm.server.let_stand(),
+            Err(refusal) => {
+                self.xfrm.server.undo();
+                self.xfrm.refuse(round, &refusal, outbox);
+            }
         }
     }
 
@@ -333,6 +337,9 @@ impl Serving<'_> {
         let name = self.xfrm.name(client);
         let xfrm = &mut *self.xfrm;
         let following = &mut *self.following;
+        if following.let_stand() == Standing::All {
+            xfrm.server.let_stand();
+        }
         let mut attend = |database: &mut Database| following.attend(database);
         let answers = &mut xfrm.answers;
         xfrm.server.set_epoch(epoch());

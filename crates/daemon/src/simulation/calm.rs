@@ -22,14 +22,14 @@ impl World {
             self.sites[site].disk.set_health(Health::Good);
             self.sites[site].kernel.refuse(0);
             self.start(site);
-            let run = self.sites[site].run.as_ref().expect("it starts");
+            let run = self.sites[site].run.as_mut().expect("it starts");
             for fault in [
                 Fault::FullTables(0),
                 Fault::Busy(0),
                 Fault::WrongDecryptions(0),
                 Fault::Reorder(0),
             ] {
-                run.nic.iter().for_each(|nic| nic.inject(fault));
+                run.nic.iter_mut().for_each(|nic| nic.inject(fault));
             }
         }
         for turn in 0..14 {

@@ -338,10 +338,10 @@ impl World {
     }
 
     fn refused(&mut self, site: usize, purpose: Purpose, errno: i32) {
-        if self.sites[site].offload.is_some()
-            && let Some(run) = &self.sites[site].run
+        if let Some(run) = &self.sites[site].run
+            && run.nic.as_ref().is_some_and(|nic| nic.refuses)
         {
-            // A state that went from a device does not come back (docs/simulation.md, "Known").
+            // What a device does not take any more does not come back (docs/simulation.md, "Known").
             let there = run.names();
             self.clients[site].states.retain(|name| there.contains(name));
         }
@@ -361,10 +361,6 @@ impl World {
             Purpose::Migrate { child, old, .. } => {
                 // The other end may have moved: they begin anew where the pair is now.
                 let ends = self.children[child].ends;
-                // A state that moved does not come back (docs/simulation.md, "Known").
-                if self.sites[site].run.as_ref().is_some_and(|run| run.state(old).is_none()) {
-                    self.clients[site].states.remove(&old);
-                }
                 self.fail(child);
                 if self.clients[site].states.contains(&old) {
                     self.delete(site, old);

@@ -91,7 +91,7 @@ impl World {
             2 => Fault::WrongDecryptions(count),
             _ => Fault::Reorder(count),
         };
-        let nic = self.sites[site].run.as_ref().and_then(|run| run.nic.as_ref());
+        let nic = self.sites[site].run.as_mut().and_then(|run| run.nic.as_mut());
         let Some(nic) = nic else { return };
         nic.inject(fault);
         self.note(|| format!("{site}'s device: {fault:?}"));

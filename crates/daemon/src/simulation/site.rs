@@ -14,7 +14,7 @@ use uxfrm_engine::{
     Received, Sa, Settings, Spi, Worker,
 };
 use uxfrm_io::poll::Poller;
-use uxfrm_offload::{Fault, ModelNic, Queues};
+use uxfrm_offload::{Fault, HeldState, ModelNic, Queues};
 use uxfrm_packet::{Batch, PacketBuf, Pool};
 use uxfrm_testkit::{Rng, taken_apart};
 
@@ -110,6 +110,8 @@ pub(super) struct Nic {
     queues: Queues,
     /// How requests call it.
     pub(super) index: u32,
+    /// Whether it may refuse what it had before.
+    pub(super) refuses: bool,
 }
 
 impl Nic {
@@ -119,12 +121,25 @@ impl Nic {
     fn new(devices: &mut Devices, starts: u64) -> Self {
         let (nic, index) = devices.simulate(Self::NAME, u16::try_from(starts % 1000).unwrap());
         let queues = nic.lock().unwrap().queues();
-        Self { nic, queues, index }
+        Self { nic, queues, index, refuses: false }
     }
 
     /// Something goes wrong with it.
-    pub(super) fn inject(&self, fault: Fault) {
+    pub(super) fn inject(&mut self, fault: Fault) {
+        self.refuses |= matches!(fault, Fault::FullTables(1..) | Fault::Busy(1..));
         self.nic.lock().unwrap().inject(fault);
+    }
+
+    /// The states that it has, and how far they are.
+    pub(super) fn pictures(&self) -> Vec<String> {
+        let nic = self.nic.lock().unwrap();
+        let picture = |held: HeldState| {
+            let HeldState { state, kind, direction, counts, .. } = held;
+            // Kind crypto is told of numbers, and has none.
+            let own = (kind == OffloadKind::Packet).then_some((counts.sent, counts.received));
+            format!("{state:?} {kind:?} {direction:?} {own:?}")
+        };
+        nic.held().map(picture).collect()
     }
 
     /// The highest number that a state of kind packet has received.

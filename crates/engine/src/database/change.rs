@@ -182,25 +182,37 @@ impl Change<'_> {
         Ok(sa)
     }
 
-    /// Puts a state back that went, as it was: for an owner who undoes what could not be made lasting. It may still hand out what was reserved
-    /// for it. One on a device lost its place there, and stays away.
+    /// Puts a state back that went, or that others went on in the place of, as it was: for an owner who undoes what could not be made lasting. It may
+    /// still hand out what was reserved for it. One that was on a device is given to it again. Gives what is there now.
     ///
     /// # Errors
-    /// [`Error::Exists`] where a state is by now; [`Error::NoSuchState`] for one that has ended or was on a device.
-    pub fn restore_sa(&mut self, sa: &Arc<Sa>) -> Result<(), Error> {
+    /// [`Error::Exists`] where a state is by now; [`Error::NoSuchState`] for one that has ended; what a device says that does not take it.
+    pub fn restore_sa(&mut self, sa: &Arc<Sa>) -> Result<Arc<Sa>, Error> {
         if self.find_sa(sa.id(), sa.config().mark).is_some() {
             return Err(Error::Exists);
         }
-        if sa.sequence().is_closed() || sa.attachment().is_some() {
+        if sa.sequence().is_closed() && sa.ended_at().is_none() {
             return Err(Error::NoSuchState);
         }
-        let reserved = sa.sequence().reserved();
-        self.database.insert_sa(sa);
-        sa.sequence().reserve(reserved);
+        let place = match sa.attachment() {
+            Some(_) => self.database.attach_state(&mut sa.to_config())?,
+            None => None,
+        };
+        let back = match (Sa::returning(sa, place), sa.attachment()) {
+            (Some(back), _) => back,
+            (None, Some(before)) => {
+                self.database.recover_numbers(sa, before);
+                sa.renewed(sa.shared_words()).on(place)
+            }
+            (None, None) => Arc::clone(sa),
+        };
+        let reserved = back.sequence().reserved();
+        self.database.insert_sa(&back);
+        back.sequence().reserve(reserved);
         self.changed = true;
-        self.database.wake_for(sa, self.now);
-        self.database.keep_alive(sa, self.now);
-        Ok(())
+        self.database.wake_for(&back, self.now);
+        self.database.keep_alive(&back, self.now);
+        Ok(back)
     }
 
     /// Has a state say again what it said before an update, for an owner who undoes what could not be made lasting.
@@ -212,6 +224,7 @@ impl Change<'_> {
         let now = now.filter(|now| now.is_same(old)).ok_or(Error::NoSuchState)?;
         let new = now.renewed(old.shared_words());
         self.database.replace_sa(&now, &new);
+        self.database.update_on_device(&new, &new.to_config());
         self.changed = true;
         self.database.wake_for(&new, self.now);
         self.database.keep_alive(&new, self.now);
@@ -276,7 +289,7 @@ impl Change<'_> {
         self.database.ledger.add(policy, device, self.now)
     }
 
-    /// Takes back that a policy went: it stands where it stood. Its counts begin anew.
+    /// Takes back that a policy went: it stands where it stood, and counts on.
     ///
     /// # Errors
     /// [`Error::Exists`] when there is another of its name by now.

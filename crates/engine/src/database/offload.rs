@@ -213,6 +213,21 @@ impl Database {
         self.update_counts(sa);
     }
 
+    /// A state that [left](Database::leave_device) its device is to be there again: of what was reserved for it, what was not used is not lost.
+    pub(super) fn recover_numbers(&mut self, sa: &Sa, before: Attachment) {
+        if before.kind != OffloadKind::Packet {
+            return;
+        }
+        let Attachment { device, handle, .. } = before;
+        let devices = &mut self.offloads.devices;
+        // What was handed over before does not leave either: nobody knows with which numbers it would.
+        devices.close_state(device, handle);
+        if let Some(counts) = devices.counts(device, handle) {
+            sa.take_over(&counts);
+            sa.sequence().reopen(counts.sent, sa.sequence().reserved());
+        }
+    }
+
     /// A state goes on elsewhere: what its device has done by now is all.
     pub(super) fn close_on_device(&mut self, sa: &Sa) {
         match sa.packet_place() {

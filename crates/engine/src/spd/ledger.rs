@@ -69,7 +69,9 @@ impl Ledger {
         }
         let (index, age) = (self.index(&policy), entry.place().age());
         let standing = Standing { index, age, turn: age };
-        Ok(self.insert(&policy, entry.device(), standing, entry.added()))
+        let restored = self.insert(&policy, entry.device(), standing, entry.added());
+        restored.set_counts(entry.packets(), entry.bytes(), entry.last_used());
+        Ok(restored)
     }
 
     /// Adds a policy; one of the same name gives it its index and goes. With the same priority it stands where that stood, with another

@@ -35,6 +35,19 @@ pub(super) struct Larvals {
     left: Vec<(DeviceId, Handle)>,
     /// Whether what workers know of `asked` and `refused` is old.
     news: bool,
+    /// How to undo what was done since all of it stood last, the latest at the end.
+    undo: Vec<Undo>,
+}
+
+/// How to undo a change.
+#[derive(Debug)]
+enum Undo {
+    /// It came.
+    Came(Serial),
+    /// It was this.
+    Changed(Serial, Larval),
+    /// It was there, and was what packets asked for.
+    Went(Serial, Larval, Vec<Wanted>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -65,6 +78,40 @@ impl Larvals {
             refused: HashMap::new(),
             left: Vec::new(),
             news: true,
+            undo: Vec::new(),
+        }
+    }
+
+    /// How far the changes are that do not stand yet.
+    pub(super) const fn mark(&self) -> usize {
+        self.undo.len()
+    }
+
+    /// All that was done stands.
+    pub(super) fn let_stand(&mut self) {
+        self.undo.clear();
+    }
+
+    /// Undoes what was done since a mark.
+    pub(super) fn undo_to(&mut self, mark: usize) {
+        while self.undo.len() > mark
+            && let Some(undo) = self.undo.pop()
+        {
+            match undo {
+                Undo::Came(serial) => {
+                    let _gone = self.take_out(serial);
+                }
+                Undo::Changed(serial, before) => {
+                    let _after = self.take_out(serial);
+                    self.put_in(serial, before);
+                }
+                Undo::Went(serial, larval, asked) => {
+                    self.left.retain(|place| Some(*place) != larval.device);
+                    self.news |= !asked.is_empty();
+                    self.asked.extend(asked.into_iter().map(|wanted| (wanted, serial)));
+                    self.put_in(serial, larval);
+                }
+            }
         }
     }
 
@@ -238,11 +285,10 @@ impl Larvals {
 
     /// Changes one that is there still.
     pub(super) fn change(&mut self, serial: Serial, change: impl FnOnce(&mut Larval)) {
-        let Some(mut larval) = self.all.remove(&serial) else { return };
-        self.forget(serial, &larval);
+        let Some(mut larval) = self.take_out(serial) else { return };
+        self.undo.push(Undo::Changed(serial, larval.clone()));
         change(&mut larval);
-        self.remember(serial, &larval);
-        self.all.insert(serial, larval);
+        self.put_in(serial, larval);
     }
 
     pub(super) fn has_spi(&self, spi: Spi, protocol: SaProtocol) -> bool {
@@ -282,18 +328,29 @@ impl Larvals {
     fn insert(&mut self, larval: Larval) -> Serial {
         self.next += 1;
         let serial = Serial(self.next);
-        self.remember(serial, &larval);
-        self.all.insert(serial, larval);
+        self.undo.push(Undo::Came(serial));
+        self.put_in(serial, larval);
         serial
     }
 
     fn remove(&mut self, serial: Serial) -> Option<Larval> {
+        let larval = self.take_out(serial)?;
+        self.left.extend(larval.device);
+        let asked = self.asked.extract_if(|_, asked| *asked == serial);
+        let asked: Vec<_> = asked.map(|(wanted, _)| wanted).collect();
+        self.news |= !asked.is_empty();
+        self.undo.push(Undo::Went(serial, larval.clone(), asked));
+        Some(larval)
+    }
+
+    fn put_in(&mut self, serial: Serial, larval: Larval) {
+        self.remember(serial, &larval);
+        self.all.insert(serial, larval);
+    }
+
+    fn take_out(&mut self, serial: Serial) -> Option<Larval> {
         let larval = self.all.remove(&serial)?;
         self.forget(serial, &larval);
-        self.left.extend(larval.device);
-        let before = self.asked.len();
-        self.asked.retain(|_, asked| *asked != serial);
-        self.news |= self.asked.len() != before;
         Some(larval)
     }
 

@@ -1,0 +1,247 @@
+//! A round of requests whose write fails leaves everything as it was: states, with their numbers and windows, policies, larval states, devices.
+
+use std::collections::BTreeSet;
+
+use tempfile::TempDir;
+use uxfrm_engine::{OffloadKind, Sa};
+use uxfrm_netlink::{Messages, client::Reply};
+use uxfrm_testkit::Rng;
+
+use super::{
+    client::{self, Clients, GROUPS, IKE, Purpose, SCRIPT},
+    ledger::{PolicyName, Side},
+    machine::{self, Health},
+    site::{PLACES, Run, Site, outer, pick},
+};
+use crate::control::Outbox;
+
+const SEEDS: u64 = 60;
+const ROUNDS: usize = 30;
+const REQID: u32 = 7;
+/// What a disk that is full and tells no errno is refused with.
+const EIO: i32 = 5;
+/// Few of each, so that requests meet.
+const SPIS: usize = 5;
+const NETS: usize = 3;
+
+/// What a client and a device see, and what stores and workers go by.
+#[derive(Debug, PartialEq, Eq)]
+struct Image {
+    shown: BTreeSet<(u16, Vec<u8>)>,
+    states: BTreeSet<String>,
+    on_device: BTreeSet<String>,
+}
+
+struct Stand {
+    rng: Rng,
+    site: Site,
+    clients: Clients,
+    outbox: Outbox,
+    last_spi: u32,
+    _scratch: TempDir,
+}
+
+impl Stand {
+    fn new(seed: u64) -> Self {
+        machine::begin(seed);
+        let mut rng = Rng::new(seed);
+        let scratch = TempDir::new().unwrap();
+        let batch = scratch.path().join("batch");
+        std::fs::write(&batch, "").unwrap();
+        // States say themselves which kind they want.
+        let offload = (rng.below(3) > 0).then_some(OffloadKind::Packet);
+        let mut site = Site::new(0, batch, 1, offload);
+        site.start().unwrap();
+        let run = site.run.as_mut().unwrap();
+        run.join(IKE, GROUPS);
+        run.join(SCRIPT, 0);
+        let (clients, outbox) = (Clients::default(), Outbox::default());
+        Self { rng, site, clients, outbox, last_spi: 0x9000, _scratch: scratch }
+    }
+
+    fn run(&mut self) -> &mut Run {
+        self.site.run.as_mut().unwrap()
+    }
+
+    /// Carries out all that was asked; the numbers with which it is refused.
+    fn round(&mut self) -> Vec<i32> {
+        let taken = self.clients.take(usize::MAX);
+        let requests: Vec<_> = taken.into_iter().map(|(from, _, bytes)| (from, bytes)).collect();
+        let run = self.site.run.as_mut().unwrap();
+        let answers = run.round(&requests, &mut self.outbox);
+        let messages = answers.iter().flat_map(|(_, datagram)| Messages::of(datagram));
+        let refused = messages.filter_map(|message| match Reply::of(&message) {
+            Reply::Refused(refusal) => Some(refusal.errno),
+            Reply::Content | Reply::Done { .. } | Reply::Broken => None,
+        });
+        refused.collect()
+    }
+
+    fn image(&mut self) -> Image {
+        for line in ["state list", "policy list"] {
+            self.clients.ask(SCRIPT, line, Purpose::Dump);
+        }
+        let mut shown = BTreeSet::new();
+        for _ in 0..2 {
+            let taken = self.clients.take(1);
+            let requests: Vec<_> =
+                taken.into_iter().map(|(from, _, bytes)| (from, bytes)).collect();
+            let run = self.site.run.as_mut().unwrap();
+            let answers = run.round(&requests, &mut self.outbox);
+            let messages = answers.iter().flat_map(|(_, datagram)| Messages::of(datagram));
+            shown.extend(messages.map(|message| (message.header.kind, message.body().to_vec())));
+        }
+        let run = self.run();
+        let states = run.database.snapshot().sad.iter().map(|sa| picture(sa)).collect();
+        let on_device = run.nic.iter().flat_map(|nic| nic.pictures()).collect();
+        Image { shown, states, on_device }
+    }
+
+    fn place(&mut self) -> u8 {
+        u8::try_from(self.rng.below(PLACES.into())).unwrap()
+    }
+
+    /// Two ends of a tunnel, from here or to here.
+    fn ends(&mut self, side: Side) -> (std::net::IpAddr, std::net::IpAddr) {
+        let (here, there) = (outer(0, self.place()).into(), outer(1, self.place()).into());
+        if side == Side::Out { (here, there) } else { (there, here) }
+    }
+
+    fn side(&mut self) -> Side {
+        if self.rng.below(2) == 0 { Side::Out } else { Side::In }
+    }
+
+    fn policy(&mut self) -> PolicyName {
+        let net = u8::try_from(self.rng.below(NETS)).unwrap();
+        match self.side() {
+            Side::Out => (Side::Out, (0, net), (1, net)),
+            Side::In => (Side::In, (1, net), (0, net)),
+        }
+    }
+
+    /// A state, new or other, perhaps on the device.
+    fn ask_state(&mut self, verb: &str, spi: u32) {
+        let side = self.side();
+        let (source, destination) = self.ends(side);
+        // Each third state shares its key.
+        let mut key = [u8::try_from(spi % 251).unwrap(); 20];
+        if spi.is_multiple_of(3) {
+            key = [1; 20];
+        }
+        let limit = 1000 + self.rng.below(3);
+        let words = format!("reqid {REQID} replay-window 64 limit packet-soft {limit}");
+        let line = client::state(verb, source, (destination, spi), &key, &words);
+        let nic = self.site.run.as_ref().and_then(|run| run.nic.as_ref());
+        let kind =
+            *pick(&mut self.rng, &[None, Some(OffloadKind::Crypto), Some(OffloadKind::Packet)])
+                .unwrap();
+        let device = nic.map(|nic| nic.index).zip(kind);
+        let device = device.map(|(index, kind)| client::offload(index, kind, side == Side::In));
+        self.clients.ask_with(IKE, &line, device, Purpose::Flush);
+    }
+
+    fn some_spi(&mut self) -> u32 {
+        0x1000 + u32::try_from(self.rng.below(SPIS)).unwrap()
+    }
+
+    fn ask_something(&mut self) {
+        let (spi, side) = (self.some_spi(), self.side());
+        let (source, destination) = self.ends(side);
+        match self.rng.below(12) {
+            0..3 => self.ask_state("add", spi),
+            3 => self.ask_state("update", spi),
+            4 | 5 => {
+                let line = format!("state delete dst {destination} proto esp spi {spi:#x}");
+                self.clients.ask(SCRIPT, &line, Purpose::Flush);
+            }
+            6 => {
+                let line = format!(
+                    "state allocspi src {source} dst {destination} proto esp reqid {REQID} mode tunnel min 0x1000 max 0x1004"
+                );
+                self.clients.ask(IKE, &line, Purpose::Flush);
+            }
+            7 | 8 => {
+                let (name, ends) = (self.policy(), (source, destination));
+                let verb = ["add", "update"][self.rng.below(2)];
+                self.clients.ask(SCRIPT, &client::policy(verb, name, ends, REQID), Purpose::Flush);
+            }
+            9 => {
+                let (side, from, to) = self.policy();
+                let way = if side == Side::Out { "out" } else { "in" };
+                let (from, to) = (client::words(from), client::words(to));
+                let line = format!("policy delete dir {way} src {from} dst {to}");
+                self.clients.ask(SCRIPT, &line, Purpose::Flush);
+            }
+            10 => {
+                let name = self.policy();
+                let [old, new] = [self.ends(name.0), self.ends(name.0)];
+                self.clients.migrate(name, REQID, [old, new], Purpose::Flush);
+            }
+            _ if self.rng.below(3) == 0 => {
+                let what = ["state flush proto esp", "policy flush"][self.rng.below(2)];
+                self.clients.ask(SCRIPT, what, Purpose::Flush);
+            }
+            _ => {}
+        }
+    }
+
+    /// Some packets pass.
+    fn traffic(&mut self) {
+        let snapshot = self.run().database.snapshot();
+        for sa in snapshot.sad.iter().filter(|sa| !sa.counts_elsewhere()) {
+            let packets = u32::try_from(1 + self.rng.below(9)).unwrap();
+            let _held = sa.sequence().take(packets);
+            let next = u32::try_from(sa.highest_received()).unwrap() + packets;
+            let _beyond = sa.replay().check(next).and_then(|new| sa.replay().accept(new));
+            let _limited = sa.charge(packets, 100, crate::time::now());
+        }
+    }
+}
+
+/// What a state is, beside what is shown of it.
+fn picture(sa: &Sa) -> String {
+    let numbers = (sa.sequence().last(), sa.sequence().reserved(), sa.next_iv_prefix());
+    let window = (sa.received_in_window(), sa.reserved_to_receive());
+    let place = sa.attachment().map(|place| (place.device, place.kind));
+    format!("{:?} {numbers:?} {window:?} {place:?} {}", sa.id(), sa.usage().packets())
+}
+
+#[test]
+fn round_that_fails_leaves_everything_as_it_was() {
+    let mut failed = 0;
+    for seed in 0..SEEDS {
+        let mut stand = Stand::new(seed);
+        for round in 0..ROUNDS {
+            stand.traffic();
+            let count = 1 + stand.rng.below(8);
+            if stand.rng.below(2) == 0 {
+                (0..count).for_each(|_| stand.ask_something());
+                stand.round();
+                continue;
+            }
+            let before = stand.image();
+            // From this one on they wait for the disk.
+            stand.last_spi += 1;
+            stand.ask_state("add", stand.last_spi);
+            (0..count).for_each(|_| stand.ask_something());
+            stand.site.disk.set_health(Health::Full(round));
+            let refused = stand.round();
+            stand.site.disk.set_health(Health::Good);
+            // The device took the first one, or nothing waited.
+            if refused.first() != Some(&EIO) {
+                continue;
+            }
+            failed += 1;
+            let after = stand.image();
+            assert_eq!(before.states, after.states, "seed {seed}, round {round}");
+            assert_eq!(before.on_device, after.on_device, "seed {seed}, round {round}");
+            assert_eq!(before.shown, after.shown, "seed {seed}, round {round}");
+            machine::pass(std::time::Duration::from_millis(300));
+            let outbox = &mut Outbox::default();
+            stand.site.run.as_mut().unwrap().keep_time(outbox);
+            let file = stand.site.disk.file_in_place().unwrap();
+            stand.run().check_reservations(&file);
+        }
+    }
+    assert!(failed > 200, "only {failed} rounds failed");
+}
