@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+import prerequisite
 import topology
 from association import GCM_128, Association
 from gateway import CONTROLLED, Gateway
@@ -64,6 +65,10 @@ class End:
         while answers < len(frames) and next_answer(self, deadline) is not None:
             answers += 1
         return answers
+
+    def warnings(self):
+        command = ["ip", "netns", "exec", self.network.here.name, self.gateway._binary, "stat"]
+        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=True).stderr
 
     def reasons(self):
         text = self.network.here.run(str(self.gateway._binary), "stat", "--reasons")
@@ -126,11 +131,12 @@ def test_store_that_is_not_what_was_written_repeats_no_iv_and_is_told_of(end, fa
         )
         assert said in checked, checked
         end.start()
-        assert said in end.log() and "IV repeats with a chance" in end.log(), end.log()
+        for told in (end.log(), end.warnings()):
+            assert said in told and "IV repeats with a chance" in told, told
         end.send()
     end.gateway.stop()
     end.start()
-    assert "store of sequence numbers" not in end.log(), "it is whole again"
+    assert "store of sequence numbers" not in end.log() + end.warnings(), "it is whole again"
 
 
 def test_configuration_of_another_name_has_the_same_store(uxfrm, end):
@@ -164,6 +170,7 @@ def test_store_removed_while_in_use_is_written_anew(end, finish):
         assert time.monotonic() < deadline, end.log()
         time.sleep(0.05)
     assert "removed or replaced while in use" in end.log()
+    assert "removed or replaced while in use" in end.warnings()
     getattr(end.gateway, finish)()
     before = max(packet.number for packet in end.sent)
     end.start()
@@ -252,6 +259,49 @@ def test_full_disk_refuses_new_states_and_the_old_ones_go_on(end):
         end.gateway.stop()
     finally:
         end.gateway.kill()
+        subprocess.run(["umount", end.store], check=True)
+
+
+def test_disk_that_becomes_read_only_refuses_new_states_and_the_old_ones_go_on(end):
+    """As ext4 does by itself when it finds an error; `remount,abort` is how it is tested. A plain remount is refused while files are open."""
+    end.gateway.write([])
+    end.store.mkdir()
+    image = end.gateway.directory / "image"
+    with open(image, "wb") as file:
+        file.truncate(16 << 20)
+    if not shutil.which("mkfs.ext4"):
+        prerequisite.not_run("needs mkfs.ext4: apt-get install e2fsprogs")
+    subprocess.run(["mkfs.ext4", "-q", "-F", image], check=True)
+    if subprocess.run(["mount", "-o", "loop", image, end.store], check=False).returncode != 0:
+        pytest.skip("not run: needs a loop device")
+    try:
+        end.start(more=CONTROLLED)
+        end.send()
+        assert end.warnings() == ""
+        listed = end.gateway.ip("xfrm state list nokeys")
+        subprocess.run(["mount", "-o", "remount,abort", end.store], check=True)
+        script = f"{add(0x5000)} 2>&1 && echo added".replace("(", "\\(").replace(")", "\\)")
+        told = end.network.here.run(str(end.gateway._binary), "exec", "--", "sh", "-c", script, check=False)
+        assert "added" not in told and "can't be written down" in told and "Read-only file system" in told, told
+        assert end.gateway.ip("xfrm state list nokeys") == listed, "nothing of it is left"
+        end.send()
+        warned = end.warnings()
+        assert "warning: sequence numbers can't be written down" in warned and "Read-only file system" in warned, warned
+        assert "states that come are refused" in end.log(), end.log()
+    finally:
+        end.gateway.kill()
+        subprocess.run(["umount", end.store], check=True)
+
+
+def test_check_tells_of_a_read_only_file_system(end):
+    end.gateway.write(LINES)
+    end.store.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", end.store], check=True)
+    try:
+        command = f"{end.gateway._binary} check {end.gateway.directory / 'config.toml'} 2>&1"
+        checked = end.network.here.run("sh", "-c", command, check=False)
+        assert "can't be written down" in checked and "Read-only file system" in checked, checked
+    finally:
         subprocess.run(["umount", end.store], check=True)
 
 

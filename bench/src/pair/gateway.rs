@@ -106,7 +106,7 @@ impl<'a> Gateway<'a> {
 
     /// The counters of `uxfrm stat --reasons` that are not 0.
     fn drops(&self) -> anyhow::Result<Vec<String>> {
-        Ok(nonzero(&self.namespace.enter(|| stat::read(Listing::Reasons))??))
+        Ok(nonzero(&self.namespace.enter(|| stat::read(Listing::Reasons))??.counters))
     }
 
     fn wait_until_ready(

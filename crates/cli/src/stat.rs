@@ -2,17 +2,21 @@
 
 use std::io::Write as _;
 
-use uxfrm_daemon::stat::{self, Listing};
+use uxfrm_daemon::stat::{self, Listing, Report};
 
 use crate::arguments::StatOptions;
 
-/// Prints them, a line each.
+/// Prints them, a line each, and warns of a store of sequence numbers that is not as it should be.
 pub(crate) fn execute(options: &StatOptions) -> anyhow::Result<()> {
     let listing = match options {
         StatOptions { reasons: true, .. } => Listing::Reasons,
         StatOptions { caches: true, .. } => Listing::Caches,
         StatOptions { .. } => Listing::Kernel,
     };
-    let text = stat::read(listing)?;
-    Ok(std::io::stdout().lock().write_all(text.as_bytes())?)
+    let Report { counters, notices } = stat::read(listing)?;
+    for notice in notices.lines() {
+        // Counters are what was asked for, whoever does not want to know this.
+        let _closed = writeln!(std::io::stderr(), "warning: {notice}");
+    }
+    Ok(std::io::stdout().lock().write_all(counters.as_bytes())?)
 }

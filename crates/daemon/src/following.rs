@@ -463,6 +463,11 @@ impl Following {
         self.owe_routes();
     }
 
+    /// What whoever runs the gateway is to know of the store of sequence numbers, a line each.
+    pub(crate) fn notices(&self) -> String {
+        self.store.notices(self.fault.as_ref())
+    }
+
     /// Adds what the guard dropped.
     pub(crate) fn add_to(&mut self, counts: &mut DropCounts) {
         if let Some(guard) = &mut self.guard {
@@ -617,7 +622,7 @@ impl Following {
                 self.fault = None;
             }
             (Err(error), None) => {
-                tracing::error!(%error, "can't reserve sequence numbers: states will stop when theirs end");
+                tracing::error!("{}", self.store.unwritten(&error));
                 self.fault = Some(error);
             }
             (Ok(()), None) | (Err(_), Some(_)) => {}

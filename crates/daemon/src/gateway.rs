@@ -17,9 +17,10 @@ use std::{
 
 use anyhow::Context as _;
 use nix::{
+    errno::Errno,
     net::if_::if_nametoindex,
     sys::{prctl, signal::Signal},
-    unistd::Pid,
+    unistd::{AccessFlags, Pid, access},
 };
 use sd_notify::NotifyState;
 use uxfrm_engine::{
@@ -53,7 +54,7 @@ use crate::{
     reload::{self, Reload, Written},
     round::{Round, Waiting},
     sequences::{self, SequenceStore},
-    stat::{self, StatSocket},
+    stat::{self, StatSocket, Statistics},
     time::now,
     train,
     tunnels::{Carrying, Plan},
@@ -283,7 +284,7 @@ fn open_store(
     let path = sequences(config)?;
     let store = SequenceStore::open(path, waker, descriptors)
         .with_context(|| format!("can't have used sequence numbers in {}", path.display()))?;
-    store.report(path);
+    store.report();
     Ok(store)
 }
 
@@ -294,6 +295,9 @@ fn inspect_store(config: &Config) -> anyhow::Result<()> {
         .with_context(|| format!("can't read used sequence numbers from {}", path.display()))?;
     if condition.is_incomplete() {
         sequences::report(condition, path);
+    }
+    if access(path, AccessFlags::W_OK) == Err(Errno::EROFS) {
+        tracing::error!("{}", sequences::unwritten(path, &Errno::EROFS.into()));
     }
     Ok(())
 }
@@ -597,7 +601,12 @@ impl Gateway {
             let ready = self.poller.wait(Some(patience))?;
             if ready.has(STAT) {
                 let tunnels = self.tunnels.counts();
-                stat.answer(|| (self.counts(), tunnels.clone(), stat::caches(&self.caches)));
+                stat.answer(|| Statistics {
+                    counts: self.counts(),
+                    tunnels: tunnels.clone(),
+                    caches: stat::caches(&self.caches),
+                    notices: self.following.notices(),
+                });
             }
             if ready.has(NETWORK) {
                 self.following.look_around(&self.network, &mut self.database);

@@ -29,7 +29,7 @@ mod witness;
 use std::{
     collections::{BTreeMap, VecDeque},
     io,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -41,7 +41,7 @@ use uxfrm_io::{poll::Waker, random};
 
 use crate::descriptor_store::DescriptorStore;
 pub(crate) use adopt::Reserved;
-use condition::{Condition, MEANING};
+use condition::Condition;
 use disk::{Disk, LocalDisk};
 use journal::{Contents, Identity, Journal, Record};
 use memory::Shelf;
@@ -73,6 +73,10 @@ const REMEMBERED: usize = 1 << 20;
 pub(crate) struct SequenceStore {
     journal: Journal,
     condition: Condition,
+    /// Where it lies, for people.
+    directory: PathBuf,
+    /// Whether it was removed or replaced while in use.
+    was_replaced: bool,
     received: Arc<ReceivedNumbers>,
     is_settled: bool,
     sent: SentNumbers,
@@ -134,6 +138,11 @@ pub(crate) fn inspect(path: &Path) -> io::Result<Condition> {
     Ok(condition_of(bytes.is_some(), &contents, left.identity))
 }
 
+/// What it means that nothing can be written to a directory.
+pub(crate) fn unwritten(path: &Path, fault: &io::Error) -> String {
+    condition::unwritten(fault, path)
+}
+
 /// Tells the log how a store was found.
 pub(crate) fn report(condition: Condition, path: &Path) {
     let directory = path.display();
@@ -146,9 +155,7 @@ pub(crate) fn report(condition: Condition, path: &Path) {
         | Condition::RolledBack { .. }
         | Condition::Foreign
         | Condition::Damaged { .. } => {
-            tracing::error!(
-                "the store of sequence numbers in {directory} is {condition}: {MEANING}"
-            );
+            tracing::error!("{}", condition.told(path));
         }
     }
 }
@@ -170,7 +177,9 @@ impl SequenceStore {
         descriptors.keep(LOCK, disk.lock())?;
         let disk = Box::new(disk);
         let shelf = Box::new(witness::place_of(path));
-        Self::on(disk, Some(Remembered { shelf, waker }), random_bits)
+        let mut store = Self::on(disk, Some(Remembered { shelf, waker }), random_bits)?;
+        path.clone_into(&mut store.directory);
+        Ok(store)
     }
 
     /// Reads the store on a disk, with a witness or without, which draws random bits by `draw`.
@@ -199,6 +208,8 @@ impl SequenceStore {
         let mut store = Self {
             journal: Journal::new(disk, identity),
             condition,
+            directory: PathBuf::new(),
+            was_replaced: false,
             received: Arc::new(received),
             is_settled: false,
             sent: SentNumbers::remembering(REMEMBERED),
@@ -248,8 +259,22 @@ impl SequenceStore {
     }
 
     /// Tells the log how the store was found.
-    pub(crate) fn report(&self, path: &Path) {
-        report(self.condition, path);
+    pub(crate) fn report(&self) {
+        report(self.condition, &self.directory);
+    }
+
+    /// What whoever runs the gateway is to know of the store, a line each: as the log has said it. `fault` keeps numbers from being written down.
+    pub(crate) fn notices(&self, fault: Option<&io::Error>) -> String {
+        let found = self.condition.is_incomplete().then(|| self.condition.told(&self.directory));
+        let replaced = self.was_replaced.then(|| condition::replaced(&self.directory));
+        let unwritten = fault.map(|fault| self.unwritten(fault));
+        let lines = found.into_iter().chain(replaced).chain(unwritten);
+        lines.map(|line| line + "\n").collect()
+    }
+
+    /// What it means that numbers can't be written down, and the remedy.
+    pub(crate) fn unwritten(&self, fault: &io::Error) -> String {
+        condition::unwritten(fault, &self.directory)
     }
 
     /// States that received packets when the last run ended, and were not put in again.
@@ -392,9 +417,8 @@ impl SequenceStore {
     /// As [`SequenceStore::commit`].
     pub(crate) fn check_place(&mut self) -> io::Result<()> {
         if !self.journal.check_place()? {
-            tracing::error!(
-                "the store of sequence numbers was removed or replaced while in use: it is written anew. Had uxfrm been killed before, {MEANING}"
-            );
+            tracing::error!("{}", condition::replaced(&self.directory));
+            self.was_replaced = true;
             self.commit()?;
         }
         Ok(())

@@ -1,5 +1,5 @@
 //! The counters' socket: who connects is sent the text of `/proc/net/xfrm_stat`, a zero byte, a line for each drop reason, a zero byte,
-//! and a table of the workers' flow caches.
+//! a table of the workers' flow caches, a zero byte, and a line for each thing that is wrong with the store of sequence numbers.
 //!
 //! Its name is abstract, so each network namespace has its own, it needs no directory and is gone with the process. Where a stranger has it, a
 //! file [stands in](uxfrm_control::stand_in).
@@ -51,6 +51,16 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// How often a name is looked at at which nobody accepts yet: a gateway may be about to. Then a stranger has it.
 const LOOKS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// What a client is told.
+#[derive(Debug, Default)]
+pub(crate) struct Statistics {
+    pub(crate) counts: DropCounts,
+    pub(crate) tunnels: String,
+    pub(crate) caches: String,
+    /// What is wrong with the store of sequence numbers, a line each.
+    pub(crate) notices: String,
+}
 
 /// The gateway's end. Who has it is the gateway of its network namespace.
 #[derive(Debug)]
@@ -121,10 +131,10 @@ impl StatSocket {
 
     /// Answers up to a turn of those that wait; while more do, the descriptor stays readable. A client that may not ask or does not read
     /// gets nothing and holds up nobody.
-    pub(crate) fn answer(&self, mut counts: impl FnMut() -> (DropCounts, String, String)) {
+    pub(crate) fn answer(&self, mut statistics: impl FnMut() -> Statistics) {
         for _ in 0..TURN {
             let Ok((client, _)) = self.listener.accept() else { return };
-            if let Err(error) = serve(client, &mut counts) {
+            if let Err(error) = serve(client, &mut statistics) {
                 tracing::debug!(%error, "a client of the counters went away");
             }
         }
@@ -163,16 +173,14 @@ fn holder() -> io::Result<Holder> {
     Ok(Holder::Stranger)
 }
 
-fn serve(
-    mut client: UnixStream,
-    counts: &mut impl FnMut() -> (DropCounts, String, String),
-) -> io::Result<()> {
+fn serve(mut client: UnixStream, statistics: &mut impl FnMut() -> Statistics) -> io::Result<()> {
     let peer = getsockopt(&client, PeerCredentials)?;
     if peer.uid() != 0 && peer.uid() != Uid::effective().as_raw() {
         return Ok(());
     }
-    let (counts, tunnels, caches) = counts();
-    let text = format!("{}\0{}{tunnels}\0{caches}", counts.xfrm_stat(), counts.reasons());
+    let Statistics { counts, tunnels, caches, notices } = statistics();
+    let (kernel, reasons) = (counts.xfrm_stat(), counts.reasons());
+    let text = format!("{kernel}\0{reasons}{tunnels}\0{caches}\0{notices}");
     client.set_nonblocking(false)?;
     client.set_write_timeout(Some(PATIENCE))?;
     client.write_all(text.as_bytes())
@@ -212,11 +220,20 @@ pub enum Listing {
     Caches,
 }
 
-/// Asks the gateway of this network namespace for its counters, a line each: name, tab, count.
+/// Counters, and what is wrong with the store of sequence numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// A line each: name, tab, count.
+    pub counters: String,
+    /// A line each; none where nothing is.
+    pub notices: String,
+}
+
+/// Asks the gateway of this network namespace for its counters.
 ///
 /// # Errors
 /// When no gateway runs here, or it does not answer us.
-pub fn read(listing: Listing) -> anyhow::Result<String> {
+pub fn read(listing: Listing) -> anyhow::Result<Report> {
     let mut server = dial()?;
     let mut text = String::new();
     server.read_to_string(&mut text).map_err(|error| unanswered(&error))?;
@@ -225,12 +242,14 @@ pub fn read(listing: Listing) -> anyhow::Result<String> {
     else {
         anyhow::bail!("the gateway answers only root and the user that runs it");
     };
-    Ok(match listing {
+    let counters = match listing {
         Listing::Kernel => kernel,
         Listing::Reasons => reasons,
         Listing::Caches => caches,
-    }
-    .to_owned())
+    };
+    // A gateway of an older release says nothing of it.
+    let notices = parts.next().unwrap_or_default();
+    Ok(Report { counters: counters.to_owned(), notices: notices.to_owned() })
 }
 
 /// What to say of a gateway that was there and has not answered.
@@ -299,7 +318,7 @@ mod tests {
             answered += 1;
             assert!(answered <= TURN, "nobody else's requests are served meanwhile");
             flood.push(dial_address(&address).unwrap());
-            (DropCounts::default(), String::new(), String::new())
+            Statistics::default()
         });
         assert_eq!(answered, TURN);
     }

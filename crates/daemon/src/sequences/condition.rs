@@ -1,6 +1,6 @@
 //! What a start finds in place of the store of sequence numbers, and what that means for whoever runs the gateway.
 
-use std::fmt;
+use std::{fmt, io, path::Path};
 
 /// How the store of sequence numbers was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,12 +36,34 @@ impl Condition {
             Self::Lost | Self::RolledBack { .. } | Self::Foreign | Self::Damaged { .. } => true,
         }
     }
+
+    /// In what state the store in a directory is, what that means, and the remedy.
+    pub(super) fn told(self, directory: &Path) -> String {
+        format!("the store of sequence numbers in {} is {self}: {MEANING}", directory.display())
+    }
 }
 
 /// What it means where numbers may be missing, and the remedy.
-pub(crate) const MEANING: &str = "peers drop what static keys send until their replay windows are passed, packets that were received before may be \
+const MEANING: &str = "peers drop what static keys send until their replay windows are passed, packets that were received before may be \
      accepted again, and an IV repeats with a chance of 1 in 2^32 for each start with the same key; give static states new keys (IKE daemons do so \
      by themselves)";
+
+/// The store in a directory was removed or replaced while in use.
+pub(super) fn replaced(directory: &Path) -> String {
+    format!(
+        "the store of sequence numbers in {} was removed or replaced while in use: it is written anew. Had uxfrm been killed before, {MEANING}",
+        directory.display()
+    )
+}
+
+/// Nothing can be written to the store in a directory.
+pub(super) fn unwritten(fault: &io::Error, directory: &Path) -> String {
+    format!(
+        "sequence numbers can't be written down in {} ({fault}): states that come are refused, and those that are there stop when what is reserved \
+         for them ends (out_sequence_reserve, in_replay_reserve); make room there, or the file system writable again",
+        directory.display()
+    )
+}
 
 impl fmt::Display for Condition {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
