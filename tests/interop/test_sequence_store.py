@@ -4,6 +4,7 @@ The far end of the wire is the test itself (topology.UxfrmAndWire): scapy seals 
 """
 
 import shutil
+import socket
 import subprocess
 import time
 
@@ -24,6 +25,8 @@ LINES = STATIC.lines(HERE, THERE)
 REPLAYED = 50
 # `FIRST_RESERVED` of crates/engine.
 RESERVED = 1024
+# linux/netlink.h, and the kernel's own group
+NETLINK_KOBJECT_UEVENT, KERNEL_GROUP = 15, 1
 DEVICE = '[[device]]\nname = "nic0"\nprofile = "unlimited"\n'
 
 
@@ -303,6 +306,39 @@ def test_check_tells_of_a_read_only_file_system(end):
         assert "can't be written down" in checked and "Read-only file system" in checked, checked
     finally:
         subprocess.run(["umount", end.store], check=True)
+
+
+def uevent(end, variable):
+    """What the kernel sends when a hypervisor has restored the machine."""
+    words = ["change@/devices/LNXSYSTM:00/VMGENCTR:00", "ACTION=change", "SUBSYSTEM=platform", variable, "SEQNUM=1", ""]
+    with end.network.here.entered():
+        sender = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_KOBJECT_UEVENT)
+    with sender:
+        sender.sendto("\0".join(words).encode(), (0, KERNEL_GROUP))
+
+
+def test_machine_that_goes_on_from_a_snapshot_sends_with_other_prefixes(end):
+    end.start()
+    end.send()
+    frames = requests(end, 1, REPLAYED)
+    assert end.answered(frames) == REPLAYED
+    [before] = {packet.iv[:4] for packet in end.sent}
+    uevent(end, "NEW_VMGENID=0")
+    end.send()
+    assert {packet.iv[:4] for packet in end.sent} == {before}, "that was another event"
+    uevent(end, "NEW_VMGENID=1")
+    deadline = time.monotonic() + ANSWER_SECONDS * 4
+    while "goes on from a snapshot" not in end.log():
+        assert time.monotonic() < deadline, end.log()
+        time.sleep(0.05)
+    # All that was sent before it has come.
+    end.network.far.seen()
+    end.send()
+    assert before not in {packet.iv[:4] for packet in end.sent[-20:]}
+    for frame in frames:
+        end.network.far.send(frame)
+    assert end.answered(requests(end, REPLAYED + 1, 1)) == 1
+    assert next_answer(end, time.monotonic() + 0.2) is None, "a replayed packet was answered"
 
 
 def add(spi):

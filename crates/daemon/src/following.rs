@@ -463,6 +463,24 @@ impl Following {
         self.owe_routes();
     }
 
+    /// The machine goes on from a snapshot, perhaps as one of several that have the same keys, numbers and IV prefixes. No number that was reserved is used
+    /// any more; all states go on with prefixes of their own, once these are on the disk.
+    pub(crate) fn leave_snapshot(&mut self, database: &mut Database) {
+        let lost = database.apply(now(), |change| change.begin_sas_anew());
+        let Changes { added, removed, .. } = database.take_changes();
+        self.store.begin_anew(&removed, &added, now());
+        let committed = self.store.commit();
+        self.note(committed);
+        self.news |= !added.is_empty();
+        Self::publish(database);
+        let states = added.len();
+        tracing::warn!(
+            states,
+            lost,
+            "the machine goes on from a snapshot (vmgenid): all states have new IV prefixes; what was received after it may be accepted again; give static states new keys"
+        );
+    }
+
     /// What whoever runs the gateway is to know of the store of sequence numbers, a line each.
     pub(crate) fn notices(&self) -> String {
         self.store.notices(self.fault.as_ref())

@@ -35,6 +35,7 @@ use uxfrm_io::{
     rtnetlink::{Monitor, Rtnetlink},
     signal::{Request, Signals},
     tun::{Place, Queues, Tun, TunOptions},
+    uevents::Uevents,
 };
 use uxfrm_runtime::{Events, Running};
 
@@ -69,6 +70,7 @@ const NETWORK: u8 = 3;
 const PATHS: u8 = 4;
 const SUPERVISOR: u8 = 5;
 const SUCCESSOR: u8 = 6;
+const SNAPSHOT: u8 = 7;
 
 /// The longest that nobody looks after time limits and events.
 const TICK: Duration = Duration::from_millis(200);
@@ -426,6 +428,8 @@ struct Gateway {
     /// Word of links and addresses.
     network: Monitor,
     paths: PathErrors,
+    /// Word that the machine goes on from a snapshot, where the kernel tells.
+    uevents: Option<Uevents>,
     keepalives: Keepalives,
     planner: Planner,
     xfrm: Xfrm,
@@ -520,6 +524,7 @@ impl Gateway {
             poller,
             network,
             paths,
+            uevents: listen_for_snapshots(),
             keepalives,
             planner,
             xfrm,
@@ -596,6 +601,9 @@ impl Gateway {
         if let Some(control) = &control {
             self.poller.add(control.as_fd(), CONTROL)?;
         }
+        if let Some(uevents) = &self.uevents {
+            self.poller.add(uevents.as_fd(), SNAPSHOT)?;
+        }
         loop {
             let patience = self.patience();
             let ready = self.poller.wait(Some(patience))?;
@@ -610,6 +618,12 @@ impl Gateway {
             }
             if ready.has(NETWORK) {
                 self.following.look_around(&self.network, &mut self.database);
+            }
+            // First: what is asked for next may have states send.
+            if ready.has(SNAPSHOT)
+                && self.uevents.as_ref().is_some_and(Uevents::take_new_generation)
+            {
+                self.following.leave_snapshot(&mut self.database);
             }
             if ready.has(PATHS) {
                 self.following.hear_of_paths(&self.paths, &self.database);
@@ -783,6 +797,14 @@ impl Gateway {
         };
         error.context(STAYS)
     }
+}
+
+fn listen_for_snapshots() -> Option<Uevents> {
+    let opened = Uevents::open();
+    let told = opened.inspect_err(|error| {
+        tracing::debug!(%error, "the kernel's word that a virtual machine was restored is not heard");
+    });
+    told.ok()
 }
 
 /// Lets workers see what was read, once the numbers that its states may use are written down.

@@ -360,6 +360,42 @@ impl SequenceStore {
         self.watched.push_back(Watched { sa: Arc::clone(sa), pace });
     }
 
+    /// The machine goes on from a snapshot, perhaps as one of several, and states stand in the place of others: they go on with prefixes of their own, and
+    /// above all that was reserved where the disk is of a later time.
+    pub(crate) fn begin_anew(&mut self, gone: &[Arc<Sa>], came: &[Arc<Sa>], now: Moment) {
+        let (mut sent, mut edges) = (BTreeMap::new(), BTreeMap::new());
+        for record in self.journal.read_again().unwrap_or_default() {
+            match record {
+                Record::Sent(state, highest) => drop(sent.insert(state, highest)),
+                Record::Prefix(key, bits) => self.prefixes.learn(key, bits),
+                Record::Received(state, _, edge) => drop(edges.insert(state, edge)),
+                Record::Forgotten(state) => drop(edges.remove(&state)),
+            }
+        }
+        for sa in gone {
+            let state = StateName::of(sa);
+            let known = self.edges.get(&state).map(|before| before.edge);
+            self.dismiss(sa, now);
+            // Nobody has deleted it. One that its device does not take any more comes back at the next start.
+            if let Some(edge) = known.max(edges.get(&state).copied()) {
+                self.before.insert(state, Before { from: edge, edge });
+                self.journal.note(Record::Received(state, edge, edge));
+            }
+        }
+        for sa in came {
+            let state = StateName::of(sa);
+            if !edges.contains_key(&state) {
+                self.before.remove(&state);
+            }
+            sa.sequence().skip_to(sent.get(&state).copied().unwrap_or(0));
+            self.admit(sa, now);
+            if self.no_prefix.is_some() {
+                // Never with what others may have.
+                let _last = sa.sequence().close();
+            }
+        }
+    }
+
     /// Settles the states with which no batch is under way any more.
     pub(crate) fn settle_due(&mut self, now: Moment) {
         let (due, leaving) = std::mem::take(&mut self.leaving)

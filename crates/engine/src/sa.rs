@@ -178,6 +178,20 @@ impl Sa {
         new
     }
 
+    /// The same, for an owner who draws IV prefixes: it has none of the old ones, as others may send by those.
+    pub(crate) fn begun_anew(
+        old: &Self,
+        config: SaConfig,
+        words: Arc<SaWords>,
+        place: Option<Attachment>,
+    ) -> Arc<Self> {
+        let reserved = old.sequence().reserved();
+        let sent = old.sequence().end();
+        let new = Self::taking_over(old, (sent, reserved), config, words, place);
+        new.live().usage.set_history(old.usage().failures(), old.usage().last_used());
+        new
+    }
+
     /// A state as `old` was before others went on in its place, which nobody has sent by: its words and numbers, and their counts. `None` where none did.
     pub(crate) fn returning(old: &Self, place: Option<Attachment>) -> Option<Arc<Self>> {
         let &Heir { sent, reserved, .. } = old.heir()?;

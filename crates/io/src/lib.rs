@@ -16,6 +16,7 @@
 //! | [`fitted`] | segments and checksums for a port that cannot |
 //! | [`rtnetlink`], [`netns`] | links, addresses, routes and rules; network namespaces |
 //! | [`ethtool`], [`napi`] | features of an interface; how long it gathers frames |
+//! | [`uevents`] | word that the virtual machine goes on from a snapshot |
 //! | [`nftables`] | a table of the kernel's packet filter |
 //! | [`capture`] | what passes an interface |
 //! | [`poll`], [`signal`] | waiting for ports, other threads and signals |
@@ -67,6 +68,7 @@ pub mod spread;
 pub mod state_directory;
 pub mod tun;
 pub mod udp;
+pub mod uevents;
 mod virtio;
 pub mod xdp;
 

@@ -94,6 +94,20 @@ impl Journal {
         self.new_lines > 0
     }
 
+    /// Reads what is on the disk now: its records if it is of a later time than what was written last, as memory was taken back. All is written
+    /// anew by the next [`Journal::commit`].
+    pub(super) fn read_again(&mut self) -> Option<Vec<Record>> {
+        let bytes = self.disk.read().ok().flatten();
+        self.end = None;
+        let found = read(&bytes?).ok()?;
+        let Identity { id, generation } = found.identity?;
+        if id != self.identity.id || generation <= self.identity.generation {
+            return None;
+        }
+        self.identity.generation = generation;
+        Some(found.records)
+    }
+
     /// Whether others still find what is written under its name. What they don't find is to be replaced.
     ///
     /// # Errors

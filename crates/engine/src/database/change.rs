@@ -158,11 +158,42 @@ impl Change<'_> {
         let words = self.words(&config);
         self.database.close_on_device(old);
         let new = Sa::continuing(old, config, words, place);
-        self.database.let_go_of_sa(old);
-        self.database.insert_sa(&new);
-        self.database.wake_for(&new, self.now);
-        self.database.keep_alive(&new, self.now);
+        self.take_place(old, &new);
         new
+    }
+
+    fn take_place(&mut self, old: &Arc<Sa>, new: &Arc<Sa>) {
+        self.database.let_go_of_sa(old);
+        self.database.insert_sa(new);
+        self.database.wake_for(new, self.now);
+        self.database.keep_alive(new, self.now);
+    }
+
+    /// Puts another in the place of each state, with the same words, counts and window, whose numbers go on with IV prefixes that are to be drawn: for an owner
+    /// whose machine goes on from a snapshot, perhaps as one of several. The old ones send and take nothing more. Says of how many the devices did not take
+    /// the new one, so that they are gone.
+    pub fn begin_sas_anew(&mut self) -> usize {
+        let mut states: Vec<_> = self.states().cloned().collect();
+        states.sort_unstable_by_key(|sa| sa.turn());
+        let mut lost = 0;
+        for old in &states {
+            let mut config = old.to_config();
+            self.database.close_on_device(old);
+            let place = match old.attachment() {
+                Some(_) => self.database.attach_state(&mut config),
+                None => Ok(None),
+            };
+            let Ok(place) = place else {
+                self.database.let_go_of_sa(old);
+                lost += 1;
+                continue;
+            };
+            let words = self.words(&config);
+            let new = Sa::begun_anew(old, config, words, place);
+            self.take_place(old, &new);
+        }
+        self.changed |= !states.is_empty();
+        lost
     }
 
     /// The state that `id` and a mark find, as `ip xfrm state get` does.

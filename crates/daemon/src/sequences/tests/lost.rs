@@ -189,3 +189,71 @@ fn upper_half_of_the_number_has_a_prefix_of_its_own() {
         assert!(again >= 2, "both are written down: {}", runs.text());
     }
 }
+
+/// What a gateway does that is told of it.
+fn leave_snapshot(run: &mut Run) {
+    let Run(database, store) = run;
+    assert_eq!(database.apply(Moment(0), |change| change.begin_sas_anew()), 0);
+    let changes = database.take_changes();
+    store.begin_anew(&changes.removed, &changes.added, Moment(0));
+    store.commit().unwrap();
+    database.publish();
+}
+
+/// Disk and memory are the same, also near the end of an upper half, whose next one has its prefix already.
+#[test]
+fn machines_that_go_on_from_one_snapshot_repeat_no_iv() {
+    for words in ["spi 1", "spi 1 replay-window 128 flag esn replay-oseq 0xffffff00"] {
+        let mut wire = Wire::default();
+        let machines = [Runs::new(), Runs::new()];
+        let mut one = machines[0].start(words, KEY);
+        wire.send(&one, 100);
+        fs::create_dir(machines[1].path()).unwrap();
+        fs::copy(machines[0].journal(), machines[1].journal()).unwrap();
+        let mut other = machines[1].start(words, KEY);
+        let (mine, theirs) = (one.sa(), other.sa());
+        for prefix in [0, 1].into_iter().filter_map(|upper| mine.iv_prefix(upper)) {
+            theirs.set_iv_prefix(prefix);
+        }
+        theirs.sequence().reopen(mine.sequence().last(), mine.sequence().reserved());
+        let next = mine.sequence().last() + 1;
+        assert_eq!(mine.iv_counter(next), theirs.iv_counter(next), "they are the same");
+        for run in [&mut one, &mut other] {
+            leave_snapshot(run);
+        }
+        for old in [mine, theirs] {
+            assert!(old.sequence().take(1).is_err(), "the old state sends nothing more");
+        }
+        for _ in 0..3 {
+            wire.send(&one, 1000);
+            wire.send(&other, 1000);
+            [&mut one, &mut other].into_iter().for_each(leave_snapshot);
+        }
+    }
+}
+
+#[test]
+fn snapshot_begins_above_what_the_disk_knows_of_a_later_time() {
+    let runs = Runs::new();
+    let mut run = runs.start("spi 1 replay-window 128", KEY);
+    let state = StateName::of(&run.sa());
+    assert_eq!(run.sa().replay().check(50).and_then(|new| run.sa().replay().accept(new)), Ok(()));
+    let text = fs::read_to_string(runs.journal()).unwrap().trim_end_matches('\0').to_owned();
+    // Whoever wrote that went on where memory was taken.
+    let later = format!("received {state} 7000 9000\nsent {state} 77000000\ncommit 99");
+    let sum = crc32fast::hash(later.as_bytes());
+    fs::write(runs.journal(), format!("{text}{later} {sum:08x}\n")).unwrap();
+    leave_snapshot(&mut run);
+    assert!(run.send().unwrap() > 77_000_000);
+    let sa = run.sa();
+    let (low, edge) = (9000, sa.reserved_to_receive());
+    let refused = sa.replay().check(low).map_err(|reason| sa.replay().explain(low, reason));
+    assert_eq!(refused.map(drop), Err(DropReason::InBeforeRestart));
+    assert_eq!(sa.replay().check(9001).and_then(|new| sa.replay().accept(new)), Ok(()));
+    assert!(edge > 9001);
+    // All of it is on the disk again.
+    run.crash();
+    let run = runs.start("spi 1 replay-window 128", KEY);
+    assert_eq!(run.1.condition(), Condition::Intact);
+    assert!(run.send().unwrap() > 77_000_000);
+}
