@@ -10,6 +10,7 @@ use std::{
         unix::fs::FileExt as _,
     },
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use uxfrm_io::state_directory::{StateDirectory, preallocate};
@@ -39,6 +40,10 @@ pub(crate) trait Disk: Debug + Send {
 const NAME: &str = "sequences";
 const NEW: &str = "sequences.new";
 
+/// How often, and how long between, the lock is tried that another process has.
+const LOOKS: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(20);
+
 /// A directory of the file system.
 #[derive(Debug)]
 pub(crate) struct LocalDisk {
@@ -53,7 +58,18 @@ impl LocalDisk {
     /// # Errors
     /// What keeps it from being this gateway's, and what would be right.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self { path: path.to_owned(), directory: lock(path)?, file: None })
+        let mut directory = lock(path);
+        // One that was killed, and with it its supervisor, may be about to let go of it.
+        for _ in 0..LOOKS {
+            match &directory {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    std::thread::sleep(PAUSE);
+                    directory = lock(path);
+                }
+                Ok(_) | Err(_) => break,
+            }
+        }
+        Ok(Self { path: path.to_owned(), directory: directory?, file: None })
     }
 
     /// The one that another process has locked until now.
