@@ -37,3 +37,6 @@ mod time;
 mod train;
 mod tunnels;
 pub mod upgrade;
+
+#[cfg(any(test, fuzzing))]
+pub use sequences::decode_journal;

@@ -734,6 +734,8 @@ const fn upper_half(number: u64) -> u32 {
     (number >> 32) as u32
 }
 
+#[cfg(any(test, fuzzing))]
+pub use journal::fuzz::decode as decode_journal;
 #[cfg(test)]
 pub(crate) mod on_disk;
 #[cfg(test)]

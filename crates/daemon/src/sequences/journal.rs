@@ -284,5 +284,7 @@ fn parse(line: &str) -> Option<Record> {
     }
 }
 
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzz;
 #[cfg(test)]
 mod tests;
