@@ -5,7 +5,7 @@ CARGO  := cargo
 FLAGS  := --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test sim endure check lint layers bench bench-gate fuzz fuzz-seeds fmt deny deps
+.PHONY: help demo test sim loom endure check lint layers bench bench-gate fuzz fuzz-seeds fmt deny deps
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,11 @@ endure: ## Kills, stops, upgrades and lost stores beneath traffic, so many of ea
 	@scripts/prerequisites test
 	$(CARGO) build $(FLAGS) -p uxfrm -p uxfrm-redirect
 	UXFRM_ROUNDS=$(or $(ROUNDS),300) UXFRM_SEED=$(or $(SEED),1) UXFRM=$(BUILT)/debug/uxfrm scripts/interop -q -k test_endurance
+
+loom: ## What threads share without locks, in all orders, with loom (ARGS=replay: those models only; loom/README.md)
+	@scripts/prerequisites build
+	$(CARGO) build $(FLAGS) --release --manifest-path loom/Cargo.toml --target-dir $(BUILT)/loom
+	$(BUILT)/loom/release/uxfrm-loom $(ARGS)
 
 check: ## Before each commit: formatting, clippy, the arrows between crates, unit tests; no root, and no traffic but loopback's
 	$(CARGO) fmt --all --check

@@ -14,3 +14,4 @@
 pub mod greeting;
 pub mod mailbox;
 pub mod stand_in;
+mod sync;

@@ -19,7 +19,7 @@
 //! What costs time is each line that goes from one processor to the other. So there are no steps that nobody waits for, and a short answer,
 //! which most are, lies in one line with the word that says that it is there.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
 /// What stands where on a page, and what turns there are: ends that mean different ones share none.
 pub const LAYOUT: u32 = 2;

@@ -29,6 +29,7 @@ mod prefix;
 mod selector;
 mod snapshot;
 mod stats;
+mod sync;
 mod turns;
 mod watch;
 mod worker;

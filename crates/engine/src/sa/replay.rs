@@ -19,12 +19,11 @@
 //! numbers): it is then mistaken for a newer or equal one and the packet is refused, never wrongly accepted. Who is told that another has received numbers that
 //! far ahead has all words move on (`learn`), lest that be so for good.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use uxfrm_packet::prefetch_far;
 
 use super::replay_store::{HeadCell, Keeper};
 use crate::DropReason;
+use crate::sync::{AtomicU64, Ordering};
 
 /// The numbers already received on one SA.
 #[derive(Debug)]

@@ -8,10 +8,11 @@
 use std::{
     fmt::Debug,
     hash::{Hash, Hasher},
-    sync::{Arc, atomic::AtomicU64},
+    sync::Arc,
 };
 
 use super::Sa;
+use crate::sync::AtomicU64;
 
 /// Keeps received numbers across restarts.
 pub trait ReplayStore: Debug + Send + Sync {

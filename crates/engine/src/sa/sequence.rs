@@ -1,10 +1,9 @@
 //! Outbound sequence numbers: handed out in blocks, one atomic operation per batch, no number twice.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use uxfrm_packet::prefetch_far;
 
 use crate::DropReason;
+use crate::sync::{AtomicU64, Ordering};
 
 /// The numbers of an outbound SA (RFC 4303 §2.2, §3.3.3). The IV has its low half, so the promise "none
 /// twice" is what GCM rests on; it holds for any number of workers, also where the numbers end.
@@ -29,7 +28,7 @@ pub struct SequenceBlock {
 impl Sequence {
     /// Numbers above `sent` up to and with `limit`.
     #[must_use]
-    pub const fn new(sent: u64, limit: u64) -> Self {
+    pub fn new(sent: u64, limit: u64) -> Self {
         Self { last: AtomicU64::new(sent), ceiling: AtomicU64::new(limit), limit }
     }
 

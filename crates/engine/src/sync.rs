@@ -1,0 +1,3 @@
+//! The atomics of what workers share without locks. The models of `loom/` take the same sources with atomics that try all orders.
+
+pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
