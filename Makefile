@@ -42,11 +42,11 @@ check: ## Before each commit: formatting, clippy, the arrows between crates, uni
 	$(CARGO) test $(FLAGS) --workspace --lib --no-fail-fast --quiet
 	$(CARGO) test $(FLAGS) --workspace --test layers --quiet
 
-lint: layers ## Formatting, clippy, the arrows between crates, documentation, licences (where cargo-deny is): no warning is let through
+lint: layers ## Formatting, clippy, the arrows between crates, documentation, licences: no warning is let through
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(FLAGS) --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc $(FLAGS) --workspace --no-deps --quiet
-	if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check bans licenses sources; fi
+	scripts/deny
 
 layers: ## Only the check that a crate uses none but the crates that ARCHITECTURE.md lets it use
 	@scripts/prerequisites build
@@ -76,10 +76,9 @@ fuzz-seeds: ## Write the inputs anew that the corpora of fuzz/ began with
 fmt: ## Format all Rust code
 	$(CARGO) fmt --all
 
-deny: ## Licences, advisories and bans of all dependencies (deny.toml)
-	@$(CARGO) deny --version >/dev/null 2>&1 || \
-		{ echo "make deny needs cargo-deny: cargo install --locked cargo-deny"; exit 1; }
-	$(CARGO) deny check
+deny: ## Licences, bans, sources and, where the list can be fetched, advisories of all dependencies (deny.toml)
+	@scripts/prerequisites build
+	@scripts/deny
 
 deps: ## Install the Debian packages for the build and the tests
 	@scripts/prerequisites build
