@@ -5,7 +5,7 @@ CARGO  := cargo
 FLAGS  := --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test sim loom endure check lint layers bench bench-gate fuzz fuzz-seeds fmt deny deps
+.PHONY: help demo test sim loom endure check lint layers bench bench-gate fuzz fuzz-seeds fmt deny sbom deps
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,11 @@ fmt: ## Format all Rust code
 deny: ## Licences, bans, sources and, where the list can be fetched, advisories of all dependencies (deny.toml)
 	@scripts/prerequisites build
 	@scripts/deny
+
+sbom: ## What the binary is made of, as CycloneDX: target/uxfrm.cdx.json (TARGET=x86_64-unknown-linux-gnu)
+	@mkdir -p $(BUILT)
+	scripts/sbom $(TARGET) >$(BUILT)/uxfrm.cdx.json
+	@echo $(BUILT)/uxfrm.cdx.json
 
 deps: ## Install the Debian packages for the build and the tests
 	@scripts/prerequisites build
