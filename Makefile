@@ -70,8 +70,8 @@ fuzz: ## Fuzz one target of fuzz/README.md with nightly Rust (TARGET=packet SECO
 		-max_total_time=$(or $(SECONDS),60) -max_len=4096
 
 fuzz-seeds: ## Write the inputs anew that the corpora of fuzz/ began with
-	$(CARGO) test $(FLAGS) -p uxfrm-testkit -p uxfrm-daemon -p uxfrm-netlink -p uxfrm-tunnel --test corpus -- --ignored
-	$(CARGO) test $(FLAGS) -p uxfrm-io --lib fuzz -- --ignored
+	$(CARGO) test $(FLAGS) -p uxfrm-testkit -p uxfrm-daemon -p uxfrm-netlink -p uxfrm-runtime -p uxfrm-tunnel --test corpus -- --ignored
+	$(CARGO) test $(FLAGS) -p uxfrm-io -p uxfrm-redirect --lib fuzz -- --ignored
 
 fmt: ## Format all Rust code
 	$(CARGO) fmt --all

@@ -1,5 +1,6 @@
-//! The corpora of the fuzzers for batch files and configurations, replayed; see `fuzz/README.md`.
+//! The corpora of the fuzzers for batch files, configurations and clients, replayed; see `fuzz/README.md`.
 
+mod client;
 mod text;
 
 use uxfrm_testkit::fuzz::{Corpus, replay};
@@ -14,7 +15,12 @@ fn config() {
     replay("config", text::config);
 }
 
-/// What the corpora began with: the published scripts, every word of the grammar, and the example.
+#[test]
+fn client() {
+    replay("client", client::client);
+}
+
+/// What the corpora began with: the published scripts, every word of the grammar, the example, and one of all that clients say.
 #[test]
 #[ignore = "writes fuzz/corpus: for `make fuzz-seeds`"]
 fn seeds() {
@@ -25,6 +31,10 @@ fn seeds() {
     let corpus = Corpus::of("config");
     corpus.add("seed-example", include_bytes!("../../../docs/example.toml"));
     corpus.add("seed-every-key", EVERY_KEY.as_bytes());
+    let corpus = Corpus::of("client");
+    for (name, input) in client::seeds() {
+        corpus.add(&format!("seed-{name}"), &input);
+    }
 }
 
 const FLOW_CACHE: &str = "\

@@ -1,9 +1,12 @@
-//! What the fuzzer of `fuzz/` runs: foreign bytes through what reads them here without a system call. Built for tests and
-//! fuzzers only. Netlink's answers are the kernel's own and are decoded by a library.
+//! What the fuzzers of `fuzz/` run: foreign bytes through what reads them here without a system call. Built for tests and
+//! fuzzers only.
 
 use std::io::Cursor;
+use std::sync::mpsc::sync_channel;
 
-use uxfrm_packet::{Checksum, PacketBuf, Pool, Segments};
+use uxfrm_packet::{Checksum, PacketBuf, Pool, Segments, UdpPath};
+
+use crate::ike;
 
 use crate::pcap::Source;
 use crate::virtio::{HEADER, VirtioHeader};
@@ -18,6 +21,45 @@ pub fn decode(bytes: &[u8]) {
         Some((_, rest)) => capture(rest),
         None => {}
     }
+}
+
+/// The first byte chooses what the rest is: a datagram of rtnetlink or of `nf_tables`, as the kernel answers, an IKE message of a daemon's, or
+/// what came to a port that daemons share.
+///
+/// # Panics
+/// When a decoder does, or believes what cannot be.
+pub fn answers(bytes: &[u8]) {
+    match bytes.split_first() {
+        Some((0, rest)) => crate::rtnetlink::bytes::decode(rest),
+        Some((1, rest)) => crate::nftables::bytes::decode(rest),
+        Some((2, rest)) => ike::there_and_back(rest),
+        Some((_, rest)) => shared_port(rest),
+        None => {}
+    }
+}
+
+/// A train behind the length of its segments: what is not taken stays, in order.
+fn shared_port(bytes: &[u8]) {
+    let Some((&stride, bytes)) = bytes.split_first() else { return };
+    let mut packet = PacketBuf::from_slice(bytes);
+    packet.udp = Some(UdpPath {
+        local: ([192, 0, 2, 2], 4500).into(),
+        remote: ([192, 0, 2, 1], 4500).into(),
+        tos: 0,
+        dont_fragment: false,
+    });
+    if stride > 0 {
+        packet.segments = Segments::Train { stride: stride.into() };
+    }
+    let (sender, messages) = sync_channel(3);
+    let is_left = ike::take(&mut packet, &sender);
+    assert!(!is_left || !packet.is_empty() || bytes.is_empty());
+    let taken: Vec<_> = messages.try_iter().collect();
+    assert_eq!(
+        taken.iter().map(|taken| taken.payload.len()).sum::<usize>() + packet.len(),
+        bytes.len()
+    );
+    assert!(taken.iter().all(|taken| taken.payload.starts_with(&[0; 4])));
 }
 
 fn virtio(bytes: &[u8]) {
@@ -81,7 +123,33 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "writes fuzz/corpus/kernel: for `make fuzz-seeds`"]
+    fn seeds_of_answers() {
+        let corpus = uxfrm_testkit::fuzz::Corpus::of("kernel");
+        let add = |kind: u8, name: &str, bytes: &[u8]| {
+            corpus.add(&format!("seed-{name}"), &[&[kind][..], bytes].concat());
+        };
+        for (number, datagram) in crate::rtnetlink::bytes::seeds().iter().enumerate() {
+            add(0, &format!("rtnetlink-{number}"), datagram);
+        }
+        for (number, datagram) in crate::nftables::bytes::seeds().iter().enumerate() {
+            add(1, &format!("nf_tables-{number}"), datagram);
+        }
+        let ends = [
+            &b"uxd1\x04\x00\0\0\x11\x94\x01\xf4\0\0\0\0"[..],
+            &[192, 0, 2, 1],
+            &[0; 12],
+            &[192, 0, 2, 2],
+            &[0; 12],
+        ];
+        let ike = [&[0; 4][..], &[7; 28]].concat();
+        add(2, "ike", &[&ends.concat()[..], &ike].concat());
+        add(3, "shared", &[&[32][..], &ike, &[9; 32], &ike, &[8; 5]].concat());
+    }
+
+    #[test]
     fn the_corpus_breaks_nothing() {
         uxfrm_testkit::fuzz::replay("io", decode);
+        uxfrm_testkit::fuzz::replay("kernel", answers);
     }
 }

@@ -36,6 +36,8 @@ use uxfrm_packet::{PacketBuf, Segments, UdpPath, esp};
 
 mod exchange;
 mod message;
+#[cfg(any(test, fuzzing))]
+pub(crate) use message::there_and_back;
 
 pub use exchange::{Buffer, Exchange};
 

@@ -6,6 +6,8 @@
 //! it or nothing. Where the kernel can (Linux 6.9), nobody else may change the table while we are there, `nft flush ruleset`
 //! leaves it alone, and it stays when we are gone. For set-up and tear-down, not for the data path: it allocates.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod bytes;
 mod change;
 mod condition;
 mod field;

@@ -4,6 +4,8 @@
 //! Requests are answered before the call returns. For set-up and tear-down, not for the data path: it allocates.
 
 mod address;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod bytes;
 mod installed;
 mod link;
 mod monitor;
@@ -269,34 +271,44 @@ impl Rtnetlink {
     fn read(&self, request: &str, answers: &mut Vec<RouteNetlinkMessage>) -> Result<bool, Error> {
         let (datagram, _kernel) =
             self.socket.recv_from_full().map_err(|error| Error::of(request, error))?;
-        let unreadable = |reason: String| Error::Unreadable { request: request.to_owned(), reason };
-        let mut rest = &datagram[..];
-        while rest.len() >= 16 {
-            let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
-                .map_err(|error| unreadable(error.to_string()))?;
-            let length = (message.header.length as usize).next_multiple_of(4);
-            if length == 0 {
-                return Err(unreadable("a message of no length".to_owned()));
-            }
-            rest = rest.get(length..).unwrap_or_default();
-            if message.header.sequence_number != self.sequence {
-                continue;
-            }
-            match message.payload {
-                NetlinkPayload::InnerMessage(answer) => answers.push(answer),
-                NetlinkPayload::Done(_) => return Ok(true),
-                NetlinkPayload::Error(error) => {
-                    return match error.code {
-                        None => Ok(true),
-                        Some(_errno) => Err(Error::of(request, error.to_io())),
-                    };
-                }
-                NetlinkPayload::Overrun(_) | NetlinkPayload::Noop => {}
-                other => return Err(unreadable(format!("{other:?}"))),
-            }
-        }
-        Ok(false)
+        take(&datagram, self.sequence, request, answers)
     }
+}
+
+/// Takes what answers the request of a number out of a datagram; whether that was the last of it.
+fn take(
+    datagram: &[u8],
+    sequence: u32,
+    request: &str,
+    answers: &mut Vec<RouteNetlinkMessage>,
+) -> Result<bool, Error> {
+    let unreadable = |reason: String| Error::Unreadable { request: request.to_owned(), reason };
+    let mut rest = datagram;
+    while rest.len() >= 16 {
+        let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
+            .map_err(|error| unreadable(error.to_string()))?;
+        let length = (message.header.length as usize).next_multiple_of(4);
+        if length == 0 {
+            return Err(unreadable("a message of no length".to_owned()));
+        }
+        rest = rest.get(length..).unwrap_or_default();
+        if message.header.sequence_number != sequence {
+            continue;
+        }
+        match message.payload {
+            NetlinkPayload::InnerMessage(answer) => answers.push(answer),
+            NetlinkPayload::Done(_) => return Ok(true),
+            NetlinkPayload::Error(error) => {
+                return match error.code {
+                    None => Ok(true),
+                    Some(_errno) => Err(Error::of(request, error.to_io())),
+                };
+            }
+            NetlinkPayload::Overrun(_) | NetlinkPayload::Noop => {}
+            other => return Err(unreadable(format!("{other:?}"))),
+        }
+    }
+    Ok(false)
 }
 
 /// A socket that hears of what these groups are told, without waiting.

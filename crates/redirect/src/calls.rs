@@ -1,6 +1,8 @@
 //! The functions that programs call instead of the C library's.
 
 mod address;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod bytes;
 mod control;
 mod datagram;
 mod descriptor;

@@ -22,7 +22,7 @@
 
 #![cfg(target_os = "linux")]
 #![cfg_attr(
-    test,
+    any(test, fuzzing),
     expect(dead_code, reason = "in tests the functions must not stand before the C library's")
 )]
 
@@ -31,6 +31,8 @@ mod calls;
 pub mod ends;
 mod errno;
 mod exchange;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod gateway;
 mod mailbox;
 mod next;

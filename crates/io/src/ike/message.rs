@@ -66,6 +66,15 @@ pub(super) fn parse(message: &[u8]) -> Option<(UdpPath, &[u8])> {
     Some((UdpPath { local, remote, tos: header[5], dont_fragment: false }, payload))
 }
 
+/// What is a message for a daemon's socket is the same once written again.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn there_and_back(bytes: &[u8]) {
+    if let Some((path, payload)) = parse(bytes) {
+        let again = [&header(&path)[..], payload].concat();
+        assert_eq!(parse(&again), Some((path, payload)));
+    }
+}
+
 fn put(to: &mut [u8], address: IpAddr) {
     match address {
         IpAddr::V4(ip) => to[..4].copy_from_slice(&ip.octets()),

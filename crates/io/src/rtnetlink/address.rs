@@ -83,7 +83,7 @@ fn describe(link: u32, prefix: Prefix) -> AddressMessage {
 }
 
 /// An answer's own address: of a point-to-point link `IFA_LOCAL`, and `IFA_ADDRESS` where there is no other.
-fn read(answer: RouteNetlinkMessage) -> Option<Address> {
+pub(super) fn read(answer: RouteNetlinkMessage) -> Option<Address> {
     let RouteNetlinkMessage::NewAddress(message) = answer else { return None };
     let (mut local, mut other): (Option<IpAddr>, Option<IpAddr>) = (None, None);
     let mut is_usable = true;

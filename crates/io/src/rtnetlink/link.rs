@@ -222,7 +222,7 @@ fn missing(request: String) -> Error {
     Error::NotFound { request, kernel: std::io::Error::from_raw_os_error(libc::ENODEV) }
 }
 
-fn read(answer: RouteNetlinkMessage) -> Option<Link> {
+pub(super) fn read(answer: RouteNetlinkMessage) -> Option<Link> {
     let RouteNetlinkMessage::NewLink(message) = answer else { return None };
     let mut link = Link {
         index: message.header.index,

@@ -72,7 +72,7 @@ pub enum News {
 }
 
 /// The head of a message: `struct nlmsghdr`, and of a link's `struct ifinfomsg`.
-fn read(head: &[u8; 32], link: u32) -> News {
+pub(super) fn read(head: &[u8; 32], link: u32) -> News {
     const UP: u32 = 1;
     let word = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let went_down = word(20) == link && word(24) & UP == 0;

@@ -296,7 +296,7 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
-fn read(answer: RouteNetlinkMessage) -> Option<Route> {
+pub(super) fn read(answer: RouteNetlinkMessage) -> Option<Route> {
     let RouteNetlinkMessage::NewRoute(message) = answer else { return None };
     let header = message.header;
     let found = Found::of(message.attributes);
@@ -326,7 +326,7 @@ fn read(answer: RouteNetlinkMessage) -> Option<Route> {
     })
 }
 
-fn choose(answer: RouteNetlinkMessage) -> Option<Chosen> {
+pub(super) fn choose(answer: RouteNetlinkMessage) -> Option<Chosen> {
     let RouteNetlinkMessage::NewRoute(message) = answer else { return None };
     let is_local = matches!(message.header.kind, RouteType::Local | RouteType::Broadcast);
     let found = Found::of(message.attributes);

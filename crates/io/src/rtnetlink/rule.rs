@@ -152,7 +152,7 @@ fn describe(rule: &Rule) -> RuleMessage {
     message
 }
 
-fn read(version: Version, answer: RouteNetlinkMessage) -> Option<Rule> {
+pub(super) fn read(version: Version, answer: RouteNetlinkMessage) -> Option<Rule> {
     let RouteNetlinkMessage::NewRule(message) = answer else { return None };
     let (mut mark, mut mask, mut suppress) = (None, u32::MAX, None);
     let (mut source, mut destination, mut target) = (None, None, None);

@@ -72,7 +72,7 @@ impl AsFd for Surroundings {
 }
 
 /// What a notice says. One that can't be read may be about a way.
-fn read(notice: &[u8]) -> Option<Change> {
+pub(super) fn read(notice: &[u8]) -> Option<Change> {
     let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(notice) else {
         return Some(Change::Ways);
     };

@@ -16,7 +16,7 @@ const _: () = assert!(FAMILY as c_int == libc::AF_NETLINK);
 pub(super) const LENGTH: socklen_t = 12;
 const _: () = assert!(size_of::<sockaddr_nl>() == LENGTH as usize);
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn bind(descriptor: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
     let Some(socket) = table::find(descriptor) else {
         if table::datagram(descriptor).is_some() {
@@ -54,7 +54,7 @@ fn bind_netlink(descriptor: c_int, socket: &Socket, address: &sockaddr_nl) -> Re
 }
 
 /// The kernel is the only peer that there is; connecting to it gives a port.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn connect(
     descriptor: c_int,
     address: *const sockaddr,
@@ -75,7 +75,7 @@ unsafe extern "C" fn connect(
     }
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn getsockname(
     descriptor: c_int,
     address: *mut sockaddr,
@@ -93,7 +93,7 @@ unsafe extern "C" fn getsockname(
     unsafe { write(address, length, socket.port(), socket.groups()) }
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn getpeername(
     descriptor: c_int,
     address: *mut sockaddr,

@@ -218,7 +218,7 @@ unsafe fn patiently(descriptor: c_int, message: &msghdr, flags: c_int) -> ssize_
 ///
 /// # Safety
 /// The message is as it says.
-unsafe fn tell(message: &mut msghdr, socket: Datagram, ends: &Ends) {
+pub(super) unsafe fn tell(message: &mut msghdr, socket: Datagram, ends: &Ends) {
     message.msg_flags = 0;
     if !message.msg_name.is_null() {
         // SAFETY: the name has `msg_namelen` bytes.

@@ -8,7 +8,7 @@ use crate::{errno, gateway, mailbox, next, parking, table};
 
 const FLAGS: c_int = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     match (domain, protocol) {
         (libc::AF_NETLINK, libc::NETLINK_XFRM) => redirect(kind),
@@ -65,7 +65,7 @@ fn redirect(kind: c_int) -> c_int {
     errno::fail(libc::EMFILE)
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn close(descriptor: c_int) -> c_int {
     if table::find(descriptor).is_some_and(|socket| parking::park(descriptor, socket)) {
         return 0;
@@ -80,7 +80,7 @@ unsafe extern "C" fn close(descriptor: c_int) -> c_int {
     unsafe { next::close()(descriptor) }
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if flags.unsigned_abs() & libc::CLOSE_RANGE_CLOEXEC == 0 {
         let number = |number: c_uint| c_int::try_from(number).unwrap_or(c_int::MAX);
@@ -91,7 +91,7 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
     unsafe { next::close_range()(first, last, flags) }
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn closefrom(first: c_int) {
     table::remove_range(first, c_int::MAX);
     parking::forget_range(first, c_int::MAX);
@@ -99,13 +99,13 @@ unsafe extern "C" fn closefrom(first: c_int) {
     unsafe { next::closefrom()(first) }
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn dup(descriptor: c_int) -> c_int {
     // SAFETY: the call takes no pointers.
     duplicated(descriptor, unsafe { next::dup()(descriptor) })
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn dup2(descriptor: c_int, copy: c_int) -> c_int {
     if parking::forget(copy) {
         gateway::close(copy);
@@ -115,7 +115,7 @@ unsafe extern "C" fn dup2(descriptor: c_int, copy: c_int) -> c_int {
     if copy == descriptor { copy } else { duplicated(descriptor, copy) }
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn dup3(descriptor: c_int, copy: c_int, flags: c_int) -> c_int {
     if parking::forget(copy) {
         gateway::close(copy);
@@ -125,13 +125,13 @@ unsafe extern "C" fn dup3(descriptor: c_int, copy: c_int, flags: c_int) -> c_int
 }
 
 /// `argument` stands for what the command takes, a number or a pointer: both come in one register.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn fcntl(descriptor: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: the caller's promises about `argument` are passed on.
     controlled(descriptor, command, unsafe { next::fcntl()(descriptor, command, argument) })
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn fcntl64(descriptor: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: the caller's promises about `argument` are passed on.
     controlled(descriptor, command, unsafe { next::fcntl64()(descriptor, command, argument) })
@@ -139,7 +139,7 @@ unsafe extern "C" fn fcntl64(descriptor: c_int, command: c_int, argument: usize)
 
 /// Interfaces are asked about through any socket (`SIOCETHTOOL`, `SIOCGIFCONF`): a Unix socket will do. Of datagrams that wait, the
 /// program knows no header. Interfaces that are the gateway's devices have IPsec of their own.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: usize) -> c_int {
     spoil(descriptor);
     // SAFETY: the caller's promises about `argument` are passed on.
@@ -157,7 +157,7 @@ unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: usize)
 }
 
 /// Remembers who waits for a socket of ours: a connection that takes its place must be waited for as well.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn epoll_ctl(
     epoll: c_int,
     operation: c_int,

@@ -75,7 +75,7 @@ pub(super) unsafe fn answered(request: *const ifreq) {
 
 /// # Safety
 /// There are `count` names of [`NAME_LENGTH`] bytes each.
-unsafe fn find_name(names: *const [u8; NAME_LENGTH], count: usize) -> Option<usize> {
+pub(super) unsafe fn find_name(names: *const [u8; NAME_LENGTH], count: usize) -> Option<usize> {
     // SAFETY: by this function's contract.
     let mut names = (0..count).map(|place| unsafe { names.add(place).read_unaligned() });
     names.position(|name| name.starts_with(NAME))

@@ -5,7 +5,7 @@ use libc::{c_int, c_void, iovec, msghdr, size_t, ssize_t};
 use super::message::{assert_room, recv, recvmsg, send, sendmsg};
 use crate::{errno, next, table};
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn read(descriptor: c_int, bytes: *mut c_void, length: size_t) -> ssize_t {
     // SAFETY: the caller's promises are passed on.
     unsafe {
@@ -18,7 +18,7 @@ unsafe extern "C" fn read(descriptor: c_int, bytes: *mut c_void, length: size_t)
 }
 
 /// What programs built with `_FORTIFY_SOURCE` call for `read`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn __read_chk(
     descriptor: c_int,
     bytes: *mut c_void,
@@ -30,7 +30,7 @@ unsafe extern "C" fn __read_chk(
     unsafe { read(descriptor, bytes, length) }
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn write(descriptor: c_int, bytes: *const c_void, length: size_t) -> ssize_t {
     // SAFETY: the caller's promises are passed on.
     unsafe {
@@ -42,7 +42,7 @@ unsafe extern "C" fn write(descriptor: c_int, bytes: *const c_void, length: size
     }
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn readv(descriptor: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
     if !table::is_ours(descriptor) {
         // SAFETY: the caller's promises are passed on.
@@ -55,7 +55,7 @@ unsafe extern "C" fn readv(descriptor: c_int, vectors: *const iovec, count: c_in
     }
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn writev(descriptor: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
     if !table::is_ours(descriptor) {
         // SAFETY: the caller's promises are passed on.

@@ -64,7 +64,7 @@ unsafe fn relay_request(descriptor: c_int, vectors: &[iovec]) -> Option<ssize_t>
 }
 
 /// Whether the first message of a datagram is the gateway's. Who puts messages for several families into one datagram sends all to the first one's.
-fn is_for_gateway(datagram: &[u8]) -> bool {
+pub(super) fn is_for_gateway(datagram: &[u8]) -> bool {
     let Some((head, attributes)) = datagram.split_first_chunk::<HEAD>() else { return false };
     let half = |at: usize| u16::from_ne_bytes([head[at], head[at + 1]]);
     match half(4) {
@@ -154,7 +154,7 @@ fn receive(connection: c_int, bytes: &mut [u8; ANSWER]) -> Result<&[u8], c_int> 
 }
 
 /// What a greeting says: that all answers have come, or that some were lost. `None` for an answer.
-fn told(answer: &[u8]) -> Option<Result<(), c_int>> {
+pub(super) fn told(answer: &[u8]) -> Option<Result<(), c_int>> {
     let greeting = Greeting::parse(answer)?;
     Some(match greeting.kind {
         // Requests of who may not use the gateway have been refused one by one.

@@ -29,7 +29,7 @@ const SHORT: size_t = 8 * 1024;
 const ANSWER: ssize_t = 16;
 const _: () = assert!(ANSWER as usize == exchange::ANSWER);
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 pub(super) unsafe extern "C" fn send(
     descriptor: c_int,
     bytes: *const c_void,
@@ -55,7 +55,7 @@ pub(super) unsafe extern "C" fn send(
     }
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn sendto(
     descriptor: c_int,
     bytes: *const c_void,
@@ -83,7 +83,7 @@ unsafe extern "C" fn sendto(
     unsafe { next::sendto()(descriptor, bytes, length, flags, to, to_length) }
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 pub(super) unsafe extern "C" fn sendmsg(
     descriptor: c_int,
     message: *const msghdr,
@@ -120,7 +120,7 @@ pub(super) unsafe extern "C" fn sendmsg(
 }
 
 /// On our sockets one message at a time, which callers must reckon with anyway.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn sendmmsg(
     descriptor: c_int,
     messages: *mut mmsghdr,
@@ -141,7 +141,7 @@ unsafe extern "C" fn sendmmsg(
     unsafe { one(messages, sendmsg(descriptor, &raw const (*messages).msg_hdr, flags)) }
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 pub(super) unsafe extern "C" fn recv(
     descriptor: c_int,
     bytes: *mut c_void,
@@ -187,7 +187,7 @@ pub(super) unsafe extern "C" fn recv(
     }
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn recvfrom(
     descriptor: c_int,
     bytes: *mut c_void,
@@ -230,7 +230,7 @@ unsafe extern "C" fn recvfrom(
     received
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 pub(super) unsafe extern "C" fn recvmsg(
     descriptor: c_int,
     message: *mut msghdr,
@@ -295,7 +295,7 @@ pub(super) unsafe extern "C" fn recvmsg(
 }
 
 /// On our sockets one message at a time, which callers must reckon with anyway.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn recvmmsg(
     descriptor: c_int,
     messages: *mut mmsghdr,
@@ -313,7 +313,7 @@ unsafe extern "C" fn recvmmsg(
 }
 
 /// What programs built with `_FORTIFY_SOURCE` call for `recv`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn __recv_chk(
     descriptor: c_int,
     bytes: *mut c_void,
@@ -327,7 +327,7 @@ unsafe extern "C" fn __recv_chk(
 }
 
 /// What programs built with `_FORTIFY_SOURCE` call for `recvfrom`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn __recvfrom_chk(
     descriptor: c_int,
     bytes: *mut c_void,

@@ -33,7 +33,7 @@ const SWITCHES: [c_int; 7] = [
     libc::NETLINK_GET_STRICT_CHK,
 ];
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn setsockopt(
     descriptor: c_int,
     level: c_int,
@@ -180,7 +180,7 @@ fn group(number: c_int) -> Option<u32> {
     1_u32.checked_shl(u32::try_from(number).ok()?.checked_sub(1)?)
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn getsockopt(
     descriptor: c_int,
     level: c_int,

@@ -27,61 +27,61 @@ enum Way {
     Gateway(c_int),
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: the caller's promises are passed on.
     unsafe { opened(path, flags, |path| next::open()(path, flags, mode)) }
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: the caller's promises are passed on.
     unsafe { opened(path, flags, |path| next::open64()(path, flags, mode)) }
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn openat(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: the caller's promises are passed on.
     unsafe { opened(path, flags, |path| next::openat()(at, path, flags, mode)) }
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn openat64(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: the caller's promises are passed on.
     unsafe { opened(path, flags, |path| next::openat64()(at, path, flags, mode)) }
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn __open_2(path: *const c_char, flags: c_int) -> c_int {
     // SAFETY: the caller's promises are passed on.
     unsafe { opened(path, flags, |path| next::__open_2()(path, flags)) }
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn __open64_2(path: *const c_char, flags: c_int) -> c_int {
     // SAFETY: the caller's promises are passed on.
     unsafe { opened(path, flags, |path| next::__open64_2()(path, flags)) }
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn __openat_2(at: c_int, path: *const c_char, flags: c_int) -> c_int {
     // SAFETY: the caller's promises are passed on.
     unsafe { opened(path, flags, |path| next::__openat_2()(at, path, flags)) }
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn __openat64_2(at: c_int, path: *const c_char, flags: c_int) -> c_int {
     // SAFETY: the caller's promises are passed on.
     unsafe { opened(path, flags, |path| next::__openat64_2()(at, path, flags)) }
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
     // SAFETY: the caller's promises are passed on.
     unsafe { streamed(path, mode, |path| next::fopen()(path, mode)) }
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
     // SAFETY: the caller's promises are passed on.
     unsafe { streamed(path, mode, |path| next::fopen64()(path, mode)) }

@@ -1,0 +1,153 @@
+//! The body of the fuzz target `inline`: any frames at both ports of a gateway that forwards between devices.
+
+use std::net::IpAddr;
+use std::sync::mpsc;
+
+use uxfrm_engine::{Action, Defaults, HostAddresses};
+use uxfrm_io::rtnetlink::Standing;
+use uxfrm_io::{Framed, Memory, Port as _, poll::Poller};
+use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments, ethernet::MacAddr};
+use uxfrm_runtime::{
+    Answer, Events, Guide, InlineLane, InlinePorts, News, NextHop, Question, Side,
+};
+use uxfrm_testkit::{Pair, Wrapping};
+
+const NEIGHBOUR: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
+const PORTS: [MacAddr; 2] = [MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2])];
+const ESP: u8 = 50;
+
+/// The input is pieces, each a byte of flags, a length in two bytes and so much: a frame. Nothing leaves by the wire but ESP, whatever comes by
+/// either port, and the lane goes on.
+pub(crate) fn inline(bytes: &[u8]) {
+    let mut site = Site::new();
+    let mut rest = bytes;
+    for _ in 0..32 {
+        let Some((&[flags, low, high], tail)) = rest.split_first_chunk() else { break };
+        let (frame, tail) = tail.split_at(tail.len().min(u16::from_le_bytes([low, high]).into()));
+        site.bring(flags, frame);
+        rest = tail;
+    }
+    site.turn();
+}
+
+struct Site {
+    lane: InlineLane,
+    host: Memory,
+    ports: [Memory; 2],
+    questions: mpsc::Receiver<Question>,
+    news: mpsc::Sender<News>,
+    own: HostAddresses,
+    pool: Pool,
+}
+
+impl Site {
+    fn new() -> Self {
+        let mut gateway = Pair::new(&Wrapping::tunnel4()).left;
+        let block = Defaults { outbound: Action::Block, ..Defaults::default() };
+        gateway.database.apply(gateway.now, |change| change.set_defaults(block));
+        let own = gateway.worker.settings().addresses.clone();
+        let (near_host, host) = Memory::pair(256);
+        let [(near, protected), (outer, wire)] = [Memory::pair(256), Memory::pair(256)];
+        let (asked, questions) = mpsc::sync_channel(64);
+        let (news, told) = mpsc::channel();
+        let waker = Poller::new().expect("a poller").waker();
+        let guide = Guide { questions: asked, waker: waker.clone(), news: told };
+        let ports = InlinePorts {
+            host: Box::new(near_host),
+            protected: (Box::new(Framed::new(near)), PORTS[0]),
+            wire: (Box::new(Framed::new(outer)), PORTS[1]),
+            sockets: Vec::new(),
+            daemons: Vec::new(),
+        };
+        let events = Events::new(mpsc::channel().0, waker);
+        let lane = InlineLane::new(ports, guide, gateway.worker, events).expect("ports of memory");
+        let ports = [protected, wire];
+        Self { lane, host, ports, questions, news, own, pool: Pool::new() }
+    }
+
+    /// The lowest bits say which port, whether an Ethernet header is put before it, whether there is a turn behind it, whether it is a
+    /// super-packet, and whether its IPv4 header's checksum is put right.
+    fn bring(&mut self, flags: u8, bytes: &[u8]) {
+        let mut packet = PacketBuf::from_slice(bytes);
+        if flags & 16 != 0 {
+            let _ = uxfrm_packet::ipv4::fill_checksum(packet.bytes_mut());
+        }
+        if flags & 8 != 0 {
+            let start = if bytes.first().is_some_and(|byte| byte >> 4 == 6) { 40 } else { 20 };
+            packet.checksum = Checksum::Partial { start, offset: 16 };
+            packet.segments = Segments::Tcp { mss: 100 };
+        }
+        if flags & 2 != 0 {
+            let kind =
+                if bytes.first().is_some_and(|byte| byte >> 4 == 6) { 0x86dd } else { 0x800 };
+            let side = PORTS[usize::from(flags & 1)].0;
+            let header = [&side[..], &NEIGHBOUR.0, &u16::to_be_bytes(kind)].concat();
+            packet.push(14).expect("there is room").copy_from_slice(&header);
+        }
+        let mut batch: Batch = std::iter::once(packet).collect();
+        // What has no room is given back with the batch.
+        let _ = self.ports[usize::from(flags & 1)].transmit(&mut batch, &mut self.pool);
+        batch.drain().for_each(|packet| self.pool.give(packet));
+        if flags & 4 != 0 {
+            self.turn();
+        }
+    }
+
+    /// A turn; then its questions are answered, and another one.
+    fn turn(&mut self) {
+        for _ in 0..2 {
+            self.lane.turn().expect("ports of memory");
+            self.answer();
+        }
+        let mut batch = Batch::new();
+        self.host.receive(&mut self.pool, &mut batch).expect("memory");
+        batch.drain().for_each(|packet| self.pool.give(packet));
+        for (place, port) in self.ports.iter_mut().enumerate() {
+            port.receive(&mut self.pool, &mut batch).expect("memory");
+            for frame in batch.drain() {
+                check(frame.bytes(), place);
+                self.pool.give(frame);
+            }
+        }
+    }
+
+    /// 10.1.0.0/16 and fd00:1::/32 are behind the protected port, the gateway's own addresses here, all else behind the wire.
+    fn answer(&self) {
+        for question in self.questions.try_iter() {
+            let hop = match question {
+                Question::Use(hop) => hop,
+                Question::Way(destination) => {
+                    let side = side_of(destination);
+                    let hop = NextHop { side, address: destination };
+                    let source = Some(IpAddr::from([192, 0, 2, 1]));
+                    let answer = match self.own.holds(destination) {
+                        true => Answer::Local,
+                        false => Answer::By { hop, mtu: 1500, source },
+                    };
+                    self.news.send(News::Way(destination, answer)).expect("the lane is there");
+                    hop
+                }
+            };
+            let standing = Standing::Known(NEIGHBOUR);
+            self.news.send(News::Neighbour(hop, standing)).expect("the lane is there");
+        }
+    }
+}
+
+fn side_of(destination: IpAddr) -> Side {
+    let is_behind = match destination {
+        IpAddr::V4(v4) => v4.octets()[..2] == [10, 1],
+        IpAddr::V6(v6) => v6.segments()[..2] == [0xfd00, 1],
+    };
+    if is_behind { Side::Protected } else { Side::Wire }
+}
+
+/// A frame that left by a port: it is from the port and to the neighbour, and what is on the wire is ESP.
+fn check(frame: &[u8], place: usize) {
+    assert_eq!(frame[..6], NEIGHBOUR.0);
+    assert_eq!(frame[6..12], PORTS[place].0);
+    if place == 1 {
+        assert_eq!(frame[12..14], [8, 0], "the tunnel is over IPv4");
+        assert_eq!(frame[14 + 9], ESP, "plain text leaves");
+    }
+}
