@@ -32,6 +32,7 @@ pub mod affinity;
 mod appetite;
 pub mod capture;
 pub mod clock;
+pub mod confine;
 mod control;
 pub mod dump;
 pub mod ethtool;

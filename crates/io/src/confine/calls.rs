@@ -1,0 +1,322 @@
+//! System calls of a thread, by a filter of the kernel's (`seccomp(2)`): what is not listed is refused with `EPERM`, and the kernel's log says what that was.
+
+use std::{collections::BTreeMap, io};
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen as Width, SeccompCmpOp as Compare,
+    SeccompCondition, SeccompFilter, SeccompRule,
+};
+
+use super::{Duty, Error, Extra};
+
+type Rules = BTreeMap<libc::c_long, Vec<SeccompRule>>;
+type Built<T> = Result<T, seccompiler::BackendError>;
+
+/// What threads that carry packets call: the descriptors that they have, sockets, memory, time, each other.
+const PACKETS: &[libc::c_long] = &[
+    // Packets.
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    // Sockets.
+    libc::SYS_bind,
+    libc::SYS_connect,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    libc::SYS_shutdown,
+    libc::SYS_fcntl,
+    libc::SYS_close,
+    libc::SYS_dup,
+    // Waiting.
+    libc::SYS_ppoll,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_eventfd2,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_settime,
+    libc::SYS_futex,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_getres,
+    libc::SYS_gettimeofday,
+    libc::SYS_restart_syscall,
+    // Memory.
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_brk,
+    libc::SYS_mlock,
+    libc::SYS_mlock2,
+    libc::SYS_munlock,
+    libc::SYS_mlockall,
+    libc::SYS_munlockall,
+    libc::SYS_membarrier,
+    libc::SYS_getrandom,
+    // Itself.
+    libc::SYS_gettid,
+    libc::SYS_getpid,
+    // The C library takes no refusal of these.
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+    libc::SYS_sched_yield,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_getcpu,
+    libc::SYS_sysinfo,
+    libc::SYS_uname,
+    libc::SYS_setpriority,
+    libc::SYS_getpriority,
+    libc::SYS_sigaltstack,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+];
+
+/// What looking after a gateway calls besides: files, clients, other threads.
+const CONTROL: &[libc::c_long] = &[
+    // Files: those that Landlock leaves.
+    libc::SYS_openat,
+    libc::SYS_statx,
+    libc::SYS_newfstatat,
+    libc::SYS_fstat,
+    libc::SYS_statfs,
+    libc::SYS_fstatfs,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_readlinkat,
+    libc::SYS_getdents64,
+    libc::SYS_getcwd,
+    libc::SYS_lseek,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_preadv,
+    libc::SYS_pwritev,
+    libc::SYS_ftruncate,
+    libc::SYS_fallocate,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+    libc::SYS_msync,
+    libc::SYS_flock,
+    libc::SYS_mkdirat,
+    libc::SYS_unlinkat,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_linkat,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_umask,
+    libc::SYS_memfd_create,
+    // Clients.
+    libc::SYS_listen,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_socketpair,
+    libc::SYS_signalfd4,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_pipe2,
+    libc::SYS_dup3,
+    // Threads.
+    libc::SYS_set_tid_address,
+    libc::SYS_prlimit64,
+    libc::SYS_getrusage,
+    // What threads that begin to carry packets give up.
+    libc::SYS_capget,
+    libc::SYS_capset,
+    libc::SYS_seccomp,
+    libc::SYS_landlock_create_ruleset,
+    libc::SYS_landlock_add_rule,
+    libc::SYS_landlock_restrict_self,
+];
+
+/// Those that only older processors' system call tables have.
+#[cfg(target_arch = "x86_64")]
+const OLDER: &[libc::c_long] =
+    &[libc::SYS_poll, libc::SYS_epoll_wait, libc::SYS_pause, libc::SYS_arch_prctl, libc::SYS_time];
+#[cfg(not(target_arch = "x86_64"))]
+const OLDER: &[libc::c_long] = &[];
+
+/// The same, where files come by names alone.
+#[cfg(target_arch = "x86_64")]
+const OLDER_OF_FILES: &[libc::c_long] = &[
+    libc::SYS_open,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_access,
+    libc::SYS_readlink,
+    libc::SYS_mkdir,
+    libc::SYS_rmdir,
+    libc::SYS_unlink,
+    libc::SYS_rename,
+    libc::SYS_chmod,
+    libc::SYS_lchown,
+    libc::SYS_chown,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const OLDER_OF_FILES: &[libc::c_long] = &[];
+
+/// `prctl`s of all threads: names, of memory as well, and slack.
+const OF_ITSELF: &[libc::c_int] =
+    &[libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA, libc::PR_SET_TIMERSLACK];
+/// Those by which threads that begin to carry packets give up more.
+const OF_PRIVILEGES: &[libc::c_int] = &[
+    libc::PR_SET_NO_NEW_PRIVS,
+    libc::PR_GET_NO_NEW_PRIVS,
+    libc::PR_CAP_AMBIENT,
+    libc::PR_CAPBSET_READ,
+    libc::PR_CAPBSET_DROP,
+];
+
+/// Sockets of these families alone; of those for IP, none of TCP or of other streams.
+const FAMILIES: [libc::c_int; 4] = [libc::AF_UNIX, libc::AF_NETLINK, libc::AF_PACKET, libc::AF_XDP];
+const IP: [libc::c_int; 2] = [libc::AF_INET, libc::AF_INET6];
+const KINDS: [libc::c_int; 2] = [libc::SOCK_DGRAM, libc::SOCK_RAW];
+/// `SOCK_TYPE_MASK`: the kind among flags.
+const KIND: libc::c_int = 0xf;
+
+/// By these a terminal takes what a program writes for what its user types.
+const TYPED: [libc::c_int; 2] = [0x5412, 0x541c]; // TIOCSTI, TIOCLINUX
+
+/// `bpf` commands on tables that are there: look up, update, delete.
+const ON_TABLES: [libc::c_int; 3] = [1, 2, 3];
+
+/// A new task with one of these has a namespace of its own.
+const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
+    | libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET;
+
+/// Refuses the calling thread, and those that it starts, what is not listed for its duty. Needs `PR_SET_NO_NEW_PRIVS`.
+pub(super) fn filter(duty: Duty, extras: &[Extra]) -> Result<(), Error> {
+    if duty == Duty::Control {
+        hide_clone3()?;
+    }
+    let refused = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+    let listed = build(rules(duty, extras).map_err(failed)?, refused, SeccompAction::Allow)?;
+    install(&listed, libc::SECCOMP_FILTER_FLAG_LOG)
+}
+
+/// `clone3` hides its flags from filters: as if the kernel did not know it, so that the C library takes `clone`.
+fn hide_clone3() -> Result<(), Error> {
+    let absent = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
+    let clone3 = Rules::from([(libc::SYS_clone3, Vec::new())]);
+    install(&build(clone3, SeccompAction::Allow, absent)?, 0)
+}
+
+fn rules(duty: Duty, extras: &[Extra]) -> Built<Rules> {
+    let mut listed = [PACKETS, OLDER].concat();
+    let mut prctls = OF_ITSELF.to_vec();
+    if duty == Duty::Control {
+        listed.extend([CONTROL, OLDER_OF_FILES].concat());
+        prctls.extend(OF_PRIVILEGES);
+    }
+    let mut rules: Rules = listed.into_iter().map(|call| (call, Vec::new())).collect();
+    rules.insert(libc::SYS_socket, sockets()?);
+    rules.insert(libc::SYS_prctl, one_of(0, &prctls)?);
+    let not_typed = TYPED.map(|request| condition(1, Compare::Ne, request));
+    rules.insert(libc::SYS_ioctl, vec![rule(not_typed)?]);
+    // Nothing that is written is carried out.
+    for call in [libc::SYS_mmap, libc::SYS_mprotect] {
+        let executed = Compare::MaskedEq(bits(libc::PROT_EXEC));
+        rules.insert(call, vec![rule([condition(2, executed, 0)])?]);
+    }
+    // Itself alone, as in `abort`.
+    let own = libc::c_int::try_from(std::process::id()).unwrap_or(0);
+    for call in [libc::SYS_kill, libc::SYS_tgkill] {
+        rules.insert(call, one_of(0, &[own])?);
+    }
+    if duty == Duty::Control {
+        // Threads, no programs.
+        let thread = Compare::MaskedEq(bits(NAMESPACES | libc::CLONE_THREAD));
+        let thread = condition(0, thread, libc::CLONE_THREAD);
+        rules.insert(libc::SYS_clone, vec![rule([thread])?]);
+        // The other filter refuses it, in its own words.
+        rules.insert(libc::SYS_clone3, Vec::new());
+    }
+    if extras.contains(&Extra::KernelTables) {
+        rules.insert(libc::SYS_bpf, one_of(0, &ON_TABLES)?);
+    }
+    Ok(rules)
+}
+
+fn sockets() -> Built<Vec<SeccompRule>> {
+    let kind = Compare::MaskedEq(bits(KIND));
+    let of_ip = IP.into_iter().flat_map(|family| KINDS.map(|of| (family, of)));
+    let of_ip = of_ip.map(|(family, of)| {
+        rule([condition(0, Compare::Eq, family), condition(1, kind.clone(), of)])
+    });
+    let mut rules = one_of(0, &FAMILIES)?;
+    rules.extend(of_ip.collect::<Built<Vec<_>>>()?);
+    Ok(rules)
+}
+
+/// One rule for each value of an argument.
+fn one_of(argument: u8, values: &[libc::c_int]) -> Built<Vec<SeccompRule>> {
+    values.iter().map(|value| rule([condition(argument, Compare::Eq, *value)])).collect()
+}
+
+fn rule<const N: usize>(conditions: [Built<SeccompCondition>; N]) -> Built<SeccompRule> {
+    SeccompRule::new(conditions.into_iter().collect::<Built<_>>()?)
+}
+
+/// Of an argument's lower half: all are `int`s, or flags among them.
+fn condition(argument: u8, compare: Compare, value: libc::c_int) -> Built<SeccompCondition> {
+    SeccompCondition::new(argument, Width::Dword, compare, bits(value))
+}
+
+fn bits(value: libc::c_int) -> u64 {
+    value.cast_unsigned().into()
+}
+
+fn build(rules: Rules, others: SeccompAction, listed: SeccompAction) -> Result<BpfProgram, Error> {
+    let arch = std::env::consts::ARCH.try_into().map_err(failed)?;
+    let filter = SeccompFilter::new(rules, others, listed, arch).map_err(failed)?;
+    filter.try_into().map_err(failed)
+}
+
+/// Before Linux 5.16 a filter makes its thread slower, as if code in it came from strangers, unless it says that it does not.
+fn install(program: &BpfProgram, flags: libc::c_ulong) -> Result<(), Error> {
+    let wanted = flags | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
+    match seccomp(program, wanted) {
+        // Before Linux 4.17.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => seccomp(program, 0),
+        result => result,
+    }
+    .map_err(failed)
+}
+
+fn seccomp(program: &BpfProgram, flags: libc::c_ulong) -> io::Result<()> {
+    let length = u16::try_from(program.len()).map_err(io::Error::other)?;
+    let filter = program.as_ptr().cast_mut().cast::<libc::sock_filter>();
+    let program = libc::sock_fprog { len: length, filter };
+    let set = libc::SECCOMP_SET_MODE_FILTER;
+    // SAFETY: `program` points to as many instructions as it says, which the kernel copies; seccompiler's are laid out as the kernel's.
+    let result = unsafe { libc::syscall(libc::SYS_seccomp, set, flags, &raw const program) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn failed(error: impl std::fmt::Display) -> Error {
+    Error::Calls(error.to_string())
+}

@@ -1,0 +1,55 @@
+//! Capabilities of a thread (`capabilities(7)`).
+
+use std::io;
+
+use caps::{CapSet, Capability, CapsHashSet, errors::CapsError};
+
+use super::{Error, Extra};
+
+/// Routes, rules, devices, the packet filter and `SO_MARK`; raw sockets; ports below 1024; memory that is not swapped.
+const KEPT: [Capability; 4] = [
+    Capability::CAP_NET_ADMIN,
+    Capability::CAP_NET_RAW,
+    Capability::CAP_NET_BIND_SERVICE,
+    Capability::CAP_IPC_LOCK,
+];
+
+/// Gives up all others for good: the calling thread and what it starts never have them again.
+pub(super) fn keep(extras: &[Extra]) -> Result<(), Error> {
+    nix::sys::prctl::set_no_new_privs().map_err(|errno| Error::Privileges(errno.into()))?;
+    let known = caps::runtime::thread_all_supported();
+    let mut kept = CapsHashSet::from(KEPT);
+    kept.extend(extras.iter().map(|extra| capability(*extra, &known)));
+    // A container may refuse one of these: what can be given up is, whatever became of the others.
+    let outcomes = [drop_bounds(&known, &kept), drop_sets(&kept)];
+    let failed = |error: CapsError| Error::Privileges(io::Error::other(error));
+    outcomes.into_iter().collect::<Result<(), _>>().map_err(failed)
+}
+
+fn capability(extra: Extra, known: &CapsHashSet) -> Capability {
+    match extra {
+        Extra::KernelTables if known.contains(&Capability::CAP_BPF) => Capability::CAP_BPF,
+        // Before Linux 5.8.
+        Extra::KernelTables => Capability::CAP_SYS_ADMIN,
+        Extra::OthersFiles => Capability::CAP_DAC_OVERRIDE,
+    }
+}
+
+/// What no program that is started could gain, either.
+fn drop_bounds(known: &CapsHashSet, kept: &CapsHashSet) -> Result<(), CapsError> {
+    if !caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)? {
+        return Ok(());
+    }
+    let dropped = known.difference(kept).map(|gone| caps::drop(None, CapSet::Bounding, *gone));
+    dropped.fold(Ok(()), Result::and)
+}
+
+fn drop_sets(kept: &CapsHashSet) -> Result<(), CapsError> {
+    let has = caps::read(None, CapSet::Permitted)?;
+    let left: CapsHashSet = has.intersection(kept).copied().collect();
+    // Kernels without it have nothing to clear; what is not inheritable is not ambient.
+    let _none = caps::clear(None, CapSet::Ambient);
+    caps::clear(None, CapSet::Inheritable)?;
+    caps::set(None, CapSet::Effective, &left)?;
+    caps::set(None, CapSet::Permitted, &left)
+}

@@ -1,0 +1,65 @@
+//! Files and directories, fenced off by Landlock (`landlock(7)`).
+
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible as _, PathBeneath, PathFd,
+    Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetError, RulesetStatus,
+};
+
+use super::{Error, Places};
+
+/// The newest that is asked for; an older kernel fences off what it knows.
+const NEWEST: ABI = ABI::V5;
+
+/// What every control thread reads: settings of the kernel, and what it is told of itself.
+const READ: [&str; 4] = ["/proc/sys", "/proc/self", "/sys/devices/system/cpu", "/sys/fs/cgroup"];
+/// Settings that it writes, TUNs that it opens.
+const WRITTEN: [&str; 3] = ["/proc/sys/net", "/dev/net/tun", "/dev/null"];
+
+/// The places that are left, held open: `/proc` makes a directory that nobody holds anew, and the kernel knows places by inode.
+#[derive(Debug, Default)]
+pub(super) struct Held(Vec<PathFd>);
+
+/// Leaves the calling thread these places, or none.
+pub(super) fn fence(places: Option<&Places>) -> (Held, Result<(), Error>) {
+    let mut held = Held::default();
+    let fenced = restrict(places, &mut held.0);
+    let fenced = fenced.map_err(|error| error.to_string()).and_then(|status| match status {
+        RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced => Ok(()),
+        RulesetStatus::NotEnforced => Err("the kernel has no Landlock, or not for us".to_owned()),
+    });
+    (held, fenced.map_err(Error::Files))
+}
+
+fn restrict(
+    places: Option<&Places>,
+    held: &mut Vec<PathFd>,
+) -> Result<RulesetStatus, RulesetError> {
+    let mut rules = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(NEWEST))?
+        .create()?;
+    for (path, access) in places.into_iter().flat_map(beneath) {
+        // What is not there need not be reached.
+        let Ok(place) = PathFd::new(&path) else { continue };
+        rules = rules.add_rule(PathBeneath::new(&place, access & possible(&path)))?;
+        held.push(place);
+    }
+    Ok(rules.restrict_self()?.ruleset)
+}
+
+/// Each place and what may be done there; nothing is carried out anywhere.
+fn beneath(places: &Places) -> impl Iterator<Item = (PathBuf, BitFlags<AccessFs>)> {
+    let unused = AccessFs::Execute | AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::MakeSym;
+    let (read, written) = (AccessFs::from_read(NEWEST), AccessFs::from_all(NEWEST));
+    let with = move |access: BitFlags<AccessFs>| move |path: PathBuf| (path, access & !unused);
+    let to_read = READ.iter().map(PathBuf::from).chain(places.read.iter().cloned());
+    let to_write = WRITTEN.iter().map(PathBuf::from).chain(places.write.iter().cloned());
+    to_read.map(with(read)).chain(to_write.map(with(written)))
+}
+
+/// Most can be done to directories only.
+fn possible(path: &Path) -> BitFlags<AccessFs> {
+    if path.is_dir() { AccessFs::from_all(NEWEST) } else { AccessFs::from_file(NEWEST) }
+}
