@@ -1,9 +1,13 @@
-"""A kernel that refuses transactions of nf_tables, mostly for want of memory: a library in front of the gateway's `send`."""
+"""A kernel that refuses transactions of nf_tables, mostly for want of memory: a library in front of the gateway's `send`.
 
-import pathlib
+Both ends share a page of a file, as a gateway that is up opens no others: whether to refuse, how many kinds of messages and which, and how often it did.
+"""
+
+import struct
 import subprocess
 
 NEW_RULE, DELETE_RULE = 6, 8
+PAGE, KINDS, TALLY = 4096, 16, 32
 
 SOURCE = r"""
 #define _GNU_SOURCE
@@ -12,10 +16,22 @@ SOURCE = r"""
 #include <fcntl.h>
 #include <linux/netlink.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-static int is_meant(const char *wanted, long length, const char *bytes, size_t size) {
+static struct { char refuses, count, kinds[30]; _Atomic long tally; } volatile *page;
+
+__attribute__((constructor)) static void share(void) {
+    int file = open(WHERE "/page", O_RDWR | O_CLOEXEC);
+    void *shared = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (shared == MAP_FAILED) abort();
+    page = shared;
+    close(file);
+}
+
+static int is_meant(volatile const char *wanted, long length, const char *bytes, size_t size) {
     if (length == 0) return 1;
     for (size_t at = 0; at + sizeof(struct nlmsghdr) <= size;) {
         const struct nlmsghdr *header = (const void *)(bytes + at);
@@ -36,15 +52,8 @@ ssize_t send(int socket, const void *bytes, size_t size, int flags) {
     const struct nlmsghdr *header = bytes;
     if (domain != AF_NETLINK || protocol != NETLINK_NETFILTER || header->nlmsg_type != 16)
         return really(socket, bytes, size, flags);
-    int file = open(WHERE "/refused", O_RDONLY | O_CLOEXEC);
-    if (file < 0) return really(socket, bytes, size, flags);
-    char wanted[16];
-    long count = read(file, wanted, sizeof wanted);
-    close(file);
-    if (!is_meant(wanted, count, bytes, size)) return really(socket, bytes, size, flags);
-    int tally = open(WHERE "/tally", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    if (write(tally, ".", 1) != 1) perror("tally");
-    close(tally);
+    if (!page->refuses || !is_meant(page->kinds, page->count, bytes, size)) return really(socket, bytes, size, flags);
+    page->tally++;
     errno = WHY;
     return -1;
 }
@@ -55,7 +64,8 @@ class Refusing:
     """Made in a directory of its own; `binary` is to be run in the place of uxfrm."""
 
     def __init__(self, directory, uxfrm, why="ENOMEM"):
-        self._directory = directory
+        self._page = directory / "page"
+        self._page.write_bytes(bytes(PAGE))
         library = directory / "refusing.so"
         compiler = ["cc", "-shared", "-fPIC", "-Wall", "-Werror", f'-DWHERE="{directory}"', f"-DWHY={why}", "-xc", "-", "-o", library]
         subprocess.run(compiler, input=SOURCE, text=True, check=True)
@@ -65,11 +75,15 @@ class Refusing:
 
     def refuse(self, *kinds):
         """From now on: transactions with a message of these kinds, or all."""
-        pathlib.Path(self._directory / "refused").write_bytes(bytes(kinds))
+        self._write(1, kinds)
 
     def relent(self):
-        (self._directory / "refused").unlink()
+        self._write(0, ())
 
     def count(self):
-        tally = self._directory / "tally"
-        return tally.stat().st_size if tally.exists() else 0
+        return struct.unpack_from("q", self._page.read_bytes(), TALLY)[0]
+
+    def _write(self, refuses, kinds):
+        assert len(kinds) <= KINDS
+        with open(self._page, "r+b") as page:
+            page.write(bytes([refuses, len(kinds), *kinds]))

@@ -99,7 +99,8 @@ def test_a_change_of_which_the_kernel_does_nothing_costs_the_others_nothing(answ
     new = f"policy add src 10.63.0.0/24 {WHERE} priority 99999 action block"
     said = answers(f"""
 "$UXFRM" xfrm -batch more.batch
-refused() {{ touch refused; "$UXFRM" xfrm "$@" 2>&1 | grep -o 'Cannot allocate memory'; rm refused; }}
+refuses() {{ printf "$1" | dd of=page conv=notrunc status=none; }}
+refused() {{ refuses '\\001'; "$UXFRM" xfrm "$@" 2>&1 | grep -o 'Cannot allocate memory'; refuses '\\000'; }}
 refused {new}
 "$UXFRM" xfrm {new} && echo added
 refused policy delete src 10.64.1.0/24 {WHERE}
