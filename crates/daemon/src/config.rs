@@ -175,6 +175,8 @@ pub struct Runtime {
     pub workers: Workers,
     /// Whether each of several workers stays on a core of its own; default true. A single worker goes where the kernel puts it.
     pub pin: bool,
+    /// Whether a gateway that is up keeps only the capabilities, system calls and files that it needs; default true.
+    pub sandbox: bool,
 }
 
 /// `[crypto]`
@@ -233,7 +235,7 @@ impl Default for Control {
 
 impl Default for Runtime {
     fn default() -> Self {
-        Self { workers: Workers::default(), pin: true }
+        Self { workers: Workers::default(), pin: true, sandbox: true }
     }
 }
 

@@ -54,6 +54,7 @@ use crate::{
     planner::Planner,
     reload::{self, Reload, Written},
     round::{Round, Waiting},
+    sandbox,
     sequences::{self, SequenceStore},
     stat::{self, StatSocket, Statistics},
     time::now,
@@ -124,6 +125,7 @@ fn end_with(supervisor: u32) -> anyhow::Result<()> {
 
 fn run_with(path: &Path, signals: &Signals, supervisor: Option<Supervisor>) -> anyhow::Result<()> {
     let config = Config::load(path)?;
+    sandbox::begin(&config);
     let stat = StatSocket::open().context("another uxfrm runs in this network namespace")?;
     let poller = Poller::new()?;
     let mut descriptors = DescriptorStore::default();
@@ -147,6 +149,7 @@ fn run_with(path: &Path, signals: &Signals, supervisor: Option<Supervisor>) -> a
     if control.is_some() {
         awaken::wake_waiting_clients();
     }
+    let _confined = sandbox::close(path, &config);
     gateway.go_on(signals, &stat, control)
 }
 
@@ -158,6 +161,7 @@ fn take_over(
     before: Link,
 ) -> anyhow::Result<()> {
     let config = Config::load(path).inspect_err(|why| Successor::decline(&before, why))?;
+    sandbox::begin(&config);
     let (mut successor, mut descriptors) = Successor::ask(before, &config)?;
     let built = build_successor(path, &config, &mut successor, &mut descriptors);
     let (opening, stat, mut control) = match built {
@@ -182,6 +186,7 @@ fn take_over(
         control.take_seats(&mut gateway.serving())?;
         control.publish(|outbox| tell(outbox, client, &answer));
     }
+    let _confined = sandbox::close(path, &config);
     gateway.go_on(signals, &stat, control)
 }
 
@@ -253,7 +258,7 @@ pub fn check(path: &Path) -> anyhow::Result<Vec<String>> {
     let faults = store.into_iter().chain(fault).chain(Plan::read(&config).err());
     let faults: Vec<_> = faults.map(|fault| format!("{fault:#}")).collect();
     anyhow::ensure!(faults.is_empty(), faults.join("\n"));
-    Ok(ways)
+    Ok(ways.into_iter().chain(sandbox::inspect(&config)?).collect())
 }
 
 /// The databases that a configuration describes, of which nobody sees anything.

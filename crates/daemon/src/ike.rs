@@ -15,7 +15,10 @@ use std::{
 
 use nix::sys::socket::SockType;
 use uxfrm_engine::{DropReason, Drops};
-use uxfrm_io::ike::{Buffer, Datagram, Exchange, name};
+use uxfrm_io::{
+    confine::{self, Confined, Places},
+    ike::{Buffer, Datagram, Exchange, name},
+};
 
 use crate::descriptor_store::DescriptorStore;
 use crate::stand_in::{self, SocketFile};
@@ -40,8 +43,12 @@ pub(crate) fn share(
     let drops = Arc::new(Drops::default());
     let (sender, messages) = sync_channel(WAITING);
     let (inwards, counter) = (Arc::clone(&exchange), Arc::clone(&drops));
-    start(format!("uxfrm-ike-in-{port}"), move || hand_on(&inwards, &messages, &counter))?;
+    start(format!("uxfrm-ike-in-{port}"), move || {
+        let _least = confine::packets();
+        hand_on(&inwards, &messages, &counter);
+    })?;
     start(format!("uxfrm-ike-{port}"), move || {
+        let _least = confine_beside(file.as_ref());
         send_on(&exchange);
         drop(file);
     })?;
@@ -71,6 +78,17 @@ fn open(port: u16, mark: u32, user: Option<u32>) -> io::Result<(Exchange, Option
 
 fn start(name: String, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread::Builder::new().name(name).spawn(work).map(drop)
+}
+
+/// Whoever has a file removes it in the end.
+fn confine_beside(file: Option<&SocketFile>) -> Confined {
+    match file.and_then(SocketFile::directory) {
+        None => confine::packets(),
+        Some(place) => {
+            let write = vec![place.to_owned()];
+            confine::control(&[], &Places { write, ..Places::default() })
+        }
+    }
 }
 
 /// From the lanes to the daemons, until there are no lanes.

@@ -29,6 +29,7 @@ mod load;
 mod planner;
 mod retrial;
 mod round;
+mod sandbox;
 mod sequences;
 #[cfg(test)]
 mod simulation;

@@ -19,7 +19,7 @@ use uxfrm_engine::{Changes, Database, Error as Refused};
 use crate::{
     config::{AtExit, Config},
     following::Following,
-    gateway,
+    gateway, sandbox,
     time::now,
     tunnels::{Carrying, Plan},
 };
@@ -102,7 +102,10 @@ impl Reload {
     pub(crate) fn answer(&mut self, request: Request, targets: Targets<'_>) -> Outcome {
         match self.attempt(request, targets) {
             Ok(outcome) => outcome,
-            Err(error) => Outcome { faults: vec![format!("{error:#}")], ..Outcome::default() },
+            Err(error) => Outcome {
+                faults: vec![sandbox::advised(format!("{error:#}"))],
+                ..Outcome::default()
+            },
         }
     }
 

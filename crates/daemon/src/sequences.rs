@@ -44,7 +44,7 @@ pub(crate) use adopt::Reserved;
 use condition::Condition;
 use disk::{Disk, LocalDisk};
 use journal::{Contents, Identity, Journal, Record};
-use memory::Shelf;
+use memory::{RunFile, Shelf};
 use prefixes::{Draw, Prefixes};
 use received::{Before, Move, Pace};
 use sent::SentNumbers;
@@ -141,6 +141,12 @@ pub(crate) fn inspect(path: &Path) -> io::Result<Condition> {
 /// What it means that nothing can be written to a directory.
 pub(crate) fn unwritten(path: &Path, fault: &io::Error) -> String {
     condition::unwritten(fault, path)
+}
+
+/// The directory of what a store's gateway leaves in `/run`.
+pub(crate) fn place_of_witness(path: &Path) -> Option<PathBuf> {
+    let RunFile(file) = witness::place_of(path);
+    file.parent().map(Path::to_owned)
 }
 
 /// Tells the log how a store was found.

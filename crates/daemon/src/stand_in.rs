@@ -34,6 +34,11 @@ impl SocketFile {
     pub(crate) fn of(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
+
+    /// Where it is.
+    pub(crate) fn directory(&self) -> Option<&Path> {
+        self.0.parent()
+    }
 }
 
 impl Drop for SocketFile {

@@ -8,7 +8,7 @@ use std::{
     thread::JoinHandle,
 };
 
-use uxfrm_io::{affinity, poll::Waker};
+use uxfrm_io::{affinity, confine, poll::Waker};
 
 use crate::{Error, InlineLane, Lane, TunnelLane};
 
@@ -130,6 +130,10 @@ impl Running {
         let thread = std::thread::Builder::new().name(name.clone()).spawn(move || {
             if let Some(Err(error)) = cpu.map(affinity::pin) {
                 tracing::warn!(%error, cpu, "can't pin a worker");
+            }
+            let confined = confine::packets();
+            if let Some(left) = confined.faults() {
+                tracing::debug!("a worker keeps more than it needs: {left}");
             }
             run(lane, &stopped)
         })?;

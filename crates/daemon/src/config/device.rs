@@ -46,6 +46,11 @@ pub enum LinkDown {
 }
 
 impl Device {
+    /// The file that its profile is in, if that has no name here.
+    pub(crate) fn profile_file(&self) -> Option<&Path> {
+        Profile::by_name(&self.profile).is_none().then(|| Path::new(&self.profile))
+    }
+
     /// Has the path of a profile begin at a directory, unless it begins at the root.
     pub(super) fn start_at(&mut self, directory: &Path) {
         if Profile::by_name(&self.profile).is_none() {

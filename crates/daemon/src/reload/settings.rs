@@ -10,7 +10,7 @@ pub(super) fn waiting(now: &Config, wanted: &Config) -> Vec<&'static str> {
     let Wire { encapsulation, udp_ports, mark, table, queue_delay, af_xdp, gather } = wire;
     let Xfrm { batch: _, sequences } = xfrm;
     let Control { enabled, socket, acquire_expires: _, user } = control;
-    let Runtime { workers, pin } = runtime;
+    let Runtime { workers, pin, sandbox } = runtime;
     let Crypto { backend } = crypto;
     let keys = [
         ("[host] tun", *tun == wanted.host.tun),
@@ -30,6 +30,7 @@ pub(super) fn waiting(now: &Config, wanted: &Config) -> Vec<&'static str> {
         ("[control] user", *user == wanted.control.user),
         ("[runtime] workers", *workers == wanted.runtime.workers),
         ("[runtime] pin", *pin == wanted.runtime.pin),
+        ("[runtime] sandbox", *sandbox == wanted.runtime.sandbox),
         ("[crypto] backend", *backend == wanted.crypto.backend),
         ("[cache]", *cache == wanted.cache),
         ("[[device]] (`uxfrm dev` changes devices)", *device == wanted.device),

@@ -44,7 +44,7 @@ impl Runs {
 
     fn open(&self) -> SequenceStore {
         let memory = self.memory().join("store.windows");
-        let shelf = Box::new(memory::RunFile(memory));
+        let shelf = Box::new(RunFile(memory));
         let remembered = Remembered { shelf, waker: Poller::new().unwrap().waker() };
         let disk = Box::new(LocalDisk::open(&self.path()).unwrap());
         SequenceStore::on(disk, Some(remembered), random_bits).unwrap()

@@ -1,0 +1,117 @@
+//! What a gateway that is up keeps: [`uxfrm_io::confine`] with the files of a configuration.
+
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
+
+use nix::{errno::Errno, unistd::Uid};
+use uxfrm_control::stand_in::DIRECTORY;
+use uxfrm_io::confine::{self, Confined, Extra, Places};
+
+use crate::{
+    config::{Config, Inline},
+    sequences,
+};
+
+/// Where to read on.
+const PAGE: &str = "docs/least-privilege.md";
+
+/// Threads that the gateway starts from now on confine themselves, unless the configuration says otherwise.
+pub(crate) fn begin(config: &Config) {
+    if config.runtime.sandbox {
+        confine::begin();
+    } else {
+        tracing::warn!("the gateway keeps all its privileges: `sandbox = false` in [runtime]");
+    }
+}
+
+/// All is open: gives up what is not needed any more. To be kept until the end.
+pub(crate) fn close(path: &Path, config: &Config) -> Confined {
+    let places = places(path, config);
+    let confined = confine::control(&extras(path, config, &places), &places);
+    if let Some(left) = confined.faults() {
+        tracing::warn!("the gateway keeps more than it needs: {left} ({PAGE})");
+    }
+    confined
+}
+
+/// What `uxfrm check` says of it: what would be left here, or that all is.
+pub(crate) fn inspect(config: &Config) -> io::Result<Option<String>> {
+    if !config.runtime.sandbox {
+        return Ok(Some(
+            "the gateway would keep all its privileges: `sandbox = false` in [runtime]".to_owned(),
+        ));
+    }
+    let tried = confine::try_out()?;
+    let left = tried.faults();
+    Ok(left.map(|left| format!("the gateway would keep more than it needs: {left} ({PAGE})")))
+}
+
+/// Words about files that can't be read, and what to do where that may be as they are fenced off.
+pub(crate) fn advised(words: String) -> String {
+    let refused = io::Error::from(Errno::EACCES).to_string();
+    if !confine::has_begun() || !words.contains(&refused) {
+        return words;
+    }
+    format!(
+        "{words}\nA gateway that is up reads the directories alone that its configuration named at the start, and there files of the \
+         owners that it found: put the file there, or restart it ({PAGE})"
+    )
+}
+
+fn extras(path: &Path, config: &Config, places: &Places) -> Vec<Extra> {
+    let is_inline = config.inline.as_ref().is_some_and(Inline::has_af_xdp);
+    let tables = (config.wire.af_xdp.is_some() || is_inline).then_some(Extra::KernelTables);
+    let others = belong_to_others(path, config, places).then_some(Extra::OthersFiles);
+    tables.into_iter().chain(others).collect()
+}
+
+/// Whether root needs more than being the owner for what it reads again and writes.
+fn belong_to_others(path: &Path, config: &Config, places: &Places) -> bool {
+    let own = Uid::effective();
+    let is_others = |path: &Path| fs::metadata(path).is_ok_and(|file| file.uid() != own.as_raw());
+    let directories = places.read.iter().chain(&places.write).map(PathBuf::as_path);
+    own.is_root() && files(config).chain([path]).chain(directories).any(is_others)
+}
+
+/// Files that a configuration names to be read.
+fn files(config: &Config) -> impl Iterator<Item = &Path> {
+    let batches = config.xfrm.batch.iter().chain(&config.tunnel.batch).map(PathBuf::as_path);
+    batches.chain(config.device.iter().filter_map(|device| device.profile_file()))
+}
+
+fn places(path: &Path, config: &Config) -> Places {
+    let mut read: Vec<_> = std::iter::once(path).chain(files(config)).flat_map(around).collect();
+    read.extend(["/run/netns", "/etc/localtime", "/usr/share/zoneinfo"].map(PathBuf::from));
+    let store = config.xfrm.sequences.as_deref();
+    let witness = store.and_then(sequences::place_of_witness);
+    let socket = config.control.socket.as_deref().and_then(directory);
+    let write = store.map(around_store).into_iter().chain(witness).chain(socket);
+    let write = write.chain([PathBuf::from(DIRECTORY)]).collect();
+    Places { read, write }
+}
+
+/// Where a file is, as another may take its place there; and where a symbolic link leads.
+fn around(file: &Path) -> impl Iterator<Item = PathBuf> {
+    let target = fs::canonicalize(file).ok();
+    let there = target.as_deref().and_then(directory);
+    directory(file).into_iter().chain(there)
+}
+
+fn directory(file: &Path) -> Option<PathBuf> {
+    let parent = file.parent()?;
+    Some(if parent.as_os_str().is_empty() { PathBuf::from(".") } else { parent.to_owned() })
+}
+
+/// Where the store is, so that it can be made anew should somebody remove it; but not where all other programs keep theirs.
+fn around_store(store: &Path) -> PathBuf {
+    const SHARED: [&str; 6] = ["/", "/etc", "/root", "/srv", "/var", "/var/lib"];
+    let parent = directory(store)
+        .filter(|parent| !SHARED.iter().any(|shared| parent.as_path() == Path::new(shared)));
+    parent.unwrap_or_else(|| store.to_owned())
+}
+
+#[cfg(test)]
+mod tests;
