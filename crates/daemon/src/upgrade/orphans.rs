@@ -9,6 +9,8 @@ use std::{
 /// What a gateway's process is called (`/proc/PID/comm`): its supervisor keeps the program's name.
 pub(crate) const GATEWAY: &std::ffi::CStr = c"uxfrm-gateway";
 const SUPERVISOR: &str = "uxfrm";
+/// The last of its threads in this state has given back all that the process had, and waits to be reaped, which not every process 1 does.
+const ZOMBIE: &str = "Z";
 
 /// One that is killed is gone within milliseconds, and where very much memory is to be given back, within a second.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -33,27 +35,33 @@ fn are_there() -> bool {
     gateways().any(|(_, parent)| !is_supervisor(parent))
 }
 
-/// All gateways' processes, each with its parent.
+/// All gateways' processes that hold something, each with its parent.
 fn gateways() -> impl Iterator<Item = (u32, u32)> {
     let processes = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     numbers.filter_map(|process| {
         let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-        let (name, parent) = parse(&stat)?;
-        (name.as_bytes() == GATEWAY.to_bytes()).then_some((process, parent))
+        let (name, state, parent) = parse(&stat)?;
+        let is_gateway = name.as_bytes() == GATEWAY.to_bytes();
+        (is_gateway && !(state == ZOMBIE && threads(process) <= 1)).then_some((process, parent))
     })
+}
+
+fn threads(process: u32) -> usize {
+    fs::read_dir(format!("/proc/{process}/task")).map_or(0, Iterator::count)
 }
 
 fn is_supervisor(process: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"));
-    stat.is_ok_and(|stat| parse(&stat).is_some_and(|(name, _)| name == SUPERVISOR))
+    stat.is_ok_and(|stat| parse(&stat).is_some_and(|(name, ..)| name == SUPERVISOR))
 }
 
-/// A process's name and its parent: `PID (NAME) STATE PARENT …`.
-fn parse(stat: &str) -> Option<(&str, u32)> {
+/// A process's name, state and parent: `PID (NAME) STATE PARENT …`.
+fn parse(stat: &str) -> Option<(&str, &str, u32)> {
     let (head, tail) = stat.rsplit_once(')')?;
     let name = head.split_once('(')?.1;
-    Some((name, tail.split_ascii_whitespace().nth(1)?.parse().ok()?))
+    let mut words = tail.split_ascii_whitespace();
+    Some((name, words.next()?, words.next()?.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -62,8 +70,8 @@ mod tests {
 
     #[test]
     fn a_name_may_have_brackets_and_spaces() {
-        assert_eq!(parse("12 (uxfrm-gateway) S 11 12 0"), Some(("uxfrm-gateway", 11)));
-        assert_eq!(parse("12 (a) b) Z 1 12 0"), Some(("a) b", 1)));
+        assert_eq!(parse("12 (uxfrm-gateway) S 11 12 0"), Some(("uxfrm-gateway", "S", 11)));
+        assert_eq!(parse("12 (a) b) Z 1 12 0"), Some(("a) b", "Z", 1)));
         assert_eq!(parse("12"), None);
     }
 }

@@ -25,7 +25,7 @@ use nix::{
     unistd::{Pid, Uid},
 };
 use sd_notify::NotifyState;
-use uxfrm_io::link::Link;
+use uxfrm_io::{dump, link::Link};
 
 use super::{
     channel::{Order, Report},
@@ -68,6 +68,7 @@ struct Supervision {
 /// # Errors
 /// When it can't be started.
 pub fn supervise(launch: Launch) -> anyhow::Result<ExitCode> {
+    dump::forbid().context("can't forbid core dumps")?;
     let set: SigSet =
         [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGCHLD].into_iter().collect();
     set.thread_set_mask().context("can't set the signal mask")?;
