@@ -109,12 +109,15 @@ class Gateway:
     @property
     def pid(self):
         """Of the gateway's own process, which `uxfrm run` supervises."""
-        supervisor, deadline = self._process.pid, time.monotonic() + STOP_SECONDS
-        children = pathlib.Path(f"/proc/{supervisor}/task/{supervisor}/children")
-        while len(pids := children.read_text().split()) != 1:  # one that has handed over ends a moment later
-            assert time.monotonic() < deadline, f"processes {pids} of supervisor {supervisor}"
+        deadline = time.monotonic() + STOP_SECONDS
+        while len(pids := self._children()) != 1:  # one that has handed over ends a moment later
+            assert time.monotonic() < deadline, f"processes {pids} of supervisor {self._process.pid}"
             time.sleep(0.005)
         return int(pids[0])
+
+    def _children(self):
+        supervisor = self._process.pid
+        return pathlib.Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
 
     def hang_up(self):
         """SIGHUP."""
@@ -131,9 +134,14 @@ class Gateway:
             os.kill(pid, signal.SIGCONT)
 
     def kill(self):
+        """The gateway's own process ends a moment after the one that supervises it."""
         if self.running():
+            tasks = [pathlib.Path(f"/proc/{pid}/task") for pid in self._children()]
             self._process.kill()
             self._process.wait()
+            deadline = time.monotonic() + STOP_SECONDS
+            while any(map(holds_something, tasks)) and time.monotonic() < deadline:
+                time.sleep(0.005)
 
     def close(self):
         """After any test, a failed one too: nothing is left running, no rule is left to the next, nothing on disk."""
@@ -143,6 +151,15 @@ class Gateway:
                 self._process.wait(STOP_SECONDS)
         self.kill()
         self._directory.cleanup()
+
+
+def holds_something(task):
+    """Whether threads of a process are left, but for one that nobody has reaped."""
+    try:
+        states = [(thread / "stat").read_text().rpartition(")")[2].split()[0] for thread in task.iterdir()]
+    except OSError:
+        return False
+    return any(state != "Z" for state in states)
 
 
 def configuration(mtu, batch, guard, workers=1, wire="", at_exit="open"):
