@@ -1,6 +1,8 @@
 """`uxfrm upgrade`: another process takes the gateway's place, and no packet is lost; where it can't, the one that runs goes on."""
 
+import contextlib
 import difflib
+import pathlib
 import re
 import shutil
 import socket
@@ -314,3 +316,38 @@ def test_charon_and_its_peer_notice_nothing(uxfrm):
 
 def spis(end):
     return set(re.findall(r"spi (0x[0-9a-f]+)", end.states()))
+
+
+def test_as_process_1_it_reaps_whom_others_leave(uxfrm):
+    """As in a container: whoever loses its parent there is its child."""
+    with Both(uxfrm) as both:
+        gateway = both.here
+        gateway.write(PROTECTED.lines(HERE, THERE), more=CONTROLLED)
+        alone = ["unshare", "--fork", "--pid", "--kill-child", "ip", "netns", "exec", both.left.name]
+        with open(gateway.directory / "log", "w") as log:
+            container = subprocess.Popen([*alone, uxfrm, "run", gateway.directory / "config.toml"], stdout=log, stderr=log)
+        try:
+            wait_until(lambda: "uxfrm: ready" in gateway.log(), gateway.log)
+            first = children(container.pid)[0]
+            subprocess.run(["nsenter", "--target", str(first), "--pid", "sh", "-c", "sleep 1 & sleep 1 & exit"], check=True)
+            wait_until(lambda: len(children(first)) == 3, lambda: f"orphans: {children(first)}")
+            wait_until(lambda: len(children(first)) == 1, lambda: f"left: {children(first)}")
+            assert "has taken over" in gateway.upgrade()
+            wait_until(lambda: len(children(first)) == 1, lambda: f"left: {children(first)}")
+        finally:
+            container.kill()
+            container.wait()
+
+
+def children(pid):
+    """Zombies as well."""
+    with contextlib.suppress(FileNotFoundError):
+        return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def wait_until(condition, why):
+    deadline = time.monotonic() + ARRIVAL_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, why()
+        time.sleep(0.01)

@@ -1,10 +1,17 @@
 //! The process that hands over. It goes on as it was whatever happens before the other says that it has
 //! taken over.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::{Arc, mpsc::Receiver},
+    time::Duration,
+};
 
 use anyhow::{Context as _, bail, ensure};
-use uxfrm_engine::{Action, Database, Defaults, DropCounts, DropReason, Event, Moment};
+use uxfrm_engine::{
+    Action, Database, Defaults, DropCounts, DropReason, Event, Moment, PolicyCursor, PolicyEntry,
+    Sa,
+};
 use uxfrm_io::link::Link;
 use uxfrm_netlink::{Datagram, Server};
 use uxfrm_runtime::{Halted, Running};
@@ -86,7 +93,9 @@ pub(crate) struct Handing<'a> {
     /// The highest rate at which a state receives, in numbers a second.
     pub(crate) fastest: u64,
     pub(crate) lanes: &'a mut Vec<Running>,
-    pub(crate) events: &'a mut dyn Iterator<Item = Event>,
+    pub(crate) events: &'a Receiver<Event>,
+    /// Events that are to be told.
+    pub(crate) happened: &'a mut Vec<Event>,
 }
 
 impl Upgrade {
@@ -219,55 +228,18 @@ pub(super) fn place(config: &Config) -> Place {
     }
 }
 
-fn hand_over(client: ClientId, link: &Link, handing: Handing<'_>) -> anyhow::Result<()> {
+fn hand_over(client: ClientId, link: &Link, mut handing: Handing<'_>) -> anyhow::Result<()> {
     link.be_patient_for(STEP)?;
     let Hello { version, release, refused } = manifest::receive(link)?;
     if let Some(why) = refused {
         bail!("the other process can't take over: {why}");
     }
     ensure!(version == VERSION, "release {release} does not take over from this one: restart");
-    let Handing {
-        config,
-        database,
-        server,
-        control,
-        descriptors,
-        written,
-        drops,
-        fastest,
-        lanes,
-        events,
-    } = handing;
-    descriptors.keep("control", control.listener())?;
-    let states = server.portray_states(database);
-    let others = server.portray_others(database);
+    handing.descriptors.keep("control", handing.control.listener())?;
+    let states = handing.server.portray_states(handing.database);
     let carried: Vec<_> =
         states.iter().map(|(sa, _)| Carried::of(sa, SoftLimit::Settled)).collect();
-    let seats: Vec<_> = control.seats().collect();
-    let named = descriptors.kept().map(|(name, fd)| (name.to_owned(), fd));
-    let sockets = seats.iter().enumerate();
-    let sockets = sockets.filter_map(|(n, seat)| Some((client_name(n), seat.as_ref()?.0)));
-    let (names, fds): (Vec<_>, Vec<_>) = named.chain(sockets).unzip();
-    let whole = Manifest {
-        version: VERSION,
-        descriptors: names,
-        clients: seats.iter().map(|seat| Some(PassedSeat::from(seat.as_ref()?.1))).collect(),
-        asked_by: client.0,
-        states: carried.clone(),
-        states_of_files: places(states.iter().map(|(sa, _)| written.has_state(sa))),
-        policies_of_files: places(policies(database).map(|entry| written.has_policy(entry))),
-        blocks_of_files: blocks(written.defaults()),
-        drops: DropReason::ALL
-            .iter()
-            .map(|reason| (reason.as_str().to_owned(), drops.of(*reason)))
-            .collect(),
-        workers: config.runtime.workers.count().get(),
-        fastest,
-        place: place(config),
-    };
-    let told = link.send(&serde_json::to_vec(&whole)?, &fds).context("the other process went away");
-    let messages = states.iter().map(|(_, datagram)| datagram).chain(&others);
-    let told = told.and_then(|()| send_messages(link, messages));
+    let told = tell_all(client, link, &handing, &states, &carried);
     // One that has refused has ended perhaps before it was told all.
     match manifest::receive(link) {
         Ok(Verdict::Ready) => told?,
@@ -275,35 +247,74 @@ fn hand_over(client: ClientId, link: &Link, handing: Handing<'_>) -> anyhow::Res
         Err(error) => return told.and(Err(error)),
     }
     let rested = now();
-    let halted = halt(lanes)?;
-    let mut finish = || -> anyhow::Result<()> {
-        database.update_all_counts();
-        let untold: Vec<_> = events
-            .filter_map(|event| match event {
-                Event::SaSoftLimit(sa) => Some(sa),
-                Event::SaHardLimit(_)
-                | Event::PolicySoftLimit(..)
-                | Event::PolicyHardLimit(..)
-                | Event::Acquire { .. }
-                | Event::Mapping { .. }
-                | Event::NarrowPath(_) => None,
-            })
-            .collect();
-        let finals =
-            states.iter().zip(&carried).enumerate().filter_map(|(place, ((sa, _), then))| {
-                let is_untold = untold.contains(&sa.id());
-                let limit = if is_untold { SoftLimit::Untold } else { SoftLimit::Settled };
-                let now = Carried::of(sa, limit);
-                (now != *then).then_some((place, now))
-            });
-        manifest::send(link, &Finals { states: finals.collect(), rested: rested.0 })?;
-        manifest::receive::<Taken>(link).map(drop)
-    };
-    let finished = finish();
+    let halted = halt(handing.lanes)?;
+    let finished = finish(link, &mut handing, &states, &carried, rested);
     if finished.is_err() {
-        *lanes = halted.into_iter().map(Halted::resume).collect::<Result<_, _>>()?;
+        *handing.lanes = halted.into_iter().map(Halted::resume).collect::<Result<_, _>>()?;
     }
     finished
+}
+
+type States = [(Arc<Sa>, Datagram)];
+
+/// What is, while the lanes run on: descriptors, clients, states and policies.
+fn tell_all(
+    client: ClientId,
+    link: &Link,
+    handing: &Handing<'_>,
+    states: &States,
+    carried: &[Carried],
+) -> anyhow::Result<()> {
+    let Handing { config, database, server, control, descriptors, written, .. } = handing;
+    let seats: Vec<_> = control.seats().collect();
+    let named = descriptors.kept().map(|(name, fd)| (name.to_owned(), fd));
+    let sockets = seats.iter().enumerate();
+    let sockets = sockets.filter_map(|(n, seat)| Some((client_name(n), seat.as_ref()?.0)));
+    let (names, fds): (Vec<_>, Vec<_>) = named.chain(sockets).unzip();
+    let dropped = DropReason::ALL.iter();
+    let dropped = dropped.map(|why| (why.as_str().to_owned(), handing.drops.of(*why)));
+    let whole = Manifest {
+        version: VERSION,
+        descriptors: names,
+        clients: seats.iter().map(|seat| Some(PassedSeat::from(seat.as_ref()?.1))).collect(),
+        asked_by: client.0,
+        states: carried.to_vec(),
+        states_of_files: places(states.iter().map(|(sa, _)| written.has_state(sa))),
+        policies_of_files: places(policies(database).map(|entry| written.has_policy(entry))),
+        blocks_of_files: blocks(written.defaults()),
+        drops: dropped.collect(),
+        workers: config.runtime.workers.count().get(),
+        fastest: handing.fastest,
+        place: place(config),
+    };
+    link.send(&serde_json::to_vec(&whole)?, &fds).context("the other process went away")?;
+    let others = server.portray_others(database);
+    send_messages(link, states.iter().map(|(_, datagram)| datagram).chain(&others))
+}
+
+/// How far states are now that the lanes rest. When this returns the successor's are about to run.
+fn finish(
+    link: &Link,
+    handing: &mut Handing<'_>,
+    states: &States,
+    carried: &[Carried],
+    rested: Moment,
+) -> anyhow::Result<()> {
+    handing.database.update_all_counts();
+    handing.happened.extend(handing.events.try_iter());
+    // Of those that nobody has heard of yet. They are this process's to tell, if it runs on.
+    let untold = |sa: &Sa| {
+        let is_of = |event: &Event| matches!(event, Event::SaSoftLimit(id) if *id == sa.id());
+        handing.happened.iter().any(is_of)
+    };
+    let both = states.iter().zip(carried).enumerate();
+    let finals = both.filter_map(|(place, ((sa, _), then))| {
+        let limit = if untold(sa) { SoftLimit::Untold } else { SoftLimit::Settled };
+        let now = Carried::of(sa, limit);
+        (now != *then).then_some((place, now))
+    });
+    manifest::send(link, &Finals { states: finals.collect(), rested: rested.0 })?;
+    manifest::receive::<Taken>(link).map(drop)
 }
 
 /// Several in a parcel, none in two; an empty one is the last. The keys in them are wiped.
@@ -330,10 +341,8 @@ fn send_messages<'a>(
 }
 
 /// Policies in the order of their messages.
-pub(super) fn policies(
-    database: &Database,
-) -> impl Iterator<Item = &std::sync::Arc<uxfrm_engine::PolicyEntry>> {
-    let all = database.policies_from(uxfrm_engine::PolicyCursor::default());
+pub(super) fn policies(database: &Database) -> impl Iterator<Item = &Arc<PolicyEntry>> {
+    let all = database.policies_from(PolicyCursor::default());
     let mut all: Vec<_> = all.map(|(_, entry)| entry).collect();
     all.sort_by_key(|entry| entry.place().age());
     all.into_iter()

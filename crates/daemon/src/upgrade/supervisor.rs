@@ -21,6 +21,7 @@ use nix::{
     sys::{
         signal::{SigSet, Signal, kill},
         signalfd::{SfdFlags, SignalFd},
+        wait::{Id, WaitPidFlag, waitid, waitpid},
     },
     unistd::{Pid, Uid},
 };
@@ -194,8 +195,26 @@ impl Supervision {
         let ended = self.current.process.try_wait()?;
         if ended.is_some() {
             self.abandon();
+        } else {
+            self.reap_strangers();
         }
         Ok(ended)
+    }
+
+    /// As process 1 of a container this is the parent of all whose own has ended.
+    fn reap_strangers(&self) {
+        let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        while let Some(ended) = waitid(Id::All, look).ok().and_then(|status| status.pid()) {
+            let gateways = [&self.current].into_iter().chain(&self.successor).chain(&self.leaving);
+            if gateways
+                .map(|gateway| gateway.process.id())
+                .any(|own| own == ended.as_raw().unsigned_abs())
+            {
+                return; // the next look reaps it, and tells how it ended
+            }
+            // It has ended, and nobody else waits for it.
+            let _reaped = waitpid(ended, Some(WaitPidFlag::WNOHANG));
+        }
     }
 
     fn look_at_stdin(&mut self) {

@@ -1,0 +1,152 @@
+//! One process of a gateway takes another's place: what is particular about its start, and about the other's end.
+
+use std::{os::fd::AsFd as _, path::Path};
+
+use anyhow::Context as _;
+use uxfrm_io::{
+    link::Link,
+    poll::{Poller, Ready},
+    signal::Signals,
+};
+
+use super::{End, Gateway, Opening, Parts, SUCCESSOR, SUPERVISOR, empty, open_store, xfrm};
+use crate::{
+    config::Config,
+    control::{ClientId, Control, Outbox, Terms},
+    descriptor_store::DescriptorStore,
+    devices::Making,
+    host::Before,
+    reload::Reload,
+    sandbox,
+    sequences::SequenceStore,
+    stat::{self, StatSocket},
+    tunnels::Plan,
+    upgrade::{self, Handing, Outcome, Successor, Supervisor, Upgrade},
+};
+
+/// Takes the place of the process at the other end of a link, which goes on as it was if that fails.
+pub(super) fn take_over(
+    path: &Path,
+    signals: &Signals,
+    supervisor: Supervisor,
+    before: Link,
+) -> anyhow::Result<()> {
+    let config = Config::load(path).inspect_err(|why| Successor::decline(&before, why))?;
+    sandbox::begin(&config);
+    let (mut successor, mut descriptors) = Successor::ask(before, &config)?;
+    let built = build_successor(path, &config, &mut successor, &mut descriptors);
+    let (opening, stat, mut control) = match built {
+        Ok(built) => built,
+        Err(error) => {
+            successor.refuse(&error);
+            return Err(error);
+        }
+    };
+    let Opening { mut gateway, lanes } = opening;
+    let in_charge = || {
+        config.xfrm.sequences.iter().for_each(|path| SequenceStore::forget_last_run(path));
+        supervisor.took_over()
+    };
+    let (client, rested) = successor.take_over(&mut gateway.database, in_charge)?;
+    let mut gateway = Opening { gateway, lanes }.start(&config)?;
+    let answer = upgrade::Answer::done(rested);
+    stat.listen_as_ours()?;
+    gateway.upgrade = Upgrade::under(Some(supervisor));
+    tracing::info!(?answer, "this process has taken over");
+    if let Some(control) = &mut control {
+        control.take_seats(&mut gateway.serving())?;
+        control.publish(|outbox| tell(outbox, client, &answer));
+    }
+    let _confined = sandbox::close(path, &config);
+    gateway.go_on(signals, &stat, control)
+}
+
+/// All that a successor needs, beside the process whose place it takes: nobody notices yet.
+fn build_successor(
+    path: &Path,
+    config: &Config,
+    successor: &mut Successor,
+    descriptors: &mut DescriptorStore,
+) -> anyhow::Result<(Opening, StatSocket, Option<Control>)> {
+    let poller = Poller::new()?;
+    let stat = descriptors.take(stat::DESCRIPTOR).context("no socket of the counters")?;
+    let stat = StatSocket::of_socket(stat)?;
+    let mut store = open_store(config, poller.waker(), descriptors)?;
+    let (mut database, devices) = empty(config, Making::Real, Some(&store))?;
+    let mut xfrm = xfrm(config)?;
+    successor.restore(&mut xfrm, &mut database)?;
+    successor.adopt(&mut store, &mut database);
+    database.share_numbers();
+    database.publish();
+    let terms = Terms { user: config.control.user, mark: config.wire.mark.get() };
+    let control = successor.control(descriptors, terms)?;
+    let written = successor.written(&database);
+    let reload = Reload::new(path, config.clone(), written, Plan::read(config)?);
+    let mut descriptors = std::mem::take(descriptors);
+    descriptors.keep(stat::DESCRIPTOR, stat.as_fd())?;
+    let parts = Parts { poller, database, store, devices, reload, descriptors, xfrm };
+    let mut opening = Gateway::open(config, parts, Before::Runs)?;
+    opening.gateway.drops.push(successor.drops());
+    Ok((opening, stat, control))
+}
+
+fn tell(outbox: &mut Outbox, client: ClientId, answer: &upgrade::Answer) {
+    // It has no maps, the only thing that may not be had as JSON.
+    outbox.send(client, serde_json::to_vec(answer).unwrap_or_default());
+}
+
+impl Gateway {
+    /// Goes on with an upgrade that is under way; whether it is at its end.
+    pub(super) fn upgrade_by(
+        &mut self,
+        ready: &Ready,
+        control: &mut Control,
+    ) -> anyhow::Result<End> {
+        let is_led = self.upgrade.link().is_some();
+        let mut told = if ready.has(SUPERVISOR) { self.upgrade.hear_supervisor()? } else { None };
+        if let Some(link) = self.upgrade.link().filter(|_| !is_led) {
+            self.poller.add(link.as_fd(), SUCCESSOR)?;
+        }
+        if ready.has(SUCCESSOR) {
+            match self.hand_over(control) {
+                Outcome::HandedOver => return Ok(End::HandedOver),
+                Outcome::RunsOn(client, answer) => told = Some((client, answer)),
+                Outcome::Nothing => {}
+            }
+        }
+        let told = told.or_else(|| self.upgrade.look());
+        if let Some((client, answer)) = told {
+            control.publish(|outbox| tell(outbox, client, &answer));
+        }
+        Ok(End::Stopped)
+    }
+
+    /// The successor has asked: everything but the lanes rests until it has taken over, or has not.
+    fn hand_over(&mut self, control: &mut Control) -> Outcome {
+        control.settle(&mut self.serving());
+        self.keep_time(Some(control));
+        if let Err(error) = self.following.reserve_for_long() {
+            tracing::warn!(%error, "no more sequence numbers are reserved for the time of an upgrade");
+        }
+        let (drops, fastest) = (self.counts(), self.following.fastest());
+        let Self { upgrade, database, xfrm, descriptors, reload, lanes, events, happened, .. } =
+            self;
+        let outcome = upgrade.hand_over(Handing {
+            config: reload.config(),
+            database,
+            server: xfrm.server(),
+            control,
+            descriptors,
+            written: reload.written(),
+            drops,
+            fastest,
+            lanes,
+            events,
+            happened,
+        });
+        if matches!(outcome, Outcome::RunsOn(..)) {
+            self.following.doubt();
+        }
+        outcome
+    }
+}
