@@ -1,4 +1,4 @@
-"""A kernel that refuses transactions of nf_tables, mostly for want of memory: a library in front of the gateway's `send`.
+"""A kernel that refuses transactions of nf_tables, mostly for want of memory, or with `-DOLD` tables with an owner: a library in front of the gateway's `send`.
 
 Both ends share a page of a file, as a gateway that is up opens no others: whether to refuse, how many kinds of messages and which, and how often it did.
 """
@@ -42,6 +42,25 @@ static int is_meant(volatile const char *wanted, long length, const char *bytes,
     return 0;
 }
 
+#ifdef OLD
+/* Before Linux 6.9 no table can be one socket's and stay when that is gone. */
+static int wants_owner(const char *bytes, size_t size) {
+    for (size_t at = 0; at + sizeof(struct nlmsghdr) <= size;) {
+        const struct nlmsghdr *header = (const void *)(bytes + at);
+        if (header->nlmsg_type == 10 << 8) {
+            size_t place = at + 20, end = at + header->nlmsg_len;
+            while (place + sizeof(struct nlattr) <= end) {
+                const struct nlattr *attribute = (const void *)(bytes + place);
+                if (attribute->nla_type == 2 && bytes[place + 7] & 2) return 1;
+                place += NLMSG_ALIGN(attribute->nla_len);
+            }
+        }
+        at += NLMSG_ALIGN(header->nlmsg_len);
+    }
+    return 0;
+}
+#endif
+
 ssize_t send(int socket, const void *bytes, size_t size, int flags) {
     static ssize_t (*really)(int, const void *, size_t, int);
     if (!really) really = dlsym(RTLD_NEXT, "send");
@@ -52,6 +71,12 @@ ssize_t send(int socket, const void *bytes, size_t size, int flags) {
     const struct nlmsghdr *header = bytes;
     if (domain != AF_NETLINK || protocol != NETLINK_NETFILTER || header->nlmsg_type != 16)
         return really(socket, bytes, size, flags);
+#ifdef OLD
+    if (wants_owner(bytes, size)) {
+        errno = EOPNOTSUPP;
+        return -1;
+    }
+#endif
     if (!page->refuses || !is_meant(page->kinds, page->count, bytes, size)) return really(socket, bytes, size, flags);
     page->tally++;
     errno = WHY;
@@ -63,11 +88,11 @@ ssize_t send(int socket, const void *bytes, size_t size, int flags) {
 class Refusing:
     """Made in a directory of its own; `binary` is to be run in the place of uxfrm."""
 
-    def __init__(self, directory, uxfrm, why="ENOMEM"):
+    def __init__(self, directory, uxfrm, why="ENOMEM", *words):
         self._page = directory / "page"
         self._page.write_bytes(bytes(PAGE))
         library = directory / "refusing.so"
-        compiler = ["cc", "-shared", "-fPIC", "-Wall", "-Werror", f'-DWHERE="{directory}"', f"-DWHY={why}", "-xc", "-", "-o", library]
+        compiler = ["cc", "-shared", "-fPIC", "-Wall", "-Werror", f'-DWHERE="{directory}"', f"-DWHY={why}", *words, "-xc", "-", "-o", library]
         subprocess.run(compiler, input=SOURCE, text=True, check=True)
         self.binary = directory / "uxfrm"
         self.binary.write_text(f'#!/bin/sh\nLD_PRELOAD={library} exec {uxfrm} "$@"\n')

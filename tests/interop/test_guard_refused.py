@@ -9,11 +9,18 @@ import time
 
 import pytest
 
+import echo
 import prerequisite
 import topology
+import wire
+from association import GCM_128, Association
 from gateway import CONTROLLED
+from namespace import ping_command
 from refusing import DELETE_RULE, Refusing
 from topology import HERE, THERE
+
+PROTECTED = Association(GCM_128, "tunnel", 4, 4)
+SECONDS = 20
 
 PORT = 7100
 BETWEEN = f"src {THERE.outer[4]}/32 dst {HERE.outer[4]}/32"
@@ -123,3 +130,24 @@ def test_a_policy_that_went_by_its_limit_goes_from_the_kernel_when_that_lets_go(
     assert network.says(AGAIN, 10) == 1
     assert not network.passes()
     network.here.stop()
+
+
+def test_a_guard_that_is_flushed_away_is_put_up_again(uxfrm, tmp_path):
+    """As the services of distributions do when they are reloaded, on kernels where no table is one socket's."""
+    prerequisite.programs(nft="nftables")
+    with topology.PlacedGateways() as network:
+        here = network.gateway(Refusing(tmp_path, uxfrm, "ENOMEM", "-DOLD").binary, network.left)
+        here.start(PROTECTED.lines(HERE, THERE), more=CONTROLLED)
+        for times in range(1, 4):
+            network.left.run("nft", "flush", "ruleset")
+            deadline = time.monotonic() + SECONDS
+            while here.log().count("it is put up again") < times:
+                assert time.monotonic() < deadline, f"it was not noticed:\n{here.log()}"
+                time.sleep(0.01)
+            assert "uxfrm-uxfrm0" in network.left.run("nft", "list", "tables")
+            network.between.seen()
+            network.left.run(*ping_command(HERE.inner[4], THERE.inner[4], echo.MARKER, 3).split(), check=False)
+            seen = network.between.seen()
+            assert any(wire.protocol(frame) == "esp" for _, frame in seen)
+            wire.assert_no_plaintext(seen)
+        here.stop()

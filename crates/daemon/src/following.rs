@@ -455,6 +455,20 @@ impl Following {
         self.store.fastest()
     }
 
+    /// Somebody has taken tables of the packet filter away. Where the guard was among them it is back when this returns, and what packets are led by.
+    pub(crate) fn put_guard_back(&mut self, spd: &Spd) {
+        let Some(guard) = &mut self.guard else { return };
+        if guard.is_there().unwrap_or(true) {
+            return;
+        }
+        tracing::warn!(
+            "somebody has taken the guard away, as `nft flush ruleset` does before Linux 6.9: it is put up again"
+        );
+        guard.lose();
+        self.retrial.owe(now());
+        self.follow_anew(spd);
+    }
+
     /// Another process may have changed routes and guard: both are made anew soon.
     pub(crate) fn doubt(&mut self) {
         if let Some(guard) = &mut self.guard {

@@ -30,6 +30,7 @@ use uxfrm_engine::{
 };
 use uxfrm_io::{
     dump, heap,
+    nftables::Watch,
     path_errors::PathErrors,
     poll::{Poller, Waker},
     random,
@@ -73,6 +74,7 @@ const PATHS: u8 = 4;
 const SUPERVISOR: u8 = 5;
 const SUCCESSOR: u8 = 6;
 const SNAPSHOT: u8 = 7;
+const FILTER: u8 = 8;
 
 /// The longest that nobody looks after time limits and events.
 const TICK: Duration = Duration::from_millis(200);
@@ -363,6 +365,8 @@ struct Gateway {
     /// Word of links and addresses.
     network: Monitor,
     paths: PathErrors,
+    /// Word of tables of the packet filter that go, where others may take ours.
+    filter: Option<Watch>,
     /// Word that the machine goes on from a snapshot, where the kernel tells.
     uevents: Option<Uevents>,
     keepalives: Keepalives,
@@ -442,6 +446,7 @@ impl Gateway {
         database.set_host(routes.host());
         database.publish();
         let defaults = snapshot.spd.defaults();
+        let filter = guard.as_ref().and_then(Guard::watch);
         let guard = guard.map(|guard| Box::new(guard) as AnyFilter);
         let routes = Box::new(routes);
         let following = Following::new(store, guard, keep_out, express, routes, defaults);
@@ -459,6 +464,7 @@ impl Gateway {
             poller,
             network,
             paths,
+            filter,
             uevents: listen_for_snapshots(),
             keepalives,
             planner,
@@ -539,6 +545,9 @@ impl Gateway {
         if let Some(uevents) = &self.uevents {
             self.poller.add(uevents.as_fd(), SNAPSHOT)?;
         }
+        if let Some(filter) = &self.filter {
+            self.poller.add(filter.as_fd(), FILTER)?;
+        }
         loop {
             let patience = self.patience();
             let ready = self.poller.wait(Some(patience))?;
@@ -553,6 +562,9 @@ impl Gateway {
             }
             if ready.has(NETWORK) {
                 self.following.look_around(&self.network, &mut self.database);
+            }
+            if ready.has(FILTER) && self.filter.as_mut().is_some_and(Watch::take_gone) {
+                self.following.put_guard_back(&self.database.snapshot().spd);
             }
             // First: what is asked for next may have states send.
             if ready.has(SNAPSHOT)

@@ -37,7 +37,7 @@ use std::collections::BTreeSet;
 
 use anyhow::Context as _;
 use uxfrm_engine::{Direction, DropCounts, DropReason, PolicyChange, Spd};
-use uxfrm_io::nftables::{Error, Filter, Nftables, Table};
+use uxfrm_io::nftables::{Error, Filter, Nftables, Table, Watch};
 
 use crate::{
     config::{self, Config},
@@ -213,6 +213,16 @@ impl Guard {
         }
     }
 
+    /// Hears of tables that somebody takes away, where that may be this one; where the kernel keeps it, nobody needs to.
+    pub(crate) fn watch(&self) -> Option<Watch> {
+        let watch = self.filter.is_shared().then(Watch::open)?;
+        watch
+            .inspect_err(
+                |error| tracing::warn!(%error, "nobody notices if the guard is taken away"),
+            )
+            .ok()
+    }
+
     /// Takes the guard down.
     ///
     /// # Errors
@@ -305,6 +315,14 @@ impl<F: Filter> Guard<F> {
     /// Whether it is not known what the rules are: the next change makes them anew.
     pub(crate) fn is_lost(&self) -> bool {
         self.layout.is_none()
+    }
+
+    /// Whether its table is there still.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn is_there(&mut self) -> Result<bool, Error> {
+        self.filter.has(&self.name)
     }
 
     /// The rules are not those of the policies: the next change makes them anew.

@@ -16,6 +16,7 @@ mod model;
 mod question;
 mod replica;
 mod set;
+mod watch;
 
 use std::{
     io,
@@ -36,6 +37,7 @@ pub use model::{Among, Chain, Hook, Rule, Table, Verdict};
 pub use question::{Question, Reply};
 pub use replica::{Replica, Sample};
 pub use set::{Keys, Set, SetId};
+pub use watch::Watch;
 
 use message::{Batch, Kind};
 use model::{Ownership, Part};
@@ -93,6 +95,8 @@ pub enum Error {
 pub struct Nftables {
     socket: Socket,
     sequence: u32,
+    /// Of the table that was added last.
+    ownership: Ownership,
 }
 
 /// What a counter counted.
@@ -112,7 +116,7 @@ impl Nftables {
     pub fn open() -> Result<Self, Error> {
         let request = "nf_tables";
         let socket = connect().map_err(|error| Error::of(request, error))?;
-        let mut nftables = Self { socket, sequence: 0 };
+        let mut nftables = Self { socket, sequence: 0, ownership: Ownership::Own };
         let generation =
             |sequence| message::question(Kind::GetGeneration, flag::ACK, sequence, |_| {});
         nftables.ask(generation).map_err(|error| Error::of(request, error))?;
@@ -124,13 +128,19 @@ impl Nftables {
     pub fn of_socket(socket: OwnedFd) -> Self {
         // SAFETY: the descriptor is ours alone, and open.
         let socket = unsafe { Socket::from_raw_fd(socket.into_raw_fd()) };
-        Self { socket, sequence: 0 }
+        Self { socket, sequence: 0, ownership: Ownership::Own }
     }
 
     /// The socket, for the process that goes on.
     #[must_use]
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    /// Whether the table that it added last may be taken away by others, `nft flush ruleset` first of all.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.ownership == Ownership::Shared
     }
 
     /// What the named counters of a table counted since it was added; nothing when there is no such table.
@@ -222,7 +232,9 @@ impl Nftables {
             delete(&table.name, &mut batch);
         }
         table.describe(ownership, &mut batch);
-        self.commit(&format!("table {}", table.name), batch)
+        self.commit(&format!("table {}", table.name), batch)?;
+        self.ownership = ownership;
+        Ok(())
     }
 
     fn batch(&mut self) -> Batch {

@@ -78,6 +78,9 @@ pub(crate) trait PacketFilter: Debug {
     /// It is not that of the policies.
     fn lose(&mut self);
 
+    /// Whether nobody has taken it away.
+    fn is_there(&mut self) -> Result<bool, nftables::Error>;
+
     /// Adds what it dropped since the start.
     fn add_to(&mut self, counts: &mut DropCounts);
 
@@ -173,6 +176,10 @@ impl PacketFilter for Guard {
 
     fn lose(&mut self) {
         Self::lose(self);
+    }
+
+    fn is_there(&mut self) -> Result<bool, nftables::Error> {
+        Self::is_there(self)
     }
 
     fn add_to(&mut self, counts: &mut DropCounts) {

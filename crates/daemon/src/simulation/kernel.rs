@@ -304,6 +304,10 @@ impl PacketFilter for Guard<Kernel> {
         Self::lose(self);
     }
 
+    fn is_there(&mut self) -> Result<bool, nftables::Error> {
+        Self::is_there(self)
+    }
+
     fn add_to(&mut self, _: &mut DropCounts) {}
 
     fn close(self: Box<Self>) -> anyhow::Result<()> {
