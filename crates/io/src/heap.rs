@@ -21,22 +21,3 @@ pub fn release_free() {
         libc::malloc_trim(0);
     }
 }
-
-#[cfg(all(test, target_env = "gnu"))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_freed_is_no_longer_there() {
-        const BLOCKS: usize = 1 << 19;
-        let mut blocks: Vec<_> = (0..BLOCKS).map(|at| Box::new([at; 12])).collect();
-        // The last one holds the end of the heap.
-        let last = blocks.pop();
-        let before = resident().unwrap();
-        drop(blocks);
-        release_free();
-        let after = resident().unwrap();
-        assert!(after + BLOCKS * 96 / 2 < before, "{before} bytes, then {after}");
-        drop(last);
-    }
-}
