@@ -287,6 +287,19 @@ def test_where_another_can_t_take_over_the_gateway_runs_on(fault, uxfrm):
         both.here.stop()
 
 
+def test_no_interpreter_is_made_to_run_what_a_gateway_may_have_written(uxfrm, tmp_path, monkeypatch):
+    """The supervisor has all privileges that the gateway gave up, and starts whatever is root's."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("run", "--under-supervisor"):
+        (tmp_path / name).write_text("open('ran', 'w')\n")
+    with Both(uxfrm) as both:
+        both.start()
+        for interpreter in ("/usr/bin/python3", "/bin/sh", "/usr/bin/env", "/usr/bin/perl"):
+            assert "the gateway runs on as it was" in both.here.upgrade(interpreter, check=False)
+            assert not (tmp_path / "ran").exists(), interpreter
+        both.left.ping(HERE.inner[4], THERE.inner[4])
+
+
 def test_charon_and_its_peer_notice_nothing(uxfrm):
     prerequisite.strongswan()
     with topology.Sites() as sites, topology.Hosts() as running:

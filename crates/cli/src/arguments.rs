@@ -12,6 +12,10 @@ use crate::demo::CaseName;
 #[derive(Debug, Parser)]
 #[command(name = "uxfrm", version, propagate_version = true)]
 pub(crate) struct Arguments {
+    /// As the process that a supervisor of this number has started.
+    #[arg(long, hide = true, value_name = "PID")]
+    pub(crate) under_supervisor: Option<u32>,
+
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -81,10 +85,6 @@ pub(crate) struct RunOptions {
     /// End as on SIGTERM when standard input ends: a parent that dies leaves no gateway behind.
     #[arg(long)]
     pub(crate) until_stdin_ends: bool,
-
-    /// As the process that a supervisor of this number has started.
-    #[arg(long, hide = true, value_name = "PID")]
-    pub(crate) under_supervisor: Option<u32>,
 }
 
 /// Options of `uxfrm upgrade`.

@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     {
         return explain(&anyhow::Error::new(error).context("can't keep keys out of core dumps"));
     }
-    match execute(arguments.command) {
+    match execute(arguments.command, arguments.under_supervisor) {
         Ok(code) => code,
         Err(error) => explain(&error),
     }
@@ -77,9 +77,9 @@ const fn reads_keys(command: &Command) -> bool {
     }
 }
 
-fn execute(command: Command) -> anyhow::Result<ExitCode> {
+fn execute(command: Command, supervisor: Option<u32>) -> anyhow::Result<ExitCode> {
     let done = match command {
-        Command::Run(options) => return run::execute(&options),
+        Command::Run(options) => return run::execute(&options, supervisor),
         Command::Upgrade(options) => upgrade::execute(&options),
         Command::Check(options) => check::execute(&options),
         Command::Reload(options) => reload::execute(&options),

@@ -9,8 +9,8 @@ use uxfrm_daemon::{gateway, upgrade};
 use crate::arguments::RunOptions;
 
 /// Runs the gateway until SIGTERM or SIGINT, or until standard input ends where that was asked for.
-pub(crate) fn execute(options: &RunOptions) -> anyhow::Result<ExitCode> {
-    match options.under_supervisor {
+pub(crate) fn execute(options: &RunOptions, supervisor: Option<u32>) -> anyhow::Result<ExitCode> {
+    match supervisor {
         None => upgrade::supervise(upgrade::Launch {
             config: options.config.clone(),
             until_stdin_ends: options.until_stdin_ends,

@@ -102,7 +102,9 @@ fn start(program: &Path, launch: &Launch, order: &Order) -> io::Result<Gateway> 
     let own = std::process::id().to_string();
     let process = Command::new(program)
         .arg0("uxfrm")
-        .args(["run", "--under-supervisor", &own])
+        // First an option that nothing else knows: an interpreter would take a word for a file of that name here, which a gateway that was
+        // broken into may have written.
+        .args(["--under-supervisor", &own, "run", "--"])
         .arg(&launch.config)
         .stdin(Stdio::from(theirs.into_descriptor()))
         .env_remove("NOTIFY_SOCKET")
