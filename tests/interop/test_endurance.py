@@ -171,7 +171,8 @@ class Both(topology.PlacedGateways):
 
 
 def upgrade(both, gateway, dice):
-    gateway.upgrade()
+    said = gateway.upgrade(check=False)
+    assert "has taken over" in said, f"{said}\n{gateway.log()}"
 
 
 def kill(both, gateway, dice):

@@ -194,8 +194,13 @@ impl Supervision {
         {
             self.successor = None;
         }
-        let ended = self.current.process.try_wait()?;
+        let (own, ended) = (self.current.process.id(), self.current.process.try_wait()?);
         if ended.is_some() {
+            // It ends right behind its successor's word, which may have come since it was listened for.
+            self.hear();
+            if self.current.process.id() != own {
+                return Ok(None);
+            }
             self.abandon();
         } else {
             self.reap_strangers();
