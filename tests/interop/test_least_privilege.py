@@ -12,26 +12,16 @@ import sys
 import pytest
 
 import injection
-import topology
 from association import GCM_128, Association
 from gateway import CONTROLLED, Gateway
 from test_reload import reload
+from test_lifecycle import network  # noqa: F401: a fixture
 from topology import HERE, THERE
 
 PROTECTED = Association(GCM_128, "tunnel", 4, 4)
 # CAP_NET_BIND_SERVICE, CAP_NET_ADMIN, CAP_NET_RAW, CAP_IPC_LOCK
 KEPT = 1 << 10 | 1 << 12 | 1 << 13 | 1 << 14
 NOBODY = 65534
-
-
-@pytest.fixture
-def network(uxfrm):
-    with topology.TwoGateways("wire0") as made:
-        topology.place(made.left, "wire0", HERE)
-        topology.place(made.right, "wire0", THERE)
-        made.left.ip(f"route add {THERE.inner[4]}/32 via {THERE.outer[4]} src {HERE.inner[4]}")
-        made.right.ip(f"route add {HERE.inner[4]}/32 via {HERE.outer[4]} src {THERE.inner[4]}")
-        yield made
 
 
 @pytest.fixture

@@ -171,9 +171,7 @@ impl Sa {
         words: Arc<SaWords>,
         place: Option<Attachment>,
     ) -> Arc<Self> {
-        let reserved = old.sequence().reserved();
-        let sent = old.sequence().end();
-        let new = Self::taking_over(old, (sent, reserved), config, words, place);
+        let (new, sent) = Self::ending(old, config, words, place);
         new.keep_iv_prefixes(old, sent);
         new
     }
@@ -185,11 +183,21 @@ impl Sa {
         words: Arc<SaWords>,
         place: Option<Attachment>,
     ) -> Arc<Self> {
-        let reserved = old.sequence().reserved();
-        let sent = old.sequence().end();
-        let new = Self::taking_over(old, (sent, reserved), config, words, place);
+        let (new, _sent) = Self::ending(old, config, words, place);
         new.live().usage.set_history(old.usage().failures(), old.usage().last_used());
         new
+    }
+
+    /// A state that goes on where `old` ends, without IV prefixes yet, and the last number that `old` sent.
+    fn ending(
+        old: &Self,
+        config: SaConfig,
+        words: Arc<SaWords>,
+        place: Option<Attachment>,
+    ) -> (Arc<Self>, u64) {
+        let reserved = old.sequence().reserved();
+        let sent = old.sequence().end();
+        (Self::taking_over(old, (sent, reserved), config, words, place), sent)
     }
 
     /// A state as `old` was before others went on in its place, which nobody has sent by: its words and numbers, and their counts. `None` where none did.
