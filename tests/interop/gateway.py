@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import select
 import signal
 import subprocess
 import tempfile
@@ -136,12 +137,12 @@ class Gateway:
     def kill(self):
         """The gateway's own process ends a moment after the one that supervises it."""
         if self.running():
-            tasks = [pathlib.Path(f"/proc/{pid}/task") for pid in self._children()]
-            self._process.kill()
-            self._process.wait()
-            deadline = time.monotonic() + STOP_SECONDS
-            while any(map(holds_something, tasks)) and time.monotonic() < deadline:
-                time.sleep(0.005)
+            with contextlib.ExitStack() as ends:
+                watched = [ends.enter_context(open_pidfd(int(pid))) for pid in self._children()]
+                self._process.kill()
+                self._process.wait()
+                for gateway in watched:
+                    select.select([gateway], [], [], STOP_SECONDS)
 
     def close(self):
         """After any test, a failed one too: nothing is left running, no rule is left to the next, nothing on disk."""
@@ -153,13 +154,14 @@ class Gateway:
         self._directory.cleanup()
 
 
-def holds_something(task):
-    """Whether threads of a process are left, but for one that nobody has reaped."""
+@contextlib.contextmanager
+def open_pidfd(pid):
+    """A descriptor that is readable once the last thread of the process has ended, and with it all that it held."""
+    descriptor = os.pidfd_open(pid)
     try:
-        states = [(thread / "stat").read_text().rpartition(")")[2].split()[0] for thread in task.iterdir()]
-    except OSError:
-        return False
-    return any(state != "Z" for state in states)
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def configuration(mtu, batch, guard, workers=1, wire="", at_exit="open"):
