@@ -64,6 +64,14 @@ ATTACKS = {
     "modify_ldt": (154, -1, 0, 0),
     "core dumps again": (157, 4, 1, 0, 0, 0),
     "keystrokes by a terminal": (16, -1, 0x5412, 0),
+    "signals by a terminal's call": (16, -1, 0x8901, 0),
+    "signals by F_SETOWN": (72, -1, 8, 1),
+    "another signal by F_SETSIG": (72, -1, 10, 9),
+    "signals by O_ASYNC": (72, -1, 4, 0x2000),
+    "another's limits": (302, 0x7FFFFFFF, 0, 0, 0),
+    "a set-user-ID file": (91, -1, 0o4755),
+    "a set-group-ID file from the start": (257, AT_FDCWD, ABSENT, os.O_CREAT, 0o2755),
+    "AF_UNIX": (41, 1, STREAM, 0),
     "TCP": (41, 2, STREAM, 0),
     "TCP over IPv6": (41, 10, STREAM, 0),
     "AF_ALG": (41, 38, SEQPACKET, 0),
@@ -106,6 +114,29 @@ def threads(gateway):
         status = dict(line.split(":\t", 1) for line in (task / "status").read_text().splitlines() if ":\t" in line)
         found.setdefault(status["Name"].strip(), []).append(status)
     return found
+
+
+def test_a_gateway_has_no_program_of_its_own_started(uxfrm, network, pair, needs_injection):
+    """Its supervisor, which has all privileges, starts whom it names; but nothing that it may have written."""
+    left, _right = pair
+    left.start(PROTECTED.lines(HERE, THERE), more=CONTROLLED)
+    process = left.pid
+    written = str(left.directory / "sequences" / "own").encode()
+    program = pathlib.Path(uxfrm).read_bytes()
+    said = b"\0S" + written
+    with injection.stopped(process, process) as thread:
+        file = thread.call(257, AT_FDCWD, written, os.O_WRONLY | os.O_CREAT, 0o700)
+        assert file >= 0
+        assert thread.call(1, file, program[:1024], 1024) == 1024
+        thread.call(3, file)
+    assert os.stat(written).st_size == 1024
+    with open(written, "wb") as whole:
+        whole.write(program)
+    with injection.stopped(process, process) as thread:
+        assert thread.call(1, 0, said, len(said)) == len(said)
+    # The supervisor does one thing after another: what it is asked for next is answered when this is done.
+    assert "the gateway itself may write to" in left.upgrade(written.decode(), check=False)
+    assert left.pid == process and os.readlink(f"/proc/{process}/exe") == os.path.realpath(uxfrm)
 
 
 def test_each_thread_keeps_only_what_it_needs(network, pair):

@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import os
 import pathlib
 import re
 import shutil
@@ -246,11 +247,22 @@ def others_program(gateway):
     return program, "may be written by others"
 
 
-def text(gateway):
-    program = gateway.directory / "text"
-    program.write_text("no program")
+def written_by_the_gateway(gateway):
+    """It may write where its store is, as somebody who has broken into it would."""
+    program = gateway.directory / "own"
+    shutil.copy(gateway._binary, program)
     program.chmod(0o755)
-    return program, "can't be started"
+    return program, "the gateway itself may write to"
+
+
+def pipe(gateway):
+    program = gateway.directory / "pipe"
+    os.mkfifo(program, 0o700)
+    return program, "is no file"
+
+
+def text(gateway):
+    return "/etc/passwd", "can't be started"
 
 
 def other_program(gateway):
@@ -267,7 +279,7 @@ def other_table(gateway):
     return None, "has another TUN, table"
 
 
-@pytest.mark.parametrize("fault", [others_program, text, other_program, spoilt_configuration, other_table])
+@pytest.mark.parametrize("fault", [others_program, written_by_the_gateway, pipe, text, other_program, spoilt_configuration, other_table])
 def test_where_another_can_t_take_over_the_gateway_runs_on(fault, uxfrm):
     with Both(uxfrm) as both:
         both.start()
@@ -285,6 +297,21 @@ def test_where_another_can_t_take_over_the_gateway_runs_on(fault, uxfrm):
         assert numbered.lost() == [] and numbered.refused == 0
         assert host_state(both.left) == running
         both.here.stop()
+
+
+def test_sighup_meanwhile_is_not_lost(uxfrm):
+    with Both(uxfrm) as both:
+        both.start()
+        for number in range(12):
+            block = f"xfrm policy add src 10.7.{number}.0/24 dst 10.8.0.0/24 dir out action block"
+            both.here.write([*PROTECTED.lines(HERE, THERE), block], more=CONTROLLED)
+            upgrading = threading.Thread(target=both.here.upgrade)
+            upgrading.start()
+            # An upgrade takes some 30 ms on an idle machine.
+            time.sleep(number * 0.005)
+            both.here.hang_up()
+            upgrading.join()
+            wait_until(lambda: f"10.7.{number}.0/24" in both.here.ip("xfrm policy"), f"the reload of round {number} is lost")
 
 
 def test_no_interpreter_is_made_to_run_what_a_gateway_may_have_written(uxfrm, tmp_path, monkeypatch):

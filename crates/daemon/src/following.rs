@@ -450,6 +450,11 @@ impl Following {
         self.store.reserve_for_long()
     }
 
+    /// Another process was the gateway until now: what its states received is this one's to remember.
+    pub(crate) fn replace_witness(&mut self) {
+        self.store.replace_witness();
+    }
+
     /// The highest rate at which a state receives, in numbers a second.
     pub(crate) const fn fastest(&self) -> u64 {
         self.store.fastest()

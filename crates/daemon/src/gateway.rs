@@ -129,6 +129,9 @@ fn end_with(supervisor: u32) -> anyhow::Result<()> {
 fn run_with(path: &Path, signals: &Signals, supervisor: Option<Supervisor>) -> anyhow::Result<()> {
     let config = Config::load(path)?;
     sandbox::begin(&config);
+    if let Some(supervisor) = &supervisor {
+        supervisor.declare_written(&sandbox::written(path, &config))?;
+    }
     let stat = StatSocket::open().context("another uxfrm runs in this network namespace")?;
     let poller = Poller::new()?;
     let mut descriptors = DescriptorStore::default();
@@ -382,15 +385,6 @@ struct Gateway {
     descriptors: DescriptorStore,
 }
 
-/// Why a gateway's process is to end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    /// It was told to.
-    Stopped,
-    /// Another process is the gateway.
-    HandedOver,
-}
-
 impl Gateway {
     fn open(config: &Config, parts: Parts, before: Before) -> anyhow::Result<Opening> {
         let Parts { poller, mut database, store, mut devices, reload, mut descriptors, xfrm } =
@@ -499,13 +493,9 @@ impl Gateway {
     ) -> anyhow::Result<()> {
         self.say_ready();
         let ended = self.serve(signals, stat, control.as_mut());
-        if matches!(ended, Ok(End::HandedOver)) {
-            // Whatever this process has is the other's: nothing is taken down.
-            std::process::exit(0);
-        }
         self.notify(&[NotifyState::Stopping]);
         match ended {
-            Ok(_told_to) => self.stop(),
+            Ok(()) => self.stop(),
             Err(error) => Err(self.fail(error)),
         }
     }
@@ -531,7 +521,7 @@ impl Gateway {
         signals: &Signals,
         stat: &StatSocket,
         mut control: Option<&mut Control>,
-    ) -> anyhow::Result<End> {
+    ) -> anyhow::Result<()> {
         self.poller.add(signals.as_fd(), SIGNALS)?;
         if let Some(supervisor) = self.upgrade.supervisor() {
             self.poller.add(supervisor.as_fd(), SUPERVISOR)?;
@@ -583,14 +573,12 @@ impl Gateway {
                 && let Some(request) = signals.next()?
             {
                 match request {
-                    Request::Stop => return Ok(End::Stopped),
+                    Request::Stop => return Ok(()),
                     Request::Reload => self.reload(control.as_deref_mut()),
                 }
             }
-            if let Some(control) = control.as_deref_mut()
-                && self.upgrade_by(&ready, control)? == End::HandedOver
-            {
-                return Ok(End::HandedOver);
+            if let Some(control) = control.as_deref_mut() {
+                self.upgrade_by(&ready, control)?;
             }
             self.keep_time(control.as_deref_mut());
             self.tunnels.look_after();

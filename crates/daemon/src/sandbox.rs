@@ -37,6 +37,11 @@ pub(crate) fn close(path: &Path, config: &Config) -> Confined {
     confined
 }
 
+/// What a gateway may write, for its supervisor to know before it reads anything.
+pub(crate) fn written(path: &Path, config: &Config) -> Vec<PathBuf> {
+    if config.runtime.sandbox { places(path, config).write } else { Vec::new() }
+}
+
 /// What `uxfrm check` says of it: what would be left here, or that all is.
 pub(crate) fn inspect(config: &Config) -> io::Result<Option<String>> {
     if !config.runtime.sandbox {

@@ -9,11 +9,11 @@
 //!   2  manifest         ──►   control rests; descriptors, clients, states, policies
 //!   3  ready            ◄──   all is built beside the lanes, which run on
 //!   4  final numbers    ──►   lanes rest; packets wait in the kernel's queues
-//!   5  taken            ◄──   the successor's lanes run; the predecessor is gone
 //! ```
 //!
-//! Until 5 the predecessor goes on as if nothing had been, whatever happens to the successor. Nothing of
-//! this touches the disk between 4 and 5: what is reserved in the journal is reserved still.
+//! 5: the successor asks the supervisor to be the gateway, and the supervisor decides, once: it ends the predecessor, and only then
+//! tells the successor to go on; or it ends the successor, and only then tells the predecessor. There is no moment at which both could
+//! send. Nothing of this touches the disk between 4 and 5: what is reserved in the journal is reserved still.
 
 mod carried;
 mod channel;
@@ -22,6 +22,7 @@ mod orphans;
 mod predecessor;
 mod successor;
 mod supervisor;
+mod trust;
 
 use std::path::PathBuf;
 
@@ -30,7 +31,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use channel::Supervisor;
 pub(crate) use orphans::GATEWAY;
 pub use orphans::gateway_of;
-pub(crate) use predecessor::{Handing, Obstacle, Outcome, Upgrade};
+pub(crate) use predecessor::{Handing, Obstacle, Upgrade};
 pub(crate) use successor::Successor;
 pub use supervisor::{Launch, supervise};
 

@@ -104,11 +104,23 @@ impl Link {
     /// # Errors
     /// `EAGAIN` when none comes; the kernel's; `InvalidData` for what no [`Link::send`] sent.
     pub fn receive(&self) -> io::Result<Option<Parcel>> {
+        self.receive_pieces(usize::MAX)
+    }
+
+    /// The same from whom one may not trust: a message of some 48 KiB at most, which does not keep its reader waiting for the rest.
+    ///
+    /// # Errors
+    /// As [`Link::receive`]; `InvalidData` for a longer one.
+    pub fn receive_short(&self) -> io::Result<Option<Parcel>> {
+        self.receive_pieces(1)
+    }
+
+    fn receive_pieces(&self, most: usize) -> io::Result<Option<Parcel>> {
         // Keys that come in one piece are in one place, which is wiped.
         let bytes = Zeroizing::new(Vec::with_capacity(PIECE));
         let mut parcel = Parcel { bytes, descriptors: Vec::new() };
         let mut buffer = Zeroizing::new(vec![0; PIECE + 1]);
-        loop {
+        for _ in 0..most {
             let length = self.receive_piece(&mut buffer, &mut parcel.descriptors)?;
             let Some((head, piece)) = buffer[..length].split_first() else { return Ok(None) };
             parcel.bytes.extend_from_slice(piece);
@@ -118,6 +130,7 @@ impl Link {
                 _ => return Err(io::ErrorKind::InvalidData.into()),
             }
         }
+        Err(io::ErrorKind::InvalidData.into())
     }
 
     fn receive_piece(&self, buffer: &mut [u8], into: &mut Vec<OwnedFd>) -> io::Result<usize> {
@@ -192,6 +205,22 @@ mod tests {
         drop(there);
         assert_eq!(*here.receive().unwrap().unwrap().bytes, b"last");
         assert!(here.receive().unwrap().is_none());
+    }
+
+    #[test]
+    fn whom_nobody_trusts_is_not_waited_for_in_the_middle() {
+        let (here, there) = Link::pair().unwrap();
+        there.send(b"short", &[]).unwrap();
+        assert_eq!(*here.receive_short().unwrap().unwrap().bytes, b"short");
+        sendmsg::<()>(
+            there.as_fd().as_raw_fd(),
+            &[IoSlice::new(&[MORE, 1])],
+            &[],
+            MsgFlags::empty(),
+            None,
+        )
+        .unwrap();
+        assert_eq!(here.receive_short().unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use uxfrm_io::{
     signal::Signals,
 };
 
-use super::{End, Gateway, Opening, Parts, SUCCESSOR, SUPERVISOR, empty, open_store, xfrm};
+use super::{Gateway, Opening, Parts, SUCCESSOR, SUPERVISOR, empty, open_store, xfrm};
 use crate::{
     config::Config,
     control::{ClientId, Control, Outbox, Terms},
@@ -18,10 +18,9 @@ use crate::{
     host::Before,
     reload::Reload,
     sandbox,
-    sequences::SequenceStore,
     stat::{self, StatSocket},
     tunnels::Plan,
-    upgrade::{self, Handing, Outcome, Successor, Supervisor, Upgrade},
+    upgrade::{self, Handing, Successor, Supervisor, Upgrade},
 };
 
 /// Takes the place of the process at the other end of a link, which goes on as it was if that fails.
@@ -33,6 +32,7 @@ pub(super) fn take_over(
 ) -> anyhow::Result<()> {
     let config = Config::load(path).inspect_err(|why| Successor::decline(&before, why))?;
     sandbox::begin(&config);
+    supervisor.declare_written(&sandbox::written(path, &config))?;
     let (mut successor, mut descriptors) = Successor::ask(before, &config)?;
     let built = build_successor(path, &config, &mut successor, &mut descriptors);
     let (opening, stat, mut control) = match built {
@@ -43,11 +43,8 @@ pub(super) fn take_over(
         }
     };
     let Opening { mut gateway, lanes } = opening;
-    let in_charge = || {
-        config.xfrm.sequences.iter().for_each(|path| SequenceStore::forget_last_run(path));
-        supervisor.took_over()
-    };
-    let (client, rested) = successor.take_over(&mut gateway.database, in_charge)?;
+    let (client, rested) = successor.take_over(&mut gateway.database, || supervisor.take_over())?;
+    gateway.following.replace_witness();
     let mut gateway = Opening { gateway, lanes }.start(&config)?;
     let answer = upgrade::Answer::done(rested);
     stat.listen_as_ours()?;
@@ -96,33 +93,32 @@ fn tell(outbox: &mut Outbox, client: ClientId, answer: &upgrade::Answer) {
 }
 
 impl Gateway {
-    /// Goes on with an upgrade that is under way; whether it is at its end.
+    /// Goes on with an upgrade that is under way.
     pub(super) fn upgrade_by(
         &mut self,
         ready: &Ready,
         control: &mut Control,
-    ) -> anyhow::Result<End> {
+    ) -> anyhow::Result<()> {
         let is_led = self.upgrade.link().is_some();
         let mut told = if ready.has(SUPERVISOR) { self.upgrade.hear_supervisor()? } else { None };
         if let Some(link) = self.upgrade.link().filter(|_| !is_led) {
             self.poller.add(link.as_fd(), SUCCESSOR)?;
         }
-        if ready.has(SUCCESSOR) {
-            match self.hand_over(control) {
-                Outcome::HandedOver => return Ok(End::HandedOver),
-                Outcome::RunsOn(client, answer) => told = Some((client, answer)),
-                Outcome::Nothing => {}
-            }
+        if ready.has(SUCCESSOR) && self.upgrade.link().is_some() {
+            told = self.hand_over(control)?.or(told);
         }
-        let told = told.or_else(|| self.upgrade.look());
+        self.upgrade.look();
         if let Some((client, answer)) = told {
             control.publish(|outbox| tell(outbox, client, &answer));
         }
-        Ok(End::Stopped)
+        Ok(())
     }
 
-    /// The successor has asked: everything but the lanes rests until it has taken over, or has not.
-    fn hand_over(&mut self, control: &mut Control) -> Outcome {
+    /// The successor has asked: everything but the lanes rests. When this returns the successor has not taken over.
+    fn hand_over(
+        &mut self,
+        control: &mut Control,
+    ) -> anyhow::Result<Option<(ClientId, upgrade::Answer)>> {
         control.settle(&mut self.serving());
         self.keep_time(Some(control));
         if let Err(error) = self.following.reserve_for_long() {
@@ -131,7 +127,7 @@ impl Gateway {
         let (drops, fastest) = (self.counts(), self.following.fastest());
         let Self { upgrade, database, xfrm, descriptors, reload, lanes, events, happened, .. } =
             self;
-        let outcome = upgrade.hand_over(Handing {
+        let told = upgrade.hand_over(Handing {
             config: reload.config(),
             database,
             server: xfrm.server(),
@@ -144,9 +140,7 @@ impl Gateway {
             events,
             happened,
         });
-        if matches!(outcome, Outcome::RunsOn(..)) {
-            self.following.doubt();
-        }
-        outcome
+        self.following.doubt();
+        told
     }
 }

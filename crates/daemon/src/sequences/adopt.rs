@@ -6,7 +6,8 @@ use uxfrm_engine::{FIRST_RESERVED, Moment, Sa};
 
 use super::{
     AHEAD, Before, Grant, Pace, Record, SequenceStore, StateName, Watched, allow_to_receive,
-    receives, sends, witness,
+    receives, sends,
+    witness::{self, Witness},
 };
 
 /// Numbers that the journal says a state may use.
@@ -77,13 +78,22 @@ impl SequenceStore {
         self.watched.push_back(Watched { sa: Arc::clone(sa), pace });
     }
 
-    /// The witness of the process before knows nothing of what is received from now on.
-    pub(crate) fn forget_last_run(path: &Path) {
-        let witness = witness::place_of(path);
-        if let Err(error) = fs::remove_file(&witness.0)
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            tracing::warn!(%error, "the witness of the process before can't be removed");
+    /// Has the witness of this process take the place of that of the process before, which knows nothing of what is received from now on. All
+    /// that this one knows is in place.
+    pub(crate) fn replace_witness(&mut self) {
+        let settled = self.received.witness.as_ref().map(Witness::settle);
+        self.is_settled = matches!(settled, Some(Ok(())));
+        if !self.is_settled && !self.directory.as_os_str().is_empty() {
+            forget_witness(&self.directory);
         }
+    }
+}
+
+fn forget_witness(store: &Path) {
+    let witness = witness::place_of(store);
+    if let Err(error) = fs::remove_file(&witness.0)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        tracing::warn!(%error, "the witness of the process before can't be removed");
     }
 }

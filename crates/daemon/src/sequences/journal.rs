@@ -66,6 +66,8 @@ pub(super) struct Journal {
     identity: Identity,
     /// Where the next group is written; `None` when the file has to be replaced first.
     end: Option<u64>,
+    /// What was written is not found under its name any more, and its place could not be made anew yet.
+    is_away: bool,
     room: u64,
     /// Lines in the file.
     lines: usize,
@@ -76,7 +78,16 @@ pub(super) struct Journal {
 impl Journal {
     /// Nothing is written before something is added.
     pub(super) const fn new(disk: Box<dyn Disk>, identity: Identity) -> Self {
-        Self { disk, identity, end: None, room: 0, lines: 0, text: String::new(), new_lines: 0 }
+        Self {
+            disk,
+            identity,
+            end: None,
+            is_away: false,
+            room: 0,
+            lines: 0,
+            text: String::new(),
+            new_lines: 0,
+        }
     }
 
     pub(super) const fn identity(&self) -> Identity {
@@ -111,13 +122,16 @@ impl Journal {
     /// Whether others still find what is written under its name. What they don't find is to be replaced.
     ///
     /// # Errors
-    /// When that can't be told, or can't be made anew.
+    /// When that can't be told, or can't be made anew: the next call tries again.
     pub(super) fn check_place(&mut self) -> io::Result<bool> {
-        if self.end.is_none() || self.disk.is_in_place()? {
-            return Ok(true);
+        if !self.is_away {
+            if self.end.is_none() || self.disk.is_in_place()? {
+                return Ok(true);
+            }
+            (self.end, self.is_away) = (None, true);
         }
-        self.end = None;
         self.disk.reopen()?;
+        self.is_away = false;
         Ok(false)
     }
 
@@ -130,6 +144,9 @@ impl Journal {
         count: usize,
         current: impl Iterator<Item = Record>,
     ) -> io::Result<()> {
+        if self.is_away {
+            return Err(io::Error::other("its directory is gone and can't be made anew yet"));
+        }
         if self.new_lines == 0 && self.end.is_some() {
             return Ok(());
         }

@@ -83,6 +83,8 @@ struct Platter {
     health: Health,
     /// Who has the file open finds another in its place.
     moved: bool,
+    /// Who has the directory open finds another in its place, or none: nothing is written there.
+    away: bool,
 }
 
 /// A disk with the journal.
@@ -121,7 +123,13 @@ impl FakeDisk {
     /// Has something else lie there.
     pub(super) fn put(&self, file: Option<Vec<u8>>) {
         let mut platter = self.platter();
-        (platter.file, platter.moved) = (file, true);
+        (platter.file, platter.moved, platter.away) = (file, true, true);
+    }
+
+    /// Opens what lies there.
+    pub(super) fn open(&self) -> Self {
+        self.platter().away = false;
+        self.clone()
     }
 }
 
@@ -136,6 +144,9 @@ impl Disk for FakeDisk {
             Health::Good => {}
             Health::Slow(milliseconds) => pass(Duration::from_millis(milliseconds)),
             Health::Full(_) => return Err(io::ErrorKind::StorageFull.into()),
+        }
+        if platter.away {
+            return Err(io::ErrorKind::NotFound.into());
         }
         let mut bytes = bytes.to_vec();
         let room = usize::try_from(room).unwrap().min(bytes.len() + 512);
@@ -175,6 +186,11 @@ impl Disk for FakeDisk {
     }
 
     fn reopen(&mut self) -> io::Result<()> {
+        let mut platter = self.platter();
+        if let Health::Full(_) = platter.health {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        platter.away = false;
         Ok(())
     }
 }

@@ -234,7 +234,7 @@ impl Site {
         let poller = Poller::new()?;
         let shelf = Box::new(self.shelf.clone());
         let remembered = Remembered { shelf, waker: poller.waker() };
-        let disk = Box::new(self.disk.clone());
+        let disk = Box::new(self.disk.open());
         let mut store = SequenceStore::on(disk, Some(remembered), machine::draw)?;
         let condition = store.condition();
         let mut database = Database::new(Backend::Portable, seed);

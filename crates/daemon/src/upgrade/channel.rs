@@ -10,8 +10,10 @@ use std::{
         unix::ffi::OsStrExt as _,
     },
     path::{Path, PathBuf},
+    time::Duration,
 };
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sd_notify::NotifyState;
 use uxfrm_io::link::{Link, Parcel};
 
@@ -24,8 +26,10 @@ pub(super) enum Report {
     Start(PathBuf),
     /// End the successor: it takes too long.
     Abandon,
-    /// The successor is the gateway from now on.
+    /// This process has all that it needs to be the gateway.
     TookOver,
+    /// This process may write this file, or beneath this directory: no program of these is to be started.
+    Writes(PathBuf),
 }
 
 /// What a supervisor tells a gateway.
@@ -39,16 +43,28 @@ pub(super) enum Order {
     HandOver(Link),
     /// No successor could be started.
     Failed(String),
+    /// The successor has ended before it was the gateway.
+    Ended,
+    /// Be the gateway: there is no other any more.
+    GoOn,
 }
 
 const NOTIFY: u8 = b'N';
 const START: u8 = b'S';
 const ABANDON: u8 = b'A';
 const TOOK_OVER: u8 = b'T';
+const WRITES: u8 = b'W';
 const BEGIN: u8 = b'B';
 const TAKE: u8 = b'L';
 const HAND: u8 = b'H';
 const FAILED: u8 = b'F';
+const ENDED: u8 = b'E';
+const GO_ON: u8 = b'G';
+
+/// A supervisor stays as its gateways change: one of a newer release asks first whether it is understood.
+const DIALECT: &[u8] = b"2";
+/// The gateway's messages have one piece each. So many are heard before somebody else is.
+pub(super) const TURN: usize = 16;
 
 fn worded(tag: u8, text: &[u8]) -> Vec<u8> {
     [&[tag], text].concat()
@@ -57,23 +73,26 @@ fn worded(tag: u8, text: &[u8]) -> Vec<u8> {
 impl Report {
     /// The next one; `None` when the gateway is gone.
     pub(super) fn receive(link: &Link) -> io::Result<Option<Self>> {
-        let Some(Parcel { bytes, .. }) = link.receive()? else { return Ok(None) };
+        let Some(Parcel { bytes, .. }) = link.receive_short()? else { return Ok(None) };
         let (tag, text) = bytes.split_first().ok_or(io::ErrorKind::InvalidData)?;
+        let path = || PathBuf::from(OsStr::from_bytes(text));
         Ok(Some(match *tag {
             NOTIFY => Self::Notify(text.to_vec()),
-            START => Self::Start(PathBuf::from(OsStr::from_bytes(text))),
+            START => Self::Start(path()),
             ABANDON => Self::Abandon,
             TOOK_OVER => Self::TookOver,
+            WRITES => Self::Writes(path()),
             _ => return Err(io::ErrorKind::InvalidData.into()),
         }))
     }
 
-    fn send(&self, link: &Link) -> io::Result<()> {
+    pub(super) fn send(&self, link: &Link) -> io::Result<()> {
         let bytes = match self {
             Self::Notify(text) => worded(NOTIFY, text),
             Self::Start(path) => worded(START, path.as_os_str().as_bytes()),
             Self::Abandon => worded(ABANDON, b""),
             Self::TookOver => worded(TOOK_OVER, b""),
+            Self::Writes(path) => worded(WRITES, path.as_os_str().as_bytes()),
         };
         link.send(&bytes, &[])
     }
@@ -81,15 +100,17 @@ impl Report {
 
 impl Order {
     /// The next one; `None` when the supervisor is gone.
-    fn receive(link: &Link) -> io::Result<Option<Self>> {
+    pub(super) fn receive(link: &Link) -> io::Result<Option<Self>> {
         let Some(Parcel { bytes, descriptors }) = link.receive()? else { return Ok(None) };
         let (tag, text) = bytes.split_first().ok_or(io::ErrorKind::InvalidData)?;
         let passed = descriptors.into_iter().next().map(Link::of);
         Ok(Some(match (*tag, passed) {
             (BEGIN, None) => Self::Begin,
-            (TAKE, Some(link)) => Self::TakeOver(link),
+            (TAKE, Some(link)) if text == DIALECT => Self::TakeOver(link),
             (HAND, Some(link)) => Self::HandOver(link),
             (FAILED, None) => Self::Failed(String::from_utf8_lossy(text).into_owned()),
+            (ENDED, None) => Self::Ended,
+            (GO_ON, None) => Self::GoOn,
             _ => return Err(io::ErrorKind::InvalidData.into()),
         }))
     }
@@ -97,9 +118,11 @@ impl Order {
     pub(super) fn send(&self, link: &Link) -> io::Result<()> {
         match self {
             Self::Begin => link.send(&worded(BEGIN, b""), &[]),
-            Self::TakeOver(passed) => link.send(&worded(TAKE, b""), &[passed.as_fd()]),
+            Self::TakeOver(passed) => link.send(&worded(TAKE, DIALECT), &[passed.as_fd()]),
             Self::HandOver(passed) => link.send(&worded(HAND, b""), &[passed.as_fd()]),
             Self::Failed(why) => link.send(&worded(FAILED, why.as_bytes()), &[]),
+            Self::Ended => link.send(&worded(ENDED, b""), &[]),
+            Self::GoOn => link.send(&worded(GO_ON, b""), &[]),
         }
     }
 }
@@ -120,7 +143,7 @@ impl Supervisor {
         match Order::receive(&link)? {
             Some(Order::Begin) => Ok((Self { link }, None)),
             Some(Order::TakeOver(from)) => Ok((Self { link }, Some(from))),
-            Some(Order::HandOver(_) | Order::Failed(_)) | None => {
+            Some(Order::HandOver(_) | Order::Failed(_) | Order::Ended | Order::GoOn) | None => {
                 Err(io::ErrorKind::InvalidData.into())
             }
         }
@@ -141,12 +164,48 @@ impl Supervisor {
         Report::Abandon.send(&self.link)
     }
 
-    /// This process is the gateway from now on.
+    /// Says what this process may write from now on.
     ///
     /// # Errors
     /// When the supervisor is gone.
-    pub(crate) fn took_over(&self) -> io::Result<()> {
-        Report::TookOver.send(&self.link)
+    pub(crate) fn declare_written(&self, places: &[PathBuf]) -> io::Result<()> {
+        places.iter().try_for_each(|place| Report::Writes(place.clone()).send(&self.link))
+    }
+
+    /// Asks to be the gateway. When this returns there is no other process of it that could carry a packet.
+    ///
+    /// # Errors
+    /// When the supervisor is gone: this process is to end.
+    pub(crate) fn take_over(&self) -> io::Result<()> {
+        Report::TookOver.send(&self.link)?;
+        match self.next()? {
+            Some(Order::GoOn) => Ok(()),
+            Some(_) | None => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// Waits until the successor has ended, which the supervisor sees to when it takes longer than this. Where the successor becomes the
+    /// gateway this never returns: the supervisor ends this process.
+    ///
+    /// # Errors
+    /// When the supervisor is gone.
+    pub(super) fn await_end(&self, patience: Duration) -> io::Result<()> {
+        if !self.speaks_within(patience)? {
+            self.abandon()?;
+        }
+        loop {
+            match self.next()? {
+                Some(Order::Ended) => return Ok(()),
+                Some(_) => {}
+                None => return Err(io::ErrorKind::BrokenPipe.into()),
+            }
+        }
+    }
+
+    fn speaks_within(&self, patience: Duration) -> io::Result<bool> {
+        let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+        let patience = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
+        Ok(poll(&mut fds, patience)? > 0)
     }
 
     pub(super) fn next(&self) -> io::Result<Option<Order>> {
@@ -162,4 +221,55 @@ impl AsFd for Supervisor {
 
 fn joined(states: &[impl Display]) -> String {
     states.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connected() -> (Supervisor, Link) {
+        let (link, supervisor) = Link::pair().unwrap();
+        (Supervisor { link }, supervisor)
+    }
+
+    #[test]
+    fn a_predecessor_waits_for_its_successor_s_end_however_long_that_takes() {
+        let (predecessor, supervisor) = connected();
+        let waiting = std::thread::spawn(move || predecessor.await_end(Duration::ZERO));
+        assert_eq!(Report::receive(&supervisor).unwrap(), Some(Report::Abandon));
+        // Nothing else than the end of it will do.
+        Order::Failed("another".into()).send(&supervisor).unwrap();
+        assert!(!waiting.is_finished());
+        Order::Ended.send(&supervisor).unwrap();
+        waiting.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn without_a_supervisor_nobody_is_the_gateway() {
+        let (predecessor, supervisor) = connected();
+        drop(supervisor);
+        assert!(predecessor.await_end(Duration::from_secs(60)).is_err());
+        assert!(predecessor.take_over().is_err());
+    }
+
+    #[test]
+    fn a_successor_goes_on_when_it_is_told_to_and_not_else() {
+        for (order, goes_on) in [(Order::GoOn, true), (Order::Ended, false), (Order::Begin, false)]
+        {
+            let (successor, supervisor) = connected();
+            order.send(&supervisor).unwrap();
+            assert_eq!(successor.take_over().is_ok(), goes_on, "{order:?}");
+            assert_eq!(Report::receive(&supervisor).unwrap(), Some(Report::TookOver));
+        }
+    }
+
+    #[test]
+    fn a_supervisor_of_another_dialect_is_not_understood() {
+        let (link, supervisor) = Link::pair().unwrap();
+        let (passed, _end) = Link::pair().unwrap();
+        supervisor.send(&worded(TAKE, b"another"), &[passed.as_fd()]).unwrap();
+        assert_eq!(Order::receive(&link).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        Order::TakeOver(passed).send(&supervisor).unwrap();
+        assert!(matches!(Order::receive(&link).unwrap(), Some(Order::TakeOver(_))));
+    }
 }

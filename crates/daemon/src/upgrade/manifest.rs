@@ -12,7 +12,7 @@ use super::carried::Carried;
 use crate::control::{Identity, Seat};
 
 /// The words that both ends know. Another number means that a restart is needed.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// 1: the successor asks.
 #[derive(Debug, Serialize, Deserialize)]
@@ -75,10 +75,6 @@ pub(super) struct Finals {
     /// When the lanes began to rest.
     pub(super) rested: u64,
 }
-
-/// 5: the successor's lanes are about to run.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Taken {}
 
 /// A client.
 #[derive(Debug, Serialize, Deserialize)]

@@ -6,6 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nix::unistd::Uid;
+
 /// What a gateway's process is called (`/proc/PID/comm`): its supervisor keeps the program's name.
 pub(crate) const GATEWAY: &std::ffi::CStr = c"uxfrm-gateway";
 const SUPERVISOR: &str = "uxfrm";
@@ -42,13 +44,25 @@ fn gateways() -> impl Iterator<Item = (u32, u32)> {
     numbers.filter_map(|process| {
         let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
         let (name, state, parent) = parse(&stat)?;
-        let is_gateway = name.as_bytes() == GATEWAY.to_bytes();
+        let is_gateway = name.as_bytes() == GATEWAY.to_bytes() && is_ours(process);
         (is_gateway && !(state == ZOMBIE && threads(process) <= 1)).then_some((process, parent))
     })
 }
 
 fn threads(process: u32) -> usize {
     fs::read_dir(format!("/proc/{process}/task")).map_or(0, Iterator::count)
+}
+
+/// Any user can give a process that name.
+fn is_ours(process: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/status"));
+    status.ok().and_then(|status| user(&status)) == Some(Uid::effective().as_raw())
+}
+
+/// The effective one: `Uid: REAL EFFECTIVE SAVED FILES`.
+fn user(status: &str) -> Option<u32> {
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 fn is_supervisor(process: u32) -> bool {
@@ -73,5 +87,12 @@ mod tests {
         assert_eq!(parse("12 (uxfrm-gateway) S 11 12 0"), Some(("uxfrm-gateway", "S", 11)));
         assert_eq!(parse("12 (a) b) Z 1 12 0"), Some(("a) b", "Z", 1)));
         assert_eq!(parse("12"), None);
+    }
+
+    #[test]
+    fn a_process_is_its_effective_user_s() {
+        assert_eq!(user("Name:\tuxfrm-gateway\nUid:\t0\t65534\t0\t0\nGid:\t0"), Some(65534));
+        assert_eq!(user("Name:\tuxfrm-gateway\n"), None);
+        assert!(is_ours(std::process::id()));
     }
 }

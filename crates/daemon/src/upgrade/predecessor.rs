@@ -1,5 +1,5 @@
-//! The process that hands over. It goes on as it was whatever happens before the other says that it has
-//! taken over.
+//! The process that hands over. It goes on as it was whatever happens to the other before that is the gateway, which the supervisor
+//! decides: then it ends this process.
 
 use std::{
     path::PathBuf,
@@ -21,7 +21,7 @@ use super::{
     Answer, Request, Supervisor,
     carried::{Carried, SoftLimit},
     channel::Order,
-    manifest::{self, Finals, Hello, Manifest, PassedSeat, Place, Taken, VERSION, Verdict},
+    manifest::{self, Finals, Hello, Manifest, PassedSeat, Place, VERSION, Verdict},
 };
 use crate::{
     config::Config,
@@ -33,8 +33,12 @@ use crate::{
 
 /// A successor that has not asked for anything by then is given up.
 const FIRST_WORD: Duration = Duration::from_secs(60);
-/// Between two steps of the hand-over. The control socket rests meanwhile, and states that run out are not renewed.
-const STEP: Duration = Duration::from_secs(20);
+/// Between two steps of the hand-over while the lanes run. The control socket rests meanwhile, and nothing is reserved, which was done for longer
+/// (`sequences/adopt.rs`).
+const STEP: Duration = Duration::from_secs(10);
+/// While the lanes rest nothing passes: a successor has so long to be the gateway, and so much longer for each state.
+const REST: Duration = Duration::from_secs(2);
+const REST_OF_A_STATE: Duration = Duration::from_micros(50);
 
 /// Bytes of messages in a parcel: no message is as long.
 const PARCEL: usize = 16 * 1024;
@@ -79,6 +83,8 @@ struct UnderWay {
     /// To the successor, once it was started.
     link: Option<Link>,
     until: Moment,
+    /// Why it has come to nothing. The client is told when the successor has ended.
+    failed: Option<String>,
 }
 
 /// What a gateway has to hand over.
@@ -140,7 +146,7 @@ impl Upgrade {
         ensure!(binary.is_absolute(), "{} is no absolute path", binary.display());
         supervisor.start(&binary)?;
         tracing::info!(binary = %binary.display(), "another process is to take over");
-        self.under_way = Some(UnderWay { client, link: None, until: now().plus(FIRST_WORD) });
+        self.under_way = Some(UnderWay::begun_by(client));
         Ok(())
     }
 
@@ -155,59 +161,81 @@ impl Upgrade {
                 }
                 Ok(None)
             }
-            Order::Failed(why) => Ok(self.give_up(why)),
-            Order::Begin | Order::TakeOver(_) => Ok(None),
+            Order::Failed(why) => Ok(self.end(why)),
+            Order::Ended => Ok(self.end("the other process has ended".to_owned())),
+            Order::Begin | Order::TakeOver(_) | Order::GoOn => Ok(None),
         }
     }
 
     /// Gives up a successor that says nothing.
-    pub(crate) fn look(&mut self) -> Option<(ClientId, Answer)> {
-        let late = self.under_way.as_ref().is_some_and(|under_way| now() >= under_way.until);
-        if !late {
-            return None;
+    pub(crate) fn look(&mut self) {
+        let late = |under_way: &UnderWay| under_way.failed.is_none() && now() >= under_way.until;
+        if self.under_way.as_ref().is_some_and(late) {
+            self.give_up(format!(
+                "the other process has said nothing for {} s",
+                FIRST_WORD.as_secs()
+            ));
         }
-        self.abandon();
-        self.give_up(format!("the other process has said nothing for {} s", FIRST_WORD.as_secs()))
     }
 
-    fn abandon(&self) {
+    /// Has the successor ended. Nobody is told before it has: there is one upgrade at a time.
+    fn give_up(&mut self, why: String) {
+        let Some(under_way) = &mut self.under_way else { return };
+        under_way.link = None;
+        under_way.failed.get_or_insert(why);
         // Without a supervisor there is no successor either.
         let _gone = self.supervisor.iter().try_for_each(Supervisor::abandon);
     }
 
-    fn give_up(&mut self, why: String) -> Option<(ClientId, Answer)> {
-        let UnderWay { client, .. } = self.under_way.take()?;
+    /// There is no successor any more: whom to tell, and why.
+    fn end(&mut self, why: String) -> Option<(ClientId, Answer)> {
+        let UnderWay { client, failed, .. } = self.under_way.take()?;
+        let why = failed.unwrap_or(why);
         tracing::error!(why, "no upgrade: the gateway runs on");
         Some((client, Answer::Failed(why)))
     }
 
-    /// Hands over to the successor, which has said its first word. Where that comes to nothing: who is to be told, and why. Then
-    /// the lanes run as before.
-    pub(crate) fn hand_over(&mut self, handing: Handing<'_>) -> Outcome {
+    /// Hands over to the successor, which has said its first word. When this returns it has come to nothing: the lanes run as before,
+    /// and where the successor has ended there is somebody to be told why.
+    ///
+    /// # Errors
+    /// When lanes that came to rest can't go on.
+    pub(crate) fn hand_over(
+        &mut self,
+        mut handing: Handing<'_>,
+    ) -> anyhow::Result<Option<(ClientId, Answer)>> {
         let Some(UnderWay { client, link: Some(link), .. }) = &self.under_way else {
-            return Outcome::Nothing;
+            return Ok(None);
         };
-        match hand_over(*client, link, handing) {
-            Ok(()) => Outcome::HandedOver,
-            Err(error) => {
-                self.abandon();
-                let why = format!("{error:#}: the gateway runs on as it was");
-                self.give_up(why)
-                    .map_or(Outcome::Nothing, |(client, why)| Outcome::RunsOn(client, why))
+        let prepared = match prepare(*client, link, &mut handing) {
+            Ok(prepared) => prepared,
+            Err(why) => {
+                self.give_up(format!("{why:#}: the gateway runs on as it was"));
+                return Ok(None);
             }
-        }
+        };
+        let rested = now();
+        let halted = halt(handing.lanes)?;
+        link.be_patient_for(REST)?;
+        let told = finish(link, &mut handing, &prepared, rested);
+        let supervisor = self.supervisor.as_ref().context(Obstacle::NoSupervisor.text())?;
+        // One that was not told all is not waited for.
+        let states = u32::try_from(prepared.states.len()).unwrap_or(u32::MAX);
+        let patience = told.as_ref().map_or(Duration::ZERO, |()| REST + REST_OF_A_STATE * states);
+        supervisor.await_end(patience).context("the supervisor has ended")?;
+        *handing.lanes = halted.into_iter().map(Halted::resume).collect::<Result<_, _>>()?;
+        let why = told.err().map_or_else(
+            || "the other process did not take over".to_owned(),
+            |error| format!("{error:#}"),
+        );
+        Ok(self.end(format!("{why}: the gateway runs on as it was")))
     }
 }
 
-/// What came of a hand-over.
-#[derive(Debug)]
-pub(crate) enum Outcome {
-    /// The successor is the gateway. This process is to end and to touch nothing.
-    HandedOver,
-    /// This one is still, and a client is to be told.
-    RunsOn(ClientId, Answer),
-    /// There was none.
-    Nothing,
+impl UnderWay {
+    fn begun_by(client: ClientId) -> Self {
+        Self { client, link: None, until: now().plus(FIRST_WORD), failed: None }
+    }
 }
 
 fn own_program() -> anyhow::Result<PathBuf> {
@@ -228,7 +256,16 @@ pub(super) fn place(config: &Config) -> Place {
     }
 }
 
-fn hand_over(client: ClientId, link: &Link, mut handing: Handing<'_>) -> anyhow::Result<()> {
+type States = [(Arc<Sa>, Datagram)];
+
+/// States as the successor was told of them.
+struct Prepared {
+    states: Vec<(Arc<Sa>, Datagram)>,
+    carried: Vec<Carried>,
+}
+
+/// Tells the successor all that it can be told while the lanes run. When this returns it is ready.
+fn prepare(client: ClientId, link: &Link, handing: &mut Handing<'_>) -> anyhow::Result<Prepared> {
     link.be_patient_for(STEP)?;
     let Hello { version, release, refused } = manifest::receive(link)?;
     if let Some(why) = refused {
@@ -239,23 +276,14 @@ fn hand_over(client: ClientId, link: &Link, mut handing: Handing<'_>) -> anyhow:
     let states = handing.server.portray_states(handing.database);
     let carried: Vec<_> =
         states.iter().map(|(sa, _)| Carried::of(sa, SoftLimit::Settled)).collect();
-    let told = tell_all(client, link, &handing, &states, &carried);
+    let told = tell_all(client, link, handing, &states, &carried);
     // One that has refused has ended perhaps before it was told all.
     match manifest::receive(link) {
-        Ok(Verdict::Ready) => told?,
+        Ok(Verdict::Ready) => told.map(|()| Prepared { states, carried }),
         Ok(Verdict::Refused(why)) => bail!("the other process can't take over: {why}"),
-        Err(error) => return told.and(Err(error)),
+        Err(error) => told.and(Err(error)),
     }
-    let rested = now();
-    let halted = halt(handing.lanes)?;
-    let finished = finish(link, &mut handing, &states, &carried, rested);
-    if finished.is_err() {
-        *handing.lanes = halted.into_iter().map(Halted::resume).collect::<Result<_, _>>()?;
-    }
-    finished
 }
-
-type States = [(Arc<Sa>, Datagram)];
 
 /// What is, while the lanes run on: descriptors, clients, states and policies.
 fn tell_all(
@@ -292,12 +320,11 @@ fn tell_all(
     send_messages(link, states.iter().map(|(_, datagram)| datagram).chain(&others))
 }
 
-/// How far states are now that the lanes rest. When this returns the successor's are about to run.
+/// Tells how far states are now that the lanes rest. The successor's are about to run.
 fn finish(
     link: &Link,
     handing: &mut Handing<'_>,
-    states: &States,
-    carried: &[Carried],
+    Prepared { states, carried }: &Prepared,
     rested: Moment,
 ) -> anyhow::Result<()> {
     handing.database.update_all_counts();
@@ -313,8 +340,7 @@ fn finish(
         let now = Carried::of(sa, limit);
         (now != *then).then_some((place, now))
     });
-    manifest::send(link, &Finals { states: finals.collect(), rested: rested.0 })?;
-    manifest::receive::<Taken>(link).map(drop)
+    manifest::send(link, &Finals { states: finals.collect(), rested: rested.0 })
 }
 
 /// Several in a parcel, none in two; an empty one is the last. The keys in them are wiped.

@@ -9,7 +9,7 @@ use uxfrm_netlink::{Messages, Restored};
 
 use super::{
     Answer, RELEASE,
-    manifest::{self, Finals, Hello, Manifest, Taken, VERSION, Verdict, receive_with_descriptors},
+    manifest::{self, Finals, Hello, Manifest, VERSION, Verdict, receive_with_descriptors},
     predecessor::{client_name, place, policies},
 };
 use crate::{
@@ -154,11 +154,11 @@ impl Successor {
         Ok(Some(Control::of_sockets(listener, clients, terms)?))
     }
 
-    /// All is built: the predecessor's lanes come to rest, and the states go on where they were then. When this returns the lanes
-    /// are to start at once, as the predecessor ends. The client who asked, and since when packets wait.
+    /// All is built: the predecessor's lanes come to rest, and the states go on where they were then. When this returns there is no
+    /// predecessor, and the lanes are to start at once. The client who asked, and since when packets wait.
     ///
     /// # Errors
-    /// The predecessor goes on.
+    /// The predecessor goes on, once this process has ended.
     pub(crate) fn take_over(
         self,
         database: &mut Database,
@@ -170,12 +170,7 @@ impl Successor {
             let Some(sa) = self.states.get(place) else { bail!("a state that nobody told of") };
             carried.resume(sa, database, now())?;
         }
-        // The supervisor first: when the predecessor ends, it is to know who goes on.
         in_charge()?;
-        if let Err(error) = manifest::send(&self.link, &Taken {}) {
-            // It has ended by itself, and its lanes rest.
-            tracing::warn!("{error:#}");
-        }
         Ok((ClientId(self.manifest.asked_by), Moment(rested)))
     }
 }

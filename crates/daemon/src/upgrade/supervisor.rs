@@ -1,18 +1,18 @@
-//! The process that `uxfrm run` is: it starts the gateway, and its successor when there is to be one, and
-//! ends with it. It reads nothing that others write, and has no filter: what it starts begins with none.
+//! The process that `uxfrm run` is: it starts the gateway, and its successor when there is to be one, and ends with it. It reads
+//! nothing that others write, and has no filter: what it starts begins with none. What a gateway says may be an attacker's word.
+//!
+//! It alone decides which process is the gateway: once a successor asks to be, the one before is killed, and once a successor is
+//! killed, it is the gateway no more, whatever it has said ([`Supervision::hear`]).
 
 use std::{
-    fs::File,
     io::{self, Read as _},
     os::{
         fd::{AsFd, AsRawFd as _},
-        unix::{
-            fs::MetadataExt as _,
-            process::{CommandExt as _, ExitStatusExt as _},
-        },
+        unix::process::{CommandExt as _, ExitStatusExt as _},
     },
     path::{Path, PathBuf},
     process::{Child, Command, ExitCode, ExitStatus, Stdio},
+    time::Duration,
 };
 
 use anyhow::Context as _;
@@ -23,14 +23,15 @@ use nix::{
         signalfd::{SfdFlags, SignalFd},
         wait::{Id, WaitPidFlag, waitid, waitpid},
     },
-    unistd::{Pid, Uid},
+    unistd::Pid,
 };
 use sd_notify::NotifyState;
 use uxfrm_io::{dump, link::Link};
 
 use super::{
-    channel::{Order, Report},
+    channel::{Order, Report, TURN},
     orphans,
+    trust::Untrusted,
 };
 
 /// What is to run.
@@ -45,11 +46,22 @@ pub struct Launch {
 /// The program that runs, whatever has become of its file.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
+/// A gateway that does not read keeps nobody waiting longer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// A gateway's process.
 #[derive(Debug)]
 struct Gateway {
     process: Child,
     link: Link,
+}
+
+/// A process that may become the gateway.
+#[derive(Debug)]
+struct Successor {
+    gateway: Gateway,
+    /// It has been killed, and becomes nothing.
+    given_up: bool,
 }
 
 #[derive(Debug)]
@@ -58,9 +70,12 @@ struct Supervision {
     signals: SignalFd,
     current: Gateway,
     /// Who is to take over.
-    successor: Option<Gateway>,
-    /// Who has handed over.
+    successor: Option<Successor>,
+    /// Who has handed over, and is killed.
     leaving: Vec<Gateway>,
+    /// SIGHUP came while there was a successor: whoever is the gateway then is to hear of it.
+    hung_up: bool,
+    untrusted: Untrusted,
     reads_stdin: bool,
 }
 
@@ -78,8 +93,16 @@ pub fn supervise(launch: Launch) -> anyhow::Result<ExitCode> {
     let current = start(Path::new(OWN_PROGRAM), &launch, &Order::Begin)
         .context("the gateway's process can't be started")?;
     let reads_stdin = launch.until_stdin_ends;
-    let (successor, leaving) = (None, Vec::new());
-    let mut all = Supervision { launch, signals, current, successor, leaving, reads_stdin };
+    let mut all = Supervision {
+        launch,
+        signals,
+        current,
+        successor: None,
+        leaving: Vec::new(),
+        hung_up: false,
+        untrusted: Untrusted::default(),
+        reads_stdin,
+    };
     loop {
         all.wait()?;
         // What a process said before it ended comes first.
@@ -98,6 +121,7 @@ pub fn supervise(launch: Launch) -> anyhow::Result<ExitCode> {
 
 fn start(program: &Path, launch: &Launch, order: &Order) -> io::Result<Gateway> {
     let (ours, theirs) = Link::pair()?;
+    ours.be_patient_for(PATIENCE)?;
     order.send(&ours)?;
     let own = std::process::id().to_string();
     let process = Command::new(program)
@@ -117,7 +141,7 @@ impl Supervision {
         let stdin = io::stdin();
         let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
         let mut fds = vec![readable(self.signals.as_fd()), readable(self.current.link.as_fd())];
-        fds.extend(self.successor.iter().map(|gateway| readable(gateway.link.as_fd())));
+        fds.extend(self.successor.iter().map(|successor| readable(successor.gateway.link.as_fd())));
         if self.reads_stdin {
             fds.push(readable(stdin.as_fd()));
         }
@@ -129,21 +153,47 @@ impl Supervision {
 
     /// Does what gateways ask for.
     fn hear(&mut self) {
-        while let Some(report) = next(&self.current) {
+        for _ in 0..TURN {
+            let Some(report) = next(&self.current) else { break };
             match report {
                 Report::Notify(text) => notify(&text),
                 Report::Start(program) => self.succeed(&program),
                 Report::Abandon => self.abandon(),
+                Report::Writes(place) => self.untrusted.add(place),
                 Report::TookOver => {}
             }
         }
-        while let Some(report) = self.successor.as_ref().and_then(next) {
-            if report == Report::TookOver
-                && let Some(successor) = self.successor.take()
-            {
-                self.leaving.push(std::mem::replace(&mut self.current, successor));
+        for _ in 0..TURN {
+            let heard = self.successor.as_ref().and_then(|successor| next(&successor.gateway));
+            match heard {
+                Some(Report::TookOver) => self.decide(),
+                Some(Report::Writes(place)) => self.untrusted.add(place),
+                // It is not the gateway.
+                Some(Report::Notify(_) | Report::Start(_) | Report::Abandon) => {}
+                None => break,
             }
         }
+    }
+
+    /// The successor asks to be the gateway, and is from now on, unless it has been given up. The one before rests and waits to hear
+    /// that its successor has ended, which it never does: it is killed, and has nothing to do for that.
+    fn decide(&mut self) {
+        let Some(successor) = self.successor.take_if(|successor| !successor.given_up) else {
+            return;
+        };
+        let mut before = std::mem::replace(&mut self.current, successor.gateway);
+        // It may have ended by itself.
+        let _ended = before.process.kill();
+        self.leaving.push(before);
+        self.tell(&Order::GoOn);
+        if std::mem::take(&mut self.hung_up) {
+            send(&self.current, Signal::SIGHUP);
+        }
+    }
+
+    fn tell(&self, order: &Order) {
+        // A gateway that is gone is reaped.
+        let _gone = order.send(&self.current.link);
     }
 
     /// Starts a successor, and leads it and the gateway to each other.
@@ -152,26 +202,26 @@ impl Supervision {
             Ok(link) => Order::HandOver(link),
             Err(error) => Order::Failed(format!("{error:#}")),
         };
-        // A gateway that is gone needs no successor.
-        let _gone = told.send(&self.current.link);
+        self.tell(&told);
     }
 
     fn try_succeed(&mut self, program: &Path) -> anyhow::Result<Link> {
         anyhow::ensure!(self.successor.is_none(), "an upgrade is under way");
-        let file = trusted(program)?;
+        let file = self.untrusted.open_other(program)?;
         let (here, there) = Link::pair()?;
         // The very file that was looked at.
         let opened = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        let successor = start(&opened, &self.launch, &Order::TakeOver(there))
+        let gateway = start(&opened, &self.launch, &Order::TakeOver(there))
             .with_context(|| format!("{} can't be started", program.display()))?;
-        self.successor = Some(successor);
+        self.successor = Some(Successor { gateway, given_up: false });
         Ok(here)
     }
 
     fn abandon(&mut self) {
-        if let Some(successor) = &mut self.successor {
+        if let Some(Successor { gateway, given_up }) = &mut self.successor {
+            *given_up = true;
             // It may have ended by itself.
-            let _ended = successor.process.kill();
+            let _ended = gateway.process.kill();
         }
     }
 
@@ -180,8 +230,9 @@ impl Supervision {
         if signal == Signal::SIGCHLD {
             return;
         }
-        if signal != Signal::SIGHUP {
-            self.abandon();
+        match signal {
+            Signal::SIGHUP => self.hung_up = self.successor.is_some(),
+            _stop => self.abandon(),
         }
         send(&self.current, signal);
     }
@@ -189,30 +240,40 @@ impl Supervision {
     /// How the gateway ended, if it has.
     fn reap(&mut self) -> io::Result<Option<ExitStatus>> {
         self.leaving.retain_mut(|gateway| matches!(gateway.process.try_wait(), Ok(None)));
-        if let Some(successor) = &mut self.successor
-            && successor.process.try_wait()?.is_some()
+        if let Some(Successor { gateway, .. }) = &mut self.successor
+            && gateway.process.try_wait()?.is_some()
         {
+            // Whatever it has said and was not heard is void: it has carried no packet.
             self.successor = None;
+            self.hung_up = false;
+            self.tell(&Order::Ended);
         }
         let (own, ended) = (self.current.process.id(), self.current.process.try_wait()?);
-        if ended.is_some() {
-            // It ends right behind its successor's word, which may have come since it was listened for.
-            self.hear();
-            if self.current.process.id() != own {
-                return Ok(None);
-            }
-            self.abandon();
-        } else {
+        let Some(status) = ended else {
             self.reap_strangers();
+            return Ok(None);
+        };
+        // Its successor may have all that it needs.
+        self.hear();
+        if self.current.process.id() != own {
+            return Ok(None);
         }
-        Ok(ended)
+        self.abandon();
+        if let Some(signal) = status.signal() {
+            say(&format!("the gateway's process {own} was ended by signal {signal}"));
+        }
+        Ok(Some(status))
     }
 
     /// As process 1 of a container this is the parent of all whose own has ended.
     fn reap_strangers(&self) {
+        if std::process::id() != 1 {
+            return;
+        }
         let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         while let Some(ended) = waitid(Id::All, look).ok().and_then(|status| status.pid()) {
-            let gateways = [&self.current].into_iter().chain(&self.successor).chain(&self.leaving);
+            let successor = self.successor.as_ref().map(|successor| &successor.gateway);
+            let gateways = [&self.current].into_iter().chain(successor).chain(&self.leaving);
             if gateways
                 .map(|gateway| gateway.process.id())
                 .any(|own| own == ended.as_raw().unsigned_abs())
@@ -260,25 +321,10 @@ fn notify(text: &[u8]) {
     let _not_under_systemd = sd_notify::notify(&[NotifyState::Custom(&text)]);
 }
 
-/// A program that nobody but root, or who runs this, may have written: a gateway that was broken into could
-/// have anything else started, with none of its filters.
-fn trusted(program: &Path) -> anyhow::Result<File> {
-    let shown = program.display();
-    let file = File::open(program).with_context(|| format!("{shown} can't be read"))?;
-    let found = file.metadata()?;
-    anyhow::ensure!(found.is_file(), "{shown} is no file");
-    let own = Uid::effective().as_raw();
-    anyhow::ensure!(
-        found.uid() == 0 || found.uid() == own,
-        "{shown} is user {}'s: it must be root's",
-        found.uid()
-    );
-    anyhow::ensure!(
-        found.mode() & 0o022 == 0,
-        "{shown} may be written by others than its owner (mode {:o}): chmod go-w",
-        found.mode() & 0o7777
-    );
-    Ok(file)
+fn say(words: &str) {
+    use io::Write as _;
+    // Whoever closed our standard error does not want to know.
+    let _closed = writeln!(io::stderr(), "uxfrm: {words}");
 }
 
 /// As a shell tells it.
@@ -286,3 +332,6 @@ fn code(status: ExitStatus) -> ExitCode {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }
+
+#[cfg(test)]
+mod tests;

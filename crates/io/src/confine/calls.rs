@@ -33,7 +33,6 @@ const PACKETS: &[libc::c_long] = &[
     libc::SYS_getsockopt,
     libc::SYS_setsockopt,
     libc::SYS_shutdown,
-    libc::SYS_fcntl,
     libc::SYS_close,
     libc::SYS_dup,
     // Waiting.
@@ -93,7 +92,6 @@ const PACKETS: &[libc::c_long] = &[
 /// What looking after a gateway calls besides: files, clients, other threads.
 const CONTROL: &[libc::c_long] = &[
     // Files: those that Landlock leaves.
-    libc::SYS_openat,
     libc::SYS_statx,
     libc::SYS_newfstatat,
     libc::SYS_fstat,
@@ -115,13 +113,10 @@ const CONTROL: &[libc::c_long] = &[
     libc::SYS_fdatasync,
     libc::SYS_msync,
     libc::SYS_flock,
-    libc::SYS_mkdirat,
     libc::SYS_unlinkat,
     libc::SYS_renameat,
     libc::SYS_renameat2,
     libc::SYS_linkat,
-    libc::SYS_fchmod,
-    libc::SYS_fchmodat,
     libc::SYS_fchown,
     libc::SYS_fchownat,
     libc::SYS_umask,
@@ -137,7 +132,6 @@ const CONTROL: &[libc::c_long] = &[
     libc::SYS_dup3,
     // Threads.
     libc::SYS_set_tid_address,
-    libc::SYS_prlimit64,
     libc::SYS_getrusage,
     // What threads that begin to carry packets give up.
     libc::SYS_capget,
@@ -158,21 +152,50 @@ const OLDER: &[libc::c_long] = &[];
 /// The same, where files come by names alone.
 #[cfg(target_arch = "x86_64")]
 const OLDER_OF_FILES: &[libc::c_long] = &[
-    libc::SYS_open,
     libc::SYS_stat,
     libc::SYS_lstat,
     libc::SYS_access,
     libc::SYS_readlink,
-    libc::SYS_mkdir,
     libc::SYS_rmdir,
     libc::SYS_unlink,
     libc::SYS_rename,
-    libc::SYS_chmod,
     libc::SYS_lchown,
     libc::SYS_chown,
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER_OF_FILES: &[libc::c_long] = &[];
+
+/// Calls that give a file its mode, and which argument that is.
+const WITH_MODE: &[(libc::c_long, u8)] = &[
+    (libc::SYS_openat, 3),
+    (libc::SYS_mkdirat, 2),
+    (libc::SYS_fchmod, 1),
+    (libc::SYS_fchmodat, 2),
+];
+#[cfg(target_arch = "x86_64")]
+const OLDER_WITH_MODE: &[(libc::c_long, u8)] =
+    &[(libc::SYS_open, 2), (libc::SYS_mkdir, 1), (libc::SYS_chmod, 1)];
+#[cfg(not(target_arch = "x86_64"))]
+const OLDER_WITH_MODE: &[(libc::c_long, u8)] = &[];
+/// A file with others of these bits runs as its owner (`S_ISUID`, `S_ISGID`).
+const PERMISSIONS: libc::c_int = 0o777;
+
+/// `fcntl`s: none by which the kernel sends a signal to a process of the caller's choice (`F_SETOWN`, `F_SETSIG`).
+const ON_DESCRIPTORS: &[libc::c_int] = &[
+    libc::F_DUPFD,
+    libc::F_DUPFD_CLOEXEC,
+    libc::F_GETFD,
+    libc::F_SETFD,
+    libc::F_GETFL,
+    libc::F_GETLK,
+    libc::F_SETLK,
+    libc::F_SETLKW,
+    libc::F_OFD_GETLK,
+    libc::F_OFD_SETLK,
+    libc::F_OFD_SETLKW,
+    libc::F_ADD_SEALS,
+    libc::F_GET_SEALS,
+];
 
 /// `prctl`s of all threads: names, of memory as well, and slack.
 const OF_ITSELF: &[libc::c_int] =
@@ -186,15 +209,17 @@ const OF_PRIVILEGES: &[libc::c_int] = &[
     libc::PR_CAPBSET_DROP,
 ];
 
-/// Sockets of these families alone; of those for IP, none of TCP or of other streams.
-const FAMILIES: [libc::c_int; 4] = [libc::AF_UNIX, libc::AF_NETLINK, libc::AF_PACKET, libc::AF_XDP];
+/// Sockets of these families alone; of those for IP, none of TCP or of other streams. None of `AF_UNIX`: those that are needed are open, and by
+/// another the host's services would take whoever has broken in for root (`/run/systemd/private`, `/run/docker.sock`).
+const FAMILIES: [libc::c_int; 3] = [libc::AF_NETLINK, libc::AF_PACKET, libc::AF_XDP];
 const IP: [libc::c_int; 2] = [libc::AF_INET, libc::AF_INET6];
 const KINDS: [libc::c_int; 2] = [libc::SOCK_DGRAM, libc::SOCK_RAW];
 /// `SOCK_TYPE_MASK`: the kind among flags.
 const KIND: libc::c_int = 0xf;
 
-/// By these a terminal takes what a program writes for what its user types.
-const TYPED: [libc::c_int; 2] = [0x5412, 0x541c]; // TIOCSTI, TIOCLINUX
+/// `ioctl`s that nobody may: by these a terminal takes what a program writes for what its user types (`TIOCSTI`, `TIOCLINUX`), and by these the kernel
+/// sends signals to a process of the caller's choice (`FIOASYNC`, `FIOSETOWN`, `SIOCSPGRP`).
+const NEVER: [libc::c_int; 5] = [0x5412, 0x541c, 0x5452, 0x8901, 0x8902];
 
 /// `bpf` commands on tables that are there: look up, update, delete.
 const ON_TABLES: [libc::c_int; 3] = [1, 2, 3];
@@ -235,8 +260,9 @@ fn rules(duty: Duty, extras: &[Extra]) -> Built<Rules> {
     let mut rules: Rules = listed.into_iter().map(|call| (call, Vec::new())).collect();
     rules.insert(libc::SYS_socket, sockets()?);
     rules.insert(libc::SYS_prctl, one_of(0, &prctls)?);
-    let not_typed = TYPED.map(|request| condition(1, Compare::Ne, request));
-    rules.insert(libc::SYS_ioctl, vec![rule(not_typed)?]);
+    let others = NEVER.map(|request| condition(1, Compare::Ne, request));
+    rules.insert(libc::SYS_ioctl, vec![rule(others)?]);
+    rules.insert(libc::SYS_fcntl, descriptors()?);
     // Nothing that is written is carried out.
     for call in [libc::SYS_mmap, libc::SYS_mprotect] {
         let executed = Compare::MaskedEq(bits(libc::PROT_EXEC));
@@ -248,6 +274,12 @@ fn rules(duty: Duty, extras: &[Extra]) -> Built<Rules> {
         rules.insert(call, one_of(0, &[own])?);
     }
     if duty == Duty::Control {
+        let extra = Compare::MaskedEq(bits(!PERMISSIONS));
+        for (call, mode) in [WITH_MODE, OLDER_WITH_MODE].concat() {
+            rules.insert(call, vec![rule([condition(mode, extra.clone(), 0)])?]);
+        }
+        // Its own limits.
+        rules.insert(libc::SYS_prlimit64, one_of(0, &[0])?);
         // Threads, no programs.
         let thread = Compare::MaskedEq(bits(NAMESPACES | libc::CLONE_THREAD));
         let thread = condition(0, thread, libc::CLONE_THREAD);
@@ -259,6 +291,12 @@ fn rules(duty: Duty, extras: &[Extra]) -> Built<Rules> {
         rules.insert(libc::SYS_bpf, one_of(0, &ON_TABLES)?);
     }
     Ok(rules)
+}
+
+fn descriptors() -> Built<Vec<SeccompRule>> {
+    let quiet = Compare::MaskedEq(bits(libc::O_ASYNC));
+    let flags = rule([condition(1, Compare::Eq, libc::F_SETFL), condition(2, quiet, 0)])?;
+    Ok([one_of(1, ON_DESCRIPTORS)?, vec![flags]].concat())
 }
 
 fn sockets() -> Built<Vec<SeccompRule>> {

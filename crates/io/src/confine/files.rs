@@ -1,16 +1,16 @@
-//! Files and directories, fenced off by Landlock (`landlock(7)`).
+//! Files and directories, and other processes, fenced off by Landlock (`landlock(7)`).
 
 use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible as _, PathBeneath, PathFd,
-    Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetError, RulesetStatus,
+    Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetError, RulesetStatus, Scope,
 };
 
 use super::{Error, Places};
 
 /// The newest that is asked for; an older kernel fences off what it knows.
-const NEWEST: ABI = ABI::V5;
+const NEWEST: ABI = ABI::V6;
 
 /// What every control thread reads: settings of the kernel, and what it is told of itself.
 const READ: [&str; 4] = ["/proc/sys", "/proc/self", "/sys/devices/system/cpu", "/sys/fs/cgroup"];
@@ -39,6 +39,8 @@ fn restrict(
     let mut rules = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(NEWEST))?
+        // Signals to other processes, however they are sent.
+        .scope(Scope::Signal)?
         .create()?;
     for (path, access) in places.into_iter().flat_map(beneath) {
         // What is not there need not be reached.

@@ -130,6 +130,29 @@ fn store_that_is_removed_in_use_is_written_anew() {
     }
 }
 
+/// Something else is in its place for a while, or the disk refuses.
+#[test]
+fn store_that_could_not_be_made_anew_at_once_is_made_anew_later() {
+    let runs = Runs::new();
+    let mut wire = Wire::default();
+    let mut run = runs.start("spi 1", KEY);
+    wire.send(&run, 1000);
+    fs::remove_dir_all(runs.path()).unwrap();
+    fs::write(runs.path(), "in its place").unwrap();
+    for _ in 0..3 {
+        run.1.check_place().unwrap_err();
+        run.1.commit().unwrap_err();
+    }
+    fs::remove_file(runs.path()).unwrap();
+    run.1.check_place().unwrap();
+    let next = run.send().unwrap();
+    run.crash();
+    let run = runs.start("spi 1", KEY);
+    assert_eq!(run.1.condition(), Condition::Intact);
+    assert!(run.send().unwrap() > next);
+    run.crash();
+}
+
 #[test]
 fn store_is_written_anew_before_the_next_state_is_in_force() {
     let runs = Runs::new();

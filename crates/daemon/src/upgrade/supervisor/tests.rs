@@ -1,0 +1,120 @@
+//! A supervisor with processes that only sleep: who is the gateway, whatever they say and whenever they end.
+
+use nix::sys::signal::SigSet;
+
+use super::*;
+
+/// A process, and its end of the link.
+fn process() -> (Gateway, Link) {
+    let (ours, theirs) = Link::pair().unwrap();
+    ours.be_patient_for(Duration::from_secs(60)).unwrap();
+    theirs.be_patient_for(Duration::from_secs(60)).unwrap();
+    let process = Command::new("sleep").arg("1000").spawn().unwrap();
+    (Gateway { process, link: ours }, theirs)
+}
+
+/// A gateway with a successor under way, and the ends of both.
+fn upgrading() -> (Supervision, Link, Link) {
+    let ((current, predecessor), (gateway, successor)) = (process(), process());
+    let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+    let all = Supervision {
+        launch: Launch { config: PathBuf::from("gateway.toml"), until_stdin_ends: false },
+        signals: SignalFd::with_flags(&SigSet::empty(), flags).unwrap(),
+        current,
+        successor: Some(Successor { gateway, given_up: false }),
+        leaving: Vec::new(),
+        hung_up: false,
+        untrusted: Untrusted::default(),
+        reads_stdin: false,
+    };
+    (all, predecessor, successor)
+}
+
+/// Reaps until nothing is left of a successor that has been killed.
+fn reap_successor(all: &mut Supervision) {
+    while all.successor.is_some() {
+        assert!(all.reap().unwrap().is_none(), "the gateway runs on");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ended = self.process.kill();
+        let _reaped = self.process.wait();
+    }
+}
+
+#[test]
+fn a_successor_that_asks_is_told_to_go_on_when_the_one_before_is_killed() {
+    let (mut all, predecessor, successor) = upgrading();
+    let asking = all.successor.as_ref().unwrap().gateway.process.id();
+    Report::TookOver.send(&successor).unwrap();
+    all.hear();
+    assert!(matches!(Order::receive(&successor).unwrap(), Some(Order::GoOn)));
+    assert_eq!(all.current.process.id(), asking);
+    assert_eq!(all.leaving[0].process.wait().unwrap().signal(), Some(9));
+    drop(all);
+    assert!(Order::receive(&predecessor).unwrap().is_none(), "it never hears that it may go on");
+}
+
+#[test]
+fn a_successor_that_was_given_up_asks_in_vain() {
+    let (mut all, predecessor, successor) = upgrading();
+    let gateway = all.current.process.id();
+    Report::Abandon.send(&predecessor).unwrap();
+    Report::TookOver.send(&successor).unwrap();
+    all.hear();
+    assert_eq!(all.current.process.id(), gateway);
+    reap_successor(&mut all);
+    assert!(matches!(Order::receive(&predecessor).unwrap(), Some(Order::Ended)));
+    drop(all);
+    assert!(Order::receive(&successor).unwrap().is_none(), "it is never told to go on");
+}
+
+#[test]
+fn a_successor_that_ended_before_it_was_heard_was_no_gateway() {
+    let (mut all, predecessor, successor) = upgrading();
+    let gateway = all.current.process.id();
+    Report::TookOver.send(&successor).unwrap();
+    all.successor.as_mut().unwrap().gateway.process.kill().unwrap();
+    reap_successor(&mut all);
+    all.hear();
+    assert_eq!(all.current.process.id(), gateway);
+    assert!(matches!(Order::receive(&predecessor).unwrap(), Some(Order::Ended)));
+}
+
+#[test]
+fn a_predecessor_that_ends_leaves_a_successor_that_has_asked() {
+    let (mut all, _predecessor, successor) = upgrading();
+    let asking = all.successor.as_ref().unwrap().gateway.process.id();
+    all.current.process.kill().unwrap();
+    all.current.process.wait().unwrap();
+    Report::TookOver.send(&successor).unwrap();
+    assert!(all.reap().unwrap().is_none());
+    assert_eq!(all.current.process.id(), asking);
+}
+
+#[test]
+fn sighup_while_a_successor_is_there_reaches_who_is_the_gateway_then() {
+    let (mut all, _predecessor, successor) = upgrading();
+    all.pass_on(Signal::SIGHUP as i32);
+    Report::TookOver.send(&successor).unwrap();
+    all.hear();
+    assert_eq!(all.current.process.wait().unwrap().signal(), Some(Signal::SIGHUP as i32));
+}
+
+#[test]
+fn places_that_either_names_are_trusted_no_more() {
+    let (mut all, predecessor, successor) = upgrading();
+    let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    Report::Writes(one.path().to_owned()).send(&predecessor).unwrap();
+    Report::Writes(other.path().to_owned()).send(&successor).unwrap();
+    all.hear();
+    for directory in [one.path(), other.path()] {
+        let program = directory.join("uxfrm");
+        std::fs::write(&program, "").unwrap();
+        let why = all.untrusted.open_other(&program).unwrap_err().to_string();
+        assert!(why.contains("the gateway itself may write to"), "{why}");
+    }
+}
