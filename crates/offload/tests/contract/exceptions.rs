@@ -112,6 +112,23 @@ fn a_peer_behind_a_nat_that_moved_is_not_told_of_in_kind_packet() {
     assert_eq!(told, [1, 1, 0]);
 }
 
+/// Who hands over for one device what another has: neither sends it, and it is counted as what it is. Software has no device to disagree with.
+#[test]
+fn what_is_handed_to_a_device_that_does_not_have_the_state_is_a_mismatch() {
+    for engine in [Engine::Crypto, Engine::Packet] {
+        let mut subject = Subject::new(engine, &Wrapping::tunnel4(), Keeping::Nobody);
+        subject.take(&add());
+        let plain = vec![subject.datagram(b"one")];
+        let through = subject.gateway.outbound(plain).0;
+        for handed in &mut subject.gateway.handed {
+            handed.handover.device.0 += 1;
+        }
+        assert_eq!(subject.leave(through).len(), 0, "{engine:?}");
+        assert_eq!(drops(&mut subject), [("out_device_mismatch", 1)], "{engine:?}");
+        assert_eq!(subject.take(&Step::Send(1)).wire.len(), 1, "{engine:?}: the next one leaves");
+    }
+}
+
 /// Software has no link. Nothing leaves plain, and nothing comes back by itself.
 #[test]
 fn a_link_that_goes_down_takes_the_states_of_its_device() {

@@ -8,6 +8,7 @@
 
 mod any_steps;
 mod exceptions;
+mod forms;
 mod peer;
 mod scenarios;
 mod step;
@@ -15,15 +16,32 @@ mod subject;
 
 use step::Step;
 use subject::{Engine, Keeping, Subject};
+use uxfrm_engine::Limits;
 use uxfrm_testkit::Wrapping;
 
-/// Runs the same steps in software and on devices, and compares after each.
+/// Runs the same steps in every form of protection. As many packets pass in each, where no bytes are counted.
 fn compare(name: &str, wrapping: &Wrapping, steps: &[Step]) {
+    let counts_bytes = wrapping.limits.bytes != Limits::default().bytes;
+    let mut passed = None;
+    for (form, wrapping) in forms::table(wrapping) {
+        let these = compare_in(&format!("{name}, {form}"), &wrapping, steps);
+        let others = *passed.get_or_insert(these);
+        assert!(
+            counts_bytes || these == others,
+            "{name}, {form}: {these:?} passed, {others:?} else"
+        );
+    }
+}
+
+/// Runs the same steps in software and on devices, and compares after each. How many packets passed each way.
+fn compare_in(name: &str, wrapping: &Wrapping, steps: &[Step]) -> (usize, usize) {
+    let mut passed = (0, 0);
     for keeping in [Keeping::Nobody, Keeping::Owner] {
         let mut all = Engine::ALL.map(|engine| Subject::new(engine, wrapping, keeping));
         for (place, step) in steps.iter().enumerate() {
             let what = || format!("{name}, step {place}, {step:?}, numbers kept by {keeping:?}");
             let seen = all.each_mut().map(|subject| subject.take(step));
+            passed = (passed.0 + seen[0].wire.len(), passed.1 + seen[0].delivered.len());
             let unread = seen[0].wire.iter().filter(|sealed| sealed.opened.is_none()).count();
             assert_eq!(unread, 0, "{}: the peer opens all", what());
             for (engine, other) in Engine::ALL.into_iter().zip(&seen).skip(1) {
@@ -31,4 +49,5 @@ fn compare(name: &str, wrapping: &Wrapping, steps: &[Step]) {
             }
         }
     }
+    passed
 }

@@ -1,9 +1,11 @@
 //! The other end: software without limits, which sends any number and opens what comes.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use uxfrm_engine::{Counters, HostAddresses, Limits, Mark, Settings};
 use uxfrm_packet::PacketBuf;
+use uxfrm_packet::checksum::Sum;
 use uxfrm_testkit::{Gateway, Way, Wrapping, packets};
 
 /// The peer of one generation of states.
@@ -12,6 +14,8 @@ pub(crate) struct Peer {
     /// One that opens; it forgets what it received with each question.
     sent: BTreeMap<u64, Vec<u8>>,
     spi: u32,
+    /// Where it moved to.
+    moved: Option<IpAddr>,
 }
 
 /// How the plain packet of a number begins, so that each is known again.
@@ -20,7 +24,7 @@ const TEXT: &[u8] = b"number ";
 impl Peer {
     pub(crate) fn new(wrapping: &Wrapping, spi: u32) -> Self {
         let wrapping = Wrapping { limits: Limits::default(), ..wrapping.clone() };
-        Self { wrapping, sent: BTreeMap::new(), spi }
+        Self { wrapping, sent: BTreeMap::new(), spi, moved: None }
     }
 
     fn gateway(&self) -> Gateway {
@@ -34,8 +38,21 @@ impl Peer {
         gateway
     }
 
-    /// ESP with this number, the same each time.
+    /// It goes on from another address.
+    pub(crate) fn move_to(&mut self, address: IpAddr) {
+        self.moved = Some(address);
+    }
+
+    /// ESP with this number, the same each time but for the address that it comes from.
     pub(crate) fn esp(&mut self, number: u64) -> Vec<u8> {
+        let mut esp = self.sealed(number);
+        if let Some(address) = self.moved {
+            readdress(&mut esp, End::Source, address);
+        }
+        esp
+    }
+
+    fn sealed(&mut self, number: u64) -> Vec<u8> {
         if let Some(known) = self.sent.get(&number) {
             return known.clone();
         }
@@ -52,7 +69,7 @@ impl Peer {
         let end = |address, port| std::net::SocketAddr::new(address, port).to_string();
         let text = [TEXT, number.to_string().as_bytes()].concat();
         let plain = packets::udp(&end(source, 5), &end(destination, 9), &text);
-        let wire = gateway.outbound(vec![packets::dont_fragment(plain)]).0;
+        let wire = gateway.outbound(vec![whole(plain)]).0;
         assert_eq!(wire.len(), 1, "{:?}", gateway.reasons());
         let bytes = wire[0].bytes().to_vec();
         self.sent.insert(number, bytes.clone());
@@ -74,21 +91,38 @@ impl Peer {
         // It opens by SPI, whichever address the other end was told.
         let mut packet = esp.to_vec();
         let destination = self.wrapping.gateways(Way::Right).1;
-        readdress(&mut packet, destination);
+        readdress(&mut packet, End::Destination, destination);
         let opened = gateway.inbound(vec![PacketBuf::from_slice(&packet)]);
         opened.first().map(|packet| packet.bytes().to_vec())
     }
 }
 
-/// Another destination in an IPv4 header, and its checksum.
-fn readdress(packet: &mut [u8], destination: std::net::IpAddr) {
-    let std::net::IpAddr::V4(destination) = destination else { return };
-    packet[16..20].copy_from_slice(&destination.octets());
-    packet[10..12].fill(0);
-    let words =
-        packet[..20].chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
-    let sum: u32 = words.sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    let folded = u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap();
-    packet[10..12].copy_from_slice(&(!folded).to_be_bytes());
+/// One that is not to be cut on its way; of IPv6 none is.
+pub(crate) fn whole(packet: PacketBuf) -> PacketBuf {
+    if packet.bytes()[0] >> 4 == 4 { packets::dont_fragment(packet) } else { packet }
+}
+
+#[derive(Clone, Copy)]
+enum End {
+    Source,
+    Destination,
+}
+
+/// Another address in an IP header, and the header's checksum.
+fn readdress(packet: &mut [u8], end: End, address: IpAddr) {
+    match (address, end) {
+        (IpAddr::V4(address), End::Source) => packet[12..16].copy_from_slice(&address.octets()),
+        (IpAddr::V4(address), End::Destination) => {
+            packet[16..20].copy_from_slice(&address.octets());
+        }
+        (IpAddr::V6(address), End::Source) => packet[8..24].copy_from_slice(&address.octets()),
+        (IpAddr::V6(address), End::Destination) => {
+            packet[24..40].copy_from_slice(&address.octets());
+        }
+    }
+    if address.is_ipv4() {
+        packet[10..12].fill(0);
+        let checksum = Sum::of(&packet[..20]).checksum();
+        packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+    }
 }

@@ -5,14 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use uxfrm_engine::{
-    Change, Changes, Counters, Database, DeviceId, Direction, DropReason, Error, HostAddresses,
-    Limits, Mark, Offload, OffloadKind, Sa, SaConfig, SaMove, SaProtocol, Settings,
+    Change, Changes, Counters, Database, DeviceId, Direction, DropReason, Error, Family,
+    HostAddresses, Limits, Mark, Mode, Offload, OffloadKind, Prefix, Sa, SaConfig, SaMove,
+    SaProtocol, Settings,
 };
 use uxfrm_offload::{FunctionId, ModelNic, NicSetup, Nics, Profile, Queues};
 use uxfrm_packet::{Batch, PacketBuf, Pool};
 use uxfrm_testkit::{FIRST_SPI, Gateway, Way, Wrapping, packets, taken_apart};
 
-use crate::peer::Peer;
+use crate::peer::{Peer, whole};
 use crate::step::{Sealed, Seen, State, Step};
 
 const NIC: DeviceId = DeviceId(7);
@@ -59,6 +60,8 @@ pub(crate) struct Subject {
     /// One for each generation of states.
     peers: Vec<Peer>,
     generation: u32,
+    /// Where the peer is, once it has moved.
+    moved: Option<IpAddr>,
 }
 
 impl Subject {
@@ -84,6 +87,7 @@ impl Subject {
             wrapping: wrapping.clone(),
             peers: vec![Peer::new(wrapping, FIRST_SPI)],
             generation: 0,
+            moved: None,
         };
         subject.put_policies(None);
         subject
@@ -107,10 +111,14 @@ impl Subject {
         ] {
             let mut policy = self.wrapping.policy(direction, way);
             if let Some(peer) = peer {
-                let template = &mut policy.templates[0];
-                match way {
-                    Way::Right => template.destination = peer,
-                    Way::Left => template.source = peer,
+                let (template, selector) = (&mut policy.templates[0], &mut policy.selector);
+                let (outer, inner) = match way {
+                    Way::Right => (&mut template.destination, &mut selector.destination),
+                    Way::Left => (&mut template.source, &mut selector.source),
+                };
+                *outer = peer;
+                if self.wrapping.mode == Mode::Transport {
+                    *inner = Prefix::host(peer);
                 }
             }
             if self.engine == Engine::Packet && direction != Direction::Forward {
@@ -221,7 +229,7 @@ impl Subject {
     }
 
     pub(crate) fn move_states(&mut self, address: u8) -> Option<String> {
-        let peer: IpAddr = [192, 0, 2, address].into();
+        let peer = self.moved_to(address);
         let moves = self.states(self.spi()).into_iter().map(|sa| {
             let to = SaMove::of(&sa);
             let to = if sa.id().spi.0 == self.spi() {
@@ -237,13 +245,22 @@ impl Subject {
         let refused = refusal(moved);
         if refused.is_none() {
             self.put_policies(Some(peer));
+            self.peers[self.generation as usize].move_to(peer);
+            self.moved = Some(peer);
         }
         refused
     }
 
+    fn moved_to(&self, address: u8) -> IpAddr {
+        match self.wrapping.outer {
+            Family::V4 => [192, 0, 2, address].into(),
+            Family::V6 => [0x2001, 0xdb8, 0, 0, 0, 0, 0, address.into()].into(),
+        }
+    }
+
     /// From the host to the wire, as a lane and the device's thread do.
     fn send(&mut self, count: usize, seen: &mut Seen) {
-        let plain = || packets::dont_fragment(self.datagram(b"from the host"));
+        let plain = || whole(self.datagram(b"from the host"));
         let plain = (0..count).map(|_| plain()).collect();
         let wire = self.outbound(plain);
         for packet in wire.iter().flat_map(taken_apart) {
@@ -269,12 +286,14 @@ impl Subject {
 
     /// What of a frame must be the same: all but the IV, and what hangs on it. The peer finds the number's upper half.
     fn sealed(&self, frame: &[u8]) -> Sealed {
+        let ip = if self.wrapping.outer == Family::V4 { 20 } else { 40 };
+        let esp = ip + if self.wrapping.encap.is_some() { 8 } else { 0 };
         let word = |at: usize| u32::from_be_bytes(*frame[at..].first_chunk().unwrap());
-        let (spi, low) = (word(20), u64::from(word(24)));
+        let (spi, low) = (word(esp), u64::from(word(esp + 4)));
         let peer = &self.peers[(spi - FIRST_SPI) as usize / 2];
         let open = |high: u64| Some((high << 32 | low, peer.open(frame, high << 32 | low)?));
         let opened = (0..4).find_map(open);
-        Sealed { outer: frame[..20].to_vec(), spi, low, len: frame.len(), opened }
+        Sealed { outer: frame[..esp].to_vec(), spi, low, len: frame.len(), opened }
     }
 
     fn receive(&mut self, numbers: &[u64], change: fn(&mut Vec<u8>), seen: &mut Seen) {
@@ -319,7 +338,10 @@ impl Subject {
 
     /// A datagram of the host's.
     pub(crate) fn datagram(&self, payload: &[u8]) -> PacketBuf {
-        let (source, destination) = self.wrapping.hosts(Way::Right);
+        let (source, mut destination) = self.wrapping.hosts(Way::Right);
+        if let (Mode::Transport, Some(moved)) = (self.wrapping.mode, self.moved) {
+            destination = moved;
+        }
         let end = |address, port| std::net::SocketAddr::new(address, port).to_string();
         packets::udp(&end(source, 5), &end(destination, 9), payload)
     }
