@@ -8,14 +8,14 @@ use crate::error::Error;
 pub(crate) use algorithm::{Aead, AesSize, Auth, Cipher, Digest};
 
 /// What an SA's algorithms are: checked, without keys.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Transform {
     pub(crate) kind: Kind,
     icv_len: u8,
 }
 
 /// One algorithm that does both, or a pair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Kind {
     Aead(Aead),
     Pair(Cipher, Auth),

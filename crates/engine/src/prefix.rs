@@ -42,7 +42,7 @@ impl Family {
 
 /// A prefix: an address of which the first `len` bits count. Host bits stay as given (`14.0.0.52/24` is printed back so) and
 /// do not matter for what it holds.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Prefix {
     address: IpAddr,
     len: u8,

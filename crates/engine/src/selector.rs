@@ -3,7 +3,7 @@
 use crate::{Family, FlowKey, Prefix};
 
 /// A port, ICMP type or code, or half a GRE key, under a mask: `value & mask`. The default (0/0) fits all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortMask {
     /// What the masked port must be.
     pub value: u16,
@@ -30,7 +30,7 @@ impl PortMask {
 ///
 /// ICMP's type stands in the source port and its code in the destination port; a GRE key's upper half in the source port,
 /// its lower half in the destination port; a Mobility Header's type in the source port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Selector {
     /// Source addresses.
     pub source: Prefix,

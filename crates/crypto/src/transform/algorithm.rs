@@ -3,7 +3,7 @@
 use super::whole_bytes;
 use crate::error::Error;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Aead {
     /// RFC 4106.
     Gcm(AesSize),
@@ -15,7 +15,7 @@ pub(crate) enum Aead {
     ChaCha20Poly1305,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Cipher {
     /// RFC 2410.
     Null,
@@ -25,7 +25,7 @@ pub(crate) enum Cipher {
     Ctr(AesSize),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Auth {
     Null,
     /// RFC 2404, RFC 4868; the key's length in bytes goes with it, as HMAC takes any.
@@ -36,7 +36,7 @@ pub(crate) enum Auth {
     Cmac(AesSize),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Digest {
     Md5,
     Sha1,
@@ -45,7 +45,7 @@ pub(crate) enum Digest {
     Sha512,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum AesSize {
     Aes128,
     Aes192,

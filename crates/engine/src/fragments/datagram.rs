@@ -8,6 +8,7 @@ use uxfrm_packet::{
 };
 use zerocopy::FromBytes as _;
 
+use super::origin::Turns;
 use super::reassembly::Outcome;
 use crate::Moment;
 
@@ -18,6 +19,10 @@ pub(super) const PIECES: usize = 120;
 pub(super) struct Datagram {
     pub(super) key: Key,
     pub(super) since: Moment,
+    /// The states that its first piece came by.
+    by: Turns,
+    /// Whether others came by their kin.
+    is_astride: bool,
     /// Ordered by offset, never overlapping.
     pieces: Vec<Piece>,
     /// Bytes of payload, once the last piece is there.
@@ -59,8 +64,13 @@ pub(super) enum Insertion {
 
 impl Datagram {
     /// One that waits for all of its pieces.
-    pub(super) const fn new(key: Key, since: Moment) -> Self {
-        Self { key, since, pieces: Vec::new(), total: None }
+    pub(super) const fn new(key: Key, since: Moment, by: Turns) -> Self {
+        Self { key, since, by, is_astride: false, pieces: Vec::new(), total: None }
+    }
+
+    /// Notes by which states one more piece comes.
+    pub(super) fn note(&mut self, by: Turns) {
+        self.is_astride |= self.by != by;
     }
 
     /// How many pieces wait.
@@ -108,8 +118,9 @@ impl Datagram {
         if let Some(first) = self.pieces.first_mut() {
             (packet.mark, packet.if_id) = (first.packet.mark, first.packet.if_id);
         }
+        let is_astride = self.is_astride;
         self.give_up(pool);
-        Outcome::Whole { packet, pieces, longest }
+        Outcome::Whole { packet, pieces, longest, is_astride }
     }
 
     fn assemble(&self, pool: &mut Pool) -> Option<PacketBuf> {

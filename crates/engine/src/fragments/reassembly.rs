@@ -6,14 +6,14 @@
 //! What came by different states waits on different *shelves*, each with room of its own: whoever
 //! fills one, with a key or without, takes nothing from the others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use uxfrm_packet::{IpPacket, PacketBuf, Pool, SizeClass};
 
 use super::datagram::{Datagram, Insertion, Key, Piece};
+use super::origin::{Kin, Origin};
 use crate::Moment;
-use crate::inbound::check::MAX_DEPTH;
 
 /// Datagrams of a shelf that wait at once; one more makes its oldest go.
 const DATAGRAMS: usize = 64;
@@ -25,26 +25,30 @@ const ROOM_OF_ALL: usize = 64 << 20;
 /// How long the first fragment waits for the last one (`net.ipv4.ipfrag_time`).
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The states that a fragment came by, the outermost first, by their turns; 0 for none. Only what came by the same is put together: what
-/// came in the clear, or by another peer's state, becomes no part of it.
-pub(crate) type Through = [u64; MAX_DEPTH];
-
 /// Fragments that wait for the rest of their datagram.
 #[derive(Debug, Default)]
 pub(crate) struct Reassembly {
-    /// None of them is empty.
-    shelves: BTreeMap<Through, Shelf>,
+    /// None of them is empty; each is known by a number that no other had.
+    shelves: BTreeMap<u64, Shelf>,
+    places: BTreeMap<Vec<Kin>, u64>,
+    last_place: u64,
+    /// Their rooms, and when the oldest datagram of each began to wait: so nobody walks along all.
+    rooms: BTreeSet<(usize, u64)>,
+    ages: BTreeSet<(Moment, u64)>,
     /// Of all shelves: fragments, datagrams, bytes of buffers.
     held: u64,
     datagrams: usize,
     room: usize,
-    /// Nothing that waits began to before.
+    /// When the first of all that wait began to.
     oldest: Option<Moment>,
+    #[cfg(test)]
+    looked_at: u64,
 }
 
-/// What came by the same states.
+/// What came by the same states, or their kin.
 #[derive(Debug, Default)]
 struct Shelf {
+    kin: Vec<Kin>,
     /// In order of their first fragment.
     waiting: Vec<Datagram>,
     room: usize,
@@ -55,8 +59,9 @@ struct Shelf {
 pub(crate) enum Outcome {
     /// It waits.
     Held,
-    /// It was the last one missing; so many pieces made up the datagram, the longest of so many bytes.
-    Whole { packet: PacketBuf, pieces: u64, longest: usize },
+    /// It was the last one missing; so many pieces made up the datagram, the longest of so many bytes. Astride: some came by
+    /// one state, some by the one that took its place.
+    Whole { packet: PacketBuf, pieces: u64, longest: usize, is_astride: bool },
     /// It was refused, alone.
     Refused,
     /// It was refused, and its datagram with it: so many pieces in all.
@@ -87,18 +92,13 @@ impl Reassembly {
 
     #[cold]
     fn expire_some(&mut self, now: Moment, pool: &mut Pool) -> u64 {
-        let before = self.held;
-        let all: Vec<_> = self.shelves.keys().copied().collect();
-        for through in all {
-            while let Some(shelf) = self.shelves.get(&through)
-                && shelf.waiting.first().is_some_and(|oldest| now.since(oldest.since) >= PATIENCE)
-            {
-                self.let_go(&through, 0, pool);
-            }
+        let mut late = 0;
+        while let Some((since, place)) = self.ages.first().copied()
+            && now.since(since) >= PATIENCE
+        {
+            late += self.let_go(place, pool);
         }
-        let since = self.shelves.values().filter_map(|shelf| shelf.waiting.first());
-        self.oldest = since.map(|datagram| datagram.since).min();
-        before - self.held
+        late
     }
 
     /// Takes a fragment in; also says how many others had to go for it.
@@ -106,7 +106,7 @@ impl Reassembly {
         &mut self,
         packet: PacketBuf,
         ip: &IpPacket,
-        through: Through,
+        origin: &Origin,
         now: Moment,
         pool: &mut Pool,
     ) -> (Outcome, u64) {
@@ -117,95 +117,134 @@ impl Reassembly {
                 return (Outcome::Refused, 0);
             }
         };
-        let (mut datagram, place, mut evicted) = self.take(key, &through, now, pool);
+        let (mut datagram, seat, mut evicted) = self.take(key, origin, now, pool);
+        datagram.note(origin.turns);
         let outcome = match datagram.insert(piece, pool) {
             // The refused piece itself is one more.
             Insertion::Conflict => Outcome::Ruined { pieces: datagram.give_up(pool) + 1 },
             Insertion::Complete => datagram.join(pool),
             Insertion::Duplicate => {
-                self.put(&through, place, datagram);
+                self.put(origin, seat, datagram);
                 Outcome::Refused
             }
             Insertion::Incomplete => {
-                self.put(&through, place, datagram);
-                evicted += self.make_room(&through, pool);
+                let place = self.put(origin, seat, datagram);
+                evicted += self.make_room(place, pool);
                 Outcome::Held
             }
         };
         (outcome, evicted)
     }
 
-    /// The datagram that a piece is of, off its shelf, and its place there; a new one for a first
+    /// The datagram that a piece is of, off its shelf, and its seat there; a new one for a first
     /// piece. Says how many fragments went for that.
     fn take(
         &mut self,
         key: Key,
-        through: &Through,
+        origin: &Origin,
         now: Moment,
         pool: &mut Pool,
     ) -> (Datagram, usize, u64) {
-        let waiting = self.shelves.get(through).map_or(&[][..], |shelf| &shelf.waiting);
-        let (known, is_full) =
-            (waiting.iter().position(|datagram| datagram.key == key), waiting.len() >= DATAGRAMS);
-        if let Some(place) = known
-            && let Some(datagram) = self.remove(through, place)
+        let place = self.places.get(&origin.kin).copied();
+        let shelf = place.and_then(|place| Some((place, self.shelves.get(&place)?)));
+        let new = Datagram::new(key, now, origin.turns);
+        let Some((place, shelf)) = shelf else { return (new, 0, 0) };
+        let (waiting, known) =
+            (shelf.waiting.len(), shelf.waiting.iter().position(|other| other.key == key));
+        if let Some(seat) = known
+            && let Some(datagram) = self.remove(place, seat)
         {
-            return (datagram, place, 0);
+            return (datagram, seat, 0);
         }
-        let evicted = if is_full { self.let_go(through, 0, pool) } else { 0 };
-        let place = self.shelves.get(through).map_or(0, |shelf| shelf.waiting.len());
-        if self.datagrams == 0 {
-            self.oldest = Some(now);
+        match waiting >= DATAGRAMS {
+            true => (new, waiting - 1, self.let_go(place, pool)),
+            false => (new, waiting, 0),
         }
-        (Datagram::new(key, now), place, evicted)
     }
 
-    fn put(&mut self, through: &Through, place: usize, datagram: Datagram) {
+    /// Says which shelf it is on.
+    fn put(&mut self, origin: &Origin, seat: usize, datagram: Datagram) -> u64 {
+        let place = self.places.get(&origin.kin).copied().unwrap_or_else(|| {
+            self.last_place += 1;
+            self.places.insert(origin.kin.clone(), self.last_place);
+            let shelf = Shelf { kin: origin.kin.clone(), ..Shelf::default() };
+            self.shelves.insert(self.last_place, shelf);
+            self.last_place
+        });
         let room = datagram.room();
         self.held += datagram.held();
         self.datagrams += 1;
         self.room += room;
-        let shelf = self.shelves.entry(*through).or_default();
-        shelf.room += room;
-        shelf.waiting.insert(place, datagram);
+        self.change(place, |shelf| {
+            shelf.room += room;
+            shelf.waiting.insert(seat.min(shelf.waiting.len()), datagram);
+        });
+        place
     }
 
-    fn remove(&mut self, through: &Through, place: usize) -> Option<Datagram> {
-        let shelf = self.shelves.get_mut(through)?;
-        let datagram = (place < shelf.waiting.len()).then(|| shelf.waiting.remove(place))?;
-        let room = datagram.room();
-        shelf.room -= room;
-        if shelf.waiting.is_empty() {
-            self.shelves.remove(through);
-        }
+    fn remove(&mut self, place: u64, seat: usize) -> Option<Datagram> {
+        let datagram = self.change(place, |shelf| {
+            let there = seat < shelf.waiting.len();
+            let datagram = there.then(|| shelf.waiting.remove(seat))?;
+            shelf.room -= datagram.room();
+            Some(datagram)
+        })??;
         self.held -= datagram.held();
         self.datagrams -= 1;
-        self.room -= room;
+        self.room -= datagram.room();
         Some(datagram)
     }
 
-    /// Lets a datagram go; says how many fragments it had.
-    fn let_go(&mut self, through: &Through, place: usize, pool: &mut Pool) -> u64 {
-        self.remove(through, place).map_or(0, |datagram| datagram.give_up(pool))
+    /// Changes a shelf, and keeps what is found by its room and its age right. An empty one goes.
+    fn change<T>(&mut self, place: u64, change: impl FnOnce(&mut Shelf) -> T) -> Option<T> {
+        #[cfg(test)]
+        {
+            self.looked_at += 1;
+        }
+        let shelf = self.shelves.get_mut(&place)?;
+        self.rooms.remove(&(shelf.room, place));
+        shelf.since().map(|since| self.ages.remove(&(since, place)));
+        let changed = change(shelf);
+        match shelf.since() {
+            Some(since) => {
+                self.rooms.insert((shelf.room, place));
+                self.ages.insert((since, place));
+            }
+            None => {
+                self.places.remove(&shelf.kin);
+                self.shelves.remove(&place);
+            }
+        }
+        self.oldest = self.ages.first().map(|(since, _)| *since);
+        Some(changed)
+    }
+
+    /// Lets the oldest datagram of a shelf go; says how many fragments it had.
+    fn let_go(&mut self, place: u64, pool: &mut Pool) -> u64 {
+        self.remove(place, 0).map_or(0, |datagram| datagram.give_up(pool))
     }
 
     /// Lets the oldest datagrams of a shelf go, though never the last one, until the others fit; then
     /// those of the fullest shelf.
-    fn make_room(&mut self, through: &Through, pool: &mut Pool) -> u64 {
+    fn make_room(&mut self, place: u64, pool: &mut Pool) -> u64 {
         let mut evicted = 0;
-        while self.shelves.get(through).is_some_and(Shelf::is_over) {
-            evicted += self.let_go(through, 0, pool);
+        while self.shelves.get(&place).is_some_and(Shelf::is_over) {
+            evicted += self.let_go(place, pool);
         }
         while self.room > ROOM_OF_ALL {
-            let fullest = self.shelves.iter().max_by_key(|(_, shelf)| shelf.room);
-            let Some(fullest) = fullest.map(|(through, _)| *through) else { break };
-            evicted += self.let_go(&fullest, 0, pool);
+            let Some((_, fullest)) = self.rooms.last().copied() else { break };
+            evicted += self.let_go(fullest, pool);
         }
         evicted
     }
 }
 
 impl Shelf {
+    /// When its oldest datagram began to wait; `None` for an empty one.
+    fn since(&self) -> Option<Moment> {
+        self.waiting.first().map(|oldest| oldest.since)
+    }
+
     fn is_over(&self) -> bool {
         self.room > ROOM && self.waiting.len() > 1
     }

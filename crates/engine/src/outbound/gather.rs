@@ -11,7 +11,8 @@ use super::verdict::Verdict;
 use super::waiting::Held;
 use super::{Head, Outbound};
 use crate::esp::layer::Inside;
-use crate::fragments::reassembly::{Outcome, Through};
+use crate::fragments::origin::Origin;
+use crate::fragments::reassembly::Outcome;
 use crate::fragments::split::{Cut, split};
 use crate::worker::Bench;
 use crate::{Direction, DropReason, FlowKey, Spi};
@@ -25,14 +26,14 @@ impl Outbound {
         };
         let before = self.pieces.held();
         let (outcome, evicted) =
-            self.pieces.add(packet, &ip, Through::default(), bench.now, bench.pool);
+            self.pieces.add(packet, &ip, &Origin::default(), bench.now, bench.pool);
         self.traffic.held = self.traffic.held + self.pieces.held() - before;
         let mut refused = evicted;
         match outcome {
             Outcome::Held => {}
             Outcome::Refused => refused += 1,
             Outcome::Ruined { pieces } => refused += pieces,
-            Outcome::Whole { packet, pieces, longest } => {
+            Outcome::Whole { packet, pieces, longest, is_astride: _ } => {
                 self.traffic.absorbed += pieces - 1;
                 self.receive_whole(packet, longest, bench);
             }

@@ -57,7 +57,7 @@ pub enum Mode {
 }
 
 /// What names a state on the way in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SaId {
     /// Destination of the outer header.
     pub destination: IpAddr,
@@ -82,7 +82,7 @@ pub struct SaTransform {
 ///
 /// With a source port of 0, which Linux would send as it stands, each inner flow has a source port of its own, as with `encap-sport auto`
 /// of a tunnel: so networks spread the flows of one SA over paths and queues. Such a packet is ESP in FOU as well (`ip fou add port DPORT ipproto 50`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UdpEncap {
     /// RFC 3948, or the older drafts' form with eight zero bytes.
     pub kind: UdpEncapKind,
@@ -108,7 +108,7 @@ impl UdpEncap {
 }
 
 /// The kinds of UDP encapsulation that the kernel names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum UdpEncapKind {
     /// `espinudp-nonike`: eight zero bytes before ESP.
     NonIke,

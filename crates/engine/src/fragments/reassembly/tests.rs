@@ -27,8 +27,8 @@ impl Bit {
         self.range().map(|at| u8::try_from(at).unwrap() ^ self.ident ^ self.salt).collect()
     }
 
-    fn through(self) -> Through {
-        [self.turn, 0, 0, 0, 0, 0]
+    fn origin(self) -> Origin {
+        origin(self.turn)
     }
 
     fn packet(self) -> Vec<u8> {
@@ -128,6 +128,11 @@ impl Model {
     }
 }
 
+/// That of one state.
+fn origin(turn: u64) -> Origin {
+    Origin { kin: vec![Kin::alone(turn)], turns: [turn, 0, 0, 0, 0, 0] }
+}
+
 fn at(seconds: u64) -> Moment {
     Moment::from_secs(seconds)
 }
@@ -135,14 +140,14 @@ fn at(seconds: u64) -> Moment {
 fn add(
     reassembly: &mut Reassembly,
     bytes: &[u8],
-    through: Through,
+    origin: Origin,
     now: u64,
     pool: &mut Pool,
 ) -> (Outcome, u64) {
     let mut packet = pool.take(SizeClass::holding(bytes.len()));
     packet.append(bytes.len()).unwrap().copy_from_slice(bytes);
     let ip = IpPacket::parse(packet.bytes()).unwrap();
-    reassembly.add(packet, &ip, through, at(now), pool)
+    reassembly.add(packet, &ip, &origin, at(now), pool)
 }
 
 fn said(outcome: Outcome, is_v6: bool, pool: &mut Pool) -> Said {
@@ -189,7 +194,7 @@ proptest! {
                 now += later;
                 prop_assert_eq!(reassembly.expire(at(now), &mut pool), model.expire(now));
                 let (outcome, evicted) =
-                    add(&mut reassembly, &bit.packet(), bit.through(), now, &mut pool);
+                    add(&mut reassembly, &bit.packet(), bit.origin(), now, &mut pool);
                 let said = said(outcome, bit.is_v6, &mut pool);
                 prop_assert_eq!((said, evicted), model.add(bit, now), "{:?}", bit);
                 prop_assert_eq!(reassembly.held(), model.held());
@@ -230,17 +235,17 @@ fn a_spray_fills_its_own_shelf_and_takes_nothing_from_others() {
         salt: 0,
     };
     let first = piece(0, false);
-    add(&mut reassembly, &first.packet(), first.through(), 0, &mut pool);
+    add(&mut reassembly, &first.packet(), first.origin(), 0, &mut pool);
     for ident in 0..2000 {
         // In the clear, and by a state of somebody else's.
-        for through in [Through::default(), [8, 0, 0, 0, 0, 0]] {
-            add(&mut reassembly, &long(ident), through, 0, &mut pool);
+        for origin in [Origin::default(), origin(8)] {
+            add(&mut reassembly, &long(ident), origin, 0, &mut pool);
             assert!(reassembly.shelves.values().all(|shelf| shelf.room <= ROOM));
             assert!(reassembly.datagrams() <= 2 * DATAGRAMS + 1);
         }
     }
     let last = piece(1, true);
-    let (outcome, _) = add(&mut reassembly, &last.packet(), last.through(), 0, &mut pool);
+    let (outcome, _) = add(&mut reassembly, &last.packet(), last.origin(), 0, &mut pool);
     assert!(matches!(outcome, Outcome::Whole { .. }), "{outcome:?}");
 }
 
@@ -249,15 +254,39 @@ fn many_states_together_take_no_more_than_all_may() {
     let (mut reassembly, mut pool) = (Reassembly::default(), Pool::new());
     let small =
         Bit { is_v6: false, turn: 1, ident: 9, offset: 0, units: 1, is_last: false, salt: 0 };
-    add(&mut reassembly, &small.packet(), small.through(), 0, &mut pool);
+    add(&mut reassembly, &small.packet(), small.origin(), 0, &mut pool);
     for turn in 2..20 {
         for ident in 0..200 {
-            add(&mut reassembly, &long(ident), [turn, 0, 0, 0, 0, 0], 0, &mut pool);
+            add(&mut reassembly, &long(ident), origin(turn), 0, &mut pool);
             assert!(reassembly.room <= ROOM_OF_ALL);
         }
     }
     assert!(reassembly.room > ROOM_OF_ALL / 2, "{}", reassembly.room);
     let last = Bit { offset: 1, is_last: true, ..small };
-    let (outcome, _) = add(&mut reassembly, &last.packet(), last.through(), 0, &mut pool);
+    let (outcome, _) = add(&mut reassembly, &last.packet(), last.origin(), 0, &mut pool);
     assert!(matches!(outcome, Outcome::Whole { .. }), "the fullest shelf gives: {outcome:?}");
+}
+
+/// Work is counted in shelves that are looked at.
+#[test]
+fn room_for_one_more_costs_no_walk_along_all_shelves() {
+    let (mut reassembly, mut pool) = (Reassembly::default(), Pool::new());
+    let states = 1200;
+    for turn in 1..=states {
+        add(&mut reassembly, &long(1), origin(turn), turn, &mut pool);
+    }
+    assert!(reassembly.room > ROOM_OF_ALL / 2, "{}", reassembly.room);
+    let before = reassembly.looked_at;
+    for turn in 1..=states {
+        let (outcome, evicted) =
+            add(&mut reassembly, &long(2), origin(states + turn), states, &mut pool);
+        assert!(matches!(outcome, Outcome::Held) && evicted == 1);
+    }
+    assert!(reassembly.looked_at - before <= 3 * states, "{}", reassembly.looked_at - before);
+    let (before, waiting) = (reassembly.looked_at, reassembly.datagrams() as u64);
+    for second in 0..=states {
+        reassembly.expire(at(second).plus(PATIENCE), &mut pool);
+    }
+    assert_eq!(reassembly.datagrams(), 0);
+    assert!(reassembly.looked_at - before <= waiting, "{}", reassembly.looked_at - before);
 }

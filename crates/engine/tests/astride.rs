@@ -1,0 +1,121 @@
+//! Datagrams whose fragments come astride a rekey: the first by the old state, the last by the one that takes its place.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
+)]
+
+use std::net::IpAddr;
+
+use uxfrm_engine::{
+    Direction, DropReason, Family, IfId, Mark, Mode, PortMask, Reqid, SaConfig, SaFlags, Selector,
+    Spi, UdpEncap, UdpEncapKind,
+};
+use uxfrm_packet::PacketBuf;
+use uxfrm_testkit::{FIRST_SPI, Pair, Suite, Way, Wrapping, packets};
+
+const NEXT_SPI: u32 = FIRST_SPI + 2;
+
+fn datagram(wrapping: &Wrapping) -> Vec<u8> {
+    let (source, destination) = wrapping.hosts(Way::Right);
+    let end = |address, port| std::net::SocketAddr::new(address, port).to_string();
+    packets::udp_bytes(&end(source, 7), &end(destination, 9), &[7; 2000])
+}
+
+/// Two fragments, each by a state of its own; the one that comes next is made so at the receiver. What the host gets.
+fn across(wrapping: &Wrapping, pair: &mut Pair, next: SaConfig) -> Vec<PacketBuf> {
+    let mut pieces = packets::fragments(&datagram(wrapping), 1200);
+    let last = pieces.pop().unwrap();
+    assert!(pair.left_to_right(pieces).is_empty());
+    pair.right.add_sa(next);
+    pair.left.add_sa(wrapping.sa(Way::Right, NEXT_SPI));
+    pair.left_to_right(vec![last])
+}
+
+fn wrappings() -> Vec<Wrapping> {
+    let tunnel = |inner| Wrapping::new(Mode::Tunnel, inner, Family::V4);
+    vec![
+        tunnel(Family::V4),
+        tunnel(Family::V6),
+        Wrapping { encap: Some(UdpEncapKind::Esp), ..tunnel(Family::V4) },
+    ]
+}
+
+#[test]
+fn the_next_state_brings_the_rest_of_a_datagram() {
+    for wrapping in wrappings() {
+        let mut pair = Pair::new(&wrapping);
+        let next = wrapping.sa(Way::Right, NEXT_SPI);
+        let arrived = across(&wrapping, &mut pair, next);
+        assert_eq!(arrived.len(), 1, "{wrapping:?}: {:?}", pair.right.reasons());
+        assert!(arrived[0].bytes() == datagram(&wrapping));
+        pair.assert_accounts();
+    }
+}
+
+/// Each is another peer, of another policy, or lets in what the first would not have.
+#[test]
+fn a_state_that_does_not_take_the_others_place_adds_nothing() {
+    let wrapping = wrappings().pop().unwrap();
+    let like = || wrapping.sa(Way::Right, NEXT_SPI);
+    let encap = UdpEncap { source_port: 4501, ..like().encap.unwrap() };
+    let narrow = Selector { destination_port: PortMask::exactly(9), ..like().selector.unwrap() };
+    let mark = Mark { value: 1, mask: 1 };
+    let elsewhere: IpAddr = [192, 0, 2, 77].into();
+    let mut without_window = like();
+    without_window.replay.window = 0;
+    for other in [
+        SaConfig { source: elsewhere, ..like() },
+        SaConfig { source: [0; 4].into(), ..like() },
+        SaConfig { reqid: Reqid(2), ..like() },
+        SaConfig { encap: Some(encap), ..like() },
+        SaConfig { encap: Some(UdpEncap { source_port: 0, ..encap }), ..like() },
+        SaConfig { selector: Some(narrow), ..like() },
+        SaConfig { if_id: IfId(3), ..like() },
+        SaConfig { output_mark: mark, ..like() },
+        SaConfig { flags: SaFlags::ICMP, ..like() },
+        without_window,
+    ] {
+        let what = format!("{other:?}");
+        let mut pair = Pair::new(&wrapping);
+        assert!(across(&wrapping, &mut pair, other).is_empty(), "{what}");
+        assert_eq!(pair.right.worker.inward().held, 2, "{what}: {:?}", pair.right.reasons());
+    }
+    // Another algorithm may be a weaker one.
+    let mut pair = Pair::new(&wrapping);
+    let other = Wrapping { suite: Suite::NullSha1, ..wrapping.clone() };
+    assert!(across(&other, &mut pair, other.sa(Way::Right, NEXT_SPI)).is_empty());
+    assert_eq!(pair.right.worker.inward().held, 2);
+}
+
+/// Without a reqid nothing says that two belong together; a source that may be anybody's says of nobody that it is the same peer.
+#[test]
+fn states_of_which_nothing_says_that_they_belong_together_are_apart() {
+    let wrapping = Wrapping::tunnel4();
+    let changes: [fn(&mut SaConfig); 2] =
+        [|sa| sa.reqid = Reqid(0), |sa| sa.source = [0; 4].into()];
+    for change in changes {
+        let changed = |spi| {
+            let mut state = wrapping.sa(Way::Right, spi);
+            change(&mut state);
+            state
+        };
+        let mut pair = Pair::without_states(&wrapping);
+        pair.left.add_sa(wrapping.sa(Way::Right, FIRST_SPI));
+        pair.right.add_sa(changed(FIRST_SPI));
+        assert!(across(&wrapping, &mut pair, changed(NEXT_SPI)).is_empty());
+        assert_eq!(pair.right.worker.inward().held, 2, "{:?}", pair.right.reasons());
+    }
+}
+
+#[test]
+fn a_policy_that_wants_a_certain_spi_gets_nothing_else() {
+    let wrapping = Wrapping::tunnel4();
+    let mut pair = Pair::new(&wrapping);
+    let mut policy = wrapping.policy(Direction::In, Way::Right);
+    policy.templates[0].spi = Spi(NEXT_SPI);
+    let now = pair.right.now;
+    pair.right.database.apply(now, |change| change.update_policy(policy)).unwrap();
+    let next = wrapping.sa(Way::Right, NEXT_SPI);
+    assert!(across(&wrapping, &mut pair, next).is_empty());
+    assert_eq!(pair.right.reasons(), [(DropReason::InTemplateMismatch, 1)]);
+}
