@@ -29,6 +29,7 @@ PORT = 5556
 LINUX_FROM, LINUX_TO = 7777, 4500  # the latter is where the guest's agent has a socket for ESP
 TCP_BYTES = 128 * 1024
 FLOWS = 8
+LOCAL_PORTS = range(32768, 61000)  # net.ipv4.ip_local_port_range of a new namespace
 LAST_WORDS_SECONDS = 0.1
 UDP_SEGMENT, JOINED, JOINED_BYTES, DEADLINE_SECONDS = 103, 5, 200, 3
 ANY = {4: "0.0.0.0", 6: "::"}
@@ -215,6 +216,7 @@ def datagrams(frames):
 
 
 def assert_spread(flows):
-    """Each flow keeps its port, and eight flows have at least seven."""
+    """Each flow keeps its port, eight flows have at least seven, and none of them is a service's."""
     assert all(len(ports) == 1 for ports in flows), flows
     assert len(set.union(*flows)) >= 7, flows
+    assert all(port in LOCAL_PORTS for port in set.union(*flows)), flows

@@ -89,7 +89,7 @@ pub(crate) fn start(
     // None is handed on in inline mode: `crate::upgrade` refuses.
     let mut descriptors = DescriptorStore::default();
     let ports = lanes::udp_ports(config, &mut descriptors)?;
-    let port_seed = lanes::seed()?;
+    let source_ports = lanes::source_ports()?;
     let links = Links { protected: Some(devices.protected.index), wire: devices.wire.identity() };
     let mut guidance = Guidance::open(config.wire.mark.get(), links)?;
     let mut built = Vec::new();
@@ -98,7 +98,8 @@ pub(crate) fn start(
         let common = lanes::settings(config, &queue, around)?;
         let encap_ports = ports.iter().map(|port| port.number).collect();
         let headers = WireHeaders::Engine;
-        let settings = Settings { headers, encap_ports, cpu, port_seed, ..common };
+        let settings =
+            Settings { headers, encap_ports, cpu, source_ports: source_ports.clone(), ..common };
         let engine = Worker::new(settings, &database.published())?;
         let (guide, talk) = guidance.talk();
         let ports = inline_ports(config, devices, queue, &ports, cpu)?;

@@ -14,8 +14,8 @@ use std::{
 
 use anyhow::Context as _;
 use uxfrm_engine::{
-    CacheCounts, Cpu, Database, Drops, Family, HostAddresses, HostPort, Settings, UdpSuper,
-    WireHeaders, Worker,
+    CacheCounts, Cpu, Database, Drops, Family, HostAddresses, HostPort, Settings, SourcePorts,
+    UdpSuper, WireHeaders, Worker,
 };
 use uxfrm_io::{
     Fitted, Port, Raw, RawOptions, Share, Tun, Udp, UdpOptions,
@@ -33,7 +33,7 @@ use crate::{
     descriptor_store::DescriptorStore,
     express::Express,
     guidance::{Guidance, Guided, Talk},
-    ike,
+    ike, local_ports,
 };
 
 /// The port of ESP and IKE where NAT may be between (RFC 3948 §2).
@@ -102,7 +102,7 @@ pub(crate) fn open_all(
     let Beside { bay, express } = beside;
     let mut guidance = express.map(|express| express.guidance(config)).transpose()?;
     let ports = udp_ports(config, descriptors)?;
-    let port_seed = seed()?;
+    let source_ports = source_ports()?;
     let workers = u32::try_from(config.runtime.workers.count().get())?;
     let lanes = queues(config, tun, descriptors)?
         .into_iter()
@@ -111,8 +111,9 @@ pub(crate) fn open_all(
             let share = Share::new(number, workers).context("more lanes than workers")?;
             let cpu = Cpu(number);
             let encap_ports = ports.iter().map(|port| port.number).collect();
+            let source_ports = source_ports.clone();
             let settings =
-                Settings { cpu, port_seed, encap_ports, ..settings(config, &queue, around)? };
+                Settings { cpu, source_ports, encap_ports, ..settings(config, &queue, around)? };
             let engine = Worker::new(settings, &database.published())?;
             let host = Box::new(Fitted::new(queue));
             let wire = wire(config, &ports, share, descriptors)?;
@@ -222,7 +223,12 @@ pub(crate) fn settings(
     })
 }
 
-pub(crate) fn seed() -> anyhow::Result<u64> {
+/// The ports that flows have whose state leaves them open.
+pub(crate) fn source_ports() -> anyhow::Result<SourcePorts> {
+    Ok(SourcePorts { seed: seed()?, range: local_ports::range() })
+}
+
+fn seed() -> anyhow::Result<u64> {
     let [a, b, c, d, e, f, g, h, ..] = random::seed().context("can't get a random seed")?;
     Ok(u64::from_ne_bytes([a, b, c, d, e, f, g, h]))
 }

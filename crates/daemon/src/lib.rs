@@ -26,6 +26,7 @@ mod inline;
 mod keepalive;
 mod lanes;
 mod load;
+mod local_ports;
 mod planner;
 mod retrial;
 mod round;

@@ -2,6 +2,7 @@
 
 use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 use foldhash::fast::FixedState;
 use uxfrm_packet::{FlowPorts, IpPacket, PacketBuf, Version};
@@ -75,22 +76,40 @@ impl FlowKey {
         }
     }
 
-    /// The source port of the flow's own, where an encapsulation gives each one: spread over all, never 0 (`include/net/udp.h:
-    /// udp_flow_src_port`). Fragments have no ports, the first one too, so that all of a datagram go one way.
-    pub(crate) fn source_port(&self, seed: u64) -> u16 {
-        let mut hasher = FixedState::with_seed(seed).build_hasher();
+    /// The source port of the flow's own, where an encapsulation gives each one: spread evenly over `ports`, never 0
+    /// (`include/net/udp.h: udp_flow_src_port`). Fragments have no ports, the first one too, so that all of a datagram go one way.
+    pub(crate) fn source_port(&self, ports: &SourcePorts) -> u16 {
+        let mut hasher = FixedState::with_seed(ports.seed).build_hasher();
         for end in [self.source, self.destination] {
             match end {
                 IpAddr::V4(address) => hasher.write_u32(address.to_bits()),
                 IpAddr::V6(address) => hasher.write_u128(address.to_bits()),
             }
         }
-        let ports = u64::from(self.source_port) << 16 | u64::from(self.destination_port);
-        hasher.write_u64(ports << 16 | u64::from(self.protocol));
+        let own = u64::from(self.source_port) << 16 | u64::from(self.destination_port);
+        hasher.write_u64(own << 16 | u64::from(self.protocol));
         let [a, b, c, d, ..] = hasher.finish().to_be_bytes();
-        let offset = (u64::from(u32::from_be_bytes([a, b, c, d])) * u64::from(u16::MAX)) >> 32;
-        // At most 65,534: the product without its 32 lower bits.
-        u16::try_from(offset).map_or(u16::MAX, |offset| offset + 1)
+        let (first, last) = ((*ports.range.start()).max(1), *ports.range.end());
+        let count = u64::from(last.saturating_sub(first)) + 1;
+        // At most `last - first`: the product without its 32 lower bits.
+        let offset = (u64::from(u32::from_be_bytes([a, b, c, d])) * count) >> 32;
+        u16::try_from(offset).map_or(last, |offset| first + offset)
+    }
+}
+
+/// Which source ports inner flows have of their own; the same in every worker, so that a flow keeps its port with any.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourcePorts {
+    /// What spreads them.
+    pub seed: u64,
+    /// Those that the host gives to whoever asks for none (`net.ipv4.ip_local_port_range`): others are services'.
+    pub range: RangeInclusive<u16>,
+}
+
+impl Default for SourcePorts {
+    /// Linux's own range, where nobody made another (`net/ipv4/af_inet.c: inet_init_net`).
+    fn default() -> Self {
+        Self { seed: 0, range: 32_768..=60_999 }
     }
 }
 
@@ -106,21 +125,24 @@ mod tests {
     }
 
     #[test]
-    fn flows_spread_over_all_ports() {
-        let ports: Vec<u16> = (0..4096).map(|port| flow(port).source_port(7)).collect();
-        let different = ports.iter().collect::<HashSet<_>>().len();
-        assert!(different > 3800, "{different} ports for 4096 flows");
-        assert!(!ports.contains(&0) && ports.iter().any(|port| *port > 65_000));
-        for bit in 0..16 {
-            let set = ports.iter().filter(|port| **port >> bit & 1 == 1).count();
-            assert!((1800..2300).contains(&set), "bit {bit}: {set} of 4096");
+    fn flows_spread_over_all_ports_of_the_range() {
+        for range in [0..=u16::MAX, 32_768..=60_999, 40_000..=40_007, 7..=7] {
+            let ports = SourcePorts { seed: 7, range: range.clone() };
+            let all: Vec<u16> = (0..8192).map(|port| flow(port).source_port(&ports)).collect();
+            assert!(all.iter().all(|port| *port != 0 && range.contains(port)), "{range:?}");
+            let different = all.iter().collect::<HashSet<_>>().len();
+            assert!(different >= range.len().min(6800), "{different} ports of {range:?}");
+            let middle = range.start() / 2 + range.end() / 2;
+            let above = all.iter().filter(|port| **port > middle).count();
+            assert!(range.len() == 1 || (3900..4300).contains(&above), "{above} of {range:?}");
         }
     }
 
     #[test]
     fn what_is_no_part_of_the_flow_changes_nothing() {
         let marked = FlowKey { mark: 5, if_id: 7, ..flow(1) };
-        assert_eq!(marked.source_port(7), flow(1).source_port(7));
-        assert_ne!(flow(1).source_port(8), flow(1).source_port(7));
+        let with = |seed| SourcePorts { seed, ..SourcePorts::default() };
+        assert_eq!(marked.source_port(&with(7)), flow(1).source_port(&with(7)));
+        assert_ne!(flow(1).source_port(&with(8)), flow(1).source_port(&with(7)));
     }
 }

@@ -43,7 +43,7 @@ pub use devices::{DeviceCounts, DeviceEvent, DeviceRefusal, Devices};
 pub use drop_reason::{DropReason, XfrmCounter};
 pub use esp::single::{Decapsulated, Encapsulation, Measured, decapsulate};
 pub use event::Event;
-pub use flow::FlowKey;
+pub use flow::{FlowKey, SourcePorts};
 pub use fragments::split::{Cut, split};
 pub use handover::{
     Attachment, DeviceId, DeviceMark, DeviceStatus, Handed, Handle, Handover, Received,

@@ -438,7 +438,7 @@ impl Outbound {
         }
         let mut inside = head.inside;
         if bundle.spreads {
-            inside.source_port = flow.source_port(bench.settings.port_seed);
+            inside.source_port = flow.source_port(&bench.settings.source_ports);
         }
         // Transport mode is for whole datagrams (RFC 4303 §3.1.1), which it gets unless its policy came just now.
         if head.fragment && bundle.is_transport() {

@@ -14,7 +14,7 @@ use crate::inbound::Inbound;
 use crate::outbound::Outbound;
 use crate::{
     CacheCounts, CacheStats, Caches, Cpu, DropReason, Drops, Event, Handed, Host, Moment,
-    NarrowPaths, Published, Received, Snapshot, Watch, least_path,
+    NarrowPaths, Published, Received, Snapshot, SourcePorts, Watch, least_path,
 };
 
 /// Who writes the headers outside ESP-in-UDP packets.
@@ -147,8 +147,8 @@ pub struct Settings {
     pub cpu: Cpu,
     /// Seed of outer IPv4 ids, IPv6 fragment ids and flow caches; different in every worker.
     pub seed: u64,
-    /// Seed of the source ports that inner flows have of their own; the same in every worker, so that a flow keeps its port with any.
-    pub port_seed: u64,
+    /// The source ports that inner flows have of their own.
+    pub source_ports: SourcePorts,
 }
 
 impl Default for Settings {
@@ -165,7 +165,7 @@ impl Default for Settings {
             patience: Patience::default(),
             cpu: Cpu(0),
             seed: 0,
-            port_seed: 0,
+            source_ports: SourcePorts::default(),
         }
     }
 }

@@ -5,11 +5,16 @@
 )]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
-use uxfrm_engine::{Family, KeepaliveInterval, Mode, UdpEncap, UdpEncapKind, WireHeaders};
+use uxfrm_engine::{
+    Family, KeepaliveInterval, Mode, SourcePorts, UdpEncap, UdpEncapKind, WireHeaders,
+};
 use uxfrm_packet::{IpPacket, PacketBuf, Protocol, checksum, udp::Udp};
 use uxfrm_testkit::{FIRST_SPI, Pair, Way, Wrapping, packets, taken_apart};
 
+/// Not Linux's own.
+const PORTS: RangeInclusive<u16> = 10_000..=20_000;
 const SHAPES: [(Mode, Family, Family); 4] = [
     (Mode::Transport, Family::V4, Family::V4),
     (Mode::Transport, Family::V6, Family::V6),
@@ -20,7 +25,7 @@ const SHAPES: [(Mode, Family, Family); 4] = [
 fn spreading(mode: Mode, inner: Family, outer: Family) -> Wrapping {
     let mut wrapping = Wrapping::new(mode, inner, outer);
     wrapping.settings.headers = WireHeaders::UdpSocket;
-    wrapping.settings.port_seed = 9;
+    wrapping.settings.source_ports = SourcePorts { seed: 9, range: PORTS };
     wrapping
 }
 
@@ -76,6 +81,7 @@ fn each_flow_has_a_port_and_keeps_it_and_its_order() {
             assert_eq!(arrived.iter().map(|packet| packet.bytes()).collect::<Vec<_>>(), plain);
         }
         assert!(ports.values().all(|of_flow| of_flow.len() == 1), "a flow changed its port");
+        assert!(ports.values().flatten().all(|port| PORTS.contains(port)), "{ports:?}");
         let different = ports.values().flatten().collect::<BTreeSet<_>>().len();
         assert!(ports.len() == 8 && different >= 7, "{different} ports for 8 flows");
         assert!(pair.right.events.is_empty(), "another port is no other place: {mode:?}");

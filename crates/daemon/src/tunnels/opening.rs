@@ -1,9 +1,7 @@
 //! What is opened for tunnels: TUNs, raw sockets, the sockets of receive ports; and the way to the other end.
 
-use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use uxfrm_io::rtnetlink::Chosen;
@@ -19,7 +17,7 @@ use uxfrm_runtime::{Route, egress};
 use uxfrm_tunnel::{Config, Port as ReceivePort, Tunnel, ports::ZeroChecksum6};
 
 use super::{fault, nearer::Wide};
-use crate::train;
+use crate::{local_ports, train};
 
 /// What the network takes towards who knows where.
 const USUAL_MTU: usize = 1500;
@@ -50,7 +48,7 @@ pub(super) fn route(
     let [a, b, c, d, e, f, g, h, ..] =
         random::seed().map_err(|error| fault::of_system(&error, "a source of random numbers"))?;
     let seed = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
-    let egress = egress((path_mtu, device_mtu), seed, local_ports());
+    let egress = egress((path_mtu, device_mtu), seed, local_ports::range());
     Ok(Route { tunnel, local, egress })
 }
 
@@ -83,21 +81,6 @@ pub(super) fn tun(
     let index = rtnetlink.link(tun.name()).map_err(fault::of_rtnetlink)?.index;
     adjust(index, route, link.admin, rtnetlink)?;
     Ok((Box::new(Fitted::new(tun)), index))
-}
-
-/// Linux's own choice where nobody made another (`net/ipv4/af_inet.c: inet_init_net`).
-const LOCAL_PORTS: RangeInclusive<u16> = 32_768..=60_999;
-
-/// The ports that this host gives to whoever asks for none: services have others, and those must not be taken from them.
-fn local_ports() -> RangeInclusive<u16> {
-    let text = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
-    text.ok().and_then(|text| port_range(&text)).unwrap_or(LOCAL_PORTS)
-}
-
-fn port_range(text: &str) -> Option<RangeInclusive<u16>> {
-    let (first, last) = text.trim().split_once(char::is_whitespace)?;
-    let range = first.parse().ok()?..=last.trim().parse().ok()?;
-    (!range.is_empty()).then_some(range)
 }
 
 /// Gives a tunnel's interface its MTU, and sets it up or down where that is said.
@@ -175,16 +158,4 @@ pub(super) fn raw(version: Version, protocol: Protocol) -> Result<Box<dyn Port>,
 /// A socket for whole packets that leave.
 pub(super) fn sending(version: Version) -> Result<Box<dyn Port>, Refusal> {
     raw(version, SENDS_ONLY)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn flows_come_from_the_ports_that_the_host_gives_away() {
-        assert_eq!(port_range("32768\t60999\n"), Some(32_768..=60_999));
-        assert_eq!(port_range("9\t5\n"), None);
-        assert_eq!(port_range("1 2 3"), None);
-    }
 }

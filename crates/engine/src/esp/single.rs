@@ -10,7 +10,7 @@ use uxfrm_packet::{IpPacket, Protocol, Version, udp};
 use super::decapsulate::{self, Shell};
 use super::encapsulate::{self, Stamp};
 use super::layer::{Inside, Layer, Outside, Wrap};
-use crate::{DropReason, Family, FlowKey, Mode, Sa};
+use crate::{DropReason, Family, FlowKey, Mode, Sa, SourcePorts};
 
 /// What one state puts around packets.
 #[derive(Debug)]
@@ -77,8 +77,9 @@ impl Encapsulation {
         }
         let mut inside = Inside::of(&ip);
         if self.0.spreads() {
-            // No seed: a device has none.
-            inside.source_port = FlowKey::of_bytes(&ip, packet).source_port(0);
+            // Neither seed nor range of a host's: a device has none.
+            inside.source_port =
+                FlowKey::of_bytes(&ip, packet).source_port(&SourcePorts::default());
         }
         let total = self.0.sealed_len(packet.len(), &inside);
         if total > usize::from(u16::MAX) {
