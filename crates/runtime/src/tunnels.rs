@@ -47,6 +47,9 @@ use crate::Error;
 /// How long the loop waits at the most.
 const IDLE: Duration = Duration::from_millis(500);
 
+/// How often it asks what found no room in its sockets and TUNs.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// All tunnels of a gateway with their ports.
 #[derive(Debug)]
 pub struct TunnelLane {
@@ -68,6 +71,7 @@ pub struct TunnelLane {
     /// Datagrams of a train that are no tunnel's.
     others: Vec<PacketBuf>,
     ident: u32,
+    looked: Moment,
 }
 
 impl TunnelLane {
@@ -96,6 +100,7 @@ impl TunnelLane {
             train: Batch::new(),
             others: Vec::new(),
             ident: 0,
+            looked: now(),
         };
         for port in errors {
             let token = lane.wait_for(port.as_ref())?;
@@ -149,6 +154,7 @@ impl TunnelLane {
             }
         }
         // 4
+        self.look_for_lost();
         for index in 0..self.errors.len() {
             let (port, token) = &mut self.errors[index];
             if is_ready(*token) && received(port.as_mut(), &mut self.pool, &mut self.batch) {
@@ -156,6 +162,21 @@ impl TunnelLane {
             }
         }
         Ok(())
+    }
+
+    /// Counts what found no room: the kernel says so to nobody else.
+    fn look_for_lost(&mut self) {
+        let now = now();
+        if now.since(self.looked) < LOOK {
+            return;
+        }
+        self.looked = now;
+        let all = &self.drops;
+        self.interfaces.iter_mut().for_each(|side| count_lost(&mut side.interface, all));
+        self.incoming.iter_mut().for_each(|ear| count_unheard(&mut ear.incoming, all));
+        for (port, _) in &mut self.errors {
+            all.add(DropReason::ErrorPortFull, port.overflowed());
+        }
     }
 
     /// Makes the changes that were ordered.
@@ -196,7 +217,11 @@ impl TunnelLane {
             }
             Change::Close(name) => {
                 let at = self.interfaces.iter().position(|side| side.name() == name);
-                let port = at.map(|at| self.interfaces.remove(at).interface.port);
+                let port = at.map(|at| {
+                    let mut side = self.interfaces.remove(at);
+                    count_lost(&mut side.interface, &self.drops);
+                    side.interface.port
+                });
                 return Ok(port.inspect(|port| self.leave_alone(port.as_ref())));
             }
             Change::Listen(incoming) => {
@@ -207,7 +232,11 @@ impl TunnelLane {
                 self.incoming.push(Ear { incoming, token });
             }
             Change::Leave(source) => {
-                let port = self.ear(&source).map(|at| self.incoming.remove(at).incoming.port);
+                let port = self.ear(&source).map(|at| {
+                    let mut ear = self.incoming.remove(at);
+                    count_unheard(&mut ear.incoming, &self.drops);
+                    ear.incoming.port
+                });
                 return Ok(port.inspect(|port| self.leave_alone(port.as_ref())));
             }
         }
@@ -260,6 +289,18 @@ impl TunnelLane {
             tally.count_refused(DropReason::InRefused, &sent);
         }
     }
+}
+
+/// Counts what a TUN had no room for.
+fn count_lost(interface: &mut Interface, all: &Drops) {
+    let lost = interface.port.overflowed();
+    Tally { all, own: &interface.counts.drops }.add(DropReason::OutPortFull, lost);
+}
+
+/// Counts what a socket had no room for.
+fn count_unheard(incoming: &mut Incoming, all: &Drops) {
+    let lost = incoming.port.overflowed();
+    Tally { all, own: &incoming.counts.drops }.add(DropReason::InPortFull, lost);
 }
 
 /// Sends what is queued for the network. Which path took less than that, if one did.

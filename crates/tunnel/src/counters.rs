@@ -34,7 +34,13 @@ impl Drops {
     /// Counts one packet. For the thread that owns the counters only: two writers would lose counts.
     #[inline]
     pub fn count(&self, reason: DropReason) {
-        bump(&self.0[reason as usize], 1);
+        self.add(reason, 1);
+    }
+
+    /// Counts so many packets; as [`Drops::count`].
+    #[inline]
+    pub fn add(&self, reason: DropReason, packets: u64) {
+        bump(&self.0[reason as usize], packets);
     }
 
     /// How many so far.

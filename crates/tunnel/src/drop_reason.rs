@@ -43,6 +43,9 @@ drop_reasons! {
     OutChecksum => "tunnel_out_checksum";
     /// Outbound: the network did not take the packet: no route, link down, queue full, or larger than the link takes.
     OutRefused => "tunnel_out_refused";
+    /// Outbound: the tunnel's TUN had no room for what the host sent: uxfrm was not quick enough. Counted once a second, from
+    /// `tx_dropped` of the interface; a longer queue (`ip link set DEV txqueuelen 10000`) holds longer bursts.
+    OutPortFull => "tunnel_out_port_full";
     /// Outbound: a super-packet that can't be cut (not TCP or UDP as it is marked, a fragment, segments of 0 bytes).
     OutSuper => "tunnel_out_super";
 
@@ -93,9 +96,14 @@ drop_reasons! {
 
     /// Inbound: the host did not take the inner packet: interface down, or queue full.
     InRefused => "tunnel_in_refused";
+    /// Inbound: the tunnel's socket had no room: uxfrm was not quick enough. Counted once a second; datagrams that the kernel joined (`UDP_GRO`) count once. `ss -uamp`
+    /// shows what waits (`skmem`); `net.core.rmem_max` limits the room where uxfrm may not exceed it.
+    InPortFull => "tunnel_in_port_full";
 
     /// ICMP: not an error, or no IP header in what it quotes.
     ErrorMalformed => "tunnel_error_malformed";
+    /// ICMP: the socket for errors had no room. Counted once a second.
+    ErrorPortFull => "tunnel_error_port_full";
     /// ICMP: an error about a packet that no tunnel here has sent.
     ErrorForeign => "tunnel_error_foreign";
 }

@@ -12,11 +12,15 @@ pub(super) struct Tally<'a> {
 
 impl Tally<'_> {
     pub(super) fn count(self, reason: DropReason) {
-        self.all.count(reason);
-        self.own.count(reason);
+        self.add(reason, 1);
+    }
+
+    pub(super) fn add(self, reason: DropReason, packets: u64) {
+        self.all.add(reason, packets);
+        self.own.add(reason, packets);
     }
 
     pub(super) fn count_refused(self, reason: DropReason, sent: &Transmitted) {
-        (0..sent.refused.packets()).for_each(|_| self.count(reason));
+        self.add(reason, sent.refused.packets());
     }
 }
