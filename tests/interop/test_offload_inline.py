@@ -1,13 +1,27 @@
 """A device beside inline mode, with a real Linux kernel as the other gateway: the picture is test_inline_linux_peer's."""
 
+import contextlib
+import socket
+import struct
+import time
+
 import pytest
 
 import prerequisite
 from association import GCM_128, Association
-from gateway import Gateway
+from gateway import CONTROLLED, Gateway
+from test_inline import HOSTS, InlineSites, lines
+from test_inline import INLINE as INLINE_SITES
+from test_inline import PACKET as PACKET_SOCKETS
 from test_inline_linux_peer import BEHIND, INLINE, InlineAndLinux
 from test_offload import CRYPTO, DEVICE, IN_UDP, PACKET, TCP_BYTES, WINDOW, assert_accounts, client, device, offloaded
 from topology import THERE
+from wire import SO_RCVBUFFORCE
+
+BURST = 6000  # more than a device's ring (1024) and a lane together hold
+DELAY_MICROSECONDS = 500
+PORT = 7118
+WAIT_SECONDS = 30
 
 
 @pytest.fixture(scope="module")
@@ -42,3 +56,49 @@ def test_a_device_stands_beside_inline_mode(kind, extra, uxfrm, inline_network):
         raise
     finally:
         gateway.close()
+
+
+class SlowDevices(InlineSites):
+    """Two gateways in inline mode; the states of both are on devices that complete late, so that their rings run full."""
+
+    def _build(self, uxfrm):
+        super()._build(uxfrm)
+        for gateway, is_left in ((self.here, True), (self.there, False)):
+            gateway.start(more=INLINE_SITES.format(PACKET_SOCKETS) + CONTROLLED)
+            client(uxfrm, gateway.namespace, "dev", "add nic0 profile unlimited")
+            client(uxfrm, gateway.namespace, "dev", f"set nic0 fault delay {DELAY_MICROSECONDS}")
+            for line in lines(is_left, extra="replay-window 1024"):
+                client(uxfrm, gateway.namespace, "xfrm", on_device(line, is_left).removeprefix("xfrm "))
+
+
+def on_device(line, is_left):
+    if line.startswith("xfrm state"):
+        way = "out" if ("src 10.9.0.1" in line) == is_left else "in"
+        return f"{line} offload packet dev nic0 dir {way}"
+    return line if " dir fwd " in line else line.replace(" tmpl ", " offload packet dev nic0 tmpl ", 1)
+
+
+def test_a_burst_waits_for_a_device_that_is_slow(uxfrm):
+    """Numbered datagrams: none is lost, though the device has no room for them for a while, at either end."""
+    prerequisite.packet_filter()
+    source, destination = HOSTS[4]
+    with SlowDevices(uxfrm) as network, contextlib.ExitStack() as stack:
+        ends = []
+        for namespace in (network.left_host, network.right_host):
+            with namespace.entered():
+                ends.append(stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)))
+        sender, receiver = ends
+        network.left_host.ping(source, destination)
+        receiver.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
+        receiver.bind((destination, PORT))
+        receiver.settimeout(1)
+        for number in range(BURST):
+            sender.sendto(struct.pack("!I", number), (destination, PORT))
+        came, deadline = set(), time.monotonic() + WAIT_SECONDS
+        while len(came) < BURST and time.monotonic() < deadline:
+            with contextlib.suppress(TimeoutError):
+                came.add(receiver.recv(64))
+        counts = [gateway.namespace.run(str(uxfrm), "stat", "--reasons") for gateway in network.gateways]
+        assert len(came) == BURST, counts
+        for gateway in network.gateways:
+            assert_accounts(device(uxfrm, gateway.namespace))
