@@ -124,6 +124,8 @@ drop_reasons! {
     /// Inbound: sequence number already seen (RFC 4303 §3.4.3), before or after decryption.
     InReplay => "in_replay", Some(X::InStateSeqError);
     /// Inbound: sequence number older than the window, or with ESN none in 64 bits.
+    /// A gateway that sends by several workers numbers in each, and one that does not run for a moment sends its numbers late: give
+    /// the state a wider window (`replay-window 4096`), or the sender one worker.
     InTooOld => "in_too_old", Some(X::InStateSeqError);
     /// Inbound: the number may have been received before uxfrm started: after a crash the window begins at the edge that was reserved. It ends by
     /// itself once the peer's numbers are above; a rekey ends it at once. See `docs/sequence-numbers.md`.

@@ -8,8 +8,8 @@
 use std::time::Duration;
 
 use uxfrm_engine::{
-    Action, Direction, DropReason, Family, Host, Mode, Policy, PolicyKind, PortMask, Reqid,
-    SaConfig,
+    Action, Direction, DropReason, Family, Host, Mode, Policy, PolicyKind, PortMask, Priority,
+    Reqid, SaConfig,
 };
 use uxfrm_packet::{Ecn, IpPacket, PacketBuf, Protocol};
 use uxfrm_testkit::{Gateway, Listener, Pair, Way, Wrapping, packets};
@@ -274,6 +274,29 @@ fn fragments_inside_a_tunnel_are_let_in_by_their_datagrams_port() {
         assert!(pair.left_to_right(packets::fragments(&other, SIZE)).is_empty());
         assert_eq!(pair.right.reasons(), [(DropReason::InNoPolicy, 1)]);
         pair.assert_accounts();
+    }
+}
+
+/// A router has no whole datagrams: policies `fwd` see fragments without ports, as Linux's do.
+#[test]
+fn fragments_to_be_forwarded_are_judged_without_ports() {
+    for inner in [Family::V4, Family::V6] {
+        let wrapping = Wrapping::new(Mode::Tunnel, inner, Family::V4);
+        let for_all = wrapping.policy(Direction::Forward, Way::Right);
+        let allowed = for_port(for_all.clone(), 9);
+        let blocked = Policy { action: Action::Block, priority: Priority(1), ..allowed.clone() };
+        let pieces = || packets::fragments(&datagram(&wrapping, Way::Right, 9), SIZE);
+        for (policies, passed) in [(vec![allowed], 0), (vec![blocked, for_all], pieces().len())] {
+            let mut pair = Pair::new(&wrapping);
+            with(&mut pair.right, policies);
+            let addresses = [wrapping.gateways(Way::Left).0].into_iter().collect();
+            let narrow = [].into_iter().collect();
+            pair.right.database.set_host(Host { addresses, mtu: 1500, narrow });
+            assert_eq!(pair.left_to_right(pieces()).len(), passed, "{inner:?}");
+            let refused = u64::try_from(pieces().len() - passed).unwrap();
+            assert_eq!(pair.right.drops(DropReason::InNoPolicy), refused);
+            pair.assert_accounts();
+        }
     }
 }
 
