@@ -93,9 +93,8 @@ impl Opened {
 
     /// Starts each on its thread.
     pub(crate) fn start(self, config: &Config) -> anyhow::Result<Started> {
-        let Self { lanes, drops, caches, guidance, programs } = self;
+        let Self { lanes, drops, caches, guidance, programs: _at_devices } = self;
         let lanes = start(lanes, &config.runtime)?;
-        programs.iter().for_each(|program| put_in_place(program));
         let asked = guidance.as_ref().map(Guidance::asked).unwrap_or_default();
         let start = |guidance| Running::start(guidance, "uxfrm-ways".to_owned(), None);
         let guidance = guidance.map(start).transpose()?;
@@ -103,10 +102,12 @@ impl Opened {
     }
 }
 
-/// What the program of the gateway before takes, this one's may not, as where UDP ports are others now.
-fn put_in_place(program: &Program) {
-    if let Err(error) = program.put_in_place() {
-        tracing::warn!(%error, "AF_XDP: a device has the program of the process before still");
+/// Puts programs where those of the gateway before are, which may not take what these do, as where UDP ports are others now.
+pub(crate) fn put_in_place(programs: &[Arc<Program>]) {
+    for program in programs {
+        if let Err(error) = program.put_in_place() {
+            tracing::warn!(%error, "AF_XDP: a device has the program of the process before still");
+        }
     }
 }
 

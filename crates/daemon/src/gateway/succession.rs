@@ -16,6 +16,7 @@ use crate::{
     descriptor_store::DescriptorStore,
     devices::Making,
     host::Before,
+    lanes,
     reload::Reload,
     sandbox,
     stat::{self, StatSocket},
@@ -43,6 +44,7 @@ pub(super) fn take_over(
         }
     };
     let Opening { mut gateway, mut lanes } = opening;
+    let programs = lanes.programs.clone();
     let in_charge = || {
         lanes.take_up()?;
         supervisor.take_over()
@@ -58,6 +60,8 @@ pub(super) fn take_over(
         control.take_seats(&mut gateway.serving())?;
         control.publish(|outbox| tell(outbox, client, &answer));
     }
+    // The kernel takes its time, while packets pass already.
+    lanes::put_in_place(&programs);
     let _confined = sandbox::close(path, &config);
     gateway.go_on(signals, &stat, control)
 }
