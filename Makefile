@@ -26,7 +26,7 @@ sim: ## Whole gateways by seed, on machines, disks and a wire that fail (SEEDS=1
 	UXFRM_SEED=$(SEED) UXFRM_SEEDS=$(or $(SEEDS),10000) $(CARGO) test $(FLAGS) --release -p uxfrm-daemon --lib \
 		simulation::whatever -- --nocapture
 
-endure: ## Kills, stops, upgrades and lost stores beneath traffic, so many of each (ROUNDS=300 SEED=1): no IV twice, nothing plain
+endure: ## Kills, stops, upgrades and lost stores beneath traffic in host and inline mode, so many of each (ROUNDS=300 SEED=1): no IV twice, nothing plain
 	@scripts/prerequisites test
 	$(CARGO) build $(FLAGS) -p uxfrm -p uxfrm-redirect
 	UXFRM_ROUNDS=$(or $(ROUNDS),300) UXFRM_SEED=$(or $(SEED),1) UXFRM=$(BUILT)/debug/uxfrm scripts/interop -q -k test_endurance

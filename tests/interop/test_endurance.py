@@ -1,7 +1,8 @@
 """Kills, stops, upgrades and lost, old or foreign stores of sequence numbers, one after the other by a seed, beneath traffic of both families.
 
 All that passes the wire is looked at: no IV comes twice with a key, and nothing is plain. After each of them traffic is back. UXFRM_ROUNDS says how
-many there are of each (`make endure` has 300), UXFRM_SEED in which order.
+many there are of each (`make endure` has 300), UXFRM_SEED in which order; in host mode, and in inline mode between a gateway with packet sockets and one
+with AF_XDP.
 """
 
 import dataclasses
@@ -16,9 +17,11 @@ import time
 import pytest
 
 import echo
+import prerequisite
 import topology
 from association import GCM_128, Association
 from gateway import CONTROLLED, Gateway
+from test_inline import INLINE, PACKET, XDP
 from topology import HERE, THERE
 
 ROUNDS = int(os.environ.get("UXFRM_ROUNDS", "2"))
@@ -26,7 +29,9 @@ SEED = int(os.environ.get("UXFRM_SEED", "1"))
 PAUSE_SECONDS = 0.0005
 BACK_SECONDS = 30
 SHOWN = echo.MARKER[:8]
-HERE6, THERE6 = dataclasses.replace(HERE, spi=0x3000), dataclasses.replace(THERE, spi=0x4000)
+# The hosts behind gateways in inline mode.
+LEFT = dataclasses.replace(HERE, inner={4: "10.1.0.2", 6: "fd01::2"})
+RIGHT = dataclasses.replace(THERE, inner={4: "10.2.0.2", 6: "fd02::2"})
 STATIC = Association(GCM_128, "tunnel", 4, 4, extra="replay-window 128")
 STATIC6 = Association(GCM_128, "tunnel", 6, 4, extra="replay-window 128")
 
@@ -126,11 +131,10 @@ class Watch:
         assert not self.twice, f"{len(self.twice)} IVs came twice: {what}"
 
 
-class Both(topology.PlacedGateways):
+class Both:
     """Both ends with static keys, of which there is another generation whenever a store was lost: peers take no numbers that they have passed."""
 
-    def _build(self, uxfrm, workers):
-        super()._build()
+    def _equip(self, uxfrm, workers):
         self.generation = 0
         for namespace in (self.left, self.right):
             gateway = Gateway(uxfrm, namespace, workers=workers)
@@ -140,20 +144,24 @@ class Both(topology.PlacedGateways):
         self.callback(self.watch.close)
 
     def _lines(self, gateway):
-        pairs = [(STATIC, HERE, THERE), (STATIC6, HERE6, THERE6)]
         lines = []
-        for association, here, there in pairs:
+        for association, more in ((STATIC, 0), (STATIC6, 0x2000)):
             association = dataclasses.replace(association, generation=self.generation)
-            lines += association.lines(here, there) if gateway is self.gateways[0] else association.lines(there, here)
-        return lines
+            ends = [dataclasses.replace(end, spi=end.spi + more) for end in self.ends]
+            lines += association.lines(*(ends if gateway is self.gateways[0] else reversed(ends)))
+        forwarded = [line.replace(" dir in ", " dir fwd ") for line in lines if " dir in " in line]
+        return lines + forwarded
+
+    def _more(self, gateway):
+        return CONTROLLED
 
     def start(self, gateway):
-        gateway.start(self._lines(gateway), more=CONTROLLED, at_exit="block")
+        gateway.start(self._lines(gateway), more=self._more(gateway), at_exit="block")
 
     def rekey(self):
         self.generation += 1
         for gateway in self.gateways:
-            gateway.write(self._lines(gateway), more=CONTROLLED, at_exit="block")
+            gateway.write(self._lines(gateway), more=self._more(gateway), at_exit="block")
             gateway.namespace.run(gateway._binary, "reload")
 
     def other(self, gateway):
@@ -161,13 +169,42 @@ class Both(topology.PlacedGateways):
 
     def streams(self):
         made = []
+        (near, far), (left, right) = self.ends, self.talking
         for family in (4, 6):
-            made.append(Stream(self.left, self.right, HERE.inner[family], THERE.inner[family]))
-            made.append(Stream(self.right, self.left, THERE.inner[family], HERE.inner[family]))
+            made.append(Stream(left, right, near.inner[family], far.inner[family]))
+            made.append(Stream(right, left, far.inner[family], near.inner[family]))
         for stream in made:
             self.callback(stream.close)
             stream.start()
         return made
+
+    def transfer(self):
+        with self.talking[0].entered():
+            echo.transfer(*(end.inner[4] for end in self.ends), 1 << 14)
+
+
+class Hosts(Both, topology.PlacedGateways):
+    ends = HERE, THERE
+
+    def _build(self, uxfrm, workers):
+        super()._build()
+        self.talking = self.left, self.right
+        self._equip(uxfrm, workers)
+
+
+class Between(Both, topology.Sites):
+    """Inline mode. The kernels forward whatever is not kept from them."""
+
+    ends = LEFT, RIGHT
+
+    def _build(self, uxfrm, workers):
+        prerequisite.packet_filter()
+        super()._build()
+        self.talking = self.left_host, self.right_host
+        self._equip(uxfrm, workers)
+
+    def _more(self, gateway):
+        return INLINE.format(PACKET if gateway is self.gateways[0] else XDP) + CONTROLLED
 
 
 def upgrade(both, gateway, dice):
@@ -209,12 +246,13 @@ def lose(both, gateway, dice):
     both.rekey()
 
 
+@pytest.mark.parametrize("mode", [Hosts, Between], ids=["host", "inline"])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_nothing_plain_and_no_iv_twice(workers, uxfrm):
+def test_nothing_plain_and_no_iv_twice(workers, mode, uxfrm):
     dice = random.Random(SEED + workers)
     steps = [kill, stop, upgrade, lose] * ROUNDS
     dice.shuffle(steps)
-    with Both(uxfrm, workers) as both:
+    with mode(uxfrm, workers) as both:
         for gateway in both.gateways:
             both.start(gateway)
         streams = both.streams()
@@ -223,7 +261,6 @@ def test_nothing_plain_and_no_iv_twice(workers, uxfrm):
             step(both, dice.choice(both.gateways), dice)
             for stream in streams:
                 stream.wait(what)
-            with both.left.entered():
-                echo.transfer(HERE.inner[4], THERE.inner[4], 1 << 14)
+            both.transfer()
             both.watch.assert_good(what)
         assert both.watch.frames > sum(stream.arrived for stream in streams), "the wire was seen"

@@ -13,12 +13,13 @@ use uxfrm_io::{
     FramePort, PacketSocket, PacketSocketOptions, Rtnetlink, Xdp,
     napi::Gathering,
     rtnetlink::Link,
-    xdp::{Program, ProgramOptions, Queue, Takes, XdpError},
+    xdp::{Program, ProgramOptions, ProgramParts, Queue, QueueParts, Takes, XdpError},
 };
 use uxfrm_packet::ethernet::MacAddr;
 
 use crate::{
     config::{By, Gather},
+    descriptor_store::DescriptorStore,
     gather::Gatherer,
     time::now,
 };
@@ -57,6 +58,8 @@ pub(crate) struct Device {
     mtu: u32,
     /// At the device, if it is read by `AF_XDP`.
     program: Option<Arc<Program>>,
+    /// Whether program and queues are those of the gateway before.
+    is_taken_over: bool,
     /// Whether the kernel copies frames between the driver and any of the queues.
     is_copied: AtomicBool,
 }
@@ -81,30 +84,65 @@ impl Device {
         }
         let Link { index, name, mtu, .. } = link;
         let is_copied = AtomicBool::new(false);
-        Ok(Self { place, name, index, mac, mtu, program: None, is_copied })
+        Ok(Self { place, name, index, mac, mtu, program: None, is_taken_over: false, is_copied })
     }
 
     /// Makes it ready to be read as the configuration says, by so many workers.
     ///
     /// # Errors
     /// When its driver can't.
-    pub(crate) fn prepare(&mut self, by: By, takes: Takes, workers: usize) -> anyhow::Result<()> {
+    pub(crate) fn prepare(
+        &mut self,
+        by: By,
+        takes: Takes,
+        workers: usize,
+        descriptors: &mut DescriptorStore,
+    ) -> anyhow::Result<()> {
         match by {
             By::AfPacket => Ok(()),
-            By::AfXdp => self.attach(takes, workers),
+            By::AfXdp => self.attach(takes, workers, descriptors),
         }
     }
 
-    /// Puts a program at it, for the queues of so many workers.
+    /// Puts a program at it, for the queues of so many workers, or makes one for the place where that of the gateway before is.
     ///
     /// # Errors
     /// When its driver can't.
-    pub(crate) fn attach(&mut self, takes: Takes, workers: usize) -> anyhow::Result<()> {
+    pub(crate) fn attach(
+        &mut self,
+        takes: Takes,
+        workers: usize,
+        descriptors: &mut DescriptorStore,
+    ) -> anyhow::Result<()> {
         let queues = u32::try_from(workers).context("workers are at most 1024")?;
         let (link, mac, mtu) = (self.index, self.mac, self.mtu);
         let options = ProgramOptions { link, mac, mtu, takes, queues };
-        self.program = Some(Program::attach(options).with_context(|| self.wish())?);
+        let [at_device, sockets, own] = ["program", "sockets", "own"].map(|part| self.part(part));
+        let [a, b, c] = [&at_device, &sockets, &own].map(|name| descriptors.take(name));
+        let program = match (a, b, c) {
+            (Some(at_device), Some(sockets), Some(own)) => {
+                self.is_taken_over = true;
+                Program::of_parts(options, ProgramParts { at_device, sockets, own })
+            }
+            _none => Program::attach(options),
+        };
+        let program = program.with_context(|| self.wish())?;
+        let parts = program.parts();
+        descriptors.keep(&at_device, parts.at_device)?;
+        descriptors.keep(&sockets, parts.sockets)?;
+        descriptors.keep(&own, parts.own)?;
+        self.program = Some(program);
         Ok(())
+    }
+
+    /// What a part of `AF_XDP` is called in the descriptor store.
+    fn part(&self, what: &str) -> String {
+        format!("xdp {} {what}", self.index)
+    }
+
+    /// The program at it.
+    pub(crate) fn program(&self) -> Option<Arc<Program>> {
+        self.program.clone()
     }
 
     /// Has it gather frames while many come, if it is read by `AF_XDP`: for as long as is wished, or where nobody says for how long only if the kernel copies them and it pays.
@@ -138,8 +176,8 @@ impl Device {
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn know_host(&self, before: &[IpAddr], now: &[IpAddr]) -> std::io::Result<()> {
-        self.program.iter().try_for_each(|program| program.know_host(before, now))
+    pub(crate) fn know_host(&self, own: &[IpAddr]) -> std::io::Result<()> {
+        self.program.iter().try_for_each(|program| program.know_host(own))
     }
 
     /// Its index and address.
@@ -147,7 +185,7 @@ impl Device {
         (self.index, self.mac)
     }
 
-    /// A port for a worker, which is one of several or alone; and the device's address.
+    /// A port for a worker, which is one of several or alone, or that of the gateway before; and the device's address.
     ///
     /// # Errors
     /// The kernel's.
@@ -155,14 +193,20 @@ impl Device {
         &self,
         worker: Cpu,
         workers: usize,
+        descriptors: &mut DescriptorStore,
     ) -> anyhow::Result<(Box<dyn FramePort>, MacAddr)> {
         // Numbers of groups are per network namespace; the device's own tells ours apart.
         let fanout = (workers > 1).then(|| u16::try_from(self.index % 65_536).unwrap_or(0));
         let options = PacketSocketOptions { fanout, ..PacketSocketOptions::new(self.index) };
-        let socket = PacketSocket::open(&options).with_context(|| {
-            format!("can't open a packet socket on {} (needs CAP_NET_RAW)", self.name)
-        })?;
-        let port: Box<dyn FramePort> = match self.open_queue(worker)? {
+        let name = format!("packet {} {}", self.index, worker.0);
+        let socket = descriptors
+            .take(&name)
+            .map_or_else(|| PacketSocket::open(&options), PacketSocket::of_socket)
+            .with_context(|| {
+                format!("can't open a packet socket on {} (needs CAP_NET_RAW)", self.name)
+            })?;
+        socket.descriptor().into_iter().try_for_each(|kept| descriptors.keep(&name, kept))?;
+        let port: Box<dyn FramePort> = match self.open_queue(worker, descriptors)? {
             Some(queue) => Box::new(Xdp::new(queue, socket)?),
             None => Box::new(socket),
         };
@@ -176,17 +220,35 @@ impl Device {
     pub(crate) fn open_ring(
         &self,
         worker: Cpu,
+        descriptors: &mut DescriptorStore,
     ) -> anyhow::Result<Option<(Box<dyn FramePort>, MacAddr)>> {
         let boxed = |queue| -> (Box<dyn FramePort>, MacAddr) { (Box::new(queue), self.mac) };
-        Ok(self.open_queue(worker)?.map(boxed))
+        Ok(self.open_queue(worker, descriptors)?.map(boxed))
     }
 
-    /// The queue of a worker's number, where the device is read by `AF_XDP` and has one.
-    fn open_queue(&self, Cpu(number): Cpu) -> anyhow::Result<Option<Queue>> {
+    /// The queue of a worker's number, where the device is read by `AF_XDP` and has one; a gateway that goes on has those that the one before had.
+    fn open_queue(
+        &self,
+        Cpu(number): Cpu,
+        descriptors: &mut DescriptorStore,
+    ) -> anyhow::Result<Option<Queue>> {
         let Some(program) = &self.program else { return Ok(None) };
         let device = &self.name;
-        match Queue::open(program, number) {
+        let names = ["socket", "sender", "memory"];
+        let names = names.map(|part| self.part(&format!("{number} {part}")));
+        let [socket, sender, memory] = names.each_ref().map(|name| descriptors.take(name));
+        let opened = match (socket, sender, memory) {
+            (Some(socket), Some(sender), Some(memory)) => {
+                Queue::of_parts(program, QueueParts { socket, sender, memory })
+            }
+            _none if self.is_taken_over => return Ok(None),
+            _none => Queue::open(program, number),
+        };
+        match opened {
             Ok(queue) => {
+                let QueueParts { socket, sender, memory } = queue.parts();
+                let parts = names.iter().zip([socket, sender, memory]);
+                parts.into_iter().try_for_each(|(name, part)| descriptors.keep(name, part))?;
                 let is_copied = !queue.is_zero_copy()?;
                 self.is_copied.fetch_or(is_copied, Ordering::Relaxed);
                 let from = if is_copied { "kernel" } else { "driver" };

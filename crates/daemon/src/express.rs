@@ -10,14 +10,19 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use uxfrm_engine::Cpu;
-use uxfrm_io::{Rtnetlink, xdp::Takes};
+use uxfrm_io::{
+    Rtnetlink,
+    xdp::{Program, Takes},
+};
 use uxfrm_runtime as runtime;
 
 use crate::{
     config::Config,
+    descriptor_store::DescriptorStore,
     ethernet::{Device, Place},
     guidance::{Guidance, Links, Talk},
 };
@@ -26,18 +31,23 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Express {
     device: Device,
-    own: Vec<IpAddr>,
 }
 
 impl Express {
-    /// Makes the device of a name ready to take ESP to one of `own`.
+    /// Makes the device of a name ready to take ESP to one of `own`, or goes on where the gateway before has.
     ///
     /// # Errors
     /// When it is not there, is no Ethernet, or its driver can't.
-    pub(crate) fn find(config: &Config, name: &str, own: &[IpAddr]) -> anyhow::Result<Self> {
+    pub(crate) fn find(
+        config: &Config,
+        name: &str,
+        own: &[IpAddr],
+        descriptors: &mut DescriptorStore,
+    ) -> anyhow::Result<Self> {
         let mut device = Device::find(&mut Rtnetlink::open()?, name, Place::EXPRESS)?;
-        device.attach(Takes::OwnEsp, config.runtime.workers.count().get())?;
-        let mut express = Self { device, own: Vec::new() };
+        let workers = config.runtime.workers.count().get();
+        device.attach(Takes::OwnEsp, workers, descriptors)?;
+        let express = Self { device };
         express.follow(own).context("can't tell AF_XDP the host's addresses")?;
         Ok(express)
     }
@@ -46,10 +56,13 @@ impl Express {
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn follow(&mut self, own: &[IpAddr]) -> io::Result<()> {
-        self.device.know_host(&self.own, own)?;
-        self.own = own.to_vec();
-        Ok(())
+    pub(crate) fn follow(&self, own: &[IpAddr]) -> io::Result<()> {
+        self.device.know_host(own)
+    }
+
+    /// The program at the device.
+    pub(crate) fn program(&self) -> Option<Arc<Program>> {
+        self.device.program()
     }
 
     /// Who tells lanes the ways that lead by the device.
@@ -69,8 +82,11 @@ impl Express {
         &self,
         worker: Cpu,
         guidance: &Guidance,
+        descriptors: &mut DescriptorStore,
     ) -> anyhow::Result<Option<(runtime::Express, Talk)>> {
-        let Some((port, address)) = self.device.open_ring(worker)? else { return Ok(None) };
+        let Some((port, address)) = self.device.open_ring(worker, descriptors)? else {
+            return Ok(None);
+        };
         let (guide, talk) = guidance.talk();
         Ok(Some((runtime::Express::new(port, address, guide), talk)))
     }

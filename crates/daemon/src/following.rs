@@ -264,7 +264,7 @@ impl Following {
         if let Some(keep_out) = &mut self.keep_out {
             keep_out.follow(own).map_err(Fault::KeepOut)?;
         }
-        if let Some(express) = &mut self.express {
+        if let Some(express) = &self.express {
             express.follow(own).map_err(Fault::Express)?;
         }
         Ok(())
@@ -479,6 +479,7 @@ impl Following {
         if let Some(guard) = &mut self.guard {
             guard.lose();
         }
+        self.keep_out.iter_mut().for_each(KeepOut::doubt);
         self.owe_routes();
     }
 

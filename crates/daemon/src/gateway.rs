@@ -49,6 +49,7 @@ use crate::{
     express::Express,
     following::{AnyFilter, Following},
     guard::Guard,
+    guidance::Asked,
     host::{self, Before, HostRoutes, LedBy},
     inline::{self, KeepOut},
     keepalive::Keepalives,
@@ -144,7 +145,8 @@ fn run_with(path: &Path, signals: &Signals, supervisor: Option<Supervisor>) -> a
     reserve(&mut database, &mut store)?;
     let mut xfrm = xfrm(&config)?;
     xfrm.miss(store.lost());
-    let parts = Parts { poller, database, store, devices, reload, descriptors, xfrm };
+    let destinations = Vec::new();
+    let parts = Parts { poller, database, store, devices, reload, descriptors, xfrm, destinations };
     let mut gateway = Gateway::open(&config, parts, Before::Gone)?.start(&config)?;
     match plan.start() {
         Ok(tunnels) => gateway.tunnels = tunnels,
@@ -297,25 +299,34 @@ fn control(config: &Config) -> anyhow::Result<Option<Control>> {
 fn sides(
     config: &Config,
     own: &[IpAddr],
+    descriptors: &mut DescriptorStore,
 ) -> anyhow::Result<Option<(Arc<inline::Devices>, KeepOut)>> {
     let Some(inline) = &config.inline else { return Ok(None) };
-    let sides = Arc::new(inline::Devices::find(config, inline, own)?);
+    let sides = Arc::new(inline::Devices::find(config, inline, own, descriptors)?);
     sides.warn_of_forwarding();
-    let keep_out = KeepOut::put_up(&sides, lanes::numbers(config), own)?;
+    let keep_out = KeepOut::put_up(&sides, lanes::numbers(config), own, descriptors)?;
     Ok(Some((sides, keep_out)))
 }
 
 /// The device past the kernel's network stack, if there is to be one.
-fn express(config: &Config, own: &[IpAddr]) -> anyhow::Result<Option<Express>> {
-    let find = |name: &TunName| Express::find(config, name.as_str(), own);
+fn express(
+    config: &Config,
+    own: &[IpAddr],
+    descriptors: &mut DescriptorStore,
+) -> anyhow::Result<Option<Express>> {
+    let find = |name: &TunName| Express::find(config, name.as_str(), own, descriptors);
     config.wire.af_xdp.as_ref().map(find).transpose()
 }
 
 /// What the lanes must know of the host, which is told how much it may hand over by the TUN of this index at a time.
-fn surroundings(routes: &HostRoutes, index: u32) -> anyhow::Result<lanes::Surroundings> {
+fn surroundings(
+    routes: &HostRoutes,
+    index: u32,
+    destinations: Vec<IpAddr>,
+) -> anyhow::Result<lanes::Surroundings> {
     let Host { addresses: own, mtu, .. } = routes.host();
     train::fit(&mut Rtnetlink::open()?, index, mtu.into());
-    Ok(lanes::Surroundings { mtu: mtu.into(), own })
+    Ok(lanes::Surroundings { mtu: mtu.into(), own, destinations })
 }
 
 /// What a gateway is made of.
@@ -328,22 +339,25 @@ struct Parts {
     reload: Reload,
     descriptors: DescriptorStore,
     xfrm: Xfrm,
+    /// Destinations that the gateway before has ways to, past the host's stack.
+    destinations: Vec<IpAddr>,
 }
 
 /// A gateway whose lanes have yet to start.
 struct Opening {
     gateway: Gateway,
-    /// In inline mode they run already.
-    lanes: Option<lanes::Opened>,
+    lanes: lanes::Opened,
 }
 
 impl Opening {
     fn start(self, config: &Config) -> anyhow::Result<Gateway> {
         let Self { mut gateway, lanes } = self;
-        if let Some(lanes) = lanes {
-            let (started, guidance) = lanes.start(config).context(STAYS)?;
-            gateway.run_lanes(started, guidance);
-        }
+        let stays = if config.inline.is_some() { KEPT_OUT } else { STAYS };
+        let lanes::Started { lanes, drops, caches, guidance, asked } =
+            lanes.start(config).context(stays)?;
+        (gateway.lanes, gateway.guidance, gateway.asked) = (lanes, guidance, asked);
+        gateway.drops.extend(drops);
+        gateway.caches.extend(caches);
         Ok(gateway)
     }
 }
@@ -360,6 +374,8 @@ struct Gateway {
     lanes: Vec<Running>,
     /// Who tells lanes their ways past the host's stack.
     guidance: Option<Running>,
+    /// The destinations that lanes ask for.
+    asked: Asked,
     tunnels: Carrying,
     drops: Vec<Arc<Drops>>,
     caches: Vec<Arc<CacheCounts>>,
@@ -387,36 +403,32 @@ struct Gateway {
 
 impl Gateway {
     fn open(config: &Config, parts: Parts, before: Before) -> anyhow::Result<Opening> {
-        let Parts { poller, mut database, store, mut devices, reload, mut descriptors, xfrm } =
-            parts;
+        let Parts { poller, mut database, store, mut devices, reload, .. } = parts;
+        let Parts { mut descriptors, xfrm, destinations, .. } = parts;
         let (tun, index) = open_tun(config, &mut descriptors)?;
         let (table, mark) = (config.wire.table.number(), config.wire.mark.get());
         let mut routes = HostRoutes::open(index, table, mark, before)?;
-        let (sides, keep_out) = sides(config, routes.own())?.unzip();
+        let (sides, keep_out) = sides(config, routes.own(), &mut descriptors)?.unzip();
         let snapshot = database.snapshot();
         let (sender, events) = mpsc::channel();
         let sender = Events::new(sender, poller.waker());
         let planner = Planner::new(poller.waker());
         let network = routes.watch()?;
-        let around = surroundings(&routes, index)?;
-        let express = express(config, routes.own())?;
+        let around = surroundings(&routes, index, destinations)?;
+        let express = express(config, routes.own(), &mut descriptors)?;
         let bay = devices.bay();
-        let (mut opened, mut started) = (None, None);
-        match &sides {
+        let stored = &mut descriptors;
+        let lanes = match &sides {
             None => {
                 let beside = lanes::Beside { bay, express: express.as_ref() };
-                let stored = &mut descriptors;
-                let lanes =
-                    lanes::open_all(config, tun, &database, &around, &sender, beside, stored)?;
-                opened = Some(lanes);
+                lanes::open_all(config, tun, &database, &around, &sender, beside, stored)?
             }
             Some(sides) => {
-                let (lanes, guidance) =
-                    inline::start(config, sides, tun, &database, &around, &sender, bay)
-                        .context(KEPT_OUT)?;
-                started = Some((lanes, Some(guidance)));
+                let beside = inline::Beside { devices: sides, bay };
+                inline::open(config, beside, tun, &database, &around, &sender, stored)
+                    .context(KEPT_OUT)?
             }
-        }
+        };
         let mode = sides.as_ref().map_or(devices::Mode::Host, |_| devices::Mode::Inline);
         let (events_of_devices, tun) = (sender.clone(), config.host.tun.to_string());
         devices.start(devices::Surroundings { mark, mode, events: events_of_devices, tun })?;
@@ -446,11 +458,12 @@ impl Gateway {
         let following = Following::new(store, guard, keep_out, express, routes, defaults);
         let keepalives = Keepalives::new(config.wire.mark.get());
         let tunnels = Carrying::default();
-        let mut gateway = Self {
+        let gateway = Self {
             database,
             following,
             lanes: Vec::new(),
             guidance: None,
+            asked: Asked::default(),
             tunnels,
             drops: Vec::new(),
             caches: Vec::new(),
@@ -470,18 +483,7 @@ impl Gateway {
             upgrade: Upgrade::default(),
             descriptors,
         };
-        if let Some((started, guidance)) = started {
-            gateway.run_lanes(started, guidance);
-        }
-        Ok(Opening { gateway, lanes: opened })
-    }
-
-    fn run_lanes(&mut self, started: lanes::Started, guidance: Option<Running>) {
-        let lanes::Started { lanes, drops, caches } = started;
-        self.lanes = lanes;
-        self.guidance = guidance;
-        self.drops.extend(drops);
-        self.caches.extend(caches);
+        Ok(Opening { gateway, lanes })
     }
 
     /// Says that it is ready, and looks after everything until told to end.

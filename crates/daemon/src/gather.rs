@@ -75,6 +75,11 @@ impl Gatherer {
         self.keep(pace);
     }
 
+    /// Has it do as it did; the next [look](Self::look) has it gather again, if many frames come.
+    pub(crate) fn rest(&mut self) {
+        self.gathering.rest();
+    }
+
     fn keep(&mut self, pace: Pace) {
         match pace {
             Pace::Gathered => {

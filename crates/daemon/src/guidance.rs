@@ -4,6 +4,8 @@
 //! uxfrm sends takes in host mode as well. Neighbours are found by the kernel, as it is told that they are used. Changes of routes, rules,
 //! links and addresses make lanes ask again; changes of neighbours are told at once.
 
+mod asked;
+
 use std::{
     io,
     net::IpAddr,
@@ -25,6 +27,7 @@ use uxfrm_io::{
 use uxfrm_packet::ethernet::MacAddr;
 use uxfrm_runtime::{Answer, Error, Guide, News, NextHop, Question, Side, Turns};
 
+pub(crate) use self::asked::Asked;
 use crate::gather::{self, Gatherer};
 
 const NOTICES: u8 = 0;
@@ -79,6 +82,7 @@ pub(crate) struct Guidance {
     gatherers: Vec<Gatherer>,
     /// When lanes were told to ask again.
     told: Moment,
+    asked: Asked,
 }
 
 impl Guidance {
@@ -96,7 +100,25 @@ impl Guidance {
             lanes: Vec::new(),
             gatherers: Vec::new(),
             told: now(),
+            asked: Asked::default(),
         })
+    }
+
+    /// The destinations that lanes ask for.
+    pub(crate) fn asked(&self) -> Asked {
+        self.asked.clone()
+    }
+
+    /// Tells all lanes the ways to destinations that were in use before they were.
+    pub(crate) fn expect(&mut self, destinations: &[IpAddr]) {
+        for destination in destinations {
+            let answer = self.way(*destination);
+            self.tell_all(News::Expected(*destination, answer));
+            if let Answer::By { hop, .. } = answer {
+                let standing = self.standing(hop);
+                self.tell_all(News::Neighbour(hop, standing));
+            }
+        }
     }
 
     /// Both ends of the talk with a lane.
@@ -198,6 +220,7 @@ impl Guidance {
         let hop = match question {
             Question::Use(hop) => hop,
             Question::Way(destination) => {
+                self.asked.note(destination, now());
                 let answer = self.way(destination);
                 let _ended = told.send(News::Way(destination, answer));
                 match answer {
@@ -206,11 +229,15 @@ impl Guidance {
                 }
             }
         };
-        let standing = self.neighbour(hop).unwrap_or_else(|error| {
+        let standing = self.standing(hop);
+        let _ended = told.send(News::Neighbour(hop, standing));
+    }
+
+    fn standing(&mut self, hop: NextHop) -> Standing {
+        self.neighbour(hop).unwrap_or_else(|error| {
             tracing::debug!(%error, "a neighbour can't be asked for");
             Standing::Gone
-        });
-        let _ended = told.send(News::Neighbour(hop, standing));
+        })
     }
 
     fn way(&mut self, destination: IpAddr) -> Answer {
@@ -282,5 +309,10 @@ impl Turns for Guidance {
 
     fn waiting(&self) -> Arc<AtomicUsize> {
         Arc::default()
+    }
+
+    /// Whoever goes on is to find devices as they were.
+    fn lay_down(&mut self) {
+        self.gatherers.iter_mut().for_each(Gatherer::rest);
     }
 }

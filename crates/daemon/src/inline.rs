@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use anyhow::Context as _;
 use uxfrm_engine::{Cpu, Database, Settings, WireHeaders, Worker};
 use uxfrm_io::{Fitted, Rtnetlink, Share, Tun, xdp::Takes};
-use uxfrm_runtime::{Bay, Events, InlineLane, InlinePorts, Running};
+use uxfrm_runtime::{Bay, Events, InlineLane, InlinePorts, Turns};
 
 pub(crate) use self::keep_out::KeepOut;
 use crate::{
@@ -25,7 +25,7 @@ use crate::{
     descriptor_store::DescriptorStore,
     ethernet::{Device, Place},
     guidance::{Guidance, Guided, Links},
-    lanes::{self, Started, Surroundings, UdpPort},
+    lanes::{self, Opened, Surroundings, UdpPort},
 };
 
 /// The two devices.
@@ -36,19 +36,25 @@ pub(crate) struct Devices {
 }
 
 impl Devices {
-    /// Looks for the devices of a configuration, which have to be Ethernet, and makes them ready. What is to one of `own` stays the host's.
+    /// Looks for the devices of a configuration, which have to be Ethernet, and makes them ready, or goes on where the gateway before has. What is to one of `own` stays the host's.
     ///
     /// # Errors
     /// When one is not there, is something else, or can't be read as the configuration says.
-    pub(crate) fn find(config: &Config, inline: &Inline, own: &[IpAddr]) -> anyhow::Result<Self> {
+    pub(crate) fn find(
+        config: &Config,
+        inline: &Inline,
+        own: &[IpAddr],
+        descriptors: &mut DescriptorStore,
+    ) -> anyhow::Result<Self> {
         let mut rtnetlink = Rtnetlink::open()?;
         let mut protected = Device::find(&mut rtnetlink, inline.protected(), Place::PROTECTED)?;
         let mut wire = Device::find(&mut rtnetlink, inline.wire(), Place::WIRE)?;
         let workers = config.runtime.workers.count().get();
-        protected.prepare(inline.protected_by(), Takes::Passing, workers)?;
-        wire.prepare(inline.wire_by(), Takes::Esp { ports: lanes::numbers(config) }, workers)?;
+        protected.prepare(inline.protected_by(), Takes::Passing, workers, descriptors)?;
+        let esp = Takes::Esp { ports: lanes::numbers(config) };
+        wire.prepare(inline.wire_by(), esp, workers, descriptors)?;
         let devices = Self { protected, wire };
-        devices.know_host(&[], own).context("can't tell AF_XDP the host's addresses")?;
+        devices.know_host(own).context("can't tell AF_XDP the host's addresses")?;
         Ok(devices)
     }
 
@@ -56,9 +62,9 @@ impl Devices {
     ///
     /// # Errors
     /// The kernel's.
-    fn know_host(&self, before: &[IpAddr], now: &[IpAddr]) -> io::Result<()> {
+    fn know_host(&self, own: &[IpAddr]) -> io::Result<()> {
         // That at the wire takes what is the gateway's whatever the host's addresses.
-        self.protected.know_host(before, now)
+        self.protected.know_host(own)
     }
 
     /// Says where the kernel would forward in the clear once uxfrm has ended.
@@ -75,25 +81,33 @@ impl Devices {
     }
 }
 
-/// Opens all sockets and queues, and starts the lanes and who guides them: each lane has a queue of `tun` and a share of both
-/// devices' flows.
-pub(crate) fn start(
+/// What is beside engines.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Beside<'a> {
+    /// The two devices that packets pass between.
+    pub(crate) devices: &'a Devices,
+    /// Offload devices.
+    pub(crate) bay: &'a Bay,
+}
+
+/// Opens all sockets and queues, or takes those of the gateway before, for lanes and who guides them: each lane has a queue of `tun` and a
+/// share of both devices' flows.
+pub(crate) fn open(
     config: &Config,
-    devices: &Devices,
+    beside: Beside<'_>,
     tun: Tun,
     database: &Database,
     around: &Surroundings,
     events: &Events,
-    bay: &Bay,
-) -> anyhow::Result<(Started, Running)> {
-    // None is handed on in inline mode: `crate::upgrade` refuses.
-    let mut descriptors = DescriptorStore::default();
-    let ports = lanes::udp_ports(config, &mut descriptors)?;
+    descriptors: &mut DescriptorStore,
+) -> anyhow::Result<Opened> {
+    let Beside { devices, bay } = beside;
+    let ports = lanes::udp_ports(config, descriptors)?;
     let source_ports = lanes::source_ports()?;
     let links = Links { protected: Some(devices.protected.index), wire: devices.wire.identity() };
     let mut guidance = Guidance::open(config.wire.mark.get(), links)?;
     let mut built = Vec::new();
-    for (number, queue) in lanes::queues(config, tun, &mut descriptors)?.into_iter().enumerate() {
+    for (number, queue) in lanes::queues(config, tun, descriptors)?.into_iter().enumerate() {
         let cpu = Cpu(u32::try_from(number).context("workers are at most 1024")?);
         let common = lanes::settings(config, &queue, around)?;
         let encap_ports = ports.iter().map(|port| port.number).collect();
@@ -102,20 +116,20 @@ pub(crate) fn start(
             Settings { headers, encap_ports, cpu, source_ports: source_ports.clone(), ..common };
         let engine = Worker::new(settings, &database.published())?;
         let (guide, talk) = guidance.talk();
-        let ports = inline_ports(config, devices, queue, &ports, cpu)?;
+        let ports = inline_ports(config, devices, queue, &ports, cpu, descriptors)?;
         let lane = InlineLane::new(ports, guide, engine, events.clone())?.behind(bay);
         guidance.add(Guided { talk, waker: lane.waker() });
         built.push(lane);
     }
-    descriptors.close();
     let devices = [&devices.protected, &devices.wire];
+    let programs = devices.into_iter().filter_map(Device::program).collect();
     guidance.keep(devices.into_iter().filter_map(|device| device.gather(config.wire.gather)));
+    guidance.expect(&around.destinations);
     let unclaimed = ports.into_iter().filter_map(|port| port.unclaimed);
     let drops = built.iter().map(|lane| lane.worker().drops()).chain(unclaimed).collect();
     let caches = built.iter().map(|lane| lane.worker().cache_counts()).collect();
-    let lanes = lanes::start(built, &config.runtime)?;
-    let guidance = Running::start(guidance, "uxfrm-ways".to_owned(), None)?;
-    Ok((Started { lanes, drops, caches }, guidance))
+    let lanes = built.into_iter().map(|lane| -> Box<dyn Turns> { Box::new(lane) }).collect();
+    Ok(Opened { lanes, drops, caches, guidance: Some(guidance), programs })
 }
 
 fn inline_ports(
@@ -124,18 +138,18 @@ fn inline_ports(
     queue: Tun,
     ports: &[UdpPort],
     cpu: Cpu,
+    descriptors: &mut DescriptorStore,
 ) -> anyhow::Result<InlinePorts> {
     let workers = config.runtime.workers.count().get();
     let share = Share::new(cpu.0, u32::try_from(workers)?).context("more lanes than workers")?;
-    let mut descriptors = DescriptorStore::default();
-    let mut sockets = Vec::from(lanes::raw(config, share, &mut descriptors)?);
+    let mut sockets = Vec::from(lanes::raw(config, share, descriptors)?);
     for port in ports {
         for local in lanes::unspecified(port.number) {
-            sockets.push(Box::new(lanes::open(config, port, local, share, &mut descriptors)?));
+            sockets.push(Box::new(lanes::open(config, port, local, share, descriptors)?));
         }
     }
-    let (protected, wire) =
-        (devices.protected.open(cpu, workers)?, devices.wire.open(cpu, workers)?);
+    let protected = devices.protected.open(cpu, workers, descriptors)?;
+    let wire = devices.wire.open(cpu, workers, descriptors)?;
     let daemons = ports.iter().filter_map(UdpPort::daemons).collect();
     Ok(InlinePorts { host: Box::new(Fitted::new(queue)), protected, wire, sockets, daemons })
 }

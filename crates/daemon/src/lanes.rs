@@ -6,7 +6,7 @@
 
 use std::{
     io,
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     os::fd::OwnedFd,
     sync::{Arc, mpsc::SyncSender},
     time::Duration,
@@ -24,6 +24,7 @@ use uxfrm_io::{
     ike::{Daemons, Datagram},
     random,
     tun::Place,
+    xdp::Program,
 };
 use uxfrm_packet::{Protocol, Version};
 use uxfrm_runtime::{Bay, Datagrams, Events, Lane, Running, Turns, Wire};
@@ -32,7 +33,7 @@ use crate::{
     config::{Config, Runtime},
     descriptor_store::DescriptorStore,
     express::Express,
-    guidance::{Guidance, Guided, Talk},
+    guidance::{Asked, Guidance, Guided, Talk},
     ike, local_ports,
 };
 
@@ -46,6 +47,8 @@ pub(crate) struct Surroundings {
     pub(crate) mtu: u32,
     /// The host's own addresses.
     pub(crate) own: HostAddresses,
+    /// Destinations that were in use by the gateway before.
+    pub(crate) destinations: Vec<IpAddr>,
 }
 
 /// All lanes of a gateway, running.
@@ -57,6 +60,10 @@ pub(crate) struct Started {
     pub(crate) drops: Vec<Arc<Drops>>,
     /// What their flow caches do.
     pub(crate) caches: Vec<Arc<CacheCounts>>,
+    /// Who tells them their ways past the host's stack.
+    pub(crate) guidance: Option<Running>,
+    /// The destinations that they ask for.
+    pub(crate) asked: Asked,
 }
 
 /// What is between engines and their wires.
@@ -68,23 +75,39 @@ pub(crate) struct Beside<'a> {
     pub(crate) express: Option<&'a Express>,
 }
 
-/// All lanes of a gateway in host mode, which rest still.
-#[derive(Debug)]
+/// All lanes of a gateway, which rest still.
 pub(crate) struct Opened {
-    lanes: Vec<Lane>,
-    drops: Vec<Arc<Drops>>,
-    caches: Vec<Arc<CacheCounts>>,
-    guidance: Option<Guidance>,
+    pub(crate) lanes: Vec<Box<dyn Turns>>,
+    pub(crate) drops: Vec<Arc<Drops>>,
+    pub(crate) caches: Vec<Arc<CacheCounts>>,
+    pub(crate) guidance: Option<Guidance>,
+    /// Programs at devices that lanes read by `AF_XDP`.
+    pub(crate) programs: Vec<Arc<Program>>,
 }
 
 impl Opened {
+    /// Goes on where the lanes of the gateway before were laid down.
+    pub(crate) fn take_up(&mut self) -> io::Result<()> {
+        self.lanes.iter_mut().try_for_each(|lane| lane.take_up())
+    }
+
     /// Starts each on its thread.
-    pub(crate) fn start(self, config: &Config) -> anyhow::Result<(Started, Option<Running>)> {
-        let Self { lanes, drops, caches, guidance } = self;
+    pub(crate) fn start(self, config: &Config) -> anyhow::Result<Started> {
+        let Self { lanes, drops, caches, guidance, programs: _at_devices } = self;
         let lanes = start(lanes, &config.runtime)?;
+        let asked = guidance.as_ref().map(Guidance::asked).unwrap_or_default();
         let start = |guidance| Running::start(guidance, "uxfrm-ways".to_owned(), None);
         let guidance = guidance.map(start).transpose()?;
-        Ok((Started { lanes, drops, caches }, guidance))
+        Ok(Started { lanes, drops, caches, guidance, asked })
+    }
+}
+
+/// Puts programs where those of the gateway before are, which may not take what these do, as where UDP ports are others now.
+pub(crate) fn put_in_place(programs: &[Arc<Program>]) {
+    for program in programs {
+        if let Err(error) = program.put_in_place() {
+            tracing::warn!(%error, "AF_XDP: a device has the program of the process before still");
+        }
     }
 }
 
@@ -117,7 +140,8 @@ pub(crate) fn open_all(
             let engine = Worker::new(settings, &database.published())?;
             let host = Box::new(Fitted::new(queue));
             let wire = wire(config, &ports, share, descriptors)?;
-            let (wire, talk) = with_express(wire, express.zip(guidance.as_ref()), cpu)?;
+            let beside = express.zip(guidance.as_ref());
+            let (wire, talk) = with_express(wire, beside, cpu, descriptors)?;
             let lane = Lane::new(host, wire, engine, events.clone())?;
             if let Some((guidance, talk)) = guidance.as_mut().zip(talk) {
                 guidance.add(Guided { talk, waker: lane.waker() });
@@ -130,11 +154,14 @@ pub(crate) fn open_all(
         .collect::<anyhow::Result<Vec<_>>>()?;
     if let Some((express, guidance)) = express.zip(guidance.as_mut()) {
         express.gather(config, guidance);
+        guidance.expect(&around.destinations);
     }
     let unclaimed = ports.into_iter().filter_map(|port| port.unclaimed);
     let drops = lanes.iter().map(|lane| lane.worker().drops()).chain(unclaimed).collect();
     let caches = lanes.iter().map(|lane| lane.worker().cache_counts()).collect();
-    Ok(Opened { lanes, drops, caches, guidance })
+    let lanes = lanes.into_iter().map(|lane| -> Box<dyn Turns> { Box::new(lane) }).collect();
+    let programs = express.and_then(Express::program).into_iter().collect();
+    Ok(Opened { lanes, drops, caches, guidance, programs })
 }
 
 /// A worker's wire with a device's queue, where there is one for it, and the talk about ways that lead by the device.
@@ -142,8 +169,10 @@ fn with_express(
     wire: Wire,
     express: Option<(&Express, &Guidance)>,
     worker: Cpu,
+    descriptors: &mut DescriptorStore,
 ) -> anyhow::Result<(Wire, Option<Talk>)> {
-    let opened = express.map(|(express, guidance)| express.open(worker, guidance)).transpose()?;
+    let mut open = |(express, guidance): (&Express, _)| express.open(worker, guidance, descriptors);
+    let opened = express.map(&mut open).transpose()?;
     Ok(match opened.flatten() {
         Some((express, talk)) => (wire.with_express(express), Some(talk)),
         None => (wire, None),
@@ -180,7 +209,7 @@ pub(crate) fn tun_queue(number: usize) -> String {
 }
 
 /// Starts each lane on its thread; several lanes on a CPU of their own each, if asked to and as far as there are any.
-pub(crate) fn start(lanes: Vec<impl Turns>, runtime: &Runtime) -> anyhow::Result<Vec<Running>> {
+fn start(lanes: Vec<Box<dyn Turns>>, runtime: &Runtime) -> anyhow::Result<Vec<Running>> {
     let is_pinned = runtime.pin && lanes.len() > 1;
     let cpus = if is_pinned { affinity::allowed()? } else { Vec::new() };
     if is_pinned && cpus.len() < lanes.len() {
@@ -195,7 +224,7 @@ pub(crate) fn start(lanes: Vec<impl Turns>, runtime: &Runtime) -> anyhow::Result
         .into_iter()
         .enumerate()
         .map(|(index, lane)| {
-            Ok(Running::start(lane, format!("uxfrm-{index}"), cpus.get(index).copied())?)
+            Ok(Running::start_boxed(lane, format!("uxfrm-{index}"), cpus.get(index).copied())?)
         })
         .collect()
 }

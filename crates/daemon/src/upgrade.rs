@@ -8,7 +8,7 @@
 //!   1  hello            ◄──   which release asks
 //!   2  manifest         ──►   control rests; descriptors, clients, states, policies
 //!   3  ready            ◄──   all is built beside the lanes, which run on
-//!   4  final numbers    ──►   lanes rest; packets wait in the kernel's queues
+//!   4  final numbers    ──►   lanes rest and are laid down; packets wait in the kernel's queues
 //! ```
 //!
 //! 5: the successor asks the supervisor to be the gateway, and the supervisor decides, once: it ends the predecessor, and only then

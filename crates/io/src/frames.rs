@@ -89,6 +89,17 @@ pub trait FramePort: Debug + Send {
         false
     }
 
+    /// Leaves to another process of the gateway what that needs beside the descriptors to go on with the port; nothing where the kernel has all.
+    fn lay_down(&mut self) {}
+
+    /// Goes on where another process has [laid it down](Self::lay_down).
+    ///
+    /// # Errors
+    /// Where it can't have.
+    fn take_up(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// How long the first buffer of the last [`receive`](Self::receive) had waited; see [`Port::waited`].
     fn waited(&self) -> Duration {
         Duration::ZERO

@@ -46,6 +46,7 @@ pub mod huge_pages;
 pub mod ike;
 pub mod link;
 pub mod mapped_file;
+mod memfd;
 pub mod memory;
 mod message;
 mod mmsg;

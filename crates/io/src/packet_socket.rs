@@ -91,13 +91,27 @@ impl PacketSocket {
             let group = i32::from(number) | libc::PACKET_FANOUT_HASH.cast_signed() << 16;
             socket::set(fd, libc::SOL_PACKET, libc::PACKET_FANOUT, group)?;
         }
-        Ok(Self {
+        Ok(Self::of(socket))
+    }
+
+    /// The same by a socket that another process has used until now: what waits there, and its share of the frames, are ours.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn of_socket(socket: OwnedFd) -> io::Result<Self> {
+        // Whatever the other release let in.
+        attach(socket.as_fd(), &FILTER)?;
+        Ok(Self::of(socket))
+    }
+
+    fn of(socket: OwnedFd) -> Self {
+        Self {
             socket,
             slots: (0..MESSAGES).map(|_| Slot::default()).collect(),
             supers_arrive: false,
             appetite: Appetite::new(),
             parts: Vec::with_capacity(MESSAGES),
-        })
+        }
     }
 
     /// One `recvmmsg` of up to `asked` frames into `into`; how many.

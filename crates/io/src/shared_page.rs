@@ -7,19 +7,12 @@ use std::{
     sync::atomic::AtomicU64,
 };
 
-use nix::{
-    fcntl::{FcntlArg, SealFlag, fcntl},
-    sys::{
-        memfd::{MFdFlags, memfd_create},
-        socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg},
-        stat::fstat,
-    },
-    unistd::ftruncate,
-};
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+
+use crate::memfd;
 
 /// Bytes of a page.
 const LENGTH: usize = 4096;
-const OFFSET: libc::off_t = LENGTH as libc::off_t;
 /// Words of a page.
 pub const WORDS: usize = LENGTH / size_of::<AtomicU64>();
 
@@ -42,7 +35,7 @@ impl SharedPage {
     /// # Errors
     /// The kernel's: out of descriptors or memory, or no room for the datagram.
     pub fn pass(socket: BorrowedFd<'_>, datagram: &[u8]) -> io::Result<Self> {
-        let memory = sealed()?;
+        let memory = memfd::sealed(c"uxfrm-mailbox", LENGTH)?;
         let page = Self::map(&memory)?;
         let (bytes, passed) = ([io::IoSlice::new(datagram)], [memory.as_raw_fd()]);
         let with = [ControlMessage::ScmRights(&passed)];
@@ -80,8 +73,7 @@ impl SharedPage {
     }
 
     fn of(memory: OwnedFd) -> io::Result<Self> {
-        let seals = SealFlag::from_bits_truncate(fcntl(&memory, FcntlArg::F_GET_SEALS)?);
-        if !seals.contains(SealFlag::F_SEAL_SHRINK) || fstat(&memory)?.st_size != OFFSET {
+        if memfd::length(&memory)? != LENGTH {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         Self::map(&memory)
@@ -113,19 +105,15 @@ impl Drop for SharedPage {
     }
 }
 
-/// Memory of a page that keeps its length.
-fn sealed() -> io::Result<OwnedFd> {
-    let memory =
-        memfd_create(c"uxfrm-mailbox", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
-    ftruncate(&memory, OFFSET)?;
-    let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
-    fcntl(&memory, FcntlArg::F_ADD_SEALS(seals))?;
-    Ok(memory)
-}
-
 #[cfg(test)]
 mod tests {
     use std::{fs::File, os::fd::AsFd as _, os::unix::net::UnixDatagram, sync::atomic::Ordering};
+
+    use nix::{
+        fcntl::{FcntlArg, fcntl},
+        sys::memfd::{MFdFlags, memfd_create},
+        unistd::ftruncate,
+    };
 
     use super::*;
 
@@ -166,13 +154,13 @@ mod tests {
 
     #[test]
     fn nobody_can_take_it_away() {
-        let memory = File::from(sealed().unwrap());
+        let memory = File::from(memfd::sealed(c"sealed", LENGTH).unwrap());
         for length in [0, LENGTH as u64 - 1, 2 * LENGTH as u64] {
             let refused = memory.set_len(length).unwrap_err();
             assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
         }
         let unsealed = memfd_create(c"unsealed", MFdFlags::MFD_ALLOW_SEALING).unwrap();
-        ftruncate(&unsealed, OFFSET).unwrap();
+        ftruncate(&unsealed, LENGTH as libc::off_t).unwrap();
         let refused = SharedPage::of(unsealed).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
     }

@@ -18,6 +18,7 @@ mod arrivals;
 mod bpf;
 mod code;
 mod filling;
+mod ledger;
 mod mapping;
 mod program;
 mod queue;
@@ -36,7 +37,7 @@ use uxfrm_packet::ethernet::MacAddr;
 use uxfrm_packet::{Batch, Checksum, IpPacket, PacketBuf, Pool, Protocol, Segments, checksum};
 
 use self::program::ADDRESS;
-pub use self::queue::Queue;
+pub use self::queue::{Queue, QueueParts};
 use self::umem::Umem;
 use crate::frames::{FramePort, Frames};
 use crate::packet_socket::PacketSocket;
@@ -67,6 +68,12 @@ pub enum XdpError {
         "the kernel may not lock {0} bytes of memory for frames (needs CAP_IPC_LOCK, or a higher limit of locked memory: `ulimit -l`, LimitMEMLOCK=)"
     )]
     Memory(usize, #[source] io::Error),
+    /// What another process has passed does not do.
+    #[error("can't go on with the rings of another process (needs Linux 6.4): restart")]
+    Passed(#[source] io::Error),
+    /// Frames are of another size now.
+    #[error("the device's MTU has become {0} since its rings were made: restart")]
+    MtuChanged(u32),
     /// Rings or memory.
     #[error("can't set up an XDP socket")]
     Socket(#[from] io::Error),
@@ -123,7 +130,18 @@ pub struct Program {
     program: OwnedFd,
     /// Frames that came by the queues.
     received: AtomicU64,
-    _at_device: OwnedFd,
+    at_device: OwnedFd,
+}
+
+/// What a program at a device is made of, for the process that goes on with it.
+#[derive(Debug)]
+pub struct ProgramParts<Fd> {
+    /// That it is there, whichever it is.
+    pub at_device: Fd,
+    /// The sockets of its queues.
+    pub sockets: Fd,
+    /// The host's addresses.
+    pub own: Fd,
 }
 
 /// Bytes of an Ethernet header.
@@ -148,28 +166,52 @@ impl Program {
     pub fn attach(options: ProgramOptions) -> Result<Arc<Self>, XdpError> {
         let sockets = bpf::sockets(options.queues.max(1)).map_err(XdpError::Map)?;
         let own = bpf::addresses(ADDRESSES).map_err(XdpError::Map)?;
-        let (own_fd, sockets_fd) = (own.as_raw_fd(), sockets.as_raw_fd());
-        let frames = program::Frames { mac: options.mac, most: options.most() };
-        let code = match &options.takes {
-            Takes::Esp { ports } => program::esp(frames, ports, sockets_fd),
-            Takes::OwnEsp => program::own_esp(frames, own_fd, sockets_fd),
-            Takes::Passing => program::passing(frames, own_fd, sockets_fd),
-        };
-        let program = bpf::load(&code).map_err(|(error, words)| XdpError::Program(error, words))?;
+        let program = load(&options, &sockets, &own)?;
         let at_device = bpf::attach(program.as_fd(), options.link).map_err(XdpError::Attach)?;
         let received = AtomicU64::new(0);
-        Ok(Arc::new(Self { options, sockets, own, program, received, _at_device: at_device }))
+        Ok(Arc::new(Self { options, sockets, own, program, received, at_device }))
     }
 
-    /// The host's addresses are `now`; they were `before`. What passes is to none of them, and what is the host's own to one.
+    /// One for where that of another process is, which stays there until this one is [put in its place](Self::put_in_place).
+    ///
+    /// # Errors
+    /// [`XdpError::Program`]
+    pub fn of_parts(
+        options: ProgramOptions,
+        parts: ProgramParts<OwnedFd>,
+    ) -> Result<Arc<Self>, XdpError> {
+        let ProgramParts { at_device, sockets, own } = parts;
+        let program = load(&options, &sockets, &own)?;
+        let received = AtomicU64::new(0);
+        Ok(Arc::new(Self { options, sockets, own, program, received, at_device }))
+    }
+
+    /// What another process can go on with.
+    #[must_use]
+    pub fn parts(&self) -> ProgramParts<BorrowedFd<'_>> {
+        let [at_device, sockets, own] =
+            [&self.at_device, &self.sockets, &self.own].map(|part| part.as_fd());
+        ProgramParts { at_device, sockets, own }
+    }
+
+    /// Puts it where another process has put its own, between two frames.
+    ///
+    /// # Errors
+    /// The kernel's; the other stays.
+    pub fn put_in_place(&self) -> io::Result<()> {
+        bpf::replace(self.at_device.as_fd(), self.program.as_fd())
+    }
+
+    /// The host's addresses are these and no others. What passes is to none of them, and what is the host's own to one.
     ///
     /// # Errors
     /// The kernel's; what was done before one stays.
-    pub fn know_host(&self, before: &[IpAddr], now: &[IpAddr]) -> io::Result<()> {
+    pub fn know_host(&self, now: &[IpAddr]) -> io::Result<()> {
         let own = self.own.as_fd();
         now.iter().try_for_each(|address| bpf::admit(own, &key(*address)))?;
-        let mut gone = before.iter().filter(|address| !now.contains(address));
-        gone.try_for_each(|address| bpf::dismiss(own, &key(*address)))
+        let mut gone = bpf::admitted(own)?;
+        gone.retain(|known| now.iter().all(|address| key(*address) != *known));
+        gone.iter().try_for_each(|address| bpf::dismiss(own, address))
     }
 
     /// How many frames have come by its queues.
@@ -187,6 +229,18 @@ impl Program {
         let answer = bpf::try_out(self.program.as_fd(), frame)?;
         Ok(if answer == XDP_REDIRECT { Verdict::Socket } else { Verdict::Kernel })
     }
+}
+
+/// The program of such options for these maps.
+fn load(options: &ProgramOptions, sockets: &OwnedFd, own: &OwnedFd) -> Result<OwnedFd, XdpError> {
+    let (own, sockets) = (own.as_raw_fd(), sockets.as_raw_fd());
+    let frames = program::Frames { mac: options.mac, most: options.most() };
+    let code = match &options.takes {
+        Takes::Esp { ports } => program::esp(frames, ports, sockets),
+        Takes::OwnEsp => program::own_esp(frames, own, sockets),
+        Takes::Passing => program::passing(frames, own, sockets),
+    };
+    bpf::load(&code).map_err(|(error, words)| XdpError::Program(error, words))
 }
 
 /// An address as the program looks it up.
@@ -296,6 +350,14 @@ impl FramePort for Xdp {
         self.queue.keeps()
     }
 
+    fn lay_down(&mut self) {
+        self.queue.lay_down();
+    }
+
+    fn take_up(&mut self) -> io::Result<()> {
+        self.queue.take_up()
+    }
+
     fn lost(&mut self) -> u64 {
         self.queue.lost() + self.others.lost()
     }
@@ -330,6 +392,14 @@ impl FramePort for Queue {
 
     fn keeps(&mut self) -> bool {
         Self::keeps(self)
+    }
+
+    fn lay_down(&mut self) {
+        Self::lay_down(self);
+    }
+
+    fn take_up(&mut self) -> io::Result<()> {
+        Self::take_up(self)
     }
 
     fn waited(&self) -> Duration {

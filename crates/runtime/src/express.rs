@@ -97,6 +97,16 @@ impl Express {
         self.port.receive(pool, into)
     }
 
+    /// See [`FramePort::lay_down`].
+    pub(crate) fn lay_down(&mut self) {
+        self.port.lay_down();
+    }
+
+    /// See [`FramePort::take_up`].
+    pub(crate) fn take_up(&mut self) -> io::Result<()> {
+        self.port.take_up()
+    }
+
     /// See [`FramePort::lost`].
     pub(crate) fn lost(&mut self) -> u64 {
         self.port.lost()

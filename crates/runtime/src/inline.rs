@@ -27,6 +27,7 @@ mod trouble;
 mod waiting;
 
 use std::{
+    io,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering, fence},
@@ -193,6 +194,19 @@ impl InlineLane {
     #[must_use]
     pub fn worker(&self) -> &Worker {
         &self.worker
+    }
+
+    pub(crate) fn lay_down(&mut self) {
+        self.ports.protected.0.lay_down();
+        self.ports.wire.0.lay_down();
+    }
+
+    pub(crate) fn take_up(&mut self) -> io::Result<()> {
+        self.ports.protected.0.take_up()?;
+        self.ports.wire.0.take_up()?;
+        // Perhaps: the first turn finds out.
+        self.keeps = true;
+        Ok(())
     }
 
     /// Buffers that wait for states.

@@ -11,6 +11,7 @@
 //! threads, and so does what comes by whole packets from the network, before the engine sees it.
 
 use std::{
+    io,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering, fence},
@@ -36,13 +37,13 @@ use crate::{
 pub enum Error {
     /// A port can't be polled.
     #[error("polling failed: {0}")]
-    Poll(std::io::Error),
+    Poll(io::Error),
     /// The host's port is gone (the TUN was deleted).
     #[error("the TUN is gone: {0}")]
-    Host(std::io::Error),
+    Host(io::Error),
     /// A network device of inline mode is gone.
     #[error("a network device is gone: {0}")]
-    Link(std::io::Error),
+    Link(io::Error),
     /// One loop can't wait for so many ports.
     #[error("one loop waits for 256 interfaces and sockets of tunnels at the most")]
     TooManyPorts,
@@ -154,6 +155,14 @@ impl Lane {
     #[must_use]
     pub fn worker(&self) -> &Worker {
         &self.worker
+    }
+
+    pub(crate) fn lay_down(&mut self) {
+        self.wire.lay_down();
+    }
+
+    pub(crate) fn take_up(&mut self) -> io::Result<()> {
+        self.wire.take_up()
     }
 
     /// One turn of the loop.

@@ -1,6 +1,7 @@
 //! A lane on its thread.
 
 use std::{
+    io,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering, fence},
@@ -25,6 +26,17 @@ pub trait Turns: Send + 'static {
 
     /// Buffers that wait for states.
     fn waiting(&self) -> Arc<AtomicUsize>;
+
+    /// It rests: leaves to another process what that needs to go on in its place, and may be told to go on itself.
+    fn lay_down(&mut self) {}
+
+    /// Before the first turn: goes on where a lane of another process was laid down.
+    ///
+    /// # Errors
+    /// Where it was not.
+    fn take_up(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 impl Turns for Lane {
@@ -39,6 +51,14 @@ impl Turns for Lane {
     fn waiting(&self) -> Arc<AtomicUsize> {
         Self::waiting(self)
     }
+
+    fn lay_down(&mut self) {
+        Self::lay_down(self);
+    }
+
+    fn take_up(&mut self) -> io::Result<()> {
+        Self::take_up(self)
+    }
 }
 
 impl Turns for InlineLane {
@@ -52,6 +72,14 @@ impl Turns for InlineLane {
 
     fn waiting(&self) -> Arc<AtomicUsize> {
         self.held()
+    }
+
+    fn lay_down(&mut self) {
+        Self::lay_down(self);
+    }
+
+    fn take_up(&mut self) -> io::Result<()> {
+        Self::take_up(self)
     }
 }
 
@@ -98,7 +126,7 @@ impl Halted {
     ///
     /// # Errors
     /// When the thread can't be started.
-    pub fn resume(self) -> std::io::Result<Running> {
+    pub fn resume(self) -> io::Result<Running> {
         Running::start_boxed(self.lane, self.name, self.cpu)
     }
 }
@@ -114,15 +142,15 @@ impl Running {
     ///
     /// # Errors
     /// When the thread can't be started.
-    pub fn start(lane: impl Turns, name: String, cpu: Option<usize>) -> std::io::Result<Self> {
+    pub fn start(lane: impl Turns, name: String, cpu: Option<usize>) -> io::Result<Self> {
         Self::start_boxed(Box::new(lane), name, cpu)
     }
 
-    fn start_boxed(
-        lane: Box<dyn Turns>,
-        name: String,
-        cpu: Option<usize>,
-    ) -> std::io::Result<Self> {
+    /// The same, whatever kind of lane it is.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_boxed(lane: Box<dyn Turns>, name: String, cpu: Option<usize>) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let waker = lane.waker();
         let waiting = lane.waiting();
@@ -173,8 +201,9 @@ impl Running {
     /// # Panics
     /// When the lane did.
     pub fn halt(mut self) -> Result<Option<Halted>, Error> {
-        let Some(Ended { lane, outcome }) = self.finish() else { return Ok(None) };
+        let Some(Ended { mut lane, outcome }) = self.finish() else { return Ok(None) };
         outcome?;
+        lane.lay_down();
         Ok(Some(Halted { lane, name: std::mem::take(&mut self.name), cpu: self.cpu }))
     }
 

@@ -53,6 +53,8 @@ pub enum Question {
 pub enum News {
     /// Which way leads to a destination.
     Way(IpAddr, Answer),
+    /// The same of a destination that was in use before this lane was, so that nothing has to wait for the answer.
+    Expected(IpAddr, Answer),
     /// What is known of a neighbour.
     Neighbour(NextHop, Standing),
     /// Any way may have changed.
@@ -200,6 +202,10 @@ impl Ways {
             self.latest = None;
             match news {
                 News::Way(destination, answer) => self.learn(destination, answer, now),
+                News::Expected(destination, answer) => {
+                    self.expect(destination, now);
+                    self.learn(destination, answer, now);
+                }
                 News::Neighbour(hop, standing) => self.meet(hop, standing, now),
                 News::Changed => self.generation = self.generation.wrapping_add(1),
                 News::Links => {
@@ -270,9 +276,7 @@ impl Ways {
     #[inline(never)]
     fn find(&mut self, destination: IpAddr, now: Moment) -> Way {
         let Some(entry) = self.ways.get_mut(&destination) else {
-            self.make_room();
-            let entry = Entry { generation: self.generation, known: Known::Asked(now) };
-            self.ways.insert(destination, entry);
+            self.expect(destination, now);
             self.ask(Question::Way(destination));
             return Way::Asked;
         };
@@ -327,6 +331,13 @@ impl Ways {
                 Way::Asked
             }
         }
+    }
+
+    /// An answer about it is to come.
+    fn expect(&mut self, destination: IpAddr, now: Moment) {
+        self.make_room();
+        let entry = Entry { generation: self.generation, known: Known::Asked(now) };
+        self.ways.insert(destination, entry);
     }
 
     fn learn(&mut self, destination: IpAddr, answer: Answer, now: Moment) {

@@ -106,6 +106,16 @@ impl Wire {
         express.transmit(pool)
     }
 
+    /// See [`uxfrm_io::FramePort::lay_down`].
+    pub(crate) fn lay_down(&mut self) {
+        self.express.iter_mut().for_each(|express| express.lay_down());
+    }
+
+    /// See [`uxfrm_io::FramePort::take_up`].
+    pub(crate) fn take_up(&mut self) -> io::Result<()> {
+        self.express.as_mut().map_or(Ok(()), |express| express.take_up())
+    }
+
     /// Packets that found no room in the queues of any port, since the last time.
     pub(crate) fn lost(&mut self) -> u64 {
         let sockets: u64 = self.exits.iter_mut().map(|exit| exit.port.overflowed()).sum();

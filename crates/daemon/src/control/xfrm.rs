@@ -295,10 +295,7 @@ impl Protocol for Serving<'_> {
 impl Serving<'_> {
     /// What does not pass to another process.
     fn obstacles(&self) -> Vec<Obstacle> {
-        let config = self.reload.config();
         let all = [
-            (config.inline.is_some(), Obstacle::Inline),
-            (config.wire.af_xdp.is_some(), Obstacle::AfXdp),
             (!self.devices.is_empty(), Obstacle::Devices),
             (!self.tunnels.is_empty(), Obstacle::Tunnels),
         ];

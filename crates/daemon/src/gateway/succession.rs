@@ -16,6 +16,7 @@ use crate::{
     descriptor_store::DescriptorStore,
     devices::Making,
     host::Before,
+    lanes,
     reload::Reload,
     sandbox,
     stat::{self, StatSocket},
@@ -42,8 +43,13 @@ pub(super) fn take_over(
             return Err(error);
         }
     };
-    let Opening { mut gateway, lanes } = opening;
-    let (client, rested) = successor.take_over(&mut gateway.database, || supervisor.take_over())?;
+    let Opening { mut gateway, mut lanes } = opening;
+    let programs = lanes.programs.clone();
+    let in_charge = || {
+        lanes.take_up()?;
+        supervisor.take_over()
+    };
+    let (client, rested) = successor.take_over(&mut gateway.database, in_charge)?;
     gateway.following.replace_witness();
     let mut gateway = Opening { gateway, lanes }.start(&config)?;
     let answer = upgrade::Answer::done(rested);
@@ -54,6 +60,8 @@ pub(super) fn take_over(
         control.take_seats(&mut gateway.serving())?;
         control.publish(|outbox| tell(outbox, client, &answer));
     }
+    // The kernel takes its time, while packets pass already.
+    lanes::put_in_place(&programs);
     let _confined = sandbox::close(path, &config);
     gateway.go_on(signals, &stat, control)
 }
@@ -81,7 +89,8 @@ fn build_successor(
     let reload = Reload::new(path, config.clone(), written, Plan::read(config)?);
     let mut descriptors = std::mem::take(descriptors);
     descriptors.keep(stat::DESCRIPTOR, stat.as_fd())?;
-    let parts = Parts { poller, database, store, devices, reload, descriptors, xfrm };
+    let destinations = successor.destinations();
+    let parts = Parts { poller, database, store, devices, reload, descriptors, xfrm, destinations };
     let mut opening = Gateway::open(config, parts, Before::Runs)?;
     opening.gateway.drops.push(successor.drops());
     Ok((opening, stat, control))
@@ -125,8 +134,10 @@ impl Gateway {
             tracing::warn!(%error, "no more sequence numbers are reserved for the time of an upgrade");
         }
         let (drops, fastest) = (self.counts(), self.following.fastest());
+        let destinations = self.asked.all();
         let Self { upgrade, database, xfrm, descriptors, reload, lanes, events, happened, .. } =
             self;
+        let guidance = &mut self.guidance;
         let told = upgrade.hand_over(Handing {
             config: reload.config(),
             database,
@@ -136,7 +147,9 @@ impl Gateway {
             written: reload.written(),
             drops,
             fastest,
+            destinations,
             lanes,
+            guidance,
             events,
             happened,
         });

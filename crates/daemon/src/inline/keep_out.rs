@@ -22,12 +22,16 @@ use uxfrm_io::{
 use uxfrm_packet::Version;
 
 use super::Devices;
+use crate::descriptor_store::DescriptorStore;
 
 const ESP: u8 = 50;
 const UDP: u8 = 17;
 
 /// The table's name: not one that a TUN's guard could have.
 const NAME: &str = "uxfrm_inline";
+
+/// What the packet filter's socket, which owns the table, is called in the descriptor store.
+const FILTER: &str = "nftables inline";
 
 /// What was told the kernel.
 #[derive(Debug)]
@@ -36,6 +40,8 @@ pub(crate) struct KeepOut {
     devices: Arc<Devices>,
     udp_ports: Vec<u16>,
     own: Vec<IpAddr>,
+    /// Whether the kernel may have other rules than it was told.
+    is_doubted: bool,
 }
 
 impl KeepOut {
@@ -47,13 +53,25 @@ impl KeepOut {
         devices: &Arc<Devices>,
         udp_ports: Vec<u16>,
         own: &[IpAddr],
+        descriptors: &mut DescriptorStore,
     ) -> anyhow::Result<Self> {
-        let put_up = || -> Result<Self, Error> {
-            let mut nftables = Nftables::open()?;
+        let before = descriptors.take(FILTER);
+        let put_up = || -> Result<Nftables, Error> {
+            let mut nftables =
+                before.map_or_else(Nftables::open, |socket| Ok(Nftables::of_socket(socket)))?;
             nftables.install(&devices.table(&udp_ports, own))?;
-            Ok(Self { nftables, devices: Arc::clone(devices), udp_ports, own: own.to_vec() })
+            Ok(nftables)
         };
-        put_up().context("can't keep the host's stack out of inline mode's packets")
+        let nftables =
+            put_up().context("can't keep the host's stack out of inline mode's packets")?;
+        descriptors.keep(FILTER, nftables.socket())?;
+        let (devices, own) = (Arc::clone(devices), own.to_vec());
+        Ok(Self { nftables, devices, udp_ports, own, is_doubted: false })
+    }
+
+    /// Another process may have told the kernel other rules: they are told again the next time.
+    pub(crate) fn doubt(&mut self) {
+        self.is_doubted = true;
     }
 
     /// Takes away what a killed gateway left, where there is no inline mode any more. Otherwise the host would get neither ESP nor what it is to forward.
@@ -83,12 +101,13 @@ impl KeepOut {
     /// # Errors
     /// The kernel's; the old rules stay.
     pub(crate) fn follow(&mut self, own: &[IpAddr]) -> anyhow::Result<()> {
-        if own == self.own {
+        if own == self.own && !self.is_doubted {
             return Ok(());
         }
-        self.devices.know_host(&self.own, own)?;
+        self.devices.know_host(own)?;
         self.nftables.replace_rules(&self.devices.table(&self.udp_ports, own))?;
         self.own = own.to_vec();
+        self.is_doubted = false;
         Ok(())
     }
 

@@ -123,8 +123,9 @@ const fn upper_half(number: u64) -> u32 {
 
 fn bits(highest: u64, received: &[u64]) -> Vec<u64> {
     let mut words = Vec::new();
-    for number in received {
-        let below = usize::try_from(highest - number).unwrap_or(usize::MAX);
+    // While lanes run some may have come since the highest was asked for: they are in the final numbers.
+    for below in received.iter().filter_map(|number| highest.checked_sub(*number)) {
+        let below = usize::try_from(below).unwrap_or(usize::MAX);
         let word = below / 64;
         if words.len() <= word {
             words.resize(word + 1, 0);
@@ -153,5 +154,11 @@ mod tests {
             passed.sort_unstable();
             assert_eq!(passed, received);
         }
+    }
+
+    /// Lanes run on while a state is looked at.
+    #[test]
+    fn numbers_above_the_highest_wait_for_the_final_ones() {
+        assert_eq!(numbers(9, &bits(9, &[5, 9, 10, u64::MAX])), [9, 5]);
     }
 }

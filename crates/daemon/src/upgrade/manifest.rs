@@ -1,7 +1,7 @@
 //! What passes from one process of a gateway to the next, as JSON: fields may come, and what one release does
 //! not know another may leave out.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -47,6 +47,9 @@ pub(super) struct Manifest {
     pub(super) workers: usize,
     /// The highest rate at which a state receives, in numbers a second.
     pub(super) fastest: u64,
+    /// Destinations that lanes have ways to past the host's stack.
+    #[serde(default)]
+    pub(super) destinations: Vec<IpAddr>,
     /// The TUN, the routing table and the mark: routes and guard stay as they are.
     pub(super) place: Place,
 }
@@ -59,6 +62,9 @@ pub(super) struct Place {
     pub(super) mark: u32,
     pub(super) sequences: Option<std::path::PathBuf>,
     pub(super) is_controlled: bool,
+    /// Devices whose sockets and rings are read.
+    #[serde(default)]
+    pub(super) devices: Vec<String>,
 }
 
 /// 3: all is built, or why not.

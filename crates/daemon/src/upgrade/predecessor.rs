@@ -2,6 +2,7 @@
 //! decides: then it ends this process.
 
 use std::{
+    net::IpAddr,
     path::PathBuf,
     sync::{Arc, mpsc::Receiver},
     time::Duration,
@@ -48,10 +49,6 @@ const PARCEL: usize = 16 * 1024;
 pub(crate) enum Obstacle {
     /// Nobody could start another process.
     NoSupervisor,
-    /// `[inline]`: rings shared with the kernel do not pass yet.
-    Inline,
-    /// `[wire] af_xdp`
-    AfXdp,
     /// Offload devices.
     Devices,
     /// Tunnels and receive ports.
@@ -62,8 +59,6 @@ impl Obstacle {
     const fn text(self) -> &'static str {
         match self {
             Self::NoSupervisor => "this gateway was not started by `uxfrm run`",
-            Self::Inline => "inline mode does not pass to another process yet",
-            Self::AfXdp => "[wire] af_xdp does not pass to another process yet",
             Self::Devices => "offload devices do not pass to another process yet",
             Self::Tunnels => "tunnels do not pass to another process yet",
         }
@@ -98,7 +93,11 @@ pub(crate) struct Handing<'a> {
     pub(crate) drops: DropCounts,
     /// The highest rate at which a state receives, in numbers a second.
     pub(crate) fastest: u64,
+    /// Those that lanes ask for.
+    pub(crate) destinations: Vec<IpAddr>,
     pub(crate) lanes: &'a mut Vec<Running>,
+    /// Who tells lanes their ways, and has devices gather frames.
+    pub(crate) guidance: &'a mut Option<Running>,
     pub(crate) events: &'a Receiver<Event>,
     /// Events that are to be told.
     pub(crate) happened: &'a mut Vec<Event>,
@@ -214,6 +213,7 @@ impl Upgrade {
                 return Ok(None);
             }
         };
+        let guidance = handing.guidance.take().map(Running::halt).transpose()?.flatten();
         let rested = now();
         let halted = halt(handing.lanes)?;
         link.be_patient_for(REST)?;
@@ -224,6 +224,7 @@ impl Upgrade {
         let patience = told.as_ref().map_or(Duration::ZERO, |()| REST + REST_OF_A_STATE * states);
         supervisor.await_end(patience).context("the supervisor has ended")?;
         *handing.lanes = halted.into_iter().map(Halted::resume).collect::<Result<_, _>>()?;
+        *handing.guidance = guidance.map(Halted::resume).transpose()?;
         let why = told.err().map_or_else(
             || "the other process did not take over".to_owned(),
             |error| format!("{error:#}"),
@@ -253,7 +254,17 @@ pub(super) fn place(config: &Config) -> Place {
         mark: config.wire.mark.get(),
         sequences: config.xfrm.sequences.clone(),
         is_controlled: config.control.enabled,
+        devices: devices(config),
     }
+}
+
+/// The network devices that are read past the host's stack, and by what.
+fn devices(config: &Config) -> Vec<String> {
+    let of_inline = config.inline.iter().flat_map(|inline| {
+        let both = [(inline.protected(), inline.protected_by()), (inline.wire(), inline.wire_by())];
+        both.map(|(name, by)| format!("{name} {by:?}"))
+    });
+    of_inline.chain(config.wire.af_xdp.iter().map(ToString::to_string)).collect()
 }
 
 type States = [(Arc<Sa>, Datagram)];
@@ -313,6 +324,7 @@ fn tell_all(
         drops: dropped.collect(),
         workers: config.runtime.workers.count().get(),
         fastest: handing.fastest,
+        destinations: handing.destinations.clone(),
         place: place(config),
     };
     link.send(&serde_json::to_vec(&whole)?, &fds).context("the other process went away")?;

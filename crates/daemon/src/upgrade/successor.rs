@@ -1,6 +1,6 @@
 //! The process that takes over.
 
-use std::{fmt::Display, os::fd::OwnedFd, sync::Arc, time::Duration};
+use std::{fmt::Display, net::IpAddr, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, bail, ensure};
 use uxfrm_engine::{Action, Database, Defaults, DropReason, Drops, Moment, Sa};
@@ -64,13 +64,11 @@ impl Successor {
         let (theirs, ours) = (&self.manifest.place, place(config));
         ensure!(
             *theirs == ours,
-            "the configuration has another TUN, table, mark, store of sequence numbers or control socket now"
+            "the configuration has another TUN, table, mark, store of sequence numbers, control socket or network devices now"
         );
         let workers = config.runtime.workers.count().get();
         ensure!(self.manifest.workers == workers, "[runtime] workers is another number now");
-        ensure!(config.inline.is_none(), "inline mode can't be taken over");
         ensure!(config.device.is_empty(), "devices can't be taken over");
-        ensure!(config.wire.af_xdp.is_none(), "[wire] af_xdp can't be taken over");
         Ok(())
     }
 
@@ -128,6 +126,11 @@ impl Successor {
         let ages = self.manifest.policies_of_files.iter();
         let ages = ages.filter_map(|place| all.get(*place).copied());
         Written::restored(states, ages, defaults)
+    }
+
+    /// Destinations to which lanes are to know the ways before packets come.
+    pub(crate) fn destinations(&self) -> Vec<IpAddr> {
+        self.manifest.destinations.clone()
     }
 
     /// What the predecessor dropped.

@@ -221,8 +221,8 @@ const KIND: libc::c_int = 0xf;
 /// sends signals to a process of the caller's choice (`FIOASYNC`, `FIOSETOWN`, `SIOCSPGRP`).
 const NEVER: [libc::c_int; 5] = [0x5412, 0x541c, 0x5452, 0x8901, 0x8902];
 
-/// `bpf` commands on tables that are there: look up, update, delete.
-const ON_TABLES: [libc::c_int; 3] = [1, 2, 3];
+/// `bpf` commands on tables that are there: look up, update, delete, list.
+const ON_TABLES: [libc::c_int; 4] = [1, 2, 3, 4];
 
 /// A new task with one of these has a namespace of its own.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWNS

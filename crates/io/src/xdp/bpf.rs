@@ -13,9 +13,11 @@ use super::program::ADDRESS;
 const MAP_CREATE: u32 = 0;
 const MAP_UPDATE_ELEM: u32 = 2;
 const MAP_DELETE_ELEM: u32 = 3;
+const MAP_GET_NEXT_KEY: u32 = 4;
 const PROG_LOAD: u32 = 5;
 const PROG_TEST_RUN: u32 = 10;
 const LINK_CREATE: u32 = 28;
+const LINK_UPDATE: u32 = 29;
 
 /// `BPF_MAP_TYPE_HASH`, and with memory only for what is in it: `BPF_F_NO_PREALLOC`.
 const HASH_MAP: u32 = 1;
@@ -121,6 +123,22 @@ pub(super) fn dismiss(set: BorrowedFd<'_>, address: &[u8; ADDRESS]) -> io::Resul
     }
 }
 
+/// All addresses in it.
+pub(super) fn admitted(set: BorrowedFd<'_>) -> io::Result<Vec<[u8; ADDRESS]>> {
+    let mut found: Vec<[u8; ADDRESS]> = Vec::new();
+    loop {
+        let mut next = [0_u8; ADDRESS];
+        let before = found.last().map_or(std::ptr::null(), std::ptr::from_ref);
+        let mut arguments = of_map(set, before).with_address(4, &raw mut next);
+        // SAFETY: the addresses are those of keys of as many bytes as the set was made for, live until the call is over, or none for the first one.
+        match unsafe { arguments.call(MAP_GET_NEXT_KEY) } {
+            Ok(_) => found.push(next),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 /// A map, and a key of it.
 fn of_map<T>(map: BorrowedFd<'_>, key: *const T) -> Arguments {
     Arguments::new(&[map.as_raw_fd().cast_unsigned()]).with_address(2, key)
@@ -156,6 +174,13 @@ pub(super) fn attach(program: BorrowedFd<'_>, link: u32) -> io::Result<OwnedFd> 
     let program = program.as_raw_fd().cast_unsigned();
     // SAFETY: no addresses.
     unsafe { Arguments::new(&[program, link, AT_XDP, BY_DRIVER]).open(LINK_CREATE) }
+}
+
+/// Puts another program where one is.
+pub(super) fn replace(at_device: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    let numbers = [at_device, program].map(|fd| fd.as_raw_fd().cast_unsigned());
+    // SAFETY: no addresses.
+    unsafe { Arguments::new(&numbers).call(LINK_UPDATE).map(drop) }
 }
 
 /// What a program answers about a frame, without doing it.

@@ -16,6 +16,17 @@ impl Filling {
         Self { ring, waiting: Vec::new() }
     }
 
+    /// Goes on where another process has stopped, which had found no place for these.
+    pub(super) fn resume(&mut self, waiting: Vec<u64>) {
+        self.ring.resume(0);
+        self.waiting = waiting;
+    }
+
+    /// What has found no place yet, when all else is [published](Self::publish).
+    pub(super) fn waiting(&self) -> &[u64] {
+        &self.waiting
+    }
+
     /// Gives a frame to the kernel, which sees it once it is [published](Self::publish).
     #[inline]
     pub(super) fn give(&mut self, frame: u64) {

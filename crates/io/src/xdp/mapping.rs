@@ -16,6 +16,7 @@ unsafe impl Send for Mapping {}
 
 impl Mapping {
     /// Zeroed pages of nobody else's.
+    #[cfg(test)]
     pub(super) fn anonymous(len: usize) -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
         // SAFETY: a new mapping, wherever the kernel wants it.

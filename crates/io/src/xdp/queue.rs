@@ -12,6 +12,7 @@ use zerocopy::IntoBytes as _;
 
 use super::arrivals::Arrivals;
 use super::filling::Filling;
+use super::ledger::{Rest, Shape};
 use super::mapping::Mapping;
 use super::ring::{Consumer, Producer};
 use super::umem::Umem;
@@ -44,6 +45,8 @@ pub struct Queue {
     sending: Producer<libc::xdp_desc>,
     sent: Consumer<u64>,
     free: Vec<u64>,
+    /// Frames to send from, free or not.
+    to_send_from: u32,
     /// Frames that may be on their way at a time.
     most: u32,
     /// It may still wait for room in this batch.
@@ -62,6 +65,17 @@ pub struct Queue {
     pub(super) program: Arc<Program>,
 }
 
+/// What a queue is made of, for the process that goes on with it.
+#[derive(Debug)]
+pub struct QueueParts<Fd> {
+    /// The socket that receives.
+    pub socket: Fd,
+    /// That which sends.
+    pub sender: Fd,
+    /// The frames.
+    pub memory: Fd,
+}
+
 impl Queue {
     /// Opens a queue of the program's device.
     ///
@@ -71,19 +85,54 @@ impl Queue {
         let options = &program.options;
         let socket = socket::open(libc::AF_XDP, libc::SOCK_RAW, 0)?;
         let longest = options.longest();
-        let umem = Umem::new(RECEIVED + SENT, longest).ok_or(XdpError::TooLarge(longest))??;
+        let umem = Umem::new(RECEIVED, SENT, longest).ok_or(XdpError::TooLarge(longest))??;
         umem.register(socket.as_fd()).map_err(|error| XdpError::Memory(umem.len(), error))?;
         let mut frames = umem.frames();
         let sender = socket::open(libc::AF_XDP, libc::SOCK_RAW, 0)?;
-        let (filling, received, sent) = receiving_rings(socket.as_fd())?;
-        let sending = sending_ring(sender.as_fd())?;
-        let mut queue = Self {
+        make_rings(socket.as_fd(), sender.as_fd())?;
+        let mut queue = Self::of(program, socket, sender, umem)?;
+        frames.by_ref().take(RECEIVED as usize).for_each(|frame| queue.filling.give(frame));
+        queue.filling.publish();
+        queue.free.extend(frames);
+        queue.widen();
+        queue.take_place(number)?;
+        queue.narrow_down()?;
+        Ok(queue)
+    }
+
+    /// The queue of another process, which goes on with it until this one [takes it up](Self::take_up). Needs Linux 6.4.
+    ///
+    /// # Errors
+    /// [`XdpError::Passed`] where it can't be had, or the device's MTU has become another.
+    pub fn of_parts(program: &Arc<Program>, parts: QueueParts<OwnedFd>) -> Result<Self, XdpError> {
+        let QueueParts { socket, sender, memory } = parts;
+        let umem = Umem::of(memory).map_err(XdpError::Passed)?;
+        if !umem.suits(program.options.longest()) {
+            return Err(XdpError::MtuChanged(program.options.mtu));
+        }
+        let mut queue = Self::of(program, socket, sender, umem).map_err(XdpError::Passed)?;
+        queue.narrow_down()?;
+        Ok(queue)
+    }
+
+    /// One whose rings are there, and are not in use yet.
+    fn of(
+        program: &Arc<Program>,
+        socket: OwnedFd,
+        sender: OwnedFd,
+        umem: Umem,
+    ) -> io::Result<Self> {
+        let shape = umem.ledger().shape();
+        let (filling, received, sent) = receiving_rings(socket.as_fd(), shape)?;
+        let sending = sending_ring(sender.as_fd(), shape)?;
+        Ok(Self {
             filling: Filling::new(filling),
             received,
             arrivals: Arrivals::default(),
             sending,
             sent,
-            free: Vec::with_capacity(SENT as usize),
+            free: Vec::with_capacity(shape.sent as usize),
+            to_send_from: shape.sent,
             most: u32::MAX,
             patience: Patience::new(),
             lost: 0,
@@ -92,16 +141,48 @@ impl Queue {
             sender,
             umem,
             program: Arc::clone(program),
-        };
-        frames.by_ref().take(RECEIVED as usize).for_each(|frame| queue.filling.give(frame));
-        queue.filling.publish();
-        queue.free.extend(frames);
-        queue.widen();
-        queue.take_place(number)?;
-        if !queue.is_zero_copy()? {
-            queue.most = ON_THEIR_WAY;
+        })
+    }
+
+    /// Where the kernel copies, fewer may be on their way.
+    fn narrow_down(&mut self) -> io::Result<()> {
+        if !self.is_zero_copy()? {
+            self.most = ON_THEIR_WAY;
         }
-        Ok(queue)
+        Ok(())
+    }
+
+    /// What another process can go on with.
+    #[must_use]
+    pub fn parts(&self) -> QueueParts<BorrowedFd<'_>> {
+        let (socket, sender) = (self.socket.as_fd(), self.sender.as_fd());
+        QueueParts { socket, sender, memory: self.umem.memory() }
+    }
+
+    /// Leaves to another process what only this one knows. It may go on itself after that, if the other does not.
+    pub(super) fn lay_down(&mut self) {
+        self.reclaim();
+        self.filling.publish();
+        let numbers = |frames: &[u64]| frames.iter().map(|at| self.umem.number(*at)).collect();
+        let (free, waiting) = (numbers(&self.free), numbers(self.filling.waiting()));
+        let rest = Rest { unseen: self.sending.unseen(), lost: self.lost, free, waiting };
+        self.umem.ledger().leave(&rest);
+    }
+
+    /// Goes on where another process has laid it down.
+    ///
+    /// # Errors
+    /// Where that did not.
+    pub(super) fn take_up(&mut self) -> io::Result<()> {
+        let Rest { unseen, lost, free, waiting } = self.umem.ledger().rest()?;
+        let places = |numbers: Vec<u32>| numbers.into_iter().map(|at| self.umem.place(at));
+        let (free, waiting) = (places(free).collect(), places(waiting).collect());
+        self.filling.resume(waiting);
+        self.received.resume();
+        self.sending.resume(unseen);
+        self.sent.resume();
+        (self.free, self.lost) = (free, lost);
+        Ok(())
     }
 
     /// Lets the kernel have more on its way, and take more at a call, where it can and may: without, it is slower.
@@ -241,7 +322,7 @@ impl Queue {
         loop {
             self.reclaim();
             let left = self.sending.waiting();
-            let on_their_way = SENT - narrow(self.free.len()) - left;
+            let on_their_way = self.to_send_from - narrow(self.free.len()) - left;
             self.sending.publish_some(self.most.saturating_sub(on_their_way));
             if left >= before || self.sending.unread() == 0 || !self.sending.needs_call() {
                 return;
@@ -292,33 +373,40 @@ fn narrow(bytes: usize) -> u32 {
 /// Frames for the kernel, received ones, and ones that were sent.
 type Rings = (Producer<u64>, Consumer<libc::xdp_desc>, Consumer<u64>);
 
-/// Makes and maps the rings of the socket that receives: those of the memory are its own too.
-fn receiving_rings(fd: BorrowedFd<'_>) -> io::Result<Rings> {
-    for (ring, size) in [
-        (libc::XDP_UMEM_FILL_RING, RECEIVED),
-        (libc::XDP_RX_RING, RECEIVED),
-        (libc::XDP_UMEM_COMPLETION_RING, SENT),
+/// Makes the rings of the socket that receives, of which those of the memory are its own too, and of the one that sends.
+fn make_rings(receiver: BorrowedFd<'_>, sender: BorrowedFd<'_>) -> io::Result<()> {
+    for (fd, ring, size) in [
+        (receiver, libc::XDP_UMEM_FILL_RING, RECEIVED),
+        (receiver, libc::XDP_RX_RING, RECEIVED),
+        (receiver, libc::XDP_UMEM_COMPLETION_RING, SENT),
+        (sender, libc::XDP_TX_RING, SENT),
     ] {
         socket::set(fd, libc::SOL_XDP, ring, size.cast_signed())?;
     }
+    Ok(())
+}
+
+/// Maps the rings of the socket that receives.
+fn receiving_rings(fd: BorrowedFd<'_>, shape: Shape) -> io::Result<Rings> {
+    let Shape { received: places, sent: places_of_sent, .. } = shape;
     let offsets = offsets(fd)?;
-    let filling = map::<u64>(fd, &offsets.fr, RECEIVED, libc::XDP_UMEM_PGOFF_FILL_RING)?;
+    let filling = map::<u64>(fd, &offsets.fr, places, libc::XDP_UMEM_PGOFF_FILL_RING)?;
     let at = libc::XDP_PGOFF_RX_RING.cast_unsigned();
-    let received = map::<libc::xdp_desc>(fd, &offsets.rx, RECEIVED, at)?;
-    let sent = map::<u64>(fd, &offsets.cr, SENT, libc::XDP_UMEM_PGOFF_COMPLETION_RING)?;
+    let received = map::<libc::xdp_desc>(fd, &offsets.rx, places, at)?;
+    let at = libc::XDP_UMEM_PGOFF_COMPLETION_RING;
+    let sent = map::<u64>(fd, &offsets.cr, places_of_sent, at)?;
     Ok((
-        Producer::new(filling, &offsets.fr, RECEIVED)?,
-        Consumer::new(received, &offsets.rx, RECEIVED)?,
-        Consumer::new(sent, &offsets.cr, SENT)?,
+        Producer::new(filling, &offsets.fr, places)?,
+        Consumer::new(received, &offsets.rx, places)?,
+        Consumer::new(sent, &offsets.cr, places_of_sent)?,
     ))
 }
 
-/// Makes and maps the ring of the socket that sends.
-fn sending_ring(fd: BorrowedFd<'_>) -> io::Result<Producer<libc::xdp_desc>> {
-    socket::set(fd, libc::SOL_XDP, libc::XDP_TX_RING, SENT.cast_signed())?;
-    let offsets = offsets(fd)?;
+/// Maps the ring of the socket that sends.
+fn sending_ring(fd: BorrowedFd<'_>, shape: Shape) -> io::Result<Producer<libc::xdp_desc>> {
+    let (offsets, places) = (offsets(fd)?, shape.sent);
     let at = libc::XDP_PGOFF_TX_RING.cast_unsigned();
-    Producer::new(map::<libc::xdp_desc>(fd, &offsets.tx, SENT, at)?, &offsets.tx, SENT)
+    Producer::new(map::<libc::xdp_desc>(fd, &offsets.tx, places, at)?, &offsets.tx, places)
 }
 
 /// A ring with so many places for `T`.

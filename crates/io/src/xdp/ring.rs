@@ -83,6 +83,18 @@ impl<T: Copy> Producer<T> {
         Ok(Self { ring, written, published: written, read })
     }
 
+    /// Goes on where another process has stopped, behind so many entries that the kernel does not see yet.
+    pub(super) fn resume(&mut self, unseen: u32) {
+        self.published = self.ring.producer().load(Ordering::Relaxed);
+        self.written = self.published.wrapping_add(unseen);
+        self.read = self.ring.consumer().load(Ordering::Acquire);
+    }
+
+    /// How many entries the kernel does not see yet.
+    pub(super) fn unseen(&self) -> u32 {
+        self.written.wrapping_sub(self.published)
+    }
+
     /// Adds an entry, which the kernel does not see yet; gives it back where there is no room.
     #[inline]
     pub(super) fn push(&mut self, entry: T) -> Result<(), T> {
@@ -156,6 +168,12 @@ impl<T: Copy> Consumer<T> {
         let ring = Ring::new(mapping, offsets, size)?;
         let read = ring.consumer().load(Ordering::Relaxed);
         Ok(Self { ring, read, written: read })
+    }
+
+    /// Goes on where another process has stopped.
+    pub(super) fn resume(&mut self) {
+        self.read = self.ring.consumer().load(Ordering::Relaxed);
+        self.written = self.read;
     }
 
     /// Where the next entry is read, and up to where the kernel has written by now.

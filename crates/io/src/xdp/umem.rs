@@ -1,28 +1,72 @@
 //! The memory that an `AF_XDP` socket receives into and sends from: frames of one size, each the kernel's or ours.
+//!
+//! It is a file without a name, so that the process that takes this one's place can map the same frames: those that the kernel has then stay
+//! the kernel's. What else that process has to know stands [before them](Ledger).
 
 use std::io;
-use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 
+use super::ledger::{self, Ledger, Shape};
 use super::mapping::Mapping;
+use crate::memfd;
 
 /// All frames of a socket. A frame is known by where it begins.
 #[derive(Debug)]
 pub(super) struct Umem {
     mapping: Mapping,
     frame: u32,
+    ledger: Ledger,
+    memory: OwnedFd,
 }
 
 /// Bytes that the kernel keeps free before what it receives (`XDP_PACKET_HEADROOM`).
 const HEADROOM: u32 = 256;
 /// Sizes of frames that kernels take without huge pages: powers of two from 2 KiB to a page.
-const SIZES: [u32; 2] = [2048, 4096];
+pub(super) const SIZES: [u32; 2] = [2048, 4096];
 
 impl Umem {
-    /// So many frames, each for a whole link-layer frame of `longest` bytes; `None` where the kernel has none so large.
-    pub(super) fn new(count: u32, longest: u32) -> Option<io::Result<Self>> {
+    /// So many frames to receive into and to send from, each for a whole link-layer frame of `longest` bytes; `None` where the kernel has
+    /// none so large.
+    pub(super) fn new(received: u32, sent: u32, longest: u32) -> Option<io::Result<Self>> {
         let frame = Self::most(longest)? + HEADROOM;
-        let mapping = Mapping::anonymous(count as usize * frame as usize);
-        Some(mapping.map(|mapping| Self { mapping, frame }))
+        let shape = Shape { received, sent, frame };
+        let made = || {
+            let memory = memfd::sealed(c"uxfrm-frames", ledger::LENGTH + shape.bytes())?;
+            let ledger = Ledger::begin(&memory, shape)?;
+            Self::map(memory, ledger)
+        };
+        Some(made())
+    }
+
+    /// Those of another process.
+    ///
+    /// # Errors
+    /// As [`Ledger::of`].
+    pub(super) fn of(memory: OwnedFd) -> io::Result<Self> {
+        let ledger = Ledger::of(&memory)?;
+        Self::map(memory, ledger)
+    }
+
+    fn map(memory: OwnedFd, ledger: Ledger) -> io::Result<Self> {
+        let Shape { frame, .. } = ledger.shape();
+        let start = libc::off_t::try_from(ledger::LENGTH).map_err(io::Error::other)?;
+        let mapping = Mapping::shared(memory.as_fd(), start, ledger.shape().bytes())?;
+        Ok(Self { mapping, frame, ledger, memory })
+    }
+
+    /// What stands before the frames.
+    pub(super) const fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// The file.
+    pub(super) fn memory(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
+    }
+
+    /// Whether a frame has room for a link-layer frame of `longest` bytes, and no smaller one would have.
+    pub(super) fn suits(&self, longest: u32) -> bool {
+        Self::most(longest) == Some(self.frame - HEADROOM)
     }
 
     /// Bytes of the longest link-layer frame that is received into a frame for those of `longest` bytes; `None` where there is none so large.
@@ -65,6 +109,16 @@ impl Umem {
         (0..self.mapping.len() as u64).step_by(self.frame as usize)
     }
 
+    /// The number of the frame that begins there.
+    pub(super) fn number(&self, frame: u64) -> u32 {
+        u32::try_from(frame / u64::from(self.frame)).unwrap_or(u32::MAX)
+    }
+
+    /// Where the frame of a number begins.
+    pub(super) fn place(&self, number: u32) -> u64 {
+        u64::from(number) * u64::from(self.frame)
+    }
+
     /// The frame that an address is in.
     #[inline]
     pub(super) fn frame_of(&self, address: u64) -> u64 {
@@ -76,8 +130,8 @@ impl Umem {
     pub(super) fn bytes(&self, address: u64, len: u32) -> Option<&[u8]> {
         let len = len as usize;
         let start = self.mapping.place::<u8>(usize::try_from(address).ok()?, len)?;
-        // SAFETY: within the mapping, whose bytes are initialised; the kernel leaves frames alone that are ours, and nobody else writes
-        // there while we are borrowed.
+        // SAFETY: within the mapping, whose bytes are initialised; the kernel leaves frames alone that are ours, and so does the process that
+        // had them before or has them next, as one of the two rests; nobody else writes there while we are borrowed.
         Some(unsafe { std::slice::from_raw_parts(start.as_ptr(), len) })
     }
 
@@ -103,20 +157,31 @@ mod tests {
         for (longest, expected) in
             [(1514, Some(2048)), (1792, Some(2048)), (1793, Some(4096)), (3840, Some(4096))]
         {
-            let umem = Umem::new(4, longest).map(Result::unwrap);
+            let umem = Umem::new(2, 2, longest).map(Result::unwrap);
             assert_eq!(umem.map(|umem| umem.frame), expected);
         }
-        assert!(Umem::new(4, 3841).is_none());
+        assert!(Umem::new(2, 2, 3841).is_none());
     }
 
     #[test]
     fn bytes_outside_are_none() {
-        let mut umem = Umem::new(2, 1514).unwrap().unwrap();
+        let mut umem = Umem::new(1, 1, 1514).unwrap().unwrap();
         assert_eq!(umem.frames().collect::<Vec<_>>(), [0, 2048]);
         umem.bytes_mut(2048, 3).unwrap().copy_from_slice(b"abc");
         assert_eq!(umem.bytes(2049, 2), Some(&b"bc"[..]));
         assert_eq!(umem.frame_of(2048 + 256), 2048);
         assert!(umem.bytes(4095, 2).is_none() && umem.bytes_mut(0, 2049).is_none());
         assert!(umem.bytes(u64::MAX, 1).is_none() && umem.bytes_mut(4096, 1).is_none());
+    }
+
+    #[test]
+    fn another_process_has_the_same_frames() {
+        let mut ours = Umem::new(2, 2, 1514).unwrap().unwrap();
+        let theirs = Umem::of(ours.memory().try_clone_to_owned().unwrap()).unwrap();
+        let last = ours.frames().last().unwrap();
+        ours.bytes_mut(last, 3).unwrap().copy_from_slice(b"abc");
+        assert_eq!(theirs.bytes(last, 3), Some(&b"abc"[..]));
+        assert_eq!((theirs.number(last), theirs.place(3)), (3, last));
+        assert!(theirs.suits(1514) && !theirs.suits(3000));
     }
 }

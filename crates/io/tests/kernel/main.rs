@@ -17,6 +17,7 @@ mod rtnetlink;
 mod tun;
 mod udp;
 mod xdp;
+mod xdp_passed_on;
 
 use std::fs::OpenOptions;
 use std::time::{Duration, Instant};

@@ -136,7 +136,7 @@ fn what_is_taken_of_the_wire_is_never_the_hosts() {
 #[test]
 fn what_is_taken_of_the_protected_side_is_all_that_passes() {
     with_program(Takes::Passing, |program, mac| {
-        program.know_host(&[], &own()).unwrap();
+        program.know_host(&own()).unwrap();
         let own: HostAddresses = own().into_iter().collect();
         let mut counts = [0; 2];
         beside(

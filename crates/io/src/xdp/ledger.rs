@@ -1,0 +1,212 @@
+//! What a queue's process leaves to the next one, before the frames in their memory: how many there are, and which are neither the kernel's nor
+//! in a ring.
+//!
+//! The kernel has all others, or the rings do, whose positions are in memory that is shared with it. Nobody writes here while packets pass.
+
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::mapping::Mapping;
+use super::umem;
+use crate::memfd;
+
+/// Bytes before the frames, whole pages of whatever size.
+pub(super) const LENGTH: usize = 64 << 10;
+/// Words of it.
+const WORDS: usize = LENGTH / size_of::<AtomicU32>();
+/// What the words mean. Another number has to be refused.
+const VERSION: u32 = 0x7578_0001;
+
+/// How many frames there are, and how large each is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// To receive into, and places of their rings: a power of two, as all of these.
+    pub(super) received: u32,
+    /// To send from, behind them.
+    pub(super) sent: u32,
+    /// Bytes.
+    pub(super) frame: u32,
+}
+
+impl Shape {
+    /// Frames of both kinds.
+    pub(super) const fn frames(&self) -> u32 {
+        self.received + self.sent
+    }
+
+    /// Bytes of all of them.
+    pub(super) const fn bytes(&self) -> usize {
+        self.frames() as usize * self.frame as usize
+    }
+
+    /// Whether a process can have left it.
+    fn is_sound(&self) -> bool {
+        let fits = |count: u32| count.is_power_of_two() && count as usize <= WORDS / 4;
+        fits(self.received) && fits(self.sent) && umem::SIZES.contains(&self.frame)
+    }
+}
+
+/// What becomes of frames that are at neither the kernel nor the next process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Rest {
+    /// Entries of the sending ring that the kernel has not been shown.
+    pub(super) unseen: u32,
+    /// Frames that were lost by the last time that the kernel was asked.
+    pub(super) lost: u64,
+    /// By their numbers, those that may be sent from.
+    pub(super) free: Vec<u32>,
+    /// Those that found no place in the filling ring.
+    pub(super) waiting: Vec<u32>,
+}
+
+/// The words before the frames.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    _mapping: Mapping,
+    words: NonNull<[AtomicU32; WORDS]>,
+    shape: Shape,
+}
+
+// SAFETY: what it points to is its own mapping, which belongs to no thread, and all that is read or written there is atomic.
+unsafe impl Send for Ledger {}
+
+impl Ledger {
+    /// That of memory which is new.
+    pub(super) fn begin(memory: &OwnedFd, shape: Shape) -> io::Result<Self> {
+        let ledger = Self { shape, ..Self::map(memory)? };
+        let Shape { received, sent, frame } = shape;
+        ledger.write(0, [VERSION, received, sent, frame]);
+        Ok(ledger)
+    }
+
+    /// That which another process has begun.
+    ///
+    /// # Errors
+    /// `InvalidData` for what no such process leaves, `EPERM` for memory that it could take away.
+    pub(super) fn of(memory: &OwnedFd) -> io::Result<Self> {
+        let length = memfd::length(memory)?;
+        if length < LENGTH {
+            return Err(INVALID.into());
+        }
+        let mut ledger = Self::map(memory)?;
+        let [version, received, sent, frame] = [0, 1, 2, 3].map(|place| ledger.word(place));
+        ledger.shape = Shape { received, sent, frame };
+        let is_whole = ledger.shape.is_sound() && length == LENGTH + ledger.shape.bytes();
+        if version == VERSION && is_whole { Ok(ledger) } else { Err(INVALID.into()) }
+    }
+
+    fn map(memory: &OwnedFd) -> io::Result<Self> {
+        let mapping = Mapping::shared(memory.as_fd(), 0, LENGTH)?;
+        let words = mapping.place(0, 1).ok_or(INVALID)?;
+        Ok(Self { _mapping: mapping, words, shape: Shape { received: 0, sent: 0, frame: 0 } })
+    }
+
+    pub(super) const fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Leaves what the next process needs.
+    pub(super) fn leave(&self, rest: &Rest) {
+        let [a, b] = [rest.lost >> 32, rest.lost & u64::from(u32::MAX)];
+        let [high, low] = [a, b].map(|half| u32::try_from(half).unwrap_or(0));
+        let counts = [&rest.free, &rest.waiting].map(|frames| u32::try_from(frames.len()));
+        let [free, waiting] = counts.map(|count| count.unwrap_or(u32::MAX));
+        let head = [rest.unseen, high, low, free, waiting];
+        self.write(4, head.iter().chain(&rest.free).chain(&rest.waiting).copied());
+    }
+
+    /// What was left.
+    ///
+    /// # Errors
+    /// `InvalidData` where frames are named that there are not, or twice.
+    pub(super) fn rest(&self) -> io::Result<Rest> {
+        let [unseen, high, low, free, waiting] = [4, 5, 6, 7, 8].map(|place| self.word(place));
+        let Shape { received, sent, .. } = self.shape;
+        if unseen.saturating_add(free) > sent || waiting > received {
+            return Err(INVALID.into());
+        }
+        let mut words = (9..).map(|place| self.word(place));
+        let lost = u64::from(high) << 32 | u64::from(low);
+        let free: Vec<_> = words.by_ref().take(free as usize).collect();
+        let waiting: Vec<_> = words.take(waiting as usize).collect();
+        let are_right =
+            are_different(&free, received..received + sent) && are_different(&waiting, 0..received);
+        if are_right { Ok(Rest { unseen, lost, free, waiting }) } else { Err(INVALID.into()) }
+    }
+
+    fn words(&self) -> &[AtomicU32; WORDS] {
+        // SAFETY: in the mapping and aligned, as `place` said; the memory cannot shrink, and any bytes are valid words.
+        unsafe { self.words.as_ref() }
+    }
+
+    fn word(&self, place: usize) -> u32 {
+        self.words().get(place).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    fn write(&self, from: usize, words: impl IntoIterator<Item = u32>) {
+        let places = self.words().iter().skip(from);
+        places.zip(words).for_each(|(place, word)| place.store(word, Ordering::Relaxed));
+    }
+}
+
+const INVALID: io::ErrorKind = io::ErrorKind::InvalidData;
+
+/// Whether all are among those, and none is there twice.
+fn are_different(frames: &[u32], among: std::ops::Range<u32>) -> bool {
+    let mut sorted = frames.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    sorted.len() == frames.len() && sorted.iter().all(|frame| among.contains(frame))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape = Shape { received: 8, sent: 4, frame: 2048 };
+
+    fn memory() -> OwnedFd {
+        memfd::sealed(c"frames", LENGTH + SHAPE.bytes()).unwrap()
+    }
+
+    #[test]
+    fn what_is_left_is_found() {
+        let memory = memory();
+        let ours = Ledger::begin(&memory, SHAPE).unwrap();
+        let theirs = Ledger::of(&memory).unwrap();
+        assert_eq!((theirs.shape(), theirs.rest().unwrap()), (SHAPE, Rest::default()));
+        let rest = Rest { unseen: 1, lost: 7 << 32 | 9, free: vec![11, 8], waiting: vec![0, 7] };
+        ours.leave(&rest);
+        assert_eq!(theirs.rest().unwrap(), rest);
+    }
+
+    #[test]
+    fn what_no_process_leaves_is_refused() {
+        let memory = memory();
+        let ledger = Ledger::begin(&memory, SHAPE).unwrap();
+        let rest = |unseen, free: &[u32], waiting: &[u32]| {
+            let (free, waiting) = (free.to_vec(), waiting.to_vec());
+            ledger.leave(&Rest { unseen, lost: 0, free, waiting });
+            ledger.rest().map(drop).map_err(|error| error.kind())
+        };
+        assert_eq!(rest(2, &[8, 9], &[1]), Ok(()));
+        for (unseen, free, waiting) in [
+            (3, &[8, 9][..], &[][..]),
+            (0, &[8, 8], &[]),
+            (0, &[7], &[]),
+            (0, &[12], &[]),
+            (0, &[], &[8]),
+            (0, &[], &[1, 1]),
+        ] {
+            assert_eq!(rest(unseen, free, waiting), Err(INVALID), "{unseen} {free:?} {waiting:?}");
+        }
+        for (place, word) in [(0, VERSION + 1), (1, 7), (1, 16), (2, 0), (3, 1024)] {
+            let memory = self::memory();
+            Ledger::begin(&memory, SHAPE).unwrap().write(place, [word]);
+            assert_eq!(Ledger::of(&memory).unwrap_err().kind(), INVALID, "{place}: {word}");
+        }
+        assert!(Ledger::of(&memfd::sealed(c"short", 4096).unwrap()).is_err());
+    }
+}
