@@ -230,9 +230,10 @@ impl Supervision {
         if signal == Signal::SIGCHLD {
             return;
         }
-        match signal {
-            Signal::SIGHUP => self.hung_up = self.successor.is_some(),
-            _stop => self.abandon(),
+        if signal == Signal::SIGHUP {
+            self.hung_up = self.successor.is_some();
+        } else {
+            self.abandon();
         }
         send(&self.current, signal);
     }
