@@ -52,6 +52,10 @@ class Gateway:
     def start(self, lines=(), guard="auto", more="", wire="", at_exit="open"):
         """`more` is further TOML, as `CONTROLLED`; `wire` further lines of that table. Tests share networks, so the host is left as it was."""
         self.write(lines, guard, more, wire, at_exit)
+        self.launch()
+
+    def launch(self):
+        """With the configuration that is there."""
         with open(self.directory / "log", "w") as log:
             self._process = subprocess.Popen(
                 ["ip", "netns", "exec", self.namespace.name, self._binary, "run", self.directory / "config.toml"],

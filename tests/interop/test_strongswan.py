@@ -14,6 +14,7 @@ import wire
 from gateway import CONTROLLED
 from ike import End
 from probes import Probes
+from ways import wait_for
 
 LEFT_HOST, RIGHT_HOST = "10.1.0.2", "10.2.0.2"
 TRANSFER_BYTES = 1 << 20
@@ -195,6 +196,23 @@ def test_charon_hears_at_once_that_its_states_are_gone(end, ends, sites):
     sites.between.seen()
     exchange(sites)
     wire.assert_only("esp", sites.between.seen())
+
+
+def test_what_charon_protected_is_refused_until_somebody_decides(uxfrm, ends, sites):
+    """Both are killed, and uxfrm alone comes back: it is for whoever runs it to let go."""
+    left, right = ends
+    ike.connect(left, right)
+    left.charon.initiate()
+    exchange(sites)
+    written = left.gateway.directory / "sequences" / "policies"
+    wait_for(lambda: written.exists() and "10.2.0.0/24" in written.read_text(), "policies written down", 30)
+    left.charon.kill()
+    left.gateway.kill()
+    left.gateway.start(more=CONTROLLED)
+    assert_cut_off(sites)
+    assert "uxfrm release" in left.gateway.log()
+    assert "dst 10.2.0.0/24 dir out" in left.namespace.run(str(uxfrm), "release")
+    assert left.policies() == ""
 
 
 def test_charon_goes_on_when_uxfrm_is_killed_before_it_answers(ends, sites):

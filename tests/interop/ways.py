@@ -125,8 +125,8 @@ def tcp(family, destination, _):
 SOCKETS = [unbound, bound, connected, raw, ping, tcp]
 
 
-def wait_for(condition, what):
-    deadline = time.monotonic() + SECONDS
+def wait_for(condition, what, seconds=SECONDS):
+    deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"after {SECONDS} s not yet: {what}"
+        assert time.monotonic() < deadline, f"after {seconds} s not yet: {what}"
         time.sleep(0.02)

@@ -40,8 +40,17 @@ pub(crate) enum Command {
     ///
     /// States, policies, sockets and the connections of IKE daemons pass to it. Where it does not come up, the one that runs goes on as it was.
     Upgrade(UpgradeOptions),
+    /// Refuse what the last run protected, without a gateway: for a unit that comes before the network.
+    ///
+    /// Puts up the guard and unreachable routes for the policies of batch files and for those that programs, as an IKE daemon, had put in when the last run
+    /// ended. `uxfrm run` takes them over, `uxfrm clean` removes them. What is not covered is said.
+    Guard(GuardOptions),
+    /// Let go of what is held from the last run: what programs' policies protected and no policy has come for since.
+    ///
+    /// It leaves plain where no policy protects it. One alone goes by `uxfrm xfrm policy delete`.
+    Release(ReleaseOptions),
     /// Remove what a gateway that has ended left: routes that refuse what it protected, and its guard.
-    Clean,
+    Clean(CleanOptions),
     /// Print the running gateway's counters in the format of /proc/net/xfrm_stat.
     Stat(StatOptions),
     /// List and change states and policies, as `ip xfrm` does; watch events.
@@ -115,6 +124,28 @@ pub(crate) struct ReloadOptions {
     /// The gateway's control socket, where it has a path (`[control] socket`).
     #[arg(long, value_name = "PATH")]
     pub(crate) control: Option<PathBuf>,
+}
+
+/// Options of `uxfrm guard`.
+#[derive(Args, Debug)]
+pub(crate) struct GuardOptions {
+    /// The configuration (TOML) that `uxfrm run` will be given.
+    pub(crate) config: PathBuf,
+}
+
+/// Options of `uxfrm release`.
+#[derive(Args, Debug)]
+pub(crate) struct ReleaseOptions {
+    /// The gateway's control socket, where it has a path (`[control] socket`).
+    #[arg(long, value_name = "PATH")]
+    pub(crate) control: Option<PathBuf>,
+}
+
+/// Options of `uxfrm clean`.
+#[derive(Args, Debug)]
+pub(crate) struct CleanOptions {
+    /// A configuration (TOML), whose next start is to hold nothing of the last run.
+    pub(crate) config: Option<PathBuf>,
 }
 
 /// Options of `uxfrm stat`.

@@ -56,12 +56,15 @@ fn main() -> ExitCode {
 /// its core dumps itself; other commands have keys that they drew.
 const fn reads_keys(command: &Command) -> bool {
     match command {
-        Command::Check(_) | Command::Reload(_) | Command::Xfrm(_) | Command::CompleteXfrm(_) => {
-            true
-        }
+        Command::Check(_)
+        | Command::Guard(_)
+        | Command::Reload(_)
+        | Command::Xfrm(_)
+        | Command::CompleteXfrm(_) => true,
         Command::Run(_)
         | Command::Upgrade(_)
-        | Command::Clean
+        | Command::Release(_)
+        | Command::Clean(_)
         | Command::Stat(_)
         | Command::Exec(_)
         | Command::Demo(_)
@@ -83,7 +86,9 @@ fn execute(command: Command, supervisor: Option<u32>) -> anyhow::Result<ExitCode
         Command::Upgrade(options) => upgrade::execute(&options),
         Command::Check(options) => check::execute(&options),
         Command::Reload(options) => reload::execute(&options),
-        Command::Clean => uxfrm_daemon::gateway::clean(),
+        Command::Guard(options) => check::guard(&options),
+        Command::Release(options) => reload::release(&options),
+        Command::Clean(options) => uxfrm_daemon::gateway::clean(options.config.as_deref()),
         Command::Stat(options) => stat::execute(&options),
         Command::Exec(options) => exec::execute(&options),
         Command::Demo(options) => demo::execute(&options),

@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
+use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use nix::errno::Errno;
@@ -9,14 +10,23 @@ use nix::sys::socket::{MsgFlags, recv, send};
 use uxfrm_daemon::control::{self, Spoken};
 use uxfrm_daemon::reload::{Answer, Request};
 
-use crate::arguments::ReloadOptions;
+use crate::arguments::{ReleaseOptions, ReloadOptions};
 
 /// Bytes of the largest answer: above what a gateway sends.
 const LARGEST: usize = 256 * 1024;
 
 pub(crate) fn execute(options: &ReloadOptions) -> anyhow::Result<()> {
     let request = if options.dry_run { Request::Show } else { Request::Apply };
-    let gateway = control::speak(options.control.as_deref(), Spoken::Reload)?;
+    ask(request, options.control.as_deref())
+}
+
+/// `uxfrm release`: lets go of what is held from the last run.
+pub(crate) fn release(options: &ReleaseOptions) -> anyhow::Result<()> {
+    ask(Request::Release, options.control.as_deref())
+}
+
+fn ask(request: Request, control: Option<&Path>) -> anyhow::Result<()> {
+    let gateway = control::speak(control, Spoken::Reload)?;
     let bytes = serde_json::to_vec(&request)?;
     send(gateway.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL).context("the gateway went away")?;
     let mut output = std::io::stdout().lock();

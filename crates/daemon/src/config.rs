@@ -71,6 +71,19 @@ pub struct Host {
     pub guard: Guard,
     /// What becomes of what the policies protect when the gateway ends in order; default `block`.
     pub at_exit: AtExit,
+    /// What becomes at a start of what policies of programs, as an IKE daemon's, protected in the last run; default `block`.
+    pub at_start: AtStart,
+}
+
+/// What becomes of what the last run protected, until policies come that decide anew.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AtStart {
+    /// It is refused, until policies of the same selectors come, or `uxfrm release` lets go of it.
+    #[default]
+    Block,
+    /// It leaves plain where no policy of a file says otherwise.
+    Open,
 }
 
 /// What becomes of protected traffic once the gateway has ended in order.

@@ -27,8 +27,8 @@ use uxfrm_io::{
 use uxfrm_netlink::Refusal;
 
 use crate::{
-    express::Express, host::LedBy, inline::KeepOut, retrial::Retrial, sequences::SequenceStore,
-    time::now,
+    express::Express, held, host::LedBy, inline::KeepOut, retrial::Retrial,
+    sequences::SequenceStore, time::now,
 };
 #[cfg(test)]
 pub(crate) use tables::PacketFilter;
@@ -78,6 +78,17 @@ pub(crate) struct Following {
     narrow_since: Moment,
     /// Whether states came that packets may be waiting for.
     news: bool,
+    /// Policies of the last run for which none has come yet.
+    held: usize,
+}
+
+/// Who asks for a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asker {
+    /// Whoever runs the gateway, by a program or a file.
+    Operator,
+    /// An IKE daemon: it has been told that its states are gone, and deletes what it takes to be there still.
+    KeyManager,
 }
 
 /// What of all that was done stays done, whatever becomes of the next write.
@@ -133,8 +144,10 @@ impl Following {
         keep_out: Option<KeepOut>,
         express: Option<Express>,
         routes: Box<dyn Routes>,
-        defaults: Defaults,
+        spd: &Spd,
     ) -> Self {
+        let defaults = spd.defaults();
+        let held = spd.iter().filter(|entry| entry.is_held()).count();
         Self {
             store,
             guard,
@@ -153,6 +166,7 @@ impl Following {
             narrow: BTreeSet::new(),
             narrow_since: now(),
             news: false,
+            held,
         }
     }
 
@@ -163,8 +177,12 @@ impl Following {
     pub(crate) fn attend(
         &mut self,
         database: &mut Database,
+        asker: Asker,
     ) -> Result<Option<&'static str>, Refusal> {
-        let changes = self.take_changes(database);
+        let mut changes = self.take_changes(database);
+        if self.held > 0 || asker == Asker::KeyManager {
+            self.hold_on(&mut changes, database, asker);
+        }
         if changes.is_empty() {
             return Ok(None);
         }
@@ -207,7 +225,7 @@ impl Following {
     /// The kernel's or the disk's: all is undone then.
     pub(crate) fn make_together(&mut self, database: &mut Database) -> Result<Changes, Refusal> {
         self.let_stand();
-        self.attend(database)?;
+        self.attend(database, Asker::Operator)?;
         let changes = self.uncommitted.clone();
         self.commit(database)?;
         self.catch_up();
@@ -234,12 +252,56 @@ impl Following {
         }
     }
 
+    /// What a key manager deletes is held still where nothing has come for it; what passed is not, where all else is refused by now.
+    fn hold_on(&mut self, changes: &mut Changes, database: &mut Database, asker: Asker) {
+        let let_go = |change: &PolicyChange| match change {
+            PolicyChange::Removed(entry) if entry.is_held() => Some(Arc::clone(entry)),
+            PolicyChange::Removed(_) | PolicyChange::Added(_) => None,
+        };
+        let kept: Vec<_> = match asker {
+            Asker::KeyManager => changes.policies.iter().filter_map(let_go).collect(),
+            Asker::Operator => Vec::new(),
+        };
+        let spd = &database.current().spd;
+        let pointless: Vec<_> = if changes.defaults {
+            let all = spd.iter().filter(|entry| held::is_pointless(entry, spd.defaults()));
+            all.map(|entry| entry.key()).collect()
+        } else {
+            Vec::new()
+        };
+        if kept.is_empty() && pointless.is_empty() {
+            return;
+        }
+        database.apply(now(), |change| {
+            for entry in &kept {
+                // Where another of its name has come it is not to come back.
+                let _replaced = change.restore_policy(entry);
+            }
+            for key in &pointless {
+                let _is_there = change.delete_policy(key);
+            }
+        });
+        changes.extend(self.take_changes(database));
+    }
+
     fn take_changes(&mut self, database: &mut Database) -> Changes {
         let changes = database.take_changes();
+        self.count_held(&changes.policies);
         changes.removed.iter().for_each(|sa| self.store.dismiss(sa, now()));
         changes.added.iter().for_each(|sa| self.store.admit(sa, now()));
         self.news |= !changes.added.is_empty();
         changes
+    }
+
+    fn count_held(&mut self, changes: &[PolicyChange]) {
+        for change in changes {
+            match change {
+                PolicyChange::Added(entry) => self.held += usize::from(entry.is_held()),
+                PolicyChange::Removed(entry) => {
+                    self.held = self.held.saturating_sub(usize::from(entry.is_held()));
+                }
+            }
+        }
     }
 
     /// Follows links and addresses, if they have changed.
@@ -348,7 +410,9 @@ impl Following {
                 }
             }
         });
-        undone.extend(database.take_changes());
+        let restored = database.take_changes();
+        self.count_held(&restored.policies);
+        undone.extend(restored);
         undone
     }
 
@@ -501,9 +565,18 @@ impl Following {
         );
     }
 
-    /// What whoever runs the gateway is to know of the store of sequence numbers, a line each.
-    pub(crate) fn notices(&self) -> String {
-        self.store.notices(self.fault.as_ref())
+    /// What whoever runs the gateway is to know of the store of sequence numbers and of what is held, a line each.
+    pub(crate) fn notices(&self, database: &Database) -> String {
+        let mut notices = self.store.notices(self.fault.as_ref());
+        if self.held > 0 {
+            notices += &held::notice(database, self.held);
+        }
+        notices
+    }
+
+    /// Whether anything of the last run waits for somebody who decides anew.
+    pub(crate) const fn holds(&self) -> bool {
+        self.held > 0
     }
 
     /// Adds what the guard dropped.
@@ -629,6 +702,7 @@ impl Following {
             change.set_defaults(self.defaults);
         });
         let undone = database.take_changes();
+        self.count_held(&undone.policies);
         undone.removed.iter().for_each(|sa| self.store.withdraw(sa));
         if undone.policies.len() != changes.policies.len()
             && let Some(guard) = &mut self.guard

@@ -50,6 +50,7 @@ use crate::{
     following::{AnyFilter, Following},
     guard::Guard,
     guidance::Asked,
+    held::{self, Files, keeping::Keeping},
     host::{self, Before, HostRoutes, LedBy},
     inline::{self, KeepOut},
     keepalive::Keepalives,
@@ -142,6 +143,7 @@ fn run_with(path: &Path, signals: &Signals, supervisor: Option<Supervisor>) -> a
     let plan = Plan::read(&config)?;
     let control = control(&config)?;
     let reload = Reload::new(path, config.clone(), Written::all(&database), plan.clone());
+    take_up(&config, &mut database)?;
     reserve(&mut database, &mut store)?;
     let mut xfrm = xfrm(&config)?;
     xfrm.miss(store.lost());
@@ -159,6 +161,20 @@ fn run_with(path: &Path, signals: &Signals, supervisor: Option<Supervisor>) -> a
     }
     let _confined = sandbox::close(path, &config);
     gateway.go_on(signals, &stat, control)
+}
+
+/// What the last run's policies protected stays refused.
+fn take_up(config: &Config, database: &mut Database) -> anyhow::Result<()> {
+    let at_start = config.host.at_start;
+    let policies = held::take_up(database, sequences(config)?, at_start, Files::Decide);
+    if policies > 0 {
+        tracing::warn!(
+            policies,
+            "what programs' policies protected in the last run is refused until policies of the same selectors come; `uxfrm stat` says \
+             which, `uxfrm release` lets go of them"
+        );
+    }
+    Ok(())
 }
 
 /// Keys are in requests, databases and stacks as well as in boxes: all memory is locked
@@ -192,10 +208,11 @@ pub fn check(path: &Path) -> anyhow::Result<Vec<String>> {
     let ways = read(&config, Making::Imagined, None)
         .map(|(database, ..)| host::describe(&database.snapshot().spd, tun, mark));
     let (ways, fault) = ways.map_or_else(|fault| (Vec::new(), Some(fault)), |ways| (ways, None));
+    let held = held::describe(sequences(&config)?, config.host.at_start);
     let faults = store.into_iter().chain(fault).chain(Plan::read(&config).err());
     let faults: Vec<_> = faults.map(|fault| format!("{fault:#}")).collect();
     anyhow::ensure!(faults.is_empty(), faults.join("\n"));
-    Ok(ways.into_iter().chain(sandbox::inspect(&config)?).collect())
+    Ok(ways.into_iter().chain(held).chain(sandbox::inspect(&config)?).collect())
 }
 
 /// The databases that a configuration describes, of which nobody sees anything.
@@ -206,13 +223,27 @@ pub(crate) fn imagine(config: &Config) -> anyhow::Result<Database> {
     read(config, Making::Imagined, None).map(|(database, _)| database)
 }
 
-/// Removes what a gateway that has ended left in this network namespace, so that nothing is protected or blocked any more.
+/// The same without what files say.
+///
+/// # Errors
+/// As [`imagine`], of the rest of the configuration.
+pub(crate) fn imagine_none(config: &Config) -> anyhow::Result<Database> {
+    empty(config, Making::Imagined, None).map(|(database, _)| database)
+}
+
+/// Removes what a gateway that has ended left in this network namespace, so that nothing is protected or blocked any more. With a
+/// configuration its next start knows nothing of what programs' policies protected.
 ///
 /// # Errors
 /// While a gateway runs; the kernel's.
-pub fn clean() -> anyhow::Result<()> {
+pub fn clean(path: Option<&Path>) -> anyhow::Result<()> {
+    let config = path.map(Config::load).transpose()?;
     let _alone =
         StatSocket::open().context("uxfrm runs in this network namespace: stop it first")?;
+    if let Some(config) = &config {
+        held::forget(sequences(config)?)
+            .context("can't remove what the last run's policies protected")?;
+    }
     HostRoutes::clean().context("can't remove what refuses protected destinations")?;
     Guard::clean().context("can't take down the guard")?;
     KeepOut::sweep();
@@ -246,7 +277,8 @@ fn inspect_store(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn sequences(config: &Config) -> anyhow::Result<&Path> {
+/// The directory that outlives the process.
+pub(crate) fn sequences(config: &Config) -> anyhow::Result<&Path> {
     config.xfrm.sequences.as_deref().context("a configuration that was loaded names it")
 }
 
@@ -390,6 +422,7 @@ struct Gateway {
     uevents: Option<Uevents>,
     keepalives: Keepalives,
     planner: Planner,
+    keeping: Keeping,
     xfrm: Xfrm,
     devices: Devices,
     /// What key managers are to hear of what clients did to devices.
@@ -413,6 +446,7 @@ impl Gateway {
         let (sender, events) = mpsc::channel();
         let sender = Events::new(sender, poller.waker());
         let planner = Planner::new(poller.waker());
+        let keeping = Keeping::new(sequences(config)?, poller.waker());
         let network = routes.watch()?;
         let around = surroundings(&routes, index, destinations)?;
         let express = express(config, routes.own(), &mut descriptors)?;
@@ -451,11 +485,10 @@ impl Gateway {
         }
         database.set_host(routes.host());
         database.publish();
-        let defaults = snapshot.spd.defaults();
         let filter = guard.as_ref().and_then(Guard::watch);
         let guard = guard.map(|guard| Box::new(guard) as AnyFilter);
         let routes = Box::new(routes);
-        let following = Following::new(store, guard, keep_out, express, routes, defaults);
+        let following = Following::new(store, guard, keep_out, express, routes, &snapshot.spd);
         let keepalives = Keepalives::new(config.wire.mark.get());
         let tunnels = Carrying::default();
         let gateway = Self {
@@ -475,6 +508,7 @@ impl Gateway {
             uevents: listen_for_snapshots(),
             keepalives,
             planner,
+            keeping,
             xfrm,
             devices,
             happened: Vec::new(),
@@ -549,7 +583,7 @@ impl Gateway {
                     counts: self.counts(),
                     tunnels: tunnels.clone(),
                     caches: stat::caches(&self.caches),
-                    notices: self.following.notices(),
+                    notices: self.following.notices(&self.database),
                 });
             }
             if ready.has(NETWORK) {
@@ -642,6 +676,7 @@ impl Gateway {
         if round.settle() == Waiting::Served {
             self.lanes.iter().for_each(Running::nudge);
         }
+        self.keeping.look_after(&self.database, self.reload.written());
     }
 
     /// All drops: the lanes', devices', and the kernel's on behalf of the guard.
@@ -670,6 +705,7 @@ impl Gateway {
         self.lanes.into_iter().chain(self.guidance).try_for_each(Running::stop)?;
         self.devices.stop()?;
         self.tunnels.stop()?;
+        self.keeping.end(&self.database, self.reload.written(), self.at_exit);
         guard.map_or(Ok(()), |guard| guard.close())?;
         keep_out.map_or(Ok(()), KeepOut::take_down)?;
         let mut database = self.database;

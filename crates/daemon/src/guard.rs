@@ -72,12 +72,14 @@ pub(crate) struct Guard<F = Nftables> {
 }
 
 /// Why the guard drops; each has a counter of its name in the table.
-const REASONS: [DropReason; 6] = [
+const REASONS: [DropReason; 8] = [
     DropReason::InTemplateMismatch,
     DropReason::InPolicyBlock,
+    DropReason::InHeld,
     DropReason::InNoPolicy,
     DropReason::OutUnprotected,
     DropReason::OutPolicyBlock,
+    DropReason::OutHeld,
     DropReason::OutDefaultBlock,
 ];
 

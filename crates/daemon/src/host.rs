@@ -46,6 +46,7 @@ use left_over::Kept;
 use peers::Peers;
 use plan::{Groups, Plan};
 use ways::Ways;
+pub(crate) use wish::passes_plain;
 
 /// Metric of the `unreachable` routes beneath.
 const BENEATH: u32 = u32::MAX - 1;
@@ -275,6 +276,33 @@ impl HostRoutes {
     pub(crate) fn close(mut self) -> anyhow::Result<()> {
         self.ways.take_down(&mut self.rtnetlink)?;
         left_over::clear(&mut self.rtnetlink, self.leading.table)
+    }
+
+    /// Has refused what policies protect, by what stays when a gateway ends: there need be no TUN. Nothing that is there goes.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn refuse(
+        spd: &Spd,
+        table: u32,
+        mark: u32,
+        by: LedBy,
+    ) -> Result<(), rtnetlink::Error> {
+        let mut rtnetlink = Rtnetlink::open()?;
+        let mut destinations = Destinations::default();
+        for (destination, source) in spd.iter().filter_map(|entry| wish::wish(entry, &[])) {
+            destinations.count_in(destination, source);
+        }
+        destinations.join();
+        let put = destinations.take_steps().put.into_iter();
+        let put = put.map(|(destination, _)| {
+            RouteChange::Put(routes::beneath(table, addresses::prefix(destination)))
+        });
+        rtnetlink.change_routes(&put.collect::<Vec<_>>())?;
+        if by == LedBy::Marks {
+            Ways::new(0, table, mark).refuse(&mut rtnetlink)?;
+        }
+        Leading { table, mark, by }.alone(&mut rtnetlink).map(drop)
     }
 
     /// Removes what gateways that have ended left, in whatever table.

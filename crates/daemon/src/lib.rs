@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
+pub mod boot;
 pub mod config;
 pub mod control;
 pub mod gateway;
@@ -19,6 +20,7 @@ mod following;
 mod gather;
 mod guard;
 mod guidance;
+mod held;
 mod host;
 mod ike;
 mod incumbent;

@@ -14,7 +14,7 @@ mod written;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use uxfrm_engine::{Changes, Database, Error as Refused};
+use uxfrm_engine::{Changes, Database, Error as Refused, PolicyChange};
 
 use crate::{
     config::{AtExit, Config},
@@ -34,6 +34,8 @@ pub enum Request {
     Show,
     /// Do it.
     Apply,
+    /// Let go of what is held from the last run, and read nothing.
+    Release,
 }
 
 /// What it is answered, as JSON, one after the other up to [`Answer::Done`] or [`Answer::Failed`].
@@ -100,7 +102,11 @@ impl Reload {
 
     /// Reads the files again and does what they ask for; with [`Request::Show`] only says so.
     pub(crate) fn answer(&mut self, request: Request, targets: Targets<'_>) -> Outcome {
-        match self.attempt(request, targets) {
+        let done = match request {
+            Request::Show | Request::Apply => self.attempt(request, targets),
+            Request::Release => release(targets),
+        };
+        match done {
             Ok(outcome) => outcome,
             Err(error) => Outcome {
                 faults: vec![sandbox::advised(format!("{error:#}"))],
@@ -183,6 +189,22 @@ impl Outcome {
     }
 }
 
+/// Deletes all held policies.
+fn release(targets: Targets<'_>) -> anyhow::Result<Outcome> {
+    let Targets { database, following, .. } = targets;
+    let mut held = Vec::new();
+    database.apply(now(), |change| {
+        held.extend(change.policies().filter(|entry| entry.is_held()).map(|entry| entry.key()));
+        held.iter().try_for_each(|key| change.delete_policy(key).map(drop))
+    })?;
+    let changes = together(database, following)?;
+    let gone = changes.policies.iter().filter_map(|change| match change {
+        PolicyChange::Removed(entry) => Some(shown::gone(&entry.policy())),
+        PolicyChange::Added(_) => None,
+    });
+    Ok(Outcome { lines: gone.collect(), changes, ..Outcome::default() })
+}
+
 /// Makes states and policies what files say, all of it or nothing.
 fn make(
     difference: Difference,
@@ -197,6 +219,10 @@ fn make(
         following.take_back(database);
         return Err(refusal(&line, &refused));
     }
+    together(database, following)
+}
+
+fn together(database: &mut Database, following: &mut Following) -> anyhow::Result<Changes> {
     following.make_together(database).map_err(|refusal| {
         let text = refusal.text.unwrap_or_default();
         anyhow::anyhow!("{text} (errno {}); nothing was changed", refusal.errno)

@@ -60,6 +60,10 @@ drop_reasons! {
     OutMalformed => "out_malformed", Some(X::OutError);
     /// Outbound: the policy says block.
     OutPolicyBlock => "out_policy_block", Some(X::OutPolBlock);
+    /// Outbound: a policy of the last run protected or blocked it, and nobody has decided anew since the
+    /// start. Usual cause: the IKE daemon has not come back, or its configuration has changed. `uxfrm check
+    /// CONFIG` lists what is held, `uxfrm release` lets go of it.
+    OutHeld => "out_held", Some(X::OutPolBlock);
     /// Outbound: no policy matches and the default is block.
     OutDefaultBlock => "out_default_block", Some(X::OutPolBlock);
     /// Outbound: a required template has no valid state, and nobody makes one: no key manager listens, or none did in time.
@@ -178,6 +182,8 @@ drop_reasons! {
     /// room used up): of an outer packet, or out of ESP. Usual causes: loss, or a peer that sends more
     /// incomplete datagrams than one SA may hold (64). Raise the path's MTU: `docs/fragments.md`.
     InFragment => "in_fragment", Some(X::InHdrError);
+    /// Inbound: as `out_held`, of what came in.
+    InHeld => "in_held", Some(X::InPolBlock);
     /// Inbound: a NAT keep-alive (RFC 3948 §2.3): one byte 0xff, taken in as it should be.
     InKeepalive => "in_keepalive", None;
     /// Inbound: a zero non-ESP marker (RFC 3948 §2.2) and no IKE daemon to hand it to.

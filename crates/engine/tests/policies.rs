@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use uxfrm_engine::{
     Action, Budget, Defaults, Direction, DropReason, Event, Family, Level, Limits, Mark, Mode,
-    Output, Policy, Priority, Reqid, SaProtocol, Selector,
+    Output, Policy, PolicyFlags, Priority, Reqid, SaProtocol, Selector,
 };
 use uxfrm_packet::PacketBuf;
 use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Way, Wrapping, packets};
@@ -394,6 +394,26 @@ fn an_interface_id_has_policies_of_its_own() {
     assert_eq!(left.outbound(vec![through(0)]).0.len(), 1);
     assert!(left.outbound(vec![through(3)]).0.is_empty());
     assert_eq!(left.drops(DropReason::OutPolicyBlock), 1);
+}
+
+#[test]
+fn what_is_held_is_refused_under_its_own_reason_until_its_name_comes_again() {
+    let hold = |policy: &mut Policy| {
+        (policy.action, policy.flags) = (Action::Block, PolicyFlags::HELD);
+        policy.templates.clear();
+    };
+    let held = right_with(Direction::In, hold);
+    assert_eq!(fate(held, sealed(datagram())), Err(DropReason::InHeld));
+    let wrapping = Wrapping::tunnel4();
+    let mut left = Pair::new(&wrapping).left;
+    let live = wrapping.policy(Direction::Out, Way::Right);
+    let mut held = live.clone();
+    hold(&mut held);
+    left.database.apply(left.now, |to| to.update_policy(held)).unwrap();
+    assert!(left.outbound(vec![datagram()]).0.is_empty());
+    assert_eq!(left.drops(DropReason::OutHeld), 1);
+    left.add_policy(live);
+    assert_eq!(left.outbound(vec![datagram()]).0.len(), 1, "it makes room");
 }
 
 #[test]

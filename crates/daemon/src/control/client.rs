@@ -61,7 +61,13 @@ impl Client {
         Ok(Self {
             socket,
             permitted,
-            identity: Identity { port, groups: 0, options: 0, dialect: Dialect::Xfrm },
+            identity: Identity {
+                port,
+                groups: 0,
+                options: 0,
+                dialect: Dialect::Xfrm,
+                process: port,
+            },
             unknown: true,
             queue: VecDeque::new(),
             queued: 0,
@@ -73,7 +79,9 @@ impl Client {
 
     /// A connection that another process of this gateway has had until now.
     pub(super) fn restored(socket: OwnedFd, seat: Seat) -> Self {
-        let Seat { identity, permitted, unknown, overrun } = seat;
+        let Seat { mut identity, permitted, unknown, overrun } = seat;
+        let peer = getsockopt(&socket, PeerCredentials);
+        identity.process = peer.map_or(0, |peer| peer.pid().unsigned_abs());
         Self {
             socket,
             permitted,
@@ -137,7 +145,7 @@ impl Client {
         }
         let dialect = Dialect::of(value);
         if let Some(dialect) = dialect {
-            self.identity = Identity { port, groups, options, dialect };
+            self.identity = Identity { port, groups, options, dialect, ..self.identity };
             self.unknown = !self.permitted;
         }
         let (answer, value) = if !self.permitted {

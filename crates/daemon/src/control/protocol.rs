@@ -41,6 +41,8 @@ pub(crate) struct Identity {
     pub(crate) options: u32,
     /// What it speaks.
     pub(crate) dialect: Dialect,
+    /// The process that connected.
+    pub(crate) process: u32,
 }
 
 /// Answers messages. Sans-IO: answers and events go to the [`Outbox`].

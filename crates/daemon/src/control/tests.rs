@@ -134,8 +134,9 @@ fn clients_are_known_by_what_they_said() {
     assert_eq!(hear(&silent).unwrap(), b"hello");
     let identities: Vec<_> = stage.echo.joined.values().copied().collect();
     let dialect = Dialect::Xfrm;
-    let own = Identity { port: std::process::id(), groups: 0, options: 0, dialect };
-    let said = Identity { port: 77, groups: 0xc3, options: 1 << 11, dialect };
+    let process = std::process::id();
+    let own = Identity { port: process, groups: 0, options: 0, dialect, process };
+    let said = Identity { port: 77, groups: 0xc3, options: 1 << 11, dialect, process };
     assert_eq!(identities, [said, own]);
     drop((greeted, silent));
     stage.serve();

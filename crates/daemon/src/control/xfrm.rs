@@ -17,7 +17,7 @@ use super::{ClientId, Dialect, Identity, Outbox, Protocol, Rest};
 use crate::{
     config::AtExit,
     devices::Devices,
-    following::{Following, Standing},
+    following::{Asker, Following, Standing},
     reload::{self, Outcome, Reload},
     time::{epoch, now},
     tunnels::Carrying,
@@ -177,6 +177,18 @@ impl Xfrm {
         self.server.poll_timeout().into_iter().chain(self.server.poll_counters()).min()
     }
 
+    /// Whether some connection of a client's process listens for acquires or expiries, as those of IKE daemons do.
+    fn asker(&self, client: ClientId) -> Asker {
+        let Some(asks) = self.clients.get(&client) else { return Asker::Operator };
+        let told = netlink::Groups::ACQUIRE | netlink::Groups::EXPIRE;
+        let listens = |other: &Identity| {
+            other.dialect == Dialect::Xfrm
+                && other.process == asks.process
+                && netlink::Groups::from_bits_truncate(other.groups).contains(told)
+        };
+        if self.clients.values().any(listens) { Asker::KeyManager } else { Asker::Operator }
+    }
+
     /// The server's name for a client.
     fn name(&self, client: ClientId) -> netlink::ClientId {
         let port = self.clients.get(&client).map_or(0, |identity| identity.port);
@@ -332,12 +344,14 @@ impl Serving<'_> {
     /// Carries out what a client asks of states and policies.
     fn act(&mut self, client: ClientId, datagram: &[u8], outbox: &mut Outbox) {
         let name = self.xfrm.name(client);
+        let holds = self.following.holds();
+        let asker = if holds { self.xfrm.asker(client) } else { Asker::Operator };
         let xfrm = &mut *self.xfrm;
         let following = &mut *self.following;
         if following.let_stand() == Standing::All {
             xfrm.server.let_stand();
         }
-        let mut attend = |database: &mut Database| following.attend(database);
+        let mut attend = |database: &mut Database| following.attend(database, asker);
         let answers = &mut xfrm.answers;
         xfrm.server.set_epoch(epoch());
         xfrm.server.handle_attended(name, datagram, self.database, now(), &mut attend, answers);

@@ -130,6 +130,7 @@ impl Gateway {
     ) -> anyhow::Result<Option<(ClientId, upgrade::Answer)>> {
         control.settle(&mut self.serving());
         self.keep_time(Some(control));
+        self.keeping.rest();
         if let Err(error) = self.following.reserve_for_long() {
             tracing::warn!(%error, "no more sequence numbers are reserved for the time of an upgrade");
         }

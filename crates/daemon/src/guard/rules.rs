@@ -14,7 +14,8 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
 use uxfrm_engine::{
-    Action, Direction, DropReason, Family, IfId, Level, Mark, Policy, PolicyKind, Prefix, Spd,
+    Action, Direction, DropReason, Family, IfId, Level, Mark, Policy, PolicyFlags, PolicyKind,
+    Prefix, Spd,
 };
 use uxfrm_io::{
     nftables::{Chain, Condition, Hook, Rule, Set, Table, Verdict},
@@ -231,13 +232,16 @@ pub(super) fn refusal(policy: &Policy) -> Option<DropReason> {
         Level::Required => true,
         Level::Use => false,
     };
-    let [block, protect] = match policy.direction {
+    let [block, protect, held] = match policy.direction {
         Direction::In | Direction::Forward => {
-            [DropReason::InPolicyBlock, DropReason::InTemplateMismatch]
+            [DropReason::InPolicyBlock, DropReason::InTemplateMismatch, DropReason::InHeld]
         }
-        Direction::Out => [DropReason::OutPolicyBlock, DropReason::OutUnprotected],
+        Direction::Out => {
+            [DropReason::OutPolicyBlock, DropReason::OutUnprotected, DropReason::OutHeld]
+        }
     };
     match policy.action {
+        Action::Block if policy.flags.contains(PolicyFlags::HELD) => Some(held),
         Action::Block => Some(block),
         Action::Allow if policy.templates.iter().any(|template| is_required(template.level)) => {
             Some(protect)

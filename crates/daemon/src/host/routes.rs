@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use uxfrm_engine::PolicyEntry;
-use uxfrm_io::rtnetlink::{self, Route, RouteChange, Via};
+use uxfrm_io::rtnetlink::{self, Prefix, Route, RouteChange, Via};
 
 use super::{
     BENEATH, HostRoutes,
@@ -106,8 +106,11 @@ impl HostRoutes {
         let destination = prefix(destination);
         let (table, tun) = (self.leading.table, Via::Link(self.tun));
         let to_tun = Route { table, source, metric: Some(1), ..Route::new(destination, tun) };
-        let beneath =
-            Route { table, metric: Some(BENEATH), ..Route::new(destination, Via::Unreachable) };
-        [to_tun, beneath]
+        [to_tun, beneath(table, destination)]
     }
+}
+
+/// What refuses packets to a destination where nothing else leads there.
+pub(super) fn beneath(table: u32, destination: Prefix) -> Route {
+    Route { table, metric: Some(BENEATH), ..Route::new(destination, Via::Unreachable) }
 }

@@ -93,6 +93,16 @@ impl Ways {
         self.rules_alone(rtnetlink).map(drop)
     }
 
+    /// Has what is marked refused.
+    pub(super) fn refuse(&mut self, rtnetlink: &mut Rtnetlink) -> Result<(), rtnetlink::Error> {
+        self.are_up = true;
+        for version in versions() {
+            let [_to_tun, beneath] = self.pair(self.tables[0], default_net(version));
+            rtnetlink.change_routes(&[RouteChange::Put(beneath)])?;
+        }
+        self.rules_alone(rtnetlink).map(drop)
+    }
+
     /// Takes all of it down.
     pub(super) fn take_down(&mut self, rtnetlink: &mut Rtnetlink) -> Result<(), rtnetlink::Error> {
         if !std::mem::replace(&mut self.are_up, false) {

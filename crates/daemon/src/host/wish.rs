@@ -29,7 +29,7 @@ pub(super) fn is_led(entry: &PolicyEntry) -> bool {
 }
 
 /// Whether a policy simply lets packets pass.
-pub(super) fn passes_plain(entry: &PolicyEntry) -> bool {
+pub(crate) fn passes_plain(entry: &PolicyEntry) -> bool {
     entry.action() == Action::Allow && entry.templates().len() == 0
 }
 

@@ -185,7 +185,8 @@ type Name = (Direction, PolicyKind, [u32; 3], Selector);
 
 impl<'d> Names<'d> {
     fn of(database: &'d Database) -> Self {
-        let all = database.current().spd.iter();
+        // One that is held only keeps the place of what a file may say.
+        let all = database.current().spd.iter().filter(|entry| !entry.is_held());
         Self(all.map(|entry| (key(&entry.policy()), &**entry)).collect())
     }
 

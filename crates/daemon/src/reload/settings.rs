@@ -6,7 +6,7 @@ use crate::config::{Config, Control, Crypto, Host, Runtime, Wire, Xfrm};
 pub(super) fn waiting(now: &Config, wanted: &Config) -> Vec<&'static str> {
     let Config { host, inline, wire, xfrm, tunnel: _, control, runtime, crypto, cache, device } =
         now;
-    let Host { tun, mtu, guard, at_exit: _ } = host;
+    let Host { tun, mtu, guard, at_exit: _, at_start } = host;
     let Wire { encapsulation, udp_ports, mark, table, queue_delay, af_xdp, gather } = wire;
     let Xfrm { batch: _, sequences } = xfrm;
     let Control { enabled, socket, acquire_expires: _, user } = control;
@@ -16,6 +16,7 @@ pub(super) fn waiting(now: &Config, wanted: &Config) -> Vec<&'static str> {
         ("[host] tun", *tun == wanted.host.tun),
         ("[host] mtu", *mtu == wanted.host.mtu),
         ("[host] guard", *guard == wanted.host.guard),
+        ("[host] at_start", *at_start == wanted.host.at_start),
         ("[inline]", *inline == wanted.inline),
         ("[wire] encapsulation", *encapsulation == wanted.wire.encapsulation),
         ("[wire] udp_ports", *udp_ports == wanted.wire.udp_ports),

@@ -17,7 +17,7 @@ pub(super) fn step(step: &Step) -> String {
         Step::Policy(Policies::Add(added)) => format!("+ {}", policy(added)),
         Step::Policy(Policies::Update(updated)) => format!("~ {}", policy(updated)),
         Step::Policy(Policies::Move(moved)) => format!("~ {} (stands elsewhere)", policy(moved)),
-        Step::Policy(Policies::Remove(removed)) => format!("- {}", policy(removed)),
+        Step::Policy(Policies::Remove(removed)) => gone(removed),
         Step::Defaults(defaults) => format!(
             "~ policy setdefault in {} fwd {} out {}",
             of_default(defaults.inbound),
@@ -25,6 +25,11 @@ pub(super) fn step(step: &Step) -> String {
             of_default(defaults.outbound)
         ),
     }
+}
+
+/// A policy that went.
+pub(super) fn gone(removed: &Policy) -> String {
+    format!("- {}", policy(removed))
 }
 
 const fn of_default(action: Action) -> &'static str {

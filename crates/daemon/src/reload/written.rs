@@ -1,11 +1,13 @@
 //! What of the databases files made: what else runs, as what an IKE daemon put there, is none of their business.
 
+use std::sync::Arc;
+
 use uxfrm_engine::{Database, Defaults, PolicyEntry, Sa};
 
 use super::difference;
 
 /// States by their turns and policies by their ages, which nothing else ever has.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Written {
     states: Numbers,
     policies: Numbers,
@@ -13,8 +15,8 @@ pub(crate) struct Written {
 }
 
 /// In order: a million take no more than eight megabytes.
-#[derive(Debug, Default)]
-struct Numbers(Box<[u64]>);
+#[derive(Clone, Debug, Default)]
+struct Numbers(Arc<[u64]>);
 
 impl FromIterator<u64> for Numbers {
     fn from_iter<I: IntoIterator<Item = u64>>(numbers: I) -> Self {

@@ -29,6 +29,7 @@ use crate::{
     devices::{Devices, Making},
     following::Following,
     gateway,
+    held::{self, Files, portrait::Portrait},
     keepalive::Keepalives,
     load,
     planner::Planner,
@@ -68,6 +69,8 @@ pub(super) struct Site {
     pub(super) disk: FakeDisk,
     pub(super) shelf: FakeShelf,
     pub(super) kernel: Kernel,
+    /// What the last run wrote down of its policies.
+    policies: Option<String>,
     /// Policies and states that are there from the start.
     pub(super) batch: PathBuf,
     pub(super) workers: u32,
@@ -213,6 +216,7 @@ impl Site {
             disk: FakeDisk::default(),
             shelf: FakeShelf::default(),
             kernel: Kernel::default(),
+            policies: None,
             batch,
             workers,
             offload,
@@ -246,6 +250,10 @@ impl Site {
         let config = Config::parse("simulation", "")?;
         let plan = Plan::read(&config)?;
         let reload = Reload::new(&self.batch, config, Written::all(&database), plan);
+        let portrait = self.policies.as_deref().map(|text| Portrait::parse(text).expect("whole"));
+        if let Some(portrait) = portrait {
+            held::hold(&mut database, &portrait, Files::Decide);
+        }
         gateway::reserve(&mut database, &mut store)?;
         let snapshot = database.snapshot();
         let workers = (0..self.workers).map(|number| {
@@ -260,8 +268,7 @@ impl Site {
         let (guard, mut routes) = self.kernel.start(&snapshot.spd, &self.own());
         routes.take_news().into_iter().for_each(|host| database.set_host(host));
         database.publish();
-        let defaults = snapshot.spd.defaults();
-        let following = Following::new(store, Some(guard), None, None, routes, defaults);
+        let following = Following::new(store, Some(guard), None, None, routes, &snapshot.spd);
         self.run = Some(Run {
             workers,
             nic,
@@ -287,10 +294,20 @@ impl Site {
         Ok(())
     }
 
+    /// Writes down what the policies protect now.
+    pub(super) fn write_policies_down(&mut self) {
+        let Some(run) = &self.run else { return };
+        let portrait = Portrait::of(&run.database.snapshot().spd, run.reload.written());
+        self.policies = Some(portrait.to_text());
+    }
+
     /// Ends as [`gateway::run`] does, or the machine.
     pub(super) fn end(&mut self, end: End) -> Option<Left> {
         if end == End::Killed || end == End::PowerLoss {
             self.shelf.freeze();
+        }
+        if end == End::Orderly {
+            self.write_policies_down();
         }
         let run = self.run.take()?;
         let snapshot = run.database.snapshot();
@@ -334,7 +351,8 @@ impl Run {
 
     /// A client connects, and listens to groups.
     pub(super) fn join(&mut self, client: u32, groups: u32) {
-        let identity = Identity { port: 100 + client, groups, options: 0, dialect: Dialect::Xfrm };
+        let port = 100 + client;
+        let identity = Identity { port, groups, options: 0, dialect: Dialect::Xfrm, process: port };
         self.serving().join(ClientId(client), identity);
     }
 

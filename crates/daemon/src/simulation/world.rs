@@ -38,6 +38,8 @@ pub(super) struct Known {
     pub(super) is_spoiled: bool,
     /// What states had received at the end of the last run, where the next one has to know it exactly.
     heads: BTreeMap<Name, u64>,
+    /// What the gateway had promised when it last wrote its policies down.
+    written: BTreeSet<PolicyName>,
 }
 
 /// All there is.
@@ -177,6 +179,7 @@ impl World {
         self.clients[site].forget();
         self.clients[site].states.extend(names);
         self.promise_from_start(site);
+        self.clean_up(site);
         for peer in (0..self.sites.len()).filter(|peer| *peer != site) {
             for name in [(Side::Out, (site, 0), (peer, 0)), (Side::In, (peer, 0), (site, 0))] {
                 self.ask_policy(name);
@@ -202,7 +205,26 @@ impl World {
                 }
             }
         }
+        // What others had put in is held until it comes again.
+        promised.extend(&self.known[site].written);
         self.ledger.promised.insert(site, promised);
+    }
+
+    /// The IKE daemon deletes some policies of states that it has lost, before it asks for them again.
+    fn clean_up(&mut self, site: usize) {
+        for name in self.known[site].written.clone() {
+            if name.1.1 != STATIC && self.rng.below(2) == 0 {
+                self.delete_policy(IKE, site, name);
+            }
+        }
+    }
+
+    fn write_policies_down(&mut self, site: usize) {
+        if self.sites[site].run.is_some() {
+            self.sites[site].write_policies_down();
+            let promised = self.ledger.promised.get(&site).cloned();
+            self.known[site].written = promised.unwrap_or_default();
+        }
     }
 
     /// Asks for a policy of the IKE daemon.
@@ -232,6 +254,9 @@ impl World {
     }
 
     pub(super) fn end(&mut self, site: usize, end: End) {
+        if end == End::Orderly {
+            self.write_policies_down(site);
+        }
         let Some(left) = self.sites[site].end(end) else { return };
         self.note(|| format!("{site} ends: {end:?}, exact {}", left.is_exact));
         let known = &mut self.known[site];
@@ -262,9 +287,12 @@ impl World {
         if taken.is_empty() {
             return;
         }
-        for (_, purpose, _) in &taken {
+        for (from, purpose, _) in &taken {
             match purpose {
-                Purpose::DeletePolicy(name) if !self.blocks || name.0 == Side::In => {
+                // The IKE daemon deletes what it has lost: that is held still.
+                Purpose::DeletePolicy(name)
+                    if *from != IKE && (!self.blocks || name.0 == Side::In) =>
+                {
                     self.ledger.promised.entry(site).or_default().remove(name);
                 }
                 Purpose::Flush | Purpose::AddStatic { .. } => self.ledger.forget_static(site),
@@ -306,6 +334,9 @@ impl World {
     pub(super) fn keep_time(&mut self, site: usize) {
         let Some(run) = &mut self.sites[site].run else { return };
         let news = run.keep_time(&mut self.outbox);
+        if self.rng.below(2) == 0 {
+            self.write_policies_down(site);
+        }
         self.hear(site, news);
         self.audit(site);
         self.release(site);
@@ -451,14 +482,18 @@ impl World {
             _ => (Side::In, there, here),
         };
         if self.clients[site].policies.contains(&name) {
-            let (side, from, to) = name;
-            let side = if side == Side::Out { "out" } else { "in" };
-            let (from, to) = (client::words(from), client::words(to));
-            let line = format!("policy delete dir {side} src {from} dst {to}");
-            self.clients[site].ask(SCRIPT, &line, Purpose::DeletePolicy(name));
+            self.delete_policy(SCRIPT, site, name);
         } else {
             self.ask_policy(name);
         }
+    }
+
+    fn delete_policy(&mut self, client: u32, site: usize, name: PolicyName) {
+        let (side, from, to) = name;
+        let side = if side == Side::Out { "out" } else { "in" };
+        let (from, to) = (client::words(from), client::words(to));
+        let line = format!("policy delete dir {side} src {from} dst {to}");
+        self.clients[site].ask(client, &line, Purpose::DeletePolicy(name));
     }
 
     /// A script deletes a static state and adds it again.

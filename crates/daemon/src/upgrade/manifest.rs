@@ -97,7 +97,7 @@ pub(super) struct PassedSeat {
 impl From<Seat> for PassedSeat {
     fn from(seat: Seat) -> Self {
         let Seat { identity, permitted, unknown, overrun } = seat;
-        let Identity { port, groups, options, dialect } = identity;
+        let Identity { port, groups, options, dialect, process: _ } = identity;
         Self { port, groups, options, dialect: dialect as u32, permitted, unknown, overrun }
     }
 }
@@ -106,7 +106,8 @@ impl From<PassedSeat> for Seat {
     fn from(passed: PassedSeat) -> Self {
         let PassedSeat { port, groups, options, dialect, permitted, unknown, overrun } = passed;
         let dialect = Dialect::of(dialect).unwrap_or_default();
-        let identity = Identity { port, groups, options, dialect };
+        // The connection itself tells whose it is.
+        let identity = Identity { port, groups, options, dialect, process: 0 };
         Self { identity, permitted, unknown, overrun }
     }
 }

@@ -312,7 +312,8 @@ impl Change<'_> {
             if_id: policy.if_id,
             name: PolicyName::Selector(policy.selector),
         };
-        let stands_in = |entry: &&Arc<PolicyEntry>| self.database.stands_in(entry);
+        let stands_in =
+            |entry: &&Arc<PolicyEntry>| entry.is_held() || self.database.stands_in(entry);
         let Some(old) = self.database.ledger.find(&key).filter(stands_in).cloned() else {
             return Err(Error::Exists);
         };

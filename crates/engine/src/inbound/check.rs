@@ -84,8 +84,10 @@ fn check_flow(
     if let Some(found) = instead {
         found.charge(1, arrival.bytes as u64, now);
     }
-    if deciding.clone().any(|entry| entry.action() == Action::Block) {
-        return Err(DropReason::InPolicyBlock);
+    let mut blocks = deciding.clone().filter(|entry| entry.action() == Action::Block);
+    if let Some(first) = blocks.next() {
+        let is_held = first.is_held() && blocks.all(|entry| entry.is_held());
+        return Err(if is_held { DropReason::InHeld } else { DropReason::InPolicyBlock });
     }
     let on_device = deciding.clone().any(|entry| entry.device().is_some());
     match satisfies(deciding, path) {

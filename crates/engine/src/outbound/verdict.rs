@@ -32,12 +32,24 @@ impl Outbound {
                 Action::Allow => Verdict::Pass,
                 Action::Block => Verdict::Drop(DropReason::OutDefaultBlock),
             },
-            Ruling::Block => Verdict::Drop(DropReason::OutPolicyBlock),
+            Ruling::Block => Verdict::Drop(self.why_blocked(known.answer)),
             Ruling::Pass => Verdict::Pass,
             Ruling::Protect => match known.bundle() {
                 Some(place) if self.is_working(place, bench) => Verdict::Bundle(place),
                 Some(_) | None => self.resolve(flow, known.answer, bench),
             },
+        }
+    }
+
+    /// Which kind of block it is that packets of an answer meet.
+    #[cold]
+    fn why_blocked(&self, answer: AnswerId) -> DropReason {
+        let deciding = self.policies.answer(answer).iter();
+        let mut blocks = deciding.filter(|entry| entry.action() == Action::Block).peekable();
+        if blocks.peek().is_some() && blocks.all(|entry| entry.is_held()) {
+            DropReason::OutHeld
+        } else {
+            DropReason::OutPolicyBlock
         }
     }
 

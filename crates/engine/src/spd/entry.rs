@@ -220,6 +220,12 @@ impl PolicyEntry {
         self.terms.flags
     }
 
+    /// Whether it only stands for a policy of the last run ([`PolicyFlags::HELD`]).
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.terms.flags.contains(PolicyFlags::HELD)
+    }
+
     /// Limits.
     #[must_use]
     pub fn limits(&self) -> Limits {

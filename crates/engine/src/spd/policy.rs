@@ -34,6 +34,9 @@ bitflags! {
         const ICMP = 2;
         /// `cpu-acquire`: kept for listing.
         const CPU_ACQUIRE = 4;
+        /// uxfrm's own, in a bit that the kernel does not use: says what a policy of the last run
+        /// did, until one of the same name comes. No client may ask for it.
+        const HELD = 128;
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use uxfrm_engine::{PolicyEntry, PolicyKey};
+use uxfrm_engine::{PolicyEntry, PolicyFlags, PolicyKey};
 
 use super::{Call, Server, client::Groups, notify};
 use crate::{
@@ -16,7 +16,8 @@ use crate::{
 impl Server {
     /// NEWPOLICY and UPDPOLICY.
     pub(super) fn add_policy(&self, kind: MessageType, call: &mut Call<'_>) -> Result<(), Refusal> {
-        let policy = decode::policy(&call.head::<RawPolicy>()?, &call.attributes)?;
+        let mut policy = decode::policy(&call.head::<RawPolicy>()?, &call.attributes)?;
+        policy.flags.remove(PolicyFlags::HELD);
         let entry = call.database.apply(call.now, |change| {
             if kind == MessageType::NewPolicy {
                 change.add_policy(policy)

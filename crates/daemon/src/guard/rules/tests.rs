@@ -56,9 +56,11 @@ fn without_policies_everything_passes() {
         [
             "in_template_mismatch",
             "in_policy_block",
+            "in_held",
             "in_no_policy",
             "out_unprotected",
             "out_policy_block",
+            "out_held",
             "out_default_block",
         ]
     );

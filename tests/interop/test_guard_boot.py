@@ -1,0 +1,318 @@
+"""What the last run protected stays refused: after a boot by `uxfrm guard`, after a restart until somebody decides anew."""
+
+import contextlib
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+
+import pytest
+
+import echo
+import prerequisite
+import wire
+from association import GCM_128, Association
+from gateway import CONTROLLED
+from namespace import veth
+from topology import HERE, THERE
+from ways import NEIGHBOUR, SOCKETS, Pair, datagrams, unbound, wait_for
+
+MARK = 0x75780001
+# Of programs, by the words behind `ip xfrm policy add`: what is protected, and what a better one lets pass.
+PROTECTED = {4: "src 10.0.0.0/8 dst 10.2.0.0/16", 6: "src fd00::/8 dst fd02::/16"}
+PASSING = {4: "10.2.9.0/24", 6: "fd02:9::/32"}
+PASSED = {4: "10.2.9.1", 6: "fd02:9::1"}
+HOST = {4: "10.1.7.2", 6: "fd01:7::2"}
+
+
+class Machine(Pair):
+    """A machine with a host behind it, which it forwards for."""
+
+    def _build(self, uxfrm):
+        super()._build(uxfrm)
+        self.host = self.namespace("host")
+        veth(self.host, "eth0", self.left, "eth1")
+        self.host.address("eth0", f"{HOST[4]}/24", f"{HOST[6]}/64")
+        self.left.address("eth1", "10.1.7.1/24", "fd01:7::1/64")
+        for version, gateway in (("", "10.1.7.1"), ("-6 ", "fd01:7::1")):
+            self.host.ip(f"{version}route add default via {gateway}")
+        for setting in ("ipv4/ip_forward", "ipv6/conf/all/forwarding"):
+            self.left.run("sh", "-c", f"echo 1 > /proc/sys/net/{setting}")
+
+    def uxfrm_says(self, *words, check=True):
+        return self.left.run(self.uxfrm, *words, check=check)
+
+    @property
+    def config(self):
+        return str(self.here.directory / "config.toml")
+
+    @property
+    def portrait(self):
+        return self.here.directory / "sequences" / "policies"
+
+    def protect(self, families=(4, 6)):
+        """As an IKE daemon does."""
+        template = f"tmpl src {HERE.outer[4]} dst {THERE.outer[4]} proto esp reqid 1 mode tunnel"
+        for family in families:
+            reversed_words = " ".join(reversed_ends(PROTECTED[family]))
+            self.here.ip(f"xfrm policy add {PROTECTED[family]} dir out priority 100 {template}")
+            for way in ("in", "fwd"):
+                self.here.ip(f"xfrm policy add {reversed_words} dir {way} priority 100 {swapped(template)}")
+            self.here.ip(f"xfrm policy add dst {PASSING[family]} dir out priority 50")
+
+    def run_and_end(self, end, **options):
+        self.here.start(states(), more=CONTROLLED, at_exit="block", **options)
+        self.protect()
+        wait_for(lambda: all(passing in self.written() for passing in PASSING.values()), "policies written down", 30)
+        getattr(self.here, end)()
+
+    def written(self):
+        return self.portrait.read_text() if self.portrait.exists() else ""
+
+    def try_everything(self, families=(4, 6)):
+        """Each kind of socket, and what is forwarded; whether they may is not asked."""
+        for family in families:
+            for kind in SOCKETS:
+                with self.left.entered(), contextlib.suppress(OSError):
+                    kind(family, THERE.inner[family], HERE.inner[family])
+            with self.left.entered(), contextlib.suppress(OSError), datagrams(family) as made:
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"wire0")
+                made.bind((HERE.inner[family], 0))
+                made.sendto(echo.MARKER, (THERE.inner[family], 9))
+            with self.host.entered():
+                for _ in range(3):
+                    unbound(family, THERE.inner[family], None)
+
+    def assert_closed(self):
+        self.between.seen()
+        self.try_everything()
+        with self.left.entered():
+            unbound(4, NEIGHBOUR[4], None)
+        frames = self.sent(1)
+        plain = [frame for frame in frames if echo.MARKER in frame]
+        assert len(plain) == 1, f"only what nothing protects leaves: {[frame.hex() for frame in plain]}"
+
+    def assert_protected(self):
+        self.between.seen()
+        self.try_everything()
+        frames = [frame for outgoing, frame in self.between.seen() if outgoing]
+        assert not any(echo.MARKER in frame for frame in frames)
+        assert any(wire.protocol(frame) == "esp" for frame in frames)
+
+
+def states():
+    return Association(GCM_128, "tunnel", 4, 4).states(HERE, THERE)
+
+
+def reversed_ends(words):
+    source, destination = words.split()[1::2]
+    return "src", destination, "dst", source
+
+
+def swapped(template):
+    return template.replace(f"src {HERE.outer[4]} dst {THERE.outer[4]}", f"src {THERE.outer[4]} dst {HERE.outer[4]}")
+
+
+@pytest.fixture
+def machine(uxfrm):
+    prerequisite.packet_filter()
+    with Machine(uxfrm) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def rebooted(machine, uxfrm):
+    """The same machine with nothing but what was on its disk."""
+    directory = machine.here.directory
+    with tempfile.TemporaryDirectory(prefix="uxfrm-test-") as disk:
+        shutil.copytree(directory, disk, dirs_exist_ok=True)
+        machine.close()
+        with Machine(uxfrm) as anew:
+            shutil.copytree(disk, anew.here.directory, dirs_exist_ok=True)
+            config = (anew.here.directory / "config.toml").read_text()
+            (anew.here.directory / "config.toml").write_text(config.replace(str(directory), str(anew.here.directory)))
+            yield anew
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_after_a_boot_nothing_of_the_last_run_leaves_plain(machine, uxfrm, end):
+    machine.run_and_end(end)
+    with rebooted(machine, uxfrm) as anew:
+        anew.between.seen()
+        anew.try_everything()
+        assert any(echo.MARKER in frame for frame in anew.sent(1)), "the counter-test: so it leaves"
+        for _ in range(2):
+            assert "refused until uxfrm runs" in anew.uxfrm_says("guard", anew.config)
+        anew.assert_closed()
+        for family in (4, 6):
+            with anew.left.entered():
+                unbound(family, PASSED[family], None)
+            assert echo.MARKER in anew.sent(1)[0], "what a better policy lets pass"
+        anew.here.start(states(), more=CONTROLLED, at_exit="block")
+        anew.assert_closed()
+        anew.protect()
+        anew.assert_protected()
+        anew.here.stop()
+        anew.uxfrm_says("clean", anew.config)
+        assert not anew.portrait.exists()
+        assert "30000" not in anew.left.ip("rule") and "uxfrm" not in anew.left.run("nft", "list", "ruleset")
+
+
+def test_after_a_boot_ike_and_esp_pass(machine, uxfrm):
+    """A policy from host to host would have them refused as well."""
+    machine.here.start(states(), more=CONTROLLED)
+    ends = f"src {HERE.outer[4]} dst {THERE.outer[4]}"
+    machine.here.ip(f"xfrm policy add {ends} dir out tmpl {ends} proto esp reqid 1 mode transport")
+    machine.here.ip(f"xfrm policy add src {THERE.outer[4]} dst {HERE.outer[4]} dir in tmpl proto esp reqid 1 mode transport")
+    wait_for(lambda: "\nin " in machine.written(), "policies written down", 30)
+    machine.here.kill()
+    with rebooted(machine, uxfrm) as anew:
+        anew.uxfrm_says("guard", anew.config)
+        anew.between.seen()
+        with anew.left.entered(), datagrams(4) as heard, datagrams(4) as deaf, datagrams(4) as ike:
+            heard.bind((HERE.outer[4], 500))
+            deaf.bind((HERE.outer[4], 7777))
+            ike.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, MARK)
+            ike.sendto(echo.MARKER, (THERE.outer[4], 500))
+            with pytest.raises(OSError):
+                unbound(4, THERE.outer[4], None)
+            assert len([frame for frame in anew.sent(1) if echo.MARKER in frame]) == 1
+            with anew.right.entered(), datagrams(4) as sender:
+                sender.sendto(b"no", (HERE.outer[4], 7777))
+                sender.sendto(b"yes", (HERE.outer[4], 500))
+            heard.settimeout(5)
+            assert heard.recv(16) == b"yes"
+            deaf.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                deaf.recv(16)
+
+
+@pytest.mark.parametrize("damage", ["missing", "torn", "foreign"])
+def test_without_a_good_portrait_files_are_guarded_and_it_is_said(machine, damage):
+    out = f"xfrm policy add {PROTECTED[4]} dir out action block"
+    machine.here.start([*states(), out], more=CONTROLLED, at_exit="block")
+    machine.protect([6])
+    wait_for(lambda: "fd02::" in machine.written(), "policies written down", 30)
+    machine.here.stop()
+    machine.uxfrm_says("clean")
+    if damage == "missing":
+        machine.portrait.unlink()
+    elif damage == "torn":
+        machine.portrait.write_text(machine.written()[:-20])
+    else:
+        os.chown(machine.portrait, 65534, 65534)
+        machine.portrait.chmod(0o666)
+    said = machine.uxfrm_says("guard", machine.config)
+    assert {"missing": "nothing is known", "torn": "damaged", "foreign": "somebody else's"}[damage] in said
+    machine.between.seen()
+    machine.try_everything([4])
+    with machine.left.entered():
+        unbound(6, THERE.inner[6], None)
+    assert [frame[12:14] for frame in machine.sent(1) if echo.MARKER in frame] == [b"\x86\xdd"], "IPv6 alone"
+
+
+def test_files_that_can_not_be_read_are_refused_as_they_were(machine):
+    machine.here.start([*states(), f"xfrm policy add {PROTECTED[4]} dir out action block"], more=CONTROLLED, at_exit="block")
+    wait_for(lambda: "files" in machine.written(), "policies written down", 30)
+    machine.here.stop()
+    machine.uxfrm_says("clean")
+    machine.here.batch.write_text("xfrm policy add nonsense\n")
+    assert "files are left out" in machine.uxfrm_says("guard", machine.config)
+    machine.between.seen()
+    machine.try_everything([4])
+    with machine.left.entered():
+        unbound(4, NEIGHBOUR[4], None)
+    assert len([frame for frame in machine.sent(1) if echo.MARKER in frame]) == 1
+
+
+def test_guard_leaves_a_gateway_that_runs_alone(machine):
+    machine.here.start(states(), more=CONTROLLED)
+    before = machine.left.run("nft", "list", "ruleset")
+    assert "uxfrm runs" in machine.uxfrm_says("guard", machine.config)
+    assert machine.left.run("nft", "list", "ruleset") == before
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_after_a_restart_it_is_refused_until_somebody_decides(machine, end):
+    machine.run_and_end(end)
+    machine.here.start(states(), more=CONTROLLED, at_exit="block")
+    machine.assert_closed()
+    said = machine.uxfrm_says("stat", "--reasons")
+    assert "held: 8 policies of the last run" in said
+    assert re.search(r"^out_held\s+[1-9]", said, re.M), said
+    wait_for(lambda: " held " in machine.written(), "what is held written down", 30)
+    assert "src 10.0.0.0/8 dst 10.2.0.0/16 dir out" in machine.uxfrm_says("check", machine.config)
+    assert "uxfrm release" in machine.here.log()
+    machine.protect()
+    machine.assert_protected()
+    wait_for(lambda: " held " not in machine.written(), "nothing is held", 30)
+
+
+def test_deleting_or_releasing_lets_go(machine):
+    machine.run_and_end("kill")
+    machine.here.start(states(), more=CONTROLLED, at_exit="block")
+    machine.here.ip(f"xfrm policy delete {PROTECTED[4]} dir out")
+    with machine.left.entered():
+        unbound(4, THERE.inner[4], None)
+    machine.between.seen()
+    with machine.left.entered():
+        unbound(4, THERE.inner[4], None)
+    assert echo.MARKER in machine.sent(1)[0]
+    said = machine.uxfrm_says("release")
+    assert "dst fd02::/16 dir out" in said
+    assert "held" not in machine.uxfrm_says("release")
+    with machine.left.entered():
+        unbound(6, THERE.inner[6], None)
+    assert echo.MARKER in machine.sent(1)[0]
+    machine.here.kill()
+    machine.here.start(states(), more=CONTROLLED)
+
+
+def test_what_is_let_go_of_or_open_is_not_held(machine):
+    """By `at_start`, and by an end that opens."""
+    machine.run_and_end("kill")
+    machine.here.write(states(), more=CONTROLLED)
+    config = machine.here.directory / "config.toml"
+    config.write_text(config.read_text().replace("[wire]", 'at_start = "open"\n[wire]', 1))
+    machine.here.launch()
+    with machine.left.entered():
+        unbound(4, THERE.inner[4], None)
+    machine.between.seen()
+    with machine.left.entered():
+        unbound(4, THERE.inner[4], None)
+    assert echo.MARKER in machine.sent(1)[0]
+    machine.here.stop()
+    assert not machine.portrait.exists()
+
+
+def test_what_is_held_passes_to_another_process(machine, uxfrm):
+    machine.run_and_end("kill")
+    machine.here.start(states(), more=CONTROLLED, at_exit="block")
+    machine.here.upgrade()
+    machine.assert_closed()
+    machine.protect()
+    machine.assert_protected()
+
+
+def test_a_reload_with_the_same_policy_takes_the_place_of_what_is_held(machine):
+    machine.run_and_end("kill")
+    machine.here.start(states(), more=CONTROLLED, at_exit="block")
+    template = f"tmpl src {HERE.outer[4]} dst {THERE.outer[4]} proto esp reqid 1 mode tunnel"
+    again = [f"xfrm policy add {words} dir out {template}" for words in PROTECTED.values()]
+    machine.here.write([*states(), *again], more=CONTROLLED, at_exit="block")
+    assert "+ policy" in machine.uxfrm_says("reload")
+    machine.assert_protected()
+
+
+def test_the_unit_is_one(tmp_path):
+    """With the programs that it names."""
+    prerequisite.programs(**{"systemd-analyze": "systemd"})
+    for name in ("uxfrm.service", "uxfrm-guard.service"):
+        unit = (prerequisite.REPOSITORY / "examples" / "systemd" / name).read_text()
+        (tmp_path / name).write_text(unit.replace("/usr/bin/uxfrm", shutil.which("true")))
+    command = ["systemd-analyze", "verify", "--man=no", *map(str, sorted(tmp_path.iterdir()))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    mine = [line for line in done.stderr.splitlines() if "uxfrm" in line]
+    assert done.returncode == 0 and not mine, done.stderr
