@@ -8,9 +8,11 @@ import pytest
 import echo
 import prerequisite
 import topology
+import ways
 import wire
 from gateway import CONTROLLED
 from ike import End
+from namespace import ping_command
 from pluto import Pluto
 
 LEFT_HOST, RIGHT_HOST = "10.1.0.2", "10.2.0.2"
@@ -36,6 +38,10 @@ def plutos(uxfrm, sites, request):
 
 def start(running, uxfrm, end, left, right, words):
     running.gateway(uxfrm, end.namespace).start(more=CONTROLLED)
+    return start_pluto(running, uxfrm, end, left, right, words)
+
+
+def start_pluto(running, uxfrm, end, left, right, words):
     made = Pluto(end.namespace, [uxfrm, "exec", "--"], left, right, words)
     running.callback(made.close)
     made.start()
@@ -96,6 +102,48 @@ def test_a_trap_brings_the_tunnel_up(plutos, sites):
     sites.between.seen()
     sites.left_host.ping(LEFT_HOST, RIGHT_HOST, count=1)
     wire.assert_only("esp", sites.between.seen())
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+@pytest.mark.parametrize("whacked", ["--initiate", "--route"])
+def test_pluto_hears_at_once_that_its_states_are_gone(end, whacked, uxfrm, sites):
+    """It has a trap in their place; the next packet has it negotiate anew, and arrives."""
+    left, right = ends(sites)
+    with topology.Hosts() as running:
+        plutos = [start(running, uxfrm, each, left, right, {}) for each in (left, right)]
+        gateway = running.gateways[0]
+        plutos[0].whack(whacked, "--name", "net")
+        sites.left_host.ping(LEFT_HOST, RIGHT_HOST)
+        getattr(gateway, end)()
+        sites.between.seen()
+        gateway.start(more=CONTROLLED)
+        plutos[0].wait_for("received hard EXPIRE")
+        ways.wait_for(lambda: "dir out" in gateway.ip("xfrm policy"), "a trap")
+        sites.left_host.ping(LEFT_HOST, RIGHT_HOST)
+        sites.right_host.ping(RIGHT_HOST, LEFT_HOST)
+        wire.assert_only("esp", sites.between.seen())
+
+
+def test_what_pluto_protected_is_refused_until_it_negotiates(uxfrm, sites):
+    """Also what comes from the other end alone, while pluto is killed as well."""
+    left, right = ends(sites)
+    with topology.Hosts() as running:
+        plutos = [start(running, uxfrm, each, left, right, {}) for each in (left, right)]
+        gateway = running.gateways[0]
+        plutos[0].whack("--initiate", "--name", "net")
+        sites.left_host.ping(LEFT_HOST, RIGHT_HOST)
+        written = gateway.directory / "sequences" / "policies"
+        ways.wait_for(lambda: written.exists() and "10.2.0.0/24" in written.read_text(), "policies written down", 30)
+        plutos[0].kill()
+        gateway.kill()
+        gateway.start(more=CONTROLLED)
+        sites.between.seen()
+        sites.left_host.run(*ping_command(LEFT_HOST, RIGHT_HOST, echo.MARKER).split(), check=False)
+        wire.assert_no_plaintext(sites.between.seen())
+        again = start_pluto(running, uxfrm, left, left, right, {})
+        again.whack("--initiate", "--name", "net")
+        sites.left_host.ping(LEFT_HOST, RIGHT_HOST)
+        wire.assert_only("esp", sites.between.seen())
 
 
 def test_behind_a_nat(uxfrm):
