@@ -461,7 +461,7 @@ impl SequenceStore {
         if !self.journal.check_place()? {
             tracing::error!("{}", condition::replaced(&self.directory));
             self.was_replaced = true;
-            self.commit()?;
+            self.write_down()?;
         }
         Ok(())
     }
@@ -477,12 +477,16 @@ impl SequenceStore {
     /// When the journal can't be written; nothing is reserved then, and those states stop when theirs end. [`SequenceStore::renew`] tries
     /// again.
     pub(crate) fn commit(&mut self) -> io::Result<()> {
+        if self.journal.has_news() {
+            self.check_place().inspect_err(|_| self.pending.clear())?;
+        }
+        self.write_down()
+    }
+
+    fn write_down(&mut self) -> io::Result<()> {
         let pending = std::mem::take(&mut self.pending);
         if let Some(error) = self.no_prefix.take() {
             return Err(error);
-        }
-        if self.journal.has_news() {
-            self.check_place()?;
         }
         self.recallable = std::mem::take(&mut self.settled);
         self.forget_prefixes();

@@ -29,7 +29,7 @@ pub(crate) trait Disk: Debug + Send {
     /// Keeps room for a file of `room` bytes.
     fn make_room(&mut self, room: u64) -> io::Result<()>;
 
-    /// Whether the file that is written is still what others find under its name.
+    /// Whether the file that is written is still what others find under its name; before the first [`Disk::replace`], the directory.
     fn is_in_place(&mut self) -> io::Result<bool>;
 
     /// Makes the directory anew where it was removed or replaced; the next call is [`Disk::replace`].
@@ -131,7 +131,7 @@ impl Disk for LocalDisk {
     fn is_in_place(&mut self) -> io::Result<bool> {
         match &self.file {
             Some(file) => self.directory.is_in_place(NAME, file),
-            None => Ok(true),
+            None => self.directory.is_here(),
         }
     }
 

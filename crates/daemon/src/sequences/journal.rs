@@ -125,7 +125,7 @@ impl Journal {
     /// When that can't be told, or can't be made anew: the next call tries again.
     pub(super) fn check_place(&mut self) -> io::Result<bool> {
         if !self.is_away {
-            if self.end.is_none() || self.disk.is_in_place()? {
+            if self.disk.is_in_place()? {
                 return Ok(true);
             }
             (self.end, self.is_away) = (None, true);

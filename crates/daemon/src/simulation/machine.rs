@@ -85,6 +85,8 @@ struct Platter {
     moved: bool,
     /// Who has the directory open finds another in its place, or none: nothing is written there.
     away: bool,
+    /// Who has the directory open has the file open, too.
+    written: bool,
 }
 
 /// A disk with the journal.
@@ -128,7 +130,8 @@ impl FakeDisk {
 
     /// Opens what lies there.
     pub(super) fn open(&self) -> Self {
-        self.platter().away = false;
+        let mut platter = self.platter();
+        (platter.away, platter.written) = (false, false);
         self.clone()
     }
 }
@@ -151,7 +154,7 @@ impl Disk for FakeDisk {
         let mut bytes = bytes.to_vec();
         let room = usize::try_from(room).unwrap().min(bytes.len() + 512);
         bytes.resize(room, 0);
-        (platter.file, platter.moved) = (Some(bytes), false);
+        (platter.file, platter.moved, platter.written) = (Some(bytes), false, true);
         Ok(())
     }
 
@@ -182,7 +185,8 @@ impl Disk for FakeDisk {
     }
 
     fn is_in_place(&mut self) -> io::Result<bool> {
-        Ok(!self.platter().moved)
+        let platter = self.platter();
+        Ok(!if platter.written { platter.moved } else { platter.away })
     }
 
     fn reopen(&mut self) -> io::Result<()> {
@@ -190,7 +194,7 @@ impl Disk for FakeDisk {
         if let Health::Full(_) = platter.health {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        platter.away = false;
+        (platter.away, platter.written) = (false, false);
         Ok(())
     }
 }

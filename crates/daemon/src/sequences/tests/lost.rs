@@ -153,6 +153,18 @@ fn store_that_could_not_be_made_anew_at_once_is_made_anew_later() {
     run.crash();
 }
 
+/// Before anything was written to it.
+#[test]
+fn store_that_is_removed_before_its_first_commit_is_made_anew() {
+    let runs = Runs::new();
+    let mut run = runs.start_empty();
+    fs::remove_dir_all(runs.path()).unwrap();
+    run.1.check_place().unwrap();
+    run.add(2, &STATIC);
+    assert!(runs.text().contains("0x00000002"));
+    run.crash();
+}
+
 #[test]
 fn store_is_written_anew_before_the_next_state_is_in_force() {
     let runs = Runs::new();
