@@ -101,6 +101,17 @@ def by_segments(_, destination):
         made.sendto(echo.MARKER, (destination, 9))
 
 
+def with_routing_header(_, destination):
+    """All of its own making: it has come to its last segment, which is another's."""
+    udp = struct.pack("!4H", 9, 9, 8 + len(echo.MARKER), 0) + echo.MARKER
+    routing = struct.pack("!8B", socket.IPPROTO_UDP, 2, 4, 0, 0, 0, 0, 0) + socket.inet_pton(socket.AF_INET6, "fd99::1")
+    addresses = b"".join(socket.inet_pton(socket.AF_INET6, address) for address in (HERE.outer[6], destination))
+    header = struct.pack("!IHBB", 6 << 28, len(routing + udp), socket.IPPROTO_ROUTING, 64) + addresses
+    with socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_RAW) as made:
+        made.setsockopt(socket.SOL_SOCKET, SO_BINDTODEVICE, DEVICE.encode())
+        made.sendto(header + routing + udp, (destination, 0))
+
+
 def broadcast(_, destination):
     with datagram_socket(4) as made:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
@@ -114,7 +125,7 @@ LED_TO_UXFRM = [
     (with_packet_info, 6, THERE.inner[6]),
     (by_unicast_device, 4, THERE.inner[4]),
 ]
-TO_THE_OTHER_SIDE = [(bound, 4, THERE.inner[4]), (bound, 6, THERE.inner[6])]
+TO_THE_OTHER_SIDE = [(bound, 4, THERE.inner[4]), (bound, 6, THERE.inner[6]), (with_routing_header, 6, THERE.inner[6])]
 # Where all is to be protected routes lead it to uxfrm, whoever comes first.
 BY_OTHERS = [(by_segments, 6, THERE.inner[6])]
 TO_MANY = [

@@ -22,8 +22,13 @@ def sites():
         yield made
 
 
-@pytest.mark.parametrize("family", (4, 6))
-def test_forwarded_fragments_meet_a_policy_that_asks_for_ports(uxfrm, family):
+IPPROTO_IPV6, IPV6_DSTOPTS = 41, 59
+# Padding. It stands behind the fragment header, before UDP: later fragments do not even tell the protocol.
+PADDING = bytes([0, 0, 1, 4, 0, 0, 0, 0])
+
+
+@pytest.mark.parametrize("family, options", [(4, b""), (6, b""), (6, PADDING)])
+def test_forwarded_fragments_meet_a_policy_that_asks_for_ports(uxfrm, family, options):
     """Later ones have none (seen: all of them passed it). uxfrm judges the datagram: another port's leaves plain and whole."""
     association = Association(GCM_128, "tunnel", family, 4)
     nets = {4: "src 10.1.0.0/24 dst 10.2.0.0/24", 6: "src fd01::/64 dst fd02::/64"}
@@ -39,6 +44,8 @@ def test_forwarded_fragments_meet_a_policy_that_asks_for_ports(uxfrm, family):
         with sites.right_host.entered():
             receivers = {port: datagrams(family) for port in (9, 10)}
         with sites.left_host.entered(), datagrams(family) as sender:
+            if options:
+                sender.setsockopt(IPPROTO_IPV6, IPV6_DSTOPTS, options)
             for port, kind in ((9, "esp"), (10, "plain")):
                 sites.between.seen()
                 with receivers[port] as receiver:

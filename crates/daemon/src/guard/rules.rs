@@ -276,12 +276,13 @@ pub(super) fn conditions(part: Part, policy: &Policy, outcome: Outcome) -> Vec<A
     .flatten()
     .collect();
     let mut all = Vec::new();
-    for destination in destinations(part, policy) {
+    for destination in destinations(part, policy, outcome) {
         let upper = match part {
-            Part::In | Part::Forward | Part::WholeIn | Part::WholeForward | Part::Out => {
+            Part::In | Part::Forward | Part::WholeIn | Part::WholeForward => {
                 upper_layer::alternatives(selector)
             }
-            Part::Way => way::upper(selector, version, outcome),
+            Part::Out if outcome == Outcome::Pass => upper_layer::alternatives(selector),
+            Part::Out | Part::Way => way::upper(selector, version, outcome),
         };
         let upper = upper.into_iter();
         let both = common.iter().chain(&destination);
@@ -291,18 +292,20 @@ pub(super) fn conditions(part: Part, policy: &Policy, outcome: Outcome) -> Vec<A
 }
 
 /// What says that a packet goes to a policy's destination. Of IPv6 it may go there by others: Linux asks for policies by where it comes at last when a
-/// program has it leave (`net/ipv6/exthdrs.c: fl6_update_dst`).
-fn destinations(part: Part, policy: &Policy) -> Vec<Vec<Condition>> {
+/// program has it leave (`net/ipv6/exthdrs.c: fl6_update_dst`), by where it goes next when it is forwarded, and by neither when it has come to its last
+/// segment here. So a policy that refuses is for both, and one that lets pass for what goes there by no others.
+fn destinations(part: Part, policy: &Policy, outcome: Outcome) -> Vec<Vec<Condition>> {
     let Some(prefix) = prefix(policy.selector.destination) else { return vec![Vec::new()] };
     let directly = Condition::destination(prefix);
+    let at_last = Condition::last_segment(prefix);
     match (part, prefix.address()) {
-        (Part::Out, IpAddr::V6(_)) => vec![
-            vec![Condition::no_routing_header(), directly],
-            vec![Condition::last_segment(prefix)],
-        ],
+        (Part::Out | Part::In, IpAddr::V6(_)) if outcome == Outcome::Pass => {
+            vec![vec![Condition::no_routing_header(), directly]]
+        }
+        (Part::Out | Part::In, IpAddr::V6(_)) => vec![vec![directly], vec![at_last]],
         // uxfrm judges by where a packet goes next.
-        (Part::Out, IpAddr::V4(_))
-        | (Part::In | Part::Forward | Part::WholeIn | Part::WholeForward | Part::Way, _) => {
+        (Part::Out | Part::In, IpAddr::V4(_))
+        | (Part::Forward | Part::WholeIn | Part::WholeForward | Part::Way, _) => {
             vec![vec![directly]]
         }
     }

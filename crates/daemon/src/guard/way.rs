@@ -14,7 +14,7 @@
 //! kernel; what has its way into the TUN from routes already is not looked at.
 //!
 //! Fragments have ports in the first one alone. Where a policy asks for ports all of them go to the
-//! TUN, and uxfrm judges the whole datagram.
+//! TUN, and uxfrm judges the whole datagram; of IPv6 also where it asks for a protocol.
 
 use uxfrm_engine::{Action, Policy, Selector};
 use uxfrm_io::nftables::{Chain, Condition, Hook, Rule, Verdict};
@@ -42,18 +42,23 @@ pub(super) fn outcome(policy: &Policy) -> Outcome {
     if passes { Outcome::Pass } else { Outcome::Divert }
 }
 
-/// What a packet must meet besides addresses: one of the lists.
+/// What a packet must meet besides addresses: one of the lists. Of IPv6 only a first fragment tells the protocol where extension headers stand before it.
 pub(super) fn upper(selector: &Selector, version: Version, outcome: Outcome) -> Vec<Alternative> {
     let mut all = upper_layer::alternatives(selector);
-    if selector.source_port.mask == 0 && selector.destination_port.mask == 0 {
-        return all;
-    }
-    if outcome == Outcome::Pass {
-        all.iter_mut().for_each(|conditions| conditions.push(Condition::whole(version)));
-    } else {
-        let protocol = (selector.protocol != 0).then(|| Condition::protocol(selector.protocol));
-        let fragment = std::iter::once(Condition::fragment(version));
-        all.push(protocol.into_iter().chain(fragment).collect());
+    let asks_for_ports = selector.source_port.mask != 0 || selector.destination_port.mask != 0;
+    let protocol = (selector.protocol != 0).then(|| Condition::protocol(selector.protocol));
+    let fragment = Condition::fragment(version);
+    match (outcome, version) {
+        (Outcome::Pass, _) if asks_for_ports => {
+            all.iter_mut().for_each(|conditions| conditions.push(Condition::whole(version)));
+        }
+        (Outcome::Drop(_) | Outcome::Divert, Version::V6) if asks_for_ports || protocol.is_some() => {
+            all.push(vec![fragment]);
+        }
+        (Outcome::Drop(_) | Outcome::Divert, Version::V4) if asks_for_ports => {
+            all.push(protocol.into_iter().chain([fragment]).collect());
+        }
+        (Outcome::Pass | Outcome::Drop(_) | Outcome::Divert, Version::V4 | Version::V6) => {}
     }
     all
 }

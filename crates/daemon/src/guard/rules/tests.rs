@@ -168,18 +168,20 @@ fn a_selector_is_its_conditions() {
                 Condition::upper_pair(2, 80, 0xffff),
             ][..],
             &[Condition::version(Version::V6), Condition::destination(prefix("fd01::", 64))][..],
+            &[Condition::version(Version::V6), Condition::last_segment(prefix("fd01::", 64))][..],
         ]
     );
 }
 
-/// A program may have a packet go by others.
+/// A program may have a packet go by others, and a neighbour's may have any routing header.
 #[test]
-fn what_leaves_by_others_is_judged_by_where_it_comes_at_last() {
+fn what_goes_by_others_is_refused_by_where_it_goes_next_and_at_last() {
     let prefix = rtnetlink::Prefix::new("fd02::".parse().unwrap(), 16).unwrap();
     let table = made(&[
         "xfrm policy add src ::/0 dst fd02::/16 dir out action block",
         "xfrm policy add src ::/0 dst fd02::/16 dir fwd action block",
         "xfrm policy add src ::/0 dst ::/0 dir out priority 9 action block",
+        "xfrm policy add src ::/0 dst fd02::/16 dir in action allow",
     ]);
     let conditions = |name| -> Vec<_> {
         chain(&table, name).iter().map(|rule| rule.conditions[1..].to_vec()).collect()
@@ -190,10 +192,12 @@ fn what_leaves_by_others_is_judged_by_where_it_comes_at_last() {
         out,
         [
             vec![],
+            vec![Condition::destination(prefix)],
             vec![Condition::last_segment(prefix)],
-            vec![Condition::no_routing_header(), Condition::destination(prefix)],
         ]
     );
+    let passes = [Condition::no_routing_header(), Condition::destination(prefix)];
+    assert_eq!(conditions("in-main"), [passes]);
     assert_eq!(conditions("fwd-main"), [[Condition::destination(prefix)]]);
 }
 

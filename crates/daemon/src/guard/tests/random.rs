@@ -29,14 +29,13 @@ impl Plain {
     pub(super) fn flow(&self, part: Part) -> FlowKey {
         let ip = IpPacket::parse(&self.bytes).unwrap();
         let flow = FlowKey::of_bytes(&ip, &self.bytes);
-        let destination = match (part, self.last_segment()) {
-            (Part::Out, Some(last)) => last,
-            (Part::Out, None)
-            | (Part::In | Part::Forward | Part::WholeIn | Part::WholeForward | Part::Way, _) => {
-                flow.destination
-            }
-        };
-        FlowKey { mark: self.mark, ifindex: self.came_by(part.direction()), destination, ..flow }
+        FlowKey { mark: self.mark, ifindex: self.came_by(part.direction()), ..flow }
+    }
+
+    /// The same by where it comes at last, if it goes by others.
+    pub(super) fn flow_at_last(&self, part: Part) -> Option<FlowKey> {
+        let destination = self.last_segment()?;
+        Some(FlowKey { destination, ..self.flow(part) })
     }
 
     /// Where it comes at last if it has a routing header.

@@ -36,18 +36,31 @@ fn fits(entry: &PolicyEntry, plain: &Plain, flow: &FlowKey) -> bool {
     let mut policy = entry.policy();
     let selector = &mut policy.selector;
     let asks_for_ports = selector.source_port.mask != 0 || selector.destination_port.mask != 0;
-    if !is_fragment(plain) || !asks_for_ports {
-        return entry.matches(flow);
+    let is_ipv6 = plain.bytes[0] >> 4 == 6;
+    let asks_for_more = asks_for_ports || (is_ipv6 && selector.protocol != 0);
+    if !is_fragment(plain) || !asks_for_more || outcome(entry) == Outcome::Pass {
+        return entry.matches(flow) && !(is_fragment(plain) && asks_for_ports);
     }
     (selector.source_port.mask, selector.destination_port.mask) = (0, 0);
+    // Extension headers may stand before it, in the first fragment alone.
+    if is_ipv6 {
+        selector.protocol = 0;
+    }
     let fits = policy.mark.fits(flow.mark)
         && policy.if_id.0 == flow.if_id
         && policy.selector.matches(flow);
-    fits && outcome(entry) == Outcome::Divert
+    fits
 }
 
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const DESTINATION_OPTIONS: u8 = 60;
+
 fn is_fragment(plain: &Plain) -> bool {
-    plain.bytes[0] >> 4 == 4 && (plain.bytes[6] & 0x3f, plain.bytes[7]) != (0, 0)
+    match plain.bytes[0] >> 4 {
+        4 => (plain.bytes[6] & 0x3f, plain.bytes[7]) != (0, 0),
+        _ => plain.bytes[6] == FRAGMENT,
+    }
 }
 
 /// Where the plan's rules lead: the first table that has a route to there, unless that leads on.
@@ -64,8 +77,16 @@ fn is_planned(plan: &Plan, flow: &FlowKey) -> bool {
 fn fragments() -> impl Strategy<Value = Plain> {
     let offsets = prop::sample::select(&[[0, 0], [0x20, 0], [0x20, 3], [0, 9]][..]);
     (packets(), offsets).prop_map(|(mut plain, offset)| {
+        let protocol = plain.bytes[6];
         if plain.bytes[0] >> 4 == 4 {
             plain.bytes[6..8].copy_from_slice(&offset);
+        } else if offset[1] != 0 && protocol != ROUTING {
+            // Behind destination options, if it says so.
+            let next = if offset[0] == 0 { protocol } else { DESTINATION_OPTIONS };
+            plain.bytes[6] = FRAGMENT;
+            plain.bytes.splice(40..40, [next, 0, 0, offset[1] << 3, 0, 0, 0, 1]);
+            let length = u16::try_from(plain.bytes.len() - 40).unwrap();
+            plain.bytes[4..6].copy_from_slice(&length.to_be_bytes());
         }
         plain
     })
